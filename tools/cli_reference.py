@@ -97,15 +97,21 @@ def shape_of(command: click.Command) -> Any:
     return options[0].shape if options else None
 
 
+def followed_shape_of(command: click.Command) -> Any:
+    """The type of each line that --json prints with --follow; None where there is no such thing."""
+    options = [option for option in command.params if isinstance(option, JsonOption)]
+    return options[0].followed_shape if options else None
+
+
 def page() -> str:
     """The whole page."""
     lines = [OPENING, "## Commands", ""]
     documents: dict[str, dict[str, Any]] = {}
     for name, command in commands():
         lines += _command(name, command)
-        shape = shape_of(command)
-        if shape is not None and _name(shape) not in _ELSEWHERE:
-            documents |= _own_schemas(shape)
+        for shape in (shape_of(command), followed_shape_of(command)):
+            if shape is not None and _name(shape) not in _ELSEWHERE:
+                documents |= _own_schemas(shape)
     lines += [DOCUMENTS]
     for name in sorted(documents):
         lines += _document(name, documents[name])
@@ -128,7 +134,9 @@ def _command(name: str, command: click.Command) -> Iterator[str]:
             yield f"- `{flags}`" + (f": {text}" if text else "")
     if shape is not None:
         yield ""
-        yield f"`--json` prints {_shape(shape)}."
+        followed = followed_shape_of(command)
+        lines = "" if followed is None else f"; with `--follow`, {_shape(followed)} on each line"
+        yield f"`--json` prints {_shape(shape)}{lines}."
     yield ""
 
 

@@ -18,7 +18,13 @@ from msgspec import UNSET, UnsetType
 
 from tenure.core.artifacts import Artifact, ArtifactQuotas, ArtifactUpload, Staging, StoredArtifact
 from tenure.core.attempt_logs import AttemptLog, AttemptOutput
-from tenure.core.checks import check_correlation_id, check_job_id_prefix, check_name
+from tenure.core.checks import (
+    check_correlation_id,
+    check_integer,
+    check_job_id,
+    check_job_id_prefix,
+    check_name,
+)
 from tenure.core.claims import (
     ClaimAnswer,
     ClaimConflict,
@@ -34,7 +40,14 @@ from tenure.core.claims import (
 )
 from tenure.core.commands import Command, Outage
 from tenure.core.event_counts import EventCounts, EventSpan
-from tenure.core.event_pages import EventFilter, EventPage
+from tenure.core.event_pages import (
+    MAX_EVENTS_READ,
+    MAX_LISTED_EVENTS,
+    MAX_NEWEST,
+    EventFilter,
+    EventPage,
+    TypeFilter,
+)
 from tenure.core.events import MAX_DECISION_EVENTS, Event
 from tenure.core.failover import is_settling
 from tenure.core.flow_rows import (
@@ -82,6 +95,7 @@ from tenure.core.vocabulary import (
     Stage,
 )
 from tenure.core.workers import WorkerProcess, WorkerSeen
+from tenure.errors import InvalidInput
 
 Clock: TypeAlias = Callable[[], Instant]
 Entropy: TypeAlias = Callable[[int], bytes]
@@ -169,6 +183,57 @@ class TailedEvent(msgspec.Struct, frozen=True):
 
     position: EventPosition
     event: Event
+
+
+class TailFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Which events of one namespace a reader of the tail follows. [E10]
+
+    `after` is where the reader was; None: before the oldest event. With `newest` the reader begins
+    at the end instead, with at most so many of the newest events. `queues`, `kinds` and `types`:
+    only such events, any if empty.
+    """
+
+    namespace: Namespace
+    job_id: JobId | None = None
+    types: tuple[TypeFilter, ...] = ()
+    correlation_id: str | None = None
+    queues: tuple[QueueName, ...] = ()
+    kinds: tuple[Kind, ...] = ()
+    after: EventPosition | None = None
+    newest: int | None = None
+    limit: int = MAX_LISTED_EVENTS
+    reads: int = MAX_EVENTS_READ
+
+    def __post_init__(self) -> None:
+        """Refuse names that nothing can have [J6], and two places to begin."""
+        check_name("namespace", self.namespace)
+        if self.job_id is not None:
+            check_job_id("job_id", self.job_id)
+        if self.correlation_id is not None:
+            check_correlation_id("correlation_id", self.correlation_id)
+        check_integer("limit", self.limit, low=1, high=MAX_LISTED_EVENTS)
+        check_integer("reads", self.reads, low=1, high=MAX_EVENTS_READ)
+        if self.newest is not None:
+            check_integer("newest", self.newest, low=0, high=MAX_NEWEST)
+            if self.after is not None:
+                raise InvalidInput("newest", "is not for a reader that has a position")
+
+    def accepts(self, event: Event) -> bool:
+        """Whether an event of a job within the scope is one of them."""
+        return (
+            self.job_id in (None, event.job_id)
+            and (not self.types or any(each.accepts(event) for each in self.types))
+            and self.correlation_id in (None, event.correlated_by)
+        )
+
+
+class TailPage(msgspec.Struct, frozen=True, kw_only=True):
+    """Events in commit order, and the position from which the reader goes on: there is always
+    one. `is_end`: the page was neither full nor cut short, so there were no more events."""
+
+    events: tuple[TailedEvent, ...] = ()
+    next: EventPosition
+    is_end: bool
 
 
 class Unreadable(msgspec.Struct, frozen=True):
@@ -363,6 +428,12 @@ class JobStore(Protocol):
     def list_events(self, wanted: EventFilter) -> EventPage:
         """A page of events in the order of time, and where the next one begins. It reads at most
         `wanted.reads` events, so that a page may have fewer than are wanted. [E4] [E8]"""
+
+    def follow_events(self, wanted: TailFilter, *, wait_us: Duration = NO_WAIT) -> TailPage:
+        """The next events of one namespace in commit order, and the position to go on from. It
+        reads at most `wanted.reads` events, so that a page may have none and not be at the end. A
+        server may hold the call open for `wait_us` until there is an event; a store in this process
+        answers at once. [E5] [E10]"""
 
     def list_jobs(self, wanted: JobFilter) -> list[Job]:
         """A page of jobs, newest first; a server leaves out their bodies."""

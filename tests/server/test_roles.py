@@ -65,6 +65,7 @@ MAY_ASK: dict[str, frozenset[Role]] = {
     "run-schedule": frozenset({O}),
     "workers": frozenset({O, V}),
     "log": frozenset({O, V}),
+    "tail": frozenset({O, V}),
     "stats": frozenset({O, V}),
     "drain": frozenset({O}),
     "time": EVERYBODY,

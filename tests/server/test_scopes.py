@@ -61,8 +61,8 @@ def fields_of(message: type[msgspec.Struct]) -> set[str]:
 
 def names(route: Route, word: str) -> bool:
     """Whether a request of this route says which queue, or which kind, it is about; a report does
-    by its job; jobs to look up and a list of events are narrowed instead."""
-    if route.name == "log":
+    by its job; jobs to look up and lists of events are narrowed instead."""
+    if route.name in ("log", "tail"):
         return False
     said = _said(route) | {*route.path_fields}
     whole = {"queue", "worker", "job_id", "reports"}

@@ -78,19 +78,22 @@ class JsonOption(click.Option):
     """`--json`, which knows the type of the document that it prints: the reference page shows it,
     and a test compares the output with it."""
 
-    def __init__(self, *words: Any, shape: Any, **more: Any) -> None:
+    def __init__(self, *words: Any, shape: Any, followed_shape: Any = None, **more: Any) -> None:
         super().__init__(*words, **more)
         self.shape = shape
+        self.followed_shape = followed_shape
 
 
-def json_option(shape: Any) -> Callable[[_F], _F]:
-    """`--json`, printing a document of this type."""
+def json_option(shape: Any, *, followed_shape: Any = None) -> Callable[[_F], _F]:
+    """`--json`, printing a document of this type; with `--follow`, one of `followed_shape` on each
+    line."""
     return click.option(
         "--json",
         "as_json",
         is_flag=True,
         cls=JsonOption,
         shape=shape,
+        followed_shape=followed_shape,
         help="Print JSON, for programs.",
     )
 

@@ -1,23 +1,42 @@
-"""`tenure events`: lists the events of all jobs."""
+"""`tenure events`: lists the events of all jobs, or follows them in commit order."""
 
+import time
 from collections.abc import Sequence
+from functools import partial
+from typing import Any
 
 import click
+import msgspec
 
 from tenure.cli.common import (
+    DONE,
     When,
     coordination,
     find_job,
     json_option,
     namespace_option,
     refuse,
-    reported_errors,
     url_option,
     when_value,
 )
-from tenure.cli.output import ProgressLine, ago, print_json, print_table, say
+from tenure.cli.following import POLL_S, Reconnecting, following, pause
+from tenure.cli.output import (
+    COLOURS,
+    GAP,
+    SHORTEST_ID,
+    ProgressLine,
+    ago,
+    print_json,
+    print_json_line,
+    print_table,
+    printable,
+    say,
+    shortened,
+    terminal_columns,
+)
 from tenure.core.event_pages import (
     MAX_LISTED_EVENTS,
+    MAX_NEWEST,
     EventFilter,
     EventPage,
     full_page,
@@ -26,18 +45,43 @@ from tenure.core.event_pages import (
 )
 from tenure.core.events import Event
 from tenure.core.ids import Namespace
-from tenure.core.instants import Instant
+from tenure.core.instants import Instant, seconds
 from tenure.core.vocabulary import EventType
-from tenure.ports import JobStore
+from tenure.ports import EventPosition, JobStore, TailedEvent, TailFilter
 from tenure.protocol.fields import iso
 from tenure.protocol.records import event_record
-from tenure.protocol.replies import LogReply
+from tenure.protocol.replies import FollowedEvent, LogReply
+
+LISTED = 50
+SHOWN_FIRST = 10
+HELD = seconds(5)
+"""How long a server may hold a question for new events."""
+
+_WIDTHS = (27, 36, 16, 23, 7, 12, 1)
+"""Of the columns of a followed log: a job's id and the words of the vocabulary are never cut."""
+
+_WIDE = 140
+_CLOCK, _MICROSECOND_CLOCK = len("20:15:00.123"), len("20:15:00.123456Z")
+
+_ENDINGS = frozenset(
+    (
+        *(EventType.SUCCEEDED, EventType.FAILED, EventType.CANCELLED),
+        *(EventType.DEAD_LETTERED, EventType.STALLED),
+    )
+)
 
 
 @click.command()
 @url_option
-@json_option(LogReply)
+@json_option(LogReply, followed_shape=FollowedEvent)
 @namespace_option
+@click.option(
+    "--follow",
+    "-f",
+    "follows",
+    is_flag=True,
+    help="Show new events as they are committed, until you press Ctrl-C.",
+)
 @click.option("--job", "job", metavar="ID", help="Only events of this job.")
 @click.option(
     "--type",
@@ -68,59 +112,82 @@ from tenure.protocol.replies import LogReply
 @click.option(
     "--after",
     metavar="PLACE",
-    help="Go on where a page ended, at its next_after; give the same filters and order.",
+    help="Go on where a page ended, at its next_after; give the same filters and order. With"
+    " --follow: go on after the event that has this `position` in --json.",
 )
 @click.option(
     "--limit",
     "-n",
-    type=click.IntRange(1, MAX_LISTED_EVENTS),
-    default=50,
-    show_default=True,
-    help="At most this many events.",
+    type=click.IntRange(0, MAX_LISTED_EVENTS),
+    help=f"At most this many events. [default: {LISTED}] With --follow: begin with so many of the"
+    f" newest ones, at most {MAX_NEWEST}. [default: {SHOWN_FIRST}]",
 )
 def events(
     url: str | None,
     as_json: bool,
+    follows: bool,
     namespace: str,
     job: str | None,
     words: tuple[str, ...],
-    since: When | None,
-    until: When | None,
     correlation_id: str | None,
-    oldest_first: bool,
-    after: str | None,
-    limit: int,
+    **paging: Any,
 ) -> None:
-    """List the events of all jobs by time, newest first.
+    """List the events of all jobs by time, newest first; or follow them with -f.
 
     An event that is committed late can come before events that were listed already. Renewals of
     leases are deleted when their attempt has ended, and finished jobs are deleted with their events
     after a time (see --keep-finished of `tenure worker`).
+
+    With -f, events come in the order in which they were committed; none is left out and none comes
+    twice. An event is held back while a transaction that began earlier may still commit. With
+    --oldest-first it begins with the oldest event that the store has. It ends with Ctrl-C; after a
+    lost connection it goes on where it was.
 
     \b
     Examples:
       tenure events --since 1h --type failed --type dead_lettered
       tenure events --correlation-id order-7 --oldest-first
       tenure events --job 01a1e920-e889-7a9c --json
+      tenure events -f --type dead_lettered
     """
-    with coordination(url) as serving, reported_errors():
-        now = serving.store.now()
-        begin = None if since is None else since.instant(now)
-        end = None if until is None else until.instant(now)
-        if begin is not None and begin >= (end or now):
-            refuse("--since must be earlier than --until")
-        wanted = EventFilter(
-            namespace=Namespace(namespace),
-            job_id=None if job is None else find_job(serving, job, namespace).id,
-            types=tuple(map(parse_type_filter, words)),
-            correlation_id=correlation_id,
-            since=begin,
-            until=end,
-            newest_first=not oldest_first,
-            after=None if after is None else parse_event_key(after),
-            limit=limit,
-        )
-        page = _find(serving.store, wanted)
+    with coordination(url) as serving:
+        filters: dict[str, Any] = {
+            "namespace": Namespace(namespace),
+            "job_id": None if job is None else find_job(serving, job, namespace).id,
+            "types": tuple(map(parse_type_filter, words)),
+            "correlation_id": correlation_id,
+        }
+        if follows:
+            _follow(serving.store, TailFilter(**filters, **_begin(**paging)), as_json=as_json)
+        else:
+            _list(serving.store, filters, **paging, as_json=as_json)
+
+
+def _list(
+    store: JobStore,
+    filters: dict[str, Any],
+    *,
+    since: When | None,
+    until: When | None,
+    oldest_first: bool,
+    after: str | None,
+    limit: int | None,
+    as_json: bool,
+) -> None:
+    now = store.now()
+    begin = None if since is None else since.instant(now)
+    end = None if until is None else until.instant(now)
+    if begin is not None and begin >= (end or now):
+        refuse("--since must be earlier than --until")
+    wanted = EventFilter(
+        **filters,
+        since=begin,
+        until=end,
+        newest_first=not oldest_first,
+        after=None if after is None else parse_event_key(after),
+        limit=LISTED if limit is None else limit,
+    )
+    page = _find(store, wanted)
     next_after = None if page.next is None else page.next.text
     if as_json:
         shown = tuple(event_record(event) for event in page.events)
@@ -162,3 +229,68 @@ def _print_events(events: Sequence[Event], now: Instant) -> None:
         ],
         optional=("CHANGE", "BY", "ATTEMPT"),
     )
+
+
+# --- Following -----------------------------------------------------------------------------------
+
+
+def _begin(
+    *,
+    since: When | None,
+    until: When | None,
+    oldest_first: bool,
+    after: str | None,
+    limit: int | None,
+) -> dict[str, Any]:
+    """Where a follower begins, as fields of its filter."""
+    if since is not None or until is not None:
+        raise click.UsageError("--since and --until do not go with --follow; give -n or --after.")
+    if after is not None or oldest_first:
+        if limit is not None or (after is not None and oldest_first):
+            raise click.UsageError("--follow takes one of -n, --after and --oldest-first.")
+        return {"after": None if after is None else EventPosition(after)}
+    newest = SHOWN_FIRST if limit is None else limit
+    if newest > MAX_NEWEST:
+        raise click.UsageError(f"--follow begins with at most {MAX_NEWEST} of the newest events.")
+    return {"newest": newest}
+
+
+def _follow(store: JobStore, wanted: TailFilter, *, as_json: bool) -> None:
+    """Show events as they come, until Ctrl-C. [E12]"""
+    reading = Reconnecting("goes on")
+    if not as_json:
+        click.secho(_row("TIME", "JOB", "EVENT", "CHANGE", "ATTEMPT", "BY", "CAUSE"), bold=True)
+    with following(interrupted=DONE):
+        while True:
+            asked_at = time.monotonic()
+            page = reading.ask(partial(store.follow_events, wanted, wait_us=HELD))
+            for each in page.events:
+                _show(each, as_json=as_json)
+            wanted = msgspec.structs.replace(wanted, after=page.next, newest=None)
+            if page.is_end:  # a server that held the call has waited already
+                pause(max(0.0, POLL_S - (time.monotonic() - asked_at)))
+
+
+def _show(tailed: TailedEvent, *, as_json: bool) -> None:
+    event = tailed.event
+    if as_json:
+        print_json_line(FollowedEvent(position=tailed.position, event=event_record(event)))
+        return
+    change = f"{event.from_status or '-'} → {event.to_status}"
+    at = iso(event.ts)
+    line = _row(at, event.job_id, event.type, change, event.attempt, event.actor, event.shown_cause)
+    click.secho(line, fg=COLOURS.get(event.to_status) if event.type in _ENDINGS else None)
+
+
+def _row(*cells: object) -> str:
+    """A line of the table: its columns have the same widths in every line, whatever comes. On a
+    narrow terminal, times and ids are shorter."""
+    columns = terminal_columns()
+    at, job_id, *rest = [printable(str(cell)) for cell in cells]
+    widths = _WIDTHS
+    if columns is not None and columns < _WIDE:
+        at, job_id = at[-_MICROSECOND_CLOCK:][:_CLOCK], shortened(job_id, SHORTEST_ID)
+        widths = (_CLOCK, SHORTEST_ID, *_WIDTHS[2:])
+    cut = [text.ljust(width) for text, width in zip((at, job_id, *rest), widths, strict=True)]
+    line = GAP.join(cut).rstrip()
+    return line if columns is None else shortened(line, columns)

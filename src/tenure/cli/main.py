@@ -13,6 +13,8 @@ from typing import Any
 
 import click
 
+from tenure.cli.discarding import discard_output
+
 COMMANDS = {
     "demo": ("tenure.cli.demo:demo", "Watch jobs survive a killed and a frozen worker."),
     "worker": ("tenure.cli.worker:worker", "Run a worker."),
@@ -67,7 +69,7 @@ class LazyGroup(click.Group):
                 raise
             if error.filename is None:
                 what = "the output cannot be written"
-                _discard_output()
+                discard_output()
             else:
                 what = ascii(os.fsdecode(error.filename))
             click.echo(f"tenure: {what}: {error.strerror}", err=True)
@@ -100,13 +102,6 @@ class LazyGroup(click.Group):
         """List the commands for `--help` without importing them."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
-
-
-def _discard_output() -> None:
-    """Send what is still buffered to /dev/null: Python would try to write it once more at exit, and
-    report that with a message and an exit code of its own."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})

@@ -68,6 +68,12 @@ def print_json(value: object) -> None:
     click.echo("".join(c if c.isprintable() or c == "\n" else _json_escape(c) for c in text))
 
 
+def print_json_line(value: object) -> None:
+    """One JSON document on one line of stdout, escaped in the same way."""
+    text = msgspec.json.encode(value).decode()
+    click.echo("".join(c if c.isprintable() else _json_escape(c) for c in text))
+
+
 def _json_escape(character: str) -> str:
     units = character.encode("utf-16-be")
     return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))

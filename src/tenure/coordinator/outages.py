@@ -37,6 +37,7 @@ UNWATCHED = frozenset(
             "list_jobs",
             "list_dead_letters",
             "list_events",
+            "follow_events",
             "count_events",
             "list_workers",
             "list_flows",

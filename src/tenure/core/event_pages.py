@@ -27,6 +27,9 @@ MAX_LISTED_EVENTS = 500
 MAX_EVENTS_READ = 5000
 """Events of the log, of any namespace, that a store reads for one page."""
 
+MAX_NEWEST = 100
+"""Events before the end of the tail that a reader sees who begins there."""
+
 MAX_PAGES = 2000
 """Questions that are asked for one answer: ten million events."""
 

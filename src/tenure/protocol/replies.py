@@ -251,6 +251,22 @@ class LogReply(Record, frozen=True, kw_only=True):
     next_after: str | None = None
 
 
+class FollowedEvent(Record, frozen=True, kw_only=True):
+    """An event and its position in the tail, from which a reader can go on after it. [E10]"""
+
+    position: str
+    event: EventRecord
+
+
+class TailReply(Record, frozen=True, kw_only=True):
+    """Events of all jobs in the order in which they were committed. `next_after` is the `after` of
+    the next page; there is always one. `is_end`: there were no more when it was read. [E10]"""
+
+    events: tuple[FollowedEvent, ...]
+    next_after: str
+    is_end: bool
+
+
 class ArtifactsReply(Record, frozen=True, kw_only=True):
     """The artifacts of the attempt that succeeded, by name. [B8]"""
 

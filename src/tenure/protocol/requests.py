@@ -30,6 +30,7 @@ from tenure.core.commands import (
     Start,
     WorkerCommand,
 )
+from tenure.core.event_pages import MAX_NEWEST
 from tenure.core.flows import MAX_FLOW_EDGES, MAX_FLOW_JOBS
 from tenure.core.ids import Actor, FlowId, JobId, follow_up_id
 from tenure.core.instants import MICROSECONDS_PER_SECOND
@@ -559,6 +560,25 @@ class LogQuery(Request, frozen=True, kw_only=True):
     until: Moment | None = None
     oldest_first: bool = False
     after: Annotated[str, Meta(max_length=80)] | None = None
+    limit: Annotated[int, Meta(ge=1, le=MAX_PAGE)] = 50
+    namespace: NamespaceField | None = None
+
+
+MAX_FOLLOW_WAIT_S = 10.0
+"""How long a server holds a reader of the tail at most."""
+
+
+class TailQuery(Request, frozen=True, kw_only=True):
+    """Which events a reader of the tail follows. `after` is the `next_after` of the previous page;
+    without it the reader begins at the oldest event, or with `newest` at the end, with at most so
+    many of the newest events. If there is no event yet, the answer comes after `wait_s`. [E10]"""
+
+    type: tuple[EventWord, ...] = ()
+    job_id: JobIdField | None = None
+    correlation_id: Label | None = None
+    after: Annotated[str, Meta(max_length=80)] | None = None
+    newest: Annotated[int, Meta(ge=0, le=MAX_NEWEST)] | None = None
+    wait_s: Annotated[float, Meta(ge=0, le=MAX_FOLLOW_WAIT_S)] = 0.0
     limit: Annotated[int, Meta(ge=1, le=MAX_PAGE)] = 50
     namespace: NamespaceField | None = None
 

@@ -581,6 +581,15 @@ ROUTES: tuple[Route, ...] = (
         reply=replies.LogReply,
     ),
     _get(
+        "tail",
+        "/v1/events/tail",
+        "Follow the events of all jobs in commit order",
+        O,
+        V,
+        query=requests.TailQuery,
+        reply=replies.TailReply,
+    ),
+    _get(
         "stats",
         "/v1/stats",
         "Count the events of a span of time",

@@ -16,7 +16,7 @@ from tenure.core.event_pages import EventFilter, EventPage, parse_event_key
 from tenure.core.events import Event
 from tenure.core.flow_rows import FlowSummary, FlowView, ParentPage
 from tenure.core.ids import Actor, FlowId, JobId, Kind, Namespace, QueueName, WorkerId
-from tenure.core.instants import Instant
+from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration, Instant
 from tenure.core.job import Job
 from tenure.core.kind_settings import KindChange, KindSettings
 from tenure.core.leases import HeldLease
@@ -27,7 +27,15 @@ from tenure.core.schedules import Schedule
 from tenure.core.vocabulary import Cause, JobStatus, LeaseNews
 from tenure.core.workers import WorkerProcess, WorkerSeen
 from tenure.errors import InvalidInput, RequestRefused
-from tenure.ports import DeadLetter, JobFilter
+from tenure.ports import (
+    NO_WAIT,
+    DeadLetter,
+    EventPosition,
+    JobFilter,
+    TailedEvent,
+    TailFilter,
+    TailPage,
+)
 from tenure.protocol import LEASE_HEADER
 from tenure.protocol.fields import instant, moment, optional_moment
 from tenure.protocol.records import (
@@ -66,6 +74,7 @@ from tenure.protocol.replies import (
     SchedulesReply,
     StagingReply,
     StatsReply,
+    TailReply,
     TimeReply,
     WorkersReply,
     flow_of,
@@ -74,6 +83,7 @@ from tenure.protocol.replies import (
     staging_of,
 )
 from tenure.protocol.requests import (
+    MAX_FOLLOW_WAIT_S,
     MAX_PAGE,
     BodiesQuery,
     DeadLettersQuery,
@@ -88,6 +98,7 @@ from tenure.protocol.requests import (
     ParentsMessage,
     RatesQuery,
     StatsQuery,
+    TailQuery,
     alive_message,
     output_message,
     peek_leases_messages,
@@ -264,6 +275,34 @@ class RemoteStore:
         return EventPage(
             events=tuple(map(event_of, page.events)),
             next=None if page.next_after is None else parse_event_key(page.next_after),
+        )
+
+    def follow_events(self, wanted: TailFilter, *, wait_us: Duration = NO_WAIT) -> TailPage:
+        """The next events within the token's scope; the server holds the call for as long as it may
+        and until there is an event. Sent once: the caller goes on from the same position."""
+        if wanted.queues or wanted.kinds:
+            raise InvalidInput(
+                "queues", "a server shows the events of the token's queues and kinds"
+            )
+        wait_s = min(wait_us / MICROSECONDS_PER_SECOND, MAX_FOLLOW_WAIT_S)
+        query = TailQuery(
+            type=tuple(each.word for each in wanted.types),
+            job_id=wanted.job_id,
+            correlation_id=wanted.correlation_id,
+            after=wanted.after,
+            newest=wanted.newest,
+            wait_s=wait_s,
+            limit=wanted.limit,
+            namespace=wanted.namespace,
+        )
+        page = self._caller.ask_and_wait(Call(name="tail", query=query), TailReply, wait_s=wait_s)
+        return TailPage(
+            events=tuple(
+                TailedEvent(EventPosition(each.position), event_of(each.event))
+                for each in page.events
+            ),
+            next=EventPosition(page.next_after),
+            is_end=page.is_end,
         )
 
     def list_jobs(self, wanted: JobFilter) -> list[Job]:

@@ -196,12 +196,16 @@ class Call:
             limit = min(EVENTS_AT_ONCE, wanted.limit - len(page))
             part = msgspec.structs.replace(wanted, after=rest, limit=limit)
             found = await self.services.listing(partial(self.store.list_events, part))
-            self.memory.read(sum(map(_event_bytes, found.events)))
+            self.count_events(found.events)
             page += found.events
             rest = found.next
             if rest is None or len(found.events) < limit:
                 break
         return EventPage(events=tuple(page), next=rest)
+
+    def count_events(self, events: Sequence[Event]) -> None:
+        """Count the memory of events that were read. [H45]"""
+        self.memory.read(sum(map(_event_bytes, events)))
 
     def _kept(self, jobs: list[Job]) -> list[Job]:
         self.memory.read(sum(map(_job_bytes, jobs)))

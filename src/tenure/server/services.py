@@ -7,6 +7,7 @@ from tenure.coordinator.service import Coordinator
 from tenure.core.ids import Namespace
 from tenure.core.instants import Instant, seconds
 from tenure.server.authentication import Authenticator
+from tenure.server.followers import Followers
 from tenure.server.memory import MemoryLimit
 from tenure.server.quotas import Quotas
 from tenure.server.settings import ServerSettings
@@ -43,6 +44,7 @@ class Services:
         self.authenticator = Authenticator(coordinator.store, settings, self.blocking)
         self.quotas = Quotas(coordinator.store, self.blocking, monotonic)
         self.waiting_claims = WaitingClaims(coordinator, settings)
+        self.followers = Followers(settings, self.listing, self.authenticator)
         self.memory = MemoryLimit(settings.max_memory_bytes)
         self.is_stopping = False
         self._monotonic = monotonic
@@ -60,6 +62,7 @@ class Services:
         """Begin to shut down: waiting claims are answered, nothing new is granted."""
         self.is_stopping = True
         self.waiting_claims.stop()
+        self.followers.stop()
 
     def close(self) -> None:
         """Stop the threads."""

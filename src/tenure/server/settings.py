@@ -25,6 +25,8 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How often waiting claims poll the store. Wake-ups are only hints; polling finds every job."""
     max_idle_claims_per_s: int = 200
     """How often all waiting claims together may poll the store."""
+    max_followers: int = 64
+    """Readers of the tail that may wait for events at a time; others are answered at once."""
     recheck_token_s: float = 2.0
     """How long a token is cached; a revoked one is refused within twice that. [H25]"""
     max_remembered_tokens: int = 10_000

@@ -13,6 +13,7 @@ from tenure.core.instants import Instant
 from tenure.core.kind_settings import KindChange
 from tenure.core.rates import Rate, parse_rate
 from tenure.errors import InvalidInput
+from tenure.ports import EventPosition, TailFilter
 from tenure.protocol.codec import encode
 from tenure.protocol.fields import moment, optional_instant
 from tenure.protocol.openapi import openapi
@@ -26,16 +27,25 @@ from tenure.protocol.records import (
 )
 from tenure.protocol.replies import (
     DrainReply,
+    FollowedEvent,
     HealthReply,
     KindsReply,
     LogReply,
     QueuesReply,
     RatesReply,
     StatsReply,
+    TailReply,
     TimeReply,
     WorkersReply,
 )
-from tenure.protocol.requests import KindMessage, LimitMessage, LogQuery, RatesQuery, StatsQuery
+from tenure.protocol.requests import (
+    KindMessage,
+    LimitMessage,
+    LogQuery,
+    RatesQuery,
+    StatsQuery,
+    TailQuery,
+)
 from tenure.server.calls import Call, Handler, ResponseInPieces, answer
 from tenure.server.problems import Refused, not_ready, shutting_down
 from tenure.telemetry.metrics import CONTENT_TYPE
@@ -177,6 +187,42 @@ async def log(call: Call) -> Response:
     )
 
 
+async def tail(call: Call) -> Response:
+    """Follow the events of all jobs within the caller's scope. [E10]"""
+    query = call.query(TailQuery)
+    wanted = TailFilter(
+        namespace=call.namespace(),
+        job_id=None if query.job_id is None else JobId(query.job_id.lower()),
+        types=tuple(map(parse_type_filter, query.type)),
+        correlation_id=query.correlation_id,
+        queues=call.principal.queues,
+        kinds=call.principal.kinds,
+        after=None if query.after is None else EventPosition(query.after),
+        newest=query.newest,
+        limit=query.limit,
+    )
+    page = await call.services.followers.follow(
+        call.store,
+        wanted,
+        principal=call.principal,
+        count_memory=call.count_events,
+        wait_s=query.wait_s,
+    )
+    digests = call.principal.sees_bodies
+    return await call.large_answer(
+        lambda: TailReply(
+            events=tuple(
+                FollowedEvent(
+                    position=each.position, event=event_record(each.event, digests=digests)
+                )
+                for each in page.events
+            ),
+            next_after=page.next,
+            is_end=page.is_end,
+        )
+    )
+
+
 async def stats(call: Call) -> Response:
     """Count the events of a span of time within the caller's scope. [OB25]"""
     query, namespace = call.query(StatsQuery), call.namespace()
@@ -265,6 +311,7 @@ HANDLERS: dict[str, Handler] = {
     "declare-kind": put_kind,
     "workers": workers,
     "log": log,
+    "tail": tail,
     "stats": stats,
     "drain": drain,
     "time": time,

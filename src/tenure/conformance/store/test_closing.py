@@ -36,7 +36,7 @@ from tenure.core.tokens import TOKEN_ENTROPY_BYTES, NewToken, mint
 from tenure.core.vocabulary import ObservationType, ResolutionKind, Role
 from tenure.core.workers import WorkerProcess
 from tenure.errors import Closed
-from tenure.ports import DedupeKey, JobFilter, Store
+from tenure.ports import DedupeKey, JobFilter, Store, TailFilter
 
 JOB = JobId("01977420-dc00-7000-8000-000000000000")
 LEASE = new_lease_id(Epoch(1), bytes(16))
@@ -139,6 +139,7 @@ CALLS: dict[str, Callable[[Store], Any]] = {
     ),
     "list_events": lambda store: store.list_events(EventFilter(namespace=DEFAULT_NAMESPACE)),
     "count_events": lambda store: store.count_events(SPAN),
+    "follow_events": lambda store: store.follow_events(TailFilter(namespace=DEFAULT_NAMESPACE)),
     "tail_events": lambda store: store.tail_events(after=None, limit=1),
     "records": lambda store: list(store.records(page_size=1)),
     "rates_in_force": lambda store: store.rates_in_force(),

@@ -56,6 +56,7 @@ from tenure.core.vocabulary import RENEWALS, EventClass, EventType, LeaseNews
 from tenure.errors import Closed, InvalidInput, StoreRefused
 from tenure.ports import (
     MAX_TAILED,
+    NO_WAIT,
     Clock,
     DeadLetter,
     DedupeKey,
@@ -73,6 +74,8 @@ from tenure.ports import (
     Record,
     Saved,
     TailedEvent,
+    TailFilter,
+    TailPage,
     fact,
     in_force,
 )
@@ -741,7 +744,7 @@ class MemoryStore(
             last_read = key_of(read[-1]) if len(read) == wanted.reads else None
             return EventPage(events=tuple(page), next=next_key(page, last_read, wanted))
 
-    def _is_within(self, job_id: JobId, wanted: EventFilter) -> bool:
+    def _is_within(self, job_id: JobId, wanted: EventFilter | TailFilter) -> bool:
         job = self._jobs[job_id]
         return (
             job.namespace == wanted.namespace
@@ -752,16 +755,34 @@ class MemoryStore(
     def tail_events(self, *, after: EventPosition | None, limit: int) -> list[TailedEvent]:
         """The next events in the order in which they were written. [E5]"""
         check_integer("limit", limit, low=1, high=MAX_TAILED)
-        if after is not None and not after.isdecimal():
-            raise InvalidInput(
-                "after",
-                f"{after[:60]!a} is not a position",
-                hint="give one that this store returned",
-            )
+        begin = _position(after)
         with self._lock:
             self._open()
-            found = [(at, event) for at, event in self._tail.items() if at > int(after or 0)]
+            found = [(at, event) for at, event in self._tail.items() if at > begin]
         return [TailedEvent(EventPosition(str(at)), event) for at, event in found[:limit]]
+
+    def follow_events(self, wanted: TailFilter, *, wait_us: Duration = NO_WAIT) -> TailPage:
+        """The next events of one namespace in commit order. [E10]"""
+        begin = _position(wanted.after)
+        with self._lock:
+            self._open()
+            read = [(at, event) for at, event in self._tail.items() if at > begin]
+            if wanted.newest is not None:
+                most, read = wanted.newest, read[-wanted.reads :]
+            else:
+                most, read = wanted.limit, read[: wanted.reads]
+            found = [
+                TailedEvent(EventPosition(str(at)), event)
+                for at, event in read
+                if wanted.accepts(event) and self._is_within(event.job_id, wanted)
+            ]
+        reached = EventPosition(str(read[-1][0] if read else begin))
+        if wanted.newest is not None:
+            newest = found[max(0, len(found) - most) :]
+            return TailPage(events=tuple(newest), next=reached, is_end=True)
+        if len(found) >= most:
+            return TailPage(events=tuple(found[:most]), next=found[most - 1].position, is_end=False)
+        return TailPage(events=tuple(found), next=reached, is_end=len(read) < wanted.reads)
 
     def records(self, *, page_size: int) -> Iterator[Record]:
         """Every job with its log, by id. A page is one snapshot; here a page is one job."""
@@ -830,6 +851,14 @@ class MemoryStore(
 
 def _order_of(key: SessionKey) -> _SessionOrder:
     return (key.namespace, key.worker, key.actor)
+
+
+def _position(after: EventPosition | None) -> int:
+    if after is not None and not after.isdecimal():
+        raise InvalidInput(
+            "after", f"{after[:60]!a} is not a position", hint="give one that this store returned"
+        )
+    return int(after or 0)
 
 
 def _is_on_a_later_page(event: Event, wanted: EventFilter) -> bool:

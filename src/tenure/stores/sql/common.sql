@@ -601,6 +601,26 @@ SELECT position, {event_columns} FROM {t}job_event
    AND (position, job_id, seq) > (:position, CAST(:job_id AS {uuid}), :seq)
  ORDER BY position, job_id, seq LIMIT :limit;
 
+-- name: follow_events
+-- Keys first: of the events that are read, most may be of another namespace.
+SELECT position, {event_columns} FROM {t}job_event
+ WHERE (job_id, seq) IN (
+    SELECT e.job_id, e.seq FROM (
+        SELECT position, job_id, seq, type, cause, correlation_id FROM {t}job_event
+         WHERE {place} AND {committed} ORDER BY {order} LIMIT :reads) AS e
+     WHERE EXISTS (SELECT 1 FROM {t}job AS j
+                    WHERE j.id = e.job_id AND j.namespace = :namespace {of_queues} {of_kinds})
+       AND {wanted}
+     ORDER BY {order} LIMIT :limit)
+ ORDER BY position, job_id, seq;
+
+-- name: last_followed
+-- The last event that was read for a page, shown or not, and how many were read.
+SELECT position, job_id, seq, count(*) OVER () FROM (
+    SELECT position, job_id, seq FROM {t}job_event
+     WHERE {place} AND {committed} ORDER BY {order} LIMIT :reads) AS e
+ ORDER BY position DESC, job_id DESC, seq DESC LIMIT 1;
+
 -- name: record_ids
 -- Ids of rows and of logs: verify also reports events without a row.
 SELECT id FROM (SELECT id FROM {t}job {after_id} ORDER BY id LIMIT :limit) AS with_row

@@ -1,9 +1,8 @@
-"""Reading a SQL store: pages of jobs and events, and everything in order. A mixin of `SqlStore`.
+"""Reading a SQL store: pages of jobs, and everything in order. A mixin of `SqlStore`.
 
 Only reads: a list holds up no writer, and each page is bounded.
 """
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
@@ -11,22 +10,13 @@ from typing import TypeAlias, TypeVar
 
 import msgspec
 
-from tenure.core.checks import check_integer
 from tenure.core.events import Event
 from tenure.core.ids import JobId, job_correlated_by, job_id_range
 from tenure.core.job import Job
 from tenure.core.observations import Observation
 from tenure.core.vocabulary import JobStatus
-from tenure.errors import InvalidInput, UnreadableRow
-from tenure.ports import (
-    MAX_TAILED,
-    DedupeKey,
-    EventPosition,
-    JobFilter,
-    Record,
-    TailedEvent,
-    Unreadable,
-)
+from tenure.errors import UnreadableRow
+from tenure.ports import DedupeKey, JobFilter, Record, Unreadable
 from tenure.stores.sql.rows import (
     EVENT_FIELDS,
     JOB_COLUMNS,
@@ -42,9 +32,6 @@ KEYS_PER_PAGE = 1000
 
 _T = TypeVar("_T")
 _REV, _SEQ = JOB_COLUMNS.index("rev"), EVENT_FIELDS.index("seq")
-
-_TAIL_BEGINS = (-1, "00000000-0000-0000-0000-000000000000", 0)
-_POSITION = re.compile(r"(\d{1,18}):([0-9a-f-]{36}):(\d{1,9})")
 
 # Fragments that complete a statement. Which of them are used depends on the request; their text
 # does not.
@@ -207,16 +194,6 @@ class SqlQueries(Transactional):
             return list(dict.fromkeys(arms[status] for status in wanted.statuses))
         return [""]
 
-    def tail_events(self, *, after: EventPosition | None, limit: int) -> list[TailedEvent]:
-        """The next events in the order in which they were committed. [E5]"""
-        check_integer("limit", limit, low=1, high=MAX_TAILED)
-        position, job_id, seq = _TAIL_BEGINS if after is None else _parts_of(after)
-        rows = self._rows(
-            self._query("tail_events", position=position, job_id=job_id, seq=seq, limit=limit),
-            listing=True,
-        )
-        return [_tailed(position, event_from(tuple(row))) for position, *row in rows]
-
     def records(self, *, page_size: int) -> Iterator[Record]:
         """Every job with its log, by id; each page is one snapshot."""
         after: JobId | None = None
@@ -308,16 +285,3 @@ def _readable(
         except UnreadableRow as failure:
             at = 1 if seq is None else row[seq]
             unreadable[JobId(failure.job_id)].append(Unreadable(at, failure.problem))
-
-
-def _parts_of(after: EventPosition) -> tuple[int, str, int]:
-    found = _POSITION.fullmatch(after)
-    if found is None:
-        raise InvalidInput(
-            "after", f"{after[:60]!a} is not a position", hint="give one that this store returned"
-        )
-    return int(found[1]), found[2], int(found[3])
-
-
-def _tailed(position: int, event: Event) -> TailedEvent:
-    return TailedEvent(EventPosition(f"{position}:{event.job_id}:{event.seq}"), event)

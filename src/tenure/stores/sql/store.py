@@ -88,6 +88,7 @@ from tenure.stores.sql.rows import (
 )
 from tenure.stores.sql.schedules import Schedules
 from tenure.stores.sql.statements import Query, Statements
+from tenure.stores.sql.tail import SqlTail
 from tenure.stores.sql.tokens import Tokens
 from tenure.stores.sql.transactions import Transaction
 from tenure.stores.sql.turns import SqlTurns
@@ -135,6 +136,7 @@ class SqlStore(
     SqlLimits,
     SqlTurns,
     SqlEvents,
+    SqlTail,
     Artifacts,
     AttemptLogs,
     Workers,

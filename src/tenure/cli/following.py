@@ -1,0 +1,88 @@
+"""What the commands share that follow a store: pauses between two looks, and lost connections.
+
+Such a command runs until what it follows has ended, the user presses Ctrl-C, or nobody reads its
+output any more.
+"""
+
+import select
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+import click
+
+from tenure.cli.common import DONE
+from tenure.cli.discarding import discard_output
+from tenure.cli.output import say
+from tenure.errors import StoreUnavailable
+
+POLL_S = 0.5
+"""How often a store in this process is asked for news."""
+
+FIRST_RETRY_S = 0.5
+LONGEST_RETRY_S = 5.0
+
+_T = TypeVar("_T")
+
+
+class OutputClosed(Exception):
+    """Nobody reads stdout any more: there is nothing left to do, and nothing to say."""
+
+
+def pause(span_s: float) -> None:
+    """Wait so long. Raises `OutputClosed` if the reader of stdout goes away meanwhile: `tenure
+    events -f | head` would otherwise end at the next event only."""
+    try:
+        output = sys.stdout.fileno()
+    except (OSError, ValueError):  # an object of a test, without a file
+        output = -1
+    watch = select.poll()
+    if output >= 0:
+        watch.register(output, 0)  # closed pipes are reported without being asked for
+    if watch.poll(span_s * 1000):
+        raise OutputClosed
+
+
+class Reconnecting:
+    """Asks a store. After the first answer it asks again for as long as the store cannot be
+    reached, and says so once for each outage."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._was_answered = False
+
+    def ask(self, question: Callable[[], _T]) -> _T:
+        """The answer. Fails at once if the store cannot be reached for the first question."""
+        retry_s = FIRST_RETRY_S
+        is_lost = False
+        while True:
+            try:
+                answer = question()
+            except StoreUnavailable as problem:
+                if not self._was_answered:
+                    raise
+                if not is_lost:
+                    say(f"lost the connection: {problem}; trying again until it is back")
+                is_lost = True
+                pause(retry_s)
+                retry_s = min(2 * retry_s, LONGEST_RETRY_S)
+                continue
+            if is_lost:
+                say(f"connected again; {self._what} where it was")
+            self._was_answered = True
+            return answer
+
+
+@contextmanager
+def following(*, interrupted: int) -> Iterator[None]:
+    """End the command quietly when nobody reads its output any more, and with the exit code
+    `interrupted` when the user presses Ctrl-C."""
+    try:
+        yield
+    except (OutputClosed, BrokenPipeError):
+        discard_output()
+        sys.exit(DONE)
+    except KeyboardInterrupt:
+        click.echo(err=True)  # the terminal shows ^C in a line of its own
+        sys.exit(interrupted)

@@ -1,0 +1,147 @@
+"""The tail of events: all jobs' in commit order, whole or within a scope. A mixin of `SqlStore`.
+
+A position is `NUMBER:JOB:SEQ`. The number is the store's (docs/adr/0031); job and seq tell events
+of one number apart. When an event is shown, no other of its number can still be committed.
+"""
+
+import re
+from functools import partial
+
+from tenure.core.checks import check_integer
+from tenure.core.events import Event
+from tenure.core.instants import Duration
+from tenure.errors import InvalidInput
+from tenure.ports import (
+    MAX_TAILED,
+    NO_WAIT,
+    EventPosition,
+    TailedEvent,
+    TailFilter,
+    TailPage,
+)
+from tenure.stores.sql.rows import event_from
+from tenure.stores.sql.statements import Shape
+from tenure.stores.sql.transactions import Transaction, Transactional
+
+_Place = tuple[int, str, int]
+
+_FIRST_JOB = ("00000000-0000-0000-0000-000000000000", 0)
+_LAST_JOB = ("ffffffff-ffff-ffff-ffff-ffffffffffff", 999_999_999)
+_BEGIN: _Place = (0, *_FIRST_JOB)
+_POSITION = re.compile(r"(\d{1,18}):([0-9a-f-]{36}):(\d{1,9})")
+
+_ORDER = "position, job_id, seq"
+_NEWEST_FIRST = "position DESC, job_id DESC, seq DESC"
+_AFTER = (
+    "position >= :position"
+    " AND (position, job_id, seq) > (:position, CAST(:after_job_id AS {uuid}), :seq)"
+)
+
+
+class SqlTail(Transactional):
+    """The part of `tenure.ports.Store` that reads events in commit order."""
+
+    def tail_events(self, *, after: EventPosition | None, limit: int) -> list[TailedEvent]:
+        """The next events in the order in which they were committed. [E5]"""
+        check_integer("limit", limit, low=1, high=MAX_TAILED)
+        position, job_id, seq = _place(after)
+        query = self._query("tail_events", position=position, job_id=job_id, seq=seq, limit=limit)
+        rows = self._rows(query, listing=True)
+        return [_tailed(position, event_from(tuple(row))) for position, *row in rows]
+
+    def follow_events(self, wanted: TailFilter, *, wait_us: Duration = NO_WAIT) -> TailPage:
+        """The next events of one namespace in commit order. [E10]"""
+        begin = _place(wanted.after)
+        return self._read(
+            partial(self._follow, wanted=wanted, begin=begin), snapshot=True, listing=True
+        )
+
+    def _follow(self, tx: Transaction, wanted: TailFilter, begin: _Place) -> TailPage:
+        position, after_job_id, seq = begin
+        given: dict[str, object] = {
+            "namespace": wanted.namespace,
+            "position": position,
+            "after_job_id": after_job_id,
+            "seq": seq,
+            "reads": wanted.reads,
+            "limit": wanted.limit if wanted.newest is None else wanted.newest,
+            "queues": self._pack(wanted.queues),
+            "kinds": self._pack(wanted.kinds),
+            "job_id": wanted.job_id,
+            "correlation_id": wanted.correlation_id,
+        }
+        shape = _shape(wanted, given)
+        rows, last = tx.fetch(
+            self._query("follow_events", shape, **given),
+            self._query("last_followed", shape[:2], **given),
+        )
+        events = [_tailed(position, event_from(tuple(row))) for position, *row in rows]
+        if not last:
+            return TailPage(next=_position(begin), is_end=True)
+        number, job_id, seq, read = last[0]
+        return _page(wanted, begin, events, (number, str(job_id), seq), is_cut=read == wanted.reads)
+
+
+def _shape(wanted: TailFilter, given: dict[str, object]) -> Shape:
+    order = _ORDER if wanted.newest is None else _NEWEST_FIRST
+    conditions = ["TRUE"]
+    if wanted.job_id is not None:
+        conditions.append("e.job_id = :job_id")
+    if wanted.correlation_id is not None:
+        conditions.append("coalesce(e.correlation_id, CAST(e.job_id AS text)) = :correlation_id")
+    of_types = []
+    for at, each in enumerate(wanted.types):
+        given[f"type_{at}"] = each.type.value
+        condition = f"e.type = :type_{at}"
+        if each.cause is not None:
+            given[f"cause_{at}"] = each.cause.value
+            condition += f" AND e.cause = :cause_{at}"
+        of_types.append(f"({condition})")
+    if of_types:
+        conditions.append(f"({' OR '.join(of_types)})")
+    return (
+        ("place", _AFTER if wanted.newest is None else "TRUE"),
+        ("order", order),
+        ("wanted", " AND ".join(conditions)),
+        ("of_queues", "AND j.queue {among_queues}" if wanted.queues else ""),
+        ("of_kinds", "AND j.kind {among_kinds}" if wanted.kinds else ""),
+    )
+
+
+def _page(
+    wanted: TailFilter, begin: _Place, events: list[TailedEvent], last: _Place, *, is_cut: bool
+) -> TailPage:
+    """The page, and a place after everything that was read for it. The last event that was read may
+    be of a job that the reader must not know of: the place names it only where more events than
+    a page reads have one number. [E10]"""
+    number = last[0]
+    if wanted.newest is not None or not is_cut:
+        is_full = wanted.newest is None and len(events) == wanted.limit
+        end = events[-1].position if is_full else _position((number, *_LAST_JOB))
+        return TailPage(events=tuple(events), next=end, is_end=not is_full)
+    before_number = (number, *_FIRST_JOB)
+    if len(events) == wanted.limit or (events and _place(events[-1].position)[0] == number):
+        reached = events[-1].position
+    else:
+        reached = _position(before_number if before_number > begin else last)
+    return TailPage(events=tuple(events), next=reached, is_end=False)
+
+
+def _place(after: EventPosition | None) -> _Place:
+    if after is None:
+        return _BEGIN
+    found = _POSITION.fullmatch(after)
+    if found is None:
+        raise InvalidInput(
+            "after", f"{after[:60]!a} is not a position", hint="give one that this store returned"
+        )
+    return int(found[1]), found[2], int(found[3])
+
+
+def _position(place: _Place) -> EventPosition:
+    number, job_id, seq = place
+    return EventPosition(f"{number}:{job_id}:{seq}")
+
+
+def _tailed(number: int, event: Event) -> TailedEvent:
+    return TailedEvent(_position((number, event.job_id, event.seq)), event)

@@ -1,0 +1,221 @@
+"""`tenure events --follow` as people and programs use it."""
+
+import json
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any, cast
+
+import psycopg
+import pytest
+
+from tenure.cli import events, following
+from tenure.cli.following import Reconnecting
+from tenure.conformance.spec import spec
+from tenure.core.ids import DEFAULT_NAMESPACE, JobId
+from tenure.errors import StoreUnavailable
+from tenure.own_transaction.postgres import store_on
+from tenure.ports import JobStore, TailedEvent, TailFilter, TailPage
+from tenure.stores.postgres.store import PostgresStore
+from tests.cli.harness import TENURE, Run, enqueued
+from tests.stores.lives import enqueue
+from tests.support.terminals import CTRL_C, Terminal
+from tests.support.waiting import PATIENCE_S, until
+
+process = pytest.mark.process
+
+
+class Following:
+    """A process `tenure events -f` whose output is a pipe."""
+
+    def __init__(self, *words: str) -> None:
+        self.process = subprocess.Popen(
+            [*TENURE, "events", "-f", *words],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def line(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline()
+
+    def ended(self, *, sent: signal.Signals | None = None) -> tuple[int, str]:
+        """Its exit code, and what it said on stderr."""
+        if sent is not None:
+            self.process.send_signal(sent)
+        _, said = self.process.communicate(timeout=PATIENCE_S)
+        return self.process.returncode, said
+
+
+@process
+@spec("E12")
+def test_a_program_reads_one_document_on_each_line_and_goes_on_at_a_position(run: Run) -> None:
+    first = enqueued(run, "mail")
+    follower = Following("--json", "-n", "1")
+    shown = json.loads(follower.line())
+    second = enqueued(run, "mail", "--correlation-id", "a\u202eb")
+
+    line = follower.line()
+
+    position = shown["position"]
+    assert shown["event"]["job_id"] == first
+    assert json.loads(line)["event"]["correlation_id"] == "a\u202eb"
+    assert "\u202e" not in line
+    assert follower.ended(sent=signal.SIGINT) == (0, "\n")
+    again = Following("--json", "--after", position)
+    assert json.loads(again.line())["event"]["job_id"] == second
+    again.ended(sent=signal.SIGINT)
+
+
+@process
+@spec("E12")
+def test_it_ends_quietly_when_nobody_reads_any_more(run: Run) -> None:
+    enqueued(run, "mail")
+    follower = Following()
+    assert follower.line().startswith("TIME ")
+    assert "\x1b" not in follower.line()
+
+    assert follower.process.stdout is not None
+    follower.process.stdout.close()
+
+    assert follower.process.wait(PATIENCE_S) == 0
+    assert follower.process.stderr is not None
+    assert follower.process.stderr.read() == ""
+    follower.process.stderr.close()
+
+
+@process
+@spec("E12")
+def test_a_person_sees_lines_that_fit_and_stops_with_ctrl_c(run: Run, store_path: Path) -> None:
+    job_id = enqueued(run, "mail")
+
+    with Terminal("events", "-f", directory=store_path.parent, columns=80) as terminal:
+        terminal.until(job_id[:18])
+        lines = terminal.lines
+        terminal.type(CTRL_C)
+        code = terminal.ended()
+
+    assert code == 0
+    assert lines[0].split()[:4] == ["TIME", "JOB", "EVENT", "CHANGE"]
+    assert lines[1][14:].startswith(f"{job_id[:18]}…  enqueued          - → queued")
+    assert lines[2] == ""
+
+
+class Over(Exception):
+    """The follower has seen enough."""
+
+
+class Watched:
+    """A store for a follower in this process: counts its questions, and ends it."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+        self.questions = 0
+        self.is_over = False
+
+    def follow_events(self, wanted: TailFilter, **more: Any) -> TailPage:
+        if self.is_over:
+            raise Over
+        page: TailPage = self._store.follow_events(wanted, **more)
+        self.questions += 1
+        return page
+
+
+@pytest.fixture
+def postgres_store(postgres_url: str) -> Iterator[PostgresStore]:
+    with closing(PostgresStore(postgres_url, migrate=True)) as store:
+        yield store
+
+
+@pytest.fixture
+def quick_polls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "POLL_S", 0.01)
+    monkeypatch.setattr(following, "FIRST_RETRY_S", 0.01)
+    monkeypatch.setattr(following, "LONGEST_RETRY_S", 0.01)
+
+
+@spec("E12", "E5")
+def test_a_transaction_that_commits_late_is_not_missed(
+    postgres_store: PostgresStore,
+    postgres_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+    quick_polls: None,
+) -> None:
+    shown: list[JobId] = []
+
+    def show(tailed: TailedEvent, *, as_json: bool) -> None:
+        shown.append(tailed.event.job_id)
+
+    monkeypatch.setattr(events, "_show", show)
+    enqueue(postgres_store)  # the queue exists: two transactions that make it would wait
+    store = Watched(postgres_store)
+    wanted = TailFilter(namespace=DEFAULT_NAMESPACE, newest=0)
+
+    def follow() -> None:
+        with suppress(Over):
+            events._follow(cast(JobStore, store), wanted, as_json=True)
+
+    follower = threading.Thread(target=follow, daemon=True)
+    follower.start()
+    until(lambda: store.questions, "it follows")
+
+    with psycopg.connect(postgres_url) as raw:
+        [late] = enqueue(store_on(postgres_store, raw))
+        [early] = enqueue(postgres_store)  # committed before, by a transaction that began later
+        asked = store.questions
+        until(lambda: store.questions > asked + 3, "it looks again")
+        while_open = list(shown)
+    until(lambda: len(shown) == 2, "both are shown", seen=lambda: shown)
+    store.is_over = True
+    follower.join(PATIENCE_S)
+
+    assert while_open == []
+    assert shown == [late, early]
+
+
+@spec("E12")
+def test_after_a_lost_connection_it_goes_on_where_it_was(
+    capsys: pytest.CaptureFixture[str], quick_polls: None
+) -> None:
+    answers: list[Callable[[], str]] = [lambda: "first", _away, _away, lambda: "second"]
+    reading = Reconnecting("goes on")
+
+    given = [reading.ask(lambda: answers.pop(0)()) for _ in range(2)]
+
+    assert given == ["first", "second"]
+    assert capsys.readouterr().err.splitlines() == [
+        "tenure: lost the connection: it is away; trying again until it is back",
+        "tenure: connected again; goes on where it was",
+    ]
+
+
+def test_a_store_that_never_answered_is_not_waited_for(quick_polls: None) -> None:
+    with pytest.raises(StoreUnavailable):
+        Reconnecting("goes on").ask(_away)
+
+
+def _away() -> str:
+    raise StoreUnavailable("it is away")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--since", "1h"), "--since and --until do not go with --follow"),
+        (("-n", "101"), "at most 100 of the newest"),
+        (("-n", "1", "--oldest-first"), "takes one of -n, --after and --oldest-first"),
+        (("--after", "nowhere"), "is not a position"),
+        (("--type", "nope"), "is not one of"),
+    ],
+)
+def test_a_wrong_question_is_refused(run: Run, words: tuple[str, ...], said: str) -> None:
+    enqueued(run, "mail")
+
+    refused = run("events", "-f", *words)
+
+    assert refused.exit_code == 2
+    assert said in refused.stderr
