@@ -9,6 +9,7 @@ on. Hints are only hints: without them those who wait poll. [Z7]
 
 import hashlib
 import logging
+import math
 import os
 import select
 import threading
@@ -91,9 +92,10 @@ class Notifier:
     def tell(self, hints: Iterable[Hint]) -> None:
         """Send these soon; returns at once."""
         with self._condition:
+            known = len(self._pending)
             self._pending.update(hints)
-            if not self._pending or self._closed:
-                return
+            if len(self._pending) == known or self._closed:
+                return  # the thread knows of these, and waits until it may send them
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="tenure-notify", daemon=True)
                 self._thread.start()
@@ -127,7 +129,7 @@ class Notifier:
                 _log.debug("no hint was sent: %s", failure)
 
     def _due_at(self, hint: Hint) -> float:
-        return self._sent_at.get(hint, 0.0) + SHORTEST_GAP_S
+        return self._sent_at.get(hint, -math.inf) + SHORTEST_GAP_S
 
     def _remember(self, sent: Iterable[Hint], now: float) -> None:
         if len(self._sent_at) > MAX_REMEMBERED:
