@@ -5,7 +5,6 @@ import re
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import closing
 
 import psycopg
 import pytest
@@ -42,7 +41,6 @@ from tests.stores.lives import (
     complete,
     enqueue,
     enqueue_changes,
-    heartbeat,
     planner,
     save,
     start,
@@ -167,36 +165,6 @@ def test_a_claim_locks_no_more_rows_than_it_wants(
 
         assert len(rows) == 7
         assert len(others) == 20_000 - 7
-
-
-def test_starts_and_heartbeats_are_hot_updates(
-    postgres_hand: PostgresHand, postgres_url: str
-) -> None:
-    """No index refers to what they change. [ADR 0006]"""
-    # One connection: the thread that sends hints must not leave the counted updates to another.
-    with closing(PostgresStore(postgres_url, pool_size=1)) as store:
-        enqueue(store, 60)
-        claimed = claim(store, 60)
-        postgres_hand.run("VACUUM FULL {t}job")  # pages with the room that fillfactor leaves
-        updates, hot = _counted_updates(store)
-
-        jobs = heartbeat(store, start(store, claimed))
-
-        updates_after, hot_after = _counted_updates(store)
-        assert updates_after - updates == 120
-        assert hot_after - hot >= 100  # a page without room takes a row elsewhere
-        complete(store, jobs)
-
-
-def _counted_updates(store: PostgresStore) -> tuple[int, int]:
-    """Updates of jobs and how many were HOT. A session is asked to report what it did, which it
-    otherwise does once a second."""
-    store._write(lambda tx: tx.fetch(Query("SELECT pg_stat_force_next_flush()", ())))
-    query = Query(
-        "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables WHERE relname = 'job'", ()
-    )
-    [[(updates, hot)]] = store._read(lambda tx: tx.fetch(query))
-    return updates, hot
 
 
 # --- Races ---------------------------------------------------------------------------------------

@@ -111,6 +111,10 @@ WORDS = COLUMN_WORDS | {
     " | CAST(CAST(pg_snapshot_xmin(pg_current_snapshot()) AS text) AS bigint) FROM {t}meta)",
     # The planner knows which of these are small.
     "by_leases": "",
+    "by_due": "",
+    "by_blocked": "",
+    "by_claimed": "",
+    "by_cancelled": "",
     "by_ready": "",
     "by_delayed": "",
     # Constants of the indexes: see 0001_initial.sql.
@@ -262,7 +266,6 @@ class PostgresStore(SqlStore):
     """
 
     _locked_by_others = 1000
-    _lists_by_phase = True
     _may_undo = True  # whether a transaction of ours may be undone as a whole
 
     def __init__(

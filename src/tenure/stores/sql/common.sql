@@ -236,8 +236,10 @@ SELECT d.kind FROM delayed AS d WHERE d.kind IS NOT NULL;
 -- name: due
 -- Leases that are over, and jobs that should have been started by now: an index each.
 SELECT {job_columns} FROM (
-    SELECT l.id AS due_id, l.due_at AS since FROM {t}job AS l
-     WHERE l.lease_id IS NOT NULL AND l.due_at <= (SELECT {t}clock())
+    SELECT due_id, since FROM (
+        SELECT l.id AS due_id, l.due_at AS since FROM {t}job AS l {by_due}
+         WHERE l.due_at <= (SELECT {t}clock())
+         ORDER BY l.due_at, l.id LIMIT :limit) AS leased
      UNION ALL
     SELECT due_id, since FROM (
         SELECT w.id AS due_id, w.start_by AS since FROM {t}job AS w
@@ -549,7 +551,7 @@ SELECT {columns} FROM {t}job
  ORDER BY id DESC;
 
 -- name: listed_kinds
--- From kind to kind through the index of {phase}: jobs that wait, or jobs that have ended.
+-- From kind to kind through the index of {phase}: jobs that wait, are leased, or have ended.
 WITH RECURSIVE known (kind, nth) AS (
     SELECT (SELECT min(j.kind || '') FROM {t}job AS j WHERE j.namespace = :namespace {phase}), 1
      UNION ALL

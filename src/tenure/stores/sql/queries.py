@@ -57,7 +57,7 @@ _ENDED = "AND finished_at IS NOT NULL"
 _STATUS_ARMS = {
     JobStatus.WAITING: "AND flow_id IS NOT NULL AND run_at IS NULL AND lease_id IS NULL"
     " AND stall_cause IS NULL AND finished_at IS NULL",
-    JobStatus.CLAIMED: _LEASED,
+    JobStatus.CLAIMED: f"{_LEASED} AND started_at IS NULL",
     JobStatus.RUNNING: _LEASED,
     JobStatus.STALLED: "AND stall_cause IS NOT NULL",
     JobStatus.FAILED: "AND error IS NOT NULL AND reason_code IS NULL",
@@ -65,13 +65,20 @@ _STATUS_ARMS = {
     JobStatus.DEAD_LETTERED: "AND reason_code IS NOT NULL",
 }
 """What the rows of a status have in common, as the index for them says it: an index never mentions
-the status itself (docs/adr/0006). The other two, `queued` and `succeeded`, have many jobs."""
-_LEASED_STATUSES = (JobStatus.CLAIMED, JobStatus.RUNNING)
-_COMMON = {JobStatus.QUEUED: _WAITING, JobStatus.SUCCEEDED: _ENDED}
-"""Statuses of many jobs have no index of their own where each index costs much: their jobs are
-found kind by kind, in the indexes of jobs that wait and of jobs that have ended."""
-_COMMON_ARMS = {JobStatus.QUEUED: _WAITING, JobStatus.SUCCEEDED: "AND result IS NOT NULL"}
-"""The same where they have one, and queues and kinds are indexed as a whole."""
+the status itself (docs/adr/0006)."""
+_COMMON = {
+    JobStatus.QUEUED: _WAITING,
+    JobStatus.RUNNING: _LEASED,
+    JobStatus.SUCCEEDED: _ENDED,
+}
+"""Statuses of many jobs have no index of their own, because each index costs every job. Their jobs
+are found kind by kind, in the indexes of jobs that wait, are leased, or have ended."""
+_INDEX_OF_ARM = {
+    _STATUS_ARMS[JobStatus.WAITING]: "{by_blocked}",
+    _STATUS_ARMS[JobStatus.CLAIMED]: "{by_claimed}",
+    _STATUS_ARMS[JobStatus.CANCELLED]: "{by_cancelled}",
+}
+"""Arms for which SQLite would take the index of a queue or a kind, which has more jobs."""
 _NOTHING = "AND FALSE"
 
 MAX_LISTED_KINDS = 64
@@ -79,7 +86,6 @@ MAX_LISTED_KINDS = 64
 
 ListedKinds: TypeAlias = Mapping[str, Sequence[str]] | None
 """By phase, the kinds that it has; see `_kinds_to_list`."""
-_LISTING_INDEX = {_LEASED: "{by_leases}"}
 _LISTING_ARM = (
     "SELECT * FROM (SELECT id AS job_id FROM {t}job %s WHERE namespace = :namespace %s"
     " ORDER BY id DESC LIMIT :limit) AS arm"
@@ -91,9 +97,6 @@ _JOB_FLAGS = {None: "", True: f"AND {_RESOLVED}", False: f"AND NOT {_RESOLVED}"}
 
 class SqlQueries(Transactional):
     """The part of `tenure.ports.Store` that lists what is there."""
-
-    _lists_by_phase = False
-    """Whether jobs that wait and jobs that have ended have indexes of their own for lists."""
 
     def list_jobs(self, wanted: JobFilter) -> list[Job]:
         """A page of jobs, newest first."""
@@ -110,9 +113,10 @@ class SqlQueries(Transactional):
         return [job_from(row) for row in self._rows(query, listing=True)]
 
     def _kinds_to_list(self, wanted: JobFilter) -> ListedKinds:
-        """The kinds of jobs that wait or have ended, if a list of all queued or succeeded jobs is
-        to be merged from them. None if there are too many: then all jobs are read, newest first."""
-        if not self._lists_by_phase or not _is_by_common_status(wanted):
+        """The kinds of jobs that wait, are leased or have ended, if a list of all jobs of a common
+        status is to be merged from them. None if there are too many: then all jobs are read, newest
+        first, or all leases."""
+        if not _is_by_common_status(wanted):
             return {}
         phases = [phase for status, phase in _COMMON.items() if status in wanted.statuses]
         answers = self._read(
@@ -166,8 +170,8 @@ class SqlQueries(Transactional):
         given |= {f"kind_{n}": kind for n, kind in enumerate(chain(*(kinds or {}).values()))}
         columns = ("columns", _JOB_COLUMNS[wanted.bodies])
         arms = [
-            (_LISTING_INDEX.get(arm, ""), " ".join([*clauses, arm]))
-            for arm in self._listing_arms(wanted, kinds)
+            (_index_of(arm, wanted), " ".join([*clauses, arm]))
+            for arm in _listing_arms(wanted, kinds)
         ]
         if len(arms) == 1:
             [(index, conditions)] = arms
@@ -175,24 +179,6 @@ class SqlQueries(Transactional):
             return self._query("list_jobs", shape, **given)
         merged = " UNION ALL ".join(_LISTING_ARM % arm for arm in arms)
         return self._query("list_merged_jobs", (columns, ("arms", merged)), **given)
-
-    def _listing_arms(self, wanted: JobFilter, kinds: ListedKinds) -> Sequence[str]:
-        """Conditions that together leave no listed job out, each with an index of its own."""
-        if kinds:
-            return _arms_by_kind(wanted, kinds)
-        known = _STATUS_ARMS if self._lists_by_phase else _STATUS_ARMS | _COMMON_ARMS
-        if wanted.kind is None and all(status in known for status in wanted.statuses):
-            of_statuses = dict.fromkeys(known[status] for status in wanted.statuses)
-            if of_statuses:
-                return list(of_statuses)
-        is_indexed = wanted.queue is not None or wanted.kind is not None
-        if self._lists_by_phase and is_indexed and wanted.correlation_id is None:
-            leased = _LEASED if wanted.queue is None else f"{_LEASED} AND queue = :queue"
-            if not wanted.statuses:
-                return [_WAITING, leased, _ENDED]
-            arms = _STATUS_ARMS | _COMMON | dict.fromkeys(_LEASED_STATUSES, leased)
-            return list(dict.fromkeys(arms[status] for status in wanted.statuses))
-        return [""]
 
     def records(self, *, page_size: int) -> Iterator[Record]:
         """Every job with its log, by id; each page is one snapshot."""
@@ -259,9 +245,38 @@ class SqlQueries(Transactional):
             shape, last = (("after", f"AND ({names}) > ({values})"),), rows[-1]
 
 
+def _listing_arms(wanted: JobFilter, kinds: ListedKinds) -> Sequence[str]:
+    """Conditions that together leave no listed job out, each with an index of its own."""
+    if kinds:
+        return _arms_by_kind(wanted, kinds)
+    if wanted.correlation_id is not None or wanted.schedule is not None:
+        return [""]  # few jobs share one, and they have an index
+    if wanted.queue is not None or wanted.kind is not None:
+        leased = _LEASED if wanted.queue is None else f"{_LEASED} AND queue = :queue"
+        if not wanted.statuses:
+            return [_WAITING, leased, _ENDED]
+        arms = _COMMON | _STATUS_ARMS | {JobStatus.RUNNING: leased}
+        return list(dict.fromkeys(arms[status] for status in wanted.statuses))
+    if wanted.statuses and all(status in _STATUS_ARMS for status in wanted.statuses):
+        return list(dict.fromkeys(_STATUS_ARMS[status] for status in wanted.statuses))
+    return [""]
+
+
+def _index_of(arm: str, wanted: JobFilter) -> str:
+    if arm == _LEASED and wanted.kind is None:
+        return "{by_leases}"
+    return _INDEX_OF_ARM.get(arm, "")
+
+
 def _is_by_common_status(wanted: JobFilter) -> bool:
-    """Whether jobs are listed by `queued` or `succeeded`, and by nothing that an index has."""
-    others = (wanted.queue, wanted.kind, wanted.correlation_id, wanted.id_prefix)
+    """Whether jobs are listed by a status of many jobs, and by nothing that an index has."""
+    others = (
+        wanted.queue,
+        wanted.kind,
+        wanted.correlation_id,
+        wanted.schedule,
+        wanted.id_prefix,
+    )
     return all(each is None for each in others) and not _COMMON.keys().isdisjoint(wanted.statuses)
 
 

@@ -61,6 +61,10 @@ WORDS = COLUMN_WORDS | {
     "skip_locked_jobs": "",
     # Without statistics SQLite takes another index that begins with the same columns.
     "by_leases": "INDEXED BY tenure_job_leased",
+    "by_due": "INDEXED BY tenure_job_due",
+    "by_blocked": "INDEXED BY tenure_job_blocked",
+    "by_claimed": "INDEXED BY tenure_job_claimed",
+    "by_cancelled": "INDEXED BY tenure_job_cancelled",
     "by_ready": "INDEXED BY tenure_job_ready",
     "by_delayed": "INDEXED BY tenure_job_delayed",
     # Constants of the indexes: see 0001_initial.sql.

@@ -178,9 +178,9 @@ CREATE TABLE {t}job (
                   AND (reason_code IS NULL OR error IS NOT NULL)
                   AND (stage IS NULL OR reason_code IS NOT NULL) END)
 ) WITH (
-    -- Room on each page for the next version of every row on it: a batch claims, starts and ends
-    -- whole pages. With 50, 93 % of the starts of a drain were HOT; with 80, 41 %, and the table
-    -- grew larger, because the versions that found no room went to new pages.
+    -- Room on each page for the next version of every row on it: a batch claims and ends whole
+    -- pages. With 100 a drained table was 60 % larger, because the versions that found no room went to
+    -- new pages, and a drain wrote 8 % more WAL.
     fillfactor = 50,
     -- A queue turns its table over many times a day: vacuum by share of changes, early, unthrottled.
     autovacuum_vacuum_scale_factor = 0.01,
@@ -210,6 +210,9 @@ CREATE INDEX job_leased_by_key
  WHERE concurrency_key IS NOT NULL AND lease_id IS NOT NULL;
 CREATE INDEX job_leased
     ON {t}job (namespace, queue, id) WHERE lease_id IS NOT NULL;
+-- For the sweep, which every process does once a second. A heartbeat changes due_at, so it is no HOT
+-- update: 10,000 of them cost less than one sweep of so many leases did (docs/adr/0062).
+CREATE INDEX job_due ON {t}job (due_at, id) WHERE due_at IS NOT NULL;
 -- Keys that are taken: by live jobs, and by those that have ended and keep theirs for a time. An index
 -- knows no time, so the job that takes such a key over frees it here (docs/adr/0059).
 CREATE UNIQUE INDEX job_dedupe
@@ -224,19 +227,22 @@ CREATE INDEX job_correlation
     ON {t}job (namespace, correlation_id, id) WHERE correlation_id IS NOT NULL;
 -- For lists of a kind or a queue, newest first. Every update that is not HOT (a claim, an end) adds an
 -- entry to each index whose predicate the row meets. A whole index is written three times for each job
--- (8 % of the WAL of an enqueue and a drain), two halves once each. A list is merged from both halves
--- and the live leases (docs/adr/0047). Kind and queue are expressions that only lists use: a claim that
+-- (8 % of the WAL of an enqueue and a drain), three parts once each. A list is merged from the parts
+-- (docs/adr/0047). Kind and queue are expressions that only lists use: a claim that
 -- was planned without statistics took the index of a plain column and sorted the whole queue.
 CREATE INDEX job_waiting_by_kind ON {t}job (namespace, (kind || ''), id)
  WHERE finished_at IS NULL AND lease_id IS NULL;
+CREATE INDEX job_leased_by_kind ON {t}job (namespace, (kind || ''), id)
+ WHERE lease_id IS NOT NULL;
 CREATE INDEX job_ended_by_kind ON {t}job (namespace, (kind || ''), id)
  WHERE finished_at IS NOT NULL;
 CREATE INDEX job_waiting_by_queue ON {t}job (namespace, (queue || ''), id)
  WHERE finished_at IS NULL AND lease_id IS NULL;
 CREATE INDEX job_ended_by_queue ON {t}job (namespace, (queue || ''), id)
  WHERE finished_at IS NOT NULL;
--- Jobs that did not succeed are few among many. These columns are written when a job stalls or ends,
--- which is no HOT update anyway: indexes on them cost other updates nothing (docs/adr/0006).
+-- Jobs of these statuses are few among many. These columns are written when a job is started, stalls or
+-- ends, which is no HOT update anyway: indexes on them cost other updates nothing (docs/adr/0006).
+CREATE INDEX job_claimed ON {t}job (namespace, id) WHERE lease_id IS NOT NULL AND started_at IS NULL;
 CREATE INDEX job_dead_letter ON {t}job (namespace, id) WHERE reason_code IS NOT NULL;
 CREATE INDEX job_failed ON {t}job (namespace, id) WHERE error IS NOT NULL AND reason_code IS NULL;
 CREATE INDEX job_cancelled ON {t}job (namespace, id)

@@ -169,6 +169,8 @@ CREATE INDEX tenure_job_start_by
     ON tenure_job (start_by) WHERE start_by IS NOT NULL AND not_before IS NOT NULL;
 CREATE INDEX tenure_job_leased
     ON tenure_job (namespace, queue, id) WHERE lease_id IS NOT NULL;
+-- For the sweep, which every process does once a second.
+CREATE INDEX tenure_job_due ON tenure_job (due_at, id) WHERE due_at IS NOT NULL;
 -- Keys that are taken: by live jobs, and by those that have ended and keep theirs for a time. An index
 -- knows no time, so the job that takes such a key over frees it here (docs/adr/0059).
 CREATE UNIQUE INDEX tenure_job_dedupe
@@ -178,19 +180,25 @@ CREATE UNIQUE INDEX tenure_job_dedupe
 CREATE INDEX tenure_job_finished ON tenure_job (finished_at) WHERE finished_at IS NOT NULL;
 CREATE INDEX tenure_job_correlation
     ON tenure_job (namespace, correlation_id, id) WHERE correlation_id IS NOT NULL;
--- For lists, newest first. None of these columns ever changes, so no update touches them: SQLite can
--- afford one for each filter, PostgreSQL cannot. Queue and kind are expressions that only lists use: a
+-- For lists, newest first. Those of a kind or a queue are in parts, as on PostgreSQL: jobs that wait, that
+-- are leased (tenure_job_leased has those of a queue) and that have ended. A list of a status reads
+-- the part that can have it (docs/adr/0062). Queue and kind are expressions that only lists use: a
 -- statement about leases took the index of a plain column.
 CREATE INDEX tenure_job_listed ON tenure_job (namespace, id);
-CREATE INDEX tenure_job_listed_by_queue ON tenure_job (namespace, (queue || ''), id);
-CREATE INDEX tenure_job_listed_by_kind ON tenure_job (namespace, (kind || ''), id);
--- For lists of all jobs that wait, or that succeeded: 1 % of the CPU of a job's life. Halves by queue and
--- kind, as PostgreSQL has them, would cost 5 %.
-CREATE INDEX tenure_job_waiting
-    ON tenure_job (namespace, id) WHERE finished_at IS NULL AND lease_id IS NULL;
-CREATE INDEX tenure_job_succeeded ON tenure_job (namespace, id) WHERE result IS NOT NULL;
--- Jobs that did not succeed are few among many. These columns are written when a job stalls or ends:
--- indexes on them cost other updates nothing.
+CREATE INDEX tenure_job_waiting_by_kind ON tenure_job (namespace, (kind || ''), id)
+ WHERE finished_at IS NULL AND lease_id IS NULL;
+CREATE INDEX tenure_job_leased_by_kind ON tenure_job (namespace, (kind || ''), id)
+ WHERE lease_id IS NOT NULL;
+CREATE INDEX tenure_job_ended_by_kind ON tenure_job (namespace, (kind || ''), id)
+ WHERE finished_at IS NOT NULL;
+CREATE INDEX tenure_job_waiting_by_queue ON tenure_job (namespace, (queue || ''), id)
+ WHERE finished_at IS NULL AND lease_id IS NULL;
+CREATE INDEX tenure_job_ended_by_queue ON tenure_job (namespace, (queue || ''), id)
+ WHERE finished_at IS NOT NULL;
+-- Jobs of these statuses are few among many. These columns are written when a job is started, stalls or
+-- ends: indexes on them cost other updates nothing.
+CREATE INDEX tenure_job_claimed
+    ON tenure_job (namespace, id) WHERE lease_id IS NOT NULL AND started_at IS NULL;
 CREATE INDEX tenure_job_dead_letter ON tenure_job (namespace, id) WHERE reason_code IS NOT NULL;
 CREATE INDEX tenure_job_failed
     ON tenure_job (namespace, id) WHERE error IS NOT NULL AND reason_code IS NULL;
