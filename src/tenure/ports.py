@@ -75,6 +75,7 @@ from tenure.core.kind_settings import KindChange, KindSettings
 from tenure.core.leases import HeldLease
 from tenure.core.observations import Observation
 from tenure.core.outcomes import Change
+from tenure.core.overview import Overview, OverviewFilter
 from tenure.core.rates import Meter, Rate, RateStanding
 from tenure.core.resolutions import Resolution
 from tenure.core.schedules import (
@@ -434,6 +435,10 @@ class JobStore(Protocol):
         reads at most `wanted.reads` events, so that a page may have none and not be at the end. A
         server may hold the call open for `wait_us` until there is an event; a store in this process
         answers at once. [E5] [E10]"""
+
+    def overview(self, wanted: OverviewFilter) -> Overview:
+        """What the jobs of a namespace are doing and did lately, as `core.overview.assemble` makes
+        it. Each number stops at a limit: the cost does not grow with the number of jobs. [OB28]"""
 
     def list_jobs(self, wanted: JobFilter) -> list[Job]:
         """A page of jobs, newest first; a server leaves out their bodies."""

@@ -290,3 +290,21 @@ def test_a_wrong_filter_of_events_is_named(
 ) -> None:
     with pytest.raises(InvalidInput, match=match):
         app.events(**filters)
+
+
+@spec("OB28")
+def test_an_overview_shows_what_the_jobs_are_doing(
+    scene: Scene, app: Application, work: JobFunction[[int], None, None]
+) -> None:
+    work.enqueue(1)
+    work.enqueue(2)
+    scene.world.claim()
+
+    found = app.overview("15m", queue="work")
+
+    assert [(each.queue, each.ready, each.leased) for each in found.queues] == [("work", 1, 1)]
+    assert sum(each.enqueued for each in found.buckets) == 2
+    assert app.overview(kind="other").queues[0].ready == 0
+    assert asyncio.run(app.aoverview("15m", queue="work")) == found
+    with pytest.raises(InvalidInput, match="range: '1y' is not one of 15m, 1h"):
+        app.overview("1y")  # type: ignore[arg-type]  # what a user may try

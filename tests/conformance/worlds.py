@@ -17,6 +17,7 @@ from tenure.core.event_pages import EventFilter, full_page
 from tenure.core.ids import DEFAULT_NAMESPACE, JobId, QueueName
 from tenure.core.instants import Duration, Instant
 from tenure.core.observations import Observation
+from tenure.core.overview import OverviewFilter, TimeRange
 from tenure.core.verdicts import Answer
 from tenure.core.vocabulary import EventType
 from tenure.errors import TenureError
@@ -205,6 +206,7 @@ class Worlds:
         used = {record.job.queue for record in self.records if record.job is not None}
         self.same("queues", lambda world: _in_use(world.store, used))
         self.same("due", lambda world: list(world.store.due(limit=7).jobs.items()))
+        self.same("overview", lambda world: world.store.overview(_OVERVIEW))
         self.same("outages", lambda world: _ordered(world.store.outages(since=Instant(0))))
 
     def verify(self) -> None:
@@ -214,6 +216,7 @@ class Worlds:
 
 
 _ALL_JOBS = JobFilter(namespace=DEFAULT_NAMESPACE, limit=PAGE_SIZE)
+_OVERVIEW = OverviewFilter(namespace=DEFAULT_NAMESPACE, range=TimeRange.WEEK)
 _ALL_EVENTS = EventFilter(namespace=DEFAULT_NAMESPACE)
 
 

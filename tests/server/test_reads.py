@@ -488,3 +488,41 @@ def test_metrics_are_what_the_server_was_given() -> None:
     stage.close()
     assert answer.body == b"tenure_up 1\n"
     assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+
+
+@spec("OB28", "H41")
+def test_an_overview_has_only_what_is_in_the_tokens_scope(stage: Stage) -> None:
+    stage.enqueue(1, queue="q", kind="k")
+    stage.enqueue(2, queue="q", kind="other")
+    limited = stage.token(V, "limited", kinds=("k",))
+
+    seen = stage.ask("GET", "/v1/overview?range=15m", token=stage.of(V)).json
+    less = stage.ask("GET", "/v1/overview?range=15m", token=limited).json
+
+    assert sum(bucket["enqueued"] for bucket in seen["buckets"]) == 2
+    assert sum(bucket["enqueued"] for bucket in less["buckets"]) == 1
+    assert [kind["kind"] for kind in less["kinds"]] == ["k"]
+    assert [queue["ready"] for queue in less["queues"]] == [1]
+    assert {each["kind"] for each in less["attention"]} == {"k"}
+
+
+@spec("OB28")
+def test_an_overview_of_an_unknown_range_is_refused(stage: Stage) -> None:
+    refused = stage.ask("GET", "/v1/overview?range=1y", token=stage.of(V))
+
+    assert (refused.status, refused.json["field"]) == (422, "range")
+
+
+@spec("OB30")
+def test_viewers_share_an_overview_for_two_seconds(stage: Stage) -> None:
+    def shown() -> int:
+        found = stage.ask("GET", "/v1/overview?range=15m", token=stage.of(V)).json
+        return sum(bucket["enqueued"] for bucket in found["buckets"])
+
+    stage.enqueue(1)
+    first = shown()
+    stage.enqueue(2)
+    shared = shown()
+    stage.clock.advance(2)
+
+    assert (first, shared, shown()) == (1, 1, 2)

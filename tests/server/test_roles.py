@@ -67,6 +67,7 @@ MAY_ASK: dict[str, frozenset[Role]] = {
     "log": frozenset({O, V}),
     "tail": frozenset({O, V}),
     "stats": frozenset({O, V}),
+    "overview": frozenset({O, V}),
     "drain": frozenset({O}),
     "time": EVERYBODY,
     "openapi": EVERYBODY,

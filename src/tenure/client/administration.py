@@ -25,12 +25,14 @@ from tenure.core.event_pages import EventFilter, full_page, key_of, parse_type_f
 from tenure.core.ids import JobId, Kind, QueueName, WorkerId
 from tenure.core.instants import Instant
 from tenure.core.kind_settings import KindChange
+from tenure.core.overview import OverviewFilter, TimeRange
 from tenure.core.rates import Rate, parse_rate
 from tenure.core.verdicts import Reply
 from tenure.core.vocabulary import Cause, JobStatus, ReasonCode, Stage
 from tenure.errors import Conflict, InvalidInput
 from tenure.handlers.options import duration, instant, plain
 from tenure.ports import JobFilter
+from tenure.protocol.overviews import OverviewReply, overview_reply
 from tenure.protocol.records import (
     EventRecord,
     KindRecord,
@@ -482,6 +484,26 @@ def _since(since: object, now: Instant) -> Instant:
     if isinstance(since, datetime):
         return instant("since", since)
     return Instant(now - duration("since", since))
+
+
+def overview(
+    channel: Channel, *, range: str, queue: str | None, kind: str | None
+) -> Operation[OverviewReply]:
+    """What the namespace is doing. [OB28]"""
+    try:
+        looked_back = TimeRange(plain(range))
+    except ValueError as wrong:
+        raise InvalidInput(
+            "range", f"{range[:40]!a} is not one of {', '.join(TimeRange)}"
+        ) from wrong
+    wanted = OverviewFilter(
+        namespace=channel.namespace,
+        range=looked_back,
+        queues=() if queue is None else (QueueName(queue),),
+        kinds=() if kind is None else (Kind(kind),),
+    )
+    found = yield from channel.asking(lambda store: store.overview(wanted))
+    return overview_reply(found)
 
 
 def stats(

@@ -26,6 +26,7 @@ from tenure.client.administration import (
     Workers,
     events,
     job_filter,
+    overview,
     stats,
 )
 from tenure.client.channel import AsyncScope, Channel, Link, Scope
@@ -76,6 +77,7 @@ from tenure.handlers.schedules import (
     schedule_spec,
 )
 from tenure.ports import Coordination
+from tenure.protocol.overviews import OverviewReply
 from tenure.protocol.records import EventRecord
 
 P = ParamSpec("P")
@@ -421,6 +423,28 @@ class Application:
     ) -> dict[str, int]:
         """`stats` for async code."""
         return await arun(stats(self.channel, since=since, until=until, by=by))
+
+    def overview(
+        self,
+        range: Literal["15m", "1h", "6h", "24h", "7d"] = "1h",
+        *,
+        queue: str | None = None,
+        kind: str | None = None,
+    ) -> OverviewReply:
+        """What the jobs are doing and did lately: rates by outcome, how full queues are, how long
+        jobs wait and run, workers, and what needs attention; of one queue or kind only, if given.
+        Over HTTP it needs the token of an operator or a viewer."""
+        return run(overview(self.channel, range=range, queue=queue, kind=kind))
+
+    async def aoverview(
+        self,
+        range: Literal["15m", "1h", "6h", "24h", "7d"] = "1h",
+        *,
+        queue: str | None = None,
+        kind: str | None = None,
+    ) -> OverviewReply:
+        """`overview` for async code."""
+        return await arun(overview(self.channel, range=range, queue=queue, kind=kind))
 
     def _listing(
         self,

@@ -45,6 +45,7 @@ UNWATCHED = frozenset(
             "list_queues",
             "list_kinds",
             "measure",
+            "overview",
             "health",
         ),
         *("prune_renewals", "collect_artifacts", "expire_observations", "purge"),

@@ -36,6 +36,7 @@ from tenure.core.ids import Actor, FlowId, JobId, follow_up_id
 from tenure.core.instants import MICROSECONDS_PER_SECOND
 from tenure.core.job import Job, JobError, Progress
 from tenure.core.leases import HeldLease
+from tenure.core.overview import TimeRange
 from tenure.core.policy import Backoff, Compensation, DeadLetterJob, Policy
 from tenure.core.resolutions import Resolution
 from tenure.core.schedules import PutSchedule, ScheduleSpec
@@ -538,6 +539,15 @@ class StatsQuery(Request, frozen=True, kw_only=True):
 
     since: Moment | None = None
     until: Moment | None = None
+    namespace: NamespaceField | None = None
+
+
+class OverviewQuery(Request, frozen=True, kw_only=True):
+    """How far back an overview looks, and of which queue or kind only. [OB28]"""
+
+    range: TimeRange = TimeRange.HOUR
+    queue: QueueField | None = None
+    kind: KindField | None = None
     namespace: NamespaceField | None = None
 
 

@@ -25,6 +25,7 @@ from tenure.protocol.fields import (
     ScheduleField,
     WorkerField,
 )
+from tenure.protocol.overviews import OverviewReply
 from tenure.protocol.records import KindRecord, QueueRecord
 from tenure.protocol.translation import to_core, to_wire
 
@@ -597,6 +598,15 @@ ROUTES: tuple[Route, ...] = (
         V,
         query=requests.StatsQuery,
         reply=replies.StatsReply,
+    ),
+    _get(
+        "overview",
+        "/v1/overview",
+        "Read what a namespace is doing: rates, depths, durations and what needs attention",
+        O,
+        V,
+        query=requests.OverviewQuery,
+        reply=OverviewReply,
     ),
     # --- everybody
     _get("time", "/v1/time", "Read the store's clock", C, P, W, O, V, reply=replies.TimeReply),

@@ -21,6 +21,7 @@ from tenure.core.job import Job
 from tenure.core.kind_settings import KindChange, KindSettings
 from tenure.core.leases import HeldLease
 from tenure.core.observations import Observation
+from tenure.core.overview import Overview, OverviewFilter
 from tenure.core.rates import Rate, RateStanding
 from tenure.core.resolutions import Resolution
 from tenure.core.schedules import Schedule
@@ -38,6 +39,7 @@ from tenure.ports import (
 )
 from tenure.protocol import LEASE_HEADER
 from tenure.protocol.fields import instant, moment, optional_moment
+from tenure.protocol.overviews import OverviewReply, overview_of
 from tenure.protocol.records import (
     KindRecord,
     QueueRecord,
@@ -95,6 +97,7 @@ from tenure.protocol.requests import (
     LogQuery,
     LookupMessage,
     NamespaceQuery,
+    OverviewQuery,
     ParentsMessage,
     RatesQuery,
     StatsQuery,
@@ -253,6 +256,19 @@ class RemoteStore:
         )
         found = self._caller.ask(Call(name="stats", query=query), StatsReply)
         return EventCounts(until=instant(found.until), counts=found.counts)
+
+    def overview(self, wanted: OverviewFilter) -> Overview:
+        """What is going on within the token's scope, of all of it or of one queue or kind."""
+        for field, names in (("queues", wanted.queues), ("kinds", wanted.kinds)):
+            if len(names) > 1:
+                raise InvalidInput(field, "a server takes one of them, or none for all")
+        query = OverviewQuery(
+            range=wanted.range,
+            queue=wanted.queues[0] if wanted.queues else None,
+            kind=wanted.kinds[0] if wanted.kinds else None,
+            namespace=wanted.namespace,
+        )
+        return overview_of(self._caller.ask(Call(name="overview", query=query), OverviewReply))
 
     def list_events(self, wanted: EventFilter) -> EventPage:
         """A page of events within the token's scope; the server says how many are read for it."""

@@ -6,9 +6,11 @@ from tenure.clock import Monotonic, boot_now
 from tenure.coordinator.service import Coordinator
 from tenure.core.ids import Namespace
 from tenure.core.instants import Instant, seconds
+from tenure.core.overview import Overview, OverviewFilter
 from tenure.server.authentication import Authenticator
 from tenure.server.followers import Followers
 from tenure.server.memory import MemoryLimit
+from tenure.server.overviews import SharedOverviews
 from tenure.server.quotas import Quotas
 from tenure.server.settings import ServerSettings
 from tenure.server.threads import Blocking
@@ -43,6 +45,7 @@ class Services:
         self.listing = Blocking(settings.listing_calls)
         self.authenticator = Authenticator(coordinator.store, settings, self.blocking)
         self.quotas = Quotas(coordinator.store, self.blocking, monotonic)
+        self.overviews = SharedOverviews(self._overview, monotonic)
         self.waiting_claims = WaitingClaims(coordinator, settings)
         self.followers = Followers(settings, self.listing, self.authenticator)
         self.memory = MemoryLimit(settings.max_memory_bytes)
@@ -57,6 +60,9 @@ class Services:
             self._reading = (read, self._monotonic())
         at, read_at = self._reading
         return Instant(at + self._monotonic() - read_at)
+
+    async def _overview(self, wanted: OverviewFilter) -> Overview:
+        return await self.listing(lambda: self.coordinator.store.overview(wanted))
 
     def stop(self) -> None:
         """Begin to shut down: waiting claims are answered, nothing new is granted."""

@@ -11,12 +11,14 @@ from tenure.core.event_pages import EventFilter, parse_event_key, parse_type_fil
 from tenure.core.ids import JobId, Kind, QueueName, WorkerId
 from tenure.core.instants import Instant
 from tenure.core.kind_settings import KindChange
+from tenure.core.overview import OverviewFilter
 from tenure.core.rates import Rate, parse_rate
 from tenure.errors import InvalidInput
 from tenure.ports import EventPosition, TailFilter
 from tenure.protocol.codec import encode
 from tenure.protocol.fields import moment, optional_instant
 from tenure.protocol.openapi import openapi
+from tenure.protocol.overviews import overview_reply
 from tenure.protocol.problem_codes import ProblemCode
 from tenure.protocol.records import (
     event_record,
@@ -42,6 +44,7 @@ from tenure.protocol.requests import (
     KindMessage,
     LimitMessage,
     LogQuery,
+    OverviewQuery,
     RatesQuery,
     StatsQuery,
     TailQuery,
@@ -247,6 +250,24 @@ async def stats(call: Call) -> Response:
     )
 
 
+async def overview(call: Call) -> Response:
+    """What is going on within the caller's scope; those who may see the same share the answer.
+    [OB30]"""
+    query, principal = call.query(OverviewQuery), call.principal
+    if query.queue is not None:
+        principal.check_queues([query.queue])
+    if query.kind is not None:
+        principal.check_kinds([query.kind])
+    wanted = OverviewFilter(
+        namespace=call.namespace(),
+        range=query.range,
+        queues=principal.queues if query.queue is None else (query.queue,),
+        kinds=principal.kinds if query.kind is None else (query.kind,),
+    )
+    found = await call.services.overviews.get(wanted)
+    return await call.large_answer(lambda: overview_reply(found))
+
+
 async def drain(call: Call) -> Response:
     """Ask a worker to finish and stop."""
     worker, namespace = WorkerId(call.path["worker"]), call.namespace()
@@ -313,6 +334,7 @@ HANDLERS: dict[str, Handler] = {
     "log": log,
     "tail": tail,
     "stats": stats,
+    "overview": overview,
     "drain": drain,
     "time": time,
     "openapi": description,

@@ -30,6 +30,7 @@ from tenure.core.instants import Duration
 from tenure.core.kind_settings import KindChange
 from tenure.core.leases import HeldLease
 from tenure.core.observations import Observation
+from tenure.core.overview import OverviewFilter
 from tenure.core.resolutions import Resolution
 from tenure.core.schedules import Schedule, ScheduleChange, ScheduleSpec
 from tenure.core.tokens import TOKEN_ENTROPY_BYTES, NewToken, mint
@@ -156,6 +157,7 @@ CALLS: dict[str, Callable[[Store], Any]] = {
     "load_edges": lambda store: store.load_edges([JOB]),
     "lease_holders": lambda store: list(store.lease_holders()),
     "health": lambda store: store.health(),
+    "overview": lambda store: store.overview(OverviewFilter(namespace=DEFAULT_NAMESPACE)),
     "measure": lambda store: store.measure(queues=1, jobs=1),
     "create_token": lambda store: store.create_token(NEW_TOKEN),
     "load_token": lambda store: store.load_token(TOKEN),

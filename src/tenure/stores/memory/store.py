@@ -85,21 +85,17 @@ from tenure.stores.memory.artifacts import MemoryArtifacts
 from tenure.stores.memory.attempt_logs import MemoryAttemptLogs
 from tenure.stores.memory.flows import MemoryFlows
 from tenure.stores.memory.measures import MemoryMeasures
-from tenure.stores.memory.resolutions import MemoryResolutions
-from tenure.stores.memory.schedules import MemorySchedules
+from tenure.stores.memory.overview import MemoryOverview
 from tenure.stores.memory.tokens import MemoryTokens
-from tenure.stores.memory.workers import MemoryWorkers
 
 _SessionOrder = tuple[str, str, str]
 
 
 class MemoryStore(
-    MemoryResolutions,
+    MemoryOverview,
     MemoryArtifacts,
     MemoryAttemptLogs,
-    MemoryWorkers,
     MemoryTokens,
-    MemorySchedules,
     MemoryMeasures,
     MemoryFlows,
 ):

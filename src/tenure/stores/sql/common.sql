@@ -939,7 +939,7 @@ level (kind, keys, priority, nth) AS (
 SELECT min((SELECT min(j.run_at) FROM {t}job AS j {index}
              WHERE j.namespace = :namespace AND j.queue = :queue AND {waiting}
                AND j.kind = l.kind AND {keys} = l.keys AND j.priority = l.priority))
-  FROM level AS l WHERE l.priority IS NOT NULL;
+  FROM level AS l WHERE l.priority IS NOT NULL {of_kinds};
 
 -- name: count_dead_letters
 SELECT count(*) FROM (
@@ -947,3 +947,81 @@ SELECT count(*) FROM (
      WHERE j.namespace = :namespace AND j.reason_code IS NOT NULL
      ORDER BY j.id DESC LIMIT :jobs) AS d
  WHERE NOT EXISTS (SELECT 1 FROM {t}dead_letter_resolution AS r WHERE r.job_id = d.id);
+
+-- name: overview_tallies
+SELECT e.ts / :bucket_us * :bucket_us, j.queue, j.kind, e.type, count(*)
+  FROM {t}job_event AS e JOIN {t}job AS j ON j.id = e.job_id
+ WHERE e.type {among_types} AND e.ts >= :since AND e.ts < :until
+   AND j.namespace = :namespace {of_queues} {of_kinds}
+ GROUP BY 1, j.queue, j.kind, e.type;
+
+-- name: settings_of_queues
+SELECT {queue_columns} FROM {t}queue WHERE namespace = :namespace AND name {among_names}
+ ORDER BY name;
+
+-- name: waiting_by_kind
+-- {waiting} chooses ready or delayed jobs, {index} their index: from kind to kind, and of each as
+-- many as are counted. Says also how many of these are due.
+WITH RECURSIVE known (kind, nth) AS (
+    SELECT (SELECT min(j.kind) FROM {t}job AS j {index}
+             WHERE j.namespace = :namespace AND j.queue = :queue AND {waiting}), 1
+     UNION ALL
+    SELECT (SELECT min(j.kind) FROM {t}job AS j {index}
+             WHERE j.namespace = :namespace AND j.queue = :queue AND {waiting}
+               AND j.kind > k.kind), k.nth + 1
+      FROM known AS k WHERE k.kind IS NOT NULL AND k.nth < :kinds)
+SELECT k.kind,
+       (SELECT count(*) FROM (
+            SELECT j.run_at FROM {t}job AS j {index}
+             WHERE j.namespace = :namespace AND j.queue = :queue AND {waiting} AND j.kind = k.kind
+             LIMIT :jobs) AS counted),
+       (SELECT count(*) FROM (
+            SELECT j.run_at FROM {t}job AS j {index}
+             WHERE j.namespace = :namespace AND j.queue = :queue AND {waiting} AND j.kind = k.kind
+             LIMIT :jobs) AS looked_at WHERE looked_at.run_at <= :now)
+  FROM known AS k WHERE k.kind IS NOT NULL;
+
+-- name: leased_by_kind
+-- By policy, with the first end of a lease: whether some are suspect depends on both.
+SELECT w.kind, w.policy, count(*), min(w.lease_expires_at) FROM (
+    SELECT j.kind, j.policy, j.lease_expires_at FROM {t}job AS j {by_leases}
+     WHERE j.namespace = :namespace AND j.queue = :queue AND j.lease_id IS NOT NULL
+     LIMIT :jobs) AS w
+ GROUP BY w.kind, w.policy;
+
+-- name: count_silent_of_kind
+SELECT count(*) FROM (
+    SELECT j.kind, j.policy, j.lease_expires_at FROM {t}job AS j {by_leases}
+     WHERE j.namespace = :namespace AND j.queue = :queue AND j.lease_id IS NOT NULL
+     LIMIT :jobs) AS w
+ WHERE w.kind = :kind AND w.policy = :policy AND w.lease_expires_at <= :until;
+
+-- name: troubled_by_kind
+-- {troubled} are the conditions of a small index: see the schema.
+SELECT d.queue, d.kind, count(*) FROM (
+    SELECT j.id, j.queue, j.kind, j.run_at FROM {t}job AS j
+     WHERE j.namespace = :namespace AND {troubled}
+     ORDER BY j.id DESC LIMIT :jobs) AS d
+ WHERE {counted}
+ GROUP BY d.queue, d.kind;
+
+-- name: statuses_of
+SELECT id, status FROM {t}job WHERE id {among_ids};
+
+-- name: sampled_waits
+-- The event before a claim is the one that queued the job.
+SELECT e.ts, p.ts, p.payload
+  FROM (SELECT c.job_id, c.seq, c.ts FROM {t}job_event AS c
+         WHERE c.type = 'claimed' AND c.ts >= :since AND c.ts < :until
+         ORDER BY c.ts DESC LIMIT :samples) AS e
+  JOIN {t}job AS j ON j.id = e.job_id
+  JOIN {t}job_event AS p ON p.job_id = e.job_id AND p.seq = e.seq - 1
+ WHERE j.namespace = :namespace {of_queues} {of_kinds};
+
+-- name: sampled_runs
+SELECT j.started_at, j.finished_at
+  FROM (SELECT c.job_id, c.ts FROM {t}job_event AS c
+         WHERE c.type = 'succeeded' AND c.ts >= :since AND c.ts < :until
+         ORDER BY c.ts DESC LIMIT :samples) AS e
+  JOIN {t}job AS j ON j.id = e.job_id
+ WHERE j.namespace = :namespace {of_queues} {of_kinds} AND j.started_at IS NOT NULL;

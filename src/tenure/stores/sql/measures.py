@@ -6,7 +6,7 @@ same on a store of a million jobs as on an empty one.
 
 from collections.abc import Sequence
 
-from tenure.core.ids import Namespace, QueueName
+from tenure.core.ids import Kind, Namespace, QueueName
 from tenure.core.instants import Instant
 from tenure.core.lateness import latest_suspect_expiry
 from tenure.core.queue_sample import KnownQueue, fair_share
@@ -20,8 +20,8 @@ MAX_LEVELS = 32
 MAX_POLICIES = 10
 """Of so many policies in a queue the suspect jobs are counted."""
 
-_READY: Shape = (("waiting", "j.not_before = 0"), ("index", "{by_ready}"))
-_DELAYED: Shape = (("waiting", "j.not_before > 0"), ("index", "{by_delayed}"))
+READY: Shape = (("waiting", "j.not_before = 0"), ("index", "{by_ready}"))
+DELAYED: Shape = (("waiting", "j.not_before > 0"), ("index", "{by_delayed}"))
 
 
 class SqlMeasures(Transactional):
@@ -108,17 +108,35 @@ class SqlMeasures(Transactional):
         return [
             self._query("count_ready", jobs=jobs, **where),
             self._query("count_delayed", jobs=jobs, **where),
-            self._oldest(is_ready=True, namespace=namespace, queue=queue),
-            self._oldest(is_ready=False, namespace=namespace, queue=queue),
+            self._oldest(READY, namespace, queue),
+            self._oldest(DELAYED, namespace, queue),
             self._query("count_leased", jobs=jobs, **where),
         ]
 
-    def _oldest(self, *, is_ready: bool, namespace: Namespace, queue: QueueName) -> Query:
-        """The earliest `run_at` of a queue's ready jobs, or of its delayed ones."""
-        shape = _READY if is_ready else _DELAYED
+    def _oldest(
+        self, sort: Shape, namespace: Namespace, queue: QueueName, kinds: Sequence[Kind] = ()
+    ) -> Query:
+        """The earliest `run_at` of a queue's ready jobs, or of its delayed ones; of these kinds, or
+        of all."""
+        of_kinds = ("of_kinds", "AND l.kind {among_kinds}" if kinds else "")
         return self._query(
-            "oldest_waiting", shape, namespace=namespace, queue=queue, levels=MAX_LEVELS
+            "oldest_waiting",
+            (*sort, of_kinds),
+            namespace=namespace,
+            queue=queue,
+            kinds=self._pack(kinds),
+            levels=MAX_LEVELS,
         )
+
+
+def ready_at(ready: int | None, delayed: int | None, now: int) -> Instant | None:
+    """Since when the oldest job is ready, of the earliest one that was not delayed and the earliest
+    one that was. A job that was not delayed is ready also before its time, if the clock was set
+    back. [Z6]"""
+    times = [] if ready is None else [ready]
+    if delayed is not None and delayed <= now:
+        times.append(delayed)
+    return min(map(Instant, times), default=None)
 
 
 def _measure(
@@ -130,10 +148,6 @@ def _measure(
     now: int,
 ) -> QueueMeasure:
     [(ready,)], [(delayed, due)], [(oldest,)], [(oldest_delayed,)], leased = answers
-    # A job that was not delayed is ready also before its time, if the clock was set back. [Z6]
-    ready_since = [] if oldest is None else [oldest]
-    if oldest_delayed is not None and oldest_delayed <= now:
-        ready_since.append(oldest_delayed)
     return QueueMeasure(
         namespace=namespace,
         queue=queue,
@@ -141,5 +155,5 @@ def _measure(
         delayed=delayed - due,
         leased=sum(count for _, count, _ in leased),
         suspect=suspect,
-        oldest_ready_at=min(ready_since, default=None),
+        oldest_ready_at=ready_at(oldest, oldest_delayed, now),
     )

@@ -72,7 +72,8 @@ from tenure.stores.sql.limits import (
     rate_parameters,
     rate_states_from,
 )
-from tenure.stores.sql.measures import SqlMeasures
+from tenure.stores.sql.measures import DELAYED
+from tenure.stores.sql.overview import SqlOverview
 from tenure.stores.sql.resolutions import Resolutions
 from tenure.stores.sql.retention import SqlRetention
 from tenure.stores.sql.rows import (
@@ -86,13 +87,11 @@ from tenure.stores.sql.rows import (
     observation_from,
     session_from,
 )
-from tenure.stores.sql.schedules import Schedules
 from tenure.stores.sql.statements import Query, Statements
 from tenure.stores.sql.tail import SqlTail
 from tenure.stores.sql.tokens import Tokens
 from tenure.stores.sql.transactions import Transaction
 from tenure.stores.sql.turns import SqlTurns
-from tenure.stores.sql.workers import Workers
 
 LISTING_SHARE = 0.5
 """The share of a call's time that a list may take. [B24]"""
@@ -139,10 +138,8 @@ class SqlStore(
     SqlTail,
     Artifacts,
     AttemptLogs,
-    Workers,
     Tokens,
-    Schedules,
-    SqlMeasures,
+    SqlOverview,
     SqlRetention,
     SqlFlows,
 ):
@@ -718,7 +715,7 @@ class SqlStore(
         asked = [
             self._query("count_ready", jobs=1, namespace=namespace, queue=name) for name in queues
         ]
-        asked += [self._oldest(is_ready=False, namespace=namespace, queue=name) for name in queues]
+        asked += [self._oldest(DELAYED, namespace, name) for name in queues]
         *found, [(now, _)] = self._read(
             lambda tx: tx.fetch(*asked, self._query("moment"), last=True)
         )

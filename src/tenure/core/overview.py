@@ -1,0 +1,514 @@
+"""What a namespace is doing: rates, depths, durations, workers, and what needs attention.
+
+Pure: a store gathers `OverviewParts` within its limits, `assemble` makes the picture of them. It is
+for people who look; no decision about a job uses it. Every number has a limit at which counting
+stops, so that looking costs the same on a store of a million jobs as on a small one. [OB28]
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from enum import StrEnum
+
+import msgspec
+
+from tenure.core.checks import check_name
+from tenure.core.claims import QueueState
+from tenure.core.ids import JobId, Kind, Namespace, QueueName, ScheduleName
+from tenure.core.instants import Duration, Instant, later, seconds
+from tenure.core.schedules import Schedule
+from tenure.core.vocabulary import EventType, JobStatus, WorkerState
+from tenure.core.workers import WorkerSeen
+
+MAX_QUEUES = 100
+"""Queues that an overview shows; those with jobs come first."""
+
+MAX_DEPTH = 200_000
+"""Jobs that are counted, divided among the queues that are shown: at least `LEAST_DEPTH` each."""
+LEAST_DEPTH = 1000
+
+MAX_TROUBLED = 10_000
+"""Of so many of the newest dead letters, stalled jobs and jobs that wait for others each, those in
+scope are counted."""
+
+SLICES = 12
+SAMPLES_PER_SLICE = 80
+"""A span of time has twelve slices. Of each, so many of the newest claims and successes say how
+long jobs waited and ran."""
+
+COUNTED = (
+    EventType.ENQUEUED,
+    EventType.CLAIMED,
+    EventType.REQUEUED,
+    EventType.SUCCEEDED,
+    EventType.FAILED,
+    EventType.CANCELLED,
+    EventType.DEAD_LETTERED,
+)
+"""The types of events that are counted over time."""
+
+
+class TimeRange(StrEnum):
+    """How far back an overview looks."""
+
+    QUARTER_HOUR = "15m"
+    HOUR = "1h"
+    SIX_HOURS = "6h"
+    DAY = "24h"
+    WEEK = "7d"
+
+
+_BUCKETS = {
+    TimeRange.QUARTER_HOUR: (60, seconds(15)),
+    TimeRange.HOUR: (60, seconds(60)),
+    TimeRange.SIX_HOURS: (72, seconds(300)),
+    TimeRange.DAY: (72, seconds(1200)),
+    TimeRange.WEEK: (84, seconds(7200)),
+}
+"""The number of buckets and the length of each."""
+
+
+class Window(msgspec.Struct, frozen=True, kw_only=True):
+    """A span of time in buckets of equal length, which begin at multiples of it. The last one is
+    still going on."""
+
+    since: Instant
+    bucket_us: Duration
+    buckets: int
+
+    @property
+    def until(self) -> Instant:
+        """Where the last bucket will end."""
+        return Instant(self.since + self.buckets * self.bucket_us)
+
+    def position(self, at: int) -> int:
+        """In which bucket an instant is; it may be none of them."""
+        return (at - self.since) // self.bucket_us
+
+    def slices(self) -> list[tuple[Instant, Instant]]:
+        """The same span in twelve parts, for samples."""
+        length = (self.until - self.since) // SLICES
+        begins = [Instant(self.since + place * length) for place in range(SLICES)]
+        return [(begin, Instant(begin + length)) for begin in begins]
+
+
+def window_of(range_: TimeRange, now: Instant) -> Window:
+    """The buckets that a range has at `now`."""
+    number, length = _BUCKETS[range_]
+    last = now // length * length
+    return Window(since=Instant(last - (number - 1) * length), bucket_us=length, buckets=number)
+
+
+class OverviewFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Of which jobs, and how far back. `queues` and `kinds`: only of these, any if empty."""
+
+    namespace: Namespace
+    range: TimeRange = TimeRange.HOUR
+    queues: tuple[QueueName, ...] = ()
+    kinds: tuple[Kind, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse names that nothing can have. [J6]"""
+        check_name("namespace", self.namespace)
+        for queue in self.queues:
+            check_name("queue", queue)
+        for kind in self.kinds:
+            check_name("kind", kind)
+
+    def has(self, queue: str, kind: str) -> bool:
+        """Whether jobs of this kind in this queue are asked for."""
+        return self.has_queue(queue) and (not self.kinds or kind in self.kinds)
+
+    def has_queue(self, queue: str) -> bool:
+        """Whether jobs of this queue are asked for."""
+        return not self.queues or queue in self.queues
+
+
+# --- What a store gathers ----------------------------------------------------------------------
+
+
+class OutcomeCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """Events of some span of time by type: how many jobs were enqueued, claimed, requeued after an
+    attempt, and how many ended in which way."""
+
+    enqueued: int = 0
+    claimed: int = 0
+    requeued: int = 0
+    succeeded: int = 0
+    failed: int = 0
+    cancelled: int = 0
+    dead_lettered: int = 0
+
+
+class Depth(msgspec.Struct, frozen=True, kw_only=True):
+    """How many jobs of one kind are in one queue: those that are ready, wait for their time, are
+    held by a worker, of these those whose workers are silent [L6], those that wait for other jobs
+    of their flow, those that stalled and are not tried again by themselves, and dead letters
+    without a resolution."""
+
+    queue: QueueName
+    kind: Kind
+    ready: int = 0
+    delayed: int = 0
+    leased: int = 0
+    suspect: int = 0
+    waiting: int = 0
+    stalled: int = 0
+    dead_letters: int = 0
+
+
+class Sample(msgspec.Struct, frozen=True):
+    """How long one job waited or ran, and in which slice of the span that ended."""
+
+    slice: int
+    duration_us: Duration
+
+
+class FailedRun(msgspec.Struct, frozen=True):
+    """A schedule and its last job, which did not succeed."""
+
+    schedule: ScheduleName
+    job_id: JobId
+    status: JobStatus
+    queue: QueueName
+    kind: Kind
+
+
+class EventTally(msgspec.Struct, frozen=True):
+    """So many events of a type in the bucket that begins at `at`, of one kind in one queue."""
+
+    at: Instant
+    queue: QueueName
+    kind: Kind
+    type: EventType
+    events: int
+
+
+class OverviewParts(msgspec.Struct, frozen=True, kw_only=True):
+    """What a store gathers for an overview, all of it within the filter's scope but for workers."""
+
+    now: Instant
+    tallies: Sequence[EventTally]
+    depths: Sequence[Depth]
+    oldest_ready_at: Mapping[QueueName, Instant]
+    settings: Sequence[QueueState]
+    left_out: int
+    workers: Sequence[WorkerSeen]
+    failed_runs: Sequence[FailedRun]
+    waits: Sequence[Sample]
+    runs: Sequence[Sample]
+
+
+# --- The picture -------------------------------------------------------------------------------
+
+
+class OutcomeBucket(OutcomeCounts, frozen=True, kw_only=True):
+    """The events of one bucket, which begins at `at`."""
+
+    at: Instant
+
+
+class QueueOverview(msgspec.Struct, frozen=True, kw_only=True):
+    """A queue: its jobs now, since when the oldest ready one is ready, what is set for it, and its
+    events in the span."""
+
+    queue: QueueName
+    ready: int
+    delayed: int
+    leased: int
+    suspect: int
+    waiting: int
+    stalled: int
+    dead_letters: int
+    oldest_ready_at: Instant | None
+    paused: bool
+    limit: int | None
+    workers: int
+    """Live workers that claim from it."""
+    events: OutcomeCounts
+
+
+class KindOverview(msgspec.Struct, frozen=True, kw_only=True):
+    """A kind: its jobs now in all queues, and its events in the span."""
+
+    kind: Kind
+    ready: int
+    delayed: int
+    leased: int
+    suspect: int
+    waiting: int
+    stalled: int
+    dead_letters: int
+    events: OutcomeCounts
+
+
+class Durations(msgspec.Struct, frozen=True, kw_only=True):
+    """The median and the 95th percentile of some durations, and how many were looked at; None
+    without any."""
+
+    p50_us: Duration | None = None
+    p95_us: Duration | None = None
+    samples: int = 0
+
+
+class WorkerCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """Workers by their state."""
+
+    alive: int = 0
+    draining: int = 0
+    silent: int = 0
+
+
+class Matter(StrEnum):
+    """What can need attention, the most urgent first."""
+
+    UNCLAIMED = "unclaimed"
+    """Ready jobs that no live worker takes."""
+    SUSPECT = "suspect"
+    """Jobs whose workers are silent. [L6]"""
+    STALLED = "stalled"
+    """Jobs that stalled, and that somebody has to requeue or dead-letter."""
+    DEAD_LETTERS = "dead_letters"
+    """Dead letters without a resolution."""
+    SCHEDULE_FAILED = "schedule_failed"
+    """A schedule whose last job did not succeed."""
+    PAUSED = "paused"
+    """A paused queue that has jobs."""
+
+
+class Attention(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that somebody should look at: how many jobs it is about, and where they are."""
+
+    matter: Matter
+    jobs: int
+    queue: QueueName | None = None
+    kind: Kind | None = None
+    schedule: ScheduleName | None = None
+    job_id: JobId | None = None
+
+
+class Overview(msgspec.Struct, frozen=True, kw_only=True):
+    """What a namespace is doing, at `now` and since `since`. A number of jobs as large as its limit
+    means "that many or more". [OB28]"""
+
+    now: Instant
+    range: TimeRange
+    since: Instant
+    bucket_us: Duration
+    buckets: tuple[OutcomeBucket, ...]
+    wait: Durations
+    run: Durations
+    queues: tuple[QueueOverview, ...]
+    queues_left_out: int
+    kinds: tuple[KindOverview, ...]
+    workers: WorkerCounts
+    attention: tuple[Attention, ...]
+
+
+def depth_limit(queues: int) -> int:
+    """How many jobs of each sort are counted in each of so many queues."""
+    return max(LEAST_DEPTH, MAX_DEPTH // max(1, queues))
+
+
+def wait_of(claimed_at: Instant, queued_at: Instant, run_at: Instant | None) -> Duration:
+    """How long a claimed job had been ready; `queued_at` and `run_at` are of the event before."""
+    ready_at = queued_at if run_at is None else later(queued_at, run_at)
+    return Duration(max(0, claimed_at - ready_at))
+
+
+def run_of(started_at: Instant, finished_at: Instant) -> Duration:
+    """How long the attempt that succeeded ran."""
+    return Duration(max(0, finished_at - started_at))
+
+
+def assemble(parts: OverviewParts, wanted: OverviewFilter) -> Overview:
+    """The picture of what a store gathered."""
+    window = window_of(wanted.range, parts.now)
+    live = [each for each in parts.workers if each.state(parts.now) is WorkerState.ALIVE]
+    return Overview(
+        now=parts.now,
+        range=wanted.range,
+        since=window.since,
+        bucket_us=window.bucket_us,
+        buckets=_buckets(parts.tallies, window),
+        wait=_durations(parts.waits, _per_slice(parts.tallies, window, EventType.CLAIMED)),
+        run=_durations(parts.runs, _per_slice(parts.tallies, window, EventType.SUCCEEDED)),
+        queues=_queues(parts, live, wanted),
+        queues_left_out=parts.left_out,
+        kinds=_kinds(parts),
+        workers=_worker_counts(parts, wanted),
+        attention=_attention(parts, live),
+    )
+
+
+def _buckets(tallies: Iterable[EventTally], window: Window) -> tuple[OutcomeBucket, ...]:
+    found: list[Counter[str]] = [Counter() for _ in range(window.buckets)]
+    for tally in tallies:
+        place = window.position(tally.at)
+        if 0 <= place < window.buckets:
+            found[place][tally.type.value] += tally.events
+    return tuple(
+        OutcomeBucket(at=Instant(window.since + place * window.bucket_us), **counts)
+        for place, counts in enumerate(found)
+    )
+
+
+def _per_slice(tallies: Iterable[EventTally], window: Window, counted: EventType) -> list[int]:
+    """How many events of a type each slice has."""
+    per_slice = [0] * SLICES
+    buckets = window.buckets // SLICES
+    for tally in tallies:
+        place = window.position(tally.at) // buckets
+        if tally.type is counted and 0 <= place < SLICES:
+            per_slice[place] += tally.events
+    return per_slice
+
+
+def _durations(samples: Sequence[Sample], per_slice: Sequence[int]) -> Durations:
+    """Percentiles; the samples of a busy slice stand for more jobs than those of a quiet one."""
+    if not samples:
+        return Durations()
+    sampled = Counter(each.slice for each in samples)
+    weighted = sorted(
+        (each.duration_us, max(1.0, per_slice[each.slice] / sampled[each.slice]))
+        for each in samples
+    )
+    return Durations(
+        p50_us=_percentile(weighted, 0.50),
+        p95_us=_percentile(weighted, 0.95),
+        samples=len(samples),
+    )
+
+
+def _percentile(weighted: Sequence[tuple[Duration, float]], share: float) -> Duration:
+    """The shortest duration that this share of all does not exceed."""
+    rest = share * sum(weight for _, weight in weighted)
+    for duration, weight in weighted:
+        rest -= weight
+        if rest <= 0:
+            return duration
+    return weighted[-1][0]
+
+
+_DEPTHS = ("ready", "delayed", "leased", "suspect", "waiting", "stalled", "dead_letters")
+
+
+def _queues(
+    parts: OverviewParts, live: Sequence[WorkerSeen], wanted: OverviewFilter
+) -> tuple[QueueOverview, ...]:
+    depths: dict[str, Counter[str]] = {}
+    for each in parts.depths:
+        _add(depths.setdefault(each.queue, Counter()), each)
+    events = _events_by(parts.tallies, "queue")
+    settings = {each.name: each for each in parts.settings if wanted.has_queue(each.name)}
+    names = sorted({*depths, *events, *settings}, key=lambda name: (name not in depths, name))
+    return tuple(
+        QueueOverview(
+            queue=QueueName(name),
+            oldest_ready_at=parts.oldest_ready_at.get(QueueName(name)),
+            paused=name in settings and settings[QueueName(name)].paused,
+            limit=settings[QueueName(name)].limit if name in settings else None,
+            workers=sum(name in each.queues for each in live),
+            events=events.get(name, OutcomeCounts()),
+            **{field: depths.get(name, Counter())[field] for field in _DEPTHS},
+        )
+        for name in names[:MAX_QUEUES]
+    )
+
+
+def _kinds(parts: OverviewParts) -> tuple[KindOverview, ...]:
+    depths: dict[str, Counter[str]] = {}
+    for each in parts.depths:
+        _add(depths.setdefault(each.kind, Counter()), each)
+    events = _events_by(parts.tallies, "kind")
+    return tuple(
+        KindOverview(
+            kind=Kind(name),
+            events=events.get(name, OutcomeCounts()),
+            **{field: depths.get(name, Counter())[field] for field in _DEPTHS},
+        )
+        for name in sorted({*depths, *events})
+    )
+
+
+def _add(sums: Counter[str], depth: Depth) -> None:
+    for field in _DEPTHS:
+        sums[field] += getattr(depth, field)
+
+
+def _events_by(tallies: Iterable[EventTally], field: str) -> dict[str, OutcomeCounts]:
+    found: dict[str, Counter[str]] = {}
+    for tally in tallies:
+        found.setdefault(getattr(tally, field), Counter())[tally.type.value] += tally.events
+    return {name: OutcomeCounts(**counts) for name, counts in found.items()}
+
+
+def _worker_counts(parts: OverviewParts, wanted: OverviewFilter) -> WorkerCounts:
+    states = Counter(
+        each.state(parts.now).value
+        for each in parts.workers
+        if any(wanted.has_queue(queue) for queue in each.queues)
+    )
+    return WorkerCounts(**states)
+
+
+def is_taken(queue: QueueName, kind: Kind, live: Iterable[WorkerSeen]) -> bool:
+    """Whether one of these workers claims jobs of this kind from this queue; one that names no
+    kinds claims all of them."""
+    return any(queue in each.queues and (not each.kinds or kind in each.kinds) for each in live)
+
+
+def _attention(parts: OverviewParts, live: Sequence[WorkerSeen]) -> tuple[Attention, ...]:
+    paused = {each.name for each in parts.settings if each.paused}
+    found = [
+        Attention(matter=matter, jobs=jobs, queue=each.queue, kind=each.kind)
+        for each in parts.depths
+        for matter, jobs in (
+            (Matter.UNCLAIMED, 0 if is_taken(each.queue, each.kind, live) else each.ready),
+            (Matter.SUSPECT, each.suspect),
+            (Matter.STALLED, each.stalled),
+            (Matter.DEAD_LETTERS, each.dead_letters),
+        )
+        # Nobody claims from a paused queue: that it is paused is what matters.
+        if jobs and not (matter is Matter.UNCLAIMED and each.queue in paused)
+    ]
+    held: Counter[QueueName] = Counter()
+    for each in parts.depths:
+        held[each.queue] += each.ready + each.delayed
+    found += [
+        Attention(matter=Matter.PAUSED, jobs=held[queue], queue=queue)
+        for queue in sorted(paused)
+        if held[queue]
+    ]
+    found += [
+        Attention(
+            matter=Matter.SCHEDULE_FAILED,
+            jobs=1,
+            queue=run.queue,
+            kind=run.kind,
+            schedule=run.schedule,
+            job_id=run.job_id,
+        )
+        for run in parts.failed_runs
+    ]
+    order = {matter: place for place, matter in enumerate(Matter)}
+    return tuple(sorted(found, key=lambda each: (order[each.matter], -each.jobs)))
+
+
+def last_jobs(schedules: Iterable[Schedule], wanted: OverviewFilter) -> dict[JobId, Schedule]:
+    """The last job of each schedule that is in scope and has made one."""
+    return {
+        each.last_job_id: each
+        for each in schedules
+        if each.last_job_id is not None and wanted.has(each.spec.queue, each.spec.kind)
+    }
+
+
+def failed_runs(
+    schedules: Mapping[JobId, Schedule], statuses: Mapping[JobId, JobStatus]
+) -> list[FailedRun]:
+    """Those whose last job failed or is a dead letter."""
+    return [
+        FailedRun(each.name, job_id, statuses[job_id], each.spec.queue, each.spec.kind)
+        for job_id, each in schedules.items()
+        if statuses.get(job_id) in (JobStatus.FAILED, JobStatus.DEAD_LETTERED)
+    ]

@@ -1,0 +1,66 @@
+"""Overviews as they are shown: what a namespace is doing. [OB28]"""
+
+from tenure.core.overview import (
+    Attention,
+    Durations,
+    KindOverview,
+    OutcomeBucket,
+    OutcomeCounts,
+    Overview,
+    QueueOverview,
+    WorkerCounts,
+)
+from tenure.protocol.records import DerivedRecord
+from tenure.protocol.translation import derived, to_core, to_wire
+
+
+@derived(OutcomeCounts)
+class OutcomeCountsRecord(DerivedRecord, frozen=True, kw_only=True):
+    """Events by type: how many jobs were enqueued, claimed, requeued after an attempt, and how many
+    ended in which way."""
+
+
+@derived(OutcomeBucket)
+class OutcomeBucketRecord(DerivedRecord, frozen=True, kw_only=True):
+    """The events of the bucket that begins at `at`."""
+
+
+@derived(QueueOverview)
+class QueueOverviewRecord(DerivedRecord, frozen=True, kw_only=True):
+    """A queue: its jobs now, since when the oldest ready one is ready, what is set for it, how many
+    live workers claim from it, and its events since `since`."""
+
+
+@derived(KindOverview)
+class KindOverviewRecord(DerivedRecord, frozen=True, kw_only=True):
+    """A kind: its jobs now in all queues, and its events since `since`."""
+
+
+@derived(Durations)
+class DurationsRecord(DerivedRecord, frozen=True, kw_only=True):
+    """The median and the 95th percentile of durations, and how many jobs were looked at; null
+    without any."""
+
+
+@derived(WorkerCounts)
+class WorkerCountsRecord(DerivedRecord, frozen=True, kw_only=True):
+    """Workers by their state."""
+
+
+@derived(Attention)
+class AttentionRecord(DerivedRecord, frozen=True, kw_only=True):
+    """Something that somebody should look at: how many jobs it is about, and where they are."""
+
+
+@derived(Overview)
+class OverviewReply(DerivedRecord, frozen=True, kw_only=True):
+    """What a namespace is doing, at `now` and since `since`, in buckets of `bucket_s`. The last
+    bucket is still going on. `wait` is from ready to claimed, `run` from the start to the end of
+    the attempt that succeeded. A number of jobs as large as its limit means "that many or more".
+    [OB28]"""
+
+
+overview_reply = to_wire(Overview, OverviewReply)
+"""An overview as it is shown."""
+overview_of = to_core(OverviewReply, Overview)
+"""The overview that was shown."""

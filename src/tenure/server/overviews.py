@@ -1,0 +1,71 @@
+"""Overviews that many viewers share: each is made once in two seconds, however many look. [OB30]
+
+Viewers of the same namespace, scope and range get the same answer; one that comes while it is being
+made waits for it. Keeps a bounded number of answers, and none for longer than it is used.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import msgspec
+
+from tenure.clock import Monotonic
+from tenure.core.instants import Duration, seconds
+from tenure.core.overview import Overview, OverviewFilter
+
+FRESH_FOR = seconds(2)
+"""How old an answer may be that a viewer gets."""
+
+MAX_KEPT = 64
+"""Answers that are kept. Each is at most a few hundred kilobytes."""
+
+
+class _Kept(msgspec.Struct):
+    answer: "asyncio.Future[Overview]"
+    made_at: int | None = None
+
+
+class SharedOverviews:
+    """The overviews of a server, on its event loop."""
+
+    def __init__(
+        self,
+        make: Callable[[OverviewFilter], Awaitable[Overview]],
+        monotonic: Monotonic,
+        *,
+        fresh_for: Duration = FRESH_FOR,
+    ) -> None:
+        self._make = make
+        self._monotonic = monotonic
+        self._fresh_for = fresh_for
+        self._kept: dict[OverviewFilter, _Kept] = {}
+
+    async def get(self, wanted: OverviewFilter) -> Overview:
+        """The overview, at most two seconds old. Fails for everybody who waits for it if it cannot
+        be made; the next viewer tries again."""
+        kept = self._kept.get(wanted)
+        if kept is None or not self._is_usable(kept):
+            self._forget()
+            kept = self._kept[wanted] = _Kept(asyncio.ensure_future(self._made(wanted)))
+        # Shielded: the others still wait when one viewer has gone.
+        return await asyncio.shield(kept.answer)
+
+    async def _made(self, wanted: OverviewFilter) -> Overview:
+        try:
+            overview = await self._make(wanted)
+        except BaseException:
+            del self._kept[wanted]
+            raise
+        self._kept[wanted].made_at = self._monotonic()
+        return overview
+
+    def _is_usable(self, kept: _Kept) -> bool:
+        return kept.made_at is None or self._monotonic() - kept.made_at < self._fresh_for
+
+    def _forget(self) -> None:
+        """Drop answers that are too old, and the first ones if there are too many; those that are
+        being made stay, or their viewers would start them twice."""
+        made = [wanted for wanted, kept in self._kept.items() if kept.made_at is not None]
+        old = [wanted for wanted in made if not self._is_usable(self._kept[wanted])]
+        for wanted in old or made[: max(0, len(self._kept) - MAX_KEPT + 1)]:
+            del self._kept[wanted]

@@ -1,0 +1,257 @@
+"""What a SQL store gathers for an overview. A mixin of `SqlStore`.
+
+Every number comes from an index and stops at a limit, so that looking at a store costs the same
+however many jobs it has. Counts by kind jump from kind to kind through the indexes of jobs that
+wait. Decides nothing: `core.overview` makes the picture.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+
+import msgspec
+
+from tenure.core.ids import JobId, Kind, QueueName
+from tenure.core.instants import Instant
+from tenure.core.lateness import latest_suspect_expiry
+from tenure.core.overview import (
+    COUNTED,
+    MAX_QUEUES,
+    MAX_TROUBLED,
+    SAMPLES_PER_SLICE,
+    SLICES,
+    Depth,
+    EventTally,
+    Overview,
+    OverviewFilter,
+    OverviewParts,
+    Sample,
+    assemble,
+    depth_limit,
+    failed_runs,
+    last_jobs,
+    run_of,
+    wait_of,
+    window_of,
+)
+from tenure.core.schedules import Schedule
+from tenure.core.vocabulary import EventType
+from tenure.core.workers import WorkerSeen
+from tenure.stores.sql.limits import queue_state_from
+from tenure.stores.sql.measures import DELAYED, READY, SqlMeasures, ready_at
+from tenure.stores.sql.rows import Row, decode_policy
+from tenure.stores.sql.schedules import Schedules
+from tenure.stores.sql.statements import Query, Shape
+from tenure.stores.sql.transactions import Transaction
+from tenure.stores.sql.workers import Workers
+
+MAX_KINDS = 100
+"""Kinds of a queue whose waiting jobs are counted."""
+
+MAX_GROUPS = 100
+"""Of so many kinds and policies in a queue the suspect jobs are counted."""
+
+_UNRESOLVED = "NOT EXISTS (SELECT 1 FROM {t}dead_letter_resolution AS r WHERE r.job_id = d.id)"
+_TROUBLES: dict[str, Shape] = {
+    "waiting": (
+        (
+            "troubled",
+            "j.flow_id IS NOT NULL AND j.run_at IS NULL AND j.lease_id IS NULL"
+            " AND j.stall_cause IS NULL AND j.finished_at IS NULL",
+        ),
+        ("counted", "TRUE"),
+    ),
+    # One that has a time is claimed again by itself.
+    "stalled": (("troubled", "j.stall_cause IS NOT NULL"), ("counted", "d.run_at IS NULL")),
+    "dead_letters": (("troubled", "j.reason_code IS NOT NULL"), ("counted", _UNRESOLVED)),
+}
+"""By field of `Depth`: the jobs of an index that has few of all jobs, and which of them count."""
+
+
+class _Queued(msgspec.Struct):
+    """What the event before a claim says about when the job was ready."""
+
+    run_at: Instant | None = None
+
+
+_decode_queued = msgspec.json.Decoder(_Queued).decode
+
+
+class SqlOverview(SqlMeasures, Workers, Schedules):
+    """`Store.overview` over SQL."""
+
+    def overview(self, wanted: OverviewFilter) -> Overview:
+        """What a namespace is doing. [OB28]"""
+        workers = self.list_workers(wanted.namespace)
+        schedules = last_jobs(self.list_schedules(wanted.namespace), wanted)
+        gather = partial(self._gather, wanted=wanted, workers=workers, schedules=schedules)
+        return assemble(self._read(gather, listing=True), wanted)
+
+    def _gather(
+        self,
+        tx: Transaction,
+        wanted: OverviewFilter,
+        workers: Sequence[WorkerSeen],
+        schedules: Mapping[JobId, Schedule],
+    ) -> OverviewParts:
+        here = {"namespace": wanted.namespace}
+        [(now, _)], [(known,)], found, last = tx.fetch(
+            self._query("moment"),
+            self._query("count_queues", (("where", "WHERE namespace = :namespace"),), **here),
+            self._query("measured_queues", queues=MAX_QUEUES, **here),
+            self._query("statuses_of", ids=self._pack(list(schedules))),
+        )
+        names = [QueueName(name) for _, name in found]
+        if wanted.queues:
+            names, known = list(wanted.queues)[:MAX_QUEUES], len(wanted.queues)
+        [settings] = tx.fetch(self._query("settings_of_queues", names=self._pack(names), **here))
+        depths, oldest = self._depths(tx, wanted, names, Instant(now))
+        waits, runs = self._samples(tx, wanted, Instant(now))
+        return OverviewParts(
+            now=Instant(now),
+            tallies=self._tallies(tx, wanted, Instant(now)),
+            depths=depths,
+            oldest_ready_at=oldest,
+            settings=[queue_state_from(row) for row in settings],
+            left_out=max(0, known - len(names)),
+            workers=workers,
+            failed_runs=failed_runs(schedules, {JobId(each): word for each, word in last}),
+            waits=waits,
+            runs=runs,
+        )
+
+    def _depths(
+        self, tx: Transaction, wanted: OverviewFilter, queues: Sequence[QueueName], now: Instant
+    ) -> tuple[list[Depth], dict[QueueName, Instant]]:
+        limit = depth_limit(len(queues))
+        about = [each for queue in queues for each in self._about_queue(wanted, queue, limit, now)]
+        troubles = [
+            self._query("troubled_by_kind", shape, namespace=wanted.namespace, jobs=MAX_TROUBLED)
+            for shape in _TROUBLES.values()
+        ]
+        answers = tx.fetch(*about, *troubles)
+        counts: dict[tuple[str, str], Counter[str]] = {}
+        oldest = {}
+        for at, queue in enumerate(queues):
+            ready, delayed, first_ready, first_delayed, leased = answers[5 * at : 5 * at + 5]
+            for kind, number, _ in ready:
+                counts.setdefault((queue, kind), Counter())["ready"] += number
+            for kind, number, due in delayed:
+                found = counts.setdefault((queue, kind), Counter())
+                found["ready"] += due
+                found["delayed"] += number - due
+            for kind, _, number, _ in leased:
+                counts.setdefault((queue, kind), Counter())["leased"] += number
+            ready_since = ready_at(first_ready[0][0], first_delayed[0][0], now)
+            if ready_since is not None:
+                oldest[queue] = ready_since
+        for field, rows in zip(_TROUBLES, answers[len(about) :], strict=True):
+            for queue_name, kind, number in rows:
+                counts.setdefault((queue_name, kind), Counter())[field] += number
+        for key, number in self._silent(tx, wanted, queues, answers[4 : len(about) : 5], now):
+            counts[key]["suspect"] += number
+        depths = [
+            Depth(queue=QueueName(queue), kind=Kind(kind), **_at_most(found, limit))
+            for (queue, kind), found in sorted(counts.items())
+            if wanted.has(queue, kind)
+        ]
+        return depths, oldest
+
+    def _about_queue(
+        self, wanted: OverviewFilter, queue: QueueName, jobs: int, now: Instant
+    ) -> list[Query]:
+        where = {"namespace": wanted.namespace, "queue": queue}
+        counted = {"jobs": jobs, "kinds": MAX_KINDS, "now": now, **where}
+        return [
+            self._query("waiting_by_kind", READY, **counted),
+            self._query("waiting_by_kind", DELAYED, **counted),
+            self._oldest(READY, wanted.namespace, queue, wanted.kinds),
+            self._oldest(DELAYED, wanted.namespace, queue, wanted.kinds),
+            self._query("leased_by_kind", jobs=jobs, **where),
+        ]
+
+    def _silent(
+        self,
+        tx: Transaction,
+        wanted: OverviewFilter,
+        queues: Sequence[QueueName],
+        leased: Sequence[Sequence[Row]],
+        now: Instant,
+    ) -> Iterator[tuple[tuple[str, str], int]]:
+        """How many jobs are suspect. Asks only about policies that have one: most of the time
+        there is none. [L6]"""
+        queries: list[Query] = []
+        asked_about: list[tuple[str, str]] = []
+        for queue, groups in zip(queues, leased, strict=True):
+            for kind, policy, _, first_end in groups[:MAX_GROUPS]:
+                until = latest_suspect_expiry(decode_policy(policy), now)
+                if first_end <= until:
+                    where = {"namespace": wanted.namespace, "queue": queue, "kind": kind}
+                    limits = {"policy": policy, "until": until, "jobs": MAX_TROUBLED}
+                    queries.append(self._query("count_silent_of_kind", **where, **limits))
+                    asked_about.append((queue, kind))
+        for key, [(number,)] in zip(asked_about, tx.fetch(*queries), strict=True):
+            yield key, number
+
+    def _tallies(self, tx: Transaction, wanted: OverviewFilter, now: Instant) -> list[EventTally]:
+        window = window_of(wanted.range, now)
+        query = self._query(
+            "overview_tallies",
+            self._scope(wanted),
+            bucket_us=window.bucket_us,
+            since=window.since,
+            until=window.until,
+            types=self._pack([each.value for each in COUNTED]),
+            **self._scoped(wanted),
+        )
+        [rows] = tx.fetch(query)
+        return [
+            EventTally(Instant(at), queue, kind, EventType(word), int(events))
+            for at, queue, kind, word, events in rows
+        ]
+
+    def _samples(
+        self, tx: Transaction, wanted: OverviewFilter, now: Instant
+    ) -> tuple[list[Sample], list[Sample]]:
+        """How long some jobs waited, and how long some ran, from every part of the span."""
+        queries = [
+            self._query(
+                name,
+                self._scope(wanted),
+                since=since,
+                until=until,
+                samples=SAMPLES_PER_SLICE,
+                **self._scoped(wanted),
+            )
+            for name in ("sampled_waits", "sampled_runs")
+            for since, until in window_of(wanted.range, now).slices()
+        ]
+        answers = tx.fetch(*queries)
+        waits = [
+            Sample(place, wait_of(claimed_at, queued_at, _decode_queued(payload).run_at))
+            for place, rows in enumerate(answers[:SLICES])
+            for claimed_at, queued_at, payload in rows
+        ]
+        runs = [
+            Sample(place, run_of(started_at, finished_at))
+            for place, rows in enumerate(answers[SLICES:])
+            for started_at, finished_at in rows
+        ]
+        return waits, runs
+
+    def _scope(self, wanted: OverviewFilter) -> Shape:
+        return (
+            ("of_queues", "AND j.queue {among_queues}" if wanted.queues else ""),
+            ("of_kinds", "AND j.kind {among_kinds}" if wanted.kinds else ""),
+        )
+
+    def _scoped(self, wanted: OverviewFilter) -> dict[str, object]:
+        return {
+            "namespace": wanted.namespace,
+            "queues": self._pack(wanted.queues),
+            "kinds": self._pack(wanted.kinds),
+        }
+
+
+def _at_most(counts: Counter[str], limit: int) -> dict[str, int]:
+    return {field: min(limit, number) for field, number in counts.items()}
