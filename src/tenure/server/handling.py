@@ -1,0 +1,125 @@
+"""From a route and its texts to the handler's answer, for every caller alike.
+
+The endpoints of `/v1` and the pages of a dashboard call handlers through here, so roles, the format
+of fields, time limits, memory limits and the security log are the same for both. It does not
+authenticate: its caller says who asks.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from tenure.coordinator.batches import deadline_error
+from tenure.protocol.codec import (
+    Decoded,
+    InvalidMessage,
+    convert_text,
+    decode_query,
+    decode_request,
+)
+from tenure.protocol.routes import PATH_FIELDS, Route
+from tenure.server import job_routes, schedule_routes, system_routes, worker_routes
+from tenure.server.audit import RequestAudit
+from tenure.server.calls import SMALL_BYTES, Call
+from tenure.server.memory import RequestMemory
+from tenure.server.services import Services
+from tenure.telemetry.tracing import RequestSpan
+
+HANDLERS = {
+    **worker_routes.HANDLERS,
+    **job_routes.HANDLERS,
+    **schedule_routes.HANDLERS,
+    **system_routes.HANDLERS,
+}
+
+COORDINATOR_FIRST_S = 1.0
+"""How much longer than the coordinator's time-out a request may take, so that the coordinator,
+whose error says more, answers first."""
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """A request whose sender is known: `audit.principal`. Its parts are texts, as sent."""
+
+    route: Route
+    http: Request
+    path: Mapping[str, str]
+    query: Iterable[tuple[str, str]]
+    body: Callable[[], Awaitable[bytes]]
+    """Reads the body; called when path and query are known to be right."""
+    request_id: str
+    span: RequestSpan
+    memory: RequestMemory
+    audit: RequestAudit
+
+
+async def carry_out(services: Services, asked: Asked) -> Response:
+    """Check the fields, call the handler within its time limit and note what it did."""
+    call = await _read(services, asked)
+    route = asked.route
+    more_s = getattr(call.body, "wait_s", 0.0)
+    async with in_time(services, is_read=route.only_reads, more_s=more_s):
+        answer = await HANDLERS[route.name](call)
+    asked.audit.answered(answer.status_code)
+    asked.memory.answer(len(answer.body), can_refuse=route.only_reads)
+    return answer
+
+
+@asynccontextmanager
+async def in_time(services: Services, *, is_read: bool, more_s: float = 0.0) -> AsyncIterator[None]:
+    """Limit the whole request. The coordinator keeps its own time-out; this also covers the
+    time before it is asked, such as the wait for a thread while all wait for the store.
+    [H31]"""
+    timeout_s = services.coordinator.timeout_s
+    limit = asyncio.timeout(timeout_s + more_s + COORDINATOR_FIRST_S)
+    try:
+        async with limit:
+            yield
+    except TimeoutError as problem:
+        if not limit.expired():
+            raise
+        raise deadline_error(timeout_s, is_known=is_read) from problem
+
+
+async def _read(services: Services, asked: Asked) -> Call:
+    route = asked.route
+    path = {
+        name: convert_text(PATH_FIELDS[name], name, asked.path[name]) for name in route.path_fields
+    }
+    if "job_id" in path:
+        path["job_id"] = path["job_id"].lower()
+    pairs = list(asked.query)
+    query = None if route.query is None else decode_query(route.query, pairs)
+    if route.query is None and pairs and not route.is_public:
+        raise InvalidMessage(ascii(pairs[0][0][:40])[1:-1], "unknown query parameter")
+    body = await asked.body()
+    message, is_ijson = await _message(route, services, body)
+    return Call(
+        route=route,
+        services=services,
+        principal=asked.audit.principal,
+        http=asked.http,
+        path=path,
+        query=query,
+        body=message,
+        is_ijson=is_ijson,
+        request_id=asked.request_id,
+        asked=asked.span,
+        memory=asked.memory,
+        audit=asked.audit,
+        is_small=len(body) <= SMALL_BYTES,
+    )
+
+
+async def _message(route: Route, services: Services, body: bytes) -> Decoded[Any]:
+    """Decode the body; a large one on a thread, not on the event loop. [H39]"""
+    if route.request is None:
+        return Decoded(body, is_ijson=False)
+    if len(body) <= SMALL_BYTES:
+        return decode_request(route.request, body)
+    kind = route.request
+    return await services.blocking(lambda: decode_request(kind, body))
