@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from tenure.coordinator.ready_watch import ReadyWatch
     from tenure.coordinator.retention import RetentionPolicy
     from tenure.remote.coordinator import RemoteCoordinator
-    from tenure.server.lifetime import ServeOptions
+    from tenure.server.lifetime import MakePages, ServeOptions
     from tenure.telemetry.counts import Counts
     from tenure.telemetry.metrics import Gauge, Metrics, MetricsAddress
     from tenure.worker.options import WorkerOptions
@@ -338,9 +338,10 @@ def run_server(
     announce: Callable[[str], None],
     *,
     retention: "RetentionPolicy | None" = None,
+    pages: "MakePages | None" = None,
 ) -> None:
     """Run a server on the store that a URL names. It also sweeps expired leases and deletes old
-    jobs."""
+    jobs. `pages` makes a dashboard."""
     from tenure.server.lifetime import serve
     from tenure.server.single_instance import sole_server
     from tenure.telemetry.metrics import Metrics, require_prometheus
@@ -365,4 +366,11 @@ def run_server(
                 _log.info("store %s%s", shown_url(url), created)
                 announce(address)
 
-            serve(coordinator, options, announce=begun, metrics=metrics.text, security=security)
+            serve(
+                coordinator,
+                options,
+                announce=begun,
+                metrics=metrics.text,
+                security=security,
+                pages=pages,
+            )

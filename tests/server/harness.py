@@ -18,6 +18,7 @@ from tenure.core.vocabulary import Role
 from tenure.deadlines import CALL_TIMEOUT_S
 from tenure.protocol.routes import BY_NAME
 from tenure.server.app import make_app
+from tenure.server.lifetime import MakePages
 from tenure.server.services import Services
 from tenure.server.settings import ServerSettings
 from tenure.stores.memory.store import MemoryStore
@@ -36,6 +37,11 @@ class Answer(msgspec.Struct, frozen=True):
     status: int
     headers: dict[str, str]
     body: bytes
+    cookies: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        return self.body.decode()
 
     @property
     def json(self) -> Any:
@@ -74,7 +80,8 @@ class Caller:
         await app(self.scope, self.receive, self.send)
         start, *bodies = self._sent
         headers = {name.decode(): text.decode() for name, text in start["headers"]}
-        return Answer(start["status"], headers, b"".join(part["body"] for part in bodies))
+        cookies = tuple(t.decode() for name, t in start["headers"] if name == b"set-cookie")
+        return Answer(start["status"], headers, b"".join(part["body"] for part in bodies), cookies)
 
 
 class Stage:
@@ -88,6 +95,7 @@ class Stage:
         metrics: Callable[[Namespace | None], bytes] | None = None,
         store: Callable[..., MemoryStore] = MemoryStore,
         timeout_s: float = CALL_TIMEOUT_S,
+        pages: MakePages | None = None,
     ) -> None:
         self.clock = VirtualClock()
         self.store = store(clock=self.clock)
@@ -100,7 +108,11 @@ class Stage:
         if metrics is not None:
             given["metrics"] = metrics
         self.services: Services = self.run(_make(self.coordinator, settings, self.clock, given))
-        self.app = make_app(self.services, authenticated=authenticated)
+        self.app = make_app(
+            self.services,
+            authenticated=authenticated,
+            pages=None if pages is None else pages(self.services),
+        )
         self._everybody: dict[Role, str] = {}
 
     def close(self) -> None:

@@ -46,6 +46,19 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
     type=click.Path(dir_okay=False, path_type=Path),
     help="Append security events to this file, as JSON lines. [default: stderr]",
 )
+@click.option("--no-dashboard", is_flag=True, help="Serve no pages at /, only what is below /v1.")
+@click.option(
+    "--public-origin",
+    metavar="URL",
+    help="What browsers call this server if a proxy is in front, such as"
+    " https://jobs.example.com. Headers of proxies are ignored.",
+)
+@click.option(
+    "--session-key",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="The file with the key that signs the sessions of browsers; it is made if it does not"
+    " exist. [default: beside a SQLite file; otherwise a new key at each start]",
+)
 @keep_finished_option
 @log_format_option
 def serve(
@@ -57,14 +70,18 @@ def serve(
     tls_key: Path | None,
     tls_client_ca: Path | None,
     security_log: Path | None,
+    no_dashboard: bool,
+    public_origin: str | None,
+    session_key: Path | None,
     keep_finished: str | None,
     log_format: str,
 ) -> None:
     """Run the HTTP server, for remote clients and workers.
 
     Callers need a token, which `tenure tokens create` makes. While the store has no valid token,
-    the server listens on this machine only. It prints its address once it accepts connections.
-    After SIGTERM it answers the requests that it has received, and stops.
+    the server listens on this machine only. It prints its address once it accepts connections;
+    a browser shows the dashboard there. After SIGTERM it answers the requests that it has
+    received, and stops.
 
     \b
     Examples:
@@ -72,6 +89,7 @@ def serve(
       tenure serve --host 0.0.0.0 --tls-cert cert.pem --tls-key key.pem
     """
     try:
+        from tenure.cli.dashboard import pages_of
         from tenure.server.lifetime import ServeOptions
     except ImportError as missing:
         raise CouldNotRun(
@@ -89,7 +107,16 @@ def serve(
         )
         log_to_stderr(LogFormat(log_format))
         retention = retention_of(keep_finished)
-        run_server(url or url_from_environment(), options, _announce, retention=retention)
+        store_url = url or url_from_environment()
+        pages = None
+        if not no_dashboard:
+            pages = pages_of(
+                store_url,
+                authenticated=options.authenticated,
+                public_origin=public_origin,
+                session_key=session_key,
+            )
+        run_server(store_url, options, _announce, retention=retention, pages=pages)
 
 
 def _announce(address: str) -> None:

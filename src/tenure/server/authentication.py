@@ -66,6 +66,14 @@ class Authenticator:
             raise unauthenticated("this token is not valid")
         return Principal(token)
 
+    async def principal_of(self, token_id: TokenId) -> Principal | None:
+        """The principal of a token that was shown before, as a signed session says; None if the
+        token is no longer valid. [DB4]"""
+        remembered = await self._recent(token_id)
+        token = remembered.loaded.token
+        now = remembered.now(asyncio.get_running_loop().time())
+        return Principal(token) if token is not None and token.is_valid(now) else None
+
     async def check_still_valid(self, principal: Principal) -> None:
         """Raise a 401 problem if the token is no longer valid. For requests that take long."""
         token = principal.token
@@ -76,10 +84,7 @@ class Authenticator:
             raise unauthenticated("this token is no longer valid")
 
     async def _valid(self, presented: Presented) -> Token | None:
-        loop = asyncio.get_running_loop()
-        remembered = self._remembered.get(presented.id)
-        if remembered is None or loop.time() - remembered.at_s > self._settings.recheck_token_s:
-            remembered = await self._ask(presented.id)
+        remembered = await self._recent(presented.id)
         token = remembered.loaded.token
         if token is None:
             # Takes as long as for a token that exists, so that timing does not reveal ids.
@@ -87,7 +92,16 @@ class Authenticator:
             return None
         if not token.has_secret(presented.digest):
             return None
-        return token if token.is_valid(remembered.now(loop.time())) else None
+        now = remembered.now(asyncio.get_running_loop().time())
+        return token if token.is_valid(now) else None
+
+    async def _recent(self, token_id: TokenId) -> _Remembered:
+        """The token as it was read within the last two seconds."""
+        remembered = self._remembered.get(token_id)
+        now_s = asyncio.get_running_loop().time()
+        if remembered is None or now_s - remembered.at_s > self._settings.recheck_token_s:
+            return await self._ask(token_id)
+        return remembered
 
     async def _ask(self, token_id: TokenId) -> _Remembered:
         """Read a token; callers that ask for it meanwhile wait for the same read."""

@@ -13,6 +13,7 @@ from types import FrameType
 
 import msgspec
 import uvicorn
+from starlette.types import ASGIApp
 
 from tenure.coordinator.service import Coordinator
 from tenure.core.ids import Namespace
@@ -27,6 +28,9 @@ from tenure.server.waiting_claims import WaitingClaims
 from tenure.telemetry.security import SecurityLog
 
 _log = logging.getLogger("tenure.server")
+
+MakePages = Callable[[Services], ASGIApp]
+"""Makes the pages of a dashboard, which answer the paths that are no route. [DB1]"""
 
 DEFAULT_PORT = 7717
 SPARE_FILES = 256
@@ -82,6 +86,7 @@ def serve(
     announce: Callable[[str], None],
     metrics: Callable[[Namespace | None], bytes] = no_metrics,
     security: SecurityLog | None = None,
+    pages: MakePages | None = None,
 ) -> None:
     """Serve until SIGTERM or SIGINT. Calls `announce` with the address once it can be reached."""
     check_exposure(options, coordinator)
@@ -90,7 +95,7 @@ def serve(
     warn_without_tls(options)
     noted = security or SecurityLog()
     try:
-        asyncio.run(_serve(coordinator, options, listening, announce, metrics, noted))
+        asyncio.run(_serve(coordinator, options, listening, announce, metrics, noted, pages))
     finally:
         listening.close()
         noted.close()
@@ -103,12 +108,14 @@ async def _serve(
     announce: Callable[[str], None],
     metrics: Callable[[Namespace | None], bytes],
     security: SecurityLog,
+    make_pages: MakePages | None,
 ) -> None:
     settings = options.settings
     # Any client can cause uvicorn's warnings, for example with a request that is not HTTP.
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     services = Services(coordinator, settings, metrics=metrics, security=security)
-    app = make_app(services, authenticated=options.authenticated)
+    pages = None if make_pages is None else make_pages(services)
+    app = make_app(services, authenticated=options.authenticated, pages=pages)
     config = uvicorn.Config(
         app,
         http=guarded(settings, _tls(options)),

@@ -110,17 +110,20 @@ def new_request_id() -> str:
 def response(problem: BaseException, request_id: str) -> Response:
     """The response to a request that failed with `problem`."""
     status, body, headers = describe(problem)
-    if status == 500:
-        # The caller gets the request id; what happened stays in this log.
-        about = {"request_id": request_id}
-        _log.error("request %s failed", request_id, exc_info=problem, extra=about)
-    elif isinstance(problem, StoreError):
-        about = {"request_id": request_id}
-        _log.warning("request %s: %s", request_id, problem, extra=about)
+    log(problem, status, request_id)
     if status not in _TRANSPORT and status < 500:
         body = msgspec.structs.replace(body, verdict=VerdictKind.REJECTED)
     body = msgspec.structs.replace(body, request_id=request_id)
     return Response(encode(body), status, headers, media_type="application/json")
+
+
+def log(problem: BaseException, status: int, request_id: str) -> None:
+    """Log what the answer does not say: the caller gets the request id, under which it is here."""
+    about = {"request_id": request_id}
+    if status == 500:
+        _log.error("request %s failed", request_id, exc_info=problem, extra=about)
+    elif isinstance(problem, StoreError):
+        _log.warning("request %s: %s", request_id, problem, extra=about)
 
 
 def describe(problem: BaseException) -> tuple[int, Problem, dict[str, str]]:

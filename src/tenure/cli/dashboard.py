@@ -1,0 +1,39 @@
+"""Composes the dashboard of a server, or says what is missing for it."""
+
+import os
+from pathlib import Path
+
+from starlette.types import ASGIApp
+
+from tenure.dashboard.missing import missing_pages
+from tenure.server.lifetime import MakePages
+from tenure.server.services import Services
+from tenure.stores.sqlite.path import sqlite_path
+
+
+def pages_of(
+    url: str, *, authenticated: bool, public_origin: str | None, session_key: Path | None
+) -> MakePages:
+    """What makes the pages of a server on this store. Without jinja2 there is one page, which says
+    what to install."""
+    try:
+        from tenure.dashboard.app import make_pages
+    except ModuleNotFoundError as missing:
+        if missing.name != "jinja2":
+            raise
+        return missing_pages
+    from tenure.dashboard.session_key import SUFFIX, read_or_make_key
+    from tenure.dashboard.sessions import KEY_BYTES
+    from tenure.dashboard.settings import DashboardSettings, check_origin
+
+    if session_key is None and url.partition(":")[0].lower() == "sqlite":
+        session_key = Path(f"{sqlite_path(url).resolve()}{SUFFIX}")
+    origin = None if public_origin is None else check_origin(public_origin)
+
+    def make(services: Services) -> ASGIApp:
+        # Not before the store is open: a wrong URL must not leave a key behind.
+        key = os.urandom(KEY_BYTES) if session_key is None else read_or_make_key(session_key)
+        settings = DashboardSettings(key=key, authenticated=authenticated, public_origin=origin)
+        return make_pages(services, settings)
+
+    return make

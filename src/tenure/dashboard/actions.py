@@ -1,0 +1,173 @@
+"""Actions: what a visitor can change, each a route of `/v1`, confirmed on a page of its own.
+
+`GET /actions/NAME?target=…` shows what will happen, to what, and asks for the fields; it changes
+nothing. `POST` of the same path asks the route once for each target. With JavaScript the page opens
+as a dialog. A page offers an action by the macro `action` of macros.html, which leaves it out where
+the visitor's role may not use it.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+from starlette.responses import Response
+
+from tenure.dashboard.page import Page
+from tenure.dashboard.sessions import Notice
+from tenure.dashboard.visits import Visit, local_path
+from tenure.errors import InvalidInput
+from tenure.protocol.codec import decode
+from tenure.protocol.problem_codes import ProblemCode
+from tenure.protocol.routes import BY_NAME
+from tenure.server.problems import Refused
+
+MAX_TARGETS = 500
+"""How many things one action may be about."""
+
+
+class Field(msgspec.Struct, frozen=True, kw_only=True):
+    """A field of an action's form, and of the route's message. An empty one is left out."""
+
+    name: str
+    label: str
+    hint: str = ""
+    kind: str = "text"
+    """`text`, `number`, or `choice` of one of `choices`."""
+    choices: tuple[tuple[str, str], ...] = ()
+    """Values and what they mean."""
+    is_required: bool = False
+
+
+REASON = Field(name="reason", label="Reason", hint="Optional. The job's log keeps it.")
+
+
+class Action(msgspec.Struct, frozen=True, kw_only=True):
+    """A change that visitors may ask for. `name` is that of its route."""
+
+    name: str
+    target: str
+    """The part of the route's path that says what it is about: `queue`, `job_id`."""
+    noun: str
+    """What one target is called."""
+    verb: str
+    """What the button says, and the link that leads here: `Pause`."""
+    explains: str
+    """What will happen, in a sentence or two."""
+    done: str
+    """What was done, after the number or the name: `paused`."""
+    icon: str
+    back: str
+    """The page that shows such targets."""
+    fields: tuple[Field, ...] = ()
+    is_severe: bool = False
+    """Whether it cannot be undone."""
+    message: Callable[[Mapping[str, str]], dict[str, Any]] | None = None
+    """From the form's texts to the message, where that is more than the fields."""
+
+    def body(self, form: Mapping[str, str]) -> dict[str, Any]:
+        """The message that a form stands for. Raises `InvalidInput`."""
+        if self.message is not None:
+            return self.message(form)
+        found: dict[str, Any] = {}
+        for field in self.fields:
+            text = form.get(field.name, "").strip()
+            if not text:
+                if field.is_required:
+                    raise InvalidInput(field.name, "is missing", hint=f"fill in {field.label}")
+                continue
+            found[field.name] = whole_number(field.name, text) if field.kind == "number" else text
+        return found
+
+
+def whole_number(name: str, text: str) -> int:
+    """The number that a field says. Raises `InvalidInput`."""
+    if not (text.isascii() and text.isdecimal() and len(text) <= 18):
+        raise InvalidInput(name, f"{ascii(text)[:40]} is not a whole number")
+    return int(text)
+
+
+class Outcome(msgspec.Struct):
+    """How an action went, target by target."""
+
+    done: list[str] = []
+    refused: Counter[str] = msgspec.field(default_factory=Counter)
+
+    def notice(self, action: Action) -> Notice:
+        """What the next page says."""
+        refused = "; ".join(f"{number} × {why}" for why, number in self.refused.most_common(3))
+        if not self.done:
+            one = self.refused.total() == 1
+            return Notice(next(iter(self.refused)) if one else refused, is_good=False)
+        only = len(self.done) == 1 and not self.refused
+        what = self.done[0] if only else f"{len(self.done)} {action.noun}s"
+        text = f"{action.noun} {what}: {action.done}" if only else f"{what}: {action.done}"
+        text = text[0].upper() + text[1:]
+        return Notice(f"{text}. Not done: {refused}" if refused else text, is_good=not refused)
+
+
+async def perform(
+    visit: Visit, action: Action, targets: list[str], form: Mapping[str, str]
+) -> Outcome:
+    """Ask the route for each target. One that is refused does not stop the others, unless the
+    visitor may do none of them."""
+    outcome = Outcome()
+    body = action.body(form)
+    route = BY_NAME[action.name]
+    for target in targets:
+        try:
+            response = await visit.response(action.name, path={action.target: target}, body=body)
+        except (Refused, InvalidInput) as refused:
+            if len(targets) == 1:
+                raise
+            outcome.refused[refused.message] += 1
+            continue
+        assert route.reply is not None
+        reply = decode(route.reply, bytes(response.body))
+        cause = getattr(reply, "cause", None)
+        if response.status_code >= 400 and cause is not None:
+            outcome.refused[f"refused: {str(cause).replace('_', ' ')}"] += 1
+        else:
+            outcome.done.append(target)
+    return outcome
+
+
+def action_pages(actions: tuple[Action, ...]) -> tuple[Page, ...]:
+    """The pages of these actions: one that asks, and one that does it."""
+    by_name = {action.name: action for action in actions}
+    assert len(by_name) == len(actions)
+
+    def found(visit: Visit) -> Action:
+        action = by_name.get(visit.part("action"))
+        if action is None:
+            raise Refused(404, ProblemCode.UNKNOWN_ROUTE, "there is no such action")
+        return action
+
+    async def confirm(visit: Visit) -> Response:
+        action = found(visit)
+        targets = _checked(visit.queries("target"), action)
+        back = local_path(visit.query("back") or "", action.back)
+        return await visit.show(
+            "confirm.html", action=action, targets=targets, back=back, given=visit.query
+        )
+
+    async def perform_form(visit: Visit) -> Response:
+        action = found(visit)
+        targets = _checked(visit.fields("target"), action)
+        outcome = await perform(visit, action, targets, dict(visit.form))
+        return visit.go(local_path(visit.field("back"), action.back), outcome.notice(action))
+
+    return (
+        Page(name="confirm-action", path="/actions/{action}", answer=confirm),
+        Page(name="action", path="/actions/{action}", answer=perform_form, method="POST"),
+    )
+
+
+def _checked(targets: list[str], action: Action) -> list[str]:
+    unique = list(dict.fromkeys(targets))
+    if not unique:
+        hint = f"choose at least one {action.noun} on the page before"
+        raise InvalidInput("target", f"no {action.noun} is chosen", hint=hint)
+    if len(unique) > MAX_TARGETS:
+        raise InvalidInput("target", f"at most {MAX_TARGETS} at a time")
+    return unique

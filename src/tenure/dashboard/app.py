@@ -1,0 +1,350 @@
+"""The ASGI application of the pages: sessions, form checks, headers, errors. [DB1]
+
+Each request passes these steps in order: whether it is addressed to this server, session, token,
+form, page. Every failure becomes a page.
+"""
+
+import logging
+import os
+from typing import Any
+from urllib.parse import parse_qsl
+
+from jinja2 import Environment
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Match, Router
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from tenure.core.tokens import TokenId
+from tenure.dashboard.asking import Asker
+from tenure.dashboard.page import Page
+from tenure.dashboard.rendering import make_environment, url
+from tenure.dashboard.sessions import NONCE_BYTES, Session, Signer, new_session
+from tenure.dashboard.settings import DashboardSettings
+from tenure.dashboard.static_files import StaticFiles
+from tenure.dashboard.table import ACTIONS, PAGES
+from tenure.dashboard.visits import Visit, chosen_namespace
+from tenure.protocol.problem_codes import ProblemCode
+from tenure.server import problems
+from tenure.server.app import check_local
+from tenure.server.audit import RequestAudit
+from tenure.server.bodies import media_type, read_body
+from tenure.server.handling import in_time
+from tenure.server.memory import RequestMemory
+from tenure.server.paths import mounted
+from tenure.server.principals import Principal
+from tenure.server.problems import Refused
+from tenure.server.services import Services
+from tenure.telemetry.tracing import RequestSpan, server_span, trace_from_headers
+
+_log = logging.getLogger("tenure.dashboard")
+
+MAX_FORM_BYTES = 64 << 10
+MAX_FORM_FIELDS = 1_000
+FORM_TYPE = "application/x-www-form-urlencoded"
+COOKIE_LENGTH_S = 365 * 86_400
+
+HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self';"
+    " img-src 'self'; connect-src 'self'; form-action 'self'; frame-ancestors 'none';"
+    " base-uri 'none'",
+    # Not no-referrer: browsers would then send `Origin: null` with our own forms.
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "X-Frame-Options": "DENY",
+}
+
+
+def make_pages(services: Services, settings: DashboardSettings) -> ASGIApp:
+    """The pages, for `tenure.server.app.make_app`."""
+    return _Pages(services, settings)
+
+
+class _NotSignedIn(Exception):
+    """The page needs a session with a valid token."""
+
+
+class _Pages:
+    """Finds the page of a path."""
+
+    def __init__(self, services: Services, settings: DashboardSettings) -> None:
+        self._static = StaticFiles()
+        self._desk = _Desk(services, settings, make_environment(self._static.url))
+        by_path: dict[str, dict[str, Page]] = {}
+        for page in PAGES:
+            by_path.setdefault(page.path, {})[page.method] = page
+        self._router = Router(
+            [
+                mounted(path, _Endpoint(methods, services, self._desk))
+                for path, methods in by_path.items()
+            ],
+            redirect_slashes=False,
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def finish(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message["headers"], *_ENCODED_HEADERS]
+            await send(message)
+
+        if scope["path"] in self._static:
+            await self._static(scope, receive, finish)
+            return
+        if any(route.matches(scope)[0] is not Match.NONE for route in self._router.routes):
+            await self._router(scope, receive, finish)
+            return
+        http = Request(scope)
+        if "text/html" not in http.headers.get("accept", ""):
+            raise HTTPException(404)
+        answer = await self._desk.not_found(http)
+        await answer(scope, receive, finish)
+
+
+_ENCODED_HEADERS = [(name.lower().encode(), text.encode()) for name, text in HEADERS.items()]
+
+
+class _Endpoint:
+    """The pages of one path, by method."""
+
+    def __init__(self, pages: dict[str, Page], services: Services, desk: "_Desk") -> None:
+        self._pages = pages
+        self._services = services
+        self._desk = desk
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        http = Request(scope, receive)
+        page = self._pages.get("GET" if http.method == "HEAD" else http.method)
+        with self._services.memory.request() as memory:
+            path = next(iter(self._pages.values())).path
+            method = "HTTP" if page is None else page.method
+            with server_span(method, path, trace_from_headers(http.headers.getlist)) as span:
+                answer = await self._desk.answer(page, http, memory, span)
+                span.answered(answer.status_code)
+            await answer(scope, receive, send)
+
+
+class _Desk:
+    """Lets visitors in, and turns every failure into a page."""
+
+    def __init__(
+        self, services: Services, settings: DashboardSettings, templates: Environment
+    ) -> None:
+        self._services = services
+        self._settings = settings
+        self._signer = Signer(settings.key)
+        self._templates = templates
+        self._templates.globals["is_authenticated"] = settings.authenticated
+        self._templates.globals["actions"] = {action.name: action for action in ACTIONS}
+        self._menu = tuple(page for page in PAGES if page.menu)
+
+    async def answer(
+        self, page: Page | None, http: Request, memory: RequestMemory, span: RequestSpan
+    ) -> Response:
+        """The answer to a request for a page."""
+        audit = RequestAudit(self._services.security, None, http, http.scope["tenure.request_id"])
+        try:
+            if page is None:
+                raise _not_allowed()
+            self._check_address(http)
+            visit = await self._visit(page, http, memory, span, audit)
+            answer = await page.answer(visit)
+            self._set_cookies(visit, answer)
+            return answer
+        except _NotSignedIn:
+            return await self._sign_in_first(http)
+        except ClientDisconnect:
+            return Response(status_code=400)  # the visitor has gone
+        except Exception as problem:  # every failure becomes a page
+            audit.refused(problem)
+            return await self._failure(problem, http)
+
+    # --- who visits
+
+    def _check_address(self, http: Request) -> None:
+        if not self._settings.authenticated:
+            check_local(http.headers.get("host", ""), http.headers.get("origin"))
+        if http.method == "POST":
+            self._check_origin(http)
+
+    def _check_origin(self, http: Request) -> None:
+        """Refuse a form that another site's page sent. [DB7]"""
+        site, origin = http.headers.get("sec-fetch-site"), http.headers.get("origin")
+        ours = self._settings.public_origin or f"{http.url.scheme}://{http.headers.get('host')}"
+        is_ours = site in (None, "same-origin") and origin in (None, ours)
+        if not is_ours or (site is None and origin is None):
+            raise Refused(
+                403,
+                ProblemCode.OUT_OF_SCOPE,
+                "this form was not sent by a page of this server",
+                hint="open the page again; behind a proxy, start the server with --public-origin",
+            )
+
+    async def _visit(
+        self,
+        page: Page,
+        http: Request,
+        memory: RequestMemory,
+        span: RequestSpan,
+        audit: RequestAudit,
+    ) -> Visit:
+        now = await self._services.now()
+        cookie = http.cookies.get(self._cookie_name("session", http))
+        session = self._signer.session(cookie, now=now)
+        is_new = session is None
+        if session is None:
+            session = new_session(None, now=now, entropy=os.urandom(NONCE_BYTES))
+        form = await self._form(http, memory, session) if page.method == "POST" else ()
+        principal = await self._principal(session, page)
+        audit.principal = principal or audit.principal
+        said = http.cookies.get(self._cookie_name("notice", http))
+        namespace = chosen_namespace(principal, http)
+        visit = Visit(
+            page=page,
+            http=http,
+            services=self._services,
+            asker=Asker(
+                services=self._services,
+                principal=principal,
+                namespace=namespace,
+                http=http,
+                request_id=http.scope["tenure.request_id"],
+                span=span,
+                memory=memory,
+            ),
+            audit=audit,
+            principal=principal,
+            session=session,
+            form_token=self._signer.form_token(session),
+            now=now,
+            form=form,
+            notice=self._signer.read_notice(said, session, now=now),
+            templates=self._templates,
+            menu=self._menu,
+            namespace=namespace,
+        )
+        visit.new_session = session if is_new else None
+        return visit
+
+    async def _principal(self, session: Session, page: Page) -> Principal | None:
+        """The principal of a session; None on a page that needs none. Its token is read again every
+        few seconds. [DB4]"""
+        if not self._settings.authenticated:
+            return Principal()
+        token_id: TokenId | None = session.token_id
+        if token_id is not None:
+            async with in_time(self._services, is_read=True):
+                principal = await self._services.authenticator.principal_of(token_id)
+            if principal is not None:
+                return principal
+        if not page.is_public:
+            raise _NotSignedIn
+        return None
+
+    async def _form(
+        self, http: Request, memory: RequestMemory, session: Session
+    ) -> tuple[tuple[str, str], ...]:
+        """The fields of a form of this session. [DB6]"""
+        if media_type(http) != FORM_TYPE:
+            raise Refused(415, ProblemCode.UNSUPPORTED_MEDIA_TYPE, "the body must be a form")
+        within_s = self._services.settings.body_within_s
+        body = await read_body(http, MAX_FORM_BYTES, within_s, memory)
+        try:
+            fields = parse_qsl(
+                body.decode(), keep_blank_values=True, max_num_fields=MAX_FORM_FIELDS
+            )
+        except ValueError as wrong:
+            raise Refused(400, ProblemCode.MALFORMED, "the form cannot be read") from wrong
+        given = next((text for name, text in fields if name == "form_token"), "")
+        if not self._signer.is_form_token(session, given):
+            raise Refused(
+                403,
+                ProblemCode.OUT_OF_SCOPE,
+                "this form is too old or was not made for this browser; nothing was changed",
+                hint="open the page again and repeat what you did",
+            )
+        return tuple(fields)
+
+    # --- cookies
+
+    def _is_secure(self, http: Request) -> bool:
+        origin = self._settings.public_origin
+        return http.url.scheme == "https" if origin is None else origin.startswith("https:")
+
+    def _cookie_name(self, word: str, http: Request) -> str:
+        """Browsers let no page of another host or of http: set a cookie with this prefix."""
+        # Cookies know no ports: without it, two servers on one machine would sign each other out.
+        port = http.headers.get("host", "").rpartition(":")[2]
+        name = f"tenure_{word}_{port}" if port.isdecimal() and port.isascii() else f"tenure_{word}"
+        return f"__Host-{name}" if self._is_secure(http) else name
+
+    def _set_cookies(self, visit: Visit, answer: Response) -> None:
+        http = visit.http
+
+        def put(name: str, text: str, lasts_s: int | None) -> None:
+            answer.set_cookie(
+                name,
+                text,
+                max_age=lasts_s,
+                path="/",
+                secure=self._is_secure(http),
+                httponly=True,
+                samesite="strict",
+            )
+
+        session = visit.new_session
+        if session is not None:
+            put(self._cookie_name("session", http), self._signer.cookie(session), None)
+        notice_cookie = self._cookie_name("notice", http)
+        if visit.notices:
+            said = self._signer.notice(
+                visit.notices[-1], session or visit.session, now=visit.instant
+            )
+            put(notice_cookie, said, None)
+        elif notice_cookie in http.cookies and not visit.is_fragment:
+            put(notice_cookie, "", 0)
+        for name, text in visit.cookies.items():
+            put(name, text, COOKIE_LENGTH_S)
+
+    # --- what went wrong
+
+    async def _sign_in_first(self, http: Request) -> Response:
+        """Ask for a token. A link on another site does not bring the cookie (SameSite=Strict), but
+        the same request sent once more by a page of ours does. [DB3]"""
+        if "hx-request" in http.headers:
+            return Response(status_code=401, headers={"HX-Refresh": "true"})
+        if http.method == "GET" and http.headers.get("sec-fetch-site") == "cross-site":
+            return await self._bare("again.html", 200)
+        sent = http.scope["query_string"].decode("ascii", "replace")
+        there = f"{url(http.url.path)}?{sent}" if sent else url(http.url.path)
+        wanted = there if http.method == "GET" and there != "/" else None
+        return RedirectResponse(url("/sign-in", next=wanted), status_code=303)
+
+    async def _failure(self, problem: Exception, http: Request) -> Response:
+        request_id = http.scope["tenure.request_id"]
+        status, said, headers = problems.describe(problem)
+        problems.log(problem, status, request_id)
+        return await self._bare("problem.html", status, headers, said=said, request_id=request_id)
+
+    async def not_found(self, http: Request) -> Response:
+        """The page for a path that does not exist."""
+        refused = Refused(
+            404,
+            ProblemCode.UNKNOWN_ROUTE,
+            "there is no such page",
+            hint="the menu of the overview leads to every page",
+        )
+        return await self._failure(refused, http)
+
+    async def _bare(
+        self, template: str, status: int, headers: dict[str, str] | None = None, **context: Any
+    ) -> Response:
+        """A page without a visit: nothing is known of the session."""
+        made = self._templates.get_template(template)
+        body = await self._services.listing(lambda: made.render(context, status=status))
+        return Response(body, status, headers, media_type="text/html")
+
+
+def _not_allowed() -> Refused:
+    return Refused(405, ProblemCode.METHOD_NOT_ALLOWED, "this page does not take this method")

@@ -1,0 +1,59 @@
+"""Schedules: when they fire, their last runs, pausing them and running them now."""
+
+from starlette.responses import Response
+
+from tenure.dashboard.actions import Action
+from tenure.dashboard.page import Page
+from tenure.dashboard.visits import Visit
+from tenure.protocol.replies import ScheduleReply, SchedulesReply
+
+
+async def schedules(visit: Visit) -> Response:
+    """All schedules of the namespace."""
+    found = await visit.ask("schedules", SchedulesReply)
+    return await visit.show("schedules.html", schedules=found.schedules)
+
+
+async def schedule(visit: Visit) -> Response:
+    """One schedule with its next times."""
+    name = visit.part("schedule")
+    found = await visit.ask("schedule", ScheduleReply, path={"schedule": name})
+    return await visit.show("schedule.html", schedule=found.schedule, next_times=found.next_times)
+
+
+def _action(name: str, verb: str, explains: str, done: str, icon: str) -> Action:
+    return Action(
+        name=f"{name}-schedule",
+        target="schedule",
+        noun="schedule",
+        verb=verb,
+        explains=explains,
+        done=done,
+        icon=icon,
+        back="/schedules",
+    )
+
+
+ACTIONS = (
+    _action("pause", "Pause", "It fires no more until it is resumed.", "paused", "pause"),
+    _action("resume", "Resume", "It fires again at its next time.", "resumed", "play"),
+    _action(
+        "run",
+        "Run now",
+        "Makes one job of this schedule now. Its own times stay as they are.",
+        "one job was made",
+        "bolt",
+    ),
+)
+
+PAGES = (
+    Page(
+        name="schedules",
+        path="/schedules",
+        answer=schedules,
+        menu="Schedules",
+        icon="clock",
+        key="s",
+    ),
+    Page(name="schedule", path="/schedules/{schedule}", answer=schedule),
+)

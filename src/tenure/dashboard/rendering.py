@@ -1,0 +1,150 @@
+"""Templates: Jinja with autoescape, and the filters that pages share.
+
+Every text that a template prints passes `visible`: characters that would hide or reorder what
+stands beside them are shown by their code point instead. [DB9]
+"""
+
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+MAX_SHOWN = 200
+"""Characters of a text in a table cell; the whole is on the text's own page."""
+MAX_TITLE = 1_000
+"""Characters that hovering shows."""
+
+_INVISIBLE = re.compile(
+    "[\x00-\x08\x0b\x0c\r\x0e-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff"
+    "\ufff9-\ufffb\U000e0000-\U000e007f\ud800-\udfff]"
+)
+_UNITS = ((86_400.0, "d"), (3_600.0, "h"), (60.0, "min"))
+_WORDS = (
+    (60.0, 1.0, "s"),
+    (3_600.0, 60.0, "min"),
+    (86_400.0, 3_600.0, "h"),
+    (float("inf"), 86_400.0, "d"),
+)
+
+
+def make_environment(static: Callable[[str], str]) -> Environment:
+    """The templates of the dashboard."""
+    environment = Environment(
+        loader=PackageLoader("tenure.dashboard", "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=visible,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.globals["static"] = static
+    environment.globals["url"] = url
+    environment.filters.update(
+        {
+            "ago": ago,
+            "exact": exact,
+            "iso": iso,
+            "span": span,
+            "number": number,
+            "rate": rate,
+            "cut": cut,
+            "title_text": title_text,
+            "words": words,
+        }
+    )
+    return environment
+
+
+def visible(value: Any) -> Any:
+    """A text with its invisible characters shown by code point. Markup stays as it is."""
+    if not isinstance(value, str) or isinstance(value, Markup):
+        return value
+    text = str(value)  # a StrEnum prints its value
+    return _INVISIBLE.sub(lambda found: f"⟨U+{ord(found[0]):04X}⟩", text)
+
+
+def url(path: str, /, *parts: str, **query: object) -> str:
+    """A path with these parts, and a query without what is None or empty."""
+    whole = "/".join([path, *(quote(part, safe="") for part in parts)])
+    pairs: list[tuple[str, str]] = []
+    for name, value in query.items():
+        several = value if isinstance(value, list | tuple) else [value]
+        pairs += [(name, str(each)) for each in several if each is not None and each != ""]
+    return f"{whole}?{urlencode(pairs)}" if pairs else whole
+
+
+def exact(at: datetime) -> str:
+    """An instant in UTC, to the millisecond."""
+    shown = at.astimezone(UTC)
+    return f"{shown:%Y-%m-%d %H:%M:%S}.{shown.microsecond // 1000:03d} UTC"
+
+
+def iso(at: datetime) -> str:
+    """An instant as the `datetime` of a `<time>` element."""
+    return at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def ago(at: datetime, now: datetime) -> str:
+    """How far an instant is from now, in one unit."""
+    away_s = (now - at).total_seconds()
+    if abs(away_s) < 1:
+        return "now"
+    for below, unit_s, unit in _WORDS:
+        if abs(away_s) < below:
+            amount = int(abs(away_s) / unit_s)
+            return f"{amount} {unit} ago" if away_s > 0 else f"in {amount} {unit}"
+    raise AssertionError("every time is below infinity")
+
+
+def span(value: float | timedelta | None) -> str:
+    """A duration in at most two units."""
+    if value is None:
+        return "–"
+    duration_s = value.total_seconds() if isinstance(value, timedelta) else float(value)
+    if duration_s < 0.001:
+        return f"{duration_s * 1e6:.0f} µs" if duration_s > 0 else "0 s"
+    if duration_s < 1:
+        return f"{duration_s * 1000:.0f} ms"
+    if duration_s < 60:
+        return f"{duration_s:.3g} s"
+    for unit_s, unit in _UNITS:
+        if duration_s >= unit_s:
+            whole, rest = divmod(duration_s, unit_s)
+            smaller_s, smaller = {
+                "d": (3_600.0, "h"),
+                "h": (60.0, "min"),
+                "min": (1.0, "s"),
+            }[unit]
+            part = int(rest / smaller_s)
+            return f"{int(whole)} {unit}" + (f" {part} {smaller}" if part else "")
+    raise AssertionError("a minute or more has a unit")
+
+
+def number(value: int | None) -> str:
+    """A count with thin spaces between thousands."""
+    return "–" if value is None else f"{value:,}".replace(",", "\u202f")
+
+
+def rate(value: float) -> str:
+    """Jobs per second, to three digits."""
+    return f"{value:.3g}/s"
+
+
+def cut(text: str, most: int = MAX_SHOWN) -> str:
+    """The beginning of a text, in one line."""
+    line = " ".join(text[: 2 * most].split())
+    return line if len(line) <= most else f"{line[:most]}…"
+
+
+def title_text(text: str) -> str:
+    """As much of a text as hovering shows."""
+    return text if len(text) <= MAX_TITLE else f"{text[:MAX_TITLE]}…"
+
+
+def words(name: str) -> str:
+    """A word of the vocabulary as people write it."""
+    return str(name).replace("_", " ")

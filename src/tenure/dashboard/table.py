@@ -1,0 +1,26 @@
+"""THE table of pages. The menu, the application and the tests of every page are made from it.
+
+A new page is an entry of its module's PAGES, which is named here; an action an entry of ACTIONS.
+"""
+
+from tenure.dashboard.actions import Action, action_pages
+from tenure.dashboard.page import Page
+from tenure.dashboard.pages import account, kinds, overview, queues, schedules, search, workers
+
+ACTIONS: tuple[Action, ...] = (
+    *queues.ACTIONS,
+    *kinds.ACTIONS,
+    *workers.ACTIONS,
+    *schedules.ACTIONS,
+)
+
+PAGES: tuple[Page, ...] = (
+    *overview.PAGES,
+    *queues.PAGES,
+    *kinds.PAGES,
+    *workers.PAGES,
+    *schedules.PAGES,
+    *search.PAGES,
+    *account.PAGES,
+    *action_pages(ACTIONS),
+)

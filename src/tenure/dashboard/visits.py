@@ -1,0 +1,194 @@
+"""One visit: what a page is given, and how it answers."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, TypeVar
+
+from jinja2 import Environment
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from tenure.core.checks import MAX_NAME, NAME_PATTERN
+from tenure.core.ids import DEFAULT_NAMESPACE, Namespace
+from tenure.core.instants import Instant
+from tenure.dashboard.asking import Asker, Query
+from tenure.dashboard.page import Page
+from tenure.dashboard.rendering import url
+from tenure.dashboard.sessions import Notice, Session
+from tenure.protocol.codec import encode
+from tenure.protocol.fields import moment
+from tenure.server.audit import RequestAudit
+from tenure.server.principals import Principal
+from tenure.server.services import Services
+
+THEMES = ("auto", "light", "dark")
+THEME_COOKIE = "tenure_theme"
+NAMESPACE_COOKIE = "tenure_namespace"
+FRAGMENT_HEADER = "hx-request"
+
+_R = TypeVar("_R")
+
+
+class Visit:
+    """A request of a browser whose session is known.
+
+    `form` has the fields of a form that was posted; they are texts, and several may have the same
+    name.
+    """
+
+    def __init__(
+        self,
+        *,
+        page: Page,
+        http: Request,
+        services: Services,
+        asker: Asker,
+        audit: RequestAudit,
+        principal: Principal | None,
+        session: Session,
+        form_token: str,
+        now: Instant,
+        form: tuple[tuple[str, str], ...],
+        notice: Notice | None,
+        templates: Environment,
+        menu: tuple[Page, ...],
+        namespace: Namespace,
+    ) -> None:
+        self.page = page
+        self.http = http
+        self.services = services
+        self.principal = principal
+        self.session = session
+        self.form = form
+        self.instant = now
+        self.namespace = namespace
+        self._asker = asker
+        self._audit = audit
+        self._form_token = form_token
+        self._notice = notice
+        self._templates = templates
+        self._menu = menu
+        self.notices: list[Notice] = []
+        """What the next page shows."""
+        self.cookies: dict[str, str] = {}
+        """Settings of this browser that the answer changes."""
+        self.new_session: Session | None = None
+        """The session that the answer begins, instead of this one."""
+
+    # --- what was sent
+
+    @property
+    def now(self) -> datetime:
+        """The store's clock, for display."""
+        return moment(self.instant)
+
+    def query(self, name: str) -> str | None:
+        """A parameter of the URL; an empty one counts as missing, as forms send it."""
+        return self.http.query_params.get(name) or None
+
+    def queries(self, name: str) -> list[str]:
+        """All values of a parameter of the URL."""
+        return [each for each in self.http.query_params.getlist(name) if each]
+
+    def part(self, name: str) -> str:
+        """A part of the path in braces."""
+        return str(self.http.path_params[name])
+
+    def field(self, name: str) -> str:
+        """A field of the form; empty if it is missing."""
+        return next((text for each, text in self.form if each == name), "")
+
+    def fields(self, name: str) -> list[str]:
+        """All values of a field of the form."""
+        return [text for each, text in self.form if each == name]
+
+    @property
+    def is_fragment(self) -> bool:
+        """Whether only the changing part of the page is wanted."""
+        return FRAGMENT_HEADER in self.http.headers
+
+    @property
+    def theme(self) -> str:
+        """The colours that this browser chose."""
+        chosen = self.http.cookies.get(THEME_COOKIE, "auto")
+        return chosen if chosen in THEMES else "auto"
+
+    @property
+    def here(self) -> str:
+        """The path and query of this page."""
+        sent = self.http.scope["query_string"].decode("ascii", "replace")
+        path = url(self.http.url.path)
+        return f"{path}?{sent}" if sent else path
+
+    # --- what is asked
+
+    def may(self, route: str) -> bool:
+        """Whether this visitor's role may use a route of `/v1`."""
+        return self._asker.may(route)
+
+    async def ask(
+        self,
+        route: str,
+        reply: type[_R],
+        *,
+        path: Mapping[str, str] | None = None,
+        query: Query | None = None,
+        body: Mapping[str, Any] | None = None,
+    ) -> _R:
+        """The reply of a route of `/v1`; see `Asker.ask`."""
+        return await self._asker.ask(route, reply, path=path, query=query, body=body)
+
+    async def response(
+        self, route: str, *, path: Mapping[str, str], body: Mapping[str, Any] | None = None
+    ) -> Response:
+        """The response of a route of `/v1` as it is: for files, and for its status."""
+        return await self._asker.response(route, path=path, body=body)
+
+    def note_refused(self, problem: Exception) -> None:
+        """Write to the security log that this visitor was refused."""
+        self._audit.refused(problem)
+
+    # --- what is answered
+
+    async def show(self, template: str, /, *, status: int = 200, **context: Any) -> Response:
+        """A page. It is rendered on a thread, because a long one would hold up the event loop."""
+        known = {
+            "visit": self,
+            "page": self.page,
+            "menu": self._menu,
+            "now": self.now,
+            "may": self.may,
+            "form_token": self._form_token,
+            "notice": self._notice,
+            "is_fragment": self.is_fragment,
+            **context,
+        }
+        made = self._templates.get_template(template)
+        body = await self.services.listing(lambda: made.render(known))
+        return Response(body, status, media_type="text/html")
+
+    async def data(self, message: object) -> Response:
+        """JSON, for plots."""
+        body = await self.services.listing(lambda: encode(message))
+        return Response(body, media_type="application/json")
+
+    def go(self, to: str, notice: Notice | None = None) -> Response:
+        """Send the browser to another page, which shows the notice."""
+        if notice is not None:
+            self.notices.append(notice)
+        return RedirectResponse(local_path(to), status_code=303)
+
+
+def local_path(text: str, otherwise: str = "/") -> str:
+    """The text if it is a path of this site, so that no form leads to another one. [DB8]"""
+    is_local = text.startswith("/") and not text.startswith(("//", "/\\")) and text.isprintable()
+    return text if is_local and "\\" not in text else otherwise
+
+
+def chosen_namespace(principal: Principal | None, http: Request) -> Namespace:
+    """The token's namespace; without tokens the one that the browser chose. [DB11]"""
+    if principal is not None and principal.token is not None:
+        return principal.token.namespace
+    chosen = http.cookies.get(NAMESPACE_COOKIE, DEFAULT_NAMESPACE)
+    is_name = len(chosen) <= MAX_NAME and NAME_PATTERN.fullmatch(chosen) is not None
+    return Namespace(chosen) if is_name else DEFAULT_NAMESPACE

@@ -1,0 +1,155 @@
+"""Every page: who sees it, what a GET changes, its headers. Made from the table of pages."""
+
+import pytest
+
+from tenure.conformance.spec import spec
+from tenure.core.ids import DEFAULT_NAMESPACE
+from tenure.core.vocabulary import Role
+from tenure.dashboard.app import HEADERS
+from tenure.dashboard.page import Page
+from tenure.dashboard.table import ACTIONS, PAGES
+from tenure.ports import JobFilter
+from tests.dashboard.harness import DashboardStage, Links
+
+EXAMPLES: dict[str, str] = {
+    "overview": "/",
+    "queues": "/queues",
+    "queue": "/queues/q",
+    "kinds": "/kinds",
+    "kind": "/kinds/k",
+    "workers": "/workers",
+    "worker": "/workers/w",
+    "schedules": "/schedules",
+    "schedule": "/schedules/s",
+    "search": "/search?q=q",
+    "sign-in": "/sign-in",
+    "help": "/help",
+    "confirm-action": "/actions/pause?target=q",
+}
+"""A path of each page that is read. A page that is missing here fails the tests."""
+
+READ = [page for page in PAGES if page.method == "GET"]
+NEED_SESSION = [page for page in PAGES if not page.is_public]
+
+
+def test_every_page_has_an_example() -> None:
+    assert {page.name for page in READ} == set(EXAMPLES)
+
+
+@spec("DB1")
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_every_page_is_shown(stage: DashboardStage, name: str) -> None:
+    furnish(stage)
+    browser = stage.browser(Role.VIEWER)
+
+    answer = browser.get(EXAMPLES[name])
+
+    assert answer.status == 200
+    assert answer.headers["content-type"] == "text/html; charset=utf-8"
+    assert not Links(answer.text).suspicious
+
+
+@spec("DB2")
+@pytest.mark.parametrize("page", NEED_SESSION, ids=lambda page: page.name)
+def test_nothing_is_shown_to_those_who_have_not_signed_in(
+    stage: DashboardStage, page: Page
+) -> None:
+    browser = stage.browser()
+    path = EXAMPLES.get(page.name, page.path.replace("{action}", "pause"))
+
+    if page.method == "GET":
+        answer = browser.ask("GET", path)
+    else:
+        answer = browser.submit(path, {"target": "q"}, page="/sign-in")
+
+    assert answer.status == 303
+    assert answer.headers["location"].startswith("/sign-in")
+
+
+@spec("DB10")
+@pytest.mark.parametrize("path", [*EXAMPLES.values(), "/nowhere"])
+def test_every_page_forbids_what_it_does_not_need(stage: DashboardStage, path: str) -> None:
+    furnish(stage)
+
+    answer = stage.browser(Role.VIEWER).get(path)
+
+    for name, text in HEADERS.items():
+        assert answer.headers[name.lower()] == text
+    assert answer.headers["cache-control"] == "no-store"
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert "unsafe" not in answer.headers["content-security-policy"]
+
+
+@spec("DB8")
+@pytest.mark.parametrize("role", [Role.VIEWER, Role.OPERATOR])
+def test_a_crawl_with_get_changes_nothing(stage: DashboardStage, role: Role) -> None:
+    furnish(stage)
+    browser = stage.browser(role)
+    before = dump(stage)
+    waiting = [*EXAMPLES.values(), *(f"/actions/{each.name}?target=q" for each in ACTIONS)]
+    seen: set[str] = set()
+
+    while waiting:
+        path = waiting.pop()
+        if path in seen or not path.startswith("/") or len(seen) > 300:
+            continue
+        seen.add(path)
+        waiting += Links(browser.get(path).text).hrefs
+
+    assert len(seen) > len(EXAMPLES)
+    assert dump(stage) == before
+
+
+@spec("DB1")
+def test_unknown_paths(stage: DashboardStage) -> None:
+    browser = stage.browser()
+
+    page = browser.get("/nowhere")
+    assert (page.status, page.headers["content-type"]) == (404, "text/html; charset=utf-8")
+    assert browser.get("/v1/nowhere").code == "unknown_route"
+    assert stage.ask("GET", "/nowhere").code == "unknown_route"
+    assert browser.ask("PUT", "/queues").status == 405
+
+
+def furnish(stage: DashboardStage) -> None:
+    """A store in which every page has something to show."""
+    for number in (1, 2):
+        stage.enqueue(number)
+    stage.claim()
+    stage.call("limit", {"limit": 3, "rate": "5/s"}, role=Role.OPERATOR, queue="q")
+    stage.call("set-kind", {"rate": "5/s"}, role=Role.OPERATOR, kind="k")
+    stage.call(
+        "alive",
+        {
+            "host": "h",
+            "pid": 1,
+            "queues": ["q"],
+            "kinds": ["k"],
+            "concurrency": 2,
+            "version": "1",
+            "uptime_s": 5.0,
+        },
+        role=Role.WORKER,
+        worker="w",
+    )
+    stage.call(
+        "put-schedule",
+        {"kind": "k", "queue": "q", "cron": "0 3 * * *"},
+        role=Role.OPERATOR,
+        schedule="s",
+    )
+
+
+def dump(stage: DashboardStage) -> object:
+    """Everything that a store says of itself."""
+    store = stage.store
+    ids = [job.id for job in store.list_jobs(JobFilter(namespace=DEFAULT_NAMESPACE))]
+    return (
+        store.load(ids).jobs,
+        store.load_histories(ids),
+        store.list_queues(DEFAULT_NAMESPACE),
+        store.list_kinds(DEFAULT_NAMESPACE),
+        store.list_workers(DEFAULT_NAMESPACE),
+        store.list_schedules(DEFAULT_NAMESPACE),
+        [(token.id, token.revoked_at) for token in store.list_tokens()],
+    )
