@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test quick newest test-programs check proof bench fuzz-http docs-generated format clean
+.PHONY: help demo test quick newest test-programs test-browser check proof bench fuzz-http docs-generated format clean
 
 # The first interpreter that is new enough; empty when there is none. Override: make PYTHON=...
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
@@ -51,7 +51,7 @@ test: test-programs check ## run the checks, then every test, then ask whether t
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --spec-evidence
 
 # What needs neither processes nor a PostgreSQL server nor long; see tests/support/needs.py.
-FAST := -m "not proof and not process and not postgres and not slow"
+FAST := -m "not proof and not browser and not process and not postgres and not slow"
 
 # These tests compute: one worker for each core. Every worker collects all tests, 5 s of a core.
 quick newest: WORKERS = auto
@@ -71,6 +71,9 @@ check: .venv/.ready ## lint, formatting, types, layers
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --strict
 	$(BIN)/lint-imports --no-logo
+
+test-browser: .venv/.ready ## test the dashboard in Chromium or Chrome
+	BROWSER_PATH="$$(.ci/browser)" && export BROWSER_PATH && $(BIN)/python -m pytest -q -m browser tests/browser
 
 proof: .venv/.ready ## the long evidence: chaos, crashes, many seeds
 	$(BIN)/python -m pytest -n $(WORKERS) -m proof
