@@ -7,7 +7,8 @@ import pytest
 
 from tenure import Flow, Tenure
 from tenure.conformance.spec import spec
-from tests.cli.harness import tenure
+from tenure.core.ids import FlowId
+from tests.cli.harness import at_a_terminal, tenure
 
 
 @pytest.fixture
@@ -42,6 +43,57 @@ def test_a_flow_is_shown_as_a_graph_with_statuses(flow: Flow) -> None:
     assert [step["after"] for step in steps if step["name"] == "notify-1"] == [["total"]]
 
 
+def test_statuses_of_a_flow_are_plain_text_in_a_pipe(flow: Flow) -> None:
+    shown = tenure("flows", "show", flow.id).stdout
+
+    assert "x1b" not in shown
+    assert [line.split()[1] for line in shown.splitlines() if line.startswith("fetch-")] == (
+        ["queued"] * 5
+    )
+
+
+@pytest.mark.process
+def test_statuses_of_a_flow_have_colours_on_a_terminal(flow: Flow, tmp_path: Path) -> None:
+    shown = at_a_terminal(tmp_path, "flows", "show", flow.id, stream="stdout")
+
+    assert "x1b" not in shown
+    assert "\x1b[34mqueued\x1b[0m" in shown
+
+
+def test_a_flow_is_found_by_the_beginning_of_its_id(flow: Flow) -> None:
+    shown = tenure("flows", "show", flow.id[:13] + "…")
+    cancelled = tenure("flows", "cancel", flow.id[:-1])
+    waited = tenure("flows", "wait", flow.id[:8].upper())
+
+    assert "import 42: 7 jobs" in shown.stdout
+    assert (cancelled.exit_code, waited.exit_code) == (0, 1)
+    assert "7 jobs: 7 cancelled" in waited.stdout
+
+
+def test_an_ambiguous_id_lists_the_flows(flow: Flow) -> None:
+    with Tenure() as app, app.flow("import 43") as other:
+        other.id = FlowId(flow.id[:13] + "-7000-8000-ffffffffffff")
+        other.add(app.call("fetch"))
+
+    refused = tenure("flows", "show", flow.id[:13])
+    found = tenure("flows", "show", other.id[:-1])
+
+    head, *lines = refused.stderr.splitlines()
+    assert refused.exit_code == 1
+    assert head == f"tenure: 2 flows have an id that begins with {flow.id[:13]}; give more of it:"
+    assert {line.split("  ")[1] for line in lines} == {flow.id, other.id}
+    assert "import 43: 1 jobs" in found.stdout
+
+
+def test_the_beginning_of_an_id_that_no_flow_has_is_refused(flow: Flow) -> None:
+    first, last = tenure("flows", "show", "00000000"), tenure("flows", "show", "ffffffff-ffff")
+
+    assert (first.exit_code, last.exit_code) == (1, 1)
+    assert first.stderr == (
+        "tenure: no flow in namespace default has an id that begins with 00000000\n"
+    )
+
+
 @spec("T17", "FL9")
 def test_cancel_ends_everything_that_has_not_ended(flow: Flow) -> None:
     cancelled = tenure("flows", "cancel", flow.id, "--reason", "wrong file")
@@ -55,9 +107,13 @@ def test_cancel_ends_everything_that_has_not_ended(flow: Flow) -> None:
 
 def test_what_does_not_exist_or_does_not_end_is_an_error(flow: Flow) -> None:
     unknown = tenure("flows", "show", "01977420-dc00-7000-8000-000000000000")
-    wrong = tenure("flows", "show", "nonsense")
+    wrong = tenure("flows", "show", "album 1")
     slow = tenure("flows", "wait", flow.id, "--timeout", "300ms")
 
     assert (unknown.exit_code, wrong.exit_code, slow.exit_code) == (1, 2, 1)
     assert "there is no flow 01977420" in unknown.stderr
+    assert wrong.stderr == (
+        "tenure: FLOW_ID: 'album 1' is not a flow id; give an id as `tenure flows ls` shows it, or"
+        " its first 8 or more characters\n"
+    )
     assert "the flow has not ended: 7 jobs" in slow.stderr

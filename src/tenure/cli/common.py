@@ -10,7 +10,7 @@ import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
-from typing import Any, NoReturn, TypeVar
+from typing import Any, Literal, NoReturn, TypeVar
 
 import click
 import msgspec
@@ -21,9 +21,11 @@ from tenure.coordinator.service import Coordinator
 from tenure.core.checks import MAX_NAME, NAME_PATTERN, shown
 from tenure.core.ids import (
     Actor,
+    FlowId,
     JobId,
     Namespace,
     RequestId,
+    after_prefix,
     client_actor,
     is_job_id_prefix,
     operator_actor,
@@ -313,6 +315,19 @@ def job_argument(function: _F) -> _F:
     )(function)
 
 
+def typed_id(field: str, text: str, *, of: Literal["job", "flow"]) -> str:
+    """What the user typed as an id, whole or shortened, in lower case; `InvalidInput` if no id can
+    begin with it, or if it is too short to look for."""
+    typed = text.lower().removesuffix(ELLIPSIS).removesuffix("...")
+    if not is_job_id_prefix(typed):
+        hint = f"give an id as `tenure {of}s ls` shows it, or its first {SHORTEST_PREFIX} or more"
+        raise InvalidInput(field, f"{shown(text)} is not a {of} id", hint=f"{hint} characters")
+    if len(typed) < SHORTEST_PREFIX:
+        hint = f"ids begin with the time: give at least {SHORTEST_PREFIX} characters"
+        raise InvalidInput(field, f"{text!a} is too short", hint=hint)
+    return typed
+
+
 def find_job_id(
     serving: Coordination, text: str, namespace: str, *, is_before: bool = False
 ) -> JobId:
@@ -323,16 +338,10 @@ def find_job_id(
     namespace: by a key range, and never more than a few jobs.
     """
     field = "--before" if is_before else "ID"
-    typed = text.lower().removesuffix(ELLIPSIS).removesuffix("...")
+    typed = typed_id(field, text, of="job")
     is_whole = len(typed) >= LONGEST_PREFIX
-    if not is_job_id_prefix(typed):
-        hint = f"give an id as `tenure jobs ls` shows it, or its first {SHORTEST_PREFIX} or more"
-        raise InvalidInput(field, f"{shown(text)} is not a job id", hint=f"{hint} characters")
     if is_whole and (is_before or not _is_namespace_given()):
         return JobId(typed)
-    if len(typed) < SHORTEST_PREFIX:
-        hint = f"ids begin with the time: give at least {SHORTEST_PREFIX} characters"
-        raise InvalidInput(field, f"{text!a} is too short", hint=hint)
     found = serving.store.list_jobs(
         JobFilter(
             namespace=Namespace(namespace), id_prefix=typed, limit=MAX_CANDIDATES + 1, bodies=False
@@ -343,7 +352,12 @@ def find_job_id(
     if not found:
         refuse(f"no job in namespace {namespace} has an id that begins with {typed}")
     if len(found) > 1:
-        _refuse_ambiguous(typed, found, serving.store.now())
+        now = serving.store.now()
+        lines = [
+            f"  {job.id}  {job.kind}, {job.status}, enqueued {ago(job.enqueued_at, now)}"
+            for job in found
+        ]
+        _refuse_ambiguous("jobs", typed, lines)
     return found[0].id
 
 
@@ -358,13 +372,10 @@ def _is_namespace_given() -> bool:
     return source is not ParameterSource.DEFAULT
 
 
-def _refuse_ambiguous(typed: str, found: Sequence[Job], now: Instant) -> NoReturn:
-    many = f"more than {MAX_CANDIDATES}" if len(found) > MAX_CANDIDATES else str(len(found))
-    lines = [
-        f"  {job.id}  {job.kind}, {job.status}, enqueued {ago(job.enqueued_at, now)}"
-        for job in found[:MAX_CANDIDATES]
-    ]
-    refuse(f"{many} jobs have an id that begins with {typed}; give more of it:", lines)
+def _refuse_ambiguous(what: str, typed: str, lines: Sequence[str]) -> NoReturn:
+    many = f"more than {MAX_CANDIDATES}" if len(lines) > MAX_CANDIDATES else str(len(lines))
+    shown_lines = lines[:MAX_CANDIDATES]
+    refuse(f"{many} {what} have an id that begins with {typed}; give more of it:", shown_lines)
 
 
 def find_job(serving: Coordination, text: str, namespace: str = "default") -> Job:
@@ -374,3 +385,25 @@ def find_job(serving: Coordination, text: str, namespace: str = "default") -> Jo
     if job is None:
         refuse(str(UnknownJob(job_id)))
     return job
+
+
+# --- Flows by id ---------------------------------------------------------------------------------
+
+
+def find_flow_id(serving: Coordination, text: str, namespace: str) -> FlowId:
+    """The id that was typed, whole or shortened; ends the command unless it means one flow. A
+    shortened one is looked up by a key range, and never more than a few flows."""
+    typed = typed_id("FLOW_ID", text, of="flow")
+    if len(typed) >= LONGEST_PREFIX:
+        return FlowId(typed)
+    newest_first = serving.store.list_flows(
+        Namespace(namespace), before=after_prefix(typed), limit=MAX_CANDIDATES + 1
+    )
+    found = [each.flow for each in newest_first if each.flow.id.startswith(typed)]
+    if not found:
+        refuse(f"no flow in namespace {namespace} has an id that begins with {typed}")
+    if len(found) > 1:
+        now = serving.store.now()
+        lines = [f"  {flow.id}  {flow.name}, made {ago(flow.made_at, now)}" for flow in found]
+        _refuse_ambiguous("flows", typed, lines)
+    return found[0].id

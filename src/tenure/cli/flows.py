@@ -8,6 +8,7 @@ from tenure.cli.common import (
     client,
     coordination,
     duration_value,
+    find_flow_id,
     json_option,
     namespace_option,
     new_request_id,
@@ -15,11 +16,11 @@ from tenure.cli.common import (
     request_id_option,
     url_option,
 )
-from tenure.cli.output import ago, coloured, print_json, print_table, printable, say
-from tenure.core.checks import check_job_id, check_name
+from tenure.cli.output import ago, print_json, print_table, printable, say
+from tenure.core.checks import check_name
 from tenure.core.commands import Cancel
 from tenure.core.flow_rows import FlowStep, FlowView
-from tenure.core.ids import FlowId, Namespace
+from tenure.core.ids import Namespace
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration
 from tenure.core.verdicts import Reply
 from tenure.core.vocabulary import CancelMode, Cause, JobStatus
@@ -81,10 +82,7 @@ def show_flow(url: str | None, as_json: bool, namespace: str, flow_id: str) -> N
     click.echo()
     print_table(
         ["NAME", "STATUS", "AFTER", "JOB"],
-        [
-            (step.step, coloured(step.status), _after(step.after), step.job_id)
-            for step in view.steps
-        ],
+        [(step.step, step.status, _after(step.after), step.job_id) for step in view.steps],
     )
 
 
@@ -109,7 +107,7 @@ def wait_for_flow(
             if timeout is not None and waited_us >= timeout:
                 refuse(f"the flow has not ended: {_counted(view)}")
             time.sleep(PAUSE_S)
-            view = _find(serving, namespace, flow_id)
+            view = _find(serving, namespace, view.flow.id)
     if as_json:
         print_json(flow_reply(view))
     else:
@@ -143,7 +141,8 @@ def cancel_flow(
     asked_as = new_request_id(request_id)
     mode = CancelMode.HARD if hard else CancelMode.SOFT
     with coordination(url) as serving:
-        live = _live(_find(serving, namespace, flow_id))
+        view = _find(serving, namespace, flow_id)
+        live = _live(view)
         refused = 0
         for start in range(0, len(live), CANCELLED_TOGETHER):
             answers = serving.execute_many(
@@ -162,7 +161,7 @@ def cancel_flow(
                 isinstance(each, Reply) and each.cause not in (None, Cause.JOB_FINISHED)
                 for each in answers
             )
-        view = _find(serving, namespace, flow_id)
+        view = _find(serving, namespace, view.flow.id)
     if as_json:
         print_json(flow_reply(view))
     else:
@@ -174,9 +173,8 @@ def cancel_flow(
 
 def _find(serving: Coordination, namespace: str, flow_id: str) -> FlowView:
     check_name("namespace", namespace)
-    wanted = flow_id.lower()
-    check_job_id("flow_id", wanted)
-    found = serving.store.load_flow(Namespace(namespace), FlowId(wanted))
+    wanted = find_flow_id(serving, flow_id, namespace)
+    found = serving.store.load_flow(Namespace(namespace), wanted)
     if found is None:
         refuse(f"there is no flow {wanted} in namespace {namespace}")
     return found

@@ -49,6 +49,13 @@ def job_id_range(prefix: str) -> tuple[JobId, JobId]:
     return JobId(prefix + _LOWEST_JOB_ID[begun:]), JobId(prefix + _HIGHEST_JOB_ID[begun:])
 
 
+def after_prefix(prefix: str) -> FlowId | None:
+    """The lowest id after all that begin with `prefix`; None if these are the last ones."""
+    _, last = job_id_range(prefix)
+    following = int(last.replace("-", ""), 16) + 1
+    return FlowId(_dashed(f"{following:032x}")) if following < 1 << 128 else None
+
+
 def worker_actor(name: str) -> Actor:
     """The principal a worker acts as; its leases are bound to it."""
     return Actor(f"worker:{name}")
@@ -80,7 +87,11 @@ def _uuid(milliseconds: int, filler: bytes, version: int) -> JobId:
     body[6] = (version << 4) | (body[6] & 0x0F)
     body[8] = 0x80 | (body[8] & 0x3F)
     digits = body.hex()
-    return JobId(f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}")
+    return JobId(_dashed(digits))
+
+
+def _dashed(digits: str) -> str:
+    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
 
 def new_job_id(now: Instant, entropy: bytes) -> JobId:
