@@ -505,3 +505,79 @@ def test_a_function_without_yield_fails_the_attempt_with_a_hint(app: Tenure, job
     error = error_of(job)
     assert "returned NoneType, which is no context manager" in error.message
     assert error.stage is Stage.EXEC
+
+
+# --- tracebacks ----------------------------------------------------------------------------------
+
+
+def frames_of(job: Job[Any]) -> list[str]:
+    """The function of each frame that the traceback shows."""
+    lines = error_of(job).traceback.splitlines()
+    return [line.rpartition(" in ")[2] for line in lines if line.lstrip(" |").startswith("File ")]
+
+
+@pytest.mark.parametrize("hook", [told_by([], "a hook"), awaiting])
+@pytest.mark.parametrize("isolation", ["process", "async", "thread"])
+def test_a_traceback_has_the_frames_of_the_handler_only(
+    app: Tenure, jobs: Inline, hook: Any, isolation: Any
+) -> None:
+    def reason() -> None:
+        raise ValueError("unlucky")
+
+    def work() -> None:
+        try:
+            reason()
+        except ValueError as unlucky:
+            raise LookupError("nothing found") from unlucky
+
+    async def awork() -> None:
+        work()
+
+    app.around_attempt(hook)
+    handler = awork if isolation == "async" else work
+    app.job(name="work", retry=ONCE, isolation=isolation)(handler)
+
+    job = app.enqueue("work")
+    jobs.drain()
+
+    own = ["awork", "work"] if isolation == "async" else ["work"]
+    assert frames_of(job) == ["work", "reason", *own]
+    assert "During handling" not in error_of(job).traceback
+
+
+def test_the_error_of_a_hook_shows_the_hook_and_what_the_handler_raised(
+    app: Tenure, jobs: Inline
+) -> None:
+    @app.around_attempt
+    def session(attempt: Attempt) -> Iterator[None]:
+        try:
+            yield
+        finally:
+            raise OSError("could not commit")
+
+    @app.job(retry=ONCE)
+    def work() -> None:
+        raise ValueError("unlucky")
+
+    job = work.enqueue()
+    jobs.drain()
+
+    assert frames_of(job) == ["session", "work", "session"]
+    assert "ValueError: unlucky" in error_of(job).traceback
+
+
+def test_a_fault_in_the_code_around_handlers_keeps_its_frames(
+    app: Tenure, jobs: Inline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @app.around_attempt
+    def nothing(attempt: Attempt) -> Iterator[None]:
+        yield
+
+    @app.job(retry=ONCE)
+    def work() -> None: ...
+
+    monkeypatch.setattr("tenure.handlers.hooks._Entered.enter", None)
+    job = work.enqueue()
+    jobs.drain()
+
+    assert frames_of(job)[-1] == "_steps"

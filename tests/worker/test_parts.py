@@ -119,14 +119,14 @@ class Unspeakable(Exception):
 
 def test_an_exception_whose_str_fails_still_has_a_message() -> None:
     assert "RuntimeError" in message_of(Unspeakable())
-    assert "Unspeakable" in traceback_of(Unspeakable(), skip=1)
+    assert "Unspeakable" in traceback_of(Unspeakable())
 
 
 def test_a_long_traceback_keeps_its_end() -> None:
     try:
         raise ValueError("x" * 20_000 + "the end")
     except ValueError as error:
-        text = traceback_of(error, skip=0)
+        text = traceback_of(error)
 
     assert len(text) <= 6000
     assert text.rstrip().endswith("the end")

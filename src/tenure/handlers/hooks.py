@@ -128,12 +128,14 @@ def run_within(hooks: Sequence[Hook], attempt: Attempt, handler: Callable[[], An
     steps = _steps(hooks, attempt, in_loop=False)
     resume: Callable[[Any], Awaitable[Any] | _Handler] = steps.send
     value: Any = None
+    error: BaseException | None
     try:
         while True:
             try:
                 step = context.run(resume, value)
             except StopIteration as end:
-                return _raise(end.value)
+                error = end.value
+                break
             try:
                 if isinstance(step, _Handler):
                     value = context.run(handler)
@@ -141,11 +143,12 @@ def run_within(hooks: Sequence[Hook], attempt: Attempt, handler: Callable[[], An
                     runner = runner or asyncio.Runner()
                     value = runner.run(_awaited(step), context=context)
                 resume = steps.send
-            except BaseException as error:  # thrown into the hooks, never swallowed
-                resume, value = steps.throw, error
+            except BaseException as raised:  # thrown into the hooks, never swallowed
+                resume, value = steps.throw, raised
     finally:
         if runner is not None:
             runner.close()
+    _raise(error)
 
 
 async def arun_within(
@@ -155,19 +158,23 @@ async def arun_within(
     steps = _steps(hooks, attempt, in_loop=True)
     resume: Callable[[Any], Awaitable[Any] | _Handler] = steps.send
     value: Any = None
+    error: BaseException | None
     while True:
         try:
             step = resume(value)
         except StopIteration as end:
-            return _raise(end.value)
+            error = end.value
+            break
         try:
             value = await (handler() if isinstance(step, _Handler) else step)
             resume = steps.send
-        except BaseException as error:  # thrown into the hooks, never swallowed
-            resume, value = steps.throw, error
+        except BaseException as raised:  # thrown into the hooks, never swallowed
+            resume, value = steps.throw, raised
+    _raise(error)
 
 
 def _raise(error: BaseException | None) -> None:
+    """Not called while an exception is handled: Python would show that one as the cause."""
     if error is not None:
         raise error
 

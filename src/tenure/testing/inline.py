@@ -412,12 +412,18 @@ class Inline:
 def _perform(execution: Execution) -> FromChild:
     """Run the handler; on a thread if an event loop runs here, because a coroutine needs its
     own."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
+    if not _is_in_loop():
         return execution.perform()
     outcomes: list[FromChild] = []
     thread = threading.Thread(target=lambda: outcomes.append(execution.perform()))
     thread.start()
     thread.join()
     return outcomes[0]
+
+
+def _is_in_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

@@ -180,7 +180,7 @@ class Execution:
             error = error.exceptions[0]
         if self.context.result is not None:
             # The success is committed, so a later error is only logged.
-            self.context.log(f"after the job was completed: {traceback_of(error, skip=1)}")
+            self.context.log(f"after the job was completed: {traceback_of(error)}")
             return Returned(self.context.result)
         if self.context.fault is not None and error is self.context.fault[0]:
             self._stage = self.context.fault[1]
@@ -234,7 +234,7 @@ class Execution:
         is_exec = self._stage is Stage.EXEC or self._is_of_hook
         if not is_exec or isinstance(error, HandlerSignal | InvalidInput):
             return ""
-        return traceback_of(error, skip=1)
+        return traceback_of(error)
 
 
 def _is_stop(error: BaseException) -> bool:

@@ -5,14 +5,26 @@ Of an attempt's output the beginning and the end are kept, the middle is counted
 most after a crash, the beginning says what was attempted.
 """
 
+import asyncio
+import concurrent.futures
+import contextlib
 import traceback
+from pathlib import Path
 
+from tenure.handlers import hooks
 from tenure.telemetry.secrets import without_secrets
 
 MAX_LINE_BYTES = 16 * 1024
 MAX_MESSAGE = 2000
 MAX_TRACEBACK = 6000
 MAX_FRAMES = 40
+
+_CALLING_FILES = (str(Path(__file__).with_name("execution.py")), hooks.__file__)
+_LIBRARY_FILES = (
+    contextlib.__file__,
+    *(str(Path(each.__file__).parent) for each in (asyncio, concurrent.futures)),
+)
+"""Frames of these files stand between the worker and a handler, or between two hooks."""
 
 # --- output ------------------------------------------------------------------------------------
 
@@ -98,18 +110,39 @@ def message_of(error: BaseException) -> str:
     return clean(said, most=MAX_MESSAGE)
 
 
-def traceback_of(error: BaseException, *, skip: int) -> str:
-    """The traceback without our own first frames, without locals, its end if it is long."""
-    frames = error.__traceback__
-    for _ in range(skip):
-        if frames is None or frames.tb_next is None:
-            break
-        frames = frames.tb_next
+def traceback_of(error: BaseException) -> str:
+    """The traceback without the frames that called the handler, without locals, its end if it is
+    long."""
     try:
-        lines = traceback.format_exception(type(error), error, frames, limit=-MAX_FRAMES)
+        shown = traceback.TracebackException.from_exception(error, limit=-MAX_FRAMES, compact=True)
+        _cut_callers(shown)
+        lines = list(shown.format())
     except Exception as worse:  # said in the text, never swallowed
         return f"(its traceback cannot be shown: {type(worse).__name__})"
     text = without_secrets("".join(lines)[-10 * MAX_TRACEBACK :])
     if len(text) > MAX_TRACEBACK:
         text = "…" + text[-(MAX_TRACEBACK - 1) :]
     return clean(text, most=MAX_TRACEBACK)
+
+
+def _cut_callers(shown: traceback.TracebackException) -> None:
+    """Remove frames that only call handlers and hooks, also from the tracebacks of the causes. The
+    frames at the end stay: there Tenure itself has failed."""
+    left: list[traceback.TracebackException | None] = [shown]
+    while left:
+        each = left.pop()
+        if each is None:
+            continue
+        kept: list[traceback.FrameSummary] = []
+        calling: list[traceback.FrameSummary] = []
+        for frame in each.stack:
+            if frame.filename in _CALLING_FILES or frame.filename.startswith(_LIBRARY_FILES):
+                calling.append(frame)
+                continue
+            # A handler may use asyncio and contextlib itself.
+            if not any(called.filename in _CALLING_FILES for called in calling):
+                kept += calling
+            kept.append(frame)
+            calling = []
+        each.stack[:] = kept + calling
+        left += [each.__cause__, each.__context__, *(each.exceptions or ())]
