@@ -52,7 +52,7 @@ class Following:
 
 
 @process
-@spec("E12")
+@spec("E12", "LV2")
 def test_a_program_reads_one_document_on_each_line_and_goes_on_at_a_position(run: Run) -> None:
     first = enqueued(run, "mail")
     follower = Following("--json", "-n", "1")
@@ -72,7 +72,7 @@ def test_a_program_reads_one_document_on_each_line_and_goes_on_at_a_position(run
 
 
 @process
-@spec("E12")
+@spec("E12", "LV1")
 def test_it_ends_quietly_when_nobody_reads_any_more(run: Run) -> None:
     enqueued(run, "mail")
     follower = Following()
@@ -177,7 +177,7 @@ def test_a_transaction_that_commits_late_is_not_missed(
     assert shown == [late, early]
 
 
-@spec("E12")
+@spec("LV5")
 def test_after_a_lost_connection_it_goes_on_where_it_was(
     capsys: pytest.CaptureFixture[str], quick_polls: None
 ) -> None:

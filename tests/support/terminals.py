@@ -48,7 +48,7 @@ class Terminal:
         self._process = subprocess.Popen(
             [sys.executable, "-c", _IN_ITS_TERMINAL, *words],
             cwd=directory,
-            env={**os.environ, "TERM": "xterm-256color", **(environment or {})},
+            env=_without_size(os.environ) | {"TERM": "xterm-256color", **(environment or {})},
             stdin=theirs,
             stdout=theirs,
             stderr=theirs,
@@ -121,3 +121,8 @@ class Terminal:
             with self._lock:
                 self.raw += data
                 self._stream.feed(data)
+
+
+def _without_size(environment: Mapping[str, str]) -> dict[str, str]:
+    """These variables, without those that would stand for the size of the terminal."""
+    return {name: text for name, text in environment.items() if name not in ("COLUMNS", "LINES")}

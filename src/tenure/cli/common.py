@@ -1,7 +1,7 @@
 """What the commands share: options, the store, the user who acts, errors, jobs by id.
 
 Exit codes: 0 done, 1 refused or not successful, 2 could not run (usage, store, schema), 130 Ctrl-C
-while jobs were changed.
+while jobs were changed or watched.
 """
 
 import getpass

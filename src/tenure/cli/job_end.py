@@ -6,16 +6,20 @@ from collections.abc import Sequence
 import click
 
 from tenure.cli.common import find_job, refuse
-from tenure.cli.output import in_words, print_json, printable, say
+from tenure.cli.live_lines import LiveLines
+from tenure.cli.output import ProgressLine, in_words, print_json, printable, say
+from tenure.cli.watching import WaitingReasons, progress_words
 from tenure.core.events import Event
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration, Instant
 from tenure.core.job import Job
 from tenure.core.vocabulary import EventCause, EventType, JobStatus
-from tenure.ports import Coordination
+from tenure.ports import Coordination, JobStore
 from tenure.protocol.records import job_record
 from tenure.telemetry.unclaimed import why_waiting
 
 WAIT_POLL_S = 0.1
+FIRST_SHOWN_AFTER_S = 1.0
+SHOWN_EVERY_S = 0.5
 
 _LOST = {
     EventCause.ATTEMPT_FAILED: "failed",
@@ -45,23 +49,55 @@ def lost_attempts(events: Sequence[Event], *, after: int, now: Instant) -> list[
 
 
 def wait_for_end(serving: Coordination, job: Job, timeout: Duration | None) -> Job:
-    """The job once it has ended. Failed attempts are reported on stderr meanwhile."""
+    """The job once it has ended. Meanwhile stderr shows how far it is, on a terminal in a line that
+    is redrawn, and reports failed attempts."""
     give_up_at = None
     if timeout is not None:
         give_up_at = time.monotonic() + timeout / MICROSECONDS_PER_SECOND
+    shown = _ShownProgress(serving.store)
     told, failures = job.rev, job.failures
     while not job.status.is_terminal:
         if job.failures > failures:
             failures = job.failures
             events = serving.store.load_events(job.id)
+            shown.erase()
             for line in lost_attempts(events, after=told, now=serving.store.now()):
                 say(line)
             told = events[-1].seq
         if give_up_at is not None and time.monotonic() >= give_up_at:
+            shown.erase()
             _give_up(serving, job)
+        shown.show(job)
         time.sleep(WAIT_POLL_S)
         job = find_job(serving, job.id)
+    shown.erase()
     return job
+
+
+class _ShownProgress:
+    """How far a job is that somebody waits for: soon and often on a terminal, seldom elsewhere."""
+
+    def __init__(self, store: JobStore) -> None:
+        self._store = store
+        self._lines = LiveLines(err=True)
+        self._log = ProgressLine()
+        self._reasons = WaitingReasons(store)
+        self._next = time.monotonic() + FIRST_SHOWN_AFTER_S
+
+    def show(self, job: Job) -> None:
+        """Show it, unless it was shown a moment ago."""
+        if not self._lines.is_terminal:
+            if self._log.is_due:
+                words = progress_words(job, self._reasons.of(job), now=None)
+                self._log.show(f"tenure: {job.id} is {job.status}  {words}".rstrip())
+        elif time.monotonic() >= self._next:
+            self._next = time.monotonic() + SHOWN_EVERY_S
+            why, now = self._reasons.of(job), self._store.now()
+            self._lines.show([("", job.status, progress_words(job, why, now=now))])
+
+    def erase(self) -> None:
+        """Make room for something else."""
+        self._lines.erase()
 
 
 def _give_up(serving: Coordination, job: Job) -> None:

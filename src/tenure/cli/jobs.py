@@ -10,6 +10,8 @@ import msgspec
 
 from tenure.cli.bulk import JobOutcome, Selection, execute_all, many_options, select
 from tenure.cli.common import (
+    INTERRUPTED,
+    REFUSED,
     client,
     coordination,
     duration_value,
@@ -26,7 +28,9 @@ from tenure.cli.common import (
     request_id_option,
     url_option,
 )
+from tenure.cli.following import following
 from tenure.cli.job_end import show_end, wait_for_end
+from tenure.cli.job_output import OutputPiece, follow_output, print_output, why_no_output
 from tenure.cli.job_view import (
     headline,
     job_facts,
@@ -42,9 +46,9 @@ from tenure.cli.output import (
     print_facts,
     print_json,
     print_table,
-    printable,
     say,
 )
+from tenure.cli.watching import MAX_WATCHED, watch_to_the_end
 from tenure.core.attempt_logs import AttemptLog
 from tenure.core.checks import check_name
 from tenure.core.commands import Cancel, Command, DeadLetter, Redrive, Requeue
@@ -375,18 +379,30 @@ def _fetch_artifact(serving: Coordination, job: Job, name: str, output: Path | N
 
 @jobs.command(name="logs")
 @url_option
-@json_option(list[AttemptLog])
+@json_option(list[AttemptLog], followed_shape=OutputPiece)
 @click.option("--attempt", "-a", type=click.IntRange(1), help="Only this attempt.")
+@click.option(
+    "--follow",
+    "-f",
+    "follows",
+    is_flag=True,
+    help="Go on until the job has ended, and show what its handler writes meanwhile.",
+)
 @job_argument
 def job_logs(
-    url: str | None, as_json: bool, attempt: int | None, namespace: str, job_id: str
+    url: str | None, as_json: bool, attempt: int | None, follows: bool, namespace: str, job_id: str
 ) -> None:
     """Show the output of a job's handler, attempt by attempt.
 
-    The output of a running attempt is a few seconds behind.
+    The output of a running attempt is a few seconds behind. Of each attempt 64 KiB are kept, the
+    beginning and the end: -f shows what is between if it comes slowly enough.
     """
     with coordination(url) as serving:
         job = find_job(serving, job_id, namespace)
+        if follows:
+            with following(interrupted=INTERRUPTED):
+                follow_output(serving, job, attempt, as_json=as_json)
+            return
         logs = [
             log
             for log in serving.store.load_attempt_logs(job.id)
@@ -396,34 +412,8 @@ def job_logs(
         print_json(logs)
         return
     if not logs:
-        say(_why_no_output(job, attempt))
-    for log in logs:
-        left_out = f", {log.left_out_bytes} bytes left out" if log.left_out_bytes else ""
-        so_far = ", so far" if _is_running(job, log.attempt) else ""
-        click.secho(f"attempt {log.attempt}{so_far}{left_out}", bold=True, err=True)
-        for line in log.text.splitlines():
-            click.echo(printable(line))
-
-
-def _is_running(job: Job, attempt: int) -> bool:
-    return job.lease is not None and job.attempt == attempt
-
-
-def _why_no_output(job: Job, attempt: int | None) -> str:
-    """Why there is nothing to show, of one attempt or of all."""
-    asked_for = attempt or job.attempt
-    if job.attempt == 0:
-        return f"job {job.id} is {job.status} and has not been attempted yet"
-    if asked_for > job.attempt:
-        return f"job {job.id} has had {job.attempt} attempts; there is no attempt {asked_for} yet"
-    if _is_running(job, asked_for):
-        return (
-            f"attempt {asked_for} of job {job.id} runs on {job.owner} and has written nothing so"
-            " far; its output is shown here a few seconds after it is written"
-        )
-    if attempt is None and job.attempt > 1:
-        return f"the {job.attempt} attempts of job {job.id} have written nothing"
-    return f"attempt {asked_for} of job {job.id} has written nothing"
+        say(why_no_output(job, attempt))
+    print_output(job, logs)
 
 
 # --- Deciding ------------------------------------------------------------------------------------
@@ -542,9 +532,14 @@ def rerun_jobs(
 
 def id_options(function: _F) -> _F:
     """`--url`, `--json`, `--request-id`, `--namespace` and the ids of jobs, at least one."""
-    function = click.argument("job_ids", metavar="ID...", nargs=-1, required=True)(function)
-    function = json_option(list[JobOutcome])(request_id_option(namespace_option(function)))
+    function = json_option(list[JobOutcome])(request_id_option(ids_argument(function)))
     return url_option(function)
+
+
+def ids_argument(function: _F) -> _F:
+    """`ID...`, at least one, and `--namespace`."""
+    function = click.argument("job_ids", metavar="ID...", nargs=-1, required=True)(function)
+    return namespace_option(function)
 
 
 @jobs.command(name="retry")
@@ -722,3 +717,36 @@ def wait_for_job(
     with coordination(url) as serving:
         job = wait_for_end(serving, find_job(serving, job_id, namespace), timeout)
         show_end(serving, job, as_json=as_json)
+
+
+@jobs.command(name="watch")
+@url_option
+@json_option(list[JobRecord])
+@click.option("--timeout", callback=duration_value, help="Give up after this long, as in 10m.")
+@ids_argument
+def watch_jobs(
+    url: str | None,
+    as_json: bool,
+    timeout: Duration | None,
+    namespace: str,
+    job_ids: tuple[str, ...],
+) -> None:
+    """Show how far jobs are until they have finished.
+
+    On a terminal each job has a line that is redrawn, with a bar if its handler reports progress.
+    Elsewhere a line is printed when something has changed. With --json the jobs are printed at the
+    end, and the lines go to stderr.
+
+    Exits with 0 if all succeeded, 1 otherwise, 130 if you press Ctrl-C.
+    """
+    with coordination(url) as serving:
+        ids = find_job_ids(serving, job_ids, namespace)
+        if len(ids) > MAX_WATCHED:
+            refuse(f"{len(ids)} jobs are more than {MAX_WATCHED}, the most that can be watched")
+        with following(interrupted=INTERRUPTED):
+            found = watch_to_the_end(serving, ids, timeout, err=as_json)
+        if as_json:
+            now = serving.store.now()
+            print_json([job_record(job, now=now, bodies=False) for job in found])
+    if any(job.status is not JobStatus.SUCCEEDED for job in found):
+        sys.exit(REFUSED)

@@ -1,0 +1,273 @@
+"""`tenure jobs watch`, `jobs logs -f` and the progress of `enqueue --wait`."""
+
+import json
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tenure.cli import job_output, live_lines
+from tenure.cli.job_output import unseen
+from tenure.conformance.spec import spec
+from tenure.coordinator.service import Coordinator
+from tenure.core.attempt_logs import AttemptLog, AttemptOutput
+from tenure.core.commands import Cancel, Complete, Heartbeat
+from tenure.core.ids import JobId, RequestId, client_actor
+from tenure.core.job import Progress
+from tenure.worker.output import BoundedOutput
+from tests.cli.harness import Run, enqueued, started
+from tests.support.terminals import CTRL_C, Terminal
+
+HOSTILE = "\x1b[2J\u202e9"
+SHOWN = "\\x1b[2J\\u202e9"
+
+process = pytest.mark.process
+
+
+def progress(serving: Coordinator, held: dict[str, Any], done: int, note: str = "") -> None:
+    said = Progress(done=done, total=4, note=note)
+    serving.execute(Heartbeat(**held, hb_seq=done, progress=said))
+
+
+def complete(serving: Coordinator, held: dict[str, Any]) -> None:
+    serving.execute(Complete(**held, request_id=RequestId("end"), result=b"7"))
+
+
+def write(serving: Coordinator, held: dict[str, Any], text: str, part: int) -> None:
+    assert serving.store.put_attempt_log(AttemptOutput(**held, text=text, part=part)) is None
+
+
+def in_background(work: Callable[[], None]) -> threading.Thread:
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    return thread
+
+
+@process
+@spec("LV1", "LV3", "LV2")
+def test_a_job_is_watched_on_a_terminal_in_one_line_until_its_end(
+    run: Run, serving: Coordinator, store_path: Path
+) -> None:
+    job_id = enqueued(run, "mail")
+    words = ("jobs", "watch", job_id)
+
+    with Terminal(*words, directory=store_path.parent, columns=100, rows=6) as terminal:
+        terminal.until("no worker is alive that takes kind mail from queue default")
+        held = started(serving)
+        progress(serving, held, 1, note=f"page {HOSTILE}")
+        shown = terminal.until("█████░░░░░░░░░░░░░░░  25%  1/4")
+        progress(serving, held, 3)
+        terminal.until("███████████████░░░░░  75%  3/4")
+        one_line = terminal.lines
+        complete(serving, held)
+        code = terminal.ended()
+        last = terminal.until("succeeded")
+
+    assert code == 0
+    assert f"page {SHOWN}" in shown
+    assert one_line[1:] == [""] * 5
+    assert last.startswith(f"{job_id[:18]}…  mail  succeeded  after ")
+    assert "\u202e" not in terminal.raw.decode()
+
+
+@process
+@spec("LV3")
+def test_ctrl_c_ends_a_watch_before_the_job_has_ended(run: Run, store_path: Path) -> None:
+    job_id = enqueued(run, "mail")
+
+    with Terminal("jobs", "watch", job_id, directory=store_path.parent) as terminal:
+        terminal.until("queued")
+        terminal.type(CTRL_C)
+        code = terminal.ended()
+
+    assert code == 130
+
+
+@spec("LV1", "LV3")
+def test_elsewhere_a_line_is_printed_when_something_has_changed(
+    run: Run, serving: Coordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = enqueued(run, "mail"), enqueued(run, "mail", "--queue", "slow")
+    held = started(serving)
+    looks = iter(
+        (
+            lambda: progress(serving, held, 2),
+            lambda: None,
+            lambda: complete(serving, held),
+            lambda: _cancel(serving, second),
+        )
+    )
+    monkeypatch.setattr("tenure.cli.watching.pause", lambda _: next(looks)())
+
+    watched = run("jobs", "watch", first, second)
+
+    lines = [line.split() for line in watched.stdout.splitlines()]
+    assert [(line[0], line[2]) for line in lines] == [
+        (first, "running"),
+        (second, "queued"),
+        (first, "running"),
+        (first, "succeeded"),
+        (second, "cancelled"),
+    ]
+    assert "2/4" in watched.stdout
+    assert "\x1b" not in watched.stdout
+    assert watched.exit_code == 1
+
+
+def _cancel(serving: Coordinator, job_id: str) -> None:
+    serving.execute(
+        Cancel(job_id=JobId(job_id), actor=client_actor("me"), request_id=RequestId("stop"))
+    )
+
+
+@spec("LV3")
+def test_json_has_the_jobs_as_they_ended(run: Run, serving: Coordinator) -> None:
+    job_id = enqueued(run, "mail")
+    complete(serving, started(serving))
+
+    watched = run("jobs", "watch", job_id, "--json")
+
+    [document] = json.loads(watched.stdout)
+    assert (document["id"], document["status"]) == (job_id, "succeeded")
+    assert "succeeded" in watched.stderr
+    assert watched.exit_code == 0
+
+
+@spec("LV3")
+def test_a_watch_gives_up_and_refuses_unknown_jobs(run: Run) -> None:
+    job_id = enqueued(run, "mail")
+
+    too_long = run("jobs", "watch", job_id, "--timeout", "0s")
+    unknown = run("jobs", "watch", "01890000-0000-7000-8000-000000000000")
+
+    assert too_long.exit_code == unknown.exit_code == 1
+    assert "1 of 1 jobs have not finished in time" in too_long.stderr
+    assert "no job" in unknown.stderr
+
+
+@process
+@spec("LV3")
+def test_whoever_waits_at_a_terminal_sees_how_far_the_job_is(
+    run: Run, serving: Coordinator, store_path: Path
+) -> None:
+    with Terminal(
+        "enqueue", "mail", "--wait", directory=store_path.parent, columns=120
+    ) as terminal:
+        terminal.until("queued  no worker is alive")
+        held = started(serving)
+        progress(serving, held, 2)
+        terminal.until("running  ██████████░░░░░░░░░░  50%  2/4")
+        complete(serving, held)
+        code = terminal.ended()
+        shown = terminal.until_gone("50%")
+
+    assert code == 0
+    assert shown.splitlines()[-1] == "7"
+
+
+# --- output --------------------------------------------------------------------------------------
+
+
+@process
+@spec("LV4", "LV2")
+def test_output_is_shown_as_it_is_written_until_the_job_has_ended(
+    run: Run, serving: Coordinator, store_path: Path
+) -> None:
+    job_id = enqueued(run, "mail")
+    held = started(serving)
+    write(serving, held, "one\n", 1)
+
+    with Terminal("jobs", "logs", "-f", job_id, directory=store_path.parent) as terminal:
+        terminal.until("one")
+        write(serving, held, f"one\ntwo {HOSTILE}", 2)
+        terminal.until(f"two {SHOWN}")
+        complete(serving, held)
+        write(serving, held, f"one\ntwo {HOSTILE} and more\n", 3)
+        code = terminal.ended()
+        shown = terminal.text
+
+    assert code == 0
+    assert shown.splitlines() == [
+        "attempt 1",
+        "one",
+        f"two {SHOWN} and more",
+        f"tenure: job {job_id} is succeeded",
+    ]
+
+
+@spec("LV4")
+def test_programs_read_each_piece_once(
+    run: Run, serving: Coordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job_id = enqueued(run, "mail")
+    held = started(serving)
+
+    def finish() -> None:
+        write(serving, held, "one\ntwo\n", 2)
+        complete(serving, held)
+
+    looks = iter(
+        (
+            lambda: write(serving, held, "one\n", 1),
+            lambda: None,
+            finish,
+        )
+    )
+    monkeypatch.setattr(job_output, "LAST_OUTPUT_S", 0.0)
+    monkeypatch.setattr(job_output, "pause", lambda _: next(looks, lambda: None)())
+
+    followed = run("jobs", "logs", "-f", "--json", job_id)
+
+    pieces = [json.loads(line) for line in followed.stdout.splitlines()]
+    assert pieces == [{"attempt": 1, "text": "one\n"}, {"attempt": 1, "text": "two\n"}]
+    assert followed.exit_code == 0
+
+
+def _kept(output: BoundedOutput) -> AttemptLog:
+    text, left_out = output.peek()
+    return AttemptLog(
+        job_id=JobId("01890000-0000-7000-8000-000000000000"),
+        attempt=1,
+        text=text.decode(),
+        left_out_bytes=left_out,
+    )
+
+
+@spec("LV4")
+@pytest.mark.parametrize("written", [1, 3, 7, 20])
+def test_what_falls_out_of_the_middle_was_shown_before(written: int) -> None:
+    output = BoundedOutput(40)
+    old: AttemptLog | None = None
+    shown = ""
+    whole = "".join(f"{number:03}" for number in range(100))
+
+    for begin in range(0, len(whole), written):
+        output.write(whole[begin : begin + written].encode())
+        new = _kept(output)
+        shown += unseen(old, new)
+        old = new
+
+    assert shown == whole
+
+
+@spec("LV4")
+def test_what_nobody_saw_is_said_to_be_left_out() -> None:
+    output = BoundedOutput(40)
+    output.write(b"begins\n")
+    old = _kept(output)
+    output.write(b"x" * 100 + b"the end")
+
+    head, tail = "x" * 13, "x" * 13 + "the end"
+    assert unseen(old, _kept(output)) == f"{head}\n[... 74 bytes left out ...]\n{tail}"
+
+
+@pytest.mark.parametrize(
+    ("done", "total", "shown"), [(0, 4, "0%"), (1, 3, "33%"), (9, 4, "100%"), (1, 0, "0%")]
+)
+def test_a_bar_is_never_longer_than_its_frame(done: int, total: int, shown: str) -> None:
+    drawn = live_lines.bar(done, total)
+
+    assert drawn.endswith(shown)
+    assert len(drawn) == live_lines.BAR_COLUMNS + 5
