@@ -29,7 +29,19 @@ from tenure.core.resolutions import Resolution
 from tenure.core.tokens import TokenId
 from tenure.core.vocabulary import Cause, EventClass, EventType
 from tenure.core.workers import WorkerProcess
-from tenure.ports import Clock, HealthFact, Loaded, Locked, Measures, PruneResult, Saved, Store
+from tenure.ports import (
+    NO_WAIT,
+    Clock,
+    HealthFact,
+    Loaded,
+    Locked,
+    Measures,
+    PruneResult,
+    Saved,
+    Store,
+    TailFilter,
+    TailPage,
+)
 from tenure.stores.memory.store import MemoryStore
 
 
@@ -417,8 +429,20 @@ class CountsTheEndOfASpan(MemoryStore):
 class ListsEverybodysEvents(MemoryStore):
     """Shows the events of every namespace. [E9]"""
 
-    def _is_within(self, job_id: JobId, wanted: EventFilter) -> bool:
+    def _is_within(self, job_id: JobId, wanted: EventFilter | TailFilter) -> bool:
         return True
+
+
+class FollowsEverybody(ListsEverybodysEvents):
+    """Shows a follower the events of every namespace. [E10]"""
+
+
+class GoesOnAfterTheLastEvent(MemoryStore):
+    """Lets a follower go on after the newest event, whatever it has shown. [E10]"""
+
+    def follow_events(self, wanted: TailFilter, *, wait_us: Duration = NO_WAIT) -> TailPage:
+        end = super().follow_events(replace(wanted, after=None, newest=0))
+        return replace(super().follow_events(wanted), next=end.next)
 
 
 class EndsWithAShortPage(MemoryStore):
@@ -494,6 +518,8 @@ WRONG: dict[type[MemoryStore], str] = {
     CountsTheEndOfASpan: "event_counts",
     ListsEverybodysEvents: "event_pages",
     EndsWithAShortPage: "event_pages",
+    FollowsEverybody: "following",
+    GoesOnAfterTheLastEvent: "following",
     RevokesAgain: "tokens",
     AnswersOneCallForEver: "closing",
 }

@@ -40,6 +40,7 @@ WORDS = {
     "jobs artifacts": "jobs artifacts {done}",
     "jobs logs": "jobs logs {done}",
     "jobs wait": "jobs wait {done}",
+    "jobs watch": "jobs watch {done}",
     "jobs cancel": "jobs cancel --all --yes",
     "jobs rerun": "jobs rerun {done}",
     "jobs retry": "jobs retry {done}",

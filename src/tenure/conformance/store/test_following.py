@@ -101,6 +101,17 @@ def test_a_transaction_with_more_events_than_a_page_reads_is_shown_whole(
 
 
 @spec("E10")
+def test_a_full_page_goes_on_after_its_last_event(kit: Kit) -> None:
+    events = history(kit)
+
+    first = follow(kit, limit=2)
+    second = follow(kit, limit=2, after=first.next)
+
+    assert [each.event for each in first.events + second.events] == events[:4]
+    assert not first.is_end
+
+
+@spec("E10")
 def test_events_are_followed_by_job_type_correlation_id_queue_and_kind(kit: Kit) -> None:
     events = history(kit)
     job = kit.enqueue()
