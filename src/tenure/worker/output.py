@@ -22,7 +22,8 @@ MAX_FRAMES = 40
 _CALLING_FILES = (str(Path(__file__).with_name("execution.py")), hooks.__file__)
 _LIBRARY_FILES = (
     contextlib.__file__,
-    *(str(Path(each.__file__).parent) for each in (asyncio, concurrent.futures)),
+    str(Path(asyncio.__file__).parent),
+    str(Path(concurrent.futures.__file__).parent),
 )
 """Frames of these files stand between the worker and a handler, or between two hooks."""
 
