@@ -19,11 +19,14 @@ from msgspec import UNSET, UnsetType
 from tenure.core.artifacts import Artifact, ArtifactQuotas, ArtifactUpload, Staging, StoredArtifact
 from tenure.core.attempt_logs import AttemptLog, AttemptOutput
 from tenure.core.checks import (
+    MAX_SEARCHED_TEXT,
     check_correlation_id,
+    check_instant,
     check_integer,
     check_job_id,
     check_job_id_prefix,
     check_name,
+    check_text,
 )
 from tenure.core.claims import (
     ClaimAnswer,
@@ -68,8 +71,9 @@ from tenure.core.ids import (
     QueueName,
     ScheduleName,
     WorkerId,
+    latest_job_id,
 )
-from tenure.core.instants import Duration, Instant
+from tenure.core.instants import Duration, Instant, seconds
 from tenure.core.job import Job
 from tenure.core.kind_settings import KindChange, KindSettings
 from tenure.core.leases import HeldLease
@@ -295,8 +299,22 @@ class GrantMade(msgspec.Struct, frozen=True, kw_only=True):
         return (queue_meter(self.queue), kind_meter(self.kind))
 
 
+MAX_JOBS_READ = 10_000
+"""Jobs that are looked at for one page of a search by worker, time or error."""
+
+ID_MADE_EARLY = seconds(3600)
+"""A job's id is made before the job is enqueued. By so much the clock that made it may be ahead."""
+
+
 class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which jobs a listing shows; newest first, `before` is the last id of the previous page."""
+    """Which jobs a listing shows; newest first, `before` is the last id of the previous page.
+
+    By `worker`, by time and by `error` jobs are searched, because no index has them: among the
+    newest `reads` jobs before `before` that match the rest. A worker's jobs are those that it holds
+    or held last. `error` is text in the type or the message of a job's last error, in upper or
+    lower case of ASCII. Times begin with `since` and end before `until`; ids that say a time more
+    than an hour after `until` are not looked at. [B32]
+    """
 
     namespace: Namespace
     statuses: tuple[JobStatus, ...] = ()
@@ -307,9 +325,17 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
     stage: Stage | None = None
     resolved: bool | None = None
     schedule: ScheduleName | None = None
+    flow_id: FlowId | None = None
+    worker: WorkerId | None = None
+    enqueued_since: Instant | None = None
+    enqueued_until: Instant | None = None
+    finished_since: Instant | None = None
+    finished_until: Instant | None = None
+    error: str | None = None
     id_prefix: str | None = None
     before: JobId | None = None
     limit: int = 50
+    reads: int = MAX_JOBS_READ
     bodies: bool = True
     """Whether payload, checkpoint and result are read; if not: as `Job.without_bodies` has them."""
 
@@ -317,14 +343,75 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
         """Refuse names that no job can have: a database may fail on them, for example on bytes that
         are not UTF-8. [J6]"""
         check_name("namespace", self.namespace)
-        for field in ("queue", "kind", "schedule"):
+        for field in ("queue", "kind", "schedule", "worker"):
             name = getattr(self, field)
             if name is not None:
                 check_name(field, name)
+        for field in ("enqueued_since", "enqueued_until", "finished_since", "finished_until"):
+            instant = getattr(self, field)
+            if instant is not None:
+                check_instant(field, instant)
+        if self.flow_id is not None:
+            check_job_id("flow_id", self.flow_id)
+        if self.error is not None:
+            check_text("error", self.error, most=MAX_SEARCHED_TEXT)
+        check_integer("reads", self.reads, low=1, high=MAX_JOBS_READ)
         if self.correlation_id is not None:
             check_correlation_id("correlation_id", self.correlation_id)
         if self.id_prefix is not None:
             check_job_id_prefix("id_prefix", self.id_prefix)
+
+    @property
+    def is_search(self) -> bool:
+        """Whether it asks for something that no index has."""
+        times = (self.enqueued_since, self.enqueued_until, self.finished_since, self.finished_until)
+        return any(each is not None for each in (self.worker, self.error, *times))
+
+    @property
+    def last_id(self) -> JobId | None:
+        """The highest id that is looked at: a job has its id before it is enqueued."""
+        ends = [at for at in (self.enqueued_until, self.finished_until) if at is not None]
+        return latest_job_id(Instant(min(ends) + ID_MADE_EARLY)) if ends else None
+
+    def accepts(self, job: Job) -> bool:
+        """Whether a job has what the search asks for."""
+        return (
+            (self.worker is None or self.worker == (job.owner or job.last_owner))
+            and _is_within(job.enqueued_at, self.enqueued_since, self.enqueued_until)
+            and _is_within(job.finished_at, self.finished_since, self.finished_until)
+            and (self.error is None or _lower(self.error) in _lower(_error_text(job)))
+        )
+
+
+def _is_within(at: Instant | None, since: Instant | None, until: Instant | None) -> bool:
+    if since is None and until is None:
+        return True
+    return at is not None and (since is None or at >= since) and (until is None or at < until)
+
+
+def _error_text(job: Job) -> str:
+    error = job.error or job.last_error
+    return "" if error is None else f"{error.type}: {error.message}"
+
+
+def _lower(text: str) -> str:
+    """In lower case as databases have it whatever their language: only the letters of ASCII."""
+    return "".join(each.lower() if each.isascii() else each for each in text)
+
+
+class FoundJobs(msgspec.Struct, frozen=True):
+    """A page of jobs, newest first. `next_before` is the `before` of the next page; None: there are
+    no more. A page of a search may have fewer jobs than are wanted, or none, and not be the last:
+    then reading stopped at its limit. [B32]"""
+
+    jobs: list[Job]
+    next_before: JobId | None
+
+
+def found_jobs(jobs: list[Job], last_read: JobId | None, wanted: JobFilter) -> FoundJobs:
+    """A page with the place where the next one begins. `last_read` is the last job that was looked
+    at, if reading stopped at its limit."""
+    return FoundJobs(jobs, jobs[-1].id if len(jobs) == wanted.limit else last_read)
 
 
 class DeadLetter(msgspec.Struct, frozen=True):
@@ -441,7 +528,11 @@ class JobStore(Protocol):
         it. Each number stops at a limit: the cost does not grow with the number of jobs. [OB28]"""
 
     def list_jobs(self, wanted: JobFilter) -> list[Job]:
-        """A page of jobs, newest first; a server leaves out their bodies."""
+        """The jobs of `find_jobs`."""
+
+    def find_jobs(self, wanted: JobFilter) -> FoundJobs:
+        """A page of jobs, newest first, and where the next one begins; a server leaves out their
+        bodies. [B32]"""
 
     def list_dead_letters(self, wanted: JobFilter) -> list[DeadLetter]:
         """A page of dead letters, newest first; a server leaves out their bodies."""

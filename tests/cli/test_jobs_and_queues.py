@@ -403,3 +403,17 @@ def test_an_unknown_store_is_one_clear_line(run: Run) -> None:
     assert result.exit_code == 2
     assert "hunter2" not in result.stderr
     assert result.stderr.count("\n") == 1
+
+
+@spec("B32")
+def test_jobs_are_searched_by_error_worker_and_time(run: Run) -> None:
+    job_id = enqueued(run, "mail")
+    run("jobs", "dead-letter", job_id, "-m", "no such mailbox")
+    enqueued(run, "mail")
+
+    def listed(*options: str) -> list[str]:
+        return [job["id"] for job in json.loads(run("jobs", "ls", "--json", *options).stdout)]
+
+    assert listed("--error", "SUCH mail") == listed("--finished-since", "1h") == [job_id]
+    assert listed("--worker", "nobody") == listed("--until", "1h") == []
+    assert len(listed("--since", "1h")) == 2

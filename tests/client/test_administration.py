@@ -308,3 +308,17 @@ def test_an_overview_shows_what_the_jobs_are_doing(
     assert asyncio.run(app.aoverview("15m", queue="work")) == found
     with pytest.raises(InvalidInput, match="range: '1y' is not one of 15m, 1h"):
         app.overview("1y")  # type: ignore[arg-type]  # what a user may try
+
+
+@spec("B32")
+def test_jobs_are_searched(
+    scene: Scene, app: Application, work: JobFunction[[int], None, None]
+) -> None:
+    job = work.enqueue(1)
+
+    assert [each.id for each in app.jobs(enqueued_since=datetime(2020, 1, 1, tzinfo=UTC))] == [
+        job.id
+    ]
+    assert app.jobs(worker="nobody") == app.jobs(error="refused") == []
+    with pytest.raises(InvalidInput, match="is not an option"):
+        app.jobs(text="refused")  # type: ignore[call-arg]  # what a user may try

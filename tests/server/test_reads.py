@@ -526,3 +526,21 @@ def test_viewers_share_an_overview_for_two_seconds(stage: Stage) -> None:
     stage.clock.advance(2)
 
     assert (first, shared, shown()) == (1, 1, 2)
+
+
+@spec("B32")
+def test_jobs_are_searched_by_worker_time_and_error(stage: Stage) -> None:
+    lease = stage.leased()
+    error = {"class": "permanent", "type": "OSError", "message": "connection refused"}
+    stage.call("fail", {**lease, "request_id": "f", "error": error}, role=W)
+    stage.enqueue(2)
+
+    def ids(query: str) -> list[str]:
+        page = stage.ask("GET", f"/v1/jobs?{query}", token=stage.of(V)).json
+        return [job["id"] for job in page["jobs"]]
+
+    assert ids("error=Connection%20REFUSED") == [lease["job_id"]]
+    assert ids("error=timed%20out") == []
+    assert ids("worker=nobody") == []
+    assert ids("finished_since=2020-01-01T00:00:00Z") == [lease["job_id"]]
+    assert ids("enqueued_until=2020-01-01T00:00:00Z") == []

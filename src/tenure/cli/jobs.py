@@ -12,6 +12,7 @@ from tenure.cli.bulk import JobOutcome, Selection, execute_all, many_options, se
 from tenure.cli.common import (
     INTERRUPTED,
     REFUSED,
+    When,
     client,
     coordination,
     duration_value,
@@ -27,6 +28,7 @@ from tenure.cli.common import (
     reported_errors,
     request_id_option,
     url_option,
+    when_value,
 )
 from tenure.cli.following import following
 from tenure.cli.job_end import show_end, wait_for_end
@@ -52,7 +54,7 @@ from tenure.cli.watching import MAX_WATCHED, watch_to_the_end
 from tenure.core.attempt_logs import AttemptLog
 from tenure.core.checks import check_name
 from tenure.core.commands import Cancel, Command, DeadLetter, Redrive, Requeue
-from tenure.core.ids import JobId, Kind, Namespace, QueueName, RequestId
+from tenure.core.ids import JobId, Kind, Namespace, QueueName, RequestId, WorkerId
 from tenure.core.instants import Duration, Instant
 from tenure.core.job import Job
 from tenure.core.requests import redriven_id
@@ -65,7 +67,7 @@ from tenure.core.vocabulary import (
     ReasonCode,
     Stage,
 )
-from tenure.ports import Coordination, JobFilter
+from tenure.ports import MAX_JOBS_READ, Coordination, JobFilter
 from tenure.protocol.records import (
     ArtifactRecord,
     EventRecord,
@@ -118,6 +120,57 @@ def filter_options(function: _F) -> _F:
     return namespace_option(function)
 
 
+def search_options(function: _F) -> _F:
+    """`--worker`, `--error`, and times: what no index has. [B32]"""
+    for name, meaning in (
+        ("--finished-until", "Only jobs that finished before this time, written as for --since."),
+        ("--finished-since", "Only jobs that finished at this time or later, as for --since."),
+        ("--until", "Only jobs that were enqueued before this time, written as for --since."),
+        (
+            "--since",
+            "Only jobs that were enqueued at this time or later: 24h means 24 hours ago; or"
+            " 2026-12-01T08:00Z.",
+        ),
+    ):
+        option = click.option(name, metavar="WHEN", callback=when_value, help=meaning)
+        function = option(function)
+    function = click.option(
+        "--error",
+        metavar="TEXT",
+        help="Only jobs with this text in the type or message of their last error; upper and lower"
+        " case are the same.",
+    )(function)
+    return click.option("--worker", "-w", help="Only jobs that this worker holds or held last.")(
+        function
+    )
+
+
+def _searched(
+    wanted: JobFilter,
+    now: Instant,
+    *,
+    worker: str | None,
+    error: str | None,
+    since: When | None,
+    until: When | None,
+    finished_since: When | None,
+    finished_until: When | None,
+) -> JobFilter:
+    with reported_errors():
+        return msgspec.structs.replace(
+            wanted,
+            worker=None if worker is None else WorkerId(worker),
+            error=error,
+            enqueued_since=None if since is None else since.instant(now),
+            enqueued_until=None if until is None else until.instant(now),
+            finished_since=None if finished_since is None else finished_since.instant(now),
+            finished_until=None if finished_until is None else finished_until.instant(now),
+        )
+
+
+_SEARCHES = ("worker", "error", "since", "until", "finished_since", "finished_until")
+
+
 def _filter(
     *,
     namespace: str,
@@ -162,6 +215,7 @@ def _wanted(
 @url_option
 @json_option(list[JobRecord])
 @filter_options
+@search_options
 @click.option(
     "--before",
     metavar="ID",
@@ -188,14 +242,23 @@ def list_jobs(
     Examples:
       tenure jobs ls --status failed --kind mail
       tenure jobs ls -s running -s stalled
+      tenure jobs ls --error "connection refused" --since 2d
     """
+    searches = {name: filters.pop(name) for name in _SEARCHES}
     wanted = msgspec.structs.replace(_filter(**filters), limit=limit)
     with coordination(url) as serving:
+        wanted = _searched(wanted, serving.store.now(), **searches)
         if before is not None:
             last = find_job_id(serving, before, wanted.namespace, is_before=True)
             wanted = msgspec.structs.replace(wanted, before=last)
-        found = serving.store.list_jobs(wanted)
+        page = serving.store.find_jobs(wanted)
+        found = page.jobs
         now = serving.store.now()
+    if page.next_before is not None and len(found) < limit:
+        say(
+            f"{MAX_JOBS_READ} jobs were looked at; for those before them, add"
+            f" --before {page.next_before}"
+        )
     if as_json:
         print_json([job_record(job, now=now, bodies=False) for job in found])
         return

@@ -7,7 +7,7 @@ and refused with `RequestRefused` otherwise. Decides nothing itself.
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, TypedDict
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -30,7 +30,7 @@ from tenure.core.rates import Rate, parse_rate
 from tenure.core.verdicts import Reply
 from tenure.core.vocabulary import Cause, JobStatus, ReasonCode, Stage
 from tenure.errors import Conflict, InvalidInput
-from tenure.handlers.options import duration, instant, plain
+from tenure.handlers.options import check_known, duration, instant, plain
 from tenure.ports import JobFilter
 from tenure.protocol.overviews import OverviewReply, overview_reply
 from tenure.protocol.records import (
@@ -437,6 +437,33 @@ def job_filter(
         bodies=False,
         **filters,
     )
+
+
+class JobSearch(TypedDict, total=False):
+    """What jobs are searched by, besides what an index has: the worker that holds or held them, the
+    schedule that made them, text in the type or message of their last error, and when they were
+    enqueued and finished. [B32]"""
+
+    worker: str
+    schedule: str
+    error: str
+    enqueued_since: datetime
+    enqueued_until: datetime
+    finished_since: datetime
+    finished_until: datetime
+
+
+_SEARCHES = frozenset(JobSearch.__annotations__)
+
+
+def searched(search: JobSearch) -> dict[str, Any]:
+    """The fields of a filter that a search asks for."""
+    check_known(dict(search), _SEARCHES)
+    return {
+        name: instant(name, value) if name.endswith(("_since", "_until")) else plain(value)
+        for name, value in search.items()
+        if value is not None
+    }
 
 
 def _word(field: str, kind: Any, value: object) -> Any:

@@ -21,12 +21,14 @@ from typing import (
 
 from tenure.client.administration import (
     DeadLetters,
+    JobSearch,
     Kinds,
     Queues,
     Workers,
     events,
     job_filter,
     overview,
+    searched,
     stats,
 )
 from tenure.client.channel import AsyncScope, Channel, Link, Scope
@@ -328,10 +330,12 @@ class Application:
         correlation_id: str | None = None,
         before: str | None = None,
         limit: int = 50,
+        **search: Unpack[JobSearch],
     ) -> list[JobRecord]:
         """The records of jobs, newest first, without their payloads and results. `before` is the
-        last job id of the previous page."""
-        return run(self._listing(status, kind, queue, correlation_id, before, limit))
+        last job id of the previous page. By `worker`, `error` and times such as `finished_since`
+        jobs are searched, among the newest 10,000 before `before` that match the rest."""
+        return run(self._listing(status, kind, queue, correlation_id, before, limit, search))
 
     async def ajobs(
         self,
@@ -342,9 +346,10 @@ class Application:
         correlation_id: str | None = None,
         before: str | None = None,
         limit: int = 50,
+        **search: Unpack[JobSearch],
     ) -> list[JobRecord]:
         """`jobs` for async code."""
-        return await arun(self._listing(status, kind, queue, correlation_id, before, limit))
+        return await arun(self._listing(status, kind, queue, correlation_id, before, limit, search))
 
     def events(
         self,
@@ -454,6 +459,7 @@ class Application:
         correlation_id: str | None,
         before: str | None,
         limit: int,
+        search: JobSearch,
     ) -> Operation[list[JobRecord]]:
         wanted = job_filter(
             self.channel,
@@ -463,6 +469,7 @@ class Application:
             correlation_id=plain(correlation_id),
             before=before,
             limit=limit,
+            **searched(search),
         )
         found = yield from self.channel.asking(lambda store: store.list_jobs(wanted))
         now = yield from self.channel.asking(lambda store: store.now())

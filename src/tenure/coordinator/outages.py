@@ -35,6 +35,7 @@ UNWATCHED = frozenset(
         # Slow on a large store, even a healthy one.
         *(
             "list_jobs",
+            "find_jobs",
             "list_dead_letters",
             "list_events",
             "follow_events",

@@ -17,7 +17,7 @@ from tenure.core.ids import JobId
 from tenure.core.instants import Instant, seconds
 from tenure.core.job import Job
 from tenure.core.lateness import needs_sweep
-from tenure.ports import JobFilter, Store
+from tenure.ports import FoundJobs, JobFilter, Store
 from tenure.telemetry.failure_log import FailureLog
 
 _log = logging.getLogger("tenure.sweeper")
@@ -25,7 +25,7 @@ _log = logging.getLogger("tenure.sweeper")
 RETRY_AFTER = seconds(5)
 """After a sweep that failed, reads are not delayed by another for this long."""
 
-_Jobs = TypeVar("_Jobs", dict[JobId, Job], list[Job])
+_Jobs = TypeVar("_Jobs", dict[JobId, Job], FoundJobs)
 
 
 def sweep_before_reads(coordinator: Coordinator, sweeper: Sweeper) -> None:
@@ -57,11 +57,14 @@ class _SweepingReads:
 
     def list_jobs(self, wanted: JobFilter) -> list[Job]:
         """Listed again after a sweep: a job may no longer have the status that is wanted."""
-        return self._read(partial(self._store.list_jobs, wanted))
+        return self.find_jobs(wanted).jobs
+
+    def find_jobs(self, wanted: JobFilter) -> FoundJobs:
+        return self._read(partial(self._store.find_jobs, wanted))
 
     def _read(self, read: Callable[[], _Jobs]) -> _Jobs:
         found = read()
-        jobs = found.values() if isinstance(found, dict) else found
+        jobs = found.values() if isinstance(found, dict) else found.jobs
         timed = [job for job in jobs if job.due_at is not None or job.start_by is not None]
         if timed and self._has_swept(timed, self._coordinator.estimated_now()):
             found = read()

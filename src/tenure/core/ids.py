@@ -106,6 +106,12 @@ def ordered_job_id(now: Instant, entropy: bytes) -> JobId:
     return new_job_id(now, finer.to_bytes(2, "big") + entropy[2:])
 
 
+def latest_job_id(at: Instant) -> JobId:
+    """The highest id that says this instant; ids that say a later one are higher."""
+    milliseconds = min(max(0, at) // 1000, 2**48 - 1)
+    return JobId(_uuid(milliseconds, bytes(10), version=7)[:13] + _HIGHEST_JOB_ID[13:])
+
+
 DERIVED_VERSION = "8"
 """The version of UUIDs that are derived from another job's; no other id has it."""
 

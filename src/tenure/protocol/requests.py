@@ -13,7 +13,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from tenure.core.attempt_logs import MAX_ATTEMPT_LOG_BYTES, MAX_OUTPUT_PARTS, AttemptOutput
-from tenure.core.checks import MAX_INSTANT, MAX_NAME
+from tenure.core.checks import MAX_INSTANT, MAX_NAME, MAX_SEARCHED_TEXT
 from tenure.core.claims import ClaimRequest
 from tenure.core.commands import (
     Command,
@@ -56,6 +56,7 @@ from tenure.protocol.fields import (
     ScheduleField,
     ShortText,
     StepField,
+    WorkerField,
 )
 from tenure.protocol.translation import derived, to_core, to_wire
 
@@ -594,14 +595,22 @@ class TailQuery(Request, frozen=True, kw_only=True):
 
 
 class JobsQuery(Request, frozen=True, kw_only=True):
-    """Which jobs a listing shows, newest first; `before` is the last id of the previous page.
-    `id_prefix`: only jobs whose id begins with it."""
+    """Which jobs a listing shows, newest first; `before` is the `next_before` of the previous page.
+    `id_prefix`: only jobs whose id begins with it. By `worker`, by time and by text in the `error`
+    jobs are searched, 10,000 for a page. [B32]"""
 
     status: tuple[JobStatus, ...] = ()
     queue: QueueField | None = None
     kind: KindField | None = None
     correlation_id: Label | None = None
     schedule: ScheduleField | None = None
+    flow_id: JobIdField | None = None
+    worker: WorkerField | None = None
+    enqueued_since: Moment | None = None
+    enqueued_until: Moment | None = None
+    finished_since: Moment | None = None
+    finished_until: Moment | None = None
+    error: Annotated[str, Meta(min_length=1, max_length=MAX_SEARCHED_TEXT)] | None = None
     id_prefix: Annotated[str, Meta(min_length=1, max_length=36)] | None = None
     before: JobIdField | None = None
     limit: Annotated[int, Meta(ge=1, le=MAX_PAGE)] = 50

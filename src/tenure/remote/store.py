@@ -32,10 +32,12 @@ from tenure.ports import (
     NO_WAIT,
     DeadLetter,
     EventPosition,
+    FoundJobs,
     JobFilter,
     TailedEvent,
     TailFilter,
     TailPage,
+    found_jobs,
 )
 from tenure.protocol import LEASE_HEADER
 from tenure.protocol.fields import instant, moment, optional_moment
@@ -323,26 +325,38 @@ class RemoteStore:
 
     def list_jobs(self, wanted: JobFilter) -> list[Job]:
         """A page of jobs, newest first, without their bodies."""
+        return self.find_jobs(wanted).jobs
+
+    def find_jobs(self, wanted: JobFilter) -> FoundJobs:
+        """The same, and where the next page begins; the server says how many are looked at."""
         if _is_about_dead_letters(wanted):
-            return [letter.job for letter in self.list_dead_letters(wanted)]
+            letters = [letter.job for letter in self.list_dead_letters(wanted)]
+            return found_jobs(letters, None, wanted)
         query = JobsQuery(
             status=wanted.statuses,
             queue=wanted.queue,
             kind=wanted.kind,
             correlation_id=wanted.correlation_id,
             schedule=wanted.schedule,
+            flow_id=None if wanted.flow_id is None else JobId(wanted.flow_id),
+            worker=wanted.worker,
+            enqueued_since=optional_moment(wanted.enqueued_since),
+            enqueued_until=optional_moment(wanted.enqueued_until),
+            finished_since=optional_moment(wanted.finished_since),
+            finished_until=optional_moment(wanted.finished_until),
+            error=wanted.error,
             id_prefix=wanted.id_prefix,
             before=wanted.before,
             limit=wanted.limit,
             namespace=wanted.namespace,
         )
         page = self._caller.ask(Call(name="jobs", query=query), JobPage)
-        return [job_of(record) for record in page.jobs]
+        return FoundJobs([job_of(record) for record in page.jobs], page.next_before)
 
     def list_dead_letters(self, wanted: JobFilter) -> list[DeadLetter]:
         """A page of dead letters, newest first, without their bodies."""
-        others = (wanted.correlation_id, wanted.id_prefix, wanted.schedule)
-        is_more = others != (None, None, None)
+        others = (wanted.correlation_id, wanted.id_prefix, wanted.schedule, wanted.flow_id)
+        is_more = wanted.is_search or others != (None,) * len(others)
         if wanted.statuses != (JobStatus.DEAD_LETTERED,) or is_more:
             raise InvalidInput("status", "a server takes these filters for dead letters only")
         query = DeadLettersQuery(

@@ -177,15 +177,14 @@ class Call:
         while len(page) < wanted.limit:
             limit = min(JOBS_AT_ONCE, wanted.limit - len(page))
             part = msgspec.structs.replace(wanted, before=before, limit=limit, bodies=False)
-            found = await self.services.listing(partial(self.store.list_jobs, part))
-            page += found if bodies else self._kept(found)
-            if len(found) < limit:
+            found = await self.services.listing(partial(self.store.find_jobs, part))
+            page += found.jobs if bodies else self._kept(found.jobs)
+            before = found.next_before
+            if len(found.jobs) < limit:
                 break
-            before = found[-1].id
-        next_before = page[-1].id if len(page) == wanted.limit else None
         if bodies:
             page = await self.jobs([job.id for job in page], bodies=True)
-        return page, next_before
+        return page, before
 
     async def events(self, wanted: EventFilter) -> EventPage:
         """A page of events, read a few at a time. [H45] It ends where the store stopped reading, so

@@ -15,6 +15,7 @@ from tenure.core.verdicts import Reply
 from tenure.core.vocabulary import Cause, JobStatus
 from tenure.errors import InvalidInput, UnknownJob
 from tenure.ports import JobFilter
+from tenure.protocol.fields import optional_instant
 from tenure.protocol.problem_codes import ProblemCode
 from tenure.protocol.records import (
     artifact_record,
@@ -304,6 +305,13 @@ async def jobs(call: Call) -> Response:
         kind=call.principal.listed_kind(query.kind),
         correlation_id=query.correlation_id,
         schedule=query.schedule,
+        flow_id=None if query.flow_id is None else FlowId(query.flow_id.lower()),
+        worker=query.worker,
+        enqueued_since=optional_instant(query.enqueued_since),
+        enqueued_until=optional_instant(query.enqueued_until),
+        finished_since=optional_instant(query.finished_since),
+        finished_until=optional_instant(query.finished_until),
+        error=query.error,
         id_prefix=_lower(query.id_prefix),
         before=_lower(query.before),
         limit=query.limit,

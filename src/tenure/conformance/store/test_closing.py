@@ -135,6 +135,7 @@ CALLS: dict[str, Callable[[Store], Any]] = {
     "expire_observations": lambda store: store.expire_observations(older_than_us=DAY, limit=1),
     "purge": lambda store: store.purge(older_than_us=DAY, limit=1),
     "list_jobs": lambda store: store.list_jobs(JobFilter(namespace=DEFAULT_NAMESPACE)),
+    "find_jobs": lambda store: store.find_jobs(JobFilter(namespace=DEFAULT_NAMESPACE)),
     "list_dead_letters": lambda store: store.list_dead_letters(
         JobFilter(namespace=DEFAULT_NAMESPACE)
     ),

@@ -61,6 +61,7 @@ from tenure.ports import (
     DeadLetter,
     DedupeKey,
     EventPosition,
+    FoundJobs,
     GrantMade,
     HealthFact,
     Hint,
@@ -77,6 +78,7 @@ from tenure.ports import (
     TailFilter,
     TailPage,
     fact,
+    found_jobs,
     in_force,
 )
 from tenure.stores.hints import Watchers, hints_of
@@ -670,6 +672,10 @@ class MemoryStore(
 
     def list_jobs(self, wanted: JobFilter) -> list[Job]:
         """A page of jobs, newest first."""
+        return self.find_jobs(wanted).jobs
+
+    def find_jobs(self, wanted: JobFilter) -> FoundJobs:
+        """A page of jobs, newest first, and where the next one begins."""
         with self._lock:
             self._open()
             found = [
@@ -684,11 +690,18 @@ class MemoryStore(
                 and wanted.stage in (None, job.stage)
                 and wanted.resolved in (None, job.id in self._resolutions)
                 and wanted.schedule in (None, job.schedule)
+                and wanted.flow_id in (None, job.flow_id)
+                and (wanted.last_id is None or job.id <= wanted.last_id)
                 and job.id.startswith(wanted.id_prefix or "")
                 and (wanted.before is None or job.id < wanted.before)
             ]
-            page = sorted(found, key=lambda job: job.id, reverse=True)[: wanted.limit]
-            return page if wanted.bodies else [job.without_bodies for job in page]
+            newest = sorted(found, key=lambda job: job.id, reverse=True)
+            read = newest[: wanted.reads] if wanted.is_search else newest
+            page = [job for job in read if wanted.accepts(job)][: wanted.limit]
+            has_stopped = wanted.is_search and len(read) == wanted.reads
+            last_read = read[-1].id if has_stopped else None
+            shown = page if wanted.bodies else [job.without_bodies for job in page]
+            return found_jobs(shown, last_read, wanted)
 
     def count_events(self, span: EventSpan) -> EventCounts:
         """The number of events in a span, by type, kind and queue."""

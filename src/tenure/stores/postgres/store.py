@@ -99,6 +99,10 @@ COMPARE_WITHIN_S = 3
 WORDS = COLUMN_WORDS | {
     "uuid": "uuid",
     "bytes": "bytea",
+    # The text in which a search looks for errors, in lower case of ASCII.
+    "error_text": "lower((coalesce(CAST(coalesce(error, last_error) AS json) ->> 'type', '')"
+    " || ': ' || coalesce(CAST(coalesce(error, last_error) AS json) ->> 'message', ''))"
+    ' COLLATE "C")',
     "lock": "FOR UPDATE",
     "skip_locked": "FOR UPDATE SKIP LOCKED",
     "skip_locked_jobs": "FOR UPDATE OF j SKIP LOCKED",

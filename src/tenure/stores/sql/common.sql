@@ -550,6 +550,17 @@ SELECT {columns} FROM {t}job
                ORDER BY job_id DESC LIMIT :limit)
  ORDER BY id DESC;
 
+-- name: search_jobs
+-- Among the newest jobs of {arms}; see list_jobs.
+SELECT {columns} FROM {t}job
+ WHERE id IN (SELECT job_id FROM ({arms}) AS found
+               WHERE EXISTS (SELECT 1 FROM {t}queue AS known WHERE known.namespace = :namespace)
+               ORDER BY job_id DESC LIMIT :reads) {searched}
+ ORDER BY id DESC LIMIT :limit;
+
+-- name: last_job_read
+SELECT job_id FROM ({arms}) AS found ORDER BY job_id DESC LIMIT 1 OFFSET :skipped;
+
 -- name: listed_kinds
 -- From kind to kind through the index of {phase}: jobs that wait, are leased, or have ended.
 WITH RECURSIVE known (kind, nth) AS (

@@ -3,6 +3,7 @@
 Only reads: a list holds up no writer, and each page is bounded.
 """
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
@@ -16,7 +17,7 @@ from tenure.core.job import Job
 from tenure.core.observations import Observation
 from tenure.core.vocabulary import JobStatus
 from tenure.errors import UnreadableRow
-from tenure.ports import DedupeKey, JobFilter, Record, Unreadable
+from tenure.ports import DedupeKey, FoundJobs, JobFilter, Record, Unreadable, found_jobs
 from tenure.stores.sql.rows import (
     EVENT_FIELDS,
     JOB_COLUMNS,
@@ -47,10 +48,25 @@ _JOB_CLAUSES = {
     "reason_code": "AND reason_code = :reason_code",
     "stage": "AND stage = :stage",
     "schedule": "AND schedule = :schedule",
+    "flow_id": "AND flow_id = :flow_id",
     "id_from": "AND id >= :id_from",
     "id_to": "AND id <= :id_to",
+    "last_id": "AND id <= :last_id",
     "before": "AND id < :before",
 }
+_SEARCHED = {
+    "worker": "AND coalesce(owner, last_owner) = :worker",
+    "enqueued_since": "AND enqueued_at >= :enqueued_since",
+    "enqueued_until": "AND enqueued_at < :enqueued_until",
+    "finished_since": "AND finished_at >= :finished_since",
+    "finished_until": "AND finished_at < :finished_until",
+    "error": "AND coalesce(error, last_error) IS NOT NULL AND {error_text} LIKE :error ESCAPE '!'",
+}
+"""What no index has: the jobs that match the rest are read for it."""
+
+FIRST_READS = 500
+"""A search looks at so many jobs first: often these have enough."""
+
 _WAITING = "AND finished_at IS NULL AND lease_id IS NULL"
 _LEASED = "AND lease_id IS NOT NULL"
 _ENDED = "AND finished_at IS NOT NULL"
@@ -90,6 +106,7 @@ _LISTING_ARM = (
     "SELECT * FROM (SELECT id AS job_id FROM {t}job %s WHERE namespace = :namespace %s"
     " ORDER BY id DESC LIMIT :limit) AS arm"
 )
+_READ_ARM = _LISTING_ARM.replace(":limit", ":reads")
 _JOB_COLUMNS = {True: "{job_columns}", False: "{job_columns_without_bodies}"}
 _RESOLVED = "EXISTS (SELECT 1 FROM {t}dead_letter_resolution AS r WHERE r.job_id = {t}job.id)"
 _JOB_FLAGS = {None: "", True: f"AND {_RESOLVED}", False: f"AND NOT {_RESOLVED}"}
@@ -100,17 +117,39 @@ class SqlQueries(Transactional):
 
     def list_jobs(self, wanted: JobFilter) -> list[Job]:
         """A page of jobs, newest first."""
-        jobs = self._listed_jobs(self._jobs_query(wanted, kinds=self._kinds_to_list(wanted)))
-        own_id = job_correlated_by(wanted.correlation_id)
-        if own_id is None:
-            return jobs
-        # Asked for by itself: one query for both could use the index of neither. [B25]
-        alone = msgspec.structs.replace(wanted, correlation_id=None)
-        jobs += self._listed_jobs(self._jobs_query(alone, uncorrelated_id=own_id))
-        return sorted(jobs, key=lambda job: job.id, reverse=True)[: wanted.limit]
+        return self.find_jobs(wanted).jobs
 
-    def _listed_jobs(self, query: Query) -> list[Job]:
-        return [job_from(row) for row in self._rows(query, listing=True)]
+    def find_jobs(self, wanted: JobFilter) -> FoundJobs:
+        """A page of jobs, newest first, and where the next one begins. [B32]"""
+        kinds = self._kinds_to_list(wanted)
+        jobs, last_read = self._found(wanted, kinds=kinds)
+        own_id = job_correlated_by(wanted.correlation_id)
+        if own_id is not None:
+            # Asked for by itself: one query for both could use the index of neither. [B25]
+            alone = msgspec.structs.replace(wanted, correlation_id=None)
+            jobs += self._found(alone, uncorrelated_id=own_id)[0]
+            jobs = sorted(jobs, key=lambda job: job.id, reverse=True)[: wanted.limit]
+        return found_jobs(jobs, last_read, wanted)
+
+    def _found(
+        self,
+        wanted: JobFilter,
+        *,
+        uncorrelated_id: JobId | None = None,
+        kinds: ListedKinds = None,
+    ) -> tuple[list[Job], JobId | None]:
+        """Jobs, and the last one that was looked at if a search stopped at its limit."""
+        if not wanted.is_search:
+            query = self._jobs_query(wanted, uncorrelated_id=uncorrelated_id, kinds=kinds)
+            return [job_from(row) for row in self._rows(query, listing=True)], None
+        few = msgspec.structs.replace(wanted, reads=min(FIRST_READS, wanted.reads))
+        rows, last = self._searched(self._search_queries(few, uncorrelated_id, kinds))
+        if last and len(rows) < wanted.limit and few != wanted:
+            rows, last = self._searched(self._search_queries(wanted, uncorrelated_id, kinds))
+        return [job_from(row) for row in rows], JobId(last[0][0]) if last else None
+
+    def _searched(self, queries: tuple[Query, Query]) -> list[list[Row]]:
+        return self._read(lambda tx: tx.fetch(*queries, last=True), listing=True)
 
     def _kinds_to_list(self, wanted: JobFilter) -> ListedKinds:
         """The kinds of jobs that wait, are leased or have ended, if a list of all jobs of a common
@@ -139,6 +178,26 @@ class SqlQueries(Transactional):
         }
         return None if sum(map(len, found.values())) > MAX_LISTED_KINDS else found
 
+    def _search_queries(
+        self, wanted: JobFilter, uncorrelated_id: JobId | None, kinds: ListedKinds
+    ) -> tuple[Query, Query]:
+        """The jobs of a page, and the last job that may be looked at for it."""
+        arms, given = self._listed_ids(wanted, uncorrelated_id, kinds)
+        given |= {name: getattr(wanted, name) for name in _SEARCHED}
+        if wanted.error is not None:
+            given["error"] = f"%{_literally(wanted.error)}%"
+        searched = " ".join(
+            clause for name, clause in _SEARCHED.items() if getattr(wanted, name) is not None
+        )
+        read = " UNION ALL ".join(_READ_ARM % arm for arm in arms)
+        given |= {"reads": wanted.reads, "skipped": wanted.reads - 1}
+        columns = ("columns", _JOB_COLUMNS[wanted.bodies])
+        shape = (columns, ("arms", read), ("searched", searched))
+        return (
+            self._query("search_jobs", shape, **given),
+            self._query("last_job_read", (("arms", read),), **given),
+        )
+
     def _jobs_query(
         self,
         wanted: JobFilter,
@@ -146,6 +205,20 @@ class SqlQueries(Transactional):
         uncorrelated_id: JobId | None = None,
         kinds: ListedKinds = None,
     ) -> Query:
+        arms, given = self._listed_ids(wanted, uncorrelated_id, kinds)
+        columns = ("columns", _JOB_COLUMNS[wanted.bodies])
+        if len(arms) == 1:
+            [(index, conditions)] = arms
+            shape = (columns, ("index", index), ("clauses", conditions))
+            return self._query("list_jobs", shape, **given)
+        merged = " UNION ALL ".join(_LISTING_ARM % arm for arm in arms)
+        return self._query("list_merged_jobs", (columns, ("arms", merged)), **given)
+
+    def _listed_ids(
+        self, wanted: JobFilter, uncorrelated_id: JobId | None, kinds: ListedKinds
+    ) -> tuple[list[tuple[str, str]], dict[str, object]]:
+        """Where jobs are looked for by an index: each arm with its index and its conditions, and
+        the parameters of all."""
         lowest, highest = (
             (None, None) if wanted.id_prefix is None else job_id_range(wanted.id_prefix)
         )
@@ -160,25 +233,21 @@ class SqlQueries(Transactional):
             "reason_code": wanted.reason_code and wanted.reason_code.value,
             "stage": wanted.stage and wanted.stage.value,
             "schedule": wanted.schedule,
+            "flow_id": wanted.flow_id,
             "id_from": lowest,
             "id_to": highest,
+            "last_id": wanted.last_id,
             "before": wanted.before,
         }
         clauses = [_JOB_CLAUSES[name] for name, value in given.items() if value is not None]
         clauses.append(_JOB_FLAGS[wanted.resolved])
         given |= {"namespace": wanted.namespace, "limit": wanted.limit}
         given |= {f"kind_{n}": kind for n, kind in enumerate(chain(*(kinds or {}).values()))}
-        columns = ("columns", _JOB_COLUMNS[wanted.bodies])
         arms = [
             (_index_of(arm, wanted), " ".join([*clauses, arm]))
             for arm in _listing_arms(wanted, kinds)
         ]
-        if len(arms) == 1:
-            [(index, conditions)] = arms
-            shape = (columns, ("index", index), ("clauses", conditions))
-            return self._query("list_jobs", shape, **given)
-        merged = " UNION ALL ".join(_LISTING_ARM % arm for arm in arms)
-        return self._query("list_merged_jobs", (columns, ("arms", merged)), **given)
+        return arms, given
 
     def records(self, *, page_size: int) -> Iterator[Record]:
         """Every job with its log, by id; each page is one snapshot."""
@@ -285,6 +354,12 @@ def _arms_by_kind(wanted: JobFilter, kinds: Mapping[str, Sequence[str]]) -> list
     arms = [f"{phase} AND kind || '' = :kind_{n}" for n, phase in enumerate(phases)]
     arms += dict.fromkeys(_STATUS_ARMS[each] for each in wanted.statuses if each not in _COMMON)
     return arms or [_NOTHING]
+
+
+def _literally(text: str) -> str:
+    """Text as a pattern that finds it, in lower case: see `{error_text}`."""
+    escaped = re.sub(r"([!%_])", r"!\1", text)
+    return "".join(each.lower() if each.isascii() else each for each in escaped)
 
 
 def _readable(

@@ -55,6 +55,9 @@ WORDS = COLUMN_WORDS | {
     "uuid": "text",
     "committed": "TRUE",  # one writer: positions are in the order of commits
     "bytes": "blob",
+    # The text in which a search looks for errors, in lower case of ASCII.
+    "error_text": "lower(coalesce(coalesce(error, last_error) ->> '$.type', '') || ': '"
+    " || coalesce(coalesce(error, last_error) ->> '$.message', ''))",
     # One writer at a time needs no row locks.
     "lock": "",
     "skip_locked": "",
