@@ -6,13 +6,13 @@ import click
 
 from tenure.cli.output import ago, exact_and_ago, in_words, print_table, printable
 from tenure.core.events import Event
-from tenure.core.ids import Actor, WorkerId
+from tenure.core.ids import WorkerId
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Instant
 from tenure.core.job import HIDDEN, Job
 from tenure.core.lateness import is_overdue, is_suspect, silent_for
 from tenure.core.observations import Observation
 from tenure.core.resolutions import Resolution
-from tenure.core.vocabulary import RENEWALS, EventType
+from tenure.core.timeline import TimelineEntry, timeline
 from tenure.protocol.fields import iso
 
 
@@ -124,55 +124,33 @@ def print_timeline(
     """The events of a job, one per line, with the time since the first. A line stands for the
     renewals of an ended attempt that were pruned; `folded`, also for renewals in a row.
     Observations come where their time is, without a seq: they are no part of the log. [U3]"""
-    rows: list[tuple[Instant, tuple[object, ...]]] = []
-    holder: Actor | None = None  # whoever claimed the attempt has renewed it
-    seen = 0
-    for run in _runs(events, folded=folded):
-        first, last = run[0], run[-1]
-        if first.seq > seen + 1:
-            what, seqs = _renewals(seen + 1, first.seq - 1)
-            pruned = (seqs, None, what, None, first.attempt, holder, "pruned")
-            rows.append((first.ts, pruned))
-        if first.type is EventType.CLAIMED:
-            holder = first.actor
-        since = _since(events[0], last.ts)
-        if first is last:
-            change = f"{first.from_status or '-'} → {first.to_status}"
-            about: tuple[object, ...] = (first.seq, since, first.type, change)
-        else:
-            what, seqs = _renewals(first.seq, last.seq)
-            about = (seqs, since, what, None)
-        rows.append((last.ts, (*about, first.attempt, first.actor, first.shown_cause)))
-        seen = last.seq
-    rows += [(each.ts, _observation_line(each, events)) for each in observations]
-    rows.sort(key=lambda row: row[0])  # stable: an observation comes after the event that caused it
+    start = events[0].ts if events else None
     head = ["SEQ", "TIME", "EVENT", "CHANGE", "ATTEMPT", "BY", "CAUSE"]
-    lines = [line for _, line in rows]
+    lines = [_timeline_line(each, start) for each in timeline(events, observations, folded=folded)]
     print_table(head, lines, optional=("ATTEMPT", "CHANGE"), whole=("EVENT", "CHANGE"))
 
 
-def _observation_line(seen: Observation, events: Sequence[Event]) -> tuple[object, ...]:
-    of_lease = [event.attempt for event in events if event.lease_id == seen.lease_id]
-    attempt = None if seen.lease_id is None or not of_lease else of_lease[-1]
-    by = f"job {seen.compensated_by}" if seen.compensated_by is not None else seen.actor
-    since = _since(events[0], seen.ts) if events else None
-    return ("-", since, seen.type, "beside the log", attempt, by, seen.cause)
+def _timeline_line(entry: TimelineEntry, start: Instant | None) -> tuple[object, ...]:
+    since = None if start is None else _since(start, entry.ts)
+    if entry.observation is not None:
+        seen = entry.observation
+        by = f"job {seen.compensated_by}" if seen.compensated_by is not None else seen.actor
+        return ("-", since, seen.type, "beside the log", entry.attempt, by, seen.cause)
+    if entry.pruned is not None:
+        what, seqs = _renewals(*entry.pruned)
+        return (seqs, None, what, None, entry.attempt, entry.actor, "pruned")
+    first, last = entry.events[0], entry.events[-1]
+    if first is last:
+        change = f"{first.from_status or '-'} → {first.to_status}"
+        about: tuple[object, ...] = (first.seq, since, first.type, change)
+    else:
+        what, seqs = _renewals(first.seq, last.seq)
+        about = (seqs, since, what, None)
+    return (*about, first.attempt, first.actor, first.shown_cause)
 
 
-def _since(first: Event, ts: Instant) -> str:
-    return f"+{(ts - first.ts) / MICROSECONDS_PER_SECOND:.3f}s"
-
-
-def _runs(events: Sequence[Event], *, folded: bool) -> list[list[Event]]:
-    """Every event alone; `folded`, the renewals between two other events together."""
-    runs: list[list[Event]] = []
-    for event in events:
-        last = runs[-1][-1] if runs else None
-        if folded and last is not None and {last.type, event.type} <= RENEWALS:
-            runs[-1].append(event)
-        else:
-            runs.append([event])
-    return runs
+def _since(start: Instant, ts: Instant) -> str:
+    return f"+{(ts - start) / MICROSECONDS_PER_SECOND:.3f}s"
 
 
 def _renewals(first: int, last: int) -> tuple[str, str]:
