@@ -10,9 +10,16 @@ from tenure.dashboard.page import Page
 from tenure.dashboard.table import ACTIONS, PAGES
 from tenure.ports import JobFilter
 from tests.dashboard.harness import DashboardStage, Links
+from tests.server.harness import JOB
+
+FLOW = JOB.format(10)
 
 EXAMPLES: dict[str, str] = {
     "overview": "/",
+    "jobs": "/jobs",
+    "job": f"/jobs/{JOB.format(1)}",
+    "flows": "/flows",
+    "flow": f"/flows/{FLOW}",
     "queues": "/queues",
     "queue": "/queues/q",
     "kinds": "/kinds",
@@ -28,12 +35,15 @@ EXAMPLES: dict[str, str] = {
 }
 """A path of each page that is read. A page that is missing here fails the tests."""
 
+DOWNLOADS = {"artifact": f"/jobs/{JOB.format(1)}/artifacts/report.html"}
+"""Answered with a file instead of a page."""
+
 READ = [page for page in PAGES if page.method == "GET"]
 NEED_SESSION = [page for page in PAGES if not page.is_public]
 
 
 def test_every_page_has_an_example() -> None:
-    assert {page.name for page in READ} == set(EXAMPLES)
+    assert {page.name for page in READ} == {*EXAMPLES, *DOWNLOADS}
 
 
 @spec("DB1")
@@ -55,7 +65,7 @@ def test_nothing_is_shown_to_those_who_have_not_signed_in(
     stage: DashboardStage, page: Page
 ) -> None:
     browser = stage.browser()
-    path = EXAMPLES.get(page.name, page.path.replace("{action}", "pause"))
+    path = (EXAMPLES | DOWNLOADS).get(page.name, page.path.replace("{action}", "pause"))
 
     if page.method == "GET":
         answer = browser.ask("GET", path)
@@ -116,6 +126,7 @@ def furnish(stage: DashboardStage) -> None:
     for number in (1, 2):
         stage.enqueue(number)
     stage.claim()
+    stage.call("flow", flow_message(), role=Role.OPERATOR)
     stage.call("limit", {"limit": 3, "rate": "5/s"}, role=Role.OPERATOR, queue="q")
     stage.call("set-kind", {"rate": "5/s"}, role=Role.OPERATOR, kind="k")
     stage.call(
@@ -138,6 +149,23 @@ def furnish(stage: DashboardStage) -> None:
         role=Role.OPERATOR,
         schedule="s",
     )
+
+
+def flow_message() -> dict[str, object]:
+    """A flow of two jobs."""
+    first, second = JOB.format(11), JOB.format(12)
+    return {
+        "flow_id": FLOW,
+        "name": "orders",
+        "jobs": [
+            {"job": {"job_id": first, "queue": "q", "kind": "k"}, "name": "first"},
+            {
+                "job": {"job_id": second, "queue": "q", "kind": "k"},
+                "name": "second",
+                "after": [{"job_id": first, "name": "first"}],
+            },
+        ],
+    }
 
 
 def dump(stage: DashboardStage) -> object:

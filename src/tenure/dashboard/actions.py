@@ -6,6 +6,7 @@ as a dialog. A page offers an action by the macro `action` of macros.html, which
 the visitor's role may not use it.
 """
 
+import os
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -22,6 +23,7 @@ from tenure.protocol.problem_codes import ProblemCode
 from tenure.protocol.routes import BY_NAME
 from tenure.server.problems import Refused
 
+REQUEST_ID_BYTES = 12
 MAX_TARGETS = 500
 """How many things one action may be about."""
 
@@ -106,6 +108,11 @@ class Outcome(msgspec.Struct):
         return Notice(f"{text}. Not done: {refused}" if refused else text, is_good=not refused)
 
 
+def new_request_id() -> str:
+    """Names one confirmation: the log has it beside what was done."""
+    return f"page-{os.urandom(REQUEST_ID_BYTES).hex()}"
+
+
 async def perform(
     visit: Visit, action: Action, targets: list[str], form: Mapping[str, str]
 ) -> Outcome:
@@ -114,6 +121,9 @@ async def perform(
     outcome = Outcome()
     body = action.body(form)
     route = BY_NAME[action.name]
+    if route.command is not None:
+        # A form that is sent twice asks for the same thing twice, not for two things.
+        body["request_id"] = form.get("request_id") or new_request_id()
     for target in targets:
         try:
             response = await visit.response(action.name, path={action.target: target}, body=body)
@@ -148,7 +158,12 @@ def action_pages(actions: tuple[Action, ...]) -> tuple[Page, ...]:
         targets = _checked(visit.queries("target"), action)
         back = local_path(visit.query("back") or "", action.back)
         return await visit.show(
-            "confirm.html", action=action, targets=targets, back=back, given=visit.query
+            "confirm.html",
+            action=action,
+            targets=targets,
+            back=back,
+            given=visit.query,
+            request_id=new_request_id(),
         )
 
     async def perform_form(visit: Visit) -> Response:

@@ -8,6 +8,7 @@ from tenure.core.events import Event
 from tenure.core.job import Progress
 from tenure.core.observations import Observation
 from tenure.core.vocabulary import EventCause, EventType, ObservationType
+from tenure.dashboard.durations import duration_words
 
 _WHAT = {
     EventType.ENQUEUED: "Enqueued",
@@ -93,6 +94,8 @@ def why_it_happened(event: Event) -> str:
         parts.append(facts.reason)
     if facts.error is not None and facts.error.headline:
         parts.append(facts.error.headline)
+    if event.type is EventType.REQUEUED and facts.run_at is not None and facts.run_at > event.ts:
+        parts.append(f"waits {duration_words(facts.run_at - event.ts)}")
     if facts.progress is not None and event.type is EventType.HEARTBEAT:
         parts.append(progress_words(facts.progress))
     return "; ".join(parts)

@@ -28,12 +28,20 @@ MAX_BENDS = 5_000
 SWEEPS = 6
 """How often the order within layers is improved."""
 
-BOX_WIDTH, BOX_HEIGHT = 200, 46
+BOX_WIDTH, BOX_HEIGHT = 208, 46
 LAYER_GAP, ROW_GAP = 72, 16
 MARGIN = 12
 LONGEST_NAME = 26
 
 _Place = tuple[int, int]  # a layer, and a number within the graph
+
+
+class Segment(msgspec.Struct, frozen=True):
+    """A part of the bar of a box that stands for several jobs."""
+
+    status: JobStatus
+    x: float
+    width: float
 
 
 class Box(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,6 +63,17 @@ class Box(msgspec.Struct, frozen=True, kw_only=True):
     def status(self) -> JobStatus:
         """The one that needs attention first."""
         return self.statuses[0][0]
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """How its jobs are divided among the statuses, for a bar as wide as the box."""
+        here = float(self.x)
+        found = []
+        for status, count in self.statuses:
+            width = BOX_WIDTH * count / self.count
+            found.append(Segment(status, here, width))
+            here += width
+        return tuple(found)
 
 
 class Curve(msgspec.Struct, frozen=True):

@@ -95,6 +95,7 @@ class LaneRow(msgspec.Struct, frozen=True, kw_only=True):
     glyphs: tuple[Glyph, ...]
     lease: Bar | None
     renewals: tuple[float, ...]
+    renewal_count: int
     end: Mark | None
     summary: str
 
@@ -157,6 +158,7 @@ def _row(lane: Lane, axis: TimeAxis) -> LaneRow:
         glyphs=_glyphs(lane.marks, axis),
         lease=_lease(lane, axis),
         renewals=_thinned([axis.position(at) for at in lane.renewals]),
+        renewal_count=lane.renewal_count,
         end=lane.end,
         summary=_summary(lane),
     )

@@ -5,9 +5,21 @@ A new page is an entry of its module's PAGES, which is named here; an action an 
 
 from tenure.dashboard.actions import Action, action_pages
 from tenure.dashboard.page import Page
-from tenure.dashboard.pages import account, kinds, overview, queues, schedules, search, workers
+from tenure.dashboard.pages import (
+    account,
+    flows,
+    job,
+    jobs,
+    kinds,
+    overview,
+    queues,
+    schedules,
+    search,
+    workers,
+)
 
 ACTIONS: tuple[Action, ...] = (
+    *job.ACTIONS,
     *queues.ACTIONS,
     *kinds.ACTIONS,
     *workers.ACTIONS,
@@ -16,6 +28,9 @@ ACTIONS: tuple[Action, ...] = (
 
 PAGES: tuple[Page, ...] = (
     *overview.PAGES,
+    *jobs.PAGES,
+    *job.PAGES,
+    *flows.PAGES,
     *queues.PAGES,
     *kinds.PAGES,
     *workers.PAGES,

@@ -122,6 +122,11 @@ class Visit:
 
     # --- what is asked
 
+    @property
+    def sees_bodies(self) -> bool:
+        """Whether this visitor may see payloads and results. [H46]"""
+        return self.principal is not None and self.principal.sees_bodies
+
     def may(self, route: str) -> bool:
         """Whether this visitor's role may use a route of `/v1`."""
         return self._asker.may(route)

@@ -1,0 +1,79 @@
+"""Flows: the list, and one flow as a graph with the statuses of its jobs."""
+
+import re
+from collections.abc import Sequence
+
+from starlette.responses import Response
+
+from tenure.dashboard.flow_graph import URGENCY, by_urgency, graph_of
+from tenure.dashboard.page import Page
+from tenure.dashboard.rendering import url
+from tenure.dashboard.visits import Visit
+from tenure.protocol.replies import FlowReply, FlowsReply, FlowStepRecord
+
+ROWS = 50
+STEP_ROWS = 100
+"""How many jobs of a flow its table shows at a time."""
+
+
+async def flows(visit: Visit) -> Response:
+    """All flows, newest first."""
+    before = visit.query("before")
+    found = (await visit.ask("flows", FlowsReply, query={"before": before, "limit": ROWS})).flows
+    older = url("/flows", before=found[-1].id) if len(found) == ROWS else None
+    return await visit.show(
+        "flows.html", flows=found, first_url="/flows", older_url=older, is_first=before is None
+    )
+
+
+async def flow(visit: Visit) -> Response:
+    """One flow. Its table shows the jobs of one kind and status, if the address asks for them."""
+    flow_id = visit.part("flow_id")
+    found = await visit.ask("show-flow", FlowReply, path={"flow_id": flow_id})
+    chosen = {"kind": visit.query("kind"), "status": visit.query("status")}
+    wanted = sorted((step for step in found.steps if _is_wanted(step, chosen)), key=_table_order)
+    page, next_after = _page(wanted, visit.query("after"))
+    older = None
+    if next_after is not None:
+        older = url("/flows", flow_id, after=next_after, **chosen)
+    return await visit.show(
+        "flow.html",
+        flow=found.flow,
+        graph=await visit.services.listing(lambda: graph_of(found.steps)),
+        counts=by_urgency(step.status for step in found.steps),
+        shown_jobs=len(found.steps),
+        chosen=chosen,
+        steps=page,
+        wanted_count=len(wanted),
+        first_url=url("/flows", flow_id, **chosen),
+        older_url=older,
+        is_first=visit.query("after") is None,
+    )
+
+
+def _is_wanted(step: FlowStepRecord, chosen: dict[str, str | None]) -> bool:
+    return all(value is None or getattr(step, name) == value for name, value in chosen.items())
+
+
+def _table_order(step: FlowStepRecord) -> tuple[int, list[int | str], str]:
+    """What needs attention first; then by name, with `page 9` before `page 10`."""
+    rank = URGENCY.index(step.status) if step.status in URGENCY else len(URGENCY)
+    parts = re.split(r"([0-9]{1,9})", step.name)
+    return rank, [int(part) if at % 2 else part for at, part in enumerate(parts)], step.name
+
+
+def _page(
+    steps: Sequence[FlowStepRecord], after: str | None
+) -> tuple[Sequence[FlowStepRecord], str | None]:
+    """The steps after the one of this name, and the name that the next page begins after."""
+    names = [step.name for step in steps]
+    start = names.index(after) + 1 if after in names else 0
+    page = steps[start : start + STEP_ROWS]
+    is_last = start + STEP_ROWS >= len(steps)
+    return page, None if is_last else page[-1].name
+
+
+PAGES = (
+    Page(name="flows", path="/flows", answer=flows, menu="Flows", icon="flow", key="f"),
+    Page(name="flow", path="/flows/{flow_id}", answer=flow),
+)

@@ -1,0 +1,328 @@
+"""One job: its life as a picture, what it was given and returned, and why it is where it is.
+
+The log is read from its newest part: `rev` is the seq of its last event, so the beginning of a very
+long one is left out without counting it.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+from starlette.responses import Response
+
+from tenure.core.attempt_logs import AttemptLog
+from tenure.core.events import Event
+from tenure.core.observations import Observation
+from tenure.core.timeline import TimelineEntry, timeline
+from tenure.dashboard.actions import Action, Field
+from tenure.dashboard.event_words import (
+    what_happened,
+    what_was_observed,
+    why_it_happened,
+    why_it_was_observed,
+)
+from tenure.dashboard.job_life import life_of
+from tenure.dashboard.life_picture import picture_of
+from tenure.dashboard.page import Page
+from tenure.dashboard.visits import Visit
+from tenure.protocol.fields import moment
+from tenure.protocol.records import JobRecord, event_of, job_of, observation_of
+from tenure.protocol.replies import (
+    ArtifactsReply,
+    EventsReply,
+    FlowReply,
+    FlowStepRecord,
+    JobReply,
+    LogsReply,
+    ObservationsReply,
+)
+
+MAX_EVENTS = 2_000
+"""The newest events of a log that a page reads."""
+
+EVENTS_PER_READ = 500
+MAX_ENTRIES = 200
+"""The newest entries of the table of events."""
+
+MAX_BODY_CHARACTERS = 100_000
+MAX_OUTPUT_CHARACTERS = 200_000
+"""A page shows no more of a body or of an attempt's output; the command line shows all."""
+
+MAX_RELATIVES = 20
+
+
+class EventRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A line of the table of events."""
+
+    entry: TimelineEntry
+    seqs: str
+    what: str
+    why: str
+
+    @property
+    def at(self) -> object:
+        """When it happened."""
+        return moment(self.entry.ts)
+
+
+class Relatives(msgspec.Struct, frozen=True, kw_only=True):
+    """The jobs of a flow before and after one, the first of each, and how many there are."""
+
+    parents: Sequence[FlowStepRecord]
+    children: Sequence[FlowStepRecord]
+    parent_count: int
+    child_count: int
+
+
+async def job(visit: Visit) -> Response:
+    """The page of one job."""
+    job_id = visit.part("job_id")
+    path = {"job_id": job_id}
+    reply = await visit.ask("job", JobReply, path=path, query={"bodies": visit.sees_bodies})
+    record = reply.job
+    assert record is not None
+    events, after_seq = await _newest_events(visit, record)
+    observed = await visit.ask("observations", ObservationsReply, path=path)
+    observations = [observation_of(each) for each in observed.observations]
+    logs: Sequence[AttemptLog] = ()
+    if visit.may("logs"):
+        logs = (await visit.ask("logs", LogsReply, path=path)).logs
+    artifacts = await visit.ask("artifacts", ArtifactsReply, path=path)
+    life = life_of(job_of(record), events, observations, now=visit.instant)
+    rows = event_rows(timeline(events, observations, folded=True, after_seq=after_seq))
+    return await visit.show(
+        "job.html",
+        job=record,
+        resolution=reply.resolution,
+        picture=picture_of(life),
+        rows=rows[-MAX_ENTRIES:],
+        rows_left_out=max(0, len(rows) - MAX_ENTRIES),
+        events_left_out=after_seq,
+        logs=logs,
+        artifacts=artifacts.artifacts,
+        relatives=await _relatives(visit, record),
+        bodies=_bodies(record),
+        max_output=MAX_OUTPUT_CHARACTERS,
+        offered=offered_actions(record, is_resolved=reply.resolution is not None),
+    )
+
+
+async def _newest_events(visit: Visit, record: JobRecord) -> tuple[list[Event], int]:
+    """The newest events, and the seq after which they begin."""
+    first_after = max(0, record.rev - MAX_EVENTS)
+    after: int | None = first_after
+    events: list[Event] = []
+    for _ in range(MAX_EVENTS // EVENTS_PER_READ + 1):
+        if after is None:
+            break
+        page = await visit.ask(
+            "events",
+            EventsReply,
+            path={"job_id": record.id},
+            query={"after_seq": after, "limit": EVENTS_PER_READ},
+        )
+        events += [event_of(each) for each in page.events]
+        after = page.next_after_seq
+    return events, first_after
+
+
+def event_rows(entries: Sequence[TimelineEntry]) -> list[EventRow]:
+    """The lines of the table of events."""
+    return [_event_row(entry) for entry in entries]
+
+
+def _event_row(entry: TimelineEntry) -> EventRow:
+    if entry.observation is not None:
+        return _observation_row(entry, entry.observation)
+    if entry.pruned is not None:
+        return EventRow(
+            entry=entry,
+            seqs=_seqs(*entry.pruned),
+            what=_renewals(entry.pruned[1] - entry.pruned[0] + 1),
+            why="pruned after the attempt had ended",
+        )
+    first, last = entry.events[0], entry.events[-1]
+    several = len(entry.events) > 1
+    return EventRow(
+        entry=entry,
+        seqs=_seqs(first.seq, last.seq),
+        what=_renewals(len(entry.events)) if several else what_happened(first),
+        why=why_it_happened(last),
+    )
+
+
+def _observation_row(entry: TimelineEntry, seen: Observation) -> EventRow:
+    return EventRow(
+        entry=entry, seqs="", what=what_was_observed(seen), why=why_it_was_observed(seen)
+    )
+
+
+def _seqs(first: int, last: int) -> str:
+    return str(first) if first == last else f"{first}–{last}"
+
+
+def _renewals(count: int) -> str:
+    return "Lease renewed" if count == 1 else f"Lease renewed {count} times"
+
+
+class Body(msgspec.Struct, frozen=True, kw_only=True):
+    """A payload, checkpoint or result, as much of it as a page shows."""
+
+    name: str
+    text: str
+    size: int
+    is_cut: bool
+
+
+def _bodies(record: JobRecord) -> list[Body]:
+    found = []
+    for name in ("payload", "result", "checkpoint"):
+        raw = getattr(record, name)
+        if raw is msgspec.UNSET or raw is None:
+            continue
+        text = bytes(raw).decode()
+        pretty = msgspec.json.format(text, indent=2)
+        shown = pretty[:MAX_BODY_CHARACTERS]
+        is_cut = len(pretty) > MAX_BODY_CHARACTERS
+        found.append(Body(name=name, text=shown, size=len(bytes(raw)), is_cut=is_cut))
+    return found
+
+
+async def _relatives(visit: Visit, record: JobRecord) -> Relatives | None:
+    """The parents and children of a job in its flow; not with every poll, because the whole flow is
+    read for it."""
+    if record.flow_id is None or visit.is_fragment:
+        return None
+    found = await visit.ask("show-flow", FlowReply, path={"flow_id": record.flow_id})
+    own = next((step for step in found.steps if step.job_id == record.id), None)
+    before = set(() if own is None else own.after)
+    parents = [step for step in found.steps if step.name in before]
+    children = [step for step in found.steps if record.flow_step in step.after]
+    return Relatives(
+        parents=parents[:MAX_RELATIVES],
+        children=children[:MAX_RELATIVES],
+        parent_count=len(parents),
+        child_count=len(children),
+    )
+
+
+async def artifact(visit: Visit) -> Response:
+    """Download an artifact. It is untrusted, so it is never shown. [DB21]"""
+    return await visit.response(
+        "artifact", path={"job_id": visit.part("job_id"), "name": visit.part("name")}
+    )
+
+
+def offered_actions(record: JobRecord, *, is_resolved: bool) -> list[str]:
+    """The actions that may be useful in this status. The core decides; this only leaves out what it
+    would refuse in any case."""
+    if not record.status.is_terminal:
+        held = ["requeue"] if record.status == "stalled" else []
+        return [*held, "cancel", "dead-letter"]
+    if record.status == "dead_lettered" and not is_resolved:
+        return ["redrive", "discard"]
+    return ["rerun"]
+
+
+REASON = Field(name="reason", label="Reason", hint="Optional. The job's log keeps it.")
+
+ACTIONS = (
+    Action(
+        name="cancel",
+        target="job_id",
+        noun="job",
+        verb="Cancel",
+        explains="A job that waits is cancelled at once. One that runs is asked to stop, or is"
+        " stopped.",
+        done="cancelled, or asked to stop",
+        icon="stop",
+        back="/jobs",
+        fields=(
+            Field(
+                name="mode",
+                label="How",
+                kind="choice",
+                choices=(
+                    ("soft", "Soft: ask the handler to stop, and give it its grace period"),
+                    ("hard", "Hard: revoke its lease at once"),
+                ),
+            ),
+            REASON,
+        ),
+        is_severe=True,
+    ),
+    Action(
+        name="rerun",
+        target="job_id",
+        noun="job",
+        verb="Run again",
+        explains="Makes a new job with the same payload. The finished one stays as it is.",
+        done="enqueued again as a new job",
+        icon="again",
+        back="/jobs",
+    ),
+    Action(
+        name="requeue",
+        target="job_id",
+        noun="job",
+        verb="Requeue",
+        explains="Lets a held job go back to its queue. Its lost attempt may have had effects: the"
+        " handler runs once more.",
+        done="requeued",
+        icon="again",
+        back="/jobs",
+    ),
+    Action(
+        name="dead-letter",
+        target="job_id",
+        noun="job",
+        verb="Dead-letter",
+        explains="Takes the job out of circulation. It can be redriven later.",
+        done="dead-lettered",
+        icon="dead",
+        back="/jobs",
+        fields=(
+            Field(
+                name="reason_code",
+                label="Why",
+                kind="choice",
+                choices=(
+                    ("policy_violation", "Policy violation: it must not run"),
+                    ("validation_failed", "Its payload is wrong"),
+                    ("dependency_unavailable", "Something that it needs is missing"),
+                    ("infrastructure_failure", "Infrastructure failure"),
+                ),
+            ),
+            Field(name="message", label="Message", hint="Optional. The job's log keeps it."),
+        ),
+        is_severe=True,
+    ),
+    Action(
+        name="redrive",
+        target="job_id",
+        noun="dead letter",
+        verb="Redrive",
+        explains="Makes a new job with the same payload and a fresh budget of attempts. The dead"
+        " letter stays, marked as redriven.",
+        done="redriven as a new job",
+        icon="again",
+        back="/dead-letters",
+    ),
+    Action(
+        name="discard",
+        target="job_id",
+        noun="dead letter",
+        verb="Discard",
+        explains="Marks the dead letter as resolved: nobody will redrive it. Its record stays until"
+        " it is purged.",
+        done="discarded",
+        icon="trash",
+        back="/dead-letters",
+        fields=(Field(name="note", label="Note", hint="Optional. Says why it was discarded."),),
+        is_severe=True,
+    ),
+)
+
+PAGES = (
+    Page(name="job", path="/jobs/{job_id}", answer=job),
+    Page(name="artifact", path="/jobs/{job_id}/artifacts/{name}", answer=artifact),
+)

@@ -1,0 +1,320 @@
+"""The pages of jobs and flows: what they show to whom, what their actions do, and hostile texts."""
+
+from html import unescape
+from typing import Any
+
+import pytest
+
+from tenure.conformance.spec import spec
+from tenure.core.ids import JobId
+from tenure.core.vocabulary import JobStatus, Role
+from tenure.dashboard.rendering import visible
+from tests.dashboard.harness import DashboardStage, Links
+from tests.dashboard.test_pages import FLOW, flow_message
+from tests.server.harness import JOB
+
+SECRET = "s3cret-payload"
+
+HOSTILE = (
+    "<script>alert(1)</script>",
+    '"><img src=x onerror=alert(1)>',
+    "'; --</textarea></svg>",
+    "{{ 7 * 7 }}{% raw %}",
+    "evil\u202etxt.exe\x1b[31m\u200b",
+    "A" * 5_000,
+)
+
+
+def finished(stage: DashboardStage, number: int = 1, **fields: Any) -> dict[str, Any]:
+    """A job that succeeded."""
+    held = stage.leased(number, **fields)
+    stage.clock.advance(3)
+    report(stage, "complete", held, result={"answer": SECRET})
+    return held
+
+
+def report(stage: DashboardStage, name: str, held: dict[str, Any], **fields: Any) -> None:
+    message = {**held, "request_id": f"{name}-{held['job_id']}", **fields}
+    assert stage.call(name, message, role=Role.WORKER).status == 200
+
+
+def dead(stage: DashboardStage, number: int = 1, message: str = "broken") -> str:
+    """A dead letter; its id."""
+    held = stage.leased(number, policy={"max_attempts": 1})
+    error = {"class": "transient", "type": "Boom", "message": message, "traceback": "line 1"}
+    report(stage, "fail", held, error=error)
+    assert stage.job(held["job_id"]).status is JobStatus.DEAD_LETTERED
+    return str(held["job_id"])
+
+
+# --- One job -------------------------------------------------------------------------------------
+
+
+@spec("DB20")
+def test_the_page_of_a_job_has_its_life_as_a_picture_and_as_a_table(stage: DashboardStage) -> None:
+    held = finished(stage)
+
+    page = stage.browser(Role.OPERATOR).get(f"/jobs/{held['job_id']}").text
+
+    assert 'class="bar bar-' in page
+    assert "glyph-succeeded" in page
+    assert "Attempt 1" in page
+    assert 'aria-label="Attempt 1 by w:' in page
+    assert "worker:worker-1" in page
+    assert 'data-live="0"' in page
+
+
+@spec("DB20")
+def test_a_live_job_is_asked_for_again_and_an_ended_one_is_not(stage: DashboardStage) -> None:
+    stage.enqueue()
+    browser = stage.browser(Role.VIEWER)
+
+    page = browser.get(f"/jobs/{JOB.format(1)}", hx_request="true").text
+
+    assert 'data-live="2"' in page
+    assert "<html" not in page
+
+
+@spec("DB2")
+def test_an_operator_sees_payload_and_result_and_a_viewer_neither(stage: DashboardStage) -> None:
+    held = finished(stage, payload={"secret": SECRET})
+
+    operators = stage.browser(Role.OPERATOR).get(f"/jobs/{held['job_id']}").text
+    viewers = stage.browser(Role.VIEWER).get(f"/jobs/{held['job_id']}").text
+
+    assert operators.count(SECRET) == 2
+    assert SECRET not in viewers
+    assert "Hidden" in viewers
+    assert "/actions/" not in viewers
+
+
+def test_error_traceback_and_output_are_shown(stage: DashboardStage) -> None:
+    held = stage.leased(1, policy={"max_attempts": 1})
+    output = {**held, "text": "first line\nsecond line\n"}
+    assert stage.call("output", output, role=Role.WORKER).status == 200
+    error = {"class": "transient", "type": "Boom", "message": "no", "traceback": "File x, line 1"}
+    report(stage, "fail", held, error=error)
+
+    operators = stage.browser(Role.OPERATOR).get(f"/jobs/{held['job_id']}").text
+    viewers = stage.browser(Role.VIEWER).get(f"/jobs/{held['job_id']}").text
+
+    assert "File x, line 1" in operators
+    assert "second line" in operators
+    assert "second line" not in viewers
+
+
+@spec("DB21")
+def test_an_artifact_is_a_download_and_never_a_page(stage: DashboardStage) -> None:
+    held = stage.leased()
+    put = stage.caller(
+        "PUT",
+        f"/v1/jobs/{held['job_id']}/artifacts/report.html",
+        token=stage.of(Role.WORKER),
+        headers={"tenure-lease": held["lease_id"], "content-type": "text/html"},
+        pieces=[b"<script>alert(1)</script>"],
+    )
+    assert stage.run(put.run(stage.app)).status == 200
+    report(stage, "complete", held)
+    path = f"/jobs/{held['job_id']}/artifacts/report.html"
+
+    answer = stage.browser(Role.OPERATOR).get(path)
+
+    assert answer.status == 200
+    assert answer.headers["content-disposition"] == 'attachment; filename="report.html"'
+    assert "default-src 'none'" in answer.headers["content-security-policy"]
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert stage.browser(Role.VIEWER).get(path).status == 403
+
+
+@spec("DB2")
+def test_a_job_out_of_scope_does_not_exist(stage: DashboardStage) -> None:
+    stage.enqueue(1)
+    limited = stage.browser(Role.OPERATOR, queues=("other",))
+
+    assert limited.get(f"/jobs/{JOB.format(1)}").status == 404
+    assert JOB.format(1)[-12:] not in limited.get("/jobs").text
+    answer = limited.submit("/actions/cancel", {"target": JOB.format(1), "mode": "hard"})
+    assert answer.status == 404
+    assert stage.job(JOB.format(1)).status is JobStatus.QUEUED
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=lambda text: ascii(text)[:20])
+@spec("DB9")
+def test_hostile_texts_are_shown_as_texts(stage: DashboardStage, text: str) -> None:
+    held = stage.leased(1, policy={"max_attempts": 1}, payload={"field": text})
+    stage.call("output", {**held, "text": text}, role=Role.WORKER)
+    progress = {**held, "hb_seq": 1, "progress": {"done": 1, "total": 2, "note": text[:100]}}
+    stage.call("heartbeat", {"heartbeats": [progress]}, role=Role.WORKER)
+    error = {"class": "transient", "type": text[:100], "message": text, "traceback": text}
+    report(stage, "fail", held, error=error)
+    browser = stage.browser(Role.OPERATOR)
+
+    for path in (f"/jobs/{held['job_id']}", "/jobs"):
+        page = browser.get(path)
+
+        assert page.status == 200
+        assert not Links(page.text).suspicious
+        assert visible(text[:60]) in unescape(page.text)
+        assert not {"\u202e", "\x1b", "\u200b"} & set(page.text)
+
+
+# --- Actions -------------------------------------------------------------------------------------
+
+
+@spec("DB22")
+def test_a_cancel_asks_for_a_reason_and_keeps_it(stage: DashboardStage) -> None:
+    stage.enqueue()
+    browser = stage.browser(Role.OPERATOR)
+    asked = browser.get(f"/actions/cancel?target={JOB.format(1)}").text
+    assert stage.job(JOB.format(1)).status is JobStatus.QUEUED
+
+    fields = {"target": JOB.format(1), "mode": "hard", "reason": "wrong order"}
+    answer = browser.submit("/actions/cancel", fields)
+
+    assert 'name="reason"' in asked
+    assert answer.status == 303
+    job = stage.job(JOB.format(1))
+    assert (job.status, job.cancel_reason) == (JobStatus.CANCELLED, "wrong order")
+    assert stage.events(job.id)[-1].actor == "operator:operator-1"
+    assert "wrong order" in browser.get(f"/jobs/{job.id}").text
+
+
+@spec("DB22")
+def test_a_bulk_action_shows_the_number_first_and_does_them_all(stage: DashboardStage) -> None:
+    ids = [stage.enqueue(number) for number in range(1, 8)]
+    browser = stage.browser(Role.OPERATOR)
+
+    asked = browser.get("/actions/cancel?" + "&".join(f"target={each}" for each in ids)).text
+    browser.submit("/actions/cancel", {"target": ids, "mode": "soft"})
+
+    assert "Cancel 7 jobs?" in asked
+    assert {stage.job(each).status for each in ids} == {JobStatus.CANCELLED}
+    assert "7 jobs" in browser.get("/jobs").text
+
+
+@spec("DB22")
+def test_a_form_that_is_sent_twice_runs_a_job_again_once(stage: DashboardStage) -> None:
+    held = finished(stage)
+    browser = stage.browser(Role.OPERATOR)
+    fields = {"target": held["job_id"], "request_id": "page-1"}
+
+    for _ in range(2):
+        assert browser.submit("/actions/rerun", fields).status == 303
+
+    made = stage.call("jobs", role=Role.OPERATOR).json["jobs"]
+    assert len(made) == 2
+
+
+@spec("DB22")
+def test_dead_letters_are_redriven_and_discarded(stage: DashboardStage) -> None:
+    one, other = dead(stage, 1), dead(stage, 2)
+    browser = stage.browser(Role.OPERATOR)
+
+    browser.submit("/actions/redrive", {"target": one})
+    browser.submit("/actions/discard", {"target": other, "note": "switched off"})
+
+    resolved = stage.store.load_resolutions([JobId(one), JobId(other)])
+    assert {each.kind.value for each in resolved.values()} == {"redriven", "discarded"}
+    assert resolved[JobId(other)].note == "switched off"
+    assert "redriven" in browser.get(f"/jobs/{one}").text
+    assert "switched off" in browser.get(f"/jobs/{other}").text
+
+
+@spec("DB22")
+def test_what_the_core_refuses_is_said(stage: DashboardStage) -> None:
+    held = finished(stage)
+    browser = stage.browser(Role.OPERATOR)
+
+    answer = browser.submit("/actions/requeue", {"target": held["job_id"]})
+
+    assert answer.status == 303
+    assert "refused" in browser.get("/help").text
+
+
+@spec("DB2")
+@pytest.mark.parametrize("name", ["cancel", "rerun", "requeue", "dead-letter", "redrive"])
+def test_a_viewer_cannot_act(stage: DashboardStage, name: str) -> None:
+    stage.enqueue()
+
+    answer = stage.browser(Role.VIEWER).submit(f"/actions/{name}", {"target": JOB.format(1)})
+
+    assert answer.status == 403
+    assert stage.job(JOB.format(1)).rev == 1
+
+
+# --- Lists ---------------------------------------------------------------------------------------
+
+
+def test_jobs_are_filtered_and_paged_by_key(stage: DashboardStage) -> None:
+    for number in range(1, 61):
+        stage.enqueue(number, kind="mail" if number % 2 else "charge")
+    browser = stage.browser(Role.VIEWER)
+
+    first = browser.get("/jobs").text
+    older = next(href for href in Links(first).hrefs if "before=" in href)
+    second = browser.get(older).text
+
+    assert first.count("<tr>") - 1 == 50
+    assert second.count("<tr>") - 1 == 10
+    assert "charge" not in browser.get("/jobs?kind=mail&status=queued").text.partition("<tbody>")[2]
+    assert "No job matches" in browser.get("/jobs?status=failed").text
+
+
+@pytest.mark.parametrize("query", ["status=nonsense", "before=x", "queue=%00", "id_prefix=zz"])
+def test_a_filter_that_is_wrong_is_said_on_a_page(stage: DashboardStage, query: str) -> None:
+    answer = stage.browser(Role.VIEWER).get(f"/jobs?{query}")
+
+    assert answer.status == 422
+    assert answer.headers["content-type"] == "text/html; charset=utf-8"
+
+
+# --- Flows ---------------------------------------------------------------------------------------
+
+
+@spec("DB23")
+def test_a_flow_is_a_graph_with_links_to_its_jobs(stage: DashboardStage) -> None:
+    stage.call("flow", flow_message(), role=Role.OPERATOR)
+    browser = stage.browser(Role.VIEWER)
+
+    page = browser.get(f"/flows/{FLOW}").text
+
+    assert page.count('class="outline"') == 2
+    assert page.count('class="edge') == 1
+    assert f'href="/jobs/{JOB.format(11)}"' in page
+    assert f"/flows/{FLOW}" in browser.get("/flows").text
+    assert "Waits for" in browser.get(f"/jobs/{JOB.format(12)}").text
+
+
+@spec("DB23")
+def test_equal_jobs_of_a_large_flow_are_one_box_that_leads_to_their_list(
+    stage: DashboardStage,
+) -> None:
+    jobs = [
+        {"job": {"job_id": JOB.format(100 + n), "queue": "q", "kind": "fetch"}, "name": f"f {n}"}
+        for n in range(150)
+    ]
+    message = {"flow_id": FLOW, "name": "wide", "jobs": jobs}
+    assert stage.call("flow", message, role=Role.OPERATOR).status == 201
+    browser = stage.browser(Role.VIEWER)
+
+    page = browser.get(f"/flows/{FLOW}").text
+    listed = browser.get(f"/flows/{FLOW}?kind=fetch").text
+    older = next(href for href in Links(listed).hrefs if "after=" in href)
+
+    assert page.count('class="outline"') == 1
+    assert "× 150" in page
+    assert browser.get(older).text.count("<tr>") - 1 == 50
+
+
+@spec("DB2")
+def test_a_token_that_is_limited_to_a_queue_sees_only_its_jobs_of_a_flow(
+    stage: DashboardStage,
+) -> None:
+    message = flow_message()
+    message["jobs"][1]["job"]["queue"] = "other"  # type: ignore[index]  # a message of JSON
+    stage.call("flow", message, role=Role.OPERATOR)
+
+    page = stage.browser(Role.VIEWER, queues=("q",)).get(f"/flows/{FLOW}").text
+
+    assert JOB.format(11) in page
+    assert JOB.format(12) not in page
