@@ -54,6 +54,7 @@ CORRELATION_ID = {
         "others see the job's own id where none was given",
     ),
     "src/tenure/handlers/schedules.py": "a schedule's jobs are given none",
+    "src/tenure/dashboard/pages/jobs.py": "the list of jobs is filtered by it",
     "src/tenure/core/changes.py": "each event of a job has it",
     "src/tenure/core/flows.py": "each event of a job has it",
     "src/tenure/verify/rows.py": "each event of a job has it",
