@@ -12,6 +12,7 @@ from tenure.dashboard.app import make_pages
 from tenure.dashboard.settings import DashboardSettings
 from tenure.server.services import Services
 from tests.server.harness import Answer, Stage
+from tests.support.coordinators import VirtualClock
 
 KEY = bytes(range(32))
 ORIGIN = "http://localhost:7717"
@@ -20,7 +21,13 @@ ORIGIN = "http://localhost:7717"
 class DashboardStage(Stage):
     """A server in virtual time with pages."""
 
-    def __init__(self, *, authenticated: bool = True, public_origin: str | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        authenticated: bool = True,
+        public_origin: str | None = None,
+        clock: VirtualClock | None = None,
+    ) -> None:
         settings = DashboardSettings(
             key=KEY, authenticated=authenticated, public_origin=public_origin
         )
@@ -28,7 +35,7 @@ class DashboardStage(Stage):
         def pages(services: Services) -> ASGIApp:
             return make_pages(services, settings)
 
-        super().__init__(authenticated=authenticated, pages=pages)
+        super().__init__(authenticated=authenticated, pages=pages, clock=clock)
 
     def browser(self, role: Role | None = None, **scope: Any) -> "Browser":
         """A browser; with a role it has signed in with a new token of this scope."""

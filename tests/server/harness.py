@@ -96,8 +96,9 @@ class Stage:
         store: Callable[..., MemoryStore] = MemoryStore,
         timeout_s: float = CALL_TIMEOUT_S,
         pages: MakePages | None = None,
+        clock: VirtualClock | None = None,
     ) -> None:
-        self.clock = VirtualClock()
+        self.clock = clock or VirtualClock()
         self.store = store(clock=self.clock)
         self.coordinator = Coordinator(self.store, monotonic=self.clock, timeout_s=timeout_s)
         self._runner = asyncio.Runner()

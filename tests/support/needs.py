@@ -33,7 +33,7 @@ class Needs:
         if event not in _STARTS_A_PROCESS or self._running is None:
             return
         marks = {mark.name for mark in self._running.iter_markers()}
-        if not marks & {"process", _POSTGRES}:
+        if not marks & {"process", "browser", _POSTGRES}:
             raise AssertionError(
                 f"{self._running.nodeid} starts a process: mark it with pytest.mark.process"
             )

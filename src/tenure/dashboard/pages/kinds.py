@@ -7,24 +7,47 @@ from starlette.responses import Response
 
 from tenure.dashboard.actions import Action, Field, whole_number
 from tenure.dashboard.page import Page
+from tenure.dashboard.pages.overview import RANGES, ask_overview
 from tenure.dashboard.pages.queues import BURST, NO_RATE, RATE
+from tenure.dashboard.series import plots_of
 from tenure.dashboard.visits import Visit
 from tenure.errors import InvalidInput
 from tenure.protocol.replies import KindsReply
 
 
 async def kinds(visit: Visit) -> Response:
-    """All kinds that something is set for."""
+    """The kinds that have jobs now or had events in the range, and those that something is set
+    for."""
     found = await visit.ask("kinds", KindsReply)
-    return await visit.show("kinds.html", kinds=found.kinds)
+    overview = await ask_overview(visit)
+    depths = {each.kind: each for each in overview.kinds}
+    settings = {each.kind: each for each in found.kinds}
+    return await visit.show(
+        "kinds.html",
+        names=sorted({*depths, *settings}),
+        depths=depths,
+        settings=settings,
+        overview=overview,
+        ranges=RANGES,
+    )
 
 
 async def kind(visit: Visit) -> Response:
     """One kind. It has a page even if nothing is set for it."""
     name = visit.part("kind")
     found = await visit.ask("kinds", KindsReply)
+    overview = await ask_overview(visit, kind=name)
     here = [each for each in found.kinds if each.kind == name]
-    return await visit.show("kind.html", name=name, kind=here[0] if here else None)
+    depth = [each for each in overview.kinds if each.kind == name]
+    return await visit.show(
+        "kind.html",
+        name=name,
+        kind=here[0] if here else None,
+        depth=depth[0] if depth else None,
+        overview=overview,
+        plots=plots_of(overview),
+        ranges=RANGES,
+    )
 
 
 def settings(form: Mapping[str, str]) -> dict[str, Any]:

@@ -7,6 +7,8 @@ from starlette.responses import Response
 
 from tenure.dashboard.actions import Action, Field, whole_number
 from tenure.dashboard.page import Page
+from tenure.dashboard.pages.overview import RANGES, ask_overview
+from tenure.dashboard.series import plots_of
 from tenure.dashboard.visits import Visit
 from tenure.errors import InvalidInput
 from tenure.protocol.replies import QueuesReply
@@ -15,17 +17,29 @@ NO_RATE = "none"
 
 
 async def queues(visit: Visit) -> Response:
-    """All queues of the namespace."""
+    """All queues of the namespace: what is set for them, and their jobs now."""
     found = await visit.ask("queues", QueuesReply)
-    return await visit.show("queues.html", queues=found.queues)
+    overview = await ask_overview(visit)
+    depths = {each.queue: each for each in overview.queues}
+    return await visit.show("queues.html", queues=found.queues, depths=depths)
 
 
 async def queue(visit: Visit) -> Response:
     """One queue."""
     name = visit.part("queue")
     found = await visit.ask("queues", QueuesReply)
+    overview = await ask_overview(visit, queue=name)
     here = [each for each in found.queues if each.name == name]
-    return await visit.show("queue.html", name=name, queue=here[0] if here else None)
+    depth = [each for each in overview.queues if each.queue == name]
+    return await visit.show(
+        "queue.html",
+        name=name,
+        queue=here[0] if here else None,
+        depth=depth[0] if depth else None,
+        overview=overview,
+        plots=plots_of(overview),
+        ranges=RANGES,
+    )
 
 
 def limits(form: Mapping[str, str]) -> dict[str, Any]:

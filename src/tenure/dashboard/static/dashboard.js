@@ -124,5 +124,145 @@
     }
   });
 
-  document.addEventListener("DOMContentLoaded", keepLive);
+  // --- plots: drawn from the tables below them, so that both always say the same
+
+  const PLOT_HEIGHT = 180;
+  const STYLES = {
+    enqueued: ["--grey", [2, 3]],
+    succeeded: ["--green", []],
+    retried: ["--amber", [8, 4]],
+    failed: ["--orange", [4, 3]],
+    dead: ["--red", []],
+    cancelled: ["--violet", [8, 3, 2, 3]],
+    backlog: ["--blue", []],
+  };
+  const drawn = new Map();
+
+  const colour = (name) => {
+    const probe = document.createElement("span");
+    probe.style.color = `var(${name})`;
+    document.body.append(probe);
+    const found = getComputedStyle(probe).color;
+    probe.remove();
+    return found;
+  };
+
+  const readTable = (table) => {
+    const heads = [...table.tHead.rows[0].cells].slice(1);
+    const rows = [...table.tBodies[0].rows];
+    const numbers = (cell) => Number(cell.textContent.replaceAll("\u202f", ""));
+    return {
+      heads: heads.map((cell) => ({ label: cell.textContent, style: cell.dataset.style })),
+      data: [
+        rows.map((row) => Date.parse(row.querySelector("time").dateTime) / 1000),
+        ...heads.map((_, place) => rows.map((row) => numbers(row.cells[place + 1]))),
+      ],
+    };
+  };
+
+  const shown = (value, unit) =>
+    value === null || value === undefined ? "–" : `${Number(value.toPrecision(3))}${unit}`;
+
+  const two = (number) => String(number).padStart(2, "0");
+  const clock = (at) => `${two(at.getUTCHours())}:${two(at.getUTCMinutes())}`;
+  const day = (at) => `${at.getUTCFullYear()}-${two(at.getUTCMonth() + 1)}-${two(at.getUTCDate())}`;
+  const DAY_S = 86400;
+
+  const tick = (seconds, step_s) => {
+    const at = new Date(seconds * 1000);
+    return step_s >= DAY_S ? day(at).slice(5) : clock(at);
+  };
+
+  const seriesOf = ({ label, style }, unit) => {
+    const [name, dash] = STYLES[style];
+    const stroke = colour(name);
+    const faint = stroke.replace("rgb(", "rgba(").replace(")", ", 0.12)");
+    return {
+      label,
+      stroke,
+      dash,
+      width: 1.75,
+      points: { show: false },
+      fill: style === "backlog" ? faint : undefined,
+      value: (_, value) => shown(value, unit),
+    };
+  };
+
+  const optionsOf = (box, heads) => {
+    const axis = {
+      stroke: colour("--muted"),
+      grid: { stroke: colour("--line"), width: 1 },
+      ticks: { show: false },
+      font: "12px system-ui, sans-serif",
+    };
+    const moment = (_, at) => {
+      const when = new Date(at * 1000);
+      return at === null || at === undefined ? "–" : `${day(when)} ${clock(when)}`;
+    };
+    return {
+      width: box.clientWidth,
+      height: PLOT_HEIGHT,
+      tzDate: (at) => uPlot.tzDate(new Date(at * 1000), "UTC"),
+      cursor: { y: false, sync: { key: "over-time" }, drag: { x: false, y: false } },
+      scales: { y: { range: (_, low, high) => [0, Math.max(high * 1.1, 1e-3)] } },
+      axes: [
+        { ...axis, size: 26, values: (_, at, __, ___, step_s) => at.map((each) => tick(each, step_s)) },
+        { ...axis, size: 44 },
+      ],
+      series: [
+        { label: "UTC", value: moment },
+        ...heads.map((head) => seriesOf(head, box.dataset.unit)),
+      ],
+    };
+  };
+
+  // Lines that are zero all the time would only cover the axis; the table has them.
+  const withoutZeros = ({ heads, data }) => {
+    const kept = heads.map((_, place) => place).filter((place) => data[place + 1].some((v) => v > 0));
+    const places = kept.length ? kept : heads.map((_, place) => place).slice(0, 1);
+    return {
+      heads: places.map((place) => heads[place]),
+      data: [data[0], ...places.map((place) => data[place + 1])],
+    };
+  };
+
+  const resized = new ResizeObserver((entries) => {
+    for (const { target } of entries) {
+      const size = { width: target.clientWidth, height: PLOT_HEIGHT };
+      if (size.width) drawn.get(target)?.setSize(size);
+    }
+  });
+
+  const drawPlot = (box) => {
+    const { heads, data } = withoutZeros(readTable(document.getElementById(box.dataset.plot)));
+    const labels = heads.map((head) => head.label).join();
+    const known = drawn.get(box);
+    if (known && box.dataset.lines === labels) {
+      known.setData(data);
+      return;
+    }
+    known?.destroy();
+    drawn.delete(box);
+    if (!box.clientWidth || data[0].length < 2) return;
+    box.dataset.lines = labels;
+    drawn.set(box, new uPlot(optionsOf(box, heads), data, box));
+    resized.observe(box);
+  };
+
+  const drawPlots = () => {
+    for (const box of drawn.keys()) if (!box.isConnected) drawn.delete(box);
+    document.querySelectorAll("[data-plot]").forEach(drawPlot);
+  };
+
+  const redrawPlots = () => {
+    for (const box of drawn.keys()) delete box.dataset.lines;
+    drawPlots();
+  };
+
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redrawPlots);
+  document.addEventListener("htmx:afterSettle", drawPlots);
+  document.addEventListener("DOMContentLoaded", () => {
+    drawPlots();
+    keepLive();
+  });
 })();

@@ -1,0 +1,105 @@
+"""Series for plots: events of buckets as rates, and how many jobs waited. Pure.
+
+Each series is a table first: pages show it as one, and plots are drawn from that table.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+import msgspec
+
+from tenure.protocol.overviews import OutcomeBucketRecord, OverviewReply
+
+LEAST_OF_BUCKET = 0.25
+"""The last bucket is still going on; a rate of less than this part of it would jump."""
+
+
+class Line(msgspec.Struct, frozen=True):
+    """One line of a plot: its word, and the name of its colour and dashes in the style sheet."""
+
+    label: str
+    style: str
+
+
+class Row(msgspec.Struct, frozen=True):
+    """The values of all lines at one instant."""
+
+    at: datetime
+    values: tuple[float, ...]
+
+
+class Plot(msgspec.Struct, frozen=True, kw_only=True):
+    """A plot and its table."""
+
+    name: str
+    title: str
+    unit: str
+    lines: tuple[Line, ...]
+    rows: tuple[Row, ...]
+
+
+RATES = (
+    Line("enqueued", "enqueued"),
+    Line("succeeded", "succeeded"),
+    Line("retried", "retried"),
+    Line("failed", "failed"),
+    Line("dead-lettered", "dead"),
+    Line("cancelled", "cancelled"),
+)
+BACKLOG = (Line("ready or delayed", "backlog"),)
+
+
+def plots_of(overview: OverviewReply) -> tuple[Plot, Plot]:
+    """The plots of an overview."""
+    buckets, bucket_s = overview.buckets, overview.bucket_s
+    waiting = sum(each.ready + each.delayed for each in overview.queues)
+    return (
+        Plot(
+            name="rates",
+            title="Jobs per second",
+            unit="/s",
+            lines=RATES,
+            rows=rates(buckets, bucket_s, overview.now),
+        ),
+        Plot(
+            name="backlog",
+            title="Jobs that wait",
+            unit="",
+            lines=BACKLOG,
+            rows=backlog(buckets, overview.now, waiting),
+        ),
+    )
+
+
+def rates(
+    buckets: Sequence[OutcomeBucketRecord], bucket_s: float, now: datetime
+) -> tuple[Row, ...]:
+    """Jobs per second in each bucket, at its beginning."""
+    rows = []
+    for bucket in buckets:
+        length_s = min(bucket_s, (now - bucket.at).total_seconds())
+        if length_s < LEAST_OF_BUCKET * bucket_s:
+            continue
+        counts = (
+            bucket.enqueued,
+            bucket.succeeded,
+            bucket.requeued,
+            bucket.failed,
+            bucket.dead_lettered,
+            bucket.cancelled,
+        )
+        rows.append(Row(bucket.at, tuple(count / length_s for count in counts)))
+    return tuple(rows)
+
+
+def backlog(buckets: Sequence[OutcomeBucketRecord], now: datetime, waiting: int) -> tuple[Row, ...]:
+    """How many jobs waited for a worker at the beginning of each bucket, and now.
+
+    Reckoned back from now: enqueued and requeued jobs came, claimed ones went. Jobs that were
+    cancelled before anybody claimed them are not seen, so it is an estimate, never below 0.
+    """
+    rows = [Row(now, (float(waiting),))]
+    for bucket in reversed(buckets):
+        waiting -= bucket.enqueued + bucket.requeued - bucket.claimed
+        rows.append(Row(bucket.at, (float(max(0, waiting)),)))
+    return tuple(reversed(rows))

@@ -1,0 +1,148 @@
+"""Every page and every action in a real browser: no error, no other host, no violation of axe."""
+
+import re
+
+import pytest
+from playwright.sync_api import Browser, expect
+
+from tenure.conformance.spec import spec
+from tenure.core.vocabulary import Role
+from tests.browser.site import Site
+from tests.browser.watching import Watched, watched
+from tests.dashboard.test_pages import EXAMPLES
+
+pytestmark = pytest.mark.browser
+
+SHOP = {
+    "queue": "/queues/payments",
+    "kind": "/kinds/charge-card",
+    "worker": "/workers/mail-1",
+    "schedule": "/schedules/sync-stock",
+    "search": "/search?q=pay",
+    "confirm-action": "/actions/limit?target=payments",
+}
+"""Pages about one thing, in the shop."""
+
+PATHS = {name: SHOP.get(name, path) for name, path in EXAMPLES.items()}
+
+
+@spec("DB10")
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 390])
+def test_pages_are_accessible_and_fit_the_window(
+    browser: Browser, shop: Site, scheme: str, width: int
+) -> None:
+    chosen = "dark" if scheme == "dark" else "light"
+    context = browser.new_context(
+        viewport={"width": width, "height": 860},
+        color_scheme="dark" if chosen == "dark" else "light",
+    )
+    problems = []
+    with watched(context.new_page()) as seen:
+        seen.sign_in(shop, Role.OPERATOR)
+        for path in PATHS.values():
+            answer = seen.page.goto(f"{shop.address}{path}")
+            assert answer is not None
+            assert answer.status == 200, path
+            problems += [f"{path}: {each}" for each in seen.violations()]
+            if seen.is_wider_than_the_window():
+                problems.append(f"{path}: scrolls sideways")
+    context.close()
+
+    assert not problems, "\n".join(problems)
+
+
+def test_sign_in_and_out(seen: Watched, shop: Site) -> None:
+    page = seen.page
+    page.goto(f"{shop.address}/queues")
+    expect(page).to_have_url(re.compile(r"/sign-in\?next=%2Fqueues$"))
+    assert not seen.violations()
+
+    page.get_by_label("Token").fill(shop.tokens[Role.VIEWER])
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(f"{shop.address}/queues")
+    assert page.evaluate("() => document.cookie") == ""
+    assert page.evaluate("() => localStorage.length") == 0
+
+    page.get_by_role("button", name="Sign out").click()
+    expect(page.get_by_role("status")).to_have_text("Signed out")
+
+
+def test_a_wrong_token_is_refused_with_the_reason(seen: Watched, shop: Site) -> None:
+    seen.page.goto(f"{shop.address}/sign-in")
+    seen.page.get_by_label("Token").fill(shop.tokens[Role.WORKER])
+    seen.page.get_by_role("button", name="Sign in").click()
+
+    expect(seen.page.get_by_role("alert")).to_contain_text("viewers and operators")
+    assert not seen.violations()
+    # The browser itself reports the status of the form's answer.
+    assert [each for each in seen.errors if "403" in each] == seen.errors
+    seen.errors.clear()
+
+
+@spec("DB2")
+def test_a_viewer_is_offered_no_action(seen: Watched, shop: Site) -> None:
+    seen.sign_in(shop, Role.VIEWER)
+    for path in PATHS.values():
+        if path.startswith("/actions"):
+            continue
+        seen.page.goto(f"{shop.address}{path}")
+        assert seen.page.locator("a[data-dialog], #bulk button").count() == 0
+
+
+@spec("DB13")
+def test_pages_can_be_read_without_javascript(browser: Browser, shop: Site) -> None:
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(f"{shop.address}/sign-in")
+    page.get_by_label("Token").fill(shop.tokens[Role.OPERATOR])
+    page.get_by_role("button", name="Sign in").click()
+
+    expect(page.get_by_role("heading", name="Overview")).to_be_visible()
+    page.get_by_text("As a table").first.click()
+    expect(page.get_by_role("table", name="Jobs per second")).to_be_visible()
+    for path in PATHS.values():
+        answer = page.goto(f"{shop.address}{path}")
+        assert answer is not None
+        assert answer.status == 200
+    context.close()
+
+
+def test_keys(seen: Watched, shop: Site) -> None:
+    seen.sign_in(shop, Role.VIEWER)
+    page = seen.page
+    page.keyboard.press("/")
+    expect(page.get_by_role("searchbox")).to_be_focused()
+    page.keyboard.type("pay")
+    page.keyboard.press("Enter")
+    page.get_by_role("link", name="payments", exact=True).first.click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Queues / payments")
+
+    page.keyboard.press("g")
+    page.keyboard.press("w")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Workers")
+    page.keyboard.press("?")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Keys")
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("link", name="Skip to the page")).to_be_focused()
+
+
+def test_the_colours_can_be_chosen(seen: Watched, shop: Site) -> None:
+    seen.sign_in(shop, Role.VIEWER)
+    background = "() => getComputedStyle(document.body).backgroundColor"
+    light = seen.page.evaluate(background)
+
+    seen.page.get_by_role("button", name="Change colours to dark").click()
+    expect(seen.page.locator("html")).to_have_attribute("data-theme", "dark")
+
+    assert seen.page.evaluate(background) != light
+
+
+def test_plots_are_drawn_from_their_tables(seen: Watched, shop: Site) -> None:
+    seen.sign_in(shop, Role.VIEWER)
+
+    expect(seen.page.locator("#plot-rates canvas")).to_be_visible()
+    expect(seen.page.locator("#plot-backlog canvas")).to_be_visible()
+    seen.page.get_by_role("link", name="15m").click()
+    expect(seen.page.locator("#plot-rates canvas")).to_be_visible()
+    assert seen.page.locator("#table-rates tbody tr").count() >= 59
