@@ -1,5 +1,6 @@
 """The pages of jobs and flows: what they show to whom, what their actions do, and hostile texts."""
 
+import re
 from html import unescape
 from typing import Any
 
@@ -260,7 +261,26 @@ def test_jobs_are_filtered_and_paged_by_key(stage: DashboardStage) -> None:
     assert "No job matches" in browser.get("/jobs?status=failed").text
 
 
-@pytest.mark.parametrize("query", ["status=nonsense", "before=x", "queue=%00", "id_prefix=zz"])
+def test_jobs_are_found_by_worker_time_and_text_in_their_error(stage: DashboardStage) -> None:
+    dead(stage, 1, "column price is missing")
+    dead(stage, 2, "disk is full")
+    stage.clock.advance(7200)
+    stage.enqueue(3)
+    browser = stage.browser(Role.VIEWER)
+
+    def found(query: str) -> list[str]:
+        page = browser.get(f"/jobs?{query}").text
+        return sorted(set(re.findall(r'class="id" href="/jobs/([^"]+)"', page)))
+
+    assert found("error=PRICE") == [JOB.format(1)]
+    assert found("enqueued_since=1h") == [JOB.format(3)]
+    assert found("finished_since=3h&error=full") == [JOB.format(2)]
+    assert found("worker=w&kind=k") == [JOB.format(1), JOB.format(2)]
+
+
+@pytest.mark.parametrize(
+    "query", ["enqueued_since=soon", "status=nonsense", "before=x", "queue=%00", "id_prefix=zz"]
+)
 def test_a_filter_that_is_wrong_is_said_on_a_page(stage: DashboardStage, query: str) -> None:
     answer = stage.browser(Role.VIEWER).get(f"/jobs?{query}")
 
@@ -283,6 +303,22 @@ def test_a_flow_is_a_graph_with_links_to_its_jobs(stage: DashboardStage) -> None
     assert f'href="/jobs/{JOB.format(11)}"' in page
     assert f"/flows/{FLOW}" in browser.get("/flows").text
     assert "Waits for" in browser.get(f"/jobs/{JOB.format(12)}").text
+
+
+@spec("DB22")
+def test_the_live_jobs_of_a_flow_are_cancelled_together(stage: DashboardStage) -> None:
+    stage.call("flow", flow_message(), role=Role.OPERATOR)
+    browser = stage.browser(Role.OPERATOR)
+
+    asked = browser.get(f"/flows/{FLOW}/cancel").text
+    targets = re.findall(r'name="target" value="([^"]+)"', asked)
+    answer = browser.submit("/actions/cancel", {"target": targets, "back": f"/flows/{FLOW}"})
+
+    assert "Cancel 2 jobs?" in asked
+    assert answer.headers["location"] == f"/flows/{FLOW}"
+    assert {stage.job(each).status for each in targets} == {JobStatus.CANCELLED}
+    assert "Not done" not in browser.get(f"/flows/{FLOW}").text
+    assert browser.get(f"/flows/{FLOW}/cancel").status == 422
 
 
 @spec("DB23")

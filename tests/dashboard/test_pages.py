@@ -20,6 +20,7 @@ EXAMPLES: dict[str, str] = {
     "job": f"/jobs/{JOB.format(1)}",
     "flows": "/flows",
     "flow": f"/flows/{FLOW}",
+    "cancel-flow": f"/flows/{FLOW}/cancel",
     "queues": "/queues",
     "queue": "/queues/q",
     "kinds": "/kinds",

@@ -8,7 +8,7 @@ the visitor's role may not use it.
 
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -155,7 +155,7 @@ def action_pages(actions: tuple[Action, ...]) -> tuple[Page, ...]:
 
     async def confirm(visit: Visit) -> Response:
         action = found(visit)
-        targets = _checked(visit.queries("target"), action)
+        targets = checked_targets(visit.queries("target"), action)
         back = local_path(visit.query("back") or "", action.back)
         return await visit.show(
             "confirm.html",
@@ -168,7 +168,7 @@ def action_pages(actions: tuple[Action, ...]) -> tuple[Page, ...]:
 
     async def perform_form(visit: Visit) -> Response:
         action = found(visit)
-        targets = _checked(visit.fields("target"), action)
+        targets = checked_targets(visit.fields("target"), action)
         outcome = await perform(visit, action, targets, dict(visit.form))
         return visit.go(local_path(visit.field("back"), action.back), outcome.notice(action))
 
@@ -178,7 +178,8 @@ def action_pages(actions: tuple[Action, ...]) -> tuple[Page, ...]:
     )
 
 
-def _checked(targets: list[str], action: Action) -> list[str]:
+def checked_targets(targets: Sequence[str], action: Action) -> list[str]:
+    """Each target once. Raises `InvalidInput` if there are none, or too many."""
     unique = list(dict.fromkeys(targets))
     if not unique:
         hint = f"choose at least one {action.noun} on the page before"

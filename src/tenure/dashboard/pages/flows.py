@@ -5,8 +5,11 @@ from collections.abc import Sequence
 
 from starlette.responses import Response
 
+from tenure.core.vocabulary import JobStatus
+from tenure.dashboard.actions import MAX_TARGETS, checked_targets, new_request_id
 from tenure.dashboard.flow_graph import URGENCY, by_urgency, graph_of
 from tenure.dashboard.page import Page
+from tenure.dashboard.pages.job import CANCEL
 from tenure.dashboard.rendering import url
 from tenure.dashboard.visits import Visit
 from tenure.protocol.replies import FlowReply, FlowsReply, FlowStepRecord
@@ -51,6 +54,23 @@ async def flow(visit: Visit) -> Response:
     )
 
 
+async def confirm_cancel(visit: Visit) -> Response:
+    """Ask before the jobs of a flow that have not ended are cancelled."""
+    flow_id = visit.part("flow_id")
+    found = await visit.ask("show-flow", FlowReply, path={"flow_id": flow_id})
+    live = [step for step in found.steps if not step.status.is_terminal]
+    # Those that wait first: the end of a parent would cancel them before their turn comes.
+    live.sort(key=lambda step: step.status is not JobStatus.WAITING)
+    return await visit.show(
+        "confirm.html",
+        action=CANCEL,
+        targets=checked_targets([step.job_id for step in live[:MAX_TARGETS]], CANCEL),
+        back=url("/flows", flow_id),
+        given=visit.query,
+        request_id=new_request_id(),
+    )
+
+
 def _is_wanted(step: FlowStepRecord, chosen: dict[str, str | None]) -> bool:
     return all(value is None or getattr(step, name) == value for name, value in chosen.items())
 
@@ -75,5 +95,7 @@ def _page(
 
 PAGES = (
     Page(name="flows", path="/flows", answer=flows, menu="Flows", icon="flow", key="f"),
+    # Before the page of a flow: a name in a path may contain slashes.
+    Page(name="cancel-flow", path="/flows/{flow_id}/cancel", answer=confirm_cancel),
     Page(name="flow", path="/flows/{flow_id}", answer=flow),
 )

@@ -225,31 +225,33 @@ def offered_actions(record: JobRecord, *, is_resolved: bool) -> list[str]:
 
 REASON = Field(name="reason", label="Reason", hint="Optional. The job's log keeps it.")
 
-ACTIONS = (
-    Action(
-        name="cancel",
-        target="job_id",
-        noun="job",
-        verb="Cancel",
-        explains="A job that waits is cancelled at once. One that runs is asked to stop, or is"
-        " stopped.",
-        done="cancelled, or asked to stop",
-        icon="stop",
-        back="/jobs",
-        fields=(
-            Field(
-                name="mode",
-                label="How",
-                kind="choice",
-                choices=(
-                    ("soft", "Soft: ask the handler to stop, and give it its grace period"),
-                    ("hard", "Hard: revoke its lease at once"),
-                ),
+CANCEL = Action(
+    name="cancel",
+    target="job_id",
+    noun="job",
+    verb="Cancel",
+    explains="A job that waits is cancelled at once. One that runs is asked to stop, or is"
+    " stopped.",
+    done="cancelled, or asked to stop",
+    icon="stop",
+    back="/jobs",
+    fields=(
+        Field(
+            name="mode",
+            label="How",
+            kind="choice",
+            choices=(
+                ("soft", "Soft: ask the handler to stop, and give it its grace period"),
+                ("hard", "Hard: revoke its lease at once"),
             ),
-            REASON,
         ),
-        is_severe=True,
+        REASON,
     ),
+    is_severe=True,
+)
+
+ACTIONS = (
+    CANCEL,
     Action(
         name="rerun",
         target="job_id",

@@ -1,40 +1,101 @@
 """The list of jobs: newest first, by filters, pages by key."""
 
+from collections.abc import Mapping
+
+import msgspec
 from starlette.responses import Response
 
+from tenure.core.instants import Instant, parse_duration
 from tenure.core.vocabulary import JobStatus
 from tenure.dashboard.page import Page
 from tenure.dashboard.rendering import url
 from tenure.dashboard.visits import Visit
+from tenure.protocol.fields import iso
 from tenure.protocol.replies import JobPage
 
 ROWS = 50
+ROW_CHOICES = ("50", "200", "500")
 
-FILTERS = ("status", "queue", "kind", "correlation_id", "schedule", "id_prefix")
-"""Parameters of the page, and of the route that lists jobs."""
+
+class Filter(msgspec.Struct, frozen=True, kw_only=True):
+    """A parameter of the page and of the route that lists jobs, and how the form shows it. One
+    without a label is only in links, one that is rare behind a click."""
+
+    name: str
+    label: str = ""
+    size: int = 12
+    is_time: bool = False
+    is_rare: bool = False
+
+
+FILTERS = (
+    Filter(name="queue", label="Queue"),
+    Filter(name="kind", label="Kind", size=14),
+    Filter(name="error", label="Text in the error", size=18),
+    Filter(name="enqueued_since", label="Enqueued since", is_time=True),
+    Filter(name="enqueued_until", label="Enqueued until", is_time=True, is_rare=True),
+    Filter(name="worker", label="Worker", is_rare=True),
+    Filter(name="correlation_id", label="Correlation id", size=18, is_rare=True),
+    Filter(name="schedule", label="Schedule", is_rare=True),
+    Filter(name="id_prefix", label="Id begins with", is_rare=True),
+    Filter(name="flow_id", is_rare=True),
+    Filter(name="finished_since", is_time=True, is_rare=True),
+    Filter(name="finished_until", is_time=True, is_rare=True),
+)
 
 
 async def jobs(visit: Visit) -> Response:
     """Jobs that match the filters."""
-    chosen = {name: visit.query(name) for name in FILTERS}
-    chosen["status"] = None
+    chosen = {each.name: visit.query(each.name) for each in FILTERS}
     statuses = visit.queries("status")
+    rows = visit.query("rows") if visit.query("rows") in ROW_CHOICES else None
     before = visit.query("before")
-    query = {**chosen, "status": statuses, "before": before, "limit": ROWS}
-    found = await visit.ask("jobs", JobPage, query=query)
-    same = {**chosen, "status": statuses}
+    found = await visit.ask(
+        "jobs",
+        JobPage,
+        query={
+            **asked(chosen, visit.instant),
+            "status": statuses,
+            "before": before,
+            "limit": ROWS if rows is None else int(rows),
+        },
+    )
+    same = {**chosen, "status": statuses, "rows": rows}
     older = None if found.next_before is None else url("/jobs", before=found.next_before, **same)
     return await visit.show(
         "jobs.html",
         jobs=found.jobs,
+        filters=FILTERS,
         chosen=chosen,
         statuses=statuses,
         all_statuses=tuple(JobStatus),
+        rows=rows or str(ROWS),
+        row_choices=ROW_CHOICES,
         first_url=url("/jobs", **same),
         older_url=older,
         is_first=before is None,
-        is_filtered=any(same.values()),
+        has_rare=any(chosen[each.name] for each in FILTERS if each.is_rare),
+        is_filtered=any(chosen.values()) or bool(statuses),
     )
+
+
+def asked(chosen: Mapping[str, str | None], now: Instant) -> dict[str, str | None]:
+    """The filters as the route takes them: `2h` in a field for a time means two hours ago."""
+    found = dict(chosen)
+    for each in FILTERS:
+        text = chosen[each.name]
+        if each.is_time and text is not None:
+            found[each.name] = _moment(text, now)
+    return found
+
+
+def _moment(text: str, now: Instant) -> str:
+    """A time that was given as a duration before now; anything else is for the route to judge."""
+    try:
+        ago = parse_duration(text)
+    except ValueError:
+        return text
+    return str(iso(Instant(now - ago)))
 
 
 PAGES = (Page(name="jobs", path="/jobs", answer=jobs, menu="Jobs", icon="job", key="j"),)
