@@ -42,6 +42,7 @@ from tenure.core.claims import (
     queue_meter,
 )
 from tenure.core.commands import Command, Outage
+from tenure.core.dead_letter_groups import DeadLetterGroupFilter, DeadLetterGroups
 from tenure.core.event_counts import EventCounts, EventSpan
 from tenure.core.event_pages import (
     MAX_EVENTS_READ,
@@ -536,6 +537,10 @@ class JobStore(Protocol):
 
     def list_dead_letters(self, wanted: JobFilter) -> list[DeadLetter]:
         """A page of dead letters, newest first; a server leaves out their bodies."""
+
+    def group_dead_letters(self, wanted: DeadLetterGroupFilter) -> DeadLetterGroups:
+        """The newest dead letters without a resolution, as `core.dead_letter_groups.group` makes
+        groups of them; `MAX_GROUPED` dead letters are looked at. [OB31]"""
 
     def load_resolutions(self, ids: Sequence[JobId]) -> dict[JobId, Resolution]:
         """What became of these dead letters; an unresolved one is missing."""

@@ -13,6 +13,7 @@ from tenure.coordinator.service import Coordinator
 from tenure.coordinator.unblocking import submit_unblocks
 from tenure.core.claims import ClaimAnswer, ClaimRequest, QueueState
 from tenure.core.commands import Command
+from tenure.core.dead_letter_groups import DeadLetterGroupFilter
 from tenure.core.event_pages import EventFilter, full_page
 from tenure.core.ids import DEFAULT_NAMESPACE, JobId, QueueName
 from tenure.core.instants import Duration, Instant
@@ -206,6 +207,7 @@ class Worlds:
         used = {record.job.queue for record in self.records if record.job is not None}
         self.same("queues", lambda world: _in_use(world.store, used))
         self.same("due", lambda world: list(world.store.due(limit=7).jobs.items()))
+        self.same("groups", lambda world: world.store.group_dead_letters(_GROUPS))
         self.same("overview", lambda world: world.store.overview(_OVERVIEW))
         self.same("outages", lambda world: _ordered(world.store.outages(since=Instant(0))))
 
@@ -216,6 +218,7 @@ class Worlds:
 
 
 _ALL_JOBS = JobFilter(namespace=DEFAULT_NAMESPACE, limit=PAGE_SIZE)
+_GROUPS = DeadLetterGroupFilter(namespace=DEFAULT_NAMESPACE)
 _OVERVIEW = OverviewFilter(namespace=DEFAULT_NAMESPACE, range=TimeRange.WEEK)
 _ALL_EVENTS = EventFilter(namespace=DEFAULT_NAMESPACE)
 

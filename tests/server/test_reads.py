@@ -544,3 +544,22 @@ def test_jobs_are_searched_by_worker_time_and_error(stage: Stage) -> None:
     assert ids("worker=nobody") == []
     assert ids("finished_since=2020-01-01T00:00:00Z") == [lease["job_id"]]
     assert ids("enqueued_until=2020-01-01T00:00:00Z") == []
+
+
+@spec("OB31", "H41")
+def test_groups_of_dead_letters_have_only_those_in_the_tokens_scope(stage: Stage) -> None:
+    for number, kind in enumerate(("k", "other"), start=1):
+        job_id = stage.enqueue(number, kind=kind)
+        asked = {"request_id": f"d{number}", "reason_code": "policy_violation"}
+        stage.call("dead-letter", asked, role=Role.OPERATOR, job_id=job_id)
+    limited = stage.token(V, "limited", kinds=("k",))
+
+    every = stage.ask("GET", "/v1/dead-letter-groups", token=stage.of(V)).json
+    own = stage.ask("GET", "/v1/dead-letter-groups", token=limited).json
+    key = own["groups"][0]["key"]
+    named = stage.ask("GET", f"/v1/dead-letter-groups?key={key}", token=limited).json
+
+    assert sorted(each["kind"] for each in every["groups"]) == ["k", "other"]
+    assert [each["kind"] for each in own["groups"]] == ["k"]
+    assert [each["letters"] for each in named["groups"]] == [1]
+    assert named["groups"][0]["job_ids"] == [JOB.format(1)]

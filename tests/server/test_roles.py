@@ -47,6 +47,7 @@ MAY_ASK: dict[str, frozenset[Role]] = {
     "redrive": frozenset({O}),
     "rerun": frozenset({O}),
     "dead-letters": frozenset({C, O, V}),
+    "dead-letter-groups": frozenset({C, O, V}),
     "discard": frozenset({O}),
     "queues": frozenset({C, O, V}),
     "pause": frozenset({O}),

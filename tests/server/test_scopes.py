@@ -26,7 +26,7 @@ NAMED_BY_HAND = {
         *("claim", "alive", "enqueue", "enqueue-many", "jobs", "dead-letters"),
         *("start", "complete", "fail", "release", "heartbeat", "report"),
         *("peek-leases", "output", "upload-artifact", "follow-up", "parents", "flow"),
-        *("pause", "resume", "limit", "drain", "rates", "overview"),
+        *("pause", "resume", "limit", "drain", "rates", "overview", "dead-letter-groups"),
         *("job", "events", "observations", "logs", "artifacts", "artifact"),
         *("cancel", "requeue", "dead-letter", "redrive", "rerun", "discard"),
         *("put-schedule", "run-schedule"),
@@ -36,7 +36,7 @@ NAMED_BY_HAND = {
         *("start", "complete", "fail", "release", "heartbeat", "report"),
         *("peek-leases", "output", "upload-artifact", "follow-up", "parents", "flow"),
         *("pause", "resume", "limit"),  # a queue has jobs of every kind
-        *("drain", "set-kind", "declare-kind", "rates", "overview"),
+        *("drain", "set-kind", "declare-kind", "rates", "overview", "dead-letter-groups"),
         *("job", "events", "observations", "logs", "artifacts", "artifact"),
         *("cancel", "requeue", "dead-letter", "redrive", "rerun", "discard"),
         *("put-schedule", "run-schedule"),

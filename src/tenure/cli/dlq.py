@@ -4,7 +4,6 @@ Running redrive and discard again is safe: the coordinator resolves a dead lette
 runs the same command at the same time. [B17]
 """
 
-import re
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from typing import Any, TypeVar
@@ -39,6 +38,7 @@ from tenure.cli.job_view import headline, job_facts, print_traceback, resolution
 from tenure.cli.jobs import hint_again, id_that_runs
 from tenure.cli.output import ago, print_facts, print_json, print_table, say
 from tenure.core.commands import Discard, Redrive
+from tenure.core.dead_letter_groups import error_signature
 from tenure.core.ids import JobId, Kind, Namespace, QueueName
 from tenure.core.instants import Instant
 from tenure.core.job import Job
@@ -49,7 +49,6 @@ from tenure.protocol.records import DeadLetterRecord, dead_letter_record
 
 MAX_LISTED = 500
 
-_NUMBERS_AND_IDS = re.compile(r"\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b|0x[0-9a-f]+|\d+")
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
@@ -229,7 +228,7 @@ def _by_error(found: Iterable[Job]) -> list[tuple[Job, int]]:
     newest: dict[tuple[str, str], Job] = {}
     counts: dict[tuple[str, str], int] = {}
     for job in found:
-        key = (job.kind, _NUMBERS_AND_IDS.sub("#", headline(job) or ""))
+        key = (job.kind, error_signature(headline(job) or ""))
         known = newest.setdefault(key, job)
         if (job.finished_at or 0) > (known.finished_at or 0):
             newest[key] = job

@@ -7,7 +7,7 @@ and refused with `RequestRefused` otherwise. Decides nothing itself.
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from difflib import get_close_matches
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -20,6 +20,7 @@ from tenure.client.shells import Operation, arun, run
 from tenure.core.checks import check_job_id, check_name
 from tenure.core.commands import Command, Discard, Redrive
 from tenure.core.concurrency import check_concurrency_limit
+from tenure.core.dead_letter_groups import DeadLetterGroupFilter
 from tenure.core.event_counts import EventSpan, Grouping, count_all
 from tenure.core.event_pages import EventFilter, full_page, key_of, parse_type_filter
 from tenure.core.ids import JobId, Kind, QueueName, WorkerId
@@ -32,7 +33,12 @@ from tenure.core.vocabulary import Cause, JobStatus, ReasonCode, Stage
 from tenure.errors import Conflict, InvalidInput
 from tenure.handlers.options import check_known, duration, instant, plain
 from tenure.ports import JobFilter
-from tenure.protocol.overviews import OverviewReply, overview_reply
+from tenure.protocol.overviews import (
+    DeadLetterGroupsReply,
+    OverviewReply,
+    dead_letter_groups_reply,
+    overview_reply,
+)
 from tenure.protocol.records import (
     EventRecord,
     KindRecord,
@@ -320,6 +326,42 @@ class DeadLetters:
         """`ls` for async code."""
         return await arun(self._listing(kind, queue, reason, stage, resolved, before, limit))
 
+    def groups(
+        self,
+        range: Literal["15m", "1h", "6h", "24h", "7d"] = "24h",
+        *,
+        kind: str | None = None,
+        queue: str | None = None,
+        key: str | None = None,
+    ) -> DeadLetterGroupsReply:
+        """Unresolved dead letters counted by kind and error, the largest group first, and over
+        time. With the `key` of a group: only this one, with the ids of its letters."""
+        return run(self._grouping(range, kind, queue, key))
+
+    async def agroups(
+        self,
+        range: Literal["15m", "1h", "6h", "24h", "7d"] = "24h",
+        *,
+        kind: str | None = None,
+        queue: str | None = None,
+        key: str | None = None,
+    ) -> DeadLetterGroupsReply:
+        """`groups` for async code."""
+        return await arun(self._grouping(range, kind, queue, key))
+
+    def _grouping(
+        self, range: str, kind: str | None, queue: str | None, key: str | None
+    ) -> Operation[DeadLetterGroupsReply]:
+        wanted = DeadLetterGroupFilter(
+            namespace=self._channel.namespace,
+            range=_word("range", TimeRange, range),
+            queues=() if queue is None else (QueueName(plain(queue)),),
+            kinds=() if kind is None else (Kind(plain(kind)),),
+            key=plain(key),
+        )
+        found = yield from self._channel.asking(lambda store: store.group_dead_letters(wanted))
+        return dead_letter_groups_reply(found)
+
     def redrive(
         self, job_id: str, *, payload: Any = msgspec.UNSET, again: bool = False
     ) -> Job[Any]:
@@ -517,15 +559,9 @@ def overview(
     channel: Channel, *, range: str, queue: str | None, kind: str | None
 ) -> Operation[OverviewReply]:
     """What the namespace is doing. [OB28]"""
-    try:
-        looked_back = TimeRange(plain(range))
-    except ValueError as wrong:
-        raise InvalidInput(
-            "range", f"{range[:40]!a} is not one of {', '.join(TimeRange)}"
-        ) from wrong
     wanted = OverviewFilter(
         namespace=channel.namespace,
-        range=looked_back,
+        range=_word("range", TimeRange, range),
         queues=() if queue is None else (QueueName(queue),),
         kinds=() if kind is None else (Kind(kind),),
     )

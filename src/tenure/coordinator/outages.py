@@ -47,6 +47,7 @@ UNWATCHED = frozenset(
             "list_kinds",
             "measure",
             "overview",
+            "group_dead_letters",
             "health",
         ),
         *("prune_renewals", "collect_artifacts", "expire_observations", "purge"),

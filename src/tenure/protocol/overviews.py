@@ -1,5 +1,6 @@
 """Overviews as they are shown: what a namespace is doing. [OB28]"""
 
+from tenure.core.dead_letter_groups import DeadLetterGroup, DeadLetterGroups
 from tenure.core.overview import (
     Attention,
     Durations,
@@ -50,6 +51,26 @@ class WorkerCountsRecord(DerivedRecord, frozen=True, kw_only=True):
 @derived(Attention)
 class AttentionRecord(DerivedRecord, frozen=True, kw_only=True):
     """Something that somebody should look at: how many jobs it is about, and where they are."""
+
+
+@derived(DeadLetterGroup)
+class DeadLetterGroupRecord(DerivedRecord, frozen=True, kw_only=True):
+    """Dead letters of one kind with one error: how many, since when, until when, and how many in
+    each bucket. `error` has # for numbers and ids; `headline` is that of the newest letter.
+    `job_ids` are the newest ones: one, or up to a thousand if the group was asked for by `key`."""
+
+
+@derived(DeadLetterGroups)
+class DeadLetterGroupsReply(DerivedRecord, frozen=True, kw_only=True):
+    """Groups of unresolved dead letters, the largest first, and how many letters they have. The
+    buckets begin at `since` and are `bucket_s` long. If it is not `complete`, there are older dead
+    letters that were not looked at. [OB31]"""
+
+
+dead_letter_groups_reply = to_wire(DeadLetterGroups, DeadLetterGroupsReply)
+"""Groups of dead letters as they are shown."""
+dead_letter_groups_of = to_core(DeadLetterGroupsReply, DeadLetterGroups)
+"""The groups that were shown."""
 
 
 @derived(Overview)

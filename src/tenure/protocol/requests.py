@@ -552,6 +552,17 @@ class OverviewQuery(Request, frozen=True, kw_only=True):
     namespace: NamespaceField | None = None
 
 
+class DeadLetterGroupsQuery(Request, frozen=True, kw_only=True):
+    """How far back groups of dead letters are counted over time, and of which queue or kind only.
+    `key`: only this group, with the ids of its letters. [OB31]"""
+
+    range: TimeRange = TimeRange.DAY
+    queue: QueueField | None = None
+    kind: KindField | None = None
+    key: Annotated[str, Meta(min_length=16, max_length=16)] | None = None
+    namespace: NamespaceField | None = None
+
+
 class EventsQuery(Request, frozen=True, kw_only=True):
     """A part of a job's log; `after_seq` is the last seq of the previous page. [H43]"""
 

@@ -25,7 +25,7 @@ from tenure.protocol.fields import (
     ScheduleField,
     WorkerField,
 )
-from tenure.protocol.overviews import OverviewReply
+from tenure.protocol.overviews import DeadLetterGroupsReply, OverviewReply
 from tenure.protocol.records import KindRecord, QueueRecord
 from tenure.protocol.translation import to_core, to_wire
 
@@ -411,6 +411,16 @@ ROUTES: tuple[Route, ...] = (
         V,
         query=requests.DeadLettersQuery,
         reply=replies.DeadLetterPage,
+    ),
+    _get(
+        "dead-letter-groups",
+        "/v1/dead-letter-groups",
+        "Count unresolved dead letters by kind and error",
+        C,
+        O,
+        V,
+        query=requests.DeadLetterGroupsQuery,
+        reply=DeadLetterGroupsReply,
     ),
     _decide(
         "discard",

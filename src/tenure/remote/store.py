@@ -4,6 +4,7 @@ The calling thread waits for the answer. Lists never request bodies.
 """
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 from msgspec import UNSET, UnsetType
 
@@ -11,6 +12,7 @@ from tenure.core.artifacts import Artifact, ArtifactUpload, Staging, StoredArtif
 from tenure.core.attempt_logs import AttemptLog, AttemptOutput
 from tenure.core.checks import check_job_id, check_name
 from tenure.core.claims import QueueState
+from tenure.core.dead_letter_groups import DeadLetterGroupFilter, DeadLetterGroups
 from tenure.core.event_counts import EventCounts, EventSpan
 from tenure.core.event_pages import EventFilter, EventPage, parse_event_key
 from tenure.core.events import Event
@@ -41,7 +43,12 @@ from tenure.ports import (
 )
 from tenure.protocol import LEASE_HEADER
 from tenure.protocol.fields import instant, moment, optional_moment
-from tenure.protocol.overviews import OverviewReply, overview_of
+from tenure.protocol.overviews import (
+    DeadLetterGroupsReply,
+    OverviewReply,
+    dead_letter_groups_of,
+    overview_of,
+)
 from tenure.protocol.records import (
     KindRecord,
     QueueRecord,
@@ -90,6 +97,7 @@ from tenure.protocol.requests import (
     MAX_FOLLOW_WAIT_S,
     MAX_PAGE,
     BodiesQuery,
+    DeadLetterGroupsQuery,
     DeadLettersQuery,
     EventsQuery,
     FlowsQuery,
@@ -110,6 +118,8 @@ from tenure.protocol.requests import (
 )
 from tenure.remote.caller import Call, Caller, NotFound
 from tenure.remote.commands import load_jobs
+
+_Name = TypeVar("_Name", bound=str)
 
 
 class RemoteStore:
@@ -261,13 +271,10 @@ class RemoteStore:
 
     def overview(self, wanted: OverviewFilter) -> Overview:
         """What is going on within the token's scope, of all of it or of one queue or kind."""
-        for field, names in (("queues", wanted.queues), ("kinds", wanted.kinds)):
-            if len(names) > 1:
-                raise InvalidInput(field, "a server takes one of them, or none for all")
         query = OverviewQuery(
             range=wanted.range,
-            queue=wanted.queues[0] if wanted.queues else None,
-            kind=wanted.kinds[0] if wanted.kinds else None,
+            queue=_only("queues", wanted.queues),
+            kind=_only("kinds", wanted.kinds),
             namespace=wanted.namespace,
         )
         return overview_of(self._caller.ask(Call(name="overview", query=query), OverviewReply))
@@ -375,6 +382,19 @@ class RemoteStore:
             for letter in page.dead_letters
         ]
 
+    def group_dead_letters(self, wanted: DeadLetterGroupFilter) -> DeadLetterGroups:
+        """Dead letters within the token's scope by kind and error, of all or of one queue or
+        kind."""
+        query = DeadLetterGroupsQuery(
+            range=wanted.range,
+            queue=_only("queues", wanted.queues),
+            kind=_only("kinds", wanted.kinds),
+            key=wanted.key,
+            namespace=wanted.namespace,
+        )
+        call = Call(name="dead-letter-groups", query=query)
+        return dead_letter_groups_of(self._caller.ask(call, DeadLetterGroupsReply))
+
     def load_resolutions(self, ids: Sequence[JobId]) -> dict[JobId, Resolution]:
         """What became of these dead letters."""
         found: list[ResolutionRecord] = []
@@ -462,6 +482,13 @@ class RemoteStore:
         except NotFound:
             return False
         return True
+
+
+def _only(field: str, names: Sequence[_Name]) -> _Name | None:
+    """The one name that is asked for, if any: a server's answer has all that the token may see."""
+    if len(names) > 1:
+        raise InvalidInput(field, "a server takes one of them, or none for all")
+    return names[0] if names else None
 
 
 def _is_about_dead_letters(wanted: JobFilter) -> bool:

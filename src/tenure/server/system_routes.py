@@ -6,6 +6,7 @@ from typing import Any
 from msgspec import UNSET, UnsetType
 from starlette.responses import Response
 
+from tenure.core.dead_letter_groups import DeadLetterGroupFilter
 from tenure.core.event_counts import DEFAULT_SPAN, EventSpan
 from tenure.core.event_pages import EventFilter, parse_event_key, parse_type_filter
 from tenure.core.ids import JobId, Kind, QueueName, WorkerId
@@ -18,7 +19,7 @@ from tenure.ports import EventPosition, TailFilter
 from tenure.protocol.codec import encode
 from tenure.protocol.fields import moment, optional_instant
 from tenure.protocol.openapi import openapi
-from tenure.protocol.overviews import overview_reply
+from tenure.protocol.overviews import dead_letter_groups_reply, overview_reply
 from tenure.protocol.problem_codes import ProblemCode
 from tenure.protocol.records import (
     event_record,
@@ -41,6 +42,7 @@ from tenure.protocol.replies import (
     WorkersReply,
 )
 from tenure.protocol.requests import (
+    DeadLetterGroupsQuery,
     KindMessage,
     LimitMessage,
     LogQuery,
@@ -50,6 +52,7 @@ from tenure.protocol.requests import (
     TailQuery,
 )
 from tenure.server.calls import Call, Handler, ResponseInPieces, answer
+from tenure.server.principals import Principal
 from tenure.server.problems import Refused, not_ready, shutting_down
 from tenure.telemetry.metrics import CONTENT_TYPE
 
@@ -253,19 +256,36 @@ async def stats(call: Call) -> Response:
 async def overview(call: Call) -> Response:
     """What is going on within the caller's scope; those who may see the same share the answer.
     [OB30]"""
-    query, principal = call.query(OverviewQuery), call.principal
-    if query.queue is not None:
-        principal.check_queues([query.queue])
-    if query.kind is not None:
-        principal.check_kinds([query.kind])
+    query = call.query(OverviewQuery)
+    queues, kinds = _narrowed(call.principal, query.queue, query.kind)
     wanted = OverviewFilter(
-        namespace=call.namespace(),
-        range=query.range,
-        queues=principal.queues if query.queue is None else (query.queue,),
-        kinds=principal.kinds if query.kind is None else (query.kind,),
+        namespace=call.namespace(), range=query.range, queues=queues, kinds=kinds
     )
     found = await call.services.overviews.get(wanted)
     return await call.large_answer(lambda: overview_reply(found))
+
+
+async def dead_letter_groups(call: Call) -> Response:
+    """Unresolved dead letters by kind and error, within the caller's scope. [OB31]"""
+    query = call.query(DeadLetterGroupsQuery)
+    queues, kinds = _narrowed(call.principal, query.queue, query.kind)
+    wanted = DeadLetterGroupFilter(
+        namespace=call.namespace(), range=query.range, queues=queues, kinds=kinds, key=query.key
+    )
+    found = await call.services.listing(lambda: call.store.group_dead_letters(wanted))
+    return await call.large_answer(lambda: dead_letter_groups_reply(found))
+
+
+def _narrowed(
+    principal: Principal, queue: QueueName | None, kind: Kind | None
+) -> tuple[tuple[QueueName, ...], tuple[Kind, ...]]:
+    """The queues and kinds that are asked for: those named, else all of the caller's. [H41]"""
+    principal.check_queues(() if queue is None else (queue,))
+    principal.check_kinds(() if kind is None else (kind,))
+    return (
+        principal.queues if queue is None else (queue,),
+        principal.kinds if kind is None else (kind,),
+    )
 
 
 async def drain(call: Call) -> Response:
@@ -335,6 +355,7 @@ HANDLERS: dict[str, Handler] = {
     "tail": tail,
     "stats": stats,
     "overview": overview,
+    "dead-letter-groups": dead_letter_groups,
     "drain": drain,
     "time": time,
     "openapi": description,

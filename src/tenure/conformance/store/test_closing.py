@@ -12,6 +12,7 @@ from tenure.core.artifacts import ArtifactUpload
 from tenure.core.attempt_logs import AttemptOutput
 from tenure.core.claims import ClaimScope, SessionKey
 from tenure.core.commands import Outage
+from tenure.core.dead_letter_groups import DeadLetterGroupFilter
 from tenure.core.event_counts import EventSpan
 from tenure.core.event_pages import EventFilter
 from tenure.core.flow_rows import EdgeCheck
@@ -136,6 +137,9 @@ CALLS: dict[str, Callable[[Store], Any]] = {
     "purge": lambda store: store.purge(older_than_us=DAY, limit=1),
     "list_jobs": lambda store: store.list_jobs(JobFilter(namespace=DEFAULT_NAMESPACE)),
     "find_jobs": lambda store: store.find_jobs(JobFilter(namespace=DEFAULT_NAMESPACE)),
+    "group_dead_letters": lambda store: store.group_dead_letters(
+        DeadLetterGroupFilter(namespace=DEFAULT_NAMESPACE)
+    ),
     "list_dead_letters": lambda store: store.list_dead_letters(
         JobFilter(namespace=DEFAULT_NAMESPACE)
     ),

@@ -2,6 +2,14 @@
 
 from collections.abc import Collection, Sequence
 
+from tenure.core.dead_letter_groups import (
+    MAX_GROUPED,
+    MAX_HEADLINE,
+    DeadLetterGroupFilter,
+    DeadLetterGroups,
+    Letter,
+    group,
+)
 from tenure.core.ids import JobId
 from tenure.core.resolutions import Resolution
 from tenure.stores.memory.part import MemoryPart
@@ -28,6 +36,35 @@ class MemoryResolutions(MemoryPart):
 
     def _is_unresolved(self, job_id: JobId) -> bool:
         return job_id in self._jobs and job_id not in self._resolutions
+
+    def group_dead_letters(self, wanted: DeadLetterGroupFilter) -> DeadLetterGroups:
+        """The newest dead letters without a resolution, by kind and error. [OB31]"""
+        with self._lock:
+            self._open()
+            dead = [
+                job
+                for job in self._jobs.values()
+                if job.namespace == wanted.namespace and job.reason_code is not None
+            ]
+            newest = sorted(dead, key=lambda job: job.id, reverse=True)
+            letters = [
+                Letter(
+                    job.id,
+                    job.queue,
+                    job.kind,
+                    job.reason_code,
+                    job.stage,
+                    job.finished_at,
+                    job.error.headline[:MAX_HEADLINE],
+                )
+                for job in newest[:MAX_GROUPED]
+                if job.id not in self._resolutions
+                and job.reason_code is not None
+                and job.finished_at is not None
+                and job.error is not None
+            ]
+            complete = len(dead) <= MAX_GROUPED
+            return group(letters, wanted, now=self._clock(), complete=complete)
 
     def load_resolutions(self, ids: Sequence[JobId]) -> dict[JobId, Resolution]:
         """What became of these dead letters."""

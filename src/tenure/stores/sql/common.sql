@@ -668,6 +668,21 @@ SELECT j.id FROM {t}job AS j
  WHERE j.id {among_ids}
    AND NOT EXISTS (SELECT 1 FROM {t}dead_letter_resolution AS r WHERE r.job_id = j.id);
 
+-- name: letters_to_group
+-- The beginning of an error has its type and its first line.
+SELECT d.id, d.queue, d.kind, d.reason_code, d.stage, d.finished_at, substr(d.error, 1, CAST(:head AS integer))
+  FROM (SELECT j.id, j.queue, j.kind, j.reason_code, j.stage, j.finished_at, j.error
+          FROM {t}job AS j
+         WHERE j.namespace = :namespace AND j.reason_code IS NOT NULL
+         ORDER BY j.id DESC LIMIT :letters) AS d
+ WHERE NOT EXISTS (SELECT 1 FROM {t}dead_letter_resolution AS r WHERE r.job_id = d.id)
+ ORDER BY d.id DESC;
+
+-- name: first_ungrouped_letter
+SELECT j.id FROM {t}job AS j
+ WHERE j.namespace = :namespace AND j.reason_code IS NOT NULL
+ ORDER BY j.id DESC LIMIT 1 OFFSET :letters;
+
 -- name: load_resolutions
 SELECT {resolution_columns} FROM {t}dead_letter_resolution WHERE job_id {among_ids};
 

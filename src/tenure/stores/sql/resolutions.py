@@ -1,18 +1,57 @@
 """Resolutions of dead letters. A mixin of `SqlStore`, which owns jobs and events."""
 
+import re
 from collections.abc import Iterable, Sequence
 
-from tenure.core.ids import JobId
+import msgspec
+
+from tenure.core.dead_letter_groups import (
+    MAX_GROUPED,
+    MAX_HEADLINE,
+    DeadLetterGroupFilter,
+    DeadLetterGroups,
+    Letter,
+    group,
+)
+from tenure.core.ids import JobId, Kind, QueueName
+from tenure.core.instants import Instant
+from tenure.core.job import JobError
 from tenure.core.outcomes import Change
 from tenure.core.resolutions import Resolution
-from tenure.core.vocabulary import ResolutionKind
+from tenure.core.vocabulary import ReasonCode, ResolutionKind, Stage
 from tenure.ports import DeadLetter, JobFilter
 from tenure.stores.sql.queries import SqlQueries
 from tenure.stores.sql.rows import word_from
 from tenure.stores.sql.transactions import Transaction
 
 RESOLUTION_COLUMNS: tuple[str, ...] = Resolution.__struct_fields__
+_decode_error = msgspec.json.Decoder(JobError).decode
 COLUMN_WORDS = {"resolution_columns": ", ".join(RESOLUTION_COLUMNS)}
+
+
+ERROR_HEAD = 2000
+"""Characters of an error's document that are read for its type and first line: a traceback makes
+the whole one far longer."""
+
+_TEXT = r'"((?:[^"\\]|\\u[0-9a-fA-F]{4}|\\[^u])*)'
+_TYPE = re.compile(f'"type":{_TEXT}')
+_MESSAGE = re.compile(f'"message":{_TEXT}')
+"""The text of a field, up to the last whole character before the document was cut."""
+_decode_text = msgspec.json.Decoder(str).decode
+
+
+def headline_of(head: str) -> str:
+    """The type and the first line of an error, from the beginning of its document."""
+    if len(head) < ERROR_HEAD:
+        return _decode_error(head).headline[:MAX_HEADLINE]
+    before_traceback = head.partition(',"traceback":')[0]
+    texts = [_found(each, before_traceback) for each in (_TYPE, _MESSAGE)]
+    return JobError(type=texts[0], message=texts[1]).headline[:MAX_HEADLINE]
+
+
+def _found(field: re.Pattern[str], head: str) -> str:
+    found = field.search(head)
+    return "" if found is None else _decode_text(f'"{found[1]}"')
 
 
 class Resolutions(SqlQueries):
@@ -59,6 +98,32 @@ class Resolutions(SqlQueries):
         jobs = self.list_jobs(wanted)
         resolutions = self.load_resolutions([job.id for job in jobs])
         return [DeadLetter(job, resolutions.get(job.id)) for job in jobs]
+
+    def group_dead_letters(self, wanted: DeadLetterGroupFilter) -> DeadLetterGroups:
+        """The newest dead letters without a resolution, by kind and error. [OB31]"""
+        given = {"namespace": wanted.namespace, "letters": MAX_GROUPED}
+        rows, beyond, [(now, _)] = self._read(
+            lambda tx: tx.fetch(
+                self._query("letters_to_group", head=ERROR_HEAD, **given),
+                self._query("first_ungrouped_letter", **given),
+                self._query("moment"),
+                last=True,
+            ),
+            listing=True,
+        )
+        letters = [
+            Letter(
+                JobId(job_id),
+                QueueName(queue),
+                Kind(kind),
+                ReasonCode(reason_code),
+                None if stage is None else Stage(stage),
+                Instant(finished_at),
+                headline_of(head),
+            )
+            for job_id, queue, kind, reason_code, stage, finished_at, head in rows
+        ]
+        return group(letters, wanted, now=Instant(now), complete=not beyond)
 
     def load_resolutions(self, ids: Sequence[JobId]) -> dict[JobId, Resolution]:
         """What became of these dead letters."""
