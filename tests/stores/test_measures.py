@@ -10,7 +10,7 @@ import pytest
 
 from tenure.conformance.spec import spec
 from tenure.stores.postgres.store import PostgresStore
-from tenure.stores.sql.measures import _DELAYED, MAX_LEVELS
+from tenure.stores.sql.measures import DELAYED, MAX_LEVELS
 from tenure.stores.sql.statements import Query
 from tenure.stores.sqlite.store import SqliteStore
 from tests.stores.lives import claim, enqueue
@@ -30,7 +30,7 @@ QUESTIONS: dict[str, dict[str, object]] = {
 
 def _query(store: PostgresStore | SqliteStore, name: str) -> Query:
     query: Callable[..., Query] = store._query
-    shape = _DELAYED if name == "oldest_waiting" else ()
+    shape = (*DELAYED, ("of_kinds", "")) if name == "oldest_waiting" else ()
     return query(name, shape, **QUESTIONS[name])
 
 
