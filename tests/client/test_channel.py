@@ -20,8 +20,9 @@ from tenure import (
     UnknownStoreUrl,
 )
 from tenure.client.app import Application
-from tenure.client.channel import MAX_TRIES, Link
+from tenure.client.channel import IDS_PER_ENTROPY, MAX_TRIES, Channel, Link
 from tenure.core.commands import Command
+from tenure.core.ids import DEFAULT_NAMESPACE
 from tenure.core.verdicts import Answer
 from tenure.ports import JobStore
 from tests.client.scene import Scene
@@ -273,3 +274,27 @@ def test_a_memory_application_is_one_store_of_its_own() -> None:
 
         assert one.get(job.id).status == "queued"
         assert other.coordination.store.load_jobs([job.id]) == {}
+
+
+def test_ids_take_their_random_bytes_from_one_reading_but_never_those_of_the_parent() -> None:
+    readings: list[int] = []
+
+    def entropy(size: int) -> bytes:
+        readings.append(size)
+        return os.urandom(size)
+
+    channel = Channel(
+        lambda: pytest.fail("no link is needed"),
+        namespace=DEFAULT_NAMESPACE,
+        name="c",
+        entropy=entropy,
+    )
+    ids = {channel.new_job_id() for _ in range(IDS_PER_ENTROPY)}
+    assert len(readings) == 1
+    assert len(ids) == IDS_PER_ENTROPY
+
+    channel.new_job_id()
+    channel._pid = -1  # as after a fork
+    channel.new_job_id()
+
+    assert len(readings) == 3

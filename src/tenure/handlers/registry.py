@@ -122,6 +122,8 @@ class Handler(msgspec.Struct, frozen=True, kw_only=True):
         if not args and kwargs.keys() == types.parameters.keys():
             # Every argument by its name, as most calls are written: a fifth of what `bind` takes.
             return {name: kwargs[name] for name in types.parameters}
+        if not kwargs and len(args) == len(types.parameters) == types.positional:
+            return dict(zip(types.parameters, args, strict=True))  # or every one by its place
         try:
             return dict(types.call.bind(*args, **kwargs).arguments)
         except TypeError as wrong:

@@ -22,6 +22,7 @@ class Types(msgspec.Struct, frozen=True, kw_only=True):
 
     parameters: Mapping[str, inspect.Parameter]  # without the context's
     call: inspect.Signature  # how it is enqueued: with these parameters
+    positional: int  # how many of them can be given by their place
     hints: Mapping[str, Any]
     context_parameter: str | None
     arguments: type[msgspec.Struct]
@@ -90,6 +91,9 @@ class Signature:
         return Types(
             parameters=MappingProxyType(parameters),
             call=inspect.Signature(list(parameters.values())),
+            positional=sum(
+                each.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD for each in parameters.values()
+            ),
             hints=MappingProxyType(hints),
             context_parameter=context_parameter,
             arguments=_arguments_type(self.name, parameters, hints),
