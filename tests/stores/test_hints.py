@@ -494,6 +494,18 @@ def test_a_hint_is_sent_at_once_even_if_the_last_call_hangs() -> None:
     assert len(sent.sent) == 2
 
 
+@spec("Z7")
+def test_a_hint_that_a_caller_sends_itself_counts_as_sent() -> None:
+    notifier = Notifier("me", Recorder())
+
+    due, payloads = notifier.take_due([READY, LATER])
+    again, _ = notifier.take_due([READY])
+
+    assert due == [READY, LATER]
+    assert len(payloads) == 2
+    assert again == []
+
+
 # --- Waking a worker ----------------------------------------------------------------------------
 
 

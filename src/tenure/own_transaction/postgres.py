@@ -6,7 +6,7 @@ no setting, and works however the connection's own cursors and types are set up.
 
 import asyncio
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 from psycopg import AsyncConnection, AsyncRawCursor, Connection, RawCursor
@@ -19,7 +19,7 @@ from tenure.core.instants import Instant
 from tenure.core.outcomes import Change
 from tenure.errors import Closed, InvalidInput
 from tenure.own_transaction.connections import another_database
-from tenure.ports import Saved, Store
+from tenure.ports import Hint, Saved, Store
 from tenure.stores.hints import hints_of
 from tenure.stores.postgres.arrays import texts
 from tenure.stores.postgres.failover import FailoverMemory
@@ -92,7 +92,10 @@ class BorrowedPostgresStore(PostgresStore):
         tx.fetch(Query("RELEASE SAVEPOINT tenure_enqueue", ()))
         return saved
 
-    def _hint(self, written: Sequence[Change], now: Instant) -> None:
+    def _hint(
+        self, written: Sequence[Change], now: Instant, *, told: Collection[Hint] = ()
+    ) -> None:
+        assert not told, "nothing is told before the caller commits"
         hints = hints_of(written, now)
         if self._notifies and hints:
             payloads = texts([payload_of(hint) for hint in hints])

@@ -40,12 +40,17 @@ def batch_of(group: Group) -> Batch:
         "count": len(changes),
         "first_end": min((end for end in ends if end is not None), default=None),
     }
-    job_arrays = _put(found.jobs, "j_", parameters) + _put(conditions, "j_", parameters)
-    event_arrays = _put(found.events, "e_", parameters)
+    # Of what is inserted only values are sent: more than half of the columns of a new job are NULL.
+    absent = _absent(found.jobs) if group.is_insert else frozenset()
+    unlogged = _absent(found.events)
+    job_arrays = _put(found.jobs, "j_", parameters, absent)
+    job_arrays += _put(conditions, "j_", parameters)
+    event_arrays = _put(found.events, "e_", parameters, unlogged)
     if found.event_ids is not None:
         parameters["event_ids"] = texts(found.event_ids)
     shape = _shape(
-        found.names,
+        tuple([name for name in found.names if name not in absent]),
+        tuple([name for name in LOGGED if name not in unlogged]),
         job_arrays,
         event_arrays,
         has_limit=ends.count(None) < len(ends),
@@ -81,11 +86,22 @@ _TYPES = {"was_started": "boolean", "origin_id": "uuid", "flow_id": "uuid"} | di
 _JOB_ENCODERS: Mapping[str, Encoder] = {**JOB_ENCODERS, "was_started": _truths}
 
 
-def _put(columns: Columns, prefix: str, parameters: dict[str, object]) -> tuple[str, ...]:
-    """Put each column into `parameters`, as one value or as an array literal. Returns the names of
-    the arrays."""
+def _absent(columns: Columns) -> frozenset[str]:
+    """The columns that are NULL in all rows."""
+    return frozenset([name for name, value in columns.same.items() if value is None])
+
+
+def _put(
+    columns: Columns,
+    prefix: str,
+    parameters: dict[str, object],
+    absent: frozenset[str] = frozenset(),
+) -> tuple[str, ...]:
+    """Put each column but the absent ones into `parameters`, as one value or as an array literal.
+    Returns the names of the arrays."""
     for name, value in columns.same.items():
-        parameters[prefix + name] = value
+        if name not in absent:
+            parameters[prefix + name] = value
     for name, values in columns.own.items():
         literal: Callable[[Values], str] = integers if name in _INTEGERS else texts
         parameters[prefix + name] = literal(values)
@@ -112,6 +128,7 @@ def _source_of_events(group: Group, columns: GroupColumns) -> EventSource:
 @lru_cache(maxsize=4096)
 def _shape(
     names: tuple[str, ...],
+    logged_names: tuple[str, ...],
     job_arrays: tuple[str, ...],
     event_arrays: tuple[str, ...],
     *,
@@ -120,7 +137,7 @@ def _shape(
     is_insert: bool,
 ) -> Shape:
     values = {name: _value(name, "j_", "i", job_arrays) for name in (*names, *_CONDITIONS)}
-    logged = {name: _value(name, "e_", "e", event_arrays) for name in LOGGED}
+    logged = {name: _value(name, "e_", "e", event_arrays) for name in logged_names}
     not_after = values["not_after"]
     inputs = [("j_", job_arrays)]
     ids = "event_ids" if source is EventSource.OWN_IDS else "ids"

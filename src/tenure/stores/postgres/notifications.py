@@ -101,6 +101,14 @@ class Notifier:
                 self._thread.start()
             self._condition.notify()
 
+    def take_due(self, hints: Iterable[Hint]) -> tuple[list[Hint], list[str]]:
+        """Those of these hints that may be sent now, and their payloads: the caller sends them."""
+        now = time.monotonic()
+        with self._condition:
+            due = [each for each in hints if self._due_at(each) <= now]
+            self._remember(due, now)
+        return due, [payload_of(hint, self._sender) for hint in due]
+
     def close(self) -> None:
         """Send what is left, for a second at most, and stop."""
         with self._condition:
@@ -275,12 +283,17 @@ class Notifications:
         self._notifier = Notifier(sender, notify)
         self._listener = Listener(sender, channel, connect, notify, on_heard)
 
-    def tell(self, hints: Collection[Hint]) -> None:
-        """Tell everybody: this process at once, the others soon."""
+    def tell(self, hints: Collection[Hint], *, sent: Collection[Hint] = ()) -> None:
+        """Tell everybody: this process at once, the others soon. `sent` are those that the caller
+        has sent to the others."""
         if self._listener.watchers.has_some.is_set():
             for hint in hints:
                 self._listener.watchers.tell(hint)
-        self._notifier.tell(hints)
+        self._notifier.tell([hint for hint in hints if hint not in sent])
+
+    def take_due(self, hints: Collection[Hint]) -> tuple[list[Hint], list[str]]:
+        """Those of these hints that may be sent now, and their payloads: the caller sends them."""
+        return self._notifier.take_due(hints)
 
     def watch(self, on_hint: OnHint) -> Callable[[], None]:
         """Call this function with every hint, until the returned one is called."""

@@ -226,6 +226,11 @@ CASE WHEN w.n = CAST(:count AS bigint) THEN NULL ELSE coalesce(array_to_string(w
 SELECT set_config('synchronous_commit', 'off', TRUE), pg_notify(:channel, p.payload)
   FROM unnest(CAST(:payloads AS text[])) AS p(payload);
 
+-- name: notify_at_once
+-- Differs: see notify. For a caller that waits for it: not for long for others that notify.
+SELECT set_config('synchronous_commit', 'off', TRUE), set_config('lock_timeout', '10ms', TRUE),
+       pg_notify(:channel, :payload);
+
 -- name: notify_within
 -- Differs: see notify.
 SELECT pg_notify(:channel, p.payload) FROM unnest(CAST(:payloads AS text[])) AS p(payload);

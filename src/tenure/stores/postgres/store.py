@@ -8,7 +8,7 @@ import hashlib
 import logging
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from typing import TypeVar
@@ -186,6 +186,8 @@ class _PostgresTransaction:
         self._until = until
         self._opening = [Query(begin, ()), settings]
         self._begin = begin
+        self.afterwards: Sequence[Query] = ()
+        self.was_done_afterwards = False
         self.is_committing = False
         self._is_local_only = False
 
@@ -195,10 +197,15 @@ class _PostgresTransaction:
             return []
         opening, self._opening = self._opening, []
         closing = [_COMMIT] if last else []
+        if opening and last and self._begin == _BEGIN:
+            # All that is sent up to a sync is one transaction, without BEGIN and COMMIT.
+            opening, closing = opening[1:], []
         self.is_committing = last
         trip = self._round_trip()
         trip.send([*opening, *queries, *closing])
-        return trip.finish()[len(opening) : len(opening) + len(queries)]
+        answers = trip.finish(self.afterwards if last else ())
+        self.was_done_afterwards = trip.was_done_afterwards
+        return answers[len(opening) : len(opening) + len(queries)]
 
     def stream(self, parts: Iterable[Sequence[Query]]) -> list[list[Row]]:
         """The rows of each statement, and the end of the transaction. Each part is sent as it
@@ -455,16 +462,26 @@ class PostgresStore(SqlStore):
             self._remember([change.job], change.job.job.enqueued_at, begun=begun)
         return saved
 
-    def _remember_written(self, changes: Iterable[Change], saved: Saved, *, begun: int) -> None:
+    def _remember_written(
+        self,
+        changes: Iterable[Change],
+        saved: Saved,
+        *,
+        begun: int,
+        told: Collection[Hint] = (),
+    ) -> None:
         written = [change for change in changes if change.job.id in saved.applied]
-        self._remember(written, saved.now, begun=begun)
+        self._remember(written, saved.now, begun=begun, told=told)
 
-    def _remember(self, written: Sequence[Change], now: Instant, *, begun: int) -> None:
-        """After every commit of changes but a claim's, which makes no job ready."""
+    def _remember(
+        self, written: Sequence[Change], now: Instant, *, begun: int, told: Collection[Hint] = ()
+    ) -> None:
+        """After every commit of changes but a claim's, which makes no job ready. Other processes
+        know of the hints that were `told`."""
         if self._claim_marks is not None:
             self._claim_marks.made_ready(written)
         self._memory.acknowledged(written, begun=begun)
-        self._hint(written, now)
+        self._hint(written, now, told=told)
 
     # --- hints ---------------------------------------------------------------------------------
 
@@ -498,8 +515,10 @@ class PostgresStore(SqlStore):
         )
         return kept
 
-    def _hint(self, written: Sequence[Change], now: Instant) -> None:
-        self._notifications.tell(hints_of(written, now))
+    def _hint(
+        self, written: Sequence[Change], now: Instant, *, told: Collection[Hint] = ()
+    ) -> None:
+        self._notifications.tell(hints_of(written, now), sent=told)
 
     def _notify(self, payloads: Sequence[str]) -> None:
         query = self._query("notify", channel=self._channel, payloads=texts(payloads))
@@ -750,18 +769,20 @@ class PostgresStore(SqlStore):
         """Compare and write; remember what was written as acknowledged."""
         offered = ChangeStream(changes)
         begun = self._memory.begin()
-        saved = self._save_offered(offered, epoch)
-        self._remember_written(offered.whole(), saved, begun=begun)
+        ahead: set[Hint] = set()
+        saved = self._save_offered(offered, epoch, ahead)
+        self._remember_written(offered.whole(), saved, begun=begun, told=ahead)
         return saved
 
-    def _save_offered(self, offered: ChangeStream, epoch: Epoch) -> Saved:
-        """Write a long stream of new jobs while the rest is decided; anything else at once."""
+    def _save_offered(self, offered: ChangeStream, epoch: Epoch, told: set[Hint]) -> Saved:
+        """Write a long stream of new jobs while the rest is decided; anything else at once. `told`
+        gets the hints that were sent with it."""
         if self._may_undo and offered.is_long and _are_new(groups_of(offered.first)):
             with suppress(_Vetoed):
                 return self._write(
                     lambda tx: self._save_as_offered(tx, offered, epoch), all_or_nothing=True
                 )
-        return self._save_at_once(offered.whole(), epoch)
+        return self._save_at_once(offered.whole(), epoch, told)
 
     def _save_as_offered(self, tx: Transaction, offered: ChangeStream, epoch: Epoch) -> Saved:
         """Write new jobs without keys, a statement for each piece; all of them are applied or none.
@@ -788,7 +809,7 @@ class PostgresStore(SqlStore):
         applied = frozenset(change.job.id for change in offered.whole())
         return Saved(Instant(answers[-1][0][0]), applied)
 
-    def _save_at_once(self, changes: Sequence[Change], epoch: Epoch) -> Saved:
+    def _save_at_once(self, changes: Sequence[Change], epoch: Epoch, told: set[Hint]) -> Saved:
         """One statement per shape, all in one round trip."""
         if not changes:
             return Saved(self.now(), frozenset())
@@ -802,12 +823,38 @@ class PostgresStore(SqlStore):
             whole = [*register, self._group_query(groups[0], epoch, alone=True)]
             with suppress(_Vetoed):
                 saved = self._write(
-                    lambda tx: self._save(tx, groups, whole, epoch), all_or_nothing=True
+                    lambda tx: self._save_and_tell(tx, groups, whole, epoch, told),
+                    all_or_nothing=True,
                 )
         if saved is None:
             each = [*register, *self._queries_by_group(groups, epoch)]
             saved = self._write(lambda tx: self._save(tx, groups, each, epoch))
         self._registered_queues |= new_queues
+        return saved
+
+    def _save_and_tell(
+        self,
+        tx: Transaction,
+        groups: Sequence[Group],
+        queries: Sequence[Query],
+        epoch: Epoch,
+        told: set[Hint],
+    ) -> Saved:
+        """Save, and have the server tell idle workers of ready jobs right after the commit: that
+        is a round trip and a change of threads sooner than by `Notifications.tell`."""
+        assert isinstance(tx, _PostgresTransaction)
+        ready = {
+            hint
+            for hint in hints_of(groups[0].changes, Instant(0))
+            if hint.change is HintedChange.READY
+        }
+        due, payloads = self._notifications.take_due(ready)
+        tx.afterwards = [
+            self._query("notify_at_once", channel=self._channel, payload=each) for each in payloads
+        ]
+        saved = self._save(tx, groups, queries, epoch)
+        if tx.was_done_afterwards:
+            told.update(due)
         return saved
 
     def _queries_by_group(self, groups: Sequence[Group], epoch: Epoch) -> list[Query]:

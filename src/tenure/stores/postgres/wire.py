@@ -123,6 +123,7 @@ class RoundTrip:
         self._prepared = prepared
         self._until = until
         self._sent = 0
+        self.was_done_afterwards = False
         self._preparing: dict[int, tuple[str, list[int], bytes]] = {}  # by place among the results
         self._new_names: set[bytes] = set()  # a statement may be sent many times in one exchange
         connection.pgconn.enter_pipeline_mode()
@@ -148,17 +149,29 @@ class RoundTrip:
         """Send as much of the buffer as the server reads now."""
         self._connection.pgconn.flush()
 
-    def finish(self) -> list[list[Row]]:
+    def finish(self, afterwards: Sequence[Query] = ()) -> list[list[Row]]:
         """The rows of each statement. Raises the first error; the server does not execute the
-        statements after it."""
+        statements after it.
+
+        The server executes `afterwards` in a transaction of its own, without another round trip,
+        whatever became of the statements before. An error of it is not raised.
+        """
         pgconn = self._connection.pgconn
         pgconn.pipeline_sync()
+        if afterwards:
+            for query in afterwards:
+                values, types, formats = _bound(query)
+                pgconn.send_query_params(query.text.encode(), values, types, formats)
+            pgconn.pipeline_sync()
         try:
             results = _receive(pgconn, self._until)
         except NoAnswer:
             self._connection.close()
             raise
-        pgconn.exit_pipeline_mode()
+        if afterwards:
+            self._finish_afterwards()
+        else:
+            pgconn.exit_pipeline_mode()
         for position, result in enumerate(results):
             if result.status == ExecStatus.FATAL_ERROR:
                 raise error_from_result(result, encoding="utf-8")
@@ -167,6 +180,15 @@ class RoundTrip:
         assert len(results) == self._sent, f"{len(results)} answers to {self._sent}"
         wanted = [each for at, each in enumerate(results) if at not in self._preparing]
         return _rows(self._connection, wanted)
+
+    def _finish_afterwards(self) -> None:
+        try:
+            done = _receive(self._connection.pgconn, self._until)
+        except psycopg.Error:
+            self._connection.close()
+            return
+        self._connection.pgconn.exit_pipeline_mode()
+        self.was_done_afterwards = all(each.status == ExecStatus.TUPLES_OK for each in done)
 
 
 def _bound(query: Query) -> _Bound:

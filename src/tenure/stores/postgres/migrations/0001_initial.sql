@@ -67,7 +67,8 @@ CREATE FUNCTION {t}veto(
     LANGUAGE plpgsql VOLATILE AS $$
 DECLARE epoch bigint;
 BEGIN
-    SELECT j.now, j.epoch INTO now, epoch FROM {t}judge(written, epoch_lock) AS j;
+    PERFORM pg_catalog.pg_advisory_xact_lock_shared(epoch_lock);
+    SELECT {t}clock(), m.epoch INTO now, epoch FROM {t}meta AS m;
     IF epoch <> granted_epoch OR now >= not_after THEN
         RAISE EXCEPTION 'tenure: written too late' USING ERRCODE = 'TN001';
     END IF;
