@@ -8,7 +8,7 @@ from pathlib import Path
 
 from bench import harness, profiling, queues
 from bench.harness import BrokenHistory, Options, Row, Unavailable, say
-from bench.report import Report, Section, as_json, as_markdown, as_svg
+from bench.report import Report, Section, as_json, as_markdown, as_svg, from_json, joined
 
 SCENARIOS = {
     "drain-postgres": "bench.drain_postgres",
@@ -41,6 +41,13 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--no-peers", action="store_true", help="the first rows without others")
     parser.add_argument("--output", type=Path, default=OUTPUT, help="default: %(default)s")
     parser.add_argument("--write", action="store_true", help="also put them into bench/")
+    parser.add_argument(
+        "--join",
+        type=Path,
+        nargs="+",
+        metavar="FILE",
+        help="measure nothing, but join the figures.json of several runs",
+    )
     parser.add_argument("--profile", action="store_true", help="show where Python's time goes")
     asked = parser.parse_args(arguments)
     for name in asked.scenarios:
@@ -89,9 +96,25 @@ def main(arguments: list[str]) -> int:
                 options = Options(rounds=asked.rounds, is_quick=asked.quick)
                 profiling.run(options, phase=PROFILES[name])
         return 0
+    report = (
+        joined([from_json(each.read_bytes()) for each in asked.join])
+        if asked.join
+        else _measured_report(asked)
+    )
+    print(as_markdown(report))
+    _write(report, asked.output)
+    if asked.write:
+        _write(report, harness.README.parent)
+        harness.write_readme(
+            f"![the medians and their spread](figures.svg)\n\n{as_markdown(report)}"
+        )
+    return 1 if report.problems else 0
+
+
+def _measured_report(asked: argparse.Namespace) -> Report:
     load_before = harness.load()
     sections, rows, problems = _measure(asked)
-    report = Report(
+    return Report(
         date=time.strftime("%Y-%m-%d", time.gmtime()),
         machine=harness.machine_facts(),
         rounds=asked.rounds,
@@ -103,14 +126,6 @@ def main(arguments: list[str]) -> int:
         explanations=tuple(rows),
         problems=tuple(problems),
     )
-    print(as_markdown(report))
-    _write(report, asked.output)
-    if asked.write:
-        _write(report, harness.README.parent)
-        harness.write_readme(
-            f"![the medians and their spread](figures.svg)\n\n{as_markdown(report)}"
-        )
-    return 1 if problems else 0
 
 
 if __name__ == "__main__":

@@ -61,6 +61,23 @@ class Figure(msgspec.Struct, frozen=True):
         return max(self.values)
 
 
+class Target(msgspec.Struct, frozen=True, kw_only=True):
+    """What a median ratio has to be."""
+
+    at_least: float | None = None
+    at_most: float | None = None
+
+    @property
+    def shown(self) -> str:
+        """As the tables show it."""
+        return f"≥ {self.at_least:g}×" if self.at_least is not None else f"≤ {self.at_most:g}×"
+
+    def is_met_by(self, ratio: Figure) -> bool:
+        """Whether the median is within the bounds."""
+        is_enough = self.at_least is None or ratio.median >= self.at_least
+        return is_enough and (self.at_most is None or ratio.median <= self.at_most)
+
+
 class Row(msgspec.Struct, frozen=True, kw_only=True):
     """One line of the table: ours beside theirs, and whether the target is met."""
 
@@ -81,20 +98,18 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def target(self) -> str:
         """The target as the table shows it."""
-        if self.at_least is not None:
-            return f"≥ {self.at_least:g}×"
-        if self.at_most is not None:
-            return f"≤ {self.at_most:g}×"
-        return "none"
+        return "none" if self._bounds is None else self._bounds.shown
+
+    @property
+    def _bounds(self) -> Target | None:
+        if self.at_least is None and self.at_most is None:
+            return None
+        return Target(at_least=self.at_least, at_most=self.at_most)
 
     @property
     def is_met(self) -> bool | None:
         """Whether the median ratio meets the target; None where there is none."""
-        if self.at_least is not None:
-            return self.ratio.median >= self.at_least
-        if self.at_most is not None:
-            return self.ratio.median <= self.at_most
-        return None
+        return None if self._bounds is None else self._bounds.is_met_by(self.ratio)
 
 
 Contestant = Callable[[], float]

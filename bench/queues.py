@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import msgspec
 
 from bench.contestants import Contestant, field
-from bench.harness import Figure, Options, Unavailable, say, shown
+from bench.harness import Figure, Options, Target, Unavailable, say, shown
 from bench.peers import HERE
 from bench.processes import require_accounting
 from bench.report import Line, Section
@@ -98,6 +98,19 @@ SHAPES = (
         is_more_better=False,
     ),
 )
+
+_ASYNC, _PROCESS = "async lane, 1 process", "process lane, 1 process"
+TARGETS: dict[tuple[str, str], Target] = {
+    ("drain", f"Tenure, PostgreSQL, {_ASYNC}"): Target(at_least=0.5),
+    ("drain", f"Tenure, PostgreSQL, {_PROCESS}"): Target(at_least=0.17),
+    ("drain", f"Tenure, SQLite, {_ASYNC}"): Target(at_least=1.5),
+    ("enqueue-single", f"Tenure, PostgreSQL, {_ASYNC}"): Target(at_least=1.0),
+    ("enqueue-single", f"Tenure, SQLite, {_ASYNC}"): Target(at_least=0.5),
+    ("enqueue-bulk", f"Tenure, PostgreSQL, {_ASYNC}"): Target(at_least=0.8),
+    ("latency-idle", f"Tenure, PostgreSQL, {_ASYNC}"): Target(at_most=1.5),
+    ("latency-idle", f"Tenure, HTTP, {_ASYNC}"): Target(at_most=2.0),
+}
+"""By section and contestant: what its ratio has to be."""
 
 Rounds = dict[str, list[Measured]]
 """What each contestant showed, round by round."""
@@ -195,6 +208,7 @@ def section(
                 figure=figure,
                 beside=shown_names.get(each.beside),
                 ratio=_ratio(figure, beside) if is_compared else None,
+                target=TARGETS.get((shape.key, each.name)),
                 second=None if shape.second is None else _figure(rounds[each.name], shape.second),
             )
         )

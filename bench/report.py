@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from bench.harness import Figure, Row, shown, spread, table
+from bench.harness import Figure, Row, Target, shown, spread, table
 
 BAR_HEIGHT = 15
 LINE_HEIGHT = 22
@@ -39,6 +39,7 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
     figure: Figure | None = None
     beside: str | None = None
     ratio: Figure | None = None
+    target: Target | None = None
     second: Figure | None = None
     why: str | None = None
 
@@ -68,15 +69,35 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     sections: tuple[Section, ...]
     explanations: tuple[Row, ...]
     problems: tuple[str, ...]
+    other_runs: tuple[str, ...] = ()
+    """The facts of further runs whose figures are here too."""
 
     @property
     def facts(self) -> str:
-        """When and where, in a sentence."""
+        """When and where, a sentence for each run."""
         size = "quick run, " if self.is_quick else ""
-        return (
+        own = (
             f"{self.date}, {size}{self.rounds} rounds; {self.machine}; load {self.load_before:.1f} "
             f"before the first round, {self.load_after:.1f} after the last."
         )
+        return " ".join([own, *self.other_runs])
+
+
+def joined(reports: Sequence[Report]) -> Report:
+    """One report of several runs, each of which measured something else."""
+    first, *others = reports
+    return msgspec.structs.replace(
+        first,
+        sections=tuple([each for report in reports for each in report.sections]),
+        explanations=tuple([row for report in reports for row in report.explanations]),
+        problems=tuple([each for report in reports for each in report.problems]),
+        other_runs=(*first.other_runs, *[report.facts for report in others]),
+    )
+
+
+def from_json(document: bytes) -> Report:
+    """What `as_json` wrote."""
+    return msgspec.json.decode(document, type=Report)
 
 
 def as_json(report: Report) -> bytes:
@@ -118,6 +139,9 @@ def _line(section: Section, line: Line) -> str:
     if line.ratio is not None:
         low, high = line.ratio.lowest, line.ratio.highest
         ratio = f"{line.ratio.median:.2f}× {line.beside} ({low:.2f}–{high:.2f})"
+        if line.target is not None:
+            met = "met" if line.target.is_met_by(line.ratio) else "**not met**"
+            ratio += f"; {line.target.shown}: {met}"
     cells = [name, spread(line.figure, ""), ratio]
     if section.second_title:
         cells.append("" if line.second is None else spread(line.second, section.second_unit))

@@ -7,10 +7,11 @@ import msgspec
 import pytest
 
 from bench.contestants import FLUSHES, Contestant, field
+from bench.harness import Figure, Target
 from bench.peers import HERE
 from bench.processes import Started, process_table, tree
-from bench.queues import SHAPES, Rounds, section, versions
-from bench.report import Report, as_json, as_markdown, as_svg
+from bench.queues import SHAPES, TARGETS, Rounds, section, versions
+from bench.report import Report, as_json, as_markdown, as_svg, from_json, joined
 from bench.sessions import Measured, Session, Sizes, percentile
 from bench.sites import site
 from tests.support.waiting import until
@@ -70,7 +71,8 @@ def test_a_line_has_the_median_the_spread_the_ratio_to_its_peer_and_the_cpu(
     text = as_markdown(made_up)
 
     expected = (
-        "1 process** | 400.0 (200.0–900.0) | 3.00× Huey (2.00–4.00) | 2,500 µs (1,110–5,000) |"
+        "1 process** | 400.0 (200.0–900.0) | 3.00× Huey (2.00–4.00); ≥ 1.5×: met |"
+        " 2,500 µs (1,110–5,000) |"
     )
     assert expected in text
 
@@ -98,6 +100,28 @@ def test_the_plot_is_well_formed_and_has_a_bar_for_every_line_with_figures(
 
 def test_the_json_has_every_figure_of_every_round(made_up: Report) -> None:
     assert msgspec.json.decode(as_json(made_up), type=Report) == made_up
+
+
+def test_reports_of_several_runs_are_joined(made_up: Report) -> None:
+    other = msgspec.structs.replace(made_up, date="2026-01-02", is_quick=False)
+
+    both = joined([made_up, from_json(as_json(other))])
+
+    assert both.sections == made_up.sections + other.sections
+    assert "2026-01-01, quick run" in both.facts
+    assert "2026-01-02, 3 rounds" in both.facts
+
+
+def test_a_ratio_below_its_target_is_not_met() -> None:
+    assert Target(at_least=0.5).is_met_by(Figure((0.5,)))
+    assert not Target(at_least=0.5).is_met_by(Figure((0.49,)))
+    assert not Target(at_most=2.0).is_met_by(Figure((2.01,)))
+
+
+def test_every_target_is_that_of_a_contestant() -> None:
+    known = {(shape.key, each.name) for shape in SHAPES for each in field()}
+
+    assert known >= TARGETS.keys()
 
 
 def test_every_peer_has_a_module_and_pinned_requirements() -> None:
