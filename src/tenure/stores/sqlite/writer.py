@@ -117,6 +117,8 @@ class Writer:
         while True:
             group = self._next_group()
             self._settle([task for task in group if task is not None])
+            if self._connection is not None:
+                self._checkpoint(self._connection)  # now that the callers have their answers
             if None in group:
                 self._drop_connection()
                 return
@@ -167,7 +169,6 @@ class Writer:
             # new connection next time.
             self._drop_connection()
             raise
-        self._checkpoint(self._connection)
         return results
 
     def _begin(self, connection: sqlite3.Connection, tasks: Sequence[_Task[Any]]) -> bool:
