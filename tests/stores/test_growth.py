@@ -27,9 +27,9 @@ from tenure.core.rates import NOTHING_GRANTED, parse_rate
 from tenure.core.vocabulary import JobStatus
 from tenure.ports import NO_WAIT, JobFilter
 from tenure.stores.postgres.store import PostgresStore
+from tenure.stores.sql import measures
 from tenure.stores.sql.candidates import Reading
 from tenure.stores.sql.claim_marks import ClaimMarks, Mark
-from tenure.stores.sql.measures import DELAYED, READY
 from tenure.stores.sql.statements import Query
 from tenure.stores.sql.turns import KeyedKind
 from tenure.stores.sqlite.store import SqliteStore
@@ -168,8 +168,8 @@ ASKED: dict[str, Callable[[AnyStore], Sequence[Query]]] = {
     "queues to measure": lambda store: [
         store._query("measured_queues", namespace=HERE, queues=100)
     ],
-    "oldest ready job": lambda store: [store._oldest(READY, HERE, QUEUE)],
-    "next delayed job": lambda store: [store._oldest(DELAYED, HERE, QUEUE)],
+    "oldest ready job": lambda store: [store._oldest(measures.READY, HERE, QUEUE)],
+    "next delayed job": lambda store: [store._oldest(measures.DELAYED, HERE, QUEUE)],
     "jobs of a kind that none has": lambda store: [
         store._jobs_query(JobFilter(namespace=HERE, kind=Kind(MISSING)))
     ],
