@@ -369,6 +369,15 @@ def tnap(amount_s: float) -> str:
 
 
 @shared.job(Isolation.THREAD)
+def tuntil(file: str) -> str:
+    """Works until the test writes the file."""
+    sys.stdout.write("waiting\n")
+    while not Path(file).exists():
+        time.sleep(0.02)
+    return "rested"
+
+
+@shared.job(Isolation.THREAD)
 def tforever(file: str) -> None:
     Path(file).write_text(str(os.getpid()))
     while True:

@@ -144,9 +144,9 @@ def test_a_thread_that_cannot_be_killed_leaks_until_its_neighbours_are_done(
     shop: Shop, tmp_path: Path
 ) -> None:
     worker = shop.start(SHARED, concurrency=3, stubborn_us=seconds(0.2))
-    file = tmp_path / "pid"
+    file, enough = tmp_path / "pid", tmp_path / "enough"
     endless = shop.enqueue("tforever", {"file": str(file)})
-    neighbour = shop.enqueue("tnap", {"amount_s": 2}, policy=ONCE)
+    neighbour = shop.enqueue("tuntil", {"file": str(enough)}, policy=ONCE)
     (pid,) = read_pids(file)
     shop.wait(neighbour, JobStatus.RUNNING)
 
@@ -156,6 +156,7 @@ def test_a_thread_that_cannot_be_killed_leaks_until_its_neighbours_are_done(
 
     assert after.status is JobStatus.SUCCEEDED, "new work goes to a new child"
     assert is_alive(pid)
+    enough.touch()
     assert shop.wait(neighbour).attempt == 1
     until(lambda: not is_alive(pid), "the child is gone, once its neighbours are done")
-    assert shop.output_of(neighbour) == b"sleeping 2.0\n"
+    assert shop.output_of(neighbour) == b"waiting\n"
