@@ -293,11 +293,20 @@ class GrantMade(msgspec.Struct, frozen=True, kw_only=True):
     namespace: Namespace
     queue: QueueName
     kind: Kind
+    rate_key: str | None = None
+    before_ts: Instant | None = None
+    """When the event before it in the log of its job was."""
+
+    @property
+    def may_be_later_than_the_clock(self) -> bool:
+        """Whether it may be dated too late: after the clock was set back, an event is dated as the
+        one before it until the clock is there again."""
+        return self.ts == self.before_ts
 
     @property
     def meters(self) -> tuple[Meter, ...]:
         """What it was counted for, if that has a rate."""
-        return (queue_meter(self.queue), kind_meter(self.kind))
+        return (queue_meter(self.queue), kind_meter(self.kind, self.rate_key))
 
 
 MAX_JOBS_READ = 10_000
@@ -572,9 +581,11 @@ class JobStore(Protocol):
         store has no settings of it. Returns what the store has then. When this returns no claim
         that ignores it can commit. [RL5] [RL6]"""
 
-    def list_rates(self, namespace: Namespace, queue: QueueName, kind: Kind) -> list[RateStanding]:
-        """The rates that jobs of this kind in this queue are under: the queue's, then the kind's.
-        Decides nothing. [RL10]"""
+    def list_rates(
+        self, namespace: Namespace, queue: QueueName, kind: Kind, rate_key: str | None = None
+    ) -> list[RateStanding]:
+        """The rates that jobs of this queue, kind and rate key are under: the queue's, then the
+        kind's. Decides nothing. [RL10]"""
 
     def list_schedules(self, namespace: Namespace) -> list[Schedule]:
         """The schedules of a namespace that were not removed, by name."""
@@ -809,6 +820,10 @@ class RetentionStore(Protocol):
     def delete_outages(self, *, older_than_us: Duration, limit: int) -> int:
         """Delete outages that ended longer ago than this and before every claim of a job that is
         still leased. Returns how many. [O4]"""
+
+    def delete_idle_keys(self, *, older_than_us: Duration, limit: int) -> int:
+        """Delete what is remembered of rate keys that have a whole burst again [RL13], and of fair
+        concurrency keys that were granted nothing for this long [CK9]. Returns how many."""
 
     def delete_workers(self, *, older_than_us: Duration, limit: int) -> int:
         """Delete workers that were not seen for this long. Returns how many. [B13]"""

@@ -186,7 +186,7 @@ def test_what_is_not_given_stays_as_it_is(app: Tenure, jobs: Inline) -> None:
     assert (by_limit.rate, by_limit.concurrency_limit) == (None, None)
     with pytest.raises(InvalidInput, match="concurrency_limit"):
         app.kinds.limit("bill", concurrency_limit=0)
-    with pytest.raises(InvalidInput, match="rate: is missing, and so is concurrency_limit"):
+    with pytest.raises(InvalidInput, match="rate: is missing, as are concurrency_limit and fair"):
         app.kinds.limit("bill")
 
 

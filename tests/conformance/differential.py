@@ -80,6 +80,7 @@ from tests.conformance.worlds import Worlds
 DAY = seconds(24 * 3600)
 QUEUES = (QueueName("default"), QueueName("other"))
 KINDS = (Kind("task"), Kind("report"))
+KINDS_AND_GROUP = (*KINDS, Kind("g"))
 RATES = (None, None, None, "none", "none", "1/s", "2/s")
 """None leaves a rate as it is."""
 KEY_LIMITS = (None, None, 0, 2, 3)
@@ -87,6 +88,8 @@ KEY_LIMITS = (None, None, 0, 2, 3)
 KEYS = (None, None, "k", "K", "ключ")
 CONCURRENCY = ((None, None), ("1", None), (None, None), ("1", "g"), ("2", None), ("1", "g"))
 """The concurrency keys and groups of the jobs of a program, in turns."""
+RATE_KEYS = (None, "r", None, "s", "r")
+"""The rate keys of the jobs of a program, in turns."""
 PRINCIPALS = (worker_actor("a"), worker_actor("b"))
 UNDO = Compensation(kind=Kind("undo"), queue=QUEUES[0], policy=policy(lease_s=30, max_attempts=2))
 REPORT = DeadLetterJob(kind=Kind("report-dead"), queue=QUEUES[1], policy=policy(lease_s=30))
@@ -198,6 +201,7 @@ class Differential(RuleBasedStateMachine):
             unique_for_us=seconds(30) if number % 2 and key is not None else None,
             concurrency_key=concurrency_key,
             concurrency_group=concurrency_group,
+            rate_key=RATE_KEYS[number % len(RATE_KEYS)],
             correlation_id=f"c{number % 3}" if number % 2 else None,
             policy=POLICIES[how],
         )
@@ -512,16 +516,25 @@ class Differential(RuleBasedStateMachine):
         self.find_new_jobs()
 
     @rule(
-        kind=st.integers(0, 1),
+        kind=st.integers(0, 2),
         rate=st.sampled_from(RATES),
         limit=st.sampled_from(KEY_LIMITS),
+        fair=st.sampled_from((UNSET, UNSET, True, False)),
         only_new=st.booleans(),
     )
-    def put_kind(self, kind: int, rate: str | None, limit: int | None, only_new: bool) -> None:
+    def put_kind(
+        self,
+        kind: int,
+        rate: str | None,
+        limit: int | None,
+        fair: bool | UnsetType,
+        only_new: bool,
+    ) -> None:
         change = KindChange(
-            kind=KINDS[kind],
+            kind=KINDS_AND_GROUP[kind],
             rate=_rate(rate),
             concurrency_limit=UNSET if limit is None else limit or None,
+            fair=fair,
         )
         self.worlds.step(
             "put_kind",

@@ -7,6 +7,8 @@ attempts of many jobs. On a difference the program so far is printed, ready to b
 from collections.abc import Callable
 from random import Random
 
+from msgspec import UNSET
+
 from tenure.conformance.harness import StoreFactory
 from tenure.core.vocabulary import CatchUp, EventCause, Overlap, Stage
 from tests.conformance.differential import (
@@ -131,9 +133,10 @@ STEPS: dict[str, tuple[float, Callable[[Random], Arguments]]] = {
     "put_kind": (
         0.4,
         lambda luck: {
-            "kind": luck.randint(0, 1),
+            "kind": luck.randint(0, 2),
             "rate": luck.choice(RATES),
             "limit": luck.choice(KEY_LIMITS),
+            "fair": luck.choice((UNSET, UNSET, True, False)),
             "only_new": luck.random() < 0.3,
         },
     ),

@@ -8,10 +8,12 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+from msgspec.structs import replace
+
 from tenure.conformance.harness import LIMITS, StoreFactory, counted_entropy
 from tenure.coordinator.service import Coordinator
 from tenure.coordinator.unblocking import submit_unblocks
-from tenure.core.claims import ClaimAnswer, ClaimRequest, QueueState
+from tenure.core.claims import ClaimAnswer, ClaimRequest, Held, QueueState
 from tenure.core.commands import Command
 from tenure.core.dead_letter_groups import DeadLetterGroupFilter
 from tenure.core.event_pages import EventFilter, full_page
@@ -176,6 +178,7 @@ class Worlds:
 
     def claim(self, request: ClaimRequest) -> ClaimAnswer | str:
         """One claim. The order of a repeat is nobody's promise."""
+        holds: list[Held | None] = []
 
         def ask(world: World) -> ClaimAnswer | str:
             try:
@@ -183,11 +186,15 @@ class Worlds:
             except TenureError as refused:
                 return str(refused)
             if not answer.is_repeat:
-                return answer
+                holds.append(answer.held)
+                return replace(answer, held=None)
             grants = tuple(sorted(answer.grants, key=lambda grant: grant.job_id))
             return ClaimAnswer(grants=grants, cause=answer.cause, is_repeat=True)
 
-        return self.step(f"the answer to {request}", ask)
+        answer = self.step(f"the answer to {request}", ask)
+        for held in holds[1:]:
+            assert _is_as_good(held, holds[0]), f"{request}: {held} instead of {holds[0]}"
+        return answer
 
     # --- looking -------------------------------------------------------------------------------
 
@@ -246,6 +253,14 @@ def _settled(run: Callable[[], list[Answer]]) -> list[Answer | str]:
         return list(run())
     except TenureError as refused:
         return [str(refused)]
+
+
+def _is_as_good(held: Held | None, exact: Held | None) -> bool:
+    """Whether a worker that is told this does not come too late. A store need not know that nobody
+    waits for a rate key any more. [RL9]"""
+    if exact is None:
+        return held is None or not held.is_all
+    return held is not None and held.wait_us <= exact.wait_us and held.is_all == exact.is_all
 
 
 def _when(grant: GrantMade) -> tuple[int, str, int]:

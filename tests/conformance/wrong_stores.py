@@ -1,6 +1,7 @@
 """Stores that are wrong on purpose, one rule each. The kit must catch every one of them."""
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -88,6 +89,41 @@ class SharesConcurrencyKeys(MemoryStore):
             )
             for key, state in found.items()
         }
+
+
+class CountsRateKeysTogether(MemoryStore):
+    """Has one state for all rate keys of a kind. [RL11]"""
+
+    def claim(self, *args: Any) -> ClaimPlan:
+        planned = super().claim(*args)
+        latest = {
+            (space, meter.scope, meter.name): tat
+            for (space, meter), tat in self._rate_states.items()
+        }
+        for space, meter in self._rate_states:
+            self._rate_states[space, meter] = latest[space, meter.scope, meter.name]
+        return planned
+
+
+class ForgetsRateKeysTooEarly(MemoryStore):
+    """Removes the state of a rate key that has not got its burst back. [RL13]"""
+
+    def delete_idle_keys(self, *, older_than_us: Duration, limit: int) -> int:
+        idle = [each for each in self._rate_states if each[1].key][:limit]
+        for each in idle:
+            del self._rate_states[each]
+        return len(idle)
+
+
+class ForgetsWhoseTurnItWas(MemoryStore):
+    """Remembers of fair keys only the one that was granted a job last. [CK8]"""
+
+    def claim(self, *args: Any) -> ClaimPlan:
+        planned = super().claim(*args)
+        if planned.served:
+            last = max(self._served.items(), key=lambda each: each[1])
+            self._served = dict([last])
+        return planned
 
 
 class ExceedsTheLimit(MemoryStore):
@@ -480,7 +516,10 @@ WRONG: dict[type[MemoryStore], str] = {
     IgnoresRev: "saving",
     ExceedsTheLimit: "queues",
     ForgetsRates: "rates",
+    CountsRateKeysTogether: "rate_keys",
+    ForgetsRateKeysTooEarly: "rate_keys",
     RunsTwoOfAKey: "concurrency_keys",
+    ForgetsWhoseTurnItWas: "fair_keys",
     SharesConcurrencyKeys: "concurrency_keys",
     ForgetsEvents: "saving",
     ForgetsSpawnedJobs: "saving",

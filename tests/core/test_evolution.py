@@ -45,6 +45,7 @@ BIRTH = {
     "unique_for_us",
     "concurrency_key",
     "concurrency_group",
+    "rate_key",
     "correlation_id",
     "trace_id",
     "origin_id",

@@ -2,6 +2,7 @@
 
 import json
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from msgspec.structs import replace
@@ -556,6 +557,27 @@ def test_what_a_message_about_a_kind_does_not_name_stays_as_it_is(stage: Stage) 
         (422, "burst"),
     ]
     assert stage.call("kinds", role=V).json["kinds"] == [changed.json]
+
+
+@spec("RL11", "CK8")
+def test_rate_keys_and_fair_over_http(stage: Stage) -> None:
+    job = stage.enqueue(rate_key="ключ/1")
+    stage.call("set-kind", {"rate": "1/h"}, role=O, kind="k")
+    fair = stage.call("set-kind", {"fair": True}, role=O, kind="k")
+    stage.claim()
+
+    shown = stage.call("job", role=C, job_id=job)
+    where = "/v1/rates?queue=q&kind=k"
+    rates = stage.ask("GET", f"{where}&rate_key={quote('ключ/1')}", token=stage.of(C))
+    others = stage.ask("GET", where, token=stage.of(C))
+    long = stage.ask("GET", f"{where}&rate_key={'x' * 201}", token=stage.of(C))
+
+    assert (fair.json["fair"], fair.json["rate"]) == (True, "1/h")
+    assert shown.json["job"]["rate_key"] == "ключ/1"
+    [rate] = rates.json["rates"]
+    assert (rate["rate_key"], 3500 < rate["wait_s"] <= 3600) == ("ключ/1", True)
+    assert others.json["rates"][0]["wait_s"] == 0
+    assert (long.status, long.json["field"]) == (422, "rate_key")
 
 
 @spec("RL4")

@@ -22,7 +22,7 @@ from tenure.core.concurrency import ConcurrencyKey
 from tenure.core.ids import DEFAULT_NAMESPACE, Actor, Kind, QueueName, new_job_id
 from tenure.core.instants import Duration, seconds
 from tenure.core.job import Job
-from tenure.core.kind_settings import KindSettings
+from tenure.core.kind_settings import KindChange, KindSettings
 from tenure.core.rates import NOTHING_GRANTED, parse_rate
 from tenure.core.vocabulary import JobStatus
 from tenure.ports import NO_WAIT, JobFilter
@@ -31,7 +31,7 @@ from tenure.stores.sql import measures
 from tenure.stores.sql.candidates import Reading
 from tenure.stores.sql.claim_marks import ClaimMarks, Mark
 from tenure.stores.sql.statements import Query
-from tenure.stores.sql.turns import KeyedKind
+from tenure.stores.sql.turns import KeyedKind, RateKey, rate_group
 from tenure.stores.sqlite.store import SqliteStore
 from tests.stores.lives import QUEUE, change, claim_request, planner, save, start
 from tests.support.counted_work import pages_read, steps_taken
@@ -41,7 +41,7 @@ SIZES = (1_000, 10_000)
 """How many jobs are ready, and how many are delayed, in the small store and in the large one."""
 
 READY, RARE, DELAYED, MISSING = "ready", "rare", "delayed", "missing"
-KEYED, WORKING = "keyed", "working"
+KEYED, RATED, WORKING = "keyed", "rated", "working"
 KEYS = (ConcurrencyKey(KEYED, "hot"), ConcurrencyKey(KEYED, "other"))
 QUIET, BUSY = QueueName("quiet"), QueueName("busy")
 HERE = DEFAULT_NAMESPACE
@@ -55,14 +55,18 @@ AnyStore: TypeAlias = PostgresStore | SqliteStore
 def _fill(store: AnyStore, jobs: int) -> None:
     """As many ready jobs as delayed ones of a higher priority, which expire later, a ready one of a
     rare kind behind them all, an older job in a queue of its own, as many jobs of one
-    concurrency key before one of another key, and as many running jobs in another queue."""
+    concurrency key before one of another key, the same with rate keys, and as many running jobs in
+    another queue."""
     _enqueue(store, 1, RARE, queue=QUIET)
     _enqueue(store, jobs, READY)
     _enqueue(store, jobs, DELAYED, priority=5, delay_us=seconds(3600), expires_us=seconds(60))
     _enqueue(store, 1, RARE, priority=-5)
     _enqueue(store, jobs, KEYED, key="hot")
     _enqueue(store, 1, KEYED, key="other")
-    scope = ClaimScope(namespace=HERE, queues=(QUEUE,), kinds=(Kind(KEYED),))
+    store.put_kind(HERE, KindChange(kind=Kind(RATED), rate=parse_rate("rate", "1/d", 3)))
+    _enqueue(store, jobs, RATED, rate_key="hot")
+    _enqueue(store, 1, RATED, rate_key="other")
+    scope = ClaimScope(namespace=HERE, queues=(QUEUE,), kinds=(Kind(KEYED), Kind(RATED)))
     store.claim(scope, [], 1, lambda _: ClaimPlan(changes=(), sessions=(), answers=()))
     _enqueue(store, jobs, WORKING, queue=BUSY)
     for seq in range(1, jobs // 1000 + 1):
@@ -86,6 +90,7 @@ def _enqueue(
     delay_us: Duration = NO_WAIT,
     expires_us: Duration | None = None,
     key: str | None = None,
+    rate_key: str | None = None,
 ) -> None:
     for begin in range(0, jobs, 1000):
         now = store.now()
@@ -105,6 +110,7 @@ def _enqueue(
                         delay_us=delay_us,
                         expires_us=expires_us,
                         concurrency_key=key,
+                        rate_key=rate_key,
                     ),
                     now,
                 )
@@ -151,7 +157,34 @@ ASKED: dict[str, Callable[[AnyStore], Sequence[Query]]] = {
     "claim of delayed jobs": _claim(DELAYED),
     "claim past jobs that wait for a rate": _claim_past(READY, RARE, MISSING),
     "turns of concurrency keys": lambda store: [
-        store._query("turns", namespace=HERE, queue=QUEUE, kind=KEYED, wanted=10)
+        store._query(
+            "turns",
+            namespace=HERE,
+            queue=QUEUE,
+            kind=KEYED,
+            concurrency_group=KEYED,
+            is_rated=False,
+            wanted=10,
+        )
+    ],
+    "turns of rate keys": lambda store: [
+        store._query(
+            "turns",
+            namespace=HERE,
+            queue=QUEUE,
+            kind=RATED,
+            concurrency_group="",
+            is_rated=True,
+            wanted=10,
+        )
+    ],
+    "first jobs of rate keys": lambda store: store._first_of_rates(
+        HERE,
+        {RateKey(Kind(RATED), key.key): 1 for key in KEYS},
+        [KeyedKind(QUEUE, RATED, rate_group(RATED))],
+    ),
+    "how long rate keys wait": lambda store: [
+        store._query("first_rate_wait", namespace=HERE, key_group=rate_group(RATED))
     ],
     "first jobs of concurrency keys": lambda store: store._first_queries(
         HERE, dict.fromkeys(KEYS, 1), [KeyedKind(QUEUE, KEYED, KEYED)]

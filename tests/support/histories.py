@@ -498,7 +498,7 @@ def _marked(edge: Edge, parent: Job) -> Edge:
 class RecordedStore:
     """Records as a store that can be verified, also where no real store would hold them."""
 
-    parallelism = 1
+    parallelism: int = 1
 
     def __init__(
         self,

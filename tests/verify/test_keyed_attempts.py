@@ -38,7 +38,12 @@ def _ran(*spans: Span, key: str | None = "42", group: str = "task") -> list[Reco
 
 
 def _broken(
-    records: Sequence[Record], limit: int = 1, since_s: float = 0, *, in_order: bool = False
+    records: Sequence[Record],
+    limit: int = 1,
+    since_s: float = 0,
+    *,
+    in_order: bool = False,
+    writers: int = 8,
 ) -> list[int]:
     """Which of the records are reported; they were written by time, or in this order."""
     of_group = ConcurrencyLimit(limit, Instant(seconds(since_s)))
@@ -47,6 +52,7 @@ def _broken(
             attempts.add(record)
         ids = [record.job_id for record in records]
         store = _InOrder(records) if in_order else RecordedStore(records)
+        store.parallelism = writers
         return [ids.index(each.job_id) for each in attempts.violations(store, lambda *_: of_group)]
 
 
@@ -68,6 +74,31 @@ def _broken(
 )
 def test_a_claim_past_the_limit_is_found(limit: int, spans: list[Span], broken: list[int]) -> None:
     assert _broken(_ran(*spans), limit) == broken
+
+
+@spec("I31")
+@pytest.mark.parametrize(
+    ("limit", "spans", "broken"),
+    [
+        (1, [(1, 2), (2, 3), (3, None)], []),
+        (1, [(1, 2.000001), (2, 3)], [1]),
+        (1, [(1, None), (1.5, 3)], [1]),
+        (2, [(1, 9), (2, 8), (8, 9)], []),
+        (2, [(1, 9), (2, 8), (3, 4), (5, 6)], [2, 3]),
+    ],
+)
+def test_where_one_writes_at_a_time_no_overlap_is_too_short(
+    limit: int, spans: list[Span], broken: list[int]
+) -> None:
+    assert _broken(_ran(*spans), limit, writers=1) == broken
+
+
+@spec("I31")
+def test_where_one_writes_at_a_time_the_order_counts_and_not_the_times() -> None:
+    late_end = _ran((1, 2.5), (2, 3))  # but written before the claim
+
+    assert _broken(late_end, in_order=True, writers=1) == []
+    assert _broken(late_end, in_order=True) == [1]
 
 
 @spec("I31")

@@ -33,8 +33,12 @@ class Granted(RecordedStore):
         meter: Meter = MAIL,
         since: int = 0,
         namespace: Namespace = DEFAULT_NAMESPACE,
+        keys: Sequence[str | None] = (),
+        before: Sequence[int | None] = (),
     ) -> None:
         super().__init__([])
+        self._keys = [*keys, *[None] * len(at)]
+        self._before = [*before, *[None] * len(at)]
         self._rate = RateInForce(namespace=namespace, meter=meter, rate=rate, since=Instant(since))
         self._at = at
 
@@ -51,6 +55,8 @@ class Granted(RecordedStore):
                     namespace=DEFAULT_NAMESPACE,
                     queue=QueueName("mail"),
                     kind=Kind("letter"),
+                    rate_key=self._keys[number],
+                    before_ts=self._before[number],  # type: ignore[arg-type]  # a plain int
                 )
 
 
@@ -96,6 +102,49 @@ def test_a_window_with_a_backward_step_of_the_clock_is_left_out() -> None:
 
     assert violating(Granted(rate, [*first, *after_the_step])) == []
     assert violating(Granted(rate, [*first, *after_the_step, BEGINNING + SECOND])) == ["job-4"]
+
+
+@spec("I30", "RL11")
+def test_each_rate_key_has_the_rate_of_its_kind() -> None:
+    rate = parse_rate("rate", "1/s", 2)
+    at = [BEGINNING + number for number in range(7)]
+    keys = ["a", "a", "b", None, None, "b", "a"]
+
+    found = Granted(rate, at, meter=kind_meter(Kind("letter")), keys=keys)
+
+    assert violating(found) == ["job-6"]
+
+
+@spec("I30", "RL3")
+def test_a_grant_that_may_be_later_than_the_clock_is_left_out() -> None:
+    """After a backward step of the clock, events of older jobs are dated as before the step."""
+    rate = parse_rate("rate", "1/s", 1)
+    at = [BEGINNING + 5 * SECOND] * 4
+
+    assert violating(Granted(rate, at)) == ["job-1", "job-2", "job-3"]
+    assert violating(Granted(rate, at, before=[None, *at[:2]])) == []
+
+
+@spec("I30", "RL3")
+@pytest.mark.parametrize("step_s", [5, 30, 3600])
+def test_verify_holds_after_the_clock_was_set_back_under_a_rate(step_s: int) -> None:
+    kit = Kit(MemoryFactory())
+    for number in range(12):
+        kit.enqueue(rate_key=None if number % 2 else "a")
+    kit.rate(parse_rate("rate", "1/s", 2))
+    kit.rate_of_kind(parse_rate("rate", "1/s", 2))
+    kit.advance(seconds=1)
+    assert kit.claimed(limit=2)
+    kit.step_back(seconds=step_s)
+
+    granted = 0
+    while granted < 10:
+        granted += len(kit.claimed(limit=2))
+        kit.advance(seconds=0.5)
+
+    found = verify(kit.store)
+    kit.close()
+    assert found.violated == []
 
 
 @spec("I30", "RL5")

@@ -66,6 +66,7 @@ class EnqueueOptions(msgspec.Struct, frozen=True, kw_only=True):
     unique_for: Duration | None
     concurrency_key: str | None
     concurrency_group: str | None
+    rate_key: str | None
     correlation_id: str | None
     job_id: str | None
 
@@ -98,6 +99,10 @@ class EnqueueOptions(msgspec.Struct, frozen=True, kw_only=True):
 @click.option(
     "--concurrency-group",
     help="With --concurrency-key: also wait for jobs of other kinds of this group.",
+)
+@click.option(
+    "--rate-key",
+    help="The kind's rate counts for jobs of this key alone. [default: the kind's with --app]",
 )
 @click.option(
     "--delay", callback=duration_value, help="Run it after this long at the earliest, as in 5m."
@@ -186,6 +191,7 @@ _FLAGS = {
     "unique_for": "--unique-for",
     "concurrency_key": "--concurrency-key",
     "concurrency_group": "--concurrency-group",
+    "rate_key": "--rate-key",
     "delay": "--delay",
     "run_at": "--run-at",
     "expires": "--expires",
@@ -285,6 +291,7 @@ def _command(serving: Coordination, options: EnqueueOptions, app: "Application |
         unique_for_us=options.unique_for,
         concurrency_key=options.concurrency_key,
         concurrency_group=options.concurrency_group,
+        rate_key=options.rate_key,
         correlation_id=options.correlation_id,
     )
 
@@ -298,6 +305,7 @@ def _of_application(options: EnqueueOptions, app: "Application") -> Enqueue:
         "unique_for": _in_seconds(options.unique_for),
         "concurrency_key": options.concurrency_key,
         "concurrency_group": options.concurrency_group,
+        "rate_key": options.rate_key,
         "correlation_id": options.correlation_id,
         "job_id": options.job_id,
         "run_at": options.run_at,

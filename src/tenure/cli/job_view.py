@@ -44,6 +44,7 @@ def job_facts(job: Job, *, now: Instant, bodies: bool) -> list[tuple[str, object
         ("key", job.dedupe_key),
         ("key is free", _key_hold(job, now)),
         ("concurrency key", _concurrency(job)),
+        ("rate key", job.rate_key),
         ("schedule", _schedule_fact(job)),
         ("correlation", job.correlated_by),
         ("flow", None if job.flow_id is None else f"{job.flow_id} as {job.flow_step}"),

@@ -40,13 +40,14 @@ def list_kinds(url: str | None, as_json: bool, namespace: str) -> None:
         print_json([kind_record(each) for each in found])
         return
     print_table(
-        ["KIND", "RATE", "BURST", "PER KEY"],
+        ["KIND", "RATE", "BURST", "PER KEY", "FAIR"],
         [
             (
                 each.kind,
                 each.rate,
                 None if each.rate is None else each.rate.burst,
                 each.concurrency_limit,
+                "yes" if each.fair else None,
             )
             for each in found
         ],
@@ -96,6 +97,11 @@ def sync_kinds(url: str | None, prune: bool, app: str) -> None:
     metavar="JOBS",
     help="At most so many jobs of each concurrency key run at a time; none means 1.",
 )
+@click.option(
+    "--fair/--not-fair",
+    default=None,
+    help="Whether the concurrency keys of KIND take turns.",
+)
 @click.argument("kind")
 def limit_kind(
     url: str | None,
@@ -103,27 +109,36 @@ def limit_kind(
     rate: str | None,
     burst: int | None,
     concurrency_limit: str | None,
+    fair: bool | None,
     kind: str,
 ) -> None:
     """Limit how many jobs of KIND begin per second, in all queues and on all workers together, and
     how many of each concurrency key run at a time.
 
     --rate 10/s lets at most 10 jobs begin per second, --burst 5 up to 5 of them at once; --rate
-    none removes the rate. --concurrency-limit 2 lets two jobs of each key run; KIND may also be the
-    name of a group of keys. What is not given stays as it is.
+    none removes the rate. If jobs have a rate key, the rate counts for each key alone.
+    --concurrency-limit 2 lets two jobs of each concurrency key run, --fair lets these keys take
+    turns; KIND may also be the name of a group of keys. What is not given stays as it is.
     """
-    if rate is None and concurrency_limit is None:
-        raise click.UsageError("give --rate or --concurrency-limit")
+    if rate is None and concurrency_limit is None and fair is None:
+        raise click.UsageError("give --rate, --concurrency-limit, --fair or --not-fair")
     wanted = given_rate(rate, burst)
     limit = _given_limit(concurrency_limit)
     with coordination(url) as serving:
         check_name("namespace", namespace)
         check_name("KIND", kind)
-        change = KindChange(kind=Kind(kind), rate=wanted, concurrency_limit=limit)
+        change = KindChange(
+            kind=Kind(kind),
+            rate=wanted,
+            concurrency_limit=limit,
+            fair=UNSET if fair is None else fair,
+        )
         kept = serving.store.put_kind(Namespace(namespace), change)
     said = "no rate" if kept.rate is None else rate_in_words(kept.rate)
     if kept.concurrency_limit is not None:
         said += f", at most {kept.concurrency_limit} at a time for each key"
+    if kept.fair:
+        said += ", keys take turns"
     click.echo(f"{printable(kind)}: {said}")
 
 

@@ -172,12 +172,14 @@ class Kinds:
         rate: str | UnsetType | None = UNSET,
         burst: int | None = None,
         concurrency_limit: int | UnsetType | None = UNSET,
+        fair: bool | UnsetType = UNSET,
     ) -> KindRecord:
         """Let at most so many jobs of the kind begin per second, minute, hour or day, such as
         `rate="10/s"`, and up to `burst` at once, on all workers together; None: any number. Of each
-        concurrency key at most `concurrency_limit` jobs run at a time; None: one. What is not given
-        stays as it is; `kind` may also be the name of a group of keys."""
-        return run(self._limiting(kind, rate, burst, concurrency_limit))
+        concurrency key at most `concurrency_limit` jobs run at a time; None: one. With `fair` these
+        keys take turns. What is not given stays as it is; `kind` may also be the name of a group of
+        keys."""
+        return run(self._limiting(kind, rate, burst, concurrency_limit, fair))
 
     async def alimit(
         self,
@@ -186,9 +188,10 @@ class Kinds:
         rate: str | UnsetType | None = UNSET,
         burst: int | None = None,
         concurrency_limit: int | UnsetType | None = UNSET,
+        fair: bool | UnsetType = UNSET,
     ) -> KindRecord:
         """`limit` for async code."""
-        return await arun(self._limiting(kind, rate, burst, concurrency_limit))
+        return await arun(self._limiting(kind, rate, burst, concurrency_limit, fair))
 
     def _listing(self) -> Operation[list[KindRecord]]:
         namespace = self._channel.namespace
@@ -201,17 +204,20 @@ class Kinds:
         rate: str | UnsetType | None,
         burst: int | None,
         concurrency_limit: int | UnsetType | None,
+        fair: bool | UnsetType,
     ) -> Operation[KindRecord]:
         name = Kind(plain(kind))
         check_name("kind", name)
         wanted = changed_rate(rate, burst)
-        if rate is UNSET and concurrency_limit is UNSET:
+        if rate is UNSET and concurrency_limit is UNSET and fair is UNSET:
             hint = "give one of them"
-            raise InvalidInput("rate", "is missing, and so is concurrency_limit", hint=hint)
+            raise InvalidInput("rate", "is missing, as are concurrency_limit and fair", hint=hint)
+        if fair is not UNSET and type(fair) is not bool:
+            raise InvalidInput("fair", f"{type(fair).__name__} is neither True nor False")
         if concurrency_limit is not None and concurrency_limit is not UNSET:
             check_concurrency_limit("concurrency_limit", concurrency_limit)
         namespace = self._channel.namespace
-        change = KindChange(kind=name, rate=wanted, concurrency_limit=concurrency_limit)
+        change = KindChange(kind=name, rate=wanted, concurrency_limit=concurrency_limit, fair=fair)
         kept = yield from self._channel.asking(lambda store: store.put_kind(namespace, change))
         return kind_record(kept)
 

@@ -54,9 +54,9 @@ from tenure.core.rates import Rate, parse_rate
 from tenure.core.verdicts import Verdict
 from tenure.core.vocabulary import JobStatus
 from tenure.errors import InvalidInput, ValidationError
-from tenure.handlers.concurrency import KeySource
 from tenure.handlers.context import Call, JobSpec
 from tenure.handlers.hooks import AnyHook
+from tenure.handlers.key_rules import KeySource
 from tenure.handlers.options import (
     OPTION_NAMES,
     EnqueueOptions,
@@ -96,8 +96,10 @@ class JobOptions(PolicyOptions, total=False):
     concurrency_key: KeySource
     concurrency_group: str
     concurrency_limit: int
+    fair: bool
     rate: str
     burst: int
+    rate_key: KeySource
     compensate: str | JobFunction[..., Any, Any]
     on_dead_letter: str | JobFunction[..., Any, Any]
     schedule: str
@@ -216,8 +218,10 @@ class Application:
             concurrency_key=options.get("concurrency_key"),
             concurrency_group=options.get("concurrency_group"),
             concurrency_limit=options.get("concurrency_limit"),
+            fair=options.get("fair"),
             expires_us=expires_us,
             rate=_rate(options),
+            rate_key=options.get("rate_key"),
             local_names=local_names,
         )
         if options.get("name") is None and handler.kind == "<lambda>":
@@ -536,6 +540,8 @@ def _rate(options: JobOptions) -> Rate | None:
     if "rate" not in options:
         if "burst" in options:
             raise InvalidInput("burst", "belongs to a rate", hint='give rate="10/s" too')
+        if options.get("rate_key") is not None:
+            raise InvalidInput("rate_key", "belongs to a rate", hint='give rate="10/s" too')
         return None
     return parse_rate("rate", plain(options["rate"]), options.get("burst"))
 

@@ -61,6 +61,7 @@ class JobRecord(_JobRecord, frozen=True, kw_only=True):
     unique_for_s: float | None
     concurrency_key: str | None
     concurrency_group: str | None
+    rate_key: str | None
     correlation_id: str
     trace_id: str | None
     origin_id: JobId | None

@@ -51,7 +51,7 @@ UNWATCHED = frozenset(
             "health",
         ),
         *("prune_renewals", "collect_artifacts", "expire_observations", "purge"),
-        *("delete_sessions", "delete_outages", "delete_workers"),
+        *("delete_sessions", "delete_outages", "delete_workers", "delete_idle_keys"),
         *("records", "edges", "live_keys", "lease_holders", "rates_in_force", "grants"),
         *("raise_epoch", "close"),
         "now",  # SQLite answers it without its file

@@ -30,6 +30,9 @@ KEEP_SESSIONS = Duration(7 * DAY)
 KEEP_OUTAGES = Duration(7 * DAY)
 """How long an outage is remembered after its end, at least. [O4]"""
 
+KEEP_FAIR_KEYS = seconds(3600)
+"""How long it is remembered that a fair key was granted a job. [CK9]"""
+
 INTERVAL = seconds(30)
 RUN_WITHIN_S = 120.0
 """Nobody waits for it, so it may take longer than a call. [K6]"""
@@ -56,6 +59,7 @@ class RetentionReport(msgspec.Struct, frozen=True, kw_only=True):
     workers_deleted: int = 0
     sessions_deleted: int = 0
     outages_deleted: int = 0
+    keys_forgotten: int = 0
 
 
 def check_retention(policy: RetentionPolicy) -> None:
@@ -116,6 +120,7 @@ class Retention:
             "jobs_purged": store.purge(older_than_us=policy.finished_us, limit=page),
             "workers_deleted": store.delete_workers(older_than_us=KEEP_WORKERS, limit=page),
             "sessions_deleted": store.delete_sessions(older_than_us=KEEP_SESSIONS, limit=page),
+            "keys_forgotten": store.delete_idle_keys(older_than_us=KEEP_FAIR_KEYS, limit=page),
             "outages_deleted": store.delete_outages(older_than_us=KEEP_OUTAGES, limit=page),
         }
         return RetentionReport(

@@ -7,13 +7,20 @@ or a rate [RL1]; each grant is still `decide`'s.
 """
 
 import hashlib
+import heapq
 from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum, StrEnum, auto
 
 import msgspec
 
 from tenure.core.commands import Claim, Release
-from tenure.core.concurrency import ConcurrencyKey, KeyState, concurrency_key_of
+from tenure.core.concurrency import (
+    ConcurrencyKey,
+    KeyState,
+    concurrency_key_of,
+    heads,
+    with_room,
+)
 from tenure.core.failover import is_settling
 from tenure.core.ids import (
     Actor,
@@ -47,6 +54,9 @@ from tenure.core.vocabulary import Cause, EventType, VerdictKind
 MAX_CLAIM_QUEUES = 64
 MAX_CLAIM_KINDS = 1000
 
+MAX_TURNS_OF_RATE_KEY = 100
+"""From so many jobs of one rate key and queue a claim chooses at most."""
+
 
 class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A worker session asks for up to `limit` jobs of these queues, of these kinds or any. With
@@ -67,6 +77,10 @@ class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True):
     def scope(self) -> "ClaimScope":
         """The jobs it may receive. Requests of one scope can share a transaction."""
         return ClaimScope(namespace=self.namespace, queues=self.queues, kinds=self.kinds)
+
+    def wants(self, kind: Kind) -> bool:
+        """Whether it asks for jobs of this kind."""
+        return self.kinds is None or kind in self.kinds
 
     @property
     def session(self) -> "SessionKey":
@@ -142,8 +156,8 @@ class Held(msgspec.Struct, frozen=True):
 
 
 class GrantRoom:
-    """How many grants each queue and each kind may still have at one instant. Stores ask it how
-    much to read, the planner how much to grant."""
+    """How many grants each queue, each kind and each rate key may still have at one instant. Stores
+    ask it how much to read, the planner how much to grant."""
 
     def __init__(
         self,
@@ -152,12 +166,14 @@ class GrantRoom:
         queues: Mapping[QueueName, QueueState],
         kinds: Mapping[Kind, KindSettings],
         rate_states: Mapping[Meter, Instant],
+        key_waits: Mapping[Kind, Duration] | None = None,
     ) -> None:
         self._now = now
         self._leases = {name: state.room for name, state in queues.items()}
         self._rates = rates_in_force(queues, kinds)
         self._states = dict(rate_states)
         self._kinds = tuple(kinds)
+        self._key_waits = key_waits or {}
         # As nearly always: then nothing is looked up job by job.
         self._is_endless = not self._rates and all(left is None for left in self._leases.values())
         self.changed = self._too_far_ahead()
@@ -167,7 +183,7 @@ class GrantRoom:
         granted: otherwise they would stay a whole burst ahead of now. [RL3]"""
         found = {}
         for meter, tat in self._states.items():
-            rate = self._rates.get(meter)
+            rate = self._rate(meter)
             if rate is not None and tat > (least := rate.used(tat, self._now)) > self._now:
                 found[meter] = least
         self._states |= found
@@ -177,15 +193,15 @@ class GrantRoom:
         """How many more; None is any number."""
         return _least(self._leases.get(name), self._rate_room(queue_meter(name)))
 
-    def of_kind(self, kind: Kind) -> int | None:
-        """How many more; None is any number."""
-        return self._rate_room(kind_meter(kind))
+    def of_kind(self, kind: Kind, rate_key: str | None = None) -> int | None:
+        """How many more, of its jobs with this rate key or without one; None is any number."""
+        return self._rate_room(kind_meter(kind, rate_key))
 
     def has_room_for(self, job: Job) -> bool:
         """Whether this job may be granted."""
         if self._is_endless:
             return True
-        return _least(self.of_queue(job.queue), self.of_kind(job.kind)) != 0
+        return _least(self.of_queue(job.queue), self.of_kind(job.kind, job.rate_key)) != 0
 
     def take(self, job: Job) -> None:
         """This job is granted."""
@@ -194,8 +210,8 @@ class GrantRoom:
         left = self._leases.get(job.queue)
         if left is not None:
             self._leases[job.queue] = left - 1
-        for meter in (queue_meter(job.queue), kind_meter(job.kind)):
-            rate = self._rates.get(meter)
+        for meter in (queue_meter(job.queue), kind_meter(job.kind, job.rate_key)):
+            rate = self._rate(meter)
             if rate is not None:
                 tat = rate.after(self._states.get(meter, NOTHING_GRANTED), self._now)
                 self._states[meter] = self.changed[meter] = tat
@@ -207,20 +223,37 @@ class GrantRoom:
         kinds = self._kinds if request.kinds is None else request.kinds
         of_queues = [self._rate_wait(queue_meter(name)) for name in request.queues]
         of_kinds = [self._rate_wait(kind_meter(kind)) for kind in kinds]
-        waits = [wait for wait in (*of_queues, *of_kinds) if wait]
+        of_keys = [wait for kind, wait in self._key_waits.items() if request.wants(kind)]
+        waits = [wait for wait in (*of_queues, *of_kinds, *of_keys) if wait]
         if not waits:
             return None
-        is_all = all(of_queues) or (request.kinds is not None and all(of_kinds))
+        # Of a kind with rate keys a job with another key may come at any time.
+        is_all = all(of_queues) or (request.kinds is not None and all(of_kinds) and not of_keys)
         return Held(min(waits), is_all)
 
+    def wait_of_key(self, kind: Kind, rate_key: str, *, more: bool = False) -> Duration:
+        """How long the kind's rate has no room for a job of this rate key; with `more`, for one
+        more than now. 0 if it has that, or can never have it."""
+        meter = kind_meter(kind, rate_key)
+        rate, room = self._rate(meter), self._rate_room(meter)
+        if rate is None or room is None or not more:
+            return self._rate_wait(meter)
+        if room >= rate.burst:
+            return Duration(0)
+        return rate.wait_us(self._states.get(meter, NOTHING_GRANTED), self._now, grants=room + 1)
+
+    def _rate(self, meter: Meter) -> Rate | None:
+        """The rate that a meter is under: that of a kind counts for each of its rate keys."""
+        return self._rates.get(Meter(meter.scope, meter.name) if meter.key else meter)
+
     def _rate_wait(self, meter: Meter) -> Duration:
-        rate = self._rates.get(meter)
+        rate = self._rate(meter)
         if rate is None:
             return Duration(0)
         return rate.wait_us(self._states.get(meter, NOTHING_GRANTED), self._now)
 
     def _rate_room(self, meter: Meter) -> int | None:
-        rate = self._rates.get(meter)
+        rate = self._rate(meter)
         if rate is None:
             return None
         return rate.room(self._states.get(meter, NOTHING_GRANTED), self._now)
@@ -231,9 +264,10 @@ def queue_meter(name: QueueName) -> Meter:
     return Meter(RateScope.QUEUE, name)
 
 
-def kind_meter(kind: Kind) -> Meter:
-    """What the grants of a kind are counted by."""
-    return Meter(RateScope.KIND, kind)
+def kind_meter(kind: Kind, rate_key: str | None = None) -> Meter:
+    """What the grants of a kind are counted by: those with a rate key for each key alone, and those
+    without one together. [RL11]"""
+    return Meter(RateScope.KIND, kind, rate_key or "")
 
 
 def rate_settings(
@@ -252,12 +286,14 @@ def rates_in_force(
     return {meter: rate for meter, (rate, _) in rate_settings(queues, kinds).items()}
 
 
-def rates_of(queue: QueueState | None, settings: KindSettings | None) -> dict[Meter, Rate]:
-    """The rates that jobs of one queue and one kind are under."""
-    return rates_in_force(
-        {} if queue is None else {queue.name: queue},
-        {} if settings is None else {settings.kind: settings},
-    )
+def rates_of(
+    queue: QueueState | None, settings: KindSettings | None, rate_key: str | None
+) -> dict[Meter, Rate]:
+    """The rates that jobs of one queue, one kind and one rate key are under."""
+    found = rates_in_force({} if queue is None else {queue.name: queue}, {})
+    if settings is not None and settings.rate is not None:
+        found[kind_meter(settings.kind, rate_key)] = settings.rate
+    return found
 
 
 def standings(
@@ -294,12 +330,21 @@ class ClaimView(msgspec.Struct, frozen=True, kw_only=True):
     """When another server took over, if one did."""
     keys: dict[ConcurrencyKey, KeyState] = msgspec.field(default_factory=dict)
     """The keys of the candidates, none of which another claim can use meanwhile."""
+    key_waits: dict[Kind, Duration] = msgspec.field(default_factory=dict)
+    """The kinds that have had jobs with rate keys in these queues, and how long until a job that
+    waits for such a rate may be granted; 0 if none is known to wait."""
+    served: dict[str, int] = msgspec.field(default_factory=dict)
+    """The groups whose keys take turns, and the number of the last grant of each. [CK8]"""
 
     @property
     def room(self) -> GrantRoom:
         """How much may be granted now."""
         return GrantRoom(
-            now=self.now, queues=self.queues, kinds=self.kinds, rate_states=self.rate_states
+            now=self.now,
+            queues=self.queues,
+            kinds=self.kinds,
+            rate_states=self.rate_states,
+            key_waits=self.key_waits,
         )
 
     @property
@@ -328,6 +373,8 @@ class ClaimPlan(msgspec.Struct, frozen=True, kw_only=True):
     sessions: tuple[Session, ...]
     answers: tuple[ClaimAnswer, ...]
     rate_states: dict[Meter, Instant] = msgspec.field(default_factory=dict)
+    served: dict[ConcurrencyKey, int] = msgspec.field(default_factory=dict)
+    """The fair keys that were granted a job, with the number of that grant. [CK8]"""
     restarts: int = 0
 
 
@@ -358,22 +405,76 @@ def claim_order(job: Job) -> tuple[int, int, str]:
     return (-job.priority, job.run_at, job.id)
 
 
-def first_with_room(jobs: Iterable[Job], room: GrantRoom, *, wanted: int) -> list[Job]:
-    """The first jobs in claim order that could be granted together: of each queue `wanted` at most,
-    of each queue and kind as many as it has room for. [Z1] [Z3] [RL1]"""
-    of_queues: dict[QueueName, int] = {}
-    of_kinds: dict[Kind, int | None] = {}
+def eligible(
+    ready: Iterable[Job], room: GrantRoom, keys: Mapping[ConcurrencyKey, KeyState]
+) -> list[Job]:
+    """Of all ready jobs those that neither a limit nor a rate nor an earlier job of their key holds
+    back, in any order. A store that has an index for this finds the same jobs by it."""
     chosen: list[Job] = []
-    for job in sorted(jobs, key=claim_order):
+    taken: dict[tuple[QueueName, Kind, str], int] = {}
+    for job in heads(sorted(ready, key=claim_order), keys):
+        if not room.has_room_for(job):
+            continue
+        if job.rate_key is not None:
+            place = (job.queue, job.kind, job.rate_key)
+            taken[place] = taken.get(place, 0) + 1
+            most = rate_key_turns(room, job.kind, job.rate_key)
+            if taken[place] > most:
+                continue
+        chosen.append(job)
+    return with_room(chosen, keys)
+
+
+def rate_key_turns(room: GrantRoom, kind: Kind, rate_key: str) -> int:
+    """How many jobs of a rate key, in each queue, one claim may choose from. [RL8]"""
+    most = room.of_kind(kind, rate_key)
+    return MAX_TURNS_OF_RATE_KEY if most is None else min(most, MAX_TURNS_OF_RATE_KEY)
+
+
+def in_order(jobs: Iterable[Job], keys: Mapping[ConcurrencyKey, KeyState]) -> list[Job]:
+    """Candidates as they are handed out: in claim order, but among the keys of a fair group the one
+    that was granted a job longest ago comes first. [Z1] [CK8]"""
+    ordinary: list[Job] = []
+    fair: dict[str, list[tuple[int, tuple[int, int, str], Job]]] = {}
+    for job in jobs:
+        key = concurrency_key_of(job)
+        state = None if key is None else keys.get(key)
+        if key is None or state is None or not state.is_fair:
+            ordinary.append(job)
+        else:
+            fair.setdefault(key.group, []).append((state.served, claim_order(job), job))
+    ordinary.sort(key=claim_order)
+    if not fair:
+        return ordinary
+    turns = [[job for *_, job in sorted(each)] for each in fair.values()]
+    # Each step takes the first of the sequence whose first job comes first: the sequences keep
+    # their own order.
+    return list(heapq.merge(ordinary, *turns, key=claim_order))
+
+
+def first_with_room(
+    jobs: Iterable[Job],
+    room: GrantRoom,
+    keys: Mapping[ConcurrencyKey, KeyState],
+    *,
+    wanted: int,
+) -> list[Job]:
+    """The first jobs in order that could be granted together: of each queue `wanted` at most, of
+    each queue, kind and rate key as many as it has room for. [Z1] [Z3] [RL1]"""
+    of_queues: dict[QueueName, int] = {}
+    of_kinds: dict[tuple[Kind, str | None], int | None] = {}
+    chosen: list[Job] = []
+    for job in in_order(jobs, keys):
         if job.queue not in of_queues:
             most = room.of_queue(job.queue)
             of_queues[job.queue] = wanted if most is None else min(wanted, most)
-        if job.kind not in of_kinds:
-            of_kinds[job.kind] = room.of_kind(job.kind)
-        left = of_kinds[job.kind]
+        rated = (job.kind, job.rate_key)
+        if rated not in of_kinds:
+            of_kinds[rated] = room.of_kind(*rated)
+        left = of_kinds[rated]
         if of_queues[job.queue] and left != 0:
             of_queues[job.queue] -= 1
-            of_kinds[job.kind] = None if left is None else left - 1
+            of_kinds[rated] = None if left is None else left - 1
             chosen.append(job)
     return chosen
 
@@ -429,6 +530,7 @@ def plan_claims(
         sessions=tuple(changed.values()),
         answers=tuple(answers),
         rate_states=pool.room.changed,
+        served=pool.served,
     )
 
 
@@ -513,6 +615,8 @@ class _Pool:
         self._candidates = iter(zip(view.ready, entropies, strict=False))
         self.room = view.room
         self._key_room = {key: state.room for key, state in view.keys.items()}
+        self._last_served = dict(view.served)
+        self.served: dict[ConcurrencyKey, int] = {}
         self._view = view
         self._shared = Shared()
         self.changes: list[Change] = []
@@ -555,9 +659,15 @@ class _Pool:
         assert isinstance(outcome.answer, Grant)
         self.room.take(job)
         if key is not None:
-            self._key_room[key] -= 1
+            self._take_turn(key)
         self.changes.append(outcome.change)
         return outcome.answer
+
+    def _take_turn(self, key: ConcurrencyKey) -> None:
+        self._key_room[key] -= 1
+        if self._view.keys[key].is_fair:
+            number = self._last_served.get(key.group, 0) + 1
+            self._last_served[key.group] = self.served[key] = number  # [CK8]
 
 
 def wanted(requests: Sequence[ClaimRequest]) -> int:

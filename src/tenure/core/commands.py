@@ -59,6 +59,7 @@ class Enqueue(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     unique_for_us: Duration | None = None
     concurrency_key: str | None = None
     concurrency_group: str | None = None
+    rate_key: str | None = None
     correlation_id: str | None = None
     trace_id: str | None = None
     policy: Policy = Policy()
@@ -368,6 +369,7 @@ def _without_rev(command: Settle) -> dict[str, object]:
 _ADDED_TO_ENQUEUE = (
     "concurrency_key",
     "concurrency_group",
+    "rate_key",
     "expires_us",
     "on_dead_letter",
     "unique_for_us",

@@ -5,7 +5,7 @@ is said here is about one namespace. Pure; the claim planner asks `room` before 
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
@@ -30,6 +30,11 @@ def concurrency_limit_of(settings: KindSettings | None) -> int:
     return settings.concurrency_limit
 
 
+def is_fair(settings: KindSettings | None) -> bool:
+    """Whether the keys of a group take turns, by what is set for the group. [CK8]"""
+    return settings is not None and settings.fair
+
+
 class ConcurrencyKey(msgspec.Struct, frozen=True):
     """The jobs of a namespace that exclude each other."""
 
@@ -42,11 +47,16 @@ class KeyState(msgspec.Struct, frozen=True, kw_only=True):
 
     limit: int = DEFAULT_CONCURRENCY_LIMIT
     live: int = 0
+    is_fair: bool = False
+    served: int = 0
+    """With fair keys, the number of its last grant among those of its group; 0 if it has none."""
 
     @property
     def room(self) -> int:
-        """How many more leases its jobs may have. [CK3]"""
-        return max(0, self.limit - self.live)
+        """How many more leases its jobs may get from this claim. [CK3] Of fair keys, each gets one
+        at most: the others come first. [CK8]"""
+        left = max(0, self.limit - self.live)
+        return min(1, left) if self.is_fair else left
 
 
 def concurrency_key_of(job: Job) -> ConcurrencyKey | None:
@@ -57,6 +67,12 @@ def concurrency_key_of(job: Job) -> ConcurrencyKey | None:
     return ConcurrencyKey(job.concurrency_group, job.concurrency_key)
 
 
+def heads(jobs: Sequence[Job], keys: Mapping[ConcurrencyKey, KeyState]) -> list[Job]:
+    """Of ready jobs in claim order those that are first in their queue, kind and key: as many of
+    each as the key has room for. One that waits for a rate holds up those behind it. [CK6]"""
+    return _first(jobs, keys, lambda job: (job.queue, job.kind))
+
+
 def with_room(jobs: Sequence[Job], keys: Mapping[ConcurrencyKey, KeyState]) -> list[Job]:
     """Of ready jobs in claim order those that may run now as far as their keys are concerned: of
     each key and queue as many as the key has room for. [CK3] [CK4]
@@ -64,12 +80,20 @@ def with_room(jobs: Sequence[Job], keys: Mapping[ConcurrencyKey, KeyState]) -> l
     By queue, because a queue may be paused or full: its first job must not hold up those of the
     same key in another one. The planner grants no more than the key has room for in all queues.
     """
-    taken: Counter[tuple[str, ConcurrencyKey]] = Counter()
+    return _first(jobs, keys, lambda job: (job.queue,))
+
+
+def _first(
+    jobs: Sequence[Job],
+    keys: Mapping[ConcurrencyKey, KeyState],
+    place: Callable[[Job], tuple[str, ...]],
+) -> list[Job]:
+    taken: Counter[tuple[tuple[str, ...], ConcurrencyKey]] = Counter()
     found: list[Job] = []
     for job in jobs:
         key = concurrency_key_of(job)
         if key is not None:
-            taken[job.queue, key] += 1
-        if key is None or taken[job.queue, key] <= keys[key].room:
+            taken[place(job), key] += 1
+        if key is None or taken[place(job), key] <= keys[key].room:
             found.append(job)
     return found

@@ -72,6 +72,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     unique_for_us: Duration | None = None
     concurrency_key: str | None = None
     concurrency_group: str | None = None
+    rate_key: str | None = None
     origin_id: JobId | None = None
     flow_id: FlowId | None = None
     flow_step: str | None = None
@@ -111,6 +112,7 @@ FACTS_OF: dict[EventType, tuple[str, ...]] = {
         "unique_for_us",
         "concurrency_key",
         "concurrency_group",
+        "rate_key",
         "origin_id",
         "flow_id",
         "flow_step",

@@ -111,7 +111,7 @@ def _new_row(event: Event, body: bytes | None) -> Job:
     assert facts.kind is not None
     assert facts.policy is not None
     assert body is not None
-    # Twenty-four positional arguments: see `changes._event`.
+    # Twenty-six positional arguments: see `changes._event`.
     return Job(
         event.job_id,
         facts.namespace,
@@ -124,6 +124,7 @@ def _new_row(event: Event, body: bytes | None) -> Job:
         facts.unique_for_us,
         facts.concurrency_key,
         _group(facts),
+        facts.rate_key,
         event.correlation_id,
         event.trace_id,
         facts.origin_id,
@@ -137,7 +138,7 @@ def _new_row(event: Event, body: bytes | None) -> Job:
         event.ts,
         event.to_status,
         event.seq,
-        updated_at=event.ts,
+        event.ts,
         run_at=facts.run_at,
         not_before=not_before(facts.run_at, queued_at=event.ts),
     )

@@ -23,14 +23,17 @@ class KindSettings(msgspec.Struct, frozen=True, kw_only=True):
     concurrency_limit: int | None = None
     """How many of its jobs may run at a time for each concurrency key; None is 1. [CK2]"""
     concurrency_since: Instant | None = None
+    fair: bool = False
+    """Whether its concurrency keys take turns. [CK8]"""
 
     def __str__(self) -> str:
-        """For people, such as "rate 10/s, burst 5, 2 per key"."""
-        said = "no rate" if self.rate is None else f"rate {self.rate}, burst {self.rate.burst}"
-        if self.concurrency_limit is None:
-            return said
-        per_key = f"{self.concurrency_limit} per key"
-        return per_key if self.rate is None else f"{said}, {per_key}"
+        """For people, such as "rate 10/s, burst 5, 2 per key, fair"."""
+        said = [] if self.rate is None else [f"rate {self.rate}, burst {self.rate.burst}"]
+        if self.concurrency_limit is not None:
+            said.append(f"{self.concurrency_limit} per key")
+        if self.fair:
+            said.append("fair")
+        return ", ".join(said) or "no rate"
 
     def is_declared_as(self, other: "KindSettings") -> bool:
         """Whether both say the same, whenever they were set."""
@@ -39,7 +42,12 @@ class KindSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     def as_change(self) -> "KindChange":
         """The change that leaves exactly this."""
-        return KindChange(kind=self.kind, rate=self.rate, concurrency_limit=self.concurrency_limit)
+        return KindChange(
+            kind=self.kind,
+            rate=self.rate,
+            concurrency_limit=self.concurrency_limit,
+            fair=self.fair,
+        )
 
 
 class KindChange(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,6 +57,7 @@ class KindChange(msgspec.Struct, frozen=True, kw_only=True):
     kind: Kind
     rate: Rate | UnsetType | None = UNSET
     concurrency_limit: int | UnsetType | None = UNSET
+    fair: bool | UnsetType = UNSET
 
 
 def put_over(before: KindSettings | None, wanted: KindChange, now: Instant) -> KindSettings:
@@ -66,4 +75,5 @@ def put_over(before: KindSettings | None, wanted: KindChange, now: Instant) -> K
         rate_since=None if rate is None else rate_since,
         concurrency_limit=limit,
         concurrency_since=known.concurrency_since if limit == known.concurrency_limit else now,
+        fair=known.fair if wanted.fair is UNSET else wanted.fair,
     )

@@ -78,9 +78,9 @@ class Rate(msgspec.Struct, frozen=True, kw_only=True):
         """The state after one more grant."""
         return Instant(self.used(tat, now) + self.interval_us)
 
-    def wait_us(self, tat: Instant, now: Instant) -> Duration:
-        """How long until there is room for a grant; 0 if there is some."""
-        latest = now + (self.burst - 1) * self.interval_us
+    def wait_us(self, tat: Instant, now: Instant, *, grants: int = 1) -> Duration:
+        """How long until there is room for so many grants; 0 if there is."""
+        latest = now + (self.burst - grants) * self.interval_us
         return Duration(max(0, self.used(tat, now) - latest))
 
 

@@ -78,6 +78,7 @@ class ScheduleSpec(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     policy: Policy = Policy()
     concurrency_key: str | None = None
     concurrency_group: str | None = None
+    rate_key: str | None = None
     expires_us: Duration | None = None
     on_dead_letter: DeadLetterJob | None = None
     cron: str | None = None
@@ -101,6 +102,7 @@ _OF_ITS_JOB = (
     "policy",
     "concurrency_key",
     "concurrency_group",
+    "rate_key",
     "expires_us",
     "on_dead_letter",
 )

@@ -217,6 +217,8 @@ def _check_enqueue(command: Enqueue, limits: Limits, before: Command | None) -> 
             raise InvalidInput(
                 "concurrency_group", "given without a key", hint="give a concurrency_key too"
             )
+    if command.rate_key is not None:
+        check_label("rate_key", command.rate_key, most=MAX_DEDUPE_KEY)
     if command.correlation_id is not None:
         check_correlation_id("correlation_id", command.correlation_id)
     if command.trace_id is not None:

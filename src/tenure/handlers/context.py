@@ -38,6 +38,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     unique_for_us: Duration | None = None
     concurrency_key: str | None = None
     concurrency_group: str | None = None
+    rate_key: str | None = None
     correlation_id: str | None = None
     trace_id: str | None = None
     policy: Policy = Policy()

@@ -64,6 +64,7 @@ class EnqueueOptions(PolicyOptions, total=False):
     unique_for: Span | None
     concurrency_key: str | int | None
     concurrency_group: str | None
+    rate_key: str | int | None
     delay: Span
     run_at: datetime | Instant | None
     correlation_id: str | None
@@ -166,15 +167,15 @@ def queue_name(value: object) -> QueueName:
     return QueueName(str(value))
 
 
-def concurrency_key(value: object) -> str | None:
-    """What a job's arguments or options say its key is, as the store keeps it. [CK5]"""
+def job_key(option: str, value: object) -> str | None:
+    """What a job's arguments or options say its key is, as the store keeps it. [CK5] [RL12]"""
     value = plain(value)
     if value is None or type(value) is str:
         return value
     if type(value) is int or (type(value) is float and math.isfinite(value)):
         return str(value)
     raise InvalidInput(
-        "concurrency_key",
+        option,
         f"{type(value).__name__} is neither text nor a number",
         hint="give a str or an int, for example str(value)",
     )
@@ -228,8 +229,9 @@ _OVERRIDES: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "priority": ("priority", _any_integer),
     "key": ("dedupe_key", plain),
     "unique_for": ("unique_for_us", partial(positive_duration, "unique_for")),
-    "concurrency_key": ("concurrency_key", concurrency_key),
+    "concurrency_key": ("concurrency_key", partial(job_key, "concurrency_key")),
     "concurrency_group": ("concurrency_group", plain),
+    "rate_key": ("rate_key", partial(job_key, "rate_key")),
     "delay": ("delay_us", partial(bounded_duration, "delay")),
     "run_at": ("run_at", partial(instant, "run_at")),
     "expires": ("expires_us", partial(positive_duration, "expires")),

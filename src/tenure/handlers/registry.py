@@ -19,10 +19,10 @@ from tenure.core.policy import Policy
 from tenure.core.rates import Rate
 from tenure.core.schedules import ScheduleSpec
 from tenure.errors import InvalidInput, ValidationError
-from tenure.handlers.concurrency import KeyRule, key_rule
 from tenure.handlers.context import JobSpec
 from tenure.handlers.hooks import Hook, make_hook
 from tenure.handlers.json_values import check_value, decode, encode
+from tenure.handlers.key_rules import ConcurrencyRule, KeyRule, concurrency_rule, key_rule
 from tenure.handlers.signature import Signature, check_function, function_name
 
 
@@ -45,9 +45,10 @@ class Handler(msgspec.Struct, frozen=True, kw_only=True):
     isolation: Isolation = Isolation.PROCESS
     priority: int = 0
     concurrency: int | None = None
-    key_rule: KeyRule | None = None
+    keys: ConcurrencyRule | None = None
     expires_us: Duration | None = None
     rate: Rate | None = None
+    rate_rule: KeyRule | None = None
 
     @property
     def settings(self) -> list[KindSettings]:
@@ -55,14 +56,18 @@ class Handler(msgspec.Struct, frozen=True, kw_only=True):
         found = []
         if self.rate is not None:
             found.append(KindSettings(kind=self.kind, rate=self.rate))
-        if self.key_rule is not None and self.key_rule.limit is not None:
-            group = Kind(self.key_rule.group or self.kind)
-            found.append(KindSettings(kind=group, concurrency_limit=self.key_rule.limit))
+        if self.keys is not None and (self.keys.limit is not None or self.keys.fair):
+            group = Kind(self.keys.group or self.kind)
+            found.append(
+                KindSettings(kind=group, concurrency_limit=self.keys.limit, fair=self.keys.fair)
+            )
         return found
 
     def spec(self, payload: bytes, policy: Policy) -> JobSpec:
         """A job of this kind, before the options of a call."""
-        key = None if self.key_rule is None else self._concurrency_key(payload, self.key_rule)
+        has_keys = self.keys is not None or self.rate_rule is not None
+        given = self.decode_arguments(payload) if has_keys else {}
+        key = None if self.keys is None else self._key(given, self.keys.rule)
         return JobSpec(
             kind=self.kind,
             queue=self.queue,
@@ -72,21 +77,21 @@ class Handler(msgspec.Struct, frozen=True, kw_only=True):
             policy=policy,
             concurrency_key=key,
             concurrency_group=None if key is None else self.concurrency_group,
+            rate_key=None if self.rate_rule is None else self._key(given, self.rate_rule),
         )
 
-    def _concurrency_key(self, payload: bytes, rule: KeyRule) -> str | None:
-        given = self.decode_arguments(payload)
+    def _key(self, given: Mapping[str, Any], rule: KeyRule) -> str | None:
         defaults = {
             name: parameter.default
             for name, parameter in self.parameters.items()
             if name in rule.names and name not in given and not _is_required(parameter)
         }
-        return rule.key_of(defaults | given)
+        return rule.key_of(defaults | dict(given))
 
     @property
     def concurrency_group(self) -> str | None:
         """The group of its jobs' concurrency keys, if it is not the kind. [CK1]"""
-        return None if self.key_rule is None else self.key_rule.group
+        return None if self.keys is None else self.keys.group
 
     @property
     def is_async(self) -> bool:
@@ -173,8 +178,10 @@ def make_handler(
     concurrency_key: object = None,
     concurrency_group: object = None,
     concurrency_limit: object = None,
+    fair: object = None,
     expires_us: Duration | None = None,
     rate: Rate | None = None,
+    rate_key: object = None,
     local_names: Mapping[str, Any] | None = None,
 ) -> Handler:
     """A handler for `function`; its kind is the function's own name unless one is given."""
@@ -198,15 +205,17 @@ def make_handler(
         isolation=isolation or default,
         priority=priority,
         concurrency=concurrency,
-        key_rule=key_rule(
+        keys=concurrency_rule(
             name,
             signature.all_parameters,
             source=concurrency_key,
             group=concurrency_group,
             limit=concurrency_limit,
+            fair=fair,
         ),
         expires_us=expires_us,
         rate=rate,
+        rate_rule=key_rule("rate_key", name, signature.all_parameters, rate_key),
     )
 
 

@@ -99,6 +99,7 @@ LIMITS_BY_NAME: dict[str, Any] = {
     "concurrency": Count,
     "concurrency_group": Name,
     "concurrency_key": Label,
+    "rate_key": Label,
     "cron": Annotated[str, Meta(min_length=1, max_length=MAX_CRON)],
     "correlation_id": Label,
     "dedupe_key": Label,

@@ -390,7 +390,8 @@ class QueueRecord(Record, frozen=True, kw_only=True):
 
 class KindRecord(Record, frozen=True, kw_only=True):
     """What is set for a kind: its rate, such as `100/m`, of which up to `burst` jobs may begin at
-    once; how many of its jobs may run at a time for each concurrency key; and since when. [RL4]"""
+    once, for each rate key alone; how many of its jobs may run at a time for each concurrency key;
+    since when; and whether these keys take turns. [RL4] [CK8]"""
 
     kind: Kind
     rate: str | None = None
@@ -398,14 +399,16 @@ class KindRecord(Record, frozen=True, kw_only=True):
     rate_since: datetime | None = None
     concurrency_limit: int | None = None
     concurrency_since: datetime | None = None
+    fair: bool = False
 
 
 class RateRecord(Record, frozen=True, kw_only=True):
     """A rate that jobs are under, of a `queue` or a `kind`, and how long until it has room for the
-    next one. [RL10]"""
+    next one, of the rate key if the jobs have one. [RL10]"""
 
     scope: RateScope
     name: str
+    rate_key: str | None = None
     rate: str
     burst: int
     wait_s: float
@@ -416,6 +419,7 @@ def rate_record(standing: RateStanding) -> RateRecord:
     return RateRecord(
         scope=standing.meter.scope,
         name=standing.meter.name,
+        rate_key=standing.meter.key or None,
         rate=str(standing.rate),
         burst=standing.rate.burst,
         wait_s=in_seconds(standing.wait_us),
@@ -425,7 +429,7 @@ def rate_record(standing: RateStanding) -> RateRecord:
 def standing_of(record: RateRecord) -> RateStanding:
     """A rate, as a client reads it back."""
     return RateStanding(
-        meter=Meter(record.scope, record.name),
+        meter=Meter(record.scope, record.name, record.rate_key or ""),
         rate=parse_rate("rate", record.rate, record.burst),
         wait_us=seconds(record.wait_s),
     )
@@ -462,6 +466,7 @@ def kind_record(settings: KindSettings) -> KindRecord:
         rate_since=optional_moment(settings.rate_since),
         concurrency_limit=settings.concurrency_limit,
         concurrency_since=optional_moment(settings.concurrency_since),
+        fair=settings.fair,
         **_rate_fields(settings.rate),
     )
 
@@ -474,6 +479,7 @@ def kind_of(record: KindRecord) -> KindSettings:
         rate_since=optional_instant(record.rate_since),
         concurrency_limit=record.concurrency_limit,
         concurrency_since=optional_instant(record.concurrency_since),
+        fair=record.fair,
     )
 
 
@@ -506,6 +512,7 @@ class ScheduleRecord(DerivedRecord, frozen=True, kw_only=True):
     policy: PolicyRecord
     concurrency_key: str | None = None
     concurrency_group: str | None = None
+    rate_key: str | None = None
     expires_s: float | None = None
     cron: str | None
     tz: str

@@ -441,9 +441,11 @@ class RemoteStore:
         call = Call(name="kinds", query=NamespaceQuery(namespace=namespace))
         return [kind_of(record) for record in self._caller.ask(call, KindsReply).kinds]
 
-    def list_rates(self, namespace: Namespace, queue: QueueName, kind: Kind) -> list[RateStanding]:
+    def list_rates(
+        self, namespace: Namespace, queue: QueueName, kind: Kind, rate_key: str | None = None
+    ) -> list[RateStanding]:
         """The rates that such jobs are under."""
-        query = RatesQuery(queue=queue, kind=kind, namespace=namespace)
+        query = RatesQuery(queue=queue, kind=kind, rate_key=rate_key, namespace=namespace)
         found = self._caller.ask(Call(name="rates", query=query), RatesReply)
         return [standing_of(record) for record in found.rates]
 
@@ -460,6 +462,7 @@ class RemoteStore:
                 rate=str(rate) if isinstance(rate, Rate) else rate,
                 burst=rate.burst if isinstance(rate, Rate) else None,
                 concurrency_limit=change.concurrency_limit,
+                fair=change.fair,
             ),
         )
         return kind_of(self._caller.ask(call, KindRecord))

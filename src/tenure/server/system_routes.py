@@ -111,7 +111,7 @@ async def rates(call: Call) -> Response:
     call.principal.check_queues([query.queue])
     call.principal.check_kinds([query.kind])
     found = await call.services.blocking(
-        lambda: call.store.list_rates(namespace, query.queue, query.kind)
+        lambda: call.store.list_rates(namespace, query.queue, query.kind, query.rate_key)
     )
     return answer(RatesReply(rates=tuple(map(rate_record, found))))
 
@@ -136,13 +136,15 @@ async def put_kind(call: Call) -> Response:
     else:
         call.principal.check_whole_kind(kind)
     body: KindMessage = call.body
-    if not only_new and body.rate is UNSET and body.concurrency_limit is UNSET:
+    given = (body.rate, body.concurrency_limit, body.fair)
+    if not only_new and all(each is UNSET for each in given):
         hint = "give one of them"
-        raise InvalidInput("rate", "is missing, and so is concurrency_limit", hint=hint)
+        raise InvalidInput("rate", "is missing, as are concurrency_limit and fair", hint=hint)
     change = KindChange(
         kind=kind,
         rate=_rate(body.rate, body.burst),
         concurrency_limit=body.concurrency_limit,
+        fair=body.fair,
     )
     kept = await call.services.blocking(
         lambda: call.store.put_kind(namespace, change, only_new=only_new)

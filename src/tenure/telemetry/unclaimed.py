@@ -41,7 +41,7 @@ def why_waiting(store: JobStore, job: Job) -> str | None:
         held = _held_by_key(store, job)
         if held is not None:
             return held
-        for standing in store.list_rates(job.namespace, job.queue, job.kind):
+        for standing in store.list_rates(job.namespace, job.queue, job.kind, job.rate_key):
             if standing.wait_us > 0:
                 return _waits_for(standing)
         if not _takers(store, job):
@@ -92,9 +92,10 @@ def _waits_for(standing: RateStanding) -> str:
     wait_s = standing.wait_us / MICROSECONDS_PER_SECOND
     about = f"{wait_s:.0f} s" if wait_s >= 1 else "a second"
     meter = standing.meter
+    key = f" for the rate key {meter.key}" if meter.key else ""
     return (
-        f"it waits for the rate limit {standing.rate} of {meter.scope.value} {meter.name}, which"
-        f" has room for the next job in about {about}"
+        f"it waits for the rate limit {standing.rate} of {meter.scope.value} {meter.name}{key},"
+        f" which has room for the next job in about {about}"
     )
 
 

@@ -13,7 +13,7 @@ from tenure.core.ids import JobId
 from tenure.core.instants import NEVER
 from tenure.core.vocabulary import EventCause
 from tenure.ports import Record, RecordSource
-from tenure.verify.keyed_attempts import LATEST_END_US, times_shown_twice
+from tenure.verify.clock_steps import times_shown_twice
 from tenure.verify.violations import Violation
 
 _REDRIVES = frozenset({EventCause.REDRIVE, EventCause.RERUN})
@@ -64,12 +64,10 @@ class HeldKeys:
         for (namespace, kind, key), jobs in groupby(rows, key=itemgetter(0, 1, 2)):
             holders: list[tuple[int, str]] = []
             for *_, enqueued_at, held_until, job_id, taken_from in jobs:
-                # An enqueue may be dated too early by as much as an end may be too late.
-                soon = enqueued_at + LATEST_END_US
                 holders = [
                     (until, holder)
                     for until, holder in holders
-                    if until > soon and holder != taken_from
+                    if until > enqueued_at and holder != taken_from
                 ]
                 if holders:
                     others = ", ".join(holder for _, holder in holders)

@@ -1,5 +1,9 @@
 """Which attempts of jobs with a concurrency key ran when, and whether too many did at a time.
 
+A store with one writer has its events in the order of their commits: that order says exactly which
+attempts ran at the same time. Elsewhere the log is in the order in which transactions began to
+write, and only the times of its events are left.
+
 The attempts are kept in a temporary SQLite database, so that there may be any number of them; the
 memory is bounded by those of one key. Jobs without a key cost nothing.
 """
@@ -17,11 +21,14 @@ from tenure.core.ids import JobId, Namespace
 from tenure.core.instants import NEVER, Instant, seconds
 from tenure.ports import Record, RecordSource
 from tenure.verify.attempts import attempts_of
+from tenure.verify.clock_steps import EVENTS_READ, times_shown_twice
 from tenure.verify.violations import Violation
 
 LATEST_END_US = seconds(0.02)
 """The end of an attempt may be dated so much too late: it is decided by an estimate of the store's
-clock, which counts on from a reading of the last 30 s. A claim is dated by the clock itself."""
+clock, which counts on from a reading of the last 30 s by the clock of another machine. If that is
+faster by 500 ppm, as much as clocks are corrected by, this is 15 ms. A claim is dated by the
+store's clock itself."""
 
 
 class ConcurrencyLimit(msgspec.Struct, frozen=True):
@@ -30,13 +37,6 @@ class ConcurrencyLimit(msgspec.Struct, frozen=True):
     limit: int = DEFAULT_CONCURRENCY_LIMIT
     since: Instant = Instant(0)
 
-
-STEP_BACK_US = seconds(1)
-"""An event that is dated so much before one that was written earlier shows that the clock was set
-back. Where several write at a time, less can have other reasons: their events are in the order in
-which their transactions began."""
-
-EVENTS_READ = 1000
 
 LimitOf = Callable[[Namespace, str], ConcurrencyLimit]
 """The limit of a namespace's group."""
@@ -51,86 +51,96 @@ class KeyedAttempts:
         self._database.execute("PRAGMA synchronous = OFF")
         self._database.execute(
             "CREATE TABLE attempt (namespace TEXT, concurrency_group TEXT, concurrency_key TEXT,"
-            " began_at INTEGER, ended_at INTEGER, job_id TEXT, seq INTEGER)"
+            " claimed_at INTEGER, began INTEGER, ended INTEGER, job_id TEXT, seq INTEGER,"
+            " end_seq INTEGER)"
         )
         self._database.execute("BEGIN")
+        self._is_empty = True
 
     def add(self, record: Record) -> None:
         """Keep when the attempts of this job ran."""
         job = record.job
         if job is None or job.concurrency_key is None:
             return
+        self._is_empty = False
         key = (job.namespace, job.concurrency_group, job.concurrency_key)
         self._database.executemany(
-            "INSERT INTO attempt VALUES (?, ?, ?, ?, ?, ?, ?)",
+            "INSERT INTO attempt VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
             [
                 (
                     *key,
                     attempt.claimed.ts,
+                    attempt.claimed.ts,
                     NEVER if attempt.end is None else attempt.end.ts,
                     job.id,
                     attempt.claimed.seq,
+                    None if attempt.end is None else attempt.end.seq,
                 )
                 for attempt in attempts_of(record.events)
             ],
         )
 
     def violations(self, store: RecordSource, limit_of: LimitOf) -> Iterator[Violation]:
-        """The claims of jobs whose key was at its limit. Times that the store's clock showed twice,
-        because it was set back, prove nothing. [I31]"""
+        """The claims of jobs whose key was at its limit. [I31]"""
+        if self._is_empty:
+            return
+        if store.parallelism == 1:
+            self._use_order_of(store)
+            yield from (violation for _, violation in self._suspected(limit_of, tolerance=0))
+            return
         shown_twice: list[tuple[int, int]] | None = None
-        for began_at, violation in self._suspected(limit_of):
+        for claimed_at, violation in self._suspected(limit_of, tolerance=LATEST_END_US):
             if shown_twice is None:  # only now: reading the whole log takes a while
                 shown_twice = times_shown_twice(store)
-            if not any(first <= began_at <= last for first, last in shown_twice):
+            # Times that the store's clock showed twice, because it was set back, prove nothing.
+            if not any(first <= claimed_at <= last for first, last in shown_twice):
                 yield violation
 
-    def _suspected(self, limit_of: LimitOf) -> Iterator[tuple[int, Violation]]:
+    def _use_order_of(self, store: RecordSource) -> None:
+        """Say when attempts began and ended by the places of these events in the log."""
+        self._database.execute("CREATE INDEX attempt_claim ON attempt (job_id, seq)")
+        self._database.execute("CREATE INDEX attempt_end ON attempt (job_id, end_seq)")
+        place, after = 0, None
+        while events := store.tail_events(after=after, limit=EVENTS_READ):
+            places = [
+                (place + number, each.event.job_id, each.event.seq)
+                for number, each in enumerate(events, 1)
+            ]
+            for change in (
+                "UPDATE attempt SET began = ? WHERE job_id = ? AND seq = ?",
+                "UPDATE attempt SET ended = ? WHERE job_id = ? AND end_seq = ?",
+            ):
+                self._database.executemany(change, places)
+            place += len(events)
+            after = events[-1].position
+
+    def _suspected(self, limit_of: LimitOf, *, tolerance: int) -> Iterator[tuple[int, Violation]]:
         """The claims that seem to have been granted past the limit, and when."""
         rows = self._database.execute(
-            "SELECT namespace, concurrency_group, concurrency_key, began_at, ended_at, job_id, seq"
-            " FROM attempt"
-            " ORDER BY namespace, concurrency_group, concurrency_key, began_at, ended_at, job_id"
+            "SELECT namespace, concurrency_group, concurrency_key, claimed_at, began, ended,"
+            " job_id, seq FROM attempt"
+            " ORDER BY namespace, concurrency_group, concurrency_key, began, ended, job_id"
         )
         for (namespace, group, key), attempts in groupby(rows, key=itemgetter(0, 1, 2)):
             limit = limit_of(namespace, group)
             running: list[tuple[int, str]] = []  # a heap, those that end first come first
-            for *_, began_at, ended_at, job_id, seq in attempts:
-                while running and running[0][0] <= began_at + LATEST_END_US:
+            for *_, claimed_at, began, ended, job_id, seq in attempts:
+                while running and running[0][0] <= began + tolerance:
                     heapq.heappop(running)
-                if len(running) >= limit.limit and began_at >= limit.since:
+                if len(running) >= limit.limit and claimed_at >= limit.since:
                     others = ", ".join(sorted(other for _, other in running))
                     what = (
                         f"claimed with the key {key} of {namespace}/{group}, whose limit is"
                         f" {limit.limit}, while {others} ran"
                     )
                     yield (
-                        began_at,
+                        claimed_at,
                         Violation(invariant="I31", job_id=JobId(job_id), seq=seq, message=what),
                     )
-                heapq.heappush(running, (ended_at, job_id))
+                heapq.heappush(running, (ended, job_id))
 
     def __enter__(self) -> "KeyedAttempts":
         return self
 
     def __exit__(self, *_: object) -> None:
         self._database.close()
-
-
-def times_shown_twice(store: RecordSource) -> list[tuple[int, int]]:
-    """From when to when the clock was set back, by the order in which events were written."""
-    found: list[tuple[int, int]] = []
-    step_us = LATEST_END_US if store.parallelism == 1 else STEP_BACK_US
-    latest, lowest, after = 0, 0, None
-    while events := store.tail_events(after=after, limit=EVENTS_READ):
-        for event in [each.event for each in events]:
-            if event.ts > latest - step_us:
-                latest = max(latest, event.ts)
-                continue
-            lowest = min(lowest, event.ts) if found and found[-1][1] == latest else event.ts
-            if found and found[-1][1] == latest:
-                found[-1] = (lowest, latest)
-            else:
-                found.append((lowest, latest))
-        after = events[-1].position
-    return found

@@ -83,4 +83,5 @@ def _joined(before: KindSettings | None, wanted: KindSettings) -> KindSettings:
         before,
         rate=before.rate or wanted.rate,
         concurrency_limit=next(iter(limits), None),
+        fair=before.fair or wanted.fair,
     )

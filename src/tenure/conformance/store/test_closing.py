@@ -120,6 +120,7 @@ CALLS: dict[str, Callable[[Store], Any]] = {
     "tick": lambda store: store.tick(),
     "record_outage": lambda store: store.record_outage(Outage(BEGINNING, BEGINNING)),
     "outages": lambda store: store.outages(since=BEGINNING),
+    "delete_idle_keys": lambda store: store.delete_idle_keys(older_than_us=DAY, limit=1),
     "delete_outages": lambda store: store.delete_outages(older_than_us=DAY, limit=1),
     "raise_epoch": lambda store: store.raise_epoch(),
     "stage_artifact": lambda store: store.stage_artifact(UPLOAD),

@@ -21,7 +21,7 @@ from tenure.core.claims import (
     QueueState,
     Session,
     SessionKey,
-    claim_order,
+    eligible,
     first_with_room,
     kind_meter,
     queue_meter,
@@ -34,7 +34,7 @@ from tenure.core.concurrency import (
     KeyState,
     concurrency_key_of,
     concurrency_limit_of,
-    with_room,
+    is_fair,
 )
 from tenure.core.event_counts import EventCount, EventCounts, EventSpan, page_end
 from tenure.core.event_pages import EventFilter, EventPage, key_of, next_key
@@ -118,6 +118,8 @@ class MemoryStore(
         self._queues: dict[tuple[Namespace, QueueName], QueueState] = {}
         self._kinds: dict[tuple[Namespace, Kind], KindSettings] = {}
         self._rate_states: dict[tuple[Namespace, Meter], Instant] = {}
+        self._rate_keyed: set[tuple[Namespace, QueueName, Kind]] = set()
+        self._served: dict[tuple[Namespace, ConcurrencyKey], tuple[int, Instant]] = {}
         self._epoch = Epoch(1)
         self._tick: Instant | None = None
         self._outages: list[Outage] = []
@@ -317,6 +319,8 @@ class MemoryStore(
         self._jobs[job.id] = job
         self._events.setdefault(job.id, []).extend(change.events)
         self._tail.update((next(self._positions), event) for event in change.events)
+        if job.rate_key is not None:
+            self._rate_keyed.add((job.namespace, job.queue, job.kind))
         key = _key_of(job)
         if key is not None:
             if job.finished_at is None:
@@ -375,9 +379,11 @@ class MemoryStore(
                     if space == scope.namespace
                 },
                 keys=self._concurrency_keys(scope.namespace),
+                served=self._last_served(scope.namespace),
             )
             candidates = self._candidates(scope, wanted, view.now, view.room)
-            planned = plan(replace(view, candidates=candidates))
+            key_waits = self._key_waits(scope, view.now, view.room)
+            planned = plan(replace(view, candidates=candidates, key_waits=key_waits))
             for change in planned.changes:
                 self._guard(change)
             for change in planned.changes:
@@ -385,6 +391,8 @@ class MemoryStore(
             self._sessions.update({session.key: session for session in planned.sessions})
             for meter, tat in planned.rate_states.items():
                 self._rate_states[scope.namespace, meter] = tat
+            for key, number in planned.served.items():
+                self._served[scope.namespace, key] = (number, view.now)
             return planned
 
     def _concurrency_keys(self, namespace: Namespace) -> dict[ConcurrencyKey, KeyState]:
@@ -394,13 +402,39 @@ class MemoryStore(
             key = concurrency_key_of(job) if job.namespace == namespace else None
             if key is not None:
                 live[key] += job.lease_id is not None
+        groups = {key.group for key in live}
+        settings = {group: self._kinds.get((namespace, Kind(group))) for group in groups}
         return {
             key: KeyState(
-                limit=concurrency_limit_of(self._kinds.get((namespace, Kind(key.group)))),
+                limit=concurrency_limit_of(settings[key.group]),
                 live=number,
+                is_fair=is_fair(settings[key.group]),
+                served=self._served.get((namespace, key), (0, 0))[0],
             )
             for key, number in live.items()
         }
+
+    def _last_served(self, namespace: Namespace) -> dict[str, int]:
+        """The number of the last grant of each fair group."""
+        last: dict[str, int] = {}
+        for (space, key), (number, _) in self._served.items():
+            if space == namespace:
+                last[key.group] = max(number, last.get(key.group, 0))
+        return last
+
+    def _key_waits(self, scope: ClaimScope, now: Instant, room: GrantRoom) -> dict[Kind, Duration]:
+        """The kinds with rate keys, and how long until the first job that waits for such a rate may
+        be granted."""
+        waits = {
+            kind: Duration(0)
+            for space, queue, kind in self._rate_keyed
+            if space == scope.namespace and queue in scope.queues
+        }
+        for job in self._ready(scope, now):
+            if job.rate_key is not None:
+                wait = room.wait_of_key(job.kind, job.rate_key)
+                waits[job.kind] = min(wait, waits[job.kind] or wait) if wait else waits[job.kind]
+        return waits
 
     def _settings_of(self, scope: ClaimScope) -> dict[Kind, KindSettings]:
         """What is set for the kinds that the claim names, or that wait in its queues."""
@@ -419,7 +453,12 @@ class MemoryStore(
     def _candidates(
         self, scope: ClaimScope, wanted: int, now: Instant, room: GrantRoom
     ) -> list[Job]:
-        ready = [
+        keys = self._concurrency_keys(scope.namespace)
+        found = eligible(self._ready(scope, now), room, keys)
+        return first_with_room(found, room, keys, wanted=wanted)
+
+    def _ready(self, scope: ClaimScope, now: Instant) -> list[Job]:
+        return [
             job
             for job in self._jobs.values()
             if job.not_before is not None
@@ -430,9 +469,6 @@ class MemoryStore(
             and (scope.kinds is None or job.kind in scope.kinds)
             and not has_unknown_word(job)
         ]
-        allowed = sorted(filter(room.has_room_for, ready), key=claim_order)
-        eligible = with_room(allowed, self._concurrency_keys(scope.namespace))
-        return first_with_room(eligible, room, wanted=wanted)
 
     def _queue(self, namespace: Namespace, name: QueueName) -> QueueState:
         state = self._queues.get((namespace, name), QueueState(name=name))
@@ -489,12 +525,14 @@ class MemoryStore(
             found = [each for (space, _), each in self._kinds.items() if space == namespace]
             return sorted(found, key=lambda each: each.kind)
 
-    def list_rates(self, namespace: Namespace, queue: QueueName, kind: Kind) -> list[RateStanding]:
+    def list_rates(
+        self, namespace: Namespace, queue: QueueName, kind: Kind, rate_key: str | None = None
+    ) -> list[RateStanding]:
         """The rates that such jobs are under."""
         with self._lock:
             self._open()
             rates = rates_of(
-                self._queues.get((namespace, queue)), self._kinds.get((namespace, kind))
+                self._queues.get((namespace, queue)), self._kinds.get((namespace, kind)), rate_key
             )
             states = {meter: self._rate_states.get((namespace, meter)) for meter in rates}
             return standings(rates, states, self._clock())
@@ -638,6 +676,24 @@ class MemoryStore(
             ][:limit]
             self._outages = [outage for outage in self._outages if outage not in old]
             return len(old)
+
+    def delete_idle_keys(self, *, older_than_us: Duration, limit: int) -> int:
+        """Delete what is remembered of rate keys that have a whole burst, and of fair keys that
+        were granted nothing for this long."""
+        with self._lock:
+            self._open()
+            now = self._clock()
+            rated = [each for each, tat in self._rate_states.items() if each[1].key and tat <= now][
+                :limit
+            ]
+            fair = [each for each, (_, at) in self._served.items() if at < now - older_than_us][
+                : limit - len(rated)
+            ]
+            for meter in rated:
+                del self._rate_states[meter]
+            for key in fair:
+                del self._served[key]
+            return len(rated) + len(fair)
 
     def purge(self, *, older_than_us: Duration, limit: int) -> int:
         """Delete terminal jobs past their retention, with everything that belongs to them."""
@@ -836,11 +892,11 @@ class MemoryStore(
         with self._lock:
             self._open()
             found = [
-                (event, self._jobs[event.job_id])
+                (event, self._jobs[event.job_id], self._before(event))
                 for event in self._tail.values()
                 if event.type is EventType.CLAIMED and event.ts > since
             ]
-        for event, job in found:
+        for event, job, before in found:
             yield GrantMade(
                 job_id=job.id,
                 seq=event.seq,
@@ -848,7 +904,14 @@ class MemoryStore(
                 namespace=job.namespace,
                 queue=job.queue,
                 kind=job.kind,
+                rate_key=job.rate_key,
+                before_ts=before,
             )
+
+    def _before(self, event: Event) -> Instant | None:
+        """When the event before this one in the log of its job was."""
+        log = self._events[event.job_id]
+        return next((each.ts for each in log if each.seq == event.seq - 1), None)
 
     def lease_holders(self) -> Iterator[tuple[str, JobId]]:
         """The ids of live leases in order."""

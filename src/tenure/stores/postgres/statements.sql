@@ -71,9 +71,10 @@ SELECT s.* FROM unnest(CAST(:namespaces AS text[]), CAST(:actors AS text[]),
 
 -- name: note_key_changes
 -- Differs: many at once. Rows are only added, so that nobody waits for a transaction of a caller's own.
-INSERT INTO {t}key_change (namespace, concurrency_group, concurrency_key, at)
+INSERT INTO {t}key_change (namespace, key_group, key, at, noted_at)
 SELECT c.* FROM unnest(CAST(:namespaces AS text[]), CAST(:groups AS text[]),
-                       CAST(:keys AS text[]), CAST(:instants AS bigint[])) AS c;
+                       CAST(:keys AS text[]), CAST(:instants AS bigint[]),
+                       CAST(:noted_ats AS bigint[])) AS c;
 
 -- name: first_of_keys
 -- Differs: all keys in one statement; SQLite has no LATERAL, and a statement costs no round trip there.
@@ -81,7 +82,7 @@ SELECT q.queue, q.kind, k.concurrency_group, k.concurrency_key, f.priority, f.ru
   FROM unnest(CAST(:groups AS text[]), CAST(:keys AS text[]), CAST(:room AS bigint[]))
        AS k(concurrency_group, concurrency_key, room)
   JOIN {t}keyed_kind AS q
-    ON q.namespace = :namespace AND q.concurrency_group = k.concurrency_group
+    ON q.namespace = :namespace AND q.key_group = k.concurrency_group
  CROSS JOIN LATERAL (
     (SELECT j.priority, j.run_at, j.id FROM {t}job AS j
       WHERE j.namespace = :namespace AND j.concurrency_group = k.concurrency_group
@@ -97,6 +98,32 @@ SELECT q.queue, q.kind, k.concurrency_group, k.concurrency_key, f.priority, f.ru
         AND j.run_at <= (SELECT {t}clock())
         AND (j.start_by IS NULL OR j.start_by > (SELECT {t}clock()))
       ORDER BY j.priority DESC, j.run_at, j.id LIMIT k.room)) AS f;
+
+-- name: first_of_rates
+-- Differs: see first_of_keys. Those that have no concurrency key, and turns of those that have one.
+SELECT q.queue, k.kind, k.kind, k.rate_key, f.priority, f.run_at, f.id
+  FROM unnest(CAST(:groups AS text[]), CAST(:keys AS text[]), CAST(:room AS bigint[]))
+       AS k(kind, rate_key, room)
+  JOIN {t}keyed_kind AS q ON q.namespace = :namespace AND q.key_group = '/' || k.kind
+ CROSS JOIN LATERAL (
+    (SELECT j.priority, j.run_at, j.id FROM {t}job AS j
+      WHERE j.namespace = :namespace AND j.kind = k.kind AND j.rate_key = k.rate_key
+        AND j.rate_key IS NOT NULL AND j.concurrency_key IS NULL
+        AND j.queue = q.queue AND j.not_before = 0
+        AND (j.start_by IS NULL OR j.start_by > (SELECT {t}clock()))
+      ORDER BY j.priority DESC, j.run_at, j.id LIMIT k.room)
+     UNION ALL
+    (SELECT j.priority, j.run_at, j.id FROM {t}job AS j
+      WHERE j.namespace = :namespace AND j.kind = k.kind AND j.rate_key = k.rate_key
+        AND j.rate_key IS NOT NULL AND j.concurrency_key IS NULL
+        AND j.queue = q.queue AND j.not_before > 0 AND j.run_at <= (SELECT {t}clock())
+        AND (j.start_by IS NULL OR j.start_by > (SELECT {t}clock()))
+      ORDER BY j.priority DESC, j.run_at, j.id LIMIT k.room)
+     UNION ALL
+    (SELECT t.priority, t.run_at, t.job_id FROM {t}key_turn AS t
+      WHERE t.namespace = :namespace AND t.kind = k.kind AND t.rate_key = k.rate_key
+        AND t.rate_key <> '' AND t.concurrency_key <> '' AND t.queue = q.queue
+      ORDER BY t.priority DESC, t.run_at, t.job_id LIMIT k.room)) AS f;
 
 -- name: hold_job
 -- Differs: a purge skips rows that are held; nothing else waits for this lock.

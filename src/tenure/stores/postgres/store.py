@@ -74,7 +74,7 @@ from tenure.stores.sql.rows import Row
 from tenure.stores.sql.statements import Query, Statements
 from tenure.stores.sql.store import COLUMN_WORDS, LISTING_SHARE, SqlStore
 from tenure.stores.sql.transactions import Transaction
-from tenure.stores.sql.turns import KeyChange, KeyedKind
+from tenure.stores.sql.turns import KeyChange, KeyedKind, RateKey
 
 _log = logging.getLogger("tenure.stores")
 
@@ -122,11 +122,16 @@ WORDS = COLUMN_WORDS | {
     "by_ready": "",
     "by_delayed": "",
     # Constants of the indexes: see 0001_initial.sql.
-    "keys": "num_nonnulls(j.concurrency_key)",
-    "keyless": "num_nonnulls(j.concurrency_key) = 0",
+    "keys": "num_nonnulls(coalesce(j.concurrency_key, j.rate_key))",
+    "keyless": "num_nonnulls(coalesce(j.concurrency_key, j.rate_key)) = 0",
+    "is_open": "is_open",
+    "true": "TRUE",
+    "false": "FALSE",
     "by_leases_of_keys": "",
     "by_ready_of_keys": "",
     "by_delayed_of_keys": "",
+    "by_ready_of_rates": "",
+    "by_delayed_of_rates": "",
     "each_key": "SELECT k.concurrency_group, k.concurrency_key FROM"
     " unnest(CAST(:groups AS text[]), CAST(:keys AS text[]))"
     " AS k(concurrency_group, concurrency_key)",
@@ -715,6 +720,7 @@ class PostgresStore(SqlStore):
             groups=texts([change.group for change in changes]),
             keys=texts([change.key for change in changes]),
             instants=integers([change.at for change in changes]),
+            noted_ats=integers([change.noted_at for change in changes]),
         )
         return [query]
 
@@ -728,6 +734,16 @@ class PostgresStore(SqlStore):
         return [
             self._query("first_of_keys", namespace=namespace, room=rooms, **self._pack_keys(room))
         ]
+
+    def _first_of_rates(
+        self,
+        namespace: Namespace,
+        room: Mapping[RateKey, int],
+        kinds: Sequence[KeyedKind],
+    ) -> list[Query]:
+        packed = self._pack_keys([ConcurrencyKey(each.kind, each.key) for each in room])
+        rooms = integers(list(room.values()))
+        return [self._query("first_of_rates", namespace=namespace, room=rooms, **packed)]
 
     def _pack_keys(self, keys: Iterable[ConcurrencyKey]) -> dict[str, object]:
         listed = list(keys)

@@ -69,6 +69,13 @@ class Reading(msgspec.Struct, frozen=True):
     most: Mapping[QueueName, int]
     most_of_kinds: Mapping[str, int] = msgspec.field(default_factory=dict)
     begins_at: Mapping[QueueName, Mark] = msgspec.field(default_factory=dict)
+    rated_too: Mapping[QueueName, Sequence[str]] | None = None
+    """The kinds with those that have no room for jobs without a rate key, if they are not all."""
+
+    @property
+    def asked_kinds(self) -> Mapping[QueueName, Sequence[str]]:
+        """The kinds of each queue that the claim asks for."""
+        return self.kinds if self.rated_too is None else self.rated_too
 
     def within(self, room: GrantRoom) -> "Reading":
         """The same, without the queues and kinds that have no room: a claim reads none of the jobs
@@ -88,6 +95,7 @@ class Reading(msgspec.Struct, frozen=True):
             },
             {kind: most for kind, most in of_kinds.items() if most is not None},
             self.begins_at,
+            self.kinds,
         )
 
     def and_more(self, jobs: int) -> "Reading":
@@ -98,6 +106,7 @@ class Reading(msgspec.Struct, frozen=True):
             {name: most + jobs for name, most in self.most.items()},
             {kind: most + jobs for kind, most in self.most_of_kinds.items()},
             self.begins_at,
+            self.rated_too,
         )
 
     def from_front(self) -> "Reading":

@@ -95,32 +95,45 @@ DELETE FROM {t}worker
 RETURNING worker;
 
 -- name: load_queue_settings
--- Also says whether a queue has had jobs with concurrency keys.
+-- Also says whether a queue has had jobs with concurrency keys or rate keys.
 SELECT {queue_columns},
        EXISTS (SELECT 1 FROM {t}keyed_kind AS k WHERE k.namespace = :namespace AND k.queue = name)
   FROM {t}queue
  WHERE namespace = :namespace AND name {among_queues};
 
 -- name: keyed_kinds
--- The kinds of these queues that have jobs with a concurrency key, and all of their groups.
-SELECT k.queue, k.kind, k.concurrency_group FROM {t}keyed_kind AS k
+-- The kinds of these queues that have jobs with a key, and all that share their groups.
+SELECT k.queue, k.kind, k.key_group FROM {t}keyed_kind AS k
  WHERE k.namespace = :namespace
-   AND k.concurrency_group IN (SELECT g.concurrency_group FROM {t}keyed_kind AS g
-                                WHERE g.namespace = :namespace AND g.queue {among_queues})
- ORDER BY k.queue, k.kind, k.concurrency_group;
+   AND k.key_group IN (SELECT g.key_group FROM {t}keyed_kind AS g
+                        WHERE g.namespace = :namespace AND g.queue {among_queues})
+ ORDER BY k.queue, k.kind, k.key_group;
 
 -- name: register_keyed_kind
-INSERT INTO {t}keyed_kind (namespace, queue, kind, concurrency_group)
-VALUES (:namespace, :queue, :kind, :concurrency_group) ON CONFLICT DO NOTHING;
+INSERT INTO {t}keyed_kind (namespace, queue, kind, key_group)
+VALUES (:namespace, :queue, :kind, :key_group) ON CONFLICT DO NOTHING;
 
 -- name: take_key_changes
 -- Only claims that hold the lock of the group call this.
 DELETE FROM {t}key_change
  WHERE id IN (SELECT c.id FROM {t}key_change AS c
-               WHERE c.namespace = :namespace AND c.concurrency_group = :concurrency_group
+               WHERE c.namespace = :namespace AND c.key_group = :key_group
                  AND c.at <= (SELECT {t}clock())
                ORDER BY c.at, c.id LIMIT :changes)
-RETURNING concurrency_group, concurrency_key;
+RETURNING key_group, key;
+
+-- name: take_changes_of_later
+-- Those that wait for a rate and were noted later than now: the clock was set back.
+DELETE FROM {t}key_change
+ WHERE id IN (SELECT c.id FROM {t}key_change AS c
+               WHERE c.namespace = :namespace AND c.key_group = :key_group
+                 AND c.noted_at > 0 AND c.noted_at > (SELECT {t}clock())
+               ORDER BY c.noted_at LIMIT :changes)
+RETURNING key_group, key;
+
+-- name: first_rate_wait
+SELECT min(c.at) FROM {t}key_change AS c
+ WHERE c.namespace = :namespace AND c.key_group = :key_group AND c.noted_at > 0;
 
 -- name: note_keys_of_group
 -- Every key of the group that has a job that waits: from key to key through two indexes.
@@ -144,8 +157,8 @@ delayed (concurrency_key) AS (
                AND j.concurrency_key IS NOT NULL AND j.not_before > 0
                AND j.concurrency_key > d.concurrency_key)
       FROM delayed AS d WHERE d.concurrency_key IS NOT NULL)
-INSERT INTO {t}key_change (namespace, concurrency_group, concurrency_key, at)
-SELECT CAST(:namespace AS text), CAST(:concurrency_group AS text), k.concurrency_key, 0
+INSERT INTO {t}key_change (namespace, key_group, key, at, noted_at)
+SELECT CAST(:namespace AS text), CAST(:concurrency_group AS text), k.concurrency_key, 0, 0
   FROM (SELECT r.concurrency_key FROM ready AS r UNION
         SELECT d.concurrency_key FROM delayed AS d) AS k
  WHERE k.concurrency_key IS NOT NULL;
@@ -158,34 +171,139 @@ SELECT k.concurrency_group, k.concurrency_key,
            AND j.lease_id IS NOT NULL)
   FROM ({each_key}) AS k;
 
+-- name: note_rate_keys_of_kind
+-- Every rate key of the kind that has a job that waits, as above, and those that turns wait for.
+WITH RECURSIVE ready (rate_key) AS (
+    SELECT (SELECT min(j.rate_key) FROM {t}job AS j {by_ready_of_rates}
+             WHERE j.namespace = :namespace AND j.kind = :kind AND j.rate_key IS NOT NULL
+               AND j.concurrency_key IS NULL AND j.not_before = 0)
+     UNION ALL
+    SELECT (SELECT min(j.rate_key) FROM {t}job AS j {by_ready_of_rates}
+             WHERE j.namespace = :namespace AND j.kind = :kind AND j.rate_key IS NOT NULL
+               AND j.concurrency_key IS NULL AND j.not_before = 0 AND j.rate_key > r.rate_key)
+      FROM ready AS r WHERE r.rate_key IS NOT NULL),
+delayed (rate_key) AS (
+    SELECT (SELECT min(j.rate_key) FROM {t}job AS j {by_delayed_of_rates}
+             WHERE j.namespace = :namespace AND j.kind = :kind AND j.rate_key IS NOT NULL
+               AND j.concurrency_key IS NULL AND j.not_before > 0)
+     UNION ALL
+    SELECT (SELECT min(j.rate_key) FROM {t}job AS j {by_delayed_of_rates}
+             WHERE j.namespace = :namespace AND j.kind = :kind AND j.rate_key IS NOT NULL
+               AND j.concurrency_key IS NULL AND j.not_before > 0 AND j.rate_key > d.rate_key)
+      FROM delayed AS d WHERE d.rate_key IS NOT NULL)
+INSERT INTO {t}key_change (namespace, key_group, key, at, noted_at)
+SELECT CAST(:namespace AS text), CAST(:key_group AS text), k.rate_key, 0, 0
+  FROM (SELECT r.rate_key FROM ready AS r UNION
+        SELECT d.rate_key FROM delayed AS d UNION
+        SELECT f.rate_key FROM {t}key_turn AS f
+         WHERE f.namespace = :namespace AND f.kind = :kind AND f.rate_key <> '') AS k
+ WHERE k.rate_key IS NOT NULL;
+
 -- name: delete_turns_of_keys
+-- Returns the rate keys that these turns were chosen for.
 DELETE FROM {t}key_turn
  WHERE namespace = :namespace
    AND (concurrency_group, concurrency_key) IN (
-       SELECT k.concurrency_group, k.concurrency_key FROM ({each_key}) AS k);
+       SELECT k.concurrency_group, k.concurrency_key FROM ({each_key}) AS k)
+RETURNING kind, rate_key;
 
 -- name: give_turns
 -- A key has turns in the order of its jobs only within the claim that sees the same change: one that
--- is there already stays.
+-- is there already stays. Those that have a rate key are opened by open_turns. Returns their rate
+-- keys.
 INSERT INTO {t}key_turn (job_id, namespace, queue, kind, concurrency_group, concurrency_key,
-                         priority, run_at)
-SELECT j.id, j.namespace, j.queue, j.kind, j.concurrency_group, j.concurrency_key, j.priority,
-       j.run_at
+                         rate_key, is_rated, is_open, served, priority, run_at)
+SELECT j.id, j.namespace, j.queue, j.kind, j.concurrency_group, j.concurrency_key,
+       coalesce(j.rate_key, ''), j.rate_key IS NOT NULL, j.rate_key IS NULL,
+       coalesce((SELECT s.served FROM {t}key_served AS s
+                  WHERE s.namespace = j.namespace AND s.concurrency_group = j.concurrency_group
+                    AND s.concurrency_key = j.concurrency_key), 0),
+       j.priority, j.run_at
   FROM {t}job AS j WHERE j.id {among_ids} AND j.run_at IS NOT NULL
-    ON CONFLICT DO NOTHING;
+    ON CONFLICT DO NOTHING
+RETURNING kind, rate_key;
+
+-- name: delete_turns_of_rates
+-- Of jobs that have no concurrency key.
+DELETE FROM {t}key_turn
+ WHERE namespace = :namespace AND concurrency_key = '' AND rate_key <> ''
+   AND (kind, rate_key) IN (
+       SELECT k.concurrency_group, k.concurrency_key FROM ({each_key}) AS k);
+
+-- name: close_turns_of_rates
+UPDATE {t}key_turn SET is_open = {false}
+ WHERE namespace = :namespace AND rate_key <> ''
+   AND (kind, rate_key) IN (
+       SELECT k.concurrency_group, k.concurrency_key FROM ({each_key}) AS k);
+
+-- name: open_turns
+-- Those of jobs with a concurrency key are there already.
+INSERT INTO {t}key_turn (job_id, namespace, queue, kind, concurrency_group, concurrency_key,
+                         rate_key, is_rated, is_open, served, priority, run_at)
+SELECT j.id, j.namespace, j.queue, j.kind, '', '', j.rate_key, {true}, {true}, 0, j.priority, j.run_at
+  FROM {t}job AS j
+ WHERE j.id {among_ids} AND j.run_at IS NOT NULL AND j.rate_key IS NOT NULL
+    ON CONFLICT (job_id) DO UPDATE SET is_open = {true};
+
+-- name: note_rates_of_keys
+-- The rate keys that turns of these concurrency keys were chosen for.
+INSERT INTO {t}key_change (namespace, key_group, key, at, noted_at)
+SELECT DISTINCT f.namespace, '/' || f.kind, f.rate_key, 0, 0
+  FROM {t}key_turn AS f
+ WHERE f.namespace = :namespace AND f.rate_key <> ''
+   AND (f.concurrency_group, f.concurrency_key) IN (
+       SELECT k.concurrency_group, k.concurrency_key FROM ({each_key}) AS k);
 
 -- name: delete_turns
 DELETE FROM {t}key_turn WHERE job_id {among_ids};
 
 -- name: turns
--- The jobs of one kind whose turn it is, in claim order.
+-- The jobs of one kind and group whose turn it is, in the order in which they are handed out.
 SELECT {job_columns_of_j} FROM {t}key_turn AS f
  CROSS JOIN {t}job AS j
  WHERE f.namespace = :namespace AND f.queue = :queue AND f.kind = :kind
+   AND f.concurrency_group = :concurrency_group AND f.is_rated = :is_rated AND f.{is_open}
    AND j.id = f.job_id AND j.not_before <= (SELECT {t}clock())
    AND (j.start_by IS NULL OR j.start_by > (SELECT {t}clock()))
- ORDER BY f.priority DESC, f.run_at, f.job_id
+ ORDER BY f.served, f.priority DESC, f.run_at, f.job_id
  LIMIT :wanted {skip_locked_jobs};
+
+-- name: load_served
+SELECT s.concurrency_group, s.concurrency_key, s.served
+  FROM ({each_key}) AS k JOIN {t}key_served AS s
+    ON s.namespace = :namespace AND s.concurrency_group = k.concurrency_group
+   AND s.concurrency_key = k.concurrency_key;
+
+-- name: last_served
+SELECT max(served) FROM {t}key_served
+ WHERE namespace = :namespace AND concurrency_group = :concurrency_group;
+
+-- name: set_served
+INSERT INTO {t}key_served (namespace, concurrency_group, concurrency_key, served, served_at)
+VALUES (:namespace, :concurrency_group, :concurrency_key, :served, :served_at)
+    ON CONFLICT (namespace, concurrency_group, concurrency_key)
+    DO UPDATE SET served = excluded.served, served_at = excluded.served_at;
+
+-- name: forget_served
+DELETE FROM {t}key_served WHERE namespace = :namespace AND concurrency_group = :kind;
+
+-- name: delete_idle_served
+DELETE FROM {t}key_served
+ WHERE (namespace, concurrency_group, concurrency_key) IN (
+       SELECT s.namespace, s.concurrency_group, s.concurrency_key FROM {t}key_served AS s
+        WHERE s.served_at < (SELECT {t}clock()) - :older_than_us
+        ORDER BY s.served_at LIMIT :limit)
+   AND served_at < (SELECT {t}clock()) - :older_than_us
+RETURNING concurrency_key;
+
+-- name: delete_idle_rate_states
+-- The outer condition: a claim may have used the key since.
+DELETE FROM {t}rate_state
+ WHERE (namespace, scope, name, key) IN (
+       SELECT s.namespace, s.scope, s.name, s.key FROM {t}rate_state AS s
+        WHERE s.key <> '' AND s.tat <= (SELECT {t}clock()) ORDER BY s.tat LIMIT :limit)
+   AND tat <= (SELECT {t}clock())
+RETURNING key;
 
 -- name: count_live
 SELECT count(*) FROM {t}job {by_leases}
@@ -281,7 +399,7 @@ DELETE FROM {t}kind_setting WHERE namespace = :namespace AND kind = :kind;
 -- name: insert_kind
 INSERT INTO {t}kind_setting (namespace, {kind_columns})
 VALUES (:namespace, :kind, :rate_grants, :rate_per, :rate_burst, :rate_since, :concurrency_limit,
-        :concurrency_since);
+        :concurrency_since, :fair);
 
 -- name: queue_rates_in_force
 SELECT namespace, {queue_columns} FROM {t}queue WHERE rate_grants IS NOT NULL;
@@ -292,7 +410,8 @@ SELECT namespace, {kind_columns} FROM {t}kind_setting WHERE rate_grants IS NOT N
 -- name: grants
 -- In the order of commits: claims under one rate wait for each other, so that an event of a lower
 -- position was granted before.
-SELECT e.position, e.job_id, e.seq, e.ts, j.namespace, j.queue, j.kind
+SELECT e.position, e.job_id, e.seq, e.ts, j.namespace, j.queue, j.kind, j.rate_key,
+       (SELECT b.ts FROM {t}job_event AS b WHERE b.job_id = e.job_id AND b.seq = e.seq - 1)
   FROM {t}job_event AS e JOIN {t}job AS j ON j.id = e.job_id
  WHERE e.type = 'claimed' AND e.ts > :since
    AND (e.position, e.job_id, e.seq) > (:position, CAST(:job_id AS {uuid}), :seq)
@@ -303,7 +422,13 @@ UPDATE {t}meta SET kind_settings_rev = kind_settings_rev + 1;
 
 -- name: load_rate_states
 SELECT scope, name, key, tat FROM {t}rate_state
- WHERE namespace = :namespace AND scope = :scope AND name {among_names} AND key = '';
+ WHERE namespace = :namespace AND scope = :scope AND name {among_names} AND key = :key;
+
+-- name: load_rate_states_of_keys
+SELECT s.scope, s.name, s.key, s.tat
+  FROM ({each_key}) AS k JOIN {t}rate_state AS s
+    ON s.namespace = :namespace AND s.scope = :scope AND s.name = k.concurrency_group
+   AND s.key = k.concurrency_key;
 
 -- name: set_rate_state
 INSERT INTO {t}rate_state (namespace, scope, name, key, tat)

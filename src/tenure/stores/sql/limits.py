@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import msgspec
 
 from tenure.core.claims import QueueState, kind_meter, queue_meter, rates_of, standings
-from tenure.core.concurrency import concurrency_limit_of
+from tenure.core.concurrency import concurrency_limit_of, is_fair
 from tenure.core.ids import Epoch, Kind, Namespace, QueueName
 from tenure.core.instants import Instant
 from tenure.core.kind_settings import KindChange, KindSettings, put_over
@@ -20,13 +20,14 @@ from tenure.ports import GrantMade, RateInForce, in_force
 from tenure.stores.sql.rows import Row
 from tenure.stores.sql.statements import Query, Statements
 from tenure.stores.sql.transactions import Transaction, Transactional
+from tenure.stores.sql.turns import rate_group
 
 RATE_COLUMNS = ("rate_grants", "rate_per", "rate_burst", "rate_since")
 QUEUE_COLUMNS = ("name", "paused", "concurrency_limit", *RATE_COLUMNS)
-KIND_COLUMNS = ("kind", *RATE_COLUMNS, "concurrency_limit", "concurrency_since")
+KIND_COLUMNS = ("kind", *RATE_COLUMNS, "concurrency_limit", "concurrency_since", "fair")
 
 GRANTS_PER_PAGE = 2000
-GRANT_FIELDS = ("job_id", "seq", "ts", "namespace", "queue", "kind")
+GRANT_FIELDS = ("job_id", "seq", "ts", "namespace", "queue", "kind", "rate_key", "before_ts")
 FIRST_JOB_ID = "00000000-0000-0000-0000-000000000000"
 
 COLUMN_WORDS = {"queue_columns": ", ".join(QUEUE_COLUMNS), "kind_columns": ", ".join(KIND_COLUMNS)}
@@ -64,7 +65,9 @@ class SqlLimits(Transactional):
         rows = self._rows(self._query("load_kinds", namespace=namespace), listing=True)
         return [kind_settings_from(row) for row in rows]
 
-    def list_rates(self, namespace: Namespace, queue: QueueName, kind: Kind) -> list[RateStanding]:
+    def list_rates(
+        self, namespace: Namespace, queue: QueueName, kind: Kind, rate_key: str | None = None
+    ) -> list[RateStanding]:
         """The rates that such jobs are under."""
 
         def read(tx: Transaction) -> list[RateStanding]:
@@ -76,6 +79,7 @@ class SqlLimits(Transactional):
             rates = rates_of(
                 queue_state_from(queues[0]) if queues else None,
                 kind_settings_from(kinds[0]) if kinds else None,
+                rate_key,
             )
             rows = tx.fetch(*self._rate_queries(namespace, rates), last=True)
             states = rate_states_from(row for each in rows for row in each)
@@ -104,12 +108,15 @@ class SqlLimits(Transactional):
                     **rate_parameters(after.rate, after.rate_since),
                     concurrency_limit=after.concurrency_limit,
                     concurrency_since=after.concurrency_since,
+                    fair=after.fair,
                 ),
+                *([] if after.fair else [self._query("forget_served", **key)]),
                 self._query("raise_kind_settings_rev"),
                 # Their turns are chosen again, because more or fewer may run now. [CK7]
                 self._query(
                     "note_keys_of_group", namespace=namespace, concurrency_group=change.kind
                 ),
+                self._query("note_rate_keys_of_kind", key_group=rate_group(change.kind), **key),
             )
             return after
 
@@ -157,6 +164,14 @@ class SqlLimits(Transactional):
     def _known_kinds(self, namespace: Namespace) -> KnownKinds:
         return self._kinds.get(namespace, NOTHING_KNOWN)
 
+    def _settings_of_kinds(self, namespace: Namespace) -> Mapping[Kind, KindSettings]:
+        """What is set for kinds, in a claim that has checked that it is current."""
+        return self._known_kinds(namespace).settings
+
+    def _is_fair(self, namespace: Namespace, group: str) -> bool:
+        """Whether the keys of this group take turns, likewise. [CK8]"""
+        return is_fair(self._known_kinds(namespace).settings.get(Kind(group)))
+
     def _concurrency_limit(self, namespace: Namespace, group: str) -> int:
         """How many jobs of one key of this group may run at a time, in a claim that has checked
         the settings of kinds. [CK2]"""
@@ -178,14 +193,18 @@ class SqlLimits(Transactional):
 
     def _rate_queries(self, namespace: Namespace, rates: Iterable[Meter]) -> list[Query]:
         """Where these rates stand."""
-        by_scope: dict[RateScope, list[str]] = {}
+        by_scope: dict[tuple[RateScope, str], list[str]] = {}
         for meter in rates:
-            by_scope.setdefault(meter.scope, []).append(meter.name)
+            by_scope.setdefault((meter.scope, meter.key), []).append(meter.name)
         return [
             self._query(
-                "load_rate_states", namespace=namespace, scope=scope.value, names=self._pack(names)
+                "load_rate_states",
+                namespace=namespace,
+                scope=scope.value,
+                names=self._pack(names),
+                key=key,
             )
-            for scope, names in by_scope.items()
+            for (scope, key), names in by_scope.items()
         ]
 
     def _rate_state_changes(
@@ -227,13 +246,14 @@ def _rate_from(grants: int | None, per: str | None, burst: int | None) -> Rate |
 
 def kind_settings_from(row: Row) -> KindSettings:
     """A kind's settings, from a row."""
-    kind, grants, per, burst, since, limit, limited_since = row
+    kind, grants, per, burst, since, limit, limited_since, fair = row
     return KindSettings(
         kind=Kind(kind),
         rate=_rate_from(grants, per, burst),
         rate_since=since,
         concurrency_limit=limit,
         concurrency_since=limited_since,
+        fair=bool(fair),
     )
 
 

@@ -84,6 +84,15 @@ class SqlRetention(Transactional):
         [deleted] = self._write(lambda tx: tx.fetch(query, last=True))
         return len(deleted)
 
+    def delete_idle_keys(self, *, older_than_us: Duration, limit: int) -> int:
+        """Delete what is remembered of rate keys that have a whole burst, and of fair keys that
+        were granted nothing for this long. [RL13] [CK9]"""
+        queries = [
+            self._query("delete_idle_rate_states", limit=limit),
+            self._query("delete_idle_served", older_than_us=older_than_us, limit=limit),
+        ]
+        return sum(map(len, self._write(lambda tx: tx.fetch(*queries, last=True))))
+
     def expire_observations(self, *, older_than_us: Duration, limit: int) -> int:
         """Drop the bodies of old observations."""
         query = self._query("expire_observations", older_than_us=older_than_us, limit=limit)

@@ -26,7 +26,7 @@ from tenure.core.claims import (
     rates_in_force,
 )
 from tenure.core.commands import Outage
-from tenure.core.concurrency import ConcurrencyKey, KeyState, concurrency_key_of, with_room
+from tenure.core.concurrency import with_room
 from tenure.core.events import MAX_DECISION_EVENTS, Event
 from tenure.core.ids import Actor, Epoch, JobId, Kind, Namespace, QueueName
 from tenure.core.instants import Duration, Instant
@@ -91,7 +91,7 @@ from tenure.stores.sql.statements import Query, Statements
 from tenure.stores.sql.tail import SqlTail
 from tenure.stores.sql.tokens import Tokens
 from tenure.stores.sql.transactions import Transaction
-from tenure.stores.sql.turns import SqlTurns
+from tenure.stores.sql.turns import KeyedCandidates, SqlTurns, rate_group
 
 LISTING_SHARE = 0.5
 """The share of a call's time that a list may take. [B24]"""
@@ -448,21 +448,21 @@ class SqlStore(
         if not at_once:
             reading = reading.within(room)
             answers[2:] = tx.fetch(*self._candidate_queries(reading))
-        passing = self._passing_over(tx, reading, answers[2:], marked)
-        found, moment, keys = self._with_turns(tx, reading, answers[1], passing)
-        [(now, epoch, settling_since, _)] = moment
+        found, moment = self._passing_over(tx, reading, answers[2:], marked)
+        turns = self._with_turns(tx, reading, answers[1])
+        [(now, epoch, settling_since, _)] = moment if turns is None else turns.moment
         self._saw_epoch(epoch)
         view = ClaimView(
             now=now,
             epoch=epoch,
             sessions=_sessions_among(answers[0], sessions),
             queues=queues,
-            candidates=first_with_room(found, room, wanted=wanted),
+            candidates=(),
             kinds=ruled,
             rate_states=rate_states,
             settling_since=settling_since,
-            keys=keys,
         )
+        view = _with_candidates(view, found, turns, wanted)
         planned = plan(view)
         self._write_plan(tx, scope.namespace, view, planned)
         return planned, view
@@ -485,7 +485,7 @@ class SqlStore(
     ) -> None:
         also = self._session_queries(planned.sessions)
         also += self._rate_state_changes(namespace, planned.rate_states)
-        also += self._end_turns(namespace, view.keys, planned.changes)
+        also += self._end_turns(namespace, view, planned)
         if planned.changes or also:
             self._write_claimed(tx, planned.changes, view.epoch, also)
 
@@ -533,23 +533,11 @@ class SqlStore(
             raise _Restart
 
     def _with_turns(
-        self,
-        tx: Transaction,
-        reading: Reading,
-        settings: Sequence[Row],
-        found: tuple[list[Job], Sequence[Row]],
-    ) -> tuple[list[Job], Sequence[Row], dict[ConcurrencyKey, KeyState]]:
-        """The candidates, with those jobs whose turn it is within their concurrency key; the clock
-        after all of them; and these keys."""
-        candidates, moment = found
+        self, tx: Transaction, reading: Reading, settings: Sequence[Row]
+    ) -> KeyedCandidates | None:
+        """The jobs with keys whose turn it is, if these queues ever had some."""
         keyed = [name for name, *_, has_keys in settings if has_keys]
-        turns = self._keyed_candidates(tx, reading, keyed) if keyed else None
-        if turns is None:
-            return candidates, moment, {}
-        names = {key for job in turns.jobs if (key := concurrency_key_of(job)) is not None}
-        keys = self._key_states(tx, reading.scope.namespace, names) if names else {}
-        ordered = sorted([*candidates, *turns.jobs], key=claim_order)
-        return with_room(ordered, keys), turns.moment, keys
+        return self._keyed_candidates(tx, reading, keyed) if keyed else None
 
     def _expected_settings(
         self, scope: ClaimScope, names: Sequence[QueueName]
@@ -739,7 +727,7 @@ class SqlStore(
 
     def _unregistered(self, changes: Sequence[Change], epoch: Epoch) -> set[tuple[str, ...]]:
         """Queues of new jobs that this store has not registered yet, and the kinds and groups of
-        those that have a concurrency key. After a new epoch all are registered again: the last
+        those that have a key. After a new epoch all are registered again: the last
         writes, and with them names of queues, may be lost. [A5]"""
         if epoch != self._registered_in:
             self._registered_in, self._registered_queues = epoch, set()
@@ -751,6 +739,8 @@ class SqlStore(
                     found.add((job.namespace, job.queue))
                     if job.concurrency_group is not None:
                         found.add((job.namespace, job.queue, job.kind, job.concurrency_group))
+                    if job.rate_key is not None:
+                        found.add((job.namespace, job.queue, job.kind, rate_group(job.kind)))
         return found - self._registered_queues
 
     def _register(self, names: set[tuple[str, ...]]) -> list[Query]:
@@ -766,7 +756,7 @@ class SqlStore(
             namespace=namespace,
             queue=queue,
             kind=kind,
-            concurrency_group=group,
+            key_group=group,
         )
 
     def tick(self) -> tuple[Instant | None, Instant]:
@@ -800,6 +790,22 @@ class SqlStore(
         [(epoch,)] = self._write(lambda tx: tx.fetch(*queries, last=True))[-1]
         self._saw_epoch(Epoch(epoch))
         return Epoch(epoch)
+
+
+def _with_candidates(
+    view: ClaimView, found: Sequence[Job], turns: KeyedCandidates | None, wanted: int
+) -> ClaimView:
+    """The view with those of the jobs that were found that could be granted together."""
+    if turns is not None:
+        view = replace(
+            view,
+            rate_states=view.rate_states | turns.rate_states,
+            keys=turns.keys,
+            key_waits=turns.key_waits,
+            served=turns.served,
+        )
+        found = with_room(sorted([*found, *turns.jobs], key=claim_order), turns.keys)
+    return replace(view, candidates=first_with_room(found, view.room, view.keys, wanted=wanted))
 
 
 def _sessions_among(rows: Sequence[Row], wanted: Sequence[SessionKey]) -> dict[SessionKey, Session]:

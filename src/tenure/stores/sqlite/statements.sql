@@ -69,8 +69,8 @@ SELECT l.kind, l.priority, l.nth,
 
 -- name: note_key_change
 -- Differs: many at once in PostgreSQL; here a statement costs no round trip.
-INSERT INTO {t}key_change (namespace, concurrency_group, concurrency_key, at)
-VALUES (:namespace, :concurrency_group, :concurrency_key, :at);
+INSERT INTO {t}key_change (namespace, key_group, key, at, noted_at)
+VALUES (:namespace, :key_group, :key, :at, :noted_at);
 
 -- name: first_ready_of_key
 -- Differs: see note_key_change.
@@ -92,6 +92,33 @@ SELECT j.queue, j.kind, j.concurrency_group, j.concurrency_key, j.priority, j.ru
    AND j.run_at <= (SELECT {t}clock())
    AND (j.start_by IS NULL OR j.start_by > (SELECT {t}clock()))
  ORDER BY j.priority DESC, j.run_at, j.id LIMIT :room;
+
+-- name: first_ready_of_rate
+-- Differs: see note_key_change.
+SELECT j.queue, j.kind, j.kind, j.rate_key, j.priority, j.run_at, j.id
+  FROM {t}job AS j INDEXED BY {t}job_ready_by_rate
+ WHERE j.namespace = :namespace AND j.kind = :kind AND j.rate_key = :rate_key
+   AND j.rate_key IS NOT NULL AND j.concurrency_key IS NULL AND j.queue = :queue
+   AND j.not_before = 0 AND (j.start_by IS NULL OR j.start_by > (SELECT {t}clock()))
+ ORDER BY j.priority DESC, j.run_at, j.id LIMIT :room;
+
+-- name: first_due_of_rate
+-- Differs: see note_key_change.
+SELECT j.queue, j.kind, j.kind, j.rate_key, j.priority, j.run_at, j.id
+  FROM {t}job AS j INDEXED BY {t}job_delayed_by_rate
+ WHERE j.namespace = :namespace AND j.kind = :kind AND j.rate_key = :rate_key
+   AND j.rate_key IS NOT NULL AND j.concurrency_key IS NULL AND j.queue = :queue
+   AND j.not_before > 0 AND j.run_at <= (SELECT {t}clock())
+   AND (j.start_by IS NULL OR j.start_by > (SELECT {t}clock()))
+ ORDER BY j.priority DESC, j.run_at, j.id LIMIT :room;
+
+-- name: first_turns_of_rate
+-- Differs: see note_key_change.
+SELECT t.queue, t.kind, t.kind, t.rate_key, t.priority, t.run_at, t.job_id
+  FROM {t}key_turn AS t INDEXED BY {t}key_turn_rate
+ WHERE t.namespace = :namespace AND t.kind = :kind AND t.rate_key = :rate_key
+   AND t.rate_key <> '' AND t.concurrency_key <> '' AND t.queue = :queue
+ ORDER BY t.priority DESC, t.run_at, t.job_id LIMIT :room;
 
 -- name: remember_session
 -- Differs: many at once in PostgreSQL; here a statement costs no round trip.

@@ -30,7 +30,7 @@ from tenure.stores.sql.rows import Row
 from tenure.stores.sql.statements import Query, Statements, fill
 from tenure.stores.sql.store import COLUMN_WORDS, LISTING_SHARE, SqlStore
 from tenure.stores.sql.transactions import Transaction
-from tenure.stores.sql.turns import KeyChange, KeyedKind
+from tenure.stores.sql.turns import KeyChange, KeyedKind, RateKey
 from tenure.stores.sqlite.batches import group_queries
 from tenure.stores.sqlite.change_watch import ChangeWatch
 from tenure.stores.sqlite.file import (
@@ -71,11 +71,16 @@ WORDS = COLUMN_WORDS | {
     "by_ready": "INDEXED BY tenure_job_ready",
     "by_delayed": "INDEXED BY tenure_job_delayed",
     # Constants of the indexes: see 0001_initial.sql.
-    "keys": "(j.concurrency_key IS NOT NULL)",
-    "keyless": "(j.concurrency_key IS NOT NULL) = 0",
+    "keys": "(coalesce(j.concurrency_key, j.rate_key) IS NOT NULL)",
+    "keyless": "(coalesce(j.concurrency_key, j.rate_key) IS NOT NULL) = 0",
+    "is_open": "is_open = 1",
+    "true": "1",
+    "false": "0",
     "by_leases_of_keys": "INDEXED BY tenure_job_leased_by_key",
     "by_ready_of_keys": "INDEXED BY tenure_job_ready_by_key",
     "by_delayed_of_keys": "INDEXED BY tenure_job_delayed_by_key",
+    "by_ready_of_rates": "INDEXED BY tenure_job_ready_by_rate",
+    "by_delayed_of_rates": "INDEXED BY tenure_job_delayed_by_rate",
     "each_key": "SELECT g.value AS concurrency_group, k.value AS concurrency_key"
     " FROM json_each(:groups) AS g JOIN json_each(:keys) AS k ON k.key = g.key",
     "smallint": "integer",
@@ -252,9 +257,10 @@ class SqliteStore(SqlStore):
             self._query(
                 "note_key_change",
                 namespace=change.namespace,
-                concurrency_group=change.group,
-                concurrency_key=change.key,
+                key_group=change.group,
+                key=change.key,
                 at=change.at,
+                noted_at=change.noted_at,
             )
             for change in changes
         ]
@@ -279,6 +285,27 @@ class SqliteStore(SqlStore):
             for each in kinds
             if each.group == key.group
             for name in ("first_ready_of_key", "first_due_of_key")
+        ]
+
+    def _first_of_rates(
+        self,
+        namespace: Namespace,
+        room: Mapping[RateKey, int],
+        kinds: Sequence[KeyedKind],
+    ) -> list[Query]:
+        return [
+            self._query(
+                name,
+                namespace=namespace,
+                queue=each.queue,
+                kind=key.kind,
+                rate_key=key.key,
+                room=most,
+            )
+            for key, most in room.items()
+            for each in kinds
+            if each.is_rated and each.kind == key.kind
+            for name in ("first_ready_of_rate", "first_due_of_rate", "first_turns_of_rate")
         ]
 
     def _pack_keys(self, keys: Iterable[ConcurrencyKey]) -> dict[str, object]:

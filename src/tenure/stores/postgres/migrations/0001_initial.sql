@@ -115,6 +115,7 @@ CREATE TABLE {t}job (
     dedupe_key            text     COLLATE "C",
     concurrency_key       text     COLLATE "C",
     concurrency_group     text     COLLATE "C",
+    rate_key              text     COLLATE "C",
     correlation_id        text     COLLATE "C",
     trace_id              text     COLLATE "C",
     cancel_reason         text     COLLATE "C",
@@ -192,12 +193,15 @@ CREATE TABLE {t}job (
 
 -- A job that waits is in one of these two: ready since it was queued (not_before is 0), or delayed
 -- until its run_at. So neither jobs of other kinds nor jobs that are not due lie in the way of a
--- claim (docs/adr/0047), nor do those with a concurrency key, which claims find by key_turn.
+-- claim (docs/adr/0047), nor do those with a concurrency key or a rate key, which claims
+-- find by key_turn.
 CREATE INDEX job_ready
-    ON {t}job (namespace, queue, kind, num_nonnulls(concurrency_key), priority DESC, run_at, id)
+    ON {t}job (namespace, queue, kind, num_nonnulls(coalesce(concurrency_key, rate_key)),
+               priority DESC, run_at, id)
  WHERE not_before = 0;
 CREATE INDEX job_delayed
-    ON {t}job (namespace, queue, kind, num_nonnulls(concurrency_key), priority DESC, run_at, id)
+    ON {t}job (namespace, queue, kind, num_nonnulls(coalesce(concurrency_key, rate_key)),
+               priority DESC, run_at, id)
  WHERE not_before > 0;
 -- The same by concurrency key, and the live leases of each key (docs/adr/0054).
 CREATE INDEX job_ready_by_key
@@ -209,6 +213,13 @@ CREATE INDEX job_delayed_by_key
 CREATE INDEX job_leased_by_key
     ON {t}job (namespace, concurrency_group, concurrency_key)
  WHERE concurrency_key IS NOT NULL AND lease_id IS NOT NULL;
+-- The same by rate key, of jobs that have no concurrency key (docs/adr/0069).
+CREATE INDEX job_ready_by_rate
+    ON {t}job (namespace, kind, rate_key, queue, priority DESC, run_at, id)
+ WHERE rate_key IS NOT NULL AND concurrency_key IS NULL AND not_before = 0;
+CREATE INDEX job_delayed_by_rate
+    ON {t}job (namespace, kind, rate_key, queue, priority DESC, run_at, id)
+ WHERE rate_key IS NOT NULL AND concurrency_key IS NULL AND not_before > 0;
 CREATE INDEX job_leased
     ON {t}job (namespace, queue, id) WHERE lease_id IS NOT NULL;
 -- For the sweep, which every process does once a second. A heartbeat changes due_at, so it is no HOT
@@ -275,20 +286,20 @@ BEGIN
     WITH RECURSIVE level (kind, priority, nth) AS (
         SELECT k.kind, (SELECT max(j.priority) FROM {t}job AS j
                          WHERE j.namespace = in_namespace AND j.queue = in_queue
-                           AND j.not_before > 0 AND num_nonnulls(j.concurrency_key) = 0
+                           AND j.not_before > 0 AND num_nonnulls(coalesce(j.concurrency_key, j.rate_key)) = 0
                            AND j.kind = k.kind), 1
           FROM unnest(in_kinds) AS k(kind)
          UNION ALL
         SELECT l.kind, (SELECT max(j.priority) FROM {t}job AS j
                          WHERE j.namespace = in_namespace AND j.queue = in_queue
-                           AND j.not_before > 0 AND num_nonnulls(j.concurrency_key) = 0
+                           AND j.not_before > 0 AND num_nonnulls(coalesce(j.concurrency_key, j.rate_key)) = 0
                            AND j.kind = l.kind
                            AND j.priority < l.priority), l.nth + 1
           FROM level AS l WHERE l.priority IS NOT NULL AND l.nth < most_levels)
     SELECT l.kind, l.priority, l.nth,
            (SELECT min(j.run_at) FROM {t}job AS j
              WHERE j.namespace = in_namespace AND j.queue = in_queue AND j.not_before > 0
-               AND num_nonnulls(j.concurrency_key) = 0 AND j.kind = l.kind
+               AND num_nonnulls(coalesce(j.concurrency_key, j.rate_key)) = 0 AND j.kind = l.kind
                AND j.priority = l.priority)
       FROM level AS l WHERE l.priority IS NOT NULL;
 END $$;
@@ -374,6 +385,7 @@ CREATE TABLE {t}kind_setting (
     rate_since  bigint,
     concurrency_limit integer CHECK (concurrency_limit > 0),
     concurrency_since bigint,
+    fair        boolean NOT NULL,
     PRIMARY KEY (namespace, kind)
 );
 
@@ -388,6 +400,21 @@ CREATE TABLE {t}rate_state (
     PRIMARY KEY (namespace, scope, name, key)
 ) WITH (fillfactor = 50);
 
+CREATE INDEX rate_state_idle ON {t}rate_state (tat) WHERE key <> '';
+
+-- The last grant of each concurrency key of a group whose keys take turns.
+CREATE TABLE {t}key_served (
+    served            bigint NOT NULL,
+    served_at         bigint NOT NULL,
+    namespace         text   NOT NULL COLLATE "C",
+    concurrency_group text   NOT NULL COLLATE "C",
+    concurrency_key   text   NOT NULL COLLATE "C",
+    PRIMARY KEY (namespace, concurrency_group, concurrency_key)
+);
+
+CREATE INDEX key_served_last ON {t}key_served (namespace, concurrency_group, served);
+CREATE INDEX key_served_idle ON {t}key_served (served_at);
+
 CREATE TABLE {t}worker (
     namespace   text   NOT NULL COLLATE "C",
     worker      text   NOT NULL COLLATE "C",
@@ -400,46 +427,63 @@ CREATE TABLE {t}worker (
     PRIMARY KEY (namespace, worker, actor)
 ) WITH (fillfactor = 50);
 
--- How claims find jobs with a concurrency key (docs/adr/0054). None of this is part of a job.
+-- How claims find jobs with a concurrency key (docs/adr/0054) or a rate key (docs/adr/0069). None of
+-- this is part of a job.
 --
--- The kinds that have such jobs in a queue, and the groups of their keys.
+-- The kinds that have such jobs in a queue, and the groups of their keys. The rate keys of a kind are a
+-- group too: its name is the kind's after a slash, with which no other name begins.
 CREATE TABLE {t}keyed_kind (
-    namespace         text NOT NULL COLLATE "C",
-    queue             text NOT NULL COLLATE "C",
-    kind              text NOT NULL COLLATE "C",
-    concurrency_group text NOT NULL COLLATE "C",
-    PRIMARY KEY (namespace, queue, kind, concurrency_group)
+    namespace text NOT NULL COLLATE "C",
+    queue     text NOT NULL COLLATE "C",
+    kind      text NOT NULL COLLATE "C",
+    key_group text NOT NULL COLLATE "C",
+    PRIMARY KEY (namespace, queue, kind, key_group)
 );
 
-CREATE INDEX keyed_kind_group ON {t}keyed_kind (namespace, concurrency_group);
+CREATE INDEX keyed_kind_group ON {t}keyed_kind (namespace, key_group);
 
--- The jobs whose turn it is: of each key, queue and kind as many as the key has room for.
+-- The jobs whose turn it is: of each key, queue and kind as many as the key has room for. Texts are
+-- empty where a job has no such key. Claims read those that are open: the others wait for the rate of
+-- their rate key.
 CREATE TABLE {t}key_turn (
     job_id            uuid     NOT NULL PRIMARY KEY,
     run_at            bigint   NOT NULL,
+    served            bigint   NOT NULL,  -- the last grant of its key, if keys take turns
     priority          smallint NOT NULL,
+    is_rated          boolean  NOT NULL,  -- it has a rate key
+    is_open           boolean  NOT NULL,
     namespace         text     NOT NULL COLLATE "C",
     queue             text     NOT NULL COLLATE "C",
     kind              text     NOT NULL COLLATE "C",
     concurrency_group text     NOT NULL COLLATE "C",
-    concurrency_key   text     NOT NULL COLLATE "C"
+    concurrency_key   text     NOT NULL COLLATE "C",
+    rate_key          text     NOT NULL COLLATE "C"
 );
 
 CREATE INDEX key_turn_order
-    ON {t}key_turn (namespace, queue, kind, priority DESC, run_at, job_id);
+    ON {t}key_turn (namespace, queue, kind, concurrency_group, is_rated, served, priority DESC,
+                    run_at, job_id)
+ WHERE is_open;
 CREATE INDEX key_turn_key ON {t}key_turn (namespace, concurrency_group, concurrency_key);
+CREATE INDEX key_turn_rate
+    ON {t}key_turn (namespace, kind, rate_key, queue, priority DESC, run_at, job_id)
+ WHERE rate_key <> '';
 
 -- The keys whose turns must be chosen again from an instant on: written with every change of their
--- jobs, without a lock, and deleted by the next claim.
+-- jobs, without a lock, and deleted by the next claim. One that waits for a rate says when it was
+-- written: after the clock was set back it must not wait any longer.
 CREATE TABLE {t}key_change (
-    id                bigint NOT NULL GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    at                bigint NOT NULL,
-    namespace         text   NOT NULL COLLATE "C",
-    concurrency_group text   NOT NULL COLLATE "C",
-    concurrency_key   text   NOT NULL COLLATE "C"
+    id        bigint NOT NULL GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    at        bigint NOT NULL,
+    noted_at  bigint NOT NULL,  -- 0 if it does not wait for a rate
+    namespace text   NOT NULL COLLATE "C",
+    key_group text   NOT NULL COLLATE "C",
+    key       text   NOT NULL COLLATE "C"
 ) WITH (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_cost_delay = 0);
 
-CREATE INDEX key_change_order ON {t}key_change (namespace, concurrency_group, at, id);
+CREATE INDEX key_change_order ON {t}key_change (namespace, key_group, at, id);
+CREATE INDEX key_change_wait ON {t}key_change (namespace, key_group, at) WHERE noted_at > 0;
+CREATE INDEX key_change_noted ON {t}key_change (namespace, key_group, noted_at) WHERE noted_at > 0;
 
 CREATE TABLE {t}outage (
     began_at bigint  NOT NULL,

@@ -66,6 +66,7 @@ CREATE TABLE tenure_job (
     key_freed             INTEGER,  -- 1: by a job that took the key over, see tenure_job_dedupe
     concurrency_key       TEXT,
     concurrency_group     TEXT,
+    rate_key              TEXT,
     correlation_id        TEXT,
     trace_id              TEXT,
     origin_id             TEXT,
@@ -145,12 +146,15 @@ CREATE TABLE tenure_job (
 
 -- A job that waits is in one of these two: ready since it was queued (not_before is 0), or delayed
 -- until its run_at. So neither jobs of other kinds nor jobs that are not due lie in the way of a
--- claim (docs/adr/0047), nor do those with a concurrency key, which claims find by key_turn.
+-- claim (docs/adr/0047), nor do those with a concurrency key or a rate key, which claims
+-- find by key_turn.
 CREATE INDEX tenure_job_ready
-    ON tenure_job (namespace, queue, kind, (concurrency_key IS NOT NULL), priority DESC, run_at, id)
+    ON tenure_job (namespace, queue, kind, (coalesce(concurrency_key, rate_key) IS NOT NULL),
+                   priority DESC, run_at, id)
  WHERE not_before = 0;
 CREATE INDEX tenure_job_delayed
-    ON tenure_job (namespace, queue, kind, (concurrency_key IS NOT NULL), priority DESC, run_at, id)
+    ON tenure_job (namespace, queue, kind, (coalesce(concurrency_key, rate_key) IS NOT NULL),
+                   priority DESC, run_at, id)
  WHERE not_before > 0;
 -- The same by concurrency key, and the live leases of each key (docs/adr/0054).
 CREATE INDEX tenure_job_ready_by_key
@@ -167,6 +171,13 @@ CREATE INDEX tenure_job_leased_by_key
 -- Jobs that expire unless they are started in time, while they wait; other jobs have no entry.
 CREATE INDEX tenure_job_start_by
     ON tenure_job (start_by) WHERE start_by IS NOT NULL AND not_before IS NOT NULL;
+-- The same by rate key, of jobs that have no concurrency key (docs/adr/0069).
+CREATE INDEX tenure_job_ready_by_rate
+    ON tenure_job (namespace, kind, rate_key, queue, priority DESC, run_at, id)
+ WHERE rate_key IS NOT NULL AND concurrency_key IS NULL AND not_before = 0;
+CREATE INDEX tenure_job_delayed_by_rate
+    ON tenure_job (namespace, kind, rate_key, queue, priority DESC, run_at, id)
+ WHERE rate_key IS NOT NULL AND concurrency_key IS NULL AND not_before > 0;
 CREATE INDEX tenure_job_leased
     ON tenure_job (namespace, queue, id) WHERE lease_id IS NOT NULL;
 -- For the sweep, which every process does once a second.
@@ -294,6 +305,7 @@ CREATE TABLE tenure_kind_setting (
     rate_since  INTEGER,
     concurrency_limit INTEGER CHECK (concurrency_limit > 0),
     concurrency_since INTEGER,
+    fair        INTEGER NOT NULL CHECK (fair IN (0, 1)),
     PRIMARY KEY (namespace, kind)
 ) STRICT, WITHOUT ROWID;
 
@@ -307,6 +319,21 @@ CREATE TABLE tenure_rate_state (
     PRIMARY KEY (namespace, scope, name, key)
 ) STRICT, WITHOUT ROWID;
 
+CREATE INDEX tenure_rate_state_idle ON tenure_rate_state (tat) WHERE key <> '';
+
+-- The last grant of each concurrency key of a group whose keys take turns.
+CREATE TABLE tenure_key_served (
+    namespace         TEXT    NOT NULL,
+    concurrency_group TEXT    NOT NULL,
+    concurrency_key   TEXT    NOT NULL,
+    served            INTEGER NOT NULL,
+    served_at         INTEGER NOT NULL,
+    PRIMARY KEY (namespace, concurrency_group, concurrency_key)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX tenure_key_served_last ON tenure_key_served (namespace, concurrency_group, served);
+CREATE INDEX tenure_key_served_idle ON tenure_key_served (served_at);
+
 CREATE TABLE tenure_worker (
     namespace   TEXT    NOT NULL,
     worker      TEXT    NOT NULL,
@@ -319,20 +346,24 @@ CREATE TABLE tenure_worker (
     PRIMARY KEY (namespace, worker, actor)
 ) STRICT;
 
--- How claims find jobs with a concurrency key (docs/adr/0054). None of this is part of a job.
+-- How claims find jobs with a concurrency key (docs/adr/0054) or a rate key (docs/adr/0069). None of
+-- this is part of a job.
 --
--- The kinds that have such jobs in a queue, and the groups of their keys.
+-- The kinds that have such jobs in a queue, and the groups of their keys. The rate keys of a kind are a
+-- group too: its name is the kind's after a slash, with which no other name begins.
 CREATE TABLE tenure_keyed_kind (
-    namespace         TEXT NOT NULL,
-    queue             TEXT NOT NULL,
-    kind              TEXT NOT NULL,
-    concurrency_group TEXT NOT NULL,
-    PRIMARY KEY (namespace, queue, kind, concurrency_group)
+    namespace TEXT NOT NULL,
+    queue     TEXT NOT NULL,
+    kind      TEXT NOT NULL,
+    key_group TEXT NOT NULL,
+    PRIMARY KEY (namespace, queue, kind, key_group)
 ) STRICT;
 
-CREATE INDEX tenure_keyed_kind_group ON tenure_keyed_kind (namespace, concurrency_group);
+CREATE INDEX tenure_keyed_kind_group ON tenure_keyed_kind (namespace, key_group);
 
--- The jobs whose turn it is: of each key, queue and kind as many as the key has room for.
+-- The jobs whose turn it is: of each key, queue and kind as many as the key has room for. Texts are
+-- empty where a job has no such key. Claims read those that are open: the others wait for the rate of
+-- their rate key.
 CREATE TABLE tenure_key_turn (
     job_id            TEXT    NOT NULL PRIMARY KEY,
     namespace         TEXT    NOT NULL,
@@ -340,27 +371,41 @@ CREATE TABLE tenure_key_turn (
     kind              TEXT    NOT NULL,
     concurrency_group TEXT    NOT NULL,
     concurrency_key   TEXT    NOT NULL,
+    rate_key          TEXT    NOT NULL,
+    is_rated          INTEGER NOT NULL CHECK (is_rated IN (0, 1)),  -- it has a rate key
+    is_open           INTEGER NOT NULL CHECK (is_open IN (0, 1)),
+    served            INTEGER NOT NULL,  -- the last grant of its key, if keys take turns
     priority          INTEGER NOT NULL,
     run_at            INTEGER NOT NULL
 ) STRICT;
 
 CREATE INDEX tenure_key_turn_order
-    ON tenure_key_turn (namespace, queue, kind, priority DESC, run_at, job_id);
+    ON tenure_key_turn (namespace, queue, kind, concurrency_group, is_rated, served, priority DESC,
+                        run_at, job_id)
+ WHERE is_open = 1;
 CREATE INDEX tenure_key_turn_key
     ON tenure_key_turn (namespace, concurrency_group, concurrency_key);
+CREATE INDEX tenure_key_turn_rate
+    ON tenure_key_turn (namespace, kind, rate_key, queue, priority DESC, run_at, job_id)
+ WHERE rate_key <> '';
 
 -- The keys whose turns must be chosen again from an instant on: written with every change of their
--- jobs, and deleted by the next claim.
+-- jobs, and deleted by the next claim. One that waits for a rate says when it was written: after the
+-- clock was set back it must not wait any longer.
 CREATE TABLE tenure_key_change (
-    id                INTEGER NOT NULL PRIMARY KEY,
-    namespace         TEXT    NOT NULL,
-    concurrency_group TEXT    NOT NULL,
-    concurrency_key   TEXT    NOT NULL,
-    at                INTEGER NOT NULL
+    id        INTEGER NOT NULL PRIMARY KEY,
+    namespace TEXT    NOT NULL,
+    key_group TEXT    NOT NULL,
+    key       TEXT    NOT NULL,
+    at        INTEGER NOT NULL,
+    noted_at  INTEGER NOT NULL  -- 0 if it does not wait for a rate
 ) STRICT;
 
-CREATE INDEX tenure_key_change_order
-    ON tenure_key_change (namespace, concurrency_group, at, id);
+CREATE INDEX tenure_key_change_order ON tenure_key_change (namespace, key_group, at, id);
+CREATE INDEX tenure_key_change_wait
+    ON tenure_key_change (namespace, key_group, at) WHERE noted_at > 0;
+CREATE INDEX tenure_key_change_noted
+    ON tenure_key_change (namespace, key_group, noted_at) WHERE noted_at > 0;
 
 CREATE TABLE tenure_outage (
     began_at INTEGER NOT NULL,
@@ -377,8 +422,8 @@ CREATE TRIGGER tenure_job_moves_forward BEFORE UPDATE OF
     claimed_at, lease_expires_at, due_at, claimed_run_at, hb_seq, renewals, started_at,
     was_started, cancel_requested_at, cancel_deadline, cancel_reason, stall_cause, last_owner,
     last_lease_expires_at, finished_at, start_by, reason_code, stage, dedupe_key, unique_for_us,
-    concurrency_key, concurrency_group, correlation_id, trace_id, origin_id, origin_cause,
-    flow_id, flow_step, schedule, scheduled_for, policy, on_dead_letter, progress, last_error,
+    concurrency_key, concurrency_group, rate_key, correlation_id, trace_id, origin_id,
+    origin_cause, flow_id, flow_step, schedule, scheduled_for, policy, on_dead_letter, progress, last_error,
     error, payload, checkpoint, result
   ON tenure_job
   WHEN OLD.finished_at IS NOT NULL OR NEW.rev <= OLD.rev OR NEW.id <> OLD.id
