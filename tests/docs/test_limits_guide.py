@@ -25,6 +25,16 @@ def test_the_example_runs_and_its_test_passes() -> None:
         exec(example, names)  # noqa: S102 - our own documentation
 
     names["test_letters_are_sent_ten_per_second"]()
+    _check_the_rate_of_each_customer(names["app"], names["call_api"])
+
+
+def _check_the_rate_of_each_customer(app: Tenure, call_api: Any) -> None:
+    with inline(app) as jobs:
+        for customer_id in (1, 1, 1, 2):
+            call_api.enqueue(customer_id)
+
+        assert len(jobs.run_ready()) == 3
+        assert len(jobs.advance("6s")) == 1
 
 
 def test_the_commands_do_what_the_page_says(
@@ -43,7 +53,7 @@ def test_the_commands_do_what_the_page_says(
 
 def test_one_at_a_time_for_each_customer() -> None:
     section = PAGE.split("## One at a time for each customer\n", 1)[1].split("\n## ", 1)[0]
-    declaration, other, limited = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    declaration, other, limited, fair = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
     app = Tenure("sqlite:////nonexistent/never-opened.db")
     names: dict[str, Any] = {"app": app}
 
@@ -51,6 +61,7 @@ def test_one_at_a_time_for_each_customer() -> None:
         exec(declaration.replace("app = Tenure()\n", ""), names)  # noqa: S102 - our own documentation
         exec(other, names)  # noqa: S102 - our own documentation
         exec(limited, names)  # noqa: S102 - our own documentation
+        exec(fair, names)  # noqa: S102 - our own documentation
         exported = names["export"].enqueue(42, "north")
         listed = app.jobs(kind="bill")
         jobs.drain()
