@@ -760,7 +760,8 @@ class ScheduleStore(Protocol):
         """A schedule, also a removed one."""
 
     def due_schedules(self, *, limit: int) -> DueSchedules:
-        """Up to `limit` schedules of all namespaces whose `next_at` has come, longest due first."""
+        """Up to `limit` schedules of all namespaces whose `next_at` has come, or that will fire and
+        were written by a clock far ahead of the present one; longest due first. [SC6] [SC15]"""
 
     def save_schedule(self, change: ScheduleChange, *, epoch: Epoch) -> bool:
         """One transaction: write the schedule's row iff its rev is still `expected_rev` (0: there

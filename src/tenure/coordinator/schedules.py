@@ -27,6 +27,7 @@ from tenure.core.schedules import (
     ScheduleReply,
     decide_schedule,
     plan_firing,
+    was_written_ahead,
 )
 from tenure.core.verdicts import Answer
 from tenure.core.vocabulary import Overlap
@@ -172,6 +173,8 @@ class Firer:
 
 def _log_firing(before: Schedule, firing: Firing) -> None:
     after = firing.change.schedule
+    if was_written_ahead(before, after.updated_at):
+        _log.warning("schedule %s goes on: it was written while the clock was ahead", after.name)
     if after.missed > before.missed:
         _log.warning("schedule %s: %d occurrences missed", after.name, after.missed - before.missed)
     if after.skipped > before.skipped:

@@ -60,6 +60,10 @@ MAX_CATCH_UP = 100
 MAX_COUNTED = 5_000
 """How many missed occurrences of a cron expression are counted at a time: three days of minutes,
 which take half a second."""
+AHEAD = seconds(3600)
+"""A schedule that was written by a clock so far ahead does not wait until that time. After a
+smaller step back it does: what it dealt with in that time is not dealt with again. [SC2] [SC15]"""
+
 LATE = seconds(60)
 """With `catch_up="none"` an occurrence that is later than this is missed. [SC8]"""
 
@@ -259,6 +263,8 @@ def plan_firing(schedule: Schedule, previous: Job | None, at: Moment) -> Firing:
 
     One occurrence at a time: with `catch_up="all"` the next one is due at once.
     """
+    if was_written_ahead(schedule, at.now):
+        return _after_the_clock_was_set_back(schedule, at)
     spec, first = schedule.spec, schedule.next_at
     assert first is not None
     assert first <= at.now, "it is not due"
@@ -287,6 +293,27 @@ def plan_firing(schedule: Schedule, previous: Job | None, at: Moment) -> Firing:
         change=ScheduleChange(schedule=after, expected_rev=schedule.rev, job=made),
         cancels=schedule.last_job_id if is_live and spec.overlap is Overlap.CANCEL else None,
     )
+
+
+def was_written_ahead(schedule: Schedule, now: Instant) -> bool:
+    """Whether the clock was far ahead when the schedule was written last, and has been set back
+    since: its next time may be far away then. [SC15]"""
+    return schedule.updated_at > now + AHEAD
+
+
+def _after_the_clock_was_set_back(schedule: Schedule, at: Moment) -> Firing:
+    """Go on with the first nominal time from now on. What was fired while the clock was ahead has
+    its job, whose id no second one can have. [SC15]"""
+    is_passed = schedule.last_at is None or schedule.last_at <= at.now
+    after = replace(
+        schedule,
+        rev=schedule.rev + 1,
+        updated_at=at.now,
+        updated_by=SYSTEM,
+        next_at=next_after(schedule.spec, at.now),
+        last_at=schedule.last_at if is_passed else None,
+    )
+    return Firing(change=ScheduleChange(schedule=after, expected_rev=schedule.rev))
 
 
 def _chosen(catch_up: CatchUp, due: DueTimes, now: Instant) -> tuple[Instant | None, int]:

@@ -321,3 +321,63 @@ def test_a_request_that_breaks_a_limit_writes_nothing(kit: Kit) -> None:
         kit.coordinator.change_schedule(PutSchedule(**key(), spec=never))
 
     assert kit.store.load_schedule(DEFAULT_NAMESPACE, HOURLY).schedule is None
+
+
+@spec("SC15", "SC2")
+def test_a_schedule_that_fired_while_the_clock_was_ahead_goes_on_at_once(kit: Kit) -> None:
+    put(kit, replace(EVERY_HOUR, overlap=Overlap.ALLOW))
+    first = until_due(kit)
+    fire(kit)
+    kit.step_ahead(seconds=86400)
+    assert fire(kit) == 1  # of the latest 24; the others are missed
+    kit.step_back(seconds=86400)
+
+    assert fire(kit) == 0
+    assert load(kit).next_at == first + HOUR
+    nominal = []
+    for _ in range(25):
+        nominal.append(until_due(kit))
+        fire(kit)
+
+    made = sorted(each.scheduled_for or 0 for each in runs(kit))
+    assert made == [first, *nominal]  # each once, also the one of the wrong clock
+
+
+@spec("SC15")
+def test_a_schedule_that_was_made_while_the_clock_was_ahead_fires_by_the_right_one(
+    kit: Kit,
+) -> None:
+    kit.step_ahead(seconds=86400)
+    put(kit)
+    kit.step_back(seconds=86400)
+
+    fire(kit)
+
+    assert (load(kit).next_at or 0) - kit.now() <= HOUR
+    until_due(kit)
+    assert fire(kit) == 1
+
+
+@spec("SC15", "SC9")
+def test_a_paused_schedule_stays_paused_after_the_clock_was_set_back(kit: Kit) -> None:
+    kit.step_ahead(seconds=86400)
+    put(kit)
+    kit.coordinator.change_schedule(PauseSchedule(**key()))
+    kit.step_back(seconds=86400)
+
+    fire(kit)
+
+    assert load(kit).next_at is None
+
+
+@spec("SC2", "SC15")
+def test_after_a_small_step_back_of_the_clock_nothing_is_dealt_with_again(kit: Kit) -> None:
+    put(kit, replace(EVERY_HOUR, every_us=seconds(60), overlap=Overlap.ALLOW))
+    for _ in range(3):
+        until_due(kit)
+        fire(kit)
+    before = load(kit)
+    kit.step_back(seconds=3600)
+
+    assert fire(kit) == 0
+    assert load(kit) == before

@@ -933,13 +933,16 @@ SELECT {schedule_columns} FROM {t}schedule
 SELECT {schedule_columns} FROM {t}schedule WHERE namespace = :namespace AND name = :name;
 
 -- name: next_schedule
--- Every sweep asks this: one look into an index that only has schedules which will fire.
-SELECT (SELECT min(s.next_at) FROM {t}schedule AS s WHERE s.next_at IS NOT NULL), {t}clock(), epoch
+-- Every sweep asks this: one look into each of two indexes that only have schedules which will fire.
+SELECT (SELECT min(s.next_at) FROM {t}schedule AS s WHERE s.next_at IS NOT NULL),
+       (SELECT max(w.updated_at) FROM {t}schedule AS w WHERE w.next_at IS NOT NULL),
+       {t}clock(), epoch
   FROM {t}meta;
 
 -- name: due_schedules
+-- And those that were written while the clock was ahead.
 SELECT {schedule_columns} FROM {t}schedule
- WHERE next_at IS NOT NULL AND next_at <= :until
+ WHERE next_at IS NOT NULL AND (next_at <= :until OR updated_at > :ahead)
  ORDER BY next_at, namespace, name LIMIT :limit;
 
 -- name: insert_schedule

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from tenure.core.ids import Epoch, JobId, Namespace, ScheduleName
 from tenure.core.instants import Duration, Instant
 from tenure.core.outcomes import Change
-from tenure.core.schedules import Schedule, ScheduleChange, ScheduleSpec
+from tenure.core.schedules import AHEAD, Schedule, ScheduleChange, ScheduleSpec
 from tenure.errors import StoreError
 from tenure.ports import DueSchedules, LoadedSchedule, Saved
 from tenure.stores.sql.rows import Row
@@ -60,10 +60,12 @@ class Schedules(Transactional):
 
     def due_schedules(self, *, limit: int) -> DueSchedules:
         """The schedules whose next time has come. One statement while there is none."""
-        [(first, now, epoch)] = self._rows(self._query("next_schedule"))
+        [(first, latest, now, epoch)] = self._rows(self._query("next_schedule"))
         rows: list[Row] = []
-        if first is not None and first <= now:
-            rows = self._rows(self._query("due_schedules", until=now, limit=limit))
+        if first is not None and (first <= now or latest > now + AHEAD):
+            rows = self._rows(
+                self._query("due_schedules", until=now, ahead=now + AHEAD, limit=limit)
+            )
         next_in = None if first is None else Duration(max(0, first - now))
         return DueSchedules(Instant(now), Epoch(epoch), tuple(map(_schedule, rows)), next_in)
 

@@ -679,6 +679,7 @@ CREATE TABLE {t}schedule (
 ) WITH (fillfactor = 50);
 
 CREATE INDEX schedule_next ON {t}schedule (next_at) WHERE next_at IS NOT NULL;
+CREATE INDEX schedule_written ON {t}schedule (updated_at) WHERE next_at IS NOT NULL;
 
 -- No occurrence is dealt with twice: what a schedule has passed, it never goes back to.
 CREATE TRIGGER schedule_moves_forward BEFORE UPDATE ON {t}schedule FOR EACH ROW

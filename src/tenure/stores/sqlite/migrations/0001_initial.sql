@@ -592,6 +592,7 @@ CREATE TABLE tenure_schedule (
 ) STRICT;
 
 CREATE INDEX tenure_schedule_next ON tenure_schedule (next_at) WHERE next_at IS NOT NULL;
+CREATE INDEX tenure_schedule_written ON tenure_schedule (updated_at) WHERE next_at IS NOT NULL;
 
 -- No occurrence is dealt with twice: what a schedule has passed, it never goes back to.
 CREATE TRIGGER tenure_schedule_moves_forward BEFORE UPDATE ON tenure_schedule
