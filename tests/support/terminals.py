@@ -100,6 +100,10 @@ class Terminal:
             self.screen.resize(rows, columns)
         self._set_size(columns, rows)
 
+    def signal(self, number: int) -> None:
+        """Send the command a signal."""
+        self._process.send_signal(number)
+
     def ended(self) -> int:
         """Wait for the end of the command. Returns its exit code."""
         return self._process.wait(PATIENCE_S)

@@ -15,6 +15,8 @@ from tenure.core.resolutions import Resolution
 from tenure.core.timeline import TimelineEntry, timeline
 from tenure.protocol.fields import iso
 
+TIMELINE = ("SEQ", "TIME", "EVENT", "CHANGE", "ATTEMPT", "BY", "CAUSE")
+
 
 def job_facts(job: Job, *, now: Instant, bodies: bool) -> list[tuple[str, object]]:
     """What people want to know about a job first; with its bodies, or that they are hidden."""
@@ -122,13 +124,19 @@ def lease_note(job: Job, now: Instant) -> str | None:
 def print_timeline(
     events: Sequence[Event], observations: Sequence[Observation], *, folded: bool = False
 ) -> None:
-    """The events of a job, one per line, with the time since the first. A line stands for the
+    """The events of a job, one per line."""
+    lines = timeline_rows(events, observations, folded=folded)
+    print_table(TIMELINE, lines, optional=("ATTEMPT", "CHANGE"), whole=("EVENT", "CHANGE"))
+
+
+def timeline_rows(
+    events: Sequence[Event], observations: Sequence[Observation], *, folded: bool = False
+) -> list[tuple[object, ...]]:
+    """The events of a job, one row each, with the time since the first. A row stands for the
     renewals of an ended attempt that were pruned; `folded`, also for renewals in a row.
     Observations come where their time is, without a seq: they are no part of the log. [U3]"""
     start = events[0].ts if events else None
-    head = ["SEQ", "TIME", "EVENT", "CHANGE", "ATTEMPT", "BY", "CAUSE"]
-    lines = [_timeline_line(each, start) for each in timeline(events, observations, folded=folded)]
-    print_table(head, lines, optional=("ATTEMPT", "CHANGE"), whole=("EVENT", "CHANGE"))
+    return [_timeline_line(each, start) for each in timeline(events, observations, folded=folded)]
 
 
 def _timeline_line(entry: TimelineEntry, start: Instant | None) -> tuple[object, ...]:

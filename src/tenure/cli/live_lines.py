@@ -19,11 +19,11 @@ _ERASE_LINE = "\x1b[K"
 _ERASE_BELOW = "\x1b[J"
 
 
-def bar(done: int, total: int) -> str:
+def bar(done: int, total: int, columns: int = BAR_COLUMNS) -> str:
     """How much of a whole is done, as a bar and in percent."""
     share = min(1.0, max(0.0, done / total)) if total > 0 else 0.0
-    full = int(share * BAR_COLUMNS)
-    return f"{_FULL * full}{_EMPTY * (BAR_COLUMNS - full)} {share:4.0%}"
+    full = int(share * columns)
+    return f"{_FULL * full}{_EMPTY * (columns - full)} {share:4.0%}"
 
 
 class LiveLines:

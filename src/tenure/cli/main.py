@@ -21,6 +21,7 @@ COMMANDS = {
     "dev": ("tenure.cli.dev:dev", "Run a worker that restarts when the code changes."),
     "serve": ("tenure.cli.serve:serve", "Run the HTTP server, for remote clients and workers."),
     "enqueue": ("tenure.cli.enqueue:enqueue", "Enqueue a job."),
+    "top": ("tenure.cli.top:top", "Show what a namespace is doing, live in a terminal."),
     "jobs": ("tenure.cli.jobs:jobs", "Show jobs, cancel them, run them again."),
     "dlq": ("tenure.cli.dlq:dlq", "Show dead letters, redrive them, discard them."),
     "queues": ("tenure.cli.queues:queues", "List queues, pause them, limit them."),

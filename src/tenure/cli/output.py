@@ -34,11 +34,17 @@ ELLIPSIS = "…"
 SHORTEST_CELL = 16
 SHORTEST_ID = 19
 SHORTEST_ERROR = 32
+SHORTEST_PROGRESS = 24
 """With these widths a table is readable. So much of a job's id has its time and its order within a
 millisecond, which is nearly always enough to name the job. Of an error it is the type and the first
-words."""
+words, of progress the bar and the numbers."""
 
-_SHORTEST = {"ID": SHORTEST_ID, "JOB": SHORTEST_ID, "ERROR": SHORTEST_ERROR}
+_SHORTEST = {
+    "ID": SHORTEST_ID,
+    "JOB": SHORTEST_ID,
+    "ERROR": SHORTEST_ERROR,
+    "PROGRESS": SHORTEST_PROGRESS,
+}
 
 
 def printable(text: str) -> str:
@@ -92,9 +98,25 @@ def print_table(
     """Aligned columns; None is shown as a dash. On a terminal every row is one line: `optional`
     columns are left out, the last one first, until the rest can fit; then the widest cells are cut,
     those of `whole` columns last. Elsewhere nothing is left out or cut."""
+    available = terminal_columns()
+    titles, *lines = table_lines(head, rows, available, optional=optional, whole=whole)
+    click.secho(titles, bold=True)
+    for line in lines:
+        click.echo(line)
+
+
+def table_lines(
+    head: Sequence[str],
+    rows: Sequence[Sequence[object]],
+    available: int | None,
+    *,
+    optional: Sequence[str] = (),
+    whole: Sequence[str] = (),
+) -> list[str]:
+    """The lines of such a table, its titles first, for so many columns of a terminal. Statuses are
+    coloured."""
     columns = [[title, *(_cell(row[at]) for row in rows)] for at, title in enumerate(head)]
     widths = [max(map(display_width, column)) for column in columns]
-    available = terminal_columns()
     if available is not None:
         shortest = [
             width if title in whole else min(width, _shortest(title))
@@ -105,13 +127,10 @@ def print_table(
                 at = [column[0] for column in columns].index(title)
                 del columns[at], widths[at], shortest[at]
         widths = fit(widths, shortest, available)
-    titles, *lines = [
+    return [
         GAP.join(_padded(*pair) for pair in zip(cells, widths, strict=True)).rstrip()
         for cells in zip(*columns, strict=True)
     ]
-    click.secho(titles, bold=True)
-    for line in lines:
-        click.echo(line)
 
 
 def terminal_columns() -> int | None:
