@@ -109,7 +109,8 @@ class Links(HTMLParser):
         for name, value in attrs:
             if name == "href" and tag == "a" and value is not None:
                 self.hrefs.append(value)
-            is_script = (value or "").strip().lower().startswith(("javascript:", "data:"))
+            leads = name in ("href", "src", "action", "formaction", "xlink:href")
+            is_script = leads and (value or "").strip().lower().startswith(("javascript:", "data:"))
             if name.startswith("on") or name == "style" or is_script:
                 self.suspicious.append(f"<{tag} {name}={value!r}>")
         if tag in ("iframe", "object", "embed", "style", "base"):

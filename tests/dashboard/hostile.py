@@ -1,0 +1,127 @@
+"""A store in which every field that takes any text has a hostile one."""
+
+import json
+from typing import Any
+
+from tenure.core.vocabulary import Role
+from tests.dashboard.harness import DashboardStage
+from tests.server.harness import JOB
+
+SHORT = (
+    "<script>alert(1)</script>",
+    "\"'><img src=x onerror=alert(1)>",
+    "{{ 777771 * 777773 }}{% raw %}{# #}",
+    "javascript:alert(1)",
+    "\u202egnp.exe\u2066\u200b\ufeff",
+    "</title></td></table><svg onload=alert(1)>",
+)
+"""Texts that fit into the shortest fields."""
+
+WORD = "W" * 60_000
+"""A word without a space, longer than any screen."""
+MEGABYTE = "M" * 1_000_000
+
+FORBIDDEN = (
+    "<script>alert",
+    "<img src=x",
+    "<svg onload",
+    "604929283983",
+    "\u202e",
+    "\u2066",
+    "\x1b",
+    "\x07",
+)
+"""What no page may contain; the number is what the template syntax would compute."""
+
+
+def furnish_hostile(stage: DashboardStage) -> list[str]:
+    """Fill a store; the ids of its jobs."""
+    ids = []
+    for number, text in enumerate((*SHORT, "\x1b[31m\x07" + WORD)):
+        ids.append(_dead_job(stage, 100 + number, text))
+    big = {"text": MEGABYTE, **{text: text for text in SHORT}}
+    ids.append(stage.enqueue(200, payload=big, correlation_id=SHORT[0]))
+    for number, text in enumerate(SHORT):
+        _worker(stage, f"w{number}", text)
+        schedule = {"kind": "k", "queue": "q", "every_s": 60.0, "declared_by": text}
+        _ask(stage, "put-schedule", {**schedule, "payload": text}, schedule=f"s{number}")
+    _flow(stage)
+    longest = "n" * 128
+    _ask(stage, "limit", {"limit": 1}, queue=longest)
+    _ask(stage, "set-kind", {"rate": "1/s"}, kind=longest)
+    _worker(stage, longest, "host")
+    _ask(
+        stage,
+        "put-schedule",
+        {"kind": longest, "queue": longest, "cron": "0 3 * * *"},
+        schedule=longest,
+    )
+    return ids
+
+
+def _ask(stage: DashboardStage, route: str, message: object, **path: str) -> Any:
+    answer = stage.call(route, message, role=Role.OPERATOR, **path)
+    assert answer.status < 300, (route, answer)
+    return answer.json
+
+
+def _dead_job(stage: DashboardStage, number: int, text: str) -> str:
+    short = text[:200]
+    job_id = stage.enqueue(
+        number,
+        payload={"text": text},
+        correlation_id=_label(short),
+        dedupe_key=_label(short),
+        concurrency_key=_label(short),
+        priority=100,
+    )
+    [grant] = stage.claim(worker="w", start=True)
+    lease = {"job_id": job_id, "lease_id": grant["lease_id"]}
+    worker = stage.of(Role.WORKER)
+    note = {"done": 1, "total": 2, "note": text[:4096]}
+    for path, message in (
+        ("heartbeat", {"leases": [{**lease, "hb_seq": 1, "progress": note}]}),
+        ("output", {**lease, "text": text}),
+        (
+            "fail",
+            {
+                **lease,
+                "request_id": f"fail-{number}",
+                "error": {"type": text[:128], "message": text, "traceback": text},
+            },
+        ),
+    ):
+        answer = stage.ask("POST", f"/v1/{path}", message, token=worker)
+        assert answer.status == 200, json.dumps(answer.json)
+    reason = {"request_id": f"dead-{number}", "reason": text[:4096]}
+    stage.call("dead-letter", reason, role=Role.OPERATOR, job_id=job_id)
+    return job_id
+
+
+def _label(text: str) -> str:
+    """Labels take no control characters."""
+    return "".join(each for each in text if each.isprintable()) or "x"
+
+
+def _worker(stage: DashboardStage, name: str, text: str) -> None:
+    sign = {
+        "host": text,
+        "pid": 1,
+        "queues": ["q"],
+        "concurrency": 2,
+        "version": text,
+        "uptime_s": 5.0,
+    }
+    answer = stage.call("alive", sign, role=Role.WORKER, worker=name)
+    assert answer.status == 200, answer
+
+
+def _flow(stage: DashboardStage) -> None:
+    jobs: list[dict[str, object]] = []
+    for number, text in enumerate(SHORT):
+        name = _label(text)
+        job = {"job_id": JOB.format(300 + number), "queue": "q", "kind": "k"}
+        after = [{"job_id": JOB.format(299 + number), "name": jobs[-1]["name"]}] if jobs else []
+        jobs.append({"name": name, "job": job, "after": after})
+    flow = {"flow_id": JOB.format(399), "name": _label(SHORT[1]), "jobs": jobs}
+    stage.call("flow", flow, role=Role.OPERATOR)

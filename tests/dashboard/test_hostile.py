@@ -1,0 +1,63 @@
+"""Hostile texts in every field: nothing runs, nothing is hidden, nothing is sent in full."""
+
+import pytest
+
+from tenure.conformance.spec import spec
+from tenure.core.vocabulary import Role
+from tenure.dashboard.rendering import cut, title_text, visible
+from tests.dashboard.harness import DashboardStage, Links
+from tests.dashboard.hostile import FORBIDDEN, MEGABYTE, furnish_hostile
+
+MAX_PAGE_BYTES = 3 << 20
+MAX_CRAWLED = 150
+
+
+@spec("DB9")
+@pytest.mark.slow
+@pytest.mark.parametrize("role", [Role.VIEWER, Role.OPERATOR])
+def test_no_text_becomes_markup_on_any_page(stage: DashboardStage, role: Role) -> None:
+    furnish_hostile(stage)
+    browser = stage.browser(role)
+    waiting, seen = ["/"], set[str]()
+    problems = []
+
+    while waiting and len(seen) < MAX_CRAWLED:
+        path = waiting.pop(0)
+        if path in seen or not path.startswith("/"):
+            continue
+        seen.add(path)
+        answer = browser.get(path)
+        if not answer.headers["content-type"].startswith("text/html"):
+            continue
+        links = Links(answer.text)
+        waiting += [href.partition("#")[0] for href in links.hrefs]
+        problems += [f"{path}: {each}" for each in links.suspicious]
+        problems += [f"{path}: {each!a}" for each in FORBIDDEN if each in answer.text]
+        if answer.status != 200 or len(answer.body) > MAX_PAGE_BYTES:
+            problems.append(f"{path}: {answer.status}, {len(answer.body)} bytes")
+
+    assert {"/", "/jobs", "/workers", "/schedules"} <= seen
+    assert not problems, "\n".join(problems[:20])
+
+
+@spec("DB9")
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("a\u202eb", "a⟨U+202E⟩b"),
+        ("\x00\x1b[1m", "⟨U+0000⟩⟨U+001B⟩[1m"),
+        ("a\tb\nc", "a\tb\nc"),
+        ("\r", "⟨U+000D⟩"),
+        ("\u200b\ufeff\u2066", "⟨U+200B⟩⟨U+FEFF⟩⟨U+2066⟩"),
+        ("übergröße 日本 🙂", "übergröße 日本 🙂"),
+        ("\ud800", "⟨U+D800⟩"),
+    ],
+)
+def test_invisible_characters_are_shown_by_code_point(text: str, shown: str) -> None:
+    assert visible(text) == shown
+
+
+def test_long_texts_are_cut() -> None:
+    assert cut("a  b\n c", 10) == "a b c"
+    assert cut(MEGABYTE, 10) == "M" * 10 + "…"
+    assert len(title_text(MEGABYTE)) == 1001

@@ -1,0 +1,123 @@
+"""Tokens that are limited to queues and kinds, and roles: on every page and for every action."""
+
+import pytest
+
+from tenure.conformance.spec import spec
+from tenure.core.ids import Kind, QueueName
+from tenure.core.vocabulary import Role
+from tenure.dashboard.actions import Action
+from tenure.dashboard.table import ACTIONS
+from tests.dashboard.harness import DashboardStage
+from tests.dashboard.test_pages import DOWNLOADS, EXAMPLES, FLOW, dump, furnish
+from tests.server.harness import JOB
+
+FOREIGN_JOB, FOREIGN_FLOW = JOB.format(70), JOB.format(79)
+
+FOREIGN: dict[str, str] = {
+    "job": f"/jobs/{FOREIGN_JOB}",
+    "artifact": f"/jobs/{FOREIGN_JOB}/artifacts/report.html",
+    "flow": f"/flows/{FOREIGN_FLOW}",
+    "queue": "/queues/foreign-q",
+    "kind": "/kinds/foreign-k",
+    "schedule": "/schedules/foreign-s",
+}
+"""Pages about one thing, which is out of the token's scope."""
+
+FIELDS = {"rate": "5/s", "reason": "because", "reason_code": "policy_violation"}
+
+SCOPES = [
+    {"queues": (QueueName("q"),)},
+    {"kinds": (Kind("k"),)},
+    {"queues": (QueueName("q"),), "kinds": (Kind("k"),)},
+]
+
+
+def furnish_foreign(stage: DashboardStage) -> None:
+    """Things beside those of `furnish`, out of scope of a token of q and k."""
+    furnish(stage)
+    stage.enqueue(70, queue="foreign-q", kind="foreign-k", correlation_id="foreign-c")
+    job = {"job_id": JOB.format(71), "queue": "foreign-q", "kind": "foreign-k"}
+    flow = {"flow_id": FOREIGN_FLOW, "name": "foreign-f", "jobs": [{"job": job, "name": "only"}]}
+    stage.call("flow", flow, role=Role.OPERATOR)
+    stage.call("limit", {"limit": 3}, role=Role.OPERATOR, queue="foreign-q")
+    stage.call("set-kind", {"rate": "5/s"}, role=Role.OPERATOR, kind="foreign-k")
+    spec_ = {"kind": "foreign-k", "queue": "foreign-q", "cron": "0 3 * * *"}
+    stage.call("put-schedule", spec_, role=Role.OPERATOR, schedule="foreign-s")
+
+
+def foreign_words(scope: dict[str, object]) -> list[str]:
+    """What a token of this scope must not see. Queues have no kind and kinds no queue, so a token
+    that is limited by one of them alone sees the names of the other."""
+    words = ["foreign-s", "foreign-c", "foreign-f", FOREIGN_JOB, FOREIGN_FLOW]
+    words += ["foreign-q"] if "queues" in scope else []
+    return words + (["foreign-k"] if "kinds" in scope else [])
+
+
+@spec("DB2")
+@pytest.mark.parametrize("scope", SCOPES, ids=lambda scope: "-".join(scope))
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_a_limited_token_sees_only_its_own_on_every_page(
+    stage: DashboardStage, name: str, scope: dict[str, tuple[QueueName, ...]]
+) -> None:
+    furnish_foreign(stage)
+    browser = stage.browser(Role.OPERATOR, **scope)
+
+    answer = browser.get(EXAMPLES[name])
+
+    # The route of all flows is not for limited tokens.
+    assert answer.status == (403 if name == "flows" else 200)
+    assert not [word for word in foreign_words(dict(scope)) if word in answer.text]
+
+
+@spec("DB2")
+@pytest.mark.parametrize("name", FOREIGN)
+def test_what_is_out_of_scope_has_no_page(stage: DashboardStage, name: str) -> None:
+    furnish_foreign(stage)
+    browser = stage.browser(Role.OPERATOR, queues=(QueueName("q"),), kinds=(Kind("k"),))
+
+    assert browser.get(FOREIGN[name]).status in (403, 404)
+
+
+def test_every_page_about_one_thing_is_tried_out_of_scope() -> None:
+    about_one = {name for name, path in EXAMPLES.items() if path.count("/") > 1}
+
+    assert {*about_one, *DOWNLOADS} - {"worker", "confirm-action"} == set(FOREIGN)
+
+
+@spec("DB2")
+@pytest.mark.parametrize("action", ACTIONS, ids=lambda action: action.name)
+def test_a_viewer_can_do_nothing(stage: DashboardStage, action: Action) -> None:
+    furnish(stage)
+    browser = stage.browser(Role.VIEWER)
+    before = dump(stage)
+
+    answer = browser.submit(f"/actions/{action.name}", {**FIELDS, **own_target(action)})
+
+    assert answer.status == 403
+    assert dump(stage) == before
+
+
+@spec("DB2")
+@pytest.mark.parametrize("action", ACTIONS, ids=lambda action: action.name)
+def test_an_operator_of_another_scope_can_do_nothing(stage: DashboardStage, action: Action) -> None:
+    furnish(stage)
+    browser = stage.browser(Role.OPERATOR, queues=(QueueName("x"),), kinds=(Kind("x"),))
+    before = dump(stage)
+
+    answer = browser.submit(f"/actions/{action.name}", {**FIELDS, **own_target(action)})
+
+    assert answer.status in (403, 404)
+    assert dump(stage) == before
+
+
+def own_target(action: Action) -> dict[str, str]:
+    """A thing that the action could be about."""
+    targets = {
+        "queue": "q",
+        "kind": "k",
+        "worker": "w",
+        "schedule": "s",
+        "job_id": JOB.format(1),
+        "flow_id": FLOW,
+    }
+    return {"target": targets[action.target]}
