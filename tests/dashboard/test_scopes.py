@@ -17,6 +17,7 @@ FOREIGN: dict[str, str] = {
     "job": f"/jobs/{FOREIGN_JOB}",
     "artifact": f"/jobs/{FOREIGN_JOB}/artifacts/report.html",
     "flow": f"/flows/{FOREIGN_FLOW}",
+    "cancel-flow": f"/flows/{FOREIGN_FLOW}/cancel",
     "queue": "/queues/foreign-q",
     "kind": "/kinds/foreign-k",
     "schedule": "/schedules/foreign-s",
