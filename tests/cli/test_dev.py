@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from tenure import Retry, Tenure
 from tenure.cli.common import CouldNotRun
 from tenure.cli.dev import Watch, watch_of
+from tenure.conformance.spec import spec
 from tests.support.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.process
@@ -45,7 +47,7 @@ def dev(tmp_path: Path, log: Path) -> Iterator["subprocess.Popen[bytes]"]:
     url = f"sqlite:///{tmp_path}/dev.db"
     with log.open("wb") as talk:
         process = subprocess.Popen(
-            [sys.executable, "-m", "tenure", "dev", "greeting:app", "--url", url],
+            [sys.executable, "-m", "tenure", "dev", "greeting:app", "--url", url, "--port", "0"],
             cwd=tmp_path,
             env=os.environ | {"TENURE_URL": "sqlite:///wrong.db"},
             stderr=talk,
@@ -122,6 +124,32 @@ def test_a_syntax_error_is_shown_briefly_and_the_next_save_is_served(
     assert 'greeting.py", line 1' in said[1]
     assert said[-1].startswith("SyntaxError: ")
     assert len(said) <= 5
+
+
+@spec("DB14")
+def test_the_dashboard_is_served_beside_the_worker_and_ends_with_it(
+    dev: "subprocess.Popen[bytes]", log: Path
+) -> None:
+    said = until_said(log, "tenure: dashboard at http://127.0.0.1:")
+    [address] = re.findall(r"dashboard at (http://\S+)/\n", said)
+
+    status, page = fetch(address, "/workers")
+    dev.terminate()
+    dev.wait(PATIENCE_S)
+
+    assert (status, "<h1>Workers</h1>" in page) == (200, True)
+    with pytest.raises(ConnectionRefusedError):
+        fetch(address, "/healthz")
+
+
+def fetch(address: str, path: str) -> tuple[int, str]:
+    connection = HTTPConnection(address.removeprefix("http://"), timeout=PATIENCE_S)
+    try:
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+    finally:
+        connection.close()
 
 
 def test_every_kind_of_change_is_seen_once(tmp_path: Path) -> None:

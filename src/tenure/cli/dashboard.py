@@ -5,6 +5,7 @@ from pathlib import Path
 
 from starlette.types import ASGIApp
 
+from tenure.core.ids import DEFAULT_NAMESPACE, Namespace
 from tenure.dashboard.missing import missing_pages
 from tenure.server.lifetime import MakePages
 from tenure.server.services import Services
@@ -12,10 +13,16 @@ from tenure.stores.sqlite.path import sqlite_path
 
 
 def pages_of(
-    url: str, *, authenticated: bool, public_origin: str | None, session_key: Path | None
+    url: str,
+    *,
+    authenticated: bool,
+    public_origin: str | None = None,
+    session_key: Path | None = None,
+    namespace: Namespace = DEFAULT_NAMESPACE,
 ) -> MakePages:
     """What makes the pages of a server on this store. Without jinja2 there is one page, which says
-    what to install."""
+    what to install. Where nobody signs in, no session outlives the server, so its key is not
+    kept."""
     try:
         from tenure.dashboard.app import make_pages
     except ModuleNotFoundError as missing:
@@ -26,14 +33,17 @@ def pages_of(
     from tenure.dashboard.sessions import KEY_BYTES
     from tenure.dashboard.settings import DashboardSettings, check_origin
 
-    if session_key is None and url.partition(":")[0].lower() == "sqlite":
+    is_file = authenticated and url.partition(":")[0].lower() == "sqlite"
+    if session_key is None and is_file:
         session_key = Path(f"{sqlite_path(url).resolve()}{SUFFIX}")
     origin = None if public_origin is None else check_origin(public_origin)
 
     def make(services: Services) -> ASGIApp:
         # Not before the store is open: a wrong URL must not leave a key behind.
         key = os.urandom(KEY_BYTES) if session_key is None else read_or_make_key(session_key)
-        settings = DashboardSettings(key=key, authenticated=authenticated, public_origin=origin)
+        settings = DashboardSettings(
+            key=key, authenticated=authenticated, public_origin=origin, namespace=namespace
+        )
         return make_pages(services, settings)
 
     return make

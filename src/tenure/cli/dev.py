@@ -18,6 +18,7 @@ import click
 
 from tenure.cli.application import app_value
 from tenure.cli.common import DONE, CouldNotRun, app_url_option
+from tenure.cli.dev_dashboard import DevDashboard
 from tenure.stop_signals import STOPS
 
 POLL_S = 1.0
@@ -66,11 +67,16 @@ class Reloader:
     """One worker at a time, until told to stop."""
 
     def __init__(
-        self, command: Sequence[str], environment: Mapping[str, str], watch: Watch
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        watch: Watch,
+        dashboard: DevDashboard | None,
     ) -> None:
         self._command = command
         self._environment = environment
         self._watch = watch
+        self._dashboard = dashboard
         self._child: subprocess.Popen[bytes] | None = None
         self._is_stopping = False
         # Not an Event: a signal handler that runs while its lock is held would deadlock.
@@ -94,6 +100,8 @@ class Reloader:
                 is_told = True
                 click.echo("tenure: the worker has stopped; waiting for a file to change", err=True)
         self._end()
+        if self._dashboard is not None:
+            self._dashboard.stop()
         return DONE
 
     def _is_woken(self) -> bool:
@@ -108,6 +116,8 @@ class Reloader:
         self._child = subprocess.Popen(
             self._command, env=dict(self._environment), start_new_session=True
         )
+        if self._dashboard is not None:
+            self._dashboard.start()
 
     def _stop(self) -> None:
         self._is_stopping = True
@@ -132,18 +142,29 @@ class Reloader:
 @click.option("--queue", "-q", "queues", multiple=True, help="As for `tenure worker`.")
 @click.option("--concurrency", "-c", type=click.IntRange(1, 10_000), help="As for `tenure worker`.")
 @click.option("--only-env", "only", metavar="NAME", multiple=True, help="As for `tenure worker`.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=7717,
+    show_default=True,
+    help="The port of the dashboard; another one if it is taken.",
+)
+@click.option("--no-dashboard", is_flag=True, help="Serve no dashboard.")
 @click.argument("app", metavar="[MODULE:APP]", required=False, callback=app_value)
 def dev(
     url: str | None,
     queues: tuple[str, ...],
     concurrency: int | None,
     only: tuple[str, ...],
+    port: int,
+    no_dashboard: bool,
     app: str,
 ) -> None:
-    """Run a worker for MODULE:APP that restarts when its files change.
+    """Run a worker for MODULE:APP that restarts when its files change, and a dashboard.
 
-    It prints the output of handlers and logs every attempt. Without MODULE:APP it runs the `app` of
-    [tool.tenure] in pyproject.toml.
+    It prints the output of handlers, logs every attempt, and prints the address of the dashboard,
+    which listens on this machine only and asks for no token. Without MODULE:APP it runs the `app`
+    of [tool.tenure] in pyproject.toml.
     """
     here = str(Path.cwd())
     if here not in sys.path:
@@ -160,4 +181,5 @@ def dev(
     # Compiled files record the source's time in whole seconds: two quick saves would look the same.
     environment = os.environ | {"PYTHONDONTWRITEBYTECODE": "1"}
     command = [sys.executable, "-m", "tenure", *words]
-    raise SystemExit(Reloader(command, environment, watch_of(app)).run())
+    dashboard = None if no_dashboard else DevDashboard(app, url, port, environment)
+    raise SystemExit(Reloader(command, environment, watch_of(app), dashboard).run())

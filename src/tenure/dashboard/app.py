@@ -199,7 +199,7 @@ class _Desk:
         principal = await self._principal(session, page)
         audit.principal = principal or audit.principal
         said = http.cookies.get(self._cookie_name("notice", http))
-        namespace = chosen_namespace(principal, http)
+        namespace = chosen_namespace(principal, http, self._settings.namespace)
         visit = Visit(
             page=page,
             http=http,

@@ -4,6 +4,7 @@ import re
 
 import msgspec
 
+from tenure.core.ids import DEFAULT_NAMESPACE, Namespace
 from tenure.errors import InvalidInput
 
 _ORIGIN = re.compile(r"https?://(?:[a-z0-9.-]+|\[[0-9a-f:.]+\])(?::\d{1,5})?")
@@ -18,6 +19,8 @@ class DashboardSettings(msgspec.Struct, frozen=True, kw_only=True):
     public_origin: str | None = None
     """What browsers call this server, such as `https://jobs.example.com`, if a proxy is in
     front."""
+    namespace: Namespace = DEFAULT_NAMESPACE
+    """What pages show at first, where there are no tokens. [DB11]"""
 
 
 def check_origin(text: str) -> str:

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from tenure.core.checks import MAX_NAME, NAME_PATTERN
-from tenure.core.ids import DEFAULT_NAMESPACE, Namespace
+from tenure.core.ids import Namespace
 from tenure.core.instants import Instant
 from tenure.dashboard.asking import Asker, Query
 from tenure.dashboard.page import Page
@@ -190,10 +190,10 @@ def local_path(text: str, otherwise: str = "/") -> str:
     return text if is_local and "\\" not in text else otherwise
 
 
-def chosen_namespace(principal: Principal | None, http: Request) -> Namespace:
+def chosen_namespace(principal: Principal | None, http: Request, otherwise: Namespace) -> Namespace:
     """The token's namespace; without tokens the one that the browser chose. [DB11]"""
     if principal is not None and principal.token is not None:
         return principal.token.namespace
-    chosen = http.cookies.get(NAMESPACE_COOKIE, DEFAULT_NAMESPACE)
+    chosen = http.cookies.get(NAMESPACE_COOKIE, otherwise)
     is_name = len(chosen) <= MAX_NAME and NAME_PATTERN.fullmatch(chosen) is not None
-    return Namespace(chosen) if is_name else DEFAULT_NAMESPACE
+    return Namespace(chosen) if is_name else otherwise
