@@ -13,6 +13,7 @@ from typing import Any
 from tenure.coordinator.sweeper import Sweeper
 from tenure.core.instants import Instant
 from tenure.core.vocabulary import Role
+from tests.dashboard.featured import plan_featured
 from tests.server.harness import Stage
 from tests.support.coordinators import VirtualClock
 
@@ -77,6 +78,7 @@ class Shop:
     def fill(self) -> None:
         """Let an hour pass."""
         self._settings()
+        plan_featured(self, HOUR_S)
         while self._now_s < HOUR_S:
             if self._now_s == NEWSLETTER_AT_S:
                 self._newsletter()
@@ -88,7 +90,8 @@ class Shop:
 
     # --- requests
 
-    def _ask(self, route: str, message: object = None, *, role: Role, **path: str) -> Any:
+    def ask(self, route: str, message: object = None, *, role: Role, **path: str) -> Any:
+        """A request that must succeed."""
         answer = self.stage.call(route, message, role=role, **path)
         assert answer.status < 300, (route, answer)
         return answer.json
@@ -113,13 +116,13 @@ class Shop:
             "policy": {"max_attempts": 4, "backoff": {"initial_s": 20.0, "cap_s": 120.0}},
             **fields,
         }
-        self._ask("enqueue", job, role=Role.CLIENT)
+        self.ask("enqueue", job, role=Role.CLIENT)
         return job_id
 
     # --- an hour
 
     def _settings(self) -> None:
-        ask = self._ask
+        ask = self.ask
         ask(
             "limit",
             {"limit": 8, "rate": "120/m", "burst": 40},
@@ -155,7 +158,7 @@ class Shop:
                 continue
             message = self.stage.claim_message(worker=name, queues=list(queues), limit=free)
             message["start"] = True
-            for grant in self._ask("claim", message, role=Role.WORKER)["grants"]:
+            for grant in self.ask("claim", message, role=Role.WORKER)["grants"]:
                 self._begin(name, grant)
 
     def _alive(self, name: str, host: str, queues: tuple[str, ...], slots: int) -> None:
@@ -167,7 +170,7 @@ class Shop:
             "version": "0.1.0",
             "uptime_s": self._now_s + 60,
         }
-        self._ask("alive", sign, role=Role.WORKER, worker=name)
+        self.ask("alive", sign, role=Role.WORKER, worker=name)
 
     def _begin(self, worker: str, grant: dict[str, Any]) -> None:
         self._running[worker] = self._running.get(worker, 0) + 1
@@ -183,7 +186,7 @@ class Shop:
 
     def _heartbeat(self, lease: dict[str, str]) -> None:
         beat = {**lease, "hb_seq": 1, "progress": {"done": 48, "total": 100, "note": "pass 1"}}
-        self._ask("heartbeat", {"leases": [beat]}, role=Role.WORKER)
+        self.ask("heartbeat", {"leases": [beat]}, role=Role.WORKER)
 
     def _end(self, worker: str, lease: dict[str, str], error: tuple[str, str] | None) -> None:
         self._running[worker] -= 1
@@ -192,14 +195,18 @@ class Shop:
         request_id = f"end-{next(self._numbers)}"
         if error is None or not error[0]:
             done = {**lease, "request_id": request_id, "result": {"ok": True}}
-            self._ask("complete", done, role=Role.WORKER)
+            self.ask("complete", done, role=Role.WORKER)
             return
         said = {"type": error[0], "message": error[1], "traceback": TRACEBACK}
         failed = {**lease, "request_id": request_id, "error": said}
-        self._ask("fail", failed, role=Role.WORKER)
+        self.ask("fail", failed, role=Role.WORKER)
 
     def _at(self, in_s: float, do: Callable[[], None]) -> None:
-        self._due.append((self._now_s + in_s, next(self._numbers), do))
+        self.plan(self._now_s + in_s, do)
+
+    def plan(self, at_s: float, do: Callable[[], None]) -> None:
+        """Do it at this second of the hour."""
+        self._due.append((at_s, next(self._numbers), do))
 
     def _pass(self, amount_s: float) -> None:
         end_s = self._now_s + amount_s
@@ -218,7 +225,7 @@ class Shop:
     # --- what stands out at the end
 
     def _newsletter(self) -> None:
-        self._ask("pause", role=Role.OPERATOR, queue="newsletter")
+        self.ask("pause", role=Role.OPERATOR, queue="newsletter")
         for _ in range(30):
             self.enqueue("send-newsletter", "newsletter")
 
@@ -229,9 +236,9 @@ class Shop:
             self.enqueue("send-reminder", "mail", delay_s=hours * 3600.0)
         cancelled = self.enqueue("transcode-video", "media")
         stop = {"request_id": "cancel-1", "reason": "the customer removed the video"}
-        self._ask("cancel", stop, role=Role.OPERATOR, job_id=cancelled)
+        self.ask("cancel", stop, role=Role.OPERATOR, job_id=cancelled)
         self._flow()
-        self._ask("drain", role=Role.OPERATOR, worker="search-1")
+        self.ask("drain", role=Role.OPERATOR, worker="search-1")
 
     def _flow(self) -> None:
         names = ("reserve-stock", "charge-card", "print-label", "send-receipt")
@@ -250,4 +257,4 @@ class Shop:
             for name in names
         ]
         flow = {"flow_id": self._id(), "name": "order-5120", "jobs": jobs}
-        self._ask("flow", flow, role=Role.CLIENT)
+        self.ask("flow", flow, role=Role.CLIENT)

@@ -28,8 +28,8 @@ MAX_BENDS = 5_000
 SWEEPS = 6
 """How often the order within layers is improved."""
 
-BOX_WIDTH, BOX_HEIGHT = 208, 46
-LAYER_GAP, ROW_GAP = 72, 16
+BOX_WIDTH, BOX_HEIGHT = 232, 46
+LAYER_GAP, ROW_GAP = 60, 16
 MARGIN = 12
 LONGEST_NAME = 26
 

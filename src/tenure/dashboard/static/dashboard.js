@@ -10,6 +10,8 @@
   const isBusy = (live) => {
     if (document.hidden || document.getElementById("dialog").open) return true;
     if (live.querySelector("input:checked")) return true;
+    const selected = getSelection();
+    if (!selected.isCollapsed && live.contains(selected.anchorNode)) return true;
     const active = document.activeElement;
     return live.contains(active) && active.matches("input, select, textarea");
   };
@@ -22,6 +24,8 @@
       swap: "outerHTML",
       source: live,
     });
+    // It has ended: the rest of the page, such as its buttons, is another one now.
+    if (document.getElementById("live")?.dataset.live === "0") location.reload();
   };
 
   const keepLive = () => {
