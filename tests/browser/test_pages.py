@@ -9,11 +9,15 @@ from tenure.conformance.spec import spec
 from tenure.core.vocabulary import Role
 from tests.browser.site import Site
 from tests.browser.watching import Watched, watched
-from tests.dashboard.test_pages import EXAMPLES
+from tests.dashboard.test_pages import EXAMPLES, group_key
 
 pytestmark = pytest.mark.browser
 
+DECLINED = group_key("charge-card", "CardDeclined: insufficient funds")
+
 SHOP = {
+    "dead-letter-group": f"/dead-letters/{DECLINED}",
+    "confirm-group": f"/dead-letters/{DECLINED}/redrive",
     "queue": "/queues/payments",
     "kind": "/kinds/charge-card",
     "worker": "/workers/mail-1",

@@ -9,9 +9,10 @@ import pytest
 from tenure.conformance.spec import spec
 from tenure.core.ids import JobId
 from tenure.core.vocabulary import JobStatus, Role
+from tenure.dashboard.pages.dead_letters import SPARK_HEIGHT, spark
 from tenure.dashboard.rendering import visible
 from tests.dashboard.harness import DashboardStage, Links
-from tests.dashboard.test_pages import FLOW, flow_message
+from tests.dashboard.test_pages import FLOW, flow_message, group_key
 from tests.server.harness import JOB
 
 SECRET = "s3cret-payload"
@@ -150,7 +151,7 @@ def test_hostile_texts_are_shown_as_texts(stage: DashboardStage, text: str) -> N
     report(stage, "fail", held, error=error)
     browser = stage.browser(Role.OPERATOR)
 
-    for path in (f"/jobs/{held['job_id']}", "/jobs"):
+    for path in (f"/jobs/{held['job_id']}", "/jobs", "/dead-letters/list"):
         page = browser.get(path)
 
         assert page.status == 200
@@ -286,6 +287,71 @@ def test_a_filter_that_is_wrong_is_said_on_a_page(stage: DashboardStage, query: 
 
     assert answer.status == 422
     assert answer.headers["content-type"] == "text/html; charset=utf-8"
+
+
+# --- Dead letters --------------------------------------------------------------------------------
+
+
+@spec("DB24")
+def test_dead_letters_are_grouped_by_kind_and_error_with_counts_over_time(
+    stage: DashboardStage,
+) -> None:
+    for number in range(1, 4):
+        dead(stage, number, f"no answer within {number} s")
+    dead(stage, 4, "disk is full")
+    browser = stage.browser(Role.OPERATOR)
+
+    page = browser.get("/dead-letters").text
+
+    assert "4 dead letters" in page
+    assert page.count('class="spark"') == 2
+    assert "Boom: no answer within # s" in page
+    assert "No dead letter matches" in browser.get("/dead-letters?kind=other").text
+    assert "disk is full" in browser.get("/dead-letters/list").text
+
+
+@spec("DB24")
+@pytest.mark.parametrize("name", ["redrive", "discard"])
+def test_a_group_is_resolved_as_a_whole_after_its_number_was_shown(
+    stage: DashboardStage, name: str
+) -> None:
+    ids = [dead(stage, number, f"no answer within {number} s") for number in range(1, 8)]
+    other = dead(stage, 8, "disk is full")
+    browser = stage.browser(Role.OPERATOR)
+    key = group_key("k", "Boom: no answer within 1 s")
+
+    listed = browser.get(f"/dead-letters/{key}").text
+    asked = browser.get(f"/dead-letters/{key}/{name}").text
+    targets = re.findall(r'name="target" value="([^"]+)"', asked)
+    browser.submit(f"/actions/{name}", {"target": targets, "back": "/dead-letters"})
+
+    assert "all 7" in listed
+    assert "7 dead letters?" in asked
+    assert sorted(targets) == sorted(ids)
+    resolved = stage.store.load_resolutions([JobId(each) for each in [*ids, other]])
+    assert set(resolved) == set(ids)
+    assert browser.get(f"/dead-letters/{key}").status == 404
+    assert ids[0] in browser.get("/dead-letters/list?resolved=yes").text
+
+
+@spec("DB2")
+def test_dead_letters_out_of_scope_are_not_shown(stage: DashboardStage) -> None:
+    dead(stage, 1)
+    limited = stage.browser(Role.OPERATOR, queues=("other",))
+    key = group_key("k", "Boom: broken")
+
+    assert "No dead letter waits" in limited.get("/dead-letters").text
+    assert JOB.format(1) not in limited.get("/dead-letters/list").text
+    assert limited.get(f"/dead-letters/{key}").status == 404
+    assert limited.get(f"/dead-letters/{key}/redrive").status == 404
+
+
+def test_the_bars_of_a_group_are_within_its_plot() -> None:
+    bars = spark([0, 1, 1_000, 0, 3], 1_000)
+
+    assert [round(bar.x) for bar in bars] == [32, 64, 128]
+    assert all(2 <= bar.height <= SPARK_HEIGHT for bar in bars)
+    assert spark([], 0) == spark([0, 0], 0) == []
 
 
 # --- Flows ---------------------------------------------------------------------------------------

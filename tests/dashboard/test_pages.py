@@ -3,8 +3,10 @@
 import pytest
 
 from tenure.conformance.spec import spec
-from tenure.core.ids import DEFAULT_NAMESPACE
-from tenure.core.vocabulary import Role
+from tenure.core.dead_letter_groups import DeadLetterGroupFilter, Letter, group
+from tenure.core.ids import DEFAULT_NAMESPACE, JobId, Kind, QueueName
+from tenure.core.instants import Instant
+from tenure.core.vocabulary import ReasonCode, Role
 from tenure.dashboard.app import HEADERS
 from tenure.dashboard.page import Page
 from tenure.dashboard.table import ACTIONS, PAGES
@@ -14,10 +16,32 @@ from tests.server.harness import JOB
 
 FLOW = JOB.format(10)
 
+
+def group_key(kind: str, error: str) -> str:
+    """The key of a group of dead letters that ran out of attempts."""
+    letter = Letter(
+        JobId(JOB.format(1)),
+        QueueName("q"),
+        Kind(kind),
+        ReasonCode.EXHAUSTED_RETRIES,
+        None,
+        Instant(0),
+        error,
+    )
+    wanted = DeadLetterGroupFilter(namespace=DEFAULT_NAMESPACE)
+    return group([letter], wanted, now=Instant(0), complete=True).groups[0].key
+
+
+GROUP = group_key("k", "Boom: broken")
+
 EXAMPLES: dict[str, str] = {
     "overview": "/",
     "jobs": "/jobs",
     "job": f"/jobs/{JOB.format(1)}",
+    "dead-letters": "/dead-letters",
+    "dead-letter-list": "/dead-letters/list",
+    "dead-letter-group": f"/dead-letters/{GROUP}",
+    "confirm-group": f"/dead-letters/{GROUP}/redrive",
     "flows": "/flows",
     "flow": f"/flows/{FLOW}",
     "cancel-flow": f"/flows/{FLOW}/cancel",
@@ -128,6 +152,7 @@ def furnish(stage: DashboardStage) -> None:
         stage.enqueue(number)
     stage.claim()
     stage.call("flow", flow_message(), role=Role.OPERATOR)
+    make_dead_letter(stage)
     stage.call("limit", {"limit": 3, "rate": "5/s"}, role=Role.OPERATOR, queue="q")
     stage.call("set-kind", {"rate": "5/s"}, role=Role.OPERATOR, kind="k")
     stage.call(
@@ -150,6 +175,19 @@ def furnish(stage: DashboardStage) -> None:
         role=Role.OPERATOR,
         schedule="s",
     )
+
+
+def make_dead_letter(stage: DashboardStage) -> None:
+    """The dead letter of the example's group."""
+    stage.enqueue(5, queue="dead", policy={"max_attempts": 1})
+    [grant] = stage.claim(queues=["dead"])
+    failed = {
+        "job_id": grant["job_id"],
+        "lease_id": grant["lease_id"],
+        "request_id": "fail-5",
+        "error": {"class": "transient", "type": "Boom", "message": "broken"},
+    }
+    assert stage.call("fail", failed, role=Role.WORKER).status == 200
 
 
 def flow_message() -> dict[str, object]:

@@ -7,6 +7,7 @@ from tenure.dashboard.actions import Action, action_pages
 from tenure.dashboard.page import Page
 from tenure.dashboard.pages import (
     account,
+    dead_letters,
     flows,
     job,
     jobs,
@@ -30,6 +31,7 @@ PAGES: tuple[Page, ...] = (
     *overview.PAGES,
     *jobs.PAGES,
     *job.PAGES,
+    *dead_letters.PAGES,
     *flows.PAGES,
     *queues.PAGES,
     *kinds.PAGES,

@@ -1,0 +1,156 @@
+"""Dead letters: grouped by kind and error, with counts over time; many at once are redriven or
+discarded, and the page says how many before it asks."""
+
+from collections.abc import Sequence
+
+import msgspec
+from starlette.responses import Response
+
+from tenure.core.overview import TimeRange
+from tenure.dashboard.actions import MAX_TARGETS, new_request_id
+from tenure.dashboard.page import Page
+from tenure.dashboard.pages import job
+from tenure.dashboard.rendering import url
+from tenure.dashboard.visits import Visit
+from tenure.protocol.overviews import DeadLetterGroupRecord, DeadLetterGroupsReply
+from tenure.protocol.problem_codes import ProblemCode
+from tenure.protocol.replies import DeadLetterPage, JobPage
+from tenure.server.problems import Refused
+
+ROWS = 50
+SPARK_WIDTH, SPARK_HEIGHT = 160, 28
+GROUP_ACTIONS = {each.name: each for each in job.ACTIONS if each.name in ("redrive", "discard")}
+
+
+class SparkBar(msgspec.Struct, frozen=True):
+    """A bar of the small plot of a group."""
+
+    x: float
+    width: float
+    height: float
+
+
+def spark(counts: Sequence[int], most: int) -> list[SparkBar]:
+    """The bars of a group's counts over time, on the scale of the largest count of all groups. A
+    count that is not zero is visible."""
+    if not counts or most <= 0:
+        return []
+    width = SPARK_WIDTH / len(counts)
+    return [
+        SparkBar(at * width, max(1.0, width - 0.5), max(2.0, SPARK_HEIGHT * count / most))
+        for at, count in enumerate(counts)
+        if count
+    ]
+
+
+async def dead_letters(visit: Visit) -> Response:
+    """Groups of dead letters that nobody has resolved."""
+    chosen = {name: visit.query(name) for name in ("queue", "kind")}
+    span = visit.query("range") or TimeRange.DAY.value
+    found = await visit.ask(
+        "dead-letter-groups", DeadLetterGroupsReply, query={**chosen, "range": span}
+    )
+    most = max((max(group.buckets, default=0) for group in found.groups), default=0)
+    return await visit.show(
+        "dead_letters.html",
+        found=found,
+        sparks={group.key: spark(group.buckets, most) for group in found.groups},
+        spark_size=(SPARK_WIDTH, SPARK_HEIGHT),
+        chosen=chosen,
+        range=span,
+        ranges=tuple(each.value for each in TimeRange),
+        is_filtered=any(chosen.values()),
+    )
+
+
+async def dead_letter_list(visit: Visit) -> Response:
+    """Dead letters one by one, also those that were resolved."""
+    chosen = {name: visit.query(name) for name in ("queue", "kind", "reason_code")}
+    resolved = visit.query("resolved") is not None
+    before = visit.query("before")
+    found = await visit.ask(
+        "dead-letters",
+        DeadLetterPage,
+        query={**chosen, "resolved": resolved, "before": before, "limit": ROWS},
+    )
+    same = {**chosen, "resolved": "yes" if resolved else None}
+    path = "/dead-letters/list"
+    older = None if found.next_before is None else url(path, before=found.next_before, **same)
+    return await visit.show(
+        "dead_letter_list.html",
+        jobs=[each.job for each in found.dead_letters],
+        resolutions={each.id: each.resolution for each in found.dead_letters},
+        chosen=chosen,
+        resolved=resolved,
+        group=None,
+        first_url=url(path, **same),
+        older_url=older,
+        is_first=before is None,
+    )
+
+
+async def group(visit: Visit) -> Response:
+    """The newest dead letters of one group."""
+    found = await _group(visit)
+    ids = list(found.job_ids[:ROWS])
+    page = await visit.ask("lookup", JobPage, body={"job_ids": ids})
+    by_id = {each.id: each for each in page.jobs}
+    return await visit.show(
+        "dead_letter_list.html",
+        jobs=[by_id[each] for each in ids if each in by_id],
+        resolutions={each.job_id: each for each in page.resolutions},
+        chosen={},
+        resolved=False,
+        group=found,
+        first_url=url("/dead-letters", found.key),
+        older_url=None,
+        is_first=True,
+    )
+
+
+async def confirm_group(visit: Visit) -> Response:
+    """Ask before all dead letters of a group, or the newest of very many, are redriven or
+    discarded. The form names them, so that exactly these are meant whatever happens meanwhile."""
+    action = GROUP_ACTIONS.get(visit.part("action"))
+    if action is None:
+        raise Refused(404, ProblemCode.UNKNOWN_ROUTE, "there is no such action")
+    found = await _group(visit)
+    return await visit.show(
+        "confirm.html",
+        action=action,
+        targets=list(found.job_ids[:MAX_TARGETS]),
+        back="/dead-letters",
+        given=visit.query,
+        request_id=new_request_id(),
+    )
+
+
+async def _group(visit: Visit) -> DeadLetterGroupRecord:
+    found = await visit.ask(
+        "dead-letter-groups", DeadLetterGroupsReply, query={"key": visit.part("key")}
+    )
+    if not found.groups:
+        raise Refused(
+            404,
+            ProblemCode.UNKNOWN_ROUTE,
+            "this group has no dead letters any more",
+            hint="they were redriven, discarded or purged; go back to the groups",
+        )
+    first: DeadLetterGroupRecord = found.groups[0]
+    return first
+
+
+PAGES = (
+    Page(
+        name="dead-letters",
+        path="/dead-letters",
+        answer=dead_letters,
+        menu="Dead letters",
+        icon="dead",
+        key="d",
+    ),
+    Page(name="dead-letter-list", path="/dead-letters/list", answer=dead_letter_list),
+    # The longer path first: a name in a path may contain slashes.
+    Page(name="confirm-group", path="/dead-letters/{key}/{action}", answer=confirm_group),
+    Page(name="dead-letter-group", path="/dead-letters/{key}", answer=group),
+)
