@@ -190,7 +190,7 @@ def test_a_flow_leads_to_its_jobs(seen: Watched, shop: Site) -> None:
     graph = seen.page.locator("svg.flow-graph")
     expect(graph.locator("a")).to_have_count(7)
 
-    graph.get_by_role("link", name=_contains("parse-file × 24")).click()
+    graph.get_by_role("link", name=_contains("24 × parse-file")).click()
     expect(seen.page.locator("#jobs")).to_contain_text("24 of kind parse-file")
     seen.page.locator("svg.flow-graph").get_by_role("link", name=_contains("download")).click()
 

@@ -74,6 +74,7 @@ def plan_featured(shop: Planner, end_s: float) -> None:
     _plan_hero(shop, end_s - 330)
     _plan_reports(shop, end_s - 95)
     _plan_import(shop, end_s - 200)
+    _plan_dead_letters(shop, end_s)
 
 
 def _plan_hero(shop: Planner, at_s: float) -> None:
@@ -159,6 +160,24 @@ def _plan_reports(shop: Planner, at_s: float) -> None:
 def _progress(worker: Worker, number: int, lines: str) -> None:
     worker.renew(number, number * 11, f"region {number} of 9")
     worker.write(lines, number)
+
+
+def _plan_dead_letters(shop: Planner, end_s: float) -> None:
+    """Feeds that nobody can read: three errors, one of which came often and has stopped."""
+    errors = (
+        (40, 0.25, 0.55, "KeyError", "column 'price' is missing in feed {}"),
+        (14, 0.05, 0.95, "HTTPError", "404 Not Found: /feeds/{}.csv"),
+        (5, 0.70, 0.80, "UnicodeDecodeError", "'utf-8' codec can't decode byte 0xe4"),
+    )
+    for number, first, last, kind, message in errors:
+        for at in range(number):
+            worker = Worker(shop, "feeds-1", "feeds")
+            share = first + (last - first) * at / number
+            job = {"queue": "feeds", "kind": "import-feed", "policy": {"max_attempts": 1}}
+            error = {"class": "transient", "type": kind, "message": message.format(at + 100)}
+            shop.plan(end_s * share, partial(shop.ask, "enqueue", job, role=Role.CLIENT))
+            shop.plan(end_s * share, worker.claim)
+            shop.plan(end_s * share + 0.8, partial(worker.report, "fail", error=error))
 
 
 def _plan_import(shop: Planner, at_s: float) -> None:

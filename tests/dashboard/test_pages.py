@@ -179,8 +179,8 @@ def furnish(stage: DashboardStage) -> None:
 
 def make_dead_letter(stage: DashboardStage) -> None:
     """The dead letter of the example's group."""
-    stage.enqueue(5, queue="dead", policy={"max_attempts": 1})
-    [grant] = stage.claim(queues=["dead"])
+    stage.enqueue(5, queue="r", policy={"max_attempts": 1})
+    [grant] = stage.claim(queues=["r"])
     failed = {
         "job_id": grant["job_id"],
         "lease_id": grant["lease_id"],
