@@ -237,13 +237,18 @@ UPDATE {t}key_turn SET is_open = {false}
        SELECT k.concurrency_group, k.concurrency_key FROM ({each_key}) AS k);
 
 -- name: open_turns
--- Those of jobs with a concurrency key are there already.
+-- Of jobs with a concurrency key, which have a turn of that key.
+UPDATE {t}key_turn SET is_open = {true} WHERE job_id {among_ids};
+
+-- name: give_open_turns
+-- To jobs without a concurrency key.
 INSERT INTO {t}key_turn (job_id, namespace, queue, kind, concurrency_group, concurrency_key,
                          rate_key, is_rated, is_open, served, priority, run_at)
 SELECT j.id, j.namespace, j.queue, j.kind, '', '', j.rate_key, {true}, {true}, 0, j.priority, j.run_at
   FROM {t}job AS j
  WHERE j.id {among_ids} AND j.run_at IS NOT NULL AND j.rate_key IS NOT NULL
-    ON CONFLICT (job_id) DO UPDATE SET is_open = {true};
+   AND j.concurrency_key IS NULL
+    ON CONFLICT DO NOTHING;
 
 -- name: note_rates_of_keys
 -- The rate keys that turns of these concurrency keys were chosen for.
