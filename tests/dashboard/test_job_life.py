@@ -135,6 +135,7 @@ def test_renewals_checkpoints_and_progress_are_on_the_lease() -> None:
 
     lane = found.lanes[0]
     assert (len(lane.renewals), lane.renewal_count) == (4, 4)
+    assert [span.phase for span in lane.spans].count(Phase.RUNNING) == 1
     assert [mark.sign for mark in lane.marks][3:] == [Sign.PROGRESS] * 3 + [Sign.CHECKPOINT]
     assert "2 of 3" in lane.marks[5].why
 
@@ -348,6 +349,7 @@ def test_any_life_has_lanes_in_order_whose_phases_do_not_overlap(of: Life) -> No
     for lane in of.lanes:
         assert all(span.start < span.end for span in lane.spans)
         assert all(one.end <= other.start for one, other in pairwise(lane.spans))
+        assert all(one.phase is not other.phase for one, other in pairwise(lane.spans))
         assert all(of.start <= mark.at <= of.end for mark in lane.marks)
         assert all(of.start <= span.start and span.end <= of.end for span in lane.spans)
 

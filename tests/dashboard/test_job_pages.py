@@ -9,6 +9,7 @@ import pytest
 from tenure.conformance.spec import spec
 from tenure.core.ids import JobId
 from tenure.core.vocabulary import JobStatus, Role
+from tenure.dashboard.pages import job as job_page
 from tenure.dashboard.pages.dead_letters import SPARK_HEIGHT, spark
 from tenure.dashboard.rendering import visible
 from tests.dashboard.harness import DashboardStage, Links
@@ -36,7 +37,7 @@ def finished(stage: DashboardStage, number: int = 1, **fields: Any) -> dict[str,
 
 
 def report(stage: DashboardStage, name: str, held: dict[str, Any], **fields: Any) -> None:
-    message = {**held, "request_id": f"{name}-{held['job_id']}", **fields}
+    message = {"request_id": f"{name}-{held['job_id']}", **held, **fields}
     assert stage.call(name, message, role=Role.WORKER).status == 200
 
 
@@ -75,6 +76,26 @@ def test_a_live_job_is_asked_for_again_and_an_ended_one_is_not(stage: DashboardS
 
     assert 'data-live="2"' in page
     assert "<html" not in page
+
+
+@spec("DB20")
+def test_of_a_long_log_the_newest_events_are_shown(
+    stage: DashboardStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_page, "MAX_EVENTS", 6)
+    monkeypatch.setattr(job_page, "EVENTS_PER_READ", 4)
+    stage.enqueue()
+    for number in range(8):
+        stage.clock.advance(600)
+        [grant] = stage.claim()
+        held = {"job_id": grant["job_id"], "lease_id": grant["lease_id"]}
+        report(stage, "release", held, request_id=f"release-{number}")
+
+    page = stage.browser(Role.OPERATOR).get(f"/jobs/{JOB.format(1)}").text
+
+    assert "The newest events are shown." in page
+    assert "earlier attempts are not shown" in page
+    assert ">Enqueued<" not in page
 
 
 @spec("DB2")

@@ -156,7 +156,10 @@ class _Lane:
         return max((span.end for span in self.spans), default=None)
 
     def add(self, phase: Phase, start: Instant, end: Instant) -> None:
-        """A phase, if it took any time."""
+        """A phase, if it took any time. A renewal does not begin another one."""
+        last = self.spans[-1] if self.spans else None
+        if last is not None and last.phase is phase and last.end == start:
+            start = self.spans.pop().start
         if start < end:
             self.spans.append(Span(phase=phase, start=start, end=end))
 

@@ -13,6 +13,9 @@ from urllib.parse import quote, urlencode
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from tenure.core.instants import seconds
+from tenure.dashboard.durations import duration_words
+
 MAX_SHOWN = 200
 """Characters of a text in a table cell; the whole is on the text's own page."""
 MAX_TITLE = 1_000
@@ -22,7 +25,6 @@ _INVISIBLE = re.compile(
     "[\x00-\x08\x0b\x0c\r\x0e-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff"
     "\ufff9-\ufffb\U000e0000-\U000e007f\ud800-\udfff]"
 )
-_UNITS = ((86_400.0, "d"), (3_600.0, "h"), (60.0, "min"))
 _WORDS = (
     (60.0, 1.0, "s"),
     (3_600.0, 60.0, "min"),
@@ -101,27 +103,11 @@ def ago(at: datetime, now: datetime) -> str:
 
 
 def span(value: float | timedelta | None) -> str:
-    """A duration in at most two units."""
+    """A duration, given in seconds, in at most two units."""
     if value is None:
         return "–"
     duration_s = value.total_seconds() if isinstance(value, timedelta) else float(value)
-    if duration_s < 0.001:
-        return f"{duration_s * 1e6:.0f} µs" if duration_s > 0 else "0 s"
-    if duration_s < 1:
-        return f"{duration_s * 1000:.0f} ms"
-    if duration_s < 60:
-        return f"{duration_s:.3g} s"
-    for unit_s, unit in _UNITS:
-        if duration_s >= unit_s:
-            whole, rest = divmod(duration_s, unit_s)
-            smaller_s, smaller = {
-                "d": (3_600.0, "h"),
-                "h": (60.0, "min"),
-                "min": (1.0, "s"),
-            }[unit]
-            part = int(rest / smaller_s)
-            return f"{int(whole)} {unit}" + (f" {part} {smaller}" if part else "")
-    raise AssertionError("a minute or more has a unit")
+    return duration_words(seconds(duration_s))
 
 
 def number(value: int | None) -> str:
