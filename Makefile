@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test quick newest test-programs test-browser check proof bench fuzz-http docs-generated format clean
+.PHONY: help demo test quick newest test-programs test-browser screenshots check proof bench fuzz-http docs-generated format clean
 
 # The first interpreter that is new enough; empty when there is none. Override: make PYTHON=...
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
@@ -74,6 +74,9 @@ check: .venv/.ready ## lint, formatting, types, layers
 
 test-browser: .venv/.ready ## test the dashboard in Chromium or Chrome
 	BROWSER_PATH="$$(.ci/browser)" && export BROWSER_PATH && $(BIN)/python -m pytest -q -m browser tests/browser
+
+screenshots: .venv/.ready ## write the screenshots of docs/images again
+	BROWSER_PATH="$$(.ci/browser)" && export BROWSER_PATH && $(BIN)/python -m tests.browser.screenshots
 
 proof: .venv/.ready ## the long evidence: chaos, crashes, many seeds
 	$(BIN)/python -m pytest -n $(WORKERS) -m proof

@@ -1,0 +1,57 @@
+"""Hostile texts in a real browser: nothing runs, and the layout holds."""
+
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser
+
+from tenure.conformance.spec import spec
+from tenure.core.vocabulary import Role
+from tenure.dashboard.table import PAGES
+from tests.browser.site import Site
+from tests.browser.watching import watched
+from tests.dashboard.harness import DashboardStage, Links
+from tests.dashboard.hostile import furnish_hostile
+from tests.dashboard.shop import HOUR_S
+
+pytestmark = pytest.mark.browser
+
+MAX_VISITED = 60
+SECTIONS = {page.path.split("/")[1] for page in PAGES}
+
+
+def fill(stage: DashboardStage) -> None:
+    stage.clock.advance(HOUR_S)
+    furnish_hostile(stage)
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[Site]:
+    with Site(fill) as site:
+        yield site
+
+
+@spec("DB9")
+@pytest.mark.parametrize("width", [1280, 390])
+def test_nothing_runs_and_the_layout_holds(browser: Browser, site: Site, width: int) -> None:
+    context = browser.new_context(viewport={"width": width, "height": 860})
+    waiting = [page.path for page in PAGES if page.menu]
+    visited: set[str] = set()
+    wide = []
+    with watched(context.new_page()) as seen:
+        seen.sign_in(site, Role.OPERATOR)
+        while waiting and len(visited) < MAX_VISITED:
+            path = waiting.pop(0)
+            section = path.partition("?")[0].split("/")[1]
+            if path in visited or section not in SECTIONS or "/artifacts/" in path:
+                continue
+            visited.add(path)
+            seen.page.goto(f"{site.address}{path}", wait_until="load")
+            if seen.is_wider_than_the_window():
+                wide.append(path)
+            hrefs = [href for href in Links(seen.page.content()).hrefs if href.startswith("/")]
+            waiting += [href.partition("#")[0] for href in hrefs]
+    context.close()
+
+    assert len(visited) > len([page for page in PAGES if page.menu])
+    assert not wide, wide
