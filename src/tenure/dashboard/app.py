@@ -24,7 +24,7 @@ from tenure.dashboard.sessions import NONCE_BYTES, Session, Signer, new_session
 from tenure.dashboard.settings import DashboardSettings
 from tenure.dashboard.static_files import StaticFiles
 from tenure.dashboard.table import ACTIONS, PAGES
-from tenure.dashboard.visits import Visit, chosen_namespace
+from tenure.dashboard.visits import Visit, chosen_namespace, sent_path
 from tenure.protocol.problem_codes import ProblemCode
 from tenure.server import problems
 from tenure.server.app import check_local
@@ -316,8 +316,7 @@ class _Desk:
             return Response(status_code=401, headers={"HX-Refresh": "true"})
         if http.method == "GET" and http.headers.get("sec-fetch-site") == "cross-site":
             return await self._bare("again.html", 200)
-        sent = http.scope["query_string"].decode("ascii", "replace")
-        there = f"{url(http.url.path)}?{sent}" if sent else url(http.url.path)
+        there = sent_path(http)
         wanted = there if http.method == "GET" and there != "/" else None
         return RedirectResponse(url("/sign-in", next=wanted), status_code=303)
 

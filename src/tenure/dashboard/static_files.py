@@ -8,7 +8,6 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 
 import msgspec
-from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -55,7 +54,7 @@ class StaticFiles:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request for a file."""
-        file = self._files[Request(scope).url.path]
+        file = self._files[scope["path"]]
         response = Response(
             file.body, headers={"Cache-Control": _FOREVER}, media_type=file.media_type
         )

@@ -13,7 +13,6 @@ from tenure.core.ids import Namespace
 from tenure.core.instants import Instant
 from tenure.dashboard.asking import Asker, Query
 from tenure.dashboard.page import Page
-from tenure.dashboard.rendering import url
 from tenure.dashboard.sessions import Notice, Session
 from tenure.protocol.codec import encode
 from tenure.protocol.fields import moment
@@ -114,11 +113,14 @@ class Visit:
         return chosen if chosen in THEMES else "auto"
 
     @property
+    def path(self) -> str:
+        """The path of this page, encoded as it was sent."""
+        return self.here.partition("?")[0]
+
+    @property
     def here(self) -> str:
         """The path and query of this page."""
-        sent = self.http.scope["query_string"].decode("ascii", "replace")
-        path = url(self.http.url.path)
-        return f"{path}?{sent}" if sent else path
+        return sent_path(self.http)
 
     # --- what is asked
 
@@ -182,6 +184,13 @@ class Visit:
         if notice is not None:
             self.notices.append(notice)
         return RedirectResponse(local_path(to), status_code=303)
+
+
+def sent_path(http: Request) -> str:
+    """The path and query of a request, encoded as they were sent."""
+    path = http.scope["raw_path"].decode("ascii", "replace")
+    query = http.scope["query_string"].decode("ascii", "replace")
+    return f"{path}?{query}" if query else path
 
 
 def local_path(text: str, otherwise: str = "/") -> str:

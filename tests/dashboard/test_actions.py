@@ -1,0 +1,122 @@
+"""Actions: what their forms mean, what they do to several targets, and what is said afterwards."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from tenure.core.vocabulary import Role
+from tenure.dashboard.actions import MAX_TARGETS
+from tenure.dashboard.pages.kinds import settings
+from tenure.dashboard.pages.queues import limits
+from tenure.dashboard.table import ACTIONS
+from tenure.errors import InvalidInput
+from tenure.protocol.routes import BY_NAME
+from tests.dashboard.harness import DashboardStage
+from tests.dashboard.test_pages import furnish
+
+
+@pytest.mark.parametrize("action", ACTIONS, ids=lambda action: action.name)
+def test_every_action_is_a_route_that_changes_something(action: Any) -> None:
+    route = BY_NAME[action.name]
+
+    assert not route.only_reads
+    assert route.path_fields == (action.target,)
+    assert Role.VIEWER not in route.roles
+
+
+@pytest.mark.parametrize(
+    ("form", "body"),
+    [
+        ({"limit": "5"}, {"limit": 5}),
+        ({"limit": " 0 ", "rate": ""}, {"limit": 0}),
+        ({"rate": "100/m", "burst": "7"}, {"rate": "100/m", "burst": 7}),
+        ({"rate": "none"}, {"rate": None}),
+    ],
+)
+def test_what_is_left_empty_stays_as_it_is(
+    form: Mapping[str, str], body: dict[str, object]
+) -> None:
+    assert limits(form) == body
+
+
+@pytest.mark.parametrize("read", [limits, settings])
+@pytest.mark.parametrize(
+    "form", [{}, {"limit": "  "}, {"burst": "-1"}, {"burst": "1e3"}, {"burst": "²"}]
+)
+def test_a_form_that_says_nothing_or_nonsense_is_refused(
+    read: Any, form: Mapping[str, str]
+) -> None:
+    with pytest.raises(InvalidInput):
+        read(form)
+
+
+def test_several_targets_are_done_one_by_one_and_counted(stage: DashboardStage) -> None:
+    furnish(stage)
+    browser = stage.browser(Role.OPERATOR)
+
+    page = browser.get("/actions/pause?target=q&target=r&target=q").text
+    browser.submit("/actions/pause", {"target": ["q", "r", "not a name"]})
+
+    assert "Pause 2 queues?" in page
+    shown = browser.get("/queues").text
+    assert "2 queues: paused. Not done: 1 ×" in shown
+
+
+@pytest.mark.parametrize("number", [0, MAX_TARGETS + 1])
+def test_no_target_and_too_many_are_refused(stage: DashboardStage, number: int) -> None:
+    browser = stage.browser(Role.OPERATOR)
+    targets = [f"q{each}" for each in range(number)]
+
+    answer = browser.submit("/actions/pause", {"target": targets})
+
+    assert answer.status == 422
+
+
+def test_a_field_that_the_route_refuses_is_said(stage: DashboardStage) -> None:
+    browser = stage.browser(Role.OPERATOR)
+
+    answer = browser.submit("/actions/limit", {"target": "q", "rate": "fast"})
+
+    assert answer.status == 422
+    assert "rate" in answer.text
+
+
+def test_an_unknown_action_has_no_page(stage: DashboardStage) -> None:
+    browser = stage.browser(Role.OPERATOR)
+
+    assert browser.get("/actions/nothing?target=q").status == 404
+    assert browser.get("/actions/put-schedule?target=q").status == 404
+
+
+def test_an_action_leads_back_to_where_it_was_offered(stage: DashboardStage) -> None:
+    furnish(stage)
+    browser = stage.browser(Role.OPERATOR)
+
+    there = browser.submit("/actions/pause", {"target": "q", "back": "/queues/q?range=6h"})
+    elsewhere = browser.submit("/actions/resume", {"target": "q", "back": "//evil.example"})
+
+    assert there.headers["location"] == "/queues/q?range=6h"
+    assert elsewhere.headers["location"] == "/queues"
+
+
+def test_a_schedule_is_run_paused_and_resumed(stage: DashboardStage) -> None:
+    furnish(stage)
+    browser = stage.browser(Role.OPERATOR)
+
+    for name in ("run", "pause", "resume"):
+        assert browser.submit(f"/actions/{name}-schedule", {"target": "s"}).status == 303
+
+    spec = stage.call("schedule", role=Role.OPERATOR, schedule="s").json["schedule"]
+    made = stage.ask("GET", "/v1/jobs?schedule=s", token=stage.of(Role.OPERATOR)).json["jobs"]
+    assert (spec["paused_at"], spec["rev"]) == (None, 4)
+    assert [job["kind"] for job in made] == ["k"]
+
+
+def test_a_worker_is_drained(stage: DashboardStage) -> None:
+    furnish(stage)
+
+    stage.browser(Role.OPERATOR).submit("/actions/drain", {"target": "w"})
+
+    [worker] = stage.call("workers", role=Role.OPERATOR).json["workers"]
+    assert worker["state"] == "draining"
