@@ -111,6 +111,7 @@ def test_a_schedule_is_run_paused_and_resumed(stage: DashboardStage) -> None:
     made = stage.ask("GET", "/v1/jobs?schedule=s", token=stage.of(Role.OPERATOR)).json["jobs"]
     assert (spec["paused_at"], spec["rev"]) == (None, 4)
     assert [job["kind"] for job in made] == ["k"]
+    assert f'href="/jobs/{made[0]["id"]}"' in browser.get("/schedules/s").text
 
 
 def test_a_worker_is_drained(stage: DashboardStage) -> None:

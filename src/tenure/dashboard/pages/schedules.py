@@ -5,7 +5,10 @@ from starlette.responses import Response
 from tenure.dashboard.actions import Action
 from tenure.dashboard.page import Page
 from tenure.dashboard.visits import Visit
-from tenure.protocol.replies import ScheduleReply, SchedulesReply
+from tenure.protocol.records import JobRecord, ScheduleRecord
+from tenure.protocol.replies import JobPage, ScheduleReply, SchedulesReply
+
+SHOWN_RUNS = 20
 
 
 async def schedules(visit: Visit) -> Response:
@@ -18,7 +21,22 @@ async def schedule(visit: Visit) -> Response:
     """One schedule with its next times."""
     name = visit.part("schedule")
     found = await visit.ask("schedule", ScheduleReply, path={"schedule": name})
-    return await visit.show("schedule.html", schedule=found.schedule, next_times=found.next_times)
+    return await visit.show(
+        "schedule.html",
+        schedule=found.schedule,
+        next_times=found.next_times,
+        runs=await _last_runs(visit, found.schedule),
+    )
+
+
+async def _last_runs(visit: Visit, schedule: ScheduleRecord) -> tuple[JobRecord, ...]:
+    """Its newest jobs. A limited token has to name one queue and kind of a list; those of the
+    schedule are within its scope."""
+    wanted: dict[str, str | int] = {"schedule": schedule.name, "limit": SHOWN_RUNS}
+    if visit.principal is not None and visit.principal.is_limited:
+        wanted |= {"queue": schedule.queue, "kind": schedule.kind}
+    page = await visit.ask("jobs", JobPage, query=wanted)
+    return page.jobs
 
 
 def _action(name: str, verb: str, explains: str, done: str, icon: str) -> Action:
