@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from starlette.responses import Response
 
 from tenure.dashboard.page import Page
+from tenure.dashboard.pages.overview import ask_overview
 from tenure.dashboard.rendering import url
 from tenure.dashboard.visits import Visit
 from tenure.protocol.replies import KindsReply, QueuesReply, SchedulesReply, WorkersReply
@@ -13,6 +14,7 @@ from tenure.protocol.replies import KindsReply, QueuesReply, SchedulesReply, Wor
 MAX_FOUND = 50
 """Names of each sort that are shown."""
 
+ID_PREFIX = re.compile(r"[0-9a-f-]{4,36}", re.IGNORECASE)
 JOB_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 
 
@@ -25,15 +27,17 @@ async def search(visit: Visit) -> Response:
     if text:
         queues = await visit.ask("queues", QueuesReply)
         kinds = await visit.ask("kinds", KindsReply)
+        overview = await ask_overview(visit)
         workers = await visit.ask("workers", WorkersReply)
         schedules = await visit.ask("schedules", SchedulesReply)
         found = {
             "queues": _matching(text, (each.name for each in queues.queues)),
-            "kinds": _matching(text, (each.kind for each in kinds.kinds)),
+            "kinds": _matching(text, (each.kind for each in (*kinds.kinds, *overview.kinds))),
             "workers": _matching(text, (each.worker for each in workers.workers)),
             "schedules": _matching(text, (each.name for each in schedules.schedules)),
         }
-    return await visit.show("search.html", text=text, found=found)
+    is_prefix = ID_PREFIX.fullmatch(text) is not None
+    return await visit.show("search.html", text=text, found=found, is_prefix=is_prefix)
 
 
 def _matching(text: str, names: Iterable[str]) -> list[str]:
