@@ -4,22 +4,23 @@ import json
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from tenure.cli.top_feed import Feed
+from tenure.cli.top_feed import Feed, read
 from tenure.cli.top_view import Action, Deed
 from tenure.conformance.spec import spec
 from tenure.coordinator.service import Coordinator
 from tenure.core.commands import Heartbeat
 from tenure.core.ids import DEFAULT_NAMESPACE, JobId, QueueName, WorkerId, worker_actor
 from tenure.core.instants import Duration
-from tenure.core.job import Progress
+from tenure.core.job import Job, Progress
 from tenure.core.overview import OverviewFilter
 from tenure.core.vocabulary import JobStatus
 from tenure.core.workers import WorkerProcess
-from tenure.errors import StoreUnavailable
+from tenure.errors import InvalidInput, StoreUnavailable
+from tenure.ports import JobFilter, JobStore
 from tests.cli.harness import WORKER, Run, enqueued, started
 from tests.remote.sites import RemoteSite
 from tests.support.coordinators import World
@@ -250,6 +251,36 @@ def test_a_limited_token_sees_its_queues_only_and_a_viewer_changes_nothing(
 
 
 # --- the thread that reads -----------------------------------------------------------------------
+
+
+class Narrow:
+    """A store as a server shows it to a token of several queues and kinds: a list of jobs has to
+    name one of each. [H41]"""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def list_jobs(self, wanted: JobFilter) -> list[Job]:
+        for field in ("queue", "kind"):
+            if getattr(wanted, field) is None:
+                raise InvalidInput(field, "name one of your token's")
+        found: list[Job] = self._store.list_jobs(wanted)
+        return found
+
+
+@spec("LV6", "H41")
+def test_running_jobs_are_listed_for_a_token_of_several_queues_and_kinds() -> None:
+    world = World()
+    running = [world.running().job_id for _ in range(2)]
+    world.enqueue(queue=QueueName("slow"))
+    store = cast(JobStore, Narrow(world.store))
+
+    snapshot = read(store, OverviewFilter(namespace=DEFAULT_NAMESPACE))
+
+    assert [job.id for job in snapshot.jobs] == sorted(running, reverse=True)
 
 
 class Failing:

@@ -1,7 +1,7 @@
 """Reads what `tenure top` shows, and does what its keys ask for, on a thread of its own.
 
 So keys answer at once, however slow the store or the server is. Reading pauses for nine times as
-long as it took: one view keeps a store busy for a tenth of the time at most.
+long as it took, at most 30 s: one view keeps a store busy for a tenth of the time.
 """
 
 import threading
@@ -28,6 +28,9 @@ MAX_PARTS = 10
 """A token of several queues or kinds lists the jobs of each by itself: of so many at most."""
 
 PAUSE_PER_READ = 9
+LONGEST_PAUSE_S = 30.0
+"""After an outage, in which a read may take a minute to fail, the screen is not left behind."""
+
 MAX_PENDING = 10
 CLOSE_WITHIN_S = 2.0
 
@@ -148,7 +151,8 @@ class Feed:
                 self._step()
                 took_s = time.monotonic() - began_s
                 self._wake()
-                self._asked.wait(max(self._every_s, PAUSE_PER_READ * took_s))
+                pause_s = min(PAUSE_PER_READ * took_s, LONGEST_PAUSE_S)
+                self._asked.wait(max(self._every_s, pause_s))
                 self._asked.clear()
         except BaseException as failure:  # a bug of ours: the owner raises it
             self.failure = failure
