@@ -24,7 +24,7 @@ from tenure.errors import (
     StoreUnavailable,
     UnknownStoreUrl,
 )
-from tenure.ports import DedupeKey
+from tenure.ports import DedupeKey, TailFilter
 from tenure.stores.postgres.store import PostgresStore
 from tenure.stores.postgres.wire import PREPARED_AFTER, PreparedStatements
 from tenure.stores.sql.batches import CHANGES_PER_STATEMENT, groups_of
@@ -89,6 +89,27 @@ def test_the_tail_reads_its_index_in_order(big_store: tuple[PostgresStore, str])
 
     assert "Index Scan using job_event_position" in plan
     assert "Seq Scan on job_event" not in plan
+
+
+@spec("E10")
+@pytest.mark.parametrize("analyzed", [False, True], ids=["no statistics", "statistics"])
+@pytest.mark.parametrize("newest", [None, 10], ids=["after a position", "the newest"])
+def test_a_follower_reads_the_index_in_order(
+    big_store: tuple[PostgresStore, str], analyzed: bool, newest: int | None
+) -> None:
+    store, dsn = big_store
+    if analyzed:
+        with psycopg.connect(dsn, autocommit=True) as raw:
+            raw.execute("ANALYZE")
+    middle = store.tail_events(after=None, limit=9_000)[-1].position
+    position, job_id, seq = middle.split(":")
+    wanted = TailFilter(namespace=DEFAULT_NAMESPACE, newest=newest, limit=100, reads=100)
+
+    for query in store._tail_queries(wanted, (int(position), job_id, int(seq))):
+        plan = _plan(store, dsn, query)
+
+        assert "using job_event_position" in plan
+        assert "Seq Scan on job" not in plan
 
 
 @spec("Z1")

@@ -745,16 +745,14 @@ SELECT position, {event_columns} FROM {t}job_event
  ORDER BY position, job_id, seq LIMIT :limit;
 
 -- name: follow_events
--- Keys first: of the events that are read, most may be of another namespace.
-SELECT position, {event_columns} FROM {t}job_event
- WHERE (job_id, seq) IN (
-    SELECT e.job_id, e.seq FROM (
-        SELECT position, job_id, seq, type, cause, correlation_id FROM {t}job_event
+SELECT position, {event_columns} FROM (
+    SELECT e.* FROM (
+        SELECT position, {event_columns} FROM {t}job_event
          WHERE {place} AND {committed} ORDER BY {order} LIMIT :reads) AS e
      WHERE EXISTS (SELECT 1 FROM {t}job AS j
                     WHERE j.id = e.job_id AND j.namespace = :namespace {of_queues} {of_kinds})
        AND {wanted}
-     ORDER BY {order} LIMIT :limit)
+     ORDER BY {order} LIMIT :limit) AS shown
  ORDER BY position, job_id, seq;
 
 -- name: last_followed

@@ -7,6 +7,8 @@ of one number apart. When an event is shown, no other of its number can still be
 import re
 from functools import partial
 
+from msgspec.structs import replace
+
 from tenure.core.checks import check_integer
 from tenure.core.events import Event
 from tenure.core.instants import Duration
@@ -20,7 +22,7 @@ from tenure.ports import (
     TailPage,
 )
 from tenure.stores.sql.rows import event_from
-from tenure.stores.sql.statements import Shape
+from tenure.stores.sql.statements import Query, Shape
 from tenure.stores.sql.transactions import Transaction, Transactional
 
 _Place = tuple[int, str, int]
@@ -57,6 +59,27 @@ class SqlTail(Transactional):
         )
 
     def _follow(self, tx: Transaction, wanted: TailFilter, begin: _Place) -> TailPage:
+        # Most logs have one namespace, and most readers are at the end: more events than are
+        # wanted are read only where some of the first were not to be shown. PostgreSQL reads whole
+        # tables if it expects thousands of events.
+        most = wanted.limit if wanted.newest is None else wanted.newest
+        few = replace(wanted, reads=min(max(1, most), wanted.reads))
+        page = self._read_tail(tx, few, begin)
+        is_enough = len(page.events) == most or few == wanted
+        if is_enough or (page.is_end and wanted.newest is None):
+            return page
+        return self._read_tail(tx, wanted, begin)
+
+    def _read_tail(self, tx: Transaction, wanted: TailFilter, begin: _Place) -> TailPage:
+        rows, last = tx.fetch(*self._tail_queries(wanted, begin))
+        events = [_tailed(position, event_from(tuple(row))) for position, *row in rows]
+        if not last:
+            return TailPage(next=_position(begin), is_end=True)
+        number, job_id, seq, read = last[0]
+        return _page(wanted, begin, events, (number, str(job_id), seq), is_cut=read == wanted.reads)
+
+    def _tail_queries(self, wanted: TailFilter, begin: _Place) -> tuple[Query, Query]:
+        """The events of a page, and the last event that was read for it."""
         position, after_job_id, seq = begin
         given: dict[str, object] = {
             "namespace": wanted.namespace,
@@ -71,15 +94,10 @@ class SqlTail(Transactional):
             "correlation_id": wanted.correlation_id,
         }
         shape = _shape(wanted, given)
-        rows, last = tx.fetch(
+        return (
             self._query("follow_events", shape, **given),
             self._query("last_followed", shape[:2], **given),
         )
-        events = [_tailed(position, event_from(tuple(row))) for position, *row in rows]
-        if not last:
-            return TailPage(next=_position(begin), is_end=True)
-        number, job_id, seq, read = last[0]
-        return _page(wanted, begin, events, (number, str(job_id), seq), is_cut=read == wanted.reads)
 
 
 def _shape(wanted: TailFilter, given: dict[str, object]) -> Shape:
