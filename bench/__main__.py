@@ -20,6 +20,7 @@ SCENARIOS = {
     "claim-pinned": "bench.claim_pinned",
     "growth": "bench.growth",
     "claim-held": "bench.claim_held",
+    "pages": "bench.pages",
     "sqlite": "bench.sqlite",
     "worker-memory": "bench.worker_memory",
     "worker-drain": "bench.worker_drain",

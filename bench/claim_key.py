@@ -1,16 +1,14 @@
-"""Claiming beside a backlog of one key: 10 jobs of other keys at a time, with 100,000 waiting jobs
-of one key before them, and without. With concurrency keys, with fair ones, and with rate keys.
+"""Claiming beside a backlog of one concurrency key: 10 jobs of other keys at a time, with 100,000
+waiting jobs of one key before them, and without.
 
 What is measured is the median claim as its caller feels it. One job of the long key runs all the
-time, or has used up its rate; the others come before the jobs that are claimed, because their
-priority is higher.
+time; the others come before the jobs that are claimed, because their priority is higher.
 """
 
 import os
 import statistics
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from enum import StrEnum
 from itertools import count
 
 import psycopg
@@ -22,8 +20,6 @@ from tenure.coordinator.service import Coordinator
 from tenure.core.commands import Enqueue
 from tenure.core.ids import DEFAULT_NAMESPACE, ENTROPY_BYTES, ordered_job_id
 from tenure.core.instants import Instant
-from tenure.core.kind_settings import KindChange
-from tenure.core.rates import parse_rate
 from tenure.ports import Store
 from tenure.stores.postgres.store import PostgresStore
 from tests.support.postgres import PostgresServer
@@ -35,26 +31,10 @@ BATCH = 1000
 WARM_UP = 20
 
 
-class Keys(StrEnum):
-    """What the keys of the jobs are for."""
-
-    CONCURRENCY = "key"
-    FAIR = "fair key"
-    RATE = "rate key"
-
-
-_SETTINGS = {
-    Keys.CONCURRENCY: KindChange(kind=KIND),
-    Keys.FAIR: KindChange(kind=KIND, fair=True),
-    Keys.RATE: KindChange(kind=KIND, rate=parse_rate("rate", "1/d", 1)),
-}
-
-
 class Backlog:
     """A store with a backlog of one key, and a worker that claims jobs of other keys."""
 
-    def __init__(self, coordinator: Coordinator, store: Store, dsn: str, keys: Keys) -> None:
-        self._keys = keys
+    def __init__(self, coordinator: Coordinator, store: Store, dsn: str) -> None:
         self._service = Coordinated(coordinator)
         self._worker = Worker(self._service, "keys")
         self._store = store
@@ -64,7 +44,6 @@ class Backlog:
 
     def fill(self, *, waiting: int) -> None:
         """Make the backlog, and let one job of it run."""
-        self._store.put_kind(DEFAULT_NAMESPACE, _SETTINGS[self._keys])
         self._enqueue(1 + waiting, key="long", priority=5)
         if len(self._worker.claim(1)) != 1:
             raise BrokenHistory("no job of the key was claimed")
@@ -84,8 +63,7 @@ class Backlog:
         self.jobs += jobs
 
     def _job(self, now: Instant, key: str | None, priority: int) -> Enqueue:
-        name = key or f"customer-{next(self._numbers)}"
-        is_rated = self._keys is Keys.RATE
+        number = next(self._numbers)
         return Enqueue(
             job_id=ordered_job_id(now, os.urandom(ENTROPY_BYTES)),
             namespace=DEFAULT_NAMESPACE,
@@ -93,8 +71,7 @@ class Backlog:
             kind=KIND,
             actor=PRODUCER,
             priority=priority,
-            concurrency_key=None if is_rated else name,
-            rate_key=name if is_rated else None,
+            concurrency_key=key or f"customer-{number}",
         )
 
     def claim_ms(self) -> float:
@@ -115,41 +92,39 @@ class Backlog:
 
 
 @contextmanager
-def backlog(server: PostgresServer, keys: Keys, *, waiting: int) -> Iterator[Backlog]:
+def backlog(server: PostgresServer, *, waiting: int) -> Iterator[Backlog]:
     """A database of its own with so many waiting jobs of one key."""
     with ExitStack() as stack:
         dsn = server.create_database()
         stack.callback(server.drop_database, dsn)
         store = PostgresStore(dsn, migrate=True)
         stack.callback(store.close)
-        made = Backlog(stack.enter_context(coordinator_of(store)), store, dsn, keys)
-        say(f"  enqueueing {waiting:,} jobs of one {keys}")
+        made = Backlog(stack.enter_context(coordinator_of(store)), store, dsn)
+        say(f"  enqueueing {waiting:,} jobs of one key")
         made.fill(waiting=waiting)
         yield made
 
 
 def run(options: Options) -> list[Row]:
-    """With the backlog beside without: the ratio of latencies should stay near one. [CK4] [RL8]"""
-    with durable_postgres() as server:
-        return [_measure(server, keys, options) for keys in Keys]
-
-
-def _measure(server: PostgresServer, keys: Keys, options: Options) -> Row:
+    """With the backlog beside without: the ratio of latencies should stay near one."""
     many = options.sized(100_000, 20_000)
     with (
-        backlog(server, keys, waiting=0) as without,
-        backlog(server, keys, waiting=many) as beside,
+        durable_postgres() as server,
+        backlog(server, waiting=0) as without,
+        backlog(server, waiting=many) as beside,
     ):
         figures = interleave(
             {"beside": beside.claim_ms, "without": without.claim_ms}, rounds=options.rounds
         )
         beside.check()
         without.check()
-    return Row(
-        scenario=f"PostgreSQL: claim {LIMIT} jobs of other {keys}s beside {many:,} of one {keys}",
-        ours=figures["beside"],
-        theirs=figures["without"],
-        unit="ms",
-        peer="the same without them",
-        at_most=2.0,
-    )
+    return [
+        Row(
+            scenario=f"PostgreSQL: claim {LIMIT} jobs of other keys beside {many:,} of one key",
+            ours=figures["beside"],
+            theirs=figures["without"],
+            unit="ms",
+            peer="the same without them",
+            at_most=2.0,
+        )
+    ]

@@ -846,6 +846,9 @@ class RecordSource(Protocol):
     def records(self, *, page_size: int) -> Iterator[Record]:
         """Every job with its log, by id; bounded memory however many there are."""
 
+    def load_record(self, job_id: JobId) -> Record | None:
+        """One job with its log, read in one snapshot; None if there is neither row nor event."""
+
     def edges(self) -> Iterator[Edge]:
         """Every edge, by child and position; bounded memory however many there are."""
 

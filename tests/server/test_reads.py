@@ -10,6 +10,7 @@ from tenure.coordinator.reads import sweep_before_reads
 from tenure.coordinator.sweeper import Sweeper
 from tenure.core.claims import ClaimAnswer
 from tenure.core.instants import Instant, seconds
+from tenure.core.overview import Overview, OverviewFilter
 from tenure.core.vocabulary import Role
 from tenure.errors import StoreUnavailable
 from tenure.protocol.codec import encode
@@ -563,3 +564,72 @@ def test_groups_of_dead_letters_have_only_those_in_the_tokens_scope(stage: Stage
     assert [each["kind"] for each in own["groups"]] == ["k"]
     assert [each["letters"] for each in named["groups"]] == [1]
     assert named["groups"][0]["job_ids"] == [JOB.format(1)]
+
+
+@spec("X4", "H41")
+def test_a_job_is_verified_by_itself(stage: Stage) -> None:
+    job_id = stage.enqueue(1, kind="k")
+    other = stage.token(V, "limited", kinds=("other",))
+
+    found = stage.call("verify-job", role=V, job_id=job_id).json
+    hidden = stage.ask("GET", f"/v1/jobs/{job_id}/verification", token=other)
+
+    states = {each["id"]: each["state"] for each in found["invariants"]}
+    assert (found["holds"], found["events"], found["job_id"]) == (True, 1, job_id)
+    assert (states["I1"], states["I12"], states["I17"], states["I16"]) == (
+        "holds",
+        "holds",
+        "not checked",
+        "not checked",
+    )
+    assert hidden.status == 404
+
+
+@spec("OB32")
+def test_why_a_job_waits_is_data(stage: Stage) -> None:
+    job_id = stage.enqueue(1, queue="q", delay_s=60)
+    stage.call("pause", role=Role.OPERATOR, queue="q")
+
+    found = stage.call("wait-reasons", role=V, job_id=job_id).json["reasons"]
+
+    assert [each["why"] for each in found] == ["not_due", "paused", "no_worker"]
+    assert found[0]["until"] is not None
+    assert found[1]["message"] == "queue q is paused"
+
+
+@spec("OB32", "H41")
+def test_a_reason_names_only_jobs_in_the_tokens_scope(stage: Stage) -> None:
+    held = {"concurrency_key": "tenant-1", "concurrency_group": "g"}
+    stage.leased(1, kind="k", **held)
+    stage.enqueue(2, kind="other", **held)
+    limited = stage.token(V, "limited", kinds=("other",))
+
+    every = stage.call("wait-reasons", role=V, job_id=JOB.format(2)).json["reasons"]
+    path = f"/v1/jobs/{JOB.format(2)}/wait-reasons"
+    less = stage.ask("GET", path, token=limited).json["reasons"]
+
+    assert (every[0]["why"], every[0]["job_ids"]) == ("key", [JOB.format(1)])
+    assert (less[0]["why"], less[0]["job_ids"]) == ("key", [])
+
+
+@spec("OB30")
+def test_an_overview_that_took_long_is_shown_for_longer(stage: Stage) -> None:
+    store = stage.store
+    quick = store.overview
+
+    def slow(wanted: OverviewFilter) -> Overview:
+        stage.clock.advance(1)
+        return quick(wanted)
+
+    store.overview = slow  # type: ignore[method-assign]  # a store that takes a second
+
+    def shown() -> str:
+        found = stage.ask("GET", "/v1/overview", token=stage.of(V)).json
+        return str(found["now"])
+
+    first = shown()
+    stage.clock.advance(19)
+    shared = shown()
+    stage.clock.advance(2)
+
+    assert first == shared != shown()

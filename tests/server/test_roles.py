@@ -38,6 +38,8 @@ MAY_ASK: dict[str, frozenset[Role]] = {
     "job": frozenset({C, P, O, V}),
     "events": frozenset({C, O, V}),
     "observations": frozenset({C, O, V}),
+    "verify-job": frozenset({C, O, V}),
+    "wait-reasons": frozenset({C, O, V}),
     "logs": frozenset({C, O}),
     "artifacts": frozenset({C, O, V}),
     "artifact": frozenset({C, O}),

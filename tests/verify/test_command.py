@@ -345,3 +345,27 @@ def test_a_store_is_closed_after_verifying(monkeypatch: pytest.MonkeyPatch) -> N
     CliRunner().invoke(main, ["verify", "--url", "memory://"])
 
     assert store._closed
+
+
+@spec("X4")
+def test_one_job_is_checked_by_itself(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'tenure.db'}"
+    sound, broken = (
+        CliRunner().invoke(main, ["enqueue", "work", "--url", url]).stdout.strip() for _ in range(2)
+    )
+    with closing(sqlite3.connect(tmp_path / "tenure.db")) as database:
+        database.execute(
+            "UPDATE tenure_job SET priority = 9, rev = rev + 1 WHERE id = ?", (broken,)
+        )
+        database.commit()
+
+    well = CliRunner().invoke(main, ["verify", "--url", url, "--job", sound])
+    ill = CliRunner().invoke(main, ["verify", "--url", url, "--job", broken])
+    unknown = CliRunner().invoke(main, ["verify", "--url", url, "--job", sound[:-4] + "0000"])
+
+    assert well.exit_code == 0
+    assert "1 jobs, 1 events" in well.stdout
+    assert "is about several jobs: verify the whole store" in well.stdout
+    assert ill.exit_code == 1
+    assert "the fold differs from the row in priority" in ill.stdout
+    assert unknown.exit_code == 2

@@ -12,11 +12,13 @@ import msgspec
 
 from tenure.cli.common import CouldNotRun, duration_value, json_option, store_url_option
 from tenure.cli.output import ProgressLine, print_json, printable
+from tenure.core.checks import check_job_id
+from tenure.core.ids import JobId
 from tenure.core.instants import Duration
 from tenure.core.policy import SHORTEST_RETENTION
-from tenure.errors import TenureError
+from tenure.errors import TenureError, UnknownJob
 from tenure.settings import url_from_environment
-from tenure.verify import Finding, Report, State, Violation, verify
+from tenure.verify import Finding, Report, State, Violation, verify, verify_job
 from tenure.verify.report import WITHOUT_ACKS, WITHOUT_METRICS
 from tenure.verify.run import DEFAULT_LIMIT
 from tenure.wiring import open_store
@@ -78,16 +80,28 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     help="With --acks: a finished job that is older than this may be missing, because Tenure may"
     " have deleted it. Give your --keep-finished. [default: 1d, the shortest possible]",
 )
+@click.option(
+    "--job",
+    metavar="ID",
+    help="Check this job only, by its row and its history; give the whole ID.",
+)
 def verify_command(
-    url: str | None, acks: tuple[Path, ...], as_json: bool, limit: int, retention: Duration
+    url: str | None,
+    acks: tuple[Path, ...],
+    as_json: bool,
+    limit: int,
+    retention: Duration,
+    job: str | None,
 ) -> None:
-    """Check every stored job and its history against the invariants.
+    """Check every stored job and its history against the invariants, or one job.
 
     Exits with 0 when everything that was checked holds, 1 when a violation was found, 2 when it
     could not be checked.
     """
+    if job is not None and acks:
+        raise click.UsageError("--acks goes with the whole store, not with --job.")
     try:
-        report = _verify(url or url_from_environment(), acks, limit, retention)
+        report = _verify(url or url_from_environment(), acks, limit, retention, job)
     except TenureError as error:
         raise CouldNotRun(str(error)) from error
     except KeyboardInterrupt as error:
@@ -105,7 +119,9 @@ def verify_command(
     sys.exit(HOLDS if report.holds else VIOLATED)
 
 
-def _verify(url: str, acks: tuple[Path, ...], limit: int, retention: Duration) -> Report:
+def _verify(
+    url: str, acks: tuple[Path, ...], limit: int, retention: Duration, job: str | None
+) -> Report:
     store = open_store(url, create=False, timeout_s=PAGE_WITHIN_S)
     progress = ProgressLine()
 
@@ -113,6 +129,12 @@ def _verify(url: str, acks: tuple[Path, ...], limit: int, retention: Duration) -
         progress.show(f"verify: {jobs:,} jobs, {events:,} events read")
 
     try:
+        if job is not None:
+            check_job_id("job", job.lower())
+            report = verify_job(store, JobId(job.lower()), limit=limit)
+            if report is None:
+                raise UnknownJob(job)
+            return report
         return verify(store, acks or None, limit=limit, retention_us=retention, progress=show)
     finally:
         progress.done()

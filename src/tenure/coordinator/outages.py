@@ -52,7 +52,15 @@ UNWATCHED = frozenset(
         ),
         *("prune_renewals", "collect_artifacts", "expire_observations", "purge"),
         *("delete_sessions", "delete_outages", "delete_workers", "delete_idle_keys"),
-        *("records", "edges", "live_keys", "lease_holders", "rates_in_force", "grants"),
+        *(
+            "records",
+            "load_record",
+            "edges",
+            "live_keys",
+            "lease_holders",
+            "rates_in_force",
+            "grants",
+        ),
         *("raise_epoch", "close"),
         "now",  # SQLite answers it without its file
     }

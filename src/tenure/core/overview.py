@@ -30,6 +30,10 @@ MAX_TROUBLED = 10_000
 """Of so many of the newest dead letters, stalled jobs and jobs that wait for others each, those in
 scope are counted."""
 
+MAX_TALLIED = 50_000
+"""Events that are counted over time, the newest first. If there are more, the picture says since
+when they were counted."""
+
 SLICES = 12
 SAMPLES_PER_SLICE = 80
 """A span of time has twelve slices. Of each, so many of the newest claims and successes say how
@@ -83,6 +87,14 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
     def position(self, at: int) -> int:
         """In which bucket an instant is; it may be none of them."""
         return (at - self.since) // self.bucket_us
+
+    def counted_since(self, first_uncounted: int | None) -> Instant:
+        """From when on events are counted, if this is the newest that is not: whole buckets, unless
+        the last one alone has too many."""
+        if first_uncounted is None or first_uncounted < self.since:
+            return self.since
+        bucket = self.since + (self.position(first_uncounted) + 1) * self.bucket_us
+        return Instant(bucket if bucket < self.until else first_uncounted + 1)
 
     def slices(self) -> list[tuple[Instant, Instant]]:
         """The same span in twelve parts, for samples."""
@@ -187,6 +199,7 @@ class OverviewParts(msgspec.Struct, frozen=True, kw_only=True):
     """What a store gathers for an overview, all of it within the filter's scope but for workers."""
 
     now: Instant
+    counted_since: Instant
     tallies: Sequence[EventTally]
     depths: Sequence[Depth]
     oldest_ready_at: Mapping[QueueName, Instant]
@@ -293,6 +306,8 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
     now: Instant
     range: TimeRange
     since: Instant
+    counted_since: Instant
+    """Since when events were counted: later than `since` if there were too many."""
     bucket_us: Duration
     buckets: tuple[OutcomeBucket, ...]
     wait: Durations
@@ -328,6 +343,7 @@ def assemble(parts: OverviewParts, wanted: OverviewFilter) -> Overview:
         now=parts.now,
         range=wanted.range,
         since=window.since,
+        counted_since=parts.counted_since,
         bucket_us=window.bucket_us,
         buckets=_buckets(parts.tallies, window),
         wait=_durations(parts.waits, _per_slice(parts.tallies, window, EventType.CLAIMED)),

@@ -267,6 +267,50 @@ class TailReply(Record, frozen=True, kw_only=True):
     is_end: bool
 
 
+class ViolationRecord(Record, frozen=True, kw_only=True):
+    """The seq of an event, or the row's rev, and what is wrong there."""
+
+    seq: int
+    message: str
+
+
+class FindingRecord(Record, frozen=True, kw_only=True):
+    """An invariant: whether it `holds`, is `violated` or was `not checked`, and why not; how many
+    violations were found, and the first of them."""
+
+    id: str
+    title: str
+    state: str
+    why: str = ""
+    violations: int = 0
+    first: tuple[ViolationRecord, ...] = ()
+
+
+class VerificationReply(Record, frozen=True, kw_only=True):
+    """What was found when a job's row and log were checked against the invariants. [X4]"""
+
+    job_id: JobId
+    holds: bool
+    events: int
+    invariants: tuple[FindingRecord, ...]
+
+
+class WaitReasonRecord(Record, frozen=True, kw_only=True):
+    """Why a job waits: a word, a sentence, until when if that is known, and the jobs that it waits
+    for. [OB32]"""
+
+    why: str
+    message: str
+    until: datetime | None = None
+    job_ids: tuple[JobId, ...] = ()
+
+
+class WaitReasonsReply(Record, frozen=True, kw_only=True):
+    """Why a job waits, the first reason first; none if it does not wait, or nobody knows. [OB32]"""
+
+    reasons: tuple[WaitReasonRecord, ...]
+
+
 class ArtifactsReply(Record, frozen=True, kw_only=True):
     """The artifacts of the attempt that succeeded, by name. [B8]"""
 

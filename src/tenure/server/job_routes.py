@@ -15,7 +15,7 @@ from tenure.core.verdicts import Reply
 from tenure.core.vocabulary import Cause, JobStatus
 from tenure.errors import InvalidInput, UnknownJob
 from tenure.ports import JobFilter
-from tenure.protocol.fields import optional_instant
+from tenure.protocol.fields import optional_instant, optional_moment
 from tenure.protocol.problem_codes import ProblemCode
 from tenure.protocol.records import (
     artifact_record,
@@ -29,11 +29,16 @@ from tenure.protocol.replies import (
     ArtifactsReply,
     DeadLetterPage,
     EventsReply,
+    FindingRecord,
     FlowsReply,
     JobPage,
     JobsReply,
     LogsReply,
     ObservationsReply,
+    VerificationReply,
+    ViolationRecord,
+    WaitReasonRecord,
+    WaitReasonsReply,
     flow_record,
     flow_reply,
     job_reply,
@@ -57,6 +62,8 @@ from tenure.server.calls import Call, Handler, ResponseInPieces, answer
 from tenure.server.problems import Refused, out_of_scope
 from tenure.server.worker_routes import hidden_jobs
 from tenure.telemetry.tracing import TraceContext
+from tenure.telemetry.unclaimed import reasons_to_wait
+from tenure.verify import verify_job
 
 _Id = TypeVar("_Id", bound=str)
 
@@ -394,6 +401,56 @@ async def observations(call: Call) -> Response:
     )
 
 
+async def verify_one(call: Call) -> Response:
+    """Check a job's row and log. [X4]"""
+    job = await call.job()
+    report = await call.services.listing(lambda: verify_job(call.store, job.id))
+    if report is None:
+        raise UnknownJob(job.id)
+    return answer(
+        VerificationReply(
+            job_id=job.id,
+            holds=report.holds,
+            events=report.events,
+            invariants=tuple(
+                FindingRecord(
+                    id=each.id,
+                    title=each.title,
+                    state=each.state.value,
+                    why=each.why,
+                    violations=each.violations,
+                    first=tuple(
+                        ViolationRecord(seq=found.seq, message=found.message)
+                        for found in each.first
+                    ),
+                )
+                for each in report.findings
+            ),
+        )
+    )
+
+
+async def wait_reasons(call: Call) -> Response:
+    """Why a job waits; of the jobs that it waits for, those that the caller may see. [OB32]"""
+    job = await call.job()
+    found = await call.services.listing(lambda: reasons_to_wait(call.store, job))
+    named = list(dict.fromkeys(job_id for each in found for job_id in each.job_ids))
+    seen = {each.id for each in await call.jobs(named, bodies=False)}
+    return answer(
+        WaitReasonsReply(
+            reasons=tuple(
+                WaitReasonRecord(
+                    why=each.why.value,
+                    message=each.message,
+                    until=optional_moment(each.until),
+                    job_ids=tuple(job_id for job_id in each.job_ids if job_id in seen),
+                )
+                for each in found
+            )
+        )
+    )
+
+
 async def logs(call: Call) -> Response:
     """Read the output of a job's attempts."""
     await call.job()
@@ -447,6 +504,8 @@ HANDLERS: dict[str, Handler] = {
     "job": job,
     "events": events,
     "observations": observations,
+    "verify-job": verify_one,
+    "wait-reasons": wait_reasons,
     "logs": logs,
     "artifacts": artifacts,
     "artifact": artifact,

@@ -1,7 +1,8 @@
 """Overviews that many viewers share: each is made once in two seconds, however many look. [OB30]
 
 Viewers of the same namespace, scope and range get the same answer; one that comes while it is being
-made waits for it. Keeps a bounded number of answers, and none for longer than it is used.
+made waits for it. One that took long to make is shown for longer, so that looking never takes more
+than a twentieth of a thread. Keeps a bounded number of answers.
 """
 
 import asyncio
@@ -14,7 +15,10 @@ from tenure.core.instants import Duration, seconds
 from tenure.core.overview import Overview, OverviewFilter
 
 FRESH_FOR = seconds(2)
-"""How old an answer may be that a viewer gets."""
+"""How old an answer may be that a viewer gets, at least."""
+
+FRESH_PER_COST = 20
+"""How much longer than its making an answer is shown."""
 
 MAX_KEPT = 64
 """Answers that are kept. Each is at most a few hundred kilobytes."""
@@ -23,6 +27,7 @@ MAX_KEPT = 64
 class _Kept(msgspec.Struct):
     answer: "asyncio.Future[Overview]"
     made_at: int | None = None
+    cost_us: int = 0
 
 
 class SharedOverviews:
@@ -41,8 +46,8 @@ class SharedOverviews:
         self._kept: dict[OverviewFilter, _Kept] = {}
 
     async def get(self, wanted: OverviewFilter) -> Overview:
-        """The overview, at most two seconds old. Fails for everybody who waits for it if it cannot
-        be made; the next viewer tries again."""
+        """The overview, two seconds old at most, or twenty times what it took to make. Fails for
+        everybody who waits for it if it cannot be made; the next viewer tries again."""
         kept = self._kept.get(wanted)
         if kept is None or not self._is_usable(kept):
             self._forget()
@@ -51,16 +56,22 @@ class SharedOverviews:
         return await asyncio.shield(kept.answer)
 
     async def _made(self, wanted: OverviewFilter) -> Overview:
+        began = self._monotonic()
         try:
             overview = await self._make(wanted)
         except BaseException:
             del self._kept[wanted]
             raise
-        self._kept[wanted].made_at = self._monotonic()
+        kept = self._kept[wanted]
+        kept.made_at = self._monotonic()
+        kept.cost_us = kept.made_at - began
         return overview
 
     def _is_usable(self, kept: _Kept) -> bool:
-        return kept.made_at is None or self._monotonic() - kept.made_at < self._fresh_for
+        if kept.made_at is None:
+            return True
+        fresh_for = max(self._fresh_for, FRESH_PER_COST * kept.cost_us)
+        return self._monotonic() - kept.made_at < fresh_for
 
     def _forget(self) -> None:
         """Drop answers that are too old, and the first ones if there are too many; those that are

@@ -5,66 +5,135 @@ Nothing is decided by it: the rows are read one after the other and may change m
 worker that never sends a sign of life is not known here.
 """
 
+from collections.abc import Iterator
+from contextlib import suppress
+from enum import StrEnum
+
+import msgspec
+
 from tenure.core.concurrency import concurrency_limit_of
 from tenure.core.ids import JobId, Kind
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Instant
 from tenure.core.job import Job
 from tenure.core.lateness import is_overdue, is_suspect, silent_for
+from tenure.core.overview import is_taken
 from tenure.core.rates import RateStanding
 from tenure.core.vocabulary import JobStatus, WorkerState
+from tenure.core.workers import WorkerSeen
 from tenure.errors import RequestRefused
 from tenure.ports import JobFilter, JobStore
 from tenure.protocol.fields import iso
+
+MAX_NAMED_JOBS = 20
+"""Jobs that a reason names."""
 
 MAX_HOLDERS_READ = 500
 """Among so many live jobs those with the same concurrency key are looked for."""
 
 
+class WaitWord(StrEnum):
+    """Why a job waits, or why one that runs may never end. They are looked at in this order."""
+
+    OVERDUE = "overdue"
+    SUSPECT = "suspect"
+    PARENTS = "parents"
+    NOT_DUE = "not_due"
+    PAUSED = "paused"
+    LIMIT = "limit"
+    KEY = "key"
+    RATE = "rate"
+    NO_WORKER = "no_worker"
+
+
+class WaitReason(msgspec.Struct, frozen=True, kw_only=True):
+    """One reason: in a word, in a sentence, until when if that is known, and which jobs it waits
+    for."""
+
+    why: WaitWord
+    message: str
+    until: Instant | None = None
+    job_ids: tuple[JobId, ...] = ()
+
+    @property
+    def sentence(self) -> str:
+        """The message with the jobs that it is about."""
+        return f"{self.message}: {', '.join(self.job_ids)}" if self.job_ids else self.message
+
+
 def why_waiting(store: JobStore, job: Job) -> str | None:
-    """Why no worker claims this queued job, or what is wrong with this running one; None if no
-    reason is known."""
+    """The first reason in a sentence; None if no reason is known."""
+    found = next(_reasons(store, job), None)
+    return None if found is None else found.sentence
+
+
+def reasons_to_wait(store: JobStore, job: Job) -> list[WaitReason]:
+    """Every reason why no worker claims this queued job, or what is wrong with this running one.
+    [OB32]"""
+    return list(_reasons(store, job))
+
+
+def _reasons(store: JobStore, job: Job) -> Iterator[WaitReason]:
     now = store.now()
     if job.lease_expires_at is not None:
-        return _silence(job, now)
-    if job.status is JobStatus.WAITING:
-        return "it waits for other jobs of its flow"
-    if job.status is not JobStatus.QUEUED:
-        return None
-    if job.not_before is not None and job.not_before > now:
-        return f"it is not due before {iso(job.not_before)}"
-    try:
-        for queue in store.list_queues(job.namespace):
-            if queue.name == job.queue and queue.paused:
-                return f"queue {job.queue} is paused"
-            if queue.name == job.queue and queue.limit is not None and queue.live >= queue.limit:
-                return f"queue {job.queue} is at its limit of {queue.limit}"
-        held = _held_by_key(store, job)
-        if held is not None:
-            return held
-        for standing in store.list_rates(job.namespace, job.queue, job.kind, job.rate_key):
-            if standing.wait_us > 0:
-                return _waits_for(standing)
-        if not _takers(store, job):
-            return f"no worker is alive that takes kind {job.kind} from queue {job.queue}"
-    except RequestRefused:  # a client's token sees neither queues nor workers
-        return None
-    return None
+        yield from _silence(job, now)
+    elif job.status is JobStatus.WAITING:
+        yield _parents(store, job)
+    elif job.status is JobStatus.QUEUED:
+        if job.not_before is not None and job.not_before > now:
+            due = f"it is not due before {iso(job.not_before)}"
+            yield WaitReason(why=WaitWord.NOT_DUE, message=due, until=job.not_before)
+        with suppress(RequestRefused):  # a client's token sees neither queues nor workers
+            yield from _held_back(store, job, now)
 
 
-def _held_by_key(store: JobStore, job: Job) -> str | None:
+def _held_back(store: JobStore, job: Job, now: Instant) -> Iterator[WaitReason]:
+    """What holds back a job that is due."""
+    for queue in store.list_queues(job.namespace):
+        if queue.name == job.queue and queue.paused:
+            yield WaitReason(why=WaitWord.PAUSED, message=f"queue {job.queue} is paused")
+        if queue.name == job.queue and queue.limit is not None and queue.live >= queue.limit:
+            full = f"queue {job.queue} is at its limit of {queue.limit}"
+            yield WaitReason(why=WaitWord.LIMIT, message=full)
+    yield from _held_by_key(store, job)
+    for standing in store.list_rates(job.namespace, job.queue, job.kind, job.rate_key):
+        if standing.wait_us > 0:
+            room_at = Instant(now + standing.wait_us)
+            yield WaitReason(why=WaitWord.RATE, message=_waits_for(standing), until=room_at)
+    live = [each for each in store.list_workers(job.namespace) if _is_alive(each, now)]
+    if not is_taken(job.queue, job.kind, live):
+        nobody = f"no worker is alive that takes kind {job.kind} from queue {job.queue}"
+        yield WaitReason(why=WaitWord.NO_WORKER, message=nobody)
+
+
+def _is_alive(seen: WorkerSeen, now: Instant) -> bool:
+    return seen.state(now) is WorkerState.ALIVE
+
+
+def _parents(store: JobStore, job: Job) -> WaitReason:
+    """The jobs of its flow that it waits for and that have not ended."""
+    found = None if job.flow_id is None else store.load_flow(job.namespace, job.flow_id)
+    steps = () if found is None else found.steps
+    after = {name for step in steps if step.job_id == job.id for name in step.after}
+    live = [step.job_id for step in steps if step.step in after and not step.status.is_terminal]
+    return WaitReason(
+        why=WaitWord.PARENTS,
+        message="it waits for other jobs of its flow",
+        job_ids=tuple(live[:MAX_NAMED_JOBS]),
+    )
+
+
+def _held_by_key(store: JobStore, job: Job) -> Iterator[WaitReason]:
     """Which jobs with the same concurrency key run, if they are as many as may. [CK4]"""
     holders = _holders(store, job)
     if not holders:
-        return None
+        return
     known = {each.kind: each for each in store.list_kinds(job.namespace)}
     limit = concurrency_limit_of(known.get(Kind(job.concurrency_group or job.kind)))
-    if len(holders) < limit:
-        return None
-    others = "another job" if limit == 1 else "other jobs"
-    return (
-        f"waits for {others} with the key {job.concurrency_key} (limit {limit}):"
-        f" {', '.join(holders)}"
-    )
+    if len(holders) >= limit:
+        others = "another job" if limit == 1 else "other jobs"
+        message = f"waits for {others} with the key {job.concurrency_key} (limit {limit})"
+        named = tuple(holders[:MAX_NAMED_JOBS])
+        yield WaitReason(why=WaitWord.KEY, message=message, job_ids=named)
 
 
 def _holders(store: JobStore, job: Job) -> list[JobId]:
@@ -99,26 +168,15 @@ def _waits_for(standing: RateStanding) -> str:
     )
 
 
-def _silence(job: Job, now: Instant) -> str | None:
+def _silence(job: Job, now: Instant) -> Iterator[WaitReason]:
     """What the silence of the worker means for a job that it holds. [L6] [W5]"""
     if is_overdue(job, now):
-        return f"the lease of its worker {job.owner} is over, which nobody has recorded yet"
-    if not is_suspect(job, now):
-        return None
-    silent_s = silent_for(job, now) / MICROSECONDS_PER_SECOND
-    return (
-        f"suspect: its worker {job.owner} has sent no heartbeat for {silent_s:.0f} s; the job can"
-        " be claimed again once its lease has ended"
-    )
-
-
-def _takers(store: JobStore, job: Job) -> list[str]:
-    """The live workers that claim such jobs; one that names no kinds claims all of them."""
-    now = store.now()
-    return [
-        seen.worker
-        for seen in store.list_workers(job.namespace)
-        if seen.state(now) is WorkerState.ALIVE
-        and job.queue in seen.queues
-        and (not seen.kinds or job.kind in seen.kinds)
-    ]
+        over = f"the lease of its worker {job.owner} is over, which nobody has recorded yet"
+        yield WaitReason(why=WaitWord.OVERDUE, message=over)
+    elif is_suspect(job, now):
+        silent_s = silent_for(job, now) / MICROSECONDS_PER_SECOND
+        message = (
+            f"suspect: its worker {job.owner} has sent no heartbeat for {silent_s:.0f} s; the job"
+            " can be claimed again once its lease has ended"
+        )
+        yield WaitReason(why=WaitWord.SUSPECT, message=message, until=job.lease_expires_at)

@@ -7,7 +7,7 @@ from tenure.verify.ack_lines import answer_line, flow_lines, grant_lines, reques
 from tenure.verify.acks import Ack, AckWriter, Op, read_acks
 from tenure.verify.invariants import INVARIANTS, check_across, check_record
 from tenure.verify.report import Finding, Report, State
-from tenure.verify.run import assert_holds, verify
+from tenure.verify.run import assert_holds, verify, verify_job
 from tenure.verify.violations import Violation
 
 __all__ = [
@@ -28,4 +28,5 @@ __all__ = [
     "read_acks",
     "request_line",
     "verify",
+    "verify_job",
 ]

@@ -13,6 +13,7 @@ from tenure.verify.violations import Violation
 
 WITHOUT_ACKS = "needs the callers' acknowledgements"
 NO_ACKS = "the --acks files contain no acknowledgement"
+OF_MANY_JOBS = "is about several jobs: verify the whole store"
 WITHOUT_METRICS = "needs the metrics of every process that wrote"
 
 
@@ -85,8 +86,9 @@ class ReportBuilder:
         if len(first) < self._limit:
             first.append(violation)
 
-    def build(self, *, acks: int | None) -> Report:
-        """The report; `acks` is None if no acknowledgements were given."""
+    def build(self, *, acks: int | None, of_one_job: bool = False) -> Report:
+        """The report; `acks` is None if no acknowledgements were given. Of one job, only what its
+        own row and log can show was checked."""
         findings = []
         for rule in INVARIANTS:
             count = self._counts.get(rule.id, 0)
@@ -96,6 +98,8 @@ class ReportBuilder:
                 state, why = State.NOT_CHECKED, WITHOUT_ACKS if acks is None else NO_ACKS
             if rule.needs_metrics:
                 state, why = State.NOT_CHECKED, WITHOUT_METRICS
+            elif of_one_job and rule.of_record is None and not rule.needs_acks:
+                state, why = State.NOT_CHECKED, OF_MANY_JOBS
             findings.append(
                 Finding(
                     id=rule.id,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tenure.core.concurrency import concurrency_limit_of
-from tenure.core.ids import Kind, Namespace
+from tenure.core.ids import JobId, Kind, Namespace
 from tenure.core.instants import Duration, Instant
 from tenure.core.kind_settings import KindSettings
 from tenure.core.policy import SHORTEST_RETENTION
@@ -63,6 +63,19 @@ def verify(
     for violation in check_across(store):
         report.add(violation)
     return report.build(acks=lines)
+
+
+def verify_job(store: RecordSource, job_id: JobId, *, limit: int = DEFAULT_LIMIT) -> Report | None:
+    """Check one job's row and log; None if there is no such job. What is about several jobs is not
+    checked, and the report says so. [X4]"""
+    record = store.load_record(job_id)
+    if record is None:
+        return None
+    report = ReportBuilder(limit=limit)
+    report.jobs, report.events = 1, len(record.events)
+    for violation in check_record(record):
+        report.add(violation)
+    return report.build(acks=None, of_one_job=True)
 
 
 class _Limits:

@@ -149,6 +149,7 @@ CALLS: dict[str, Callable[[Store], Any]] = {
     "follow_events": lambda store: store.follow_events(TailFilter(namespace=DEFAULT_NAMESPACE)),
     "tail_events": lambda store: store.tail_events(after=None, limit=1),
     "records": lambda store: list(store.records(page_size=1)),
+    "load_record": lambda store: store.load_record(JOB),
     "rates_in_force": lambda store: store.rates_in_force(),
     "grants": lambda store: list(store.grants(since=BEGINNING)),
     "live_keys": lambda store: list(store.live_keys()),

@@ -11,13 +11,12 @@ from tenure.conformance.spec import spec
 from tenure.coordinator.retention import KEEP_FAIR_KEYS
 from tenure.coordinator.service import Coordinator
 from tenure.core.claims import kind_meter
-from tenure.core.commands import Enqueue
 from tenure.core.ids import DEFAULT_NAMESPACE, Kind, Namespace, QueueName, WorkerId
 from tenure.core.instants import Duration, seconds
 from tenure.core.job import Job
 from tenure.core.kind_settings import KindChange
 from tenure.core.rates import Rate, parse_rate
-from tenure.core.vocabulary import EventCause, JobStatus
+from tenure.core.vocabulary import EventCause
 
 OTHER_QUEUE = QueueName("other")
 OTHER_KIND = Kind("other")
@@ -399,42 +398,3 @@ def test_racing_claimers_never_exceed_the_rate_of_a_key(kit: Kit) -> None:
 
     assert granted == dict.fromkeys("0123", 7)
     assert sum(kit.reload(job).lease_id is not None for job in jobs) == 28
-
-
-@spec("RL11", "RL14", "CK4")
-def test_racing_enqueues_claims_and_ends_strand_no_job(kit: Kit) -> None:
-    """Of jobs with one key, with both and with none, in two queues."""
-    change = KindChange(kind=KIND, rate=rate("1/s", 3), concurrency_limit=2, fair=True)
-    kit.store.put_kind(DEFAULT_NAMESPACE, change)
-    both = (QUEUE, OTHER_QUEUE)
-    commands = [
-        kit.new(
-            rate_key=("a", "b", None)[number % 3],
-            concurrency_key=("x", "y", None, None)[number % 4],
-            queue=both[number % 2],
-            priority=number % 2,
-        )
-        for number in range(48)
-    ]
-
-    def enqueue(coordinator: Coordinator, mine: list[Enqueue]) -> None:
-        for command in mine:
-            coordinator.execute(command)
-
-    def work(coordinator: Coordinator, worker: WorkerId) -> None:
-        for _ in range(12):
-            request = kit.claim_request(limit=2, worker=worker, queues=both)
-            for grant in coordinator.claim(request).grants:
-                coordinator.execute(kit.completion(grant.job))
-
-    race(
-        *(partial(enqueue, kit.rival(), commands[start::3]) for start in range(3)),
-        *(partial(work, kit.rival(), WorkerId(f"racer-{n}")) for n in range(3)),
-    )
-    for _ in range(48):  # each key has room for one job more every second
-        kit.advance(seconds=1)
-        for job in kit.claimed(limit=9, queues=both):
-            kit.complete(job)
-
-    jobs = kit.store.load_jobs([command.job_id for command in commands])
-    assert {job.status for job in jobs.values()} == {JobStatus.SUCCEEDED}

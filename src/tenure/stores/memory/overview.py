@@ -12,6 +12,7 @@ from tenure.core.lateness import is_suspect
 from tenure.core.overview import (
     COUNTED,
     MAX_QUEUES,
+    MAX_TALLIED,
     MAX_TROUBLED,
     SAMPLES_PER_SLICE,
     Depth,
@@ -51,13 +52,15 @@ class MemoryOverview(MemoryResolutions, MemorySchedules, MemoryWorkers):
         jobs = [job for job in self._jobs.values() if job.namespace == wanted.namespace]
         within = [job for job in jobs if wanted.has(job.queue, job.kind)]
         window = window_of(wanted.range, now)
+        counted_since = self._counted_since(window)
         names, known = self._shown_queues(wanted, jobs)
         schedules = last_jobs(self.list_schedules(wanted.namespace), wanted)
         kept = self._jobs.keys() & schedules.keys()
         statuses = {job_id: self._jobs[job_id].status for job_id in kept}
         return OverviewParts(
             now=now,
-            tallies=list(self._tallies(within, window)),
+            counted_since=counted_since,
+            tallies=list(self._tallies(within, window, counted_since)),
             depths=self._depths(jobs, wanted, names, now),
             oldest_ready_at={
                 queue: min(run_at)
@@ -139,10 +142,23 @@ class MemoryOverview(MemoryResolutions, MemorySchedules, MemoryWorkers):
                 if since <= event.ts < until:
                     yield job, event
 
-    def _tallies(self, jobs: list[Job], window: Window) -> Iterator[EventTally]:
+    def _counted_since(self, window: Window) -> Instant:
+        times = sorted(
+            (
+                event.ts
+                for _, event in self._within(list(self._jobs.values()), window.since, window.until)
+                if event.type in COUNTED
+            ),
+            reverse=True,
+        )
+        return window.counted_since(times[MAX_TALLIED] if len(times) > MAX_TALLIED else None)
+
+    def _tallies(
+        self, jobs: list[Job], window: Window, counted_since: Instant
+    ) -> Iterator[EventTally]:
         found = Counter(
             (event.ts // window.bucket_us * window.bucket_us, job.queue, job.kind, event.type)
-            for job, event in self._within(jobs, window.since, window.until)
+            for job, event in self._within(jobs, counted_since, window.until)
             if event.type in COUNTED
         )
         for (at, queue, kind, type_), events in found.items():

@@ -855,11 +855,17 @@ class MemoryStore(
             self._open()
             ids = sorted(self._jobs)
         for job_id in ids:
-            with self._lock:
-                job, events = self._jobs.get(job_id), tuple(self._events.get(job_id, ()))
-                observations = tuple(self._observations_of(job_id))
-            if job is not None:
-                yield Record(job_id, job, events, observations)
+            record = self.load_record(job_id)
+            if record is not None:
+                yield record
+
+    def load_record(self, job_id: JobId) -> Record | None:
+        """One job with its log."""
+        with self._lock:
+            self._open()
+            job, events = self._jobs.get(job_id), tuple(self._events.get(job_id, ()))
+            observations = tuple(self._observations_of(job_id))
+        return None if job is None else Record(job_id, job, events, observations)
 
     def live_keys(self) -> Iterator[tuple[DedupeKey, JobId]]:
         """The dedupe keys of live jobs in order."""

@@ -237,18 +237,13 @@ UPDATE {t}key_turn SET is_open = {false}
        SELECT k.concurrency_group, k.concurrency_key FROM ({each_key}) AS k);
 
 -- name: open_turns
--- Of jobs with a concurrency key, which have a turn of that key.
-UPDATE {t}key_turn SET is_open = {true} WHERE job_id {among_ids};
-
--- name: give_open_turns
--- To jobs without a concurrency key.
+-- Those of jobs with a concurrency key are there already.
 INSERT INTO {t}key_turn (job_id, namespace, queue, kind, concurrency_group, concurrency_key,
                          rate_key, is_rated, is_open, served, priority, run_at)
 SELECT j.id, j.namespace, j.queue, j.kind, '', '', j.rate_key, {true}, {true}, 0, j.priority, j.run_at
   FROM {t}job AS j
  WHERE j.id {among_ids} AND j.run_at IS NOT NULL AND j.rate_key IS NOT NULL
-   AND j.concurrency_key IS NULL
-    ON CONFLICT DO NOTHING;
+    ON CONFLICT (job_id) DO UPDATE SET is_open = {true};
 
 -- name: note_rates_of_keys
 -- The rate keys that turns of these concurrency keys were chosen for.
@@ -1111,6 +1106,9 @@ SELECT e.ts / :bucket_us * :bucket_us, j.queue, j.kind, e.type, count(*)
  WHERE e.type {among_types} AND e.ts >= :since AND e.ts < :until
    AND j.namespace = :namespace {of_queues} {of_kinds}
  GROUP BY 1, j.queue, j.kind, e.type;
+
+-- name: newest_untallied_event
+SELECT ts FROM ({arms}) AS found ORDER BY ts DESC LIMIT 1 OFFSET :limit;
 
 -- name: settings_of_queues
 SELECT {queue_columns} FROM {t}queue WHERE namespace = :namespace AND name {among_names}

@@ -17,6 +17,7 @@ from tenure.core.lateness import latest_suspect_expiry
 from tenure.core.overview import (
     COUNTED,
     MAX_QUEUES,
+    MAX_TALLIED,
     MAX_TROUBLED,
     SAMPLES_PER_SLICE,
     SLICES,
@@ -52,7 +53,7 @@ MAX_GROUPS = 100
 """Of so many kinds and policies in a queue the suspect jobs are counted."""
 
 _UNRESOLVED = "NOT EXISTS (SELECT 1 FROM {t}dead_letter_resolution AS r WHERE r.job_id = d.id)"
-_TROUBLES: dict[str, Shape] = {
+TROUBLES: dict[str, Shape] = {
     "waiting": (
         (
             "troubled",
@@ -66,6 +67,13 @@ _TROUBLES: dict[str, Shape] = {
     "dead_letters": (("troubled", "j.reason_code IS NOT NULL"), ("counted", _UNRESOLVED)),
 }
 """By field of `Depth`: the jobs of an index that has few of all jobs, and which of them count."""
+
+
+_NEWEST = (
+    "SELECT ts FROM (SELECT ts FROM {t}job_event WHERE type = :type_%d"
+    " AND ts >= :since AND ts < :until ORDER BY ts DESC LIMIT :most) AS arm_%d"
+)
+"""Each arm has its own order and limit, so that it is read from the index and no further."""
 
 
 class _Queued(msgspec.Struct):
@@ -107,9 +115,11 @@ class SqlOverview(SqlMeasures, Workers, Schedules):
         [settings] = tx.fetch(self._query("settings_of_queues", names=self._pack(names), **here))
         depths, oldest = self._depths(tx, wanted, names, Instant(now))
         waits, runs = self._samples(tx, wanted, Instant(now))
+        counted_since = self._counted_since(tx, wanted, Instant(now))
         return OverviewParts(
             now=Instant(now),
-            tallies=self._tallies(tx, wanted, Instant(now)),
+            counted_since=counted_since,
+            tallies=self._tallies(tx, wanted, Instant(now), counted_since),
             depths=depths,
             oldest_ready_at=oldest,
             settings=[queue_state_from(row) for row in settings],
@@ -127,7 +137,7 @@ class SqlOverview(SqlMeasures, Workers, Schedules):
         about = [each for queue in queues for each in self._about_queue(wanted, queue, limit, now)]
         troubles = [
             self._query("troubled_by_kind", shape, namespace=wanted.namespace, jobs=MAX_TROUBLED)
-            for shape in _TROUBLES.values()
+            for shape in TROUBLES.values()
         ]
         answers = tx.fetch(*about, *troubles)
         counts: dict[tuple[str, str], Counter[str]] = {}
@@ -145,7 +155,7 @@ class SqlOverview(SqlMeasures, Workers, Schedules):
             ready_since = ready_at(first_ready[0][0], first_delayed[0][0], now)
             if ready_since is not None:
                 oldest[queue] = ready_since
-        for field, rows in zip(_TROUBLES, answers[len(about) :], strict=True):
+        for field, rows in zip(TROUBLES, answers[len(about) :], strict=True):
             for queue_name, kind, number in rows:
                 counts.setdefault((queue_name, kind), Counter())[field] += number
         for key, number in self._silent(tx, wanted, queues, answers[4 : len(about) : 5], now):
@@ -193,13 +203,33 @@ class SqlOverview(SqlMeasures, Workers, Schedules):
         for key, [(number,)] in zip(asked_about, tx.fetch(*queries), strict=True):
             yield key, number
 
-    def _tallies(self, tx: Transaction, wanted: OverviewFilter, now: Instant) -> list[EventTally]:
+    def _counted_since(self, tx: Transaction, wanted: OverviewFilter, now: Instant) -> Instant:
+        """From when on events are counted: the newest of all namespaces, because the index on time
+        knows no other."""
+        window = window_of(wanted.range, now)
+        words = {f"type_{place}": each.value for place, each in enumerate(COUNTED)}
+        arms = " UNION ALL ".join(_NEWEST % (place, place) for place in range(len(COUNTED)))
+        query = self._query(
+            "newest_untallied_event",
+            (("arms", arms),),
+            since=window.since,
+            until=window.until,
+            limit=MAX_TALLIED,
+            most=MAX_TALLIED + 1,
+            **words,
+        )
+        [beyond] = tx.fetch(query)
+        return window.counted_since(beyond[0][0] if beyond else None)
+
+    def _tallies(
+        self, tx: Transaction, wanted: OverviewFilter, now: Instant, counted_since: Instant
+    ) -> list[EventTally]:
         window = window_of(wanted.range, now)
         query = self._query(
             "overview_tallies",
             self._scope(wanted),
             bucket_us=window.bucket_us,
-            since=window.since,
+            since=counted_since,
             until=window.until,
             types=self._pack([each.value for each in COUNTED]),
             **self._scoped(wanted),

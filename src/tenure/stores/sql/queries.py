@@ -264,7 +264,15 @@ class SqlQueries(Transactional):
         if after is not None:
             shape = (("after_id", "WHERE id > :after"), ("after_job_id", "WHERE job_id > :after"))
         [found] = tx.fetch(self._query("record_ids", shape, after=after, limit=size))
-        ids = [JobId(row[0]) for row in found]
+        return self._records_of(tx, [JobId(row[0]) for row in found])
+
+    def load_record(self, job_id: JobId) -> Record | None:
+        """One job with its log, in one snapshot."""
+        [record] = self._read(partial(self._records_of, ids=[job_id]), snapshot=True)
+        is_there = record.job is not None or record.events or record.unreadable
+        return record if is_there else None
+
+    def _records_of(self, tx: Transaction, ids: Sequence[JobId]) -> list[Record]:
         packed = self._pack(ids)
         names = ("load_jobs", "load_histories", "load_observations")
         answers = tx.fetch(

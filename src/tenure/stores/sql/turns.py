@@ -360,10 +360,7 @@ class SqlTurns(Transactional):
         tx.fetch(
             self._query("delete_turns_of_rates", namespace=namespace, **packed),
             self._query("close_turns_of_rates", namespace=namespace, **packed),
-            *[
-                self._query(name, ids=self._pack(turns))
-                for name in (("open_turns", "give_open_turns") if turns else ())
-            ],
+            *([self._query("open_turns", ids=self._pack(turns))] if turns else []),
             *self._notes(namespace, waits, waits, Instant(now)),
         )
         chosen.places |= {(row[0], row[1]) for row in rows}
