@@ -15,7 +15,7 @@ A server has them at `/metrics`, for tokens of operators and viewers: give Prome
 token as the `credentials_file` of its `authorization`. A worker on a database exposes
 its own with `tenure worker --metrics-port 9464`, on 127.0.0.1 unless you give `--metrics-host`, and
 without a token. An application shows its own in a registry of prometheus_client:
-`Tenure(metrics=True)`. Both need `pip install 'tenure[metrics]'`.
+`Tenure(metrics=True)`. Both need `pip install 'path/to/the/clone[metrics]'`.
 
 ## Where the numbers come from
 

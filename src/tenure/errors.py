@@ -38,6 +38,12 @@ import shlex
 from typing import ClassVar
 
 
+def install_hint(extra: str) -> str:
+    """How to install the packages of an extra. Tenure is installed from a clone: no package index
+    has it."""
+    return f"install Tenure again with it: `pip install 'path/to/the/clone[{extra}]'`"
+
+
 class TenureError(Exception):
     """The root: a stable `code`, a message, and a hint at what to do."""
 

@@ -23,6 +23,7 @@ from tenure.errors import (
     SchemaTooOld,
     StoreError,
     StoreUnavailable,
+    install_hint,
 )
 from tenure.ports import Coordination, Store
 from tenure.settings import (
@@ -101,7 +102,7 @@ def open_remote(
         if missing.name != "urllib3":
             raise
         raise StoreError(
-            "an http: or https: URL needs urllib3", hint="run `pip install 'tenure[http]'`"
+            "an http: or https: URL needs the extra http", hint=install_hint("http")
         ) from missing
     trust = trust_from_environment(environment, token)
     return RemoteCoordinator(Caller(parse_address(url), trust, Patience()))

@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from tenure.cli.main import COMMANDS, main
+from tests.support.waiting import PATIENCE_S
 
 HEAVY = ("psycopg", "starlette", "sqlite3", "tenure.coordinator", "rich", "hypothesis")
 
@@ -143,3 +144,35 @@ def test_a_wrong_command_or_argument_says_what_was_meant(words: list[str], meant
 
     assert (result.exit_code, result.stdout) == (2, "")
     assert meant in result.stderr
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("package", "words", "extra"),
+    [
+        ("psycopg", ["jobs", "ls", "--url", "postgresql:///jobs"], "postgres"),
+        ("urllib3", ["jobs", "ls", "--url", "http://localhost:1"], "http"),
+        ("starlette", ["serve"], "server"),
+    ],
+)
+def test_a_missing_extra_is_named_with_the_way_to_install_it(
+    tmp_path: Path, package: str, words: list[str], extra: str
+) -> None:
+    without = f"import sys; sys.modules[{package!r}] = None; import runpy; "
+    ran = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            without + "runpy.run_module('tenure', run_name='__main__', alter_sys=True)",
+            *words,
+        ],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+
+    assert ran.returncode == 2
+    assert f"needs the extra {extra}; install Tenure again with it" in ran.stderr
+    assert f"`pip install 'path/to/the/clone[{extra}]'`" in ran.stderr

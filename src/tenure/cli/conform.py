@@ -16,9 +16,10 @@ from tenure.conformance.worker.obligations import OBLIGATIONS
 from tenure.conformance.worker.report import Report, State
 from tenure.conformance.worker.runner import conform
 from tenure.conformance.worker.scenarios import BY_NAME, SCENARIOS, Scenario
-from tenure.errors import TenureError
+from tenure.errors import TenureError, install_hint
 
 KIT = "tenure.conformance.store"
+EXTRA = "conformance"
 PYTEST_FAILED = 1
 
 _COLOURS = {State.KEPT: "green", State.BROKEN: "red", State.NOT_SEEN: "yellow"}
@@ -146,13 +147,11 @@ def store(factory: str | None, pytest_options: tuple[str, ...]) -> None:
             "smallest example is MemoryFactory in the same module. Then run one of\n\n"
             "  tenure conform store mypackage.testing:factory\n"
             f"  pytest --pyargs {KIT} --tenure-store mypackage.testing:factory\n\n"
-            "Both need the extra tenure[conformance]."
+            f"Both need the extra {EXTRA}; {install_hint(EXTRA)}."
         )
         return
     if find_spec("pytest") is None or find_spec("hypothesis") is None:
-        raise CouldNotRun(
-            "the store kit needs more packages; run `pip install 'tenure[conformance]'`"
-        )
+        raise CouldNotRun(f"the store kit needs the extra {EXTRA}; {install_hint(EXTRA)}")
     words = ["--pyargs", KIT, "--tenure-store", factory, *pytest_options]
     ran = subprocess.run([sys.executable, "-m", "pytest", *words], check=False)
     if ran.returncode not in (DONE, PYTEST_FAILED):

@@ -11,6 +11,7 @@ from tenure.cli.common import (
     reported_errors,
     store_url_option,
 )
+from tenure.errors import install_hint
 from tenure.settings import retention_of, url_from_environment
 from tenure.telemetry.logs import LogFormat, log_to_stderr
 from tenure.wiring import run_server
@@ -92,9 +93,7 @@ def serve(
         from tenure.cli.dashboard import pages_of
         from tenure.server.lifetime import ServeOptions
     except ImportError as missing:
-        raise CouldNotRun(
-            "the server needs more packages; run `pip install 'tenure[server]'`"
-        ) from missing
+        raise CouldNotRun(f"serve needs the extra server; {install_hint('server')}") from missing
     with reported_errors():
         options = ServeOptions(
             host=host,

@@ -4,9 +4,10 @@ from starlette.exceptions import HTTPException
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from tenure.errors import install_hint
 from tenure.server.services import Services
 
-TEXT = "The dashboard needs one more package: run `pip install 'tenure[dashboard]'`.\n"
+TEXT = f"The dashboard needs the extra dashboard; {install_hint('dashboard')}.\n"
 
 
 def missing_pages(services: Services) -> ASGIApp:

@@ -18,7 +18,7 @@ import msgspec
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from tenure.core.vocabulary import VerdictKind
-from tenure.errors import TenureError
+from tenure.errors import TenureError, install_hint
 from tenure.protocol import REQUEST_ID_HEADER
 from tenure.protocol.codec import encode
 from tenure.protocol.problem_codes import ProblemCode
@@ -210,8 +210,9 @@ def check_protocol(base: type[asyncio.Protocol]) -> None:
     missing = [name for name in _USED_ATTRIBUTES if name not in known]
     if missing:
         raise TenureError(
-            f"this uvicorn has no {', '.join(missing)} in its protocol",
-            hint="install the versions that were tested: `pip install 'tenure[server]'`",
+            f"this uvicorn has no {', '.join(missing)} in its protocol: it is not a version that"
+            " the extra server allows",
+            hint=install_hint("server"),
         )
 
 

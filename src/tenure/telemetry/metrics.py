@@ -22,7 +22,7 @@ from tenure.core.ids import Namespace
 from tenure.core.instants import MICROSECONDS_PER_SECOND
 from tenure.core.vocabulary import RENEWALS as RENEWAL_TYPES
 from tenure.core.vocabulary import EventType
-from tenure.errors import InvalidInput, TenureError
+from tenure.errors import InvalidInput, TenureError, install_hint
 from tenure.ports import Measures
 from tenure.telemetry import catalogue
 from tenure.telemetry.catalogue import Metric, Sort, Source
@@ -316,9 +316,7 @@ def _histogram_family(metric: Metric, found: Mapping[tuple[str, str], Histogram]
 def require_prometheus() -> None:
     """Raise unless prometheus_client is installed: at the start, not at the first scrape."""
     if find_spec("prometheus_client") is None:
-        raise TenureError(
-            "metrics need prometheus_client", hint="run `pip install 'tenure[metrics]'`"
-        )
+        raise TenureError("metrics need the extra metrics", hint=install_hint("metrics"))
 
 
 def register(metrics: Metrics, where: "CollectorRegistry | Literal[True]") -> None:

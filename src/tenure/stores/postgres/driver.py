@@ -1,6 +1,6 @@
 """The PostgreSQL driver, if it is installed: a clear error instead of an ImportError if not."""
 
-from tenure.errors import StoreError
+from tenure.errors import StoreError, install_hint
 
 try:
     import psycopg as psycopg
@@ -22,7 +22,7 @@ try:
     from psycopg.types.string import TextLoader as TextLoader
 except ImportError as missing:
     raise StoreError(
-        "the PostgreSQL driver is not installed", hint="run pip install 'tenure[postgres]'"
+        "a postgresql: URL needs the extra postgres", hint=install_hint("postgres")
     ) from missing
 
 Connection = psycopg.Connection[TupleRow]
