@@ -367,11 +367,13 @@ def test_a_wrong_argument_is_told_with_the_right_ones(app: Application) -> None:
     def send(to: str, ctx: Context, copies: int = 1) -> None: ...
 
     takes = "it takes to, copies, and the worker fills in ctx"
-    with pytest.raises(ValidationError, match=f"send: .* argument 'too'; {takes}"):
+    with pytest.raises(
+        ValidationError, match=rf"kind send: it has no parameter too \(did.* to\?\); {takes}"
+    ):
         send.enqueue("ann", too="bob")
-    with pytest.raises(ValidationError, match=f"send: missing .* 'to'; {takes}"):
+    with pytest.raises(ValidationError, match=f"kind send: its parameter to is missing; {takes}"):
         send.enqueue()
-    with pytest.raises(ValidationError, match=f"send: too many .*; {takes}"):
+    with pytest.raises(ValidationError, match=f"kind send: too many .*; {takes}"):
         send.enqueue(FakeContext(), "ann", 1)
 
 
@@ -379,12 +381,56 @@ def test_a_misspelt_option_is_not_ignored(app: Application) -> None:
     @app.job
     def work(n: int) -> None: ...
 
-    with pytest.raises(InvalidInput, match=r"dely.*options are.*delay"):
+    with pytest.raises(
+        InvalidInput, match=r"dely: is not an option of using\(\); did you mean delay\?"
+    ):
         work.using(dely="5m")  # type: ignore[call-arg]  # the mistake
     with pytest.raises(ValidationError, match="dely"):
         work.enqueue(1, dely="5m")  # type: ignore[call-arg]  # the mistake
     with pytest.raises(InvalidInput, match="queu"):
         app.job(queu="x")  # type: ignore[call-overload]  # the mistake
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (
+            {"unique_for": "1h"},
+            "unique_for: .* @app.job; it belongs to using\\(key=…, unique_for=…",
+        ),
+        ({"delay": "1h"}, "delay: is not an option of @app.job; it belongs to using\\(delay=…\\)"),
+        ({"max_retries": 3}, "max_retries: .* @app.job; write retry=Retry\\(max_attempts=4\\)"),
+        ({"rate_limit": "1/s"}, "rate_limit: .* of @app.job; Tenure calls it rate"),
+        ({"zzz": 1}, "zzz: is not an option of @app.job; options are burst, .*timeout, tz"),
+    ],
+)
+def test_an_option_in_the_wrong_place_or_of_another_name_is_told_its_own(
+    app: Application, options: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(InvalidInput, match=said):
+        app.job(**options)
+
+
+def test_an_option_of_another_queue_is_told_its_name_here(app: Application) -> None:
+    @app.job
+    def work(n: int) -> None: ...
+
+    said = r"^countdown: is not an option of using\(\); Tenure calls it delay$"
+    with pytest.raises(InvalidInput, match=said):
+        work.using(countdown=5)  # type: ignore[call-arg]  # the mistake
+
+
+def test_a_value_of_a_wrong_type_is_refused_with_its_kind(app: Application) -> None:
+    @app.job
+    def charge(customer: str, cents: int) -> None: ...
+
+    said = (
+        "kind charge: it has no parameter custmer .did you mean customer.*it takes customer, cents"
+    )
+    with pytest.raises(ValidationError, match=said):
+        charge.enqueue(custmer="x", cents=1)  # type: ignore[call-arg]  # the mistake
+    with pytest.raises(ValidationError, match=r"^kind charge: Expected `int`, got `str` at cents$"):
+        charge.enqueue("x", cents="1")  # type: ignore[arg-type]  # the mistake
 
 
 def test_many_calls_become_many_jobs_in_their_order(app: Application) -> None:

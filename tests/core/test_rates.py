@@ -96,14 +96,16 @@ def test_a_rate_is_read_as_people_write_it() -> None:
 @pytest.mark.parametrize(
     ("text", "burst", "field", "said"),
     [
-        ("0/s", None, "rate", "0/s is not from 1"),
+        ("0/s", None, "rate", "0/s is not from 1 to 1,000,000 jobs"),
+        ("0.5/s", None, "rate", "'0.5/s' is not a rate; write it in whole numbers: 30/m"),
+        ("0.0000001/s", None, "rate", "is not a rate; write 10/s"),
         ("-1/s", None, "rate", "is not a rate"),
         ("10/w", None, "rate", "is not a rate"),
         ("10", None, "rate", "is not a rate"),
         ("ten/s", None, "rate", "is not a rate"),
         ("1.5/s", None, "rate", "is not a rate"),
         (10, None, "rate", "is not a rate"),
-        ("10001/s", None, "rate", "more than 10,000 grants a second"),
+        ("10001/s", None, "rate", "more than 10,000 jobs a second"),
         ("1000001/d", None, "rate", "is not from 1"),
         ("10/s", 0, "burst", "0 is not from 1"),
         ("10/s", -3, "burst", "-3 is not from 1"),

@@ -1,5 +1,6 @@
 """Schedules: when they fire, what each occurrence does, and what requests change."""
 
+import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -489,6 +490,37 @@ def test_a_request_that_breaks_a_limit_is_refused(command: PutSchedule, field: s
         check_schedule_command(command, Limits())
 
     assert refused.value.field == field
+
+
+@spec("SC12")
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (cron("61 3 * * *"), "'61 3 * * *': bad minute (0 to 59)"),
+        (cron("0 24 * * *"), "'0 24 * * *': bad hour (0 to 23)"),
+        (cron("0 0 32 2 *"), "bad day-of-month (1 to 31, or L for the last)"),
+        (cron("0 0 1 13 *"), "bad month (1 to 12, or JAN to DEC)"),
+        (cron("0 0 30 2 *"), "'0 0 30 2 *' never happens; check day and month"),
+        (cron("@daily"), "'@daily' does not have five fields; write 0 0 * * *"),
+        (cron("0 0 * *"), "does not have five fields; minute, hour, day of the month"),
+        (cron("0 0 * * *", tz="Europe/Viena"), "machine knows; did you mean Europe/Vienna?"),
+        (cron("0 0 * * *", tz="zzz"), "machine knows; write a name such as Europe/Berlin"),
+    ],
+    ids=str,
+)
+def test_a_mistake_is_told_with_what_may_be_meant(wrong: ScheduleSpec, said: str) -> None:
+    with pytest.raises(InvalidInput, match=re.escape(said)):
+        check_schedule_command(put(wrong), Limits())
+
+
+@spec("SC12")
+def test_a_machine_without_time_zones_is_told_how_to_get_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tenure.core.schedules.available_timezones", set)
+
+    with pytest.raises(InvalidInput, match="`pip install tzdata` adds them"):
+        check_schedule_command(put(cron("0 0 * * *", tz="Europe/Viena")), Limits())
 
 
 @spec("SC12")

@@ -104,6 +104,9 @@ def test_what_cannot_work_is_refused_and_nothing_is_written(
         second = flow.add(app.call("merge"), after=first, name="second")
         first.after = (Parent(job_id=second.id, step="second"),)
 
+    def alone(flow: Flow, first: FlowJob[Any]) -> None:
+        first.after = (Parent(job_id=first.id, step="first"),)
+
     wrong: dict[str, Callable[[Any, Any], object]] = {
         "a cycle": cyclic,
         "there is no job": lambda flow, first: flow.add(
@@ -118,6 +121,13 @@ def test_what_cannot_work_is_refused_and_nothing_is_written(
         "is not a job": lambda flow, first: flow.add(app.call("merge"), after=[7]),
         "int is not a job": lambda flow, first: flow.add(app.call("merge"), after=7),
         "is not a call": lambda flow, first: flow.add("merge"),
+        "'first' is not a job id; give what flow.add returned for first": (
+            lambda flow, first: flow.add(app.call("merge"), after="first")
+        ),
+        "after: first waits for itself": alone,
+        "flow: has not been sent; it is sent when its block ends": (
+            lambda flow, first: flow.result(first)
+        ),
     }
     for problem, add in wrong.items():
         with pytest.raises(InvalidInput, match=problem):

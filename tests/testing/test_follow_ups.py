@@ -149,7 +149,7 @@ def _give_a_connection(ctx: Context, job: JobFunction[[int], None, None]) -> obj
     [
         (_call_nothing, "ctx.enqueue(function.call(argument, …))"),
         (_step_over_two_lines, "is not the name of a step"),
-        (_leave_out_an_argument, "missing a required argument: 'n'"),
+        (_leave_out_an_argument, "its parameter n is missing"),
         (_choose_an_id, "follows from the handler's own job"),
         (_give_a_connection, "function.using(connection=…).enqueue(…)"),
     ],

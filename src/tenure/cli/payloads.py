@@ -6,13 +6,12 @@ The handler itself checks the payload, as it does in a worker.
 import inspect
 import re
 import typing
-from difflib import get_close_matches
 
 import msgspec
 
 from tenure.cli.common import CouldNotRun
 from tenure.errors import ValidationError
-from tenure.handlers.registry import Handler
+from tenure.handlers.registry import Handler, missing_parameter
 
 _MISSING = re.compile(r"Object missing required field `(.+)`")
 _UNKNOWN = re.compile(r"Object contains unknown field `(.+)`")
@@ -46,7 +45,7 @@ def _problem(handler: Handler, given: object, wrong: ValidationError) -> str:
     said = wrong.message.removesuffix(f" at {wrong.path}")
     if missing := _MISSING.fullmatch(said):
         is_nested = missing[1] != wrong.path
-        return f"{wrong.path} is missing" if is_nested else f"its parameter {missing[1]} is missing"
+        return f"{wrong.path} is missing" if is_nested else missing_parameter(missing[1])
     if unknown := _UNKNOWN.fullmatch(said):
         return _unknown(handler, unknown[1], wrong.path)
     plain = said.replace("`", "")
@@ -56,8 +55,7 @@ def _problem(handler: Handler, given: object, wrong: ValidationError) -> str:
 def _unknown(handler: Handler, name: str, path: str) -> str:
     if name != path:
         return f"{path.removesuffix(f'.{name}')} has no field {name}"
-    alike = get_close_matches(name, handler.parameters, n=1)
-    return f"it has no parameter {name}" + (f" (did you mean {alike[0]}?)" if alike else "")
+    return handler.unknown_parameter(name)
 
 
 def _takes(handler: Handler) -> str:

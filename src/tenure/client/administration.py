@@ -506,7 +506,7 @@ _SEARCHES = frozenset(JobSearch.__annotations__)
 
 def searched(search: JobSearch) -> dict[str, Any]:
     """The fields of a filter that a search asks for."""
-    check_known(dict(search), _SEARCHES)
+    check_known(dict(search), _SEARCHES, of="app.jobs()")
     return {
         name: instant(name, value) if name.endswith(("_since", "_until")) else plain(value)
         for name, value in search.items()

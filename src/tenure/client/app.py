@@ -182,7 +182,7 @@ class Application:
         Its kind is the function's own name, without the module. With `name=`, jobs that are stored
         already stay valid when the function is renamed or moved.
         """
-        check_known(dict(options), JOB_OPTION_NAMES)
+        check_known(dict(options), JOB_OPTION_NAMES, of="@app.job", elsewhere=OPTION_NAMES)
         decorator = JobDecorator(self, options)
         if function is None:
             return decorator
@@ -246,7 +246,9 @@ class Application:
         """Declare a schedule: `schedule("nightly", report.call(full=True), cron="15 3 * * *",
         tz="Europe/Berlin")`. A worker that starts writes it if the store has never had one of this
         name; `tenure schedules sync` writes every change."""
-        check_known(dict(options), SCHEDULE_OPTION_NAMES)
+        check_known(
+            dict(options), SCHEDULE_OPTION_NAMES, of="app.schedule()", elsewhere=OPTION_NAMES
+        )
         spec = schedule_spec(called(call), options)
         self.registry.declare(schedule_name(name), lambda: spec)
 
@@ -276,7 +278,7 @@ class Application:
         return self._sender.command(call)
 
     def _spec(self, kind: str, payload: Any, options: EnqueueOptions) -> JobSpec:
-        check_known(dict(options), OPTION_NAMES)
+        check_known(dict(options), OPTION_NAMES, of="app.enqueue()")
         kind = plain(kind)
         check_name("kind", kind)
         body = self._sender.checked_payload(Kind(kind), payload)

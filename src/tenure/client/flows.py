@@ -15,8 +15,9 @@ from tenure.client.end_hints import EndHints
 from tenure.client.functions import Enqueueable, Sender
 from tenure.client.jobs import Job, refusal
 from tenure.client.shells import Operation, Wait, arun, run
+from tenure.core.checks import MAX_NAME, shown
 from tenure.core.commands import EnqueueFlow, FlowMember, Parent
-from tenure.core.ids import FlowId, JobId, Kind
+from tenure.core.ids import JOB_ID_PATTERN, FlowId, JobId, Kind
 from tenure.core.instants import MICROSECONDS_PER_SECOND
 from tenure.core.verdicts import Reply
 from tenure.core.vocabulary import JobStatus
@@ -160,10 +161,12 @@ class Flow:
 
     def result(self, job: FlowJob[R], timeout: Span | None = None) -> R:
         """Wait for one of its jobs and return what its function returned; see `Job.result`."""
+        self._check_sent()
         return self.job(job).result(timeout)
 
     async def aresult(self, job: FlowJob[R], timeout: Span | None = None) -> R:
         """`result` for async code."""
+        self._check_sent()
         return await self.job(job).aresult(timeout)
 
     def wait(self, timeout: Span | None = None) -> dict[str, JobStatus]:
@@ -175,7 +178,14 @@ class Flow:
         """`wait` for async code."""
         return await arun(self._waiting(timeout))
 
+    def _check_sent(self) -> None:
+        if not self._is_sent:
+            raise InvalidInput(
+                "flow", "has not been sent", hint="it is sent when its block ends; ask after it"
+            )
+
     def _waiting(self, timeout: Span | None) -> Operation[dict[str, JobStatus]]:
+        self._check_sent()
         limit_s = math.inf
         if timeout is not None:
             limit_s = duration("timeout", timeout) / MICROSECONDS_PER_SECOND
@@ -223,7 +233,14 @@ def _parent(after: After, needs: JobStatus | None) -> Parent:
     if isinstance(after, Job):
         return Parent(job_id=after.id, step=after.id, needs=needs)
     if isinstance(after, str):
-        return Parent(job_id=JobId(plain(after)), step=plain(after), needs=needs)
+        job_id = plain(after)
+        if JOB_ID_PATTERN.fullmatch(job_id) is None:
+            raise InvalidInput(
+                "after",
+                f"{shown(job_id)} is not a job id",
+                hint=f"give what flow.add returned for {job_id[:MAX_NAME]}, or the id of a job",
+            )
+        return Parent(job_id=JobId(job_id), step=job_id, needs=needs)
     raise _no_job(after)
 
 

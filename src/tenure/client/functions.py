@@ -135,7 +135,7 @@ class Enqueueable(Generic[P, R]):
     def using(self, **options: Unpack[EnqueueOptions]) -> "Enqueueable[P, R]":
         """The same function with options for its jobs: `using(key="x", delay="5m").enqueue(…)`.
         Of an option that is given twice the later one counts."""
-        check_known(dict(options), OPTION_NAMES)
+        check_known(dict(options), OPTION_NAMES, of="using()")
         merged = cast(EnqueueOptions, {**self._options, **options})
         return Enqueueable(self._definition, self._function, merged)
 

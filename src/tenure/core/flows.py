@@ -173,6 +173,9 @@ def check_acyclic(members: Sequence[FlowMember]) -> None:
                 free.append(child)
     if unmet:
         steps = {member.job.job_id: member.step for member in members}
+        alone = sorted(steps[job_id] for job_id in unmet if job_id in waits_for[job_id])
+        if alone:
+            raise InvalidInput("after", f"{alone[0]} waits for itself")
         named = ", ".join(sorted(steps[job_id] for job_id in unmet)[:3])
         raise InvalidInput(
             "after", f"{len(unmet)} jobs wait for each other in a cycle, {named} among them"

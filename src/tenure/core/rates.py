@@ -26,6 +26,7 @@ NOTHING_GRANTED = Instant(0)
 """The state of a rate that nothing was granted under, or nothing lately."""
 
 _RATE_PATTERN = re.compile(r"([0-9]{1,12})/(s|m|h|d)")
+_FRACTION_PATTERN = re.compile(r"([0-9]{0,6})[.,]([0-9]{1,6})/(s|m|h|d)")
 
 
 class RateUnit(StrEnum):
@@ -114,7 +115,7 @@ def parse_rate(field: str, text: object, burst: object = None) -> Rate:
         raise InvalidInput(
             field,
             f"{str(text)[:40]!a} is not a rate",
-            hint="write 10/s, 100/m, 5/h or 1000/d, or none for no rate",
+            hint=_whole_rate(text) or "write 10/s, 100/m, 5/h or 1000/d, or none for no rate",
         )
     grants, per = int(found[1]), RateUnit(found[2])
     rate = Rate(grants=grants, per=per, burst=_usual_burst(grants, per))
@@ -124,6 +125,20 @@ def parse_rate(field: str, text: object, burst: object = None) -> Rate:
         rate = msgspec.structs.replace(rate, burst=burst)
     check_rate(field, rate)
     return rate
+
+
+def _whole_rate(text: object) -> str:
+    """How to write a rate such as 0.5/s in whole numbers; nothing if there is no such way."""
+    found = _FRACTION_PATTERN.fullmatch(text.strip()) if isinstance(text, str) else None
+    if found is None:
+        return ""
+    whole = int(found[1] or 0) * 10 ** len(found[2]) + int(found[2])
+    for unit in RateUnit:
+        numerator = whole * _LENGTH_US[unit]
+        denominator = 10 ** len(found[2]) * _LENGTH_US[RateUnit(found[3])]
+        if numerator >= denominator and numerator % denominator == 0:
+            return f"write it in whole numbers: {numerator // denominator}/{unit.value}"
+    return ""
 
 
 def _usual_burst(grants: int, per: RateUnit) -> int:
@@ -137,11 +152,11 @@ def check_rate(field: str, rate: Rate) -> None:
     if not 1 <= rate.grants <= MAX_GRANTS:
         raise InvalidInput(
             field,
-            f"{rate} is not from 1 to {MAX_GRANTS:,} grants",
+            f"{rate} is not from 1 to {MAX_GRANTS:,} jobs",
             hint="to stop a queue, pause it; to remove a rate, set none",
         )
     if rate.grants * MICROSECONDS_PER_SECOND > MAX_PER_SECOND * rate.period_us:
-        raise InvalidInput(field, f"{rate} is more than {MAX_PER_SECOND:,} grants a second")
+        raise InvalidInput(field, f"{rate} is more than {MAX_PER_SECOND:,} jobs a second")
     if not 1 <= rate.burst <= MAX_BURST:
         raise InvalidInput(
             "burst",

@@ -11,10 +11,11 @@ import hashlib
 from collections import deque
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, tzinfo
+from difflib import get_close_matches
 from functools import lru_cache
 from itertools import takewhile
 from typing import Any, TypeAlias, assert_never
-from zoneinfo import ZoneInfo
+from zoneinfo import ZoneInfo, available_timezones
 
 import msgspec
 from cronsim import CronSim, CronSimError
@@ -506,6 +507,24 @@ def _changed(schedule: Schedule, actor: Actor, at: Moment, **fields: object) -> 
 
 _ANY_TIME = Instant(1_700_000_000_000_000)
 
+_CRON_VALUES = {
+    "minute": " (0 to 59)",
+    "hour": " (0 to 23)",
+    "day-of-month": " (1 to 31, or L for the last)",
+    "month": " (1 to 12, or JAN to DEC)",
+    "day-of-week": " (0 to 7, or SUN to SAT; 0 and 7 are Sunday)",
+}
+_CRON_NAMES = {
+    "@hourly": "0 * * * *",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@weekly": "0 0 * * 0",
+    "@monthly": "0 0 1 * *",
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+}
+"""What other crons have names for."""
+
 
 def check_schedule_command(command: ScheduleCommand, limits: Limits) -> None:
     """Raise `InvalidInput` unless every field of the request is within its limits. [SC12]"""
@@ -568,8 +587,16 @@ def _check_zone(spec: ScheduleSpec) -> None:
         raise InvalidInput(
             "tz",
             f"{shown(spec.tz)} is no time zone that this machine knows",
-            hint="write a name such as Europe/Berlin; `pip install tzdata` adds the database",
+            hint=_zone_hint(spec.tz),
         ) from wrong
+
+
+def _zone_hint(tz: str) -> str:
+    known = available_timezones()
+    if not known:
+        return "it knows none at all; `pip install tzdata` adds them"
+    alike = get_close_matches(tz, sorted(known), n=1)
+    return f"did you mean {alike[0]}?" if alike else "write a name such as Europe/Berlin"
 
 
 def _check_cron(spec: ScheduleSpec) -> None:
@@ -579,12 +606,38 @@ def _check_cron(spec: ScheduleSpec) -> None:
         raise InvalidInput(
             "cron",
             f"{shown(spec.cron)} does not have five fields",
-            hint="minute, hour, day of the month, month, day of the week, as in 15 3 * * *",
+            hint=_five_fields(spec.cron),
         )
     try:
         first = next_after(spec, _ANY_TIME)
     except (CronSimError, AssertionError, ValueError) as wrong:  # it asserts in some of its cases
+        if _has_day_of_another_month(spec):
+            raise _never(spec.cron) from wrong
         what = str(wrong).lower() or "not a cron expression"
-        raise InvalidInput("cron", f"{shown(spec.cron)}: {what}") from wrong
+        allowed = _CRON_VALUES.get(what.removeprefix("bad "), "")
+        raise InvalidInput("cron", f"{shown(spec.cron)}: {what}{allowed}") from wrong
     if first is None:
-        raise InvalidInput("cron", f"{shown(spec.cron)} never fires", hint="check day and month")
+        raise _never(spec.cron)
+
+
+def _five_fields(cron: str) -> str:
+    meant = _CRON_NAMES.get(cron.strip().lower())
+    if meant is not None:
+        return f"write {meant}"
+    return "minute, hour, day of the month, month, day of the week, as in 15 3 * * *"
+
+
+def _has_day_of_another_month(spec: ScheduleSpec) -> bool:
+    """Whether only the month is wrong: cronsim calls the 30th of February a bad day."""
+    assert spec.cron is not None
+    fields = spec.cron.split()
+    any_month = replace(spec, cron=" ".join([*fields[:3], "*", fields[4]]))
+    only_month = replace(spec, cron=" ".join(["0", "0", "*", fields[3], "*"]))
+    try:
+        return None not in (next_after(any_month, _ANY_TIME), next_after(only_month, _ANY_TIME))
+    except (CronSimError, AssertionError, ValueError):
+        return False
+
+
+def _never(cron: str) -> InvalidInput:
+    return InvalidInput("cron", f"{shown(cron)} never happens", hint="check day and month")

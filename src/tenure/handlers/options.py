@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from difflib import get_close_matches
 from functools import partial
 from typing import Any, Literal, TypeAlias, TypedDict, TypeVar
 
@@ -146,13 +147,48 @@ def _word(field: str, kind: type[_W], value: object) -> _W:
         raise InvalidInput(field, f"{str(value)[:40]!a} is not one of {allowed}") from wrong
 
 
-def check_known(options: dict[str, Any], allowed: frozenset[str]) -> None:
-    """Refuse a misspelt option: ignoring it would change what a job does."""
+_OTHER_NAMES = {
+    "countdown": "Tenure calls it delay",
+    "eta": "Tenure calls it run_at",
+    "task_id": "Tenure calls it job_id",
+    "time_limit": "Tenure calls it timeout",
+    "soft_time_limit": "Tenure has timeout, and grace for the end of a soft cancel",
+    "retries": "write retry=Retry(max_attempts=…), where the first attempt counts too",
+    "max_retries": "write retry=Retry(max_attempts=…), where the first attempt counts too",
+    "max_attempts": "write retry=Retry(max_attempts=…)",
+    "rate_limit": "Tenure calls it rate",
+    "cron": "@app.job calls it schedule",
+}
+"""Names that other queues, or other places of Tenure, have for options."""
+
+
+def check_known(
+    options: dict[str, Any],
+    allowed: frozenset[str],
+    *,
+    of: str,
+    elsewhere: frozenset[str] = frozenset(),
+) -> None:
+    """Refuse a misspelt option: ignoring it would change what a job does. `of` is what was called,
+    such as `using()`; options `elsewhere` are those that `using` takes."""
     unknown = sorted(set(options) - allowed)
     if unknown:
-        raise InvalidInput(
-            unknown[0], "is not an option", hint=f"options are {', '.join(sorted(allowed))}"
-        )
+        name = unknown[0]
+        if name in elsewhere:
+            with_key = "key=…, " if name == "unique_for" else ""
+            hint = f"it belongs to using({with_key}{name}=…)"
+        else:
+            hint = _option_hint(name, options[name], allowed)
+        raise InvalidInput(name, f"is not an option of {of}", hint=hint)
+
+
+def _option_hint(name: str, value: object, allowed: frozenset[str]) -> str:
+    if name in ("max_retries", "retries") and type(value) is int and "retry" in allowed:
+        return f"write retry=Retry(max_attempts={value + 1}): the first attempt counts too"
+    if name in _OTHER_NAMES:
+        return _OTHER_NAMES[name]
+    alike = get_close_matches(name, sorted(allowed), n=1)
+    return f"did you mean {alike[0]}?" if alike else f"options are {', '.join(sorted(allowed))}"
 
 
 def plain(value: Any) -> Any:

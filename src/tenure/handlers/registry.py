@@ -7,6 +7,7 @@ Python.
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
+from difflib import get_close_matches
 from enum import StrEnum
 from typing import Any
 
@@ -117,9 +118,13 @@ class Handler(msgspec.Struct, frozen=True, kw_only=True):
         """The payload of a call; `ValidationError` names the argument that does not fit."""
         types = self.signature.types
         bound = self._bind(args, kwargs)
-        check_value(bound, types.arguments)
-        body = encode(bound, what="arguments")
-        decode(body, types.arguments)  # what is enqueued must be what the worker can read
+        try:
+            check_value(bound, types.arguments)
+            body = encode(bound, what="arguments")
+            decode(body, types.arguments)  # what is enqueued must be what the worker can read
+        except ValidationError as wrong:
+            said = wrong.message.removesuffix(f" at {wrong.path}")
+            raise ValidationError(f"kind {self.kind}: {said}", path=wrong.path) from wrong.__cause__
         return body
 
     def _bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -132,10 +137,28 @@ class Handler(msgspec.Struct, frozen=True, kw_only=True):
         try:
             return dict(types.call.bind(*args, **kwargs).arguments)
         except TypeError as wrong:
+            problem = self._misnamed(args, kwargs) or str(wrong)
             takes = ", ".join(self.parameters) or "no arguments"
             ctx = self.context_parameter
             filled = "" if ctx is None else f", and the worker fills in {ctx}"
-            raise ValidationError(f"{self.kind}: {wrong}; it takes {takes}{filled}") from wrong
+            raise ValidationError(
+                f"kind {self.kind}: {problem}; it takes {takes}{filled}"
+            ) from wrong
+
+    def _misnamed(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+        """Which argument has a wrong name, or is missing; None if it is something else."""
+        known = self.parameters
+        unknown = next((name for name in kwargs if name not in known), None)
+        if unknown is not None:
+            return self.unknown_parameter(unknown)
+        given = {*kwargs, *list(known)[: len(args)]}
+        lacks = [name for name, each in known.items() if _is_required(each) and name not in given]
+        return missing_parameter(lacks[0]) if lacks else None
+
+    def unknown_parameter(self, name: str) -> str:
+        """Says that there is no such parameter, and which one may have been meant."""
+        alike = get_close_matches(name, self.parameters, n=1)
+        return f"it has no parameter {name}" + (f" (did you mean {alike[0]}?)" if alike else "")
 
     def decode_arguments(self, payload: bytes) -> dict[str, Any]:
         """The keyword arguments of a call, each checked against its type hint."""
@@ -155,6 +178,11 @@ class Handler(msgspec.Struct, frozen=True, kw_only=True):
     def decode_result(self, body: bytes) -> Any:
         """The result, converted to the type of the return annotation."""
         return decode(body, self.hints.get("return", Any), within="return")
+
+
+def missing_parameter(name: str) -> str:
+    """Says that this parameter was not given."""
+    return f"its parameter {name} is missing"
 
 
 def _is_required(parameter: inspect.Parameter) -> bool:
