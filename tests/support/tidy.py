@@ -26,6 +26,7 @@ CORE_IMPORTS = frozenset(
         "cronsim",  # calculates with datetimes it is given
         "dataclasses",
         "datetime",  # as a notation; its clocks are refused below
+        "difflib",  # pure: which name comes nearest to a wrong one
         "decimal",
         "enum",
         "fractions",

@@ -34,6 +34,7 @@ from tenure.core.verdicts import Answer, Reply
 from tenure.deadlines import waiting_at_most
 from tenure.errors import Closed, StoreUnavailable
 from tenure.ports import Loaded
+from tenure.telemetry.lost_attempts import LostAttemptLog
 
 SWEEP_INTERVAL = seconds(0.75)
 """Less than the second in which a passed deadline is on record: a pass takes time, too. [V1]"""
@@ -139,6 +140,7 @@ class Sweeper:
         self._pause = pause
         self._watch = coordinator.outages
         self._unrecorded: list[Outage] = []
+        self._lost = LostAttemptLog()
         self._interval_us = interval_us
         self._jump_threshold_us = jump_threshold_us
         self._begin()
@@ -185,6 +187,7 @@ class Sweeper:
             is_admitted, report = self._admit()
         if not is_admitted:
             return report
+        self._lost.tell_left_out(self._monotonic())
         swept, is_behind, overdue_us = 0, True, 0
         for _ in range(PAGES_PER_PASS):
             due = self._judged(partial(self._store.due, limit=PAGE))
@@ -344,7 +347,10 @@ class Sweeper:
             (job, self._coordinator.submit(Sweep(job_id=job.id, outages=outages)))
             for job in jobs.values()
         ]
-        moved = [after for job, call in calls if (after := _moved_on(job, call)) is not None]
+        moved = [(job, after) for job, call in calls if (after := _moved_on(job, call)) is not None]
+        now = self._monotonic()
+        for job, after in moved:
+            self._lost.swept(job, after, now)
         return len(moved)
 
     def _overdue_of(self, ids: Sequence[JobId]) -> dict[JobId, Job]:
