@@ -46,7 +46,7 @@ def test_what_is_wrong_with_a_key_names_the_option_and_writes_nothing(run: Run) 
 @spec("CK7")
 def test_the_limit_of_a_kind_is_set_and_shown(run: Run, serving: Coordinator) -> None:
     jobs = [run("enqueue", "bill", "--concurrency-key", "42").stdout.strip() for _ in range(3)]
-    first = run("kinds", "limit", "bill", "--concurrency-limit", "2")
+    first = run("kinds", "limit", "bill", "--concurrency-limit", "2", "--create")
     second = run("kinds", "limit", "bill", "--rate", "1000/s")
     shown = json.loads(run("kinds", "ls", "--json").stdout)
     running = [claimed(serving, claim_seq=number).job_id for number in (1, 2)]

@@ -152,6 +152,29 @@ def fetch(address: str, path: str) -> tuple[int, str]:
         connection.close()
 
 
+def test_changed_rates_and_schedules_are_written(
+    dev: "subprocess.Popen[bytes]", tmp_path: Path, log: Path
+) -> None:
+    changing = (
+        SOURCE
+        + """
+@app.job(rate="{word}/m", every="{word}m")
+def ping() -> None: ...
+"""
+    )
+    (tmp_path / "greeting.py").write_text(changing.format(word="5"))
+    until_said(log, "schedule ping: new")
+    (tmp_path / "greeting.py").write_text(changing.format(word="7"))
+
+    said = until_said(log, "kind ping: rate 7/m, burst 1 (was rate 5/m, burst 1)")
+
+    assert "schedule ping: changed" in said
+    with Tenure(f"sqlite:///{tmp_path}/dev.db") as client:
+        [schedule] = client.schedules.ls()
+        [kind] = client.kinds.ls()
+    assert (schedule.every_s, kind.rate) == (420.0, "7/m")
+
+
 def test_every_kind_of_change_is_seen_once(tmp_path: Path) -> None:
     kept, gone = tmp_path / "kept.py", tmp_path / "gone.py"
     kept.touch()

@@ -144,7 +144,7 @@ def test_a_job_that_expires_is_shown_with_its_time(run: Run) -> None:
 def test_a_job_whose_key_stays_taken_says_until_when(run: Run) -> None:
     def key_line(job_id: str) -> list[str]:
         shown = run("jobs", "show", job_id).stdout.splitlines()
-        return [line for line in shown if line.startswith("key is free")]
+        return [line for line in shown if line.startswith("key taken until")]
 
     job_id = enqueued(run, "mail", "--key", "k", "--unique-for", "2h")
     [while_it_lives] = key_line(job_id)

@@ -38,7 +38,7 @@ def test_the_rate_of_a_queue_is_set_shown_and_removed(run: Run) -> None:
 def test_the_rate_of_a_kind_is_set_shown_and_removed(run: Run) -> None:
     enqueued(run, "letter")
 
-    set_to = run("kinds", "limit", "letter", "--rate", "10/s")
+    set_to = run("kinds", "limit", "letter", "--rate", "10/s", "--create")
     (shown,) = json.loads(run("kinds", "ls", "--json").stdout)
     table = run("kinds", "ls").stdout
     removed = run("kinds", "limit", "letter", "--rate", "none")
@@ -97,9 +97,9 @@ def test_sync_writes_what_the_application_declares(
     (tmp_path / "declared_rates.py").write_text(APPLICATION)
     monkeypatch.syspath_prepend(tmp_path)
     enqueued(run, "letter")
-    run("kinds", "limit", "letter", "--rate", "1/h")
-    run("kinds", "limit", "plain", "--rate", "5/m")
-    run("kinds", "limit", "foreign", "--rate", "2/s")
+    run("kinds", "limit", "letter", "--rate", "1/h", "--create")
+    run("kinds", "limit", "plain", "--rate", "5/m", "--create")
+    run("kinds", "limit", "foreign", "--rate", "2/s", "--create")
 
     first = run("kinds", "sync", "declared_rates:app")
     again = run("kinds", "sync", "declared_rates:app")
@@ -121,7 +121,7 @@ def test_show_names_the_rate_that_a_job_waits_for(run: Run, serving: Coordinator
     *_, waiting = [enqueued(run, "mail") for _ in range(3)]
     run("queues", "limit", "default", "--rate", "1/h", "--burst", "2")
     claimed(serving)
-    run("kinds", "limit", "mail", "--rate", "2/m")
+    run("kinds", "limit", "mail", "--rate", "2/m", "--create")
     claimed(serving, claim_seq=2)
 
     of_queue = run("jobs", "show", waiting).stdout
@@ -131,3 +131,24 @@ def test_show_names_the_rate_that_a_job_waits_for(run: Run, serving: Coordinator
     said = "it waits for the rate limit {}, which has room for the next job in about"
     assert said.format("1/h of queue default") in of_queue
     assert said.format("2/m of kind mail") in of_kind
+
+
+def test_a_kind_that_nobody_knows_is_refused(run: Run) -> None:
+    run("enqueue", "postcard")
+
+    refused = run("kinds", "limit", "postcrd", "--rate", "5/s")
+    known = run("kinds", "limit", "postcard", "--rate", "5/s")
+    listed = run("jobs", "ls", "--kind", "postcrd")
+    scheduled = run("schedules", "add", "often", "postcrd", "--every", "1h")
+
+    unknown = "tenure: no worker or job has kind postcrd so far. Did you mean postcard?"
+    assert (refused.exit_code, known.exit_code) == (1, 0)
+    assert refused.stderr == f"{unknown} --create sets it anyway\n"
+    assert [line["kind"] for line in json.loads(run("kinds", "ls", "--json").stdout)] == [
+        "postcard"
+    ]
+    assert listed.stderr == f"{unknown}\n"
+    assert (scheduled.exit_code, scheduled.stderr) == (
+        0,
+        f"{unknown} The schedule is made anyway\n",
+    )

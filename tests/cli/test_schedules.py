@@ -9,7 +9,15 @@ import pytest
 
 from tenure.conformance.spec import spec
 from tenure.coordinator.service import Coordinator
-from tenure.core.ids import DEFAULT_NAMESPACE, ScheduleName
+from tenure.core.ids import (
+    DEFAULT_NAMESPACE,
+    DEFAULT_QUEUE,
+    ScheduleName,
+    WorkerId,
+    worker_actor,
+)
+from tenure.core.instants import Duration
+from tenure.core.workers import WorkerProcess
 from tests.cli.harness import Run
 
 JOBS = """
@@ -134,7 +142,7 @@ def test_a_name_that_is_too_long_is_refused(run: Run) -> None:
 
 @spec("SC10")
 def test_sync_writes_what_the_code_declares_and_prunes_what_it_no_longer_does(
-    run: Run, shop: str
+    run: Run, shop: str, serving: Coordinator
 ) -> None:
     run("schedules", "add", "by-hand", "check", "--every", "1h")
     first = run("schedules", "sync", shop)
@@ -146,7 +154,26 @@ def test_sync_writes_what_the_code_declares_and_prunes_what_it_no_longer_does(
     found = listed(run)
     assert found["report"]["schedule"]["paused_at"] is not None
     assert found["report"]["schedule"]["queue"] == "slow"
-    assert [name for name, each in found.items() if each["undeclared"]] == ["nightly", "report"]
+    assert [name for name, each in found.items() if each["undeclared"]] == [], "no worker lives"
+    assert "undeclared" not in run("schedules", "ls").stdout
+
+    serving.store.see_worker(
+        WorkerProcess(
+            namespace=DEFAULT_NAMESPACE,
+            worker=WorkerId("w"),
+            actor=worker_actor("w"),
+            host="h",
+            pid=1,
+            queues=(DEFAULT_QUEUE,),
+            concurrency=1,
+            version="1",
+            uptime_us=Duration(0),
+            schedules=(ScheduleName("report"),),
+        )
+    )
+
+    found = listed(run)
+    assert [name for name, each in found.items() if each["undeclared"]] == ["nightly"]
 
 
 @spec("SC10")

@@ -88,7 +88,7 @@ def test_a_worker_whose_application_swallows_the_stop_drains_when_it_has_begun(
     _, said = worker.communicate(timeout=PATIENCE_S)
 
     assert worker.returncode == 0
-    assert "stopped: nothing to do" in said
+    assert "stopped; it ran no jobs" in said
 
 
 @spec("WP19")

@@ -6,11 +6,11 @@ import pytest
 
 from tenure.conformance.spec import spec
 from tenure.core.ids import DEFAULT_NAMESPACE, Kind
-from tenure.core.kind_settings import KindChange
+from tenure.core.kind_settings import KindChange, KindSettings
 from tenure.core.rates import Rate, parse_rate
 from tenure.handlers.registry import Registry, make_handler
 from tenure.stores.memory.store import MemoryStore
-from tenure.worker.declared_kinds import declare_and_warn, declare_kinds
+from tenure.worker.declared_kinds import change_in_words, declare_and_warn, declare_kinds
 
 LETTER = Kind("letter")
 
@@ -54,10 +54,61 @@ def test_a_starting_worker_says_that_it_declares_something_else(
     store.put_kind(DEFAULT_NAMESPACE, KindChange(kind=LETTER, rate=None))
     caplog.set_level(logging.WARNING, logger="tenure.worker")
 
-    declare_and_warn(store, DEFAULT_NAMESPACE, registry("10/s"))
+    declare_and_warn(store, DEFAULT_NAMESPACE, list(registry("10/s")), app="jobs:app")
 
     assert caplog.messages == [
         "kind letter is declared with rate 10/s, burst 1, the store has no rate;"
-        " `tenure kinds sync` writes what is declared"
+        " `tenure kinds sync jobs:app` writes what is declared"
     ]
     assert rates(store) == {LETTER: None}
+
+
+@spec("RL6")
+def test_a_worker_under_development_writes_what_the_code_declares_and_says_so(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    store = MemoryStore()
+    store.put_kind(DEFAULT_NAMESPACE, KindChange(kind=LETTER, rate=parse_rate("rate", "2/s")))
+    store.put_kind(DEFAULT_NAMESPACE, KindChange(kind=Kind("foreign"), concurrency_limit=3))
+    caplog.set_level(logging.INFO, logger="tenure.worker")
+
+    declare_and_warn(
+        store, DEFAULT_NAMESPACE, list(registry("10/s")), app="jobs:app", overwrites=True
+    )
+
+    assert caplog.messages == [
+        "kind letter: rate 10/s, burst 1 (was rate 2/s, burst 1)",
+    ]
+    assert rates(store) == {LETTER: parse_rate("rate", "10/s"), "foreign": None}
+
+
+@spec("RL6")
+def test_a_setting_that_the_code_does_not_declare_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    store = MemoryStore()
+    store.put_kind(DEFAULT_NAMESPACE, KindChange(kind=LETTER, concurrency_limit=2))
+    caplog.set_level(logging.WARNING, logger="tenure.worker")
+
+    for overwrites in (False, True):
+        declare_and_warn(
+            store, DEFAULT_NAMESPACE, list(registry(None)), app="jobs:app", overwrites=overwrites
+        )
+
+    said = (
+        "kind letter: the store has 2 per key, which the code does not declare;"
+        " `tenure kinds sync jobs:app --prune` removes it"
+    )
+    assert caplog.messages == [said, said]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        (None, KindSettings(kind=LETTER, concurrency_limit=2), "2 per key"),
+        (KindSettings(kind=LETTER, concurrency_limit=2), None, "1 per key (was 2)"),
+        (None, None, "no rate"),
+    ],
+)
+def test_a_change_is_said_with_what_was_before(
+    before: KindSettings | None, after: KindSettings | None, said: str
+) -> None:
+    assert change_in_words(before, after or KindSettings(kind=LETTER)) == said

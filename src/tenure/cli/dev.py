@@ -162,14 +162,16 @@ def dev(
 ) -> None:
     """Run a worker for MODULE:APP that restarts when its files change, and a dashboard.
 
-    It prints the output of handlers, logs every attempt, and prints the address of the dashboard,
-    which listens on this machine only and asks for no token. Without MODULE:APP it runs the `app`
-    of [tool.tenure] in pyproject.toml.
+    It prints the output of handlers, logs every attempt, and writes the rates, limits and schedules
+    of the code to the store; it removes none. It prints the address of the dashboard, which listens
+    on this machine only and asks for no token. Without MODULE:APP it runs the `app` of
+    [tool.tenure] in pyproject.toml.
     """
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
     words = ["worker", app, "--grace", f"{GRACE_S}s", "--verbose", "--show-output"]
+    words.append("--overwrite-declared")
     if url is not None:
         words += ["--url", url]  # it is as readable to other users as our own command line
     for queue in queues:

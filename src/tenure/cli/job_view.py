@@ -30,7 +30,7 @@ def job_facts(job: Job, *, now: Instant, bodies: bool) -> list[tuple[str, object
         ("kind", job.kind),
         ("queue", job.queue),
         ("status", job.status),
-        ("attempts", f"{job.attempt}, failures {job.failures} of {job.policy.max_attempts}"),
+        ("attempts", _attempts(job)),
         ("enqueued", exact_and_ago(job.enqueued_at, now)),
         ("runs at", exact_and_ago(job.run_at, now)),
         ("expires", None if job.status.is_terminal else exact_and_ago(job.start_by, now)),
@@ -44,7 +44,7 @@ def job_facts(job: Job, *, now: Instant, bodies: bool) -> list[tuple[str, object
         ("stage", job.stage),
         ("error", None if error is None else error.headline),
         ("key", job.dedupe_key),
-        ("key is free", _key_hold(job, now)),
+        ("key taken until", _key_hold(job, now)),
         ("concurrency key", _concurrency(job)),
         ("rate key", job.rate_key),
         ("schedule", _schedule_fact(job)),
@@ -62,6 +62,12 @@ def job_facts(job: Job, *, now: Instant, bodies: bool) -> list[tuple[str, object
             body = getattr(job, name)
             facts.append((name, None if body is None else body.decode()))
     return facts
+
+
+def _attempts(job: Job) -> str:
+    if job.attempt == 0 and job.status.is_terminal:
+        return "0: no worker has claimed it"
+    return f"{job.attempt}, failures {job.failures} of {job.policy.max_attempts}"
 
 
 def _key_hold(job: Job, now: Instant) -> str | None:

@@ -42,6 +42,7 @@ from tenure.cli.job_view import (
     resolution_facts,
     shown_worker,
 )
+from tenure.cli.kind_names import is_known_kind, meant_kind
 from tenure.cli.output import (
     ago,
     coloured,
@@ -254,6 +255,8 @@ def list_jobs(
         page = serving.store.find_jobs(wanted)
         found = page.jobs
         now = serving.store.now()
+        if not found and wanted.kind is not None:
+            _tell_of_unknown_kind(serving, wanted.namespace, wanted.kind)
     if page.next_before is not None and len(found) < limit:
         say(
             f"{MAX_JOBS_READ} jobs were looked at; for those before them, add"
@@ -265,6 +268,12 @@ def list_jobs(
     # A list of all statuses has no room for the errors of a few.
     has_errors = bool(wanted.statuses) and any(job.error for job in found)
     _print_jobs(found, now, has_errors=has_errors)
+
+
+def _tell_of_unknown_kind(serving: Coordination, namespace: Namespace, kind: str) -> None:
+    if not is_known_kind(serving, namespace, kind):
+        meant = meant_kind(serving, namespace, kind)
+        say(f"no worker or job has kind {kind} so far.{meant}")
 
 
 def _print_jobs(found: Sequence[Job], now: Instant, *, has_errors: bool) -> None:

@@ -9,8 +9,10 @@ from tenure.cli.common import (
     coordination,
     json_option,
     namespace_option,
+    refuse,
     url_option,
 )
+from tenure.cli.kind_names import is_known_kind, meant_kind
 from tenure.cli.output import print_json, print_table, printable, say
 from tenure.cli.rates import given_rate, rate_in_words, rate_options
 from tenure.core.checks import check_name
@@ -19,7 +21,7 @@ from tenure.core.ids import Kind, Namespace
 from tenure.core.kind_settings import KindChange, KindSettings
 from tenure.errors import InvalidInput
 from tenure.protocol.records import KindRecord, kind_record
-from tenure.worker.declared_kinds import settings_of
+from tenure.worker.declared_kinds import change_in_words, settings_of
 
 
 @click.group()
@@ -82,8 +84,7 @@ def sync_kinds(url: str | None, prune: bool, app: str) -> None:
                 click.echo(f"{kind}: {wanted}, as before")
                 continue
             kept = serving.store.put_kind(found.namespace, wanted.as_change())
-            was = "" if before is None else f" (was {before})"
-            click.echo(f"{kind}: {kept}{was}")
+            click.echo(f"{kind}: {change_in_words(before, kept)}")
     if not declared:
         click.echo("the application declares nothing for its kinds", err=True)
 
@@ -102,6 +103,7 @@ def sync_kinds(url: str | None, prune: bool, app: str) -> None:
     default=None,
     help="Whether the concurrency keys of KIND take turns.",
 )
+@click.option("--create", is_flag=True, help="Set it even if no worker or job has KIND yet.")
 @click.argument("kind")
 def limit_kind(
     url: str | None,
@@ -110,6 +112,7 @@ def limit_kind(
     burst: int | None,
     concurrency_limit: str | None,
     fair: bool | None,
+    create: bool,
     kind: str,
 ) -> None:
     """Limit how many jobs of KIND begin per second, in all queues and on all workers together, and
@@ -127,6 +130,9 @@ def limit_kind(
     with coordination(url) as serving:
         check_name("namespace", namespace)
         check_name("KIND", kind)
+        if not create and not is_known_kind(serving, Namespace(namespace), kind):
+            meant = meant_kind(serving, Namespace(namespace), kind)
+            refuse(f"no worker or job has kind {kind} so far.{meant} --create sets it anyway")
         change = KindChange(
             kind=Kind(kind),
             rate=wanted,

@@ -43,6 +43,9 @@ def _cause_in_words(command: Command, reply: Reply, cause: Cause) -> str:
         cause = Cause.NOT_DEAD_LETTERED
     if reply.job is not None and cause is Cause.NOT_HELD and reply.job.status is JobStatus.QUEUED:
         return "it is queued already"
+    if reply.job is not None and cause is Cause.NOT_HELD and reply.job.status is JobStatus.WAITING:
+        flow = f"; see `tenure flows show {reply.job.flow_id}`" if reply.job.flow_id else ""
+        return f"it waits for other jobs of its flow{flow}"
     if reply.job is not None and cause in _STATUS_WORDS:
         return _STATUS_WORDS[cause].format(reply.job.status)
     return _WORDS.get(cause, "the coordinator refused it")

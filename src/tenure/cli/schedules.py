@@ -21,6 +21,7 @@ from tenure.cli.common import (
     refuse,
     url_option,
 )
+from tenure.cli.kind_names import is_known_kind, meant_kind
 from tenure.cli.output import ago, in_words, print_facts, print_json, print_table, printable, say
 from tenure.cli.payloads import check_payload
 from tenure.client.schedules import unknown_schedule
@@ -63,7 +64,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 class ListedSchedule(msgspec.Struct, frozen=True, kw_only=True):
     """A schedule as it is listed. `undeclared`: its application declares it no more, as far as its
-    live workers say; null if this token may not list workers."""
+    live workers say; null if no worker lives, or if this token may not list workers."""
 
     schedule: ScheduleRecord
     last_run: JobRecord | None
@@ -100,8 +101,8 @@ def list_schedules(url: str | None, as_json: bool, namespace: str) -> None:
     """List schedules with their next time and their last run.
 
     SKIPPED counts the times at which the run before had not ended, MISSED those that nobody fired
-    in time. A STATE of undeclared means that an application declared the schedule, and none of the
-    workers that live now does.
+    in time. A STATE of undeclared means that an application declared the schedule, and that
+    workers live now of which none does.
     """
     with coordination(url) as serving:
         check_name("namespace", namespace)
@@ -234,13 +235,13 @@ def _state(found: Schedule, undeclared: bool | None) -> str:
 def _declared(
     serving: Coordination, namespace: Namespace, now: Instant
 ) -> frozenset[ScheduleName] | None:
-    """What live workers declare; None if this caller may not list them."""
+    """What live workers declare; None if there are none, or if this caller may not list them."""
     try:
         found = serving.store.list_workers(namespace)
     except RequestRefused:
         return None
     live = [each for each in found if each.state(now) is not WorkerState.SILENT]
-    return frozenset(name for each in live for name in each.schedules)
+    return frozenset(name for each in live for name in each.schedules) if live else None
 
 
 def _undeclared(found: Schedule, declared: frozenset[ScheduleName] | None) -> bool | None:
@@ -334,6 +335,9 @@ def add_schedule(
         known = [each.name for each in serving.store.list_schedules(command.namespace)]
         if command.name in known and not replace:
             refuse(f"there is a schedule {schedule} already; --replace changes it")
+        if application is None and not is_known_kind(serving, command.namespace, kind):
+            meant = meant_kind(serving, command.namespace, kind)
+            say(f"no worker or job has kind {kind} so far.{meant} The schedule is made anyway")
         changed = _ask(serving, command)
     next_at = "never" if changed.next_at is None else _local(changed.next_at, changed)
     click.echo(f"{printable(schedule)}: fires next at {next_at}")

@@ -147,6 +147,7 @@ def _shown_as(form: LogFormat) -> Callable[[OutputLine], None]:
     help="The worker's name, which must be unique. [default: host name, process id and a random"
     " part]",
 )
+@click.option("--overwrite-declared", "overwrites", is_flag=True, hidden=True)
 @click.argument("app", metavar="[MODULE:APP]", required=False, callback=app_value)
 def worker(
     url: str | None,
@@ -165,6 +166,7 @@ def worker(
     verbose: bool,
     show_output: bool,
     name: str | None,
+    overwrites: bool,
     app: str,
 ) -> None:
     """Run the jobs of the application MODULE:APP.
@@ -196,14 +198,12 @@ def worker(
             worker_id=None if name is None else WorkerId(name),
             tells_every_end=verbose,
             echo=_shown_as(LogFormat(log_format)) if show_output else None,
+            overwrites_declared=overwrites,
         )
         chosen = url_for(application, url, tell=_log.warning) or url_from_environment()
         if keep_finished and is_server(chosen):
-            raise InvalidInput(
-                "--keep-finished",
-                "the server deletes finished jobs",
-                hint="give it to `tenure serve`",
-            )
+            hint = "give it to `tenure serve`"
+            raise InvalidInput("--keep-finished", "the server deletes finished jobs", hint=hint)
         expose = None if metrics_port is None else MetricsAddress(metrics_host, metrics_port)
         code = run_worker(chosen, app, options, retention=retention, expose=expose)
     raise SystemExit(code)

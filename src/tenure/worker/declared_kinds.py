@@ -5,7 +5,7 @@ side by side, each would overwrite the other's settings. `tenure kinds sync` wri
 """
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 import msgspec
 
@@ -48,14 +48,53 @@ def declare_kinds(
             yield Difference(wanted, kept)
 
 
-def declare_and_warn(store: JobStore, namespace: Namespace, handlers: Iterable[Handler]) -> None:
+def declare_and_warn(
+    store: JobStore,
+    namespace: Namespace,
+    handlers: Collection[Handler],
+    *,
+    app: str,
+    overwrites: bool = False,
+) -> None:
     """What a starting worker does. Where the store has something else, perhaps an operator changed
-    it, perhaps this code is old."""
+    it, perhaps this code is old. A worker under development `overwrites` it and says so."""
     try:
         for found in declare_kinds(store, namespace, handlers):
-            _log.warning("%s; `tenure kinds sync` writes what is declared", found)
+            if overwrites:
+                kept = store.put_kind(namespace, found.declared.as_change())
+                changed = change_in_words(found.stored, kept)
+                _log.info("kind %s: %s", kept.kind, changed)
+            else:
+                _log.warning("%s; `tenure kinds sync %s` writes what is declared", found, app)
+        _warn_of_undeclared(store, namespace, handlers, app)
     except RequestRefused as refusal:
         _log.warning("the settings of kinds were not written: %s", refusal)
+
+
+def _warn_of_undeclared(
+    store: JobStore, namespace: Namespace, handlers: Collection[Handler], app: str
+) -> None:
+    """Where the store has settings for a kind and the code declares none: perhaps an operator made
+    them, perhaps the code did before."""
+    declared = {each.kind for each in settings_of(handlers)}
+    own = {handler.kind for handler in handlers} - declared
+    for stored in store.list_kinds(namespace):
+        if stored.kind in own and not stored.is_declared_as(KindSettings(kind=stored.kind)):
+            _log.warning(
+                "kind %s: the store has %s, which the code does not declare; `tenure kinds sync %s"
+                " --prune` removes it",
+                *(stored.kind, stored, app),
+            )
+
+
+def change_in_words(before: KindSettings | None, after: KindSettings) -> str:
+    """What is set now and what was: `rate 5/s, burst 1 (was rate 2/s, burst 1)`."""
+    if before is None:
+        return str(after)
+    limit = after.concurrency_limit
+    if msgspec.structs.replace(before, concurrency_limit=limit).is_declared_as(after):
+        return f"{after.concurrency_limit or 1} per key (was {before.concurrency_limit or 1})"
+    return f"{after} (was {before})"
 
 
 def settings_of(handlers: Iterable[Handler]) -> Iterator[KindSettings]:

@@ -77,4 +77,6 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     tells_every_end: bool = False  # a line in the log for each attempt, not only for failed ones
     sends_output_early: bool = False  # the sink gets output of running attempts, too
     echo: Callable[[OutputLine], None] | None = None  # called with each line that handlers write
+    overwrites_declared: bool = False
+    """Write the settings of kinds and the schedules of the code over those of the store."""
     limits: Limits = Limits()

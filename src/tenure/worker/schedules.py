@@ -22,8 +22,10 @@ def declare_schedules(
     namespace: Namespace,
     actor: Actor,
     app: str,
+    overwrites: bool = False,
 ) -> None:
-    """Write the new ones; log what became of each."""
+    """Write the new ones; log what became of each. A worker under development `overwrites` those
+    that the store has otherwise."""
     for name, spec in declared.items():
         command = PutSchedule(
             namespace=namespace,
@@ -31,7 +33,7 @@ def declare_schedules(
             actor=actor,
             spec=spec,
             declared_by=app,
-            only_new=True,
+            only_new=not overwrites,
         )
         try:
             reply = coordination.change_schedule(command)
@@ -40,7 +42,7 @@ def declare_schedules(
             continue
         assert reply.schedule is not None
         if reply.changed:
-            _log.info("schedule %s: new", name)
+            _log.info("schedule %s: %s", name, "new" if reply.schedule.rev == 1 else "changed")
         else:
             _tell_difference(reply.schedule, spec, app)
 

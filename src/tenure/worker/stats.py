@@ -36,4 +36,4 @@ class Stats(msgspec.Struct):
         quiet = ("claims", "granted", "heartbeats", "children_started", "children_recycled")
         shown = {name: getattr(self, name) for name in self.__struct_fields__ if name not in quiet}
         parts = [f"{count} {name.replace('_', ' ')}" for name, count in shown.items() if count]
-        return ", ".join(parts) or "nothing to do"
+        return ", ".join(parts) or "it ran no jobs"

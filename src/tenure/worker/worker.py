@@ -71,9 +71,9 @@ class Worker:
             stats=self.stats,
             notes_every_end=options.tells_every_end,
         )
-        self._coordination, self._registry, self._options = coordination, registry, options
-        self._began = boot_now()
-        self._instance = os.urandom(8).hex()
+        self._app, self._coordination = app, coordination
+        self._registry, self._options = registry, options
+        self._began, self._instance = boot_now(), os.urandom(8).hex()
         self._background = BackgroundTasks(
             coordination,
             self._describe,
@@ -124,7 +124,13 @@ class Worker:
             self._options.concurrency,
         )
         self._tell_of_other_queues()
-        declare_and_warn(self._coordination.store, self._options.namespace, self._registry)
+        declare_and_warn(
+            self._coordination.store,
+            self._options.namespace,
+            list(self._registry),
+            app=self._app,
+            overwrites=self._options.overwrites_declared,
+        )
         self._background.start()
         code = 1
         try:
@@ -132,7 +138,7 @@ class Worker:
         finally:
             self._background.close()
             ended = "stopped because it could not go on" if code else "stopped"
-            _log.info("worker %s %s: %s", self.id, ended, self.stats.summary())
+            _log.info("worker %s %s; %s", self.id, ended, self.stats.summary())
         return code
 
     def introduce(self) -> None:
@@ -250,6 +256,7 @@ def run_worker(
         namespace=options.namespace,
         actor=worker.actor,
         app=import_string,
+        overwrites=options.overwrites_declared,
     )
     gc.freeze()  # what the imports made stays: collections need not look at it
     return worker.run()

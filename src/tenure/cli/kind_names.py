@@ -1,0 +1,40 @@
+"""Kinds that are known: to a worker, to a setting or to a job. A kind that nobody knows is more
+often mistyped than one that comes later."""
+
+from difflib import get_close_matches
+
+from tenure.core.ids import Kind, Namespace
+from tenure.errors import RequestRefused
+from tenure.ports import Coordination, JobFilter
+
+NEWEST_JOBS = 100
+"""So many jobs are looked at for the name that may have been meant."""
+
+
+def is_known_kind(serving: Coordination, namespace: Namespace, kind: str) -> bool:
+    """Whether a worker, a setting or a job has this kind."""
+    return kind in _declared_kinds(serving, namespace) or _has_job(serving, namespace, kind)
+
+
+def meant_kind(serving: Coordination, namespace: Namespace, kind: str) -> str:
+    """` Did you mean charge?`, or nothing."""
+    newest = serving.store.list_jobs(
+        JobFilter(namespace=namespace, limit=NEWEST_JOBS, bodies=False)
+    )
+    known = _declared_kinds(serving, namespace) | {job.kind for job in newest}
+    alike = get_close_matches(kind, sorted(known - {Kind(kind)}), n=1)
+    return f" Did you mean {alike[0]}?" if alike else ""
+
+
+def _declared_kinds(serving: Coordination, namespace: Namespace) -> set[Kind]:
+    known = {each.kind for each in serving.store.list_kinds(namespace)}
+    try:
+        workers = serving.store.list_workers(namespace)
+    except RequestRefused:  # this token may not list them
+        return known
+    return known.union(*(each.kinds for each in workers))
+
+
+def _has_job(serving: Coordination, namespace: Namespace, kind: str) -> bool:
+    wanted = JobFilter(namespace=namespace, kind=Kind(kind), limit=1, bodies=False)
+    return bool(serving.store.list_jobs(wanted))
