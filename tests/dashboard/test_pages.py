@@ -38,6 +38,7 @@ EXAMPLES: dict[str, str] = {
     "overview": "/",
     "jobs": "/jobs",
     "job": f"/jobs/{JOB.format(1)}",
+    "verify-job": f"/jobs/{JOB.format(1)}/verify",
     "dead-letters": "/dead-letters",
     "dead-letter-list": "/dead-letters/list",
     "dead-letter-group": f"/dead-letters/{GROUP}",

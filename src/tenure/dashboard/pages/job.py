@@ -34,6 +34,9 @@ from tenure.protocol.replies import (
     JobReply,
     LogsReply,
     ObservationsReply,
+    VerificationReply,
+    WaitReasonRecord,
+    WaitReasonsReply,
 )
 
 MAX_EVENTS = 2_000
@@ -99,11 +102,28 @@ async def job(visit: Visit) -> Response:
         events_left_out=after_seq,
         logs=logs,
         artifacts=artifacts.artifacts,
+        reasons=await _wait_reasons(visit, record),
         relatives=await _relatives(visit, record),
         bodies=_bodies(record),
         max_output=MAX_OUTPUT_CHARACTERS,
         offered=offered_actions(record, is_resolved=reply.resolution is not None),
     )
+
+
+async def verify(visit: Visit) -> Response:
+    """Check a job's row and log against the invariants, and show the result. It changes nothing."""
+    path = {"job_id": visit.part("job_id")}
+    reply = await visit.ask("job", JobReply, path=path)
+    found = await visit.ask("verify-job", VerificationReply, path=path)
+    return await visit.show("verify.html", job=reply.job, found=found)
+
+
+async def _wait_reasons(visit: Visit, record: JobRecord) -> Sequence[WaitReasonRecord]:
+    """Why a job that nobody works on is not worked on."""
+    if record.status.is_terminal or record.status.is_leased:
+        return ()
+    found = await visit.ask("wait-reasons", WaitReasonsReply, path={"job_id": record.id})
+    return found.reasons
 
 
 async def _newest_events(visit: Visit, record: JobRecord) -> tuple[list[Event], int]:
@@ -326,5 +346,6 @@ ACTIONS = (
 
 PAGES = (
     Page(name="job", path="/jobs/{job_id}", answer=job),
+    Page(name="verify-job", path="/jobs/{job_id}/verify", answer=verify),
     Page(name="artifact", path="/jobs/{job_id}/artifacts/{name}", answer=artifact),
 )
