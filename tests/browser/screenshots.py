@@ -12,6 +12,7 @@ from tenure.core.vocabulary import Role
 from tests.browser.conftest import FLAGS
 from tests.browser.site import Site
 from tests.browser.watching import Watched
+from tests.dashboard.featured import HERO, IMPORT, REPORT
 
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
 SETTLED_MS = 800.0
@@ -36,6 +37,11 @@ SHOTS = (
     Shot("overview", at("/")),
     Shot("overview-dark", at("/"), is_dark=True),
     Shot("overview-phone", at("/"), width=390, height=844),
+    Shot("job", at(f"/jobs/{HERO}"), height=820),
+    Shot("job-dark", at(f"/jobs/{REPORT}"), is_dark=True, height=760),
+    Shot("job-phone", at(f"/jobs/{HERO}"), width=390, height=844),
+    Shot("flow", at(f"/flows/{IMPORT}"), height=620),
+    Shot("dead-letters", at("/dead-letters?range=1h"), height=620),
     Shot("queue", at("/queues/payments")),
     Shot("workers", at("/workers"), height=480),
     Shot("schedules", at("/schedules"), height=420),

@@ -15,6 +15,7 @@ FOREIGN_JOB, FOREIGN_FLOW = JOB.format(70), JOB.format(79)
 
 FOREIGN: dict[str, str] = {
     "job": f"/jobs/{FOREIGN_JOB}",
+    "verify-job": f"/jobs/{FOREIGN_JOB}/verify",
     "artifact": f"/jobs/{FOREIGN_JOB}/artifacts/report.html",
     "flow": f"/flows/{FOREIGN_FLOW}",
     "cancel-flow": f"/flows/{FOREIGN_FLOW}/cancel",
