@@ -34,7 +34,7 @@ RUNS = 3
 TARGET_MS = 200.0
 VIEWERS = 10
 VIEWED_EVERY_S = 2.0
-VIEWED_FOR_S = 30.0
+VIEWED_FOR_S = 20.0
 TARGET_CPU = 0.1
 DAY_US = 24 * 3600 * 1_000_000
 
@@ -235,7 +235,7 @@ POSTGRES = Dialect(
     "tenure.job_event",
     "tenure.queue",
     "(lpad(to_hex(n), 8, '0') || '-0000-7000-8000-000000000000')::uuid",
-    "generate_series({first}, {last}) AS s(n)",
+    "generate_series(CAST({first} AS bigint), {last}) AS s(n)",
 )
 JOB_TIMES = ("enqueued_at", "updated_at", "started_at", "finished_at")
 

@@ -30,7 +30,7 @@ MAX_TROUBLED = 10_000
 """Of so many of the newest dead letters, stalled jobs and jobs that wait for others each, those in
 scope are counted."""
 
-MAX_TALLIED = 50_000
+MAX_TALLIED = 10_000
 """Events that are counted over time, the newest first. If there are more, the picture says since
 when they were counted."""
 
