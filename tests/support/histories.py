@@ -523,6 +523,9 @@ class RecordedStore:
     def records(self, *, page_size: int) -> Iterator[Record]:
         return iter(self._records)
 
+    def load_record(self, job_id: JobId) -> Record | None:
+        return next((each for each in self.records(page_size=1) if each.job_id == job_id), None)
+
     def list_kinds(self, namespace: Namespace) -> list[KindSettings]:
         return []
 
