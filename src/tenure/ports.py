@@ -689,6 +689,12 @@ class DecisionStore(Protocol):
     def load_flow(self, namespace: Namespace, flow_id: FlowId) -> FlowView | None:
         """A flow with its jobs and what they wait for; None if there is none. [FL9]"""
 
+    def load_edges(self, children: Sequence[JobId]) -> list[Edge]:
+        """The edges of these jobs, by child and position."""
+
+    def load_without_bodies(self, ids: Sequence[JobId]) -> dict[JobId, Job]:
+        """The rows of these jobs with all but their payload, result and checkpoint."""
+
     def load_histories(self, ids: Sequence[JobId]) -> dict[JobId, list[Event]]:
         """The events of these jobs in order of seq; an unknown job has none."""
 
@@ -702,15 +708,17 @@ class DecisionStore(Protocol):
         """Apply each change iff its job's rev is still `expected_rev` (0: no job has this id, and
         none holds its dedupe key), the clock is before `not_after`, and the store is still in
         `epoch`. [K1] [K2] A change with a resolution is applied only if its dead letter exists and
-        has no resolution yet [B17], one with a flow only if its parents outside the flow exist.
-        [FL3] The job that a new one takes its key from, if its end is still the one that the change
-        names, holds the key no longer. [D14]
+        has no resolution yet [B17], one with a flow only if its parents outside the flow exist
+        [FL3], one that redrives a flow only if what it replaces exists, too. [FL10] The job that a
+        new one takes its key from, if its end is still the one that the change names, holds the key
+        no longer. [D14]
 
         One transaction writes all changes, each with its row, events, observations, spawned
-        jobs, flow and edges; there is one change per job. [K3] It marks the edges that lead from
+        jobs, flow, redrive and edges, and with its resolutions of dead letters that have none;
+        there is one change per job. [K3] It marks the edges that lead from
         jobs that it ends, and new edges whose parent has ended, with the parent's status. It notes
         a check of each job that it ends and that has children, and of each new job with a parent
-        outside its flow. [FL4] [FL5] `changes` may be an iterator that decides while the store
+        that was there before. [FL4] [FL5] `changes` may be an iterator that decides while the store
         writes: the store reads it once, and the iterator never calls the store."""
 
     def save_locked(

@@ -27,6 +27,7 @@ from tenure.core.commands import (
     Parent,
     ParentEnd,
     Redrive,
+    RedriveFlow,
     Release,
     Requeue,
     Start,
@@ -128,6 +129,7 @@ class World:
             assert isinstance(made, Reply)
             self.acks += flow_lines(command, made, at=self.now)
             return made
+        assert not isinstance(command, RedriveFlow), "a list of commands has no flow to read"
         self.acks.append(request_line(command, at=self.now))
         answer = self._decide(command)
         assert isinstance(answer, Verdict | Reply)

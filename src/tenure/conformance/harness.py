@@ -33,6 +33,7 @@ from tenure.core.commands import (
     Outage,
     Parent,
     Redrive,
+    RedriveFlow,
     Release,
     Requeue,
     Start,
@@ -73,6 +74,7 @@ from tenure.verify import (
     answer_line,
     assert_holds,
     flow_lines,
+    flow_redrive_lines,
     grant_lines,
     verify,
 )
@@ -308,6 +310,10 @@ class Kit:
             assert isinstance(answer, Reply)
             self._acks += flow_lines(command, answer, at=self.store.now())
             return answer
+        if isinstance(command, RedriveFlow):
+            assert isinstance(answer, Reply)
+            self._acks += flow_redrive_lines(answer, at=self.store.now())
+            return answer
         if not isinstance(command, Sweep | Unblock | Claim | Discard) and not isinstance(
             answer, Grant
         ):
@@ -383,6 +389,22 @@ class Kit:
         self.settle()
         found = self.store.load([member.job.job_id for member in command.members]).jobs
         return {member.step: found[member.job.job_id] for member in command.members}
+
+    def redrive_flow(self, flow_id: FlowId | None, *, request_id: str | None = None) -> Reply:
+        """Redrive a flow."""
+        assert flow_id is not None
+        reply = self.reply(self.redriving_flow(flow_id, request_id=request_id))
+        self.settle()
+        return reply
+
+    def redriving_flow(self, flow_id: FlowId, *, request_id: str | None = None) -> RedriveFlow:
+        """The command of `redrive_flow`."""
+        return RedriveFlow(
+            flow_id=flow_id,
+            namespace=DEFAULT_NAMESPACE,
+            actor=OPERATOR,
+            request_id=RequestId(request_id or self.request_id()),
+        )
 
     def settle(self) -> None:
         """Wait for what the coordinator does on its own after it has answered."""

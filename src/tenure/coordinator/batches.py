@@ -20,16 +20,18 @@ from tenure.core.commands import (
     Discard,
     Enqueue,
     EnqueueFlow,
+    FlowToRedrive,
     FollowUp,
     Redrive,
+    RedriveFlow,
     Release,
     Sweep,
     WorkerCommand,
 )
 from tenure.core.events import Event
-from tenure.core.ids import ENTROPY_BYTES, Epoch, JobId
+from tenure.core.ids import ENTROPY_BYTES, Epoch, FlowId, JobId
 from tenure.core.instants import Instant
-from tenure.core.job import Job, compensation_id
+from tenure.core.job import Job, compensation_id, needs_compensation
 from tenure.core.lateness import is_expired
 from tenure.core.leases import takes_back
 from tenure.core.lifecycle import decide
@@ -48,7 +50,7 @@ from tenure.core.requests import answer_existing, may_take_key, redriven_id
 from tenure.core.resolutions import Resolution
 from tenure.core.unknown_words import has_unknown_word, unknown_in_job
 from tenure.core.verdicts import Answer, Reply
-from tenure.core.vocabulary import Cause
+from tenure.core.vocabulary import Cause, JobStatus
 from tenure.errors import (
     Contended,
     OutcomeUnknown,
@@ -70,7 +72,11 @@ LARGEST_REMEMBERED_BYTES = 16 * 1024
 
 _WORKER_COMMANDS = frozenset(get_args(WorkerCommand))
 _RESOLVING = frozenset({Redrive, Discard})
-_NEED_OTHER_ROWS = _RESOLVING | {FollowUp, EnqueueFlow}  # besides that of their own job
+_NEED_OTHER_ROWS = _RESOLVING | {
+    FollowUp,
+    EnqueueFlow,
+    RedriveFlow,
+}  # besides that of their own job
 
 
 class PendingCommand:
@@ -254,7 +260,7 @@ class Executor:
                 # the new job would prove that one current. [D10]
                 rows.jobs[command.job_id] = None
             elif isinstance(command, EnqueueFlow):
-                if not command.outside_ids:
+                if not command.outside_ids and command.handler is None:
                     rows.jobs[command.job_id] = None
             elif kind in _WORKER_COMMANDS and not pending.needs_lock:
                 job = self._last_written.get(command.job_id)
@@ -274,6 +280,8 @@ class Executor:
                 parents.append(pending.command.parent.job_id)
             if isinstance(pending.command, EnqueueFlow):
                 parents += pending.command.outside_ids
+                if pending.command.handler is not None:
+                    parents.append(pending.command.handler.job_id)
             if pending.missed is not None:
                 wanted.append(pending.missed.job.id)
         sent_at = self._clock.monotonic()
@@ -284,6 +292,7 @@ class Executor:
         rows.parents = {job_id: loaded.jobs.get(job_id) for job_id in parents}
         rows.note_unknown_words(loaded.jobs)
         self._find_existing(wave, rows)
+        self._find_flows(wave, rows)
         resolving = [
             pending.command.job_id for pending in wave if type(pending.command) in _RESOLVING
         ]
@@ -318,6 +327,44 @@ class Executor:
                 self.run([PendingCommand(Sweep(job_id=job.id)) for job in expired])
                 held = self._store.load_holders(list(keys))
             rows.existing.update((job_id, job) for key, job in held.items() for job_id in keys[key])
+
+    def _find_flows(self, wave: list[PendingCommand], rows: "_Rows") -> None:
+        """Find the flows that earlier attempts of a handler made, and those to be redriven."""
+        for pending in wave:
+            command = pending.command
+            if isinstance(command, EnqueueFlow) and command.handler is not None:
+                namespace = command.members[0].job.namespace
+                if self._store.load_flow(namespace, command.flow_id) is not None:
+                    rows.made_flows.add(command.flow_id)
+            elif isinstance(command, RedriveFlow):
+                found = self._load_flow_to_redrive(command)
+                if found is not None:
+                    rows.flows[command.flow_id] = found
+                    for job in found.jobs.values():
+                        if has_unknown_word(job):  # nothing is decided about it [Y5]
+                            rows.unknown[command.job_id] = ", ".join(unknown_in_job(job))
+
+    def _load_flow_to_redrive(self, command: RedriveFlow) -> FlowToRedrive | None:
+        view = self._store.load_flow(command.namespace, command.flow_id)
+        if view is None or view.is_live:
+            return None if view is None else FlowToRedrive(view=view)
+        ids = [each.job_id for each in view.current if each.status is not JobStatus.SUCCEEDED]
+        jobs = self._store.load(ids).jobs
+        edges = self._store.load_edges(ids)
+        undone = [job_id for job_id, job in jobs.items() if needs_compensation(job)]
+        compensations = self._store.load([compensation_id(job_id) for job_id in undone]).jobs
+        parents = {edge.parent_id for edge in edges} - jobs.keys()
+        return FlowToRedrive(
+            view=view,
+            jobs=jobs,
+            edges=tuple(edges),
+            compensations={
+                job_id: compensations[compensation_id(job_id)]
+                for job_id in undone
+                if compensation_id(job_id) in compensations
+            },
+            present=frozenset(self._store.load_without_bodies(sorted(parents))),
+        )
 
     # --- deciding and saving -------------------------------------------------------------------
 
@@ -476,7 +523,10 @@ class Executor:
         anything else is a bug. It is looked up only now: such ids are rare. [FL3]"""
         command = pending.command
         if isinstance(command, EnqueueFlow) and self._is_taken(command):
-            pending.answer = Reply(job=None, cause=Cause.IDEMPOTENCY_KEY_REUSE)
+            if command.handler is None:
+                pending.answer = Reply(job=None, cause=Cause.IDEMPOTENCY_KEY_REUSE)
+            else:  # [FL13]
+                pending.answer = Reply(job=None, replayed=True)
         else:
             pending.error = refusal
 
@@ -535,6 +585,8 @@ class _Rows:
         self.sessions: dict[SessionKey, Session] = {}  # of grants that are taken back
         self.load_histories: LoadHistories | None = None  # of a transaction; None: the store's
         self.parents: dict[JobId, Job | None] = {}  # of follow-ups
+        self.made_flows: set[FlowId] = set()  # that earlier attempts of handlers made
+        self.flows: dict[FlowId, FlowToRedrive] = {}
         self.existing: dict[JobId, Job] = {}  # by the command's job id: the job its insert met
         self.unknown: dict[JobId, str] = {}  # what this version does not know of a job's row
 
@@ -578,7 +630,13 @@ def _decide(command: Command, rows: _Rows, moment: Moment, history: list[Event] 
         elif isinstance(command, EnqueueFlow):
             found = {job_id: rows.parents.get(job_id) for job_id in command.outside_ids}
             outside = {job_id: job for job_id, job in found.items() if job is not None}
-            command = replace(command, outside=outside)
+            handler = command.handler
+            if handler is not None:
+                handler = replace(handler, job=rows.parents.get(handler.job_id))
+            exists = command.flow_id in rows.made_flows
+            command = replace(command, outside=outside, handler=handler, exists=exists)
+        elif isinstance(command, RedriveFlow):
+            command = replace(command, found=rows.flows.get(command.flow_id))
     if takes_back(command):
         job = rows.jobs.get(command.job_id)
         key = session_of(job)

@@ -10,6 +10,7 @@ from typing import TypeAlias, cast, get_args
 
 import msgspec
 
+from tenure.core.flow_rows import Edge, FlowView
 from tenure.core.ids import (
     SYSTEM,
     Actor,
@@ -96,10 +97,12 @@ class EnqueueFlow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     name: str
     members: tuple[FlowMember, ...]
     outside: dict[JobId, Job] | None = None  # parents that are no members, as the service found
+    handler: ParentAttempt | None = None  # the attempt that makes it, and at which step [FL13]
+    exists: bool = False  # whether the service found a flow of this id; only for a handler's
 
     @property
     def job_id(self) -> JobId:
-        """The first job: where it is, all of them are."""
+        """The first job: where it is, all of them are, unless a handler made the flow."""
         return self.members[0].job.job_id
 
     @property
@@ -113,6 +116,31 @@ class EnqueueFlow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         inside = {member.job.job_id for member in self.members}
         named = (parent.job_id for member in self.members for parent in member.after)
         return [job_id for job_id in dict.fromkeys(named) if job_id not in inside]
+
+
+class FlowToRedrive(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What the service found of a flow that is to be redriven."""
+
+    view: FlowView
+    jobs: dict[JobId, Job] = {}  # those that did not succeed and that no other job replaces
+    edges: tuple[Edge, ...] = ()  # of these
+    compensations: dict[JobId, Job] = {}  # of these, by the job that they compensate
+    present: frozenset[JobId] = frozenset()  # parents of these that exist
+
+
+class RedriveFlow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Replace the jobs of a flow that did not succeed, all of them or none. [FL10]"""
+
+    flow_id: FlowId
+    namespace: Namespace
+    actor: Actor
+    request_id: RequestId
+    found: FlowToRedrive | None = None  # as the service found it; None: there is no such flow
+
+    @property
+    def job_id(self) -> JobId:
+        """Commands of one id are decided one after the other: those about one flow are."""
+        return JobId(self.flow_id)
 
 
 NewJobs: TypeAlias = Enqueue | EnqueueFlow
@@ -321,7 +349,7 @@ Command: TypeAlias = (
     | FollowUp
     | ScheduledEnqueue
     | EnqueueFlow
-    | ScheduledEnqueue
+    | RedriveFlow
     | Claim
     | WorkerCommand
     | Sweep
@@ -352,6 +380,8 @@ def fingerprint(command: Command) -> Fingerprint:
         return _digest(kind, _redrive_as_asked(cast(Redrive, command)))
     if kind is Discard:
         command = msgspec.structs.replace(command, resolution=None)
+    elif kind is RedriveFlow:
+        command = msgspec.structs.replace(command, found=None)
     elif isinstance(command, Enqueue):
         return _digest(kind, _enqueue_as_asked(_without_context(command)))
     elif isinstance(command, EnqueueFlow):

@@ -8,18 +8,29 @@ from collections.abc import Sequence
 
 import msgspec
 
-from tenure.core.ids import FlowId, JobId, Kind, Namespace, QueueName
+from tenure.core.ids import Actor, FlowId, JobId, Kind, Namespace, QueueName, RequestId
 from tenure.core.instants import Instant
-from tenure.core.vocabulary import Cause, JobStatus
+from tenure.core.vocabulary import Cause, EventCause, JobStatus
 
 
 class Flow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Jobs that were made together."""
+    """Jobs that were made together. `jobs` does not count those that replace others."""
 
     id: FlowId
     namespace: Namespace
     name: str
     made_at: Instant
+    jobs: int
+
+
+class FlowRedrive(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One redrive of a flow: who asked for it, and how many jobs it made. [FL11]"""
+
+    flow_id: FlowId
+    number: int  # from 1
+    ts: Instant
+    actor: Actor
+    request_id: RequestId
     jobs: int
 
 
@@ -34,7 +45,7 @@ class Edge(msgspec.Struct, frozen=True, gc=False):
     parent_id: JobId
     step: str  # the parent's name, as the child sees it
     needs: JobStatus | None  # how the parent has to end; None: any end will do
-    is_outside: bool = False  # the parent is no member of the child's flow
+    is_outside: bool = False  # the parent was there before the child: they were not made together
     outcome: JobStatus | None = None  # how the parent ended; None while it is live
 
     @property
@@ -65,7 +76,8 @@ class FlowSummary(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class FlowStep(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A job of a flow as it is shown, and the names of those that it waits for."""
+    """A job of a flow as it is shown, the names of those that it waits for, and the job that it
+    replaces."""
 
     job_id: JobId
     step: str
@@ -73,13 +85,32 @@ class FlowStep(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     queue: QueueName
     status: JobStatus
     after: tuple[str, ...] = ()
+    replaces: JobId | None = None
+
+
+def replaced_by(origin_id: JobId | None, cause: EventCause | None) -> JobId | None:
+    """The job that a job of a flow replaces, from what its row says of its origin. A redrive is the
+    only one that makes jobs of a flow from others of it. [FL12]"""
+    return origin_id if cause is EventCause.REDRIVE else None
 
 
 class FlowView(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A flow with its jobs, in the order of their ids."""
+    """A flow with its jobs, in the order of their ids, and its redrives, oldest first."""
 
     flow: Flow
     steps: tuple[FlowStep, ...]
+    redrives: tuple[FlowRedrive, ...] = ()
+
+    @property
+    def current(self) -> tuple[FlowStep, ...]:
+        """Its jobs without those that others replace: one for each name."""
+        replaced = {step.replaces for step in self.steps}
+        return tuple(step for step in self.steps if step.job_id not in replaced)
+
+    @property
+    def is_live(self) -> bool:
+        """Whether one of its jobs has not ended."""
+        return any(not step.status.is_terminal for step in self.steps)
 
 
 PARENTS_PER_PAGE = 20

@@ -1,19 +1,29 @@
 """Flows: jobs that wait for other jobs.
 
-Decides how a flow is made, and what becomes of a job when its parents have ended. Refuses what
-could never end: a cycle, a parent that does not exist. How a store finds the jobs that can go on is
-its own business: an edge is marked once, so that what was found stays true. [FL4]
+Decides how a flow is made, what becomes of a job when its parents have ended, and how a flow that
+has ended is redriven. Refuses what could never end: a cycle, a parent that does not exist. How a
+store finds the jobs that can go on is its own business: an edge is marked once, so that what was
+found stays true. [FL4]
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
 
 from tenure.core.changes import Draft, Origin, apply
-from tenure.core.commands import EnqueueFlow, FlowMember, ParentEnd, Unblock, fingerprint
+from tenure.core.commands import (
+    EnqueueFlow,
+    FlowMember,
+    FlowToRedrive,
+    ParentEnd,
+    RedriveFlow,
+    Unblock,
+    fingerprint,
+)
 from tenure.core.events import Facts
-from tenure.core.flow_rows import Edge, Flow
-from tenure.core.ids import Fingerprint, JobId, RequestId
+from tenure.core.flow_rows import Edge, Flow, FlowRedrive
+from tenure.core.ids import Fingerprint, JobId, RequestId, replacement_id
 from tenure.core.instants import later
 from tenure.core.job import Job
 from tenure.core.outcomes import (
@@ -26,20 +36,37 @@ from tenure.core.outcomes import (
     Refused,
     Replayed,
 )
-from tenure.core.requests import enqueued_facts
+from tenure.core.requests import (
+    enqueued_facts,
+    facts_of_another,
+    inherited_ids,
+    is_being_compensated,
+    redriven,
+    why_no_parent,
+)
 from tenure.core.verdicts import Reply
 from tenure.core.vocabulary import Cause, EventCause, EventType, JobStatus
 from tenure.errors import InvalidInput
 
 MAX_FLOW_JOBS = 10_000
 MAX_FLOW_EDGES = 50_000
+MAX_REDRIVES = 100
+"""How often one flow can be redriven: it is read as a whole, with all jobs that were replaced."""
 
 
 def enqueue_flow(
     job: Job | None, command: EnqueueFlow, at: Moment, history: History | None
 ) -> Outcome:
     """Make every job of a flow, or find that they were made before. [FL3]"""
-    if job is not None:
+    handler = command.handler
+    if handler is not None:
+        refused = why_no_parent(handler, command.members[0].job, at)
+        if refused is not None:
+            return Refused(answer=Reply(job=None, cause=refused))
+        if command.exists:
+            # An earlier attempt of the same job made it, perhaps with other jobs. [FL13]
+            return Replayed(answer=Reply(job=None, replayed=True))
+    elif job is not None:
         if not history:
             return NeedsHistory(job_id=job.id)
         if history[0].fingerprint == fingerprint(command):
@@ -66,8 +93,9 @@ def enqueue_flow(
 def _member(member: FlowMember, flow: EnqueueFlow, at: Moment, asked: Fingerprint) -> Applied:
     command = member.job
     waits = bool(member.after)
+    handler = flow.handler
     facts = replace(
-        enqueued_facts(command, at),
+        enqueued_facts(command, at, None if handler is None else handler.job_id),
         flow_id=flow.flow_id,
         flow_step=member.step,
         parents=len(member.after) or None,
@@ -77,9 +105,11 @@ def _member(member: FlowMember, flow: EnqueueFlow, at: Moment, asked: Fingerprin
     draft = Draft(
         type=EventType.ENQUEUED,
         to=JobStatus.WAITING if waits else JobStatus.QUEUED,
+        cause=None if handler is None else EventCause.FOLLOW_UP,
         facts=facts,
         body=command.payload,
     )
+    correlation_id, trace_id = inherited_ids(command, handler)
     return apply(
         "T1",
         None,
@@ -88,8 +118,9 @@ def _member(member: FlowMember, flow: EnqueueFlow, at: Moment, asked: Fingerprin
         at=at,
         answer=lambda enqueued, _: Reply(job=enqueued),
         job_id=command.job_id,
-        correlation_id=command.correlation_id,
-        trace_id=command.trace_id,
+        not_after=None if handler is None or handler.job is None else handler.job.due_at,
+        correlation_id=correlation_id,
+        trace_id=trace_id,
     )
 
 
@@ -118,6 +149,113 @@ def _check_outside(command: EnqueueFlow) -> None:
                 f"there is no job {job_id} in namespace {namespace}",
                 hint="name jobs of this flow, or jobs that exist",
             )
+
+
+# --- redriving -----------------------------------------------------------------------------------
+
+
+def redrive_flow(_: Job | None, command: RedriveFlow, at: Moment, __: History | None) -> Outcome:
+    """Replace the jobs of a flow that did not succeed by new ones, which wait for the same parents
+    or for what replaces these. [FL10]"""
+    found = command.found
+    if found is None:
+        return Refused(answer=Reply(job=None, cause=Cause.UNKNOWN_JOB))
+    asked = (command.actor, command.request_id)
+    for known in found.view.redrives:
+        if (known.actor, known.request_id) == asked:
+            return Replayed(answer=Reply(job=None, redrive=known, replayed=True))
+    refused = _why_not_redriven(found)
+    if refused is not None:
+        return Refused(answer=refused)
+    replaced = [found.jobs[step.job_id] for step in found.view.current if step.job_id in found.jobs]
+    parents = Counter(edge.child_id for edge in found.edges)
+    first, *others = [_replacement(job, command, at, parents[job.id]) for job in replaced]
+    record = FlowRedrive(
+        flow_id=command.flow_id,
+        number=len(found.view.redrives) + 1,
+        ts=at.now,
+        actor=command.actor,
+        request_id=command.request_id,
+        jobs=len(replaced),
+    )
+    change = replace(
+        first,
+        spawned=tuple(others),
+        edges=tuple(_edge_of_replacement(edge, found) for edge in found.edges),
+        redrive=record,
+        resolutions=tuple(
+            redriven(job.id, made.events[0], fingerprint(command))
+            for job, made in zip(replaced, (first, *others), strict=True)
+            if job.status is JobStatus.DEAD_LETTERED
+        ),
+    )
+    return Applied(rule="T27", change=change, answer=Reply(job=change.job, redrive=record))
+
+
+def _why_not_redriven(found: FlowToRedrive) -> Reply | None:
+    """Why a flow cannot be redriven now; None if it can. [FL11]"""
+    view = found.view
+    if view.is_live:
+        return Reply(job=None, cause=Cause.NOT_FINISHED)
+    current = view.current
+    wanted = {step.job_id for step in current if step.status is not JobStatus.SUCCEEDED}
+    parents = {edge.parent_id for edge in found.edges}
+    if len(current) < view.flow.jobs or not wanted | parents <= found.jobs.keys() | found.present:
+        return Reply(job=None, cause=Cause.JOBS_PURGED)
+    if not wanted:
+        return Reply(job=None, cause=Cause.NOTHING_TO_REDRIVE)
+    for job in found.jobs.values():
+        if is_being_compensated(job, found.compensations.get(job.id)):
+            return Reply(job=job, cause=Cause.COMPENSATION_PENDING)
+    if len(view.redrives) >= MAX_REDRIVES:
+        what = f"{view.flow.id} was redriven {MAX_REDRIVES} times, which is the limit"
+        raise InvalidInput("flow_id", what, hint="make a new flow")
+    return None
+
+
+def _replacement(job: Job, command: RedriveFlow, at: Moment, parents: int) -> Change:
+    facts = replace(
+        facts_of_another(job, job.payload, at.now),
+        flow_id=job.flow_id,
+        flow_step=job.flow_step,
+        parents=parents or None,
+    )
+    draft = Draft(
+        type=EventType.ENQUEUED,
+        to=JobStatus.WAITING if parents else JobStatus.QUEUED,
+        cause=EventCause.REDRIVE,
+        facts=replace(facts, run_at=None) if parents else facts,
+        body=job.payload,
+    )
+    return apply(
+        "T1",
+        None,
+        [draft],
+        origin=Origin(
+            actor=command.actor, request_id=command.request_id, fingerprint=fingerprint(command)
+        ),
+        at=at,
+        answer=lambda enqueued, _: Reply(job=enqueued),
+        job_id=replacement_id(job.id),
+        correlation_id=job.correlated_by,
+        trace_id=job.trace_id,
+    ).change
+
+
+def _edge_of_replacement(edge: Edge, found: FlowToRedrive) -> Edge:
+    """The same edge between the new jobs, or from a parent that stays."""
+    is_replaced = edge.parent_id in found.jobs
+    return Edge(
+        replacement_id(edge.child_id),
+        edge.position,
+        replacement_id(edge.parent_id) if is_replaced else edge.parent_id,
+        edge.step,
+        edge.needs,
+        not is_replaced,
+    )
+
+
+# --- when parents have ended ---------------------------------------------------------------------
 
 
 def unblock(job: Job | None, command: Unblock, at: Moment, _: History | None) -> Outcome:

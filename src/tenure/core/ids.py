@@ -136,6 +136,23 @@ def follow_up_id(parent: JobId, *, kind: Kind, step: str) -> JobId:
     return derived_job_id(parent, purpose=f"enqueue\x00{kind}\x00{step}")
 
 
+def handler_flow_id(parent: JobId, *, step: str) -> FlowId:
+    """The id of the flow that an attempt of `parent` makes at this step. [FL13]"""
+    return FlowId(derived_job_id(parent, purpose=f"flow\x00{step}"))
+
+
+def handler_member_id(parent: JobId, *, step: str, name: str) -> JobId:
+    """The id of the job of this name in the flow that an attempt of `parent` makes at this step,
+    the same in every attempt. [FL13]"""
+    return derived_job_id(parent, purpose=f"flow\x00{step}\x00{name}")
+
+
+def replacement_id(replaced: JobId) -> JobId:
+    """The id of the job that replaces this one when its flow is redriven. It depends on nothing
+    else, so that a job is replaced once, whoever redrives the flow. [FL10]"""
+    return derived_job_id(replaced, purpose="replace")
+
+
 def occurrence_job_id(namespace: Namespace, schedule: ScheduleName, nominal: Instant) -> JobId:
     """The id of the job that an occurrence of a schedule makes, whoever makes it. [SC1] The ids of
     a schedule's jobs sort by their nominal times."""

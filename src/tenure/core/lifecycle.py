@@ -27,6 +27,7 @@ from tenure.core.commands import (
     FollowUp,
     Heartbeat,
     Redrive,
+    RedriveFlow,
     Release,
     Requeue,
     ScheduledEnqueue,
@@ -36,7 +37,7 @@ from tenure.core.commands import (
     start_request_id,
 )
 from tenure.core.events import Facts, digest
-from tenure.core.flows import enqueue_flow, unblock
+from tenure.core.flows import enqueue_flow, redrive_flow, unblock
 from tenure.core.ids import fence, new_lease_id
 from tenure.core.instants import Instant, later
 from tenure.core.job import Job, remaining
@@ -270,6 +271,7 @@ _DECISIONS: dict[type[Command], Callable[[Job | None, Any, Moment, History | Non
     Enqueue: enqueue,
     FollowUp: enqueue,
     EnqueueFlow: enqueue_flow,
+    RedriveFlow: redrive_flow,
     Unblock: unblock,
     ScheduledEnqueue: enqueue,
     Sweep: sweep,

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from tenure.core.events import Event
-from tenure.core.flow_rows import Edge, Flow
+from tenure.core.flow_rows import Edge, Flow, FlowRedrive
 from tenure.core.ids import Actor, Epoch, JobId
 from tenure.core.instants import Instant
 from tenure.core.job import Job
@@ -74,12 +74,24 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     resolution: Resolution | None = None  # of another job: the dead letter this one was made from
     takes_key_from: Job | None = None  # a job that has ended and still holds this one's key
     flow: Flow | None = None  # a new one: its first job is this one, the others are spawned
-    edges: tuple[Edge, ...] = ()  # of that flow
+    edges: tuple[Edge, ...] = ()  # of that flow, or of the jobs that a redrive makes
+    redrive: FlowRedrive | None = None  # of a flow: its first new job is this one [FL10]
+    resolutions: tuple[Resolution, ...] = ()  # of dead letters that a redrive of a flow replaces
 
     @property
     def ends_member(self) -> bool:
         """Whether a job of a flow ends here: the store marks the edges that lead from it. [FL4]"""
         return self.job.flow_id is not None and self.job.finished_at is not None
+
+    @property
+    def needed(self) -> set[JobId]:
+        """The jobs without which it is not applied: the parents of new edges that were there before
+        [FL3], and what a redrive of a flow replaces. [FL10]"""
+        needed = {edge.parent_id for edge in self.edges if edge.is_outside}
+        if self.redrive is not None:
+            made = (self.job, *[spawned.job for spawned in self.spawned])
+            needed.update(job.origin_id for job in made if job.origin_id is not None)
+        return needed
 
     @property
     def may_unblock(self) -> list[JobId]:

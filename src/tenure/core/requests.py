@@ -34,7 +34,7 @@ from tenure.core.commands import (
     fingerprint,
 )
 from tenure.core.events import Event, Facts, digest
-from tenure.core.ids import JobId, RequestId, derived_job_id
+from tenure.core.ids import Fingerprint, JobId, RequestId, derived_job_id
 from tenure.core.instants import Duration, Instant, later
 from tenure.core.job import Job, JobError, needs_compensation
 from tenure.core.lateness import why_not_held
@@ -68,15 +68,12 @@ def enqueue(job: Job | None, command: Enqueue, at: Moment, history: History | No
     """Make a job, or find the one that is already there under this id or dedupe key. [T1]"""
     parent = command.parent if isinstance(command, FollowUp) else None
     if parent is not None:
-        refused = _why_no_parent(parent, command, at)
+        refused = why_no_parent(parent, command, at)
         if refused is not None:
             return _refused(None, refused)
     if job is not None and not may_take_key(job, command, at.now):
         return answer_existing(job, command, history)
-    correlation_id, trace_id = command.correlation_id, command.trace_id
-    if parent is not None and parent.job is not None:  # [OB4]
-        correlation_id = parent.job.correlated_by if correlation_id is None else correlation_id
-        trace_id = parent.job.trace_id if trace_id is None else trace_id
+    correlation_id, trace_id = inherited_ids(command, parent)
     facts = enqueued_facts(command, at, None if parent is None else parent.job_id)
     cause = None if parent is None else EventCause.FOLLOW_UP
     if isinstance(command, ScheduledEnqueue):
@@ -100,6 +97,16 @@ def enqueue(job: Job | None, command: Enqueue, at: Moment, history: History | No
         trace_id=trace_id,
     )
     return applied if job is None else _taking_key(applied, job)
+
+
+def inherited_ids(command: Enqueue, parent: ParentAttempt | None) -> tuple[str | None, str | None]:
+    """The correlation id and the trace id of a new job: its own, or those of the job whose handler
+    enqueues it. [OB4]"""
+    correlation_id, trace_id = command.correlation_id, command.trace_id
+    if parent is not None and parent.job is not None:
+        correlation_id = parent.job.correlated_by if correlation_id is None else correlation_id
+        trace_id = parent.job.trace_id if trace_id is None else trace_id
+    return correlation_id, trace_id
 
 
 def may_take_key(holder: Job, command: Enqueue | Redrive, now: Instant) -> bool:
@@ -147,7 +154,7 @@ def _start_by(expires_us: Duration | None, waits_from: Instant) -> Instant | Non
     return Instant(min(waits_from + expires_us, MAX_INSTANT))
 
 
-def _why_no_parent(parent: ParentAttempt, command: Enqueue, at: Moment) -> Cause | None:
+def why_no_parent(parent: ParentAttempt, command: Enqueue, at: Moment) -> Cause | None:
     """Why this attempt may enqueue nothing; None if it may. [D10]"""
     if parent.job is not None and parent.job.namespace != command.namespace:
         return Cause.UNKNOWN_JOB
@@ -351,14 +358,15 @@ def redrive(job: Job | None, command: Redrive, at: Moment, _: History | None) ->
         return _refused(job, Cause.REVISION_MISMATCH)
     if not job.status.is_terminal:
         return _refused(job, Cause.NOT_FINISHED)
+    if job.flow_id is not None:
+        return _refused(job, Cause.PART_OF_FLOW)  # [FL12]
     known = command.resolution
     if known is not None and not command.again:
         return Refused(answer=Reply(job=job, cause=Cause.ALREADY_RESOLVED, resolution=known))
-    pending = command.compensation
-    if needs_compensation(job) and pending is not None and not pending.status.is_terminal:
+    if is_being_compensated(job, command.compensation):
         return _refused(job, Cause.COMPENSATION_PENDING)
     payload = job.payload if command.payload is None else command.payload
-    facts = _facts_of_another(job, payload, at.now)
+    facts = facts_of_another(job, payload, at.now)
     draft = Draft(
         type=EventType.ENQUEUED,
         to=JobStatus.QUEUED,
@@ -381,11 +389,18 @@ def redrive(job: Job | None, command: Redrive, at: Moment, _: History | None) ->
         applied = _taking_key(applied, command.key_holder)
     change = applied.change
     if job.status is JobStatus.DEAD_LETTERED and known is None:
-        change = replace(change, resolution=_redriven(job, command, change.events[0]))
+        asked = fingerprint(command)
+        change = replace(change, resolution=redriven(job.id, change.events[0], asked))
     return Applied(rule="T27", change=change, answer=applied.answer)
 
 
-def _facts_of_another(job: Job, payload: bytes, now: Instant) -> Facts:
+def is_being_compensated(job: Job, compensation: Job | None) -> bool:
+    """Whether this finished job has a compensation that has not ended."""
+    is_live = compensation is not None and not compensation.status.is_terminal
+    return is_live and needs_compensation(job)
+
+
+def facts_of_another(job: Job, payload: bytes, now: Instant) -> Facts:
     """The facts of a new job that is like this one."""
     return Facts(
         namespace=job.namespace,
@@ -408,15 +423,15 @@ def _facts_of_another(job: Job, payload: bytes, now: Instant) -> Facts:
     )
 
 
-def _redriven(job: Job, command: Redrive, enqueued: Event) -> Resolution:
+def redriven(job_id: JobId, enqueued: Event, asked: Fingerprint) -> Resolution:
     """The resolution of a dead letter that became a new job. [B17]"""
     return Resolution(
-        job_id=job.id,
+        job_id=job_id,
         kind=ResolutionKind.REDRIVEN,
         ts=enqueued.ts,
-        actor=command.actor,
-        request_id=command.request_id,
-        fingerprint=fingerprint(command),
+        actor=enqueued.actor,
+        request_id=enqueued.request_id,
+        fingerprint=asked,
         new_job_id=enqueued.job_id,
     )
 

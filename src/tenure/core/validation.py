@@ -48,6 +48,7 @@ from tenure.core.commands import (
     OperatorCommand,
     ParentAttempt,
     Redrive,
+    RedriveFlow,
     Release,
     Requeue,
     Start,
@@ -59,8 +60,11 @@ from tenure.core.flows import MAX_FLOW_EDGES, MAX_FLOW_JOBS, check_acyclic
 from tenure.core.ids import (
     DERIVED_VERSION,
     SYSTEM,
+    JobId,
     Kind,
     follow_up_id,
+    handler_flow_id,
+    handler_member_id,
     role_of,
 )
 from tenure.core.ijson import MAX_EXACT_INTEGER, NotIJson, check_ijson, check_size
@@ -139,6 +143,10 @@ def check_command(command: Command, limits: Limits, before: Command | None = Non
             _check_operator_command(command, limits)
         case EnqueueFlow():
             _check_flow(command, limits)
+        case RedriveFlow():
+            check_job_id("flow_id", command.flow_id)
+            check_name("namespace", command.namespace)
+            _check_asker(command)
         case Sweep() | Unblock():
             check_job_id("job_id", command.job_id)
             if command.actor != SYSTEM:
@@ -177,17 +185,31 @@ def check_body(field: str, value: object, limits: Limits) -> None:
         raise InvalidInput(field, str(wrong)) from wrong
 
 
+_OWN_ID = "use a UUID of version 7 or 4: those of version 8 follow from other jobs"
+
+
 def _check_enqueue(command: Enqueue, limits: Limits, before: Command | None) -> None:
-    check_job_id("job_id", command.job_id)
     if isinstance(command, FollowUp):
+        check_job_id("job_id", command.job_id)
         _check_parent(command.parent, command)
-    elif command.job_id[14] == DERIVED_VERSION:
+    else:
+        _check_own_id(command.job_id)
+    _check_new_job(command, limits, before)
+
+
+def _check_own_id(job_id: JobId) -> None:
+    """The id of a new job that its caller chose."""
+    check_job_id("job_id", job_id)
+    if job_id[14] == DERIVED_VERSION:
         # Otherwise who knows a job's id could enqueue another job as its compensation. [M1]
         raise InvalidInput(
             "job_id",
-            f"{command.job_id} is a UUID of version 8: such ids follow from other jobs",
+            f"{job_id} is a UUID of version 8: such ids follow from other jobs",
             hint="leave it out, or use a UUID of version 7 or 4",
         )
+
+
+def _check_new_job(command: Enqueue, limits: Limits, before: Command | None) -> None:
     if not isinstance(before, Enqueue) or not _is_addressed_alike(command, before):
         check_name("namespace", command.namespace)
         check_name("queue", command.queue)
@@ -252,11 +274,7 @@ def _check_dead_letter_job(job: DeadLetterJob, of: Kind, limits: Limits) -> None
 
 
 def _check_parent(parent: ParentAttempt, command: Enqueue) -> None:
-    check_type("parent", parent, ParentAttempt)
-    check_job_id("parent.job_id", parent.job_id)
-    check_lease_id("parent.lease_id", parent.lease_id)
-    if parent.step != "":
-        check_label("step", parent.step, most=MAX_DEDUPE_KEY)
+    _check_attempt(parent)
     check_name("kind", command.kind)
     if command.job_id != follow_up_id(parent.job_id, kind=command.kind, step=parent.step):
         raise InvalidInput(
@@ -264,10 +282,23 @@ def _check_parent(parent: ParentAttempt, command: Enqueue) -> None:
         )
 
 
+def _check_attempt(parent: ParentAttempt) -> None:
+    check_type("parent", parent, ParentAttempt)
+    check_job_id("parent.job_id", parent.job_id)
+    check_lease_id("parent.lease_id", parent.lease_id)
+    if parent.step != "":
+        check_label("step", parent.step, most=MAX_DEDUPE_KEY)
+
+
 def _check_flow(flow: EnqueueFlow, limits: Limits) -> None:
     """The jobs of a flow, what they wait for, and that all of it can end. [FL3]"""
     check_job_id("flow_id", flow.flow_id)
     check_label("name", flow.name, most=MAX_DEDUPE_KEY)
+    if flow.handler is not None:
+        _check_handler(flow.handler, flow)
+    elif flow.flow_id[14] == DERIVED_VERSION:
+        # Otherwise who knows a job's id could make the flow that its handler is about to make.
+        raise InvalidInput("flow_id", f"{flow.flow_id} is a UUID of version 8", hint=_OWN_ID)
     check_type("members", flow.members, tuple)
     if not 1 <= len(flow.members) <= MAX_FLOW_JOBS:
         raise InvalidInput(
@@ -280,7 +311,7 @@ def _check_flow(flow: EnqueueFlow, limits: Limits) -> None:
     steps: set[str] = set()
     ids: set[str] = set()
     for member in flow.members:
-        _check_member(member, flow.members[0].job, limits, before)
+        _check_member(member, flow, limits, before)
         if member.step in steps:
             raise InvalidInput("name", f"two jobs of the flow are called {member.step}")
         if member.job.job_id in ids:
@@ -291,13 +322,25 @@ def _check_flow(flow: EnqueueFlow, limits: Limits) -> None:
     check_acyclic(flow.members)
 
 
+def _check_handler(handler: ParentAttempt, flow: EnqueueFlow) -> None:
+    """A flow that a handler makes: its id follows from the handler's job and the step. [FL13]"""
+    _check_attempt(handler)
+    if flow.flow_id != handler_flow_id(handler.job_id, step=handler.step):
+        raise InvalidInput("flow_id", f"{flow.flow_id} does not follow from the job and the step")
+
+
 def _check_member(
-    member: FlowMember, first: Enqueue, limits: Limits, before: Enqueue | None
+    member: FlowMember, flow: EnqueueFlow, limits: Limits, before: Enqueue | None
 ) -> None:
-    job = member.job
+    job, first, handler = member.job, flow.members[0].job, flow.handler
     check_type("members", job, Enqueue)
-    _check_enqueue(job, limits, before)
     check_label("name", member.step, most=MAX_DEDUPE_KEY)
+    if handler is None:
+        _check_own_id(job.job_id)
+    elif job.job_id != handler_member_id(handler.job_id, step=handler.step, name=member.step):
+        what = f"{job.job_id} does not follow from the job, the step and the name {member.step}"
+        raise InvalidInput("job_id", what)
+    _check_new_job(job, limits, before)
     check_type("after", member.after, tuple)
     for parent in member.after:
         check_job_id("after", parent.job_id)
@@ -448,6 +491,7 @@ _MAY_ASK: dict[type[object], frozenset[str]] = {
     Requeue: roles("T14"),
     DeadLetter: roles("T21"),
     Redrive: roles("T27"),
+    RedriveFlow: roles("T27"),
     Discard: roles("T27"),
 }
 """Who may ask for what, out of THE table. Resolving a dead letter is one right."""
@@ -455,18 +499,7 @@ _MAY_ASK: dict[type[object], frozenset[str]] = {
 
 def _check_operator_command(command: OperatorCommand | Discard, limits: Limits) -> None:
     check_job_id("job_id", command.job_id)
-    check_actor(command.actor)
-    allowed = _MAY_ASK[type(command)]
-    if role_of(command.actor) not in allowed:
-        # Above all not a worker: an attempt's end that a worker wrote counts as the report of that
-        # attempt's owner. [R13] [R22]
-        what = type(command).__name__.lower()
-        raise InvalidInput(
-            "actor",
-            f"{shown(command.actor)} may not ask for {what}",
-            hint=f"ask as one of: {', '.join(sorted(allowed))}",
-        )
-    check_name("request_id", command.request_id)
+    _check_asker(command)
     if command.expected_rev is not None:
         _check_expected_rev(command.expected_rev)
     if command.expected_status is not None:
@@ -492,3 +525,18 @@ def _check_operator_command(command: OperatorCommand | Discard, limits: Limits) 
             pass
         case _:
             assert_never(command)
+
+
+def _check_asker(command: OperatorCommand | Discard | RedriveFlow) -> None:
+    check_actor(command.actor)
+    allowed = _MAY_ASK[type(command)]
+    if role_of(command.actor) not in allowed:
+        # Above all not a worker: an attempt's end that a worker wrote counts as the report of that
+        # attempt's owner. [R13] [R22]
+        what = type(command).__name__.lower()
+        raise InvalidInput(
+            "actor",
+            f"{shown(command.actor)} may not ask for {what}",
+            hint=f"ask as one of: {', '.join(sorted(allowed))}",
+        )
+    check_name("request_id", command.request_id)

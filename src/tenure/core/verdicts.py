@@ -2,6 +2,7 @@
 
 import msgspec
 
+from tenure.core.flow_rows import FlowRedrive
 from tenure.core.ids import JobId, LeaseId
 from tenure.core.instants import Duration, Instant
 from tenure.core.job import Job
@@ -40,6 +41,7 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     deduplicated: bool = False
     replayed: bool = False
     resolution: Resolution | None = None
+    redrive: FlowRedrive | None = None  # of a flow
 
     @property
     def is_ok(self) -> bool:

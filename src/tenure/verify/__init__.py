@@ -3,7 +3,13 @@
 Used alike by `tenure verify`, the conformance kits and the tests. Reads only.
 """
 
-from tenure.verify.ack_lines import answer_line, flow_lines, grant_lines, request_line
+from tenure.verify.ack_lines import (
+    answer_line,
+    flow_lines,
+    flow_redrive_lines,
+    grant_lines,
+    request_line,
+)
 from tenure.verify.acks import Ack, AckWriter, Op, read_acks
 from tenure.verify.invariants import INVARIANTS, check_across, check_record
 from tenure.verify.report import Finding, Report, State
@@ -24,6 +30,7 @@ __all__ = [
     "check_across",
     "check_record",
     "flow_lines",
+    "flow_redrive_lines",
     "grant_lines",
     "read_acks",
     "request_line",

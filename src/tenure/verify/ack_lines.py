@@ -95,6 +95,14 @@ def flow_lines(command: EnqueueFlow, answer: Reply, *, at: Instant) -> list[Ack]
     ]
 
 
+def flow_redrive_lines(answer: Reply, *, at: Instant) -> list[Ack]:
+    """The lines to write when the redrive of a flow was answered: one for its first new job. The
+    others were made in the same transaction."""
+    if answer.job is None or not answer.is_ok:
+        return []
+    return [Ack(op=Op.ENQUEUE, job_id=answer.job.id, at=at, answer=VerdictKind.OK, rev=1)]
+
+
 def grant_lines(request: ClaimRequest, grants: Iterable[Grant], *, at: Instant) -> list[Ack]:
     """The lines to write when a claim has received grants."""
     return [

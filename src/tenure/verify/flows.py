@@ -1,4 +1,5 @@
-"""Checks jobs that wait for others: none goes on too early, and none waits for nothing.
+"""Checks jobs that wait for others: none goes on too early, none waits for nothing, and a redrive
+replaces only what did not succeed.
 
 Edges are read after the rows, because an edge is marked by the transaction that ends its parent.
 What is about to happen is not reported: a job that can go on is noted until somebody has looked.
@@ -8,9 +9,9 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby, islice
 
 from tenure.core.flow_rows import Edge
-from tenure.core.ids import JobId
+from tenure.core.ids import JobId, replacement_id
 from tenure.core.job import Job
-from tenure.core.vocabulary import JobStatus
+from tenure.core.vocabulary import EventCause, JobStatus
 from tenure.ports import Record, RecordSource
 from tenure.verify.violations import Violation, broken
 
@@ -54,6 +55,52 @@ def nobody_waits_for_nothing(store: RecordSource) -> Iterator[Violation]:
             is_noted = store.has_edge_check(near)
             if not is_noted and _still_waits(store, child):
                 yield _broken("I33", child, "waits, although its parents have ended")
+
+
+def replacements_follow_from_their_jobs(record: Record) -> Iterator[Violation]:
+    """A job that a redrive of a flow made has the id that follows from the one it replaces: so each
+    is replaced at most once. [I37]"""
+    first = record.events[0] if record.events else None
+    if first is None or first.payload.flow_id is None or first.cause is not EventCause.REDRIVE:
+        return
+    replaced = first.payload.origin_id
+    if replaced is None or record.job_id != replacement_id(replaced):
+        what = f"its id does not follow from {replaced}, the job of the flow that it replaces"
+        yield broken("I37", record, first.seq, what)
+
+
+class Replacements:
+    """Jobs that replace others of their flow: some of them at a time, so that any number can be
+    checked in one pass over the records."""
+
+    def __init__(self) -> None:
+        self._jobs: list[Job] = []
+
+    def add(self, record: Record) -> None:
+        """Keep the job if it replaces another one."""
+        job = record.job
+        if job is not None and job.flow_id is not None and job.origin_cause is EventCause.REDRIVE:
+            self._jobs.append(job.without_bodies)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether they have to be checked before more are added."""
+        return len(self._jobs) >= TOGETHER
+
+    def violations(self, store: RecordSource) -> Iterator[Violation]:
+        """A job that another one of its flow replaces has the same name, and ended without success.
+        Those that were checked are forgotten. [I37]"""
+        jobs, self._jobs = self._jobs, []
+        rows = _load(store, [job.origin_id for job in jobs if job.origin_id is not None])
+        for job in jobs:
+            old = None if job.origin_id is None else rows.get(job.origin_id)
+            if old is None:
+                continue  # purged, or the other half of this invariant reports it
+            if (old.flow_id, old.flow_step) != (job.flow_id, job.flow_step):
+                what = f"replaces {old.id}, which is {old.flow_step} of flow {old.flow_id}"
+                yield _broken("I37", job, what)
+            if not old.status.is_terminal or old.status is JobStatus.SUCCEEDED:
+                yield _broken("I37", job, f"replaces {old.id}, which is {old.status}")
 
 
 def _went_on(child: Job) -> bool:

@@ -23,6 +23,7 @@ from tenure.verify import (
     shared_keys,
 )
 from tenure.verify.acks import Ack
+from tenure.verify.flows import Replacements
 from tenure.verify.held_keys import HeldKeys
 from tenure.verify.keyed_attempts import KeyedAttempts, LimitOf
 from tenure.verify.violations import Violation
@@ -31,6 +32,7 @@ OfRecord = Callable[[Record], Iterator[Violation]]
 OfAcks = Callable[[Record, Sequence[Ack]], Iterator[Violation]]
 OfStore = Callable[[RecordSource], Iterator[Violation]]
 OfAttempts = Callable[[KeyedAttempts, RecordSource, LimitOf], Iterator[Violation]]
+OfReplacements = Callable[[Replacements, RecordSource], Iterator[Violation]]
 OfKeys = Callable[[HeldKeys, RecordSource], Iterator[Violation]]
 
 
@@ -44,6 +46,7 @@ class Invariant(msgspec.Struct, frozen=True, kw_only=True):
     of_store: OfStore | None = None
     of_attempts: OfAttempts | None = None
     of_keys: OfKeys | None = None
+    of_replacements: OfReplacements | None = None
 
     @property
     def needs_acks(self) -> bool:
@@ -181,6 +184,12 @@ INVARIANTS: tuple[Invariant, ...] = (
         of_record=dead_letter_jobs.dead_letters_are_reported_once,
     ),
     Invariant(
+        id="I37",
+        title="a job of a flow is replaced once, and not after it succeeded",
+        of_record=flows.replacements_follow_from_their_jobs,
+        of_replacements=Replacements.violations,
+    ),
+    Invariant(
         id="P1",
         title="one owner while running; an end is final",
         of_record=projections.running_has_one_owner,
@@ -211,6 +220,9 @@ _OF_RECORD = tuple(
 _OF_ACKS = tuple(rule.of_acks for rule in INVARIANTS if rule.of_acks is not None)
 _OF_ATTEMPTS = tuple(rule.of_attempts for rule in INVARIANTS if rule.of_attempts is not None)
 _OF_KEYS = tuple(rule.of_keys for rule in INVARIANTS if rule.of_keys is not None)
+_OF_REPLACEMENTS = tuple(
+    rule.of_replacements for rule in INVARIANTS if rule.of_replacements is not None
+)
 _OF_STORE = tuple(rule.of_store for rule in INVARIANTS if rule.of_store is not None)
 
 
@@ -243,6 +255,12 @@ def check_keys(keys: HeldKeys, store: RecordSource) -> Iterator[Violation]:
     """Everything that is wrong with when jobs had the same dedupe key."""
     for of_keys in _OF_KEYS:
         yield from of_keys(keys, store)
+
+
+def check_replacements(replacements: Replacements, store: RecordSource) -> Iterator[Violation]:
+    """Everything that is wrong with jobs that replace others of their flow."""
+    for of_replacements in _OF_REPLACEMENTS:
+        yield from of_replacements(replacements, store)
 
 
 def check_across(store: RecordSource) -> Iterator[Violation]:

@@ -4,6 +4,7 @@ A long log can break a rule a million times: all violations are counted, only th
 rule are kept.
 """
 
+from collections.abc import Iterable
 from enum import StrEnum
 
 import msgspec
@@ -85,6 +86,11 @@ class ReportBuilder:
         first = self._first.setdefault(rule, [])
         if len(first) < self._limit:
             first.append(violation)
+
+    def add_all(self, violations: Iterable[Violation]) -> None:
+        """Count these."""
+        for violation in violations:
+            self.add(violation)
 
     def build(self, *, acks: int | None, of_one_job: bool = False) -> Report:
         """The report; `acks` is None if no acknowledgements were given. Of one job, only what its

@@ -16,8 +16,15 @@ from tenure.ports import RecordSource
 from tenure.verify.ack_index import AckIndex
 from tenure.verify.ack_rules import may_be_purged, missing_job_violations, must_exist
 from tenure.verify.acks import is_torn
+from tenure.verify.flows import Replacements
 from tenure.verify.held_keys import HeldKeys
-from tenure.verify.invariants import check_across, check_attempts, check_keys, check_record
+from tenure.verify.invariants import (
+    check_across,
+    check_attempts,
+    check_keys,
+    check_record,
+    check_replacements,
+)
 from tenure.verify.keyed_attempts import ConcurrencyLimit, KeyedAttempts
 from tenure.verify.report import Report, ReportBuilder
 
@@ -38,6 +45,7 @@ def verify(
 ) -> Report:
     """Check every invariant on rows, log and the callers' acknowledgements, if there are any."""
     report = ReportBuilder(limit=limit)
+    replacements = Replacements()
     with AckIndex() as index, KeyedAttempts() as attempts, HeldKeys() as keys:
         lines = None
         if acks is not None:
@@ -49,19 +57,19 @@ def verify(
             report.jobs += 1
             report.events += len(record.events)
             job_acks = index.of(record.job_id) if lines else ()
-            for violation in check_record(record, job_acks):
-                report.add(violation)
+            report.add_all(check_record(record, job_acks))
             attempts.add(record)
             keys.add(record)
+            replacements.add(record)
+            if replacements.is_full:
+                report.add_all(check_replacements(replacements, store))
             if progress is not None:
                 progress(report.jobs, report.events)
         _check_missing(store, index, report, retention_us)
-        for violation in check_attempts(attempts, store, _Limits(store)):
-            report.add(violation)
-        for violation in check_keys(keys, store):
-            report.add(violation)
-    for violation in check_across(store):
-        report.add(violation)
+        report.add_all(check_attempts(attempts, store, _Limits(store)))
+        report.add_all(check_keys(keys, store))
+    report.add_all(check_replacements(replacements, store))
+    report.add_all(check_across(store))
     return report.build(acks=lines)
 
 

@@ -9,6 +9,7 @@ from tenure.core.flow_rows import (
     Edge,
     EdgeCheck,
     Flow,
+    FlowRedrive,
     FlowStep,
     FlowSummary,
     FlowView,
@@ -17,6 +18,7 @@ from tenure.core.flow_rows import (
     Unblocked,
     UnblockedJobs,
     parent_page,
+    replaced_by,
 )
 from tenure.core.ids import Actor, FlowId, JobId, Namespace
 from tenure.core.lateness import why_not_held
@@ -32,6 +34,7 @@ class MemoryFlows(MemoryPart):
     def __init__(self) -> None:
         super().__init__()
         self._flows: dict[FlowId, Flow] = {}
+        self._redrives: dict[FlowId, list[FlowRedrive]] = {}
         self._edges: dict[JobId, list[Edge]] = {}  # by child, in order of position
         self._children: dict[JobId, list[JobId]] = {}
         self._checks: set[EdgeCheck] = set()
@@ -128,9 +131,11 @@ class MemoryFlows(MemoryPart):
                         queue=job.queue,
                         status=job.status,
                         after=tuple(edge.step for edge in self._edges.get(job.id, ())),
+                        replaces=replaced_by(job.origin_id, job.origin_cause),
                     )
                     for job in jobs
                 ),
+                redrives=tuple(self._redrives.get(flow_id, ())),
             )
 
     def load_parents(self, held: HeldLease, actor: Actor, *, after: int) -> ParentPage:
@@ -156,6 +161,8 @@ class MemoryFlows(MemoryPart):
         """What a change says of flows; its jobs are written."""
         if change.flow is not None:
             self._flows[change.flow.id] = change.flow
+        if change.redrive is not None:
+            self._redrives.setdefault(change.redrive.flow_id, []).append(change.redrive)
         for edge in change.edges:
             self._edges.setdefault(edge.child_id, []).append(edge)
             self._children.setdefault(edge.parent_id, []).append(edge.child_id)
@@ -202,4 +209,5 @@ class MemoryFlows(MemoryPart):
                 self._children[edge.parent_id].remove(child)
         named = {job.flow_id for job in self._jobs.values()}
         self._flows = {flow_id: flow for flow_id, flow in self._flows.items() if flow_id in named}
+        self._redrives = {each: made for each, made in self._redrives.items() if each in named}
         self._checks = {each for each in self._checks if each.job_id not in gone}

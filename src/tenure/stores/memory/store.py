@@ -285,7 +285,7 @@ class MemoryStore(
             return (
                 present is None
                 and self._has_free_key(change)
-                and all(edge.parent_id in self._jobs for edge in change.edges if edge.is_outside)
+                and all(job_id in self._jobs for job_id in change.needed)
             )
         return present is not None and present.rev == change.expected_rev
 
@@ -332,7 +332,10 @@ class MemoryStore(
             self._keep_resolution(change.resolution)
         for spawned in change.spawned:
             self._write(spawned)
-        if change.flow is not None or change.ends_member:
+        for resolution in change.resolutions:
+            if resolution.job_id not in self._resolutions:
+                self._keep_resolution(resolution)
+        if change.flow is not None or change.redrive is not None or change.ends_member:
             self._write_flow(change)
 
     def observe(self, observations: Sequence[Observation]) -> list[Observation]:

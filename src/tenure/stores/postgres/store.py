@@ -68,8 +68,8 @@ from tenure.stores.postgres.schema import migrate as migrate_schema
 from tenure.stores.postgres.wire import NoAnswer, PreparedStatements, RoundTrip
 from tenure.stores.sql.batches import ChangeStream, Group, groups_of
 from tenure.stores.sql.claim_marks import ClaimMarks
-from tenure.stores.sql.flows import ended_members, outside_parents
-from tenure.stores.sql.resolutions import letters_of
+from tenure.stores.sql.flows import ended_members, needed_jobs
+from tenure.stores.sql.resolutions import letters_of, resolved_by
 from tenure.stores.sql.rows import Row
 from tenure.stores.sql.statements import Query, Statements
 from tenure.stores.sql.store import COLUMN_WORDS, LISTING_SHARE, SqlStore
@@ -829,7 +829,7 @@ class PostgresStore(SqlStore):
         """One statement per shape, all in one round trip."""
         if not changes:
             return Saved(self.now(), frozenset())
-        if letters_of(changes) or outside_parents(changes) or _givers(changes):
+        if letters_of(changes) or needed_jobs(changes) or _givers(changes):
             return self._write(lambda tx: self._save_holding_others(tx, changes, epoch))
         new_queues = self._unregistered(changes, epoch)
         register = [*self._register(new_queues), *self._note_key_changes(changes)]
@@ -947,8 +947,7 @@ class PostgresStore(SqlStore):
                     for job_id in missing:
                         raise StoreRefused(f"job {job_id} is already there")
                 self._keep_observations(tx, change.observations)
-                if change.resolution is not None:
-                    self._keep_resolutions(tx, [change.resolution])
+                self._keep_resolutions(tx, resolved_by(change))
                 self._write_flows(tx, [change])
         return Saved(Instant(answers[-1][0][0]), frozenset(applied))
 
@@ -1005,7 +1004,8 @@ def _givers(changes: Iterable[Change]) -> list[Job]:
 
 def _has_more(change: Change) -> bool:
     """Whether more than a row and its events has to be written."""
-    return bool(change.spawned or change.observations or change.resolution or change.flow)
+    more = change.spawned or change.observations or change.resolution
+    return bool(more or change.flow or change.redrive)
 
 
 def _is_likely_to_apply(groups: Sequence[Group]) -> bool:

@@ -553,6 +553,20 @@ DELETE FROM {t}flow WHERE id {among_ids}
 INSERT INTO {t}flow (id, namespace, name, made_at, jobs)
 VALUES (:id, :namespace, :name, :made_at, :jobs);
 
+-- name: insert_flow_redrive
+INSERT INTO {t}flow_redrive (flow_id, number, ts, actor, request_id, jobs)
+VALUES (:flow_id, :number, :ts, :actor, :request_id, :jobs);
+
+-- name: load_flow_redrives
+SELECT flow_id, number, ts, actor, request_id, jobs FROM {t}flow_redrive
+ WHERE flow_id = :flow_id ORDER BY number;
+
+-- name: delete_flow_redrives
+-- Of flows whose jobs are all gone.
+DELETE FROM {t}flow_redrive WHERE flow_id {among_ids}
+   AND NOT EXISTS (SELECT 1 FROM {t}job AS j
+                    WHERE j.flow_id = {t}flow_redrive.flow_id AND j.flow_id IS NOT NULL);
+
 -- name: present_parents
 -- With one writer no row needs a lock.
 SELECT id FROM {t}job WHERE id {among_ids};
@@ -641,7 +655,7 @@ SELECT f.id, f.namespace, f.name, f.made_at, f.jobs FROM {t}flow AS f
  WHERE f.id = :flow_id AND f.namespace = :namespace;
 
 -- name: load_flow_jobs
-SELECT j.id, j.flow_step, j.kind, j.queue, j.status FROM {t}job AS j
+SELECT j.id, j.flow_step, j.kind, j.queue, j.status, j.origin_id, j.origin_cause FROM {t}job AS j
  WHERE j.flow_id = :flow_id AND j.flow_id IS NOT NULL ORDER BY j.id;
 
 -- name: load_flow_edges

@@ -6,11 +6,14 @@ An edge is written once and marked once, by the transaction that ends its parent
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 
+import msgspec
+
 from tenure.core.flow_rows import (
     PARENTS_PER_PAGE,
     Edge,
     EdgeCheck,
     Flow,
+    FlowRedrive,
     FlowStep,
     FlowSummary,
     FlowView,
@@ -19,13 +22,14 @@ from tenure.core.flow_rows import (
     Unblocked,
     UnblockedJobs,
     parent_page,
+    replaced_by,
 )
 from tenure.core.ids import Actor, Epoch, FlowId, JobId, Namespace
 from tenure.core.instants import Instant
 from tenure.core.lateness import why_not_held
 from tenure.core.leases import HeldLease
 from tenure.core.outcomes import Change
-from tenure.core.vocabulary import JobStatus
+from tenure.core.vocabulary import EventCause, JobStatus
 from tenure.stores.sql.rows import Row, job_from, word_from
 from tenure.stores.sql.statements import Query, Shape
 from tenure.stores.sql.transactions import Transaction, Transactional
@@ -118,11 +122,12 @@ class SqlFlows(Transactional):
 
     def load_flow(self, namespace: Namespace, flow_id: FlowId) -> FlowView | None:
         """A flow with its jobs and what they wait for. [FL9]"""
-        flows, jobs, edges = self._read(
+        flows, jobs, edges, redrives = self._read(
             lambda tx: tx.fetch(
                 self._query("load_flow", flow_id=flow_id, namespace=namespace),
                 self._query("load_flow_jobs", flow_id=flow_id),
                 self._query("load_flow_edges", flow_id=flow_id),
+                self._query("load_flow_redrives", flow_id=flow_id),
                 last=True,
             ),
             snapshot=True,
@@ -143,9 +148,11 @@ class SqlFlows(Transactional):
                     queue=queue,
                     status=_status(status),
                     after=tuple(after.get(job_id, ())),
+                    replaces=replaced_by(origin_id, _cause(cause)),
                 )
-                for job_id, step, kind, queue, status in jobs
+                for job_id, step, kind, queue, status, origin_id, cause in jobs
             ),
+            redrives=tuple(_redrive_from(row) for row in redrives),
         )
 
     def load_parents(self, held: HeldLease, actor: Actor, *, after: int) -> ParentPage:
@@ -167,31 +174,21 @@ class SqlFlows(Transactional):
         return parent_page([_parent_from(row) for row in rows])
 
     def _whose_parents_exist(self, tx: Transaction, changes: Sequence[Change]) -> list[Change]:
-        """The changes without flows that wait for a job which was purged since it was read. No
-        purge takes the others before the end of this transaction. [FL3] [FL6]"""
-        ids = outside_parents(changes)
+        """The changes without those that need a job which was purged since it was read. No purge
+        takes the others before the end of this transaction. [FL3] [FL6] [FL10]"""
+        ids = needed_jobs(changes)
         if not ids:
             return list(changes)
         [rows] = tx.fetch(self._query("present_parents", ids=self._pack(ids)))
         gone = {*ids} - {JobId(str(row[0])) for row in rows}
-        return [each for each in changes if gone.isdisjoint(outside_parents([each]))]
+        return [each for each in changes if gone.isdisjoint(each.needed)]
 
     def _write_flows(self, tx: Transaction, changes: Sequence[Change]) -> None:
-        """Write the new flows of changes that were applied; their jobs are written."""
+        """Write the new flows and redrives of changes that were applied; their jobs are written."""
         for change in changes:
-            flow = change.flow
-            if flow is None:
+            queries = self._flow_insertions(change)
+            if not queries:
                 continue
-            queries = [
-                self._query(
-                    "insert_flow",
-                    id=flow.id,
-                    namespace=flow.namespace,
-                    name=flow.name,
-                    made_at=flow.made_at,
-                    jobs=flow.jobs,
-                )
-            ]
             if change.edges:
                 queries.append(self._edge_insertion(change.edges))
             children = sorted({edge.child_id for edge in change.edges if edge.is_outside})
@@ -201,6 +198,15 @@ class SqlFlows(Transactional):
                 queries.append(self._query("mark_edges_of", ids=packed))
                 queries.append(self._query("note_children", ids=packed))
             tx.fetch(*queries)
+
+    def _flow_insertions(self, change: Change) -> list[Query]:
+        made: list[Query] = []
+        if change.flow is not None:
+            made.append(self._query("insert_flow", **msgspec.structs.asdict(change.flow)))
+        if change.redrive is not None:
+            facts = msgspec.structs.asdict(change.redrive)
+            made.append(self._query("insert_flow_redrive", **facts))
+        return made
 
     def _edge_marks(self, ended: Sequence[JobId]) -> list[Query]:
         """The statements that mark the edges of jobs that have ended. None for no jobs. [FL4]"""
@@ -215,16 +221,31 @@ def ended_members(changes: Sequence[Change]) -> list[JobId]:
     return sorted(change.job.id for change in changes if change.ends_member)
 
 
-def outside_parents(changes: Iterable[Change]) -> list[JobId]:
-    """The jobs that new flows wait for without being their jobs, in the order of ids."""
-    return sorted(
-        {edge.parent_id for change in changes for edge in change.edges if edge.is_outside}
-    )
+def needed_jobs(changes: Iterable[Change]) -> list[JobId]:
+    """The jobs without which these changes are not applied, in the order of ids."""
+    with_edges = [each for each in changes if each.flow is not None or each.redrive is not None]
+    return sorted({job_id for change in with_edges for job_id in change.needed})
 
 
 def _flow_from(row: Row) -> Flow:
     flow_id, namespace, name, made_at, jobs = row
     return Flow(id=flow_id, namespace=namespace, name=name, made_at=Instant(made_at), jobs=jobs)
+
+
+def _redrive_from(row: Row) -> FlowRedrive:
+    flow_id, number, ts, actor, request_id, jobs = row
+    return FlowRedrive(
+        flow_id=flow_id,
+        number=number,
+        ts=Instant(ts),
+        actor=actor,
+        request_id=request_id,
+        jobs=jobs,
+    )
+
+
+def _cause(value: str | None) -> EventCause | None:
+    return None if value is None else word_from(EventCause, value, where="the origin of a job")
 
 
 def _parent_from(row: Row) -> ParentResult:

@@ -136,6 +136,11 @@ class Resolutions(SqlQueries):
         return found
 
 
+def resolved_by(change: Change) -> tuple[Resolution, ...]:
+    """What a change that was applied says of dead letters."""
+    return change.resolutions if change.resolution is None else (change.resolution,)
+
+
 def letters_of(changes: Iterable[Change]) -> list[JobId]:
     """The dead letters that these changes resolve."""
     return [each.resolution.job_id for each in changes if each.resolution is not None]

@@ -112,7 +112,9 @@ class SqlRetention(Transactional):
                 deletions = [self._query(name, ids=packed) for name in _PURGED_WITH_A_JOB]
                 flows = sorted({flow_id for _, flow_id in rows if flow_id is not None})
                 if flows:
-                    deletions.append(self._query("delete_flows", ids=self._pack(flows)))
+                    gone = self._pack(flows)
+                    deletions.append(self._query("delete_flows", ids=gone))
+                    deletions.append(self._query("delete_flow_redrives", ids=gone))
                 *_, artifacts = tx.fetch(*deletions, self._query("delete_artifacts", ids=packed))
                 tx.fetch(*count_artifact_bytes(self._query, deleted=artifacts), last=True)
             return len(ids)

@@ -26,6 +26,7 @@ from tenure.ports import Clock, HealthFact, OnHint, Saved
 from tenure.stores.host_clock import host_clock
 from tenure.stores.sql.batches import groups_of
 from tenure.stores.sql.flows import ended_members
+from tenure.stores.sql.resolutions import resolved_by
 from tenure.stores.sql.rows import Row
 from tenure.stores.sql.statements import Query, Statements, fill
 from tenure.stores.sql.store import COLUMN_WORDS, LISTING_SHARE, SqlStore
@@ -386,7 +387,7 @@ class SqliteStore(SqlStore):
         self._write_flows(tx, applied)
         tx.fetch(*self._edge_marks(ended_members(applied)))
         self._keep_observations(tx, [seen for change in applied for seen in change.observations])
-        self._keep_resolutions(tx, [each.resolution for each in applied if each.resolution])
+        self._keep_resolutions(tx, [each for change in applied for each in resolved_by(change)])
         return Saved(now, frozenset(change.job.id for change in applied))
 
     def _with_free_keys(self, tx: _SqliteTransaction, inserts: Sequence[Change]) -> list[Change]:

@@ -556,6 +556,16 @@ CREATE TABLE {t}flow (
 
 CREATE INDEX flow_listed ON {t}flow (namespace, id);
 
+CREATE TABLE {t}flow_redrive (
+    flow_id    uuid    NOT NULL,
+    ts         bigint  NOT NULL,
+    number     integer NOT NULL CHECK (number >= 1),
+    jobs       integer NOT NULL CHECK (jobs >= 1),
+    actor      text    NOT NULL COLLATE "C",
+    request_id text    NOT NULL COLLATE "C",
+    PRIMARY KEY (flow_id, number)
+);
+
 CREATE TABLE {t}job_edge (
     child_id   uuid    NOT NULL,
     parent_id  uuid    NOT NULL,

@@ -468,6 +468,16 @@ CREATE TABLE tenure_flow (
 
 CREATE INDEX tenure_flow_listed ON tenure_flow (namespace, id);
 
+CREATE TABLE tenure_flow_redrive (
+    flow_id    TEXT    NOT NULL,
+    number     INTEGER NOT NULL CHECK (number >= 1),
+    ts         INTEGER NOT NULL,
+    actor      TEXT    NOT NULL,
+    request_id TEXT    NOT NULL,
+    jobs       INTEGER NOT NULL CHECK (jobs >= 1),
+    PRIMARY KEY (flow_id, number)
+) STRICT;
+
 CREATE TABLE tenure_job_edge (
     child_id   TEXT    NOT NULL,
     position   INTEGER NOT NULL,
