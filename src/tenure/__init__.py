@@ -34,23 +34,26 @@ from tenure.errors import (
 
 if TYPE_CHECKING:
     from tenure.app import Tenure
-    from tenure.client.flows import Flow, FlowJob
+    from tenure.client.flows import Flow
     from tenure.client.functions import Enqueueable, JobFunction
     from tenure.client.jobs import Job
     from tenure.client.records import JobRecord
     from tenure.core.vocabulary import JobStatus
-    from tenure.handlers.context import Call, Context, Enqueued
+    from tenure.handlers.calls import Call, Enqueued
+    from tenure.handlers.context import Context
+    from tenure.handlers.flows import FlowJob, HandlerFlow
     from tenure.handlers.hooks import Attempt
     from tenure.handlers.options import Retry
 
 _LAZY = {
     "Attempt": "tenure.handlers.hooks",
-    "Call": "tenure.handlers.context",
+    "Call": "tenure.handlers.calls",
     "Context": "tenure.handlers.context",
     "Enqueueable": "tenure.client.functions",
-    "Enqueued": "tenure.handlers.context",
+    "Enqueued": "tenure.handlers.calls",
     "Flow": "tenure.client.flows",
-    "FlowJob": "tenure.client.flows",
+    "FlowJob": "tenure.handlers.flows",
+    "HandlerFlow": "tenure.handlers.flows",
     "Job": "tenure.client.jobs",
     "JobFunction": "tenure.client.functions",
     "JobRecord": "tenure.client.records",
@@ -71,6 +74,7 @@ __all__ = [
     "Enqueued",
     "Flow",
     "FlowJob",
+    "HandlerFlow",
     "InvalidInput",
     "Job",
     "JobCancelled",

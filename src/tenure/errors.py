@@ -14,7 +14,7 @@
     │   ├── StoreRefused        a guard of the schema refused the write: a bug, or a change by hand
     │   └── UnreadableRow       a row holds what this version cannot read
     ├── RequestRefused          a server refused it: no valid token, out of scope, or unsupported
-    ├── UnknownJob              no job has this id here
+    ├── UnknownJob              no job, or flow, has this id here
     ├── Conflict                the job is not as the request needs it; its status is in the error
     ├── NoResult                asked for a result that will not come
     │   ├── JobFailed           an attempt failed for good
@@ -211,26 +211,28 @@ class RequestRefused(TenureError):
 
 
 class UnknownJob(TenureError):
-    """There is no such job: never enqueued here, rolled back, or purged."""
+    """There is no such job, or flow: never enqueued here, rolled back, or purged."""
 
     code = "unknown_job"
     nothing_changed = True
 
-    def __init__(self, job_id: str) -> None:
+    def __init__(self, job_id: str, *, noun: str = "job") -> None:
         super().__init__(
-            f"there is no job {job_id}",
+            f"there is no {noun} {job_id}",
             hint="it was never committed, it was purged, or it is in another store or namespace",
         )
         self.job_id = job_id
 
 
 class Conflict(TenureError):
-    """The job is not, or no longer, in the state that the request needs."""
+    """The job, or flow, is not, or no longer, in the state that the request needs."""
 
     code = "conflict"
 
-    def __init__(self, *, job_id: str, cause: str, status: str | None, hint: str = "") -> None:
-        what = f"job {job_id}" if status is None else f"job {job_id}, which is {status}"
+    def __init__(
+        self, *, job_id: str, cause: str, status: str | None, hint: str = "", noun: str = "job"
+    ) -> None:
+        what = f"{noun} {job_id}" if status is None else f"{noun} {job_id}, which is {status}"
         super().__init__(f"refused with {cause}: {what}", hint=hint)
         self.job_id = job_id
         self.cause = cause

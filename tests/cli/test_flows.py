@@ -1,6 +1,7 @@
 """`tenure flows`: what waits for what, and how to end all of it."""
 
 import json
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,8 @@ import pytest
 from tenure import Flow, Tenure
 from tenure.conformance.spec import spec
 from tenure.core.ids import FlowId
+from tenure.core.instants import Duration
+from tenure.stores.sqlite.store import SqliteStore
 from tests.cli.harness import at_a_terminal, tenure
 
 
@@ -117,3 +120,45 @@ def test_what_does_not_exist_or_does_not_end_is_an_error(flow: Flow) -> None:
         " its first 8 or more characters\n"
     )
     assert "the flow has not ended: 7 jobs" in slow.stderr
+
+
+@spec("FL10", "FL11", "FL12")
+def test_a_flow_is_redriven_and_shows_which_job_replaces_which(flow: Flow) -> None:
+    live = tenure("flows", "redrive", flow.id)
+    tenure("flows", "cancel", flow.id)
+    alone = tenure("jobs", "retry", flow.jobs[0].id)
+
+    made = tenure("flows", "redrive", flow.id, "--request-id", "once")
+    again = tenure("flows", "redrive", flow.id, "--request-id", "once", "--json")
+    shown = tenure("flows", "show", flow.id).stdout
+
+    assert (live.exit_code, alone.exit_code, made.exit_code, again.exit_code) == (1, 1, 0, 0)
+    assert "it has not ended: 7 jobs: 2 waiting, 5 queued" in live.stderr
+    assert f"`tenure flows redrive {flow.id}`" in alone.stderr
+    assert f"{flow.jobs[0].id} cancelled" in made.stdout
+    assert len(json.loads(again.stdout)["redrives"]) == 1
+    assert "7 jobs: 2 waiting, 5 queued" in shown
+    assert "7 new jobs" in shown
+    names = [line.split()[0] for line in shown.splitlines() if f" {flow.id[:4]}" in line]
+    assert names[-2:] == ["total", "notify-1"]
+
+
+def test_a_redrive_of_nothing_is_an_error(flow: Flow) -> None:
+    unknown = tenure("flows", "redrive", "01977420-dc00-7000-8000-000000000000")
+
+    assert unknown.exit_code == 1
+    assert "there is no flow" in unknown.stderr
+
+
+@spec("FL6")
+def test_waiting_for_a_flow_that_is_partly_purged_says_so(flow: Flow, tmp_path: Path) -> None:
+    tenure("flows", "cancel", flow.id)
+    with closing(SqliteStore(tmp_path / "tenure.db")) as store:
+        assert store.purge(older_than_us=Duration(0), limit=3) == 3
+
+    waited = tenure("flows", "wait", flow.id)
+    redriven = tenure("flows", "redrive", flow.id)
+
+    assert (waited.exit_code, redriven.exit_code) == (1, 1)
+    assert "3 of 7 jobs of the flow ended and were purged" in waited.stderr
+    assert "were purged; make it again (jobs_purged)" in redriven.stderr

@@ -12,7 +12,7 @@ from tenure.core.job import Job
 from tenure.core.validation import Limits
 from tenure.core.vocabulary import Role
 from tenure.errors import PermanentError
-from tenure.handlers.context import Call, Enqueued, JobSpec
+from tenure.handlers.calls import Call, Enqueued, JobSpec
 from tenure.remote.coordinator import RemoteCoordinator
 from tenure.worker.follow_ups import FollowUpRequest, FollowUps, enqueue_follow_up
 from tenure.worker.messages import FollowUpWanted, ToSupervisor

@@ -135,3 +135,117 @@ def test_flows_are_listed_and_shown_within_the_tokens_scope(stage: Stage) -> Non
     assert [step["name"] for step in part["steps"]] == ["job-1", "job-2"]
     assert stage.ask("GET", f"/v1/flows/{FLOW}", token=blind).status == 404
     assert stage.ask("GET", "/v1/flows", token=limited).status == 403
+
+
+def dead_flow(stage: Stage, *members: dict[str, Any]) -> None:
+    """A flow whose jobs were all cancelled."""
+    made = stage.ask("POST", "/v1/flows", flow(*members), token=stage.token(Role.CLIENT))
+    assert made.status == 201, made.json
+    for each in members:
+        job_id = each["job"]["job_id"]
+        stage.call("cancel", {"request_id": "c"}, role=Role.OPERATOR, job_id=job_id)
+
+
+@spec("FL10", "FL11", "FL12")
+def test_a_flow_is_redriven_once_for_each_request(stage: Stage) -> None:
+    dead_flow(stage, member(1), member(2, 1))
+    path, operator = f"/v1/flows/{FLOW}/redrive", stage.token(Role.OPERATOR)
+
+    first = stage.ask("POST", path, {"request_id": "r"}, token=operator)
+    again = stage.ask("POST", path, {"request_id": "r"}, token=operator)
+    early = stage.ask("POST", path, {"request_id": "other"}, token=operator)
+    alone = stage.call("rerun", {"request_id": "x"}, role=Role.OPERATOR, job_id=JOB.format(1))
+    shown = stage.ask("GET", f"/v1/flows/{FLOW}", token=operator).json
+
+    assert (first.status, again.status, early.status, alone.status) == (201, 200, 409, 409)
+    assert first.json["redrive"]["jobs"] == 2
+    assert again.json["redrive"] == first.json["redrive"]
+    assert (again.json["replayed"], early.json["cause"]) == (True, "not_finished")
+    assert alone.json["cause"] == "part_of_flow"
+    replaced = {step["replaces"]: step["status"] for step in shown["steps"] if "replaces" in step}
+    replaced.pop(None, None)
+    assert replaced == {JOB.format(1): "queued", JOB.format(2): "waiting"}
+    assert [each["request_id"] for each in shown["redrives"]] == ["r"]
+
+
+@spec("FL10", "H41", "H36")
+def test_a_limited_token_redrives_only_flows_that_are_all_its_own(stage: Stage) -> None:
+    undo = {"compensation": {"kind": "undo", "queue": "hidden"}}
+    dead_flow(stage, member(1), member(2, 1), member(3, policy=undo))
+    path = f"/v1/flows/{FLOW}/redrive"
+    scopes = {
+        "another queue": {"queues": (QueueName("other"),)},
+        "another kind": {"kinds": (Kind("other"),)},
+        "not what its end makes": {"queues": (QueueName("q"),)},
+    }
+    refused = {
+        name: stage.ask(
+            "POST",
+            path,
+            {"request_id": "r"},
+            token=stage.token(Role.OPERATOR, name.replace(" ", "-"), **scope),
+        ).status
+        for name, scope in scopes.items()
+    }
+    elsewhere = stage.token(Role.OPERATOR, "elsewhere", namespace="elsewhere")
+
+    assert refused == {"another queue": 404, "another kind": 404, "not what its end makes": 403}
+    assert stage.ask("POST", path, {"request_id": "r"}, token=elsewhere).status == 404
+    own = stage.token(Role.OPERATOR, "own", queues=(QueueName("q"), QueueName("hidden")))
+    assert stage.ask("POST", path, {"request_id": "r"}, token=own).status == 201
+
+
+# --- flows from handlers -------------------------------------------------------------------------
+
+
+def child(name: str, *after: str, **fields: Any) -> dict[str, Any]:
+    job = {"queue": "q", "kind": "k", **fields}
+    return {"job": job, "name": name, "after": [{"name": each} for each in after]}
+
+
+@spec("FL13", "D12")
+def test_a_worker_makes_a_flow_under_its_lease_and_makes_it_once(stage: Stage) -> None:
+    job_id = stage.enqueue(1)
+    [grant] = stage.claim()
+    message = {"lease_id": grant["lease_id"], "name": "f", "jobs": [child("a"), child("b", "a")]}
+    path, worker = f"/v1/jobs/{job_id}/flows", stage.of(Role.WORKER)
+
+    first = stage.ask("POST", path, message, token=worker)
+    again = stage.ask("POST", path, message, token=worker)
+    stranger = stage.ask("POST", path, message, token=stage.token(Role.WORKER, "other"))
+    unknown = stage.ask("POST", f"/v1/jobs/{JOB.format(7)}/flows", message, token=worker)
+    shown = stage.ask("GET", f"/v1/flows/{first.json['flow_id']}", token=stage.of(Role.CLIENT))
+
+    assert (first.status, again.status, stranger.status, unknown.status) == (201, 200, 409, 404)
+    assert again.json["flow_id"] == first.json["flow_id"]
+    assert stranger.json["cause"] == "invalid_lease"
+    statuses = {step["name"]: step["status"] for step in shown.json["steps"]}
+    assert statuses == {"a": "queued", "b": "waiting"}
+
+
+@spec("FL13", "D12", "H41")
+@pytest.mark.parametrize(
+    ("jobs", "status"),
+    [
+        ([child("a"), child("b", queue="hidden")], 403),
+        ([child("a", job_id=JOB.format(5))], 422),
+        ([child("a", "nobody")], 422),
+        ([child("a"), child("a")], 422),
+        ([child("a", "b"), child("b", "a")], 422),
+        ([child("a", dedupe_key="k")], 422),
+        ([{**child("a"), "after": [{"name": "x", "job_id": JOB.format(3)}]}], 422),
+    ],
+)
+def test_a_handlers_flow_that_is_wrong_or_out_of_scope_makes_nothing(
+    stage: Stage, jobs: list[dict[str, Any]], status: int
+) -> None:
+    job_id = stage.enqueue(1)
+    stage.enqueue(3, queue="hidden")
+    limited = stage.token(Role.WORKER, "limited", queues=(QueueName("q"),))
+    [grant] = stage.claim(token=limited)
+    message = {"lease_id": grant["lease_id"], "name": "f", "jobs": jobs}
+
+    refused = stage.ask("POST", f"/v1/jobs/{job_id}/flows", message, token=limited)
+
+    assert refused.status == status, refused.json
+    assert stage.ask("GET", "/v1/flows", token=stage.of(Role.CLIENT)).json["flows"] == []

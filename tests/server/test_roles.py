@@ -30,6 +30,8 @@ MAY_ASK: dict[str, frozenset[Role]] = {
     "flow": frozenset({C, P, O}),
     "flows": frozenset({C, O, V}),
     "show-flow": frozenset({C, O, V}),
+    "redrive-flow": frozenset({O}),
+    "handler-flow": frozenset({W}),
     "alive": frozenset({W}),
     "enqueue": frozenset({C, P, O}),
     "enqueue-many": frozenset({C, P, O}),
@@ -99,6 +101,12 @@ EXAMPLES: dict[str, object] = {
         "flow_id": JOB.format(8),
         "name": "f",
         "jobs": [{"job": {"job_id": JOB.format(9), "queue": "q", "kind": "k"}, "name": "a"}],
+    },
+    "redrive-flow": {"request_id": "r"},
+    "handler-flow": {
+        "lease_id": LEASE,
+        "name": "f",
+        "jobs": [{"job": {"queue": "q", "kind": "k"}, "name": "a"}],
     },
     "alive": {
         "host": "h",

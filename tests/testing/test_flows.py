@@ -7,17 +7,21 @@ from typing import Any
 import pytest
 
 from tenure import (
+    Conflict,
     Context,
     Flow,
     FlowJob,
     InvalidInput,
     JobStatus,
     PermanentError,
+    Retry,
     Tenure,
+    UnknownJob,
     WaitTimeout,
 )
 from tenure.conformance.spec import spec
 from tenure.core.commands import Parent
+from tenure.core.instants import Duration
 from tenure.testing import FakeContext, Inline
 
 
@@ -253,3 +257,233 @@ def test_a_fake_context_has_the_parents_it_was_given() -> None:
 
     assert dict(ctx.parents) == {"a": 1, "b": [2]}
     assert dict(FakeContext().parents) == {}
+
+
+# --- flows from handlers -------------------------------------------------------------------------
+
+
+@spec("FL13")
+def test_a_handler_makes_a_flow_once_however_often_it_is_attempted(
+    app: Tenure, jobs: Inline, fetched: list[str]
+) -> None:
+    made: list[bool | None] = []
+
+    @app.job
+    def plan(ctx: Context, urls: list[str]) -> str:
+        with ctx.flow() as flow:
+            pages = [flow.add(app.call("fetch", {"url": url})) for url in urls]
+            flow.add(app.call("merge"), after=pages, name="total")
+        made.append(flow.is_new)
+        if ctx.attempt < 3:
+            raise RuntimeError("after it made its flow")
+        return flow.jobs[-1].id
+
+    job = plan.enqueue(["a", "bb"])
+    total = app.get(job.result())
+
+    assert total.result() == 3
+    assert made == [True, False, False]
+    assert sorted(fetched) == ["a", "bb", "merge"]
+    assert total.refresh().flow_step == "total"
+
+
+@spec("FL13")
+def test_an_async_handler_makes_flows_at_several_steps(
+    app: Tenure, jobs: Inline, fetched: list[str]
+) -> None:
+    @app.job
+    async def plan(ctx: Context) -> list[str]:
+        ids = []
+        for step in ("one", 2):
+            async with ctx.flow(f"part {step}", step=step) as flow:
+                flow.add(app.call("fetch", {"url": str(step)}))
+            ids.append(flow.id)
+        return ids
+
+    ids = plan.enqueue().result()
+    jobs.drain()
+
+    assert fetched == ["one", "2"]
+    assert [app.flows.show(each).flow.name for each in ids] == ["part one", "part 2"]
+
+
+@spec("FL13")
+def test_a_flow_within_a_flow_goes_on_with_the_work_of_its_handler(
+    app: Tenure, jobs: Inline, fetched: list[str]
+) -> None:
+    @app.job
+    def plan(ctx: Context, depth: int) -> None:
+        with ctx.flow() as flow:
+            inner = app.call("plan", {"depth": depth - 1})
+            flow.add(inner if depth else app.call("fetch", {"url": "x"}))
+            flow.add(app.call("fetch", {"url": f"after {depth}"}), after=ctx.job_id)
+
+    plan.enqueue(3)
+    jobs.drain()
+
+    assert sorted(fetched) == ["after 0", "after 1", "after 2", "after 3", "x"]
+    assert len(app.flows.ls()) == 4
+    assert not any(flow.is_live for flow in app.flows.ls())
+
+
+def test_what_is_wrong_with_a_handlers_flow_fails_the_attempt_and_makes_nothing(
+    app: Tenure, jobs: Inline, fetched: list[str]
+) -> None:
+    said: list[str] = []
+
+    @app.job
+    def plan(ctx: Context, wrong: str) -> None:
+        try:
+            with ctx.flow() as flow:
+                first = flow.add(app.call("fetch", {"url": "a"}))
+                match wrong:
+                    case "id":
+                        flow.add(app.call("fetch", {"url": "a"}, job_id=str(first.id)))
+                    case "parent":
+                        flow.add(app.call("merge"), after="01977420-dc00-7000-8000-000000000000")
+                    case "twice":
+                        flow.add(app.call("merge"), name=first.name)
+                    case "key":
+                        flow.add(app.call("merge", key="k"))
+                    case "step":
+                        ctx.flow(step="\x00")
+        except InvalidInput as refused:
+            said.append(str(refused))
+
+    for wrong in ("id", "parent", "twice", "key", "step"):
+        plan.enqueue(wrong).result()
+
+    words = ["follows from the handler", "there is no job", "two jobs of the flow", "key", "step"]
+    assert all(word in heard for word, heard in zip(words, said, strict=True)), said
+    assert fetched == []
+
+
+def test_two_flows_of_one_attempt_need_a_step(
+    app: Tenure, jobs: Inline, fetched: list[str]
+) -> None:
+    @app.job
+    def plan(ctx: Context) -> str:
+        for _ in range(2):
+            try:
+                with ctx.flow() as flow:
+                    flow.add(app.call("fetch", {"url": "a"}))
+            except InvalidInput as refused:
+                return str(refused)
+        return ""
+
+    assert "already made a flow" in plan.enqueue().result()
+
+
+def test_the_fake_context_remembers_flows(app: Tenure, fetched: list[str]) -> None:
+    ctx = FakeContext()
+
+    with ctx.flow("pages", step="s") as flow:
+        page = flow.add(app.call("fetch", {"url": "a"}))
+        flow.add(app.call("merge"), after=page, name="total")
+
+    [plan] = ctx.flows
+    assert (plan.name, plan.step) == ("pages", "s")
+    assert [(job.name, [parent.step for parent in job.after]) for job in plan.jobs] == [
+        ("fetch-1", []),
+        ("total", ["fetch-1"]),
+    ]
+    assert flow.is_new
+    with pytest.raises(InvalidInput, match="already made a flow"), ctx.flow(step="s") as again:
+        again.add(app.call("merge"))
+
+
+# --- redriving -----------------------------------------------------------------------------------
+
+
+@spec("FL10", "FL11")
+def test_a_flow_is_redriven_and_its_handles_are_about_the_new_jobs(
+    app: Tenure, jobs: Inline
+) -> None:
+    broken = {"b"}
+
+    @app.job
+    def fetch(url: str) -> int:
+        if url in broken:
+            raise PermanentError("no such page")
+        return len(url)
+
+    @app.job
+    def merge(ctx: Context) -> int:
+        return sum(ctx.parents.values())
+
+    with app.flow("import") as flow:
+        pages = [flow.add(fetch.call(url)) for url in ("a", "b", "cc")]
+        total = flow.add(merge.call(), after=pages, name="total")
+    assert flow.wait()["total"] == "cancelled"
+    old = total.id
+    broken.clear()
+
+    assert flow.redrive() == 2
+
+    assert flow.result(total) == 4
+    assert total.id != old
+    assert set(flow.wait().values()) == {JobStatus.SUCCEEDED}
+    shown = app.flows.show(flow.id)
+    assert [step.replaces for step in shown.steps if step.job_id == total.id] == [old]
+    assert [each.jobs for each in shown.redrives] == [2]
+    with pytest.raises(Conflict, match="nothing_to_redrive"):
+        flow.redrive()
+
+
+@spec("FL12")
+def test_a_dead_letter_of_a_flow_is_not_redriven_by_itself(app: Tenure, jobs: Inline) -> None:
+    @app.job(retry=Retry(max_attempts=1))
+    def die() -> None:
+        raise RuntimeError("for ever")
+
+    with app.flow("dies") as flow:
+        job = flow.add(die.call())
+    assert flow.wait() == {"die-1": "dead_lettered"}
+
+    with pytest.raises(Conflict, match="part_of_flow") as refused:
+        app.dead_letters.redrive(job.id)
+
+    assert "app.flows.redrive" in str(refused.value)
+    assert [letter.job.id for letter in app.dead_letters.ls()] == [job.id]
+    flow.redrive()
+    assert app.dead_letters.ls() == []
+
+
+def test_a_flow_is_redriven_in_async_code(app: Tenure, jobs: Inline) -> None:
+    seen: list[int] = []
+
+    @app.job
+    def fail_once() -> str:
+        if not seen:
+            seen.append(1)
+            raise PermanentError("once")
+        return "done"
+
+    async def redrive() -> str:
+        async with app.flow("f") as flow:
+            job = flow.add(fail_once.call())
+        await flow.await_end()
+        shown = await app.flows.aredrive(flow.id, request_id="once")
+        again = await app.flows.aredrive(flow.id, request_id="once")
+        assert len(shown.redrives) == len(again.redrives) == 1
+        with pytest.raises(UnknownJob, match="there is no flow"):
+            await app.flows.ashow(job.id)
+        result = await app.get(shown.steps[-1].job_id).aresult()
+        with pytest.raises(Conflict, match="nothing_to_redrive"):
+            await flow.aredrive()
+        assert [each.id for each in await app.flows.als()] == [flow.id]
+        return str(result)
+
+    assert asyncio.run(redrive()) == "done"
+
+
+@spec("FL6")
+def test_waiting_for_a_purged_flow_says_so(app: Tenure, jobs: Inline, fetched: list[str]) -> None:
+    with app.flow("old") as flow:
+        flow.add(app.call("fetch", {"url": "a"}))
+    flow.wait()
+    jobs.clock.advance("40d")
+    jobs.store.purge(older_than_us=Duration(0), limit=10)
+
+    with pytest.raises(UnknownJob, match="purged"):
+        flow.wait("1s")

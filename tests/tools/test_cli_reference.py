@@ -55,6 +55,7 @@ WORDS = {
     "flows show": "flows show {flow}",
     "flows wait": "flows wait {flow}",
     "flows cancel": "flows cancel {flow}",
+    "flows redrive": "flows redrive {flow}",
     "kinds ls": "kinds ls",
     "schedules ls": "schedules ls",
     "schedules show": "schedules show hourly",

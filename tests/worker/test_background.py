@@ -213,6 +213,7 @@ def _background(
         shop.coordinator,
         describe,
         actor=ACTOR,
+        namespace=DEFAULT_NAMESPACE,
         drain=lambda: None,
         is_silence_reported=is_silence_reported,
         interval_s=interval_s,

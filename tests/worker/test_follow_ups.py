@@ -8,7 +8,7 @@ from tenure.core.validation import Limits
 from tenure.core.verdicts import Reply
 from tenure.core.vocabulary import Cause
 from tenure.errors import InvalidInput, LeaseConflictError
-from tenure.handlers.context import Call, JobSpec
+from tenure.handlers.calls import Call, JobSpec
 from tenure.worker.follow_ups import FollowUpRequest, FollowUps, answer_to
 from tenure.worker.messages import FollowUpWanted, ToSupervisor
 

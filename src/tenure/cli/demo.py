@@ -30,7 +30,8 @@ from tenure.core.job import Job
 from tenure.core.verdicts import Reply
 from tenure.core.vocabulary import EventCause, EventType, JobStatus
 from tenure.errors import TransientError
-from tenure.handlers.context import Call, Context
+from tenure.handlers.calls import Call
+from tenure.handlers.context import Context
 from tenure.handlers.options import Retry
 from tenure.ports import EventPosition
 from tenure.protocol import URL_VARIABLE

@@ -1,6 +1,7 @@
-"""`tenure flows …`: list flows, show one with its jobs, wait for it, cancel it."""
+"""`tenure flows …`: list flows, show one with its jobs, wait for it, cancel it, redrive it."""
 
 import time
+from collections.abc import Sequence
 
 import click
 
@@ -12,15 +13,16 @@ from tenure.cli.common import (
     json_option,
     namespace_option,
     new_request_id,
+    operator,
     refuse,
     request_id_option,
     url_option,
 )
 from tenure.cli.output import ago, print_json, print_table, printable, say
 from tenure.core.checks import check_name
-from tenure.core.commands import Cancel
-from tenure.core.flow_rows import FlowStep, FlowView
-from tenure.core.ids import Namespace
+from tenure.core.commands import Cancel, RedriveFlow
+from tenure.core.flow_rows import FlowStep, FlowView, in_order
+from tenure.core.ids import JobId, Namespace
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration
 from tenure.core.verdicts import Reply
 from tenure.core.vocabulary import CancelMode, Cause, JobStatus
@@ -34,7 +36,7 @@ SHOWN_PARENTS = 3
 
 @click.group()
 def flows() -> None:
-    """List flows, show their jobs, wait for them, cancel them."""
+    """List flows, show their jobs, wait for them, cancel them, redrive them."""
 
 
 @flows.command(name="ls")
@@ -72,18 +74,44 @@ def list_flows(url: str | None, as_json: bool, namespace: str, limit: int) -> No
 @namespace_option
 @click.argument("flow_id")
 def show_flow(url: str | None, as_json: bool, namespace: str, flow_id: str) -> None:
-    """Show a flow: its jobs, what each waits for, and their statuses."""
+    """Show a flow: its jobs, what each waits for, and their statuses.
+
+    A job that was replaced by a redrive is shown beside its replacement; --json lists all of them.
+    """
     with coordination(url) as serving:
         view = _find(serving, namespace, flow_id)
+        now = serving.store.now()
     if as_json:
         print_json(flow_reply(view))
         return
     click.echo(f"{printable(view.flow.name)}: {_counted(view)}")
+    for redrive in view.redrives:
+        who, when = printable(redrive.actor), ago(redrive.ts, now)
+        click.echo(f"redriven {when} by {who}: {_numbered(redrive.jobs, 'new job')}")
     click.echo()
-    print_table(
-        ["NAME", "STATUS", "AFTER", "JOB"],
-        [(step.step, step.status, _after(step.after), step.job_id) for step in view.steps],
-    )
+    _print_steps(view, view.current)
+
+
+def _print_steps(view: FlowView, steps: Sequence[FlowStep]) -> None:
+    """A table of jobs, parents before their children; with what they replace, if any does."""
+    statuses = {step.job_id: step.status for step in view.steps}
+    rows = [
+        (
+            step.step,
+            step.status,
+            _after(step.after),
+            step.job_id,
+            "" if step.replaces is None else _replaced(step.replaces, statuses),
+        )
+        for step in in_order(steps)
+    ]
+    header = ["NAME", "STATUS", "AFTER", "JOB", "REPLACES"]
+    columns = len(header) if any(step.replaces for step in steps) else len(header) - 1
+    print_table(header[:columns], [row[:columns] for row in rows])
+
+
+def _replaced(job_id: JobId, statuses: dict[JobId, JobStatus]) -> str:
+    return f"{job_id} {statuses.get(job_id, 'purged')}"
 
 
 @flows.command(name="wait")
@@ -97,7 +125,8 @@ def wait_for_flow(
 ) -> None:
     """Wait until every job of a flow has ended.
 
-    Exits with 0 if all of them succeeded, 1 if not, or if they did not end in time.
+    Exits with 0 if all of them succeeded, 1 if not, if they did not end in time, or if some were
+    purged, so that nobody knows how they ended.
     """
     began = time.monotonic()
     with coordination(url) as serving:
@@ -112,7 +141,11 @@ def wait_for_flow(
         print_json(flow_reply(view))
     else:
         click.echo(_counted(view))
-    if any(step.status is not JobStatus.SUCCEEDED for step in view.steps):
+    purged = view.flow.jobs - len(view.current)
+    if purged > 0:
+        what = f"{purged} of {view.flow.jobs} jobs of the flow ended and were purged"
+        refuse(f"{what}: how they ended is no longer known")
+    if any(step.status is not JobStatus.SUCCEEDED for step in view.current):
         raise SystemExit(1)
 
 
@@ -171,6 +204,62 @@ def cancel_flow(
         raise SystemExit(1)
 
 
+@flows.command(name="redrive")
+@url_option
+@json_option(FlowReply)
+@namespace_option
+@request_id_option
+@click.argument("flow_id")
+def redrive_flow(
+    url: str | None, as_json: bool, namespace: str, request_id: str | None, flow_id: str
+) -> None:
+    """Replace the jobs of a flow that did not succeed; prints the new jobs.
+
+    A new job has the payload and the name of the one that it replaces. It waits for the same jobs,
+    or for those that replace them, and reads their results. Jobs that succeeded are not run again.
+    The flow must have ended: wait for it, or cancel it.
+
+    Exits with 0 if there are new jobs, 1 if not, 2 if it could not be done. It is safe to run
+    again.
+    """
+    asked_as = new_request_id(request_id)
+    with coordination(url) as serving:
+        before = _find(serving, namespace, flow_id)
+        reply = serving.execute(
+            RedriveFlow(
+                flow_id=before.flow.id,
+                namespace=before.flow.namespace,
+                actor=operator(),
+                request_id=asked_as,
+            )
+        )
+        assert isinstance(reply, Reply)
+        view = _find(serving, namespace, flow_id)
+    if reply.cause is not None:
+        refuse(f"flow {view.flow.id}: {_why_not_redriven(view, reply, reply.cause)}")
+    if as_json:
+        print_json(flow_reply(view))
+        return
+    old = {step.job_id for step in before.steps}
+    _print_steps(view, [step for step in view.current if step.job_id not in old])
+
+
+def _why_not_redriven(view: FlowView, reply: Reply, cause: Cause) -> str:
+    match cause:
+        case Cause.NOT_FINISHED:
+            why = f"it has not ended: {_counted(view)}; wait for it, or `tenure flows cancel` it"
+        case Cause.NOTHING_TO_REDRIVE:
+            why = f"there is nothing to redrive: {_counted(view)}"
+        case Cause.JOBS_PURGED:
+            why = "some of its jobs, or of those they waited for, were purged; make it again"
+        case Cause.COMPENSATION_PENDING:
+            which = "" if reply.job is None else f" of job {reply.job.id}"
+            why = f"the compensation{which} has not ended yet; wait for that"
+        case _:
+            why = "the coordinator refused it"
+    return f"{why} ({cause.value})"
+
+
 def _find(serving: Coordination, namespace: str, flow_id: str) -> FlowView:
     check_name("namespace", namespace)
     wanted = find_flow_id(serving, flow_id, namespace)
@@ -187,10 +276,15 @@ def _live(view: FlowView) -> list[FlowStep]:
 def _counted(view: FlowView) -> str:
     """`3 jobs: 2 succeeded, 1 waiting`."""
     numbers = dict.fromkeys(JobStatus, 0)
-    for step in view.steps:
+    current = view.current
+    for step in current:
         numbers[step.status] = numbers.get(step.status, 0) + 1
     parts = [f"{number} {status}" for status, number in numbers.items() if number]
-    return f"{len(view.steps)} jobs: {', '.join(parts)}"
+    return f"{_numbered(len(current), 'job')}: {', '.join(parts)}"
+
+
+def _numbered(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _after(steps: tuple[str, ...]) -> str:

@@ -10,6 +10,7 @@ _WORDS = {
     Cause.COMPENSATION_PROTECTED: "it compensates another job and cannot be cancelled",
     Cause.COMPENSATION_PENDING: "its compensation has not ended yet; wait for that",
     Cause.IDEMPOTENCY_KEY_REUSE: "this request id was used for a different request",
+    Cause.PART_OF_FLOW: "it is a job of a flow",
     Cause.DEDUPE_KEY_HELD: "its dedupe key is held by a job out of this token's scope",  # [D6]
 }
 _STATUS_WORDS = {
@@ -46,6 +47,9 @@ def _cause_in_words(command: Command, reply: Reply, cause: Cause) -> str:
     if reply.job is not None and cause is Cause.NOT_HELD and reply.job.status is JobStatus.WAITING:
         flow = f"; see `tenure flows show {reply.job.flow_id}`" if reply.job.flow_id else ""
         return f"it waits for other jobs of its flow{flow}"
+    if reply.job is not None and cause is Cause.PART_OF_FLOW:
+        flow_id = reply.job.flow_id
+        return f"it is a job of flow {flow_id}; `tenure flows redrive {flow_id}` runs what failed"
     if reply.job is not None and cause in _STATUS_WORDS:
         return _STATUS_WORDS[cause].format(reply.job.status)
     return _WORDS.get(cause, "the coordinator refused it")

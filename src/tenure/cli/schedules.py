@@ -50,7 +50,7 @@ from tenure.core.schedules import (
 )
 from tenure.core.vocabulary import CatchUp, Overlap, WorkerState
 from tenure.errors import InvalidInput, RequestRefused
-from tenure.handlers.context import JobSpec
+from tenure.handlers.calls import JobSpec
 from tenure.handlers.schedules import ScheduleOptions, called, schedule_name, schedule_spec
 from tenure.ports import Coordination, JobFilter
 from tenure.protocol.fields import moment

@@ -32,7 +32,7 @@ from tenure.client.administration import (
     stats,
 )
 from tenure.client.channel import AsyncScope, Channel, Link, Scope
-from tenure.client.flows import Flow, MappedCalls, chain_of
+from tenure.client.flows import Flow, Flows, MappedCalls, chain_of
 from tenure.client.functions import (
     Definition,
     Enqueueable,
@@ -54,7 +54,7 @@ from tenure.core.rates import Rate, parse_rate
 from tenure.core.verdicts import Verdict
 from tenure.core.vocabulary import JobStatus
 from tenure.errors import InvalidInput, ValidationError
-from tenure.handlers.context import Call, JobSpec
+from tenure.handlers.calls import Call, JobSpec
 from tenure.handlers.hooks import AnyHook
 from tenure.handlers.key_rules import KeySource
 from tenure.handlers.options import (
@@ -130,6 +130,7 @@ class Application:
         self.kinds = Kinds(self.channel)
         self.workers = Workers(self.channel)
         self.schedules = Schedules(self.channel, self._sender)
+        self.flows = Flows(self.channel)
         self.dead_letters = DeadLetters(self.channel, self._sender)
         self._definitions: dict[Kind, Definition] = {}
 

@@ -5,102 +5,47 @@ raises sends nothing. What is wrong with a flow is said before anything is writt
 """
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import closing
-from typing import Any, Generic, Literal, Self, TypeAlias, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
-from tenure.client.channel import poll_pauses
+from tenure.client.channel import Channel, poll_pauses
 from tenure.client.end_hints import EndHints
 from tenure.client.functions import Enqueueable, Sender
 from tenure.client.jobs import Job, refusal
 from tenure.client.shells import Operation, Wait, arun, run
-from tenure.core.checks import MAX_NAME, shown
-from tenure.core.commands import EnqueueFlow, FlowMember, Parent
-from tenure.core.ids import JOB_ID_PATTERN, FlowId, JobId, Kind
+from tenure.core.checks import check_integer, check_job_id
+from tenure.core.commands import EnqueueFlow, FlowMember, RedriveFlow
+from tenure.core.flow_rows import FlowRedrive, FlowView
+from tenure.core.ids import FlowId, JobId, RequestId
 from tenure.core.instants import MICROSECONDS_PER_SECOND
 from tenure.core.verdicts import Reply
-from tenure.core.vocabulary import JobStatus
-from tenure.errors import InvalidInput, WaitTimeout
-from tenure.handlers.context import Call
+from tenure.core.vocabulary import Cause, JobStatus
+from tenure.errors import Conflict, UnknownJob, WaitTimeout
+from tenure.handlers.calls import Call
+from tenure.handlers.flows import After, FlowBuilder, FlowJob, When
 from tenure.handlers.options import Span, duration, naming_options, plain
+from tenure.protocol.replies import FlowRecord, FlowReply, flow_record, flow_reply
+from tenure.protocol.requests import MAX_LISTED_FLOWS
 
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
-
-When: TypeAlias = Literal["succeeded", "ended"]
 
 READ_TOGETHER = 100
 """So many jobs of a flow are read at once by those who wait for it."""
 
 
-class FlowJob(Generic[R_co]):
-    """A job of a flow, before and after it is sent. `R` is what its function returns."""
-
-    __slots__ = ("after", "call", "id", "name")
-
-    def __init__(self, call: Call[R_co], name: str, after: tuple[Parent, ...]) -> None:
-        self.call = call
-        self.id: JobId = call.job_id
-        self.name = name
-        self.after = after
-
-    def __repr__(self) -> str:
-        return f"<FlowJob {self.name}, job {self.id}>"
-
-
-After: TypeAlias = FlowJob[Any] | Job[Any] | str
-"""What a job can wait for: a job of the flow, or one that exists, also by its id."""
-
-
-class Flow:
+class Flow(FlowBuilder):
     """Jobs that wait for each other. `with app.flow("name") as flow:` sends them at its end."""
 
     def __init__(self, sender: Sender, name: str, connection: Any = None) -> None:
-        self.name = plain(name)
-        self.id = FlowId(sender.channel.new_job_id())
+        super().__init__(FlowId(sender.channel.new_job_id()), name)
         self._sender = sender
         self._channel = sender.channel
         self._connection = connection
-        self._jobs: list[FlowJob[Any]] = []
-        self._numbers: Counter[Kind] = Counter()
-        self._is_sent = False
 
-    def __repr__(self) -> str:
-        return f"<Flow {self.name}, {len(self._jobs)} jobs>"
-
-    # --- adding jobs ---------------------------------------------------------------------------
-
-    def add(
-        self,
-        call: Call[R],
-        *,
-        after: After | Iterable[After] = (),
-        when: When = "succeeded",
-        name: str | None = None,
-    ) -> FlowJob[R]:
-        """Add a job: `flow.add(merge.call(), after=pages)`. It runs when all jobs that it waits for
-        have succeeded, or with `when="ended"` when they have ended, whatever the outcome. Its
-        children find its result under `name`, which is the kind and a number unless it is given.
-        """
-        if self._is_sent:
-            raise InvalidInput("flow", "has been sent", hint="add all jobs within the block")
-        if not isinstance(call, Call):
-            raise InvalidInput(
-                "call",
-                f"{type(call).__name__} is not a call of a job",
-                hint="write flow.add(function.call(argument, …))",
-            )
-        if when not in ("succeeded", "ended"):
-            raise InvalidInput("when", f"{str(when)[:40]!a} is neither succeeded nor ended")
-        self._numbers[call.spec.kind] += 1
-        if name is None:
-            name = f"{call.spec.kind}-{self._numbers[call.spec.kind]}"
-        needs = JobStatus.SUCCEEDED if when == "succeeded" else None
-        parents = tuple(_parent(each, needs) for each in _listed(after))
-        job = FlowJob(call, plain(name), parents)
-        self._jobs.append(job)
-        return job
+    def _job_id(self, call: Call[Any], name: str) -> JobId:
+        return call.job_id
 
     # --- sending -------------------------------------------------------------------------------
 
@@ -150,11 +95,6 @@ class Flow:
 
     # --- waiting -------------------------------------------------------------------------------
 
-    @property
-    def jobs(self) -> tuple[FlowJob[Any], ...]:
-        """Its jobs in the order in which they were added."""
-        return tuple(self._jobs)
-
     def job(self, job: FlowJob[R]) -> Job[R]:
         """A handle on one of its jobs."""
         return Job(self._channel, job.id, decode=self._sender.decode)
@@ -170,8 +110,8 @@ class Flow:
         return await self.job(job).aresult(timeout)
 
     def wait(self, timeout: Span | None = None) -> dict[str, JobStatus]:
-        """Wait until every job has ended, and return their statuses by name; raises `WaitTimeout`
-        if they have not ended in time."""
+        """Wait until every job has ended, and return their statuses by name. Raises `WaitTimeout`
+        if they have not ended in time, and `UnknownJob` if one was purged or never committed."""
         return run(self._waiting(timeout))
 
     async def await_end(self, timeout: Span | None = None) -> dict[str, JobStatus]:
@@ -183,6 +123,24 @@ class Flow:
             raise InvalidInput(
                 "flow", "has not been sent", hint="it is sent when its block ends; ask after it"
             )
+
+    def redrive(self) -> int:
+        """Replace the jobs that did not succeed by new ones, which wait for the same jobs or for
+        what replaces these. Returns how many there are; from now on `wait`, `result` and `job` are
+        about them. Raises `Conflict` if a job has not ended, or if all of them succeeded."""
+        return run(self._redriving())
+
+    async def aredrive(self) -> int:
+        """`redrive` for async code."""
+        return await arun(self._redriving())
+
+    def _redriving(self) -> Operation[int]:
+        made = yield from redriving(self._channel, self.id)
+        view = yield from loading_flow(self._channel, self.id)
+        current = {step.step: step.job_id for step in view.current}
+        for job in self._jobs:
+            job.id = current.get(job.name, job.id)
+        return made.jobs
 
     def _waiting(self, timeout: Span | None) -> Operation[dict[str, JobStatus]]:
         self._check_sent()
@@ -201,6 +159,9 @@ class Flow:
                 ended |= {
                     job_id: job.status for job_id, job in rows.items() if job.status.is_terminal
                 }
+                for job_id in some:
+                    if job_id not in rows:
+                        raise UnknownJob(job_id)  # purged, or not committed: it may never end
                 now_left = [job_id for job_id in left if job_id not in ended]
                 has_moved, left = len(now_left) < len(left), now_left
                 if not left or has_moved:
@@ -208,48 +169,14 @@ class Flow:
                 waited_s = link.monotonic() - began
                 if waited_s >= limit_s:
                     first = left[0]
-                    status = rows[first].status if first in rows else JobStatus.WAITING
                     raise WaitTimeout(
                         job_id=first,
-                        status=status,
+                        status=rows[first].status,
                         waited_s=limit_s,
                         reason=f"{len(left)} of {len(self._jobs)} jobs of the flow have not ended",
                     )
                 yield hints.pausing(min(next(pauses), limit_s - waited_s))
         return {job.name: ended[job.id] for job in self._jobs}
-
-
-def _listed(after: After | Iterable[After]) -> list[After]:
-    if isinstance(after, FlowJob | Job | str):
-        return [after]
-    if not isinstance(after, Iterable):
-        raise _no_job(after)
-    return list(after)
-
-
-def _parent(after: After, needs: JobStatus | None) -> Parent:
-    if isinstance(after, FlowJob):
-        return Parent(job_id=after.id, step=after.name, needs=needs)
-    if isinstance(after, Job):
-        return Parent(job_id=after.id, step=after.id, needs=needs)
-    if isinstance(after, str):
-        job_id = plain(after)
-        if JOB_ID_PATTERN.fullmatch(job_id) is None:
-            raise InvalidInput(
-                "after",
-                f"{shown(job_id)} is not a job id",
-                hint=f"give what flow.add returned for {job_id[:MAX_NAME]}, or the id of a job",
-            )
-        return Parent(job_id=JobId(job_id), step=job_id, needs=needs)
-    raise _no_job(after)
-
-
-def _no_job(after: object) -> InvalidInput:
-    return InvalidInput(
-        "after",
-        f"{type(after).__name__} is not a job",
-        hint="give what flow.add returned, a job, or the id of one",
-    )
 
 
 # --- shorthands ----------------------------------------------------------------------------------
@@ -281,3 +208,100 @@ class MappedCalls(Generic[R_co]):
     def _then(self, call: Call[Any], when: When) -> Operation[Flow]:
         self._flow.add(call, after=self._parts, when=when)
         return self._flow.sending()
+
+
+# --- operators -----------------------------------------------------------------------------------
+
+
+class Flows:
+    """List flows, show one with its jobs, redrive one: `app.flows`."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+
+    def ls(self, *, limit: int = 50, before: str | None = None) -> list[FlowRecord]:
+        """Flows, newest first; `before` is the last id of the previous page."""
+        return run(self._listing(limit, before))
+
+    async def als(self, *, limit: int = 50, before: str | None = None) -> list[FlowRecord]:
+        """`ls` for async code."""
+        return await arun(self._listing(limit, before))
+
+    def show(self, flow_id: str) -> FlowReply:
+        """A flow with its jobs, what each waits for and replaces, and its redrives."""
+        return run(self._showing(flow_id))
+
+    async def ashow(self, flow_id: str) -> FlowReply:
+        """`show` for async code."""
+        return await arun(self._showing(flow_id))
+
+    def redrive(self, flow_id: str, *, request_id: str | None = None) -> FlowReply:
+        """Replace the jobs of a flow that did not succeed by new ones, which wait for the same jobs
+        or for what replaces these. Raises `Conflict` if a job has not ended, or if all succeeded. A
+        repeated request, under the same `request_id`, makes nothing."""
+        return run(self._redriving(flow_id, request_id))
+
+    async def aredrive(self, flow_id: str, *, request_id: str | None = None) -> FlowReply:
+        """`redrive` for async code."""
+        return await arun(self._redriving(flow_id, request_id))
+
+    def _listing(self, limit: int, before: str | None) -> Operation[list[FlowRecord]]:
+        check_integer("limit", limit, low=1, high=MAX_LISTED_FLOWS)
+        last = None if before is None else _flow_id(before)
+        namespace = self._channel.namespace
+        found = yield from self._channel.asking(
+            lambda store: store.list_flows(namespace, before=last, limit=limit)
+        )
+        return [flow_record(each.flow, is_live=each.is_live) for each in found]
+
+    def _showing(self, flow_id: str) -> Operation[FlowReply]:
+        return flow_reply((yield from loading_flow(self._channel, _flow_id(flow_id))))
+
+    def _redriving(self, flow_id: str, request_id: str | None) -> Operation[FlowReply]:
+        wanted = _flow_id(flow_id)
+        yield from redriving(self._channel, wanted, request_id)
+        return flow_reply((yield from loading_flow(self._channel, wanted)))
+
+
+def _flow_id(flow_id: str) -> FlowId:
+    wanted = plain(flow_id).lower()
+    check_job_id("flow_id", wanted)
+    return FlowId(wanted)
+
+
+def loading_flow(channel: Channel, flow_id: FlowId) -> Operation[FlowView]:
+    """A flow of this namespace; `UnknownJob` if there is none."""
+    found = yield from channel.asking(lambda store: store.load_flow(channel.namespace, flow_id))
+    if found is None:
+        raise UnknownJob(flow_id, noun="flow")
+    return found
+
+
+def redriving(
+    channel: Channel, flow_id: FlowId, request_id: str | None = None
+) -> Operation[FlowRedrive]:
+    """Redrive a flow; raises why it is refused."""
+    asked_as = channel.new_request_id() if request_id is None else RequestId(plain(request_id))
+    command = RedriveFlow(
+        flow_id=flow_id,
+        namespace=channel.namespace,
+        actor=channel.operator,
+        request_id=asked_as,
+    )
+    [answer] = yield from channel.submitting([command])
+    assert isinstance(answer, Reply)
+    if answer.cause is Cause.UNKNOWN_JOB:
+        raise UnknownJob(flow_id, noun="flow")
+    if answer.cause is not None:
+        hint = _WHY_NOT_REDRIVEN.get(answer.cause, "")
+        raise Conflict(job_id=flow_id, cause=answer.cause, status=None, hint=hint, noun="flow")
+    assert answer.redrive is not None
+    return answer.redrive
+
+
+_WHY_NOT_REDRIVEN = {
+    Cause.NOT_FINISHED: "a job of it has not ended; wait for the flow, or cancel its jobs",
+    Cause.NOTHING_TO_REDRIVE: "all of its jobs succeeded",
+    Cause.JOBS_PURGED: "some of its jobs, or of those they waited for, were purged; make it again",
+    Cause.COMPENSATION_PENDING: "a job of it has a compensation that has not ended; wait for that",
+}

@@ -32,7 +32,8 @@ from tenure.core.job import Job as StoredJob
 from tenure.core.policy import Compensation, DeadLetterJob, Policy
 from tenure.core.verdicts import Answer, Reply
 from tenure.errors import InvalidInput
-from tenure.handlers.context import Call, Context, JobSpec
+from tenure.handlers.calls import Call, JobSpec
+from tenure.handlers.context import Context
 from tenure.handlers.json_values import encode
 from tenure.handlers.options import (
     OPTION_NAMES,

@@ -33,6 +33,7 @@ from tenure.errors import (
     UnknownJob,
     WaitTimeout,
 )
+from tenure.handlers.calls import JobHandle
 from tenure.handlers.options import Span, duration, plain
 from tenure.ports import JobStore
 from tenure.protocol.records import (
@@ -49,7 +50,7 @@ _T = TypeVar("_T")
 R_co = TypeVar("R_co", covariant=True)  # what the job's function returns
 
 
-class Job(Generic[R_co]):
+class Job(JobHandle, Generic[R_co]):
     """One job, by its id. `R` is what its function returns."""
 
     def __init__(
@@ -279,6 +280,8 @@ _HINTS = {
     Cause.DEDUPE_KEY_HELD: "a job that this token may not see holds the dedupe key; keys are unique"
     " within a namespace and a kind, whatever the queue",
     Cause.COMPENSATION_PROTECTED: "a compensation cannot be cancelled",
+    Cause.PART_OF_FLOW: "it is a job of a flow; app.flows.redrive(flow_id) replaces all jobs of a"
+    " flow that did not succeed",
 }
 
 

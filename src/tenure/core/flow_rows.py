@@ -4,6 +4,7 @@ Data only. `flows` decides; a store keeps these beside the jobs, writes an edge 
 once, when its parent has ended. [FL4]
 """
 
+from collections import deque
 from collections.abc import Sequence
 
 import msgspec
@@ -111,6 +112,28 @@ class FlowView(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     def is_live(self) -> bool:
         """Whether one of its jobs has not ended."""
         return any(not step.status.is_terminal for step in self.steps)
+
+
+def in_order(steps: Sequence[FlowStep]) -> list[FlowStep]:
+    """These jobs of a flow, parents before their children, otherwise in this order."""
+    by_name = {step.step: step for step in steps}
+    unmet = {step.step: sum(name in by_name for name in step.after) for step in steps}
+    children: dict[str, list[str]] = {}
+    for step in steps:
+        for name in step.after:
+            children.setdefault(name, []).append(step.step)
+    free = deque(step.step for step in steps if not unmet[step.step])
+    ordered: list[FlowStep] = []
+    while free:
+        name = free.popleft()
+        ordered.append(by_name[name])
+        for child in children.get(name, ()):
+            unmet[child] -= 1
+            if not unmet[child]:
+                free.append(child)
+    # A parent outside the flow may have the name of a job in it, so that some seem to form a cycle.
+    placed = {step.step for step in ordered}
+    return ordered + [step for step in steps if step.step not in placed]
 
 
 PARENTS_PER_PAGE = 20

@@ -9,77 +9,16 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Generic, TypeVar
-
-import msgspec
+from typing import Any, TypeVar
 
 from tenure.core.ids import JobId, Kind, QueueName
-from tenure.core.instants import Duration, Instant
-from tenure.core.policy import DeadLetterJob, Policy
 from tenure.errors import InvalidInput
+from tenure.handlers.calls import Call, Enqueued
+from tenure.handlers.flows import FlowPlan, HandlerFlow
 from tenure.handlers.parents import Parents
 
 _R = TypeVar("_R")
 _R_co = TypeVar("_R_co", covariant=True)
-
-
-class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that an enqueue says about a job, except its id."""
-
-    kind: Kind
-    queue: QueueName
-    payload: bytes
-    priority: int = 0
-    delay_us: Duration = Duration(0)
-    run_at: Instant | None = None
-    expires_us: Duration | None = None
-    on_dead_letter: DeadLetterJob | None = None
-    dedupe_key: str | None = None
-    unique_for_us: Duration | None = None
-    concurrency_key: str | None = None
-    concurrency_group: str | None = None
-    rate_key: str | None = None
-    correlation_id: str | None = None
-    trace_id: str | None = None
-    policy: Policy = Policy()
-
-
-class Call(Generic[_R_co]):
-    """A call of a job function, checked and encoded but not sent: for `app.enqueue_many` and
-    `ctx.enqueue`.
-
-    Calls are equal if they ask for the same job, whatever id it would get. `_R_co` is what the
-    function returns.
-    """
-
-    __slots__ = ("has_chosen_id", "job_id", "spec")
-
-    def __init__(self, spec: JobSpec, job_id: JobId, *, has_chosen_id: bool = False) -> None:
-        self.spec = spec
-        self.job_id = job_id
-        """The id of the job that `enqueue_many` makes: sending a call twice makes one job."""
-        self.has_chosen_id = has_chosen_id
-        """Whether the caller chose the id; `ctx.enqueue` takes no such call. [D8]"""
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Call) and other._asked() == self._asked()
-
-    def __hash__(self) -> int:
-        return hash(self._asked())
-
-    def _asked(self) -> tuple[JobSpec, JobId | None]:
-        return self.spec, self.job_id if self.has_chosen_id else None
-
-    def __repr__(self) -> str:
-        return f"<Call of {self.spec.kind}, job {self.job_id}>"
-
-
-class Enqueued(msgspec.Struct, frozen=True):
-    """A job that a handler enqueued; `app.get(enqueued.id)` is a handle on it."""
-
-    id: JobId
-    is_new: bool
-    """Whether this call made the job. If not, an earlier attempt did, or a job has the key."""
 
 
 class Transaction(ABC):
@@ -182,6 +121,18 @@ class Context(ABC):
     async def aenqueue(self, call: Call[Any], *, step: str | int = "") -> Enqueued:
         """Enqueue a job that follows from this one, without blocking the event loop."""
         return await asyncio.to_thread(self.enqueue, call, step=step)
+
+    def flow(self, name: str = "", *, step: str | int = "") -> HandlerFlow:
+        """Make jobs that wait for each other: `with ctx.flow() as flow: flow.add(…, after=…)`, or
+        `async with` in async code. All attempts of this job together make the flow once. A second
+        flow needs a `step`, which must be the same in every attempt. `name` is what others see.
+        """
+        label = name or " ".join(filter(None, (self.kind, str(step))))
+        return HandlerFlow(self.job_id, label, step, self._make_flow)
+
+    @abstractmethod
+    def _make_flow(self, plan: FlowPlan) -> bool:
+        """Make the flow, and wait until it is stored. Returns whether it was not there before."""
 
     @property
     @abstractmethod

@@ -20,7 +20,7 @@ from tenure.core.policy import Policy
 from tenure.core.rates import Rate
 from tenure.core.schedules import ScheduleSpec
 from tenure.errors import InvalidInput, ValidationError
-from tenure.handlers.context import JobSpec
+from tenure.handlers.calls import JobSpec
 from tenure.handlers.hooks import Hook, make_hook
 from tenure.handlers.json_values import check_value, decode, encode
 from tenure.handlers.key_rules import ConcurrencyRule, KeyRule, concurrency_rule, key_rule

@@ -13,7 +13,7 @@ from tenure.core.instants import Duration
 from tenure.core.schedules import ScheduleSpec, check_schedule_spec, job_fields
 from tenure.core.vocabulary import CatchUp, Overlap, Word
 from tenure.errors import InvalidInput
-from tenure.handlers.context import Call, JobSpec
+from tenure.handlers.calls import Call, JobSpec
 from tenure.handlers.options import Span, duration, plain
 
 CatchUpWord: TypeAlias = Literal["latest", "all", "none"] | CatchUp

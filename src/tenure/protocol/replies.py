@@ -11,7 +11,7 @@ from tenure.core.artifacts import Staging
 from tenure.core.attempt_logs import AttemptLog
 from tenure.core.claims import ClaimAnswer, Held
 from tenure.core.event_counts import EventCount
-from tenure.core.flow_rows import Flow, FlowStep, FlowView, ParentPage, ParentResult
+from tenure.core.flow_rows import Flow, FlowRedrive, FlowStep, FlowView, ParentPage, ParentResult
 from tenure.core.ids import (
     FlowId,
     JobId,
@@ -182,7 +182,7 @@ def claim_answer(reply: ClaimReply) -> ClaimAnswer:
 # --- Replies to clients and operators ----------------------------------------------------------
 
 
-@derived(Reply)
+@derived(Reply, without=("redrive",))
 class JobReply(DerivedRecord, frozen=True, kw_only=True):
     """The answer to a client or operator: the job, or why the request was refused."""
 
@@ -437,8 +437,52 @@ class FlowRecord(Record, frozen=True, kw_only=True):
     is_live: bool
 
 
+@derived(FlowRedrive, without=("flow_id",))
+class FlowRedriveRecord(DerivedRecord, frozen=True, kw_only=True):
+    """A redrive of a flow: who asked for it, and how many jobs it made. [FL11]"""
+
+
+_redrive_record = to_wire(FlowRedrive, FlowRedriveRecord)
+_redrive = to_core(FlowRedriveRecord, FlowRedrive, given=("flow_id",))
+
+
+class FlowRedriveReply(Record, frozen=True, kw_only=True):
+    """The redrive of a flow, or why it was refused, and because of which job."""
+
+    redrive: FlowRedriveRecord | None = None
+    cause: Cause | None = None
+    replayed: bool = False
+    job_id: JobId | None = None
+
+
+def flow_redrive_reply(reply: Reply) -> FlowRedriveReply:
+    """The answer to the redrive of a flow as it travels."""
+    refused_for = reply.job if reply.cause is not None else None
+    return FlowRedriveReply(
+        redrive=None if reply.redrive is None else _redrive_record(reply.redrive),
+        cause=reply.cause,
+        replayed=reply.replayed,
+        job_id=None if refused_for is None else refused_for.id,
+    )
+
+
+def flow_redrive_of(flow_id: FlowId, reply: FlowRedriveReply, job: Job | None) -> Reply:
+    """The answer that came."""
+    redrive = None if reply.redrive is None else _redrive(reply.redrive, flow_id=flow_id)
+    return Reply(job=job, cause=reply.cause, replayed=reply.replayed, redrive=redrive)
+
+
+class HandlerFlowReply(Record, frozen=True, kw_only=True):
+    """The id of the flow that a handler made, now or in an earlier attempt; or why it made none."""
+
+    flow_id: FlowId | None = None
+    cause: Cause | None = None
+    replayed: bool = False
+
+
 class FlowStepRecord(Record, frozen=True, kw_only=True):
-    """A job of a flow, and the names of those that it waits for."""
+    """A job of a flow, the names of those that it waits for, and the job that it replaces since the
+    flow was redriven."""
 
     job_id: JobId
     name: str
@@ -446,6 +490,7 @@ class FlowStepRecord(Record, frozen=True, kw_only=True):
     queue: QueueName
     status: JobStatus
     after: tuple[str, ...] = ()
+    replaces: JobId | None = None
 
 
 class FlowsReply(Record, frozen=True, kw_only=True):
@@ -455,10 +500,11 @@ class FlowsReply(Record, frozen=True, kw_only=True):
 
 
 class FlowReply(Record, frozen=True, kw_only=True):
-    """A flow with its jobs."""
+    """A flow with its jobs, also those that were replaced, and its redrives, oldest first."""
 
     flow: FlowRecord
     steps: tuple[FlowStepRecord, ...]
+    redrives: tuple[FlowRedriveRecord, ...] = ()
 
 
 def flow_record(flow: Flow, *, is_live: bool) -> FlowRecord:
@@ -486,9 +532,9 @@ def flow_of(record: FlowRecord) -> Flow:
 
 def flow_reply(view: FlowView) -> FlowReply:
     """A flow with its jobs as it is shown."""
-    is_live = any(not step.status.is_terminal for step in view.steps)
     return FlowReply(
-        flow=flow_record(view.flow, is_live=is_live),
+        flow=flow_record(view.flow, is_live=view.is_live),
+        redrives=tuple(_redrive_record(each) for each in view.redrives),
         steps=tuple(
             FlowStepRecord(
                 job_id=step.job_id,
@@ -497,6 +543,7 @@ def flow_reply(view: FlowView) -> FlowReply:
                 queue=step.queue,
                 status=step.status,
                 after=step.after,
+                replaces=step.replaces,
             )
             for step in view.steps
         ),
@@ -515,9 +562,11 @@ def flow_view_of(reply: FlowReply) -> FlowView:
                 queue=step.queue,
                 status=step.status,
                 after=step.after,
+                replaces=step.replaces,
             )
             for step in reply.steps
         ),
+        redrives=tuple(_redrive(each, flow_id=reply.flow.id) for each in reply.redrives),
     )
 
 

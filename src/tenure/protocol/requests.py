@@ -26,13 +26,21 @@ from tenure.core.commands import (
     Heartbeat,
     Parent,
     ParentAttempt,
+    RedriveFlow,
     Release,
     Start,
     WorkerCommand,
 )
 from tenure.core.event_pages import MAX_NEWEST
 from tenure.core.flows import MAX_FLOW_EDGES, MAX_FLOW_JOBS
-from tenure.core.ids import Actor, FlowId, JobId, follow_up_id
+from tenure.core.ids import (
+    Actor,
+    FlowId,
+    JobId,
+    follow_up_id,
+    handler_flow_id,
+    handler_member_id,
+)
 from tenure.core.instants import MICROSECONDS_PER_SECOND
 from tenure.core.job import Job, JobError, Progress
 from tenure.core.leases import HeldLease
@@ -42,6 +50,7 @@ from tenure.core.resolutions import Resolution
 from tenure.core.schedules import PutSchedule, ScheduleSpec
 from tenure.core.vocabulary import ErrorClass, JobStatus, ReasonCode, Stage
 from tenure.core.workers import WorkerProcess
+from tenure.errors import InvalidInput
 from tenure.protocol.fields import (
     EventWord,
     Exact,
@@ -347,6 +356,19 @@ class FlowsQuery(Request, frozen=True, kw_only=True):
     limit: Annotated[int, Meta(ge=1, le=MAX_LISTED_FLOWS)] = 50
 
 
+@derived(RedriveFlow, without=("flow_id", "actor", "found"))
+class RedriveFlowMessage(DerivedRequest, frozen=True, kw_only=True):
+    """Replace the jobs of a flow that did not succeed. [FL10]"""
+
+    namespace: NamespaceField | None = None
+
+
+redrive_flow_command = to_core(
+    RedriveFlowMessage, RedriveFlow, given=("flow_id", "actor", "namespace")
+)
+redrive_flow_message = to_wire(RedriveFlow, RedriveFlowMessage)
+
+
 class ParentMessage(Request, frozen=True, kw_only=True):
     """A job that another one waits for, its name there, and whether any end of it will do."""
 
@@ -438,6 +460,88 @@ def follow_up_message(command: FollowUp) -> FollowUpMessage:
         lease_id=command.parent.lease_id,
         step=command.parent.step,
         job=_follow_up_job(command),
+    )
+
+
+class HandlerParentMessage(Request, frozen=True, kw_only=True):
+    """A job that another one waits for, its name there, and whether any end of it will do. Without
+    a `job_id` it is the job of this name in the same flow."""
+
+    name: StepField
+    job_id: JobIdField | None = None
+    ended: bool = False
+
+
+class HandlerFlowMemberMessage(Request, frozen=True, kw_only=True):
+    """A job of a handler's flow, its name there, and the jobs that it waits for. It has no id: that
+    follows from the job in the path, the step and the name."""
+
+    job: EnqueueMessage
+    name: StepField
+    after: Annotated[tuple[HandlerParentMessage, ...], Meta(max_length=MAX_FLOW_JOBS)] = ()
+
+
+class HandlerFlowMessage(Request, frozen=True, kw_only=True):
+    """Make a flow from a job's handler, under its lease. Its id follows from the job in the path
+    and `step`, and every copy of the request makes the same flow. [FL13]"""
+
+    lease_id: LeaseIdField
+    name: StepField
+    jobs: Annotated[
+        tuple[HandlerFlowMemberMessage, ...], Meta(min_length=1, max_length=MAX_FLOW_JOBS)
+    ]
+    step: StepField = ""
+
+
+def handler_flow_command(
+    message: HandlerFlowMessage, jobs: Sequence[Enqueue], *, parent: JobId
+) -> EnqueueFlow:
+    """The flow that a handler's message asks for; `jobs` are those in it, with ids of their own."""
+    step = message.step
+    ids = {each.name: handler_member_id(parent, step=step, name=each.name) for each in message.jobs}
+
+    def found(each: HandlerParentMessage) -> Parent:
+        job_id = ids.get(each.name) if each.job_id is None else JobId(each.job_id.lower())
+        if job_id is None:
+            raise InvalidInput("after", f"there is no job {each.name[:40]!a} in the flow")
+        needs = None if each.ended else JobStatus.SUCCEEDED
+        return Parent(job_id=job_id, step=each.name, needs=needs)
+
+    return EnqueueFlow(
+        flow_id=handler_flow_id(parent, step=step),
+        name=message.name,
+        members=tuple(
+            FlowMember(
+                job=msgspec.structs.replace(job, job_id=ids[member.name]),
+                step=member.name,
+                after=tuple(found(each) for each in member.after),
+            )
+            for job, member in zip(jobs, message.jobs, strict=True)
+        ),
+        handler=ParentAttempt(job_id=parent, lease_id=message.lease_id, step=step),
+    )
+
+
+def handler_flow_message(command: EnqueueFlow) -> HandlerFlowMessage:
+    """A handler's flow as it travels; the handler's job is in the path."""
+    assert command.handler is not None
+    return HandlerFlowMessage(
+        lease_id=command.handler.lease_id,
+        step=command.handler.step,
+        name=command.name,
+        jobs=tuple(
+            HandlerFlowMemberMessage(
+                job=_follow_up_job(member.job),
+                name=member.step,
+                after=tuple(
+                    HandlerParentMessage(
+                        name=each.step, job_id=each.job_id, ended=each.needs is None
+                    )
+                    for each in member.after
+                ),
+            )
+            for member in command.members
+        ),
     )
 
 

@@ -20,6 +20,8 @@ from tenure.core.commands import (
     Fail,
     FollowUp,
     Heartbeat,
+    ParentAttempt,
+    RedriveFlow,
     Release,
     Start,
     Sweep,
@@ -34,10 +36,13 @@ from tenure.errors import InvalidInput, OutcomeUnknown, RequestRefused
 from tenure.protocol.codec import encode
 from tenure.protocol.records import job_of
 from tenure.protocol.replies import (
+    FlowRedriveReply,
+    HandlerFlowReply,
     JobPage,
     JobReply,
     JobsReply,
     VerdictsReply,
+    flow_redrive_of,
     reply_of,
     verdict_of,
 )
@@ -51,6 +56,8 @@ from tenure.protocol.requests import (
     enqueue_message,
     flow_message,
     follow_up_message,
+    handler_flow_message,
+    redrive_flow_message,
     report_of,
 )
 from tenure.protocol.routes import MAX_BATCH_BYTES, route_of
@@ -85,8 +92,37 @@ def _follow_up(caller: Caller, command: FollowUp) -> Reply:
         return Reply(job=None, cause=Cause.UNKNOWN_JOB)
 
 
+def _handler_flow(caller: Caller, command: EnqueueFlow, handler: ParentAttempt) -> Reply:
+    call = Call(
+        name="handler-flow",
+        parts={"job_id": handler.job_id},
+        message=handler_flow_message(command),
+    )
+    try:
+        reply = caller.ask(call, HandlerFlowReply)
+    except NotFound:
+        return Reply(job=None, cause=Cause.UNKNOWN_JOB)
+    return Reply(job=None, cause=reply.cause, replayed=reply.replayed)
+
+
 def _flow(caller: Caller, command: EnqueueFlow) -> Reply:
+    if command.handler is not None:
+        return _handler_flow(caller, command, command.handler)
     return reply_of(caller.ask(Call(name="flow", message=flow_message(command)), JobReply))
+
+
+def _redrive_flow(caller: Caller, command: RedriveFlow) -> Reply:
+    call = Call(
+        name="redrive-flow",
+        parts={"flow_id": command.flow_id},
+        message=redrive_flow_message(command),
+    )
+    try:
+        reply = caller.ask(call, FlowRedriveReply)
+    except NotFound:
+        return Reply(job=None, cause=Cause.UNKNOWN_JOB)
+    jobs = {} if reply.job_id is None else load_jobs(caller, [reply.job_id])
+    return flow_redrive_of(command.flow_id, reply, next(iter(jobs.values()), None))
 
 
 def send(caller: Caller, commands: Sequence[Command]) -> list[Answer]:
@@ -99,6 +135,8 @@ def send(caller: Caller, commands: Sequence[Command]) -> list[Answer]:
             answers += [_follow_up(caller, cast(FollowUp, each)) for each in alike]
         elif sort == "flow":
             answers += [_flow(caller, cast(EnqueueFlow, each)) for each in alike]
+        elif sort == "redrive-flow":
+            answers += [_redrive_flow(caller, cast(RedriveFlow, each)) for each in alike]
         elif sort == "enqueue":
             answers += _enqueue(caller, cast(list[Enqueue], list(alike)))
         else:
@@ -113,6 +151,8 @@ def _sort(command: Command) -> str:
         return "follow-up"
     if isinstance(command, EnqueueFlow):
         return "flow"
+    if isinstance(command, RedriveFlow):
+        return "redrive-flow"
     return "enqueue" if isinstance(command, Enqueue) else "decide"
 
 

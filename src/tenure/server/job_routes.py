@@ -11,6 +11,7 @@ from tenure.core.commands import Enqueue, EnqueueFlow, Redrive
 from tenure.core.event_pages import EventFilter, EventKey
 from tenure.core.ids import ENTROPY_BYTES, FlowId, JobId, Namespace, QueueName, new_job_id
 from tenure.core.instants import Instant
+from tenure.core.job import Job
 from tenure.core.verdicts import Reply
 from tenure.core.vocabulary import Cause, JobStatus
 from tenure.errors import InvalidInput, UnknownJob
@@ -31,6 +32,7 @@ from tenure.protocol.replies import (
     EventsReply,
     FindingRecord,
     FlowsReply,
+    HandlerFlowReply,
     JobPage,
     JobsReply,
     LogsReply,
@@ -40,6 +42,7 @@ from tenure.protocol.replies import (
     WaitReasonRecord,
     WaitReasonsReply,
     flow_record,
+    flow_redrive_reply,
     flow_reply,
     job_reply,
 )
@@ -51,11 +54,15 @@ from tenure.protocol.requests import (
     FlowMessage,
     FlowsQuery,
     FollowUpMessage,
+    HandlerFlowMessage,
     JobsQuery,
     LookupMessage,
+    RedriveFlowMessage,
     enqueue_command,
     flow_command,
     follow_up_command,
+    handler_flow_command,
+    redrive_flow_command,
 )
 from tenure.protocol.routes import ROUTES
 from tenure.server.calls import Call, Handler, ResponseInPieces, answer
@@ -145,9 +152,36 @@ async def show_flow(call: Call) -> Response:
     sees = call.principal.sees_work
     steps = () if view is None else tuple(s for s in view.steps if sees(s.queue, s.kind))
     if view is None or not steps:
-        raise UnknownJob(flow_id)
+        raise UnknownJob(flow_id, noun="flow")
     shown = msgspec.structs.replace(view, steps=steps)
     return await call.large_answer(lambda: flow_reply(shown))
+
+
+async def redrive_flow(call: Call) -> Response:
+    """Redrive a flow: 201, or 200 if this request was carried out before. A token of some queues or
+    kinds redrives only flows all of whose jobs, and all jobs that their ends make, are in these."""
+    flow_id, namespace = FlowId(call.path["flow_id"].lower()), call.namespace()
+    view = await call.services.listing(lambda: call.store.load_flow(namespace, flow_id))
+    steps = () if view is None else view.steps
+    if not any(call.principal.sees_work(step.queue, step.kind) for step in steps):
+        raise UnknownJob(flow_id, noun="flow")
+    if call.principal.is_limited:
+        call.principal.check_queues([step.queue for step in steps])
+        call.principal.check_kinds([step.kind for step in steps])
+        ids = [step.job_id for step in steps]
+        jobs = await call.services.blocking(lambda: call.store.load_without_bodies(ids))
+        for job in jobs.values():
+            _check_made_by_end(call, job)
+    message = call.message(RedriveFlowMessage)
+    command = redrive_flow_command(message, flow_id=flow_id, actor=call.actor, namespace=namespace)
+    [reply] = await call.decide([command])
+    assert isinstance(reply, Reply)
+    if reply.cause is Cause.UNKNOWN_JOB:
+        raise UnknownJob(flow_id, noun="flow")
+    if reply.is_ok:
+        queues = {step.queue for step in steps}
+        call.services.waiting_claims.enqueued(namespace, queues)
+    return answer(flow_redrive_reply(reply), _status(call, reply))
 
 
 async def _check_parents(call: Call, command: EnqueueFlow) -> None:
@@ -176,6 +210,35 @@ async def follow_up(call: Call) -> Response:
     if reply.cause is Cause.UNKNOWN_JOB:
         raise UnknownJob(call.job_id)
     return answer(job_reply(reply, now=now, bodies=False), _status(call, reply))
+
+
+async def handler_flow(call: Call) -> Response:
+    """Make a flow from a job's handler: 201, or 200 if an earlier attempt made it."""
+    message = call.message(HandlerFlowMessage)
+    for member in message.jobs:
+        if member.job.job_id is not None:
+            raise InvalidInput("jobs.job.job_id", "follows from the name", hint="leave it out")
+    now = await call.services.now()
+    named = call.asked.named
+    jobs = await call.work(
+        lambda: [_enqueue_of(call, each.job, now, traced=named) for each in message.jobs]
+    )
+    if await hidden_jobs(call, [call.job_id]):
+        raise UnknownJob(call.job_id)
+    command = handler_flow_command(message, jobs, parent=call.job_id)
+    await _check_parents(call, command)
+    [reply] = await call.decide([command])
+    assert isinstance(reply, Reply)
+    if reply.cause is Cause.UNKNOWN_JOB:
+        raise UnknownJob(call.job_id)
+    if reply.is_ok:
+        call.services.waiting_claims.enqueued(jobs[0].namespace, {job.queue for job in jobs})
+    made = HandlerFlowReply(
+        flow_id=command.flow_id if reply.is_ok else None,
+        cause=reply.cause,
+        replayed=reply.replayed,
+    )
+    return answer(made, _status(call, reply))
 
 
 def _lower(job_id: _Id | None) -> _Id | None:
@@ -241,6 +304,13 @@ def _status(call: Call, reply: Reply) -> int:
     return 200 if reply.deduplicated or reply.replayed else call.route.success
 
 
+def _check_made_by_end(call: Call, job: Job) -> None:
+    """A job that is made of this one has its policy: its end enqueues the same jobs. [H36]"""
+    for made in (job.policy.compensation, job.on_dead_letter):
+        if made is not None:
+            call.principal.check_made_by_end(made.queue, made.kind)
+
+
 # --- Deciding about jobs -----------------------------------------------------------------------
 
 
@@ -249,10 +319,7 @@ async def decide(call: Call) -> Response:
     bodies = call.check_bodies_wanted()
     job = await call.job()
     if call.route.command is Redrive:
-        # The new job has the old one's policy. [H36]
-        for made in (job.policy.compensation, job.on_dead_letter):
-            if made is not None:
-                call.principal.check_made_by_end(made.queue, made.kind)
+        _check_made_by_end(call, job)
     assert call.route.to_command is not None
     command = call.route.to_command(call.body, job_id=call.job_id, actor=call.actor)
     [reply] = await call.decide([command])
@@ -498,7 +565,9 @@ HANDLERS: dict[str, Handler] = {
     "flow": flow,
     "flows": flows,
     "show-flow": show_flow,
+    "redrive-flow": redrive_flow,
     "follow-up": follow_up,
+    "handler-flow": handler_flow,
     "lookup": lookup,
     "jobs": jobs,
     "job": job,

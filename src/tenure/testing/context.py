@@ -17,6 +17,7 @@ from tenure.core.ids import (
     correlated_by,
     fence,
     follow_up_id,
+    handler_flow_id,
     new_job_id,
     traceparent_of,
 )
@@ -24,11 +25,13 @@ from tenure.core.instants import Instant
 from tenure.core.job import Progress
 from tenure.core.vocabulary import JobStatus
 from tenure.errors import Cancelled, LeaseConflictError
-from tenure.handlers.context import Call, Context, Enqueued, Transaction, TransactionScope, file_of
+from tenure.handlers.calls import Call, Enqueued
+from tenure.handlers.context import Context, Transaction, TransactionScope, file_of
+from tenure.handlers.flows import FlowPlan
 from tenure.handlers.json_values import encode
 from tenure.handlers.parents import Parents
 from tenure.own_transaction.connections import async_transaction_block, transaction_block
-from tenure.worker.follow_ups import already_enqueued, checked_call
+from tenure.worker.follow_ups import already_enqueued, already_made, checked_call
 
 _R = TypeVar("_R")
 
@@ -65,7 +68,8 @@ class FakeContext(Context):
         self.completed: list[Any] = []
         self.artifacts: dict[str, bytes] = {}
         self.enqueued: list[Call[Any]] = []
-        self._enqueued_ids: set[JobId] = set()
+        self.flows: list[FlowPlan] = []
+        self._enqueued_ids: set[str] = set()
         self._reason: str | None = None
         self._is_lost = False
         self._parents = dict(parents or {})
@@ -116,6 +120,16 @@ class FakeContext(Context):
         self._enqueued_ids.add(job_id)
         self.enqueued.append(call)
         return Enqueued(job_id, is_new=True)
+
+    def _make_flow(self, plan: FlowPlan) -> bool:
+        """Remember a flow. A flow that a worker would refuse may be remembered all the same."""
+        self._refuse_if_lost()
+        flow_id = handler_flow_id(self.job_id, step=plan.step)
+        if flow_id in self._enqueued_ids:
+            raise already_made(plan.step)
+        self._enqueued_ids.add(flow_id)
+        self.flows.append(plan)
+        return True
 
     @cached_property
     def parents(self) -> Parents:

@@ -39,12 +39,14 @@ from tenure.worker.artifact_uploads import ArtifactParts, store_artifact
 from tenure.worker.attempts import Attempt
 from tenure.worker.declared_kinds import declare_kinds
 from tenure.worker.execution import Execution
-from tenure.worker.follow_ups import FollowUpRequest, enqueue_follow_up
+from tenure.worker.follow_ups import FlowParts, FollowUpRequest, enqueue_follow_up, make_flow
 from tenure.worker.handler_transaction import Authority
 from tenure.worker.messages import (
     ArtifactEnd,
     ArtifactPart,
     CheckpointSaved,
+    FlowEnd,
+    FlowPart,
     FollowUpWanted,
     LeaseWanted,
     ParentsWanted,
@@ -259,7 +261,7 @@ class Inline:
     def _attempt(self, grant: Grant) -> None:
         attempt = Attempt(0, grant, actor=ACTOR, sent_at=Boot(0))
         beats = count(grant.job.hb_seq + 1)
-        parts = ArtifactParts()
+        parts, flow_parts = ArtifactParts(), FlowParts()
         self._send(
             Start(
                 job_id=grant.job_id,
@@ -272,7 +274,7 @@ class Inline:
             self._app.registry,
             # Leases end by the fake clock, not by the host's.
             Run.of(0, grant, until=NEVER),
-            send=lambda said: self._heard(said, attempt, execution, next(beats), parts),
+            send=lambda said: self._heard(said, attempt, execution, next(beats), parts, flow_parts),
             limits=self._coordinator.limits,
             transactions=self._transactions,
         )
@@ -287,6 +289,7 @@ class Inline:
         execution: Execution,
         hb_seq: int,
         parts: ArtifactParts,
+        flow_parts: FlowParts,
     ) -> None:
         """Handle a frame of the handler as a supervisor does. A checkpoint or progress is sent with
         a heartbeat at once, and the answer may ask the handler to stop."""
@@ -305,6 +308,12 @@ class Inline:
                 namespace=self._app.namespace,
                 answer=execution.context.follow_up_answered,
             )
+        elif isinstance(said, FlowPart):
+            flow_parts.add(said)
+        elif isinstance(said, FlowEnd):
+            flow = flow_parts.whole(said, attempt.grant.job_id, attempt.grant.lease_id)
+            made = make_flow(self._coordinator, flow, actor=ACTOR, namespace=self._app.namespace)
+            execution.context.follow_up_answered(made)
         elif isinstance(said, ParentsWanted):
             request = ParentsRequest(
                 wanted=said, job_id=attempt.grant.job_id, lease_id=attempt.grant.lease_id

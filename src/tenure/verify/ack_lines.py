@@ -86,7 +86,9 @@ def answer_line(command: Sent, answer: Verdict | Reply, *, at: Instant) -> Ack:
 
 def flow_lines(command: EnqueueFlow, answer: Reply, *, at: Instant) -> list[Ack]:
     """The lines to write when a flow was answered: one for each of its jobs, or for the first if it
-    was refused."""
+    was refused. None for a handler's flow that exists: it may have other jobs. [FL13]"""
+    if answer.replayed and command.handler is not None:
+        return []
     if not answer.is_ok:
         return [answer_line(command.members[0].job, answer, at=at)]
     return [

@@ -1,4 +1,4 @@
-"""What a worker does outside its loop: signs of life, lease polls, artifacts and output.
+"""What a worker does outside its loop: signs of life, lease polls, artifacts, flows and output.
 
 One thread and a bounded queue, because the supervisor must never wait for a store. Nothing here
 decides about a job, and nothing that fails here costs one: failures are logged.
@@ -15,19 +15,28 @@ from msgspec.structs import replace
 
 from tenure.core.artifacts import MAX_ARTIFACT_BYTES
 from tenure.core.attempt_logs import MAX_ATTEMPT_LOG_BYTES, AttemptOutput
-from tenure.core.ids import Actor
+from tenure.core.ids import Actor, Namespace
 from tenure.core.workers import WorkerProcess
 from tenure.errors import TenureError
 from tenure.ports import Coordination
+from tenure.protocol.routes import MAX_FLOW_BYTES
 from tenure.telemetry.logs import one_line
 from tenure.worker.artifact_uploads import ReceivedArtifact, store_artifact
-from tenure.worker.messages import ArtifactAnswer, LeasesPolled, ParentsAnswer, PollLeases
+from tenure.worker.follow_ups import ReceivedFlow, make_flow
+from tenure.worker.messages import (
+    ArtifactAnswer,
+    FollowUpAnswer,
+    LeasesPolled,
+    ParentsAnswer,
+    PollLeases,
+)
 from tenure.worker.options import CapturedOutput
 from tenure.worker.parents import ParentsRequest, load_parents
 
 MAX_WAITING = 500
 MAX_WAITING_WITH_EARLY_OUTPUT = 20
 MAX_WAITING_ARTIFACT_BYTES = 16 * MAX_ARTIFACT_BYTES
+MAX_WAITING_FLOW_BYTES = 4 * MAX_FLOW_BYTES
 CLOSE_WITHIN_S = 5.0
 SIGN, POLL = "a sign of life", "a poll of its leases"
 LEFT_OUT = "\n[... more left out ...]\n"
@@ -64,6 +73,7 @@ class BackgroundTasks:
         describe: Callable[[], WorkerProcess],
         *,
         actor: Actor,
+        namespace: Namespace,
         drain: Callable[[], None],
         is_silence_reported: Callable[[], bool],
         interval_s: float,
@@ -71,6 +81,7 @@ class BackgroundTasks:
         self._coordination = coordination
         self._describe = describe
         self._actor = actor
+        self._namespace = namespace
         self._drain = drain
         self._is_silence_reported = is_silence_reported
         self._interval_s = interval_s
@@ -78,6 +89,7 @@ class BackgroundTasks:
         self._is_draining = False
         self._tasks: Queue[tuple[str, Callable[[], object]]] = Queue(MAX_WAITING)
         self._artifact_bytes = ByteBudget(MAX_WAITING_ARTIFACT_BYTES)
+        self._flow_bytes = ByteBudget(MAX_WAITING_FLOW_BYTES)
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tenure-background", daemon=True)
 
@@ -126,6 +138,27 @@ class BackgroundTasks:
         if is_within_budget:
             self._artifact_bytes.free(size_bytes)
         answer(ArtifactAnswer(artifact.run, artifact.number, failure="the store is too slow"))
+
+    def make_flow(self, flow: ReceivedFlow, answer: Callable[[FollowUpAnswer], None]) -> None:
+        """Make a handler's flow, then answer."""
+        size_bytes = len(flow.body)
+
+        def work() -> None:
+            made = FollowUpAnswer(flow.run, flow.number, failure="it could not be stored")
+            try:
+                made = make_flow(
+                    self._coordination, flow, actor=self._actor, namespace=self._namespace
+                )
+            finally:
+                self._flow_bytes.free(size_bytes)
+                answer(made)
+
+        is_within_budget = self._flow_bytes.take(size_bytes)
+        if is_within_budget and self.submit(f"storing a flow of job {flow.job_id}", work):
+            return
+        if is_within_budget:
+            self._flow_bytes.free(size_bytes)
+        answer(FollowUpAnswer(flow.run, flow.number, failure="the store is too slow"))
 
     def load_parents(
         self, request: ParentsRequest, answer: Callable[[ParentsAnswer], None]

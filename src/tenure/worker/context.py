@@ -20,7 +20,9 @@ from tenure.core.job import Progress
 from tenure.core.validation import Limits, check_body
 from tenure.core.vocabulary import Stage
 from tenure.errors import Cancelled, InvalidInput, TransientError, ValidationError
-from tenure.handlers.context import Call, Context, Enqueued, TransactionScope, file_of
+from tenure.handlers.calls import Call, Enqueued
+from tenure.handlers.context import Context, TransactionScope, file_of
+from tenure.handlers.flows import FlowPlan
 from tenure.handlers.json_values import encode
 from tenure.handlers.parents import Parents
 from tenure.handlers.registry import Handler
@@ -147,6 +149,16 @@ class AttemptContext(Context):
                 " enqueue before the block",
             )
         return self._follow_ups.enqueue(call, step)
+
+    def _make_flow(self, plan: FlowPlan) -> bool:
+        if self._is_in_transaction:
+            raise InvalidInput(
+                "flow",
+                "within ctx.transaction the flow would not be part of the transaction",
+                hint="use app.flow(…, connection=…) with the same connection, or make the flow"
+                " before the block",
+            )
+        return self._follow_ups.make_flow(plan)
 
     @cached_property
     def parents(self) -> Parents:

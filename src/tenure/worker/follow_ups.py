@@ -1,4 +1,4 @@
-"""Follow-ups: jobs that a handler enqueues, on their way through the supervisor.
+"""Follow-ups: jobs and flows that a handler enqueues, on their way through the supervisor.
 
 The child has neither a token nor the lease. The supervisor has both, so it sends the job under the
 lease of the attempt, and the coordinator decides. [D8] [D10] The handler waits for the answer.
@@ -10,9 +10,16 @@ from concurrent.futures import Future
 
 import msgspec
 
-from tenure.core.checks import MAX_DEDUPE_KEY
-from tenure.core.commands import FollowUp, ParentAttempt
-from tenure.core.ids import Actor, JobId, LeaseId, Namespace, follow_up_id
+from tenure.core.commands import Enqueue, EnqueueFlow, FlowMember, FollowUp, ParentAttempt
+from tenure.core.ids import (
+    Actor,
+    JobId,
+    LeaseId,
+    Namespace,
+    follow_up_id,
+    handler_flow_id,
+    handler_member_id,
+)
 from tenure.core.validation import Limits, check_body
 from tenure.core.verdicts import Answer, Reply
 from tenure.core.vocabulary import Cause
@@ -23,12 +30,26 @@ from tenure.errors import (
     RequestRefused,
     TransientError,
 )
-from tenure.handlers.context import Call, Enqueued, JobSpec
+from tenure.handlers.calls import Call, Enqueued, JobSpec, checked_step
+from tenure.handlers.flows import FlowPlan
 from tenure.handlers.options import as_option
 from tenure.ports import Coordination
 from tenure.protocol.problem_codes import ProblemCode
-from tenure.worker.messages import FollowUpAnswer, FollowUpWanted, ToSupervisor
+from tenure.protocol.routes import MAX_FLOW_BYTES
+from tenure.worker.messages import (
+    FlowEnd,
+    FlowPart,
+    FollowUpAnswer,
+    FollowUpWanted,
+    ToSupervisor,
+)
 from tenure.worker.wire import Answers
+
+PART_BYTES = 512 * 1024
+"""Of a flow: what is sent from a child to its supervisor at a time."""
+
+_encode_plan = msgspec.msgpack.Encoder().encode
+_decode_plan = msgspec.msgpack.Decoder(FlowPlan).decode
 
 _RETRY_IS_SAFE = "another attempt enqueues it under the same id"
 _NEEDS_NO_KEY = "omit key: by its id alone, a job that a handler enqueues is made only once"
@@ -54,7 +75,7 @@ class FollowUps:
         self._limits = limits
         self._lock = threading.Lock()
         self._answers: Answers[FollowUpAnswer] = Answers(still_mine)
-        self._taken: set[JobId] = set()
+        self._taken: set[str] = set()
 
     def enqueue(self, call: object, step: object) -> Enqueued:
         """Enqueue the call and wait until it is stored; raises if it is not."""
@@ -70,6 +91,31 @@ class FollowUps:
             enqueued = _judge(self._answers.wait_for(number), spec, self._job_id)
             self._taken.add(wanted)
         return enqueued
+
+    def make_flow(self, plan: FlowPlan) -> bool:
+        """Make the flow and wait until it is stored; raises if it is not. Returns whether it was
+        not there before."""
+        wanted = handler_flow_id(self._job_id, step=plan.step)
+        for each in plan.jobs:
+            check_body("payload", each.call.payload, self._limits)
+        body = _encode_plan(plan)
+        if len(body) > MAX_FLOW_BYTES:
+            raise InvalidInput(
+                "flow",
+                f"{len(body)} bytes are over the limit of {MAX_FLOW_BYTES}",
+                hint="make several flows, or give the jobs smaller arguments",
+            )
+        with self._lock:
+            if wanted in self._taken:
+                raise already_made(plan.step)
+            number = self._answers.next_number()
+            for start in range(0, len(body), PART_BYTES):
+                self._send(FlowPart(self._run, body[start : start + PART_BYTES]))
+            self._send(FlowEnd(self._run, number))
+            answer = self._answers.wait_for(number)
+            _raise_refusal(answer)
+            self._taken.add(wanted)
+        return answer.is_new
 
     def heard(self, answer: FollowUpAnswer) -> None:
         """The supervisor's answer."""
@@ -90,15 +136,7 @@ def checked_call(call: object, step: object) -> tuple[JobSpec, str]:
             "the id of a job that a handler enqueues follows from the handler's own job",
             hint="omit job_id",
         )
-    if type(step) is int:
-        step = str(step)
-    if not isinstance(step, str) or len(step) > MAX_DEDUPE_KEY or not step.isprintable():
-        raise InvalidInput(
-            "step",
-            "is not the name of a step",
-            hint=f"give a text of at most {MAX_DEDUPE_KEY} printable characters, or a number",
-        )
-    return call.spec, str.__str__(step)
+    return call.spec, checked_step(step)
 
 
 def already_enqueued(call: JobSpec, step: str) -> InvalidInput:
@@ -111,28 +149,44 @@ def already_enqueued(call: JobSpec, step: str) -> InvalidInput:
     )
 
 
+def already_made(step: str) -> InvalidInput:
+    """The error of an attempt that makes two flows under one id."""
+    at = f" at the step {step!a}" if step else ""
+    return InvalidInput(
+        "step",
+        f"this attempt has already made a flow{at}",
+        hint="name each one, the same in every attempt: ctx.flow(step=…)",
+    )
+
+
 def _judge(answer: FollowUpAnswer, call: JobSpec, parent: JobId) -> Enqueued:
-    if answer.failure:
-        raise TransientError(answer.failure, dependency_unavailable=True)
-    if answer.refusal:
-        raise PermanentError(answer.refusal)
-    if answer.problem:
-        raise as_option(InvalidInput(answer.field, answer.problem, hint=answer.hint))
     if answer.cause is Cause.DEDUPE_KEY_HELD:
         raise InvalidInput(
             "key",
             f"a job that the worker's token may not see holds the key {call.dedupe_key!a}",  # [D6]
             hint=_NEEDS_NO_KEY,
         )
-    if answer.cause is not None or answer.job_id is None:
-        raise LeaseConflictError(f"the attempt has lost its lease ({answer.cause})")
-    if answer.job_id == parent:
+    job_id = _raise_refusal(answer)
+    if job_id == parent:
         raise InvalidInput(
             "key",
             f"this job holds the key {call.dedupe_key!a} itself until it ends",
             hint=_NEEDS_NO_KEY,
         )
-    return Enqueued(id=answer.job_id, is_new=answer.is_new)
+    return Enqueued(id=job_id, is_new=answer.is_new)
+
+
+def _raise_refusal(answer: FollowUpAnswer) -> JobId:
+    """Raise why nothing was made. Returns the id of what there is now."""
+    if answer.failure:
+        raise TransientError(answer.failure, dependency_unavailable=True)
+    if answer.refusal:
+        raise PermanentError(answer.refusal)
+    if answer.problem:
+        raise as_option(InvalidInput(answer.field, answer.problem, hint=answer.hint))
+    if answer.cause is not None or answer.job_id is None:
+        raise LeaseConflictError(f"the attempt has lost its lease ({answer.cause})")
+    return answer.job_id
 
 
 # --- in the supervisor -------------------------------------------------------------------------
@@ -191,14 +245,8 @@ def enqueue_follow_up(
 def answer_to(request: FollowUpRequest, heard: Answer | Exception) -> FollowUpAnswer:
     """The answer that a handler gets about its follow-up."""
     run, number = request.wanted.run, request.wanted.number
-    if isinstance(heard, InvalidInput):
-        return FollowUpAnswer(
-            run, number, field=heard.field, problem=heard.problem, hint=heard.hint
-        )
-    if isinstance(heard, RequestRefused) and heard.reason == ProblemCode.OUT_OF_SCOPE:
-        return FollowUpAnswer(run, number, refusal=f"the worker may not enqueue this job: {heard}")
     if isinstance(heard, Exception):
-        return FollowUpAnswer(run, number, failure=f"{heard}; {_RETRY_IS_SAFE}")
+        return _answer_to_failure(run, number, heard, "this job")
     assert isinstance(heard, Reply)
     if heard.job is None and heard.cause is None and heard.replayed:
         # The job exists, but the worker's token may not see it. Its id is no secret: it follows
@@ -208,3 +256,86 @@ def answer_to(request: FollowUpRequest, heard: Answer | Exception) -> FollowUpAn
         return FollowUpAnswer(run, number, cause=heard.cause or Cause.UNKNOWN_JOB)
     is_new = not (heard.replayed or heard.deduplicated)
     return FollowUpAnswer(run, number, job_id=heard.job.id, is_new=is_new)
+
+
+def _answer_to_failure(run: int, number: int, heard: Exception, what: str) -> FollowUpAnswer:
+    if isinstance(heard, InvalidInput):
+        return FollowUpAnswer(
+            run, number, field=heard.field, problem=heard.problem, hint=heard.hint
+        )
+    if isinstance(heard, RequestRefused) and heard.reason == ProblemCode.OUT_OF_SCOPE:
+        return FollowUpAnswer(run, number, refusal=f"the worker may not enqueue {what}: {heard}")
+    return FollowUpAnswer(run, number, failure=f"{heard}; {_RETRY_IS_SAFE}")
+
+
+class ReceivedFlow(msgspec.Struct, frozen=True, kw_only=True):
+    """A flow whose last piece has arrived, with the lease it is sent under."""
+
+    run: int
+    number: int
+    job_id: JobId
+    lease_id: LeaseId
+    body: bytes
+
+
+class FlowParts:
+    """The pieces of one flow; of one that is too large, enough to have it refused."""
+
+    def __init__(self) -> None:
+        self._body = bytearray()
+
+    def add(self, part: FlowPart) -> None:
+        """The next piece."""
+        self._body += part.body[: MAX_FLOW_BYTES + 1 - len(self._body)]
+
+    def whole(self, end: FlowEnd, job_id: JobId, lease_id: LeaseId) -> ReceivedFlow:
+        """The whole flow; the next piece begins another one."""
+        body = bytes(self._body)
+        self._body.clear()
+        return ReceivedFlow(
+            run=end.run, number=end.number, job_id=job_id, lease_id=lease_id, body=body
+        )
+
+
+def make_flow(
+    coordination: Coordination, flow: ReceivedFlow, *, actor: Actor, namespace: Namespace
+) -> FollowUpAnswer:
+    """Make a handler's flow; what to tell the handler. Waits for the store."""
+    try:
+        command = _flow_command(flow, actor=actor, namespace=namespace)
+        heard = coordination.execute(command)
+    except Exception as failure:  # handed to the handler that waits, never swallowed
+        return _answer_to_failure(flow.run, flow.number, failure, "this flow")
+    assert isinstance(heard, Reply)
+    if heard.cause is not None:
+        return FollowUpAnswer(flow.run, flow.number, cause=heard.cause)
+    made = JobId(command.flow_id)
+    return FollowUpAnswer(flow.run, flow.number, job_id=made, is_new=not heard.replayed)
+
+
+def _flow_command(flow: ReceivedFlow, *, actor: Actor, namespace: Namespace) -> EnqueueFlow:
+    """The command for a flow; raises if its child did not send one, which only user code that got
+    hold of the socket can bring about."""
+    try:
+        plan = _decode_plan(flow.body)
+    except msgspec.MsgspecError as wrong:
+        raise InvalidInput("flow", f"is not one: {wrong}") from wrong
+    step = plan.step
+    return EnqueueFlow(
+        flow_id=handler_flow_id(flow.job_id, step=step),
+        name=plan.name,
+        members=tuple(
+            FlowMember(
+                job=Enqueue(
+                    job_id=handler_member_id(flow.job_id, step=step, name=job.name),
+                    namespace=namespace,
+                    actor=actor,
+                    **msgspec.structs.asdict(job.call),
+                ),
+                step=job.name,
+                after=job.after,
+            )
+            for job in plan.jobs
+        ),
+        handler=ParentAttempt(job_id=flow.job_id, lease_id=flow.lease_id, step=step),
+    )

@@ -18,7 +18,7 @@ from tenure.core.job import Job, Progress
 from tenure.core.leases import HeldLease
 from tenure.core.verdicts import Grant, Verdict
 from tenure.core.vocabulary import Cause, LeaseNews
-from tenure.handlers.context import JobSpec
+from tenure.handlers.calls import JobSpec
 from tenure.handlers.registry import Isolation
 from tenure.telemetry.counts import CountsTaken
 from tenure.telemetry.tracing import NO_TRACE, TraceContext
@@ -128,7 +128,8 @@ class ParentsAnswer(msgspec.Struct, frozen=True, tag=True):
 
 
 class FollowUpAnswer(msgspec.Struct, frozen=True, tag=True):
-    """A follow-up is stored; or why not: the lease, the call itself, the token, or the store."""
+    """A follow-up, or a flow, is stored; or why not: the lease, the call itself, the token, or the
+    store. `job_id` is the follow-up's, or the flow's."""
 
     run: int
     number: int
@@ -200,6 +201,20 @@ class FollowUpWanted(msgspec.Struct, frozen=True, tag=True):
     call: JobSpec
 
 
+class FlowPart(msgspec.Struct, frozen=True, tag=True):
+    """A piece of a flow that the handler makes."""
+
+    run: int
+    body: bytes
+
+
+class FlowEnd(msgspec.Struct, frozen=True, tag=True):
+    """The last piece was sent; answered with `FollowUpAnswer`."""
+
+    run: int
+    number: int
+
+
 class ParentsWanted(msgspec.Struct, frozen=True, tag=True):
     """A page of the results of the job's parents; answered with `ParentsAnswer`."""
 
@@ -259,6 +274,8 @@ ToSupervisor = (
     | ArtifactPart
     | ArtifactEnd
     | FollowUpWanted
+    | FlowPart
+    | FlowEnd
     | ParentsWanted
     | LeaseWanted
     | SelfCompleted

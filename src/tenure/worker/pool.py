@@ -26,7 +26,7 @@ from tenure.telemetry import tracing
 from tenure.telemetry.counts import Counts
 from tenure.worker.artifact_uploads import ArtifactParts, ReceivedArtifact
 from tenure.worker.children import Child
-from tenure.worker.follow_ups import FollowUpRequest
+from tenure.worker.follow_ups import FlowParts, FollowUpRequest, ReceivedFlow
 from tenure.worker.keeper_client import KeeperClient
 from tenure.worker.lane_children import LaneChildren, RecentlyBegun
 from tenure.worker.messages import (
@@ -41,6 +41,8 @@ from tenure.worker.messages import (
     Event,
     EventsCounted,
     Finished,
+    FlowEnd,
+    FlowPart,
     FollowUpAnswer,
     FollowUpWanted,
     LeaseLent,
@@ -108,7 +110,8 @@ class _Slot:
         self.is_sent = False
         self._parts: ArtifactParts | None = None
         self.is_storing_artifact = False
-        self.is_enqueueing = False  # a follow-up
+        self.is_enqueueing = False  # a follow-up or a flow
+        self._flow_parts: FlowParts | None = None
         self.is_reading_parents = False
         self._output_bytes = output_bytes
         self._output: BoundedOutput | None = None
@@ -121,6 +124,12 @@ class _Slot:
         """Of the artifact that it sends."""
         self._parts = self._parts or ArtifactParts()
         return self._parts
+
+    @property
+    def flow_parts(self) -> FlowParts:
+        """Of the flow that it sends."""
+        self._flow_parts = self._flow_parts or FlowParts()
+        return self._flow_parts
 
     @property
     def output(self) -> BoundedOutput:
@@ -163,11 +172,13 @@ class Pool:
         counts: Counts | None = None,
         store_artifact: Callable[[ReceivedArtifact], None] = lambda artifact: None,
         enqueue_follow_up: Callable[[FollowUpRequest], None] = lambda request: None,
+        make_flow: Callable[[ReceivedFlow], None] = lambda flow: None,
         load_parents: Callable[[ParentsRequest], None] = lambda request: None,
     ) -> None:
         self._app = app
         self._store_artifact = store_artifact
         self._enqueue_follow_up = enqueue_follow_up
+        self._make_flow = make_flow
         self._load_parents = load_parents
         self._lanes = {lane: LaneChildren(lane, warm=warm) for lane, warm in lanes.items()}
         self._options = options
@@ -543,6 +554,12 @@ class Pool:
             case FollowUpWanted():
                 if message.run in child.runs:
                     self._follow_up_wanted(self._slots[message.run], message)
+            case FlowPart():
+                if message.run in child.runs:
+                    self._slots[message.run].flow_parts.add(message)
+            case FlowEnd():
+                if message.run in child.runs:
+                    self._flow_ended(self._slots[message.run], message)
             case ParentsWanted():
                 if message.run in child.runs:
                     self._parents_wanted(self._slots[message.run], message)
@@ -576,6 +593,13 @@ class Pool:
         request = FollowUpRequest(wanted=wanted, job_id=slot.frame.job_id, lease_id=slot.lease_id)
         with tracing.use_trace(tracing.trace_of_jobs([slot.frame])):
             self._enqueue_follow_up(request)
+
+    def _flow_ended(self, slot: _Slot, end: FlowEnd) -> None:
+        if slot.frame is None or slot.lease_id is None or slot.is_enqueueing:
+            return  # a handler waits for each answer: other user code wrote to the socket
+        slot.is_enqueueing = True
+        with tracing.use_trace(tracing.trace_of_jobs([slot.frame])):
+            self._make_flow(slot.flow_parts.whole(end, slot.frame.job_id, slot.lease_id))
 
     def _parents_wanted(self, slot: _Slot, wanted: ParentsWanted) -> None:
         if slot.frame is None or slot.lease_id is None or slot.is_reading_parents:

@@ -33,7 +33,7 @@ from tenure.telemetry.job_ids import job_ids
 from tenure.telemetry.logs import one_line
 from tenure.worker.artifact_uploads import ReceivedArtifact
 from tenure.worker.environment import child_environment
-from tenure.worker.follow_ups import FollowUpRequest
+from tenure.worker.follow_ups import FollowUpRequest, ReceivedFlow
 from tenure.worker.messages import (
     Action,
     Answered,
@@ -83,6 +83,7 @@ _REFUSED = Verdict(kind=VerdictKind.REJECTED)
 StoreArtifact = Callable[[ReceivedArtifact, Callable[[ArtifactAnswer], None]], None]
 """Stores an artifact without blocking, and calls back with the answer."""
 
+MakeFlow = Callable[[ReceivedFlow, Callable[[FollowUpAnswer], None]], None]
 EnqueueFollowUp = Callable[[FollowUpRequest, Callable[[FollowUpAnswer], None]], None]
 """Enqueues a handler's job without blocking, and calls back with the answer."""
 
@@ -129,6 +130,7 @@ class Supervisor:
         counts: Counts | None,
         store_artifact: StoreArtifact,
         enqueue_follow_up: EnqueueFollowUp,
+        make_flow: MakeFlow,
         load_parents: LoadParents,
         poll_leases: SendLeasePoll,
     ) -> None:
@@ -161,6 +163,7 @@ class Supervisor:
             counts=counts,
             store_artifact=lambda artifact: store_artifact(artifact, self.tell),
             enqueue_follow_up=lambda request: enqueue_follow_up(request, self.tell),
+            make_flow=lambda flow: make_flow(flow, self.tell),
             load_parents=lambda request: load_parents(request, self.tell),
         )
 
@@ -175,8 +178,8 @@ class Supervisor:
         self._call(self._count_stop)
 
     def tell(self, message: ArtifactAnswer | FollowUpAnswer | ParentsAnswer) -> None:
-        """Tell a handler what became of its artifact, or of the job it enqueued, or what its
-        parents returned. Any thread."""
+        """Tell a handler what became of its artifact, or of the job or flow that it enqueued, or
+        what its parents returned. Any thread."""
         self._call(lambda: self._pool.tell(message))
 
     def _hear(self, found: LeasesPolled) -> None:

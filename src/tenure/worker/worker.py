@@ -78,6 +78,7 @@ class Worker:
             coordination,
             self._describe,
             actor=self.actor,
+            namespace=options.namespace,
             drain=self.drain,
             is_silence_reported=lambda: session.has_reported_silence,
             interval_s=options.sign_interval_us / MICROSECONDS_PER_SECOND,
@@ -96,6 +97,7 @@ class Worker:
             counts=counts,
             store_artifact=self._background.store_artifact,
             enqueue_follow_up=self._enqueue_follow_up,
+            make_flow=self._background.make_flow,
             load_parents=self._background.load_parents,
             poll_leases=self._background.poll_leases,
         )

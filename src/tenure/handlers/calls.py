@@ -1,0 +1,91 @@
+"""Calls of job functions, checked and encoded but not sent, and what stands for jobs that were."""
+
+from typing import Generic, TypeVar
+
+import msgspec
+
+from tenure.core.checks import MAX_DEDUPE_KEY
+from tenure.core.ids import JobId, Kind, QueueName
+from tenure.core.instants import Duration, Instant
+from tenure.core.policy import DeadLetterJob, Policy
+from tenure.errors import InvalidInput
+
+_R_co = TypeVar("_R_co", covariant=True)
+
+
+class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that an enqueue says about a job, except its id."""
+
+    kind: Kind
+    queue: QueueName
+    payload: bytes
+    priority: int = 0
+    delay_us: Duration = Duration(0)
+    run_at: Instant | None = None
+    expires_us: Duration | None = None
+    on_dead_letter: DeadLetterJob | None = None
+    dedupe_key: str | None = None
+    unique_for_us: Duration | None = None
+    concurrency_key: str | None = None
+    concurrency_group: str | None = None
+    rate_key: str | None = None
+    correlation_id: str | None = None
+    trace_id: str | None = None
+    policy: Policy = Policy()
+
+
+class Call(Generic[_R_co]):
+    """A call of a job function, checked and encoded but not sent: for `app.enqueue_many` and
+    `ctx.enqueue`.
+
+    Calls are equal if they ask for the same job, whatever id it would get. `_R_co` is what the
+    function returns.
+    """
+
+    __slots__ = ("has_chosen_id", "job_id", "spec")
+
+    def __init__(self, spec: JobSpec, job_id: JobId, *, has_chosen_id: bool = False) -> None:
+        self.spec = spec
+        self.job_id = job_id
+        """The id of the job that `enqueue_many` makes: sending a call twice makes one job."""
+        self.has_chosen_id = has_chosen_id
+        """Whether the caller chose the id; `ctx.enqueue` takes no such call. [D8]"""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Call) and other._asked() == self._asked()
+
+    def __hash__(self) -> int:
+        return hash(self._asked())
+
+    def _asked(self) -> tuple[JobSpec, JobId | None]:
+        return self.spec, self.job_id if self.has_chosen_id else None
+
+    def __repr__(self) -> str:
+        return f"<Call of {self.spec.kind}, job {self.job_id}>"
+
+
+class Enqueued(msgspec.Struct, frozen=True):
+    """A job that a handler enqueued; `app.get(enqueued.id)` is a handle on it."""
+
+    id: JobId
+    is_new: bool
+    """Whether this call made the job. If not, an earlier attempt did, or a job has the key."""
+
+
+class JobHandle:
+    """Stands for a job that was sent."""
+
+    id: JobId
+
+
+def checked_step(step: object) -> str:
+    """The name of a step of a handler's work, if this is one."""
+    if type(step) is int:
+        step = str(step)
+    if not isinstance(step, str) or len(step) > MAX_DEDUPE_KEY or not step.isprintable():
+        raise InvalidInput(
+            "step",
+            "is not the name of a step",
+            hint=f"give a text of at most {MAX_DEDUPE_KEY} printable characters, or a number",
+        )
+    return str.__str__(step)
