@@ -19,6 +19,7 @@ import tenure
 from tenure import contract, testing
 from tenure.client.administration import DeadLetters, Kinds, Queues, Workers
 from tenure.client.app import JobOptions
+from tenure.client.flows import Flows
 from tenure.client.records import DeadLetterRecord
 from tenure.client.schedules import Schedules
 from tenure.handlers.options import EnqueueOptions
@@ -68,6 +69,7 @@ _CLASSES = (
     "JobStatus",
     "Flow",
     "FlowJob",
+    "HandlerFlow",
     "Context",
     "Attempt",
     "Call",
@@ -80,6 +82,7 @@ _ADMINISTRATION = {
     "app.schedules": Schedules,
     "app.workers": Workers,
     "app.dead_letters": DeadLetters,
+    "app.flows": Flows,
 }
 
 _RECORDS = (
@@ -129,6 +132,11 @@ ATTRIBUTES: Mapping[str, Mapping[str, str]] = {
         "deduplicated": "Whether `enqueue` found the key held: then it is the earlier job.",
     },
     "Flow": {"id": "Its id, which each of its jobs shows.", "name": "As it was given."},
+    "HandlerFlow": {
+        "id": "Its id, the same in every attempt.",
+        "name": "What others see.",
+        "is_new": "Whether this attempt made the flow; None before the end of the block.",
+    },
     "FlowJob": {
         "id": "The job's id.",
         "name": "Its name within the flow.",

@@ -1,16 +1,23 @@
 """Flows with real workers: every job once, no child before its parents, nothing left behind."""
 
-from collections.abc import Iterator
+import signal
+from collections.abc import Iterator, Sequence
+from functools import partial
 
 import pytest
 
+from tenure import Retry
 from tenure.client.channel import Link
 from tenure.client.flows import Flow
 from tenure.conformance.spec import spec
+from tenure.core.flow_rows import FlowView
+from tenure.core.ids import DEFAULT_NAMESPACE
 from tenure.core.vocabulary import EventType, JobStatus
+from tenure.ports import JobFilter
 from tenure.verify import assert_holds
 from tests.e2e.app import app
 from tests.e2e.workers import EACH_DATABASE, Site
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.process
 
@@ -74,3 +81,87 @@ def test_every_lane_reads_the_results_of_parents(site: Site) -> None:
 
     found = [flow.result(each, "60s") for each in joins]
     assert found == [sum(number * number for number in range(30))] * 3
+
+
+def settled(site: Site) -> list[FlowView]:
+    """All flows, once all of them have ended."""
+
+    def ended() -> bool:
+        found = site.store.list_flows(DEFAULT_NAMESPACE, before=None, limit=500)
+        return not any(each.is_live for each in found)
+
+    until(ended, "every flow has ended", within_s=180)
+    views = [
+        site.store.load_flow(DEFAULT_NAMESPACE, each.flow.id)
+        for each in site.store.list_flows(DEFAULT_NAMESPACE, before=None, limit=500)
+    ]
+    return [view for view in views if view is not None]
+
+
+def is_each_done_once(site: Site, views: Sequence[FlowView]) -> bool:
+    for step in (step for view in views for step in view.steps):
+        types = site.types(step.job_id)
+        if types.count(EventType.SUCCEEDED) != 1 or types.count(EventType.READY) > 1:
+            return False
+    return True
+
+
+@spec("FL13")
+@pytest.mark.parametrize("kind", ["nest", "nest_in_thread", "nest_in_loop"])
+def test_handlers_of_every_lane_make_flows_within_flows_once(site: Site, kind: str) -> None:
+    site.start("worker", concurrency=3)
+
+    first = app.enqueue(kind, {"depth": 2, "width": 3})
+    ids = first.result("120s")
+
+    views = settled(site)
+    assert len(views) == 3
+    assert sum(len(view.steps) for view in views) == 3 * 5 + 2
+    assert is_each_done_once(site, views)
+    assert sorted(ids) in [sorted(step.job_id for step in view.steps) for view in views]
+    joined = [step.job_id for view in views for step in view.steps if step.step == "joined"]
+    assert [app.get(each).result() for each in joined] == [5, 5, 5]
+    assert_holds(site.store)
+
+
+@spec("FL13", "FL5", "I32", "I33")
+@EACH_DATABASE
+def test_nested_flows_survive_workers_that_are_killed(site: Site) -> None:
+    """Whole workers die by SIGKILL, with their children, while flows are made and run."""
+    for name in ("one", "two"):
+        site.start(name, concurrency=3)
+    patient = Retry(max_attempts=30, initial="100ms", cap="200ms")
+    for _ in range(3):
+        app.enqueue("nest", {"depth": 2, "width": 3}, retry=patient)
+    for number, name in enumerate(("one", "two", "one", "two"), start=1):
+        until(partial(has_succeeded, site, 6 * number), f"{6 * number} jobs succeeded")
+        site.signal(name, signal.SIGKILL)
+        site.workers[name].wait()
+        site.start(name, concurrency=3)
+
+    views = settled(site)
+
+    assert len(views) == 9
+    assert sum(len(view.steps) for view in views) == 3 * (3 * 5 + 2)
+    assert is_each_done_once(site, views)
+    assert_holds(site.store)
+
+
+def has_succeeded(site: Site, number: int) -> bool:
+    wanted = JobFilter(namespace=DEFAULT_NAMESPACE, statuses=(JobStatus.SUCCEEDED,), limit=number)
+    return len(site.store.list_jobs(wanted)) == number
+
+
+@spec("FL3", "FL13")
+@EACH_DATABASE
+def test_a_handler_spreads_over_5000_jobs_with_a_join(site: Site) -> None:
+    site.start("one", concurrency=8)
+    site.start("two", concurrency=8)
+
+    flow_id = app.enqueue("spread", {"width": 5000}).result("120s")
+
+    view = app.flows.show(flow_id)
+    assert len(view.steps) == 5001
+    [joined] = [step for step in view.steps if step.name == "joined"]
+    assert app.get(joined.job_id).result("300s") == 500 * sum(n * n for n in range(10))
+    assert site.types(joined.job_id).count(EventType.READY) == 1

@@ -345,7 +345,7 @@ def test_what_is_wrong_with_a_handlers_flow_fails_the_attempt_and_makes_nothing(
                         flow.add(app.call("merge"), name=first.name)
                     case "key":
                         flow.add(app.call("merge", key="k"))
-                    case "step":
+                    case _:
                         ctx.flow(step="\x00")
         except InvalidInput as refused:
             said.append(str(refused))

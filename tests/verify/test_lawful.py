@@ -129,6 +129,7 @@ def test_every_rule_is_listed_once_with_something_that_checks_it() -> None:
         and rule.of_store is None
         and rule.of_attempts is None
         and rule.of_keys is None
+        and rule.of_replacements is None
     ]
 
     assert ids == [
@@ -143,6 +144,7 @@ def test_every_rule_is_listed_once_with_something_that_checks_it() -> None:
         "I34",
         "I35",
         "I36",
+        "I37",
         "P1",
         "P2",
         "P3",

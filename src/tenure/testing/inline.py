@@ -298,22 +298,8 @@ class Inline:
         elif isinstance(said, ArtifactEnd):
             artifact = parts.whole(said, attempt.grant.job_id, attempt.grant.lease_id)
             execution.context.artifact_answered(store_artifact(self._coordinator, artifact, ACTOR))
-        elif isinstance(said, FollowUpWanted):
-            enqueue_follow_up(
-                self._coordinator,
-                FollowUpRequest(
-                    wanted=said, job_id=attempt.grant.job_id, lease_id=attempt.grant.lease_id
-                ),
-                actor=ACTOR,
-                namespace=self._app.namespace,
-                answer=execution.context.follow_up_answered,
-            )
-        elif isinstance(said, FlowPart):
-            flow_parts.add(said)
-        elif isinstance(said, FlowEnd):
-            flow = flow_parts.whole(said, attempt.grant.job_id, attempt.grant.lease_id)
-            made = make_flow(self._coordinator, flow, actor=ACTOR, namespace=self._app.namespace)
-            execution.context.follow_up_answered(made)
+        elif isinstance(said, FollowUpWanted | FlowPart | FlowEnd):
+            self._enqueue_as_handler(said, attempt, execution, flow_parts)
         elif isinstance(said, ParentsWanted):
             request = ParentsRequest(
                 wanted=said, job_id=attempt.grant.job_id, lease_id=attempt.grant.lease_id
@@ -340,6 +326,30 @@ class Inline:
         elif verdict.cancel is not None:
             attempt.asked_at = Boot(0)
             execution.context.ask_to_stop(verdict.cancel.reason)
+
+    def _enqueue_as_handler(
+        self,
+        said: FollowUpWanted | FlowPart | FlowEnd,
+        attempt: Attempt,
+        execution: Execution,
+        parts: FlowParts,
+    ) -> None:
+        """Enqueue the job or the flow that a handler makes, and answer it."""
+        job_id, lease_id = attempt.grant.job_id, attempt.grant.lease_id
+        if isinstance(said, FollowUpWanted):
+            enqueue_follow_up(
+                self._coordinator,
+                FollowUpRequest(wanted=said, job_id=job_id, lease_id=lease_id),
+                actor=ACTOR,
+                namespace=self._app.namespace,
+                answer=execution.context.follow_up_answered,
+            )
+        elif isinstance(said, FlowPart):
+            parts.add(said)
+        else:
+            flow = parts.whole(said, job_id, lease_id)
+            made = make_flow(self._coordinator, flow, actor=ACTOR, namespace=self._app.namespace)
+            execution.context.follow_up_answered(made)
 
     def _send(self, command: WorkerCommand) -> Verdict:
         verdict = self._coordinator.execute(command)

@@ -83,15 +83,14 @@ class Worker:
             is_silence_reported=lambda: session.has_reported_silence,
             interval_s=options.sign_interval_us / MICROSECONDS_PER_SECOND,
         )
+        sink = self._background.store_output
+        if not options.output_sink:
+            options = replace(options, output_sink=sink, sends_output_early=True)
         self._supervisor = Supervisor(
             coordination,
             registry,
             session,
-            options
-            if options.output_sink
-            else replace(
-                options, output_sink=self._background.store_output, sends_output_early=True
-            ),
+            options,
             app=app,
             environment=host_environment(options.url),
             counts=counts,
