@@ -173,7 +173,7 @@ def test_a_limited_token_redrives_only_flows_that_are_all_its_own(stage: Stage) 
     undo = {"compensation": {"kind": "undo", "queue": "hidden"}}
     dead_flow(stage, member(1), member(2, 1), member(3, policy=undo))
     path = f"/v1/flows/{FLOW}/redrive"
-    scopes = {
+    scopes: dict[str, Any] = {
         "another queue": {"queues": (QueueName("other"),)},
         "another kind": {"kinds": (Kind("other"),)},
         "not what its end makes": {"queues": (QueueName("q"),)},

@@ -293,7 +293,7 @@ def test_an_async_handler_makes_flows_at_several_steps(
 ) -> None:
     @app.job
     async def plan(ctx: Context) -> list[str]:
-        ids = []
+        ids: list[str] = []
         for step in ("one", 2):
             async with ctx.flow(f"part {step}", step=step) as flow:
                 flow.add(app.call("fetch", {"url": str(step)}))

@@ -312,6 +312,7 @@ def test_no_parent_is_purged_before_its_flow_has_ended(kit: Kit) -> None:
 
     run(kit)
     run(kit)
+    assert kit.store.purge(older_than_us=DAY, limit=100) == 0, "its last job has just ended"
     kit.advance(seconds=2 * 24 * 3600)
 
     assert kit.store.purge(older_than_us=DAY, limit=100) == 4

@@ -21,6 +21,7 @@ from tenure.core.flow_rows import (
     replaced_by,
 )
 from tenure.core.ids import Actor, FlowId, JobId, Namespace
+from tenure.core.instants import Instant
 from tenure.core.lateness import why_not_held
 from tenure.core.leases import HeldLease
 from tenure.core.outcomes import Change
@@ -194,11 +195,16 @@ class MemoryFlows(MemoryPart):
                         marked.add(parent_id)
         return marked
 
-    def _kept_for_flows(self) -> set[JobId]:
-        """The jobs that a purge keeps: of flows that have not ended, and their parents. [FL6]"""
-        live = {job.flow_id for job in self._jobs.values() if job.finished_at is None}
+    def _kept_for_flows(self, before: Instant) -> set[JobId]:
+        """The jobs that a purge keeps: of flows that had not ended by then, and their parents.
+        [FL6]"""
+        kept = {
+            job.flow_id
+            for job in self._jobs.values()
+            if job.finished_at is None or job.finished_at >= before
+        }
         members = {
-            job.id for job in self._jobs.values() if job.flow_id is not None and job.flow_id in live
+            job.id for job in self._jobs.values() if job.flow_id is not None and job.flow_id in kept
         }
         parents = {edge.parent_id for child in members for edge in self._edges.get(child, ())}
         return members | parents

@@ -703,9 +703,9 @@ class MemoryStore(
         with self._lock:
             self._open()
             now = self._clock()
-            before = now - older_than_us
+            before = Instant(now - older_than_us)
             made_by = {job.made_by_end_of for job in self._jobs.values()}  # [M4] [HK11]
-            kept = made_by | self._kept_for_flows()
+            kept = made_by | self._kept_for_flows(before)
             finished = [
                 (job.finished_at, job.id)
                 for job in self._jobs.values()

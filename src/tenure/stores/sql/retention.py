@@ -104,8 +104,14 @@ class SqlRetention(Transactional):
         to delete events of an existing job."""
 
         def delete(tx: Transaction) -> int:
-            query = self._query("purgeable", older_than_us=older_than_us, limit=limit)
-            rows = tx.fetch(query)[0]
+            shape = (("is_kept_by_flow", self._statements.text("is_kept_by_flow")),)
+            limits = {"older_than_us": older_than_us}
+            rows = tx.fetch(self._query("purgeable", shape, limit=limit, **limits))[0]
+            if rows:
+                found = self._pack([row[0] for row in rows])
+                [kept] = tx.fetch(self._query("kept_by_flows", shape, ids=found, **limits))
+                needed = {row[0] for row in kept}
+                rows = [row for row in rows if row[0] not in needed]
             ids = [row[0] for row in rows]
             if ids:
                 packed = self._pack(ids)

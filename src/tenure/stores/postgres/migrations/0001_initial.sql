@@ -263,9 +263,9 @@ CREATE INDEX job_stalled ON {t}job (namespace, id) WHERE stall_cause IS NOT NULL
 CREATE INDEX job_blocked ON {t}job (namespace, id)
  WHERE flow_id IS NOT NULL AND run_at IS NULL AND lease_id IS NULL AND stall_cause IS NULL
    AND finished_at IS NULL;
--- The jobs of a flow, and those of them that have not ended.
+-- The jobs of a flow, and which of them have not ended, or ended last.
 CREATE INDEX job_flow ON {t}job (flow_id, id) WHERE flow_id IS NOT NULL;
-CREATE INDEX job_flow_live ON {t}job (flow_id) WHERE flow_id IS NOT NULL AND finished_at IS NULL;
+CREATE INDEX job_flow_end ON {t}job (flow_id, finished_at) WHERE flow_id IS NOT NULL;
 CREATE INDEX job_scheduled
     ON {t}job (namespace, schedule, id) WHERE schedule IS NOT NULL;
 -- Jobs that the end of another job enqueued; their ids are derived from that one's.

@@ -219,10 +219,9 @@ CREATE INDEX tenure_job_stalled ON tenure_job (namespace, id) WHERE stall_cause 
 CREATE INDEX tenure_job_blocked ON tenure_job (namespace, id)
  WHERE flow_id IS NOT NULL AND run_at IS NULL AND lease_id IS NULL AND stall_cause IS NULL
    AND finished_at IS NULL;
--- The jobs of a flow, and those of them that have not ended.
+-- The jobs of a flow, and which of them have not ended, or ended last.
 CREATE INDEX tenure_job_flow ON tenure_job (flow_id, id) WHERE flow_id IS NOT NULL;
-CREATE INDEX tenure_job_flow_live
-    ON tenure_job (flow_id) WHERE flow_id IS NOT NULL AND finished_at IS NULL;
+CREATE INDEX tenure_job_flow_end ON tenure_job (flow_id, finished_at) WHERE flow_id IS NOT NULL;
 CREATE INDEX tenure_job_scheduled
     ON tenure_job (namespace, schedule, id) WHERE schedule IS NOT NULL;
 -- Jobs that the end of another job enqueued; their ids are derived from that one's.
