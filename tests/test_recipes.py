@@ -60,6 +60,7 @@ CORRELATION_ID = {
     **dict.fromkeys(
         (
             "src/tenure/client/functions.py",
+            "src/tenure/handlers/context.py",
             "src/tenure/protocol/replies.py",
             "src/tenure/telemetry/job_ids.py",
             "src/tenure/telemetry/logs.py",

@@ -30,6 +30,7 @@ def test_every_attribute_is_there() -> None:
         instances = {
             "Flow": flow,
             "FlowJob": flow.add(app.call("x")),
+            "HandlerFlow": FakeContext().flow(),
             "Job": app.enqueue("x"),
             "Inline": jobs,
             "Context": FakeContext(),

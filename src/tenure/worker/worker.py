@@ -83,8 +83,8 @@ class Worker:
             is_silence_reported=lambda: session.has_reported_silence,
             interval_s=options.sign_interval_us / MICROSECONDS_PER_SECOND,
         )
-        sink = self._background.store_output
         if not options.output_sink:
+            sink = self._background.store_output
             options = replace(options, output_sink=sink, sends_output_early=True)
         self._supervisor = Supervisor(
             coordination,
