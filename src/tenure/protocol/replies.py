@@ -506,6 +506,12 @@ class FlowReply(Record, frozen=True, kw_only=True):
     steps: tuple[FlowStepRecord, ...]
     redrives: tuple[FlowRedriveRecord, ...] = ()
 
+    @property
+    def current(self) -> tuple[FlowStepRecord, ...]:
+        """Its jobs without those that others replace: one for each name."""
+        replaced = {step.replaces for step in self.steps}
+        return tuple(step for step in self.steps if step.job_id not in replaced)
+
 
 def flow_record(flow: Flow, *, is_live: bool) -> FlowRecord:
     """A flow as it is shown."""

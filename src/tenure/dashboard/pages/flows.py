@@ -34,7 +34,7 @@ async def flow(visit: Visit) -> Response:
     flow_id = visit.part("flow_id")
     found = await visit.ask("show-flow", FlowReply, path={"flow_id": flow_id})
     chosen = {"kind": visit.query("kind"), "status": visit.query("status")}
-    wanted = sorted((step for step in found.steps if _is_wanted(step, chosen)), key=_table_order)
+    wanted = sorted((step for step in found.current if _is_wanted(step, chosen)), key=_table_order)
     page, next_after = _page(wanted, visit.query("after"))
     older = None
     if next_after is not None:
@@ -42,9 +42,9 @@ async def flow(visit: Visit) -> Response:
     return await visit.show(
         "flow.html",
         flow=found.flow,
-        graph=await visit.services.listing(lambda: graph_of(found.steps)),
-        counts=by_urgency(step.status for step in found.steps),
-        shown_jobs=len(found.steps),
+        graph=await visit.services.listing(lambda: graph_of(found.current)),
+        counts=by_urgency(step.status for step in found.current),
+        shown_jobs=len(found.current),
         chosen=chosen,
         steps=page,
         wanted_count=len(wanted),
@@ -58,7 +58,7 @@ async def confirm_cancel(visit: Visit) -> Response:
     """Ask before the jobs of a flow that have not ended are cancelled."""
     flow_id = visit.part("flow_id")
     found = await visit.ask("show-flow", FlowReply, path={"flow_id": flow_id})
-    live = [step for step in found.steps if not step.status.is_terminal]
+    live = [step for step in found.current if not step.status.is_terminal]
     # Those that wait first: the end of a parent would cancel them before their turn comes.
     live.sort(key=lambda step: step.status is not JobStatus.WAITING)
     return await visit.show(

@@ -215,8 +215,8 @@ async def _relatives(visit: Visit, record: JobRecord) -> Relatives | None:
     found = await visit.ask("show-flow", FlowReply, path={"flow_id": record.flow_id})
     own = next((step for step in found.steps if step.job_id == record.id), None)
     before = set(() if own is None else own.after)
-    parents = [step for step in found.steps if step.name in before]
-    children = [step for step in found.steps if record.flow_step in step.after]
+    parents = [step for step in found.current if step.name in before]
+    children = [step for step in found.current if record.flow_step in step.after]
     return Relatives(
         parents=parents[:MAX_RELATIVES],
         children=children[:MAX_RELATIVES],

@@ -42,6 +42,7 @@ class SqlRetention(Transactional):
 
     def __init__(self, statements: Statements) -> None:
         super().__init__(statements)
+        self._kept_by_flow: Shape = (("is_kept_by_flow", statements.text("is_kept_by_flow")),)
         self._last_renewal: Row = (None, None)  # the next call continues after this one
         self._last_session: Row | None = None  # likewise
 
@@ -104,7 +105,7 @@ class SqlRetention(Transactional):
         to delete events of an existing job."""
 
         def delete(tx: Transaction) -> int:
-            shape = (("is_kept_by_flow", self._statements.text("is_kept_by_flow")),)
+            shape = self._kept_by_flow
             limits = {"older_than_us": older_than_us}
             rows = tx.fetch(self._query("purgeable", shape, limit=limit, **limits))[0]
             if rows:
