@@ -785,7 +785,7 @@ class SweepStore(Protocol):
         that are noted. [FL5]"""
 
     def delete_edge_checks(self, checks: Sequence[EdgeCheck]) -> None:
-        """Forget these: somebody has looked."""
+        """Delete these notes: their jobs were checked."""
 
     def due(self, *, limit: int) -> Loaded:
         """Claimed and running jobs whose `due_at` has come, and jobs that wait and whose `start_by`

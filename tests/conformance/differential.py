@@ -30,7 +30,9 @@ from tenure.core.commands import (
     Heartbeat,
     Outage,
     Parent,
+    ParentAttempt,
     Redrive,
+    RedriveFlow,
     Release,
     Requeue,
     Start,
@@ -45,6 +47,8 @@ from tenure.core.ids import (
     RequestId,
     ScheduleName,
     WorkerId,
+    handler_flow_id,
+    handler_member_id,
     new_job_id,
     worker_actor,
 )
@@ -297,6 +301,52 @@ class Differential(RuleBasedStateMachine):
     def redrive(self, pick: int, cause: EventCause) -> None:
         job_id = self.job(pick, lambda job: job.status.is_terminal)
         self.send(Redrive(job_id=job_id, actor=OPERATOR, request_id=self.request_id(), cause=cause))
+
+    @rule(pick=picks)
+    def redrive_flow(self, pick: int) -> None:
+        """Redrive a flow, most often one whose jobs have ended."""
+        ended = [each.job for each in self.worlds.records if each.job and each.job.flow_id]
+        ended.sort(key=lambda job: job.status.is_terminal)
+        if ended:
+            job = ended[-1 - pick % len(ended)]
+            assert job.flow_id is not None
+            self.send(
+                RedriveFlow(
+                    flow_id=job.flow_id,
+                    namespace=DEFAULT_NAMESPACE,
+                    actor=OPERATOR,
+                    request_id=self.request_id(),
+                )
+            )
+
+    @precondition(lambda self: self.grants)
+    @rule(pick=picks, step=st.sampled_from(["", "s"]), wide=st.booleans())
+    def handler_flow(self, pick: int, step: str, wide: bool) -> None:
+        """A handler makes a flow; another attempt may ask for other jobs."""
+        grant = self.grant(pick)
+        names = ("a", "b", "c") if wide else ("b", "c")
+        jobs = [
+            replace(
+                self.new(queue=0, kind=0, priority=0, delay_s=0, key=None, how="short"),
+                job_id=handler_member_id(grant.job_id, step=step, name=name),
+                actor=grant.job.principal or PRINCIPALS[0],
+                expires_us=None,
+            )
+            for name in names
+        ]
+        members = [
+            FlowMember(
+                job=job,
+                step=name,
+                after=tuple(Parent(job_id=each.job_id, step=each.job_id) for each in jobs[:place]),
+            )
+            for place, (name, job) in enumerate(zip(names, jobs, strict=True))
+        ]
+        handler = ParentAttempt(job_id=grant.job_id, lease_id=grant.lease_id, step=step)
+        flow_id = handler_flow_id(grant.job_id, step=step)
+        self.send(
+            EnqueueFlow(flow_id=flow_id, name="made", members=tuple(members), handler=handler)
+        )
 
     @rule(pick=picks, note=st.sampled_from(["", "seen"]))
     def discard(self, pick: int, note: str) -> None:

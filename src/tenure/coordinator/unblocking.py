@@ -1,9 +1,9 @@
 """Lets jobs of flows go on when their parents have ended.
 
-The process that committed the end of a parent looks at once, after its callers have their answers.
-If it dies before that, or the store fails, a sweeper looks: the end of a parent leaves a note that
-stays until somebody has. [FL5] Decides nothing: the core does, and compare-and-swap on the row of
-the waiting job makes the first of several the only one.
+The process that committed the end of a parent checks its children at once, after its callers have
+their answers. If it dies before that, or the store fails, a sweeper does: the end of a parent
+leaves a note, which a sweeper deletes after it has checked the children. [FL5] Decides nothing: the
+core does, and compare-and-swap on the row of the waiting job lets one of several processes succeed.
 """
 
 import logging
@@ -29,7 +29,8 @@ Submit = Callable[[Sequence[Command]], "Future[list[Answer]]"]
 
 
 def unblock_at_once(store: Store, submit: Submit, ids: Sequence[JobId]) -> None:
-    """Let those go on that these jobs blocked. Nobody waits for it, and a sweeper repeats it."""
+    """Let the children of these jobs go on if they can. No caller waits for it; if it fails, a
+    sweeper does it."""
     try:
         submit_unblocks(submit, store.unblocked(ids, limit=MAX_FLOW_JOBS).jobs)
     except (StoreError, Closed) as problem:
@@ -44,7 +45,8 @@ class UnblockReport(msgspec.Struct, frozen=True):
 
 
 def unblock_noted(store: Store, submit: Submit, *, limit: int) -> UnblockReport:
-    """Look at what is noted, let go on what can, and forget the notes: what a sweeper does."""
+    """Check the jobs that are noted, let those go on that can, and delete the notes. For
+    sweepers."""
     checks = store.edge_checks(limit=limit)
     if not checks:
         return UnblockReport()
@@ -57,7 +59,8 @@ def unblock_noted(store: Store, submit: Submit, *, limit: int) -> UnblockReport:
 
 
 def _has_worked(call: "Future[list[Answer]]") -> bool:
-    """Whether jobs that can go on do; one that cannot be read must not stop those of others."""
+    """Whether it was decided about these jobs. A failure is logged: a job that cannot be read must
+    not stop the others."""
     try:
         call.result()
     except (StoreUnavailable, Closed):

@@ -61,8 +61,8 @@ class Edge(msgspec.Struct, frozen=True, gc=False):
 
 
 class Unblocked(msgspec.Struct, frozen=True, gc=False):
-    """A job that waits although it need not: all its parents have ended, or `parent_id` ended
-    otherwise than it needs."""
+    """A waiting job that can go on: all its parents have ended as it needs them, or it is to be
+    cancelled because `parent_id` ended otherwise."""
 
     job_id: JobId
     parent_id: JobId | None = None
@@ -170,15 +170,15 @@ def parent_page(found: Sequence[ParentResult]) -> ParentPage:
 
 
 class UnblockedJobs(msgspec.Struct, frozen=True, gc=False):
-    """What one look found. If it hit its limit, there may be more."""
+    """The result of one search. If it hit its limit, there may be more."""
 
     jobs: tuple[Unblocked, ...]
     hit_limit: bool
 
 
 class EdgeCheck(msgspec.Struct, frozen=True, gc=False):
-    """A note that a job, or its children, may have become able to go on. It is kept until somebody
-    has looked. [FL5]"""
+    """A note that a job, or its children, may be able to go on. A sweeper deletes it after it has
+    checked them. [FL5]"""
 
     job_id: JobId
     noted_at: Instant

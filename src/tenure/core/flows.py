@@ -260,7 +260,7 @@ def _edge_of_replacement(edge: Edge, found: FlowToRedrive) -> Edge:
 
 def unblock(job: Job | None, command: Unblock, at: Moment, _: History | None) -> Outcome:
     """Queue a job whose parents have ended as it needs them, cancel it if one has not. [T28] [T29]
-    A job that no longer waits stays as it is: whoever was first has done it."""
+    A job that no longer waits is left as it is: another process decided about it first."""
     if job is None or job.status is not JobStatus.WAITING:
         return Replayed(answer=Reply(job=job))
     ended = command.ended_otherwise
@@ -321,5 +321,5 @@ def check_acyclic(members: Sequence[FlowMember]) -> None:
 
 
 def parents_to_check(changes: Sequence[Change]) -> list[JobId]:
-    """The jobs after whose change somebody may be able to go on. [FL5]"""
+    """The jobs that may be able to go on after these changes, or whose children may. [FL5]"""
     return [job_id for change in changes for job_id in change.may_unblock]

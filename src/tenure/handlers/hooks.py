@@ -69,7 +69,7 @@ Hook: TypeAlias = Callable[[Attempt], Manager]
 
 
 def make_hook(function: object) -> Hook:
-    """The hook that `function` declares; `InvalidInput` if it can be none. [HK8]"""
+    """The hook that `function` declares; raises `InvalidInput` if it cannot be one. [HK8]"""
     if not callable(function):
         raise InvalidInput(
             "around_attempt",

@@ -2,7 +2,7 @@
 replaces only what did not succeed.
 
 Edges are read after the rows, because an edge is marked by the transaction that ends its parent.
-What is about to happen is not reported: a job that can go on is noted until somebody has looked.
+A job that can go on and is noted for a sweeper is not reported: it is about to go on.
 """
 
 from collections.abc import Iterator, Sequence
@@ -36,9 +36,9 @@ def children_follow_parents(store: RecordSource) -> Iterator[Violation]:
                 yield _broken("I32", child, f"{what}which is {parent.status}")
 
 
-def nobody_waits_for_nothing(store: RecordSource) -> Iterator[Violation]:
+def no_job_waits_for_ended_parents(store: RecordSource) -> Iterator[Violation]:
     """A job that waits has a live parent and none that ended otherwise than it needs; or it is
-    noted that somebody has to look. [I33]"""
+    noted that a sweeper has to check it. [I33]"""
     for child, edges, rows in _children(store):
         if child.status is not JobStatus.WAITING:
             continue

@@ -166,7 +166,7 @@ INVARIANTS: tuple[Invariant, ...] = (
     Invariant(
         id="I33",
         title="no job waits for parents that have ended",
-        of_store=flows.nobody_waits_for_nothing,
+        of_store=flows.no_job_waits_for_ended_parents,
     ),
     Invariant(
         id="I34",

@@ -41,7 +41,7 @@ class MemoryFlows(MemoryPart):
         self._checks: set[EdgeCheck] = set()
 
     def unblocked(self, ids: Sequence[JobId], *, limit: int) -> UnblockedJobs:
-        """Those of these jobs and of their children that wait although they need not. [FL5]"""
+        """Those of these jobs and of their children that wait and can go on. [FL5]"""
         with self._lock:
             self._open()
             near = [child for job_id in ids for child in (job_id, *self._children.get(job_id, ()))]
@@ -71,7 +71,7 @@ class MemoryFlows(MemoryPart):
             return sorted(self._checks, key=lambda each: (each.noted_at, each.job_id))[:limit]
 
     def delete_edge_checks(self, checks: Sequence[EdgeCheck]) -> None:
-        """Forget these."""
+        """Delete these notes: their jobs were checked."""
         with self._lock:
             self._open()
             self._checks.difference_update(checks)

@@ -54,7 +54,7 @@ class SqlFlows(Transactional):
         """The statement that writes new edges."""
 
     def unblocked(self, ids: Sequence[JobId], *, limit: int) -> UnblockedJobs:
-        """Those of these jobs and of their children that wait although they need not. [FL5]"""
+        """Those of these jobs and of their children that wait and can go on. [FL5]"""
         packed = self._pack(ids)
         names = ("unblocked_by_one", "unblocked_by_all")
         queries = [self._query(name, ids=packed, limit=limit) for name in names]
@@ -82,7 +82,7 @@ class SqlFlows(Transactional):
         return [EdgeCheck(job_id, Instant(noted_at)) for job_id, noted_at in rows]
 
     def delete_edge_checks(self, checks: Sequence[EdgeCheck]) -> None:
-        """Forget these."""
+        """Delete these notes: their jobs were checked."""
         queries = [
             self._query("delete_edge_check", job_id=each.job_id, noted_at=each.noted_at)
             for each in checks
