@@ -85,7 +85,7 @@ def test_an_ambiguous_id_lists_the_flows(flow: Flow) -> None:
     assert refused.exit_code == 1
     assert head == f"tenure: 2 flows have an id that begins with {flow.id[:13]}; give more of it:"
     assert {line.split("  ")[1] for line in lines} == {flow.id, other.id}
-    assert "import 43: 1 jobs" in found.stdout
+    assert "import 43: 1 job: 1 queued" in found.stdout
 
 
 def test_the_beginning_of_an_id_that_no_flow_has_is_refused(flow: Flow) -> None:

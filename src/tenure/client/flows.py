@@ -21,7 +21,7 @@ from tenure.core.ids import FlowId, JobId, RequestId
 from tenure.core.instants import MICROSECONDS_PER_SECOND
 from tenure.core.verdicts import Reply
 from tenure.core.vocabulary import Cause, JobStatus
-from tenure.errors import Conflict, UnknownJob, WaitTimeout
+from tenure.errors import Conflict, InvalidInput, UnknownJob, WaitTimeout
 from tenure.handlers.calls import Call
 from tenure.handlers.flows import After, FlowBuilder, FlowJob, When
 from tenure.handlers.options import Span, duration, naming_options, plain
@@ -135,6 +135,7 @@ class Flow(FlowBuilder):
         return await arun(self._redriving())
 
     def _redriving(self) -> Operation[int]:
+        self._check_sent()
         made = yield from redriving(self._channel, self.id)
         view = yield from loading_flow(self._channel, self.id)
         current = {step.step: step.job_id for step in view.current}

@@ -71,9 +71,8 @@ class Worker:
             stats=self.stats,
             notes_every_end=options.tells_every_end,
         )
-        self._app, self._coordination = app, coordination
-        self._registry, self._options = registry, options
-        self._began, self._instance = boot_now(), os.urandom(8).hex()
+        self._app, self._coordination, self._registry = app, coordination, registry
+        self._options, self._began, self._instance = options, boot_now(), os.urandom(8).hex()
         self._background = BackgroundTasks(
             coordination,
             self._describe,
