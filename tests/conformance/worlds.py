@@ -205,11 +205,12 @@ class Worlds:
         jobs = [record.job_id for record in self.records]
         self.same("resolutions", lambda world: world.store.load_resolutions(jobs))
         self.same("edges", lambda world: list(world.store.edges()))
-        flows = {record.job.flow_id for record in self.records if record.job is not None}
-        for flow_id in sorted(each for each in flows if each is not None):
-            self.same(
-                "flow", lambda world, of=flow_id: world.store.load_flow(DEFAULT_NAMESPACE, of)
-            )
+        of_jobs = {record.job.flow_id for record in self.records if record.job is not None}
+        flows = sorted(each for each in of_jobs if each is not None)
+        self.same(
+            "flows",
+            lambda world: [world.store.load_flow(DEFAULT_NAMESPACE, each) for each in flows],
+        )
         self.same("live_keys", lambda world: list(world.store.live_keys()))
         self.same("kinds", lambda world: world.store.list_kinds(DEFAULT_NAMESPACE))
         self.same("grants", lambda world: sorted(world.store.grants(since=Instant(0)), key=_when))

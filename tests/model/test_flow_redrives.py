@@ -3,6 +3,7 @@
 import pytest
 
 from tenure.conformance.spec import spec
+from tenure.core.outcomes import Change
 from tenure.core.vocabulary import JobStatus
 from tests.model import flow_redrives
 from tests.model.flow_redrives import explore, steps, view
@@ -38,7 +39,7 @@ def test_without_the_checks_of_the_store_a_job_is_replaced_twice(
 
 
 def _without_check(
-    state: flow_redrives.State, operator: int, change: flow_redrives.Change
+    state: flow_redrives.State, operator: int, change: Change
 ) -> flow_redrives.State:
     rows = (*state.rows, change.job, *(spawned.job for spawned in change.spawned))
     decided = flow_redrives._with(state.decided, operator, None)
