@@ -41,6 +41,8 @@ POLICY = Policy(
 )
 KEYS = (*[None] * 20, *[str(number) for number in range(20)])
 """The concurrency keys of the jobs: half of them have none."""
+RATE_KEYS = (None, "a", "b", "c")
+"""The rate keys of the jobs."""
 Report = Start | Complete | Fail | Release
 
 
@@ -88,6 +90,7 @@ class ChaosClient:
                 policy=POLICY,
                 payload=b'{"by":"%s"}' % self._name.encode(),
                 concurrency_key=self._random.choice(KEYS),
+                rate_key=self._random.choice(RATE_KEYS),
             )
             for _ in range(amount)
         ]

@@ -16,6 +16,10 @@ import pytest
 from tenure.conformance.spec import spec
 from tenure.coordinator.service import Coordinator
 from tenure.coordinator.sweeper import Sweeper
+from tenure.core.ids import DEFAULT_NAMESPACE, Kind
+from tenure.core.instants import Instant
+from tenure.core.kind_settings import KindChange
+from tenure.core.rates import parse_rate
 from tenure.ports import Record
 from tenure.verify import verify
 from tenure.wiring import open_store
@@ -85,10 +89,18 @@ class Massacre:
         return sorted(self._directory.glob("acks-*.jsonl"))
 
 
+def prepare(url: str) -> None:
+    """Some of the jobs wait for the rate of their rate key, and the other keys take turns."""
+    store = open_store(url, migrate=True)
+    change = KindChange(kind=Kind("chaos"), rate=parse_rate("rate", "60/s", 5), fair=True)
+    store.put_kind(DEFAULT_NAMESPACE, change)
+    store.close()
+
+
 @pytest.fixture
 def massacre_sqlite(tmp_path: Path) -> Iterator[tuple[Massacre, str]]:
     url = sqlite_url(tmp_path)
-    open_store(url, migrate=True).close()
+    prepare(url)
     massacre = Massacre(url, tmp_path, seed=1)
     yield massacre, url
     massacre.end()
@@ -99,7 +111,7 @@ def massacre_postgres(
     durable_postgres: PostgresCluster, tmp_path: Path
 ) -> Iterator[tuple[Massacre, str]]:
     url = durable_postgres.create_database()
-    open_store(url, migrate=True).close()
+    prepare(url)
     massacre = Massacre(url, tmp_path, seed=2)
     yield massacre, url
     massacre.end()
@@ -123,6 +135,7 @@ def assert_nothing_is_missing(url: str, acks: list[Path]) -> None:
     coordinator.close()
     after_sweeping = verify(store, acks=acks)
     keyed = [record for record in store.records(page_size=200) if _ran_with_key(record)]
+    rated = [grant for grant in store.grants(since=Instant(0)) if grant.rate_key is not None]
     store.close()
 
     assert report.violated == [], [finding.first for finding in report.findings if finding.first]
@@ -132,13 +145,14 @@ def assert_nothing_is_missing(url: str, acks: list[Path]) -> None:
     assert report.acks is not None
     assert report.acks > 100
     assert len(keyed) > 5  # otherwise I31 would say nothing
+    assert len(rated) > 5  # likewise I30
 
 
 def _ran_with_key(record: Record) -> bool:
     return record.job is not None and bool(record.job.concurrency_key) and record.job.attempt > 0
 
 
-@spec("I21", "I16", "I12", "I31", "CK3")
+@spec("I21", "I16", "I30", "I31", "RL11")
 def test_sqlite_keeps_every_acknowledgement_through_kills(
     massacre_sqlite: tuple[Massacre, str],
 ) -> None:
@@ -149,7 +163,7 @@ def test_sqlite_keeps_every_acknowledgement_through_kills(
     assert_nothing_is_missing(url, massacre.acks())
 
 
-@spec("I21", "I16", "I13", "I14", "I31")
+@spec("I21", "I16", "I30", "I31", "CK3")
 def test_postgres_keeps_every_acknowledgement_through_kills(
     massacre_postgres: tuple[Massacre, str],
 ) -> None:
