@@ -1,5 +1,6 @@
 """Reads of jobs and of the server: in pages, within limits, and without holding up others."""
 
+import asyncio
 import json
 import threading
 
@@ -9,6 +10,7 @@ from tenure.conformance.spec import spec
 from tenure.coordinator.reads import sweep_before_reads
 from tenure.coordinator.sweeper import Sweeper
 from tenure.core.claims import ClaimAnswer
+from tenure.core.ids import DEFAULT_NAMESPACE, QueueName
 from tenure.core.instants import Instant, seconds
 from tenure.core.overview import Overview, OverviewFilter
 from tenure.core.vocabulary import Role
@@ -17,6 +19,7 @@ from tenure.protocol.codec import encode
 from tenure.protocol.replies import ClaimReply, claim_reply
 from tenure.protocol.routes import BY_NAME
 from tenure.server import calls, worker_routes
+from tenure.server.overviews import SharedOverviews
 from tests.server.harness import JOB, Stage
 from tests.server.test_roles import send
 
@@ -610,6 +613,61 @@ def test_a_reason_names_only_jobs_in_the_tokens_scope(stage: Stage) -> None:
 
     assert (every[0]["why"], every[0]["job_ids"]) == ("key", [JOB.format(1)])
     assert (less[0]["why"], less[0]["job_ids"]) == ("key", [])
+
+
+@spec("OB30")
+def test_an_overview_that_nobody_waits_for_any_more_is_not_made() -> None:
+    """Otherwise a viewer who asks for many and leaves would keep the threads of lists busy."""
+    made: list[OverviewFilter] = []
+
+    async def scenario() -> int:
+        turn = asyncio.Event()
+
+        async def make(wanted: OverviewFilter) -> Overview:
+            await turn.wait()
+            made.append(wanted)
+            raise AssertionError("nobody waits for it")
+
+        shared = SharedOverviews(make, lambda: 0)
+        filters = [
+            OverviewFilter(namespace=DEFAULT_NAMESPACE, queues=(QueueName(f"q{number}"),))
+            for number in range(100)
+        ]
+        viewers = [asyncio.create_task(shared.get(each)) for each in filters for _ in range(2)]
+        await asyncio.sleep(0)
+        for viewer in viewers:
+            viewer.cancel()
+        await asyncio.gather(*viewers, return_exceptions=True)
+        turn.set()
+        return len(asyncio.all_tasks() - {asyncio.current_task()})
+
+    assert asyncio.run(scenario()) == 0
+    assert made == []
+
+
+@spec("OB30")
+def test_an_overview_is_made_for_those_who_still_wait(stage: Stage) -> None:
+    everything = OverviewFilter(namespace=DEFAULT_NAMESPACE)
+    made: list[OverviewFilter] = []
+
+    async def scenario() -> Overview:
+        turn = asyncio.Event()
+
+        async def make(wanted: OverviewFilter) -> Overview:
+            await turn.wait()
+            made.append(wanted)
+            return stage.store.overview(wanted)
+
+        shared = SharedOverviews(make, lambda: 0)
+        gone, stays = (asyncio.create_task(shared.get(everything)) for _ in range(2))
+        await asyncio.sleep(0)
+        gone.cancel()
+        await asyncio.gather(gone, return_exceptions=True)
+        turn.set()
+        return await stays
+
+    assert stage.run(scenario()).queues == ()
+    assert made == [everything]
 
 
 @spec("OB30")

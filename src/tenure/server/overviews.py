@@ -25,7 +25,9 @@ MAX_KEPT = 64
 
 
 class _Kept(msgspec.Struct):
-    answer: "asyncio.Future[Overview]"
+    answer: "asyncio.Task[Overview]"
+    viewers: int = 0
+    """How many wait for it."""
     made_at: int | None = None
     cost_us: int = 0
 
@@ -51,21 +53,33 @@ class SharedOverviews:
         kept = self._kept.get(wanted)
         if kept is None or not self._is_usable(kept):
             self._forget()
-            kept = self._kept[wanted] = _Kept(asyncio.ensure_future(self._made(wanted)))
-        # Shielded: the others still wait when one viewer has gone.
-        return await asyncio.shield(kept.answer)
+            kept = self._kept[wanted] = _Kept(asyncio.create_task(self._make_one(wanted)))
+        kept.viewers += 1
+        try:
+            # Shielded: the others still wait when one viewer has gone.
+            return await asyncio.shield(kept.answer)
+        finally:
+            kept.viewers -= 1
+            if not kept.viewers and not kept.answer.done():
+                # Viewers who leave must not leave work behind.
+                self._drop(wanted, kept)
+                kept.answer.cancel()
 
-    async def _made(self, wanted: OverviewFilter) -> Overview:
-        began = self._monotonic()
+    async def _make_one(self, wanted: OverviewFilter) -> Overview:
+        kept, began = self._kept[wanted], self._monotonic()
         try:
             overview = await self._make(wanted)
         except BaseException:
-            del self._kept[wanted]
+            self._drop(wanted, kept)
             raise
-        kept = self._kept[wanted]
         kept.made_at = self._monotonic()
         kept.cost_us = kept.made_at - began
         return overview
+
+    def _drop(self, wanted: OverviewFilter, kept: _Kept) -> None:
+        """Forget this one, unless another one has taken its place."""
+        if self._kept.get(wanted) is kept:
+            del self._kept[wanted]
 
     def _is_usable(self, kept: _Kept) -> bool:
         if kept.made_at is None:
