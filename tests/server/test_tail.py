@@ -9,6 +9,7 @@ import pytest
 from tenure.conformance.spec import spec
 from tenure.core.ids import Kind, Namespace, QueueName
 from tenure.core.vocabulary import Role
+from tenure.server import handling
 from tests.server.harness import JOB, SETTINGS, Answer, Stage
 
 LIMITS: dict[str, dict[str, Any]] = {
@@ -113,6 +114,18 @@ def test_a_reader_without_events_is_answered_after_its_time(stage: Stage) -> Non
     answer = tail(stage, "?newest=0&wait_s=0.05")
 
     assert (jobs(answer), answer.json["is_end"]) == ([], True)
+
+
+@spec("E11", "H31")
+def test_the_time_that_a_reader_waits_is_not_the_stores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store with a short time-out must not end a wait that was asked for."""
+    monkeypatch.setattr(handling, "COORDINATOR_FIRST_S", 0.0)
+    stage = Stage(timeout_s=1.5)
+
+    answer = tail(stage, "?newest=0&wait_s=1.7")
+    stage.close()
+
+    assert jobs(answer) == []
 
 
 @spec("E11", "H25")

@@ -110,6 +110,12 @@ class Call:
         assert isinstance(self._body, kind)
         return self._body
 
+    @property
+    def waits_s(self) -> float:
+        """How long the caller is ready to wait: a claim says it in its body, a reader of the tail
+        in its query."""
+        return max(float(getattr(part, "wait_s", 0.0)) for part in (self._query, self._body))
+
     def query(self, kind: type[_M]) -> _M:
         """The query, which by the table of routes is of this kind."""
         assert isinstance(self._query, kind)

@@ -61,8 +61,7 @@ async def carry_out(services: Services, asked: Asked) -> Response:
     """Check the fields, call the handler within its time limit and note what it did."""
     call = await _read(services, asked)
     route = asked.route
-    more_s = getattr(call.body, "wait_s", 0.0)
-    async with in_time(services, is_read=route.only_reads, more_s=more_s):
+    async with in_time(services, is_read=route.only_reads, more_s=call.waits_s):
         answer = await HANDLERS[route.name](call)
     asked.audit.answered(answer.status_code)
     asked.memory.answer(len(answer.body), can_refuse=route.only_reads)
