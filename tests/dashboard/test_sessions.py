@@ -1,6 +1,7 @@
 """Sessions: who gets one, what the cookie says, and when it ends."""
 
 import asyncio
+import os
 import stat
 from pathlib import Path
 
@@ -229,6 +230,17 @@ def test_a_file_without_a_key_is_refused(tmp_path: Path, text: str) -> None:
     path.write_text(text)
 
     with pytest.raises(InvalidInput, match="has no key"):
+        read_or_make_key(path)
+
+
+@spec("DB12")
+def test_a_key_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server of root can read it, and so can whoever made it."""
+    path = tmp_path / "key"
+    read_or_make_key(path)
+    monkeypatch.setattr(os, "geteuid", lambda: path.stat().st_uid + 1)
+
+    with pytest.raises(InvalidInput, match="belongs to another user"):
         read_or_make_key(path)
 
 

@@ -47,7 +47,15 @@ def read_or_make_key(path: Path) -> bytes:
 def _read(path: Path) -> bytes:
     handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        if stat.S_IMODE(os.fstat(handle).st_mode) & 0o077:
+        found = os.fstat(handle)
+        if found.st_uid != os.geteuid():
+            # Root can read any file: somebody else may have put a key here that they know.
+            raise InvalidInput(
+                "--session-key",
+                f"{path} belongs to another user, who can read it",
+                hint="remove it to have a new one made, or name another file",
+            )
+        if stat.S_IMODE(found.st_mode) & 0o077:
             raise InvalidInput(
                 "--session-key",
                 f"others can read or write {path}",
