@@ -5,8 +5,10 @@ from typing import Any
 
 import pytest
 
+from tenure.conformance.spec import spec
 from tenure.core.vocabulary import Role
 from tenure.dashboard.actions import MAX_TARGETS
+from tenure.dashboard.pages.jobs import ROW_CHOICES
 from tenure.dashboard.pages.kinds import settings
 from tenure.dashboard.pages.queues import limits
 from tenure.dashboard.table import ACTIONS
@@ -14,6 +16,7 @@ from tenure.errors import InvalidInput
 from tenure.protocol.routes import BY_NAME
 from tests.dashboard.harness import DashboardStage
 from tests.dashboard.test_pages import furnish
+from tests.server.harness import JOB
 
 
 @pytest.mark.parametrize("action", ACTIONS, ids=lambda action: action.name)
@@ -121,3 +124,17 @@ def test_a_worker_is_drained(stage: DashboardStage) -> None:
 
     [worker] = stage.call("workers", role=Role.OPERATOR).json["workers"]
     assert worker["state"] == "draining"
+
+
+@spec("DB22")
+def test_all_rows_of_the_longest_page_of_jobs_can_be_ticked(stage: DashboardStage) -> None:
+    """A browser sends them in the URL of the confirmation, and the head of a request has a
+    limit."""
+    browser = stage.browser(Role.OPERATOR)
+    rows = int(ROW_CHOICES[-1])
+    targets = "&".join(f"target={JOB.format(number)}" for number in range(1, rows + 1))
+
+    asked = browser.get(f"/actions/cancel?back=%2Fjobs%3Frows%3D{rows}&{targets}")
+
+    assert asked.status == 200
+    assert f"Cancel {rows} jobs?" in asked.text

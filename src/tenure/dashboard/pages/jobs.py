@@ -14,7 +14,8 @@ from tenure.protocol.fields import iso
 from tenure.protocol.replies import JobPage
 
 ROWS = 50
-ROW_CHOICES = ("50", "200", "500")
+ROW_CHOICES = ("50", "200")
+"""Rows that are ticked are sent in a URL, which a server reads up to 16 KiB of. [H43]"""
 
 
 class Filter(msgspec.Struct, frozen=True, kw_only=True):
