@@ -54,6 +54,11 @@ def test_no_text_becomes_markup_on_any_page(stage: DashboardStage, role: Role) -
         ("\u200b\ufeff\u2066", "⟨U+200B⟩⟨U+FEFF⟩⟨U+2066⟩"),
         ("übergröße 日本 🙂", "übergröße 日本 🙂"),
         ("\ud800", "⟨U+D800⟩"),
+        ("a\u00adb\u034f", "a⟨U+00AD⟩b⟨U+034F⟩"),
+        ("\u3164\uffa0\u115f\u180e", "⟨U+3164⟩⟨U+FFA0⟩⟨U+115F⟩⟨U+180E⟩"),
+        ("\u2800", "⟨U+2800⟩"),
+        ("\U000e0101", "⟨U+E0101⟩"),
+        ("❤\ufe0f", "❤\ufe0f"),  # says how the heart is drawn
     ],
 )
 def test_invisible_characters_are_shown_by_code_point(text: str, shown: str) -> None:

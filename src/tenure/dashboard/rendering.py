@@ -22,8 +22,9 @@ MAX_TITLE = 1_000
 """Characters that hovering shows."""
 
 _INVISIBLE = re.compile(
-    "[\x00-\x08\x0b\x0c\r\x0e-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff"
-    "\ufff9-\ufffb\U000e0000-\U000e007f\ud800-\udfff]"
+    "[\x00-\x08\x0b\x0c\r\x0e-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f"
+    "\u200b-\u200f\u2028-\u202e\u2060-\u206f\u2800\u3164\ufeff\uffa0\ufff9-\ufffb"
+    "\U000e0000-\U000e0fff\ud800-\udfff]"
 )
 _WORDS = (
     (60.0, 1.0, "s"),
