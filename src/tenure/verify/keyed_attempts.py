@@ -127,7 +127,8 @@ class KeyedAttempts:
             for *_, claimed_at, began, ended, job_id, seq in attempts:
                 while running and running[0][0] <= began + tolerance:
                     heapq.heappop(running)
-                if len(running) >= limit.limit and claimed_at >= limit.since:
+                # A claim of the same microsecond may have been granted before the limit changed.
+                if len(running) >= limit.limit and claimed_at > limit.since:
                     others = ", ".join(sorted(other for _, other in running))
                     what = (
                         f"claimed with the key {key} of {namespace}/{group}, whose limit is"
