@@ -408,6 +408,76 @@ def test_the_live_jobs_of_a_flow_are_cancelled_together(stage: DashboardStage) -
     assert browser.get(f"/flows/{FLOW}/cancel").status == 422
 
 
+def ended_flow(stage: DashboardStage) -> None:
+    """A flow whose first job died, so that the second was cancelled."""
+    message = flow_message()
+    message["jobs"][0]["job"]["policy"] = {"max_attempts": 1}  # type: ignore[index]  # of JSON
+    assert stage.call("flow", message, role=Role.OPERATOR).status == 201
+    [grant] = stage.claim(start=True)
+    held = {"job_id": grant["job_id"], "lease_id": grant["lease_id"]}
+    report(stage, "fail", held, error={"class": "transient", "type": "Boom", "message": "no"})
+    stage.call("cancel", {"request_id": "end"}, role=Role.OPERATOR, job_id=JOB.format(12))
+    assert stage.job(JOB.format(12)).status.is_terminal
+
+
+@spec("DB26")
+def test_a_flow_is_redriven_once_after_the_number_of_its_jobs_was_shown(
+    stage: DashboardStage,
+) -> None:
+    ended_flow(stage)
+    browser = stage.browser(Role.OPERATOR)
+
+    page = browser.get(f"/flows/{FLOW}").text
+    asked = browser.get(f"/flows/{FLOW}/redrive").text
+    [request_id] = re.findall(r'name="request_id" value="([^"]+)"', asked)
+    fields = {"target": FLOW, "back": f"/flows/{FLOW}", "request_id": request_id}
+    answers = [browser.submit("/actions/redrive-flow", fields) for _ in range(2)]
+    said = browser.get(f"/flows/{FLOW}").text
+
+    assert "Redrive 2 jobs" in page
+    assert "2 of its 2 jobs did not succeed" in asked
+    assert [each.headers["location"] for each in answers] == [f"/flows/{FLOW}"] * 2
+    assert "redriven" in said
+    assert "refused" not in said
+    assert f'href="/flows/{FLOW}/redrive"' not in said
+    assert len(stage.call("jobs", role=Role.OPERATOR).json["jobs"]) == 4
+
+
+@spec("DB26")
+@pytest.mark.parametrize("name", ["redrive", "rerun"])
+def test_the_refusal_of_a_job_of_a_flow_leads_to_the_redrive_of_the_flow(
+    stage: DashboardStage, name: str
+) -> None:
+    ended_flow(stage)
+    browser = stage.browser(Role.OPERATOR)
+
+    browser.submit(f"/actions/{name}", {"target": JOB.format(11)})
+    page = browser.get(f"/jobs/{JOB.format(11)}").text
+
+    assert "a job of a flow is redriven with its flow" in page
+    assert f'<a href="/flows/{FLOW}/redrive">Redrive the flow</a>' in page
+
+
+@spec("DB26")
+def test_a_flow_that_goes_on_or_succeeded_offers_no_redrive(stage: DashboardStage) -> None:
+    message = flow_message()
+    del message["jobs"][1]  # type: ignore[attr-defined]  # a message of JSON
+    stage.call("flow", message, role=Role.OPERATOR)
+    browser = stage.browser(Role.OPERATOR)
+
+    live, asked_live = (browser.get(f"/flows/{FLOW}{end}").text for end in ("", "/redrive"))
+    [grant] = stage.claim(start=True)
+    held = {"job_id": grant["job_id"], "lease_id": grant["lease_id"]}
+    report(stage, "complete", held)
+    ended, asked_ended = (browser.get(f"/flows/{FLOW}{end}").text for end in ("", "/redrive"))
+
+    assert f"/flows/{FLOW}/redrive" not in live + ended
+    assert "It goes on" in asked_live
+    assert "All of its jobs succeeded" in asked_ended
+    browser.submit("/actions/redrive-flow", {"target": FLOW})
+    assert "refused: nothing to redrive" in browser.get("/help").text
+
+
 @spec("DB23")
 def test_equal_jobs_of_a_large_flow_are_one_box_that_leads_to_their_list(
     stage: DashboardStage,

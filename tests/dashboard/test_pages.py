@@ -46,6 +46,7 @@ EXAMPLES: dict[str, str] = {
     "flows": "/flows",
     "flow": f"/flows/{FLOW}",
     "cancel-flow": f"/flows/{FLOW}/cancel",
+    "redrive-flow": f"/flows/{FLOW}/redrive",
     "queues": "/queues",
     "queue": "/queues/q",
     "kinds": "/kinds",

@@ -19,6 +19,7 @@ FOREIGN: dict[str, str] = {
     "artifact": f"/jobs/{FOREIGN_JOB}/artifacts/report.html",
     "flow": f"/flows/{FOREIGN_FLOW}",
     "cancel-flow": f"/flows/{FOREIGN_FLOW}/cancel",
+    "redrive-flow": f"/flows/{FOREIGN_FLOW}/redrive",
     "dead-letter-group": EXAMPLES["dead-letter-group"],
     "confirm-group": EXAMPLES["confirm-group"],
     "queue": "/queues/foreign-q",

@@ -14,13 +14,16 @@ from typing import Any
 import msgspec
 from starlette.responses import Response
 
+from tenure.core.vocabulary import Cause
 from tenure.dashboard.page import Page
+from tenure.dashboard.rendering import url
 from tenure.dashboard.sessions import Notice
 from tenure.dashboard.visits import Visit, local_path
 from tenure.errors import InvalidInput
 from tenure.protocol.codec import decode
 from tenure.protocol.problem_codes import ProblemCode
-from tenure.protocol.routes import BY_NAME
+from tenure.protocol.replies import JobReply
+from tenure.protocol.routes import BY_NAME, Route
 from tenure.server.problems import Refused
 
 REQUEST_ID_BYTES = 12
@@ -94,9 +97,28 @@ class Outcome(msgspec.Struct):
 
     done: list[str] = []
     refused: Counter[str] = msgspec.field(default_factory=Counter)
+    flow_ids: set[str] = set()
+    """The flows whose jobs were refused because only the whole flow can be redriven."""
+
+    def refuse(self, reply: object, cause: Cause) -> None:
+        """Keep why the core refused a target."""
+        if cause is Cause.PART_OF_FLOW and isinstance(reply, JobReply) and reply.job is not None:
+            self.flow_ids.add(str(reply.job.flow_id))
+            self.refused["refused: a job of a flow is redriven with its flow"] += 1
+        else:
+            self.refused[f"refused: {str(cause).replace('_', ' ')}"] += 1
 
     def notice(self, action: Action) -> Notice:
-        """What the next page says."""
+        """What the next page says. Jobs that were refused as part of a flow lead to its redrive."""
+        said = self._result(action)
+        if not self.flow_ids:
+            return said
+        if len(self.flow_ids) > 1:
+            return msgspec.structs.replace(said, link_text="Show the flows", link_path="/flows")
+        path = url("/flows", *self.flow_ids, "redrive")
+        return msgspec.structs.replace(said, link_text="Redrive the flow", link_path=path)
+
+    def _result(self, action: Action) -> Notice:
         refused = "; ".join(f"{number} × {why}" for why, number in self.refused.most_common(3))
         if not self.done:
             one = self.refused.total() == 1
@@ -121,7 +143,7 @@ async def perform(
     outcome = Outcome()
     body = action.body(form)
     route = BY_NAME[action.name]
-    if route.command is not None:
+    if _takes_request_id(route):
         # A form that is sent twice asks for the same thing twice, not for two things.
         body["request_id"] = form.get("request_id") or new_request_id()
     for target in targets:
@@ -136,10 +158,30 @@ async def perform(
         reply = decode(route.reply, bytes(response.body))
         cause = getattr(reply, "cause", None)
         if response.status_code >= 400 and cause is not None:
-            outcome.refused[f"refused: {str(cause).replace('_', ' ')}"] += 1
+            outcome.refuse(reply, cause)
         else:
             outcome.done.append(target)
     return outcome
+
+
+def _takes_request_id(route: Route) -> bool:
+    """Whether the route recognises a request that it has carried out before."""
+    return "request_id" in getattr(route.request, "__struct_fields__", ())
+
+
+async def ask_first(
+    visit: Visit, action: Action, targets: Sequence[str], *, back: str, remarks: Sequence[str] = ()
+) -> Response:
+    """The page that asks before an action. `remarks` say more about its targets."""
+    return await visit.show(
+        "confirm.html",
+        action=action,
+        targets=targets,
+        remarks=remarks,
+        back=back,
+        given=visit.query,
+        request_id=new_request_id(),
+    )
 
 
 def action_pages(actions: tuple[Action, ...]) -> tuple[Page, ...]:
@@ -157,14 +199,7 @@ def action_pages(actions: tuple[Action, ...]) -> tuple[Page, ...]:
         action = found(visit)
         targets = checked_targets(visit.queries("target"), action)
         back = local_path(visit.query("back") or "", action.back)
-        return await visit.show(
-            "confirm.html",
-            action=action,
-            targets=targets,
-            back=back,
-            given=visit.query,
-            request_id=new_request_id(),
-        )
+        return await ask_first(visit, action, targets, back=back)
 
     async def perform_form(visit: Visit) -> Response:
         action = found(visit)

@@ -36,10 +36,12 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Notice(msgspec.Struct, frozen=True):
-    """A message for the next page: what an action did."""
+    """A message for the next page: what an action did, and where that leads on."""
 
     text: str
     is_good: bool = True
+    link_text: str = ""
+    link_path: str = ""
 
 
 class Signer:

@@ -21,6 +21,7 @@ from tenure.dashboard.pages import (
 
 ACTIONS: tuple[Action, ...] = (
     *job.ACTIONS,
+    *flows.ACTIONS,
     *queues.ACTIONS,
     *kinds.ACTIONS,
     *workers.ACTIONS,

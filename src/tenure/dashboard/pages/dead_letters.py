@@ -7,7 +7,7 @@ import msgspec
 from starlette.responses import Response
 
 from tenure.core.overview import TimeRange
-from tenure.dashboard.actions import MAX_TARGETS, new_request_id
+from tenure.dashboard.actions import MAX_TARGETS, ask_first
 from tenure.dashboard.page import Page
 from tenure.dashboard.pages import job
 from tenure.dashboard.rendering import url
@@ -115,14 +115,7 @@ async def confirm_group(visit: Visit) -> Response:
     if action is None:
         raise Refused(404, ProblemCode.UNKNOWN_ROUTE, "there is no such action")
     found = await _group(visit)
-    return await visit.show(
-        "confirm.html",
-        action=action,
-        targets=list(found.job_ids[:MAX_TARGETS]),
-        back="/dead-letters",
-        given=visit.query,
-        request_id=new_request_id(),
-    )
+    return await ask_first(visit, action, found.job_ids[:MAX_TARGETS], back="/dead-letters")
 
 
 async def _group(visit: Visit) -> DeadLetterGroupRecord:

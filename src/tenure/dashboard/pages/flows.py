@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from starlette.responses import Response
 
 from tenure.core.vocabulary import JobStatus
-from tenure.dashboard.actions import MAX_TARGETS, checked_targets, new_request_id
+from tenure.dashboard.actions import MAX_TARGETS, Action, ask_first, checked_targets
 from tenure.dashboard.flow_graph import URGENCY, by_urgency, graph_of
 from tenure.dashboard.page import Page
 from tenure.dashboard.pages.job import CANCEL
@@ -44,6 +44,7 @@ async def flow(visit: Visit) -> Response:
         flow=found.flow,
         graph=await visit.services.listing(lambda: graph_of(found.current)),
         counts=by_urgency(step.status for step in found.current),
+        redrivable=0 if found.flow.is_live else len(_unsuccessful(found)),
         shown_jobs=len(found.current),
         chosen=chosen,
         steps=page,
@@ -61,14 +62,29 @@ async def confirm_cancel(visit: Visit) -> Response:
     live = [step for step in found.current if not step.status.is_terminal]
     # Those that wait first: the end of a parent would cancel them before their turn comes.
     live.sort(key=lambda step: step.status is not JobStatus.WAITING)
-    return await visit.show(
-        "confirm.html",
-        action=CANCEL,
-        targets=checked_targets([step.job_id for step in live[:MAX_TARGETS]], CANCEL),
-        back=url("/flows", flow_id),
-        given=visit.query,
-        request_id=new_request_id(),
-    )
+    targets = checked_targets([step.job_id for step in live[:MAX_TARGETS]], CANCEL)
+    return await ask_first(visit, CANCEL, targets, back=url("/flows", flow_id))
+
+
+async def confirm_redrive(visit: Visit) -> Response:
+    """Ask before the jobs of a flow that did not succeed are replaced. The core decides whether
+    they can be; the page says first how many they are."""
+    flow_id = visit.part("flow_id")
+    found = await visit.ask("show-flow", FlowReply, path={"flow_id": flow_id})
+    replaced = _unsuccessful(found)
+    statuses = by_urgency(step.status for step in replaced)
+    said = ", ".join(f"{count} {status.replace('_', ' ')}" for status, count in statuses)
+    remarks = [f"{len(replaced)} of its {len(found.current)} jobs did not succeed: {said}."]
+    if not replaced:
+        remarks = ["All of its jobs succeeded: there is nothing to redrive."]
+    if found.flow.is_live:
+        remarks = ["It goes on: it can be redriven when all of its jobs have ended."]
+    back = url("/flows", flow_id)
+    return await ask_first(visit, REDRIVE, [found.flow.id], back=back, remarks=remarks)
+
+
+def _unsuccessful(found: FlowReply) -> list[FlowStepRecord]:
+    return [step for step in found.current if step.status is not JobStatus.SUCCEEDED]
 
 
 def _is_wanted(step: FlowStepRecord, chosen: dict[str, str | None]) -> bool:
@@ -93,9 +109,24 @@ def _page(
     return page, None if is_last else page[-1].name
 
 
+REDRIVE = Action(
+    name="redrive-flow",
+    target="flow_id",
+    noun="flow",
+    verb="Redrive",
+    explains="Replaces the jobs that did not succeed by new ones with the same payloads. Jobs"
+    " that succeeded stay, and the new ones get their results.",
+    done="redriven",
+    icon="again",
+    back="/flows",
+)
+
+ACTIONS = (REDRIVE,)
+
 PAGES = (
     Page(name="flows", path="/flows", answer=flows, menu="Flows", icon="flow", key="f"),
     # Before the page of a flow: a name in a path may contain slashes.
     Page(name="cancel-flow", path="/flows/{flow_id}/cancel", answer=confirm_cancel),
+    Page(name="redrive-flow", path="/flows/{flow_id}/redrive", answer=confirm_redrive),
     Page(name="flow", path="/flows/{flow_id}", answer=flow),
 )
