@@ -18,21 +18,24 @@ from tenure.cli.discarding import discard_output
 COMMANDS = {
     "demo": ("tenure.cli.demo:demo", "Watch jobs survive a killed and a frozen worker."),
     "worker": ("tenure.cli.worker:worker", "Run a worker."),
-    "dev": ("tenure.cli.dev:dev", "Run a worker that restarts when the code changes."),
+    "dev": (
+        "tenure.cli.dev:dev",
+        "Run a worker that restarts when the code changes, and a dashboard.",
+    ),
     "serve": ("tenure.cli.serve:serve", "Run the HTTP server, for remote clients and workers."),
     "enqueue": ("tenure.cli.enqueue:enqueue", "Enqueue a job."),
     "top": ("tenure.cli.top:top", "Show what a namespace is doing, live in a terminal."),
     "jobs": ("tenure.cli.jobs:jobs", "Show jobs, cancel them, run them again."),
     "dlq": ("tenure.cli.dlq:dlq", "Show dead letters, redrive them, discard them."),
     "queues": ("tenure.cli.queues:queues", "List queues, pause them, limit them."),
-    "flows": ("tenure.cli.flows:flows", "List flows, show their jobs, wait for them, cancel them."),
+    "flows": ("tenure.cli.flows:flows", "List flows, show their jobs, cancel them, redrive them."),
     "kinds": ("tenure.cli.kinds:kinds", "List what is set for kinds, and set it."),
     "schedules": (
         "tenure.cli.schedules:schedules",
         "Show schedules, make them, pause them, run them now.",
     ),
     "workers": ("tenure.cli.workers:workers", "List workers, ask them to stop."),
-    "events": ("tenure.cli.events:events", "List the events of all jobs."),
+    "events": ("tenure.cli.events:events", "List the events of all jobs, or follow them."),
     "stats": ("tenure.cli.stats:stats", "Count the events of a span of time."),
     "tokens": (
         "tenure.cli.tokens:tokens",
