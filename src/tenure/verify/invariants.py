@@ -185,7 +185,7 @@ INVARIANTS: tuple[Invariant, ...] = (
     ),
     Invariant(
         id="I37",
-        title="a job of a flow is replaced once, and not after it succeeded",
+        title="a job of a flow is replaced once, never after success",
         of_record=flows.replacements_follow_from_their_jobs,
         of_replacements=Replacements.violations,
     ),
