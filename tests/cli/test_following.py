@@ -4,6 +4,7 @@ import json
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
@@ -182,7 +183,7 @@ def test_after_a_lost_connection_it_goes_on_where_it_was(
     capsys: pytest.CaptureFixture[str], quick_polls: None
 ) -> None:
     answers: list[Callable[[], str]] = [lambda: "first", _away, _away, lambda: "second"]
-    reading = Reconnecting("goes on")
+    reading = Reconnecting()
 
     given = [reading.ask(lambda: answers.pop(0)()) for _ in range(2)]
 
@@ -195,7 +196,17 @@ def test_after_a_lost_connection_it_goes_on_where_it_was(
 
 def test_a_store_that_never_answered_is_not_waited_for(quick_polls: None) -> None:
     with pytest.raises(StoreUnavailable):
-        Reconnecting("goes on").ask(_away)
+        Reconnecting().ask(_away)
+
+
+@spec("LV5")
+def test_a_view_with_a_timeout_does_not_wait_longer_for_a_lost_store(quick_polls: None) -> None:
+    answers: list[Callable[[], str]] = [lambda: "first", _away, lambda: "too late"]
+    reading = Reconnecting(give_up_at=time.monotonic())
+    reading.ask(lambda: answers.pop(0)())
+
+    with pytest.raises(StoreUnavailable):
+        reading.ask(lambda: answers.pop(0)())
 
 
 def _away() -> str:

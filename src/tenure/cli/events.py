@@ -257,7 +257,7 @@ def _begin(
 
 def _follow(store: JobStore, wanted: TailFilter, *, as_json: bool) -> None:
     """Show events as they come, until Ctrl-C. [E12]"""
-    reading = Reconnecting("goes on")
+    reading = Reconnecting()
     if not as_json:
         click.secho(_row("TIME", "JOB", "EVENT", "CHANGE", "ATTEMPT", "BY", "CAUSE"), bold=True)
     with following(interrupted=DONE):

@@ -6,6 +6,7 @@ output any more.
 
 import select
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
@@ -46,10 +47,10 @@ def pause(span_s: float) -> None:
 
 class Reconnecting:
     """Asks a store. After the first answer it asks again for as long as the store cannot be
-    reached, and says so once for each outage."""
+    reached, or until `give_up_at` of the monotonic clock, and says so once for each outage."""
 
-    def __init__(self, what: str) -> None:
-        self._what = what
+    def __init__(self, *, give_up_at: float | None = None) -> None:
+        self._give_up_at = give_up_at
         self._was_answered = False
 
     def ask(self, question: Callable[[], _T]) -> _T:
@@ -60,7 +61,7 @@ class Reconnecting:
             try:
                 answer = question()
             except StoreUnavailable as problem:
-                if not self._was_answered:
+                if not self._was_answered or self._is_too_late():
                     raise
                 if not is_lost:
                     say(f"lost the connection: {problem}; trying again until it is back")
@@ -69,9 +70,12 @@ class Reconnecting:
                 retry_s = min(2 * retry_s, LONGEST_RETRY_S)
                 continue
             if is_lost:
-                say(f"connected again; {self._what} where it was")
+                say("connected again; goes on where it was")
             self._was_answered = True
             return answer
+
+    def _is_too_late(self) -> bool:
+        return self._give_up_at is not None and time.monotonic() >= self._give_up_at
 
 
 @contextmanager

@@ -84,7 +84,7 @@ def _written_bytes(log: AttemptLog) -> int:
 
 def follow_output(serving: Coordination, job: Job, attempt: int | None, *, as_json: bool) -> None:
     """Print output as it is written, until the job, or the one attempt, has ended."""
-    reading = Reconnecting("goes on")
+    reading = Reconnecting()
     seen: dict[int, AttemptLog] = {}
     show = _show_json if as_json else _TextShown().show
     ends_at: float | None = None

@@ -82,10 +82,10 @@ def watch_to_the_end(
     serving: Coordination, ids: Sequence[JobId], timeout: Duration | None, *, err: bool
 ) -> list[Job]:
     """Show a line for each job until all have ended. Ends the command after the timeout."""
-    reading = Reconnecting("goes on")
+    give_up_at = None if timeout is None else time.monotonic() + timeout / MICROSECONDS_PER_SECOND
+    reading = Reconnecting(give_up_at=give_up_at)
     reasons = WaitingReasons(serving.store)
     lines = LiveLines(err=err)
-    give_up_at = None if timeout is None else time.monotonic() + timeout / MICROSECONDS_PER_SECOND
     while True:
         loaded = reading.ask(lambda: serving.store.load_jobs(ids))
         found = [loaded.get(each) or _refuse_unknown(each) for each in ids]
