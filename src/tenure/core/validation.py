@@ -4,6 +4,7 @@
 what is allowed; nothing has been written when it is raised. [J6]
 """
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from typing import assert_never
@@ -60,7 +61,6 @@ from tenure.core.flows import MAX_FLOW_EDGES, MAX_FLOW_JOBS, check_acyclic
 from tenure.core.ids import (
     DERIVED_VERSION,
     SYSTEM,
-    JobId,
     Kind,
     follow_up_id,
     handler_flow_id,
@@ -185,26 +185,24 @@ def check_body(field: str, value: object, limits: Limits) -> None:
         raise InvalidInput(field, str(wrong)) from wrong
 
 
-_OWN_ID = "use a UUID of version 7 or 4: those of version 8 follow from other jobs"
-
-
 def _check_enqueue(command: Enqueue, limits: Limits, before: Command | None) -> None:
     if isinstance(command, FollowUp):
         check_job_id("job_id", command.job_id)
         _check_parent(command.parent, command)
     else:
-        _check_own_id(command.job_id)
+        _check_own_id("job_id", command.job_id)
     _check_new_job(command, limits, before)
 
 
-def _check_own_id(job_id: JobId) -> None:
-    """The id of a new job that its caller chose."""
-    check_job_id("job_id", job_id)
-    if job_id[14] == DERIVED_VERSION:
-        # Otherwise who knows a job's id could enqueue another job as its compensation. [M1]
+def _check_own_id(field: str, chosen: str) -> None:
+    """The id of a new job or flow that its caller chose."""
+    check_job_id(field, chosen)
+    if chosen[14] == DERIVED_VERSION:
+        # Otherwise who knows a job's id could enqueue another job as its compensation [M1], or make
+        # the flow that its handler is about to make. [FL13]
         raise InvalidInput(
-            "job_id",
-            f"{job_id} is a UUID of version 8: such ids follow from other jobs",
+            field,
+            f"{chosen} is a UUID of version 8: such ids follow from other jobs",
             hint="leave it out, or use a UUID of version 7 or 4",
         )
 
@@ -292,13 +290,11 @@ def _check_attempt(parent: ParentAttempt) -> None:
 
 def _check_flow(flow: EnqueueFlow, limits: Limits) -> None:
     """The jobs of a flow, what they wait for, and that all of it can end. [FL3]"""
-    check_job_id("flow_id", flow.flow_id)
-    check_label("name", flow.name, most=MAX_DEDUPE_KEY)
-    if flow.handler is not None:
+    if flow.handler is None:
+        _check_own_id("flow_id", flow.flow_id)
+    else:
         _check_handler(flow.handler, flow)
-    elif flow.flow_id[14] == DERIVED_VERSION:
-        # Otherwise who knows a job's id could make the flow that its handler is about to make.
-        raise InvalidInput("flow_id", f"{flow.flow_id} is a UUID of version 8", hint=_OWN_ID)
+    check_label("name", flow.name, most=MAX_DEDUPE_KEY)
     check_type("members", flow.members, tuple)
     if not 1 <= len(flow.members) <= MAX_FLOW_JOBS:
         raise InvalidInput(
@@ -324,6 +320,7 @@ def _check_flow(flow: EnqueueFlow, limits: Limits) -> None:
 
 def _check_handler(handler: ParentAttempt, flow: EnqueueFlow) -> None:
     """A flow that a handler makes: its id follows from the handler's job and the step. [FL13]"""
+    check_job_id("flow_id", flow.flow_id)
     _check_attempt(handler)
     if flow.flow_id != handler_flow_id(handler.job_id, step=handler.step):
         raise InvalidInput("flow_id", f"{flow.flow_id} does not follow from the job and the step")
@@ -336,7 +333,7 @@ def _check_member(
     check_type("members", job, Enqueue)
     check_label("name", member.step, most=MAX_DEDUPE_KEY)
     if handler is None:
-        _check_own_id(job.job_id)
+        _check_own_id("job_id", job.job_id)
     elif job.job_id != handler_member_id(handler.job_id, step=handler.step, name=member.step):
         what = f"{job.job_id} does not follow from the job, the step and the name {member.step}"
         raise InvalidInput("job_id", what)
@@ -533,7 +530,7 @@ def _check_asker(command: OperatorCommand | Discard | RedriveFlow) -> None:
     if role_of(command.actor) not in allowed:
         # Above all not a worker: an attempt's end that a worker wrote counts as the report of that
         # attempt's owner. [R13] [R22]
-        what = type(command).__name__.lower()
+        what = re.sub(r"\B(?=[A-Z])", " ", type(command).__name__).lower()  # "redrive flow"
         raise InvalidInput(
             "actor",
             f"{shown(command.actor)} may not ask for {what}",
