@@ -11,7 +11,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from tenure.core.commands import FlowToRedrive, RedriveFlow
-from tenure.core.flow_rows import Edge, Flow, FlowRedrive, FlowStep, FlowView, replaced_by
+from tenure.core.flow_rows import Edge, Flow, FlowRedrive, FlowStep, FlowView, replaced_job_id
 from tenure.core.ids import DEFAULT_NAMESPACE, FlowId, JobId, RequestId
 from tenure.core.instants import Instant
 from tenure.core.job import Job
@@ -68,7 +68,7 @@ def view(state: State) -> FlowView:
                 kind=job.kind,
                 queue=job.queue,
                 status=job.status,
-                replaces=replaced_by(job.origin_id, job.origin_cause),
+                replaces=replaced_job_id(job.origin_id, job.origin_cause),
             )
             for job in state.rows
         ),

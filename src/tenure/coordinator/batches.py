@@ -50,7 +50,7 @@ from tenure.core.requests import answer_existing, may_take_key, redriven_id
 from tenure.core.resolutions import Resolution
 from tenure.core.unknown_words import has_unknown_word, unknown_in_job
 from tenure.core.verdicts import Answer, Reply
-from tenure.core.vocabulary import Cause, JobStatus
+from tenure.core.vocabulary import Cause
 from tenure.errors import (
     Contended,
     OutcomeUnknown,
@@ -346,9 +346,11 @@ class Executor:
 
     def _load_flow_to_redrive(self, command: RedriveFlow) -> FlowToRedrive | None:
         view = self._store.load_flow(command.namespace, command.flow_id)
-        if view is None or view.is_live:
-            return None if view is None else FlowToRedrive(view=view)
-        ids = [each.job_id for each in view.current if each.status is not JobStatus.SUCCEEDED]
+        if view is None:
+            return None
+        if view.is_live:  # it is refused: nothing else has to be read
+            return FlowToRedrive(view=view)
+        ids = view.to_replace
         jobs = self._store.load(ids).jobs
         edges = self._store.load_edges(ids)
         undone = [job_id for job_id, job in jobs.items() if needs_compensation(job)]

@@ -89,7 +89,7 @@ class FlowStep(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     replaces: JobId | None = None
 
 
-def replaced_by(origin_id: JobId | None, cause: EventCause | None) -> JobId | None:
+def replaced_job_id(origin_id: JobId | None, cause: EventCause | None) -> JobId | None:
     """The job that a job of a flow replaces, from what its row says of its origin. A redrive is the
     only one that makes jobs of a flow from others of it. [FL12]"""
     return origin_id if cause is EventCause.REDRIVE else None
@@ -107,6 +107,12 @@ class FlowView(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         """Its jobs without those that others replace: one for each name."""
         replaced = {step.replaces for step in self.steps}
         return tuple(step for step in self.steps if step.job_id not in replaced)
+
+    @property
+    def to_replace(self) -> list[JobId]:
+        """The jobs that a redrive replaces, once all have ended: those of the current ones that did
+        not succeed. [FL10]"""
+        return [step.job_id for step in self.current if step.status is not JobStatus.SUCCEEDED]
 
     @property
     def is_live(self) -> bool:

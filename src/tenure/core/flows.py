@@ -167,7 +167,7 @@ def redrive_flow(_: Job | None, command: RedriveFlow, at: Moment, __: History | 
     refused = _why_not_redriven(found)
     if refused is not None:
         return Refused(answer=refused)
-    replaced = [found.jobs[step.job_id] for step in found.view.current if step.job_id in found.jobs]
+    replaced = [found.jobs[job_id] for job_id in found.view.to_replace]
     parents = Counter(edge.child_id for edge in found.edges)
     first, *others = [_replacement(job, command, at, parents[job.id]) for job in replaced]
     record = FlowRedrive(
@@ -197,10 +197,10 @@ def _why_not_redriven(found: FlowToRedrive) -> Reply | None:
     view = found.view
     if view.is_live:
         return Reply(job=None, cause=Cause.NOT_FINISHED)
-    current = view.current
-    wanted = {step.job_id for step in current if step.status is not JobStatus.SUCCEEDED}
+    wanted = set(view.to_replace)
     parents = {edge.parent_id for edge in found.edges}
-    if len(current) < view.flow.jobs or not wanted | parents <= found.jobs.keys() | found.present:
+    has_all = len(view.current) >= view.flow.jobs and wanted <= found.jobs.keys()
+    if not has_all or not parents <= found.jobs.keys() | found.present:
         return Reply(job=None, cause=Cause.JOBS_PURGED)
     if not wanted:
         return Reply(job=None, cause=Cause.NOTHING_TO_REDRIVE)

@@ -81,8 +81,7 @@ def verify_job(store: RecordSource, job_id: JobId, *, limit: int = DEFAULT_LIMIT
         return None
     report = ReportBuilder(limit=limit)
     report.jobs, report.events = 1, len(record.events)
-    for violation in check_record(record):
-        report.add(violation)
+    report.add_all(check_record(record))
     return report.build(acks=None, of_one_job=True)
 
 

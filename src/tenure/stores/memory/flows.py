@@ -18,7 +18,7 @@ from tenure.core.flow_rows import (
     Unblocked,
     UnblockedJobs,
     parent_page,
-    replaced_by,
+    replaced_job_id,
 )
 from tenure.core.ids import Actor, FlowId, JobId, Namespace
 from tenure.core.instants import Instant
@@ -132,7 +132,7 @@ class MemoryFlows(MemoryPart):
                         queue=job.queue,
                         status=job.status,
                         after=tuple(edge.step for edge in self._edges.get(job.id, ())),
-                        replaces=replaced_by(job.origin_id, job.origin_cause),
+                        replaces=replaced_job_id(job.origin_id, job.origin_cause),
                     )
                     for job in jobs
                 ),

@@ -22,7 +22,7 @@ from tenure.core.flow_rows import (
     Unblocked,
     UnblockedJobs,
     parent_page,
-    replaced_by,
+    replaced_job_id,
 )
 from tenure.core.ids import Actor, Epoch, FlowId, JobId, Namespace
 from tenure.core.instants import Instant
@@ -148,7 +148,7 @@ class SqlFlows(Transactional):
                     queue=queue,
                     status=_status(status),
                     after=tuple(after.get(job_id, ())),
-                    replaces=replaced_by(origin_id, _cause(cause)),
+                    replaces=replaced_job_id(origin_id, _cause(cause)),
                 )
                 for job_id, step, kind, queue, status, origin_id, cause in jobs
             ),
