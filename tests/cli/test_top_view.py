@@ -265,3 +265,19 @@ def test_rates_are_those_of_the_last_minute_that_is_over() -> None:
     shown = drawn(Snapshot(overview=world.store.overview(wanted)))
 
     assert "enqueued 2.0/s" in shown
+
+
+@spec("OB28")
+def test_a_busy_range_says_from_when_on_it_was_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tenure.stores.memory.overview.MAX_TALLIED", 50)
+    world = World()
+    world.clock.advance(600)
+    for _ in range(101):
+        world.enqueue()
+        world.clock.advance(0.125)
+    wanted = OverviewFilter(namespace=DEFAULT_NAMESPACE, range=TimeRange.WEEK)
+
+    shown = drawn(Snapshot(overview=world.store.overview(wanted)))
+
+    assert "counted from 6 s ago on" in shown
+    assert "enqueued 7.8/s" in shown  # 50 in the 6.375 s since the newest that is not counted

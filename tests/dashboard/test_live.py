@@ -31,3 +31,18 @@ def test_a_plot_has_its_table(stage: DashboardStage) -> None:
     for name in ("rates", "backlog"):
         assert f'data-plot="table-{name}"' in text
         assert f'<table id="table-{name}">' in text
+
+
+@spec("OB28")
+@pytest.mark.parametrize("path", ["/", "/kinds", "/kinds/k", "/queues/q"])
+def test_a_page_says_from_when_on_events_were_counted(
+    stage: DashboardStage, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    furnish(stage)
+    browser = stage.browser(Role.VIEWER)
+    words = "Events were counted from"
+    assert words not in browser.get(path).text
+    stage.clock.advance(60)
+    monkeypatch.setattr("tenure.stores.memory.overview.MAX_TALLIED", 1)
+
+    assert words in browser.get(path).text

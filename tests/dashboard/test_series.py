@@ -5,7 +5,8 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tenure.dashboard.series import backlog, rates
+from tenure.conformance.spec import spec
+from tenure.dashboard.series import backlog, counted, rates
 from tenure.protocol.overviews import OutcomeBucketRecord
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -32,6 +33,18 @@ def test_the_last_bucket_counts_for_as_long_as_it_has_gone_on() -> None:
 
     assert half[-1].values[0] == 1.0
     assert len(begun) == 1
+
+
+@spec("OB28")
+def test_buckets_that_were_not_counted_have_no_rate() -> None:
+    buckets = [bucket(0), bucket(1, enqueued=60), bucket(2, enqueued=15)]
+    now = START + timedelta(seconds=150)
+
+    whole = rates(counted(buckets, START + timedelta(minutes=1)), 60.0, now)
+    part = rates(counted(buckets, START + timedelta(seconds=135)), 60.0, now)
+
+    assert [row.values[0] for row in whole] == [1.0, 0.5]
+    assert [row.values[0] for row in part] == [1.0]
 
 
 def test_jobs_that_waited_are_reckoned_back_from_now() -> None:

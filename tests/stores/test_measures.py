@@ -11,7 +11,7 @@ import pytest
 from tenure.conformance.spec import spec
 from tenure.stores.postgres.store import PostgresStore
 from tenure.stores.sql.measures import DELAYED, MAX_LEVELS
-from tenure.stores.sql.overview import TROUBLES
+from tenure.stores.sql.overview import DELAYED_BY_KIND, READY_BY_KIND, TROUBLES
 from tenure.stores.sql.statements import Query, Shape
 from tenure.stores.sqlite.store import SqliteStore
 from tests.stores.lives import claim, enqueue
@@ -26,7 +26,8 @@ QUESTIONS: dict[str, dict[str, object]] = {
     "oldest_waiting": {"levels": MAX_LEVELS, **WHERE},
     "waiting_kinds": {**WHERE},
     "count_dead_letters": {"jobs": 10_000, "namespace": "default"},
-    "waiting_by_kind": {"jobs": 10_000, "kinds": 100, "now": 0, **WHERE},
+    "waiting_by_kind ready": {"jobs": 10_000, "kinds": 100, **WHERE},
+    "waiting_by_kind delayed": {"jobs": 10_000, "kinds": 100, "now": 0, **WHERE},
     "leased_by_kind": {"jobs": 10_000, **WHERE},
     "count_silent_of_kind": {"jobs": 10, "kind": "k", "policy": "[]", "until": 0, **WHERE},
     "letters_to_group": {"letters": 10_000, "head": 2000, "namespace": "default"},
@@ -37,7 +38,8 @@ QUESTIONS: dict[str, dict[str, object]] = {
 }
 SHAPES: dict[str, Shape] = {
     "oldest_waiting": (*DELAYED, ("of_kinds", "")),
-    "waiting_by_kind": DELAYED,
+    "waiting_by_kind ready": READY_BY_KIND,
+    "waiting_by_kind delayed": DELAYED_BY_KIND,
     **{f"troubled_by_kind {trouble}": shape for trouble, shape in TROUBLES.items()},
 }
 SORTED = ("measured_queues", "count_leased", "leased_by_kind", "letters_to_group")

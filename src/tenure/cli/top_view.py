@@ -333,9 +333,7 @@ def shares(room: int, wanted: Sequence[int]) -> list[int]:
 
 def summary(overview: Overview, columns: int) -> list[str]:
     """Rates of the last minute, the time that jobs wait and run, workers, and the last buckets."""
-    ended = overview.buckets[:-1]
-    lately = ended[-RATE_BUCKETS:]
-    span_s = max(1, len(lately)) * overview.bucket_us / MICROSECONDS_PER_SECOND
+    lately, span_s = _lately(overview)
     rates = GAP.join(
         f"{name} {_rate(lately, field, span_s)}"
         for name, field in (
@@ -356,9 +354,23 @@ def summary(overview: Overview, columns: int) -> list[str]:
     succeeded = [bucket.succeeded for bucket in overview.buckets]
     every = in_words(overview.bucket_us / MICROSECONDS_PER_SECOND)
     label, most = f"succeeded, last {overview.range}", f"most {max(succeeded)} in {every}"
+    if overview.counted_since > overview.since:
+        most += f", counted from {ago(overview.counted_since, overview.now)} on"
     room = columns - len(f"{label}{GAP}{GAP}{most}")
     plot = f"{label}{GAP}{sparkline(succeeded[-max(1, room) :])}{GAP}{most}"
     return [_styled(line, columns) for line in (rates, spans, plot)]
+
+
+def _lately(overview: Overview) -> tuple[Sequence[OutcomeBucket], float]:
+    """The buckets that say how fast jobs come and go, and their length in seconds: the last ones
+    that are over, as far as they were counted, else what was counted of the present one."""
+    ended = [each for each in overview.buckets[:-1] if each.at >= overview.counted_since]
+    lately = ended[-RATE_BUCKETS:]
+    if lately:
+        return lately, len(lately) * overview.bucket_us / MICROSECONDS_PER_SECOND
+    present = overview.buckets[-1:]
+    counted_us = overview.now - max(overview.counted_since, *(each.at for each in present))
+    return present, max(1, counted_us) / MICROSECONDS_PER_SECOND
 
 
 def sparkline(counts: Sequence[int]) -> str:

@@ -51,7 +51,7 @@ BACKLOG = (Line("ready or delayed", "backlog"),)
 
 def plots_of(overview: OverviewReply) -> tuple[Plot, Plot]:
     """The plots of an overview."""
-    buckets, bucket_s = overview.buckets, overview.bucket_s
+    buckets, bucket_s = counted(overview.buckets, overview.counted_since), overview.bucket_s
     waiting = sum(each.ready + each.delayed for each in overview.queues)
     return (
         Plot(
@@ -69,6 +69,15 @@ def plots_of(overview: OverviewReply) -> tuple[Plot, Plot]:
             rows=backlog(buckets, overview.now, waiting),
         ),
     )
+
+
+def counted(
+    buckets: Sequence[OutcomeBucketRecord], since: datetime
+) -> tuple[OutcomeBucketRecord, ...]:
+    """The buckets whose events were counted, the first perhaps not from its beginning: that one
+    begins when counting did. The others are unknown, not empty."""
+    whole = tuple(each for each in buckets if each.at >= since)
+    return whole or tuple(msgspec.structs.replace(each, at=since) for each in buckets[-1:])
 
 
 def rates(

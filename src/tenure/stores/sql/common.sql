@@ -1144,7 +1144,7 @@ SELECT {queue_columns} FROM {t}queue WHERE namespace = :namespace AND name {amon
 
 -- name: waiting_by_kind
 -- {waiting} chooses ready or delayed jobs, {index} their index: from kind to kind, and of each as
--- many as are counted. Says also how many of these are due.
+-- many as are counted. {due} says how many of these are due, if that is not all of them.
 WITH RECURSIVE known (kind, nth) AS (
     SELECT (SELECT min(j.kind) FROM {t}job AS j {index}
              WHERE j.namespace = :namespace AND j.queue = :queue AND {waiting}), 1
@@ -1158,10 +1158,7 @@ SELECT k.kind,
             SELECT j.run_at FROM {t}job AS j {index}
              WHERE j.namespace = :namespace AND j.queue = :queue AND {waiting} AND j.kind = k.kind
              LIMIT :jobs) AS counted),
-       (SELECT count(*) FROM (
-            SELECT j.run_at FROM {t}job AS j {index}
-             WHERE j.namespace = :namespace AND j.queue = :queue AND {waiting} AND j.kind = k.kind
-             LIMIT :jobs) AS looked_at WHERE looked_at.run_at <= :now)
+       {due}
   FROM known AS k WHERE k.kind IS NOT NULL;
 
 -- name: leased_by_kind

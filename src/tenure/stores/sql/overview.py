@@ -52,6 +52,18 @@ MAX_KINDS = 100
 MAX_GROUPS = 100
 """Of so many kinds and policies in a queue the suspect jobs are counted."""
 
+READY_BY_KIND: Shape = (*READY, ("due", "0"))
+DELAYED_BY_KIND: Shape = (
+    *DELAYED,
+    (
+        "due",
+        "(SELECT count(*) FROM (SELECT j.run_at FROM {t}job AS j {by_delayed}"
+        " WHERE j.namespace = :namespace AND j.queue = :queue AND j.not_before > 0"
+        " AND j.kind = k.kind LIMIT :jobs) AS looked_at WHERE looked_at.run_at <= :now)",
+    ),
+)
+"""Jobs that are ready are counted once; of those that have a time, also how many are due."""
+
 _UNRESOLVED = "NOT EXISTS (SELECT 1 FROM {t}dead_letter_resolution AS r WHERE r.job_id = d.id)"
 TROUBLES: dict[str, Shape] = {
     "waiting": (
@@ -171,10 +183,10 @@ class SqlOverview(SqlMeasures, Workers, Schedules):
         self, wanted: OverviewFilter, queue: QueueName, jobs: int, now: Instant
     ) -> list[Query]:
         where = {"namespace": wanted.namespace, "queue": queue}
-        counted = {"jobs": jobs, "kinds": MAX_KINDS, "now": now, **where}
+        limits = {"jobs": jobs, "kinds": MAX_KINDS}
         return [
-            self._query("waiting_by_kind", READY, **counted),
-            self._query("waiting_by_kind", DELAYED, **counted),
+            self._query("waiting_by_kind", READY_BY_KIND, **(where | limits)),
+            self._query("waiting_by_kind", DELAYED_BY_KIND, now=now, **(where | limits)),
             self._oldest(READY, wanted.namespace, queue, wanted.kinds),
             self._oldest(DELAYED, wanted.namespace, queue, wanted.kinds),
             self._query("leased_by_kind", jobs=jobs, **where),
