@@ -160,6 +160,7 @@ def _ids(server: Process, templates: Templates) -> dict[str, str]:
     flow_id, first, second = (new_job_id(now, os.urandom(16)) for _ in range(3))
     flow = {
         "flow_id": flow_id,
+        "name": "bench",
         "jobs": [
             {"job": {"job_id": first, "queue": "q1", "kind": "k1"}, "name": "first"},
             {
@@ -172,7 +173,7 @@ def _ids(server: Process, templates: Templates) -> dict[str, str]:
     made = server.ask("POST", "/v1/flows", flow)
     groups = server.ask("GET", "/v1/dead-letter-groups")
     if made.status not in (200, 201) or groups.status != 200:
-        raise Unavailable(f"no flow or no groups: {made} {groups}")
+        raise Unavailable(f"no flow ({made.status}) or no groups of dead letters ({groups.status})")
     return {
         "job": templates.succeeded,
         "waiting": templates.queued,
