@@ -450,8 +450,9 @@ def stranger_to(grip: Grip, actors: tuple[Actor, ...]) -> Actor:
 
 
 def judge_redrive(state: State, outcome: Outcome) -> Iterator[Violation]:
-    """A finished job can be had again, as another job; a live one cannot. [T27]"""
-    if not state.job.status.is_terminal:
+    """A finished job can be had again, as another job; a live one, or one of a flow, cannot. [T27]
+    [FL12]"""
+    if not state.job.status.is_terminal or state.job.flow_id is not None:
         if isinstance(outcome, Applied):
             yield Violation("redrive", f"redriven while {state.job.status}")
         return

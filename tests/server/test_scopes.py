@@ -26,6 +26,7 @@ NAMED_BY_HAND = {
         *("claim", "alive", "enqueue", "enqueue-many", "jobs", "dead-letters"),
         *("start", "complete", "fail", "release", "heartbeat", "report"),
         *("peek-leases", "output", "upload-artifact", "follow-up", "parents", "flow"),
+        "handler-flow",
         *("pause", "resume", "limit", "drain", "rates", "overview", "dead-letter-groups"),
         *(
             "job",
@@ -44,6 +45,7 @@ NAMED_BY_HAND = {
         *("claim", "alive", "enqueue", "enqueue-many", "jobs", "dead-letters"),
         *("start", "complete", "fail", "release", "heartbeat", "report"),
         *("peek-leases", "output", "upload-artifact", "follow-up", "parents", "flow"),
+        "handler-flow",
         *("pause", "resume", "limit"),  # a queue has jobs of every kind
         *("drain", "set-kind", "declare-kind", "rates", "overview", "dead-letter-groups"),
         *(
