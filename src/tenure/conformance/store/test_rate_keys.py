@@ -350,6 +350,23 @@ def test_what_is_kept_of_a_rate_key_is_removed_once_it_has_a_whole_burst(kit: Ki
     assert [_forget(kit, limit=1) for _ in range(2)] == [1, 0]
 
 
+@spec("RL11", "RL2", "T26")
+def test_a_purge_of_jobs_with_a_rate_key_gives_their_grants_not_back(kit: Kit) -> None:
+    kit.rate_of_kind(rate("1/d", 2))
+    jobs = [kit.enqueue(rate_key="a", concurrency_key=key) for key in (None, "c", None, None)]
+    for job in kit.claimed(limit=2):
+        kit.start(job)
+        kit.complete(job)
+    kit.cancel(jobs[2])
+    kit.advance(seconds=24 * 3600 - 1)
+
+    assert kit.store.purge(older_than_us=Duration(seconds(3600)), limit=100) == 3
+
+    assert kit.claimed(limit=9) == []
+    kit.advance(seconds=1)
+    assert ids(kit.claimed(limit=9)) == ids(jobs[3:])
+
+
 def _forget(kit: Kit, limit: int = 10) -> int:
     return kit.store.delete_idle_keys(older_than_us=Duration(KEEP_FAIR_KEYS), limit=limit)
 

@@ -76,6 +76,22 @@ SELECT c.* FROM unnest(CAST(:namespaces AS text[]), CAST(:groups AS text[]),
                        CAST(:keys AS text[]), CAST(:instants AS bigint[]),
                        CAST(:noted_ats AS bigint[])) AS c;
 
+-- name: set_served
+-- Differs: many at once.
+INSERT INTO {t}key_served (namespace, concurrency_group, concurrency_key, served, served_at)
+SELECT :namespace, k.*, CAST(:served_at AS bigint)
+  FROM unnest(CAST(:groups AS text[]), CAST(:keys AS text[]), CAST(:served AS bigint[])) AS k
+    ON CONFLICT (namespace, concurrency_group, concurrency_key)
+    DO UPDATE SET served = excluded.served, served_at = excluded.served_at;
+
+-- name: set_rate_states
+-- Differs: many at once.
+INSERT INTO {t}rate_state (namespace, scope, name, key, tat)
+SELECT :namespace, s.*
+  FROM unnest(CAST(:scopes AS text[]), CAST(:names AS text[]), CAST(:keys AS text[]),
+              CAST(:tats AS bigint[])) AS s
+    ON CONFLICT (namespace, scope, name, key) DO UPDATE SET tat = excluded.tat;
+
 -- name: first_of_keys
 -- Differs: all keys in one statement; SQLite has no LATERAL, and a statement costs no round trip there.
 SELECT q.queue, q.kind, k.concurrency_group, k.concurrency_key, f.priority, f.run_at, f.id

@@ -25,7 +25,7 @@ from tenure.core.instants import Instant
 from tenure.core.job import Job
 from tenure.core.kind_settings import KindChange, KindSettings
 from tenure.core.outcomes import Change
-from tenure.core.rates import Rate
+from tenure.core.rates import Meter, Rate
 from tenure.core.schedules import ScheduleChange
 from tenure.deadlines import CALL_TIMEOUT_S, Deadline, deadline
 from tenure.errors import (
@@ -744,6 +744,32 @@ class PostgresStore(SqlStore):
         packed = self._pack_keys([ConcurrencyKey(each.kind, each.key) for each in room])
         rooms = integers(list(room.values()))
         return [self._query("first_of_rates", namespace=namespace, room=rooms, **packed)]
+
+    def _served_queries(
+        self, namespace: Namespace, served: Mapping[ConcurrencyKey, int], now: Instant
+    ) -> list[Query]:
+        if not served:
+            return []
+        numbers = integers(list(served.values()))
+        packed = self._pack_keys(served)
+        return [
+            self._query("set_served", namespace=namespace, served=numbers, served_at=now, **packed)
+        ]
+
+    def _rate_state_changes(
+        self, namespace: Namespace, states: Mapping[Meter, Instant]
+    ) -> list[Query]:
+        if not states:
+            return []
+        query = self._query(
+            "set_rate_states",
+            namespace=namespace,
+            scopes=texts([meter.scope.value for meter in states]),
+            names=texts([meter.name for meter in states]),
+            keys=texts([meter.key for meter in states]),
+            tats=integers(list(states.values())),
+        )
+        return [query]
 
     def _pack_keys(self, keys: Iterable[ConcurrencyKey]) -> dict[str, object]:
         listed = list(keys)

@@ -278,12 +278,6 @@ SELECT s.concurrency_group, s.concurrency_key, s.served
 SELECT max(served) FROM {t}key_served
  WHERE namespace = :namespace AND concurrency_group = :concurrency_group;
 
--- name: set_served
-INSERT INTO {t}key_served (namespace, concurrency_group, concurrency_key, served, served_at)
-VALUES (:namespace, :concurrency_group, :concurrency_key, :served, :served_at)
-    ON CONFLICT (namespace, concurrency_group, concurrency_key)
-    DO UPDATE SET served = excluded.served, served_at = excluded.served_at;
-
 -- name: forget_served
 DELETE FROM {t}key_served WHERE namespace = :namespace AND concurrency_group = :kind;
 
@@ -429,11 +423,6 @@ SELECT s.scope, s.name, s.key, s.tat
   FROM ({each_key}) AS k JOIN {t}rate_state AS s
     ON s.namespace = :namespace AND s.scope = :scope AND s.name = k.concurrency_group
    AND s.key = k.concurrency_key;
-
--- name: set_rate_state
-INSERT INTO {t}rate_state (namespace, scope, name, key, tat)
-VALUES (:namespace, :scope, :name, :key, :tat)
-    ON CONFLICT (namespace, scope, name, key) DO UPDATE SET tat = excluded.tat;
 
 -- name: count_live_by_queue
 SELECT queue, count(*) FROM {t}job {by_leases}

@@ -17,7 +17,7 @@ from tenure.core.instants import Instant
 from tenure.core.kind_settings import KindChange, KindSettings, put_over
 from tenure.core.rates import Meter, Rate, RateScope, RateStanding, RateUnit
 from tenure.ports import GrantMade, RateInForce, in_force
-from tenure.stores.sql.rows import Row
+from tenure.stores.sql.rows import Row, rate_states_from
 from tenure.stores.sql.statements import Query, Statements
 from tenure.stores.sql.transactions import Transaction, Transactional
 from tenure.stores.sql.turns import rate_group
@@ -207,25 +207,11 @@ class SqlLimits(Transactional):
             for (scope, key), names in by_scope.items()
         ]
 
+    @abstractmethod
     def _rate_state_changes(
         self, namespace: Namespace, states: Mapping[Meter, Instant]
     ) -> list[Query]:
-        return [
-            self._query(
-                "set_rate_state",
-                namespace=namespace,
-                scope=meter.scope.value,
-                name=meter.name,
-                key=meter.key,
-                tat=tat,
-            )
-            for meter, tat in states.items()
-        ]
-
-
-def rate_states_from(rows: Iterable[Row]) -> dict[Meter, Instant]:
-    """States of rates, from rows."""
-    return {Meter(RateScope(scope), name, key): Instant(tat) for scope, name, key, tat in rows}
+        """The statements that write where these rates stand; none for none."""
 
 
 def rate_parameters(rate: Rate | None, since: Instant | None) -> dict[str, object]:

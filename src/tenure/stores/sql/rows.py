@@ -4,7 +4,7 @@ Field names are column names. Bodies are stored as the JSON text that was sent, 
 value, structured fields as JSON text, instants as integers. What is read equals what was written.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from functools import lru_cache
 from operator import attrgetter
@@ -15,9 +15,11 @@ import msgspec
 from tenure.core.claims import Session, SessionKey
 from tenure.core.events import Event, Facts
 from tenure.core.evolution import NEW_ROW_FIELDS, TOUCHES
+from tenure.core.instants import Instant
 from tenure.core.job import Job, JobError, Progress
 from tenure.core.observations import Observation
 from tenure.core.policy import DeadLetterJob, Policy
+from tenure.core.rates import Meter, RateScope
 from tenure.core.vocabulary import (
     EventCause,
     EventType,
@@ -242,3 +244,8 @@ def session_from(row: Row) -> Session:
         claimed_at=claimed_at,
         is_repeated=bool(is_repeated),
     )
+
+
+def rate_states_from(rows: Iterable[Row]) -> dict[Meter, Instant]:
+    """States of rates, from rows."""
+    return {Meter(RateScope(scope), name, key): Instant(tat) for scope, name, key, tat in rows}

@@ -66,12 +66,7 @@ from tenure.stores.sql.claim_marks import MarkedClaim
 from tenure.stores.sql.events import SqlEvents
 from tenure.stores.sql.flows import SqlFlows
 from tenure.stores.sql.held_meters import HeldMeter, HeldMeters
-from tenure.stores.sql.limits import (
-    SqlLimits,
-    queue_state_from,
-    rate_parameters,
-    rate_states_from,
-)
+from tenure.stores.sql.limits import SqlLimits, queue_state_from, rate_parameters
 from tenure.stores.sql.measures import DELAYED
 from tenure.stores.sql.overview import SqlOverview
 from tenure.stores.sql.resolutions import Resolutions
@@ -85,6 +80,7 @@ from tenure.stores.sql.rows import (
     event_from,
     job_from,
     observation_from,
+    rate_states_from,
     session_from,
 )
 from tenure.stores.sql.statements import Query, Statements

@@ -27,7 +27,7 @@ from tenure.core.kind_settings import KindSettings
 from tenure.core.outcomes import Change
 from tenure.core.rates import Meter, RateScope
 from tenure.stores.sql.candidates import MAX_PASSED_OVER, Reading, readable_jobs
-from tenure.stores.sql.rows import Row
+from tenure.stores.sql.rows import Row, rate_states_from
 from tenure.stores.sql.statements import Query
 from tenure.stores.sql.transactions import Transaction, Transactional
 
@@ -84,10 +84,11 @@ class RateKey(msgspec.Struct, frozen=True, order=True):
 
 class Chosen(msgspec.Struct):
     """What a claim found out when it chose turns, under the locks of these groups: the queues and
-    kinds that were given some, and where the rates of rate keys stand."""
+    kinds that were given some, and where the rates of these rate keys stand."""
 
     locked: frozenset[str]
     places: set[tuple[str, str]] = msgspec.field(default_factory=set)
+    rated: set[RateKey] = msgspec.field(default_factory=set)
     rate_states: dict[Meter, Instant] = msgspec.field(default_factory=dict)
 
 
@@ -144,6 +145,12 @@ class SqlTurns(Transactional):
     ) -> list[Query]:
         """The same for rate keys: of the jobs without a concurrency key, and of the turns of those
         that have one. The third column is the kind again."""
+
+    @abstractmethod
+    def _served_queries(
+        self, namespace: Namespace, served: Mapping[ConcurrencyKey, int], now: Instant
+    ) -> list[Query]:
+        """The statements that write the numbers of these fair keys' last grants; none for none."""
 
     @abstractmethod
     def _settings_of_kinds(self, namespace: Namespace) -> Mapping[Kind, KindSettings]:
@@ -207,8 +214,11 @@ class SqlTurns(Transactional):
         ]
         keys, served = self._keys_of(tx, namespace, jobs)
         rated = {RateKey(job.kind, job.rate_key) for job in jobs if job.rate_key is not None}
-        states = chosen.rate_states | self._rate_key_states(tx, namespace, rated)
-        return KeyedCandidates(jobs, moment, keys, served, states, waits)
+        # Under the lock no rate moves: what was read when turns were chosen is still true.
+        if more := rated - chosen.rated:
+            [rows] = tx.fetch(self._rate_key_query(namespace, more))
+            chosen.rate_states |= rate_states_from(rows)
+        return KeyedCandidates(jobs, moment, keys, served, chosen.rate_states, waits)
 
     def _turns(
         self,
@@ -315,7 +325,8 @@ class SqlTurns(Transactional):
     ) -> set[RateKey]:
         """Choose the turns of these concurrency keys again. Returns the rate keys that have turns
         among them, or had."""
-        states = self._key_states(tx, namespace, [ConcurrencyKey(*row) for row in keys])
+        asked = self._key_queries(namespace, [ConcurrencyKey(*row) for row in keys])
+        states = self._key_states(namespace, tx.fetch(*asked))
         room = {key: state.room for key, state in states.items() if state.room}
         first = tx.fetch(*self._first_queries(namespace, room, kinds)) if room else []
         turns = _first_of_each(
@@ -339,8 +350,8 @@ class SqlTurns(Transactional):
     ) -> None:
         """Open as many turns of these rate keys as there is room for, and note when there will be
         room for more. [RL8]"""
-        states = self._rate_key_states(tx, namespace, keys)
-        [[(now, _)]] = tx.fetch(self._query("moment"))
+        found, [(now, _)] = tx.fetch(self._rate_key_query(namespace, keys), self._query("moment"))
+        states = rate_states_from(found)
         settings = self._settings_of_kinds(namespace)
         ruled = {each.kind: settings[each.kind] for each in keys if each.kind in settings}
         room = GrantRoom(now=Instant(now), queues={}, kinds=ruled, rate_states=states)
@@ -364,6 +375,7 @@ class SqlTurns(Transactional):
             *self._notes(namespace, waits, waits, Instant(now)),
         )
         chosen.places |= {(row[0], row[1]) for row in rows}
+        chosen.rated |= set(keys)
         chosen.rate_states |= states
 
     def _notes(
@@ -383,16 +395,12 @@ class SqlTurns(Transactional):
         ]
         return self._key_change_queries(noted) if noted else []
 
-    def _rate_key_states(
-        self, tx: Transaction, namespace: Namespace, keys: Iterable[RateKey]
-    ) -> dict[Meter, Instant]:
+    def _rate_key_query(self, namespace: Namespace, keys: Iterable[RateKey]) -> Query:
         """Where the rates of these keys stand."""
         packed = self._pack_keys([ConcurrencyKey(each.kind, each.key) for each in sorted(keys)])
-        query = self._query(
+        return self._query(
             "load_rate_states_of_keys", namespace=namespace, scope=RateScope.KIND.value, **packed
         )
-        rows = tx.fetch(query)[0] if keys else []
-        return {Meter(RateScope(scope), name, key): Instant(tat) for scope, name, key, tat in rows}
 
     def _keys_of(
         self, tx: Transaction, namespace: Namespace, jobs: Sequence[Job]
@@ -402,28 +410,37 @@ class SqlTurns(Transactional):
         if not names:
             return {}, {}
         fair = sorted({key.group for key in names if self._is_fair(namespace, key.group)})
-        last = tx.fetch(
+        asked = self._key_queries(namespace, names)
+        answers = tx.fetch(
+            *asked,
             *[
                 self._query("last_served", namespace=namespace, concurrency_group=group)
                 for group in fair
-            ]
+            ],
         )
+        states, last = answers[: len(asked)], answers[len(asked) :]
         served = {group: number or 0 for group, [(number,)] in zip(fair, last, strict=True)}
-        return self._key_states(tx, namespace, names), served
+        return self._key_states(namespace, states), served
 
-    def _key_states(
-        self, tx: Transaction, namespace: Namespace, keys: Iterable[ConcurrencyKey]
-    ) -> dict[ConcurrencyKey, KeyState]:
-        """These keys with their live leases. Only claims that hold the group's lock add one."""
+    def _key_queries(self, namespace: Namespace, keys: Iterable[ConcurrencyKey]) -> list[Query]:
+        """The live leases of these keys, and the last grants of those that are fair. Only claims
+        that hold the group's lock add one."""
         listed = list(keys)
         fair = [key for key in listed if self._is_fair(namespace, key.group)]
         queries = [self._query("live_of_keys", namespace=namespace, **self._pack_keys(listed))]
         if fair:
             queries.append(self._query("load_served", namespace=namespace, **self._pack_keys(fair)))
-        rows, *served_rows = tx.fetch(*queries)
+        return queries
+
+    def _key_states(
+        self, namespace: Namespace, answers: Sequence[Sequence[Row]]
+    ) -> dict[ConcurrencyKey, KeyState]:
+        """Keys with their live leases, from the answers to `_key_queries`."""
+        rows, *served_rows = answers
         served = {ConcurrencyKey(*row[:2]): row[2] for found in served_rows for row in found}
-        limits = {group: self._concurrency_limit(namespace, group) for group, _, _ in rows}
-        fair_groups = {key.group for key in fair}
+        groups = {group for group, _, _ in rows}
+        limits = {group: self._concurrency_limit(namespace, group) for group in groups}
+        fair_groups = {group for group in groups if self._is_fair(namespace, group)}
         return {
             (found := ConcurrencyKey(group, key)): KeyState(
                 limit=limits[group],
@@ -447,17 +464,7 @@ class SqlTurns(Transactional):
             self._query("delete_turns", ids=self._pack(used)),
             *self._end_turns_of_keys(namespace, view, granted),
             *self._end_turns_of_rates(namespace, view, planned, granted),
-            *[
-                self._query(
-                    "set_served",
-                    namespace=namespace,
-                    concurrency_group=key.group,
-                    concurrency_key=key.key,
-                    served=number,
-                    served_at=view.now,
-                )
-                for key, number in planned.served.items()
-            ],
+            *self._served_queries(namespace, planned.served, view.now),
         ]
 
     def _end_turns_of_keys(

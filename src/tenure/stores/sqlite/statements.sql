@@ -72,6 +72,19 @@ SELECT l.kind, l.priority, l.nth,
 INSERT INTO {t}key_change (namespace, key_group, key, at, noted_at)
 VALUES (:namespace, :key_group, :key, :at, :noted_at);
 
+-- name: set_served
+-- Differs: see note_key_change.
+INSERT INTO {t}key_served (namespace, concurrency_group, concurrency_key, served, served_at)
+VALUES (:namespace, :concurrency_group, :concurrency_key, :served, :served_at)
+    ON CONFLICT (namespace, concurrency_group, concurrency_key)
+    DO UPDATE SET served = excluded.served, served_at = excluded.served_at;
+
+-- name: set_rate_state
+-- Differs: see note_key_change.
+INSERT INTO {t}rate_state (namespace, scope, name, key, tat)
+VALUES (:namespace, :scope, :name, :key, :tat)
+    ON CONFLICT (namespace, scope, name, key) DO UPDATE SET tat = excluded.tat;
+
 -- name: first_ready_of_key
 -- Differs: see note_key_change.
 SELECT j.queue, j.kind, j.concurrency_group, j.concurrency_key, j.priority, j.run_at, j.id

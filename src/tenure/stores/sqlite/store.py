@@ -20,6 +20,7 @@ from tenure.core.ids import Epoch, JobId, Kind, Namespace, QueueName
 from tenure.core.instants import Instant
 from tenure.core.job import Job
 from tenure.core.outcomes import Change
+from tenure.core.rates import Meter
 from tenure.deadlines import CALL_TIMEOUT_S, Deadline, deadline
 from tenure.errors import Closed, StoreError, StoreRefused
 from tenure.ports import Clock, HealthFact, OnHint, Saved
@@ -307,6 +308,36 @@ class SqliteStore(SqlStore):
             for each in kinds
             if each.is_rated and each.kind == key.kind
             for name in ("first_ready_of_rate", "first_due_of_rate", "first_turns_of_rate")
+        ]
+
+    def _served_queries(
+        self, namespace: Namespace, served: Mapping[ConcurrencyKey, int], now: Instant
+    ) -> list[Query]:
+        return [
+            self._query(
+                "set_served",
+                namespace=namespace,
+                concurrency_group=key.group,
+                concurrency_key=key.key,
+                served=number,
+                served_at=now,
+            )
+            for key, number in served.items()
+        ]
+
+    def _rate_state_changes(
+        self, namespace: Namespace, states: Mapping[Meter, Instant]
+    ) -> list[Query]:
+        return [
+            self._query(
+                "set_rate_state",
+                namespace=namespace,
+                scope=meter.scope.value,
+                name=meter.name,
+                key=meter.key,
+                tat=tat,
+            )
+            for meter, tat in states.items()
         ]
 
     def _pack_keys(self, keys: Iterable[ConcurrencyKey]) -> dict[str, object]:
