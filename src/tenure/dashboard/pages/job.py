@@ -74,6 +74,7 @@ class Relatives(msgspec.Struct, frozen=True, kw_only=True):
     children: Sequence[FlowStepRecord]
     parent_count: int
     child_count: int
+    flow_jobs: int
 
 
 async def job(visit: Visit) -> Response:
@@ -208,9 +209,9 @@ def _bodies(record: JobRecord) -> list[Body]:
 
 
 async def _relatives(visit: Visit, record: JobRecord) -> Relatives | None:
-    """The parents and children of a job in its flow; not with every poll, because the whole flow is
-    read for it."""
-    if record.flow_id is None or visit.is_fragment:
+    """The parents and children of a job in its flow. The whole flow is read for it, so the page of
+    a job in a large flow is asked for less often."""
+    if record.flow_id is None:
         return None
     found = await visit.ask("show-flow", FlowReply, path={"flow_id": record.flow_id})
     own = next((step for step in found.steps if step.job_id == record.id), None)
@@ -222,6 +223,7 @@ async def _relatives(visit: Visit, record: JobRecord) -> Relatives | None:
         children=children[:MAX_RELATIVES],
         parent_count=len(parents),
         child_count=len(children),
+        flow_jobs=len(found.current),
     )
 
 
