@@ -79,6 +79,19 @@ def test_a_live_job_is_asked_for_again_and_an_ended_one_is_not(stage: DashboardS
 
 
 @spec("DB20")
+def test_a_live_job_keeps_its_parents_and_children_when_it_is_asked_for_again(
+    stage: DashboardStage,
+) -> None:
+    stage.call("flow", flow_message(), role=Role.OPERATOR)
+
+    part = stage.browser(Role.VIEWER).get(f"/jobs/{JOB.format(11)}", hx_request="true").text
+
+    assert 'data-live="2"' in part
+    assert "Needed by" in part
+    assert f'href="/jobs/{JOB.format(12)}"' in part
+
+
+@spec("DB20")
 def test_of_a_long_log_the_newest_events_are_shown(
     stage: DashboardStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -390,6 +403,17 @@ def test_a_flow_is_a_graph_with_links_to_its_jobs(stage: DashboardStage) -> None
     assert f'href="/jobs/{JOB.format(11)}"' in page
     assert f"/flows/{FLOW}" in browser.get("/flows").text
     assert "Waits for" in browser.get(f"/jobs/{JOB.format(12)}").text
+
+
+def test_the_page_of_queues_counts_jobs_that_wait_for_others(stage: DashboardStage) -> None:
+    stage.call("flow", flow_message(), role=Role.OPERATOR)
+
+    page = stage.browser(Role.VIEWER).get("/queues").text
+    heads = re.findall(r'<th scope="col"[^>]*>([^<]*)', page)
+    [row] = re.findall(r"<tbody>(.*?)</tr>", page, re.DOTALL)
+    cells = [re.sub(r"<[^>]+>", "", cell) for cell in re.findall(r"<t[dh].*?</t[dh]>", row, re.S)]
+
+    assert cells[heads.index("Waiting")].strip() == "1"
 
 
 @spec("DB22")
