@@ -368,6 +368,25 @@ def test_a_group_is_resolved_as_a_whole_after_its_number_was_shown(
     assert ids[0] in browser.get("/dead-letters/list?resolved=yes").text
 
 
+@spec("DB24")
+def test_letters_beyond_the_most_of_one_action_are_counted_before_and_after(
+    stage: DashboardStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tenure.dashboard.pages.dead_letters.MAX_TARGETS", 2)
+    for number in range(1, 6):
+        dead(stage, number)
+    browser = stage.browser(Role.OPERATOR)
+
+    asked = browser.get(f"/dead-letters/{group_key('k', 'Boom: broken')}/redrive").text
+    fields = {
+        name: re.findall(rf'name="{name}" value="([^"]+)"', asked) for name in ("target", "left")
+    }
+    browser.submit("/actions/redrive", fields)
+
+    assert "This is about 2 of 5 dead letters; 3 remain." in asked
+    assert "3 more were not part of this. 2 dead letters: redriven" in browser.get("/help").text
+
+
 @spec("DB2")
 def test_dead_letters_out_of_scope_are_not_shown(stage: DashboardStage) -> None:
     dead(stage, 1)

@@ -170,14 +170,22 @@ def _takes_request_id(route: Route) -> bool:
 
 
 async def ask_first(
-    visit: Visit, action: Action, targets: Sequence[str], *, back: str, remarks: Sequence[str] = ()
+    visit: Visit,
+    action: Action,
+    targets: Sequence[str],
+    *,
+    back: str,
+    remarks: Sequence[str] = (),
+    left: int = 0,
 ) -> Response:
-    """The page that asks before an action. `remarks` say more about its targets."""
+    """The page that asks before an action. `remarks` say more about its targets, `left` how many
+    more there are than one action may be about."""
     return await visit.show(
         "confirm.html",
         action=action,
         targets=targets,
         remarks=remarks,
+        left=left,
         back=back,
         given=visit.query,
         request_id=new_request_id(),
@@ -204,8 +212,13 @@ def action_pages(actions: tuple[Action, ...]) -> tuple[Page, ...]:
     async def perform_form(visit: Visit) -> Response:
         action = found(visit)
         targets = checked_targets(visit.fields("target"), action)
+        left = whole_number("left", visit.field("left") or "0")
         outcome = await perform(visit, action, targets, dict(visit.form))
-        return visit.go(local_path(visit.field("back"), action.back), outcome.notice(action))
+        notice = outcome.notice(action)
+        if left:
+            said = f"{left} more were not part of this. {notice.text}"
+            notice = msgspec.structs.replace(notice, text=said)
+        return visit.go(local_path(visit.field("back"), action.back), notice)
 
     return (
         Page(name="confirm-action", path="/actions/{action}", answer=confirm),

@@ -115,7 +115,9 @@ async def confirm_group(visit: Visit) -> Response:
     if action is None:
         raise Refused(404, ProblemCode.UNKNOWN_ROUTE, "there is no such action")
     found = await _group(visit)
-    return await ask_first(visit, action, found.job_ids[:MAX_TARGETS], back="/dead-letters")
+    targets = found.job_ids[:MAX_TARGETS]
+    left = found.letters - len(targets)
+    return await ask_first(visit, action, targets, back="/dead-letters", left=left)
 
 
 async def _group(visit: Visit) -> DeadLetterGroupRecord:

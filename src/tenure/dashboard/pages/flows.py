@@ -63,7 +63,8 @@ async def confirm_cancel(visit: Visit) -> Response:
     # Those that wait first: the end of a parent would cancel them before their turn comes.
     live.sort(key=lambda step: step.status is not JobStatus.WAITING)
     targets = checked_targets([step.job_id for step in live[:MAX_TARGETS]], CANCEL)
-    return await ask_first(visit, CANCEL, targets, back=url("/flows", flow_id))
+    left = len(live) - len(targets)
+    return await ask_first(visit, CANCEL, targets, back=url("/flows", flow_id), left=left)
 
 
 async def confirm_redrive(visit: Visit) -> Response:
