@@ -5,6 +5,7 @@ from tenure.conformance.spec import spec
 from tenure.core.ids import DEFAULT_NAMESPACE, Kind, Namespace, QueueName, ScheduleName, WorkerId
 from tenure.core.instants import Duration, seconds
 from tenure.core.overview import (
+    SAMPLES_PER_SLICE,
     Attention,
     Durations,
     Matter,
@@ -181,6 +182,21 @@ def test_wait_is_from_ready_to_claimed_and_run_from_start_to_success(kit: Kit) -
 
     assert found.wait == Durations(p50_us=seconds(3), p95_us=seconds(3), samples=1)
     assert found.run == Durations(p50_us=seconds(7), p95_us=seconds(7), samples=1)
+
+
+@spec("OB28")
+def test_of_claims_at_one_time_those_of_the_newest_jobs_are_looked_at(kit: Kit) -> None:
+    for _ in range(SAMPLES_PER_SLICE // 2):
+        kit.enqueue()
+    kit.advance(seconds=100)
+    for _ in range(SAMPLES_PER_SLICE):
+        kit.enqueue()
+
+    while kit.claimed(limit=SAMPLES_PER_SLICE):
+        pass
+    found = overview(kit)
+
+    assert found.wait == Durations(p50_us=seconds(0), p95_us=seconds(0), samples=SAMPLES_PER_SLICE)
 
 
 @spec("OB29")

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from tenure.core.claims import QueueState
 from tenure.core.events import Event
-from tenure.core.ids import Kind, Namespace, QueueName
+from tenure.core.ids import JobId, Kind, Namespace, QueueName
 from tenure.core.instants import Instant
 from tenure.core.job import Job
 from tenure.core.lateness import is_suspect
@@ -186,10 +186,14 @@ class MemoryOverview(MemoryResolutions, MemorySchedules, MemoryWorkers):
                 for job, event in self._within(list(self._jobs.values()), since, until)
                 if event.type is type_
             ]
-            newest = sorted(found, key=lambda each: each[0].ts, reverse=True)
+            newest = sorted(found, key=lambda each: _order(each[0]), reverse=True)
             for event, job in newest[:SAMPLES_PER_SLICE]:
                 if job.id in ids:
                     yield place, event, job
+
+
+def _order(event: Event) -> tuple[Instant, JobId, int]:
+    return event.ts, event.job_id, event.seq
 
 
 def _is_ready(job: Job, now: Instant) -> bool:

@@ -1184,7 +1184,7 @@ SELECT id, status FROM {t}job WHERE id {among_ids};
 SELECT e.ts, p.ts, p.payload
   FROM (SELECT c.job_id, c.seq, c.ts FROM {t}job_event AS c
          WHERE c.type = 'claimed' AND c.ts >= :since AND c.ts < :until
-         ORDER BY c.ts DESC LIMIT :samples) AS e
+         ORDER BY c.ts DESC, c.job_id DESC, c.seq DESC LIMIT :samples) AS e
   JOIN {t}job AS j ON j.id = e.job_id
   JOIN {t}job_event AS p ON p.job_id = e.job_id AND p.seq = e.seq - 1
  WHERE j.namespace = :namespace {of_queues} {of_kinds};
@@ -1193,6 +1193,6 @@ SELECT e.ts, p.ts, p.payload
 SELECT j.started_at, j.finished_at
   FROM (SELECT c.job_id, c.ts FROM {t}job_event AS c
          WHERE c.type = 'succeeded' AND c.ts >= :since AND c.ts < :until
-         ORDER BY c.ts DESC LIMIT :samples) AS e
+         ORDER BY c.ts DESC, c.job_id DESC, c.seq DESC LIMIT :samples) AS e
   JOIN {t}job AS j ON j.id = e.job_id
  WHERE j.namespace = :namespace {of_queues} {of_kinds} AND j.started_at IS NOT NULL;
