@@ -7,7 +7,6 @@ an attempt commit at any moment, without that lock (docs/adr/0054).
 """
 
 from collections.abc import Iterator
-from functools import cache
 from typing import TypeVar
 
 import msgspec
@@ -15,37 +14,16 @@ import pytest
 from msgspec.structs import replace
 
 from tenure.conformance.spec import spec
-from tenure.core.claims import (
-    ClaimRequest,
-    ClaimView,
-    QueueState,
-    plan_claims,
-)
-from tenure.core.commands import Enqueue
+from tenure.core.claims import ClaimView, QueueState
 from tenure.core.concurrency import ConcurrencyKey, KeyState, with_room
-from tenure.core.ids import (
-    DEFAULT_NAMESPACE,
-    Epoch,
-    Kind,
-    QueueName,
-    RequestId,
-    WorkerId,
-    client_actor,
-    new_job_id,
-    worker_actor,
-)
-from tenure.core.instants import Instant
+from tenure.core.ids import Epoch
 from tenure.core.job import Job
-from tenure.core.lifecycle import decide
-from tenure.core.outcomes import Applied, Moment
+from tests.model.two_claimers import KIND, NOBODY, NOW, QUEUE, explored, plan_of_all, ready_job
 
 T = TypeVar("T")
 
-QUEUE, KIND = QueueName("q"), Kind("bill")
 KEY = ConcurrencyKey(KIND, "42")
-NOW = Instant(1_000_000)
 JOBS = 3
-NOBODY = -1
 
 
 class State(msgspec.Struct, frozen=True):
@@ -62,19 +40,8 @@ class State(msgspec.Struct, frozen=True):
     seen: tuple[frozenset[int], frozenset[int]] = (frozenset(), frozenset())  # and holds locked
 
 
-@cache
 def _job(number: int) -> Job:
-    command = Enqueue(
-        job_id=new_job_id(NOW, bytes([number, number] * 8)),
-        namespace=DEFAULT_NAMESPACE,
-        queue=QUEUE,
-        kind=KIND,
-        actor=client_actor("c"),
-        concurrency_key=KEY.key,
-    )
-    outcome = decide(None, command, Moment(now=NOW, epoch=Epoch(1), entropy=bytes(16)))
-    assert isinstance(outcome, Applied)
-    return outcome.change.job
+    return ready_job(number, concurrency_key=KEY.key)
 
 
 def _granted(seen: frozenset[int], live: int, limit: int) -> frozenset[int]:
@@ -88,16 +55,7 @@ def _granted(seen: frozenset[int], live: int, limit: int) -> frozenset[int]:
         candidates=with_room([_job(number) for number in sorted(seen)], keys),
         keys=keys,
     )
-    request = ClaimRequest(
-        namespace=DEFAULT_NAMESPACE,
-        worker=WorkerId("w"),
-        actor=worker_actor("w"),
-        queues=(QUEUE,),
-        limit=JOBS,
-        claim_seq=1,
-        request_id=RequestId("r"),
-    )
-    plan = plan_claims([request], view, [bytes([n] * 16) for n in range(JOBS)])
+    plan = plan_of_all(view)
     ids = {change.job.id for change in plan.changes}
     return frozenset(number for number in seen if _job(number).id in ids)
 
@@ -155,13 +113,10 @@ def _claim(state: State, claimer: int, limit: int) -> Iterator[State]:
 
 
 def _explored(limit: int, *, locks: bool = True) -> set[State]:
-    known, new = {State()}, [State()]
-    while new:
-        for state in _next(new.pop(), limit, locks=locks):
-            if state.changes <= 3 and state not in known:
-                known.add(state)
-                new.append(state)
-    return known
+    def following(state: State) -> Iterator[State]:
+        return (each for each in _next(state, limit, locks=locks) if each.changes <= 3)
+
+    return explored(State(), following)
 
 
 def _settles(state: State, limit: int) -> State:
