@@ -1,5 +1,7 @@
 """Jobs that went on too early, or wait for nothing, are noticed; what is about to happen is not."""
 
+from collections.abc import Sequence
+
 import pytest
 from msgspec.structs import replace
 
@@ -62,6 +64,35 @@ def test_an_edge_that_says_something_else_than_its_parent_is_noticed() -> None:
 
     assert "which is failed" in violation.message
     assert found(driver, parent(JobStatus.SUCCEEDED), succeeded) == []
+
+
+class ParentEndsMeanwhile(RecordedStore):
+    """A store in which a parent ends after the rows of the jobs were read and before the edges."""
+
+    def __init__(self, child: Job, edge: Edge, ends_as: JobStatus) -> None:
+        self._child = child
+        super().__init__(self._with(JobStatus.RUNNING), edges=[edge], noted=(PARENT_ID,))
+        self._ends_as = ends_as
+
+    def _with(self, status: JobStatus) -> list[Record]:
+        return [Record(job.id, job, ()) for job in (self._child, parent(status))]
+
+    def load_edges(self, children: Sequence[JobId]) -> list[Edge]:
+        self._records = self._with(self._ends_as)
+        return super().load_edges(children)
+
+
+@spec("I32")
+def test_a_parent_that_ends_while_the_store_is_verified_is_not_taken_for_one_that_has_not() -> None:
+    driver = lives.waiting()
+    succeeded = edge(driver, outcome=JobStatus.SUCCEEDED)
+
+    lawful = ParentEndsMeanwhile(driver.job, succeeded, JobStatus.SUCCEEDED)
+    assert list(check_across(lawful)) == []
+
+    wrong = ParentEndsMeanwhile(driver.job, succeeded, JobStatus.FAILED)
+    [violation] = check_across(wrong)
+    assert (violation.invariant, "which is failed" in violation.message) == ("I32", True)
 
 
 @spec("I32")

@@ -26,12 +26,11 @@ def children_follow_parents(store: RecordSource) -> Iterator[Violation]:
     ended. [I32]"""
     for child, edges, rows in _children(store):
         for edge in edges:
-            parent = rows.get(edge.parent_id)
             if _went_on(child) and not edge.is_met:
                 what = f"is {child.status}, its parent {edge.parent_id} "
                 what += f"ended as {edge.outcome}" if edge.outcome else "has not ended"
                 yield _broken("I32", child, what)
-            elif edge.outcome and parent is not None and parent.status is not edge.outcome:
+            elif edge.outcome and (parent := _disagreeing_parent(store, edge, rows)) is not None:
                 what = f"its edge says that {parent.id} ended as {edge.outcome}, "
                 yield _broken("I32", child, f"{what}which is {parent.status}")
 
@@ -107,6 +106,16 @@ def _went_on(child: Job) -> bool:
     """Whether it has left `waiting` to run. A job that nobody claimed may have ended before."""
     ended_early = child.status in (JobStatus.CANCELLED, JobStatus.DEAD_LETTERED)
     return child.status is not JobStatus.WAITING and (child.attempt > 0 or not ended_early)
+
+
+def _disagreeing_parent(store: RecordSource, edge: Edge, rows: _Rows) -> Job | None:
+    """The parent of a marked edge, if it did not end as the edge says. Its row was read before the
+    edge and may have ended in between; an end is final, so a second look decides."""
+    parent = rows.get(edge.parent_id)
+    if parent is None or parent.status is edge.outcome:
+        return None
+    now = _load(store, [parent.id]).get(parent.id)
+    return None if now is None or now.status is edge.outcome else now
 
 
 def _is_unmarked(edge: Edge, rows: _Rows) -> bool:
