@@ -106,13 +106,14 @@ def test_what_cannot_work_is_refused_and_nothing_is_written(
 
     def cyclic(flow: Flow, first: FlowJob[Any]) -> None:
         second = flow.add(app.call("merge"), after=first, name="second")
+        flow.add(app.call("merge"), after=second, name="a job behind the cycle")
         first.after = (Parent(job_id=second.id, step="second"),)
 
     def alone(flow: Flow, first: FlowJob[Any]) -> None:
         first.after = (Parent(job_id=first.id, step="first"),)
 
     wrong: dict[str, Callable[[Any, Any], object]] = {
-        "a cycle": cyclic,
+        "2 jobs wait for each other in a cycle, first, second among them": cyclic,
         "there is no job": lambda flow, first: flow.add(
             app.call("merge"), after="01977420-dc00-7000-8000-000000000000"
         ),

@@ -7,7 +7,7 @@ found stays true. [FL4]
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 
 from msgspec.structs import replace
 
@@ -314,10 +314,23 @@ def check_acyclic(members: Sequence[FlowMember]) -> None:
         alone = sorted(steps[job_id] for job_id in unmet if job_id in waits_for[job_id])
         if alone:
             raise InvalidInput("after", f"{alone[0]} waits for itself")
-        named = ", ".join(sorted(steps[job_id] for job_id in unmet)[:3])
+        cycle = _a_cycle({job_id: waits_for[job_id] & unmet.keys() for job_id in unmet})
+        named = ", ".join(sorted(steps[job_id] for job_id in cycle)[:3])
         raise InvalidInput(
-            "after", f"{len(unmet)} jobs wait for each other in a cycle, {named} among them"
+            "after", f"{len(cycle)} jobs wait for each other in a cycle, {named} among them"
         )
+
+
+def _a_cycle(waits_for: Mapping[JobId, Set[JobId]]) -> list[JobId]:
+    """The jobs of one cycle, if each of these waits for another of them. Some may be in no cycle,
+    and only wait for one."""
+    path: dict[JobId, None] = {}
+    at = min(waits_for)
+    while at not in path:
+        path[at] = None
+        at = min(waits_for[at])
+    jobs = list(path)
+    return jobs[jobs.index(at) :]
 
 
 def parents_to_check(changes: Sequence[Change]) -> list[JobId]:
