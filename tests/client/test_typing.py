@@ -139,7 +139,7 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[str]]:
     )
     assert problems == ""
     lines: dict[int, list[str]] = {}
-    for module in ("tenure.client.jobs.", "tenure.handlers.context.", "builtins."):
+    for module in ("tenure.client.jobs.", "tenure.handlers.calls.", "builtins."):
         out = out.replace(module, "")
     for line in out.splitlines():
         place, _, text = line.partition(": ")

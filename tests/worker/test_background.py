@@ -96,7 +96,7 @@ def test_a_worker_logs_what_it_serves_and_what_it_has_done(
     first, last = caplog.messages[0], caplog.messages[-1]
     assert first.startswith("worker w1: queues default; kinds add, ")
     assert first.endswith("; 2 at once")
-    assert last.startswith("worker w1 stopped: 1 started, 1 succeeded")
+    assert last.startswith("worker w1 stopped; 1 started, 1 succeeded")
 
 
 def test_output_is_cleaned_and_cut_to_fit_the_store() -> None:

@@ -77,6 +77,8 @@ def _warn_of_undeclared(
     """Where the store has settings for a kind and the code declares none: perhaps an operator made
     them, perhaps the code did before."""
     declared = {each.kind for each in settings_of(handlers)}
+    if not declared:  # an application without settings asks its server for nothing
+        return
     own = {handler.kind for handler in handlers} - declared
     for stored in store.list_kinds(namespace):
         if stored.kind in own and not stored.is_declared_as(KindSettings(kind=stored.kind)):
