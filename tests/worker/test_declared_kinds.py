@@ -85,16 +85,16 @@ def test_a_worker_under_development_writes_what_the_code_declares_and_says_so(
 @spec("RL6")
 def test_a_setting_that_the_code_does_not_declare_is_said(caplog: pytest.LogCaptureFixture) -> None:
     store = MemoryStore()
-    store.put_kind(DEFAULT_NAMESPACE, KindChange(kind=LETTER, concurrency_limit=2))
+    store.put_kind(DEFAULT_NAMESPACE, KindChange(kind=Kind("plain"), concurrency_limit=2))
     caplog.set_level(logging.WARNING, logger="tenure.worker")
 
     for overwrites in (False, True):
         declare_and_warn(
-            store, DEFAULT_NAMESPACE, list(registry(None)), app="jobs:app", overwrites=overwrites
+            store, DEFAULT_NAMESPACE, list(registry("2/s")), app="jobs:app", overwrites=overwrites
         )
 
     said = (
-        "kind letter: the store has 2 per key, which the code does not declare;"
+        "kind plain: the store has 2 per key, which the code does not declare;"
         " `tenure kinds sync jobs:app --prune` removes it"
     )
     assert caplog.messages == [said, said]
