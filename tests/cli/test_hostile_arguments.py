@@ -16,7 +16,11 @@ pytestmark = pytest.mark.slow
 
 # They run until told to stop, or run programs and long examinations.
 ENDLESS = {"worker", "dev", "demo", "serve", "conform", "sim", "bench", "top"}
-PATIENT: dict[tuple[str, ...], list[str]] = {("jobs", "wait"): ["--timeout", "1ms"]}
+# They wait for a job that nobody runs.
+WAITING: dict[tuple[str, ...], list[str]] = {
+    ("jobs", "wait"): ["--timeout", "1ms"],
+    ("jobs", "watch"): ["--timeout", "1ms"],
+}
 LAWFUL = {"kind": "mail", "payload": "{}", "limit": "1"}
 HOSTILE = (
     "",
@@ -61,7 +65,7 @@ def lines(words: tuple[str, ...], job_id: str) -> Iterator[list[str]]:
         job_id if name in ("job_id", "job_ids") else LAWFUL.get(name or "", "x")
         for name in arguments
     ]
-    start = [*words, *PATIENT.get(words, [])]
+    start = [*words, *WAITING.get(words, [])]
     for hostile in HOSTILE:
         for position in range(len(lawful)):
             yield [*start, *lawful[:position], hostile, *lawful[position + 1 :]]
