@@ -21,8 +21,8 @@ from bench.harness import Figure, Options, Row, say, shown
 from bench.servers import durable_postgres, scratch_directory
 from tenure.core.claims import ClaimScope
 from tenure.core.ids import DEFAULT_NAMESPACE, Kind, QueueName
+from tenure.core.job_search import JobFilter
 from tenure.core.vocabulary import JobStatus
-from tenure.ports import JobFilter
 from tenure.stores.postgres.store import PostgresStore
 from tenure.stores.sql.candidates import Reading
 from tenure.stores.sql.statements import Query

@@ -11,23 +11,13 @@ no other clock's time is ever written.
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from enum import StrEnum
-from typing import NewType, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from tenure.core.artifacts import Artifact, ArtifactQuotas, ArtifactUpload, Staging, StoredArtifact
 from tenure.core.attempt_logs import AttemptLog, AttemptOutput
-from tenure.core.checks import (
-    MAX_SEARCHED_TEXT,
-    check_correlation_id,
-    check_instant,
-    check_integer,
-    check_job_id,
-    check_job_id_prefix,
-    check_name,
-    check_text,
-)
 from tenure.core.claims import (
     ClaimAnswer,
     ClaimConflict,
@@ -38,20 +28,12 @@ from tenure.core.claims import (
     QueueState,
     Session,
     SessionKey,
-    kind_meter,
-    queue_meter,
 )
 from tenure.core.commands import Command, Outage
 from tenure.core.dead_letter_groups import DeadLetterGroupFilter, DeadLetterGroups
 from tenure.core.event_counts import EventCounts, EventSpan
-from tenure.core.event_pages import (
-    MAX_EVENTS_READ,
-    MAX_LISTED_EVENTS,
-    MAX_NEWEST,
-    EventFilter,
-    EventPage,
-    TypeFilter,
-)
+from tenure.core.event_pages import EventFilter, EventPage
+from tenure.core.event_tail import EventPosition, TailedEvent, TailFilter, TailPage
 from tenure.core.events import MAX_DECISION_EVENTS, Event
 from tenure.core.failover import is_settling
 from tenure.core.flow_rows import (
@@ -72,16 +54,17 @@ from tenure.core.ids import (
     QueueName,
     ScheduleName,
     WorkerId,
-    latest_job_id,
 )
-from tenure.core.instants import Duration, Instant, seconds
+from tenure.core.instants import Duration, Instant
 from tenure.core.job import Job
+from tenure.core.job_search import FoundJobs, JobFilter
 from tenure.core.kind_settings import KindChange, KindSettings
 from tenure.core.leases import HeldLease
 from tenure.core.observations import Observation
 from tenure.core.outcomes import Change
 from tenure.core.overview import Overview, OverviewFilter
-from tenure.core.rates import Meter, Rate, RateStanding
+from tenure.core.rate_evidence import GrantMade, RateInForce
+from tenure.core.rates import Rate, RateStanding
 from tenure.core.resolutions import Resolution
 from tenure.core.schedules import (
     Firing,
@@ -95,13 +78,9 @@ from tenure.core.verdicts import Answer
 from tenure.core.vocabulary import (
     Cause,
     HealthState,
-    JobStatus,
     LeaseNews,
-    ReasonCode,
-    Stage,
 )
 from tenure.core.workers import WorkerProcess, WorkerSeen
-from tenure.errors import InvalidInput
 
 Clock: TypeAlias = Callable[[], Instant]
 Entropy: TypeAlias = Callable[[int], bytes]
@@ -177,71 +156,6 @@ class DedupeKey(msgspec.Struct, frozen=True):
     key: str
 
 
-EventPosition = NewType("EventPosition", str)
-"""Where an event comes in the tail of its store. Only that store can read it."""
-
-MAX_TAILED = 10_000
-"""How many events one call of `tail_events` returns at most."""
-
-
-class TailedEvent(msgspec.Struct, frozen=True):
-    """An event with its position in the tail, from which reading can go on later."""
-
-    position: EventPosition
-    event: Event
-
-
-class TailFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which events of one namespace a reader of the tail follows. [E10]
-
-    `after` is where the reader was; None: before the oldest event. With `newest` the reader begins
-    at the end instead, with at most so many of the newest events. `queues`, `kinds` and `types`:
-    only such events, any if empty.
-    """
-
-    namespace: Namespace
-    job_id: JobId | None = None
-    types: tuple[TypeFilter, ...] = ()
-    correlation_id: str | None = None
-    queues: tuple[QueueName, ...] = ()
-    kinds: tuple[Kind, ...] = ()
-    after: EventPosition | None = None
-    newest: int | None = None
-    limit: int = MAX_LISTED_EVENTS
-    reads: int = MAX_EVENTS_READ
-
-    def __post_init__(self) -> None:
-        """Refuse names that nothing can have [J6], and two places to begin."""
-        check_name("namespace", self.namespace)
-        if self.job_id is not None:
-            check_job_id("job_id", self.job_id)
-        if self.correlation_id is not None:
-            check_correlation_id("correlation_id", self.correlation_id)
-        check_integer("limit", self.limit, low=1, high=MAX_LISTED_EVENTS)
-        check_integer("reads", self.reads, low=1, high=MAX_EVENTS_READ)
-        if self.newest is not None:
-            check_integer("newest", self.newest, low=0, high=MAX_NEWEST)
-            if self.after is not None:
-                raise InvalidInput("newest", "is not for a reader that has a position")
-
-    def accepts(self, event: Event) -> bool:
-        """Whether an event of a job within the scope is one of them."""
-        return (
-            self.job_id in (None, event.job_id)
-            and (not self.types or any(each.accepts(event) for each in self.types))
-            and self.correlation_id in (None, event.correlated_by)
-        )
-
-
-class TailPage(msgspec.Struct, frozen=True, kw_only=True):
-    """Events in commit order, and the position from which the reader goes on: there is always
-    one. `is_end`: the page was neither full nor cut short, so there were no more events."""
-
-    events: tuple[TailedEvent, ...] = ()
-    next: EventPosition
-    is_end: bool
-
-
 class Unreadable(msgspec.Struct, frozen=True):
     """A row, event or observation that this version cannot read, and why: for example a word that
     is in none of its sets. `seq` is the event's, or the row's rev."""
@@ -262,166 +176,6 @@ class Record(msgspec.Struct, frozen=True):
     events: Sequence[Event]
     observations: Sequence[Observation] = ()
     unreadable: tuple[Unreadable, ...] = ()
-
-
-class RateInForce(msgspec.Struct, frozen=True, kw_only=True):
-    """A rate that is set, and since when."""
-
-    namespace: Namespace
-    meter: Meter
-    rate: Rate
-    since: Instant
-
-
-def in_force(
-    namespace: Namespace, meter: Meter, settings: QueueState | KindSettings
-) -> RateInForce | None:
-    """The rate that is set for a queue or a kind, if one is."""
-    if settings.rate is None or settings.rate_since is None:
-        return None
-    return RateInForce(
-        namespace=namespace, meter=meter, rate=settings.rate, since=settings.rate_since
-    )
-
-
-class GrantMade(msgspec.Struct, frozen=True, kw_only=True):
-    """A grant as the log has it, and what it counts for."""
-
-    job_id: JobId
-    seq: int
-    ts: Instant
-    namespace: Namespace
-    queue: QueueName
-    kind: Kind
-    rate_key: str | None = None
-    before_ts: Instant | None = None
-    """When the event before it in the log of its job was."""
-
-    @property
-    def may_be_later_than_the_clock(self) -> bool:
-        """Whether it may be dated too late: after the clock was set back, an event is dated as the
-        one before it until the clock is there again."""
-        return self.ts == self.before_ts
-
-    @property
-    def meters(self) -> tuple[Meter, ...]:
-        """What it was counted for, if that has a rate."""
-        return (queue_meter(self.queue), kind_meter(self.kind, self.rate_key))
-
-
-MAX_JOBS_READ = 10_000
-"""Jobs that are looked at for one page of a search by worker, time or error."""
-
-ID_MADE_EARLY = seconds(3600)
-"""A job's id is made before the job is enqueued. By so much the clock that made it may be ahead."""
-
-
-class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which jobs a listing shows; newest first, `before` is the last id of the previous page.
-
-    By `worker`, by time and by `error` jobs are searched, because no index has them: among the
-    newest `reads` jobs before `before` that match the rest. A worker's jobs are those that it holds
-    or held last. `error` is text in the type or the message of a job's last error, in upper or
-    lower case of ASCII. Times begin with `since` and end before `until`; ids that say a time more
-    than an hour after `until` are not looked at. [B32]
-    """
-
-    namespace: Namespace
-    statuses: tuple[JobStatus, ...] = ()
-    queue: QueueName | None = None
-    kind: Kind | None = None
-    correlation_id: str | None = None
-    reason_code: ReasonCode | None = None
-    stage: Stage | None = None
-    resolved: bool | None = None
-    schedule: ScheduleName | None = None
-    flow_id: FlowId | None = None
-    worker: WorkerId | None = None
-    enqueued_since: Instant | None = None
-    enqueued_until: Instant | None = None
-    finished_since: Instant | None = None
-    finished_until: Instant | None = None
-    error: str | None = None
-    id_prefix: str | None = None
-    before: JobId | None = None
-    limit: int = 50
-    reads: int = MAX_JOBS_READ
-    bodies: bool = True
-    """Whether payload, checkpoint and result are read; if not: as `Job.without_bodies` has them."""
-
-    def __post_init__(self) -> None:
-        """Refuse names that no job can have: a database may fail on them, for example on bytes that
-        are not UTF-8. [J6]"""
-        check_name("namespace", self.namespace)
-        for field in ("queue", "kind", "schedule", "worker"):
-            name = getattr(self, field)
-            if name is not None:
-                check_name(field, name)
-        for field in ("enqueued_since", "enqueued_until", "finished_since", "finished_until"):
-            instant = getattr(self, field)
-            if instant is not None:
-                check_instant(field, instant)
-        if self.flow_id is not None:
-            check_job_id("flow_id", self.flow_id)
-        if self.error is not None:
-            check_text("error", self.error, most=MAX_SEARCHED_TEXT)
-        check_integer("reads", self.reads, low=1, high=MAX_JOBS_READ)
-        if self.correlation_id is not None:
-            check_correlation_id("correlation_id", self.correlation_id)
-        if self.id_prefix is not None:
-            check_job_id_prefix("id_prefix", self.id_prefix)
-
-    @property
-    def is_search(self) -> bool:
-        """Whether it asks for something that no index has."""
-        times = (self.enqueued_since, self.enqueued_until, self.finished_since, self.finished_until)
-        return any(each is not None for each in (self.worker, self.error, *times))
-
-    @property
-    def last_id(self) -> JobId | None:
-        """The highest id that is looked at: a job has its id before it is enqueued."""
-        ends = [at for at in (self.enqueued_until, self.finished_until) if at is not None]
-        return latest_job_id(Instant(min(ends) + ID_MADE_EARLY)) if ends else None
-
-    def accepts(self, job: Job) -> bool:
-        """Whether a job has what the search asks for."""
-        return (
-            (self.worker is None or self.worker == (job.owner or job.last_owner))
-            and _is_within(job.enqueued_at, self.enqueued_since, self.enqueued_until)
-            and _is_within(job.finished_at, self.finished_since, self.finished_until)
-            and (self.error is None or _lower(self.error) in _lower(_error_text(job)))
-        )
-
-
-def _is_within(at: Instant | None, since: Instant | None, until: Instant | None) -> bool:
-    if since is None and until is None:
-        return True
-    return at is not None and (since is None or at >= since) and (until is None or at < until)
-
-
-def _error_text(job: Job) -> str:
-    error = job.error or job.last_error
-    return "" if error is None else f"{error.type}: {error.message}"
-
-
-def _lower(text: str) -> str:
-    """In lower case as databases have it whatever their language: only the letters of ASCII."""
-    return "".join(each.lower() if each.isascii() else each for each in text)
-
-
-class FoundJobs(msgspec.Struct, frozen=True):
-    """A page of jobs, newest first. `next_before` is the `before` of the next page; None: there are
-    no more. A page of a search may have fewer jobs than are wanted, or none, and not be the last:
-    then reading stopped at its limit. [B32]"""
-
-    jobs: list[Job]
-    next_before: JobId | None
-
-
-def found_jobs(jobs: list[Job], last_read: JobId | None, wanted: JobFilter) -> FoundJobs:
-    """A page with the place where the next one begins. `last_read` is the last job that was looked
-    at, if reading stopped at its limit."""
-    return FoundJobs(jobs, jobs[-1].id if len(jobs) == wanted.limit else last_read)
 
 
 class DeadLetter(msgspec.Struct, frozen=True):

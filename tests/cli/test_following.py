@@ -16,10 +16,11 @@ import pytest
 from tenure.cli import events, following
 from tenure.cli.following import Reconnecting
 from tenure.conformance.spec import spec
+from tenure.core.event_tail import TailedEvent, TailFilter, TailPage
 from tenure.core.ids import DEFAULT_NAMESPACE, JobId
 from tenure.errors import StoreUnavailable
 from tenure.own_transaction.postgres import store_on
-from tenure.ports import JobStore, TailedEvent, TailFilter, TailPage
+from tenure.ports import JobStore
 from tenure.stores.postgres.store import PostgresStore
 from tests.cli.harness import TENURE, Run, enqueued
 from tests.stores.lives import enqueue

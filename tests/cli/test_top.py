@@ -16,11 +16,12 @@ from tenure.core.commands import Heartbeat
 from tenure.core.ids import DEFAULT_NAMESPACE, JobId, QueueName, WorkerId, worker_actor
 from tenure.core.instants import Duration
 from tenure.core.job import Job, Progress
+from tenure.core.job_search import JobFilter
 from tenure.core.overview import OverviewFilter
 from tenure.core.vocabulary import JobStatus
 from tenure.core.workers import WorkerProcess
 from tenure.errors import InvalidInput, StoreUnavailable
-from tenure.ports import JobFilter, JobStore
+from tenure.ports import JobStore
 from tests.cli.harness import WORKER, Run, enqueued, started
 from tests.remote.sites import RemoteSite
 from tests.support.coordinators import World

@@ -19,12 +19,14 @@ from tenure.core.dead_letter_groups import DeadLetterGroupFilter
 from tenure.core.event_pages import EventFilter, full_page
 from tenure.core.ids import DEFAULT_NAMESPACE, JobId, QueueName
 from tenure.core.instants import Duration, Instant
+from tenure.core.job_search import JobFilter
 from tenure.core.observations import Observation
 from tenure.core.overview import Overview, OverviewFilter, TimeRange
+from tenure.core.rate_evidence import GrantMade
 from tenure.core.verdicts import Answer
 from tenure.core.vocabulary import EventType
 from tenure.errors import TenureError
-from tenure.ports import GrantMade, JobFilter, Record, Store
+from tenure.ports import Record, Store
 from tenure.verify import assert_holds
 
 PAGE_SIZE = 1000

@@ -20,6 +20,7 @@ from tenure.core.commands import Outage
 from tenure.core.concurrency import ConcurrencyKey, KeyState
 from tenure.core.event_counts import EventCounts, EventSpan
 from tenure.core.event_pages import EventFilter, EventPage
+from tenure.core.event_tail import TailFilter, TailPage
 from tenure.core.events import MAX_DECISION_EVENTS, Event
 from tenure.core.ids import Epoch, JobId, Namespace, QueueName
 from tenure.core.instants import Duration, Instant
@@ -40,8 +41,6 @@ from tenure.ports import (
     PruneResult,
     Saved,
     Store,
-    TailFilter,
-    TailPage,
 )
 from tenure.stores.memory.store import MemoryStore
 

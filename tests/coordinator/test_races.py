@@ -27,9 +27,9 @@ from tenure.core.ids import (
     worker_actor,
 )
 from tenure.core.job import Progress
+from tenure.core.job_search import JobFilter
 from tenure.core.verdicts import Answer, Grant, Reply, Verdict
 from tenure.core.vocabulary import Cause, ReasonCode, VerdictKind
-from tenure.ports import JobFilter
 from tenure.wiring import open_store
 
 QUEUE = QueueName("q")

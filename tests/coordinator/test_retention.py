@@ -8,9 +8,9 @@ from tenure.core.artifacts import ArtifactUpload
 from tenure.core.commands import Heartbeat
 from tenure.core.ids import DEFAULT_NAMESPACE, worker_actor
 from tenure.core.instants import Duration, seconds
+from tenure.core.job_search import JobFilter
 from tenure.core.verdicts import Grant
 from tenure.errors import InvalidInput
-from tenure.ports import JobFilter
 from tests.support.coordinators import World
 
 W1 = worker_actor("w1")

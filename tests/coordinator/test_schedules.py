@@ -20,10 +20,10 @@ from tenure.core.ids import (
 )
 from tenure.core.instants import Instant, seconds
 from tenure.core.job import Job
+from tenure.core.job_search import JobFilter
 from tenure.core.schedules import PutSchedule, Schedule, ScheduleSpec
 from tenure.core.vocabulary import CatchUp, EventType, JobStatus, Overlap
 from tenure.errors import StoreUnavailable
-from tenure.ports import JobFilter
 from tests.support.coordinators import KIND, QUEUE, VirtualClock, World
 
 HOUR = seconds(3600)

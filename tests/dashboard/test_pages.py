@@ -6,11 +6,11 @@ from tenure.conformance.spec import spec
 from tenure.core.dead_letter_groups import DeadLetterGroupFilter, Letter, group
 from tenure.core.ids import DEFAULT_NAMESPACE, JobId, Kind, QueueName
 from tenure.core.instants import Instant
+from tenure.core.job_search import JobFilter
 from tenure.core.vocabulary import ReasonCode, Role
 from tenure.dashboard.app import HEADERS
 from tenure.dashboard.page import Page
 from tenure.dashboard.table import ACTIONS, PAGES
-from tenure.ports import JobFilter
 from tests.dashboard.harness import DashboardStage, Links
 from tests.server.harness import JOB
 

@@ -5,8 +5,8 @@ from msgspec import json
 
 from tenure.core.ids import DEFAULT_NAMESPACE, JobId, Kind
 from tenure.core.job import Job
+from tenure.core.job_search import JobFilter
 from tenure.core.vocabulary import JobStatus, ReasonCode, Stage
-from tenure.ports import JobFilter
 from tests.e2e.workers import Site
 from tests.support.waiting import until
 

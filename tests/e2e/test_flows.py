@@ -12,8 +12,8 @@ from tenure.client.flows import Flow
 from tenure.conformance.spec import spec
 from tenure.core.flow_rows import FlowView
 from tenure.core.ids import DEFAULT_NAMESPACE
+from tenure.core.job_search import JobFilter
 from tenure.core.vocabulary import EventType, JobStatus
-from tenure.ports import JobFilter
 from tenure.verify import assert_holds
 from tests.e2e.app import app
 from tests.e2e.workers import EACH_DATABASE, Site

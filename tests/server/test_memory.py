@@ -11,8 +11,9 @@ from starlette.types import Message
 from tenure.conformance.spec import spec
 from tenure.core.ids import JobId
 from tenure.core.job import Job
+from tenure.core.job_search import JobFilter
 from tenure.core.vocabulary import Role
-from tenure.ports import JobFilter, Loaded
+from tenure.ports import Loaded
 from tenure.stores.memory.store import MemoryStore
 from tests.server.harness import JOB, SETTINGS, Answer, Caller, Stage
 from tests.support.coordinators import VirtualClock

@@ -22,10 +22,10 @@ from tenure.core.ids import (
     ScheduleName,
 )
 from tenure.core.instants import Instant
+from tenure.core.job_search import JobFilter
 from tenure.core.vocabulary import EventType, JobStatus, ReasonCode
 from tenure.deadlines import deadline
 from tenure.errors import StoreUnavailable
-from tenure.ports import JobFilter
 from tenure.stores.postgres.store import LISTING_CONNECTIONS, PostgresStore
 from tenure.stores.sql.events import SqlEvents
 from tenure.stores.sql.statements import Query

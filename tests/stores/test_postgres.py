@@ -11,6 +11,7 @@ import pytest
 
 from tenure.conformance.spec import spec
 from tenure.core.claims import ClaimPlan, ClaimView
+from tenure.core.event_tail import TailFilter
 from tenure.core.ids import DEFAULT_NAMESPACE, Epoch, Kind
 from tenure.core.instants import Instant
 from tenure.core.observations import Observation
@@ -24,7 +25,7 @@ from tenure.errors import (
     StoreUnavailable,
     UnknownStoreUrl,
 )
-from tenure.ports import DedupeKey, TailFilter
+from tenure.ports import DedupeKey
 from tenure.stores.postgres.store import PostgresStore
 from tenure.stores.postgres.wire import PREPARED_AFTER, PreparedStatements
 from tenure.stores.sql.batches import CHANGES_PER_STATEMENT, groups_of

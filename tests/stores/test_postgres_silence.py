@@ -13,10 +13,10 @@ from psycopg import errors, sql
 
 from tenure.conformance.spec import spec
 from tenure.core.ids import DEFAULT_NAMESPACE
+from tenure.core.job_search import JobFilter
 from tenure.core.outcomes import Change
 from tenure.deadlines import deadline
 from tenure.errors import OutcomeUnknown, StoreUnavailable
-from tenure.ports import JobFilter
 from tenure.stores.postgres import store as postgres
 from tenure.stores.postgres.store import PostgresStore
 from tests.stores.lives import EPOCH, enqueue, enqueue_changes

@@ -10,8 +10,8 @@ import pytest
 from tenure.conformance.spec import spec
 from tenure.core.ids import DEFAULT_NAMESPACE
 from tenure.core.job import Job
+from tenure.core.job_search import JobFilter
 from tenure.core.vocabulary import JobStatus
-from tenure.ports import JobFilter
 from tenure.stores.postgres.store import PostgresStore
 from tenure.stores.sqlite.store import SqliteStore
 from tests.stores.hands import ForeignHand, Refused

@@ -34,6 +34,7 @@ from tenure.core.commands import (
     Sweep,
     Unblock,
 )
+from tenure.core.event_tail import EventPosition, TailedEvent
 from tenure.core.events import Event
 from tenure.core.flow_rows import Edge
 from tenure.core.ids import (
@@ -62,6 +63,7 @@ from tenure.core.lifecycle import decide
 from tenure.core.observations import Observation
 from tenure.core.outcomes import Applied, Change, Moment, NeedsHistory, Outcome, Refused
 from tenure.core.policy import Backoff, Compensation, DeadLetterJob, Policy
+from tenure.core.rate_evidence import GrantMade, RateInForce
 from tenure.core.requests import answer_existing
 from tenure.core.verdicts import Answer, Grant, Reply, Verdict
 from tenure.core.vocabulary import (
@@ -76,15 +78,7 @@ from tenure.core.vocabulary import (
     ReleaseKind,
     Stage,
 )
-from tenure.ports import (
-    DedupeKey,
-    EventPosition,
-    GrantMade,
-    Loaded,
-    RateInForce,
-    Record,
-    TailedEvent,
-)
+from tenure.ports import DedupeKey, Loaded, Record
 from tenure.verify import Ack, answer_line, flow_lines, grant_lines, request_line
 
 BEGINNING = Instant(1_700_000_000_000_000)

@@ -6,10 +6,11 @@ import pytest
 from msgspec.structs import replace
 
 from tenure.conformance.spec import spec
+from tenure.core.event_tail import EventPosition, TailedEvent
 from tenure.core.instants import Instant, seconds
 from tenure.core.policy import Policy
 from tenure.core.vocabulary import EventType
-from tenure.ports import EventPosition, Record, TailedEvent
+from tenure.ports import Record
 from tenure.verify import verify
 from tenure.verify.keyed_attempts import ConcurrencyLimit, KeyedAttempts
 from tests.support.histories import RecordedStore, World

@@ -19,10 +19,11 @@ from tenure.cli.output import ProgressLine, print_json, say
 from tenure.cli.refusals import refusal
 from tenure.core.commands import Command, Discard, Redrive
 from tenure.core.ids import JobId
+from tenure.core.job_search import JobFilter
 from tenure.core.verdicts import Reply
 from tenure.core.vocabulary import Cause
 from tenure.errors import TenureError
-from tenure.ports import Coordination, JobFilter
+from tenure.ports import Coordination
 from tenure.protocol.records import ResolutionRecord, resolution_record
 
 MAX_JOBS = 100_000

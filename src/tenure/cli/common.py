@@ -32,8 +32,9 @@ from tenure.core.ids import (
 )
 from tenure.core.instants import Duration, Instant, parse_duration
 from tenure.core.job import Job
+from tenure.core.job_search import JobFilter
 from tenure.errors import InvalidInput, TenureError, UnknownJob
-from tenure.ports import Coordination, JobFilter
+from tenure.ports import Coordination
 from tenure.settings import is_new, parse_size, shown_url, url_from_environment
 from tenure.wiring import open_coordination, open_coordinator
 

@@ -24,6 +24,7 @@ import click
 from tenure.app import Tenure
 from tenure.cli.output import print_table, printable, shortened, terminal_columns
 from tenure.core.commands import Cancel, Enqueue
+from tenure.core.event_tail import EventPosition
 from tenure.core.ids import JobId
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Instant
 from tenure.core.job import Job
@@ -33,7 +34,6 @@ from tenure.errors import TransientError
 from tenure.handlers.calls import Call
 from tenure.handlers.context import Context
 from tenure.handlers.options import Retry
-from tenure.ports import EventPosition
 from tenure.protocol import URL_VARIABLE
 from tenure.settings import LEASE_BOUNDS_VARIABLE
 from tenure.verify import AckWriter, answer_line, request_line

@@ -42,8 +42,9 @@ from tenure.core.dead_letter_groups import error_signature
 from tenure.core.ids import JobId, Kind, Namespace, QueueName
 from tenure.core.instants import Instant
 from tenure.core.job import Job
+from tenure.core.job_search import JobFilter
 from tenure.core.vocabulary import JobStatus, ReasonCode, Stage
-from tenure.ports import Coordination, DeadLetter, JobFilter
+from tenure.ports import Coordination, DeadLetter
 from tenure.protocol.fields import optional_moment
 from tenure.protocol.records import DeadLetterRecord, dead_letter_record
 

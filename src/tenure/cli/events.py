@@ -43,11 +43,12 @@ from tenure.core.event_pages import (
     parse_event_key,
     parse_type_filter,
 )
+from tenure.core.event_tail import EventPosition, TailedEvent, TailFilter
 from tenure.core.events import Event
 from tenure.core.ids import Namespace
 from tenure.core.instants import Instant, seconds
 from tenure.core.vocabulary import EventType
-from tenure.ports import EventPosition, JobStore, TailedEvent, TailFilter
+from tenure.ports import JobStore
 from tenure.protocol.fields import iso
 from tenure.protocol.records import event_record
 from tenure.protocol.replies import FollowedEvent, LogReply

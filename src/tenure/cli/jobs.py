@@ -58,6 +58,7 @@ from tenure.core.commands import Cancel, Command, DeadLetter, Redrive, Requeue
 from tenure.core.ids import JobId, Kind, Namespace, QueueName, RequestId, WorkerId
 from tenure.core.instants import Duration, Instant
 from tenure.core.job import Job
+from tenure.core.job_search import MAX_JOBS_READ, JobFilter
 from tenure.core.requests import redriven_id
 from tenure.core.verdicts import Reply
 from tenure.core.vocabulary import (
@@ -68,7 +69,7 @@ from tenure.core.vocabulary import (
     ReasonCode,
     Stage,
 )
-from tenure.ports import MAX_JOBS_READ, Coordination, JobFilter
+from tenure.ports import Coordination
 from tenure.protocol.records import (
     ArtifactRecord,
     EventRecord,

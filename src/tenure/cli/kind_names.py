@@ -4,8 +4,9 @@ often mistyped than one that comes later."""
 from difflib import get_close_matches
 
 from tenure.core.ids import Kind, Namespace
+from tenure.core.job_search import JobFilter
 from tenure.errors import RequestRefused
-from tenure.ports import Coordination, JobFilter
+from tenure.ports import Coordination
 
 NEWEST_JOBS = 100
 """So many jobs are looked at for the name that may have been meant."""

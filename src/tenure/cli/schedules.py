@@ -37,6 +37,7 @@ from tenure.core.ids import (
 )
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Instant
 from tenure.core.job import Job
+from tenure.core.job_search import JobFilter
 from tenure.core.schedules import (
     PauseSchedule,
     PutSchedule,
@@ -52,7 +53,7 @@ from tenure.core.vocabulary import CatchUp, Overlap, WorkerState
 from tenure.errors import InvalidInput, RequestRefused
 from tenure.handlers.calls import JobSpec
 from tenure.handlers.schedules import ScheduleOptions, called, schedule_name, schedule_spec
-from tenure.ports import Coordination, JobFilter
+from tenure.ports import Coordination
 from tenure.protocol.fields import moment
 from tenure.protocol.records import JobRecord, ScheduleRecord, job_record, schedule_record
 

@@ -17,11 +17,12 @@ from tenure.cli.top_view import Action, Deed, OpenJob, Snapshot
 from tenure.core.commands import Cancel
 from tenure.core.ids import JobId, Namespace, QueueName, WorkerId
 from tenure.core.job import Job
+from tenure.core.job_search import JobFilter
 from tenure.core.overview import Overview, OverviewFilter
 from tenure.core.verdicts import Reply
 from tenure.core.vocabulary import JobStatus
 from tenure.errors import InvalidInput, TenureError
-from tenure.ports import Coordination, JobFilter, JobStore
+from tenure.ports import Coordination, JobStore
 
 MAX_JOBS = 100
 MAX_PARTS = 10

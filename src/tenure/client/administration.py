@@ -25,6 +25,7 @@ from tenure.core.event_counts import EventSpan, Grouping, count_all
 from tenure.core.event_pages import EventFilter, full_page, key_of, parse_type_filter
 from tenure.core.ids import JobId, Kind, QueueName, WorkerId
 from tenure.core.instants import Instant
+from tenure.core.job_search import JobFilter
 from tenure.core.kind_settings import KindChange
 from tenure.core.overview import OverviewFilter, TimeRange
 from tenure.core.rates import Rate, parse_rate
@@ -32,7 +33,6 @@ from tenure.core.verdicts import Reply
 from tenure.core.vocabulary import Cause, JobStatus, ReasonCode, Stage
 from tenure.errors import Conflict, InvalidInput
 from tenure.handlers.options import check_known, duration, instant, plain
-from tenure.ports import JobFilter
 from tenure.protocol.overviews import (
     DeadLetterGroupsReply,
     OverviewReply,

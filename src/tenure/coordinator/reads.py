@@ -16,8 +16,9 @@ from tenure.coordinator.sweeper import Sweeper
 from tenure.core.ids import JobId
 from tenure.core.instants import Instant, seconds
 from tenure.core.job import Job
+from tenure.core.job_search import FoundJobs, JobFilter
 from tenure.core.lateness import needs_sweep
-from tenure.ports import FoundJobs, JobFilter, Store
+from tenure.ports import Store
 from tenure.telemetry.failure_log import FailureLog
 
 _log = logging.getLogger("tenure.sweeper")

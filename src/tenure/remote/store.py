@@ -15,11 +15,13 @@ from tenure.core.claims import QueueState
 from tenure.core.dead_letter_groups import DeadLetterGroupFilter, DeadLetterGroups
 from tenure.core.event_counts import EventCounts, EventSpan
 from tenure.core.event_pages import EventFilter, EventPage, parse_event_key
+from tenure.core.event_tail import EventPosition, TailedEvent, TailFilter, TailPage
 from tenure.core.events import Event
 from tenure.core.flow_rows import FlowSummary, FlowView, ParentPage
 from tenure.core.ids import Actor, FlowId, JobId, Kind, Namespace, QueueName, WorkerId
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration, Instant
 from tenure.core.job import Job
+from tenure.core.job_search import FoundJobs, JobFilter, found_jobs
 from tenure.core.kind_settings import KindChange, KindSettings
 from tenure.core.leases import HeldLease
 from tenure.core.observations import Observation
@@ -30,17 +32,7 @@ from tenure.core.schedules import Schedule
 from tenure.core.vocabulary import Cause, JobStatus, LeaseNews
 from tenure.core.workers import WorkerProcess, WorkerSeen
 from tenure.errors import InvalidInput, RequestRefused
-from tenure.ports import (
-    NO_WAIT,
-    DeadLetter,
-    EventPosition,
-    FoundJobs,
-    JobFilter,
-    TailedEvent,
-    TailFilter,
-    TailPage,
-    found_jobs,
-)
+from tenure.ports import NO_WAIT, DeadLetter
 from tenure.protocol import LEASE_HEADER
 from tenure.protocol.fields import instant, moment, optional_moment
 from tenure.protocol.overviews import (

@@ -17,10 +17,11 @@ from tenure.core.event_pages import EventFilter, EventKey, EventPage
 from tenure.core.events import Event
 from tenure.core.ids import Actor, JobId, Namespace
 from tenure.core.job import Job, JobError
+from tenure.core.job_search import JobFilter
 from tenure.core.validation import Limits, check_command
 from tenure.core.verdicts import Answer
 from tenure.errors import InvalidInput
-from tenure.ports import JobFilter, Store
+from tenure.ports import Store
 from tenure.protocol.codec import encode
 from tenure.protocol.requests import MAX_WITH_BODIES
 from tenure.protocol.routes import Route

@@ -11,8 +11,9 @@ from functools import partial
 
 import msgspec
 
+from tenure.core.event_tail import TailedEvent, TailFilter, TailPage
 from tenure.core.events import Event
-from tenure.ports import JobStore, TailedEvent, TailFilter, TailPage
+from tenure.ports import JobStore
 from tenure.server.authentication import Authenticator
 from tenure.server.principals import Principal
 from tenure.server.settings import ServerSettings

@@ -12,10 +12,10 @@ from tenure.core.event_pages import EventFilter, EventKey
 from tenure.core.ids import ENTROPY_BYTES, FlowId, JobId, Namespace, QueueName, new_job_id
 from tenure.core.instants import Instant
 from tenure.core.job import Job
+from tenure.core.job_search import JobFilter
 from tenure.core.verdicts import Reply
 from tenure.core.vocabulary import Cause, JobStatus
 from tenure.errors import InvalidInput, UnknownJob
-from tenure.ports import JobFilter
 from tenure.protocol.fields import optional_instant, optional_moment
 from tenure.protocol.problem_codes import ProblemCode
 from tenure.protocol.records import (

@@ -9,13 +9,13 @@ from starlette.responses import Response
 from tenure.core.dead_letter_groups import DeadLetterGroupFilter
 from tenure.core.event_counts import DEFAULT_SPAN, EventSpan
 from tenure.core.event_pages import EventFilter, parse_event_key, parse_type_filter
+from tenure.core.event_tail import EventPosition, TailFilter
 from tenure.core.ids import JobId, Kind, QueueName, WorkerId
 from tenure.core.instants import Instant
 from tenure.core.kind_settings import KindChange
 from tenure.core.overview import OverviewFilter
 from tenure.core.rates import Rate, parse_rate
 from tenure.errors import InvalidInput
-from tenure.ports import EventPosition, TailFilter
 from tenure.protocol.codec import encode
 from tenure.protocol.fields import moment, optional_instant
 from tenure.protocol.openapi import openapi

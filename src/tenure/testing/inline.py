@@ -26,6 +26,7 @@ from tenure.core.commands import Heartbeat, Start, Sweep, WorkerCommand
 from tenure.core.ids import Kind, RequestId, WorkerId, worker_actor
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Instant
 from tenure.core.job import Job as StoredJob
+from tenure.core.job_search import JobFilter
 from tenure.core.schedules import PutSchedule
 from tenure.core.validation import Limits
 from tenure.core.verdicts import Grant, Verdict
@@ -33,7 +34,6 @@ from tenure.core.vocabulary import VerdictKind
 from tenure.errors import TenureError
 from tenure.handlers.options import Span, duration
 from tenure.own_transaction.in_memory import InMemoryTransactions
-from tenure.ports import JobFilter
 from tenure.stores.memory.store import MemoryStore
 from tenure.worker.artifact_uploads import ArtifactParts, store_artifact
 from tenure.worker.attempts import Attempt

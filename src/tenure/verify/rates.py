@@ -10,8 +10,9 @@ from collections.abc import Iterator, Mapping
 
 from tenure.core.ids import Namespace
 from tenure.core.instants import Instant
+from tenure.core.rate_evidence import GrantMade, RateInForce
 from tenure.core.rates import Meter, Rate
-from tenure.ports import GrantMade, RateInForce, Record, RecordSource
+from tenure.ports import Record, RecordSource
 from tenure.verify.clock_steps import times_shown_twice
 from tenure.verify.violations import Violation, broken
 

@@ -15,6 +15,7 @@ from tenure.core.commands import Outage
 from tenure.core.dead_letter_groups import DeadLetterGroupFilter
 from tenure.core.event_counts import EventSpan
 from tenure.core.event_pages import EventFilter
+from tenure.core.event_tail import TailFilter
 from tenure.core.flow_rows import EdgeCheck
 from tenure.core.ids import (
     DEFAULT_NAMESPACE,
@@ -28,6 +29,7 @@ from tenure.core.ids import (
     new_lease_id,
 )
 from tenure.core.instants import Duration
+from tenure.core.job_search import JobFilter
 from tenure.core.kind_settings import KindChange
 from tenure.core.leases import HeldLease
 from tenure.core.observations import Observation
@@ -38,7 +40,7 @@ from tenure.core.tokens import TOKEN_ENTROPY_BYTES, NewToken, mint
 from tenure.core.vocabulary import ObservationType, ResolutionKind, Role
 from tenure.core.workers import WorkerProcess
 from tenure.errors import Closed
-from tenure.ports import DedupeKey, JobFilter, Store, TailFilter
+from tenure.ports import DedupeKey, Store
 
 JOB = JobId("01977420-dc00-7000-8000-000000000000")
 LEASE = new_lease_id(Epoch(1), bytes(16))

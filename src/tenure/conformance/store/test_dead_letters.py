@@ -12,6 +12,7 @@ from tenure.conformance.spec import spec
 from tenure.coordinator.retention import DAY
 from tenure.core.ids import DEFAULT_NAMESPACE, JobId, Kind, QueueName, operator_actor
 from tenure.core.job import Job
+from tenure.core.job_search import JobFilter
 from tenure.core.outcomes import Change
 from tenure.core.requests import redriven_id
 from tenure.core.resolutions import Resolution
@@ -25,7 +26,6 @@ from tenure.core.vocabulary import (
     ResolutionKind,
     Stage,
 )
-from tenure.ports import JobFilter
 
 ROUNDS = 5
 

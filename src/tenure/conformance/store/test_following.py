@@ -13,11 +13,12 @@ from tenure.core.event_pages import (
     MAX_NEWEST,
     parse_type_filter,
 )
+from tenure.core.event_tail import EventPosition, TailFilter, TailPage
 from tenure.core.events import Event
 from tenure.core.ids import DEFAULT_NAMESPACE, Kind, Namespace, QueueName
 from tenure.core.outcomes import Change
 from tenure.errors import InvalidInput
-from tenure.ports import EventPosition, Locked, TailFilter, TailPage
+from tenure.ports import Locked
 
 OTHER = Namespace("other")
 MAIL, BILL = Kind("mail"), Kind("bill")

@@ -7,8 +7,9 @@ from tenure.conformance.spec import spec
 from tenure.core.event_pages import EventFilter, EventPage
 from tenure.core.ids import DEFAULT_NAMESPACE, JobId, Kind, Namespace, QueueName
 from tenure.core.instants import Instant
+from tenure.core.job_search import JobFilter
 from tenure.core.vocabulary import JobStatus, OnLost
-from tenure.ports import DedupeKey, JobFilter, PruneResult, Record
+from tenure.ports import DedupeKey, PruneResult, Record
 
 ALL = JobFilter(namespace=DEFAULT_NAMESPACE)
 

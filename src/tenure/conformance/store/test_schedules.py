@@ -12,6 +12,7 @@ from tenure.coordinator.service import Coordinator
 from tenure.core.ids import DEFAULT_NAMESPACE, Epoch, Kind, Namespace, ScheduleName
 from tenure.core.instants import Instant, seconds
 from tenure.core.job import Job
+from tenure.core.job_search import JobFilter
 from tenure.core.outcomes import Moment
 from tenure.core.policy import Policy
 from tenure.core.schedules import (
@@ -27,7 +28,6 @@ from tenure.core.schedules import (
 )
 from tenure.core.vocabulary import CatchUp, Cause, JobStatus, Overlap
 from tenure.errors import InvalidInput
-from tenure.ports import JobFilter
 
 HOUR = seconds(3600)
 HOURLY = ScheduleName("hourly")

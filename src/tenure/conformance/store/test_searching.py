@@ -9,9 +9,9 @@ from tenure.conformance.spec import spec
 from tenure.core.ids import DEFAULT_NAMESPACE, FlowId, JobId, Kind, WorkerId, latest_job_id
 from tenure.core.instants import Instant
 from tenure.core.job import Job, JobError
+from tenure.core.job_search import FoundJobs, JobFilter
 from tenure.core.vocabulary import ErrorClass, JobStatus
 from tenure.errors import InvalidInput
-from tenure.ports import FoundJobs, JobFilter
 
 MAIL, BILL = Kind("mail"), Kind("bill")
 

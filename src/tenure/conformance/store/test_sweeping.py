@@ -6,8 +6,8 @@ from tenure.coordinator.reads import sweep_before_reads
 from tenure.coordinator.sweeper import Sweeper
 from tenure.core.ids import DEFAULT_NAMESPACE
 from tenure.core.instants import Instant, seconds
+from tenure.core.job_search import JobFilter
 from tenure.core.vocabulary import EventType, JobStatus, OnLost
-from tenure.ports import JobFilter
 
 
 @spec("T12")

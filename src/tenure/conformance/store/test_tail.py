@@ -7,11 +7,12 @@ import pytest
 
 from tenure.conformance.harness import Kit
 from tenure.conformance.spec import spec
+from tenure.core.event_tail import MAX_TAILED, EventPosition
 from tenure.core.events import Event
 from tenure.core.instants import seconds
 from tenure.core.outcomes import Change
 from tenure.errors import InvalidInput
-from tenure.ports import MAX_TAILED, EventPosition, Locked
+from tenure.ports import Locked
 
 PAGE = 3
 DAY_S = 86_400

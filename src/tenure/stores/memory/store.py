@@ -38,10 +38,12 @@ from tenure.core.concurrency import (
 )
 from tenure.core.event_counts import EventCount, EventCounts, EventSpan, page_end
 from tenure.core.event_pages import EventFilter, EventPage, key_of, next_key
+from tenure.core.event_tail import MAX_TAILED, EventPosition, TailedEvent, TailFilter, TailPage
 from tenure.core.events import MAX_DECISION_EVENTS, Event
 from tenure.core.ids import Actor, Epoch, JobId, Kind, Namespace, QueueName
 from tenure.core.instants import Duration, Instant
 from tenure.core.job import Job, row_violations
+from tenure.core.job_search import FoundJobs, JobFilter, find_among
 from tenure.core.kind_settings import KindChange, KindSettings, put_over
 from tenure.core.leases import HeldLease, lease_news
 from tenure.core.observations import (
@@ -50,36 +52,26 @@ from tenure.core.observations import (
     Observation,
 )
 from tenure.core.outcomes import Change
+from tenure.core.rate_evidence import GrantMade, RateInForce, in_force
 from tenure.core.rates import Meter, Rate, RateStanding
 from tenure.core.unknown_words import has_unknown_word
 from tenure.core.vocabulary import RENEWALS, EventClass, EventType, LeaseNews
 from tenure.errors import Closed, InvalidInput, StoreRefused
 from tenure.ports import (
-    MAX_TAILED,
     NO_WAIT,
     Clock,
     DeadLetter,
     DedupeKey,
-    EventPosition,
-    FoundJobs,
-    GrantMade,
     HealthFact,
     Hint,
     HintedChange,
-    JobFilter,
     Loaded,
     Locked,
     OnHint,
     PruneResult,
-    RateInForce,
     Record,
     Saved,
-    TailedEvent,
-    TailFilter,
-    TailPage,
     fact,
-    found_jobs,
-    in_force,
 )
 from tenure.stores.hints import Watchers, hints_of
 from tenure.stores.host_clock import host_clock
@@ -737,30 +729,7 @@ class MemoryStore(
         """A page of jobs, newest first, and where the next one begins."""
         with self._lock:
             self._open()
-            found = [
-                job
-                for job in self._jobs.values()
-                if job.namespace == wanted.namespace
-                and (not wanted.statuses or job.status in wanted.statuses)
-                and wanted.queue in (None, job.queue)
-                and wanted.kind in (None, job.kind)
-                and wanted.correlation_id in (None, job.correlated_by)
-                and wanted.reason_code in (None, job.reason_code)
-                and wanted.stage in (None, job.stage)
-                and wanted.resolved in (None, job.id in self._resolutions)
-                and wanted.schedule in (None, job.schedule)
-                and wanted.flow_id in (None, job.flow_id)
-                and (wanted.last_id is None or job.id <= wanted.last_id)
-                and job.id.startswith(wanted.id_prefix or "")
-                and (wanted.before is None or job.id < wanted.before)
-            ]
-            newest = sorted(found, key=lambda job: job.id, reverse=True)
-            read = newest[: wanted.reads] if wanted.is_search else newest
-            page = [job for job in read if wanted.accepts(job)][: wanted.limit]
-            has_stopped = wanted.is_search and len(read) == wanted.reads
-            last_read = read[-1].id if has_stopped else None
-            shown = page if wanted.bodies else [job.without_bodies for job in page]
-            return found_jobs(shown, last_read, wanted)
+            return find_among(self._jobs.values(), wanted, resolved=self._resolutions)
 
     def count_events(self, span: EventSpan) -> EventCounts:
         """The number of events in a span, by type, kind and queue."""

@@ -15,8 +15,8 @@ from tenure.core.concurrency import concurrency_limit_of, is_fair
 from tenure.core.ids import Epoch, Kind, Namespace, QueueName
 from tenure.core.instants import Instant
 from tenure.core.kind_settings import KindChange, KindSettings, put_over
+from tenure.core.rate_evidence import GrantMade, RateInForce, in_force
 from tenure.core.rates import Meter, Rate, RateScope, RateStanding, RateUnit
-from tenure.ports import GrantMade, RateInForce, in_force
 from tenure.stores.sql.rows import Row, rate_states_from
 from tenure.stores.sql.statements import Query, Statements
 from tenure.stores.sql.transactions import Transaction, Transactional

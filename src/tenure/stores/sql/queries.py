@@ -14,10 +14,11 @@ import msgspec
 from tenure.core.events import Event
 from tenure.core.ids import JobId, job_correlated_by, job_id_range
 from tenure.core.job import Job
+from tenure.core.job_search import FoundJobs, JobFilter, found_jobs
 from tenure.core.observations import Observation
 from tenure.core.vocabulary import JobStatus
 from tenure.errors import UnreadableRow
-from tenure.ports import DedupeKey, FoundJobs, JobFilter, Record, Unreadable, found_jobs
+from tenure.ports import DedupeKey, Record, Unreadable
 from tenure.stores.sql.rows import (
     EVENT_FIELDS,
     JOB_COLUMNS,

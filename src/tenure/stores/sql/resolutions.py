@@ -16,10 +16,11 @@ from tenure.core.dead_letter_groups import (
 from tenure.core.ids import JobId, Kind, QueueName
 from tenure.core.instants import Instant
 from tenure.core.job import JobError
+from tenure.core.job_search import JobFilter
 from tenure.core.outcomes import Change
 from tenure.core.resolutions import Resolution
 from tenure.core.vocabulary import ReasonCode, ResolutionKind, Stage
-from tenure.ports import DeadLetter, JobFilter
+from tenure.ports import DeadLetter
 from tenure.stores.sql.queries import SqlQueries
 from tenure.stores.sql.rows import word_from
 from tenure.stores.sql.transactions import Transaction

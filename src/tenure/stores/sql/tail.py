@@ -10,17 +10,11 @@ from functools import partial
 from msgspec.structs import replace
 
 from tenure.core.checks import check_integer
+from tenure.core.event_tail import MAX_TAILED, EventPosition, TailedEvent, TailFilter, TailPage
 from tenure.core.events import Event
 from tenure.core.instants import Duration
 from tenure.errors import InvalidInput
-from tenure.ports import (
-    MAX_TAILED,
-    NO_WAIT,
-    EventPosition,
-    TailedEvent,
-    TailFilter,
-    TailPage,
-)
+from tenure.ports import NO_WAIT
 from tenure.stores.sql.rows import event_from
 from tenure.stores.sql.statements import Query, Shape
 from tenure.stores.sql.transactions import Transaction, Transactional
