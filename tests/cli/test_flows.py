@@ -108,6 +108,21 @@ def test_cancel_ends_everything_that_has_not_ended(flow: Flow) -> None:
     assert "ended" in tenure("flows", "ls").stdout
 
 
+@spec("FL14")
+def test_a_cancelled_flow_lets_no_job_begin(
+    flow: Flow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tenure.cli.flows.MAX_CANCELLED", 1)  # each job in a transaction of its own
+
+    cancelled = tenure("flows", "cancel", flow.id)
+
+    assert "7 jobs: 7 cancelled" in cancelled.stdout
+    with closing(SqliteStore(tmp_path / "tenure.db")) as store:
+        logs = store.load_histories([job.id for job in flow.jobs])
+    assert {each.type.value for log in logs.values() for each in log} == {"enqueued", "cancelled"}
+    assert {each.cause for log in logs.values() for each in log} == {None, "soft"}
+
+
 def test_what_does_not_exist_or_does_not_end_is_an_error(flow: Flow) -> None:
     unknown = tenure("flows", "show", "01977420-dc00-7000-8000-000000000000")
     wrong = tenure("flows", "show", "album 1")

@@ -1,17 +1,25 @@
 """Flows through a server: the same calls and the same answers as on a store."""
 
 import pytest
+from msgspec.structs import replace
 
-from tenure.conformance.harness import WORKER
+from tenure.conformance.harness import CLIENT, WORKER
 from tenure.conformance.spec import spec
 from tenure.conformance.store.test_handler_flows import made_by
+from tenure.core.commands import Cancel
 from tenure.core.flow_rows import in_order
-from tenure.core.ids import DEFAULT_NAMESPACE, FlowId
+from tenure.core.ids import DEFAULT_NAMESPACE, FlowId, RequestId
 from tenure.core.leases import HeldLease
 from tenure.core.verdicts import Reply
 from tenure.core.vocabulary import Cause, JobStatus
 from tenure.errors import InvalidInput
+from tenure.protocol.requests import MAX_CANCELLED
 from tests.remote.over_http import RemoteKit
+from tests.remote.script import new_job
+from tests.remote.serving import ThreadedServer
+from tests.remote.test_batches import playing
+
+CANCEL_MANY = "POST /v1/jobs/cancel"
 
 
 @spec("FL7", "FL8", "FL9")
@@ -76,6 +84,47 @@ def test_a_flow_is_redriven_over_http(kit: RemoteKit) -> None:
         ("b", "waiting"),
     ]
     assert kit.redrive_flow(FlowId(kit.new_id())).cause is Cause.UNKNOWN_JOB
+
+
+@spec("FL14", "H52")
+def test_many_jobs_of_a_flow_are_cancelled_with_few_requests(server: ThreadedServer) -> None:
+    jobs = [new_job(number) for number in range(10, 10 + 2 * MAX_CANCELLED + 1)]
+    with playing(server, lost=3) as (script, proxy):
+        script.client.execute_many(jobs)
+        before = len(proxy.answers)
+        commands = [
+            Cancel(job_id=each.job_id, actor=CLIENT, request_id=RequestId("r")) for each in jobs
+        ]
+
+        replies = script.client.execute_many(commands)
+
+        assert proxy.answers[before:] == [CANCEL_MANY] * 4  # one answer was lost
+        statuses = {each.job.status for each in replies if isinstance(each, Reply) and each.job}
+        assert (len(replies), statuses) == (len(jobs), {JobStatus.CANCELLED})
+
+
+@spec("H52")
+def test_cancels_that_differ_or_expect_something_are_sent_alone(server: ThreadedServer) -> None:
+    jobs = [new_job(number) for number in range(10, 14)]
+    with playing(server) as (script, proxy):
+        script.client.execute_many(jobs)
+        before = len(proxy.answers)
+        commands = [
+            Cancel(job_id=each.job_id, actor=CLIENT, request_id=RequestId(f"r{number // 2}"))
+            for number, each in enumerate(jobs)
+        ]
+        commands[2:] = [replace(each, expected_rev=7) for each in commands[2:]]
+
+        replies = script.client.execute_many(commands)
+
+        assert [each.cause for each in replies if isinstance(each, Reply)] == [
+            *(None, None),
+            *[Cause.REVISION_MISMATCH] * 2,
+        ]
+        assert [each.split("?")[0] for each in proxy.answers[before:]] == [
+            CANCEL_MANY,
+            *(f"POST /v1/jobs/{each.job_id}/cancel" for each in jobs[2:]),
+        ]
 
 
 @spec("FL13")

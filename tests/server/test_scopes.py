@@ -10,6 +10,7 @@ from msgspec.inspect import VarTupleType
 from tenure.conformance.spec import spec
 from tenure.core.ids import Kind, Namespace, QueueName
 from tenure.core.vocabulary import Role
+from tenure.protocol.requests import MAX_CANCELLED
 from tenure.protocol.routes import ROUTES, Route
 from tests.server.harness import JOB, Answer, Stage
 from tests.server.test_roles import EXAMPLES, LEASE, PARTS, name_of, send
@@ -424,6 +425,47 @@ def test_a_token_of_some_queues_and_kinds_reaches_no_others(stage: Stage) -> Non
         (404, "unknown_job")
     }
     assert [stage.job(job_id).status for job_id in elsewhere] == ["queued", "queued"]
+
+
+@spec("H52", "H41", "H21")
+def test_many_jobs_are_cancelled_each_as_if_it_were_the_only_one(stage: Stage) -> None:
+    ended, waits, elsewhere = (stage.enqueue(n, queue=q) for n, q in ((1, "q"), (2, "q"), (3, "z")))
+    bury = {"request_id": "d", "reason_code": "policy_violation"}
+    stage.call("dead-letter", bury, role=O, job_id=ended)
+    alone = stage.call("cancel", {"request_id": "r"}, role=O, job_id=ended).json["cause"]
+    foreign = stage.enqueue(4, token=stage.token(C, namespace="elsewhere"))
+    asked = [ended, waits.upper(), elsewhere, foreign, JOB.format(9)]
+    mine = stage.token(O, "scoped", queues=(QueueName("q"),))
+    message = {"job_ids": asked, "request_id": "r", "reason": "enough"}
+
+    first = stage.ask("POST", "/v1/jobs/cancel", message, token=mine)
+    again = stage.ask("POST", "/v1/jobs/cancel", message, token=mine)
+
+    assert first.status == 200, first.json
+    assert [each["cause"] for each in first.json["replies"]] == [
+        alone,
+        None,
+        *["unknown_job"] * 3,
+    ]
+    assert [each["replayed"] for each in again.json["replies"]] == [False, True, *[False] * 3]
+    assert first.json["replies"][1]["job"]["cancel_reason"] == "enough"
+    assert all("payload" not in (each["job"] or {}) for each in first.json["replies"])
+    assert [stage.job(each).status for each in (waits, elsewhere, foreign)] == [
+        "cancelled",
+        "queued",
+        "queued",
+    ]
+
+
+@spec("H52")
+def test_a_request_to_cancel_too_many_jobs_cancels_none(stage: Stage) -> None:
+    job_id = stage.enqueue(1)
+    message = {"job_ids": [job_id] * (MAX_CANCELLED + 1), "request_id": "r"}
+
+    refused = stage.ask("POST", "/v1/jobs/cancel", message, token=stage.of(O))
+
+    assert (refused.status, refused.json["field"]) == (422, "job_ids")
+    assert stage.job(job_id).status == "queued"
 
 
 @spec("H41")

@@ -28,8 +28,8 @@ from tenure.core.verdicts import Reply
 from tenure.core.vocabulary import CancelMode, Cause, JobStatus
 from tenure.ports import Coordination
 from tenure.protocol.replies import FlowRecord, FlowReply, flow_record, flow_reply
+from tenure.protocol.requests import MAX_CANCELLED
 
-CANCELLED_TOGETHER = 500
 PAUSE_S = 0.25
 SHOWN_PARENTS = 3
 
@@ -175,9 +175,9 @@ def cancel_flow(
     mode = CancelMode.HARD if hard else CancelMode.SOFT
     with coordination(url) as serving:
         view = _find(serving, namespace, flow_id)
-        live = _live(view)
+        live = in_order(_live(view))[::-1]  # children first: no end of a parent lets them begin
         refused = 0
-        for start in range(0, len(live), CANCELLED_TOGETHER):
+        for start in range(0, len(live), MAX_CANCELLED):
             answers = serving.execute_many(
                 [
                     Cancel(
@@ -187,7 +187,7 @@ def cancel_flow(
                         mode=mode,
                         reason=reason,
                     )
-                    for step in live[start : start + CANCELLED_TOGETHER]
+                    for step in live[start : start + MAX_CANCELLED]
                 ]
             )
             refused += sum(

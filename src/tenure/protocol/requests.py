@@ -16,6 +16,7 @@ from tenure.core.attempt_logs import MAX_ATTEMPT_LOG_BYTES, MAX_OUTPUT_PARTS, At
 from tenure.core.checks import MAX_INSTANT, MAX_NAME, MAX_SEARCHED_TEXT
 from tenure.core.claims import ClaimRequest
 from tenure.core.commands import (
+    Cancel,
     Command,
     Complete,
     Enqueue,
@@ -70,8 +71,12 @@ from tenure.protocol.fields import (
 from tenure.protocol.translation import derived, to_core, to_wire
 
 MAX_BATCH = 1000
-MAX_LISTED_FLOWS = 500
 """Reports, heartbeats or jobs in one request."""
+
+MAX_CANCELLED = 250
+"""Jobs that one request cancels: their rows are read with their bodies, up to a MiB or two each."""
+
+MAX_LISTED_FLOWS = 500
 
 MAX_PAGE = 500
 MAX_WITH_BODIES = 50
@@ -568,6 +573,38 @@ def operator_message(
     }
     message = type(f"{command.__name__}Message", (OperatorMessage,), {"__doc__": command.__doc__})
     return derived(command, without={"job_id", "actor", *fixed, *looked_up})(message)
+
+
+@derived(Cancel, without=("job_id", "actor", "expected_rev", "expected_status"))
+class CancelManyMessage(DerivedRequest, frozen=True, kw_only=True):
+    """Stop jobs; replies come back in this order. [H52]"""
+
+    job_ids: Annotated[tuple[JobIdField, ...], Meta(min_length=1, max_length=MAX_CANCELLED)]
+
+
+_cancel = to_core(
+    CancelManyMessage, Cancel, given=("job_id", "actor", "expected_rev", "expected_status")
+)
+_cancel_many = to_wire(Cancel, CancelManyMessage, given=("job_ids",))
+
+
+def cancel_commands(message: CancelManyMessage, actor: Actor) -> list[Cancel]:
+    """The commands that a message stands for."""
+    return [
+        _cancel(
+            message,
+            job_id=JobId(each.lower()),
+            actor=actor,
+            expected_rev=None,
+            expected_status=None,
+        )
+        for each in message.job_ids
+    ]
+
+
+def cancel_many_message(commands: Several[Cancel]) -> CancelManyMessage:
+    """These commands as one message. They differ in nothing but their job."""
+    return _cancel_many(commands[0], job_ids=tuple(each.job_id for each in commands))
 
 
 class LimitMessage(Request, frozen=True, kw_only=True):

@@ -342,6 +342,15 @@ ROUTES: tuple[Route, ...] = (
         query=requests.BodiesQuery,
         reply=replies.JobPage,
     ),
+    _post(
+        "cancel-many",
+        "/v1/jobs/cancel",
+        "Stop jobs",
+        C,
+        O,
+        request=requests.CancelManyMessage,
+        reply=replies.JobsReply,
+    ),
     _get("jobs", "/v1/jobs", "List jobs", C, O, V, query=requests.JobsQuery, reply=replies.JobPage),
     _get(
         "job",

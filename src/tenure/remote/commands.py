@@ -1,7 +1,7 @@
 """Sends commands as requests, each by its route.
 
-Returns answers in the order of the commands. Sends a worker's reports and new jobs in batches below
-the server's limits, and every other command in a request of its own.
+Returns answers in the order of the commands. Sends a worker's reports, new jobs and cancels in
+batches below the server's limits, and every other command in a request of its own.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,6 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from tenure.core.commands import (
+    Cancel,
     Claim,
     Command,
     Complete,
@@ -48,11 +49,13 @@ from tenure.protocol.replies import (
 )
 from tenure.protocol.requests import (
     MAX_BATCH,
+    MAX_CANCELLED,
     MAX_WITH_BODIES,
     BodiesQuery,
     EnqueueManyMessage,
     LookupMessage,
     ReportsMessage,
+    cancel_many_message,
     enqueue_message,
     flow_message,
     follow_up_message,
@@ -139,6 +142,8 @@ def send(caller: Caller, commands: Sequence[Command]) -> list[Answer]:
             answers += [_redrive_flow(caller, cast(RedriveFlow, each)) for each in alike]
         elif sort == "enqueue":
             answers += _enqueue(caller, cast(list[Enqueue], list(alike)))
+        elif sort == "cancel":
+            answers += _cancel(caller, cast(list[Cancel], list(alike)))
         else:
             answers += [_decide(caller, each) for each in alike]
     return answers
@@ -153,6 +158,8 @@ def _sort(command: Command) -> str:
         return "flow"
     if isinstance(command, RedriveFlow):
         return "redrive-flow"
+    if isinstance(command, Cancel):
+        return "cancel"
     return "enqueue" if isinstance(command, Enqueue) else "decide"
 
 
@@ -172,6 +179,31 @@ def _enqueue(caller: Caller, commands: Sequence[Enqueue]) -> Iterator[Reply]:
         heard = caller.ask(call, JobsReply).replies
         _check_count(len(heard), len(batch))
         yield from _with_bodies(caller, [_made(next(sent), reply_of(reply)) for reply in heard])
+
+
+def _cancel(caller: Caller, commands: Sequence[Cancel]) -> Iterator[Reply]:
+    """Send those together that differ only in their job. The jobs of their answers have no bodies;
+    that of a lone command has. [H52]"""
+    for _, group in groupby(commands, key=lambda each: replace(each, job_id=JobId(""))):
+        alike = list(group)
+        if len(alike) == 1 or _expects_something(alike[0]):
+            yield from (_decide(caller, each) for each in alike)
+            continue
+        for start in range(0, len(alike), MAX_CANCELLED):
+            batch = alike[start : start + MAX_CANCELLED]
+            call = Call(name="cancel-many", message=cancel_many_message(batch))
+            heard = caller.ask(call, JobsReply).replies
+            _check_count(len(heard), len(batch))
+            yield from (_without_bodies(reply_of(reply)) for reply in heard)
+
+
+def _expects_something(command: Cancel) -> bool:
+    return command.expected_rev is not None or command.expected_status is not None
+
+
+def _without_bodies(reply: Reply) -> Reply:
+    job = reply.job
+    return reply if job is None else replace(reply, job=replace(job, payload=HIDDEN))
 
 
 class _EnqueueReply(NamedTuple):

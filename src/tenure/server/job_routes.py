@@ -47,6 +47,7 @@ from tenure.protocol.replies import (
     job_reply,
 )
 from tenure.protocol.requests import (
+    CancelManyMessage,
     DeadLettersQuery,
     EnqueueManyMessage,
     EnqueueMessage,
@@ -58,6 +59,7 @@ from tenure.protocol.requests import (
     JobsQuery,
     LookupMessage,
     RedriveFlowMessage,
+    cancel_commands,
     enqueue_command,
     flow_command,
     follow_up_command,
@@ -334,6 +336,28 @@ async def decide(call: Call) -> Response:
     return answer(shown, _status(call, reply))
 
 
+async def cancel_many(call: Call) -> Response:
+    """Stop jobs. One out of the caller's scope is unknown. [H52]"""
+    commands = cancel_commands(call.message(CancelManyMessage), call.actor)
+    ids = list(dict.fromkeys(command.job_id for command in commands))
+    seen = {job.id for job in await call.jobs(ids, bodies=False)}
+    decided = [command for command in commands if command.job_id in seen]
+    replies = iter(await call.decide(decided))
+    unknown = Reply(job=None, cause=Cause.UNKNOWN_JOB)
+    answers = [next(replies) if each.job_id in seen else unknown for each in commands]
+    now = await call.services.now()
+    return await call.answer_about(
+        lambda: JobsReply(
+            replies=tuple(
+                job_reply(each, now=now, bodies=False)
+                for each in answers
+                if isinstance(each, Reply)
+            )
+        ),
+        jobs=len(answers),
+    )
+
+
 # --- Reading jobs ------------------------------------------------------------------------------
 
 
@@ -568,6 +592,7 @@ HANDLERS: dict[str, Handler] = {
     "redrive-flow": redrive_flow,
     "follow-up": follow_up,
     "handler-flow": handler_flow,
+    "cancel-many": cancel_many,
     "lookup": lookup,
     "jobs": jobs,
     "job": job,
