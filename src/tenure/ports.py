@@ -443,6 +443,9 @@ class DecisionStore(Protocol):
     def load_flow(self, namespace: Namespace, flow_id: FlowId) -> FlowView | None:
         """A flow with its jobs and what they wait for; None if there is none. [FL9]"""
 
+    def existing_flows(self, ids: Sequence[FlowId]) -> frozenset[FlowId]:
+        """Those of these flows that exist, in whatever namespace. [FL3] [FL13]"""
+
     def load_edges(self, children: Sequence[JobId]) -> list[Edge]:
         """The edges of these jobs, by child and position."""
 

@@ -6,7 +6,7 @@ that was read after the request arrived.
 """
 
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from itertools import chain
 from threading import Lock
 from typing import cast, get_args
@@ -67,6 +67,9 @@ LOST_BEFORE_LOCKING = 2
 A `complete` sent together with twenty heartbeats of its lease lost eight in a row. [K8]"""
 
 DECIDED_TOGETHER = 250
+REPLACED_PER_READ = 100
+"""So many jobs that a redrive replaces are read at a time, with checkpoints of up to a MiB each."""
+
 LARGEST_REMEMBERED_BYTES = 16 * 1024
 """Of a row's bodies. Twenty thousand rows of the largest size allowed would be forty gigabytes."""
 
@@ -330,12 +333,11 @@ class Executor:
 
     def _find_flows(self, wave: list[PendingCommand], rows: "_Rows") -> None:
         """Find the flows that earlier attempts of a handler made, and those to be redriven."""
+        made: list[FlowId] = []
         for pending in wave:
             command = pending.command
             if isinstance(command, EnqueueFlow) and command.handler is not None:
-                namespace = command.members[0].job.namespace
-                if self._store.load_flow(namespace, command.flow_id) is not None:
-                    rows.made_flows.add(command.flow_id)
+                made.append(command.flow_id)
             elif isinstance(command, RedriveFlow):
                 found = self._load_flow_to_redrive(command)
                 if found is not None:
@@ -343,6 +345,8 @@ class Executor:
                     for job in found.jobs.values():
                         if has_unknown_word(job):  # nothing is decided about it [Y5]
                             rows.unknown[command.job_id] = ", ".join(unknown_in_job(job))
+        if made:
+            rows.made_flows = self._store.existing_flows(made)
 
     def _load_flow_to_redrive(self, command: RedriveFlow) -> FlowToRedrive | None:
         view = self._store.load_flow(command.namespace, command.flow_id)
@@ -351,10 +355,10 @@ class Executor:
         if view.is_live:  # it is refused: nothing else has to be read
             return FlowToRedrive(view=view)
         ids = view.to_replace
-        jobs = self._store.load(ids).jobs
+        jobs = self._load_to_replace(ids)
         edges = self._store.load_edges(ids)
         undone = [job_id for job_id, job in jobs.items() if needs_compensation(job)]
-        compensations = self._store.load([compensation_id(job_id) for job_id in undone]).jobs
+        compensations = self._store.load_without_bodies([compensation_id(each) for each in undone])
         parents = {edge.parent_id for edge in edges} - jobs.keys()
         return FlowToRedrive(
             view=view,
@@ -367,6 +371,15 @@ class Executor:
             },
             present=frozenset(self._store.load_without_bodies(sorted(parents))),
         )
+
+    def _load_to_replace(self, ids: Sequence[JobId]) -> dict[JobId, Job]:
+        """The jobs that a redrive replaces. Their payloads together have a limit [FL3]; checkpoints
+        have none and are not needed, so that only those of one page are in memory."""
+        jobs: dict[JobId, Job] = {}
+        for start in range(0, len(ids), REPLACED_PER_READ):
+            page = self._store.load(ids[start : start + REPLACED_PER_READ]).jobs
+            jobs |= {job_id: replace(job, checkpoint=None) for job_id, job in page.items()}
+        return jobs
 
     # --- deciding and saving -------------------------------------------------------------------
 
@@ -533,9 +546,8 @@ class Executor:
             pending.error = refusal
 
     def _is_taken(self, flow: EnqueueFlow) -> bool:
-        jobs = self._store.load([member.job.job_id for member in flow.members]).jobs
-        namespace = flow.members[0].job.namespace
-        return bool(jobs) or self._store.load_flow(namespace, flow.flow_id) is not None
+        jobs = self._store.load_without_bodies([member.job.job_id for member in flow.members])
+        return bool(jobs) or bool(self._store.existing_flows([flow.flow_id]))
 
     def _answer_saved(
         self,
@@ -587,7 +599,7 @@ class _Rows:
         self.sessions: dict[SessionKey, Session] = {}  # of grants that are taken back
         self.load_histories: LoadHistories | None = None  # of a transaction; None: the store's
         self.parents: dict[JobId, Job | None] = {}  # of follow-ups
-        self.made_flows: set[FlowId] = set()  # that earlier attempts of handlers made
+        self.made_flows: Set[FlowId] = frozenset()  # that earlier attempts of handlers made
         self.flows: dict[FlowId, FlowToRedrive] = {}
         self.existing: dict[JobId, Job] = {}  # by the command's job id: the job its insert met
         self.unknown: dict[JobId, str] = {}  # what this version does not know of a job's row

@@ -50,6 +50,9 @@ from tenure.errors import InvalidInput
 
 MAX_FLOW_JOBS = 10_000
 MAX_FLOW_EDGES = 50_000
+MAX_FLOW_PAYLOAD_BYTES = 64 << 20
+"""Of all jobs together: a flow is made, and redriven, in one transaction and so in memory."""
+
 MAX_REDRIVES = 100
 """How often one flow can be redriven: it is read as a whole, with all jobs that were replaced."""
 

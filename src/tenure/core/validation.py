@@ -57,7 +57,12 @@ from tenure.core.commands import (
     Unblock,
     WorkerCommand,
 )
-from tenure.core.flows import MAX_FLOW_EDGES, MAX_FLOW_JOBS, check_acyclic
+from tenure.core.flows import (
+    MAX_FLOW_EDGES,
+    MAX_FLOW_JOBS,
+    MAX_FLOW_PAYLOAD_BYTES,
+    check_acyclic,
+)
 from tenure.core.ids import (
     DERIVED_VERSION,
     SYSTEM,
@@ -315,7 +320,19 @@ def _check_flow(flow: EnqueueFlow, limits: Limits) -> None:
         steps.add(member.step)
         ids.add(member.job.job_id)
         before = member.job
+    _check_payloads(flow)
     check_acyclic(flow.members)
+
+
+def _check_payloads(flow: EnqueueFlow) -> None:
+    size_bytes = sum(len(member.job.payload) for member in flow.members)
+    if size_bytes > MAX_FLOW_PAYLOAD_BYTES:
+        raise InvalidInput(
+            "members",
+            f"payloads of {size_bytes} bytes together are over the limit of"
+            f" {MAX_FLOW_PAYLOAD_BYTES} for a flow",
+            hint="keep large values elsewhere and pass their names, or make several flows",
+        )
 
 
 def _check_handler(handler: ParentAttempt, flow: EnqueueFlow) -> None:

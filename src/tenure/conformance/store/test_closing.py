@@ -162,6 +162,7 @@ CALLS: dict[str, Callable[[Store], Any]] = {
     "edges": lambda store: list(store.edges()),
     "list_flows": lambda store: store.list_flows(DEFAULT_NAMESPACE, before=None, limit=1),
     "load_flow": lambda store: store.load_flow(DEFAULT_NAMESPACE, FlowId(JOB)),
+    "existing_flows": lambda store: store.existing_flows([FlowId(JOB)]),
     "load_parents": lambda store: store.load_parents(HeldLease(JOB, LEASE), WORKER, after=-1),
     "load_edges": lambda store: store.load_edges([JOB]),
     "lease_holders": lambda store: list(store.lease_holders()),

@@ -150,6 +150,31 @@ def test_a_flow_with_the_id_of_another_is_refused(kit: Kit) -> None:
     assert listed.flow.name == "kit"
 
 
+@spec("FL3", "H21")
+def test_a_flow_with_the_id_of_one_in_another_namespace_is_refused(kit: Kit) -> None:
+    flow = kit.flow({"one": []}, namespace=Namespace("elsewhere"))
+    command = kit.new_flow({"two": []})
+    clash = type(command)(
+        flow_id=FlowId(str(flow["one"].flow_id)), name="other", members=command.members
+    )
+
+    assert kit.reply(clash).cause is Cause.IDEMPOTENCY_KEY_REUSE
+
+    assert not kit.exists(command.job_id)
+
+
+@spec("FL3", "FL13")
+def test_a_store_says_which_of_many_flows_exist(kit: Kit) -> None:
+    made = [
+        FlowId(str(kit.flow({"one": []}, namespace=Namespace(name))["one"].flow_id))
+        for name in ("default", "default", "elsewhere")
+    ]
+    unknown = FlowId(kit.new_id())
+
+    assert kit.store.existing_flows([unknown, *made[1:]]) == {*made[1:]}
+    assert kit.store.existing_flows([]) == frozenset()
+
+
 @spec("FL3")
 def test_an_unknown_parent_or_one_of_another_namespace_is_refused(kit: Kit) -> None:
     elsewhere = kit.enqueue(namespace=Namespace("other"))

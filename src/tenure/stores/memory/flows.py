@@ -139,6 +139,12 @@ class MemoryFlows(MemoryPart):
                 redrives=tuple(self._redrives.get(flow_id, ())),
             )
 
+    def existing_flows(self, ids: Sequence[FlowId]) -> frozenset[FlowId]:
+        """Those of these flows that exist. [FL3] [FL13]"""
+        with self._lock:
+            self._open()
+            return frozenset(each for each in ids if each in self._flows)
+
     def load_parents(self, held: HeldLease, actor: Actor, *, after: int) -> ParentPage:
         """The next parents of a leased job, with their results. [FL7]"""
         with self._lock:

@@ -657,6 +657,9 @@ SELECT f.id, f.namespace, f.name, f.made_at, f.jobs,
 SELECT f.id, f.namespace, f.name, f.made_at, f.jobs FROM {t}flow AS f
  WHERE f.id = :flow_id AND f.namespace = :namespace;
 
+-- name: existing_flows
+SELECT id FROM {t}flow WHERE id {among_ids};
+
 -- name: load_flow_jobs
 SELECT j.id, j.flow_step, j.kind, j.queue, j.status, j.origin_id, j.origin_cause FROM {t}job AS j
  WHERE j.flow_id = :flow_id AND j.flow_id IS NOT NULL ORDER BY j.id;

@@ -155,6 +155,11 @@ class SqlFlows(Transactional):
             redrives=tuple(_redrive_from(row) for row in redrives),
         )
 
+    def existing_flows(self, ids: Sequence[FlowId]) -> frozenset[FlowId]:
+        """Those of these flows that exist. [FL3] [FL13]"""
+        packed = self._pack([JobId(each) for each in ids])
+        return frozenset(row[0] for row in self._rows(self._query("existing_flows", ids=packed)))
+
     def load_parents(self, held: HeldLease, actor: Actor, *, after: int) -> ParentPage:
         """The next parents of a leased job, with their results. [FL7]"""
         jobs, [(now, epoch, _)], rows = self._read(
