@@ -21,6 +21,7 @@ from tenure import (
 )
 from tenure.conformance.spec import spec
 from tenure.core.commands import Parent
+from tenure.core.flows import MAX_FLOW_JOBS
 from tenure.core.instants import Duration
 from tenure.testing import FakeContext, Inline
 
@@ -356,6 +357,30 @@ def test_what_is_wrong_with_a_handlers_flow_fails_the_attempt_and_makes_nothing(
 
     words = ["follows from the handler", "there is no job", "two jobs of the flow", "key", "step"]
     assert all(word in heard for word, heard in zip(words, said, strict=True)), said
+    assert fetched == []
+
+
+@spec("F3")
+def test_a_handler_whose_flow_tenure_refuses_fails_at_once(
+    app: Tenure, jobs: Inline, fetched: list[str]
+) -> None:
+    attempts: list[int] = []
+
+    @app.job
+    def plan(ctx: Context, jobs: int) -> None:
+        attempts.append(ctx.attempt)
+        with ctx.flow() as flow:
+            for number in range(jobs):
+                flow.add(app.call("fetch", {"url": str(number)}))
+
+    job = plan.enqueue(MAX_FLOW_JOBS + 1)
+    jobs.drain()
+
+    record = job.refresh()
+    assert (record.status, attempts) == (JobStatus.FAILED, [1])
+    assert record.error is not None
+    assert (record.error.type, record.error.stage) == ("InvalidInput", "exec")
+    assert "a flow has 1 to 10000 of them" in record.error.message
     assert fetched == []
 
 

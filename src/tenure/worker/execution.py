@@ -215,7 +215,7 @@ class Execution:
                 return ErrorClass.VALIDATION
             case TransientError():
                 return ErrorClass.TRANSIENT
-            case PermanentError():
+            case PermanentError() | InvalidInput():  # the next attempt would ask for the same
                 return ErrorClass.PERMANENT
             case _:
                 return ErrorClass.UNCLASSIFIED
