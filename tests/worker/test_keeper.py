@@ -173,3 +173,26 @@ def test_a_later_deadline_is_told_at_once_if_the_known_one_is_near(
         keeper.kill_at(pid, None)
 
         assert told[-1] == b"=%d 0\n" % pid
+
+
+@spec("WP18")
+def test_a_much_later_deadline_is_told_at_once(
+    group: Callable[[], Group], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The child's last job had a short lease, this one has a long one: a supervisor that is
+    stopped now must not cost the handler more than a second of it."""
+    told: list[bytes] = []
+    monkeypatch.setattr(KeeperClient, "_tell", lambda self, lines: told.append(lines))
+    now = boot_now()
+    with a_keeper(lambda: now) as (keeper, _):
+        pid, known = group().pid, Boot(now + seconds(4))
+        keeper.watch(pid)
+        keeper.kill_at(pid, known)
+        keeper.kill_at(pid, None)
+        told.clear()
+
+        keeper.kill_at(pid, Boot(known + TELL_WITHIN))
+        assert not told
+
+        keeper.kill_at(pid, Boot(known + TELL_WITHIN + 1))
+        assert told == [b"=%d %d\n" % (pid, known + TELL_WITHIN + 1)]

@@ -3,8 +3,9 @@
 Never blocks. A keeper that died, or does not read, is replaced, and its successor is told
 everything: killing the keeper and then the supervisor must not leave a program running.
 
-The keeper hears of a sooner deadline at once, of a later one or of none within a second: a child
-that runs many short jobs has a later deadline with each, and each line wakes a process.
+The keeper hears of a sooner or a much later deadline at once, of a little later one or of none
+within a second: a child that runs many short jobs has a later deadline with each, and each line
+wakes a process.
 """
 
 import logging
@@ -27,9 +28,9 @@ RESTART_AFTER = seconds(1)
 """Least time between two starts: a keeper that dies at once must not keep the worker busy."""
 
 TELL_WITHIN = seconds(1)
-"""How late the keeper may hear of a later deadline. It hears at once if the deadline that it knows
-is less than twice this away. If the supervisor is stopped for a whole lease, the keeper may kill
-this much early."""
+"""How late the keeper may hear of a deadline that is at most this much later than the one that it
+knows, or that there is none. It hears at once if the one that it knows is less than twice this
+away. If the supervisor is stopped, the keeper may kill this much early."""
 
 _log = logging.getLogger("tenure.worker")
 
@@ -202,10 +203,11 @@ class KeeperClient:
 
 
 def _may_wait(deadline: Boot | None, told: Boot | None, now: Boot) -> bool:
-    """Whether the keeper knows a sooner deadline than this one, and not too soon a one."""
+    """Whether the keeper knows a little sooner deadline than this one, and not too soon a one. It
+    may know that of the child's last job, whose lease was shorter."""
     if told is None or told < now + 2 * TELL_WITHIN:
         return False
-    return deadline is None or deadline > told
+    return deadline is None or told < deadline <= told + TELL_WITHIN
 
 
 def _environment() -> dict[str, str]:
