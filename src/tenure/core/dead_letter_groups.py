@@ -10,10 +10,10 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from tenure.core.checks import check_name
-from tenure.core.ids import JobId, Kind, Namespace, QueueName
+from tenure.core.ids import JobId, Kind, QueueName
 from tenure.core.instants import Duration, Instant
 from tenure.core.overview import TimeRange, Window, window_of
+from tenure.core.scopes import Scope
 from tenure.core.vocabulary import ReasonCode, Stage
 from tenure.errors import InvalidInput
 
@@ -38,31 +38,20 @@ def error_signature(headline: str) -> str:
     return _NUMBERS_AND_IDS.sub("#", headline[:MAX_HEADLINE])
 
 
-class DeadLetterGroupFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which dead letters are grouped, and how far back they are counted over time. `queues` and
-    `kinds`: only of these, any if empty. `key`: only this group, with the ids of its letters."""
+class DeadLetterGroupFilter(Scope, frozen=True, kw_only=True):
+    """Which dead letters are grouped, and how far back they are counted over time. `key`: only this
+    group, with the ids of its letters."""
 
-    namespace: Namespace
     range: TimeRange = TimeRange.DAY
-    queues: tuple[QueueName, ...] = ()
-    kinds: tuple[Kind, ...] = ()
     key: str | None = None
 
     def __post_init__(self) -> None:
-        """Refuse names that nothing can have. [J6]"""
-        check_name("namespace", self.namespace)
-        for queue in self.queues:
-            check_name("queue", queue)
-        for kind in self.kinds:
-            check_name("kind", kind)
+        """Refuse names that nothing can have [J6], and keys that no group has."""
+        super().__post_init__()
         if self.key is not None and _KEY.fullmatch(self.key) is None:
             raise InvalidInput(
                 "key", f"{self.key[:40]!a} is not the key of a group", hint="list the groups first"
             )
-
-    def has(self, queue: str, kind: str) -> bool:
-        """Whether dead letters of this kind in this queue are asked for."""
-        return (not self.queues or queue in self.queues) and (not self.kinds or kind in self.kinds)
 
 
 class Letter(msgspec.Struct, frozen=True):

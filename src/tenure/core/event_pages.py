@@ -15,11 +15,11 @@ from tenure.core.checks import (
     check_instant,
     check_integer,
     check_job_id,
-    check_name,
 )
 from tenure.core.events import COMPENSATED_NAME, NAME_PREFIX, Event
-from tenure.core.ids import JobId, Kind, Namespace, QueueName
+from tenure.core.ids import JobId
 from tenure.core.instants import Instant
+from tenure.core.scopes import Scope
 from tenure.core.vocabulary import EventCause, EventType
 from tenure.errors import InvalidInput
 
@@ -108,22 +108,19 @@ def _disjoint(types: tuple[TypeFilter, ...]) -> tuple[TypeFilter, ...]:
     )
 
 
-class EventFilter(msgspec.Struct, frozen=True, kw_only=True):
+class EventFilter(Scope, frozen=True, kw_only=True):
     """Events by job and time, by type and time, or by correlation id, of one namespace. [E4]
 
     `after` is the key that the previous page ended with; of one job's events only its `seq` counts.
-    `queues` and `kinds`: only events of such jobs, any if empty. No two of `types` accept the same
-    event: whoever names one twice, or a name beside its type, means it once.
+    No two of `types` accept the same event: whoever names one twice, or a name beside its type,
+    means it once.
     """
 
-    namespace: Namespace
     job_id: JobId | None = None
     types: tuple[TypeFilter, ...] = ()
     correlation_id: str | None = None
     since: Instant | None = None
     until: Instant | None = None
-    queues: tuple[QueueName, ...] = ()
-    kinds: tuple[Kind, ...] = ()
     newest_first: bool = False
     after: EventKey | None = None
     limit: int = MAX_LISTED_EVENTS
@@ -132,7 +129,7 @@ class EventFilter(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         """Refuse names that nothing can have [J6], and a span of time that is empty."""
         msgspec.structs.force_setattr(self, "types", _disjoint(self.types))
-        check_name("namespace", self.namespace)
+        super().__post_init__()
         if self.job_id is not None:
             check_job_id("job_id", self.job_id)
         if self.correlation_id is not None:

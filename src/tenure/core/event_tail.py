@@ -7,10 +7,11 @@ from typing import NewType
 
 import msgspec
 
-from tenure.core.checks import check_correlation_id, check_integer, check_job_id, check_name
+from tenure.core.checks import check_correlation_id, check_integer, check_job_id
 from tenure.core.event_pages import MAX_EVENTS_READ, MAX_LISTED_EVENTS, MAX_NEWEST, TypeFilter
 from tenure.core.events import Event
-from tenure.core.ids import JobId, Kind, Namespace, QueueName
+from tenure.core.ids import JobId
+from tenure.core.scopes import Scope
 from tenure.errors import InvalidInput
 
 EventPosition = NewType("EventPosition", str)
@@ -27,20 +28,17 @@ class TailedEvent(msgspec.Struct, frozen=True):
     event: Event
 
 
-class TailFilter(msgspec.Struct, frozen=True, kw_only=True):
+class TailFilter(Scope, frozen=True, kw_only=True):
     """Which events of one namespace a reader of the tail follows. [E10]
 
     `after` is where the reader was; None: before the oldest event. With `newest` the reader begins
-    at the end instead, with at most so many of the newest events. `queues`, `kinds` and `types`:
-    only such events, any if empty.
+    at the end instead, with at most so many of the newest events. `types`: only such events, any if
+    empty.
     """
 
-    namespace: Namespace
     job_id: JobId | None = None
     types: tuple[TypeFilter, ...] = ()
     correlation_id: str | None = None
-    queues: tuple[QueueName, ...] = ()
-    kinds: tuple[Kind, ...] = ()
     after: EventPosition | None = None
     newest: int | None = None
     limit: int = MAX_LISTED_EVENTS
@@ -48,7 +46,7 @@ class TailFilter(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Refuse names that nothing can have [J6], and two places to begin."""
-        check_name("namespace", self.namespace)
+        super().__post_init__()
         if self.job_id is not None:
             check_job_id("job_id", self.job_id)
         if self.correlation_id is not None:

@@ -11,11 +11,11 @@ from enum import StrEnum
 
 import msgspec
 
-from tenure.core.checks import check_name
 from tenure.core.claims import QueueState
-from tenure.core.ids import JobId, Kind, Namespace, QueueName, ScheduleName
+from tenure.core.ids import JobId, Kind, QueueName, ScheduleName
 from tenure.core.instants import Duration, Instant, later, seconds
 from tenure.core.schedules import Schedule
+from tenure.core.scopes import Scope
 from tenure.core.vocabulary import EventType, JobStatus, WorkerState
 from tenure.core.workers import WorkerSeen
 
@@ -110,29 +110,10 @@ def window_of(range_: TimeRange, now: Instant) -> Window:
     return Window(since=Instant(last - (number - 1) * length), bucket_us=length, buckets=number)
 
 
-class OverviewFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Of which jobs, and how far back. `queues` and `kinds`: only of these, any if empty."""
+class OverviewFilter(Scope, frozen=True, kw_only=True):
+    """Of which jobs, and how far back."""
 
-    namespace: Namespace
     range: TimeRange = TimeRange.HOUR
-    queues: tuple[QueueName, ...] = ()
-    kinds: tuple[Kind, ...] = ()
-
-    def __post_init__(self) -> None:
-        """Refuse names that nothing can have. [J6]"""
-        check_name("namespace", self.namespace)
-        for queue in self.queues:
-            check_name("queue", queue)
-        for kind in self.kinds:
-            check_name("kind", kind)
-
-    def has(self, queue: str, kind: str) -> bool:
-        """Whether jobs of this kind in this queue are asked for."""
-        return self.has_queue(queue) and (not self.kinds or kind in self.kinds)
-
-    def has_queue(self, queue: str) -> bool:
-        """Whether jobs of this queue are asked for."""
-        return not self.queues or queue in self.queues
 
 
 # --- What a store gathers ----------------------------------------------------------------------

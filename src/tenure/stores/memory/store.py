@@ -54,6 +54,7 @@ from tenure.core.observations import (
 from tenure.core.outcomes import Change
 from tenure.core.rate_evidence import GrantMade, RateInForce, in_force
 from tenure.core.rates import Meter, Rate, RateStanding
+from tenure.core.scopes import Scope
 from tenure.core.unknown_words import has_unknown_word
 from tenure.core.vocabulary import RENEWALS, EventClass, EventType, LeaseNews
 from tenure.errors import Closed, InvalidInput, StoreRefused
@@ -781,13 +782,9 @@ class MemoryStore(
             last_read = key_of(read[-1]) if len(read) == wanted.reads else None
             return EventPage(events=tuple(page), next=next_key(page, last_read, wanted))
 
-    def _is_within(self, job_id: JobId, wanted: EventFilter | TailFilter) -> bool:
+    def _is_within(self, job_id: JobId, scope: Scope) -> bool:
         job = self._jobs[job_id]
-        return (
-            job.namespace == wanted.namespace
-            and (not wanted.queues or job.queue in wanted.queues)
-            and (not wanted.kinds or job.kind in wanted.kinds)
-        )
+        return job.namespace == scope.namespace and scope.has(job.queue, job.kind)
 
     def tail_events(self, *, after: EventPosition | None, limit: int) -> list[TailedEvent]:
         """The next events in the order in which they were written. [E5]"""
