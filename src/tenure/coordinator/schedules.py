@@ -25,9 +25,9 @@ from tenure.core.schedules import (
     ScheduleChange,
     ScheduleCommand,
     ScheduleReply,
+    clock_was_set_back,
     decide_schedule,
     plan_firing,
-    was_written_ahead,
 )
 from tenure.core.verdicts import Answer
 from tenure.core.vocabulary import Overlap
@@ -173,7 +173,7 @@ class Firer:
 
 def _log_firing(before: Schedule, firing: Firing) -> None:
     after = firing.change.schedule
-    if was_written_ahead(before, after.updated_at):
+    if clock_was_set_back(before, after.updated_at):
         _log.warning("schedule %s goes on: it was written while the clock was ahead", after.name)
     if after.missed > before.missed:
         _log.warning("schedule %s: %d occurrences missed", after.name, after.missed - before.missed)

@@ -61,9 +61,9 @@ MAX_CATCH_UP = 100
 MAX_COUNTED = 5_000
 """How many missed occurrences of a cron expression are counted at a time: three days of minutes,
 which take half a second."""
-AHEAD = seconds(3600)
-"""A schedule that was written by a clock so far ahead does not wait until that time. After a
-smaller step back it does: what it dealt with in that time is not dealt with again. [SC2] [SC15]"""
+CLOCK_STEP = seconds(3600)
+"""After the clock was set back by more than this, a schedule goes on from now. After a smaller step
+it waits until the clock has caught up: what it dealt with is not dealt with again. [SC2] [SC15]"""
 
 LATE = seconds(60)
 """With `catch_up="none"` an occurrence that is later than this is missed. [SC8]"""
@@ -264,7 +264,7 @@ def plan_firing(schedule: Schedule, previous: Job | None, at: Moment) -> Firing:
 
     One occurrence at a time: with `catch_up="all"` the next one is due at once.
     """
-    if was_written_ahead(schedule, at.now):
+    if clock_was_set_back(schedule, at.now):
         return _after_the_clock_was_set_back(schedule, at)
     spec, first = schedule.spec, schedule.next_at
     assert first is not None
@@ -296,10 +296,22 @@ def plan_firing(schedule: Schedule, previous: Job | None, at: Moment) -> Firing:
     )
 
 
-def was_written_ahead(schedule: Schedule, now: Instant) -> bool:
-    """Whether the clock was far ahead when the schedule was written last, and has been set back
-    since: its next time may be far away then. [SC15]"""
-    return schedule.updated_at > now + AHEAD
+def latest_plausible_write(now: Instant) -> Instant:
+    """A schedule that was written later than this was written before the clock was set back: its
+    next time may be far away. [SC15]"""
+    return Instant(now + CLOCK_STEP)
+
+
+def clock_was_set_back(schedule: Schedule, now: Instant) -> bool:
+    """Whether the clock was set back far since the schedule was written last. [SC15]"""
+    return schedule.updated_at > latest_plausible_write(now)
+
+
+def is_due(schedule: Schedule, now: Instant) -> bool:
+    """Whether `fire` has something to do: its time has come, or the clock was set back far."""
+    if schedule.next_at is None:
+        return False
+    return schedule.next_at <= now or clock_was_set_back(schedule, now)
 
 
 def _after_the_clock_was_set_back(schedule: Schedule, at: Moment) -> Firing:

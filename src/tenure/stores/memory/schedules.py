@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from tenure.core.ids import Epoch, Namespace, ScheduleName
 from tenure.core.instants import Duration
 from tenure.core.outcomes import Change
-from tenure.core.schedules import Schedule, ScheduleChange, was_written_ahead
+from tenure.core.schedules import Schedule, ScheduleChange, is_due
 from tenure.ports import DueSchedules, LoadedSchedule, Saved
 from tenure.stores.memory.part import MemoryPart
 
@@ -46,12 +46,8 @@ class MemorySchedules(MemoryPart):
                 for each in self._schedules.values()
                 if each.next_at is not None
             )
-            found = [self._schedules[key[1], key[2]] for key in times]
-            due = [
-                each
-                for each, (next_at, *_) in zip(found, times, strict=True)
-                if next_at <= now or was_written_ahead(each, now)
-            ][:limit]
+            found = [self._schedules[namespace, name] for _, namespace, name in times]
+            due = [each for each in found if is_due(each, now)][:limit]
             next_in = Duration(max(0, times[0][0] - now)) if times else None
             return DueSchedules(now, self._epoch, tuple(due), next_in)
 

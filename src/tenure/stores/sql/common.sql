@@ -46,7 +46,7 @@ SELECT {event_columns} FROM {t}job_event WHERE job_id = :job_id AND seq = 1
  UNION ALL
 SELECT {event_columns} FROM (
     SELECT {event_columns} FROM {t}job_event
-     WHERE job_id = :job_id AND seq > 1 AND type NOT IN ('lease_renewed', 'heartbeat')
+     WHERE job_id = :job_id AND seq > 1 AND type NOT IN ({renewals})
      ORDER BY seq DESC LIMIT :events) AS latest
  ORDER BY seq;
 
@@ -407,7 +407,7 @@ SELECT namespace, {kind_columns} FROM {t}kind_setting WHERE rate_grants IS NOT N
 SELECT e.position, e.job_id, e.seq, e.ts, j.namespace, j.queue, j.kind, j.rate_key,
        (SELECT b.ts FROM {t}job_event AS b WHERE b.job_id = e.job_id AND b.seq = e.seq - 1)
   FROM {t}job_event AS e JOIN {t}job AS j ON j.id = e.job_id
- WHERE e.type = 'claimed' AND e.ts > :since
+ WHERE e.type = {claimed} AND e.ts > :since
    AND (e.position, e.job_id, e.seq) > (:position, CAST(:job_id AS {uuid}), :seq)
  ORDER BY e.position, e.job_id, e.seq LIMIT :limit;
 
@@ -462,17 +462,17 @@ UPDATE {t}meta SET epoch = epoch + 1 RETURNING epoch;
 -- those of the live attempt come last, and a job that runs for days has thousands of them. Step by
 -- step through the index: a planner whose statistics are behind would sort them all for a page.
 WITH RECURSIVE paged (job_id, seq, nth) AS (
-    SELECT (SELECT e.job_id FROM {t}job_event AS e WHERE e.type IN ('lease_renewed', 'heartbeat') {after_renewal}
+    SELECT (SELECT e.job_id FROM {t}job_event AS e WHERE e.type IN ({renewals}) {after_renewal}
              ORDER BY e.job_id, e.seq LIMIT 1),
-           (SELECT e.seq FROM {t}job_event AS e WHERE e.type IN ('lease_renewed', 'heartbeat') {after_renewal}
+           (SELECT e.seq FROM {t}job_event AS e WHERE e.type IN ({renewals}) {after_renewal}
              ORDER BY e.job_id, e.seq LIMIT 1), 1
      UNION ALL
     SELECT (SELECT n.job_id FROM {t}job_event AS n
-             WHERE n.type IN ('lease_renewed', 'heartbeat') AND (n.job_id, n.seq) >
+             WHERE n.type IN ({renewals}) AND (n.job_id, n.seq) >
                    (e.job_id, CASE WHEN e.lease_id = j.lease_id THEN 2147483647 ELSE e.seq END)
              ORDER BY n.job_id, n.seq LIMIT 1),
            (SELECT n.seq FROM {t}job_event AS n
-             WHERE n.type IN ('lease_renewed', 'heartbeat') AND (n.job_id, n.seq) >
+             WHERE n.type IN ({renewals}) AND (n.job_id, n.seq) >
                    (e.job_id, CASE WHEN e.lease_id = j.lease_id THEN 2147483647 ELSE e.seq END)
              ORDER BY n.job_id, n.seq LIMIT 1), l.nth + 1
       FROM paged AS l
@@ -487,7 +487,7 @@ SELECT e.job_id, e.seq, j.id IS NOT NULL AND (j.lease_id IS NULL OR e.lease_id <
 
 -- name: prune_renewals
 DELETE FROM {t}job_event 
- WHERE type IN ('lease_renewed', 'heartbeat') AND job_id = :job_id AND seq <= :seq
+ WHERE type IN ({renewals}) AND job_id = :job_id AND seq <= :seq
 RETURNING seq;
 
 -- name: expire_observations
@@ -888,7 +888,7 @@ DELETE FROM {t}artifact WHERE job_id {among_ids} RETURNING namespace, job_id, si
 -- name: attempt_of_lease
 -- The claim is in the log: transitions are kept for as long as their job.
 SELECT attempt FROM {t}job_event
- WHERE job_id = :job_id AND type = 'claimed' AND lease_id = :lease_id AND actor = :actor;
+ WHERE job_id = :job_id AND type = {claimed} AND lease_id = :lease_id AND actor = :actor;
 
 -- name: keep_attempt_log
 INSERT INTO {t}attempt_log ({log_columns}, part)
@@ -958,9 +958,9 @@ SELECT (SELECT min(s.next_at) FROM {t}schedule AS s WHERE s.next_at IS NOT NULL)
   FROM {t}meta;
 
 -- name: due_schedules
--- And those that were written while the clock was ahead.
+-- And those that were written before the clock was set back.
 SELECT {schedule_columns} FROM {t}schedule
- WHERE next_at IS NOT NULL AND (next_at <= :until OR updated_at > :ahead)
+ WHERE next_at IS NOT NULL AND (next_at <= :until OR updated_at > :latest_write)
  ORDER BY next_at, namespace, name LIMIT :limit;
 
 -- name: insert_schedule

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from tenure.core.ids import Epoch, JobId, Namespace, ScheduleName
 from tenure.core.instants import Duration, Instant
 from tenure.core.outcomes import Change
-from tenure.core.schedules import AHEAD, Schedule, ScheduleChange, ScheduleSpec
+from tenure.core.schedules import Schedule, ScheduleChange, ScheduleSpec, latest_plausible_write
 from tenure.errors import StoreError
 from tenure.ports import DueSchedules, LoadedSchedule, Saved
 from tenure.stores.sql.rows import Row
@@ -62,9 +62,10 @@ class Schedules(Transactional):
         """The schedules whose next time has come. One statement while there is none."""
         [(first, latest, now, epoch)] = self._rows(self._query("next_schedule"))
         rows: list[Row] = []
-        if first is not None and (first <= now or latest > now + AHEAD):
+        latest_write = latest_plausible_write(Instant(now))
+        if first is not None and (first <= now or latest > latest_write):
             rows = self._rows(
-                self._query("due_schedules", until=now, ahead=now + AHEAD, limit=limit)
+                self._query("due_schedules", until=now, latest_write=latest_write, limit=limit)
             )
         next_in = None if first is None else Duration(max(0, first - now))
         return DueSchedules(Instant(now), Epoch(epoch), tuple(map(_schedule, rows)), next_in)

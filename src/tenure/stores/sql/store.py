@@ -40,7 +40,7 @@ from tenure.core.observations import (
 )
 from tenure.core.outcomes import Change
 from tenure.core.rates import Meter, Rate
-from tenure.core.vocabulary import LeaseNews
+from tenure.core.vocabulary import RENEWALS, EventType, LeaseNews
 from tenure.errors import StoreUnavailable
 from tenure.ports import DedupeKey, Loaded, Locked, Saved
 from tenure.stores.sql import (
@@ -118,6 +118,9 @@ COLUMN_WORDS = {
     "event_columns": ", ".join(EVENT_FIELDS),
     "observation_columns": ", ".join(OBSERVATION_COLUMNS),
     "session_columns": ", ".join(SESSION_COLUMNS),
+    "claimed": f"'{EventType.CLAIMED.value}'",
+    # In this order: SQLite uses a partial index only for a list that is written like its own.
+    "renewals": ", ".join(f"'{each.value}'" for each in EventType if each in RENEWALS),
 }
 
 
