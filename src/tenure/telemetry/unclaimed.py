@@ -113,7 +113,7 @@ def _is_alive(seen: WorkerSeen, now: Instant) -> bool:
 def _parents(store: JobStore, job: Job) -> WaitReason:
     """The jobs of its flow that it waits for and that have not ended."""
     found = None if job.flow_id is None else store.load_flow(job.namespace, job.flow_id)
-    steps = () if found is None else found.steps
+    steps = () if found is None else found.current
     after = {name for step in steps if step.job_id == job.id for name in step.after}
     live = [step.job_id for step in steps if step.step in after and not step.status.is_terminal]
     return WaitReason(
