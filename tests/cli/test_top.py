@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from tenure.cli.top_feed import Feed, read
+from tenure.cli.top_feed import MAX_PENDING, Feed, read
 from tenure.cli.top_view import Action, Deed
 from tenure.conformance.spec import spec
 from tenure.coordinator.service import Coordinator
@@ -312,7 +312,7 @@ def test_what_was_read_last_stays_while_the_store_is_away() -> None:
     feed.refresh()
     until(lambda: feed.snapshot.problem, "it is away")
     feed.do(Action(Deed.PAUSE, "work"))
-    until(lambda: feed.said, "the action has failed")
+    said = until(feed.take_said, "the action has failed")
     away = feed.snapshot
     store.is_away = False
     feed.refresh()
@@ -320,7 +320,25 @@ def test_what_was_read_last_stays_while_the_store_is_away() -> None:
     feed.close()
 
     assert away.overview is not None
-    assert (away.problem, feed.said) == ("it is away", "it is away")
+    assert (away.problem, said) == ("it is away", "it is away")
+
+
+@spec("LV7")
+def test_an_action_that_has_to_wait_too_long_is_refused_aloud() -> None:
+    world = World()
+    wanted = OverviewFilter(namespace=DEFAULT_NAMESPACE)
+    feed = Feed(world.coordinator, wanted, every_s=60, wake=lambda: None)
+    for number in range(MAX_PENDING):
+        feed.do(Action(Deed.PAUSE, f"queue{number}"))
+
+    feed.do(Action(Deed.PAUSE, "late"))
+    refused = feed.take_said()
+    feed.start()
+    done = until(feed.take_said, "the others are done")
+    feed.close()
+
+    assert refused == "pause queue late is not done: 10 others wait"
+    assert done.startswith("queue queue0 is paused")
 
 
 @spec("LV7")
@@ -334,13 +352,11 @@ def test_what_a_key_asked_for_is_answered_as_the_coordinator_says() -> None:
     feed.start()
 
     feed.do(Action(Deed.CANCEL, live.id))
-    accepted = until(lambda: feed.said, "it is cancelled")
-    feed.said = ""
+    accepted = until(feed.take_said, "it is cancelled")
     feed.do(Action(Deed.CANCEL, done.job_id))
-    refused = until(lambda: feed.said, "it is refused")
-    feed.said = ""
+    refused = until(feed.take_said, "it is refused")
     feed.do(Action(Deed.DRAIN, "nobody"))
-    missing = until(lambda: feed.said, "it is not there")
+    missing = until(feed.take_said, "it is not there")
     feed.close()
 
     assert accepted == f"job {live.id} is cancelled"

@@ -98,8 +98,8 @@ def _watch(serving: Coordination, wanted: OverviewFilter, *, title: str, every_s
             while True:
                 if feed.failure is not None:
                     raise feed.failure
-                if feed.said:
-                    view, feed.said = msgspec.structs.replace(view, message=feed.said), ""
+                if said := feed.take_said():
+                    view = msgspec.structs.replace(view, message=said)
                 _draw(terminal, feed.snapshot, view, title)
                 for key in terminal.keys(REDRAW_S):
                     done = pressed(view, key, feed.snapshot)

@@ -103,7 +103,8 @@ def perform(serving: Coordination, namespace: Namespace, action: Action) -> str:
 
 
 class Feed:
-    """The thread. Its owner reads `snapshot` and `said`, and is woken when one is new."""
+    """The thread. Its owner reads `snapshot`, takes what is to be said, and is woken when either is
+    new."""
 
     def __init__(
         self,
@@ -119,10 +120,10 @@ class Feed:
         self._wake = wake
         self._asked = threading.Event()
         self._is_closed = False
-        self._pending: deque[Action] = deque(maxlen=MAX_PENDING)
+        self._pending: deque[Action] = deque()
+        self._said: deque[str] = deque()
         self._thread = threading.Thread(target=self._run, name="tenure-top", daemon=True)
         self.snapshot = Snapshot()
-        self.said = ""
         self.failure: BaseException | None = None
         self.opened: str | None = None
 
@@ -135,9 +136,21 @@ class Feed:
         self._asked.set()
 
     def do(self, action: Action) -> None:
-        """Do this next."""
+        """Do this after what was asked for before, or say that too much waits already."""
+        if len(self._pending) >= MAX_PENDING:
+            self._said.append(
+                f"{action.deed.value} {action.target} is not done: {MAX_PENDING} others wait"
+            )
+            return
         self._pending.append(action)
         self._asked.set()
+
+    def take_said(self) -> str:
+        """What became of actions since the last call; empty if nothing did."""
+        said = []
+        while self._said:
+            said.append(self._said.popleft())
+        return "; ".join(said)
 
     def close(self) -> None:
         """End; a call that hangs is left behind."""
@@ -162,9 +175,10 @@ class Feed:
     def _step(self) -> None:
         try:
             while self._pending:
-                self.said = perform(self._serving, self._wanted.namespace, self._pending.popleft())
+                action = self._pending.popleft()
+                self._said.append(perform(self._serving, self._wanted.namespace, action))
         except TenureError as problem:
-            self.said = str(problem)
+            self._said.append(str(problem))
         try:
             self.snapshot = self._read()
         except TenureError as problem:  # what was read last stays on the screen
