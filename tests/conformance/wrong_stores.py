@@ -28,6 +28,7 @@ from tenure.core.job import Job
 from tenure.core.observations import Observation
 from tenure.core.outcomes import Change
 from tenure.core.resolutions import Resolution
+from tenure.core.scopes import Scope
 from tenure.core.tokens import TokenId
 from tenure.core.vocabulary import Cause, EventClass, EventType
 from tenure.core.workers import WorkerProcess
@@ -464,7 +465,7 @@ class CountsTheEndOfASpan(MemoryStore):
 class ListsEverybodysEvents(MemoryStore):
     """Shows the events of every namespace. [E9]"""
 
-    def _is_within(self, job_id: JobId, wanted: EventFilter | TailFilter) -> bool:
+    def _is_within(self, job_id: JobId, scope: Scope) -> bool:
         return True
 
 
