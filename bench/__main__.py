@@ -40,6 +40,13 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="small sizes, only the first rows")
     parser.add_argument("--only", help="in the first rows, only queues with such a name (regex)")
     parser.add_argument("--no-peers", action="store_true", help="the first rows without others")
+    parser.add_argument(
+        "--store",
+        action="append",
+        default=[],
+        metavar="URL",
+        help="pages: measure this store, filled first if it has no jobs; may be repeated",
+    )
     parser.add_argument("--output", type=Path, default=OUTPUT, help="default: %(default)s")
     parser.add_argument("--write", action="store_true", help="also put them into bench/")
     parser.add_argument(
@@ -63,7 +70,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
 
 
 def _measure(asked: argparse.Namespace) -> tuple[tuple[Section, ...], list[Row], list[str]]:
-    options = Options(rounds=asked.rounds, is_quick=asked.quick)
+    options = Options(rounds=asked.rounds, is_quick=asked.quick, stores=tuple(asked.store))
     sections: tuple[Section, ...] = ()
     rows: list[Row] = []
     problems: list[str] = []

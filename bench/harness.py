@@ -26,6 +26,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
     rounds: int = 5
     is_quick: bool = False
+    stores: tuple[str, ...] = ()
+    """URLs of stores that `pages` fills once and keeps."""
 
     def sized(self, full: int, quick: int) -> int:
         """The size of something, depending on how long a run may take."""

@@ -3,30 +3,35 @@
 Rows and events are copied in bulk by SQL from real jobs: a million that succeeded in the last day,
 a hundred thousand that wait, and ten thousand dead letters. Each address is asked a few times; the
 slowest answer counts. Answers that viewers share are asked for when they are too old to be shared.
+
+Building takes minutes: `--store URL` measures a store of your own, which is filled first if it has
+no jobs. Stores that are not named are temporary.
 """
 
 import os
 import sqlite3
-import sys
-import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import psycopg
 
-from bench.harness import Figure, Options, Row, Unavailable, say, shown
-from bench.processes import tree_cpu_s
+from bench.harness import Figure, Options, Row, Unavailable, say, shown, spread
+from bench.processes import process_table, tree_cpu_s
 from bench.servers import durable_postgres, scratch_directory
 from tenure.core.commands import DeadLetter
-from tenure.core.ids import JobId, RequestId, new_job_id, operator_actor
+from tenure.core.ids import JobId, Namespace, RequestId, new_job_id, operator_actor
 from tenure.core.instants import Instant
 from tenure.core.vocabulary import ReasonCode
-from tenure.server.overviews import FRESH_FOR, FRESH_PER_COST
+from tenure.ports import JobFilter
+from tenure.server.services import OVERVIEW_FRESH_FOR, OVERVIEW_FRESH_PER_COST
 from tenure.stores.postgres.store import PostgresStore
+from tenure.stores.sqlite.path import sqlite_path
 from tenure.stores.sqlite.store import SqliteStore
 from tests.server.processes import House, Process
 from tests.stores.lives import change, claim, complete, enqueue, save, start
@@ -34,11 +39,10 @@ from tests.stores.lives import change, claim, complete, enqueue, save, start
 NAME = "pages"
 RUNS = 3
 TARGET_MS = 200.0
-VIEWERS = 10
-VIEWED_EVERY_S = 2.0
-VIEWED_FOR_S = 20.0
+VIEWED_FOR_S = 60.0
 TARGET_CPU = 0.1
 DAY_US = 24 * 3600 * 1_000_000
+REUSED_WITHIN_US = 3 * 3600 * 1_000_000
 
 ADDRESSES = (
     *(f"/v1/overview?range={each}" for each in ("15m", "1h", "6h", "24h", "7d")),
@@ -88,8 +92,22 @@ ADDRESSES = (
 """Paths that begin with /v1 are the reads, the others pages of the dashboard. An answer other than
 200 ends the benchmark."""
 
-VIEWED = "/?range=1h"
-"""What an open dashboard asks for every two seconds."""
+VIEWERS = {
+    "ten open dashboards, all on the overview": (("/?range=1h", 2.0),) * 10,
+    "ten open dashboards, each on another page": (
+        ("/?range=1h", 2.0),
+        ("/?range=24h", 2.0),
+        ("/queues", 5.0),
+        ("/queues/q7", 5.0),
+        ("/kinds", 5.0),
+        ("/kinds/k3", 5.0),
+        ("/workers", 5.0),
+        ("/jobs", 5.0),
+        ("/jobs?status=queued", 5.0),
+        ("/dead-letters", 10.0),
+    ),
+}
+"""What ten browsers ask for again, and after how many seconds: as the pages say in `data-live`."""
 
 
 OF_OVERVIEWS = ("/", "/queues", "/queues/q7", "/kinds", "/kinds/k3")
@@ -112,41 +130,61 @@ class Templates(msgspec.Struct, frozen=True):
     dead: JobId
 
 
+class Site(msgspec.Struct, frozen=True):
+    """A filled store, and the processes of its database."""
+
+    name: str
+    url: str
+    directory: Path
+    databases: tuple[int, ...] = ()
+
+
 def run(options: Options) -> list[Row]:
-    """A row for each address and each database, and one for ten viewers."""
+    """A row for each address and each database, and one for each way of viewing."""
     sizes = Sizes(
         options.sized(1_000_000, 20_000), options.sized(100_000, 2_000), options.sized(10_000, 500)
     )
+    held = f"{sizes.succeeded:,} ended, {sizes.queued:,} waiting"
     rows: list[Row] = []
-    for name, opened in (("SQLite", _sqlite), ("PostgreSQL", _postgres)):
-        with opened(sizes) as (house, templates, databases):
-            rows += _measured(name, house, templates, databases, sizes)
+    answers: dict[str, dict[str, Figure]] = {}
+    for site_of in (_sqlite, _postgres):
+        with site_of(sizes, options.stores) as site, _server(site) as server:
+            answers[site.name] = _answers(site, server)
+            rows += [_row(site, address, f, held) for address, f in answers[site.name].items()]
+            rows += [_viewers_row(site, server, name, held) for name in VIEWERS]
+    print(_table(answers), flush=True)
     return rows
 
 
-def _measured(
-    name: str, house: House, templates: Templates, databases: Sequence[int], sizes: Sizes
-) -> Iterator[Row]:
-    server = house.serve("--no-auth")
-    ids = _ids(server, templates)
-    held = f"{sizes.succeeded:,} ended, {sizes.queued:,} waiting"
+def _answers(site: Site, server: Process) -> dict[str, Figure]:
+    """How long each address took, each time that it was asked."""
+    ids = _ids(server)
+    found = {}
     for address in ADDRESSES:
-        path = address.format(**ids)
-        slowest_ms = _slowest_ms(server, path)
-        print(f"{name} {address}: {shown(slowest_ms)} ms", file=sys.stdout, flush=True)
-        yield Row(
-            scenario=f"{name}: {address}, {held}",
-            ours=Figure((slowest_ms,)),
-            theirs=Figure((TARGET_MS,)),
-            unit="ms",
-            peer="the target",
-            at_most=1.0,
-        )
-    cores = _viewed(server, [server.popen.pid, *databases])
-    print(f"{name} {VIEWERS} viewers: {shown(100 * cores)} % of a core", flush=True)
-    yield Row(
-        scenario=f"{name}: {VIEWERS} open dashboards, {held}",
-        ours=Figure((cores,)),
+        found[address] = _times_ms(server, address.format(**ids))
+        say(f"  {site.name} {address}: {spread(found[address], 'ms')}")
+    return found
+
+
+def _row(site: Site, address: str, figure: Figure, held: str) -> Row:
+    return Row(
+        scenario=f"{site.name}: {address}, {held}",
+        ours=Figure((figure.highest,)),
+        theirs=Figure((TARGET_MS,)),
+        unit="ms",
+        peer="the target",
+        at_most=1.0,
+    )
+
+
+def _viewers_row(site: Site, server: Process, name: str, held: str) -> Row:
+    cores = _viewed(
+        server, VIEWERS[name], {"server": [server.popen.pid], "database": site.databases}
+    )
+    say(f"  {site.name} {name}: {cores}")
+    return Row(
+        scenario=f"{site.name}: {name}, {held}",
+        ours=Figure((sum(cores.values()),)),
         theirs=Figure((TARGET_CPU,)),
         unit="cores",
         peer="the target",
@@ -154,7 +192,20 @@ def _measured(
     )
 
 
-def _ids(server: Process, templates: Templates) -> dict[str, str]:
+def _table(answers: Mapping[str, Mapping[str, Figure]]) -> str:
+    """Every address with the median and the slowest answer of each store."""
+    lines = [
+        f"| address | {' | '.join(f'{name}, ms' for name in answers)} |",
+        "|---|" + "---|" * len(answers),
+    ]
+    for address in ADDRESSES:
+        figures = [found[address] for found in answers.values()]
+        cells = [f"{shown(each.median)}, at worst {shown(each.highest)}" for each in figures]
+        lines.append(f"| `{address}` | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _ids(server: Process) -> dict[str, str]:
     """Of a job of each sort, of a flow made now, and the key of a group of dead letters."""
     now = Instant(time.time_ns() // 1000)
     flow_id, first, second = (new_job_id(now, os.urandom(16)) for _ in range(3))
@@ -175,99 +226,140 @@ def _ids(server: Process, templates: Templates) -> dict[str, str]:
     if made.status not in (200, 201) or groups.status != 200:
         raise Unavailable(f"no flow ({made.status}) or no groups of dead letters ({groups.status})")
     return {
-        "job": templates.succeeded,
-        "waiting": templates.queued,
-        "dead": templates.dead,
+        "job": _newest(server, "succeeded"),
+        "waiting": _newest(server, "queued"),
+        "dead": _newest(server, "dead_lettered"),
         "flow": flow_id,
         "group": groups.json["groups"][0]["key"],
     }
 
 
-def _slowest_ms(server: Process, path: str) -> float:
-    """The slowest of a few answers, each made anew: when the one before is too old to be shared."""
-    slowest_ms = 0.0
+def _newest(server: Process, status: str) -> str:
+    job_id: str = server.ask("GET", f"/v1/jobs?status={status}&limit=1").json["jobs"][0]["id"]
+    return job_id
+
+
+def _times_ms(server: Process, path: str) -> Figure:
+    """A few answers, each made anew: when the one before is too old to be shared."""
+    times_ms: list[float] = []
     for _ in range(RUNS):
         if "overview" in path or path.partition("?")[0] in OF_OVERVIEWS:
-            time.sleep(max(FRESH_FOR / 1_000_000, FRESH_PER_COST * slowest_ms / 1000) + 0.1)
-        slowest_ms = max(slowest_ms, _ask_ms(server, path))
-    return slowest_ms
+            slowest_s = max(times_ms, default=0.0) / 1000
+            time.sleep(
+                max(OVERVIEW_FRESH_FOR / 1_000_000, OVERVIEW_FRESH_PER_COST * slowest_s) + 0.1
+            )
+        with closing(server.connect()) as connection:
+            times_ms.append(_ask_ms(connection, path, {}))
+    return Figure(tuple(times_ms))
 
 
-def _ask_ms(server: Process, path: str) -> float:
+def _ask_ms(connection: HTTPConnection, path: str, headers: dict[str, str]) -> float:
+    """How long an answer took; what the server says of the session goes into `headers`."""
     began_s = time.perf_counter()
-    answer = server.ask("GET", path)
+    connection.request("GET", path, headers=headers)
+    answer = connection.getresponse()
+    answer.read()
     if answer.status != 200:
         raise Unavailable(f"{path} answered {answer.status}, not 200")
+    cookie = answer.getheader("Set-Cookie")
+    if cookie is not None:
+        headers["Cookie"] = cookie.partition(";")[0]
     return (time.perf_counter() - began_s) * 1000
 
 
-def _viewed(server: Process, processes: Sequence[int]) -> float:
-    """The share of a core that server and database take while ten people look."""
+def _viewed(
+    server: Process, viewers: Sequence[tuple[str, float]], processes: Mapping[str, Sequence[int]]
+) -> dict[str, float]:
+    """The share of a core that each of these takes while people look."""
+    before_s = {name: tree_cpu_s(pids) for name, pids in processes.items()}
+    began_s = time.monotonic()
+    with ThreadPoolExecutor(len(viewers)) as pool:
+        looking = [
+            pool.submit(_look, server, path, every_s, first_s=every_s * place / len(viewers))
+            for place, (path, every_s) in enumerate(viewers)
+        ]
+    for each in looking:
+        each.result()
+    took_s = time.monotonic() - began_s
+    return {name: (tree_cpu_s(pids) - before_s[name]) / took_s for name, pids in processes.items()}
 
-    def look() -> None:
-        until_s = time.monotonic() + VIEWED_FOR_S
-        while time.monotonic() < until_s:
-            _ask_ms(server, VIEWED)
-            time.sleep(VIEWED_EVERY_S)
 
-    viewers = [threading.Thread(target=look) for _ in range(VIEWERS)]
-    before_s, began_s = tree_cpu_s(processes), time.monotonic()
-    for viewer in viewers:
-        viewer.start()
-    for viewer in viewers:
-        viewer.join()
-    return (tree_cpu_s(processes) - before_s) / (time.monotonic() - began_s)
+def _look(server: Process, path: str, every_s: float, *, first_s: float) -> None:
+    """Open a page after `first_s`, then ask for its changing part again and again on the same
+    connection and with its cookie, as a browser does."""
+    until_s = time.monotonic() + VIEWED_FOR_S
+    time.sleep(first_s)
+    headers: dict[str, str] = {}
+    with closing(server.connect()) as connection:
+        _ask_ms(connection, path, headers)
+        headers["HX-Request"] = "true"
+        while time.monotonic() + every_s < until_s:
+            time.sleep(every_s)
+            _ask_ms(connection, path, headers)
 
 
 # --- Stores ------------------------------------------------------------------------------------
 
 
 @contextmanager
-def _sqlite(sizes: Sizes) -> Iterator[tuple[House, Templates, list[int]]]:
+def _sqlite(sizes: Sizes, stores: Sequence[str]) -> Iterator[Site]:
     with scratch_directory() as directory:
-        path = directory / "pages.db"
-        say(f"  filling SQLite with {sizes.succeeded + sizes.queued:,} jobs")
+        named = next((each for each in stores if each.startswith("sqlite:")), None)
+        url = named or f"sqlite:///{directory / 'pages.db'}"
+        path = sqlite_path(url)
         with closing(SqliteStore(path)) as store:
             templates = _templates(store)
-        with closing(sqlite3.connect(path)) as raw:
-            for pragma in ("synchronous = OFF", "journal_mode = OFF", "cache_size = -262144"):
-                raw.execute(f"PRAGMA {pragma}")
-            with _without_indexes(raw, SQLITE):
-                _fill(raw, templates, sizes, SQLITE)
-            raw.commit()
-            raw.execute("PRAGMA journal_mode = WAL")
-        with _house(f"sqlite:///{path}", directory) as house:
-            yield house, templates, []
+        if templates is not None:
+            say(f"  filling SQLite with {sizes.succeeded + sizes.queued:,} jobs")
+            with closing(sqlite3.connect(path)) as raw:
+                for pragma in ("synchronous = OFF", "journal_mode = OFF", "cache_size = -262144"):
+                    raw.execute(f"PRAGMA {pragma}")
+                with _without_indexes(raw, SQLITE):
+                    _fill(raw, templates, sizes, SQLITE, is_kept=named is not None)
+                raw.commit()
+                raw.execute("PRAGMA journal_mode = WAL")
+        yield Site("SQLite", url, directory)
 
 
 @contextmanager
-def _postgres(sizes: Sizes) -> Iterator[tuple[House, Templates, list[int]]]:
-    with durable_postgres() as server, scratch_directory() as directory:
-        url = server.create_database()
-        say(f"  filling PostgreSQL with {sizes.succeeded + sizes.queued:,} jobs")
+def _postgres(sizes: Sizes, stores: Sequence[str]) -> Iterator[Site]:
+    named = next((each for each in stores if each.startswith("postgres")), None)
+    with ExitStack() as stack:
+        directory = stack.enter_context(scratch_directory())
+        url = named or stack.enter_context(durable_postgres()).create_database()
         with closing(PostgresStore(url, migrate=True)) as store:
             templates = _templates(store)
-        with psycopg.connect(url) as raw:
-            raw.execute("SET session_replication_role = replica")  # no triggers: rows as they are
-            raw.execute("SET maintenance_work_mem = '256MB'")
-            with _without_indexes(raw, POSTGRES):
-                _fill(raw, templates, sizes, POSTGRES)
-        with psycopg.connect(url, autocommit=True) as raw:
-            raw.execute("VACUUM ANALYZE")
-        with _house(url, directory) as house:
-            yield house, templates, [server.pid]
+        if templates is not None:
+            say(f"  filling PostgreSQL with {sizes.succeeded + sizes.queued:,} jobs")
+            with psycopg.connect(url) as raw:
+                raw.execute("SET session_replication_role = replica")  # no triggers: rows as are
+                raw.execute("SET maintenance_work_mem = '256MB'")
+                with _without_indexes(raw, POSTGRES):
+                    _fill(raw, templates, sizes, POSTGRES, is_kept=named is not None)
+            with psycopg.connect(url, autocommit=True) as raw:
+                raw.execute("VACUUM ANALYZE")
+        yield Site("PostgreSQL", url, directory, (_postmaster(url),))
+
+
+def _postmaster(url: str) -> int:
+    """The process that all others of a server on this machine descend from."""
+    with psycopg.connect(url) as raw:
+        return process_table()[raw.info.backend_pid].parent
 
 
 @contextmanager
-def _house(url: str, directory: Path) -> Iterator[House]:
-    house = House(url, directory)
+def _server(site: Site) -> Iterator[Process]:
+    house = House(site.url, site.directory)
     try:
-        yield house
+        yield house.serve("--no-auth")
     finally:
         house.close()
 
 
-def _templates(store: PostgresStore | SqliteStore) -> Templates:
+def _templates(store: PostgresStore | SqliteStore) -> Templates | None:
+    """Real jobs to copy; None if the store is filled already."""
+    if store.list_jobs(JobFilter(namespace=Namespace("default"), limit=1)):
+        return None
     enqueue(store, 1)
     [done] = complete(store, start(store, claim(store, 1, seq=1)))
     [dead, queued] = enqueue(store, 2)
@@ -333,8 +425,10 @@ def _without_indexes(raw: Any, dialect: Dialect) -> Iterator[None]:
         raw.execute(made_by)
 
 
-def _fill(raw: Any, templates: Templates, sizes: Sizes, dialect: Dialect) -> None:
-    """Copy jobs with their events; those that ended did so evenly over the last day."""
+def _fill(raw: Any, templates: Templates, sizes: Sizes, dialect: Dialect, *, is_kept: bool) -> None:
+    """Copy jobs with their events; those that ended did so evenly over a day. In a store that is
+    kept the day ends hours from now, so that the last hour has as many when it is used again."""
+    ahead_us = REUSED_WITHIN_US if is_kept else 0
     columns = {
         table: [each[0] for each in raw.execute(f"SELECT * FROM {table} LIMIT 0").description]
         for table in (dialect.jobs, dialect.events)
@@ -346,7 +440,7 @@ def _fill(raw: Any, templates: Templates, sizes: Sizes, dialect: Dialect) -> Non
         (templates.dead, sizes.dead, DAY_US),
     ):
         last = first + number - 1
-        earlier = f"({last} - n) * {spread_us // number}"
+        earlier = f"(({last} - n) * {spread_us // number} - {ahead_us if spread_us else 0})"
         names = {"queue": "'q' || (n % 20)", "kind": "'k' || (n % 10)"}
         of_job = names | {each: f"{each} - {earlier}" for each in JOB_TIMES} | {"id": "new_id"}
         of_event = {"ts": f"ts - {earlier}", "job_id": "new_id"}
