@@ -20,6 +20,7 @@ from tenure.core.ids import (
     Namespace,
     QueueName,
     ScheduleName,
+    WorkerId,
 )
 from tenure.core.instants import Instant
 from tenure.core.job_search import JobFilter
@@ -27,10 +28,12 @@ from tenure.core.vocabulary import EventType, JobStatus, ReasonCode
 from tenure.deadlines import deadline
 from tenure.errors import StoreUnavailable
 from tenure.stores.postgres.store import LISTING_CONNECTIONS, PostgresStore
+from tenure.stores.postgres.wire import PREPARED_AFTER
 from tenure.stores.sql.events import SqlEvents
 from tenure.stores.sql.statements import Query
 from tenure.stores.sqlite.store import SqliteStore
 from tests.stores.lives import QUEUE, claim, enqueue
+from tests.stores.test_prepared_statements import PREPARED
 from tests.support.postgres import PostgresServer
 
 HERE = DEFAULT_NAMESPACE
@@ -148,6 +151,28 @@ def test_sqlite_lists_by_an_index(tmp_path: Path, name: str) -> None:
 
     assert any(f"INDEX tenure_job_{index} " in plan for index in indexes), plan
     assert "SCAN tenure_job" not in plan
+
+
+@spec("B32")
+def test_postgres_plans_each_search_for_its_limit(full_store: tuple[PostgresStore, str]) -> None:
+    """A prepared statement is planned without its limits in the end: that plan read every job."""
+    store, url = full_store
+    wanted = JobFilter(namespace=HERE, worker=WorkerId("nobody"), reads=100)
+    for _ in range(4 * PREPARED_AFTER):
+        assert store.find_jobs(wanted).jobs == []
+    with store._listing_pool.connection(deadline(10)) as connection:
+        [(prepared,)] = connection.execute(PREPARED).fetchall()
+    with psycopg.connect(url, cursor_factory=psycopg.RawCursor) as raw:
+        settings = store._settings(deadline(10), None)
+        raw.execute(settings.text, settings.parameters)
+        query, _ = store._search_queries(wanted, None, {})
+        explain = f"EXPLAIN (ANALYZE, TIMING OFF) {query.text}".encode()
+        plan = [row[0] for row in raw.execute(explain, query.parameters).fetchall()]
+
+    reads = [line for line in plan if " on job" in line]
+    assert prepared == 0
+    assert len(reads) == 2
+    assert all("rows=100 loops=1" in line or "loops=100" in line for line in reads), plan
 
 
 @spec("B24")

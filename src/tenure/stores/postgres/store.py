@@ -135,6 +135,8 @@ WORDS = COLUMN_WORDS | {
     "each_key": "SELECT k.concurrency_group, k.concurrency_key FROM"
     " unnest(CAST(:groups AS text[]), CAST(:keys AS text[]))"
     " AS k(concurrency_group, concurrency_key)",
+    "each_name": "SELECT unnest(CAST(:names AS text[])) AS name",
+    "each_kind": "SELECT unnest(CAST(:kinds AS text[])) AS kind",
     "smallint": "smallint",
     "is_outside": "e.is_outside",
     "among_ids": "= ANY(CAST(:ids AS uuid[]))",
@@ -532,10 +534,15 @@ class PostgresStore(SqlStore):
     # --- transactions --------------------------------------------------------------------------
 
     def _read(
-        self, work: Callable[[Transaction], _T], *, snapshot: bool = False, listing: bool = False
+        self,
+        work: Callable[[Transaction], _T],
+        *,
+        snapshot: bool = False,
+        listing: bool = False,
+        repeated: bool = False,
     ) -> _T:
         begin = _BEGIN_SNAPSHOT if snapshot else _BEGIN_READING
-        return self._transact(begin, work, listing=listing)
+        return self._transact(begin, work, listing=listing, prepares=repeated or not listing)
 
     def _write(self, work: Callable[[Transaction], _T], *, all_or_nothing: bool = False) -> _T:
         try:
@@ -553,15 +560,19 @@ class PostgresStore(SqlStore):
         *,
         all_or_nothing: bool = False,
         listing: bool = False,
+        prepares: bool = True,
     ) -> _T:
-        """Run work in a transaction, and again before its deadline if nothing was written. [K6]"""
+        """Run work in a transaction, and again before its deadline if nothing was written. [K6]
+
+        A list `prepares` nothing: the plan of a prepared statement does not know its limits, and
+        for the newest 10,000 jobs of a million it read all of them."""
         pool = self._listing_pool if listing else self._pool
         until = deadline(self._timeout_s * (LISTING_SHARE if listing else 1))
         tries = 0
         while True:
             tries += 1
             with pool.connection(until) as connection:
-                prepared = self._prepared_on(connection)
+                prepared = self._prepared_on(connection) if prepares else None
                 timeline = self._memory.timeline
                 tx = self._transaction(connection, begin, until, timeline, prepared)
                 try:

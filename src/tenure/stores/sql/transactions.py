@@ -26,11 +26,17 @@ class Transactional(ABC):
 
     @abstractmethod
     def _read(
-        self, work: Callable[[Transaction], _T], *, snapshot: bool = False, listing: bool = False
+        self,
+        work: Callable[[Transaction], _T],
+        *,
+        snapshot: bool = False,
+        listing: bool = False,
+        repeated: bool = False,
     ) -> _T:
         """Run reading work; with `snapshot` all its statements see one state of the store. A
         `listing` may take long on a large store: it has connections of its own, and less time.
-        [B24]"""
+        [B24] Its statements are planned each time, for their limits and names, unless they are
+        `repeated`: many small ones whose plan is always the same."""
 
     @abstractmethod
     def _write(self, work: Callable[[Transaction], _T]) -> _T:

@@ -85,6 +85,8 @@ WORDS = COLUMN_WORDS | {
     "by_delayed_of_rates": "INDEXED BY tenure_job_delayed_by_rate",
     "each_key": "SELECT g.value AS concurrency_group, k.value AS concurrency_key"
     " FROM json_each(:groups) AS g JOIN json_each(:keys) AS k ON k.key = g.key",
+    "each_name": "SELECT value AS name FROM json_each(:names)",
+    "each_kind": "SELECT value AS kind FROM json_each(:kinds)",
     "smallint": "integer",
     "is_outside": "e.is_outside = 1",
     # SQLite has no arrays: a list travels as one JSON document.
@@ -193,7 +195,12 @@ class SqliteStore(SqlStore):
     # --- transactions --------------------------------------------------------------------------
 
     def _read(
-        self, work: Callable[[Transaction], _T], *, snapshot: bool = False, listing: bool = False
+        self,
+        work: Callable[[Transaction], _T],
+        *,
+        snapshot: bool = False,
+        listing: bool = False,
+        repeated: bool = False,
     ) -> _T:
         self._check()
         until = deadline(self._timeout_s * (LISTING_SHARE if listing else 1))
