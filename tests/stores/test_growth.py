@@ -202,8 +202,8 @@ ASKED: dict[str, Callable[[AnyStore], Sequence[Query]]] = {
     "queues to measure": lambda store: [
         store._query("measured_queues", namespace=HERE, queues=100)
     ],
-    "oldest ready job": lambda store: [store._oldest(measures.READY, HERE, QUEUE)],
-    "next delayed job": lambda store: [store._oldest(measures.DELAYED, HERE, QUEUE)],
+    "oldest ready job": lambda store: [store._oldest(measures.READY, HERE, [QUEUE])],
+    "next delayed job": lambda store: [store._oldest(measures.DELAYED, HERE, [QUEUE])],
     "jobs of a kind that none has": lambda store: [
         store._jobs_query(JobFilter(namespace=HERE, kind=Kind(MISSING)))
     ],

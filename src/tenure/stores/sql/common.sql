@@ -1085,33 +1085,28 @@ SELECT count(*) FROM (
  WHERE w.policy = :policy AND w.lease_expires_at <= :until;
 
 -- name: oldest_waiting
--- {waiting} chooses ready or delayed jobs, {index} their index, which is by kind, whether they have
--- a concurrency key, priority and time: from kind to kind, of each from priority to priority, and of
--- each the first.
-WITH RECURSIVE known (kind, nth) AS (
-    SELECT (SELECT min(j.kind) FROM {t}job AS j {index}
-             WHERE j.namespace = :namespace AND j.queue = :queue AND {waiting}), 1
-     UNION ALL
-    SELECT (SELECT min(j.kind) FROM {t}job AS j {index}
-             WHERE j.namespace = :namespace AND j.queue = :queue AND {waiting}
-               AND j.kind > k.kind), k.nth + 1
-      FROM known AS k WHERE k.kind IS NOT NULL AND k.nth < :levels),
-level (kind, keys, priority, nth) AS (
-    SELECT k.kind, f.keys, (SELECT max(j.priority) FROM {t}job AS j {index}
-                             WHERE j.namespace = :namespace AND j.queue = :queue AND {waiting}
-                               AND j.kind = k.kind AND {keys} = f.keys), 1
+-- Of each queue. {waiting} chooses ready or delayed jobs, {index} their index, which is by kind, whether
+-- they have a concurrency key, priority and time: from kind to kind, of each from priority to priority,
+-- and of each the first.
+WITH RECURSIVE known (queue, kind, nth) AS ({kinds_to_look_at}),
+level (queue, kind, keys, priority, nth) AS (
+    SELECT k.queue, k.kind, f.keys,
+           (SELECT max(j.priority) FROM {t}job AS j {index}
+             WHERE j.namespace = :namespace AND j.queue = k.queue AND {waiting}
+               AND j.kind = k.kind AND {keys} = f.keys), 1
       FROM known AS k CROSS JOIN (SELECT 0 AS keys UNION ALL SELECT 1) AS f
      WHERE k.kind IS NOT NULL
      UNION ALL
-    SELECT l.kind, l.keys, (SELECT max(j.priority) FROM {t}job AS j {index}
-                             WHERE j.namespace = :namespace AND j.queue = :queue AND {waiting}
-                               AND j.kind = l.kind AND {keys} = l.keys
-                               AND j.priority < l.priority), l.nth + 1
+    SELECT l.queue, l.kind, l.keys,
+           (SELECT max(j.priority) FROM {t}job AS j {index}
+             WHERE j.namespace = :namespace AND j.queue = l.queue AND {waiting}
+               AND j.kind = l.kind AND {keys} = l.keys AND j.priority < l.priority), l.nth + 1
       FROM level AS l WHERE l.priority IS NOT NULL AND l.nth < :levels)
-SELECT min((SELECT min(j.run_at) FROM {t}job AS j {index}
-             WHERE j.namespace = :namespace AND j.queue = :queue AND {waiting}
-               AND j.kind = l.kind AND {keys} = l.keys AND j.priority = l.priority))
-  FROM level AS l WHERE l.priority IS NOT NULL {of_kinds};
+SELECT l.queue, min((SELECT min(j.run_at) FROM {t}job AS j {index}
+                      WHERE j.namespace = :namespace AND j.queue = l.queue AND {waiting}
+                        AND j.kind = l.kind AND {keys} = l.keys AND j.priority = l.priority))
+  FROM level AS l WHERE l.priority IS NOT NULL
+ GROUP BY l.queue;
 
 -- name: count_dead_letters
 SELECT count(*) FROM (
@@ -1137,23 +1132,31 @@ SELECT {queue_columns} FROM {t}queue WHERE namespace = :namespace AND name {amon
  ORDER BY name;
 
 -- name: waiting_by_kind
--- {waiting} chooses ready or delayed jobs, {index} their index: from kind to kind, and of each as
--- many as are counted. {due} says how many of these are due, if that is not all of them.
-WITH RECURSIVE known (kind, nth) AS (
-    SELECT (SELECT min(j.kind) FROM {t}job AS j {index}
-             WHERE j.namespace = :namespace AND j.queue = :queue AND {waiting}), 1
-     UNION ALL
-    SELECT (SELECT min(j.kind) FROM {t}job AS j {index}
-             WHERE j.namespace = :namespace AND j.queue = :queue AND {waiting}
-               AND j.kind > k.kind), k.nth + 1
-      FROM known AS k WHERE k.kind IS NOT NULL AND k.nth < :kinds)
-SELECT k.kind,
+-- {waiting} chooses ready or delayed jobs, {index} their index: of each queue from kind to kind, and of
+-- each kind as many as are counted. {due} says how many of these are due, if that is not all of them.
+WITH RECURSIVE known (queue, kind, nth) AS ({kinds_to_look_at})
+SELECT k.queue, k.kind,
        (SELECT count(*) FROM (
             SELECT j.run_at FROM {t}job AS j {index}
-             WHERE j.namespace = :namespace AND j.queue = :queue AND {waiting} AND j.kind = k.kind
+             WHERE j.namespace = :namespace AND j.queue = k.queue AND {waiting} AND j.kind = k.kind
              LIMIT :jobs) AS counted),
        {due}
   FROM known AS k WHERE k.kind IS NOT NULL;
+
+-- name: kinds_that_wait
+-- A part of oldest_waiting and waiting_by_kind: from kind to kind of each queue, past all jobs of each.
+SELECT q.name, (SELECT min(j.kind) FROM {t}job AS j {index}
+                 WHERE j.namespace = :namespace AND j.queue = q.name AND {waiting}), 1
+  FROM ({each_name}) AS q
+ UNION ALL
+SELECT k.queue, (SELECT min(j.kind) FROM {t}job AS j {index}
+                  WHERE j.namespace = :namespace AND j.queue = k.queue AND {waiting}
+                    AND j.kind > k.kind), k.nth + 1
+  FROM known AS k WHERE k.kind IS NOT NULL AND k.nth < :levels;
+
+-- name: kinds_asked_for
+-- The same if the caller names the kinds.
+SELECT q.name, g.kind, 1 FROM ({each_name}) AS q CROSS JOIN ({each_kind}) AS g;
 
 -- name: leased_by_kind
 -- By policy, with the first end of a lease: whether some are suspect depends on both.

@@ -12,7 +12,7 @@ from tenure.core.lateness import latest_suspect_expiry
 from tenure.core.queue_sample import KnownQueue, fair_share
 from tenure.ports import Measures, QueueMeasure
 from tenure.stores.sql.rows import Row, decode_policy
-from tenure.stores.sql.statements import Query, Shape
+from tenure.stores.sql.statements import Query, Shape, Statements, fill
 from tenure.stores.sql.transactions import Transaction, Transactional
 
 MAX_LEVELS = 32
@@ -27,9 +27,16 @@ DELAYED: Shape = (("waiting", "j.not_before > 0"), ("index", "{by_delayed}"))
 class SqlMeasures(Transactional):
     """`Store.measure` over SQL."""
 
+    def __init__(self, statements: Statements) -> None:
+        super().__init__(statements)
+        self._kinds_that_wait = statements.text("kinds_that_wait")
+        self._kinds_asked_for = statements.text("kinds_asked_for")
+
     def measure(self, *, queues: int, jobs: int, namespace: Namespace | None = None) -> Measures:
         """How full the store is, within these limits."""
-        return self._read(lambda tx: self._measured(tx, queues, jobs, namespace), listing=True)
+        return self._read(
+            lambda tx: self._measured(tx, queues, jobs, namespace), listing=True, repeated=True
+        )
 
     def _measured(
         self, tx: Transaction, queues: int, jobs: int, only: Namespace | None
@@ -108,25 +115,30 @@ class SqlMeasures(Transactional):
         return [
             self._query("count_ready", jobs=jobs, **where),
             self._query("count_delayed", jobs=jobs, **where),
-            self._oldest(READY, namespace, queue),
-            self._oldest(DELAYED, namespace, queue),
+            self._oldest(READY, namespace, [queue]),
+            self._oldest(DELAYED, namespace, [queue]),
             self._query("count_leased", jobs=jobs, **where),
         ]
 
     def _oldest(
-        self, sort: Shape, namespace: Namespace, queue: QueueName, kinds: Sequence[Kind] = ()
+        self,
+        sort: Shape,
+        namespace: Namespace,
+        queues: Sequence[QueueName],
+        kinds: Sequence[Kind] = (),
     ) -> Query:
-        """The earliest `run_at` of a queue's ready jobs, or of its delayed ones; of these kinds, or
-        of all."""
-        of_kinds = ("of_kinds", "AND l.kind {among_kinds}" if kinds else "")
+        """The earliest `run_at` of the ready jobs of each queue, or of its delayed ones; of these
+        kinds, or of all. A queue without such jobs has no row."""
+        shape = self._about_waiting(sort, kinds)
+        packed = {"names": self._pack(queues), "kinds": self._pack(kinds)}
         return self._query(
-            "oldest_waiting",
-            (*sort, of_kinds),
-            namespace=namespace,
-            queue=queue,
-            kinds=self._pack(kinds),
-            levels=MAX_LEVELS,
+            "oldest_waiting", shape, namespace=namespace, levels=MAX_LEVELS, **packed
         )
+
+    def _about_waiting(self, sort: Shape, kinds: Sequence[Kind]) -> Shape:
+        """How jobs that wait are looked at: by the index of their sort, kind by kind."""
+        kinds_to_look_at = self._kinds_asked_for if kinds else self._kinds_that_wait
+        return (*sort, ("kinds_to_look_at", fill(kinds_to_look_at, dict(sort))))
 
 
 def ready_at(ready: int | None, delayed: int | None, now: int) -> Instant | None:
@@ -139,6 +151,11 @@ def ready_at(ready: int | None, delayed: int | None, now: int) -> Instant | None
     return min(map(Instant, times), default=None)
 
 
+def first_of(oldest: Sequence[Row], queue: QueueName) -> int | None:
+    """The earliest `run_at` that was found in a queue."""
+    return dict(oldest).get(queue)
+
+
 def _measure(
     namespace: Namespace,
     queue: QueueName,
@@ -147,7 +164,7 @@ def _measure(
     most: int,
     now: int,
 ) -> QueueMeasure:
-    [(ready,)], [(delayed, due)], [(oldest,)], [(oldest_delayed,)], leased = answers
+    [(ready,)], [(delayed, due)], oldest, oldest_delayed, leased = answers
     return QueueMeasure(
         namespace=namespace,
         queue=queue,
@@ -155,5 +172,5 @@ def _measure(
         delayed=delayed - due,
         leased=sum(count for _, count, _ in leased),
         suspect=suspect,
-        oldest_ready_at=ready_at(oldest, oldest_delayed, now),
+        oldest_ready_at=ready_at(first_of(oldest, queue), first_of(oldest_delayed, queue), now),
     )

@@ -39,7 +39,7 @@ from tenure.core.schedules import Schedule
 from tenure.core.vocabulary import EventType
 from tenure.core.workers import WorkerSeen
 from tenure.stores.sql.limits import queue_state_from
-from tenure.stores.sql.measures import DELAYED, READY, SqlMeasures, ready_at
+from tenure.stores.sql.measures import DELAYED, READY, SqlMeasures, first_of, ready_at
 from tenure.stores.sql.rows import Row, decode_policy
 from tenure.stores.sql.schedules import Schedules
 from tenure.stores.sql.statements import Query, Shape
@@ -58,7 +58,7 @@ DELAYED_BY_KIND: Shape = (
     (
         "due",
         "(SELECT count(*) FROM (SELECT j.run_at FROM {t}job AS j {by_delayed}"
-        " WHERE j.namespace = :namespace AND j.queue = :queue AND j.not_before > 0"
+        " WHERE j.namespace = :namespace AND j.queue = k.queue AND j.not_before > 0"
         " AND j.kind = k.kind LIMIT :jobs) AS looked_at WHERE looked_at.run_at <= :now)",
     ),
 )
@@ -105,7 +105,7 @@ class SqlOverview(SqlMeasures, Workers, Schedules):
         workers = self.list_workers(wanted.namespace)
         schedules = last_jobs(self.list_schedules(wanted.namespace), wanted)
         gather = partial(self._gather, wanted=wanted, workers=workers, schedules=schedules)
-        return assemble(self._read(gather, listing=True), wanted)
+        return assemble(self._read(gather, listing=True, repeated=True), wanted)
 
     def _gather(
         self,
@@ -146,51 +146,61 @@ class SqlOverview(SqlMeasures, Workers, Schedules):
         self, tx: Transaction, wanted: OverviewFilter, queues: Sequence[QueueName], now: Instant
     ) -> tuple[list[Depth], dict[QueueName, Instant]]:
         limit = depth_limit(len(queues))
-        about = [each for queue in queues for each in self._about_queue(wanted, queue, limit, now)]
+        leases = [self._leases(wanted, queue, limit) for queue in queues]
         troubles = [
             self._query("troubled_by_kind", shape, namespace=wanted.namespace, jobs=MAX_TROUBLED)
             for shape in TROUBLES.values()
         ]
-        answers = tx.fetch(*about, *troubles)
+        waiting = self._waiting_queries(wanted, queues, limit, now)
+        answers = tx.fetch(*waiting, *troubles, *leases)
+        ready, delayed, oldest_ready, oldest_delayed, *others = answers
+        troubled, leased = others[: len(troubles)], others[len(troubles) :]
         counts: dict[tuple[str, str], Counter[str]] = {}
-        oldest = {}
-        for at, queue in enumerate(queues):
-            ready, delayed, first_ready, first_delayed, leased = answers[5 * at : 5 * at + 5]
-            for kind, number, _ in ready:
-                counts.setdefault((queue, kind), Counter())["ready"] += number
-            for kind, number, due in delayed:
-                found = counts.setdefault((queue, kind), Counter())
-                found["ready"] += due
-                found["delayed"] += number - due
-            for kind, _, number, _ in leased:
+        for queue, kind, number, _ in ready:
+            counts.setdefault((queue, kind), Counter())["ready"] += number
+        for queue, kind, number, due in delayed:
+            counts.setdefault((queue, kind), Counter()).update(ready=due, delayed=number - due)
+        for queue, groups in zip(queues, leased, strict=True):
+            for kind, _, number, _ in groups:
                 counts.setdefault((queue, kind), Counter())["leased"] += number
-            ready_since = ready_at(first_ready[0][0], first_delayed[0][0], now)
-            if ready_since is not None:
-                oldest[queue] = ready_since
-        for field, rows in zip(TROUBLES, answers[len(about) :], strict=True):
-            for queue_name, kind, number in rows:
-                counts.setdefault((queue_name, kind), Counter())[field] += number
-        for key, number in self._silent(tx, wanted, queues, answers[4 : len(about) : 5], now):
+        for field, rows in zip(TROUBLES, troubled, strict=True):
+            for queue, kind, number in rows:
+                counts.setdefault((queue, kind), Counter())[field] += number
+        for key, number in self._silent(tx, wanted, queues, leased, now):
             counts[key]["suspect"] += number
         depths = [
             Depth(queue=QueueName(queue), kind=Kind(kind), **_at_most(found, limit))
             for (queue, kind), found in sorted(counts.items())
-            if wanted.has(queue, kind)
+            if found.total() and wanted.has(queue, kind)
         ]
-        return depths, oldest
+        return depths, _ready_since(queues, oldest_ready, oldest_delayed, now)
 
-    def _about_queue(
-        self, wanted: OverviewFilter, queue: QueueName, jobs: int, now: Instant
+    def _waiting_queries(
+        self, wanted: OverviewFilter, queues: Sequence[QueueName], jobs: int, now: Instant
     ) -> list[Query]:
-        where = {"namespace": wanted.namespace, "queue": queue}
-        limits = {"jobs": jobs, "kinds": MAX_KINDS}
+        """How many jobs of each queue and kind are ready and delayed, and the first of each
+        queue."""
+        given = {
+            "namespace": wanted.namespace,
+            "names": self._pack(queues),
+            "kinds": self._pack(wanted.kinds),
+            "levels": MAX_KINDS,
+            "jobs": jobs,
+            "now": now,
+        }
         return [
-            self._query("waiting_by_kind", READY_BY_KIND, **(where | limits)),
-            self._query("waiting_by_kind", DELAYED_BY_KIND, now=now, **(where | limits)),
-            self._oldest(READY, wanted.namespace, queue, wanted.kinds),
-            self._oldest(DELAYED, wanted.namespace, queue, wanted.kinds),
-            self._query("leased_by_kind", jobs=jobs, **where),
+            *[
+                self._query("waiting_by_kind", self._about_waiting(sort, wanted.kinds), **given)
+                for sort in (READY_BY_KIND, DELAYED_BY_KIND)
+            ],
+            *[
+                self._oldest(sort, wanted.namespace, queues, wanted.kinds)
+                for sort in (READY, DELAYED)
+            ],
         ]
+
+    def _leases(self, wanted: OverviewFilter, queue: QueueName, jobs: int) -> Query:
+        return self._query("leased_by_kind", namespace=wanted.namespace, queue=queue, jobs=jobs)
 
     def _silent(
         self,
@@ -293,6 +303,13 @@ class SqlOverview(SqlMeasures, Workers, Schedules):
             "queues": self._pack(wanted.queues),
             "kinds": self._pack(wanted.kinds),
         }
+
+
+def _ready_since(
+    queues: Sequence[QueueName], ready: Sequence[Row], delayed: Sequence[Row], now: Instant
+) -> dict[QueueName, Instant]:
+    found = {each: ready_at(first_of(ready, each), first_of(delayed, each), now) for each in queues}
+    return {queue: since for queue, since in found.items() if since is not None}
 
 
 def _at_most(counts: Counter[str], limit: int) -> dict[str, int]:

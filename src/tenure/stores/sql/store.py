@@ -702,14 +702,11 @@ class SqlStore(
         asked = [
             self._query("count_ready", jobs=1, namespace=namespace, queue=name) for name in queues
         ]
-        asked += [self._oldest(DELAYED, namespace, name) for name in queues]
-        *found, [(now, _)] = self._read(
-            lambda tx: tx.fetch(*asked, self._query("moment"), last=True)
-        )
-        if any(count for [(count,)] in found[: len(queues)]):
+        asked += [self._oldest(DELAYED, namespace, queues), self._query("moment")]
+        *ready, delayed, [(now, _)] = self._read(lambda tx: tx.fetch(*asked, last=True))
+        if any(count for [(count,)] in ready):
             return Duration(0)
-        instants = [instant for [(instant,)] in found[len(queues) :] if instant is not None]
-        return Duration(max(0, min(instants) - now)) if instants else None
+        return Duration(max(0, min(at for _, at in delayed) - now)) if delayed else None
 
     def list_queues(self, namespace: Namespace) -> list[QueueState]:
         """Every queue that ever had jobs or settings, with its live leases."""
