@@ -3,6 +3,7 @@
 import asyncio
 import json
 import threading
+from functools import partial
 
 import pytest
 
@@ -19,7 +20,7 @@ from tenure.protocol.codec import encode
 from tenure.protocol.replies import ClaimReply, claim_reply
 from tenure.protocol.routes import BY_NAME
 from tenure.server import calls, worker_routes
-from tenure.server.overviews import SharedOverviews
+from tenure.server.sharing import SharedAnswers
 from tests.server.harness import JOB, Stage
 from tests.server.test_roles import send
 
@@ -628,12 +629,16 @@ def test_an_overview_that_nobody_waits_for_any_more_is_not_made() -> None:
             made.append(wanted)
             raise AssertionError("nobody waits for it")
 
-        shared = SharedOverviews(make, lambda: 0)
+        shared = SharedAnswers[OverviewFilter, Overview](lambda: 0, fresh_for=seconds(2))
         filters = [
             OverviewFilter(namespace=DEFAULT_NAMESPACE, queues=(QueueName(f"q{number}"),))
             for number in range(100)
         ]
-        viewers = [asyncio.create_task(shared.get(each)) for each in filters for _ in range(2)]
+        viewers = [
+            asyncio.create_task(shared.get(each, partial(make, each)))
+            for each in filters
+            for _ in range(2)
+        ]
         await asyncio.sleep(0)
         for viewer in viewers:
             viewer.cancel()
@@ -658,8 +663,10 @@ def test_an_overview_is_made_for_those_who_still_wait(stage: Stage) -> None:
             made.append(wanted)
             return stage.store.overview(wanted)
 
-        shared = SharedOverviews(make, lambda: 0)
-        gone, stays = (asyncio.create_task(shared.get(everything)) for _ in range(2))
+        shared = SharedAnswers[OverviewFilter, Overview](lambda: 0, fresh_for=seconds(2))
+        gone, stays = (
+            asyncio.create_task(shared.get(everything, partial(make, everything))) for _ in range(2)
+        )
         await asyncio.sleep(0)
         gone.cancel()
         await asyncio.gather(gone, return_exceptions=True)

@@ -16,6 +16,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Match, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from tenure.core.instants import seconds
 from tenure.core.tokens import TokenId
 from tenure.dashboard.asking import Asker
 from tenure.dashboard.page import Page
@@ -36,6 +37,7 @@ from tenure.server.paths import mounted
 from tenure.server.principals import Principal
 from tenure.server.problems import Refused
 from tenure.server.services import Services
+from tenure.server.sharing import SharedAnswers
 from tenure.telemetry.tracing import RequestSpan, server_span, trace_from_headers
 
 _log = logging.getLogger("tenure.dashboard")
@@ -44,6 +46,8 @@ MAX_FORM_BYTES = 64 << 10
 MAX_FORM_FIELDS = 1_000
 FORM_TYPE = "application/x-www-form-urlencoded"
 COOKIE_LENGTH_S = 365 * 86_400
+PART_FRESH_FOR = seconds(1)
+"""How old the changing part of a page may be that a visitor gets."""
 
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self';"
@@ -138,6 +142,9 @@ class _Desk:
         self._templates.globals["is_authenticated"] = settings.authenticated
         self._templates.globals["actions"] = {action.name: action for action in ACTIONS}
         self._menu = tuple(page for page in PAGES if page.menu)
+        self._parts = SharedAnswers[tuple[object, ...], bytes](
+            services.monotonic, fresh_for=PART_FRESH_FOR
+        )
 
     async def answer(
         self, page: Page | None, http: Request, memory: RequestMemory, span: RequestSpan
@@ -149,7 +156,7 @@ class _Desk:
                 raise _not_allowed()
             self._check_address(http)
             visit = await self._visit(page, http, memory, span, audit)
-            answer = await page.answer(visit)
+            answer = await (self._shared(visit) if visit.is_shared else page.answer(visit))
             self._set_cookies(visit, answer)
             return answer
         except _NotSignedIn:
@@ -159,6 +166,18 @@ class _Desk:
         except Exception as problem:  # every failure becomes a page
             audit.refused(problem)
             return await self._failure(problem, http)
+
+    async def _shared(self, visit: Visit) -> Response:
+        """The changing part of a page, made once for all who may see the same. [DB15]"""
+        assert visit.principal is not None, "a page whose parts are shared needs a session"
+
+        async def make() -> bytes:
+            made = await visit.page.answer(visit)
+            assert made.status_code == 200, "what is shared is a page"
+            return bytes(made.body)
+
+        key = (visit.here, visit.namespace, visit.principal.rights)
+        return Response(await self._parts.get(key, make), media_type="text/html")
 
     # --- who visits
 

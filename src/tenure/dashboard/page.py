@@ -26,3 +26,9 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
     menu: str = ""
     icon: str = ""
     key: str = ""
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether visitors with equal rights who ask for its changing part share it: several people
+        look at the pages of the menu at a time. [DB15]"""
+        return bool(self.menu)

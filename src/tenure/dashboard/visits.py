@@ -107,6 +107,11 @@ class Visit:
         return FRAGMENT_HEADER in self.http.headers
 
     @property
+    def is_shared(self) -> bool:
+        """Whether the answer is also for other visitors who may see the same. [DB15]"""
+        return self.page.is_shared and self.is_fragment
+
+    @property
     def theme(self) -> str:
         """The colours that this browser chose."""
         chosen = self.http.cookies.get(THEME_COOKIE, "auto")
@@ -165,11 +170,11 @@ class Visit:
             "menu": self._menu,
             "now": self.now,
             "may": self.may,
-            "form_token": self._form_token,
-            "notice": self._notice,
             "is_fragment": self.is_fragment,
             **context,
         }
+        if not self.is_shared:  # a template that needs them fails instead of giving them to others
+            known |= {"form_token": self._form_token, "notice": self._notice}
         made = self._templates.get_template(template)
         body = await self.services.listing(lambda: made.render(known))
         return Response(body, status, media_type="text/html")

@@ -31,6 +31,13 @@ class Principal(msgspec.Struct, frozen=True):
         return self.token is not None and bool(self.token.queues or self.token.kinds)
 
     @property
+    def rights(self) -> tuple[object, ...]:
+        """Everything that the answer to a read depends on: whoever has equal rights gets an equal
+        answer."""
+        token = self.token
+        return () if token is None else (token.role, token.namespace, token.queues, token.kinds)
+
+    @property
     def sees_bodies(self) -> bool:
         """Whether it may see payloads, results, checkpoints and digests of them. [H46]"""
         return self.token is None or self.token.role.sees_bodies

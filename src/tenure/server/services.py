@@ -10,14 +10,21 @@ from tenure.core.overview import Overview, OverviewFilter
 from tenure.server.authentication import Authenticator
 from tenure.server.followers import Followers
 from tenure.server.memory import MemoryLimit
-from tenure.server.overviews import SharedOverviews
 from tenure.server.quotas import Quotas
 from tenure.server.settings import ServerSettings
+from tenure.server.sharing import SharedAnswers
 from tenure.server.threads import Blocking
 from tenure.server.waiting_claims import WaitingClaims
 from tenure.telemetry.security import SecurityLog
 
 READ_CLOCK_EVERY = seconds(10)
+
+OVERVIEW_FRESH_FOR = seconds(2)
+"""How old an overview may be that a viewer gets, at least."""
+
+OVERVIEW_FRESH_PER_COST = 20
+"""How much longer than its making an overview is shown, so that looking never takes more than a
+twentieth of a thread."""
 
 
 def no_metrics(namespace: Namespace | None) -> bytes:
@@ -45,24 +52,31 @@ class Services:
         self.listing = Blocking(settings.listing_calls)
         self.authenticator = Authenticator(coordinator.store, settings, self.blocking)
         self.quotas = Quotas(coordinator.store, self.blocking, monotonic)
-        self.overviews = SharedOverviews(self._overview, monotonic)
+        self._overviews = SharedAnswers[OverviewFilter, Overview](
+            monotonic,
+            fresh_for=OVERVIEW_FRESH_FOR,
+            fresh_per_cost=OVERVIEW_FRESH_PER_COST,
+        )
         self.waiting_claims = WaitingClaims(coordinator, settings)
         self.followers = Followers(settings, self.listing, self.authenticator)
         self.memory = MemoryLimit(settings.max_memory_bytes)
         self.is_stopping = False
-        self._monotonic = monotonic
+        self.monotonic = monotonic
         self._reading: tuple[Instant, int] | None = None
 
     async def now(self) -> Instant:
         """The store's clock, accurate enough for display and for ids."""
-        if self._reading is None or self._monotonic() - self._reading[1] > READ_CLOCK_EVERY:
+        if self._reading is None or self.monotonic() - self._reading[1] > READ_CLOCK_EVERY:
             read = await self.blocking(self.coordinator.store.now)
-            self._reading = (read, self._monotonic())
+            self._reading = (read, self.monotonic())
         at, read_at = self._reading
-        return Instant(at + self._monotonic() - read_at)
+        return Instant(at + self.monotonic() - read_at)
 
-    async def _overview(self, wanted: OverviewFilter) -> Overview:
-        return await self.listing(lambda: self.coordinator.store.overview(wanted))
+    async def overview(self, wanted: OverviewFilter) -> Overview:
+        """What a namespace is doing; those who ask for the same share the answer. [OB30]"""
+        return await self._overviews.get(
+            wanted, lambda: self.listing(lambda: self.coordinator.store.overview(wanted))
+        )
 
     def stop(self) -> None:
         """Begin to shut down: waiting claims are answered, nothing new is granted."""

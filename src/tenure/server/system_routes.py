@@ -263,7 +263,7 @@ async def overview(call: Call) -> Response:
     wanted = OverviewFilter(
         namespace=call.namespace(), range=query.range, queues=queues, kinds=kinds
     )
-    found = await call.services.overviews.get(wanted)
+    found = await call.services.overview(wanted)
     return await call.large_answer(lambda: overview_reply(found))
 
 
