@@ -27,8 +27,8 @@ from bench.servers import durable_postgres, scratch_directory
 from tenure.core.commands import DeadLetter
 from tenure.core.ids import JobId, Namespace, RequestId, new_job_id, operator_actor
 from tenure.core.instants import Instant
+from tenure.core.job_search import JobFilter
 from tenure.core.vocabulary import ReasonCode
-from tenure.ports import JobFilter
 from tenure.server.services import OVERVIEW_FRESH_FOR, OVERVIEW_FRESH_PER_COST
 from tenure.stores.postgres.store import PostgresStore
 from tenure.stores.sqlite.path import sqlite_path

@@ -74,6 +74,7 @@ class BorrowedPostgresStore(PostgresStore):
         *,
         all_or_nothing: bool = False,
         listing: bool = False,
+        prepares: bool = True,
     ) -> _T:
         return work(self._transaction_of_caller)
 

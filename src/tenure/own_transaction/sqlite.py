@@ -48,7 +48,12 @@ class BorrowedSqliteStore(SqliteStore):
         self._tx = _SqliteTransaction(cast(sqlite3.Connection, _PlainRows(connection)))
 
     def _read(
-        self, work: Callable[[Transaction], _T], *, snapshot: bool = False, listing: bool = False
+        self,
+        work: Callable[[Transaction], _T],
+        *,
+        snapshot: bool = False,
+        listing: bool = False,
+        repeated: bool = False,
     ) -> _T:
         return work(self._tx)
 

@@ -153,7 +153,7 @@ def ready_at(ready: int | None, delayed: int | None, now: int) -> Instant | None
 
 def first_of(oldest: Sequence[Row], queue: QueueName) -> int | None:
     """The earliest `run_at` that was found in a queue."""
-    return dict(oldest).get(queue)
+    return next((at for name, at in oldest if name == queue), None)
 
 
 def _measure(
