@@ -542,6 +542,8 @@ class PostgresStore(SqlStore):
         repeated: bool = False,
     ) -> _T:
         begin = _BEGIN_SNAPSHOT if snapshot else _BEGIN_READING
+        # The plan of a prepared statement does not know its limits: for the newest 10,000 of a
+        # million jobs it read all of them (docs/adr/0073).
         return self._transact(begin, work, listing=listing, prepares=repeated or not listing)
 
     def _write(self, work: Callable[[Transaction], _T], *, all_or_nothing: bool = False) -> _T:
@@ -562,13 +564,9 @@ class PostgresStore(SqlStore):
         listing: bool = False,
         prepares: bool = True,
     ) -> _T:
-        """Run work in a transaction, and again before its deadline if nothing was written. [K6]
-
-        A list `prepares` nothing: the plan of a prepared statement does not know its limits, and
-        for the newest 10,000 jobs of a million it read all of them."""
+        """Run work in a transaction, and again before its deadline if nothing was written. [K6]"""
         pool = self._listing_pool if listing else self._pool
-        until = deadline(self._timeout_s * (LISTING_SHARE if listing else 1))
-        tries = 0
+        until, tries = deadline(self._timeout_s * (LISTING_SHARE if listing else 1)), 0
         while True:
             tries += 1
             with pool.connection(until) as connection:
