@@ -2,7 +2,9 @@
 
 Every contestant goes through the same steps, with its own producer and its own worker processes:
 
-1. the producer enqueues single jobs, while there is no worker;
+1. the producer enqueues single jobs, while there is no worker; for our process lane as many jobs as
+   it has slots, of which none ends before all have begun, so that every worker starts all of its
+   children;
 2. the workers start, run those jobs, and come to rest: their CPU is that of an idle system;
 3. single jobs are sent to the idle system;
 4. the workers are frozen (SIGSTOP), the producer enqueues the bulk, and they go on together;
@@ -183,7 +185,11 @@ class Session:
         sizes, is_whole = self._sizes, not self._contestant.is_drain_only
         producer.tell("bulk", jobs=1, batch=1)  # connects
         self._sent += 1
-        single = self._enqueue(producer, "singles", sizes.singles)
+        if self._contestant.lane == "process":
+            others = self._sent + sizes.singles
+            single = self._enqueue(producer, "together", sizes.singles, others=others)
+        else:
+            single = self._enqueue(producer, "singles", sizes.singles)
         self._start(workers)
         idle_cores = self._rest(workers)
         idle = self._latencies(producer, workers, "probes", sizes.probes, gap_s=PROBE_GAP_S)

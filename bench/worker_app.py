@@ -2,11 +2,17 @@
 
 import asyncio
 
+from bench.peer.marks import mark_with_others
 from tenure import Tenure
 
 
 def noop() -> None:
     """In a process of its own."""
+
+
+def together(others: int) -> None:
+    """Keeps its process until so many have started."""
+    mark_with_others(others)
 
 
 async def anoop() -> None:
@@ -28,6 +34,7 @@ app.job(queue="bench")(anoop)
 
 process_app = Tenure()
 process_app.job(queue="bench")(noop)
+process_app.job(queue="bench")(together)
 
 async_app = Tenure()
 async_app.job(queue="bench")(anoop)

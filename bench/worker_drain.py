@@ -25,6 +25,7 @@ from msgspec.structs import replace
 
 from bench.drain_postgres import ENQUEUE_BATCH
 from bench.harness import BrokenHistory, Options, Row, interleave
+from bench.peer.marks import VARIABLE
 from bench.processes import process_table, require_accounting, tree_cpu_s
 from bench.servers import coordinator_of, durable_postgres, scratch_directory, settle
 from bench.workload import QUEUE, accepted, check_history, new_jobs
@@ -130,10 +131,15 @@ def _drained(
     settle_dsn: str | None = None,
     postmaster: int | None = None,
 ) -> Drained:
-    # A worker starts most children of its process lane when it first has jobs for them.
+    # A worker starts most children of its process lane when it has jobs for all at a time.
     first_jobs = drain.concurrency if drain.lane == "process" else 0
-    _fill(store, replace(drain, jobs=first_jobs))
-    with _worker(url, drain) as process:
+    _fill(
+        store,
+        replace(drain, jobs=first_jobs),
+        kind=Kind("together"),
+        payload=msgspec.json.encode({"others": first_jobs}),
+    )
+    with scratch_directory() as marks, _worker(url, drain, marks=marks / "marks") as process:
         _wait_until_up(store, process)
         store.put_queue(DEFAULT_NAMESPACE, QUEUE, paused=True, limit=None)
         _fill(store, drain)
@@ -156,26 +162,29 @@ def _drained(
     )
 
 
-def _fill(store: Store, drain: Drain, *, kind: Kind | None = None) -> None:
+def _fill(store: Store, drain: Drain, *, kind: Kind | None = None, payload: bytes = b"{}") -> None:
     with coordinator_of(store) as coordinator:
         for start in range(0, drain.jobs, ENQUEUE_BATCH):
             made = new_jobs(min(ENQUEUE_BATCH, drain.jobs - start))
             chosen = kind or KINDS[drain.lane]
-            commands = [replace(each, kind=chosen, payload=b"{}") for each in made]
+            commands = [replace(each, kind=chosen, payload=payload) for each in made]
             accepted(coordinator.submit_many(commands).result())
 
 
 @contextmanager
 def _worker(
-    url: str, drain: Drain, *, ends_well: bool = True
+    url: str, drain: Drain, *, ends_well: bool = True, marks: Path | None = None
 ) -> Iterator["subprocess.Popen[bytes]"]:
     """A worker process; drained at the end, so that a fault of its own is not overlooked."""
     application = f"bench.worker_app:{drain.lane}_app"
     words = ["worker", application, "-q", QUEUE, "-c", str(drain.concurrency)]
+    variables = {"TENURE_URL": url, "PYTHONPATH": str(drain.source)}
+    if marks is not None:
+        variables[VARIABLE] = str(marks)
     process = subprocess.Popen(
         [sys.executable, "-m", "tenure", *words],
         cwd=ROOT,
-        env=os.environ | {"TENURE_URL": url, "PYTHONPATH": str(drain.source)},
+        env=os.environ | variables,
     )
     try:
         yield process

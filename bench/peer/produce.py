@@ -24,6 +24,11 @@ def singles(queue: Any, *, jobs: int) -> None:
         queue.enqueue_one(0)
 
 
+def together(queue: Any, *, jobs: int, others: int) -> None:
+    """Jobs that end when this many handlers have started; only of queues with processes."""
+    queue.enqueue_together(jobs, others)
+
+
 def bulk(queue: Any, *, jobs: int, batch: int) -> None:
     """`batch` jobs a call, or one by one where a queue has no such call."""
     for start in range(0, jobs, batch):
@@ -54,6 +59,7 @@ def stream(queue: Any, *, jobs: int, per_s: float) -> None:
 
 TASKS: dict[str, Callable[..., None]] = {
     "singles": singles,
+    "together": together,
     "bulk": bulk,
     "probes": probes,
     "stream": stream,

@@ -6,7 +6,7 @@ looks for them.
 
 import os
 
-from marks import mark
+from marks import mark, mark_with_others
 
 from tenure import Tenure
 
@@ -27,6 +27,17 @@ async def anoop(sent_ns: int) -> None:
 def noop(sent_ns: int) -> None:
     """In a process of its own."""
     mark(sent_ns)
+
+
+@process_app.job(queue=QUEUE)
+def together(others: int) -> None:
+    """Keeps its process until so many have started."""
+    mark_with_others(others)
+
+
+def enqueue_together(number: int, others: int) -> None:
+    """Jobs that take a process each."""
+    process_app.enqueue_many(together.call(others) for _ in range(number))
 
 
 def enqueue_one(sent_ns: int) -> None:

@@ -65,8 +65,11 @@ class Actors:
         self._lane = lane
         self._runs = 1_000_000
         self.pool.start()
-        for child in range(len(self.ends)):
-            self.say_ready(child)
+        ready = 0
+        while ready < len(self.ends):  # a few start at a time, the next when those are ready
+            self.say_ready(ready)
+            self.turn()
+            ready += 1
         for run in range(runs - 1):
             self.begin(run)
         self.turn()

@@ -13,6 +13,13 @@ def a_child() -> Child:
     return cast(Child, object())
 
 
+def a_lane(
+    isolation: Isolation, *, warm: int, most: int | None = None, most_starting: int = 8
+) -> LaneChildren:
+    """One that keeps only its warm children ready, unless `most` is larger."""
+    return LaneChildren(isolation, warm=warm, most=most or warm, most_starting=most_starting)
+
+
 def serving(lane: LaneChildren, children: int) -> list[Child]:
     made = [a_child() for _ in range(children)]
     for child in made:
@@ -22,7 +29,7 @@ def serving(lane: LaneChildren, children: int) -> list[Child]:
 
 
 def test_warm_children_and_one_for_each_waiting_attempt_are_missing() -> None:
-    lane = LaneChildren(Isolation.PROCESS, warm=2)
+    lane = a_lane(Isolation.PROCESS, warm=2)
     assert lane.missing == 2
 
     serving(lane, 2)
@@ -37,8 +44,46 @@ def test_warm_children_and_one_for_each_waiting_attempt_are_missing() -> None:
     assert lane.missing == 1
 
 
+def test_when_all_children_are_taken_one_more_is_started_unless_there_are_enough() -> None:
+    lane = a_lane(Isolation.PROCESS, warm=1, most=3)
+    serving(lane, 1)
+    assert lane.missing == 0
+
+    lane.take()
+    assert lane.missing == 1
+    starting = a_child()
+    lane.started(starting)
+    assert lane.missing == 0, "one at a time"
+    lane.ready(starting)
+    assert lane.missing == 0, "it is free"
+
+    lane.take()
+    serving(lane, 1)
+    lane.take()
+    assert (lane.serving, lane.missing) == (3, 0)
+
+
+def test_only_a_few_children_start_at_a_time() -> None:
+    lane = a_lane(Isolation.PROCESS, warm=1, most=32, most_starting=4)
+    [only] = serving(lane, 1)
+    assert lane.take() is only
+    lane.waiting.update(dict.fromkeys(range(2, 33)))
+    assert lane.missing == 4
+
+    first = [a_child() for _ in range(4)]
+    for child in first:
+        lane.started(child)
+    assert lane.missing == 0
+    lane.ready(first[0])
+    assert lane.missing == 1
+
+    lane.waiting.clear()
+    lane.give_back(only)
+    assert lane.missing == 0, "all have run meanwhile"
+
+
 def test_a_process_child_runs_one_attempt_at_a_time_and_the_last_used_comes_first() -> None:
-    lane = LaneChildren(Isolation.PROCESS, warm=2)
+    lane = a_lane(Isolation.PROCESS, warm=2)
     serving(lane, 2)
     first, second = lane.take(), lane.take()
     assert first is not None
@@ -52,7 +97,7 @@ def test_a_process_child_runs_one_attempt_at_a_time_and_the_last_used_comes_firs
 
 
 def test_a_child_that_expires_is_used_until_it_leaves_and_has_a_successor_before() -> None:
-    lane = LaneChildren(Isolation.PROCESS, warm=1)
+    lane = a_lane(Isolation.PROCESS, warm=1)
     [old] = serving(lane, 1)
     assert lane.take() is old
 
@@ -69,7 +114,7 @@ def test_a_child_that_expires_is_used_until_it_leaves_and_has_a_successor_before
 
 
 def test_a_shared_child_that_expires_is_replaced_when_another_one_is_ready() -> None:
-    lane = LaneChildren(Isolation.ASYNC, warm=1)
+    lane = a_lane(Isolation.ASYNC, warm=1)
     [old] = serving(lane, 1)
     lane.expire(old)
     assert (lane.missing, lane.take()) == (1, old)
@@ -85,7 +130,7 @@ def test_a_shared_child_that_expires_is_replaced_when_another_one_is_ready() -> 
 
 
 def test_a_child_that_left_is_not_given_back() -> None:
-    lane = LaneChildren(Isolation.PROCESS, warm=1)
+    lane = a_lane(Isolation.PROCESS, warm=1)
     [child] = serving(lane, 1)
     lane.take()
 

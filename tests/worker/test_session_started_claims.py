@@ -24,6 +24,7 @@ from tenure.worker.messages import (
     Ticked,
 )
 from tenure.worker.outbox import GATHER, LONGEST_GATHER, PATIENCE
+from tenure.worker.session import SHORT_RUN
 from tests.support.coordinators import KIND
 from tests.worker.drive import Drive
 
@@ -60,7 +61,7 @@ def test_a_job_that_its_claim_started_goes_straight_to_the_child() -> None:
     ("lane", "serving", "asked"),
     [
         (Isolation.PROCESS, 0, (4, False)),
-        (Isolation.PROCESS, 1, (4, False)),
+        (Isolation.PROCESS, 1, (1, True)),
         (Isolation.PROCESS, 3, (3, True)),
         (Isolation.PROCESS, 9, (4, True)),
         (Isolation.ASYNC, 0, (4, False)),
@@ -167,6 +168,45 @@ def with_short_jobs(concurrency: int, *, long: int = 0, claim_takes_s: float = 0
         drive.advance(0.006)
     assert len(frames(drive)) - drive.stats.succeeded == concurrency
     return drive
+
+
+def with_few_children() -> Drive:
+    """A worker with two children for four slots, whose jobs have been short so far."""
+    drive = a_drive(concurrency=4, serving=2)
+    for _ in range(100):
+        drive.enqueue()
+    drive.begin()
+    drive.advance(0.1)
+    for _ in range(20):
+        for prepare in drive.wanted(Prepare):
+            drive.finish(prepare.run)
+        drive.advance(0.006)
+    assert drive.stats.succeeded > 10
+    return drive
+
+
+def test_of_short_jobs_none_is_claimed_for_a_child_that_is_still_to_be_started() -> None:
+    drive = with_few_children()
+    before = len(drive.wanted(SendClaim))
+
+    drive.advance(0.02)
+    assert len(drive.wanted(SendClaim)) == before, "both children run a job"
+    for frame in frames(drive)[-2:]:
+        drive.finish(frame.run)
+    drive.advance(0.006)
+
+    asked = [each.request for each in drive.wanted(SendClaim)[before:]]
+    assert [(each.limit, each.start) for each in asked] == [(2, True)]
+
+
+def test_when_jobs_turn_out_to_be_long_others_are_claimed_for_children_to_be_started() -> None:
+    drive = with_few_children()
+    before = len(drive.wanted(SendClaim))
+
+    drive.advance(SHORT_RUN / seconds(1) + 0.001)
+
+    asked = [each.request for each in drive.wanted(SendClaim)[before:]]
+    assert [(each.limit, each.start) for each in asked] == [(2, False)]
 
 
 @pytest.mark.parametrize("long", [0, 3])

@@ -108,20 +108,22 @@ class Claimer:
         free: int,
         running: Counter[Kind],
         ready: Callable[[tuple[Kind, ...]], int] = lambda kinds: 0,
+        only_ready: bool = False,
     ) -> ClaimRequest | None:
-        """The claim to send now: the unanswered one again, or a new one; None without room. It
-        starts what it is granted if as many attempts of its kinds can begin at once. [N4]"""
+        """The claim to send now: the unanswered one again, or a new one; None without room, with
+        `only_ready` also if no attempt could begin at once. It starts what it is granted if as many
+        attempts of its kinds can begin at once. [N4]"""
         if self.unanswered is not None:
             self._sent += 1
             return self.unanswered
         for _ in self._groups:
             group = self._group()
             room = min(free, MAX_PER_CLAIM, self._room(group.kinds, running))
-            if room > 0:
-                at_once = min(room, ready(group.kinds))
-                # For a few children that are not ready yet the others need not do without.
-                starts = at_once > 0 and 2 * at_once >= room
-                self.unanswered = self._request(group, at_once if starts else room, starts)
+            at_once = min(room, ready(group.kinds))
+            if at_once > 0 or (room > 0 and not only_ready):
+                # Beside ready children nothing is claimed for children that are still to be
+                # started: another worker may have ready ones.
+                self.unanswered = self._request(group, at_once or room, at_once > 0)
                 self._sent = 1
                 return self.unanswered
             self._pass_turn()

@@ -61,9 +61,11 @@ class RecentlyBegun:
 class LaneChildren:
     """Children of one lane. One that may take no more work has left, even if it still runs."""
 
-    def __init__(self, lane: Isolation, *, warm: int) -> None:
+    def __init__(self, lane: Isolation, *, warm: int, most: int, most_starting: int) -> None:
         self._lane = lane
         self._warm = warm
+        self._most = most
+        self._most_starting = most_starting
         self._starting: set[Child] = set()
         self._serving: set[Child] = set()
         self._expiring: set[Child] = set()  # serve until their successor does, or are worn out
@@ -82,13 +84,18 @@ class LaneChildren:
 
     @property
     def missing(self) -> int:
-        """How many children to start: enough for all attempts, and the warm ones; for each that
-        expires a successor."""
+        """How many children to start now: enough for all attempts, and the warm ones; for each that
+        expires a successor. When all are taken, one more, because a claim asks for no more jobs
+        than have a child. Only a few start at a time: until they are ready, others may have run
+        the attempts that wait."""
         lasting = len(self._starting) + len(self._serving) - len(self._expiring)
         if self._lane is not Isolation.PROCESS:
             return 0 if lasting else 1
-        busy = len(self._serving) - len(self._free)
-        return max(self._warm, busy + len(self.waiting)) - lasting
+        attempts = len(self._serving) - len(self._free) + len(self.waiting)
+        if attempts == len(self._serving) < self._most and not self._starting:
+            attempts += 1
+        wanted = max(self._warm, attempts) - lasting
+        return max(0, min(wanted, self._most_starting - len(self._starting)))
 
     # --- children come and go ------------------------------------------------------------------
 

@@ -80,6 +80,9 @@ EXIT_ALONE_WITHIN_S = 1.0
 EXIT_POLL_S = 0.01
 BEGUN_PER_CORE = 2
 """So many attempts of the process lane begin at once, if they are short; others a moment later."""
+STARTING_PER_CORE = 2
+"""So many process children start at a time: a start is work for a core. If all started at once,
+they would be ready together at the end, and jobs in ready children would wait for a core."""
 LAST_PART = 4
 """A successor is started at the earliest when a child has a quarter of its jobs left."""
 KEEPER_DELAY = seconds(0.1)
@@ -180,7 +183,7 @@ class Pool:
         self._enqueue_follow_up = enqueue_follow_up
         self._make_flow = make_flow
         self._load_parents = load_parents
-        self._lanes = {lane: LaneChildren(lane, warm=warm) for lane, warm in lanes.items()}
+        self._lanes = {lane: _children_of(lane, warm, options) for lane, warm in lanes.items()}
         self._options = options
         self._environment = environment
         self._selector = selector
@@ -251,7 +254,7 @@ class Pool:
         slot.is_announced = frame is not None
         self._slots[run] = slot
         self._assign(slot)
-        if slot.child is None:
+        if slot.child is None or not self._lanes[lane].has_free:
             self._spawn_missing(lane)
 
     def run(self, frame: Run) -> None:
@@ -620,6 +623,7 @@ class Pool:
             self._retire(replaced)
         self._emit(ChildrenServing(child.lane, self._lanes[child.lane].serving))
         self._assign_waiting(child.lane)
+        self._spawn_missing(child.lane)
 
     def _ended(self, child: Child, message: Ended) -> None:
         slot = self._slots.get(message.run)
@@ -813,6 +817,11 @@ class Pool:
         until = time.monotonic() + EXIT_ALONE_WITHIN_S
         while time.monotonic() < until and not all(child.has_exited() for child in idle):
             time.sleep(EXIT_POLL_S)
+
+
+def _children_of(lane: Isolation, warm: int, options: WorkerOptions) -> LaneChildren:
+    most_starting = STARTING_PER_CORE * _cores()
+    return LaneChildren(lane, warm=warm, most=options.concurrency, most_starting=most_starting)
 
 
 def _cores() -> int:

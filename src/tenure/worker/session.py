@@ -322,8 +322,10 @@ class Session:
         """When to claim, or to give up waiting for the answer to a claim."""
         if self._claim is not None:
             return Boot(self._claim[1] + CLAIM_ANSWER_WITHIN)
-        # A claim that is due and was not sent needs a slot of its kinds: an event will bring it.
         claim_at = max(self._claimer.next_at, self._gathers_until())
+        if self._now >= claim_at and self._awaits_children:
+            claim_at = Boot(_began_at(self._young[0]) + SHORT_RUN)
+        # A claim that is due and was not sent needs a slot of its kinds: an event will bring it.
         return claim_at if self._now < claim_at and self._may_claim() else NEVER
 
     @property
@@ -351,6 +353,12 @@ class Session:
             return 1
         return min(self._concurrency - self._long, MAX_PER_CLAIM)
 
+    @property
+    def _awaits_children(self) -> bool:
+        """Whether running jobs will soon leave their children, so that no job is claimed that would
+        need a new one: a start of a process takes longer than many short jobs."""
+        return bool(self._young) and self._good_part() > 1
+
     def _gather_us(self) -> Duration:
         """How long both wait at most: a few milliseconds, or as long as a claim takes if jobs take
         no longer than that. On a busy machine both take long."""
@@ -367,8 +375,7 @@ class Session:
         """Find the handlers that are no longer young."""
         while self._young:
             oldest = self._young[0]
-            assert oldest.began_at is not None
-            if self._now < oldest.began_at + SHORT_RUN:
+            if self._now < _began_at(oldest) + SHORT_RUN:
                 return
             self._young.popleft()
             oldest.is_long = oldest.phase.has_handler
@@ -390,7 +397,12 @@ class Session:
         if self._claimer.unanswered is None and self._now < self._gathers_until():
             return
         free = self._concurrency - self._occupied
-        request = self._claimer.ask(free=free, running=self._occupied_by, ready=self._ready)
+        request = self._claimer.ask(
+            free=free,
+            running=self._occupied_by,
+            ready=self._ready,
+            only_ready=self._awaits_children,
+        )
         if request is None:
             return
         self._room_since = None
@@ -821,6 +833,12 @@ class Session:
 
     def _note(self, text: str, *, is_error: bool = False) -> None:
         self._actions.append(Note(text, is_error))
+
+
+def _began_at(attempt: Attempt) -> Boot:
+    """When its handler began."""
+    assert attempt.began_at is not None
+    return attempt.began_at
 
 
 def _in_seconds(span_us: Duration) -> float:
