@@ -13,6 +13,8 @@ from tests.server.harness import JOB
 
 FOREIGN_JOB, FOREIGN_FLOW = JOB.format(70), JOB.format(79)
 
+SHARED_FLOW = JOB.format(80)
+
 FOREIGN: dict[str, str] = {
     "job": f"/jobs/{FOREIGN_JOB}",
     "verify-job": f"/jobs/{FOREIGN_JOB}/verify",
@@ -51,12 +53,41 @@ def furnish_foreign(stage: DashboardStage) -> None:
     stage.call("set-kind", {"rate": "5/s"}, role=Role.OPERATOR, kind="foreign-k")
     spec_ = {"kind": "foreign-k", "queue": "foreign-q", "cron": "0 3 * * *"}
     stage.call("put-schedule", spec_, role=Role.OPERATOR, schedule="foreign-s")
+    share(stage)
+
+
+def share(stage: DashboardStage) -> None:
+    """A worker and a flow that are partly in scope of a token of q and k."""
+    alive = {
+        "host": "h",
+        "pid": 1,
+        "queues": ["q", "foreign-q"],
+        "kinds": ["k", "foreign-k"],
+        "schedules": ["foreign-s"],
+        "concurrency": 2,
+        "version": "1",
+        "uptime_s": 5.0,
+    }
+    assert stage.call("alive", alive, role=Role.WORKER, worker="shared").status == 200
+    jobs: list[dict[str, object]] = []
+    for number, name, is_own in (
+        (81, "foreign-1", False),
+        (82, "own", True),
+        (83, "foreign-2", False),
+    ):
+        job = {"job_id": JOB.format(number), "queue": "q", "kind": "k"}
+        foreign = {} if is_own else {"queue": "foreign-q", "kind": "foreign-k"}
+        after = [{"job_id": JOB.format(number - 1), "name": str(jobs[-1]["name"])}] if jobs else []
+        jobs.append({"job": {**job, **foreign}, "name": name, "after": after})
+    flow = {"flow_id": SHARED_FLOW, "name": "shared", "jobs": jobs}
+    assert stage.call("flow", flow, role=Role.OPERATOR).status == 201
 
 
 def foreign_words(scope: dict[str, object]) -> list[str]:
     """What a token of this scope must not see. Queues have no kind and kinds no queue, so a token
     that is limited by one of them alone sees the names of the other."""
     words = ["foreign-s", "foreign-c", "foreign-f", FOREIGN_JOB, FOREIGN_FLOW]
+    words += ["foreign-1", "foreign-2", JOB.format(81), JOB.format(83)]
     words += ["foreign-q"] if "queues" in scope else []
     return words + (["foreign-k"] if "kinds" in scope else [])
 
@@ -74,6 +105,46 @@ def test_a_limited_token_sees_only_its_own_on_every_page(
 
     assert answer.status == expected_status(name, dict(scope))
     assert not [word for word in foreign_words(dict(scope)) if word in answer.text]
+
+
+@spec("DB2", "H41", "FL9")
+@pytest.mark.parametrize("scope", SCOPES, ids=lambda scope: "-".join(scope))
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/workers/shared",
+        f"/flows/{SHARED_FLOW}",
+        f"/flows/{SHARED_FLOW}/cancel",
+        f"/flows/{SHARED_FLOW}/redrive",
+        f"/jobs/{JOB.format(82)}",
+        f"/jobs/{JOB.format(82)}/verify",
+        "/search?q=shared",
+    ],
+)
+def test_of_what_is_shared_a_limited_token_sees_its_own_part(
+    stage: DashboardStage, path: str, scope: dict[str, tuple[QueueName, ...]]
+) -> None:
+    furnish_foreign(stage)
+    browser = stage.browser(Role.OPERATOR, **scope)
+
+    answer = browser.get(path)
+
+    assert answer.status == 200
+    assert not [word for word in foreign_words(dict(scope)) if word in answer.text]
+
+
+@spec("DB2", "H41")
+@pytest.mark.parametrize(("action", "target"), [("drain", "shared"), ("redrive-flow", SHARED_FLOW)])
+def test_a_refusal_does_not_say_what_else_there_is(
+    stage: DashboardStage, action: str, target: str
+) -> None:
+    furnish_foreign(stage)
+    browser = stage.browser(Role.OPERATOR, queues=(QueueName("q"),), kinds=(Kind("k"),))
+
+    answer = browser.submit(f"/actions/{action}", {"target": target})
+
+    assert answer.status == 403
+    assert "foreign" not in answer.text
 
 
 def expected_status(name: str, scope: dict[str, object]) -> int:

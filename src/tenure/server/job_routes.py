@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from tenure.core.commands import Enqueue, EnqueueFlow, Redrive
 from tenure.core.event_pages import EventFilter, EventKey
+from tenure.core.flow_rows import FlowStep
 from tenure.core.ids import ENTROPY_BYTES, FlowId, JobId, Namespace, QueueName, new_job_id
 from tenure.core.instants import Instant
 from tenure.core.job import Job
@@ -151,12 +152,23 @@ async def show_flow(call: Call) -> Response:
     """Read a flow with the jobs of it that are within the caller's scope."""
     flow_id, namespace = FlowId(call.path["flow_id"].lower()), call.namespace()
     view = await call.services.listing(lambda: call.store.load_flow(namespace, flow_id))
-    sees = call.principal.sees_work
-    steps = () if view is None else tuple(s for s in view.steps if sees(s.queue, s.kind))
+    steps = () if view is None else _seen_steps(call, view.steps)
     if view is None or not steps:
         raise UnknownJob(flow_id, noun="flow")
     shown = msgspec.structs.replace(view, steps=steps)
     return await call.large_answer(lambda: flow_reply(shown))
+
+
+def _seen_steps(call: Call, steps: tuple[FlowStep, ...]) -> tuple[FlowStep, ...]:
+    """The jobs of a flow that the caller may see; they name no others. [H41]"""
+    if not call.principal.is_limited:
+        return steps
+    seen = [step for step in steps if call.principal.sees_work(step.queue, step.kind)]
+    names = {step.step for step in seen}
+    return tuple(
+        msgspec.structs.replace(step, after=tuple(name for name in step.after if name in names))
+        for step in seen
+    )
 
 
 async def redrive_flow(call: Call) -> Response:
@@ -168,8 +180,8 @@ async def redrive_flow(call: Call) -> Response:
     if not any(call.principal.sees_work(step.queue, step.kind) for step in steps):
         raise UnknownJob(flow_id, noun="flow")
     if call.principal.is_limited:
-        call.principal.check_queues([step.queue for step in steps])
-        call.principal.check_kinds([step.kind for step in steps])
+        if len(_seen_steps(call, steps)) < len(steps):
+            raise out_of_scope("the flow has jobs that this token is not for", field="flow_id")
         ids = [step.job_id for step in steps]
         jobs = await call.services.blocking(lambda: call.store.load_without_bodies(ids))
         for job in jobs.values():

@@ -11,6 +11,7 @@ import msgspec
 from tenure.core.ids import DEFAULT_NAMESPACE, Actor, Kind, Namespace, QueueName
 from tenure.core.job import Job
 from tenure.core.tokens import Token
+from tenure.core.workers import WorkerSeen
 from tenure.errors import InvalidInput, UnknownJob
 from tenure.protocol.routes import Route
 from tenure.server.problems import out_of_scope
@@ -105,12 +106,32 @@ class Principal(msgspec.Struct, frozen=True):
         self.check_queues([queue])
         self.check_kinds([kind])
 
-    def check_worker(self, queues: Sequence[QueueName], kinds: Sequence[Kind]) -> None:
-        """Raise unless it may decide about a worker of these; a worker without kinds runs all."""
-        self.check_queues(queues)
-        self.check_kinds(kinds)
-        if not kinds and self.token is not None and self.token.kinds:
-            raise out_of_scope("this token is limited to some kinds", field="kind")
+    def sees_worker(self, worker: WorkerSeen) -> bool:
+        """Whether a worker may run jobs that are within its scope. [H41]"""
+        may_run = not worker.kinds or any(map(self._has_kind, worker.kinds))
+        return may_run and self.sees_any_queue(worker.queues)
+
+    def seen_of(self, worker: WorkerSeen) -> WorkerSeen:
+        """A worker with those of its queues and kinds that are within its scope. [H41]"""
+        if not self.is_limited:
+            return worker
+        return msgspec.structs.replace(
+            worker,
+            queues=tuple(filter(self._has_queue, worker.queues)),
+            kinds=tuple(filter(self._has_kind, worker.kinds)),
+            schedules=(),  # of which queues and kinds they are, a worker does not say
+        )
+
+    def check_worker(self, worker: WorkerSeen) -> None:
+        """Raise unless it may decide about a worker; one without kinds runs all. The refusal does
+        not say which queues and kinds others have."""
+        has_kinds = all(map(self._has_kind, worker.kinds)) and (
+            bool(worker.kinds) or self.token is None or not self.token.kinds
+        )
+        if not (has_kinds and all(map(self._has_queue, worker.queues))):
+            raise out_of_scope(
+                f"the worker {worker.worker} takes jobs that this token is not for", field="worker"
+            )
 
     def claimed_kinds(self, kinds: tuple[Kind, ...] | None) -> tuple[Kind, ...] | None:
         """The kinds a claim is for: those it names, or else the token's."""

@@ -161,9 +161,9 @@ async def workers(call: Call) -> Response:
     return await call.large_answer(
         lambda: WorkersReply(
             workers=tuple(
-                worker_record(each, now=now)
+                worker_record(call.principal.seen_of(each), now=now)
                 for each in found
-                if call.principal.sees_any_queue(each.queues)
+                if call.principal.sees_worker(each)
             )
         )
     )
@@ -295,10 +295,10 @@ async def drain(call: Call) -> Response:
     worker, namespace = WorkerId(call.path["worker"]), call.namespace()
     known = await call.services.blocking(lambda: call.store.list_workers(namespace))
     named = [each for each in known if each.worker == worker]
-    if not any(call.principal.sees_any_queue(each.queues) for each in named):
+    if not any(map(call.principal.sees_worker, named)):
         raise Refused(404, ProblemCode.UNKNOWN_WORKER, f"there is no worker {worker}")
     for each in named:
-        call.principal.check_worker(each.queues, each.kinds)
+        call.principal.check_worker(each)
     await call.services.blocking(lambda: call.store.request_drain(namespace, worker))
     return answer(DrainReply(worker=worker))
 
