@@ -1,5 +1,6 @@
 """Actions: what their forms mean, what they do to several targets, and what is said afterwards."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -115,6 +116,20 @@ def test_a_schedule_is_run_paused_and_resumed(stage: DashboardStage) -> None:
     assert (spec["paused_at"], spec["rev"]) == (None, 4)
     assert [job["kind"] for job in made] == ["k"]
     assert f'href="/jobs/{made[0]["id"]}"' in browser.get("/schedules/s").text
+
+
+@spec("DB22")
+def test_a_form_that_is_sent_twice_runs_a_schedule_once(stage: DashboardStage) -> None:
+    furnish(stage)
+    browser = stage.browser(Role.OPERATOR)
+    page = browser.get("/actions/run-schedule?target=s").text
+    form = dict(re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)">', page))
+
+    for _ in range(2):
+        assert browser.post("/actions/run-schedule", form).status == 303
+
+    made = stage.ask("GET", "/v1/jobs?schedule=s", token=stage.of(Role.OPERATOR)).json["jobs"]
+    assert len(made) == 1
 
 
 def test_a_worker_is_drained(stage: DashboardStage) -> None:

@@ -183,8 +183,24 @@ def test_without_tokens_a_browser_chooses_its_namespace(open_stage: DashboardSta
     browser.submit("/namespace", {"namespace": "other"})
 
     assert "there" in browser.get("/queues").text
-    browser.cookies["tenure_namespace"] = "<script>"
+    elsewhere = "localhost:7718"  # browsers send the cookies of a host to all of its ports
+    assert "there" not in browser.get("/queues", host=elsewhere).text
+    browser.cookies["tenure_namespace_7717"] = "<script>"
     assert "there" not in browser.get("/queues").text
+
+
+@spec("DB11", "H28")
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+def test_without_tokens_other_sites_lead_to_pages_and_load_none(
+    open_stage: DashboardStage, site: str
+) -> None:
+    """The page of another server on this machine is of the same site."""
+    browser = open_stage.browser()
+
+    led = browser.get("/queues", sec_fetch_site=site, sec_fetch_mode="navigate")
+    loaded = browser.get("/queues", sec_fetch_site=site, sec_fetch_mode="no-cors")
+
+    assert (led.status, loaded.status) == (200, 403)
 
 
 def test_the_colours_are_a_setting_of_the_browser(stage: DashboardStage) -> None:

@@ -145,7 +145,9 @@ def test_unknown_paths(stage: DashboardStage) -> None:
     assert (page.status, page.headers["content-type"]) == (404, "text/html; charset=utf-8")
     assert browser.get("/v1/nowhere").code == "unknown_route"
     assert stage.ask("GET", "/nowhere").code == "unknown_route"
-    assert browser.ask("PUT", "/queues").status == 405
+    refused = browser.ask("PUT", "/queues")
+    assert (refused.status, refused.headers["allow"]) == (405, "GET")
+    assert browser.ask("PUT", "/sign-in").headers["allow"] == "GET, POST"
 
 
 def furnish(stage: DashboardStage) -> None:

@@ -16,6 +16,9 @@ from tests.server.harness import Stage
         ("https://Jobs.Example.com/", "https://jobs.example.com"),
         ("http://localhost:8080", "http://localhost:8080"),
         ("https://[::1]:7717", "https://[::1]:7717"),
+        ("https://jobs.example.com:443", "https://jobs.example.com"),
+        ("http://jobs.example.com:80/", "http://jobs.example.com"),
+        ("https://jobs.example.com:80", "https://jobs.example.com:80"),
     ],
 )
 def test_an_origin_is_written_as_browsers_send_it(given: str, origin: str) -> None:
@@ -24,7 +27,19 @@ def test_an_origin_is_written_as_browsers_send_it(given: str, origin: str) -> No
 
 @spec("DB7")
 @pytest.mark.parametrize(
-    "given", ["jobs.example.com", "https://x/y", "https://u@x", "ftp://x", "https://", "", "null"]
+    "given",
+    [
+        "jobs.example.com",
+        "https://x/y",
+        "https://u@x",
+        "ftp://x",
+        "https://",
+        "",
+        "null",
+        "https://x:0",
+        "https://x:70000",
+        "https://x:0443",
+    ],
 )
 def test_what_is_no_origin_is_refused(given: str) -> None:
     with pytest.raises(InvalidInput, match="--public-origin"):

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 from starlette.responses import Response
 
+from tenure.core.ids import ENTROPY_BYTES, JobId, new_job_id
 from tenure.core.vocabulary import Cause
 from tenure.dashboard.page import Page
 from tenure.dashboard.rendering import url
@@ -143,9 +144,11 @@ async def perform(
     outcome = Outcome()
     body = action.body(form)
     route = BY_NAME[action.name]
-    if _takes_request_id(route):
-        # A form that is sent twice asks for the same thing twice, not for two things.
+    # A form that is sent twice asks for the same thing twice, not for two things. [DB22]
+    if takes(route, "request_id"):
         body["request_id"] = form.get("request_id") or new_request_id()
+    elif takes(route, "job_id") and form.get("job_id"):
+        body["job_id"] = form["job_id"]
     for target in targets:
         try:
             response = await visit.response(action.name, path={action.target: target}, body=body)
@@ -164,9 +167,10 @@ async def perform(
     return outcome
 
 
-def _takes_request_id(route: Route) -> bool:
-    """Whether the route recognises a request that it has carried out before."""
-    return "request_id" in getattr(route.request, "__struct_fields__", ())
+def takes(route: Route, field: str) -> bool:
+    """Whether the route's message has a field: by `request_id`, or by the `job_id` of the job that
+    it makes, a route recognises a request that it has carried out before."""
+    return field in getattr(route.request, "__struct_fields__", ())
 
 
 async def ask_first(
@@ -189,7 +193,13 @@ async def ask_first(
         back=back,
         given=visit.query,
         request_id=new_request_id(),
+        job_id=_made_job_id(visit) if takes(BY_NAME[action.name], "job_id") else None,
     )
+
+
+def _made_job_id(visit: Visit) -> JobId:
+    """The id of the job that a confirmed action makes."""
+    return new_job_id(visit.instant, os.urandom(ENTROPY_BYTES))
 
 
 def action_pages(actions: tuple[Action, ...]) -> tuple[Page, ...]:

@@ -6,6 +6,7 @@ form, page. Every failure becomes a page.
 
 import logging
 import os
+from collections.abc import Iterable
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -25,7 +26,7 @@ from tenure.dashboard.sessions import NONCE_BYTES, Session, Signer, new_session
 from tenure.dashboard.settings import DashboardSettings
 from tenure.dashboard.static_files import StaticFiles
 from tenure.dashboard.table import ACTIONS, PAGES
-from tenure.dashboard.visits import Visit, chosen_namespace, sent_path
+from tenure.dashboard.visits import Visit, chosen_namespace, cookie_of_port, sent_path
 from tenure.protocol.problem_codes import ProblemCode
 from tenure.server import problems
 from tenure.server.app import check_local
@@ -124,7 +125,8 @@ class _Endpoint:
             path = next(iter(self._pages.values())).path
             method = "HTTP" if page is None else page.method
             with server_span(method, path, trace_from_headers(http.headers.getlist)) as span:
-                answer = await self._desk.answer(page, http, memory, span)
+                asked = _not_allowed(self._pages) if page is None else page
+                answer = await self._desk.answer(asked, http, memory, span)
                 span.answered(answer.status_code)
             await answer(scope, receive, send)
 
@@ -147,13 +149,13 @@ class _Desk:
         )
 
     async def answer(
-        self, page: Page | None, http: Request, memory: RequestMemory, span: RequestSpan
+        self, page: Page | Refused, http: Request, memory: RequestMemory, span: RequestSpan
     ) -> Response:
-        """The answer to a request for a page."""
+        """The answer to a request for a page, or the refusal of its method."""
         audit = RequestAudit(self._services.security, None, http, http.scope["tenure.request_id"])
         try:
-            if page is None:
-                raise _not_allowed()
+            if isinstance(page, Refused):
+                raise page
             self._check_address(http)
             visit = await self._visit(page, http, memory, span, audit)
             answer = await (self._shared(visit) if visit.is_shared else page.answer(visit))
@@ -183,7 +185,10 @@ class _Desk:
 
     def _check_address(self, http: Request) -> None:
         if not self._settings.authenticated:
-            check_local(http.headers.get("host", ""), http.headers.get("origin"))
+            # A link on another site may lead to a page; that site may not load it as a part of its
+            # own.
+            is_link = http.headers.get("sec-fetch-mode") == "navigate"
+            check_local(http, site=None if is_link else http.headers.get("sec-fetch-site"))
         if http.method == "POST":
             self._check_origin(http)
 
@@ -293,9 +298,7 @@ class _Desk:
 
     def _cookie_name(self, word: str, http: Request) -> str:
         """Browsers let no page of another host or of http: set a cookie with this prefix."""
-        # Cookies know no ports: without it, two servers on one machine would sign each other out.
-        port = http.headers.get("host", "").rpartition(":")[2]
-        name = f"tenure_{word}_{port}" if port.isdecimal() and port.isascii() else f"tenure_{word}"
+        name = cookie_of_port(word, http)
         return f"__Host-{name}" if self._is_secure(http) else name
 
     def _set_cookies(self, visit: Visit, answer: Response) -> None:
@@ -364,5 +367,10 @@ class _Desk:
         return Response(body, status, headers, media_type="text/html")
 
 
-def _not_allowed() -> Refused:
-    return Refused(405, ProblemCode.METHOD_NOT_ALLOWED, "this page does not take this method")
+def _not_allowed(methods: Iterable[str]) -> Refused:
+    return Refused(
+        405,
+        ProblemCode.METHOD_NOT_ALLOWED,
+        "this page does not take this method",
+        headers={"Allow": ", ".join(sorted(methods))},
+    )

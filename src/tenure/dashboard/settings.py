@@ -7,7 +7,9 @@ import msgspec
 from tenure.core.ids import DEFAULT_NAMESPACE, Namespace
 from tenure.errors import InvalidInput
 
-_ORIGIN = re.compile(r"https?://(?:[a-z0-9.-]+|\[[0-9a-f:.]+\])(?::\d{1,5})?")
+_ORIGIN = re.compile(r"(https?)://(?:[a-z0-9.-]+|\[[0-9a-f:.]+\])(?::([1-9][0-9]{0,4}))?")
+_DEFAULT_PORTS = {"http": "80", "https": "443"}
+MAX_PORT = 65_535
 
 
 class DashboardSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,12 +26,15 @@ class DashboardSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_origin(text: str) -> str:
-    """The origin that a setting names, without a trailing slash. Raises `InvalidInput`."""
+    """The origin that a setting names, as browsers send it: without a trailing slash and without
+    the port that its scheme has anyway. Raises `InvalidInput`."""
     origin = text.removesuffix("/").lower()
-    if _ORIGIN.fullmatch(origin) is None:
+    found = _ORIGIN.fullmatch(origin)
+    if found is None or int(found[2] or 1) > MAX_PORT:
         raise InvalidInput(
             "--public-origin",
             f"{ascii(text)[:80]} is not the origin of a site",
             hint="give scheme, host and perhaps a port: https://jobs.example.com",
         )
-    return origin
+    default = _DEFAULT_PORTS[found[1]]
+    return origin.removesuffix(f":{default}") if found[2] == default else origin

@@ -22,7 +22,6 @@ from tenure.server.services import Services
 
 THEMES = ("auto", "light", "dark")
 THEME_COOKIE = "tenure_theme"
-NAMESPACE_COOKIE = "tenure_namespace"
 FRAGMENT_HEADER = "hx-request"
 
 _R = TypeVar("_R")
@@ -204,10 +203,17 @@ def local_path(text: str, otherwise: str = "/") -> str:
     return text if is_local and "\\" not in text else otherwise
 
 
+def cookie_of_port(word: str, http: Request) -> str:
+    """The name of a cookie of one server: browsers send the cookies of a host to all of its ports,
+    so without it two servers on one machine would overwrite each other's."""
+    port = http.headers.get("host", "").rpartition(":")[2]
+    return f"tenure_{word}_{port}" if port.isdecimal() and port.isascii() else f"tenure_{word}"
+
+
 def chosen_namespace(principal: Principal | None, http: Request, otherwise: Namespace) -> Namespace:
     """The token's namespace; without tokens the one that the browser chose. [DB11]"""
     if principal is not None and principal.token is not None:
         return principal.token.namespace
-    chosen = http.cookies.get(NAMESPACE_COOKIE, otherwise)
+    chosen = http.cookies.get(cookie_of_port("namespace", http), otherwise)
     is_name = len(chosen) <= MAX_NAME and NAME_PATTERN.fullmatch(chosen) is not None
     return Namespace(chosen) if is_name else otherwise

@@ -167,7 +167,7 @@ class _Endpoint:
             if route is None:
                 raise _not_allowed(self._routes)
             if not self._authenticated:
-                check_local(http.headers.get("host", ""), http.headers.get("origin"))
+                check_local(http, site=http.headers.get("sec-fetch-site"))
             async with in_time(self._services, is_read=True):
                 await self._authenticate(route, http, audit)
             _check_version(http.headers.get(VERSION_HEADER))
@@ -236,16 +236,19 @@ async def _body(route: Route, services: Services, http: Request, memory: Request
     return await read_body(http, route.max_body_bytes, services.settings.body_within_s, memory)
 
 
-def check_local(host: str, origin: str | None) -> None:
+def check_local(http: Request, *, site: str | None) -> None:
     """Raise unless the request is addressed to localhost and does not come from another site's
-    page: a web page can make a browser send requests to 127.0.0.1, even under its own name.
-    [H28]"""
+    page: a web page can make a browser send requests to 127.0.0.1, even under its own name. `site`
+    is what the browser says of the page that sends it, in `Sec-Fetch-Site`: those of other ports
+    are of the same site. [H28]"""
+    host, origin = http.headers.get("host", ""), http.headers.get("origin")
     name = host.rpartition(":")[0] if re.search(r":\d+$", host) else host
     if not is_loopback(name):
         raise Refused(
             403, ProblemCode.OUT_OF_SCOPE, "this server answers requests to localhost only"
         )
-    if origin is not None and origin.partition("://")[2] != host:
+    is_foreign = origin is not None and origin.partition("://")[2] != host
+    if is_foreign or site in ("cross-site", "same-site"):
         raise Refused(
             403, ProblemCode.OUT_OF_SCOPE, "requests from the pages of other sites are refused"
         )

@@ -9,10 +9,10 @@ from tenure.core.vocabulary import Role
 from tenure.dashboard.page import Page
 from tenure.dashboard.sessions import NONCE_BYTES, Notice, new_session
 from tenure.dashboard.visits import (
-    NAMESPACE_COOKIE,
     THEME_COOKIE,
     THEMES,
     Visit,
+    cookie_of_port,
     local_path,
 )
 from tenure.errors import InvalidInput
@@ -71,7 +71,7 @@ async def set_namespace(visit: Visit) -> Response:
     """Choose the namespace that pages show where there are no tokens. [DB11]"""
     namespace = visit.field("namespace").strip()
     check_name("namespace", namespace)
-    visit.cookies[NAMESPACE_COOKIE] = namespace
+    visit.cookies[cookie_of_port("namespace", visit.http)] = namespace
     return visit.go("/", Notice(f"Pages now show the namespace {namespace}"))
 
 
