@@ -175,3 +175,32 @@ def test_too_many_readers_are_answered_without_waiting() -> None:
 
     assert still_waits
     assert jobs(second) == []
+
+
+@spec("E11")
+def test_the_readers_of_one_token_leave_places_for_others() -> None:
+    settings = msgspec.structs.replace(SETTINGS, max_followers=3, max_followers_per_token=2)
+    stage = Stage(settings=settings)
+    path = f"/v1/events/tail?wait_s={PATIENT_S}"
+    greedy, other = stage.token(Role.VIEWER, "greedy"), stage.token(Role.VIEWER, "other")
+
+    async def scenario() -> list[bool]:
+        async def read(token: str, waiting: int) -> asyncio.Task[Answer]:
+            reading = asyncio.create_task(stage.aask("GET", path, token=token))
+            while not reading.done() and stage.services.followers.waiting < waiting:
+                await asyncio.sleep(0)
+            return reading
+
+        tasks = [await read(greedy, 1), await read(greedy, 2), await read(greedy, 3)]
+        tasks.append(await read(other, 3))
+        answered = [task.done() for task in tasks]
+        stage.services.followers.stop()
+        await asyncio.gather(*tasks)
+        return answered
+
+    answered = stage.run(scenario())
+    again = tail(stage, "?wait_s=0.01", token=greedy)
+    stage.close()
+
+    assert answered == [False, False, True, False]
+    assert jobs(again) == []

@@ -6,6 +6,7 @@ a bounded number of reads per second.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -13,6 +14,7 @@ import msgspec
 
 from tenure.core.event_tail import TailedEvent, TailFilter, TailPage
 from tenure.core.events import Event
+from tenure.core.tokens import TokenId
 from tenure.ports import JobStore
 from tenure.server.authentication import Authenticator
 from tenure.server.principals import Principal
@@ -39,8 +41,12 @@ class Followers:
         self._listing = listing
         self._authenticator = authenticator
         self._stopping = asyncio.Event()
-        self.waiting = 0
+        self._places: Counter[TokenId | None] = Counter()
+
+    @property
+    def waiting(self) -> int:
         """How many readers wait."""
+        return self._places.total()
 
     def stop(self) -> None:
         """Answer every reader that waits, now."""
@@ -56,20 +62,29 @@ class Followers:
         wait_s: float,
     ) -> TailPage:
         """The next events, after at most `wait_s` if there are none yet, or at once if too many
-        readers wait already."""
+        readers wait already, of this token or of all. [E11]"""
         page = await self._page(store, wanted, count_memory)
-        if page.events or self.waiting >= self._settings.max_followers:
+        token_id = None if principal.token is None else principal.token.id
+        if page.events or not self._has_place(token_id):
             return page
         until_s = asyncio.get_running_loop().time() + wait_s
-        self.waiting += 1
+        self._places[token_id] += 1
         try:
             while not page.events and await self._paused(until_s, is_behind=not page.is_end):
                 await self._authenticator.check_still_valid(principal)  # [H25]
                 after = msgspec.structs.replace(wanted, after=page.next, newest=None)
                 page = await self._page(store, after, count_memory)
         finally:
-            self.waiting -= 1
+            self._places[token_id] -= 1
+            if not self._places[token_id]:
+                del self._places[token_id]
         return page
+
+    def _has_place(self, token_id: TokenId | None) -> bool:
+        """Whether one more reader may wait. Without a token there is nobody to tell apart."""
+        own, settings = self._places[token_id], self._settings
+        is_greedy = token_id is not None and own >= settings.max_followers_per_token
+        return self.waiting < settings.max_followers and not is_greedy
 
     async def _paused(self, until_s: float, *, is_behind: bool) -> bool:
         """Wait for the next poll. Returns whether there is time for one."""

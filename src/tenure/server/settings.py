@@ -27,6 +27,8 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How often all waiting claims together may poll the store."""
     max_followers: int = 64
     """Readers of the tail that may wait for events at a time; others are answered at once."""
+    max_followers_per_token: int = 16
+    """How many of these places the readers of one token may have, so that others have some too."""
     recheck_token_s: float = 2.0
     """How long a token is cached; a revoked one is refused within twice that. [H25]"""
     max_remembered_tokens: int = 10_000
