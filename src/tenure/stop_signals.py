@@ -1,11 +1,14 @@
-"""Stop signals that reach a worker before its supervisor handles them.
+"""Stop signals that reach a worker before its supervisor handles them, and the one that it sends to
+itself when whoever started it has died.
 
 A worker imports the application and opens its store first. That takes a second or more, and until
 then the default action of SIGTERM would kill the process. Imports nothing of Tenure, so that it can
 be loaded first.
 """
 
+import os
 import signal
+import threading
 from collections.abc import Iterable
 from types import FrameType
 
@@ -39,3 +42,15 @@ def end_when_asked() -> None:
 def was_asked(handlers: Iterable[object]) -> bool:
     """Whether one of these handlers was called and could not end the process."""
     return any(isinstance(each, EarlyStop) and each.was_asked for each in handlers)
+
+
+def stop_when_closed(pipe: int) -> None:
+    """From now on this process gets SIGTERM when the other end of the pipe is closed. The process
+    that has it need not do anything for that: the kernel closes it however that one dies."""
+    os.set_inheritable(pipe, False)
+
+    def watch() -> None:
+        os.read(pipe, 1)  # nothing is ever written
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=watch, name="tenure-lifeline", daemon=True).start()

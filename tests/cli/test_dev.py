@@ -142,6 +142,29 @@ def test_the_dashboard_is_served_beside_the_worker_and_ends_with_it(
         fetch(address, "/healthz")
 
 
+@spec("DB14")
+def test_a_killed_dev_leaves_neither_worker_nor_dashboard(
+    dev: "subprocess.Popen[bytes]", tmp_path: Path, log: Path
+) -> None:
+    [address] = re.findall(r"dashboard at (http://\S+)/\n", until_said(log, "tenure: dashboard at"))
+    with Tenure(f"sqlite:///{tmp_path}/dev.db") as client:
+        client.enqueue("greet", {}).wait(timeout=PATIENCE_S)
+        [worker] = client.workers.ls()
+
+        dev.kill()
+        dev.wait(PATIENCE_S)
+
+    until(lambda: not is_alive(worker.pid), "the worker has ended", seen=log.read_text)
+    with pytest.raises(ConnectionRefusedError):
+        fetch(address, "/healthz")
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process runs; one that ended and that nobody waits for does not."""
+    status = Path(f"/proc/{pid}/status")
+    return status.exists() and "State:\tZ" not in status.read_text()
+
+
 def fetch(address: str, path: str) -> tuple[int, str]:
     connection = HTTPConnection(address.removeprefix("http://"), timeout=PATIENCE_S)
     try:

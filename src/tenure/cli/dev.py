@@ -1,7 +1,8 @@
 """`tenure dev MODULE:APP`: a worker that restarts when the application's files change.
 
 The worker is a separate process and is drained, not killed: jobs that it cannot finish go back to
-their queue and run again with the new code. This process does not import the application.
+their queue and run again with the new code. It is drained, too, if this process is killed. This
+process does not import the application.
 """
 
 import os
@@ -79,6 +80,8 @@ class Reloader:
         self._dashboard = dashboard
         self._child: subprocess.Popen[bytes] | None = None
         self._is_stopping = False
+        # The worker has the one end and notices when the other is closed, with this process. [DB14]
+        self._lifeline, self._held_open = os.pipe()
         # Not an Event: a signal handler that runs while its lock is held would deadlock.
         self._woken: SimpleQueue[None] = SimpleQueue()
 
@@ -114,7 +117,10 @@ class Reloader:
     def _start(self) -> None:
         # In a session of its own, so that Ctrl-C reaches it only through us, and only once.
         self._child = subprocess.Popen(
-            self._command, env=dict(self._environment), start_new_session=True
+            [*self._command, "--stop-when-closed", str(self._lifeline)],
+            env=dict(self._environment),
+            start_new_session=True,
+            pass_fds=(self._lifeline,),
         )
         if self._dashboard is not None:
             self._dashboard.start()

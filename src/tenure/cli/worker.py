@@ -21,6 +21,7 @@ from tenure.core.ids import DEFAULT_QUEUE, Namespace, QueueName, WorkerId
 from tenure.core.instants import Duration
 from tenure.errors import InvalidInput
 from tenure.settings import is_server, project_settings, retention_of, url_from_environment
+from tenure.stop_signals import stop_when_closed
 from tenure.telemetry.logs import LogFormat, log_to_stderr
 from tenure.telemetry.metrics import MetricsAddress
 from tenure.wiring import run_worker
@@ -148,6 +149,13 @@ def _shown_as(form: LogFormat) -> Callable[[OutputLine], None]:
     " part]",
 )
 @click.option("--overwrite-declared", "overwrites", is_flag=True, hidden=True)
+@click.option(
+    "--stop-when-closed",
+    type=int,
+    hidden=True,
+    expose_value=False,
+    callback=lambda _, __, pipe: None if pipe is None else stop_when_closed(pipe),
+)
 @click.argument("app", metavar="[MODULE:APP]", required=False, callback=app_value)
 def worker(
     url: str | None,
