@@ -66,6 +66,7 @@ from tenure.core.overview import Overview, OverviewFilter
 from tenure.core.rate_evidence import GrantMade, RateInForce
 from tenure.core.rates import Rate, RateStanding
 from tenure.core.resolutions import Resolution
+from tenure.core.rollups import MAX_CATCH_UP, Fold, FoldProgress, UnfoldedPage
 from tenure.core.schedules import (
     Firing,
     Schedule,
@@ -558,6 +559,23 @@ class SweepStore(Protocol):
         """Outages that ended after `since`."""
 
 
+class RollupStore(Protocol):
+    """What folding the log into rollups needs of a store. [OB33]"""
+
+    def fold_progress(self) -> tuple[FoldProgress, Instant]:
+        """How far the log was folded, and now."""
+
+    def load_unfolded(self, *, limit: int, catch_up: int = MAX_CATCH_UP) -> UnfoldedPage:
+        """The next `limit` events in commit order that were not folded, none of which one that
+        comes before it may follow. [E5] If folding has not begun and the log has more than
+        `catch_up` events, the first of these is about that many before the last one. One snapshot:
+        the rollups are as they were after the last fold."""
+
+    def save_fold(self, fold: Fold) -> bool:
+        """One transaction: if the log is still folded up to `expected` and no further, write the
+        rollups and the progress. Returns whether it did. [OB33]"""
+
+
 class RetentionStore(Protocol):
     """What retention needs of a store. Each call reads `limit` rows at most. [G4]"""
 
@@ -593,6 +611,10 @@ class RetentionStore(Protocol):
 
     def delete_workers(self, *, older_than_us: Duration, limit: int) -> int:
         """Delete workers that were not seen for this long. Returns how many. [B13]"""
+
+    def delete_rollups(self, *, length_us: Duration, older_than_us: Duration, limit: int) -> int:
+        """Delete rollups of this length that began longer ago than this. Returns how many.
+        [OB36]"""
 
 
 class RecordSource(Protocol):
@@ -703,6 +725,7 @@ class Store(
     DecisionStore,
     ScheduleStore,
     SweepStore,
+    RollupStore,
     RetentionStore,
     RecordSource,
     TokenStore,

@@ -265,17 +265,21 @@ def _introduce(worker: "Worker") -> None:
 def _swept(
     coordinator: Coordinator, sweeper: Sweeper, retention: "RetentionPolicy | None"
 ) -> Iterator[None]:
-    """Sweep expired leases and delete old jobs while the block runs."""
+    """Sweep expired leases, delete old jobs and count what happens while the block runs."""
     from tenure.coordinator.retention import Retention
+    from tenure.coordinator.rollups import Folder
 
     purging = Retention(coordinator.unwatched_store, retention)
+    folding = Folder(coordinator.unwatched_store)
     try:
         sweeper.start()
         purging.start()
+        folding.start()
         yield
     finally:
         sweeper.stop()
         purging.stop()
+        folding.stop()
 
 
 def _counts() -> "Counts":

@@ -597,6 +597,7 @@ class Differential(RuleBasedStateMachine):
                 "look",
                 "look",
                 "unblock",
+                "fold",
                 "tick",
                 "prune",
                 "prune",
@@ -615,6 +616,8 @@ class Differential(RuleBasedStateMachine):
                 worlds.compare_views()
             case "unblock":
                 worlds.step(what, lambda world: world.unblock())
+            case "fold":
+                worlds.step(what, lambda world: world.fold())
             case "tick":
                 worlds.step(what, lambda world: world.store.tick())
             case "prune":

@@ -161,8 +161,18 @@ STEPS: dict[str, tuple[float, Callable[[Random], Arguments]]] = {
         1.5,
         lambda luck: {
             "what": luck.choices(
-                ["look", "unblock", "tick", "prune", "expire", "step back", "purge", "epoch"],
-                weights=[4, 3, 1, 3, 2, 1, 2.5, 0.5],
+                [
+                    "look",
+                    "unblock",
+                    "fold",
+                    "tick",
+                    "prune",
+                    "expire",
+                    "step back",
+                    "purge",
+                    "epoch",
+                ],
+                weights=[4, 3, 2, 1, 3, 2, 1, 2.5, 0.5],
             )[0]
         },
     ),

@@ -11,6 +11,7 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from tenure.conformance.harness import LIMITS, StoreFactory, counted_entropy
+from tenure.coordinator.rollups import Folder
 from tenure.coordinator.service import Coordinator
 from tenure.coordinator.unblocking import submit_unblocks
 from tenure.core.claims import ClaimAnswer, ClaimRequest, Held, QueueState
@@ -92,6 +93,13 @@ class World:
         self.settle()
         self.store.delete_edge_checks(checks)
         return sorted({check.job_id for check in checks})
+
+    def fold(self) -> None:
+        """What a folder does, until there is nothing left to fold: stores may take the events of
+        one transaction in any order."""
+        folder = Folder(self.store)
+        while folder.fold_once().was_saved:
+            pass
 
     def close(self) -> None:
         """Stop, and remove what was stored."""

@@ -102,21 +102,3 @@ def test_postgres_measures_by_its_indexes(postgres_url: str, name: str) -> None:
     assert re.search(r" (using|on) job_", plan), plan
     assert "Seq Scan on job" not in plan
     assert "Sort" not in plan or name.startswith((*SORTED, "troubled_by_kind"))
-
-
-@spec("OB28")
-def test_sqlite_tallies_from_events_to_their_jobs(sqlite_path: Path) -> None:
-    """With the jobs first it would read every job of the namespace."""
-    store = SqliteStore(sqlite_path)
-    shape: Shape = (("of_queues", ""), ("of_kinds", ""))
-    span = {"bucket_us": 1, "since": 0, "until": 1, "types": '["claimed"]'}
-    ask: Callable[..., Query] = store._query
-    query = ask("overview_tallies", shape, namespace="default", **span)
-    with closing(sqlite3.connect(sqlite_path)) as raw:
-        rows = raw.execute(f"EXPLAIN QUERY PLAN {query.text}", query.parameters).fetchall()
-    store.close()
-
-    first, second = [row[3] for row in rows if row[3].startswith(("SEARCH e ", "SEARCH j "))]
-    assert "e USING INDEX tenure_job_event_type (type=? AND ts>? AND ts<?)" in first
-    assert second.startswith("SEARCH j ")
-    assert "id=?" in second

@@ -52,6 +52,7 @@ UNWATCHED = frozenset(
         ),
         *("prune_renewals", "collect_artifacts", "expire_observations", "purge"),
         *("delete_sessions", "delete_outages", "delete_workers", "delete_idle_keys"),
+        *("fold_progress", "load_unfolded", "save_fold", "delete_rollups"),
         *(
             "records",
             "load_record",

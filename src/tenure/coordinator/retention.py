@@ -2,7 +2,8 @@
 
 Renewals of ended attempts are summarised in the event that ended them; bodies of refused results
 expire; finished jobs are purged with all that is theirs; artifacts that nobody will ever see,
-workers and sessions that are long gone and outages that excuse nothing any more are deleted.
+workers and sessions that are long gone, outages that excuse nothing any more and old rollups are
+deleted.
 Refuses to keep finished jobs for less than a day: a history that vanishes before anybody read it
 proves nothing. [G3]
 """
@@ -15,6 +16,7 @@ from tenure.coordinator.sweeper import JUMP_THRESHOLD
 from tenure.core.checks import check_duration
 from tenure.core.instants import Duration, Instant, seconds
 from tenure.core.policy import SHORTEST_RETENTION
+from tenure.core.rollups import KEPT_FOR
 from tenure.deadlines import waiting_at_most
 from tenure.errors import InvalidInput
 from tenure.ports import PruneResult, RetentionStore
@@ -60,6 +62,7 @@ class RetentionReport(msgspec.Struct, frozen=True, kw_only=True):
     sessions_deleted: int = 0
     outages_deleted: int = 0
     keys_forgotten: int = 0
+    rollups_deleted: int = 0
 
 
 def check_retention(policy: RetentionPolicy) -> None:
@@ -123,8 +126,14 @@ class Retention:
             "keys_forgotten": store.delete_idle_keys(older_than_us=KEEP_FAIR_KEYS, limit=page),
             "outages_deleted": store.delete_outages(older_than_us=KEEP_OUTAGES, limit=page),
         }
+        rollups = [
+            store.delete_rollups(length_us=length, older_than_us=kept_for, limit=page)
+            for length, kept_for in KEPT_FOR.items()
+        ]
+        hit_limit = page in (*counted.values(), *rollups)
         return RetentionReport(
-            is_behind=renewals.hit_limit or artifacts.hit_limit or page in counted.values(),
+            is_behind=renewals.hit_limit or artifacts.hit_limit or hit_limit,
+            rollups_deleted=sum(rollups),
             renewals_pruned=renewals.deleted,
             artifacts_collected=artifacts.deleted,
             **counted,

@@ -6,17 +6,18 @@ stops, so that looking costs the same on a store of a million jobs as on a small
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 
 import msgspec
 
 from tenure.core.claims import QueueState
 from tenure.core.ids import JobId, Kind, QueueName, ScheduleName
-from tenure.core.instants import Duration, Instant, later, seconds
+from tenure.core.instants import Duration, Instant, seconds
+from tenure.core.rollups import KEPT_FOR, OTHER_KIND, OTHER_QUEUE, Rollup, Series, percentile
 from tenure.core.schedules import Schedule
 from tenure.core.scopes import Scope
-from tenure.core.vocabulary import EventType, JobStatus, WorkerState
+from tenure.core.vocabulary import JobStatus, WorkerState
 from tenure.core.workers import WorkerSeen
 
 MAX_QUEUES = 100
@@ -31,24 +32,11 @@ MAX_TROUBLED = 10_000
 scope are counted."""
 
 MAX_TALLIED = 10_000
-"""Events that are counted over time, the newest first. If there are more, the picture says since
-when they were counted."""
+"""Events that are counted beside the rollups: the newest of those that were not folded yet."""
 
-SLICES = 12
-SAMPLES_PER_SLICE = 80
-"""A span of time has twelve slices. Of each, so many of the newest claims and successes say how
-long jobs waited and ran."""
-
-COUNTED = (
-    EventType.ENQUEUED,
-    EventType.CLAIMED,
-    EventType.REQUEUED,
-    EventType.SUCCEEDED,
-    EventType.FAILED,
-    EventType.CANCELLED,
-    EventType.DEAD_LETTERED,
-)
-"""The types of events that are counted over time."""
+LATEST_FOLD = seconds(30)
+"""If there are more events than that, this much of the newest time may lack some of them. If
+folding is further behind, only the newest are counted, and the picture says since when. [OB34]"""
 
 
 class TimeRange(StrEnum):
@@ -96,11 +84,23 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
         bucket = self.since + (self.position(first_uncounted) + 1) * self.bucket_us
         return Instant(bucket if bucket < self.until else first_uncounted + 1)
 
-    def slices(self) -> list[tuple[Instant, Instant]]:
-        """The same span in twelve parts, for samples."""
-        length = (self.until - self.since) // SLICES
-        begins = [Instant(self.since + place * length) for place in range(SLICES)]
-        return [(begin, Instant(begin + length)) for begin in begins]
+    @property
+    def rollup_us(self) -> Duration:
+        """The longest length of rollups that its buckets are made of."""
+        return max(length for length in KEPT_FOR if self.bucket_us % length == 0)
+
+    def counted_from(
+        self,
+        now: Instant,
+        *,
+        skipped_until: Instant | None,
+        folded_until: Instant | None,
+        first_uncounted: Instant | None,
+    ) -> Instant:
+        """From when on events are counted. `first_uncounted` is the newest event that is neither
+        folded nor among those that are counted beside the rollups. [OB34]"""
+        is_late = folded_until is None or folded_until < now - LATEST_FOLD
+        return self.counted_since(first_uncounted if first_uncounted and is_late else skipped_until)
 
 
 def window_of(range_: TimeRange, now: Instant) -> Window:
@@ -149,13 +149,6 @@ class Depth(msgspec.Struct, frozen=True, kw_only=True):
     dead_letters: int = 0
 
 
-class Sample(msgspec.Struct, frozen=True):
-    """How long one job waited or ran, and in which slice of the span that ended."""
-
-    slice: int
-    duration_us: Duration
-
-
 class FailedRun(msgspec.Struct, frozen=True):
     """A schedule and its last job, which did not succeed."""
 
@@ -166,30 +159,20 @@ class FailedRun(msgspec.Struct, frozen=True):
     kind: Kind
 
 
-class EventTally(msgspec.Struct, frozen=True):
-    """So many events of a type in the bucket that begins at `at`, of one kind in one queue."""
-
-    at: Instant
-    queue: QueueName
-    kind: Kind
-    type: EventType
-    events: int
-
-
 class OverviewParts(msgspec.Struct, frozen=True, kw_only=True):
-    """What a store gathers for an overview, all of it within the filter's scope but for workers."""
+    """What a store gathers for an overview, all of it within the filter's scope but for workers and
+    rollups."""
 
     now: Instant
     counted_since: Instant
-    tallies: Sequence[EventTally]
+    rollups: Sequence[Rollup]
+    """Of the namespace and the span, of any lengths that a bucket is a multiple of."""
     depths: Sequence[Depth]
     oldest_ready_at: Mapping[QueueName, Instant]
     settings: Sequence[QueueState]
     left_out: int
     workers: Sequence[WorkerSeen]
     failed_runs: Sequence[FailedRun]
-    waits: Sequence[Sample]
-    runs: Sequence[Sample]
 
 
 # --- The picture -------------------------------------------------------------------------------
@@ -236,8 +219,8 @@ class KindOverview(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Durations(msgspec.Struct, frozen=True, kw_only=True):
-    """The median and the 95th percentile of some durations, and how many were looked at; None
-    without any."""
+    """The median and the 95th percentile of some durations, a sixteenth too short or too long at
+    most, and of how many; None without any."""
 
     p50_us: Duration | None = None
     p95_us: Duration | None = None
@@ -305,97 +288,75 @@ def depth_limit(queues: int) -> int:
     return max(LEAST_DEPTH, MAX_DEPTH // max(1, queues))
 
 
-def wait_of(claimed_at: Instant, queued_at: Instant, run_at: Instant | None) -> Duration:
-    """How long a claimed job had been ready; `queued_at` and `run_at` are of the event before."""
-    ready_at = queued_at if run_at is None else later(queued_at, run_at)
-    return Duration(max(0, claimed_at - ready_at))
-
-
-def run_of(started_at: Instant, finished_at: Instant) -> Duration:
-    """How long the attempt that succeeded ran."""
-    return Duration(max(0, finished_at - started_at))
-
-
 def assemble(parts: OverviewParts, wanted: OverviewFilter) -> Overview:
     """The picture of what a store gathered."""
     window = window_of(wanted.range, parts.now)
     live = [each for each in parts.workers if each.state(parts.now) is WorkerState.ALIVE]
+    counted = list(_counted(parts, wanted, window))
     return Overview(
         now=parts.now,
         range=wanted.range,
         since=window.since,
         counted_since=parts.counted_since,
         bucket_us=window.bucket_us,
-        buckets=_buckets(parts.tallies, window),
-        wait=_durations(parts.waits, _per_slice(parts.tallies, window, EventType.CLAIMED)),
-        run=_durations(parts.runs, _per_slice(parts.tallies, window, EventType.SUCCEEDED)),
-        queues=_queues(parts, live, wanted),
+        buckets=_buckets(counted, window),
+        wait=_durations(series.waits for _, series in counted),
+        run=_durations(series.runs for _, series in counted),
+        queues=_queues(parts, live, wanted, counted),
         queues_left_out=parts.left_out,
-        kinds=_kinds(parts),
+        kinds=_kinds(parts, counted),
         workers=_worker_counts(parts, wanted),
         attention=_attention(parts, live),
     )
 
 
-def _buckets(tallies: Iterable[EventTally], window: Window) -> tuple[OutcomeBucket, ...]:
+_Counted = tuple[Instant, Series]
+"""What was counted in a rollup of one kind in one queue, and when the rollup begins."""
+
+
+def _counted(parts: OverviewParts, wanted: OverviewFilter, window: Window) -> Iterator[_Counted]:
+    """What is in scope, within the span, and not before counting began."""
+    for rollup in parts.rollups:
+        at = rollup.key.at
+        ends_in_time = at + rollup.key.length_us > parts.counted_since
+        if ends_in_time and 0 <= window.position(at) < window.buckets:
+            for series in rollup.series:
+                if wanted.has(series.queue, series.kind):
+                    yield at, series
+
+
+def _buckets(counted: Iterable[_Counted], window: Window) -> tuple[OutcomeBucket, ...]:
     found: list[Counter[str]] = [Counter() for _ in range(window.buckets)]
-    for tally in tallies:
-        place = window.position(tally.at)
-        if 0 <= place < window.buckets:
-            found[place][tally.type.value] += tally.events
+    for at, series in counted:
+        found[window.position(at)].update(series.counts)
     return tuple(
         OutcomeBucket(at=Instant(window.since + place * window.bucket_us), **counts)
         for place, counts in enumerate(found)
     )
 
 
-def _per_slice(tallies: Iterable[EventTally], window: Window, counted: EventType) -> list[int]:
-    """How many events of a type each slice has."""
-    per_slice = [0] * SLICES
-    buckets = window.buckets // SLICES
-    for tally in tallies:
-        place = window.position(tally.at) // buckets
-        if tally.type is counted and 0 <= place < SLICES:
-            per_slice[place] += tally.events
-    return per_slice
-
-
-def _durations(samples: Sequence[Sample], per_slice: Sequence[int]) -> Durations:
-    """Percentiles; the samples of a busy slice stand for more jobs than those of a quiet one."""
-    if not samples:
-        return Durations()
-    sampled = Counter(each.slice for each in samples)
-    weighted = sorted(
-        (each.duration_us, max(1.0, per_slice[each.slice] / sampled[each.slice]))
-        for each in samples
-    )
+def _durations(histograms: Iterable[Mapping[int, int]]) -> Durations:
+    bins: Counter[int] = Counter()
+    for each in histograms:
+        bins.update(each)
     return Durations(
-        p50_us=_percentile(weighted, 0.50),
-        p95_us=_percentile(weighted, 0.95),
-        samples=len(samples),
+        p50_us=percentile(bins, 0.50), p95_us=percentile(bins, 0.95), samples=bins.total()
     )
-
-
-def _percentile(weighted: Sequence[tuple[Duration, float]], share: float) -> Duration:
-    """The shortest duration that this share of all does not exceed."""
-    rest = share * sum(weight for _, weight in weighted)
-    for duration, weight in weighted:
-        rest -= weight
-        if rest <= 0:
-            return duration
-    return weighted[-1][0]
 
 
 _DEPTHS = ("ready", "delayed", "leased", "suspect", "waiting", "stalled", "dead_letters")
 
 
 def _queues(
-    parts: OverviewParts, live: Sequence[WorkerSeen], wanted: OverviewFilter
+    parts: OverviewParts,
+    live: Sequence[WorkerSeen],
+    wanted: OverviewFilter,
+    counted: Iterable[_Counted],
 ) -> tuple[QueueOverview, ...]:
     depths: dict[str, Counter[str]] = {}
     for each in parts.depths:
         _add(depths.setdefault(each.queue, Counter()), each)
-    events = _events_by(parts.tallies, "queue")
+    events = _events_by(counted, "queue")
     settings = {each.name: each for each in parts.settings if wanted.has_queue(each.name)}
     names = sorted({*depths, *events, *settings}, key=lambda name: (name not in depths, name))
     return tuple(
@@ -412,11 +373,11 @@ def _queues(
     )
 
 
-def _kinds(parts: OverviewParts) -> tuple[KindOverview, ...]:
+def _kinds(parts: OverviewParts, counted: Iterable[_Counted]) -> tuple[KindOverview, ...]:
     depths: dict[str, Counter[str]] = {}
     for each in parts.depths:
         _add(depths.setdefault(each.kind, Counter()), each)
-    events = _events_by(parts.tallies, "kind")
+    events = _events_by(counted, "kind")
     return tuple(
         KindOverview(
             kind=Kind(name),
@@ -432,11 +393,16 @@ def _add(sums: Counter[str], depth: Depth) -> None:
         sums[field] += getattr(depth, field)
 
 
-def _events_by(tallies: Iterable[EventTally], field: str) -> dict[str, OutcomeCounts]:
+def _events_by(counted: Iterable[_Counted], field: str) -> dict[str, OutcomeCounts]:
+    """The events by queue or kind, without those that are counted under no name. [OB35]"""
     found: dict[str, Counter[str]] = {}
-    for tally in tallies:
-        found.setdefault(getattr(tally, field), Counter())[tally.type.value] += tally.events
-    return {name: OutcomeCounts(**counts) for name, counts in found.items()}
+    for _, series in counted:
+        found.setdefault(getattr(series, field), Counter()).update(series.counts)
+    return {
+        name: OutcomeCounts(**counts)
+        for name, counts in found.items()
+        if name not in (OTHER_QUEUE, OTHER_KIND)
+    }
 
 
 def _worker_counts(parts: OverviewParts, wanted: OverviewFilter) -> WorkerCounts:

@@ -35,6 +35,7 @@ from tenure.core.leases import HeldLease
 from tenure.core.observations import Observation
 from tenure.core.overview import OverviewFilter
 from tenure.core.resolutions import Resolution
+from tenure.core.rollups import Fold, FoldProgress
 from tenure.core.schedules import Schedule, ScheduleChange, ScheduleSpec
 from tenure.core.tokens import TOKEN_ENTROPY_BYTES, NewToken, mint
 from tenure.core.vocabulary import ObservationType, ResolutionKind, Role
@@ -135,6 +136,12 @@ CALLS: dict[str, Callable[[Store], Any]] = {
     "list_workers": lambda store: store.list_workers(DEFAULT_NAMESPACE),
     "request_drain": lambda store: store.request_drain(DEFAULT_NAMESPACE, WORKER_ID),
     "delete_workers": lambda store: store.delete_workers(older_than_us=DAY, limit=1),
+    "fold_progress": lambda store: store.fold_progress(),
+    "load_unfolded": lambda store: store.load_unfolded(limit=1),
+    "save_fold": lambda store: store.save_fold(
+        Fold(expected=None, progress=FoldProgress(), rollups=())
+    ),
+    "delete_rollups": lambda store: store.delete_rollups(length_us=DAY, older_than_us=DAY, limit=1),
     "prune_renewals": lambda store: store.prune_renewals(limit=1),
     "expire_observations": lambda store: store.expire_observations(older_than_us=DAY, limit=1),
     "purge": lambda store: store.purge(older_than_us=DAY, limit=1),

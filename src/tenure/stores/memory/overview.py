@@ -1,43 +1,37 @@
 """What the memory store gathers for an overview. A mixin of `MemoryStore`, which owns the jobs."""
 
 from collections import Counter
-from collections.abc import Iterator
 
 from tenure.core.claims import QueueState
-from tenure.core.events import Event
-from tenure.core.ids import JobId, Kind, Namespace, QueueName
+from tenure.core.ids import Kind, Namespace, QueueName
 from tenure.core.instants import Instant
 from tenure.core.job import Job
 from tenure.core.lateness import is_suspect
 from tenure.core.overview import (
-    COUNTED,
     MAX_QUEUES,
     MAX_TALLIED,
     MAX_TROUBLED,
-    SAMPLES_PER_SLICE,
     Depth,
-    EventTally,
     Overview,
     OverviewFilter,
     OverviewParts,
-    Sample,
     Window,
     assemble,
     depth_limit,
     failed_runs,
     last_jobs,
-    run_of,
-    wait_of,
     window_of,
 )
 from tenure.core.queue_sample import KnownQueue, fair_share
-from tenure.core.vocabulary import EventType, JobStatus
+from tenure.core.rollups import Rollup
+from tenure.core.vocabulary import JobStatus
 from tenure.stores.memory.resolutions import MemoryResolutions
+from tenure.stores.memory.rollups import MemoryRollups
 from tenure.stores.memory.schedules import MemorySchedules
 from tenure.stores.memory.workers import MemoryWorkers
 
 
-class MemoryOverview(MemoryResolutions, MemorySchedules, MemoryWorkers):
+class MemoryOverview(MemoryResolutions, MemorySchedules, MemoryWorkers, MemoryRollups):
     """`Store.overview` over dictionaries."""
 
     _queues: dict[tuple[Namespace, QueueName], QueueState]
@@ -52,7 +46,7 @@ class MemoryOverview(MemoryResolutions, MemorySchedules, MemoryWorkers):
         jobs = [job for job in self._jobs.values() if job.namespace == wanted.namespace]
         within = [job for job in jobs if wanted.has(job.queue, job.kind)]
         window = window_of(wanted.range, now)
-        counted_since = self._counted_since(window)
+        rollups, counted_since = self._rollups_of(wanted.namespace, window, now)
         names, known = self._shown_queues(wanted, jobs)
         schedules = last_jobs(self.list_schedules(wanted.namespace), wanted)
         kept = self._jobs.keys() & schedules.keys()
@@ -60,7 +54,7 @@ class MemoryOverview(MemoryResolutions, MemorySchedules, MemoryWorkers):
         return OverviewParts(
             now=now,
             counted_since=counted_since,
-            tallies=list(self._tallies(within, window, counted_since)),
+            rollups=rollups,
             depths=self._depths(jobs, wanted, names, now),
             oldest_ready_at={
                 queue: min(run_at)
@@ -77,8 +71,6 @@ class MemoryOverview(MemoryResolutions, MemorySchedules, MemoryWorkers):
             left_out=max(0, known - len(names)),
             workers=self.list_workers(wanted.namespace),
             failed_runs=failed_runs(schedules, statuses),
-            waits=list(self._waits(within, window)),
-            runs=list(self._runs(within, window)),
         )
 
     def _shown_queues(self, wanted: OverviewFilter, jobs: list[Job]) -> tuple[list[QueueName], int]:
@@ -134,66 +126,25 @@ class MemoryOverview(MemoryResolutions, MemorySchedules, MemoryWorkers):
             if wanted.has(job_queue, kind) and any(counts.values())
         ]
 
-    def _within(
-        self, jobs: list[Job], since: Instant, until: Instant
-    ) -> Iterator[tuple[Job, Event]]:
-        for job in jobs:
-            for event in self._events[job.id]:
-                if since <= event.ts < until:
-                    yield job, event
-
-    def _counted_since(self, window: Window) -> Instant:
-        times = sorted(
-            (
-                event.ts
-                for _, event in self._within(list(self._jobs.values()), window.since, window.until)
-                if event.type in COUNTED
-            ),
-            reverse=True,
+    def _rollups_of(
+        self, namespace: Namespace, window: Window, now: Instant
+    ) -> tuple[list[Rollup], Instant]:
+        """What was folded of the span, with the newest events that were not; and since when that is
+        all. [OB34]"""
+        unfolded = self._unfolded_events()
+        newest = unfolded[-MAX_TALLIED:]
+        beyond = unfolded[: -len(newest)]
+        counted_since = window.counted_from(
+            now,
+            skipped_until=self._fold_progress.skipped_until,
+            folded_until=self._fold_progress.folded_until,
+            first_uncounted=beyond[-1][1].ts if beyond else None,
         )
-        return window.counted_since(times[MAX_TALLIED] if len(times) > MAX_TALLIED else None)
-
-    def _tallies(
-        self, jobs: list[Job], window: Window, counted_since: Instant
-    ) -> Iterator[EventTally]:
-        found = Counter(
-            (event.ts // window.bucket_us * window.bucket_us, job.queue, job.kind, event.type)
-            for job, event in self._within(jobs, counted_since, window.until)
-            if event.type in COUNTED
-        )
-        for (at, queue, kind, type_), events in found.items():
-            yield EventTally(Instant(at), queue, kind, type_, events)
-
-    def _waits(self, jobs: list[Job], window: Window) -> Iterator[Sample]:
-        for place, claim, job in self._sampled(EventType.CLAIMED, jobs, window):
-            [before] = [each for each in self._events[job.id] if each.seq == claim.seq - 1]
-            yield Sample(place, wait_of(claim.ts, before.ts, before.payload.run_at))
-
-    def _runs(self, jobs: list[Job], window: Window) -> Iterator[Sample]:
-        for place, _, job in self._sampled(EventType.SUCCEEDED, jobs, window):
-            if job.started_at is not None and job.finished_at is not None:
-                yield Sample(place, run_of(job.started_at, job.finished_at))
-
-    def _sampled(
-        self, type_: EventType, jobs: list[Job], window: Window
-    ) -> Iterator[tuple[int, Event, Job]]:
-        """The newest events of a type in each slice of the span, whichever namespace they are of;
-        of these, those in scope."""
-        ids = {job.id for job in jobs}
-        for place, (since, until) in enumerate(window.slices()):
-            found = [
-                (event, job)
-                for job, event in self._within(list(self._jobs.values()), since, until)
-                if event.type is type_
-            ]
-            newest = sorted(found, key=lambda each: _order(each[0]), reverse=True)
-            for event, job in newest[:SAMPLES_PER_SLICE]:
-                if job.id in ids:
-                    yield place, event, job
-
-
-def _order(event: Event) -> tuple[Instant, JobId, int]:
-    return event.ts, event.job_id, event.seq
+        folded = [each for key, each in self._rollups.items() if key.length_us == window.rollup_us]
+        rollups = [
+            each for each in (*folded, *self._tallied(newest)) if each.key.namespace == namespace
+        ]
+        return rollups, counted_since
 
 
 def _is_ready(job: Job, now: Instant) -> bool:

@@ -1115,17 +1115,57 @@ SELECT count(*) FROM (
      ORDER BY j.id DESC LIMIT :jobs) AS d
  WHERE NOT EXISTS (SELECT 1 FROM {t}dead_letter_resolution AS r WHERE r.job_id = d.id);
 
--- name: overview_tallies
--- From the events to their jobs: SQLite keeps the order of a CROSS JOIN. With the jobs first it would
--- read all of the namespace.
-SELECT e.ts / :bucket_us * :bucket_us, j.queue, j.kind, e.type, count(*)
-  FROM {t}job_event AS e CROSS JOIN {t}job AS j
- WHERE e.type {among_types} AND e.ts >= :since AND e.ts < :until AND j.id = e.job_id
-   AND j.namespace = :namespace {of_queues} {of_kinds}
- GROUP BY 1, j.queue, j.kind, e.type;
+-- name: events_to_count
+-- {place}, {until} and {order} choose a page of the log. From its events to their jobs: SQLite keeps
+-- the order of a CROSS JOIN. The event before a claim is the one that queued the job.
+SELECT j.namespace, j.queue, j.kind, e.type, e.ts, j.started_at, b.ts, b.payload
+  FROM (SELECT job_id, seq, ts, type FROM {t}job_event
+         WHERE {place} AND {until} ORDER BY {order} LIMIT :reads) AS e
+ CROSS JOIN {t}job AS j
+  LEFT JOIN {t}job_event AS b
+    ON e.type = :claimed AND b.job_id = e.job_id AND b.seq = e.seq - 1
+ WHERE e.type {among_types} AND e.ts >= :since AND j.id = e.job_id {of_namespace};
 
--- name: newest_untallied_event
-SELECT ts FROM ({arms}) AS found ORDER BY ts DESC LIMIT 1 OFFSET :limit;
+-- name: is_committed
+-- Part of events_to_count.
+{committed};
+
+-- name: newest_uncounted_event
+SELECT ts FROM {t}job_event WHERE {place} ORDER BY {order} LIMIT 1 OFFSET :reads;
+
+-- name: fold_progress
+SELECT position, skipped_until, folded_until, folded_at FROM {t}rollup_progress;
+
+-- name: fold_begin
+-- Where folding begins in a log that is too long, and when that event was.
+SELECT b.position, (SELECT max(e.ts) FROM {t}job_event AS e WHERE e.position = b.position)
+  FROM (SELECT position FROM {t}job_event WHERE {committed}
+         ORDER BY position DESC LIMIT 1 OFFSET :catch_up) AS b;
+
+-- name: load_rollups
+SELECT namespace, length_us, at, series FROM {t}rollup
+ WHERE namespace {among_names} AND length_us = :length_us AND at >= :since AND at < :until;
+
+-- name: move_fold_progress
+UPDATE {t}rollup_progress
+   SET position = :position, skipped_until = :skipped_until, folded_until = :folded_until,
+       folded_at = {t}clock()
+ WHERE coalesce(position, '') = :expected
+RETURNING one;
+
+-- name: put_rollup
+INSERT INTO {t}rollup (namespace, length_us, at, series)
+VALUES (:namespace, :length_us, :at, :series)
+    ON CONFLICT (namespace, length_us, at) DO UPDATE SET series = excluded.series;
+
+-- name: delete_rollups
+WITH old AS MATERIALIZED (
+    SELECT namespace, length_us, at FROM {t}rollup
+     WHERE length_us = :length_us AND at < (SELECT {t}clock()) - :older_than_us
+     ORDER BY at LIMIT :limit)
+DELETE FROM {t}rollup
+ WHERE (namespace, length_us, at) IN (SELECT namespace, length_us, at FROM old)
+RETURNING at;
 
 -- name: settings_of_queues
 SELECT {queue_columns} FROM {t}queue WHERE namespace = :namespace AND name {among_names}
@@ -1184,21 +1224,3 @@ SELECT d.queue, d.kind, count(*) FROM (
 
 -- name: statuses_of
 SELECT id, status FROM {t}job WHERE id {among_ids};
-
--- name: sampled_waits
--- The event before a claim is the one that queued the job.
-SELECT e.ts, p.ts, p.payload
-  FROM (SELECT c.job_id, c.seq, c.ts FROM {t}job_event AS c
-         WHERE c.type = 'claimed' AND c.ts >= :since AND c.ts < :until
-         ORDER BY c.ts DESC, c.job_id DESC, c.seq DESC LIMIT :samples) AS e
-  JOIN {t}job AS j ON j.id = e.job_id
-  JOIN {t}job_event AS p ON p.job_id = e.job_id AND p.seq = e.seq - 1
- WHERE j.namespace = :namespace {of_queues} {of_kinds};
-
--- name: sampled_runs
-SELECT j.started_at, j.finished_at
-  FROM (SELECT c.job_id, c.ts FROM {t}job_event AS c
-         WHERE c.type = 'succeeded' AND c.ts >= :since AND c.ts < :until
-         ORDER BY c.ts DESC, c.job_id DESC, c.seq DESC LIMIT :samples) AS e
-  JOIN {t}job AS j ON j.id = e.job_id
- WHERE j.namespace = :namespace {of_queues} {of_kinds} AND j.started_at IS NOT NULL;

@@ -9,37 +9,29 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
-import msgspec
-
 from tenure.core.ids import JobId, Kind, QueueName
 from tenure.core.instants import Instant
 from tenure.core.lateness import latest_suspect_expiry
 from tenure.core.overview import (
-    COUNTED,
     MAX_QUEUES,
     MAX_TALLIED,
     MAX_TROUBLED,
-    SAMPLES_PER_SLICE,
-    SLICES,
     Depth,
-    EventTally,
     Overview,
     OverviewFilter,
     OverviewParts,
-    Sample,
     assemble,
     depth_limit,
     failed_runs,
     last_jobs,
-    run_of,
-    wait_of,
     window_of,
 )
+from tenure.core.rollups import Rollup, tally
 from tenure.core.schedules import Schedule
-from tenure.core.vocabulary import EventType
 from tenure.core.workers import WorkerSeen
 from tenure.stores.sql.limits import queue_state_from
 from tenure.stores.sql.measures import DELAYED, READY, SqlMeasures, first_of, ready_at
+from tenure.stores.sql.rollups import SqlRollups, counted_from, progress_from, rollup_from
 from tenure.stores.sql.rows import Row, decode_policy
 from tenure.stores.sql.schedules import Schedules
 from tenure.stores.sql.statements import Query, Shape
@@ -81,23 +73,7 @@ TROUBLES: dict[str, Shape] = {
 """By field of `Depth`: the jobs of an index that has few of all jobs, and which of them count."""
 
 
-_NEWEST = (
-    "SELECT ts FROM (SELECT ts FROM {t}job_event WHERE type = :type_%d"
-    " AND ts >= :since AND ts < :until ORDER BY ts DESC LIMIT :most) AS arm_%d"
-)
-"""Each arm has its own order and limit, so that it is read from the index and no further."""
-
-
-class _Queued(msgspec.Struct):
-    """What the event before a claim says about when the job was ready."""
-
-    run_at: Instant | None = None
-
-
-_decode_queued = msgspec.json.Decoder(_Queued).decode
-
-
-class SqlOverview(SqlMeasures, Workers, Schedules):
+class SqlOverview(SqlMeasures, SqlRollups, Workers, Schedules):
     """`Store.overview` over SQL."""
 
     def overview(self, wanted: OverviewFilter) -> Overview:
@@ -105,7 +81,8 @@ class SqlOverview(SqlMeasures, Workers, Schedules):
         workers = self.list_workers(wanted.namespace)
         schedules = last_jobs(self.list_schedules(wanted.namespace), wanted)
         gather = partial(self._gather, wanted=wanted, workers=workers, schedules=schedules)
-        return assemble(self._read(gather, listing=True, repeated=True), wanted)
+        # A snapshot: an event that is folded meanwhile must be counted once.
+        return assemble(self._read(gather, snapshot=True, listing=True, repeated=True), wanted)
 
     def _gather(
         self,
@@ -126,20 +103,17 @@ class SqlOverview(SqlMeasures, Workers, Schedules):
             names, known = list(wanted.queues)[:MAX_QUEUES], len(wanted.queues)
         [settings] = tx.fetch(self._query("settings_of_queues", names=self._pack(names), **here))
         depths, oldest = self._depths(tx, wanted, names, Instant(now))
-        waits, runs = self._samples(tx, wanted, Instant(now))
-        counted_since = self._counted_since(tx, wanted, Instant(now))
+        rollups, counted_since = self._rollups(tx, wanted, Instant(now))
         return OverviewParts(
             now=Instant(now),
             counted_since=counted_since,
-            tallies=self._tallies(tx, wanted, Instant(now), counted_since),
+            rollups=rollups,
             depths=depths,
             oldest_ready_at=oldest,
             settings=[queue_state_from(row) for row in settings],
             left_out=max(0, known - len(names)),
             workers=workers,
             failed_runs=failed_runs(schedules, {JobId(each): word for each, word in last}),
-            waits=waits,
-            runs=runs,
         )
 
     def _depths(
@@ -225,84 +199,28 @@ class SqlOverview(SqlMeasures, Workers, Schedules):
         for key, [(number,)] in zip(asked_about, tx.fetch(*queries), strict=True):
             yield key, number
 
-    def _counted_since(self, tx: Transaction, wanted: OverviewFilter, now: Instant) -> Instant:
-        """From when on events are counted: the newest of all namespaces, because the index on time
-        knows no other."""
-        window = window_of(wanted.range, now)
-        words = {f"type_{place}": each.value for place, each in enumerate(COUNTED)}
-        arms = " UNION ALL ".join(_NEWEST % (place, place) for place in range(len(COUNTED)))
-        query = self._query(
-            "newest_untallied_event",
-            (("arms", arms),),
-            since=window.since,
-            until=window.until,
-            limit=MAX_TALLIED,
-            most=MAX_TALLIED + 1,
-            **words,
-        )
-        [beyond] = tx.fetch(query)
-        return window.counted_since(beyond[0][0] if beyond else None)
-
-    def _tallies(
-        self, tx: Transaction, wanted: OverviewFilter, now: Instant, counted_since: Instant
-    ) -> list[EventTally]:
-        window = window_of(wanted.range, now)
-        query = self._query(
-            "overview_tallies",
-            self._scope(wanted),
-            bucket_us=window.bucket_us,
-            since=counted_since,
-            until=window.until,
-            types=self._pack([each.value for each in COUNTED]),
-            **self._scoped(wanted),
-        )
-        [rows] = tx.fetch(query)
-        return [
-            EventTally(Instant(at), queue, kind, EventType(word), int(events))
-            for at, queue, kind, word, events in rows
-        ]
-
-    def _samples(
+    def _rollups(
         self, tx: Transaction, wanted: OverviewFilter, now: Instant
-    ) -> tuple[list[Sample], list[Sample]]:
-        """How long some jobs waited, and how long some ran, from every part of the span."""
-        queries = [
-            self._query(
-                name,
-                self._scope(wanted),
-                since=since,
-                until=until,
-                samples=SAMPLES_PER_SLICE,
-                **self._scoped(wanted),
-            )
-            for name in ("sampled_waits", "sampled_runs")
-            for since, until in window_of(wanted.range, now).slices()
-        ]
-        answers = tx.fetch(*queries)
-        waits = [
-            Sample(place, wait_of(claimed_at, queued_at, _decode_queued(payload).run_at))
-            for place, rows in enumerate(answers[:SLICES])
-            for claimed_at, queued_at, payload in rows
-        ]
-        runs = [
-            Sample(place, run_of(started_at, finished_at))
-            for place, rows in enumerate(answers[SLICES:])
-            for started_at, finished_at in rows
-        ]
-        return waits, runs
-
-    def _scope(self, wanted: OverviewFilter) -> Shape:
-        return (
-            ("of_queues", "AND j.queue {among_queues}" if wanted.queues else ""),
-            ("of_kinds", "AND j.kind {among_kinds}" if wanted.kinds else ""),
+    ) -> tuple[list[Rollup], Instant]:
+        """What was folded of the span, with the newest events that were not; and since when that is
+        all. [OB34]"""
+        window = window_of(wanted.range, now)
+        here = [wanted.namespace]
+        [row], folded = tx.fetch(
+            self._query("fold_progress"),
+            self._rollups_query(here, window.rollup_us, window.since, window.until),
         )
-
-    def _scoped(self, wanted: OverviewFilter) -> dict[str, object]:
-        return {
-            "namespace": wanted.namespace,
-            "queues": self._pack(wanted.queues),
-            "kinds": self._pack(wanted.kinds),
-        }
+        progress = progress_from(row)
+        newest, beyond = tx.fetch(
+            *self._unfolded_queries(progress.position, wanted.namespace, window.since, MAX_TALLIED)
+        )
+        counted_since = window.counted_from(
+            now,
+            skipped_until=progress.skipped_until,
+            folded_until=progress.folded_until,
+            first_uncounted=Instant(beyond[0][0]) if beyond else None,
+        )
+        return [*map(rollup_from, folded), *tally(map(counted_from, newest))], counted_since
 
 
 def _ready_since(

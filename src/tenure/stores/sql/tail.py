@@ -19,16 +19,17 @@ from tenure.stores.sql.rows import event_from
 from tenure.stores.sql.statements import Query, Shape
 from tenure.stores.sql.transactions import Transaction, Transactional
 
-_Place = tuple[int, str, int]
+Place = tuple[int, str, int]
+"""The number of an event, its job and its seq."""
 
 _FIRST_JOB = ("00000000-0000-0000-0000-000000000000", 0)
-_LAST_JOB = ("ffffffff-ffff-ffff-ffff-ffffffffffff", 999_999_999)
-_BEGIN: _Place = (0, *_FIRST_JOB)
+LAST_JOB = ("ffffffff-ffff-ffff-ffff-ffffffffffff", 999_999_999)
+_BEGIN: Place = (0, *_FIRST_JOB)
 _POSITION = re.compile(r"(\d{1,18}):([0-9a-f-]{36}):(\d{1,9})")
 
-_ORDER = "position, job_id, seq"
-_NEWEST_FIRST = "position DESC, job_id DESC, seq DESC"
-_AFTER = (
+ORDER = "position, job_id, seq"
+NEWEST_FIRST = "position DESC, job_id DESC, seq DESC"
+AFTER = (
     "position >= :position"
     " AND (position, job_id, seq) > (:position, CAST(:after_job_id AS {uuid}), :seq)"
 )
@@ -40,19 +41,19 @@ class SqlTail(Transactional):
     def tail_events(self, *, after: EventPosition | None, limit: int) -> list[TailedEvent]:
         """The next events in the order in which they were committed. [E5]"""
         check_integer("limit", limit, low=1, high=MAX_TAILED)
-        position, job_id, seq = _place(after)
+        position, job_id, seq = place_of(after)
         query = self._query("tail_events", position=position, job_id=job_id, seq=seq, limit=limit)
         rows = self._rows(query, listing=True)
         return [_tailed(position, event_from(tuple(row))) for position, *row in rows]
 
     def follow_events(self, wanted: TailFilter, *, wait_us: Duration = NO_WAIT) -> TailPage:
         """The next events of one namespace in commit order. [E10]"""
-        begin = _place(wanted.after)
+        begin = place_of(wanted.after)
         return self._read(
             partial(self._follow, wanted=wanted, begin=begin), snapshot=True, listing=True
         )
 
-    def _follow(self, tx: Transaction, wanted: TailFilter, begin: _Place) -> TailPage:
+    def _follow(self, tx: Transaction, wanted: TailFilter, begin: Place) -> TailPage:
         # Most logs have one namespace, and most readers are at the end: more events than are
         # wanted are read only where some of the first were not to be shown. PostgreSQL reads whole
         # tables if it expects thousands of events.
@@ -64,15 +65,15 @@ class SqlTail(Transactional):
             return page
         return self._read_tail(tx, wanted, begin)
 
-    def _read_tail(self, tx: Transaction, wanted: TailFilter, begin: _Place) -> TailPage:
+    def _read_tail(self, tx: Transaction, wanted: TailFilter, begin: Place) -> TailPage:
         rows, last = tx.fetch(*self._tail_queries(wanted, begin))
         events = [_tailed(position, event_from(tuple(row))) for position, *row in rows]
         if not last:
-            return TailPage(next=_position(begin), is_end=True)
+            return TailPage(next=position_of(begin), is_end=True)
         number, job_id, seq, read = last[0]
         return _page(wanted, begin, events, (number, str(job_id), seq), is_cut=read == wanted.reads)
 
-    def _tail_queries(self, wanted: TailFilter, begin: _Place) -> tuple[Query, Query]:
+    def _tail_queries(self, wanted: TailFilter, begin: Place) -> tuple[Query, Query]:
         """The events of a page, and the last event that was read for it."""
         position, after_job_id, seq = begin
         given: dict[str, object] = {
@@ -95,7 +96,7 @@ class SqlTail(Transactional):
 
 
 def _shape(wanted: TailFilter, given: dict[str, object]) -> Shape:
-    order = _ORDER if wanted.newest is None else _NEWEST_FIRST
+    order = ORDER if wanted.newest is None else NEWEST_FIRST
     conditions = ["TRUE"]
     if wanted.job_id is not None:
         conditions.append("e.job_id = :job_id")
@@ -112,7 +113,7 @@ def _shape(wanted: TailFilter, given: dict[str, object]) -> Shape:
     if of_types:
         conditions.append(f"({' OR '.join(of_types)})")
     return (
-        ("place", _AFTER if wanted.newest is None else "TRUE"),
+        ("place", AFTER if wanted.newest is None else "TRUE"),
         ("order", order),
         ("wanted", " AND ".join(conditions)),
         ("of_queues", "AND j.queue {among_queues}" if wanted.queues else ""),
@@ -121,7 +122,7 @@ def _shape(wanted: TailFilter, given: dict[str, object]) -> Shape:
 
 
 def _page(
-    wanted: TailFilter, begin: _Place, events: list[TailedEvent], last: _Place, *, is_cut: bool
+    wanted: TailFilter, begin: Place, events: list[TailedEvent], last: Place, *, is_cut: bool
 ) -> TailPage:
     """The page, and a place after everything that was read for it. The last event that was read may
     be of a job that the reader must not know of: the place names it only where more events than
@@ -129,17 +130,18 @@ def _page(
     number = last[0]
     if wanted.newest is not None or not is_cut:
         is_full = wanted.newest is None and len(events) == wanted.limit
-        end = events[-1].position if is_full else _position((number, *_LAST_JOB))
+        end = events[-1].position if is_full else position_of((number, *LAST_JOB))
         return TailPage(events=tuple(events), next=end, is_end=not is_full)
     before_number = (number, *_FIRST_JOB)
-    if len(events) == wanted.limit or (events and _place(events[-1].position)[0] == number):
+    if len(events) == wanted.limit or (events and place_of(events[-1].position)[0] == number):
         reached = events[-1].position
     else:
-        reached = _position(before_number if before_number > begin else last)
+        reached = position_of(before_number if before_number > begin else last)
     return TailPage(events=tuple(events), next=reached, is_end=False)
 
 
-def _place(after: EventPosition | None) -> _Place:
+def place_of(after: EventPosition | None) -> Place:
+    """What a position says; without one, the place before the first event."""
     if after is None:
         return _BEGIN
     found = _POSITION.fullmatch(after)
@@ -150,10 +152,11 @@ def _place(after: EventPosition | None) -> _Place:
     return int(found[1]), found[2], int(found[3])
 
 
-def _position(place: _Place) -> EventPosition:
+def position_of(place: Place) -> EventPosition:
+    """The position that says this place."""
     number, job_id, seq = place
     return EventPosition(f"{number}:{job_id}:{seq}")
 
 
 def _tailed(number: int, event: Event) -> TailedEvent:
-    return TailedEvent(_position((number, event.job_id, event.seq)), event)
+    return TailedEvent(position_of((number, event.job_id, event.seq)), event)

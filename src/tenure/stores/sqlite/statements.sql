@@ -142,3 +142,10 @@ VALUES (:namespace, :actor, :worker, :claim_seq, :request_id, :fingerprint, :cla
    SET claim_seq = excluded.claim_seq, request_id = excluded.request_id,
        fingerprint = excluded.fingerprint, claimed_at = excluded.claimed_at,
        is_repeated = excluded.is_repeated;
+
+-- name: fold_begin
+-- Differs: positions are rows, so that as many events at most come after the one that is found. To
+-- count them, SQLite would read them.
+SELECT position, ts FROM {t}job_event
+ WHERE position <= (SELECT max(position) FROM {t}job_event) - :catch_up
+ ORDER BY position DESC LIMIT 1;

@@ -492,6 +492,29 @@ CREATE TABLE {t}outage (
     PRIMARY KEY (began_at, ended_at, is_jump)
 );
 
+-- What was counted of the log, for plots: never the truth (docs/adr/0070). `series` is JSON, one entry for
+-- each queue and kind. The last one of each length is written again and again: room for its next version.
+CREATE TABLE {t}rollup (
+    length_us bigint NOT NULL,
+    at        bigint NOT NULL,
+    namespace text   NOT NULL COLLATE "C",
+    series    text   NOT NULL COLLATE "C",
+    PRIMARY KEY (namespace, length_us, at)
+) WITH (fillfactor = 50);
+
+CREATE INDEX rollup_age ON {t}rollup (length_us, at);
+
+-- How far the log was counted. Changes only with the rollups, so that each event is counted once.
+CREATE TABLE {t}rollup_progress (
+    one           integer PRIMARY KEY CHECK (one = 1),
+    position      text    COLLATE "C",
+    skipped_until bigint,
+    folded_until  bigint,
+    folded_at     bigint
+) WITH (fillfactor = 10);
+
+INSERT INTO {t}rollup_progress (one) VALUES (1);
+
 CREATE FUNCTION {t}refuse() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     RAISE EXCEPTION 'tenure: %', TG_ARGV[0] USING ERRCODE = 'integrity_constraint_violation';

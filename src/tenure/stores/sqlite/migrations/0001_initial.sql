@@ -414,6 +414,29 @@ CREATE TABLE tenure_outage (
     PRIMARY KEY (began_at, ended_at, is_jump)
 ) STRICT;
 
+-- What was counted of the log, for plots: never the truth (docs/adr/0070). `series` is JSON, one entry for
+-- each queue and kind.
+CREATE TABLE tenure_rollup (
+    namespace TEXT    NOT NULL,
+    length_us INTEGER NOT NULL,
+    at        INTEGER NOT NULL,
+    series    TEXT    NOT NULL,
+    PRIMARY KEY (namespace, length_us, at)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX tenure_rollup_age ON tenure_rollup (length_us, at);
+
+-- How far the log was counted. Changes only with the rollups, so that each event is counted once.
+CREATE TABLE tenure_rollup_progress (
+    one           INTEGER PRIMARY KEY CHECK (one = 1),
+    position      TEXT,
+    skipped_until INTEGER,
+    folded_until  INTEGER,
+    folded_at     INTEGER
+) STRICT;
+
+INSERT INTO tenure_rollup_progress (one) VALUES (1);
+
 -- All columns but key_freed, which is the next one's.
 CREATE TRIGGER tenure_job_moves_forward BEFORE UPDATE OF
     id, namespace, queue, kind, priority, status, rev, run_at, not_before, enqueued_at,

@@ -1,0 +1,276 @@
+"""Rollups: how many events of each type a namespace had in each stretch of time, and how long its
+jobs waited and ran.
+
+Pure: a store gives pages of its log in commit order, `roll_up` adds them to what was counted
+before. Rollups are for plots and never the truth: no decision uses them, `verify` does not read
+them, and a log that is purged leaves them behind. Their number does not depend on the number of
+events. [OB33]
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TypeVar
+
+import msgspec
+
+from tenure.core.event_tail import EventPosition
+from tenure.core.ids import Kind, Namespace, QueueName
+from tenure.core.instants import Duration, Instant, later, seconds
+from tenure.core.vocabulary import EventType
+
+_Name = TypeVar("_Name", int, str)
+
+SHORT, MEDIUM, LONG = seconds(15), seconds(300), seconds(3600)
+
+KEPT_FOR: dict[Duration, Duration] = {
+    SHORT: seconds(2 * 3600),
+    MEDIUM: seconds(2 * 24 * 3600),
+    LONG: seconds(8 * 24 * 3600),
+}
+"""The lengths of rollups, each with how long they are kept. Each length is a multiple of the one
+before it, and events are counted in all of them at once: nothing is ever moved between them."""
+
+MAX_SERIES = 100
+"""Pairs of queue and kind that a rollup tells apart; events of all later ones are counted together,
+under names that no queue and no kind can have. [OB35]"""
+
+OTHER_QUEUE, OTHER_KIND = QueueName(""), Kind("")
+
+COUNTED = (
+    EventType.ENQUEUED,
+    EventType.CLAIMED,
+    EventType.REQUEUED,
+    EventType.SUCCEEDED,
+    EventType.FAILED,
+    EventType.CANCELLED,
+    EventType.DEAD_LETTERED,
+)
+"""The types of events that are counted over time."""
+
+
+class CountedEvent(msgspec.Struct, frozen=True, gc=False):
+    """An event of a type that is counted, and of which jobs it is. `duration_us` is how long the
+    job had waited, if it was claimed, or had run, if it succeeded."""
+
+    namespace: Namespace
+    queue: QueueName
+    kind: Kind
+    type: EventType
+    ts: Instant
+    duration_us: Duration | None = None
+
+
+def wait_of(claimed_at: Instant, queued_at: Instant, run_at: Instant | None) -> Duration:
+    """How long a claimed job had been ready; `queued_at` and `run_at` are of the event before."""
+    ready_at = queued_at if run_at is None else later(queued_at, run_at)
+    return Duration(max(0, claimed_at - ready_at))
+
+
+def run_of(started_at: Instant, finished_at: Instant) -> Duration:
+    """How long the attempt that succeeded ran."""
+    return Duration(max(0, finished_at - started_at))
+
+
+# --- Durations as a histogram ------------------------------------------------------------------
+
+_PER_OCTAVE = 8
+_EXACT_BELOW = 2 * _PER_OCTAVE
+"""Shorter durations, in microseconds, have a bin each; longer ones eight for each doubling."""
+
+
+def bin_of(duration_us: int) -> int:
+    """The bin of a duration. A bin is at most an eighth of its durations wide."""
+    if duration_us < _EXACT_BELOW:
+        return duration_us
+    doublings = duration_us.bit_length() - _EXACT_BELOW.bit_length() + 1
+    return doublings * _PER_OCTAVE + (duration_us >> doublings)
+
+
+def middle_of(bin_: int) -> Duration:
+    """The duration that stands for all of a bin: at most a sixteenth too short or too long."""
+    if bin_ < _EXACT_BELOW:
+        return Duration(bin_)
+    doublings = bin_ // _PER_OCTAVE - 1
+    first = (bin_ - doublings * _PER_OCTAVE) << doublings
+    return Duration(first + (1 << doublings) // 2)
+
+
+def percentile(bins: Mapping[int, int], share: float) -> Duration | None:
+    """The shortest duration that this share of all does not exceed, as far as bins tell it."""
+    rest = share * sum(bins.values())
+    for bin_, number in sorted(bins.items()):
+        rest -= number
+        if rest <= 0:
+            return middle_of(bin_)
+    return None
+
+
+# --- Counting ----------------------------------------------------------------------------------
+
+
+class Series(msgspec.Struct, array_like=True):
+    """The events of one kind in one queue, by type, and by bin how long its jobs waited and ran.
+    Sums are added in place: `roll_up` adds only to copies."""
+
+    queue: QueueName
+    kind: Kind
+    counts: dict[str, int] = {}
+    waits: dict[int, int] = {}
+    runs: dict[int, int] = {}
+
+    def add(self, other: "Series") -> None:
+        """Count what the other one has, too."""
+        _add(self.counts, other.counts)
+        _add(self.waits, other.waits)
+        _add(self.runs, other.runs)
+
+
+class RollupKey(msgspec.Struct, frozen=True):
+    """Of which namespace a rollup is, how long, and when it begins."""
+
+    namespace: Namespace
+    length_us: Duration
+    at: Instant
+
+
+class Rollup(msgspec.Struct, frozen=True):
+    """What was counted in one stretch of time."""
+
+    key: RollupKey
+    series: tuple[Series, ...]
+
+
+def tally(events: Iterable[CountedEvent]) -> list[Rollup]:
+    """Rollups of the shortest length that have these events and no others."""
+    found: dict[tuple[Namespace, int], dict[tuple[str, str], Series]] = {}
+    for event in events:
+        among = found.setdefault((event.namespace, event.ts // SHORT), {})
+        name = (event.queue, event.kind)
+        series = among.get(name)
+        if series is None:
+            series = among[name] = Series(event.queue, event.kind)
+        word = event.type.value
+        series.counts[word] = series.counts.get(word, 0) + 1
+        if event.duration_us is not None:
+            bins = series.waits if event.type is EventType.CLAIMED else series.runs
+            place = bin_of(event.duration_us)
+            bins[place] = bins.get(place, 0) + 1
+    return [
+        Rollup(
+            RollupKey(namespace, SHORT, Instant(number * SHORT)),
+            tuple(sorted(among.values(), key=_name)),
+        )
+        for (namespace, number), among in found.items()
+    ]
+
+
+def touched(tallied: Iterable[Rollup], now: Instant) -> set[RollupKey]:
+    """The rollups that these are part of, without those that would be deleted at once."""
+    return {
+        RollupKey(each.key.namespace, length, at)
+        for each in tallied
+        for length, at in _stretches(each.key.at, now)
+    }
+
+
+def roll_up(
+    tallied: Iterable[Rollup], before: Mapping[RollupKey, Rollup], now: Instant
+) -> list[Rollup]:
+    """The rollups that change, with what was counted `before` and these. [OB33]"""
+    found: dict[RollupKey, dict[tuple[str, str], Series]] = {}
+    for each in tallied:
+        for length, at in _stretches(each.key.at, now):
+            key = RollupKey(each.key.namespace, length, at)
+            if key not in found:
+                found[key] = _copied(before.get(key))
+            _add_within_limit(found[key], each.series)
+    return [Rollup(key, tuple(among.values())) for key, among in found.items()]
+
+
+def _stretches(at: Instant, now: Instant) -> Iterator[tuple[Duration, Instant]]:
+    for length, kept_for in KEPT_FOR.items():
+        if at >= now - kept_for:
+            yield length, Instant(at // length * length)
+
+
+def _copied(rollup: Rollup | None) -> dict[tuple[str, str], Series]:
+    copied: dict[tuple[str, str], Series] = {}
+    for each in rollup.series if rollup is not None else ():
+        copied[_name(each)] = series = Series(each.queue, each.kind)
+        series.add(each)
+    return copied
+
+
+def _add_within_limit(among: dict[tuple[str, str], Series], added: Iterable[Series]) -> None:
+    """Those that come first keep their names. [OB35]"""
+    for each in added:
+        name = _name(each)
+        if name not in among and len(among) >= MAX_SERIES:
+            name = (OTHER_QUEUE, OTHER_KIND)
+        if name not in among:
+            among[name] = Series(QueueName(name[0]), Kind(name[1]))
+        among[name].add(each)
+
+
+def _name(series: Series) -> tuple[str, str]:
+    return series.queue, series.kind
+
+
+def _add(sums: dict[_Name, int], more: Mapping[_Name, int]) -> None:
+    for name, number in more.items():
+        sums[name] = sums.get(name, 0) + number
+
+
+# --- Folding -----------------------------------------------------------------------------------
+
+MAX_CATCH_UP = 1_000_000
+"""Events that are folded when a store with a log is folded for the first time: the newest."""
+
+
+class FoldProgress(msgspec.Struct, frozen=True, kw_only=True):
+    """How far the log was folded into rollups. [OB33]"""
+
+    position: EventPosition | None = None
+    """All events up to this one were folded; None: folding has not begun."""
+    skipped_until: Instant | None = None
+    """When the newest event was that was never folded, because the log was too long at first."""
+    folded_until: Instant | None = None
+    """Events before this time were folded, except those that were committed late."""
+    folded_at: Instant | None = None
+    """When the last fold was saved."""
+
+
+class UnfoldedPage(msgspec.Struct, frozen=True, kw_only=True):
+    """The next events to fold, added up, and the rollups that they belong to as they are now.
+    `end` is the place of the last event that was read; None if there was none."""
+
+    now: Instant
+    progress: FoldProgress
+    skipped_until: Instant | None
+    end: EventPosition | None
+    is_full: bool
+    tallied: Sequence[Rollup]
+    before: Mapping[RollupKey, Rollup]
+
+
+class Fold(msgspec.Struct, frozen=True, kw_only=True):
+    """What a fold changes. `expected` is the place from which it read."""
+
+    expected: EventPosition | None
+    progress: FoldProgress
+    rollups: Sequence[Rollup]
+
+
+def fold(page: UnfoldedPage) -> Fold | None:
+    """What a page changes; None if there was nothing to fold."""
+    if page.end is None:
+        return None
+    before = page.progress.folded_until or Instant(0)
+    # A page that is not full has all that there was.
+    until = max([before, *(each.key.at for each in page.tallied)]) if page.is_full else page.now
+    return Fold(
+        expected=page.progress.position,
+        progress=FoldProgress(
+            position=page.end, skipped_until=page.skipped_until, folded_until=until
+        ),
+        rollups=roll_up(page.tallied, page.before, page.now),
+    )
