@@ -1,0 +1,116 @@
+"""Folding: how often, how much at once, and what happens when another process is faster."""
+
+from collections.abc import Callable
+
+from tenure.conformance.spec import spec
+from tenure.coordinator.rollups import PAUSE_PER_COST, Folder
+from tenure.core.ids import DEFAULT_NAMESPACE
+from tenure.core.instants import seconds
+from tenure.core.overview import OutcomeCounts, OverviewFilter
+from tenure.core.rollups import SHORT
+from tenure.ports import MAX_CATCH_UP, UnfoldedPage
+from tenure.stores.memory.store import MemoryStore
+from tests.support.coordinators import VirtualClock, World
+
+
+class SlowStore(MemoryStore):
+    """Takes a second to read a page, and lets somebody else act before it gives it."""
+
+    def __init__(self, clock: VirtualClock) -> None:
+        super().__init__(clock=clock)
+        self._slow_clock = clock
+        self.meanwhile: Callable[[], object] = lambda: None
+
+    def load_unfolded(self, *, limit: int, catch_up: int = MAX_CATCH_UP) -> UnfoldedPage:
+        """A page, late."""
+        page = super().load_unfolded(limit=limit, catch_up=catch_up)
+        self._slow_clock.advance(1)
+        self.meanwhile()
+        return page
+
+
+def counted(world: World) -> OutcomeCounts:
+    """The events of the last hour."""
+    found = world.store.overview(OverviewFilter(namespace=DEFAULT_NAMESPACE))
+    return OutcomeCounts(enqueued=sum(bucket.enqueued for bucket in found.buckets))
+
+
+@spec("OB36")
+def test_a_folder_that_is_behind_goes_on_after_nine_times_what_a_page_took() -> None:
+    clock = VirtualClock()
+    world = World(SlowStore(clock), clock)
+    for _ in range(5):
+        world.enqueue()
+    folder = Folder(world.store, page=2, monotonic=clock)
+    pauses = []
+
+    for _ in range(3):
+        folder._fold_often()
+        pauses.append(folder._pause_us)
+
+    assert pauses == [seconds(PAUSE_PER_COST), seconds(PAUSE_PER_COST), None]
+    assert world.store.load_unfolded(limit=1).end is None
+
+
+@spec("OB33")
+def test_a_folder_that_is_overtaken_saves_nothing_and_leaves_the_rest_to_the_other() -> None:
+    clock = VirtualClock()
+    store = SlowStore(clock)
+    world = World(store, clock)
+    for _ in range(5):
+        world.enqueue()
+    slow, other = Folder(store, page=2, monotonic=clock), Folder(store, page=3, monotonic=clock)
+
+    def overtake() -> None:
+        store.meanwhile = lambda: None
+        assert other.fold_once().was_saved
+
+    store.meanwhile = overtake
+    report = slow.fold_once()
+
+    assert (report.was_saved, report.is_behind) == (False, False)
+    assert counted(world).enqueued == 5
+
+
+@spec("OB33")
+def test_an_idle_store_is_not_written() -> None:
+    world = World()
+    folder = Folder(world.store, monotonic=world.clock)
+    world.enqueue()
+    folder.fold_once()
+    progress, _ = world.store.fold_progress()
+
+    world.clock.advance(60)
+
+    assert not folder.fold_if_due().was_saved
+    assert world.store.fold_progress()[0] == progress
+
+
+@spec("OB36")
+def test_a_clock_that_was_set_back_does_not_stop_folding() -> None:
+    world = World()
+    folder = Folder(world.store, monotonic=world.clock)
+    world.enqueue()
+    folder.fold_once()
+    world.clock.advance(-3600)
+    world.enqueue()
+
+    assert folder.fold_if_due().was_saved
+
+
+@spec("OB34")
+def test_a_full_page_says_up_to_which_rollup_it_reached_and_the_last_one_up_to_now() -> None:
+    world = World()
+    for _ in range(3):
+        world.enqueue()
+        world.clock.advance(100)
+    folder = Folder(world.store, page=2, monotonic=world.clock)
+
+    reached = []
+    for _ in range(2):
+        folder.fold_once()
+        reached.append(world.store.fold_progress()[0].folded_until)
+
+    now = world.clock()
+    second = now - seconds(200)
+    assert reached == [second // SHORT * SHORT, now]

@@ -1,0 +1,200 @@
+"""Rollups on databases: transactions that overlap, restored stores, and the indexes that are used.
+The kit has what is true of every store."""
+
+import sqlite3
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from tenure.conformance.spec import spec
+from tenure.coordinator.rollups import Folder
+from tenure.core.ids import DEFAULT_NAMESPACE
+from tenure.core.overview import OverviewFilter
+from tenure.own_transaction.postgres import store_on
+from tenure.ports import Store
+from tenure.stores.postgres.store import PostgresStore
+from tenure.stores.sql.rollups import _NEWEST, _NEXT
+from tenure.stores.sql.statements import Query, Shape
+from tenure.stores.sqlite.store import SqliteStore
+from tests.stores.hands import PostgresHand
+from tests.stores.lives import claim, complete, enqueue, enqueue_changes, start
+
+FOLDERS = 4
+JOBS = 300
+
+PLACE = {"position": 0, "after_job_id": "00000000-0000-0000-0000-000000000000", "seq": 0}
+PAGE = {**PLACE, "reads": 5000}
+TYPES = {"types": '["claimed"]', "claimed": "claimed", "since": 0}
+QUESTIONS: dict[str, tuple[Shape, dict[str, object]]] = {
+    "events_to_count": ((*_NEXT, ("until", "TRUE"), ("of_namespace", "")), {**PAGE, **TYPES}),
+    "events_to_count newest": (
+        (*_NEWEST, ("of_namespace", "AND j.namespace = :namespace")),
+        {**PAGE, **TYPES, "namespace": "default"},
+    ),
+    "newest_uncounted_event": (_NEWEST[:2], PAGE),
+    "load_rollups": (
+        (),
+        {"names": '["default"]', "length_us": 1, "since": 0, "until": 1},
+    ),
+    "delete_rollups": ((), {"length_us": 1, "older_than_us": 1, "limit": 1000}),
+}
+
+
+def enqueued(store: Store) -> int:
+    """How many events of enqueueing an overview counts."""
+    found = store.overview(OverviewFilter(namespace=DEFAULT_NAMESPACE))
+    return sum(bucket.enqueued for bucket in found.buckets)
+
+
+def fold_all(store: Store, page: int = 1000) -> int:
+    """Fold until there is nothing left; how many pages that took."""
+    folder, pages = Folder(store, page=page), 0
+    while folder.fold_once().was_saved:
+        pages += 1
+    return pages
+
+
+@spec("OB33", "E5")
+def test_an_event_that_is_committed_late_is_counted_too(
+    postgres_store: PostgresStore, postgres_url: str
+) -> None:
+    enqueue(postgres_store)  # the queue is registered, so that nobody waits for the other one
+    fold_all(postgres_store)
+    with psycopg.connect(postgres_url) as raw:
+        raw.execute("SELECT pg_current_xact_id()")  # older than that of the other job
+        [late] = enqueue_changes(postgres_store, 1)
+        store_on(postgres_store, raw).save([late], epoch=postgres_store.load([]).epoch)
+        enqueue(postgres_store)
+        while_open = fold_all(postgres_store)
+        seen = enqueued(postgres_store)
+
+    assert (while_open, seen) == (0, 2)
+    assert enqueued(postgres_store) == 3
+    assert fold_all(postgres_store) == 1
+    assert enqueued(postgres_store) == 3
+
+
+@spec("OB33")
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+def test_processes_that_race_count_every_event_once(
+    kind: str, request: pytest.FixtureRequest
+) -> None:
+    store: SqliteStore | PostgresStore = request.getfixturevalue(f"{kind}_store")
+    enqueue(store, JOBS)
+    complete(store, start(store, claim(store, JOBS)))
+
+    with ThreadPoolExecutor(FOLDERS) as pool:
+        racing = [pool.submit(_fold_whatever_is_left, store) for _ in range(FOLDERS)]
+        saved = [each.result() for each in racing]
+
+    assert sum(saved) >= 4 * JOBS // 100
+    assert store.load_unfolded(limit=1).end is None
+    found = store.overview(OverviewFilter(namespace=DEFAULT_NAMESPACE))
+    counts = [(each.enqueued, each.claimed, each.succeeded) for each in found.buckets]
+    assert tuple(map(sum, zip(*counts, strict=True))) == (JOBS, JOBS, JOBS)
+    assert found.run.samples == found.wait.samples == JOBS
+
+
+def _fold_whatever_is_left(store: Store) -> int:
+    """Also after a race was lost, unlike a folder, so that more races are run."""
+    folder, saved = Folder(store, page=100), 0
+    while store.load_unfolded(limit=1).end is not None:
+        saved += folder.fold_once().was_saved
+    return saved
+
+
+@spec("OB33")
+def test_a_restored_file_counts_on_where_its_copy_was_made(
+    sqlite_store: SqliteStore, sqlite_path: Path, tmp_path: Path
+) -> None:
+    enqueue(sqlite_store, 3)
+    fold_all(sqlite_store)
+    enqueue(sqlite_store, 2)
+    backup = tmp_path / "backup.db"
+    with closing(sqlite3.connect(sqlite_path)) as here, closing(sqlite3.connect(backup)) as there:
+        here.backup(there)
+    enqueue(sqlite_store, 5)
+    fold_all(sqlite_store)
+
+    with closing(SqliteStore(backup)) as restored:
+        epoch = restored.raise_epoch()
+        restored.save(enqueue_changes(restored, 1), epoch=epoch)
+        before, pages = enqueued(restored), fold_all(restored)
+
+        assert (before, pages, enqueued(restored)) == (6, 1, 6)
+
+
+@spec("OB33")
+def test_a_dump_that_another_server_restored_is_counted_on(postgres_hand: PostgresHand) -> None:
+    store = postgres_hand.store
+    enqueue(store, 3)
+    fold_all(store)
+    # As after a dump was restored on another server, which counts its transactions from the start.
+    postgres_hand.run("ALTER TABLE {t}job_event DISABLE TRIGGER ALL")
+    postgres_hand.run("UPDATE {t}job_event SET position = position + 1000000")
+    postgres_hand.run(
+        "UPDATE {t}rollup_progress SET position = (split_part(position, ':', 1)::bigint + 1000000)"
+        " || ':' || split_part(position, ':', 2) || ':' || split_part(position, ':', 3)"
+    )
+
+    epoch = store.raise_epoch()
+    store.save(enqueue_changes(store, 1), epoch=epoch)
+
+    assert (fold_all(store), enqueued(store)) == (1, 4)
+
+
+@spec("OB36")
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_sqlite_folds_by_its_indexes(sqlite_path: Path, name: str) -> None:
+    store = SqliteStore(sqlite_path)
+    query = _question(store, name)
+    with closing(sqlite3.connect(sqlite_path)) as raw:
+        raw.create_function("tenure_clock", 0, lambda: 0)
+        rows = raw.execute(f"EXPLAIN QUERY PLAN {query.text}", query.parameters).fetchall()
+    store.close()
+
+    plan = [row[3] for row in rows]
+    assert not [step for step in plan if step.startswith("SCAN") and "tenure_" in step]
+    assert not [step for step in plan if "USE TEMP B-TREE" in step]
+    if name.startswith("events_to_count"):
+        first, second = [step for step in plan if step.startswith("SEARCH")][:2]
+        assert "INTEGER PRIMARY KEY (rowid>?)" in first
+        assert second.startswith("SEARCH j ")
+        assert "id=?)" in second
+
+
+@spec("OB36")
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_postgres_folds_by_its_indexes(postgres_url: str, name: str) -> None:
+    store = PostgresStore(postgres_url, migrate=True)
+    enqueue(store, 2000)
+    claim(store, 50)
+    query = _question(store, name)
+    with psycopg.connect(postgres_url, cursor_factory=psycopg.RawCursor) as raw:
+        raw.execute("ANALYZE tenure.job")
+        raw.execute("ANALYZE tenure.job_event")
+        raw.execute("SET enable_seqscan = off")
+        raw.execute("SET random_page_cost = 1.1")
+        rows = raw.execute(f"EXPLAIN {query.text}".encode(), query.parameters).fetchall()
+    store.close()
+
+    plan = "\n".join(str(row[0]) for row in rows)
+    assert "Seq Scan" not in plan, plan
+    if "event" in name:
+        assert "using job_event_position" in plan, plan
+    if name.startswith("events_to_count"):
+        assert "Index Cond: (id = " in plan, plan
+
+
+def _question(store: PostgresStore | SqliteStore, name: str) -> Query:
+    query: Callable[..., Query] = store._query
+    shape, parameters = QUESTIONS[name]
+    packed = {
+        key: store._pack(["x"]) if key in ("names", "types") else value
+        for key, value in parameters.items()
+    }
+    return query(name.partition(" ")[0], shape, **packed)
