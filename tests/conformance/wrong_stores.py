@@ -28,6 +28,7 @@ from tenure.core.job import Job
 from tenure.core.observations import Observation
 from tenure.core.outcomes import Change
 from tenure.core.resolutions import Resolution
+from tenure.core.rollups import Fold
 from tenure.core.scopes import Scope
 from tenure.core.tokens import TokenId
 from tenure.core.vocabulary import Cause, EventClass, EventType
@@ -339,6 +340,23 @@ class DecidesWithoutLocking(MemoryStore):
         return self.save(decide(locked), epoch=loaded.epoch)
 
 
+class FoldsTwice(MemoryStore):
+    """Saves a fold though another process has folded the same events. [OB33]"""
+
+    def save_fold(self, fold: Fold) -> bool:
+        return super().save_fold(replace(fold, expected=self._fold_progress.position))
+
+
+class ForgetsHowFarItFolded(MemoryStore):
+    """Counts events beside the rollups that are in them. [OB34]"""
+
+    def save_fold(self, fold: Fold) -> bool:
+        before = self._fold_progress.position
+        was_saved = super().save_fold(fold)
+        self._fold_progress = replace(self._fold_progress, position=before)
+        return was_saved
+
+
 class ForgetsRepeats(MemoryStore):
     """Does not remember that a claim came again. [Q8]"""
 
@@ -541,6 +559,8 @@ WRONG: dict[type[MemoryStore], str] = {
     FreesEveryKey: "held_keys",
     PurgesHolders: "held_keys",
     DecidesWithoutLocking: "saving",
+    FoldsTwice: "rollups",
+    ForgetsHowFarItFolded: "rollups",
     ForgetsRepeats: "undelivered",
     RedrivesTwice: "dead_letters",
     LastResolutionWins: "dead_letters",

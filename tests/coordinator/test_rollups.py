@@ -7,8 +7,7 @@ from tenure.coordinator.rollups import PAUSE_PER_COST, Folder
 from tenure.core.ids import DEFAULT_NAMESPACE
 from tenure.core.instants import seconds
 from tenure.core.overview import OutcomeCounts, OverviewFilter
-from tenure.core.rollups import SHORT
-from tenure.ports import MAX_CATCH_UP, UnfoldedPage
+from tenure.core.rollups import MAX_CATCH_UP, SHORT, UnfoldedPage
 from tenure.stores.memory.store import MemoryStore
 from tests.support.coordinators import VirtualClock, World
 

@@ -7,9 +7,9 @@ from tenure.coordinator.rollups import FOLD_INTERVAL, Folder
 from tenure.core.ids import Kind, Namespace, QueueName
 from tenure.core.instants import MICROSECONDS_PER_SECOND, seconds
 from tenure.core.overview import OutcomeCounts, TimeRange
-from tenure.core.rollups import KEPT_FOR, LONG, MAX_SERIES, MEDIUM, SHORT, roll_up
+from tenure.core.rollups import KEPT_FOR, LONG, MAX_SERIES, MEDIUM, SHORT, Fold, UnfoldedPage
+from tenure.core.rollups import fold as plan_fold
 from tenure.core.vocabulary import OnLost
-from tenure.ports import Fold, FoldProgress, UnfoldedPage
 
 OTHER = Namespace("other")
 SLOW = QueueName("slow")
@@ -28,11 +28,9 @@ def fold(kit: Kit, *, page: int = 1000, catch_up: int = 1000) -> int:
 
 def fold_of(page: UnfoldedPage) -> Fold:
     """What a process saves that has read this page."""
-    return Fold(
-        expected=page.progress.position,
-        progress=FoldProgress(position=page.end, folded_until=page.now),
-        rollups=roll_up(page.tallied, page.before, page.now),
-    )
+    planned = plan_fold(page)
+    assert planned is not None
+    return planned
 
 
 def furnish(kit: Kit) -> None:

@@ -428,7 +428,7 @@ CREATE INDEX tenure_rollup_age ON tenure_rollup (length_us, at);
 
 -- How far the log was counted. Changes only with the rollups, so that each event is counted once.
 CREATE TABLE tenure_rollup_progress (
-    one           INTEGER PRIMARY KEY CHECK (one = 1),
+    one           INTEGER NOT NULL PRIMARY KEY CHECK (one = 1),
     position      TEXT,
     skipped_until INTEGER,
     folded_until  INTEGER,
