@@ -1,5 +1,6 @@
 """A pool whose children are processes that do nothing: the test says what they say."""
 
+import os
 import selectors
 import socket
 import subprocess
@@ -12,6 +13,7 @@ from tenure.core.ids import JobId
 from tenure.core.instants import seconds
 from tenure.handlers.registry import Isolation
 from tenure.worker import children
+from tenure.worker.begun_mark import BegunMark, shared_file
 from tenure.worker.messages import Ended, Event, Finished, Ready, Run
 from tenure.worker.options import WorkerOptions
 from tenure.worker.outcomes import Returned
@@ -74,14 +76,17 @@ class Actors:
             self.begin(run)
         self.turn()
 
-    def _spawn(self, _: object) -> tuple["subprocess.Popen[bytes]", socket.socket]:
+    def _spawn(self, _: object) -> tuple["subprocess.Popen[bytes]", socket.socket, BegunMark]:
         process = subprocess.Popen(
             ["sleep", "600"], stdout=subprocess.PIPE, start_new_session=True, bufsize=0
         )
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         self.ends.append(theirs)
-        return process, ours
+        page = shared_file()
+        begun_mark = BegunMark(page)
+        os.close(page)
+        return process, ours, begun_mark
 
     def _emit(self, event: Event) -> None:
         self.finished += isinstance(event, Finished)

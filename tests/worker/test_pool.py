@@ -9,9 +9,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from tenure.clock import Boot, boot_now
+from tenure.conformance.spec import spec
 from tenure.core.ids import JobId, Kind, LeaseId, QueueName
 from tenure.core.instants import seconds
 from tenure.handlers.registry import Isolation
@@ -120,6 +122,58 @@ def test_an_attempt_whose_reserved_child_died_runs_in_another(loop: Loop) -> Non
     loop.turn_until(lambda: len(loop.events) > 1)
 
     assert loop.events == [Prepared(1), Finished(1, Returned(b"3"))]
+
+
+def killed_before_it_reads(loop: Loop, run: int) -> None:
+    """The child that has this attempt dies before it has read it."""
+    [child] = [child for child in loop.pool._children if run in child.runs]
+    os.kill(child.pid, signal.SIGSTOP)
+    loop.pool.flush()
+    os.kill(child.pid, signal.SIGKILL)
+    loop.turn_until(lambda: child not in loop.pool._children)
+
+
+@spec("WP21")
+def test_an_attempt_whose_child_died_before_its_handler_began_runs_in_another(loop: Loop) -> None:
+    loop.wait_for_children(1)
+    loop.begin(1, "add", b'{"a": 1, "b": 2}')
+
+    killed_before_it_reads(loop, 1)
+    loop.turn_until(lambda: loop.events)
+
+    assert loop.events == [Finished(1, Returned(b"3"))]
+    assert loop.stats.children_started == 2
+
+
+@spec("WP21")
+def test_an_attempt_whose_children_died_twice_before_its_handler_began_has_failed(
+    loop: Loop,
+) -> None:
+    loop.wait_for_children(1)
+    loop.begin(1, "add", b'{"a": 1, "b": 2}')
+    killed_before_it_reads(loop, 1)
+    loop.turn_until(lambda: loop.pool._slots[1].is_sent or loop.pool._unflushed)
+
+    killed_before_it_reads(loop, 1)
+    loop.turn_until(lambda: loop.events)
+
+    [finished] = loop.events
+    assert isinstance(finished, Finished)
+    assert isinstance(finished.outcome, Died)
+
+
+@spec("WP21")
+def test_an_attempt_whose_handler_began_is_not_begun_again(loop: Loop, tmp_path: Path) -> None:
+    loop.wait_for_children(1)
+    file = tmp_path / "began"
+    loop.begin(1, "nap", msgspec.json.encode({"amount_s": 60, "file": str(file)}))
+    loop.turn_until(file.exists)
+
+    loop.kill_children()
+
+    [finished] = loop.events
+    assert isinstance(finished, Finished)
+    assert isinstance(finished.outcome, Died)
 
 
 def test_renewals_and_stop_requests_reach_the_next_child_of_an_attempt(loop: Loop) -> None:

@@ -1,4 +1,4 @@
-"""`python -m tenure.worker.child_main FD PARENT`: the child process, started by a supervisor.
+"""`python -m tenure.worker.child_main FD PARENT MARK`: the child process, started by a supervisor.
 
 Imports the application, runs attempts in one of three lanes, dies with its supervisor. Everything
 here runs beside user code and is trusted with nothing but the attempt. The main thread belongs to
@@ -31,6 +31,7 @@ from tenure.core.validation import Limits
 from tenure.handlers.registry import Isolation, Registry
 from tenure.telemetry.counts import Counts
 from tenure.worker.application import load_application
+from tenure.worker.begun_mark import BegunMark
 from tenure.worker.confinement import confine, die_with_parent, ignore_termination, reset_process
 from tenure.worker.execution import Execution
 from tenure.worker.handler_transaction import Authority, Transactions
@@ -87,6 +88,7 @@ class Lane(ABC):
     transactions: Transactions | None = None  # those of the application, if it has any
     counts: Counts | None = None  # of what the application commits in this process
     measures_memory = False
+    begun_mark: BegunMark | None = None  # shared with the supervisor
 
     def __init__(self, channel: Channel, registry: Registry, limits: Limits) -> None:
         self.channel = channel
@@ -214,6 +216,8 @@ class ProcessLane(Lane):
         home = str(Path.cwd())
         while (execution := self._next()) is not None:
             self._begins()
+            if self.begun_mark is not None:
+                self.begun_mark.write(execution.run.run)  # [WP21]
             outcome = execution.perform()
             reset_process(home)
             with self._lock:
@@ -460,13 +464,15 @@ def _lane(setup: Setup, channel: Channel, registry: Registry) -> Lane:
             assert_never(setup.lane)
 
 
-def serve(descriptor: int, parent: int) -> None:
+def serve(descriptor: int, parent: int, mark: int) -> None:
     """Run one child from start to end."""
     die_with_parent(parent)
     ignore_termination()
     faulthandler.enable()  # a crash leaves its stack in the attempt's output
     sock = socket.socket(fileno=descriptor)
     sock.set_inheritable(False)
+    begun_mark = BegunMark(mark)
+    os.close(mark)
     channel = Channel(sock, max_bytes=MAX_SETUP_BYTES + FRAME_OVERHEAD_BYTES)
     received = channel.receive()
     if not received or not isinstance(received[0], Setup):
@@ -486,6 +492,7 @@ def serve(descriptor: int, parent: int) -> None:
     lane.transactions = application.transactions
     lane.counts = application.counts
     lane.measures_memory = setup.measures_memory
+    lane.begun_mark = begun_mark
     lane.take(received)  # what came together with the setup
     threading.Thread(target=lane.listen, name="tenure-listener", daemon=True).start()
     gc.freeze()  # what the imports made stays: collections need not look at it
@@ -498,4 +505,4 @@ def serve(descriptor: int, parent: int) -> None:
 
 
 if __name__ == "__main__":
-    serve(int(sys.argv[1]), int(sys.argv[2]))
+    serve(*map(int, sys.argv[1:4]))

@@ -17,6 +17,7 @@ import msgspec
 
 from tenure.clock import Boot
 from tenure.handlers.registry import Isolation
+from tenure.worker.begun_mark import BegunMark, shared_file
 from tenure.worker.messages import LeaseRenewed, Setup, ToChild, ToSupervisor
 from tenure.worker.output import BoundedOutput, Lines
 from tenure.worker.timers import LatestOf
@@ -73,7 +74,7 @@ class Child:
         self._wrote = wrote
         self._heard = heard
         self.lines = Lines()
-        self._process, self._sock = _spawn(environment)
+        self._process, self._sock, self._begun_mark = _spawn(environment)
         assert self._process.stdout is not None
         self._pipe = self._process.stdout.fileno()
         os.set_blocking(self._pipe, False)
@@ -90,6 +91,11 @@ class Child:
     def pid(self) -> int:
         """For logs and tests."""
         return self._process.pid
+
+    def has_begun(self, run: int) -> bool:
+        """Whether it has called the handler of this run, its last one, or may have: only children
+        that run one attempt at a time say so."""
+        return self.lane is not Isolation.PROCESS or self._begun_mark.is_of(run)
 
     @property
     def reports_exit(self) -> bool:
@@ -198,6 +204,10 @@ class Child:
         assert self._process.stdout is not None
         self._process.stdout.close()
 
+    def forget(self) -> None:
+        """Let go of what it left behind: nobody asks any more how far it came."""
+        self._begun_mark.close()
+
     # --- watching ------------------------------------------------------------------------------
 
     def _watch(self, descriptor: int, call: Callable[[], object]) -> None:
@@ -210,22 +220,31 @@ class Child:
             self._selector.unregister(descriptor)
 
 
-def _spawn(environment: Mapping[str, str]) -> tuple["subprocess.Popen[bytes]", socket.socket]:
+def _spawn(
+    environment: Mapping[str, str],
+) -> tuple["subprocess.Popen[bytes]", socket.socket, BegunMark]:
     ours, theirs = socket.socketpair()
-    with theirs:
+    page = shared_file()
+    begun_mark = BegunMark(page)
+    begun_mark.clear()
+    arguments = (theirs.fileno(), os.getpid(), page)
+    try:
         process = subprocess.Popen(
-            [sys.executable, "-m", CHILD_MODULE, str(theirs.fileno()), str(os.getpid())],
+            [sys.executable, "-m", CHILD_MODULE, *map(str, arguments)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             env=dict(environment),
-            pass_fds=(theirs.fileno(),),
+            pass_fds=(theirs.fileno(), page),
             close_fds=True,
             start_new_session=True,
             bufsize=0,
         )
+    finally:
+        theirs.close()
+        os.close(page)
     ours.setblocking(False)
-    return process, ours
+    return process, ours, begun_mark
 
 
 def _exit_descriptor(pid: int) -> int | None:

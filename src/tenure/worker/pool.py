@@ -111,6 +111,7 @@ class _Slot:
         self.stop_request: AskToStop | None = None
         self.is_announced = False
         self.is_sent = False
+        self.was_sent_before = False  # to a child that died before it called the handler
         self._parts: ArtifactParts | None = None
         self.is_storing_artifact = False
         self.is_enqueueing = False  # a follow-up or a flow
@@ -686,20 +687,36 @@ class Pool:
         for run in list(child.runs):
             slot = self._slots[run]
             if not slot.is_sent:
-                slot.child = None  # it never ran: another child takes it
-                self._assign(slot)
+                self._assign_another(slot)  # it never ran
             elif run in child.doomed:
                 self._finish(slot, Killed())
             elif child.was_killed:
                 self._finish(slot, Displaced())
             elif child.is_sigkilled and (was_due or self._has_lease_ended(slot)):
                 self._finish(slot, Stopped())  # by the keeper
+            elif not child.has_begun(run) and not slot.was_sent_before and not self._is_closing:
+                self._send_again(slot, how)
             else:
                 self._finish(slot, Died(how))
+        child.forget()
         self._unflushed.pop(child, None)
         if not self._is_closing:
             self._assign_waiting(child.lane)  # others may have waited for what ran in it
         self._spawn_missing(child.lane)
+
+    def _assign_another(self, slot: _Slot) -> None:
+        """Its child is gone: another one takes it."""
+        slot.child = None
+        self._assign(slot)
+
+    def _send_again(self, slot: _Slot, how: str) -> None:
+        """No code of the application ran for it. Once: its payload may be what kills. [WP21]"""
+        _log.warning("a child %s before it called a handler; another one takes its job", how)
+        slot.was_sent_before = True
+        slot.is_sent = False
+        self._recent.ended(slot.run)
+        self._output_timers.drop(slot.run)
+        self._assign_another(slot)
 
     def _has_lease_ended(self, slot: _Slot) -> bool:
         """Whether its lease has ended unrenewed."""
