@@ -148,7 +148,8 @@ def test_a_flow_is_redriven_and_shows_which_job_replaces_which(flow: Flow) -> No
     shown = tenure("flows", "show", flow.id).stdout
 
     assert (live.exit_code, alone.exit_code, made.exit_code, again.exit_code) == (1, 1, 0, 0)
-    assert "it has not ended: 7 jobs: 2 waiting, 5 queued" in live.stderr
+    assert "a job of it has not ended; wait for the flow, or cancel it" in live.stderr
+    assert "7 jobs: 2 waiting, 5 queued" in live.stderr
     assert f"`tenure flows redrive {flow.id}`" in alone.stderr
     assert f"{flow.jobs[0].id} cancelled" in made.stdout
     assert len(json.loads(again.stdout)["redrives"]) == 1

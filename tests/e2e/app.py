@@ -14,12 +14,13 @@ app = Tenure()
 LEASE = "2s"
 CALM = "6s"  # where no lease has to run out, a busy machine should not make one
 QUICK = Retry(max_attempts=3, initial="100ms", cap="200ms")
+PATIENT = Retry(max_attempts=30, initial="100ms", cap="200ms")  # whoever is killed
 ONCE = Retry(max_attempts=1, initial="100ms", cap="2s")  # the cap also spreads what an outage hit
 ledger.add_to(app, lease=LEASE, retry=QUICK)
 papers.add_to(app, lease=CALM, retry=QUICK)
 trouble.add_to(app, lease=CALM)
 followers.add_to(app, lease=CALM, retry=QUICK)
-joins.add_to(app, lease=CALM, retry=QUICK)
+joins.add_to(app, lease=CALM, retry=PATIENT)
 
 
 @app.job(lease=LEASE, retry=QUICK)

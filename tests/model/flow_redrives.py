@@ -1,10 +1,10 @@
-"""The model of a redrive: two operators who redrive the same flow, a purge, and the jobs that run.
+"""The model of a redrive: two operators who redrive the same flow, cancels and expiries, a purge,
+and the jobs that run.
 
 Decided by the real core. Reading a flow, deciding and saving are steps of their own, so that the
 operators, the purge and the ends of jobs can come between each other in every order.
 """
 
-from collections import deque
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -19,10 +19,12 @@ from tenure.core.lifecycle import decide
 from tenure.core.outcomes import Applied, Change
 from tenure.core.vocabulary import JobStatus
 from tests.model.flows import CHILD, ONE, OPERATOR, TWO, _at, birth
+from tests.model.search import Step, reachable
 
 FLOW = FlowId(ONE)
 OPERATORS = (0, 1)
 MOST_REDRIVES = 2
+BY_A_CLIENT = "a client cancels"
 
 
 class State(NamedTuple):
@@ -36,11 +38,6 @@ class State(NamedTuple):
 
     def job(self, job_id: JobId) -> Job | None:
         return next((job for job in self.rows if job.id == job_id), None)
-
-
-class Step(NamedTuple):
-    label: str
-    state: State
 
 
 def failed() -> State:
@@ -92,7 +89,7 @@ def found(state: State) -> FlowToRedrive:
     )
 
 
-def steps(state: State) -> Iterator[Step]:
+def steps(state: State) -> Iterator[Step[State]]:
     """Everything that can happen next."""
     for operator in OPERATORS:
         yield from _operates(state, operator)
@@ -104,7 +101,7 @@ def steps(state: State) -> Iterator[Step]:
         yield Step("a purge takes one", state._replace(rows=kept, is_purged=True))
 
 
-def _operates(state: State, operator: int) -> Iterator[Step]:
+def _operates(state: State, operator: int) -> Iterator[Step[State]]:
     change = state.decided[operator]
     if change is not None:
         yield Step(f"operator {operator} saves", _saved(state, operator, change))
@@ -149,19 +146,21 @@ def _with(
     return (*all_[:place], new, *all_[place + 1 :])
 
 
-def _runs(state: State, job: Job) -> Iterator[Step]:
-    """A queued job ends well or badly and marks its edges; a waiting one goes on if it can."""
+def _runs(state: State, job: Job) -> Iterator[Step[State]]:
+    """A queued job ends well or badly, or is cancelled or expires, and marks its edges; a waiting
+    one goes on if it can, or is cancelled."""
     own = [edge for edge in state.edges if edge.child_id == job.id]
     if job.status is JobStatus.WAITING:
         if all(edge.is_met for edge in own):
             ready = replace(job, status=JobStatus.QUEUED, rev=job.rev + 1, run_at=Instant(1000))
             yield Step(f"{job.flow_step} is ready", _changed(state, ready))
-        elif any(edge.is_broken for edge in own):
-            yield Step(
-                f"{job.flow_step} is cancelled", _changed(state, _ended(job, JobStatus.CANCELLED))
-            )
+        cancelled = _changed(state, _ended(job, JobStatus.CANCELLED))
+        if any(edge.is_broken for edge in own):
+            yield Step(f"{job.flow_step} is cancelled", cancelled)
+        else:
+            yield Step(f"{BY_A_CLIENT} {job.flow_step}", cancelled)
     elif job.status is JobStatus.QUEUED:
-        for status in (JobStatus.SUCCEEDED, JobStatus.FAILED):
+        for status in (JobStatus.SUCCEEDED, JobStatus.FAILED, JobStatus.CANCELLED):
             yield Step(f"{job.flow_step} ends as {status}", _changed(state, _ended(job, status)))
 
 
@@ -197,26 +196,4 @@ def wrong(state: State) -> str | None:
 
 def explore() -> list[State]:
     """Every state that can be reached. Raises for one that must not be, with the way there."""
-    first = failed()
-    seen: dict[State, tuple[State | None, str]] = {first: (None, "the flow has failed")}
-    todo = deque([first])
-    while todo:
-        here = todo.popleft()
-        for step in steps(here):
-            if step.state in seen:
-                continue
-            seen[step.state] = (here, step.label)
-            problem = wrong(step.state)
-            assert problem is None, f"{problem}: {trace(seen, step.state)}"
-            todo.append(step.state)
-    return list(seen)
-
-
-def trace(seen: dict[State, tuple[State | None, str]], state: State) -> list[str]:
-    """How a state was reached."""
-    labels: list[str] = []
-    here: State | None = state
-    while here is not None:
-        here, label = seen[here]
-        labels.append(label)
-    return labels[::-1]
+    return reachable(failed(), steps, wrong)

@@ -5,7 +5,6 @@ as a transaction does, and everything else happens one read or one write at a ti
 processes can come between each other. `explore` visits every state that can be reached.
 """
 
-from collections import deque
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -40,6 +39,7 @@ from tenure.core.job import Job
 from tenure.core.lifecycle import decide
 from tenure.core.outcomes import Applied, Change, Moment
 from tenure.core.vocabulary import EventType, JobStatus, ReasonCode
+from tests.model.search import Step, reachable
 
 ONE, TWO, CHILD = (JobId(f"00000000-0000-7000-8000-00000000000{number}") for number in (1, 2, 3))
 PARENTS = (ONE, TWO)
@@ -65,11 +65,6 @@ class State(NamedTuple):
 
     def job(self, job_id: JobId) -> Job:
         return next(job for job in self.rows if job.id == job_id)
-
-
-class Step(NamedTuple):
-    label: str
-    state: State
 
 
 def birth(*, whatever: bool) -> State:
@@ -103,7 +98,7 @@ def _at() -> Moment:
     return Moment(now=Instant(1000), epoch=Epoch(1), entropy=bytes(ENTROPY_BYTES))
 
 
-def steps(state: State) -> Iterator[Step]:
+def steps(state: State) -> Iterator[Step[State]]:
     """Everything that can happen next."""
     for number, parent_id in enumerate(PARENTS):
         yield from _ends(state, number, parent_id)
@@ -112,7 +107,7 @@ def steps(state: State) -> Iterator[Step]:
     yield from _cancels_child(state)
 
 
-def _ends(state: State, number: int, parent_id: JobId) -> Iterator[Step]:
+def _ends(state: State, number: int, parent_id: JobId) -> Iterator[Step[State]]:
     """A parent ends well or badly, by the process of this number: one transaction."""
     parent = state.job(parent_id)
     if parent.status.is_terminal:
@@ -147,7 +142,7 @@ def _ends(state: State, number: int, parent_id: JobId) -> Iterator[Step]:
         )
 
 
-def _goes_on(state: State, number: int, process: Process) -> Iterator[Step]:
+def _goes_on(state: State, number: int, process: Process) -> Iterator[Step[State]]:
     """A process looks, saves what it decided, or dies; the last one is the sweeper."""
     is_sweeper = number == len(PARENTS)
     if is_sweeper and process == Process() and state.noted:
@@ -187,7 +182,7 @@ def _found(state: State) -> Command | None:
     return Unblock(job_id=CHILD) if all_met else None
 
 
-def _cancels_child(state: State) -> Iterator[Step]:
+def _cancels_child(state: State) -> Iterator[Step[State]]:
     child = state.job(CHILD)
     if child.status is JobStatus.WAITING:
         command = Cancel(job_id=CHILD, actor=CLIENT, request_id=RequestId("stop"))
@@ -221,26 +216,4 @@ def wrong(state: State) -> str | None:
 
 def explore(*, whatever: bool) -> list[State]:
     """Every state that can be reached. Raises for one that must not be, with the way there."""
-    first = birth(whatever=whatever)
-    seen: dict[State, tuple[State | None, str]] = {first: (None, "the flow is made")}
-    todo = deque([first])
-    while todo:
-        here = todo.popleft()
-        for step in steps(here):
-            if step.state in seen:
-                continue
-            seen[step.state] = (here, step.label)
-            problem = wrong(step.state)
-            assert problem is None, f"{problem}: {trace(seen, step.state)}"
-            todo.append(step.state)
-    return list(seen)
-
-
-def trace(seen: dict[State, tuple[State | None, str]], state: State) -> list[str]:
-    """How a state was reached."""
-    labels: list[str] = []
-    here: State | None = state
-    while here is not None:
-        here, label = seen[here]
-        labels.append(label)
-    return labels[::-1]
+    return reachable(birth(whatever=whatever), steps, wrong)

@@ -19,6 +19,7 @@ from tenure.cli.common import (
     url_option,
 )
 from tenure.cli.output import ago, print_json, print_table, printable, say
+from tenure.client.flows import why_not_redriven
 from tenure.core.checks import check_name
 from tenure.core.commands import Cancel, RedriveFlow
 from tenure.core.flow_rows import FlowStep, FlowView, in_order
@@ -245,19 +246,8 @@ def redrive_flow(
 
 
 def _why_not_redriven(view: FlowView, reply: Reply, cause: Cause) -> str:
-    match cause:
-        case Cause.NOT_FINISHED:
-            why = f"it has not ended: {_counted(view)}; wait for it, or `tenure flows cancel` it"
-        case Cause.NOTHING_TO_REDRIVE:
-            why = f"there is nothing to redrive: {_counted(view)}"
-        case Cause.JOBS_PURGED:
-            why = "some of its jobs, or of those they waited for, were purged; make it again"
-        case Cause.COMPENSATION_PENDING:
-            which = "" if reply.job is None else f" of job {reply.job.id}"
-            why = f"the compensation{which} has not ended yet; wait for that"
-        case _:
-            why = "the coordinator refused it"
-    return f"{why} ({cause.value})"
+    which = "" if reply.job is None else f", job {reply.job.id}"
+    return f"{why_not_redriven(cause)}{which} ({cause.value}); {_counted(view)}"
 
 
 def _find(serving: Coordination, namespace: str, flow_id: str) -> FlowView:

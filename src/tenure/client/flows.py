@@ -294,14 +294,19 @@ def redriving(
     if answer.cause is Cause.UNKNOWN_JOB:
         raise UnknownJob(flow_id, noun="flow")
     if answer.cause is not None:
-        hint = _WHY_NOT_REDRIVEN.get(answer.cause, "")
+        hint = why_not_redriven(answer.cause)
         raise Conflict(job_id=flow_id, cause=answer.cause, status=None, hint=hint, noun="flow")
     assert answer.redrive is not None
     return answer.redrive
 
 
+def why_not_redriven(cause: Cause) -> str:
+    """Why a redrive of a flow was refused, for people."""
+    return _WHY_NOT_REDRIVEN.get(cause, "the coordinator refused it")
+
+
 _WHY_NOT_REDRIVEN = {
-    Cause.NOT_FINISHED: "a job of it has not ended; wait for the flow, or cancel its jobs",
+    Cause.NOT_FINISHED: "a job of it has not ended; wait for the flow, or cancel it",
     Cause.NOTHING_TO_REDRIVE: "all of its jobs succeeded",
     Cause.JOBS_PURGED: "some of its jobs, or of those they waited for, were purged; make it again",
     Cause.COMPENSATION_PENDING: "a job of it has a compensation that has not ended; wait for that",

@@ -121,7 +121,8 @@ class FlowView(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 def in_order(steps: Sequence[FlowStep]) -> list[FlowStep]:
-    """These jobs of a flow, parents before their children, otherwise in this order."""
+    """These jobs of a flow, parents before their children, otherwise in this order. People read a
+    flow like this; whoever cancels it goes the other way. [FL14]"""
     by_name = {step.step: step for step in steps}
     unmet = {step.step: sum(name in by_name for name in step.after) for step in steps}
     children: dict[str, list[str]] = {}
