@@ -7,10 +7,10 @@ from tenure.conformance.spec import spec
 from tenure.conformance.store.test_flows import DIAMOND, run, statuses
 from tenure.coordinator.retention import DAY
 from tenure.core.flow_rows import FlowView
-from tenure.core.ids import DEFAULT_NAMESPACE, FlowId, QueueName, replacement_id
+from tenure.core.ids import DEFAULT_NAMESPACE, FlowId, Kind, QueueName, replacement_id
 from tenure.core.job import Job
 from tenure.core.leases import HeldLease
-from tenure.core.policy import Compensation
+from tenure.core.policy import Compensation, DeadLetterJob
 from tenure.core.verdicts import Reply
 from tenure.core.vocabulary import (
     Cause,
@@ -278,3 +278,25 @@ def test_a_redriven_flow_is_purged_with_its_redrives(kit: Kit) -> None:
     assert flow_id is not None
     assert kit.store.load_flow(DEFAULT_NAMESPACE, flow_id) is None
     assert kit.redrive_flow(flow_id).cause is Cause.UNKNOWN_JOB
+
+
+@spec("FL6", "FL11", "HK11")
+def test_a_reported_dead_letter_may_outlive_its_flow_which_is_then_not_redriven(kit: Kit) -> None:
+    report = DeadLetterJob(kind=Kind("report"), queue=Q, policy=policy())
+    flow = kit.flow({"a": [], "b": ["a"], "c": []}, on_dead_letter=report)
+    kit.dead_letter(flow["a"])
+    kit.settle()
+    kit.cancel(flow["c"])
+    kit.advance(seconds=2 * DAY / 1_000_000)
+
+    kit.store.purge(older_than_us=DAY, limit=100)
+
+    assert [kit.exists(job.id) for job in flow.values()] == [True, False, False]
+    assert kit.redrive_flow(flow["a"].flow_id).cause is Cause.JOBS_PURGED
+    assert_holds(kit.store)
+    [made] = kit.claimed()
+    kit.complete(made)
+    kit.advance(seconds=2 * DAY / 1_000_000)
+    while kit.store.purge(older_than_us=DAY, limit=100):
+        pass
+    assert kit.store.list_flows(DEFAULT_NAMESPACE, before=None, limit=10) == []
