@@ -25,6 +25,7 @@ from tests.stores.lives import claim, complete, enqueue, enqueue_changes, start
 
 FOLDERS = 4
 JOBS = 300
+MAX_FOLDS = 10
 
 PLACE = {"position": 0, "after_job_id": "00000000-0000-0000-0000-000000000000", "seq": 0}
 PAGE = {**PLACE, "reads": 5000}
@@ -52,10 +53,11 @@ def enqueued(store: Store) -> int:
 
 def fold_all(store: Store, page: int = 1000) -> int:
     """Fold until there is nothing left; how many pages that took."""
-    folder, pages = Folder(store, page=page), 0
-    while folder.fold_once().was_saved:
-        pages += 1
-    return pages
+    folder = Folder(store, page=page)
+    for pages in range(MAX_FOLDS):
+        if not folder.fold_once().was_saved:
+            return pages
+    raise AssertionError(f"after {MAX_FOLDS} pages there is still something to fold")
 
 
 @spec("OB33", "E5")

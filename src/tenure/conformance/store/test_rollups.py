@@ -15,15 +15,16 @@ OTHER = Namespace("other")
 SLOW = QueueName("slow")
 MAIL, BILL = Kind("mail"), Kind("bill")
 DAY_S = 24 * 3600
+MAX_PAGES = 100
 
 
 def fold(kit: Kit, *, page: int = 1000, catch_up: int = 1000) -> int:
     """Fold all that there is; how many pages that took."""
     folder = Folder(kit.store, page=page, catch_up=catch_up, monotonic=kit.monotonic)
-    pages = 0
-    while folder.fold_once().was_saved:
-        pages += 1
-    return pages
+    for pages in range(MAX_PAGES):
+        if not folder.fold_once().was_saved:
+            return pages
+    raise AssertionError(f"after {MAX_PAGES} pages there is still something to fold")
 
 
 def fold_of(page: UnfoldedPage) -> Fold:
