@@ -11,6 +11,7 @@ from tests.support.postgres import DSN_VARIABLE, PostgresCluster, PostgresServer
 pytest_plugins = [
     "pytester",
     "tests.support.evidence",
+    "tests.support.hang_limit",
     "tests.support.needs",
     "tests.model.figures",
 ]
