@@ -18,6 +18,7 @@ from tenure.ports import Store
 from tenure.verify import assert_holds
 from tenure.wiring import open_store
 from tests.chaos.claimer import QUEUE, THREADS
+from tests.support.waiting import joined
 
 pytestmark = pytest.mark.process
 
@@ -101,7 +102,7 @@ class LimitWatch:
 
     def __exit__(self, *_: object) -> None:
         self._over.set()
-        self._thread.join()
+        joined(self._thread, "the watch of limits has ended")
 
 
 @pytest.fixture(params=["sqlite", "postgres", "postgres-nested-loops"])

@@ -21,6 +21,7 @@ from tenure.core.vocabulary import VerdictKind
 from tenure.errors import StoreUnavailable
 from tenure.verify import verify
 from tests.support.failover import Pair, Process
+from tests.support.waiting import joined
 
 pytestmark = pytest.mark.process
 
@@ -86,7 +87,7 @@ def test_a_lossy_failover_amid_work(pair: Pair, lag_s: float) -> None:
     time.sleep(SETTLING / MICROSECONDS_PER_SECOND + 3)  # the time that is specified, and some work
     heard.stop.set()
     for thread in threads:
-        thread.join()
+        joined(thread, "a thread that claims has ended")
     for sweeper in sweepers:
         sweeper.stop()
 

@@ -25,6 +25,7 @@ from tenure.verify import verify
 from tenure.wiring import open_store
 from tests.chaos.client import LIMITS
 from tests.support.postgres import PostgresCluster
+from tests.support.waiting import answer_of
 
 pytestmark = pytest.mark.process
 
@@ -67,7 +68,7 @@ class Massacre:
             text=True,
         )
         assert process.stdout is not None
-        assert process.stdout.readline() == "going\n"
+        assert answer_of(process.stdout.readline, "a client works") == "going\n"
         self._alive.append(process)
 
     def kill_one(self) -> None:

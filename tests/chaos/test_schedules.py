@@ -20,6 +20,7 @@ from tenure.core.vocabulary import CatchUp, Overlap
 from tenure.verify import verify
 from tenure.wiring import open_store
 from tests.support.postgres import PostgresCluster
+from tests.support.waiting import answer_of
 
 pytestmark = [pytest.mark.proof, pytest.mark.process]
 
@@ -52,7 +53,7 @@ class Firers:
         """Until all of them work."""
         for process in self._alive:
             assert process.stdout is not None
-            assert process.stdout.readline() == b"going\n"
+            assert answer_of(process.stdout.readline, "a firer works") == b"going\n"
 
     def kill_one(self) -> None:
         """Whichever: also one that does not work yet."""

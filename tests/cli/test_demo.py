@@ -14,6 +14,7 @@ from tenure.cli.demo import Demo
 from tenure.protocol import URL_VARIABLE
 from tenure.settings import LEASE_BOUNDS_VARIABLE
 from tenure.verify import INVARIANTS
+from tests.support.waiting import answer_of
 from tests.worker.harness import is_alive
 
 pytestmark = pytest.mark.process
@@ -67,14 +68,14 @@ def test_an_interrupted_demo_leaves_nothing_behind(
     )
     assert demo.stdout is not None
     workers: list[int] = []
-    for line in demo.stdout:
+    while line := answer_of(demo.stdout.readline, "the demo says what it does next"):
         workers += [int(pid) for pid in re.findall(r"is started: tenure worker, pid (\d+)", line)]
         if " takes endless " in line:
             break
 
     demo.send_signal(number)
     demo.send_signal(number)  # people press it twice
-    demo.stdout.read()
+    answer_of(demo.stdout.read, "nobody writes to its stdout any more")
     demo.stdout.close()
 
     assert demo.wait(timeout=120) == code

@@ -25,7 +25,7 @@ from tenure.stores.postgres.store import PostgresStore
 from tests.cli.harness import TENURE, Run, enqueued
 from tests.stores.lives import enqueue
 from tests.support.terminals import CTRL_C, Terminal
-from tests.support.waiting import PATIENCE_S, until
+from tests.support.waiting import PATIENCE_S, answer_of, until
 
 process = pytest.mark.process
 
@@ -43,7 +43,7 @@ class Following:
 
     def line(self) -> str:
         assert self.process.stdout is not None
-        return self.process.stdout.readline()
+        return answer_of(self.process.stdout.readline, "it writes a line")
 
     def ended(self, *, sent: signal.Signals | None = None) -> tuple[int, str]:
         """Its exit code, and what it said on stderr."""
@@ -86,7 +86,7 @@ def test_it_ends_quietly_when_nobody_reads_any_more(run: Run) -> None:
 
     assert follower.process.wait(PATIENCE_S) == 0
     assert follower.process.stderr is not None
-    assert follower.process.stderr.read() == ""
+    assert answer_of(follower.process.stderr.read, "stderr is closed") == ""
     follower.process.stderr.close()
 
 

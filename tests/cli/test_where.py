@@ -13,7 +13,7 @@ from tenure import Tenure
 from tenure.cli import worker as worker_command
 from tenure.worker.options import WorkerOptions
 from tests.cli.harness import tenure
-from tests.support.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S, answer_of
 
 pytestmark = pytest.mark.process
 
@@ -156,7 +156,7 @@ def test_what_a_handler_enqueues_is_run_by_the_same_worker(
         app.get(second).wait(timeout=PATIENCE_S)
 
     assert process.stderr is not None
-    said = process.stderr.read()
+    said = answer_of(process.stderr.read, "nobody writes to its stderr any more")
     process.stderr.close()
     assert not (place / "other.db").exists()
     assert "this worker does not serve the queues of third (queue post); -q post adds them" in said

@@ -20,7 +20,7 @@ from tenure.errors import StoreRefused, StoreUnavailable
 from tenure.ports import Saved, Store
 from tenure.stores.memory.store import MemoryStore
 from tests.support.coordinators import VirtualClock, World
-from tests.support.waiting import until
+from tests.support.waiting import joined, until
 
 W1 = worker_actor("w1")
 
@@ -85,7 +85,7 @@ def test_many_sweepers_record_each_deadline_once() -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join()
+        joined(thread, "it has swept")
 
     for grant in grants:
         types = worlds[0].types(grant.job_id)

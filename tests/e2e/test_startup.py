@@ -62,7 +62,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
     yield work
     for process in started:
         process.kill()
-        process.communicate()
+        process.communicate(timeout=PATIENCE_S)
 
 
 @spec("WP19")

@@ -14,7 +14,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from tests.support.waiting import until
+from tests.support.waiting import answer_of, until
 
 pytestmark = pytest.mark.process
 
@@ -93,7 +93,7 @@ def test_an_order_and_its_job_are_committed_together_or_not_at_all(place: Place)
     place.environment["TENURE_URL"] = "sqlite:///shop.db"
     server = place.start([sys.executable, str(EXAMPLES / "web_app.py"), "0"])
     assert server.stdout is not None
-    url = server.stdout.readline().strip()
+    url = answer_of(server.stdout.readline, "the application says its address").strip()
     place.work("web_app:app")
 
     status, accepted = _post(url, {"item": "pen", "cents": 250})

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tests.server.harness import Answer
 from tests.support.commands import ROOT, TENURE, text_command
-from tests.support.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S, answer_of
 
 CERTIFICATE = Path(__file__).with_name("certificates") / "localhost.crt"
 KEY = CERTIFICATE.with_suffix(".key")
@@ -39,7 +39,9 @@ class Process:
                 stderr=log if stderr is None else stderr,
             )
         assert self.popen.stdout is not None
-        self.address = self.popen.stdout.readline().decode().strip()
+        self.address = (
+            answer_of(self.popen.stdout.readline, "the server says its address").decode().strip()
+        )
         assert self.address.startswith("http"), self.log
         self.scheme, _, rest = self.address.partition("://")
         host, _, port = rest.rpartition(":")

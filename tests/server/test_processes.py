@@ -23,6 +23,7 @@ from tenure.server.lifetime import ServeOptions, check_exposure, listen, warn_wi
 from tenure.stores.memory.store import MemoryStore
 from tests.server.harness import JOB, Answer
 from tests.server.processes import CERTIFICATE, KEY, House, Process, body_and_headers, read
+from tests.support.waiting import joined
 
 pytestmark = pytest.mark.process
 
@@ -71,7 +72,7 @@ class Waiting:
         self._thread.start()
 
     def end(self) -> Answer:
-        self._thread.join()
+        joined(self._thread, "the claim is answered")
         assert self.answer is not None
         return self.answer
 

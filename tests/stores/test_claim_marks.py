@@ -52,7 +52,7 @@ from tenure.stores.sql.claim_marks import (
 )
 from tests.stores.lives import QUEUE, WORKER, change, planner, save
 from tests.support.postgres import PostgresServer
-from tests.support.waiting import until
+from tests.support.waiting import joined, until
 
 SEND, CALL = Kind("send"), Kind("call")
 KINDS = (SEND, CALL)
@@ -397,7 +397,7 @@ def test_a_job_that_becomes_ready_while_a_claim_moves_its_mark_is_not_hidden() -
         reading.note_short({QUEUE: 1}, {QUEUE: 1})
         reading.note([first.job])
         reading.granted = {first.job.id}
-    arrivals[0].join()
+    joined(arrivals[0], "the job has arrived")
 
     with marks.claim(scope_of(SEND)) as following:
         assert not following.begins_at

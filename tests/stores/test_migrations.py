@@ -18,6 +18,7 @@ from tenure.stores.sql.migrations import migrations, newest_version
 from tenure.stores.sqlite import file as sqlite_file
 from tenure.stores.sqlite.store import SqliteStore
 from tests.stores.lives import enqueue
+from tests.support.waiting import joined
 
 # --- SQLite --------------------------------------------------------------------------------------
 
@@ -108,7 +109,7 @@ def test_many_may_open_a_new_file_at_once(sqlite_path: Path) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join()
+        joined(thread, "the store is migrated")
 
     assert len(opened) == 8
     for store in opened:
@@ -153,7 +154,7 @@ def test_many_may_migrate_a_database_at_once(postgres_url: str) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join()
+        joined(thread, "the store is migrated")
 
     assert versions == [newest_version(postgres_schema.PACKAGE)] * 4
 

@@ -48,7 +48,7 @@ from tests.stores.lives import (
     start_command,
 )
 from tests.support.postgres import PostgresCluster, PostgresServer
-from tests.support.waiting import PATIENCE_S, until
+from tests.support.waiting import PATIENCE_S, joined, until
 
 # --- Plans ---------------------------------------------------------------------------------------
 
@@ -208,7 +208,7 @@ def _together(count: int, work: Callable[[int], object]) -> list[object]:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join()
+        joined(thread, "its calls are over")
     return answers
 
 
@@ -267,8 +267,8 @@ def test_a_pause_waits_for_claims_that_have_not_seen_it(
     until(postgres_hand.waiting, "the pause waits for a lock")
     is_waiting = not paused
     go_on.set()
-    claimer.join()
-    pauser.join()
+    joined(claimer, "it has claimed")
+    joined(pauser, "the queue is paused")
 
     assert is_waiting
     assert paused
@@ -471,7 +471,7 @@ def test_a_connection_cut_before_the_commit_is_replaced(
     claimer.start()
     _cut_whoever_waits(postgres_hand)
     postgres_hand.run(f"SELECT pg_advisory_unlock({key})")
-    claimer.join()
+    joined(claimer, "it has claimed")
 
     assert grants == [3]
 
@@ -502,7 +502,7 @@ def test_after_a_connection_cut_at_the_commit_the_outcome_is_unknown(
         saver = threading.Thread(target=try_to_save)
         saver.start()
         _cut_whoever_waits(postgres_hand)
-        saver.join()
+        joined(saver, "it has saved")
 
     assert len(answers) == 1
     save(postgres_store, changes)

@@ -32,7 +32,7 @@ from tests.stores.lives import (
     planner,
     save,
 )
-from tests.support.waiting import PATIENCE_S, until
+from tests.support.waiting import PATIENCE_S, joined, until
 
 # --- Settings ------------------------------------------------------------------------------------
 
@@ -111,7 +111,7 @@ def test_the_wal_stays_small_while_reads_follow_each_other_without_a_gap(
         enqueue(store, 100)
         sizes.append(wal.stat().st_size)
     ended.set()
-    reads.join()
+    joined(reads, "the reader has ended")
     store.close()
 
     assert sqlite_path.stat().st_size > 3 << 20

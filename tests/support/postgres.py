@@ -397,7 +397,7 @@ class PostgresCluster(PostgresServer):
         if self._watchdog is not None:
             # Before the postmaster is reaped: afterwards its pid may belong to somebody else.
             self._watchdog.kill()
-            self._watchdog.communicate()
+            self._watchdog.communicate(timeout=_STOP_TIMEOUT_S)
             self._watchdog = None
         if self._process is None:
             return
@@ -406,7 +406,7 @@ class PostgresCluster(PostgresServer):
             self._process.wait(_STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
-            self._process.wait()
+            self._process.wait(_STOP_TIMEOUT_S)
         self._process = None
 
 

@@ -17,7 +17,7 @@ from tests.support.postgres import (
     find_bin_dir,
     wheel_bin_dirs,
 )
-from tests.support.waiting import until
+from tests.support.waiting import answer_of, until
 
 pytestmark = pytest.mark.process
 
@@ -107,7 +107,7 @@ def test_a_cluster_does_not_outlive_a_killed_owner(pytestconfig: pytest.Config) 
     )
     assert owner.stdout is not None
     with owner.stdout:
-        directory = Path(owner.stdout.readline().strip())
+        directory = Path(answer_of(owner.stdout.readline, "the cluster runs").strip())
 
     owner.send_signal(signal.SIGKILL)
     owner.wait()

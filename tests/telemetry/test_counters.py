@@ -36,6 +36,7 @@ from tenure.ports import Measures, QueueMeasure
 from tenure.telemetry.counts import OTHER, Counts
 from tenure.telemetry.metrics import Gauge, Metrics
 from tests.conformance.test_load import Load
+from tests.support.waiting import joined
 from tests.telemetry.logs import assert_agree, counters_of
 from tests.telemetry.scrape import samples, total
 
@@ -161,7 +162,7 @@ def test_claimers_that_race_count_each_grant_once(tenure_store_factory: StoreFac
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join()
+        joined(thread, "its work is done")
 
     text = kit.metrics.text()
     assert_agree(text, kit.store.records(page_size=PAGE))

@@ -30,7 +30,7 @@ from tenure.worker.messages import (
 )
 from tenure.worker.outcomes import Outcome, Returned, Stopped
 from tenure.worker.wire import Channel, FrameReader, decode_to_supervisor, encode_frame
-from tests.support.waiting import PATIENCE_S, until
+from tests.support.waiting import PATIENCE_S, joined, until
 
 MAX_BYTES = 1 << 20
 NEVER_S = 3600.0
@@ -149,7 +149,7 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Script, float],
         for thread in threads:
             thread.start()
         lane.serve()
-        threads[0].join()
+        joined(threads[0], "the script of the supervisor is over")
         if failures:
             raise failures[0]
         return lane.read_by_runner
