@@ -138,9 +138,7 @@ class Feed:
     def do(self, action: Action) -> None:
         """Do this after what was asked for before, or say that too much waits already."""
         if len(self._pending) >= MAX_PENDING:
-            self._said.append(
-                f"{action.deed.value} {action.target} is not done: {MAX_PENDING} others wait"
-            )
+            self._said.append(f"{action.words} is not done: {MAX_PENDING} others wait")
             return
         self._pending.append(action)
         self._asked.set()

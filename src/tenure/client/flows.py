@@ -13,7 +13,7 @@ from tenure.client.channel import Channel, poll_pauses
 from tenure.client.end_hints import EndHints
 from tenure.client.functions import Enqueueable, Sender
 from tenure.client.jobs import Job, refusal
-from tenure.client.shells import Operation, Wait, arun, run
+from tenure.client.shells import Operation, arun, run
 from tenure.core.checks import check_integer, check_job_id
 from tenure.core.commands import EnqueueFlow, FlowMember, RedriveFlow
 from tenure.core.flow_rows import FlowRedrive, FlowView
@@ -77,21 +77,11 @@ class Flow(FlowBuilder):
             ),
         )
         with naming_options():
-            [answer] = yield from self._submitting(command)
+            [answer] = yield from self._sender.submitting([command], self._connection)
         assert isinstance(answer, Reply)
         if answer.cause is not None:
             raise refusal(command.job_id, answer)
         return self
-
-    def _submitting(self, command: EnqueueFlow) -> Operation[Sequence[Any]]:
-        if self._connection is None:
-            return (yield from self._channel.submitting([command]))
-        link = yield from self._channel.linking()
-        answers: list[Reply] = yield Wait(
-            lambda: link.enqueue_within(self._connection, [command], False),
-            lambda: link.aenqueue_within(self._connection, [command], False),
-        )
-        return answers
 
     # --- waiting -------------------------------------------------------------------------------
 

@@ -26,7 +26,7 @@ import msgspec
 from tenure.client.channel import Channel
 from tenure.client.jobs import Job, refusal
 from tenure.client.shells import Operation, Wait, arun, run
-from tenure.core.commands import Enqueue
+from tenure.core.commands import Enqueue, EnqueueFlow
 from tenure.core.ids import JobId, Kind
 from tenure.core.job import Job as StoredJob
 from tenure.core.policy import Compensation, DeadLetterJob, Policy
@@ -396,13 +396,14 @@ class Sender:
         for chunk in _chunks(calls):
             commands = [self.command(call) for call in chunk]
             with naming_options():
-                answers = yield from self._submitting(commands, connection, notify=notify)
+                answers = yield from self.submitting(commands, connection, notify=notify)
             jobs += self._handles(chunk, answers)
         return jobs
 
-    def _submitting(
-        self, commands: Sequence[Enqueue], connection: Any, *, notify: bool
+    def submitting(
+        self, commands: Sequence[Enqueue | EnqueueFlow], connection: Any, *, notify: bool = False
     ) -> Operation[Sequence[Answer]]:
+        """Send commands to the coordinator, or write them within the caller's transaction."""
         if connection is None:
             return (yield from self._channel.submitting(commands))
         link = yield from self._channel.linking()

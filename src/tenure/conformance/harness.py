@@ -67,7 +67,7 @@ from tenure.core.validation import Limits
 from tenure.core.verdicts import Answer, Grant, Reply, Verdict
 from tenure.core.vocabulary import CancelMode, ErrorClass, EventType, JobStatus, ReasonCode
 from tenure.errors import Closed
-from tenure.ports import Entropy, Store
+from tenure.ports import Entropy, Locked, Store
 from tenure.verify import (
     Ack,
     AckWriter,
@@ -82,6 +82,7 @@ from tenure.verify import (
 __all__ = [
     "BEGINNING",
     "CLIENT",
+    "ENDS",
     "KIND",
     "LIMITS",
     "OPERATOR",
@@ -628,10 +629,42 @@ class Kit:
         assert isinstance(outcome, Applied), outcome
         return outcome.change
 
+    def complete_with_a_late_commit(
+        self, early: Job, late: Job, read: Callable[[], object]
+    ) -> None:
+        """Complete two running jobs so that the transaction of `early` begins first and commits
+        last, where the store has several writers. `read` is called after each commit."""
+
+        def finish_late() -> None:
+            self.ask(self.completion(late))
+            read()
+
+        def decide_early(locked: Locked) -> list[Change]:
+            if self.store.parallelism > 1:  # others commit while this transaction is open
+                thread = threading.Thread(target=finish_late, daemon=True)
+                thread.start()
+                thread.join(_RACE_TIMEOUT_S)
+                assert not thread.is_alive(), "the other transaction does not end"
+            return [self.change(self.completion(early), job=locked.jobs[early.id])]
+
+        assert self.store.save_locked([early.id], [], decide_early).applied == {early.id}
+        if self.store.parallelism == 1:
+            finish_late()
+        read()
+
     def save(self, *changes: Change) -> frozenset[JobId]:
         """Save changes; the ids of the jobs whose change the store accepted."""
         epoch = self.store.load([]).epoch
         return self.store.save(changes, epoch=epoch).applied
+
+
+ENDS: dict[str, Callable[[Kit, Job], object]] = {
+    "succeeded": lambda kit, job: kit.complete(job),
+    "failed": lambda kit, job: kit.fail(job, ErrorClass.PERMANENT),
+    "cancelled": lambda kit, job: kit.cancel_hard(job),
+    "dead_lettered": lambda kit, job: kit.dead_letter(job),
+}
+"""How a running job can end, by the status that it has then."""
 
 
 def ids(found: Sequence[Job] | Sequence[Grant] | Sequence[Event]) -> list[JobId]:

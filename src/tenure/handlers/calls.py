@@ -1,6 +1,6 @@
 """Calls of job functions, checked and encoded but not sent, and what stands for jobs that were."""
 
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -76,6 +76,25 @@ class JobHandle:
     """Stands for a job that was sent."""
 
     id: JobId
+
+
+def checked_call(call: object, *, example: str) -> Call[Any]:
+    """This, if it is a call of a job; otherwise the error shows how one is given."""
+    if not isinstance(call, Call):
+        raise InvalidInput(
+            "call", f"{type(call).__name__} is not a call of a job", hint=f"write {example}"
+        )
+    return call
+
+
+def check_id_is_derived(call: Call[Any]) -> None:
+    """Refuse a call in a handler whose job was given an id. [D8]"""
+    if call.has_chosen_id:
+        raise InvalidInput(
+            "job_id",
+            "the id of a job that a handler enqueues follows from the handler's own job",
+            hint="omit job_id",
+        )
 
 
 def checked_step(step: object) -> str:

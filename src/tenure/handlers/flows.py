@@ -24,7 +24,15 @@ from tenure.core.ids import (
 )
 from tenure.core.vocabulary import JobStatus
 from tenure.errors import InvalidInput
-from tenure.handlers.calls import Call, Enqueued, JobHandle, JobSpec, checked_step
+from tenure.handlers.calls import (
+    Call,
+    Enqueued,
+    JobHandle,
+    JobSpec,
+    check_id_is_derived,
+    checked_call,
+    checked_step,
+)
 from tenure.handlers.options import plain
 
 R = TypeVar("R")
@@ -86,12 +94,7 @@ class FlowBuilder(ABC):
         """
         if self._is_sent:
             raise InvalidInput("flow", "has been sent", hint="add all jobs within the block")
-        if not isinstance(call, Call):
-            raise InvalidInput(
-                "call",
-                f"{type(call).__name__} is not a call of a job",
-                hint="write flow.add(function.call(argument, …))",
-            )
+        checked_call(call, example="flow.add(function.call(argument, …))")
         if when not in ("succeeded", "ended"):
             raise InvalidInput("when", f"{str(when)[:40]!a} is neither succeeded nor ended")
         self._numbers[call.spec.kind] += 1
@@ -180,12 +183,7 @@ class HandlerFlow(FlowBuilder):
         """Whether this attempt made the flow; None before the end of the block."""
 
     def _job_id(self, call: Call[Any], name: str) -> JobId:
-        if call.has_chosen_id:
-            raise InvalidInput(
-                "job_id",
-                "the id of a job that a handler enqueues follows from the handler's own job",
-                hint="omit job_id",
-            )
+        check_id_is_derived(call)
         return handler_member_id(self._job, step=self._step, name=name)
 
     def __enter__(self) -> Self:

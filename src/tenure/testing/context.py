@@ -31,7 +31,7 @@ from tenure.handlers.flows import FlowPlan
 from tenure.handlers.json_values import encode
 from tenure.handlers.parents import Parents
 from tenure.own_transaction.connections import async_transaction_block, transaction_block
-from tenure.worker.follow_ups import already_enqueued, already_made, checked_call
+from tenure.worker.follow_ups import already_enqueued, already_made, checked_follow_up
 
 _R = TypeVar("_R")
 
@@ -113,7 +113,7 @@ class FakeContext(Context):
     def enqueue(self, call: Call[Any], *, step: str | int = "") -> Enqueued:
         """Remember a call. Returns the job id that a worker would give it."""
         self._refuse_if_lost()
-        spec, step = checked_call(call, step)
+        spec, step = checked_follow_up(call, step)
         job_id = follow_up_id(self.job_id, kind=spec.kind, step=step)
         if job_id in self._enqueued_ids:
             raise already_enqueued(spec, step)

@@ -30,7 +30,13 @@ from tenure.errors import (
     RequestRefused,
     TransientError,
 )
-from tenure.handlers.calls import Call, Enqueued, JobSpec, checked_step
+from tenure.handlers.calls import (
+    Enqueued,
+    JobSpec,
+    check_id_is_derived,
+    checked_call,
+    checked_step,
+)
 from tenure.handlers.flows import FlowPlan
 from tenure.handlers.options import as_option
 from tenure.ports import Coordination
@@ -79,7 +85,7 @@ class FollowUps:
 
     def enqueue(self, call: object, step: object) -> Enqueued:
         """Enqueue the call and wait until it is stored; raises if it is not."""
-        spec, step = checked_call(call, step)
+        spec, step = checked_follow_up(call, step)
         # A frame has room for one body: a larger one would end this process, not only this call.
         check_body("payload", spec.payload, self._limits)
         wanted = follow_up_id(self._job_id, kind=spec.kind, step=step)
@@ -122,21 +128,11 @@ class FollowUps:
         self._answers.put(answer)
 
 
-def checked_call(call: object, step: object) -> tuple[JobSpec, str]:
+def checked_follow_up(call: object, step: object) -> tuple[JobSpec, str]:
     """What `ctx.enqueue` was given, if it is a call and the name of a step."""
-    if not isinstance(call, Call):
-        raise InvalidInput(
-            "call",
-            f"{type(call).__name__} is not a call of a job",
-            hint="write ctx.enqueue(function.call(argument, …))",
-        )
-    if call.has_chosen_id:
-        raise InvalidInput(
-            "job_id",
-            "the id of a job that a handler enqueues follows from the handler's own job",
-            hint="omit job_id",
-        )
-    return call.spec, checked_step(step)
+    checked = checked_call(call, example="ctx.enqueue(function.call(argument, …))")
+    check_id_is_derived(checked)
+    return checked.spec, checked_step(step)
 
 
 def already_enqueued(call: JobSpec, step: str) -> InvalidInput:

@@ -1,13 +1,15 @@
 """Dedupe keys and job ids: what is the same work, what is the same request."""
 
+from collections.abc import Callable
+
 import pytest
 
-from tenure.conformance.harness import KIND, Kit, policy
+from tenure.conformance.harness import ENDS, KIND, Kit, policy
 from tenure.conformance.spec import spec
 from tenure.coordinator.batches import MAX_TRIES
 from tenure.core.ids import DEFAULT_NAMESPACE, Kind, Namespace, QueueName
 from tenure.core.job import Job
-from tenure.core.vocabulary import Cause, ErrorClass, JobStatus, OnLost
+from tenure.core.vocabulary import Cause, JobStatus, OnLost
 from tenure.ports import DedupeKey
 
 
@@ -64,27 +66,10 @@ def test_a_key_is_held_in_every_live_status(kit: Kit) -> None:
         assert reply.job.id == holder.id
 
 
-def _succeed(kit: Kit, job: Job) -> None:
-    kit.complete(job)
-
-
-def _fail(kit: Kit, job: Job) -> None:
-    kit.fail(job, ErrorClass.PERMANENT)
-
-
-def _cancel(kit: Kit, job: Job) -> None:
-    kit.cancel_hard(job)
-
-
-def _dead_letter(kit: Kit, job: Job) -> None:
-    kit.dead_letter(job)
-
-
 @spec("D2")
-@pytest.mark.parametrize("end", [_succeed, _fail, _cancel, _dead_letter])
-def test_a_job_that_ends_frees_its_key(kit: Kit, end: object) -> None:
+@pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
+def test_a_job_that_ends_frees_its_key(kit: Kit, end: Callable[[Kit, Job], object]) -> None:
     ended = kit.running_job(dedupe_key="k")
-    assert callable(end)
     end(kit, ended)
 
     reply = kit.reply(kit.new(dedupe_key="k"))

@@ -1,6 +1,5 @@
 """Following the tail: one namespace's events in commit order, by filter, from anywhere."""
 
-import threading
 from typing import Any
 
 import pytest
@@ -16,14 +15,11 @@ from tenure.core.event_pages import (
 from tenure.core.event_tail import EventPosition, TailFilter, TailPage
 from tenure.core.events import Event
 from tenure.core.ids import DEFAULT_NAMESPACE, Kind, Namespace, QueueName
-from tenure.core.outcomes import Change
 from tenure.errors import InvalidInput
-from tenure.ports import Locked
 
 OTHER = Namespace("other")
 MAIL, BILL = Kind("mail"), Kind("bill")
 SLOW = QueueName("slow")
-LONG_ENOUGH_TO_WAIT_S = 30.0
 MANY_PAGES = 1000
 
 
@@ -184,22 +180,7 @@ def test_a_follower_waits_for_a_transaction_that_commits_late(kit: Kit) -> None:
     follower = _Follower(kit)
     follower.read()
 
-    def finish_late() -> None:
-        kit.ask(kit.completion(late))
-        follower.read()
-
-    def decide(locked: Locked) -> list[Change]:
-        if kit.store.parallelism > 1:  # others commit while this transaction is open
-            thread = threading.Thread(target=finish_late, daemon=True)
-            thread.start()
-            thread.join(LONG_ENOUGH_TO_WAIT_S)
-            assert not thread.is_alive()
-        return [kit.change(kit.completion(early), job=locked.jobs[early.id])]
-
-    assert kit.store.save_locked([early.id], [], decide).applied == {early.id}
-    if kit.store.parallelism == 1:
-        finish_late()
-    follower.read()
+    kit.complete_with_a_late_commit(early, late, follower.read)
 
     for job in (early, late):
         assert [event for event in follower.events if event.job_id == job.id] == kit.events(job)

@@ -1,11 +1,12 @@
 """Dedupe keys that stay taken for a time after their job has ended."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import pytest
 
-from tenure.conformance.harness import Kit, ids, policy, race
+from tenure.conformance.harness import ENDS, Kit, ids, policy, race
 from tenure.conformance.spec import spec
 from tenure.coordinator.service import Coordinator
 from tenure.core.commands import Enqueue
@@ -14,7 +15,7 @@ from tenure.core.instants import Instant, seconds
 from tenure.core.job import Job
 from tenure.core.policy import SHORTEST_RETENTION
 from tenure.core.verdicts import Answer, Reply
-from tenure.core.vocabulary import ErrorClass, EventCause, JobStatus, OnLost
+from tenure.core.vocabulary import EventCause, JobStatus, OnLost
 from tenure.errors import InvalidInput
 from tenure.ports import DedupeKey
 from tenure.verify import assert_holds
@@ -35,28 +36,13 @@ def _holders(kit: Kit, key: str = "k") -> list[Job]:
     return list(held.values())
 
 
-def _succeed(kit: Kit, job: Job) -> None:
-    kit.complete(job)
-
-
-def _fail(kit: Kit, job: Job) -> None:
-    kit.fail(job, ErrorClass.PERMANENT)
-
-
-def _cancel(kit: Kit, job: Job) -> None:
-    kit.cancel_hard(job)
-
-
-def _dead_letter(kit: Kit, job: Job) -> None:
-    kit.dead_letter(job)
-
-
 @spec("D13")
-@pytest.mark.parametrize("end", [_succeed, _fail, _cancel, _dead_letter])
-def test_a_key_stays_taken_after_its_job_has_ended(kit: Kit, end: object) -> None:
+@pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
+def test_a_key_stays_taken_after_its_job_has_ended(
+    kit: Kit, end: Callable[[Kit, Job], object]
+) -> None:
     job = kit.running_job(dedupe_key="k", unique_for_us=seconds(HOUR), policy=policy(lease_s=30))
     kit.advance(seconds=20)
-    assert callable(end)
     end(kit, job)
     ended = kit.reload(job)
     kit.advance(seconds=HOUR - 1)

@@ -1,6 +1,5 @@
 """The tail: the events of all jobs in commit order, read on from where a reader was."""
 
-import threading
 from typing import Any
 
 import pytest
@@ -10,13 +9,10 @@ from tenure.conformance.spec import spec
 from tenure.core.event_tail import MAX_TAILED, EventPosition
 from tenure.core.events import Event
 from tenure.core.instants import seconds
-from tenure.core.outcomes import Change
 from tenure.errors import InvalidInput
-from tenure.ports import Locked
 
 PAGE = 3
 DAY_S = 86_400
-LONG_ENOUGH_TO_WAIT_S = 30.0
 
 
 class _Reader:
@@ -72,22 +68,7 @@ def test_an_event_that_is_committed_late_is_not_skipped(kit: Kit) -> None:
     reader = _Reader(kit)
     reader.read()
 
-    def finish_late() -> None:
-        kit.ask(kit.completion(late))
-        reader.read()
-
-    def decide(locked: Locked) -> list[Change]:
-        if kit.store.parallelism > 1:  # others commit while this transaction is open
-            thread = threading.Thread(target=finish_late, daemon=True)
-            thread.start()
-            thread.join(LONG_ENOUGH_TO_WAIT_S)
-            assert not thread.is_alive()
-        return [kit.change(kit.completion(early), job=locked.jobs[early.id])]
-
-    assert kit.store.save_locked([early.id], [], decide).applied == {early.id}
-    if kit.store.parallelism == 1:
-        finish_late()
-    reader.read()
+    kit.complete_with_a_late_commit(early, late, reader.read)
 
     for job in (early, late):
         assert [event for event in reader.events if event.job_id == job.id] == kit.events(job)

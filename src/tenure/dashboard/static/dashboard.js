@@ -109,7 +109,7 @@
 
   // --- keys
 
-  let pressedG = 0;
+  let pressedG = -Infinity; // never yet: times count from the load of the page
 
   document.addEventListener("keydown", (event) => {
     const isTyping = event.target.matches("input, select, textarea, [contenteditable]");
@@ -254,7 +254,11 @@
   };
 
   const drawPlots = () => {
-    for (const box of drawn.keys()) if (!box.isConnected) drawn.delete(box);
+    for (const [box, plot] of drawn) {
+      if (box.isConnected) continue;
+      plot.destroy(); // else it keeps following the cursors of the others
+      drawn.delete(box);
+    }
     document.querySelectorAll("[data-plot]").forEach(drawPlot);
   };
 
