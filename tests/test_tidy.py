@@ -159,3 +159,13 @@ def test_every_rule_is_kept_somewhere_and_has_an_offender() -> None:
 
 def test_the_rules_see_the_code() -> None:
     assert any(source.path.name == "main.py" for source in sources())
+
+
+def test_each_decision_record_has_a_number_of_its_own() -> None:
+    titles = {
+        page.name: page.read_text(encoding="utf-8").split(maxsplit=2)[1]
+        for page in (ROOT / "docs" / "adr").glob("*.md")
+    }
+
+    assert len(set(titles.values())) == len(titles)
+    assert all(name.startswith(number.replace(".", "-")) for name, number in titles.items())
