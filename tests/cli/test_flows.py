@@ -36,6 +36,18 @@ def test_flows_are_listed_with_their_state(flow: Flow) -> None:
     assert (record["id"], record["jobs"], record["is_live"]) == (flow.id, 7, True)
 
 
+def test_the_list_of_queues_counts_jobs_that_wait_for_others(flow: Flow) -> None:
+    [queue] = json.loads(tenure("queues", "ls", "--json").stdout)
+    head, row = tenure("queues", "ls").stdout.splitlines()
+
+    steps = json.loads(tenure("flows", "show", flow.id, "--json").stdout)["steps"]
+    waiting = [step for step in steps if step["status"] == "waiting"]
+    assert queue["waiting"] == len(waiting) > 0
+    assert queue["ready"] == len(steps) - len(waiting)
+    place = head.split().index("WAITING")
+    assert row.split()[place] == str(len(waiting))
+
+
 @spec("FL9")
 def test_a_flow_is_shown_as_a_graph_with_statuses(flow: Flow) -> None:
     shown = tenure("flows", "show", flow.id).stdout

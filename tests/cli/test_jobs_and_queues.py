@@ -330,8 +330,8 @@ def test_queues_show_how_deep_they_are(run: Run) -> None:
     assert (post["ready"], post["delayed"], post["live"]) == (2, 1, 0)
     assert post["oldest_ready_s"] > 0
     assert (empty["ready"], empty["oldest_ready_s"]) == (0, None)
-    assert head.split()[:5] == ["QUEUE", "STATE", "READY", "DELAYED", "RUNNING"]
-    assert row.split()[:5] == ["post", "open", "2", "1", "0"]
+    assert head.split()[:6] == ["QUEUE", "STATE", "READY", "DELAYED", "WAITING", "RUNNING"]
+    assert row.split()[:6] == ["post", "open", "2", "1", "0", "0"]
 
 
 @pytest.mark.parametrize("words", [("pause",), ("resume",), ("limit", "3")])

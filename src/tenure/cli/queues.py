@@ -15,7 +15,8 @@ from tenure.coordinator.service import Coordinator
 from tenure.core.checks import check_name
 from tenure.core.claims import QueueState
 from tenure.core.ids import Namespace, QueueName
-from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration
+from tenure.core.instants import MICROSECONDS_PER_SECOND, Instant
+from tenure.core.overview import OverviewFilter, QueueOverview, TimeRange
 from tenure.core.rates import Rate
 from tenure.ports import Coordination, QueueMeasure
 
@@ -33,8 +34,8 @@ def queues() -> None:
 
 class QueueLine(msgspec.Struct, frozen=True, kw_only=True):
     """A queue as it is listed. `live` is the number of its leases. `ready` jobs can be claimed,
-    `delayed` ones wait for their time. These two, and the age of the oldest ready job in seconds,
-    are null over HTTP, because a server does not count them there."""
+    `delayed` ones wait for their time, `waiting` ones for other jobs of their flow. Numbers that
+    were not counted are null, and so is the age of the oldest ready job if there is none."""
 
     name: str
     paused: bool
@@ -43,6 +44,7 @@ class QueueLine(msgspec.Struct, frozen=True, kw_only=True):
     burst: int | None
     ready: int | None
     delayed: int | None
+    waiting: int | None
     live: int
     oldest_ready_s: float | None
 
@@ -61,13 +63,24 @@ def list_queues(url: str | None, as_json: bool, namespace: str) -> None:
         print_json(lines)
         return
     print_table(
-        ["QUEUE", "STATE", "READY", "DELAYED", "RUNNING", "LIMIT", "RATE", "OLDEST READY"],
+        [
+            "QUEUE",
+            "STATE",
+            "READY",
+            "DELAYED",
+            "WAITING",
+            "RUNNING",
+            "LIMIT",
+            "RATE",
+            "OLDEST READY",
+        ],
         [
             (
                 line.name,
                 "paused" if line.paused else "open",
                 _counted(line.ready),
                 _counted(line.delayed),
+                _counted(line.waiting),
                 line.live,
                 line.limit,
                 line.rate,
@@ -79,21 +92,28 @@ def list_queues(url: str | None, as_json: bool, namespace: str) -> None:
 
 
 def _lines(serving: Coordination, namespace: Namespace, found: list[QueueState]) -> list[QueueLine]:
-    # A server counts for its /metrics only; no route returns the number of jobs in a queue.
-    if not isinstance(serving, Coordinator):
-        return [_line(queue, None, None) for queue in found]
-    measured = serving.store.measure(queues=MAX_QUEUES, jobs=MAX_COUNTED, namespace=namespace)
-    depths = {each.queue: each for each in measured.queues}
-    lines = []
-    for queue in found:
-        depth = depths.get(queue.name)
-        since = None if depth is None else depth.oldest_ready_at
-        age = None if since is None else Duration(max(0, measured.now - since))
-        lines.append(_line(queue, depth, age))
-    return lines
+    wanted = OverviewFilter(namespace=namespace, range=TimeRange.QUARTER_HOUR)
+    overview = serving.store.overview(wanted)
+    shown: dict[QueueName, QueueMeasure | QueueOverview]
+    shown = {each.queue: each for each in overview.queues}
+    waiting = {each.queue: each.waiting for each in overview.queues}
+    # An overview counts fewer queues and jobs, but over HTTP there is nothing else.
+    if isinstance(serving, Coordinator):
+        measured = serving.store.measure(queues=MAX_QUEUES, jobs=MAX_COUNTED, namespace=namespace)
+        shown |= {each.queue: each for each in measured.queues}
+    return [
+        _line(queue, shown.get(queue.name), waiting.get(queue.name), overview.now)
+        for queue in found
+    ]
 
 
-def _line(queue: QueueState, depth: QueueMeasure | None, age: Duration | None) -> QueueLine:
+def _line(
+    queue: QueueState,
+    depth: QueueMeasure | QueueOverview | None,
+    waiting: int | None,
+    now: Instant,
+) -> QueueLine:
+    since = None if depth is None else depth.oldest_ready_at
     return QueueLine(
         name=queue.name,
         paused=queue.paused,
@@ -102,8 +122,9 @@ def _line(queue: QueueState, depth: QueueMeasure | None, age: Duration | None) -
         burst=None if queue.rate is None else queue.rate.burst,
         ready=None if depth is None else depth.ready,
         delayed=None if depth is None else depth.delayed,
+        waiting=waiting,
         live=queue.live,
-        oldest_ready_s=None if age is None else age / MICROSECONDS_PER_SECOND,
+        oldest_ready_s=None if since is None else max(0, now - since) / MICROSECONDS_PER_SECOND,
     )
 
 
