@@ -18,13 +18,14 @@ from tenure.core.vocabulary import ReasonCode, Stage
 from tenure.errors import InvalidInput
 
 MAX_GROUPED = 10_000
-"""Of so many of the newest dead letters, those without a resolution and in scope are grouped."""
+"""So many dead letters are looked at, those that were enqueued last. Of these the ones in scope and
+without a resolution are grouped."""
 
 MAX_GROUPS = 100
 """Groups that are shown, the largest first."""
 
-MAX_GROUP_IDS = 1000
-"""Dead letters that a group names: as many as one request of an operator should be about."""
+MAX_GROUP_IDS = 500
+"""Dead letters that a group names: as many as an operator redrives or discards at once."""
 
 MAX_HEADLINE = 300
 """Characters of an error's type and first line that tell groups apart."""
@@ -68,8 +69,8 @@ class Letter(msgspec.Struct, frozen=True):
 
 class DeadLetterGroup(msgspec.Struct, frozen=True, kw_only=True):
     """Dead letters of one kind with one error: how many, since when, until when, and how many in
-    each bucket. `headline` is that of the newest one. `job_ids` are the newest letters: one, or up
-    to a thousand if the group was asked for by its key."""
+    each bucket. `headline` is that of the newest one. `job_ids` are the newest letters, which ended
+    last: one, or up to `MAX_GROUP_IDS` if the group was asked for by its key."""
 
     key: str
     kind: Kind
@@ -101,7 +102,7 @@ class DeadLetterGroups(msgspec.Struct, frozen=True, kw_only=True):
 def group(
     letters: Iterable[Letter], wanted: DeadLetterGroupFilter, *, now: Instant, complete: bool
 ) -> DeadLetterGroups:
-    """Group dead letters, which come newest first."""
+    """Group dead letters."""
     window = window_of(wanted.range, now)
     found: dict[tuple[str, ...], list[Letter]] = {}
     for letter in letters:
@@ -139,7 +140,9 @@ def _group(key: str, letters: Sequence[Letter], window: Window, *, ids: int) -> 
         place = window.position(letter.finished_at)
         if 0 <= place < window.buckets:
             buckets[place] += 1
-    newest = max(letters, key=lambda letter: letter.finished_at)
+    # By the end, not by the id: a job that was enqueued long ago may have failed just now.
+    ordered = sorted(letters, key=lambda letter: (letter.finished_at, letter.job_id), reverse=True)
+    newest = ordered[0]
     return DeadLetterGroup(
         key=key,
         kind=newest.kind,
@@ -148,9 +151,9 @@ def _group(key: str, letters: Sequence[Letter], window: Window, *, ids: int) -> 
         error=error_signature(newest.headline),
         headline=newest.headline[:MAX_HEADLINE],
         letters=len(letters),
-        first_at=min(letter.finished_at for letter in letters),
+        first_at=ordered[-1].finished_at,
         last_at=newest.finished_at,
         queues=tuple(sorted({letter.queue for letter in letters})),
         buckets=tuple(buckets),
-        job_ids=tuple(letter.job_id for letter in letters[:ids]),
+        job_ids=tuple(letter.job_id for letter in ordered[:ids]),
     )

@@ -39,7 +39,7 @@ _STALLED = {
 }
 
 _CAUSES = {
-    EventCause.REDRIVE: "redriven dead letter",
+    EventCause.REDRIVE: "redrives a dead letter",
     EventCause.RERUN: "run again",
     EventCause.COMPENSATION: "undoes another job",
     EventCause.FOLLOW_UP: "enqueued by a handler",
@@ -87,7 +87,7 @@ def why_it_happened(event: Event) -> str:
     facts = event.payload
     parts = []
     if event.cause is not None and event.type is not EventType.STALLED:
-        parts.append(_CAUSES.get(event.cause, str(event.cause)))
+        parts.append(_cause_words(event, event.cause))
     if facts.reason_code is not None:
         parts.append(str(facts.reason_code).replace("_", " "))
     if facts.reason:
@@ -99,6 +99,12 @@ def why_it_happened(event: Event) -> str:
     if facts.progress is not None and event.type is EventType.HEARTBEAT:
         parts.append(progress_words(facts.progress))
     return "; ".join(parts)
+
+
+def _cause_words(event: Event, cause: EventCause) -> str:
+    if cause is EventCause.REDRIVE and event.payload.flow_id is not None:
+        return "redrive of its flow: replaces a job that did not succeed"
+    return _CAUSES.get(cause, str(cause))
 
 
 def has_checkpoint(event: Event) -> bool:

@@ -87,6 +87,21 @@ def test_a_group_by_its_key_names_its_letters_newest_first(kit: Kit) -> None:
 
 
 @spec("OB31")
+def test_the_newest_letter_of_a_group_is_the_one_that_ended_last(kit: Kit) -> None:
+    first = kit.running_job(policy=policy(lease_s=60, max_attempts=1))
+    second = letter(kit, "refused")
+    kit.advance(seconds=1)
+    error = JobError(error_class=ErrorClass.TRANSIENT, type="OSError", message="refused")
+    kit.fail(first, error=error)
+
+    [group] = grouped(kit).groups
+    [named] = grouped(kit, key=group.key).groups
+
+    assert group.job_ids == (first.id,)
+    assert named.job_ids == (first.id, second.id)
+
+
+@spec("OB31")
 def test_kinds_are_apart_and_resolved_letters_are_gone(kit: Kit) -> None:
     letter(kit, "refused", kind=MAIL)
     letter(kit, "refused", kind=BILL, queue=SLOW)
