@@ -63,6 +63,8 @@ def _facts(kind: EventType) -> str:
 
 def _row(route: Route) -> str:
     roles = ", ".join(role.value for role in route.roles) or "everybody"
+    if route.about_all:
+        roles += f"; not if limited to {' or '.join(route.about_all)}"
     match route.request_shape:
         case Shape.JSON:
             assert route.request is not None

@@ -376,15 +376,22 @@ def test_letters_beyond_the_most_of_one_action_are_counted_before_and_after(
     for number in range(1, 6):
         dead(stage, number)
     browser = stage.browser(Role.OPERATOR)
+    rest = f"/dead-letters/{group_key('k', 'Boom: broken')}/redrive"
 
-    asked = browser.get(f"/dead-letters/{group_key('k', 'Boom: broken')}/redrive").text
+    offered = browser.get("/dead-letters").text
+    asked = browser.get(rest).text
     fields = {
-        name: re.findall(rf'name="{name}" value="([^"]+)"', asked) for name in ("target", "left")
+        name: re.findall(rf'name="{name}" value="([^"]+)"', asked)
+        for name in ("target", "left", "rest")
     }
     browser.submit("/actions/redrive", fields)
+    said = browser.get("/help").text
 
+    assert "Redrive the newest 2<" in offered
     assert "This is about 2 of 5 dead letters; 3 remain." in asked
-    assert "3 more were not part of this. 2 dead letters: redriven" in browser.get("/help").text
+    assert "2 dead letters: redriven as a new job. 3 more remain" in said
+    assert f'<a href="{rest}">Redrive the next 3</a>' in said
+    assert "This is about 2 of 3 dead letters; 1 remain." in browser.get(rest).text
 
 
 @spec("DB2")
@@ -483,7 +490,12 @@ def test_a_flow_is_redriven_once_after_the_number_of_its_jobs_was_shown(
     assert "redriven" in said
     assert "refused" not in said
     assert f'href="/flows/{FLOW}/redrive"' not in said
-    assert len(stage.call("jobs", role=Role.OPERATOR).json["jobs"]) == 4
+    jobs = [each["id"] for each in stage.call("jobs", role=Role.OPERATOR).json["jobs"]]
+    assert len(jobs) == 4
+    for new in set(jobs) - {JOB.format(11), JOB.format(12)}:
+        events = browser.get(f"/jobs/{new}").text
+        assert "redrive of its flow: replaces a job that did not succeed" in events
+        assert "redrives a dead letter" not in events
 
 
 @spec("DB26")

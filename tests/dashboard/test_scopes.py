@@ -1,5 +1,7 @@
 """Tokens that are limited to queues and kinds, and roles: on every page and for every action."""
 
+from typing import Any
+
 import pytest
 
 from tenure.conformance.spec import spec
@@ -7,7 +9,7 @@ from tenure.core.ids import Kind, QueueName
 from tenure.core.vocabulary import Role
 from tenure.dashboard.actions import Action
 from tenure.dashboard.table import ACTIONS
-from tests.dashboard.harness import DashboardStage
+from tests.dashboard.harness import DashboardStage, Links
 from tests.dashboard.test_pages import DOWNLOADS, EXAMPLES, FLOW, dump, furnish
 from tests.server.harness import JOB
 
@@ -32,6 +34,8 @@ FOREIGN: dict[str, str] = {
 
 NOT_ABOUT_ONE = {"worker", "confirm-action", "dead-letter-list"}
 """The page of a worker that a token may not see says that there is none."""
+
+MAX_CRAWLED = 400
 
 FIELDS = {"rate": "5/s", "reason": "because", "reason_code": "policy_violation"}
 
@@ -81,6 +85,21 @@ def share(stage: DashboardStage) -> None:
         jobs.append({"job": {**job, **foreign}, "name": name, "after": after})
     flow = {"flow_id": SHARED_FLOW, "name": "shared", "jobs": jobs}
     assert stage.call("flow", flow, role=Role.OPERATOR).status == 201
+
+
+def furnish_shared(stage: DashboardStage) -> None:
+    """As `furnish_foreign`; and the worker works for queues out of scope too."""
+    furnish_foreign(stage)
+    shared = {
+        "host": "h",
+        "pid": 1,
+        "queues": ["q", "foreign-q"],
+        "kinds": ["k"],
+        "concurrency": 2,
+        "version": "1",
+        "uptime_s": 5.0,
+    }
+    stage.call("alive", shared, role=Role.WORKER, worker="w")
 
 
 def foreign_words(scope: dict[str, object]) -> list[str]:
@@ -153,6 +172,83 @@ def expected_status(name: str, scope: dict[str, object]) -> int:
     if name in ("dead-letter-group", "confirm-group") and "queues" in scope:
         return 404
     return 403 if name == "flows" else 200
+
+
+CRAWLED = [
+    *SCOPES,
+    {"queues": (QueueName("q"), QueueName("r"))},
+    {"queues": (QueueName("q"), QueueName("r")), "kinds": (Kind("k"), Kind("other"))},
+]
+
+
+@spec("DB27")
+@pytest.mark.parametrize("role", [Role.VIEWER, Role.OPERATOR])
+@pytest.mark.parametrize("scope", CRAWLED, ids=lambda scope: str([*map(len, scope.values())]))
+def test_no_link_leads_a_limited_token_to_a_refusal(
+    stage: DashboardStage, role: Role, scope: dict[str, tuple[QueueName, ...]]
+) -> None:
+    furnish_shared(stage)
+    browser = stage.browser(role, **scope)
+    waiting, seen = ["/"], set[str]()
+    refused = []
+
+    while waiting:
+        path = waiting.pop(0)
+        if path in seen or not path.startswith("/") or len(seen) >= MAX_CRAWLED:
+            continue
+        seen.add(path)
+        answer = browser.get(path)
+        waiting += [href.partition("#")[0] for href in Links(answer.text).hrefs]
+        if answer.status != 200:
+            refused.append((path, answer.status))
+
+    assert {"/jobs", "/dead-letters", "/queues", "/kinds", "/workers", "/schedules"} <= seen
+    assert not refused
+
+
+@spec("DB27")
+def test_the_menu_has_what_the_token_may_see(stage: DashboardStage) -> None:
+    furnish_foreign(stage)
+    flows = 'href="/flows"'
+
+    assert flows in stage.browser(Role.VIEWER).get("/help").text
+    assert flows not in stage.browser(Role.VIEWER, queues=(QueueName("q"),)).get("/help").text
+
+
+@spec("DB27")
+def test_a_token_of_several_queues_chooses_one(stage: DashboardStage) -> None:
+    furnish_foreign(stage)
+    browser = stage.browser(Role.VIEWER, queues=(QueueName("q"), QueueName("r")))
+
+    first, second = browser.get("/jobs").text, browser.get("/jobs?queue=r").text
+
+    assert JOB.format(1) in first
+    assert JOB.format(5) not in first
+    assert JOB.format(5) in second
+    assert "<option selected>r</option>" in second
+    assert "foreign-q" not in second
+
+
+@spec("DB27")
+@pytest.mark.parametrize(
+    ("path", "action", "scope", "is_offered"),
+    [
+        ("/queues", "pause", {"queues": (QueueName("q"),)}, True),
+        ("/queues", "pause", {"kinds": (Kind("k"),)}, False),
+        ("/kinds", "set-kind", {"kinds": (Kind("k"),)}, True),
+        ("/kinds", "set-kind", {"queues": (QueueName("q"),)}, False),
+        ("/workers", "drain", {"queues": (QueueName("q"), QueueName("foreign-q"))}, True),
+        ("/workers", "drain", {"queues": (QueueName("q"),)}, False),
+    ],
+)
+def test_actions_are_offered_to_those_who_may_use_them(
+    stage: DashboardStage, path: str, action: str, scope: dict[str, Any], is_offered: bool
+) -> None:
+    furnish_shared(stage)
+
+    page = stage.browser(Role.OPERATOR, **scope).get(path).text
+
+    assert (f"/actions/{action}?" in page) is is_offered
 
 
 @spec("DB2")

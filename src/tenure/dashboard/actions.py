@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 from starlette.responses import Response
 
+from tenure.core.dead_letter_groups import MAX_GROUP_IDS
 from tenure.core.ids import ENTROPY_BYTES, JobId, new_job_id
 from tenure.core.vocabulary import Cause
 from tenure.dashboard.page import Page
@@ -28,7 +29,7 @@ from tenure.protocol.routes import BY_NAME, Route
 from tenure.server.problems import Refused
 
 REQUEST_ID_BYTES = 12
-MAX_TARGETS = 500
+MAX_TARGETS = MAX_GROUP_IDS
 """How many things one action may be about."""
 
 
@@ -109,10 +110,11 @@ class Outcome(msgspec.Struct):
         else:
             self.refused[f"refused: {str(cause).replace('_', ' ')}"] += 1
 
-    def notice(self, action: Action) -> Notice:
-        """What the next page says. Jobs that were refused as part of a flow lead to its redrive."""
+    def notice(self, action: Action, *, lists_flows: bool = True) -> Notice:
+        """What the next page says. Jobs that were refused as part of a flow lead to its redrive, or
+        to the list of flows if the visitor may see it."""
         said = self._result(action)
-        if not self.flow_ids:
+        if not self.flow_ids or (len(self.flow_ids) > 1 and not lists_flows):
             return said
         if len(self.flow_ids) > 1:
             return msgspec.structs.replace(said, link_text="Show the flows", link_path="/flows")
@@ -181,15 +183,17 @@ async def ask_first(
     back: str,
     remarks: Sequence[str] = (),
     left: int = 0,
+    rest: str = "",
 ) -> Response:
     """The page that asks before an action. `remarks` say more about its targets, `left` how many
-    more there are than one action may be about."""
+    more there are than one action may be about; the path `rest` asks for those afterwards."""
     return await visit.show(
         "confirm.html",
         action=action,
         targets=targets,
         remarks=remarks,
         left=left,
+        rest=rest,
         back=back,
         given=visit.query,
         request_id=new_request_id(),
@@ -224,16 +228,25 @@ def action_pages(actions: tuple[Action, ...]) -> tuple[Page, ...]:
         targets = checked_targets(visit.fields("target"), action)
         left = whole_number("left", visit.field("left") or "0")
         outcome = await perform(visit, action, targets, dict(visit.form))
-        notice = outcome.notice(action)
+        notice = outcome.notice(action, lists_flows=visit.may("flows"))
         if left:
-            said = f"{left} more were not part of this. {notice.text}"
-            notice = msgspec.structs.replace(notice, text=said)
+            notice = _with_rest(notice, action, left=left, rest=visit.field("rest"))
         return visit.go(local_path(visit.field("back"), action.back), notice)
 
     return (
         Page(name="confirm-action", path="/actions/{action}", answer=confirm),
         Page(name="action", path="/actions/{action}", answer=perform_form, method="POST"),
     )
+
+
+def _with_rest(notice: Notice, action: Action, *, left: int, rest: str) -> Notice:
+    """Say how many remain, and lead to them unless the notice leads elsewhere."""
+    text = f"{notice.text}. {left} more remain"
+    path = local_path(rest, "")
+    if not path or notice.link_path:
+        return msgspec.structs.replace(notice, text=text)
+    go_on = f"{action.verb} the next {min(left, MAX_TARGETS)}"
+    return msgspec.structs.replace(notice, text=text, link_text=go_on, link_path=path)
 
 
 def checked_targets(targets: Sequence[str], action: Action) -> list[str]:

@@ -51,11 +51,9 @@ class Asker:
         self._memory = memory
 
     def may(self, name: str) -> bool:
-        """Whether the role may use a route; its scope may still not include what is asked for."""
-        if self._principal is None:
-            return False
-        token = self._principal.token
-        return token is None or token.role in BY_NAME[name].roles
+        """Whether a token of this role and with these limits may use a route; what it asks for may
+        still be out of its scope."""
+        return self._principal is not None and self._principal.may_use(BY_NAME[name])
 
     async def ask(
         self,

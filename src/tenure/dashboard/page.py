@@ -14,8 +14,9 @@ Answer = Callable[["Visit"], Awaitable[Response]]
 
 
 class Page(msgspec.Struct, frozen=True, kw_only=True):
-    """One path and method. A page that is in the menu has a `menu` word, an `icon` and a `key`: the
-    letter that leads to it after `g`."""
+    """One path and method. A page that is in the menu has a `menu` word, an `icon`, a `key` (the
+    letter that leads to it after `g`) and, in `asks`, the route of `/v1` that it shows: the menu
+    has the page for those who may use this route."""
 
     name: str
     path: str
@@ -26,6 +27,7 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
     menu: str = ""
     icon: str = ""
     key: str = ""
+    asks: str = ""
 
     @property
     def is_shared(self) -> bool:

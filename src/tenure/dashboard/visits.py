@@ -9,13 +9,14 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from tenure.core.checks import MAX_NAME, NAME_PATTERN
-from tenure.core.ids import Namespace
+from tenure.core.ids import Kind, Namespace, QueueName
 from tenure.core.instants import Instant
 from tenure.dashboard.asking import Asker, Query
 from tenure.dashboard.page import Page
 from tenure.dashboard.sessions import Notice, Session
 from tenure.protocol.codec import encode
 from tenure.protocol.fields import moment
+from tenure.protocol.records import WorkerRecord
 from tenure.server.audit import RequestAudit
 from tenure.server.principals import Principal
 from tenure.server.services import Services
@@ -134,8 +135,39 @@ class Visit:
         return self.principal is not None and self.principal.sees_bodies
 
     def may(self, route: str) -> bool:
-        """Whether this visitor's role may use a route of `/v1`."""
+        """Whether this visitor may use a route of `/v1`."""
         return self._asker.may(route)
+
+    def may_drain(self, worker: WorkerRecord) -> bool:
+        """Whether this visitor may stop a worker, which other queues and kinds may need too."""
+        return (
+            self.principal is not None
+            and self.may("drain")
+            and self.principal.decides_worker(worker.queues, worker.kinds)
+        )
+
+    def sees_queue(self, name: str) -> bool:
+        """Whether this queue has a page for this visitor."""
+        return self.principal is not None and self.principal.sees_any_queue([QueueName(name)])
+
+    def sees_kind(self, name: str) -> bool:
+        """Whether this kind has a page for this visitor."""
+        return self.principal is not None and self.principal.sees_kind(Kind(name))
+
+    def listed(self, chosen: Mapping[str, str | None]) -> dict[str, str | None]:
+        """The filters of a list of jobs, with a queue and a kind where this visitor's token has
+        several and has to name one. [H41]"""
+        found = dict(chosen)
+        for name, given in self.choices.items():
+            found[name] = found[name] or given[0]
+        return found
+
+    @property
+    def choices(self) -> dict[str, tuple[str, ...]]:
+        """The queues and kinds that this visitor's token is limited to, where it has several."""
+        token = None if self.principal is None else self.principal.token
+        given = {} if token is None else {"queue": token.queues, "kind": token.kinds}
+        return {name: names for name, names in given.items() if len(names) > 1}
 
     async def ask(
         self,
@@ -166,7 +198,7 @@ class Visit:
         known = {
             "visit": self,
             "page": self.page,
-            "menu": self._menu,
+            "menu": [each for each in self._menu if self.may(each.asks)],
             "now": self.now,
             "may": self.may,
             "is_fragment": self.is_fragment,

@@ -59,6 +59,13 @@ class Shape(StrEnum):
     TEXT = "text"
 
 
+class Limit(StrEnum):
+    """What a token can be limited to."""
+
+    QUEUES = "queues"
+    KINDS = "kinds"
+
+
 class Route(msgspec.Struct, frozen=True, kw_only=True):
     """One sort of request.
 
@@ -86,6 +93,8 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     """What a 404 is about, where there can be one."""
     command: type[Command] | None = None
     sets: dict[str, Any] = {}
+    about_all: tuple[Limit, ...] = ()
+    """A token that is limited to some of these may not use the route. [H41]"""
     to_command: Callable[..., Command] | None = None
     to_message: Callable[[Command], Any] | None = None
 
@@ -237,6 +246,7 @@ ROUTES: tuple[Route, ...] = (
         V,
         query=requests.FlowsQuery,
         reply=replies.FlowsReply,
+        about_all=(Limit.QUEUES, Limit.KINDS),
     ),
     _post(
         "redrive-flow",
@@ -499,6 +509,7 @@ ROUTES: tuple[Route, ...] = (
         query=requests.NamespaceQuery,
         reply=QueueRecord,
         sets={"paused": True},
+        about_all=(Limit.KINDS,),
     ),
     _post(
         "resume",
@@ -508,6 +519,7 @@ ROUTES: tuple[Route, ...] = (
         query=requests.NamespaceQuery,
         reply=QueueRecord,
         sets={"paused": False},
+        about_all=(Limit.KINDS,),
     ),
     _post(
         "limit",
@@ -517,6 +529,7 @@ ROUTES: tuple[Route, ...] = (
         request=requests.LimitMessage,
         query=requests.NamespaceQuery,
         reply=QueueRecord,
+        about_all=(Limit.KINDS,),
     ),
     _get(
         "rates",
@@ -547,6 +560,7 @@ ROUTES: tuple[Route, ...] = (
         request=requests.KindMessage,
         query=requests.NamespaceQuery,
         reply=KindRecord,
+        about_all=(Limit.QUEUES,),
     ),
     _post(
         "declare-kind",
@@ -673,7 +687,15 @@ ROUTES: tuple[Route, ...] = (
     # --- everybody
     _get("time", "/v1/time", "Read the store's clock", C, P, W, O, V, reply=replies.TimeReply),
     _get("openapi", "/openapi.json", "This API as OpenAPI 3.1", C, P, W, O, V, reply=None),
-    _get("metrics", "/metrics", "Prometheus metrics", O, V, reply_shape=Shape.TEXT),
+    _get(
+        "metrics",
+        "/metrics",
+        "Prometheus metrics",
+        O,
+        V,
+        reply_shape=Shape.TEXT,
+        about_all=(Limit.QUEUES, Limit.KINDS),  # not every metric is split by both [OB2]
+    ),
     _get("healthz", "/healthz", "Whether the server is alive", reply=replies.HealthReply),
     _get("readyz", "/readyz", "Whether the server is ready for work", reply=replies.HealthReply),
 )

@@ -13,8 +13,8 @@ from tenure.core.job import Job
 from tenure.core.tokens import Token
 from tenure.core.workers import WorkerSeen
 from tenure.errors import InvalidInput, UnknownJob
-from tenure.protocol.routes import Route
-from tenure.server.problems import out_of_scope
+from tenure.protocol.routes import Limit, Route
+from tenure.server.problems import Refused, out_of_scope
 
 ANONYMOUS_NAME = "anonymous"
 
@@ -44,10 +44,27 @@ class Principal(msgspec.Struct, frozen=True):
         return self.token is None or self.token.role.sees_bodies
 
     def check_route(self, route: Route) -> None:
-        """Raise unless this role may use the route."""
-        if self.token is not None and self.token.role not in route.roles:
+        """Raise unless a token of this role and with these limits may use the route. What the route
+        is asked about may still be out of its scope."""
+        refusal = self._refusal(route)
+        if refusal is not None:
+            raise out_of_scope(refusal)
+
+    def may_use(self, route: Route) -> bool:
+        """Whether `check_route` lets it pass."""
+        return self._refusal(route) is None
+
+    def _refusal(self, route: Route) -> str | None:
+        if self.token is None:
+            return None
+        if self.token.role not in route.roles:
             wanted = ", ".join(role.value for role in route.roles)
-            raise out_of_scope(f"{route.name} is for {wanted}, this token is a {self.token.role}")
+            return f"{route.name} is for {wanted}, this token is a {self.token.role}"
+        given = {Limit.QUEUES: self.token.queues, Limit.KINDS: self.token.kinds}
+        limits = [limit.value for limit in route.about_all if given[limit]]
+        if limits:
+            return f"{route.name} is about all {limits[0]}, and this token is limited to some"
+        return None
 
     def actor(self, route: Route) -> Actor:
         """The actor that its commands are recorded under."""
@@ -77,23 +94,11 @@ class Principal(msgspec.Struct, frozen=True):
             if not self._has_queue(queue):
                 raise out_of_scope(self._not_its_own(f"queue {queue}"), field="queue")
 
-    def check_whole_queue(self, queue: QueueName) -> None:
-        """Raise unless it may decide about a queue, whatever kinds are in it."""
-        self.check_queues([queue])
-        if self.token is not None and self.token.kinds:
-            raise out_of_scope("this token is limited to some kinds", field="queue")
-
     def check_kinds(self, kinds: Sequence[Kind]) -> None:
         """Raise unless all of these are within its scope."""
         for kind in kinds:
             if not self._has_kind(kind):
                 raise out_of_scope(self._not_its_own(f"kind {kind}"), field="kind")
-
-    def check_whole_kind(self, kind: Kind) -> None:
-        """Raise unless it may decide about a kind, whatever queues its jobs are in."""
-        self.check_kinds([kind])
-        if self.token is not None and self.token.queues:
-            raise out_of_scope("this token is limited to some queues", field="kind")
 
     def _not_its_own(self, what: str) -> str:
         assert self.token is not None
@@ -133,6 +138,14 @@ class Principal(msgspec.Struct, frozen=True):
                 f"the worker {worker.worker} takes jobs that this token is not for", field="worker"
             )
 
+    def decides_worker(self, worker: WorkerSeen) -> bool:
+        """Whether `check_worker` lets it pass."""
+        try:
+            self.check_worker(worker)
+        except Refused:
+            return False
+        return True
+
     def claimed_kinds(self, kinds: tuple[Kind, ...] | None) -> tuple[Kind, ...] | None:
         """The kinds a claim is for: those it names, or else the token's."""
         if kinds is not None:
@@ -161,13 +174,8 @@ class Principal(msgspec.Struct, frozen=True):
         return () if self.token is None else self.token.kinds
 
     def measured_namespace(self) -> Namespace | None:
-        """The namespace whose metrics it sees, None for all. Not every metric is split by both
-        queue and kind, so a limited token sees none. [OB2]"""
-        if self.token is None:
-            return None
-        if self.token.queues or self.token.kinds:
-            raise out_of_scope("metrics are for tokens that are not limited to queues or kinds")
-        return self.token.namespace
+        """The namespace whose metrics it sees, None for all. [OB2]"""
+        return None if self.token is None else self.token.namespace
 
     def find(self, job: Job | None, job_id: str) -> Job:
         """The job, if it is within this principal's scope; any other is unknown. [H21] [H41]"""

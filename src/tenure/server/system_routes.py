@@ -78,7 +78,7 @@ async def queues(call: Call) -> Response:
 async def put_queue(call: Call) -> Response:
     """Pause, resume or limit a queue, by the route and the message."""
     name, namespace = QueueName(call.path["queue"]), call.namespace()
-    call.principal.check_whole_queue(name)
+    call.principal.check_queues([name])
     wanted: dict[str, Any] = {"paused": None, "limit": None, **call.route.sets}
     if isinstance(call.body, LimitMessage):
         wanted |= _limits(call.body)
@@ -131,10 +131,7 @@ async def put_kind(call: Call) -> Response:
     """Set what holds for a kind; a worker declares it, which writes only what is new. [RL6]"""
     kind, namespace = Kind(call.path["kind"]), call.namespace()
     only_new = call.route.name == "declare-kind"
-    if only_new:
-        call.principal.check_kinds([kind])
-    else:
-        call.principal.check_whole_kind(kind)
+    call.principal.check_kinds([kind])
     body: KindMessage = call.body
     given = (body.rate, body.concurrency_limit, body.fair)
     if not only_new and all(each is UNSET for each in given):

@@ -60,12 +60,13 @@ async def dead_letters(visit: Visit) -> Response:
         range=span,
         ranges=tuple(each.value for each in TimeRange),
         is_filtered=any(chosen.values()),
+        most=MAX_TARGETS,
     )
 
 
 async def dead_letter_list(visit: Visit) -> Response:
     """Dead letters one by one, also those that were resolved."""
-    chosen = {name: visit.query(name) for name in ("queue", "kind", "reason_code")}
+    chosen = visit.listed({name: visit.query(name) for name in ("queue", "kind", "reason_code")})
     resolved = visit.query("resolved") is not None
     before = visit.query("before")
     found = await visit.ask(
@@ -102,6 +103,7 @@ async def group(visit: Visit) -> Response:
         chosen={},
         resolved=False,
         group=found,
+        most=MAX_TARGETS,
         first_url=url("/dead-letters", found.key),
         older_url=None,
         is_first=True,
@@ -117,7 +119,7 @@ async def confirm_group(visit: Visit) -> Response:
     found = await _group(visit)
     targets = found.job_ids[:MAX_TARGETS]
     left = found.letters - len(targets)
-    return await ask_first(visit, action, targets, back="/dead-letters", left=left)
+    return await ask_first(visit, action, targets, back="/dead-letters", left=left, rest=visit.path)
 
 
 async def _group(visit: Visit) -> DeadLetterGroupRecord:
@@ -143,6 +145,7 @@ PAGES = (
         menu="Dead letters",
         icon="dead",
         key="d",
+        asks="dead-letter-groups",
     ),
     Page(name="dead-letter-list", path="/dead-letters/list", answer=dead_letter_list),
     # The longer path first: a name in a path may contain slashes.

@@ -64,7 +64,8 @@ async def confirm_cancel(visit: Visit) -> Response:
     live.sort(key=lambda step: step.status is not JobStatus.WAITING)
     targets = checked_targets([step.job_id for step in live[:MAX_TARGETS]], CANCEL)
     left = len(live) - len(targets)
-    return await ask_first(visit, CANCEL, targets, back=url("/flows", flow_id), left=left)
+    back = url("/flows", flow_id)
+    return await ask_first(visit, CANCEL, targets, back=back, left=left, rest=visit.path)
 
 
 async def confirm_redrive(visit: Visit) -> Response:
@@ -125,7 +126,9 @@ REDRIVE = Action(
 ACTIONS = (REDRIVE,)
 
 PAGES = (
-    Page(name="flows", path="/flows", answer=flows, menu="Flows", icon="flow", key="f"),
+    Page(
+        name="flows", path="/flows", answer=flows, menu="Flows", icon="flow", key="f", asks="flows"
+    ),
     # Before the page of a flow: a name in a path may contain slashes.
     Page(name="cancel-flow", path="/flows/{flow_id}/cancel", answer=confirm_cancel),
     Page(name="redrive-flow", path="/flows/{flow_id}/redrive", answer=confirm_redrive),

@@ -47,7 +47,7 @@ FILTERS = (
 
 async def jobs(visit: Visit) -> Response:
     """Jobs that match the filters."""
-    chosen = {each.name: visit.query(each.name) for each in FILTERS}
+    chosen = visit.listed({each.name: visit.query(each.name) for each in FILTERS})
     statuses = visit.queries("status")
     rows = visit.query("rows") if visit.query("rows") in ROW_CHOICES else None
     before = visit.query("before")
@@ -99,4 +99,6 @@ def _moment(text: str, now: Instant) -> str:
     return str(iso(Instant(now - ago)))
 
 
-PAGES = (Page(name="jobs", path="/jobs", answer=jobs, menu="Jobs", icon="job", key="j"),)
+PAGES = (
+    Page(name="jobs", path="/jobs", answer=jobs, menu="Jobs", icon="job", key="j", asks="jobs"),
+)

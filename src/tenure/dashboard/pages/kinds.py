@@ -92,6 +92,8 @@ ACTIONS = (
 )
 
 PAGES = (
-    Page(name="kinds", path="/kinds", answer=kinds, menu="Kinds", icon="kind", key="k"),
+    Page(
+        name="kinds", path="/kinds", answer=kinds, menu="Kinds", icon="kind", key="k", asks="kinds"
+    ),
     Page(name="kind", path="/kinds/{kind}", answer=kind),
 )

@@ -38,4 +38,14 @@ async def overview(visit: Visit) -> Response:
     )
 
 
-PAGES = (Page(name="overview", path="/", answer=overview, menu="Overview", icon="home", key="o"),)
+PAGES = (
+    Page(
+        name="overview",
+        path="/",
+        answer=overview,
+        menu="Overview",
+        icon="home",
+        key="o",
+        asks="overview",
+    ),
+)

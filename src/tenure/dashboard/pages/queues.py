@@ -110,6 +110,14 @@ ACTIONS = (
 )
 
 PAGES = (
-    Page(name="queues", path="/queues", answer=queues, menu="Queues", icon="queue", key="q"),
+    Page(
+        name="queues",
+        path="/queues",
+        answer=queues,
+        menu="Queues",
+        icon="queue",
+        key="q",
+        asks="queues",
+    ),
     Page(name="queue", path="/queues/{queue}", answer=queue),
 )

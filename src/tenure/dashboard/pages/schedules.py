@@ -72,6 +72,7 @@ PAGES = (
         menu="Schedules",
         icon="clock",
         key="s",
+        asks="schedules",
     ),
     Page(name="schedule", path="/schedules/{schedule}", answer=schedule),
 )

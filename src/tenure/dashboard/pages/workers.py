@@ -38,6 +38,14 @@ ACTIONS = (
 )
 
 PAGES = (
-    Page(name="workers", path="/workers", answer=workers, menu="Workers", icon="worker", key="w"),
+    Page(
+        name="workers",
+        path="/workers",
+        answer=workers,
+        menu="Workers",
+        icon="worker",
+        key="w",
+        asks="workers",
+    ),
     Page(name="worker", path="/workers/{worker}", answer=worker),
 )
