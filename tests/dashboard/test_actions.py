@@ -10,8 +10,7 @@ from tenure.conformance.spec import spec
 from tenure.core.vocabulary import Role
 from tenure.dashboard.actions import MAX_TARGETS
 from tenure.dashboard.pages.jobs import ROW_CHOICES
-from tenure.dashboard.pages.kinds import settings
-from tenure.dashboard.pages.queues import limits
+from tenure.dashboard.pages.limits import limits_in
 from tenure.dashboard.table import ACTIONS
 from tenure.errors import InvalidInput
 from tenure.protocol.routes import BY_NAME
@@ -41,10 +40,10 @@ def test_every_action_is_a_route_that_changes_something(action: Any) -> None:
 def test_what_is_left_empty_stays_as_it_is(
     form: Mapping[str, str], body: dict[str, object]
 ) -> None:
-    assert limits(form) == body
+    assert limits_in("limit")(form) == body
 
 
-@pytest.mark.parametrize("read", [limits, settings])
+@pytest.mark.parametrize("read", [limits_in("limit"), limits_in("concurrency_limit")])
 @pytest.mark.parametrize(
     "form", [{}, {"limit": "  "}, {"burst": "-1"}, {"burst": "1e3"}, {"burst": "²"}]
 )

@@ -1,19 +1,13 @@
 """Queues: how full they are, and what holds for them."""
 
-from collections.abc import Mapping
-from typing import Any
-
 from starlette.responses import Response
 
-from tenure.dashboard.actions import Action, Field, whole_number
+from tenure.dashboard.actions import Action, Field
 from tenure.dashboard.page import Page
-from tenure.dashboard.pages.overview import RANGES, ask_overview
-from tenure.dashboard.series import plots_of
+from tenure.dashboard.pages.limits import BURST, RATE, limits_in, show_one
+from tenure.dashboard.pages.overview import ask_overview
 from tenure.dashboard.visits import Visit
-from tenure.errors import InvalidInput
 from tenure.protocol.replies import QueuesReply
-
-NO_RATE = "none"
 
 
 async def queues(visit: Visit) -> Response:
@@ -28,41 +22,9 @@ async def queue(visit: Visit) -> Response:
     """One queue."""
     name = visit.part("queue")
     found = await visit.ask("queues", QueuesReply)
-    overview = await ask_overview(visit, queue=name)
-    here = [each for each in found.queues if each.name == name]
-    depth = [each for each in overview.queues if each.queue == name]
-    return await visit.show(
-        "queue.html",
-        name=name,
-        queue=here[0] if here else None,
-        depth=depth[0] if depth else None,
-        overview=overview,
-        plots=plots_of(overview),
-        ranges=RANGES,
-    )
+    settings = next((each for each in found.queues if each.name == name), None)
+    return await show_one(visit, "queue", name, settings)
 
-
-def limits(form: Mapping[str, str]) -> dict[str, Any]:
-    """The limits that a form sets; what is left empty stays as it is."""
-    body: dict[str, Any] = {}
-    limit, rate, burst = (form.get(name, "").strip() for name in ("limit", "rate", "burst"))
-    if limit:
-        body["limit"] = whole_number("limit", limit)
-    if rate:
-        body["rate"] = None if rate == NO_RATE else rate
-    if burst:
-        body["burst"] = whole_number("burst", burst)
-    if not body:
-        raise InvalidInput("limit", "nothing is filled in", hint="fill in a limit or a rate")
-    return body
-
-
-RATE = Field(
-    name="rate", label="Rate", hint="Such as 100/m or 5/s; none removes it. Empty: as it is."
-)
-BURST = Field(
-    name="burst", label="Burst", kind="number", hint="How many jobs of the rate may begin at once."
-)
 
 ACTIONS = (
     Action(
@@ -105,7 +67,7 @@ ACTIONS = (
             RATE,
             BURST,
         ),
-        message=limits,
+        message=limits_in("limit"),
     ),
 )
 
