@@ -12,6 +12,7 @@ from typing import Any
 
 import uvicorn
 
+from tenure.core.ids import QueueName
 from tenure.core.vocabulary import Role
 from tenure.protocol.routes import BY_NAME
 from tests.dashboard.harness import DashboardStage
@@ -41,6 +42,8 @@ class Site:
         self.host = f"localhost:{self._socket.getsockname()[1]}"
         self.address = f"http://{self.host}"
         self.tokens: dict[Role, str] = {}
+        self.limited = ""
+        """The token of an operator of one queue."""
         self._server: uvicorn.Server | None = None
         self._is_up = threading.Event()
         self._problem: BaseException | None = None
@@ -59,6 +62,9 @@ class Site:
         stage = DashboardStage(authenticated=self._authenticated, clock=clock)
         try:
             self.tokens = {role: stage.of(role) for role in Role}
+            self.limited = stage.token(
+                Role.OPERATOR, "of-payments", queues=(QueueName("payments"),)
+            )
             self._fill(stage)
             clock.is_live = True
             config = uvicorn.Config(

@@ -7,7 +7,6 @@ from playwright.sync_api import Page, expect
 
 from tenure.conformance.spec import spec
 from tenure.core.vocabulary import Role
-from tenure.dashboard.pages import kinds, queues, schedules, workers
 from tests.browser.site import Site
 from tests.browser.watching import Watched
 from tests.dashboard.harness import DashboardStage
@@ -41,11 +40,6 @@ def fill(stage: DashboardStage) -> None:
     """What every page shows, seen just now: the clock of a site begins an hour ago."""
     stage.clock.advance(HOUR_S)
     furnish(stage)
-
-
-def test_every_action_of_these_pages_is_tried() -> None:
-    modules = (queues, kinds, workers, schedules)
-    assert {each.name for module in modules for each in module.ACTIONS} == set(TRIED)
 
 
 @spec("DB2")

@@ -9,9 +9,9 @@ from tenure.conformance.spec import spec
 from tenure.core.vocabulary import Role
 from tenure.dashboard.table import PAGES
 from tests.browser.site import Site
-from tests.browser.watching import watched
+from tests.browser.watching import Watched, watched
 from tests.dashboard.harness import DashboardStage, Links
-from tests.dashboard.hostile import furnish_hostile
+from tests.dashboard.hostile import NAMES, TEXTS, furnish_hostile, furnish_marked, mark
 from tests.dashboard.shop import HOUR_S
 
 pytestmark = pytest.mark.browser
@@ -23,12 +23,38 @@ SECTIONS = {page.path.split("/")[1] for page in PAGES}
 def fill(stage: DashboardStage) -> None:
     stage.clock.advance(HOUR_S)
     furnish_hostile(stage)
+    furnish_marked(stage)
 
 
 @pytest.fixture(scope="module")
 def site() -> Iterator[Site]:
     with Site(fill) as site:
         yield site
+
+
+@spec("DB9")
+@pytest.mark.parametrize("width", [1280, 390])
+def test_every_field_is_shown_as_text(seen: Watched, site: Site, width: int) -> None:
+    seen.page.set_viewport_size({"width": width, "height": 860})
+    seen.sign_in(site, Role.OPERATOR)
+    problems = []
+    shown = {
+        **{mark(field): path for field, path in TEXTS.items()},
+        **NAMES,
+    }
+    for path in dict.fromkeys(shown.values()):
+        seen.page.goto(f"{site.address}{path}")
+        # What a cell is too narrow for is cut by the style sheet, and is still text of the page.
+        text = seen.page.locator("body").text_content() or ""
+        values = seen.page.eval_on_selector_all("input", "all => all.map((each) => each.value)")
+        text += " ".join(values)
+        problems += [
+            f"{path}: no {each}" for each in shown if shown[each] == path and each not in text
+        ]
+        if seen.page.locator("img").count() or seen.is_wider_than_the_window():
+            problems.append(f"{path}: an image, or wider than the window")
+
+    assert not problems, "\n".join(problems)
 
 
 @spec("DB9")

@@ -10,13 +10,15 @@ from tenure.conformance.spec import spec
 from tenure.core.commands import Sweep
 from tenure.core.ids import JobId
 from tenure.core.vocabulary import Role
-from tenure.dashboard.pages import job as job_page
+from tenure.dashboard.table import ACTIONS
+from tests.browser import test_actions
 from tests.browser.site import Site
 from tests.browser.watching import Watched
 from tests.dashboard.featured import EXPORT, HERO, IMPORT
 from tests.dashboard.harness import DashboardStage
 from tests.dashboard.shop import HOUR_S
-from tests.dashboard.test_job_pages import HOSTILE, dead, finished, report
+from tests.dashboard.test_job_pages import HOSTILE, dead, ended_flow, finished, report
+from tests.dashboard.test_pages import FLOW
 from tests.server.harness import JOB
 
 pytestmark = pytest.mark.browser
@@ -43,6 +45,7 @@ def site() -> Iterator[Site]:
 def fill(stage: DashboardStage) -> None:
     """A job for each action, one that runs, and one whose every text is hostile."""
     stage.clock.advance(HOUR_S - 60)
+    ended_flow(stage)
     held = stage.leased(HELD, policy={"on_lost": "hold", "max_attempts": 3, "lease_s": 30.0})
     report(stage, "start", held)
     stage.clock.advance(55)
@@ -94,8 +97,10 @@ def _contains(text: str) -> re.Pattern[str]:
     return re.compile(re.escape(text))
 
 
-def test_every_action_on_jobs_is_tried() -> None:
-    assert {each.name for each in job_page.ACTIONS} == set(TRIED)
+def test_every_action_is_tried_here_or_there() -> None:
+    flows = {"redrive-flow"}  # test_a_flow_that_has_ended_is_redriven
+
+    assert {each.name for each in ACTIONS} == {*TRIED, *flows, *test_actions.TRIED}
 
 
 @spec("DB22")
@@ -134,6 +139,60 @@ def test_ticked_jobs_are_counted_and_cancelled_together(seen: Watched, shop: Sit
     dialog.locator("button").click()
 
     expect(seen.page.get_by_role("status")).to_contain_text("3 jobs")
+
+
+@spec("DB26")
+def test_a_flow_that_has_ended_is_redriven(seen: Watched, site: Site) -> None:
+    seen.sign_in(site, Role.OPERATOR)
+    seen.page.goto(f"{site.address}/flows/{FLOW}")
+
+    seen.page.get_by_role("link", name="Redrive 2 jobs").click()
+    dialog = seen.page.get_by_role("dialog")
+    expect(dialog).to_contain_text("2 of its 2 jobs did not succeed")
+    assert not seen.violations()
+    dialog.locator("button").click()
+
+    expect(seen.page.get_by_role("status")).to_contain_text("redriven")
+    expect(seen.page.locator(".job-head")).to_contain_text("goes on")
+    expect(seen.page.get_by_role("link", name=_contains("Redrive"))).to_have_count(0)
+
+
+@spec("DB22")
+def test_the_jobs_of_a_flow_are_cancelled(seen: Watched, shop: Site) -> None:
+    [order] = [
+        flow
+        for flow in shop.call("flows", role=Role.OPERATOR)["flows"]
+        if flow["name"].startswith("order-")
+    ]
+    seen.sign_in(shop, Role.OPERATOR)
+    seen.page.goto(f"{shop.address}/flows/{order['id']}")
+
+    seen.page.get_by_role("link", name="Cancel", exact=True).click()
+    dialog = seen.page.get_by_role("dialog")
+    expect(dialog).to_contain_text("Cancel 4 jobs?")
+    assert not seen.violations()
+    dialog.get_by_label("Reason").fill("the customer changed her mind")
+    dialog.locator("button").click()
+
+    expect(seen.page.get_by_role("status")).to_contain_text("4 jobs: cancelled")
+
+
+@spec("DB24")
+@pytest.mark.parametrize(("name", "kind"), [("redrive", "import-feed"), ("discard", "import-feed")])
+def test_a_group_of_dead_letters_is_resolved(
+    seen: Watched, shop: Site, name: str, kind: str
+) -> None:
+    seen.sign_in(shop, Role.OPERATOR)
+    seen.page.goto(f"{shop.address}/dead-letters?kind={kind}")
+    row = seen.page.locator("tbody tr").last
+    letters = row.locator(".group-count").inner_text()
+
+    row.locator(f'a[data-dialog][href$="/{name}"]').click()
+    dialog = seen.page.get_by_role("dialog")
+    expect(dialog).to_contain_text(f"{letters} dead letters?")
+    dialog.locator("button").click()
+
+    expect(seen.page.get_by_role("status")).to_contain_text(f"{letters} dead letters: {name}")
 
 
 @spec("DB20")

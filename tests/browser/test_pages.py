@@ -1,15 +1,19 @@
 """Every page and every action in a real browser: no error, no other host, no violation of axe."""
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 from playwright.sync_api import Browser, expect
 
 from tenure.conformance.spec import spec
 from tenure.core.vocabulary import Role
+from tenure.dashboard.table import PAGES
 from tests.browser.site import Site
 from tests.browser.watching import Watched, watched
-from tests.dashboard.test_pages import EXAMPLES, group_key
+from tests.dashboard.featured import EXPORT, REPORT
+from tests.dashboard.test_pages import DOWNLOADS, EXAMPLES, group_key
 
 pytestmark = pytest.mark.browser
 
@@ -28,12 +32,26 @@ SHOP = {
 """Pages about one thing, in the shop."""
 
 
+VARIANTS = (
+    f"/jobs/{REPORT}",
+    f"/jobs/{EXPORT}",
+    "/jobs?worker=nobody",
+    "/dead-letters/list?resolved=yes",
+    "/queues/empty",
+    "/workers/nobody",
+    "/search?q=nothing-is-called-so",
+    "/kinds?range=7d",
+)
+"""Pages that look different from the example of their name."""
+
+
 def paths(site: Site) -> list[str]:
     """A path of every page."""
     job = site.call("jobs", role=Role.OPERATOR)["jobs"][0]["id"]
     flow = site.call("flows", role=Role.OPERATOR)["flows"][0]["id"]
     known = {**EXAMPLES, **SHOP, "job": f"/jobs/{job}", "flow": f"/flows/{flow}"}
-    return list(known.values())
+    assert {*known, *DOWNLOADS} == {page.name for page in PAGES if page.method == "GET"}
+    return [*known.values(), *VARIANTS]
 
 
 @spec("DB10")
@@ -42,24 +60,86 @@ def paths(site: Site) -> list[str]:
 def test_pages_are_accessible_and_fit_the_window(
     browser: Browser, shop: Site, scheme: str, width: int
 ) -> None:
-    chosen = "dark" if scheme == "dark" else "light"
-    context = browser.new_context(
-        viewport={"width": width, "height": 860},
-        color_scheme="dark" if chosen == "dark" else "light",
-    )
-    problems = []
-    with watched(context.new_page()) as seen:
+    with in_colours(browser, scheme, width) as seen:
         seen.sign_in(shop, Role.OPERATOR)
-        for path in paths(shop):
-            answer = seen.page.goto(f"{shop.address}{path}")
-            assert answer is not None
-            assert answer.status == 200, path
-            problems += [f"{path}: {each}" for each in seen.violations()]
-            if seen.is_wider_than_the_window():
-                problems.append(f"{path}: scrolls sideways")
-    context.close()
+        problems = [each for path in paths(shop) for each in looked_at(seen, shop, path)]
 
     assert not problems, "\n".join(problems)
+
+
+@contextmanager
+def in_colours(browser: Browser, scheme: str, width: int) -> Iterator[Watched]:
+    """A page in light or dark colours, as wide as this."""
+    context = browser.new_context(
+        viewport={"width": width, "height": 860},
+        color_scheme="dark" if scheme == "dark" else "light",
+    )
+    with watched(context.new_page()) as seen:
+        yield seen
+    context.close()
+
+
+def looked_at(seen: Watched, site: Site, path: str) -> list[str]:
+    """What is wrong with a page."""
+    answer = seen.page.goto(f"{site.address}{path}")
+    assert answer is not None
+    assert answer.status == 200, path
+    problems = [f"{path}: {each}" for each in seen.violations()]
+    return [*problems, f"{path}: scrolls sideways"] if seen.is_wider_than_the_window() else problems
+
+
+@pytest.fixture(scope="module")
+def empty() -> Iterator[Site]:
+    with Site(lambda stage: None) as site:
+        yield site
+
+
+@spec("DB10")
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_pages_of_an_empty_store_are_accessible_and_say_what_to_do(
+    browser: Browser, empty: Site, scheme: str
+) -> None:
+    with in_colours(browser, scheme, 390) as seen:
+        problems = looked_at(seen, empty, "/sign-in")
+        seen.sign_in(empty, Role.OPERATOR)
+        for page in PAGES:
+            if page.menu:
+                problems += looked_at(seen, empty, page.path)
+                expect(seen.page.locator(".empty-title")).to_be_visible()
+
+    assert not problems, "\n".join(problems)
+
+
+@spec("DB1")
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("path", ["/nowhere", "/jobs?queue=%3Cb%3E"])
+def test_the_page_of_a_problem_is_accessible(
+    browser: Browser, shop: Site, scheme: str, path: str
+) -> None:
+    with in_colours(browser, scheme, 390) as seen:
+        seen.sign_in(shop, Role.VIEWER)
+        seen.page.goto(f"{shop.address}{path}")
+
+        assert not seen.violations()
+        assert not seen.is_wider_than_the_window()
+        # The browser itself reports the status of the page.
+        assert all("status of 4" in each for each in seen.errors)
+        seen.errors.clear()
+
+
+@spec("DB27")
+def test_a_limited_token_is_led_to_no_refusal(seen: Watched, shop: Site) -> None:
+    seen.sign_in_with(shop, shop.limited)
+    expect(seen.page.get_by_role("navigation", name="Pages")).not_to_contain_text("Flows")
+    menu = [page for page in PAGES if page.menu and page.name != "flows"]
+
+    for page in menu:
+        seen.page.locator(f'.menu a[href="{page.path}"]').click()
+        expect(seen.page.get_by_role("heading", level=1)).to_have_text(page.menu)
+    seen.page.goto(f"{shop.address}/kinds")
+
+    expect(seen.page.get_by_role("link", name="charge-card").first).to_be_visible()
+    expect(seen.page.locator('a[href^="/actions/set-kind"]')).to_have_count(0)
 
 
 def test_sign_in_and_out(seen: Watched, shop: Site) -> None:

@@ -35,9 +35,13 @@ class Watched:
             self.errors.append(f"request to another host: {url}")
 
     def sign_in(self, site: Site, role: Role) -> None:
-        """Sign in as a user does."""
+        """Sign in as a user of this role does."""
+        self.sign_in_with(site, site.tokens[role])
+
+    def sign_in_with(self, site: Site, token: str) -> None:
+        """Sign in with a token."""
         self.page.goto(f"{site.address}/sign-in")
-        self.page.get_by_label("Token").fill(site.tokens[role])
+        self.page.get_by_label("Token").fill(token)
         self.page.get_by_role("button", name="Sign in").click()
         self.page.wait_for_url(f"{site.address}/")
 

@@ -2,6 +2,7 @@
 
 import json
 from typing import Any
+from urllib.parse import quote
 
 from tenure.core.vocabulary import Role
 from tests.dashboard.harness import DashboardStage
@@ -103,13 +104,13 @@ def _label(text: str) -> str:
     return "".join(each for each in text if each.isprintable()) or "x"
 
 
-def _worker(stage: DashboardStage, name: str, text: str) -> None:
+def _worker(stage: DashboardStage, name: str, text: str, version: str | None = None) -> None:
     sign = {
         "host": text,
         "pid": 1,
         "queues": ["q"],
         "concurrency": 2,
-        "version": text,
+        "version": version or text,
         "uptime_s": 5.0,
     }
     answer = stage.call("alive", sign, role=Role.WORKER, worker=name)
@@ -125,3 +126,111 @@ def _flow(stage: DashboardStage) -> None:
         jobs.append({"name": name, "job": job, "after": after})
     flow = {"flow_id": JOB.format(399), "name": _label(SHORT[1]), "jobs": jobs}
     stage.call("flow", flow, role=Role.OPERATOR)
+
+
+# --- One mark for each field, so that a test can tell which fields a page shows -----------------
+
+LIVE, DEAD, DISCARDED, CANCELLED, DONE = (JOB.format(number) for number in range(250, 255))
+MARKED_FLOW = JOB.format(261)
+
+
+def mark(field: str) -> str:
+    """Markup that would run, and that names its field."""
+    return f"<img src=x onerror=alert('{field}')>"
+
+
+def name_mark(field: str) -> str:
+    """The most that a name can do: names have letters, digits and `._:/-`."""
+    return f"javascript:alert/../../{field}"
+
+
+QUEUE, KIND, WORKER, SCHEDULE = map(name_mark, ("queue", "kind", "worker", "schedule"))
+
+TEXTS: dict[str, str] = {
+    "payload": f"/jobs/{LIVE}",
+    "checkpoint": f"/jobs/{LIVE}",
+    "progress note": f"/jobs/{LIVE}",
+    "output": f"/jobs/{LIVE}",
+    "correlation_id": f"/jobs/{LIVE}",
+    "dedupe_key": f"/jobs/{LIVE}",
+    "concurrency_key": f"/jobs/{LIVE}",
+    "error type": f"/jobs/{DEAD}",
+    "error message": f"/jobs/{DEAD}",
+    "traceback": f"/jobs/{DEAD}",
+    "discard note": f"/jobs/{DISCARDED}",
+    "cancel reason": f"/jobs/{CANCELLED}",
+    "result": f"/jobs/{DONE}",
+    "host": f"/workers/{quote(WORKER, safe='')}",
+    "version": f"/workers/{quote(WORKER, safe='')}",
+    "declared_by": f"/schedules/{quote(SCHEDULE, safe='')}",
+    "flow": f"/flows/{MARKED_FLOW}",
+    "flow step": f"/flows/{MARKED_FLOW}",
+    "searched": f"/search?q={quote(mark('searched'))}",
+    "filtered error": f"/jobs?error={quote(mark('filtered error'))}",
+}
+"""The page that shows the mark of each field that takes any text."""
+
+NAMES: dict[str, str] = {
+    QUEUE: "/queues",
+    KIND: "/kinds",
+    WORKER: "/workers",
+    SCHEDULE: "/schedules",
+    name_mark("artifact"): f"/jobs/{DONE}",
+}
+"""The page that shows each name."""
+
+
+def furnish_marked(stage: DashboardStage) -> None:
+    """A mark in each of these fields."""
+    keys = {key: mark(key) for key in ("correlation_id", "dedupe_key", "concurrency_key")}
+    live = _leased(stage, 250, queue=QUEUE, payload={"it": mark("payload")}, **keys)
+    note = {"done": 1, "total": 2, "note": mark("progress note")}
+    beat = {**live, "hb_seq": 1, "progress": note, "checkpoint": mark("checkpoint")}
+    _report(stage, "heartbeat", {"leases": [beat]})
+    _report(stage, "output", {**live, "text": mark("output")})
+    error = {
+        "type": mark("error type"),
+        "message": mark("error message"),
+        "traceback": mark("traceback"),
+    }
+    for number in (251, 252):
+        dead = _leased(stage, number, policy={"max_attempts": 1})
+        _report(stage, "fail", {**dead, "request_id": f"end-{number}", "error": error})
+    discard = {"request_id": "discard", "note": mark("discard note")}
+    _ask(stage, "discard", discard, job_id=DISCARDED)
+    stage.enqueue(253)
+    stop = {"request_id": "stop", "reason": mark("cancel reason")}
+    _ask(stage, "cancel", stop, job_id=CANCELLED)
+    done = _leased(stage, 254, kind=KIND)
+    _upload(stage, done, name_mark("artifact"))
+    ended = {**done, "request_id": "done", "result": {"it": mark("result")}}
+    _report(stage, "complete", ended)
+    _worker(stage, WORKER, mark("host"), version=mark("version"))
+    spec = {"kind": KIND, "queue": QUEUE, "every_s": 60.0, "declared_by": mark("declared_by")}
+    _ask(stage, "put-schedule", spec, schedule=SCHEDULE)
+    step = {
+        "name": mark("flow step"),
+        "job": {"job_id": JOB.format(260), "queue": QUEUE, "kind": KIND},
+    }
+    flow = {"flow_id": MARKED_FLOW, "name": mark("flow"), "jobs": [step]}
+    _ask(stage, "flow", flow)
+
+
+def _leased(
+    stage: DashboardStage, number: int, queue: str = "marked", **job: Any
+) -> dict[str, str]:
+    job_id = stage.enqueue(number, queue=queue, **job)
+    [grant] = stage.claim(worker="w", queues=[queue], start=True)
+    return {"job_id": job_id, "lease_id": grant["lease_id"]}
+
+
+def _report(stage: DashboardStage, route: str, message: object) -> None:
+    answer = stage.call(route, message, role=Role.WORKER)
+    assert answer.status == 200, (route, answer)
+
+
+def _upload(stage: DashboardStage, lease: dict[str, str], name: str) -> None:
+    put = {"headers": {"Tenure-Lease": lease["lease_id"]}, "pieces": [b"file"]}
+    job_id = lease["job_id"]
+    answer = stage.call("upload-artifact", role=Role.WORKER, job_id=job_id, name=name, **put)
+    assert answer.status == 200, answer

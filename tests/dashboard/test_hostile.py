@@ -1,13 +1,22 @@
 """Hostile texts in every field: nothing runs, nothing is hidden, nothing is sent in full."""
 
 import pytest
+from markupsafe import escape
 
 from tenure.conformance.spec import spec
 from tenure.core.vocabulary import Role
 from tenure.dashboard.rendering import cut, title_text, visible
 from tenure.dashboard.table import PAGES
 from tests.dashboard.harness import DashboardStage, Links
-from tests.dashboard.hostile import FORBIDDEN, MEGABYTE, furnish_hostile
+from tests.dashboard.hostile import (
+    FORBIDDEN,
+    MEGABYTE,
+    NAMES,
+    TEXTS,
+    furnish_hostile,
+    furnish_marked,
+    mark,
+)
 
 MAX_PAGE_BYTES = 3 << 20
 MAX_CRAWLED = 150
@@ -41,6 +50,21 @@ def test_no_text_becomes_markup_on_any_page(stage: DashboardStage, role: Role) -
 
     assert {"/", "/jobs", "/workers", "/schedules"} <= seen
     assert not problems, "\n".join(problems[:20])
+
+
+@spec("DB9")
+def test_every_field_is_shown_as_text(stage: DashboardStage) -> None:
+    furnish_marked(stage)
+    browser = stage.browser(Role.OPERATOR)
+    pages = {path: browser.get(path) for path in {*TEXTS.values(), *NAMES.values()}}
+
+    hidden = [each for each, path in TEXTS.items() if escape(mark(each)) not in pages[path].text]
+    hidden += [name for name, path in NAMES.items() if name not in pages[path].text]
+
+    assert not hidden
+    assert {answer.status for answer in pages.values()} == {200}
+    assert not any("<img" in answer.text for answer in pages.values())
+    assert not [each for answer in pages.values() for each in Links(answer.text).suspicious]
 
 
 @spec("DB9")

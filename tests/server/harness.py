@@ -5,6 +5,7 @@ import json
 from collections.abc import Awaitable, Callable, Coroutine
 from itertools import count
 from typing import Any, TypeVar
+from urllib.parse import unquote
 
 import msgspec
 from starlette.types import ASGIApp, Message
@@ -171,7 +172,7 @@ class Stage:
             "type": "http",
             "http_version": "1.1",
             "method": method,
-            "path": plain,
+            "path": unquote(plain),  # as servers do
             "raw_path": plain.encode(),
             "query_string": query.encode(),
             "root_path": "",
