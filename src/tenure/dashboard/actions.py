@@ -59,6 +59,8 @@ class Action(msgspec.Struct, frozen=True, kw_only=True):
     """What one target is called."""
     verb: str
     """What the button says, and the link that leads here: `Pause`."""
+    phrase: str = ""
+    """How verb and targets are one phrase, if not in this order: `Run {} again`."""
     explains: str
     """What will happen, in a sentence or two."""
     done: str
@@ -71,6 +73,11 @@ class Action(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it cannot be undone."""
     message: Callable[[Mapping[str, str]], dict[str, Any]] | None = None
     """From the form's texts to the message, where that is more than the fields."""
+
+    def about(self, targets: int) -> str:
+        """The action on so many targets, in words: `Pause 2 queues`."""
+        what = self.noun if targets == 1 else f"{targets:,} {self.noun}s".replace(",", "\u202f")
+        return (self.phrase or f"{self.verb} {{}}").format(what)
 
     def body(self, form: Mapping[str, str]) -> dict[str, Any]:
         """The message that a form stands for. Raises `InvalidInput`."""

@@ -28,10 +28,13 @@ MAX_BENDS = 5_000
 SWEEPS = 6
 """How often the order within layers is improved."""
 
-BOX_WIDTH, BOX_HEIGHT = 232, 46
-LAYER_GAP, ROW_GAP = 60, 16
+BOX_WIDTH, BOX_HEIGHT = 176, 46
+LAYER_GAP, ROW_GAP = 36, 16
 MARGIN = 12
-LONGEST_NAME = 26
+LONGEST_NAME = 20
+SHRUNK_WIDTH = 1_320
+"""A graph of up to this width can be shrunk to the width of a desktop's page and read; wider ones
+scroll."""
 
 _Place = tuple[int, int]  # a layer, and a number within the graph
 
@@ -92,6 +95,12 @@ class FlowGraph(msgspec.Struct, frozen=True, kw_only=True):
     curves: tuple[Curve, ...]
     left_out: int
     has_groups: bool
+    box_size: tuple[int, int] = (BOX_WIDTH, BOX_HEIGHT)
+
+    @property
+    def may_shrink(self) -> bool:
+        """Whether it is still readable if it is drawn as wide as the page."""
+        return self.width <= SHRUNK_WIDTH
 
 
 URGENCY = (

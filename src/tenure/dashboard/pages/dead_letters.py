@@ -84,6 +84,7 @@ async def dead_letter_list(visit: Visit) -> Response:
         chosen=chosen,
         resolved=resolved,
         group=None,
+        is_filtered=any(visit.query(name) for name in chosen),
         first_url=url(path, **same),
         older_url=older,
         is_first=before is None,

@@ -279,6 +279,7 @@ ACTIONS = (
         target="job_id",
         noun="job",
         verb="Run again",
+        phrase="Run {} again",
         explains="Makes a new job with the same payload. The finished one stays as it is.",
         done="enqueued again as a new job",
         icon="again",

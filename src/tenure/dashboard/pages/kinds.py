@@ -41,6 +41,7 @@ ACTIONS = (
         target="kind",
         noun="kind",
         verb="Set limits",
+        phrase="Set limits of {}",
         explains="What is set here holds for all jobs of this kind, for all workers together.",
         done="limits set",
         icon="gauge",

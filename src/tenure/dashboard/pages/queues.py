@@ -52,6 +52,7 @@ ACTIONS = (
         target="queue",
         noun="queue",
         verb="Set limits",
+        phrase="Set limits of {}",
         explains="The limit says how many jobs of this queue may run at a time, the rate how many"
         " may begin, for all workers together.",
         done="limits set",

@@ -39,12 +39,13 @@ async def _last_runs(visit: Visit, schedule: ScheduleRecord) -> tuple[JobRecord,
     return page.jobs
 
 
-def _action(name: str, verb: str, explains: str, done: str, icon: str) -> Action:
+def _action(name: str, verb: str, explains: str, done: str, icon: str, phrase: str = "") -> Action:
     return Action(
         name=f"{name}-schedule",
         target="schedule",
         noun="schedule",
         verb=verb,
+        phrase=phrase,
         explains=explains,
         done=done,
         icon=icon,
@@ -61,6 +62,7 @@ ACTIONS = (
         "Makes one job of this schedule now. Its own times stay as they are.",
         "one job was made",
         "bolt",
+        "Run {} now",
     ),
 )
 

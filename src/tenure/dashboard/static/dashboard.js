@@ -142,6 +142,16 @@
   };
   const drawn = new Map();
 
+  // Steps of an axis of jobs, which are whole: 1, 2, 5, 10, …
+  const WHOLE_STEPS = Array.from({ length: 27 }, (_, n) => [1, 2, 5][n % 3] * 10 ** Math.floor(n / 3));
+
+  // How the border of a legend's marker shows the dashes of its line.
+  const lineStyle = (head) => {
+    const dash = head ? STYLES[head.style][1] : [];
+    if (!dash.length) return "solid";
+    return dash[0] <= 2 ? "dotted" : "dashed";
+  };
+
   const colour = (name) => {
     const probe = document.createElement("span");
     probe.style.color = `var(${name})`;
@@ -165,7 +175,7 @@
   };
 
   const shown = (value, unit) =>
-    value === null || value === undefined ? "–" : `${Number(value.toPrecision(3))}${unit}`;
+    value === null || value === undefined ? "" : `${Number(value.toPrecision(3))}${unit}`;
 
   const two = (number) => String(number).padStart(2, "0");
   const clock = (at) => `${two(at.getUTCHours())}:${two(at.getUTCMinutes())}`;
@@ -201,17 +211,18 @@
     };
     const moment = (_, at) => {
       const when = new Date(at * 1000);
-      return at === null || at === undefined ? "–" : `${day(when)} ${clock(when)}`;
+      return at === null || at === undefined ? "" : `${day(when)} ${clock(when)}`;
     };
     return {
       width: box.clientWidth,
       height: PLOT_HEIGHT,
       tzDate: (at) => uPlot.tzDate(new Date(at * 1000), "UTC"),
       cursor: { y: false, sync: { key: "over-time" }, drag: { x: false, y: false } },
-      scales: { y: { range: (_, low, high) => [0, Math.max(high * 1.1, 1e-3)] } },
+      scales: { y: { range: (_, low, high) => [0, high > 0 ? high * 1.1 : 1] } },
+      legend: { markers: { width: 2, dash: (_, place) => lineStyle(heads[place - 1]) } },
       axes: [
         { ...axis, size: 26, values: (_, at, __, ___, step_s) => at.map((each) => tick(each, step_s)) },
-        { ...axis, size: 44 },
+        { ...axis, size: 44, incrs: box.dataset.unit ? undefined : WHOLE_STEPS },
       ],
       series: [
         { label: "UTC", value: moment },
