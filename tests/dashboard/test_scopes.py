@@ -87,21 +87,6 @@ def share(stage: DashboardStage) -> None:
     assert stage.call("flow", flow, role=Role.OPERATOR).status == 201
 
 
-def furnish_shared(stage: DashboardStage) -> None:
-    """As `furnish_foreign`; and the worker works for queues out of scope too."""
-    furnish_foreign(stage)
-    shared = {
-        "host": "h",
-        "pid": 1,
-        "queues": ["q", "foreign-q"],
-        "kinds": ["k"],
-        "concurrency": 2,
-        "version": "1",
-        "uptime_s": 5.0,
-    }
-    stage.call("alive", shared, role=Role.WORKER, worker="w")
-
-
 def foreign_words(scope: dict[str, object]) -> list[str]:
     """What a token of this scope must not see. Queues have no kind and kinds no queue, so a token
     that is limited by one of them alone sees the names of the other."""
@@ -187,7 +172,7 @@ CRAWLED = [
 def test_no_link_leads_a_limited_token_to_a_refusal(
     stage: DashboardStage, role: Role, scope: dict[str, tuple[QueueName, ...]]
 ) -> None:
-    furnish_shared(stage)
+    furnish_foreign(stage)
     browser = stage.browser(role, **scope)
     waiting, seen = ["/"], set[str]()
     refused = []
@@ -237,14 +222,15 @@ def test_a_token_of_several_queues_chooses_one(stage: DashboardStage) -> None:
         ("/queues", "pause", {"kinds": (Kind("k"),)}, False),
         ("/kinds", "set-kind", {"kinds": (Kind("k"),)}, True),
         ("/kinds", "set-kind", {"queues": (QueueName("q"),)}, False),
-        ("/workers", "drain", {"queues": (QueueName("q"), QueueName("foreign-q"))}, True),
-        ("/workers", "drain", {"queues": (QueueName("q"),)}, False),
+        ("/workers/shared", "drain", {"queues": (QueueName("q"), QueueName("foreign-q"))}, True),
+        ("/workers/shared", "drain", {"queues": (QueueName("q"),)}, False),
+        ("/workers", "drain", {"queues": (QueueName("q"),)}, True),
     ],
 )
 def test_actions_are_offered_to_those_who_may_use_them(
     stage: DashboardStage, path: str, action: str, scope: dict[str, Any], is_offered: bool
 ) -> None:
-    furnish_shared(stage)
+    furnish_foreign(stage)
 
     page = stage.browser(Role.OPERATOR, **scope).get(path).text
 

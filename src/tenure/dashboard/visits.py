@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from tenure.core.checks import MAX_NAME, NAME_PATTERN
-from tenure.core.ids import Kind, Namespace, QueueName
+from tenure.core.ids import Namespace
 from tenure.core.instants import Instant
 from tenure.dashboard.asking import Asker, Query
 from tenure.dashboard.page import Page
@@ -140,19 +140,7 @@ class Visit:
 
     def may_drain(self, worker: WorkerRecord) -> bool:
         """Whether this visitor may stop a worker, which other queues and kinds may need too."""
-        return (
-            self.principal is not None
-            and self.may("drain")
-            and self.principal.decides_worker(worker.queues, worker.kinds)
-        )
-
-    def sees_queue(self, name: str) -> bool:
-        """Whether this queue has a page for this visitor."""
-        return self.principal is not None and self.principal.sees_any_queue([QueueName(name)])
-
-    def sees_kind(self, name: str) -> bool:
-        """Whether this kind has a page for this visitor."""
-        return self.principal is not None and self.principal.sees_kind(Kind(name))
+        return self.may("drain") and not worker.in_part
 
     def listed(self, chosen: Mapping[str, str | None]) -> dict[str, str | None]:
         """The filters of a list of jobs, with a queue and a kind where this visitor's token has

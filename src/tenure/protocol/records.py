@@ -356,20 +356,22 @@ def artifact_record(artifact: Artifact, *, digests: bool = True) -> ArtifactReco
 
 @derived(WorkerSeen)
 class WorkerRecord(DerivedRecord, frozen=True, kw_only=True):
-    """A worker process as it last described itself. [B13]"""
+    """A worker process as it last described itself. [B13] It is shown `in_part` to a token that is
+    not for all of its queues and kinds, and may not drain it. [H41]"""
 
     draining: bool
     state: WorkerState
+    in_part: bool = False
 
 
-_worker_record = to_wire(WorkerSeen, WorkerRecord, given=("state",))
+_worker_record = to_wire(WorkerSeen, WorkerRecord, given=("state", "in_part"))
 worker_of = to_core(WorkerRecord, WorkerSeen)
 """The worker behind a record."""
 
 
-def worker_record(seen: WorkerSeen, *, now: Instant) -> WorkerRecord:
+def worker_record(seen: WorkerSeen, *, now: Instant, in_part: bool = False) -> WorkerRecord:
     """A worker as it is shown at `now`."""
-    return _worker_record(seen, state=seen.state(now))
+    return _worker_record(seen, state=seen.state(now), in_part=in_part)
 
 
 # --- Queues and kinds --------------------------------------------------------------------------

@@ -69,7 +69,7 @@ from tenure.protocol.requests import (
 )
 from tenure.protocol.routes import ROUTES
 from tenure.server.calls import Call, Handler, ResponseInPieces, answer
-from tenure.server.problems import Refused
+from tenure.server.problems import Refused, out_of_scope
 from tenure.server.worker_routes import hidden_jobs
 from tenure.telemetry.tracing import TraceContext
 from tenure.telemetry.unclaimed import reasons_to_wait

@@ -158,7 +158,11 @@ async def workers(call: Call) -> Response:
     return await call.large_answer(
         lambda: WorkersReply(
             workers=tuple(
-                worker_record(call.principal.seen_of(each), now=now)
+                worker_record(
+                    call.principal.seen_of(each),
+                    now=now,
+                    in_part=not call.principal.decides_worker(each),
+                )
                 for each in found
                 if call.principal.sees_worker(each)
             )
