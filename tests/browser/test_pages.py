@@ -217,6 +217,37 @@ def test_keys(seen: Watched, shop: Site) -> None:
     expect(page.get_by_role("link", name="Skip to the page")).to_be_focused()
 
 
+def test_rows_are_walked_and_ticked_by_keys(seen: Watched, shop: Site) -> None:
+    seen.sign_in(shop, Role.OPERATOR)
+    seen.page.goto(f"{shop.address}/jobs")
+    links = seen.page.locator(".rows tbody th a")
+
+    for key in "jjjk":
+        seen.page.keyboard.press(key)
+    expect(links.nth(1)).to_be_focused()
+    seen.page.keyboard.press("x")
+    expect(seen.page.locator("[data-bulk-count]")).to_have_text("1 selected")
+    expect(seen.page.locator('.rows tbody tr:nth-child(2) input[type="checkbox"]')).to_be_checked()
+    seen.page.keyboard.press("x")
+    target = links.nth(1).get_attribute("href")
+    seen.page.keyboard.press("Enter")
+
+    expect(seen.page).to_have_url(f"{shop.address}{target}")
+
+
+@spec("DB13")
+def test_a_poll_keeps_the_focus_and_what_was_opened(seen: Watched, shop: Site) -> None:
+    seen.sign_in(shop, Role.VIEWER)
+    seen.page.get_by_text("As a table").first.click()
+    seen.page.get_by_role("link", name="payments", exact=True).first.focus()
+    seen.page.evaluate("() => { document.getElementById('live').dataset.old = 'yes'; }")
+
+    expect(seen.page.locator("#live[data-old]")).to_have_count(0, timeout=30_000)
+
+    expect(seen.page.get_by_role("link", name="payments", exact=True).first).to_be_focused()
+    expect(seen.page.get_by_role("table", name="Jobs per second")).to_be_visible()
+
+
 def test_the_colours_can_be_chosen(seen: Watched, shop: Site) -> None:
     seen.sign_in(shop, Role.VIEWER)
     background = "() => getComputedStyle(document.body).backgroundColor"

@@ -16,14 +16,27 @@
     return live.contains(active) && active.matches("input, select, textarea");
   };
 
+  // The same link or summary in the part that replaces this one, or null.
+  const twinOf = (focused, live) => {
+    if (!live.contains(focused)) return () => null;
+    const href = focused.getAttribute("href");
+    const alike = `${focused.localName}${href === null ? "" : `[href="${CSS.escape(href)}"]`}`;
+    const place = [...live.querySelectorAll(alike)].indexOf(focused);
+    return () => document.getElementById("live")?.querySelectorAll(alike)[place] ?? null;
+  };
+
   const refresh = async () => {
     const live = document.getElementById("live");
     if (!live || isBusy(live)) return;
+    const twin = twinOf(document.activeElement, live);
+    const opened = [...live.querySelectorAll("details[open][id]")].map((each) => each.id);
     await htmx.ajax("GET", location.pathname + location.search, {
       target: live,
       swap: "outerHTML",
       source: live,
     });
+    for (const id of opened) document.getElementById(id)?.setAttribute("open", "");
+    if (document.activeElement === document.body) twin()?.focus({ preventScroll: true });
     // It has ended: the rest of the page, such as its buttons, is another one now.
     if (document.getElementById("live")?.dataset.live === "0") location.reload();
   };
@@ -111,6 +124,19 @@
 
   let pressedG = -Infinity; // never yet: times count from the load of the page
 
+  const ROW_LINKS = ".rows tbody th a";
+
+  // Move the focus to the row after or before the focused one, or tick its box.
+  const walkRows = (key) => {
+    const links = [...document.querySelectorAll(ROW_LINKS)];
+    const row = document.activeElement.closest(".rows tbody tr");
+    if (key === "x") row?.querySelector('input[type="checkbox"]')?.click();
+    if (key === "x" || !links.length) return;
+    const at = row ? links.indexOf(row.querySelector("th a")) : -1;
+    const next = key === "j" ? at + 1 : Math.max(0, at - 1);
+    links[Math.min(next, links.length - 1)].focus();
+  };
+
   document.addEventListener("keydown", (event) => {
     const isTyping = event.target.matches("input, select, textarea, [contenteditable]");
     if (event.key === "Escape" && event.target.id === "search") event.target.blur();
@@ -125,6 +151,8 @@
       pressedG = event.timeStamp;
     } else if (event.timeStamp - pressedG < KEY_WITHIN_MS && /^[a-z]$/.test(event.key)) {
       document.querySelector(`.menu a[data-key="${event.key}"]`)?.click();
+    } else if (["j", "k", "x"].includes(event.key)) {
+      walkRows(event.key);
     }
   });
 
