@@ -23,7 +23,11 @@ SCENARIOS = {
     "pages": "bench.pages",
     "sqlite": "bench.sqlite",
     "worker-memory": "bench.worker_memory",
+    "server-memory": "bench.server_memory",
     "worker-drain": "bench.worker_drain",
+    "idle-worker": "bench.idle_worker",
+    "heartbeats": "bench.heartbeats",
+    "commands": "bench.commands",
 }
 """The rows below the first ones, which are `queues`."""
 FULL_ROUNDS = 3

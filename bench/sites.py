@@ -94,7 +94,7 @@ def _on_postgres(
         if contestant.store == "postgres":
             yield _ours(contestant, dsn, store, [server.pid], dsn)
             return
-        with _serve(dsn, directory) as (address, tokens, pid):
+        with serve(dsn, directory) as (address, tokens, pid):
             over_http = _ours(contestant, address, store, [server.pid, pid], dsn)
             yield replace(
                 over_http,
@@ -152,7 +152,7 @@ def _tenure_on_postgres(server: PostgresCluster) -> Iterator[tuple[str, Store]]:
 
 
 @contextmanager
-def _serve(dsn: str, directory: Path) -> Iterator[tuple[str, dict[str, str], int]]:
+def serve(dsn: str, directory: Path) -> Iterator[tuple[str, dict[str, str], int]]:
     """A `tenure serve` with a token for each side: its address, the tokens, its process id."""
     tokens = {role: _token(dsn, role) for role in ("client", "worker")}
     home = directory / "serve"

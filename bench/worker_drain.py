@@ -5,8 +5,7 @@ not part of the figures. CPU per job is the figure to compare: wall time depends
 the cores.
 
 `python -m bench.worker_drain --lane async -c 50 -c 1000` prints one line per run; `--source DIR`
-runs the worker from another checkout too, in turns, to see what a change has brought. With
-`--heartbeats 10000` as many coroutines sleep while the supervisor renews and polls their leases.
+runs the worker from another checkout too, in turns, to see what a change has brought.
 """
 
 import argparse
@@ -43,9 +42,9 @@ KINDS = {"async": Kind("anoop"), "process": Kind("noop"), "thread": Kind("tnoop"
 LIVE = tuple(status for status in JobStatus if not status.is_terminal)
 UNFINISHED = JobFilter(namespace=DEFAULT_NAMESPACE, statuses=LIVE, limit=1)
 LOOK_EVERY_S = 0.2
-HEARTBEAT_S = 15.0
 PATIENCE_S = 600.0
 END_WITHIN_S = 60.0
+Worker = subprocess.Popen[bytes]
 MOST_FOR_CONCURRENCY = 1.2
 
 
@@ -76,6 +75,8 @@ class Drain(msgspec.Struct, frozen=True, kw_only=True):
     concurrency: int
     jobs: int
     source: Path = ROOT / "src"
+    app: str = ""
+    """Of worker_app.py; empty: that of the lane alone."""
 
 
 def run(options: Options) -> list[Row]:
@@ -133,24 +134,24 @@ def _drained(
 ) -> Drained:
     # A worker starts most children of its process lane when it has jobs for all at a time.
     first_jobs = drain.concurrency if drain.lane == "process" else 0
-    _fill(
+    fill(
         store,
         replace(drain, jobs=first_jobs),
         kind=Kind("together"),
         payload=msgspec.json.encode({"others": first_jobs}),
     )
-    with scratch_directory() as marks, _worker(url, drain, marks=marks / "marks") as process:
-        _wait_until_up(store, process)
+    with scratch_directory() as marks, worker(url, drain, marks=marks / "marks") as process:
+        wait_until_up(store, process)
         store.put_queue(DEFAULT_NAMESPACE, QUEUE, paused=True, limit=None)
-        _fill(store, drain)
+        fill(store, drain)
         if settle_dsn is not None:
             settle(settle_dsn)
-        before = _cpu_us(process.pid)
+        before = cpu_us(process.pid)
         server_before_s = 0.0 if postmaster is None else tree_cpu_s([postmaster])
         began_at = store.now()
         store.put_queue(DEFAULT_NAMESPACE, QUEUE, paused=False, limit=None)
-        _wait_for_all(store, process)
-        after = _cpu_us(process.pid)
+        wait_for_all(store, process)
+        after = cpu_us(process.pid)
         server_s = 0.0 if postmaster is None else tree_cpu_s([postmaster]) - server_before_s
     check_history(store, jobs=first_jobs + drain.jobs, status=JobStatus.SUCCEEDED)
     ended_at = max(each.job.updated_at for each in store.records(page_size=1000) if each.job)
@@ -162,7 +163,8 @@ def _drained(
     )
 
 
-def _fill(store: Store, drain: Drain, *, kind: Kind | None = None, payload: bytes = b"{}") -> None:
+def fill(store: Store, drain: Drain, *, kind: Kind | None = None, payload: bytes = b"{}") -> None:
+    """Enqueue its jobs."""
     with coordinator_of(store) as coordinator:
         for start in range(0, drain.jobs, ENQUEUE_BATCH):
             made = new_jobs(min(ENQUEUE_BATCH, drain.jobs - start))
@@ -172,15 +174,22 @@ def _fill(store: Store, drain: Drain, *, kind: Kind | None = None, payload: byte
 
 
 @contextmanager
-def _worker(
-    url: str, drain: Drain, *, ends_well: bool = True, marks: Path | None = None
-) -> Iterator["subprocess.Popen[bytes]"]:
+def worker(
+    url: str,
+    drain: Drain,
+    *,
+    ends_well: bool = True,
+    marks: Path | None = None,
+    token: str | None = None,
+) -> Iterator[Worker]:
     """A worker process; drained at the end, so that a fault of its own is not overlooked."""
-    application = f"bench.worker_app:{drain.lane}_app"
+    application = f"bench.worker_app:{drain.app or f'{drain.lane}_app'}"
     words = ["worker", application, "-q", QUEUE, "-c", str(drain.concurrency)]
     variables = {"TENURE_URL": url, "PYTHONPATH": str(drain.source)}
     if marks is not None:
         variables[VARIABLE] = str(marks)
+    if token is not None:
+        variables["TENURE_TOKEN"] = token
     process = subprocess.Popen(
         [sys.executable, "-m", "tenure", *words],
         cwd=ROOT,
@@ -196,13 +205,13 @@ def _worker(
         process.wait()
 
 
-def _wait_until_up(store: Store, process: "subprocess.Popen[bytes]") -> None:
+def wait_until_up(store: Store, process: Worker) -> None:
     """Until it has children and none of its processes has used CPU to speak of for a while."""
     give_up_at = time.monotonic() + PATIENCE_S
     last = (0.0, 0.0)
     while True:
         time.sleep(1.0)
-        now = _cpu_us(process.pid)
+        now = cpu_us(process.pid)
         is_known = store.list_workers(DEFAULT_NAMESPACE) and not store.list_jobs(UNFINISHED)
         if is_known and sum(now) - sum(last) < 100_000:
             return
@@ -211,7 +220,8 @@ def _wait_until_up(store: Store, process: "subprocess.Popen[bytes]") -> None:
             raise BrokenHistory("the worker did not come up")
 
 
-def _wait_for_all(store: Store, process: "subprocess.Popen[bytes]") -> None:
+def wait_for_all(store: Store, process: Worker) -> None:
+    """Until every job has ended."""
     give_up_at = time.monotonic() + PATIENCE_S
     while store.list_jobs(UNFINISHED):
         if process.poll() is not None:
@@ -221,39 +231,13 @@ def _wait_for_all(store: Store, process: "subprocess.Popen[bytes]") -> None:
         time.sleep(LOOK_EVERY_S)
 
 
-def _cpu_us(supervisor: int) -> tuple[float, float]:
+def cpu_us(supervisor: int) -> tuple[float, float]:
     """What a supervisor has used so far, and what its children have, those that ended included."""
     own_s = process_table()[supervisor].own_s
     return own_s * 1e6, (tree_cpu_s([supervisor]) - own_s) * 1e6
 
 
 # --- by hand -----------------------------------------------------------------------------------
-
-
-def supervisor_share(server: PostgresCluster, *, running: int) -> float:
-    """Which part of a core a supervisor needs for the leases of so many running jobs."""
-    dsn = server.create_database()
-    store = PostgresStore(dsn, migrate=True)
-    drain = Drain(lane="async", concurrency=running, jobs=running)
-    started = JobFilter(namespace=DEFAULT_NAMESPACE, statuses=(JobStatus.RUNNING,), limit=running)
-    try:
-        _fill(store, drain, kind=Kind("asleep"))
-        settle(dsn)
-        with _worker(dsn, drain, ends_well=False) as process:
-            while len(store.list_jobs(started)) < running:
-                time.sleep(1.0)
-            time.sleep(HEARTBEAT_S)
-            before, began_s = _cpu_us(process.pid), time.monotonic()
-            time.sleep(4 * HEARTBEAT_S)
-            used_s = (_cpu_us(process.pid)[0] - before[0]) / 1e6
-            share = used_s / (time.monotonic() - began_s)
-            kept = sum(job.attempt == 1 and job.hb_seq > 1 for job in store.list_jobs(started))
-            if kept != running:
-                raise BrokenHistory(f"{running - kept} leases were lost or not renewed")
-            return share
-    finally:
-        store.close()
-        server.drop_database(dsn)
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -265,12 +249,7 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--jobs", type=int, default=10_000)
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--source", type=Path, action="append", default=[])
-    parser.add_argument("--heartbeats", type=int, metavar="RUNNING")
     asked = parser.parse_args(arguments)
-    if asked.heartbeats is not None:
-        with durable_postgres() as server:
-            print(f"{supervisor_share(server, running=asked.heartbeats):.1%} of a core")
-        return
     drains = [
         Drain(lane=asked.lane, concurrency=concurrency, jobs=asked.jobs, source=source)
         for concurrency in asked.concurrency or (100,)

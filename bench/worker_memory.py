@@ -71,7 +71,7 @@ def peak_mib(file: Path, *, jobs: int) -> float:
         with _worker(file) as process:
             began_s = time.perf_counter()
             _wait_for_all(store, process)
-            peak = _peak_mib(process.pid)
+            peak = resident_peak_mib(process.pid)
             say(f"  {jobs:,} jobs in {time.perf_counter() - began_s:.0f} s")
         check_history(store, jobs=jobs, status=JobStatus.SUCCEEDED)
     finally:
@@ -120,7 +120,8 @@ def _wait_for_all(store: Store, process: "subprocess.Popen[bytes]") -> None:
         time.sleep(LOOK_EVERY_S)
 
 
-def _peak_mib(pid: int) -> float:
+def resident_peak_mib(pid: int) -> float:
+    """The largest resident set of a process so far."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) / 1024
