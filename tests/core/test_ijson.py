@@ -240,3 +240,32 @@ def test_a_hostile_megabyte_does_not_overflow_the_stack(opening: bytes) -> None:
 def test_a_long_number_does_not_take_long() -> None:
     assert "2^53" in refusal(b"1" * (1 << 20))
     check(b"0." + b"1" * 100_000)
+
+
+DOUBTFUL = SCALARS | st.integers() | st.sampled_from(["\x00", "\ud800", "1e5", "9" * 16, 1e300])
+DOUBTFUL_VALUES = st.recursive(
+    DOUBTFUL, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXT, inner, max_size=4)
+)
+
+
+@spec("J1")
+@given(DOUBTFUL_VALUES)
+def test_what_is_written_without_spaces_is_judged_as_the_listed_rules_say(value: object) -> None:
+    """Such bodies need no parser of ours if nothing in them is doubtful."""
+    body = json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "replace")
+
+    try:
+        check(body, max_depth=1000)
+        accepted = True
+    except NotIJson:
+        accepted = False
+
+    assert accepted == reads_alike(body)
+
+
+@spec("J1")
+@pytest.mark.parametrize(
+    "body", [b'{"a":1,"a":1}', b'{"a":{"b":1,"b":2}}', b'{"a":9007199254740992}', b"[1e999]"]
+)
+def test_a_body_without_spaces_that_is_not_i_json_is_refused(body: bytes) -> None:
+    assert refusal(body)
