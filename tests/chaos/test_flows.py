@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from time import sleep
@@ -24,9 +24,9 @@ from tenure.ports import Store
 from tenure.verify import verify
 from tenure.wiring import open_store
 from tests.chaos.flow_hand import LIMITS, new_flow
+from tests.chaos.processes import kill, wait_until_it_works
 from tests.server.processes import Process
 from tests.support.commands import ROOT, TENURE
-from tests.support.postgres import PostgresCluster
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.process
@@ -58,13 +58,12 @@ class Hands:
     def wait(self) -> None:
         """Until all of them work."""
         for role, process in self._alive:
-            assert process.stdout is not None
-            assert process.stdout.readline() == b"going\n", role
+            wait_until_it_works(process, role)
 
     def kill_one(self) -> None:
         """Whichever: also one that does not work yet."""
         role, process = self._alive.pop(self._random.randrange(len(self._alive)))
-        _kill(process)
+        kill(process)
         self.start(role)
 
     def pause(self) -> None:
@@ -72,23 +71,7 @@ class Hands:
 
     def end(self) -> None:
         while self._alive:
-            _kill(self._alive.pop()[1])
-
-
-def _kill(process: "subprocess.Popen[bytes]") -> None:
-    process.kill()
-    process.wait()
-    assert process.stdout is not None
-    process.stdout.close()
-
-
-@pytest.fixture(params=["sqlite", "postgres"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    if request.param == "sqlite":
-        yield f"sqlite:///{tmp_path / 'chaos.db'}"
-        return
-    server: PostgresCluster = request.getfixturevalue("durable_postgres")
-    yield server.create_database()
+            kill(self._alive.pop()[1])
 
 
 def end_all(store: Store) -> None:

@@ -24,8 +24,8 @@ from tenure.ports import Record
 from tenure.verify import verify
 from tenure.wiring import open_store
 from tests.chaos.client import LIMITS
+from tests.chaos.processes import kill, wait_until_it_works
 from tests.support.postgres import PostgresCluster
-from tests.support.waiting import answer_of
 
 pytestmark = pytest.mark.process
 
@@ -47,7 +47,7 @@ class Massacre:
         self._directory = directory
         self._random = Random(seed)
         self._started = 0
-        self._alive: list[subprocess.Popen[str]] = []
+        self._alive: list[subprocess.Popen[bytes]] = []
 
     def start(self) -> None:
         number = self._started
@@ -65,25 +65,17 @@ class Massacre:
             ],
             cwd=ROOT,
             stdout=subprocess.PIPE,
-            text=True,
         )
-        assert process.stdout is not None
-        assert answer_of(process.stdout.readline, "a client works") == "going\n"
+        wait_until_it_works(process, "a client")
         self._alive.append(process)
 
     def kill_one(self) -> None:
         victim = self._alive.pop(self._random.randrange(len(self._alive)))
-        self._kill(victim)
-
-    def _kill(self, process: "subprocess.Popen[str]") -> None:
-        process.kill()
-        process.wait()
-        assert process.stdout is not None
-        process.stdout.close()
+        kill(victim)
 
     def end(self) -> None:
         while self._alive:
-            self._kill(self._alive.pop())
+            kill(self._alive.pop())
 
     def acks(self) -> list[Path]:
         """What everybody was told."""

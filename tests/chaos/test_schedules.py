@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 from time import monotonic, sleep
@@ -19,8 +18,7 @@ from tenure.core.schedules import PauseSchedule, PutSchedule, Schedule, Schedule
 from tenure.core.vocabulary import CatchUp, Overlap
 from tenure.verify import verify
 from tenure.wiring import open_store
-from tests.support.postgres import PostgresCluster
-from tests.support.waiting import answer_of
+from tests.chaos.processes import kill, wait_until_it_works
 
 pytestmark = [pytest.mark.proof, pytest.mark.process]
 
@@ -52,12 +50,11 @@ class Firers:
     def wait(self) -> None:
         """Until all of them work."""
         for process in self._alive:
-            assert process.stdout is not None
-            assert answer_of(process.stdout.readline, "a firer works") == b"going\n"
+            wait_until_it_works(process, "a firer")
 
     def kill_one(self) -> None:
         """Whichever: also one that does not work yet."""
-        self._kill(self._alive.pop(self._random.randrange(len(self._alive))))
+        kill(self._alive.pop(self._random.randrange(len(self._alive))))
         self.kills += 1
 
     def pause(self) -> None:
@@ -65,22 +62,7 @@ class Firers:
 
     def end(self) -> None:
         while self._alive:
-            self._kill(self._alive.pop())
-
-    def _kill(self, process: "subprocess.Popen[bytes]") -> None:
-        process.kill()
-        process.wait()
-        assert process.stdout is not None
-        process.stdout.close()
-
-
-@pytest.fixture(params=["sqlite", "postgres"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    if request.param == "sqlite":
-        yield f"sqlite:///{tmp_path / 'chaos.db'}"
-        return
-    server: PostgresCluster = request.getfixturevalue("durable_postgres")
-    yield server.create_database()
+            kill(self._alive.pop())
 
 
 @spec("SC1", "SC2", "SC3", "I28")
