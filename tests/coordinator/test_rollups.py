@@ -7,7 +7,7 @@ from tenure.coordinator.rollups import PAUSE_PER_COST, Folder
 from tenure.core.ids import DEFAULT_NAMESPACE
 from tenure.core.instants import seconds
 from tenure.core.overview import OutcomeCounts, OverviewFilter
-from tenure.core.rollups import MAX_CATCH_UP, SHORT, UnfoldedPage
+from tenure.core.rollups import MAX_CATCH_UP, SHORTEST, UnfoldedPage
 from tenure.stores.memory.store import MemoryStore
 from tests.support.coordinators import VirtualClock, World
 
@@ -112,4 +112,4 @@ def test_a_full_page_says_up_to_which_rollup_it_reached_and_the_last_one_up_to_n
 
     now = world.clock()
     second = now - seconds(200)
-    assert reached == [second // SHORT * SHORT, now]
+    assert reached == [second // SHORTEST * SHORTEST, now]

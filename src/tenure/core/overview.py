@@ -6,7 +6,7 @@ stops, so that looking costs the same on a store of a million jobs as on a small
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 
 import msgspec
@@ -14,7 +14,7 @@ import msgspec
 from tenure.core.claims import QueueState
 from tenure.core.ids import JobId, Kind, QueueName, ScheduleName
 from tenure.core.instants import Duration, Instant, seconds
-from tenure.core.rollups import KEPT_FOR, OTHER_KIND, OTHER_QUEUE, Rollup, Series, percentile
+from tenure.core.rollups import Rollup, Series, Tally, percentile
 from tenure.core.schedules import Schedule
 from tenure.core.scopes import Scope
 from tenure.core.vocabulary import JobStatus, WorkerState
@@ -83,11 +83,6 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
             return self.since
         bucket = self.since + (self.position(first_uncounted) + 1) * self.bucket_us
         return Instant(bucket if bucket < self.until else first_uncounted + 1)
-
-    @property
-    def rollup_us(self) -> Duration:
-        """The longest length of rollups that its buckets are made of."""
-        return max(length for length in KEPT_FOR if self.bucket_us % length == 0)
 
     def counted_from(
         self,
@@ -166,7 +161,7 @@ class OverviewParts(msgspec.Struct, frozen=True, kw_only=True):
     now: Instant
     counted_since: Instant
     rollups: Sequence[Rollup]
-    """Of the namespace and the span, of any lengths that a bucket is a multiple of."""
+    """Of the namespace and the span, as long as its buckets, or of the shortest length."""
     depths: Sequence[Depth]
     oldest_ready_at: Mapping[QueueName, Instant]
     settings: Sequence[QueueState]
@@ -292,43 +287,56 @@ def assemble(parts: OverviewParts, wanted: OverviewFilter) -> Overview:
     """The picture of what a store gathered."""
     window = window_of(wanted.range, parts.now)
     live = [each for each in parts.workers if each.state(parts.now) is WorkerState.ALIVE]
-    counted = list(_counted(parts, wanted, window))
+    rollups = _in_time(parts, window)
+    seen = [(rollup.key.at, _seen(rollup, wanted)) for rollup in rollups]
+    series = [each for rollup in rollups for each in rollup.series if _is_seen(each, wanted)]
     return Overview(
         now=parts.now,
         range=wanted.range,
         since=window.since,
         counted_since=parts.counted_since,
         bucket_us=window.bucket_us,
-        buckets=_buckets(counted, window),
-        wait=_durations(series.waits for _, series in counted),
-        run=_durations(series.runs for _, series in counted),
-        queues=_queues(parts, live, wanted, counted),
+        buckets=_buckets(seen, window),
+        wait=_durations(each.waits for _, each in seen),
+        run=_durations(each.runs for _, each in seen),
+        queues=_queues(parts, live, wanted, series),
         queues_left_out=parts.left_out,
-        kinds=_kinds(parts, counted),
+        kinds=_kinds(parts, series),
         workers=_worker_counts(parts, wanted),
         attention=_attention(parts, live),
     )
 
 
-_Counted = tuple[Instant, Series]
-"""What was counted in a rollup of one kind in one queue, and when the rollup begins."""
+def _in_time(parts: OverviewParts, window: Window) -> list[Rollup]:
+    """Those within the span, and not before counting began."""
+    return [
+        each
+        for each in parts.rollups
+        if each.key.at + each.key.length_us > parts.counted_since
+        and 0 <= window.position(each.key.at) < window.buckets
+    ]
 
 
-def _counted(parts: OverviewParts, wanted: OverviewFilter, window: Window) -> Iterator[_Counted]:
-    """What is in scope, within the span, and not before counting began."""
-    for rollup in parts.rollups:
-        at = rollup.key.at
-        ends_in_time = at + rollup.key.length_us > parts.counted_since
-        if ends_in_time and 0 <= window.position(at) < window.buckets:
-            for series in rollup.series:
-                if wanted.has(series.queue, series.kind):
-                    yield at, series
+def _seen(rollup: Rollup, wanted: OverviewFilter) -> Tally:
+    """What is in scope of a rollup. Events that were counted under no name are in its total, which
+    is for those who may see all of the namespace. [OB35]"""
+    if not wanted.queues and not wanted.kinds:
+        return rollup.total
+    found = Tally()
+    for each in rollup.series:
+        if _is_seen(each, wanted):
+            found.add(each.tally)
+    return found
 
 
-def _buckets(counted: Iterable[_Counted], window: Window) -> tuple[OutcomeBucket, ...]:
+def _is_seen(series: Series, wanted: OverviewFilter) -> bool:
+    return wanted.has(series.queue, series.kind)
+
+
+def _buckets(seen: Iterable[tuple[Instant, Tally]], window: Window) -> tuple[OutcomeBucket, ...]:
     found: list[Counter[str]] = [Counter() for _ in range(window.buckets)]
-    for at, series in counted:
-        found[window.position(at)].update(series.counts)
+    for at, each in seen:
+        found[window.position(at)].update(each.counts)
     return tuple(
         OutcomeBucket(at=Instant(window.since + place * window.bucket_us), **counts)
         for place, counts in enumerate(found)
@@ -351,12 +359,12 @@ def _queues(
     parts: OverviewParts,
     live: Sequence[WorkerSeen],
     wanted: OverviewFilter,
-    counted: Iterable[_Counted],
+    series: Iterable[Series],
 ) -> tuple[QueueOverview, ...]:
     depths: dict[str, Counter[str]] = {}
     for each in parts.depths:
         _add(depths.setdefault(each.queue, Counter()), each)
-    events = _events_by(counted, "queue")
+    events = _events_by(series, "queue")
     settings = {each.name: each for each in parts.settings if wanted.has_queue(each.name)}
     names = sorted({*depths, *events, *settings}, key=lambda name: (name not in depths, name))
     return tuple(
@@ -373,11 +381,11 @@ def _queues(
     )
 
 
-def _kinds(parts: OverviewParts, counted: Iterable[_Counted]) -> tuple[KindOverview, ...]:
+def _kinds(parts: OverviewParts, series: Iterable[Series]) -> tuple[KindOverview, ...]:
     depths: dict[str, Counter[str]] = {}
     for each in parts.depths:
         _add(depths.setdefault(each.kind, Counter()), each)
-    events = _events_by(counted, "kind")
+    events = _events_by(series, "kind")
     return tuple(
         KindOverview(
             kind=Kind(name),
@@ -393,16 +401,12 @@ def _add(sums: Counter[str], depth: Depth) -> None:
         sums[field] += getattr(depth, field)
 
 
-def _events_by(counted: Iterable[_Counted], field: str) -> dict[str, OutcomeCounts]:
-    """The events by queue or kind, without those that are counted under no name. [OB35]"""
+def _events_by(series: Iterable[Series], field: str) -> dict[str, OutcomeCounts]:
+    """The events by queue or kind."""
     found: dict[str, Counter[str]] = {}
-    for _, series in counted:
-        found.setdefault(getattr(series, field), Counter()).update(series.counts)
-    return {
-        name: OutcomeCounts(**counts)
-        for name, counts in found.items()
-        if name not in (OTHER_QUEUE, OTHER_KIND)
-    }
+    for each in series:
+        found.setdefault(getattr(each, field), Counter()).update(each.counts)
+    return {name: OutcomeCounts(**counts) for name, counts in found.items()}
 
 
 def _worker_counts(parts: OverviewParts, wanted: OverviewFilter) -> WorkerCounts:

@@ -8,6 +8,7 @@ events. [OB33]
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import TypeVar
 
 import msgspec
@@ -19,21 +20,24 @@ from tenure.core.vocabulary import EventType
 
 _Name = TypeVar("_Name", int, str)
 
-SHORT, MEDIUM, LONG = seconds(15), seconds(300), seconds(3600)
+_HOUR = seconds(3600)
+
+SHORTEST = seconds(15)
 
 KEPT_FOR: dict[Duration, Duration] = {
-    SHORT: seconds(2 * 3600),
-    MEDIUM: seconds(2 * 24 * 3600),
-    LONG: seconds(8 * 24 * 3600),
+    SHORTEST: _HOUR,
+    seconds(60): Duration(2 * _HOUR),
+    seconds(300): Duration(12 * _HOUR),
+    seconds(1200): Duration(48 * _HOUR),
+    Duration(2 * _HOUR): Duration(8 * 24 * _HOUR),
 }
-"""The lengths of rollups, each with how long they are kept. Each length is a multiple of the one
-before it, and events are counted in all of them at once: nothing is ever moved between them."""
+"""The lengths of rollups, one for each range of an overview, with how long they are kept. Each is a
+multiple of the shortest one. Events are counted in all of them at once: nothing is ever moved from
+one to another."""
 
 MAX_SERIES = 100
-"""Pairs of queue and kind that a rollup tells apart; events of all later ones are counted together,
-under names that no queue and no kind can have. [OB35]"""
-
-OTHER_QUEUE, OTHER_KIND = QueueName(""), Kind("")
+"""Pairs of queue and kind that a rollup tells apart: events of later ones are in its total alone.
+[OB35]"""
 
 COUNTED = (
     EventType.ENQUEUED,
@@ -107,21 +111,47 @@ def percentile(bins: Mapping[int, int], share: float) -> Duration | None:
 # --- Counting ----------------------------------------------------------------------------------
 
 
-class Series(msgspec.Struct, array_like=True):
-    """The events of one kind in one queue, by type, and by bin how long its jobs waited and ran.
-    Sums are added in place: `roll_up` adds only to copies."""
+class Tally(msgspec.Struct, array_like=True):
+    """A number of events by type, and by bin how long jobs waited and ran. Sums are added in place:
+    `roll_up` adds only to copies."""
 
-    queue: QueueName
-    kind: Kind
     counts: dict[str, int] = {}
     waits: dict[int, int] = {}
     runs: dict[int, int] = {}
 
-    def add(self, other: "Series") -> None:
+    def count(self, event: CountedEvent) -> None:
+        """Count this event, too."""
+        word = event.type.value
+        self.counts[word] = self.counts.get(word, 0) + 1
+        if event.duration_us is not None:
+            bins = self.waits if event.type is EventType.CLAIMED else self.runs
+            place = bin_of(event.duration_us)
+            bins[place] = bins.get(place, 0) + 1
+
+    def add(self, other: "Tally") -> None:
         """Count what the other one has, too."""
         _add(self.counts, other.counts)
         _add(self.waits, other.waits)
         _add(self.runs, other.runs)
+
+
+class Series(msgspec.Struct, frozen=True, array_like=True):
+    """What was counted of one kind in one queue. Few readers need the bins: they stay encoded,
+    because decoding those of a hundred series in a day of rollups took a second."""
+
+    queue: QueueName
+    kind: Kind
+    counts: dict[str, int]
+    bins: msgspec.Raw
+
+    @property
+    def tally(self) -> Tally:
+        """A copy that can be added to."""
+        waits, runs = _decode_bins(self.bins)
+        return Tally(dict(self.counts), waits, runs)
+
+
+_decode_bins = msgspec.json.Decoder(tuple[dict[int, int], dict[int, int]]).decode
 
 
 class RollupKey(msgspec.Struct, frozen=True):
@@ -133,86 +163,90 @@ class RollupKey(msgspec.Struct, frozen=True):
 
 
 class Rollup(msgspec.Struct, frozen=True):
-    """What was counted in one stretch of time."""
+    """What was counted in one stretch of time: in all, and of each kind in each queue."""
 
     key: RollupKey
+    total: Tally
     series: tuple[Series, ...]
+
+
+class _Sums(msgspec.Struct):
+    """A rollup that is being added up."""
+
+    total: Tally
+    of: dict[tuple[QueueName, Kind], Tally]
+
+    def series_of(self, queue: QueueName, kind: Kind) -> Tally | None:
+        """What is counted of one kind in one queue. None: there are too many, and those that came
+        first keep their places. [OB35]"""
+        if (queue, kind) not in self.of:
+            if len(self.of) >= MAX_SERIES:
+                return None
+            self.of[queue, kind] = Tally()
+        return self.of[queue, kind]
+
+    def rollup(self, key: RollupKey) -> Rollup:
+        """What was added up."""
+        series = [
+            Series(queue, kind, each.counts, msgspec.Raw(_encode((each.waits, each.runs))))
+            for (queue, kind), each in self.of.items()
+        ]
+        return Rollup(key, self.total, tuple(series))
+
+
+_encode = msgspec.json.Encoder().encode
 
 
 def tally(events: Iterable[CountedEvent]) -> list[Rollup]:
     """Rollups of the shortest length that have these events and no others."""
-    found: dict[tuple[Namespace, int], dict[tuple[str, str], Series]] = {}
+    found: dict[tuple[Namespace, int], dict[tuple[QueueName, Kind], Tally]] = {}
     for event in events:
-        among = found.setdefault((event.namespace, event.ts // SHORT), {})
-        name = (event.queue, event.kind)
-        series = among.get(name)
+        of = found.setdefault((event.namespace, event.ts // SHORTEST), {})
+        series = of.get((event.queue, event.kind))
         if series is None:
-            series = among[name] = Series(event.queue, event.kind)
-        word = event.type.value
-        series.counts[word] = series.counts.get(word, 0) + 1
-        if event.duration_us is not None:
-            bins = series.waits if event.type is EventType.CLAIMED else series.runs
-            place = bin_of(event.duration_us)
-            bins[place] = bins.get(place, 0) + 1
-    return [
-        Rollup(
-            RollupKey(namespace, SHORT, Instant(number * SHORT)),
-            tuple(sorted(among.values(), key=_name)),
-        )
-        for (namespace, number), among in found.items()
-    ]
+            series = of[event.queue, event.kind] = Tally()
+        series.count(event)
+    rollups = []
+    for (namespace, number), of in found.items():
+        sums = _Sums(Tally(), dict(islice(of.items(), MAX_SERIES)))
+        for series in of.values():
+            sums.total.add(series)
+        rollups.append(sums.rollup(RollupKey(namespace, SHORTEST, Instant(number * SHORTEST))))
+    return rollups
 
 
 def touched(tallied: Iterable[Rollup], now: Instant) -> set[RollupKey]:
     """The rollups that these are part of, without those that would be deleted at once."""
-    return {
-        RollupKey(each.key.namespace, length, at)
-        for each in tallied
-        for length, at in _stretches(each.key.at, now)
-    }
+    return {key for each in tallied for key in _stretches(each.key, now)}
 
 
 def roll_up(
     tallied: Iterable[Rollup], before: Mapping[RollupKey, Rollup], now: Instant
 ) -> list[Rollup]:
     """The rollups that change, with what was counted `before` and these. [OB33]"""
-    found: dict[RollupKey, dict[tuple[str, str], Series]] = {}
+    found: dict[RollupKey, _Sums] = {}
     for each in tallied:
-        for length, at in _stretches(each.key.at, now):
-            key = RollupKey(each.key.namespace, length, at)
+        for key in _stretches(each.key, now):
             if key not in found:
-                found[key] = _copied(before.get(key))
-            _add_within_limit(found[key], each.series)
-    return [Rollup(key, tuple(among.values())) for key, among in found.items()]
+                found[key] = _Sums(Tally(), {})
+                if key in before:
+                    _add_rollup(found[key], before[key])
+            _add_rollup(found[key], each)
+    return [sums.rollup(key) for key, sums in found.items()]
 
 
-def _stretches(at: Instant, now: Instant) -> Iterator[tuple[Duration, Instant]]:
+def _stretches(key: RollupKey, now: Instant) -> Iterator[RollupKey]:
     for length, kept_for in KEPT_FOR.items():
-        if at >= now - kept_for:
-            yield length, Instant(at // length * length)
+        if key.at >= now - kept_for:
+            yield RollupKey(key.namespace, length, Instant(key.at // length * length))
 
 
-def _copied(rollup: Rollup | None) -> dict[tuple[str, str], Series]:
-    copied: dict[tuple[str, str], Series] = {}
-    for each in rollup.series if rollup is not None else ():
-        copied[_name(each)] = series = Series(each.queue, each.kind)
-        series.add(each)
-    return copied
-
-
-def _add_within_limit(among: dict[tuple[str, str], Series], added: Iterable[Series]) -> None:
-    """Those that come first keep their names. [OB35]"""
-    for each in added:
-        name = _name(each)
-        if name not in among and len(among) >= MAX_SERIES:
-            name = (OTHER_QUEUE, OTHER_KIND)
-        if name not in among:
-            among[name] = Series(QueueName(name[0]), Kind(name[1]))
-        among[name].add(each)
-
-
-def _name(series: Series) -> tuple[str, str]:
-    return series.queue, series.kind
+def _add_rollup(sums: _Sums, rollup: Rollup) -> None:
+    sums.total.add(rollup.total)
+    for each in rollup.series:
+        series = sums.series_of(each.queue, each.kind)
+        if series is not None:
+            series.add(each.tally)
 
 
 def _add(sums: dict[_Name, int], more: Mapping[_Name, int]) -> None:

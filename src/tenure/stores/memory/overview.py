@@ -140,7 +140,7 @@ class MemoryOverview(MemoryResolutions, MemorySchedules, MemoryWorkers, MemoryRo
             folded_until=self._fold_progress.folded_until,
             first_uncounted=beyond[-1][1].ts if beyond else None,
         )
-        folded = [each for key, each in self._rollups.items() if key.length_us == window.rollup_us]
+        folded = [each for key, each in self._rollups.items() if key.length_us == window.bucket_us]
         rollups = [
             each for each in (*folded, *self._tallied(newest)) if each.key.namespace == namespace
         ]

@@ -208,7 +208,7 @@ class SqlOverview(SqlMeasures, SqlRollups, Workers, Schedules):
         here = [wanted.namespace]
         [row], folded = tx.fetch(
             self._query("fold_progress"),
-            self._rollups_query(here, window.rollup_us, window.since, window.until),
+            self._rollups_query(here, window.bucket_us, window.since, window.until),
         )
         progress = progress_from(row)
         newest, beyond = tx.fetch(

@@ -20,6 +20,7 @@ from tenure.core.rollups import (
     Rollup,
     RollupKey,
     Series,
+    Tally,
     UnfoldedPage,
     run_of,
     tally,
@@ -49,7 +50,7 @@ class _Queued(msgspec.Struct):
 
 _TYPES = {each.value: each for each in COUNTED}
 _decode_queued = msgspec.json.Decoder(_Queued).decode
-_decode_series = msgspec.json.Decoder(tuple[Series, ...]).decode
+_decode_counts = msgspec.json.Decoder(tuple[Tally, tuple[Series, ...]]).decode
 _NEXT: Shape = (("place", AFTER), ("order", ORDER))
 _NEWEST: Shape = (("place", AFTER), ("order", NEWEST_FIRST), ("until", "TRUE"))
 
@@ -205,9 +206,9 @@ def counted_from(row: Row) -> CountedEvent:
 
 def rollup_from(row: Row) -> Rollup:
     """A row of `load_rollups`."""
-    namespace, length_us, at, series = row
+    namespace, length_us, at, counts = row
     key = RollupKey(Namespace(namespace), Duration(length_us), Instant(at))
-    return Rollup(key, _decode_series(series))
+    return Rollup(key, *_decode_counts(counts))
 
 
 def _columns(rollup: Rollup) -> dict[str, object]:
@@ -216,5 +217,5 @@ def _columns(rollup: Rollup) -> dict[str, object]:
         "namespace": key.namespace,
         "length_us": key.length_us,
         "at": key.at,
-        "series": msgspec.json.encode(rollup.series).decode(),
+        "counts": msgspec.json.encode((rollup.total, rollup.series)).decode(),
     }
