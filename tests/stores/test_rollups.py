@@ -149,6 +149,22 @@ def test_a_dump_that_another_server_restored_is_counted_on(postgres_hand: Postgr
     assert (fold_all(store), enqueued(store)) == (1, 4)
 
 
+@spec("OB33")
+def test_a_rollup_of_another_shape_is_left_out_and_written_anew(
+    sqlite_store: SqliteStore, sqlite_path: Path
+) -> None:
+    enqueue(sqlite_store, 3)
+    fold_all(sqlite_store)
+    with closing(sqlite3.connect(sqlite_path)) as raw, raw:
+        raw.execute("UPDATE tenure_rollup SET series = '{\"shape\": 2}'")
+
+    left_out = enqueued(sqlite_store)
+    enqueue(sqlite_store, 2)
+    fold_all(sqlite_store)
+
+    assert (left_out, enqueued(sqlite_store)) == (0, 2)
+
+
 @spec("OB36")
 @pytest.mark.parametrize("name", QUESTIONS)
 def test_sqlite_folds_by_its_indexes(sqlite_path: Path, name: str) -> None:

@@ -1143,7 +1143,7 @@ SELECT b.position, (SELECT max(e.ts) FROM {t}job_event AS e WHERE e.position = b
          ORDER BY position DESC LIMIT 1 OFFSET :catch_up) AS b;
 
 -- name: load_rollups
-SELECT namespace, length_us, at, counts FROM {t}rollup
+SELECT namespace, length_us, at, series FROM {t}rollup
  WHERE namespace {among_names} AND length_us = :length_us AND at >= :since AND at < :until;
 
 -- name: move_fold_progress
@@ -1154,9 +1154,9 @@ UPDATE {t}rollup_progress
 RETURNING one;
 
 -- name: put_rollup
-INSERT INTO {t}rollup (namespace, length_us, at, counts)
-VALUES (:namespace, :length_us, :at, :counts)
-    ON CONFLICT (namespace, length_us, at) DO UPDATE SET counts = excluded.counts;
+INSERT INTO {t}rollup (namespace, length_us, at, series)
+VALUES (:namespace, :length_us, :at, :series)
+    ON CONFLICT (namespace, length_us, at) DO UPDATE SET series = excluded.series;
 
 -- name: delete_rollups
 WITH old AS MATERIALIZED (

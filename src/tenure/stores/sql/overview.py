@@ -31,7 +31,7 @@ from tenure.core.schedules import Schedule
 from tenure.core.workers import WorkerSeen
 from tenure.stores.sql.limits import queue_state_from
 from tenure.stores.sql.measures import DELAYED, READY, SqlMeasures, first_of, ready_at
-from tenure.stores.sql.rollups import SqlRollups, counted_from, progress_from, rollup_from
+from tenure.stores.sql.rollups import SqlRollups, counted_from, progress_from, rollups_from
 from tenure.stores.sql.rows import Row, decode_policy
 from tenure.stores.sql.schedules import Schedules
 from tenure.stores.sql.statements import Query, Shape
@@ -220,7 +220,7 @@ class SqlOverview(SqlMeasures, SqlRollups, Workers, Schedules):
             folded_until=progress.folded_until,
             first_uncounted=Instant(beyond[0][0]) if beyond else None,
         )
-        return [*map(rollup_from, folded), *tally(map(counted_from, newest))], counted_since
+        return [*rollups_from(folded), *tally(map(counted_from, newest))], counted_since
 
 
 def _ready_since(

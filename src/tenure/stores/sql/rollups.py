@@ -2,7 +2,8 @@
 `SqlStore`. Decides nothing: `core.rollups` counts.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 
 import msgspec
@@ -50,7 +51,7 @@ class _Queued(msgspec.Struct):
 
 _TYPES = {each.value: each for each in COUNTED}
 _decode_queued = msgspec.json.Decoder(_Queued).decode
-_decode_counts = msgspec.json.Decoder(tuple[Tally, tuple[Series, ...]]).decode
+_decode_series = msgspec.json.Decoder(tuple[Tally, tuple[Series, ...]]).decode
 _NEXT: Shape = (("place", AFTER), ("order", ORDER))
 _NEWEST: Shape = (("place", AFTER), ("order", NEWEST_FIRST), ("until", "TRUE"))
 
@@ -124,7 +125,7 @@ class SqlRollups(Transactional):
             )
             for length, of_length in wanted.items()
         ]
-        found = [rollup_from(row) for rows in tx.fetch(*queries) for row in rows]
+        found = [each for rows in tx.fetch(*queries) for each in rollups_from(rows)]
         return {each.key: each for each in found}
 
     def _rollups_query(
@@ -204,11 +205,13 @@ def counted_from(row: Row) -> CountedEvent:
     return CountedEvent(namespace, queue, kind, type_, ts, duration)
 
 
-def rollup_from(row: Row) -> Rollup:
-    """A row of `load_rollups`."""
-    namespace, length_us, at, counts = row
-    key = RollupKey(Namespace(namespace), Duration(length_us), Instant(at))
-    return Rollup(key, *_decode_counts(counts))
+def rollups_from(rows: Iterable[Row]) -> Iterator[Rollup]:
+    """Rows of `load_rollups`, without those that another version wrote in another shape: a plot may
+    lack them, and an overview must not fail because of them. [OB33]"""
+    for namespace, length_us, at, series in rows:
+        key = RollupKey(Namespace(namespace), Duration(length_us), Instant(at))
+        with suppress(msgspec.DecodeError):
+            yield Rollup(key, *_decode_series(series))
 
 
 def _columns(rollup: Rollup) -> dict[str, object]:
@@ -217,5 +220,5 @@ def _columns(rollup: Rollup) -> dict[str, object]:
         "namespace": key.namespace,
         "length_us": key.length_us,
         "at": key.at,
-        "counts": msgspec.json.encode((rollup.total, rollup.series)).decode(),
+        "series": msgspec.json.encode((rollup.total, rollup.series)).decode(),
     }

@@ -492,13 +492,13 @@ CREATE TABLE {t}outage (
     PRIMARY KEY (began_at, ended_at, is_jump)
 );
 
--- What was counted of the log, for plots: never the truth (docs/adr/0070). `counts` is JSON: in
--- all, and of each queue and kind. The last one of each length is written again and again: room for its next version.
+-- What was counted of the log, for plots: never the truth (docs/adr/0070). `series` is JSON: what
+-- was counted in all, and of each queue and kind. The last one of each length is written again and again: room for its next version.
 CREATE TABLE {t}rollup (
     length_us bigint NOT NULL,
     at        bigint NOT NULL,
     namespace text   NOT NULL COLLATE "C",
-    counts    text   NOT NULL COLLATE "C",
+    series    text   NOT NULL COLLATE "C",
     PRIMARY KEY (namespace, length_us, at)
 ) WITH (fillfactor = 50);
 

@@ -414,13 +414,13 @@ CREATE TABLE tenure_outage (
     PRIMARY KEY (began_at, ended_at, is_jump)
 ) STRICT;
 
--- What was counted of the log, for plots: never the truth (docs/adr/0070). `counts` is JSON: in
--- all, and of each queue and kind.
+-- What was counted of the log, for plots: never the truth (docs/adr/0070). `series` is JSON: what
+-- was counted in all, and of each queue and kind.
 CREATE TABLE tenure_rollup (
     namespace TEXT    NOT NULL,
     length_us INTEGER NOT NULL,
     at        INTEGER NOT NULL,
-    counts    TEXT    NOT NULL,
+    series    TEXT    NOT NULL,
     PRIMARY KEY (namespace, length_us, at)
 ) STRICT, WITHOUT ROWID;
 
