@@ -243,6 +243,34 @@ def test_a_new_epoch_goes_on_where_the_last_one_ended(kit: Kit) -> None:
     assert totals(overview(kit)).enqueued == 2
 
 
+@spec("OB34", "OB36")
+def test_a_short_log_of_two_epochs_is_folded_from_its_beginning(kit: Kit) -> None:
+    kit.enqueue()
+    kit.store.raise_epoch()
+    kit.enqueue()
+
+    fold(kit)
+    found = overview(kit)
+
+    assert totals(found).enqueued == 2
+    assert found.counted_since == found.since
+
+
+@spec("OB36")
+def test_the_newest_part_of_a_long_log_may_be_of_two_epochs(kit: Kit) -> None:
+    kit.enqueue()
+    kit.advance(seconds=300)
+    kit.enqueue()
+    kit.store.raise_epoch()
+    kit.enqueue()
+
+    fold(kit, catch_up=2)
+    found = overview(kit)
+
+    assert totals(found).enqueued == 2
+    assert found.since < found.counted_since < kit.now()
+
+
 @spec("OB36")
 def test_a_store_that_was_folded_just_now_is_left_alone(kit: Kit) -> None:
     folder = Folder(kit.store, monotonic=kit.monotonic)

@@ -144,8 +144,16 @@ VALUES (:namespace, :actor, :worker, :claim_seq, :request_id, :fingerprint, :cla
        is_repeated = excluded.is_repeated;
 
 -- name: fold_begin
--- Differs: positions are rows, so that as many events at most come after the one that is found. To
--- count them, SQLite would read them.
+-- Differs: to count events, SQLite would read them. Positions are rows that follow each other within an
+-- epoch, so that the place is found from epoch to epoch: from the highest position of each as far down as
+-- is left.
+WITH RECURSIVE epochs (top, base, most) AS (
+    SELECT max(position), max(position) >> 44 << 44, :catch_up FROM {t}job_event
+     UNION ALL
+    SELECT (SELECT max(e.position) FROM {t}job_event AS e WHERE e.position < n.base),
+           (SELECT max(e.position) FROM {t}job_event AS e WHERE e.position < n.base) >> 44 << 44,
+           n.most - (n.top - n.base)
+      FROM epochs AS n WHERE n.top - n.base <= n.most)
 SELECT position, ts FROM {t}job_event
- WHERE position <= (SELECT max(position) FROM {t}job_event) - :catch_up
+ WHERE position <= (SELECT n.top - n.most FROM epochs AS n WHERE n.top - n.base > n.most)
  ORDER BY position DESC LIMIT 1;
