@@ -10,6 +10,7 @@ from collections.abc import Callable
 from itertools import count
 from typing import Any
 
+from tenure.coordinator.rollups import Folder
 from tenure.coordinator.sweeper import Sweeper
 from tenure.core.instants import Instant
 from tenure.core.vocabulary import Role
@@ -73,6 +74,7 @@ class Shop:
         self._due: list[tuple[float, int, Callable[[], None]]] = []
         self._now_s = 0.0
         self._sweeper = Sweeper(stage.coordinator, monotonic=stage.clock)
+        self._folder = Folder(stage.store, monotonic=stage.clock)
         self._running: dict[str, int] = {}
 
     def fill(self) -> None:
@@ -217,6 +219,7 @@ class Shop:
             first[2]()
         self._advance(end_s - self._now_s)
         self._sweeper.sweep_once()
+        self._folder.fold_if_due()
 
     def _advance(self, amount_s: float) -> None:
         self.clock.advance(amount_s)
