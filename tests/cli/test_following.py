@@ -15,15 +15,19 @@ import pytest
 
 from tenure.cli import events, following
 from tenure.cli.following import Reconnecting
+from tenure.cli.job_end import wait_for_end
 from tenure.conformance.spec import spec
+from tenure.core.commands import Cancel
 from tenure.core.event_tail import TailedEvent, TailFilter, TailPage
-from tenure.core.ids import DEFAULT_NAMESPACE, JobId
+from tenure.core.ids import DEFAULT_NAMESPACE, JobId, operator_actor
+from tenure.core.vocabulary import JobStatus
 from tenure.errors import StoreUnavailable
 from tenure.own_transaction.postgres import store_on
 from tenure.ports import JobStore
 from tenure.stores.postgres.store import PostgresStore
 from tests.cli.harness import TENURE, Run, enqueued
 from tests.stores.lives import enqueue
+from tests.support.coordinators import World
 from tests.support.terminals import CTRL_C, Terminal
 from tests.support.waiting import PATIENCE_S, answer_of, until
 
@@ -208,6 +212,41 @@ def test_a_view_with_a_timeout_does_not_wait_longer_for_a_lost_store(quick_polls
 
     with pytest.raises(StoreUnavailable):
         reading.ask(lambda: answers.pop(0)())
+
+
+@spec("LV5")
+def test_a_wait_goes_on_after_the_store_was_lost(
+    capsys: pytest.CaptureFixture[str], quick_polls: None
+) -> None:
+    world = World()
+    job = world.enqueue()
+    cancel = Cancel(job_id=job.id, actor=operator_actor("ann"), request_id=world.request_id())
+    world.coordinator.store = Lost(world.store, ends=lambda: world.coordinator.execute(cancel))
+
+    ended = wait_for_end(world.coordinator, job, None)
+
+    assert ended.status is JobStatus.CANCELLED
+    assert capsys.readouterr().err.splitlines()[-2:] == [
+        "tenure: lost the connection: it is away; trying again until it is back",
+        "tenure: connected again; goes on where it was",
+    ]
+
+
+class Lost:
+    """A store that is away after the first question; then it is back and the job has ended."""
+
+    def __init__(self, store: Any, *, ends: Callable[[], object]) -> None:
+        self._store = store
+        self._ends = ends
+        self._asked = 0
+
+    def __getattr__(self, name: str) -> Any:
+        self._asked += 1
+        if self._asked in (2, 3):
+            raise StoreUnavailable("it is away")
+        if self._asked == 4:
+            self._ends()
+        return getattr(self._store, name)
 
 
 def _away() -> str:

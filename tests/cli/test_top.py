@@ -25,7 +25,7 @@ from tenure.ports import JobStore
 from tests.cli.harness import WORKER, Run, enqueued, started
 from tests.remote.sites import RemoteSite
 from tests.support.coordinators import World
-from tests.support.terminals import CTRL_C, Terminal
+from tests.support.terminals import CTRL_BACKSLASH, CTRL_C, Terminal
 from tests.support.waiting import until
 
 process = pytest.mark.process
@@ -153,22 +153,52 @@ def test_a_new_size_is_drawn_at_once(busy: dict[str, Any], store_path: Path) -> 
 
 @process
 @spec("LV7")
-@pytest.mark.parametrize("way", ["q", CTRL_C, "term"])
-def test_the_terminal_is_restored(busy: dict[str, Any], store_path: Path, way: str) -> None:
+@pytest.mark.parametrize(
+    "way", ["q", CTRL_C, CTRL_BACKSLASH, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT]
+)
+def test_the_terminal_is_restored(
+    busy: dict[str, Any], store_path: Path, way: str | signal.Signals
+) -> None:
     with Terminal("top", directory=store_path.parent) as terminal:
         terminal.until("1 queues (2)")
         during = terminal.settings_now()
-        if way == "term":
-            terminal.signal(signal.SIGTERM)
+        if isinstance(way, signal.Signals):
+            terminal.signal(way)
         else:
             terminal.type(way)
         code = terminal.ended()
         until(lambda: terminal.raw.endswith(b"\x1b[?25h\x1b[?1049l"), "the screen is left")
         after = terminal.settings_now()
 
-    assert code == (128 + signal.SIGTERM if way == "term" else 0)
+    by_signal = signal.SIGQUIT if way == CTRL_BACKSLASH else way
+    assert code == (128 + by_signal if isinstance(by_signal, signal.Signals) else 0)
     assert during != terminal.settings
     assert after == terminal.settings
+
+
+@process
+@spec("LV6", "LV3")
+def test_a_terminal_that_does_not_know_its_size_counts_as_a_common_one(
+    busy: dict[str, Any], store_path: Path
+) -> None:
+    """So it is over a serial line, and in a container whose terminal nobody has resized."""
+    with Terminal("top", directory=store_path.parent, knows_size=False) as terminal:
+        top = terminal.until("1 queues (2)").splitlines()
+    job_id = str(busy["job_id"])
+    with Terminal(
+        "jobs", "watch", job_id, directory=store_path.parent, knows_size=False
+    ) as terminal:
+        terminal.until(f"{job_id[:18]}…  mail  running  █████░░░░░░░░░░░░░░░  25%  1/4")
+
+    assert len(top) == 24
+
+
+@pytest.mark.parametrize("every", ["nan", "inf", "-inf", "0.4", "61"])
+def test_a_pause_that_is_no_time_is_refused(busy: dict[str, Any], run: Run, every: str) -> None:
+    refused = run("top", "--once", "--every", every)
+
+    assert refused.exit_code == 2
+    assert "--every" in refused.stderr
 
 
 @spec("LV6", "LV1")

@@ -24,6 +24,7 @@ _IN_ITS_TERMINAL = (
 
 READ_BYTES = 1 << 16
 CTRL_C = "\x03"
+CTRL_BACKSLASH = "\x1c"
 
 
 class Terminal:
@@ -36,13 +37,15 @@ class Terminal:
         columns: int = 80,
         rows: int = 24,
         environment: Mapping[str, str] | None = None,
+        knows_size: bool = True,
     ) -> None:
+        """Without `knows_size` the command hears of no size: 0 columns and 0 rows."""
         self.screen = pyte.Screen(columns, rows)
         self.raw = b""
         self._lock = threading.Lock()
         self._stream = pyte.ByteStream(self.screen)
         self._ours, theirs = pty.openpty()
-        self._set_size(columns, rows)
+        self._set_size(*((columns, rows) if knows_size else (0, 0)))
         self.settings = termios.tcgetattr(self._ours)
         self._theirs = theirs
         self._process = subprocess.Popen(

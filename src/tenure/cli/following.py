@@ -47,11 +47,21 @@ def pause(span_s: float) -> None:
 
 class Reconnecting:
     """Asks a store. After the first answer it asks again for as long as the store cannot be
-    reached, or until `give_up_at` of the monotonic clock, and says so once for each outage."""
+    reached, or until `give_up_at` of the monotonic clock, and says so once for each outage. Before
+    it says anything it calls `make_room`, which takes lines that change off the terminal."""
 
-    def __init__(self, *, give_up_at: float | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        give_up_at: float | None = None,
+        was_answered: bool = False,
+        make_room: Callable[[], None] = lambda: None,
+        pause: Callable[[float], None] = pause,
+    ) -> None:
         self._give_up_at = give_up_at
-        self._was_answered = False
+        self._was_answered = was_answered
+        self._make_room = make_room
+        self._pause = pause
 
     def ask(self, question: Callable[[], _T]) -> _T:
         """The answer. Fails at once if the store cannot be reached for the first question."""
@@ -64,12 +74,14 @@ class Reconnecting:
                 if not self._was_answered or self._is_too_late():
                     raise
                 if not is_lost:
+                    self._make_room()
                     say(f"lost the connection: {problem}; trying again until it is back")
                 is_lost = True
-                pause(retry_s)
+                self._pause(retry_s)
                 retry_s = min(2 * retry_s, LONGEST_RETRY_S)
                 continue
             if is_lost:
+                self._make_room()
                 say("connected again; goes on where it was")
             self._was_answered = True
             return answer

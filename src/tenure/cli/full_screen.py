@@ -15,6 +15,8 @@ from collections.abc import Sequence
 from types import FrameType, TracebackType
 from typing import NoReturn
 
+from tenure.cli.output import terminal_size
+
 ENTER, ESCAPE, TAB, BACKTAB = "enter", "escape", "tab", "backtab"
 UP, DOWN, PAGE_UP, PAGE_DOWN, HOME, END = "up", "down", "pageup", "pagedown", "home", "end"
 
@@ -41,7 +43,8 @@ _TOP_LEFT = "\x1b[H"
 _ERASE_LINE = "\x1b[K"
 _ERASE_BELOW = "\x1b[J"
 READ_BYTES = 1024
-TERMINATED = 128 + signal.SIGTERM
+ENDS = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+"""Signals that would end the process without restoring the terminal. Ctrl-\\ sends the last."""
 
 
 class FullScreen:
@@ -62,7 +65,7 @@ class FullScreen:
         termios.tcsetattr(self._input, termios.TCSADRAIN, settings)
         self._handlers = {
             signal.SIGWINCH: signal.signal(signal.SIGWINCH, self._resized),
-            signal.SIGTERM: signal.signal(signal.SIGTERM, _terminated),
+            **{number: signal.signal(number, _ended) for number in ENDS},
         }
         self._write(_ENTER_SCREEN)
         return self
@@ -80,7 +83,7 @@ class FullScreen:
     @property
     def size(self) -> os.terminal_size:
         """The size of the terminal now."""
-        return os.get_terminal_size(self._output)
+        return terminal_size(self._output)
 
     def wake(self) -> None:
         """Let `keys` return: there is something new to draw. Any thread may call it."""
@@ -118,6 +121,6 @@ class FullScreen:
             rest = rest[os.write(self._output, rest) :]
 
 
-def _terminated(_: int, __: FrameType | None) -> NoReturn:
+def _ended(number: int, _: FrameType | None) -> NoReturn:
     """Leave by an exception, so that the terminal is restored on the way."""
-    sys.exit(TERMINATED)
+    sys.exit(128 + number)

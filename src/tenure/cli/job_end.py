@@ -2,17 +2,21 @@
 
 import time
 from collections.abc import Sequence
+from functools import partial
 
 import click
 
-from tenure.cli.common import find_job, refuse
+from tenure.cli.common import refuse
+from tenure.cli.following import Reconnecting
 from tenure.cli.live_lines import LiveLines
 from tenure.cli.output import ProgressLine, in_words, print_json, printable, say
 from tenure.cli.watching import WaitingReasons, progress_words
 from tenure.core.events import Event
+from tenure.core.ids import JobId
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration, Instant
 from tenure.core.job import Job
 from tenure.core.vocabulary import EventCause, EventType, JobStatus
+from tenure.errors import UnknownJob
 from tenure.ports import Coordination, JobStore
 from tenure.protocol.records import job_record
 from tenure.telemetry.unclaimed import why_waiting
@@ -50,27 +54,41 @@ def lost_attempts(events: Sequence[Event], *, after: int, now: Instant) -> list[
 
 def wait_for_end(serving: Coordination, job: Job, timeout: Duration | None) -> Job:
     """The job once it has ended. Meanwhile stderr shows how far it is, on a terminal in a line that
-    is redrawn, and reports failed attempts."""
+    is redrawn, and reports failed attempts. A lost store or server is waited for. [LV5]"""
     give_up_at = None
     if timeout is not None:
         give_up_at = time.monotonic() + timeout / MICROSECONDS_PER_SECOND
-    shown = _ShownProgress(serving.store)
+    store = serving.store
+    shown = _ShownProgress(store)
+    # Its exit code is wanted even where nobody reads stdout: it pauses by sleeping.
+    reading = Reconnecting(
+        give_up_at=give_up_at, was_answered=True, make_room=shown.erase, pause=time.sleep
+    )
     told, failures = job.rev, job.failures
     while not job.status.is_terminal:
         if job.failures > failures:
             failures = job.failures
-            events = serving.store.load_events(job.id)
+            events = reading.ask(partial(store.load_events, job.id))
+            now = reading.ask(store.now)
             shown.erase()
-            for line in lost_attempts(events, after=told, now=serving.store.now()):
+            for line in lost_attempts(events, after=told, now=now):
                 say(line)
             told = events[-1].seq
         if give_up_at is not None and time.monotonic() >= give_up_at:
             shown.erase()
             _give_up(serving, job)
-        shown.show(job)
+        reading.ask(partial(shown.show, job))
         time.sleep(WAIT_POLL_S)
-        job = find_job(serving, job.id)
+        job = reading.ask(partial(_reloaded, serving, job.id))
     shown.erase()
+    return job
+
+
+def _reloaded(serving: Coordination, job_id: JobId) -> Job:
+    """The job as it is now; ends the command if it was purged."""
+    job = serving.store.load_jobs([job_id]).get(job_id)
+    if job is None:
+        refuse(str(UnknownJob(job_id)))
     return job
 
 

@@ -4,13 +4,12 @@ Where the output is no terminal, nothing moves a cursor or has a colour: a line 
 has changed.
 """
 
-import os
 import sys
 from collections.abc import Sequence
 
 import click
 
-from tenure.cli.output import COLOURS, GAP, printable, shortened
+from tenure.cli.output import COLOURS, GAP, printable, shortened, terminal_size
 
 BAR_COLUMNS = 20
 _FULL, _EMPTY = "█", "░"
@@ -54,7 +53,7 @@ class LiveLines:
         self._drawn = 0
 
     def _redraw(self, lines: Sequence[tuple[str, str, str]]) -> None:
-        size = os.get_terminal_size(self._stream.fileno())
+        size = terminal_size(self._stream.fileno())
         fitting = lines[: max(1, size.lines - 1)]  # more could not be taken back
         drawn = [_fitted(line, size.columns) + _ERASE_LINE for line in fitting]
         start = _UP.format(self._drawn) + "\r" if self._drawn else ""

@@ -4,6 +4,7 @@ Colours only on a terminal (click sees to that). Every cell is escaped, so that 
 move the cursor, change a colour or reorder a line.
 """
 
+import os
 import shutil
 import sys
 import textwrap
@@ -136,6 +137,16 @@ def table_lines(
 def terminal_columns() -> int | None:
     """How wide the terminal is that reads stdout; None if it is a file or another program."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+COMMON_SIZE = os.terminal_size((80, 24))
+
+
+def terminal_size(terminal: int) -> os.terminal_size:
+    """The size of a terminal. One that does not know it, as over a serial line or in a container
+    whose terminal nobody has resized, counts as a common one."""
+    columns, rows = os.get_terminal_size(terminal)
+    return os.terminal_size((columns or COMMON_SIZE.columns, rows or COMMON_SIZE.lines))
 
 
 def wrapped(text: str, *, indent: str) -> str:

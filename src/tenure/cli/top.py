@@ -1,5 +1,6 @@
 """`tenure top`: what a namespace is doing, live in a terminal or once elsewhere."""
 
+import math
 import sys
 
 import click
@@ -42,6 +43,13 @@ class TopSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     workers: list[WorkerRecord]
 
 
+def _number(_: click.Context, __: click.Parameter, value: float) -> float:
+    """The value. No comparison refuses NaN, so `FloatRange` lets it pass."""
+    if math.isnan(value):
+        raise click.BadParameter("nan is not a number of seconds.")
+    return value
+
+
 @click.command()
 @url_option
 @json_option(TopSnapshot)
@@ -60,6 +68,7 @@ class TopSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     "every_s",
     metavar="SECONDS",
     type=click.FloatRange(0.5, 60),
+    callback=_number,
     default=2.0,
     show_default=True,
     help="How often to refresh; less often if reading takes long.",

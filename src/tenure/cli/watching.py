@@ -83,9 +83,9 @@ def watch_to_the_end(
 ) -> list[Job]:
     """Show a line for each job until all have ended. Ends the command after the timeout."""
     give_up_at = None if timeout is None else time.monotonic() + timeout / MICROSECONDS_PER_SECOND
-    reading = Reconnecting(give_up_at=give_up_at)
-    reasons = WaitingReasons(serving.store)
     lines = LiveLines(err=err)
+    reading = Reconnecting(give_up_at=give_up_at, make_room=lines.erase)
+    reasons = WaitingReasons(serving.store)
     while True:
         loaded = reading.ask(lambda: serving.store.load_jobs(ids))
         found = [loaded.get(each) or _refuse_unknown(each) for each in ids]
