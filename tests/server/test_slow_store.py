@@ -95,7 +95,7 @@ def test_a_claim_is_answered_in_time_after_its_wait(stage: Stage, hang: Any) -> 
 @spec("H34")
 def test_slow_lists_delay_no_other_read(stage: Stage, hang: Any) -> None:
     job_id, token = stage.enqueue(), stage.of(Role.OPERATOR)
-    hang("list_jobs")
+    hang("find_jobs")
     more_than_threads = 2 * (
         stage.services.settings.blocking_calls + stage.services.settings.listing_calls
     )
@@ -112,3 +112,24 @@ def test_slow_lists_delay_no_other_read(stage: Stage, hang: Any) -> None:
         return job
 
     assert stage.run(ask_together()).status == 200
+
+
+@spec("H34")
+def test_slow_lists_of_one_token_leave_threads_for_others(stage: Stage, hang: Any) -> None:
+    stage.enqueue()
+    greedy, other = stage.token(Role.VIEWER, "greedy"), stage.token(Role.VIEWER, "other")
+    hang("find_jobs")
+    more_than_threads = 3 * stage.services.settings.listing_calls
+
+    async def ask_together() -> tuple[Answer, list[Answer]]:
+        lists = [
+            asyncio.create_task(stage.aask("GET", "/v1/jobs", token=greedy))
+            for _ in range(more_than_threads)
+        ]
+        heard = await together(*lists)  # they have given up; the store still hangs
+        return await stage.aask("GET", "/v1/queues", token=other), heard
+
+    queues, heard = stage.run(ask_together())
+
+    assert {each.status for each in heard} == {503}
+    assert queues.status == 200

@@ -39,6 +39,7 @@ from tenure.server.principals import Principal
 from tenure.server.problems import Refused
 from tenure.server.services import Services
 from tenure.server.sharing import SharedAnswers
+from tenure.server.threads import call_for
 from tenure.telemetry.tracing import RequestSpan, server_span, trace_from_headers
 
 _log = logging.getLogger("tenure.dashboard")
@@ -222,6 +223,7 @@ class _Desk:
         form = await self._form(http, memory, session) if page.method == "POST" else ()
         principal = await self._principal(session, page)
         audit.principal = principal or audit.principal
+        call_for(audit.principal.token_id)
         said = http.cookies.get(self._cookie_name("notice", http))
         namespace = chosen_namespace(principal, http, self._settings.namespace)
         visit = Visit(

@@ -64,7 +64,7 @@ class Followers:
         """The next events, after at most `wait_s` if there are none yet, or at once if too many
         readers wait already, of this token or of all. [E11]"""
         page = await self._page(store, wanted, count_memory)
-        token_id = None if principal.token is None else principal.token.id
+        token_id = principal.token_id
         if page.events or not self._has_place(token_id):
             return page
         until_s = asyncio.get_running_loop().time() + wait_s

@@ -28,6 +28,7 @@ from tenure.server.audit import RequestAudit
 from tenure.server.calls import SMALL_BYTES, Call
 from tenure.server.memory import RequestMemory
 from tenure.server.services import Services
+from tenure.server.threads import call_for
 from tenure.telemetry.tracing import RequestSpan
 
 HANDLERS = {
@@ -59,6 +60,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
 
 async def carry_out(services: Services, asked: Asked) -> Response:
     """Check the fields, call the handler within its time limit and note what it did."""
+    call_for(asked.audit.principal.token_id)
     call = await _read(services, asked)
     route = asked.route
     async with in_time(services, is_read=route.only_reads, more_s=call.waits_s):

@@ -10,7 +10,7 @@ import msgspec
 
 from tenure.core.ids import DEFAULT_NAMESPACE, Actor, Kind, Namespace, QueueName
 from tenure.core.job import Job
-from tenure.core.tokens import Token
+from tenure.core.tokens import Token, TokenId
 from tenure.core.workers import WorkerSeen
 from tenure.errors import InvalidInput, UnknownJob
 from tenure.protocol.routes import Limit, Route
@@ -25,6 +25,11 @@ class Principal(msgspec.Struct, frozen=True):
     """The holder of a token; without one, somebody on this machine who may do everything."""
 
     token: Token | None = None
+
+    @property
+    def token_id(self) -> TokenId | None:
+        """The id of its token, if it has one."""
+        return None if self.token is None else self.token.id
 
     @property
     def is_limited(self) -> bool:

@@ -13,7 +13,7 @@ from tenure.server.memory import MemoryLimit
 from tenure.server.quotas import Quotas
 from tenure.server.settings import ServerSettings
 from tenure.server.sharing import SharedAnswers
-from tenure.server.threads import Blocking
+from tenure.server.threads import Blocking, SharedBlocking
 from tenure.server.waiting_claims import WaitingClaims
 from tenure.telemetry.security import SecurityLog
 
@@ -49,7 +49,9 @@ class Services:
         self.metrics = metrics
         self.security = security or SecurityLog()
         self.blocking = Blocking(settings.blocking_calls)
-        self.listing = Blocking(settings.listing_calls)
+        self.listing = SharedBlocking(
+            settings.listing_calls, per_token=settings.listing_calls_per_token
+        )
         self.authenticator = Authenticator(coordinator.store, settings, self.blocking)
         self.quotas = Quotas(coordinator.store, self.blocking, monotonic)
         self._overviews = SharedAnswers[OverviewFilter, Overview](

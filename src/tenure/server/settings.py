@@ -40,3 +40,5 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Threads for reads that wait for the store."""
     listing_calls: int = 4
     """Separate threads for lists and metrics, so that these do not delay other reads. [H34]"""
+    listing_calls_per_token: int = 3
+    """How many of these threads the requests of one token may have, so that others have some."""
