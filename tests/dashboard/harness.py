@@ -12,10 +12,10 @@ from tenure.dashboard.app import make_pages
 from tenure.dashboard.settings import DashboardSettings
 from tenure.server.services import Services
 from tests.server.harness import Answer, Stage
-from tests.support.coordinators import VirtualClock
 
 KEY = bytes(range(32))
 ORIGIN = "http://localhost:7717"
+FORM_HEADERS = {"content_type": "application/x-www-form-urlencoded", "origin": ORIGIN}
 
 
 class DashboardStage(Stage):
@@ -26,8 +26,9 @@ class DashboardStage(Stage):
         *,
         authenticated: bool = True,
         public_origin: str | None = None,
-        clock: VirtualClock | None = None,
+        **more: Any,
     ) -> None:
+        """`more` is for the server's stage."""
         settings = DashboardSettings(
             key=KEY, authenticated=authenticated, public_origin=public_origin
         )
@@ -35,7 +36,7 @@ class DashboardStage(Stage):
         def pages(services: Services) -> ASGIApp:
             return make_pages(services, settings)
 
-        super().__init__(authenticated=authenticated, pages=pages, clock=clock)
+        super().__init__(authenticated=authenticated, pages=pages, **more)
 
     def browser(self, role: Role | None = None, **scope: Any) -> "Browser":
         """A browser; with a role it has signed in with a new token of this scope."""
@@ -64,13 +65,19 @@ class Browser:
 
     def ask(self, method: str, path: str, body: bytes | None = None, /, **headers: str) -> Answer:
         """One request with this browser's cookies. A header's underscore is a hyphen."""
+        return self.stage.run(self.aask(method, path, body, **headers))
+
+    async def aask(
+        self, method: str, path: str, body: bytes | None = None, /, **headers: str
+    ) -> Answer:
+        """The same, for several at a time."""
         given = {**self.headers}
         if self.cookies:
             given["cookie"] = "; ".join(f"{name}={text}" for name, text in self.cookies.items())
         given |= {name.replace("_", "-"): text for name, text in headers.items()}
         pieces = None if body is None else [body]
         caller = self.stage.caller(method, path, headers=given, pieces=pieces)
-        answer = self.stage.run(caller.run(self.stage.app))
+        answer = await caller.run(self.stage.app)
         for cookie in answer.cookies:
             name, _, rest = cookie.partition("=")
             self.cookies[name] = rest.partition(";")[0]
@@ -84,8 +91,8 @@ class Browser:
 
     def post(self, path: str, fields: dict[str, Any], **headers: str) -> Answer:
         """Send these fields as a form, without following where it leads."""
-        sent = {"content_type": "application/x-www-form-urlencoded", "origin": ORIGIN, **headers}
-        return self.ask("POST", path, urlencode(fields, doseq=True).encode(), **sent)
+        body = urlencode(fields, doseq=True).encode()
+        return self.ask("POST", path, body, **{**FORM_HEADERS, **headers})
 
     def submit(self, path: str, fields: dict[str, Any], *, page: str = "/help") -> Answer:
         """Send a form of a page, with its token."""

@@ -11,10 +11,11 @@ from tenure.core.vocabulary import ReasonCode, Role
 from tenure.dashboard.app import HEADERS
 from tenure.dashboard.page import Page
 from tenure.dashboard.table import ACTIONS, PAGES
-from tests.dashboard.harness import DashboardStage, Links
+from tests.dashboard.harness import Browser, DashboardStage, Links
 from tests.server.harness import JOB
 
 FLOW = JOB.format(10)
+MAX_CRAWLED = 300
 
 
 def group_key(kind: str, error: str) -> str:
@@ -123,18 +124,24 @@ def test_a_crawl_with_get_changes_nothing(stage: DashboardStage, role: Role) -> 
     furnish(stage)
     browser = stage.browser(role)
     before = dump(stage)
-    waiting = [*EXAMPLES.values(), *(f"/actions/{each.name}?target=q" for each in ACTIONS)]
-    seen: set[str] = set()
 
-    while waiting:
-        path = waiting.pop()
-        if path in seen or not path.startswith("/") or len(seen) > 300:
-            continue
-        seen.add(path)
-        waiting += Links(browser.get(path).text).hrefs
+    seen = crawl(browser)
 
     assert len(seen) > len(EXAMPLES)
     assert dump(stage) == before
+
+
+def crawl(browser: Browser) -> set[str]:
+    """Follow every link from every page; the paths that were visited."""
+    waiting = [*EXAMPLES.values(), *(f"/actions/{each.name}?target=q" for each in ACTIONS)]
+    seen: set[str] = set()
+    while waiting:
+        path = waiting.pop()
+        if path in seen or not path.startswith("/") or len(seen) > MAX_CRAWLED:
+            continue
+        seen.add(path)
+        waiting += Links(browser.get(path).text).hrefs
+    return seen
 
 
 @spec("DB1")

@@ -104,7 +104,7 @@ class _Pages:
         http = Request(scope)
         if "text/html" not in http.headers.get("accept", ""):
             raise HTTPException(404)
-        answer = await self._desk.not_found(http)
+        answer = self._desk.not_found(http)
         await answer(scope, receive, finish)
 
 
@@ -163,12 +163,12 @@ class _Desk:
             self._set_cookies(visit, answer)
             return answer
         except _NotSignedIn:
-            return await self._sign_in_first(http)
+            return self._sign_in_first(http)
         except ClientDisconnect:
             return Response(status_code=400)  # the visitor has gone
         except Exception as problem:  # every failure becomes a page
             audit.refused(problem)
-            return await self._failure(problem, http)
+            return self._failure(problem, http)
 
     async def _shared(self, visit: Visit) -> Response:
         """The changing part of a page, made once for all who may see the same. [DB15]"""
@@ -214,7 +214,8 @@ class _Desk:
         span: RequestSpan,
         audit: RequestAudit,
     ) -> Visit:
-        now = await self._services.now()
+        async with in_time(self._services, is_read=True):
+            now = await self._services.now()
         cookie = http.cookies.get(self._cookie_name("session", http))
         session = self._signer.session(cookie, now=now)
         is_new = session is None
@@ -333,24 +334,24 @@ class _Desk:
 
     # --- what went wrong
 
-    async def _sign_in_first(self, http: Request) -> Response:
+    def _sign_in_first(self, http: Request) -> Response:
         """Ask for a token. A link on another site does not bring the cookie (SameSite=Strict), but
         the same request sent once more by a page of ours does. [DB3]"""
         if "hx-request" in http.headers:
             return Response(status_code=401, headers={"HX-Refresh": "true"})
         if http.method == "GET" and http.headers.get("sec-fetch-site") == "cross-site":
-            return await self._bare("again.html", 200)
+            return self._bare("again.html", 200)
         there = sent_path(http)
         wanted = there if http.method == "GET" and there != "/" else None
         return RedirectResponse(url("/sign-in", next=wanted), status_code=303)
 
-    async def _failure(self, problem: Exception, http: Request) -> Response:
+    def _failure(self, problem: Exception, http: Request) -> Response:
         request_id = http.scope["tenure.request_id"]
         status, said, headers = problems.describe(problem)
         problems.log(problem, status, request_id)
-        return await self._bare("problem.html", status, headers, said=said, request_id=request_id)
+        return self._bare("problem.html", status, headers, said=said, request_id=request_id)
 
-    async def not_found(self, http: Request) -> Response:
+    def not_found(self, http: Request) -> Response:
         """The page for a path that does not exist."""
         refused = Refused(
             404,
@@ -358,14 +359,14 @@ class _Desk:
             "there is no such page",
             hint="the menu of the overview leads to every page",
         )
-        return await self._failure(refused, http)
+        return self._failure(refused, http)
 
-    async def _bare(
+    def _bare(
         self, template: str, status: int, headers: dict[str, str] | None = None, **context: Any
     ) -> Response:
-        """A page without a visit: nothing is known of the session."""
-        made = self._templates.get_template(template)
-        body = await self._services.listing(lambda: made.render(context, status=status))
+        """A page without a visit: nothing is known of the session. It is small, and is rendered
+        here: the threads may all be busy with what has failed."""
+        body = self._templates.get_template(template).render(context, status=status)
         return Response(body, status, headers, media_type="text/html")
 
 
