@@ -39,7 +39,7 @@ from tests.stores.lives import change, claim, complete, enqueue, save, start
 NAME = "pages"
 RUNS = 3
 TARGET_MS = 200.0
-VIEWED_FOR_S = 60.0
+VIEWED_FOR_S, QUICKLY_VIEWED_FOR_S = 60, 5
 TARGET_CPU = 0.1
 DAY_US = 24 * 3600 * 1_000_000
 REUSED_WITHIN_US = 3 * 3600 * 1_000_000
@@ -144,6 +144,7 @@ def run(options: Options) -> list[Row]:
     sizes = Sizes(
         options.sized(1_000_000, 20_000), options.sized(100_000, 2_000), options.sized(10_000, 500)
     )
+    viewed_for_s = options.sized(VIEWED_FOR_S, QUICKLY_VIEWED_FOR_S)
     held = f"{sizes.succeeded:,} ended, {sizes.queued:,} waiting"
     rows: list[Row] = []
     answers: dict[str, dict[str, Figure]] = {}
@@ -151,7 +152,7 @@ def run(options: Options) -> list[Row]:
         with site_of(sizes, options.stores) as site, _server(site) as server:
             answers[site.name] = _answers(site, server)
             rows += [_row(site, address, f, held) for address, f in answers[site.name].items()]
-            rows += [_viewers_row(site, server, name, held) for name in VIEWERS]
+            rows += [_viewers_row(site, server, name, viewed_for_s, held) for name in VIEWERS]
     print(_table(answers), flush=True)
     return rows
 
@@ -177,10 +178,9 @@ def _row(site: Site, address: str, figure: Figure, held: str) -> Row:
     )
 
 
-def _viewers_row(site: Site, server: Process, name: str, held: str) -> Row:
-    cores = _viewed(
-        server, VIEWERS[name], {"server": [server.popen.pid], "database": site.databases}
-    )
+def _viewers_row(site: Site, server: Process, name: str, for_s: int, held: str) -> Row:
+    processes = {"server": [server.popen.pid], "database": site.databases}
+    cores = _viewed(server, VIEWERS[name], for_s, processes)
     say(f"  {site.name} {name}: {cores}")
     return Row(
         scenario=f"{site.name}: {name}, {held}",
@@ -268,14 +268,24 @@ def _ask_ms(connection: HTTPConnection, path: str, headers: dict[str, str]) -> f
 
 
 def _viewed(
-    server: Process, viewers: Sequence[tuple[str, float]], processes: Mapping[str, Sequence[int]]
+    server: Process,
+    viewers: Sequence[tuple[str, float]],
+    for_s: int,
+    processes: Mapping[str, Sequence[int]],
 ) -> dict[str, float]:
-    """The share of a core that each of these takes while people look."""
+    """The share of a core that each of these processes takes while people look."""
     before_s = {name: tree_cpu_s(pids) for name, pids in processes.items()}
     began_s = time.monotonic()
     with ThreadPoolExecutor(len(viewers)) as pool:
         looking = [
-            pool.submit(_look, server, path, every_s, first_s=every_s * place / len(viewers))
+            pool.submit(
+                _look,
+                server,
+                path,
+                every_s=every_s,
+                first_s=every_s * place / len(viewers),
+                until_s=began_s + for_s,
+            )
             for place, (path, every_s) in enumerate(viewers)
         ]
     for each in looking:
@@ -284,10 +294,9 @@ def _viewed(
     return {name: (tree_cpu_s(pids) - before_s[name]) / took_s for name, pids in processes.items()}
 
 
-def _look(server: Process, path: str, every_s: float, *, first_s: float) -> None:
+def _look(server: Process, path: str, *, every_s: float, first_s: float, until_s: float) -> None:
     """Open a page after `first_s`, then ask for its changing part again and again on the same
     connection and with its cookie, as a browser does."""
-    until_s = time.monotonic() + VIEWED_FOR_S
     time.sleep(first_s)
     headers: dict[str, str] = {}
     with closing(server.connect()) as connection:
