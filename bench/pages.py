@@ -24,6 +24,7 @@ import psycopg
 from bench.harness import Figure, Options, Row, Unavailable, say, shown, spread
 from bench.processes import process_table, tree_cpu_s
 from bench.servers import durable_postgres, scratch_directory
+from tenure.coordinator.rollups import Folder
 from tenure.core.commands import DeadLetter
 from tenure.core.ids import JobId, Namespace, RequestId, new_job_id, operator_actor
 from tenure.core.instants import Instant
@@ -327,6 +328,8 @@ def _sqlite(sizes: Sizes, stores: Sequence[str]) -> Iterator[Site]:
                     _fill(raw, templates, sizes, SQLITE, is_kept=named is not None)
                 raw.commit()
                 raw.execute("PRAGMA journal_mode = WAL")
+            with closing(SqliteStore(path)) as store:
+                _fold(store)
         yield Site("SQLite", url, directory)
 
 
@@ -347,6 +350,8 @@ def _postgres(sizes: Sizes, stores: Sequence[str]) -> Iterator[Site]:
                     _fill(raw, templates, sizes, POSTGRES, is_kept=named is not None)
             with psycopg.connect(url, autocommit=True) as raw:
                 raw.execute("VACUUM ANALYZE")
+            with closing(PostgresStore(url)) as store:
+                _fold(store)
         yield Site("PostgreSQL", url, directory, (_postmaster(url),))
 
 
@@ -382,6 +387,14 @@ def _templates(store: PostgresStore | SqliteStore) -> Templates | None:
     )
     save(store, [change(loaded.jobs[dead], command, loaded.now)])
     return Templates(done.id, queued, dead)
+
+
+def _fold(store: PostgresStore | SqliteStore) -> None:
+    """Fold the log as servers do little by little, so that none is busy with it when pages are
+    asked for."""
+    folder = Folder(store)
+    while folder.fold_once().is_behind:
+        pass
 
 
 class Dialect(msgspec.Struct, frozen=True):
@@ -438,6 +451,7 @@ def _fill(raw: Any, templates: Templates, sizes: Sizes, dialect: Dialect, *, is_
     """Copy jobs with their events; those that ended did so evenly over a day. In a store that is
     kept the day ends hours from now, so that the last hour has as many when it is used again."""
     ahead_us = REUSED_WITHIN_US if is_kept else 0
+    first_position_at = time.time_ns() // 1000 - 2 * DAY_US
     columns = {
         table: [each[0] for each in raw.execute(f"SELECT * FROM {table} LIMIT 0").description]
         for table in (dialect.jobs, dialect.events)
@@ -453,6 +467,8 @@ def _fill(raw: Any, templates: Templates, sizes: Sizes, dialect: Dialect, *, is_
         names = {"queue": "'q' || (n % 20)", "kind": "'k' || (n % 10)"}
         of_job = names | {each: f"{each} - {earlier}" for each in JOB_TIMES} | {"id": "new_id"}
         of_event = {"ts": f"ts - {earlier}", "job_id": "new_id"}
+        # In the order of time, and before all that a real transaction writes.
+        of_event |= {"position": f"ts - {earlier} - {first_position_at}"}
         series = dialect.series.format(first=first, last=last)
         numbered = f"(SELECT n, {dialect.new_id} AS new_id FROM {series}) AS made"
         for table, key, given in (
