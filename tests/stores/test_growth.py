@@ -24,7 +24,7 @@ from tenure.core.instants import Duration, seconds
 from tenure.core.job import Job
 from tenure.core.job_search import JobFilter
 from tenure.core.kind_settings import KindChange, KindSettings
-from tenure.core.rates import NOTHING_GRANTED, parse_rate
+from tenure.core.rates import NOTHING_GRANTED, RateScope, parse_rate
 from tenure.core.vocabulary import JobStatus
 from tenure.ports import NO_WAIT
 from tenure.stores.postgres.store import PostgresStore
@@ -165,6 +165,7 @@ ASKED: dict[str, Callable[[AnyStore], Sequence[Query]]] = {
             kind=KEYED,
             concurrency_group=KEYED,
             is_rated=False,
+            scope=RateScope.KIND.value,
             wanted=10,
         )
     ],
@@ -176,10 +177,11 @@ ASKED: dict[str, Callable[[AnyStore], Sequence[Query]]] = {
             kind=RATED,
             concurrency_group="",
             is_rated=True,
+            scope=RateScope.KIND.value,
             wanted=10,
         )
     ],
-    "first jobs of rate keys": lambda store: store._first_of_rates(
+    "first jobs of rate keys": lambda store: store._open_queries(
         HERE,
         {RateKey(Kind(RATED), key.key): 1 for key in KEYS},
         [KeyedKind(QUEUE, RATED, rate_group(RATED))],
@@ -187,7 +189,7 @@ ASKED: dict[str, Callable[[AnyStore], Sequence[Query]]] = {
     "how long rate keys wait": lambda store: [
         store._query("first_rate_wait", namespace=HERE, key_group=rate_group(RATED))
     ],
-    "first jobs of concurrency keys": lambda store: store._first_queries(
+    "first jobs of concurrency keys": lambda store: store._give_queries(
         HERE, dict.fromkeys(KEYS, 1), [KeyedKind(QUEUE, KEYED, KEYED)]
     ),
     "live leases of concurrency keys": lambda store: [

@@ -92,36 +92,99 @@ SELECT :namespace, s.*
               CAST(:tats AS bigint[])) AS s
     ON CONFLICT (namespace, scope, name, key) DO UPDATE SET tat = excluded.tat;
 
--- name: first_of_keys
+-- name: take_key_changes
+-- Differs: all groups in one statement, and what decides about the turns of each key with it: a round
+-- trip less. Changes are found by their place in the table: nobody updates them, and only claims that
+-- hold the lock of the group delete them. The last ones wait for a rate and were noted later than now:
+-- the clock was set back.
+WITH taken AS (
+    DELETE FROM {t}key_change
+     WHERE ctid = ANY(ARRAY(
+           SELECT c.place FROM unnest(CAST(:groups AS text[])) AS g(key_group)
+            CROSS JOIN LATERAL (
+              (SELECT c.ctid AS place FROM {t}key_change AS c
+                WHERE c.namespace = :namespace AND c.key_group = g.key_group AND c.at = 0
+                ORDER BY c.id LIMIT :changes)
+               UNION ALL
+              (SELECT c.ctid FROM {t}key_change AS c
+                WHERE c.namespace = :namespace AND c.key_group = g.key_group
+                  AND c.at > 0 AND c.at <= (SELECT {t}clock())
+                ORDER BY c.at, c.id LIMIT :changes)
+               UNION ALL
+              (SELECT c.ctid FROM {t}key_change AS c
+                WHERE c.namespace = :namespace AND c.key_group = g.key_group
+                  AND c.noted_at > 0 AND c.noted_at > (SELECT {t}clock())
+                ORDER BY c.noted_at LIMIT :changes)) AS c))
+    RETURNING key_group, key)
+SELECT k.key_group, k.key, k.changes,
+       (SELECT count(*) FROM {t}job AS j
+         WHERE j.namespace = :namespace AND j.concurrency_group = k.key_group
+           AND j.concurrency_key = k.key AND j.concurrency_key IS NOT NULL
+           AND j.lease_id IS NOT NULL),
+       (SELECT s.tat FROM {t}rate_state AS s
+         WHERE s.namespace = :namespace AND s.scope = :scope AND s.name = g.rated_kind
+           AND s.key = k.key)
+  FROM (SELECT t.key_group, t.key, count(*) AS changes FROM taken AS t
+         GROUP BY t.key_group, t.key) AS k
+  JOIN unnest(CAST(:groups AS text[]), CAST(:rated_kinds AS text[])) AS g(key_group, rated_kind)
+    ON g.key_group = k.key_group
+ ORDER BY k.key_group, k.key;
+
+-- name: delete_turns_of_keys
+-- Differs: key by key through an index. A planner whose statistics are behind joins the whole table.
+DELETE FROM {t}key_turn
+ WHERE job_id = ANY(ARRAY(
+       SELECT f.job_id FROM ({each_key}) AS k
+        CROSS JOIN LATERAL (
+          SELECT f.job_id FROM {t}key_turn AS f
+           WHERE f.namespace = :namespace AND f.concurrency_group = k.concurrency_group
+             AND f.concurrency_key = k.concurrency_key OFFSET 0) AS f))
+RETURNING kind, rate_key;
+
+-- name: give_turns
 -- Differs: all keys in one statement; SQLite has no LATERAL, and a statement costs no round trip there.
-SELECT q.queue, q.kind, k.concurrency_group, k.concurrency_key, f.priority, f.run_at, f.id
+INSERT INTO {t}key_turn (job_id, namespace, queue, kind, concurrency_group, concurrency_key,
+                         rate_key, is_rated, is_open, served, priority, run_at)
+SELECT f.id, :namespace, q.queue, q.kind, k.concurrency_group, k.concurrency_key,
+       coalesce(f.rate_key, ''), f.rate_key IS NOT NULL, f.rate_key IS NULL,
+       coalesce((SELECT s.served FROM {t}key_served AS s
+                  WHERE s.namespace = :namespace AND s.concurrency_group = k.concurrency_group
+                    AND s.concurrency_key = k.concurrency_key), 0),
+       f.priority, f.run_at
   FROM unnest(CAST(:groups AS text[]), CAST(:keys AS text[]), CAST(:room AS bigint[]))
        AS k(concurrency_group, concurrency_key, room)
   JOIN {t}keyed_kind AS q
     ON q.namespace = :namespace AND q.key_group = k.concurrency_group
  CROSS JOIN LATERAL (
-    (SELECT j.priority, j.run_at, j.id FROM {t}job AS j
+   SELECT first.* FROM (
+    (SELECT j.priority, j.run_at, j.id, j.rate_key FROM {t}job AS j
       WHERE j.namespace = :namespace AND j.concurrency_group = k.concurrency_group
         AND j.concurrency_key = k.concurrency_key AND j.concurrency_key IS NOT NULL
         AND j.queue = q.queue AND j.kind = q.kind AND j.not_before = 0
         AND (j.start_by IS NULL OR j.start_by > (SELECT {t}clock()))
       ORDER BY j.priority DESC, j.run_at, j.id LIMIT k.room)
      UNION ALL
-    (SELECT j.priority, j.run_at, j.id FROM {t}job AS j
+    (SELECT j.priority, j.run_at, j.id, j.rate_key FROM {t}job AS j
       WHERE j.namespace = :namespace AND j.concurrency_group = k.concurrency_group
         AND j.concurrency_key = k.concurrency_key AND j.concurrency_key IS NOT NULL
         AND j.queue = q.queue AND j.kind = q.kind AND j.not_before > 0
         AND j.run_at <= (SELECT {t}clock())
         AND (j.start_by IS NULL OR j.start_by > (SELECT {t}clock()))
-      ORDER BY j.priority DESC, j.run_at, j.id LIMIT k.room)) AS f;
+      ORDER BY j.priority DESC, j.run_at, j.id LIMIT k.room)) AS first
+    ORDER BY first.priority DESC, first.run_at, first.id LIMIT k.room) AS f
+    ON CONFLICT DO NOTHING
+RETURNING queue, kind, rate_key;
 
--- name: first_of_rates
--- Differs: see first_of_keys. Those that have no concurrency key, and turns of those that have one.
-SELECT q.queue, k.kind, k.kind, k.rate_key, f.priority, f.run_at, f.id
-  FROM unnest(CAST(:groups AS text[]), CAST(:keys AS text[]), CAST(:room AS bigint[]))
-       AS k(kind, rate_key, room)
-  JOIN {t}keyed_kind AS q ON q.namespace = :namespace AND q.key_group = '/' || k.kind
+-- name: open_turns
+-- Differs: see give_turns. Those that have no concurrency key, and turns of those that have one.
+INSERT INTO {t}key_turn (job_id, namespace, queue, kind, concurrency_group, concurrency_key,
+                         rate_key, is_rated, is_open, served, priority, run_at)
+SELECT f.id, :namespace, q.queue, k.kind, '', '', k.rate_key, TRUE, TRUE, 0, f.priority, f.run_at
+  FROM unnest(CAST(:rate_groups AS text[]), CAST(:groups AS text[]), CAST(:keys AS text[]),
+              CAST(:room AS bigint[])) AS k(key_group, kind, rate_key, room)
+  JOIN {t}keyed_kind AS q ON q.namespace = :namespace AND q.key_group = k.key_group
  CROSS JOIN LATERAL (
+   SELECT first.* FROM (
     (SELECT j.priority, j.run_at, j.id FROM {t}job AS j
       WHERE j.namespace = :namespace AND j.kind = k.kind AND j.rate_key = k.rate_key
         AND j.rate_key IS NOT NULL AND j.concurrency_key IS NULL
@@ -139,7 +202,42 @@ SELECT q.queue, k.kind, k.kind, k.rate_key, f.priority, f.run_at, f.id
     (SELECT t.priority, t.run_at, t.job_id FROM {t}key_turn AS t
       WHERE t.namespace = :namespace AND t.kind = k.kind AND t.rate_key = k.rate_key
         AND t.rate_key <> '' AND t.concurrency_key <> '' AND t.queue = q.queue
-      ORDER BY t.priority DESC, t.run_at, t.job_id LIMIT k.room)) AS f;
+      ORDER BY t.priority DESC, t.run_at, t.job_id LIMIT k.room)) AS first
+    ORDER BY first.priority DESC, first.run_at, first.id LIMIT k.room) AS f
+    ON CONFLICT (job_id) DO UPDATE SET is_open = TRUE
+RETURNING queue, kind, rate_key;
+
+-- name: delete_turns_of_rates
+-- Differs: see delete_turns_of_keys. Of jobs that have no concurrency key.
+DELETE FROM {t}key_turn
+ WHERE job_id = ANY(ARRAY(
+       SELECT f.job_id FROM ({each_key}) AS k
+        CROSS JOIN LATERAL (
+          SELECT f.job_id FROM {t}key_turn AS f
+           WHERE f.namespace = :namespace AND f.kind = k.concurrency_group
+             AND f.rate_key = k.concurrency_key AND f.rate_key <> '' AND f.concurrency_key = ''
+          OFFSET 0) AS f));
+
+-- name: close_turns_of_rates
+-- Differs: see delete_turns_of_keys.
+UPDATE {t}key_turn SET is_open = FALSE
+ WHERE job_id = ANY(ARRAY(
+       SELECT f.job_id FROM ({each_key}) AS k
+        CROSS JOIN LATERAL (
+          SELECT f.job_id FROM {t}key_turn AS f
+           WHERE f.namespace = :namespace AND f.kind = k.concurrency_group
+             AND f.rate_key = k.concurrency_key AND f.rate_key <> '' AND f.is_open
+          OFFSET 0) AS f));
+
+-- name: note_rates_of_keys
+-- Differs: see delete_turns_of_keys.
+INSERT INTO {t}key_change (namespace, key_group, key, at, noted_at)
+SELECT DISTINCT CAST(:namespace AS text), CAST(:rates AS text) || f.kind, f.rate_key, 0, 0
+  FROM ({each_key}) AS k
+ CROSS JOIN LATERAL (
+   SELECT f.kind, f.rate_key FROM {t}key_turn AS f
+    WHERE f.namespace = :namespace AND f.concurrency_group = k.concurrency_group
+      AND f.concurrency_key = k.concurrency_key AND f.rate_key <> '' OFFSET 0) AS f;
 
 -- name: hold_job
 -- Differs: a purge skips rows that are held; nothing else waits for this lock.

@@ -25,7 +25,7 @@ from tenure.core.instants import Instant
 from tenure.core.job import Job
 from tenure.core.kind_settings import KindChange, KindSettings
 from tenure.core.outcomes import Change
-from tenure.core.rates import Meter, Rate
+from tenure.core.rates import Meter, Rate, RateScope
 from tenure.core.schedules import ScheduleChange
 from tenure.deadlines import CALL_TIMEOUT_S, Deadline, deadline
 from tenure.errors import (
@@ -74,7 +74,15 @@ from tenure.stores.sql.rows import Row
 from tenure.stores.sql.statements import Query, Statements
 from tenure.stores.sql.store import COLUMN_WORDS, LISTING_SHARE, SqlStore
 from tenure.stores.sql.transactions import Transaction
-from tenure.stores.sql.turns import KeyChange, KeyedKind, RateKey
+from tenure.stores.sql.turns import (
+    MAX_KEY_CHANGES,
+    KeyChange,
+    KeyedKind,
+    RateKey,
+    TakenKey,
+    rate_group,
+    rated_kind_of,
+)
 
 _log = logging.getLogger("tenure.stores")
 
@@ -733,26 +741,46 @@ class PostgresStore(SqlStore):
         )
         return [query]
 
-    def _first_queries(
+    def _take_queries(self, namespace: Namespace, groups: Sequence[str]) -> list[Query]:
+        query = self._query(
+            "take_key_changes",
+            namespace=namespace,
+            scope=RateScope.KIND.value,
+            groups=texts(groups),
+            rated_kinds=texts([rated_kind_of(group) or "" for group in groups]),
+            changes=MAX_KEY_CHANGES,
+        )
+        return [query]
+
+    def _taken(
+        self, tx: Transaction, namespace: Namespace, answers: Sequence[Sequence[Row]]
+    ) -> list[TakenKey]:
+        return [TakenKey(*row) for rows in answers for row in rows]
+
+    def _give_queries(
         self,
         namespace: Namespace,
         room: Mapping[ConcurrencyKey, int],
         kinds: Sequence[KeyedKind],
     ) -> list[Query]:
         rooms = integers(list(room.values()))
-        return [
-            self._query("first_of_keys", namespace=namespace, room=rooms, **self._pack_keys(room))
-        ]
+        packed = self._pack_keys(room)
+        return [self._query("give_turns", namespace=namespace, room=rooms, **packed)]
 
-    def _first_of_rates(
+    def _open_queries(
         self,
         namespace: Namespace,
         room: Mapping[RateKey, int],
         kinds: Sequence[KeyedKind],
     ) -> list[Query]:
-        packed = self._pack_keys([ConcurrencyKey(each.kind, each.key) for each in room])
-        rooms = integers(list(room.values()))
-        return [self._query("first_of_rates", namespace=namespace, room=rooms, **packed)]
+        query = self._query(
+            "open_turns",
+            namespace=namespace,
+            rate_groups=texts([rate_group(each.kind) for each in room]),
+            room=integers(list(room.values())),
+            **self._pack_rate_keys(room),
+        )
+        return [query]
 
     def _served_queries(
         self, namespace: Namespace, served: Mapping[ConcurrencyKey, int], now: Instant

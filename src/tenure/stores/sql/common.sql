@@ -113,24 +113,6 @@ SELECT k.queue, k.kind, k.key_group FROM {t}keyed_kind AS k
 INSERT INTO {t}keyed_kind (namespace, queue, kind, key_group)
 VALUES (:namespace, :queue, :kind, :key_group) ON CONFLICT DO NOTHING;
 
--- name: take_key_changes
--- Only claims that hold the lock of the group call this.
-DELETE FROM {t}key_change
- WHERE id IN (SELECT c.id FROM {t}key_change AS c
-               WHERE c.namespace = :namespace AND c.key_group = :key_group
-                 AND c.at <= (SELECT {t}clock())
-               ORDER BY c.at, c.id LIMIT :changes)
-RETURNING key_group, key;
-
--- name: take_changes_of_later
--- Those that wait for a rate and were noted later than now: the clock was set back.
-DELETE FROM {t}key_change
- WHERE id IN (SELECT c.id FROM {t}key_change AS c
-               WHERE c.namespace = :namespace AND c.key_group = :key_group
-                 AND c.noted_at > 0 AND c.noted_at > (SELECT {t}clock())
-               ORDER BY c.noted_at LIMIT :changes)
-RETURNING key_group, key;
-
 -- name: first_rate_wait
 SELECT min(c.at) FROM {t}key_change AS c
  WHERE c.namespace = :namespace AND c.key_group = :key_group AND c.noted_at > 0;
@@ -207,22 +189,6 @@ DELETE FROM {t}key_turn
        SELECT k.concurrency_group, k.concurrency_key FROM ({each_key}) AS k)
 RETURNING kind, rate_key;
 
--- name: give_turns
--- A key has turns in the order of its jobs only within the claim that sees the same change: one that
--- is there already stays. Those that have a rate key are opened by open_turns. Returns their rate
--- keys.
-INSERT INTO {t}key_turn (job_id, namespace, queue, kind, concurrency_group, concurrency_key,
-                         rate_key, is_rated, is_open, served, priority, run_at)
-SELECT j.id, j.namespace, j.queue, j.kind, j.concurrency_group, j.concurrency_key,
-       coalesce(j.rate_key, ''), j.rate_key IS NOT NULL, j.rate_key IS NULL,
-       coalesce((SELECT s.served FROM {t}key_served AS s
-                  WHERE s.namespace = j.namespace AND s.concurrency_group = j.concurrency_group
-                    AND s.concurrency_key = j.concurrency_key), 0),
-       j.priority, j.run_at
-  FROM {t}job AS j WHERE j.id {among_ids} AND j.run_at IS NOT NULL
-    ON CONFLICT DO NOTHING
-RETURNING kind, rate_key;
-
 -- name: delete_turns_of_rates
 -- Of jobs that have no concurrency key.
 DELETE FROM {t}key_turn
@@ -236,19 +202,10 @@ UPDATE {t}key_turn SET is_open = {false}
    AND (kind, rate_key) IN (
        SELECT k.concurrency_group, k.concurrency_key FROM ({each_key}) AS k);
 
--- name: open_turns
--- Those of jobs with a concurrency key are there already.
-INSERT INTO {t}key_turn (job_id, namespace, queue, kind, concurrency_group, concurrency_key,
-                         rate_key, is_rated, is_open, served, priority, run_at)
-SELECT j.id, j.namespace, j.queue, j.kind, '', '', j.rate_key, {true}, {true}, 0, j.priority, j.run_at
-  FROM {t}job AS j
- WHERE j.id {among_ids} AND j.run_at IS NOT NULL AND j.rate_key IS NOT NULL
-    ON CONFLICT (job_id) DO UPDATE SET is_open = {true};
-
 -- name: note_rates_of_keys
 -- The rate keys that turns of these concurrency keys were chosen for.
 INSERT INTO {t}key_change (namespace, key_group, key, at, noted_at)
-SELECT DISTINCT f.namespace, '/' || f.kind, f.rate_key, 0, 0
+SELECT DISTINCT f.namespace, CAST(:rates AS text) || f.kind, f.rate_key, 0, 0
   FROM {t}key_turn AS f
  WHERE f.namespace = :namespace AND f.rate_key <> ''
    AND (f.concurrency_group, f.concurrency_key) IN (
@@ -258,8 +215,20 @@ SELECT DISTINCT f.namespace, '/' || f.kind, f.rate_key, 0, 0
 DELETE FROM {t}key_turn WHERE job_id {among_ids};
 
 -- name: turns
--- The jobs of one kind and group whose turn it is, in the order in which they are handed out.
-SELECT {job_columns_of_j} FROM {t}key_turn AS f
+-- The jobs of one kind and group whose turn it is, in the order in which they are handed out. With
+-- each: the leases and the last grant of its concurrency key, and the state of its rate key.
+SELECT {job_columns_of_j},
+       (SELECT count(*) FROM {t}job AS l {by_leases_of_keys}
+         WHERE l.namespace = f.namespace AND l.concurrency_group = f.concurrency_group
+           AND l.concurrency_key = f.concurrency_key AND l.concurrency_key IS NOT NULL
+           AND l.lease_id IS NOT NULL),
+       coalesce((SELECT s.served FROM {t}key_served AS s
+                  WHERE s.namespace = f.namespace AND s.concurrency_group = f.concurrency_group
+                    AND s.concurrency_key = f.concurrency_key), 0),
+       (SELECT s.tat FROM {t}rate_state AS s
+         WHERE s.namespace = f.namespace AND s.scope = :scope AND s.name = f.kind
+           AND s.key = f.rate_key AND f.rate_key <> '')
+  FROM {t}key_turn AS f
  CROSS JOIN {t}job AS j
  WHERE f.namespace = :namespace AND f.queue = :queue AND f.kind = :kind
    AND f.concurrency_group = :concurrency_group AND f.is_rated = :is_rated AND f.{is_open}
@@ -267,12 +236,6 @@ SELECT {job_columns_of_j} FROM {t}key_turn AS f
    AND (j.start_by IS NULL OR j.start_by > (SELECT {t}clock()))
  ORDER BY f.served, f.priority DESC, f.run_at, f.job_id
  LIMIT :wanted {skip_locked_jobs};
-
--- name: load_served
-SELECT s.concurrency_group, s.concurrency_key, s.served
-  FROM ({each_key}) AS k JOIN {t}key_served AS s
-    ON s.namespace = :namespace AND s.concurrency_group = k.concurrency_group
-   AND s.concurrency_key = k.concurrency_key;
 
 -- name: last_served
 SELECT max(served) FROM {t}key_served

@@ -7,6 +7,7 @@ into statements. Like every store it decides nothing: callers pass plans and dec
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+import msgspec
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
@@ -86,14 +87,15 @@ from tenure.stores.sql.rows import (
 from tenure.stores.sql.statements import Query, Statements
 from tenure.stores.sql.tail import SqlTail
 from tenure.stores.sql.tokens import Tokens
-from tenure.stores.sql.transactions import Transaction
-from tenure.stores.sql.turns import KeyedCandidates, SqlTurns, rate_group
+from tenure.stores.sql.transactions import RestartClaim, Transaction
+from tenure.stores.sql.turns import KeyedCandidates, SqlTurns, TurnsAsked, rate_group
 
 LISTING_SHARE = 0.5
 """The share of a call's time that a list may take. [B24]"""
 
 MAX_CLAIM_RESTARTS = 10
-"""How often a claim starts again because the settings of its queues changed meanwhile."""
+"""How often a claim starts again because the settings of its queues, or the kinds that have jobs
+with keys, are not those that this process knew."""
 
 MAX_OBSERVATION_TRIES = 2 * MAX_OBSERVATIONS_PER_LEASE
 """Each lost race for an ordinal means that another observation was kept, and ten fill a lease."""
@@ -122,10 +124,6 @@ COLUMN_WORDS = {
     # In this order: SQLite uses a partial index only for a list that is written like its own.
     "renewals": ", ".join(f"'{each.value}'" for each in EventType if each in RENEWALS),
 }
-
-
-class _Restart(Exception):
-    """The claim chose its locks for other settings of a queue than those it then read."""
 
 
 class SqlStore(
@@ -386,7 +384,7 @@ class SqlStore(
         for restarts in range(MAX_CLAIM_RESTARTS):
             try:
                 planned = self._claim_once(scope, sessions, wanted, plan)
-            except _Restart:
+            except RestartClaim:
                 continue
             return replace(planned, restarts=restarts) if restarts else planned
         raise StoreUnavailable(
@@ -424,47 +422,83 @@ class SqlStore(
         plan: Callable[[ClaimView], ClaimPlan],
         marked: MarkedClaim,
     ) -> tuple[ClaimPlan, ClaimView]:
-        names = list(dict.fromkeys(scope.queues))
-        expected = self._expected_settings(scope, names)
-        kinds = self._kinds_to_claim(tx, scope, names)
-        ruled = self._settings_of(scope, kinds)
-        held = self._held(scope.namespace, expected, ruled)
-        limited, rated = _to_serialise(expected, ruled, held)
-        # One round trip, unless a queue or kind is paused or limited or delayed jobs are due.
-        if ruled:
-            marked.leave_out_kinds()
-        reading = Reading(scope, kinds, dict.fromkeys(names, wanted), begins_at=marked.begins_at)
-        at_once = [] if expected or ruled else self._candidate_queries(reading)
-        locks = self._claim_locks(scope, sessions, limited, rated)
-        opening = [*locks, *self._opening_queries(scope, sessions, names)]
-        answers = tx.fetch(*opening, *(at_once or [self._query("moment_to_claim")]))[len(locks) :]
-        is_read = bool(at_once)
-        settings = self._checked_settings(scope, names, answers[1], limited, held, at_once=is_read)
-        self._check_kinds(tx, scope, kinds, ruled, answers[-1], held)
-        queues, rate_states = self._with_usage(tx, scope, settings, ruled, held)
-        now = Instant(answers[-1][0][0])
-        room = GrantRoom(now=now, queues=queues, kinds=ruled, rate_states=rate_states)
-        if not at_once:
-            reading = reading.within(room)
-            answers[2:] = tx.fetch(*self._candidate_queries(reading))
-        found, moment = self._passing_over(tx, reading, answers[2:], marked)
-        turns = self._with_turns(tx, reading, answers[1])
+        opened = self._open_claim(tx, scope, sessions, wanted, marked)
+        found, moment = self._passing_over(tx, opened.reading, opened.candidates, marked)
+        turns = self._with_turns(tx, opened, moment)
         [(now, epoch, settling_since, _)] = moment if turns is None else turns.moment
         self._saw_epoch(epoch)
         view = ClaimView(
             now=now,
             epoch=epoch,
-            sessions=_sessions_among(answers[0], sessions),
-            queues=queues,
+            sessions=opened.sessions,
+            queues=opened.queues,
             candidates=(),
-            kinds=ruled,
-            rate_states=rate_states,
+            kinds=opened.kinds,
+            rate_states=opened.rate_states,
             settling_since=settling_since,
         )
         view = _with_candidates(view, found, turns, wanted)
         planned = plan(view)
-        self._write_plan(tx, scope.namespace, view, planned)
+        self._write_plan(tx, scope.namespace, view, planned, turns)
         return planned, view
+
+    def _open_claim(
+        self,
+        tx: Transaction,
+        scope: ClaimScope,
+        sessions: Sequence[SessionKey],
+        wanted: int,
+        marked: MarkedClaim,
+    ) -> "_OpenedClaim":
+        """Lock, check the settings, read candidates and changes of keys: in one round trip, unless
+        a queue or kind is paused or limited."""
+        names = tuple(dict.fromkeys(scope.queues))
+        expected = self._expected_settings(scope, names)
+        kinds = self._kinds_to_claim(tx, scope, names)
+        ruled = self._settings_of(scope, kinds)
+        held = self._held(scope.namespace, expected, ruled)
+        limited, rated = _to_serialise(expected, ruled, held)
+        if ruled:
+            marked.leave_out_kinds()
+        reading = Reading(scope, kinds, dict.fromkeys(names, wanted), begins_at=marked.begins_at)
+        at_once = not expected and not ruled
+        asked = self._ask_turns(reading, names) if at_once else None
+        usage = _usage(expected, ruled, held)
+        locks = self._claim_locks(scope, sessions, limited, rated)
+        counts = self._usage_queries(scope.namespace, usage)
+        read = (
+            self._reading_queries(reading, asked) if at_once else [self._query("moment_to_claim")]
+        )
+        opening = self._opening_queries(scope, sessions, names)
+        answers = tx.fetch(*locks, *opening, *counts, *read)[len(locks) :]
+        settings = self._checked_settings(scope, names, answers[1], limited, held, at_once=at_once)
+        self._check_kinds(tx, scope, kinds, ruled, answers[-1], held)
+        counted = (usage, answers[2 : 2 + len(counts)])
+        queues, rate_states = self._with_usage(tx, scope, settings, ruled, held, counted)
+        if at_once:
+            answers[2:] = answers[2 + len(counts) :]
+        else:
+            now = Instant(answers[-1][0][0])
+            room = GrantRoom(now=now, queues=queues, kinds=ruled, rate_states=rate_states)
+            reading = reading.within(room)
+            asked = self._ask_turns(reading, names)
+            answers[2:] = tx.fetch(*self._reading_queries(reading, asked))
+        number = 2 if asked is None else 2 + len(asked.queries)
+        return _OpenedClaim(
+            reading=reading,
+            settings=answers[1],
+            sessions=_sessions_among(answers[0], sessions),
+            queues=queues,
+            kinds=ruled,
+            rate_states=rate_states,
+            asked=asked,
+            changes=answers[2:number],
+            candidates=answers[number:],
+        )
+
+    def _reading_queries(self, reading: Reading, asked: TurnsAsked | None) -> list[Query]:
+        """The changes of keys, then the candidates and the clock."""
+        return [*([] if asked is None else asked.queries), *self._candidate_queries(reading)]
 
     def _held(
         self,
@@ -480,11 +514,16 @@ class SqlStore(
         return {meter: held for meter, held in found.items() if held is not None}
 
     def _write_plan(
-        self, tx: Transaction, namespace: Namespace, view: ClaimView, planned: ClaimPlan
+        self,
+        tx: Transaction,
+        namespace: Namespace,
+        view: ClaimView,
+        planned: ClaimPlan,
+        turns: KeyedCandidates | None,
     ) -> None:
         also = self._session_queries(planned.sessions)
         also += self._rate_state_changes(namespace, planned.rate_states)
-        also += self._end_turns(namespace, view, planned)
+        also += self._end_turns(namespace, view, planned, turns)
         if planned.changes or also:
             self._write_claimed(tx, planned.changes, view.epoch, also)
 
@@ -520,23 +559,27 @@ class SqlStore(
         moment: Sequence[Row],
         held: Mapping[Meter, HeldMeter],
     ) -> None:
-        """Raise `_Restart` if something else is set for these kinds than the claim chose its locks
-        by, or if a rate has room after all, because the clock was set. Nothing can be set while the
-        claim holds its locks. [RL5]"""
+        """Raise `RestartClaim` if something else is set for these kinds than the claim chose its
+        locks by, or if a rate has room after all, because the clock was set. Nothing can be set
+        while the claim holds its locks. [RL5]"""
         [(now, epoch, _, rev)] = moment
         if not all(each.holds_at(now) for each in held.values()):
             self._held_meters.forget(scope.namespace, held)
-            raise _Restart
+            raise RestartClaim
         self._current_kinds(tx, scope.namespace, Epoch(epoch), rev)
         if self._settings_of(scope, kinds) != ruled:
-            raise _Restart
+            raise RestartClaim
 
     def _with_turns(
-        self, tx: Transaction, reading: Reading, settings: Sequence[Row]
+        self, tx: Transaction, opened: "_OpenedClaim", moment: Sequence[Row]
     ) -> KeyedCandidates | None:
         """The jobs with keys whose turn it is, if these queues ever had some."""
-        keyed = [name for name, *_, has_keys in settings if has_keys]
-        return self._keyed_candidates(tx, reading, keyed) if keyed else None
+        reading, asked = opened.reading, opened.asked
+        if asked is not None:
+            return self._keyed_candidates(tx, reading, asked, opened.changes, moment)
+        if any(has_keys for *_, has_keys in opened.settings):
+            self._learn_keyed_kinds(tx, reading.scope)
+        return None
 
     def _expected_settings(
         self, scope: ClaimScope, names: Sequence[QueueName]
@@ -607,7 +650,7 @@ class SqlStore(
         *,
         at_once: bool,
     ) -> dict[QueueName, QueueState]:
-        """The settings as they were read under the locks. Raises `_Restart` if they need other
+        """The settings as they were read under the locks. Raises `RestartClaim` if they need other
         locks.
 
         Corrects the hints for the next claim. This claim uses what it read, not the hints: a
@@ -628,7 +671,7 @@ class SqlStore(
             ):
                 continue  # it needs no lock while its rate has no room
             if at_once or (_serialises(state) and name not in limited):
-                raise _Restart
+                raise RestartClaim
         return {name: found.get(name, QueueState(name=name)) for name in names}
 
     def _with_usage(
@@ -638,22 +681,27 @@ class SqlStore(
         queues: dict[QueueName, QueueState],
         kinds: Mapping[Kind, KindSettings],
         held: Mapping[Meter, HeldMeter],
+        counted: tuple["_Usage", Sequence[Sequence[Row]]],
     ) -> tuple[dict[QueueName, QueueState], dict[Meter, Instant]]:
         """The queues with the number of their live leases, counted only where there is a limit, and
-        where the rates of queues and kinds stand."""
-        limited = [name for name, state in queues.items() if state.limit is not None]
-        rates = [meter for meter in rates_in_force(queues, kinds) if meter not in held]
-        answers = tx.fetch(
-            *[self._query("count_live", namespace=scope.namespace, queue=name) for name in limited],
-            *self._rate_queries(scope.namespace, rates),
-        )
-        counts, states = answers[: len(limited)], answers[len(limited) :]
-        live = {name: number for name, [(number,)] in zip(limited, counts, strict=True)}
+        where the rates of queues and kinds stand: as they were counted, unless the claim expected
+        other settings."""
+        (expected, answers), usage = counted, _usage(queues, kinds, held)
+        if usage != expected:
+            answers = tx.fetch(*self._usage_queries(scope.namespace, usage))
+        counts, states = answers[: len(usage.limited)], answers[len(usage.limited) :]
+        live = {name: number for name, [(number,)] in zip(usage.limited, counts, strict=True)}
         return (
             {name: replace(state, live=live.get(name, 0)) for name, state in queues.items()},
             rate_states_from(row for rows in states for row in rows)
             | {meter: each.tat for meter, each in held.items()},
         )
+
+    def _usage_queries(self, namespace: Namespace, usage: "_Usage") -> list[Query]:
+        return [
+            *[self._query("count_live", namespace=namespace, queue=name) for name in usage.limited],
+            *self._rate_queries(namespace, usage.rates),
+        ]
 
     def due(self, *, limit: int) -> Loaded:
         """Jobs whose lease, or whose time to be started, is over; longest overdue first."""
@@ -786,6 +834,40 @@ class SqlStore(
         [(epoch,)] = self._write(lambda tx: tx.fetch(*queries, last=True))[-1]
         self._saw_epoch(Epoch(epoch))
         return Epoch(epoch)
+
+
+class _Usage(msgspec.Struct, frozen=True):
+    """What is counted for a claim: the leases of limited queues, and where rates stand."""
+
+    limited: tuple[QueueName, ...]
+    rates: tuple[Meter, ...]
+
+
+class _OpenedClaim(msgspec.Struct, frozen=True, kw_only=True):
+    """What a claim has locked and read before it looks at turns and delayed jobs."""
+
+    reading: Reading
+    settings: Sequence[Row]
+    sessions: dict[SessionKey, Session]
+    queues: dict[QueueName, QueueState]
+    kinds: dict[Kind, KindSettings]
+    rate_states: dict[Meter, Instant]
+    asked: TurnsAsked | None
+    changes: Sequence[Sequence[Row]]
+    """The answers to `asked.queries`."""
+    candidates: Sequence[Sequence[Row]]
+    """The answers to `_candidate_queries`."""
+
+
+def _usage(
+    queues: Mapping[QueueName, QueueState],
+    kinds: Mapping[Kind, KindSettings],
+    held: Mapping[Meter, HeldMeter],
+) -> _Usage:
+    return _Usage(
+        tuple(sorted(name for name, state in queues.items() if state.limit is not None)),
+        tuple(meter for meter in rates_in_force(queues, kinds) if meter not in held),
+    )
 
 
 def _with_candidates(

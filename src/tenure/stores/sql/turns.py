@@ -14,11 +14,18 @@ concurrency key first (docs/adr/0069).
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import groupby
+from typing import NoReturn
 
 import msgspec
 
-from tenure.core.claims import ClaimPlan, ClaimView, GrantRoom, kind_meter, rate_key_turns
+from tenure.core.claims import (
+    ClaimPlan,
+    ClaimScope,
+    ClaimView,
+    GrantRoom,
+    kind_meter,
+    rate_key_turns,
+)
 from tenure.core.concurrency import ConcurrencyKey, KeyState, concurrency_key_of
 from tenure.core.ids import Kind, Namespace, QueueName
 from tenure.core.instants import Duration, Instant
@@ -27,23 +34,35 @@ from tenure.core.kind_settings import KindSettings
 from tenure.core.outcomes import Change
 from tenure.core.rates import Meter, RateScope
 from tenure.stores.sql.candidates import MAX_PASSED_OVER, Reading, readable_jobs
-from tenure.stores.sql.rows import Row, rate_states_from
-from tenure.stores.sql.statements import Query
-from tenure.stores.sql.transactions import Transaction, Transactional
+from tenure.stores.sql.rows import JOB_COLUMNS, Row, rate_states_from
+from tenure.stores.sql.statements import Query, Statements
+from tenure.stores.sql.transactions import RestartClaim, Transaction, Transactional
 
 MAX_KEY_CHANGES = 1000
-"""Of so many changes a claim chooses the turns again at a time."""
+"""How many changes of a group a claim takes at a time: so many of those that were due when they
+were noted, and so many of those that became due later. So neither hold up the others. [CK10]"""
 
 MAX_PAGES_OF_CHANGES = 50
-"""How often a claim does so if nothing that it asks for has a turn then; the next one goes on."""
+"""How often a claim does so if no job that it asks for has a turn then; the next one goes on."""
+
+MAX_REMEMBERED_QUEUES = 1_000
+"""Of claims of so many different sets of queues it is remembered which kinds have keys."""
 
 _RATES = "/"
 _NO_GROUP = ""
+_ID = JOB_COLUMNS.index("id")
+_STATE = len(JOB_COLUMNS)
+"""Where a turn says what decides about it, behind the columns of its job."""
 
 
 def rate_group(kind: str) -> str:
     """The group of the rate keys of a kind: no other group's name begins with a slash."""
     return _RATES + kind
+
+
+def rated_kind_of(group: str) -> Kind | None:
+    """The kind whose rate keys are this group; None if it is a group of concurrency keys."""
+    return Kind(group.removeprefix(_RATES)) if group.startswith(_RATES) else None
 
 
 class KeyedKind(msgspec.Struct, frozen=True):
@@ -56,7 +75,7 @@ class KeyedKind(msgspec.Struct, frozen=True):
     @property
     def is_rated(self) -> bool:
         """Whether the keys are rate keys."""
-        return self.group.startswith(_RATES)
+        return rated_kind_of(self.group) is not None
 
 
 class KeyChange(msgspec.Struct, frozen=True, order=True):
@@ -82,14 +101,41 @@ class RateKey(msgspec.Struct, frozen=True, order=True):
         return kind_meter(self.kind, self.key)
 
 
-class Chosen(msgspec.Struct):
-    """What a claim found out when it chose turns, under the locks of these groups: the queues and
-    kinds that were given some, and where the rates of these rate keys stand."""
+class TurnsAsked(msgspec.Struct, frozen=True, kw_only=True):
+    """What a claim asks about jobs with keys, together with its other statements: it locks the
+    groups of the kinds that it wants, and takes the changes of their keys. Which kinds have jobs
+    with keys, it knows from an earlier claim; `queries` reads that again under the locks."""
 
-    locked: frozenset[str]
-    places: set[tuple[str, str]] = msgspec.field(default_factory=set)
-    rated: set[RateKey] = msgspec.field(default_factory=set)
-    rate_states: dict[Meter, Instant] = msgspec.field(default_factory=dict)
+    known: tuple[KeyedKind, ...]
+    wanted: tuple[KeyedKind, ...]
+    queries: Sequence[Query]
+    takes: Sequence[Query]
+
+    @property
+    def locked(self) -> frozenset[str]:
+        """The groups that are locked then."""
+        return frozenset(each.group for each in self.wanted)
+
+    @property
+    def rated_kinds(self) -> list[str]:
+        """The kinds among them that have jobs with rate keys."""
+        return sorted({each.kind for each in self.wanted if each.is_rated})
+
+    @property
+    def knows_rates(self) -> bool:
+        """Whether a job with a concurrency key may have a rate key too."""
+        return any(each.is_rated for each in self.known)
+
+
+class TakenKey(msgspec.Struct, frozen=True):
+    """A key whose turns a claim must choose again, by so many changes; how many of its jobs have a
+    lease, and where its rate stands."""
+
+    group: str
+    key: str
+    changes: int
+    live: int
+    tat: Instant | None
 
 
 class TurnPlace(msgspec.Struct, frozen=True, order=True):
@@ -102,7 +148,7 @@ class TurnPlace(msgspec.Struct, frozen=True, order=True):
     is_rated: bool
 
 
-class KeyedCandidates(msgspec.Struct, frozen=True):
+class KeyedCandidates(msgspec.Struct, frozen=True, kw_only=True):
     """The jobs whose turn it is, the clock after them, and what decides about them."""
 
     jobs: Sequence[Job]
@@ -111,10 +157,48 @@ class KeyedCandidates(msgspec.Struct, frozen=True):
     served: dict[str, int]
     rate_states: dict[Meter, Instant]
     key_waits: dict[Kind, Duration]
+    notes: Sequence[KeyChange]
+    """What is still to be noted about rate keys whose turns were chosen again."""
+
+
+class Chosen(msgspec.Struct):
+    """What a claim found out when it chose turns: where the rates of these keys stand, and what it
+    must still note about them."""
+
+    rate_states: dict[Meter, Instant] = msgspec.field(default_factory=dict)
+    notes: list[KeyChange] = msgspec.field(default_factory=list)
+
+
+class Choice(msgspec.Struct, frozen=True):
+    """How a claim chooses turns again: its statements, of which the last ones open turns of rate
+    keys, and how many turns of each rate key there is room for."""
+
+    closing: Sequence[Query]
+    opening: Sequence[Query]
+    most: Mapping[RateKey, int]
+    room: GrantRoom
+    now: Instant
+
+    def notes(self, namespace: Namespace, opened: Sequence[Sequence[Row]]) -> list[KeyChange]:
+        """When there will be room for more turns of these rate keys; of those that have used all of
+        their room, because of the others nothing waits."""
+        used = Counter(RateKey(Kind(kind), key) for rows in opened for _, kind, key in rows)
+        waits = {
+            each: wait
+            for each, most in self.most.items()
+            if used[each] >= most
+            and (wait := self.room.wait_of_key(each.kind, each.key, more=True))
+        }
+        return _noted(namespace, waits, waits, self.now)
 
 
 class SqlTurns(Transactional):
-    """The part of `Store.claim` that finds jobs with concurrency keys."""
+    """The part of `Store.claim` that finds jobs with concurrency keys or rate keys."""
+
+    def __init__(self, statements: Statements) -> None:
+        super().__init__(statements)
+        # Hints, like those of `SqlStore`: a claim checks them again under its locks.
+        self._keyed_kinds: dict[tuple[Namespace, tuple[QueueName, ...]], tuple[KeyedKind, ...]] = {}
 
     @abstractmethod
     def _group_locks(self, namespace: Namespace, groups: Sequence[str]) -> list[Query]:
@@ -125,26 +209,36 @@ class SqlTurns(Transactional):
         """The statements that note these changes."""
 
     @abstractmethod
-    def _first_queries(
+    def _take_queries(self, namespace: Namespace, groups: Sequence[str]) -> list[Query]:
+        """The statements that take changes of these groups that are due: of each group up to
+        `MAX_KEY_CHANGES` of those that were due at once, and as many of the others."""
+
+    @abstractmethod
+    def _taken(
+        self, tx: Transaction, namespace: Namespace, answers: Sequence[Sequence[Row]]
+    ) -> list[TakenKey]:
+        """The keys of these changes, from the answers to `_take_queries`."""
+
+    @abstractmethod
+    def _give_queries(
         self,
         namespace: Namespace,
         room: Mapping[ConcurrencyKey, int],
         kinds: Sequence[KeyedKind],
     ) -> list[Query]:
-        """The statements for the ready jobs, and those for the delayed jobs that are due, of each
-        of these keys, queue and kind; of each as many as there is room, without those that have
-        expired. A row is a queue, a kind, a group, a key, and then a priority, a `run_at` and an
-        id."""
+        """The statements that give turns to the first ready jobs, and delayed jobs that are due, of
+        each of these keys, queue and kind: of each as many as there is room, without those that
+        have expired. They return a queue, a kind and a rate key, which may be empty."""
 
     @abstractmethod
-    def _first_of_rates(
+    def _open_queries(
         self,
         namespace: Namespace,
         room: Mapping[RateKey, int],
         kinds: Sequence[KeyedKind],
     ) -> list[Query]:
-        """The same for rate keys: of the jobs without a concurrency key, and of the turns of those
-        that have one. The third column is the kind again."""
+        """The same for rate keys: they give turns to jobs without a concurrency key, and open the
+        turns of those that have one."""
 
     @abstractmethod
     def _served_queries(
@@ -185,290 +279,303 @@ class SqlTurns(Transactional):
 
     # --- claiming ------------------------------------------------------------------------------
 
-    def _keyed_candidates(
-        self, tx: Transaction, reading: Reading, queues: Sequence[QueueName]
-    ) -> KeyedCandidates | None:
-        """The jobs whose turn it is in these queues, as many as the claim reads of each."""
+    def _ask_turns(self, reading: Reading, queues: tuple[QueueName, ...]) -> TurnsAsked | None:
+        """What a claim of these queues asks about jobs with keys; None if this process knows of
+        none there."""
         namespace = reading.scope.namespace
-        [rows] = tx.fetch(
-            self._query("keyed_kinds", namespace=namespace, queues=self._pack(queues))
-        )
-        known = [KeyedKind(*row) for row in rows]
-        wanted = [
+        known = self._keyed_kinds.get((namespace, queues))
+        if known is None:
+            return None
+        wanted = tuple(
             each
             for each in known
             if reading.most.get(each.queue) and each.kind in reading.asked_kinds[each.queue]
-        ]
-        if not wanted:
-            return None
-        chosen = self._choose_turns(tx, namespace, wanted, known)
-        found, waits, moment = self._turns(tx, reading, _places(reading, wanted), wanted)
-        # A kind may have got a group since its groups were read and locked. Nobody may count the
-        # leases of a key, or grant under a rate, without the lock. [CK3] [RL1]
-        locked = {each.group for each in wanted} | {None}
-        jobs = [
-            job
-            for job in found
-            if job.concurrency_group in locked
-            and (job.rate_key is None or rate_group(job.kind) in locked)
-        ]
-        keys, served = self._keys_of(tx, namespace, jobs)
-        rated = {RateKey(job.kind, job.rate_key) for job in jobs if job.rate_key is not None}
-        # Under the lock no rate moves: what was read when turns were chosen is still true.
-        if more := rated - chosen.rated:
-            [rows] = tx.fetch(self._rate_key_query(namespace, more))
-            chosen.rate_states |= rate_states_from(rows)
-        return KeyedCandidates(jobs, moment, keys, served, chosen.rate_states, waits)
+        )
+        groups = sorted({each.group for each in wanted})
+        takes = self._take_queries(namespace, groups) if groups else []
+        return TurnsAsked(
+            known=known,
+            wanted=wanted,
+            takes=takes,
+            queries=[
+                *(self._group_locks(namespace, groups) if groups else []),
+                self._keyed_kinds_query(namespace, queues),
+                *takes,
+            ],
+        )
 
-    def _turns(
+    def _keyed_kinds_query(self, namespace: Namespace, queues: Sequence[QueueName]) -> Query:
+        return self._query("keyed_kinds", namespace=namespace, queues=self._pack(queues))
+
+    def _learn_keyed_kinds(self, tx: Transaction, scope: ClaimScope) -> NoReturn:
+        """Remember which kinds have jobs with keys in these queues. This claim has not locked their
+        groups, and without the lock nobody may count the leases of a key, or grant under a rate.
+        So it begins again. [CK3] [RL1]"""
+        queues = tuple(dict.fromkeys(scope.queues))
+        [rows] = tx.fetch(self._keyed_kinds_query(scope.namespace, queues))
+        if len(self._keyed_kinds) >= MAX_REMEMBERED_QUEUES:
+            self._keyed_kinds.clear()
+        self._keyed_kinds[scope.namespace, queues] = tuple(KeyedKind(*row) for row in rows)
+        raise RestartClaim
+
+    def _keyed_candidates(
         self,
         tx: Transaction,
         reading: Reading,
-        places: Sequence[TurnPlace],
-        wanted: Sequence[KeyedKind],
-    ) -> tuple[list[Job], dict[Kind, Duration], Sequence[Row]]:
-        """The turns in these places, how long jobs of rate keys wait at least, and the clock.
-        Instead of jobs that this version cannot read, others are asked for. [Y5]"""
-        namespace = reading.scope.namespace
-        rated = sorted({each.kind for each in wanted if each.is_rated})
-        waits = [
-            self._query("first_rate_wait", namespace=namespace, key_group=rate_group(kind))
-            for kind in rated
-        ]
-        asked_more = 0
+        asked: TurnsAsked,
+        answers: Sequence[Sequence[Row]],
+        moment: Sequence[Row],
+    ) -> KeyedCandidates | None:
+        """The jobs whose turn it is, as many as the claim reads of each queue and kind, from the
+        answers to what it asked. It takes more changes until it finds one, because those of a long
+        backlog of another key or queue may come first. [CK4]"""
+        namespace, before = reading.scope.namespace, len(answers) - len(asked.takes)
+        if tuple(KeyedKind(*row) for row in answers[before - 1]) != asked.known:
+            self._learn_keyed_kinds(tx, reading.scope)
+        if not asked.wanted:
+            return None
+        chosen = Chosen()
+        taken = self._taken(tx, namespace, answers[before:])
+        pages = 1
         while True:
-            asked = reading.and_more(asked_more)
-            answers = tx.fetch(
-                *[
-                    self._query(
-                        "turns",
-                        namespace=namespace,
-                        queue=place.queue,
-                        kind=place.kind,
-                        concurrency_group=place.group,
-                        is_rated=place.is_rated,
-                        wanted=_most(asked, place),
-                    )
-                    for place in places
-                ],
-                *waits,
-                self._query("moment_to_claim"),
-            )
-            found, first, moment = answers[: len(places)], answers[len(places) : -1], answers[-1]
-            jobs = [job for rows in found for job in readable_jobs(rows)]
-            passed_over = sum(map(len, found)) - len(jobs)
-            if passed_over <= asked_more or asked_more >= MAX_PASSED_OVER:
-                now = moment[0][0]
-                return jobs, _key_waits(rated, [at for [(at,)] in first], now), moment
-            asked_more = min(passed_over, MAX_PASSED_OVER)
+            choice = self._choose(tx, namespace, asked, taken, Instant(moment[0][0]), chosen)
+            found = self._read_turns(tx, reading, asked, choice, chosen)
+            if found.jobs or not _may_be_more(taken) or pages == MAX_PAGES_OF_CHANGES:
+                return found
+            pages, moment = pages + 1, found.moment
+            taken = self._taken(tx, namespace, tx.fetch(*asked.takes))
 
-    def _choose_turns(
+    # --- choosing ------------------------------------------------------------------------------
+
+    def _choose(
         self,
         tx: Transaction,
         namespace: Namespace,
-        wanted: Sequence[KeyedKind],
-        kinds: Sequence[KeyedKind],
-    ) -> Chosen:
-        """Lock the groups of the wanted kinds, and choose again the turns of the keys whose jobs
-        have changed: until one of these kinds has a turn, because the changes of a long backlog of
-        another key or queue may come first. [CK4]"""
-        groups = sorted({each.group for each in wanted})
-        places = {(each.queue, each.kind) for each in wanted}
-        locks = self._group_locks(namespace, groups)
-        takes = [
-            self._query(name, namespace=namespace, key_group=group, changes=MAX_KEY_CHANGES)
-            for group in groups
-            for name in _TAKES[group.startswith(_RATES)]
-        ]
-        chosen = Chosen(frozenset(groups))
-        for _ in range(MAX_PAGES_OF_CHANGES):
-            taken = tx.fetch(*locks, *takes)[len(locks) :]
-            locks = []
-            self._choose_again(
-                tx, namespace, {row for rows in taken for row in rows}, kinds, chosen
-            )
-            if chosen.places & places or all(len(rows) < MAX_KEY_CHANGES for rows in taken):
-                break
-        return chosen
-
-    def _choose_again(
-        self,
-        tx: Transaction,
-        namespace: Namespace,
-        changed: set[Row],
-        kinds: Sequence[KeyedKind],
+        asked: TurnsAsked,
+        taken: Sequence[TakenKey],
+        now: Instant,
         chosen: Chosen,
-    ) -> None:
+    ) -> Choice:
         """Choose the turns of these keys again: first those of concurrency keys, because the rate
-        keys choose among them."""
-        keys = sorted(row for row in changed if not row[0].startswith(_RATES))
+        keys choose among them. The statements that are left are sent with those that read turns."""
+        queries = self._give_turns(namespace, asked, taken)
         rated = {
-            RateKey(Kind(group.removeprefix(_RATES)), key)
-            for group, key in changed
-            if group.startswith(_RATES)
+            RateKey(kind, each.key): each.tat
+            for each in taken
+            if (kind := rated_kind_of(each.group)) is not None
         }
-        if keys:
-            rated |= self._give_turns(tx, namespace, keys, kinds, chosen)
-        mine = sorted(each for each in rated if rate_group(each.kind) in chosen.locked)
-        if mine:
-            self._give_rated_turns(tx, namespace, mine, kinds, chosen)
-        if left := sorted(rated.difference(mine)):  # for a claim that has locked them
-            tx.fetch(*self._notes(namespace, left, {}, Instant(0)))
+        if queries and asked.knows_rates:
+            given = {
+                RateKey(Kind(row[-2]), row[-1])
+                for rows in tx.fetch(*queries)
+                for row in rows
+                if row[-1]
+            }
+            queries = []
+            mine = {each for each in given if rate_group(each.kind) in asked.locked}
+            # The others are for a claim that has locked them.
+            chosen.notes += _noted(namespace, given - mine, {}, now)
+            if more := mine - rated.keys():
+                [rows] = tx.fetch(self._rate_key_query(namespace, more))
+                loaded = rate_states_from(rows)
+                rated |= {each: loaded.get(each.meter) for each in more}
+        states = {each.meter: tat for each, tat in rated.items() if tat is not None}
+        chosen.rate_states |= states
+        return self._open_turns(namespace, asked, sorted(rated), states, now, queries)
 
     def _give_turns(
-        self,
-        tx: Transaction,
-        namespace: Namespace,
-        keys: Sequence[Row],
-        kinds: Sequence[KeyedKind],
-        chosen: Chosen,
-    ) -> set[RateKey]:
-        """Choose the turns of these concurrency keys again. Returns the rate keys that have turns
-        among them, or had."""
-        asked = self._key_queries(namespace, [ConcurrencyKey(*row) for row in keys])
-        states = self._key_states(namespace, tx.fetch(*asked))
+        self, namespace: Namespace, asked: TurnsAsked, taken: Sequence[TakenKey]
+    ) -> list[Query]:
+        """The statements that choose the turns of concurrency keys again."""
+        states = {
+            ConcurrencyKey(each.group, each.key): self._key_state(namespace, each.group, each.live)
+            for each in taken
+            if rated_kind_of(each.group) is None
+        }
         room = {key: state.room for key, state in states.items() if state.room}
-        first = tx.fetch(*self._first_queries(namespace, room, kinds)) if room else []
-        turns = _first_of_each(
-            [row for rows in first for row in rows],
-            {(key.group, key.key): most for key, most in room.items()},
-        )
-        rated = tx.fetch(
+        if not states:
+            return []
+        return [
             self._query("delete_turns_of_keys", namespace=namespace, **self._pack_keys(states)),
-            *([self._query("give_turns", ids=self._pack(turns))] if turns else []),
-        )
-        chosen.places |= {(row[0], row[1]) for rows in first for row in rows}
-        return {RateKey(Kind(kind), key) for rows in rated for kind, key in rows if key}
+            *(self._give_queries(namespace, room, asked.known) if room else []),
+        ]
 
-    def _give_rated_turns(
+    def _open_turns(
         self,
-        tx: Transaction,
         namespace: Namespace,
+        asked: TurnsAsked,
         keys: Sequence[RateKey],
-        kinds: Sequence[KeyedKind],
-        chosen: Chosen,
-    ) -> None:
-        """Open as many turns of these rate keys as there is room for, and note when there will be
-        room for more. [RL8]"""
-        found, [(now, _)] = tx.fetch(self._rate_key_query(namespace, keys), self._query("moment"))
-        states = rate_states_from(found)
+        states: Mapping[Meter, Instant],
+        now: Instant,
+        queries: Sequence[Query],
+    ) -> Choice:
+        """The statements that open as many turns of these rate keys as there is room for. [RL8]"""
         settings = self._settings_of_kinds(namespace)
-        ruled = {each.kind: settings[each.kind] for each in keys if each.kind in settings}
-        room = GrantRoom(now=Instant(now), queues={}, kinds=ruled, rate_states=states)
+        room = GrantRoom(
+            now=now,
+            queues={},
+            kinds={each.kind: settings[each.kind] for each in keys if each.kind in settings},
+            rate_states=states,
+        )
         most = {each: rate_key_turns(room, each.kind, each.key) for each in keys}
         able = {each: turns for each, turns in most.items() if turns}
-        first = tx.fetch(*self._first_of_rates(namespace, able, kinds)) if able else []
-        rows = [row for found in first for row in found]
-        turns = _first_of_each(rows, {(each.kind, each.key): able[each] for each in able})
-        packed = self._pack_keys([ConcurrencyKey(each.kind, each.key) for each in keys])
-        used = Counter(RateKey(Kind(row[1]), row[3]) for row in rows)
-        waits = {
-            each: wait
-            for each in keys
-            if used[each] >= most[each]
-            and (wait := room.wait_of_key(each.kind, each.key, more=True))
-        }
-        tx.fetch(
-            self._query("delete_turns_of_rates", namespace=namespace, **packed),
-            self._query("close_turns_of_rates", namespace=namespace, **packed),
-            *([self._query("open_turns", ids=self._pack(turns))] if turns else []),
-            *self._notes(namespace, waits, waits, Instant(now)),
-        )
-        chosen.places |= {(row[0], row[1]) for row in rows}
-        chosen.rated |= set(keys)
-        chosen.rate_states |= states
+        packed = self._pack_rate_keys(most)
+        names = ("delete_turns_of_rates", "close_turns_of_rates") if most else ()
+        closing = [self._query(name, namespace=namespace, **packed) for name in names]
+        opening = self._open_queries(namespace, able, asked.known) if able else []
+        return Choice([*queries, *closing], opening, most, room, now)
 
-    def _notes(
-        self,
-        namespace: Namespace,
-        keys: Iterable[RateKey],
-        waits: Mapping[RateKey, Duration],
-        now: Instant,
-    ) -> list[Query]:
-        """The statements that note when turns of these rate keys must be chosen again: at once, or
-        after so long."""
-        noted = [
-            KeyChange(namespace, rate_group(each.kind), each.key, now + wait, now)
-            if (wait := waits.get(each))
-            else KeyChange(namespace, rate_group(each.kind), each.key, AT_ONCE)
-            for each in keys
-        ]
-        return self._key_change_queries(noted) if noted else []
+    def _pack_rate_keys(self, keys: Iterable[RateKey]) -> dict[str, object]:
+        return self._pack_keys([ConcurrencyKey(each.kind, each.key) for each in keys])
 
     def _rate_key_query(self, namespace: Namespace, keys: Iterable[RateKey]) -> Query:
         """Where the rates of these keys stand."""
-        packed = self._pack_keys([ConcurrencyKey(each.kind, each.key) for each in sorted(keys)])
         return self._query(
-            "load_rate_states_of_keys", namespace=namespace, scope=RateScope.KIND.value, **packed
+            "load_rate_states_of_keys",
+            namespace=namespace,
+            scope=RateScope.KIND.value,
+            **self._pack_rate_keys(sorted(keys)),
         )
 
-    def _keys_of(
-        self, tx: Transaction, namespace: Namespace, jobs: Sequence[Job]
-    ) -> tuple[dict[ConcurrencyKey, KeyState], dict[str, int]]:
-        """The concurrency keys of these jobs, and the last grant of their fair groups."""
-        names = {key for job in jobs if (key := concurrency_key_of(job)) is not None}
-        if not names:
-            return {}, {}
-        fair = sorted({key.group for key in names if self._is_fair(namespace, key.group)})
-        asked = self._key_queries(namespace, names)
-        answers = tx.fetch(
-            *asked,
+    def _key_state(self, namespace: Namespace, group: str, live: int, served: int = 0) -> KeyState:
+        """A key of this group. Only claims that hold the group's lock give its jobs leases."""
+        return KeyState(
+            limit=self._concurrency_limit(namespace, group),
+            live=live,
+            is_fair=self._is_fair(namespace, group),
+            served=served,
+        )
+
+    # --- reading -------------------------------------------------------------------------------
+
+    def _read_turns(
+        self,
+        tx: Transaction,
+        reading: Reading,
+        asked: TurnsAsked,
+        choice: Choice,
+        chosen: Chosen,
+    ) -> KeyedCandidates:
+        """Do what is left of choosing, then read the turns, what decides about them, and the clock.
+        Instead of jobs that this version cannot read, others are asked for. [Y5]"""
+        namespace = reading.scope.namespace
+        places = _places(reading, asked.wanted)
+        about = self._queries_about_turns(namespace, asked)
+        first = [*choice.closing, *choice.opening]
+        asked_more = 0
+        while True:
+            queries = self._turn_queries(namespace, places, reading.and_more(asked_more))
+            answers = tx.fetch(*first, *queries, *about)
+            if first:
+                chosen.notes += choice.notes(namespace, answers[len(choice.closing) : len(first)])
+            found = [row for rows in answers[len(first) : -len(about)] for row in rows]
+            jobs = list(readable_jobs([row[:_STATE] for row in found]))
+            passed_over = len(found) - len(jobs)
+            if passed_over <= asked_more or asked_more >= MAX_PASSED_OVER:
+                return self._candidates(
+                    namespace, asked, jobs, found, answers[-len(about) :], chosen
+                )
+            asked_more, first = min(passed_over, MAX_PASSED_OVER), []
+
+    def _turn_queries(
+        self, namespace: Namespace, places: Sequence[TurnPlace], reading: Reading
+    ) -> list[Query]:
+        return [
+            self._query(
+                "turns",
+                namespace=namespace,
+                queue=place.queue,
+                kind=place.kind,
+                concurrency_group=place.group,
+                is_rated=place.is_rated,
+                scope=RateScope.KIND.value,
+                wanted=_most(reading, place),
+            )
+            for place in places
+        ]
+
+    def _queries_about_turns(self, namespace: Namespace, asked: TurnsAsked) -> list[Query]:
+        """When the first rate key of each kind has room, the last grant of each fair group, and the
+        clock."""
+        return [
+            *[
+                self._query("first_rate_wait", namespace=namespace, key_group=rate_group(kind))
+                for kind in asked.rated_kinds
+            ],
             *[
                 self._query("last_served", namespace=namespace, concurrency_group=group)
-                for group in fair
+                for group in self._fair_groups(namespace, asked)
             ],
+            self._query("moment_to_claim"),
+        ]
+
+    def _fair_groups(self, namespace: Namespace, asked: TurnsAsked) -> list[str]:
+        return [group for group in sorted(asked.locked) if self._is_fair(namespace, group)]
+
+    def _candidates(
+        self,
+        namespace: Namespace,
+        asked: TurnsAsked,
+        jobs: Sequence[Job],
+        found: Sequence[Row],
+        about: Sequence[Sequence[Row]],
+        chosen: Chosen,
+    ) -> KeyedCandidates:
+        """What was read, as the planner sees it."""
+        states = {row[_ID]: row[_STATE:] for row in found}
+        keys: dict[ConcurrencyKey, KeyState] = {}
+        rate_states = dict(chosen.rate_states)
+        for job in jobs:
+            live, served, tat = states[job.id]
+            key = concurrency_key_of(job)
+            # Leases may end between two statements: the larger number is the safe one.
+            if key is not None and (key not in keys or keys[key].live < live):
+                keys[key] = self._key_state(namespace, key.group, live, served)
+            if tat is not None:
+                rate_states[kind_meter(job.kind, job.rate_key)] = Instant(tat)
+        *numbers, moment = about
+        waits, last = numbers[: len(asked.rated_kinds)], numbers[len(asked.rated_kinds) :]
+        fair = self._fair_groups(namespace, asked)
+        return KeyedCandidates(
+            jobs=jobs,
+            moment=moment,
+            keys=keys,
+            served={group: number or 0 for group, [(number,)] in zip(fair, last, strict=True)},
+            rate_states=rate_states,
+            key_waits=_key_waits(asked.rated_kinds, waits, chosen.notes, moment[0][0]),
+            notes=chosen.notes,
         )
-        states, last = answers[: len(asked)], answers[len(asked) :]
-        served = {group: number or 0 for group, [(number,)] in zip(fair, last, strict=True)}
-        return self._key_states(namespace, states), served
-
-    def _key_queries(self, namespace: Namespace, keys: Iterable[ConcurrencyKey]) -> list[Query]:
-        """The live leases of these keys, and the last grants of those that are fair. Only claims
-        that hold the group's lock add one."""
-        listed = list(keys)
-        fair = [key for key in listed if self._is_fair(namespace, key.group)]
-        queries = [self._query("live_of_keys", namespace=namespace, **self._pack_keys(listed))]
-        if fair:
-            queries.append(self._query("load_served", namespace=namespace, **self._pack_keys(fair)))
-        return queries
-
-    def _key_states(
-        self, namespace: Namespace, answers: Sequence[Sequence[Row]]
-    ) -> dict[ConcurrencyKey, KeyState]:
-        """Keys with their live leases, from the answers to `_key_queries`."""
-        rows, *served_rows = answers
-        served = {ConcurrencyKey(*row[:2]): row[2] for found in served_rows for row in found}
-        groups = {group for group, _, _ in rows}
-        limits = {group: self._concurrency_limit(namespace, group) for group in groups}
-        fair_groups = {group for group in groups if self._is_fair(namespace, group)}
-        return {
-            (found := ConcurrencyKey(group, key)): KeyState(
-                limit=limits[group],
-                live=live,
-                is_fair=group in fair_groups,
-                served=served.get(found, 0),
-            )
-            for group, key, live in rows
-        }
 
     # --- after a claim -------------------------------------------------------------------------
 
-    def _end_turns(self, namespace: Namespace, view: ClaimView, planned: ClaimPlan) -> list[Query]:
+    def _end_turns(
+        self,
+        namespace: Namespace,
+        view: ClaimView,
+        planned: ClaimPlan,
+        turns: KeyedCandidates | None,
+    ) -> list[Query]:
         """The statements that delete the turns that were granted and those of keys that have no
         room any more, and that note which keys must be looked at again, and when."""
+        if turns is None:
+            return []
         granted = [change.job for change in planned.changes]
         used = [job.id for job in granted if _turn_key(job) is not None]
-        if not used:
-            return []
-        return [
-            self._query("delete_turns", ids=self._pack(used)),
-            *self._end_turns_of_keys(namespace, view, granted),
-            *self._end_turns_of_rates(namespace, view, planned, granted),
+        notes = list(turns.notes)
+        queries = [
+            *([self._query("delete_turns", ids=self._pack(used))] if used else []),
+            *self._end_turns_of_keys(namespace, view, granted, notes),
+            *self._end_turns_of_rates(namespace, view, planned, granted, notes),
             *self._served_queries(namespace, planned.served, view.now),
         ]
+        return [*queries, *(self._key_change_queries(notes) if notes else [])]
 
     def _end_turns_of_keys(
-        self, namespace: Namespace, view: ClaimView, granted: Sequence[Job]
+        self,
+        namespace: Namespace,
+        view: ClaimView,
+        granted: Sequence[Job],
+        notes: list[KeyChange],
     ) -> list[Query]:
         """When a job of a key that is at its limit ends, its turns are chosen again. A fair key
         that is not gets its next turn from the next claim."""
@@ -477,19 +584,25 @@ class SqlTurns(Transactional):
         if not full:
             return []
         packed = self._pack_keys(full)
-        again = [
+        notes += [
             KeyChange(namespace, key.group, key.key, AT_ONCE)
             for key in full
             if view.keys[key].live + taken[key] < view.keys[key].limit
         ]
         return [
-            self._query("note_rates_of_keys", namespace=namespace, **packed),
+            self._query(
+                "note_rates_of_keys", namespace=namespace, rates=rate_group(_NO_GROUP), **packed
+            ),
             self._query("delete_turns_of_keys", namespace=namespace, **packed),
-            *(self._key_change_queries(again) if again else []),
         ]
 
     def _end_turns_of_rates(
-        self, namespace: Namespace, view: ClaimView, planned: ClaimPlan, granted: Sequence[Job]
+        self,
+        namespace: Namespace,
+        view: ClaimView,
+        planned: ClaimPlan,
+        granted: Sequence[Job],
+        notes: list[KeyChange],
     ) -> list[Query]:
         """The turns of rate keys that have no room any more wait; those of others are chosen again
         by the next claim."""
@@ -504,15 +617,10 @@ class SqlTurns(Transactional):
         )
         found = {each: room.wait_of_key(each.kind, each.key) for each in used}
         waits = {each: wait for each, wait in found.items() if wait}
-        packed = self._pack_keys([ConcurrencyKey(each.kind, each.key) for each in waits])
+        notes += _noted(namespace, used, waits, view.now)
+        packed = self._pack_rate_keys(waits)
         names = ("delete_turns_of_rates", "close_turns_of_rates") if waits else ()
-        return [
-            *[self._query(name, namespace=namespace, **packed) for name in names],
-            *self._notes(namespace, used, waits, view.now),
-        ]
-
-
-_TAKES = {False: ("take_key_changes",), True: ("take_key_changes", "take_changes_of_later")}
+        return [self._query(name, namespace=namespace, **packed) for name in names]
 
 
 def _turn_key(job: Job) -> ConcurrencyKey | None:
@@ -551,18 +659,40 @@ def _most(reading: Reading, place: TurnPlace) -> int:
     return most if place.is_rated else min(most, reading.most_of_kinds.get(place.kind, most))
 
 
-def _key_waits(kinds: Sequence[str], first: Sequence[int | None], now: int) -> dict[Kind, Duration]:
-    """By kind, how long until a job that waits for the rate of its rate key may be granted."""
-    return {
-        Kind(kind): Duration(0 if at is None else max(1, at - now))
-        for kind, at in zip(kinds, first, strict=True)
-    }
+def _key_waits(
+    kinds: Sequence[str],
+    first: Sequence[Sequence[Row]],
+    notes: Sequence[KeyChange],
+    now: int,
+) -> dict[Kind, Duration]:
+    """By kind, how long until a job that waits for the rate of its rate key may be granted: by what
+    is noted in the store, and what this claim is about to note."""
+    found: dict[Kind, Duration] = {}
+    for kind, [(at,)] in zip(kinds, first, strict=True):
+        instants = [each.at for each in notes if each.noted_at and each.group == rate_group(kind)]
+        instants += [] if at is None else [at]
+        found[Kind(kind)] = Duration(max(1, min(instants) - now) if instants else 0)
+    return found
 
 
-def _first_of_each(rows: Sequence[Row], room: Mapping[tuple[str, str], int]) -> list[str]:
-    """The ids of the first jobs of each key, queue and kind, ready ones and due ones together."""
-    chosen: list[str] = []
-    ordered = sorted(rows, key=lambda row: (row[:4], -row[4], row[5:]))
-    for (_, _, group, key), found in groupby(ordered, key=lambda row: row[:4]):
-        chosen += [row[6] for row in list(found)[: room[group, key]]]
-    return chosen
+def _noted(
+    namespace: Namespace,
+    keys: Iterable[RateKey],
+    waits: Mapping[RateKey, Duration],
+    now: Instant,
+) -> list[KeyChange]:
+    """When turns of these rate keys must be chosen again: at once, or after so long."""
+    return [
+        KeyChange(namespace, rate_group(each.kind), each.key, now + wait, now)
+        if (wait := waits.get(each))
+        else KeyChange(namespace, rate_group(each.kind), each.key, AT_ONCE)
+        for each in keys
+    ]
+
+
+def _may_be_more(taken: Sequence[TakenKey]) -> bool:
+    """Whether a group may have more changes than were taken."""
+    changes: Counter[str] = Counter()
+    for each in taken:
+        changes[each.group] += each.changes
+    return any(number >= MAX_KEY_CHANGES for number in changes.values())

@@ -85,53 +85,89 @@ INSERT INTO {t}rate_state (namespace, scope, name, key, tat)
 VALUES (:namespace, :scope, :name, :key, :tat)
     ON CONFLICT (namespace, scope, name, key) DO UPDATE SET tat = excluded.tat;
 
--- name: first_ready_of_key
--- Differs: see note_key_change.
-SELECT j.queue, j.kind, j.concurrency_group, j.concurrency_key, j.priority, j.run_at, j.id
-  FROM {t}job AS j INDEXED BY {t}job_ready_by_key
- WHERE j.namespace = :namespace AND j.concurrency_group = :concurrency_group
-   AND j.concurrency_key = :concurrency_key AND j.concurrency_key IS NOT NULL
-   AND j.queue = :queue AND j.kind = :kind AND j.not_before = 0
-   AND (j.start_by IS NULL OR j.start_by > (SELECT {t}clock()))
- ORDER BY j.priority DESC, j.run_at, j.id LIMIT :room;
+-- name: take_key_changes
+-- Differs: see note_key_change. Only claims call this, and there is one writer. The last ones wait for
+-- a rate and were noted later than now: the clock was set back.
+DELETE FROM {t}key_change
+ WHERE id IN (
+       SELECT id FROM (SELECT c.id FROM {t}key_change AS c INDEXED BY {t}key_change_order
+                        WHERE c.namespace = :namespace AND c.key_group = :key_group AND c.at = 0
+                        ORDER BY c.id LIMIT :changes)
+        UNION ALL
+       SELECT id FROM (SELECT c.id FROM {t}key_change AS c INDEXED BY {t}key_change_order
+                        WHERE c.namespace = :namespace AND c.key_group = :key_group
+                          AND c.at > 0 AND c.at <= (SELECT {t}clock())
+                        ORDER BY c.at, c.id LIMIT :changes)
+        UNION ALL
+       SELECT id FROM (SELECT c.id FROM {t}key_change AS c INDEXED BY {t}key_change_noted
+                        WHERE c.namespace = :namespace AND c.key_group = :key_group
+                          AND c.noted_at > 0 AND c.noted_at > (SELECT {t}clock())
+                        ORDER BY c.noted_at LIMIT :changes))
+RETURNING key_group, key;
 
--- name: first_due_of_key
--- Differs: see note_key_change.
-SELECT j.queue, j.kind, j.concurrency_group, j.concurrency_key, j.priority, j.run_at, j.id
-  FROM {t}job AS j INDEXED BY {t}job_delayed_by_key
- WHERE j.namespace = :namespace AND j.concurrency_group = :concurrency_group
-   AND j.concurrency_key = :concurrency_key AND j.concurrency_key IS NOT NULL
-   AND j.queue = :queue AND j.kind = :kind AND j.not_before > 0
-   AND j.run_at <= (SELECT {t}clock())
-   AND (j.start_by IS NULL OR j.start_by > (SELECT {t}clock()))
- ORDER BY j.priority DESC, j.run_at, j.id LIMIT :room;
+-- name: give_turns
+-- Differs: see note_key_change. Those of one key, queue and kind.
+INSERT INTO {t}key_turn (job_id, namespace, queue, kind, concurrency_group, concurrency_key,
+                         rate_key, is_rated, is_open, served, priority, run_at)
+SELECT f.id, :namespace, :queue, :kind, :concurrency_group, :concurrency_key,
+       coalesce(f.rate_key, ''), f.rate_key IS NOT NULL, f.rate_key IS NULL,
+       coalesce((SELECT s.served FROM {t}key_served AS s
+                  WHERE s.namespace = :namespace AND s.concurrency_group = :concurrency_group
+                    AND s.concurrency_key = :concurrency_key), 0),
+       f.priority, f.run_at
+  FROM (
+    SELECT * FROM (
+      SELECT j.priority, j.run_at, j.id, j.rate_key FROM {t}job AS j INDEXED BY {t}job_ready_by_key
+       WHERE j.namespace = :namespace AND j.concurrency_group = :concurrency_group
+         AND j.concurrency_key = :concurrency_key AND j.concurrency_key IS NOT NULL
+         AND j.queue = :queue AND j.kind = :kind AND j.not_before = 0
+         AND (j.start_by IS NULL OR j.start_by > (SELECT {t}clock()))
+       ORDER BY j.priority DESC, j.run_at, j.id LIMIT :room)
+     UNION ALL
+    SELECT * FROM (
+      SELECT j.priority, j.run_at, j.id, j.rate_key FROM {t}job AS j INDEXED BY {t}job_delayed_by_key
+       WHERE j.namespace = :namespace AND j.concurrency_group = :concurrency_group
+         AND j.concurrency_key = :concurrency_key AND j.concurrency_key IS NOT NULL
+         AND j.queue = :queue AND j.kind = :kind AND j.not_before > 0
+         AND j.run_at <= (SELECT {t}clock())
+         AND (j.start_by IS NULL OR j.start_by > (SELECT {t}clock()))
+       ORDER BY j.priority DESC, j.run_at, j.id LIMIT :room)
+     ORDER BY 1 DESC, 2, 3 LIMIT :room) AS f
+ WHERE TRUE
+    ON CONFLICT DO NOTHING
+RETURNING queue, kind, rate_key;
 
--- name: first_ready_of_rate
--- Differs: see note_key_change.
-SELECT j.queue, j.kind, j.kind, j.rate_key, j.priority, j.run_at, j.id
-  FROM {t}job AS j INDEXED BY {t}job_ready_by_rate
- WHERE j.namespace = :namespace AND j.kind = :kind AND j.rate_key = :rate_key
-   AND j.rate_key IS NOT NULL AND j.concurrency_key IS NULL AND j.queue = :queue
-   AND j.not_before = 0 AND (j.start_by IS NULL OR j.start_by > (SELECT {t}clock()))
- ORDER BY j.priority DESC, j.run_at, j.id LIMIT :room;
-
--- name: first_due_of_rate
--- Differs: see note_key_change.
-SELECT j.queue, j.kind, j.kind, j.rate_key, j.priority, j.run_at, j.id
-  FROM {t}job AS j INDEXED BY {t}job_delayed_by_rate
- WHERE j.namespace = :namespace AND j.kind = :kind AND j.rate_key = :rate_key
-   AND j.rate_key IS NOT NULL AND j.concurrency_key IS NULL AND j.queue = :queue
-   AND j.not_before > 0 AND j.run_at <= (SELECT {t}clock())
-   AND (j.start_by IS NULL OR j.start_by > (SELECT {t}clock()))
- ORDER BY j.priority DESC, j.run_at, j.id LIMIT :room;
-
--- name: first_turns_of_rate
--- Differs: see note_key_change.
-SELECT t.queue, t.kind, t.kind, t.rate_key, t.priority, t.run_at, t.job_id
-  FROM {t}key_turn AS t INDEXED BY {t}key_turn_rate
- WHERE t.namespace = :namespace AND t.kind = :kind AND t.rate_key = :rate_key
-   AND t.rate_key <> '' AND t.concurrency_key <> '' AND t.queue = :queue
- ORDER BY t.priority DESC, t.run_at, t.job_id LIMIT :room;
+-- name: open_turns
+-- Differs: see note_key_change. Those of one rate key and queue: of jobs that have no concurrency key,
+-- and turns of those that have one.
+INSERT INTO {t}key_turn (job_id, namespace, queue, kind, concurrency_group, concurrency_key,
+                         rate_key, is_rated, is_open, served, priority, run_at)
+SELECT f.id, :namespace, :queue, :kind, '', '', :rate_key, 1, 1, 0, f.priority, f.run_at
+  FROM (
+    SELECT * FROM (
+      SELECT j.priority, j.run_at, j.id FROM {t}job AS j INDEXED BY {t}job_ready_by_rate
+       WHERE j.namespace = :namespace AND j.kind = :kind AND j.rate_key = :rate_key
+         AND j.rate_key IS NOT NULL AND j.concurrency_key IS NULL AND j.queue = :queue
+         AND j.not_before = 0 AND (j.start_by IS NULL OR j.start_by > (SELECT {t}clock()))
+       ORDER BY j.priority DESC, j.run_at, j.id LIMIT :room)
+     UNION ALL
+    SELECT * FROM (
+      SELECT j.priority, j.run_at, j.id FROM {t}job AS j INDEXED BY {t}job_delayed_by_rate
+       WHERE j.namespace = :namespace AND j.kind = :kind AND j.rate_key = :rate_key
+         AND j.rate_key IS NOT NULL AND j.concurrency_key IS NULL AND j.queue = :queue
+         AND j.not_before > 0 AND j.run_at <= (SELECT {t}clock())
+         AND (j.start_by IS NULL OR j.start_by > (SELECT {t}clock()))
+       ORDER BY j.priority DESC, j.run_at, j.id LIMIT :room)
+     UNION ALL
+    SELECT * FROM (
+      SELECT t.priority, t.run_at, t.job_id FROM {t}key_turn AS t INDEXED BY {t}key_turn_rate
+       WHERE t.namespace = :namespace AND t.kind = :kind AND t.rate_key = :rate_key
+         AND t.rate_key <> '' AND t.concurrency_key <> '' AND t.queue = :queue
+       ORDER BY t.priority DESC, t.run_at, t.job_id LIMIT :room)
+     ORDER BY 1 DESC, 2, 3 LIMIT :room) AS f
+ WHERE TRUE
+    ON CONFLICT (job_id) DO UPDATE SET is_open = 1
+RETURNING queue, kind, rate_key;
 
 -- name: remember_session
 -- Differs: many at once in PostgreSQL; here a statement costs no round trip.

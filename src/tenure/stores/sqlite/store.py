@@ -8,6 +8,7 @@ import json
 import os
 import sqlite3
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -28,11 +29,18 @@ from tenure.stores.host_clock import host_clock
 from tenure.stores.sql.batches import groups_of
 from tenure.stores.sql.flows import ended_members
 from tenure.stores.sql.resolutions import resolved_by
-from tenure.stores.sql.rows import Row
+from tenure.stores.sql.rows import Row, rate_states_from
 from tenure.stores.sql.statements import Query, Statements, fill
 from tenure.stores.sql.store import COLUMN_WORDS, LISTING_SHARE, SqlStore
 from tenure.stores.sql.transactions import Transaction
-from tenure.stores.sql.turns import KeyChange, KeyedKind, RateKey
+from tenure.stores.sql.turns import (
+    MAX_KEY_CHANGES,
+    KeyChange,
+    KeyedKind,
+    RateKey,
+    TakenKey,
+    rated_kind_of,
+)
 from tenure.stores.sqlite.batches import group_queries
 from tenure.stores.sqlite.change_watch import ChangeWatch
 from tenure.stores.sqlite.file import (
@@ -274,7 +282,38 @@ class SqliteStore(SqlStore):
             for change in changes
         ]
 
-    def _first_queries(
+    def _take_queries(self, namespace: Namespace, groups: Sequence[str]) -> list[Query]:
+        return [
+            self._query(
+                "take_key_changes", namespace=namespace, key_group=group, changes=MAX_KEY_CHANGES
+            )
+            for group in groups
+        ]
+
+    def _taken(
+        self, tx: Transaction, namespace: Namespace, answers: Sequence[Sequence[Row]]
+    ) -> list[TakenKey]:
+        changes = Counter(ConcurrencyKey(*row) for rows in answers for row in rows)
+        if not changes:
+            return []
+        rated = {key: kind for key in changes if (kind := rated_kind_of(key.group)) is not None}
+        live, states = tx.fetch(
+            self._query("live_of_keys", namespace=namespace, **self._pack_keys(changes)),
+            self._rate_key_query(namespace, [RateKey(rated[key], key.key) for key in rated]),
+        )
+        tats = rate_states_from(states)
+        return [
+            TakenKey(
+                group,
+                key,
+                changes[found := ConcurrencyKey(group, key)],
+                leases,
+                tats.get(RateKey(rated[found], key).meter) if found in rated else None,
+            )
+            for group, key, leases in sorted(live)
+        ]
+
+    def _give_queries(
         self,
         namespace: Namespace,
         room: Mapping[ConcurrencyKey, int],
@@ -282,7 +321,7 @@ class SqliteStore(SqlStore):
     ) -> list[Query]:
         return [
             self._query(
-                name,
+                "give_turns",
                 namespace=namespace,
                 queue=each.queue,
                 kind=each.kind,
@@ -293,10 +332,9 @@ class SqliteStore(SqlStore):
             for key, most in room.items()
             for each in kinds
             if each.group == key.group
-            for name in ("first_ready_of_key", "first_due_of_key")
         ]
 
-    def _first_of_rates(
+    def _open_queries(
         self,
         namespace: Namespace,
         room: Mapping[RateKey, int],
@@ -304,7 +342,7 @@ class SqliteStore(SqlStore):
     ) -> list[Query]:
         return [
             self._query(
-                name,
+                "open_turns",
                 namespace=namespace,
                 queue=each.queue,
                 kind=key.kind,
@@ -314,7 +352,6 @@ class SqliteStore(SqlStore):
             for key, most in room.items()
             for each in kinds
             if each.is_rated and each.kind == key.kind
-            for name in ("first_ready_of_rate", "first_due_of_rate", "first_turns_of_rate")
         ]
 
     def _served_queries(
