@@ -1,23 +1,24 @@
-"""Claiming beside a backlog of one key: 10 jobs of other keys at a time, with 100,000 waiting jobs
-of one key before them, and without. Once for concurrency keys, once for such keys that take turns,
-and once for rate keys.
+"""Claiming beside a backlog that keys hold back: 10 jobs of other keys at a time, with 100,000 jobs
+that wait before them, and without. The backlog is of one key, or of 10,000 keys with 10 jobs each.
 
-What is measured is the median claim as its caller feels it. One job of the long key runs all the
-time, or has used up its rate; the others come before the jobs that are claimed, because their
-priority is higher.
+Once for concurrency keys, once for such keys that take turns, and once for rate keys; on both
+databases. What is measured is the median claim as its caller feels it. Every key of the backlog is
+at its limit, or has used up its rate, all the time; its jobs come before those that are claimed,
+because their priority is higher.
 """
 
 import os
 import statistics
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
 from itertools import count
 
 import msgspec
 import psycopg
 
 from bench.harness import BrokenHistory, Options, Row, Stopwatch, interleave, say
-from bench.servers import coordinator_of, durable_postgres, settle
+from bench.servers import coordinator_of, durable_postgres, scratch_directory, settle
 from bench.workload import KIND, PRODUCER, QUEUE, Coordinated, Worker, check_history
 from tenure.coordinator.service import Coordinator
 from tenure.core.commands import Enqueue
@@ -27,6 +28,7 @@ from tenure.core.kind_settings import KindChange
 from tenure.core.rates import parse_rate
 from tenure.ports import Store
 from tenure.stores.postgres.store import PostgresStore
+from tenure.stores.sqlite.store import SqliteStore
 from tests.support.postgres import PostgresServer
 
 NAME = "claim-key"
@@ -34,6 +36,8 @@ LIMIT = 10
 CLAIMS_PER_ROUND = 40
 BATCH = 1000
 WARM_UP = 20
+JOBS_PER_KEY = 10
+"""Of the backlog of many keys."""
 
 
 class Keys(msgspec.Struct, frozen=True):
@@ -45,48 +49,68 @@ class Keys(msgspec.Struct, frozen=True):
 
 
 KEYS = (
-    Keys("keys", "concurrency_key"),
+    Keys("concurrency keys", "concurrency_key"),
     Keys("fair keys", "concurrency_key", KindChange(kind=KIND, fair=True)),
     Keys("rate keys", "rate_key", KindChange(kind=KIND, rate=parse_rate("rate", "1/d", 1))),
 )
 
 
-class Backlog:
-    """A store with a backlog of one key, and a worker that claims jobs of other keys."""
+class Shape(msgspec.Struct, frozen=True):
+    """So many jobs that wait, of so many keys."""
 
-    def __init__(self, coordinator: Coordinator, store: Store, dsn: str, keys: Keys) -> None:
+    keys: int
+    waiting: int
+
+
+class Place(msgspec.Struct, frozen=True):
+    """A new, empty store, and what brings its statistics up to date."""
+
+    store: Store
+    settle: Callable[[], None]
+
+
+class Backlog:
+    """A store with a backlog, and a worker that claims jobs of other keys."""
+
+    def __init__(self, coordinator: Coordinator, place: Place, keys: Keys) -> None:
         self._service = Coordinated(coordinator)
-        self._worker = Worker(self._service, "keys")
-        self._store = store
-        self._dsn = dsn
+        self._worker = Worker(self._service, "keys", kinds=(KIND,))
+        self._store = place.store
+        self._settle = place.settle
         self._keys = keys
         self._numbers = count(1)
         self.jobs = 0
 
-    def fill(self, *, waiting: int) -> None:
-        """Make the backlog, and let one job of it run."""
+    def fill(self, shape: Shape) -> None:
+        """Make the backlog, and let one job of each of its keys run."""
         if self._keys.setting is not None:
             self._store.put_kind(DEFAULT_NAMESPACE, self._keys.setting)
-        self._enqueue(1 + waiting, key="long", priority=5)
-        if len(self._worker.claim(1)) != 1:
-            raise BrokenHistory("no job of the key was claimed")
-        self._enqueue(LIMIT * WARM_UP)
+        names = [f"held-{number}" for number in range(shape.keys)]
+        more = shape.waiting // max(1, shape.keys)
+        self._enqueue([name for name in names for _ in range(1 + more)], priority=5)
+        running = 0
+        while running < shape.keys:
+            granted = len(self._worker.claim(BATCH))
+            if not granted:
+                raise BrokenHistory(f"{running} jobs of {shape.keys} keys were claimed")
+            running += granted
+        self._enqueue(self._others(LIMIT * WARM_UP))
         for _ in range(WARM_UP):
             self._worker.claim(LIMIT)
-        with psycopg.connect(self._dsn, autocommit=True) as connection:
-            connection.execute("VACUUM (ANALYZE)")
-        settle(self._dsn)
+        self._settle()
 
-    def _enqueue(self, jobs: int, *, key: str | None = None, priority: int = 0) -> None:
-        for begin in range(0, jobs, BATCH):
+    def _others(self, jobs: int) -> list[str]:
+        return [f"customer-{next(self._numbers)}" for _ in range(jobs)]
+
+    def _enqueue(self, keys: list[str], *, priority: int = 0) -> None:
+        for begin in range(0, len(keys), BATCH):
             now = self._store.now()
             self._service.report(
-                [self._job(now, key, priority) for _ in range(min(BATCH, jobs - begin))]
+                [self._job(now, key, priority) for key in keys[begin : begin + BATCH]]
             )
-        self.jobs += jobs
+        self.jobs += len(keys)
 
-    def _job(self, now: Instant, key: str | None, priority: int) -> Enqueue:
-        number = next(self._numbers)
+    def _job(self, now: Instant, key: str, priority: int) -> Enqueue:
         job = Enqueue(
             job_id=ordered_job_id(now, os.urandom(ENTROPY_BYTES)),
             namespace=DEFAULT_NAMESPACE,
@@ -95,11 +119,11 @@ class Backlog:
             actor=PRODUCER,
             priority=priority,
         )
-        return msgspec.structs.replace(job, **{self._keys.field: key or f"customer-{number}"})
+        return msgspec.structs.replace(job, **{self._keys.field: key})
 
     def claim_ms(self) -> float:
         """The median latency of a claim."""
-        self._enqueue(LIMIT * CLAIMS_PER_ROUND)
+        self._enqueue(self._others(LIMIT * CLAIMS_PER_ROUND))
         latencies = []
         for _ in range(CLAIMS_PER_ROUND):
             with Stopwatch() as watch:
@@ -115,41 +139,87 @@ class Backlog:
 
 
 @contextmanager
-def backlog(server: PostgresServer, keys: Keys, *, waiting: int) -> Iterator[Backlog]:
-    """A database of its own with so many waiting jobs of one key."""
+def in_postgres(server: PostgresServer) -> Iterator[Place]:
+    """A database of its own."""
     with ExitStack() as stack:
         dsn = server.create_database()
         stack.callback(server.drop_database, dsn)
         store = PostgresStore(dsn, migrate=True)
         stack.callback(store.close)
-        made = Backlog(stack.enter_context(coordinator_of(store)), store, dsn, keys)
-        say(f"  enqueueing {waiting:,} jobs of one key")
-        made.fill(waiting=waiting)
+
+        def vacuumed() -> None:
+            with psycopg.connect(dsn, autocommit=True) as connection:
+                connection.execute("VACUUM")
+            settle(dsn)
+
+        yield Place(store, vacuumed)
+
+
+@contextmanager
+def in_sqlite() -> Iterator[Place]:
+    """A file of its own."""
+    with scratch_directory() as directory:
+        store = SqliteStore(directory / "tenure.db")
+        try:
+            yield Place(store, lambda: None)
+        finally:
+            store.close()
+
+
+@contextmanager
+def backlog(place: Place, keys: Keys, shape: Shape) -> Iterator[Backlog]:
+    """A store with a backlog of this shape."""
+    with coordinator_of(place.store) as coordinator:
+        made = Backlog(coordinator, place, keys)
+        say(f"  enqueueing {shape.waiting:,} jobs of {shape.keys:,} {keys.name}")
+        made.fill(shape)
         yield made
 
 
 def run(options: Options) -> list[Row]:
-    """With the backlog beside without: the ratio of latencies should stay near one."""
+    """With each backlog beside without: the ratio of latencies should stay near one. [CK11]"""
     with durable_postgres() as server:
-        return [_beside(options, server, keys) for keys in KEYS]
+        rows = [
+            row
+            for keys in KEYS
+            for row in rows_of("PostgreSQL", partial(in_postgres, server), keys, options)
+        ]
+    return rows + [row for keys in KEYS for row in rows_of("SQLite", in_sqlite, keys, options)]
 
 
-def _beside(options: Options, server: PostgresServer, keys: Keys) -> Row:
+def rows_of(
+    database: str,
+    opening: Callable[[], AbstractContextManager[Place]],
+    keys: Keys,
+    options: Options,
+) -> list[Row]:
+    """A row for each backlog."""
     many = options.sized(100_000, 20_000)
-    with (
-        backlog(server, keys, waiting=0) as without,
-        backlog(server, keys, waiting=many) as beside,
-    ):
+    shapes = {
+        "without": Shape(0, 0),
+        f"{many:,} of one": Shape(1, many),
+        f"{JOBS_PER_KEY} of each of {many // JOBS_PER_KEY:,}": Shape(many // JOBS_PER_KEY, many),
+    }
+    with ExitStack() as stack:
+        places = {name: stack.enter_context(opening()) for name in shapes}
+        backlogs = {
+            name: stack.enter_context(backlog(places[name], keys, shape))
+            for name, shape in shapes.items()
+        }
         figures = interleave(
-            {"beside": beside.claim_ms, "without": without.claim_ms}, rounds=options.rounds
+            {name: each.claim_ms for name, each in backlogs.items()}, rounds=options.rounds
         )
-        beside.check()
-        without.check()
-    return Row(
-        scenario=f"PostgreSQL: claim {LIMIT} jobs of other {keys.name} beside {many:,} of one",
-        ours=figures["beside"],
-        theirs=figures["without"],
-        unit="ms",
-        peer="the same without them",
-        at_most=2.0,
-    )
+        for each in backlogs.values():
+            each.check()
+    without = figures.pop("without")
+    return [
+        Row(
+            scenario=f"{database}: claim {LIMIT} jobs of other {keys.name} beside {name}",
+            ours=figure,
+            theirs=without,
+            unit="ms",
+            peer="the same without them",
+            at_most=2.0,
+        )
+        for name, figure in figures.items()
+    ]

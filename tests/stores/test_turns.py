@@ -1,5 +1,6 @@
 """Turns of concurrency keys in the SQL stores: who pays for them, and that they stay few."""
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -12,10 +13,14 @@ from msgspec.structs import replace
 from tenure import Tenure
 from tenure.conformance.spec import spec
 from tenure.core.commands import Enqueue
+from tenure.core.concurrency import MAX_GRANTS_OF_KEY
 from tenure.core.ids import DEFAULT_NAMESPACE, Actor, Kind, Namespace, QueueName, new_job_id
+from tenure.core.instants import Duration
 from tenure.core.job import Job
+from tenure.core.kind_settings import KindChange
 from tenure.stores.postgres.store import PostgresStore
 from tenure.stores.sql.statements import Query
+from tenure.stores.sql.turns import MAX_KEY_CHANGES
 from tenure.stores.sqlite.store import SqliteStore
 from tests.stores.lives import (
     QUEUE,
@@ -159,7 +164,8 @@ def test_a_claim_grants_nothing_of_a_group_that_it_has_not_locked(
     store, other = PostgresStore(postgres_url, migrate=True), PostgresStore(postgres_url)
     with closing(store), closing(other):
         _enqueue(store, ["1"])
-        locks, locked = store._group_locks, []
+        locks = store._group_locks
+        locked: list[list[str]] = []
 
         def locks_later(namespace: Namespace, groups: Sequence[str]) -> list[Query]:
             if not locked:
@@ -173,6 +179,77 @@ def test_a_claim_grants_nothing_of_a_group_that_it_has_not_locked(
 
         assert locked == [["bill"], ["accounts", "bill"]]
         assert [job.concurrency_key for job in granted] == ["3", "1"]
+
+
+# --- Nobody waits for ever -----------------------------------------------------------------------
+
+
+def _enqueue_many(
+    store: AnyStore, jobs: int, *, prefix: str, priority: int = 0, delay_us: int = 0
+) -> None:
+    """Jobs of a key each: each of them notes a change."""
+    now = store.now()
+    save(
+        store,
+        [
+            change(
+                None,
+                Enqueue(
+                    job_id=new_job_id(now, os.urandom(16)),
+                    namespace=DEFAULT_NAMESPACE,
+                    queue=QUEUE,
+                    kind=Kind("bill"),
+                    actor=Actor("client:c"),
+                    priority=priority,
+                    delay_us=Duration(delay_us),
+                    concurrency_key=f"{prefix}-{number}",
+                ),
+                now,
+            )
+            for number in range(jobs)
+        ],
+    )
+
+
+@spec("CK10")
+def test_a_delayed_job_is_granted_though_more_changes_come_than_claims_take(
+    store: AnyStore,
+) -> None:
+    _enqueue_many(store, 1, prefix="delayed", priority=5, delay_us=1)
+
+    granted = []
+    for seq in range(1, 4):
+        _enqueue_many(store, MAX_KEY_CHANGES + 100, prefix=f"other-{seq}")
+        granted += claim(store, 1, seq=seq)
+
+    assert granted[0].concurrency_key == "delayed-0"
+
+
+@spec("CK10")
+def test_a_key_waits_only_for_the_changes_that_were_noted_before(store: AnyStore) -> None:
+    _enqueue_many(store, 2 * MAX_KEY_CHANGES, prefix="earlier")
+    _enqueue_many(store, 1, prefix="urgent", priority=5)
+
+    granted = []
+    for seq in range(1, 4):
+        granted += claim(store, 1, seq=seq)
+        _enqueue_many(store, MAX_KEY_CHANGES, prefix=f"later-{seq}")
+
+    assert "urgent-0" in {job.concurrency_key for job in granted}
+
+
+@spec("CK11")
+def test_a_key_with_a_high_limit_has_few_turns(store: AnyStore) -> None:
+    store.put_kind(DEFAULT_NAMESPACE, KindChange(kind=Kind("bill"), concurrency_limit=100_000))
+    _enqueue(store, ["1"] * 250)
+
+    first = claim(store, 200)
+    [[(turns,)]] = store._read(
+        lambda tx: tx.fetch(Query(f"SELECT count(*) FROM {_table(store)}", ()))
+    )
+
+    assert (len(first), turns) == (MAX_GRANTS_OF_KEY, 0)
+    assert [len(claim(store, 200, seq=seq)) for seq in (2, 3, 4)] == [100, 50, 0]
 
 
 def _claimed(store: PostgresStore, seq: int) -> list[Job]:

@@ -55,7 +55,8 @@ MAX_CLAIM_QUEUES = 64
 MAX_CLAIM_KINDS = 1000
 
 MAX_TURNS_OF_RATE_KEY = 100
-"""From so many jobs of one rate key and queue a claim chooses at most."""
+"""How many jobs of one rate key a claim looks at in each queue. If the burst of the rate is higher,
+or the kind has no rate, it would otherwise look at a whole backlog. [CK11]"""
 
 
 class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True):

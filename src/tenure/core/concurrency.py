@@ -14,6 +14,9 @@ from tenure.core.job import Job
 from tenure.core.kind_settings import KindSettings
 
 MAX_CONCURRENCY_LIMIT = 1_000_000
+MAX_GRANTS_OF_KEY = 100
+"""How many jobs of one key a claim grants at most: from so many it has to choose. [CK11]"""
+
 DEFAULT_CONCURRENCY_LIMIT = 1
 """How many jobs of one key may run at a time if nobody has said otherwise. [CK2]"""
 
@@ -53,10 +56,9 @@ class KeyState(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def room(self) -> int:
-        """How many more leases its jobs may get from this claim. [CK3] Of fair keys, each gets one
-        at most: the others come first. [CK8]"""
-        left = max(0, self.limit - self.live)
-        return min(1, left) if self.is_fair else left
+        """How many more leases its jobs may get from this claim. [CK3] [CK11] Of fair keys, each
+        gets one at most: the others come first. [CK8]"""
+        return min(max(0, self.limit - self.live), 1 if self.is_fair else MAX_GRANTS_OF_KEY)
 
 
 def concurrency_key_of(job: Job) -> ConcurrencyKey | None:
