@@ -1,43 +1,97 @@
 """Claiming past a backlog that a rate holds back: one job at a time, by four workers at once.
 
-The workers can run two kinds. Beside a store that has only jobs of the one kind, there is one that
-also has many jobs of the other, which wait for a rate of one a day; what is measured is the median
-claim as its caller feels it.
+The workers can run two kinds of two queues. Beside a store that has only jobs of one kind, there
+are stores that also have many jobs that wait for a rate of one a day: that of the other kind, that
+of the other queue, or that of a rate key of the other kind. What is measured is the median claim as
+its caller feels it, on both databases.
 """
 
 import statistics
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
 
+import msgspec
 from msgspec.structs import replace
 
+from bench.claim_key import Place, in_postgres, in_sqlite
 from bench.harness import BrokenHistory, Options, Row, Stopwatch, interleave, say
-from bench.servers import coordinator_of, durable_postgres, settle
-from bench.workload import KIND, Coordinated, Worker, accepted, enqueue, in_threads, new_jobs
-from tenure.core.ids import DEFAULT_NAMESPACE, Kind
+from bench.servers import coordinator_of, durable_postgres
+from bench.workload import (
+    KIND,
+    QUEUE,
+    Coordinated,
+    Worker,
+    accepted,
+    check_history,
+    enqueue,
+    in_threads,
+    new_jobs,
+)
+from tenure.core.ids import DEFAULT_NAMESPACE, Kind, QueueName
 from tenure.core.kind_settings import KindChange
 from tenure.core.rates import parse_rate
-from tenure.stores.postgres.store import PostgresStore
-from tests.support.postgres import PostgresServer
+from tenure.ports import Store
 
 NAME = "claim-held"
 HELD = Kind("held-by-a-rate")
+HELD_QUEUE = QueueName("held-by-a-rate")
+RATE = parse_rate("rate", "1/d", 1)
 WORKERS = 4
 CLAIMS_PER_ROUND = 100
+BATCH = 1000
+
+
+class Held(msgspec.Struct, frozen=True):
+    """Which jobs wait, and for which rate."""
+
+    name: str
+    queue: QueueName = QUEUE
+    rate_key: str | None = None
+    is_queue_rated: bool = False
+
+    def set_rate(self, store: Store) -> None:
+        """Set the rate that holds them back."""
+        if self.is_queue_rated:
+            store.put_queue(DEFAULT_NAMESPACE, self.queue, paused=None, limit=None, rate=RATE)
+        else:
+            store.put_kind(DEFAULT_NAMESPACE, KindChange(kind=HELD, rate=RATE))
+
+
+HOLDS = (
+    Held("a rate of their kind"),
+    Held("a rate of their queue", queue=HELD_QUEUE, is_queue_rated=True),
+    Held("the rate of their rate key", rate_key="hot"),
+)
 
 
 class Claims:
-    """Workers that claim one job at a time of either kind."""
+    """Workers that claim one job at a time of either kind and queue."""
 
-    def __init__(self, service: Coordinated) -> None:
+    def __init__(self, service: Coordinated, store: Store) -> None:
         self._service = service
+        self._store = store
         self._workers = [
-            Worker(service, f"claimer-{number}", kinds=(HELD, KIND)) for number in range(WORKERS)
+            Worker(service, f"claimer-{number}", kinds=(HELD, KIND), queues=(QUEUE, HELD_QUEUE))
+            for number in range(WORKERS)
         ]
+        self.jobs = 0
+
+    def hold(self, held: Held, *, waiting: int) -> None:
+        """Make so many jobs wait for a rate, after one that uses it up."""
+        held.set_rate(self._store)
+        shape = {"kind": HELD, "queue": held.queue, "rate_key": held.rate_key, "priority": 1}
+        for start in range(0, 1 + waiting, BATCH):
+            jobs = new_jobs(min(BATCH, 1 + waiting - start))
+            accepted(self._service.report([replace(job, **shape) for job in jobs]))
+        self.jobs += 1 + waiting
+        if len(self._workers[0].claim(2)) != 1:
+            raise BrokenHistory(f"{held.name} does not hold them back")
 
     def claim_ms(self) -> float:
         """The median latency of a claim."""
         enqueue(self._service, jobs=WORKERS * CLAIMS_PER_ROUND, batch=500)
+        self.jobs += WORKERS * CLAIMS_PER_ROUND
         latencies: list[float] = []
 
         def work(number: int) -> None:
@@ -51,46 +105,54 @@ class Claims:
         in_threads(WORKERS, work)
         return statistics.median(latencies)
 
+    def check(self) -> None:
+        """Every invariant over everything."""
+        check_history(self._store, jobs=self.jobs)
+
 
 @contextmanager
-def claims(server: PostgresServer, *, held: int) -> Iterator[Claims]:
-    """A database of its own in which so many jobs wait for a rate."""
-    with ExitStack() as stack:
-        dsn = server.create_database()
-        stack.callback(server.drop_database, dsn)
-        store = PostgresStore(dsn, migrate=True)
-        stack.callback(store.close)
-        service = Coordinated(stack.enter_context(coordinator_of(store)))
-        if held:
-            say(f"  enqueueing {held:,} jobs that a rate holds back")
-            rate = parse_rate("rate", "1/d", 1)
-            store.put_kind(DEFAULT_NAMESPACE, KindChange(kind=HELD, rate=rate))
-            for start in range(0, held, 1000):
-                jobs = new_jobs(min(1000, held - start))
-                accepted(service.report([replace(job, kind=HELD, priority=1) for job in jobs]))
-            Worker(service, "first", kinds=(HELD,)).claim(1)
-            settle(dsn)
-        yield Claims(service)
+def claims(place: Place, held: Held | None, *, waiting: int) -> Iterator[Claims]:
+    """A store in which so many jobs wait for a rate, or none."""
+    with coordinator_of(place.store) as coordinator:
+        made = Claims(Coordinated(coordinator), place.store)
+        if held is not None:
+            say(f"  enqueueing {waiting:,} jobs that {held.name} holds back")
+            made.hold(held, waiting=waiting)
+            place.settle()
+        yield made
 
 
 def run(options: Options) -> list[Row]:
-    """With a backlog beside none: the ratio of latencies should stay below two. [RL8]"""
+    """With each backlog beside none: the ratio of latencies should stay below two. [RL8]"""
+    with durable_postgres() as server:
+        rows = rows_of("PostgreSQL", partial(in_postgres, server), options)
+    return rows + rows_of("SQLite", in_sqlite, options)
+
+
+def rows_of(
+    database: str, opening: Callable[[], AbstractContextManager[Place]], options: Options
+) -> list[Row]:
+    """A row for each rate."""
     many = options.sized(100_000, 20_000)
-    with (
-        durable_postgres() as server,
-        claims(server, held=0) as free,
-        claims(server, held=many) as behind,
-    ):
+    with ExitStack() as stack:
+        made = {
+            held: stack.enter_context(claims(stack.enter_context(opening()), held, waiting=many))
+            for held in (None, *HOLDS)
+        }
         figures = interleave(
-            {"behind": behind.claim_ms, "free": free.claim_ms}, rounds=options.rounds
+            {"free" if held is None else held.name: each.claim_ms for held, each in made.items()},
+            rounds=options.rounds,
         )
+        for each in made.values():
+            each.check()
     return [
         Row(
-            scenario=f"PostgreSQL: claim past {many:,} jobs that a rate holds back",
-            ours=figures["behind"],
+            scenario=f"{database}: claim past {many:,} jobs that {held.name} holds back",
+            ours=figures[held.name],
             theirs=figures["free"],
             unit="ms",
             peer="the same without them",
             at_most=2.0,
         )
+        for held in HOLDS
     ]

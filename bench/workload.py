@@ -69,11 +69,13 @@ class Worker:
         name: str,
         *,
         kinds: tuple[Kind, ...] | None = None,
+        queues: tuple[QueueName, ...] = (QUEUE,),
         claims_start: bool = False,
     ) -> None:
         self._service = service
         self._name = name
         self._kinds = kinds
+        self._queues = queues
         self._claims_start = claims_start
         self._actor = worker_actor(name)
         self._claims = count(1)
@@ -126,7 +128,7 @@ class Worker:
                 namespace=DEFAULT_NAMESPACE,
                 worker=WorkerId(self._name),
                 actor=self._actor,
-                queues=(QUEUE,),
+                queues=self._queues,
                 kinds=self._kinds,
                 limit=limit,
                 claim_seq=number,

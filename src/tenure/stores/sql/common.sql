@@ -239,7 +239,7 @@ SELECT {job_columns_of_j},
 
 -- name: last_served
 SELECT max(served) FROM {t}key_served
- WHERE namespace = :namespace AND concurrency_group = :concurrency_group;
+ WHERE namespace = :namespace AND concurrency_group || '' = :concurrency_group;
 
 -- name: forget_served
 DELETE FROM {t}key_served WHERE namespace = :namespace AND concurrency_group = :kind;
@@ -382,9 +382,10 @@ SELECT scope, name, key, tat FROM {t}rate_state
  WHERE namespace = :namespace AND scope = :scope AND name {among_names} AND key = :key;
 
 -- name: load_rate_states_of_keys
+-- CROSS JOIN: SQLite begins with the keys, and not with all states.
 SELECT s.scope, s.name, s.key, s.tat
-  FROM ({each_key}) AS k JOIN {t}rate_state AS s
-    ON s.namespace = :namespace AND s.scope = :scope AND s.name = k.concurrency_group
+  FROM ({each_key}) AS k CROSS JOIN {t}rate_state AS s
+ WHERE s.namespace = :namespace AND s.scope = :scope AND s.name = k.concurrency_group
    AND s.key = k.concurrency_key;
 
 -- name: count_live_by_queue

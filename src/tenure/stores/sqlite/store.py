@@ -91,8 +91,9 @@ WORDS = COLUMN_WORDS | {
     "by_delayed_of_keys": "INDEXED BY tenure_job_delayed_by_key",
     "by_ready_of_rates": "INDEXED BY tenure_job_ready_by_rate",
     "by_delayed_of_rates": "INDEXED BY tenure_job_delayed_by_rate",
-    "each_key": "SELECT g.value AS concurrency_group, k.value AS concurrency_key"
-    " FROM json_each(:groups) AS g JOIN json_each(:keys) AS k ON k.key = g.key",
+    # One array of pairs: two arrays would be joined without an index.
+    "each_key": "SELECT p.value ->> 0 AS concurrency_group, p.value ->> 1 AS concurrency_key"
+    " FROM json_each(:keys) AS p",
     "each_name": "SELECT value AS name FROM json_each(:names)",
     "each_kind": "SELECT value AS kind FROM json_each(:kinds)",
     "smallint": "integer",
@@ -385,11 +386,7 @@ class SqliteStore(SqlStore):
         ]
 
     def _pack_keys(self, keys: Iterable[ConcurrencyKey]) -> dict[str, object]:
-        listed = list(keys)
-        return {
-            "groups": self._pack([each.group for each in listed]),
-            "keys": self._pack([each.key for each in listed]),
-        }
+        return {"keys": json.dumps([(each.group, each.key) for each in keys])}
 
     def _epoch_queries(self) -> list[Query]:
         names = ("delete_last_position", "begin_positions", "raise_epoch")
