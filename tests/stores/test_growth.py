@@ -32,7 +32,13 @@ from tenure.stores.sql import measures
 from tenure.stores.sql.candidates import Reading
 from tenure.stores.sql.claim_marks import ClaimMarks, Mark
 from tenure.stores.sql.statements import Query
-from tenure.stores.sql.turns import KeyedKind, RateKey, rate_group
+from tenure.stores.sql.turns import (
+    MAX_KEY_CHANGES,
+    KeyedKind,
+    RateKey,
+    TurnPlace,
+    rate_group,
+)
 from tenure.stores.sqlite.store import SqliteStore
 from tests.stores.lives import QUEUE, change, claim_request, planner, save, start
 from tests.support.counted_work import pages_read, steps_taken
@@ -302,6 +308,122 @@ def test_sqlite_takes_as_few_steps_in_a_large_store_as_in_a_small_one(
     small, large = (steps_taken(store, path, ASKED[name](store)) for store, path in sqlite_stores)
 
     assert 0 < large <= 2 * small, f"{small} steps, then {large}"
+
+
+# --- Many keys -----------------------------------------------------------------------------------
+
+KEY_COUNTS = (200, 2_000)
+FEW = tuple(f"key-{number}" for number in range(10))
+FAIR = Kind("fair")
+
+
+def _fill_with_keys(store: AnyStore, keys: int) -> None:
+    """So many fair keys and rate keys, each with a job that was granted and one whose turn it is.
+    Without ANALYZE: statistics are behind whenever keys come."""
+    store.put_kind(HERE, KindChange(kind=FAIR, fair=True, concurrency_limit=2))
+    store.put_kind(HERE, KindChange(kind=Kind(RATED), rate=parse_rate("rate", "1/d", 2)))
+    scope = ClaimScope(namespace=HERE, queues=(QUEUE,), kinds=(FAIR, Kind(RATED)))
+    now = store.now()
+    for start_at in range(0, 2 * keys, 500):
+        jobs = [
+            Enqueue(
+                job_id=new_job_id(now, os.urandom(16)),
+                namespace=HERE,
+                queue=QUEUE,
+                kind=kind,
+                actor=Actor("client:c"),
+                concurrency_key=f"key-{number % keys}" if kind == FAIR else None,
+                rate_key=f"key-{number % keys}" if kind == RATED else None,
+            )
+            for number in range(start_at, min(start_at + 500, 2 * keys))
+            for kind in (FAIR, Kind(RATED))
+        ]
+        save(store, [change(None, job, now) for job in jobs])
+    granted, seq = 0, 0
+    while granted < 2 * keys:
+        seq += 1
+        asked = replace(claim_request(200, seq=seq), kinds=scope.kinds)
+        granted += len(store.claim(scope, [asked.session], 200, planner(asked)).changes)
+    for _ in range(6 * keys // MAX_KEY_CHANGES + 1):
+        store.claim(scope, [], 1, lambda _: ClaimPlan(changes=(), sessions=(), answers=()))
+
+
+FEW_FAIR = [ConcurrencyKey(FAIR, key) for key in FEW]
+FEW_RATED = [RateKey(Kind(RATED), key) for key in FEW]
+OF_FEW_KEYS: dict[str, Callable[[AnyStore], Sequence[Query]]] = {
+    "leases of fair keys": lambda store: [
+        store._query("live_of_keys", namespace=HERE, **store._pack_keys(FEW_FAIR))
+    ],
+    "turns of fair keys again": lambda store: [
+        store._query("delete_turns_of_keys", namespace=HERE, **store._pack_keys(FEW_FAIR)),
+        *store._give_queries(HERE, dict.fromkeys(FEW_FAIR, 1), [KeyedKind(QUEUE, FAIR, FAIR)]),
+    ],
+    "turns of rate keys again": lambda store: [
+        *[
+            store._query(name, namespace=HERE, **store._pack_rate_keys(FEW_RATED))
+            for name in ("delete_turns_of_rates", "close_turns_of_rates")
+        ],
+        *store._open_queries(
+            HERE, dict.fromkeys(FEW_RATED, 1), [KeyedKind(QUEUE, RATED, rate_group(RATED))]
+        ),
+    ],
+    "states of rate keys": lambda store: [store._rate_key_query(HERE, FEW_RATED)],
+    "rate keys of turns": lambda store: [
+        store._query(
+            "note_rates_of_keys",
+            namespace=HERE,
+            rates=rate_group(""),
+            **store._pack_keys(FEW_FAIR),
+        )
+    ],
+    "last grant of fair keys": lambda store: [
+        store._query("last_served", namespace=HERE, concurrency_group=FAIR)
+    ],
+    "turns to claim": lambda store: store._turn_queries(
+        HERE,
+        [TurnPlace(QUEUE, FAIR, FAIR, False), TurnPlace(QUEUE, RATED, "", True)],
+        Reading(
+            ClaimScope(namespace=HERE, queues=(QUEUE,), kinds=None),
+            {QUEUE: [FAIR, RATED]},
+            {QUEUE: 10},
+        ),
+    ),
+    "changes of keys": lambda store: store._take_queries(HERE, [FAIR, rate_group(RATED)]),
+}
+"""What a claim asks about ten keys, beside few others and beside many."""
+
+
+@spec("CK11")
+def test_postgres_reads_as_few_pages_for_ten_keys_beside_many_as_beside_few(
+    postgres: PostgresServer,
+) -> None:
+    pages: list[dict[str, int]] = []
+    for keys in KEY_COUNTS:
+        url = postgres.create_database()
+        with closing(PostgresStore(url, migrate=True)) as store:
+            _fill_with_keys(store, keys)
+            with psycopg.connect(url, autocommit=True) as raw:
+                raw.execute("VACUUM tenure.key_change")  # of those that were taken
+            asked = {name: queries(store) for name, queries in OF_FEW_KEYS.items()}
+            pages.append({name: pages_read(store, url, each) for name, each in asked.items()})
+        postgres.drop_database(url)
+
+    few, many = pages
+    assert {name: (few[name], n) for name, n in many.items() if n > 2 * few[name] + 20} == {}
+
+
+@spec("CK11")
+def test_sqlite_takes_as_few_steps_for_ten_keys_beside_many_as_beside_few(tmp_path: Path) -> None:
+    steps: list[dict[str, int]] = []
+    for keys in KEY_COUNTS:
+        path = tmp_path / f"{keys}.db"
+        with closing(SqliteStore(path)) as store:
+            _fill_with_keys(store, keys)
+            asked = {name: queries(store) for name, queries in OF_FEW_KEYS.items()}
+            steps.append({name: steps_taken(store, path, each) for name, each in asked.items()})
+
+    few, many = steps
+    assert {name: (few[name], n) for name, n in many.items() if n > 2 * few[name] + 20} == {}
 
 
 # --- While a snapshot is held open ---------------------------------------------------------------

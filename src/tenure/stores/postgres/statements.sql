@@ -208,14 +208,15 @@ SELECT f.id, :namespace, q.queue, k.kind, '', '', k.rate_key, TRUE, TRUE, 0, f.p
 RETURNING queue, kind, rate_key;
 
 -- name: delete_turns_of_rates
--- Differs: see delete_turns_of_keys. Of jobs that have no concurrency key.
+-- Differs: see delete_turns_of_keys. Of jobs that have no concurrency key: an expression, so that the
+-- planner does not look for all of them by key_turn_key.
 DELETE FROM {t}key_turn
  WHERE job_id = ANY(ARRAY(
        SELECT f.job_id FROM ({each_key}) AS k
         CROSS JOIN LATERAL (
           SELECT f.job_id FROM {t}key_turn AS f
            WHERE f.namespace = :namespace AND f.kind = k.concurrency_group
-             AND f.rate_key = k.concurrency_key AND f.rate_key <> '' AND f.concurrency_key = ''
+             AND f.rate_key = k.concurrency_key AND f.rate_key <> '' AND f.concurrency_key || '' = ''
           OFFSET 0) AS f));
 
 -- name: close_turns_of_rates

@@ -192,7 +192,7 @@ RETURNING kind, rate_key;
 -- name: delete_turns_of_rates
 -- Of jobs that have no concurrency key.
 DELETE FROM {t}key_turn
- WHERE namespace = :namespace AND concurrency_key = '' AND rate_key <> ''
+ WHERE namespace = :namespace AND concurrency_key || '' = '' AND rate_key <> ''
    AND (kind, rate_key) IN (
        SELECT k.concurrency_group, k.concurrency_key FROM ({each_key}) AS k);
 
@@ -382,11 +382,12 @@ SELECT scope, name, key, tat FROM {t}rate_state
  WHERE namespace = :namespace AND scope = :scope AND name {among_names} AND key = :key;
 
 -- name: load_rate_states_of_keys
--- CROSS JOIN: SQLite begins with the keys, and not with all states.
-SELECT s.scope, s.name, s.key, s.tat
-  FROM ({each_key}) AS k CROSS JOIN {t}rate_state AS s
- WHERE s.namespace = :namespace AND s.scope = :scope AND s.name = k.concurrency_group
-   AND s.key = k.concurrency_key;
+-- Key by key: planners would rather join them with all states of the kind. NULL if there is none.
+SELECT CAST(:scope AS text), k.concurrency_group, k.concurrency_key,
+       (SELECT s.tat FROM {t}rate_state AS s
+         WHERE s.namespace = :namespace AND s.scope = :scope AND s.name = k.concurrency_group
+           AND s.key = k.concurrency_key)
+  FROM ({each_key}) AS k;
 
 -- name: count_live_by_queue
 SELECT queue, count(*) FROM {t}job {by_leases}

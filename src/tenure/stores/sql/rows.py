@@ -247,5 +247,9 @@ def session_from(row: Row) -> Session:
 
 
 def rate_states_from(rows: Iterable[Row]) -> dict[Meter, Instant]:
-    """States of rates, from rows."""
-    return {Meter(RateScope(scope), name, key): Instant(tat) for scope, name, key, tat in rows}
+    """States of rates, from rows; without those that have none."""
+    return {
+        Meter(RateScope(scope), name, key): Instant(tat)
+        for scope, name, key, tat in rows
+        if tat is not None
+    }

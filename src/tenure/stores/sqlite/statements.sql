@@ -87,7 +87,8 @@ VALUES (:namespace, :scope, :name, :key, :tat)
 
 -- name: take_key_changes
 -- Differs: see note_key_change. Only claims call this, and there is one writer. The last ones wait for
--- a rate and were noted later than now: the clock was set back.
+-- a rate and were noted later than now: the clock was set back. (The first of the two conditions on
+-- noted_at is the one that SQLite begins by; the other one is that of the index.)
 DELETE FROM {t}key_change
  WHERE id IN (
        SELECT id FROM (SELECT c.id FROM {t}key_change AS c INDEXED BY {t}key_change_order
@@ -101,7 +102,7 @@ DELETE FROM {t}key_change
         UNION ALL
        SELECT id FROM (SELECT c.id FROM {t}key_change AS c INDEXED BY {t}key_change_noted
                         WHERE c.namespace = :namespace AND c.key_group = :key_group
-                          AND c.noted_at > 0 AND c.noted_at > (SELECT {t}clock())
+                          AND c.noted_at > (SELECT {t}clock()) AND c.noted_at > 0
                         ORDER BY c.noted_at LIMIT :changes))
 RETURNING key_group, key;
 
