@@ -181,6 +181,37 @@ def test_a_claim_grants_nothing_of_a_group_that_it_has_not_locked(
         assert [job.concurrency_key for job in granted] == ["3", "1"]
 
 
+@spec("RL14", "CK10")
+def test_a_claim_that_does_not_know_a_rate_key_leaves_it_to_those_that_do(store: AnyStore) -> None:
+    """It chooses turns of a group that a job with a rate key in another queue shares."""
+    other, now = QueueName("other"), store.now()
+    shared = Enqueue(
+        job_id=new_job_id(now, os.urandom(16)),
+        namespace=DEFAULT_NAMESPACE,
+        queue=QUEUE,
+        kind=Kind("bill"),
+        actor=Actor("client:c"),
+        concurrency_key="1",
+        concurrency_group="accounts",
+    )
+    rated = replace(
+        shared,
+        job_id=new_job_id(now, os.urandom(16)),
+        queue=other,
+        kind=Kind("mail"),
+        concurrency_key="2",
+        rate_key="customer",
+    )
+    save(store, [change(None, each, now) for each in (shared, rated)])
+
+    [first] = claim(store, 10)
+    asked = replace(claim_request(10, worker="v"), queues=(other,))
+    plan = store.claim(asked.scope, [asked.session], 10, planner(asked))
+
+    assert first.id == shared.job_id
+    assert [each.job.id for each in plan.changes] == [rated.job_id]
+
+
 # --- Nobody waits for ever -----------------------------------------------------------------------
 
 

@@ -179,9 +179,11 @@ class Choice(msgspec.Struct, frozen=True):
     room: GrantRoom
     now: Instant
 
-    def notes(self, namespace: Namespace, opened: Sequence[Sequence[Row]]) -> list[KeyChange]:
-        """When there will be room for more turns of these rate keys; of those that have used all of
-        their room, because of the others nothing waits."""
+    def notes(self, namespace: Namespace, answers: Sequence[Sequence[Row]]) -> list[KeyChange]:
+        """What is to be noted after its statements: when there will be room for more turns of rate
+        keys that have used all of their room, because of the others nothing waits; and the rate
+        keys that have got turns of concurrency keys, but whose groups this claim has not locked."""
+        closed, opened = answers[: len(self.closing)], answers[len(self.closing) :]
         used = Counter(RateKey(Kind(kind), key) for rows in opened for _, kind, key in rows)
         waits = {
             each: wait
@@ -189,7 +191,11 @@ class Choice(msgspec.Struct, frozen=True):
             if used[each] >= most
             and (wait := self.room.wait_of_key(each.kind, each.key, more=True))
         }
-        return _noted(namespace, waits, waits, self.now)
+        left = sorted(_rate_keys_of(closed))
+        return [
+            *_noted(namespace, waits, waits, self.now),
+            *_noted(namespace, left, {}, self.now),
+        ]
 
 
 class SqlTurns(Transactional):
@@ -365,16 +371,11 @@ class SqlTurns(Transactional):
             if (kind := rated_kind_of(each.group)) is not None
         }
         if queries and asked.knows_rates:
-            given = {
-                RateKey(Kind(row[-2]), row[-1])
-                for rows in tx.fetch(*queries)
-                for row in rows
-                if row[-1]
-            }
+            given = _rate_keys_of(tx.fetch(*queries))
             queries = []
             mine = {each for each in given if rate_group(each.kind) in asked.locked}
             # The others are for a claim that has locked them.
-            chosen.notes += _noted(namespace, given - mine, {}, now)
+            chosen.notes += _noted(namespace, sorted(given - mine), {}, now)
             if more := mine - rated.keys():
                 [rows] = tx.fetch(self._rate_key_query(namespace, more))
                 loaded = rate_states_from(rows)
@@ -467,7 +468,7 @@ class SqlTurns(Transactional):
             queries = self._turn_queries(namespace, places, reading.and_more(asked_more))
             answers = tx.fetch(*first, *queries, *about)
             if first:
-                chosen.notes += choice.notes(namespace, answers[len(choice.closing) : len(first)])
+                chosen.notes += choice.notes(namespace, answers[: len(first)])
             found = [row for rows in answers[len(first) : -len(about)] for row in rows]
             jobs = list(readable_jobs([row[:_STATE] for row in found]))
             passed_over = len(found) - len(jobs)
@@ -688,6 +689,11 @@ def _noted(
         else KeyChange(namespace, rate_group(each.kind), each.key, AT_ONCE)
         for each in keys
     ]
+
+
+def _rate_keys_of(answers: Sequence[Sequence[Row]]) -> set[RateKey]:
+    """The rate keys of turns that were deleted or given: the last columns are a kind and a key."""
+    return {RateKey(Kind(row[-2]), row[-1]) for rows in answers for row in rows if row[-1]}
 
 
 def _may_be_more(taken: Sequence[TakenKey]) -> bool:
