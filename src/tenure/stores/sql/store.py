@@ -457,13 +457,13 @@ class SqlStore(
         kinds = self._kinds_to_claim(tx, scope, names)
         ruled = self._settings_of(scope, kinds)
         held = self._held(scope.namespace, expected, ruled)
-        limited, rated = _to_serialise(expected, ruled, held)
         if ruled:
             marked.leave_out_kinds()
         reading = Reading(scope, kinds, dict.fromkeys(names, wanted), begins_at=marked.begins_at)
         at_once = not expected and not ruled
         asked = self._ask_turns(reading, names) if at_once else None
         usage = _usage(expected, ruled, held)
+        limited, rated = _to_serialise(expected, ruled, held)
         locks = self._claim_locks(scope, sessions, limited, rated)
         counts = self._usage_queries(scope.namespace, usage)
         read = (
@@ -475,15 +475,14 @@ class SqlStore(
         self._check_kinds(tx, scope, kinds, ruled, answers[-1], held)
         counted = (usage, answers[2 : 2 + len(counts)])
         queues, rate_states = self._with_usage(tx, scope, settings, ruled, held, counted)
-        if at_once:
-            answers[2:] = answers[2 + len(counts) :]
-        else:
+        found = answers[2 + len(counts) :]
+        if not at_once:
             now = Instant(answers[-1][0][0])
             room = GrantRoom(now=now, queues=queues, kinds=ruled, rate_states=rate_states)
             reading = reading.within(room)
             asked = self._ask_turns(reading, names)
-            answers[2:] = tx.fetch(*self._reading_queries(reading, asked))
-        number = 2 if asked is None else 2 + len(asked.queries)
+            found = tx.fetch(*self._reading_queries(reading, asked))
+        of_keys = 0 if asked is None else len(asked.queries)
         return _OpenedClaim(
             reading=reading,
             settings=answers[1],
@@ -492,8 +491,8 @@ class SqlStore(
             kinds=ruled,
             rate_states=rate_states,
             asked=asked,
-            changes=answers[2:number],
-            candidates=answers[number:],
+            changes=found[:of_keys],
+            candidates=found[of_keys:],
         )
 
     def _reading_queries(self, reading: Reading, asked: TurnsAsked | None) -> list[Query]:
