@@ -18,7 +18,6 @@ PRIORITY = {
     "src/tenure/stores/sql/common.sql": "jobs are claimed in its order",
     "src/tenure/stores/postgres/statements.sql": "delayed jobs are searched by it",
     "src/tenure/stores/sqlite/statements.sql": "delayed jobs are searched by it",
-    "src/tenure/stores/sql/turns.py": "jobs of one concurrency key take turns in its order",
     "src/tenure/protocol/replies.py": "grants have it",
     "src/tenure/core/schedules.py": "a schedule says which job it makes",
     "src/tenure/protocol/records.py": "a schedule says which job it makes",
