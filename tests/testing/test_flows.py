@@ -513,3 +513,52 @@ def test_waiting_for_a_purged_flow_says_so(app: Tenure, jobs: Inline, fetched: l
 
     with pytest.raises(UnknownJob, match="purged"):
         flow.wait("1s")
+
+
+@spec("HK9", "HK10", "FL10", "FL2")
+def test_a_dead_letter_of_a_flow_is_reported_by_a_kind_that_is_a_job_of_the_flow_too(
+    app: Tenure, jobs: Inline
+) -> None:
+    told: list[str] = []
+
+    @app.job
+    def tell(record: dict[str, Any]) -> None:
+        told.append(record["kind"])
+
+    @app.job(on_dead_letter="tell", retry=Retry(max_attempts=1))
+    def part() -> None:
+        raise RuntimeError("always")
+
+    with app.flow("reported") as flow:
+        bad = flow.add(part.call(), name="bad")
+        flow.add(tell.call({"kind": "a member"}), after=bad, when="ended", name="told")
+    jobs.drain()
+    first = [sorted(told), flow.wait()]
+    flow.redrive()
+    jobs.drain()
+
+    assert first == [
+        ["a member", "part"],
+        {"bad": JobStatus.DEAD_LETTERED, "told": JobStatus.SUCCEEDED},
+    ]
+    assert sorted(told) == ["a member", "part", "part"], "the new dead letter is reported, too"
+    assert len(app.flows.show(flow.id).steps) == 3, "a report is no job of the flow"
+
+
+@spec("EX1", "EX2", "FL2", "FL10")
+def test_a_job_of_a_flow_that_expired_is_replaced_by_one_that_does_not(
+    app: Tenure, jobs: Inline, fetched: list[str]
+) -> None:
+    with app.flow("late") as flow:
+        late = flow.add(app.call("fetch", {"url": "a"}, expires="1m"), name="late")
+        flow.add(app.call("merge"), after=late, name="total")
+    jobs.advance("2m")
+    jobs.drain()
+    expired = flow.wait()
+    flow.redrive()
+    jobs.advance("1h")
+    jobs.drain()
+
+    assert set(expired.values()) == {JobStatus.CANCELLED}
+    assert set(flow.wait().values()) == {JobStatus.SUCCEEDED}
+    assert fetched == ["a", "merge"]
