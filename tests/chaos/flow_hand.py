@@ -45,7 +45,7 @@ from tenure.core.job import JobError
 from tenure.core.policy import Backoff, DeadLetterJob, LeaseBounds, Policy
 from tenure.core.validation import Limits
 from tenure.core.vocabulary import CancelMode, ErrorClass, JobStatus, ReasonCode
-from tenure.errors import TenureError
+from tenure.errors import Contended, StoreUnavailable
 from tenure.ports import Coordination
 from tenure.settings import is_server
 from tenure.wiring import open_remote, open_store
@@ -219,7 +219,8 @@ def main(role: str, url: str, seed: int) -> None:
     has_begun = False
     until = time.monotonic() + PATIENCE_S
     while has_begun or time.monotonic() < until:
-        with suppress(TenureError):  # a server that was killed, a store that is busy
+        # A server that was killed, a store that is busy; any other error ends this process.
+        with suppress(StoreUnavailable, Contended):
             round_of()
             if not has_begun:
                 has_begun = True

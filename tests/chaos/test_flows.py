@@ -62,9 +62,15 @@ class Hands:
 
     def kill_one(self) -> None:
         """Whichever: also one that does not work yet."""
+        self.check()
         role, process = self._alive.pop(self._random.randrange(len(self._alive)))
         kill(process)
         self.start(role)
+
+    def check(self) -> None:
+        """Nobody has ended by itself: that would be an error that it did not expect."""
+        for role, process in self._alive:
+            assert process.poll() is None, f"{role} ended by itself"
 
     def pause(self) -> None:
         sleep(self._random.uniform(*PAUSE_S))  # kills must fall on odd moments
@@ -132,6 +138,7 @@ def fight(hands: Hands, disturb: Callable[[int], None]) -> None:
             hands.kill_one()
             hands.pause()
             disturb(number)
+        hands.check()
     finally:
         hands.end()
 
@@ -216,6 +223,7 @@ def test_the_same_through_a_server_that_is_killed(tmp_path: Path) -> None:
         nonlocal server
         seen.look(store)
         if number % 10 == 9:
+            assert "Traceback" not in server.log
             server.popen.kill()
             server.close()
             server = Process([*command, str(server.port)], environment, tmp_path)
