@@ -583,10 +583,12 @@ SELECT d.child_id, f.parent_id, f.outcome
  ORDER BY d.child_id, f.position LIMIT :limit;
 
 -- name: unblocked_by_one
--- Jobs with a parent that ended otherwise than needed, whatever becomes of the others.
+-- Jobs with a parent that ended otherwise than needed, whatever becomes of the others. The status of each
+-- child is asked by a probe: PostgreSQL, before it had analysed the tables, began a join with every job of
+-- the store that waits, which took five seconds for a flow of 10,000 jobs.
 SELECT e.child_id, e.parent_id, e.outcome FROM {t}job_edge AS e
-  JOIN {t}job AS c ON c.id = e.child_id
- WHERE e.parent_id {among_ids} AND e.outcome <> e.needs AND c.status = 'waiting'
+ WHERE e.parent_id {among_ids} AND e.outcome <> e.needs
+   AND (SELECT c.status FROM {t}job AS c WHERE c.id = e.child_id) = 'waiting'
  UNION
 SELECT e.child_id, e.parent_id, e.outcome FROM {t}job AS c
   JOIN {t}job_edge AS e ON e.child_id = c.id
