@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from msgspec import json
 
+from tenure.conformance.spec import spec
 from tenure.core.ids import JobId
 from tenure.core.vocabulary import CancelMode, JobStatus
 from tests.e2e.workers import Site
@@ -72,6 +73,28 @@ def test_a_worker_is_drained_by_name(site: Site, tmp_path: Path) -> None:
     assert (view["worker"], view["state"]) == ("worker", "draining")
     assert json.decode(site.tenure("workers", "ls", "--json").stdout) == []  # it said goodbye
     assert (site.job(running).status, site.job(running).failures) == (JobStatus.SUCCEEDED, 0)
+
+
+@spec("WP22")
+def test_a_worker_that_was_sent_a_signal_is_listed_as_draining_at_once(
+    site: Site, tmp_path: Path
+) -> None:
+    note, talk = tmp_path / "note", tmp_path / "talk"
+    running = site.enqueue("write", how="waits", note=str(note))
+    site.start("worker", grace="60s", talk=talk)
+    site.until_status(running, JobStatus.RUNNING)
+
+    site.signal("worker", signal.SIGTERM)
+    until(lambda: "draining" in _states(site), "it is listed as draining")
+    note.touch()
+    code = site.workers["worker"].wait(timeout=120)
+
+    assert (code, site.job(running).status) == (0, JobStatus.SUCCEEDED)
+    assert "draining: 1 job is running and has 54 s to end; press Ctrl-C" in talk.read_text()
+
+
+def _states(site: Site) -> list[str]:
+    return [each["state"] for each in json.decode(site.tenure("workers", "ls", "--json").stdout)]
 
 
 @pytest.mark.parametrize("words", [("--recycle-after", "1"), ("--recycle-above", "1k")])

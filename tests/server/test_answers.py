@@ -624,6 +624,17 @@ def test_operators_pause_limit_and_drain(stage: Stage) -> None:
     assert len(stage.claim()) == 1
 
 
+@spec("B33")
+def test_a_worker_says_over_http_that_it_drains(stage: Stage) -> None:
+    alive = {"host": "h", "pid": 1, "queues": ["q"], "concurrency": 1, "version": "1"}
+
+    asked = stage.call("alive", {**alive, "uptime_s": 5, "draining": True}, role=W, worker="a")
+
+    [listed] = stage.call("workers", role=V).json["workers"]
+    assert asked.json == {"drain": False}
+    assert (listed["state"], listed["draining"]) == ("draining", True)
+
+
 def test_operators_requeue_held_jobs_and_rerun_finished_ones(stage: Stage) -> None:
     held = stage.leased(1, policy={"on_lost": "hold"})
     stage.clock.advance(61)

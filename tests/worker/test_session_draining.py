@@ -1,6 +1,7 @@
 """How a session ends: by draining, at once, or because it cannot go on."""
 
 from tenure.clock import Boot
+from tenure.conformance.spec import spec
 from tenure.core.instants import seconds
 from tenure.core.vocabulary import JobStatus
 from tenure.worker.messages import (
@@ -9,6 +10,7 @@ from tenure.worker.messages import (
     Broken,
     ChildrenReady,
     ClaimFailed,
+    Draining,
     DrainRequested,
     EndWaits,
     Kill,
@@ -54,6 +56,48 @@ def test_a_drain_asks_then_kills_then_hands_back_within_its_grace() -> None:
     assert drive.is_done()
     job = drive.job(job_id)
     assert (job.status, job.failures, job.releases) == (JobStatus.QUEUED, 0, 1)
+
+
+@spec("WP22")
+def test_a_drain_says_what_it_waits_for_and_what_the_next_signal_does() -> None:
+    drive = Drive(concurrency=2).begin()
+    drive.running()
+    drive.feed(DrainRequested(seconds(30)))
+
+    assert drive.session.is_draining
+    assert drive.wanted(Draining) == [
+        Draining(
+            "draining: 1 job is running and has 27 s to end; "
+            "press Ctrl-C or send SIGTERM again to stop it now",
+            running=1,
+        )
+    ]
+
+
+@spec("WP22")
+def test_a_signal_to_a_worker_that_an_operator_drains_is_answered_too() -> None:
+    drive = Drive(concurrency=2).begin()
+    drive.running()
+    drive.running()
+
+    for is_signal in (False, False, True):
+        drive.feed(DrainRequested(seconds(30), by_signal=is_signal))
+        drive.advance(2)
+
+    assert [each.text for each in drive.wanted(Draining)] == [
+        "draining: 2 jobs are running and have 27 s to end",
+        "draining: 2 jobs are running and have 23 s to end; "
+        "press Ctrl-C or send SIGTERM again to stop them now",
+    ]
+
+
+@spec("WP22")
+def test_a_drain_without_jobs_says_so() -> None:
+    drive = Drive().begin()
+
+    drive.feed(DrainRequested(seconds(30)))
+
+    assert drive.wanted(Draining) == [Draining("draining: no job is running", running=0)]
 
 
 def test_a_drain_hands_back_what_was_claimed_and_not_yet_started() -> None:

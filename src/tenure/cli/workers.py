@@ -30,7 +30,7 @@ def list_workers(url: str | None, as_json: bool, namespace: str) -> None:
 
     \b
     alive     its last sign of life is at most 60 seconds old
-    draining  the same, and it was asked to stop
+    draining  the same, and it was asked to stop, by a signal or an operator
     silent    no sign of life for more than 60 seconds: it was killed, hangs,
               or cannot reach the store or server
 

@@ -42,6 +42,7 @@ class WorkerProcess(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     uptime_us: Duration
     kinds: tuple[Kind, ...] = ()
     schedules: tuple[ScheduleName, ...] = ()  # those that its application declares
+    is_draining: bool = False  # it claims nothing more, and ends when its jobs have ended [B33]
     is_ending: bool = False  # its last word: it is not listed any more [B13]
     instance: str = ""  # made anew at each start, so that its start is worked out once [B21]
 
@@ -93,12 +94,18 @@ class WorkerSeen(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     started_at: Instant
     seen_at: Instant
     drain_requested_at: Instant | None = None
+    drain_reported: bool = False  # by the process itself, whoever asked it to stop
+
+    @property
+    def has_drain_request(self) -> bool:
+        """Whether an operator asked this process to stop; a request to an earlier process of the
+        same name is not meant for it. [B12]"""
+        return self.drain_requested_at is not None and self.drain_requested_at >= self.started_at
 
     @property
     def draining(self) -> bool:
-        """Whether this process was asked to stop; a request to an earlier process of the same
-        name is not meant for it. [B12]"""
-        return self.drain_requested_at is not None and self.drain_requested_at >= self.started_at
+        """Whether this process was asked to stop, by an operator or by a signal. [B33]"""
+        return self.drain_reported or self.has_drain_request
 
     def state(self, now: Instant) -> WorkerState:
         """Its state at `now`, by its last sign of life."""

@@ -287,9 +287,14 @@ class ParentsMessage(Request, frozen=True, kw_only=True):
     after: Annotated[int, Meta(ge=-1, le=MAX_FLOW_EDGES)] = -1
 
 
-@derived(WorkerProcess, without=("worker", "actor"), names={"is_ending": "ending"})
+@derived(
+    WorkerProcess,
+    without=("worker", "actor"),
+    names={"is_draining": "draining", "is_ending": "ending"},
+)
 class AliveMessage(DerivedRequest, frozen=True, kw_only=True):
-    """A worker's sign of life, every ten seconds or so; the last one says that it ends. [B12]"""
+    """A worker's sign of life, every ten seconds or so. It says whether the worker is draining; the
+    last one says that it ends. [B12] [B33]"""
 
     host: Annotated[str, Meta(min_length=1, max_length=256)]
     version: Annotated[str, Meta(min_length=1, max_length=128)]

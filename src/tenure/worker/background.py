@@ -107,6 +107,10 @@ class BackgroundTasks:
             return False
         return True
 
+    def give_sign(self) -> None:
+        """Give a sign of life now: the worker has something new to say of itself."""
+        self.submit(SIGN, self._sign)
+
     def store_output(self, output: CapturedOutput) -> None:
         """Store what a handler printed. If many tasks wait, the output of running attempts is
         skipped: the store is slow, and more will come."""

@@ -371,6 +371,7 @@ class DrainRequested(msgspec.Struct, frozen=True):
     """Finish within the grace, then stop."""
 
     grace_us: Duration
+    by_signal: bool = True  # the next signal stops at once; False: an operator asked
 
 
 class StopRequested(msgspec.Struct, frozen=True):
@@ -453,6 +454,13 @@ class Kill(msgspec.Struct, frozen=True):
     run: int
 
 
+class Draining(msgspec.Struct, frozen=True):
+    """Log this line. While jobs are running, tell the coordinator too that this worker drains."""
+
+    text: str
+    running: int
+
+
 class Note(msgspec.Struct, frozen=True):
     """A line for the log."""
 
@@ -474,5 +482,6 @@ Action = (
     | LeaseLent
     | AskToStop
     | Kill
+    | Draining
     | Note
 )

@@ -45,6 +45,7 @@ from tenure.worker.messages import (
     ClaimAnswered,
     ClaimFailed,
     ClockJumped,
+    Draining,
     DrainRequested,
     EndWaits,
     Event,
@@ -139,6 +140,18 @@ def stop_at_once(before: Drain | None, now: Boot) -> Drain:
     return Drain(ask_at=now, kill_at=now, end_at=end_at)
 
 
+def describe_drain(running: int, left_us: Duration, *, by_signal: bool) -> str:
+    """What a drain waits for, how long, and what the next signal does."""
+    if not running:
+        return "draining: no job is running"
+    one = running == 1
+    jobs = "1 job is running and has" if one else f"{running} jobs are running and have"
+    text = f"draining: {jobs} {_in_seconds(left_us):.3g} s to end"
+    if not by_signal:
+        return text
+    return f"{text}; press Ctrl-C or send SIGTERM again to stop {'it' if one else 'them'} now"
+
+
 class Session:
     """One worker session. Feed it events with `handle`, carry out the actions it returns."""
 
@@ -189,6 +202,11 @@ class Session:
     def has_reported_silence(self) -> bool:
         """Whether the coordinator does not answer, and the log says so."""
         return self._failure_log.is_reported
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether it claims nothing more and ends soon. May be read by any thread."""
+        return self._drain is not None
 
     @property
     def is_done(self) -> bool:
@@ -248,7 +266,7 @@ class Session:
             case CheckpointSaved() | ProgressMade() | LeaseWanted() | SelfCompleted():
                 self._heard_child(event)
             case DrainRequested():
-                self._begin_drain(event.grace_us)
+                self._asked_to_drain(event)
             case StopRequested():
                 self._stop_now()
             case Broken():
@@ -748,17 +766,31 @@ class Session:
             attempt.heartbeat_at = self._now
             self._look_by(attempt)
 
-    def _begin_drain(self, grace_us: Duration) -> None:
-        """Stop claiming; what runs may finish."""
-        if self._drain is not None:
+    def _asked_to_drain(self, request: DrainRequested) -> None:
+        """Drain. Whoever sends a signal hears of it, even if the worker was draining already."""
+        drain = self._drain
+        if drain is not None and not request.by_signal:
             return
-        self._drain = drain_within(grace_us, self._now)
-        self._next_drain_step_at = self._drain.ask_at
+        if drain is None:
+            drain = self._begin_drain(request.grace_us)
+        running = sum(
+            attempt.phase.has_handler and attempt.stop_for is None
+            for attempt in self._attempts.values()
+        )
+        left_us = Duration(max(0, drain.kill_at - self._now))
+        text = describe_drain(running, left_us, by_signal=request.by_signal)
+        self._actions.append(Draining(text, running))
+
+    def _begin_drain(self, grace_us: Duration) -> Drain:
+        """Stop claiming; what runs may finish."""
+        self._drain = drain = drain_within(grace_us, self._now)
+        self._next_drain_step_at = drain.ask_at
         self._claimer.hurry(self._now)
         for attempt in list(self._attempts.values()):
             if attempt.phase is Phase.PREPARING:
                 self._stop(attempt, StopFor.SHUTDOWN)
         self._end_waits()
+        return drain
 
     def _end_waits(self) -> None:
         """End a claim that is held open longer than the drain lasts; its retry does not wait."""

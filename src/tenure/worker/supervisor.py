@@ -44,6 +44,7 @@ from tenure.worker.messages import (
     ClaimAnswered,
     ClaimFailed,
     ClockJumped,
+    Draining,
     DrainRequested,
     EndWaits,
     Event,
@@ -133,6 +134,7 @@ class Supervisor:
         make_flow: MakeFlow,
         load_parents: LoadParents,
         poll_leases: SendLeasePoll,
+        give_sign: Callable[[], None],
     ) -> None:
         self._coordination = coordination
         self._session = session
@@ -142,6 +144,7 @@ class Supervisor:
         self._calls: deque[Callable[[], None]] = deque()  # from other threads
         self._signals: deque[int] = deque()
         self._poll_leases = poll_leases
+        self._give_sign = give_sign
         self._stops = 0
         self._has_begun = False
         self._jumps = JumpWatch(threshold_us=JUMP_THRESHOLD)
@@ -188,7 +191,8 @@ class Supervisor:
 
     def drain(self) -> None:
         """Drain, as a signal would; asked again, change nothing. Any thread."""
-        self._call(lambda: self._inbox.append(DrainRequested(self._options.grace_us)))
+        request = DrainRequested(self._options.grace_us, by_signal=False)
+        self._call(lambda: self._inbox.append(request))
 
     def _count_stop(self) -> None:
         self._stops += 1
@@ -315,6 +319,10 @@ class Supervisor:
                 self._pool.ask_to_stop(action)
             case Kill():
                 self._pool.kill(action.run)
+            case Draining():
+                _log.info("%s", action.text)
+                if action.running:
+                    self._give_sign()
             case Note():
                 self._say(action)
             case _:

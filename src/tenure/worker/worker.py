@@ -64,13 +64,7 @@ class Worker:
         self.id = options.worker_id or new_worker_id()
         self.actor = options.actor or worker_actor(self.id)
         self.stats = stats or Stats()
-        self._session = session = Session(
-            self._claim_settings(registry, options),
-            concurrency=options.concurrency,
-            random=random.SystemRandom().random,
-            stats=self.stats,
-            notes_every_end=options.tells_every_end,
-        )
+        self._session = session = self._new_session(registry, options)
         self._app, self._coordination, self._registry = app, coordination, registry
         self._options, self._began, self._instance = options, boot_now(), os.urandom(8).hex()
         self._background = BackgroundTasks(
@@ -98,6 +92,16 @@ class Worker:
             make_flow=self._background.make_flow,
             load_parents=self._background.load_parents,
             poll_leases=self._background.poll_leases,
+            give_sign=self._background.give_sign,
+        )
+
+    def _new_session(self, registry: Registry, options: WorkerOptions) -> Session:
+        return Session(
+            self._claim_settings(registry, options),
+            concurrency=options.concurrency,
+            random=random.SystemRandom().random,
+            stats=self.stats,
+            notes_every_end=options.tells_every_end,
         )
 
     def _claim_settings(self, registry: Registry, options: WorkerOptions) -> ClaimSettings:
@@ -176,6 +180,7 @@ class Worker:
             uptime_us=Duration(boot_now() - self._began),
             kinds=self._registry.kinds(),
             schedules=tuple(self._registry.schedules()),
+            is_draining=self._session.is_draining,
             instance=self._instance,
         )
 

@@ -17,6 +17,7 @@ from tenure.core.ids import (
     worker_actor,
 )
 from tenure.core.instants import Instant, seconds
+from tenure.core.vocabulary import WorkerState
 from tenure.core.workers import WorkerProcess, WorkerSeen
 from tenure.errors import InvalidInput
 
@@ -104,6 +105,19 @@ def test_a_request_to_drain_reaches_a_worker_with_its_next_report(kit: Kit) -> N
     assert _see(kit, uptime_s=10)
     assert not _see(kit, worker=other, uptime_s=10)
     assert [seen.draining for seen in kit.store.list_workers(DEFAULT_NAMESPACE)] == [True, False]
+
+
+@spec("B33")
+def test_a_worker_that_reports_that_it_drains_is_listed_so_and_not_asked_to(kit: Kit) -> None:
+    is_asked = _see(kit, is_draining=True)
+    [draining] = kit.store.list_workers(DEFAULT_NAMESPACE)
+    _see(kit, pid=8)
+    [successor] = kit.store.list_workers(DEFAULT_NAMESPACE)
+
+    assert not is_asked  # by an operator
+    assert (draining.draining, draining.drain_requested_at) == (True, None)
+    assert draining.state(kit.now()) is WorkerState.DRAINING
+    assert successor.state(kit.now()) is WorkerState.ALIVE
 
 
 @spec("B12")

@@ -43,9 +43,10 @@ class MemoryWorkers(MemoryPart):
                 started_at=start_of(process, known, now=now),
                 seen_at=now,
                 drain_requested_at=None if before is None else before.drain_requested_at,
+                drain_reported=process.is_draining,
             )
             self._processes[key] = seen
-            return seen.draining
+            return seen.has_drain_request
 
     def list_workers(self, namespace: Namespace) -> list[WorkerSeen]:
         """The workers that were seen lately, by name."""

@@ -878,11 +878,12 @@ SELECT started_at, instance FROM {t}worker_process
 -- name: see_worker
 INSERT INTO {t}worker_process ({process_columns}, instance)
 VALUES (:namespace, :worker, :actor, :host, :pid, :queues, :kinds, :schedules, :concurrency,
-        :version, :started_at, :seen_at, NULL, :instance)
+        :version, :started_at, :seen_at, NULL, :is_draining, :instance)
     ON CONFLICT (namespace, worker, actor) DO UPDATE
    SET host = excluded.host, pid = excluded.pid, queues = excluded.queues, kinds = excluded.kinds,
        schedules = excluded.schedules, concurrency = excluded.concurrency, version = excluded.version,
-       started_at = excluded.started_at, seen_at = excluded.seen_at, instance = excluded.instance
+       started_at = excluded.started_at, seen_at = excluded.seen_at,
+       drain_reported = excluded.drain_reported, instance = excluded.instance
 RETURNING {process_columns};
 
 -- name: dismiss_worker

@@ -29,7 +29,7 @@ class Workers(Transactional):
             left = self._query("dismiss_worker", **key)
             self._write(lambda tx: tx.fetch(left, last=True))
             return False
-        return self._write(lambda tx: self._see(tx, process)).draining
+        return self._write(lambda tx: self._see(tx, process)).has_drain_request
 
     def _see(self, tx: Transaction, process: WorkerProcess) -> WorkerSeen:
         facts = {name: getattr(process, name) for name in _PROCESS_FACTS}
@@ -64,4 +64,5 @@ class Workers(Transactional):
 
 def _worker(row: Row) -> WorkerSeen:
     facts = dict(zip(PROCESS_COLUMNS, row, strict=True))
-    return WorkerSeen(**facts | {name: _decode_names(facts[name]) for name in _LISTS})
+    lists = {name: _decode_names(facts[name]) for name in _LISTS}
+    return WorkerSeen(**facts | lists | {"drain_reported": bool(facts["drain_reported"])})

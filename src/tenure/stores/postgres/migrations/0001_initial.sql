@@ -684,6 +684,7 @@ CREATE TABLE {t}worker_process (
     started_at         bigint  NOT NULL,
     seen_at            bigint  NOT NULL,
     drain_requested_at bigint,
+    drain_reported     boolean NOT NULL,
     instance           text    NOT NULL COLLATE "C",
     PRIMARY KEY (namespace, worker, actor)
 ) WITH (fillfactor = 50);

@@ -595,6 +595,7 @@ CREATE TABLE tenure_worker_process (
     started_at         INTEGER NOT NULL,
     seen_at            INTEGER NOT NULL,
     drain_requested_at INTEGER,
+    drain_reported     INTEGER NOT NULL CHECK (drain_reported IN (0, 1)),
     instance           TEXT    NOT NULL,
     PRIMARY KEY (namespace, worker, actor)
 ) STRICT;
