@@ -11,6 +11,7 @@ import pytest
 
 from tenure import Tenure
 from tenure.cli import worker as worker_command
+from tenure.conformance.spec import spec
 from tenure.worker.options import WorkerOptions
 from tests.cli.harness import tenure
 from tests.support.waiting import PATIENCE_S, answer_of
@@ -159,4 +160,87 @@ def test_what_a_handler_enqueues_is_run_by_the_same_worker(
     said = answer_of(process.stderr.read, "nobody writes to its stderr any more")
     process.stderr.close()
     assert not (place / "other.db").exists()
-    assert "this worker does not serve the queues of third (queue post); -q post adds them" in said
+    assert ("does not serve the queues" in said) == (command == "worker")
+
+
+DECLARING = """
+from tenure import Tenure
+
+app = Tenure("sqlite:///own.db")
+
+@app.job
+def first() -> None:
+    pass
+
+@app.job(queue="post")
+def third() -> None:
+    pass
+
+app.schedule("nightly", first.using(queue="night").call(), every="1d")
+"""
+
+
+@pytest.fixture
+def declaring(place: Path) -> str:
+    """An application that declares the queues default, post and night."""
+    (place / "declaring.py").write_text(DECLARING)
+    return "declaring:app"
+
+
+@spec("Z9")
+@pytest.mark.parametrize(
+    ("words", "served"),
+    [
+        ([], {"default": 1}),
+        (["-q", "post=2"], {"post": 2}),
+        (["--declared-queues"], {"default": 1, "night": 1, "post": 1}),
+    ],
+)
+def test_a_worker_serves_the_queues_it_is_given_or_in_development_all_that_are_declared(
+    declaring: str,
+    chosen: list[tuple[str, WorkerOptions]],
+    words: list[str],
+    served: dict[str, int],
+) -> None:
+    tenure("worker", declaring, *words)
+
+    assert [options.queues for _, options in chosen] == [served]
+
+
+@spec("Z9")
+def test_in_development_declared_queues_are_added_to_those_of_the_project(
+    declaring: str, chosen: list[tuple[str, WorkerOptions]], place: Path
+) -> None:
+    (place / "pyproject.toml").write_text('[tool.tenure]\nqueues = ["mail=3"]\n')
+
+    tenure("worker", declaring, "--declared-queues")
+
+    assert [options.queues for _, options in chosen] == [
+        {"mail": 3, "default": 1, "night": 1, "post": 1}
+    ]
+
+
+@spec("Z9")
+def test_dev_runs_jobs_of_every_queue_that_the_application_declares(declaring: str) -> None:
+    with serving("dev", declaring, "--no-dashboard") as process, Tenure("sqlite:///own.db") as app:
+        app.enqueue("third", queue="post").wait(timeout=PATIENCE_S)
+
+    assert process.stderr is not None
+    process.stderr.close()
+
+
+@spec("Z9")
+def test_a_worker_says_with_which_options_it_would_serve_all_of_its_kinds(declaring: str) -> None:
+    with (
+        serving("worker", declaring, "-q", "default=2") as process,
+        Tenure("sqlite:///own.db") as app,
+    ):
+        app.enqueue("first").wait(timeout=PATIENCE_S)
+
+    assert process.stderr is not None
+    said = answer_of(process.stderr.read, "nobody writes to its stderr any more")
+    process.stderr.close()
+    assert (
+        "this worker does not serve the queues of third (queue post); to serve them too, start it"
+        " with -q default=2 -q post\n" in said
+    )

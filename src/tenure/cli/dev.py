@@ -145,7 +145,14 @@ class Reloader:
 
 @click.command()
 @app_url_option
-@click.option("--queue", "-q", "queues", multiple=True, help="As for `tenure worker`.")
+@click.option(
+    "--queue",
+    "-q",
+    "queues",
+    multiple=True,
+    help="Run jobs of this queue only, as for `tenure worker`; may be repeated. [default: `queues`"
+    " of [tool.tenure] in pyproject.toml, default, and every queue that the application declares]",
+)
 @click.option("--concurrency", "-c", type=click.IntRange(1, 10_000), help="As for `tenure worker`.")
 @click.option("--only-env", "only", metavar="NAME", multiple=True, help="As for `tenure worker`.")
 @click.option(
@@ -180,6 +187,8 @@ def dev(
     words.append("--overwrite-declared")
     if url is not None:
         words += ["--url", url]  # it is as readable to other users as our own command line
+    if not queues:
+        words.append("--declared-queues")
     for queue in queues:
         words += ["--queue", queue]
     for name in only:

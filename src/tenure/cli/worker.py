@@ -20,11 +20,13 @@ from tenure.core.checks import check_name
 from tenure.core.ids import DEFAULT_QUEUE, Namespace, QueueName, WorkerId
 from tenure.core.instants import Duration
 from tenure.errors import InvalidInput
+from tenure.handlers.registry import Registry
 from tenure.settings import is_server, project_settings, retention_of, url_from_environment
 from tenure.stop_signals import stop_when_closed
 from tenure.telemetry.logs import LogFormat, log_to_stderr
 from tenure.telemetry.metrics import MetricsAddress
 from tenure.wiring import run_worker
+from tenure.worker.application import load_registry
 from tenure.worker.options import OutputLine, WorkerOptions
 
 _log = logging.getLogger("tenure.worker")
@@ -47,6 +49,14 @@ def _queues(_: click.Context, __: click.Parameter, words: tuple[str, ...]) -> di
 def _queues_of_the_project() -> tuple[str, ...]:
     with reported_errors():
         return project_settings().queues
+
+
+def _with_declared(queues: dict[QueueName, int], registry: Registry) -> dict[QueueName, int]:
+    """These queues, `default`, and those into which the application itself puts jobs. [Z9]"""
+    of_kinds = {handler.queue for handler in registry}
+    of_schedules = {spec.queue for spec in registry.schedules().values()}
+    others = {DEFAULT_QUEUE, *of_kinds, *of_schedules} - queues.keys()
+    return queues | dict.fromkeys(sorted(others), 1)
 
 
 def _print_line(line: OutputLine) -> None:
@@ -149,6 +159,7 @@ def _shown_as(form: LogFormat) -> Callable[[OutputLine], None]:
     " part]",
 )
 @click.option("--overwrite-declared", "overwrites", is_flag=True, hidden=True)
+@click.option("--declared-queues", "adds_declared", is_flag=True, hidden=True)
 @click.option(
     "--stop-when-closed",
     type=int,
@@ -175,6 +186,7 @@ def worker(
     show_output: bool,
     name: str | None,
     overwrites: bool,
+    adds_declared: bool,
     app: str,
 ) -> None:
     """Run the jobs of the application MODULE:APP.
@@ -195,7 +207,7 @@ def worker(
         application = import_app(app)  # before the store is opened, which may create one
         check_has_jobs(application, app)
         options = WorkerOptions(
-            queues=queues,
+            queues=_with_declared(queues, load_registry(app)) if adds_declared else queues,
             concurrency=concurrency,
             grace_us=grace,
             only_environment=only,

@@ -13,7 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 from msgspec.structs import replace
 
 from tenure.clock import boot_now
-from tenure.core.ids import WorkerId, worker_actor
+from tenure.core.ids import QueueName, WorkerId, worker_actor
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration
 from tenure.core.workers import WorkerProcess
 from tenure.errors import InvalidInput
@@ -156,8 +156,14 @@ class Worker:
         elsewhere = [each for each in self._registry if each.queue not in served]
         if elsewhere:
             kinds = _listed(f"{each.kind} (queue {each.queue})" for each in elsewhere)
-            words = " ".join(f"-q {name}" for name in sorted({each.queue for each in elsewhere}))
-            _log.warning("this worker does not serve the queues of %s; %s adds them", kinds, words)
+            missing = sorted({each.queue for each in elsewhere})
+            # The whole list: -q replaces the queues that a worker serves without it.
+            words = " ".join(f"-q {each}" for each in (*map(_weighted, served.items()), *missing))
+            _log.warning(
+                "this worker does not serve the queues of %s; to serve them too, start it with %s",
+                kinds,
+                words,
+            )
 
     def _enqueue_follow_up(
         self, request: FollowUpRequest, answer: Callable[[FollowUpAnswer], None]
@@ -207,6 +213,12 @@ def _version() -> str:
         return version("tenure")
     except PackageNotFoundError:  # run from a copy of the source
         return "unknown"
+
+
+def _weighted(queue: tuple[QueueName, int]) -> str:
+    """A queue as `-q` takes it."""
+    name, weight = queue
+    return name if weight == 1 else f"{name}={weight}"
 
 
 def _listed(names: Iterable[str]) -> str:
