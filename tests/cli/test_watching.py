@@ -1,6 +1,7 @@
 """`tenure jobs watch`, `jobs logs -f` and the progress of `enqueue --wait`."""
 
 import json
+import re
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tenure.cli import job_output, live_lines
+from tenure.cli import job_end, job_output, live_lines
 from tenure.cli.job_output import unseen
 from tenure.conformance.spec import spec
 from tenure.coordinator.service import Coordinator
@@ -77,12 +78,33 @@ def test_a_job_is_watched_on_a_terminal_in_one_line_until_its_end(
 def test_ctrl_c_ends_a_watch_before_the_job_has_ended(run: Run, store_path: Path) -> None:
     job_id = enqueued(run, "mail")
 
-    with Terminal("jobs", "watch", job_id, directory=store_path.parent) as terminal:
+    words = ("jobs", "watch", job_id)
+
+    with Terminal(*words, directory=store_path.parent, columns=140) as terminal:
         terminal.until("queued")
         terminal.type(CTRL_C)
         code = terminal.ended()
+        shown = terminal.until("shows it")
 
     assert code == 130
+    assert f"job {job_id} goes on; `tenure jobs watch {job_id}` shows it" in shown
+    assert "Aborted" not in shown
+
+
+@process
+@spec("LV3")
+def test_ctrl_c_ends_a_wait_and_says_which_job_goes_on(run: Run, store_path: Path) -> None:
+    words = ("enqueue", "mail", "--wait")
+
+    with Terminal(*words, directory=store_path.parent, columns=140) as terminal:
+        [job_id] = re.findall(r"waiting for job (\S{36})", terminal.until("queued  no worker"))
+        terminal.type(CTRL_C)
+        code = terminal.ended()
+        shown = terminal.until("shows it")
+
+    assert code == 130
+    assert f"job {job_id} goes on; `tenure jobs watch {job_id}` shows it" in shown
+    assert "Aborted" not in shown
 
 
 @spec("LV1", "LV3")
@@ -165,6 +187,32 @@ def test_whoever_waits_at_a_terminal_sees_how_far_the_job_is(
 
     assert code == 0
     assert shown.splitlines()[-1] == "7"
+
+
+@spec("LV1", "LV3")
+def test_in_a_pipe_a_wait_writes_a_line_to_stderr_for_each_change(
+    run: Run, serving: Coordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job_id = enqueued(run, "mail")
+    held = started(serving)
+    looks = iter(
+        (
+            lambda: progress(serving, held, 2),
+            lambda: None,
+            lambda: progress(serving, held, 3, note=HOSTILE),
+            lambda: complete(serving, held),
+        )
+    )
+    monkeypatch.setattr(job_end, "FIRST_SHOWN_AFTER_S", 0.0)
+    monkeypatch.setattr(job_end, "SHOWN_EVERY_S", 0.0)
+    monkeypatch.setattr(job_end.time, "sleep", lambda _: next(looks)())
+
+    waited = run("jobs", "wait", job_id)
+
+    lines = waited.stderr.splitlines()
+    assert [line.split()[:3] for line in lines] == [[job_id, "mail", "running"]] * 3
+    assert ["2/4" in lines[1], f"3/4  {SHOWN}" in lines[2]] == [True, True]
+    assert (waited.exit_code, waited.stdout, "\x1b" in waited.stderr) == (0, "7\n", False)
 
 
 # --- output --------------------------------------------------------------------------------------

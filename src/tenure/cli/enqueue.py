@@ -148,8 +148,9 @@ def enqueue(
 ) -> None:
     """Enqueue a job of KIND with a JSON PAYLOAD; prints its id.
 
-    With --wait it prints the result instead, reports failed attempts on stderr meanwhile, and exits
-    with 0 if the job succeeded, 1 otherwise.
+    With --wait it prints the result instead; stderr has the id, how far the job is and failed
+    attempts. It exits with 0 if the job succeeded, with 1 otherwise, and with 130 after Ctrl-C,
+    which ends the wait and not the job.
 
     \b
     Examples:
@@ -173,6 +174,8 @@ def enqueue(
         assert reply.job is not None
         if reply.deduplicated:
             say(f"job {reply.job.id}, which has not finished, has the key {options.key}")
+        elif waits:
+            say(f"waiting for job {reply.job.id}")  # known to whoever stops the wait
         if not as_json and sys.stderr.isatty():
             _say_why_waiting(serving, reply.job)
         if waits:

@@ -91,14 +91,25 @@ class Reconnecting:
 
 
 @contextmanager
-def following(*, interrupted: int) -> Iterator[None]:
-    """End the command quietly when nobody reads its output any more, and with the exit code
-    `interrupted` when the user presses Ctrl-C."""
+def following(*, interrupted: int, told: str | None = None) -> Iterator[None]:
+    """End the command quietly when nobody reads its output any more, and as `stoppable` does when
+    the user presses Ctrl-C."""
     try:
-        yield
+        with stoppable(interrupted=interrupted, told=told):
+            yield
     except (OutputClosed, BrokenPipeError):
         discard_output()
         sys.exit(DONE)
+
+
+@contextmanager
+def stoppable(*, interrupted: int, told: str | None = None) -> Iterator[None]:
+    """End the command with the exit code `interrupted` when the user presses Ctrl-C, after a line
+    that says `told`."""
+    try:
+        yield
     except KeyboardInterrupt:
         click.echo(err=True)  # the terminal shows ^C in a line of its own
+        if told is not None:
+            say(told)
         sys.exit(interrupted)

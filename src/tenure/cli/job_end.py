@@ -6,11 +6,11 @@ from functools import partial
 
 import click
 
-from tenure.cli.common import refuse
-from tenure.cli.following import Reconnecting
+from tenure.cli.common import INTERRUPTED, refuse
+from tenure.cli.following import Reconnecting, stoppable
 from tenure.cli.live_lines import LiveLines
-from tenure.cli.output import ProgressLine, in_words, print_json, printable, say
-from tenure.cli.watching import WaitingReasons, progress_words
+from tenure.cli.output import in_words, print_json, printable, say
+from tenure.cli.watching import WaitingReasons, going_on, job_line, progress_words
 from tenure.core.events import Event
 from tenure.core.ids import JobId
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration, Instant
@@ -54,7 +54,13 @@ def lost_attempts(events: Sequence[Event], *, after: int, now: Instant) -> list[
 
 def wait_for_end(serving: Coordination, job: Job, timeout: Duration | None) -> Job:
     """The job once it has ended. Meanwhile stderr shows how far it is, on a terminal in a line that
-    is redrawn, and reports failed attempts. A lost store or server is waited for. [LV5]"""
+    is redrawn, and reports failed attempts. A lost store or server is waited for. [LV5] Ctrl-C ends
+    the command, and not the job. [LV3]"""
+    with stoppable(interrupted=INTERRUPTED, told=going_on([job.id])):
+        return _ended(serving, job, timeout)
+
+
+def _ended(serving: Coordination, job: Job, timeout: Duration | None) -> Job:
     give_up_at = None
     if timeout is not None:
         give_up_at = time.monotonic() + timeout / MICROSECONDS_PER_SECOND
@@ -93,25 +99,26 @@ def _reloaded(serving: Coordination, job_id: JobId) -> Job:
 
 
 class _ShownProgress:
-    """How far a job is that somebody waits for: soon and often on a terminal, seldom elsewhere."""
+    """How far a job is that somebody waits for, unless it ends soon: on a terminal in a line that
+    is redrawn, elsewhere in a line for each change. [LV1]"""
 
     def __init__(self, store: JobStore) -> None:
         self._store = store
         self._lines = LiveLines(err=True)
-        self._log = ProgressLine()
         self._reasons = WaitingReasons(store)
         self._next = time.monotonic() + FIRST_SHOWN_AFTER_S
 
     def show(self, job: Job) -> None:
         """Show it, unless it was shown a moment ago."""
-        if not self._lines.is_terminal:
-            if self._log.is_due:
-                words = progress_words(job, self._reasons.of(job), now=None)
-                self._log.show(f"tenure: {job.id} is {job.status}  {words}".rstrip())
-        elif time.monotonic() >= self._next:
-            self._next = time.monotonic() + SHOWN_EVERY_S
-            why, now = self._reasons.of(job), self._store.now()
-            self._lines.show([("", job.status, progress_words(job, why, now=now))])
+        if time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + SHOWN_EVERY_S
+        why = self._reasons.of(job)
+        if self._lines.is_terminal:
+            words = progress_words(job, why, now=self._store.now())
+            self._lines.show([("", job.status, words)])
+        else:
+            self._lines.show([job_line(job, why, now=None)])
 
     def erase(self) -> None:
         """Make room for something else."""

@@ -51,7 +51,7 @@ from tenure.cli.output import (
     print_table,
     say,
 )
-from tenure.cli.watching import MAX_WATCHED, watch_to_the_end
+from tenure.cli.watching import MAX_WATCHED, going_on, watch_to_the_end
 from tenure.core.attempt_logs import AttemptLog
 from tenure.core.checks import check_name
 from tenure.core.commands import Cancel, Command, DeadLetter, Redrive, Requeue
@@ -816,7 +816,7 @@ def watch_jobs(
         ids = find_job_ids(serving, job_ids, namespace)
         if len(ids) > MAX_WATCHED:
             refuse(f"{len(ids)} jobs are more than {MAX_WATCHED}, the most that can be watched")
-        with following(interrupted=INTERRUPTED):
+        with following(interrupted=INTERRUPTED, told=going_on(ids)):
             found = watch_to_the_end(serving, ids, timeout, err=as_json)
         if as_json:
             now = serving.store.now()

@@ -90,7 +90,7 @@ def watch_to_the_end(
         loaded = reading.ask(lambda: serving.store.load_jobs(ids))
         found = [loaded.get(each) or _refuse_unknown(each) for each in ids]
         now = reading.ask(serving.store.now) if lines.is_terminal else None
-        lines.show([_line(job, reading.ask(partial(reasons.of, job)), now) for job in found])
+        lines.show([job_line(job, reading.ask(partial(reasons.of, job)), now) for job in found])
         live = [job for job in found if not job.status.is_terminal]
         if not live:
             return found
@@ -99,7 +99,16 @@ def watch_to_the_end(
         pause(POLL_S)
 
 
-def _line(job: Job, why: str | None, now: Instant | None) -> tuple[str, str, str]:
+def going_on(ids: Sequence[JobId]) -> str:
+    """What somebody is told who stops waiting: that stops no job."""
+    if len(ids) == 1:
+        return f"job {ids[0]} goes on; `tenure jobs watch {ids[0]}` shows it"
+    return "the jobs that have not ended go on; the same command shows them again"
+
+
+def job_line(job: Job, why: str | None, now: Instant | None) -> tuple[str, str, str]:
+    """A job's line: its id and kind, its status, and how far it is. Without `now` the id is whole,
+    and nothing is shown that changes while the job does not."""
     job_id = job.id if now is None else shortened(job.id, SHORTEST_ID)
     return f"{job_id}{GAP}{job.kind}", job.status, progress_words(job, why, now=now)
 
