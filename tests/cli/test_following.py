@@ -17,15 +17,17 @@ from tenure.cli import events, following
 from tenure.cli.following import Reconnecting
 from tenure.cli.job_end import wait_for_end
 from tenure.conformance.spec import spec
-from tenure.core.commands import Cancel
+from tenure.coordinator.service import Coordinator
+from tenure.core.commands import Cancel, Complete, Heartbeat
 from tenure.core.event_tail import TailedEvent, TailFilter, TailPage
-from tenure.core.ids import DEFAULT_NAMESPACE, JobId, operator_actor
+from tenure.core.ids import DEFAULT_NAMESPACE, JobId, RequestId, operator_actor
+from tenure.core.job import Progress
 from tenure.core.vocabulary import JobStatus
 from tenure.errors import StoreUnavailable
 from tenure.own_transaction.postgres import store_on
 from tenure.ports import JobStore
 from tenure.stores.postgres.store import PostgresStore
-from tests.cli.harness import TENURE, Run, enqueued
+from tests.cli.harness import TENURE, Run, enqueued, started
 from tests.stores.lives import enqueue
 from tests.support.coordinators import World
 from tests.support.terminals import CTRL_C, Terminal
@@ -106,9 +108,69 @@ def test_a_person_sees_lines_that_fit_and_stops_with_ctrl_c(run: Run, store_path
         code = terminal.ended()
 
     assert code == 0
-    assert lines[0].split()[:4] == ["TIME", "JOB", "EVENT", "CHANGE"]
-    assert lines[1][14:].startswith(f"{job_id[:18]}…  enqueued          - → queued")
+    assert lines[0].split()[:5] == ["TIME", "JOB", "KIND", "EVENT", "CHANGE"]
+    assert lines[1][14:].startswith(f"{job_id[:18]}…  mail            enqueued          - → queued")
     assert lines[2] == ""
+
+
+@spec("E12")
+@pytest.mark.parametrize(
+    ("words", "beats"),
+    [
+        ((), 0),
+        (("--heartbeats",), 2),
+        (("--json",), 2),
+        (("--type", "heartbeat", "--type", "enqueued", "--type", "succeeded"), 2),
+    ],
+)
+def test_heartbeats_are_shown_to_those_who_ask_and_all_others_to_everybody(
+    run: Run,
+    serving: Coordinator,
+    monkeypatch: pytest.MonkeyPatch,
+    words: tuple[str, ...],
+    beats: int,
+) -> None:
+    enqueued(run, "mail")
+    held = started(serving)
+    steps = iter((lambda: _beats(serving, held), lambda: _complete(serving, held), _stop))
+    monkeypatch.setattr(events, "pause", lambda _: next(steps)())
+
+    lines = run("events", "-f", "-n", "2", *words).stdout.splitlines()
+
+    assert sum("heartbeat" in line for line in lines) == beats
+    assert sum("succeeded" in line for line in lines) == 1
+
+
+@spec("E12")
+def test_it_begins_with_the_newest_events_that_it_shows_and_names_their_kinds(
+    run: Run, serving: Coordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    enqueued(run, "mail")
+    held = started(serving)
+    _beats(serving, held)
+    monkeypatch.setattr(events, "pause", lambda _: _stop())
+
+    lines = run("events", "-f", "-n", "2").stdout.splitlines()
+
+    assert [line.split()[2:4] for line in lines] == [
+        ["KIND", "EVENT"],
+        ["mail", "claimed"],
+        ["mail", "started"],
+    ]
+
+
+def _beats(serving: Coordinator, held: dict[str, Any]) -> None:
+    for done in (1, 2):
+        said = Progress(done=done, total=4)
+        serving.execute(Heartbeat(**held, hb_seq=done, progress=said))
+
+
+def _complete(serving: Coordinator, held: dict[str, Any]) -> None:
+    serving.execute(Complete(**held, request_id=RequestId("end"), result=b"7"))
+
+
+def _stop() -> None:
+    raise KeyboardInterrupt
 
 
 class Over(Exception):
@@ -153,7 +215,7 @@ def test_a_transaction_that_commits_late_is_not_missed(
 ) -> None:
     shown: list[JobId] = []
 
-    def show(tailed: TailedEvent, *, as_json: bool) -> None:
+    def show(tailed: TailedEvent, _kinds: object, *, as_json: bool) -> None:
         shown.append(tailed.event.job_id)
 
     monkeypatch.setattr(events, "_show", show)

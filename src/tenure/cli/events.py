@@ -45,9 +45,9 @@ from tenure.core.event_pages import (
 )
 from tenure.core.event_tail import EventPosition, TailedEvent, TailFilter
 from tenure.core.events import Event
-from tenure.core.ids import Namespace
+from tenure.core.ids import JobId, Kind, Namespace
 from tenure.core.instants import Instant, seconds
-from tenure.core.vocabulary import EventType
+from tenure.core.vocabulary import RENEWALS, EventType
 from tenure.ports import JobStore
 from tenure.protocol.fields import iso
 from tenure.protocol.records import event_record
@@ -58,10 +58,16 @@ SHOWN_FIRST = 10
 HELD = seconds(5)
 """How long a server may hold a question for new events."""
 
-_WIDTHS = (27, 36, 16, 23, 7, 12, 1)
+MAX_KINDS_KEPT = 10_000
+MAX_KINDS_READ = 50
+"""Jobs whose kind is looked up for one page of events: the rest of them show none."""
+
+_TITLES = ("TIME", "JOB", "KIND", "EVENT", "CHANGE", "ATTEMPT", "BY", "CAUSE")
+_WIDTHS = (27, 36, 20, 16, 23, 7, 12, 1)
 """Of the columns of a followed log: a job's id and the words of the vocabulary are never cut."""
 
-_WIDE = 140
+_WIDE = 160
+_NARROW_KIND = 14
 _CLOCK, _MICROSECOND_CLOCK = len("20:15:00.123"), len("20:15:00.123456Z")
 
 _ENDINGS = frozenset(
@@ -82,6 +88,12 @@ _ENDINGS = frozenset(
     "follows",
     is_flag=True,
     help="Show new events as they are committed, until you press Ctrl-C.",
+)
+@click.option(
+    "--heartbeats",
+    is_flag=True,
+    help="With -f: show heartbeats and renewals of leases, too. They are also shown if --type names"
+    " them, and with --json.",
 )
 @click.option("--job", "job", metavar="ID", help="Only events of this job.")
 @click.option(
@@ -127,6 +139,7 @@ def events(
     url: str | None,
     as_json: bool,
     follows: bool,
+    heartbeats: bool,
     namespace: str,
     job: str | None,
     words: tuple[str, ...],
@@ -139,10 +152,11 @@ def events(
     leases are deleted when their attempt has ended, and finished jobs are deleted with their events
     after a time (see --keep-finished of `tenure worker`).
 
-    With -f, events come in the order in which they were committed; none is left out and none comes
-    twice. An event is held back while a transaction that began earlier may still commit. With
-    --oldest-first it begins with the oldest event that the store has. It ends with Ctrl-C; after a
-    lost connection it goes on where it was.
+    With -f, events come in the order in which they were committed; none is missed and none comes
+    twice. Heartbeats and renewals of leases are not shown unless you ask for them. An event is held
+    back while a transaction that began earlier may still commit. With --oldest-first it begins with
+    the oldest event that the store has. It ends with Ctrl-C; after a lost connection it goes on
+    where it was.
 
     \b
     Examples:
@@ -159,7 +173,9 @@ def events(
             "correlation_id": correlation_id,
         }
         if follows:
-            _follow(serving.store, TailFilter(**filters, **_begin(**paging)), as_json=as_json)
+            wanted = TailFilter(**filters, **_begin(**paging))
+            hides = not (heartbeats or words or as_json)
+            _follow(serving.store, wanted, as_json=as_json, hides_renewals=hides)
         else:
             _list(serving.store, filters, **paging, as_json=as_json)
 
@@ -256,42 +272,89 @@ def _begin(
     return {"newest": newest}
 
 
-def _follow(store: JobStore, wanted: TailFilter, *, as_json: bool) -> None:
+def _follow(
+    store: JobStore, wanted: TailFilter, *, as_json: bool, hides_renewals: bool = False
+) -> None:
     """Show events as they come, until Ctrl-C. [E12]"""
     reading = Reconnecting()
+    kinds = _Kinds(store)
+    newest = wanted.newest
+    if newest and hides_renewals:  # so that enough of them are left
+        wanted = msgspec.structs.replace(wanted, newest=MAX_NEWEST)
     if not as_json:
-        click.secho(_row("TIME", "JOB", "EVENT", "CHANGE", "ATTEMPT", "BY", "CAUSE"), bold=True)
+        click.secho(_row(*_TITLES), bold=True)
     with following(interrupted=DONE):
         while True:
             asked_at = time.monotonic()
             page = reading.ask(partial(store.follow_events, wanted, wait_us=HELD))
-            for each in page.events:
-                _show(each, as_json=as_json)
+            # Here and not in the question: that would leave out types of a newer version, too.
+            shown = [
+                each for each in page.events if not (hides_renewals and each.event.type in RENEWALS)
+            ]
+            if newest:
+                shown, newest = shown[-newest:], None
+            if not as_json:
+                reading.ask(partial(kinds.learn, [each.event for each in shown]))
+            for each in shown:
+                _show(each, kinds, as_json=as_json)
             wanted = msgspec.structs.replace(wanted, after=page.next, newest=None)
             if page.is_end:  # a server that held the call has waited already
                 pause(max(0.0, POLL_S - (time.monotonic() - asked_at)))
 
 
-def _show(tailed: TailedEvent, *, as_json: bool) -> None:
+class _Kinds:
+    """Of which kind jobs are: an event tells that only if it is the job's first one. Others are
+    looked up, once for each job and a bounded number at a time."""
+
+    def __init__(self, store: JobStore) -> None:
+        self._store = store
+        self._known: dict[JobId, Kind | None] = {}
+
+    def learn(self, events: Sequence[Event]) -> None:
+        """Find out the kinds of the jobs of these events."""
+        told = {each.job_id: each.payload.kind for each in events if each.payload.kind is not None}
+        rest = {each.job_id for each in events} - told.keys() - self._known.keys()
+        asked = sorted(rest)[:MAX_KINDS_READ]
+        found = self._store.load_jobs(asked) if asked else {}
+        told |= {each: found[each].kind if each in found else None for each in asked}
+        if len(self._known) + len(told) > MAX_KINDS_KEPT:
+            self._known.clear()
+        self._known |= told
+
+    def of(self, job_id: JobId) -> Kind | None:
+        """The kind of a job; None if it is not known."""
+        return self._known.get(job_id)
+
+
+def _show(tailed: TailedEvent, kinds: _Kinds, *, as_json: bool) -> None:
     event = tailed.event
     if as_json:
         print_json_line(FollowedEvent(position=tailed.position, event=event_record(event)))
         return
-    change = f"{event.from_status or '-'} → {event.to_status}"
-    at = iso(event.ts)
-    line = _row(at, event.job_id, event.type, change, event.attempt, event.actor, event.shown_cause)
+    line = _row(
+        iso(event.ts),
+        event.job_id,
+        kinds.of(event.job_id) or "-",
+        event.type,
+        f"{event.from_status or '-'} → {event.to_status}",
+        event.attempt,
+        event.actor,
+        event.shown_cause,
+    )
     click.secho(line, fg=COLOURS.get(event.to_status) if event.type in _ENDINGS else None)
 
 
 def _row(*cells: object) -> str:
     """A line of the table: its columns have the same widths in every line, whatever comes. On a
-    narrow terminal, times and ids are shorter."""
+    narrow terminal, times, ids and kinds are shorter."""
     columns = terminal_columns()
-    at, job_id, *rest = [printable(str(cell)) for cell in cells]
+    at, job_id, kind, *rest = [printable(str(cell)) for cell in cells]
     widths = _WIDTHS
     if columns is not None and columns < _WIDE:
         at, job_id = at[-_MICROSECOND_CLOCK:][:_CLOCK], shortened(job_id, SHORTEST_ID)
-        widths = (_CLOCK, SHORTEST_ID, *_WIDTHS[2:])
-    cut = [text.ljust(width) for text, width in zip((at, job_id, *rest), widths, strict=True)]
+        widths = (_CLOCK, SHORTEST_ID, _NARROW_KIND, *_WIDTHS[3:])
+    if columns is not None:
+        kind = shortened(kind, widths[2])
+    cut = [text.ljust(width) for text, width in zip((at, job_id, kind, *rest), widths, strict=True)]
     line = GAP.join(cut).rstrip()
     return line if columns is None else shortened(line, columns)
