@@ -3,8 +3,10 @@
 import json
 import re
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -205,7 +207,8 @@ def test_in_a_pipe_a_wait_writes_a_line_to_stderr_for_each_change(
     )
     monkeypatch.setattr(job_end, "FIRST_SHOWN_AFTER_S", 0.0)
     monkeypatch.setattr(job_end, "SHOWN_EVERY_S", 0.0)
-    monkeypatch.setattr(job_end.time, "sleep", lambda _: next(looks)())
+    clock = SimpleNamespace(monotonic=time.monotonic, sleep=lambda _: next(looks)())
+    monkeypatch.setattr("tenure.cli.job_end.time", clock)  # not sleep itself: threads use it
 
     waited = run("jobs", "wait", job_id)
 

@@ -312,7 +312,9 @@ class _Kinds:
 
     def learn(self, events: Sequence[Event]) -> None:
         """Find out the kinds of the jobs of these events."""
-        told = {each.job_id: each.payload.kind for each in events if each.payload.kind is not None}
+        told: dict[JobId, Kind | None] = {
+            each.job_id: each.payload.kind for each in events if each.payload.kind is not None
+        }
         rest = {each.job_id for each in events} - told.keys() - self._known.keys()
         asked = sorted(rest)[:MAX_KINDS_READ]
         found = self._store.load_jobs(asked) if asked else {}
