@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tenure.cli import bulk, common
+from tenure.cli import bulk
+from tenure.core.ids import SHORTEST_PREFIX
 from tests.docs.commands import check_command, environment_with_tenure, run_shell
 
 pytestmark = pytest.mark.process
@@ -38,4 +39,4 @@ def test_its_numbers_are_those_of_the_code() -> None:
     text = " ".join(PAGE.split())
 
     assert f"in batches of {bulk.PER_BATCH}, and take at most {bulk.MAX_JOBS:,} jobs" in text
-    assert f"give at least {common.SHORTEST_PREFIX} characters" in text
+    assert f"give at least {SHORTEST_PREFIX} characters" in text

@@ -16,10 +16,11 @@ import click
 import msgspec
 from click.core import ParameterSource
 
-from tenure.cli.output import ELLIPSIS, ago, printable, say
+from tenure.cli.output import ago, printable, say
 from tenure.coordinator.service import Coordinator
 from tenure.core.checks import MAX_NAME, NAME_PATTERN, shown
 from tenure.core.ids import (
+    SHORTEST_PREFIX,
     Actor,
     FlowId,
     JobId,
@@ -29,6 +30,7 @@ from tenure.core.ids import (
     client_actor,
     is_job_id_prefix,
     operator_actor,
+    typed_prefix,
 )
 from tenure.core.instants import Duration, Instant, parse_duration
 from tenure.core.job import Job
@@ -41,8 +43,6 @@ from tenure.wiring import open_coordination, open_coordinator
 DONE, REFUSED, COULD_NOT_RUN = 0, 1, 2
 INTERRUPTED = 128 + signal.SIGINT
 
-SHORTEST_PREFIX = 8
-"""Of a shortened id: jobs share these characters if they were made within about a minute."""
 LONGEST_PREFIX = 36
 MAX_CANDIDATES = 10
 
@@ -319,7 +319,7 @@ def job_argument(function: _F) -> _F:
 def typed_id(field: str, text: str, *, of: Literal["job", "flow"]) -> str:
     """What the user typed as an id, whole or shortened, in lower case; `InvalidInput` if no id can
     begin with it, or if it is too short to look for."""
-    typed = text.lower().removesuffix(ELLIPSIS).removesuffix("...")
+    typed = typed_prefix(text)
     if not is_job_id_prefix(typed):
         hint = f"give an id as `tenure {of}s ls` shows it, or its first {SHORTEST_PREFIX} or more"
         raise InvalidInput(field, f"{shown(text)} is not a {of} id", hint=f"{hint} characters")

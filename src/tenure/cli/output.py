@@ -16,6 +16,7 @@ from itertools import accumulate
 import click
 import msgspec
 
+from tenure.core.ids import ELLIPSIS, SHORT_ID
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Instant
 from tenure.protocol.fields import iso
 
@@ -31,14 +32,12 @@ COLOURS = {
     "dead_lettered": "red",
 }
 GAP = "  "
-ELLIPSIS = "…"
 SHORTEST_CELL = 16
-SHORTEST_ID = 19
+SHORTEST_ID = SHORT_ID + len(ELLIPSIS)
 SHORTEST_ERROR = 32
 SHORTEST_PROGRESS = 24
-"""With these widths a table is readable. So much of a job's id has its time and its order within a
-millisecond, which is nearly always enough to name the job. Of an error it is the type and the first
-words, of progress the bar and the numbers."""
+"""With these widths a table is readable. Of an error it is the type and the first words, of
+progress the bar and the numbers."""
 
 _SHORTEST = {
     "ID": SHORTEST_ID,

@@ -7,7 +7,6 @@ import click
 import msgspec
 
 from tenure.cli.common import (
-    SHORTEST_PREFIX,
     coordinator,
     duration_value,
     json_option,
@@ -17,7 +16,7 @@ from tenure.cli.common import (
 )
 from tenure.cli.output import ago, print_json, print_table, printable
 from tenure.core.checks import check_name
-from tenure.core.ids import Kind, Namespace, QueueName
+from tenure.core.ids import SHORTEST_PREFIX, Kind, Namespace, QueueName
 from tenure.core.instants import Duration, Instant
 from tenure.core.tokens import (
     DEFAULT_MAX_LEASES,

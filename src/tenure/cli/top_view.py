@@ -55,7 +55,7 @@ _MATTERS = {
     Matter.STALLED: "stalled jobs that wait for `tenure jobs requeue`",
     Matter.DEAD_LETTERS: "dead letters without a resolution",
     Matter.SCHEDULE_FAILED: "schedules whose last job did not succeed",
-    Matter.PAUSED: "jobs in a paused queue",
+    Matter.PAUSED: "paused queue, jobs in it",
 }
 HELP = (
     "Tab, 1, 2, 3   choose queues, running jobs or workers",

@@ -33,6 +33,14 @@ ANY_CASE_JOB_ID_PATTERN = re.compile(JOB_ID_PATTERN.pattern.replace("a-f", "a-fA
 """A job id as callers may write it; `lower` makes it one."""
 LEASE_ID_PATTERN = re.compile(r"(0|[1-9][0-9]{0,8})-[0-9a-f]{32}")
 
+SHORTEST_PREFIX = 8
+"""Of an id that somebody gives in part: jobs share these characters if they were made within about
+a minute."""
+SHORT_ID = 18
+"""So much of an id is shown where the whole has no room: its time and its order within a
+millisecond, which is nearly always enough to name the job."""
+ELLIPSIS = "…"
+
 
 _LOWEST_JOB_ID = "00000000-0000-0000-0000-000000000000"
 _HIGHEST_JOB_ID = "ffffffff-ffff-ffff-ffff-ffffffffffff"
@@ -41,6 +49,16 @@ _HIGHEST_JOB_ID = "ffffffff-ffff-ffff-ffff-ffffffffffff"
 def is_job_id_prefix(text: str) -> bool:
     """Whether a job id could begin with this, or be this."""
     return JOB_ID_PATTERN.fullmatch(text + _LOWEST_JOB_ID[len(text) :]) is not None
+
+
+def short_id(whole: str) -> str:
+    """An id as tables and pages shorten it."""
+    return whole[:SHORT_ID] + ELLIPSIS
+
+
+def typed_prefix(text: str) -> str:
+    """The beginning of an id that somebody typed, or copied where it was shortened."""
+    return text.strip().lower().removesuffix(ELLIPSIS).removesuffix("...")
 
 
 def job_id_range(prefix: str) -> tuple[JobId, JobId]:

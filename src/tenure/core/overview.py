@@ -244,7 +244,7 @@ class Matter(StrEnum):
     SCHEDULE_FAILED = "schedule_failed"
     """A schedule whose last job did not succeed."""
     PAUSED = "paused"
-    """A paused queue that has jobs."""
+    """A paused queue, with its jobs that would otherwise be ready or become so."""
 
 
 class Attention(msgspec.Struct, frozen=True, kw_only=True):
@@ -442,9 +442,7 @@ def _attention(parts: OverviewParts, live: Sequence[WorkerSeen]) -> tuple[Attent
     for each in parts.depths:
         held[each.queue] += each.ready + each.delayed
     found += [
-        Attention(matter=Matter.PAUSED, jobs=held[queue], queue=queue)
-        for queue in sorted(paused)
-        if held[queue]
+        Attention(matter=Matter.PAUSED, jobs=held[queue], queue=queue) for queue in sorted(paused)
     ]
     found += [
         Attention(

@@ -13,6 +13,7 @@ from urllib.parse import quote, urlencode
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from tenure.core.ids import short_id
 from tenure.core.instants import seconds
 from tenure.dashboard.durations import duration_words
 
@@ -57,6 +58,7 @@ def make_environment(static: Callable[[str], str]) -> Environment:
             "cut": cut,
             "title_text": title_text,
             "words": words,
+            "short_id": short_id,
         }
     )
     return environment

@@ -201,14 +201,19 @@ def test_ready_jobs_that_no_live_worker_takes_need_attention(kit: Kit) -> None:
 
 
 @spec("OB29")
-def test_jobs_in_a_paused_queue_need_attention_as_such_alone(kit: Kit) -> None:
+def test_paused_queues_need_attention_instead_of_their_ready_jobs(
+    kit: Kit,
+) -> None:
     kit.enqueue()
     kit.pause()
     kit.store.put_queue(DEFAULT_NAMESPACE, SLOW, paused=True, limit=None)
 
     found = overview(kit)
 
-    assert found.attention == (Attention(matter=Matter.PAUSED, jobs=1, queue=QUEUE),)
+    assert found.attention == (
+        Attention(matter=Matter.PAUSED, jobs=1, queue=QUEUE),
+        Attention(matter=Matter.PAUSED, jobs=0, queue=SLOW),
+    )
     assert queue_of(found, SLOW).paused
 
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import msgspec
 from starlette.responses import Response
 
+from tenure.core.ids import typed_prefix
 from tenure.core.instants import Instant, parse_duration
 from tenure.core.vocabulary import JobStatus
 from tenure.dashboard.page import Page
@@ -81,12 +82,15 @@ async def jobs(visit: Visit) -> Response:
 
 
 def asked(chosen: Mapping[str, str | None], now: Instant) -> dict[str, str | None]:
-    """The filters as the route takes them: `2h` in a field for a time means two hours ago."""
+    """The filters as the route takes them: `2h` in a field for a time means two hours ago, and an
+    id may be given as pages and commands shorten it."""
     found = dict(chosen)
     for each in FILTERS:
         text = chosen[each.name]
         if each.is_time and text is not None:
             found[each.name] = _moment(text, now)
+    if chosen["id_prefix"] is not None:
+        found["id_prefix"] = typed_prefix(chosen["id_prefix"])
     return found
 
 

@@ -1,28 +1,49 @@
-"""The search field: leads to a job by its id, and finds names of everything else."""
+"""The search field: leads to a job or flow by its id or the beginning of it, and finds names of
+everything else."""
 
-import re
 from collections.abc import Iterable
 
 from starlette.responses import Response
 
+from tenure.core.ids import (
+    JOB_ID_PATTERN,
+    SHORTEST_PREFIX,
+    after_prefix,
+    is_job_id_prefix,
+    typed_prefix,
+)
 from tenure.dashboard.page import Page
 from tenure.dashboard.pages.overview import ask_overview
 from tenure.dashboard.rendering import url
 from tenure.dashboard.visits import Visit
-from tenure.protocol.replies import KindsReply, QueuesReply, SchedulesReply, WorkersReply
+from tenure.protocol.records import JobRecord
+from tenure.protocol.replies import (
+    FlowRecord,
+    FlowsReply,
+    JobPage,
+    KindsReply,
+    QueuesReply,
+    SchedulesReply,
+    WorkersReply,
+)
 
 MAX_FOUND = 50
 """Names of each sort that are shown."""
 
-ID_PREFIX = re.compile(r"[0-9a-f-]{4,36}", re.IGNORECASE)
-JOB_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
+MAX_JOBS = 10
+"""Jobs and flows that are shown of those whose ids begin with the text."""
 
 
 async def search(visit: Visit) -> Response:
-    """Names that contain the text, or the job that it names."""
+    """Names that contain the text, or the job or flow that it names."""
     text = (visit.query("q") or "").strip()[:200]
-    if JOB_ID.fullmatch(text):
-        return visit.go(url("/jobs", text.lower()))
+    prefix = typed_prefix(text)
+    is_prefix = bool(prefix) and is_job_id_prefix(prefix)
+    flows, jobs = await _of_prefix(visit, prefix) if is_prefix else ([], [])
+    if len(flows) + len(jobs) == 1:
+        return visit.go(url("/flows", flows[0].id) if flows else url("/jobs", jobs[0].id))
+    if not flows and JOB_ID_PATTERN.fullmatch(prefix):
+        return visit.go(url("/jobs", prefix))
     found: dict[str, list[str]] = {}
     if text:
         queues = await visit.ask("queues", QueuesReply)
@@ -36,8 +57,31 @@ async def search(visit: Visit) -> Response:
             "workers": _matching(text, (each.worker for each in workers.workers)),
             "schedules": _matching(text, (each.name for each in schedules.schedules)),
         }
-    is_prefix = ID_PREFIX.fullmatch(text) is not None
-    return await visit.show("search.html", text=text, found=found, is_prefix=is_prefix)
+    return await visit.show(
+        "search.html",
+        text=text,
+        found=found,
+        prefix=prefix if is_prefix else None,
+        flows=flows,
+        jobs=jobs,
+    )
+
+
+async def _of_prefix(visit: Visit, prefix: str) -> tuple[list[FlowRecord], list[JobRecord]]:
+    """The newest flows and jobs whose ids begin so, read by key ranges. Flows are not for limited
+    tokens [FL9], and one with several queues or kinds lists the jobs of one at a time [DB27]."""
+    flows: list[FlowRecord] = []
+    jobs: list[JobRecord] = []
+    if len(prefix) < SHORTEST_PREFIX:
+        return flows, jobs
+    if visit.may("flows"):
+        before = after_prefix(prefix)
+        listed = await visit.ask("flows", FlowsReply, query={"before": before, "limit": MAX_JOBS})
+        flows = [each for each in listed.flows if each.id.startswith(prefix)]
+    if not visit.choices:
+        found = await visit.ask("jobs", JobPage, query={"id_prefix": prefix, "limit": MAX_JOBS})
+        jobs = list(found.jobs)
+    return flows, jobs
 
 
 def _matching(text: str, names: Iterable[str]) -> list[str]:

@@ -162,7 +162,7 @@
   const STYLES = {
     enqueued: ["--grey", [2, 3]],
     succeeded: ["--green", []],
-    retried: ["--amber", [8, 4]],
+    retried: ["--blue", [8, 4]],
     failed: ["--orange", [4, 3]],
     dead: ["--red", []],
     cancelled: ["--violet", [8, 3, 2, 3]],
