@@ -171,6 +171,19 @@ def test_a_flow_is_redriven_and_shows_which_job_replaces_which(flow: Flow) -> No
     assert names[-2:] == ["total", "notify-1"]
 
 
+@spec("FL11")
+def test_a_repeated_redrive_prints_the_jobs_that_the_first_one_made(flow: Flow) -> None:
+    tenure("flows", "cancel", flow.id)
+
+    made = tenure("flows", "redrive", flow.id, "--request-id", "once")
+    again = tenure("flows", "redrive", flow.id, "--request-id", "once")
+
+    assert made.stdout.count(" cancelled") == 7
+    assert (again.exit_code, again.stdout) == (0, made.stdout)
+    assert made.stderr == ""
+    assert "redriven before under this request id, with 7 new jobs" in again.stderr
+
+
 def test_a_redrive_of_nothing_is_an_error(flow: Flow) -> None:
     unknown = tenure("flows", "redrive", "01977420-dc00-7000-8000-000000000000")
 

@@ -221,7 +221,7 @@ def redrive_flow(
     The flow must have ended: wait for it, or cancel it.
 
     Exits with 0 if there are new jobs, 1 if not, 2 if it could not be done. It is safe to run
-    again.
+    again; under the same --request-id it makes nothing and prints the new jobs that there are.
     """
     asked_as = new_request_id(request_id)
     with coordination(url) as serving:
@@ -240,6 +240,12 @@ def redrive_flow(
         refuse(f"flow {view.flow.id}: {_why_not_redriven(view, reply, reply.cause)}")
     if as_json:
         print_json(flow_reply(view))
+        return
+    if reply.replayed:
+        assert reply.redrive is not None
+        made = _numbered(reply.redrive.jobs, "new job")
+        say(f"the flow was redriven before under this request id, with {made}; its new jobs are:")
+        _print_steps(view, [step for step in view.current if step.replaces is not None])
         return
     old = {step.job_id for step in before.steps}
     _print_steps(view, [step for step in view.current if step.job_id not in old])
