@@ -117,6 +117,18 @@ def test_a_parent_that_is_not_among_the_steps_is_left_out() -> None:
     assert (len(graph.boxes), graph.curves) == (1, ())
 
 
+def test_parents_of_another_flow_with_names_of_this_one_are_no_cycle() -> None:
+    """`fetch-1` waits for the `fetch-1` of another flow, `a` and `b` for the `b` and `a` of it."""
+    steps = [
+        step("fetch-1", "fetch-1"),
+        step("a", "b", "first"),
+        step("b", "a", "first"),
+        step("first"),
+    ]
+
+    assert columns(graph_of(steps)) == [["fetch-1", "first"], ["a", "b"]]
+
+
 def test_a_flow_without_visible_steps_is_an_empty_graph() -> None:
     assert graph_of([]).boxes == ()
 

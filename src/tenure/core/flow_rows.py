@@ -4,14 +4,16 @@ Data only. `flows` decides; a store keeps these beside the jobs, writes an edge 
 once, when its parent has ended. [FL4]
 """
 
-from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from typing import TypeVar
 
 import msgspec
 
 from tenure.core.ids import Actor, FlowId, JobId, Kind, Namespace, QueueName, RequestId
 from tenure.core.instants import Instant
 from tenure.core.vocabulary import Cause, EventCause, JobStatus
+
+_K = TypeVar("_K", bound=Hashable)
 
 
 class Flow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -120,27 +122,33 @@ class FlowView(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return any(not step.status.is_terminal for step in self.steps)
 
 
+def parents_first(waits_for: Mapping[_K, Collection[_K]]) -> list[_K]:
+    """These jobs, each after all those that it waits for, otherwise in this order; without those of
+    a cycle and those that wait for one. Parents that are not among these jobs do not count."""
+    children: dict[_K, list[_K]] = {job: [] for job in waits_for}
+    unmet: dict[_K, int] = {}
+    for job, parents in waits_for.items():
+        inside = [parent for parent in parents if parent in children]
+        unmet[job] = len(inside)
+        for parent in inside:
+            children[parent].append(job)
+    ordered = [job for job, number in unmet.items() if not number]
+    for job in ordered:  # grows while it is read
+        for child in children[job]:
+            unmet[child] -= 1
+            if not unmet[child]:
+                ordered.append(child)
+    return ordered
+
+
 def in_order(steps: Sequence[FlowStep]) -> list[FlowStep]:
     """These jobs of a flow, parents before their children, otherwise in this order. People read a
     flow like this; whoever cancels it goes the other way. [FL14]"""
     by_name = {step.step: step for step in steps}
-    unmet = {step.step: sum(name in by_name for name in step.after) for step in steps}
-    children: dict[str, list[str]] = {}
-    for step in steps:
-        for name in step.after:
-            children.setdefault(name, []).append(step.step)
-    free = deque(step.step for step in steps if not unmet[step.step])
-    ordered: list[FlowStep] = []
-    while free:
-        name = free.popleft()
-        ordered.append(by_name[name])
-        for child in children.get(name, ()):
-            unmet[child] -= 1
-            if not unmet[child]:
-                free.append(child)
+    placed = parents_first({step.step: step.after for step in steps})
     # A parent outside the flow may have the name of a job in it, so that some seem to form a cycle.
-    placed = {step.step for step in ordered}
-    return ordered + [step for step in steps if step.step not in placed]
+    left = by_name.keys() - set(placed)
+    return [by_name[name] for name in placed] + [step for step in steps if step.step in left]
 
 
 PARENTS_PER_PAGE = 20

@@ -22,7 +22,7 @@ from tenure.core.commands import (
     fingerprint,
 )
 from tenure.core.events import Facts
-from tenure.core.flow_rows import Edge, Flow, FlowRedrive
+from tenure.core.flow_rows import Edge, Flow, FlowRedrive, parents_first
 from tenure.core.ids import Fingerprint, JobId, RequestId, replacement_id
 from tenure.core.instants import later
 from tenure.core.job import Job
@@ -297,31 +297,18 @@ def check_acyclic(members: Sequence[FlowMember]) -> None:
     waits_for: dict[JobId, set[JobId]] = {
         member.job.job_id: {parent.job_id for parent in member.after} for member in members
     }
-    children: dict[JobId, list[JobId]] = {job_id: [] for job_id in waits_for}
-    unmet: dict[JobId, int] = {}
-    for job_id, parents in waits_for.items():
-        inside = [parent for parent in parents if parent in children]
-        unmet[job_id] = len(inside)
-        for parent in inside:
-            children[parent].append(job_id)
-    free = [job_id for job_id, number in unmet.items() if not number]
-    while free:
-        done = free.pop()
-        del unmet[done]
-        for child in children[done]:
-            unmet[child] -= 1
-            if not unmet[child]:
-                free.append(child)
-    if unmet:
-        steps = {member.job.job_id: member.step for member in members}
-        alone = sorted(steps[job_id] for job_id in unmet if job_id in waits_for[job_id])
-        if alone:
-            raise InvalidInput("after", f"{alone[0]} waits for itself")
-        cycle = _a_cycle({job_id: waits_for[job_id] & unmet.keys() for job_id in unmet})
-        named = ", ".join(sorted(steps[job_id] for job_id in cycle)[:3])
-        raise InvalidInput(
-            "after", f"{len(cycle)} jobs wait for each other in a cycle, {named} among them"
-        )
+    left = waits_for.keys() - set(parents_first(waits_for))
+    if not left:
+        return
+    steps = {member.job.job_id: member.step for member in members}
+    alone = sorted(steps[job_id] for job_id in left if job_id in waits_for[job_id])
+    if alone:
+        raise InvalidInput("after", f"{alone[0]} waits for itself")
+    cycle = _a_cycle({job_id: waits_for[job_id] & left for job_id in left})
+    named = ", ".join(sorted(steps[job_id] for job_id in cycle)[:3])
+    raise InvalidInput(
+        "after", f"{len(cycle)} jobs wait for each other in a cycle, {named} among them"
+    )
 
 
 def _a_cycle(waits_for: Mapping[JobId, Set[JobId]]) -> list[JobId]:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
+from tenure.core.flow_rows import parents_first
 from tenure.core.vocabulary import JobStatus
 from tenure.protocol.replies import FlowStepRecord
 
@@ -146,7 +147,9 @@ def graph_of(steps: Sequence[FlowStepRecord]) -> FlowGraph:
     """The graph of a flow's steps. A parent that is no step of it, because it belongs to another
     flow or because the reader may not see it, is left out."""
     known = {step.name for step in steps}
-    parents = {step.name: [name for name in step.after if name in known] for step in steps}
+    parents = _without_cycles(
+        {step.name: [name for name in step.after if name in known] for step in steps}
+    )
     layers = _layers(parents)
     groups = _groups(steps, parents, layers)
     drawn, left_out = _first(groups)
@@ -163,24 +166,25 @@ def graph_of(steps: Sequence[FlowStepRecord]) -> FlowGraph:
     )
 
 
-def _layers(parents: Mapping[str, Sequence[str]]) -> dict[str, int]:
-    """The longest way from a job without parents to each job, by names in an order in which parents
-    come first. Edges form no cycle: a flow that has one is refused. [FL3]"""
-    children: dict[str, list[str]] = {name: [] for name in parents}
-    missing = {name: len(after) for name, after in parents.items()}
+def _without_cycles(parents: Mapping[str, Sequence[str]]) -> dict[str, Sequence[str]]:
+    """The same without the edges of seeming cycles, in an order in which parents come first. A
+    parent of another flow may have the name of a job of this one; edges themselves form no cycle,
+    because a flow that has one is refused. [FL3]"""
+    ordered = parents_first(parents)
+    placed = set(ordered)
+    found: dict[str, Sequence[str]] = {name: parents[name] for name in ordered}
     for name, after in parents.items():
-        for parent in after:
-            children[parent].append(name)
+        if name not in placed:
+            found[name] = [parent for parent in after if parent in placed]
+    return found
+
+
+def _layers(parents: Mapping[str, Sequence[str]]) -> dict[str, int]:
+    """The longest way from a job without parents to each job, in the order of layers."""
     layers: dict[str, int] = {}
-    ready = [name for name, count in missing.items() if count == 0]
-    for name in ready:  # grows while it is read
-        layers[name] = max((layers[parent] + 1 for parent in parents[name]), default=0)
-        for child in children[name]:
-            missing[child] -= 1
-            if missing[child] == 0:
-                ready.append(child)
-    assert len(layers) == len(parents), "a flow's edges form no cycle"
-    return layers
+    for name, after in parents.items():  # parents come first
+        layers[name] = max((layers[parent] + 1 for parent in after), default=0)
+    return dict(sorted(layers.items(), key=lambda each: each[1]))
 
 
 def _groups(
