@@ -1,6 +1,7 @@
 """The pages of jobs and flows: what they show to whom, what their actions do, and hostile texts."""
 
 import re
+from collections.abc import Sequence
 from html import unescape
 from typing import Any
 
@@ -456,6 +457,55 @@ def test_the_live_jobs_of_a_flow_are_cancelled_together(stage: DashboardStage) -
     assert {stage.job(each).status for each in targets} == {JobStatus.CANCELLED}
     assert "Not done" not in browser.get(f"/flows/{FLOW}").text
     assert browser.get(f"/flows/{FLOW}/cancel").status == 422
+
+
+@spec("FL14")
+def test_a_flow_is_cancelled_in_one_call_and_children_before_parents(
+    stage: DashboardStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = [JOB.format(number) for number in (11, 12, 13)]
+    chain = [
+        {
+            "job": {"job_id": job_id, "queue": "q", "kind": "k"},
+            "name": job_id,
+            "after": [{"job_id": parent, "name": parent, "ended": True} for parent in parents],
+        }
+        for job_id, parents in zip(ids, ([], ids[:1], ids[1:2]), strict=True)
+    ]
+    message = {"flow_id": FLOW, "name": "chain", "jobs": chain}
+    assert stage.call("flow", message, role=Role.OPERATOR).status == 201
+    browser = stage.browser(Role.OPERATOR)
+    asked = browser.get(f"/flows/{FLOW}/cancel").text
+    targets = re.findall(r'name="target" value="([^"]+)"', asked)
+    calls: list[list[str]] = []
+    submit_many = stage.coordinator.submit_many
+
+    def noted(commands: Sequence[Any], **options: Any) -> Any:
+        calls.append([command.job_id for command in commands])
+        return submit_many(commands, **options)
+
+    monkeypatch.setattr(stage.coordinator, "submit_many", noted)
+    browser.submit("/actions/cancel", {"target": targets})
+
+    assert calls == [ids[::-1]]
+    for job_id in ids:
+        events = stage.store.load_histories([JobId(job_id)])[JobId(job_id)]
+        assert [event.type for event in events] == ["enqueued", "cancelled"]
+
+
+@spec("DB22")
+def test_jobs_that_cannot_be_cancelled_do_not_stop_the_others(stage: DashboardStage) -> None:
+    done = finished(stage)["job_id"]
+    live = stage.enqueue(7)
+    browser = stage.browser(Role.OPERATOR)
+
+    browser.submit("/actions/cancel", {"target": [done, live, JOB.format(99)]})
+
+    page = browser.get("/jobs").text
+    assert stage.job(live).status is JobStatus.CANCELLED
+    assert "1 jobs: cancelled, or asked to stop. Not done: " in page
+    assert "1 × refused: job finished" in page
+    assert "1 × refused: unknown job" in page
 
 
 def ended_flow(stage: DashboardStage) -> None:

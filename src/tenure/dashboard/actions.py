@@ -24,7 +24,7 @@ from tenure.dashboard.visits import Visit, local_path
 from tenure.errors import InvalidInput
 from tenure.protocol.codec import decode
 from tenure.protocol.problem_codes import ProblemCode
-from tenure.protocol.replies import JobReply
+from tenure.protocol.replies import JobReply, JobsReply
 from tenure.protocol.routes import BY_NAME, Route
 from tenure.server.problems import Refused
 
@@ -47,6 +47,14 @@ class Field(msgspec.Struct, frozen=True, kw_only=True):
 
 
 REASON = Field(name="reason", label="Reason", hint="Optional. The job's log keeps it.")
+
+
+class Together(msgspec.Struct, frozen=True, kw_only=True):
+    """A route that takes several jobs as `job_ids`, and the same message otherwise."""
+
+    route: str
+    most: int
+    """How many jobs it takes."""
 
 
 class Action(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,6 +81,8 @@ class Action(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it cannot be undone."""
     message: Callable[[Mapping[str, str]], dict[str, Any]] | None = None
     """From the form's texts to the message, where that is more than the fields."""
+    together: Together | None = None
+    """How it is done to several jobs at once."""
 
     def about(self, targets: int) -> str:
         """The action on so many targets, in words: `Pause 2 queues`."""
@@ -148,8 +158,8 @@ def new_request_id() -> str:
 async def perform(
     visit: Visit, action: Action, targets: list[str], form: Mapping[str, str]
 ) -> Outcome:
-    """Ask the route for each target. One that is refused does not stop the others, unless the
-    visitor may do none of them."""
+    """Ask the route for each target, or for many at once where there is such a route. One that is
+    refused does not stop the others, unless the visitor may do none of them."""
     outcome = Outcome()
     body = action.body(form)
     route = BY_NAME[action.name]
@@ -158,6 +168,9 @@ async def perform(
         body["request_id"] = form.get("request_id") or new_request_id()
     elif takes(route, "job_id") and form.get("job_id"):
         body["job_id"] = form["job_id"]
+    if action.together is not None and len(targets) > 1:
+        await _perform_together(visit, action.together, targets, body, outcome)
+        return outcome
     for target in targets:
         try:
             response = await visit.response(action.name, path={action.target: target}, body=body)
@@ -174,6 +187,21 @@ async def perform(
         else:
             outcome.done.append(target)
     return outcome
+
+
+async def _perform_together(
+    visit: Visit, together: Together, targets: list[str], body: dict[str, Any], outcome: Outcome
+) -> None:
+    """Ask for as many jobs at a time as the route takes, in this order. What it cannot read stops
+    all of them: a form that a page made has nothing like that."""
+    for start in range(0, len(targets), together.most):
+        some = targets[start : start + together.most]
+        answer = await visit.ask(together.route, JobsReply, body={**body, "job_ids": some})
+        for target, reply in zip(some, answer.replies, strict=True):
+            if reply.cause is None:
+                outcome.done.append(target)
+            else:
+                outcome.refuse(reply, reply.cause)
 
 
 def takes(route: Route, field: str) -> bool:

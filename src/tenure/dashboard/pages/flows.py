@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from starlette.responses import Response
 
+from tenure.core.flow_rows import in_order
 from tenure.core.vocabulary import JobStatus
 from tenure.dashboard.actions import MAX_TARGETS, Action, ask_first, checked_targets
 from tenure.dashboard.flow_graph import URGENCY, by_urgency, graph_of
@@ -12,7 +13,7 @@ from tenure.dashboard.page import Page
 from tenure.dashboard.pages.job import CANCEL
 from tenure.dashboard.rendering import url
 from tenure.dashboard.visits import Visit
-from tenure.protocol.replies import FlowReply, FlowsReply, FlowStepRecord
+from tenure.protocol.replies import FlowReply, FlowsReply, FlowStepRecord, flow_view_of
 
 ROWS = 50
 STEP_ROWS = 100
@@ -59,9 +60,8 @@ async def confirm_cancel(visit: Visit) -> Response:
     """Ask before the jobs of a flow that have not ended are cancelled."""
     flow_id = visit.part("flow_id")
     found = await visit.ask("show-flow", FlowReply, path={"flow_id": flow_id})
-    live = [step for step in found.current if not step.status.is_terminal]
-    # Those that wait first: the end of a parent would cancel them before their turn comes.
-    live.sort(key=lambda step: step.status is not JobStatus.WAITING)
+    live = [step for step in flow_view_of(found).current if not step.status.is_terminal]
+    live = in_order(live)[::-1]  # children first: no end of a parent lets them begin [FL14]
     targets = checked_targets([step.job_id for step in live[:MAX_TARGETS]], CANCEL)
     left = len(live) - len(targets)
     back = url("/flows", flow_id)

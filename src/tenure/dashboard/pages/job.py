@@ -13,7 +13,7 @@ from tenure.core.attempt_logs import AttemptLog
 from tenure.core.events import Event
 from tenure.core.observations import Observation
 from tenure.core.timeline import TimelineEntry, timeline
-from tenure.dashboard.actions import Action, Field
+from tenure.dashboard.actions import Action, Field, Together
 from tenure.dashboard.event_words import (
     what_happened,
     what_was_observed,
@@ -38,6 +38,7 @@ from tenure.protocol.replies import (
     WaitReasonRecord,
     WaitReasonsReply,
 )
+from tenure.protocol.requests import MAX_CANCELLED
 
 MAX_EVENTS = 2_000
 """The newest events of a log that a page reads."""
@@ -270,6 +271,7 @@ CANCEL = Action(
         REASON,
     ),
     is_severe=True,
+    together=Together(route="cancel-many", most=MAX_CANCELLED),
 )
 
 ACTIONS = (
