@@ -281,7 +281,7 @@ def test_a_worker_and_a_server_purge_as_they_are_told(
     url, policy = f"sqlite:///{tmp_path / 'tenure.db'}", retention_of("2d")
 
     wiring.run_worker(url, "any:app", WorkerOptions(), retention=policy)
-    wiring.run_server(url, lifetime.ServeOptions(), lambda _: None, retention=policy)
+    wiring.run_server(url, lifetime.ServeOptions(), lambda _: None, retention=policy, name="a test")
 
     assert kept == [policy, policy]
 

@@ -344,9 +344,11 @@ def run_server(
     *,
     retention: "RetentionPolicy | None" = None,
     pages: "MakePages | None" = None,
+    name: str,
 ) -> None:
     """Run a server on the store that a URL names. It also sweeps expired leases and deletes old
-    jobs. `pages` makes a dashboard."""
+    jobs. `pages` makes a dashboard. `name` is what a second server of a SQLite file says of this
+    one. [H27]"""
     from tenure.server.lifetime import serve
     from tenure.server.single_instance import sole_server
     from tenure.telemetry.metrics import Metrics, require_prometheus
@@ -354,7 +356,7 @@ def run_server(
 
     require_prometheus()
     is_file = url.partition(":")[0].lower() == "sqlite"
-    with sole_server(sqlite_path(url)) if is_file else nullcontext():
+    with sole_server(sqlite_path(url), name=name) if is_file else nullcontext():
         created = ", created" if is_new(url) else ""
         counts = _counts()
         with (

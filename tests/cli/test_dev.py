@@ -15,6 +15,7 @@ from tenure import Retry, Tenure
 from tenure.cli.common import CouldNotRun
 from tenure.cli.dev import Watch, watch_of
 from tenure.conformance.spec import spec
+from tests.cli.harness import tenure
 from tests.support.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.process
@@ -140,6 +141,18 @@ def test_the_dashboard_is_served_beside_the_worker_and_ends_with_it(
     assert (status, "<h1>Workers</h1>" in page) == (200, True)
     with pytest.raises(ConnectionRefusedError):
         fetch(address, "/healthz")
+
+
+@spec("H27")
+def test_a_server_beside_it_is_refused_and_hears_which_process_is_the_first(
+    dev: "subprocess.Popen[bytes]", tmp_path: Path, log: Path
+) -> None:
+    until_said(log, "tenure: dashboard at http://127.0.0.1:")
+
+    refused = tenure("serve", "--url", f"sqlite:///{tmp_path}/dev.db", "--port", "0")
+
+    assert refused.exit_code == 2
+    assert f"serves {tmp_path}/dev.db: `tenure dev`, process {dev.pid}; stop it" in refused.stderr
 
 
 @spec("DB14")

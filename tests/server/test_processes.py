@@ -217,7 +217,7 @@ def test_a_second_server_on_one_sqlite_file_is_refused(sqlite_house: House) -> N
     second = sqlite_house.tenure("serve", "--port", "0")
 
     assert second.returncode == 2
-    assert "another server already serves" in second.stderr
+    assert f"house.db: `tenure serve`, process {first.popen.pid}; stop it first" in second.stderr
     assert first.ask("GET", "/readyz").status == 200
     first.stop(signal.SIGKILL)
     assert sqlite_house.serve().ask("GET", "/readyz").status == 200

@@ -82,7 +82,13 @@ def main(words: list[str]) -> int:
     options = ServeOptions(host=HOST, port=_free(int(port)), authenticated=False)
     pages = pages_of(chosen, authenticated=False, namespace=namespace_of(application))
     try:
-        run_server(chosen, options, lambda address: _say(f"dashboard at {address}/"), pages=pages)
+        run_server(
+            chosen,
+            options,
+            lambda address: _say(f"dashboard at {address}/"),
+            pages=pages,
+            name=f"`tenure dev`, process {parent}",
+        )
     except TenureError as problem:
         _say(f"no dashboard: {problem}")
     return 0

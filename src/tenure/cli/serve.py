@@ -1,5 +1,6 @@
 """`tenure serve`: the coordinator over HTTP, until a signal stops it."""
 
+import os
 from pathlib import Path
 
 import click
@@ -115,7 +116,8 @@ def serve(
                 public_origin=public_origin,
                 session_key=session_key,
             )
-        run_server(store_url, options, _announce, retention=retention, pages=pages)
+        name = f"`tenure serve`, process {os.getpid()}"
+        run_server(store_url, options, _announce, retention=retention, pages=pages, name=name)
 
 
 def _announce(address: str) -> None:
