@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from tenure.cli.full_screen import DOWN, END, ENTER, ESCAPE, HOME, PAGE_DOWN, TAB, UP
 from tenure.cli.output import display_width
 from tenure.cli.top_view import (
+    TOO_SMALL,
     Action,
     Deed,
     OpenJob,
@@ -71,11 +72,11 @@ def drawn(
     return "\n".join(click.unstyle(line).rstrip() for line in lines)
 
 
-def after(snapshot: Snapshot, *keys: str) -> Pressed:
+def after(snapshot: Snapshot, *keys: str, columns: int = 100, rows: int = 40) -> Pressed:
     """What a row of keys leads to."""
     result = Pressed(view=View())
     for key in keys:
-        result = pressed(result.view, key, snapshot)
+        result = pressed(result.view, key, snapshot, columns=columns, rows=rows)
     return result
 
 
@@ -175,6 +176,32 @@ def test_a_queue_is_paused_and_resumed_after_a_question(snapshot: Snapshot) -> N
 
 
 @spec("LV7")
+@pytest.mark.parametrize(
+    ("columns", "rows", "shown"),
+    [
+        (80, 24, ["pause queue slow? y/n"]),
+        (10, 3, ["pause queu", "e slow? y/", "n"]),
+        (10, 2, None),
+        (5, 3, None),
+        (21, 1, ["pause queue slow? y/n"]),
+    ],
+)
+def test_only_a_question_that_can_be_read_is_answered(
+    snapshot: Snapshot, columns: int, rows: int, shown: list[str] | None
+) -> None:
+    asked = after(snapshot, "p")
+    seen = drawn(snapshot, asked.view, columns=columns, rows=rows).splitlines()
+    done = after(snapshot, "p", "y", columns=columns, rows=rows)
+
+    if shown is None:
+        assert seen[-1].startswith("too ")
+        assert (done.action, done.view.message) == (None, TOO_SMALL)
+    else:
+        assert seen[-len(shown) :] == shown
+        assert done.action == Action(Deed.PAUSE, "slow")
+
+
+@spec("LV7")
 def test_a_worker_is_drained_and_a_job_cancelled_after_a_question(snapshot: Snapshot) -> None:
     jobs = [job.id for job in snapshot.jobs]
 
@@ -215,8 +242,8 @@ def test_the_chosen_line_stays_chosen_when_others_come_and_go(snapshot: Snapshot
     fewer = replace(snapshot, jobs=[snapshot.jobs[1], snapshot.jobs[2]])
     without = replace(snapshot, jobs=[snapshot.jobs[2]])
 
-    assert pressed(view, ENTER, fewer).view.opened == chosen
-    assert pressed(view, ENTER, without).view.opened == snapshot.jobs[2].id
+    assert pressed(view, ENTER, fewer, columns=80, rows=24).view.opened == chosen
+    assert pressed(view, ENTER, without, columns=80, rows=24).view.opened == snapshot.jobs[2].id
 
 
 def test_a_long_table_shows_the_chosen_line(snapshot: Snapshot) -> None:

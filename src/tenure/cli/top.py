@@ -1,6 +1,7 @@
 """`tenure top`: what a namespace is doing, live in a terminal or once elsewhere."""
 
 import math
+import os
 import sys
 
 import click
@@ -109,9 +110,10 @@ def _watch(serving: Coordination, wanted: OverviewFilter, *, title: str, every_s
                     raise feed.failure
                 if said := feed.take_said():
                     view = msgspec.structs.replace(view, message=said)
-                _draw(terminal, feed.snapshot, view, title)
+                size = _draw(terminal, feed.snapshot, view, title)
                 for key in terminal.keys(REDRAW_S):
-                    done = pressed(view, key, feed.snapshot)
+                    columns, rows = size  # of the screen to which the key is an answer
+                    done = pressed(view, key, feed.snapshot, columns=columns, rows=rows)
                     if done.quits:
                         return
                     view, feed.opened = done.view, done.view.opened
@@ -125,12 +127,14 @@ def _watch(serving: Coordination, wanted: OverviewFilter, *, title: str, every_s
             feed.close()
 
 
-def _draw(terminal: FullScreen, snapshot: Snapshot, view: View, title: str) -> None:
+def _draw(terminal: FullScreen, snapshot: Snapshot, view: View, title: str) -> os.terminal_size:
+    """Draw the screen, and return its size."""
     size = terminal.size
     is_open = view.opened is not None and snapshot.opened is not None
     read_at = snapshot.opened if is_open else snapshot.overview
     shown = title if read_at is None else f"{title}  {(iso(read_at.now) or '')[11:19]} UTC"
     terminal.draw(screen(snapshot, view, title=shown, columns=size.columns, rows=size.lines))
+    return size
 
 
 def _document(snapshot: Snapshot) -> TopSnapshot:

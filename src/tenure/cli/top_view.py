@@ -6,6 +6,7 @@ contain styles of ours, never more columns than the screen has.
 
 from collections.abc import Sequence
 from enum import StrEnum
+from itertools import accumulate
 
 import click
 import msgspec
@@ -48,6 +49,7 @@ MAX_ATTENTION = 4
 PAGE_LINES = 10
 FEW_ROWS = 3
 """If there is no room for so many rows of each table, only the chosen one is shown."""
+TOO_SMALL = "too small: enlarge the terminal, then ask again"
 _STEPS = "▁▂▃▄▅▆▇█"
 _MATTERS = {
     Matter.UNCLAIMED: "ready jobs that no live worker takes",
@@ -145,12 +147,10 @@ class Pressed(msgspec.Struct, frozen=True, kw_only=True):
 # --- Keys ----------------------------------------------------------------------------------------
 
 
-def pressed(view: View, key: str, snapshot: Snapshot) -> Pressed:
-    """What the user sees and what happens after a key."""
+def pressed(view: View, key: str, snapshot: Snapshot, *, columns: int, rows: int) -> Pressed:
+    """What the user sees and what happens after a key, on a screen of this size."""
     if view.asking is not None:
-        done = view.asking if key in ("y", "Y") else None
-        message = "" if done else "nothing was changed"
-        return Pressed(view=_with(view, asking=None, message=message), action=done)
+        return _answered(view, view.asking, key, is_readable=bool(_question(view, columns, rows)))
     view = _with(view, message="")
     if key == "q":
         return Pressed(view=view, quits=True)
@@ -163,6 +163,14 @@ def pressed(view: View, key: str, snapshot: Snapshot) -> Pressed:
     if view.opened is not None:
         return _pressed_in_job(view, key)
     return _pressed_in_list(view, key, snapshot)
+
+
+def _answered(view: View, asked: Action, key: str, *, is_readable: bool) -> Pressed:
+    """Only y to a question that can be read does something. [LV7]"""
+    is_meant = key in ("y", "Y") and is_readable
+    message = "" if is_meant else "nothing was changed" if is_readable else TOO_SMALL
+    done = asked if is_meant else None
+    return Pressed(view=_with(view, asking=None, message=message), action=done)
 
 
 def _pressed_in_job(view: View, key: str) -> Pressed:
@@ -245,7 +253,7 @@ def _with(view: View, **fields: object) -> View:
 
 def screen(snapshot: Snapshot, view: View, *, title: str, columns: int, rows: int) -> list[str]:
     """The whole screen: at most so many lines, none wider than it."""
-    foot = [_foot(view, columns)]
+    foot = _question(view, columns, rows) or [_foot(view, columns)]
     head = [_styled(title, columns, bold=True)]
     if snapshot.problem is not None:
         head.append(_styled(f"! {snapshot.problem}", columns, fg="red"))
@@ -259,7 +267,8 @@ def screen(snapshot: Snapshot, view: View, *, title: str, columns: int, rows: in
     else:
         body = _list_lines(snapshot, snapshot.overview, view, columns, room)
     filled = [*body[: max(0, room)], *[""] * (room - len(body))]
-    return [_clipped(line, columns) for line in [*head, *filled, *foot][:rows]]
+    above = [*head, *filled][: max(0, rows - len(foot))]
+    return [_clipped(line, columns) for line in [*above, *foot][:rows]]
 
 
 def _clipped(line: str, columns: int) -> str:
@@ -268,11 +277,30 @@ def _clipped(line: str, columns: int) -> str:
     return line if display_width(plain) <= columns else shortened(plain, columns)
 
 
+def _question(view: View, columns: int, rows: int) -> list[str]:
+    """The lines of what is asked, all of it; none if nothing is asked, or if a screen of this size
+    has no room for the whole question."""
+    if view.asking is None:
+        return []
+    rest = printable(f"{view.asking.words}? y/n")
+    lines: list[str] = []
+    while rest and len(lines) < rows:
+        fits = _fitting(rest, columns)
+        lines.append(click.style(rest[:fits], fg="yellow", bold=True))
+        rest = rest[fits:]
+    return [] if rest else lines
+
+
+def _fitting(text: str, columns: int) -> int:
+    """How many of its characters fit into a line; at least one."""
+    taken = accumulate(map(display_width, text))
+    return max(1, sum(width <= columns for width in taken))
+
+
 def _foot(view: View, columns: int) -> str:
-    if view.asking is not None:
-        return _styled(f"{view.asking.words}? y/n", columns, fg="yellow", bold=True)
-    if view.message:
-        return _styled(view.message, columns, fg="yellow")
+    message = TOO_SMALL if view.asking is not None else view.message
+    if message:
+        return _styled(message, columns, fg="yellow")
     keys = "Esc back  Up/Down scroll  c cancel  ? help  q quit"
     if view.opened is None:
         keys = "Tab pane  Up/Down choose  Enter open  p pause  d drain  c cancel  ? help  q quit"
