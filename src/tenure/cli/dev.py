@@ -175,6 +175,9 @@ def dev(
 ) -> None:
     """Run a worker for MODULE:APP that restarts when its files change, and a dashboard.
 
+    Its files are the .py files of the package that contains MODULE, with all its subpackages; for a
+    module outside a package, the .py files beside it, imported or not.
+
     It prints the output of handlers, logs every attempt, and writes the rates, limits and schedules
     of the code to the store; it removes none. It prints the address of the dashboard, which listens
     on this machine only and asks for no token. Without MODULE:APP it runs the `app` of
