@@ -238,6 +238,9 @@ def test_a_worker_that_would_be_refused_says_so_when_it_starts(site: RemoteSite,
     elsewhere = site.ask(address, of_mail, "worker", "tests.remote.app:app", "-q", "default")
 
     assert (as_operator.returncode, elsewhere.returncode) == (2, 2)
-    assert "the server refuses this worker: alive is for worker" in as_operator.stderr
+    assert (
+        "the server refuses this worker: only workers may report that a worker is"
+        in as_operator.stderr
+    )
     assert "is not for the queue default" in elsewhere.stderr
     assert "it needs a worker's token" in elsewhere.stderr.splitlines()[-1]

@@ -277,8 +277,8 @@ def test_a_limited_token_sees_its_queues_only_and_a_viewer_changes_nothing(
     for text in (shown.stdout, screen):
         assert "also-mine" in text
         assert "theirs" not in text
-    assert refused.returncode == 2
-    assert said.startswith("out_of_scope: pause is for operator, this token is a viewer")
+    assert refused.returncode == 1
+    assert said.startswith("out_of_scope: only operators may pause a queue; this token")
 
 
 # --- the thread that reads -----------------------------------------------------------------------

@@ -222,11 +222,14 @@ def test_what_needs_the_store_says_where_to_run_it(shop: Shop, words: list[str])
     assert "give the sqlite: or postgresql: URL of the store itself" in said
 
 
+@spec("H22")
 def test_a_role_that_may_not_ask_hears_which_may(shop: Shop) -> None:
     code, _, said = shop.tenure("workers", "ls", token=shop.client)
 
-    assert code == 2
-    assert "out_of_scope: workers is for operator, viewer" in said
+    assert code == 1
+    assert (
+        "out_of_scope: only operators and viewers may list workers; this token is a client" in said
+    )
 
 
 def test_a_viewer_sees_jobs_without_their_bodies(shop: Shop) -> None:

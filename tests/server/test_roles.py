@@ -272,3 +272,36 @@ def test_a_producer_enqueues_and_sees_no_bodies(stage: Stage) -> None:
     assert not any(b"secret" in answer.body for answer in shown)
     assert {(answer.status, answer.json["field"]) for answer in refused} == {(403, "bodies")}
     assert stage.events(job_id)[0].actor == "client:producer-1"
+
+
+VERBS = {
+    *("ask", "check", "claim", "count", "dead-letter", "discard", "download", "drain", "enqueue"),
+    *("follow", "limit", "list", "make", "pause", "read", "redrive", "release", "remove", "renew"),
+    *("replace", "report", "requeue", "resume", "run", "send", "set", "stop", "store", "upload"),
+}
+
+
+@spec("H22")
+def test_what_each_route_does_can_be_said_in_a_refusal() -> None:
+    assert {route.asked.split()[0] for route in ROUTES if route.roles} <= VERBS
+
+
+@spec("H22")
+@pytest.mark.parametrize(
+    ("name", "role", "said"),
+    [
+        ("pause", V, "only operators may pause a queue; this token is a viewer's"),
+        (
+            "enqueue-many",
+            V,
+            "only clients, producers and operators may enqueue jobs; this token is a viewer's",
+        ),
+        ("alive", O, "only workers may report that a worker is alive; this token is an operator's"),
+    ],
+)
+def test_a_refusal_says_what_was_asked_and_who_may_do_it(
+    stage: Stage, name: str, role: Role, said: str
+) -> None:
+    refused = send(stage, BY_NAME[name], token=stage.of(role))
+
+    assert said in str(refused.json)

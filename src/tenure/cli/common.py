@@ -35,8 +35,9 @@ from tenure.core.ids import (
 from tenure.core.instants import Duration, Instant, parse_duration
 from tenure.core.job import Job
 from tenure.core.job_search import JobFilter
-from tenure.errors import InvalidInput, TenureError, UnknownJob
+from tenure.errors import InvalidInput, RequestRefused, TenureError, UnknownJob
 from tenure.ports import Coordination
+from tenure.protocol.problem_codes import ProblemCode
 from tenure.settings import is_new, parse_size, shown_url, url_from_environment
 from tenure.wiring import open_coordination, open_coordinator
 
@@ -256,12 +257,23 @@ def coordination(
     url: str | None, *, create: bool = False, token: str | None = None
 ) -> Iterator[Coordination]:
     """The coordinator of the chosen store or server."""
-    with reported_errors(), ExitStack() as stack:
+    with reported_errors(), _refused_tokens(), ExitStack() as stack:
         chosen = url or url_from_environment()
         with _told_if_created(chosen, create):
             opened = open_coordination(chosen, create=create, token=token)
             serving = stack.enter_context(opened)
         yield serving
+
+
+@contextmanager
+def _refused_tokens() -> Iterator[None]:
+    """What the token does not allow is refused, like what a job's status does not: exit code 1."""
+    try:
+        yield
+    except RequestRefused as refused:
+        if refused.reason != ProblemCode.OUT_OF_SCOPE:
+            raise
+        raise Refusal(str(refused)) from refused
 
 
 @contextmanager

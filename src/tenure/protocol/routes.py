@@ -5,6 +5,7 @@ role matrix are made from it. A route that is not here does not exist. A route w
 public; only routes that reveal nothing may be. [H1] [H22]
 """
 
+import re
 from collections.abc import Callable
 from enum import StrEnum
 from functools import partial
@@ -111,6 +112,12 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     def only_reads(self) -> bool:
         """Whether it changes nothing, so that it can still be refused after it was carried out."""
         return self.method == "GET" or self.name == "lookup"
+
+    @property
+    def asked(self) -> str:
+        """What it does, in words that follow "may"."""
+        first = re.split("[:;]", self.summary, maxsplit=1)[0]
+        return first[0].lower() + first[1:]
 
     @property
     def path_fields(self) -> tuple[str, ...]:
@@ -686,11 +693,11 @@ ROUTES: tuple[Route, ...] = (
     ),
     # --- everybody
     _get("time", "/v1/time", "Read the store's clock", C, P, W, O, V, reply=replies.TimeReply),
-    _get("openapi", "/openapi.json", "This API as OpenAPI 3.1", C, P, W, O, V, reply=None),
+    _get("openapi", "/openapi.json", "Read this API as OpenAPI 3.1", C, P, W, O, V, reply=None),
     _get(
         "metrics",
         "/metrics",
-        "Prometheus metrics",
+        "Read Prometheus metrics",
         O,
         V,
         reply_shape=Shape.TEXT,

@@ -63,12 +63,13 @@ class Principal(msgspec.Struct, frozen=True):
         if self.token is None:
             return None
         if self.token.role not in route.roles:
-            wanted = ", ".join(role.value for role in route.roles)
-            return f"{route.name} is for {wanted}, this token is a {self.token.role}"
+            allowed = _and([f"{role.value}s" for role in route.roles])
+            its = f"{_a(self.token.role.value)}'s"
+            return f"only {allowed} may {route.asked}; this token is {its}"
         given = {Limit.QUEUES: self.token.queues, Limit.KINDS: self.token.kinds}
         limits = [limit.value for limit in route.about_all if given[limit]]
         if limits:
-            return f"{route.name} is about all {limits[0]}, and this token is limited to some"
+            return f"only a token for all {limits[0]} may {route.asked}; this one is for some"
         return None
 
     def actor(self, route: Route) -> Actor:
@@ -91,7 +92,7 @@ class Principal(msgspec.Struct, frozen=True):
         """Raise if the caller wants payloads and results but may not see them. [H46]"""
         if wanted and not self.sees_bodies:
             assert self.token is not None
-            raise out_of_scope(f"a {self.token.role} sees no payloads or results", field="bodies")
+            raise out_of_scope(f"{_a(self.token.role)} sees no payloads or results", field="bodies")
 
     def check_queues(self, queues: Sequence[QueueName]) -> None:
         """Raise unless all of these are within its scope."""
@@ -225,3 +226,14 @@ def _narrowed(
         hint = "this token has several; list them one at a time"
         raise InvalidInput(field, "is missing", hint=hint)
     return given[0] if given else None
+
+
+def _and(words: Sequence[str]) -> str:
+    """These words as a list in a sentence."""
+    *most, last = words
+    return f"{', '.join(most)} and {last}" if most else last
+
+
+def _a(noun: str) -> str:
+    """A noun with its article."""
+    return f"an {noun}" if noun[0] in "aeiou" else f"a {noun}"
