@@ -117,7 +117,9 @@ def test_cancel_ends_everything_that_has_not_ended(flow: Flow) -> None:
 
     assert (cancelled.exit_code, again.exit_code, waited.exit_code) == (0, 0, 1)
     assert "7 jobs: 7 cancelled" in waited.stdout
-    assert "ended" in tenure("flows", "ls").stdout
+    listed = tenure("flows", "ls").stdout
+    assert "ended" in listed
+    assert "7 cancelled" in listed
 
 
 @spec("FL14")

@@ -520,6 +520,17 @@ def ended_flow(stage: DashboardStage) -> None:
     assert stage.job(JOB.format(12)).status.is_terminal
 
 
+@spec("FL15")
+def test_the_list_of_flows_says_which_of_them_did_not_succeed(stage: DashboardStage) -> None:
+    ended_flow(stage)
+
+    page = stage.browser(Role.VIEWER).get("/flows").text
+
+    assert "2 did not succeed" in page
+    assert "1 dead lettered" in page
+    assert f"/flows/{FLOW}?status=cancelled#jobs" in page
+
+
 @spec("DB26")
 def test_a_flow_is_redriven_once_after_the_number_of_its_jobs_was_shown(
     stage: DashboardStage,

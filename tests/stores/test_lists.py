@@ -21,10 +21,11 @@ from tenure.core.ids import (
     QueueName,
     ScheduleName,
     WorkerId,
+    new_job_id,
 )
 from tenure.core.instants import Instant
 from tenure.core.job_search import JobFilter
-from tenure.core.vocabulary import EventType, JobStatus, ReasonCode
+from tenure.core.vocabulary import EventCause, EventType, JobStatus, ReasonCode
 from tenure.deadlines import deadline
 from tenure.errors import StoreUnavailable
 from tenure.stores.postgres.store import LISTING_CONNECTIONS, PostgresStore
@@ -333,6 +334,24 @@ def test_each_look_up_in_the_log_is_served_by_its_index(
     for index in of_sqlite:
         assert f"INDEX {index}" in on_sqlite, on_sqlite
     assert "SCAN tenure_job" not in on_sqlite, on_sqlite
+
+
+@spec("FL15", "B25")
+@pytest.mark.parametrize("name", ["count_flow_jobs", "count_replaced_jobs"])
+def test_a_list_of_flows_counts_the_jobs_of_its_flows_alone(
+    full_store: tuple[PostgresStore, str], tmp_path: Path, name: str
+) -> None:
+    ids = [new_job_id(Instant(number), bytes(16)) for number in range(50)]
+
+    def count(store: SqlEvents) -> Query:
+        parameters = {"redrive": EventCause.REDRIVE} if name == "count_replaced_jobs" else {}
+        return store._query(name, ids=store._pack(ids), **parameters)
+
+    on_postgres, on_sqlite = _plans(full_store, tmp_path, count)
+
+    assert "job_flow" in on_postgres
+    assert "Seq Scan on job j" not in on_postgres
+    assert "SEARCH j USING INDEX tenure_job_flow" in on_sqlite
 
 
 def _plans(

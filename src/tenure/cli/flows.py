@@ -1,7 +1,8 @@
 """`tenure flows …`: list flows, show one with its jobs, wait for it, cancel it, redrive it."""
 
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 
 import click
 
@@ -28,7 +29,7 @@ from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration
 from tenure.core.verdicts import Reply
 from tenure.core.vocabulary import CancelMode, Cause, JobStatus
 from tenure.ports import Coordination
-from tenure.protocol.replies import FlowRecord, FlowReply, flow_record, flow_reply
+from tenure.protocol.replies import FlowRecord, FlowReply, flow_reply, flow_summary_record
 from tenure.protocol.requests import MAX_CANCELLED
 
 PAUSE_S = 0.25
@@ -52,16 +53,17 @@ def list_flows(url: str | None, as_json: bool, namespace: str, limit: int) -> No
         found = serving.store.list_flows(Namespace(namespace), before=None, limit=limit)
         now = serving.store.now()
     if as_json:
-        print_json([flow_record(each.flow, is_live=each.is_live) for each in found])
+        print_json([flow_summary_record(each) for each in found])
         return
     print_table(
-        ["ID", "NAME", "JOBS", "STATE", "MADE"],
+        ["ID", "NAME", "JOBS", "STATE", "STATUSES", "MADE"],
         [
             (
                 each.flow.id,
                 each.flow.name,
                 each.flow.jobs,
                 "live" if each.is_live else "ended",
+                "not counted" if each.statuses is None else _in_words(each.statuses),
                 ago(each.flow.made_at, now),
             )
             for each in found
@@ -271,12 +273,16 @@ def _live(view: FlowView) -> list[FlowStep]:
 
 def _counted(view: FlowView) -> str:
     """`3 jobs: 2 succeeded, 1 waiting`."""
-    numbers = dict.fromkeys(JobStatus, 0)
     current = view.current
-    for step in current:
-        numbers[step.status] = numbers.get(step.status, 0) + 1
-    parts = [f"{number} {status}" for status, number in numbers.items() if number]
-    return f"{_numbered(len(current), 'job')}: {', '.join(parts)}"
+    statuses = Counter(step.status for step in current)
+    return f"{_numbered(len(current), 'job')}: {_in_words(statuses)}"
+
+
+def _in_words(statuses: Mapping[JobStatus, int]) -> str:
+    """`2 succeeded, 1 failed`."""
+    known = [status for status in JobStatus if status in statuses]
+    newer = [status for status in statuses if status not in known]
+    return ", ".join(f"{statuses[status]} {status}" for status in (*known, *newer))
 
 
 def _numbered(number: int, noun: str) -> str:

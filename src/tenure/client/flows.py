@@ -25,7 +25,7 @@ from tenure.errors import Conflict, InvalidInput, UnknownJob, WaitTimeout
 from tenure.handlers.calls import Call
 from tenure.handlers.flows import After, FlowBuilder, FlowJob, When
 from tenure.handlers.options import Span, duration, naming_options, plain
-from tenure.protocol.replies import FlowRecord, FlowReply, flow_record, flow_reply
+from tenure.protocol.replies import FlowRecord, FlowReply, flow_reply, flow_summary_record
 from tenure.protocol.requests import MAX_LISTED_FLOWS
 
 R = TypeVar("R")
@@ -243,7 +243,7 @@ class Flows:
         found = yield from self._channel.asking(
             lambda store: store.list_flows(namespace, before=last, limit=limit)
         )
-        return [flow_record(each.flow, is_live=each.is_live) for each in found]
+        return [flow_summary_record(each) for each in found]
 
     def _showing(self, flow_id: str) -> Operation[FlowReply]:
         return flow_reply((yield from loading_flow(self._channel, _flow_id(flow_id))))

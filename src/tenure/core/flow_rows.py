@@ -4,7 +4,7 @@ Data only. `flows` decides; a store keeps these beside the jobs, writes an edge 
 once, when its parent has ended. [FL4]
 """
 
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -71,11 +71,30 @@ class Unblocked(msgspec.Struct, frozen=True, gc=False):
     outcome: JobStatus | None = None
 
 
+MAX_COUNTED_JOBS = 20_000
+"""The jobs of so many are counted by status for one list of flows: a flow has half as many at most,
+so those of the newest flow always are."""
+
+
 class FlowSummary(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A flow as it is listed."""
+    """A flow as it is listed. `statuses` counts its jobs without those that others replace; None if
+    the list has too many jobs for that."""
 
     flow: Flow
     is_live: bool  # whether a job of it has not ended
+    statuses: Mapping[JobStatus, int] | None = None
+
+
+def counted_flows(flows: Iterable[Flow]) -> list[FlowId]:
+    """Those of these flows whose jobs are counted for a list of them: the first ones, as long as
+    they have not too many jobs together. [FL15]"""
+    found, jobs = [], 0
+    for flow in flows:
+        jobs += flow.jobs
+        if jobs > MAX_COUNTED_JOBS:
+            break
+        found.append(flow.id)
+    return found
 
 
 class FlowStep(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -118,8 +118,13 @@ URGENCY = (
 """What somebody who looks at a flow wants to see first."""
 
 
-def by_urgency(statuses: Iterable[JobStatus]) -> tuple[tuple[JobStatus, int], ...]:
-    """How often each status occurs, the most urgent first; those of a newer version last. [Y4]"""
+def by_urgency(
+    statuses: Iterable[JobStatus] | Mapping[JobStatus, int],
+) -> tuple[tuple[JobStatus, int], ...]:
+    """How often each status occurs, the most urgent first; those of a newer version last. [Y4]
+
+    Takes statuses one by one, or counted.
+    """
     counts = Counter(statuses)
     rank = {status: number for number, status in enumerate(URGENCY)}
     ordered = sorted(counts, key=lambda status: (rank.get(status, len(URGENCY)), status))

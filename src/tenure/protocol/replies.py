@@ -3,6 +3,8 @@
 A verdict is in the body; the status code only says whether there is one. [H4] [H5]
 """
 
+from collections import Counter
+from collections.abc import Mapping
 from datetime import datetime
 
 import msgspec
@@ -11,7 +13,15 @@ from tenure.core.artifacts import Staging
 from tenure.core.attempt_logs import AttemptLog
 from tenure.core.claims import ClaimAnswer, Held
 from tenure.core.event_counts import EventCount
-from tenure.core.flow_rows import Flow, FlowRedrive, FlowStep, FlowView, ParentPage, ParentResult
+from tenure.core.flow_rows import (
+    Flow,
+    FlowRedrive,
+    FlowStep,
+    FlowSummary,
+    FlowView,
+    ParentPage,
+    ParentResult,
+)
 from tenure.core.ids import (
     FlowId,
     JobId,
@@ -427,7 +437,9 @@ class KeptReply(Record, frozen=True, kw_only=True):
 
 
 class FlowRecord(Record, frozen=True, kw_only=True):
-    """Jobs that were made together; `is_live` says whether one of them has not ended."""
+    """Jobs that were made together; `is_live` says whether one of them has not ended. `statuses`
+    counts them by status, without those that others replace; null where a list has too many. [FL15]
+    """
 
     id: FlowId
     namespace: Namespace
@@ -435,6 +447,17 @@ class FlowRecord(Record, frozen=True, kw_only=True):
     made_at: datetime
     jobs: int
     is_live: bool
+    statuses: dict[JobStatus, int] | None = None
+
+    @property
+    def unsuccessful(self) -> int:
+        """How many of its jobs are known to have ended without success."""
+        counts = self.statuses or {}
+        return sum(
+            count
+            for status, count in counts.items()
+            if status.is_terminal and status is not JobStatus.SUCCEEDED
+        )
 
 
 @derived(FlowRedrive, without=("flow_id",))
@@ -513,7 +536,19 @@ class FlowReply(Record, frozen=True, kw_only=True):
         return tuple(step for step in self.steps if step.job_id not in replaced)
 
 
-def flow_record(flow: Flow, *, is_live: bool) -> FlowRecord:
+def flow_summary_record(listed: FlowSummary) -> FlowRecord:
+    """A flow as it is listed."""
+    return flow_record(listed.flow, is_live=listed.is_live, statuses=listed.statuses)
+
+
+def flow_summary_of(record: FlowRecord) -> FlowSummary:
+    """The flow that was listed."""
+    return FlowSummary(flow=flow_of(record), is_live=record.is_live, statuses=record.statuses)
+
+
+def flow_record(
+    flow: Flow, *, is_live: bool, statuses: Mapping[JobStatus, int] | None
+) -> FlowRecord:
     """A flow as it is shown."""
     return FlowRecord(
         id=flow.id,
@@ -522,6 +557,7 @@ def flow_record(flow: Flow, *, is_live: bool) -> FlowRecord:
         made_at=moment(flow.made_at),
         jobs=flow.jobs,
         is_live=is_live,
+        statuses=None if statuses is None else dict(statuses),
     )
 
 
@@ -539,7 +575,11 @@ def flow_of(record: FlowRecord) -> Flow:
 def flow_reply(view: FlowView) -> FlowReply:
     """A flow with its jobs as it is shown."""
     return FlowReply(
-        flow=flow_record(view.flow, is_live=view.is_live),
+        flow=flow_record(
+            view.flow,
+            is_live=view.is_live,
+            statuses=Counter(step.status for step in view.current),
+        ),
         redrives=tuple(_redrive_record(each) for each in view.redrives),
         steps=tuple(
             FlowStepRecord(

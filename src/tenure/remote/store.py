@@ -80,7 +80,7 @@ from tenure.protocol.replies import (
     TailReply,
     TimeReply,
     WorkersReply,
-    flow_of,
+    flow_summary_of,
     flow_view_of,
     parent_page_of,
     staging_of,
@@ -208,7 +208,7 @@ class RemoteStore:
             namespace=namespace, before=None if before is None else JobId(before), limit=limit
         )
         found = self._caller.ask(Call(name="flows", query=query), FlowsReply).flows
-        return [FlowSummary(flow=flow_of(each), is_live=each.is_live) for each in found]
+        return [flow_summary_of(each) for each in found]
 
     def load_flow(self, namespace: Namespace, flow_id: FlowId) -> FlowView | None:
         """A flow with its jobs, within the token's scope."""

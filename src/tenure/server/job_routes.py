@@ -42,9 +42,9 @@ from tenure.protocol.replies import (
     ViolationRecord,
     WaitReasonRecord,
     WaitReasonsReply,
-    flow_record,
     flow_redrive_reply,
     flow_reply,
+    flow_summary_record,
     job_reply,
 )
 from tenure.protocol.requests import (
@@ -141,9 +141,7 @@ async def flows(call: Call) -> Response:
     found = await call.services.listing(
         lambda: call.store.list_flows(namespace, before=before, limit=query.limit)
     )
-    return answer(
-        FlowsReply(flows=tuple(flow_record(each.flow, is_live=each.is_live) for each in found))
-    )
+    return answer(FlowsReply(flows=tuple(flow_summary_record(each) for each in found)))
 
 
 async def show_flow(call: Call) -> Response:

@@ -1,5 +1,7 @@
 """Redriving flows: what did not succeed is replaced, once, and joined to the results there are."""
 
+from collections import Counter
+
 import pytest
 
 from tenure.conformance.harness import OPERATOR, Kit, policy, race
@@ -74,6 +76,22 @@ def test_what_did_not_succeed_is_replaced_and_joined_to_the_results_there_are(ki
     assert [run(kit).flow_step for _ in range(2)] == ["left", "bottom"]
     assert set(current(kit, flow).values()) == {"succeeded"}
     assert_holds(kit.store)
+
+
+@spec("FL15", "FL10")
+def test_a_list_of_flows_counts_replacements_instead_of_what_they_replace(kit: Kit) -> None:
+    flow = failed_diamond(kit)
+    [before] = kit.store.list_flows(DEFAULT_NAMESPACE, before=None, limit=10)
+
+    kit.redrive_flow(flow["top"].flow_id)
+
+    [after] = kit.store.list_flows(DEFAULT_NAMESPACE, before=None, limit=10)
+    assert before.statuses == Counter(kit.reload(job).status for job in flow.values())
+    assert after.statuses == {
+        JobStatus.QUEUED: 1,
+        JobStatus.WAITING: 1,
+        JobStatus.SUCCEEDED: 3,
+    }
 
 
 @spec("FL10", "FL7")

@@ -447,7 +447,7 @@ def test_a_page_of_parents_has_at_most_half_a_megabyte_unless_one_is_larger(kit:
     assert [[each.position for each in page.parents] for page in pages] == [[0], [1], [2], [3]]
 
 
-@spec("FL9")
+@spec("FL9", "FL15")
 def test_flows_are_listed_and_shown_with_their_jobs(kit: Kit) -> None:
     first = kit.flow({"a": [], "b": ["a"]})
     done = kit.succeeded_job(queue=QueueName("aside"))
@@ -465,6 +465,10 @@ def test_flows_are_listed_and_shown_with_their_jobs(kit: Kit) -> None:
     assert {each.flow.id: (each.flow.jobs, each.is_live) for each in listed} == {
         ids_of[0]: (2, True),
         ids_of[1]: (1, False),
+    }
+    assert {each.flow.id: each.statuses for each in listed} == {
+        ids_of[0]: {JobStatus.QUEUED: 1, JobStatus.WAITING: 1},
+        ids_of[1]: {JobStatus.CANCELLED: 1},
     }
     assert [each.flow.id for each in older] == [listed[1].flow.id]
     assert view is not None

@@ -26,7 +26,12 @@ async def flows(visit: Visit) -> Response:
     found = (await visit.ask("flows", FlowsReply, query={"before": before, "limit": ROWS})).flows
     older = url("/flows", before=found[-1].id) if len(found) == ROWS else None
     return await visit.show(
-        "flows.html", flows=found, first_url="/flows", older_url=older, is_first=before is None
+        "flows.html",
+        flows=found,
+        counts={each.id: by_urgency(each.statuses or {}) for each in found},
+        first_url="/flows",
+        older_url=older,
+        is_first=before is None,
     )
 
 

@@ -1,5 +1,6 @@
 """Flows and edges in dictionaries. A part of the memory store, which owns the jobs."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec.structs import replace
@@ -17,6 +18,7 @@ from tenure.core.flow_rows import (
     ParentResult,
     Unblocked,
     UnblockedJobs,
+    counted_flows,
     parent_page,
     replaced_job_id,
 )
@@ -109,7 +111,21 @@ class MemoryFlows(MemoryPart):
                 reverse=True,
             )
             page = [each for each in found if before is None or each.id < before][:limit]
-            return [FlowSummary(flow=each, is_live=each.id in live) for each in page]
+            statuses = self._flow_statuses(counted_flows(page))
+            return [
+                FlowSummary(flow=each, is_live=each.id in live, statuses=statuses.get(each.id))
+                for each in page
+            ]
+
+    def _flow_statuses(self, flows: Sequence[FlowId]) -> dict[FlowId, Counter[JobStatus]]:
+        """The statuses of the jobs of these flows without those that others replace."""
+        found: dict[FlowId, Counter[JobStatus]] = {each: Counter() for each in flows}
+        jobs = [job for job in self._jobs.values() if job.flow_id in found]
+        replaced = {replaced_job_id(job.origin_id, job.origin_cause) for job in jobs}
+        for job in jobs:
+            if job.id not in replaced and job.flow_id is not None:
+                found[job.flow_id][job.status] += 1
+        return found
 
     def load_flow(self, namespace: Namespace, flow_id: FlowId) -> FlowView | None:
         """A flow with its jobs and what they wait for. [FL9]"""

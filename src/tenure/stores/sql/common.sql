@@ -620,6 +620,17 @@ SELECT f.id, f.namespace, f.name, f.made_at, f.jobs,
   FROM {t}flow AS f WHERE f.namespace = :namespace {before_flow}
  ORDER BY f.id DESC LIMIT :limit;
 
+-- name: count_flow_jobs
+SELECT j.flow_id, j.status, count(*) FROM {t}job AS j
+ WHERE j.flow_id {among_ids} AND j.flow_id IS NOT NULL GROUP BY j.flow_id, j.status;
+
+-- name: count_replaced_jobs
+-- Of those, the ones that others replace. Each is found by its key, so that a large flow costs no more for
+-- each of its jobs than a small one.
+SELECT j.flow_id, o.status, count(*) FROM {t}job AS j JOIN {t}job AS o ON o.id = j.origin_id
+ WHERE j.flow_id {among_ids} AND j.flow_id IS NOT NULL AND j.origin_cause = :redrive
+ GROUP BY j.flow_id, o.status;
+
 -- name: load_flow
 SELECT f.id, f.namespace, f.name, f.made_at, f.jobs FROM {t}flow AS f
  WHERE f.id = :flow_id AND f.namespace = :namespace;

@@ -4,6 +4,7 @@ An edge is written once and marked once, by the transaction that ends its parent
 """
 
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
@@ -21,6 +22,7 @@ from tenure.core.flow_rows import (
     ParentResult,
     Unblocked,
     UnblockedJobs,
+    counted_flows,
     parent_page,
     replaced_job_id,
 )
@@ -117,8 +119,31 @@ class SqlFlows(Transactional):
         """A page of flows, newest first. [FL9]"""
         shape = _NEWEST if before is None else _BEFORE
         query = self._query("list_flows", shape, namespace=namespace, before=before, limit=limit)
-        rows = self._rows(query, listing=True)
-        return [FlowSummary(flow=_flow_from(row[:5]), is_live=bool(row[5])) for row in rows]
+        return self._read(lambda tx: self._with_statuses(tx, query), snapshot=True, listing=True)
+
+    def _with_statuses(self, tx: Transaction, query: Query) -> list[FlowSummary]:
+        [rows] = tx.fetch(query)
+        flows = [_flow_from(row[:5]) for row in rows]
+        counted = counted_flows(flows)
+        ids = self._pack([JobId(each) for each in counted])
+        jobs, replaced = tx.fetch(
+            self._query("count_flow_jobs", ids=ids),
+            self._query("count_replaced_jobs", ids=ids, redrive=EventCause.REDRIVE),
+            last=True,
+        )
+        counts: dict[FlowId, Counter[JobStatus]] = {each: Counter() for each in counted}
+        for flow_id, status, count in jobs:
+            counts[flow_id][_status(status)] += count
+        for flow_id, status, count in replaced:
+            counts[flow_id][_status(status)] -= count
+        return [
+            FlowSummary(
+                flow=flow,
+                is_live=bool(row[5]),
+                statuses=+counts[flow.id] if flow.id in counts else None,
+            )
+            for flow, row in zip(flows, rows, strict=True)
+        ]
 
     def load_flow(self, namespace: Namespace, flow_id: FlowId) -> FlowView | None:
         """A flow with its jobs and what they wait for. [FL9]"""
