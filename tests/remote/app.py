@@ -43,3 +43,9 @@ def entangled(ctx: Context) -> None:
     """Wants to complete in a transaction of its own."""
     with ctx.transaction(sqlite3.connect(":memory:")):
         pass
+
+
+@app.job(retry=Retry(max_attempts=1))
+def unlucky() -> None:
+    """Becomes a dead letter."""
+    raise RuntimeError("no luck today")

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from tenure import InvalidInput, JobDeadLettered, Retry, Tenure
+from tenure import InvalidInput, JobFailed, Retry, Tenure
 from tenure.cli.main import main
 from tenure.conformance.spec import spec
 from tenure.core.ids import LeaseId, worker_actor
@@ -109,12 +109,12 @@ def test_a_transaction_cannot_span_a_server_and_says_so(shop: Shop) -> None:
         shop.app.enqueue("patient", {"number": 1}, connection=sqlite3.connect(":memory:"))
 
     job = shop.app.enqueue("entangled", retry=Retry(max_attempts=1))
-    with pytest.raises(JobDeadLettered, match="sqlite: or postgresql: URL"):
+    with pytest.raises(JobFailed, match="sqlite: or postgresql: URL"):
         job.result(timeout="2m")
 
 
 def test_an_operator_administers_from_python(shop: Shop) -> None:
-    dead = shop.app.enqueue("entangled", retry=Retry(max_attempts=1))
+    dead = shop.app.enqueue("unlucky", retry=Retry(max_attempts=1))
     dead.wait(timeout="2m")
 
     with Tenure(shop.server.address, token=shop.operator) as olga:
@@ -124,12 +124,12 @@ def test_an_operator_administers_from_python(shop: Shop) -> None:
         assert dead.id in [letter.job.id for letter in olga.dead_letters.ls()]
         olga.dead_letters.discard(dead.id, note="known")
         [resolved] = olga.dead_letters.ls(resolved=True, limit=1)
-        [listed] = olga.jobs(status="dead_lettered", kind="entangled", limit=1)
+        [listed] = olga.jobs(status="dead_lettered", kind="unlucky", limit=1)
 
     assert resolved.resolution is not None
     assert resolved.resolution.note == "known"
     assert listed.error is not None
-    assert listed.error.type == "InvalidInput"
+    assert listed.error.type == "RuntimeError"
     with pytest.raises(RequestRefused) as caught:
         shop.app.queues.pause("unused")
     assert caught.value.reason == "out_of_scope"
