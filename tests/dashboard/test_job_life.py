@@ -286,6 +286,15 @@ def test_a_log_without_its_beginning_gives_the_lanes_that_it_tells_of() -> None:
     assert found.left_out == 28
 
 
+def test_a_cut_right_of_now_is_the_rest_of_the_lease_and_no_idle_time() -> None:
+    driver = running()
+    driver.advance(0.001)
+
+    picture = picture_of(life(driver))
+
+    assert len(picture.cuts) == picture.cuts_ahead == 1
+
+
 def test_the_text_of_many_marks_in_one_place_is_bounded() -> None:
     driver = running()
     for _ in range(100):
@@ -296,7 +305,9 @@ def test_the_text_of_many_marks_in_one_place_is_bounded() -> None:
     glyphs = picture_of(life(driver)).rows[0].glyphs
 
     assert max(glyph.count for glyph in glyphs) > 100
-    assert max(glyph.title.count("\n") for glyph in glyphs) == MAX_MARK_LINES
+    most = max(glyphs, key=lambda glyph: glyph.count)
+    assert most.title.startswith(f"{most.count} events\n")
+    assert most.title.count("\n") == MAX_MARK_LINES + 1
 
 
 Act = Callable[[Driver], object]

@@ -390,7 +390,7 @@ def test_letters_beyond_the_most_of_one_action_are_counted_before_and_after(
 
     assert "Redrive the newest 2<" in offered
     assert "This is about 2 of 5 dead letters; 3 remain." in asked
-    assert "2 dead letters: redriven as a new job. 3 more remain" in said
+    assert "2 dead letters: redriven as 2 new jobs. 3 more remain" in said
     assert f'<a href="{rest}">Redrive the next 3</a>' in said
     assert "This is about 2 of 3 dead letters; 1 remain." in browser.get(rest).text
 
@@ -518,6 +518,53 @@ def ended_flow(stage: DashboardStage) -> None:
     report(stage, "fail", held, error={"class": "transient", "type": "Boom", "message": "no"})
     stage.call("cancel", {"request_id": "end"}, role=Role.OPERATOR, job_id=JOB.format(12))
     assert stage.job(JOB.format(12)).status.is_terminal
+
+
+@spec("FL14")
+def test_the_table_of_a_flow_has_parents_first(stage: DashboardStage) -> None:
+    first = {"job": {"job_id": JOB.format(11), "queue": "q", "kind": "k"}, "name": "z"}
+    parent = {"job_id": JOB.format(11), "name": "z"}
+    second = {"job": {"job_id": JOB.format(12), "queue": "q", "kind": "k"}, "name": "a"}
+    message = {"flow_id": FLOW, "name": "f", "jobs": [first, {**second, "after": [parent]}]}
+    assert stage.call("flow", message, role=Role.OPERATOR).status == 201
+
+    page = stage.browser(Role.VIEWER).get(f"/flows/{FLOW}").text
+    table = page[page.index('id="jobs"') :]
+
+    assert table.index('title="z"') < table.index('title="a"')
+
+
+@spec("DB24")
+def test_a_redrive_of_several_says_how_many_new_jobs_there_are_and_leads_to_them(
+    stage: DashboardStage,
+) -> None:
+    for number in (1, 2):
+        dead(stage, number)
+    browser = stage.browser(Role.OPERATOR)
+
+    browser.submit("/actions/redrive", {"target": [JOB.format(1), JOB.format(2)]})
+    said = browser.get("/help").text
+
+    assert "2 dead letters: redriven as 2 new jobs" in said
+    assert '<a href="/jobs?kind=k">Show the new jobs</a>' in said
+
+
+@spec("DB30")
+def test_running_jobs_show_their_progress_in_lists_and_on_their_workers_page(
+    stage: DashboardStage,
+) -> None:
+    grant = stage.leased(1)
+    told = {name: grant[name] for name in ("job_id", "lease_id")}
+    stage.call("start", {**told, "request_id": "s"}, role=Role.WORKER)
+    beat = {**told, "hb_seq": 1, "progress": {"done": 2, "total": 8}}
+    assert stage.call("heartbeat", {"leases": [beat]}, role=Role.WORKER).status == 200
+    browser = stage.browser(Role.VIEWER)
+    owner = stage.job(grant["job_id"]).owner
+
+    for path in ("/jobs", f"/workers/{owner}"):
+        page = browser.get(path).text
+        assert f"/jobs/{grant['job_id']}" in page
+        assert '<progress max="8" value="2"' in page
 
 
 @spec("FL15")

@@ -73,6 +73,8 @@ class Action(msgspec.Struct, frozen=True, kw_only=True):
     """What will happen, in a sentence or two."""
     done: str
     """What was done, after the number or the name: `paused`."""
+    done_many: str = ""
+    """The same after several, if it differs: `redriven as {} new jobs`."""
     icon: str
     back: str
     """The page that shows such targets."""
@@ -116,6 +118,8 @@ class Outcome(msgspec.Struct):
 
     done: list[str] = []
     refused: Counter[str] = msgspec.field(default_factory=Counter)
+    kinds: set[str] = set()
+    """Those of the jobs that were acted on."""
     flow_ids: set[str] = set()
     """The flows whose jobs were refused because only the whole flow can be redriven."""
 
@@ -138,6 +142,13 @@ class Outcome(msgspec.Struct):
         path = url("/flows", *self.flow_ids, "redrive")
         return msgspec.structs.replace(said, link_text="Redrive the flow", link_path=path)
 
+    def with_new_jobs(self, notice: Notice, action: Action) -> Notice:
+        """Lead to the newest jobs of the kind, if the action made jobs of one."""
+        if notice.link_path or not action.done_many or len(self.kinds) != 1:
+            return notice
+        path = url("/jobs", kind=next(iter(self.kinds)))
+        return msgspec.structs.replace(notice, link_text="Show the new jobs", link_path=path)
+
     def _result(self, action: Action) -> Notice:
         refused = "; ".join(f"{number} × {why}" for why, number in self.refused.most_common(3))
         if not self.done:
@@ -145,7 +156,10 @@ class Outcome(msgspec.Struct):
             return Notice(next(iter(self.refused)) if one else refused, is_good=False)
         only = len(self.done) == 1 and not self.refused
         what = self.done[0] if only else f"{len(self.done)} {action.noun}s"
-        text = f"{action.noun} {what}: {action.done}" if only else f"{what}: {action.done}"
+        done = action.done
+        if len(self.done) > 1 and action.done_many:
+            done = action.done_many.format(len(self.done))
+        text = f"{action.noun} {what}: {done}" if only else f"{what}: {done}"
         text = text[0].upper() + text[1:]
         return Notice(f"{text}. Not done: {refused}" if refused else text, is_good=not refused)
 
@@ -186,6 +200,8 @@ async def perform(
             outcome.refuse(reply, cause)
         else:
             outcome.done.append(target)
+            if isinstance(reply, JobReply) and reply.job is not None:
+                outcome.kinds.add(reply.job.kind)
     return outcome
 
 
@@ -266,6 +282,7 @@ def action_pages(actions: tuple[Action, ...]) -> tuple[Page, ...]:
         notice = outcome.notice(action, lists_flows=visit.may("flows"))
         if left:
             notice = _with_rest(notice, action, left=left, rest=visit.field("rest"))
+        notice = outcome.with_new_jobs(notice, action)
         return visit.go(local_path(visit.field("back"), action.back), notice)
 
     return (

@@ -112,6 +112,16 @@ class Picture(msgspec.Struct, frozen=True, kw_only=True):
     signs: tuple[Sign, ...]
     """What the legend explains."""
 
+    @property
+    def cuts_ahead(self) -> int:
+        """How many of the cuts are in the future."""
+        return 0 if self.now is None else sum(cut.left >= self.now for cut in self.cuts)
+
+    @property
+    def has_counts(self) -> bool:
+        """Whether a number stands above a sign."""
+        return any(glyph.count > 1 for row in self.rows for glyph in row.glyphs)
+
 
 def picture_of(life: Life) -> Picture:
     """The picture of a life."""
@@ -227,7 +237,8 @@ def _glyphs(marks: Sequence[Mark], axis: TimeAxis) -> tuple[Glyph, ...]:
 
 def _mark_title(marks: Sequence[Mark]) -> str:
     in_time = sorted(marks, key=lambda mark: mark.at)
-    lines = [_mark_line(mark) for mark in in_time[:MAX_MARK_LINES]]
+    lines = [f"{len(marks)} events"] if len(marks) > 1 else []
+    lines += [_mark_line(mark) for mark in in_time[:MAX_MARK_LINES]]
     if len(in_time) > MAX_MARK_LINES:
         lines.append(f"and {len(in_time) - MAX_MARK_LINES} more")
     return "\n".join(lines)

@@ -8,7 +8,7 @@ from starlette.responses import Response
 from tenure.core.flow_rows import in_order
 from tenure.core.vocabulary import JobStatus
 from tenure.dashboard.actions import MAX_TARGETS, Action, ask_first, checked_targets
-from tenure.dashboard.flow_graph import URGENCY, by_urgency, graph_of
+from tenure.dashboard.flow_graph import by_urgency, graph_of
 from tenure.dashboard.page import Page
 from tenure.dashboard.pages.job import CANCEL
 from tenure.dashboard.rendering import url
@@ -40,7 +40,8 @@ async def flow(visit: Visit) -> Response:
     flow_id = visit.part("flow_id")
     found = await visit.ask("show-flow", FlowReply, path={"flow_id": flow_id})
     chosen = {"kind": visit.query("kind"), "status": visit.query("status")}
-    wanted = sorted((step for step in found.current if _is_wanted(step, chosen)), key=_table_order)
+    ordered = await visit.services.listing(lambda: _parents_first(found))
+    wanted = [step for step in ordered if _is_wanted(step, chosen)]
     page, next_after = _page(wanted, visit.query("after"))
     older = None
     if next_after is not None:
@@ -98,11 +99,18 @@ def _is_wanted(step: FlowStepRecord, chosen: dict[str, str | None]) -> bool:
     return all(value is None or getattr(step, name) == value for name, value in chosen.items())
 
 
-def _table_order(step: FlowStepRecord) -> tuple[int, list[int | str], str]:
-    """What needs attention first; then by name, with `page 9` before `page 10`."""
-    rank = URGENCY.index(step.status) if step.status in URGENCY else len(URGENCY)
-    parts = re.split(r"([0-9]{1,9})", step.name)
-    return rank, [int(part) if at % 2 else part for at, part in enumerate(parts)], step.name
+def _parents_first(found: FlowReply) -> list[FlowStepRecord]:
+    """The current jobs, parents before their children as commands show them; otherwise by name.
+    [FL14]"""
+    records = {step.job_id: step for step in found.current}
+    by_name = sorted(flow_view_of(found).current, key=lambda step: _in_words(step.step))
+    return [records[step.job_id] for step in in_order(by_name)]
+
+
+def _in_words(name: str) -> tuple[list[int | str], str]:
+    """Sorts `page 9` before `page 10`."""
+    parts = re.split(r"([0-9]{1,9})", name)
+    return [int(part) if at % 2 else part for at, part in enumerate(parts)], name
 
 
 def _page(

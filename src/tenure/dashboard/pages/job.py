@@ -331,6 +331,7 @@ ACTIONS = (
         explains="Makes a new job with the same payload and a fresh budget of attempts. The dead"
         " letter stays, marked as redriven.",
         done="redriven as a new job",
+        done_many="redriven as {} new jobs",
         icon="again",
         back="/dead-letters",
     ),

@@ -2,10 +2,15 @@
 
 from starlette.responses import Response
 
+from tenure.core.vocabulary import JobStatus
 from tenure.dashboard.actions import Action
 from tenure.dashboard.page import Page
 from tenure.dashboard.visits import Visit
-from tenure.protocol.replies import WorkersReply
+from tenure.protocol.replies import JobPage, WorkersReply
+
+MAX_RUNNING = 100
+"""Jobs of one worker that its page shows."""
+RUNNING = (JobStatus.CLAIMED, JobStatus.RUNNING)
 
 
 async def workers(visit: Visit) -> Response:
@@ -15,11 +20,16 @@ async def workers(visit: Visit) -> Response:
 
 
 async def worker(visit: Visit) -> Response:
-    """The processes of one worker's name."""
+    """The processes of one worker's name, and the jobs that they run."""
     name = visit.part("worker")
     found = await visit.ask("workers", WorkersReply)
     here = [each for each in found.workers if each.worker == name]
-    return await visit.show("worker.html", name=name, workers=here)
+    shown_of = visit.listed({"queue": None, "kind": None})
+    query = {**shown_of, "worker": name, "status": RUNNING, "limit": MAX_RUNNING}
+    running = await visit.ask("jobs", JobPage, query=query)
+    return await visit.show(
+        "worker.html", name=name, workers=here, jobs=running.jobs, shown_of=shown_of
+    )
 
 
 ACTIONS = (
