@@ -48,7 +48,7 @@ def delegate(to: str) -> str:
     return app.enqueue("add", {"one": 1, "two": 2}, queue=to).id
 
 
-@app.job(lease=LEASE, retry=QUICK)
+@app.job(lease=CALM, retry=QUICK)
 def linger(seconds: float, ctx: Context) -> int:
     """Works for a while and says so; stops when asked."""
     until = time.monotonic() + seconds

@@ -38,7 +38,7 @@ def second_time(ctx: Context) -> int:
     return ctx.attempt
 
 
-@app.job(retry=Retry(max_attempts=1))
+@app.job
 def entangled(ctx: Context) -> None:
     """Wants to complete in a transaction of its own."""
     with ctx.transaction(sqlite3.connect(":memory:")):
