@@ -203,5 +203,5 @@ def test_waiting_for_a_flow_that_is_partly_purged_says_so(flow: Flow, tmp_path: 
     redriven = tenure("flows", "redrive", flow.id)
 
     assert (waited.exit_code, redriven.exit_code) == (1, 1)
-    assert "3 of 7 jobs of the flow ended and were purged" in waited.stderr
+    assert "ended and purged: 3 of 7 jobs of the flow" in waited.stderr
     assert "were purged; make it again (jobs_purged)" in redriven.stderr

@@ -71,7 +71,7 @@ def test_cancel_takes_several_ids_and_reports_each(run: Run) -> None:
     assert done.exit_code == 1
     assert done.stdout == f"{first}: cancelled\n{second}: cancelled\n"
     assert f"there is no job {NOBODY}" in done.stderr
-    assert done.stderr.endswith("tenure: 1 of 3 jobs were refused\n")
+    assert done.stderr.endswith("tenure: refused: 1 of 3 jobs\n")
     assert statuses(run)[other] == "queued"
 
 
@@ -280,7 +280,7 @@ def test_what_was_done_before_a_failure_is_reported(
         2,
         f"{ids[0]}: cancelled\n{ids[1]}: cancelled\n",
     )
-    assert "the store is gone; 2 of 3 jobs were answered" in stopped.stderr
+    assert "the store is gone; answered: 2 of 3 jobs" in stopped.stderr
     assert "again with --request-id c1" in stopped.stderr
 
 
@@ -300,7 +300,7 @@ def test_an_interrupt_while_the_report_prints_says_how_many_were_done(
 
     assert stopped.exit_code == 130
     assert stopped.stderr == (
-        "tenure: interrupted; 3 of 3 jobs were answered. Run the same command again with"
+        "tenure: interrupted; answered: 3 of 3 jobs. Run the same command again with"
         " --request-id c1: what is done is not done twice\n"
     )
 
@@ -314,7 +314,7 @@ def test_an_interrupt_before_the_answer_says_that_none_was_done(
     stopped = run("jobs", "cancel", job_id)
 
     assert (stopped.exit_code, stopped.stdout) == (130, "")
-    assert "interrupted; 0 of 1 jobs were answered" in stopped.stderr
+    assert "interrupted; answered: 0 of 1 job." in stopped.stderr
 
 
 def test_more_jobs_than_one_batch_are_all_taken(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

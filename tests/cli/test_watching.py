@@ -167,7 +167,7 @@ def test_a_watch_gives_up_and_refuses_unknown_jobs(run: Run) -> None:
     unknown = run("jobs", "watch", "01890000-0000-7000-8000-000000000000")
 
     assert too_long.exit_code == unknown.exit_code == 1
-    assert "1 of 1 jobs have not finished in time" in too_long.stderr
+    assert "not finished in time: 1 of 1 job\n" in too_long.stderr
     assert "no job" in unknown.stderr
 
 

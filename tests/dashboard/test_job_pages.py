@@ -392,7 +392,7 @@ def test_letters_beyond_the_most_of_one_action_are_counted_before_and_after(
     assert "This is about 2 of 5 dead letters; 3 remain." in asked
     assert "2 dead letters: redriven as 2 new jobs. 3 more remain" in said
     assert f'<a href="{rest}">Redrive the next 3</a>' in said
-    assert "This is about 2 of 3 dead letters; 1 remain." in browser.get(rest).text
+    assert "This is about 2 of 3 dead letters; 1 remains." in browser.get(rest).text
 
 
 @spec("DB2")
@@ -503,7 +503,7 @@ def test_jobs_that_cannot_be_cancelled_do_not_stop_the_others(stage: DashboardSt
 
     page = browser.get("/jobs").text
     assert stage.job(live).status is JobStatus.CANCELLED
-    assert "1 jobs: cancelled, or asked to stop. Not done: " in page
+    assert "1 job: cancelled, or asked to stop. Not done: " in page
     assert "1 × refused: job finished" in page
     assert "1 × refused: unknown job" in page
 

@@ -10,6 +10,7 @@ import re
 import tokenize
 from collections.abc import Iterator
 from functools import cached_property
+from itertools import pairwise
 from pathlib import PurePosixPath
 
 MAX_FUNCTION_LINES = 50
@@ -226,6 +227,28 @@ def _is_built(argument: ast.expr) -> bool:
             return True
         case _:
             return False
+
+
+_COUNTED_NOUN = re.compile(
+    r"^ (?:[a-z-]+ )?(?:jobs|events|attempts|workers|queues|kinds|flows|schedules|letters|groups"
+    r"|tokens|requests|files|bytes|acks|scenarios|obligations|renewals|failures)\b"
+)
+
+
+def counts_have_a_singular(source: Source) -> Iterator[str]:
+    """`f"{count} jobs"` says "1 jobs". A limit in capitals is never one, and what comes after "no"
+    is not a count."""
+    for node in source.nodes:
+        if not isinstance(node, ast.JoinedStr):
+            continue
+        before = ""
+        for value, text in pairwise(node.values):
+            if isinstance(value, ast.Constant):
+                before = str(value.value)
+            elif isinstance(value, ast.FormattedValue) and isinstance(text, ast.Constant):
+                is_count = not ast.unparse(value.value).isupper() and not before.endswith("no ")
+                if is_count and _COUNTED_NOUN.match(str(text.value)):
+                    yield f"{node.lineno}: `counted` of core.counting knows the singular"
 
 
 # --- The core ----------------------------------------------------------------------------------

@@ -189,7 +189,7 @@ def test_a_file_without_an_acknowledgement_checks_nothing_and_says_so(
         [line] = [line for line in lines if line.startswith(f"{rule} ")]
         assert line.endswith("  not checked [1]")
     assert "[1] the --acks files contain no acknowledgement" in lines
-    assert "1 --acks files contain no acknowledgement" in lines
+    assert "1 --acks file contains no acknowledgement" in lines
     assert ("never finished" in result.stdout) == ("{" in text)
 
 
@@ -364,7 +364,7 @@ def test_one_job_is_checked_by_itself(tmp_path: Path) -> None:
     unknown = CliRunner().invoke(main, ["verify", "--url", url, "--job", sound[:-4] + "0000"])
 
     assert well.exit_code == 0
-    assert "1 jobs, 1 events" in well.stdout
+    assert "1 job, 1 event:" in well.stdout
     assert "is about several jobs: verify the whole store" in well.stdout
     assert ill.exit_code == 1
     assert "the fold differs from the row in priority" in ill.stdout

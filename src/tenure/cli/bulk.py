@@ -18,6 +18,7 @@ from tenure.cli.common import REFUSED, CouldNotRun, Interrupted, find_job_ids
 from tenure.cli.output import ProgressLine, print_json, say
 from tenure.cli.refusals import refusal
 from tenure.core.commands import Command, Discard, Redrive
+from tenure.core.counting import counted
 from tenure.core.ids import JobId
 from tenure.core.job_search import JobFilter
 from tenure.core.verdicts import Reply
@@ -94,7 +95,7 @@ def select(
     if not found:
         say(f"nothing to do: no {noun} matches")
         return found
-    many = f"1 {noun}" if len(found) == 1 else f"{len(found):,} {noun}s"
+    many = counted(len(found), noun)
     if not selection.yes:
         click.confirm(f"{verb} {many if is_all else _FIRST.format(many)}?", abort=True, err=True)
     elif not is_all:
@@ -151,7 +152,7 @@ def execute_all(
     if problem is not None:
         raise _stopped(problem, commands, len(answered)) from problem
     if refused and len(answered) > 1:
-        say(f"{refused:,} of {len(answered):,} jobs were refused")
+        say(f"refused: {refused:,} of {counted(len(answered), 'job')}")
     if refused:
         raise click.exceptions.Exit(REFUSED)
 
@@ -186,7 +187,7 @@ def _answers(serving: Coordination, commands: Sequence[Command]) -> Iterator[tup
             for command, reply in zip(batch, serving.execute_many(batch), strict=True):
                 assert isinstance(reply, Reply)
                 yield command, reply
-            progress.show(f"{start + len(batch):,} of {len(commands):,} jobs")
+            progress.show(f"{start + len(batch):,} of {counted(len(commands), 'job')}")
     finally:
         progress.done()
 
@@ -198,8 +199,8 @@ def _stopped(
     what = "interrupted" if is_interrupt else str(problem)
     request_id = getattr(commands[0], "request_id", "")
     message = (
-        f"{what}; {answered:,} of {len(commands):,} jobs were answered. Run the same command again"
-        f" with --request-id {request_id}: what is done is not done twice"
+        f"{what}; answered: {answered:,} of {counted(len(commands), 'job')}. Run the same command"
+        f" again with --request-id {request_id}: what is done is not done twice"
     )
     return Interrupted(message) if is_interrupt else CouldNotRun(message)
 

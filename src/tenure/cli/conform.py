@@ -16,6 +16,7 @@ from tenure.conformance.worker.obligations import OBLIGATIONS
 from tenure.conformance.worker.report import Report, State
 from tenure.conformance.worker.runner import conform
 from tenure.conformance.worker.scenarios import BY_NAME, SCENARIOS, Scenario
+from tenure.core.counting import counted
 from tenure.errors import TenureError, install_hint
 
 KIT = "tenure.conformance.store"
@@ -126,7 +127,8 @@ def _print(report: Report) -> None:
     states = [each.state for each in report.obligations]
     click.echo()
     click.echo(
-        f"{len(report.scenarios)} scenarios: {states.count(State.KEPT)} obligations kept, "
+        f"{counted(len(report.scenarios), 'scenario')}:"
+        f" {counted(states.count(State.KEPT), 'obligation')} kept, "
         f"{states.count(State.BROKEN)} broken, {states.count(State.NOT_SEEN)} not tested"
     )
 

@@ -23,6 +23,7 @@ from tenure.cli.output import ago, print_json, print_table, printable, say
 from tenure.client.flows import why_not_redriven
 from tenure.core.checks import check_name
 from tenure.core.commands import Cancel, RedriveFlow
+from tenure.core.counting import counted
 from tenure.core.flow_rows import FlowStep, FlowView, in_order
 from tenure.core.ids import JobId, Namespace
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration
@@ -90,7 +91,7 @@ def show_flow(url: str | None, as_json: bool, namespace: str, flow_id: str) -> N
     click.echo(f"{printable(view.flow.name)}: {_counted(view)}")
     for redrive in view.redrives:
         who, when = printable(redrive.actor), ago(redrive.ts, now)
-        click.echo(f"redriven {when} by {who}: {_numbered(redrive.jobs, 'new job')}")
+        click.echo(f"redriven {when} by {who}: {counted(redrive.jobs, 'new job')}")
     click.echo()
     _print_steps(view, view.current)
 
@@ -146,8 +147,8 @@ def wait_for_flow(
         click.echo(_counted(view))
     purged = view.flow.jobs - len(view.current)
     if purged > 0:
-        what = f"{purged} of {view.flow.jobs} jobs of the flow ended and were purged"
-        refuse(f"{what}: how they ended is no longer known")
+        what = f"{purged} of {counted(view.flow.jobs, 'job')} of the flow"
+        refuse(f"ended and purged: {what}; how they ended is no longer known")
     if any(step.status is not JobStatus.SUCCEEDED for step in view.current):
         raise SystemExit(1)
 
@@ -203,7 +204,7 @@ def cancel_flow(
     else:
         click.echo(_counted(view))
     if refused:
-        say(f"{refused} jobs were refused")
+        say(counted(refused, "job was refused", "jobs were refused"))
         raise SystemExit(1)
 
 
@@ -245,7 +246,7 @@ def redrive_flow(
         return
     if reply.replayed:
         assert reply.redrive is not None
-        made = _numbered(reply.redrive.jobs, "new job")
+        made = counted(reply.redrive.jobs, "new job")
         say(f"the flow was redriven before under this request id, with {made}; its new jobs are:")
         _print_steps(view, [step for step in view.current if step.replaces is not None])
         return
@@ -275,7 +276,7 @@ def _counted(view: FlowView) -> str:
     """`3 jobs: 2 succeeded, 1 waiting`."""
     current = view.current
     statuses = Counter(step.status for step in current)
-    return f"{_numbered(len(current), 'job')}: {_in_words(statuses)}"
+    return f"{counted(len(current), 'job')}: {_in_words(statuses)}"
 
 
 def _in_words(statuses: Mapping[JobStatus, int]) -> str:
@@ -283,10 +284,6 @@ def _in_words(statuses: Mapping[JobStatus, int]) -> str:
     known = [status for status in JobStatus if status in statuses]
     newer = [status for status in statuses if status not in known]
     return ", ".join(f"{statuses[status]} {status}" for status in (*known, *newer))
-
-
-def _numbered(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _after(steps: tuple[str, ...]) -> str:

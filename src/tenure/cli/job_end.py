@@ -11,6 +11,7 @@ from tenure.cli.following import Reconnecting, stoppable
 from tenure.cli.live_lines import LiveLines
 from tenure.cli.output import in_words, print_json, printable, say
 from tenure.cli.watching import WaitingReasons, going_on, job_line, progress_words
+from tenure.core.counting import counted
 from tenure.core.events import Event
 from tenure.core.ids import JobId
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration, Instant
@@ -128,7 +129,7 @@ class _ShownProgress:
 def _give_up(serving: Coordination, job: Job) -> None:
     reasons = []
     if job.failures and job.last_error is not None:
-        spent = f"{job.failures} of {job.policy.max_attempts} attempts failed"
+        spent = f"{job.failures} of {counted(job.policy.max_attempts, 'attempt')} failed"
         reasons.append(f"{spent}, the last with {job.last_error.headline}")
     why = why_waiting(serving.store, job)
     reasons += [] if why is None else [why]

@@ -12,6 +12,7 @@ from tenure.cli.common import find_job
 from tenure.cli.following import POLL_S, Reconnecting, pause
 from tenure.cli.output import print_json_line, printable, say
 from tenure.core.attempt_logs import AttemptLog
+from tenure.core.counting import counted
 from tenure.core.job import Job
 from tenure.ports import Coordination
 
@@ -39,21 +40,22 @@ def why_no_output(job: Job, attempt: int | None) -> str:
     if job.attempt == 0:
         return f"job {job.id} is {job.status} and has not been attempted yet"
     if asked_for > job.attempt:
-        return f"job {job.id} has had {job.attempt} attempts; there is no attempt {asked_for} yet"
+        had = counted(job.attempt, "attempt")
+        return f"job {job.id} has had {had}; there is no attempt {asked_for} yet"
     if is_running(job, asked_for):
         return (
             f"attempt {asked_for} of job {job.id} runs on {job.owner} and has written nothing so"
             " far; its output is shown here a few seconds after it is written"
         )
     if attempt is None and job.attempt > 1:
-        return f"the {job.attempt} attempts of job {job.id} have written nothing"
+        return f"the {counted(job.attempt, 'attempt')} of job {job.id} have written nothing"
     return f"attempt {asked_for} of job {job.id} has written nothing"
 
 
 def print_output(job: Job, logs: Sequence[AttemptLog]) -> None:
     """The output of attempts, each under a line that names it."""
     for log in logs:
-        left_out = f", {log.left_out_bytes} bytes left out" if log.left_out_bytes else ""
+        left_out = f", {counted(log.left_out_bytes, 'byte')} left out" if log.left_out_bytes else ""
         so_far = ", so far" if is_running(job, log.attempt) else ""
         click.secho(f"attempt {log.attempt}{so_far}{left_out}", bold=True, err=True)
         for line in log.text.splitlines():

@@ -55,6 +55,7 @@ from tenure.cli.watching import MAX_WATCHED, going_on, watch_to_the_end
 from tenure.core.attempt_logs import AttemptLog
 from tenure.core.checks import check_name
 from tenure.core.commands import Cancel, Command, DeadLetter, Redrive, Requeue
+from tenure.core.counting import counted
 from tenure.core.ids import JobId, Kind, Namespace, QueueName, RequestId, WorkerId
 from tenure.core.instants import Duration, Instant
 from tenure.core.job import Job
@@ -442,7 +443,7 @@ def _fetch_artifact(serving: Coordination, job: Job, name: str, output: Path | N
         refuse(f"job {job.id}, which is {job.status}, has no artifact {name}")
     if output is not None:
         output.write_bytes(stored.body)
-        click.echo(f"{output}: {stored.artifact.size} bytes", err=True)
+        click.echo(f"{output}: {counted(stored.artifact.size, 'byte')}", err=True)
     elif sys.stdout.isatty():
         refuse(f"{name} may contain anything, and stdout is a terminal; use -o FILE or a pipe")
     else:
@@ -815,7 +816,8 @@ def watch_jobs(
     with coordination(url) as serving:
         ids = find_job_ids(serving, job_ids, namespace)
         if len(ids) > MAX_WATCHED:
-            refuse(f"{len(ids)} jobs are more than {MAX_WATCHED}, the most that can be watched")
+            many = counted(len(ids), "job")
+            refuse(f"{many} are more than {MAX_WATCHED}, the most that can be watched")
         with following(interrupted=INTERRUPTED, told=going_on(ids)):
             found = watch_to_the_end(serving, ids, timeout, err=as_json)
         if as_json:

@@ -17,6 +17,7 @@ from tenure.cli.common import (
 )
 from tenure.cli.output import ProgressLine, print_json, print_table, say
 from tenure.core.checks import check_name
+from tenure.core.counting import counted
 from tenure.core.event_counts import (
     EventCounts,
     EventSpan,
@@ -123,7 +124,8 @@ def stats(
     else:
         rows = [(*values, totals.events[values]) for values in in_order]
         print_table([*(group.upper() for group in groups), "EVENTS"], rows)
-        say(f"{sum(totals.events.values())} events from {iso(totals.since)} to {iso(totals.until)}")
+        counts = counted(sum(totals.events.values()), "event")
+        say(f"{counts} from {iso(totals.since)} to {iso(totals.until)}")
     if not is_complete:
         say("the log has more events than are counted at once; ask for shorter spans")
 

@@ -16,6 +16,7 @@ from tenure.cli.common import (
 )
 from tenure.cli.output import ago, print_json, print_table, printable
 from tenure.core.checks import check_name
+from tenure.core.counting import counted
 from tenure.core.ids import SHORTEST_PREFIX, Kind, Namespace, QueueName
 from tenure.core.instants import Duration, Instant
 from tenure.core.tokens import (
@@ -213,7 +214,7 @@ def revoke_token(url: str | None, token_id: str) -> None:
         if len(token_id) < SHORTEST_PREFIX or not begun:
             refuse(f"there is no token {token_id}; see `tenure tokens ls`")
         if len(begun) > 1:
-            refuse(f"{len(begun)} tokens have an id that begins with {token_id}:", begun)
+            refuse(f"{counted(len(begun), 'token')} have an id that begins with {token_id}:", begun)
         serving.store.revoke_token(begun[0])
     click.echo(f"{begun[0]}: revoked")
 

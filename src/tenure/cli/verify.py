@@ -13,6 +13,7 @@ import msgspec
 from tenure.cli.common import CouldNotRun, duration_value, json_option, store_url_option
 from tenure.cli.output import ProgressLine, print_json, printable
 from tenure.core.checks import check_job_id
+from tenure.core.counting import counted
 from tenure.core.ids import JobId
 from tenure.core.instants import Duration
 from tenure.core.policy import SHORTEST_RETENTION
@@ -126,7 +127,7 @@ def _verify(
     progress = ProgressLine()
 
     def show(jobs: int, events: int) -> None:
-        progress.show(f"verify: {jobs:,} jobs, {events:,} events read")
+        progress.show(f"verify: {counted(jobs, 'job')}, {counted(events, 'event')} read")
 
     try:
         if job is not None:
@@ -189,23 +190,22 @@ def _line(violation: Violation) -> str:
 
 
 def _summary(report: Report) -> str:
-    read = [f"{report.jobs:,} jobs", f"{report.events:,} events"]
+    read = [counted(report.jobs, "job"), counted(report.events, "event")]
     if report.acks is not None:
-        read.append(f"{report.acks:,} acks")
+        read.append(counted(report.acks, "ack"))
     found = "no violation" if report.holds else f"{len(report.violated)} violated"
     every = len(report.findings)
     checked = f"{every - len(report.not_checked)} of {every} invariants were checked"
     lines = [f"{', '.join(read)}: {found}; {checked}"]
     if report.empty:
-        lines.append(f"{report.empty:,} --acks files contain no acknowledgement")
+        files = counted(report.empty, "--acks file contains", "--acks files contain")
+        lines.append(f"{files} no acknowledgement")
     if report.torn:
-        lines.append(
-            f"{report.torn:,} --acks files end in a line that was never finished: "
-            "that line was ignored"
-        )
+        files = counted(report.torn, "--acks file ends", "--acks files end")
+        lines.append(f"{files} in a line that was never finished: that line was ignored")
     if report.purged:
+        jobs = counted(report.purged, "acknowledged job is", "acknowledged jobs are")
         lines.append(
-            f"{report.purged:,} acknowledged jobs are gone and old enough to have been purged: "
-            "nothing was checked about them"
+            f"{jobs} gone and old enough to have been purged: nothing was checked about that"
         )
     return "\n".join(lines)

@@ -9,6 +9,7 @@ from tenure.cli.common import refuse
 from tenure.cli.following import POLL_S, Reconnecting, pause
 from tenure.cli.live_lines import LiveLines, bar
 from tenure.cli.output import GAP, SHORTEST_ID, in_words, shortened
+from tenure.core.counting import counted
 from tenure.core.ids import JobId
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration, Instant
 from tenure.core.job import Job
@@ -40,7 +41,7 @@ def progress_words(job: Job, why: str | None, *, now: Instant | None) -> str:
         if since is not None and now is not None:
             parts.append(in_words(max(0, now - since) / MICROSECONDS_PER_SECOND))
     if job.failures and job.last_error is not None:
-        spent = f"{job.failures} of {job.policy.max_attempts} attempts failed"
+        spent = f"{job.failures} of {counted(job.policy.max_attempts, 'attempt')} failed"
         parts.append(f"{spent}, the last with {job.last_error.headline}")
     if why is not None:
         parts.append(why)
@@ -95,7 +96,7 @@ def watch_to_the_end(
         if not live:
             return found
         if give_up_at is not None and time.monotonic() >= give_up_at:
-            refuse(f"{len(live)} of {len(found)} jobs have not finished in time")
+            refuse(f"not finished in time: {len(live)} of {counted(len(found), 'job')}")
         pause(POLL_S)
 
 

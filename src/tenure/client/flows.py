@@ -16,6 +16,7 @@ from tenure.client.jobs import Job, refusal
 from tenure.client.shells import Operation, arun, run
 from tenure.core.checks import check_integer, check_job_id
 from tenure.core.commands import EnqueueFlow, FlowMember, RedriveFlow
+from tenure.core.counting import counted
 from tenure.core.flow_rows import FlowRedrive, FlowView
 from tenure.core.ids import FlowId, JobId, RequestId
 from tenure.core.instants import MICROSECONDS_PER_SECOND
@@ -160,11 +161,12 @@ class Flow(FlowBuilder):
                 waited_s = link.monotonic() - began
                 if waited_s >= limit_s:
                     first = left[0]
+                    every = counted(len(self._jobs), "job")
                     raise WaitTimeout(
                         job_id=first,
                         status=rows[first].status,
                         waited_s=limit_s,
-                        reason=f"{len(left)} of {len(self._jobs)} jobs of the flow have not ended",
+                        reason=f"not ended: {len(left)} of {every} of the flow",
                     )
                 yield hints.pausing(min(next(pauses), limit_s - waited_s))
         return {job.name: ended[job.id] for job in self._jobs}

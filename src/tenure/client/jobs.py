@@ -17,6 +17,7 @@ from tenure.client.records import JobRecord, record_of
 from tenure.client.shells import Operation, arun, in_thread, run
 from tenure.core.checks import check_name
 from tenure.core.commands import Cancel
+from tenure.core.counting import counted
 from tenure.core.ids import JobId, Kind
 from tenure.core.instants import MICROSECONDS_PER_SECOND
 from tenure.core.job import Job as StoredJob
@@ -300,7 +301,7 @@ def _why_unfinished(job: StoredJob, link: Link) -> str:
     """What is known of why the job has not ended."""
     reasons = []
     if job.failures and job.last_error is not None:
-        spent = f"{job.failures} of {job.policy.max_attempts} attempts failed"
+        spent = f"{job.failures} of {counted(job.policy.max_attempts, 'attempt')} failed"
         reasons.append(f"{spent}, the last with {job.last_error.headline}")
     try:
         waiting = link.why_waiting(job)

@@ -14,6 +14,7 @@ import msgspec
 
 from tenure.clock import Monotonic, boot_now
 from tenure.core.commands import Cancel, Command
+from tenure.core.counting import counted
 from tenure.core.ids import SYSTEM, JobId, RequestId
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration
 from tenure.core.job import Job
@@ -176,7 +177,8 @@ def _log_firing(before: Schedule, firing: Firing) -> None:
     if clock_was_set_back(before, after.updated_at):
         _log.warning("schedule %s goes on: it was written while the clock was ahead", after.name)
     if after.missed > before.missed:
-        _log.warning("schedule %s: %d occurrences missed", after.name, after.missed - before.missed)
+        missed = counted(after.missed - before.missed, "occurrence")
+        _log.warning("schedule %s: %s missed", after.name, missed)
     if after.skipped > before.skipped:
         _log.info("schedule %s: skipped, because its last run has not ended", after.name)
     if firing.late_us is not None:

@@ -18,7 +18,7 @@ from tenure.core.dead_letter_groups import MAX_GROUP_IDS
 from tenure.core.ids import ENTROPY_BYTES, JobId, new_job_id
 from tenure.core.vocabulary import Cause
 from tenure.dashboard.page import Page
-from tenure.dashboard.rendering import url
+from tenure.dashboard.rendering import counted_words, url
 from tenure.dashboard.sessions import Notice
 from tenure.dashboard.visits import Visit, local_path
 from tenure.errors import InvalidInput
@@ -88,7 +88,7 @@ class Action(msgspec.Struct, frozen=True, kw_only=True):
 
     def about(self, targets: int) -> str:
         """The action on so many targets, in words: `Pause 2 queues`."""
-        what = self.noun if targets == 1 else f"{targets:,} {self.noun}s".replace(",", "\u202f")
+        what = self.noun if targets == 1 else counted_words(targets, self.noun)
         return (self.phrase or f"{self.verb} {{}}").format(what)
 
     def body(self, form: Mapping[str, str]) -> dict[str, Any]:
@@ -155,7 +155,7 @@ class Outcome(msgspec.Struct):
             one = self.refused.total() == 1
             return Notice(next(iter(self.refused)) if one else refused, is_good=False)
         only = len(self.done) == 1 and not self.refused
-        what = self.done[0] if only else f"{len(self.done)} {action.noun}s"
+        what = self.done[0] if only else counted_words(len(self.done), action.noun)
         done = action.done
         if len(self.done) > 1 and action.done_many:
             done = action.done_many.format(len(self.done))
@@ -293,7 +293,7 @@ def action_pages(actions: tuple[Action, ...]) -> tuple[Page, ...]:
 
 def _with_rest(notice: Notice, action: Action, *, left: int, rest: str) -> Notice:
     """Say how many remain, and lead to them unless the notice leads elsewhere."""
-    text = f"{notice.text}. {left} more remain"
+    text = f"{notice.text}. {counted_words(left, 'more remains', 'more remain')}"
     path = local_path(rest, "")
     if not path or notice.link_path:
         return msgspec.structs.replace(notice, text=text)

@@ -13,6 +13,7 @@ from tenure.core.ids import WorkerId
 from tenure.core.instants import Instant
 from tenure.dashboard.durations import duration_words
 from tenure.dashboard.job_life import BUSY, Lane, Life, Mark, Phase, Sign, Span
+from tenure.dashboard.rendering import counted_words
 from tenure.dashboard.time_axis import WIDTH, Gap, Stretch, Tick, TimeAxis, time_axis
 
 SHORTEST_BAR = 0.6
@@ -237,7 +238,7 @@ def _glyphs(marks: Sequence[Mark], axis: TimeAxis) -> tuple[Glyph, ...]:
 
 def _mark_title(marks: Sequence[Mark]) -> str:
     in_time = sorted(marks, key=lambda mark: mark.at)
-    lines = [f"{len(marks)} events"] if len(marks) > 1 else []
+    lines = [counted_words(len(marks), "event")] if len(marks) > 1 else []
     lines += [_mark_line(mark) for mark in in_time[:MAX_MARK_LINES]]
     if len(in_time) > MAX_MARK_LINES:
         lines.append(f"and {len(in_time) - MAX_MARK_LINES} more")

@@ -13,6 +13,7 @@ from urllib.parse import quote, urlencode
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from tenure.core.counting import counted, noun_after
 from tenure.core.ids import short_id
 from tenure.core.instants import seconds
 from tenure.dashboard.durations import duration_words
@@ -21,6 +22,7 @@ MAX_SHOWN = 200
 """Characters of a text in a table cell; the whole is on the text's own page."""
 MAX_TITLE = 1_000
 """Characters that hovering shows."""
+THIN_SPACE = "\u202f"
 
 _INVISIBLE = re.compile(
     "[\x00-\x08\x0b\x0c\r\x0e-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f"
@@ -54,6 +56,8 @@ def make_environment(static: Callable[[str], str]) -> Environment:
             "iso": iso,
             "span": span,
             "number": number,
+            "counted": counted_words,
+            "noun_after": noun_after,
             "rate": rate,
             "cut": cut,
             "title_text": title_text,
@@ -115,7 +119,12 @@ def span(value: float | timedelta | None) -> str:
 
 def number(value: int | None) -> str:
     """A count with thin spaces between thousands."""
-    return "–" if value is None else f"{value:,}".replace(",", "\u202f")
+    return "–" if value is None else f"{value:,}".replace(",", THIN_SPACE)
+
+
+def counted_words(count: int, noun: str, plural: str = "") -> str:
+    """A count and its noun, with thin spaces between thousands."""
+    return counted(count, noun, plural, thousands=THIN_SPACE)
 
 
 def rate(value: float) -> str:

@@ -14,6 +14,7 @@ import msgspec
 
 from tenure.core.checks import MAX_NAME, shown
 from tenure.core.commands import Parent
+from tenure.core.counting import counted
 from tenure.core.ids import (
     JOB_ID_PATTERN,
     FlowId,
@@ -73,7 +74,7 @@ class FlowBuilder(ABC):
         self._is_sent = False
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.name}, {len(self._jobs)} jobs>"
+        return f"<{type(self).__name__} {self.name}, {counted(len(self._jobs), 'job')}>"
 
     @property
     def jobs(self) -> tuple[FlowJob[Any], ...]:

@@ -16,6 +16,7 @@ import msgspec
 
 from tenure.core.claims import ClaimAnswer, ClaimRequest, ClaimScope, Held
 from tenure.core.commands import Release
+from tenure.core.counting import counted
 from tenure.core.ids import SYSTEM, Namespace, QueueName, RequestId
 from tenure.core.instants import MICROSECONDS_PER_SECOND, seconds
 from tenure.core.verdicts import Answer, Grant
@@ -283,7 +284,7 @@ class WaitingClaims:
         ]
         if not commands:
             return
-        _log.info("taking back %d grants whose callers have gone", len(commands))
+        _log.info("taking back %s whose callers have gone", counted(len(commands), "grant"))
         try:
             self._coordination.submit_many(commands).add_done_callback(_note_failure)
         except TenureError as failure:  # closed meanwhile: the leases expire

@@ -6,6 +6,7 @@ half a minute, and then how many there were beyond these.
 
 import logging
 
+from tenure.core.counting import counted
 from tenure.core.instants import MICROSECONDS_PER_SECOND, seconds
 from tenure.core.job import Job
 from tenure.core.lateness import revocation
@@ -56,7 +57,8 @@ class LostAttemptLog:
         if self._period_ends_us is None or now_us < self._period_ends_us:
             return
         if self._left_out:
-            _log.warning("%d more attempts were lost", self._left_out)
+            more = counted(self._left_out, "more attempt was", "more attempts were")
+            _log.warning("%s lost", more)
         self._period_ends_us, self._left_out = None, 0
 
 

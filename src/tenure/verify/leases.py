@@ -7,6 +7,7 @@ lease.
 from collections.abc import Iterator
 
 from tenure.core.attempt_end import MAX_OUTAGE_CREDITS
+from tenure.core.counting import counted
 from tenure.core.events import Event
 from tenure.core.ids import LeaseId, epoch_of, shown_lease
 from tenure.core.policy import Policy
@@ -152,7 +153,7 @@ def budget_is_kept(record: Record) -> Iterator[Violation]:
                 yield broken("I18", record, event.seq, what)
             excused = None
         if event.type is EventType.CLAIMED and spent[0] >= policy.max_attempts:
-            yield broken("I18", record, event.seq, f"granted after {spent[0]} failures")
+            yield broken("I18", record, event.seq, f"granted after {counted(spent[0], 'failure')}")
         stated = _stated(event, spent)
         allowed = _allowed(event, spent, policy)
         if stated not in allowed:
@@ -175,7 +176,8 @@ _Spent = tuple[int, int, int]  # failures, releases, outage credits
 
 
 def _budget(spent: _Spent) -> str:
-    return f"{spent[0]} failures, {spent[1]} releases, {spent[2]} outage credits"
+    nouns = ("failure", "release", "outage credit")
+    return ", ".join(counted(count, noun) for count, noun in zip(spent, nouns, strict=True))
 
 
 def _stated(event: Event, spent: _Spent) -> _Spent:

@@ -6,6 +6,7 @@ assumes that another one holds.
 
 from collections.abc import Iterator
 
+from tenure.core.counting import counted
 from tenure.core.transitions import is_lawful
 from tenure.core.vocabulary import ATTEMPT_ENDS, RENEWALS, EventCause, EventType, JobStatus
 from tenure.ports import Record
@@ -51,9 +52,8 @@ def seqs_are_complete(record: Record) -> Iterator[Violation]:
         elif event.type in ATTEMPT_ENDS and is_open:
             stated = event.payload.renewals or 0
             if stated != seen + missing:
-                what = (
-                    f"{seen} renewals and {missing} missing seqs, the attempt's end says {stated}"
-                )
+                found = f"{counted(seen, 'renewal')} and {counted(missing, 'missing seq')}"
+                what = f"{found}, the attempt's end says {stated}"
                 yield broken("I1", record, first_missing or event.seq, what)
             is_open, missing = False, 0
         expected = event.seq + 1

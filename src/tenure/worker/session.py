@@ -18,6 +18,7 @@ import msgspec
 from tenure.clock import NEVER, Boot
 from tenure.core.claims import ClaimAnswer
 from tenure.core.commands import Fail, Heartbeat, Start, WorkerCommand
+from tenure.core.counting import counted
 from tenure.core.ids import Kind, LeaseId
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration, Instant, seconds
 from tenure.core.retry import Random, delay_us
@@ -145,7 +146,7 @@ def describe_drain(running: int, left_us: Duration, *, by_signal: bool) -> str:
     if not running:
         return "draining: no job is running"
     one = running == 1
-    jobs = "1 job is running and has" if one else f"{running} jobs are running and have"
+    jobs = counted(running, "job is running and has", "jobs are running and have")
     text = f"draining: {jobs} {_in_seconds(left_us):.3g} s to end"
     if not by_signal:
         return text
@@ -553,7 +554,7 @@ class Session:
             return
         if isinstance(event, SendFailed):
             self.stats.transport_failures += 1
-            self._note_failure(f"{len(sent.commands)} requests", event.why)
+            self._note_failure(counted(len(sent.commands), "request"), event.why)
         elif isinstance(event, Answered):
             self._heard_coordinator()
         for position, (run, command) in enumerate(zip(sent.runs, sent.commands, strict=True)):

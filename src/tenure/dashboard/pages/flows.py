@@ -11,7 +11,7 @@ from tenure.dashboard.actions import MAX_TARGETS, Action, ask_first, checked_tar
 from tenure.dashboard.flow_graph import by_urgency, graph_of
 from tenure.dashboard.page import Page
 from tenure.dashboard.pages.job import CANCEL
-from tenure.dashboard.rendering import url
+from tenure.dashboard.rendering import counted_words, url
 from tenure.dashboard.visits import Visit
 from tenure.protocol.replies import FlowReply, FlowsReply, FlowStepRecord, flow_view_of
 
@@ -82,7 +82,8 @@ async def confirm_redrive(visit: Visit) -> Response:
     replaced = _unsuccessful(found)
     statuses = by_urgency(step.status for step in replaced)
     said = ", ".join(f"{count} {status.replace('_', ' ')}" for status, count in statuses)
-    remarks = [f"{len(replaced)} of its {len(found.current)} jobs did not succeed: {said}."]
+    every = counted_words(len(found.current), "job")
+    remarks = [f"{len(replaced)} of its {every} did not succeed: {said}."]
     if not replaced:
         remarks = ["All of its jobs succeeded: there is nothing to redrive."]
     if found.flow.is_live:
