@@ -395,6 +395,47 @@ def test_letters_beyond_the_most_of_one_action_are_counted_before_and_after(
     assert "This is about 2 of 3 dead letters; 1 remains." in browser.get(rest).text
 
 
+@spec("DB24", "FL12")
+def test_letters_of_flows_do_not_hide_those_that_can_be_redriven(
+    stage: DashboardStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tenure.core.dead_letter_groups.MAX_GROUP_IDS", 1)
+    alone = dead(stage, 1, "no")
+    ended_flow(stage)
+    browser = stage.browser(Role.OPERATOR)
+    path = f"/dead-letters/{group_key('k', 'Boom: no')}"
+
+    listed = browser.get(path).text
+    asked = browser.get(f"{path}/redrive").text
+    targets = re.findall(r'name="target" value="([^"]+)"', asked)
+    browser.submit("/actions/redrive", {"target": targets})
+
+    assert "1 belongs to a flow, which is redriven as a whole" in listed
+    assert f'href="/flows/{FLOW}"' in listed
+    assert targets == [alone]
+    assert "1 more belongs to a flow and is not redriven here" in asked
+    assert "`tenure flows redrive FLOW`" in asked
+    assert "remain" not in asked
+    assert set(stage.store.load_resolutions([JobId(alone)])) == {alone}
+
+
+@spec("DB24", "FL12")
+def test_a_group_whose_letters_all_belong_to_flows_offers_the_flows_instead(
+    stage: DashboardStage,
+) -> None:
+    ended_flow(stage)
+    browser = stage.browser(Role.OPERATOR)
+    path = f"/dead-letters/{group_key('k', 'Boom: no')}"
+
+    pages = [browser.get(each).text for each in ("/dead-letters", path)]
+    refused = browser.get(f"{path}/redrive")
+
+    assert all(f'href="{path}/redrive"' not in page for page in pages)
+    assert all(f'href="{path}/discard"' in page for page in pages)
+    assert refused.status == 422
+    assert "tenure flows redrive FLOW" in refused.text
+
+
 @spec("DB2")
 def test_dead_letters_out_of_scope_are_not_shown(stage: DashboardStage) -> None:
     dead(stage, 1)

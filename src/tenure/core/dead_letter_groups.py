@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from tenure.core.ids import JobId, Kind, QueueName
+from tenure.core.ids import FlowId, JobId, Kind, QueueName
 from tenure.core.instants import Duration, Instant
 from tenure.core.overview import TimeRange, Window, window_of
 from tenure.core.scopes import Scope
@@ -26,6 +26,9 @@ MAX_GROUPS = 100
 
 MAX_GROUP_IDS = 500
 """Dead letters that a group names: as many as an operator redrives or discards at once."""
+
+MAX_GROUP_FLOWS = 20
+"""Flows that a group names."""
 
 MAX_HEADLINE = 300
 """Characters of an error's type and first line that tell groups apart."""
@@ -65,12 +68,16 @@ class Letter(msgspec.Struct, frozen=True):
     stage: Stage | None
     finished_at: Instant
     headline: str
+    flow_id: FlowId | None = None
 
 
 class DeadLetterGroup(msgspec.Struct, frozen=True, kw_only=True):
     """Dead letters of one kind with one error: how many, since when, until when, and how many in
     each bucket. `headline` is that of the newest one. `job_ids` are the newest letters, which ended
-    last: one, or up to `MAX_GROUP_IDS` if the group was asked for by its key."""
+    last: one, or up to `MAX_GROUP_IDS` if the group was asked for by its key. `in_flows` of the
+    letters belong to flows and are redriven with these [FL12]; `redrivable_ids` are the newest of
+    the others, as many as `job_ids` may be. Asked for by its key, the group names the newest flows.
+    """
 
     key: str
     kind: Kind
@@ -84,6 +91,9 @@ class DeadLetterGroup(msgspec.Struct, frozen=True, kw_only=True):
     queues: tuple[QueueName, ...]
     buckets: tuple[int, ...]
     job_ids: tuple[JobId, ...]
+    in_flows: int
+    redrivable_ids: tuple[JobId, ...]
+    flow_ids: tuple[FlowId, ...]
 
 
 class DeadLetterGroups(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,7 +119,7 @@ def group(
         if wanted.has(letter.queue, letter.kind):
             found.setdefault(_identity(letter), []).append(letter)
     groups = [
-        _group(_key(identity), members, window, ids=1 if wanted.key is None else MAX_GROUP_IDS)
+        _group(_key(identity), members, window, by_key=wanted.key is not None)
         for identity, members in found.items()
         if wanted.key in (None, _key(identity))
     ]
@@ -134,7 +144,7 @@ def _key(identity: tuple[str, ...]) -> str:
     return hashlib.sha256("\x00".join(identity).encode()).hexdigest()[:16]
 
 
-def _group(key: str, letters: Sequence[Letter], window: Window, *, ids: int) -> DeadLetterGroup:
+def _group(key: str, letters: Sequence[Letter], window: Window, *, by_key: bool) -> DeadLetterGroup:
     buckets = [0] * window.buckets
     for letter in letters:
         place = window.position(letter.finished_at)
@@ -143,6 +153,9 @@ def _group(key: str, letters: Sequence[Letter], window: Window, *, ids: int) -> 
     # By the end, not by the id: a job that was enqueued long ago may have failed just now.
     ordered = sorted(letters, key=lambda letter: (letter.finished_at, letter.job_id), reverse=True)
     newest = ordered[0]
+    alone = [letter.job_id for letter in ordered if letter.flow_id is None]
+    flow_ids = dict.fromkeys(letter.flow_id for letter in ordered if letter.flow_id is not None)
+    ids = MAX_GROUP_IDS if by_key else 1
     return DeadLetterGroup(
         key=key,
         kind=newest.kind,
@@ -156,4 +169,7 @@ def _group(key: str, letters: Sequence[Letter], window: Window, *, ids: int) -> 
         queues=tuple(sorted({letter.queue for letter in letters})),
         buckets=tuple(buckets),
         job_ids=tuple(letter.job_id for letter in ordered[:ids]),
+        in_flows=len(letters) - len(alone),
+        redrivable_ids=tuple(alone[:ids]),
+        flow_ids=tuple(flow_ids)[:MAX_GROUP_FLOWS] if by_key else (),
     )

@@ -57,7 +57,9 @@ class AttentionRecord(DerivedRecord, frozen=True, kw_only=True):
 class DeadLetterGroupRecord(DerivedRecord, frozen=True, kw_only=True):
     """Dead letters of one kind with one error: how many, since when, until when, and how many in
     each bucket. `error` has # for numbers and ids; `headline` is that of the newest letter.
-    `job_ids` are the newest ones: one, or up to a thousand if the group was asked for by `key`."""
+    `job_ids` are the newest ones: one, or up to 500 if the group was asked for by `key`. `in_flows`
+    of the letters belong to flows and can only be redriven with them; `redrivable_ids` are the
+    newest of the others. `flow_ids`, up to 20, are there if the group was asked for by `key`."""
 
 
 @derived(DeadLetterGroups)

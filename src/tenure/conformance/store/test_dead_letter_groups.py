@@ -101,6 +101,28 @@ def test_the_newest_letter_of_a_group_is_the_one_that_ended_last(kit: Kit) -> No
     assert named.job_ids == (first.id, second.id)
 
 
+@spec("OB31", "FL12")
+def test_a_group_names_apart_what_only_the_redrive_of_a_flow_can_redrive(kit: Kit) -> None:
+    alone = letter(kit, "refused")
+    flows = []
+    for _ in range(2):
+        kit.advance(seconds=1)
+        flow = kit.flow({"a": [], "b": []}, policy=policy(lease_s=60, max_attempts=1))
+        for job in kit.claimed(limit=2):
+            kit.start(job)
+            error = JobError(error_class=ErrorClass.TRANSIENT, type="OSError", message="refused")
+            kit.fail(job, error=error)
+        flows.append(flow["a"].flow_id)
+
+    [group] = grouped(kit).groups
+    [named] = grouped(kit, key=group.key).groups
+
+    assert (group.letters, group.in_flows) == (named.letters, named.in_flows) == (5, 4)
+    assert len(named.job_ids) == 5
+    assert group.redrivable_ids == named.redrivable_ids == (alone.id,)
+    assert (group.flow_ids, named.flow_ids) == ((), tuple(reversed(flows)))
+
+
 @spec("OB31")
 def test_kinds_are_apart_and_resolved_letters_are_gone(kit: Kit) -> None:
     letter(kit, "refused", kind=MAIL)

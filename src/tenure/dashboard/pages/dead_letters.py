@@ -6,12 +6,14 @@ from collections.abc import Sequence
 import msgspec
 from starlette.responses import Response
 
+from tenure.core.ids import JobId
 from tenure.core.overview import TimeRange
 from tenure.dashboard.actions import MAX_TARGETS, ask_first
 from tenure.dashboard.page import Page
 from tenure.dashboard.pages import job
-from tenure.dashboard.rendering import url
+from tenure.dashboard.rendering import counted_words, url
 from tenure.dashboard.visits import Visit
+from tenure.errors import InvalidInput
 from tenure.protocol.overviews import DeadLetterGroupRecord, DeadLetterGroupsReply
 from tenure.protocol.problem_codes import ProblemCode
 from tenure.protocol.replies import DeadLetterPage, JobPage
@@ -118,9 +120,44 @@ async def confirm_group(visit: Visit) -> Response:
     if action is None:
         raise Refused(404, ProblemCode.UNKNOWN_ROUTE, "there is no such action")
     found = await _group(visit)
-    targets = found.job_ids[:MAX_TARGETS]
-    left = found.letters - len(targets)
-    return await ask_first(visit, action, targets, back="/dead-letters", left=left, rest=visit.path)
+    if action.name == "redrive":
+        targets, every, remarks = _redrivable(found)
+    else:
+        targets, every, remarks = found.job_ids[:MAX_TARGETS], found.letters, []
+    return await ask_first(
+        visit,
+        action,
+        targets,
+        back="/dead-letters",
+        remarks=remarks,
+        left=every - len(targets),
+        rest=visit.path,
+    )
+
+
+def _redrivable(found: DeadLetterGroupRecord) -> tuple[Sequence[JobId], int, list[str]]:
+    """The newest letters of a group that can be redriven by themselves, how many of these there
+    are, and what to do about the others. [FL12]"""
+    every = found.letters - found.in_flows
+    if not every:
+        raise InvalidInput(
+            "target", "every dead letter of this group belongs to a flow", hint=_FLOWS
+        )
+    remarks = []
+    if found.in_flows:
+        others = counted_words(
+            found.in_flows,
+            "more belongs to a flow and is not redriven here",
+            "more belong to flows and are not redriven here",
+        )
+        remarks.append(f"{others}: {_FLOWS}.")
+    return found.redrivable_ids[:MAX_TARGETS], every, remarks
+
+
+_FLOWS = (
+    "redrive the whole flow, on its page or by `tenure flows redrive FLOW`; the page of the group"
+    " names its flows"
+)
 
 
 async def _group(visit: Visit) -> DeadLetterGroupRecord:

@@ -56,6 +56,7 @@ class MemoryResolutions(MemoryPart):
                     job.stage,
                     job.finished_at,
                     job.error.headline[:MAX_HEADLINE],
+                    job.flow_id,
                 )
                 for job in newest[:MAX_GROUPED]
                 if job.id not in self._resolutions

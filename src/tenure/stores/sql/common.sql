@@ -791,8 +791,9 @@ SELECT j.id FROM {t}job AS j
 
 -- name: letters_to_group
 -- The beginning of an error has its type and its first line.
-SELECT d.id, d.queue, d.kind, d.reason_code, d.stage, d.finished_at, substr(d.error, 1, CAST(:head AS integer))
-  FROM (SELECT j.id, j.queue, j.kind, j.reason_code, j.stage, j.finished_at, j.error
+SELECT d.id, d.queue, d.kind, d.reason_code, d.stage, d.finished_at, substr(d.error, 1, CAST(:head AS integer)),
+       d.flow_id
+  FROM (SELECT j.id, j.queue, j.kind, j.reason_code, j.stage, j.finished_at, j.error, j.flow_id
           FROM {t}job AS j
          WHERE j.namespace = :namespace AND j.reason_code IS NOT NULL
          ORDER BY j.id DESC LIMIT :letters) AS d

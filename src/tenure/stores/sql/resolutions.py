@@ -13,7 +13,7 @@ from tenure.core.dead_letter_groups import (
     Letter,
     group,
 )
-from tenure.core.ids import JobId, Kind, QueueName
+from tenure.core.ids import FlowId, JobId, Kind, QueueName
 from tenure.core.instants import Instant
 from tenure.core.job import JobError
 from tenure.core.job_search import JobFilter
@@ -121,8 +121,9 @@ class Resolutions(SqlQueries):
                 None if stage is None else Stage(stage),
                 Instant(finished_at),
                 headline_of(head),
+                None if flow_id is None else FlowId(flow_id),
             )
-            for job_id, queue, kind, reason_code, stage, finished_at, head in rows
+            for job_id, queue, kind, reason_code, stage, finished_at, head, flow_id in rows
         ]
         return group(letters, wanted, now=Instant(now), complete=not beyond)
 
