@@ -140,6 +140,22 @@ def test_a_worker_is_drained(stage: DashboardStage) -> None:
     assert worker["state"] == "draining"
 
 
+@spec("B33")
+def test_the_page_of_a_worker_is_about_the_process_that_it_shows(stage: DashboardStage) -> None:
+    furnish(stage)
+    browser = stage.browser(Role.OPERATOR)
+    browser.submit("/actions/drain", {"target": "w"})
+    asked = browser.get("/workers/w").text
+
+    stage.clock.advance(5)
+    alive = {"host": "h", "pid": 9, "queues": ["q"], "concurrency": 1, "version": "1"}
+    stage.call("alive", {**alive, "uptime_s": 1}, role=Role.WORKER, worker="w")
+
+    no_request = '<dt>Asked to stop</dt><dd><span class="muted">no</span></dd>'
+    assert no_request not in asked
+    assert no_request in browser.get("/workers/w").text
+
+
 @spec("DB22")
 def test_all_rows_of_the_longest_page_of_jobs_can_be_ticked(stage: DashboardStage) -> None:
     """A browser sends them in the URL of the confirmation, and the head of a request has a

@@ -635,6 +635,21 @@ def test_a_worker_says_over_http_that_it_drains(stage: Stage) -> None:
     assert (listed["state"], listed["draining"]) == ("draining", True)
 
 
+@spec("B33", "B12")
+def test_a_request_to_an_earlier_process_is_not_shown_of_its_successor(stage: Stage) -> None:
+    alive = {"host": "h", "pid": 1, "queues": ["q"], "concurrency": 1, "version": "1"}
+    stage.call("alive", {**alive, "uptime_s": 0}, role=W, worker="a")
+    stage.call("drain", role=O, worker="a")
+    [asked] = stage.call("workers", role=V).json["workers"]
+
+    stage.clock.advance(5)
+    stage.call("alive", {**alive, "pid": 2, "uptime_s": 1}, role=W, worker="a")
+
+    [successor] = stage.call("workers", role=V).json["workers"]
+    assert asked["drain_requested_at"] is not None
+    assert (successor["draining"], successor["drain_requested_at"]) == (False, None)
+
+
 def test_operators_requeue_held_jobs_and_rerun_finished_ones(stage: Stage) -> None:
     held = stage.leased(1, policy={"on_lost": "hold"})
     stage.clock.advance(61)

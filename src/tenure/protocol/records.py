@@ -371,6 +371,8 @@ worker_of = to_core(WorkerRecord, WorkerSeen)
 
 def worker_record(seen: WorkerSeen, *, now: Instant, in_part: bool = False) -> WorkerRecord:
     """A worker as it is shown at `now`."""
+    if not seen.has_drain_request:  # the row keeps a request to an earlier process [B33]
+        seen = msgspec.structs.replace(seen, drain_requested_at=None)
     return _worker_record(seen, state=seen.state(now), in_part=in_part)
 
 
