@@ -111,6 +111,32 @@ def test_a_limited_token_sees_only_its_own_on_every_page(
     assert not [word for word in foreign_words(dict(scope)) if word in answer.text]
 
 
+@spec("FL9")
+@pytest.mark.parametrize("scope", SCOPES, ids=lambda scope: "-".join(scope))
+def test_a_flow_with_hidden_jobs_is_not_said_to_have_ended(
+    stage: DashboardStage, scope: dict[str, tuple[QueueName, ...]]
+) -> None:
+    share(stage)
+    limited = stage.browser(Role.OPERATOR, **scope)
+    whole = stage.browser(Role.OPERATOR)
+    cancelling = limited.get(f"/flows/{SHARED_FLOW}/cancel").text
+    stage.call("cancel", {"request_id": "end"}, role=Role.OPERATOR, job_id=JOB.format(82))
+
+    page = limited.get(f"/flows/{SHARED_FLOW}").text
+    asked = limited.get(f"/flows/{SHARED_FLOW}/redrive").text
+
+    hidden = "2 of its 3 jobs are not visible to this token"
+    assert f"{hidden} and are not cancelled." in cancelling
+    assert "the visible job has ended" in page
+    assert ">ended</span>" not in page
+    assert "2 are not visible to this token" in page
+    assert "purged" not in page
+    assert f"{hidden}, so it cannot redrive the flow." in asked
+    assert "goes on" in whole.get(f"/flows/{SHARED_FLOW}").text
+    stage.call("cancel", {"request_id": "end"}, role=Role.OPERATOR, job_id=JOB.format(81))
+    assert ">ended</span>" in whole.get(f"/flows/{SHARED_FLOW}").text
+
+
 @spec("DB2", "H41", "FL9")
 @pytest.mark.parametrize("scope", SCOPES, ids=lambda scope: "-".join(scope))
 @pytest.mark.parametrize(

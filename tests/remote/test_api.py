@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from tenure import InvalidInput, JobFailed, Retry, Tenure
 from tenure.cli.main import main
 from tenure.conformance.spec import spec
-from tenure.core.ids import LeaseId, worker_actor
+from tenure.core.ids import LeaseId, QueueName, worker_actor
 from tenure.core.observations import Observation
 from tenure.core.vocabulary import JobStatus, ObservationType
 from tenure.errors import RequestRefused, UnknownJob
@@ -230,6 +230,20 @@ def test_a_role_that_may_not_ask_hears_which_may(shop: Shop) -> None:
     assert (
         "out_of_scope: only operators and viewers may list workers; this token is a client" in said
     )
+
+
+@spec("FL9")
+def test_a_flow_with_jobs_that_the_token_does_not_see_is_not_taken_for_ended(shop: Shop) -> None:
+    with shop.app.flow("shared") as flow:
+        seen = flow.add(shop.app.call("page", {"text": "hello"}))
+        flow.add(shop.app.call("nobody", queue="elsewhere"))
+    limited = shop.site.token("viewer", "limited", queues=(QueueName("default"),))
+    shop.site.until_status(seen.id, JobStatus.SUCCEEDED)
+
+    code, out, said = shop.tenure("flows", "wait", flow.id, token=limited)
+
+    assert (code, out) == (1, "1 job: 1 succeeded\n")
+    assert "not visible to this token: 1 of 2 jobs of the flow; they may not have ended" in said
 
 
 def test_a_viewer_sees_jobs_without_their_bodies(shop: Shop) -> None:

@@ -130,7 +130,7 @@ def wait_for_flow(
     """Wait until every job of a flow has ended.
 
     Exits with 0 if all of them succeeded, 1 if not, if they did not end in time, or if some were
-    purged, so that nobody knows how they ended.
+    purged or are not visible to your token, so that their end is not known.
     """
     began = time.monotonic()
     with coordination(url) as serving:
@@ -145,10 +145,11 @@ def wait_for_flow(
         print_json(flow_reply(view))
     else:
         click.echo(_counted(view))
-    purged = view.flow.jobs - len(view.current)
-    if purged > 0:
-        what = f"{purged} of {counted(view.flow.jobs, 'job')} of the flow"
-        refuse(f"ended and purged: {what}; how they ended is no longer known")
+    of_all = f"of {counted(view.flow.jobs, 'job')} of the flow"
+    if view.hidden:
+        refuse(f"not visible to this token: {view.hidden} {of_all}; they may not have ended")
+    if view.purged:
+        refuse(f"ended and purged: {view.purged} {of_all}; how they ended is no longer known")
     if any(step.status is not JobStatus.SUCCEEDED for step in view.current):
         raise SystemExit(1)
 

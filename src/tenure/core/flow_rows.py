@@ -117,11 +117,13 @@ def replaced_job_id(origin_id: JobId | None, cause: EventCause | None) -> JobId 
 
 
 class FlowView(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A flow with its jobs, in the order of their ids, and its redrives, oldest first."""
+    """A flow with its jobs, in the order of their ids, and its redrives, oldest first. `hidden` of
+    its jobs, besides these, are out of the reader's scope. [FL9]"""
 
     flow: Flow
     steps: tuple[FlowStep, ...]
     redrives: tuple[FlowRedrive, ...] = ()
+    hidden: int = 0
 
     @property
     def current(self) -> tuple[FlowStep, ...]:
@@ -137,8 +139,13 @@ class FlowView(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def is_live(self) -> bool:
-        """Whether one of its jobs has not ended."""
+        """Whether one of its jobs has not ended, as far as the reader sees them."""
         return any(not step.status.is_terminal for step in self.steps)
+
+    @property
+    def purged(self) -> int:
+        """How many of its jobs are no longer kept."""
+        return max(0, self.flow.jobs - len(self.current) - self.hidden)
 
 
 def parents_first(waits_for: Mapping[_K, Collection[_K]]) -> list[_K]:

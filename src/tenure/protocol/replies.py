@@ -523,11 +523,14 @@ class FlowsReply(Record, frozen=True, kw_only=True):
 
 
 class FlowReply(Record, frozen=True, kw_only=True):
-    """A flow with its jobs, also those that were replaced, and its redrives, oldest first."""
+    """A flow with its jobs, also those that were replaced, and its redrives, oldest first. `hidden`
+    of its jobs are out of the token's scope; `is_live` and `statuses` are about the others. [FL9]
+    """
 
     flow: FlowRecord
     steps: tuple[FlowStepRecord, ...]
     redrives: tuple[FlowRedriveRecord, ...] = ()
+    hidden: int = 0
 
     @property
     def current(self) -> tuple[FlowStepRecord, ...]:
@@ -581,6 +584,7 @@ def flow_reply(view: FlowView) -> FlowReply:
             statuses=Counter(step.status for step in view.current),
         ),
         redrives=tuple(_redrive_record(each) for each in view.redrives),
+        hidden=view.hidden,
         steps=tuple(
             FlowStepRecord(
                 job_id=step.job_id,
@@ -613,6 +617,7 @@ def flow_view_of(reply: FlowReply) -> FlowView:
             for step in reply.steps
         ),
         redrives=tuple(_redrive(each, flow_id=reply.flow.id) for each in reply.redrives),
+        hidden=reply.hidden,
     )
 
 

@@ -152,6 +152,8 @@ async def show_flow(call: Call) -> Response:
     if view is None or not steps:
         raise UnknownJob(flow_id, noun="flow")
     shown = msgspec.structs.replace(view, steps=steps)
+    hidden = len(view.current) - len(shown.current)
+    shown = msgspec.structs.replace(shown, hidden=hidden)
     return await call.large_answer(lambda: flow_reply(shown))
 
 

@@ -39,6 +39,7 @@ async def flow(visit: Visit) -> Response:
     """One flow. Its table shows the jobs of one kind and status, if the address asks for them."""
     flow_id = visit.part("flow_id")
     found = await visit.ask("show-flow", FlowReply, path={"flow_id": flow_id})
+    view = flow_view_of(found)
     chosen = {"kind": visit.query("kind"), "status": visit.query("status")}
     ordered = await visit.services.listing(lambda: _parents_first(found))
     wanted = [step for step in ordered if _is_wanted(step, chosen)]
@@ -51,7 +52,9 @@ async def flow(visit: Visit) -> Response:
         flow=found.flow,
         graph=await visit.services.listing(lambda: graph_of(found.current)),
         counts=by_urgency(step.status for step in found.current),
-        redrivable=0 if found.flow.is_live else len(_unsuccessful(found)),
+        redrivable=0 if found.flow.is_live or found.hidden else len(view.to_replace),
+        hidden=found.hidden,
+        purged=view.purged,
         shown_jobs=len(found.current),
         chosen=chosen,
         steps=page,
@@ -70,8 +73,11 @@ async def confirm_cancel(visit: Visit) -> Response:
     live = in_order(live)[::-1]  # children first: no end of a parent lets them begin [FL14]
     targets = checked_targets([step.job_id for step in live[:MAX_TARGETS]], CANCEL)
     left = len(live) - len(targets)
+    remarks = [f"{_hidden(found)} and are not cancelled."] if found.hidden else []
     back = url("/flows", flow_id)
-    return await ask_first(visit, CANCEL, targets, back=back, left=left, rest=visit.path)
+    return await ask_first(
+        visit, CANCEL, targets, back=back, remarks=remarks, left=left, rest=visit.path
+    )
 
 
 async def confirm_redrive(visit: Visit) -> Response:
@@ -79,7 +85,7 @@ async def confirm_redrive(visit: Visit) -> Response:
     they can be; the page says first how many they are."""
     flow_id = visit.part("flow_id")
     found = await visit.ask("show-flow", FlowReply, path={"flow_id": flow_id})
-    replaced = _unsuccessful(found)
+    replaced = [step for step in found.current if step.status is not JobStatus.SUCCEEDED]
     statuses = by_urgency(step.status for step in replaced)
     said = ", ".join(f"{count} {status.replace('_', ' ')}" for status, count in statuses)
     every = counted_words(len(found.current), "job")
@@ -88,12 +94,15 @@ async def confirm_redrive(visit: Visit) -> Response:
         remarks = ["All of its jobs succeeded: there is nothing to redrive."]
     if found.flow.is_live:
         remarks = ["It goes on: it can be redriven when all of its jobs have ended."]
+    if found.hidden:
+        remarks = [f"{_hidden(found)}, so it cannot redrive the flow."]
     back = url("/flows", flow_id)
     return await ask_first(visit, REDRIVE, [found.flow.id], back=back, remarks=remarks)
 
 
-def _unsuccessful(found: FlowReply) -> list[FlowStepRecord]:
-    return [step for step in found.current if step.status is not JobStatus.SUCCEEDED]
+def _hidden(found: FlowReply) -> str:
+    every = counted_words(found.flow.jobs, "job")
+    return f"{found.hidden} of its {every} are not visible to this token"
 
 
 def _is_wanted(step: FlowStepRecord, chosen: dict[str, str | None]) -> bool:
