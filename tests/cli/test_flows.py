@@ -1,15 +1,20 @@
 """`tenure flows`: what waits for what, and how to end all of it."""
 
 import json
+import re
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tenure import Flow, Tenure
+from tenure.cli import following
 from tenure.conformance.spec import spec
+from tenure.core.flow_rows import FlowView
 from tenure.core.ids import FlowId
 from tenure.core.instants import Duration
+from tenure.errors import StoreUnavailable
 from tenure.stores.sqlite.store import SqliteStore
 from tests.cli.harness import at_a_terminal, tenure
 
@@ -148,7 +153,68 @@ def test_what_does_not_exist_or_does_not_end_is_an_error(flow: Flow) -> None:
         "tenure: FLOW_ID: 'album 1' is not a flow id; give an id as `tenure flows ls` shows it, or"
         " its first 8 or more characters\n"
     )
-    assert "the flow has not ended: 7 jobs" in slow.stderr
+    assert slow.stderr.splitlines() == [
+        "tenure: the flow has not ended: 7 jobs: 2 waiting, 5 queued",
+        f"tenure: flow {flow.id} goes on; `tenure flows show {flow.id}` shows it",
+    ]
+
+
+@spec("LV8")
+def test_ctrl_c_while_waiting_says_that_the_flow_goes_on(
+    flow: Flow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(_: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("tenure.cli.flows.pause", stop)
+
+    stopped = tenure("flows", "wait", flow.id)
+
+    assert stopped.exit_code == 130
+    assert stopped.stderr.splitlines() == [
+        "",
+        f"tenure: flow {flow.id} goes on; `tenure flows show {flow.id}` shows it",
+    ]
+
+
+@spec("LV8")
+def test_a_flow_of_another_namespace_is_shown_by_the_command_that_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TENURE_URL", f"sqlite:///{tmp_path / 'tenure.db'}")
+    with Tenure(namespace="shop") as app, app.flow("import 42") as made:
+        made.add(app.call("fetch"))
+
+    slow = tenure("flows", "wait", made.id, "--namespace", "shop", "--timeout", "0s")
+
+    [command] = re.findall(r"`tenure (.*)` shows it", slow.stderr)
+    assert "import 42: 1 job" in tenure(*command.split()).stdout
+
+
+@spec("LV5")
+def test_a_wait_for_a_flow_goes_on_after_the_store_was_lost(
+    flow: Flow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load, lost = SqliteStore.load_flow, []
+
+    def cancel_and_lose(_: float) -> None:
+        tenure("flows", "cancel", flow.id)
+        lost.append(True)
+
+    def load_unless_lost(self: SqliteStore, *words: Any) -> FlowView | None:
+        if lost:
+            lost.pop()
+            raise StoreUnavailable("it is away")
+        return load(self, *words)
+
+    monkeypatch.setattr("tenure.cli.flows.pause", cancel_and_lose)
+    monkeypatch.setattr(SqliteStore, "load_flow", load_unless_lost)
+    monkeypatch.setattr(following, "FIRST_RETRY_S", 0.01)
+
+    waited = tenure("flows", "wait", flow.id)
+
+    assert waited.stdout == "7 jobs: 7 cancelled\n"
+    assert "lost the connection" in waited.stderr
 
 
 @spec("FL10", "FL11", "FL12")

@@ -4,7 +4,6 @@ import json
 import signal
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
@@ -21,6 +20,7 @@ from tenure.coordinator.service import Coordinator
 from tenure.core.commands import Cancel, Complete, Heartbeat
 from tenure.core.event_tail import TailedEvent, TailFilter, TailPage
 from tenure.core.ids import DEFAULT_NAMESPACE, JobId, RequestId, operator_actor
+from tenure.core.instants import Duration
 from tenure.core.job import Progress
 from tenure.core.vocabulary import JobStatus
 from tenure.errors import StoreUnavailable
@@ -269,7 +269,7 @@ def test_a_store_that_never_answered_is_not_waited_for(quick_polls: None) -> Non
 @spec("LV5")
 def test_a_view_with_a_timeout_does_not_wait_longer_for_a_lost_store(quick_polls: None) -> None:
     answers: list[Callable[[], str]] = [lambda: "first", _away, lambda: "too late"]
-    reading = Reconnecting(give_up_at=time.monotonic())
+    reading = Reconnecting(timeout=Duration(0))
     reading.ask(lambda: answers.pop(0)())
 
     with pytest.raises(StoreUnavailable):

@@ -94,7 +94,7 @@ def test_a_wait_that_times_out_names_the_failures_and_the_next_attempt(
 
     waited = ask("jobs", "wait", job_id, "--timeout", "1ms")
 
-    last = waited.stderr.splitlines()[-1]
+    last = waited.stderr.splitlines()[-2]
     assert waited.returncode == 1
     assert "is still queued: 1 of 3 attempts failed, the last with RuntimeError: come" in last
     assert re.search(r"; it is not due before \d{4}-\d\d-\d\dT", last)

@@ -2,11 +2,10 @@
 
 import json
 import re
+import subprocess
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,8 +19,9 @@ from tenure.core.commands import Cancel, Complete, Heartbeat
 from tenure.core.ids import JobId, RequestId, client_actor
 from tenure.core.job import Progress
 from tenure.worker.output import BoundedOutput
-from tests.cli.harness import Run, enqueued, started
+from tests.cli.harness import TENURE, Run, enqueued, started
 from tests.support.terminals import CTRL_C, Terminal
+from tests.support.waiting import PATIENCE_S
 
 HOSTILE = "\x1b[2J\u202e9"
 SHOWN = "\\x1b[2J\\u202e9"
@@ -76,7 +76,7 @@ def test_a_job_is_watched_on_a_terminal_in_one_line_until_its_end(
 
 
 @process
-@spec("LV3")
+@spec("LV3", "LV8")
 def test_ctrl_c_ends_a_watch_before_the_job_has_ended(run: Run, store_path: Path) -> None:
     job_id = enqueued(run, "mail")
 
@@ -94,7 +94,7 @@ def test_ctrl_c_ends_a_watch_before_the_job_has_ended(run: Run, store_path: Path
 
 
 @process
-@spec("LV3")
+@spec("LV3", "LV8")
 def test_ctrl_c_ends_a_wait_and_says_which_job_goes_on(run: Run, store_path: Path) -> None:
     words = ("enqueue", "mail", "--wait")
 
@@ -159,16 +159,63 @@ def test_json_has_the_jobs_as_they_ended(run: Run, serving: Coordinator) -> None
     assert watched.exit_code == 0
 
 
-@spec("LV3")
+@spec("LV3", "LV8")
 def test_a_watch_gives_up_and_refuses_unknown_jobs(run: Run) -> None:
-    job_id = enqueued(run, "mail")
+    job_id, other = enqueued(run, "mail"), enqueued(run, "mail")
 
     too_long = run("jobs", "watch", job_id, "--timeout", "0s")
+    several = run("jobs", "watch", job_id, other, "--timeout", "0s")
     unknown = run("jobs", "watch", "01890000-0000-7000-8000-000000000000")
 
-    assert too_long.exit_code == unknown.exit_code == 1
-    assert "not finished in time: 1 of 1 job\n" in too_long.stderr
+    assert too_long.exit_code == several.exit_code == unknown.exit_code == 1
+    assert too_long.stderr.splitlines() == [
+        "tenure: not finished in time: 1 of 1 job",
+        f"tenure: job {job_id} goes on; `tenure jobs watch {job_id}` shows it",
+    ]
+    assert several.stderr.splitlines() == [
+        "tenure: not finished in time: 2 of 2 jobs",
+        "tenure: the jobs that have not ended go on; the same command shows them again",
+    ]
     assert "no job" in unknown.stderr
+
+
+@spec("LV8")
+def test_a_wait_that_gives_up_says_that_the_job_goes_on(run: Run) -> None:
+    job_id = enqueued(run, "mail")
+
+    too_long = run("jobs", "wait", job_id, "--timeout", "0s")
+
+    assert too_long.exit_code == 1
+    assert too_long.stderr.splitlines()[1:] == [
+        f"tenure: job {job_id} goes on; `tenure jobs watch {job_id}` shows it"
+    ]
+
+
+@process
+@spec("LV9")
+@pytest.mark.parametrize(("command", "code"), [("watch", 141), ("wait", 141), ("logs", 0)])
+def test_a_view_ends_without_a_message_when_nobody_reads_it(
+    run: Run, command: str, code: int
+) -> None:
+    job_id = enqueued(run, "mail")
+    follow = ("-f",) if command == "logs" else ()
+
+    with subprocess.Popen(
+        [*TENURE, "jobs", command, job_id, *follow],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as view:
+        assert view.stdout is not None
+        view.stdout.close()
+        try:
+            ended = view.wait(PATIENCE_S)
+        finally:
+            view.kill()
+        assert view.stderr is not None
+        said = view.stderr.read()
+
+    assert (ended, said) == (code, "")
 
 
 @process
@@ -207,8 +254,7 @@ def test_in_a_pipe_a_wait_writes_a_line_to_stderr_for_each_change(
     )
     monkeypatch.setattr(job_end, "FIRST_SHOWN_AFTER_S", 0.0)
     monkeypatch.setattr(job_end, "SHOWN_EVERY_S", 0.0)
-    clock = SimpleNamespace(monotonic=time.monotonic, sleep=lambda _: next(looks)())
-    monkeypatch.setattr("tenure.cli.job_end.time", clock)  # not sleep itself: threads use it
+    monkeypatch.setattr(job_end, "pause", lambda _: next(looks)())
 
     waited = run("jobs", "wait", job_id)
 
@@ -274,6 +320,28 @@ def test_programs_read_each_piece_once(
     pieces = [json.loads(line) for line in followed.stdout.splitlines()]
     assert pieces == [{"attempt": 1, "text": "one\n"}, {"attempt": 1, "text": "two\n"}]
     assert followed.exit_code == 0
+
+
+@spec("LV8")
+@pytest.mark.parametrize("has_ended", [False, True])
+def test_ctrl_c_while_output_is_followed_says_that_the_job_goes_on_unless_it_has_ended(
+    run: Run, serving: Coordinator, monkeypatch: pytest.MonkeyPatch, has_ended: bool
+) -> None:
+    job_id = enqueued(run, "mail")
+    held = started(serving)
+    if has_ended:
+        complete(serving, held)
+
+    def stop(_: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(job_output, "pause", stop)
+
+    followed = run("jobs", "logs", "-f", job_id)
+
+    goes_on = f"tenure: job {job_id} goes on; `tenure jobs watch {job_id}` shows it"
+    assert followed.exit_code == 130
+    assert followed.stderr.splitlines() == ([""] if has_ended else ["", goes_on])
 
 
 def _kept(output: BoundedOutput) -> AttemptLog:

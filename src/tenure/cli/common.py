@@ -1,7 +1,7 @@
 """What the commands share: options, the store, the user who acts, errors, jobs by id.
 
 Exit codes: 0 done, 1 refused or not successful, 2 could not run (usage, store, schema), 130 Ctrl-C
-while jobs were changed or watched.
+while jobs were changed or watched, 141 nobody reads the output of a command that waits for jobs.
 """
 
 import getpass
@@ -43,6 +43,7 @@ from tenure.wiring import open_coordination, open_coordinator
 
 DONE, REFUSED, COULD_NOT_RUN = 0, 1, 2
 INTERRUPTED = 128 + signal.SIGINT
+OUTPUT_CLOSED = 128 + signal.SIGPIPE
 
 LONGEST_PREFIX = 36
 MAX_CANDIDATES = 10

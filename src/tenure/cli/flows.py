@@ -1,12 +1,14 @@
 """`tenure flows …`: list flows, show one with its jobs, wait for it, cancel it, redrive it."""
 
-import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import click
 
 from tenure.cli.common import (
+    INTERRUPTED,
+    OUTPUT_CLOSED,
     client,
     coordination,
     duration_value,
@@ -19,14 +21,15 @@ from tenure.cli.common import (
     request_id_option,
     url_option,
 )
+from tenure.cli.following import Reconnecting, following, give_up, goes_on, pause
 from tenure.cli.output import ago, print_json, print_table, printable, say
 from tenure.client.flows import why_not_redriven
 from tenure.core.checks import check_name
 from tenure.core.commands import Cancel, RedriveFlow
 from tenure.core.counting import counted
-from tenure.core.flow_rows import FlowStep, FlowView, in_order
-from tenure.core.ids import JobId, Namespace
-from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration
+from tenure.core.flow_rows import Flow, FlowStep, FlowView, in_order
+from tenure.core.ids import DEFAULT_NAMESPACE, JobId, Namespace
+from tenure.core.instants import Duration
 from tenure.core.verdicts import Reply
 from tenure.core.vocabulary import CancelMode, Cause, JobStatus
 from tenure.ports import Coordination
@@ -130,17 +133,14 @@ def wait_for_flow(
     """Wait until every job of a flow has ended.
 
     Exits with 0 if all of them succeeded, 1 if not, if they did not end in time, or if some were
-    purged or are not visible to your token, so that their end is not known.
+    purged or are not visible to your token, so that their end is not known; 130 if you press Ctrl-C.
+    The jobs go on.
     """
-    began = time.monotonic()
     with coordination(url) as serving:
         view = _find(serving, namespace, flow_id)
-        while _live(view):
-            waited_us = (time.monotonic() - began) * MICROSECONDS_PER_SECOND
-            if timeout is not None and waited_us >= timeout:
-                refuse(f"the flow has not ended: {_counted(view)}")
-            time.sleep(PAUSE_S)
-            view = _find(serving, namespace, view.flow.id)
+        told = _goes_on(view.flow)
+        with following(interrupted=INTERRUPTED, told=told, output_closed=OUTPUT_CLOSED):
+            view = _ended(serving, view, timeout)
     if as_json:
         print_json(flow_reply(view))
     else:
@@ -152,6 +152,23 @@ def wait_for_flow(
         refuse(f"ended and purged: {view.purged} {of_all}; how they ended is no longer known")
     if any(step.status is not JobStatus.SUCCEEDED for step in view.current):
         raise SystemExit(1)
+
+
+def _ended(serving: Coordination, view: FlowView, timeout: Duration | None) -> FlowView:
+    """The flow once all of its jobs have ended. A lost store or server is waited for. [LV5]"""
+    reading = Reconnecting(timeout=timeout, was_answered=True)
+    flow = view.flow
+    while _live(view):
+        if reading.is_too_late:
+            give_up(f"the flow has not ended: {_counted(view)}", told=_goes_on(flow))
+        pause(PAUSE_S)
+        view = reading.ask(partial(_find, serving, flow.namespace, flow.id))
+    return view
+
+
+def _goes_on(flow: Flow) -> str:
+    elsewhere = "" if flow.namespace == DEFAULT_NAMESPACE else f" --namespace {flow.namespace}"
+    return goes_on(f"flow {flow.id}", shown_by=f"flows show {flow.id}{elsewhere}")
 
 
 @flows.command(name="cancel")

@@ -1,7 +1,8 @@
-"""What the commands share that follow a store: pauses between two looks, and lost connections.
+"""What the commands share that follow a store: pauses between two looks, lost connections, and the
+ends that come too early.
 
-Such a command runs until what it follows has ended, the user presses Ctrl-C, or nobody reads its
-output any more.
+Such a command runs until what it follows has ended, its time is over, the user presses Ctrl-C, or
+nobody reads its output any more.
 """
 
 import select
@@ -9,13 +10,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 import click
 
-from tenure.cli.common import DONE
+from tenure.cli.common import DONE, refuse
 from tenure.cli.discarding import discard_output
 from tenure.cli.output import say
+from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration
 from tenure.errors import StoreUnavailable
 
 POLL_S = 0.5
@@ -47,21 +49,26 @@ def pause(span_s: float) -> None:
 
 class Reconnecting:
     """Asks a store. After the first answer it asks again for as long as the store cannot be
-    reached, or until `give_up_at` of the monotonic clock, and says so once for each outage. Before
-    it says anything it calls `make_room`, which takes lines that change off the terminal."""
+    reached, or until the timeout is over, and says so once for each outage. Before it says anything
+    it calls `make_room`, which takes lines that change off the terminal."""
 
     def __init__(
         self,
         *,
-        give_up_at: float | None = None,
+        timeout: Duration | None = None,
         was_answered: bool = False,
         make_room: Callable[[], None] = lambda: None,
-        pause: Callable[[float], None] = pause,
     ) -> None:
-        self._give_up_at = give_up_at
+        self._give_up_at = None
+        if timeout is not None:
+            self._give_up_at = time.monotonic() + timeout / MICROSECONDS_PER_SECOND
         self._was_answered = was_answered
         self._make_room = make_room
-        self._pause = pause
+
+    @property
+    def is_too_late(self) -> bool:
+        """Whether the timeout is over."""
+        return self._give_up_at is not None and time.monotonic() >= self._give_up_at
 
     def ask(self, question: Callable[[], _T]) -> _T:
         """The answer. Fails at once if the store cannot be reached for the first question."""
@@ -71,13 +78,13 @@ class Reconnecting:
             try:
                 answer = question()
             except StoreUnavailable as problem:
-                if not self._was_answered or self._is_too_late():
+                if not self._was_answered or self.is_too_late:
                     raise
                 if not is_lost:
                     self._make_room()
                     say(f"lost the connection: {problem}; trying again until it is back")
                 is_lost = True
-                self._pause(retry_s)
+                pause(retry_s)
                 retry_s = min(2 * retry_s, LONGEST_RETRY_S)
                 continue
             if is_lost:
@@ -86,28 +93,32 @@ class Reconnecting:
             self._was_answered = True
             return answer
 
-    def _is_too_late(self) -> bool:
-        return self._give_up_at is not None and time.monotonic() >= self._give_up_at
+
+# --- Early ends ----------------------------------------------------------------------------------
+
+
+def goes_on(what: str, *, shown_by: str) -> str:
+    """What somebody is told who stops waiting: that stops no job. [LV8]"""
+    return f"{what} goes on; `tenure {shown_by}` shows it"
+
+
+def give_up(problem: str, *, told: str) -> NoReturn:
+    """End the command because its time is over, after a line that says `told`."""
+    say(problem)
+    refuse(told)
 
 
 @contextmanager
-def following(*, interrupted: int, told: str | None = None) -> Iterator[None]:
-    """End the command quietly when nobody reads its output any more, and as `stoppable` does when
-    the user presses Ctrl-C."""
-    try:
-        with stoppable(interrupted=interrupted, told=told):
-            yield
-    except (OutputClosed, BrokenPipeError):
-        discard_output()
-        sys.exit(DONE)
-
-
-@contextmanager
-def stoppable(*, interrupted: int, told: str | None = None) -> Iterator[None]:
-    """End the command with the exit code `interrupted` when the user presses Ctrl-C, after a line
-    that says `told`."""
+def following(
+    *, interrupted: int, told: str | None = None, output_closed: int = DONE
+) -> Iterator[None]:
+    """End the command with the exit code `output_closed` when nobody reads its output any more
+    [LV9]; with `interrupted` when the user presses Ctrl-C, after a line that says `told`."""
     try:
         yield
+    except (OutputClosed, BrokenPipeError):
+        discard_output()
+        sys.exit(output_closed)
     except KeyboardInterrupt:
         click.echo(err=True)  # the terminal shows ^C in a line of its own
         if told is not None:

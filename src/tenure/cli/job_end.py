@@ -3,11 +3,12 @@
 import time
 from collections.abc import Sequence
 from functools import partial
+from typing import NoReturn
 
 import click
 
-from tenure.cli.common import INTERRUPTED, refuse
-from tenure.cli.following import Reconnecting, stoppable
+from tenure.cli.common import INTERRUPTED, OUTPUT_CLOSED, refuse
+from tenure.cli.following import Reconnecting, following, give_up, pause
 from tenure.cli.live_lines import LiveLines
 from tenure.cli.output import in_words, print_json, printable, say
 from tenure.cli.watching import WaitingReasons, going_on, job_line, progress_words
@@ -40,12 +41,12 @@ def lost_attempts(events: Sequence[Event], *, after: int, now: Instant) -> list[
     what went wrong, and when the next attempt begins. Attempts that a worker gave back unharmed are
     left out."""
     lines = []
-    for event, following in zip(events, [*events[1:], None], strict=True):
+    for event, next_event in zip(events, [*events[1:], None], strict=True):
         if event.seq <= after or event.type is not EventType.STALLED or event.cause not in _LOST:
             continue
         error = event.payload.error
         what = _LOST[event.cause] + ("" if error is None else f": {error.headline}")
-        next_at = None if following is None else following.payload.run_at
+        next_at = None if next_event is None else next_event.payload.run_at
         if next_at is not None:
             pause_s = max(0, next_at - now) / MICROSECONDS_PER_SECOND
             what += f"; the next begins in {in_words(pause_s)}" if pause_s else "; the next is due"
@@ -56,21 +57,16 @@ def lost_attempts(events: Sequence[Event], *, after: int, now: Instant) -> list[
 def wait_for_end(serving: Coordination, job: Job, timeout: Duration | None) -> Job:
     """The job once it has ended. Meanwhile stderr shows how far it is, on a terminal in a line that
     is redrawn, and reports failed attempts. A lost store or server is waited for. [LV5] Ctrl-C ends
-    the command, and not the job. [LV3]"""
-    with stoppable(interrupted=INTERRUPTED, told=going_on([job.id])):
+    the command, and not the job. [LV8]"""
+    told = going_on([job.id])
+    with following(interrupted=INTERRUPTED, told=told, output_closed=OUTPUT_CLOSED):
         return _ended(serving, job, timeout)
 
 
 def _ended(serving: Coordination, job: Job, timeout: Duration | None) -> Job:
-    give_up_at = None
-    if timeout is not None:
-        give_up_at = time.monotonic() + timeout / MICROSECONDS_PER_SECOND
     store = serving.store
     shown = _ShownProgress(store)
-    # Its exit code is wanted even where nobody reads stdout: it pauses by sleeping.
-    reading = Reconnecting(
-        give_up_at=give_up_at, was_answered=True, make_room=shown.erase, pause=time.sleep
-    )
+    reading = Reconnecting(timeout=timeout, was_answered=True, make_room=shown.erase)
     told, failures = job.rev, job.failures
     while not job.status.is_terminal:
         if job.failures > failures:
@@ -81,11 +77,11 @@ def _ended(serving: Coordination, job: Job, timeout: Duration | None) -> Job:
             for line in lost_attempts(events, after=told, now=now):
                 say(line)
             told = events[-1].seq
-        if give_up_at is not None and time.monotonic() >= give_up_at:
+        if reading.is_too_late:
             shown.erase()
             _give_up(serving, job)
         reading.ask(partial(shown.show, job))
-        time.sleep(WAIT_POLL_S)
+        pause(WAIT_POLL_S)
         job = reading.ask(partial(_reloaded, serving, job.id))
     shown.erase()
     return job
@@ -126,14 +122,15 @@ class _ShownProgress:
         self._lines.erase()
 
 
-def _give_up(serving: Coordination, job: Job) -> None:
+def _give_up(serving: Coordination, job: Job) -> NoReturn:
     reasons = []
     if job.failures and job.last_error is not None:
         spent = f"{job.failures} of {counted(job.policy.max_attempts, 'attempt')} failed"
         reasons.append(f"{spent}, the last with {job.last_error.headline}")
     why = why_waiting(serving.store, job)
     reasons += [] if why is None else [why]
-    refuse(f"job {job.id} is still {job.status}" + ": " * bool(reasons) + "; ".join(reasons))
+    problem = f"job {job.id} is still {job.status}" + ": " * bool(reasons) + "; ".join(reasons)
+    give_up(problem, told=going_on([job.id]))
 
 
 def show_end(serving: Coordination, job: Job, *, as_json: bool) -> None:

@@ -8,13 +8,15 @@ from functools import partial
 import click
 import msgspec
 
-from tenure.cli.common import find_job
-from tenure.cli.following import POLL_S, Reconnecting, pause
+from tenure.cli.common import INTERRUPTED, find_job
+from tenure.cli.following import POLL_S, Reconnecting, following, pause
 from tenure.cli.output import print_json_line, printable, say
+from tenure.cli.watching import going_on
 from tenure.core.attempt_logs import AttemptLog
 from tenure.core.counting import counted
+from tenure.core.ids import JobId
 from tenure.core.job import Job
-from tenure.ports import Coordination
+from tenure.ports import Coordination, JobStore
 
 LAST_OUTPUT_S = 3.0
 """A worker may send the last output of an attempt so long after its result."""
@@ -85,28 +87,51 @@ def _written_bytes(log: AttemptLog) -> int:
 
 
 def follow_output(serving: Coordination, job: Job, attempt: int | None, *, as_json: bool) -> None:
-    """Print output as it is written, until the job, or the one attempt, has ended."""
+    """Print output as it is written, until the job, or the one attempt, has ended. [LV4]"""
     reading = Reconnecting()
-    seen: dict[int, AttemptLog] = {}
-    show = _show_json if as_json else _TextShown().show
-    ends_at: float | None = None
-    while True:
-        logs = reading.ask(partial(serving.store.load_attempt_logs, job.id))
-        for log in logs:
-            if attempt in (None, log.attempt):
-                piece = unseen(seen.get(log.attempt), log)
-                if piece:
-                    show(log.attempt, piece)
-                seen[log.attempt] = log
-        if ends_at is not None and time.monotonic() >= ends_at:
-            break
-        job = reading.ask(partial(find_job, serving, job.id))
-        if ends_at is None and not _may_write(job, attempt):
-            ends_at = time.monotonic() + LAST_OUTPUT_S
-        pause(POLL_S)
-    if not seen:
+    view = _NewOutput(serving.store, job.id, attempt, as_json=as_json)
+    with following(interrupted=INTERRUPTED, told=going_on([job.id])):
+        reading.ask(view.show)
+        while _may_write(job, attempt):
+            pause(POLL_S)
+            job = reading.ask(partial(find_job, serving, job.id))
+            reading.ask(view.show)
+    told = None if job.status.is_terminal else going_on([job.id])
+    with following(interrupted=INTERRUPTED, told=told):
+        ends_at = time.monotonic() + LAST_OUTPUT_S
+        while time.monotonic() < ends_at:
+            pause(POLL_S)
+            reading.ask(view.show)
+    if not view.has_shown:
         say(why_no_output(job, attempt))
     say(f"job {job.id} is {job.status}")
+
+
+class _NewOutput:
+    """Prints what a job, or one attempt of it, has written since the last look."""
+
+    def __init__(
+        self, store: JobStore, job_id: JobId, attempt: int | None, *, as_json: bool
+    ) -> None:
+        self._store = store
+        self._job_id = job_id
+        self._attempt = attempt
+        self._print = _print_json if as_json else _TextShown().show
+        self._seen: dict[int, AttemptLog] = {}
+
+    @property
+    def has_shown(self) -> bool:
+        """Whether anything was written."""
+        return bool(self._seen)
+
+    def show(self) -> None:
+        """Look once."""
+        for log in self._store.load_attempt_logs(self._job_id):
+            if self._attempt in (None, log.attempt):
+                piece = unseen(self._seen.get(log.attempt), log)
+                if piece:
+                    self._print(log.attempt, piece)
+                self._seen[log.attempt] = log
 
 
 def _may_write(job: Job, attempt: int | None) -> bool:
@@ -115,7 +140,7 @@ def _may_write(job: Job, attempt: int | None) -> bool:
     return attempt is None or job.attempt < attempt or is_running(job, attempt)
 
 
-def _show_json(attempt: int, text: str) -> None:
+def _print_json(attempt: int, text: str) -> None:
     print_json_line(OutputPiece(attempt=attempt, text=text))
 
 

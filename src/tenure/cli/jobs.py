@@ -11,6 +11,7 @@ import msgspec
 from tenure.cli.bulk import JobOutcome, Selection, execute_all, many_options, select
 from tenure.cli.common import (
     INTERRUPTED,
+    OUTPUT_CLOSED,
     REFUSED,
     When,
     client,
@@ -474,8 +475,7 @@ def job_logs(
     with coordination(url) as serving:
         job = find_job(serving, job_id, namespace)
         if follows:
-            with following(interrupted=INTERRUPTED):
-                follow_output(serving, job, attempt, as_json=as_json)
+            follow_output(serving, job, attempt, as_json=as_json)
             return
         logs = [
             log
@@ -818,7 +818,8 @@ def watch_jobs(
         if len(ids) > MAX_WATCHED:
             many = counted(len(ids), "job")
             refuse(f"{many} are more than {MAX_WATCHED}, the most that can be watched")
-        with following(interrupted=INTERRUPTED, told=going_on(ids)):
+        told = going_on(ids)
+        with following(interrupted=INTERRUPTED, told=told, output_closed=OUTPUT_CLOSED):
             found = watch_to_the_end(serving, ids, timeout, err=as_json)
         if as_json:
             now = serving.store.now()

@@ -6,7 +6,7 @@ from functools import partial
 from typing import NoReturn
 
 from tenure.cli.common import refuse
-from tenure.cli.following import POLL_S, Reconnecting, pause
+from tenure.cli.following import POLL_S, Reconnecting, give_up, goes_on, pause
 from tenure.cli.live_lines import LiveLines, bar
 from tenure.cli.output import GAP, SHORTEST_ID, in_words, shortened
 from tenure.core.counting import counted
@@ -83,9 +83,8 @@ def watch_to_the_end(
     serving: Coordination, ids: Sequence[JobId], timeout: Duration | None, *, err: bool
 ) -> list[Job]:
     """Show a line for each job until all have ended. Ends the command after the timeout."""
-    give_up_at = None if timeout is None else time.monotonic() + timeout / MICROSECONDS_PER_SECOND
     lines = LiveLines(err=err)
-    reading = Reconnecting(give_up_at=give_up_at, make_room=lines.erase)
+    reading = Reconnecting(timeout=timeout, make_room=lines.erase)
     reasons = WaitingReasons(serving.store)
     while True:
         loaded = reading.ask(lambda: serving.store.load_jobs(ids))
@@ -95,15 +94,16 @@ def watch_to_the_end(
         live = [job for job in found if not job.status.is_terminal]
         if not live:
             return found
-        if give_up_at is not None and time.monotonic() >= give_up_at:
-            refuse(f"not finished in time: {len(live)} of {counted(len(found), 'job')}")
+        if reading.is_too_late:
+            problem = f"not finished in time: {len(live)} of {counted(len(found), 'job')}"
+            give_up(problem, told=going_on([job.id for job in live]))
         pause(POLL_S)
 
 
 def going_on(ids: Sequence[JobId]) -> str:
-    """What somebody is told who stops waiting: that stops no job."""
+    """What somebody is told who stops waiting for these jobs."""
     if len(ids) == 1:
-        return f"job {ids[0]} goes on; `tenure jobs watch {ids[0]}` shows it"
+        return goes_on(f"job {ids[0]}", shown_by=f"jobs watch {ids[0]}")
     return "the jobs that have not ended go on; the same command shows them again"
 
 
