@@ -246,7 +246,7 @@ def test_a_transaction_that_commits_late_is_not_missed(
 
 
 @spec("LV5")
-def test_after_a_lost_connection_it_goes_on_where_it_was(
+def test_after_a_lost_connection_it_says_so_without_advice_and_goes_on_where_it_was(
     capsys: pytest.CaptureFixture[str], quick_polls: None
 ) -> None:
     answers: list[Callable[[], str]] = [lambda: "first", _away, _away, lambda: "second"]
@@ -312,7 +312,7 @@ class Lost:
 
 
 def _away() -> str:
-    raise StoreUnavailable("it is away")
+    raise StoreUnavailable("it is away", hint="look for it")
 
 
 @pytest.mark.parametrize(

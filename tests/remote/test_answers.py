@@ -1,5 +1,6 @@
 """What is made of an answer, and of none: only the protocol's own words refuse anything."""
 
+import http.client
 import json
 import socket
 import ssl
@@ -9,7 +10,9 @@ from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import msgspec
 import pytest
+from urllib3.exceptions import ConnectTimeoutError, EmptyPoolError, ProtocolError
 
 from tenure.conformance.spec import spec
 from tenure.core.claims import ClaimAnswer
@@ -40,11 +43,13 @@ from tenure.remote.settings import (
     parse_address,
     trust_from_environment,
 )
+from tenure.remote.transport import in_words
 from tenure.server.problems import response, shutting_down, too_many
 from tenure.wiring import open_remote
 from tests.remote.proxy import read_message
 from tests.remote.script import claim_of
 from tests.remote.serving import connect
+from tests.support.waiting import joined
 
 TOKEN = f"tenure_{'a' * 16}_{'b' * 64}"
 QUICK = Patience(backoff=Backoff(initial_us=seconds(0.001), floor=0.0, factor=1.0), answer_s=5.0)
@@ -181,7 +186,79 @@ def test_a_refused_connection_is_not_an_unknown_outcome() -> None:
         remote.submit_many([START]).result()
 
     assert not isinstance(caught.value, OutcomeUnknown)
+    assert str(caught.value) == (
+        f"{url} cannot be reached: connection refused; check the URL, and that a server runs there"
+    )
     remote.close()
+
+
+@pytest.mark.parametrize(
+    ("says", "happened"),
+    [
+        (b"", "it closed the connection"),
+        (b"SSH-2.0-OpenSSH_9.2\r\n", "it does not speak HTTP"),
+    ],
+)
+def test_a_lost_answer_is_told_in_a_sentence(says: bytes, happened: str) -> None:
+    with asking(says) as (remote, puppet):
+        with pytest.raises(OutcomeUnknown) as unknown:
+            remote.submit_many([START]).result()
+        with pytest.raises(OutcomeUnknown) as read:
+            remote.store.now()
+
+    what = f"{puppet.url} gave no answer: {happened}"
+    again = "the request may have been carried out; send it again under the same request id"
+    assert str(unknown.value) == f"{what}; {again}"
+    assert str(read.value) == f"{what}; try again"
+
+
+@pytest.mark.parametrize(
+    ("failure", "happened"),
+    [
+        (ProtocolError("broken", http.client.IncompleteRead(b"", 1)), "it closed the connection"),
+        (ConnectionResetError(104, "Connection reset by peer"), "it closed the connection"),
+        (socket.gaierror(-2, "Name or service not known"), "name or service not known"),
+        (ConnectTimeoutError("late"), "it did not accept the connection in time"),
+        (EmptyPoolError(None, "full"), "all connections to it are in use"),  # type: ignore[arg-type]  # no pool is needed
+    ],
+)
+def test_what_the_http_library_raises_is_told_in_plain_words(
+    failure: Exception, happened: str
+) -> None:
+    assert in_words(failure) == happened
+
+
+def test_a_server_without_tls_is_told_as_that() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        url = f"https://127.0.0.1:{listening.getsockname()[1]}"
+        remote = connect(url, TOKEN, msgspec.structs.replace(QUICK, tries=1))
+
+        def refuse() -> None:
+            with listening.accept()[0] as caller:
+                caller.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+                caller.recv(1 << 16)
+
+        server = threading.Thread(target=refuse, daemon=True)
+        server.start()
+        with pytest.raises(StoreUnavailable, match="TLS failed: ") as caught:
+            remote.store.now()
+        joined(server, "it has answered")
+        remote.close()
+
+    assert "_ssl.c" not in str(caught.value)
+
+
+def test_a_server_that_stays_silent_is_told_with_the_time() -> None:
+    patience = msgspec.structs.replace(QUICK, answer_s=0.05, tries=1)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        remote = connect(url, TOKEN, patience)
+
+        with pytest.raises(OutcomeUnknown) as caught:
+            remote.store.now()
+
+        remote.close()
+    assert str(caught.value) == f"{url} gave no answer: it sent nothing in time; try again"
 
 
 @spec("H2")

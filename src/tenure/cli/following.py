@@ -82,7 +82,7 @@ class Reconnecting:
                     raise
                 if not is_lost:
                     self._make_room()
-                    say(f"lost the connection: {problem}; trying again until it is back")
+                    say(f"lost the connection: {problem.message}; trying again until it is back")
                 is_lost = True
                 pause(retry_s)
                 retry_s = min(2 * retry_s, LONGEST_RETRY_S)

@@ -10,6 +10,7 @@ import ssl
 import threading
 import time
 from contextlib import suppress
+from http.client import HTTPException, IncompleteRead
 from urllib.parse import urlencode
 from weakref import WeakSet
 
@@ -22,6 +23,7 @@ from urllib3.exceptions import (
     EmptyPoolError,
     HTTPError,
     NewConnectionError,
+    ReadTimeoutError,
     SSLError,
 )
 
@@ -149,21 +151,23 @@ class Transport:
             EmptyPoolError,
             ClosedPoolError,
         ) as failure:
-            problem = f"{self._address} cannot be reached: {_message_of(failure)}"
-            raise StoreUnavailable(problem) from failure
+            problem = f"{self._address} cannot be reached: {in_words(failure)}"
+            hint = "check the URL, and that a server runs there"
+            raise StoreUnavailable(problem, hint=hint) from failure
         except (HTTPError, OSError) as failure:
-            raise self._lost(failure) from failure
+            raise self._lost(request, failure) from failure
 
-    def _lost(self, failure: Exception) -> StoreUnavailable:
+    def _lost(self, request: Request, failure: Exception) -> StoreUnavailable:
         inner = failure.args[0] if failure.args else None
         if isinstance(failure, SSLError) and isinstance(inner, ssl.SSLCertVerificationError):
             return NotTrusted(
                 f"the certificate of {self._address} is not trusted: {inner.verify_message}",
                 hint=f"name the file of its authority in {CA_VARIABLE}",
             )
+        hint = "the request may have been carried out; send it again under the same request id"
         return OutcomeUnknown(
-            f"{self._address} gave no answer: {_message_of(failure)}",
-            hint="the request may have been carried out; send it again under the same request id",
+            f"{self._address} gave no answer: {in_words(failure)}",
+            hint="try again" if request.method == "GET" else hint,
         )
 
     def _whole(self, response: urllib3.BaseHTTPResponse) -> Response:
@@ -206,10 +210,33 @@ class Transport:
         self._pool.close()
 
 
-def _message_of(failure: BaseException) -> str:
-    """The operating system's message where there is one, else the library's."""
-    cause = failure.__cause__
-    return str(cause if isinstance(cause, OSError) else failure)[:300]
+def in_words(failure: BaseException) -> str:
+    """What went wrong with a connection, for people: urllib3 wraps the operating system's errors,
+    as a cause or as its last argument, and shows them as Python writes them."""
+    inner = [failure, failure.__cause__, *failure.args[-1:]]
+    for each in inner:
+        match each:
+            case ssl.SSLError():
+                return f"TLS failed: {(each.reason or str(each)).replace('_', ' ').lower()}"
+            case NewConnectionError():
+                continue  # a subclass of the next one, whatever its cause
+            case ConnectTimeoutError():
+                return "it did not accept the connection in time"
+            case EmptyPoolError():
+                return "all connections to it are in use"
+            case ClosedPoolError():
+                return "this client is closed"
+            case TimeoutError() | ReadTimeoutError():
+                return "it sent nothing in time"
+            case ConnectionResetError() | BrokenPipeError() | IncompleteRead():
+                return "it closed the connection"
+            case HTTPException():
+                return "it does not speak HTTP"
+            case OSError(strerror=str(message)):
+                return message[:1].lower() + message[1:]
+            case _:
+                pass
+    return str(failure)[:300]
 
 
 def _seconds(text: str) -> float:
