@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tenure.cli import events
 from tenure.conformance.spec import spec
 from tenure.coordinator.service import Coordinator
 from tenure.core.commands import Complete
@@ -105,3 +106,33 @@ def test_the_table_fits_the_terminal(run: Run, store_path: Path) -> None:
     assert all(len(line) <= 80 + len("\x1b[1m\x1b[0m") for line in lines)
     assert job_id[:18] in lines[1]
     assert lines[1].endswith("enqueue")
+
+
+@spec("E8")
+def test_a_list_names_the_kind_of_each_job(
+    run: Run, serving: Coordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(events, "MAX_KINDS_READ", 1)  # several reads, as for hundreds of jobs
+    enqueued(run, "mail")
+    enqueued(run, "report")
+    started(serving)
+
+    lines = run("events", "--type", "claimed", "--type", "enqueued").stdout.splitlines()
+
+    at = lines[0].split().index("KIND")
+    kinds = [line[lines[0].index("KIND") :].split()[0] for line in lines[1:]]
+    assert at == 2
+    assert kinds == ["mail", "report", "mail"]
+
+
+@pytest.mark.process
+def test_kinds_fit_a_terminal_of_a_hundred_columns(run: Run, store_path: Path) -> None:
+    enqueued(run, "app.mailings.send")
+
+    shown = at_a_terminal(store_path.parent, "events", stream="stdout", columns=100)
+
+    titles, row = shown.splitlines()
+    assert "KIND" in titles
+    assert "CAUSE" in titles
+    assert "app.mailings.send" in row
+    assert len(row) <= 100

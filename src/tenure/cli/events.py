@@ -60,7 +60,7 @@ HELD = seconds(5)
 
 MAX_KINDS_KEPT = 10_000
 MAX_KINDS_READ = 50
-"""Jobs whose kind is looked up for one page of events: the rest of them show none."""
+"""Jobs whose kind is looked up at a time: of a followed page, the rest of them show none."""
 
 _TITLES = ("TIME", "JOB", "KIND", "EVENT", "CHANGE", "ATTEMPT", "BY", "CAUSE")
 _WIDTHS = (27, 36, 20, 16, 23, 7, 12, 1)
@@ -210,7 +210,10 @@ def _list(
         shown = tuple(event_record(event) for event in page.events)
         print_json(LogReply(events=shown, next_after=next_after))
         return
-    _print_events(page.events, now)
+    kinds = _Kinds(store)
+    for start in range(0, len(page.events), MAX_KINDS_READ):
+        kinds.learn(page.events[start : start + MAX_KINDS_READ])
+    _print_events(page.events, kinds, now)
     if next_after is not None:
         say(f"there may be more; for the next page, add --after {next_after}")
 
@@ -229,13 +232,14 @@ def _find(store: JobStore, wanted: EventFilter) -> EventPage:
         progress.done()
 
 
-def _print_events(events: Sequence[Event], now: Instant) -> None:
+def _print_events(events: Sequence[Event], kinds: "_Kinds", now: Instant) -> None:
     print_table(
-        ["TIME", "JOB", "EVENT", "CHANGE", "ATTEMPT", "BY", "CAUSE"],
+        _TITLES,
         [
             (
                 ago(event.ts, now),
                 event.job_id,
+                kinds.of(event.job_id),
                 event.type,
                 f"{event.from_status or '-'} → {event.to_status}",
                 event.attempt,
@@ -244,7 +248,7 @@ def _print_events(events: Sequence[Event], now: Instant) -> None:
             )
             for event in events
         ],
-        optional=("CHANGE", "BY", "ATTEMPT"),
+        optional=("KIND", "CHANGE", "BY", "ATTEMPT"),
     )
 
 
