@@ -133,8 +133,8 @@ def wait_for_flow(
     """Wait until every job of a flow has ended.
 
     Exits with 0 if all of them succeeded, 1 if not, if they did not end in time, or if some were
-    purged or are not visible to your token, so that their end is not known; 130 if you press Ctrl-C.
-    The jobs go on.
+    purged or are not visible to your token, so that their end is not known; 130 if you press
+    Ctrl-C. The jobs go on.
     """
     with coordination(url) as serving:
         view = _find(serving, namespace, flow_id)
