@@ -49,6 +49,7 @@ ADDRESSES = (
     *(f"/v1/overview?range={each}" for each in ("15m", "1h", "6h", "24h", "7d")),
     "/v1/overview?range=1h&queue=q7",
     "/v1/jobs",
+    "/v1/jobs?previews=true",
     "/v1/jobs?status=queued",
     "/v1/jobs?status=succeeded&kind=k3",
     "/v1/jobs?worker=nobody",

@@ -741,6 +741,10 @@ class Store(
         """The rows of these jobs as `without_bodies` has them: for readers of many jobs, whose
         bodies may be megabytes each."""
 
+    def load_previews(self, ids: Sequence[JobId]) -> dict[JobId, str]:
+        """The first `PREVIEW_CHARS` characters of the payloads of these jobs; no more of a large
+        payload is read. [H53]"""
+
     def tail_events(self, *, after: EventPosition | None, limit: int) -> list[TailedEvent]:
         """The next events of all jobs in the order in which they were committed, each job's in
         order of seq. A reader that continues from the last position misses none: an event is not

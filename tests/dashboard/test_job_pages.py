@@ -590,6 +590,23 @@ def test_a_redrive_of_several_says_how_many_new_jobs_there_are_and_leads_to_them
     assert '<a href="/jobs?kind=k">Show the new jobs</a>' in said
 
 
+@spec("DB31", "DB9")
+def test_a_list_shows_the_beginning_of_each_payload_as_text(stage: DashboardStage) -> None:
+    stage.enqueue(1, payload={"to": "<script>alert(1)</script>", "text": "x" * 1_000})
+    stage.enqueue(2, payload={})
+
+    page = stage.browser(Role.OPERATOR).get("/jobs").text
+    hidden = stage.browser(Role.VIEWER).get("/jobs").text
+
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
+    assert "<script>alert" not in page
+    assert "x" * 60 in page
+    assert "x" * 120 not in page
+    assert page.count('class="preview"') == 1
+    assert "alert" not in hidden
+    assert 'class="preview"' not in hidden
+
+
 @spec("DB30")
 def test_running_jobs_show_their_progress_in_lists_and_on_their_workers_page(
     stage: DashboardStage,

@@ -624,6 +624,19 @@ def test_operators_pause_limit_and_drain(stage: Stage) -> None:
     assert len(stage.claim()) == 1
 
 
+@spec("H53", "H46")
+def test_a_list_has_the_beginnings_of_payloads_if_asked_for(stage: Stage) -> None:
+    job_id = stage.enqueue(payload={"to": "x" * 1_000})
+
+    def listed(query: str, role: Role) -> Any:
+        return stage.ask("GET", f"/v1/jobs{query}", token=stage.of(role))
+
+    assert listed("", O).json["previews"] == {}
+    assert listed("?previews=true", O).json["previews"] == {job_id: '{"to": "' + "x" * 112}
+    refused = listed("?previews=true", V)
+    assert (refused.status, refused.json["field"]) == (403, "previews")
+
+
 @spec("B33")
 def test_a_worker_says_over_http_that_it_drains(stage: Stage) -> None:
     alive = {"host": "h", "pid": 1, "queues": ["q"], "concurrency": 1, "version": "1"}

@@ -35,6 +35,9 @@ from tenure.core.vocabulary import JobStatus, ReasonCode, Stage
 MAX_JOBS_READ = 10_000
 """Jobs that are looked at for one page of a search by worker, time or error."""
 
+PREVIEW_CHARS = 120
+"""Characters of a payload that a list of jobs shows."""
+
 ID_MADE_EARLY = seconds(3600)
 """A job's id is made before the job is enqueued. By so much the clock that made it may be ahead."""
 

@@ -226,11 +226,13 @@ class JobPage(Record, frozen=True, kw_only=True):
     """Jobs, newest first. `next_before` is the `before` of the next page; null: the last one.
 
     `resolutions` is what became of those that are dead letters, where jobs were asked for by id.
+    `previews` has the beginnings of payloads, by job, where these were asked for. [H53]
     """
 
     jobs: tuple[JobRecord, ...]
     next_before: JobId | None = None
     resolutions: tuple[ResolutionRecord, ...] = ()
+    previews: dict[JobId, str] = msgspec.field(default_factory=dict)
 
 
 class DeadLetterPage(Record, frozen=True, kw_only=True):

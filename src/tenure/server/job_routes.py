@@ -406,6 +406,7 @@ async def jobs(call: Call) -> Response:
     """List jobs."""
     query = call.query(JobsQuery)
     bodies = call.check_with_bodies("limit", query.limit)
+    call.principal.check_bodies(wanted=query.previews, field="previews")
     wanted = JobFilter(
         namespace=call.namespace(),
         statuses=query.status,
@@ -425,11 +426,14 @@ async def jobs(call: Call) -> Response:
         limit=query.limit,
     )
     found, next_before = await call.listed_jobs(wanted, bodies=bodies)
+    ids = [job.id for job in found] if query.previews else []
+    previews = await call.services.listing(lambda: call.store.load_previews(ids)) if ids else {}
     now = await call.services.now()
     return await call.large_answer(
         lambda: JobPage(
             jobs=tuple(job_record(job, now=now, bodies=bodies) for job in found),
             next_before=next_before,
+            previews=previews,
         )
     )
 

@@ -88,11 +88,11 @@ class Principal(msgspec.Struct, frozen=True):
             )
         return self.token.namespace
 
-    def check_bodies(self, *, wanted: bool) -> None:
+    def check_bodies(self, *, wanted: bool, field: str = "bodies") -> None:
         """Raise if the caller wants payloads and results but may not see them. [H46]"""
         if wanted and not self.sees_bodies:
             assert self.token is not None
-            raise out_of_scope(f"{_a(self.token.role)} sees no payloads or results", field="bodies")
+            raise out_of_scope(f"{_a(self.token.role)} sees no payloads or results", field=field)
 
     def check_queues(self, queues: Sequence[QueueName]) -> None:
         """Raise unless all of these are within its scope."""

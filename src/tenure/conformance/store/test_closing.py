@@ -90,6 +90,7 @@ CALLS: dict[str, Callable[[Store], Any]] = {
     "now": lambda store: store.now(),
     "load": lambda store: store.load([JOB]),
     "load_without_bodies": lambda store: store.load_without_bodies([JOB]),
+    "load_previews": lambda store: store.load_previews([JOB]),
     "load_holders": lambda store: store.load_holders([KEY]),
     "load_leased": lambda store: store.load_leased(SESSION),
     "load_jobs": lambda store: store.load_jobs([JOB]),

@@ -7,7 +7,7 @@ from tenure.conformance.spec import spec
 from tenure.core.event_pages import EventFilter, EventPage
 from tenure.core.ids import DEFAULT_NAMESPACE, JobId, Kind, Namespace, QueueName
 from tenure.core.instants import Instant
-from tenure.core.job_search import JobFilter
+from tenure.core.job_search import PREVIEW_CHARS, JobFilter
 from tenure.core.vocabulary import JobStatus, OnLost
 from tenure.ports import DedupeKey, PruneResult, Record
 
@@ -141,6 +141,22 @@ def test_jobs_are_filtered_by_the_beginning_of_their_id(kit: Kit) -> None:
         expected = [job_id for job_id in ids(jobs) if job_id.startswith(prefix)]
         assert listed(prefix) == _newest_first(expected)
     assert listed("ffffffff-f") == []
+
+
+@spec("H53")
+def test_the_beginnings_of_payloads_are_read(kit: Kit) -> None:
+    plain = kit.enqueue(payload=b'{"to":"anna@example.org"}')
+    long = kit.enqueue(payload=b'"' + b"x" * 100_000 + b'"')
+    # Four bytes a character: the limit counts characters.
+    wide = kit.enqueue(payload=('"' + "\U0001f600" * 1_000 + '"').encode())
+
+    found = kit.store.load_previews([plain.id, long.id, wide.id, kit.new_id()])
+
+    assert found == {
+        plain.id: '{"to":"anna@example.org"}',
+        long.id: '"' + "x" * (PREVIEW_CHARS - 1),
+        wide.id: '"' + "\U0001f600" * (PREVIEW_CHARS - 1),
+    }
 
 
 def test_jobs_are_read_without_their_bodies(kit: Kit) -> None:

@@ -5,11 +5,12 @@ from collections.abc import Mapping
 import msgspec
 from starlette.responses import Response
 
-from tenure.core.ids import typed_prefix
+from tenure.core.ids import JobId, typed_prefix
 from tenure.core.instants import Instant, parse_duration
+from tenure.core.job_search import PREVIEW_CHARS
 from tenure.core.vocabulary import JobStatus
 from tenure.dashboard.page import Page
-from tenure.dashboard.rendering import url
+from tenure.dashboard.rendering import cut, url
 from tenure.dashboard.visits import Visit
 from tenure.protocol.fields import iso
 from tenure.protocol.replies import JobPage
@@ -17,6 +18,9 @@ from tenure.protocol.replies import JobPage
 ROWS = 50
 ROW_CHOICES = ("50", "200")
 """Rows that are ticked are sent in a URL, which a server reads up to 16 KiB of. [H43]"""
+
+EMPTY = ("null", "{}", "[]")
+"""Payloads that say nothing about a job."""
 
 
 class Filter(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,6 +63,7 @@ async def jobs(visit: Visit) -> Response:
             **asked(chosen, visit.instant),
             "status": statuses,
             "before": before,
+            "previews": visit.sees_bodies,
             "limit": ROWS if rows is None else int(rows),
         },
     )
@@ -67,6 +72,7 @@ async def jobs(visit: Visit) -> Response:
     return await visit.show(
         "jobs.html",
         jobs=found.jobs,
+        previews=_previews(found),
         filters=FILTERS,
         chosen=chosen,
         statuses=statuses,
@@ -79,6 +85,15 @@ async def jobs(visit: Visit) -> Response:
         has_rare=any(chosen[each.name] for each in FILTERS if each.is_rare),
         is_filtered=any(chosen.values()) or bool(statuses),
     )
+
+
+def _previews(found: JobPage) -> dict[JobId, str]:
+    """The beginnings of the payloads that have something to tell jobs apart by, by job. [DB31]"""
+    return {
+        job_id: cut(text, PREVIEW_CHARS - 1)
+        for job_id, text in found.previews.items()
+        if text not in EMPTY
+    }
 
 
 def asked(chosen: Mapping[str, str | None], now: Instant) -> dict[str, str | None]:

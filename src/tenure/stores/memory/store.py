@@ -43,7 +43,7 @@ from tenure.core.events import MAX_DECISION_EVENTS, Event
 from tenure.core.ids import Actor, Epoch, JobId, Kind, Namespace, QueueName
 from tenure.core.instants import Duration, Instant
 from tenure.core.job import Job, row_violations
-from tenure.core.job_search import FoundJobs, JobFilter, find_among
+from tenure.core.job_search import PREVIEW_CHARS, FoundJobs, JobFilter, find_among
 from tenure.core.kind_settings import KindChange, KindSettings, put_over
 from tenure.core.leases import HeldLease, lease_news
 from tenure.core.observations import (
@@ -166,6 +166,11 @@ class MemoryStore(
     def load_without_bodies(self, ids: Sequence[JobId]) -> dict[JobId, Job]:
         """The rows of these jobs without their bodies."""
         return {job_id: job.without_bodies for job_id, job in self.load(ids).jobs.items()}
+
+    def load_previews(self, ids: Sequence[JobId]) -> dict[JobId, str]:
+        """The beginnings of the payloads of these jobs. [H53]"""
+        jobs = self.load(ids).jobs
+        return {job_id: job.payload.decode()[:PREVIEW_CHARS] for job_id, job in jobs.items()}
 
     def load_holders(self, keys: Sequence[DedupeKey]) -> dict[DedupeKey, Job]:
         """The jobs that hold these dedupe keys: live ones, and those that keep theirs. [D13]"""

@@ -22,6 +22,9 @@ SELECT {job_columns} FROM {t}job WHERE id {among_ids};
 -- name: load_jobs_without_bodies
 SELECT {job_columns_without_bodies} FROM {t}job WHERE id {among_ids};
 
+-- name: load_previews
+SELECT id, substr(payload, 1, CAST(:chars AS integer)) FROM {t}job WHERE id {among_ids};
+
 -- name: load_holder
 -- The words of the index, so that both databases see that it serves. [D13]
 SELECT {job_columns} FROM {t}job

@@ -32,6 +32,7 @@ from tenure.core.events import MAX_DECISION_EVENTS, Event
 from tenure.core.ids import Actor, Epoch, JobId, Kind, Namespace, QueueName
 from tenure.core.instants import Duration, Instant
 from tenure.core.job import Job
+from tenure.core.job_search import PREVIEW_CHARS
 from tenure.core.kind_settings import KindSettings
 from tenure.core.leases import HeldLease, LeaseRow, lease_news
 from tenure.core.observations import (
@@ -224,6 +225,11 @@ class SqlStore(
         """The rows of these jobs without their bodies."""
         rows = self._rows(self._query("load_jobs_without_bodies", ids=self._pack(ids)))
         return {job.id: job for job in map(job_from, rows)}
+
+    def load_previews(self, ids: Sequence[JobId]) -> dict[JobId, str]:
+        """The beginnings of the payloads of these jobs. [H53]"""
+        query = self._query("load_previews", ids=self._pack(ids), chars=PREVIEW_CHARS)
+        return {JobId(str(job_id)): start for job_id, start in self._rows(query, listing=True)}
 
     def load_holders(self, keys: Sequence[DedupeKey]) -> dict[DedupeKey, Job]:
         """The jobs that hold these dedupe keys: live ones, and those that keep theirs. [D13]"""

@@ -5,6 +5,10 @@
 -- PostgreSQL compares and writes in one statement.
 SELECT id, rev FROM {t}job WHERE id {among_ids};
 
+-- name: load_previews
+-- Differs: substr would read the whole payload; see load_previews of the store.
+SELECT id, rowid FROM {t}job WHERE id {among_ids};
+
 -- name: update_jobs
 -- Differs: see load_revs.
 UPDATE {t}job SET {assignments} FROM json_each(:rows) AS i

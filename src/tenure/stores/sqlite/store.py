@@ -20,6 +20,7 @@ from tenure.core.flow_rows import Edge
 from tenure.core.ids import Epoch, JobId, Kind, Namespace, QueueName
 from tenure.core.instants import Instant
 from tenure.core.job import Job
+from tenure.core.job_search import PREVIEW_CHARS
 from tenure.core.outcomes import Change
 from tenure.core.rates import Meter
 from tenure.deadlines import CALL_TIMEOUT_S, Deadline, deadline
@@ -59,6 +60,8 @@ MAX_IDLE_READERS = 4
 
 STEPS_BETWEEN_CLOCK_CHECKS = 20_000
 """Steps of SQLite's virtual machine; they take about a millisecond."""
+
+MAX_BYTES_PER_CHARACTER = 4  # of UTF-8
 
 WORDS = COLUMN_WORDS | {
     "t": "tenure_",
@@ -106,6 +109,13 @@ WORDS = COLUMN_WORDS | {
 }
 
 _T = TypeVar("_T")
+
+
+def _payload_start(connection: sqlite3.Connection, row: int) -> str:
+    table = f"{WORDS['t']}job"
+    with connection.blobopen(table, "payload", row, readonly=True) as payload:
+        start = payload.read(MAX_BYTES_PER_CHARACTER * PREVIEW_CHARS)
+    return start.decode(errors="ignore")[:PREVIEW_CHARS]  # it may end within a character
 
 
 class _SqliteTransaction:
@@ -245,6 +255,17 @@ class SqliteStore(SqlStore):
     def _write(self, work: Callable[[Transaction], _T]) -> _T:
         self._check()
         return self._writer.run(lambda connection: work(_SqliteTransaction(connection)))
+
+    def load_previews(self, ids: Sequence[JobId]) -> dict[JobId, str]:
+        """The beginnings of the payloads of these jobs. A blob handle reads only the first pages of
+        each: 1 ms for fifty payloads of a megabyte, against 50 by `substr`. [H53]"""
+
+        def read(tx: Transaction) -> dict[JobId, str]:
+            assert isinstance(tx, _SqliteTransaction)
+            [rows] = tx.fetch(self._query("load_previews", ids=self._pack(ids)))
+            return {JobId(job_id): _payload_start(tx.connection, row) for job_id, row in rows}
+
+        return self._read(read, listing=True)
 
     def _pack(self, values: Sequence[str]) -> str:
         return json.dumps(list(values))
