@@ -79,7 +79,7 @@ screenshots: .venv/.ready ## write the screenshots of docs/images again
 	BROWSER_PATH="$$(.ci/browser)" && export BROWSER_PATH && $(BIN)/python -m tests.browser.screenshots
 
 proof: .venv/.ready ## the long evidence: chaos, crashes, many seeds
-	$(BIN)/python -m pytest -n $(WORKERS) -m proof
+	$(BIN)/python -m pytest -n $(WORKERS) -m proof --timeout 5400 -o hang_limit=6000
 
 bench: .venv/.ready ## measure Tenure beside other queues on this machine (QUICK=1: in five minutes)
 	$(BIN)/python -m bench $(if $(filter 1,$(QUICK)),--quick)
