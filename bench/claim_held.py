@@ -1,8 +1,10 @@
-"""Claiming past a backlog that a rate holds back: one job at a time, by four workers at once.
+"""Claiming past a backlog that a rate or a limit holds back: one job at a time, by four workers at
+once.
 
 The workers can run two kinds of two queues. Beside a store that has only jobs of one kind, there
-are stores that also have many jobs that wait for a rate of one a day: that of the other kind, that
-of the other queue, or that of a rate key of the other kind. What is measured is the median claim as
+are stores that also have many jobs that wait. Some wait for a rate of one a day: that of the other
+kind, that of the other queue, or that of a rate key of the other kind. Others wait for a limit of
+one: that of the other queue, or that of a concurrency key. What is measured is the median claim as
 its caller feels it, on both databases.
 """
 
@@ -30,12 +32,12 @@ from bench.workload import (
 )
 from tenure.core.ids import DEFAULT_NAMESPACE, Kind, QueueName
 from tenure.core.kind_settings import KindChange
-from tenure.core.rates import parse_rate
+from tenure.core.rates import Rate, parse_rate
 from tenure.ports import Store
 
 NAME = "claim-held"
-HELD = Kind("held-by-a-rate")
-HELD_QUEUE = QueueName("held-by-a-rate")
+HELD = Kind("held")
+HELD_QUEUE = QueueName("held")
 RATE = parse_rate("rate", "1/d", 1)
 WORKERS = 4
 CLAIMS_PER_ROUND = 100
@@ -43,25 +45,36 @@ BATCH = 1000
 
 
 class Held(msgspec.Struct, frozen=True):
-    """Which jobs wait, and for which rate."""
+    """Which jobs wait, and for what."""
 
     name: str
     queue: QueueName = QUEUE
+    kind_rate: Rate | None = None
+    queue_rate: Rate | None = None
+    queue_limit: int | None = None
     rate_key: str | None = None
-    is_queue_rated: bool = False
+    concurrency_key: str | None = None
 
-    def set_rate(self, store: Store) -> None:
-        """Set the rate that holds them back."""
-        if self.is_queue_rated:
-            store.put_queue(DEFAULT_NAMESPACE, self.queue, paused=None, limit=None, rate=RATE)
-        else:
-            store.put_kind(DEFAULT_NAMESPACE, KindChange(kind=HELD, rate=RATE))
+    def set_up(self, store: Store) -> None:
+        """Set what holds them back. A concurrency key has a limit of one if nothing is set."""
+        if self.kind_rate is not None:
+            store.put_kind(DEFAULT_NAMESPACE, KindChange(kind=HELD, rate=self.kind_rate))
+        if self.queue == HELD_QUEUE:
+            store.put_queue(
+                DEFAULT_NAMESPACE,
+                self.queue,
+                paused=None,
+                limit=self.queue_limit,
+                rate=self.queue_rate,
+            )
 
 
 HOLDS = (
-    Held("a rate of their kind"),
-    Held("a rate of their queue", queue=HELD_QUEUE, is_queue_rated=True),
-    Held("the rate of their rate key", rate_key="hot"),
+    Held("a rate of their kind", kind_rate=RATE),
+    Held("a rate of their queue", queue=HELD_QUEUE, queue_rate=RATE),
+    Held("the rate of their rate key", kind_rate=RATE, rate_key="hot"),
+    Held("the limit of their queue", queue=HELD_QUEUE, queue_limit=1),
+    Held("the limit of their concurrency key", concurrency_key="hot"),
 )
 
 
@@ -78,9 +91,15 @@ class Claims:
         self.jobs = 0
 
     def hold(self, held: Held, *, waiting: int) -> None:
-        """Make so many jobs wait for a rate, after one that uses it up."""
-        held.set_rate(self._store)
-        shape = {"kind": HELD, "queue": held.queue, "rate_key": held.rate_key, "priority": 1}
+        """Make so many jobs wait, after one that uses up the rate or the limit."""
+        held.set_up(self._store)
+        shape = {
+            "kind": HELD,
+            "queue": held.queue,
+            "rate_key": held.rate_key,
+            "concurrency_key": held.concurrency_key,
+            "priority": 1,
+        }
         for start in range(0, 1 + waiting, BATCH):
             jobs = new_jobs(min(BATCH, 1 + waiting - start))
             accepted(self._service.report([replace(job, **shape) for job in jobs]))
@@ -112,7 +131,7 @@ class Claims:
 
 @contextmanager
 def claims(place: Place, held: Held | None, *, waiting: int) -> Iterator[Claims]:
-    """A store in which so many jobs wait for a rate, or none."""
+    """A store in which so many jobs wait, or none."""
     with coordinator_of(place.store) as coordinator:
         made = Claims(Coordinated(coordinator), place.store)
         if held is not None:
@@ -123,7 +142,8 @@ def claims(place: Place, held: Held | None, *, waiting: int) -> Iterator[Claims]
 
 
 def run(options: Options) -> list[Row]:
-    """With each backlog beside none: the ratio of latencies should stay below two. [RL8]"""
+    """With each backlog beside none: the ratio of latencies should stay below two. [RL8]
+    [CK4]"""
     with durable_postgres() as server:
         rows = rows_of("PostgreSQL", partial(in_postgres, server), options)
     return rows + rows_of("SQLite", in_sqlite, options)
@@ -132,7 +152,7 @@ def run(options: Options) -> list[Row]:
 def rows_of(
     database: str, opening: Callable[[], AbstractContextManager[Place]], options: Options
 ) -> list[Row]:
-    """A row for each rate."""
+    """A row for each backlog."""
     many = options.sized(100_000, 20_000)
     with ExitStack() as stack:
         made = {
