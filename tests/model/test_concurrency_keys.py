@@ -142,6 +142,15 @@ def test_no_order_of_statements_passes_the_limit_or_strands_a_job(limit: int) ->
         assert not settled.ready or len(settled.live) == limit, (state, settled)
 
 
+@spec("CK4", "CK10")
+@pytest.mark.parametrize("limit", [1, 2])
+def test_a_claim_that_passes_by_a_key_without_changes_and_turns_misses_no_job(limit: int) -> None:
+    """Without the lock a claim sees what is committed: here, states in which nobody holds it."""
+    for state in _explored(limit):
+        if state.locked_by == NOBODY and len(state.live) < limit:
+            assert not state.ready or state.changes or state.turns & state.ready, state
+
+
 @spec("CK6")
 def test_with_a_limit_of_one_a_later_job_is_never_granted_before_one_that_was_seen() -> None:
     for state in _explored(1):

@@ -223,7 +223,7 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
 
     def _strands(self, state: State) -> bool:
         while state.ready:
-            if any(self._has_room(state, number) for number in state.ready):
+            if any(self.has_room(state, number) for number in state.ready):
                 return True
             later = self._claimed(replace(state, now=Instant(state.now + self.rate.interval_us)))
             waiting = {self.keys[number] for number in state.ready}
@@ -232,7 +232,8 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
             state = later
         return False
 
-    def _has_room(self, state: State, number: int) -> bool:
+    def has_room(self, state: State, number: int) -> bool:
+        """Whether the rate of a job's key has room for it."""
         tat = dict(state.tats).get(self.keys[number], NOTHING_GRANTED)
         return self.rate.room(tat, state.now) > 0
 
@@ -256,6 +257,26 @@ def test_no_order_of_statements_exceeds_the_rate_of_a_key_or_strands_a_job(world
     assert max(len(state.log) for state in states) >= MOST_GRANTS
     assert world.exceeding(states) == set()
     assert world.stranding(states) == set()
+
+
+@spec("RL8", "RL3", "CK10")
+@pytest.mark.parametrize(
+    "world", [ONE_KEY, TWO_KEYS, SET_BACK], ids=["one key", "two keys", "set back"]
+)
+def test_a_claim_that_passes_by_keys_without_due_notes_and_turns_misses_no_job(
+    world: World,
+) -> None:
+    """Without the lock a claim sees what is committed: here, states in which nobody holds it."""
+    passed_by = {
+        state
+        for state in world.states()
+        if state.locked_by == NOBODY
+        and not any(_is_due(note, state.now) for note in state.notes)
+        and not state.turns & state.ready
+    }
+
+    assert any(state.ready for state in passed_by)
+    assert not any(world.has_room(state, each) for state in passed_by for each in state.ready)
 
 
 @spec("RL3")

@@ -88,8 +88,8 @@ CONFLICTS = _counter(
     "tenure_claim_conflicts_total",
     "conflict",
     "Claims that were refused because another one of their session came first, restarted because"
-    " the settings of their queues changed, or lost to another transaction and made again; or held,"
-    " that is, granted nothing while a rate held jobs back that they asked for."
+    " they needed other locks than they had taken, or lost to another transaction and made again;"
+    " or held, that is, granted nothing while a rate held jobs back that they asked for."
     " Jobs that another claim holds locked are passed over and not counted.",
     "sum by (conflict) (rate(tenure_claim_conflicts_total[5m]))",
 )

@@ -130,6 +130,27 @@ SELECT k.key_group, k.key, k.changes,
     ON g.key_group = k.key_group
  ORDER BY k.key_group, k.key;
 
+-- name: has_turns
+-- Differs: SQLite needs no locks, and so never passes by a group. Whether a claim that holds the locks
+-- of these groups would find something: a change that take_key_changes takes, or a turn in one of these
+-- places.
+SELECT EXISTS (SELECT FROM unnest(CAST(:key_groups AS text[])) AS g(key_group)
+                WHERE EXISTS (SELECT FROM {t}key_change AS c
+                               WHERE c.namespace = :namespace AND c.key_group = g.key_group
+                                 AND c.at <= (SELECT {t}clock()))
+                   OR EXISTS (SELECT FROM {t}key_change AS c
+                               WHERE c.namespace = :namespace AND c.key_group = g.key_group
+                                 AND c.noted_at > 0 AND c.noted_at > (SELECT {t}clock())))
+    OR EXISTS (SELECT FROM unnest(CAST(:queues AS text[]), CAST(:kinds AS text[]),
+                                  CAST(:concurrency_groups AS text[]), CAST(:are_rated AS boolean[]))
+                             AS p(queue, kind, concurrency_group, is_rated)
+                WHERE EXISTS (SELECT FROM {t}key_turn AS f JOIN {t}job AS j ON j.id = f.job_id
+                               WHERE f.namespace = :namespace AND f.queue = p.queue
+                                 AND f.kind = p.kind AND f.concurrency_group = p.concurrency_group
+                                 AND f.is_rated = p.is_rated AND f.{is_open}
+                                 AND j.not_before <= (SELECT {t}clock())
+                                 AND (j.start_by IS NULL OR j.start_by > (SELECT {t}clock()))));
+
 -- name: delete_turns_of_keys
 -- Differs: key by key through an index. A planner whose statistics are behind joins the whole table.
 DELETE FROM {t}key_turn

@@ -8,7 +8,7 @@ import hashlib
 import logging
 import random
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from functools import lru_cache
 from typing import TypeVar
@@ -69,6 +69,7 @@ from tenure.stores.postgres.wire import NoAnswer, PreparedStatements, RoundTrip
 from tenure.stores.sql.batches import ChangeStream, Group, groups_of
 from tenure.stores.sql.claim_marks import ClaimMarks
 from tenure.stores.sql.flows import ended_members, needed_jobs
+from tenure.stores.sql.quiet_rules import QuietRules
 from tenure.stores.sql.resolutions import letters_of, resolved_by
 from tenure.stores.sql.rows import Row
 from tenure.stores.sql.statements import Query, Statements
@@ -321,6 +322,7 @@ class PostgresStore(SqlStore):
         self._pool = Pool(self._connect, size=pool_size)
         self._channel = channel_of(schema)
         self._claim_marks = marks = ClaimMarks()
+        self._quiet_rules = QuietRules()
         self._notifications = Notifications(
             self._channel, self._connect, self._notify, on_heard=marks.hear
         )
@@ -676,8 +678,8 @@ class PostgresStore(SqlStore):
         self,
         scope: ClaimScope,
         sessions: Sequence[SessionKey],
-        limited: set[QueueName],
-        kinds: set[Kind],
+        limited: Set[QueueName],
+        kinds: Set[Kind],
     ) -> list[Query]:
         """Epoch, then sessions, then queues, then kinds, each sorted, so that no deadlock can
         occur.

@@ -5,7 +5,7 @@ into statements. Like every store it decides nothing: callers pass plans and dec
 """
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -23,7 +23,6 @@ from tenure.core.claims import (
     first_with_room,
     kind_meter,
     queue_meter,
-    rate_settings,
     rates_in_force,
 )
 from tenure.core.commands import Outage
@@ -67,10 +66,10 @@ from tenure.stores.sql.candidates import (
 from tenure.stores.sql.claim_marks import MarkedClaim
 from tenure.stores.sql.events import SqlEvents
 from tenure.stores.sql.flows import SqlFlows
-from tenure.stores.sql.held_meters import HeldMeter, HeldMeters
 from tenure.stores.sql.limits import SqlLimits, queue_state_from, rate_parameters
 from tenure.stores.sql.measures import DELAYED
 from tenure.stores.sql.overview import SqlOverview
+from tenure.stores.sql.quiet_rules import NO_RULES, QuietRules, Rules
 from tenure.stores.sql.resolutions import Resolutions
 from tenure.stores.sql.retention import SqlRetention
 from tenure.stores.sql.rows import (
@@ -143,13 +142,15 @@ class SqlStore(
 ):
     """`tenure.ports.Store` over SQL. Dialects fill in the abstract methods."""
 
+    _quiet_rules: QuietRules | None = None
+    """Which locks claims leave out; None: none."""
+
     def __init__(self, statements: Statements) -> None:
         super().__init__(statements)
         # Hints: they choose locks and round trips. A claim checks them again under its locks.
         self._unusual_queues: dict[tuple[Namespace, QueueName], QueueState] = {}
         self._registered_queues: set[tuple[str, ...]] = set()
         self._registered_in: Epoch | None = None
-        self._held_meters = HeldMeters()
 
     # --- what a dialect provides ---------------------------------------------------------------
 
@@ -158,8 +159,8 @@ class SqlStore(
         self,
         scope: ClaimScope,
         sessions: Sequence[SessionKey],
-        limited: set[QueueName],
-        kinds: set[Kind],
+        limited: Set[QueueName],
+        kinds: Set[Kind],
     ) -> list[Query]:
         """Locks that keep claims apart from `put_queue` and `put_kind`, and from other claims of
         the same sessions, limited queues and these kinds."""
@@ -387,10 +388,12 @@ class SqlStore(
         plan: Callable[[ClaimView], ClaimPlan],
     ) -> ClaimPlan:
         """Lock, read, let `plan` decide, write what it says."""
+        quiet = NO_RULES if self._quiet_rules is None else self._quiet_rules.of(scope)
         for restarts in range(MAX_CLAIM_RESTARTS):
             try:
-                planned = self._claim_once(scope, sessions, wanted, plan)
+                planned = self._claim_once(scope, sessions, wanted, plan, quiet)
             except RestartClaim:
+                quiet = NO_RULES
                 continue
             return replace(planned, restarts=restarts) if restarts else planned
         raise StoreUnavailable(
@@ -403,21 +406,16 @@ class SqlStore(
         sessions: Sequence[SessionKey],
         wanted: int,
         plan: Callable[[ClaimView], ClaimPlan],
+        quiet: Rules,
     ) -> ClaimPlan:
         with self._marked(scope) as marked:
-            planned, view = self._write(
-                lambda tx: self._claim(tx, scope, sessions, wanted, plan, marked)
+            planned, unused = self._write(
+                lambda tx: self._claim(tx, scope, sessions, wanted, plan, marked, quiet)
             )
             marked.granted = {change.job.id for change in planned.changes}
-        self._remember_held(scope.namespace, view, planned)
+        if self._quiet_rules is not None:
+            self._quiet_rules.remember(scope, unused)
         return planned
-
-    def _remember_held(self, namespace: Namespace, view: ClaimView, planned: ClaimPlan) -> None:
-        """Remember which rates have no room now, for the next claims of this process."""
-        settings = rate_settings(view.queues, view.kinds)
-        if settings:
-            states = view.rate_states | planned.rate_states
-            self._held_meters.remember(namespace, settings, states, view.now)
 
     def _claim(
         self,
@@ -427,8 +425,10 @@ class SqlStore(
         wanted: int,
         plan: Callable[[ClaimView], ClaimPlan],
         marked: MarkedClaim,
-    ) -> tuple[ClaimPlan, ClaimView]:
-        opened = self._open_claim(tx, scope, sessions, wanted, marked)
+        quiet: Rules,
+    ) -> tuple[ClaimPlan, Rules]:
+        """The plan, and the rules under which there is nothing to grant."""
+        opened = self._open_claim(tx, scope, sessions, wanted, marked, quiet)
         found, moment = self._passing_over(tx, opened.reading, opened.candidates, marked)
         turns = self._with_turns(tx, opened, moment)
         [(now, epoch, settling_since, _)] = moment if turns is None else turns.moment
@@ -444,9 +444,13 @@ class SqlStore(
             settling_since=settling_since,
         )
         view = _with_candidates(view, found, turns, wanted)
+        rules = opened.rules
+        used = NO_RULES if rules == NO_RULES else _used_rules(view, turns)
+        if used - opened.locked != NO_RULES:
+            raise RestartClaim
         planned = plan(view)
         self._write_plan(tx, scope.namespace, view, planned, turns)
-        return planned, view
+        return planned, rules - used
 
     def _open_claim(
         self,
@@ -455,41 +459,40 @@ class SqlStore(
         sessions: Sequence[SessionKey],
         wanted: int,
         marked: MarkedClaim,
+        quiet: Rules,
     ) -> "_OpenedClaim":
         """Lock, check the settings, read candidates and changes of keys: in one round trip, unless
-        a queue or kind is paused or limited."""
+        a queue or kind is paused or limited. The locks of quiet rules are left out."""
         names = tuple(dict.fromkeys(scope.queues))
         expected = self._expected_settings(scope, names)
         kinds = self._kinds_to_claim(tx, scope, names)
         ruled = self._settings_of(scope, kinds)
-        held = self._held(scope.namespace, expected, ruled)
         if ruled:
             marked.leave_out_kinds()
         reading = Reading(scope, kinds, dict.fromkeys(names, wanted), begins_at=marked.begins_at)
         at_once = not expected and not ruled
-        asked = self._ask_turns(reading, names) if at_once else None
-        usage = _usage(expected, ruled, held)
-        limited, rated = _to_serialise(expected, ruled, held)
-        locks = self._claim_locks(scope, sessions, limited, rated)
+        asked = self._ask_turns(reading, names, quiet.groups) if at_once else None
+        usage = _usage(expected, ruled)
+        locked = _rules(expected, ruled) - quiet
+        locks = self._claim_locks(scope, sessions, locked.queues, locked.kinds)
         counts = self._usage_queries(scope.namespace, usage)
         read = (
             self._reading_queries(reading, asked) if at_once else [self._query("moment_to_claim")]
         )
         opening = self._opening_queries(scope, sessions, names)
         answers = tx.fetch(*locks, *opening, *counts, *read)[len(locks) :]
-        settings = self._checked_settings(scope, names, answers[1], limited, held, at_once=at_once)
-        self._check_kinds(tx, scope, kinds, ruled, answers[-1], held)
+        settings = self._checked_settings(scope, names, answers[1], expected, at_once=at_once)
+        self._check_kinds(tx, scope, kinds, ruled, answers[-1])
         counted = (usage, answers[2 : 2 + len(counts)])
-        queues, rate_states = self._with_usage(tx, scope, settings, ruled, held, counted)
+        queues, rate_states = self._with_usage(tx, scope, settings, ruled, counted)
         found = answers[2 + len(counts) :]
         if not at_once:
             now = Instant(answers[-1][0][0])
             room = GrantRoom(now=now, queues=queues, kinds=ruled, rate_states=rate_states)
-            reading = reading.within(room)
-            asked = self._ask_turns(reading, names)
-            found = tx.fetch(*self._reading_queries(reading, asked))
+            reading, asked, found = self._read_within(tx, room, reading, names, quiet)
         of_keys = 0 if asked is None else len(asked.queries)
         return _OpenedClaim(
+            locked=locked if asked is None else replace(locked, groups=asked.locked),
             reading=reading,
             settings=answers[1],
             sessions=_sessions_among(answers[0], sessions),
@@ -501,22 +504,22 @@ class SqlStore(
             candidates=found[of_keys:],
         )
 
+    def _read_within(
+        self,
+        tx: Transaction,
+        room: GrantRoom,
+        reading: Reading,
+        names: tuple[QueueName, ...],
+        quiet: Rules,
+    ) -> tuple[Reading, TurnsAsked | None, list[list[Row]]]:
+        """What a claim reads of queues and kinds that have room, and the answers."""
+        reading = reading.within(room)
+        asked = self._ask_turns(reading, names, quiet.groups)
+        return reading, asked, tx.fetch(*self._reading_queries(reading, asked))
+
     def _reading_queries(self, reading: Reading, asked: TurnsAsked | None) -> list[Query]:
         """The changes of keys, then the candidates and the clock."""
         return [*([] if asked is None else asked.queries), *self._candidate_queries(reading)]
-
-    def _held(
-        self,
-        namespace: Namespace,
-        queues: Mapping[QueueName, QueueState],
-        kinds: Mapping[Kind, KindSettings],
-    ) -> dict[Meter, HeldMeter]:
-        """The rates that have no room, as far as this process knows: they need no lock."""
-        found = {
-            meter: self._held_meters.get(namespace, meter, rate, since)
-            for meter, (rate, since) in rate_settings(queues, kinds).items()
-        }
-        return {meter: held for meter, held in found.items() if held is not None}
 
     def _write_plan(
         self,
@@ -562,15 +565,10 @@ class SqlStore(
         kinds: Mapping[QueueName, Sequence[str]],
         ruled: Mapping[Kind, KindSettings],
         moment: Sequence[Row],
-        held: Mapping[Meter, HeldMeter],
     ) -> None:
         """Raise `RestartClaim` if something else is set for these kinds than the claim chose its
-        locks by, or if a rate has room after all, because the clock was set. Nothing can be set
-        while the claim holds its locks. [RL5]"""
-        [(now, epoch, _, rev)] = moment
-        if not all(each.holds_at(now) for each in held.values()):
-            self._held_meters.forget(scope.namespace, held)
-            raise RestartClaim
+        locks by. Nothing can be set while the claim holds its locks. [RL5]"""
+        [(_, epoch, _, rev)] = moment
         self._current_kinds(tx, scope.namespace, Epoch(epoch), rev)
         if self._settings_of(scope, kinds) != ruled:
             raise RestartClaim
@@ -650,8 +648,7 @@ class SqlStore(
         scope: ClaimScope,
         names: Sequence[QueueName],
         rows: Sequence[Row],
-        limited: set[QueueName],
-        held: Mapping[Meter, HeldMeter],
+        expected: Mapping[QueueName, QueueState],
         *,
         at_once: bool,
     ) -> dict[QueueName, QueueState]:
@@ -669,13 +666,8 @@ class SqlStore(
                 self._unusual_queues.pop((scope.namespace, name), None)
                 continue
             self._unusual_queues[scope.namespace, name] = state
-            meter = queue_meter(name)
-            if meter in held and (state.rate, state.rate_since) == (
-                held[meter].rate,
-                held[meter].since,
-            ):
-                continue  # it needs no lock while its rate has no room
-            if at_once or (_serialises(state) and name not in limited):
+            was_limited = name in expected and _serialises(expected[name])
+            if at_once or (_serialises(state) and not was_limited):
                 raise RestartClaim
         return {name: found.get(name, QueueState(name=name)) for name in names}
 
@@ -685,21 +677,19 @@ class SqlStore(
         scope: ClaimScope,
         queues: dict[QueueName, QueueState],
         kinds: Mapping[Kind, KindSettings],
-        held: Mapping[Meter, HeldMeter],
         counted: tuple["_Usage", Sequence[Sequence[Row]]],
     ) -> tuple[dict[QueueName, QueueState], dict[Meter, Instant]]:
         """The queues with the number of their live leases, counted only where there is a limit, and
         where the rates of queues and kinds stand: as they were counted, unless the claim expected
         other settings."""
-        (expected, answers), usage = counted, _usage(queues, kinds, held)
+        (expected, answers), usage = counted, _usage(queues, kinds)
         if usage != expected:
             answers = tx.fetch(*self._usage_queries(scope.namespace, usage))
         counts, states = answers[: len(usage.limited)], answers[len(usage.limited) :]
         live = {name: number for name, [(number,)] in zip(usage.limited, counts, strict=True)}
         return (
             {name: replace(state, live=live.get(name, 0)) for name, state in queues.items()},
-            rate_states_from(row for rows in states for row in rows)
-            | {meter: each.tat for meter, each in held.items()},
+            rate_states_from(row for rows in states for row in rows),
         )
 
     def _usage_queries(self, namespace: Namespace, usage: "_Usage") -> list[Query]:
@@ -851,6 +841,8 @@ class _Usage(msgspec.Struct, frozen=True):
 class _OpenedClaim(msgspec.Struct, frozen=True, kw_only=True):
     """What a claim has locked and read before it looks at turns and delayed jobs."""
 
+    locked: Rules
+    """The rules whose locks it has."""
     reading: Reading
     settings: Sequence[Row]
     sessions: dict[SessionKey, Session]
@@ -863,15 +855,20 @@ class _OpenedClaim(msgspec.Struct, frozen=True, kw_only=True):
     candidates: Sequence[Sequence[Row]]
     """The answers to `_candidate_queries`."""
 
+    @property
+    def rules(self) -> Rules:
+        """The rules that its jobs may be under."""
+        rules = _rules(self.queues, self.kinds)
+        return rules if self.asked is None else replace(rules, groups=self.asked.groups)
+
 
 def _usage(
     queues: Mapping[QueueName, QueueState],
     kinds: Mapping[Kind, KindSettings],
-    held: Mapping[Meter, HeldMeter],
 ) -> _Usage:
     return _Usage(
         tuple(sorted(name for name, state in queues.items() if state.limit is not None)),
-        tuple(meter for meter in rates_in_force(queues, kinds) if meter not in held),
+        tuple(rates_in_force(queues, kinds)),
     )
 
 
@@ -896,16 +893,26 @@ def _sessions_among(rows: Sequence[Row], wanted: Sequence[SessionKey]) -> dict[S
     return {session.key: session for session in found if session.key in wanted}
 
 
-def _to_serialise(
-    queues: Mapping[QueueName, QueueState],
-    kinds: Mapping[Kind, KindSettings],
-    held: Mapping[Meter, HeldMeter],
-) -> tuple[set[QueueName], set[Kind]]:
-    """The queues and kinds whose claims wait for each other; none of a rate that has no room."""
-    limited = {name for name, state in queues.items() if _serialises(state)}
-    return (
-        {name for name in limited if queue_meter(name) not in held},
-        {kind for kind in kinds if kind_meter(kind) not in held},
+def _rules(queues: Mapping[QueueName, QueueState], kinds: Mapping[Kind, KindSettings]) -> Rules:
+    """The queues and kinds among these whose claims wait for each other."""
+    limited = frozenset(name for name, state in queues.items() if _serialises(state))
+    return Rules(limited, frozenset(kinds))
+
+
+def _used_rules(view: ClaimView, turns: KeyedCandidates | None) -> Rules:
+    """The rules whose locks a plan needs: jobs that it may grant are under them, or it corrects
+    where their rate stands; and the groups of keys in which the claim found something."""
+    queues = {job.queue for job in view.candidates}
+    kinds = {job.kind for job in view.candidates if job.rate_key is None}
+    corrected = view.room.changed
+    return Rules(
+        frozenset(
+            name
+            for name, state in view.queues.items()
+            if _serialises(state) and (name in queues or queue_meter(name) in corrected)
+        ),
+        frozenset(kind for kind in view.kinds if kind in kinds or kind_meter(kind) in corrected),
+        frozenset() if turns is None else turns.busy_groups,
     )
 
 

@@ -13,7 +13,7 @@ concurrency key first (docs/adr/0069).
 
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import NoReturn
 
 import msgspec
@@ -104,22 +104,35 @@ class RateKey(msgspec.Struct, frozen=True, order=True):
 class TurnsAsked(msgspec.Struct, frozen=True, kw_only=True):
     """What a claim asks about jobs with keys, together with its other statements: it locks the
     groups of the kinds that it wants, and takes the changes of their keys. Which kinds have jobs
-    with keys, it knows from an earlier claim; `queries` reads that again under the locks."""
+    with keys, it knows from an earlier claim; it reads that again under the locks. If it passes
+    them by, it only asks whether a claim with the locks would find something."""
 
     known: tuple[KeyedKind, ...]
     wanted: tuple[KeyedKind, ...]
-    queries: Sequence[Query]
+    passes_by: bool
+    locks: Sequence[Query]
+    checks: Sequence[Query]
     takes: Sequence[Query]
 
     @property
-    def locked(self) -> frozenset[str]:
-        """The groups that are locked then."""
+    def queries(self) -> list[Query]:
+        """All of them, in order."""
+        return [*self.locks, *self.checks, *self.takes]
+
+    @property
+    def groups(self) -> frozenset[str]:
+        """The groups of the kinds that it wants."""
         return frozenset(each.group for each in self.wanted)
 
     @property
+    def locked(self) -> frozenset[str]:
+        """Those among them that are locked then."""
+        return frozenset() if self.passes_by else self.groups
+
+    @property
     def rated_kinds(self) -> list[str]:
-        """The kinds among them that have jobs with rate keys."""
-        return sorted({each.kind for each in self.wanted if each.is_rated})
+        """The kinds that have jobs with rate keys."""
+        return _rated_kinds(self.wanted)
 
     @property
     def knows_rates(self) -> bool:
@@ -147,6 +160,12 @@ class TurnPlace(msgspec.Struct, frozen=True, order=True):
     group: str
     is_rated: bool
 
+    @property
+    def groups(self) -> list[str]:
+        """The groups of the keys of jobs there."""
+        rated = [rate_group(self.kind)] if self.is_rated else []
+        return [*rated, *([self.group] if self.group else [])]
+
 
 class KeyedCandidates(msgspec.Struct, frozen=True, kw_only=True):
     """The jobs whose turn it is, the clock after them, and what decides about them."""
@@ -159,12 +178,15 @@ class KeyedCandidates(msgspec.Struct, frozen=True, kw_only=True):
     key_waits: dict[Kind, Duration]
     notes: Sequence[KeyChange]
     """What is still to be noted about rate keys whose turns were chosen again."""
+    busy_groups: frozenset[str]
+    """The groups in which the claim found a change or a turn."""
 
 
 class Chosen(msgspec.Struct):
-    """What a claim found out when it chose turns: where the rates of these keys stand, and what it
-    must still note about them."""
+    """What a claim found out when it chose turns: which groups had changes or turns, where the
+    rates of their keys stand, and what it must still note about them."""
 
+    groups: set[str] = msgspec.field(default_factory=set)
     rate_states: dict[Meter, Instant] = msgspec.field(default_factory=dict)
     notes: list[KeyChange] = msgspec.field(default_factory=list)
 
@@ -285,9 +307,12 @@ class SqlTurns(Transactional):
 
     # --- claiming ------------------------------------------------------------------------------
 
-    def _ask_turns(self, reading: Reading, queues: tuple[QueueName, ...]) -> TurnsAsked | None:
+    def _ask_turns(
+        self, reading: Reading, queues: tuple[QueueName, ...], quiet: Set[str]
+    ) -> TurnsAsked | None:
         """What a claim of these queues asks about jobs with keys; None if this process knows of
-        none there."""
+        none there. It passes them by if all of their groups are quiet: a job may have keys of two
+        groups, and a claim that has locked only one of these cannot grant it."""
         namespace = reading.scope.namespace
         known = self._keyed_kinds.get((namespace, queues))
         if known is None:
@@ -298,17 +323,44 @@ class SqlTurns(Transactional):
             if reading.most.get(each.queue) and each.kind in reading.asked_kinds[each.queue]
         )
         groups = sorted({each.group for each in wanted})
-        takes = self._take_queries(namespace, groups) if groups else []
+        passes_by = bool(groups) and quiet >= set(groups)
+        takes_them = bool(groups) and not passes_by
         return TurnsAsked(
             known=known,
             wanted=wanted,
-            takes=takes,
-            queries=[
-                *(self._group_locks(namespace, groups) if groups else []),
+            passes_by=passes_by,
+            locks=self._group_locks(namespace, groups) if takes_them else [],
+            checks=[
                 self._keyed_kinds_query(namespace, queues),
-                *takes,
+                *(self._passing_by(reading, wanted) if passes_by else []),
             ],
+            takes=self._take_queries(namespace, groups) if takes_them else [],
         )
+
+    def _passing_by(self, reading: Reading, wanted: Sequence[KeyedKind]) -> list[Query]:
+        """Whether a claim that holds the locks would find something of these kinds, and when the
+        first of their rate keys has room. One statement asks for changes and turns, because another
+        claim may make turns of changes between two. [CK10]"""
+        namespace, places = reading.scope.namespace, _places(reading, wanted)
+        return [
+            self._query(
+                "has_turns",
+                namespace=namespace,
+                key_groups=self._pack(sorted({each.group for each in wanted})),
+                queues=self._pack([each.queue for each in places]),
+                kinds=self._pack([each.kind for each in places]),
+                concurrency_groups=self._pack([each.group for each in places]),
+                are_rated=self._pack([str(each.is_rated) for each in places]),
+            ),
+            *self._first_wait_queries(namespace, wanted),
+        ]
+
+    def _first_wait_queries(self, namespace: Namespace, kinds: Sequence[KeyedKind]) -> list[Query]:
+        """When the first rate key of each kind has room."""
+        return [
+            self._query("first_rate_wait", namespace=namespace, key_group=rate_group(kind))
+            for kind in _rated_kinds(kinds)
+        ]
 
     def _keyed_kinds_query(self, namespace: Namespace, queues: Sequence[QueueName]) -> Query:
         return self._query("keyed_kinds", namespace=namespace, queues=self._pack(queues))
@@ -335,13 +387,17 @@ class SqlTurns(Transactional):
         """The jobs whose turn it is, as many as the claim reads of each queue and kind, from the
         answers to what it asked. It takes more changes until it finds one, because those of a long
         backlog of another key or queue may come first. [CK4]"""
-        namespace, before = reading.scope.namespace, len(answers) - len(asked.takes)
-        if tuple(KeyedKind(*row) for row in answers[before - 1]) != asked.known:
+        namespace, before = reading.scope.namespace, len(asked.locks)
+        takes_at = before + len(asked.checks)
+        keyed, *passing_by = answers[before:takes_at]
+        if tuple(KeyedKind(*row) for row in keyed) != asked.known:
             self._learn_keyed_kinds(tx, reading.scope)
         if not asked.wanted:
             return None
+        if asked.passes_by:
+            return _nothing_found(asked, passing_by, moment)
         chosen = Chosen()
-        taken = self._taken(tx, namespace, answers[before:])
+        taken = self._taken(tx, namespace, answers[takes_at:])
         pages = 1
         while True:
             choice = self._choose(tx, namespace, asked, taken, Instant(moment[0][0]), chosen)
@@ -364,6 +420,7 @@ class SqlTurns(Transactional):
     ) -> Choice:
         """Choose the turns of these keys again: first those of concurrency keys, because the rate
         keys choose among them. The statements that are left are sent with those that read turns."""
+        chosen.groups |= {each.group for each in taken}
         queries = self._give_turns(namespace, asked, taken)
         rated = {
             RateKey(kind, each.key): each.tat
@@ -469,7 +526,9 @@ class SqlTurns(Transactional):
             answers = tx.fetch(*first, *queries, *about)
             if first:
                 chosen.notes += choice.notes(namespace, answers[: len(first)])
-            found = [row for rows in answers[len(first) : -len(about)] for row in rows]
+            by_place = list(zip(places, answers[len(first) : -len(about)], strict=True))
+            chosen.groups.update(*(place.groups for place, rows in by_place if rows))
+            found = [row for _, rows in by_place for row in rows]
             jobs = list(readable_jobs([row[:_STATE] for row in found]))
             passed_over = len(found) - len(jobs)
             if passed_over <= asked_more or asked_more >= MAX_PASSED_OVER:
@@ -499,10 +558,7 @@ class SqlTurns(Transactional):
         """When the first rate key of each kind has room, the last grant of each fair group, and the
         clock."""
         return [
-            *[
-                self._query("first_rate_wait", namespace=namespace, key_group=rate_group(kind))
-                for kind in asked.rated_kinds
-            ],
+            *self._first_wait_queries(namespace, asked.wanted),
             *[
                 self._query("last_served", namespace=namespace, concurrency_group=group)
                 for group in self._fair_groups(namespace, asked)
@@ -545,6 +601,7 @@ class SqlTurns(Transactional):
             rate_states=rate_states,
             key_waits=_key_waits(asked.rated_kinds, waits, chosen.notes, moment[0][0]),
             notes=chosen.notes,
+            busy_groups=frozenset(chosen.groups),
         )
 
     # --- after a claim -------------------------------------------------------------------------
@@ -658,6 +715,29 @@ def _places(reading: Reading, wanted: Sequence[KeyedKind]) -> list[TurnPlace]:
 def _most(reading: Reading, place: TurnPlace) -> int:
     most = reading.most[place.queue]
     return most if place.is_rated else min(most, reading.most_of_kinds.get(place.kind, most))
+
+
+def _rated_kinds(kinds: Sequence[KeyedKind]) -> list[str]:
+    return sorted({each.kind for each in kinds if each.is_rated})
+
+
+def _nothing_found(
+    asked: TurnsAsked, answers: Sequence[Sequence[Row]], moment: Sequence[Row]
+) -> KeyedCandidates:
+    """What a claim that passes keys by knows of them. Raises `RestartClaim` if it must not."""
+    [(has_turns,)], *waits = answers
+    if has_turns:
+        raise RestartClaim
+    return KeyedCandidates(
+        jobs=(),
+        moment=moment,
+        keys={},
+        served={},
+        rate_states={},
+        key_waits=_key_waits(asked.rated_kinds, waits, (), moment[0][0]),
+        notes=(),
+        busy_groups=frozenset(),
+    )
 
 
 def _key_waits(

@@ -9,7 +9,7 @@ import os
 import sqlite3
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
@@ -274,8 +274,8 @@ class SqliteStore(SqlStore):
         self,
         scope: ClaimScope,
         sessions: Sequence[SessionKey],
-        limited: set[QueueName],
-        kinds: set[Kind],
+        limited: Set[QueueName],
+        kinds: Set[Kind],
     ) -> list[Query]:
         return []
 
