@@ -17,6 +17,7 @@ from tenure.core.instants import Duration
 from tenure.errors import StoreUnavailable
 from tenure.stores.sqlite.store import SqliteStore
 from tests.cli.harness import at_a_terminal, tenure
+from tests.client.test_flow_operators import make_unreadable
 
 
 @pytest.fixture
@@ -131,7 +132,7 @@ def test_cancel_ends_everything_that_has_not_ended(flow: Flow) -> None:
 def test_a_cancelled_flow_lets_no_job_begin(
     flow: Flow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tenure.cli.flows.MAX_CANCELLED", 1)  # each job in a transaction of its own
+    monkeypatch.setattr("tenure.client.flows.MAX_CANCELLED", 1)  # a transaction for each job
 
     cancelled = tenure("flows", "cancel", flow.id)
 
@@ -140,6 +141,22 @@ def test_a_cancelled_flow_lets_no_job_begin(
         logs = store.load_histories([job.id for job in flow.jobs])
     assert {each.type.value for log in logs.values() for each in log} == {"enqueued", "cancelled"}
     assert {each.cause for log in logs.values() for each in log} == {None, "soft"}
+
+
+@spec("FL14")
+def test_cancel_names_a_job_that_cannot_be_read_and_cancels_the_others(
+    flow: Flow, tmp_path: Path
+) -> None:
+    broken = flow.jobs[2].id
+    make_unreadable(tmp_path / "tenure.db", broken)
+
+    cancelled = tenure("flows", "cancel", flow.id)
+
+    assert cancelled.exit_code == 1
+    assert cancelled.stdout == "7 jobs: 1 queued, 6 cancelled\n"
+    named, total = cancelled.stderr.splitlines()
+    assert named.startswith(f"tenure: job {broken} cannot be read: policy is not the document")
+    assert total == "tenure: 1 job was not cancelled"
 
 
 def test_what_does_not_exist_or_does_not_end_is_an_error(flow: Flow) -> None:

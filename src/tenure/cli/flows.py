@@ -23,21 +23,24 @@ from tenure.cli.common import (
 )
 from tenure.cli.following import Reconnecting, following, give_up, goes_on, pause
 from tenure.cli.output import ago, print_json, print_table, printable, say
-from tenure.client.flows import why_not_redriven
+from tenure.cli.refusals import refusal
+from tenure.client.flows import NotCancelled, cancelling, why_not_redriven
+from tenure.client.shells import Operation, in_thread, run
 from tenure.core.checks import check_name
-from tenure.core.commands import Cancel, RedriveFlow
+from tenure.core.commands import Cancel, Command, RedriveFlow
 from tenure.core.counting import counted
 from tenure.core.flow_rows import Flow, FlowStep, FlowView, in_order
 from tenure.core.ids import DEFAULT_NAMESPACE, JobId, Namespace
 from tenure.core.instants import Duration
-from tenure.core.verdicts import Reply
+from tenure.core.verdicts import Answer, Reply
 from tenure.core.vocabulary import CancelMode, Cause, JobStatus
 from tenure.ports import Coordination
 from tenure.protocol.replies import FlowRecord, FlowReply, flow_reply, flow_summary_record
-from tenure.protocol.requests import MAX_CANCELLED
 
 PAUSE_S = 0.25
 SHOWN_PARENTS = 3
+SHOWN_PROBLEMS = 20
+"""More jobs that could not be cancelled are counted, not named."""
 
 
 @click.group()
@@ -197,33 +200,33 @@ def cancel_flow(
     mode = CancelMode.HARD if hard else CancelMode.SOFT
     with coordination(url) as serving:
         view = _find(serving, namespace, flow_id)
-        live = in_order(_live(view))[::-1]  # children first: no end of a parent lets them begin
-        refused = 0
-        for start in range(0, len(live), MAX_CANCELLED):
-            answers = serving.execute_many(
-                [
-                    Cancel(
-                        job_id=step.job_id,
-                        actor=client(),
-                        request_id=asked_as,
-                        mode=mode,
-                        reason=reason,
-                    )
-                    for step in live[start : start + MAX_CANCELLED]
-                ]
+
+        def submitting(commands: Sequence[Command]) -> Operation[list[Answer]]:
+            answers: list[Answer] = yield in_thread(lambda: serving.execute_many(commands))
+            return answers
+
+        def command(job_id: JobId) -> Cancel:
+            return Cancel(
+                job_id=job_id, actor=client(), request_id=asked_as, mode=mode, reason=reason
             )
-            refused += sum(
-                isinstance(each, Reply) and each.cause not in (None, Cause.JOB_FINISHED)
-                for each in answers
-            )
+
+        left = run(cancelling(submitting, view, command))
         view = _find(serving, namespace, view.flow.id)
     if as_json:
         print_json(flow_reply(view))
     else:
         click.echo(_counted(view))
-    if refused:
-        say(counted(refused, "job was refused", "jobs were refused"))
-        raise SystemExit(1)
+    _tell_of(left)
+
+
+def _tell_of(left: NotCancelled) -> None:
+    """Name the jobs that could not be cancelled, and end the command if there are any."""
+    problems = [str(row) for row in left.unreadable]
+    problems += [str(refusal(*refused)) for refused in left.refused]
+    for problem in problems[:SHOWN_PROBLEMS]:
+        say(problem)
+    if problems:
+        refuse(counted(len(problems), "job was not cancelled", "jobs were not cancelled"))
 
 
 @flows.command(name="redrive")

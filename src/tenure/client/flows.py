@@ -5,9 +5,11 @@ raises sends nothing. What is wrong with a flow is said before anything is writt
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar, cast
+
+import msgspec
 
 from tenure.client.channel import Channel, poll_pauses
 from tenure.client.end_hints import EndHints
@@ -15,19 +17,19 @@ from tenure.client.functions import Enqueueable, Sender
 from tenure.client.jobs import Job, refusal
 from tenure.client.shells import Operation, arun, run
 from tenure.core.checks import check_integer, check_job_id
-from tenure.core.commands import EnqueueFlow, FlowMember, RedriveFlow
+from tenure.core.commands import Cancel, Command, EnqueueFlow, FlowMember, RedriveFlow
 from tenure.core.counting import counted
-from tenure.core.flow_rows import FlowRedrive, FlowView
+from tenure.core.flow_rows import FlowRedrive, FlowView, in_order
 from tenure.core.ids import FlowId, JobId, RequestId
 from tenure.core.instants import MICROSECONDS_PER_SECOND
-from tenure.core.verdicts import Reply
-from tenure.core.vocabulary import Cause, JobStatus
-from tenure.errors import Conflict, InvalidInput, UnknownJob, WaitTimeout
+from tenure.core.verdicts import Answer, Reply
+from tenure.core.vocabulary import CancelMode, Cause, JobStatus
+from tenure.errors import Conflict, InvalidInput, UnknownJob, UnreadableRow, WaitTimeout
 from tenure.handlers.calls import Call
 from tenure.handlers.flows import After, FlowBuilder, FlowJob, When
 from tenure.handlers.options import Span, duration, naming_options, plain
 from tenure.protocol.replies import FlowRecord, FlowReply, flow_reply, flow_summary_record
-from tenure.protocol.requests import MAX_LISTED_FLOWS
+from tenure.protocol.requests import MAX_CANCELLED, MAX_LISTED_FLOWS
 
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
@@ -136,40 +138,46 @@ class Flow(FlowBuilder):
 
     def _waiting(self, timeout: Span | None) -> Operation[dict[str, JobStatus]]:
         self._check_sent()
-        limit_s = math.inf
-        if timeout is not None:
-            limit_s = duration("timeout", timeout) / MICROSECONDS_PER_SECOND
-        link = yield from self._channel.linking()
-        began = link.monotonic()
-        ended: dict[JobId, JobStatus] = {}
-        left = [job.id for job in self._jobs]
-        pauses = poll_pauses()
-        with closing(EndHints(link, self._channel.namespace)) as hints:
-            while left:
-                some = left[:READ_TOGETHER]
-                rows = yield from self._channel.asking(lambda store, ids=some: store.load_jobs(ids))  # type: ignore[misc]  # a default binds the loop's value
-                ended |= {
-                    job_id: job.status for job_id, job in rows.items() if job.status.is_terminal
-                }
-                for job_id in some:
-                    if job_id not in rows:
-                        raise UnknownJob(job_id)  # purged, or not committed: it may never end
-                now_left = [job_id for job_id in left if job_id not in ended]
-                has_moved, left = len(now_left) < len(left), now_left
-                if not left or has_moved:
-                    continue
-                waited_s = link.monotonic() - began
-                if waited_s >= limit_s:
-                    first = left[0]
-                    every = counted(len(self._jobs), "job")
-                    raise WaitTimeout(
-                        job_id=first,
-                        status=rows[first].status,
-                        waited_s=limit_s,
-                        reason=f"not ended: {len(left)} of {every} of the flow",
-                    )
-                yield hints.pausing(min(next(pauses), limit_s - waited_s))
+        ended = yield from ending(self._channel, [job.id for job in self._jobs], timeout)
         return {job.name: ended[job.id] for job in self._jobs}
+
+
+def ending(
+    channel: Channel, ids: Sequence[JobId], timeout: Span | None
+) -> Operation[dict[JobId, JobStatus]]:
+    """Wait until these jobs of a flow have ended. Raises `WaitTimeout` if they have not in time,
+    and `UnknownJob` if one was purged, or never committed: it may never end."""
+    limit_s = math.inf
+    if timeout is not None:
+        limit_s = duration("timeout", timeout) / MICROSECONDS_PER_SECOND
+    link = yield from channel.linking()
+    began = link.monotonic()
+    ended: dict[JobId, JobStatus] = {}
+    left = list(ids)
+    pauses = poll_pauses()
+    with closing(EndHints(link, channel.namespace)) as hints:
+        while left:
+            some = left[:READ_TOGETHER]
+            rows = yield from channel.asking(lambda store, ids=some: store.load_jobs(ids))  # type: ignore[misc]  # a default binds the loop's value
+            ended |= {job_id: job.status for job_id, job in rows.items() if job.status.is_terminal}
+            for job_id in some:
+                if job_id not in rows:
+                    raise UnknownJob(job_id)
+            now_left = [job_id for job_id in left if job_id not in ended]
+            has_moved, left = len(now_left) < len(left), now_left
+            if not left or has_moved:
+                continue
+            waited_s = link.monotonic() - began
+            if waited_s >= limit_s:
+                first = left[0]
+                raise WaitTimeout(
+                    job_id=first,
+                    status=rows[first].status,
+                    waited_s=limit_s,
+                    reason=f"not ended: {len(left)} of {counted(len(ids), 'job')} of the flow",
+                )
+            yield hints.pausing(min(next(pauses), limit_s - waited_s))
+    return ended
 
 
 # --- shorthands ----------------------------------------------------------------------------------
@@ -207,7 +215,7 @@ class MappedCalls(Generic[R_co]):
 
 
 class Flows:
-    """List flows, show one with its jobs, redrive one: `app.flows`."""
+    """List flows, show one with its jobs, wait for it, cancel it, redrive it: `app.flows`."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
@@ -227,6 +235,30 @@ class Flows:
     async def ashow(self, flow_id: str) -> FlowReply:
         """`show` for async code."""
         return await arun(self._showing(flow_id))
+
+    def wait(self, flow_id: str, timeout: Span | None = None) -> FlowReply:
+        """Wait until every job of a flow has ended, and show the flow. Raises `WaitTimeout` if they
+        have not ended in time. Jobs that the token may not see are not waited for: their number is
+        `hidden`."""
+        return run(self._waiting(flow_id, timeout))
+
+    async def await_end(self, flow_id: str, timeout: Span | None = None) -> FlowReply:
+        """`wait` for async code."""
+        return await arun(self._waiting(flow_id, timeout))
+
+    def cancel(
+        self, flow_id: str, *, hard: bool = False, reason: str = "", request_id: str | None = None
+    ) -> FlowReply:
+        """Cancel every job of a flow that has not ended, and show the flow. Handlers of running
+        jobs are asked to stop; `hard` does not wait for them. Raises `UnreadableRow` or `Conflict`
+        for the first job that could not be cancelled, after all others were. Safe to repeat."""
+        return run(self._cancelling(flow_id, hard, reason, request_id))
+
+    async def acancel(
+        self, flow_id: str, *, hard: bool = False, reason: str = "", request_id: str | None = None
+    ) -> FlowReply:
+        """`cancel` for async code."""
+        return await arun(self._cancelling(flow_id, hard, reason, request_id))
 
     def redrive(self, flow_id: str, *, request_id: str | None = None) -> FlowReply:
         """Replace the jobs of a flow that did not succeed by new ones, which wait for the same jobs
@@ -250,6 +282,35 @@ class Flows:
     def _showing(self, flow_id: str) -> Operation[FlowReply]:
         return flow_reply((yield from loading_flow(self._channel, _flow_id(flow_id))))
 
+    def _waiting(self, flow_id: str, timeout: Span | None) -> Operation[FlowReply]:
+        view = yield from loading_flow(self._channel, _flow_id(flow_id))
+        yield from ending(self._channel, [step.job_id for step in view.current], timeout)
+        return flow_reply((yield from loading_flow(self._channel, view.flow.id)))
+
+    def _cancelling(
+        self, flow_id: str, hard: bool, reason: str, request_id: str | None
+    ) -> Operation[FlowReply]:
+        channel = self._channel
+        view = yield from loading_flow(channel, _flow_id(flow_id))
+        asked_as = channel.new_request_id() if request_id is None else RequestId(plain(request_id))
+
+        def command(job_id: JobId) -> Cancel:
+            return Cancel(
+                job_id=job_id,
+                actor=channel.actor,
+                request_id=asked_as,
+                mode=CancelMode.HARD if hard else CancelMode.SOFT,
+                reason=plain(reason),
+            )
+
+        left = yield from cancelling(channel.submitting, view, command)
+        if left.unreadable:
+            raise left.unreadable[0]
+        if left.refused:
+            refused, reply = left.refused[0]
+            raise refusal(refused.job_id, reply)
+        return flow_reply((yield from loading_flow(channel, view.flow.id)))
+
     def _redriving(self, flow_id: str, request_id: str | None) -> Operation[FlowReply]:
         wanted = _flow_id(flow_id)
         yield from redriving(self._channel, wanted, request_id)
@@ -268,6 +329,56 @@ def loading_flow(channel: Channel, flow_id: FlowId) -> Operation[FlowView]:
     if found is None:
         raise UnknownJob(flow_id, noun="flow")
     return found
+
+
+class NotCancelled(msgspec.Struct, frozen=True):
+    """The jobs of a flow that could not be cancelled: those of which the coordinator refused it,
+    and the rows that cannot be read."""
+
+    refused: list[tuple[Cancel, Reply]]
+    unreadable: list[UnreadableRow]
+
+
+def cancelling(
+    submitting: Callable[[Sequence[Command]], Operation[list[Answer]]],
+    view: FlowView,
+    command: Callable[[JobId], Cancel],
+) -> Operation[NotCancelled]:
+    """Cancel every job of a flow that has not ended: children first, so that no end of a parent
+    lets them begin. [FL14]"""
+    live = [step for step in view.steps if not step.status.is_terminal]
+    commands = [command(step.job_id) for step in in_order(live)[::-1]]
+    left = NotCancelled([], [])
+    for start in range(0, len(commands), MAX_CANCELLED):
+        batch = commands[start : start + MAX_CANCELLED]
+        answers = yield from _cancelling_readable(submitting, batch, left.unreadable)
+        left.refused.extend(
+            (each, reply)
+            for each, reply in answers
+            if reply.cause not in (None, Cause.JOB_FINISHED)
+        )
+    return left
+
+
+def _cancelling_readable(
+    submitting: Callable[[Sequence[Command]], Operation[list[Answer]]],
+    batch: list[Cancel],
+    unreadable: list[UnreadableRow],
+) -> Operation[list[tuple[Cancel, Reply]]]:
+    """Cancel those of a batch whose rows can be read. An unreadable row fails the whole batch: it
+    is sent again without that row, under the same request id, and gets shorter each time."""
+    while batch:
+        try:
+            answers = yield from submitting(batch)
+        except UnreadableRow as row:
+            rest = [each for each in batch if each.job_id != row.job_id]
+            if len(rest) == len(batch):
+                raise
+            unreadable.append(row)
+            batch = rest
+            continue
+        return [(each, cast(Reply, answer)) for each, answer in zip(batch, answers, strict=True)]
+    return []
 
 
 def redriving(

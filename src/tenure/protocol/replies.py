@@ -711,7 +711,7 @@ class Problem(Record, frozen=True, kw_only=True):
     `verdict` is REJECTED where the coordinator's word is final, and null where the request can be
     sent again as it is (408, 425, 429 and 5xx). `nothing_changed` is true where it is certain that
     this one was not carried out, not even in part. `request_id` is that of the `X-Request-Id`
-    header.
+    header. `job_id` is the job whose row cannot be read, if that is the problem.
     """
 
     code: str
@@ -721,3 +721,4 @@ class Problem(Record, frozen=True, kw_only=True):
     hint: str = ""
     nothing_changed: bool = False
     request_id: str = ""
+    job_id: JobId | None = None

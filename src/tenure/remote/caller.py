@@ -22,6 +22,7 @@ from tenure.errors import (
     RequestRefused,
     StoreUnavailable,
     TenureError,
+    UnreadableRow,
 )
 from tenure.protocol import PROTOCOL_VERSION, TOKEN_VARIABLE, VERSION_HEADER
 from tenure.protocol.codec import decode, encode, encode_query
@@ -40,6 +41,14 @@ LONGEST_RETRY_AFTER_S = 30.0
 _FIELD_REFUSED = frozenset({400, 413, 422})
 
 _random = random.SystemRandom().random
+
+
+class _UnreadableThere(OutcomeUnknown):
+    """The server cannot read a row; another server of the same store may be newer. [Y5]"""
+
+    def __init__(self, message: str, *, row: UnreadableRow, retry_after_s: float) -> None:
+        super().__init__(message, hint=row.hint, retry_after_s=retry_after_s)
+        self.row = row
 
 
 class NotFound(RequestRefused):
@@ -138,6 +147,8 @@ class Caller:
                 raise
             except StoreUnavailable as failure:
                 pause_s = retries.pause_s(time.monotonic(), at_least_s=failure.retry_after_s)
+                if pause_s is None and isinstance(failure, _UnreadableThere):
+                    raise failure.row from failure
                 if pause_s is None:
                     raise
                 if self._closing.wait(pause_s):
@@ -234,13 +245,15 @@ class _Reader:
         return kind(problem.message, reason=problem.code, field=problem.field, hint=hint)
 
     def _no_verdict(self, response: Response, problem: Problem) -> StoreUnavailable:
-        kind = StoreUnavailable if problem.nothing_changed else OutcomeUnknown
         exchange = f" (request {problem.request_id})" if problem.request_id else ""
-        return kind(
-            f"{self._address} answered {response.status}{exchange}: {problem.message}",
-            hint=problem.hint,
-            retry_after_s=_bounded(response.retry_after_s),
-        )
+        message = f"{self._address} answered {response.status}{exchange}: {problem.message}"
+        pause_s = _bounded(response.retry_after_s)
+        if problem.code == UnreadableRow.code and problem.job_id is not None:
+            said = problem.message.removeprefix(f"job {problem.job_id} cannot be read: ")
+            row = UnreadableRow(problem.job_id, said)
+            return _UnreadableThere(message, row=row, retry_after_s=pause_s)
+        kind = StoreUnavailable if problem.nothing_changed else OutcomeUnknown
+        return kind(message, hint=problem.hint, retry_after_s=pause_s)
 
     def _unreadable(self, response: Response) -> StoreUnavailable:
         return OutcomeUnknown(

@@ -6,6 +6,7 @@ import os
 import msgspec
 from starlette.responses import Response
 
+from tenure.core.ids import JobId
 from tenure.core.vocabulary import VerdictKind
 from tenure.errors import (
     Closed,
@@ -142,8 +143,11 @@ def describe(problem: BaseException) -> tuple[int, Problem, dict[str, str]]:
             return 404, _plain(problem), {}
         case StoreUnavailable() | SchemaTooOld() | SchemaTooNew():
             return 503, _about_store(problem), _retry()
-        case Contended() | Closed() | UnreadableRow():
+        case UnreadableRow():
             # A row of a newer version may be read by another server of this store. [Y5]
+            body = msgspec.structs.replace(_plain(problem), job_id=JobId(problem.job_id))
+            return 503, body, _retry()
+        case Contended() | Closed():
             return 503, _plain(problem), _retry()
         case _:
             body = Problem(
