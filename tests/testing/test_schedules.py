@@ -1,5 +1,9 @@
 """Schedules in virtual time, in a user's own tests."""
 
+import asyncio
+import re
+from typing import Any
+
 import pytest
 
 from tenure import Context, Tenure
@@ -71,6 +75,48 @@ def test_a_paused_schedule_does_not_fire_and_can_be_run(app: Tenure, jobs: Inlin
     app.schedules.remove("tick")
     jobs.advance("5h")
     assert (len(jobs.enqueued), app.schedules.ls()) == (3, [])
+
+
+@spec("SC9")
+def test_a_program_makes_shows_and_changes_a_schedule(app: Tenure, jobs: Inline) -> None:
+    @app.job
+    def report(customer: str) -> str:
+        return customer
+
+    made = app.schedules.add("report-ada", report.call("ada"), cron="15 3 * * *")
+    with pytest.raises(InvalidInput, match="there is a schedule report-ada already; replace=True"):
+        app.schedules.add("report-ada", report.call("bob"), every="1h")
+    shown = app.schedules.show("report-ada")
+    changed = asyncio.run(
+        app.schedules.aadd("report-ada", report.call("bob"), every="1h", replace=True)
+    )
+
+    assert (made.cron, made.next_at) == ("15 3 * * *", shown.next_times[0])
+    assert shown.schedule == made
+    assert [at.hour for at in shown.next_times] == [3] * 5
+    assert changed.every_s == 3600
+    assert asyncio.run(app.schedules.ashow("report-ada")).schedule == changed
+    jobs.advance("1h")
+    assert [job.result for job in jobs.enqueued] == ["bob"]
+
+
+def test_a_wrong_schedule_is_refused_and_nothing_is_written(app: Tenure, jobs: Inline) -> None:
+    @app.job
+    def report() -> None: ...
+
+    for wrong, said in (
+        ({"cron": "0 0 30 2 *"}, "cron: '0 0 30 2 *' never happens"),
+        ({"cron": "* * * * *", "tz": "Mars/Olympus"}, "Mars/Olympus"),
+        ({}, "cron"),
+        ({"crom": "* * * * *"}, "crom"),
+    ):
+        options: Any = wrong
+        with pytest.raises(InvalidInput, match=re.escape(said)):
+            app.schedules.add("nightly", report.call(), **options)
+    with pytest.raises(InvalidInput, match="there is no schedule nightly"):
+        app.schedules.show("nightly")
+
+    assert app.schedules.ls() == []
 
 
 def test_draining_fires_what_its_clock_passes(app: Tenure, jobs: Inline) -> None:

@@ -47,7 +47,7 @@ from tenure.core.schedules import (
     Schedule,
     ScheduleCommand,
     ScheduleSpec,
-    next_times,
+    shown_times,
 )
 from tenure.core.vocabulary import CatchUp, Overlap, WorkerState
 from tenure.errors import InvalidInput, RequestRefused
@@ -57,7 +57,6 @@ from tenure.ports import Coordination
 from tenure.protocol.fields import moment
 from tenure.protocol.records import JobRecord, ScheduleRecord, job_record, schedule_record
 
-SHOWN_TIMES = 5
 SHOWN_RUNS = 10
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -161,7 +160,7 @@ def show_schedule(url: str | None, as_json: bool, namespace: str, schedule: str)
         runs = serving.store.list_jobs(
             JobFilter(namespace=space, schedule=found.name, limit=SHOWN_RUNS, bodies=False)
         )
-    times = _times(found)
+    times = shown_times(found)
     if as_json:
         print_json(
             ShownSchedule(
@@ -220,12 +219,6 @@ def _timing(spec: ScheduleSpec) -> str:
 def _local(at: Instant, found: Schedule) -> str:
     """A time as the schedule's own zone has it."""
     return moment(at).astimezone(ZoneInfo(found.spec.tz)).isoformat(sep=" ", timespec="seconds")
-
-
-def _times(found: Schedule) -> list[Instant]:
-    if found.next_at is None:
-        return []
-    return [found.next_at, *next_times(found.spec, found.next_at, number=SHOWN_TIMES - 1)]
 
 
 def _state(found: Schedule, undeclared: bool | None) -> str:

@@ -71,10 +71,12 @@ from tenure.handlers.options import (
 )
 from tenure.handlers.registry import Handler, Isolation, Registry, make_handler
 from tenure.handlers.schedules import (
+    SCHEDULE_OPTION_NAMES,
     CatchUpWord,
     OverlapWord,
     ScheduleOptions,
     called,
+    called_schedule,
     schedule_name,
     schedule_spec,
 )
@@ -111,7 +113,6 @@ class JobOptions(PolicyOptions, total=False):
 
 
 JOB_OPTION_NAMES = frozenset(JobOptions.__annotations__)
-SCHEDULE_OPTION_NAMES = frozenset(ScheduleOptions.__annotations__)
 _TIMING = SCHEDULE_OPTION_NAMES - {"cron"}
 
 
@@ -247,10 +248,7 @@ class Application:
         """Declare a schedule: `schedule("nightly", report.call(full=True), cron="15 3 * * *",
         tz="Europe/Berlin")`. A worker that starts writes it if the store has never had one of this
         name; `tenure schedules sync` writes every change."""
-        check_known(
-            dict(options), SCHEDULE_OPTION_NAMES, of="app.schedule()", elsewhere=OPTION_NAMES
-        )
-        spec = schedule_spec(called(call), options)
+        spec = called_schedule(call, options, of="app.schedule()")
         self.registry.declare(schedule_name(name), lambda: spec)
 
     # --- enqueueing and finding ----------------------------------------------------------------

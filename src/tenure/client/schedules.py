@@ -1,10 +1,12 @@
 """Schedules from Python: `app.schedules`. The same requests as those of `tenure schedules`.
 
-Declaring one is `app.schedule(…)` or `@app.job(schedule=…)`, which write nothing. Over HTTP the
-requests are within the permissions of the token. Decides nothing itself.
+Declaring one is `app.schedule(…)` or `@app.job(schedule=…)`, which write nothing; `add` writes one
+at once, for example one for each customer. Over HTTP the requests are within the permissions of the
+token. Decides nothing itself.
 """
 
 from difflib import get_close_matches
+from typing import Any, Unpack
 
 from tenure.client.channel import Channel
 from tenure.client.functions import Sender
@@ -13,19 +15,24 @@ from tenure.client.shells import Operation, arun, in_thread, run
 from tenure.core.ids import ScheduleName
 from tenure.core.schedules import (
     PauseSchedule,
+    PutSchedule,
     RemoveSchedule,
     ResumeSchedule,
     RunSchedule,
     Schedule,
     ScheduleCommand,
+    shown_times,
 )
 from tenure.errors import InvalidInput
-from tenure.handlers.schedules import schedule_name
+from tenure.handlers.calls import Call
+from tenure.handlers.schedules import ScheduleOptions, called_schedule, schedule_name
+from tenure.protocol.fields import moment
 from tenure.protocol.records import ScheduleRecord, schedule_record
+from tenure.protocol.replies import ScheduleReply
 
 
 class Schedules:
-    """List, pause, resume, run and remove schedules."""
+    """List, show, make, pause, resume, run and remove schedules."""
 
     def __init__(self, channel: Channel, sender: Sender) -> None:
         self._channel = channel
@@ -38,6 +45,39 @@ class Schedules:
     async def als(self) -> list[ScheduleRecord]:
         """`ls` for async code."""
         return await arun(self._listing())
+
+    def show(self, schedule: str) -> ScheduleReply:
+        """A schedule without its payload, and the next five times at which it fires."""
+        return run(self._showing(schedule))
+
+    async def ashow(self, schedule: str) -> ScheduleReply:
+        """`show` for async code."""
+        return await arun(self._showing(schedule))
+
+    def add(
+        self,
+        schedule: str,
+        call: Call[Any],
+        /,
+        *,
+        replace: bool = False,
+        **options: Unpack[ScheduleOptions],
+    ) -> ScheduleRecord:
+        """Make a schedule now: `add("report-ada", report.call("ada"), cron="15 3 * * *")`, with the
+        options of `app.schedule`. One of a name that is in use is refused without `replace`."""
+        return run(self._adding(schedule, call, replace, options))
+
+    async def aadd(
+        self,
+        schedule: str,
+        call: Call[Any],
+        /,
+        *,
+        replace: bool = False,
+        **options: Unpack[ScheduleOptions],
+    ) -> ScheduleRecord:
+        """`add` for async code."""
+        return await arun(self._adding(schedule, call, replace, options))
 
     def pause(self, schedule: str) -> ScheduleRecord:
         """Fire it no more until it is resumed; what it would have fired is not caught up."""
@@ -75,6 +115,32 @@ class Schedules:
         namespace = self._channel.namespace
         found = yield from self._channel.asking(lambda store: store.list_schedules(namespace))
         return [schedule_record(each, bodies=False) for each in found]
+
+    def _showing(self, schedule: str) -> Operation[ScheduleReply]:
+        name, namespace = schedule_name(schedule), self._channel.namespace
+        found = yield from self._channel.asking(lambda store: store.list_schedules(namespace))
+        known = {each.name: each for each in found}
+        if name not in known:
+            raise unknown_schedule(name, list(known))
+        return ScheduleReply(
+            schedule=schedule_record(known[name], bodies=False),
+            next_times=tuple(map(moment, shown_times(known[name]))),
+        )
+
+    def _adding(
+        self, schedule: str, call: Call[Any], replace: bool, options: ScheduleOptions
+    ) -> Operation[ScheduleRecord]:
+        command = PutSchedule(
+            namespace=self._channel.namespace,
+            name=schedule_name(schedule),
+            actor=self._channel.operator,
+            spec=called_schedule(call, options, of="app.schedules.add()"),
+        )
+        known = yield from self._listing()
+        if not replace and command.name in {each.name for each in known}:
+            hint = "replace=True changes it"
+            raise InvalidInput("schedule", f"there is a schedule {command.name} already", hint=hint)
+        return schedule_record((yield from self._asking(command)), bodies=False)
 
     def _changing(
         self,

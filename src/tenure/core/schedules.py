@@ -54,6 +54,7 @@ from tenure.core.validation import Limits, check_command
 from tenure.core.vocabulary import CatchUp, Cause, Overlap
 from tenure.errors import InvalidInput
 
+SHOWN_TIMES = 5
 SHORTEST_EVERY = seconds(1)
 MAX_CRON = 200
 MAX_CATCH_UP = 100
@@ -173,6 +174,14 @@ def next_times(spec: ScheduleSpec, after: Instant, *, number: int) -> list[Insta
             break
         found.append(at)
     return found
+
+
+def shown_times(schedule: "Schedule") -> list[Instant]:
+    """The times at which it fires next, as many as people are shown; none while it is paused."""
+    if schedule.next_at is None:
+        return []
+    later = next_times(schedule.spec, schedule.next_at, number=SHOWN_TIMES - 1)
+    return [schedule.next_at, *later]
 
 
 def _cron_times(spec: ScheduleSpec, after: Instant) -> Iterator[Instant]:

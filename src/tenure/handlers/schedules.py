@@ -14,7 +14,7 @@ from tenure.core.schedules import ScheduleSpec, check_schedule_spec, job_fields
 from tenure.core.vocabulary import CatchUp, Overlap, Word
 from tenure.errors import InvalidInput
 from tenure.handlers.calls import Call, JobSpec
-from tenure.handlers.options import Span, duration, plain
+from tenure.handlers.options import OPTION_NAMES, Span, check_known, duration, plain
 
 CatchUpWord: TypeAlias = Literal["latest", "all", "none"] | CatchUp
 OverlapWord: TypeAlias = Literal["skip", "allow", "cancel"] | Overlap
@@ -31,6 +31,9 @@ class ScheduleOptions(TypedDict, total=False):
     catch_up: CatchUpWord
     overlap: OverlapWord
     jitter: Span
+
+
+SCHEDULE_OPTION_NAMES = frozenset(ScheduleOptions.__annotations__)
 
 
 def schedule_name(value: object) -> ScheduleName:
@@ -58,6 +61,12 @@ def schedule_spec(job: JobSpec, options: ScheduleOptions) -> ScheduleSpec:
         )
         check_schedule_spec(spec)
     return spec
+
+
+def called_schedule(call: object, options: ScheduleOptions, *, of: str) -> ScheduleSpec:
+    """The schedule that makes the job of a call; `of` names the function that takes them."""
+    check_known(dict(options), SCHEDULE_OPTION_NAMES, of=of, elsewhere=OPTION_NAMES)
+    return schedule_spec(called(call), options)
 
 
 def called(call: object) -> JobSpec:

@@ -18,7 +18,7 @@ from tenure.core.schedules import (
     Schedule,
     ScheduleCommand,
     ScheduleReply,
-    next_times,
+    shown_times,
 )
 from tenure.core.vocabulary import Role
 from tenure.errors import InvalidInput
@@ -31,7 +31,6 @@ from tenure.protocol.requests import PutScheduleMessage, RunScheduleMessage, sch
 from tenure.server.calls import Call, Handler, answer
 from tenure.server.problems import Refused, out_of_scope
 
-SHOWN_TIMES = 5
 ROW_BYTES = 2 << 10
 """About how much memory a schedule takes without its payload."""
 
@@ -128,13 +127,9 @@ async def _decided(
 async def _answer(call: Call, reply: ScheduleReply, *, job_id: JobId | None = None) -> Response:
     found = reply.schedule
     assert found is not None
-    times = []
-    if found.next_at is not None:
-        later = next_times(found.spec, found.next_at, number=SHOWN_TIMES - 1)
-        times = [found.next_at, *later]
     message = ScheduleMessage(
         schedule=schedule_record(found, bodies=call.principal.sees_bodies),
-        next_times=tuple(map(moment, times)),
+        next_times=tuple(map(moment, shown_times(found))),
         changed=reply.changed,
         job_id=job_id,
     )
