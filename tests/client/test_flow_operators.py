@@ -12,6 +12,7 @@ from tenure import Flow, Tenure
 from tenure.client.app import Application
 from tenure.client.channel import Link
 from tenure.conformance.spec import spec
+from tenure.core import validation
 from tenure.core.vocabulary import JobStatus, Role
 from tenure.errors import Conflict, InvalidInput, UnknownJob, UnreadableRow, WaitTimeout
 from tenure.wiring import open_coordinator
@@ -129,6 +130,24 @@ def make_unreadable(path: Path, job_id: str) -> None:
             database.execute(f"DROP TRIGGER {trigger}")
         database.execute("UPDATE tenure_job SET policy = '{}x' WHERE id = ?", (job_id,))
         database.commit()
+
+
+# --- redrive -------------------------------------------------------------------------------------
+
+
+@spec("FL3", "FL10")
+def test_the_limit_of_payloads_holds_for_each_redrive_by_itself(
+    app: Application, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(validation, "MAX_FLOW_PAYLOAD_BYTES", 3 * len("null"))
+    flow = make_flow(app)
+
+    for number in (1, 2):
+        app.flows.cancel(flow.id)
+        assert len(app.flows.redrive(flow.id).redrives) == number
+
+    with pytest.raises(InvalidInput, match="over the limit"), app.flow("too large") as large:
+        large.add(app.call("fetch", "x" * 12))
 
 
 # --- wait ----------------------------------------------------------------------------------------

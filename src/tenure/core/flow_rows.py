@@ -72,8 +72,8 @@ class Unblocked(msgspec.Struct, frozen=True, gc=False):
 
 
 MAX_COUNTED_JOBS = 20_000
-"""The jobs of so many are counted by status for one list of flows: a flow has half as many at most,
-so those of the newest flow always are."""
+"""So many jobs are read to count them by status for one list of flows. A flow has half as many, and
+each of its redrives up to as many again."""
 
 
 class FlowSummary(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -85,15 +85,15 @@ class FlowSummary(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     statuses: Mapping[JobStatus, int] | None = None
 
 
-def counted_flows(flows: Iterable[Flow]) -> list[FlowId]:
-    """Those of these flows whose jobs are counted for a list of them: the first ones, as long as
-    they have not too many jobs together. [FL15]"""
-    found, jobs = [], 0
-    for flow in flows:
-        jobs += flow.jobs
-        if jobs > MAX_COUNTED_JOBS:
-            break
-        found.append(flow.id)
+def counted_flows(flows: Iterable[tuple[Flow, int]]) -> list[FlowId]:
+    """Those of these flows whose jobs are counted for a list of them. Each comes with the number of
+    its jobs, replaced ones included; one that has more than may still be read is left out, so that
+    a flow that was redriven often does not keep older ones from being counted. [FL15]"""
+    found, left = [], MAX_COUNTED_JOBS
+    for flow, jobs in flows:
+        if jobs <= left:
+            left -= jobs
+            found.append(flow.id)
     return found
 
 

@@ -8,6 +8,7 @@ from tenure.conformance.harness import OPERATOR, Kit, policy, race
 from tenure.conformance.spec import spec
 from tenure.conformance.store.test_flows import DIAMOND, run, statuses
 from tenure.coordinator.retention import DAY
+from tenure.core import flow_rows
 from tenure.core.flow_rows import FlowView
 from tenure.core.ids import DEFAULT_NAMESPACE, FlowId, Kind, QueueName, replacement_id
 from tenure.core.job import Job
@@ -92,6 +93,21 @@ def test_a_list_of_flows_counts_replacements_instead_of_what_they_replace(kit: K
         JobStatus.WAITING: 1,
         JobStatus.SUCCEEDED: 3,
     }
+
+
+@spec("FL15", "FL10")
+def test_jobs_that_are_replaced_count_towards_the_limit_of_a_list(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flow_rows, "MAX_COUNTED_JOBS", 5)
+    flow = failed_diamond(kit)
+    [before] = kit.store.list_flows(DEFAULT_NAMESPACE, before=None, limit=10)
+
+    kit.redrive_flow(flow["top"].flow_id)
+
+    [after] = kit.store.list_flows(DEFAULT_NAMESPACE, before=None, limit=10)
+    assert (before.flow.jobs, before.statuses is None) == (5, False)
+    assert (after.flow.jobs, after.statuses) == (5, None)
 
 
 @spec("FL10", "FL7")

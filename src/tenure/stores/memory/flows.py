@@ -111,11 +111,16 @@ class MemoryFlows(MemoryPart):
                 reverse=True,
             )
             page = [each for each in found if before is None or each.id < before][:limit]
-            statuses = self._flow_statuses(counted_flows(page))
+            statuses = self._flow_statuses(
+                counted_flows((each, each.jobs + self._redriven_jobs(each.id)) for each in page)
+            )
             return [
                 FlowSummary(flow=each, is_live=each.id in live, statuses=statuses.get(each.id))
                 for each in page
             ]
+
+    def _redriven_jobs(self, flow_id: FlowId) -> int:
+        return sum(redrive.jobs for redrive in self._redrives.get(flow_id, ()))
 
     def _flow_statuses(self, flows: Sequence[FlowId]) -> dict[FlowId, Counter[JobStatus]]:
         """The statuses of the jobs of these flows without those that others replace."""

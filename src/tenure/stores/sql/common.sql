@@ -619,7 +619,8 @@ SELECT {edge_columns} FROM {t}job_edge {after_edge} ORDER BY child_id, position 
 SELECT f.id, f.namespace, f.name, f.made_at, f.jobs,
        (SELECT m.id FROM {t}job AS m
          WHERE m.flow_id = f.id AND m.flow_id IS NOT NULL AND m.finished_at IS NULL
-         LIMIT 1) IS NOT NULL
+         LIMIT 1) IS NOT NULL,
+       f.jobs + (SELECT COALESCE(sum(r.jobs), 0) FROM {t}flow_redrive AS r WHERE r.flow_id = f.id)
   FROM {t}flow AS f WHERE f.namespace = :namespace {before_flow}
  ORDER BY f.id DESC LIMIT :limit;
 

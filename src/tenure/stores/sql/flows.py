@@ -124,7 +124,7 @@ class SqlFlows(Transactional):
     def _with_statuses(self, tx: Transaction, query: Query) -> list[FlowSummary]:
         [rows] = tx.fetch(query)
         flows = [_flow_from(row[:5]) for row in rows]
-        counted = counted_flows(flows)
+        counted = counted_flows((flow, int(row[6])) for flow, row in zip(flows, rows, strict=True))
         ids = self._pack([JobId(each) for each in counted])
         jobs, replaced = tx.fetch(
             self._query("count_flow_jobs", ids=ids),
