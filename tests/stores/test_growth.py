@@ -388,9 +388,20 @@ OF_FEW_KEYS: dict[str, Callable[[AnyStore], Sequence[Query]]] = {
             {QUEUE: 10},
         ),
     ),
+    "first rate key that has room": lambda store: store._first_wait_queries(
+        HERE, [KeyedKind(QUEUE, RATED, rate_group(RATED))]
+    ),
     "changes of keys": lambda store: store._take_queries(HERE, [FAIR, rate_group(RATED)]),
 }
 """What a claim asks about ten keys, beside few others and beside many."""
+
+
+def _passing_by(store: AnyStore, queue: QueueName) -> Sequence[Query]:
+    """What a claim of this queue asks that passes keys by. On SQLite none does."""
+    scope = ClaimScope(namespace=HERE, queues=(queue,), kinds=None)
+    reading = Reading(scope, {queue: [FAIR, RATED]}, {queue: 10})
+    keyed = [KeyedKind(queue, FAIR, FAIR), KeyedKind(queue, RATED, rate_group(RATED))]
+    return store._passing_by(reading, keyed)
 
 
 @spec("CK11")
@@ -405,6 +416,8 @@ def test_postgres_reads_as_few_pages_for_ten_keys_beside_many_as_beside_few(
             with psycopg.connect(url, autocommit=True) as raw:
                 raw.execute("VACUUM tenure.key_change")  # of those that were taken
             asked = {name: queries(store) for name, queries in OF_FEW_KEYS.items()}
+            asked["keys that are passed by"] = _passing_by(store, QueueName("without-turns"))
+            asked["keys that are not passed by"] = _passing_by(store, QUEUE)
             pages.append({name: pages_read(store, url, each) for name, each in asked.items()})
         postgres.drop_database(url)
 

@@ -133,23 +133,29 @@ SELECT k.key_group, k.key, k.changes,
 -- name: has_turns
 -- Differs: SQLite needs no locks, and so never passes by a group. Whether a claim that holds the locks
 -- of these groups would find something: a change that take_key_changes takes, or a turn in one of these
--- places.
-SELECT EXISTS (SELECT FROM unnest(CAST(:key_groups AS text[])) AS g(key_group)
-                WHERE EXISTS (SELECT FROM {t}key_change AS c
-                               WHERE c.namespace = :namespace AND c.key_group = g.key_group
-                                 AND c.at <= (SELECT {t}clock()))
-                   OR EXISTS (SELECT FROM {t}key_change AS c
-                               WHERE c.namespace = :namespace AND c.key_group = g.key_group
-                                 AND c.noted_at > 0 AND c.noted_at > (SELECT {t}clock())))
-    OR EXISTS (SELECT FROM unnest(CAST(:queues AS text[]), CAST(:kinds AS text[]),
-                                  CAST(:concurrency_groups AS text[]), CAST(:are_rated AS boolean[]))
-                             AS p(queue, kind, concurrency_group, is_rated)
-                WHERE EXISTS (SELECT FROM {t}key_turn AS f JOIN {t}job AS j ON j.id = f.job_id
-                               WHERE f.namespace = :namespace AND f.queue = p.queue
-                                 AND f.kind = p.kind AND f.concurrency_group = p.concurrency_group
-                                 AND f.is_rated = p.is_rated AND f.{is_open}
-                                 AND j.not_before <= (SELECT {t}clock())
-                                 AND (j.start_by IS NULL OR j.start_by > (SELECT {t}clock()))));
+-- places. One by one through an index: see delete_turns_of_keys. Nothing is said about the group of a
+-- turn, so that the planner does not look for all turns of the group by key_turn_key.
+SELECT EXISTS (
+    SELECT 1 FROM unnest(CAST(:key_groups AS text[])) AS g(key_group)
+     CROSS JOIN LATERAL (
+       (SELECT 1 FROM {t}key_change AS c
+         WHERE c.namespace = :namespace AND c.key_group = g.key_group
+           AND c.at <= (SELECT {t}clock()) LIMIT 1)
+        UNION ALL
+       (SELECT 1 FROM {t}key_change AS c
+         WHERE c.namespace = :namespace AND c.key_group = g.key_group
+           AND c.noted_at > 0 AND c.noted_at > (SELECT {t}clock()) LIMIT 1)) AS due
+     UNION ALL
+    SELECT 1 FROM unnest(CAST(:queues AS text[]), CAST(:kinds AS text[]),
+                         CAST(:are_rated AS boolean[])) AS p(queue, kind, is_rated)
+     CROSS JOIN LATERAL (
+       SELECT 1 FROM {t}key_turn AS f
+        CROSS JOIN LATERAL (
+          SELECT 1 FROM {t}job AS j
+           WHERE j.id = f.job_id AND j.not_before <= (SELECT {t}clock())
+             AND (j.start_by IS NULL OR j.start_by > (SELECT {t}clock())) OFFSET 0) AS ready
+        WHERE f.namespace = :namespace AND f.queue = p.queue AND f.kind = p.kind
+          AND f.is_rated = p.is_rated AND f.{is_open} LIMIT 1) AS turn);
 
 -- name: delete_turns_of_keys
 -- Differs: key by key through an index. A planner whose statistics are behind joins the whole table.

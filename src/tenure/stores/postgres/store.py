@@ -137,6 +137,7 @@ WORDS = COLUMN_WORDS | {
     "true": "TRUE",
     "false": "FALSE",
     "by_leases_of_keys": "",
+    "by_rate_waits": "",
     "by_ready_of_keys": "",
     "by_delayed_of_keys": "",
     "by_ready_of_rates": "",

@@ -117,8 +117,10 @@ INSERT INTO {t}keyed_kind (namespace, queue, kind, key_group)
 VALUES (:namespace, :queue, :kind, :key_group) ON CONFLICT DO NOTHING;
 
 -- name: first_rate_wait
-SELECT min(c.at) FROM {t}key_change AS c
- WHERE c.namespace = :namespace AND c.key_group = :key_group AND c.noted_at > 0;
+-- Not min(at): both databases may look at all of them for it.
+SELECT (SELECT c.at FROM {t}key_change AS c {by_rate_waits}
+         WHERE c.namespace = :namespace AND c.key_group = :key_group AND c.noted_at > 0
+         ORDER BY c.at LIMIT 1);
 
 -- name: note_keys_of_group
 -- Every key of the group that has a job that waits: from key to key through two indexes.

@@ -90,6 +90,7 @@ WORDS = COLUMN_WORDS | {
     "true": "1",
     "false": "0",
     "by_leases_of_keys": "INDEXED BY tenure_job_leased_by_key",
+    "by_rate_waits": "INDEXED BY tenure_key_change_wait",
     "by_ready_of_keys": "INDEXED BY tenure_job_ready_by_key",
     "by_delayed_of_keys": "INDEXED BY tenure_job_delayed_by_key",
     "by_ready_of_rates": "INDEXED BY tenure_job_ready_by_rate",
