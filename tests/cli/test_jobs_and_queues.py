@@ -301,7 +301,8 @@ def test_a_wait_that_times_out_says_why_the_job_waits(run: Run) -> None:
     why = "no worker is alive that takes kind mail from queue default"
     assert (result.exit_code, result.stderr) == (
         1,
-        f"tenure: job {job_id} is still queued: {why}\n",
+        f"tenure: job {job_id} is still queued: {why}\n"
+        f"tenure: job {job_id} goes on; `tenure jobs watch {job_id}` shows it\n",
     )
 
 

@@ -1,6 +1,8 @@
 """Queues, workers and dead letters from Python."""
 
 import asyncio
+import re
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -322,3 +324,54 @@ def test_jobs_are_searched(
     assert app.jobs(worker="nobody") == app.jobs(error="refused") == []
     with pytest.raises(InvalidInput, match="is not an option"):
         app.jobs(text="refused")  # type: ignore[call-arg]  # what a user may try
+
+
+# --- bad input: what happened, to what, what to do; and nothing is written ------------------------
+
+
+def test_the_settings_of_a_kind_that_nobody_has_are_refused(app: Application) -> None:
+    @app.job(concurrency_key="customer", concurrency_group="customers")
+    def bill(customer: str) -> None: ...
+
+    app.enqueue("mail")
+
+    with pytest.raises(InvalidInput) as mistyped:
+        app.kinds.limit("mial", rate="1/s")
+    assert str(mistyped.value) == (
+        "kind: no job, worker, setting or function has kind mial so far; did you mean mail?"
+        " create=True sets it anyway"
+    )
+    assert app.kinds.ls() == []
+    for known in ("mail", "bill", "customers"):
+        app.kinds.limit(known, rate="1/s")
+    assert app.kinds.limit("later", rate="1/s", create=True).kind == "later"
+
+
+def test_bad_input_is_told_with_what_to_do(app: Application) -> None:
+    def boom(customer: str) -> str:
+        raise LookupError(f"no customer {customer}")
+
+    @app.job(concurrency_key=boom)
+    def bill(customer: str) -> None: ...
+
+    @app.job
+    def mail() -> None: ...
+
+    wrong: dict[str, Callable[[], object]] = {
+        "raised LookupError: no customer ada; make it return a key": lambda: bill.enqueue("ada"),
+        "is not from 1 to 1,000,000 jobs; to stop a queue, pause it": (
+            lambda: app.kinds.limit("mail", rate="0/s")
+        ),
+        "is not from 1 to 1,000,000 jobs; to remove a rate, set none": (
+            lambda: app.kinds.limit("mail", rate="9999999/d")
+        ),
+        "every: is less than a second; write 1s or more": (
+            lambda: app.schedules.add("n", mail.call(), every="0s")
+        ),
+        "'-1m' is not a duration; write 250ms": lambda: mail.using(expires="-1m").enqueue(),
+        "given without a key; give a key too": lambda: mail.using(unique_for="1h").enqueue(),
+    }
+    for said, ask in wrong.items():
+        with pytest.raises(InvalidInput, match=re.escape(said)):
+            ask()
+    assert (app.jobs(), app.kinds.ls(), app.schedules.ls()) == ([], [], [])

@@ -178,7 +178,7 @@ def test_what_is_declared_is_written_and_shown(app: Tenure, jobs: Inline) -> Non
 
 @spec("CK7")
 def test_what_is_not_given_stays_as_it_is(app: Tenure, jobs: Inline) -> None:
-    app.kinds.limit("bill", rate="10/s", concurrency_limit=2)
+    app.kinds.limit("bill", rate="10/s", concurrency_limit=2, create=True)
     by_rate = app.kinds.limit("bill", rate=None)
     by_limit = app.kinds.limit("bill", concurrency_limit=None)
 

@@ -114,7 +114,7 @@ def test_what_cannot_work_is_refused_and_nothing_is_written(
         first.after = (Parent(job_id=first.id, step="first"),)
 
     wrong: dict[str, Callable[[Any, Any], object]] = {
-        "2 jobs wait for each other in a cycle, first, second among them": cyclic,
+        "a cycle, first, second among them; leave one of them out of the after of another": cyclic,
         "there is no job": lambda flow, first: flow.add(
             app.call("merge"), after="01977420-dc00-7000-8000-000000000000"
         ),
@@ -130,7 +130,7 @@ def test_what_cannot_work_is_refused_and_nothing_is_written(
         "'first' is not a job id; give what flow.add returned for first": (
             lambda flow, first: flow.add(app.call("merge"), after="first")
         ),
-        "after: first waits for itself": alone,
+        "after: first waits for itself; leave it out of after": alone,
         "flow: has not been sent; it is sent when its block ends": (
             lambda flow, first: flow.result(first)
         ),

@@ -496,7 +496,7 @@ def test_rates_hold_in_virtual_time(app: Tenure, jobs: Inline) -> None:
 
 @spec("RL6")
 def test_a_rate_that_was_set_by_hand_stays(app: Tenure, jobs: Inline) -> None:
-    app.kinds.limit("letter", rate="1/d")
+    app.kinds.limit("letter", rate="1/d", create=True)
 
     @app.job(rate="10/s")
     def letter() -> None: ...

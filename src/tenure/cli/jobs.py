@@ -22,6 +22,7 @@ from tenure.cli.common import (
     find_job_ids,
     job_argument,
     json_option,
+    kind_suggestion,
     namespace_option,
     new_request_id,
     operator,
@@ -43,7 +44,6 @@ from tenure.cli.job_view import (
     resolution_facts,
     shown_worker,
 )
-from tenure.cli.kind_names import is_known_kind, meant_kind
 from tenure.cli.output import (
     ago,
     coloured,
@@ -53,6 +53,7 @@ from tenure.cli.output import (
     say,
 )
 from tenure.cli.watching import MAX_WATCHED, going_on, watch_to_the_end
+from tenure.client.kind_names import is_known_kind
 from tenure.core.attempt_logs import AttemptLog
 from tenure.core.checks import check_name
 from tenure.core.commands import Cancel, Command, DeadLetter, Redrive, Requeue
@@ -274,8 +275,8 @@ def list_jobs(
 
 
 def _tell_of_unknown_kind(serving: Coordination, namespace: Namespace, kind: str) -> None:
-    if not is_known_kind(serving, namespace, kind):
-        meant = meant_kind(serving, namespace, kind)
+    if not is_known_kind(serving.store, namespace, kind):
+        meant = kind_suggestion(serving, namespace, kind)
         say(f"no worker or job has kind {kind} so far.{meant}")
 
 

@@ -8,13 +8,14 @@ from tenure.cli.common import (
     app_url_option,
     coordination,
     json_option,
+    kind_suggestion,
     namespace_option,
     refuse,
     url_option,
 )
-from tenure.cli.kind_names import is_known_kind, meant_kind
 from tenure.cli.output import print_json, print_table, printable, say
 from tenure.cli.rates import given_rate, rate_in_words, rate_options
+from tenure.client.kind_names import is_known_kind
 from tenure.core.checks import check_name
 from tenure.core.concurrency import check_concurrency_limit
 from tenure.core.ids import Kind, Namespace
@@ -130,8 +131,8 @@ def limit_kind(
     with coordination(url) as serving:
         check_name("namespace", namespace)
         check_name("KIND", kind)
-        if not create and not is_known_kind(serving, Namespace(namespace), kind):
-            meant = meant_kind(serving, Namespace(namespace), kind)
+        if not create and not is_known_kind(serving.store, Namespace(namespace), kind):
+            meant = kind_suggestion(serving, Namespace(namespace), kind)
             refuse(f"no worker or job has kind {kind} so far.{meant} --create sets it anyway")
         change = KindChange(
             kind=Kind(kind),

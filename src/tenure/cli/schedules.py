@@ -16,14 +16,15 @@ from tenure.cli.common import (
     coordination,
     duration_value,
     json_option,
+    kind_suggestion,
     namespace_option,
     operator,
     refuse,
     url_option,
 )
-from tenure.cli.kind_names import is_known_kind, meant_kind
 from tenure.cli.output import ago, in_words, print_facts, print_json, print_table, printable, say
 from tenure.cli.payloads import check_payload
+from tenure.client.kind_names import is_known_kind
 from tenure.client.schedules import unknown_schedule
 from tenure.core.checks import check_name
 from tenure.core.ids import (
@@ -329,8 +330,8 @@ def add_schedule(
         known = [each.name for each in serving.store.list_schedules(command.namespace)]
         if command.name in known and not replace:
             refuse(f"there is a schedule {schedule} already; --replace changes it")
-        if application is None and not is_known_kind(serving, command.namespace, kind):
-            meant = meant_kind(serving, command.namespace, kind)
+        if application is None and not is_known_kind(serving.store, command.namespace, kind):
+            meant = kind_suggestion(serving, command.namespace, kind)
             say(f"no worker or job has kind {kind} so far.{meant} The schedule is made anyway")
         changed = _ask(serving, command)
     next_at = "never" if changed.next_at is None else _local(changed.next_at, changed)

@@ -4,7 +4,7 @@ The same requests as those of the commands. Over HTTP they are within the permis
 and refused with `RequestRefused` otherwise. Decides nothing itself.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import datetime
 from difflib import get_close_matches
 from typing import Any, Literal, TypedDict
@@ -15,6 +15,7 @@ from msgspec import UNSET, UnsetType
 from tenure.client.channel import Channel
 from tenure.client.functions import Sender
 from tenure.client.jobs import Job, refusal
+from tenure.client.kind_names import is_known_kind, meant_kind
 from tenure.client.records import DeadLetterRecord, dead_letter_of
 from tenure.client.shells import Operation, arun, run
 from tenure.core.checks import check_job_id, check_name
@@ -154,8 +155,10 @@ class Queues:
 class Kinds:
     """List what is set for kinds, and set it."""
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: Channel, declared: Callable[[], Collection[Kind]]) -> None:
+        """`declared` are the kinds and groups of the application itself."""
         self._channel = channel
+        self._declared = declared
 
     def ls(self) -> list[KindRecord]:
         """Every kind that something was set for, by name."""
@@ -173,13 +176,15 @@ class Kinds:
         burst: int | None = None,
         concurrency_limit: int | UnsetType | None = UNSET,
         fair: bool | UnsetType = UNSET,
+        create: bool = False,
     ) -> KindRecord:
         """Let at most so many jobs of the kind begin per second, minute, hour or day, such as
         `rate="10/s"`, and up to `burst` at once, on all workers together; None: any number. Of each
         concurrency key at most `concurrency_limit` jobs run at a time; None: one. With `fair` these
         keys take turns. What is not given stays as it is; `kind` may also be the name of a group of
-        keys."""
-        return run(self._limiting(kind, rate, burst, concurrency_limit, fair))
+        keys. A kind that no job, worker, setting or function has is refused without `create`: more
+        often it is a mistyped name."""
+        return run(self._limiting(kind, create, rate, burst, concurrency_limit, fair))
 
     async def alimit(
         self,
@@ -189,9 +194,10 @@ class Kinds:
         burst: int | None = None,
         concurrency_limit: int | UnsetType | None = UNSET,
         fair: bool | UnsetType = UNSET,
+        create: bool = False,
     ) -> KindRecord:
         """`limit` for async code."""
-        return await arun(self._limiting(kind, rate, burst, concurrency_limit, fair))
+        return await arun(self._limiting(kind, create, rate, burst, concurrency_limit, fair))
 
     def _listing(self) -> Operation[list[KindRecord]]:
         namespace = self._channel.namespace
@@ -201,6 +207,7 @@ class Kinds:
     def _limiting(
         self,
         kind: str,
+        create: bool,
         rate: str | UnsetType | None,
         burst: int | None,
         concurrency_limit: int | UnsetType | None,
@@ -216,10 +223,26 @@ class Kinds:
             raise InvalidInput("fair", f"{type(fair).__name__} is neither True nor False")
         if concurrency_limit is not None and concurrency_limit is not UNSET:
             check_concurrency_limit("concurrency_limit", concurrency_limit)
+        if not create:
+            yield from self._refusing_unknown(name)
         namespace = self._channel.namespace
         change = KindChange(kind=name, rate=wanted, concurrency_limit=concurrency_limit, fair=fair)
         kept = yield from self._channel.asking(lambda store: store.put_kind(namespace, change))
         return kind_record(kept)
+
+    def _refusing_unknown(self, name: Kind) -> Operation[None]:
+        namespace = self._channel.namespace
+        if name in self._declared() or (
+            yield from self._channel.asking(lambda store: is_known_kind(store, namespace, name))
+        ):
+            return
+        close = yield from self._channel.asking(lambda store: meant_kind(store, namespace, name))
+        meant = "" if close is None else f"did you mean {close}? "
+        raise InvalidInput(
+            "kind",
+            f"no job, worker, setting or function has kind {name} so far",
+            hint=f"{meant}create=True sets it anyway",
+        )
 
 
 def changed_rate(rate: str | UnsetType | None, burst: int | None) -> Rate | UnsetType | None:

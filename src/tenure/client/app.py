@@ -128,12 +128,17 @@ class Application:
         self.channel = Channel(connect, namespace=self.namespace, name=name)
         self._sender = Sender(self.channel, self.registry)
         self.queues = Queues(self.channel)
-        self.kinds = Kinds(self.channel)
+        self.kinds = Kinds(self.channel, self._declared_kinds)
         self.workers = Workers(self.channel)
         self.schedules = Schedules(self.channel, self._sender)
         self.flows = Flows(self.channel)
         self.dead_letters = DeadLetters(self.channel, self._sender)
         self._definitions: dict[Kind, Definition] = {}
+
+    def _declared_kinds(self) -> set[Kind]:
+        """The kinds of the application, and the groups of their concurrency keys."""
+        groups = {Kind(each.concurrency_group or each.kind) for each in self.registry}
+        return groups | set(self.registry.kinds())
 
     @property
     def coordination(self) -> Coordination:

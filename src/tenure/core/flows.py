@@ -303,11 +303,13 @@ def check_acyclic(members: Sequence[FlowMember]) -> None:
     steps = {member.job.job_id: member.step for member in members}
     alone = sorted(steps[job_id] for job_id in left if job_id in waits_for[job_id])
     if alone:
-        raise InvalidInput("after", f"{alone[0]} waits for itself")
+        raise InvalidInput("after", f"{alone[0]} waits for itself", hint="leave it out of after")
     cycle = _a_cycle({job_id: waits_for[job_id] & left for job_id in left})
     named = ", ".join(sorted(steps[job_id] for job_id in cycle)[:3])
     raise InvalidInput(
-        "after", f"{len(cycle)} jobs wait for each other in a cycle, {named} among them"
+        "after",
+        f"{len(cycle)} jobs wait for each other in a cycle, {named} among them",
+        hint="leave one of them out of the after of another",
     )
 
 

@@ -150,10 +150,11 @@ def _usual_burst(grants: int, per: RateUnit) -> int:
 def check_rate(field: str, rate: Rate) -> None:
     """Refuse what is no rate, or could not be held exactly. [RL4]"""
     if not 1 <= rate.grants <= MAX_GRANTS:
+        stopping = "to stop a queue, pause it; to remove a rate, set none"
         raise InvalidInput(
             field,
             f"{rate} is not from 1 to {MAX_GRANTS:,} jobs",
-            hint="to stop a queue, pause it; to remove a rate, set none",
+            hint=stopping if rate.grants < 1 else "to remove a rate, set none",
         )
     if rate.grants * MICROSECONDS_PER_SECOND > MAX_PER_SECOND * rate.period_us:
         raise InvalidInput(field, f"{rate} is more than {MAX_PER_SECOND:,} jobs a second")

@@ -593,7 +593,7 @@ def check_schedule_spec(spec: ScheduleSpec) -> None:
     if spec.every_us is not None:
         check_duration("every_us", spec.every_us)
         if spec.every_us < SHORTEST_EVERY:
-            raise InvalidInput("every_us", "is less than a second")
+            raise InvalidInput("every_us", "is less than a second", hint="write 1s or more")
     else:
         _check_cron(spec)
 

@@ -42,7 +42,8 @@ class KeyRule(msgspec.Struct, frozen=True, kw_only=True):
                 value = self.source(**chosen)
             except Exception as failure:
                 what = f"the key function of {self.kind} raised {type(failure).__name__}"
-                raise InvalidInput(self.option, f"{what}: {failure}") from failure
+                hint = "make it return a key, or None, for every call of this kind"
+                raise InvalidInput(self.option, f"{what}: {failure}", hint=hint) from failure
         key = job_key(self.option, value)
         if key is not None:
             check_label(self.option, key, most=MAX_DEDUPE_KEY)

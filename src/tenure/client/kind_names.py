@@ -1,0 +1,39 @@
+"""Kinds that are known: to a worker, to a setting or to a job. A kind that nobody knows is more
+often mistyped than one that comes later."""
+
+from difflib import get_close_matches
+
+from tenure.core.ids import Kind, Namespace
+from tenure.core.job_search import JobFilter
+from tenure.errors import RequestRefused
+from tenure.ports import JobStore
+
+NEWEST_JOBS = 100
+"""So many jobs are looked at for the name that may have been meant."""
+
+
+def is_known_kind(store: JobStore, namespace: Namespace, kind: str) -> bool:
+    """Whether a worker, a setting or a job has this kind."""
+    return kind in _declared_kinds(store, namespace) or _has_job(store, namespace, kind)
+
+
+def meant_kind(store: JobStore, namespace: Namespace, kind: str) -> str | None:
+    """A known kind that is written nearly like this one."""
+    newest = store.list_jobs(JobFilter(namespace=namespace, limit=NEWEST_JOBS, bodies=False))
+    known = _declared_kinds(store, namespace) | {job.kind for job in newest}
+    alike = get_close_matches(kind, sorted(known - {Kind(kind)}), n=1)
+    return alike[0] if alike else None
+
+
+def _declared_kinds(store: JobStore, namespace: Namespace) -> set[Kind]:
+    known = {each.kind for each in store.list_kinds(namespace)}
+    try:
+        workers = store.list_workers(namespace)
+    except RequestRefused:  # this token may not list them
+        return known
+    return known.union(*(each.kinds for each in workers))
+
+
+def _has_job(store: JobStore, namespace: Namespace, kind: str) -> bool:
+    wanted = JobFilter(namespace=namespace, kind=Kind(kind), limit=1, bodies=False)
+    return bool(store.list_jobs(wanted))
