@@ -36,6 +36,7 @@ UNWATCHED = frozenset(
         *(
             "list_jobs",
             "find_jobs",
+            "load_previews",
             "list_dead_letters",
             "list_events",
             "follow_events",
