@@ -85,7 +85,8 @@ def looked_at(seen: Watched, site: Site, path: str) -> list[str]:
     assert answer is not None
     assert answer.status == 200, path
     problems = [f"{path}: {each}" for each in seen.violations()]
-    return [*problems, f"{path}: scrolls sideways"] if seen.is_wider_than_the_window() else problems
+    problems += [f"{path}: scrolls sideways"] if seen.is_wider_than_the_window() else []
+    return [*problems, f"{path}: a table is cut"] if seen.has_cut_tables() else problems
 
 
 @pytest.fixture(scope="module")

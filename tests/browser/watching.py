@@ -63,6 +63,16 @@ class Watched:
             )
         )
 
+    def has_cut_tables(self) -> bool:
+        """Whether a table is wider than its box, so that columns are out of sight. Those of plots
+        may be: they scroll."""
+        return bool(
+            self.page.evaluate(
+                "() => [...document.querySelectorAll('.table-box:not(.scroll)')]"
+                ".some(box => box.scrollWidth > box.clientWidth + 1)"
+            )
+        )
+
 
 @contextmanager
 def watched(page: Page) -> Iterator[Watched]:
