@@ -18,6 +18,7 @@ from tenure.core.ids import DEFAULT_NAMESPACE, Actor, Kind, Namespace, QueueName
 from tenure.core.instants import Duration
 from tenure.core.job import Job
 from tenure.core.kind_settings import KindChange
+from tenure.core.rates import parse_rate
 from tenure.stores.postgres.store import PostgresStore
 from tenure.stores.sql.statements import Query
 from tenure.stores.sql.turns import MAX_KEY_CHANGES
@@ -119,17 +120,19 @@ def test_a_key_has_one_turn_however_many_jobs_wait(store: AnyStore) -> None:
     complete(store, start(store, [first]))
     [third] = claim(store, 1, seq=3)
 
-    [[(turns,)]] = store._read(
-        lambda tx: tx.fetch(Query(f"SELECT count(*) FROM {_table(store)}", ()))
-    )
+    turns = _rows_of(store, "key_turn")
     assert (first.concurrency_key, second.concurrency_key) == ("1", "2")
     assert none == []
     assert third.concurrency_key == "1"
     assert turns == 0
 
 
-def _table(store: AnyStore) -> str:
-    return "tenure_key_turn" if isinstance(store, SqliteStore) else "tenure.key_turn"
+def _rows_of(store: AnyStore, table: str) -> int:
+    """How many rows a table has."""
+    name = f"tenure_{table}" if isinstance(store, SqliteStore) else f"tenure.{table}"
+    [[(rows,)]] = store._read(lambda tx: tx.fetch(Query(f"SELECT count(*) FROM {name}", ())))
+    assert isinstance(rows, int)
+    return rows
 
 
 @spec("CK3", "CK4")
@@ -275,9 +278,7 @@ def test_a_key_with_a_high_limit_has_few_turns(store: AnyStore) -> None:
     _enqueue(store, ["1"] * 250)
 
     first = claim(store, 200)
-    [[(turns,)]] = store._read(
-        lambda tx: tx.fetch(Query(f"SELECT count(*) FROM {_table(store)}", ()))
-    )
+    turns = _rows_of(store, "key_turn")
 
     assert (len(first), turns) == (MAX_GRANTS_OF_KEY, 0)
     assert [len(claim(store, 200, seq=seq)) for seq in (2, 3, 4)] == [100, 50, 0]
@@ -287,3 +288,28 @@ def _claimed(store: PostgresStore, seq: int) -> list[Job]:
     request = replace(claim_request(10, seq=seq), queues=(QueueName("default"),))
     plan = store.claim(request.scope, [request.session], 10, planner(request))
     return [grant.job for answer in plan.answers for grant in answer.grants]
+
+
+@spec("CK11", "RL8")
+@pytest.mark.parametrize("burst", [1, 3])
+def test_a_rate_key_that_waits_is_noted_once_however_many_jobs_come(
+    store: AnyStore, burst: int
+) -> None:
+    rate = parse_rate("rate", "1/d", burst)
+    store.put_kind(DEFAULT_NAMESPACE, KindChange(kind=Kind("bill"), rate=rate))
+    granted = []
+    for seq in range(1, 21):
+        now = store.now()
+        job = Enqueue(
+            job_id=new_job_id(now, os.urandom(16)),
+            namespace=DEFAULT_NAMESPACE,
+            queue=QUEUE,
+            kind=Kind("bill"),
+            actor=Actor("client:c"),
+            rate_key="hot",
+        )
+        save(store, [change(None, job, now)])
+        granted += claim(store, 5, seq=seq)
+
+    assert len(granted) == burst
+    assert _rows_of(store, "key_change") <= burst

@@ -71,10 +71,12 @@ SELECT s.* FROM unnest(CAST(:namespaces AS text[]), CAST(:actors AS text[]),
 
 -- name: note_key_changes
 -- Differs: many at once. Rows are only added, so that nobody waits for a transaction of a caller's own.
+-- That a rate key has room from an instant on is noted once, and only by claims that hold its lock.
 INSERT INTO {t}key_change (namespace, key_group, key, at, noted_at)
 SELECT c.* FROM unnest(CAST(:namespaces AS text[]), CAST(:groups AS text[]),
                        CAST(:keys AS text[]), CAST(:instants AS bigint[]),
-                       CAST(:noted_ats AS bigint[])) AS c;
+                       CAST(:noted_ats AS bigint[])) AS c
+    ON CONFLICT DO NOTHING;
 
 -- name: set_served
 -- Differs: many at once.

@@ -72,9 +72,10 @@ SELECT l.kind, l.priority, l.nth,
   FROM level AS l WHERE l.priority IS NOT NULL;
 
 -- name: note_key_change
--- Differs: many at once in PostgreSQL; here a statement costs no round trip.
+-- Differs: many at once in PostgreSQL; here a statement costs no round trip. That a rate key has room
+-- from an instant on is noted once.
 INSERT INTO {t}key_change (namespace, key_group, key, at, noted_at)
-VALUES (:namespace, :key_group, :key, :at, :noted_at);
+VALUES (:namespace, :key_group, :key, :at, :noted_at) ON CONFLICT DO NOTHING;
 
 -- name: set_served
 -- Differs: see note_key_change.

@@ -484,7 +484,8 @@ CREATE TABLE {t}key_change (
 ) WITH (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_cost_delay = 0);
 
 CREATE INDEX key_change_order ON {t}key_change (namespace, key_group, at, id);
-CREATE INDEX key_change_wait ON {t}key_change (namespace, key_group, at) WHERE noted_at > 0;
+CREATE UNIQUE INDEX key_change_wait
+    ON {t}key_change (namespace, key_group, at, key) WHERE noted_at > 0;
 CREATE INDEX key_change_noted ON {t}key_change (namespace, key_group, noted_at) WHERE noted_at > 0;
 
 CREATE TABLE {t}outage (

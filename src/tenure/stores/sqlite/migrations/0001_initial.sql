@@ -402,8 +402,8 @@ CREATE TABLE tenure_key_change (
 ) STRICT;
 
 CREATE INDEX tenure_key_change_order ON tenure_key_change (namespace, key_group, at, id);
-CREATE INDEX tenure_key_change_wait
-    ON tenure_key_change (namespace, key_group, at) WHERE noted_at > 0;
+CREATE UNIQUE INDEX tenure_key_change_wait
+    ON tenure_key_change (namespace, key_group, at, key) WHERE noted_at > 0;
 CREATE INDEX tenure_key_change_noted
     ON tenure_key_change (namespace, key_group, noted_at) WHERE noted_at > 0;
 
