@@ -17,7 +17,6 @@ import msgspec
 from click.core import ParameterSource
 
 from tenure.cli.output import ago, printable, say
-from tenure.client.kind_names import meant_kind
 from tenure.coordinator.service import Coordinator
 from tenure.core.checks import MAX_NAME, NAME_PATTERN, shown
 from tenure.core.ids import (
@@ -313,12 +312,6 @@ def new_request_id(given: str | None) -> RequestId:
 def refuse(message: str, details: Sequence[str] = ()) -> NoReturn:
     """End with exit code 1."""
     raise Refusal(message, details)
-
-
-def kind_suggestion(serving: Coordination, namespace: Namespace, kind: str) -> str:
-    """` Did you mean charge?`, or nothing."""
-    meant = meant_kind(serving.store, namespace, kind)
-    return "" if meant is None else f" Did you mean {meant}?"
 
 
 # --- Jobs by id ----------------------------------------------------------------------------------

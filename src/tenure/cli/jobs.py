@@ -22,7 +22,6 @@ from tenure.cli.common import (
     find_job_ids,
     job_argument,
     json_option,
-    kind_suggestion,
     namespace_option,
     new_request_id,
     operator,
@@ -44,6 +43,7 @@ from tenure.cli.job_view import (
     resolution_facts,
     shown_worker,
 )
+from tenure.cli.kind_suggestions import kind_suggestion
 from tenure.cli.output import (
     ago,
     coloured,
@@ -53,7 +53,6 @@ from tenure.cli.output import (
     say,
 )
 from tenure.cli.watching import MAX_WATCHED, going_on, watch_to_the_end
-from tenure.client.kind_names import is_known_kind
 from tenure.core.attempt_logs import AttemptLog
 from tenure.core.checks import check_name
 from tenure.core.commands import Cancel, Command, DeadLetter, Redrive, Requeue
@@ -85,6 +84,7 @@ from tenure.protocol.records import (
     observation_record,
     resolution_record,
 )
+from tenure.telemetry.kind_names import is_known_kind
 from tenure.telemetry.unclaimed import why_waiting
 
 MAX_LISTED = 500

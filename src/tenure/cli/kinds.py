@@ -8,20 +8,20 @@ from tenure.cli.common import (
     app_url_option,
     coordination,
     json_option,
-    kind_suggestion,
     namespace_option,
     refuse,
     url_option,
 )
+from tenure.cli.kind_suggestions import kind_suggestion
 from tenure.cli.output import print_json, print_table, printable, say
 from tenure.cli.rates import given_rate, rate_in_words, rate_options
-from tenure.client.kind_names import is_known_kind
 from tenure.core.checks import check_name
 from tenure.core.concurrency import check_concurrency_limit
 from tenure.core.ids import Kind, Namespace
 from tenure.core.kind_settings import KindChange, KindSettings
 from tenure.errors import InvalidInput
 from tenure.protocol.records import KindRecord, kind_record
+from tenure.telemetry.kind_names import is_known_kind
 from tenure.worker.declared_kinds import change_in_words, settings_of
 
 

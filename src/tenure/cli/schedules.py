@@ -16,15 +16,14 @@ from tenure.cli.common import (
     coordination,
     duration_value,
     json_option,
-    kind_suggestion,
     namespace_option,
     operator,
     refuse,
     url_option,
 )
+from tenure.cli.kind_suggestions import kind_suggestion
 from tenure.cli.output import ago, in_words, print_facts, print_json, print_table, printable, say
 from tenure.cli.payloads import check_payload
-from tenure.client.kind_names import is_known_kind
 from tenure.client.schedules import unknown_schedule
 from tenure.core.checks import check_name
 from tenure.core.ids import (
@@ -57,6 +56,7 @@ from tenure.handlers.schedules import ScheduleOptions, called, schedule_name, sc
 from tenure.ports import Coordination
 from tenure.protocol.fields import moment
 from tenure.protocol.records import JobRecord, ScheduleRecord, job_record, schedule_record
+from tenure.telemetry.kind_names import is_known_kind
 
 SHOWN_RUNS = 10
 

@@ -15,7 +15,6 @@ from msgspec import UNSET, UnsetType
 from tenure.client.channel import Channel
 from tenure.client.functions import Sender
 from tenure.client.jobs import Job, refusal
-from tenure.client.kind_names import is_known_kind, meant_kind
 from tenure.client.records import DeadLetterRecord, dead_letter_of
 from tenure.client.shells import Operation, arun, run
 from tenure.core.checks import check_job_id, check_name
@@ -51,6 +50,7 @@ from tenure.protocol.records import (
     queue_record,
     worker_record,
 )
+from tenure.telemetry.kind_names import is_known_kind, meant_kind
 
 MAX_LIMIT = 1_000_000
 MAX_LISTED = 500
