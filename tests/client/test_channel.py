@@ -1,9 +1,13 @@
 """The way to the coordinator: opened once, per process, and patient within limits."""
 
 import asyncio
+import gc
 import os
+import subprocess
+import sys
 import threading
 import warnings
+import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -20,7 +24,7 @@ from tenure import (
     UnknownStoreUrl,
 )
 from tenure.client.app import Application
-from tenure.client.channel import IDS_PER_ENTROPY, MAX_TRIES, Channel, Link
+from tenure.client.channel import IDS_PER_ENTROPY, MAX_TRIES, Channel, Link, close_at_exit
 from tenure.core.commands import Command
 from tenure.core.ids import DEFAULT_NAMESPACE
 from tenure.core.verdicts import Answer
@@ -298,3 +302,62 @@ def test_ids_take_their_random_bytes_from_one_reading_but_never_those_of_the_par
     channel.new_job_id()
 
     assert len(readings) == 3
+
+
+@pytest.mark.process
+def test_a_link_that_nobody_closed_is_closed_before_the_process_ends_its_threads() -> None:
+    """At the end of a process Python stops daemon threads wherever they are, also while they hold
+    a lock. A store that is closed after that can wait for such a lock for ever."""
+    code = """
+import sys, threading
+from types import SimpleNamespace
+from tenure.client.channel import Channel, Link
+
+lock, is_held = threading.Lock(), threading.Event()
+
+def hold():
+    with lock:
+        is_held.set()
+        stop.wait()
+
+def close():
+    stop.set()
+    with lock:
+        print("closed, finalizing:", sys.is_finalizing())
+
+stop = threading.Event()
+threading.Thread(target=hold, daemon=True).start()
+is_held.wait()
+coordination = SimpleNamespace(store=SimpleNamespace(now=lambda: 0))
+channel = Channel(lambda: Link(coordination=coordination, close=close), namespace="n", name="app")
+channel.link()
+"""
+
+    ended = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=120
+    )
+
+    assert ended.stdout == "closed, finalizing: False\n"
+
+
+def test_a_channel_that_is_closed_at_exit_still_opens_a_link_for_exit_handlers(
+    scene: Scene,
+) -> None:
+    channel = Channel(scene.connect, namespace=DEFAULT_NAMESPACE, name="app")
+    channel.link()
+
+    close_at_exit(weakref.ref(channel))
+    channel.link()
+
+    assert (scene.opened, scene.closed) == (2, 1)
+
+
+def test_a_channel_that_nobody_refers_to_is_not_kept_for_the_exit(scene: Scene) -> None:
+    channel = Channel(scene.connect, namespace=DEFAULT_NAMESPACE, name="app")
+    channel.link()
+    seen = weakref.ref(channel)
+
+    del channel
+    gc.collect()
+
+    assert seen() is None

@@ -8,6 +8,7 @@ import asyncio
 import os
 import threading
 import time
+import weakref
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
 from typing import Any, TypeVar
@@ -129,6 +130,7 @@ class Channel:
         self._skew_us = 0
         self._last_id_us = 0
         self._unused_entropy: list[bytes] = []
+        weakref.finalize(self, close_at_exit, weakref.ref(self))
 
     # --- the link ------------------------------------------------------------------------------
 
@@ -277,3 +279,15 @@ def poll_pauses() -> Iterator[float]:
     while True:
         yield pause
         pause = min(pause * POLL_FACTOR, LONGEST_POLL_S)
+
+
+def close_at_exit(channel: "weakref.ref[Channel]") -> None:
+    """Close the link of an application that nobody closed, at the exit of the process.
+
+    Otherwise the garbage collector closes the store, after Python has stopped the daemon threads
+    wherever they were. One that was stopped within a lock keeps it, and a program that enqueued
+    jobs on PostgreSQL waited for the notifier's lock for ever.
+    """
+    alive = channel()
+    if alive is not None:  # None: it was collected before the exit, and its link with it
+        alive.close()
