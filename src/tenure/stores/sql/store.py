@@ -394,6 +394,8 @@ class SqlStore(
                 planned = self._claim_once(scope, sessions, wanted, plan, quiet)
             except RestartClaim:
                 quiet = NO_RULES
+                if self._quiet_rules is not None:
+                    self._quiet_rules.forget(scope)
                 continue
             return replace(planned, restarts=restarts) if restarts else planned
         raise StoreUnavailable(
