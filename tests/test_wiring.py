@@ -299,6 +299,25 @@ def test_an_old_store_is_named_where_it_is_said_how_to_mend_it(tmp_path: Path) -
     assert refusal.value.hint == f"run `tenure migrate --url '{url}'`"
 
 
+@spec("Y3")
+def test_the_command_for_an_old_store_works_although_it_shows_no_password(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def old_store(url: str, options: object) -> None:
+        raise SchemaTooOld(found=0, needed=1)
+
+    monkeypatch.setattr("tenure.wiring.open_url", old_store)
+
+    hints = {}
+    for url in ("postgresql://ada:secret@db/jobs", "postgresql://ada@db/jobs?sslmode=require"):
+        with pytest.raises(SchemaTooOld) as refusal:
+            open_store(url)
+        hints[url] = refusal.value.hint
+
+    same = "run `tenure migrate` with the same URL, as --url or in TENURE_URL (postgresql://ada@db/jobs)"
+    assert list(hints.values()) == [same, same]
+
+
 def test_the_default_file_is_named_when_it_is_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

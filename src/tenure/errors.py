@@ -156,10 +156,17 @@ class SchemaTooOld(StoreError):
     code = "schema_too_old"
     nothing_changed = True
 
-    def __init__(self, *, found: int, needed: int, url: str = "") -> None:
+    def __init__(
+        self, *, found: int, needed: int, url: str = "", is_whole_url: bool = True
+    ) -> None:
+        """`url` is what may be shown of the store's URL; not `is_whole_url` if it lacks a password
+        or options, without which the command might reach no store, or another one."""
         what = f"the store's schema is version {found}, this Tenure needs {needed}"
         which = f" --url {shlex.quote(url)}" if url else ""
-        super().__init__(what, hint=f"run `tenure migrate{which}`")
+        hint = f"run `tenure migrate{which}`"
+        if not is_whole_url:
+            hint = f"run `tenure migrate` with the same URL, as --url or in TENURE_URL ({url})"
+        super().__init__(what, hint=hint)
         self.found = found
         self.needed = needed
 

@@ -79,7 +79,11 @@ def open_store(
     try:
         return open_url(url, options)
     except SchemaTooOld as old:
-        raise SchemaTooOld(found=old.found, needed=old.needed, url=shown_url(url)) from old
+        shown = shown_url(url)
+        is_whole = shown == url or url.lower().startswith("sqlite:")  # a file has no password
+        raise SchemaTooOld(
+            found=old.found, needed=old.needed, url=shown, is_whole_url=is_whole
+        ) from old
 
 
 def not_through_a_server() -> StoreError:

@@ -35,6 +35,9 @@ def test_a_decorated_function_is_called_as_before(app: Application) -> None:
     [
         ("delay", "; use enqueue(…)"),
         ("apply_async", "; use enqueue(…), with options using(queue=…, delay=…).enqueue(…)"),
+        ("s", "; use call(…)"),
+        ("si", "; use call(…)"),
+        ("signature", "; use call(…)"),
         ("enqeue", ""),
     ],
 )

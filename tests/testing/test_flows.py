@@ -165,6 +165,39 @@ def test_a_flow_can_wait_for_a_job_that_exists(
     assert flow.result(total) == 7
 
 
+def test_a_chain_or_a_map_of_something_else_says_how_it_is_written(
+    app: Tenure, jobs: Inline, fetched: list[str]
+) -> None:
+    @app.job
+    def size(text: str) -> int:
+        return len(text)
+
+    chained = "write app.chain(first.call(argument, …), second.call())"
+    for wrong in (size, [size.call("a"), size.call("b")]):
+        with pytest.raises(InvalidInput) as refused:
+            app.chain(wrong)  # type: ignore[arg-type]  # what the error is about
+        assert refused.value.hint == chained
+    for function in (size.call, len):
+        with pytest.raises(InvalidInput, match="not a job") as refused:
+            app.map(function, ["a"])  # type: ignore[arg-type]  # what the error is about
+        assert (
+            refused.value.hint == "write app.map(function, values) with a function under @app.job"
+        )
+    with pytest.raises(InvalidInput) as refused:
+        app.map(size, ["a"]).then(size)  # type: ignore[arg-type]  # what the error is about
+    assert refused.value.hint == "write app.map(…).then(function.call(argument, …))"
+    assert jobs.enqueued == []
+
+
+def test_a_map_says_that_nothing_is_sent_yet(app: Tenure, jobs: Inline, fetched: list[str]) -> None:
+    @app.job
+    def size(text: str) -> int:
+        return len(text)
+
+    assert repr(app.map(size, ["a", "b"])) == "<MappedCalls of size, 2 jobs, sent by then(…)>"
+    assert jobs.enqueued == []
+
+
 def test_a_chain_and_a_map_are_short_for_flows(
     app: Tenure, jobs: Inline, fetched: list[str]
 ) -> None:

@@ -8,8 +8,8 @@ import pytest
 
 from tenure import Context, Tenure
 from tenure.conformance.spec import spec
-from tenure.errors import InvalidInput
-from tenure.testing import FakeContext, Inline
+from tenure.errors import InvalidInput, TenureError
+from tenure.testing import FakeContext, Inline, inline
 
 
 @spec("SC5", "SC6")
@@ -204,3 +204,21 @@ def test_two_schedules_of_one_name_are_refused(app: Tenure) -> None:
         app.schedule("work", work.call(), every="2h")
     with pytest.raises(InvalidInput, match="is not a call"):
         app.schedule("other", work, every="2h")  # type: ignore[arg-type]  # wrong on purpose
+
+
+def test_a_schedule_that_fires_too_often_for_a_test_can_be_paused(app: Tenure) -> None:
+    @app.job(every="5s")
+    def ping() -> None: ...
+
+    @app.job(schedule="15 3 * * *")
+    def report() -> None: ...
+
+    told = pytest.raises(TenureError, match=r"app\.schedules\.pause\(name\)")
+    with inline(app) as jobs, told:
+        jobs.advance("1d")
+
+    with inline(app) as jobs:
+        app.schedules.pause("ping")
+        jobs.advance("7d")
+
+        assert [job.kind for job in jobs.enqueued] == ["report"] * 7

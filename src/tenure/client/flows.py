@@ -25,7 +25,7 @@ from tenure.core.instants import MICROSECONDS_PER_SECOND
 from tenure.core.verdicts import Answer, Reply
 from tenure.core.vocabulary import CancelMode, Cause, JobStatus
 from tenure.errors import Conflict, InvalidInput, UnknownJob, UnreadableRow, WaitTimeout
-from tenure.handlers.calls import Call
+from tenure.handlers.calls import Call, checked_call
 from tenure.handlers.flows import After, FlowBuilder, FlowJob, When
 from tenure.handlers.options import Span, duration, naming_options, plain
 from tenure.protocol.replies import FlowRecord, FlowReply, flow_reply, flow_summary_record
@@ -187,6 +187,7 @@ def chain_of(flow: Flow, calls: Sequence[Call[Any]]) -> Flow:
     """Add these so that each waits for the one before it."""
     last: tuple[After, ...] = ()
     for call in calls:
+        checked_call(call, example="app.chain(first.call(argument, …), second.call())")
         last = (flow.add(call, after=last),)
     return flow
 
@@ -195,8 +196,19 @@ class MappedCalls(Generic[R_co]):
     """Calls of one function, not sent yet: `app.map(fetch, urls).then(merge.call())`."""
 
     def __init__(self, flow: Flow, function: Enqueueable[Any, R_co], values: Iterable[Any]) -> None:
+        if not isinstance(function, Enqueueable):
+            raise InvalidInput(
+                "function",
+                f"{type(function).__name__} is not a job",
+                hint="write app.map(function, values) with a function under @app.job",
+            )
         self._flow = flow
+        self._kind = function.kind
         self._parts = [flow.add(function.call(value)) for value in values]
+
+    def __repr__(self) -> str:
+        parts = counted(len(self._parts), "job")
+        return f"<{type(self).__name__} of {self._kind}, {parts}, sent by then(…)>"
 
     def then(self, call: Call[Any], *, when: When = "succeeded") -> Flow:
         """Send them, and a job that runs when all of them have succeeded, or ended."""
@@ -207,6 +219,7 @@ class MappedCalls(Generic[R_co]):
         return await arun(self._then(call, when))
 
     def _then(self, call: Call[Any], when: When) -> Operation[Flow]:
+        checked_call(call, example="app.map(…).then(function.call(argument, …))")
         self._flow.add(call, after=self._parts, when=when)
         return self._flow.sending()
 

@@ -109,6 +109,9 @@ class _TakesContextElsewhere(Protocol):
 INSTEAD_OF = {
     "delay": "use enqueue(…)",
     "apply_async": "use enqueue(…), with options using(queue=…, delay=…).enqueue(…)",
+    "s": "use call(…)",
+    "si": "use call(…)",
+    "signature": "use call(…)",
 }
 """What replaces the methods of Celery's tasks."""
 

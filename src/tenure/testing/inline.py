@@ -146,6 +146,7 @@ class Inline:
         self._declared: set[Kind] = set()
         self._held_until: Instant | None = None
         self._firer = Firer(coordinator)
+        self._declare_schedules()  # so that a test can pause or run one before time passes
 
     @property
     def enqueued(self) -> list[JobRecord]:
@@ -183,8 +184,9 @@ class Inline:
         if attempts > self._max_attempts:
             raise TenureError(
                 f"{attempts} attempts have run and jobs are still waiting",
-                hint="raise max_attempts, or run a job that enqueues or snoozes itself for ever "
-                "step by step, with run_ready or advance",
+                hint="run a job that enqueues or snoozes itself for ever step by step, with"
+                " run_ready or short advances; pause a schedule that fires often with"
+                " app.schedules.pause(name); or allow more with inline(app, max_attempts=…)",
             )
 
     async def adrain(self) -> list[Job[object]]:
