@@ -54,7 +54,7 @@ def test_missing_output_is_explained(site: Site, tmp_path: Path) -> None:
     until(Path(f"{note}.ready").exists, "the handler runs")
     assert "attempt 1 of" in logs()
     assert "runs on worker and has written nothing so far" in logs()
-    assert "has had 1 attempts; there is no attempt 3 yet" in logs("--attempt", "3")
+    assert "has had 1 attempt; there is no attempt 3 yet" in logs("--attempt", "3")
     note.touch()
     site.until_ended(job_id)
     assert logs() == f"tenure: attempt 1 of job {job_id} has written nothing\n"
