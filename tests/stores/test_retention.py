@@ -9,9 +9,11 @@ import pytest
 
 from tenure.conformance.spec import spec
 from tenure.ports import Store
+from tenure.stores.host_clock import host_clock
 from tenure.stores.postgres.store import PostgresStore
 from tenure.stores.sql.retention import _FROM_THE_FIRST, _FROM_THE_LAST
 from tenure.stores.sql.statements import Shape
+from tenure.stores.sqlite.file import connect
 from tenure.stores.sqlite.store import SqliteStore
 from tests.stores.lives import claim, enqueue, heartbeat
 
@@ -63,3 +65,15 @@ def test_postgres_finds_renewals_by_an_index_without_a_sort(
     assert plan.count("Sort Key") == 1
     assert "Sort Key: l.nth" in plan
     assert len(looked) == 50
+
+
+@spec("G4", "M4", "HK11")
+def test_sqlite_finds_jobs_that_an_end_enqueued_by_their_index(sqlite_path: Path) -> None:
+    store = SqliteStore(sqlite_path)
+    query = store._query("purgeable", store._kept_by_flow, older_than_us=0, limit=10)
+    with closing(connect(sqlite_path, host_clock, 1.0)) as raw:
+        plan = raw.execute(f"EXPLAIN QUERY PLAN {query.text}", query.parameters).fetchall()
+    store.close()
+
+    [made] = [row[3] for row in plan if " USING " in row[3] and "origin_id" in row[3]]
+    assert "USING INDEX tenure_job_made_by_an_end (origin_id=?)" in made

@@ -214,10 +214,11 @@ class Job(msgspec.Struct, frozen=True, gc=False):
     def made_by_end_of(self) -> JobId | None:
         """The job whose end enqueued this one: it undoes it, or reports its dead letter. The id of
         this job is derived from that one's. [M4] [HK11]"""
-        return self.origin_id if self.origin_cause in _MADE_BY_AN_END else None
+        return self.origin_id if self.origin_cause in MADE_BY_AN_END else None
 
 
-_MADE_BY_AN_END = frozenset({EventCause.COMPENSATION, EventCause.DEAD_LETTER})
+MADE_BY_AN_END = frozenset({EventCause.COMPENSATION, EventCause.DEAD_LETTER})
+"""The causes of jobs that the end of another job enqueued."""
 
 COMPENSATED_ENDS = frozenset({JobStatus.FAILED, JobStatus.CANCELLED, JobStatus.DEAD_LETTERED})
 

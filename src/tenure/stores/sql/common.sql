@@ -477,7 +477,7 @@ SELECT j.id, j.flow_id FROM {t}job AS j
    AND (j.unique_for_us IS NULL OR j.finished_at + j.unique_for_us <= (SELECT {t}clock()))
    AND NOT {is_kept_by_flow}
    AND NOT EXISTS (SELECT 1 FROM {t}job AS c
-                    WHERE c.origin_id = j.id AND c.origin_cause IN ('compensation', 'dead_letter'))
+                    WHERE c.origin_id = j.id AND c.origin_cause IN ({made_by_an_end}))
  ORDER BY j.finished_at LIMIT :limit {skip_locked};
 
 -- name: is_kept_by_flow
@@ -576,12 +576,12 @@ SELECT DISTINCT e.child_id, (SELECT {t}clock()) FROM {t}job_edge AS e
 WITH near AS MATERIALIZED (
     SELECT e.child_id FROM {t}job_edge AS e WHERE e.parent_id {among_ids}
      UNION
-    SELECT w.id FROM {t}job AS w WHERE w.id {among_ids} AND w.status = 'waiting'),
+    SELECT w.id FROM {t}job AS w WHERE w.id {among_ids} AND w.status = {waiting_status}),
 complete AS MATERIALIZED (
     SELECT n.child_id FROM near AS n
      WHERE (SELECT u.child_id FROM {t}job_edge AS u
              WHERE u.child_id = n.child_id AND u.outcome IS NULL LIMIT 1) IS NULL
-       AND (SELECT c.status FROM {t}job AS c WHERE c.id = n.child_id) = 'waiting')
+       AND (SELECT c.status FROM {t}job AS c WHERE c.id = n.child_id) = {waiting_status})
 SELECT d.child_id, f.parent_id, f.outcome
   FROM complete AS d
   LEFT JOIN {t}job_edge AS f ON f.child_id = d.child_id AND f.outcome <> f.needs
@@ -593,11 +593,11 @@ SELECT d.child_id, f.parent_id, f.outcome
 -- the store that waits, which took five seconds for a flow of 10,000 jobs.
 SELECT e.child_id, e.parent_id, e.outcome FROM {t}job_edge AS e
  WHERE e.parent_id {among_ids} AND e.outcome <> e.needs
-   AND (SELECT c.status FROM {t}job AS c WHERE c.id = e.child_id) = 'waiting'
+   AND (SELECT c.status FROM {t}job AS c WHERE c.id = e.child_id) = {waiting_status}
  UNION
 SELECT e.child_id, e.parent_id, e.outcome FROM {t}job AS c
   JOIN {t}job_edge AS e ON e.child_id = c.id
- WHERE c.id {among_ids} AND c.status = 'waiting' AND e.outcome <> e.needs
+ WHERE c.id {among_ids} AND c.status = {waiting_status} AND e.outcome <> e.needs
  ORDER BY 1, 2 LIMIT :limit;
 
 -- name: ended_outside

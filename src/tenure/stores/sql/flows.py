@@ -37,7 +37,10 @@ from tenure.stores.sql.statements import Query, Shape
 from tenure.stores.sql.transactions import Transaction, Transactional
 
 EDGE_COLUMNS = Edge.__struct_fields__
-COLUMN_WORDS = {"edge_columns": ", ".join(EDGE_COLUMNS)}
+COLUMN_WORDS = {
+    "edge_columns": ", ".join(EDGE_COLUMNS),
+    "waiting_status": f"'{JobStatus.WAITING.value}'",
+}
 EDGES_PER_PAGE = 2000
 
 _NEWEST: Shape = (("before_flow", ""),)

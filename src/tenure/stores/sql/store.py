@@ -30,7 +30,7 @@ from tenure.core.concurrency import with_room
 from tenure.core.events import MAX_DECISION_EVENTS, Event
 from tenure.core.ids import Actor, Epoch, JobId, Kind, Namespace, QueueName
 from tenure.core.instants import Duration, Instant
-from tenure.core.job import Job
+from tenure.core.job import MADE_BY_AN_END, Job
 from tenure.core.job_search import PREVIEW_CHARS
 from tenure.core.kind_settings import KindSettings
 from tenure.core.leases import HeldLease, LeaseRow, lease_news
@@ -41,7 +41,7 @@ from tenure.core.observations import (
 )
 from tenure.core.outcomes import Change
 from tenure.core.rates import Meter, Rate
-from tenure.core.vocabulary import RENEWALS, EventType, LeaseNews
+from tenure.core.vocabulary import RENEWALS, EventCause, EventType, LeaseNews
 from tenure.errors import StoreUnavailable
 from tenure.ports import DedupeKey, Loaded, Locked, Saved
 from tenure.stores.sql import (
@@ -123,6 +123,7 @@ COLUMN_WORDS = {
     "claimed": f"'{EventType.CLAIMED.value}'",
     # In this order: SQLite uses a partial index only for a list that is written like its own.
     "renewals": ", ".join(f"'{each.value}'" for each in EventType if each in RENEWALS),
+    "made_by_an_end": ", ".join(f"'{each.value}'" for each in EventCause if each in MADE_BY_AN_END),
 }
 
 
