@@ -246,8 +246,10 @@ def test_two_claims_that_have_both_passed_by_a_rule_grant_no_more_than_it_allows
 
         has_met = False
 
-        def _passing_over(self, tx: Transaction, *given: Any) -> tuple[list[Job], Sequence[Row]]:
-            found = super()._passing_over(tx, *given)
+        def _readable_candidates(
+            self, tx: Transaction, *given: Any
+        ) -> tuple[list[Job], Sequence[Row]]:
+            found = super()._readable_candidates(tx, *given)
             if found[0] and not self.has_met:
                 self.has_met = True
                 meeting.wait(PATIENCE_S)

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import chain
+from typing import NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -56,66 +57,82 @@ _ARM = (
 _NO_MARK: Mapping[str, object] = {}
 _INDEX = {True: "{by_ready}", False: "{by_delayed}"}
 
-Arm = tuple[str, str, int]
-"""The condition, the kind, and the priority if the condition has one."""
+
+class Arm(NamedTuple):
+    """One arm of a claim: the condition of its jobs, and what the condition names."""
+
+    condition: str
+    kind: str
+    priority: int = 0  # not in every condition
 
 
 class Reading(msgspec.Struct, frozen=True):
-    """How much a claim reads: which kinds of each queue, how many jobs of each queue, how many of a
-    kind that has little room, and where it begins in queues that have a mark."""
+    """How much a claim reads: which kinds of each queue, how many jobs of each queue, how many of
+    each kind whose rate bounds that, and where it begins in queues that have a mark."""
 
     scope: ClaimScope
     kinds: Mapping[QueueName, Sequence[str]]
     most: Mapping[QueueName, int]
     most_of_kinds: Mapping[str, int] = msgspec.field(default_factory=dict)
     begins_at: Mapping[QueueName, Mark] = msgspec.field(default_factory=dict)
-    rated_too: Mapping[QueueName, Sequence[str]] | None = None
-    """The kinds with those that have no room for jobs without a rate key, if they are not all."""
+    all_kinds: Mapping[QueueName, Sequence[str]] | None = None
+    """The kinds before `within` left out those without room; None: it was not called."""
 
     @property
     def asked_kinds(self) -> Mapping[QueueName, Sequence[str]]:
-        """The kinds of each queue that the claim asks for."""
-        return self.kinds if self.rated_too is None else self.rated_too
+        """The kinds of each queue that the claim asks for. One of them that has no room for its
+        other jobs may have room for those with a rate key. [RL11]"""
+        return self.kinds if self.all_kinds is None else self.all_kinds
 
     def within(self, room: GrantRoom) -> "Reading":
         """The same, without the queues and kinds that have no room: a claim reads none of the jobs
         that a limit or a rate holds back. [RL8]"""
         of_queues = {name: room.of_queue(name) for name in self.most}
         of_kinds = {kind: room.of_kind(Kind(kind)) for kind in {*chain(*self.kinds.values())}}
-        return Reading(
-            self.scope,
-            {
+        return replace(
+            self,
+            kinds={
                 name: [kind for kind in kinds if of_kinds[kind] != 0]
                 for name, kinds in self.kinds.items()
             },
-            {
-                name: wanted if most is None else min(wanted, most)
-                for (name, wanted), most in zip(self.most.items(), of_queues.values(), strict=True)
+            most={
+                name: self.most[name] if most is None else min(self.most[name], most)
+                for name, most in of_queues.items()
                 if most != 0
             },
-            {kind: most for kind, most in of_kinds.items() if most is not None},
-            self.begins_at,
-            self.kinds,
+            most_of_kinds={kind: most for kind, most in of_kinds.items() if most is not None},
+            all_kinds=self.kinds,
         )
 
     def and_more(self, jobs: int) -> "Reading":
         """The same, and so many more jobs of each queue and kind."""
-        return Reading(
-            self.scope,
-            self.kinds,
-            {name: most + jobs for name, most in self.most.items()},
-            {kind: most + jobs for kind, most in self.most_of_kinds.items()},
-            self.begins_at,
-            self.rated_too,
+        return replace(
+            self,
+            most={name: most + jobs for name, most in self.most.items()},
+            most_of_kinds={kind: most + jobs for kind, most in self.most_of_kinds.items()},
         )
 
     def from_front(self) -> "Reading":
         """The same, without marks."""
         return replace(self, begins_at={})
 
-    def ready_rows(self, answers: Sequence[Sequence[Row]]) -> list[Row]:
-        """The rows of ready jobs in the answers to `_candidate_queries`."""
-        return [row for rows in answers[: len(answers) - len(self.most) - 1] for row in rows]
+
+class CandidateAnswers(msgspec.Struct, frozen=True):
+    """The answers to `_candidate_queries`."""
+
+    ready: list[Row]
+    """The ready jobs."""
+    levels: Sequence[Sequence[Row]]
+    """Of each queue, where its delayed jobs are."""
+    moment: Sequence[Row]
+    """The clock after them."""
+
+    @classmethod
+    def of(cls, reading: Reading, answers: Sequence[Sequence[Row]]) -> "CandidateAnswers":
+        """The answers to the queries of this reading, in the order of the queries."""
+        *found, moment = answers
+        levels_at = len(found) - len(reading.most)
+        return cls([*chain(*found[:levels_at])], found[levels_at:], moment)
 
 
 class SqlCandidates(Transactional):
@@ -149,28 +166,81 @@ class SqlCandidates(Transactional):
             for name, rows in zip(queues, waiting, strict=True)
         }
 
-    def _ready_queries(self, reading: "Reading") -> list[Query]:
+    def _readable_candidates(
+        self,
+        tx: Transaction,
+        reading: Reading,
+        answers: Sequence[Sequence[Row]],
+        marked: MarkedClaim,
+    ) -> tuple[list[Job], Sequence[Row]]:
+        """The candidates and the clock, from the answers to `_candidate_queries`. Jobs that this
+        version cannot read, or not in full, are left to the version that wrote them; others are
+        read in their place. [Y5]"""
+        asked_more, asked = 0, reading
+        found = CandidateAnswers.of(asked, answers)
+        while True:
+            marked.note_short(asked.most, _by_queue(found.ready))
+            if marked.must_read_again:
+                marked.note(readable_jobs(found.ready))
+                marked.begin_at_front()
+                reading, asked = reading.from_front(), asked.from_front()
+                found = self._fetch_candidates(tx, asked)
+                marked.note_short(asked.most, _by_queue(found.ready))
+            rows, moment = self._with_delayed(tx, asked, found)
+            jobs = list(readable_jobs(rows))
+            marked.note(jobs)
+            passed_over = len(rows) - len(jobs)
+            if passed_over <= asked_more or asked_more >= MAX_PASSED_OVER:
+                return jobs, moment
+            asked_more = min(passed_over, MAX_PASSED_OVER)
+            asked = reading.and_more(asked_more)
+            found = self._fetch_candidates(tx, asked)
+
+    def _candidate_queries(self, reading: Reading) -> list[Query]:
+        """The ready jobs of each queue, where its delayed jobs are, and then the clock: it is read
+        after the rows are locked."""
+        return [
+            *self._ready_queries(reading),
+            *self._level_queries(reading),
+            self._query("moment_to_claim"),
+        ]
+
+    def _fetch_candidates(self, tx: Transaction, reading: Reading) -> CandidateAnswers:
+        return CandidateAnswers.of(reading, tx.fetch(*self._candidate_queries(reading)))
+
+    def _with_delayed(
+        self, tx: Transaction, reading: Reading, found: CandidateAnswers
+    ) -> tuple[list[Row], Sequence[Row]]:
+        """The rows of ready jobs and of delayed ones that are due, and the clock after them."""
+        [(now, *_)] = found.moment
+        delayed = self._delayed_queries(reading, found.levels, Instant(now))
+        if not delayed:
+            return found.ready, found.moment
+        *due, moment = tx.fetch(*delayed, self._query("moment_to_claim"))
+        return [*found.ready, *chain(*due)], moment
+
+    def _ready_queries(self, reading: Reading) -> list[Query]:
         """The jobs that were ready when they were queued."""
         queries: list[Query] = []
         for name in reading.most:
             mark = reading.begins_at.get(name)
             if mark is None:
-                arms = [(_READY, kind, 0) for kind in reading.kinds[name]]
+                arms = [Arm(_READY, kind) for kind in reading.kinds[name]]
                 queries += self._arm_queries(reading, name, arms, is_ready=True)
             else:
                 queries.append(self._from_mark(reading, name, mark))
         return queries
 
-    def _from_mark(self, reading: "Reading", queue: QueueName, mark: Mark) -> Query:
+    def _from_mark(self, reading: Reading, queue: QueueName, mark: Mark) -> Query:
         """What is left of the mark's priority. If that is too little, the claim reads from the
         front: to go on at lower priorities would take a second arm for each kind."""
         level, run_at, job_id = mark.place
         given = {"mark_priority": -level, "mark_run_at": run_at, "mark_id": job_id}
-        arms = [(_AT_MARK, kind, 0) for kind in reading.kinds[queue]]
+        arms = [Arm(_AT_MARK, kind) for kind in reading.kinds[queue]]
         wanted, index = reading.most[queue], _INDEX[True]
         return self._merged(reading.scope, queue, wanted, arms, index, mark=given)
 
-    def _level_queries(self, reading: "Reading") -> list[Query]:
+    def _level_queries(self, reading: Reading) -> list[Query]:
         """The kinds and priorities of the delayed jobs of each queue."""
         return [
             self._query(
@@ -184,7 +254,7 @@ class SqlCandidates(Transactional):
         ]
 
     def _delayed_queries(
-        self, reading: "Reading", levels: Sequence[Sequence[Row]], now: Instant
+        self, reading: Reading, levels: Sequence[Sequence[Row]], now: Instant
     ) -> list[Query]:
         """The delayed jobs that are due, if there are some."""
         return [
@@ -194,20 +264,22 @@ class SqlCandidates(Transactional):
         ]
 
     def _arm_queries(
-        self, reading: "Reading", queue: QueueName, arms: Sequence[Arm], *, is_ready: bool
+        self, reading: Reading, queue: QueueName, arms: Sequence[Arm], *, is_ready: bool
     ) -> list[Query]:
-        """The kinds that have any room are merged. One that has less room than is wanted is read
-        alone: merged, its jobs would take the places of others and then not be granted."""
+        """The arms of kinds without a rate are merged. A kind whose room is bounded is read alone:
+        merged, its jobs would take the places of others and then not be granted."""
         scope, wanted, index = reading.scope, reading.most[queue], _INDEX[is_ready]
-        together = [arm for arm in arms if arm[1] not in reading.most_of_kinds]
-        alone = [arm for arm in arms if arm[1] in reading.most_of_kinds]
+        together = [arm for arm in arms if arm.kind not in reading.most_of_kinds]
+        alone = [arm for arm in arms if arm.kind in reading.most_of_kinds]
         return [
             *[
                 self._merged(scope, queue, wanted, together[begin : begin + MAX_ARMS], index)
                 for begin in range(0, len(together), MAX_ARMS)
             ],
             *[
-                self._merged(scope, queue, min(wanted, reading.most_of_kinds[arm[1]]), [arm], index)
+                self._merged(
+                    scope, queue, min(wanted, reading.most_of_kinds[arm.kind]), [arm], index
+                )
                 for arm in alone
             ],
         ]
@@ -221,9 +293,11 @@ class SqlCandidates(Transactional):
         index: str,
         mark: Mapping[str, object] = _NO_MARK,
     ) -> Query:
-        texts = [arm.replace("{n}", str(n)) for n, (arm, _, _) in enumerate(arms)]
-        given: dict[str, object] = {f"kind_{n}": kind for n, (_, kind, _) in enumerate(arms)}
-        given |= {f"priority_{n}": priority for n, (_, _, priority) in enumerate(arms)}
+        """The statement that reads the first jobs of these arms together. An arm `{n}` has
+        parameters of its own."""
+        texts = [arm.condition.replace("{n}", str(n)) for n, arm in enumerate(arms)]
+        given: dict[str, object] = {f"kind_{n}": arm.kind for n, arm in enumerate(arms)}
+        given |= {f"priority_{n}": arm.priority for n, arm in enumerate(arms)}
         given |= mark
         given |= {
             "namespace": scope.namespace,
@@ -239,7 +313,7 @@ class SqlCandidates(Transactional):
         return self._query("merged_candidates", shape, **given)
 
 
-def by_queue(rows: Sequence[Row]) -> Mapping[QueueName, int]:
+def _by_queue(rows: Sequence[Row]) -> Mapping[QueueName, int]:
     """How many of these jobs each queue has."""
     return Counter(row[_QUEUE] for row in rows)
 
@@ -256,10 +330,11 @@ def readable_jobs(rows: Sequence[Row]) -> Iterator[Job]:
 
 
 def _due(levels: Sequence[Row], now: Instant) -> list[Arm]:
+    """The arms of delayed jobs that may be due, from the levels of a queue."""
     arms: list[Arm] = []
     for kind, priority, nth, first_at in levels:
         if first_at <= now:
-            arms.append((_OF_LEVEL, kind, priority))
+            arms.append(Arm(_OF_LEVEL, kind, priority))
         if nth == MAX_LEVELS:
-            arms.append((_BELOW_LEVEL, kind, priority))
+            arms.append(Arm(_BELOW_LEVEL, kind, priority))
     return arms

@@ -56,13 +56,7 @@ from tenure.stores.sql import (
 )
 from tenure.stores.sql.artifacts import Artifacts
 from tenure.stores.sql.attempt_logs import AttemptLogs
-from tenure.stores.sql.candidates import (
-    MAX_PASSED_OVER,
-    Reading,
-    SqlCandidates,
-    by_queue,
-    readable_jobs,
-)
+from tenure.stores.sql.candidates import Reading, SqlCandidates
 from tenure.stores.sql.claim_marks import MarkedClaim
 from tenure.stores.sql.events import SqlEvents
 from tenure.stores.sql.flows import SqlFlows
@@ -432,7 +426,7 @@ class SqlStore(
     ) -> tuple[ClaimPlan, Rules]:
         """The plan, and the rules under which there is nothing to grant."""
         opened = self._open_claim(tx, scope, sessions, wanted, marked, quiet)
-        found, moment = self._passing_over(tx, opened.reading, opened.candidates, marked)
+        found, moment = self._readable_candidates(tx, opened.reading, opened.candidates, marked)
         turns = self._with_turns(tx, opened, moment)
         [(now, epoch, settling_since, _)] = moment if turns is None else turns.moment
         self._saw_epoch(epoch)
@@ -593,58 +587,6 @@ class SqlStore(
         """The queues that were paused or limited when this store last read their settings."""
         found = {name: self._unusual_queues.get((scope.namespace, name)) for name in names}
         return {name: state for name, state in found.items() if state is not None}
-
-    def _passing_over(
-        self,
-        tx: Transaction,
-        reading: Reading,
-        answers: Sequence[Sequence[Row]],
-        marked: MarkedClaim,
-    ) -> tuple[list[Job], Sequence[Row]]:
-        """The candidates and the clock. Jobs that this version cannot read, or not in full, are
-        left to the version that wrote them; others are asked for in their place. [Y5]"""
-        asked_more, asked = 0, reading
-        while True:
-            ready = asked.ready_rows(answers)
-            marked.note_short(asked.most, by_queue(ready))
-            if marked.must_read_again:
-                marked.note(readable_jobs(ready))
-                marked.begin_at_front()
-                reading, asked = reading.from_front(), asked.from_front()
-                answers = tx.fetch(*self._candidate_queries(asked))
-                marked.note_short(asked.most, by_queue(asked.ready_rows(answers)))
-            found, moment = self._with_delayed(tx, asked, answers)
-            readable = [job for rows in found for job in readable_jobs(rows)]
-            marked.note(readable)
-            passed_over = sum(map(len, found)) - len(readable)
-            if passed_over <= asked_more or asked_more >= MAX_PASSED_OVER:
-                return readable, moment
-            asked_more = min(passed_over, MAX_PASSED_OVER)
-            asked = reading.and_more(asked_more)
-            answers = tx.fetch(*self._candidate_queries(asked))
-
-    def _with_delayed(
-        self, tx: Transaction, reading: Reading, answers: Sequence[Sequence[Row]]
-    ) -> tuple[list[Sequence[Row]], Sequence[Row]]:
-        """The rows of ready jobs and of delayed ones that are due, and the clock after them."""
-        *found, moment = answers
-        ready_count = len(found) - len(reading.most)
-        ready, levels = found[:ready_count], found[ready_count:]
-        [(now, *_)] = moment
-        delayed = self._delayed_queries(reading, levels, Instant(now))
-        if delayed:
-            *due, moment = tx.fetch(*delayed, self._query("moment_to_claim"))
-            ready += due
-        return ready, moment
-
-    def _candidate_queries(self, reading: Reading) -> list[Query]:
-        """The ready jobs of each queue, where its delayed jobs are, and then the clock: it is read
-        after the rows are locked."""
-        return [
-            *self._ready_queries(reading),
-            *self._level_queries(reading),
-            self._query("moment_to_claim"),
-        ]
 
     def _checked_settings(
         self,
