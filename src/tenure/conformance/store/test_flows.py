@@ -1,6 +1,7 @@
 """Flows: edges are marked with their parents' ends, and found again when somebody has to look."""
 
 import pytest
+from msgspec.structs import replace
 
 from tenure.conformance.harness import CLIENT, KIND, OPERATOR, WORKER, Kit, ids, race
 from tenure.conformance.spec import spec
@@ -9,6 +10,7 @@ from tenure.coordinator.sweeper import Sweeper
 from tenure.core.commands import Unblock
 from tenure.core.flow_rows import ParentPage
 from tenure.core.ids import DEFAULT_NAMESPACE, FlowId, JobId, Namespace, QueueName
+from tenure.core.instants import seconds
 from tenure.core.job import Job
 from tenure.core.leases import HeldLease
 from tenure.core.vocabulary import CancelMode, Cause, ErrorClass, EventCause, EventType, JobStatus
@@ -194,6 +196,25 @@ def test_an_unknown_parent_or_one_of_another_namespace_is_refused(kit: Kit) -> N
             kit.coordinator.execute(refused)
 
         assert not kit.exists(command.job_id)
+
+
+@spec("FL3")
+def test_a_job_that_waits_cannot_be_delayed_expire_or_have_a_parent_twice(kit: Kit) -> None:
+    command = kit.new_flow({"one": [], "other": [], "two": ["one", "other"]})
+    *parents, two = command.members
+    one, other = two.after
+    wrong = {
+        "cannot have a delay": replace(two, job=replace(two.job, delay_us=seconds(60))),
+        "cannot expire": replace(two, job=replace(two.job, expires_us=seconds(60))),
+        "one job twice": replace(two, after=(one, one)),
+        "two jobs of one name": replace(two, after=(one, replace(other, step=one.step))),
+    }
+
+    for what, member in wrong.items():
+        with pytest.raises(InvalidInput, match=what):
+            kit.coordinator.execute(replace(command, members=(*parents, member)))
+
+    assert not kit.exists(command.job_id)
 
 
 @spec("FL1", "FL5")
