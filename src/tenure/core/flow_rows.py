@@ -1,11 +1,13 @@
-"""Flows as they are stored: the flow, and the edges along which its jobs wait for each other.
+"""Flows as they are stored, listed and shown: the flow, the edges along which its jobs wait for
+each other, and its redrives.
 
-Data only. `flows` decides; a store keeps these beside the jobs, writes an edge once and marks it
-once, when its parent has ended. [FL4]
+Values, and what follows from them alone: which jobs are current, their order, what fits a page.
+`flows` decides. A store keeps these beside the jobs, writes an edge once and marks it once, when
+its parent has ended. [FL4]
 """
 
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import msgspec
 
@@ -116,6 +118,24 @@ def replaced_job_id(origin_id: JobId | None, cause: EventCause | None) -> JobId 
     return origin_id if cause is EventCause.REDRIVE else None
 
 
+class _Replacing(Protocol):
+    """A job of a flow, as a row or as a message has it."""
+
+    @property
+    def job_id(self) -> JobId: ...
+    @property
+    def replaces(self) -> JobId | None: ...
+
+
+_R = TypeVar("_R", bound=_Replacing)
+
+
+def without_replaced(steps: Sequence[_R]) -> tuple[_R, ...]:
+    """These jobs of a flow without those that others among them replace. [FL10]"""
+    replaced = {step.replaces for step in steps}
+    return tuple(step for step in steps if step.job_id not in replaced)
+
+
 class FlowView(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A flow with its jobs, in the order of their ids, and its redrives, oldest first. `hidden` of
     its jobs, besides these, are out of the reader's scope. [FL9]"""
@@ -128,8 +148,7 @@ class FlowView(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     @property
     def current(self) -> tuple[FlowStep, ...]:
         """Its jobs without those that others replace: one for each name."""
-        replaced = {step.replaces for step in self.steps}
-        return tuple(step for step in self.steps if step.job_id not in replaced)
+        return without_replaced(self.steps)
 
     @property
     def to_replace(self) -> list[JobId]:

@@ -4,7 +4,6 @@ A verdict is in the body; the status code only says whether there is one. [H4] [
 """
 
 from collections import Counter
-from collections.abc import Mapping
 from datetime import datetime
 
 import msgspec
@@ -21,6 +20,7 @@ from tenure.core.flow_rows import (
     FlowView,
     ParentPage,
     ParentResult,
+    without_replaced,
 )
 from tenure.core.ids import (
     FlowId,
@@ -37,7 +37,7 @@ from tenure.core.job import Job, Progress
 from tenure.core.policy import Policy
 from tenure.core.verdicts import CancelDirective, Grant, Reply, Verdict
 from tenure.core.vocabulary import Cause, JobStatus, LeaseNews, VerdictKind
-from tenure.protocol.fields import in_seconds, instant, moment
+from tenure.protocol.fields import in_seconds
 from tenure.protocol.records import (
     CORRELATED,
     ArtifactRecord,
@@ -438,6 +438,12 @@ class KeptReply(Record, frozen=True, kw_only=True):
     cause: Cause | None = None
 
 
+# --- Flows -------------------------------------------------------------------------------------
+
+_STEP = {"step": "name"}
+_PARENT = _STEP | {"outcome": "status"}
+
+
 class FlowRecord(Record, frozen=True, kw_only=True):
     """Jobs that were made together; `is_live` says whether one of them has not ended. `statuses`
     counts them by status, without those that others replace; null where a list has too many. [FL15]
@@ -537,87 +543,45 @@ class FlowReply(Record, frozen=True, kw_only=True):
     @property
     def current(self) -> tuple[FlowStepRecord, ...]:
         """Its jobs without those that others replace: one for each name."""
-        replaced = {step.replaces for step in self.steps}
-        return tuple(step for step in self.steps if step.job_id not in replaced)
+        return without_replaced(self.steps)
+
+
+_flow_record = to_wire(Flow, FlowRecord, given=("statuses",))
+_flow = to_core(FlowRecord, Flow)
+_step_record = to_wire(FlowStep, FlowStepRecord, names=_STEP)
+_step = to_core(FlowStepRecord, FlowStep, names=_STEP)
 
 
 def flow_summary_record(listed: FlowSummary) -> FlowRecord:
     """A flow as it is listed."""
-    return flow_record(listed.flow, is_live=listed.is_live, statuses=listed.statuses)
+    statuses = None if listed.statuses is None else dict(listed.statuses)
+    return _flow_record(listed.flow, is_live=listed.is_live, statuses=statuses)
 
 
 def flow_summary_of(record: FlowRecord) -> FlowSummary:
     """The flow that was listed."""
-    return FlowSummary(flow=flow_of(record), is_live=record.is_live, statuses=record.statuses)
-
-
-def flow_record(
-    flow: Flow, *, is_live: bool, statuses: Mapping[JobStatus, int] | None
-) -> FlowRecord:
-    """A flow as it is shown."""
-    return FlowRecord(
-        id=flow.id,
-        namespace=flow.namespace,
-        name=flow.name,
-        made_at=moment(flow.made_at),
-        jobs=flow.jobs,
-        is_live=is_live,
-        statuses=None if statuses is None else dict(statuses),
-    )
-
-
-def flow_of(record: FlowRecord) -> Flow:
-    """The flow that was shown."""
-    return Flow(
-        id=record.id,
-        namespace=record.namespace,
-        name=record.name,
-        made_at=instant(record.made_at),
-        jobs=record.jobs,
-    )
+    return FlowSummary(flow=_flow(record), is_live=record.is_live, statuses=record.statuses)
 
 
 def flow_reply(view: FlowView) -> FlowReply:
     """A flow with its jobs as it is shown."""
     return FlowReply(
-        flow=flow_record(
+        flow=_flow_record(
             view.flow,
             is_live=view.is_live,
-            statuses=Counter(step.status for step in view.current),
+            statuses=dict(Counter(step.status for step in view.current)),
         ),
+        steps=tuple(_step_record(each) for each in view.steps),
         redrives=tuple(_redrive_record(each) for each in view.redrives),
         hidden=view.hidden,
-        steps=tuple(
-            FlowStepRecord(
-                job_id=step.job_id,
-                name=step.step,
-                kind=step.kind,
-                queue=step.queue,
-                status=step.status,
-                after=step.after,
-                replaces=step.replaces,
-            )
-            for step in view.steps
-        ),
     )
 
 
 def flow_view_of(reply: FlowReply) -> FlowView:
     """The flow that was shown."""
     return FlowView(
-        flow=flow_of(reply.flow),
-        steps=tuple(
-            FlowStep(
-                job_id=step.job_id,
-                step=step.name,
-                kind=step.kind,
-                queue=step.queue,
-                status=step.status,
-                after=step.after,
-                replaces=step.replaces,
-            )
-            for step in reply.steps
-        ),
+        flow=_flow(reply.flow),
+        steps=tuple(_step(each) for each in reply.steps),
         redrives=tuple(_redrive(each, flow_id=reply.flow.id) for each in reply.redrives),
         hidden=reply.hidden,
     )
@@ -642,19 +606,15 @@ class ParentsReply(Record, frozen=True, kw_only=True):
     cause: Cause | None = None
 
 
+_parent_record = to_wire(ParentResult, ParentRecord, names=_PARENT)
+_parent = to_core(ParentRecord, ParentResult, names=_PARENT)
+
+
 def parents_reply(page: ParentPage) -> ParentsReply:
     """A page of parents as it is sent."""
     return ParentsReply(
         verdict=verdict_word(page.cause),
-        parents=tuple(
-            ParentRecord(
-                position=parent.position,
-                name=parent.step,
-                status=parent.outcome,
-                result=msgspec.UNSET if parent.result is None else msgspec.Raw(parent.result),
-            )
-            for parent in page.parents
-        ),
+        parents=tuple(_parent_record(each) for each in page.parents),
         is_last=page.is_last,
         cause=page.cause,
     )
@@ -663,18 +623,13 @@ def parents_reply(page: ParentPage) -> ParentsReply:
 def parent_page_of(reply: ParentsReply) -> ParentPage:
     """The page that was sent."""
     return ParentPage(
-        parents=tuple(
-            ParentResult(
-                each.position,
-                each.name,
-                each.status,
-                bytes(each.result) if isinstance(each.result, msgspec.Raw) else None,
-            )
-            for each in reply.parents
-        ),
+        parents=tuple(_parent(each) for each in reply.parents),
         is_last=reply.is_last,
         cause=reply.cause,
     )
+
+
+# --- Workers -----------------------------------------------------------------------------------
 
 
 class PeekLeasesReply(Record, frozen=True, kw_only=True):
