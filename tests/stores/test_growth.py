@@ -401,7 +401,7 @@ def _passing_by(store: AnyStore, queue: QueueName) -> Sequence[Query]:
     scope = ClaimScope(namespace=HERE, queues=(queue,), kinds=None)
     reading = Reading(scope, {queue: [FAIR, RATED]}, {queue: 10})
     keyed = [KeyedKind(queue, FAIR, FAIR), KeyedKind(queue, RATED, rate_group(RATED))]
-    return store._passing_by(reading, keyed)
+    return store._passing_by_queries(reading, keyed)
 
 
 @spec("CK11")

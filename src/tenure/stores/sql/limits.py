@@ -169,27 +169,20 @@ class SqlLimits(Transactional):
         return self._known_kinds(namespace).settings
 
     def _is_fair(self, namespace: Namespace, group: str) -> bool:
-        """Whether the keys of this group take turns, likewise. [CK8]"""
-        return is_fair(self._known_kinds(namespace).settings.get(Kind(group)))
+        """Whether the keys of this group take turns, in such a claim. [CK8]"""
+        return is_fair(self._settings_of_kinds(namespace).get(Kind(group)))
 
     def _concurrency_limit(self, namespace: Namespace, group: str) -> int:
-        """How many jobs of one key of this group may run at a time, in a claim that has checked
-        the settings of kinds. [CK2]"""
-        known = self._known_kinds(namespace).settings.get(Kind(group))
-        return concurrency_limit_of(known)
+        """How many jobs of one key of this group may run at a time, in such a claim. [CK2]"""
+        return concurrency_limit_of(self._settings_of_kinds(namespace).get(Kind(group)))
 
-    def _current_kinds(
-        self, tx: Transaction, namespace: Namespace, epoch: Epoch, rev: int
-    ) -> KnownKinds:
-        """The settings of kinds in this transaction; read only if they changed since this process
-        read them."""
-        known = self._known_kinds(namespace)
-        if not known.is_current(epoch, rev):
-            [rows] = tx.fetch(self._query("load_kinds", namespace=namespace))
-            found = [kind_settings_from(row) for row in rows]
-            known = KnownKinds(epoch=epoch, rev=rev, settings={each.kind: each for each in found})
-            self._kinds[namespace] = known
-        return known
+    def _refresh_kinds(self, tx: Transaction, namespace: Namespace, epoch: Epoch, rev: int) -> None:
+        """Read the settings of kinds, if they have changed since this process read them."""
+        if self._known_kinds(namespace).is_current(epoch, rev):
+            return
+        [rows] = tx.fetch(self._query("load_kinds", namespace=namespace))
+        settings = {each.kind: each for each in map(kind_settings_from, rows)}
+        self._kinds[namespace] = KnownKinds(epoch=epoch, rev=rev, settings=settings)
 
     def _rate_queries(self, namespace: Namespace, rates: Iterable[Meter]) -> list[Query]:
         """Where these rates stand."""

@@ -88,8 +88,9 @@ LISTING_SHARE = 0.5
 """The share of a call's time that a list may take. [B24]"""
 
 MAX_CLAIM_RESTARTS = 10
-"""How often a claim starts again because the settings of its queues, or the kinds that have jobs
-with keys, are not those that this process knew."""
+"""How often a claim begins again: because the settings of its queues and kinds, or the kinds that
+have jobs with keys, are not those that this process knew; or, once, because it found something
+under a rule whose lock it had left out."""
 
 MAX_OBSERVATION_TRIES = 2 * MAX_OBSERVATIONS_PER_LEASE
 """Each lost race for an ordinal means that another observation was kept, and ten fill a lease."""
@@ -426,7 +427,9 @@ class SqlStore(
     ) -> tuple[ClaimPlan, Rules]:
         """The plan, and the rules under which there is nothing to grant."""
         opened = self._open_claim(tx, scope, sessions, wanted, marked, quiet)
-        found, moment = self._readable_candidates(tx, opened.reading, opened.candidates, marked)
+        found, moment = self._readable_candidates(
+            tx, opened.reading, opened.candidate_answers, marked
+        )
         turns = self._with_turns(tx, opened, moment)
         [(now, epoch, settling_since, _)] = moment if turns is None else turns.moment
         self._saw_epoch(epoch)
@@ -463,42 +466,43 @@ class SqlStore(
         names = tuple(dict.fromkeys(scope.queues))
         expected = self._expected_settings(scope, names)
         kinds = self._kinds_to_claim(tx, scope, names)
-        ruled = self._settings_of(scope, kinds)
-        if ruled:
+        rated = self._kinds_with_rates(scope, kinds)
+        if rated:
             marked.leave_out_kinds()
         reading = Reading(scope, kinds, dict.fromkeys(names, wanted), begins_at=marked.begins_at)
-        at_once = not expected and not ruled
+        at_once = not expected and not rated
         asked = self._ask_turns(reading, names, quiet.groups) if at_once else None
-        usage = _usage(expected, ruled)
-        locked = _rules(expected, ruled) - quiet
+        usage = _usage(expected, rated)
+        locked = _rules(expected, rated) - quiet
         locks = self._claim_locks(scope, sessions, locked.queues, locked.kinds)
         counts = self._usage_queries(scope.namespace, usage)
         read = (
             self._reading_queries(reading, asked) if at_once else [self._query("moment_to_claim")]
         )
-        opening = self._opening_queries(scope, sessions, names)
-        answers = tx.fetch(*locks, *opening, *counts, *read)[len(locks) :]
-        settings = self._checked_settings(scope, names, answers[1], expected, at_once=at_once)
-        self._check_kinds(tx, scope, kinds, ruled, answers[-1])
-        counted = (usage, answers[2 : 2 + len(counts)])
-        queues, rate_states = self._with_usage(tx, scope, settings, ruled, counted)
-        found = answers[2 + len(counts) :]
+        remembered, settings, *answers = tx.fetch(
+            *locks, *self._opening_queries(scope, sessions, names), *counts, *read
+        )[len(locks) :]
+        counted, found = answers[: len(counts)], answers[len(counts) :]
+        moment = found[-1]
+        checked = self._checked_settings(scope, names, settings, expected, at_once=at_once)
+        self._check_kinds(tx, scope, kinds, rated, moment)
+        queues, rate_states = self._with_usage(tx, scope, checked, rated, (usage, counted))
         if not at_once:
-            now = Instant(answers[-1][0][0])
-            room = GrantRoom(now=now, queues=queues, kinds=ruled, rate_states=rate_states)
+            now = Instant(moment[0][0])
+            room = GrantRoom(now=now, queues=queues, kinds=rated, rate_states=rate_states)
             reading, asked, found = self._read_within(tx, room, reading, names, quiet)
         of_keys = 0 if asked is None else len(asked.queries)
         return _OpenedClaim(
             locked=locked if asked is None else replace(locked, groups=asked.locked),
             reading=reading,
-            settings=answers[1],
-            sessions=_sessions_among(answers[0], sessions),
+            settings=settings,
+            sessions=_sessions_among(remembered, sessions),
             queues=queues,
-            kinds=ruled,
+            kinds=rated,
             rate_states=rate_states,
             asked=asked,
-            changes=found[:of_keys],
-            candidates=found[of_keys:],
+            key_answers=found[:of_keys],
+            candidate_answers=found[of_keys:],
         )
 
     def _read_within(
@@ -541,10 +545,10 @@ class SqlStore(
             self._query("load_queue_settings", namespace=scope.namespace, queues=self._pack(names)),
         ]
 
-    def _settings_of(
+    def _kinds_with_rates(
         self, scope: ClaimScope, kinds: Mapping[QueueName, Sequence[str]]
     ) -> dict[Kind, KindSettings]:
-        """What was set for these kinds, when this store last read it, that concerns claims."""
+        """Those of these kinds that had a rate when this process last read the settings."""
         known = self._known_kinds(scope.namespace).settings
         if not known:
             return {}
@@ -560,14 +564,14 @@ class SqlStore(
         tx: Transaction,
         scope: ClaimScope,
         kinds: Mapping[QueueName, Sequence[str]],
-        ruled: Mapping[Kind, KindSettings],
+        rated: Mapping[Kind, KindSettings],
         moment: Sequence[Row],
     ) -> None:
         """Raise `RestartClaim` if something else is set for these kinds than the claim chose its
         locks by. Nothing can be set while the claim holds its locks. [RL5]"""
         [(_, epoch, _, rev)] = moment
-        self._current_kinds(tx, scope.namespace, Epoch(epoch), rev)
-        if self._settings_of(scope, kinds) != ruled:
+        self._refresh_kinds(tx, scope.namespace, Epoch(epoch), rev)
+        if self._kinds_with_rates(scope, kinds) != rated:
             raise RestartClaim
 
     def _with_turns(
@@ -576,7 +580,7 @@ class SqlStore(
         """The jobs with keys whose turn it is, if these queues ever had some."""
         reading, asked = opened.reading, opened.asked
         if asked is not None:
-            return self._keyed_candidates(tx, reading, asked, opened.changes, moment)
+            return self._keyed_candidates(tx, reading, asked, opened.key_answers, moment)
         if any(has_keys for *_, has_keys in opened.settings):
             self._learn_keyed_kinds(tx, reading.scope)
         return None
@@ -795,9 +799,9 @@ class _OpenedClaim(msgspec.Struct, frozen=True, kw_only=True):
     kinds: dict[Kind, KindSettings]
     rate_states: dict[Meter, Instant]
     asked: TurnsAsked | None
-    changes: Sequence[Sequence[Row]]
+    key_answers: Sequence[Sequence[Row]]
     """The answers to `asked.queries`."""
-    candidates: Sequence[Sequence[Row]]
+    candidate_answers: Sequence[Sequence[Row]]
     """The answers to `_candidate_queries`."""
 
     @property

@@ -13,7 +13,7 @@ concurrency key first (docs/adr/0069).
 
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from typing import NoReturn
 
 import msgspec
@@ -39,14 +39,15 @@ from tenure.stores.sql.statements import Query, Statements
 from tenure.stores.sql.transactions import RestartClaim, Transaction, Transactional
 
 MAX_KEY_CHANGES = 1000
-"""How many changes of a group a claim takes at a time: so many of those that were due when they
-were noted, and so many of those that became due later. So neither hold up the others. [CK10]"""
+"""How many changes of a group are on a page: so many of those that were due when they were noted,
+and as many of those that became due later. So neither sort holds up the other. [CK10]"""
 
 MAX_PAGES_OF_CHANGES = 50
-"""How often a claim does so if no job that it asks for has a turn then; the next one goes on."""
+"""How many pages of changes a claim takes while it finds no job; the next claim takes the rest."""
 
 MAX_REMEMBERED_QUEUES = 1_000
-"""Of claims of so many different sets of queues it is remembered which kinds have keys."""
+"""For how many sets of queues a process remembers which kinds have jobs with keys. Beyond this it
+forgets all of them."""
 
 _RATES = "/"
 _NO_GROUP = ""
@@ -80,7 +81,7 @@ class KeyedKind(msgspec.Struct, frozen=True):
 
 class KeyChange(msgspec.Struct, frozen=True, order=True):
     """The turns of this key must be chosen again at this time. If they wait for a rate, `noted_at`
-    is when that was found."""
+    is when that was found: a note from the future shows that the clock was set back. [RL3]"""
 
     namespace: str
     group: str
@@ -103,21 +104,35 @@ class RateKey(msgspec.Struct, frozen=True, order=True):
 
 class TurnsAsked(msgspec.Struct, frozen=True, kw_only=True):
     """What a claim asks about jobs with keys, together with its other statements: it locks the
-    groups of the kinds that it wants, and takes the changes of their keys. Which kinds have jobs
-    with keys, it knows from an earlier claim; it reads that again under the locks. If it passes
-    them by, it only asks whether a claim with the locks would find something."""
+    groups of the kinds that it wants, and takes the changes of their keys. A claim that passes keys
+    by takes no locks and no changes: it only asks whether a claim with the locks would find
+    something."""
 
     known: tuple[KeyedKind, ...]
+    """The kinds with keys in its queues, from an earlier claim. It reads them again, under the
+    locks if it takes any."""
     wanted: tuple[KeyedKind, ...]
+    """Those among them that it asks for."""
     passes_by: bool
     locks: Sequence[Query]
     checks: Sequence[Query]
+    """Which kinds have keys now; and what a claim that passes keys by asks."""
     takes: Sequence[Query]
 
     @property
     def queries(self) -> list[Query]:
         """All of them, in order."""
         return [*self.locks, *self.checks, *self.takes]
+
+    def split(
+        self, answers: Sequence[Sequence[Row]]
+    ) -> tuple[Sequence[Row], Sequence[Sequence[Row]], Sequence[Sequence[Row]]]:
+        """The answers to `queries` taken apart: which kinds have keys now, what the claim learned
+        in passing by, and the changes that it took."""
+        checks_at = len(self.locks)
+        takes_at = checks_at + len(self.checks)
+        keyed, *in_passing = answers[checks_at:takes_at]
+        return keyed, in_passing, answers[takes_at:]
 
     @property
     def groups(self) -> frozenset[str]:
@@ -130,9 +145,9 @@ class TurnsAsked(msgspec.Struct, frozen=True, kw_only=True):
         return frozenset() if self.passes_by else self.groups
 
     @property
-    def rated_kinds(self) -> list[str]:
-        """The kinds that have jobs with rate keys."""
-        return _rated_kinds(self.wanted)
+    def rate_keyed_kinds(self) -> list[str]:
+        """The kinds that it wants and that have jobs with rate keys."""
+        return _rate_keyed_kinds(self.wanted)
 
     @property
     def knows_rates(self) -> bool:
@@ -182,29 +197,32 @@ class KeyedCandidates(msgspec.Struct, frozen=True, kw_only=True):
     """The groups in which the claim found a change or a turn."""
 
 
-class Chosen(msgspec.Struct):
-    """What a claim found out when it chose turns: which groups had changes or turns, where the
-    rates of their keys stand, and what it must still note about them."""
+class TurnFindings(msgspec.Struct):
+    """What a claim has found out so far, over all pages of changes: which groups had changes or
+    turns, where the rates of their keys stand, and what it must still note about them."""
 
     groups: set[str] = msgspec.field(default_factory=set)
     rate_states: dict[Meter, Instant] = msgspec.field(default_factory=dict)
     notes: list[KeyChange] = msgspec.field(default_factory=list)
 
 
-class Choice(msgspec.Struct, frozen=True):
-    """How a claim chooses turns again: its statements, of which the last ones open turns of rate
-    keys, and how many turns of each rate key there is room for."""
+class TurnUpdate(msgspec.Struct, frozen=True):
+    """The statements that choose turns again for one page of changes, and what they rest on."""
 
     closing: Sequence[Query]
+    """They delete or close turns, and give turns of concurrency keys."""
     opening: Sequence[Query]
+    """They open turns of rate keys."""
     most: Mapping[RateKey, int]
+    """How many turns of each rate key there is room for."""
     room: GrantRoom
     now: Instant
 
     def notes(self, namespace: Namespace, answers: Sequence[Sequence[Row]]) -> list[KeyChange]:
-        """What is to be noted after its statements: when there will be room for more turns of rate
-        keys that have used all of their room, because of the others nothing waits; and the rate
-        keys that have got turns of concurrency keys, but whose groups this claim has not locked."""
+        """What is to be noted, from the answers to its statements. A rate key that has used all of
+        its room is noted for when it has room again; of the other keys no job waits. A rate key
+        whose jobs got or lost turns of concurrency keys, and whose group this claim has not locked,
+        is noted at once."""
         closed, opened = answers[: len(self.closing)], answers[len(self.closing) :]
         used = Counter(RateKey(Kind(kind), key) for rows in opened for _, kind, key in rows)
         waits = {
@@ -215,8 +233,8 @@ class Choice(msgspec.Struct, frozen=True):
         }
         left = sorted(_rate_keys_of(closed))
         return [
-            *_noted(namespace, waits, waits, self.now),
-            *_noted(namespace, left, {}, self.now),
+            *_rate_notes(namespace, waits, waits, self.now),
+            *_rate_notes(namespace, left, {}, self.now),
         ]
 
 
@@ -332,12 +350,12 @@ class SqlTurns(Transactional):
             locks=self._group_locks(namespace, groups) if takes_them else [],
             checks=[
                 self._keyed_kinds_query(namespace, queues),
-                *(self._passing_by(reading, wanted) if passes_by else []),
+                *(self._passing_by_queries(reading, wanted) if passes_by else []),
             ],
             takes=self._take_queries(namespace, groups) if takes_them else [],
         )
 
-    def _passing_by(self, reading: Reading, wanted: Sequence[KeyedKind]) -> list[Query]:
+    def _passing_by_queries(self, reading: Reading, wanted: Sequence[KeyedKind]) -> list[Query]:
         """Whether a claim that holds the locks would find something of these kinds, and when the
         first of their rate keys has room. One statement asks for changes and turns, because another
         claim may make turns of changes between two. [CK10]"""
@@ -360,7 +378,7 @@ class SqlTurns(Transactional):
         """When the first rate key of each kind has room."""
         return [
             self._query("first_rate_wait", namespace=namespace, key_group=rate_group(kind))
-            for kind in _rated_kinds(kinds)
+            for kind in _rate_keyed_kinds(kinds)
         ]
 
     def _keyed_kinds_query(self, namespace: Namespace, queues: Sequence[QueueName]) -> Query:
@@ -388,21 +406,20 @@ class SqlTurns(Transactional):
         """The jobs whose turn it is, as many as the claim reads of each queue and kind, from the
         answers to what it asked. It takes more changes until it finds one, because those of a long
         backlog of another key or queue may come first. [CK4]"""
-        namespace, before = reading.scope.namespace, len(asked.locks)
-        takes_at = before + len(asked.checks)
-        keyed, *passing_by = answers[before:takes_at]
+        namespace = reading.scope.namespace
+        keyed, in_passing, taken_rows = asked.split(answers)
         if tuple(KeyedKind(*row) for row in keyed) != asked.known:
             self._learn_keyed_kinds(tx, reading.scope)
         if not asked.wanted:
             return None
         if asked.passes_by:
-            return _nothing_found(asked, passing_by, moment)
-        chosen = Chosen()
-        taken = self._taken(tx, namespace, answers[takes_at:])
+            return _nothing_found(asked, in_passing, moment)
+        findings = TurnFindings()
+        taken = self._taken(tx, namespace, taken_rows)
         pages = 1
         while True:
-            choice = self._choose(tx, namespace, asked, taken, Instant(moment[0][0]), chosen)
-            found = self._read_turns(tx, reading, asked, choice, chosen)
+            update = self._choose(tx, namespace, asked, taken, Instant(moment[0][0]), findings)
+            found = self._read_turns(tx, reading, asked, update, findings)
             if found.jobs or not _may_be_more(taken) or pages == MAX_PAGES_OF_CHANGES:
                 return found
             pages, moment = pages + 1, found.moment
@@ -417,11 +434,11 @@ class SqlTurns(Transactional):
         asked: TurnsAsked,
         taken: Sequence[TakenKey],
         now: Instant,
-        chosen: Chosen,
-    ) -> Choice:
+        findings: TurnFindings,
+    ) -> TurnUpdate:
         """Choose the turns of these keys again: first those of concurrency keys, because the rate
         keys choose among them. The statements that are left are sent with those that read turns."""
-        chosen.groups |= {each.group for each in taken}
+        findings.groups |= {each.group for each in taken}
         queries = self._give_turns(namespace, asked, taken)
         rated = {
             RateKey(kind, each.key): each.tat
@@ -429,17 +446,18 @@ class SqlTurns(Transactional):
             if (kind := rated_kind_of(each.group)) is not None
         }
         if queries and asked.knows_rates:
+            # Sent now: which rate keys to choose again depends on the turns that are given here.
             given = _rate_keys_of(tx.fetch(*queries))
             queries = []
             mine = {each for each in given if rate_group(each.kind) in asked.locked}
             # The others are for a claim that has locked them.
-            chosen.notes += _noted(namespace, sorted(given - mine), {}, now)
+            findings.notes += _rate_notes(namespace, sorted(given - mine), {}, now)
             if more := mine - rated.keys():
                 [rows] = tx.fetch(self._rate_key_query(namespace, more))
                 loaded = rate_states_from(rows)
                 rated |= {each: loaded.get(each.meter) for each in more}
         states = {each.meter: tat for each, tat in rated.items() if tat is not None}
-        chosen.rate_states |= states
+        findings.rate_states |= states
         return self._open_turns(namespace, asked, sorted(rated), states, now, queries)
 
     def _give_turns(
@@ -467,8 +485,9 @@ class SqlTurns(Transactional):
         states: Mapping[Meter, Instant],
         now: Instant,
         queries: Sequence[Query],
-    ) -> Choice:
-        """The statements that open as many turns of these rate keys as there is room for. [RL8]"""
+    ) -> TurnUpdate:
+        """These statements, and then those that open as many turns of these rate keys as there is
+        room for. [RL8]"""
         settings = self._settings_of_kinds(namespace)
         room = GrantRoom(
             now=now,
@@ -478,11 +497,18 @@ class SqlTurns(Transactional):
         )
         most = {each: rate_key_turns(room, each.kind, each.key) for each in keys}
         able = {each: turns for each, turns in most.items() if turns}
-        packed = self._pack_rate_keys(most)
-        names = ("delete_turns_of_rates", "close_turns_of_rates") if most else ()
-        closing = [self._query(name, namespace=namespace, **packed) for name in names]
+        closing = [*queries, *self._close_queries(namespace, most)]
         opening = self._open_queries(namespace, able, asked.known) if able else []
-        return Choice([*queries, *closing], opening, most, room, now)
+        return TurnUpdate(closing, opening, most, room, now)
+
+    def _close_queries(self, namespace: Namespace, keys: Collection[RateKey]) -> list[Query]:
+        """The statements that take the turns of these rate keys away; none for no keys. A job that
+        has a concurrency key too keeps the turn of that one, which is closed."""
+        if not keys:
+            return []
+        packed = self._pack_rate_keys(keys)
+        names = ("delete_turns_of_rates", "close_turns_of_rates")
+        return [self._query(name, namespace=namespace, **packed) for name in names]
 
     def _pack_rate_keys(self, keys: Iterable[RateKey]) -> dict[str, object]:
         return self._pack_keys([ConcurrencyKey(each.kind, each.key) for each in keys])
@@ -512,29 +538,29 @@ class SqlTurns(Transactional):
         tx: Transaction,
         reading: Reading,
         asked: TurnsAsked,
-        choice: Choice,
-        chosen: Chosen,
+        update: TurnUpdate,
+        findings: TurnFindings,
     ) -> KeyedCandidates:
         """Do what is left of choosing, then read the turns, what decides about them, and the clock.
         Instead of jobs that this version cannot read, others are asked for. [Y5]"""
         namespace = reading.scope.namespace
         places = _places(reading, asked.wanted)
         about = self._queries_about_turns(namespace, asked)
-        first = [*choice.closing, *choice.opening]
+        first = [*update.closing, *update.opening]
         asked_more = 0
         while True:
             queries = self._turn_queries(namespace, places, reading.and_more(asked_more))
             answers = tx.fetch(*first, *queries, *about)
             if first:
-                chosen.notes += choice.notes(namespace, answers[: len(first)])
+                findings.notes += update.notes(namespace, answers[: len(first)])
             by_place = list(zip(places, answers[len(first) : -len(about)], strict=True))
-            chosen.groups.update(*(place.groups for place, rows in by_place if rows))
+            findings.groups.update(*(place.groups for place, rows in by_place if rows))
             found = [row for _, rows in by_place for row in rows]
             jobs = list(readable_jobs([row[:_STATE] for row in found]))
             passed_over = len(found) - len(jobs)
             if passed_over <= asked_more or asked_more >= MAX_PASSED_OVER:
                 return self._candidates(
-                    namespace, asked, jobs, found, answers[-len(about) :], chosen
+                    namespace, asked, jobs, found, answers[-len(about) :], findings
                 )
             asked_more, first = min(passed_over, MAX_PASSED_OVER), []
 
@@ -550,7 +576,7 @@ class SqlTurns(Transactional):
                 concurrency_group=place.group,
                 is_rated=place.is_rated,
                 scope=RateScope.KIND.value,
-                wanted=_most(reading, place),
+                wanted=_wanted_at(place, reading),
             )
             for place in places
         ]
@@ -577,12 +603,12 @@ class SqlTurns(Transactional):
         jobs: Sequence[Job],
         found: Sequence[Row],
         about: Sequence[Sequence[Row]],
-        chosen: Chosen,
+        findings: TurnFindings,
     ) -> KeyedCandidates:
         """What was read, as the planner sees it."""
         states = {row[_ID]: row[_STATE:] for row in found}
         keys: dict[ConcurrencyKey, KeyState] = {}
-        rate_states = dict(chosen.rate_states)
+        rate_states = dict(findings.rate_states)
         for job in jobs:
             live, served, tat = states[job.id]
             key = concurrency_key_of(job)
@@ -592,7 +618,8 @@ class SqlTurns(Transactional):
             if tat is not None:
                 rate_states[kind_meter(job.kind, job.rate_key)] = Instant(tat)
         *numbers, moment = about
-        waits, last = numbers[: len(asked.rated_kinds)], numbers[len(asked.rated_kinds) :]
+        kinds = asked.rate_keyed_kinds
+        waits, last = numbers[: len(kinds)], numbers[len(kinds) :]
         fair = self._fair_groups(namespace, asked)
         return KeyedCandidates(
             jobs=jobs,
@@ -600,9 +627,9 @@ class SqlTurns(Transactional):
             keys=keys,
             served={group: number or 0 for group, [(number,)] in zip(fair, last, strict=True)},
             rate_states=rate_states,
-            key_waits=_key_waits(asked.rated_kinds, waits, chosen.notes, moment[0][0]),
-            notes=chosen.notes,
-            busy_groups=frozenset(chosen.groups),
+            key_waits=_key_waits(kinds, waits, findings.notes, moment[0][0]),
+            notes=findings.notes,
+            busy_groups=frozenset(findings.groups),
         )
 
     # --- after a claim -------------------------------------------------------------------------
@@ -620,40 +647,37 @@ class SqlTurns(Transactional):
             return []
         granted = [change.job for change in planned.changes]
         used = [job.id for job in granted if _turn_key(job) is not None]
-        notes = list(turns.notes)
-        queries = [
+        of_keys, key_notes = self._end_turns_of_keys(namespace, view, granted)
+        of_rates, rate_notes = self._end_turns_of_rates(namespace, view, planned, granted)
+        notes = [*turns.notes, *key_notes, *rate_notes]
+        return [
             *([self._query("delete_turns", ids=self._pack(used))] if used else []),
-            *self._end_turns_of_keys(namespace, view, granted, notes),
-            *self._end_turns_of_rates(namespace, view, planned, granted, notes),
+            *of_keys,
+            *of_rates,
             *self._served_queries(namespace, planned.served, view.now),
+            *(self._key_change_queries(notes) if notes else []),
         ]
-        return [*queries, *(self._key_change_queries(notes) if notes else [])]
 
     def _end_turns_of_keys(
-        self,
-        namespace: Namespace,
-        view: ClaimView,
-        granted: Sequence[Job],
-        notes: list[KeyChange],
-    ) -> list[Query]:
-        """When a job of a key that is at its limit ends, its turns are chosen again. A fair key
-        that is not gets its next turn from the next claim."""
+        self, namespace: Namespace, view: ClaimView, granted: Sequence[Job]
+    ) -> tuple[list[Query], list[KeyChange]]:
+        """Take the turns of keys without room away. The end of a job notes a key that is at its
+        limit. A fair key below its limit has no room in this claim only: it is noted at once."""
         taken = Counter(key for job in granted if (key := concurrency_key_of(job)) is not None)
         full = [key for key, number in taken.items() if view.keys[key].room <= number]
         if not full:
-            return []
+            return [], []
         packed = self._pack_keys(full)
-        notes += [
+        notes = [
             KeyChange(namespace, key.group, key.key, AT_ONCE)
             for key in full
             if view.keys[key].live + taken[key] < view.keys[key].limit
         ]
-        return [
-            self._query(
-                "note_rates_of_keys", namespace=namespace, rates=rate_group(_NO_GROUP), **packed
-            ),
+        queries = [
+            self._query("note_rates_of_keys", namespace=namespace, rates=_RATES, **packed),
             self._query("delete_turns_of_keys", namespace=namespace, **packed),
         ]
+        return queries, notes
 
     def _end_turns_of_rates(
         self,
@@ -661,13 +685,12 @@ class SqlTurns(Transactional):
         view: ClaimView,
         planned: ClaimPlan,
         granted: Sequence[Job],
-        notes: list[KeyChange],
-    ) -> list[Query]:
-        """The turns of rate keys that have no room any more wait; those of others are chosen again
-        by the next claim."""
+    ) -> tuple[list[Query], list[KeyChange]]:
+        """Take the turns of rate keys that have no room any more away, and note when they have room
+        again. The turns of the other keys are chosen again by the next claim."""
         used = sorted({RateKey(job.kind, job.rate_key) for job in granted if job.rate_key})
         if not used:
-            return []
+            return [], []
         room = GrantRoom(
             now=view.now,
             queues={},
@@ -676,10 +699,8 @@ class SqlTurns(Transactional):
         )
         found = {each: room.wait_of_key(each.kind, each.key) for each in used}
         waits = {each: wait for each, wait in found.items() if wait}
-        notes += _noted(namespace, used, waits, view.now)
-        packed = self._pack_rate_keys(waits)
-        names = ("delete_turns_of_rates", "close_turns_of_rates") if waits else ()
-        return [self._query(name, namespace=namespace, **packed) for name in names]
+        notes = _rate_notes(namespace, used, waits, view.now)
+        return self._close_queries(namespace, waits), notes
 
 
 def _turn_key(job: Job) -> ConcurrencyKey | None:
@@ -713,12 +734,14 @@ def _places(reading: Reading, wanted: Sequence[KeyedKind]) -> list[TurnPlace]:
     return sorted(places)
 
 
-def _most(reading: Reading, place: TurnPlace) -> int:
+def _wanted_at(place: TurnPlace, reading: Reading) -> int:
+    """How many turns a claim reads there. The room of the kind does not bound jobs with a rate key:
+    each key has room of its own."""
     most = reading.most[place.queue]
     return most if place.is_rated else min(most, reading.most_of_kinds.get(place.kind, most))
 
 
-def _rated_kinds(kinds: Sequence[KeyedKind]) -> list[str]:
+def _rate_keyed_kinds(kinds: Sequence[KeyedKind]) -> list[str]:
     return sorted({each.kind for each in kinds if each.is_rated})
 
 
@@ -735,7 +758,7 @@ def _nothing_found(
         keys={},
         served={},
         rate_states={},
-        key_waits=_key_waits(asked.rated_kinds, waits, (), moment[0][0]),
+        key_waits=_key_waits(asked.rate_keyed_kinds, waits, (), moment[0][0]),
         notes=(),
         busy_groups=frozenset(),
     )
@@ -757,13 +780,13 @@ def _key_waits(
     return found
 
 
-def _noted(
+def _rate_notes(
     namespace: Namespace,
     keys: Iterable[RateKey],
     waits: Mapping[RateKey, Duration],
     now: Instant,
 ) -> list[KeyChange]:
-    """When turns of these rate keys must be chosen again: at once, or after so long."""
+    """When turns of these rate keys must be chosen again: after their wait, or else at once."""
     return [
         KeyChange(namespace, rate_group(each.kind), each.key, now + wait, now)
         if (wait := waits.get(each))
