@@ -16,6 +16,7 @@ from tenure.core.commands import (
     EnqueueFlow,
     FlowMember,
     FlowToRedrive,
+    ParentAttempt,
     ParentEnd,
     RedriveFlow,
     Unblock,
@@ -61,20 +62,12 @@ def enqueue_flow(
     job: Job | None, command: EnqueueFlow, at: Moment, history: History | None
 ) -> Outcome:
     """Make every job of a flow, or find that they were made before. [FL3]"""
-    handler = command.handler
-    if handler is not None:
-        refused = why_no_parent(handler, command.members[0].job, at)
-        if refused is not None:
-            return Refused(answer=Reply(job=None, cause=refused))
-        if command.exists:
-            # An earlier attempt of the same job made it, perhaps with other jobs. [FL13]
-            return Replayed(answer=Reply(job=None, replayed=True))
-    elif job is not None:
-        if not history:
-            return NeedsHistory(job_id=job.id)
-        if history[0].fingerprint == fingerprint(command):
-            return Replayed(answer=Reply(job=job, replayed=True))
-        return Refused(answer=Reply(job=None, cause=Cause.IDEMPOTENCY_KEY_REUSE))
+    if command.handler is not None:
+        known = _known_to_handler(command.handler, command, at)
+    else:
+        known = _known_to_client(job, command, history)
+    if known is not None:
+        return known
     _check_outside(command)
     asked = fingerprint(command)
     first, *others = [_member(member, command, at, asked) for member in command.members]
@@ -91,6 +84,30 @@ def enqueue_flow(
         edges=tuple(_edges(command)),
     )
     return Applied(rule="T1", change=change, answer=Reply(job=change.job))
+
+
+def _known_to_handler(handler: ParentAttempt, command: EnqueueFlow, at: Moment) -> Outcome | None:
+    """The answer to an attempt that may make no flow, or whose flow exists; None: make it."""
+    refused = why_no_parent(handler, command.members[0].job, at)
+    if refused is not None:
+        return Refused(answer=Reply(job=None, cause=refused))
+    if command.exists:
+        # An earlier attempt of the same job made it, perhaps with other jobs. [FL13]
+        return Replayed(answer=Reply(job=None, replayed=True))
+    return None
+
+
+def _known_to_client(
+    job: Job | None, command: EnqueueFlow, history: History | None
+) -> Outcome | None:
+    """The answer if the first job of a client's flow exists; None: make the flow. [FL3]"""
+    if job is None:
+        return None
+    if not history:
+        return NeedsHistory(job_id=job.id)
+    if history[0].fingerprint == fingerprint(command):
+        return Replayed(answer=Reply(job=job, replayed=True))
+    return Refused(answer=Reply(job=None, cause=Cause.IDEMPOTENCY_KEY_REUSE))
 
 
 def _member(member: FlowMember, flow: EnqueueFlow, at: Moment, asked: Fingerprint) -> Applied:
@@ -152,6 +169,42 @@ def _check_outside(command: EnqueueFlow) -> None:
                 f"there is no job {job_id} in namespace {namespace}",
                 hint="name jobs of this flow, or jobs that exist",
             )
+
+
+# --- cycles --------------------------------------------------------------------------------------
+
+
+def check_acyclic(members: Sequence[FlowMember]) -> None:
+    """Refuse jobs that wait for themselves, along any number of others. [FL3]"""
+    waits_for: dict[JobId, set[JobId]] = {
+        member.job.job_id: {parent.job_id for parent in member.after} for member in members
+    }
+    left = waits_for.keys() - set(parents_first(waits_for))
+    if not left:
+        return
+    steps = {member.job.job_id: member.step for member in members}
+    alone = sorted(steps[job_id] for job_id in left if job_id in waits_for[job_id])
+    if alone:
+        raise InvalidInput("after", f"{alone[0]} waits for itself", hint="leave it out of after")
+    cycle = _a_cycle({job_id: waits_for[job_id] & left for job_id in left})
+    named = ", ".join(sorted(steps[job_id] for job_id in cycle)[:3])
+    raise InvalidInput(
+        "after",
+        f"{len(cycle)} jobs wait for each other in a cycle, {named} among them",
+        hint="leave one of them out of the after of another",
+    )
+
+
+def _a_cycle(waits_for: Mapping[JobId, Set[JobId]]) -> list[JobId]:
+    """The jobs of one cycle, if each of these waits for another of them. Some may be in no cycle,
+    and only wait for one."""
+    path: dict[JobId, None] = {}
+    at = min(waits_for)
+    while at not in path:
+        path[at] = None
+        at = min(waits_for[at])
+    jobs = list(path)
+    return jobs[jobs.index(at) :]
 
 
 # --- redriving -----------------------------------------------------------------------------------
@@ -290,41 +343,3 @@ def _given_up(ended: ParentEnd) -> Draft:
         cause=EventCause.PARENT_ENDED,
         facts=Facts(reason=f"its parent {ended.job_id} ended as {ended.status}"),
     )
-
-
-def check_acyclic(members: Sequence[FlowMember]) -> None:
-    """Refuse jobs that wait for themselves, along any number of others. [FL3]"""
-    waits_for: dict[JobId, set[JobId]] = {
-        member.job.job_id: {parent.job_id for parent in member.after} for member in members
-    }
-    left = waits_for.keys() - set(parents_first(waits_for))
-    if not left:
-        return
-    steps = {member.job.job_id: member.step for member in members}
-    alone = sorted(steps[job_id] for job_id in left if job_id in waits_for[job_id])
-    if alone:
-        raise InvalidInput("after", f"{alone[0]} waits for itself", hint="leave it out of after")
-    cycle = _a_cycle({job_id: waits_for[job_id] & left for job_id in left})
-    named = ", ".join(sorted(steps[job_id] for job_id in cycle)[:3])
-    raise InvalidInput(
-        "after",
-        f"{len(cycle)} jobs wait for each other in a cycle, {named} among them",
-        hint="leave one of them out of the after of another",
-    )
-
-
-def _a_cycle(waits_for: Mapping[JobId, Set[JobId]]) -> list[JobId]:
-    """The jobs of one cycle, if each of these waits for another of them. Some may be in no cycle,
-    and only wait for one."""
-    path: dict[JobId, None] = {}
-    at = min(waits_for)
-    while at not in path:
-        path[at] = None
-        at = min(waits_for[at])
-    jobs = list(path)
-    return jobs[jobs.index(at) :]
-
-
-def parents_to_check(changes: Sequence[Change]) -> list[JobId]:
-    """The jobs that may be able to go on after these changes, or whose children may. [FL5]"""
-    return [job_id for change in changes for job_id in change.may_unblock]

@@ -64,7 +64,7 @@ MAX_COUNTED = 5_000
 which take half a second."""
 CLOCK_STEP = seconds(3600)
 """After the clock was set back by more than this, a schedule goes on from now. After a smaller step
-it waits until the clock has caught up: what it dealt with is not dealt with again. [SC2] [SC15]"""
+it waits until the clock has caught up, so that no occurrence is dealt with twice. [SC2] [SC15]"""
 
 LATE = seconds(60)
 """With `catch_up="none"` an occurrence that is later than this is missed. [SC8]"""
@@ -176,12 +176,12 @@ def next_times(spec: ScheduleSpec, after: Instant, *, number: int) -> list[Insta
     return found
 
 
-def shown_times(schedule: "Schedule") -> list[Instant]:
+def shown_times(schedule: Schedule) -> list[Instant]:
     """The times at which it fires next, as many as people are shown; none while it is paused."""
     if schedule.next_at is None:
         return []
-    later = next_times(schedule.spec, schedule.next_at, number=SHOWN_TIMES - 1)
-    return [schedule.next_at, *later]
+    times_after = next_times(schedule.spec, schedule.next_at, number=SHOWN_TIMES - 1)
+    return [schedule.next_at, *times_after]
 
 
 def _cron_times(spec: ScheduleSpec, after: Instant) -> Iterator[Instant]:
@@ -210,8 +210,8 @@ class DueTimes(msgspec.Struct, frozen=True):
 
 
 def due_times(spec: ScheduleSpec, first: Instant, now: Instant) -> DueTimes:
-    """The occurrences from `first` until `now`: the latest, and the number of the others, which
-    is a lower bound after a very long stop."""
+    """The occurrences from `first` until `now`: the latest, and the number of the others. After a
+    very long stop of a cron schedule there are more than that number. [SC8]"""
     if spec.every_us is not None:
         number = (now - first) // spec.every_us + 1
         kept = min(number, MAX_CATCH_UP)
@@ -317,7 +317,8 @@ def clock_was_set_back(schedule: Schedule, now: Instant) -> bool:
 
 
 def is_due(schedule: Schedule, now: Instant) -> bool:
-    """Whether `fire` has something to do: its time has come, or the clock was set back far."""
+    """Whether `plan_firing` has something to do: the schedule's time has come, or the clock was set
+    back far. [SC6] [SC15]"""
     if schedule.next_at is None:
         return False
     return schedule.next_at <= now or clock_was_set_back(schedule, now)
@@ -468,19 +469,7 @@ def decide_schedule(
 def _put(schedule: Schedule | None, command: PutSchedule, at: Moment) -> ScheduleDecision:
     spec, said = command.spec, {"spec": command.spec, "declared_by": command.declared_by}
     if schedule is None:
-        made = Schedule(
-            namespace=command.namespace,
-            name=command.name,
-            spec=spec,
-            rev=1,
-            created_at=at.now,
-            updated_at=at.now,
-            updated_by=command.actor,
-            declared_by=command.declared_by,
-            next_at=next_after(spec, at.now),
-        )
-        change = ScheduleChange(schedule=made, expected_rev=0)
-        return ScheduleDecision(reply=ScheduleReply(schedule=made, changed=True), change=change)
+        return _new(command, at)
     if command.only_new:
         return _unchanged(schedule)
     is_removed = schedule.removed_at is not None
@@ -491,6 +480,22 @@ def _put(schedule: Schedule | None, command: PutSchedule, at: Moment) -> Schedul
     if not keeps_times and schedule.paused_at is None:
         next_at = _first_after(spec, schedule, at)
     return _changed(schedule, command.actor, at, next_at=next_at, removed_at=None, **said)
+
+
+def _new(command: PutSchedule, at: Moment) -> ScheduleDecision:
+    made = Schedule(
+        namespace=command.namespace,
+        name=command.name,
+        spec=command.spec,
+        rev=1,
+        created_at=at.now,
+        updated_at=at.now,
+        updated_by=command.actor,
+        declared_by=command.declared_by,
+        next_at=next_after(command.spec, at.now),
+    )
+    change = ScheduleChange(schedule=made, expected_rev=0)
+    return ScheduleDecision(reply=ScheduleReply(schedule=made, changed=True), change=change)
 
 
 def _first_after(spec: ScheduleSpec, schedule: Schedule, at: Moment) -> Instant | None:
