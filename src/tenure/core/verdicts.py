@@ -32,6 +32,27 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     replayed: bool = False
 
 
+_LOST_LEASE = frozenset(
+    {
+        Cause.LEASE_EXPIRED,
+        Cause.TIMED_OUT,
+        Cause.REVOKED,
+        Cause.SUPERSEDED,
+        Cause.JOB_CANCELLED,
+        Cause.JOB_DEAD_LETTERED,
+        Cause.EPOCH_CHANGED,
+    }
+)
+
+
+def verdict_for(cause: Cause | None) -> VerdictKind:
+    """The verdict on what a lease was needed for besides reports: an upload, output, the results of
+    parents. CANCELLED if the lease was lost, REJECTED for any other cause. [R10]"""
+    if cause is None:
+        return VerdictKind.OK
+    return VerdictKind.CANCELLED if cause in _LOST_LEASE else VerdictKind.REJECTED
+
+
 class Reply(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The answer to a client or operator. `cause` is None when the call was accepted."""
 

@@ -35,7 +35,7 @@ from tenure.core.ids import (
 from tenure.core.instants import Instant, seconds
 from tenure.core.job import Job, Progress
 from tenure.core.policy import Policy
-from tenure.core.verdicts import CancelDirective, Grant, Reply, Verdict
+from tenure.core.verdicts import CancelDirective, Grant, Reply, Verdict, verdict_for
 from tenure.core.vocabulary import Cause, JobStatus, LeaseNews, VerdictKind
 from tenure.protocol.fields import in_seconds
 from tenure.protocol.records import (
@@ -392,26 +392,6 @@ class TimeReply(Record, frozen=True, kw_only=True):
 
 # --- Outside the log ---------------------------------------------------------------------------
 
-_LOST = frozenset(
-    {
-        Cause.LEASE_EXPIRED,
-        Cause.TIMED_OUT,
-        Cause.REVOKED,
-        Cause.SUPERSEDED,
-        Cause.JOB_CANCELLED,
-        Cause.JOB_DEAD_LETTERED,
-        Cause.EPOCH_CHANGED,
-    }
-)
-
-
-def verdict_word(cause: Cause | None) -> VerdictKind:
-    """The verdict on an upload or output: CANCELLED if its lease was lost, REJECTED for any other
-    cause. [R10]"""
-    if cause is None:
-        return VerdictKind.OK
-    return VerdictKind.CANCELLED if cause in _LOST else VerdictKind.REJECTED
-
 
 @derived(Staging, names={"problem": "message"})
 class StagingReply(DerivedRecord, frozen=True, kw_only=True):
@@ -428,7 +408,7 @@ staging_of = to_core(StagingReply, Staging)
 
 def staging_reply(staging: Staging) -> StagingReply:
     """The answer to an upload as it travels."""
-    return _staging_reply(staging, verdict=verdict_word(staging.cause))
+    return _staging_reply(staging, verdict=verdict_for(staging.cause))
 
 
 class KeptReply(Record, frozen=True, kw_only=True):
@@ -613,7 +593,7 @@ _parent = to_core(ParentRecord, ParentResult, names=_PARENT)
 def parents_reply(page: ParentPage) -> ParentsReply:
     """A page of parents as it is sent."""
     return ParentsReply(
-        verdict=verdict_word(page.cause),
+        verdict=verdict_for(page.cause),
         parents=tuple(_parent_record(each) for each in page.parents),
         is_last=page.is_last,
         cause=page.cause,

@@ -15,7 +15,7 @@ from tenure.core.claims import ClaimAnswer, ClaimRequest
 from tenure.core.commands import WorkerCommand
 from tenure.core.ids import ENTROPY_BYTES, JobId, LeaseId, WorkerId, new_job_id
 from tenure.core.leases import HeldLease
-from tenure.core.verdicts import Verdict
+from tenure.core.verdicts import Verdict, verdict_for
 from tenure.core.vocabulary import Cause, VerdictKind
 from tenure.errors import InvalidInput, UnknownJob
 from tenure.protocol import LEASE_HEADER
@@ -30,7 +30,6 @@ from tenure.protocol.replies import (
     parents_reply,
     staging_reply,
     verdict_reply,
-    verdict_word,
 )
 from tenure.protocol.requests import (
     AliveMessage,
@@ -293,7 +292,7 @@ async def output(call: Call) -> Response:
     kept = _decidable(sent, await hidden_jobs(call, [sent.job_id]))
     cause = await call.services.blocking(lambda: call.coordinator.store.put_attempt_log(kept))
     await _check_known(call, sent.job_id, sent.lease_id, cause)
-    return answer(KeptReply(verdict=verdict_word(cause), cause=cause))
+    return answer(KeptReply(verdict=verdict_for(cause), cause=cause))
 
 
 async def parents(call: Call) -> Response:
