@@ -365,3 +365,40 @@ def test_rates_and_keys_hold_beside_each_other(kit: Kit) -> None:
 
     assert ids(first) == ids(jobs[:2])
     assert ids(second) == [jobs[3].id]
+
+
+@spec("CK10", "Z6")
+def test_a_delayed_job_of_a_full_key_is_not_forgotten_when_the_clock_is_set_back(kit: Kit) -> None:
+    kit.enqueue(concurrency_key="42")
+    delayed = kit.enqueue(concurrency_key="42", delay_s=10)
+    [running] = kit.claimed(limit=10)
+    kit.advance(seconds=11)
+    assert kit.claimed(limit=10) == []
+    kit.step_back(seconds=5)
+    kit.complete(running)
+    assert kit.claimed(limit=10) == []
+    kit.advance(seconds=6)
+
+    assert ids(kit.claimed(limit=10)) == [delayed.id]
+
+
+@spec("CK10", "Z6")
+def test_nor_when_it_is_set_back_twice(kit: Kit) -> None:
+    kit.enqueue(concurrency_key="42")
+    delayed = [kit.enqueue(concurrency_key="42", delay_s=delay_s) for delay_s in (10, 20)]
+    [running] = kit.claimed(limit=10)
+    kit.advance(seconds=21)
+    assert kit.claimed(limit=10) == []
+    kit.step_back(seconds=6)
+    assert kit.claimed(limit=10) == []
+    kit.step_back(seconds=6)
+    kit.complete(running)
+    assert kit.claimed(limit=10) == []
+    kit.advance(seconds=2)
+    [first] = kit.claimed(limit=10)
+    assert first.id == delayed[0].id
+    kit.complete(first)
+    assert kit.claimed(limit=10) == []
+    kit.advance(seconds=10)
+
+    assert ids(kit.claimed(limit=10)) == [delayed[1].id]

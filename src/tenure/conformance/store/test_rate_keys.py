@@ -415,3 +415,19 @@ def test_racing_claimers_never_exceed_the_rate_of_a_key(kit: Kit) -> None:
 
     assert granted == dict.fromkeys("0123", 7)
     assert sum(kit.reload(job).lease_id is not None for job in jobs) == 28
+
+
+@spec("CK10", "Z6")
+def test_a_delayed_job_of_a_rate_key_is_not_forgotten_when_the_clock_is_set_back(kit: Kit) -> None:
+    kit.rate_of_kind(rate("1/s", 9))
+    delayed = kit.enqueue(rate_key="a", delay_s=10)
+    kit.advance(seconds=11)
+    urgent = kit.enqueue(rate_key="b", priority=5)
+    assert ids(kit.claimed(limit=1)) == [urgent.id]
+    kit.step_back(seconds=5)
+    ready = kit.enqueue(rate_key="a")
+    assert ids(kit.claimed(limit=10)) == [ready.id]
+    assert kit.claimed(limit=10) == []
+    kit.advance(seconds=6)
+
+    assert ids(kit.claimed(limit=10)) == [delayed.id]

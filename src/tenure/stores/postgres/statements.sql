@@ -117,7 +117,7 @@ WITH taken AS (
                 WHERE c.namespace = :namespace AND c.key_group = g.key_group
                   AND c.noted_at > 0 AND c.noted_at > (SELECT {t}clock())
                 ORDER BY c.noted_at LIMIT :changes)) AS c))
-    RETURNING key_group, key)
+    RETURNING key_group, key, at, noted_at)
 SELECT k.key_group, k.key, k.changes,
        (SELECT count(*) FROM {t}job AS j
          WHERE j.namespace = :namespace AND j.concurrency_group = k.key_group
@@ -125,8 +125,12 @@ SELECT k.key_group, k.key, k.changes,
            AND j.lease_id IS NOT NULL),
        (SELECT s.tat FROM {t}rate_state AS s
          WHERE s.namespace = :namespace AND s.scope = :scope AND s.name = g.rated_kind
-           AND s.key = k.key)
-  FROM (SELECT t.key_group, t.key, count(*) AS changes FROM taken AS t
+           AND s.key = k.key),
+       k.due_at, k.noted_at
+  FROM (SELECT t.key_group, t.key, count(*) AS changes,
+               coalesce(max(t.at) FILTER (WHERE t.noted_at = 0), 0) AS due_at,
+               max(t.noted_at) AS noted_at
+          FROM taken AS t
          GROUP BY t.key_group, t.key) AS k
   JOIN unnest(CAST(:groups AS text[]), CAST(:rated_kinds AS text[])) AS g(key_group, rated_kind)
     ON g.key_group = k.key_group

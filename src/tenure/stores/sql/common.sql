@@ -120,7 +120,33 @@ VALUES (:namespace, :queue, :kind, :key_group) ON CONFLICT DO NOTHING;
 -- Not min(at): both databases may look at all of them for it.
 SELECT (SELECT c.at FROM {t}key_change AS c {by_rate_waits}
          WHERE c.namespace = :namespace AND c.key_group = :key_group AND c.noted_at > 0
+           AND c.key <> ''
          ORDER BY c.at LIMIT 1);
+
+-- name: mark_due
+-- The mark of a group says up to when claims have taken changes of delayed jobs. No key is empty, and
+-- the mark is never due: like what waits for a rate, it is taken after the clock was set back.
+INSERT INTO {t}key_change AS c (namespace, key_group, key, at, noted_at)
+VALUES (:namespace, :key_group, '', :never, :due_at)
+    ON CONFLICT (namespace, key_group, at, key) WHERE noted_at > 0
+    DO UPDATE SET noted_at = excluded.noted_at WHERE c.noted_at < excluded.noted_at;
+
+-- name: note_delayed_keys_again
+INSERT INTO {t}key_change (namespace, key_group, key, at, noted_at)
+SELECT DISTINCT CAST(:namespace AS text), CAST(:concurrency_group AS text), j.concurrency_key,
+       j.run_at, 0
+  FROM {t}job AS j {by_delayed_of_keys}
+ WHERE j.namespace = :namespace AND j.concurrency_group = :concurrency_group
+   AND j.concurrency_key IS NOT NULL AND j.not_before > 0
+   AND j.run_at > CAST(:since AS bigint) AND j.run_at <= CAST(:until AS bigint);
+
+-- name: note_delayed_rate_keys_again
+INSERT INTO {t}key_change (namespace, key_group, key, at, noted_at)
+SELECT DISTINCT CAST(:namespace AS text), CAST(:key_group AS text), j.rate_key, j.run_at, 0
+  FROM {t}job AS j {by_delayed_of_rates}
+ WHERE j.namespace = :namespace AND j.kind = :kind AND j.rate_key IS NOT NULL
+   AND j.concurrency_key IS NULL AND j.not_before > 0
+   AND j.run_at > CAST(:since AS bigint) AND j.run_at <= CAST(:until AS bigint);
 
 -- name: note_keys_of_group
 -- Every key of the group that has a job that waits: from key to key through two indexes.

@@ -50,6 +50,8 @@ MAX_REMEMBERED_QUEUES = 1_000
 forgets all of them."""
 
 _RATES = "/"
+_MARK = ""
+_NEVER = 2**62
 _NO_GROUP = ""
 _ID = JOB_COLUMNS.index("id")
 _STATE = len(JOB_COLUMNS)
@@ -164,6 +166,10 @@ class TakenKey(msgspec.Struct, frozen=True):
     changes: int
     live: int
     tat: Instant | None
+    due_at: int
+    """The latest instant at which one of the changes of delayed jobs was due; 0 for none."""
+    noted_at: int
+    """When the latest change that waits for a rate was noted; 0 for none."""
 
 
 class TurnPlace(msgspec.Struct, frozen=True, order=True):
@@ -195,15 +201,19 @@ class KeyedCandidates(msgspec.Struct, frozen=True, kw_only=True):
     """What is still to be noted about rate keys whose turns were chosen again."""
     busy_groups: frozenset[str]
     """The groups in which the claim found a change or a turn."""
+    due_at: Mapping[str, int]
+    """By group, up to when the claim has taken changes of delayed jobs."""
 
 
 class TurnFindings(msgspec.Struct):
     """What a claim has found out so far, over all pages of changes: which groups had changes or
-    turns, where the rates of their keys stand, and what it must still note about them."""
+    turns, where the rates of their keys stand, what it must still note about them, and up to when
+    it has taken changes of delayed jobs."""
 
     groups: set[str] = msgspec.field(default_factory=set)
     rate_states: dict[Meter, Instant] = msgspec.field(default_factory=dict)
     notes: list[KeyChange] = msgspec.field(default_factory=list)
+    due_at: dict[str, int] = msgspec.field(default_factory=dict)
 
 
 class TurnUpdate(msgspec.Struct, frozen=True):
@@ -418,12 +428,47 @@ class SqlTurns(Transactional):
         taken = self._taken(tx, namespace, taken_rows)
         pages = 1
         while True:
-            update = self._choose(tx, namespace, asked, taken, Instant(moment[0][0]), findings)
+            now = Instant(moment[0][0])
+            self._look_back(tx, namespace, taken, now, findings)
+            update = self._choose(tx, namespace, asked, _keys_among(taken), now, findings)
             found = self._read_turns(tx, reading, asked, update, findings)
             if found.jobs or not _may_be_more(taken) or pages == MAX_PAGES_OF_CHANGES:
                 return found
             pages, moment = pages + 1, found.moment
             taken = self._taken(tx, namespace, tx.fetch(*asked.takes))
+
+    def _look_back(
+        self,
+        tx: Transaction,
+        namespace: Namespace,
+        taken: Sequence[TakenKey],
+        now: Instant,
+        findings: TurnFindings,
+    ) -> None:
+        """The change of a delayed job is taken when the job is due. If the clock is set back then,
+        the job is delayed again, and nothing would say when it is due. So each group has a mark
+        that says up to when such changes were taken. A claim that comes before its mark takes it,
+        and notes the jobs again that are due in between. [CK10] [Z6]"""
+        for each in taken:
+            if each.key == _MARK:
+                findings.groups.add(each.group)
+                tx.fetch(self._noting_again(namespace, each.group, since=now, until=each.noted_at))
+            due_at = now if each.key == _MARK else each.due_at
+            if due_at > findings.due_at.get(each.group, 0):
+                findings.due_at[each.group] = due_at
+
+    def _noting_again(
+        self, namespace: Namespace, group: str, *, since: Instant, until: int
+    ) -> Query:
+        """The statement that notes the delayed jobs of a group that are due after `since`."""
+        kind, span = rated_kind_of(group), {"since": since, "until": until}
+        if kind is None:
+            return self._query(
+                "note_delayed_keys_again", namespace=namespace, concurrency_group=group, **span
+            )
+        return self._query(
+            "note_delayed_rate_keys_again", namespace=namespace, key_group=group, kind=kind, **span
+        )
 
     # --- choosing ------------------------------------------------------------------------------
 
@@ -630,6 +675,7 @@ class SqlTurns(Transactional):
             key_waits=_key_waits(kinds, waits, findings.notes, moment[0][0]),
             notes=findings.notes,
             busy_groups=frozenset(findings.groups),
+            due_at=findings.due_at,
         )
 
     # --- after a claim -------------------------------------------------------------------------
@@ -656,6 +702,12 @@ class SqlTurns(Transactional):
             *of_rates,
             *self._served_queries(namespace, planned.served, view.now),
             *(self._key_change_queries(notes) if notes else []),
+            *[
+                self._query(
+                    "mark_due", namespace=namespace, key_group=group, never=_NEVER, due_at=due_at
+                )
+                for group, due_at in sorted(turns.due_at.items())
+            ],
         ]
 
     def _end_turns_of_keys(
@@ -761,6 +813,7 @@ def _nothing_found(
         key_waits=_key_waits(asked.rate_keyed_kinds, waits, (), moment[0][0]),
         notes=(),
         busy_groups=frozenset(),
+        due_at={},
     )
 
 
@@ -798,6 +851,11 @@ def _rate_notes(
 def _rate_keys_of(answers: Sequence[Sequence[Row]]) -> set[RateKey]:
     """The rate keys of turns that were deleted or given: the last columns are a kind and a key."""
     return {RateKey(Kind(row[-2]), row[-1]) for rows in answers for row in rows if row[-1]}
+
+
+def _keys_among(taken: Sequence[TakenKey]) -> list[TakenKey]:
+    """Those that are no marks."""
+    return [each for each in taken if each.key != _MARK]
 
 
 def _may_be_more(taken: Sequence[TakenKey]) -> bool:

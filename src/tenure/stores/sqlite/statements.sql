@@ -109,7 +109,7 @@ DELETE FROM {t}key_change
                         WHERE c.namespace = :namespace AND c.key_group = :key_group
                           AND c.noted_at > (SELECT {t}clock()) AND c.noted_at > 0
                         ORDER BY c.noted_at LIMIT :changes))
-RETURNING key_group, key;
+RETURNING key_group, key, at, noted_at;
 
 -- name: give_turns
 -- Differs: see note_key_change. Those of one key, queue and kind.

@@ -8,7 +8,6 @@ import json
 import os
 import sqlite3
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -316,7 +315,9 @@ class SqliteStore(SqlStore):
     def _taken(
         self, tx: Transaction, namespace: Namespace, answers: Sequence[Sequence[Row]]
     ) -> list[TakenKey]:
-        changes = Counter(ConcurrencyKey(*row) for rows in answers for row in rows)
+        changes: dict[ConcurrencyKey, list[tuple[int, int]]] = {}
+        for group, key, at, noted_at in (row for rows in answers for row in rows):
+            changes.setdefault(ConcurrencyKey(group, key), []).append((at, noted_at))
         if not changes:
             return []
         rated = {key: kind for key in changes if (kind := rated_kind_of(key.group)) is not None}
@@ -329,9 +330,11 @@ class SqliteStore(SqlStore):
             TakenKey(
                 group,
                 key,
-                changes[found := ConcurrencyKey(group, key)],
+                len(changes[found := ConcurrencyKey(group, key)]),
                 leases,
                 tats.get(RateKey(rated[found], key).meter) if found in rated else None,
+                max((at for at, noted_at in changes[found] if not noted_at), default=0),
+                max(noted_at for _, noted_at in changes[found]),
             )
             for group, key, leases in sorted(live)
         ]

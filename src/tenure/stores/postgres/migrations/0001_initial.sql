@@ -473,7 +473,8 @@ CREATE INDEX key_turn_rate
 
 -- The keys whose turns must be chosen again from an instant on: written with every change of their
 -- jobs, without a lock, and deleted by the next claim. One that waits for a rate says when it was
--- written: after the clock was set back it must not wait any longer.
+-- written: after the clock was set back it must not wait any longer. An empty key is the mark of its
+-- group: up to noted_at, changes of delayed jobs were taken.
 CREATE TABLE {t}key_change (
     id        bigint NOT NULL GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     at        bigint NOT NULL,

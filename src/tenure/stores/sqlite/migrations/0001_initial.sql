@@ -391,7 +391,8 @@ CREATE INDEX tenure_key_turn_rate
 
 -- The keys whose turns must be chosen again from an instant on: written with every change of their
 -- jobs, and deleted by the next claim. One that waits for a rate says when it was written: after the
--- clock was set back it must not wait any longer.
+-- clock was set back it must not wait any longer. An empty key is the mark of its group: up to noted_at,
+-- changes of delayed jobs were taken.
 CREATE TABLE tenure_key_change (
     id        INTEGER NOT NULL PRIMARY KEY,
     namespace TEXT    NOT NULL,
