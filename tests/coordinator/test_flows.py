@@ -13,6 +13,7 @@ from tenure.coordinator.service import Coordinator
 from tenure.core.flows import MAX_FLOW_PAYLOAD_BYTES
 from tenure.core.validation import Limits, check_command
 from tenure.core.verdicts import Reply
+from tenure.core.vocabulary import JobStatus
 from tenure.errors import InvalidInput
 from tenure.ports import Store
 
@@ -84,6 +85,20 @@ def test_a_redrive_reads_the_jobs_that_it_replaces_a_page_at_a_time(
     assert max(number for name, number in store.asked if name == "load") == 2
     made = [job for job in kit.claimed(5) if job.flow_id == flow_id]
     assert [job.payload for job in made] == [b'"p"'] * 5
+
+
+@spec("FL5")
+def test_a_coordinator_that_closes_ends_what_follows_from_the_end_of_a_job(kit: Kit) -> None:
+    names = [str(number) for number in range(20)]
+    parents = dict(zip(names[1:], names, strict=False))
+    flow = kit.flow({name: [parents[name]] if name in parents else [] for name in names})
+    coordinator = kit.coordinate(kit.store)
+
+    coordinator.execute(kit.cancellation(flow["0"]))
+    coordinator.close()
+
+    found = kit.store.load([job.id for job in flow.values()]).jobs
+    assert {job.status for job in found.values()} == {JobStatus.CANCELLED}
 
 
 @spec("FL3")

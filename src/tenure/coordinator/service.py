@@ -291,7 +291,9 @@ class Coordinator:
             call.finish()
             return call.future
         with self._condition:
-            self._refuse_if_closed()
+            if threading.current_thread() not in self._threads:
+                self._refuse_if_closed()
+            # Else it follows from what was submitted: this thread ends it before it stops. [FL5]
             self._gather(call)
         self._overdue.add(call)
         return call.future
