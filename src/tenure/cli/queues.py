@@ -216,6 +216,6 @@ def limit_queue(
     if limit is None and rate is None:
         raise click.UsageError("give LIMIT, or --rate, or both")
     state = _put(url, namespace, queue, create=create, limit=limit, rate=given_rate(rate, burst))
-    most = "no limit" if state.limit is None else f"at most {state.limit} at a time"
-    said = most if state.rate is None else f"{most}, {rate_in_words(state.rate)}"
-    click.echo(f"{printable(queue)}: {said}, {state.live} running")
+    said = [] if state.limit is None else [f"at most {state.limit} at a time"]
+    said += [] if state.rate is None else [rate_in_words(state.rate)]
+    click.echo(f"{printable(queue)}: {', '.join(said or ['no limit'])}, {state.live} running")
