@@ -13,6 +13,7 @@ from threading import Event, Thread
 
 import psycopg
 import pytest
+from psycopg import sql
 
 from tenure.conformance.spec import spec
 from tenure.verify import verify
@@ -24,6 +25,7 @@ from tests.support.waiting import joined, until
 
 pytestmark = pytest.mark.process
 
+CLOCK_SET_BACK = 1 / 6
 ROLES = ("claim", "claim", "claim", "make", "make", "make", "set", "hold", "sweep")
 
 
@@ -118,14 +120,35 @@ def disturb(hands: list[Hand], url: str, random: Random) -> None:
     hands[place].wait()
 
 
-def race(url: str, *, seed: int, lasts_s: float) -> list[Round]:
+class Clock:
+    """The store's clock, which is set back now and then, but goes forward in the long run."""
+
+    SET_BACK = """
+        CREATE OR REPLACE FUNCTION tenure.clock() RETURNS bigint LANGUAGE sql VOLATILE
+            AS $$ SELECT CAST(extract(epoch FROM pg_catalog.clock_timestamp()) * 1000000 AS bigint)
+                         - {} $$
+    """
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._behind_us = 0
+
+    def set_back(self, by_s: float) -> None:
+        self._behind_us += int(by_s * 1_000_000)
+        with psycopg.connect(self._url) as connection:
+            connection.execute(sql.SQL(self.SET_BACK).format(sql.Literal(self._behind_us)))
+
+
+def race(url: str, *, seed: int, lasts_s: float, sets_clock: bool) -> list[Round]:
     """Let them all work at once, and disturb them; the rounds of jobs that ended meanwhile."""
-    random = Random(seed)
+    random, clock = Random(seed), Clock(url)
     with hands_on(url, seed) as hands:
         ends_at = time.monotonic() + lasts_s
         while time.monotonic() < ends_at:
             time.sleep(random.uniform(0.1, 1.5))
             disturb(hands, url, random)
+            if sets_clock and random.random() < CLOCK_SET_BACK:
+                clock.set_back(random.uniform(1.5, 3))  # less is no step to verify
             for hand in hands:
                 hand.check()
         makers = [hand for hand in hands if hand.role == "make"]
@@ -139,16 +162,20 @@ def race(url: str, *, seed: int, lasts_s: float) -> list[Round]:
 
 @spec("Z3", "CK3", "RL1", "RL5", "CK10")
 @pytest.mark.parametrize(
-    ("seed", "lasts_s"), [(1, 4), *(pytest.param(n, 60, marks=pytest.mark.proof) for n in (2, 3))]
+    ("seed", "lasts_s", "sets_clock"),
+    [
+        (1, 4, False),
+        *(pytest.param(n, 60, n > 3, marks=pytest.mark.proof) for n in (2, 3, 4, 5)),
+    ],
 )
 def test_claims_that_race_under_changing_rules_break_none_and_pass_no_job_by(
-    postgres_url: str, seed: int, lasts_s: float
+    postgres_url: str, seed: int, lasts_s: float, sets_clock: bool
 ) -> None:
     store = open_store(postgres_url, migrate=True)
     set_rules(store)
 
     with Watch(postgres_url) as watch:
-        ended = race(postgres_url, seed=seed, lasts_s=lasts_s)
+        ended = race(postgres_url, seed=seed, lasts_s=lasts_s, sets_clock=sets_clock)
 
     report = verify(store)
     store.close()

@@ -6,13 +6,14 @@ import pytest
 from msgspec.structs import replace
 
 from tenure.conformance.spec import spec
+from tenure.coordinator.store_clock import OLDEST_READING
 from tenure.core.event_tail import EventPosition, TailedEvent
 from tenure.core.instants import Instant, seconds
 from tenure.core.policy import Policy
 from tenure.core.vocabulary import EventType
 from tenure.ports import Record
 from tenure.verify import verify
-from tenure.verify.keyed_attempts import ConcurrencyLimit, KeyedAttempts
+from tenure.verify.keyed_attempts import OLDEST_ESTIMATE_US, ConcurrencyLimit, KeyedAttempts
 from tests.support.histories import RecordedStore, World
 
 Span = tuple[float, float | None]
@@ -149,6 +150,15 @@ class _InOrder(RecordedStore):
 @spec("I31")
 def test_times_that_the_clock_showed_twice_prove_nothing() -> None:
     before_the_step = _ran((100, 200))
-    after_it = _ran((150, 160), (205, None), (210, None))
+    after_it = _ran((150, 160), (235, None), (240, None))
 
     assert _broken([*before_the_step, *after_it], in_order=True) == [3]
+
+
+@spec("I31")
+def test_nor_do_claims_while_ends_may_be_dated_by_an_estimate_from_before_the_step() -> None:
+    before_the_step = _ran((100, 200))
+    after_it = _ran((150, 160), (205, 215), (210, None))
+
+    assert _broken([*before_the_step, *after_it], in_order=True) == []
+    assert OLDEST_ESTIMATE_US == OLDEST_READING
