@@ -28,7 +28,7 @@ from tenure.core.claims import (
 )
 from tenure.core.concurrency import ConcurrencyKey, KeyState, concurrency_key_of
 from tenure.core.ids import Kind, Namespace, QueueName
-from tenure.core.instants import Duration, Instant
+from tenure.core.instants import NEVER, Duration, Instant
 from tenure.core.job import AT_ONCE, Job
 from tenure.core.kind_settings import KindSettings
 from tenure.core.outcomes import Change
@@ -51,7 +51,7 @@ forgets all of them."""
 
 _RATES = "/"
 _MARK = ""
-_NEVER = 2**62
+"""The key of the row of `key_change` that is the mark of its group. No key is empty."""
 _NO_GROUP = ""
 _ID = JOB_COLUMNS.index("id")
 _STATE = len(JOB_COLUMNS)
@@ -169,7 +169,8 @@ class TakenKey(msgspec.Struct, frozen=True):
     due_at: int
     """The latest instant at which one of the changes of delayed jobs was due; 0 for none."""
     noted_at: int
-    """When the latest change that waits for a rate was noted; 0 for none."""
+    """When the latest change that waits for a rate was noted; 0 for none. Of a mark: up to when
+    changes of delayed jobs were taken."""
 
 
 class TurnPlace(msgspec.Struct, frozen=True, order=True):
@@ -704,7 +705,7 @@ class SqlTurns(Transactional):
             *(self._key_change_queries(notes) if notes else []),
             *[
                 self._query(
-                    "mark_due", namespace=namespace, key_group=group, never=_NEVER, due_at=due_at
+                    "mark_due", namespace=namespace, key_group=group, never=NEVER, due_at=due_at
                 )
                 for group, due_at in sorted(turns.due_at.items())
             ],
