@@ -175,7 +175,9 @@ def attempts_move_forward(record: Record) -> Iterator[Violation]:
     here: BState | None = None
     is_orphaned = False
     for event in as_documents_see_it(record.events):
-        if event.type is EventType.ENQUEUED and here is None:
+        if event.type is EventType.ENQUEUED:
+            if here is not None:
+                yield broken("P2", record, event.seq, f"{here} is enqueued a second time")
             here = BState.QUEUED
             continue
         if _splits(event):
