@@ -83,7 +83,7 @@ def test_an_incompatible_uvicorn_is_refused_at_startup() -> None:
     check_protocol(H11Protocol)
 
 
-@spec("H13")
+@spec("H62")
 @pytest.mark.parametrize("sent", [b"", b"GET /hea", HEAD])
 def test_a_connection_without_a_head_is_closed(server: Process, sent: bytes) -> None:
     with server.socket() as slow:
@@ -95,7 +95,7 @@ def test_a_connection_without_a_head_is_closed(server: Process, sent: bytes) -> 
     assert server.ask("GET", "/healthz").status == 200
 
 
-@spec("H13")
+@spec("H62")
 def test_a_connection_whose_head_comes_too_slowly_is_closed(server: Process) -> None:
     with server.socket() as slow:
         slow.sendall(b"GET /healthz HTTP/1.1\r\n")
@@ -114,7 +114,7 @@ def test_a_connection_whose_head_comes_too_slowly_is_closed(server: Process) -> 
     assert was_closed
 
 
-@spec("H13")
+@spec("H62")
 def test_a_second_head_has_a_deadline_as_the_first(server: Process) -> None:
     with server.socket() as slow:
         slow.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\nGET /hea")
@@ -124,7 +124,7 @@ def test_a_second_head_has_a_deadline_as_the_first(server: Process) -> None:
     assert received.count(b"HTTP/1.1") == 1
 
 
-@spec("H13")
+@spec("H62")
 def test_a_body_that_does_not_come_is_answered_408_and_closed(server: Process) -> None:
     with server.socket() as slow:
         slow.sendall(HEAD + b"Content-Length: 100\r\n\r\n{")
@@ -331,7 +331,7 @@ def _readable(client: ssl.SSLObject) -> bytes:
         return b""
 
 
-@spec("H13")
+@spec("H62")
 def test_a_large_response_to_a_slow_reader_is_freed_soon() -> None:
     settings = ServerSettings()
 
@@ -340,7 +340,7 @@ def test_a_large_response_to_a_slow_reader_is_freed_soon() -> None:
     assert longest_s <= 180
 
 
-@spec("H13")
+@spec("H62")
 def test_an_idle_connection_is_closed(server: Process) -> None:
     with server.socket() as idle:
         idle.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")

@@ -566,7 +566,7 @@ def test_a_job_that_is_ready_again_wakes_waiting_claims(stage: Stage, hints: Hin
 # --- what takes too long -------------------------------------------------------------------------
 
 
-@spec("H13")
+@spec("H62")
 def test_a_body_that_does_not_come_is_not_waited_for(stage: Stage) -> None:
     slow = Stage(settings=replace(SETTINGS, body_within_s=0.05))
 
@@ -587,7 +587,29 @@ def test_a_body_that_does_not_come_is_not_waited_for(stage: Stage) -> None:
     assert answer.headers["connection"] == "close"
 
 
-@spec("H13")
+@spec("H62")
+def test_only_what_was_read_of_an_answer_gives_time_for_the_rest() -> None:
+    slow = Stage(settings=replace(SETTINGS, send_within_s=0.05, slowest_bytes_per_s=1))
+    job_id = slow.enqueue(payload="x" * 200_000)
+
+    async def scenario() -> None:
+        path = f"/v1/jobs/{job_id}?bodies=true"
+        caller = slow.caller("GET", path, token=slow.of(C))
+
+        async def never_read(message: Message) -> None:
+            if message["type"] == "http.response.body":
+                await asyncio.Event().wait()
+
+        async with asyncio.timeout(PATIENCE_S):
+            await slow.app(caller.scope, caller.receive, never_read)
+
+    slow.run(scenario())
+    slow.close()
+
+    assert slow.services.memory.held_bytes == 0
+
+
+@spec("H62")
 def test_an_answer_that_nobody_reads_is_given_up() -> None:
     quick = Stage(
         settings=replace(SETTINGS, send_within_s=0.05, slowest_bytes_per_s=1 << 30),

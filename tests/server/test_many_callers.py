@@ -52,7 +52,7 @@ def whole_answer(poll: socket.socket) -> bytes:
     return received
 
 
-@spec("H10", "H13")
+@spec("H10", "H62")
 @pytest.mark.parametrize(
     ("slow", "waiting"), [(50, 100), pytest.param(500, 1000, marks=pytest.mark.proof)]
 )

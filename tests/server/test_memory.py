@@ -19,7 +19,7 @@ from tests.server.harness import JOB, SETTINGS, Answer, Caller, Stage
 from tests.support.coordinators import VirtualClock
 
 C, W = Role.CLIENT, Role.WORKER
-ROOM = replace(SETTINGS, max_memory_bytes=300_000)
+ROOM = replace(SETTINGS, max_memory_bytes=2 * 300_000)  # one token has half
 
 
 class Slow(Caller):
@@ -69,9 +69,46 @@ def test_a_large_body_without_room_is_refused_and_a_heartbeat_is_not() -> None:
     assert (passed.status, served.status, again.status) == (200, 201, 201)
 
 
+@spec("H45", "H60")
+def test_large_bodies_of_one_namespace_leave_room_for_others() -> None:
+    stage = Stage(settings=replace(SETTINGS, max_memory_bytes=400_000))
+    greedy = [stage.token(C, f"greedy-{each}", namespace="acme") for each in range(3)]
+    other = stage.token(C, "other", namespace="globex")
+
+    async def scenario() -> tuple[list[int], Answer]:
+        slow = [_slow(stage, job(number, 95_000), token) for number, token in enumerate(greedy)]
+        slow += [
+            _slow(stage, job(10 + number, 95_000), token) for number, token in enumerate(greedy)
+        ]
+        reading = []
+        for each in slow:
+            each.goes_on.clear()
+            reading.append(asyncio.create_task(each.run(stage.app)))
+            halfway = asyncio.create_task(each.is_halfway.wait())
+            await asyncio.wait([halfway, reading[-1]], return_when=asyncio.FIRST_COMPLETED)
+            halfway.cancel()
+        served = await stage.aask("POST", "/v1/jobs", job(20, 90_000), token=other)
+        for each in slow:
+            each.goes_on.set()
+        return [(await each).status for each in reading], served
+
+    heard, served = stage.run(scenario())
+    stage.close()
+
+    assert served.status == 201
+    assert set(heard) == {201, 503}
+    assert stage.services.memory.held_bytes == 0
+
+
+def _slow(stage: Stage, message: dict[str, object], token: str) -> Slow:
+    """A request of which half has come."""
+    body = json.dumps(message).encode()
+    return Slow(stage.caller("POST", "/v1/jobs", message, token=token), body + b" " * len(body))
+
+
 @spec("H45")
 def test_a_large_answer_that_only_shows_something_needs_room_and_others_are_sent() -> None:
-    stage = Stage(settings=replace(ROOM, max_memory_bytes=200_000))
+    stage = Stage(settings=replace(ROOM, max_memory_bytes=2 * 200_000))
     client, worker = stage.of(C), stage.of(W)
     for number in (1, 2):
         stage.ask("POST", "/v1/jobs", job(number, 110_000), token=client)
@@ -87,7 +124,7 @@ def test_a_large_answer_that_only_shows_something_needs_room_and_others_are_sent
 
 @spec("H45")
 def test_a_lookup_with_bodies_counts_towards_the_memory_limit() -> None:
-    stage = Stage(settings=replace(ROOM, max_memory_bytes=200_000))
+    stage = Stage(settings=replace(ROOM, max_memory_bytes=2 * 200_000))
     client = stage.of(C)
     for number in (1, 2):
         stage.ask("POST", "/v1/jobs", job(number, 110_000), token=client)
@@ -133,7 +170,7 @@ class Counting(MemoryStore):
 def test_a_read_stops_at_the_memory_limit_and_reads_no_hidden_bodies(
     path: str,
 ) -> None:
-    stage = Stage(settings=replace(ROOM, max_memory_bytes=100_000), store=Counting)
+    stage = Stage(settings=replace(ROOM, max_memory_bytes=2 * 100_000), store=Counting)
     client, operator = stage.of(C), stage.of(Role.OPERATOR)
     ids = [stage.enqueue(number, payload="x" * 20_000) for number in range(1, 31)]
     kill = {"request_id": "d", "reason_code": "policy_violation"}

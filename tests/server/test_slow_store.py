@@ -92,7 +92,7 @@ def test_a_claim_is_answered_in_time_after_its_wait(stage: Stage, hang: Any) -> 
     assert (answer.status, answer.code) == (503, "store_unavailable")
 
 
-@spec("H34")
+@spec("H61")
 def test_slow_lists_delay_no_other_read(stage: Stage, hang: Any) -> None:
     job_id, token = stage.enqueue(), stage.of(Role.OPERATOR)
     hang("find_jobs")
@@ -114,7 +114,7 @@ def test_slow_lists_delay_no_other_read(stage: Stage, hang: Any) -> None:
     assert stage.run(ask_together()).status == 200
 
 
-@spec("H34")
+@spec("H60", "H61")
 def test_slow_lists_of_one_token_leave_threads_for_others(stage: Stage, hang: Any) -> None:
     stage.enqueue()
     greedy, other = stage.token(Role.VIEWER, "greedy"), stage.token(Role.VIEWER, "other")
@@ -133,3 +133,48 @@ def test_slow_lists_of_one_token_leave_threads_for_others(stage: Stage, hang: An
 
     assert {each.status for each in heard} == {503}
     assert queues.status == 200
+
+
+@spec("H60", "H61")
+def test_slow_lists_of_one_namespace_leave_threads_for_others(stage: Stage, hang: Any) -> None:
+    stage.enqueue()
+    greedy = [stage.token(Role.VIEWER, f"greedy-{each}", namespace="acme") for each in range(3)]
+    other = stage.token(Role.VIEWER, "other", namespace="globex")
+    hang("find_jobs")
+    more_than_threads = 3 * stage.services.settings.listing_calls
+
+    async def ask_together() -> tuple[Answer, list[Answer]]:
+        lists = [
+            asyncio.create_task(stage.aask("GET", "/v1/jobs", token=token))
+            for token in greedy
+            for _ in range(more_than_threads)
+        ]
+        heard = await together(*lists)
+        return await stage.aask("GET", "/v1/queues", token=other), heard
+
+    queues, heard = stage.run(ask_together())
+
+    assert {each.status for each in heard} == {503}
+    assert queues.status == 200
+
+
+@spec("H61")
+def test_metrics_are_answered_while_all_lists_hang(stage: Stage, hang: Any) -> None:
+    stage.enqueue()
+    viewers = [stage.token(Role.VIEWER, f"of-{name}", namespace=name) for name in ("a", "b", "c")]
+    hang("find_jobs")
+    more_than_threads = 3 * stage.services.settings.listing_calls
+
+    async def ask_together() -> tuple[Answer, list[Answer]]:
+        lists = [
+            asyncio.create_task(stage.aask("GET", "/v1/jobs", token=token))
+            for token in viewers
+            for _ in range(more_than_threads)
+        ]
+        heard = await together(*lists)
+        return await stage.aask("GET", "/metrics", token=stage.of(Role.VIEWER)), heard
+
+    metrics, heard = stage.run(ask_together())
+
+    assert {each.status for each in heard} == {503}
+    assert metrics.status == 200

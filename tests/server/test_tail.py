@@ -91,7 +91,7 @@ def test_a_question_beyond_the_limits_is_refused(stage: Stage, query: str, field
     assert (refused.status, refused.json["field"]) == (422, field)
 
 
-@spec("E11")
+@spec("E20")
 def test_a_reader_at_the_end_is_answered_when_there_is_an_event(stage: Stage) -> None:
     stage.enqueue(1)
     at = tail(stage).json["next_after"]
@@ -109,14 +109,14 @@ def test_a_reader_at_the_end_is_answered_when_there_is_an_event(stage: Stage) ->
     assert jobs(stage.run(scenario())) == [JOB.format(2)]
 
 
-@spec("E11")
+@spec("E20")
 def test_a_reader_without_events_is_answered_after_its_time(stage: Stage) -> None:
     answer = tail(stage, "?newest=0&wait_s=0.05")
 
     assert (jobs(answer), answer.json["is_end"]) == ([], True)
 
 
-@spec("E11", "H31")
+@spec("E20", "H31")
 def test_the_time_that_a_reader_waits_is_not_the_stores(monkeypatch: pytest.MonkeyPatch) -> None:
     """A store with a short time-out must not end a wait that was asked for."""
     monkeypatch.setattr(handling, "COORDINATOR_FIRST_S", 0.0)
@@ -128,7 +128,7 @@ def test_the_time_that_a_reader_waits_is_not_the_stores(monkeypatch: pytest.Monk
     assert jobs(answer) == []
 
 
-@spec("E11", "H25")
+@spec("E20", "H25")
 def test_a_reader_that_waits_ends_with_its_token(stage: Stage) -> None:
     token, text = stage.new_token(Role.VIEWER, "short")
     path = f"/v1/events/tail?wait_s={PATIENT_S}"
@@ -142,7 +142,7 @@ def test_a_reader_that_waits_ends_with_its_token(stage: Stage) -> None:
     assert stage.run(scenario()).status == 401
 
 
-@spec("E11")
+@spec("E20")
 def test_a_server_that_stops_answers_its_readers(stage: Stage) -> None:
     path, viewer = f"/v1/events/tail?wait_s={PATIENT_S}", stage.of(Role.VIEWER)
 
@@ -155,7 +155,7 @@ def test_a_server_that_stops_answers_its_readers(stage: Stage) -> None:
     assert jobs(stage.run(scenario())) == []
 
 
-@spec("E11")
+@spec("E20")
 def test_too_many_readers_are_answered_without_waiting() -> None:
     stage = Stage(settings=msgspec.structs.replace(SETTINGS, max_followers=1))
     path, viewer = f"/v1/events/tail?wait_s={PATIENT_S}", stage.of(Role.VIEWER)
@@ -177,9 +177,9 @@ def test_too_many_readers_are_answered_without_waiting() -> None:
     assert jobs(second) == []
 
 
-@spec("E11")
+@spec("E20", "H60")
 def test_the_readers_of_one_token_leave_places_for_others() -> None:
-    settings = msgspec.structs.replace(SETTINGS, max_followers=3, max_followers_per_token=2)
+    settings = msgspec.structs.replace(SETTINGS, max_followers=4)
     stage = Stage(settings=settings)
     path = f"/v1/events/tail?wait_s={PATIENT_S}"
     greedy, other = stage.token(Role.VIEWER, "greedy"), stage.token(Role.VIEWER, "other")

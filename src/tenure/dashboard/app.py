@@ -224,7 +224,8 @@ class _Desk:
         form = await self._form(http, memory, session) if page.method == "POST" else ()
         principal = await self._principal(session, page)
         audit.principal = principal or audit.principal
-        call_for(audit.principal.token_id)
+        call_for(audit.principal.caller)
+        memory.belongs_to(audit.principal.caller)
         said = http.cookies.get(self._cookie_name("notice", http))
         namespace = chosen_namespace(principal, http, self._settings.namespace)
         visit = Visit(

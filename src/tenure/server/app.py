@@ -91,12 +91,15 @@ class _Envelope:
             nonlocal deadline_s
             if message["type"] == "http.response.start":
                 message["headers"] = _with_common(message["headers"], request_id)
-                deadline_s = asyncio.get_running_loop().time() + self._sent_within_s(message)
+                deadline_s = asyncio.get_running_loop().time() + self._settings.send_within_s
             try:
                 async with asyncio.timeout_at(deadline_s):
                     await send(message)
             except TimeoutError as late:
                 raise _NotRead from late
+            # Only what was read gives more time: a client that reads nothing must not keep a large
+            # answer in memory for as long as one that reads it. [H62]
+            deadline_s += len(message.get("body", b"")) / self._settings.slowest_bytes_per_s
 
         # The parser limits heads that arrive in pieces; this limits one that arrives at once. [H43]
         if _head_bytes(scope) > self._settings.max_header_bytes:
@@ -110,11 +113,6 @@ class _Envelope:
         except _NotRead:
             # uvicorn closes the connection because the answer has no end.
             _log.info("the client did not read the answer to request %s in time", request_id)
-
-    def _sent_within_s(self, start: Message) -> float:
-        """A client that does not read must not keep its answer in memory for ever. [H13]"""
-        sizes = [int(text) for name, text in start["headers"] if name == b"content-length"]
-        return self._settings.send_within_s + sum(sizes) / self._settings.slowest_bytes_per_s
 
 
 def _with_common(

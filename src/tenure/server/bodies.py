@@ -1,4 +1,4 @@
-"""Reads request bodies within their limits. [H43] [H13]"""
+"""Reads request bodies within their limits. [H43] [H62]"""
 
 import asyncio
 
@@ -19,7 +19,7 @@ def media_type(http: Request) -> str:
 
 
 async def read_body(http: Request, most: int, within_s: float, memory: RequestMemory) -> bytes:
-    """Read the body, counting its bytes: Content-Length is only a hint. [H43] [H13]"""
+    """Read the body, counting its bytes: Content-Length is only a hint. [H43] [H62]"""
     declared = http.headers.get("content-length", "")
     if declared.isdigit() and int(declared) > most:
         raise _too_large(most, http)

@@ -1,6 +1,6 @@
 """Connections: uvicorn's HTTP/1.1 protocol, plus the deadlines and limits that it lacks.
 
-The server closes a connection whose request head [H13] or TLS handshake [H44] is not complete in
+The server closes a connection whose request head [H62] or TLS handshake [H44] is not complete in
 time, even if bytes keep coming. It counts connections when it accepts them, and refuses new ones
 over the limit for all connections or for one address [H43]. A request that cannot be parsed gets a
 problem as its answer, like every other error [H8]. The server refuses a body of many tiny chunks,

@@ -6,7 +6,6 @@ a bounded number of reads per second.
 """
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -14,11 +13,11 @@ import msgspec
 
 from tenure.core.event_tail import TailedEvent, TailFilter, TailPage
 from tenure.core.events import Event
-from tenure.core.tokens import TokenId
 from tenure.ports import JobStore
 from tenure.server.authentication import Authenticator
 from tenure.server.principals import Principal
 from tenure.server.settings import ServerSettings
+from tenure.server.shares import Shares
 from tenure.server.threads import Blocking
 
 READS_PER_S = 40
@@ -41,12 +40,12 @@ class Followers:
         self._listing = listing
         self._authenticator = authenticator
         self._stopping = asyncio.Event()
-        self._places: Counter[TokenId | None] = Counter()
+        self._places = Shares(settings.max_followers)
 
     @property
     def waiting(self) -> int:
         """How many readers wait."""
-        return self._places.total()
+        return self._places.used
 
     def stop(self) -> None:
         """Answer every reader that waits, now."""
@@ -62,29 +61,20 @@ class Followers:
         wait_s: float,
     ) -> TailPage:
         """The next events, after at most `wait_s` if there are none yet, or at once if too many
-        readers wait already, of this token or of all. [E11]"""
+        readers wait already, of this token, of its namespace or of all. [E20]"""
         page = await self._page(store, wanted, count_memory)
-        token_id = principal.token_id
-        if page.events or not self._has_place(token_id):
+        if page.events or not self._places.has_room(principal.caller):
             return page
         until_s = asyncio.get_running_loop().time() + wait_s
-        self._places[token_id] += 1
+        self._places.take(principal.caller)
         try:
             while not page.events and await self._paused(until_s, is_behind=not page.is_end):
                 await self._authenticator.check_still_valid(principal)  # [H25]
                 after = msgspec.structs.replace(wanted, after=page.next, newest=None)
                 page = await self._page(store, after, count_memory)
         finally:
-            self._places[token_id] -= 1
-            if not self._places[token_id]:
-                del self._places[token_id]
+            self._places.give_back(principal.caller)
         return page
-
-    def _has_place(self, token_id: TokenId | None) -> bool:
-        """Whether one more reader may wait. Without a token there is nobody to tell apart."""
-        own, settings = self._places[token_id], self._settings
-        is_greedy = token_id is not None and own >= settings.max_followers_per_token
-        return self.waiting < settings.max_followers and not is_greedy
 
     async def _paused(self, until_s: float, *, is_behind: bool) -> bool:
         """Wait for the next poll. Returns whether there is time for one."""

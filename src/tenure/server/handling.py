@@ -60,7 +60,9 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
 
 async def carry_out(services: Services, asked: Asked) -> Response:
     """Check the fields, call the handler within its time limit and note what it did."""
-    call_for(asked.audit.principal.token_id)
+    caller = asked.audit.principal.caller
+    call_for(caller)
+    asked.memory.belongs_to(caller)
     call = await _read(services, asked)
     route = asked.route
     async with in_time(services, is_read=route.only_reads, more_s=call.waits_s):

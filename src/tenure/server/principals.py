@@ -15,6 +15,7 @@ from tenure.core.workers import WorkerSeen
 from tenure.errors import InvalidInput, UnknownJob
 from tenure.protocol.routes import Limit, Route
 from tenure.server.problems import Refused, out_of_scope
+from tenure.server.shares import Caller
 
 ANONYMOUS_NAME = "anonymous"
 
@@ -30,6 +31,11 @@ class Principal(msgspec.Struct, frozen=True):
     def token_id(self) -> TokenId | None:
         """The id of its token, if it has one."""
         return None if self.token is None else self.token.id
+
+    @property
+    def caller(self) -> Caller | None:
+        """Whose share of the server its requests use; nobody's without a token."""
+        return None if self.token is None else Caller(self.token.namespace, self.token.id)
 
     @property
     def is_limited(self) -> bool:

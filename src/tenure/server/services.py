@@ -19,6 +19,9 @@ from tenure.telemetry.security import SecurityLog
 
 READ_CLOCK_EVERY = seconds(10)
 
+METRICS_CALLS = 1
+"""Threads for metrics: whoever watches a server sees it also while its lists are slow. [H61]"""
+
 OVERVIEW_FRESH_FOR = seconds(2)
 """How old an overview may be that a viewer gets, at least."""
 
@@ -49,9 +52,8 @@ class Services:
         self.metrics = metrics
         self.security = security or SecurityLog()
         self.blocking = Blocking(settings.blocking_calls)
-        self.listing = SharedBlocking(
-            settings.listing_calls, per_token=settings.listing_calls_per_token
-        )
+        self.listing = SharedBlocking(settings.listing_calls)
+        self.measuring = SharedBlocking(METRICS_CALLS)
         self.authenticator = Authenticator(coordinator.store, settings, self.blocking)
         self.quotas = Quotas(coordinator.store, self.blocking, monotonic)
         self._overviews = SharedAnswers[OverviewFilter, Overview](
@@ -90,3 +92,4 @@ class Services:
         """Stop the threads."""
         self.blocking.close()
         self.listing.close()
+        self.measuring.close()

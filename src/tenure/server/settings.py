@@ -4,7 +4,7 @@ import msgspec
 
 
 class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits and deadlines of one server. [H43] [H13]"""
+    """Limits and deadlines of one server. [H43] [H62]"""
 
     max_connections: int = 4096
     max_connections_per_address: int = 3072
@@ -16,9 +16,9 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How long a TLS handshake may take, from the moment the connection is accepted. [H44]"""
     head_within_s: float = 10.0
     body_within_s: float = 30.0
-    send_within_s: float = 60.0
-    slowest_bytes_per_s: int = 512 << 10
-    """How fast a client has to read an answer once that time is over."""
+    send_within_s: float = 20.0
+    slowest_bytes_per_s: int = 320 << 10
+    """How fast a client has to read an answer once that time is over, on average so far. [H62]"""
     idle_s: int = 75
     shutdown_within_s: int = 10
     poll_every_s: float = 0.25
@@ -27,8 +27,6 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How often all waiting claims together may poll the store."""
     max_followers: int = 64
     """Readers of the tail that may wait for events at a time; others are answered at once."""
-    max_followers_per_token: int = 16
-    """How many of these places the readers of one token may have, so that others have some too."""
     recheck_token_s: float = 2.0
     """How long a token is cached; a revoked one is refused within twice that. [H25]"""
     max_remembered_tokens: int = 10_000
@@ -39,6 +37,4 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     blocking_calls: int = 8
     """Threads for reads that wait for the store."""
     listing_calls: int = 4
-    """Separate threads for lists and metrics, so that these do not delay other reads. [H34]"""
-    listing_calls_per_token: int = 3
-    """How many of these threads the requests of one token may have, so that others have some."""
+    """Separate threads for lists, so that these do not delay other reads. [H61]"""

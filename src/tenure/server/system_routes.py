@@ -325,7 +325,7 @@ def _description() -> bytes:
 async def metrics(call: Call) -> Response:
     """The metrics, for Prometheus."""
     namespace = call.principal.measured_namespace()
-    text = await call.services.listing(lambda: call.services.metrics(namespace))
+    text = await call.services.measuring(lambda: call.services.metrics(namespace))
     return Response(text, 200, media_type=CONTENT_TYPE)
 
 

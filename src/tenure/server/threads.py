@@ -1,22 +1,23 @@
 """Runs calls that wait for the store on threads, so that they do not block the event loop."""
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import ContextVar, copy_context
 from typing import TypeVar
 
-from tenure.core.tokens import TokenId
+from tenure.server.shares import Caller, Shares
 
 _T = TypeVar("_T")
 
-_caller: ContextVar[TokenId | None] = ContextVar("tenure_caller", default=None)
+_caller: ContextVar[Caller | None] = ContextVar("tenure_caller", default=None)
 
 
-def call_for(token_id: TokenId | None) -> None:
+def call_for(caller: Caller | None) -> None:
     """Say whose calls this request makes from now on; None: nobody's in particular."""
-    _caller.set(token_id)
+    _caller.set(caller)
 
 
 class Blocking:
@@ -37,50 +38,64 @@ class Blocking:
 
 
 class SharedBlocking(Blocking):
-    """Threads of which the calls for one token have some at a time, so that no token keeps those
-    of others waiting. [H34]"""
+    """Threads that namespaces, and tokens within them, have shares of. A call waits while its
+    share is in use; of those that wait, the one whose namespace has the fewest threads is next,
+    then the one whose token has. [H60] [H61]"""
 
-    def __init__(self, threads: int, *, per_token: int) -> None:
+    def __init__(self, threads: int) -> None:
         super().__init__(threads)
-        self._per_token = per_token
-        self._shares: dict[TokenId, _Share] = {}
+        self._shares = Shares(threads)
+        self._waiting: dict[Caller | None, deque[asyncio.Future[None]]] = {}
 
     async def __call__(self, call: Callable[[], _T]) -> _T:
-        """Run the call on a thread once its token has a place."""
+        """Run the call on a thread once it is its turn."""
         caller = _caller.get()
-        if caller is None:
-            return await super().__call__(call)
-        share = self._shares.setdefault(caller, _Share(self._per_token))
-        share.calls += 1
-        try:
-            await share.places.acquire()
-        except asyncio.CancelledError:
-            self._leave(caller)
-            raise
+        await self._turn(caller)
         loop = asyncio.get_running_loop()
-        running = self._threads.submit(copy_context().run, call)
+        try:
+            running = self._threads.submit(copy_context().run, call)
+        except RuntimeError:  # closed
+            self._give_back(caller)
+            raise
         # Not when its request has given up: the thread is still busy with it.
         running.add_done_callback(lambda _: self._ended(loop, caller))
         return await asyncio.wrap_future(running)
 
-    def _ended(self, loop: asyncio.AbstractEventLoop, caller: TokenId) -> None:
+    async def _turn(self, caller: Caller | None) -> None:
+        """Wait for a thread, and take it."""
+        if not self._waiting and self._shares.has_room(caller):
+            self._shares.take(caller)
+            return
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(caller, deque()).append(turn)
+        self._next_turns()  # those that wait may all be over their own shares
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.cancelled():
+                self._leave(caller, turn)
+            else:  # it has the thread already
+                self._give_back(caller)
+            raise
+
+    def _next_turns(self) -> None:
+        """Give the threads that are free to those that wait."""
+        while ready := [each for each in self._waiting if self._shares.has_room(each)]:
+            caller = min(ready, key=self._shares.used_by)
+            turn = self._waiting[caller][0]
+            self._leave(caller, turn)
+            self._shares.take(caller)
+            turn.set_result(None)
+
+    def _leave(self, caller: Caller | None, turn: "asyncio.Future[None]") -> None:
+        self._waiting[caller].remove(turn)
+        if not self._waiting[caller]:
+            del self._waiting[caller]
+
+    def _ended(self, loop: asyncio.AbstractEventLoop, caller: Caller | None) -> None:
         with suppress(RuntimeError):  # the loop has ended
             loop.call_soon_threadsafe(self._give_back, caller)
 
-    def _give_back(self, caller: TokenId) -> None:
-        self._shares[caller].places.release()
-        self._leave(caller)
-
-    def _leave(self, caller: TokenId) -> None:
-        share = self._shares[caller]
-        share.calls -= 1
-        if not share.calls:
-            del self._shares[caller]
-
-
-class _Share:
-    """The places of one token, and how many of its calls have or want one."""
-
-    def __init__(self, places: int) -> None:
-        self.places = asyncio.Semaphore(places)
-        self.calls = 0
+    def _give_back(self, caller: Caller | None) -> None:
+        self._shares.give_back(caller)
+        self._next_turns()

@@ -87,8 +87,9 @@ from tenure.stores.sql.turns import (
 
 _log = logging.getLogger("tenure.stores")
 
-LISTING_CONNECTIONS = 2
-"""For lists and measures alone, so that a slow list holds up no heartbeat."""
+LISTING_CONNECTIONS = 5
+"""For lists and measures alone, so that a slow list holds up no heartbeat: one for each thread of a
+server that lists, and one for its metrics. They are opened when they are needed."""
 
 MAX_HINTED_QUEUES = 200
 """After a change of a kind, the workers of so many queues are told; others find out by polling."""
