@@ -11,10 +11,12 @@ from tenure.core.artifacts import (
     ArtifactQuotas,
     ArtifactUpload,
     ArtifactUsage,
+    Staging,
     is_leftover,
     stage,
 )
 from tenure.core.ids import Epoch, client_actor
+from tenure.core.outcomes import Moment
 from tenure.core.vocabulary import Cause, JobStatus
 from tools import lives
 
@@ -34,14 +36,16 @@ def test_an_upload_is_checked_against_its_lease_and_then_against_the_quotas() ->
     )
 
     def staged(*, others: int = 0, epoch: int = 1, **fields: Any) -> Cause | None:
-        return stage(
+        staging = stage(
             job,
             replace(upload, **fields),
-            now=driver.now,
-            epoch=Epoch(epoch),
+            Moment(now=driver.now, epoch=Epoch(epoch), entropy=b""),
+            None,
             usage=replace(NO_ARTIFACTS, others=others),
             quotas=ArtifactQuotas(),
-        ).cause
+        )
+        assert isinstance(staging, Staging)
+        return staging.cause
 
     assert staged(others=MAX_ARTIFACTS_PER_ATTEMPT - 1) is None
     assert staged(others=MAX_ARTIFACTS_PER_ATTEMPT) is Cause.TOO_MANY_ARTIFACTS
@@ -84,12 +88,13 @@ def test_an_upload_has_to_fit_into_both_quotas(
     staging = stage(
         job,
         upload,
-        now=driver.now,
-        epoch=Epoch(1),
+        Moment(now=driver.now, epoch=Epoch(1), entropy=b""),
+        None,
         usage=replace(NO_ARTIFACTS, **used),
         quotas=ArtifactQuotas(**quotas),
     )
 
+    assert isinstance(staging, Staging)
     if expected is None:
         assert staging.artifact is not None
         assert (staging.cause, staging.problem) == (None, None)

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from tenure.conformance.spec import spec
+from tenure.core.commands import Sweep
 from tenure.core.ids import JobId, Kind, QueueName, follow_up_id
 from tenure.core.vocabulary import Role
 from tests.server.harness import Answer, Stage
@@ -118,6 +119,34 @@ def test_no_follow_up_is_made_under_another_callers_lease(stage: Stage) -> None:
     refused = follow(stage, lease, token=stage.token(Role.WORKER, "thief"))
 
     assert (refused.status, refused.json["cause"]) == (409, "invalid_lease")
+
+
+@spec("R24", "OB11")
+def test_an_own_lease_that_expired_is_not_foreign(stage: Stage) -> None:
+    lease = stage.leased()
+    job = stage.job(lease["job_id"])
+    stage.clock.advance(61)
+    stage.coordinator.execute(Sweep(job_id=job.id))
+    worker, path = stage.of(Role.WORKER), f"/v1/jobs/{job.id}"
+    member = {"job": {"queue": "q", "kind": "k"}, "name": "a", "after": []}
+    flow = {"lease_id": lease["lease_id"], "name": "f", "jobs": [member]}
+
+    read = stage.ask("POST", f"{path}/parents", {"lease_id": lease["lease_id"]}, token=worker)
+    made = stage.ask("POST", f"{path}/flows", flow, token=worker)
+    followed = follow(stage, lease)
+    sent = stage.ask(
+        "PUT",
+        f"{path}/artifacts/a",
+        token=worker,
+        headers={"Tenure-Lease": lease["lease_id"]},
+        pieces=[b"x"],
+    )
+
+    for answer in (read, sent):
+        assert (answer.json["verdict"], answer.json["cause"]) == ("CANCELLED", "lease_expired")
+    for answer in (made, followed):
+        assert (answer.status, answer.json["cause"]) == (409, "lease_expired")
+    assert stage.security.counts()["foreign_lease"] == 0
 
 
 @spec("D8")

@@ -438,3 +438,19 @@ def test_operators_are_no_failures_of_workers(kit: Observed) -> None:
     assert "tenure_failures_total" not in expected
     assert total(text, "tenure_failures_total") == 0
     assert total(text, "tenure_dead_letters_total") == 1
+
+
+@spec("U5")
+def test_a_refused_report_that_is_sent_again_is_one_line_and_is_counted_once(
+    kit: Observed, caplog: pytest.LogCaptureFixture
+) -> None:
+    job = kit.running_job(policy=policy(lease_s=30))
+    kit.cancel_hard(job)
+    caplog.set_level(logging.INFO, logger="tenure.coordinator")
+
+    for _ in range(3):
+        kit.complete(job, result=b"1", request_id="late")
+
+    text = kit.metrics.text()
+    assert total(text, "tenure_observations_total", type="result_discarded") == 1
+    assert len([record for record in caplog.records if "observation" in vars(record)]) == 1

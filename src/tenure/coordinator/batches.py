@@ -22,6 +22,7 @@ from tenure.core.commands import (
     EnqueueFlow,
     FlowToRedrive,
     FollowUp,
+    ParentAttempt,
     Redrive,
     RedriveFlow,
     Release,
@@ -473,7 +474,7 @@ class Executor:
         entropy = self._entropy(ENTROPY_BYTES * len(wave))
         shared = Shared()
         decided: list[tuple[PendingCommand, Outcome]] = []
-        unclear: list[tuple[PendingCommand, Moment]] = []
+        unclear: list[tuple[PendingCommand, Moment, JobId]] = []  # and whose log is needed
         for position, pending in enumerate(wave):
             if pending.command.job_id not in rows.jobs:
                 continue
@@ -489,7 +490,7 @@ class Executor:
             if isinstance(outcome, Applied):  # tested first: most are, and a failed test is slower
                 decided.append((pending, outcome))
             elif isinstance(outcome, NeedsHistory):
-                unclear.append((pending, moment))
+                unclear.append((pending, moment, outcome.job_id))
             elif outcome is not None:
                 decided.append((pending, outcome))
         if unclear and rows.is_fresh:
@@ -497,17 +498,14 @@ class Executor:
         return decided
 
     def _decide_with_histories(
-        self, unclear: list[tuple[PendingCommand, Moment]], rows: "_Rows"
+        self, unclear: list[tuple[PendingCommand, Moment, JobId]], rows: "_Rows"
     ) -> list[tuple[PendingCommand, Outcome]]:
         # The log is read after the row, so it has at least every event that led to the row.
-        subjects = {pending.command.job_id: rows.subject(pending.command) for pending, _ in unclear}
         load = rows.load_histories or self._store.load_decision_histories
-        histories = load([job.id for job in subjects.values() if job])
+        rows.histories = load(list(dict.fromkeys(job_id for _, _, job_id in unclear)))
         decided: list[tuple[PendingCommand, Outcome]] = []
-        for pending, moment in unclear:
-            job = subjects[pending.command.job_id]
-            history = histories.get(job.id, []) if job is not None else []
-            outcome = _try_to_decide(pending, rows, moment, history)
+        for pending, moment, job_id in unclear:
+            outcome = _try_to_decide(pending, rows, moment, rows.histories.get(job_id, []))
             if outcome is not None:
                 decided.append((pending, outcome))
         return decided
@@ -599,6 +597,7 @@ class _Rows:
         self.sessions: dict[SessionKey, Session] = {}  # of grants that are taken back
         self.load_histories: LoadHistories | None = None  # of a transaction; None: the store's
         self.parents: dict[JobId, Job | None] = {}  # of follow-ups
+        self.histories: dict[JobId, list[Event]] = {}  # those that decisions asked for
         self.made_flows: Set[FlowId] = frozenset()  # that earlier attempts of handlers made
         self.flows: dict[FlowId, FlowToRedrive] = {}
         self.existing: dict[JobId, Job] = {}  # by the command's job id: the job its insert met
@@ -609,6 +608,15 @@ class _Rows:
         for job in jobs.values():
             if has_unknown_word(job):
                 self.unknown[job.id] = ", ".join(unknown_in_job(job))
+
+    def found_parent(self, asked: ParentAttempt) -> ParentAttempt:
+        """The attempt with its job's row, and with the job's log if that was read."""
+        history = self.histories.get(asked.job_id)
+        return replace(
+            asked,
+            job=self.parents.get(asked.job_id),
+            history=None if history is None else tuple(history),
+        )
 
     def subject(self, command: Command) -> Job | None:
         """The job that `command` is decided on."""
@@ -639,14 +647,13 @@ def _decide(command: Command, rows: _Rows, moment: Moment, history: list[Event] 
         elif isinstance(command, Discard):
             command = replace(command, resolution=rows.resolutions.get(command.job_id))
         elif isinstance(command, FollowUp):
-            parent = replace(command.parent, job=rows.parents.get(command.parent.job_id))
-            command = replace(command, parent=parent)
+            command = replace(command, parent=rows.found_parent(command.parent))
         elif isinstance(command, EnqueueFlow):
             found = {job_id: rows.parents.get(job_id) for job_id in command.outside_ids}
             outside = {job_id: job for job_id, job in found.items() if job is not None}
             handler = command.handler
             if handler is not None:
-                handler = replace(handler, job=rows.parents.get(handler.job_id))
+                handler = rows.found_parent(handler)
             exists = command.flow_id in rows.made_flows
             command = replace(command, outside=outside, handler=handler, exists=exists)
         elif isinstance(command, RedriveFlow):

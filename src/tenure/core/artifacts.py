@@ -17,10 +17,11 @@ from tenure.core.checks import (
     check_text,
     shown,
 )
-from tenure.core.ids import Actor, Epoch, JobId, LeaseId
+from tenure.core.ids import Actor, JobId, LeaseId
 from tenure.core.instants import Instant
 from tenure.core.job import Job
-from tenure.core.lateness import why_not_held
+from tenure.core.leases import why_not_held
+from tenure.core.outcomes import History, Moment, NeedsHistory
 from tenure.core.vocabulary import Cause, JobStatus
 from tenure.errors import InvalidInput
 
@@ -143,18 +144,17 @@ class Staging(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 def stage(
     job: Job | None,
     upload: ArtifactUpload,
+    at: Moment,
+    history: History | None,
     *,
-    now: Instant,
-    epoch: Epoch,
     usage: ArtifactUsage,
     quotas: ArtifactQuotas,
-    is_settling: bool = False,
-) -> Staging:
+) -> Staging | NeedsHistory:
     """The artifact an upload becomes, if its lease is valid now and the quotas have room. The store
     that keeps it also deletes those of the job's earlier attempts. [B7] [B9] [B28]"""
-    cause = why_not_held(
-        job, upload.lease_id, upload.actor, now=now, epoch=epoch, is_settling=is_settling
-    )
+    cause = why_not_held(job, upload.lease_id, upload.actor, at, history)
+    if isinstance(cause, NeedsHistory):
+        return cause
     if job is None or cause is not None:
         return Staging(cause=cause)
     if usage.others >= MAX_ARTIFACTS_PER_ATTEMPT:
@@ -170,7 +170,7 @@ def stage(
             media_type=upload.media_type,
             size=len(upload.body),
             sha256=hashlib.sha256(upload.body).hexdigest(),
-            ts=now,
+            ts=at.now,
         )
     )
 

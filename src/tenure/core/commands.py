@@ -10,6 +10,7 @@ from typing import TypeAlias, cast, get_args
 
 import msgspec
 
+from tenure.core.events import Event
 from tenure.core.flow_rows import Edge, FlowView
 from tenure.core.ids import (
     SYSTEM,
@@ -40,6 +41,7 @@ class ParentAttempt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     lease_id: LeaseId
     step: str = ""
     job: Job | None = None  # the parent's row, as the service found it
+    history: tuple[Event, ...] | None = None  # its events, if the row alone cannot tell [R24]
 
 
 class Enqueue(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -90,7 +90,7 @@ def _known_to_handler(handler: ParentAttempt, command: EnqueueFlow, at: Moment) 
     """The answer to an attempt that may make no flow, or whose flow exists; None: make it."""
     refused = why_no_parent(handler, command.members[0].job, at)
     if refused is not None:
-        return Refused(answer=Reply(job=None, cause=refused))
+        return refused
     if command.exists:
         # An earlier attempt of the same job made it, perhaps with other jobs. [FL13]
         return Replayed(answer=Reply(job=None, replayed=True))

@@ -4,7 +4,7 @@ The only place that decides this: reports, sweeps, uploads and displays all use 
 instants, no commands.
 """
 
-from tenure.core.ids import Actor, Epoch, LeaseId, epoch_of
+from tenure.core.ids import Epoch, LeaseId, epoch_of
 from tenure.core.instants import Duration, Instant, later
 from tenure.core.job import Job, time_limit, waits_for_start
 from tenure.core.policy import Policy
@@ -53,23 +53,6 @@ def lateness(job: Job, now: Instant) -> Cause | None:
     """What the owner of a lease that is no longer valid is told; None while it is. [R10]"""
     revoked_by = revocation(job, now)
     return None if revoked_by is None else _CAUSE_OF_REVOCATION[revoked_by]
-
-
-def why_not_held(
-    job: Job | None,
-    lease_id: LeaseId,
-    actor: Actor,
-    *,
-    now: Instant,
-    epoch: Epoch,
-    is_settling: bool = False,
-) -> Cause | None:
-    """Why `actor` has no valid lease of this id on the job now; None if it has. [B7] [D10]"""
-    if job is not None and job.lease_id == lease_id and job.principal == actor:
-        return Cause.EPOCH_CHANGED if epoch_of(lease_id) != epoch else lateness(job, now)
-    return why_not_on_record(
-        lease_id, is_known_job=job is not None, epoch=epoch, is_settling=is_settling
-    )
 
 
 def why_not_on_record(

@@ -57,22 +57,41 @@ def judge_lease(
     job: Job | None, command: WorkerCommand, at: Moment, history: History | None
 ) -> LeaseJudgement | NeedsHistory:
     """The first question that has an answer decides. [R1]"""
-    of_earlier_epoch = epoch_of(command.lease_id) < at.epoch
+    actor = None if takes_back(command) else command.actor
+    return _judge(job, command.lease_id, actor, at, history)
+
+
+def why_not_held(
+    job: Job | None, lease_id: LeaseId, actor: Actor, at: Moment, history: History | None
+) -> Cause | NeedsHistory | None:
+    """Why `actor` has no valid lease of this id on the job now; None if it has. What is sent or
+    read under a lease besides reports is judged as reports are. [R24]"""
+    judgement = _judge(job, lease_id, actor, at, history)
+    if isinstance(judgement, NeedsHistory):
+        return judgement
+    return Cause.LEASE_SETTLED if judgement.situation is Situation.SETTLED else judgement.cause
+
+
+def _judge(
+    job: Job | None, lease_id: LeaseId, actor: Actor | None, at: Moment, history: History | None
+) -> LeaseJudgement | NeedsHistory:
+    """Judge a lease for `actor`; None is the coordinator that takes a grant back."""
+    of_earlier_epoch = epoch_of(lease_id) < at.epoch
     if job is None:
         if of_earlier_epoch or at.is_settling:
             return _foreign(of_earlier_epoch=True, was_issued=False)
         return LeaseJudgement(
             situation=Situation.UNKNOWN, cause=Cause.UNKNOWN_JOB, was_issued=False
         )
-    if job.lease_id != command.lease_id:
+    if job.lease_id != lease_id:
         if history is None:
             return NeedsHistory(job_id=job.id)
-        if at.is_settling and not any(each.lease_id == command.lease_id for each in history):
+        if at.is_settling and not any(each.lease_id == lease_id for each in history):
             # Its grant may be what was lost. It is on no record, so that nothing under it can be
             # accepted later. [A10] [R4]
             return _foreign(of_earlier_epoch=True, was_issued=False)
-        return _remembered(job, command, history, of_earlier_epoch=of_earlier_epoch)
-    if job.principal != command.actor and not takes_back(command):
+        return _remembered(job, lease_id, actor, history, of_earlier_epoch=of_earlier_epoch)
+    if actor is not None and job.principal != actor:
         return _foreign(of_earlier_epoch=of_earlier_epoch)
     if of_earlier_epoch:
         return LeaseJudgement(situation=Situation.LOST, cause=Cause.EPOCH_CHANGED)
@@ -123,12 +142,12 @@ _CLAIMED_STATUS = JobStatus.CLAIMED  # a constant: see `evolution`
 
 
 def _remembered(
-    job: Job, command: WorkerCommand, history: History, *, of_earlier_epoch: bool
+    job: Job, lease_id: LeaseId, actor: Actor | None, history: History, *, of_earlier_epoch: bool
 ) -> LeaseJudgement | NeedsHistory:
-    of_lease = [event for event in history if event.lease_id == command.lease_id]
+    of_lease = [event for event in history if event.lease_id == lease_id]
     if not of_lease:
         return _foreign(of_earlier_epoch=of_earlier_epoch, was_issued=False)
-    if of_lease[0].actor != command.actor and not takes_back(command):
+    if actor is not None and of_lease[0].actor != actor:
         return _foreign(of_earlier_epoch=of_earlier_epoch)
     end = next((event for event in of_lease if event.type in ATTEMPT_ENDS), None)
     if end is None:

@@ -37,7 +37,7 @@ from tenure.core.events import Event, Facts, digest
 from tenure.core.ids import Fingerprint, JobId, RequestId, derived_job_id
 from tenure.core.instants import Duration, Instant, later
 from tenure.core.job import Job, JobError, needs_compensation
-from tenure.core.lateness import why_not_held
+from tenure.core.leases import why_not_held
 from tenure.core.outcomes import (
     Applied,
     History,
@@ -70,7 +70,7 @@ def enqueue(job: Job | None, command: Enqueue, at: Moment, history: History | No
     if parent is not None:
         refused = why_no_parent(parent, command, at)
         if refused is not None:
-            return _refused(None, refused)
+            return refused
     if job is not None and not may_take_key(job, command, at.now):
         return answer_existing(job, command, history)
     correlation_id, trace_id = inherited_ids(command, parent)
@@ -155,18 +155,14 @@ def _start_by(expires_us: Duration | None, waits_from: Instant) -> Instant | Non
     return Instant(min(waits_from + expires_us, MAX_INSTANT))
 
 
-def why_no_parent(parent: ParentAttempt, command: Enqueue, at: Moment) -> Cause | None:
-    """Why this attempt may enqueue nothing; None if it may. [D10]"""
+def why_no_parent(
+    parent: ParentAttempt, command: Enqueue, at: Moment
+) -> Refused | NeedsHistory | None:
+    """The answer if this attempt may enqueue nothing; None if it may. [D10] [R24]"""
     if parent.job is not None and parent.job.namespace != command.namespace:
-        return Cause.UNKNOWN_JOB
-    return why_not_held(
-        parent.job,
-        parent.lease_id,
-        command.actor,
-        now=at.now,
-        epoch=at.epoch,
-        is_settling=at.is_settling,
-    )
+        return _refused(None, Cause.UNKNOWN_JOB)
+    cause = why_not_held(parent.job, parent.lease_id, command.actor, at, parent.history)
+    return _refused(None, cause) if isinstance(cause, Cause) else cause
 
 
 def answer_existing(job: Job, command: Enqueue | Redrive, history: History | None) -> Outcome:

@@ -131,7 +131,7 @@ def test_an_artifact_is_accepted_only_before_the_end_of_its_lease(kit: Kit) -> N
     assert (late.cause, late.artifact) == (Cause.LEASE_EXPIRED, None)
 
 
-@spec("B7")
+@spec("B7", "R24")
 def test_an_artifact_under_another_lease_than_the_current_one_is_refused(kit: Kit) -> None:
     old = kit.running_job()
     kit.fail(old)
@@ -144,8 +144,23 @@ def test_an_artifact_under_another_lease_than_the_current_one_is_refused(kit: Ki
     kit.complete(new)
     after = _stage(kit, new)
 
-    assert {each.cause for each in (late, foreign, made_up, after)} == {Cause.INVALID_LEASE}
+    assert {each.cause for each in (late, after)} == {Cause.LEASE_SETTLED}
+    assert {each.cause for each in (foreign, made_up)} == {Cause.INVALID_LEASE}
     assert _names(kit, new) == []
+
+
+@spec("B7", "R24")
+def test_an_artifact_under_an_own_lease_that_was_lost_names_how_it_was_lost(kit: Kit) -> None:
+    job = kit.running_job(lease_s=30)
+    kit.advance_to(job.due_at)
+    kit.sweep(job)
+
+    expired = _stage(kit, job)
+    kit.advance(seconds=60)
+    kit.claimed()
+    superseded = _stage(kit, job)
+
+    assert (expired.cause, superseded.cause) == (Cause.LEASE_EXPIRED, Cause.SUPERSEDED)
 
 
 @spec("B7", "A5", "R2")

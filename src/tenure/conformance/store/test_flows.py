@@ -417,7 +417,7 @@ def test_many_edges_are_read_page_by_page(kit: Kit) -> None:
     assert len(set(keys)) == 2400
 
 
-@spec("FL7")
+@spec("FL7", "R24")
 def test_parents_are_read_in_order_under_the_lease_of_their_child(kit: Kit) -> None:
     outside = kit.enqueue()
     kit.cancel(outside)
@@ -442,7 +442,9 @@ def test_parents_are_read_in_order_under_the_lease_of_their_child(kit: Kit) -> N
     stranger = kit.store.load_parents(held, OPERATOR, after=-1)
     assert (stranger.parents, stranger.cause) == ((), Cause.INVALID_LEASE)
     kit.advance_to(join.due_at)
-    assert kit.store.load_parents(held, WORKER, after=-1).cause is not None
+    assert kit.store.load_parents(held, WORKER, after=-1).cause is Cause.LEASE_EXPIRED
+    kit.sweep(join)
+    assert kit.store.load_parents(held, WORKER, after=-1).cause is Cause.LEASE_EXPIRED
     unknown = HeldLease(kit.new_id(), held.lease_id)
     assert kit.store.load_parents(unknown, WORKER, after=-1).cause is Cause.UNKNOWN_JOB
 

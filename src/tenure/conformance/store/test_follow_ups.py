@@ -95,6 +95,17 @@ def _expires(kit: Kit, parent: Job) -> None:
     kit.advance_to(parent.due_at)
 
 
+def _expires_and_is_swept(kit: Kit, parent: Job) -> None:
+    kit.advance_to(parent.due_at)
+    kit.sweep(parent)
+
+
+def _goes_to_another(kit: Kit, parent: Job) -> None:
+    _expires_and_is_swept(kit, parent)
+    kit.advance(seconds=60)
+    kit.claimed()
+
+
 def _ends(kit: Kit, parent: Job) -> None:
     kit.complete(parent)
 
@@ -107,13 +118,15 @@ def _loses_the_epoch(kit: Kit, parent: Job) -> None:
     kit.store.raise_epoch()
 
 
-@spec("D10")
+@spec("D10", "R24")
 @pytest.mark.parametrize(
     ("lose", "cause"),
     [
         (_expires, Cause.LEASE_EXPIRED),
-        (_ends, Cause.INVALID_LEASE),
-        (_is_cancelled, Cause.INVALID_LEASE),
+        (_expires_and_is_swept, Cause.LEASE_EXPIRED),
+        (_goes_to_another, Cause.SUPERSEDED),
+        (_ends, Cause.LEASE_SETTLED),
+        (_is_cancelled, Cause.JOB_CANCELLED),
         (_loses_the_epoch, Cause.EPOCH_CHANGED),
     ],
 )

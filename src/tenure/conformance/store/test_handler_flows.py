@@ -102,7 +102,7 @@ def test_another_step_makes_another_flow(kit: Kit) -> None:
     assert len(found) == 3
 
 
-@spec("FL13", "D10")
+@spec("FL13", "D10", "R24")
 def test_without_the_lease_no_flow_is_made(kit: Kit) -> None:
     parent = kit.running_job()
     command = made_by(kit, parent, {"a": []})
@@ -110,7 +110,7 @@ def test_without_the_lease_no_flow_is_made(kit: Kit) -> None:
 
     refused = kit.reply(command)
 
-    assert refused.cause is Cause.INVALID_LEASE
+    assert refused.cause is Cause.JOB_CANCELLED
     assert names(kit, command.flow_id) == []
 
 

@@ -1,6 +1,8 @@
 """Observations: what is kept of refused reports, how many, and for how long."""
 
-from tenure.conformance.harness import WORKER, Kit
+from functools import partial
+
+from tenure.conformance.harness import WORKER, Kit, race
 from tenure.conformance.spec import spec
 from tenure.core.attempt_end import OBSERVED_BODY_BYTES
 from tenure.core.events import digest
@@ -46,6 +48,33 @@ def test_a_late_result_is_kept_as_an_observation(kit: Kit) -> None:
         )
     ]
     assert kit.reload(job) == job
+
+
+@spec("U5")
+def test_a_refused_report_that_is_sent_again_is_kept_once(kit: Kit) -> None:
+    job = _lost(kit)
+
+    for _ in range(3):
+        kit.complete(job, result=b'"late"', request_id="late")
+    kit.complete(job, request_id="late", actor=worker_actor("other"))
+    kit.complete(job, request_id="later")
+
+    assert [(seen.actor, seen.request_id) for seen in kit.observations(job)] == [
+        (WORKER, "late"),
+        (worker_actor("other"), "late"),
+        (WORKER, "later"),
+    ]
+
+
+@spec("U5")
+def test_a_refused_report_that_is_sent_twice_at_once_is_kept_once(kit: Kit) -> None:
+    job = _lost(kit)
+    rivals = [kit.rival(), kit.rival()]
+    late = kit.completion(job, request_id="late")
+
+    race(*[partial(rival.execute, late) for rival in rivals])
+
+    assert len(kit.observations(job)) == 1
 
 
 @spec("U1")

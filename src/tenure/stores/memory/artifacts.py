@@ -15,6 +15,7 @@ from tenure.core.artifacts import (
 )
 from tenure.core.ids import JobId
 from tenure.core.job import Job
+from tenure.core.outcomes import Moment, NeedsHistory
 from tenure.ports import PruneResult
 from tenure.stores.memory.part import MemoryPart
 
@@ -38,11 +39,12 @@ class MemoryArtifacts(MemoryPart):
             staging = stage(
                 job,
                 upload,
-                now=self._clock(),
-                epoch=self._epoch,
+                Moment(now=self._clock(), epoch=self._epoch, entropy=b""),
+                self._events.get(upload.job_id, []),
                 usage=self._artifact_usage(job, upload.name),
                 quotas=self.artifact_quotas,
             )
+            assert not isinstance(staging, NeedsHistory)
             made = staging.artifact
             if made is not None:
                 for key in [each for each in self._artifacts if each[0] == made.job_id]:

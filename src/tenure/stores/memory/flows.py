@@ -24,9 +24,8 @@ from tenure.core.flow_rows import (
 )
 from tenure.core.ids import Actor, FlowId, JobId, Namespace
 from tenure.core.instants import Instant
-from tenure.core.lateness import why_not_held
-from tenure.core.leases import HeldLease
-from tenure.core.outcomes import Change
+from tenure.core.leases import HeldLease, why_not_held
+from tenure.core.outcomes import Change, Moment, NeedsHistory
 from tenure.core.vocabulary import JobStatus
 from tenure.stores.memory.part import MemoryPart
 
@@ -170,8 +169,10 @@ class MemoryFlows(MemoryPart):
         """The next parents of a leased job, with their results. [FL7]"""
         with self._lock:
             self._open()
-            job, now = self._jobs.get(held.job_id), self._clock()
-            cause = why_not_held(job, held.lease_id, actor, now=now, epoch=self._epoch)
+            job, history = self._jobs.get(held.job_id), self._events.get(held.job_id, [])
+            at = Moment(now=self._clock(), epoch=self._epoch, entropy=b"")
+            cause = why_not_held(job, held.lease_id, actor, at, history)
+            assert not isinstance(cause, NeedsHistory)
             if cause is not None:
                 return ParentPage(cause=cause)
             edges = [edge for edge in self._edges.get(held.job_id, ()) if edge.position > after]

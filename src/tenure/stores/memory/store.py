@@ -350,7 +350,12 @@ class MemoryStore(
                 for seen in self._observations
                 if seen.job_id == new.job_id and seen.lease_id == new.lease_id
             ]
-            if new.job_id in self._jobs and len(of_lease) < MAX_OBSERVATIONS_PER_LEASE:
+            is_repeat = new.request_id is not None and any(
+                (seen.type, seen.actor, seen.request_id) == (new.type, new.actor, new.request_id)
+                for seen in of_lease
+            )
+            has_room = len(of_lease) < MAX_OBSERVATIONS_PER_LEASE
+            if new.job_id in self._jobs and has_room and not is_repeat:
                 self._observations.append(new)
                 kept.append(new)
         return kept

@@ -15,11 +15,11 @@ from tenure.core.artifacts import (
     shown_attempt,
     stage,
 )
-from tenure.core.failover import is_settling
-from tenure.core.ids import Epoch, JobId, Namespace
-from tenure.core.instants import Instant
+from tenure.core.ids import JobId, Namespace
+from tenure.core.outcomes import NeedsHistory
 from tenure.core.vocabulary import JobStatus
 from tenure.ports import PruneResult
+from tenure.stores.sql.lease_checks import decision_histories, moment_from
 from tenure.stores.sql.rows import Row, job_from
 from tenure.stores.sql.statements import Query, Shape, Statements
 from tenure.stores.sql.transactions import Transaction, Transactional
@@ -51,22 +51,19 @@ class Artifacts(Transactional):
 
     def _stage(self, tx: Transaction, upload: ArtifactUpload) -> Staging:
         # The row is locked first: nothing may be added to an attempt that has succeeded.
-        rows, [(now, epoch, settling_since)], [used] = tx.fetch(
+        rows, [moment], [used] = tx.fetch(
             self._query("lock_job", job_id=upload.job_id),
             self._query("moment_to_decide"),
             self._query("artifact_usage", job_id=upload.job_id, name=upload.name),
         )
         usage = ArtifactUsage(**dict(zip(USAGE_COLUMNS, used, strict=True)))
-        job = job_from(rows[0]) if rows else None
-        staging = stage(
-            job,
-            upload,
-            now=Instant(now),
-            epoch=Epoch(epoch),
-            usage=usage,
-            quotas=self.artifact_quotas,
-            is_settling=is_settling(settling_since, Instant(now)),
-        )
+        job, at = job_from(rows[0]) if rows else None, moment_from(moment)
+        quotas = self.artifact_quotas
+        staging = stage(job, upload, at, None, usage=usage, quotas=quotas)
+        if isinstance(staging, NeedsHistory):
+            history = decision_histories(tx, self._query, [upload.job_id])[upload.job_id]
+            staging = stage(job, upload, at, history, usage=usage, quotas=quotas)
+            assert not isinstance(staging, NeedsHistory)  # the row is locked
         if job is not None and staging.artifact is not None:
             self._put_artifact(
                 tx, job.namespace, StoredArtifact(staging.artifact, upload.body), usage

@@ -58,7 +58,7 @@ SELECT {observation_columns} FROM {t}observation
  WHERE job_id {among_ids} ORDER BY job_id, ts, ordinal {limit};
 
 -- name: keep_observation
--- The ordinal is part of the key, so that no race keeps an eleventh. [U1]
+-- The ordinal is part of the key, so that no race keeps an eleventh, or one request twice. [U1] [U5]
 INSERT INTO {t}observation
        (lease, ordinal, job_id, type, ts, actor, lease_id, request_id, cause, size, sha256, body)
 SELECT :lease, kept.last + 1, CAST(:job_id AS {uuid}), :type, :ts, :actor, :lease_id, :request_id,
@@ -66,6 +66,9 @@ SELECT :lease, kept.last + 1, CAST(:job_id AS {uuid}), :type, :ts, :actor, :leas
   FROM (SELECT coalesce(max(ordinal), 0) AS last FROM {t}observation
          WHERE job_id = :job_id AND lease = :lease) AS kept
  WHERE kept.last < :most AND EXISTS (SELECT 1 FROM {t}job WHERE id = :job_id)
+   AND NOT EXISTS (SELECT 1 FROM {t}observation AS same
+                    WHERE same.job_id = :job_id AND same.lease = :lease AND same.type = :type
+                      AND same.actor = :actor AND same.request_id = :request_id)
     ON CONFLICT DO NOTHING
 RETURNING ordinal;
 
@@ -73,7 +76,10 @@ RETURNING ordinal;
 SELECT 1 FROM {t}job AS j
  WHERE j.id = :job_id
    AND (SELECT count(*) FROM {t}observation AS o
-         WHERE o.job_id = j.id AND o.lease = :lease) < :most;
+         WHERE o.job_id = j.id AND o.lease = :lease) < :most
+   AND NOT EXISTS (SELECT 1 FROM {t}observation AS same
+                    WHERE same.job_id = :job_id AND same.lease = :lease AND same.type = :type
+                      AND same.actor = :actor AND same.request_id = :request_id);
 
 -- name: load_sessions
 -- Labels are compared here, principals by the caller: few sessions share a label.

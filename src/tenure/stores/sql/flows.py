@@ -5,7 +5,7 @@ An edge is written once and marked once, by the transaction that ends its parent
 
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -26,12 +26,12 @@ from tenure.core.flow_rows import (
     parent_page,
     replaced_job_id,
 )
-from tenure.core.ids import Actor, Epoch, FlowId, JobId, Namespace
+from tenure.core.ids import Actor, FlowId, JobId, Namespace
 from tenure.core.instants import Instant
-from tenure.core.lateness import why_not_held
-from tenure.core.leases import HeldLease
-from tenure.core.outcomes import Change
+from tenure.core.leases import HeldLease, why_not_held
+from tenure.core.outcomes import Change, History, NeedsHistory
 from tenure.core.vocabulary import EventCause, JobStatus
+from tenure.stores.sql.lease_checks import decision_histories, moment_from
 from tenure.stores.sql.rows import Row, job_from, word_from
 from tenure.stores.sql.statements import Query, Shape
 from tenure.stores.sql.transactions import Transaction, Transactional
@@ -190,18 +190,36 @@ class SqlFlows(Transactional):
 
     def load_parents(self, held: HeldLease, actor: Actor, *, after: int) -> ParentPage:
         """The next parents of a leased job, with their results. [FL7]"""
-        jobs, [(now, epoch, _)], rows = self._read(
-            lambda tx: tx.fetch(
-                self._query("load_jobs_without_bodies", ids=self._pack([held.job_id])),
-                self._query("moment_to_decide"),
-                self._query(
-                    "load_parents", child_id=held.job_id, after=after, limit=PARENTS_PER_PAGE
+        found = self._read(lambda tx: self._parent_page(tx, held, actor, after))
+        if isinstance(found, NeedsHistory):  # the lease is over: read its end, too
+            found = self._read(
+                lambda tx: self._parent_page(
+                    tx, held, actor, after, decision_histories(tx, self._query, [held.job_id])
                 ),
-                last=True,
+                snapshot=True,
             )
+            assert not isinstance(found, NeedsHistory)  # row and log are of one snapshot
+        return found
+
+    def _parent_page(
+        self,
+        tx: Transaction,
+        held: HeldLease,
+        actor: Actor,
+        after: int,
+        histories: Mapping[JobId, History] | None = None,
+    ) -> ParentPage | NeedsHistory:
+        jobs, [moment], rows = tx.fetch(
+            self._query("load_jobs_without_bodies", ids=self._pack([held.job_id])),
+            self._query("moment_to_decide"),
+            self._query("load_parents", child_id=held.job_id, after=after, limit=PARENTS_PER_PAGE),
+            last=True,
         )
         job = job_from(jobs[0]) if jobs else None
-        cause = why_not_held(job, held.lease_id, actor, now=Instant(now), epoch=Epoch(epoch))
+        history = None if histories is None else histories[held.job_id]
+        cause = why_not_held(job, held.lease_id, actor, moment_from(moment), history)
+        if isinstance(cause, NeedsHistory):
+            return cause
         if cause is not None:
             return ParentPage(cause=cause)
         return parent_page([_parent_from(row) for row in rows])

@@ -60,6 +60,7 @@ from tenure.stores.sql.candidates import Reading, SqlCandidates
 from tenure.stores.sql.claim_marks import MarkedClaim
 from tenure.stores.sql.events import SqlEvents
 from tenure.stores.sql.flows import SqlFlows
+from tenure.stores.sql.lease_checks import decision_histories
 from tenure.stores.sql.limits import SqlLimits, queue_state_from, rate_parameters
 from tenure.stores.sql.measures import DELAYED
 from tenure.stores.sql.overview import SqlOverview
@@ -271,17 +272,7 @@ class SqlStore(
         self, ids: Sequence[JobId], *, events: int = MAX_DECISION_EVENTS
     ) -> dict[JobId, list[Event]]:
         """The part of their events that decisions need. [J8]"""
-        return self._read(lambda tx: self._decision_histories(tx, ids, events))
-
-    def _decision_histories(
-        self, tx: Transaction, ids: Sequence[JobId], events: int
-    ) -> dict[JobId, list[Event]]:
-        name = "load_decision_history"
-        found = tx.fetch(*[self._query(name, job_id=job_id, events=events) for job_id in ids])
-        return {
-            job_id: [event_from(row) for row in rows]
-            for job_id, rows in zip(ids, found, strict=True)
-        }
+        return self._read(lambda tx: decision_histories(tx, self._query, ids, events))
 
     def _histories(self, tx: Transaction, ids: Sequence[JobId]) -> dict[JobId, list[Event]]:
         [rows] = tx.fetch(self._query("load_histories", ids=self._pack(ids)))
@@ -337,7 +328,7 @@ class SqlStore(
             {job.id: job for job in map(job_from, jobs)},
             settling_since,
             sessions={session.key: session for session in found if session.key in sessions},
-            load_histories=lambda wanted: self._decision_histories(tx, wanted, MAX_DECISION_EVENTS),
+            load_histories=lambda wanted: decision_histories(tx, self._query, wanted),
         )
         changes = decide(locked)
         if not changes:
@@ -347,7 +338,7 @@ class SqlStore(
     # --- observing -----------------------------------------------------------------------------
 
     def observe(self, observations: Sequence[Observation]) -> list[Observation]:
-        """Keep refused results, at most ten per lease. [U1]"""
+        """Keep refused results, at most ten per lease and one per request. [U1] [U5]"""
         if not observations:
             return []
         return self._write(lambda tx: self._keep_observations(tx, observations))
@@ -363,9 +354,11 @@ class SqlStore(
                 "job_id": seen.job_id,
                 "lease": seen.lease_id or "",
                 "most": MAX_OBSERVATIONS_PER_LEASE,
+                "type": seen.type.value,
+                "actor": seen.actor,
+                "request_id": seen.request_id,
             }
             facts = {name: getattr(seen, name) for name in OBSERVATION_COLUMNS}
-            facts["type"] = seen.type.value
             for _ in range(MAX_OBSERVATION_TRIES):
                 [kept] = tx.fetch(self._query("keep_observation", **(facts | where)))
                 if kept:
