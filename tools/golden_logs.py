@@ -15,7 +15,7 @@ from tenure.conformance.golden import FOLDER, GoldenLog, golden
 from tenure.core.commands import Outage
 from tenure.core.instants import Instant, seconds
 from tenure.core.job import JobError, Progress
-from tenure.core.policy import Backoff, Policy
+from tenure.core.policy import Policy
 from tenure.core.vocabulary import (
     CancelMode,
     ErrorClass,
@@ -28,20 +28,6 @@ from tenure.core.vocabulary import (
 )
 from tools.driver import OTHER_OWNER, OTHER_WORKER, PERMANENT, TRANSIENT, Driver
 from tools.lives import HOLD, RECLAIM, SHORT, UNDOABLE, claimed, queued, running
-
-
-def _as_first_written(policy: Policy) -> Policy:
-    """`policy` with the retries that were the default when version 1 was first written."""
-    backoff = Backoff(initial_us=seconds(0.5), cap_us=seconds(60), floor=0.1)
-    changed = replace(policy, backoff=backoff)
-    if policy.max_attempts == Policy().max_attempts:
-        changed = replace(changed, max_attempts=5)
-    undo = policy.compensation
-    if undo is not None:
-        changed = replace(
-            changed, compensation=replace(undo, policy=_as_first_written(undo.policy))
-        )
-    return changed
 
 
 def _work(driver: Driver) -> None:
@@ -68,7 +54,7 @@ def _again(driver: Driver) -> None:
 
 
 def _succeeds() -> Driver:
-    driver = Driver(policy=_as_first_written(Policy(max_attempts=3)))
+    driver = Driver(policy=Policy(max_attempts=3))
     driver.do(driver.enqueue(priority=5, dedupe_key="order-7", trace_id="trace-1", delay_s=2))
     driver.advance(3)
     driver.do(driver.claim())
@@ -80,7 +66,7 @@ def _succeeds() -> Driver:
 
 
 def _waits() -> Driver:
-    driver = Driver(policy=_as_first_written(Policy()))
+    driver = Driver(policy=Policy())
     driver.do(driver.flow())
     return driver
 
@@ -104,14 +90,14 @@ def _parent_failed() -> Driver:
 
 
 def _implicit_start() -> Driver:
-    driver = claimed(_as_first_written(Policy()))
+    driver = claimed(Policy())
     driver.advance(2)
     driver.do(driver.complete(result=b"null"))
     return driver
 
 
 def _retries() -> Driver:
-    driver = running(_as_first_written(Policy()))
+    driver = running(Policy())
     _work(driver)
     error = JobError(
         error_class=ErrorClass.TRANSIENT,
@@ -127,7 +113,7 @@ def _retries() -> Driver:
 
 
 def _exhausted_by_expiry() -> Driver:
-    driver = running(_as_first_written(Policy(max_attempts=2)))
+    driver = running(Policy(max_attempts=2))
     driver.do(driver.fail(replace(TRANSIENT, reason_code=ReasonCode.DEPENDENCY_UNAVAILABLE)))
     _again(driver)
     driver.advance(60)
@@ -136,7 +122,7 @@ def _exhausted_by_expiry() -> Driver:
 
 
 def _exhausted_by_timeout() -> Driver:
-    driver = running(_as_first_written(replace(SHORT, max_attempts=2)))
+    driver = running(replace(SHORT, max_attempts=2))
     driver.advance(45)
     driver.do(driver.sweep())
     driver.advance(61)
@@ -147,14 +133,14 @@ def _exhausted_by_timeout() -> Driver:
 
 
 def _exhausted_fails() -> Driver:
-    driver = running(_as_first_written(Policy(max_attempts=1, on_exhausted=OnExhausted.FAIL)))
+    driver = running(Policy(max_attempts=1, on_exhausted=OnExhausted.FAIL))
     _work(driver)
     driver.do(driver.fail())
     return driver
 
 
 def _soft_cancel() -> Driver:
-    driver = running(_as_first_written(Policy()))
+    driver = running(Policy())
     _work(driver)
     driver.do(driver.cancel(reason="the customer called"))
     driver.advance(5)
@@ -164,14 +150,14 @@ def _soft_cancel() -> Driver:
 
 
 def _hard_cancel() -> Driver:
-    driver = running(_as_first_written(Policy()))
+    driver = running(Policy())
     _work(driver)
     driver.do(driver.cancel(CancelMode.HARD))
     return driver
 
 
 def _grace_over() -> Driver:
-    driver = running(_as_first_written(Policy()))
+    driver = running(Policy())
     driver.do(driver.cancel())
     driver.advance(45)
     driver.do(driver.sweep())
@@ -179,7 +165,7 @@ def _grace_over() -> Driver:
 
 
 def _cancel_outlives_attempt() -> Driver:
-    driver = running(_as_first_written(Policy(grace_us=seconds(3600))))
+    driver = running(Policy(grace_us=seconds(3600)))
     driver.do(driver.cancel())
     driver.advance(60)
     driver.do(driver.sweep())
@@ -187,7 +173,7 @@ def _cancel_outlives_attempt() -> Driver:
 
 
 def _held() -> Driver:
-    driver = running(_as_first_written(HOLD))
+    driver = running(HOLD)
     _work(driver)
     driver.advance(60)
     driver.do(driver.sweep())
@@ -199,14 +185,14 @@ def _held() -> Driver:
 
 
 def _still_held() -> Driver:
-    driver = running(_as_first_written(HOLD))
+    driver = running(HOLD)
     driver.advance(60)
     driver.do(driver.sweep())
     return driver
 
 
 def _reclaimed() -> Driver:
-    driver = running(_as_first_written(RECLAIM))
+    driver = running(RECLAIM)
     _work(driver)
     driver.advance(60)
     driver.do(driver.sweep())
@@ -215,7 +201,7 @@ def _reclaimed() -> Driver:
 
 
 def _released() -> Driver:
-    driver = running(_as_first_written(Policy(max_releases=1)))
+    driver = running(Policy(max_releases=1))
     driver.do(driver.release(delay_s=30))
     _again(driver)
     driver.do(driver.release(ReleaseKind.SNOOZE, delay_s=30, actor=OTHER_WORKER))
@@ -227,7 +213,7 @@ def _released() -> Driver:
 
 
 def _released_to_its_place() -> Driver:
-    driver = running(_as_first_written(Policy()))
+    driver = running(Policy())
     driver.do(driver.release())
     _again(driver)
     driver.do(driver.release(ReleaseKind.SNOOZE, actor=OTHER_WORKER))
@@ -238,13 +224,13 @@ def _released_to_its_place() -> Driver:
 
 
 def _released_too_often() -> Driver:
-    driver = running(_as_first_written(Policy(max_releases=0, max_attempts=1)))
+    driver = running(Policy(max_releases=0, max_attempts=1))
     driver.do(driver.release())
     return driver
 
 
 def _outage() -> Driver:
-    driver = running(_as_first_written(Policy()))
+    driver = running(Policy())
     driver.advance(60)
     driver.do(driver.sweep(Outage(Instant(driver.now - seconds(40)), driver.now)))
     _again(driver)
@@ -254,14 +240,14 @@ def _outage() -> Driver:
 
 
 def _dead_letter() -> Driver:
-    driver = queued(_as_first_written(Policy()))
+    driver = queued(Policy())
     driver.advance(9)
     driver.do(driver.dead_letter(ReasonCode.POLICY_VIOLATION, message="may not leave the EU"))
     return driver
 
 
 def _unreadable() -> Driver:
-    driver = running(_as_first_written(Policy()))
+    driver = running(Policy())
     driver.do(
         driver.fail(
             JobError(
@@ -277,7 +263,7 @@ def _unreadable() -> Driver:
 
 
 def _to_be_compensated() -> Driver:
-    driver = running(_as_first_written(UNDOABLE))
+    driver = running(UNDOABLE)
     driver.advance(5)
     driver.do(driver.fail(PERMANENT))
     return driver
@@ -300,7 +286,7 @@ def _redriven() -> Driver:
 
 
 def _pruned() -> Driver:
-    driver = running(_as_first_written(HOLD))
+    driver = running(HOLD)
     _work(driver)
     driver.do(driver.fail())
     _again(driver)
@@ -314,7 +300,7 @@ def _pruned() -> Driver:
 
 
 def _clock_stepped_back() -> Driver:
-    driver = running(_as_first_written(Policy()))
+    driver = running(Policy())
     driver.advance(-100)
     driver.do(driver.heartbeat())
     driver.do(driver.fail())
@@ -350,12 +336,6 @@ LIVES: dict[str, tuple[str, Callable[[], Driver]]] = {
     "pruned": ("two attempts whose renewals were pruned", _pruned),
     "clock-stepped-back": ("events that share the latest instant", _clock_stepped_back),
 }
-
-WRITTEN_OTHERWISE = frozenset({"compensation", "released"})
-"""Lives whose log was another one when its file was written. A job that was released without a
-delay went behind the backlog then, and goes back to its place now [Z5]; the end of a compensation
-had no cause [M2]. No field has changed, so that the logs are of the same version, and the old ones
-fold as ever."""
 
 
 def log_of(name: str) -> GoldenLog:

@@ -339,23 +339,8 @@ def test_claims_that_wait_are_hung_up_on_and_those_behind_them_are_not_sent() ->
             caller.close()
 
 
-@spec("N4", "Y2")
-def test_a_server_that_does_not_know_claims_that_start_is_asked_without() -> None:
-    unknown = problem(422, "invalid_input", verdict="REJECTED", field="start")
-    nothing = answer(200, b'{"verdict": "OK"}')
-
-    with asking(unknown, nothing, nothing) as (remote, puppet):
-        for number in (1, 2):
-            request = claim_of(number, start=True)
-            assert remote.submit_claim(request).result(timeout=30).grants == ()
-
-    sent = [json.loads(each.partition(b"\r\n\r\n")[2]) for each in puppet.heard]
-    assert [body["claim_seq"] for body in sent] == [1, 1, 2]
-    assert [body.get("start", False) for body in sent] == [True, False, False]
-
-
 @spec("J6")
-def test_another_refusal_of_a_claim_that_starts_is_told() -> None:
+def test_a_refused_claim_that_starts_is_an_error() -> None:
     wrong = problem(422, "invalid_input", verdict="REJECTED", field="limit")
 
     with asking(wrong) as (remote, _), pytest.raises(InvalidInput, match="limit"):

@@ -481,12 +481,8 @@ def first_with_room(
 
 
 def claim_fingerprint(request: ClaimRequest) -> Fingerprint:
-    """A digest of what the claim asked. `start` is not part of it: each grant says whether it was
-    started, so a repeat sent through a server that does not know the field receives the same
-    grants."""
-    asked = msgspec.structs.asdict(request)
-    del asked["start"]
-    return Fingerprint(hashlib.blake2b(_encode(asked), digest_size=16).hexdigest())
+    """A digest of what the claim asked."""
+    return Fingerprint(hashlib.blake2b(_encode(request), digest_size=16).hexdigest())
 
 
 def admit(session: Session | None, request: ClaimRequest) -> Admission:

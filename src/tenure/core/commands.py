@@ -6,9 +6,10 @@ bounds every field.
 """
 
 import hashlib
-from typing import TypeAlias, cast, get_args
+from typing import TypeAlias, get_args
 
 import msgspec
+from msgspec.structs import replace
 
 from tenure.core.events import Event
 from tenure.core.flow_rows import Edge, FlowView
@@ -361,7 +362,6 @@ Command: TypeAlias = (
 )
 
 _encode = msgspec.msgpack.Encoder().encode
-_REPORTS = frozenset(get_args(Settle))
 _NAMES: dict[type[Command], bytes] = {kind: kind.__name__.encode() for kind in get_args(Command)}
 
 
@@ -374,57 +374,17 @@ def fingerprint(command: Command) -> Fingerprint:
     is a follow-up's parent: nobody compares such a job with what was asked. [D9]
     """
     kind = type(command)
-    if kind in _REPORTS:
-        report = cast(Settle, command)
-        if report.expected_rev is None:
-            return _digest(kind, _without_rev(report))
-    if kind is Redrive:
-        return _digest(kind, _redrive_as_asked(cast(Redrive, command)))
-    if kind is Discard:
-        command = msgspec.structs.replace(command, resolution=None)
-    elif kind is RedriveFlow:
-        command = msgspec.structs.replace(command, found=None)
-    elif isinstance(command, Enqueue):
-        return _digest(kind, _enqueue_as_asked(_without_context(command)))
-    elif isinstance(command, EnqueueFlow):
+    if isinstance(command, Enqueue):
+        return _digest(kind, _without_context(command))
+    if isinstance(command, EnqueueFlow):
         return _digest(kind, _flow_as_asked(command))
+    if isinstance(command, Redrive):
+        command = replace(command, compensation=None, resolution=None, key_holder=None)
+    elif isinstance(command, Discard):
+        command = replace(command, resolution=None)
+    elif isinstance(command, RedriveFlow):
+        command = replace(command, found=None)
     return _digest(kind, command)
-
-
-def _without_rev(command: Settle) -> dict[str, object]:
-    """A report that states no `rev`: those that were recorded before that field replay."""
-    asked = msgspec.structs.asdict(command)
-    del asked["expected_rev"]
-    return asked
-
-
-_ADDED_TO_ENQUEUE = (
-    "concurrency_key",
-    "concurrency_group",
-    "rate_key",
-    "expires_us",
-    "on_dead_letter",
-    "unique_for_us",
-)
-
-
-def _enqueue_as_asked(command: Enqueue) -> dict[str, object]:
-    """Without the fields that were added, unless they are given: recorded enqueues from before
-    them replay."""
-    asked = msgspec.structs.asdict(command)
-    for name in _ADDED_TO_ENQUEUE:
-        if asked[name] is None:
-            del asked[name]
-    return asked
-
-
-def _redrive_as_asked(command: Redrive) -> dict[str, object]:
-    """Without `again` unless it is asked for: recorded redrives from before that field replay."""
-    asked = msgspec.structs.asdict(command) | {"compensation": None}
-    del asked["resolution"], asked["key_holder"]
-    if not command.again:
-        del asked["again"]
-    return asked
 
 
 def _digest(kind: type[Command], asked: Command | dict[str, object]) -> Fingerprint:
@@ -438,8 +398,7 @@ def _flow_as_asked(command: EnqueueFlow) -> dict[str, object]:
         "flow_id": command.flow_id,
         "name": command.name,
         "members": [
-            (_enqueue_as_asked(_without_context(member.job)), member.step, member.after)
-            for member in command.members
+            (_without_context(member.job), member.step, member.after) for member in command.members
         ],
     }
 
@@ -447,7 +406,7 @@ def _flow_as_asked(command: EnqueueFlow) -> dict[str, object]:
 def _without_context(command: Enqueue) -> Enqueue:
     if isinstance(command, FollowUp):
         parent = ParentAttempt(job_id=command.parent.job_id, lease_id=LeaseId(""))
-        command = msgspec.structs.replace(command, parent=parent)
+        command = replace(command, parent=parent)
     if traceparent_of(command.trace_id) is not None:
-        command = msgspec.structs.replace(command, trace_id=None)
+        command = replace(command, trace_id=None)
     return command

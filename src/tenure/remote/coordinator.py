@@ -11,8 +11,6 @@ from contextvars import copy_context
 from threading import Lock
 from typing import TypeVar
 
-from msgspec.structs import replace
-
 from tenure.core.checks import MAX_DURATION
 from tenure.core.claims import ClaimAnswer, ClaimRequest
 from tenure.core.commands import Command
@@ -21,7 +19,7 @@ from tenure.core.policy import LeaseBounds
 from tenure.core.schedules import ScheduleCommand, ScheduleReply, check_schedule_command
 from tenure.core.validation import Limits, check_claim, check_commands
 from tenure.core.verdicts import Answer
-from tenure.errors import Closed, InvalidInput
+from tenure.errors import Closed
 from tenure.ports import NO_WAIT
 from tenure.protocol.replies import (
     ClaimReply,
@@ -51,7 +49,6 @@ class RemoteCoordinator:
     def __init__(self, caller: Caller) -> None:
         self.store = RemoteStore(caller)
         self._caller = caller
-        self._server_starts = True  # whether it knows claims that start what they are granted
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="tenure-remote")
         self._claims = ThreadPoolExecutor(CLAIM_THREADS, thread_name_prefix="tenure-claims")
         self._sends_itself = Lock()
@@ -93,26 +90,15 @@ class RemoteCoordinator:
     def submit_claim(
         self, request: ClaimRequest, *, wait_us: Duration = NO_WAIT
     ) -> "Future[ClaimAnswer]":
-        """Claim jobs; the server waits for some for up to `wait_us`, a minute at most. It is asked
-        without `start` if it does not know that; each grant says whether it was started."""
+        """Claim jobs; the server waits for some for up to `wait_us`, a minute at most."""
         check_claim(request, _LIMITS)
         wait_s = min(wait_us / MICROSECONDS_PER_SECOND, LONGEST_WAIT_S)
         since = self._caller.hang_ups  # read now: `end_waits` may be called before a thread is free
 
-        def ask(asked: ClaimRequest) -> ClaimAnswer:
-            call = Call(name="claim", message=claim_message(asked, wait_s=wait_s))
+        def claim() -> ClaimAnswer:
+            call = Call(name="claim", message=claim_message(request, wait_s=wait_s))
             reply = self._caller.ask_and_wait(call, ClaimReply, wait_s=wait_s, since=since)
             return claim_answer(reply)
-
-        def claim() -> ClaimAnswer:
-            if request.start and self._server_starts:
-                try:
-                    return ask(request)
-                except InvalidInput as refused:
-                    if refused.field != "start":
-                        raise
-                    self._server_starts = False
-            return ask(replace(request, start=False))
 
         return _submitted(self._claims, claim)
 
