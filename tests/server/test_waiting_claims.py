@@ -25,6 +25,7 @@ from tenure.core.ids import (
     worker_actor,
 )
 from tenure.core.instants import seconds
+from tenure.core.tokens import TokenId
 from tenure.core.verdicts import Answer, Grant
 from tenure.core.vocabulary import ReleaseKind
 from tenure.errors import Closed
@@ -390,3 +391,70 @@ def test_many_lines_together_ask_no_more_often_than_they_may() -> None:
             task.cancel()
 
     run(scenario())
+
+
+def without_polls() -> list[float]:
+    """The delays of all timers from now on, which do not go off."""
+    delays: list[float] = []
+    loop = asyncio.get_running_loop()
+    later = loop.call_later
+
+    def noted(delay_s: float, *rest: Any, **more: Any) -> asyncio.TimerHandle:
+        delays.append(delay_s)
+        return later(NEVER_S, *rest, **more)
+
+    loop.call_later = noted  # type: ignore[assignment]  # its overloads are not repeated here
+    return delays
+
+
+@spec("H63")
+def test_claims_of_one_namespace_do_not_make_those_of_others_ask_less_often() -> None:
+    async def scenario() -> None:
+        scene = Scene(replace(SETTINGS, poll_every_s=0.25, max_idle_claims_per_s=4))
+        acme, globex = Namespace("acme"), Namespace("globex")
+        many = [QueueName(f"q{number}") for number in range(30)]
+        delays = without_polls()
+
+        tasks = [scene.serve(request(each, namespace=acme, queues=(each,))) for each in many]
+        await found_nothing(scene)
+        crowded_s = delays[-1]
+        tasks.append(scene.serve(request("alone", namespace=globex)))
+        await found_nothing(scene)
+
+        assert crowded_s == 30 / 4
+        assert delays[-1] == 2 / 4  # half of the polls are for its namespace
+        for task in tasks:
+            task.cancel()
+
+    run(scenario())
+
+
+@spec("H63")
+def test_claims_of_one_token_do_not_make_those_of_others_ask_less_often() -> None:
+    async def scenario() -> None:
+        scene = Scene(replace(SETTINGS, poll_every_s=0.25, max_idle_claims_per_s=4))
+        many = [QueueName(f"q{number}") for number in range(30)]
+        greedy, other = TokenId("greedy"), TokenId("other")
+        delays = without_polls()
+
+        tasks = [scene.serve(request(each, queues=(each,)), Waiter(greedy)) for each in many]
+        await found_nothing(scene)
+        crowded_s = delays[-1]
+        tasks.append(scene.serve(request("beside", queues=(many[0],)), Waiter(other)))
+        await found_nothing(scene)
+
+        assert crowded_s == 30 / 4
+        assert delays[-1] == 2 / 4  # also in a line with claims of the other token
+        for task in tasks:
+            task.cancel()
+
+    run(scenario())
+
+
+async def found_nothing(scene: Scene) -> None:
+    """Every claim before the store finds nothing, until none asks any more."""
+    await scene.quiet()
+    while pending := [future for _, future in scene.coordination.asked if not future.done()]:
+        for future in pending:
+            future.set_result(ClaimAnswer())
+        await scene.quiet()

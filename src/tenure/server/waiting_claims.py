@@ -2,13 +2,14 @@
 
 Claims of one scope wait in a line, and only the first in line asks the store: a thousand idle
 workers cost as much as one. A claim that receives a job lets the next one ask at once. The line
-polls the store; an enqueue through this server wakes it earlier.
+polls the store; an enqueue through this server wakes it earlier. All lines together poll so many
+times per second; namespaces have equal shares of these, and in each its tokens. [H63]
 """
 
 import asyncio
 import logging
-from collections import deque
-from collections.abc import Callable, Iterable
+from collections import Counter, deque
+from collections.abc import Iterable
 from concurrent.futures import Future
 from typing import Protocol
 
@@ -19,6 +20,7 @@ from tenure.core.commands import Release
 from tenure.core.counting import counted
 from tenure.core.ids import SYSTEM, Namespace, QueueName, RequestId
 from tenure.core.instants import MICROSECONDS_PER_SECOND, seconds
+from tenure.core.tokens import TokenId
 from tenure.core.verdicts import Answer, Grant
 from tenure.core.vocabulary import ReleaseKind
 from tenure.errors import TenureError
@@ -31,12 +33,16 @@ _log = logging.getLogger("tenure.server")
 LONGEST_HOLD_S = 30.0
 """A rate may be changed through another process: after so long the store is asked anyway."""
 
+LINES_HINTED_PER_S = 100_000
+"""SQLite hints at every commit that any line may have work: so many lines are looked at for it."""
+
 
 class Waiter:
-    """One waiting claim: what may end its wait, whether its caller has gone, and whether a byte of
-    the answer was written. Made on the event loop when the claim arrives."""
+    """One waiting claim: whose it is, what may end its wait, whether its caller has gone, and
+    whether a byte of the answer was written. Made on the event loop when the claim arrives."""
 
-    def __init__(self) -> None:
+    def __init__(self, token_id: TokenId | None = None) -> None:
+        self.token_id = token_id
         self.wake = asyncio.Event()
         self.is_gone = False
         self.is_answered = False
@@ -73,11 +79,43 @@ class Claimer(Protocol):
         """The answer to a claim over the limit: what an equal claim received, or a 429."""
 
 
+class _Crowd:
+    """How many lines each token of each namespace waits in, and how often one of them may poll."""
+
+    def __init__(self, polls_per_s: int) -> None:
+        self._polls_per_s = polls_per_s
+        self._lines: dict[Namespace, Counter[TokenId | None]] = {}
+
+    def enter(self, namespace: Namespace, token_id: TokenId | None) -> None:
+        """A token has its first claim in a line."""
+        self._lines.setdefault(namespace, Counter())[token_id] += 1
+
+    def leave(self, namespace: Namespace, token_id: TokenId | None) -> None:
+        """A token has no claim in a line any more."""
+        lines = self._lines[namespace]
+        lines[token_id] -= 1
+        if not lines[token_id]:
+            del lines[token_id]
+        if not lines:
+            del self._lines[namespace]
+
+    def every_s(self, namespace: Namespace, tokens: Iterable[TokenId | None]) -> float:
+        """How long a line of these tokens waits between two polls: as the one does that has the
+        fewest lines."""
+        lines = self._lines[namespace]
+        fewest = min(lines[each] for each in tokens)
+        return len(self._lines) * len(lines) * fewest / self._polls_per_s
+
+
 class _Line:
     """The claims of one scope that wait, first come first."""
 
-    def __init__(self, every_s: Callable[[], float]) -> None:
-        self._every_s = every_s
+    def __init__(self, namespace: Namespace, crowd: _Crowd, poll_every_s: float) -> None:
+        self._namespace = namespace
+        self._crowd = crowd
+        self._poll_every_s = poll_every_s
+        self._tokens: Counter[TokenId | None] = Counter()
+        self._hears_hints_at = 0.0
         self._waiters: deque[Waiter] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._held_until = 0.0  # by the loop's clock: until then polling is in vain
@@ -88,8 +126,14 @@ class _Line:
 
     def join(self, waiter: Waiter) -> None:
         self._waiters.append(waiter)
+        self._tokens[waiter.token_id] += 1
+        if self._tokens[waiter.token_id] == 1:
+            self._crowd.enter(self._namespace, waiter.token_id)
         if self._timer is None:
             self._tick()
+        elif self._timer.when() - asyncio.get_running_loop().time() > self._every_s():
+            self._timer.cancel()  # a token with fewer lines has joined
+            self._start_timer()
 
     def step_back(self, waiter: Waiter) -> None:
         """Move a waiter to the end of the line; the next tick wakes another."""
@@ -99,6 +143,10 @@ class _Line:
     def drop(self, waiter: Waiter, *, passes_on: bool) -> None:
         """Take a waiter out. Passes an unused wake-up on to the next waiter."""
         self._waiters.remove(waiter)
+        self._tokens[waiter.token_id] -= 1
+        if not self._tokens[waiter.token_id]:
+            del self._tokens[waiter.token_id]
+            self._crowd.leave(self._namespace, waiter.token_id)
         if passes_on or waiter.wake.is_set():
             self.nudge()
         if not self._waiters:
@@ -111,6 +159,14 @@ class _Line:
         """Let the first in line ask."""
         if self._waiters:
             self._waiters[0].wake.set()
+
+    def hint(self) -> None:
+        """There may be work: let the first in line ask, but no more often than it may poll beside
+        others."""
+        now = asyncio.get_running_loop().time()
+        if now >= self._hears_hints_at and self._waiters:
+            self._hears_hints_at = now + self._crowd.every_s(self._namespace, self._tokens)
+            self.nudge()
 
     def hold(self, held: Held) -> None:
         """Let the first in line ask when a rate has room again; nobody polls before that if rates
@@ -130,7 +186,13 @@ class _Line:
     def _tick(self) -> None:
         if asyncio.get_running_loop().time() >= self._held_until:
             self.nudge()
+        self._start_timer()
+
+    def _start_timer(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(self._every_s(), self._tick)
+
+    def _every_s(self) -> float:
+        return max(self._poll_every_s, self._crowd.every_s(self._namespace, self._tokens))
 
 
 class WaitingClaims:
@@ -140,6 +202,7 @@ class WaitingClaims:
         self._coordination = coordination
         self._settings = settings
         self._lines: dict[ClaimScope, _Line] = {}
+        self._crowd = _Crowd(settings.max_idle_claims_per_s)
         self._is_stopping = False
         self._hears_vague_hints_at = 0.0
 
@@ -164,13 +227,13 @@ class WaitingClaims:
 
     def hinted(self, hint: Hint | None) -> None:
         """Wake the lines that a hint of the store is about. None may be about any: SQLite gives it
-        at every commit, so it wakes them no more often than they may ask together."""
+        at every commit, so it wakes each no more often than it may ask."""
         if hint is None:
             now = asyncio.get_running_loop().time()
             if now >= self._hears_vague_hints_at:
-                self._hears_vague_hints_at = now + self._crowded_s
+                self._hears_vague_hints_at = now + len(self._lines) / LINES_HINTED_PER_S
                 for line in self._lines.values():
-                    line.nudge()
+                    line.hint()
         elif hint.change is HintedChange.READY:
             self.enqueued(hint.namespace, [hint.queue])
 
@@ -212,7 +275,10 @@ class WaitingClaims:
         claimer: Claimer,
         wait_s: float,
     ) -> ClaimAnswer:
-        line = self._lines.setdefault(request.scope, _Line(self._every_s))
+        line = self._lines.get(request.scope)
+        if line is None:
+            line = _Line(request.scope.namespace, self._crowd, self._settings.poll_every_s)
+            self._lines[request.scope] = line
         line.join(waiter)
         answer = ClaimAnswer()
         is_my_turn = False
@@ -242,15 +308,6 @@ class WaitingClaims:
 
     def _is_over(self, waiter: Waiter) -> bool:
         return self._is_stopping or waiter.is_gone
-
-    def _every_s(self) -> float:
-        """How often a line polls: less often the more lines there are, so that all of them together
-        stay below the limit per second."""
-        return max(self._settings.poll_every_s, self._crowded_s)
-
-    @property
-    def _crowded_s(self) -> float:
-        return len(self._lines) / self._settings.max_idle_claims_per_s
 
     async def _claim(self, request: ClaimRequest, waiter: Waiter, claimer: Claimer) -> ClaimAnswer:
         granted = 0

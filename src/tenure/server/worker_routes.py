@@ -94,7 +94,7 @@ async def claim(call: Call) -> Response:
     kinds = call.principal.claimed_kinds(message.kinds)
     request = claim_request(message, actor=call.actor, namespace=call.namespace())
     request = msgspec.structs.replace(request, kinds=kinds)
-    waiter = Waiter()
+    waiter = Waiter(call.principal.token_id)
     watching = asyncio.create_task(_watch(call, waiter))
     found = ClaimAnswer()
 
