@@ -26,6 +26,7 @@ from tenure.core.commands import (
     Redrive,
     Release,
     Requeue,
+    Stall,
     Start,
     Sweep,
     Unblock,
@@ -397,6 +398,22 @@ class Driver:
             request_id=self._request("cancel", request_id),
             mode=mode,
             reason=reason,
+            expected_rev=expected_rev,
+            expected_status=expected_status,
+        )
+
+    def stall(
+        self,
+        *,
+        request_id: str | None = None,
+        expected_rev: int | None = None,
+        expected_status: JobStatus | None = None,
+    ) -> Stall:
+        """An operator takes the job from its worker."""
+        return Stall(
+            job_id=self._id,
+            actor=OPERATOR,
+            request_id=self._request("stall", request_id),
             expected_rev=expected_rev,
             expected_status=expected_status,
         )

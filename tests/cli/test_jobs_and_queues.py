@@ -196,6 +196,18 @@ def test_a_refused_command_says_why_and_exits_with_1(run: Run) -> None:
     assert run("jobs", "cancel", "01890000-0000-7000-8000-000000000000").stderr == unknown.stderr
 
 
+@spec("N5")
+def test_only_a_job_that_a_worker_has_is_stalled(run: Run) -> None:
+    job_id = enqueued(run, "mail")
+
+    refused = run("jobs", "stall", job_id)
+
+    assert (refused.exit_code, refused.stderr) == (
+        1,
+        f"tenure: job {job_id}: it is queued: no worker has it (not_leased)\n",
+    )
+
+
 def test_requeue_refuses_a_finished_job_and_names_retry(run: Run) -> None:
     dead, cancelled = enqueued(run, "mail"), enqueued(run, "mail")
     run("jobs", "dead-letter", dead)

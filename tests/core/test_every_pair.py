@@ -171,6 +171,7 @@ COMMANDS: dict[str, Callable[[Driver], Command]] = {
     "cancel soft": lambda d: d.cancel(),
     "cancel hard": lambda d: d.cancel(CancelMode.HARD),
     "cancel soft, operator": lambda d: d.cancel(actor=OPERATOR),
+    "stall": lambda d: d.stall(),
     "requeue": lambda d: d.requeue(),
     "dead-letter": lambda d: d.dead_letter(),
     "redrive": lambda d: d.redrive(),
@@ -227,6 +228,8 @@ EFFECTS: dict[str, tuple[str, str, int, int]] = {
     "T21": ("T21", "dead_lettered>dead_lettered", 0, 0),
     "T22": ("T22", "claimed>claimed", 1, 0),
     "T22+T3": ("T22", "claimed>claimed started>running", 1, 0),
+    "T33": ("T33", "stalled>stalled", 0, 0),
+    "T33+T16": ("T33", "stalled>stalled cancelled>cancelled", 0, 0),
     "T28": ("T28", "ready>queued", 0, 0),
     "T29": ("T29", "cancelled>cancelled", 0, 0),
     "T31": ("T31", "cancelled>cancelled", 0, 0),
@@ -272,6 +275,7 @@ OF_CLAIMED = {
     **releases("T11"),
     "undelivered": "T11",
     **cancels("T18"),
+    "stall": "T33",
     "dead-letter": "T21",
 }
 OF_RUNNING = {
@@ -286,6 +290,7 @@ OF_RUNNING = {
     "cancel soft": "T19",
     "cancel soft, operator": "T19",
     "cancel hard": "T20",
+    "stall": "T33",
     "dead-letter": "T21",
 }
 OF_CANCELLING = {
@@ -298,20 +303,22 @@ OF_CANCELLING = {
     **unreadable("T9b"),
     **releases("T10"),
     "cancel hard": "T20",
+    "stall": "T33+T16",
     "dead-letter": "T21",
 }
 OF_COMPENSATION = {
     name: row for name, row in OF_RUNNING.items() if not name.startswith("cancel")
 } | permanent("T7 undo")
 # Once time has revoked the lease, its owner can do nothing; clients and operators still can.
-CLAIMED_IN_VAIN = {**cancels("T18"), "dead-letter": "T21"}
+CLAIMED_IN_VAIN = {**cancels("T18"), "stall": "T33", "dead-letter": "T21"}
 RUNNING_IN_VAIN = {
     "cancel soft": "T19",
     "cancel soft, operator": "T19",
     "cancel hard": "T20",
+    "stall": "T33",
     "dead-letter": "T21",
 }
-CANCELLING_IN_VAIN = {"cancel hard": "T20", "dead-letter": "T21"}
+CANCELLING_IN_VAIN = {"cancel hard": "T20", "stall": "T33+T16", "dead-letter": "T21"}
 OF_STALLED = {**cancels("T16"), "requeue": "T14", "dead-letter": "T21"}
 OF_TERMINAL = {"redrive": "T27", "rerun": "T27"}
 

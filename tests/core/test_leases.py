@@ -449,7 +449,7 @@ def test_the_time_out_of_a_lease_of_an_earlier_epoch_costs_nothing() -> None:
     assert (driver.job.failures, driver.job.outage_credits) == (0, 1)
 
 
-@spec("A7", "O3", "I18")
+@spec("A7", "O3", "I39")
 def test_the_end_of_an_old_epochs_lease_is_free_even_without_credits() -> None:
     driver = lives.queued()
     costs = []
@@ -468,7 +468,7 @@ def test_the_end_of_an_old_epochs_lease_is_free_even_without_credits() -> None:
     in_the_same_epoch = replace(claimed, lease_id=before[-2].lease_id)
     assert list(budget_is_kept(Record(driver.job.id, None, driver.events))) == []
     [violation] = budget_is_kept(Record(driver.job.id, None, [*before, in_the_same_epoch]))
-    assert violation.invariant == "I18"
+    assert violation.invariant == "I39"
 
 
 @spec("W4")

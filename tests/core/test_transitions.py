@@ -542,6 +542,72 @@ def test_a_finished_job_never_changes_and_conflicts_carry_its_record(status: str
     assert isinstance(swept, Replayed)
 
 
+@spec("T33", "N5", "R11")
+@pytest.mark.parametrize("status", [JobStatus.CLAIMED, JobStatus.RUNNING])
+def test_a_job_that_an_operator_stalls_waits_for_a_requeue_and_its_worker_is_revoked(
+    status: JobStatus,
+) -> None:
+    driver = lives.IN_STATUS[status]()
+    before = driver.job
+
+    outcome = driver.do(driver.stall(request_id="s1"))
+    again = reply(changes_nothing(driver, driver.stall(request_id="s1")))
+    late = verdict(changes_nothing(driver, driver.complete()))
+
+    job = driver.job
+    assert reply(outcome).is_ok
+    assert (job.status, job.stall_cause, job.run_at) == ("stalled", EventCause.OPERATOR, None)
+    assert (job.attempt, job.rev, job.failures) == (before.attempt, before.rev + 1, before.failures)
+    assert (driver.events[-1].actor, driver.events[-1].from_status) == (OPERATOR, status)
+    assert again.replayed
+    assert (late.kind, late.cause) == (VerdictKind.CANCELLED, Cause.REVOKED)
+    driver.do(driver.requeue())
+    assert driver.job.status is JobStatus.QUEUED
+
+
+@spec("N5", "T22")
+def test_a_stalled_job_that_is_reclaimed_is_ready_for_the_next_claim_at_once() -> None:
+    driver = Driver(policy=lives.RECLAIM)
+    driver.do(driver.enqueue())
+    driver.do(driver.claim())
+
+    driver.do(driver.stall())
+
+    assert driver.job.run_at == driver.now
+    driver.do(driver.claim())
+    assert driver.events[-1].cause is EventCause.RECLAIM
+
+
+@spec("T33", "T16")
+def test_stalling_a_job_that_was_asked_to_stop_cancels_it() -> None:
+    driver = lives.running()
+    driver.do(driver.cancel())
+
+    driver.do(driver.stall())
+
+    assert driver.job.status is JobStatus.CANCELLED
+    assert [event.type for event in driver.events[-2:]] == ["stalled", "cancelled"]
+
+
+@spec("N5")
+def test_only_a_job_that_a_worker_has_can_be_stalled() -> None:
+    refused = {
+        status: reply(changes_nothing(driver, driver.stall())).cause
+        for status, make in lives.IN_STATUS.items()
+        if not (driver := make()).job.status.is_leased
+    }
+
+    assert refused == {
+        JobStatus.WAITING: Cause.NOT_LEASED,
+        JobStatus.QUEUED: Cause.NOT_LEASED,
+        JobStatus.STALLED: None,
+        JobStatus.SUCCEEDED: Cause.JOB_FINISHED,
+        JobStatus.FAILED: Cause.JOB_FINISHED,
+        JobStatus.CANCELLED: Cause.JOB_FINISHED,
+        JobStatus.DEAD_LETTERED: Cause.JOB_FINISHED,
+    }
+
+
 @spec("N1")
 @pytest.mark.parametrize("status", ["queued", "claimed", "running"])
 def test_only_a_held_job_can_be_requeued(status: str) -> None:

@@ -42,6 +42,7 @@ LAWFUL: dict[str, Command] = {
     "release": DRIVER.release(),
     "sweep": DRIVER.sweep(),
     "cancel": DRIVER.cancel(),
+    "stall": DRIVER.stall(),
     "requeue": DRIVER.requeue(),
     "dead_letter": DRIVER.dead_letter(),
     "redrive": DRIVER.redrive(payload=b"[]"),

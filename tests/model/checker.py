@@ -88,7 +88,7 @@ class Search:
         self._names: dict[str, str] = {}
         self._ended = bytearray()
         self._waiting = bytearray()  # ended, or held until an operator decides
-        self._holds = bounds.policy.on_lost is OnLost.HOLD
+        self._holds = bounds.policy.on_lost is OnLost.HOLD or "stall" in bounds.asked
         self._statuses: list[JobStatus] = []
         self._edges = {True: (array("l"), array("l")), False: (array("l"), array("l"))}
         self._queue: deque[tuple[int, State]] = deque()

@@ -37,6 +37,7 @@ SMALL = (
         asked=("soft cancel", "requeue 1"),
         **NARROW,
     ),
+    Bounds(name="stalled by an operator", asked=("soft cancel", "stall", "requeue 1"), **NARROW),
     Bounds(
         name="fail when exhausted",
         policy=tiny_policy(on_exhausted=OnExhausted.FAIL),

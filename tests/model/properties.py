@@ -194,6 +194,10 @@ def expected_reply(state: State, action: str) -> tuple[bool, Cause | None]:
         if status is JobStatus.STALLED:
             return True, None
         return False, Cause.JOB_FINISHED if status.is_terminal else Cause.NOT_HELD
+    if action == "stall":
+        if status.is_leased or status is JobStatus.STALLED:
+            return status.is_leased, None
+        return False, Cause.JOB_FINISHED if status.is_terminal else Cause.NOT_LEASED
     if status.is_terminal:
         was_cancel = action.endswith("cancel") and status is JobStatus.CANCELLED
         return False, None if was_cancel else Cause.JOB_FINISHED
@@ -251,6 +255,8 @@ def expected_status(state: State, action: str, *, has_outage: bool) -> JobStatus
             return JobStatus.RUNNING if is_running else JobStatus.CANCELLED
         case _ if is_asked_to_stop or (action.startswith("sweep") and is_expired(state)):
             return JobStatus.CANCELLED
+        case "stall":
+            return JobStatus.STALLED
         case "fail" if exhausts:
             may_fail = job.policy.on_exhausted is OnExhausted.FAIL and job.compensates is None
             return JobStatus.FAILED if may_fail else JobStatus.DEAD_LETTERED

@@ -31,6 +31,7 @@ from tenure.core.commands import (
     Redrive,
     Release,
     Requeue,
+    Stall,
     Start,
     Sweep,
     Unblock,
@@ -86,7 +87,7 @@ START_AS_CLAIMED = "start as claimed"
 STARTS = ("start", "start again", START_AS_CLAIMED)
 RENEWS = ("heartbeat 1", "heartbeat 2")
 ASKED = ("soft cancel", "hard cancel", "dead-letter", "requeue 1", "requeue 2")
-PEOPLE = frozenset(ASKED)
+PEOPLE = frozenset((*ASKED, "stall"))
 
 
 def tiny_policy(
@@ -439,6 +440,8 @@ def asking(action: str, job_id: JobId) -> Command:
                 request_id=_id("dead"),
                 reason_code=ReasonCode.POLICY_VIOLATION,
             )
+        case "stall":
+            return Stall(job_id=job_id, actor=OPERATOR, request_id=_id("stall"))
         case "requeue 1" | "requeue 2":
             return Requeue(job_id=job_id, actor=OPERATOR, request_id=_id(action))
         case "redrive":

@@ -21,6 +21,7 @@ from tenure.core.commands import (
     Redrive,
     Release,
     Requeue,
+    Stall,
     Start,
     WorkerCommand,
     fingerprint,
@@ -317,6 +318,7 @@ GUARD: dict[str, Any] = {"expected_rev": 4, "expected_status": JobStatus.STALLED
     "command",
     [
         Cancel(**ASKED, **GUARD, mode=CancelMode.HARD, reason="why"),
+        Stall(**ASKED, **GUARD),
         Requeue(**ASKED, **GUARD),
         DeadLetter(
             **ASKED,
@@ -331,7 +333,7 @@ GUARD: dict[str, Any] = {"expected_rev": 4, "expected_status": JobStatus.STALLED
     ],
 )
 def test_what_operators_ask_comes_back_as_it_was(
-    command: Cancel | Requeue | DeadLetter | Redrive | Discard,
+    command: Cancel | Stall | Requeue | DeadLetter | Redrive | Discard,
 ) -> None:
     route = route_of(command)
     assert route.to_message is not None

@@ -677,6 +677,20 @@ def test_operators_requeue_held_jobs_and_rerun_finished_ones(stage: Stage) -> No
     assert rerun.json["job"]["origin_cause"] == "rerun"
 
 
+@spec("T33", "N5", "R11")
+def test_an_operator_takes_a_job_from_its_worker_and_the_worker_is_told(stage: Stage) -> None:
+    held = stage.leased(1)
+
+    stalled = stage.call("stall", {"request_id": "r"}, role=O, job_id=held["job_id"])
+    late = stage.call("complete", _report(held, "c"), role=W)
+    refused = stage.call("stall", {"request_id": "r"}, role=O, job_id=stage.enqueue(2))
+
+    shown = stalled.json["job"]
+    assert (shown["status"], shown["stall_cause"], shown["owner"]) == ("stalled", "operator", None)
+    assert (late.json["verdict"], late.json["cause"]) == ("CANCELLED", "revoked")
+    assert (refused.status, refused.json["cause"]) == (409, "not_leased")
+
+
 def test_a_job_that_was_purged_under_the_request_is_unknown(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:

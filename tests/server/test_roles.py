@@ -47,6 +47,7 @@ MAY_ASK: dict[str, frozenset[Role]] = {
     "artifact": frozenset({C, O}),
     "cancel": frozenset({C, O}),
     "cancel-many": frozenset({C, O}),
+    "stall": frozenset({O}),
     "requeue": frozenset({O}),
     "dead-letter": frozenset({O}),
     "redrive": frozenset({O}),
@@ -123,6 +124,7 @@ EXAMPLES: dict[str, object] = {
     "lookup": {"job_ids": [JOB.format(1)]},
     "cancel": ASKED,
     "cancel-many": {**ASKED, "job_ids": [JOB.format(1)]},
+    "stall": ASKED,
     "requeue": ASKED,
     "dead-letter": {**ASKED, "reason_code": "policy_violation"},
     "redrive": ASKED,
@@ -277,7 +279,19 @@ def test_a_producer_enqueues_and_sees_no_bodies(stage: Stage) -> None:
 VERBS = {
     *("ask", "check", "claim", "count", "dead-letter", "discard", "download", "drain", "enqueue"),
     *("follow", "limit", "list", "make", "pause", "read", "redrive", "release", "remove", "renew"),
-    *("replace", "report", "requeue", "resume", "run", "send", "set", "stop", "store", "upload"),
+    *(
+        "replace",
+        "report",
+        "requeue",
+        "resume",
+        "run",
+        "send",
+        "set",
+        "stall",
+        "stop",
+        "store",
+        "upload",
+    ),
 }
 
 

@@ -39,7 +39,7 @@ NAMED_BY_HAND = {
             "artifacts",
             "artifact",
         ),
-        *("cancel", "requeue", "dead-letter", "redrive", "rerun", "discard"),
+        *("cancel", "stall", "requeue", "dead-letter", "redrive", "rerun", "discard"),
         *("put-schedule", "run-schedule"),
     },
     "kind": {
@@ -59,7 +59,7 @@ NAMED_BY_HAND = {
             "artifacts",
             "artifact",
         ),
-        *("cancel", "requeue", "dead-letter", "redrive", "rerun", "discard"),
+        *("cancel", "stall", "requeue", "dead-letter", "redrive", "rerun", "discard"),
         *("put-schedule", "run-schedule"),
     },
 }

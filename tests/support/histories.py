@@ -30,6 +30,7 @@ from tenure.core.commands import (
     RedriveFlow,
     Release,
     Requeue,
+    Stall,
     Start,
     Sweep,
     Unblock,
@@ -427,12 +428,15 @@ class World:
     def _people(self) -> None:
         luck, job_id, request_id = self.luck, self._some_job(), self.request_id()
         command: Command
-        match luck.choice(("cancel", "cancel", "requeue", "requeue", "dead-letter", "redrive")):
+        asked = ("cancel", "cancel", "stall", "requeue", "requeue", "dead-letter", "redrive")
+        match luck.choice(asked):
             case "cancel":
                 mode = luck.choice((CancelMode.SOFT, CancelMode.SOFT, CancelMode.HARD))
                 command = Cancel(
                     job_id=job_id, actor=PRODUCER, request_id=request_id, mode=mode, reason="enough"
                 )
+            case "stall":
+                command = Stall(job_id=job_id, actor=OPERATOR, request_id=request_id)
             case "requeue":
                 command = Requeue(job_id=job_id, actor=OPERATOR, request_id=request_id)
             case "dead-letter":

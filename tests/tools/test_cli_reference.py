@@ -44,6 +44,7 @@ WORDS = {
     "jobs cancel": "jobs cancel --all --yes",
     "jobs rerun": "jobs rerun {done}",
     "jobs retry": "jobs retry {done}",
+    "jobs stall": "jobs stall {done}",
     "jobs requeue": "jobs requeue {done}",
     "jobs dead-letter": "jobs dead-letter {done}",
     "dlq ls": "dlq ls --resolved",

@@ -95,8 +95,8 @@ def test_a_row_that_does_not_match_its_log_is_noticed(name: str) -> None:
     assert_noticed(name)
 
 
-@spec("I15", "I18")
-@names("I15", "I18")
+@spec("I15", "I39")
+@names("I15", "I39")
 def test_an_undone_cancel_and_a_lost_attempt_that_cost_nothing_are_noticed(name: str) -> None:
     assert_noticed(name)
 

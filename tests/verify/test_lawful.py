@@ -52,9 +52,9 @@ def test_correct_attempts_and_rows_fit_the_tables(found: list[Violation]) -> Non
     assert not of(found, "I6", "I7", "I8", "I9", "I10")
 
 
-@spec("I11", "I12", "I15", "I17", "I18")
+@spec("I11", "I12", "I15", "I17", "I39")
 def test_correct_logs_fold_to_their_rows_within_budget(found: list[Violation]) -> None:
-    assert not of(found, "I11", "I12", "I15", "I17", "I18")
+    assert not of(found, "I11", "I12", "I15", "I17", "I39")
 
 
 @spec("I13", "I14", "I16", "I21")
@@ -133,7 +133,7 @@ def test_every_rule_is_listed_once_with_something_that_checks_it() -> None:
     ]
 
     assert ids == [
-        *(f"I{n}" for n in range(1, 22)),
+        *(f"I{n}" for n in range(1, 22) if n != 18),
         "I23",
         "I24",
         "I28",
@@ -145,6 +145,7 @@ def test_every_rule_is_listed_once_with_something_that_checks_it() -> None:
         "I35",
         "I36",
         "I37",
+        "I39",
         "P1",
         "P2",
         "P3",

@@ -33,6 +33,7 @@ _LOST = {
     EventCause.OUTAGE: "was lost in an outage of the store",
     EventCause.TIMEOUT: "was stopped: it took longer than its timeout",
     EventCause.START_TIMEOUT: "was lost: it was claimed and never started",
+    EventCause.OPERATOR: "was ended by an operator: the job is stalled",
 }
 
 

@@ -55,7 +55,7 @@ from tenure.cli.output import (
 from tenure.cli.watching import MAX_WATCHED, going_on, watch_to_the_end
 from tenure.core.attempt_logs import AttemptLog
 from tenure.core.checks import check_name
-from tenure.core.commands import Cancel, Command, DeadLetter, Redrive, Requeue
+from tenure.core.commands import Cancel, Command, DeadLetter, Redrive, Requeue, Stall
 from tenure.core.counting import counted
 from tenure.core.ids import JobId, Kind, Namespace, QueueName, RequestId, WorkerId
 from tenure.core.instants import Duration, Instant
@@ -682,6 +682,30 @@ def _instead_of_retry(serving: Coordination, reply: Reply) -> str | None:
             f" {job.id}` and then retry it"
         )
     return why_waiting(serving.store, job) or "a worker will claim it soon"
+
+
+@jobs.command(name="stall")
+@id_options
+def stall_jobs(
+    url: str | None,
+    as_json: bool,
+    request_id: str | None,
+    namespace: str,
+    job_ids: tuple[str, ...],
+) -> None:
+    """Take jobs from their workers and leave them stalled.
+
+    For a worker that you no longer trust. Its lease is over at once, and its report is discarded.
+    The job waits for `tenure jobs requeue`, or, with on_lost="reclaim", for the next claim. This
+    costs none of the job's attempts.
+    """
+    asked_as = new_request_id(request_id)
+    with coordination(url) as serving:
+        commands = [
+            Stall(job_id=job_id, actor=operator(), request_id=asked_as)
+            for job_id in find_job_ids(serving, job_ids, namespace)
+        ]
+        execute_all(serving, commands, as_json=as_json, line=_status_line)
 
 
 @jobs.command(name="requeue")

@@ -17,6 +17,7 @@ _STATUS_WORDS = {
     Cause.JOB_FINISHED: "it is {} already",
     Cause.NOT_FINISHED: "it is {} and has not finished",
     Cause.NOT_HELD: "it is {}, not stalled",
+    Cause.NOT_LEASED: "it is {}: no worker has it",
     Cause.NOT_DEAD_LETTERED: "it is {}, not a dead letter",
     Cause.REVISION_MISMATCH: "it is {}, which this command does not expect",
 }

@@ -36,6 +36,7 @@ from tenure.core.commands import (
     RedriveFlow,
     Release,
     Requeue,
+    Stall,
     Start,
     Sweep,
     Unblock,
@@ -433,6 +434,11 @@ class Kit:
     def cancel_hard(self, job: Job) -> Reply:
         """Cancel a job with a hard cancel."""
         return self.cancel(job, mode=CancelMode.HARD)
+
+    def stall(self, job: Job, *, request_id: str | None = None, **fields: Any) -> Reply:
+        """Take a job from its worker."""
+        asked = RequestId(request_id or self.request_id())
+        return self.reply(Stall(job_id=job.id, actor=OPERATOR, request_id=asked, **fields))
 
     def requeue(self, job: Job, *, request_id: str | None = None, **fields: Any) -> Reply:
         """Requeue a held job."""

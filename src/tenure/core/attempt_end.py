@@ -526,16 +526,32 @@ def _lose(job: Job, cause: EventCause, at: Moment, *, is_free: bool) -> list[Dra
         facts=attempt_summary(job, facts),
     )
     if job.cancel_requested_at is not None:
-        reason = Facts(reason=job.cancel_reason)
-        return [
-            stalled,
-            Draft(type=EventType.CANCELLED, to=JobStatus.CANCELLED, facts=reason),
-        ]
+        return [stalled, _outlived_cancel(job)]
     if exhausted:
         return [stalled, _lost_for_good(job, cause)]
     if job.policy.on_lost is OnLost.REQUEUE:
         return [stalled, requeued(run_at)]
     return [stalled]
+
+
+def stalled_by_operator(job: Job, at: Moment) -> list[Draft]:
+    """The attempt is lost because an operator said so. This costs no failure: nothing is known
+    against the job. [T33]"""
+    reclaims = job.policy.on_lost is OnLost.RECLAIM and job.cancel_requested_at is None
+    facts = Facts(run_at=later(at.now, job.updated_at) if reclaims else None)
+    stalled = Draft(
+        type=EventType.STALLED,
+        to=JobStatus.STALLED,
+        cause=EventCause.OPERATOR,
+        facts=attempt_summary(job, facts),
+    )
+    return [stalled] if job.cancel_requested_at is None else [stalled, _outlived_cancel(job)]
+
+
+def _outlived_cancel(job: Job) -> Draft:
+    """A cancel request whose attempt is lost ends the job. [T16]"""
+    reason = Facts(reason=job.cancel_reason)
+    return Draft(type=EventType.CANCELLED, to=JobStatus.CANCELLED, facts=reason)
 
 
 def _lost_for_good(job: Job, cause: EventCause) -> Draft:

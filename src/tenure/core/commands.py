@@ -300,6 +300,16 @@ class Requeue(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     expected_status: JobStatus | None = None
 
 
+class Stall(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """An operator takes a job from its worker and leaves it stalled. [T33]"""
+
+    job_id: JobId
+    actor: Actor
+    request_id: RequestId
+    expected_rev: int | None = None
+    expected_status: JobStatus | None = None
+
+
 class DeadLetter(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Take a live job out of circulation: policy violation, corrupt payload, infrastructure.
     [T21]"""
@@ -346,7 +356,7 @@ class Discard(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 Settle: TypeAlias = Complete | Fail | Release
 WorkerCommand: TypeAlias = Start | Heartbeat | Complete | Fail | Release
-OperatorCommand: TypeAlias = Cancel | Requeue | DeadLetter | Redrive
+OperatorCommand: TypeAlias = Cancel | Stall | Requeue | DeadLetter | Redrive
 Command: TypeAlias = (
     Enqueue
     | FollowUp

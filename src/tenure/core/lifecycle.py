@@ -31,6 +31,7 @@ from tenure.core.commands import (
     Release,
     Requeue,
     ScheduledEnqueue,
+    Stall,
     Start,
     Sweep,
     Unblock,
@@ -50,7 +51,7 @@ from tenure.core.leases import (
     states_another_rev,
 )
 from tenure.core.outcomes import History, Moment, NeedsHistory, Outcome, Refused, Replayed
-from tenure.core.requests import cancel, dead_letter, discard, enqueue, redrive, requeue
+from tenure.core.requests import cancel, dead_letter, discard, enqueue, redrive, requeue, stall
 from tenure.core.unknown_words import has_unknown_word
 from tenure.core.verdicts import CancelDirective, Grant, Reply, Verdict
 from tenure.core.vocabulary import (
@@ -276,6 +277,7 @@ _DECISIONS: dict[type[Command], Callable[[Job | None, Any, Moment, History | Non
     ScheduledEnqueue: enqueue,
     Sweep: sweep,
     Cancel: cancel,
+    Stall: stall,
     Requeue: requeue,
     DeadLetter: dead_letter,
     Redrive: redrive,

@@ -1,4 +1,4 @@
-"""Requests of clients and operators: enqueue, cancel, requeue, dead-letter, redrive, discard.
+"""Requests of clients and operators: enqueue, cancel, stall, requeue, dead-letter and so on.
 
 Every one is idempotent under its request id (an enqueue's is the job id): a repeated request gets
 the recorded answer, a different one under the same id is refused. [Q4] Refusals carry the
@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from tenure.core.attempt_end import requeued
+from tenure.core.attempt_end import requeued, stalled_by_operator
 from tenure.core.changes import (
     Draft,
     Origin,
@@ -31,6 +31,7 @@ from tenure.core.commands import (
     Redrive,
     Requeue,
     ScheduledEnqueue,
+    Stall,
     fingerprint,
 )
 from tenure.core.events import Event, Facts, digest
@@ -306,6 +307,17 @@ def _cancel_live(job: Job, command: Cancel, at: Moment) -> Applied:
         facts=attempt_summary(job, Facts(reason=command.reason)),
     )
     return _apply_request([draft], rules[job.status], job, command, at)
+
+
+@_idempotent
+def stall(job: Job, command: Stall, at: Moment) -> Outcome:
+    """Take a job from its worker. Nothing follows by itself: the same or another operator decides
+    what becomes of it. [T33]"""
+    if job.status is JobStatus.STALLED:
+        return Replayed(answer=Reply(job=job))
+    if not job.status.is_leased:
+        return _refused(job, Cause.JOB_FINISHED if job.status.is_terminal else Cause.NOT_LEASED)
+    return _apply_request(stalled_by_operator(job, at), "T33", job, command, at)
 
 
 @_idempotent

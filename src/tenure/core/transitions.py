@@ -257,6 +257,14 @@ TABLE: tuple[Transition, ...] = (
         grants=True,
     ),
     Transition(
+        id="T33",
+        sources=(C, R),
+        operation="stall",
+        guard="",
+        paths=((_STALLED,), (_STALLED, _CANCELLED)),
+        actors=("operator",),
+    ),
+    Transition(
         id="T28",
         sources=(W,),
         operation="unblock",

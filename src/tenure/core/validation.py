@@ -52,6 +52,7 @@ from tenure.core.commands import (
     RedriveFlow,
     Release,
     Requeue,
+    Stall,
     Start,
     Sweep,
     Unblock,
@@ -144,7 +145,7 @@ def check_command(command: Command, limits: Limits, before: Command | None = Non
             _check_enqueue(command, limits, before)
         case Start() | Heartbeat() | Complete() | Fail() | Release():
             _check_worker_command(command, limits, before)
-        case Cancel() | Requeue() | DeadLetter() | Redrive() | Discard():
+        case Cancel() | Stall() | Requeue() | DeadLetter() | Redrive() | Discard():
             _check_operator_command(command, limits)
         case EnqueueFlow():
             _check_flow(command, limits)
@@ -502,6 +503,7 @@ def _check_error(error: JobError) -> None:
 
 _MAY_ASK: dict[type[object], frozenset[str]] = {
     Cancel: roles("T16", "T17", "T18", "T19", "T20"),
+    Stall: roles("T33"),
     Requeue: roles("T14"),
     DeadLetter: roles("T21"),
     Redrive: roles("T27"),
@@ -535,7 +537,7 @@ def _check_operator_command(command: OperatorCommand | Discard, limits: Limits) 
                 check_body("payload", command.payload, limits)
         case Discard():
             check_text("note", command.note)
-        case Requeue():
+        case Stall() | Requeue():
             pass
         case _:
             assert_never(command)

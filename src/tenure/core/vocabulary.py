@@ -211,6 +211,7 @@ class Cause(Word):
     JOB_FINISHED = "job_finished"
     NOT_FINISHED = "not_finished"
     NOT_HELD = "not_held"
+    NOT_LEASED = "not_leased"
     NOT_READY = "not_ready"
     DEDUPE_KEY_HELD = "dedupe_key_held"
     COMPENSATION_PROTECTED = "compensation_protected"

@@ -36,6 +36,7 @@ _STALLED = {
     EventCause.TIMEOUT: "Timed out",
     EventCause.START_TIMEOUT: "Not started in time",
     EventCause.GRACE_OVER: "Did not stop in time",
+    EventCause.OPERATOR: "Taken from its worker by an operator",
 }
 
 _CAUSES = {

@@ -15,7 +15,7 @@ from urllib.parse import quote
 import msgspec
 
 from tenure.core.artifacts import MAX_ARTIFACT_BYTES
-from tenure.core.commands import Cancel, Command, DeadLetter, Discard, Redrive, Requeue
+from tenure.core.commands import Cancel, Command, DeadLetter, Discard, Redrive, Requeue, Stall
 from tenure.core.vocabulary import EventCause, Role
 from tenure.protocol import replies, requests
 from tenure.protocol.fields import (
@@ -453,6 +453,7 @@ ROUTES: tuple[Route, ...] = (
     ),
     _decide("cancel", "Stop a job", Cancel, C, O),
     # --- operators
+    _decide("stall", "Stall a job that a worker has", Stall, O),
     _decide("requeue", "Requeue a held job", Requeue, O),
     _decide("dead-letter", "Dead-letter a live job", DeadLetter, O),
     _decide(

@@ -22,6 +22,7 @@ from tenure.core.commands import (
     Redrive,
     Release,
     Requeue,
+    Stall,
     Start,
     WorkerCommand,
 )
@@ -39,6 +40,7 @@ _OP: dict[type[object], Op] = {
     Fail: Op.FAIL,
     Release: Op.RELEASE,
     Cancel: Op.CANCEL,
+    Stall: Op.STALL,
     Requeue: Op.REQUEUE,
     DeadLetter: Op.DEAD_LETTER,
     Redrive: Op.REDRIVE,

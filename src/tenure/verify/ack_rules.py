@@ -141,6 +141,9 @@ def _is_kept(record: Record, ack: Ack) -> bool:
             return bool(_settle_events(record, ack))
         case Op.CANCEL:
             return _is_cancel_kept(record, ack)
+        case Op.STALL:
+            # Stalling a stalled job has no event of its own: another stall's will do. [N5]
+            return _has(record, EventType.STALLED)
 
 
 def _is_cancel_kept(record: Record, ack: Ack) -> bool:

@@ -33,6 +33,7 @@ class Op(StrEnum):
     FAIL = "fail"
     RELEASE = "release"
     CANCEL = "cancel"
+    STALL = "stall"
     REQUEUE = "requeue"
     DEAD_LETTER = "dead_letter"
     REDRIVE = "redrive"
@@ -40,7 +41,14 @@ class Op(StrEnum):
 
 SETTLING = frozenset({Op.COMPLETE, Op.FAIL, Op.RELEASE})
 _NEEDS_LEASE = SETTLING | {Op.CLAIM, Op.START, Op.HEARTBEAT}
-_NEEDS_REQUEST_ID = SETTLING | {Op.START, Op.CANCEL, Op.REQUEUE, Op.DEAD_LETTER, Op.REDRIVE}
+_NEEDS_REQUEST_ID = SETTLING | {
+    Op.START,
+    Op.CANCEL,
+    Op.STALL,
+    Op.REQUEUE,
+    Op.DEAD_LETTER,
+    Op.REDRIVE,
+}
 
 _OF_LEASES = frozenset({VerdictKind.OK, VerdictKind.CANCELLED, VerdictKind.REJECTED})
 _OF_REPORTS = frozenset({VerdictKind.COMMITTED, VerdictKind.CANCELLED, VerdictKind.REJECTED})

@@ -123,7 +123,6 @@ INVARIANTS: tuple[Invariant, ...] = (
         title="one live job per dedupe key",
         of_store=shared_keys.dedupe_keys_are_not_shared,
     ),
-    Invariant(id="I18", title="failures stay within max_attempts", of_record=leases.budget_is_kept),
     Invariant(
         id="I19", title="finished rows do not change", of_record=rows.terminal_rows_never_change
     ),
@@ -189,6 +188,7 @@ INVARIANTS: tuple[Invariant, ...] = (
         of_record=flows.replacements_follow_from_their_jobs,
         of_replacements=Replacements.violations,
     ),
+    Invariant(id="I39", title="failures stay within max_attempts", of_record=leases.budget_is_kept),
     Invariant(
         id="P1",
         title="one owner while running; an end is final",

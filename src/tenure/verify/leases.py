@@ -135,12 +135,12 @@ _COSTS_A_FAILURE = frozenset(
     }
 )
 _TIME_OUTS = frozenset({EventCause.TIMEOUT, EventCause.START_TIMEOUT})
-_COSTS_NOTHING = frozenset({EventCause.SNOOZED, EventCause.UNDELIVERED})
+_COSTS_NOTHING = frozenset({EventCause.SNOOZED, EventCause.UNDELIVERED, EventCause.OPERATOR})
 
 
 def budget_is_kept(record: Record) -> Iterator[Violation]:
     """`failures` stays within `max_attempts`. Every attempt that did not end its job cost a
-    failure, was released, or was excused by an outage or a new epoch. [I18]"""
+    failure, was released, excused by an outage or a new epoch, or ended by an operator. [I39]"""
     policy = policy_of(record)
     if policy is None:
         return
@@ -150,18 +150,18 @@ def budget_is_kept(record: Record) -> Iterator[Violation]:
         if event.type is EventType.CLAIMED and excused is not None:
             if event.lease_id is not None and epoch_of(event.lease_id) <= epoch_of(excused):
                 what = f"lease {shown_lease(excused)} cost nothing, without a credit or a new epoch"
-                yield broken("I18", record, event.seq, what)
+                yield broken("I39", record, event.seq, what)
             excused = None
         if event.type is EventType.CLAIMED and spent[0] >= policy.max_attempts:
-            yield broken("I18", record, event.seq, f"granted after {counted(spent[0], 'failure')}")
+            yield broken("I39", record, event.seq, f"granted after {counted(spent[0], 'failure')}")
         stated = _stated(event, spent)
         allowed = _allowed(event, spent, policy)
         if stated not in allowed:
             what = f"{event.type} ({event.cause}) after {_budget(spent)} states {_budget(stated)}"
-            yield broken("I18", record, event.seq, what)
+            yield broken("I39", record, event.seq, what)
         if stated[0] > policy.max_attempts or stated[2] > MAX_OUTAGE_CREDITS:
             what = f"over the budget of {policy.max_attempts}: {_budget(stated)}"
-            yield broken("I18", record, event.seq, what)
+            yield broken("I39", record, event.seq, what)
         if event.cause is EventCause.OUTAGE and stated == spent:
             excused = event.lease_id
         spent = stated
@@ -169,7 +169,7 @@ def budget_is_kept(record: Record) -> Iterator[Violation]:
     if job is not None and (job.failures, job.releases, job.outage_credits) != spent:
         of_row = _budget((job.failures, job.releases, job.outage_credits))
         what = f"the row has {of_row}, the log adds up to {_budget(spent)}"
-        yield broken("I18", record, rev_of(record), what)
+        yield broken("I39", record, rev_of(record), what)
 
 
 _Spent = tuple[int, int, int]  # failures, releases, outage credits

@@ -225,6 +225,22 @@ def test_a_repeated_cancel_with_another_body_is_refused(kit: Kit) -> None:
     assert kit.reload(job) == before
 
 
+@spec("T33", "N5", "R11")
+def test_a_job_that_an_operator_stalls_is_held_and_its_worker_has_lost_it(kit: Kit) -> None:
+    job = kit.running_job()
+
+    stalled = kit.stall(job, request_id="s")
+
+    assert kit.stall(job, request_id="s").replayed
+    assert stalled.is_ok
+    assert (stalled.job, kit.types(job)[-1]) == (kit.reload(job), EventType.STALLED)
+    assert (kit.reload(job).status, kit.reload(job).failures) == (JobStatus.STALLED, 0)
+    assert kit.complete(job).cause is Cause.REVOKED
+    assert kit.claimed() == []
+    assert kit.requeue(job).is_ok
+    assert [each.id for each in kit.claimed()] == [job.id]
+
+
 @spec("Q4", "L7")
 def test_a_repeated_requeue_does_not_undo_a_later_hold(kit: Kit) -> None:
     held = kit.stalled_job(policy=policy(lease_s=30, on_lost=OnLost.HOLD))
