@@ -21,6 +21,7 @@ from tenure.settings import (
     limits_from_environment,
     project_settings,
     retention_of,
+    retry_for_from_environment,
     shown_url,
     store_timeout_from_environment,
     url_from_environment,
@@ -341,3 +342,15 @@ def test_the_environment_says_how_long_a_call_waits_for_its_store() -> None:
     for wrong in ("soon", "0s", "11m"):
         with pytest.raises(InvalidInput, match="TENURE_STORE_TIMEOUT"):
             store_timeout_from_environment({"TENURE_STORE_TIMEOUT": wrong})
+
+
+@spec("H54")
+def test_how_long_a_client_retries_is_read_from_the_environment() -> None:
+    assert retry_for_from_environment({}) == 60
+    assert retry_for_from_environment({"TENURE_RETRY_FOR": "5s"}) == 5
+    assert retry_for_from_environment({"TENURE_RETRY_FOR": "0s"}) == 0
+    for wrong in ("5", "11m", "soon"):
+        with pytest.raises(InvalidInput, match="TENURE_RETRY_FOR"):
+            retry_for_from_environment({"TENURE_RETRY_FOR": wrong})
+    with pytest.raises(InvalidInput, match="retry_for"):
+        Tenure("http://127.0.0.1:1", retry_for="a while")

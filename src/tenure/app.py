@@ -10,6 +10,7 @@ from tenure.own_transaction.jobs import atransaction_on, transaction_on
 from tenure.ports import Store
 from tenure.settings import (
     DEFAULT_URL,
+    checked_retry_for_s,
     is_new,
     is_server,
     limits_from_environment,
@@ -34,6 +35,10 @@ class Tenure(Application):
     in the working directory. `name` is who enqueued, as a job's history shows it; a server knows
     that from `token`, else from `TENURE_TOKEN`.
 
+    A request that gets no answer is sent again under the same id for `retry_for`, else for
+    `TENURE_RETRY_FOR`, else for `"60s"`; then the call raises `StoreUnavailable`. `"0s"` sends each
+    request once.
+
     `metrics=True` shows what this process commits in prometheus_client's default registry, so that
     the application's own `/metrics` has it; another registry may be given instead. Behind a server
     nothing is counted here: the server counts it.
@@ -46,6 +51,7 @@ class Tenure(Application):
         namespace: str = DEFAULT_NAMESPACE,
         name: str = "app",
         token: str | None = None,
+        retry_for: str | None = None,
         metrics: "bool | CollectorRegistry" = False,
     ) -> None:
         self.counts = Counts()
@@ -53,6 +59,9 @@ class Tenure(Application):
             register(Metrics(self.counts), metrics)
         self._url = url
         self._token = token
+        self._retry_for_s = (
+            None if retry_for is None else checked_retry_for_s("retry_for", retry_for)
+        )
         super().__init__(lambda: self._open(self._chosen_url()), namespace=namespace, name=name)
 
     @property
@@ -67,7 +76,7 @@ class Tenure(Application):
 
     def _open(self, url: str) -> Link:
         is_made = url == DEFAULT_URL and is_new(url)
-        link = open_link(url, token=self._token, counts=self.counts)
+        link = open_link(url, token=self._token, counts=self.counts, retry_for_s=self._retry_for_s)
         if is_made:
             # A worker that starts in another directory would use another file.
             _log.warning("no URL is set, so jobs go to a new file: %s", shown_url(url))

@@ -13,7 +13,12 @@ from contextvars import ContextVar
 CALL_TIMEOUT_S = 10.0
 """The default of `TENURE_STORE_TIMEOUT`."""
 
+RETRY_FOR_S = 60.0
+"""The default of `TENURE_RETRY_FOR`: for so long a client sends a request again that got no
+answer."""
+
 _until_s: ContextVar[float | None] = ContextVar("tenure_deadline", default=None)
+_retry_for_s: ContextVar[float | None] = ContextVar("tenure_retry_for", default=None)
 
 
 class Deadline:
@@ -60,3 +65,20 @@ def waiting_until(end: Deadline) -> Iterator[None]:
         yield
     finally:
         _until_s.reset(token)
+
+
+@contextmanager
+def retrying_for(span_s: float) -> Iterator[None]:
+    """Requests to a server in the block are sent again for so long at most: the caller says itself
+    that there is no answer, and asks again."""
+    token = _retry_for_s.set(span_s)
+    try:
+        yield
+    finally:
+        _retry_for_s.reset(token)
+
+
+def retry_for_s(by_default_s: float) -> float:
+    """For how long a request of the current call is sent again."""
+    span_s = _retry_for_s.get()
+    return by_default_s if span_s is None else min(span_s, by_default_s)

@@ -16,7 +16,7 @@ from tenure.core.artifacts import JOB_QUOTA_VARIABLE, NAMESPACE_QUOTA_VARIABLE, 
 from tenure.core.instants import MICROSECONDS_PER_SECOND, parse_duration
 from tenure.core.policy import LeaseBounds
 from tenure.core.validation import Limits
-from tenure.deadlines import CALL_TIMEOUT_S
+from tenure.deadlines import CALL_TIMEOUT_S, RETRY_FOR_S
 from tenure.errors import InvalidInput, UnknownStoreUrl
 from tenure.protocol import URL_VARIABLE
 from tenure.stores.sqlite.path import is_missing_or_empty, sqlite_path
@@ -25,8 +25,10 @@ DEFAULT_URL = "sqlite:///tenure.db"
 PROJECT_FILE = "pyproject.toml"
 LEASE_BOUNDS_VARIABLE = "TENURE_LEASE_BOUNDS"
 STORE_TIMEOUT_VARIABLE = "TENURE_STORE_TIMEOUT"
+RETRY_FOR_VARIABLE = "TENURE_RETRY_FOR"
 _SIZE_PATTERN = re.compile(r"([0-9]{1,12})\s*([KMGT]?)(i?B)?", re.IGNORECASE)
 SHORTEST_STORE_TIMEOUT_S, LONGEST_STORE_TIMEOUT_S = 0.1, 600.0
+LONGEST_RETRY_FOR_S = 600.0
 
 
 class ProjectSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -161,6 +163,25 @@ def store_timeout_from_environment(environment: Mapping[str, str] = os.environ) 
     if not SHORTEST_STORE_TIMEOUT_S <= timeout_s <= LONGEST_STORE_TIMEOUT_S:
         raise InvalidInput(STORE_TIMEOUT_VARIABLE, f"{text[:40]!a} is out of bounds", hint=hint)
     return timeout_s
+
+
+def retry_for_from_environment(environment: Mapping[str, str] = os.environ) -> float:
+    """For how long a client sends a request again that got no answer, in seconds:
+    `TENURE_RETRY_FOR`, as in `60s`; `0s`: it sends each request once. [H54]"""
+    text = environment.get(RETRY_FOR_VARIABLE)
+    return RETRY_FOR_S if not text else checked_retry_for_s(RETRY_FOR_VARIABLE, text)
+
+
+def checked_retry_for_s(field: str, text: str) -> float:
+    """The same, as an application or the environment writes it."""
+    hint = "write a duration from 0s to 10m, as in 60s"
+    try:
+        retry_for_s = parse_duration(text) / MICROSECONDS_PER_SECOND
+    except ValueError as wrong:
+        raise InvalidInput(field, str(wrong), hint=hint) from wrong
+    if not 0 <= retry_for_s <= LONGEST_RETRY_FOR_S:
+        raise InvalidInput(field, f"{text[:40]!a} is out of bounds", hint=hint)
+    return retry_for_s
 
 
 def retention_of(given: str | None = None) -> RetentionPolicy:

@@ -31,6 +31,7 @@ from tenure.settings import (
     is_new,
     is_server,
     limits_from_environment,
+    retry_for_from_environment,
     shown_url,
     store_timeout_from_environment,
 )
@@ -95,9 +96,14 @@ def not_through_a_server() -> StoreError:
 
 
 def open_remote(
-    url: str, *, token: str | None = None, environment: Mapping[str, str] = os.environ
+    url: str,
+    *,
+    token: str | None = None,
+    retry_for_s: float | None = None,
+    environment: Mapping[str, str] = os.environ,
 ) -> "RemoteCoordinator":
-    """The coordinator of the server that a URL names, with `token` or else `TENURE_TOKEN`."""
+    """The coordinator of the server that a URL names, with `token` or else `TENURE_TOKEN`. It sends
+    a request without an answer again for `retry_for_s` or else `TENURE_RETRY_FOR`."""
     try:
         from tenure.remote.caller import Caller
         from tenure.remote.coordinator import RemoteCoordinator
@@ -109,7 +115,10 @@ def open_remote(
             "an http: or https: URL needs the extra http", hint=install_hint("http")
         ) from missing
     trust = trust_from_environment(environment, token)
-    return RemoteCoordinator(Caller(parse_address(url), trust, Patience()))
+    if retry_for_s is None:
+        retry_for_s = retry_for_from_environment(environment)
+    patience = Patience(retry_for_s=retry_for_s)
+    return RemoteCoordinator(Caller(parse_address(url), trust, patience))
 
 
 @contextmanager
@@ -168,7 +177,13 @@ def _opened(
         yield coordinator, sweeper
 
 
-def open_link(url: str, *, token: str | None = None, counts: "Counts | None" = None) -> "Link":
+def open_link(
+    url: str,
+    *,
+    token: str | None = None,
+    counts: "Counts | None" = None,
+    retry_for_s: float | None = None,
+) -> "Link":
     """A coordinator in this process over the store a URL names, or the server it names. `counts`
     counts what a coordinator in this process commits."""
     from tenure.client.channel import Link
@@ -182,19 +197,26 @@ def open_link(url: str, *, token: str | None = None, counts: "Counts | None" = N
     from tenure.telemetry.unclaimed import why_waiting
 
     if is_server(url):
-        remote = open_remote(url, token=token)
+        remote = open_remote(url, token=token, retry_for_s=retry_for_s)
         why = partial(why_waiting, remote.store)
-        return Link(coordination=remote, close=remote.close, tries=1, why_waiting=why)
+        return Link(coordination=remote, close=remote.close, retry_for_s=0.0, why_waiting=why)
+    if retry_for_s is None:
+        retry_for_s = retry_for_from_environment()
     opened = ExitStack()
     coordinator = opened.enter_context(open_coordinator(url, counts=counts))
     store, why = coordinator.unwatched_store, partial(why_waiting, coordinator.store)
     if isinstance(store, MemoryStore):
         return Link(
-            coordination=coordinator, close=opened.close, why_waiting=why, watch=store.watch
+            coordination=coordinator,
+            close=opened.close,
+            retry_for_s=retry_for_s,
+            why_waiting=why,
+            watch=store.watch,
         )
     return Link(
         coordination=coordinator,
         close=opened.close,
+        retry_for_s=retry_for_s,
         why_waiting=why,
         watch=store.watch,
         enqueue_within=partial(enqueue_within, coordinator),

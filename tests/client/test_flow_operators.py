@@ -97,7 +97,7 @@ def shop(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Application
         mounted = server.mount(serving)
         token = new_token(serving.store, Role.OPERATOR, "ann")
         remote = connect(server.url, token)
-        link = Link(coordination=remote, close=remote.close, tries=1)
+        link = Link(coordination=remote, close=remote.close, retry_for_s=0.0)
         yield Application(lambda: link, namespace="default", name="ann")
         remote.close()
         mounted.close()

@@ -34,7 +34,9 @@ from tests.support.waiting import PATIENCE_S
 
 SETTINGS = ServerSettings(poll_every_s=0.02)
 PATIENCE = Patience(
-    backoff=Backoff(initial_us=seconds(0.01), cap_us=seconds(0.02), floor=0.0), answer_s=10.0
+    backoff=Backoff(initial_us=seconds(0.01), cap_us=seconds(0.02), floor=0.0),
+    answer_s=10.0,
+    retry_for_s=10.0,
 )
 
 _numbers = count(1)

@@ -21,6 +21,7 @@ from tenure.core.ids import JobId, LeaseId, RequestId, worker_actor
 from tenure.core.instants import seconds
 from tenure.core.policy import Backoff
 from tenure.core.retry import Retries
+from tenure.deadlines import retrying_for
 from tenure.errors import (
     Closed,
     Contended,
@@ -34,6 +35,7 @@ from tenure.errors import (
 )
 from tenure.protocol.problem_codes import ProblemCode
 from tenure.protocol.replies import TimeReply
+from tenure.remote import caller
 from tenure.remote.caller import Call, Caller
 from tenure.remote.coordinator import CLAIM_THREADS, RemoteCoordinator
 from tenure.remote.settings import (
@@ -49,10 +51,14 @@ from tenure.wiring import open_remote
 from tests.remote.proxy import read_message
 from tests.remote.script import claim_of
 from tests.remote.serving import connect
-from tests.support.waiting import joined
+from tests.support.waiting import joined, until
 
 TOKEN = f"tenure_{'a' * 16}_{'b' * 64}"
-QUICK = Patience(backoff=Backoff(initial_us=seconds(0.001), floor=0.0, factor=1.0), answer_s=5.0)
+QUICK = Patience(
+    backoff=Backoff(initial_us=seconds(0.001), floor=0.0, factor=1.0),
+    answer_s=5.0,
+    retry_for_s=0.5,
+)
 START = Start(
     job_id=JobId("01900000-0000-7000-8000-000000000001"),
     lease_id=LeaseId(f"1-{'0' * 32}"),
@@ -231,7 +237,7 @@ def test_what_the_http_library_raises_is_told_in_plain_words(
 def test_a_server_without_tls_is_told_as_that() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         url = f"https://127.0.0.1:{listening.getsockname()[1]}"
-        remote = connect(url, TOKEN, msgspec.structs.replace(QUICK, tries=1))
+        remote = connect(url, TOKEN, msgspec.structs.replace(QUICK, retry_for_s=0))
 
         def refuse() -> None:
             with listening.accept()[0] as caller:
@@ -249,7 +255,7 @@ def test_a_server_without_tls_is_told_as_that() -> None:
 
 
 def test_a_server_that_stays_silent_is_told_with_the_time() -> None:
-    patience = msgspec.structs.replace(QUICK, answer_s=0.05, tries=1)
+    patience = msgspec.structs.replace(QUICK, answer_s=0.05, retry_for_s=0)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         remote = connect(url, TOKEN, patience)
@@ -270,12 +276,54 @@ def test_a_request_is_repeated_unchanged_until_it_is_answered() -> None:
         assert len(set(puppet.heard)) == 1
 
 
+@spec("H54")
+def test_connections_that_fail_at_once_do_not_use_up_the_patience() -> None:
+    failures = [b""] * 12
+
+    with asking(*failures, NOW) as (remote, puppet):
+        assert remote.store.now() == 1_735_689_600_000_000
+
+        assert len(puppet.heard) == 13
+    assert Patience().retry_for_s == 60
+
+
+@spec("H54")
+def test_a_long_wait_for_a_server_is_logged_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(caller, "TELL_AFTER_S", 0.0)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        url = f"http://127.0.0.1:{free.getsockname()[1]}"
+    remote = connect(url, TOKEN, msgspec.structs.replace(QUICK, retry_for_s=60))
+
+    def close_when_logged() -> None:
+        until(lambda: caplog.messages, "it is logged")
+        remote.close()
+
+    closing = threading.Thread(target=close_when_logged)
+    closing.start()
+    with pytest.raises(Closed):
+        remote.store.now()
+
+    joined(closing, "it has closed the client")
+    [line] = caplog.messages
+    assert line.startswith(f"{url} cannot be reached: connection refused; trying again for ")
+
+
+def test_who_says_it_that_there_is_no_answer_can_retry_for_less() -> None:
+    with asking(problem(503, "not_ready", verdict=None)) as (remote, puppet):
+        with retrying_for(0), pytest.raises(StoreUnavailable, match="503"):
+            remote.store.now()
+
+        assert len(puppet.heard) == 1
+
+
 def test_a_request_is_not_repeated_for_ever() -> None:
     with asking(problem(503, "not_ready", verdict=None)) as (remote, puppet):
         with pytest.raises(StoreUnavailable, match="503"):
             remote.store.now()
 
-        assert len(puppet.heard) == QUICK.tries
+        assert len(puppet.heard) > 1
 
 
 @pytest.mark.parametrize(
@@ -310,12 +358,12 @@ def test_retry_after_is_respected() -> None:
 def test_pauses_grow_at_random_and_are_never_shorter_than_asked() -> None:
     def retries(random: float) -> Retries:
         backoff = Backoff(initial_us=seconds(1), cap_us=seconds(3), floor=0.0)
-        return Retries(backoff, tries=4, began_s=0, within_s=60, random=lambda: random)
+        return Retries(backoff, began_s=0, within_s=60, random=lambda: random)
 
     longest, shortest = retries(1.0), retries(0.0)
 
-    assert [longest.pause_s(0) for _ in range(4)] == [1, 2, 3, None]
-    assert [shortest.pause_s(0, at_least_s=5) for _ in range(4)] == [5, 5, 5, None]
+    assert [longest.pause_s(0) for _ in range(4)] == [1, 2, 3, 3]
+    assert [shortest.pause_s(0, at_least_s=5) for _ in range(4)] == [5, 5, 5, 5]
     assert retries(0.5).pause_s(59, at_least_s=2) is None
 
 

@@ -18,6 +18,7 @@ from tenure.cli.common import DONE, refuse
 from tenure.cli.discarding import discard_output
 from tenure.cli.output import say
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration
+from tenure.deadlines import retrying_for
 from tenure.errors import StoreUnavailable
 
 POLL_S = 0.5
@@ -25,6 +26,9 @@ POLL_S = 0.5
 
 FIRST_RETRY_S = 0.5
 LONGEST_RETRY_S = 5.0
+
+RETRY_FOR_S = 5.0
+"""Before it is said that the connection is lost; from then on this module sends again."""
 
 _T = TypeVar("_T")
 
@@ -76,7 +80,8 @@ class Reconnecting:
         is_lost = False
         while True:
             try:
-                answer = question()
+                with retrying_for(RETRY_FOR_S):
+                    answer = question()
             except StoreUnavailable as problem:
                 if not self._was_answered or self.is_too_late:
                     raise

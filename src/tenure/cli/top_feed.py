@@ -21,6 +21,7 @@ from tenure.core.job_search import JobFilter
 from tenure.core.overview import Overview, OverviewFilter
 from tenure.core.verdicts import Reply
 from tenure.core.vocabulary import JobStatus
+from tenure.deadlines import retrying_for
 from tenure.errors import InvalidInput, TenureError
 from tenure.ports import Coordination, JobStore
 
@@ -31,6 +32,9 @@ MAX_PARTS = 10
 PAUSE_PER_READ = 9
 LONGEST_PAUSE_S = 30.0
 """After an outage, in which a read may take a minute to fail, the screen is not left behind."""
+
+RETRY_FOR_S = 5.0
+"""Then the screen says that there is no answer; the next reading asks again."""
 
 MAX_PENDING = 10
 CLOSE_WITHIN_S = 2.0
@@ -171,6 +175,10 @@ class Feed:
             self._wake()
 
     def _step(self) -> None:
+        with retrying_for(RETRY_FOR_S):  # the screen says it if there is no answer
+            self._ask()
+
+    def _ask(self) -> None:
         try:
             while self._pending:
                 action = self._pending.popleft()

@@ -1,7 +1,7 @@
 """The channel: a client's connection to its coordinator, opened at the first use, once per process.
 
-A request that got no answer is sent again under the same ids, up to `MAX_TRIES` times within a
-minute; then the caller gets the error. Decides nothing about jobs.
+A request that got no answer is sent again under the same ids for a minute, or for the time that the
+application sets; then the caller gets the error. Decides nothing about jobs.
 """
 
 import asyncio
@@ -31,13 +31,12 @@ from tenure.core.job import Job
 from tenure.core.policy import Backoff
 from tenure.core.retry import Retries, unit
 from tenure.core.verdicts import Answer, Reply, Verdict
+from tenure.deadlines import RETRY_FOR_S
 from tenure.errors import Contended, InvalidInput, StoreUnavailable, UnknownJob
 from tenure.ports import Coordination, Entropy, JobStore, OnHint
 from tenure.protocol.fields import iso
 
-MAX_TRIES = 5
-TRY_WITHIN_S = 60.0
-RETRY = Backoff(initial_us=seconds(0.1), floor=0.1)
+RETRY = Backoff(initial_us=seconds(0.1), cap_us=seconds(5), floor=0.1)
 SHORTEST_POLL_S = 0.01
 LONGEST_POLL_S = 0.25
 POLL_FACTOR = 1.5
@@ -90,8 +89,9 @@ class Link(msgspec.Struct, kw_only=True):
 
     coordination: Coordination
     close: Callable[[], None]
-    tries: int = MAX_TRIES
-    """How often a request without an answer is sent; 1 where the coordination itself repeats it."""
+    retry_for_s: float = RETRY_FOR_S
+    """For so long a request without an answer is sent again; 0 where the coordination itself
+    repeats it."""
     enqueue_within: Callable[[Any, Sequence[NewJobs], bool], list[Reply]] = _no_transactions
     aenqueue_within: Callable[[Any, Sequence[NewJobs], bool], Awaitable[list[Reply]]] = (
         _no_async_transactions
@@ -241,9 +241,8 @@ class Channel:
         link = yield from self.linking()
         retries = Retries(
             RETRY,
-            tries=link.tries,
             began_s=link.monotonic(),
-            within_s=TRY_WITHIN_S,
+            within_s=link.retry_for_s,
             random=lambda: unit(self._entropy(ENTROPY_BYTES)),
         )
         while True:

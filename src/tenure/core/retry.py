@@ -46,14 +46,14 @@ def delay_us(backoff: Backoff, *, failures: int, fraction: float) -> Duration:
 
 
 class Retries:
-    """The pauses between the tries of one request, and when to give up. Jitter keeps clients that
-    lost a store together from coming back together."""
+    """The pauses between the tries of one request, and when to give up: after a time, not after a
+    number of tries, because a connection that is refused at once takes no time at all. Jitter keeps
+    clients that lost a store together from coming back together."""
 
     def __init__(
-        self, backoff: Backoff, *, tries: int, began_s: float, within_s: float, random: Random
+        self, backoff: Backoff, *, began_s: float, within_s: float, random: Random
     ) -> None:
         self._backoff = backoff
-        self._max_tries = tries
         self._ends_at_s = began_s + within_s
         self._random = random
         self._tries = 0
@@ -62,8 +62,6 @@ class Retries:
         """How long to wait after another failed try; None: give up. A server's `Retry-After`, in
         `at_least_s`, comes on top."""
         self._tries += 1
-        if self._tries >= self._max_tries:
-            return None
         delay = delay_us(self._backoff, failures=self._tries, fraction=self._random())
         pause_s = at_least_s + delay / MICROSECONDS_PER_SECOND
         return pause_s if now_s + pause_s < self._ends_at_s else None

@@ -4,6 +4,7 @@ Every route is safe to retry: a request has its own id, or changes nothing when 
 retry sends exactly the same request.
 """
 
+import logging
 import random
 import threading
 import time
@@ -14,6 +15,7 @@ import msgspec
 
 from tenure.core.retry import Retries
 from tenure.core.vocabulary import VerdictKind
+from tenure.deadlines import retry_for_s
 from tenure.errors import (
     Closed,
     InvalidInput,
@@ -38,8 +40,18 @@ CONNECTIONS = 16
 WAITING_CONNECTIONS = 2
 LONGEST_RETRY_AFTER_S = 30.0
 
+TELL_AFTER_S = 2.0
+TELL_IF_LEFT_S = 10.0
+"""A request that has had no answer for two seconds, and is repeated for ten more, is logged once:
+otherwise its caller waits and does not know for what."""
+
+UNREADABLE_TRIES = 5
+"""How often a server may say that it cannot read a row, before the caller gets that as the answer:
+a newer server may be behind the same address, but waiting makes none."""
+
 _FIELD_REFUSED = frozenset({400, 413, 422})
 
+_log = logging.getLogger("tenure.remote")
 _random = random.SystemRandom().random
 
 
@@ -82,7 +94,8 @@ class Caller:
     # --- asking --------------------------------------------------------------------------------
 
     def ask(self, call: Call, kind: type[_M]) -> _M:
-        """Send a request and return the answer. Retries a few times within a minute."""
+        """Send a request and return the answer. Retries for as long as `Patience` says, a minute by
+        default, or `retrying_for`."""
         with _traced(call) as asked:
             response = self._repeated(call, self._request(call, asked))
             return self._message(call, asked, response, kind)
@@ -133,13 +146,16 @@ class Caller:
     # --- exchanges -----------------------------------------------------------------------------
 
     def _repeated(self, call: Call, request: Request) -> Response:
+        began_s = time.monotonic()
+        within_s = retry_for_s(self._patience.retry_for_s)
         retries = Retries(
             self._patience.backoff,
-            tries=self._patience.tries,
-            began_s=time.monotonic(),
-            within_s=self._patience.within_s,
+            began_s=began_s,
+            within_s=within_s,
             random=_random,
         )
+        is_told = False
+        unreadable = 0
         while True:
             try:
                 return self._checked(call, request)
@@ -147,10 +163,17 @@ class Caller:
                 raise
             except StoreUnavailable as failure:
                 pause_s = retries.pause_s(time.monotonic(), at_least_s=failure.retry_after_s)
-                if pause_s is None and isinstance(failure, _UnreadableThere):
-                    raise failure.row from failure
+                if isinstance(failure, _UnreadableThere):
+                    unreadable += 1
+                    if pause_s is None or unreadable >= UNREADABLE_TRIES:
+                        raise failure.row from failure
                 if pause_s is None:
                     raise
+                waited_s = time.monotonic() - began_s
+                left_s = within_s - waited_s
+                if not is_told and waited_s >= TELL_AFTER_S and left_s >= TELL_IF_LEFT_S:
+                    is_told = True
+                    _log.warning("%s; trying again for %.0f s", failure.message, left_s)
                 if self._closing.wait(pause_s):
                     raise Closed from failure
 

@@ -14,6 +14,7 @@ import msgspec
 from tenure.core.instants import seconds
 from tenure.core.policy import Backoff
 from tenure.core.tokens import read_token
+from tenure.deadlines import RETRY_FOR_S
 from tenure.errors import InvalidInput, UnknownStoreUrl
 from tenure.protocol import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE
 from tenure.protocol.hosts import is_loopback
@@ -176,7 +177,7 @@ def tls_context(trust: Trust) -> ssl.SSLContext:
 
 
 class Patience(msgspec.Struct, frozen=True, kw_only=True):
-    """How long a caller waits for an answer, and how often it retries."""
+    """How long a caller waits for an answer, and for how long it retries."""
 
     connect_s: float = 5.0
     answer_s: float = 15.0
@@ -184,6 +185,6 @@ class Patience(msgspec.Struct, frozen=True, kw_only=True):
     after_wait_s: float = 5.0
     """How much longer than the requested wait an answer may take."""
     whole_answer_s: float = 120.0
-    tries: int = 5
-    within_s: float = 60.0
-    backoff: Backoff = Backoff(initial_us=seconds(0.2), cap_us=seconds(10), floor=0.0)
+    retry_for_s: float = RETRY_FOR_S
+    """For so long a request without an answer is sent again; 0: it is sent once."""
+    backoff: Backoff = Backoff(initial_us=seconds(0.2), cap_us=seconds(5), floor=0.1)

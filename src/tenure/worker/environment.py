@@ -31,6 +31,7 @@ ORDINARY = (
     "TENURE_CA_FILE",
     "TENURE_ARTIFACT_QUOTA_PER_*",
     "TENURE_LEASE_BOUNDS",
+    "TENURE_RETRY_FOR",
     "TENURE_STORE_TIMEOUT",
 )
 """What handlers see in the strict mode without being named."""
