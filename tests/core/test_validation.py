@@ -404,6 +404,17 @@ def test_words_are_from_their_closed_sets(command: Command, field: str) -> None:
     assert refused(command).field == field
 
 
+@spec("J10")
+@pytest.mark.parametrize("field", ["timeout_us", "start_within_us"])
+def test_a_limit_that_no_attempt_could_keep_is_refused(field: str) -> None:
+    check_command(enqueue_with_policy(**{field: seconds(0.1)}), LIMITS)
+
+    for limit in (0, 1, seconds(0.1) - 1):
+        with pytest.raises(InvalidInput, match="too short") as caught:
+            check_command(enqueue_with_policy(**{field: limit}), LIMITS)
+        assert caught.value.field == f"policy.{field}"
+
+
 @spec("J4")
 @pytest.mark.parametrize(
     ("fields", "field"),
@@ -412,8 +423,6 @@ def test_words_are_from_their_closed_sets(command: Command, field: str) -> None:
         ({"max_attempts": 2**31}, "policy.max_attempts"),
         ({"max_attempts": True}, "policy.max_attempts"),
         ({"max_releases": -1}, "policy.max_releases"),
-        ({"timeout_us": 0}, "policy.timeout_us"),
-        ({"start_within_us": 0}, "policy.start_within_us"),
         ({"backoff": Backoff(factor=0.9)}, "policy.backoff.factor"),
         ({"backoff": Backoff(factor=NAN)}, "policy.backoff.factor"),
         ({"backoff": Backoff(factor=float("inf"))}, "policy.backoff.factor"),

@@ -110,7 +110,10 @@ class Drive:
     def feed(self, event: Event) -> None:
         self._events.append(event)
         while self._events:
-            for action in self.session.handle(self._events.pop(0), self.now):
+            actions = self.session.handle(self._events.pop(0), self.now)
+            if self.network.claim_takes_s:  # and nothing else waits for it
+                actions.sort(key=lambda each: isinstance(each, SendClaim))
+            for action in actions:
                 self._perform(action)
 
     def is_done(self) -> bool:

@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from tenure.conformance.spec import spec
 from tenure.core.instants import seconds
 from tenure.core.vocabulary import CancelMode, JobStatus
 from tests.support.waiting import until
 from tests.worker.harness import POLICY, Shop, is_alive, read_pids
-from tests.worker.sample import SHARED
+from tests.worker.sample import APP, SHARED
 
 pytestmark = pytest.mark.process
 
@@ -81,6 +82,18 @@ def test_a_timed_out_handler_is_killed_and_its_job_retried(shop: Shop, tmp_path:
     assert job.reason_code == "timeout"
     assert took_s > 1.2, "it had nearly all of its time"
     assert shop.stop(worker).timed_out == 1
+
+
+@spec("WP23")
+@pytest.mark.parametrize(("app", "kind"), [(APP, "nap"), (SHARED, "anap")])
+def test_a_job_with_a_timeout_of_a_tenth_of_its_lease_runs(shop: Shop, app: str, kind: str) -> None:
+    worker = shop.start(app)
+    policy = replace(ONCE, lease_us=seconds(60), timeout_us=seconds(5))
+
+    job = shop.wait(shop.enqueue(kind, {"amount_s": 0.1}, policy=policy))
+
+    assert (job.status, job.attempt, job.releases) == (JobStatus.SUCCEEDED, 1, 0)
+    assert shop.stop(worker).succeeded == 1
 
 
 def test_a_handler_that_holds_the_gil_for_five_ttls_keeps_its_lease(shop: Shop) -> None:

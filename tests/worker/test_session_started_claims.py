@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from tenure.conformance.spec import spec
-from tenure.core.commands import Release, Start, WorkerCommand
+from tenure.core.commands import Heartbeat, Release, Start, WorkerCommand
 from tenure.core.instants import seconds
 from tenure.core.policy import Policy
 from tenure.core.vocabulary import JobStatus
@@ -18,6 +18,7 @@ from tenure.worker.messages import (
     Kill,
     Note,
     Prepare,
+    Prepared,
     Run,
     Send,
     SendClaim,
@@ -331,3 +332,123 @@ def test_a_call_that_hangs_holds_up_no_report_for_longer_than_a_moment() -> None
     drive.advance(PATIENCE / seconds(1))
 
     assert [len(send.commands) for send in drive.held] == [1, 1, 2]
+
+
+# --- jobs with short time limits -----------------------------------------------------------------
+
+
+def limited(*, lease_s: float = 60, **limits_s: float) -> Policy:
+    limits = {f"{name}_us": seconds(value) for name, value in limits_s.items()}
+    return replace(Policy(), lease_us=seconds(lease_s), **limits)
+
+
+def notes(drive: Drive) -> list[str]:
+    return [note.text for note in drive.wanted(Note)]
+
+
+@spec("WP23")
+@pytest.mark.parametrize("lease_s", [30, 60, 120])
+@pytest.mark.parametrize("timeout_s", [0.1, 1, 3, 5, 6, 12])
+@pytest.mark.parametrize("serving", [0, 1])
+def test_a_job_whose_timeout_is_shorter_than_the_margin_of_its_lease_runs(
+    timeout_s: float, lease_s: float, serving: int
+) -> None:
+    drive = a_drive(serving=serving)
+    job_id = drive.enqueue(limited(lease_s=lease_s, timeout=timeout_s))
+
+    drive.begin()
+    [frame] = frames(drive) or drive.wanted(Run)
+    allowed_s = (frame.until - drive.now) / 1_000_000
+    drive.finish(frame.run)
+
+    assert 0.75 * timeout_s < allowed_s < timeout_s
+    assert drive.status(job_id) is JobStatus.SUCCEEDED
+    assert drive.commands(Release) == []
+
+
+@spec("WP23")
+def test_a_short_timeout_is_not_spent_by_a_claim_that_is_repeated() -> None:
+    drive = a_drive(serving=1)
+    job_id = drive.enqueue(limited(timeout=5))
+    drive.network.answers_return = False
+    drive.begin()
+
+    drive.network.heal()
+    drive.advance(1)
+
+    [frame] = frames(drive)
+    assert frame.until - drive.now > seconds(3)
+    drive.finish(frame.run)
+    assert drive.status(job_id) is JobStatus.SUCCEEDED
+
+
+def test_a_handler_that_runs_into_a_short_timeout_is_killed_for_it() -> None:
+    drive = a_drive(serving=1)
+    drive.enqueue(limited(timeout=1))
+    drive.begin()
+
+    drive.advance(1)
+
+    assert len(drive.wanted(Kill)) == drive.stats.timed_out == 1
+    assert any("it ran into its timeout" in note for note in notes(drive))
+
+
+@spec("WP23")
+@pytest.mark.parametrize(
+    "policy",
+    [limited(start_within=1), limited(timeout=5), limited(timeout=0.5, start_within=600)],
+)
+def test_a_child_that_starts_slowly_spends_no_limit_of_the_job_that_waits_for_it(
+    policy: Policy,
+) -> None:
+    drive = Drive(prepares=False, lanes={KIND: Isolation.PROCESS})
+    job_id = drive.enqueue(policy)
+    drive.begin()
+
+    drive.advance(45)
+    drive.feed(Prepared(1))
+    [frame] = drive.wanted(Run)
+    drive.finish(frame.run)
+
+    assert drive.status(job_id) is JobStatus.SUCCEEDED
+    assert drive.job(job_id).attempt == 1
+
+
+@spec("WP24")
+def test_a_job_that_gets_no_child_is_handed_back_before_its_lease_ends() -> None:
+    drive = Drive(prepares=False, lanes={KIND: Isolation.PROCESS})
+    job_id = drive.enqueue(limited(timeout=5))
+    drive.begin()
+
+    drive.advance(59)
+
+    job = drive.job(job_id)
+    assert (job.failures, job.releases) == (0, 1)
+    assert len(drive.wanted(Run)) == 0
+    assert any("handing it back, it did not run: no child" in note for note in notes(drive))
+
+
+@spec("WP24")
+def test_a_job_that_cannot_run_here_is_handed_back_a_few_times_and_each_time_logged() -> None:
+    drive = a_drive(serving=1)
+    job_id = drive.enqueue(limited(timeout=0.5))
+    drive.network.claim_takes_s = 0.48
+    drive.begin()
+
+    drive.advance(10)
+
+    job = drive.job(job_id)
+    assert 2 <= job.releases <= 6
+    assert job.failures == 0
+    text = "handing it back, it did not run: its timeout of 0.5 s was over before it could start"
+    assert sum(text in note for note in notes(drive)) == job.releases
+
+
+def test_a_heartbeat_is_not_sent_for_a_waiting_job_whose_timeout_it_would_start() -> None:
+    drive = Drive(prepares=False, lanes={KIND: Isolation.PROCESS})
+    drive.enqueue(limited(timeout=20))
+    drive.begin()
+
+    drive.advance(50)
+
+    assert drive.commands(Heartbeat) == []

@@ -74,7 +74,7 @@ from tenure.core.ids import (
     role_of,
 )
 from tenure.core.ijson import MAX_EXACT_INTEGER, NotIJson, check_ijson, check_size
-from tenure.core.instants import MICROSECONDS_PER_SECOND
+from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration, seconds
 from tenure.core.job import JobError, Progress
 from tenure.core.policy import Backoff, Compensation, DeadLetterJob, LeaseBounds, Policy
 from tenure.core.transitions import roles
@@ -92,6 +92,9 @@ from tenure.core.vocabulary import (
 from tenure.errors import InvalidInput
 
 MAX_PER_JOB = 10
+
+SHORTEST_LIMIT = seconds(0.1)
+"""Of an attempt's time-out and of the wait for its start. A worker needs a part of it."""
 """Commands about one job in one call: a start, its heartbeats and its end are a few."""
 PRIORITIES = (-32768, 32767)
 REPORTABLE_REASONS = frozenset(
@@ -418,10 +421,8 @@ def check_policy(field: str, policy: Policy, bounds: LeaseBounds) -> None:
         check_duration(f"{field}.{name}", getattr(policy, name))
     if policy.timeout_us is not None:
         check_duration(f"{field}.timeout_us", policy.timeout_us)
-        if policy.timeout_us == 0:
-            raise InvalidInput(f"{field}.timeout_us", "is 0", hint="None means no time-out")
-    if policy.start_within_us == 0:
-        raise InvalidInput(f"{field}.start_within_us", "is 0: no claim could ever start")
+        _check_long_enough(f"{field}.timeout_us", policy.timeout_us, "None means no time-out")
+    _check_long_enough(f"{field}.start_within_us", policy.start_within_us)
     if policy.compensation is not None:
         check_type(f"{field}.compensation", policy.compensation, Compensation)
         check_name(f"{field}.compensation.kind", policy.compensation.kind)
@@ -430,6 +431,14 @@ def check_policy(field: str, policy: Policy, bounds: LeaseBounds) -> None:
         if policy.compensation.policy.compensation is not None:
             raise InvalidInput(f"{field}.compensation.policy", "names a compensation itself")
         check_policy(f"{field}.compensation.policy", policy.compensation.policy, bounds)
+
+
+def _check_long_enough(field: str, limit_us: Duration, hint: str = "") -> None:
+    """A limit that every attempt would exceed is refused before a job has it. [J10]"""
+    if limit_us < SHORTEST_LIMIT:
+        limits = [each / MICROSECONDS_PER_SECOND for each in (limit_us, SHORTEST_LIMIT)]
+        problem = "{:g} s is too short: no attempt could run in less than {:g} s".format(*limits)
+        raise InvalidInput(field, problem, hint=hint)
 
 
 def _check_backoff(field: str, backoff: Backoff) -> None:

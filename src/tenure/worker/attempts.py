@@ -9,10 +9,10 @@ from enum import Enum, auto
 from tenure.clock import NEVER, Boot
 from tenure.core.commands import Complete, Fail, Heartbeat, Release, Settle, Start
 from tenure.core.ids import Actor, JobId, LeaseId, RequestId
-from tenure.core.instants import Duration, seconds
+from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration, seconds
 from tenure.core.job import JobError, Progress
 from tenure.core.verdicts import Grant, Verdict
-from tenure.core.vocabulary import ErrorClass, LeaseNews, ReleaseKind, Stage, VerdictKind
+from tenure.core.vocabulary import ErrorClass, LeaseNews, ReleaseKind, Stage
 
 LONG_LEASE = seconds(20)
 LEAST_MARGIN = seconds(2)
@@ -24,6 +24,7 @@ SLOW_ANSWER = seconds(2)
 NO_RENEWAL = "its lease was not renewed in time, stopping it"
 TIMED_OUT = "it ran into its timeout, stopping it"
 CANCEL_DUE = "it did not stop within the grace of its cancel, stopping it"
+NO_CHILD = "no child was ready for it in time"
 
 News = tuple[Progress | None, bytes | None]
 """Progress and checkpoint that the coordinator does not know yet."""
@@ -80,6 +81,21 @@ def fence_at(
     return Boot(sent_at + max(0, min(ttl_us, lease_us) - margin))
 
 
+def _first_heartbeat_at(grant: Grant, sent_at: Boot) -> Boot:
+    """When the first heartbeat is due if the attempt has not started by then.
+
+    For an attempt that waits for a child a heartbeat ends `start_within`, and from then on its
+    timeout counts from the claim. [L9] So it is sent in time where that is a gain, and not at all
+    where the timeout would end the attempt before its lease does.
+    """
+    policy = grant.job.policy
+    if grant.is_started:
+        return Boot(sent_at + policy.heartbeat_us)
+    if policy.timeout_us is not None and policy.timeout_us < policy.lease_us:
+        return NEVER
+    return Boot(sent_at + min(policy.heartbeat_us, policy.start_within_us // 2))
+
+
 def report_id(lease_id: LeaseId, what: str) -> RequestId:
     """The id of a report. It follows from the lease, so that every retry has the same one."""
     return RequestId(f"{lease_id}:{what}")
@@ -107,10 +123,15 @@ class Attempt:
         self.phase = Phase.PREPARING
         self.claim_sent_at = sent_at
         self.is_open = True  # as far as is known, the lease is valid
-        self.fence_at = fence_at(sent_at, ttl_us=grant.ttl_us, lease_us=policy.lease_us)
-        self.ends_by = NO_RENEWAL  # the reason to log if nothing changes until `fence_at`
+        limit_us = policy.timeout_us if grant.is_started else policy.start_within_us
+        is_bounded = limit_us is not None and limit_us <= policy.lease_us
+        self.fence_at = fence_at(
+            sent_at, ttl_us=grant.ttl_us, lease_us=policy.lease_us, is_bounded=is_bounded
+        )
+        # The reason to log if nothing changes until `fence_at`.
+        self.ends_by = TIMED_OUT if grant.is_started and is_bounded else NO_RENEWAL
         self.heartbeat_us = policy.heartbeat_us
-        self.heartbeat_at = Boot(sent_at + policy.heartbeat_us)
+        self.heartbeat_at = _first_heartbeat_at(grant, sent_at)
         self.start_sent_at: Boot | None = None
         self.began_at: Boot | None = None  # when its handler started
         self.ran_us: Duration | None = None
@@ -131,6 +152,7 @@ class Attempt:
         self._unconfirmed: News = (None, None)
         self._news_sent_at = Boot(0)
         self._found = LeaseNews.NONE
+        self.unrun_because = ""  # why it is handed back without having run
 
     @property
     def name(self) -> str:
@@ -169,11 +191,17 @@ class Attempt:
         self.ends_by = bound or NO_RENEWAL
         return True
 
-    def started_with_claim(self, sent_at: Boot, answered_at: Boot) -> None:
+    def started_with_claim(self) -> None:
         """The claim has started it: its grant is the answer to its start, too. [N4]"""
-        self.start_sent_at = sent_at
-        started = Verdict(kind=VerdictKind.OK, ttl_us=self.grant.ttl_us)
-        self.renewed(sent_at, answered_at, started)
+        self.start_sent_at = self.claim_sent_at
+
+    @property
+    def is_late(self) -> str:
+        """Why a grant whose lease is over, or almost, was too late."""
+        if self.ends_by is TIMED_OUT and self.grant.job.policy.timeout_us is not None:
+            timeout_s = self.grant.job.policy.timeout_us / MICROSECONDS_PER_SECOND
+            return f"its timeout of {timeout_s:g} s was over before it could start"
+        return "its lease was almost over when the grant arrived"
 
     def _bound(self, sent_at: Boot, answered_at: Boot, verdict: Verdict) -> str | None:
         """The timeout or cancel deadline that ends this lease, if any. That less than the whole
@@ -272,6 +300,7 @@ class Attempt:
         """The start of this attempt; the same one every time."""
         if self.start_sent_at is None:
             self.start_sent_at = now
+            self.heartbeat_at = Boot(now + self.heartbeat_us)
         return Start(
             job_id=self.grant.job_id,
             lease_id=self.grant.lease_id,

@@ -17,16 +17,17 @@ import msgspec
 
 from tenure.clock import NEVER, Boot
 from tenure.core.claims import ClaimAnswer
-from tenure.core.commands import Fail, Heartbeat, Start, WorkerCommand
+from tenure.core.commands import Fail, Heartbeat, Release, Start, WorkerCommand
 from tenure.core.counting import counted
-from tenure.core.ids import Kind, LeaseId
+from tenure.core.ids import JobId, Kind, LeaseId
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration, Instant, seconds
+from tenure.core.policy import Backoff
 from tenure.core.retry import Random, delay_us
 from tenure.core.verdicts import Grant, Verdict
 from tenure.core.vocabulary import Cause, Disposition, VerdictKind
 from tenure.handlers.registry import Isolation
 from tenure.telemetry.failure_log import FailureLog
-from tenure.worker.attempts import NO_RENEWAL, Attempt, Phase, StopFor
+from tenure.worker.attempts import NO_CHILD, NO_RENEWAL, Attempt, Phase, StopFor
 from tenure.worker.claims import (
     AT_ONCE,
     MAX_PER_CLAIM,
@@ -95,6 +96,12 @@ SHUTDOWN = "shutdown"
 QUICK_STOP = seconds(3)
 TIME_TO_STOP = seconds(2)
 """How long a handler that was asked to stop has at least, even on a busy machine."""
+
+HAND_BACK = Backoff(initial_us=seconds(1), cap_us=seconds(60))
+"""How long a job waits that was handed back again without having run."""
+
+MAX_HANDED_BACK = 1000
+"""How many jobs are remembered that were handed back without having run."""
 
 SHORT_RUN = seconds(0.05)
 """Jobs that usually run longer gain nothing from claims and reports that wait for more of them."""
@@ -190,6 +197,7 @@ class Session:
         self._young: deque[Attempt] = deque()  # began within SHORT_RUN, the oldest first
         self._long = 0  # slots whose handlers have run for longer
         self._leases: set[LeaseId] = set()
+        self._handed_back: dict[JobId, int] = {}  # how often in a row, the longest ago first
         self._outbox = Outbox(stats)
         self._lease_polls = LeasePolls()
         self._actions: list[Action] = []
@@ -316,6 +324,11 @@ class Session:
 
     def _check_lease(self, attempt: Attempt) -> None:
         if not attempt.is_open or not attempt.phase.has_handler:
+            return
+        if self._now >= attempt.fence_at and attempt.phase is Phase.PREPARING:
+            # Nothing of it has run, and its lease is still valid for a moment. [WP24]
+            attempt.unrun_because = NO_CHILD
+            self._stop(attempt, StopFor.SHUTDOWN)
             return
         if self._now >= attempt.fence_at:
             # By the time the coordinator gives the job to someone else, this handler must be
@@ -478,16 +491,17 @@ class Session:
         self._look_by(attempt)
         # Too late to start it; handing it back costs the job nothing.
         if self._drain is not None or self._now >= attempt.fence_at:
+            attempt.unrun_because = SHUTDOWN if self._drain is not None else attempt.is_late
             self._report(attempt, attempt.release())
             return
         if grant.is_started:
-            self._begin(attempt, begun_at)
+            self._begin(attempt)
         else:
             self._actions.append(Prepare(attempt.run, grant))
 
-    def _begin(self, attempt: Attempt, begun_at: Boot) -> None:
+    def _begin(self, attempt: Attempt) -> None:
         """Its claim has started it."""
-        attempt.started_with_claim(begun_at, self._now)
+        attempt.started_with_claim()
         self._move(attempt, Phase.RUNNING)
         self.stats.started += 1
         frame = Run.of(attempt.run, attempt.grant, until=attempt.fence_at)
@@ -501,6 +515,7 @@ class Session:
         if phase is Phase.RUNNING:
             self._running[attempt.run] = attempt
             self._young.append(attempt)
+            self._handed_back.pop(attempt.grant.job_id, None)
             attempt.began_at = self._now
         elif attempt.phase is Phase.RUNNING:
             del self._running[attempt.run]
@@ -751,8 +766,26 @@ class Session:
         self._note_about(attempt, "its lease is lost, reporting nothing")
         self._close(attempt)
 
+    def _hand_back(self, attempt: Attempt) -> Release:
+        """The release of an attempt that did not run. The first one of a job leaves it its place;
+        if the job comes back and cannot run again, others get a longer chance each time. [WP24]"""
+        why = attempt.unrun_because or SHUTDOWN
+        self._note_about(attempt, f"handing it back, it did not run: {why}")
+        if why == SHUTDOWN:
+            return attempt.release()
+        times = self._handed_back.pop(attempt.grant.job_id, 0)
+        self._handed_back[attempt.grant.job_id] = times + 1
+        if len(self._handed_back) > MAX_HANDED_BACK:
+            del self._handed_back[next(iter(self._handed_back))]
+        if not times:
+            return attempt.release()
+        delay = delay_us(HAND_BACK, failures=times, fraction=self._random())
+        return attempt.release(delay_us=delay)
+
     def _report(self, attempt: Attempt, report: WorkerCommand) -> None:
         assert not isinstance(report, Start | Heartbeat)
+        if isinstance(report, Release) and attempt.began_at is None and not attempt.is_cancelled:
+            report = self._hand_back(attempt)
         self._move(attempt, Phase.REPORTING)
         attempt.report = report
         if attempt.first_try_at is None:
@@ -764,8 +797,9 @@ class Session:
     def _clock_jumped(self) -> None:
         self._note("the wall clock jumped ahead: renewing every lease now")
         for attempt in self._attempts.values():
-            attempt.heartbeat_at = self._now
-            self._look_by(attempt)
+            if attempt.heartbeat_at != NEVER:  # else a heartbeat would start its timeout
+                attempt.heartbeat_at = self._now
+                self._look_by(attempt)
 
     def _asked_to_drain(self, request: DrainRequested) -> None:
         """Drain. Whoever sends a signal hears of it, even if the worker was draining already."""

@@ -16,7 +16,7 @@ from tenure.core.instants import Duration, Instant
 from tenure.core.job import Job, JobError, Progress
 from tenure.core.observations import Observation
 from tenure.core.policy import Backoff, Compensation, Policy
-from tenure.core.validation import PRIORITIES
+from tenure.core.validation import PRIORITIES, SHORTEST_LIMIT
 from tenure.core.vocabulary import (
     CancelMode,
     ErrorClass,
@@ -102,8 +102,8 @@ def _policies(compensations: st.SearchStrategy[Compensation | None]) -> st.Searc
         max_attempts=counts,
         max_releases=st.integers(0, MAX_COUNT),
         backoff=backoffs,
-        timeout_us=st.none() | st.integers(1, MAX_DURATION),
-        start_within_us=st.integers(1, MAX_DURATION),
+        timeout_us=st.none() | st.integers(SHORTEST_LIMIT, MAX_DURATION),
+        start_within_us=st.integers(SHORTEST_LIMIT, MAX_DURATION),
         grace_us=durations,
         on_exhausted=st.sampled_from(OnExhausted),
         on_lost=st.sampled_from(OnLost),
