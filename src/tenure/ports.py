@@ -131,8 +131,13 @@ class LoadedSchedule(msgspec.Struct, frozen=True):
     schedule: Schedule | None
 
 
+MAX_DUE_READ = 10_000
+"""So many of the schedules that are due take turns, those that are longest due."""
+
+
 class DueSchedules(msgspec.Struct, frozen=True):
-    """Schedules whose next time has come, longest due first."""
+    """Schedules whose next time has come, without their payloads: of each namespace the one that is
+    longest due, then of each the second, and so on. [SC20]"""
 
     now: Instant
     epoch: Epoch
@@ -230,6 +235,8 @@ class Measures(msgspec.Struct, frozen=True, kw_only=True):
     queues: tuple[QueueMeasure, ...]
     left_out: int
     dead_letters: dict[Namespace, int]
+    schedules_due_since: dict[Namespace, Instant] = {}
+    """Since when the schedule that is longest due has been due, where there is one. [OB40]"""
     losses: int = 0
     """Failovers after which acknowledged work was missing. [OB20]"""
 
@@ -527,7 +534,7 @@ class ScheduleStore(Protocol):
 
     def due_schedules(self, *, limit: int) -> DueSchedules:
         """Up to `limit` schedules of all namespaces whose `next_at` has come, or that will fire and
-        were written by a clock far ahead of the present one; longest due first. [SC6] [SC15]"""
+        were written by a clock far ahead of the present one, in turns. [SC6] [SC15] [SC20]"""
 
     def save_schedule(self, change: ScheduleChange, *, epoch: Epoch) -> bool:
         """One transaction: write the schedule's row iff its rev is still `expected_rev` (0: there

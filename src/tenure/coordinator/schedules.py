@@ -7,7 +7,7 @@ sweep: not on a clock that jumped until a second reading confirms it. [SC6]
 
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Protocol
 
 import msgspec
@@ -15,7 +15,7 @@ import msgspec
 from tenure.clock import Monotonic, boot_now
 from tenure.core.commands import Cancel, Command
 from tenure.core.counting import counted
-from tenure.core.ids import SYSTEM, JobId, RequestId
+from tenure.core.ids import SYSTEM, JobId, Namespace, RequestId
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration
 from tenure.core.job import Job
 from tenure.core.outcomes import Moment
@@ -28,6 +28,7 @@ from tenure.core.schedules import (
     ScheduleReply,
     clock_was_set_back,
     decide_schedule,
+    in_turns,
     plan_firing,
 )
 from tenure.core.verdicts import Answer
@@ -100,6 +101,8 @@ class Firer:
         self._observer = coordinator.observer
         self._monotonic = monotonic
         self._failure_log = FailureLog()  # each pass would fail again
+        self._number = 0
+        self._served: dict[Namespace, int] = {}  # of those that were due last: when it was its turn
 
     def fire_due(self, *, within_us: Duration | None = None) -> FiringReport:
         """Deal with every occurrence that is due, or begin with none after so long. Raises what the
@@ -112,7 +115,7 @@ class Firer:
                 return FiringReport(fired=fired, next_in_us=due.next_in_us)
             previous = self._previous(due)
             has_moved = False
-            for each in due.schedules:
+            for each in self._in_turns(due):
                 firing = self._fire(each, due, previous)
                 has_moved |= firing is not None
                 fired += firing is not None and firing.change.job is not None
@@ -121,6 +124,17 @@ class Firer:
             if not has_moved:
                 return FiringReport(fired=fired)  # another process was faster, or none can be fired
         return FiringReport(fired=fired, next_in_us=Duration(0))
+
+    def _in_turns(self, due: DueSchedules) -> Iterator[Schedule]:
+        """The schedules, beginning with namespaces whose turn is longest ago: a pass may end
+        before all had theirs. [SC20]"""
+        order = in_turns(due.schedules, self._served)
+        here = {each.namespace for each in order}
+        self._served = {name: at for name, at in self._served.items() if name in here}
+        for each in order:
+            self._number += 1
+            self._served[each.namespace] = self._number
+            yield each
 
     def _previous(self, due: DueSchedules) -> Mapping[JobId, Job]:
         """The jobs of the runs before, where a schedule needs to know."""
@@ -140,7 +154,11 @@ class Firer:
         last = None if schedule.last_job_id is None else previous.get(schedule.last_job_id)
         at = Moment(now=due.now, epoch=due.epoch, entropy=b"")
         try:
-            firing = plan_firing(schedule, last, at)
+            # One payload at a time: each may be a megabyte.
+            whole = self._store.load_schedule(schedule.namespace, schedule.name).schedule
+            if whole is None or whole.rev != schedule.rev:
+                return None
+            firing = plan_firing(whole, last, at)
             if firing.cancels is not None:
                 self._cancel(schedule, firing.cancels, firing)
             if not self._store.save_schedule(firing.change, epoch=due.epoch):

@@ -8,8 +8,8 @@ one that fires it. Zones come from the system's database of time zones, or from 
 """
 
 import hashlib
-from collections import deque
-from collections.abc import Iterator
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta, tzinfo
 from difflib import get_close_matches
 from functools import lru_cache
@@ -145,6 +145,11 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     skipped: int = 0  # because the run before had not ended
     missed: int = 0  # because nobody fired them in time
 
+    @property
+    def without_payload(self) -> "Schedule":
+        """As lists have it: a payload may be a megabyte."""
+        return replace(self, spec=replace(self.spec, payload=b"null"))
+
 
 class ScheduleChange(msgspec.Struct, frozen=True, kw_only=True):
     """A schedule's next row, and the job that goes with it. A store writes both, or neither: it
@@ -153,6 +158,21 @@ class ScheduleChange(msgspec.Struct, frozen=True, kw_only=True):
     schedule: Schedule
     expected_rev: int
     job: Change | None = None
+
+
+def in_turns(
+    due: Iterable[Schedule], served: Mapping[Namespace, int] | None = None
+) -> list[Schedule]:
+    """Schedules that are due, longest first, in the order in which they are fired: of each
+    namespace one, then of each the second, and so on, so that no namespace waits for all schedules
+    of another. Namespaces that were `served` less lately come first. [SC20]"""
+    last = served or {}
+    turns: Counter[Namespace] = Counter()
+    order: list[tuple[tuple[int, int], Schedule]] = []
+    for each in due:
+        turns[each.namespace] += 1
+        order.append(((turns[each.namespace], last.get(each.namespace, 0)), each))
+    return [each for _, each in sorted(order, key=lambda turn: turn[0])]
 
 
 # --- Times -------------------------------------------------------------------------------------

@@ -156,6 +156,12 @@ LATE = _histogram(
     "tenure_schedule_late_seconds",
     "From the nominal time of a schedule to the moment its job was made.",
 )
+SCHEDULE_LAG = _gauge(
+    "tenure_schedule_lag_seconds",
+    "namespace",
+    "For how long the schedule that is longest due has been due; 0 if none is.",
+    "max by (namespace) (tenure_schedule_lag_seconds) > 10",
+)
 WAIT = _histogram(
     "tenure_wait_seconds", "From the moment a job was ready to the moment it was claimed."
 )
@@ -257,6 +263,7 @@ METRICS: tuple[Metric, ...] = (
     OBSERVATIONS,
     OCCURRENCES,
     LATE,
+    SCHEDULE_LAG,
     WAIT,
     RUN,
     SWEEPER_LAG,

@@ -272,6 +272,9 @@ def _gauges(measures: Measures) -> Iterator[tuple[Metric, Values]]:
     yield catalogue.OLDEST, [(at, age_us / MICROSECONDS_PER_SECOND) for at, age_us in ages]
     yield catalogue.LEFT_OUT, [((), measures.left_out)]
     yield catalogue.LOSSES, [((), measures.losses)]
+    since = dict.fromkeys(measures.dead_letters, measures.now) | measures.schedules_due_since
+    lags = [((name,), measures.now - at) for name, at in since.items()]
+    yield catalogue.SCHEDULE_LAG, [(at, us / MICROSECONDS_PER_SECOND) for at, us in lags]
     yield catalogue.DLQ, [((name,), number) for name, number in measures.dead_letters.items()]
 
 

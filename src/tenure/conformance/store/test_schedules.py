@@ -88,7 +88,7 @@ def test_a_schedule_is_read_as_it_was_written(kit: Kit) -> None:
 
     assert load(kit).spec == full
     assert load(kit) == made
-    assert kit.store.list_schedules(DEFAULT_NAMESPACE) == [made]
+    assert kit.store.list_schedules(DEFAULT_NAMESPACE) == [made.without_payload]
     assert (made.rev, made.created_at) == (1, kit.now())
 
 
@@ -143,6 +143,56 @@ def test_due_schedules_come_longest_due_first_and_are_limited(kit: Kit) -> None:
 
     times = sorted(load(kit, f"m{each}").next_at or 0 for each in (10, 20, 30))
     assert [each.next_at for each in due.schedules] == times[:2]
+
+
+@spec("SC20")
+def test_due_schedules_of_namespaces_take_turns(kit: Kit) -> None:
+    for namespace, minutes in (("acme", 10), ("acme", 12), ("acme", 15), ("globex", 30)):
+        every = replace(EVERY_HOUR, every_us=seconds(60 * minutes), payload=b'"large"')
+        put(kit, every, name=f"m{minutes}", namespace=namespace)
+    kit.advance(seconds=3600)
+
+    due = kit.store.due_schedules(limit=3).schedules
+
+    firsts, [second] = due[:2], due[2:]
+    assert {each.namespace for each in firsts} == {"acme", "globex"}
+    assert second.namespace == "acme"
+    assert {each.spec.payload for each in due} == {b"null"}
+
+
+@spec("SC20")
+def test_a_namespace_does_not_wait_for_all_schedules_of_another(kit: Kit) -> None:
+    every_second = replace(EVERY_HOUR, every_us=seconds(1), overlap=Overlap.ALLOW)
+    for number in range(20):
+        put(kit, every_second, name=f"s{number}", namespace="acme")
+    put(kit, every_second, name="only", namespace="globex")
+    firer = Firer(kit.coordinator)
+    passes = 0
+
+    while not kit.store.list_jobs(JobFilter(namespace=Namespace("globex"))):
+        kit.advance(seconds=1)
+        firer.fire_due(within_us=seconds(0))  # a pass with time for one
+        passes += 1
+
+    assert passes <= 3
+
+
+@spec("OB40")
+def test_it_is_measured_for_how_long_schedules_are_due(kit: Kit) -> None:
+    put(kit)
+    put(kit, name="other", namespace="acme")
+    at = until_due(kit)
+    before = kit.store.measure(queues=10, jobs=10).schedules_due_since
+    kit.advance(seconds=60)
+
+    of_one = kit.store.measure(queues=10, jobs=10, namespace=DEFAULT_NAMESPACE)
+    of_all = kit.store.measure(queues=10, jobs=10)
+    fire(kit)
+
+    assert before == {DEFAULT_NAMESPACE: at, "acme": at}
+    assert of_one.schedules_due_since == {DEFAULT_NAMESPACE: at}
+    assert of_all.schedules_due_since == before
+    assert kit.store.measure(queues=10, jobs=10).schedules_due_since == {}
 
 
 @spec("SC2")

@@ -1,11 +1,12 @@
 """How full the memory store is. A mixin of `MemoryStore`, which owns the jobs."""
 
 from tenure.core.claims import QueueState
-from tenure.core.ids import JobId, Namespace, QueueName
+from tenure.core.ids import JobId, Namespace, QueueName, ScheduleName
 from tenure.core.instants import Instant
 from tenure.core.lateness import is_suspect
 from tenure.core.queue_sample import KnownQueue, fair_share
 from tenure.core.resolutions import Resolution
+from tenure.core.schedules import Schedule
 from tenure.ports import Measures, QueueMeasure
 from tenure.stores.memory.part import MemoryPart
 
@@ -15,6 +16,7 @@ class MemoryMeasures(MemoryPart):
 
     _queues: dict[tuple[Namespace, QueueName], QueueState]
     _resolutions: dict[JobId, Resolution]
+    _schedules: dict[tuple[Namespace, ScheduleName], Schedule]
 
     def measure(self, *, queues: int, jobs: int, namespace: Namespace | None = None) -> Measures:
         """How full the store is, within these limits."""
@@ -38,7 +40,16 @@ class MemoryMeasures(MemoryPart):
                     each.namespace: self._count_dead_letters(each.namespace, jobs)
                     for each in chosen
                 },
+                schedules_due_since=self._due_since(namespace, now),
             )
+
+    def _due_since(self, only: Namespace | None, now: Instant) -> dict[Namespace, Instant]:
+        found: dict[Namespace, Instant] = {}
+        for each in self._schedules.values():
+            at = each.next_at
+            if at is not None and at <= now and only in (None, each.namespace):
+                found[each.namespace] = min(at, found.get(each.namespace, at))
+        return found
 
     def _measure(
         self, namespace: Namespace, queue: QueueName, most: int, now: Instant

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from tenure.core.ids import Epoch, Namespace, ScheduleName
 from tenure.core.instants import Duration
 from tenure.core.outcomes import Change
-from tenure.core.schedules import Schedule, ScheduleChange, is_due
+from tenure.core.schedules import Schedule, ScheduleChange, in_turns, is_due
 from tenure.ports import DueSchedules, LoadedSchedule, Saved
 from tenure.stores.memory.part import MemoryPart
 
@@ -27,7 +27,8 @@ class MemorySchedules(MemoryPart):
         with self._lock:
             self._open()
             found = [each for each in self._schedules.values() if each.namespace == namespace]
-        return sorted((each for each in found if each.removed_at is None), key=_name)
+        shown = [each.without_payload for each in found if each.removed_at is None]
+        return sorted(shown, key=_name)
 
     def load_schedule(self, namespace: Namespace, name: ScheduleName) -> LoadedSchedule:
         """A schedule, also a removed one."""
@@ -47,7 +48,10 @@ class MemorySchedules(MemoryPart):
                 if each.next_at is not None
             )
             found = [self._schedules[namespace, name] for _, namespace, name in times]
-            due = [each for each in found if is_due(each, now)][:limit]
+            due = [
+                each.without_payload
+                for each in in_turns(each for each in found if is_due(each, now))[:limit]
+            ]
             next_in = Duration(max(0, times[0][0] - now)) if times else None
             return DueSchedules(now, self._epoch, tuple(due), next_in)
 

@@ -962,8 +962,8 @@ DELETE FROM {t}worker_process
 RETURNING worker;
 
 -- name: list_schedules
-SELECT {schedule_columns} FROM {t}schedule
- WHERE namespace = :namespace AND removed_at IS NULL ORDER BY name;
+SELECT {schedule_without_payload} FROM {t}schedule AS s
+ WHERE s.namespace = :namespace AND s.removed_at IS NULL ORDER BY s.name;
 
 -- name: load_schedule
 SELECT {schedule_columns} FROM {t}schedule WHERE namespace = :namespace AND name = :name;
@@ -976,10 +976,25 @@ SELECT (SELECT min(s.next_at) FROM {t}schedule AS s WHERE s.next_at IS NOT NULL)
   FROM {t}meta;
 
 -- name: due_schedules
--- And those that were written before the clock was set back.
-SELECT {schedule_columns} FROM {t}schedule
- WHERE next_at IS NOT NULL AND (next_at <= :until OR updated_at > :latest_write)
- ORDER BY next_at, namespace, name LIMIT :limit;
+-- And those that were written before the clock was set back. Of each namespace the one that is longest due,
+-- then of each the second, and so on.
+WITH due (namespace, name, next_at) AS (
+    SELECT d.namespace, d.name, d.next_at FROM {t}schedule AS d
+     WHERE d.next_at IS NOT NULL AND (d.next_at <= :until OR d.updated_at > :latest_write)
+     ORDER BY d.next_at, d.namespace, d.name LIMIT :reads),
+turn (namespace, name, nth) AS (
+    SELECT d.namespace, d.name,
+           row_number() OVER (PARTITION BY d.namespace ORDER BY d.next_at, d.name) FROM due AS d)
+SELECT {schedule_without_payload} FROM turn AS t
+  JOIN {t}schedule AS s ON s.namespace = t.namespace AND s.name = t.name
+ ORDER BY t.nth, s.next_at, s.namespace, s.name LIMIT :limit;
+
+-- name: longest_due_schedules
+-- Of each namespace that has a schedule whose time has come.
+SELECT d.namespace, min(d.next_at)
+  FROM (SELECT s.namespace, s.next_at FROM {t}schedule AS s
+         WHERE s.next_at IS NOT NULL AND s.next_at <= (SELECT {t}clock()) ORDER BY s.next_at LIMIT :reads) AS d
+ GROUP BY d.namespace;
 
 -- name: insert_schedule
 INSERT INTO {t}schedule ({schedule_columns}) VALUES ({schedule_values})

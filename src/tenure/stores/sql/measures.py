@@ -10,7 +10,7 @@ from tenure.core.ids import Kind, Namespace, QueueName
 from tenure.core.instants import Instant
 from tenure.core.lateness import latest_suspect_expiry
 from tenure.core.queue_sample import KnownQueue, fair_share
-from tenure.ports import Measures, QueueMeasure
+from tenure.ports import MAX_DUE_READ, Measures, QueueMeasure
 from tenure.stores.sql.rows import Row, decode_policy
 from tenure.stores.sql.statements import Query, Shape, Statements, fill
 from tenure.stores.sql.transactions import Transaction, Transactional
@@ -42,8 +42,9 @@ class SqlMeasures(Transactional):
         self, tx: Transaction, queues: int, jobs: int, only: Namespace | None
     ) -> Measures:
         where = "" if only is None else "WHERE namespace = :namespace"
-        [(now, _)], [(losses,)], spaces, [(known,)] = tx.fetch(
+        [(now, _)], due, [(losses,)], spaces, [(known,)] = tx.fetch(
             self._query("moment"),
+            self._query("longest_due_schedules", reads=MAX_DUE_READ),
             self._query("count_losses"),
             self._query("measured_namespaces", namespaces=queues),
             self._query("count_queues", (("where", where),), namespace=only),
@@ -82,6 +83,9 @@ class SqlMeasures(Transactional):
             losses=losses,
             dead_letters={
                 namespace: count for namespace, [(count,)] in zip(namespaces, dead, strict=True)
+            },
+            schedules_due_since={
+                Namespace(name): Instant(at) for name, at in due if only in (None, name)
             },
         )
 

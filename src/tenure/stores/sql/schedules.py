@@ -12,7 +12,7 @@ from tenure.core.instants import Duration, Instant
 from tenure.core.outcomes import Change
 from tenure.core.schedules import Schedule, ScheduleChange, ScheduleSpec, latest_plausible_write
 from tenure.errors import StoreError
-from tenure.ports import DueSchedules, LoadedSchedule, Saved
+from tenure.ports import MAX_DUE_READ, DueSchedules, LoadedSchedule, Saved
 from tenure.stores.sql.rows import Row
 from tenure.stores.sql.statements import Query
 from tenure.stores.sql.transactions import Transaction, Transactional
@@ -22,6 +22,9 @@ _KEY = ("namespace", "name")
 _CHANGING = tuple(name for name in SCHEDULE_COLUMNS if name not in _KEY)
 COLUMN_WORDS = {
     "schedule_columns": ", ".join(SCHEDULE_COLUMNS),
+    "schedule_without_payload": ", ".join(
+        f"s.{name}" if name != "payload" else "'null'" for name in SCHEDULE_COLUMNS
+    ),
     "schedule_values": ", ".join(f":{name}" for name in SCHEDULE_COLUMNS),
     "schedule_assignments": ", ".join(f"{name} = :{name}" for name in _CHANGING),
 }
@@ -45,7 +48,7 @@ class Schedules(Transactional):
         """Write changes of jobs in this transaction."""
 
     def list_schedules(self, namespace: Namespace) -> list[Schedule]:
-        """The schedules of a namespace that were not removed, by name."""
+        """The schedules of a namespace that were not removed, by name, without payloads."""
         query = self._query("list_schedules", namespace=namespace)
         return [_schedule(row) for row in self._rows(query, listing=True)]
 
@@ -59,14 +62,20 @@ class Schedules(Transactional):
         return LoadedSchedule(Instant(now), Epoch(epoch), schedule)
 
     def due_schedules(self, *, limit: int) -> DueSchedules:
-        """The schedules whose next time has come. One statement while there is none."""
+        """The schedules whose next time has come, without payloads. One statement while there is
+        none."""
         [(first, latest, now, epoch)] = self._rows(self._query("next_schedule"))
         rows: list[Row] = []
         latest_write = latest_plausible_write(Instant(now))
         if first is not None and (first <= now or latest > latest_write):
-            rows = self._rows(
-                self._query("due_schedules", until=now, latest_write=latest_write, limit=limit)
+            query = self._query(
+                "due_schedules",
+                until=now,
+                latest_write=latest_write,
+                limit=limit,
+                reads=MAX_DUE_READ,
             )
+            rows = self._rows(query)
         next_in = None if first is None else Duration(max(0, first - now))
         return DueSchedules(Instant(now), Epoch(epoch), tuple(map(_schedule, rows)), next_in)
 
