@@ -156,38 +156,60 @@ class CountingDecoder(json.JSONDecoder):
         return self._decoder.decode(s)
 
 
-@spec("H51")
+@spec("H64")
 @pytest.mark.parametrize("text", ["plain", "caf\u00e9, escaped"])
 def test_a_body_is_parsed_once(stage: Stage, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    large = [{"n": number, "text": text} for number in range(10_000)]
+    some = [{"n": number, "text": text} for number in range(400)]
     first = CountingDecoder(ijson._decoder)
+    of_escapes = CountingDecoder(ijson._decoder_of_escapes)
     second = CountingDecoder(codec._duplicate_finder)
     monkeypatch.setattr(ijson, "_decoder", first)
+    monkeypatch.setattr(ijson, "_decoder_of_escapes", of_escapes)
     monkeypatch.setattr(codec, "_duplicate_finder", second)
 
-    new = {"queue": "q", "kind": "k", "payload": large}
+    sent = send_everywhere(stage, some)
+
+    parsed = [*first.parsed, *of_escapes.parsed]
+    assert [size for size in parsed if size > 1000] == [len(json.dumps(each)) for each in sent]
+    assert not second.parsed
+
+
+@spec("H64")
+def test_large_bodies_are_parsed_once_and_one_by_one(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    large = [{"n": number, "text": "caf\u00e9, escaped"} for number in range(3000)]
+    first = CountingDecoder(ijson._decoder)
+    of_escapes = CountingDecoder(ijson._decoder_of_escapes)
+    monkeypatch.setattr(ijson, "_decoder", first)
+    monkeypatch.setattr(ijson, "_decoder_of_escapes", of_escapes)
+
+    send_everywhere(stage, large)
+
+    assert not [size for size in first.parsed if size > 1000]
+    assert [size for size in of_escapes.parsed if size > 1000] == 7 * [len(json.dumps(large))]
+
+
+def send_everywhere(stage: Stage, body: object) -> list[object]:
+    """Send it as a payload, a checkpoint and a result: seven times in five requests."""
+    new = {"queue": "q", "kind": "k", "payload": body}
     made = stage.call("enqueue", new, role=Role.CLIENT)
     many = stage.call("enqueue-many", {"jobs": [new] * 3}, role=Role.CLIENT)
     [grant] = stage.claim()
     lease = {"job_id": grant["job_id"], "lease_id": grant["lease_id"]}
-    beat = {"leases": [{**lease, "hb_seq": 1, "checkpoint": large}]}
+    beat = {"leases": [{**lease, "hb_seq": 1, "checkpoint": body}]}
     beaten = stage.call("heartbeat", beat, role=Role.WORKER)
-    done = {**lease, "request_id": "c", "result": large}
+    done = {**lease, "request_id": "c", "result": body}
     reported = stage.call("complete", done, role=Role.WORKER)
-    again = {"request_id": "r", "payload": large}
+    again = {"request_id": "r", "payload": body}
     rerun = stage.call("rerun", again, role=Role.OPERATOR, job_id=lease["job_id"])
-
     assert [each.status for each in (made, many, beaten, reported, rerun)] == [
         201, 200, 200, 200, 201,
     ]  # fmt: skip
-    sent = [new, {"jobs": [new] * 3}, beat, done, again]
-    assert [size for size in first.parsed if size > 1000] == [
-        len(json.dumps(each)) for each in sent
-    ]
-    assert not second.parsed
+    return [new, {"jobs": [new] * 3}, beat, done, again]
 
 
-@spec("H51", "J1")
+@spec("J1", "J2")
 @pytest.mark.parametrize(
     ("payload", "field"),
     [

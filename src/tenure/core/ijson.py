@@ -7,6 +7,7 @@ lone surrogates, NUL.
 
 import json
 import re
+from collections.abc import Callable
 from itertools import accumulate
 from typing import NoReturn
 
@@ -36,20 +37,29 @@ def _float(digits: str) -> float:
     return number
 
 
-def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+def _object(pairs: list[tuple[str, object]]) -> None:
+    """Check an object. Returns nothing, so that the parser keeps no tree of objects."""
+    if len(dict(pairs)) != len(pairs):
         raise NotIJson("an object has a duplicate key")
-    return found
 
 
-_decoder = json.JSONDecoder(
-    object_pairs_hook=_object,
-    parse_int=_integer,
-    parse_float=_float,
-    parse_constant=_refuse_constant,
-    strict=True,
-)
+def _object_with_escapes(pairs: list[tuple[str, object]]) -> None:
+    _object(pairs)
+    _check_strings(pairs)
+
+
+def _decoder_with(check_object: Callable[[list[tuple[str, object]]], None]) -> json.JSONDecoder:
+    return json.JSONDecoder(
+        object_pairs_hook=check_object,
+        parse_int=_integer,
+        parse_float=_float,
+        parse_constant=_refuse_constant,
+        strict=True,
+    )
+
+
+_decoder = _decoder_with(_object)
+_decoder_of_escapes = _decoder_with(_object_with_escapes)
 
 
 def check_ijson(body: bytes, *, max_bytes: int, max_depth: int) -> None:
@@ -57,23 +67,41 @@ def check_ijson(body: bytes, *, max_bytes: int, max_depth: int) -> None:
     if body == b"null":
         return  # no payload, or no result: common, and needs no parser
     text = check_size(body, max_bytes=max_bytes, max_depth=max_depth)
-    if not _is_as_written_here(body):
-        _check_text(text)
+    check_content(body, text)
 
+
+def check_content(body: bytes, text: str | None = None) -> None:
+    """Raise `NotIJson` unless `body`, whose size was checked, is I-JSON. `text`: the same."""
+    if not _is_as_written_here(body):
+        _check_text(_text(body) if text is None else text)
+
+
+def parsed_bytes(body: bytes) -> int:
+    """About how much memory checking the body takes besides its text, at most."""
+    return PARSED_VALUE_BYTES * (body.count(b",") + body.count(b"[") + body.count(b"{"))
+
+
+PARSED_VALUE_BYTES = 128
+"""Memory of a value: 88 bytes for a list of one value, 232 for an object, which counts twice."""
 
 _AS_ZERO = bytes.maketrans(b"123456789E", b"000000000e")
 _LONG_NUMBER, _EXPONENT = b"0" * 16, b"0e"
 _decode, _encode = msgspec.json.Decoder().decode, msgspec.json.Encoder().encode
+_check_syntax = msgspec.json.Decoder(msgspec.Raw).decode
 
 
 def _is_as_written_here(body: bytes) -> bool:
     """Whether msgspec writes what it reads there as the same bytes, without escapes, long numbers
     and exponents, of which only the parser below knows which are allowed. Then it is I-JSON: of a
-    duplicate key msgspec would write one. That is so for most of what the Python API sends."""
+    duplicate key msgspec would write one. That is so for most of what the Python API sends. Lists
+    without objects have no keys: their syntax is checked without a tree of a million lists."""
     zeros = body.translate(_AS_ZERO)  # a regular expression took longer than the parser
     if b"\\u" in body or _LONG_NUMBER in zeros or _EXPONENT in zeros:
         return False
     try:
+        if b"{" not in body:
+            _check_syntax(body)
+            return True
         return _encode(_decode(body)) == body
     except (msgspec.MsgspecError, RecursionError):
         return False
@@ -109,13 +137,15 @@ def _text(body: bytes) -> str:
 
 
 def _check_text(text: str) -> None:
+    has_escapes = "\\u" in text
+    decoder = _decoder_of_escapes if has_escapes else _decoder
     try:
-        value, end = _decoder.raw_decode(text, len(text) - len(text.lstrip(" \t\r\n")))
+        value, end = decoder.raw_decode(text, len(text) - len(text.lstrip(" \t\r\n")))
     except json.JSONDecodeError as wrong:
         raise NotIJson(f"not JSON: {wrong.msg} at character {wrong.pos}") from wrong
     if text[end:].strip(" \t\r\n"):
         raise NotIJson(f"more than one JSON value: text after character {end}")
-    if "\\u" in text:
+    if has_escapes:
         _check_strings(value)
 
 
@@ -147,10 +177,6 @@ def _check_strings(value: object) -> None:
             value.encode("utf-8")
         except UnicodeEncodeError as wrong:
             raise NotIJson("a string contains a lone surrogate") from wrong
-    elif isinstance(value, dict):
-        for key, item in value.items():
-            _check_strings(key)
-            _check_strings(item)
-    elif isinstance(value, list):
+    elif isinstance(value, list | tuple):  # a list, the pairs of an object, or one of these
         for item in value:
             _check_strings(item)

@@ -13,9 +13,10 @@ import msgspec
 
 from tenure.core.ijson import is_ijson
 from tenure.core.vocabulary import Word
-from tenure.errors import InvalidInput, MalformedBody
+from tenure.errors import MalformedBody
+from tenure.protocol.embedded import is_parsed_whole
 from tenure.protocol.fields import Moment
-from tenure.protocol.wording import in_words
+from tenure.protocol.wording import InvalidMessage, in_words
 
 _T = TypeVar("_T")
 
@@ -23,11 +24,6 @@ _encoder = msgspec.json.Encoder()
 _AT = " - at `"
 _ROOT = re.compile(r"(?:key in )?\$?\.?")
 _NAMED = re.compile(r"field `([^`]*)`")
-
-
-class InvalidMessage(InvalidInput):
-    """A field of a message breaks a rule of the message's type. `field` is its name on the wire,
-    as the sender wrote it."""
 
 
 def encode(message: object) -> bytes:
@@ -54,16 +50,22 @@ class Decoded(NamedTuple, Generic[_T]):
 
     message: _T
     is_ijson: bool
+    is_unchecked: bool = False
+    """Whether the request is large, and `embedded` has yet to check it."""
 
 
 def decode_request(kind: type[_T], body: bytes) -> Decoded[_T]:
     """The message that a request's `body` is. What says a thing twice is refused too: some reader
     between here and its author may have taken the other one. [H2]
 
-    One pass finds both duplicates and what is not I-JSON, so that nobody parses a payload again.
+    One pass finds both duplicates and what is not I-JSON, so that nobody parses a payload again. It
+    holds the interpreter and keeps the lists that it parses, so a request with large payloads is
+    left to `embedded`. [H64]
     """
     message = decode(kind, body)
     _check_words(message, kind)
+    if not is_parsed_whole(message, len(body)):
+        return Decoded(message, is_ijson=False, is_unchecked=True)
     try:
         if is_ijson(body):
             return Decoded(message, is_ijson=True)

@@ -10,6 +10,7 @@ from typing import Any
 
 from msgspec import inspect
 
+from tenure.errors import InvalidInput
 from tenure.protocol.fields import PATTERNS_IN_WORDS
 
 _LENGTH = re.compile(r"Expected `(str|array)` of length (<=|>=) (\d+)")
@@ -32,6 +33,11 @@ _TYPES = {
     "object": "an object",
     "str": "text",
 }
+
+
+class InvalidMessage(InvalidInput):
+    """A field of a message breaks a rule of the message's type. `field` is its name on the wire,
+    as the sender wrote it."""
 
 
 def in_words(problem: str, kind: Any, field: str) -> str:

@@ -15,18 +15,21 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tenure.coordinator.batches import deadline_error
+from tenure.core.ids import JobId
 from tenure.protocol.codec import (
     Decoded,
-    InvalidMessage,
     convert_text,
     decode_query,
     decode_request,
 )
+from tenure.protocol.embedded import find_embedded
 from tenure.protocol.routes import PATH_FIELDS, Route
+from tenure.protocol.wording import InvalidMessage
 from tenure.server import job_routes, schedule_routes, system_routes, worker_routes
 from tenure.server.audit import RequestAudit
 from tenure.server.calls import SMALL_BYTES, Call
 from tenure.server.memory import RequestMemory
+from tenure.server.problems import busy
 from tenure.server.services import Services
 from tenure.server.threads import call_for
 from tenure.telemetry.tracing import RequestSpan
@@ -100,7 +103,11 @@ async def _read(services: Services, asked: Asked) -> Call:
     if route.query is None and pairs and not route.is_public:
         raise InvalidMessage(ascii(pairs[0][0][:40])[1:-1], "unknown query parameter")
     body = await asked.body()
-    message, is_ijson = await _message(route, services, body)
+    message, is_ijson, is_unchecked = await _message(route, services, body)
+    if is_unchecked:
+        if await _may_hold_lease(services, asked, path, message):
+            await _check_bodies(services, asked.memory, message, body)
+        is_ijson = True
     return Call(
         route=route,
         services=services,
@@ -126,3 +133,34 @@ async def _message(route: Route, services: Services, body: bytes) -> Decoded[Any
         return decode_request(route.request, body)
     kind = route.request
     return await services.blocking(lambda: decode_request(kind, body))
+
+
+async def _may_hold_lease(
+    services: Services, asked: Asked, path: Mapping[str, str], message: msgspec.Struct
+) -> bool:
+    """Whether a request under a lease of the job in its path can be carried out. A lease that is
+    not the job's now never is again: the core refuses the request, whatever its payloads are, and
+    they are not parsed. [H64]"""
+    lease_id = getattr(message, "lease_id", None)
+    if lease_id is None or "job_id" not in path:
+        return True
+    job_id = JobId(path["job_id"])
+    store = services.coordinator.store
+    job = (await services.blocking(lambda: store.load_without_bodies([job_id]))).get(job_id)
+    actor = asked.audit.principal.actor(asked.route)
+    return job is not None and job.lease_id == lease_id and job.principal == actor
+
+
+async def _check_bodies(
+    services: Services, memory: RequestMemory, message: msgspec.Struct, body: bytes
+) -> None:
+    """Check the payloads, results and checkpoints of a large request, one by one and after those of
+    other large requests. [H64]"""
+    limits = services.coordinator.limits
+    try:
+        async with asyncio.timeout(services.settings.body_within_s):
+            found = await services.parsing(lambda: find_embedded(message, body, limits))
+            with memory.parsing(found.parsing_bytes):
+                await services.parsing(found.check)
+    except TimeoutError as late:
+        raise busy() from late

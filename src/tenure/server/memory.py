@@ -69,6 +69,16 @@ class RequestMemory:
         self._memory.take(self.caller, amount_bytes, is_large=is_large)
         self.in_bytes += amount_bytes
 
+    @contextmanager
+    def parsing(self, amount_bytes: int) -> Iterator[None]:
+        """Count what a parser makes of the body until the end of the block. Raises a 503 problem if
+        there is no room for it."""
+        self._memory.take(self.caller, amount_bytes, is_large=amount_bytes > LARGE_BYTES)
+        try:
+            yield
+        finally:
+            self._memory.free(self.caller, amount_bytes)
+
     def read(self, amount_bytes: int) -> None:
         """Count bytes that were read from the store for the response. Raises a 503 problem if there
         is no room for them."""

@@ -22,6 +22,10 @@ READ_CLOCK_EVERY = seconds(10)
 METRICS_CALLS = 1
 """Threads for metrics: whoever watches a server sees it also while its lists are slow. [H61]"""
 
+PARSING_CALLS = 1
+"""Threads for large payloads. Parsing holds the interpreter, and takes a multiple of the text in
+memory: one at a time bounds both. [H64]"""
+
 OVERVIEW_FRESH_FOR = seconds(2)
 """How old an overview may be that a viewer gets, at least."""
 
@@ -54,6 +58,7 @@ class Services:
         self.blocking = Blocking(settings.blocking_calls)
         self.listing = SharedBlocking(settings.listing_calls)
         self.measuring = SharedBlocking(METRICS_CALLS)
+        self.parsing = SharedBlocking(PARSING_CALLS)
         self.authenticator = Authenticator(coordinator.store, settings, self.blocking)
         self.quotas = Quotas(coordinator.store, self.blocking, monotonic)
         self._overviews = SharedAnswers[OverviewFilter, Overview](
@@ -93,3 +98,4 @@ class Services:
         self.blocking.close()
         self.listing.close()
         self.measuring.close()
+        self.parsing.close()

@@ -84,6 +84,8 @@ class SharedBlocking(Blocking):
             caller = min(ready, key=self._shares.used_by)
             turn = self._waiting[caller][0]
             self._leave(caller, turn)
+            if caller in self._waiting:  # its next call comes after those of others
+                self._waiting[caller] = self._waiting.pop(caller)
             self._shares.take(caller)
             turn.set_result(None)
 
