@@ -147,7 +147,10 @@ def test_an_event_shows_its_id_its_name_and_why_it_happened(log: GoldenLog) -> N
         shown = json.loads(codec.encode(records.event_record(event)))
 
         assert shown["id"] == f"{event.job_id}:{event.seq}"
-        assert shown["name"] == EVENT_NAMES[shown["type"]]
+        is_compensation = (shown["type"], shown["cause"]) == ("succeeded", "compensation")
+        assert shown["name"] == (
+            "job_compensated" if is_compensation else EVENT_NAMES[shown["type"]]
+        )
         if event.cause is not None:
             assert shown["cause"] == event.cause.value
         elif event.type is EventType.DEAD_LETTERED:
