@@ -11,6 +11,7 @@
     │   │   └── StoreRestored   the database was restored: run `tenure raise-epoch`
     │   ├── SchemaTooOld        run `tenure migrate`
     │   ├── SchemaTooNew        upgrade Tenure
+    │   ├── SchemaDiffers       an unreleased state of Tenure made the store: make a new one
     │   ├── StoreRefused        a guard of the schema refused the write: a bug, or a change by hand
     │   └── UnreadableRow       a row holds what this version cannot read
     ├── RequestRefused          a server refused it: no valid token, out of scope, or unsupported
@@ -180,6 +181,23 @@ class SchemaTooNew(StoreError):
     def __init__(self, *, found: int, needed: int) -> None:
         what = f"the store's schema is version {found}, this Tenure knows up to {needed}"
         super().__init__(what, hint="upgrade Tenure, or use the store it was made for")
+        self.found = found
+        self.needed = needed
+
+
+class SchemaDiffers(StoreError):
+    """The store's schema was made by migrations that this Tenure does not have. [Y7]"""
+
+    code = "schema_differs"
+    nothing_changed = True
+
+    def __init__(self, *, found: int, needed: int) -> None:
+        super().__init__(
+            f"another state of Tenure, from before the first release, made this store: its schema"
+            f" calls itself version {found}, but is not one that this Tenure can use or migrate"
+            f" (it needs its own version {needed})",
+            hint="make a new store, or use the Tenure that made this one",
+        )
         self.found = found
         self.needed = needed
 

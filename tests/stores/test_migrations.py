@@ -11,10 +11,11 @@ from click.testing import CliRunner, Result
 
 from tenure.cli.main import main
 from tenure.conformance.spec import spec
-from tenure.errors import SchemaTooNew, SchemaTooOld, StoreError
+from tenure.errors import SchemaDiffers, SchemaTooNew, SchemaTooOld, StoreError
 from tenure.stores.postgres import schema as postgres_schema
 from tenure.stores.postgres.store import PostgresStore
-from tenure.stores.sql.migrations import migrations, newest_version
+from tenure.stores.sql import migrations as sql_migrations
+from tenure.stores.sql.migrations import Migration, migrations, newest_version
 from tenure.stores.sqlite import file as sqlite_file
 from tenure.stores.sqlite.store import SqliteStore
 from tests.stores.lives import enqueue
@@ -42,6 +43,57 @@ def test_a_file_of_another_version_is_refused_and_not_written_to(
 
     assert str(version) in str(refusal.value)
     assert sqlite_path.read_bytes() == before
+
+
+@spec("Y7")
+@pytest.mark.parametrize(
+    "older",
+    [
+        "UPDATE tenure_meta SET schema_digest = 'of another state'",
+        "UPDATE tenure_meta SET schema_digest = NULL, schema_version = 40",
+        "ALTER TABLE tenure_meta DROP COLUMN schema_digest",
+    ],
+)
+def test_a_file_of_other_migrations_is_refused_in_one_sentence_and_not_written_to(
+    sqlite_path: Path, older: str
+) -> None:
+    SqliteStore(sqlite_path).close()
+    with closing(sqlite3.connect(sqlite_path, isolation_level=None)) as raw:
+        raw.execute(older)
+    before = sqlite_path.read_bytes()
+
+    migrated = _migrate("--url", f"sqlite:///{sqlite_path}")
+    checked = _migrate("--check", "--url", f"sqlite:///{sqlite_path}")
+    with pytest.raises(SchemaDiffers, match="another state of Tenure"):
+        SqliteStore(sqlite_path)
+    with pytest.raises(SchemaDiffers):
+        SqliteStore(sqlite_path, migrate=True)
+
+    for told in (migrated, checked):
+        assert told.exit_code == 2
+        assert "another state of Tenure" in told.stderr
+        assert "make a new store" in told.stderr
+        assert told.stderr.count("\n") == 1
+    assert sqlite_path.read_bytes() == before
+
+
+@spec("Y7")
+def test_a_comment_in_a_migration_does_not_make_another_schema(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ours = sql_migrations.schema_digest(sqlite_file.PACKAGE, 1)
+    [first] = sql_migrations.migrations(sqlite_file.PACKAGE)
+    with_comment = Migration(first.version, first.name, "-- A remark.\n" + first.text)
+    with_column = Migration(first.version, first.name, first.text.replace("tick ", "tock ", 1))
+    digests = []
+    for each in (with_comment, with_column):
+        monkeypatch.setattr(sql_migrations, "migrations", lambda _, each=each: [each])
+        sql_migrations._digests.cache_clear()
+        digests.append(sql_migrations.schema_digest(sqlite_file.PACKAGE, 1))
+    sql_migrations._digests.cache_clear()
+
+    assert digests[0] == ours
+    assert digests[1] != ours
 
 
 @spec("Y3")
@@ -142,6 +194,30 @@ def test_a_database_of_another_version_is_refused(
         PostgresStore(postgres_url)
 
     assert str(version) in str(refusal.value)
+
+
+@spec("Y7")
+@pytest.mark.parametrize(
+    "older",
+    [
+        "UPDATE tenure.meta SET schema_digest = 'of another state'",
+        "UPDATE tenure.meta SET schema_digest = NULL, schema_version = 40",
+        "ALTER TABLE tenure.meta DROP COLUMN schema_digest",
+    ],
+)
+def test_a_database_of_other_migrations_is_refused_in_one_sentence(
+    postgres_url: str, older: str
+) -> None:
+    postgres_schema.migrate(postgres_url)
+    with psycopg.connect(postgres_url) as raw:
+        raw.execute(older.encode())
+
+    migrated = _migrate("--url", postgres_url)
+    with pytest.raises(SchemaDiffers, match="another state of Tenure"):
+        PostgresStore(postgres_url)
+
+    assert migrated.exit_code == 2
+    assert "another state of Tenure" in migrated.stderr
 
 
 def test_many_may_migrate_a_database_at_once(postgres_url: str) -> None:

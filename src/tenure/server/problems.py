@@ -14,6 +14,7 @@ from tenure.errors import (
     InvalidInput,
     MalformedBody,
     OutcomeUnknown,
+    SchemaDiffers,
     SchemaTooNew,
     SchemaTooOld,
     StoreError,
@@ -142,7 +143,7 @@ def describe(problem: BaseException) -> tuple[int, Problem, dict[str, str]]:
             return 400 if isinstance(problem, MalformedBody) else 422, body, {}
         case UnknownJob():
             return 404, _plain(problem), {}
-        case StoreUnavailable() | SchemaTooOld() | SchemaTooNew():
+        case StoreUnavailable() | SchemaTooOld() | SchemaTooNew() | SchemaDiffers():
             return 503, _about_store(problem), _retry()
         case UnreadableRow():
             # A row of a newer version may be read by another server of this store. [Y5]
@@ -188,7 +189,7 @@ def _about_store(problem: StoreError) -> Problem:
     )
     if isinstance(problem, OutcomeUnknown):
         message = "the store did not say whether it carried this out"
-    elif isinstance(problem, SchemaTooOld | SchemaTooNew):
+    elif isinstance(problem, SchemaTooOld | SchemaTooNew | SchemaDiffers):
         message, hint = "the store's schema does not fit this server", "see the server's log"
     return Problem(
         code=problem.code, message=message, hint=hint, nothing_changed=problem.nothing_changed

@@ -27,7 +27,13 @@ from tenure.stores.postgres.driver import (
     psycopg,
     sql,
 )
-from tenure.stores.sql.migrations import Migration, migrations, newest_version
+from tenure.stores.sql.migrations import (
+    Migration,
+    checked_version,
+    migrations,
+    newest_version,
+    schema_digest,
+)
 from tenure.stores.sql.statements import fill
 
 PACKAGE = "tenure.stores.postgres"
@@ -163,12 +169,18 @@ def _said(problem: psycopg.Error) -> str:
 
 def script(migration: Migration, *, schema: str) -> str:
     """A migration as plain SQL for this schema, without its transaction."""
-    words = schema_words(schema) | {"version": str(migration.version)}
-    return fill(migration.text + "\nUPDATE {t}meta SET schema_version = {version};\n", words)
+    version = migration.version
+    words = schema_words(schema) | {
+        "version": str(version),
+        "digest": schema_digest(PACKAGE, version),
+    }
+    end = "\nUPDATE {t}meta SET schema_version = {version}, schema_digest = '{digest}';\n"
+    return fill(migration.text + end, words)
 
 
 def schema_version(dsn: str, *, schema: str = DEFAULT_SCHEMA) -> int:
-    """The schema version of a database; 0 if it has none."""
+    """The schema version of a database; 0 if it has none. Raises `SchemaDiffers` for a schema of
+    other migrations than these. [Y7]"""
     with connect(complete_dsn(dsn)) as connection:
         return _version(connection, schema)
 
@@ -177,7 +189,10 @@ def _version(connection: Connection, schema: str) -> int:
     words = schema_words(schema)
     try:
         cursor = connection.execute(
-            sql.SQL("SELECT schema_version FROM {}").format(sql.Identifier(schema, "meta"))
+            # As JSON: a store from before the first release may not have the second column.
+            sql.SQL("SELECT schema_version, to_jsonb(m) ->> 'schema_digest' FROM {} AS m").format(
+                sql.Identifier(schema, "meta")
+            )
         )
     except (errors.UndefinedTable, errors.InvalidSchemaName):
         return 0
@@ -185,7 +200,7 @@ def _version(connection: Connection, schema: str) -> int:
         raise translate(problem) from problem
     row = cursor.fetchone()
     assert row is not None, f"{words['t']}meta has one row"
-    return int(row[0])
+    return checked_version(PACKAGE, version=int(row[0]), digest=row[1])
 
 
 def check_schema(dsn: str, *, schema: str) -> None:

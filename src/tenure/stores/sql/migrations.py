@@ -5,11 +5,16 @@ released; a change of the schema is a new number. The dialect applies them, beca
 in its own way.
 """
 
+import hashlib
 import re
+from functools import cache
 from importlib.resources import files
 
 import msgspec
 
+from tenure.errors import SchemaDiffers
+
+_COMMENT = re.compile(r"--[^\n]*")
 _FILE = re.compile(r"(\d{4})_(\w+)\.sql")
 
 
@@ -35,6 +40,32 @@ def migrations(package: str) -> list[Migration]:
 def newest_version(package: str) -> int:
     """The schema version this code was written for. [Y3]"""
     return migrations(package)[-1].version
+
+
+def schema_digest(package: str, version: int) -> str:
+    """Identifies the schema that the migrations up to this version make. Two states of Tenure may
+    give different schemas one number before the first release; the digest tells them apart. [Y7]"""
+    return _digests(package)[version]
+
+
+@cache
+def _digests(package: str) -> dict[int, str]:
+    digests: dict[int, str] = {}
+    text = ""
+    for migration in migrations(package):
+        text += " ".join(_COMMENT.sub("", migration.text).split()) + "\n"
+        digests[migration.version] = hashlib.sha256(text.encode()).hexdigest()[:16]
+    return digests
+
+
+def checked_version(package: str, *, version: int, digest: str | None) -> int:
+    """The version, if the migrations of this code lead to the schema that has it, or if a newer
+    Tenure made it. Raises `SchemaDiffers` otherwise. [Y7]"""
+    known = _digests(package)
+    is_ours = known.get(version) == digest if version in known else digest is not None
+    if version and not is_ours:
+        raise SchemaDiffers(found=version, needed=newest_version(package))
+    return version
 
 
 def transaction(scripts: list[str]) -> str:

@@ -21,7 +21,13 @@ from tenure.errors import (
 )
 from tenure.ports import Clock
 from tenure.stores.host_clock import host_clock
-from tenure.stores.sql.migrations import Migration, migrations, newest_version
+from tenure.stores.sql.migrations import (
+    Migration,
+    checked_version,
+    migrations,
+    newest_version,
+    schema_digest,
+)
 from tenure.stores.sql.statements import fill
 from tenure.stores.sqlite.exposure import check_exposure
 
@@ -209,7 +215,8 @@ def is_empty_database(path: Path) -> bool:
 
 
 def schema_version(path: Path) -> int:
-    """The schema version of a file; 0 if it has none."""
+    """The schema version of a file; 0 if it has none. Raises `SchemaDiffers` for a schema of other
+    migrations than these. [Y7]"""
     with closing(_connect_read_only(path)) as connection:
         return _version(connection)
 
@@ -224,14 +231,17 @@ def _version(connection: sqlite3.Connection) -> int:
     tables = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'tenure_meta'")
     if not tables.fetchall():
         return 0
-    found = connection.execute("SELECT schema_version FROM tenure_meta").fetchall()
-    if len(found) != 1 or type(found[0][0]) is not int:
+    # Every column: a store from before the first release may not have `schema_digest`.
+    cursor = connection.execute("SELECT * FROM tenure_meta")
+    columns = [each[0] for each in cursor.description]
+    found = [dict(zip(columns, row, strict=True)) for row in cursor.fetchall()]
+    if len(found) != 1 or type(found[0].get("schema_version")) is not int:
         raise StoreError(
             "the table tenure_meta does not say which schema version this is",
             hint="name another file, or restore a backup",
         )
-    version: int = found[0][0]
-    return version
+    version, digest = found[0]["schema_version"], found[0].get("schema_digest")
+    return checked_version(PACKAGE, version=version, digest=digest)
 
 
 def check_schema(path: Path) -> None:
@@ -263,8 +273,10 @@ def migrate(path: Path) -> int:
 
 def script(migration: Migration) -> str:
     """A migration as plain SQL, without its transaction."""
-    end = "\nUPDATE tenure_meta SET schema_version = {version};\n"
-    return migration.text + fill(end, {"version": str(migration.version)})
+    end = "\nUPDATE tenure_meta SET schema_version = {version}, schema_digest = '{digest}';\n"
+    version = migration.version
+    words = {"version": str(version), "digest": schema_digest(PACKAGE, version)}
+    return migration.text + fill(end, words)
 
 
 def _run_script(connection: sqlite3.Connection, script: str) -> None:

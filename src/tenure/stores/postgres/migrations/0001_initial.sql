@@ -43,7 +43,8 @@ CREATE TABLE {t}meta (
     lost_at           bigint,
     losses            integer NOT NULL DEFAULT 0,
     -- Rises with every change of kind_setting, so that a claim need not read that table again.
-    kind_settings_rev bigint  NOT NULL DEFAULT 0
+    kind_settings_rev bigint  NOT NULL DEFAULT 0,
+    schema_digest     text     -- of the migrations that made the schema
 ) WITH (fillfactor = 50);
 
 INSERT INTO {t}meta (schema_version, epoch, system_identifier, timeline)

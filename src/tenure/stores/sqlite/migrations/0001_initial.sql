@@ -10,6 +10,7 @@
 CREATE TABLE tenure_meta (
     one               INTEGER PRIMARY KEY CHECK (one = 1),
     schema_version    INTEGER NOT NULL,
+    schema_digest     TEXT,  -- of the migrations that made the schema
     epoch             INTEGER NOT NULL CHECK (epoch >= 1),
     tick              INTEGER,
     system_identifier INTEGER NOT NULL,
