@@ -18,6 +18,7 @@ from tenure.core.artifacts import (
 from tenure.core.ids import Epoch, client_actor
 from tenure.core.outcomes import Moment
 from tenure.core.vocabulary import Cause, JobStatus
+from tenure.errors import InvalidInput
 from tools import lives
 
 NO_ARTIFACTS = ArtifactUsage(
@@ -121,3 +122,16 @@ def test_an_artifact_that_can_never_become_visible_is_a_leftover(
     attempt: int, of: int | None, leased: bool, status: JobStatus | None, expected: bool
 ) -> None:
     assert is_leftover(attempt, of=of, leased=leased, status=status) is expected
+
+
+@spec("B41")
+@pytest.mark.parametrize("name", ["a/..", "a/../b", "a/./b"])
+def test_a_name_leads_to_no_other_folder(name: str) -> None:
+    job = lives.running().job
+    assert job.lease_id is not None
+    assert job.principal is not None
+
+    with pytest.raises(InvalidInput, match="has a part"):
+        ArtifactUpload(
+            job_id=job.id, lease_id=job.lease_id, actor=job.principal, name=name, body=b""
+        )

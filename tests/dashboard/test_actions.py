@@ -168,3 +168,16 @@ def test_all_rows_of_the_longest_page_of_jobs_can_be_ticked(stage: DashboardStag
 
     assert asked.status == 200
     assert f"Cancel {rows} jobs?" in asked.text
+
+
+@spec("DB22")
+def test_a_job_that_is_gone_does_not_stop_the_others(stage: DashboardStage) -> None:
+    jobs = [stage.enqueue(1), JOB.format(77), stage.enqueue(2)]
+    browser = stage.browser(Role.OPERATOR)
+    dead = {"target": jobs, "reason_code": "policy_violation"}
+
+    answer = browser.submit("/actions/dead-letter", dead)
+
+    assert answer.status == 303
+    assert "2 jobs" in browser.get("/help").text
+    assert [stage.job(each).status.value for each in (jobs[0], jobs[2])] == ["dead_lettered"] * 2

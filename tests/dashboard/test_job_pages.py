@@ -140,6 +140,49 @@ def test_error_traceback_and_output_are_shown(stage: DashboardStage) -> None:
     assert "second line" not in viewers
 
 
+@spec("H71", "DB40")
+@pytest.mark.parametrize(
+    ("wanted_as", "status"),
+    [("document", 200), ("empty", 200), ("script", 403), ("style", 403), ("iframe", 403)],
+)
+def test_no_page_uses_an_artifact_as_a_part_of_itself(
+    stage: DashboardStage, wanted_as: str, status: int
+) -> None:
+    held = stage.leased()
+    put = stage.caller(
+        "PUT",
+        f"/v1/jobs/{held['job_id']}/artifacts/evil.js",
+        token=stage.of(Role.WORKER),
+        headers={"tenure-lease": held["lease_id"], "content-type": "text/javascript"},
+        pieces=[b"alert(1)"],
+    )
+    assert stage.run(put.run(stage.app)).status == 200
+    report(stage, "complete", held)
+    browser = stage.browser(Role.OPERATOR)
+
+    answer = browser.get(f"/jobs/{held['job_id']}/artifacts/evil.js", sec_fetch_dest=wanted_as)
+
+    assert answer.status == status
+
+
+@spec("DB40")
+def test_only_the_scripts_that_a_page_names_run(stage: DashboardStage) -> None:
+    browser = stage.browser(Role.OPERATOR)
+
+    answers = [browser.get("/help"), browser.get("/help")]
+
+    nonces = set()
+    for answer in answers:
+        [nonce] = re.findall(
+            r"script-src 'nonce-([^']+)';", answer.headers["content-security-policy"]
+        )
+        assert re.findall(r"<script [^>]*>", answer.text)
+        for script in re.findall(r"<script [^>]*>", answer.text):
+            assert f'nonce="{nonce}"' in script
+        nonces.add(nonce)
+    assert len(nonces) == 2
+
+
 @spec("DB21")
 def test_an_artifact_is_a_download_and_never_a_page(stage: DashboardStage) -> None:
     held = stage.leased()
@@ -160,6 +203,7 @@ def test_an_artifact_is_a_download_and_never_a_page(stage: DashboardStage) -> No
     assert answer.headers["content-disposition"] == 'attachment; filename="report.html"'
     assert "default-src 'none'" in answer.headers["content-security-policy"]
     assert answer.headers["x-content-type-options"] == "nosniff"
+    assert answer.headers["content-type"] == "application/octet-stream"
     assert stage.browser(Role.VIEWER).get(path).status == 403
 
 

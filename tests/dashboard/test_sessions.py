@@ -1,6 +1,7 @@
 """Sessions: who gets one, what the cookie says, and when it ends."""
 
 import asyncio
+import json
 import os
 import stat
 from pathlib import Path
@@ -24,6 +25,7 @@ from tenure.dashboard.sessions import (
 from tenure.errors import InvalidInput
 from tests.dashboard.harness import DashboardStage
 from tests.server.harness import SETTINGS
+from tests.support.waiting import PATIENCE_S
 
 NOW = Instant(1_800_000_000_000_000)
 SIGNER = Signer(bytes(KEY_BYTES))
@@ -252,3 +254,18 @@ def test_a_key_that_others_can_read_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(InvalidInput, match="others can read"):
         read_or_make_key(path)
+
+
+@spec("OB40")
+def test_signing_in_and_out_leaves_lines(stage: DashboardStage) -> None:
+    browser = stage.browser()
+    browser.sign_in(stage.token(Role.OPERATOR, "ann"))
+    browser.submit("/sign-out", {})
+    browser.submit("/sign-out", {})
+
+    assert stage.security.wait_written(PATIENCE_S)
+    lines = [json.loads(line) for line in stage.noted]
+    assert [(line["event"], line["actor"]) for line in lines] == [
+        ("signed_in", "operator:ann"),
+        ("signed_out", "operator:ann"),
+    ]

@@ -700,3 +700,23 @@ def test_a_job_that_was_purged_under_the_request_is_unknown(
     answer = stage.call("cancel", {"request_id": "r"}, role=C, job_id=found.id)
 
     assert (answer.status, answer.code) == (404, "unknown_job")
+
+
+@spec("H74")
+@pytest.mark.parametrize(
+    ("scheme", "host", "expected"),
+    [
+        ("https", "jobs.example.org:7717", "max-age=31536000"),
+        ("http", "jobs.example.org:7717", None),
+        ("https", "localhost:7717", None),
+    ],
+)
+def test_browsers_are_told_to_keep_to_tls(
+    stage: Stage, scheme: str, host: str, expected: str | None
+) -> None:
+    caller = stage.caller("GET", "/healthz", headers={"host": host})
+    caller.scope["scheme"] = scheme
+
+    answer = stage.run(caller.run(stage.app))
+
+    assert answer.headers.get("strict-transport-security") == expected

@@ -13,10 +13,11 @@ import pytest
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from tenure.conformance.spec import spec
+from tenure.core.tokens import mint
 from tenure.errors import TenureError
 from tenure.server.connections import check_protocol
 from tenure.server.settings import ServerSettings
-from tests.server.hurried import SETTINGS
+from tests.server.hurried import SETTINGS, TOKEN_ENTROPY
 from tests.server.processes import CERTIFICATE, Process
 
 pytestmark = pytest.mark.process
@@ -76,6 +77,7 @@ def check_named(received: bytes) -> None:
 def test_an_incompatible_uvicorn_is_refused_at_startup() -> None:
     class Changed(H11Protocol):
         def __init__(self) -> None:
+            self.scope = self.timeout_keep_alive = None  # type: ignore[assignment]  # only their names count
             self.conn = self.connections = self.client = self.loop = self.transport = None  # type: ignore[assignment]  # only their names count
 
     with pytest.raises(TenureError, match=r"has no timeout_keep_alive_task, cycle in its"):
@@ -348,6 +350,33 @@ def test_an_idle_connection_is_closed(server: Process) -> None:
         received = rest_of(idle)
 
     assert received.startswith(b"HTTP/1.1 200 ")
+
+
+def _answer(connection: socket.socket) -> bytes:
+    """One answer, whose body ends with a brace, in however many pieces it comes."""
+    received = b""
+    while not received.endswith(b"}"):
+        received += connection.recv(65536)
+    return received
+
+
+@spec("H75")
+def test_an_idle_connection_without_a_token_is_closed_sooner(tmp_path: Path) -> None:
+    server = hurried(tmp_path, "tokens")
+    ask = b"GET /v1/time HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %s\r\n\r\n"
+    ask %= mint(TOKEN_ENTROPY)[2].encode()
+    with server.socket() as known, server.socket() as unknown:
+        known.sendall(ask)
+        assert _answer(known).startswith(b"HTTP/1.1 200 ")
+        unknown.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+
+        received = rest_of(unknown)
+        known.sendall(ask)
+        again = _answer(known)
+
+    assert received.startswith(b"HTTP/1.1 200 ")
+    assert again.startswith(b"HTTP/1.1 200 ")
+    server.close()
 
 
 def test_a_head_that_was_complete_has_no_deadline_left(server: Process) -> None:

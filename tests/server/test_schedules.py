@@ -117,6 +117,27 @@ def test_a_limited_token_sees_and_changes_only_its_own(
     assert theirs.rev == 1
 
 
+@spec("H70")
+@pytest.mark.parametrize("field", ["compensation", "on_dead_letter"])
+def test_a_limited_token_starts_no_schedule_whose_jobs_make_others(
+    stage: Stage, field: str
+) -> None:
+    limited = stage.token(O, "limited", queues=(QueueName("mine"),))
+    made = {"queue": "theirs", "kind": "follows"}
+    more = {"policy": {field: made}} if field == "compensation" else {field: made}
+    put(stage, "s", queue="mine", **more)
+
+    paused = post(stage, "s/pause", token=limited)
+    refused = [
+        post(stage, "s/resume", token=limited),
+        post(stage, "s/run", {}, token=limited),
+    ]
+
+    assert paused.status == 200
+    assert [(each.status, each.code) for each in refused] == [(403, "out_of_scope")] * 2
+    assert post(stage, "s/resume").status == 200
+
+
 @spec("SC13", "H46")
 def test_a_viewer_sees_no_payload(stage: Stage) -> None:
     put(stage)

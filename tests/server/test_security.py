@@ -15,6 +15,7 @@ from tenure.conformance.spec import spec
 from tenure.core.ids import Namespace, QueueName
 from tenure.core.tokens import TOKEN_ENTROPY_BYTES, mint
 from tenure.core.vocabulary import Role
+from tenure.errors import OutcomeUnknown
 from tenure.telemetry import security
 from tenure.telemetry.security import (
     MAX_LINES_PER_S,
@@ -146,6 +147,55 @@ def test_operator_actions_are_logged_and_reads_are_not(stage: Stage) -> None:
     assert actions[3]["job_id"] == job_id
 
 
+@spec("OB40")
+def test_an_action_is_logged_with_what_was_asked_and_done(stage: Stage) -> None:
+    jobs = [stage.enqueue(number) for number in (1, 2)]
+    noted(stage)
+    spec_of = {"queue": "q", "kind": "k", "every_s": 3600, "payload": {"pin": 1234}}
+
+    stage.call("limit", {"limit": 3}, role=O, queue="q")
+    stage.call("put-schedule", spec_of, role=O, schedule="s")
+    many = {"job_ids": [*jobs, JOB.format(77)], "request_id": "c"}
+    stage.call("cancel-many", many, role=O)
+    limited, made, cancelled = noted(stage)
+
+    assert json.loads(limited["asked"])["limit"] == 3
+    assert json.loads(made["asked"])["every_s"] == 3600
+    assert "1234" not in json.dumps(made)
+    assert json.loads(cancelled["asked"])["job_ids"] == many["job_ids"]
+    assert cancelled["done"] == 2
+
+
+@spec("OB40")
+def test_an_action_whose_outcome_is_unknown_is_logged(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise OutcomeUnknown("the store was writing")
+
+    monkeypatch.setattr(stage.store, "put_queue", fail)
+    answer = stage.call("limit", {"limit": 3}, role=O, queue="q")
+
+    [line] = noted(stage)
+    assert answer.status == 503
+    assert (line["event"], line["route"]) == ("operator_action", "limit")
+    assert (line["outcome"], line["queue"]) == ("unknown", "q")
+
+
+@spec("OB40", "OB32")
+def test_why_a_job_waits_is_no_violation_of_the_scope(stage: Stage) -> None:
+    held = {"concurrency_key": "tenant-1", "concurrency_group": "g"}
+    stage.leased(1, kind="k", **held)
+    stage.enqueue(2, kind="other", **held)
+    limited = stage.token(V, "limited", kinds=("other",))
+    noted(stage)
+
+    answer = stage.ask("GET", f"/v1/jobs/{JOB.format(2)}/wait-reasons", token=limited)
+
+    assert answer.status == 200
+    assert noted(stage) == []
+
+
 @spec("OB11")
 def test_allowed_requests_write_no_security_line(stage: Stage) -> None:
     lease = stage.leased(1)
@@ -183,6 +233,8 @@ def test_a_flood_is_counted_and_its_lines_are_limited() -> None:
         "scope_violation": 0,
         "foreign_lease": 1,
         "operator_action": 0,
+        "signed_in": 0,
+        "signed_out": 0,
     }
 
 

@@ -45,6 +45,36 @@ def refused_soon(stage: Stage, token: str) -> None:
     stage.run(scenario())
 
 
+@spec("H72")
+def test_only_the_right_secret_is_a_use_of_a_token(stage: Stage) -> None:
+    token, text = stage.new_token(C)
+
+    def last_used_at() -> object:
+        loaded = stage.store.load_token(token.id).token
+        assert loaded is not None
+        return loaded.last_used_at
+
+    async def ask(shown: str) -> int:
+        answer = await stage.aask("GET", "/v1/time", token=shown)
+        await asyncio.gather(*stage.services.authenticator.notes)
+        return answer.status
+
+    assert stage.run(ask(text[:-4] + "0000")) == 401
+    assert last_used_at() is None
+    assert stage.run(ask(text)) == 200
+    assert last_used_at() is not None
+
+
+@spec("H73")
+def test_two_authorization_headers_are_refused(stage: Stage) -> None:
+    caller = stage.caller("GET", "/v1/time", token=stage.of(C))
+    caller.scope["headers"].append((b"authorization", f"Bearer {stage.of(O)}".encode()))
+
+    answer = stage.run(caller.run(stage.app))
+
+    assert (answer.status, answer.code) == (401, "unauthenticated")
+
+
 @spec("H20")
 def test_a_token_must_be_whole_known_and_in_time(stage: Stage) -> None:
     token, text = stage.new_token(C, expires_in_us=seconds(60))
@@ -196,7 +226,7 @@ def test_the_use_of_a_token_is_noted_once_a_minute(monkeypatch: pytest.MonkeyPat
         for passes_s in (0, 59, 1, 1):
             stage.clock.advance(passes_s)
             await stage.aask("GET", "/v1/time", token=text)
-            await auntil(lambda: not stage.services.authenticator._notes)
+            await auntil(lambda: not stage.services.authenticator.notes)
 
     stage.run(scenario())
 

@@ -428,3 +428,13 @@ def test_a_token_never_gains_a_right(hand: ForeignHand, change: str) -> None:
         hand.run("UPDATE {t}token SET " + change)
 
     assert hand.store.list_tokens() == before
+
+
+@spec("A20")
+def test_an_epoch_never_falls(hand: ForeignHand) -> None:
+    hand.store.raise_epoch()
+
+    with pytest.raises(Refused, match="an epoch never falls"):
+        hand.run("UPDATE {t}meta SET epoch = 1")
+
+    assert hand.store.raise_epoch() == 3

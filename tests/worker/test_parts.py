@@ -87,6 +87,8 @@ def test_a_url_with_a_password_is_replaced_by_one_that_fails(url: str) -> None:
 
 def test_handlers_inherit_everything_but_tenures_own_secrets() -> None:
     ours = {"TENURE_TOKEN": "t", "TENURE_TOKEN_FILE": "f", "TENURE_URL": "sqlite:///x.db", "A": "1"}
+    libpq = ("PGPASSWORD", "PGPASSFILE", "PGSERVICE", "PGSERVICEFILE", "PGSSLKEY", "PGSSLPASSWORD")
+    ours |= dict.fromkeys(libpq, "p")
 
     assert child_environment(ours) == {"TENURE_URL": "sqlite:///x.db", "A": "1"}
     assert child_environment({}, given={"TENURE_TOKEN": "weak"}) == {"TENURE_TOKEN": "weak"}

@@ -43,6 +43,7 @@ COMMANDS = {
     ),
     "doctor": ("tenure.cli.doctor:doctor", "Check the store and its settings for problems."),
     "migrate": ("tenure.cli.migrate:migrate", "Create the database schema or upgrade it."),
+    "backup": ("tenure.cli.backup:backup", "Copy a SQLite store while it is in use."),
     "raise-epoch": (
         "tenure.cli.epoch:raise_epoch",
         "End all leases after a restore from a backup.",

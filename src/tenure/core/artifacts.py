@@ -56,6 +56,10 @@ class ArtifactUpload(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         check_lease_id("lease_id", self.lease_id)
         check_actor(self.actor)
         check_name("name", self.name)
+        if {".", ".."} & set(self.name.split("/")):
+            raise InvalidInput(
+                "name", f"{shown(self.name)} has a part . or ..", hint="use names of files"
+            )
         check_text("media_type", self.media_type, most=MAX_NAME)
         if MEDIA_TYPE_PATTERN.fullmatch(self.media_type) is None:
             raise InvalidInput(

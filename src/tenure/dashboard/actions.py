@@ -21,7 +21,7 @@ from tenure.dashboard.page import Page
 from tenure.dashboard.rendering import counted_words, url
 from tenure.dashboard.sessions import Notice
 from tenure.dashboard.visits import Visit, local_path
-from tenure.errors import InvalidInput
+from tenure.errors import InvalidInput, UnknownJob
 from tenure.protocol.codec import decode
 from tenure.protocol.problem_codes import ProblemCode
 from tenure.protocol.replies import JobReply, JobsReply
@@ -188,7 +188,7 @@ async def perform(
     for target in targets:
         try:
             response = await visit.response(action.name, path={action.target: target}, body=body)
-        except (Refused, InvalidInput) as refused:
+        except (Refused, InvalidInput, UnknownJob) as refused:
             if len(targets) == 1:
                 raise
             outcome.refused[refused.message] += 1

@@ -6,6 +6,7 @@ form, page. Every failure becomes a page.
 
 import logging
 import os
+import secrets
 from collections.abc import Iterable
 from typing import Any
 from urllib.parse import parse_qsl
@@ -26,12 +27,13 @@ from tenure.dashboard.sessions import NONCE_BYTES, Session, Signer, new_session
 from tenure.dashboard.settings import DashboardSettings
 from tenure.dashboard.static_files import StaticFiles
 from tenure.dashboard.table import ACTIONS, PAGES
-from tenure.dashboard.visits import Visit, chosen_namespace, cookie_of_port, sent_path
+from tenure.dashboard.visits import NONCE, Visit, chosen_namespace, cookie_of_port, sent_path
 from tenure.protocol.problem_codes import ProblemCode
 from tenure.server import problems
 from tenure.server.app import check_local
 from tenure.server.audit import RequestAudit
 from tenure.server.bodies import media_type, read_body
+from tenure.server.connections import KNOWN
 from tenure.server.handling import in_time
 from tenure.server.memory import RequestMemory
 from tenure.server.paths import mounted
@@ -52,15 +54,24 @@ PART_FRESH_FOR = seconds(1)
 """How old the changing part of a page may be that a visitor gets."""
 
 HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self';"
-    " img-src 'self'; connect-src 'self'; form-action 'self'; frame-ancestors 'none';"
-    " base-uri 'none'",
     # Not no-referrer: browsers would then send `Origin: null` with our own forms.
     "Referrer-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
     "X-Frame-Options": "DENY",
 }
+
+
+SCRIPT_NONCE_BYTES = 16
+
+
+def _security_policy(nonce: str) -> str:
+    """Only the scripts that the page itself names run: not every file of this server, because
+    workers choose what artifacts contain. [DB40]"""
+    return (
+        f"default-src 'none'; script-src 'nonce-{nonce}'; style-src 'self'; img-src 'self';"
+        " connect-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+    )
 
 
 def make_pages(services: Services, settings: DashboardSettings) -> ASGIApp:
@@ -90,9 +101,13 @@ class _Pages:
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        nonce = secrets.token_urlsafe(SCRIPT_NONCE_BYTES)
+        scope[NONCE] = nonce
+        policy = (b"content-security-policy", _security_policy(nonce).encode())
+
         async def finish(message: Any) -> None:
             if message["type"] == "http.response.start":
-                message["headers"] = [*message["headers"], *_ENCODED_HEADERS]
+                message["headers"] = [*message["headers"], policy, *_ENCODED_HEADERS]
             await send(message)
 
         if scope["path"] in self._static:
@@ -224,6 +239,8 @@ class _Desk:
         form = await self._form(http, memory, session) if page.method == "POST" else ()
         principal = await self._principal(session, page)
         audit.principal = principal or audit.principal
+        if principal is not None:
+            http.scope[KNOWN] = True
         call_for(audit.principal.caller)
         memory.belongs_to(audit.principal.caller)
         said = http.cookies.get(self._cookie_name("notice", http))

@@ -28,6 +28,10 @@ FRAGMENT_HEADER = "hx-request"
 _R = TypeVar("_R")
 
 
+NONCE = "tenure.script_nonce"
+"""In the scope of a request: what the scripts of its page are named by. [DB40]"""
+
+
 class Visit:
     """A request of a browser whose session is known.
 
@@ -175,6 +179,16 @@ class Visit:
         """The response of a route of `/v1` as it is: for files, and for its status."""
         return await self._asker.response(route, path=path, body=body)
 
+    def note_signed_in(self, principal: Principal) -> None:
+        """Write to the security log who begins a session."""
+        self._audit.principal = principal
+        self._audit.signed_in()
+
+    def note_signed_out(self) -> None:
+        """Write to the security log who ends a session."""
+        if self.principal is not None and self.principal.token is not None:
+            self._audit.signed_out()
+
     def note_refused(self, problem: Exception) -> None:
         """Write to the security log that this visitor was refused."""
         self._audit.refused(problem)
@@ -190,6 +204,7 @@ class Visit:
             "now": self.now,
             "may": self.may,
             "is_fragment": self.is_fragment,
+            "script_nonce": self.http.scope.get(NONCE),
             **context,
         }
         if not self.is_shared:  # a template that needs them fails instead of giving them to others

@@ -24,6 +24,7 @@ from tenure.protocol.routes import ROUTES, Route, Shape
 from tenure.server import problems
 from tenure.server.audit import RequestAudit
 from tenure.server.bodies import CLOSE, media_type, read_body
+from tenure.server.connections import KNOWN
 from tenure.server.handling import Asked, carry_out, in_time
 from tenure.server.memory import RequestMemory
 from tenure.server.paths import mounted
@@ -34,6 +35,7 @@ from tenure.telemetry.tracing import RequestSpan, server_span, trace_from_header
 
 _log = logging.getLogger("tenure.server")
 
+HSTS = (b"strict-transport-security", b"max-age=31536000")
 _HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 
 
@@ -84,6 +86,8 @@ class _Envelope:
             return
         request_id = _request_id(Request(scope).headers.get(REQUEST_ID_HEADER))
         scope["tenure.request_id"] = request_id
+        # Not for localhost: browsers would ask for TLS of whatever else listens there. [H74]
+        is_tls = scope["scheme"] == "https" and not is_loopback(_host_name(Request(scope)))
 
         deadline_s = 0.0
 
@@ -91,6 +95,8 @@ class _Envelope:
             nonlocal deadline_s
             if message["type"] == "http.response.start":
                 message["headers"] = _with_common(message["headers"], request_id)
+                if is_tls:
+                    message["headers"].append(HSTS)
                 deadline_s = asyncio.get_running_loop().time() + self._settings.send_within_s
             try:
                 async with asyncio.timeout_at(deadline_s):
@@ -190,10 +196,13 @@ class _Endpoint:
             return problems.response(problem, request_id)
 
     async def _authenticate(self, route: Route, http: Request, audit: RequestAudit) -> None:
+        if not self._authenticated:
+            http.scope[KNOWN] = True
         if route.is_public or not self._authenticated:
             return
-        shown = http.headers.get("authorization")
-        audit.principal = await self._services.authenticator.principal(shown)
+        shown = http.headers.getlist("authorization")
+        audit.principal = await self._services.authenticator.principal(*shown)
+        http.scope[KNOWN] = True
         audit.principal.check_route(route)
 
 
@@ -240,8 +249,7 @@ def check_local(http: Request, *, site: str | None) -> None:
     is what the browser says of the page that sends it, in `Sec-Fetch-Site`: those of other ports
     are of the same site. [H28]"""
     host, origin = http.headers.get("host", ""), http.headers.get("origin")
-    name = host.rpartition(":")[0] if re.search(r":\d+$", host) else host
-    if not is_loopback(name):
+    if not is_loopback(_host_name(http)):
         raise Refused(
             403, ProblemCode.OUT_OF_SCOPE, "this server answers requests to localhost only"
         )
@@ -250,6 +258,12 @@ def check_local(http: Request, *, site: str | None) -> None:
         raise Refused(
             403, ProblemCode.OUT_OF_SCOPE, "requests from the pages of other sites are refused"
         )
+
+
+def _host_name(http: Request) -> str:
+    """The name in the `Host` header, without a port."""
+    host = http.headers.get("host", "")
+    return host.rpartition(":")[0] if re.search(r":\d+$", host) else host
 
 
 async def _not_mounted(http: Request, problem: Exception) -> Response:

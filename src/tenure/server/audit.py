@@ -1,5 +1,8 @@
 """Writes what one request did to the security log. [OB11]"""
 
+import json
+
+import msgspec
 from starlette.requests import Request
 
 from tenure.core.ids import JobId, LeaseId, shown_lease
@@ -10,6 +13,36 @@ from tenure.protocol.routes import Route
 from tenure.server.principals import Principal
 from tenure.server.problems import Refused
 from tenure.telemetry.security import SecurityEvent, SecurityLog
+
+MAX_ASKED = 1000
+MAX_LISTED = 20
+"""A longer list, such as the ids of many jobs, is described by its length."""
+
+_LEFT_OUT = frozenset({"payload", "result", "checkpoint", "token", "secret", "lease_id"})
+
+
+def _described(message: msgspec.Struct) -> str | None:
+    """What a message asks for, as JSON without payloads and secrets; None for nothing. [OB40]"""
+    shown = _without_bodies(message)
+    return json.dumps(shown, separators=(",", ":"))[:MAX_ASKED] if shown else None
+
+
+def _without_bodies(value: object) -> object:
+    match value:
+        case msgspec.Struct():
+            fields = {name: getattr(value, name) for name in value.__struct_fields__}
+            return {
+                name: _without_bodies(each)
+                for name, each in fields.items()
+                if name not in _LEFT_OUT and each not in (None, msgspec.UNSET, ())
+            }
+        case list() | tuple():
+            is_long = len(value) > MAX_LISTED
+            return len(value) if is_long else [_without_bodies(each) for each in value]
+        case bool() | int() | float():
+            return value
+        case _:
+            return str(value)[:MAX_ASKED]
 
 
 class RequestAudit:
@@ -23,6 +56,22 @@ class RequestAudit:
         self._http = http
         self._request_id = request_id
         self.principal = Principal()
+        self.done: int | None = None
+        """How many of several things were done, where an action is about several."""
+        self._asked: str | None = None
+
+    def asked(self, message: object) -> None:
+        """Keep what the request asks for, for the line of an operator's action."""
+        if self._is_action and isinstance(message, msgspec.Struct):
+            self._asked = _described(message)
+
+    def signed_in(self) -> None:
+        """A visitor has shown a token and begins a session."""
+        self._note(SecurityEvent.SIGNED_IN)
+
+    def signed_out(self) -> None:
+        """A visitor has ended its session."""
+        self._note(SecurityEvent.SIGNED_OUT)
 
     def refused(self, problem: Exception) -> None:
         """The request failed."""
@@ -45,20 +94,36 @@ class RequestAudit:
 
     def answered(self, status: int) -> None:
         """The request was carried out, or refused by the coordinator."""
+        if self._is_action:
+            self._note_action(status=status)
+
+    def outcome_unknown(self) -> None:
+        """The store did not say whether the request was carried out. [K6]"""
+        if self._is_action:
+            self._note_action(outcome="unknown")
+
+    @property
+    def _is_action(self) -> bool:
         assert self._route is not None
         token = self.principal.token
         roles = self._route.roles if token is None else (token.role,)
-        if set(roles) == {Role.OPERATOR} and not self._route.only_reads:
-            self._note(
-                SecurityEvent.OPERATOR_ACTION,
-                **{name: str(part) for name, part in self._http.path_params.items()},
-                status=status,
-            )
+        return set(roles) == {Role.OPERATOR} and not self._route.only_reads
+
+    def _note_action(self, **facts: str | int) -> None:
+        self._note(
+            SecurityEvent.OPERATOR_ACTION,
+            **{name: str(part) for name, part in self._http.path_params.items()},
+            **facts,
+            asked=self._asked,
+            done=self.done,
+        )
 
     def _note(self, event: SecurityEvent, **facts: str | int | None) -> None:
         route, token = self._route, self.principal.token
         client = self._http.client
-        who = None if route is None or route.is_public else self.principal.actor(route)
+        who = None if token is None else token.actor
+        if token is None and route is not None and not route.is_public:
+            who = self.principal.actor(route)
         self._log.note(
             event,
             {

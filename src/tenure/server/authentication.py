@@ -29,11 +29,12 @@ NOBODY = "0" * 64
 LAST_USED_EVERY = seconds(60)
 
 
-class _Remembered(msgspec.Struct, frozen=True):
+class _Remembered(msgspec.Struct):
     """A cached token, and when this process read it."""
 
     loaded: LoadedToken
     at_s: float
+    is_use_noted: bool = False
 
     def now(self, at_s: float) -> Instant:
         """The store's clock, estimated without asking the store."""
@@ -49,14 +50,19 @@ class Authenticator:
         self._blocking = blocking
         self._remembered: OrderedDict[TokenId, _Remembered] = OrderedDict()
         self._asking: dict[TokenId, asyncio.Task[_Remembered]] = {}
-        self._notes: set[asyncio.Task[None]] = set()
+        self.notes: set[asyncio.Task[None]] = set()
+        """Uses of tokens that are being recorded."""
         self._strangers: set[TokenId] = set()
         self._door = asyncio.Semaphore(settings.strangers_at_once)
 
-    async def principal(self, header: str | None) -> Principal:
-        """The principal of an `Authorization` header. Raises a 401 problem."""
-        if header is None:
+    async def principal(self, *headers: str) -> Principal:
+        """The principal of the `Authorization` header. Raises a 401 problem. Two of them are
+        refused: a proxy in front may have checked the other one. [H73]"""
+        if not headers:
             raise unauthenticated("a token is required")
+        if len(headers) > 1:
+            raise unauthenticated("the request has more than one Authorization header")
+        [header] = headers
         is_bearer = header[: len(SCHEME)].lower() == SCHEME
         presented = read_token(header[len(SCHEME) :].strip()) if is_bearer else None
         if presented is None:
@@ -72,7 +78,10 @@ class Authenticator:
         remembered = await self._recent(token_id)
         token = remembered.loaded.token
         now = remembered.now(asyncio.get_running_loop().time())
-        return Principal(token) if token is not None and token.is_valid(now) else None
+        if token is None or not token.is_valid(now):
+            return None
+        self._note_use(remembered)
+        return Principal(token)
 
     async def check_still_valid(self, principal: Principal) -> None:
         """Raise a 401 problem if the token is no longer valid. For requests that take long."""
@@ -93,7 +102,10 @@ class Authenticator:
         if not token.has_secret(presented.digest):
             return None
         now = remembered.now(asyncio.get_running_loop().time())
-        return token if token.is_valid(now) else None
+        if not token.is_valid(now):
+            return None
+        self._note_use(remembered)
+        return token
 
     async def _recent(self, token_id: TokenId) -> _Remembered:
         """The token as it was read within the last two seconds."""
@@ -134,15 +146,20 @@ class Authenticator:
             self._remembered.move_to_end(token_id)
             if len(self._remembered) > self._settings.max_remembered_tokens:
                 self._remembered.popitem(last=False)
-            self._note_use(loaded.token, loaded.now)
         return remembered
 
-    def _note_use(self, token: Token, now: Instant) -> None:
-        if token.last_used_at is not None and now - token.last_used_at < LAST_USED_EVERY:
+    def _note_use(self, remembered: _Remembered) -> None:
+        """Record the use of a valid token, once for each time that it was read. [H72]"""
+        token = remembered.loaded.token
+        if token is None or remembered.is_use_noted:
+            return
+        remembered.is_use_noted = True
+        last_at = token.last_used_at
+        if last_at is not None and remembered.loaded.now - last_at < LAST_USED_EVERY:
             return
         task = asyncio.create_task(self._write_use(token.id))
-        self._notes.add(task)
-        task.add_done_callback(self._notes.discard)
+        self.notes.add(task)
+        task.add_done_callback(self.notes.discard)
 
     async def _write_use(self, token_id: TokenId) -> None:
         try:

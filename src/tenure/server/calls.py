@@ -159,8 +159,11 @@ class Call:
         found = await self.jobs([self.job_id], bodies=bodies)
         return self.principal.find(found[0] if found else None, self.job_id)
 
-    async def jobs(self, ids: Sequence[JobId], *, bodies: bool) -> list[Job]:
-        """Those of these jobs that the caller may see, in this order. [H45]"""
+    async def jobs(
+        self, ids: Sequence[JobId], *, bodies: bool, are_named: bool = True
+    ) -> list[Job]:
+        """Those of these jobs that the caller may see, in this order. [H45] Unless the caller named
+        them, the security log has nothing of the others. [OB40]"""
         at_once = JOBS_WITH_BODIES_AT_ONCE if bodies else JOBS_AT_ONCE
         load = self.coordinator.store.load_jobs if bodies else self.store.load_without_bodies
         seen: list[Job] = []
@@ -169,7 +172,7 @@ class Call:
             found = await self.services.blocking(partial(load, some))
             here = [found[each] for each in some if each in found]
             hidden = [job for job in here if not self.principal.sees(job)]
-            if hidden:
+            if hidden and are_named:
                 self.audit.hidden_job(hidden[0].id, number=len(hidden))
             seen += self._kept([job for job in here if self.principal.sees(job)])
         return seen

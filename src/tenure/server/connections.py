@@ -31,9 +31,13 @@ FREE_CHUNKS = 1024
 BYTES_PER_CHUNK = 256
 """A chunked body may have `FREE_CHUNKS` chunks of any size, and one more per `BYTES_PER_CHUNK`."""
 
+KNOWN = "tenure.is_known"
+"""In the scope of a request: its caller is known. The connection may then be idle for longer."""
+
 _USED_ATTRIBUTES = (
     *("connection_made", "data_received", "connection_lost"),
     *("send_400_response", "timeout_keep_alive_handler", "timeout_keep_alive_task"),
+    *("on_response_complete", "timeout_keep_alive", "scope"),
     *("connections", "client", "conn", "cycle", "loop", "transport"),
 )
 
@@ -113,6 +117,7 @@ class GuardedProtocol(H11Protocol):
         self.conn = StrictConnection(self.settings.max_header_bytes)
         self._head_timer: asyncio.TimerHandle | None = None
         self._address: str | None = None
+        self._is_known = False
 
     def admit(self, transport: asyncio.BaseTransport) -> bool:
         """Count the connection. Returns whether it is within the limits."""
@@ -153,6 +158,14 @@ class GuardedProtocol(H11Protocol):
     def send_400_response(self, msg: str) -> None:
         """Answer a request that cannot be parsed with a problem."""
         self._refuse(400, _MALFORMED, [])
+
+    def on_response_complete(self) -> None:
+        """Wait for the next request: a short time unless a caller on this connection is known.
+        [H75]"""
+        self._is_known = self._is_known or KNOWN in self.scope
+        settings = self.settings
+        self.timeout_keep_alive = settings.idle_s if self._is_known else settings.unknown_idle_s
+        super().on_response_complete()
 
     def timeout_keep_alive_handler(self) -> None:
         """Close an idle connection."""

@@ -16,6 +16,7 @@ from starlette.responses import Response
 
 from tenure.coordinator.batches import deadline_error
 from tenure.core.ids import JobId
+from tenure.errors import OutcomeUnknown
 from tenure.protocol.codec import (
     Decoded,
     convert_text,
@@ -68,8 +69,13 @@ async def carry_out(services: Services, asked: Asked) -> Response:
     asked.memory.belongs_to(caller)
     call = await _read(services, asked)
     route = asked.route
-    async with in_time(services, is_read=route.only_reads, more_s=call.waits_s):
-        answer = await HANDLERS[route.name](call)
+    asked.audit.asked(call.body)
+    try:
+        async with in_time(services, is_read=route.only_reads, more_s=call.waits_s):
+            answer = await HANDLERS[route.name](call)
+    except OutcomeUnknown:
+        asked.audit.outcome_unknown()
+        raise
     asked.audit.answered(answer.status_code)
     asked.memory.answer(len(answer.body), can_refuse=route.only_reads)
     return answer

@@ -80,6 +80,12 @@ _Id = TypeVar("_Id", bound=str)
 # --- Enqueueing jobs ---------------------------------------------------------------------------
 
 
+DOWNLOAD_TYPE = "application/octet-stream"
+"""Of every artifact: the type that its worker chose is in the list of artifacts, for readers."""
+DOWNLOADS = frozenset({None, "document", "empty"})
+"""What browsers say in `Sec-Fetch-Dest` of a link that is followed and of a request by `fetch`."""
+
+
 async def enqueue(call: Call) -> Response:
     """Make a job: 201, or 200 with the job that exists already."""
     bodies = call.check_bodies_wanted()
@@ -356,6 +362,7 @@ async def cancel_many(call: Call) -> Response:
     unknown = Reply(job=None, cause=Cause.UNKNOWN_JOB)
     answers = [next(replies) if each.job_id in seen else unknown for each in commands]
     now = await call.services.now()
+    call.audit.done = sum(isinstance(each, Reply) and each.is_ok for each in answers)
     return await call.answer_about(
         lambda: JobsReply(
             replies=tuple(
@@ -540,7 +547,8 @@ async def wait_reasons(call: Call) -> Response:
     job = await call.job()
     found = await call.services.listing(lambda: reasons_to_wait(call.store, job))
     named = list(dict.fromkeys(job_id for each in found for job_id in each.job_ids))
-    seen = {each.id for each in await call.jobs(named, bodies=False)}
+    # The caller did not name these jobs, so that a hidden one is no violation of its scope.
+    seen = {each.id for each in await call.jobs(named, bodies=False, are_named=False)}
     return answer(
         WaitReasonsReply(
             reasons=tuple(
@@ -579,7 +587,14 @@ async def artifacts(call: Call) -> Response:
 
 
 async def artifact(call: Call) -> Response:
-    """Download an artifact. It is untrusted: the headers keep browsers from running it."""
+    """Download an artifact. It is untrusted: the headers keep browsers from running it. [H71]"""
+    wanted_as = call.http.headers.get("sec-fetch-dest")
+    if wanted_as not in DOWNLOADS:
+        raise Refused(
+            403,
+            ProblemCode.OUT_OF_SCOPE,
+            "an artifact is a download: no page may use it as a script, a style or a frame",
+        )
     await call.job()
     name = call.path["name"]
     found = await call.services.blocking(
@@ -594,7 +609,7 @@ async def artifact(call: Call) -> Response:
         "Content-Security-Policy": "default-src 'none'; sandbox",
         "ETag": f'"{found.artifact.sha256}"',
     }
-    return ResponseInPieces(found.body, 200, headers, media_type=found.artifact.media_type)
+    return ResponseInPieces(found.body, 200, headers, media_type=DOWNLOAD_TYPE)
 
 
 HANDLERS: dict[str, Handler] = {

@@ -10,6 +10,7 @@ import msgspec
 
 from tenure.core.ids import DEFAULT_NAMESPACE, Actor, Kind, Namespace, QueueName
 from tenure.core.job import Job
+from tenure.core.policy import Compensation, DeadLetterJob
 from tenure.core.tokens import Token, TokenId
 from tenure.core.workers import WorkerSeen
 from tenure.errors import InvalidInput, UnknownJob
@@ -115,6 +116,12 @@ class Principal(msgspec.Struct, frozen=True):
     def _not_its_own(self, what: str) -> str:
         assert self.token is not None
         return f"the token {self.token.name} is not for the {what}"
+
+    def check_job_ends(self, *made: Compensation | DeadLetterJob | None) -> None:
+        """Raise unless it may make what the end of a job makes; see `check_made_by_end`."""
+        for each in made:
+            if each is not None:
+                self.check_made_by_end(each.queue, each.kind)
 
     def check_made_by_end(self, queue: QueueName, kind: Kind) -> None:
         """Raise unless it may make the job that compensates another, or reports its dead letter:

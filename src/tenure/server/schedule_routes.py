@@ -58,9 +58,7 @@ async def put_schedule(call: Call) -> Response:
     message, principal = call.message(PutScheduleMessage), call.principal
     principal.check_queues([message.queue])
     principal.check_kinds([message.kind])
-    for made in (message.policy.compensation, message.on_dead_letter):
-        if made is not None:
-            principal.check_made_by_end(made.queue, made.kind)
+    principal.check_job_ends(message.policy.compensation, message.on_dead_letter)
     is_worker = principal.token is not None and principal.token.role is Role.WORKER
     if is_worker and not message.only_new:
         raise out_of_scope("a worker only makes schedules that are new", field="only_new")
@@ -88,8 +86,10 @@ _CHANGES: dict[str, type[PauseSchedule] | type[ResumeSchedule] | type[RemoveSche
 
 async def change_schedule(call: Call) -> Response:
     """Pause, resume or remove a schedule, by the route."""
-    await _find(call)
+    found = await _find(call)
     kind = _CHANGES[call.route.name]
+    if kind is ResumeSchedule:
+        _check_makes(call, found)
     return await _decided(
         call, kind(namespace=call.namespace(), name=_name(call), actor=call.actor)
     )
@@ -97,7 +97,7 @@ async def change_schedule(call: Call) -> Response:
 
 async def run_schedule(call: Call) -> Response:
     """Make a job of a schedule now."""
-    await _find(call)
+    _check_makes(call, await _find(call))
     job_id = call.message(RunScheduleMessage).job_id
     if job_id is None:
         job_id = new_job_id(await call.services.now(), os.urandom(ENTROPY_BYTES))
@@ -144,6 +144,11 @@ async def _find(call: Call) -> Schedule:
     if found is None or found.removed_at is not None or not _sees(call, found):
         raise _unknown(name)
     return found
+
+
+def _check_makes(call: Call, found: Schedule) -> None:
+    """Raise unless the caller may make what follows from a job of this schedule. [H70]"""
+    call.principal.check_job_ends(found.spec.policy.compensation, found.spec.on_dead_letter)
 
 
 def _name(call: Call) -> ScheduleName:

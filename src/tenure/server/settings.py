@@ -20,6 +20,8 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     slowest_bytes_per_s: int = 320 << 10
     """How fast a client has to read an answer once that time is over, on average so far. [H62]"""
     idle_s: int = 75
+    unknown_idle_s: int = 10
+    """How long a connection may be idle on which no request had a valid token or session. [H75]"""
     shutdown_within_s: int = 10
     poll_every_s: float = 0.25
     """How often waiting claims poll the store. Wake-ups are only hints; polling finds every job."""

@@ -15,6 +15,7 @@ from importlib.metadata import (
     distribution,
     entry_points,
 )
+from pathlib import Path
 from typing import Protocol
 
 import msgspec
@@ -42,13 +43,15 @@ class StoreOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StoreSchema(msgspec.Struct, frozen=True, kw_only=True):
-    """The schema of one database, for `tenure migrate`: the version this code needs, the version
-    that is there, what brings it up to date, and the SQL of all versions."""
+    """The schema of one database, for `tenure migrate` and `tenure backup`: the version this code
+    needs, the version that is there, what brings it up to date, and the SQL of all versions."""
 
     needed: int
     version: Callable[[], int]
     migrate: Callable[[], int]
     script: Callable[[], str]
+    backup: Callable[[Path], None]
+    """Copies the database to a new file, or raises an error that says what to run instead."""
 
 
 class StoreModule(Protocol):

@@ -43,6 +43,8 @@ class SecurityEvent(StrEnum):
     SCOPE_VIOLATION = "scope_violation"
     FOREIGN_LEASE = "foreign_lease"
     OPERATOR_ACTION = "operator_action"
+    SIGNED_IN = "signed_in"
+    SIGNED_OUT = "signed_out"
 
 
 class _Budget:

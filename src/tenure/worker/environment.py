@@ -1,7 +1,8 @@
 """Which of the worker's environment variables its handlers see.
 
-All of them, except Tenure's own secrets: the worker's token and a `TENURE_URL` with a password give
-the right to claim and to report, and a handler needs neither. ADR 0023 says why the rest is
+All of them, except what opens Tenure's store: the worker's token, a `TENURE_URL` with a password
+and libpq's variables for passwords and keys give the right to claim and to report, and a handler
+needs none of them. ADR 0023 says why the rest is
 inherited. `only` is the strict mode: a few ordinary variables and those named.
 """
 
@@ -36,7 +37,18 @@ ORDINARY = (
 )
 """What handlers see in the strict mode without being named."""
 
-SECRETS = (f"{TOKEN_VARIABLE}*", "TENURE_*SECRET*", "TENURE_*PASSWORD*")
+SECRETS = (
+    f"{TOKEN_VARIABLE}*",
+    "TENURE_*SECRET*",
+    "TENURE_*PASSWORD*",
+    # What libpq connects with when the URL does not say it.
+    "PGPASSWORD",
+    "PGPASSFILE",
+    "PGSERVICE",
+    "PGSERVICEFILE",
+    "PGSSLKEY",
+    "PGSSLPASSWORD",
+)
 WITHHELD_URL = "withheld://the-worker-keeps-its-password-to-itself"
 """Replaces a URL with a password. Without it a handler that enqueues would fall back to the
 default and write its jobs to a file of its own, which no worker serves."""

@@ -48,6 +48,7 @@ async def sign_in(visit: Visit) -> Response:
         return await visit.show("sign_in.html", status=refused.status, next=there, problem=refused)
     entropy = os.urandom(NONCE_BYTES)
     visit.new_session = new_session(token.id, now=visit.instant, entropy=entropy)
+    visit.note_signed_in(principal)
     return visit.go(there)
 
 
@@ -55,6 +56,7 @@ async def sign_out(visit: Visit) -> Response:
     """Forget the session of this browser."""
     entropy = os.urandom(NONCE_BYTES)
     visit.new_session = new_session(None, now=visit.instant, entropy=entropy)
+    visit.note_signed_out()
     return visit.go("/sign-in", Notice("Signed out"))
 
 

@@ -1,9 +1,14 @@
 """`postgresql://user@host/database`: a store in a schema of a PostgreSQL database."""
 
+import shlex
+from pathlib import Path
+
+from tenure.errors import StoreError
 from tenure.stores.postgres.schema import PACKAGE, migrate, schema_version, script
 from tenure.stores.postgres.store import PostgresStore
 from tenure.stores.sql.migrations import migrations, newest_version, transaction
 from tenure.stores.urls import StoreOptions, StoreSchema
+from tenure.telemetry.secrets import without_secrets
 
 
 def open_store(url: str, options: StoreOptions) -> PostgresStore:
@@ -23,4 +28,14 @@ def schema_of(url: str, name: str) -> StoreSchema:
         version=lambda: schema_version(url, schema=name),
         migrate=lambda: migrate(url, schema=name),
         script=lambda: transaction([script(each, schema=name) for each in migrations(PACKAGE)]),
+        backup=lambda target: _refuse_backup(url, schema=name, target=target),
+    )
+
+
+def _refuse_backup(url: str, *, schema: str, target: Path) -> None:
+    address = shlex.quote(without_secrets(url))
+    command = f"pg_dump --format=custom --schema={schema} --file={shlex.quote(str(target))}"
+    raise StoreError(
+        "PostgreSQL makes its own backups",
+        hint=f"run `{command} {address}`, or what you use for the other tables of this database",
     )

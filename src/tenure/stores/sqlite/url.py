@@ -2,6 +2,7 @@
 
 from tenure.errors import StoreError
 from tenure.stores.sql.migrations import migrations, newest_version, transaction
+from tenure.stores.sqlite.backup import backup
 from tenure.stores.sqlite.file import (
     PACKAGE,
     migrate,
@@ -44,4 +45,5 @@ def schema_of(url: str, _name: str) -> StoreSchema:
         version=version,
         migrate=run,
         script=lambda: transaction([script(each) for each in migrations(PACKAGE)]),
+        backup=lambda target: backup(path, target),
     )

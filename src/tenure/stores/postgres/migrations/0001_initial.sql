@@ -525,6 +525,10 @@ BEGIN
     RAISE EXCEPTION 'tenure: %', TG_ARGV[0] USING ERRCODE = 'integrity_constraint_violation';
 END $$;
 
+CREATE TRIGGER meta_epoch_rises BEFORE UPDATE OF epoch ON {t}meta FOR EACH ROW
+  WHEN (NEW.epoch < OLD.epoch)
+  EXECUTE FUNCTION {t}refuse('an epoch never falls');
+
 -- Only called for what an ordinary write never does. The job that takes a key over frees it: nothing
 -- else of a finished row changes.
 CREATE FUNCTION {t}refuse_unless_it_frees_a_key() RETURNS trigger LANGUAGE plpgsql AS $$

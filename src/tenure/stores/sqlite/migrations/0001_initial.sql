@@ -25,6 +25,9 @@ CREATE TABLE tenure_meta (
 INSERT INTO tenure_meta (one, schema_version, epoch, system_identifier, timeline)
 VALUES (1, 0, 1, 0, 1);
 
+CREATE TRIGGER tenure_meta_epoch_rises BEFORE UPDATE OF epoch ON tenure_meta WHEN NEW.epoch < OLD.epoch
+BEGIN SELECT RAISE(ABORT, 'tenure: an epoch never falls'); END;
+
 CREATE TABLE tenure_job (
     id                    TEXT    NOT NULL PRIMARY KEY,
     namespace             TEXT    NOT NULL,
