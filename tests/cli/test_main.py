@@ -1,10 +1,12 @@
 """The root command: quick, and honest about what it has."""
 
+import errno
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -125,6 +127,18 @@ def test_output_that_cannot_be_written_is_one_clear_line(words: list[str], tmp_p
 
     said = "tenure: the output cannot be written: No space left on device\n"
     assert (done.returncode, done.stderr) == (2, said)
+
+
+def test_an_error_of_the_system_is_not_called_output(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(click.Group, "main", refuse)
+
+    done = CliRunner().invoke(main, ["jobs", "ls"])
+
+    assert done.exit_code == 2
+    assert done.stderr == "tenure: the operating system refused: Too many open files\n"
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """The worker's small parts: output, environment, text, frames, the jump of a clock, outcomes."""
 
 import asyncio
+import resource
 import time
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from tenure.handlers.context import Context
 from tenure.handlers.registry import Registry, make_handler
 from tenure.worker.application import load_registry
 from tenure.worker.children import describe_exit
+from tenure.worker.descriptors import needed_descriptors, warn_of_few_descriptors
 from tenure.worker.environment import WITHHELD_URL, child_environment
 from tenure.worker.execution import Execution
 from tenure.worker.messages import CheckpointSaved, LeaseRenewed, ProgressMade, Run, ToSupervisor
@@ -39,7 +41,7 @@ from tenure.worker.supervisor import JumpWatch
 from tenure.worker.wire import FrameError, FrameReader, encode_frame
 from tenure.worker.worker import Worker, new_worker_id
 from tests.support.coordinators import World
-from tests.worker.sample import app
+from tests.worker.sample import APP, app
 
 # --- output ------------------------------------------------------------------------------------
 
@@ -377,3 +379,21 @@ def test_worker_ids_are_legal_names_and_unique() -> None:
 
     assert len(ids) == 100
     assert all(len(each) < 128 for each in ids)
+
+
+@spec("WP25")
+def test_a_worker_warns_of_too_few_descriptors(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    registry = load_registry(APP)
+    needed = needed_descriptors(registry, 40)
+    assert needed - needed_descriptors(registry, 39) == 3
+
+    allowed = iter([needed, resource.RLIM_INFINITY, 128])
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (next(allowed), 0))
+    warn_of_few_descriptors(registry, 40)
+    warn_of_few_descriptors(registry, 40)
+    assert caplog.text == ""
+
+    warn_of_few_descriptors(registry, 40)
+    assert "this process may open 128" in caplog.text

@@ -1,8 +1,10 @@
 """The pool alone, with real children: what becomes of an attempt when its child dies."""
 
+import errno
 import os
 import selectors
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,7 +19,7 @@ from tenure.conformance.spec import spec
 from tenure.core.ids import JobId, Kind, LeaseId, QueueName
 from tenure.core.instants import seconds
 from tenure.handlers.registry import Isolation
-from tenure.worker import pool
+from tenure.worker import children, pool
 from tenure.worker.artifact_uploads import ReceivedArtifact
 from tenure.worker.messages import (
     AskToStop,
@@ -29,7 +31,7 @@ from tenure.worker.messages import (
     Run,
 )
 from tenure.worker.options import WorkerOptions
-from tenure.worker.outcomes import Died, Killed, Returned, Stopped
+from tenure.worker.outcomes import Died, Killed, Returned, Stopped, Unstarted
 from tenure.worker.pool import BEGUN_PER_CORE, Pool
 from tenure.worker.stats import Stats
 from tests.support.waiting import PATIENCE_S
@@ -293,3 +295,39 @@ def test_after_crashes_the_next_attempts_begin_in_children_that_are_free(
 
         ends = {each.run: type(each.outcome) for each in loop.events if isinstance(each, Finished)}
         assert ends == dict.fromkeys(range(BEGUN_PER_CORE), Died) | {BEGUN_PER_CORE: Returned}
+
+
+@spec("WP25")
+def test_a_child_that_the_system_refuses_costs_a_slot_and_is_tried_again(
+    loop: Loop, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(environment: object) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    loop.wait_for_children(1)
+    spawn = children._spawn
+    monkeypatch.setattr(children, "_spawn", refuse)
+    loop.begin(1, "nap", b'{"amount_s": 600}')
+    loop.begin(2, "add", b'{"a": 1, "b": 2}')
+    loop.turn_until(lambda: loop.events)
+    why = "no child can be started: Too many open files"
+    assert loop.events == [Finished(2, Unstarted(why))]
+
+    monkeypatch.setattr(children, "_spawn", spawn)
+    loop.wait_for_children(2)
+
+    assert why in caplog.text
+    assert "children can be started again" in caplog.text
+
+
+def test_a_spawn_that_fails_leaves_no_descriptor_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    monkeypatch.setattr(subprocess, "Popen", refuse)
+
+    with pytest.raises(OSError):
+        children._spawn({})
+
+    assert len(list(Path("/proc/self/fd").iterdir())) == before

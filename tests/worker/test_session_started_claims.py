@@ -25,6 +25,7 @@ from tenure.worker.messages import (
     Ticked,
 )
 from tenure.worker.outbox import GATHER, LONGEST_GATHER, PATIENCE
+from tenure.worker.outcomes import Unstarted
 from tenure.worker.session import SHORT_RUN
 from tests.support.coordinators import KIND
 from tests.worker.drive import Drive
@@ -452,3 +453,23 @@ def test_a_heartbeat_is_not_sent_for_a_waiting_job_whose_timeout_it_would_start(
     drive.advance(50)
 
     assert drive.commands(Heartbeat) == []
+
+
+@spec("WP25")
+def test_a_lane_that_cannot_grow_claims_only_what_can_begin_at_once() -> None:
+    drive = a_drive(concurrency=4, serving=1)
+    drive.feed(ChildrenServing(Isolation.PROCESS, 1, can_grow=False))
+    jobs = [drive.enqueue() for _ in range(3)]
+    drive.begin()
+    drive.advance(1)
+    assert len(frames(drive)) == 1
+
+    drive.finish(frames(drive)[0].run, Unstarted("no child can be started: too many open files"))
+    drive.advance(1)
+    for _ in jobs:
+        drive.finish(frames(drive)[-1].run)
+        drive.advance(1)
+
+    assert [drive.job(each).failures for each in jobs] == [0, 0, 0]
+    assert {drive.status(each) for each in jobs} == {JobStatus.SUCCEEDED}
+    assert any("did not run: no child can be started: too many" in note for note in notes(drive))

@@ -5,6 +5,7 @@ that `tenure --help` loads neither drivers nor the coordinator. Nothing here kno
 lifecycle.
 """
 
+import errno
 import os
 import sys
 from difflib import get_close_matches
@@ -60,6 +61,10 @@ COMMANDS = {
 
 
 COULD_NOT_WRITE = 2
+OUTPUT_ERRORS = (
+    *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO),
+    *(errno.EPIPE, errno.EBADF, errno.EACCES, errno.EPERM, errno.EROFS),
+)
 
 
 class LazyGroup(click.Group):
@@ -72,9 +77,11 @@ class LazyGroup(click.Group):
         except OSError as error:  # from files and output; stores raise Tenure's own errors
             if error.errno is None:
                 raise
-            if error.filename is None:
+            if error.filename is None and error.errno in OUTPUT_ERRORS:
                 what = "the output cannot be written"
                 discard_output()
+            elif error.filename is None:
+                what = "the operating system refused"
             else:
                 what = ascii(os.fsdecode(error.filename))
             click.echo(f"tenure: {what}: {error.strerror}", err=True)

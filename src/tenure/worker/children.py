@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 import msgspec
 
@@ -223,26 +223,30 @@ class Child:
 def _spawn(
     environment: Mapping[str, str],
 ) -> tuple["subprocess.Popen[bytes]", socket.socket, BegunMark]:
-    ours, theirs = socket.socketpair()
-    page = shared_file()
-    begun_mark = BegunMark(page)
-    begun_mark.clear()
-    arguments = (theirs.fileno(), os.getpid(), page)
-    try:
-        process = subprocess.Popen(
-            [sys.executable, "-m", CHILD_MODULE, *map(str, arguments)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            env=dict(environment),
-            pass_fds=(theirs.fileno(), page),
-            close_fds=True,
-            start_new_session=True,
-            bufsize=0,
-        )
-    finally:
-        theirs.close()
-        os.close(page)
+    with ExitStack() as opened:  # closes everything if there are too few descriptors or processes
+        ours, theirs = socket.socketpair()
+        opened.callback(ours.close)
+        with theirs:
+            page = shared_file()
+            try:
+                begun_mark = BegunMark(page)
+                opened.callback(begun_mark.close)
+                begun_mark.clear()
+                arguments = (theirs.fileno(), os.getpid(), page)
+                process = subprocess.Popen(
+                    [sys.executable, "-m", CHILD_MODULE, *map(str, arguments)],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    env=dict(environment),
+                    pass_fds=(theirs.fileno(), page),
+                    close_fds=True,
+                    start_new_session=True,
+                    bufsize=0,
+                )
+            finally:
+                os.close(page)
+        opened.pop_all()
     ours.setblocking(False)
     return process, ours, begun_mark
 

@@ -108,11 +108,11 @@ class Claimer:
         free: int,
         running: Counter[Kind],
         ready: Callable[[tuple[Kind, ...]], int] = lambda kinds: 0,
-        only_ready: bool = False,
+        only_ready: Callable[[tuple[Kind, ...]], bool] = lambda kinds: False,
     ) -> ClaimRequest | None:
-        """The claim to send now: the unanswered one again, or a new one; None without room, with
-        `only_ready` also if no attempt could begin at once. It starts what it is granted if as many
-        attempts of its kinds can begin at once. [N4]"""
+        """The claim to send now: the unanswered one again, or a new one; None without room, and for
+        kinds of which `only_ready` holds also if no attempt could begin at once. It starts what it
+        is granted if as many attempts of its kinds can begin at once. [N4]"""
         if self.unanswered is not None:
             self._sent += 1
             return self.unanswered
@@ -120,7 +120,7 @@ class Claimer:
             group = self._group()
             room = min(free, MAX_PER_CLAIM, self._room(group.kinds, running))
             at_once = min(room, ready(group.kinds))
-            if at_once > 0 or (room > 0 and not only_ready):
+            if at_once > 0 or (room > 0 and not only_ready(group.kinds)):
                 # Beside ready children nothing is claimed for children that are still to be
                 # started: another worker may have ready ones.
                 self.unanswered = self._request(group, at_once or room, at_once > 0)

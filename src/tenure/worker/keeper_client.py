@@ -138,7 +138,11 @@ class KeeperClient:
     def _start(self) -> None:
         self._restart_at = NEVER
         self._started_at = self._clock()
-        ours, theirs = socket.socketpair()
+        try:
+            ours, theirs = socket.socketpair()
+        except OSError as failure:  # no more descriptors
+            self._could_not_start(failure)
+            return
         ours.setblocking(False)
         lines = b"".join(
             b"+%d\n=%d %d\n" % (group, group, deadline or 0)
@@ -159,13 +163,17 @@ class KeeperClient:
                 )
             except OSError as failure:  # no memory, or no more processes
                 ours.close()
-                _log.error("the keeper process could not be started: %s", failure)
-                self._restart_at = Boot(self._started_at + RESTART_AFTER)
+                self._could_not_start(failure)
                 return
         self._running = process, ours
         self._selector.register(ours, selectors.EVENT_READ, self._heard)
         if sent < len(lines):
             self._tell(lines[sent:])
+
+    def _could_not_start(self, failure: OSError) -> None:
+        assert self._started_at is not None
+        _log.error("the keeper process could not be started: %s", failure)
+        self._restart_at = Boot(self._started_at + RESTART_AFTER)
 
     def _heard(self) -> None:
         """It never writes: the socket is readable when the process is gone."""

@@ -296,10 +296,11 @@ class ChildrenReady(msgspec.Struct, frozen=True):
 
 
 class ChildrenServing(msgspec.Struct, frozen=True):
-    """So many children of this lane can run attempts now."""
+    """So many children of this lane can run attempts now, and whether more can be started."""
 
     lane: Isolation
     children: int
+    can_grow: bool = True
 
 
 class Woken(msgspec.Struct, frozen=True):

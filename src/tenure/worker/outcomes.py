@@ -61,8 +61,14 @@ class Displaced(msgspec.Struct, frozen=True, tag="displaced"):
     """The supervisor killed its process because a neighbour in it did not stop."""
 
 
+class Unstarted(msgspec.Struct, frozen=True, tag="unstarted"):
+    """No process could be started for it, and `why` names what the system refused."""
+
+    why: str
+
+
 FromChild = Returned | Raised | Snoozed | Conflicted | Stopped
-Outcome = FromChild | Died | Killed | Displaced
+Outcome = FromChild | Died | Killed | Displaced | Unstarted
 
 # --- what is reported --------------------------------------------------------------------------
 
@@ -130,7 +136,7 @@ def report_of(attempt: Attempt, outcome: Outcome) -> Settle | None:
             return attempt.release(ReleaseKind.SNOOZE, outcome.delay_us)
         case Died():
             return attempt.crash(outcome.how)
-        case Displaced():
+        case Displaced() | Unstarted():
             return attempt.release()
         case Killed():
             return None if attempt.stop_for is StopFor.LOST else attempt.release()

@@ -24,6 +24,7 @@ from tenure.core.instants import Duration, seconds
 from tenure.handlers.registry import Isolation
 from tenure.telemetry import tracing
 from tenure.telemetry.counts import Counts
+from tenure.telemetry.failure_log import FailureLog
 from tenure.worker.artifact_uploads import ArtifactParts, ReceivedArtifact
 from tenure.worker.children import Child
 from tenure.worker.follow_ups import FlowParts, FollowUpRequest, ReceivedFlow
@@ -64,7 +65,7 @@ from tenure.worker.messages import (
     ToSupervisor,
 )
 from tenure.worker.options import CapturedOutput, OutputLine, WorkerOptions
-from tenure.worker.outcomes import Died, Displaced, Killed, Outcome, Returned, Stopped
+from tenure.worker.outcomes import Died, Displaced, Killed, Outcome, Returned, Stopped, Unstarted
 from tenure.worker.output import BoundedOutput, Lines
 from tenure.worker.parents import ParentsRequest
 from tenure.worker.stats import Stats
@@ -72,6 +73,8 @@ from tenure.worker.timers import Timers
 
 MAX_FAILED_STARTS = 3
 FIRST_RESTART = seconds(0.2)
+MAX_RESTART_DOUBLINGS = 6
+"""A child that the system refuses to start is tried again after 0.2 s, at last every 13 s."""
 RETIRE_WITHIN = seconds(10)
 EXIT_POLL = seconds(0.2)
 EXIT_WITHIN = seconds(1)
@@ -203,6 +206,8 @@ class Pool:
         self._unflushed: dict[Child, None] = {}  # with frames or a deadline that nobody was told
         self._start_us = seconds(0)  # how long the last child took to start
         self._failed_starts = 0
+        self._refused_starts = 0  # in a row, by the system
+        self._start_log = FailureLog()
         self._shown_failure: str | None = None
         self._restart_at = Boot(0)
         self._spawn_at = NEVER  # when to try again to start what is missing
@@ -350,7 +355,11 @@ class Pool:
         serving = lane.serving
         lane.leave(child)
         if lane.serving != serving:
-            self._emit(ChildrenServing(child.lane, lane.serving))
+            self._emit_serving(child.lane)
+
+    def _emit_serving(self, lane: Isolation) -> None:
+        can_grow = not self._start_log.is_reported
+        self._emit(ChildrenServing(lane, self._lanes[lane].serving, can_grow))
 
     # --- telling children and keeper ------------------------------------------------------------
 
@@ -622,7 +631,7 @@ class Pool:
         self._failed_starts = 0
         for replaced in self._lanes[child.lane].ready(child):
             self._retire(replaced)
-        self._emit(ChildrenServing(child.lane, self._lanes[child.lane].serving))
+        self._emit_serving(child.lane)
         self._assign_waiting(child.lane)
         self._spawn_missing(child.lane)
 
@@ -775,7 +784,31 @@ class Pool:
             self._spawn_at = self._restart_at
             return
         for _ in range(missing):
-            self._spawn(lane)
+            try:
+                self._spawn(lane)
+            except OSError as failure:  # too few descriptors, processes or too little memory
+                self._could_not_spawn(lane, failure)
+                return
+        if missing > 0 and self._start_log.succeeded(self._clock()) is not None:
+            _log.warning("children can be started again")
+            self._refused_starts = 0
+            for each in self._lanes:
+                self._emit_serving(each)
+
+    def _could_not_spawn(self, lane: Isolation, failure: OSError) -> None:
+        """Try again later, and hand back what waits for a child: the worker goes on with those that
+        it has. [WP25]"""
+        now = self._clock()
+        why = f"no child can be started: {failure.strerror or failure}"
+        children = self._lanes[lane]
+        if self._start_log.failed(now) is not None:
+            _log.error("%s; trying again, with %d children until then", why, children.serving)
+        delay_us = FIRST_RESTART * 2 ** min(self._refused_starts, MAX_RESTART_DOUBLINGS)
+        self._refused_starts += 1
+        self._spawn_at = self._restart_at = Boot(now + delay_us)
+        self._emit_serving(lane)
+        for run in list(children.waiting):
+            self._finish(self._slots[run], Unstarted(why))
 
     # --- time ----------------------------------------------------------------------------------
 

@@ -76,6 +76,7 @@ from tenure.worker.outcomes import (
     Died,
     Displaced,
     Stopped,
+    Unstarted,
     count_committed,
     describe_end,
     describe_kill,
@@ -191,6 +192,7 @@ class Session:
         self._occupied_in: Counter[Isolation | None] = Counter()
         self._lanes = settings.lanes
         self._serving: dict[Isolation, int] = {}  # children, as far as is known
+        self._can_grow: dict[Isolation, bool] = {}
         self._room_since: Boot | None = None  # since when slots become free for the next claim
         self._usual_run_us = 2 * SHORT_RUN
         self._usual_claim_us = GATHER
@@ -263,6 +265,7 @@ class Session:
                 self._claimer.wake(self._now)
             case ChildrenServing():
                 self._serving[event.lane] = event.children
+                self._can_grow[event.lane] = event.can_grow
             case ClockJumped():
                 self._clock_jumped()
             case LeasesPolled():
@@ -417,6 +420,12 @@ class Session:
         """How many attempts of any of these kinds could begin at once."""
         return min(map(self._ready_in, {self._lanes.get(kind) for kind in kinds}))
 
+    def _needs_ready(self, kinds: tuple[Kind, ...]) -> bool:
+        """Whether only attempts are worth claiming that could begin at once."""
+        lanes = (self._lanes.get(kind) for kind in kinds)
+        can_grow = all(lane is None or self._can_grow.get(lane, True) for lane in lanes)
+        return self._awaits_children or not can_grow
+
     def _ready_in(self, lane: Isolation | None) -> int:
         serving = 0 if lane is None else self._serving.get(lane, 0)
         if lane is Isolation.PROCESS:
@@ -433,7 +442,7 @@ class Session:
             free=free,
             running=self._occupied_by,
             ready=self._ready,
-            only_ready=self._awaits_children,
+            only_ready=self._needs_ready,
         )
         if request is None:
             return
@@ -748,6 +757,8 @@ class Session:
         outcome = event.outcome
         self.stats.crashes += isinstance(outcome, Died)
         self.stats.displaced += isinstance(outcome, Displaced)
+        if isinstance(outcome, Unstarted):
+            attempt.unrun_because = outcome.why
         self._move(attempt, Phase.REPORTING)
         if attempt.began_at is not None:
             attempt.ran_us = Duration(self._now - attempt.began_at)
@@ -784,7 +795,8 @@ class Session:
 
     def _report(self, attempt: Attempt, report: WorkerCommand) -> None:
         assert not isinstance(report, Start | Heartbeat)
-        if isinstance(report, Release) and attempt.began_at is None and not attempt.is_cancelled:
+        did_not_run = attempt.began_at is None or bool(attempt.unrun_because)
+        if isinstance(report, Release) and did_not_run and not attempt.is_cancelled:
             report = self._hand_back(attempt)
         self._move(attempt, Phase.REPORTING)
         attempt.report = report

@@ -25,6 +25,7 @@ from tenure.worker.background import BackgroundTasks
 from tenure.worker.claims import ClaimSettings
 from tenure.worker.confinement import hide_from_other_processes
 from tenure.worker.declared_kinds import declare_and_warn
+from tenure.worker.descriptors import warn_of_few_descriptors
 from tenure.worker.follow_ups import FollowUpRequest, enqueue_follow_up
 from tenure.worker.messages import FollowUpAnswer
 from tenure.worker.options import WorkerOptions
@@ -128,6 +129,7 @@ class Worker:
             self._options.concurrency,
         )
         self._tell_of_other_queues()
+        warn_of_few_descriptors(self._registry, self._options.concurrency)
         declare_and_warn(
             self._coordination.store,
             self._options.namespace,
