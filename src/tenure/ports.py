@@ -671,6 +671,14 @@ class RecordSource(Protocol):
         """The grants that are dated after `since`, in the order of their commits. [I30]"""
 
 
+class NameCounts(msgspec.Struct, frozen=True):
+    """How many of these a namespace has; removed schedules and silent workers not counted."""
+
+    queues: int
+    schedules: int
+    live_workers: int
+
+
 class TokenStore(Protocol):
     """Where the tokens of a server are kept. [H20]"""
 
@@ -691,6 +699,9 @@ class TokenStore(Protocol):
 
     def count_leases(self, namespace: Namespace, actor: Actor) -> int:
         """How many leases a principal has, expired ones included until they are swept."""
+
+    def count_names(self, namespace: Namespace) -> NameCounts:
+        """How many queues, schedules and live workers a namespace has. [H64]"""
 
 
 class HintedChange(StrEnum):

@@ -130,6 +130,7 @@ async def flow(call: Call) -> Response:
         lambda: [_enqueue_of(call, each.job, now, traced=traced) for each in message.jobs]
     )
     command = flow_command(message, jobs)
+    await _check_limits(call, jobs)
     await _check_parents(call, command)
     [reply] = await call.decide([command])
     assert isinstance(reply, Reply)
@@ -244,6 +245,7 @@ async def handler_flow(call: Call) -> Response:
     if await hidden_jobs(call, [call.job_id]):
         raise UnknownJob(call.job_id)
     command = handler_flow_command(message, jobs, parent=call.job_id)
+    await _check_limits(call, [member.job for member in command.members])
     await _check_parents(call, command)
     [reply] = await call.decide([command])
     assert isinstance(reply, Reply)
@@ -294,6 +296,7 @@ def _labelled(message: EnqueueMessage, traced: TraceContext) -> EnqueueMessage:
 
 
 async def _enqueued(call: Call, commands: Sequence[Enqueue], *, within: str = "") -> list[Reply]:
+    await _check_limits(call, commands)
     answers = await call.decide(commands, within=within)
     replies = [reply for reply in answers if isinstance(reply, Reply)]
     assert len(replies) == len(commands)
@@ -303,6 +306,13 @@ async def _enqueued(call: Call, commands: Sequence[Enqueue], *, within: str = ""
     for namespace, queues in made.items():
         call.services.waiting_claims.enqueued(namespace, queues)
     return [_shown(call, reply) for reply in replies]
+
+
+async def _check_limits(call: Call, jobs: Sequence[Enqueue]) -> None:
+    """Refuse jobs that need a queue too many. [H64]"""
+    for namespace in {job.namespace for job in jobs}:
+        of_namespace = [job for job in jobs if job.namespace == namespace]
+        await call.services.namespace_limits.check_jobs(namespace, of_namespace)
 
 
 def _shown(call: Call, reply: Reply) -> Reply:

@@ -74,7 +74,21 @@ async def put_schedule(call: Call) -> Response:
         declared_by=message.declared_by,
         only_new=message.only_new,
     )
+    await _check_limits(call, command, loaded.schedule)
     return await _decided(call, command)
+
+
+async def _check_limits(call: Call, command: PutSchedule, before: Schedule | None) -> None:
+    """Refuse a schedule too many, or one whose jobs need a queue too many; what is as it was
+    passes. [H64]"""
+    limits = call.services.namespace_limits
+    is_new = before is None or before.removed_at is not None
+    if is_new and not (before is not None and command.only_new):
+        await limits.check_new_schedule(command.namespace)
+    if before is None or before.spec != command.spec:
+        ends = (command.spec.policy.compensation, command.spec.on_dead_letter)
+        made = [each.queue for each in ends if each is not None]
+        await limits.check_queues(command.namespace, [command.spec.queue, *made])
 
 
 _CHANGES: dict[str, type[PauseSchedule] | type[ResumeSchedule] | type[RemoveSchedule]] = {

@@ -10,6 +10,7 @@ from tenure.core.overview import Overview, OverviewFilter
 from tenure.server.authentication import Authenticator
 from tenure.server.followers import Followers
 from tenure.server.memory import MemoryLimit
+from tenure.server.namespace_limits import NamespaceLimits
 from tenure.server.quotas import Quotas
 from tenure.server.settings import ServerSettings
 from tenure.server.sharing import SharedAnswers
@@ -60,6 +61,7 @@ class Services:
         self.measuring = SharedBlocking(METRICS_CALLS)
         self.parsing = SharedBlocking(PARSING_CALLS)
         self.authenticator = Authenticator(coordinator.store, settings, self.blocking)
+        self.namespace_limits = NamespaceLimits(coordinator.store, settings, self.blocking)
         self.quotas = Quotas(coordinator.store, self.blocking, monotonic)
         self._overviews = SharedAnswers[OverviewFilter, Overview](
             monotonic,

@@ -40,3 +40,8 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Threads for reads that wait for the store."""
     listing_calls: int = 4
     """Separate threads for lists, so that these do not delay other reads. [H61]"""
+    max_queues: int = 10_000
+    max_schedules: int = 1_000
+    max_live_workers: int = 2_000
+    """How many of each a namespace may have; removed schedules and silent workers not counted.
+    [H64]"""

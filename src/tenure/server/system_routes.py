@@ -82,6 +82,7 @@ async def put_queue(call: Call) -> Response:
     wanted: dict[str, Any] = {"paused": None, "limit": None, **call.route.sets}
     if isinstance(call.body, LimitMessage):
         wanted |= _limits(call.body)
+    await call.services.namespace_limits.check_queues(namespace, [name])
     state = await call.services.blocking(lambda: call.store.put_queue(namespace, name, **wanted))
     call.services.waiting_claims.enqueued(namespace, [name])
     return answer(queue_record(state))

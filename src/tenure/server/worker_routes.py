@@ -329,6 +329,7 @@ async def alive(call: Call) -> Response:
         actor=call.actor,
         namespace=call.namespace(),
     )
+    await call.services.namespace_limits.check_worker(process)
     drain = await call.services.blocking(lambda: call.coordinator.store.see_worker(process))
     return answer(AliveReply(drain=drain))
 

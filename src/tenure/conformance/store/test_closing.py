@@ -117,6 +117,7 @@ CALLS: dict[str, Callable[[Store], Any]] = {
     "save_schedule": lambda store: store.save_schedule(
         ScheduleChange(schedule=SCHEDULE, expected_rev=0), epoch=Epoch(1)
     ),
+    "count_names": lambda store: store.count_names(DEFAULT_NAMESPACE),
     "list_queues": lambda store: store.list_queues(DEFAULT_NAMESPACE),
     "list_kinds": lambda store: store.list_kinds(DEFAULT_NAMESPACE),
     "list_rates": lambda store: store.list_rates(DEFAULT_NAMESPACE, QUEUE, KIND),

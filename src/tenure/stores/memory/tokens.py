@@ -1,10 +1,16 @@
 """Tokens of the memory store. A mixin of `MemoryStore`, which owns the jobs."""
 
+from abc import abstractmethod
+
 from msgspec.structs import replace
 
+from tenure.core.claims import QueueState
 from tenure.core.ids import Actor, Namespace
 from tenure.core.instants import after
+from tenure.core.schedules import Schedule
 from tenure.core.tokens import LoadedToken, NewToken, Token, TokenId
+from tenure.core.workers import SILENT_AFTER, WorkerSeen
+from tenure.ports import NameCounts
 from tenure.stores.memory.part import MemoryPart
 
 
@@ -74,3 +80,26 @@ class MemoryTokens(MemoryPart):
                 job.namespace == namespace and job.lease_id is not None and job.principal == actor
                 for job in self._jobs.values()
             )
+
+    def count_names(self, namespace: Namespace) -> NameCounts:
+        """How many queues, schedules and live workers a namespace has."""
+        with self._lock:
+            self._open()
+            latest = self._clock() - SILENT_AFTER
+            return NameCounts(
+                queues=len(self.list_queues(namespace)),
+                schedules=len(self.list_schedules(namespace)),
+                live_workers=sum(each.seen_at >= latest for each in self.list_workers(namespace)),
+            )
+
+    @abstractmethod
+    def list_queues(self, namespace: Namespace) -> list[QueueState]:
+        """See `JobStore`."""
+
+    @abstractmethod
+    def list_schedules(self, namespace: Namespace) -> list[Schedule]:
+        """See `JobStore`."""
+
+    @abstractmethod
+    def list_workers(self, namespace: Namespace) -> list[WorkerSeen]:
+        """See `JobStore`."""

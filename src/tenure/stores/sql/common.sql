@@ -1030,6 +1030,12 @@ UPDATE {t}token SET last_used_at = {t}clock() WHERE id = :token_id;
 SELECT count(*) FROM {t}job {by_leases}
  WHERE namespace = :namespace AND lease_id IS NOT NULL AND principal = :actor;
 
+-- name: count_names
+SELECT (SELECT count(*) FROM {t}queue AS q WHERE q.namespace = :namespace),
+       (SELECT count(*) FROM {t}schedule AS s WHERE s.namespace = :namespace AND s.removed_at IS NULL),
+       (SELECT count(*) FROM {t}worker_process AS w
+         WHERE w.namespace = :namespace AND w.seen_at >= (SELECT {t}clock()) - :silent_after_us);
+
 -- name: measured_namespaces
 -- Jumps from namespace to namespace in the key, however many queues each has.
 WITH RECURSIVE known (namespace, nth) AS (

@@ -6,6 +6,8 @@ from tenure.core.ids import Actor, Namespace
 from tenure.core.instants import Instant
 from tenure.core.tokens import LoadedToken, NewToken, Token, TokenId
 from tenure.core.vocabulary import Role
+from tenure.core.workers import SILENT_AFTER
+from tenure.ports import NameCounts
 from tenure.stores.sql.rows import Row, word_from
 from tenure.stores.sql.transactions import Transactional
 
@@ -56,6 +58,12 @@ class Tokens(Transactional):
         query = self._query("count_leases", namespace=namespace, actor=actor)
         [(leases,)] = self._rows(query)
         return int(leases)
+
+    def count_names(self, namespace: Namespace) -> NameCounts:
+        """How many queues, schedules and live workers a namespace has. [H64]"""
+        query = self._query("count_names", namespace=namespace, silent_after_us=SILENT_AFTER)
+        [counts] = self._rows(query)
+        return NameCounts(*counts)
 
 
 def _token(row: Row) -> Token:
