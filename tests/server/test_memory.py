@@ -204,3 +204,21 @@ def test_memory_for_a_read_is_free_again_after_the_answer(stage: Stage) -> None:
         stage.ask("GET", "/v1/jobs", token=worker)
 
     assert stage.services.memory.held_bytes == 0
+
+
+@spec("H45")
+def test_lists_of_workers_and_queues_count_towards_the_memory_limit() -> None:
+    stage = Stage(settings=replace(SETTINGS, max_memory_bytes=2 * 70_000))
+    about = {"host": "h", "pid": 1, "concurrency": 1, "version": "1", "uptime_s": 1}
+    names = [f"{number:0100}" for number in range(500)]
+    sign = {**about, "queues": ["q"], "schedules": names}
+    stage.call("alive", sign, role=W, worker="w")
+    for number in range(200):
+        stage.enqueue(number, queue=f"q{number}")
+
+    workers = stage.call("workers", role=Role.OPERATOR)
+    queues = stage.call("queues", role=Role.OPERATOR)
+    stage.close()
+
+    assert (workers.status, workers.code) == (503, "busy")
+    assert (queues.status, queues.code) == (503, "busy")

@@ -15,6 +15,7 @@ from tenure.core.instants import Instant
 from tenure.core.kind_settings import KindChange
 from tenure.core.overview import OverviewFilter
 from tenure.core.rates import Rate, parse_rate
+from tenure.core.workers import WorkerSeen
 from tenure.errors import InvalidInput
 from tenure.protocol.codec import encode
 from tenure.protocol.fields import moment, optional_instant
@@ -59,11 +60,17 @@ from tenure.telemetry.metrics import CONTENT_TYPE
 COUNT_BYTES = 256
 """About how much memory one number of the stats takes."""
 
+QUEUE_BYTES = 512
+WORKER_BYTES = 1 << 10
+NAME_BYTES = 64
+"""About how much memory a queue, a worker without its names, and a name without its text take."""
+
 
 async def queues(call: Call) -> Response:
     """List queues within the caller's scope."""
     namespace = call.namespace()
     found = await call.services.listing(lambda: call.store.list_queues(namespace))
+    call.memory.read(QUEUE_BYTES * len(found))
     return await call.large_answer(
         lambda: QueuesReply(
             queues=tuple(
@@ -155,6 +162,7 @@ async def workers(call: Call) -> Response:
     """List workers within the caller's scope."""
     namespace = call.namespace()
     found = await call.services.listing(lambda: call.store.list_workers(namespace))
+    call.memory.read(sum(map(_worker_bytes, found)))
     now = await call.services.now()
     return await call.large_answer(
         lambda: WorkersReply(
@@ -169,6 +177,12 @@ async def workers(call: Call) -> Response:
             )
         )
     )
+
+
+def _worker_bytes(worker: WorkerSeen) -> int:
+    """About how much memory a worker takes."""
+    names = (*worker.queues, *worker.kinds, *worker.schedules)
+    return WORKER_BYTES + sum(NAME_BYTES + len(name) for name in names)
 
 
 async def log(call: Call) -> Response:
