@@ -116,6 +116,21 @@ class Locked(Loaded, frozen=True, kw_only=True):
     load_histories: LoadHistories
 
 
+class ClockWindow(msgspec.Struct, frozen=True, gc=False):
+    """What the store's clock must show when a decision is written that was made by an estimate of
+    it. [K11]"""
+
+    earliest: Instant
+    latest: Instant
+
+    def has(self, now: Instant) -> bool:
+        """Whether the clock shows an instant of the window."""
+        return self.earliest <= now <= self.latest
+
+
+ANY_TIME = ClockWindow(Instant(0), Instant(2**63 - 1))
+
+
 class Saved(msgspec.Struct, frozen=True):
     """Which of the changes the store applied, and its clock at the write."""
 
@@ -469,14 +484,16 @@ class DecisionStore(Protocol):
         """The first event of each job, and so many of the latest others that are no renewals, in
         order of seq: all that a decision needs, however long the log is. [J8]"""
 
-    def save(self, changes: Iterable[Change], *, epoch: Epoch) -> Saved:
+    def save(
+        self, changes: Iterable[Change], *, epoch: Epoch, window: ClockWindow = ANY_TIME
+    ) -> Saved:
         """Apply each change iff its job's rev is still `expected_rev` (0: no job has this id, and
-        none holds its dedupe key), the clock is before `not_after`, and the store is still in
-        `epoch`. [K1] [K2] A change with a resolution is applied only if its dead letter exists and
-        has no resolution yet [B17], one with a flow only if its parents outside the flow exist
-        [FL3], one that redrives a flow only if what it replaces exists, too. [FL10] The job that a
-        new one takes its key from, if its end is still the one that the change names, holds the key
-        no longer. [D14]
+        none holds its dedupe key), the clock is before `not_after` and within `window`, and the
+        store is still in `epoch`. [K1] [K2] [K11] A change with a resolution is applied only if its
+        dead letter exists and has no resolution yet [B17], one with a flow only if its parents
+        outside the flow exist [FL3], one that redrives a flow only if what it replaces exists, too.
+        [FL10] The job that a new one takes its key from, if its end is still the one that the
+        change names, holds the key no longer. [D14]
 
         One transaction writes all changes, each with its row, events, observations, spawned
         jobs, flow, redrive and edges, and with its resolutions of dead letters that have none;

@@ -34,8 +34,10 @@ from tenure.core.tokens import TokenId
 from tenure.core.vocabulary import Cause, EventClass, EventType
 from tenure.core.workers import WorkerProcess
 from tenure.ports import (
+    ANY_TIME,
     NO_WAIT,
     Clock,
+    ClockWindow,
     HealthFact,
     Loaded,
     Locked,
@@ -167,8 +169,19 @@ class ForgetsSpawnedJobs(MemoryStore):
 class IgnoresTheEpoch(MemoryStore):
     """Takes changes that were decided before a fail-over. [A5]"""
 
-    def save(self, changes: Iterable[Change], *, epoch: Epoch) -> Saved:
-        return super().save(changes, epoch=self._epoch)
+    def save(
+        self, changes: Iterable[Change], *, epoch: Epoch, window: ClockWindow = ANY_TIME
+    ) -> Saved:
+        return super().save(changes, epoch=self._epoch, window=window)
+
+
+class TrustsAnyEstimate(MemoryStore):
+    """Takes changes that were decided by a wrong estimate of its clock. [K11]"""
+
+    def save(
+        self, changes: Iterable[Change], *, epoch: Epoch, window: ClockWindow = ANY_TIME
+    ) -> Saved:
+        return super().save(changes, epoch=epoch)
 
 
 class GrantsFromPausedQueues(MemoryStore):
@@ -542,6 +555,7 @@ WRONG: dict[type[MemoryStore], str] = {
     ForgetsEvents: "saving",
     ForgetsSpawnedJobs: "saving",
     IgnoresTheEpoch: "clock_and_epoch",
+    TrustsAnyEstimate: "clock_and_epoch",
     GrantsFromPausedQueues: "queues",
     IgnoresKinds: "claiming",
     FirstComeFirstServed: "claiming",

@@ -16,7 +16,7 @@ from tenure.core.outcomes import Change
 from tenure.core.policy import Policy
 from tenure.core.verdicts import Reply
 from tenure.errors import Closed, InvalidInput, StoreUnavailable
-from tenure.ports import Saved
+from tenure.ports import ANY_TIME, ClockWindow, Saved
 from tenure.stores.memory.store import MemoryStore
 from tests.support.coordinators import CLIENT, KIND, QUEUE, VirtualClock, World
 from tests.support.waiting import PATIENCE_S, until
@@ -30,10 +30,12 @@ class WatchedStore(MemoryStore):
         self.threads: list[int] = []
         self.before_save: Callable[[], object] = lambda: None
 
-    def save(self, changes: Iterable[Change], *, epoch: Epoch) -> Saved:
+    def save(
+        self, changes: Iterable[Change], *, epoch: Epoch, window: ClockWindow = ANY_TIME
+    ) -> Saved:
         self.threads.append(get_ident())
         self.before_save()
-        return super().save(changes, epoch=epoch)
+        return super().save(changes, epoch=epoch, window=window)
 
 
 class Scene:

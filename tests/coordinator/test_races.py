@@ -132,7 +132,7 @@ def _completed_beside_heartbeats(coordinators: list[Coordinator], grant: Grant) 
     def beat(coordinator: Coordinator) -> None:
         while not is_answered.is_set():
             number = next(numbers)
-            news = Progress(done=number)  # one without news would not be recorded [L15]
+            news = Progress(done=number)  # one without news would not be recorded [L16]
             coordinator.execute(Heartbeat(hb_seq=number, progress=news, **lease))
 
     def complete() -> Answer:

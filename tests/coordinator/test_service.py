@@ -40,7 +40,7 @@ from tenure.errors import (
     StoreRefused,
     StoreUnavailable,
 )
-from tenure.ports import Loaded, Saved
+from tenure.ports import ANY_TIME, ClockWindow, Loaded, Saved
 from tenure.stores.memory.store import MemoryStore
 from tests.support.coordinators import CLIENT, KIND, QUEUE, VirtualClock, World
 from tests.support.waiting import PATIENCE_S
@@ -64,11 +64,13 @@ class ScriptedStore(MemoryStore):
         self.after_load()
         return loaded
 
-    def save(self, changes: Iterable[Change], *, epoch: Epoch) -> Saved:
+    def save(
+        self, changes: Iterable[Change], *, epoch: Epoch, window: ClockWindow = ANY_TIME
+    ) -> Saved:
         whole = list(changes)
         self.saves.append(len(whole))
         self.before_save(whole)
-        return super().save(whole, epoch=epoch)
+        return super().save(whole, epoch=epoch, window=window)
 
 
 @pytest.fixture
@@ -178,11 +180,13 @@ def test_a_store_is_asked_for_nothing_while_it_takes_the_changes() -> None:
     class Jealous(MemoryStore):
         is_taking = False
 
-        def save(self, changes: Iterable[Change], *, epoch: Epoch) -> Saved:
+        def save(
+            self, changes: Iterable[Change], *, epoch: Epoch, window: ClockWindow = ANY_TIME
+        ) -> Saved:
             self.is_taking = True
             whole = list(changes)
             self.is_taking = False
-            return super().save(whole, epoch=epoch)
+            return super().save(whole, epoch=epoch, window=window)
 
         def load_histories(self, ids: Sequence[JobId]) -> dict[JobId, list[Event]]:
             assert not self.is_taking
@@ -214,7 +218,7 @@ def test_a_report_after_a_claim_needs_no_load(world: World, store: ScriptedStore
     assert len(store.loads) == loads
 
 
-@spec("L15", "L8")
+@spec("L16", "L8")
 def test_a_clock_reading_that_arrived_late_grants_no_lease(
     world: World, store: ScriptedStore
 ) -> None:
@@ -286,7 +290,9 @@ def test_endless_races_end_in_a_retryable_error_and_change_nothing(
     world: World, store: ScriptedStore
 ) -> None:
     class Loser(ScriptedStore):
-        def save(self, changes: Iterable[Change], *, epoch: Epoch) -> Saved:
+        def save(
+            self, changes: Iterable[Change], *, epoch: Epoch, window: ClockWindow = ANY_TIME
+        ) -> Saved:
             self.saves.append(len(list(changes)))
             return Saved(self.now(), frozenset())
 

@@ -17,7 +17,7 @@ from tenure.core.policy import Backoff, Policy
 from tenure.core.retry import backoff_us
 from tenure.core.vocabulary import EventCause, EventType, JobStatus, VerdictKind
 from tenure.errors import StoreRefused, StoreUnavailable
-from tenure.ports import Saved, Store
+from tenure.ports import ANY_TIME, ClockWindow, Saved, Store
 from tenure.stores.memory.store import MemoryStore
 from tests.support.coordinators import VirtualClock, World
 from tests.support.waiting import joined, until
@@ -117,7 +117,7 @@ def test_a_job_that_cannot_be_swept_leaves_the_store_writable(
     sweeping.sweep_once()
     world.clock.advance(61)
 
-    def refuse(changes: object, *, epoch: object) -> None:
+    def refuse(changes: object, *, epoch: object, window: object) -> None:
         raise StoreUnavailable("a transaction of the caller's own holds the row")
 
     monkeypatch.setattr(world.store, "save", refuse)
@@ -569,11 +569,13 @@ class StubbornStore(MemoryStore):
 
     stubborn: JobId | None = None
 
-    def save(self, changes: Iterable[Change], *, epoch: Epoch) -> Saved:
+    def save(
+        self, changes: Iterable[Change], *, epoch: Epoch, window: ClockWindow = ANY_TIME
+    ) -> Saved:
         whole = list(changes)
         if any(change.job.id == self.stubborn for change in whole):
             raise StoreRefused("a guard said no")
-        return super().save(whole, epoch=epoch)
+        return super().save(whole, epoch=epoch, window=window)
 
 
 def test_a_job_that_cannot_be_swept_does_not_block_the_others() -> None:

@@ -160,7 +160,7 @@ def test_an_event_changes_no_field_outside_its_list(driver: Driver) -> None:
         assert changed(before, after) <= set(TOUCHES[event.type]), event.type
 
 
-@spec("E2", "A2", "I12")
+@spec("E13", "A2", "I12")
 @given(walks())
 @settings(max_examples=150)
 def test_every_history_has_no_gap_is_in_order_of_time_and_folds_to_its_row(

@@ -325,7 +325,7 @@ def test_attempt_counts_claims_and_reclaims_and_nothing_else() -> None:
 def test_rev_is_the_seq_of_the_last_event_and_seqs_have_no_gap() -> None:
     driver = lives.running()
     for _ in range(3):
-        driver.advance(4)  # sooner ones would not be recorded [L15]
+        driver.advance(4)  # sooner ones would not be recorded [L16]
         driver.do(driver.heartbeat())
     driver.do(driver.fail())
 

@@ -387,7 +387,7 @@ def _starts(before: Job, action: str, outcome: Applied, *, starts: bool) -> Iter
 
 
 def _deadlines(state: State, action: str, outcome: Applied, *, starts: bool) -> Iterator[Violation]:
-    """[L15]: claim, start and newer heartbeats set the expiry; nothing else moves it."""
+    """[L16]: claim, start and newer heartbeats set the expiry; nothing else moves it."""
     before, after = state.job, outcome.change.job
     if not after.status.is_leased:
         return

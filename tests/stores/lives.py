@@ -131,7 +131,7 @@ def heartbeat(store: Store, jobs: Sequence[Job]) -> list[Job]:
             lease_id=job.lease_id,
             actor=WORKER,
             hb_seq=job.hb_seq + 1,
-            progress=Progress(done=job.hb_seq),  # without news it would be early [L15]
+            progress=Progress(done=job.hb_seq),  # without news it would be early [L16]
         )
 
     return _led(store, jobs, renew)

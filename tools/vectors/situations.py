@@ -38,7 +38,7 @@ from tools.lives import HOLD, PAST_THE_BACKOFF_S, RECLAIM, SHORT
 LAST = Policy(max_attempts=1)
 SEEN_HB_SEQ = 5
 AFTER_A_RENEWAL_S = 4
-"""Long enough that the next heartbeat is not early. [L15]"""
+"""Long enough that the next heartbeat is not early. [L16]"""
 START_ID = "start-of-the-first"
 NEVER_ISSUED = "0" * 32
 UNREADABLE = JobError(

@@ -13,7 +13,7 @@ from typing import cast, get_args
 
 from msgspec.structs import replace
 
-from tenure.coordinator.store_clock import StoreClock
+from tenure.coordinator.store_clock import ESTIMATE_ERROR, StoreClock
 from tenure.core.claims import Session, SessionKey, session_of, take_back
 from tenure.core.commands import (
     Command,
@@ -59,7 +59,17 @@ from tenure.errors import (
     StoreUnavailable,
     UnreadableRow,
 )
-from tenure.ports import DecisionStore, DedupeKey, Entropy, LoadHistories, Locked, Observer, Saved
+from tenure.ports import (
+    ANY_TIME,
+    ClockWindow,
+    DecisionStore,
+    DedupeKey,
+    Entropy,
+    LoadHistories,
+    Locked,
+    Observer,
+    Saved,
+)
 from tenure.telemetry.observation_log import log_observation
 
 MAX_TRIES = 8
@@ -519,7 +529,7 @@ class Executor:
         """`outcomes` grows while the changes are taken."""
         sent_at = self._clock.monotonic()
         try:
-            saved = self._store.save(changes, epoch=rows.epoch)
+            saved = self._store.save(changes, epoch=rows.epoch, window=rows.window)
         except StoreRefused as refusal:
             deque(changes, maxlen=0)  # decide the rest
             applied = _applied(outcomes)
@@ -592,6 +602,12 @@ class _Rows:
         self.epoch = epoch
         self.is_fresh = is_fresh
         self.is_settling = is_settling
+        # What the clock must show at the write: `now` is an estimate unless the rows are fresh.
+        self.window = (
+            ANY_TIME
+            if is_fresh
+            else ClockWindow(Instant(now - ESTIMATE_ERROR), Instant(now + ESTIMATE_ERROR))
+        )
         self.jobs: dict[JobId, Job | None] = {}
         self.resolutions: dict[JobId, Resolution] = {}
         self.sessions: dict[SessionKey, Session] = {}  # of grants that are taken back

@@ -374,6 +374,14 @@ class Coordinator:
         estimate = self._clock.estimate()
         return self.store.now() if estimate is None else estimate[0]
 
+    def tick(self) -> tuple[Instant | None, Instant]:
+        """The sweeper's tick of the store: the highest tick before it, and now. The reading
+        corrects the estimate of the store's clock."""
+        sent_at = self._clock.monotonic()
+        last_tick, now = self.store.tick()
+        self._clock.adjust(now, sent_at=sent_at)
+        return last_tick, now
+
     @property
     def is_busy(self) -> bool:
         """Whether anything that was submitted, or follows from it, is still under way."""

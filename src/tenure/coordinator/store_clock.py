@@ -15,6 +15,10 @@ LATEST_READING = seconds(1)
 a lease that is granted by it: less than the margin that a worker keeps, which counts from its own
 request. [L8]"""
 
+ESTIMATE_ERROR = seconds(2)
+"""By how much the store's clock may differ from its estimate when a decision is written. If it
+differs by more, the clock was set or the write waited: the decision is made again. [K11]"""
+
 
 class StoreClock:
     """The last reading of the store's clock and epoch."""
@@ -33,6 +37,11 @@ class StoreClock:
         if received_at - sent_at <= LATEST_READING:
             # One tuple, assigned at once: threads read it without a lock.
             self._reading = (now, received_at, epoch)
+
+    def adjust(self, now: Instant, *, sent_at: int) -> None:
+        """Take a reading of the clock alone; the epoch is checked at every write anyway."""
+        if self._reading is not None:
+            self.update(now, self._reading[2], sent_at=sent_at)
 
     def estimate(self) -> tuple[Instant, Epoch] | None:
         """The clock and the epoch as they should be by now; None without a recent reading, since

@@ -244,7 +244,7 @@ class Sweeper:
         overlook."""
         sent_us = self._watch.monotonic()
         self._is_admitted = False
-        last_tick, now = self._judged(self._store.tick)
+        last_tick, now = self._judged(self._coordinator.tick)
         self._ticked_us = self._monotonic()
         outage = self._record_outage(now, is_regular=is_regular)
         if self._lets_others_record(last_tick):

@@ -22,7 +22,7 @@ from tenure.core.events import Event, Facts, digest
 from tenure.core.ids import SYSTEM, epoch_of
 from tenure.core.instants import Instant, later
 from tenure.core.job import Job, JobError
-from tenure.core.lateness import is_expired, revocation, time_limit_of
+from tenure.core.lateness import is_expired, renewed_expiry, revocation, time_limit_of
 from tenure.core.leases import (
     CLAIMED,
     LeaseJudgement,
@@ -218,13 +218,12 @@ def _implicit_start(job: Job, at: Moment) -> list[Draft]:
     """A report of a job that was not reported as started: the start is recorded with it. [T6]"""
     if job.status is _RUNNING:
         return []
-    ts = later(at.now, job.updated_at)
     return [
         Draft(
             type=EventType.STARTED,
             to=JobStatus.RUNNING,
             cause=EventCause.IMPLICIT,
-            expires_at=Instant(ts + job.policy.lease_us),
+            expires_at=renewed_expiry(job, at.now),
         )
     ]
 
@@ -458,7 +457,8 @@ def sweep(job: Job | None, command: Sweep, at: Moment, _: History | None) -> Out
     is_of_earlier_epoch = _is_of_earlier_epoch(job, at)
     if is_of_earlier_epoch or (has_credit and is_expiry):
         cause = EventCause.OUTAGE  # an excused time-out stays one: its worker hears `timed_out`
-    drafts = _lose(job, cause, at, is_free=has_credit or is_of_earlier_epoch)
+    is_free = has_credit or is_of_earlier_epoch
+    drafts = _lose(job, cause, at, is_free=is_free, not_before=_old_end(job, command, at))
     return _swept("T12" if is_expiry else "T13", job, drafts, origin, at)
 
 
@@ -503,7 +503,29 @@ def _excuses_timeout(job: Job, command: Sweep) -> bool:
     return any(outage.is_jump and outage.overlaps(began_at, over_at) for outage in command.outages)
 
 
-def _lose(job: Job, cause: EventCause, at: Moment, *, is_free: bool) -> list[Draft]:
+def _old_end(job: Job, command: Sweep, at: Moment) -> Instant:
+    """When the lease is over by the clock as it was before it jumped: its holder may be at work
+    until then, so nobody else is granted the job. [O13]
+
+    Each process records the jump that it saw, so records overlap: their union counts. A record may
+    be longer than the jump by the time between two readings: nobody waits longer than a ttl.
+    """
+    assert job.lease_expires_at is not None
+    assert job.due_at is not None
+    renewed_at = Instant(job.lease_expires_at - job.policy.lease_us)
+    jumped_us, jumped_to = 0, Instant(0)
+    for jump in sorted(
+        (each for each in command.outages if each.is_jump), key=lambda each: each.began_at
+    ):
+        if jump.overlaps(renewed_at, job.due_at):
+            jumped_us += max(0, jump.ended_at - later(jump.began_at, jumped_to))
+            jumped_to = later(jump.ended_at, jumped_to)
+    return Instant(min(job.due_at + jumped_us, later(at.now, job.updated_at) + job.policy.lease_us))
+
+
+def _lose(
+    job: Job, cause: EventCause, at: Moment, *, is_free: bool, not_before: Instant
+) -> list[Draft]:
     """Record that the attempt is lost, and move the job on: T16 before T15 before T14. [N2]"""
     failures = job.failures if is_free else job.failures + 1
     exhausted = failures >= job.policy.max_attempts
@@ -512,6 +534,7 @@ def _lose(job: Job, cause: EventCause, at: Moment, *, is_free: bool) -> list[Dra
         run_at = spread(ts, backoff=job.policy.backoff, entropy=at.entropy)
     else:
         run_at = Instant(ts + backoff_us(job.policy.backoff, failures=failures, entropy=at.entropy))
+    run_at = later(run_at, not_before)
     ends_here = job.cancel_requested_at is not None or exhausted
     reclaims = job.policy.on_lost is OnLost.RECLAIM and not ends_here
     facts = Facts(

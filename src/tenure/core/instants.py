@@ -25,7 +25,7 @@ def after(instant: Instant, duration: Duration) -> Instant:
 
 
 def later(one: Instant, other: Instant) -> Instant:
-    """The later of two instants; events use it so that `ts` never runs backwards. [E2]"""
+    """The later of two instants; events use it so that `ts` never runs backwards. [E13]"""
     return one if one >= other else other
 
 

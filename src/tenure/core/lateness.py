@@ -24,7 +24,7 @@ def revocation(job: Job, now: Instant) -> EventCause | None:
     If several limits have passed, the grace period of a cancel counts first, then the time-out,
     then the expiry: a report that comes before the sweep gets the same answer as one that comes
     after it. [N2] If the clock was set back, the time of the job's last event counts, because the
-    report's event would have that time too, and it must be before the lease's end. [E2] [I10]
+    report's event would have that time too, and it must be before the lease's end. [E13] [I10]
     """
     now = later(now, job.updated_at)
     assert job.lease_expires_at is not None
@@ -36,6 +36,14 @@ def revocation(job: Job, now: Instant) -> EventCause | None:
     if now >= job.lease_expires_at:
         return EventCause.LEASE_EXPIRED
     return None
+
+
+def renewed_expiry(job: Job, now: Instant) -> Instant:
+    """When a lease that is granted or renewed now expires: one ttl from now, also if the clock was
+    set back since the job's last event. [L16] It stays behind that event, whose time the next ones
+    have, and never falls. [E13] [I10]"""
+    least = job.updated_at + 1 if job.lease_expires_at is None else job.lease_expires_at
+    return Instant(max(now + job.policy.lease_us, least))
 
 
 def time_limit_of(job: Job) -> tuple[Instant, Instant]:

@@ -40,9 +40,9 @@ from tenure.core.commands import (
 from tenure.core.events import Facts, digest
 from tenure.core.flows import enqueue_flow, redrive_flow, unblock
 from tenure.core.ids import fence, new_lease_id
-from tenure.core.instants import Instant, later
+from tenure.core.instants import Instant
 from tenure.core.job import Job, remaining
-from tenure.core.lateness import is_expired
+from tenure.core.lateness import is_expired, renewed_expiry
 from tenure.core.leases import (
     CLAIMED,
     LeaseJudgement,
@@ -64,7 +64,7 @@ from tenure.core.vocabulary import (
 )
 
 EARLY_PART = 4
-"""A heartbeat is early before this part of the heartbeat interval is over. [L15]"""
+"""A heartbeat is early before this part of the heartbeat interval is over. [L16]"""
 
 # Module constants: finding an enumeration's member costs 0.09 µs, see `evolution`.
 _OK = VerdictKind.OK
@@ -98,12 +98,11 @@ def _claim(job: Job | None, command: Claim, at: Moment, _: History | None) -> Ou
         return Refused(answer=Reply(job=job, cause=Cause.NOT_READY))
     is_reclaim = job.status is not _QUEUED
     lease_id = new_lease_id(at.epoch, at.entropy)
-    ts = later(at.now, job.updated_at)
     draft = Draft(
         type=_CLAIMED,
         to=_TO_CLAIMED,
         cause=EventCause.RECLAIM if is_reclaim else None,
-        expires_at=Instant(ts + job.policy.lease_us),
+        expires_at=renewed_expiry(job, at.now),
         lease_id=lease_id,
         owner=command.owner,
     )
@@ -179,11 +178,10 @@ def _start(job: Job | None, command: Start, at: Moment, history: History | None)
         return _start_again(job, command, at, history)
     if states_another_rev(job, command):
         return another_rev(job)
-    ts = later(at.now, job.updated_at)
     draft = Draft(
         type=_STARTED,
         to=_TO_RUNNING,
-        expires_at=Instant(ts + job.policy.lease_us),
+        expires_at=renewed_expiry(job, at.now),
     )
     return apply(
         "T3",
@@ -229,7 +227,6 @@ def _heartbeat(job: Job | None, command: Heartbeat, at: Moment, history: History
     carries_news = command.progress is not None or command.checkpoint is not None
     if not carries_news and _is_early(job, at.now):
         return Replayed(answer=replace(_authority(job, at), replayed=True))
-    ts = later(at.now, job.updated_at)
     draft = Draft(
         type=EventType.HEARTBEAT if carries_news else EventType.LEASE_RENEWED,
         to=job.status,
@@ -240,7 +237,7 @@ def _heartbeat(job: Job | None, command: Heartbeat, at: Moment, history: History
             size=None if command.checkpoint is None else len(command.checkpoint),
         ),
         body=command.checkpoint,
-        expires_at=Instant(ts + job.policy.lease_us),
+        expires_at=renewed_expiry(job, at.now),
     )
     return apply(
         "T4",
@@ -256,7 +253,7 @@ def _heartbeat(job: Job | None, command: Heartbeat, at: Moment, history: History
 def _is_early(job: Job, now: Instant) -> bool:
     """Whether a heartbeat without news comes so soon after the last renewal that recording it would
     only fill the log: 300 in a second wrote 1.4 MB. The first of an attempt is always recorded,
-    because it ends the wait for a start. [L15]"""
+    because it ends the wait for a start. [L16]"""
     assert job.lease_expires_at is not None
     renewed_at = job.lease_expires_at - job.policy.lease_us
     return job.renewals > 0 and 0 <= now - renewed_at < job.policy.heartbeat_us // EARLY_PART

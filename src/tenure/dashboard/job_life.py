@@ -202,7 +202,7 @@ class _Reader:
         return self.lanes[-1]
 
     def read(self, event: Event) -> None:
-        """Take the next event; its time never goes back. [E2]"""
+        """Take the next event; its time never goes back. [E13]"""
         if event.type is not EventType.CLAIMED:
             # Before its phase is closed: the end of an attempt knows its lease's expiry also if
             # the renewals were pruned.

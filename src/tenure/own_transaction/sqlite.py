@@ -14,7 +14,7 @@ from tenure.core.ids import Epoch
 from tenure.core.outcomes import Change
 from tenure.errors import InvalidInput
 from tenure.own_transaction.connections import another_database
-from tenure.ports import Saved, Store
+from tenure.ports import ANY_TIME, ClockWindow, Saved, Store
 from tenure.stores.sql.store import SqlStore
 from tenure.stores.sql.transactions import Transaction
 from tenure.stores.sqlite.store import SqliteStore, _SqliteTransaction
@@ -60,16 +60,18 @@ class BorrowedSqliteStore(SqliteStore):
     def _write(self, work: Callable[[Transaction], _T]) -> _T:
         return work(self._tx)
 
-    def save(self, changes: Iterable[Change], *, epoch: Epoch) -> Saved:
+    def save(
+        self, changes: Iterable[Change], *, epoch: Epoch, window: ClockWindow = ANY_TIME
+    ) -> Saved:
         """See the port; the caller commits."""
         whole = list(changes)
         if not any(change.spawned for change in whole):
-            return self._save(self._tx, whole, epoch)
+            return self._save(self._tx, whole, epoch, window)
         # A flow that the store refuses is an answer, not an error: no half of it may stay. [FL3]
         connection = self._tx.connection
         connection.execute("SAVEPOINT tenure_save")
         try:
-            saved = self._save(self._tx, whole, epoch)
+            saved = self._save(self._tx, whole, epoch, window)
         except BaseException:
             with suppress(sqlite3.Error):  # a full disk has rolled back the whole transaction
                 connection.execute("ROLLBACK TO tenure_save")

@@ -78,7 +78,7 @@ class Ack(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     rev: int | None = None  # of the job the answer showed
     pending: bool = False
     settled: bool = False
-    replayed: bool = False  # of a heartbeat: it came early and was not recorded [L15]
+    replayed: bool = False  # of a heartbeat: it came early and was not recorded [L16]
     cause: str | None = None
 
     def __post_init__(self) -> None:

@@ -18,7 +18,7 @@ from tenure.core.vocabulary import ATTEMPT_ENDS, RENEWALS, EventType
 EXTENDING = frozenset(
     {EventType.CLAIMED, EventType.STARTED, EventType.LEASE_RENEWED, EventType.HEARTBEAT}
 )
-"""The events that set a lease's expiry; nothing else moves it. [L15]"""
+"""The events that set a lease's expiry; nothing else moves it. [L16]"""
 
 
 class Attempt(msgspec.Struct):

@@ -205,7 +205,7 @@ class Attempt:
 
     def _bound(self, sent_at: Boot, answered_at: Boot, verdict: Verdict) -> str | None:
         """The timeout or cancel deadline that ends this lease, if any. That less than the whole
-        lease is left proves neither: an early heartbeat renews nothing. [L15]"""
+        lease is left proves neither: an early heartbeat renews nothing. [L16]"""
         policy, ttl_us = self.grant.job.policy, verdict.ttl_us or NO_DELAY
         if verdict.cancel is not None and verdict.cancel.remaining_us <= ttl_us:
             return CANCEL_DUE

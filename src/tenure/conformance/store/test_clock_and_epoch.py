@@ -11,6 +11,7 @@ from tenure.core.commands import Outage
 from tenure.core.ids import epoch_of
 from tenure.core.instants import Instant, after, seconds
 from tenure.core.vocabulary import Cause, EventCause, JobStatus, VerdictKind
+from tenure.ports import ClockWindow
 
 
 def test_the_clock_is_the_stores_and_the_same_for_every_handle(kit: Kit) -> None:
@@ -126,6 +127,118 @@ def test_a_step_ahead_of_the_clock_costs_nothing(kit: Kit) -> None:
         EventCause.OUTAGE,
         EventCause.TIMEOUT,
     ]
+
+
+@spec("O13")
+def test_after_a_step_ahead_nobody_is_granted_a_job_before_its_lease_is_over_by_the_old_clock(
+    kit: Kit,
+) -> None:
+    job = kit.running_job(lease_s=60)
+    sweepers = [Sweeper(kit.coordinator, monotonic=kit.monotonic) for _ in range(3)]
+    for _ in range(3):
+        for sweeper in sweepers:
+            sweeper.sweep_once()
+        kit.advance(seconds=1)
+
+    kit.step_ahead(seconds=90)
+    for _ in range(4):
+        for sweeper in sweepers:
+            sweeper.sweep_once()
+        kit.advance(seconds=1)
+
+    assert kit.reload(job).status is JobStatus.QUEUED
+    kit.advance_to(after(job.lease_expires_at or kit.now(), seconds(90)))
+    early = kit.reload(job).run_at
+    assert early is not None
+    assert early >= kit.now()
+    kit.advance(seconds=60)
+    assert [again.id for again in kit.claimed()] == [job.id]
+
+
+@spec("O13")
+def test_a_step_ahead_holds_no_job_back_for_longer_than_a_lease(kit: Kit) -> None:
+    job = kit.running_job(lease_s=30)
+    kit.step_ahead(seconds=3600)
+    jump = Outage(Instant(kit.now() - seconds(9000)), kit.now(), is_jump=True)
+
+    kit.sweep(job, jump)
+
+    run_at = kit.reload(job).run_at
+    assert run_at is not None
+    assert kit.now() < run_at <= after(kit.now(), seconds(60))  # [W4] spreads over a minute
+
+
+@spec("K11")
+@pytest.mark.parametrize("off_s", [-10, 10])
+def test_what_an_estimate_decided_is_written_only_if_the_clock_agrees(
+    kit: Kit, off_s: float
+) -> None:
+    job = kit.running_job()
+    changes = [kit.change(kit.completion(job)), kit.change(kit.new())]
+    loaded = kit.store.load([])
+    middle = loaded.now + seconds(off_s)
+    elsewhere = ClockWindow(Instant(middle - seconds(2)), Instant(middle + seconds(2)))
+    around = ClockWindow(Instant(loaded.now - seconds(2)), Instant(loaded.now + seconds(2)))
+
+    for change in changes:
+        refused = kit.store.save([change], epoch=loaded.epoch, window=elsewhere)
+        assert refused.applied == frozenset()
+    both = kit.store.save(changes, epoch=loaded.epoch, window=elsewhere)
+    written = kit.store.save(changes, epoch=loaded.epoch, window=around)
+
+    assert both.applied == frozenset()
+    assert written.applied == {change.job.id for change in changes}
+
+
+@spec("K11")
+def test_the_first_enqueue_after_a_step_of_the_clock_is_dated_by_the_new_clock(kit: Kit) -> None:
+    for ahead_s in (95, -50):
+        kit.enqueue()  # the coordinator has read the clock
+        kit.advance(seconds=20)
+        if ahead_s > 0:
+            kit.step_ahead(seconds=ahead_s)
+        else:
+            kit.step_back(seconds=-ahead_s)
+
+        delayed = kit.enqueue(delay_s=60)
+        kit.advance(seconds=1)
+        expiring = kit.enqueue(expires_us=seconds(20))
+
+        assert delayed.run_at == kit.now() + seconds(59)
+        assert expiring.start_by == after(kit.now(), seconds(20))
+
+
+@spec("L16", "L8")
+def test_a_lease_that_is_granted_after_a_step_back_counts_from_now(kit: Kit) -> None:
+    kit.enqueue(lease_s=60)
+    kit.step_back(seconds=50)
+
+    (grant,) = kit.claim().grants
+    renewed_in = kit.reload(grant.job).lease_expires_at
+
+    assert grant.ttl_us == seconds(60)
+    assert renewed_in == after(kit.now(), seconds(60))
+    kit.start(grant.job)
+    kit.advance(seconds=10)
+    assert kit.heartbeat(kit.reload(grant.job)).ttl_us == seconds(60)
+
+
+@spec("L16", "E13")
+def test_a_lease_that_is_shorter_than_a_step_back_ends_when_the_clock_has_caught_up(
+    kit: Kit,
+) -> None:
+    enqueued = kit.enqueue(lease_s=30)
+    kit.step_back(seconds=50)
+
+    (grant,) = kit.claim().grants
+    kit.start(grant.job)
+    job = kit.reload(grant.job)
+
+    assert job.updated_at == enqueued.updated_at
+    assert job.lease_expires_at == enqueued.updated_at + 1
+    kit.advance(seconds=49)
+    assert kit.heartbeat(job).ttl_us == seconds(30)
+    assert kit.complete(job).kind is VerdictKind.COMMITTED
 
 
 @spec("O4")

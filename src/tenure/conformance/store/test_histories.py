@@ -30,7 +30,7 @@ from tenure.errors import InvalidInput
 def test_seqs_are_one_to_rev_in_order(kit: Kit) -> None:
     job = kit.running_job(correlation_id="c-1", trace_id="t-1")
     for beat in range(1, 4):
-        kit.advance(seconds=4)  # sooner ones would not be recorded [L15]
+        kit.advance(seconds=4)  # sooner ones would not be recorded [L16]
         kit.heartbeat(job, hb_seq=beat)
     kit.fail(job)
     kit.advance(seconds=60)

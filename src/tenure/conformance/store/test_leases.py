@@ -203,7 +203,7 @@ def test_a_lease_ends_at_its_cancel_deadline(kit: Kit) -> None:
     assert kit.events(job)[-1].cause is EventCause.GRACE_OVER
 
 
-@spec("L15", "T4")
+@spec("L16", "T4")
 def test_a_heartbeat_renews_and_stores_progress_and_checkpoint(kit: Kit) -> None:
     job = kit.running_job(lease_s=60)
     kit.advance(seconds=20)
@@ -230,7 +230,7 @@ def test_an_old_heartbeat_writes_nothing(kit: Kit) -> None:
     assert kit.reload(job) == before
 
 
-@spec("T3", "L15")
+@spec("T3", "L16")
 def test_a_start_renews_the_lease(kit: Kit) -> None:
     job = kit.claimed_job(lease_s=60)
     kit.advance(seconds=30)
@@ -361,7 +361,7 @@ def test_a_report_about_an_unknown_job_is_rejected(kit: Kit) -> None:
     assert (verdict.kind, verdict.cause) == (VerdictKind.REJECTED, Cause.UNKNOWN_JOB)
 
 
-@spec("E2")
+@spec("E13")
 def test_event_times_never_decrease_when_the_clock_steps_back(kit: Kit) -> None:
     job = kit.running_job(lease_s=60)
     before = kit.now()
@@ -376,7 +376,7 @@ def test_event_times_never_decrease_when_the_clock_steps_back(kit: Kit) -> None:
     assert kit.events(job)[-2].lease_expires_at == before + seconds(60)
 
 
-@spec("E2")
+@spec("E13")
 def test_an_event_is_dated_by_the_stores_clock(kit: Kit) -> None:
     job = kit.claimed_job()
     stamps = []
@@ -416,7 +416,7 @@ def test_the_lease_of_every_report_is_checked_at_the_write(kit: Kit) -> None:
         assert kit.reload(job) == job
 
 
-@spec("L15", "L8")
+@spec("L16", "L8")
 def test_an_early_heartbeat_with_nothing_new_is_answered_and_not_recorded(kit: Kit) -> None:
     job = kit.running_job()  # 60 s, so that the interval is 15 s
     kit.advance(seconds=4)
@@ -434,7 +434,7 @@ def test_an_early_heartbeat_with_nothing_new_is_answered_and_not_recorded(kit: K
     assert kit.now() + seconds(57) == before.lease_expires_at, "as long as the worker was told"
 
 
-@spec("L15")
+@spec("L16")
 def test_a_heartbeat_is_recorded_if_it_is_the_first_carries_something_or_is_due(kit: Kit) -> None:
     job = kit.claimed_job()
 

@@ -454,7 +454,7 @@ def test_a_command_that_loses_every_race_is_decided_on_a_locked_row(kit: Kit) ->
     def rival(changes: object) -> None:
         lost.append(changes)
         number = kit.reload(job).hb_seq + 1
-        kit.heartbeat(job, hb_seq=number, progress=Progress(done=number))  # recorded [L15]
+        kit.heartbeat(job, hb_seq=number, progress=Progress(done=number))  # recorded [L16]
 
     verdict = kit.interpose(rival).execute(kit.completion(job))
 

@@ -287,7 +287,7 @@ class Script:
         self._expires_at = now + self._scenario.lease_s
 
     def _is_early(self, message: HeartbeatMessage, now: float) -> bool:
-        """Whether a heartbeat is too early to be recorded. [L15]"""
+        """Whether a heartbeat is too early to be recorded. [L16]"""
         has_news = message.progress is not None or message.checkpoint is not msgspec.UNSET
         renewed_at = self._expires_at - self._scenario.lease_s
         is_first = self._hb_seq == 0

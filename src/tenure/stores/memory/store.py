@@ -59,8 +59,10 @@ from tenure.core.unknown_words import has_unknown_word
 from tenure.core.vocabulary import RENEWALS, EventClass, EventType, LeaseNews
 from tenure.errors import Closed, InvalidInput, StoreRefused
 from tenure.ports import (
+    ANY_TIME,
     NO_WAIT,
     Clock,
+    ClockWindow,
     DeadLetter,
     DedupeKey,
     HealthFact,
@@ -233,9 +235,11 @@ class MemoryStore(
 
     # --- saving --------------------------------------------------------------------------------
 
-    def save(self, changes: Iterable[Change], *, epoch: Epoch) -> Saved:
+    def save(
+        self, changes: Iterable[Change], *, epoch: Epoch, window: ClockWindow = ANY_TIME
+    ) -> Saved:
         """Apply the changes whose revision, time and epoch still match."""
-        return self._save(list(changes), epoch)
+        return self._save(list(changes), epoch, window)
 
     def save_locked(
         self,
@@ -255,11 +259,13 @@ class MemoryStore(
             )
             return self._save(decide(locked), locked.epoch)
 
-    def _save(self, changes: Sequence[Change], epoch: Epoch) -> Saved:
+    def _save(
+        self, changes: Sequence[Change], epoch: Epoch, window: ClockWindow = ANY_TIME
+    ) -> Saved:
         with self._lock:
             self._open()
             now = self._clock()
-            if epoch != self._epoch:
+            if epoch != self._epoch or not window.has(now):
                 return Saved(now, frozenset())
             for change in changes:
                 if self._matches(change, now):

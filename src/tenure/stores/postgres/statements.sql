@@ -317,6 +317,7 @@ written AS (
       FROM {job_input}, judged
      WHERE j.id = i.id AND CASE WHEN j.rev = {expected_rev} THEN TRUE ELSE FALSE END
        AND judged.epoch = CAST(:epoch AS bigint) AND {in_time}
+       AND judged.now BETWEEN CAST(:earliest AS bigint) AND CAST(:latest AS bigint)
     RETURNING j.id, j.event_position{returned}),
 logged AS (
     INSERT INTO {t}job_event ({logged_columns})
@@ -338,7 +339,8 @@ logged AS (
 SELECT judged.now, {unless_all_applied}
   FROM (SELECT {applied} FROM written) AS w,
        LATERAL {t}veto(w.n, CAST(:epoch_lock AS bigint), CAST(:epoch AS bigint),
-                       CAST(:first_end AS bigint)) AS judged;
+                       CAST(:first_end AS bigint), CAST(:earliest AS bigint),
+                       CAST(:latest AS bigint)) AS judged;
 
 -- name: insert_jobs
 -- Differs: see update_jobs. ON CONFLICT names no index: an id and a dedupe key that is held both count.
@@ -348,6 +350,7 @@ written AS (
     INSERT INTO {t}job ({inserted_columns})
     SELECT {inserted_values} FROM {job_input}, judged
      WHERE judged.epoch = CAST(:epoch AS bigint) AND {in_time}
+       AND judged.now BETWEEN CAST(:earliest AS bigint) AND CAST(:latest AS bigint)
         ON CONFLICT DO NOTHING
     RETURNING id),
 logged AS (
@@ -368,7 +371,8 @@ logged AS (
 SELECT judged.now, NULL
   FROM (SELECT count(*) AS n FROM written) AS w,
        LATERAL {t}veto(w.n, CAST(:epoch_lock AS bigint), CAST(:epoch AS bigint),
-                       CAST(:first_end AS bigint)) AS judged;
+                       CAST(:first_end AS bigint), CAST(:earliest AS bigint),
+                       CAST(:latest AS bigint)) AS judged;
 
 -- name: insert_edges
 -- Differs: see update_jobs.

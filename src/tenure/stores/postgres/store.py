@@ -35,7 +35,17 @@ from tenure.errors import (
     StoreRefused,
     StoreUnavailable,
 )
-from tenure.ports import HealthFact, Hint, HintedChange, Locked, OnHint, Saved, fact
+from tenure.ports import (
+    ANY_TIME,
+    ClockWindow,
+    HealthFact,
+    Hint,
+    HintedChange,
+    Locked,
+    OnHint,
+    Saved,
+    fact,
+)
 from tenure.stores.hints import hints_of
 from tenure.stores.host_clock import host_clock
 from tenure.stores.postgres.arrays import integers, texts, truths
@@ -848,26 +858,33 @@ class PostgresStore(SqlStore):
 
     # --- saving --------------------------------------------------------------------------------
 
-    def save(self, changes: Iterable[Change], *, epoch: Epoch) -> Saved:
+    def save(
+        self, changes: Iterable[Change], *, epoch: Epoch, window: ClockWindow = ANY_TIME
+    ) -> Saved:
         """Compare and write; remember what was written as acknowledged."""
         offered = ChangeStream(changes)
         begun = self._memory.begin()
         ahead: set[Hint] = set()
-        saved = self._save_offered(offered, epoch, ahead)
+        saved = self._save_offered(offered, epoch, window, ahead)
         self._remember_written(offered.whole(), saved, begun=begun, told=ahead)
         return saved
 
-    def _save_offered(self, offered: ChangeStream, epoch: Epoch, told: set[Hint]) -> Saved:
+    def _save_offered(
+        self, offered: ChangeStream, epoch: Epoch, window: ClockWindow, told: set[Hint]
+    ) -> Saved:
         """Write a long stream of new jobs while the rest is decided; anything else at once. `told`
         gets the hints that were sent with it."""
         if self._may_undo and offered.is_long and _are_new(groups_of(offered.first)):
             with suppress(_Vetoed):
                 return self._write(
-                    lambda tx: self._save_as_offered(tx, offered, epoch), all_or_nothing=True
+                    lambda tx: self._save_as_offered(tx, offered, epoch, window),
+                    all_or_nothing=True,
                 )
-        return self._save_at_once(offered.whole(), epoch, told)
+        return self._save_at_once(offered.whole(), epoch, window, told)
 
-    def _save_as_offered(self, tx: Transaction, offered: ChangeStream, epoch: Epoch) -> Saved:
+    def _save_as_offered(
+        self, tx: Transaction, offered: ChangeStream, epoch: Epoch, window: ClockWindow
+    ) -> Saved:
         """Write new jobs without keys, a statement for each piece; all of them are applied or none.
         Other changes could deadlock when they are written in pieces: `_save_at_once` writes
         those."""
@@ -884,7 +901,7 @@ class PostgresStore(SqlStore):
                 yield [
                     *self._register(unknown),
                     *self._note_key_changes(piece),
-                    self._group_query(groups[0], epoch, alone=True),
+                    self._group_query(groups[0], epoch, window, alone=True),
                 ]
 
         answers = tx.stream(parts())
@@ -892,7 +909,9 @@ class PostgresStore(SqlStore):
         applied = frozenset(change.job.id for change in offered.whole())
         return Saved(Instant(answers[-1][0][0]), applied)
 
-    def _save_at_once(self, changes: Sequence[Change], epoch: Epoch, told: set[Hint]) -> Saved:
+    def _save_at_once(
+        self, changes: Sequence[Change], epoch: Epoch, window: ClockWindow, told: set[Hint]
+    ) -> Saved:
         """One statement per shape, all in one round trip."""
         if not changes:
             return Saved(self.now(), frozenset())
@@ -903,14 +922,14 @@ class PostgresStore(SqlStore):
         groups = groups_of(changes)
         saved = None
         if self._may_undo and _is_likely_to_apply(groups):
-            whole = [*register, self._group_query(groups[0], epoch, alone=True)]
+            whole = [*register, self._group_query(groups[0], epoch, window, alone=True)]
             with suppress(_Vetoed):
                 saved = self._write(
                     lambda tx: self._save_and_tell(tx, groups, whole, epoch, told),
                     all_or_nothing=True,
                 )
         if saved is None:
-            each = [*register, *self._queries_by_group(groups, epoch)]
+            each = [*register, *self._queries_by_group(groups, epoch, window)]
             saved = self._write(lambda tx: self._save(tx, groups, each, epoch))
         self._registered_queues |= new_queues
         return saved
@@ -940,15 +959,17 @@ class PostgresStore(SqlStore):
             told.update(due)
         return saved
 
-    def _queries_by_group(self, groups: Sequence[Group], epoch: Epoch) -> list[Query]:
+    def _queries_by_group(
+        self, groups: Sequence[Group], epoch: Epoch, window: ClockWindow
+    ) -> list[Query]:
         """A statement for each group. Each locks its own rows: if several do, lock all rows first,
         in id order."""
         updates = [group for group in groups if not group.is_insert]
         if len(updates) < 2:
-            return [self._group_query(group, epoch) for group in groups]
+            return [self._group_query(group, epoch, window) for group in groups]
         ids = [change.job.id for group in updates for change in group.changes]
         lock = self._query("lock_jobs", ids=texts(ids))
-        return [lock, *[self._group_query(group, epoch, held=True) for group in groups]]
+        return [lock, *[self._group_query(group, epoch, window, held=True) for group in groups]]
 
     def _save_held(self, tx: Transaction, changes: Sequence[Change], epoch: Epoch) -> Saved:
         groups = groups_of(changes)
@@ -1032,7 +1053,13 @@ class PostgresStore(SqlStore):
             assert len(_applied_ids(group, ids)) == len(group.changes), "the rows were locked by us"
 
     def _group_query(
-        self, group: Group, epoch: Epoch, *, held: bool = False, alone: bool = False
+        self,
+        group: Group,
+        epoch: Epoch,
+        window: ClockWindow = ANY_TIME,
+        *,
+        held: bool = False,
+        alone: bool = False,
     ) -> Query:
         statement = "insert_jobs" if group.is_insert else "update_jobs"
         batch = batch_of(group)
@@ -1048,6 +1075,8 @@ class PostgresStore(SqlStore):
             shape,
             epoch=epoch,
             epoch_lock=self._key("epoch"),
+            earliest=window.earliest,
+            latest=window.latest,
             **batch.parameters,
         )
 

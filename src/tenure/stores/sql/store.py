@@ -43,7 +43,7 @@ from tenure.core.outcomes import Change
 from tenure.core.rates import Meter, Rate
 from tenure.core.vocabulary import RENEWALS, EventCause, EventType, LeaseNews
 from tenure.errors import StoreUnavailable
-from tenure.ports import DedupeKey, Loaded, Locked, Saved
+from tenure.ports import ANY_TIME, ClockWindow, DedupeKey, Loaded, Locked, Saved
 from tenure.stores.sql import (
     artifacts,
     attempt_logs,
@@ -194,7 +194,9 @@ class SqlStore(
         """Write changes of rows that this transaction has locked, if they are in time."""
 
     @abstractmethod
-    def save(self, changes: Iterable[Change], *, epoch: Epoch) -> Saved:
+    def save(
+        self, changes: Iterable[Change], *, epoch: Epoch, window: ClockWindow = ANY_TIME
+    ) -> Saved:
         """See the port."""
 
     # --- loading -------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from tenure.core.outcomes import Change
 from tenure.core.rates import Meter
 from tenure.deadlines import CALL_TIMEOUT_S, Deadline, deadline
 from tenure.errors import Closed, StoreError, StoreRefused
-from tenure.ports import Clock, HealthFact, OnHint, Saved
+from tenure.ports import ANY_TIME, Clock, ClockWindow, HealthFact, OnHint, Saved
 from tenure.stores.host_clock import host_clock
 from tenure.stores.sql.batches import groups_of
 from tenure.stores.sql.flows import ended_members
@@ -442,13 +442,15 @@ class SqliteStore(SqlStore):
 
     # --- saving --------------------------------------------------------------------------------
 
-    def save(self, changes: Iterable[Change], *, epoch: Epoch) -> Saved:
+    def save(
+        self, changes: Iterable[Change], *, epoch: Epoch, window: ClockWindow = ANY_TIME
+    ) -> Saved:
         """Compare revisions and write, under the one write lock."""
         self._check()
         whole = list(changes)
         new_queues = self._unregistered(whole, epoch)
         saved = self._writer.run(
-            lambda connection: self._save(_SqliteTransaction(connection), whole, epoch)
+            lambda connection: self._save(_SqliteTransaction(connection), whole, epoch, window)
         )
         if saved.applied:  # otherwise perhaps nothing was written, not even the queue's name
             self._registered_queues |= new_queues
@@ -458,10 +460,16 @@ class SqliteStore(SqlStore):
         assert isinstance(tx, _SqliteTransaction)
         return self._save(tx, changes, epoch)
 
-    def _save(self, tx: _SqliteTransaction, changes: Sequence[Change], epoch: Epoch) -> Saved:
+    def _save(
+        self,
+        tx: _SqliteTransaction,
+        changes: Sequence[Change],
+        epoch: Epoch,
+        window: ClockWindow = ANY_TIME,
+    ) -> Saved:
         ids = self._pack([change.job.id for change in changes])
         rows, [(now, current)] = tx.fetch(self._query("load_revs", ids=ids), self._query("moment"))
-        if current != epoch:
+        if current != epoch or not window.has(now):
             return Saved(now, frozenset())
         revs: dict[JobId, int] = {row[0]: row[1] for row in rows}
         in_time = [

@@ -61,16 +61,18 @@ BEGIN
     SELECT {t}clock(), m.epoch INTO now, epoch FROM {t}meta AS m;
 END $$;
 
--- The same after the rows were written, and so locked: what came too late is undone by an error with
+-- The same after the rows were written, and so locked: what came too late, or was decided by a wrong
+-- estimate of the clock, is undone by an error with
 -- a code of its own. Locking a row before it is written costs a fifth of the write.
 CREATE FUNCTION {t}veto(
-    written bigint, epoch_lock bigint, granted_epoch bigint, not_after bigint, OUT now bigint)
+    written bigint, epoch_lock bigint, granted_epoch bigint, not_after bigint, earliest bigint,
+    latest bigint, OUT now bigint)
     LANGUAGE plpgsql VOLATILE AS $$
 DECLARE epoch bigint;
 BEGIN
     PERFORM pg_catalog.pg_advisory_xact_lock_shared(epoch_lock);
     SELECT {t}clock(), m.epoch INTO now, epoch FROM {t}meta AS m;
-    IF epoch <> granted_epoch OR now >= not_after THEN
+    IF epoch <> granted_epoch OR now >= not_after OR now < earliest OR now > latest THEN
         RAISE EXCEPTION 'tenure: written too late' USING ERRCODE = 'TN001';
     END IF;
 END $$;
