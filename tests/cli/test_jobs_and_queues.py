@@ -58,7 +58,7 @@ def test_a_list_of_failed_jobs_has_their_errors(run: Run) -> None:
     assert row.endswith("  DeadLettered: no such mailbox")
 
 
-@spec("S9")
+@spec("S12")
 def test_commands_accept_the_status_words_of_older_documents(run: Run) -> None:
     job_id = enqueued(run, "mail")
 
@@ -66,7 +66,7 @@ def test_commands_accept_the_status_words_of_older_documents(run: Run) -> None:
     done = json.loads(run("jobs", "ls", "--status", "COMPLETED", "--json").stdout)
     claimed = run("jobs", "cancel", "--all", "--status", "assigned", "--yes")
     finished = run("jobs", "cancel", "--all", "--status", "COMPLETED", "--yes")
-    wrong = run("jobs", "ls", "--status", "completed")
+    wrong = run("jobs", "ls", "--status", "done")
 
     assert [job["id"] for job in queued] == [job_id]
     assert (done, claimed.stdout) == ([], "")

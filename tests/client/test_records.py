@@ -168,7 +168,7 @@ def test_jobs_are_listed_newest_first_and_by_filters(scene: Scene, app: Applicat
     assert ids(queue="far") == [other.id]
     assert ids(status="succeeded") == [old.id]
     assert ids(status=["succeeded", JobStatus.QUEUED]) == [other.id, new.id, old.id]
-    assert ids(status="COMPLETED") == [old.id]  # [S9]
+    assert ids(status="COMPLETED") == [old.id]  # [S12]
     assert ids(status=["assigned", "COMPLETED"]) == [old.id]
     assert ids(correlation_id="order-7") == [new.id]
     assert ids(limit=1) == [other.id]

@@ -61,13 +61,50 @@ UNDER_A_LEASE: dict[str, object] = {
 
 
 @spec("N1", "I4")
-def test_an_edge_is_lawful_if_the_table_has_it_and_unknown_words_never_are() -> None:
+def test_an_edge_is_lawful_if_the_table_has_it() -> None:
     assert contract.is_lawful(None, "enqueued", "queued")
     assert contract.is_lawful("stalled", "requeued", "queued")
     assert not contract.is_lawful("running", "requeued", "queued")
     assert not contract.is_lawful("failed", "succeeded", "succeeded")
     assert not contract.is_lawful("stalled", "failed", "failed")
-    assert not contract.is_lawful("queued", "picked", "claimed")
+
+
+@spec("S12", "E30")
+def test_the_documents_own_words_are_understood_in_any_case() -> None:
+    assert contract.is_lawful("queued", "job_claimed", "assigned")
+    assert contract.is_lawful("QUEUED", "claimNext", "CLAIMED")
+    assert contract.is_lawful("running", "JOB_SUCCEEDED", "COMPLETED")
+    assert contract.is_lawful("RUNNING", "stall", "stalled")
+    assert contract.is_lawful("stalled", "requeueStalled", "queued")
+    assert not contract.is_lawful("running", "requeueStalled", "queued")
+
+
+def test_a_word_that_no_list_has_is_an_error_and_not_an_unlawful_edge() -> None:
+    for words in (("queued", "picked", "claimed"), ("done", "claimed", "claimed"), (None, "x", "")):
+        with pytest.raises(InvalidInput):
+            contract.is_lawful(*words)
+
+
+def test_a_finished_row_that_keeps_its_owner_is_warned_of_and_not_refused() -> None:
+    ended = LEASED | {"status": "COMPLETED", "result": "1", "rev": 4}
+    kept = [
+        f"{name} is present while succeeded" for name in ("lease_expires_at", "lease_id", "owner")
+    ]
+
+    assert contract.check_row(ended) == []
+    assert sorted(contract.row_warnings(ended)) == kept
+    assert contract.row_warnings(LEASED) == []
+
+
+@spec("E30")
+def test_a_log_in_the_documents_words_is_read() -> None:
+    lease = {name: value for name, value in UNDER_A_LEASE.items() if name != "ts"} | {"at": 1}
+    nothing = dict.fromkeys(UNDER_A_LEASE) | {"at": 0, "actor": "client:c", "request_id": "e"}
+    del nothing["ts"]
+    log = [ENQUEUED | nothing | {"to_status": "QUEUED"}]
+    log += [CLAIMED | lease | {"type": "job_claimed", "to_status": "assigned"}]
+
+    assert contract.check_log(LEASED | {"status": "ASSIGNED"}, log) == []
 
 
 def test_the_names_of_the_library_are_those_that_it_says_it_has() -> None:
@@ -202,7 +239,7 @@ def test_a_lease_of_a_row_that_is_not_text_is_reported(change: dict[str, object]
     assert {each.invariant for each in found} == {"I24"}
 
 
-@spec("S9")
+@spec("S12")
 def test_the_other_documents_words_for_statuses_are_read() -> None:
     row = LEASED | {"status": "assigned"}
 

@@ -320,7 +320,7 @@ def test_a_row_that_does_not_fit_its_status_is_refused(hand: ForeignHand, assign
     assert hand.store.load([job.id]).jobs == {job.id: job}
 
 
-@spec("J4", "S9")
+@spec("J4", "S12")
 @pytest.mark.parametrize(
     "assignment",
     [

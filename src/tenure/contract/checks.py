@@ -5,16 +5,19 @@ missing field is the caller's mistake and raises; everything else that is wrong 
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 
 import msgspec
 
 from tenure.core.checks import MAX_DURATION
+from tenure.core.event_pages import parse_type_filter
 from tenure.core.events import Event, Facts
 from tenure.core.evolution import evolve
 from tenure.core.ids import DEFAULT_NAMESPACE, SYSTEM, JobId, Kind, QueueName, RequestId
 from tenure.core.instants import Instant
 from tenure.core.job import NO_BODY, Job, counter_violations, field_violations
 from tenure.core.policy import Policy
+from tenure.core.transitions import EDGES
 from tenure.core.vocabulary import (
     ATTEMPT_ENDS,
     RENEWALS,
@@ -55,8 +58,8 @@ LEASE_EVENT_FIELDS = (
     "lease_id",
     "lease_expires_at",
 )
-"""What an event must have for `LEASE_RULES`. `ts` and `lease_expires_at` are integers of one
-unit, `actor` is `worker:NAME`, `client:NAME`, `operator:NAME` or `system`."""
+"""What an event must have for `LEASE_RULES`; `at` may stand for `ts`. `ts` and `lease_expires_at`
+are integers of one unit, `actor` is `worker:NAME`, `client:NAME`, `operator:NAME` or `system`."""
 
 ORDER_RULES = ("I1", "I2", "I3", "I4", "I5", "I6", "I7", "I15", "P2", "P4")
 """Rules about the order of events: along the table, numbered without gaps, one end."""
@@ -70,9 +73,47 @@ _OF_RECORD = {rule.id: rule.of_record for rule in INVARIANTS if rule.of_record i
 _POLICY = Policy(timeout_us=None, start_within_us=MAX_DURATION)
 
 
+PLAN_OPERATIONS = {
+    "enqueue": EventType.ENQUEUED,
+    "claimnext": EventType.CLAIMED,
+    "start": EventType.STARTED,
+    "heartbeat": EventType.HEARTBEAT,
+    "complete": EventType.SUCCEEDED,
+    "fail": EventType.FAILED,
+    "stall": EventType.STALLED,
+    "requeuestalled": EventType.REQUEUED,
+}
+"""The eight operations of the lifecycle plan, in lower case, and the event that each writes."""
+
+_ONLY_SHOULD = frozenset({"owner", "lease_id", "lease_expires_at"})
+"""What the lifecycle plan says that a finished row SHOULD not have."""
+
+
+def is_lawful(source: str | None, event: str, target: str) -> bool:
+    """Whether a job may go from `source` to `target` by this event; None is before its enqueue. An
+    event is a type (`claimed`), a name (`job_claimed`) or an operation of the plan (`claimNext`);
+    all words may be in any case. Raises `InvalidInput` for a word that no list has. [N1] [I4]"""
+    here = None if source is None else _known_status("source", source)
+    return (here, _event_type(event), _known_status("target", target)) in EDGES
+
+
 def check_row(row: Fields) -> list[str]:
     """Where a row breaks the table of its status; empty for a lawful row. A result is present
     unless it is None, so give JSON's null as "null". [I8]"""
+    return [each for each in _row_problems(row) if each not in row_warnings(row)]
+
+
+def row_warnings(row: Fields) -> list[str]:
+    """What a finished row should not have, but may: an owner or a lease. Tenure's own rows never
+    do; the lifecycle plan says SHOULD. [I8]"""
+    status = _status(row["status"])
+    if status is None or not status.is_terminal:
+        return []
+    lease = {name: row.get(name) for name in _ONLY_SHOULD}
+    return field_violations(status, lease)
+
+
+def _row_problems(row: Fields) -> list[str]:
     _require(row, ROW_FIELDS, of="the row")
     status = _status(row["status"])
     if status is None:
@@ -119,13 +160,26 @@ def _status(word: object) -> JobStatus | None:
         return None
 
 
+def _known_status(field: str, word: str) -> JobStatus:
+    status = _status(word)
+    if status is None:
+        raise InvalidInput(field, f"{word!a} is not one of {', '.join(JobStatus)}")
+    return status
+
+
+def _event_type(word: str) -> EventType:
+    operation = PLAN_OPERATIONS.get(word.lower())
+    return parse_type_filter(word).type if operation is None else operation
+
+
 def _record(row: Fields, events: Iterable[Fields], *, has_leases: bool) -> Record:
     """The history as verify reads it, or what of it cannot be read."""
     job_id = JobId(str(row["id"]))
     needed = LEASE_EVENT_FIELDS if has_leases else EVENT_FIELDS
     read: list[Event] = []
     unreadable: list[Unreadable] = []
-    for position, found in enumerate(events, start=1):
+    for position, given in enumerate(events, start=1):
+        found = {**given, "ts": given["at"]} if "at" in given and "ts" not in given else given
         _require(found, needed, of=f"event number {position}")
         try:
             read.append(_event(job_id, found, needed))
@@ -156,6 +210,8 @@ def _event(job_id: JobId, found: Fields, needed: Sequence[str]) -> Event:
         "request_id": f"{job_id}:{_integer(found, 'seq')}",
     }
     members |= {name: found[name] for name in needed}
+    with suppress(InvalidInput):  # a word that no list has stays, and breaks I24
+        members["type"] = _event_type(str(found["type"]))
     if found.get("cause") == EventCause.RECLAIM:
         members["cause"] = EventCause.RECLAIM
     payload = found.get("payload")
@@ -194,12 +250,13 @@ def _job(job_id: JobId, status: JobStatus, row: Fields) -> Job:
         request_id=RequestId(""),
         payload=facts,
     )
+    is_over = status.is_terminal  # then the lease is no longer one: see `row_warnings`
     return msgspec.structs.replace(
         evolve(None, enqueued, NO_BODY),
         status=status,
         rev=_integer(row, "rev"),
         attempt=_integer(row, "attempt"),
-        owner=row["owner"],
-        lease_id=row["lease_id"],
+        owner=None if is_over else row["owner"],
+        lease_id=None if is_over else row["lease_id"],
         cancel_requested_at=row.get("cancel_requested_at"),
     )

@@ -87,6 +87,7 @@ class TypeFilter(msgspec.Struct, frozen=True):
 
 def parse_type_filter(word: str) -> TypeFilter:
     """The filter that a type or a name of events stands for. [E6] Raises `InvalidInput`."""
+    word = word.lower()  # [E30]
     if word in (COMPENSATED_NAME, COMPENSATED_NAME.removeprefix(NAME_PREFIX)):
         return TypeFilter(EventType.SUCCEEDED, EventCause.COMPENSATION)
     try:

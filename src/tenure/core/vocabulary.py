@@ -53,8 +53,10 @@ class JobStatus(Word):
 
     @classmethod
     def _missing_(cls, value: object) -> Self | None:
-        """Input may use the words of older documents, wherever it has a status. [S9]"""
-        alias = STATUS_ALIASES.get(value) if isinstance(value, str) else None
+        """Input may use the words of older documents, and any case, wherever it has a status.
+        [S12]"""
+        word = value.lower() if isinstance(value, str) else None
+        alias = STATUS_ALIASES.get(word) or cls._value2member_map_.get(word)
         return super()._missing_(value) if alias is None else cls(alias.value)
 
     @property
@@ -71,7 +73,10 @@ class JobStatus(Word):
 TERMINAL = frozenset(
     {JobStatus.SUCCEEDED, JobStatus.FAILED, JobStatus.CANCELLED, JobStatus.DEAD_LETTERED}
 )
-STATUS_ALIASES = {"assigned": JobStatus.CLAIMED, "COMPLETED": JobStatus.SUCCEEDED}
+STATUS_ALIASES: dict[str | None, JobStatus] = {
+    "assigned": JobStatus.CLAIMED,
+    "completed": JobStatus.SUCCEEDED,
+}
 
 
 class EventType(Word):
