@@ -1,12 +1,14 @@
 """Sessions: who gets one, what the cookie says, and when it ends."""
 
 import asyncio
+import http.cookies
 import json
 import os
 import stat
 from pathlib import Path
 
 import pytest
+from starlette.requests import Request
 
 from tenure.conformance.spec import spec
 from tenure.core.instants import Instant
@@ -22,6 +24,7 @@ from tenure.dashboard.sessions import (
     Signer,
     new_session,
 )
+from tenure.dashboard.visits import cookie_of
 from tenure.errors import InvalidInput
 from tests.dashboard.harness import DashboardStage
 from tests.server.harness import SETTINGS
@@ -35,6 +38,48 @@ SESSION = new_session(TokenId("0123456789abcdef"), now=NOW, entropy=bytes(NONCE_
 @spec("DB3")
 def test_a_cookie_says_what_the_session_is() -> None:
     assert SIGNER.session(SIGNER.cookie(SESSION), now=NOW) == SESSION
+
+
+@spec("DB32")
+def test_foreign_cookies_are_not_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded: list[str] = []
+    unquote = http.cookies._unquote  # what `Request.cookies` calls
+
+    def noted(text: str) -> str:
+        decoded.append(text)
+        return str(unquote(text))
+
+    monkeypatch.setattr(http.cookies, "_unquote", noted)
+    stage = DashboardStage()
+    cookie = 'a="' + "\\" * 15_000 + '"; tenure_theme=dark'
+
+    answer = stage.ask("GET", "/sign-in", headers={"cookie": cookie, "accept": "text/html"})
+    stage.close()
+
+    assert answer.status == 200
+    assert 'data-theme="dark"' in answer.text
+    assert not decoded
+
+
+@spec("DB32")
+@pytest.mark.parametrize(
+    ("header", "text"),
+    [
+        ("n=1", "1"),
+        ("a=0; n=1; nn=2", "1"),
+        ("n=1;n=2", "2"),
+        (' n = "a/b" ', "a/b"),
+        ("n=", ""),
+        ('n="', '"'),
+        ("n=a=b", "a=b"),
+        ("", None),
+        ("n", ""),
+    ],
+)
+def test_a_cookie_is_found_by_its_name(header: str, text: str | None) -> None:
+    request = Request({"type": "http", "headers": [(b"cookie", header.encode())]})
+
+    assert cookie_of(request, "n") == text
 
 
 @spec("DB3")

@@ -27,7 +27,14 @@ from tenure.dashboard.sessions import NONCE_BYTES, Session, Signer, new_session
 from tenure.dashboard.settings import DashboardSettings
 from tenure.dashboard.static_files import StaticFiles
 from tenure.dashboard.table import ACTIONS, PAGES
-from tenure.dashboard.visits import NONCE, Visit, chosen_namespace, cookie_of_port, sent_path
+from tenure.dashboard.visits import (
+    NONCE,
+    Visit,
+    chosen_namespace,
+    cookie_of,
+    cookie_of_port,
+    sent_path,
+)
 from tenure.protocol.problem_codes import ProblemCode
 from tenure.server import problems
 from tenure.server.app import check_local
@@ -231,7 +238,7 @@ class _Desk:
     ) -> Visit:
         async with in_time(self._services, is_read=True):
             now = await self._services.now()
-        cookie = http.cookies.get(self._cookie_name("session", http))
+        cookie = cookie_of(http, self._cookie_name("session", http))
         session = self._signer.session(cookie, now=now)
         is_new = session is None
         if session is None:
@@ -243,7 +250,7 @@ class _Desk:
             http.scope[KNOWN] = True
         call_for(audit.principal.caller)
         memory.belongs_to(audit.principal.caller)
-        said = http.cookies.get(self._cookie_name("notice", http))
+        said = cookie_of(http, self._cookie_name("notice", http))
         namespace = chosen_namespace(principal, http, self._settings.namespace)
         visit = Visit(
             page=page,
@@ -345,7 +352,7 @@ class _Desk:
                 visit.notices[-1], session or visit.session, now=visit.instant
             )
             put(notice_cookie, said, None)
-        elif notice_cookie in http.cookies and not visit.is_fragment:
+        elif cookie_of(http, notice_cookie) is not None and not visit.is_fragment:
             put(notice_cookie, "", 0)
         for name, text in visit.cookies.items():
             put(name, text, COOKIE_LENGTH_S)
