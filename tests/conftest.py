@@ -1,6 +1,7 @@
 """Fixtures and settings of the whole test suite."""
 
 import os
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -21,6 +22,13 @@ pytest_plugins = [
 settings.register_profile("desk", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True, database=None, print_blob=True)
 settings.load_profile("ci" if os.environ.get("CI") else "desk")
+
+
+def pytest_configure() -> None:
+    """Restore SIGINT where it is ignored, as in a background job of a shell: programs that the
+    tests start would inherit that, and Ctrl-C would not reach them."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
