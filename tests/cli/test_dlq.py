@@ -215,7 +215,7 @@ def test_dlq_commands_refuse_jobs_that_are_not_dead_letters(run: Run) -> None:
     job_id = run("enqueue", "mail").stdout.strip()
 
     said = f"tenure: job {job_id}: it is queued, not a dead letter"
-    assert run("dlq", "redrive", job_id).stderr == f"{said} (revision_mismatch)\n"
+    assert run("dlq", "redrive", job_id).stderr == f"{said} (not_dead_lettered)\n"
     assert run("dlq", "discard", job_id).stderr == f"{said} (not_dead_lettered)\n"
     assert "not a dead letter" in run("dlq", "show", job_id).stderr
 

@@ -11,6 +11,7 @@ import pytest
 from tenure import Flow, Tenure
 from tenure.cli import following
 from tenure.conformance.spec import spec
+from tenure.coordinator.service import Coordinator
 from tenure.core.flow_rows import FlowView
 from tenure.core.ids import FlowId
 from tenure.core.instants import Duration
@@ -192,6 +193,41 @@ def test_ctrl_c_while_waiting_says_that_the_flow_goes_on(
         "",
         f"tenure: flow {flow.id} goes on; `tenure flows show {flow.id}` shows it",
     ]
+
+
+@spec("LV8")
+def test_ctrl_c_while_cancelling_says_how_many_jobs_are_done(
+    flow: Flow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Coordinator, "execute_many", stop)
+
+    stopped = tenure("flows", "cancel", flow.id, "--request-id", "r1")
+
+    assert stopped.exit_code == 130
+    assert stopped.stderr == (
+        "tenure: interrupted; answered: 0 of 7 jobs. Run the same command again with"
+        " --request-id r1: what is done is not done twice\n"
+    )
+
+
+@spec("FL11")
+def test_a_flow_that_was_redriven_too_often_is_refused_like_any_other(
+    flow: Flow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tenure.core.flows.MAX_REDRIVES", 1)
+    tenure("flows", "cancel", flow.id)
+    assert tenure("flows", "redrive", flow.id).exit_code == 0
+    tenure("flows", "cancel", flow.id)
+
+    refused = tenure("flows", "redrive", flow.id)
+
+    assert refused.exit_code == 1
+    assert refused.stderr == (
+        f"tenure: flow {flow.id} was redriven 1 times, which is the limit; make a new flow\n"
+    )
 
 
 @spec("LV8")

@@ -16,7 +16,7 @@ import msgspec
 
 from tenure.cli.common import REFUSED, CouldNotRun, Interrupted, find_job_ids
 from tenure.cli.output import ProgressLine, print_json, say
-from tenure.cli.refusals import refusal
+from tenure.cli.refusals import refusal, told_cause
 from tenure.core.commands import Command, Discard, Redrive
 from tenure.core.counting import counted
 from tenure.core.ids import JobId
@@ -198,18 +198,24 @@ def _stopped(
     is_interrupt = isinstance(problem, KeyboardInterrupt)
     what = "interrupted" if is_interrupt else str(problem)
     request_id = getattr(commands[0], "request_id", "")
-    message = (
-        f"{what}; answered: {answered:,} of {counted(len(commands), 'job')}. Run the same command"
+    message = how_to_go_on(what, answered=answered, jobs=len(commands), request_id=request_id)
+    return Interrupted(message) if is_interrupt else CouldNotRun(message)
+
+
+def how_to_go_on(what: str, *, answered: int, jobs: int, request_id: str) -> str:
+    """What the user of a command hears that stopped on the way."""
+    return (
+        f"{what}; answered: {answered:,} of {counted(jobs, 'job')}. Run the same command"
         f" again with --request-id {request_id}: what is done is not done twice"
     )
-    return Interrupted(message) if is_interrupt else CouldNotRun(message)
 
 
 def outcome(command: Command, reply: Reply) -> JobOutcome:
     """What became of a job, for programs."""
     if reply.cause is not None:
         resolution = resolution_record(reply.resolution)
-        return JobOutcome(job_id=command.job_id, cause=reply.cause, resolution=resolution)
+        cause = told_cause(command, reply.cause)
+        return JobOutcome(job_id=command.job_id, cause=cause, resolution=resolution)
     assert reply.job is not None
     if isinstance(command, Redrive):
         new_id = reply.job.id

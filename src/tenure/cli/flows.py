@@ -6,9 +6,11 @@ from functools import partial
 
 import click
 
+from tenure.cli.bulk import how_to_go_on
 from tenure.cli.common import (
     INTERRUPTED,
     OUTPUT_CLOSED,
+    Interrupted,
     client,
     coordination,
     duration_value,
@@ -34,6 +36,7 @@ from tenure.core.ids import DEFAULT_NAMESPACE, JobId, Namespace
 from tenure.core.instants import Duration
 from tenure.core.verdicts import Answer, Reply
 from tenure.core.vocabulary import CancelMode, Cause, JobStatus
+from tenure.errors import InvalidInput
 from tenure.ports import Coordination
 from tenure.protocol.replies import FlowRecord, FlowReply, flow_reply, flow_summary_record
 
@@ -194,15 +197,20 @@ def cancel_flow(
     """Cancel every job of a flow that has not ended.
 
     Handlers of running jobs are asked to stop and have a grace period to do so; --hard does not
-    wait for them. It is safe to run again.
+    wait for them. It is safe to run again. Ctrl-C ends it with exit code 130 and says how many
+    jobs were answered.
     """
     asked_as = new_request_id(request_id)
     mode = CancelMode.HARD if hard else CancelMode.SOFT
     with coordination(url) as serving:
         view = _find(serving, namespace, flow_id)
 
+        live, answered = len(_live(view)), 0
+
         def submitting(commands: Sequence[Command]) -> Operation[list[Answer]]:
+            nonlocal answered
             answers: list[Answer] = yield in_thread(lambda: serving.execute_many(commands))
+            answered += len(answers)
             return answers
 
         def command(job_id: JobId) -> Cancel:
@@ -210,8 +218,12 @@ def cancel_flow(
                 job_id=job_id, actor=client(), request_id=asked_as, mode=mode, reason=reason
             )
 
-        left = run(cancelling(submitting, view, command))
-        view = _find(serving, namespace, view.flow.id)
+        try:
+            left = run(cancelling(submitting, view, command))
+            view = _find(serving, namespace, view.flow.id)
+        except KeyboardInterrupt as interrupt:
+            told = how_to_go_on("interrupted", answered=answered, jobs=live, request_id=asked_as)
+            raise Interrupted(told) from interrupt
     if as_json:
         print_json(flow_reply(view))
     else:
@@ -250,14 +262,18 @@ def redrive_flow(
     asked_as = new_request_id(request_id)
     with coordination(url) as serving:
         before = _find(serving, namespace, flow_id)
-        reply = serving.execute(
-            RedriveFlow(
-                flow_id=before.flow.id,
-                namespace=before.flow.namespace,
-                actor=operator(),
-                request_id=asked_as,
-            )
+        wanted = RedriveFlow(
+            flow_id=before.flow.id,
+            namespace=before.flow.namespace,
+            actor=operator(),
+            request_id=asked_as,
         )
+        try:
+            reply = serving.execute(wanted)
+        except InvalidInput as limit:  # the flow's id is right: it was redriven too often
+            if limit.field != "flow_id":
+                raise
+            refuse(f"flow {limit.problem}; {limit.hint}")
         assert isinstance(reply, Reply)
         view = _find(serving, namespace, flow_id)
     if reply.cause is not None:

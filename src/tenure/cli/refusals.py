@@ -28,21 +28,30 @@ def refusal(command: Command, reply: Reply) -> str | None:
     if reply.cause is Cause.UNKNOWN_JOB:
         return str(UnknownJob(command.job_id))
     if reply.cause is not None:
-        why = _cause_in_words(command, reply, reply.cause)
-        return f"job {command.job_id}: {why} ({reply.cause.value})"
+        cause = told_cause(command, reply.cause)
+        why = _cause_in_words(reply, cause)
+        return f"job {command.job_id}: {why} ({cause.value})"
     if isinstance(command, Redrive) and reply.deduplicated:
         assert reply.job is not None
         return f"job {command.job_id}: its dedupe key is held by job {reply.job.id}"
     return None
 
 
-def _cause_in_words(command: Command, reply: Reply, cause: Cause) -> str:
+def told_cause(command: Command, cause: Cause) -> Cause:
+    """The cause of a refusal, for people and programs alike. A command about dead letters expects
+    that status without being told to: what it meets is no dead letter, and not another revision."""
+    is_for_dead_letters = (
+        isinstance(command, Redrive) and command.expected_status is JobStatus.DEAD_LETTERED
+    )
+    is_other_status = cause is Cause.REVISION_MISMATCH and is_for_dead_letters
+    return Cause.NOT_DEAD_LETTERED if is_other_status else cause
+
+
+def _cause_in_words(reply: Reply, cause: Cause) -> str:
     if reply.resolution is not None:
         resolution = reply.resolution
         new = "" if resolution.new_job_id is None else f" as job {resolution.new_job_id}"
         return f"it was {resolution.kind}{new} by {resolution.actor} at {iso(resolution.ts)}"
-    if reply.job is not None and cause is Cause.REVISION_MISMATCH and _is_for_dead_letters(command):
-        cause = Cause.NOT_DEAD_LETTERED
     if reply.job is not None and cause is Cause.NOT_HELD and reply.job.status is JobStatus.QUEUED:
         return "it is queued already"
     if reply.job is not None and cause is Cause.NOT_HELD and reply.job.status is JobStatus.WAITING:
@@ -54,7 +63,3 @@ def _cause_in_words(command: Command, reply: Reply, cause: Cause) -> str:
     if reply.job is not None and cause in _STATUS_WORDS:
         return _STATUS_WORDS[cause].format(reply.job.status)
     return _WORDS.get(cause, "the coordinator refused it")
-
-
-def _is_for_dead_letters(command: Command) -> bool:
-    return isinstance(command, Redrive) and command.expected_status is JobStatus.DEAD_LETTERED
