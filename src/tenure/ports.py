@@ -63,6 +63,7 @@ from tenure.core.leases import HeldLease
 from tenure.core.observations import Observation
 from tenure.core.outcomes import Change
 from tenure.core.overview import Overview, OverviewFilter
+from tenure.core.policy import Policy
 from tenure.core.rate_evidence import GrantMade, RateInForce
 from tenure.core.rates import Rate, RateStanding
 from tenure.core.resolutions import Resolution
@@ -455,6 +456,10 @@ class DecisionStore(Protocol):
 
     def load(self, ids: Sequence[JobId]) -> Loaded:
         """The rows of these jobs, and when they were read."""
+
+    def declared_policies(self, namespace: Namespace, kinds: Sequence[Kind]) -> dict[Kind, Policy]:
+        """The policies that workers declared for these kinds; a kind that none declared is missing.
+        [F9]"""
 
     def load_holders(self, keys: Sequence[DedupeKey]) -> dict[DedupeKey, Job]:
         """The jobs that hold these dedupe keys: live ones, and those that have ended and keep their

@@ -9,7 +9,9 @@ import pytest
 from tenure.conformance.spec import spec
 from tenure.coordinator.service import Coordinator
 from tenure.core.commands import Complete
-from tenure.core.ids import RequestId
+from tenure.core.ids import DEFAULT_NAMESPACE, Kind, RequestId
+from tenure.core.kind_settings import KindChange
+from tenure.core.policy import Policy
 from tenure.core.vocabulary import JobStatus
 from tests.cli.harness import Run, enqueued, started
 
@@ -247,8 +249,28 @@ def test_a_rerun_job_is_listed_next_to_its_origin(run: Run) -> None:
 def test_enqueue_names_the_store_that_it_creates(run: Run, tmp_path: Path) -> None:
     made, used = run("enqueue", "mail"), run("enqueue", "mail")
 
-    assert made.stderr == f"tenure: created sqlite:///{tmp_path / 'tenure.db'}\n"
-    assert used.stderr == ""
+    created, _ = made.stderr.splitlines()
+    assert created == f"tenure: created sqlite:///{tmp_path / 'tenure.db'}"
+    assert "created" not in used.stderr
+
+
+@spec("F11")
+def test_enqueue_warns_of_a_kind_that_no_worker_declared(run: Run, serving: Coordinator) -> None:
+    undeclared = run("enqueue", "once")
+    policy = Policy(max_attempts=1)
+    change = KindChange(kind=Kind("once"), policy=policy)
+    serving.store.put_kind(DEFAULT_NAMESPACE, change, only_new=True)
+
+    declared = run("enqueue", "once")
+
+    assert undeclared.stderr.splitlines()[-1] == (
+        "tenure: no worker has declared kind once: the job has the default policy"
+        " (15 attempts, lease 1m, timeout 1h)"
+    )
+    assert (declared.exit_code, declared.stderr) == (0, "")
+    shown = json.loads(run("jobs", "show", declared.stdout.strip(), "--json").stdout)["job"]
+    assert shown["policy"]["max_attempts"] == 1
+    assert "1 attempt, lease 1m, timeout 1h" in run("kinds", "ls").stdout
 
 
 def test_a_job_that_an_operator_dead_letters_has_the_reason_given(run: Run) -> None:

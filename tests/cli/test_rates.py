@@ -46,7 +46,7 @@ def test_the_rate_of_a_kind_is_set_shown_and_removed(run: Run) -> None:
 
     assert set_to.stdout == "letter: at most 10/s, up to 1 at once\n"
     assert (shown["kind"], shown["rate"], shown["burst"]) == ("letter", "10/s", 1)
-    assert table.splitlines()[-1].split() == ["letter", "10/s", "1", "-", "-"]
+    assert table.splitlines()[-1].split() == ["letter", "10/s", "1", "-", "-", "-"]
     assert removed.stdout == "letter: no rate\n"
     assert (left["kind"], left["rate"], left["rate_since"]) == ("letter", None, None)
 
@@ -106,8 +106,14 @@ def test_sync_writes_what_the_application_declares(
     pruned = run("kinds", "sync", "declared_rates:app", "--prune")
     found = json.loads(run("kinds", "ls", "--json").stdout)
 
-    assert first.stdout == "letter: rate 10/s, burst 3 (was rate 1/h, burst 1)\n"
-    assert again.stdout == "letter: rate 10/s, burst 3, as before\n"
+    policy = "15 attempts, lease 1m, timeout 1h"
+    assert first.stdout == (
+        f"letter: rate 10/s, burst 3, {policy} (was rate 1/h, burst 1, no policy)\n"
+        f"plain: {policy} (was no policy)\n"
+    )
+    assert again.stdout == (
+        f"letter: rate 10/s, burst 3, {policy}, as before\nplain: {policy}, as before\n"
+    )
     assert "plain: no rate (was rate 5/m, burst 1)\n" in pruned.stdout
     assert [(each["kind"], each["rate"]) for each in found] == [
         ("foreign", "2/s"),

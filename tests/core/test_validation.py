@@ -515,7 +515,6 @@ class Number(float):
         (changed("enqueue", dedupe_key=Text("a")), "dedupe_key"),
         (changed("enqueue", actor=Text("client:shop")), "actor"),
         (changed("enqueue", payload=Body(b"1")), "payload"),
-        (changed("enqueue", policy=None), "policy"),
         (changed("enqueue", policy={}), "policy"),
         (enqueue_with_policy(backoff=None), "policy.backoff"),
         (enqueue_with_policy(backoff=Backoff(factor=Number(2))), "policy.backoff.factor"),

@@ -542,6 +542,39 @@ def test_operators_set_rates_and_workers_declare_them(stage: Stage) -> None:
     assert stage.call("kinds", role=V).json["kinds"] == [changed.json]
 
 
+@spec("F9", "F11")
+def test_a_job_without_a_policy_has_the_one_that_workers_declare(stage: Stage) -> None:
+    undeclared = stage.call("enqueue", {"kind": "other", "queue": "q"}, role=C)
+    stage.call("declare-kind", {"policy": {"max_attempts": 1}}, role=W, kind="once")
+
+    declared = stage.call("enqueue", {"kind": "once", "queue": "q"}, role=C)
+    own = stage.call("enqueue", {"kind": "once", "queue": "q", "policy": {}}, role=C)
+
+    answers = [each.json for each in (undeclared, declared, own)]
+    assert [each["undeclared"] for each in answers] == [True, False, False]
+    assert [each["job"]["policy"]["max_attempts"] for each in answers] == [15, 1, 15]
+    [shown] = stage.call("kinds", role=V).json["kinds"]
+    assert shown["policy"]["max_attempts"] == 1
+
+
+@spec("F10")
+@pytest.mark.parametrize(
+    ("policy", "field"),
+    [
+        ({"lease_s": 7200}, "policy.lease_s"),
+        ({"max_attempts": 0}, "policy.max_attempts"),
+        ({"compensation": {"kind": "undo", "queue": "q"}}, "policy.compensation"),
+    ],
+)
+def test_a_declared_policy_is_checked_as_that_of_a_job(
+    stage: Stage, policy: dict[str, object], field: str
+) -> None:
+    refused = stage.call("declare-kind", {"policy": policy}, role=W, kind="once")
+
+    assert (refused.status, refused.json["field"]) == (422, field)
+    assert stage.call("kinds", role=V).json["kinds"] == []
+
+
 @spec("RL5", "CK7")
 def test_what_a_message_about_a_kind_does_not_name_stays_as_it_is(stage: Stage) -> None:
     stage.call("set-kind", {"rate": "9/s", "burst": 4}, role=O, kind="k")

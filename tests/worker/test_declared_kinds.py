@@ -5,10 +5,12 @@ import logging
 import pytest
 
 from tenure.conformance.spec import spec
-from tenure.core.ids import DEFAULT_NAMESPACE, Kind
+from tenure.core.ids import DEFAULT_NAMESPACE, Kind, Namespace
 from tenure.core.kind_settings import KindChange, KindSettings
+from tenure.core.policy import Policy
 from tenure.core.rates import Rate, parse_rate
-from tenure.handlers.registry import Registry, make_handler
+from tenure.errors import InvalidInput
+from tenure.handlers.registry import Handler, Registry, make_handler
 from tenure.stores.memory.store import MemoryStore
 from tenure.worker.declared_kinds import change_in_words, declare_and_warn, declare_kinds
 
@@ -28,7 +30,9 @@ def registry(rate: str | None) -> Registry:
 
 
 def rates(store: MemoryStore) -> dict[Kind, Rate | None]:
-    return {each.kind: each.rate for each in store.list_kinds(DEFAULT_NAMESPACE)}
+    """The rates of kinds that limits were ever set for."""
+    found = store.list_kinds(DEFAULT_NAMESPACE)
+    return {each.kind: each.rate for each in found if each.limits_set}
 
 
 @spec("RL6")
@@ -112,3 +116,80 @@ def test_a_change_is_said_with_what_was_before(
     before: KindSettings | None, after: KindSettings | None, said: str
 ) -> None:
     assert change_in_words(before, after or KindSettings(kind=LETTER)) == said
+
+
+ONCE = Policy(max_attempts=1)
+
+
+def once(policy: Policy = ONCE) -> list[Handler]:
+    """An application with one kind that is attempted once, and one that has the default policy."""
+    return [
+        make_handler(nothing, kind="once", policy=policy),
+        make_handler(nothing, kind="plain"),
+    ]
+
+
+def policies(store: MemoryStore) -> dict[Kind, Policy | None]:
+    return {each.kind: each.policy for each in store.list_kinds(DEFAULT_NAMESPACE)}
+
+
+@spec("F10")
+def test_a_worker_declares_the_policy_of_every_kind_and_says_where_the_store_has_another(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    store = MemoryStore()
+    caplog.set_level(logging.WARNING, logger="tenure.worker")
+    declare_and_warn(store, DEFAULT_NAMESPACE, once(), app="jobs:app")
+    assert caplog.messages == []
+
+    declare_and_warn(store, DEFAULT_NAMESPACE, once(Policy(max_attempts=3)), app="jobs:app")
+
+    assert caplog.messages == [
+        "kind once is declared with 3 attempts, lease 1m, timeout 1h, the store has 1 attempt,"
+        " lease 1m, timeout 1h; `tenure kinds sync jobs:app` writes what is declared"
+    ]
+    assert policies(store) == {"once": ONCE, "plain": Policy()}
+
+
+@spec("F10")
+def test_an_operators_limit_stays_when_a_worker_declares_only_a_policy(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    store = MemoryStore()
+    limit = parse_rate("rate", "2/s")
+    store.put_kind(DEFAULT_NAMESPACE, KindChange(kind=Kind("once"), rate=limit))
+    caplog.set_level(logging.INFO, logger="tenure.worker")
+
+    for overwrites in (False, True):
+        declare_and_warn(store, DEFAULT_NAMESPACE, once(), app="jobs:app", overwrites=overwrites)
+
+    assert caplog.messages == []
+    assert rates(store) == {"once": limit}
+    assert policies(store)[Kind("once")] == ONCE
+
+
+class Refusing(MemoryStore):
+    """A store that refuses what is declared for one kind."""
+
+    def put_kind(
+        self, namespace: Namespace, change: KindChange, *, only_new: bool = False
+    ) -> KindSettings:
+        if change.kind == "once":
+            raise InvalidInput("policy.lease_us", "1 s is outside 30 to 120 s")
+        return super().put_kind(namespace, change, only_new=only_new)
+
+
+@spec("F10")
+def test_a_refused_declaration_is_logged_and_the_others_are_written(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    store = Refusing()
+    caplog.set_level(logging.WARNING, logger="tenure.worker")
+
+    declare_and_warn(store, DEFAULT_NAMESPACE, once(), app="jobs:app")
+
+    assert caplog.messages == [
+        "what is declared for kind once was not written: policy.lease_us: 1 s is outside 30 to"
+        " 120 s"
+    ]
+    assert policies(store) == {"plain": Policy()}

@@ -1,7 +1,8 @@
-"""`tenure enqueue`: make a job, with the settings of its kind if the application is known.
+"""`tenure enqueue`: make a job, with the settings of its kind.
 
-The code that declares a kind has its queue, retries and timeout, and a job gets them when it is
-made. Without that code the command uses only its own options, and says so.
+Its policy is the one that workers declared for the kind. [F9] The queue, the priority and the keys
+of a kind are known only to the code that declares it: without --app the command uses its own
+options, and says so.
 """
 
 import os
@@ -40,6 +41,7 @@ from tenure.core.ids import (
 )
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration, Instant
 from tenure.core.job import Job
+from tenure.core.policy import policy_in_words
 from tenure.core.verdicts import Reply
 from tenure.errors import InvalidInput
 from tenure.ports import Coordination
@@ -172,6 +174,11 @@ def enqueue(
         if refused is not None:
             refuse(refused)
         assert reply.job is not None
+        if reply.undeclared:
+            say(
+                f"no worker has declared kind {options.kind}: the job has the default policy"
+                f" ({policy_in_words(reply.job.policy)})"
+            )
         if reply.deduplicated:
             say(f"job {reply.job.id}, which has not finished, has the key {options.key}")
         elif waits:
@@ -275,7 +282,7 @@ def _command(serving: Coordination, options: EnqueueOptions, app: "Application |
         say(f"the application has no kind {options.kind}: the payload is not checked")
     elif sys.stderr.isatty():
         # Only on a terminal: a script gives every option that it needs.
-        say("--app MODULE:APP would add the kind's own settings")
+        say("--app MODULE:APP would add the kind's own queue, priority and keys")
     namespace = DEFAULT_NAMESPACE if app is None else app.namespace
     return Enqueue(
         job_id=JobId(options.job_id)

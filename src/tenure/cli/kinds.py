@@ -18,11 +18,12 @@ from tenure.cli.rates import given_rate, rate_in_words, rate_options
 from tenure.core.checks import check_name
 from tenure.core.concurrency import check_concurrency_limit
 from tenure.core.ids import Kind, Namespace
-from tenure.core.kind_settings import KindChange, KindSettings
+from tenure.core.kind_settings import KindChange
+from tenure.core.policy import policy_in_words
 from tenure.errors import InvalidInput
 from tenure.protocol.records import KindRecord, kind_record
 from tenure.telemetry.kind_names import is_known_kind
-from tenure.worker.declared_kinds import change_in_words, settings_of
+from tenure.worker.declared_kinds import change_in_words, settings_of, without_limits
 
 
 @click.group()
@@ -35,7 +36,11 @@ def kinds() -> None:
 @json_option(list[KindRecord])
 @namespace_option
 def list_kinds(url: str | None, as_json: bool, namespace: str) -> None:
-    """List kinds with their rates and limits."""
+    """List kinds with their rates and limits, and the policy of jobs that are enqueued without one.
+
+    Workers declare it. A kind without a policy has not been declared by any worker: its jobs get
+    the default policy, unless their enqueue brings one.
+    """
     with coordination(url) as serving:
         check_name("namespace", namespace)
         found = serving.store.list_kinds(Namespace(namespace))
@@ -43,7 +48,7 @@ def list_kinds(url: str | None, as_json: bool, namespace: str) -> None:
         print_json([kind_record(each) for each in found])
         return
     print_table(
-        ["KIND", "RATE", "BURST", "PER KEY", "FAIR"],
+        ["KIND", "RATE", "BURST", "PER KEY", "FAIR", "POLICY"],
         [
             (
                 each.kind,
@@ -51,6 +56,7 @@ def list_kinds(url: str | None, as_json: bool, namespace: str) -> None:
                 None if each.rate is None else each.rate.burst,
                 each.concurrency_limit,
                 "yes" if each.fair else None,
+                None if each.policy is None else policy_in_words(each.policy),
             )
             for each in found
         ],
@@ -76,18 +82,17 @@ def sync_kinds(url: str | None, prune: bool, app: str) -> None:
     chosen = url_for(found, url, tell=say)
     with coordination(chosen, create=True, token=token_for(found, url)) as serving:
         stored = {each.kind: each for each in serving.store.list_kinds(found.namespace)}
-        if prune:
-            bare = [kind for kind in found.registry.kinds() if kind in stored]
-            declared = {kind: KindSettings(kind=kind) for kind in bare} | declared
         for kind, wanted in sorted(declared.items()):
             before = stored.get(kind)
-            if before is not None and before.is_declared_as(wanted):
+            removes = prune and before is not None and before.has_limits and not wanted.has_limits
+            if before is not None and before.is_declared_as(wanted) and not removes:
                 click.echo(f"{kind}: {wanted}, as before")
                 continue
-            kept = serving.store.put_kind(found.namespace, wanted.as_change())
+            change = without_limits(wanted) if removes else wanted.as_change()
+            kept = serving.store.put_kind(found.namespace, change)
             click.echo(f"{kind}: {change_in_words(before, kept)}")
     if not declared:
-        click.echo("the application declares nothing for its kinds", err=True)
+        click.echo("the application has no kinds", err=True)
 
 
 @kinds.command(name="limit")

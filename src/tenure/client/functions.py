@@ -5,6 +5,7 @@ signature. Options go to `using(...)`, so that no name can mean two things. [ADR
 """
 
 import functools
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import (
     TYPE_CHECKING,
@@ -29,7 +30,7 @@ from tenure.client.shells import Operation, Wait, arun, run
 from tenure.core.commands import Enqueue, EnqueueFlow
 from tenure.core.ids import JobId, Kind
 from tenure.core.job import Job as StoredJob
-from tenure.core.policy import Compensation, DeadLetterJob, Policy
+from tenure.core.policy import Compensation, DeadLetterJob, Policy, policy_in_words
 from tenure.core.verdicts import Answer, Reply
 from tenure.errors import InvalidInput
 from tenure.handlers.calls import Call, JobSpec
@@ -278,12 +279,22 @@ class Definition:
         return self.sender.compensated(self.handler, self._compensate)
 
 
+_DEFAULT_POLICY = Policy()
+_log = logging.getLogger("tenure.client")
+MAX_UNDECLARED = 1000
+"""So many kinds are warned of in one process."""
+
+
 def spec_of(kind: JobSpec, options: EnqueueOptions) -> JobSpec:
     """A job of a kind; options override what the kind says."""
     said, policy = {}, kind.policy
     if options:
         with naming_options():
-            said, policy = overrides_from(options), policy_from(options, policy)
+            said = overrides_from(options)
+            base = policy or _DEFAULT_POLICY
+            stated = policy_from(options, base)
+        if stated is not base:  # otherwise a kind that is unknown here keeps what workers declare
+            policy = stated
     traced = tracing.enqueue_span(kind.kind, said.get("queue", kind.queue))
     if traced is tracing.NO_TRACE and not options:
         return kind  # as in most calls
@@ -300,6 +311,7 @@ class Sender:
     def __init__(self, channel: Channel, registry: Registry) -> None:
         self._channel = channel
         self._registry = registry
+        self._undeclared: set[Kind] = set()  # kinds that a warning was logged about
 
     @property
     def channel(self) -> Channel:
@@ -422,8 +434,20 @@ class Sender:
             assert isinstance(answer, Reply)
             if answer.cause is not None or answer.job is None:
                 raise refusal(call.job_id, answer)
+            if answer.undeclared:
+                self._warn_of_undeclared(call.spec.kind)
             jobs.append(self.handle(answer.job, deduplicated=answer.deduplicated))
         return jobs
+
+    def _warn_of_undeclared(self, kind: Kind) -> None:
+        """Once for each kind. [F11]"""
+        if kind in self._undeclared or len(self._undeclared) >= MAX_UNDECLARED:
+            return
+        self._undeclared.add(kind)
+        _log.warning(
+            "no worker has declared kind %s: its jobs are enqueued with the default policy (%s)",
+            *(kind, policy_in_words(_DEFAULT_POLICY)),
+        )
 
     def handle(self, job: StoredJob, *, deduplicated: bool = False) -> Job[Any]:
         """A handle on a job that was just read."""

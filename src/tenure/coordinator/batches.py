@@ -13,6 +13,7 @@ from typing import cast, get_args
 
 from msgspec.structs import replace
 
+from tenure.coordinator.declared_policies import PolicyCache
 from tenure.coordinator.store_clock import ESTIMATE_ERROR, StoreClock
 from tenure.core.claims import Session, SessionKey, session_of, take_back
 from tenure.core.commands import (
@@ -38,8 +39,10 @@ from tenure.core.leases import takes_back
 from tenure.core.lifecycle import decide
 from tenure.core.observations import Observation
 from tenure.core.outcomes import (
+    NO_POLICIES,
     Applied,
     Change,
+    DeclaredPolicies,
     Moment,
     NeedsHistory,
     Outcome,
@@ -215,8 +218,10 @@ class Executor:
         clock: StoreClock,
         last_written: LastWritten,
         observer: Observer | None = None,
+        policies: PolicyCache | None = None,
     ) -> None:
         self._store = store
+        self._policies = policies or PolicyCache(store, clock.monotonic)
         self._observer = observer
         self._entropy = entropy
         self._clock = clock
@@ -397,6 +402,8 @@ class Executor:
     def _decide_and_save(self, wave: list[PendingCommand], rows: "_Rows | None") -> None:
         if rows is None:
             return
+        # Read now: the iterator below must not call the store.
+        rows.policies = self._policies.of_commands(pending.command for pending in wave)
         outcomes: list[tuple[PendingCommand, Outcome]] = []
         changes = self._decide_in_turn(wave, rows, outcomes)
         if rows.is_fresh:
@@ -482,7 +489,7 @@ class Executor:
         self, wave: list[PendingCommand], rows: "_Rows"
     ) -> list[tuple[PendingCommand, Outcome]]:
         entropy = self._entropy(ENTROPY_BYTES * len(wave))
-        shared = Shared()
+        shared = Shared(rows.policies)
         decided: list[tuple[PendingCommand, Outcome]] = []
         unclear: list[tuple[PendingCommand, Moment, JobId]] = []  # and whose log is needed
         for position, pending in enumerate(wave):
@@ -609,6 +616,7 @@ class _Rows:
             else ClockWindow(Instant(now - ESTIMATE_ERROR), Instant(now + ESTIMATE_ERROR))
         )
         self.jobs: dict[JobId, Job | None] = {}
+        self.policies: DeclaredPolicies = NO_POLICIES  # of kinds whose enqueues bring none
         self.resolutions: dict[JobId, Resolution] = {}
         self.sessions: dict[SessionKey, Session] = {}  # of grants that are taken back
         self.load_histories: LoadHistories | None = None  # of a transaction; None: the store's

@@ -7,18 +7,19 @@ sweep: not on a clock that jumped until a second reading confirms it. [SC6]
 
 import logging
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
 
 from tenure.clock import Monotonic, boot_now
+from tenure.coordinator.declared_policies import PolicyCache
 from tenure.core.commands import Cancel, Command
 from tenure.core.counting import counted
 from tenure.core.ids import SYSTEM, JobId, Namespace, RequestId
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration
 from tenure.core.job import Job
-from tenure.core.outcomes import Moment
+from tenure.core.outcomes import NO_POLICIES, DeclaredPolicies, Moment, Shared
 from tenure.core.schedules import (
     Firing,
     RunSchedule,
@@ -47,7 +48,7 @@ _log = logging.getLogger("tenure.schedules")
 
 
 def change_schedule(
-    store: Store, command: ScheduleCommand, observer: Observer | None
+    store: Store, command: ScheduleCommand, observer: Observer | None, policies: PolicyCache
 ) -> ScheduleReply:
     """Decide about a request that was checked, and write what was decided."""
     for _ in range(MAX_TRIES):
@@ -55,7 +56,10 @@ def change_schedule(
         existing = None
         if isinstance(command, RunSchedule):
             existing = store.load([command.job_id]).jobs.get(command.job_id)
-        at = Moment(now=loaded.now, epoch=loaded.epoch, entropy=b"")
+        declared = NO_POLICIES
+        if isinstance(command, RunSchedule) and loaded.schedule is not None:
+            declared = _policies_for([loaded.schedule], policies)
+        at = Moment(now=loaded.now, epoch=loaded.epoch, entropy=b"", shared=Shared(declared))
         decided = decide_schedule(loaded.schedule, command, at, existing)
         if decided.change is None:
             return decided.reply
@@ -68,6 +72,12 @@ def change_schedule(
     )
 
 
+def _policies_for(schedules: Sequence[Schedule], policies: PolicyCache) -> DeclaredPolicies:
+    """What workers declared for the kinds of schedules that bring no policy. [F9]"""
+    wanted = {(each.namespace, each.spec.kind) for each in schedules if each.spec.policy is None}
+    return policies.of_kinds(wanted) if wanted else NO_POLICIES
+
+
 def _tell(observer: Observer | None, change: ScheduleChange) -> None:
     if observer is not None and change.job is not None:
         observer.saved([change.job], {})
@@ -78,6 +88,7 @@ class Executes(Protocol):
 
     store: Store
     observer: Observer | None
+    policies: PolicyCache
 
     def execute(self, command: Command) -> Answer:
         """Submit one command and wait."""
@@ -114,9 +125,10 @@ class Firer:
             if not due.schedules:
                 return FiringReport(fired=fired, next_in_us=due.next_in_us)
             previous = self._previous(due)
+            shared = Shared(_policies_for(due.schedules, self._coordinator.policies))
             has_moved = False
             for each in self._in_turns(due):
-                firing = self._fire(each, due, previous)
+                firing = self._fire(each, due, previous, shared)
                 has_moved |= firing is not None
                 fired += firing is not None and firing.change.job is not None
                 if self._monotonic() >= until_us:
@@ -146,13 +158,13 @@ class Firer:
         return self._store.load_without_bodies(ids) if ids else {}
 
     def _fire(
-        self, schedule: Schedule, due: DueSchedules, previous: Mapping[JobId, Job]
+        self, schedule: Schedule, due: DueSchedules, previous: Mapping[JobId, Job], shared: Shared
     ) -> Firing | None:
         """Deal with an occurrence; None if another process did, or it cannot be done now."""
         if not (schedule.spec.catch_up.is_known and schedule.spec.overlap.is_known):
             return None  # left to processes of the version that wrote it [Y5]
         last = None if schedule.last_job_id is None else previous.get(schedule.last_job_id)
-        at = Moment(now=due.now, epoch=due.epoch, entropy=b"")
+        at = Moment(now=due.now, epoch=due.epoch, entropy=b"", shared=shared)
         try:
             # One payload at a time: each may be a megabyte.
             whole = self._store.load_schedule(schedule.namespace, schedule.name).schedule

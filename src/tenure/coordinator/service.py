@@ -29,6 +29,7 @@ from tenure.coordinator.batches import (
     WritePermit,
     deadline_error,
 )
+from tenure.coordinator.declared_policies import PolicyCache
 from tenure.coordinator.outages import OutageWatch, Writability, watched
 from tenure.coordinator.schedules import change_schedule
 from tenure.coordinator.store_clock import StoreClock
@@ -242,20 +243,20 @@ class Coordinator:
     ) -> None:
         """Every call is answered within `timeout_s`. [K6]"""
         self.outages = outages or OutageWatch(monotonic)
-        self.unwatched_store = store
-        self.store = watched(store, self.outages)
-        self.observer = observer
-        self.limits = limits or Limits()
+        self.unwatched_store, self.store = store, watched(store, self.outages)
+        self.observer, self.limits = observer, limits or Limits()
         self._last_checked: Enqueue | None = None
         self._entropy = entropy
         self._clock = StoreClock(monotonic)
         self._last_written = LastWritten(remembered)
+        self.policies = PolicyCache(self.store, monotonic, self.limits.lease)
         self._executor = Executor(
             self.store,
             entropy=entropy,
             clock=self._clock,
             last_written=self._last_written,
             observer=observer,
+            policies=self.policies,
         )
         self.timeout_s = timeout_s
         self.writability = Writability(monotonic, timeout_s=timeout_s)
@@ -366,7 +367,7 @@ class Coordinator:
         with self._condition:
             self._refuse_if_closed()
         with waiting_until(deadline(self.timeout_s)):
-            return change_schedule(self.store, command, self.observer)
+            return change_schedule(self.store, command, self.observer, self.policies)
 
     def estimated_now(self) -> Instant:
         """The store's clock, without asking for it if it was read lately: good enough to see

@@ -66,7 +66,8 @@ class Enqueue(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     rate_key: str | None = None
     correlation_id: str | None = None
     trace_id: str | None = None
-    policy: Policy = Policy()
+    policy: Policy | None = None
+    """None: the policy that workers declare for the kind. [F9]"""
 
 
 class FollowUp(Enqueue, frozen=True, kw_only=True, gc=False):

@@ -42,6 +42,7 @@ from tenure.core.requests import (
     facts_of_another,
     inherited_ids,
     is_being_compensated,
+    is_undeclared,
     redriven,
     why_no_parent,
 )
@@ -83,7 +84,8 @@ def enqueue_flow(
         ),
         edges=tuple(_edges(command)),
     )
-    return Applied(rule="T1", change=change, answer=Reply(job=change.job))
+    undeclared = any(is_undeclared(member.job, at) for member in command.members)
+    return Applied(rule="T1", change=change, answer=Reply(job=change.job, undeclared=undeclared))
 
 
 def _known_to_handler(handler: ParentAttempt, command: EnqueueFlow, at: Moment) -> Outcome | None:

@@ -39,3 +39,12 @@ def parse_duration(text: str) -> Duration:
     if found is None:
         raise ValueError(f"{text[:40]!a} is not a duration; write 250ms, 90s, 5m, 2h or 7d")
     return seconds(float(found[1]) * _UNITS[found[2]])
+
+
+def written(duration: Duration) -> str:
+    """A duration as `parse_duration` reads it, in the largest unit that gives a whole number."""
+    for unit in ("d", "h", "m", "s", "ms"):
+        unit_us = round(_UNITS[unit] * MICROSECONDS_PER_SECOND)
+        if duration % unit_us == 0:
+            return f"{duration // unit_us}{unit}"
+    return f"{duration / MICROSECONDS_PER_SECOND:g}s"

@@ -3,17 +3,18 @@
 `Applied` is the only one that writes history; it can only be built along a path of THE table.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 import msgspec
 
 from tenure.core.events import Event
 from tenure.core.flow_rows import Edge, Flow, FlowRedrive
-from tenure.core.ids import Actor, Epoch, JobId
+from tenure.core.ids import Actor, Epoch, JobId, Kind, Namespace
 from tenure.core.instants import Instant
 from tenure.core.job import Job
 from tenure.core.observations import Observation
+from tenure.core.policy import Policy
 from tenure.core.resolutions import Resolution
 from tenure.core.transitions import Path
 from tenure.core.verdicts import Answer
@@ -30,13 +31,19 @@ class Way(msgspec.Struct, frozen=True, gc=False):
     drafts: Sequence[Any]
 
 
+DeclaredPolicies: TypeAlias = Mapping[tuple[Namespace, Kind], Policy]
+"""What workers declared for kinds; a kind that no worker declared is missing. [F9]"""
+NO_POLICIES: DeclaredPolicies = {}
+
+
 class Shared:
     """What the decisions of one batch have in common: the first computes it, those like it find it.
     Only what follows from their own inputs is kept, so that it never changes a decision."""
 
-    __slots__ = ("completion", "way")
+    __slots__ = ("completion", "policies", "way")
 
-    def __init__(self) -> None:
+    def __init__(self, policies: DeclaredPolicies = NO_POLICIES) -> None:
+        self.policies = policies  # of kinds whose enqueues bring none
         self.way: Way | None = None  # the last one
         self.completion: tuple[bytes, list[Any]] | None = None  # the last result and its drafts
 

@@ -7,8 +7,9 @@ it meant at enqueue.
 
 import msgspec
 
+from tenure.core.counting import counted
 from tenure.core.ids import Kind, QueueName
-from tenure.core.instants import Duration, seconds
+from tenure.core.instants import Duration, seconds, written
 from tenure.core.vocabulary import OnExhausted, OnLost
 
 SHORTEST_RETENTION = seconds(24 * 3600)
@@ -69,8 +70,40 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=Fals
         return Duration(min(quarter, self.lease_us // 3))
 
 
+def policy_in_words(policy: Policy) -> str:
+    """For people, such as "1 attempt, lease 1m, timeout 1h, on_lost hold": what else is not the
+    default is named too."""
+    timeout_us, usual = policy.timeout_us, Policy()
+    said = [
+        counted(policy.max_attempts, "attempt"),
+        f"lease {written(policy.lease_us)}",
+        "no timeout" if timeout_us is None else f"timeout {written(timeout_us)}",
+    ]
+    if policy.backoff != usual.backoff:
+        first_us, cap_us = policy.backoff.initial_us, policy.backoff.cap_us
+        growth = f"times {policy.backoff.factor:g} up to {written(cap_us)}"
+        said.append(f"backoff {written(first_us)} {growth}")
+    for name in ("start_within", "grace"):
+        span_us = getattr(policy, f"{name}_us")
+        if span_us != getattr(usual, f"{name}_us"):
+            said.append(f"{name} {written(span_us)}")
+    for name in ("max_releases", "on_exhausted", "on_lost"):
+        value = getattr(policy, name)
+        if value != getattr(usual, name):
+            said.append(f"{name} {value}")
+    return ", ".join(said)
+
+
 class LeaseBounds(msgspec.Struct, frozen=True, kw_only=True):
     """The ttl a coordinator accepts; a setting, so that tests and the demo can go lower. [L2]"""
 
     shortest_us: Duration = seconds(30)
     longest_us: Duration = seconds(120)
+
+    def applied_to(self, policy: Policy) -> Policy:
+        """The policy with the nearest lease that is accepted: a declared policy may come from a
+        coordinator with other bounds. [F9]"""
+        lease_us = min(max(policy.lease_us, self.shortest_us), self.longest_us)
+        if lease_us == policy.lease_us:
+            return policy
+        return msgspec.structs.replace(policy, lease_us=lease_us)

@@ -40,6 +40,7 @@ from tenure.core.instants import Duration, Instant, later
 from tenure.core.job import Job, JobError, needs_compensation
 from tenure.core.leases import why_not_held
 from tenure.core.outcomes import (
+    NO_POLICIES,
     Applied,
     History,
     Moment,
@@ -49,6 +50,7 @@ from tenure.core.outcomes import (
     Replayed,
     Resolved,
 )
+from tenure.core.policy import Policy
 from tenure.core.resolutions import Resolution
 from tenure.core.verdicts import Reply
 from tenure.core.vocabulary import (
@@ -91,7 +93,7 @@ def enqueue(job: Job | None, command: Enqueue, at: Moment, history: History | No
             fingerprint=fingerprint(command),
         ),
         at=at,
-        answer=lambda enqueued, _: Reply(job=enqueued),
+        answer=lambda enqueued, _: Reply(job=enqueued, undeclared=is_undeclared(command, at)),
         job_id=command.job_id,
         not_after=None if parent is None or parent.job is None else parent.job.due_at,
         correlation_id=correlation_id,
@@ -133,7 +135,7 @@ def enqueued_facts(command: Enqueue, at: Moment, origin_id: JobId | None = None)
         queue=command.queue,
         kind=command.kind,
         priority=command.priority or None,
-        policy=command.policy,
+        policy=_policy_of(command, at) if command.policy is None else command.policy,
         dedupe_key=command.dedupe_key,
         unique_for_us=command.unique_for_us,
         concurrency_key=command.concurrency_key,
@@ -146,6 +148,20 @@ def enqueued_facts(command: Enqueue, at: Moment, origin_id: JobId | None = None)
         size=len(command.payload),
     )
     return facts if origin_id is None else replace(facts, origin_id=origin_id)
+
+
+def _policy_of(command: Enqueue, at: Moment) -> Policy:
+    """The policy of a job whose enqueue brings none: what workers declared for its kind, else the
+    default. [F9]"""
+    declared = NO_POLICIES if at.shared is None else at.shared.policies
+    return declared.get((command.namespace, command.kind)) or Policy()
+
+
+def is_undeclared(command: Enqueue, at: Moment) -> bool:
+    """Whether the enqueue brings no policy and no worker declared one for its kind. [F11]"""
+    if command.policy is not None:
+        return False
+    return at.shared is None or (command.namespace, command.kind) not in at.shared.policies
 
 
 def _start_by(expires_us: Duration | None, waits_from: Instant) -> Instant | None:

@@ -81,7 +81,8 @@ class ScheduleSpec(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     queue: QueueName
     payload: bytes = b"null"
     priority: int = 0
-    policy: Policy = Policy()
+    policy: Policy | None = None
+    """None: the policy that workers declare for the kind, whenever it fires. [F9]"""
     concurrency_key: str | None = None
     concurrency_group: str | None = None
     rate_key: str | None = None

@@ -222,7 +222,8 @@ def _check_new_job(command: Enqueue, limits: Limits, before: Command | None) -> 
         check_name("queue", command.queue)
         check_name("kind", command.kind)
         check_actor(command.actor)
-        check_policy("policy", command.policy, limits.lease)
+        if command.policy is not None:
+            check_policy("policy", command.policy, limits.lease)
     check_body("payload", command.payload, limits)
     low, high = PRIORITIES
     check_integer("priority", command.priority, low=low, high=high)
@@ -439,6 +440,14 @@ def _check_long_enough(field: str, limit_us: Duration, hint: str = "") -> None:
         limits = [each / MICROSECONDS_PER_SECOND for each in (limit_us, SHORTEST_LIMIT)]
         problem = "{:g} s is too short: no attempt could run in less than {:g} s".format(*limits)
         raise InvalidInput(field, problem, hint=hint)
+
+
+def check_declared_policy(policy: Policy, bounds: LeaseBounds) -> None:
+    """The policy that a worker declares for a kind. A compensation is no part of it: it names a
+    kind and a queue, which an enqueue must be allowed to use. [F10]"""
+    check_policy("policy", policy, bounds)
+    if policy.compensation is not None:
+        raise InvalidInput("policy.compensation", "cannot be declared", hint="leave it out")
 
 
 def _check_backoff(field: str, backoff: Backoff) -> None:

@@ -63,6 +63,8 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     replayed: bool = False
     resolution: Resolution | None = None
     redrive: FlowRedrive | None = None  # of a flow
+    undeclared: bool = False
+    """Whether a new job has the default policy because no worker declared its kind. [F11]"""
 
     @property
     def is_ok(self) -> bool:

@@ -31,7 +31,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     rate_key: str | None = None
     correlation_id: str | None = None
     trace_id: str | None = None
-    policy: Policy = Policy()
+    policy: Policy | None = None
 
 
 class Call(Generic[_R_co]):

@@ -53,10 +53,9 @@ class Handler(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def settings(self) -> list[KindSettings]:
-        """What is declared for all jobs of this kind, and for the group of their keys. [RL6]"""
-        found = []
-        if self.rate is not None:
-            found.append(KindSettings(kind=self.kind, rate=self.rate))
+        """What is declared for all jobs of this kind, and for the group of their keys. [RL6]
+        [F10]"""
+        found = [KindSettings(kind=self.kind, rate=self.rate, policy=self.policy)]
         if self.keys is not None and (self.keys.limit is not None or self.keys.fair):
             group = Kind(self.keys.group or self.kind)
             found.append(

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from tenure.clock import boot_now
 from tenure.coordinator.batches import Executor, LastWritten, PendingCommand
+from tenure.coordinator.declared_policies import PolicyCache
 from tenure.coordinator.service import Coordinator
 from tenure.coordinator.store_clock import StoreClock
 from tenure.core.commands import Command, Complete, NewJobs
@@ -35,7 +36,7 @@ def enqueue_within(
     tells waiting workers."""
     _check(coordinator, commands)
     with _store_on(coordinator.unwatched_store, connection, notify=notify) as store:
-        return _replies(_decide_on(store, commands))
+        return _replies(_decide_on(store, commands, coordinator.limits))
 
 
 async def aenqueue_within(
@@ -46,7 +47,7 @@ async def aenqueue_within(
     return await _work_on(
         coordinator.unwatched_store,
         connection,
-        lambda store: _replies(_decide_on(store, commands)),
+        lambda store: _replies(_decide_on(store, commands, coordinator.limits)),
         notify=notify,
     )
 
@@ -62,7 +63,7 @@ def transaction_on(
             check_open()
             check_command(command, limits)
             with _store_on(store, connection) as lent:
-                return _verdict(_decide_on(lent, [command]))
+                return _verdict(_decide_on(lent, [command], limits))
 
         yield settle
 
@@ -78,7 +79,7 @@ async def atransaction_on(
             check_open()
             check_command(command, limits)
             return await _work_on(
-                store, connection, lambda lent: _verdict(_decide_on(lent, [command]))
+                store, connection, lambda lent: _verdict(_decide_on(lent, [command], limits))
             )
 
         yield settle
@@ -114,7 +115,7 @@ def _check(coordinator: Coordinator, commands: Sequence[NewJobs]) -> None:
         check_command(command, coordinator.limits)
 
 
-def _decide_on(store: Store, commands: Sequence[Command]) -> list[Answer]:
+def _decide_on(store: Store, commands: Sequence[Command], limits: Limits) -> list[Answer]:
     """Decide as a coordinator does, but on one connection and with nothing remembered: what is
     written may yet be rolled back, so nothing is counted either. [OB24]"""
     executor = Executor(
@@ -122,6 +123,7 @@ def _decide_on(store: Store, commands: Sequence[Command]) -> list[Answer]:
         entropy=os.urandom,
         clock=StoreClock(boot_now),
         last_written=LastWritten(0),
+        policies=PolicyCache(store, boot_now, limits.lease),
     )
     batch = [PendingCommand(command) for command in commands]
     executor.run(batch)

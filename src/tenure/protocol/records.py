@@ -395,7 +395,8 @@ class QueueRecord(Record, frozen=True, kw_only=True):
 class KindRecord(Record, frozen=True, kw_only=True):
     """What is set for a kind: its rate, such as `100/m`, of which up to `burst` jobs may begin at
     once, for each rate key alone; how many of its jobs may run at a time for each concurrency key;
-    since when; and whether these keys take turns. [RL4] [CK8]"""
+    since when; whether these keys take turns; and the policy of jobs that are enqueued without one,
+    null if no worker declared it. [RL4] [CK8] [F9]"""
 
     kind: Kind
     rate: str | None = None
@@ -404,6 +405,7 @@ class KindRecord(Record, frozen=True, kw_only=True):
     concurrency_limit: int | None = None
     concurrency_since: datetime | None = None
     fair: bool = False
+    policy: PolicyRecord | None = None
 
 
 class RateRecord(Record, frozen=True, kw_only=True):
@@ -471,6 +473,7 @@ def kind_record(settings: KindSettings) -> KindRecord:
         concurrency_limit=settings.concurrency_limit,
         concurrency_since=optional_moment(settings.concurrency_since),
         fair=settings.fair,
+        policy=None if settings.policy is None else _policy_record(settings.policy),
         **_rate_fields(settings.rate),
     )
 
@@ -484,7 +487,12 @@ def kind_of(record: KindRecord) -> KindSettings:
         concurrency_limit=record.concurrency_limit,
         concurrency_since=optional_instant(record.concurrency_since),
         fair=record.fair,
+        policy=None if record.policy is None else _policy(record.policy),
     )
+
+
+_policy_record = to_wire(Policy, PolicyRecord)
+_policy = to_core(PolicyRecord, Policy)
 
 
 def _rate_fields(rate: Rate | None) -> dict[str, Any]:
@@ -513,7 +521,7 @@ class ScheduleRecord(DerivedRecord, frozen=True, kw_only=True):
     queue: QueueName
     payload: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     priority: int
-    policy: PolicyRecord
+    policy: PolicyRecord | None
     concurrency_key: str | None = None
     concurrency_group: str | None = None
     rate_key: str | None = None

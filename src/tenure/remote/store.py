@@ -26,6 +26,7 @@ from tenure.core.kind_settings import KindChange, KindSettings
 from tenure.core.leases import HeldLease
 from tenure.core.observations import Observation
 from tenure.core.overview import Overview, OverviewFilter
+from tenure.core.policy import Policy
 from tenure.core.rates import Rate, RateStanding
 from tenure.core.resolutions import Resolution
 from tenure.core.schedules import Schedule
@@ -107,6 +108,7 @@ from tenure.protocol.requests import (
     alive_message,
     output_message,
     peek_leases_messages,
+    policy_message,
 )
 from tenure.remote.caller import Call, Caller, NotFound
 from tenure.remote.commands import load_jobs
@@ -455,6 +457,9 @@ class RemoteStore:
                 burst=rate.burst if isinstance(rate, Rate) else None,
                 concurrency_limit=change.concurrency_limit,
                 fair=change.fair,
+                policy=policy_message(change.policy)
+                if isinstance(change.policy, Policy)
+                else change.policy,
             ),
         )
         return kind_of(self._caller.ask(call, KindRecord))

@@ -271,7 +271,7 @@ def _enqueue_of(
 ) -> Enqueue:
     call.principal.check_queues([message.queue])
     call.principal.check_kinds([message.kind])
-    undo = message.policy.compensation
+    undo = None if message.policy is None else message.policy.compensation
     if undo is not None:
         call.principal.check_made_by_end(undo.queue, undo.kind)
     report = message.on_dead_letter

@@ -91,7 +91,8 @@ class NamespaceLimits:
 
 
 def _queues_of(job: Enqueue) -> list[QueueName]:
-    ends = (job.policy.compensation, job.on_dead_letter)
+    undo = None if job.policy is None else job.policy.compensation
+    ends = (undo, job.on_dead_letter)
     return [job.queue, *(each.queue for each in ends if each is not None)]
 
 

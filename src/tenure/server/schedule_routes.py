@@ -58,7 +58,8 @@ async def put_schedule(call: Call) -> Response:
     message, principal = call.message(PutScheduleMessage), call.principal
     principal.check_queues([message.queue])
     principal.check_kinds([message.kind])
-    principal.check_job_ends(message.policy.compensation, message.on_dead_letter)
+    undo = None if message.policy is None else message.policy.compensation
+    principal.check_job_ends(undo, message.on_dead_letter)
     is_worker = principal.token is not None and principal.token.role is Role.WORKER
     if is_worker and not message.only_new:
         raise out_of_scope("a worker only makes schedules that are new", field="only_new")
@@ -86,7 +87,9 @@ async def _check_limits(call: Call, command: PutSchedule, before: Schedule | Non
     if is_new and not (before is not None and command.only_new):
         await limits.check_new_schedule(command.namespace)
     if before is None or before.spec != command.spec:
-        ends = (command.spec.policy.compensation, command.spec.on_dead_letter)
+        policy = command.spec.policy
+        undo = None if policy is None else policy.compensation
+        ends = (undo, command.spec.on_dead_letter)
         made = [each.queue for each in ends if each is not None]
         await limits.check_queues(command.namespace, [command.spec.queue, *made])
 
@@ -162,7 +165,9 @@ async def _find(call: Call) -> Schedule:
 
 def _check_makes(call: Call, found: Schedule) -> None:
     """Raise unless the caller may make what follows from a job of this schedule. [H70]"""
-    call.principal.check_job_ends(found.spec.policy.compensation, found.spec.on_dead_letter)
+    policy = found.spec.policy
+    undo = None if policy is None else policy.compensation
+    call.principal.check_job_ends(undo, found.spec.on_dead_letter)
 
 
 def _name(call: Call) -> ScheduleName:

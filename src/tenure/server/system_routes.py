@@ -14,7 +14,9 @@ from tenure.core.ids import JobId, Kind, QueueName, WorkerId
 from tenure.core.instants import Instant
 from tenure.core.kind_settings import KindChange
 from tenure.core.overview import OverviewFilter
+from tenure.core.policy import Policy
 from tenure.core.rates import Rate, parse_rate
+from tenure.core.validation import check_declared_policy
 from tenure.core.workers import WorkerSeen
 from tenure.errors import InvalidInput
 from tenure.protocol.codec import encode
@@ -48,9 +50,11 @@ from tenure.protocol.requests import (
     LimitMessage,
     LogQuery,
     OverviewQuery,
+    PolicyMessage,
     RatesQuery,
     StatsQuery,
     TailQuery,
+    policy_of_message,
 )
 from tenure.server.calls import Call, Handler, ResponseInPieces, answer
 from tenure.server.principals import Principal
@@ -141,15 +145,23 @@ async def put_kind(call: Call) -> Response:
     only_new = call.route.name == "declare-kind"
     call.principal.check_kinds([kind])
     body: KindMessage = call.body
-    given = (body.rate, body.concurrency_limit, body.fair)
+    given = (body.rate, body.concurrency_limit, body.fair, body.policy)
     if not only_new and all(each is UNSET for each in given):
         hint = "give one of them"
-        raise InvalidInput("rate", "is missing, as are concurrency_limit and fair", hint=hint)
+        problem = "is missing, as are concurrency_limit, fair and policy"
+        raise InvalidInput("rate", problem, hint=hint)
+    policy: Policy | UnsetType | None = None
+    if isinstance(body.policy, PolicyMessage):
+        policy = policy_of_message(body.policy)
+        check_declared_policy(policy, call.coordinator.limits.lease)
+    else:
+        policy = body.policy
     change = KindChange(
         kind=kind,
         rate=_rate(body.rate, body.burst),
         concurrency_limit=body.concurrency_limit,
         fair=body.fair,
+        policy=policy,
     )
     kept = await call.services.blocking(
         lambda: call.store.put_kind(namespace, change, only_new=only_new)

@@ -5,12 +5,13 @@ side by side, each would overwrite the other's settings. `tenure kinds sync` wri
 """
 
 import logging
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import msgspec
 
 from tenure.core.ids import Kind, Namespace
-from tenure.core.kind_settings import KindSettings
+from tenure.core.kind_settings import KindChange, KindSettings
+from tenure.core.policy import policy_in_words
 from tenure.errors import InvalidInput, RequestRefused
 from tenure.handlers.registry import Handler
 from tenure.ports import JobStore
@@ -26,26 +27,57 @@ class Difference(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         return (
-            f"kind {self.declared.kind} is declared with {self.declared},"
-            f" the store has {self.stored}"
+            f"kind {self.declared.kind} is declared with {self._said(self.declared)},"
+            f" the store has {self._said(self.stored)}"
         )
+
+    def _said(self, side: KindSettings) -> str:
+        """What one of them says about the things in which they differ."""
+        said = []
+        if self.declared.has_limits and not self.declared.has_limits_of(self.stored):
+            said.append(side.limits_in_words)
+        if self.declared.policy is not None and self.declared.policy != self.stored.policy:
+            said.append("no policy" if side.policy is None else policy_in_words(side.policy))
+        return ", ".join(said)
 
 
 def declare_kinds(
     store: JobStore, namespace: Namespace, handlers: Iterable[Handler]
 ) -> Iterator[Difference]:
-    """Write what is declared for kinds that the store has never seen; yields the kinds for which it
-    has something else."""
-    declared = list(settings_of(handlers))
-    if not declared:
-        return
+    """Write what is declared for kinds that the store has never seen, and the policies of those
+    that have none; yields the kinds for which it has something else."""
     stored = {each.kind: each for each in store.list_kinds(namespace)}
-    for wanted in declared:
+    yield from _declare(store, namespace, handlers, stored)
+
+
+def _declare(
+    store: JobStore,
+    namespace: Namespace,
+    handlers: Iterable[Handler],
+    stored: Mapping[Kind, KindSettings],
+) -> Iterator[Difference]:
+    for wanted in settings_of(handlers):
         kept = stored.get(wanted.kind)
-        if kept is None:
-            kept = store.put_kind(namespace, wanted.as_change(), only_new=True)
-        if not kept.is_declared_as(wanted):
+        if kept is None or _may_be_new(wanted, kept):
+            kept = _written(store, namespace, wanted)
+        if kept is not None and not kept.is_declared_as(wanted):
             yield Difference(wanted, kept)
+
+
+def _may_be_new(wanted: KindSettings, kept: KindSettings) -> bool:
+    """Whether the store may lack a part of what is declared; it knows what was ever set."""
+    lacks_policy = wanted.policy is not None and kept.policy is None
+    return lacks_policy or (wanted.has_limits and not kept.has_limits)
+
+
+def _written(store: JobStore, namespace: Namespace, wanted: KindSettings) -> KindSettings | None:
+    """What the store has after a declaration; None if it was refused. The worker runs anyway: it
+    needs no declaration to run jobs. [F10]"""
+    try:
+        return store.put_kind(namespace, wanted.as_change(), only_new=True)
+    except (InvalidInput, RequestRefused) as refusal:
+        _log.warning("what is declared for kind %s was not written: %s", wanted.kind, refusal)
+        return None
 
 
 def declare_and_warn(
@@ -59,44 +91,65 @@ def declare_and_warn(
     """What a starting worker does. Where the store has something else, perhaps an operator changed
     it, perhaps this code is old. A worker under development `overwrites` it and says so."""
     try:
-        for found in declare_kinds(store, namespace, handlers):
+        stored = {each.kind: each for each in store.list_kinds(namespace)}
+        for found in _declare(store, namespace, handlers, stored):
             if overwrites:
                 kept = store.put_kind(namespace, found.declared.as_change())
-                changed = change_in_words(found.stored, kept)
-                _log.info("kind %s: %s", kept.kind, changed)
+                _log.info("kind %s: %s", kept.kind, change_in_words(found.stored, kept))
             else:
                 _log.warning("%s; `tenure kinds sync %s` writes what is declared", found, app)
-        _warn_of_undeclared(store, namespace, handlers, app)
-    except RequestRefused as refusal:
+        _warn_of_undeclared(handlers, app, stored)
+    except (InvalidInput, RequestRefused) as refusal:
         _log.warning("the settings of kinds were not written: %s", refusal)
 
 
 def _warn_of_undeclared(
-    store: JobStore, namespace: Namespace, handlers: Collection[Handler], app: str
+    handlers: Collection[Handler], app: str, stored: Mapping[Kind, KindSettings]
 ) -> None:
-    """Where the store has settings for a kind and the code declares none: perhaps an operator made
-    them, perhaps the code did before."""
-    declared = {each.kind for each in settings_of(handlers)}
-    if not declared:  # an application without settings asks its server for nothing
+    """Where the store has limits for a kind and the code declares none: perhaps an operator made
+    them, perhaps the code did before. Only for an application that declares limits at all: to
+    others an operator's limits are no surprise."""
+    declared = {each.kind for each in settings_of(handlers) if each.has_limits}
+    if not declared:
         return
-    own = {handler.kind for handler in handlers} - declared
-    for stored in store.list_kinds(namespace):
-        if stored.kind in own and not stored.is_declared_as(KindSettings(kind=stored.kind)):
+    for kind in sorted({handler.kind for handler in handlers} - declared):
+        if kind in stored and stored[kind].has_limits:
             _log.warning(
                 "kind %s: the store has %s, which the code does not declare; `tenure kinds sync %s"
                 " --prune` removes it",
-                *(stored.kind, stored, app),
+                *(kind, stored[kind].limits_in_words, app),
             )
+
+
+def without_limits(declared: KindSettings) -> KindChange:
+    """The change to what is declared that also removes limits which are not declared."""
+    return KindChange(
+        kind=declared.kind,
+        rate=None,
+        concurrency_limit=None,
+        fair=False,
+        policy=declared.as_change().policy,
+    )
 
 
 def change_in_words(before: KindSettings | None, after: KindSettings) -> str:
     """What is set now and what was: `rate 5/s, burst 1 (was rate 2/s, burst 1)`."""
     if before is None:
         return str(after)
-    limit = after.concurrency_limit
-    if msgspec.structs.replace(before, concurrency_limit=limit).is_declared_as(after):
-        return f"{after.concurrency_limit or 1} per key (was {before.concurrency_limit or 1})"
-    return f"{after} (was {before})"
+    said: tuple[list[str], list[str]] = ([], [])
+    if not after.has_limits_of(before):
+        limit = after.concurrency_limit
+        if msgspec.structs.replace(before, concurrency_limit=limit).has_limits_of(after):
+            said[0].append(f"{after.concurrency_limit or 1} per key")
+            said[1].append(str(before.concurrency_limit or 1))
+        else:
+            said[0].append(after.limits_in_words)
+            said[1].append(before.limits_in_words)
+    if after.policy != before.policy:
+        for each, side in zip(said, (after, before), strict=True):
+            each.append("no policy" if side.policy is None else policy_in_words(side.policy))
+    now, was = (", ".join(each) for each in said)
+    return f"{now} (was {was})"
 
 
 def settings_of(handlers: Iterable[Handler]) -> Iterator[KindSettings]:
@@ -125,4 +178,5 @@ def _joined(before: KindSettings | None, wanted: KindSettings) -> KindSettings:
         rate=before.rate or wanted.rate,
         concurrency_limit=next(iter(limits), None),
         fair=before.fair or wanted.fair,
+        policy=before.policy or wanted.policy,
     )

@@ -52,6 +52,7 @@ from tenure.core.observations import (
     Observation,
 )
 from tenure.core.outcomes import Change
+from tenure.core.policy import Policy
 from tenure.core.rate_evidence import GrantMade, RateInForce, in_force
 from tenure.core.rates import Meter, Rate, RateStanding
 from tenure.core.scopes import Scope
@@ -556,11 +557,18 @@ class MemoryStore(
         with self._lock:
             self._open()
             before = self._kinds.get((namespace, change.kind))
-            if before is None or not only_new:
-                before = put_over(before, change, self._clock())
-                self._kinds[namespace, change.kind] = before
+            after = put_over(before, change, self._clock(), only_new=only_new)
+            if after is not before:
+                self._kinds[namespace, change.kind] = after
                 self._watchers.tell(None)
-            return before
+            return after
+
+    def declared_policies(self, namespace: Namespace, kinds: Sequence[Kind]) -> dict[Kind, Policy]:
+        """The policies of these kinds; a kind that no worker declared is missing."""
+        with self._lock:
+            self._open()
+            found = {kind: self._kinds.get((namespace, kind)) for kind in kinds}
+            return {kind: each.policy for kind, each in found.items() if each and each.policy}
 
     def watch(self, on_hint: OnHint) -> Callable[[], None]:
         """Hear what is committed in this process."""

@@ -538,6 +538,8 @@ class PostgresStore(SqlStore):
     ) -> KindSettings:
         """Change a kind's settings: jobs of any queue may be ready now."""
         kept = super().put_kind(namespace, change, only_new=only_new)
+        if not change.sets_limits:
+            return kept
         queues = self.list_queues(namespace)[:MAX_HINTED_QUEUES]
         self._notifications.tell(
             [Hint(HintedChange.READY, namespace, state.name) for state in queues]

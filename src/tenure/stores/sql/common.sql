@@ -393,7 +393,11 @@ DELETE FROM {t}kind_setting WHERE namespace = :namespace AND kind = :kind;
 -- name: insert_kind
 INSERT INTO {t}kind_setting (namespace, {kind_columns})
 VALUES (:namespace, :kind, :rate_grants, :rate_per, :rate_burst, :rate_since, :concurrency_limit,
-        :concurrency_since, :fair);
+        :concurrency_since, :fair, :limits_set, :policy);
+
+-- name: declared_policies
+SELECT kind, policy FROM {t}kind_setting
+ WHERE namespace = :namespace AND kind {among_names} AND policy IS NOT NULL;
 
 -- name: queue_rates_in_force
 SELECT namespace, {queue_columns} FROM {t}queue WHERE rate_grants IS NOT NULL;

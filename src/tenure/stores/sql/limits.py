@@ -6,7 +6,7 @@ them. Decides nothing: `core.rates` says what a state means.
 """
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -15,16 +15,25 @@ from tenure.core.concurrency import concurrency_limit_of, is_fair
 from tenure.core.ids import Epoch, Kind, Namespace, QueueName
 from tenure.core.instants import Instant
 from tenure.core.kind_settings import KindChange, KindSettings, put_over
+from tenure.core.policy import Policy
 from tenure.core.rate_evidence import GrantMade, RateInForce, in_force
 from tenure.core.rates import Meter, Rate, RateScope, RateStanding, RateUnit
-from tenure.stores.sql.rows import Row, rate_states_from
+from tenure.stores.sql.rows import Row, decode_policy, encode_document, rate_states_from
 from tenure.stores.sql.statements import Query, Statements
 from tenure.stores.sql.transactions import Transaction, Transactional
 from tenure.stores.sql.turns import rate_group
 
 RATE_COLUMNS = ("rate_grants", "rate_per", "rate_burst", "rate_since")
 QUEUE_COLUMNS = ("name", "paused", "concurrency_limit", *RATE_COLUMNS)
-KIND_COLUMNS = ("kind", *RATE_COLUMNS, "concurrency_limit", "concurrency_since", "fair")
+KIND_COLUMNS = (
+    "kind",
+    *RATE_COLUMNS,
+    "concurrency_limit",
+    "concurrency_since",
+    "fair",
+    "limits_set",
+    "policy",
+)
 
 GRANTS_PER_PAGE = 2000
 GRANT_FIELDS = ("job_id", "seq", "ts", "namespace", "queue", "kind", "rate_key", "before_ts")
@@ -65,6 +74,12 @@ class SqlLimits(Transactional):
         rows = self._rows(self._query("load_kinds", namespace=namespace), listing=True)
         return [kind_settings_from(row) for row in rows]
 
+    def declared_policies(self, namespace: Namespace, kinds: Sequence[Kind]) -> dict[Kind, Policy]:
+        """The policies of these kinds; a kind that no worker declared is missing."""
+        names = self._pack(sorted(kinds))
+        rows = self._rows(self._query("declared_policies", namespace=namespace, names=names))
+        return {Kind(kind): decode_policy(policy) for kind, policy in rows}
+
     def list_rates(
         self, namespace: Namespace, queue: QueueName, kind: Kind, rate_key: str | None = None
     ) -> list[RateStanding]:
@@ -97,9 +112,9 @@ class SqlLimits(Transactional):
             tx.fetch(*self._kinds_lock())
             rows, [(now, _)] = tx.fetch(self._query("load_kind", **key), self._query("moment"))
             before = kind_settings_from(rows[0]) if rows else None
-            if before is not None and only_new:
-                return before
-            after = put_over(before, change, Instant(now))
+            after = put_over(before, change, Instant(now), only_new=only_new)
+            if after is before:
+                return after
             tx.fetch(
                 self._query("delete_kind", **key),
                 self._query(
@@ -109,18 +124,25 @@ class SqlLimits(Transactional):
                     concurrency_limit=after.concurrency_limit,
                     concurrency_since=after.concurrency_since,
                     fair=after.fair,
+                    limits_set=after.limits_set,
+                    policy=None if after.policy is None else encode_document(after.policy),
                 ),
-                *([] if after.fair else [self._query("forget_served", **key)]),
-                self._query("raise_kind_settings_rev"),
-                # Their turns are chosen again, because more or fewer may run now. [CK7]
-                self._query(
-                    "note_keys_of_group", namespace=namespace, concurrency_group=change.kind
-                ),
-                self._query("note_rate_keys_of_kind", key_group=rate_group(change.kind), **key),
+                *(self._limits_changed(namespace, after) if change.sets_limits else []),
             )
             return after
 
         return self._write(put)
+
+    def _limits_changed(self, namespace: Namespace, after: KindSettings) -> list[Query]:
+        """What claims have to notice; they do not use a kind's policy."""
+        key = {"namespace": namespace, "kind": after.kind}
+        return [
+            *([] if after.fair else [self._query("forget_served", **key)]),
+            self._query("raise_kind_settings_rev"),
+            # Their turns are chosen again, because more or fewer may run now. [CK7]
+            self._query("note_keys_of_group", namespace=namespace, concurrency_group=after.kind),
+            self._query("note_rate_keys_of_kind", key_group=rate_group(after.kind), **key),
+        ]
 
     def rates_in_force(self) -> list[RateInForce]:
         """Every rate that is set."""
@@ -225,7 +247,7 @@ def _rate_from(grants: int | None, per: str | None, burst: int | None) -> Rate |
 
 def kind_settings_from(row: Row) -> KindSettings:
     """A kind's settings, from a row."""
-    kind, grants, per, burst, since, limit, limited_since, fair = row
+    kind, grants, per, burst, since, limit, limited_since, fair, limits_set, policy = row
     return KindSettings(
         kind=Kind(kind),
         rate=_rate_from(grants, per, burst),
@@ -233,6 +255,8 @@ def kind_settings_from(row: Row) -> KindSettings:
         concurrency_limit=limit,
         concurrency_since=limited_since,
         fair=bool(fair),
+        limits_set=bool(limits_set),
+        policy=None if policy is None else decode_policy(policy),
     )
 
 

@@ -61,6 +61,11 @@ def _words(values: Values) -> Values:
     return [None if value is None else value._value_ for value in values]
 
 
+def encode_document(value: object) -> str:
+    """A value as the JSON text of a column."""
+    return _encode(value).decode()
+
+
 def _documents(values: Values) -> Values:
     return [None if value is None else _encode(value).decode() for value in values]
 

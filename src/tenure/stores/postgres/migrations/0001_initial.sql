@@ -389,6 +389,8 @@ CREATE TABLE {t}kind_setting (
     concurrency_limit integer CHECK (concurrency_limit > 0),
     concurrency_since bigint,
     fair        boolean NOT NULL,
+    limits_set  boolean NOT NULL,
+    policy      text    COLLATE "C",
     PRIMARY KEY (namespace, kind)
 );
 

@@ -309,6 +309,8 @@ CREATE TABLE tenure_kind_setting (
     concurrency_limit INTEGER CHECK (concurrency_limit > 0),
     concurrency_since INTEGER,
     fair        INTEGER NOT NULL CHECK (fair IN (0, 1)),
+    limits_set  INTEGER NOT NULL CHECK (limits_set IN (0, 1)),
+    policy      TEXT,
     PRIMARY KEY (namespace, kind)
 ) STRICT, WITHOUT ROWID;
 
