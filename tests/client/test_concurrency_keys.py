@@ -173,7 +173,7 @@ def test_what_is_declared_is_written_and_shown(app: Tenure, jobs: Inline) -> Non
     jobs.drain()
 
     found = {each.kind: (each.rate, each.concurrency_limit) for each in app.kinds.ls()}
-    assert found == {"bill": ("10/s", 2), "accounts": (None, 3)}
+    assert found == {"bill": ("10/s", 2), "accounts": (None, 3), "close": (None, None)}
 
 
 @spec("CK7")
