@@ -6,12 +6,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import cast
 
 import psycopg
 import pytest
 
 from tenure.conformance.spec import spec
-from tenure.coordinator.ready_watch import ReadyWatch
+from tenure.coordinator.ready_watch import LONGEST_TIMER_S, ReadyWatch
 from tenure.coordinator.service import Coordinator
 from tenure.core.commands import Cancel, Enqueue
 from tenure.core.ids import (
@@ -545,6 +546,26 @@ def test_a_worker_is_woken_when_a_delayed_job_is_due(kind: str, tmp_path: Path) 
         until(lambda: bool(woken), "it is heard")
 
         assert time.monotonic() - began >= 0.29
+
+
+@spec("Z7")
+def test_a_worker_is_woken_for_each_of_several_delayed_jobs() -> None:
+    class TwoDelayed:
+        """The first job is due at once and claimed after a look, the second a little later."""
+
+        looks = iter([0, seconds(0.05), 0])
+
+        def watch(self, on_hint: object) -> Callable[[], None]:
+            return lambda: None
+
+        def next_ready_in(self, *asked: object) -> int | None:
+            return next(self.looks, None)
+
+    began = time.monotonic()
+    with watching(cast(Store, TwoDelayed())) as woken:
+        until(lambda: len(woken) == 2, "both are told of")
+
+    assert time.monotonic() - began < LONGEST_TIMER_S / 2
 
 
 @spec("Z7")

@@ -5,6 +5,7 @@ import re
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 import psycopg
 import pytest
@@ -15,6 +16,7 @@ from tenure.core.event_tail import TailFilter
 from tenure.core.ids import DEFAULT_NAMESPACE, Epoch, Kind
 from tenure.core.instants import Instant
 from tenure.core.observations import Observation
+from tenure.core.outcomes import Change
 from tenure.core.vocabulary import ObservationType
 from tenure.deadlines import deadline
 from tenure.errors import (
@@ -25,7 +27,7 @@ from tenure.errors import (
     StoreUnavailable,
     UnknownStoreUrl,
 )
-from tenure.ports import DedupeKey
+from tenure.ports import DedupeKey, Locked
 from tenure.stores.postgres.store import PostgresStore
 from tenure.stores.postgres.wire import PREPARED_AFTER, PreparedStatements
 from tenure.stores.sql.batches import CHANGES_PER_STATEMENT, groups_of
@@ -588,3 +590,29 @@ def test_an_observation_waits_for_a_purge_and_is_not_left_behind(
     late.join(30)
 
     assert store.load_observations(job.id) == []
+
+
+def test_a_process_that_is_frozen_in_a_transaction_holds_its_locks_for_two_seconds(
+    postgres_store: PostgresStore,
+) -> None:
+    [change] = enqueue_changes(postgres_store, 1)
+    postgres_store.save([change], epoch=EPOCH)
+    ids, is_locked, thaw = [change.job.id], threading.Event(), threading.Event()
+
+    def freeze(locked: Locked) -> list[Change]:
+        is_locked.set()
+        assert thaw.wait(60)
+        return []
+
+    def frozen() -> None:
+        with suppress(StoreUnavailable, OutcomeUnknown):
+            postgres_store.save_locked(ids, [], freeze)
+
+    thread = threading.Thread(target=frozen, daemon=True)
+    thread.start()
+    assert is_locked.wait(60)
+    try:
+        postgres_store.save_locked(ids, [], lambda locked: [])  # else its time-out is first
+    finally:
+        thaw.set()
+        thread.join(60)

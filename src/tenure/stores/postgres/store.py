@@ -113,6 +113,12 @@ SERVER_FIRST_S = 0.5
 """By how much the server's time-out is shorter than this process's, if there is time: then the
 server answers, and its answer says that nothing was written."""
 
+LONGEST_IDLE_MS = 2000
+"""How long a transaction that writes may wait for this process's next statement. A process that is
+frozen between two (SIGSTOP, a paused machine) would hold its locks for the whole time-out."""
+
+_NO_IDLE_LIMIT_MS = 2**31 - 1  # a reader holds no lock that others wait for
+
 COMPARE_WITHIN_S = 3
 """How long a process that starts waits for each host of its URL, if there are several."""
 
@@ -640,10 +646,13 @@ class PostgresStore(SqlStore):
         prepared: PreparedStatements | None,
     ) -> _PostgresTransaction:
         """A transaction that a server on another timeline refuses; with None, none refuses it."""
-        settings = self._settings(until, timeline)
+        idle_ms = LONGEST_IDLE_MS if begin == _BEGIN else _NO_IDLE_LIMIT_MS
+        settings = self._settings(until, timeline, idle_ms)
         return _PostgresTransaction(connection, begin, settings, prepared, until=until)
 
-    def _settings(self, until: Deadline, timeline: int | None) -> Query:
+    def _settings(
+        self, until: Deadline, timeline: int | None, idle_ms: int = _NO_IDLE_LIMIT_MS
+    ) -> Query:
         """The first statement of a transaction. Sets the server's time-outs a little shorter than
         this process's."""
         left_s = until.remaining_s
@@ -654,7 +663,7 @@ class PostgresStore(SqlStore):
             timeline=timeline,
             statement_timeout=f"{whole_ms}ms",
             lock_timeout=f"{lock_ms}ms",
-            idle_timeout=f"{whole_ms}ms",
+            idle_timeout=f"{min(whole_ms, idle_ms)}ms",
         )
 
     def _drop_idle(self) -> None:
