@@ -301,7 +301,7 @@ def test_a_key_that_others_can_read_is_refused(tmp_path: Path) -> None:
         read_or_make_key(path)
 
 
-@spec("OB40")
+@spec("OB41")
 def test_signing_in_and_out_leaves_lines(stage: DashboardStage) -> None:
     browser = stage.browser()
     browser.sign_in(stage.token(Role.OPERATOR, "ann"))

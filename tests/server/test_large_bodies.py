@@ -62,7 +62,7 @@ class Parsed:
         return [size for size in self.sizes if size > 10_000]
 
 
-@spec("H64")
+@spec("H65")
 @pytest.mark.parametrize("payload", [EMPTY_LISTS, OBJECTS, ESCAPED])
 def test_checking_many_payloads_takes_the_memory_of_one(stage: Stage, payload: str) -> None:
     stage.enqueue(1)
@@ -84,7 +84,7 @@ def test_checking_many_payloads_takes_the_memory_of_one(stage: Stage, payload: s
     assert peak_bytes <= 8 * len(refused) + 12_000_000
 
 
-@spec("H64", "J2")
+@spec("H65", "J2")
 @pytest.mark.parametrize("wrong", ['"' + "x" * (1 << 20) + '"', "[" * 65 + "]" * 65])
 def test_size_and_depth_of_every_payload_are_checked_before_one_is_parsed(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, wrong: str
@@ -97,7 +97,7 @@ def test_size_and_depth_of_every_payload_are_checked_before_one_is_parsed(
     assert not parsed.large
 
 
-@spec("H64", "H2")
+@spec("H65", "H2")
 def test_a_large_payload_that_is_given_twice_is_refused_unparsed(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -111,7 +111,7 @@ def test_a_large_payload_that_is_given_twice_is_refused_unparsed(
     assert not parsed.large
 
 
-@spec("H64")
+@spec("H65")
 def test_a_flow_under_a_lease_that_the_caller_does_not_hold_is_refused_unparsed(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -129,7 +129,7 @@ def test_a_flow_under_a_lease_that_the_caller_does_not_hold_is_refused_unparsed(
     assert parsed.large
 
 
-@spec("H64")
+@spec("H65")
 def test_large_requests_are_parsed_one_at_a_time(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -160,7 +160,7 @@ def test_large_requests_are_parsed_one_at_a_time(
     assert most == 1
 
 
-@spec("H64", "H45")
+@spec("H65", "H45")
 def test_what_a_parser_needs_counts_in_the_memory_limit() -> None:
     stage = Stage(settings=replace(SETTINGS, max_memory_bytes=2_000_000))
 
@@ -172,7 +172,7 @@ def test_what_a_parser_needs_counts_in_the_memory_limit() -> None:
     assert made.status == 201
 
 
-@spec("H60", "H64")
+@spec("H60", "H65")
 def test_requests_of_other_tokens_are_parsed_in_turn(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -147,7 +147,7 @@ def test_operator_actions_are_logged_and_reads_are_not(stage: Stage) -> None:
     assert actions[3]["job_id"] == job_id
 
 
-@spec("OB40")
+@spec("OB41")
 def test_an_action_is_logged_with_what_was_asked_and_done(stage: Stage) -> None:
     jobs = [stage.enqueue(number) for number in (1, 2)]
     noted(stage)
@@ -166,7 +166,7 @@ def test_an_action_is_logged_with_what_was_asked_and_done(stage: Stage) -> None:
     assert cancelled["done"] == 2
 
 
-@spec("OB40")
+@spec("OB41")
 def test_an_action_whose_outcome_is_unknown_is_logged(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -182,7 +182,7 @@ def test_an_action_whose_outcome_is_unknown_is_logged(
     assert (line["outcome"], line["queue"]) == ("unknown", "q")
 
 
-@spec("OB40", "OB32")
+@spec("OB41", "OB32")
 def test_why_a_job_waits_is_no_violation_of_the_scope(stage: Stage) -> None:
     held = {"concurrency_key": "tenant-1", "concurrency_group": "g"}
     stage.leased(1, kind="k", **held)

@@ -22,7 +22,7 @@ _LEFT_OUT = frozenset({"payload", "result", "checkpoint", "token", "secret", "le
 
 
 def _described(message: msgspec.Struct) -> str | None:
-    """What a message asks for, as JSON without payloads and secrets; None for nothing. [OB40]"""
+    """What a message asks for, as JSON without payloads and secrets; None for nothing. [OB41]"""
     shown = _without_bodies(message)
     return json.dumps(shown, separators=(",", ":"))[:MAX_ASKED] if shown else None
 

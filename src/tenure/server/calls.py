@@ -163,7 +163,7 @@ class Call:
         self, ids: Sequence[JobId], *, bodies: bool, are_named: bool = True
     ) -> list[Job]:
         """Those of these jobs that the caller may see, in this order. [H45] Unless the caller named
-        them, the security log has nothing of the others. [OB40]"""
+        them, the security log has nothing of the others. [OB41]"""
         at_once = JOBS_WITH_BODIES_AT_ONCE if bodies else JOBS_AT_ONCE
         load = self.coordinator.store.load_jobs if bodies else self.store.load_without_bodies
         seen: list[Job] = []
