@@ -126,7 +126,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     `next_at` is the nominal time of the next occurrence; None while it is paused, after it was
     removed, and if there is none. A removed schedule keeps its row, so that a worker that starts
-    does not declare it again. [SC10]
+    does not declare it again. [SC10] It keeps no payload. [SC21]
     """
 
     namespace: Namespace
@@ -479,7 +479,12 @@ def decide_schedule(
             return _changed(schedule, command.actor, at, next_at=next_at, paused_at=None)
         case RemoveSchedule():
             return _changed(
-                schedule, command.actor, at, next_at=None, paused_at=None, removed_at=at.now
+                schedule.without_payload,  # names are kept for ever, payloads are not [SC21]
+                command.actor,
+                at,
+                next_at=None,
+                paused_at=None,
+                removed_at=at.now,
             )
         case RunSchedule():
             return _run(schedule, command, at, existing)

@@ -349,6 +349,16 @@ def test_a_removed_schedule_is_not_listed_and_its_name_is_remembered(kit: Kit) -
     assert [each.name for each in kit.store.list_schedules(DEFAULT_NAMESPACE)] == [HOURLY]
 
 
+@spec("SC21")
+def test_a_removed_schedule_keeps_no_payload(kit: Kit) -> None:
+    put(kit, replace(EVERY_HOUR, payload=b'"large"'))
+
+    kit.coordinator.change_schedule(RemoveSchedule(**key()))
+
+    assert load(kit).removed_at is not None
+    assert load(kit).spec == replace(EVERY_HOUR, payload=b"null")
+
+
 @spec("SC11")
 def test_a_run_by_hand_is_one_job_however_often_it_is_asked_for(kit: Kit) -> None:
     put(kit)
