@@ -320,7 +320,7 @@ class JobStore(Protocol):
 
     def find_jobs(self, wanted: JobFilter) -> FoundJobs:
         """A page of jobs, newest first, and where the next one begins; a server leaves out their
-        bodies. [B32]"""
+        bodies. [B42]"""
 
     def list_dead_letters(self, wanted: JobFilter) -> list[DeadLetter]:
         """A page of dead letters, newest first; a server leaves out their bodies."""

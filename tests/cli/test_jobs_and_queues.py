@@ -440,7 +440,7 @@ def test_an_unknown_store_is_one_clear_line(run: Run) -> None:
     assert result.stderr.count("\n") == 1
 
 
-@spec("B32")
+@spec("B42")
 def test_jobs_are_searched_by_error_worker_and_time(run: Run) -> None:
     job_id = enqueued(run, "mail")
     run("jobs", "dead-letter", job_id, "-m", "no such mailbox")

@@ -154,7 +154,7 @@ def test_sqlite_lists_by_an_index(tmp_path: Path, name: str) -> None:
     assert "SCAN tenure_job" not in plan
 
 
-@spec("B32")
+@spec("B42")
 def test_postgres_plans_each_search_for_its_limit(full_store: tuple[PostgresStore, str]) -> None:
     """A prepared statement is planned without its limits in the end: that plan read every job."""
     store, url = full_store

@@ -126,7 +126,7 @@ def filter_options(function: _F) -> _F:
 
 
 def search_options(function: _F) -> _F:
-    """`--worker`, `--error`, and times: what no index has. [B32]"""
+    """`--worker`, `--error`, and times: what no index has. [B42]"""
     for name, meaning in (
         ("--finished-until", "Only jobs that finished before this time, written as for --since."),
         ("--finished-since", "Only jobs that finished at this time or later, as for --since."),
@@ -142,8 +142,8 @@ def search_options(function: _F) -> _F:
     function = click.option(
         "--error",
         metavar="TEXT",
-        help="Only jobs with this text in the type or message of their last error; upper and lower"
-        " case are the same.",
+        help="Only jobs with this text in the type or message of their last error, in the first"
+        " 4096 characters; upper and lower case are the same.",
     )(function)
     return click.option("--worker", "-w", help="Only jobs that this worker holds or held last.")(
         function

@@ -1,4 +1,4 @@
-"""Which jobs a list shows, what a search finds, and where the next page begins. [B32]
+"""Which jobs a list shows, what a search finds, and where the next page begins. [B42]
 
 Pure. A list is by what an index has. A search also asks for what no index has (worker, times,
 error): a store reads a bounded number of jobs for it.
@@ -35,6 +35,9 @@ from tenure.core.vocabulary import JobStatus, ReasonCode, Stage
 MAX_JOBS_READ = 10_000
 """Jobs that are looked at for one page of a search by worker, time or error."""
 
+ERROR_CHARS = 4096
+"""Characters of an error's type and message that a search reads. An error may be longer."""
+
 PREVIEW_CHARS = 120
 """Characters of a payload that a list of jobs shows."""
 
@@ -47,9 +50,9 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
 
     By `worker`, by time and by `error` jobs are searched, because no index has them: among the
     newest `reads` jobs before `before` that match the rest. A worker's jobs are those that it holds
-    or held last. `error` is text in the type or the message of a job's last error, in upper or
-    lower case of ASCII. Times begin with `since` and end before `until`; ids that say a time more
-    than an hour after `until` are not looked at. [B32]
+    or held last. `error` is text in the first `ERROR_CHARS` of the type and the message of a job's
+    last error, in upper or lower case of ASCII. Times begin with `since` and end before `until`;
+    ids that say a time more than an hour after `until` are not looked at. [B42]
     """
 
     namespace: Namespace
@@ -145,7 +148,7 @@ def _is_within(at: Instant | None, since: Instant | None, until: Instant | None)
 
 def _error_text(job: Job) -> str:
     error = job.error or job.last_error
-    return "" if error is None else f"{error.type}: {error.message}"
+    return "" if error is None else f"{error.type}: {error.message}"[:ERROR_CHARS]
 
 
 def _lower(text: str) -> str:
@@ -156,7 +159,7 @@ def _lower(text: str) -> str:
 class FoundJobs(msgspec.Struct, frozen=True):
     """A page of jobs, newest first. `next_before` is the `before` of the next page; None: there are
     no more. A page of a search may have fewer jobs than are wanted, or none, and not be the last:
-    then reading stopped at its limit. [B32]"""
+    then reading stopped at its limit. [B42]"""
 
     jobs: list[Job]
     next_before: JobId | None

@@ -762,7 +762,7 @@ class TailQuery(Request, frozen=True, kw_only=True):
 class JobsQuery(Request, frozen=True, kw_only=True):
     """Which jobs a listing shows, newest first; `before` is the `next_before` of the previous page.
     `id_prefix`: only jobs whose id begins with it. By `worker`, by time and by text in the `error`
-    jobs are searched, 10,000 for a page. [B32] `previews`: with the beginnings of payloads. [H53]
+    jobs are searched, 10,000 for a page. [B42] `previews`: with the beginnings of payloads. [H53]
     """
 
     status: tuple[JobStatus, ...] = ()

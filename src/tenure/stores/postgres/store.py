@@ -23,6 +23,7 @@ from tenure.core.flow_rows import Edge
 from tenure.core.ids import Epoch, JobId, Kind, Namespace, QueueName
 from tenure.core.instants import Instant
 from tenure.core.job import Job
+from tenure.core.job_search import ERROR_CHARS
 from tenure.core.kind_settings import KindChange, KindSettings
 from tenure.core.outcomes import Change
 from tenure.core.rates import Meter, Rate, RateScope
@@ -126,9 +127,9 @@ WORDS = COLUMN_WORDS | {
     "uuid": "uuid",
     "bytes": "bytea",
     # The text in which a search looks for errors, in lower case of ASCII.
-    "error_text": "lower((coalesce(CAST(coalesce(error, last_error) AS json) ->> 'type', '')"
-    " || ': ' || coalesce(CAST(coalesce(error, last_error) AS json) ->> 'message', ''))"
-    ' COLLATE "C")',
+    "error_text": "lower(left(coalesce(CAST(coalesce(error, last_error) AS json) ->> 'type', '')"
+    " || ': ' || coalesce(CAST(coalesce(error, last_error) AS json) ->> 'message', ''),"
+    f' {ERROR_CHARS}) COLLATE "C")',
     "lock": "FOR UPDATE",
     "skip_locked": "FOR UPDATE SKIP LOCKED",
     "skip_locked_jobs": "FOR UPDATE OF j SKIP LOCKED",

@@ -121,7 +121,7 @@ class SqlQueries(Transactional):
         return self.find_jobs(wanted).jobs
 
     def find_jobs(self, wanted: JobFilter) -> FoundJobs:
-        """A page of jobs, newest first, and where the next one begins. [B32]"""
+        """A page of jobs, newest first, and where the next one begins. [B42]"""
         kinds = self._kinds_to_list(wanted)
         jobs, last_read = self._found(wanted, kinds=kinds)
         own_id = job_correlated_by(wanted.correlation_id)

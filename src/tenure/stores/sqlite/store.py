@@ -19,7 +19,7 @@ from tenure.core.flow_rows import Edge
 from tenure.core.ids import Epoch, JobId, Kind, Namespace, QueueName
 from tenure.core.instants import Instant
 from tenure.core.job import Job
-from tenure.core.job_search import PREVIEW_CHARS
+from tenure.core.job_search import ERROR_CHARS, PREVIEW_CHARS
 from tenure.core.outcomes import Change
 from tenure.core.rates import Meter
 from tenure.deadlines import CALL_TIMEOUT_S, Deadline, deadline
@@ -68,8 +68,8 @@ WORDS = COLUMN_WORDS | {
     "committed": "TRUE",  # one writer: positions are in the order of commits
     "bytes": "blob",
     # The text in which a search looks for errors, in lower case of ASCII.
-    "error_text": "lower(coalesce(coalesce(error, last_error) ->> '$.type', '') || ': '"
-    " || coalesce(coalesce(error, last_error) ->> '$.message', ''))",
+    "error_text": "lower(substr(coalesce(coalesce(error, last_error) ->> '$.type', '') || ': '"
+    f" || coalesce(coalesce(error, last_error) ->> '$.message', ''), 1, {ERROR_CHARS}))",
     # One writer at a time needs no row locks.
     "lock": "",
     "skip_locked": "",
