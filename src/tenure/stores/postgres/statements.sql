@@ -139,8 +139,9 @@ SELECT k.key_group, k.key, k.changes,
 -- name: has_turns
 -- Differs: SQLite needs no locks, and so never passes by a group. Whether a claim that holds the locks
 -- of these groups would find something: a change that take_key_changes takes, or a turn in one of these
--- places. One by one through an index: see delete_turns_of_keys. Nothing is said about the group of a
--- turn, so that the planner does not look for all turns of the group by key_turn_key.
+-- places. One by one through an index: see delete_turns_of_keys. The order is that of key_turn_order: a
+-- planner with statistics expects many turns in a place, so that any index of the namespace soon finds
+-- one, and reads all turns if there is none.
 SELECT EXISTS (
     SELECT 1 FROM unnest(CAST(:key_groups AS text[])) AS g(key_group)
      CROSS JOIN LATERAL (
@@ -152,8 +153,8 @@ SELECT EXISTS (
          WHERE c.namespace = :namespace AND c.key_group = g.key_group
            AND c.noted_at > 0 AND c.noted_at > (SELECT {t}clock()) LIMIT 1)) AS due
      UNION ALL
-    SELECT 1 FROM unnest(CAST(:queues AS text[]), CAST(:kinds AS text[]),
-                         CAST(:are_rated AS boolean[])) AS p(queue, kind, is_rated)
+    SELECT 1 FROM unnest(CAST(:queues AS text[]), CAST(:kinds AS text[]), CAST(:groups AS text[]),
+                         CAST(:are_rated AS boolean[])) AS p(queue, kind, concurrency_group, is_rated)
      CROSS JOIN LATERAL (
        SELECT 1 FROM {t}key_turn AS f
         CROSS JOIN LATERAL (
@@ -161,7 +162,8 @@ SELECT EXISTS (
            WHERE j.id = f.job_id AND j.not_before <= (SELECT {t}clock())
              AND (j.start_by IS NULL OR j.start_by > (SELECT {t}clock())) OFFSET 0) AS ready
         WHERE f.namespace = :namespace AND f.queue = p.queue AND f.kind = p.kind
-          AND f.is_rated = p.is_rated AND f.{is_open} LIMIT 1) AS turn);
+          AND f.concurrency_group = p.concurrency_group AND f.is_rated = p.is_rated AND f.{is_open}
+        ORDER BY f.served, f.priority DESC, f.run_at, f.job_id LIMIT 1) AS turn);
 
 -- name: delete_turns_of_keys
 -- Differs: key by key through an index. A planner whose statistics are behind joins the whole table.

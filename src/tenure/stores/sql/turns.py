@@ -371,16 +371,16 @@ class SqlTurns(Transactional):
         first of their rate keys has room. One statement asks for changes and turns, because another
         claim may make turns of changes between two. [CK10]"""
         namespace = reading.scope.namespace
-        places = {(each.queue, each.kind, each.is_rated) for each in _places(reading, wanted)}
-        queues, kinds, are_rated = zip(*sorted(places), strict=True) if places else ((), (), ())
+        places = _places(reading, wanted)
         return [
             self._query(
                 "has_turns",
                 namespace=namespace,
                 key_groups=self._pack(sorted({each.group for each in wanted})),
-                queues=self._pack(queues),
-                kinds=self._pack(kinds),
-                are_rated=self._pack([str(each) for each in are_rated]),
+                queues=self._pack([each.queue for each in places]),
+                kinds=self._pack([each.kind for each in places]),
+                groups=self._pack([each.group for each in places]),
+                are_rated=self._pack([str(each.is_rated) for each in places]),
             ),
             *self._first_wait_queries(namespace, wanted),
         ]
