@@ -59,7 +59,7 @@ def test_a_job_is_read_by_every_route(stage: Stage) -> None:
     ]
     assert logs[0]["text"] == "printed"
     assert [each["name"] for each in listed] == ["reports/a.txt"]
-    assert (file.body, file.headers["content-type"]) == (b"hello", "text/plain; charset=utf-8")
+    assert (file.body, file.headers["content-type"]) == (b"hello", "application/octet-stream")
     assert file.headers["content-disposition"] == 'attachment; filename="a.txt"'
     assert file.headers["content-security-policy"] == "default-src 'none'; sandbox"
     assert (missing.status, missing.code) == (404, "unknown_artifact")
