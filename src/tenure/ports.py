@@ -82,7 +82,7 @@ from tenure.core.vocabulary import (
     HealthState,
     LeaseNews,
 )
-from tenure.core.workers import WorkerProcess, WorkerSeen
+from tenure.core.workers import FIRST_WORKER, WorkerKey, WorkerProcess, WorkerSeen
 
 Clock: TypeAlias = Callable[[], Instant]
 Entropy: TypeAlias = Callable[[int], bytes]
@@ -92,6 +92,9 @@ LoadHistories: TypeAlias = Callable[[Sequence[JobId]], dict[JobId, list[Event]]]
 """Given jobs, the events of each in order of seq."""
 
 NO_WAIT = Duration(0)
+
+NO_LIMIT = (1 << 31) - 1
+"""The limit of a list that is read as a whole."""
 
 
 class Loaded(msgspec.Struct, frozen=True):
@@ -332,9 +335,11 @@ class JobStore(Protocol):
     def load_resolutions(self, ids: Sequence[JobId]) -> dict[JobId, Resolution]:
         """What became of these dead letters; an unresolved one is missing."""
 
-    def list_queues(self, namespace: Namespace) -> list[QueueState]:
-        """Every queue that has jobs or settings, with its live leases, by name; a queue that had
-        jobs once may be among them."""
+    def list_queues(
+        self, namespace: Namespace, *, after: str = "", limit: int = NO_LIMIT
+    ) -> list[QueueState]:
+        """The queues after this name that have jobs or settings, with their live leases, by name;
+        a queue that had jobs once may be among them. Reads up to `limit` of them. [B43]"""
 
     def put_queue(
         self,
@@ -365,11 +370,17 @@ class JobStore(Protocol):
         """The rates that jobs of this queue, kind and rate key are under: the queue's, then the
         kind's. Decides nothing. [RL10]"""
 
-    def list_schedules(self, namespace: Namespace) -> list[Schedule]:
-        """The schedules of a namespace that were not removed, by name."""
+    def list_schedules(
+        self, namespace: Namespace, *, after: str = "", limit: int = NO_LIMIT
+    ) -> list[Schedule]:
+        """The schedules after this name that were not removed, by name, without payloads, up to
+        `limit`. [B43]"""
 
-    def list_workers(self, namespace: Namespace) -> list[WorkerSeen]:
-        """The workers that were seen lately, by name."""
+    def list_workers(
+        self, namespace: Namespace, *, after: WorkerKey = FIRST_WORKER, limit: int = NO_LIMIT
+    ) -> list[WorkerSeen]:
+        """The workers after this key that were seen lately, by name and principal, up to `limit`.
+        [B43]"""
 
     def request_drain(self, namespace: Namespace, worker: WorkerId) -> bool:
         """Ask the processes of this name to finish and stop. Returns whether there is one. [B12]"""

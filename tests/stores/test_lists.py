@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -215,10 +216,10 @@ def test_a_slow_list_ends_in_time_on_sqlite(tmp_path: Path) -> None:
     assert took_s < 5.0
 
 
-LEASED = {
+LEASED: dict[str, dict[str, Any]] = {
     "load_leased": {"namespace": "default", "actor": "a", "worker": "w"},
     "count_live": {"namespace": "default", "queue": "q"},
-    "count_live_by_queue": {"namespace": "default"},
+    "count_live_by_queue": {"namespace": "default", "after": "", "limit": 50},
     "count_leases": {"namespace": "default", "actor": "a"},
 }
 """Statements about live leases, and what they are asked with."""

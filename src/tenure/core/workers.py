@@ -3,6 +3,8 @@
 It is for people: no decision about a job uses it.
 """
 
+from typing import NamedTuple
+
 import msgspec
 
 from tenure.core.checks import (
@@ -25,6 +27,9 @@ SILENT_AFTER = seconds(60)
 
 
 MAX_DECLARED_SCHEDULES = 1000
+
+MAX_ACTOR = len("operator:") + MAX_NAME
+MAX_WORKER_KEY = MAX_NAME + len(" ") + MAX_ACTOR
 
 
 class WorkerProcess(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -63,6 +68,30 @@ class WorkerProcess(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             check_name("instance", self.instance)
 
 
+class WorkerKey(NamedTuple):
+    """Where a worker comes in a list: by name, then by principal. [B43]"""
+
+    worker: str
+    actor: str
+
+    @property
+    def text(self) -> str:
+        """The key as callers give it back."""
+        return f"{self.worker} {self.actor}"
+
+
+FIRST_WORKER = WorkerKey("", "")
+"""Comes before every worker."""
+
+
+def parse_worker_key(text: str) -> WorkerKey:
+    """The key that a page ended with. Raises `InvalidInput`."""
+    worker, _, actor = text.partition(" ")
+    check_name("after", worker)
+    check_label("after", actor, most=MAX_ACTOR)
+    return WorkerKey(worker, actor)
+
+
 class KnownStart(msgspec.Struct, frozen=True, gc=False):
     """When a worker process of this name started, and which instance it was."""
 
@@ -95,6 +124,11 @@ class WorkerSeen(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     seen_at: Instant
     drain_requested_at: Instant | None = None
     drain_reported: bool = False  # by the process itself, whoever asked it to stop
+
+    @property
+    def key(self) -> WorkerKey:
+        """Where it comes in a list."""
+        return WorkerKey(self.worker, self.actor)
 
     @property
     def has_drain_request(self) -> bool:

@@ -336,9 +336,11 @@ class LogsReply(Record, frozen=True, kw_only=True):
 
 
 class QueuesReply(Record, frozen=True, kw_only=True):
-    """Every queue that has jobs or settings, by name."""
+    """The queues that have jobs or settings, by name. `next_after` is the `after` of the
+    next page, null at the end. [H76]"""
 
     queues: tuple[QueueRecord, ...]
+    next_after: str | None = None
 
 
 class KindsReply(Record, frozen=True, kw_only=True):
@@ -354,15 +356,19 @@ class RatesReply(Record, frozen=True, kw_only=True):
 
 
 class WorkersReply(Record, frozen=True, kw_only=True):
-    """The workers that were seen within a day, by name."""
+    """The workers that were seen within a day, by name. `next_after` is the `after` of the
+    next page, null at the end. [H76]"""
 
     workers: tuple[WorkerRecord, ...]
+    next_after: str | None = None
 
 
 class SchedulesReply(Record, frozen=True, kw_only=True):
-    """The schedules, by name, without their payloads."""
+    """The schedules, by name, without their payloads. `next_after` is the `after` of the
+    next page, null at the end. [H76]"""
 
     schedules: tuple[ScheduleRecord, ...]
+    next_after: str | None = None
 
 
 class ScheduleReply(Record, frozen=True, kw_only=True):

@@ -50,7 +50,7 @@ from tenure.core.policy import Backoff, Compensation, DeadLetterJob, Policy
 from tenure.core.resolutions import Resolution
 from tenure.core.schedules import PutSchedule, ScheduleSpec
 from tenure.core.vocabulary import ErrorClass, JobStatus, ReasonCode, Stage
-from tenure.core.workers import WorkerProcess
+from tenure.core.workers import MAX_WORKER_KEY, WorkerProcess
 from tenure.errors import InvalidInput
 from tenure.protocol.fields import (
     EventWord,
@@ -686,6 +686,30 @@ class BodiesQuery(Request, frozen=True, kw_only=True):
 class NamespaceQuery(Request, frozen=True, kw_only=True):
     """The namespace that the caller expects to be in. [H21]"""
 
+    namespace: NamespaceField | None = None
+
+
+class QueuesQuery(Request, frozen=True, kw_only=True):
+    """A page of queues, by name. `after` is the `next_after` of the previous page. [H76]"""
+
+    after: QueueField | None = None
+    limit: Annotated[int, Meta(ge=1, le=MAX_PAGE)] = 50
+    namespace: NamespaceField | None = None
+
+
+class SchedulesQuery(Request, frozen=True, kw_only=True):
+    """A page of schedules, by name. `after` is the `next_after` of the previous page. [H76]"""
+
+    after: ScheduleField | None = None
+    limit: Annotated[int, Meta(ge=1, le=MAX_PAGE)] = 50
+    namespace: NamespaceField | None = None
+
+
+class WorkersQuery(Request, frozen=True, kw_only=True):
+    """A page of workers, by name. `after` is the `next_after` of the previous page. [H76]"""
+
+    after: Annotated[str, Meta(max_length=MAX_WORKER_KEY)] | None = None
+    limit: Annotated[int, Meta(ge=1, le=MAX_PAGE)] = 50
     namespace: NamespaceField | None = None
 
 

@@ -506,7 +506,7 @@ ROUTES: tuple[Route, ...] = (
         C,
         O,
         V,
-        query=requests.NamespaceQuery,
+        query=requests.QueuesQuery,
         reply=replies.QueuesReply,
     ),
     _post(
@@ -587,7 +587,7 @@ ROUTES: tuple[Route, ...] = (
         C,
         O,
         V,
-        query=requests.NamespaceQuery,
+        query=requests.SchedulesQuery,
         reply=replies.SchedulesReply,
     ),
     _get(
@@ -644,7 +644,7 @@ ROUTES: tuple[Route, ...] = (
         "List workers",
         O,
         V,
-        query=requests.NamespaceQuery,
+        query=requests.WorkersQuery,
         reply=replies.WorkersReply,
     ),
     _post(

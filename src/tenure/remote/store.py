@@ -3,7 +3,7 @@
 The calling thread waits for the answer. Lists never request bodies.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from msgspec import UNSET, UnsetType
@@ -18,7 +18,7 @@ from tenure.core.event_pages import EventFilter, EventPage, parse_event_key
 from tenure.core.event_tail import EventPosition, TailedEvent, TailFilter, TailPage
 from tenure.core.events import Event
 from tenure.core.flow_rows import FlowSummary, FlowView, ParentPage
-from tenure.core.ids import Actor, FlowId, JobId, Kind, Namespace, QueueName, WorkerId
+from tenure.core.ids import Actor, FlowId, JobId, Kind, Namespace, QueueName, ScheduleName, WorkerId
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration, Instant
 from tenure.core.job import Job
 from tenure.core.job_search import FoundJobs, JobFilter, found_jobs
@@ -31,9 +31,9 @@ from tenure.core.rates import Rate, RateStanding
 from tenure.core.resolutions import Resolution
 from tenure.core.schedules import Schedule
 from tenure.core.vocabulary import Cause, JobStatus, LeaseNews
-from tenure.core.workers import WorkerProcess, WorkerSeen
+from tenure.core.workers import FIRST_WORKER, WorkerKey, WorkerProcess, WorkerSeen
 from tenure.errors import InvalidInput, RequestRefused
-from tenure.ports import NO_WAIT, DeadLetter
+from tenure.ports import NO_LIMIT, NO_WAIT, DeadLetter
 from tenure.protocol import LEASE_HEADER
 from tenure.protocol.fields import instant, moment, optional_moment
 from tenure.protocol.overviews import (
@@ -102,9 +102,12 @@ from tenure.protocol.requests import (
     NamespaceQuery,
     OverviewQuery,
     ParentsMessage,
+    QueuesQuery,
     RatesQuery,
+    SchedulesQuery,
     StatsQuery,
     TailQuery,
+    WorkersQuery,
     alive_message,
     output_message,
     peek_leases_messages,
@@ -114,6 +117,7 @@ from tenure.remote.caller import Call, Caller, NotFound
 from tenure.remote.commands import load_jobs
 
 _Name = TypeVar("_Name", bound=str)
+_T = TypeVar("_T")
 
 
 class RemoteStore:
@@ -398,10 +402,18 @@ class RemoteStore:
             found += page.resolutions
         return {record.job_id: resolution_of(record) for record in found}
 
-    def list_queues(self, namespace: Namespace) -> list[QueueState]:
-        """Every queue within the token's scope."""
-        call = Call(name="queues", query=NamespaceQuery(namespace=namespace))
-        return [queue_of(record) for record in self._caller.ask(call, QueuesReply).queues]
+    def list_queues(
+        self, namespace: Namespace, *, after: str = "", limit: int = NO_LIMIT
+    ) -> list[QueueState]:
+        """The queues within the token's scope, asked for page by page. [H76]"""
+
+        def page(place: str | None, most: int) -> tuple[Iterable[QueueState], str | None]:
+            start = None if place is None else QueueName(place)
+            query = QueuesQuery(after=start, limit=most, namespace=namespace)
+            reply = self._caller.ask(Call(name="queues", query=query), QueuesReply)
+            return map(queue_of, reply.queues), reply.next_after
+
+        return _all_pages(page, after or None, limit)
 
     def put_queue(
         self,
@@ -464,15 +476,31 @@ class RemoteStore:
         )
         return kind_of(self._caller.ask(call, KindRecord))
 
-    def list_schedules(self, namespace: Namespace) -> list[Schedule]:
-        """The schedules within the token's scope, without their payloads."""
-        call = Call(name="schedules", query=NamespaceQuery(namespace=namespace))
-        return [schedule_of(each) for each in self._caller.ask(call, SchedulesReply).schedules]
+    def list_schedules(
+        self, namespace: Namespace, *, after: str = "", limit: int = NO_LIMIT
+    ) -> list[Schedule]:
+        """The schedules within the token's scope, without their payloads, asked for page by page.
+        [H76]"""
 
-    def list_workers(self, namespace: Namespace) -> list[WorkerSeen]:
-        """The workers within the token's scope."""
-        call = Call(name="workers", query=NamespaceQuery(namespace=namespace))
-        return [worker_of(record) for record in self._caller.ask(call, WorkersReply).workers]
+        def page(place: str | None, most: int) -> tuple[Iterable[Schedule], str | None]:
+            start = None if place is None else ScheduleName(place)
+            query = SchedulesQuery(after=start, limit=most, namespace=namespace)
+            reply = self._caller.ask(Call(name="schedules", query=query), SchedulesReply)
+            return map(schedule_of, reply.schedules), reply.next_after
+
+        return _all_pages(page, after or None, limit)
+
+    def list_workers(
+        self, namespace: Namespace, *, after: WorkerKey = FIRST_WORKER, limit: int = NO_LIMIT
+    ) -> list[WorkerSeen]:
+        """The workers within the token's scope, asked for page by page. [H76]"""
+
+        def page(place: str | None, most: int) -> tuple[Iterable[WorkerSeen], str | None]:
+            query = WorkersQuery(after=place, limit=most, namespace=namespace)
+            reply = self._caller.ask(Call(name="workers", query=query), WorkersReply)
+            return map(worker_of, reply.workers), reply.next_after
+
+        return _all_pages(page, None if after == FIRST_WORKER else after.text, limit)
 
     def request_drain(self, namespace: Namespace, worker: WorkerId) -> bool:
         """Ask a worker to finish and stop. Returns whether there is one."""
@@ -482,6 +510,21 @@ class RemoteStore:
         except NotFound:
             return False
         return True
+
+
+def _all_pages(
+    page: Callable[[str | None, int], tuple[Iterable[_T], str | None]],
+    place: str | None,
+    limit: int,
+) -> list[_T]:
+    """Up to `limit` rows after a place; `page` asks for some of them and says where the next page
+    begins."""
+    found: list[_T] = []
+    while True:
+        rows, place = page(place, min(MAX_PAGE, limit - len(found)))
+        found += rows
+        if place is None or len(found) >= limit:
+            return found
 
 
 def _only(field: str, names: Sequence[_Name]) -> _Name | None:

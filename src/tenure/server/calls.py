@@ -50,6 +50,7 @@ ROW_BYTES = 1 << 10
 """Memory of a row without its long texts."""
 
 _M = TypeVar("_M")
+_Row = TypeVar("_Row")
 
 
 class Call:
@@ -211,6 +212,32 @@ class Call:
             if rest is None or len(found.events) < limit:
                 break
         return EventPage(events=tuple(page), next=rest)
+
+    async def page(
+        self,
+        read: Callable[[_Row | None, int], list[_Row]],
+        *,
+        limit: int,
+        at_once: int,
+        sees: Callable[[_Row], bool],
+        size_of: Callable[[_Row], int],
+    ) -> tuple[list[_Row], _Row | None]:
+        """Up to `limit` rows that the caller may see, read a few at a time, and the last one if
+        there may be more. `read` gets the row after which to begin. The next page begins after a
+        row that the caller sees, so that it names nothing of others. [H76]"""
+        page: list[_Row] = []
+        last: _Row | None = None
+        while True:
+            wanted = at_once if self.principal.is_limited else min(at_once, limit - len(page))
+            rows = await self.services.listing(partial(read, last, wanted))
+            seen = [row for row in rows if sees(row)]
+            self.memory.read(sum(map(size_of, seen)))
+            page += seen
+            if len(page) > limit or (len(page) == limit and len(rows) == wanted):
+                return page[:limit], page[limit - 1]
+            if len(rows) < wanted:
+                return page, None
+            last = rows[-1]
 
     def count_events(self, events: Sequence[Event]) -> None:
         """Count the memory of events that were read. [H45]"""

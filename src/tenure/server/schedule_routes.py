@@ -27,23 +27,41 @@ from tenure.protocol.problem_codes import ProblemCode
 from tenure.protocol.records import schedule_record
 from tenure.protocol.replies import ScheduleReply as ScheduleMessage
 from tenure.protocol.replies import SchedulesReply
-from tenure.protocol.requests import PutScheduleMessage, RunScheduleMessage, schedule_spec
+from tenure.protocol.requests import (
+    PutScheduleMessage,
+    RunScheduleMessage,
+    SchedulesQuery,
+    schedule_spec,
+)
 from tenure.server.calls import Call, Handler, answer
 from tenure.server.problems import Refused, out_of_scope
 
 ROW_BYTES = 2 << 10
 """About how much memory a schedule takes without its payload."""
 
+ROWS_AT_ONCE = 500
+"""Schedules that are read and counted at a time."""
+
 
 async def schedules(call: Call) -> Response:
     """List schedules within the caller's scope."""
-    namespace = call.namespace()
-    found = await call.services.listing(lambda: call.store.list_schedules(namespace))
-    seen = [each for each in found if _sees(call, each)]
-    call.memory.read(ROW_BYTES * len(seen))
+    query, namespace = call.query(SchedulesQuery), call.namespace()
+
+    def read(last: Schedule | None, limit: int) -> list[Schedule]:
+        after = (query.after or "") if last is None else last.name
+        return call.store.list_schedules(namespace, after=after, limit=limit)
+
+    found, last = await call.page(
+        read,
+        limit=query.limit,
+        at_once=ROWS_AT_ONCE,
+        sees=lambda each: _sees(call, each),
+        size_of=lambda each: ROW_BYTES,
+    )
     return await call.large_answer(
         lambda: SchedulesReply(
-            schedules=tuple(schedule_record(each, bodies=False) for each in seen)
+            schedules=tuple(schedule_record(each, bodies=False) for each in found),
+            next_after=None if last is None else last.name,
         )
     )
 

@@ -6,6 +6,7 @@ from typing import Any
 from msgspec import UNSET, UnsetType
 from starlette.responses import Response
 
+from tenure.core.claims import QueueState
 from tenure.core.dead_letter_groups import DeadLetterGroupFilter
 from tenure.core.event_counts import DEFAULT_SPAN, EventSpan
 from tenure.core.event_pages import EventFilter, parse_event_key, parse_type_filter
@@ -17,7 +18,7 @@ from tenure.core.overview import OverviewFilter
 from tenure.core.policy import Policy
 from tenure.core.rates import Rate, parse_rate
 from tenure.core.validation import check_declared_policy
-from tenure.core.workers import WorkerSeen
+from tenure.core.workers import FIRST_WORKER, WorkerSeen, parse_worker_key
 from tenure.errors import InvalidInput
 from tenure.protocol.codec import encode
 from tenure.protocol.fields import moment, optional_instant
@@ -51,9 +52,11 @@ from tenure.protocol.requests import (
     LogQuery,
     OverviewQuery,
     PolicyMessage,
+    QueuesQuery,
     RatesQuery,
     StatsQuery,
     TailQuery,
+    WorkersQuery,
     policy_of_message,
 )
 from tenure.server.calls import Call, Handler, ResponseInPieces, answer
@@ -69,19 +72,29 @@ WORKER_BYTES = 1 << 10
 NAME_BYTES = 64
 """About how much memory a queue, a worker without its names, and a name without its text take."""
 
+QUEUES_AT_ONCE = 500
+WORKERS_AT_ONCE = 50
+"""Rows that are read and counted at a time. A worker may have 260 KB of names."""
+
 
 async def queues(call: Call) -> Response:
     """List queues within the caller's scope."""
-    namespace = call.namespace()
-    found = await call.services.listing(lambda: call.store.list_queues(namespace))
-    call.memory.read(QUEUE_BYTES * len(found))
+    query, namespace = call.query(QueuesQuery), call.namespace()
+
+    def read(last: QueueState | None, limit: int) -> list[QueueState]:
+        after = (query.after or "") if last is None else last.name
+        return call.store.list_queues(namespace, after=after, limit=limit)
+
+    found, last = await call.page(
+        read,
+        limit=query.limit,
+        at_once=QUEUES_AT_ONCE,
+        sees=lambda queue: call.principal.sees_any_queue([queue.name]),
+        size_of=lambda queue: QUEUE_BYTES,
+    )
     return await call.large_answer(
         lambda: QueuesReply(
-            queues=tuple(
-                queue_record(queue)
-                for queue in found
-                if call.principal.sees_any_queue([queue.name])
-            )
+            queues=tuple(map(queue_record, found)), next_after=None if last is None else last.name
         )
     )
 
@@ -172,9 +185,20 @@ async def put_kind(call: Call) -> Response:
 
 async def workers(call: Call) -> Response:
     """List workers within the caller's scope."""
-    namespace = call.namespace()
-    found = await call.services.listing(lambda: call.store.list_workers(namespace))
-    call.memory.read(sum(map(_worker_bytes, found)))
+    query, namespace = call.query(WorkersQuery), call.namespace()
+    begin = FIRST_WORKER if query.after is None else parse_worker_key(query.after)
+
+    def read(last: WorkerSeen | None, limit: int) -> list[WorkerSeen]:
+        after = begin if last is None else last.key
+        return call.store.list_workers(namespace, after=after, limit=limit)
+
+    found, last = await call.page(
+        read,
+        limit=query.limit,
+        at_once=WORKERS_AT_ONCE,
+        sees=call.principal.sees_worker,
+        size_of=_worker_bytes,
+    )
     now = await call.services.now()
     return await call.large_answer(
         lambda: WorkersReply(
@@ -185,8 +209,8 @@ async def workers(call: Call) -> Response:
                     in_part=not call.principal.decides_worker(each),
                 )
                 for each in found
-                if call.principal.sees_worker(each)
-            )
+            ),
+            next_after=None if last is None else last.key.text,
         )
     )
 

@@ -167,6 +167,20 @@ def test_queues_with_jobs_or_settings_are_listed_by_name(kit: Kit) -> None:
     ]
 
 
+@spec("B43")
+def test_queues_are_read_in_pages(kit: Kit) -> None:
+    for name in ("b", "a", "d", "c"):
+        kit.running_job(queue=QueueName(name))
+    kit.enqueue(queue=QueueName("bb"), namespace=Namespace("elsewhere"))
+
+    first = kit.store.list_queues(DEFAULT_NAMESPACE, limit=2)
+    rest = kit.store.list_queues(DEFAULT_NAMESPACE, after="b", limit=5)
+
+    assert [(state.name, state.live) for state in first] == [("a", 1), ("b", 1)]
+    assert [(state.name, state.live) for state in rest] == [("c", 1), ("d", 1)]
+    assert kit.store.list_queues(DEFAULT_NAMESPACE, after="d", limit=1) == []
+
+
 def test_a_queue_is_listed_when_its_first_enqueue_met_a_new_epoch(kit: Kit) -> None:
     kit.enqueue()
     kit.store.raise_epoch()

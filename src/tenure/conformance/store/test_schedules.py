@@ -103,6 +103,19 @@ def test_schedules_are_listed_by_name_within_a_namespace(kit: Kit) -> None:
     assert [each.name for each in found] == ["Z", "a", "b"]
 
 
+@spec("B43")
+def test_schedules_are_read_in_pages(kit: Kit) -> None:
+    for name in ("b", "a", "d", "c"):
+        put(kit, name=name)
+    kit.coordinator.change_schedule(RemoveSchedule(**key("b")))
+
+    first = kit.store.list_schedules(DEFAULT_NAMESPACE, limit=2)
+    rest = kit.store.list_schedules(DEFAULT_NAMESPACE, after="c", limit=5)
+
+    assert [each.name for each in first] == ["a", "c"]
+    assert [each.name for each in rest] == ["d"]
+
+
 @spec("SC2", "SC3")
 def test_a_due_occurrence_makes_its_job_and_moves_the_schedule_on(kit: Kit) -> None:
     put(kit)

@@ -41,6 +41,20 @@ def _names(kit: Kit) -> list[str]:
     return [seen.worker for seen in kit.store.list_workers(DEFAULT_NAMESPACE)]
 
 
+@spec("B43")
+def test_workers_are_read_in_pages_by_name_and_principal(kit: Kit) -> None:
+    keys = [("a", "z"), ("b", "x"), ("b", "y"), ("c", "a")]
+    for worker, actor in reversed(keys):
+        _see(kit, worker=WorkerId(worker), actor=worker_actor(WorkerId(actor)))
+
+    first = kit.store.list_workers(DEFAULT_NAMESPACE, limit=2)
+    rest = kit.store.list_workers(DEFAULT_NAMESPACE, after=first[-1].key, limit=5)
+
+    assert [each.key for each in first + rest] == [(w, f"worker:{a}") for w, a in keys]
+    assert len(first) == 2
+    assert kit.store.list_workers(DEFAULT_NAMESPACE, after=rest[-1].key, limit=1) == []
+
+
 @spec("B13")
 def test_a_worker_is_listed_with_its_last_report(kit: Kit) -> None:
     began = kit.now()

@@ -2,6 +2,7 @@
 everything else."""
 
 from collections.abc import Iterable
+from typing import Any, TypeVar
 
 from starlette.responses import Response
 
@@ -26,6 +27,9 @@ from tenure.protocol.replies import (
     SchedulesReply,
     WorkersReply,
 )
+from tenure.protocol.requests import MAX_PAGE
+
+_Page = TypeVar("_Page", QueuesReply, SchedulesReply, WorkersReply)
 
 MAX_FOUND = 50
 """Names of each sort that are shown."""
@@ -46,16 +50,18 @@ async def search(visit: Visit) -> Response:
         return visit.go(url("/jobs", prefix))
     found: dict[str, list[str]] = {}
     if text:
-        queues = await visit.ask("queues", QueuesReply)
+        queues = await _pages(visit, "queues", QueuesReply)
         kinds = await visit.ask("kinds", KindsReply)
         overview = await ask_overview(visit)
-        workers = await visit.ask("workers", WorkersReply)
-        schedules = await visit.ask("schedules", SchedulesReply)
+        workers = await _pages(visit, "workers", WorkersReply)
+        schedules = await _pages(visit, "schedules", SchedulesReply)
         found = {
-            "queues": _matching(text, (each.name for each in queues.queues)),
+            "queues": _matching(text, (each.name for page in queues for each in page.queues)),
             "kinds": _matching(text, (each.kind for each in (*kinds.kinds, *overview.kinds))),
-            "workers": _matching(text, (each.worker for each in workers.workers)),
-            "schedules": _matching(text, (each.name for each in schedules.schedules)),
+            "workers": _matching(text, (each.worker for page in workers for each in page.workers)),
+            "schedules": _matching(
+                text, (each.name for page in schedules for each in page.schedules)
+            ),
         }
     return await visit.show(
         "search.html",
@@ -65,6 +71,16 @@ async def search(visit: Visit) -> Response:
         flows=flows,
         jobs=jobs,
     )
+
+
+async def _pages(visit: Visit, route: str, reply: type[_Page]) -> list[_Page]:
+    """All pages of a list of names."""
+    query: dict[str, Any] = {"limit": MAX_PAGE}
+    pages: list[_Page] = []
+    while not pages or pages[-1].next_after is not None:
+        pages.append(await visit.ask(route, reply, query=query))
+        query = query | {"after": pages[-1].next_after}
+    return pages
 
 
 async def _of_prefix(visit: Visit, prefix: str) -> tuple[list[FlowRecord], list[JobRecord]]:

@@ -7,7 +7,7 @@ from tenure.core.ids import Epoch, Namespace, ScheduleName
 from tenure.core.instants import Duration
 from tenure.core.outcomes import Change
 from tenure.core.schedules import Schedule, ScheduleChange, in_turns, is_due
-from tenure.ports import DueSchedules, LoadedSchedule, Saved
+from tenure.ports import NO_LIMIT, DueSchedules, LoadedSchedule, Saved
 from tenure.stores.memory.part import MemoryPart
 
 
@@ -22,13 +22,15 @@ class MemorySchedules(MemoryPart):
     def _save(self, changes: Sequence[Change], epoch: Epoch) -> Saved:
         """Apply the changes of jobs that still match."""
 
-    def list_schedules(self, namespace: Namespace) -> list[Schedule]:
+    def list_schedules(
+        self, namespace: Namespace, *, after: str = "", limit: int = NO_LIMIT
+    ) -> list[Schedule]:
         """The schedules of a namespace that were not removed, by name."""
         with self._lock:
             self._open()
             found = [each for each in self._schedules.values() if each.namespace == namespace]
         shown = [each.without_payload for each in found if each.removed_at is None]
-        return sorted(shown, key=_name)
+        return [each for each in sorted(shown, key=_name) if each.name > after][:limit]
 
     def load_schedule(self, namespace: Namespace, name: ScheduleName) -> LoadedSchedule:
         """A schedule, also a removed one."""

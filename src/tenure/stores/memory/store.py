@@ -61,6 +61,7 @@ from tenure.core.vocabulary import RENEWALS, EventClass, EventType, LeaseNews
 from tenure.errors import Closed, InvalidInput, StoreRefused
 from tenure.ports import (
     ANY_TIME,
+    NO_LIMIT,
     NO_WAIT,
     Clock,
     ClockWindow,
@@ -586,13 +587,16 @@ class MemoryStore(
             ]
             return Duration(max(0, min(instants) - self._clock())) if instants else None
 
-    def list_queues(self, namespace: Namespace) -> list[QueueState]:
+    def list_queues(
+        self, namespace: Namespace, *, after: str = "", limit: int = NO_LIMIT
+    ) -> list[QueueState]:
         """Every queue that has jobs or settings."""
         with self._lock:
             self._open()
             named = {name for space, name in self._queues if space == namespace}
             named |= {job.queue for job in self._jobs.values() if job.namespace == namespace}
-            return [self._queue(namespace, name) for name in sorted(named)]
+            page = [name for name in sorted(named) if name > after][:limit]
+            return [self._queue(namespace, name) for name in page]
 
     def tick(self) -> tuple[Instant | None, Instant]:
         """The highest tick before this one, and now."""

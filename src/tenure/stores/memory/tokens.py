@@ -9,8 +9,8 @@ from tenure.core.ids import Actor, Namespace
 from tenure.core.instants import after
 from tenure.core.schedules import Schedule
 from tenure.core.tokens import LoadedToken, NewToken, Token, TokenId
-from tenure.core.workers import SILENT_AFTER, WorkerSeen
-from tenure.ports import NameCounts
+from tenure.core.workers import FIRST_WORKER, SILENT_AFTER, WorkerKey, WorkerSeen
+from tenure.ports import NO_LIMIT, NameCounts
 from tenure.stores.memory.part import MemoryPart
 
 
@@ -93,13 +93,19 @@ class MemoryTokens(MemoryPart):
             )
 
     @abstractmethod
-    def list_queues(self, namespace: Namespace) -> list[QueueState]:
+    def list_queues(
+        self, namespace: Namespace, *, after: str = "", limit: int = NO_LIMIT
+    ) -> list[QueueState]:
         """See `JobStore`."""
 
     @abstractmethod
-    def list_schedules(self, namespace: Namespace) -> list[Schedule]:
+    def list_schedules(
+        self, namespace: Namespace, *, after: str = "", limit: int = NO_LIMIT
+    ) -> list[Schedule]:
         """See `JobStore`."""
 
     @abstractmethod
-    def list_workers(self, namespace: Namespace) -> list[WorkerSeen]:
+    def list_workers(
+        self, namespace: Namespace, *, after: WorkerKey = FIRST_WORKER, limit: int = NO_LIMIT
+    ) -> list[WorkerSeen]:
         """See `JobStore`."""

@@ -4,7 +4,15 @@ from msgspec.structs import replace
 
 from tenure.core.ids import Namespace, WorkerId
 from tenure.core.instants import Duration
-from tenure.core.workers import KnownStart, WorkerProcess, WorkerSeen, start_of
+from tenure.core.workers import (
+    FIRST_WORKER,
+    KnownStart,
+    WorkerKey,
+    WorkerProcess,
+    WorkerSeen,
+    start_of,
+)
+from tenure.ports import NO_LIMIT
 from tenure.stores.memory.part import MemoryPart
 
 
@@ -48,11 +56,14 @@ class MemoryWorkers(MemoryPart):
             self._processes[key] = seen
             return seen.has_drain_request
 
-    def list_workers(self, namespace: Namespace) -> list[WorkerSeen]:
+    def list_workers(
+        self, namespace: Namespace, *, after: WorkerKey = FIRST_WORKER, limit: int = NO_LIMIT
+    ) -> list[WorkerSeen]:
         """The workers that were seen lately, by name."""
         with self._lock:
             self._open()
-            return [seen for key, seen in sorted(self._processes.items()) if key[0] == namespace]
+            found = [seen for key, seen in sorted(self._processes.items()) if key[0] == namespace]
+        return [seen for seen in found if seen.key > after][:limit]
 
     def request_drain(self, namespace: Namespace, worker: WorkerId) -> bool:
         """Ask the processes of this name to finish and stop. Returns whether there is one."""

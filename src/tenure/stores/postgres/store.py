@@ -547,7 +547,7 @@ class PostgresStore(SqlStore):
         kept = super().put_kind(namespace, change, only_new=only_new)
         if not change.sets_limits:
             return kept
-        queues = self.list_queues(namespace)[:MAX_HINTED_QUEUES]
+        queues = self.list_queues(namespace, limit=MAX_HINTED_QUEUES)
         self._notifications.tell(
             [Hint(HintedChange.READY, namespace, state.name) for state in queues]
         )

@@ -379,7 +379,8 @@ UPDATE {t}queue SET rate_grants = :rate_grants, rate_per = :rate_per, rate_burst
  WHERE namespace = :namespace AND name = :name;
 
 -- name: load_queues
-SELECT {queue_columns} FROM {t}queue WHERE namespace = :namespace ORDER BY name;
+SELECT {queue_columns} FROM {t}queue WHERE namespace = :namespace AND name > :after
+ ORDER BY name LIMIT :limit;
 
 -- name: load_kinds
 SELECT {kind_columns} FROM {t}kind_setting WHERE namespace = :namespace ORDER BY kind;
@@ -431,8 +432,12 @@ SELECT CAST(:scope AS text), k.concurrency_group, k.concurrency_key,
   FROM ({each_key}) AS k;
 
 -- name: count_live_by_queue
+-- For the queues of a page.
 SELECT queue, count(*) FROM {t}job {by_leases}
- WHERE namespace = :namespace AND lease_id IS NOT NULL GROUP BY queue;
+ WHERE namespace = :namespace AND lease_id IS NOT NULL
+   AND queue IN (SELECT q.name FROM {t}queue AS q
+                  WHERE q.namespace = :namespace AND q.name > :after ORDER BY q.name LIMIT :limit)
+ GROUP BY queue;
 
 -- name: load_tick
 SELECT tick FROM {t}meta {lock};
@@ -948,8 +953,9 @@ DELETE FROM {t}worker_process
 RETURNING worker;
 
 -- name: list_workers
-SELECT {process_columns} FROM {t}worker_process WHERE namespace = :namespace
- ORDER BY worker, actor;
+SELECT {process_columns} FROM {t}worker_process
+ WHERE namespace = :namespace AND (worker, actor) > (:worker, :actor)
+ ORDER BY worker, actor LIMIT :limit;
 
 -- name: request_drain
 UPDATE {t}worker_process SET drain_requested_at = {t}clock()
@@ -967,7 +973,8 @@ RETURNING worker;
 
 -- name: list_schedules
 SELECT {schedule_without_payload} FROM {t}schedule AS s
- WHERE s.namespace = :namespace AND s.removed_at IS NULL ORDER BY s.name;
+ WHERE s.namespace = :namespace AND s.removed_at IS NULL AND s.name > :after
+ ORDER BY s.name LIMIT :limit;
 
 -- name: load_schedule
 SELECT {schedule_columns} FROM {t}schedule WHERE namespace = :namespace AND name = :name;

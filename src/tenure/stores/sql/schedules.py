@@ -12,7 +12,7 @@ from tenure.core.instants import Duration, Instant
 from tenure.core.outcomes import Change
 from tenure.core.schedules import Schedule, ScheduleChange, ScheduleSpec, latest_plausible_write
 from tenure.errors import StoreError
-from tenure.ports import MAX_DUE_READ, DueSchedules, LoadedSchedule, Saved
+from tenure.ports import MAX_DUE_READ, NO_LIMIT, DueSchedules, LoadedSchedule, Saved
 from tenure.stores.sql.rows import Row
 from tenure.stores.sql.statements import Query
 from tenure.stores.sql.transactions import Transaction, Transactional
@@ -47,9 +47,11 @@ class Schedules(Transactional):
     def _save_held(self, tx: Transaction, changes: Sequence[Change], epoch: Epoch) -> Saved:
         """Write changes of jobs in this transaction."""
 
-    def list_schedules(self, namespace: Namespace) -> list[Schedule]:
-        """The schedules of a namespace that were not removed, by name, without payloads."""
-        query = self._query("list_schedules", namespace=namespace)
+    def list_schedules(
+        self, namespace: Namespace, *, after: str = "", limit: int = NO_LIMIT
+    ) -> list[Schedule]:
+        """The schedules after this name that were not removed, by name, without payloads. [B43]"""
+        query = self._query("list_schedules", namespace=namespace, after=after, limit=limit)
         return [_schedule(row) for row in self._rows(query, listing=True)]
 
     def load_schedule(self, namespace: Namespace, name: ScheduleName) -> LoadedSchedule:

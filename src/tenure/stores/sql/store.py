@@ -43,7 +43,7 @@ from tenure.core.outcomes import Change
 from tenure.core.rates import Meter, Rate
 from tenure.core.vocabulary import RENEWALS, EventCause, EventType, LeaseNews
 from tenure.errors import StoreUnavailable
-from tenure.ports import ANY_TIME, ClockWindow, DedupeKey, Loaded, Locked, Saved
+from tenure.ports import ANY_TIME, NO_LIMIT, ClockWindow, DedupeKey, Loaded, Locked, Saved
 from tenure.stores.sql import (
     artifacts,
     attempt_logs,
@@ -695,12 +695,15 @@ class SqlStore(
             return Duration(0)
         return Duration(max(0, min(at for _, at in delayed) - now)) if delayed else None
 
-    def list_queues(self, namespace: Namespace) -> list[QueueState]:
-        """Every queue that ever had jobs or settings, with its live leases."""
+    def list_queues(
+        self, namespace: Namespace, *, after: str = "", limit: int = NO_LIMIT
+    ) -> list[QueueState]:
+        """The queues after this name that had jobs or settings, with their live leases. [B43]"""
+        page = {"namespace": namespace, "after": after, "limit": limit}
         settings, counts = self._read(
             lambda tx: tx.fetch(
-                self._query("load_queues", namespace=namespace),
-                self._query("count_live_by_queue", namespace=namespace),
+                self._query("load_queues", **page),
+                self._query("count_live_by_queue", **page),
                 last=True,
             ),
             listing=True,

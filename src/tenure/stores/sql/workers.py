@@ -4,7 +4,15 @@ import msgspec
 
 from tenure.core.ids import Namespace, WorkerId
 from tenure.core.instants import Duration, Instant
-from tenure.core.workers import KnownStart, WorkerProcess, WorkerSeen, start_of
+from tenure.core.workers import (
+    FIRST_WORKER,
+    KnownStart,
+    WorkerKey,
+    WorkerProcess,
+    WorkerSeen,
+    start_of,
+)
+from tenure.ports import NO_LIMIT
 from tenure.stores.sql.rows import Row
 from tenure.stores.sql.transactions import Transaction, Transactional
 
@@ -44,9 +52,12 @@ class Workers(Transactional):
         )
         return _worker(row)
 
-    def list_workers(self, namespace: Namespace) -> list[WorkerSeen]:
-        """The workers that were seen lately, by name."""
-        query = self._query("list_workers", namespace=namespace)
+    def list_workers(
+        self, namespace: Namespace, *, after: WorkerKey = FIRST_WORKER, limit: int = NO_LIMIT
+    ) -> list[WorkerSeen]:
+        """The workers after this key that were seen lately, by name and principal. [B43]"""
+        place = after._asdict()
+        query = self._query("list_workers", namespace=namespace, limit=limit, **place)
         return [_worker(row) for row in self._rows(query, listing=True)]
 
     def request_drain(self, namespace: Namespace, worker: WorkerId) -> bool:

@@ -1,0 +1,120 @@
+"""Queues, workers and schedules are listed in pages, and a page names nothing out of scope."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from tenure.conformance.spec import spec
+from tenure.core.ids import QueueName
+from tenure.core.vocabulary import Role
+from tests.server.harness import Stage
+
+C, W, O, V = Role.CLIENT, Role.WORKER, Role.OPERATOR, Role.VIEWER  # noqa: E741 - as in the table
+NAMES = ("a", "b", "c", "d", "e")
+
+
+@pytest.fixture
+def stage() -> Iterator[Stage]:
+    made = Stage()
+    yield made
+    made.close()
+
+
+def make_queue(stage: Stage, number: int, name: str) -> None:
+    stage.enqueue(number, queue=name)
+
+
+def make_worker(stage: Stage, number: int, name: str) -> None:
+    about = {"host": "h", "pid": 1, "concurrency": 1, "version": "1", "uptime_s": 1}
+    stage.call("alive", {**about, "queues": [name]}, role=W, worker=f"w-{name}")
+
+
+def make_schedule(stage: Stage, number: int, name: str) -> None:
+    spec_ = {"kind": "k", "queue": name, "every_s": 3600}
+    made = stage.ask("PUT", f"/v1/schedules/{name}/spec", spec_, token=stage.of(O))
+    assert made.status == 200, made
+
+
+MAKE: dict[str, Callable[[Stage, int, str], None]] = {
+    "queues": make_queue,
+    "workers": make_worker,
+    "schedules": make_schedule,
+}
+
+
+def pages(stage: Stage, what: str, token: str, *, limit: int) -> list[list[str]]:
+    """The names on each page."""
+    found: list[list[str]] = []
+    after: str | None = ""
+    while after is not None:
+        place = f"&after={quote(after)}" if after else ""
+        answer = stage.ask("GET", f"/v1/{what}?limit={limit}{place}", token=token)
+        assert answer.status == 200, answer
+        found.append([each.get("worker") or each["name"] for each in answer.json[what]])
+        after = answer.json["next_after"]
+    return found
+
+
+@spec("H76")
+@pytest.mark.parametrize("what", MAKE)
+def test_a_list_has_pages_that_leave_nothing_out(stage: Stage, what: str) -> None:
+    for number, name in enumerate(NAMES):
+        MAKE[what](stage, number, name)
+    expected = [f"w-{name}" if what == "workers" else name for name in NAMES]
+
+    found = pages(stage, what, stage.of(V), limit=2)
+
+    assert found == [expected[:2], expected[2:4], expected[4:]]
+
+
+@spec("H76")
+@pytest.mark.parametrize("what", MAKE)
+def test_a_page_of_a_limited_token_names_only_what_it_may_see(stage: Stage, what: str) -> None:
+    for number, name in enumerate(NAMES):
+        MAKE[what](stage, number, name)
+    limited = stage.token(V, "limited", queues=(QueueName("b"), QueueName("d")))
+    answer = stage.ask("GET", f"/v1/{what}?limit=1", token=limited)
+
+    found = pages(stage, what, limited, limit=1)
+
+    assert [name[-1] for page in found for name in page] == ["b", "d"]
+    assert answer.json["next_after"].startswith("w-b " if what == "workers" else "b")
+
+
+@spec("H76")
+@pytest.mark.parametrize("what", MAKE)
+def test_a_page_reads_no_more_rows_than_it_has(
+    stage: Stage, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number, name in enumerate(NAMES):
+        MAKE[what](stage, number, name)
+    read: list[int] = []
+    listed = getattr(stage.store, f"list_{what}")
+
+    def counted(*args: Any, **more: Any) -> Any:
+        found = listed(*args, **more)
+        read.append(len(found))
+        return found
+
+    token = stage.of(V)
+    monkeypatch.setattr(stage.store, f"list_{what}", counted)
+    stage.ask("GET", f"/v1/{what}?limit=2", token=token)
+
+    assert read == [2]
+
+
+@spec("H76")
+@pytest.mark.parametrize(
+    "query",
+    [
+        "queues?limit=501",
+        "queues?limit=0",
+        "queues?after=%20",
+        "workers?after=w",
+        "workers?after=x%00",
+    ],
+)
+def test_a_page_that_cannot_be_is_refused(stage: Stage, query: str) -> None:
+    assert stage.ask("GET", f"/v1/{query}", token=stage.of(V)).status == 422
