@@ -8,6 +8,7 @@ one that fires it. Zones come from the system's database of time zones, or from 
 """
 
 import hashlib
+from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta, tzinfo
@@ -71,6 +72,7 @@ LATE = seconds(60)
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
+_DAY_US = 24 * 3600 * MICROSECONDS_PER_SECOND
 _ZONES_REMEMBERED = 256
 
 
@@ -206,16 +208,71 @@ def shown_times(schedule: Schedule) -> list[Instant]:
 
 
 def _cron_times(spec: ScheduleSpec, after: Instant) -> Iterator[Instant]:
-    """The nominal times after `after`, rising. CronSim may begin before it in an hour that the
-    clocks repeat, and it may give one time twice where they skip an hour."""
+    """The nominal times after `after`, rising. [SC4]"""
     assert spec.cron is not None
+    if any(field.startswith("*") for field in spec.cron.split()[:2]):
+        return _times_that_clocks_show(spec.cron, _zone(spec.tz), after)
+    return _fixed_times(spec.cron, _zone(spec.tz), after)
+
+
+def _fixed_times(cron: str, zone: tzinfo, after: Instant) -> Iterator[Instant]:
+    """CronSim may begin before `after` where the clocks repeat times, and it may give one time
+    twice where they skip some."""
     last = after
-    begin = (_EPOCH + timedelta(microseconds=after)).astimezone(_zone(spec.tz))
-    for at in CronSim(spec.cron, begin):
-        instant = Instant((at.astimezone(UTC) - _EPOCH) // _MICROSECOND)
+    for at in CronSim(cron, _datetime(after).astimezone(zone)):
+        instant = _instant(at.astimezone(UTC))
         if instant > last:
             yield instant
             last = instant
+
+
+def _times_that_clocks_show(cron: str, zone: tzinfo, after: Instant) -> Iterator[Instant]:
+    """Every time at which clocks of the zone show what the expression says. CronSim is asked about
+    stretches in which no clock is set, as if they were UTC: beside a change by less than an hour
+    it passes over times that exist (docs/upstream/cronsim.md)."""
+    last, offset_us = after, _offset_us(zone, after)
+    while True:
+        for shown_at in CronSim(cron, _datetime(last + offset_us)):
+            at = Instant(_instant(shown_at) - offset_us)
+            looked_at = Instant(min(at, last + _DAY_US))
+            if _offset_us(zone, looked_at) != offset_us:
+                changed_at = _clock_change(zone, last, looked_at)
+                last, offset_us = Instant(changed_at - 1), _offset_us(zone, changed_at)
+                break
+            if looked_at < at:  # nothing happens until shortly before it, in any offset
+                last = later(looked_at, Instant(at - 2 * _DAY_US))
+                offset_us = _offset_us(zone, last)
+                break
+            yield at
+            last = at
+        else:
+            return
+
+
+def _clock_change(zone: tzinfo, before: Instant, after: Instant) -> Instant:
+    """When the clocks were set, which is at a whole second; once between these two."""
+    offset_us, begin = _offset_us(zone, before), before // MICROSECONDS_PER_SECOND
+    later_seconds = bisect_left(
+        range(begin, after // MICROSECONDS_PER_SECOND),
+        True,
+        key=lambda second: _offset_us(zone, second * MICROSECONDS_PER_SECOND) != offset_us,
+    )
+    return Instant((begin + later_seconds) * MICROSECONDS_PER_SECOND)
+
+
+def _offset_us(zone: tzinfo, at: int) -> int:
+    """By how much clocks of the zone are ahead of UTC."""
+    offset = _datetime(at).astimezone(zone).utcoffset()
+    assert offset is not None
+    return offset // _MICROSECOND
+
+
+def _datetime(at: int) -> datetime:
+    return _EPOCH + timedelta(microseconds=at)
+
+
+def _instant(at: datetime) -> Instant:
+    return Instant((at - _EPOCH) // _MICROSECOND)
 
 
 @lru_cache(maxsize=_ZONES_REMEMBERED)
