@@ -391,7 +391,7 @@ def test_a_change_of_a_kind_wakes_the_workers_of_every_queue(on_postgres: Pair) 
     second.watch(heard.append)
     until(lambda: heard == [None], "it listens")
 
-    first.put_kind(DEFAULT_NAMESPACE, KindChange(kind=Kind("send")))
+    first.put_kind(DEFAULT_NAMESPACE, KindChange(kind=Kind("send"), fair=True))
 
     until(lambda: READY in heard, "it is heard")
 

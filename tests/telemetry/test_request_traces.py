@@ -40,7 +40,7 @@ pytestmark = pytest.mark.process
 TRACES = ("4bf92f3577b34da6a3ce929d0e0e4736", "0af7651916cd43dd8448eb211c80319c")
 TRACED = (sys.executable, "-m", "tests.telemetry.traced")
 IDS = ("order 7, 100 % für 🎉", "Ä" * 200)
-ABOUT_NO_JOB = {"claim", "alive", "time"}
+ABOUT_NO_JOB = {"claim", "alive", "time", "kinds", "declare-kind"}
 """What a worker asks for itself: before it has a job, or of the server."""
 
 

@@ -8,10 +8,19 @@ from pathlib import Path
 import click
 
 from tenure.cli.common import reported_errors, store_url_option
+from tenure.cli.output import printable
 from tenure.core.counting import counted
 from tenure.settings import is_server, url_from_environment
 from tenure.stores.urls import schema_at
 from tenure.wiring import not_through_a_server
+
+
+def _in_utf_8(_: click.Context, __: click.Parameter, target: Path) -> Path:
+    try:
+        str(target).encode()
+    except UnicodeEncodeError as wrong:
+        raise click.BadParameter("SQLite takes only names in UTF-8.") from wrong
+    return target
 
 
 @click.command()
@@ -19,7 +28,7 @@ from tenure.wiring import not_through_a_server
 @click.option(
     "--schema", default="tenure", show_default=True, help="The name of the schema in PostgreSQL."
 )
-@click.argument("target", metavar="FILE", type=click.Path(path_type=Path))
+@click.argument("target", metavar="FILE", type=click.Path(path_type=Path), callback=_in_utf_8)
 def backup(url: str | None, schema: str, target: Path) -> None:
     """Copy a SQLite store to FILE while workers use it.
 
@@ -31,4 +40,5 @@ def backup(url: str | None, schema: str, target: Path) -> None:
         if is_server(chosen):
             raise not_through_a_server()
         schema_at(chosen, schema).backup(target)
-    click.echo(f"{target}: {counted(target.stat().st_size, 'byte')}", err=True)
+    size = counted(target.stat().st_size, "byte")
+    click.echo(f"{printable(str(target))}: {size}", err=True)

@@ -12,11 +12,15 @@ import msgspec
 from tenure.core.ids import Kind, Namespace
 from tenure.core.kind_settings import KindChange, KindSettings
 from tenure.core.policy import policy_in_words
-from tenure.errors import InvalidInput, RequestRefused
+from tenure.deadlines import retrying_for
+from tenure.errors import InvalidInput, RequestRefused, StoreUnavailable
 from tenure.handlers.registry import Handler
 from tenure.ports import JobStore
 
 _log = logging.getLogger("tenure.worker")
+
+RETRY_FOR_S = 5.0
+"""A server that gives no answer for this long gets no declaration: jobs matter more. [F10]"""
 
 
 class Difference(msgspec.Struct, frozen=True):
@@ -91,15 +95,16 @@ def declare_and_warn(
     """What a starting worker does. Where the store has something else, perhaps an operator changed
     it, perhaps this code is old. A worker under development `overwrites` it and says so."""
     try:
-        stored = {each.kind: each for each in store.list_kinds(namespace)}
-        for found in _declare(store, namespace, handlers, stored):
-            if overwrites:
-                kept = store.put_kind(namespace, found.declared.as_change())
-                _log.info("kind %s: %s", kept.kind, change_in_words(found.stored, kept))
-            else:
-                _log.warning("%s; `tenure kinds sync %s` writes what is declared", found, app)
-        _warn_of_undeclared(handlers, app, stored)
-    except (InvalidInput, RequestRefused) as refusal:
+        with retrying_for(RETRY_FOR_S):
+            stored = {each.kind: each for each in store.list_kinds(namespace)}
+            for found in _declare(store, namespace, handlers, stored):
+                if overwrites:
+                    kept = store.put_kind(namespace, found.declared.as_change())
+                    _log.info("kind %s: %s", kept.kind, change_in_words(found.stored, kept))
+                else:
+                    _log.warning("%s; `tenure kinds sync %s` writes what is declared", found, app)
+            _warn_of_undeclared(handlers, app, stored)
+    except (InvalidInput, RequestRefused, StoreUnavailable) as refusal:
         _log.warning("the settings of kinds were not written: %s", refusal)
 
 

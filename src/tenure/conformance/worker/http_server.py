@@ -18,7 +18,7 @@ import msgspec
 from tenure.conformance.worker.record import Record, WorkerRequest
 from tenure.conformance.worker.scenarios import Scenario
 from tenure.conformance.worker.script import Answer, Script
-from tenure.core.ids import JobId
+from tenure.core.ids import JobId, Kind
 from tenure.core.instants import Instant
 from tenure.core.vocabulary import LeaseNews, Role, VerdictKind
 from tenure.errors import InvalidInput, MalformedBody
@@ -26,11 +26,12 @@ from tenure.protocol import LEASE_HEADER
 from tenure.protocol.codec import decode, encode
 from tenure.protocol.openapi import openapi
 from tenure.protocol.problem_codes import ProblemCode
-from tenure.protocol.records import ArtifactRecord
+from tenure.protocol.records import ArtifactRecord, KindRecord
 from tenure.protocol.replies import (
     AliveReply,
     HealthReply,
     KeptReply,
+    KindsReply,
     PeekLeasesReply,
     Problem,
     StagingReply,
@@ -199,10 +200,10 @@ class _Handler(BaseHTTPRequestHandler):
             status = 400 if isinstance(wrong, MalformedBody) else 422
             raise _Refused(status, wrong.code, str(wrong)) from wrong
         with listener.lock:
-            return self._ask_script(route, message, at)
+            return self._ask_script(route, parts, message, at)
 
     def _ask_script(
-        self, route: Route, message: Any, at: float
+        self, route: Route, parts: dict[str, str], message: Any, at: float
     ) -> tuple[list[WorkerRequest], Answer]:
         script = self.server.listener.script
         match message:
@@ -218,7 +219,7 @@ class _Handler(BaseHTTPRequestHandler):
             case _ if route.name in ("start", "complete", "fail", "release"):
                 return script.report([message], at, is_batch=False)
             case _:
-                return [], Answer(body=encode(_side_reply(route, {}, self.headers, b"")))
+                return [], Answer(body=encode(_side_reply(route, parts, self.headers, b"")))
 
     # --- writing -------------------------------------------------------------------------------
 
@@ -309,6 +310,10 @@ def _side_reply(
                 ts=now,
             )
             return StagingReply(verdict=VerdictKind.OK, artifact=artifact)
+        case "kinds":
+            return KindsReply(kinds=())
+        case "declare-kind":
+            return KindRecord(kind=Kind(parts["kind"]))
         case "openapi":
             return openapi()
         case _:
