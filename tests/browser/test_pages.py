@@ -13,10 +13,12 @@ from tenure.dashboard.table import PAGES
 from tests.browser.site import Site
 from tests.browser.watching import Watched, watched
 from tests.dashboard.featured import EXPORT, REPORT
+from tests.dashboard.harness import DashboardStage
 from tests.dashboard.test_pages import DOWNLOADS, EXAMPLES, group_key
 
 pytestmark = pytest.mark.browser
 
+CLOUD_HOST = "ip-10-0-113-17.eu-central-1.compute.internal"
 DECLINED = group_key("charge-card", "CardDeclined: insufficient funds")
 
 SHOP = {
@@ -268,3 +270,43 @@ def test_plots_are_drawn_from_their_tables(seen: Watched, shop: Site) -> None:
     seen.page.get_by_role("link", name="15m").click()
     expect(seen.page.locator("#plot-rates canvas")).to_be_visible()
     assert seen.page.locator("#table-rates tbody tr").count() >= 59
+
+
+def one_worker(stage: DashboardStage) -> None:
+    """A worker with names as long as those of clouds."""
+    queues = ["transactional-mail", "newsletters-weekly", "password-resets", "webhooks-outgoing"]
+    sign = {
+        "host": CLOUD_HOST,
+        "pid": 4711,
+        "queues": queues,
+        "concurrency": 8,
+        "version": "0.1.0",
+        "uptime_s": 60,
+    }
+    worker = "mail-worker-eu-central-1a"
+    assert stage.call("alive", sign, role=Role.WORKER, worker=worker).status == 200
+
+
+@spec("DB10")
+def test_the_host_of_a_worker_can_be_read(seen: Watched) -> None:
+    with Site(one_worker) as site:
+        seen.sign_in(site, Role.OPERATOR)
+        seen.page.goto(f"{site.address}/workers")
+        host = seen.page.locator("#worker-1 bdi").filter(has_text="ip-10-0-113-17").bounding_box()
+
+        assert host is not None
+        assert host["width"] > 100, "squeezed into a few characters"
+        assert host["height"] < 40, "broken into many lines"
+        assert not seen.has_cut_tables()
+
+
+@spec("DB10")
+@pytest.mark.parametrize("path", ["/schedules", "/help"])
+def test_the_menu_of_a_phone_shows_where_the_visitor_is(
+    browser: Browser, shop: Site, path: str
+) -> None:
+    with in_colours(browser, "light", 390) as seen:
+        seen.sign_in(shop, Role.OPERATOR)
+        seen.page.goto(f"{shop.address}{path}")
+
+        expect(seen.page.locator(".menu a[aria-current]")).to_be_in_viewport(ratio=0.99)

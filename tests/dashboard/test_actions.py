@@ -15,6 +15,7 @@ from tenure.dashboard.table import ACTIONS
 from tenure.errors import InvalidInput
 from tenure.protocol.routes import BY_NAME
 from tests.dashboard.harness import DashboardStage
+from tests.dashboard.test_job_pages import ended_flow
 from tests.dashboard.test_pages import furnish
 from tests.server.harness import JOB
 
@@ -35,6 +36,7 @@ def test_every_action_is_a_route_that_changes_something(action: Any) -> None:
         ({"limit": " 0 ", "rate": ""}, {"limit": 0}),
         ({"rate": "100/m", "burst": "7"}, {"rate": "100/m", "burst": 7}),
         ({"rate": "none"}, {"rate": None}),
+        ({"rate": "none", "burst": "7"}, {"rate": None}),
     ],
 )
 def test_what_is_left_empty_stays_as_it_is(
@@ -181,3 +183,52 @@ def test_a_job_that_is_gone_does_not_stop_the_others(stage: DashboardStage) -> N
     assert answer.status == 303
     assert "2 jobs" in browser.get("/help").text
     assert [stage.job(each).status.value for each in (jobs[0], jobs[2])] == ["dead_lettered"] * 2
+
+
+def field_of(page: str, name: str) -> str:
+    """What a field of a form shows."""
+    [tag] = re.findall(rf'<input id="field-{name}"[^>]*>', page)
+    [value] = re.findall(r'value="([^"]*)"', tag)
+    return str(value)
+
+
+def test_the_form_of_a_queues_limits_opens_with_what_is_set(stage: DashboardStage) -> None:
+    stage.call("limit", {"limit": 5, "rate": "90/m", "burst": 7}, role=Role.OPERATOR, queue="q")
+    browser = stage.browser(Role.OPERATOR)
+
+    page = browser.get("/actions/limit?target=q").text
+    shown = {name: field_of(page, name) for name in ("limit", "rate", "burst")}
+    answer = browser.submit("/actions/limit", {"target": "q", **shown, "limit": "6"})
+    [queue] = stage.call("queues", role=Role.OPERATOR).json["queues"]
+
+    assert shown == {"limit": "5", "rate": "90/m", "burst": "7"}
+    assert answer.status == 303
+    assert (queue["limit"], queue["rate"], queue["burst"]) == (6, "90/m", 7)
+    assert field_of(browser.get("/actions/limit?target=other").text, "limit") == ""
+
+
+def test_the_form_of_a_kinds_limits_opens_with_what_is_set(stage: DashboardStage) -> None:
+    limits = {"rate": "3/s", "burst": 4, "concurrency_limit": 2}
+    stage.call("set-kind", limits, role=Role.OPERATOR, kind="k")
+    browser = stage.browser(Role.OPERATOR)
+
+    page = browser.get("/actions/set-kind?target=k").text
+
+    shown = {name: field_of(page, name) for name in limits}
+    assert shown == {"rate": "3/s", "burst": "4", "concurrency_limit": "2"}
+    assert field_of(browser.get("/actions/set-kind?target=other").text, "rate") == ""
+
+
+@pytest.mark.parametrize(("role", "is_offered"), [(Role.VIEWER, False), (Role.OPERATOR, True)])
+def test_only_a_visitor_who_may_act_is_told_to_tick_rows(
+    stage: DashboardStage, role: Role, is_offered: bool
+) -> None:
+    ended_flow(stage)
+    browser = stage.browser(role)
+
+    for path, noun in (("/jobs", "jobs"), ("/dead-letters/list", "dead letters")):
+        page = browser.get(path).text
+
+        assert 'class="rows"' in page
+        assert (f"Tick {noun} to act on several" in page) is is_offered
+        assert ('id="bulk"' in page) is is_offered

@@ -544,6 +544,30 @@ def test_the_live_jobs_of_a_flow_are_cancelled_together(stage: DashboardStage) -
     assert browser.get(f"/flows/{FLOW}/cancel").status == 422
 
 
+@spec("DB23")
+def test_a_job_of_a_flow_is_named_where_its_name_is_known(stage: DashboardStage) -> None:
+    stage.call("flow", flow_message(), role=Role.OPERATOR)
+    browser = stage.browser(Role.OPERATOR)
+    first, second = JOB.format(11), JOB.format(12)
+
+    waits = re.findall(r"Why it waits.*?</ul>", browser.get(f"/jobs/{second}").text, re.DOTALL)
+    cancel = re.findall(r'class="targets".*?</ul>', browser.get(f"/flows/{FLOW}/cancel").text, re.S)
+    redrive = re.findall(
+        r'class="targets".*?</ul>', browser.get(f"/flows/{FLOW}/redrive").text, re.S
+    )
+
+    assert shown_texts(waits[0], "a") == ["first"]
+    assert f'href="/jobs/{first}"' in waits[0]
+    assert shown_texts(cancel[0], "code") == ["second", "first"]
+    assert shown_texts(redrive[0], "code") == ["orders"]
+
+
+def shown_texts(page: str, tag: str) -> list[str]:
+    """The texts of these elements, without the tags in them."""
+    found = re.findall(rf"<{tag}\b.*?</{tag}>", page, re.DOTALL)
+    return [re.sub(r"<[^>]+>", "", each) for each in found]
+
+
 @spec("FL14")
 def test_a_flow_is_cancelled_in_one_call_and_children_before_parents(
     stage: DashboardStage, monkeypatch: pytest.MonkeyPatch

@@ -8,7 +8,7 @@ the visitor's role may not use it.
 
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -85,6 +85,8 @@ class Action(msgspec.Struct, frozen=True, kw_only=True):
     """From the form's texts to the message, where that is more than the fields."""
     together: Together | None = None
     """How it is done to several jobs at once."""
+    current: Callable[[Visit, str], Awaitable[Mapping[str, str]]] | None = None
+    """What is set for a target now, by the names of the fields: the form opens with it."""
 
     def about(self, targets: int) -> str:
         """The action on so many targets, in words: `Pause 2 queues`."""
@@ -235,9 +237,14 @@ async def ask_first(
     remarks: Sequence[str] = (),
     left: int = 0,
     rest: str = "",
+    names: Mapping[str, str] | None = None,
 ) -> Response:
     """The page that asks before an action. `remarks` say more about its targets, `left` how many
-    more there are than one action may be about; the path `rest` asks for those afterwards."""
+    more there are than one action may be about; the path `rest` asks for those afterwards. A target
+    in `names` is shown by its name."""
+    current: Mapping[str, str] = {}
+    if action.current is not None and len(targets) == 1:
+        current = await action.current(visit, targets[0])
     return await visit.show(
         "confirm.html",
         action=action,
@@ -246,7 +253,8 @@ async def ask_first(
         left=left,
         rest=rest,
         back=back,
-        given=visit.query,
+        names=names or {},
+        given=lambda name: visit.query(name) or current.get(name),
         request_id=new_request_id(),
         job_id=_made_job_id(visit) if takes(BY_NAME[action.name], "job_id") else None,
     )

@@ -76,7 +76,14 @@ async def confirm_cancel(visit: Visit) -> Response:
     remarks = [f"{_hidden(found)} and are not cancelled."] if found.hidden else []
     back = url("/flows", flow_id)
     return await ask_first(
-        visit, CANCEL, targets, back=back, remarks=remarks, left=left, rest=visit.path
+        visit,
+        CANCEL,
+        targets,
+        back=back,
+        remarks=remarks,
+        left=left,
+        rest=visit.path,
+        names={step.job_id: step.step for step in live},
     )
 
 
@@ -97,7 +104,8 @@ async def confirm_redrive(visit: Visit) -> Response:
     if found.hidden:
         remarks = [f"{_hidden(found)}, so it cannot redrive the flow."]
     back = url("/flows", flow_id)
-    return await ask_first(visit, REDRIVE, [found.flow.id], back=back, remarks=remarks)
+    names = {str(found.flow.id): found.flow.name}
+    return await ask_first(visit, REDRIVE, [found.flow.id], back=back, remarks=remarks, names=names)
 
 
 def _hidden(found: FlowReply) -> str:

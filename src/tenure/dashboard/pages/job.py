@@ -4,13 +4,14 @@ The log is read from its newest part: `rev` is the seq of its last event, so the
 long one is left out without counting it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 from starlette.responses import Response
 
 from tenure.core.attempt_logs import AttemptLog
 from tenure.core.events import Event
+from tenure.core.ids import JobId
 from tenure.core.observations import Observation
 from tenure.core.timeline import TimelineEntry, timeline
 from tenure.dashboard.actions import Action, Field, Together
@@ -76,6 +77,8 @@ class Relatives(msgspec.Struct, frozen=True, kw_only=True):
     parent_count: int
     child_count: int
     flow_jobs: int
+    names: Mapping[JobId, str]
+    """The names of the flow's jobs, also of those that were replaced."""
 
 
 async def job(visit: Visit) -> Response:
@@ -225,6 +228,7 @@ async def _relatives(visit: Visit, record: JobRecord) -> Relatives | None:
         parent_count=len(parents),
         child_count=len(children),
         flow_jobs=len(found.current),
+        names={step.job_id: step.name for step in found.steps},
     )
 
 

@@ -4,9 +4,10 @@ from starlette.responses import Response
 
 from tenure.dashboard.actions import Action, Field
 from tenure.dashboard.page import Page
-from tenure.dashboard.pages.limits import BURST, RATE, limits_in, show_one
+from tenure.dashboard.pages.limits import BURST, RATE, limits_in, limits_of, show_one
 from tenure.dashboard.pages.overview import RANGES, ask_overview
 from tenure.dashboard.visits import Visit
+from tenure.protocol.records import KindRecord
 from tenure.protocol.replies import KindsReply
 
 
@@ -30,9 +31,16 @@ async def kinds(visit: Visit) -> Response:
 async def kind(visit: Visit) -> Response:
     """One kind. It has a page even if nothing is set for it."""
     name = visit.part("kind")
+    return await show_one(visit, "kind", name, await _settings(visit, name))
+
+
+async def _settings(visit: Visit, name: str) -> KindRecord | None:
     found = await visit.ask("kinds", KindsReply)
-    settings = next((each for each in found.kinds if each.kind == name), None)
-    return await show_one(visit, "kind", name, settings)
+    return next((each for each in found.kinds if each.kind == name), None)
+
+
+async def _limits(visit: Visit, name: str) -> dict[str, str]:
+    return limits_of(await _settings(visit, name), "rate", "burst", "concurrency_limit")
 
 
 ACTIONS = (
@@ -57,6 +65,7 @@ ACTIONS = (
             ),
         ),
         message=limits_in("concurrency_limit"),
+        current=_limits,
     ),
 )
 

@@ -33,11 +33,19 @@ def limits_in(number: str) -> Callable[[Mapping[str, str]], dict[str, Any]]:
         rate = form.get("rate", "").strip()
         if rate:
             body["rate"] = None if rate == NO_RATE else rate
+        if rate == NO_RATE:
+            body.pop("burst", None)  # the form opened with that of the rate that is removed
         if not body:
             raise InvalidInput("rate", "nothing is filled in", hint="fill in a limit or a rate")
         return body
 
     return read
+
+
+def limits_of(settings: object | None, *names: str) -> dict[str, str]:
+    """What is set, as the fields of these names show it."""
+    found = {name: getattr(settings, name, None) for name in names}
+    return {name: str(value) for name, value in found.items() if value is not None}
 
 
 async def show_one(visit: Visit, sort: str, name: str, settings: object | None) -> Response:

@@ -4,9 +4,10 @@ from starlette.responses import Response
 
 from tenure.dashboard.actions import Action, Field
 from tenure.dashboard.page import Page
-from tenure.dashboard.pages.limits import BURST, RATE, limits_in, show_one
+from tenure.dashboard.pages.limits import BURST, RATE, limits_in, limits_of, show_one
 from tenure.dashboard.pages.overview import ask_overview
 from tenure.dashboard.visits import Visit
+from tenure.protocol.records import QueueRecord
 from tenure.protocol.replies import QueuesReply
 
 
@@ -21,9 +22,16 @@ async def queues(visit: Visit) -> Response:
 async def queue(visit: Visit) -> Response:
     """One queue."""
     name = visit.part("queue")
+    return await show_one(visit, "queue", name, await _settings(visit, name))
+
+
+async def _settings(visit: Visit, name: str) -> QueueRecord | None:
     found = await visit.ask("queues", QueuesReply)
-    settings = next((each for each in found.queues if each.name == name), None)
-    return await show_one(visit, "queue", name, settings)
+    return next((each for each in found.queues if each.name == name), None)
+
+
+async def _limits(visit: Visit, name: str) -> dict[str, str]:
+    return limits_of(await _settings(visit, name), "limit", "rate", "burst")
 
 
 ACTIONS = (
@@ -69,6 +77,7 @@ ACTIONS = (
             BURST,
         ),
         message=limits_in("limit"),
+        current=_limits,
     ),
 )
 

@@ -308,7 +308,16 @@
 
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redrawPlots);
   document.addEventListener("htmx:afterSettle", drawPlots);
+  // On a phone the menu is one line, wider than the window.
+  const showCurrentPage = () => {
+    const menu = document.querySelector(".menu");
+    const current = menu?.querySelector("[aria-current]");
+    if (!current) return;
+    menu.scrollLeft = current.offsetLeft - (menu.clientWidth - current.offsetWidth) / 2;
+  };
+
   document.addEventListener("DOMContentLoaded", () => {
+    showCurrentPage();
     drawPlots();
     keepLive();
   });
