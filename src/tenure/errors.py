@@ -234,6 +234,11 @@ class RequestRefused(TenureError):
         self.reason = reason
         self.field = field
 
+    @property
+    def is_about_all(self) -> bool:
+        """Whether the token may send no request of this sort, whatever it is about."""
+        return self.reason == "out_of_scope" and self.field is None
+
 
 class UnknownJob(TenureError):
     """There is no such job, or flow: never enqueued here, rolled back, or purged."""

@@ -710,6 +710,7 @@ class NameCounts(msgspec.Struct, frozen=True):
     queues: int
     schedules: int
     live_workers: int
+    kinds: int
 
 
 class TokenStore(Protocol):
@@ -734,7 +735,7 @@ class TokenStore(Protocol):
         """How many leases a principal has, expired ones included until they are swept."""
 
     def count_names(self, namespace: Namespace) -> NameCounts:
-        """How many queues, schedules and live workers a namespace has. [H64]"""
+        """How many queues, schedules, live workers and kinds a namespace has. [H77]"""
 
 
 class HintedChange(StrEnum):

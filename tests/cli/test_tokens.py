@@ -22,6 +22,7 @@ def test_a_token_is_shown_once_and_listed_without_its_secret(url: str) -> None:
     made = tenure(
         *("tokens", "create", "fleet", "--url", url, "--role", "worker", "--expires", "90d"),
         *("-q", "mail", "-q", "web", "-k", "welcome", "--max-leases", "7", "--max-polls", "3"),
+        "--may-declare",
     )
 
     presented = read_token(made.stdout.strip())
@@ -33,7 +34,7 @@ def test_a_token_is_shown_once_and_listed_without_its_secret(url: str) -> None:
     assert shown["id"] == presented.id
     assert (shown["role"], shown["state"], shown["name"]) == ("worker", "valid", "fleet")
     assert (shown["queues"], shown["kinds"]) == (["mail", "web"], ["welcome"])
-    assert (shown["max_leases"], shown["max_polls"]) == (7, 3)
+    assert (shown["max_leases"], shown["max_polls"], shown["may_declare"]) == (7, 3, True)
     assert made.stdout.strip().rpartition("_")[2] not in table + json.dumps(shown)
     assert "mail,web" in table
 

@@ -144,7 +144,7 @@ class Stage:
     def of(self, role: Role) -> str:
         """The token of this role that everybody uses."""
         if role not in self._everybody:
-            self._everybody[role] = self.token(role)
+            self._everybody[role] = self.token(role, may_declare=role is Role.WORKER)
         return self._everybody[role]
 
     # --- requests

@@ -1,4 +1,4 @@
-"""A namespace has a limited number of queues, schedules and live workers on a server."""
+"""A namespace has a limited number of queues, schedules, kinds and live workers on a server."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -11,7 +11,7 @@ from tenure.core.vocabulary import Role
 from tests.server.harness import JOB, SETTINGS, Answer, Stage
 
 C, W, O = Role.CLIENT, Role.WORKER, Role.OPERATOR  # noqa: E741 - as in the table
-FEW = replace(SETTINGS, max_queues=2, max_schedules=2, max_live_workers=2)
+FEW = replace(SETTINGS, max_queues=2, max_schedules=2, max_live_workers=2, max_kinds=2)
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def forgetful(stage: Stage) -> None:
     stage.services.namespace_limits._known.clear()
 
 
-@spec("H64")
+@spec("H77")
 def test_a_queue_too_many_is_refused_and_others_go_on(stage: Stage) -> None:
     enqueue(stage, job(1, "a"))
     enqueue(stage, job(2, "b"))
@@ -55,7 +55,7 @@ def test_a_queue_too_many_is_refused_and_others_go_on(stage: Stage) -> None:
     assert enqueue(stage, job(5, "c"), token=elsewhere).status == 201
 
 
-@spec("H64")
+@spec("H77")
 def test_a_batch_that_needs_a_queue_too_many_is_refused_as_a_whole(stage: Stage) -> None:
     refused = enqueue(stage, job(1, "a"), job(2, "b"), job(3, "c"))
 
@@ -63,7 +63,7 @@ def test_a_batch_that_needs_a_queue_too_many_is_refused_as_a_whole(stage: Stage)
     assert stage.ask("GET", "/v1/jobs", token=stage.of(O)).json["jobs"] == []
 
 
-@spec("H64")
+@spec("H77")
 def test_a_repeated_enqueue_is_answered_as_such_when_there_is_no_room(stage: Stage) -> None:
     undone = {"policy": {"compensation": {"kind": "undo", "queue": "not-yet-made"}}}
     first = enqueue(stage, job(1, "a", **undone))
@@ -77,7 +77,7 @@ def test_a_repeated_enqueue_is_answered_as_such_when_there_is_no_room(stage: Sta
     assert refusal(new) == (422, "too_many_queues", "REJECTED")
 
 
-@spec("H64")
+@spec("H77")
 def test_a_queue_too_many_cannot_be_paused_into_being(stage: Stage) -> None:
     for number, queue in enumerate("ab"):
         enqueue(stage, job(number, queue))
@@ -93,7 +93,7 @@ def put(stage: Stage, name: str, **fields: Any) -> Answer:
     return stage.call("put-schedule", message, role=O, schedule=name)
 
 
-@spec("H64")
+@spec("H77")
 def test_a_schedule_too_many_is_refused_and_those_that_exist_can_be_changed(stage: Stage) -> None:
     assert {put(stage, name).status for name in ("one", "two")} <= {200, 201}
 
@@ -111,7 +111,7 @@ def alive(stage: Stage, worker: str, **fields: Any) -> Answer:
     return stage.call("alive", {**about, "uptime_s": 1, **fields}, role=W, worker=worker)
 
 
-@spec("H64")
+@spec("H77")
 def test_a_live_worker_too_many_is_refused_until_another_is_silent(stage: Stage) -> None:
     assert {alive(stage, name).status for name in ("one", "two")} == {200}
     forgetful(stage)
@@ -123,3 +123,24 @@ def test_a_live_worker_too_many_is_refused_until_another_is_silent(stage: Stage)
     assert refusal(refused) == (422, "too_many_workers", "REJECTED")
     assert again.status == 200
     assert alive(stage, "three").status == 200
+
+
+def set_kind(stage: Stage, kind: str, route: str = "set-kind") -> Answer:
+    return stage.call(route, {"rate": "5/s"}, role=O, kind=kind)
+
+
+@spec("H77")
+@pytest.mark.parametrize("route", ["set-kind", "declare-kind"])
+def test_a_kind_too_many_is_refused_and_those_that_exist_can_be_changed(
+    stage: Stage, route: str
+) -> None:
+    assert [set_kind(stage, kind, route).status for kind in ("one", "two")] == [200, 200]
+    forgetful(stage)
+
+    refused = set_kind(stage, "three", route)
+    changed = stage.call("set-kind", {"rate": "9/s"}, role=O, kind="two")
+
+    assert refusal(refused) == (422, "too_many_kinds", "REJECTED")
+    assert (changed.status, changed.json["rate"]) == (200, "9/s")
+    kinds = stage.call("kinds", role=O).json["kinds"]
+    assert [each["kind"] for each in kinds] == ["one", "two"]

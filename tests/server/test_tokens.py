@@ -532,6 +532,7 @@ def test_at_the_lease_limit_a_claim_with_another_body_gets_no_grants(
         {"expires_in_us": -1},
         {"max_leases": 0},
         {"max_polls": 0},
+        {"may_declare": True},
     ],
 )
 def test_an_inconsistent_token_is_refused(fields: dict[str, Any]) -> None:

@@ -133,8 +133,8 @@ def test_verify_reports_what_it_cannot_read(
 def test_the_error_about_an_unknown_word_is_one_sentence(hand: ForeignHand) -> None:
     hand.run(
         "INSERT INTO {t}token (id, secret_sha256, name, role, namespace, queues, kinds, max_leases,"
-        f" max_polls, created_at) VALUES ('t', '{'0' * 64}', 'n', 'king', 'default', '[]', '[]', 1,"
-        " 1, 1)"
+        f" max_polls, may_declare, created_at) VALUES ('t', '{'0' * 64}', 'n', 'king', 'default',"
+        " '[]', '[]', 1, 1, 1 = 0, 1)"
     )
 
     with pytest.raises(StoreError, match="the role of token t is 'king'"):
@@ -405,6 +405,7 @@ def test_sqlite_refuses_to_replace_a_row(sqlite_hand: SqliteHand) -> None:
         "role = 'operator'",
         "queues = '[]'",
         "kinds = '[]'",
+        "may_declare = NOT may_declare",
         "namespace = 'another'",
         "name = 'another'",
     ],

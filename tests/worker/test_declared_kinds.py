@@ -9,7 +9,7 @@ from tenure.core.ids import DEFAULT_NAMESPACE, Kind, Namespace
 from tenure.core.kind_settings import KindChange, KindSettings
 from tenure.core.policy import Policy
 from tenure.core.rates import Rate, parse_rate
-from tenure.errors import InvalidInput
+from tenure.errors import InvalidInput, RequestRefused
 from tenure.handlers.registry import Handler, Registry, make_handler
 from tenure.stores.memory.store import MemoryStore
 from tenure.worker.declared_kinds import change_in_words, declare_and_warn, declare_kinds
@@ -193,3 +193,33 @@ def test_a_refused_declaration_is_logged_and_the_others_are_written(
         " 120 s"
     ]
     assert policies(store) == {"plain": Policy()}
+
+
+class Undeclaring(MemoryStore):
+    """A store behind a server whose token may not declare."""
+
+    asked = 0
+
+    def put_kind(
+        self, namespace: Namespace, change: KindChange, *, only_new: bool = False
+    ) -> KindSettings:
+        self.asked += 1
+        raise RequestRefused(
+            "it was created without --may-declare", reason="out_of_scope", field=None
+        )
+
+
+@spec("H76")
+def test_a_worker_that_may_not_declare_asks_and_logs_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    store = Undeclaring()
+    caplog.set_level(logging.WARNING, logger="tenure.worker")
+
+    declare_and_warn(store, DEFAULT_NAMESPACE, once(), app="jobs:app")
+
+    assert store.asked == 1
+    assert caplog.messages == [
+        "what is declared for once, plain was not written: out_of_scope: it was created without"
+        " --may-declare"
+    ]

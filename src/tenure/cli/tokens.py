@@ -44,6 +44,7 @@ class TokenView(msgspec.Struct, frozen=True, kw_only=True):
     kinds: tuple[str, ...]
     max_leases: int
     max_polls: int
+    may_declare: bool
     created_at: str | None
     expires_at: str | None
     revoked_at: str | None
@@ -63,6 +64,7 @@ def _view(token: Token, now: Instant, *, text: str | None = None) -> TokenView:
         kinds=token.kinds,
         max_leases=token.max_leases,
         max_polls=token.max_polls,
+        may_declare=token.may_declare,
         created_at=iso(token.created_at),
         expires_at=iso(token.expires_at),
         revoked_at=iso(token.revoked_at),
@@ -119,6 +121,12 @@ def tokens() -> None:
     show_default=True,
     help="Its holder may have this many waiting claims at the same time.",
 )
+@click.option(
+    "--may-declare",
+    is_flag=True,
+    help="For a worker: it may write what its code declares, which is new schedules and, unless the"
+    " token is limited to queues, rates, limits and policies of kinds.",
+)
 @click.argument("name")
 def create_token(
     url: str | None,
@@ -130,6 +138,7 @@ def create_token(
     expires: Duration | None,
     max_leases: int,
     max_polls: int,
+    may_declare: bool,
     name: str,
 ) -> None:
     """Create a token for NAME and print it.
@@ -155,6 +164,7 @@ def create_token(
         expires_in_us=expires,
         max_leases=max_leases,
         max_polls=max_polls,
+        may_declare=may_declare,
     )
     with coordinator(url, create=True) as serving:
         check_new_token(new)
@@ -182,7 +192,10 @@ def list_tokens(url: str | None, as_json: bool) -> None:
         print_json(views)
         return
     print_table(
-        ["ID", "STATE", "ROLE", "NAME", "NAMESPACE", "QUEUES", "KINDS", "EXPIRES", "LAST USED"],
+        [
+            *("ID", "STATE", "ROLE", "NAME", "NAMESPACE", "QUEUES", "KINDS", "DECLARES"),
+            *("EXPIRES", "LAST USED"),
+        ],
         [
             (
                 view.id,
@@ -192,12 +205,13 @@ def list_tokens(url: str | None, as_json: bool) -> None:
                 view.namespace,
                 ",".join(view.queues) or "all",
                 ",".join(view.kinds) or "all",
+                "yes" if view.may_declare else None,
                 ago(token.expires_at, now),
                 ago(token.last_used_at, now),
             )
             for token, view in zip(found, views, strict=True)
         ],
-        optional=("NAMESPACE", "QUEUES", "KINDS", "LAST USED"),
+        optional=("NAMESPACE", "QUEUES", "KINDS", "DECLARES", "LAST USED"),
     )
 
 

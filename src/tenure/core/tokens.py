@@ -44,6 +44,8 @@ class NewToken(msgspec.Struct, frozen=True, kw_only=True):
     expires_in_us: Duration | None = None
     max_leases: int = DEFAULT_MAX_LEASES
     max_polls: int = DEFAULT_MAX_POLLS
+    may_declare: bool = False
+    """Whether a worker may write what its application declares: kinds and new schedules. [H76]"""
 
 
 class Token(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,6 +60,7 @@ class Token(msgspec.Struct, frozen=True, kw_only=True):
     kinds: tuple[Kind, ...]
     max_leases: int
     max_polls: int
+    may_declare: bool
     created_at: Instant
     expires_at: Instant | None = None
     revoked_at: Instant | None = None
@@ -134,6 +137,8 @@ def check_new_token(new: NewToken) -> None:
         check_duration("expires", new.expires_in_us)
         if new.expires_in_us == 0:
             raise InvalidInput("expires", "is 0: the token would never be valid")
+    if new.may_declare and new.role is not Role.WORKER:
+        raise InvalidInput("may_declare", "is for the tokens of workers", hint="leave it out")
     for field, limit in (("max_leases", new.max_leases), ("max_polls", new.max_polls)):
         if not 1 <= limit <= MAX_COUNT:
             raise InvalidInput(field, f"{limit} is outside 1 to {MAX_COUNT}")

@@ -19,6 +19,7 @@ class ProblemCode(StrEnum):
     SHUTTING_DOWN = "shutting_down"
     TOO_LARGE = "too_large"
     TOO_MANY_CONNECTIONS = "too_many_connections"
+    TOO_MANY_KINDS = "too_many_kinds"
     TOO_MANY_LEASES = "too_many_leases"
     TOO_MANY_POLLS = "too_many_polls"
     TOO_MANY_QUEUES = "too_many_queues"

@@ -96,6 +96,8 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     sets: dict[str, Any] = {}
     about_all: tuple[Limit, ...] = ()
     """A token that is limited to some of these may not use the route. [H41]"""
+    declares: bool = False
+    """A worker's token may use the route only if it was created to declare. [H76]"""
     to_command: Callable[..., Command] | None = None
     to_message: Callable[[Command], Any] | None = None
 
@@ -579,6 +581,8 @@ ROUTES: tuple[Route, ...] = (
         request=requests.KindMessage,
         query=requests.NamespaceQuery,
         reply=KindRecord,
+        about_all=(Limit.QUEUES,),
+        declares=True,
     ),
     _get(
         "schedules",
@@ -611,6 +615,7 @@ ROUTES: tuple[Route, ...] = (
         request_shape=Shape.JSON,
         max_body_bytes=MAX_BODY_BYTES,
         reply=replies.ScheduleReply,
+        declares=True,
     ),
     *(
         _post(

@@ -309,7 +309,7 @@ async def _enqueued(call: Call, commands: Sequence[Enqueue], *, within: str = ""
 
 
 async def _check_limits(call: Call, jobs: Sequence[Enqueue]) -> None:
-    """Refuse jobs that need a queue too many. [H64]"""
+    """Refuse jobs that need a queue too many. [H77]"""
     for namespace in {job.namespace for job in jobs}:
         of_namespace = [job for job in jobs if job.namespace == namespace]
         await call.services.namespace_limits.check_jobs(namespace, of_namespace)

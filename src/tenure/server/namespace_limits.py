@@ -1,4 +1,4 @@
-"""How many queues, schedules and live workers a namespace may have on a server. [H64]
+"""How many queues, schedules, live workers and kinds a namespace may have on a server. [H77]
 
 Lists, metrics and sweeps read these, so none of them may grow without end at the wish of one
 tenant. A server refuses what would be one too many before anything is decided; what exists already,
@@ -10,7 +10,7 @@ asked once for each.
 from collections.abc import Iterable, Sequence
 
 from tenure.core.commands import Enqueue
-from tenure.core.ids import Namespace, QueueName
+from tenure.core.ids import Kind, Namespace, QueueName
 from tenure.core.workers import WorkerProcess
 from tenure.ports import Store
 from tenure.protocol.problem_codes import ProblemCode
@@ -67,6 +67,19 @@ class NamespaceLimits:
         counts = await self._blocking(lambda: self._store.count_names(namespace))
         if counts.schedules >= most:
             raise _too_many(ProblemCode.TOO_MANY_SCHEDULES, f"{most} schedules", "schedule")
+
+    async def check_kind(self, namespace: Namespace, kind: Kind) -> None:
+        """Raise if nothing was ever set for this kind and one more is too many."""
+        key = ("kind", namespace, kind)
+        if key in self._known:
+            return
+        most = self._settings.max_kinds
+        counts = await self._blocking(lambda: self._store.count_names(namespace))
+        if counts.kinds >= most:
+            found = await self._blocking(lambda: self._store.list_kinds(namespace))
+            if kind not in {each.kind for each in found}:
+                raise _too_many(ProblemCode.TOO_MANY_KINDS, f"{most} kinds with settings", "kind")
+        self._remember([key])
 
     async def check_worker(self, process: WorkerProcess) -> None:
         """Raise if this worker is not known and one more is too many."""

@@ -12,6 +12,7 @@ from tenure.core.ids import DEFAULT_NAMESPACE, Actor, Kind, Namespace, QueueName
 from tenure.core.job import Job
 from tenure.core.policy import Compensation, DeadLetterJob
 from tenure.core.tokens import Token, TokenId
+from tenure.core.vocabulary import Role
 from tenure.core.workers import WorkerSeen
 from tenure.errors import InvalidInput, UnknownJob
 from tenure.protocol.routes import Limit, Route
@@ -61,10 +62,22 @@ class Principal(msgspec.Struct, frozen=True):
         refusal = self._refusal(route)
         if refusal is not None:
             raise out_of_scope(refusal)
+        if not self._may_declare(route):
+            raise out_of_scope(
+                f"this worker's token may not {route.asked}: it was created without --may-declare",
+                hint="give the worker a token of `tenure tokens create --may-declare`, or write"
+                " what the code declares with `tenure kinds sync` and `tenure schedules sync`",
+            )
 
     def may_use(self, route: Route) -> bool:
         """Whether `check_route` lets it pass."""
-        return self._refusal(route) is None
+        return self._refusal(route) is None and self._may_declare(route)
+
+    def _may_declare(self, route: Route) -> bool:
+        """Whether it may use the route as far as that declares something. [H76]"""
+        token = self.token
+        is_worker = token is not None and token.role is Role.WORKER
+        return not (route.declares and is_worker) or (token is not None and token.may_declare)
 
     def _refusal(self, route: Route) -> str | None:
         if self.token is None:

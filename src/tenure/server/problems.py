@@ -67,11 +67,11 @@ def unauthenticated(message: str) -> Refused:
     )
 
 
-def out_of_scope(message: str, *, field: str | None = None) -> Refused:
+def out_of_scope(
+    message: str, *, field: str | None = None, hint: str = "see `tenure tokens ls`"
+) -> Refused:
     """403: the token may not do this."""
-    return Refused(
-        403, ProblemCode.OUT_OF_SCOPE, message, field=field, hint="see `tenure tokens ls`"
-    )
+    return Refused(403, ProblemCode.OUT_OF_SCOPE, message, field=field, hint=hint)
 
 
 def too_many(code: ProblemCode, message: str, *, hint: str) -> Refused:

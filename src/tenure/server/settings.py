@@ -43,5 +43,6 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_queues: int = 10_000
     max_schedules: int = 1_000
     max_live_workers: int = 2_000
-    """How many of each a namespace may have; removed schedules and silent workers not counted.
-    [H64]"""
+    max_kinds: int = 2_000
+    """How many of each a namespace may have; removed schedules, silent workers and kinds without
+    settings not counted. [H77]"""

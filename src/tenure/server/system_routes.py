@@ -176,6 +176,7 @@ async def put_kind(call: Call) -> Response:
         fair=body.fair,
         policy=policy,
     )
+    await call.services.namespace_limits.check_kind(namespace, kind)
     kept = await call.services.blocking(
         lambda: call.store.put_kind(namespace, change, only_new=only_new)
     )

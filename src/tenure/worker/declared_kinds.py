@@ -60,12 +60,22 @@ def _declare(
     handlers: Iterable[Handler],
     stored: Mapping[Kind, KindSettings],
 ) -> Iterator[Difference]:
+    refused: RequestRefused | None = None
+    unwritten: list[Kind] = []
     for wanted in settings_of(handlers):
         kept = stored.get(wanted.kind)
         if kept is None or _may_be_new(wanted, kept):
-            kept = _written(store, namespace, wanted)
+            try:
+                kept = _written(store, namespace, wanted) if refused is None else None
+            except RequestRefused as refusal:
+                kept, refused = None, refusal
+            if refused is not None:
+                unwritten.append(wanted.kind)
         if kept is not None and not kept.is_declared_as(wanted):
             yield Difference(wanted, kept)
+    if refused is not None:
+        names = ", ".join(unwritten)
+        _log.warning("what is declared for %s was not written: %s", names, refused)
 
 
 def _may_be_new(wanted: KindSettings, kept: KindSettings) -> bool:
@@ -76,10 +86,13 @@ def _may_be_new(wanted: KindSettings, kept: KindSettings) -> bool:
 
 def _written(store: JobStore, namespace: Namespace, wanted: KindSettings) -> KindSettings | None:
     """What the store has after a declaration; None if it was refused. The worker runs anyway: it
-    needs no declaration to run jobs. [F10]"""
+    needs no declaration to run jobs. Raises if the server would refuse every other one, too. [F10]
+    [H76]"""
     try:
         return store.put_kind(namespace, wanted.as_change(), only_new=True)
     except (InvalidInput, RequestRefused) as refusal:
+        if isinstance(refusal, RequestRefused) and refusal.is_about_all:
+            raise
         _log.warning("what is declared for kind %s was not written: %s", wanted.kind, refusal)
         return None
 

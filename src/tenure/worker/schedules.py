@@ -26,7 +26,7 @@ def declare_schedules(
 ) -> None:
     """Write the new ones; log what became of each. A worker under development `overwrites` those
     that the store has otherwise."""
-    for name, spec in declared.items():
+    for number, (name, spec) in enumerate(declared.items()):
         command = PutSchedule(
             namespace=namespace,
             name=name,
@@ -38,6 +38,10 @@ def declare_schedules(
         try:
             reply = coordination.change_schedule(command)
         except RequestRefused as refusal:  # the token is limited: an operator may write it
+            if refusal.is_about_all:
+                names = ", ".join(list(declared)[number:])
+                _log.warning("schedules not written: %s: %s", names, refusal)
+                return
             _log.warning("schedule %s was not written: %s", name, refusal)
             continue
         assert reply.schedule is not None

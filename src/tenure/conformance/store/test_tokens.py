@@ -38,6 +38,7 @@ def test_a_token_is_kept_with_its_scope_and_the_stores_instants(kit: Kit) -> Non
         expires_in_us=seconds(60),
         max_leases=3,
         max_polls=2,
+        may_declare=True,
     )
 
     presented = read_token(text)
@@ -52,6 +53,7 @@ def test_a_token_is_kept_with_its_scope_and_the_stores_instants(kit: Kit) -> Non
         kinds=kinds,
         max_leases=3,
         max_polls=2,
+        may_declare=True,
         created_at=now,
         expires_at=Instant(now + seconds(60)),
     )

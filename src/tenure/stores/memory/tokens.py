@@ -7,6 +7,7 @@ from msgspec.structs import replace
 from tenure.core.claims import QueueState
 from tenure.core.ids import Actor, Namespace
 from tenure.core.instants import after
+from tenure.core.kind_settings import KindSettings
 from tenure.core.schedules import Schedule
 from tenure.core.tokens import LoadedToken, NewToken, Token, TokenId
 from tenure.core.workers import FIRST_WORKER, SILENT_AFTER, WorkerKey, WorkerSeen
@@ -37,6 +38,7 @@ class MemoryTokens(MemoryPart):
                 kinds=new.kinds,
                 max_leases=new.max_leases,
                 max_polls=new.max_polls,
+                may_declare=new.may_declare,
                 created_at=now,
                 expires_at=None if lasts is None else after(now, lasts),
             )
@@ -82,7 +84,7 @@ class MemoryTokens(MemoryPart):
             )
 
     def count_names(self, namespace: Namespace) -> NameCounts:
-        """How many queues, schedules and live workers a namespace has."""
+        """How many queues, schedules, live workers and kinds a namespace has."""
         with self._lock:
             self._open()
             latest = self._clock() - SILENT_AFTER
@@ -90,12 +92,17 @@ class MemoryTokens(MemoryPart):
                 queues=len(self.list_queues(namespace)),
                 schedules=len(self.list_schedules(namespace)),
                 live_workers=sum(each.seen_at >= latest for each in self.list_workers(namespace)),
+                kinds=len(self.list_kinds(namespace)),
             )
 
     @abstractmethod
     def list_queues(
         self, namespace: Namespace, *, after: str = "", limit: int = NO_LIMIT
     ) -> list[QueueState]:
+        """See `JobStore`."""
+
+    @abstractmethod
+    def list_kinds(self, namespace: Namespace) -> list[KindSettings]:
         """See `JobStore`."""
 
     @abstractmethod

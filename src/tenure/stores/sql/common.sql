@@ -1020,7 +1020,7 @@ RETURNING name;
 -- name: create_token
 INSERT INTO {t}token ({token_columns})
 SELECT :id, :secret_sha256, :name, :role, :namespace, :queues, :kinds, :max_leases, :max_polls,
-       made.at, made.at + :expires_in_us, NULL, NULL
+       :may_declare, made.at, made.at + :expires_in_us, NULL, NULL
   FROM (SELECT {t}clock() AS at) AS made
 RETURNING {token_columns};
 
@@ -1045,7 +1045,8 @@ SELECT count(*) FROM {t}job {by_leases}
 SELECT (SELECT count(*) FROM {t}queue AS q WHERE q.namespace = :namespace),
        (SELECT count(*) FROM {t}schedule AS s WHERE s.namespace = :namespace AND s.removed_at IS NULL),
        (SELECT count(*) FROM {t}worker_process AS w
-         WHERE w.namespace = :namespace AND w.seen_at >= (SELECT {t}clock()) - :silent_after_us);
+         WHERE w.namespace = :namespace AND w.seen_at >= (SELECT {t}clock()) - :silent_after_us),
+       (SELECT count(*) FROM {t}kind_setting AS k WHERE k.namespace = :namespace);
 
 -- name: measured_namespaces
 -- Jumps from namespace to namespace in the key, however many queues each has.

@@ -60,7 +60,7 @@ class Tokens(Transactional):
         return int(leases)
 
     def count_names(self, namespace: Namespace) -> NameCounts:
-        """How many queues, schedules and live workers a namespace has. [H64]"""
+        """How many queues, schedules, live workers and kinds a namespace has. [H77]"""
         query = self._query("count_names", namespace=namespace, silent_after_us=SILENT_AFTER)
         [counts] = self._rows(query)
         return NameCounts(*counts)
@@ -70,4 +70,4 @@ def _token(row: Row) -> Token:
     facts = dict(zip(TOKEN_COLUMNS, row, strict=True))
     facts |= {name: _decode_names(facts[name]) for name in ("queues", "kinds")}
     role = word_from(Role, facts["role"], where=f"the role of token {facts['id']}")
-    return Token(**facts | {"role": role})
+    return Token(**facts | {"role": role, "may_declare": bool(facts["may_declare"])})

@@ -745,6 +745,7 @@ CREATE TABLE {t}token (
     kinds         text   NOT NULL COLLATE "C",
     max_leases    bigint NOT NULL CHECK (max_leases >= 1),
     max_polls     bigint NOT NULL CHECK (max_polls >= 1),
+    may_declare   boolean NOT NULL,
     created_at    bigint NOT NULL,
     expires_at    bigint,
     revoked_at    bigint,
@@ -755,6 +756,6 @@ CREATE TABLE {t}token (
 CREATE TRIGGER token_never_gains BEFORE UPDATE ON {t}token FOR EACH ROW
   WHEN (new.id <> old.id OR new.secret_sha256 <> old.secret_sha256 OR new.name <> old.name
         OR new.role <> old.role OR new.namespace <> old.namespace OR new.queues <> old.queues
-        OR new.kinds <> old.kinds OR new.expires_at IS DISTINCT FROM old.expires_at
+        OR new.kinds <> old.kinds OR new.may_declare <> old.may_declare OR new.expires_at IS DISTINCT FROM old.expires_at
         OR (old.revoked_at IS NOT NULL AND new.revoked_at IS NULL))
   EXECUTE FUNCTION {t}refuse('a token never gains a right');

@@ -652,6 +652,7 @@ CREATE TABLE tenure_token (
     kinds         TEXT    NOT NULL,
     max_leases    INTEGER NOT NULL CHECK (max_leases >= 1),
     max_polls     INTEGER NOT NULL CHECK (max_polls >= 1),
+    may_declare   INTEGER NOT NULL CHECK (may_declare IN (0, 1)),
     created_at    INTEGER NOT NULL,
     expires_at    INTEGER,
     revoked_at    INTEGER,
@@ -662,6 +663,6 @@ CREATE TABLE tenure_token (
 CREATE TRIGGER tenure_token_never_gains BEFORE UPDATE ON tenure_token
  WHEN new.id <> old.id OR new.secret_sha256 <> old.secret_sha256 OR new.name <> old.name
    OR new.role <> old.role OR new.namespace <> old.namespace OR new.queues <> old.queues
-   OR new.kinds <> old.kinds OR new.expires_at IS NOT old.expires_at
+   OR new.kinds <> old.kinds OR new.may_declare <> old.may_declare OR new.expires_at IS NOT old.expires_at
    OR (old.revoked_at IS NOT NULL AND new.revoked_at IS NULL)
 BEGIN SELECT RAISE(ABORT, 'tenure: a token never gains a right'); END;
