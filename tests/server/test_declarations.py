@@ -24,7 +24,7 @@ def declare_schedule(stage: Stage, token: str, name: str = "s") -> Answer:
     return stage.ask("PUT", f"/v1/schedules/{name}/spec", SCHEDULE, token=token)
 
 
-@spec("H76")
+@spec("H78")
 def test_a_workers_token_declares_nothing_unless_it_was_created_for_that(stage: Stage) -> None:
     plain, declaring = stage.token(W, "plain"), stage.token(W, "declaring", may_declare=True)
 
@@ -41,7 +41,7 @@ def test_a_workers_token_declares_nothing_unless_it_was_created_for_that(stage: 
     assert [each.status for each in made] == [200, 200]
 
 
-@spec("H76")
+@spec("H78")
 @pytest.mark.parametrize("role", [W, O])
 def test_a_token_for_some_queues_declares_no_kind(stage: Stage, role: Role) -> None:
     may = {"may_declare": True} if role is W else {}
@@ -56,7 +56,7 @@ def test_a_token_for_some_queues_declares_no_kind(stage: Stage, role: Role) -> N
     assert made.status == 200
 
 
-@spec("H76")
+@spec("H78")
 def test_a_token_for_some_kinds_declares_those(stage: Stage) -> None:
     limited = stage.token(W, "limited", kinds=(Kind("k"),), may_declare=True)
 
@@ -64,7 +64,7 @@ def test_a_token_for_some_kinds_declares_those(stage: Stage) -> None:
     assert declare_kind(stage, limited, "other").json["field"] == "kind"
 
 
-@spec("H76")
+@spec("H78")
 @pytest.mark.parametrize("role", [each for each in Role if each is not W])
 def test_only_a_workers_token_is_created_to_declare(role: Role) -> None:
     token_id = TokenId("0" * 16)

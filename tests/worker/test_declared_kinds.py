@@ -209,7 +209,7 @@ class Undeclaring(MemoryStore):
         )
 
 
-@spec("H76")
+@spec("H78")
 def test_a_worker_that_may_not_declare_asks_and_logs_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

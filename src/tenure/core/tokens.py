@@ -45,7 +45,7 @@ class NewToken(msgspec.Struct, frozen=True, kw_only=True):
     max_leases: int = DEFAULT_MAX_LEASES
     max_polls: int = DEFAULT_MAX_POLLS
     may_declare: bool = False
-    """Whether a worker may write what its application declares: kinds and new schedules. [H76]"""
+    """Whether a worker may write what its application declares: kinds and new schedules. [H78]"""
 
 
 class Token(msgspec.Struct, frozen=True, kw_only=True):

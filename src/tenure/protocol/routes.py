@@ -97,7 +97,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     about_all: tuple[Limit, ...] = ()
     """A token that is limited to some of these may not use the route. [H41]"""
     declares: bool = False
-    """A worker's token may use the route only if it was created to declare. [H76]"""
+    """A worker's token may use the route only if it was created to declare. [H78]"""
     to_command: Callable[..., Command] | None = None
     to_message: Callable[[Command], Any] | None = None
 

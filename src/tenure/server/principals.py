@@ -74,7 +74,7 @@ class Principal(msgspec.Struct, frozen=True):
         return self._refusal(route) is None and self._may_declare(route)
 
     def _may_declare(self, route: Route) -> bool:
-        """Whether it may use the route as far as that declares something. [H76]"""
+        """Whether it may use the route as far as that declares something. [H78]"""
         token = self.token
         is_worker = token is not None and token.role is Role.WORKER
         return not (route.declares and is_worker) or (token is not None and token.may_declare)

@@ -87,7 +87,7 @@ def _may_be_new(wanted: KindSettings, kept: KindSettings) -> bool:
 def _written(store: JobStore, namespace: Namespace, wanted: KindSettings) -> KindSettings | None:
     """What the store has after a declaration; None if it was refused. The worker runs anyway: it
     needs no declaration to run jobs. Raises if the server would refuse every other one, too. [F10]
-    [H76]"""
+    [H78]"""
     try:
         return store.put_kind(namespace, wanted.as_change(), only_new=True)
     except (InvalidInput, RequestRefused) as refusal:
