@@ -477,7 +477,8 @@ class DecisionStore(Protocol):
         key until another job takes it over. [D13] [D14]"""
 
     def load_leased(self, session: SessionKey) -> Loaded:
-        """The claimed and running jobs of a worker session, expired ones included."""
+        """The claimed and running jobs of a worker session, expired ones included, as
+        `without_bodies` has them."""
 
     def load_flow(self, namespace: Namespace, flow_id: FlowId) -> FlowView | None:
         """A flow with its jobs and what they wait for; None if there is none. [FL9]"""
@@ -550,8 +551,9 @@ class DecisionStore(Protocol):
         """One transaction: lock the sessions, read the queues and what is set for kinds, lock up to
         `wanted` ready jobs of each queue in claim order, let `plan` decide, write what it says.
         Jobs of a queue or a kind that has no room now are not read. Claimers pass each other's
-        locked jobs; queues with a limit or a rate, and kinds with a rate, serialise theirs.
-        [Z1]–[Z4] [Q1] [RL1]"""
+        locked jobs; queues with a limit or a rate, and kinds with a rate, serialise theirs. Of jobs
+        with large bodies it reads those that `usable_candidates` keeps. [Z1]–[Z4] [Z10] [Q1]
+        [RL1]"""
 
     def unblocked(self, ids: Sequence[JobId], *, limit: int) -> UnblockedJobs:
         """Of these jobs and their children, those that wait although they need not: no parent is
@@ -792,6 +794,10 @@ class Store(
     def load_without_bodies(self, ids: Sequence[JobId]) -> dict[JobId, Job]:
         """The rows of these jobs as `without_bodies` has them: for readers of many jobs, whose
         bodies may be megabytes each."""
+
+    def load_body_sizes(self, ids: Sequence[JobId]) -> dict[JobId, int]:
+        """How many bytes the payload, checkpoint and result of each of these jobs have together.
+        [H66]"""
 
     def load_previews(self, ids: Sequence[JobId]) -> dict[JobId, str]:
         """The first `PREVIEW_CHARS` characters of the payloads of these jobs; no more of a large

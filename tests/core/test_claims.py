@@ -1,13 +1,16 @@
 """The claim planner: which jobs go to whom, and what a repeated claim gets."""
 
 from collections.abc import Sequence
+from unittest.mock import patch
 
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from tenure.conformance.spec import spec
+from tenure.core import claims
 from tenure.core.claims import (
+    MAX_CLAIM_BYTES,
     Admission,
     ClaimPlan,
     ClaimRequest,
@@ -17,6 +20,7 @@ from tenure.core.claims import (
     admit,
     claim_fingerprint,
     plan_claims,
+    usable_candidates,
     wanted,
 )
 from tenure.core.ids import (
@@ -282,3 +286,46 @@ def test_reclaimable_jobs_are_candidates_like_any_other() -> None:
     (answer,) = plan([request()], [job]).answers
 
     assert answer.grants[0].attempt == 2
+
+
+@spec("Z10")
+def test_a_claim_receives_the_first_jobs_whose_bodies_fit() -> None:
+    half = b"x" * (MAX_CLAIM_BYTES // 2)
+    first, second, third, fourth = jobs(4)
+    found = [
+        replace(first, payload=half),
+        replace(second, payload=half[:-10], checkpoint=b"0123456789"),
+        replace(third, payload=b"1"),
+        fourth,
+    ]
+
+    assert granted_ids(plan([request(limit=9)], found)) == [[first.id, second.id]]
+
+
+@spec("Z10")
+def test_claims_share_the_bytes_and_each_receives_a_job_of_any_size() -> None:
+    size = MAX_CLAIM_BYTES // 8
+    found = [replace(job, payload=b"x" * size) for job in jobs(10)]
+    huge = [replace(job, payload=b"x" * (2 * MAX_CLAIM_BYTES)) for job in jobs(3)]
+    two = [request(limit=9), request(limit=9, worker="second")]
+    few = [request(limit=1), request(limit=9, worker="second")]
+
+    assert [len(each) for each in granted_ids(plan(two, found))] == [4, 4]
+    assert [len(each) for each in granted_ids(plan(few, found))] == [1, 7]
+    assert [len(each) for each in granted_ids(plan(two, huge))] == [1, 1]
+
+
+@spec("Z10")
+@given(
+    sizes=st.lists(st.integers(1, 200), max_size=12),
+    limits=st.lists(st.integers(1, 5), min_size=1, max_size=4),
+)
+def test_a_plan_uses_no_more_candidates_than_a_store_keeps(
+    sizes: list[int], limits: list[int]
+) -> None:
+    found = [replace(job, payload=b"x" * size) for job, size in zip(jobs(12), sizes, strict=False)]
+    asked = [request(limit=each, worker=f"w{n}") for n, each in enumerate(limits)]
+
+    with patch.object(claims, "MAX_CLAIM_BYTES", 100):
+        kept = found[: usable_candidates(sizes, claims=len(limits))]
+        assert granted_ids(plan(asked, kept)) == granted_ids(plan(asked, found))

@@ -13,6 +13,7 @@ from tenure.core.ids import JobId
 from tenure.core.job import Job
 from tenure.core.job_search import JobFilter
 from tenure.core.vocabulary import Role
+from tenure.errors import StoreUnavailable
 from tenure.ports import Loaded
 from tenure.stores.memory.store import MemoryStore
 from tests.server.harness import JOB, SETTINGS, Answer, Caller, Stage
@@ -145,6 +146,7 @@ class Counting(MemoryStore):
         super().__init__(clock=clock)
         self.most_at_once = 0
         self.altogether = 0
+        self.fails_for: JobId | None = None
 
     def _note(self, jobs: Iterable[Job]) -> None:
         size = sum(len(each.payload) for each in jobs)
@@ -152,12 +154,18 @@ class Counting(MemoryStore):
         self.altogether += size
 
     def load(self, ids: Sequence[JobId]) -> Loaded:
+        if self.fails_for in ids:
+            raise StoreUnavailable("down", hint="wait")
         loaded = super().load(ids)
         self._note(loaded.jobs.values())
         return loaded
 
     def load_without_bodies(self, ids: Sequence[JobId]) -> dict[JobId, Job]:
-        return {each: MemoryStore.load(self, [each]).jobs[each].without_bodies for each in ids}
+        found = MemoryStore.load(self, ids).jobs
+        return {each: job.without_bodies for each, job in found.items()}
+
+    def load_body_sizes(self, ids: Sequence[JobId]) -> dict[JobId, int]:
+        return {each: len(job.payload) for each, job in MemoryStore.load(self, ids).jobs.items()}
 
     def list_jobs(self, wanted: JobFilter) -> list[Job]:
         jobs = super().list_jobs(wanted)
@@ -190,6 +198,58 @@ def test_a_read_stops_at_the_memory_limit_and_reads_no_hidden_bodies(
     assert for_nothing <= 30 * len(b"null")
     assert store.most_at_once <= 5 * 20_002
     assert store.altogether <= 100_000 + 5 * 20_002
+
+
+@spec("H66")
+def test_jobs_with_large_payloads_are_cancelled_a_few_at_a_time() -> None:
+    stage = Stage(store=Counting)
+    ids = [stage.enqueue(number, payload="x" * 1_000_000) for number in range(1, 21)]
+    store = stage.store
+    assert isinstance(store, Counting)
+    store.most_at_once = 0
+    message = {"job_ids": [*ids, JOB.format(99)], "request_id": "r"}
+
+    cancelled = stage.ask("POST", "/v1/jobs/cancel", message, token=stage.of(Role.OPERATOR))
+    statuses = [stage.job(each).status for each in ids]
+    payloads = {len(stage.job(each).payload) for each in ids}
+    stage.close()
+
+    assert [each["cause"] for each in cancelled.json["replies"]] == [None] * 20 + ["unknown_job"]
+    assert [each["job"]["id"] for each in cancelled.json["replies"][:-1]] == ids
+    assert statuses == ["cancelled"] * 20
+    assert payloads == {1_000_002}
+    assert 1_000_000 < store.most_at_once <= 8 << 20
+
+
+@spec("H66")
+def test_a_failure_between_two_groups_does_not_say_that_nothing_changed() -> None:
+    stage = Stage(store=Counting)
+    ids = [stage.enqueue(number, payload="x" * 1_000_000) for number in range(1, 11)]
+    store = stage.store
+    assert isinstance(store, Counting)
+    store.fails_for = JobId(ids[-1])
+    message = {"job_ids": ids, "request_id": "r"}
+
+    failed = stage.ask("POST", "/v1/jobs/cancel", message, token=stage.of(Role.OPERATOR))
+    store.fails_for = None
+    statuses = [stage.job(each).status for each in ids]
+    again = stage.ask("POST", "/v1/jobs/cancel", message, token=stage.of(Role.OPERATOR))
+    stage.close()
+
+    assert (failed.status, failed.code) == (503, "outcome_unknown")
+    assert failed.json["nothing_changed"] is False
+    assert statuses == ["cancelled"] * 8 + ["queued"] * 2
+    assert [each["replayed"] for each in again.json["replies"]] == [True] * 8 + [False] * 2
+
+
+@spec("Z10")
+def test_the_answer_to_a_claim_has_a_limit_of_bytes(stage: Stage) -> None:
+    for number in range(1, 13):
+        stage.enqueue(number, payload="x" * 1_000_000)
+
+    granted = [len(stage.claim(limit=12)) for _ in range(3)]
+
+    assert granted == [8, 4, 0]
 
 
 @spec("H45")

@@ -8,6 +8,7 @@ or a rate [RL1]; each grant is still `decide`'s.
 
 import hashlib
 import heapq
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum, StrEnum, auto
 
@@ -57,6 +58,10 @@ MAX_CLAIM_KINDS = 1000
 MAX_TURNS_OF_RATE_KEY = 100
 """How many jobs of one rate key a claim looks at in each queue. If the burst of the rate is higher,
 or the kind has no rate, it would otherwise look at a whole backlog. [CK11]"""
+
+MAX_CLAIM_BYTES = 8 << 20
+"""The limit of the bodies that are granted in one transaction. Answering a claim takes about three
+times the memory of its bodies. [Z10]"""
 
 
 class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -503,7 +508,7 @@ def plan_claims(
     sessions = dict(view.sessions)
     changed: dict[SessionKey, Session] = {}
     answers: list[ClaimAnswer] = []
-    for request in requests:
+    for position, request in enumerate(requests):
         match admit(sessions.get(request.session), request):
             case Admission.REPEAT:
                 answers.append(ClaimAnswer(is_repeat=True))
@@ -516,7 +521,7 @@ def plan_claims(
             case Admission.STALE:
                 answers.append(ClaimAnswer(cause=Cause.STALE_CLAIM))
             case Admission.FRESH:
-                grants = pool.take(request)
+                grants = pool.take(request, claims_left=len(requests) - position)
                 held = None if grants else pool.room.held(request)
                 answers.append(ClaimAnswer(grants=grants, held=held))
                 if grants:  # empty answers are not remembered [Q3]
@@ -609,7 +614,8 @@ class _Pool:
 
     def __init__(self, view: ClaimView, entropies: Sequence[bytes]) -> None:
         # Entropies are left over when nothing may be granted.
-        self._candidates = iter(zip(view.ready, entropies, strict=False))
+        self._candidates = deque(zip(view.ready, entropies, strict=False))
+        self._bytes_left = MAX_CLAIM_BYTES
         self.room = view.room
         self._key_room = {key: state.room for key, state in view.keys.items()}
         self._last_served = dict(view.served)
@@ -618,17 +624,25 @@ class _Pool:
         self._shared = Shared()
         self.changes: list[Change] = []
 
-    def take(self, request: ClaimRequest) -> tuple[Grant, ...]:
+    def take(self, request: ClaimRequest, *, claims_left: int) -> tuple[Grant, ...]:
+        """The grants of one claim. The bytes that are left are shared with the claims after it; a
+        job that does not fit stays for the next claim. [Z10]"""
         grants: list[Grant] = []
         if request.limit <= 0:
             return ()
         asked_by = claim_fingerprint(request)
-        for job, entropy in self._candidates:
+        share, used = self._bytes_left // claims_left, 0
+        while self._candidates and len(grants) < request.limit:
+            job, entropy = self._candidates[0]
+            size = body_bytes(job)
+            if grants and used + size > share:
+                break
+            self._candidates.popleft()
             grant = self._grant(job, entropy, request, asked_by)
             if grant is not None:
                 grants.append(grant)
-            if len(grants) == request.limit:
-                break
+                used += size
+        self._bytes_left = max(0, self._bytes_left - used)
         return tuple(grants)
 
     def _grant(
@@ -665,6 +679,24 @@ class _Pool:
         if self._view.keys[key].is_fair:
             number = self._last_served.get(key.group, 0) + 1
             self._last_served[key.group] = self.served[key] = number  # [CK8]
+
+
+def body_bytes(job: Job) -> int:
+    """The size of the bodies that a grant of this job brings to its worker."""
+    return len(job.payload) + (0 if job.checkpoint is None else len(job.checkpoint))
+
+
+def usable_candidates(sizes: Iterable[int], *, claims: int) -> int:
+    """How many of the first candidates a plan for `claims` claims can use, by the sizes of their
+    bodies: the ones that fit together, at least one, and one more for each further claim, because
+    each receives a job of any size. [Z10]"""
+    total = number = 0
+    for size in sizes:
+        total += size
+        if total > MAX_CLAIM_BYTES:
+            break
+        number += 1
+    return max(1, number) + max(0, claims - 1)
 
 
 def wanted(requests: Sequence[ClaimRequest]) -> int:

@@ -1,13 +1,13 @@
 """Handlers of the routes about jobs, for clients and operators."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TypeVar, cast
 
 import msgspec
 from starlette.responses import Response
 
-from tenure.core.commands import Enqueue, EnqueueFlow, Redrive
+from tenure.core.commands import Command, Enqueue, EnqueueFlow, Redrive
 from tenure.core.event_pages import EventFilter, EventKey
 from tenure.core.flow_rows import FlowStep
 from tenure.core.ids import ENTROPY_BYTES, FlowId, JobId, Namespace, QueueName, new_job_id
@@ -16,7 +16,7 @@ from tenure.core.job import Job
 from tenure.core.job_search import JobFilter
 from tenure.core.verdicts import Reply
 from tenure.core.vocabulary import Cause, JobStatus
-from tenure.errors import InvalidInput, UnknownJob
+from tenure.errors import InvalidInput, OutcomeUnknown, TenureError, UnknownJob
 from tenure.protocol.fields import optional_instant, optional_moment
 from tenure.protocol.problem_codes import ProblemCode
 from tenure.protocol.records import (
@@ -84,6 +84,10 @@ DOWNLOAD_TYPE = "application/octet-stream"
 """Of every artifact: the type that its worker chose is in the list of artifacts, for readers."""
 DOWNLOADS = frozenset({None, "document", "empty"})
 """What browsers say in `Sec-Fetch-Dest` of a link that is followed and of a request by `fetch`."""
+
+MAX_DECIDED_BYTES = 8 << 20
+"""The limit of the bodies of jobs that `cancel-many` cancels in one transaction: deciding reads
+whole rows. [H66]"""
 
 
 async def enqueue(call: Call) -> Response:
@@ -363,25 +367,63 @@ async def decide(call: Call) -> Response:
 
 
 async def cancel_many(call: Call) -> Response:
-    """Stop jobs. One out of the caller's scope is unknown. [H52]"""
+    """Stop jobs, in groups whose bodies fit into memory. One out of the caller's scope is unknown.
+    [H66]"""
     commands = cancel_commands(call.message(CancelManyMessage), call.actor)
     ids = list(dict.fromkeys(command.job_id for command in commands))
     seen = {job.id for job in await call.jobs(ids, bodies=False)}
     decided = [command for command in commands if command.job_id in seen]
-    replies = iter(await call.decide(decided))
+    sizes = await call.services.blocking(lambda: call.store.load_body_sizes(list(seen)))
+    replies = iter(await _decide_in_groups(call, decided, sizes))
     unknown = Reply(job=None, cause=Cause.UNKNOWN_JOB)
     answers = [next(replies) if each.job_id in seen else unknown for each in commands]
     now = await call.services.now()
-    call.audit.done = sum(isinstance(each, Reply) and each.is_ok for each in answers)
+    call.audit.done = sum(each.is_ok for each in answers)
     return await call.answer_about(
         lambda: JobsReply(
-            replies=tuple(
-                job_reply(each, now=now, bodies=False)
-                for each in answers
-                if isinstance(each, Reply)
-            )
+            replies=tuple(job_reply(each, now=now, bodies=False) for each in answers)
         ),
         jobs=len(answers),
+    )
+
+
+async def _decide_in_groups(
+    call: Call, commands: Sequence[Command], sizes: Mapping[JobId, int]
+) -> list[Reply]:
+    """The replies without bodies. Only one group's rows are in memory at a time. [H66]"""
+    replies: list[Reply] = []
+    for group in _groups(commands, sizes):
+        try:
+            decided = await call.decide(group)
+        except TenureError as error:
+            if not replies or not error.nothing_changed:
+                raise
+            raise OutcomeUnknown(
+                f"a part of the call was carried out, then: {error}",
+                hint="send the same request again: its ids tell what became of it",
+            ) from error
+        replies += [_without_bodies(each) for each in decided if isinstance(each, Reply)]
+    return replies
+
+
+def _groups(commands: Sequence[Command], sizes: Mapping[JobId, int]) -> list[list[Command]]:
+    """The commands in their order, in groups of jobs whose bodies have at most
+    `MAX_DECIDED_BYTES`, or of one job."""
+    groups: list[list[Command]] = []
+    room = 0
+    for command in commands:
+        size = sizes.get(command.job_id, 0)
+        if not groups or size > room:
+            groups.append([])
+            room = MAX_DECIDED_BYTES
+        groups[-1].append(command)
+        room -= size
+    return groups
+
+
+def _without_bodies(reply: Reply) -> Reply:
+    return (
+        reply if reply.job is None else msgspec.structs.replace(reply, job=reply.job.without_bodies)
     )
 
 

@@ -8,7 +8,14 @@ import pytest
 from tenure.conformance.harness import KIND, QUEUE, WORKER, Kit, ids, policy
 from tenure.conformance.spec import spec
 from tenure.coordinator.retention import KEEP_SESSIONS, Retention
-from tenure.core.claims import ClaimPlan, ClaimScope, ClaimView
+from tenure.core.claims import (
+    MAX_CLAIM_BYTES,
+    ClaimPlan,
+    ClaimScope,
+    ClaimView,
+    body_bytes,
+    plan_claims,
+)
 from tenure.core.ids import DEFAULT_NAMESPACE, Kind, Namespace, QueueName, WorkerId, worker_actor
 from tenure.core.instants import Instant, seconds
 from tenure.core.vocabulary import Cause, EventCause, EventType, JobStatus, OnLost
@@ -51,6 +58,73 @@ def test_jobs_that_become_ready_before_those_claimed_last_are_claimed_next(kit: 
         [first.id],
     ]
     assert ids(rest) == ids([third, fourth])
+
+
+LARGE = [b'"%d%s"' % (number, b"\xc3\xa4" * 500_000) for number in range(10)]
+
+
+@spec("Z10", "Z1")
+@pytest.mark.parametrize(
+    "fields",
+    [{}, {"delay_s": 1}, {"kinds": 2}, {"concurrency_key": "c"}, {"rate_key": "r"}],
+    ids=["ready", "delayed", "kinds", "key", "rate-key"],
+)
+def test_a_claim_receives_as_many_large_jobs_as_fit(kit: Kit, fields: dict[str, Any]) -> None:
+    kinds = fields.get("kinds", 1)
+    jobs = []
+    for number, payload in enumerate(LARGE):
+        more = {name: f"{key}{number}" for name, key in fields.items() if name.endswith("key")}
+        more |= {name: each for name, each in fields.items() if name == "delay_s"}
+        jobs.append(kit.enqueue(payload=payload, kind=Kind(f"k{number % kinds}"), **more))
+    small = kit.enqueue(
+        payload=b"1", kind=Kind("k0"), **({"delay_s": 1} if "delay_s" in fields else {})
+    )
+    kit.advance(seconds=1)
+
+    first = kit.claimed(limit=20)
+    second = kit.claimed(limit=20)
+
+    assert ids(first) == ids(jobs[:8])
+    assert ids(second) == ids([*jobs[8:], small])
+    assert [job.payload for job in [*first, *second]] == [*LARGE, b"1"]
+    assert [kit.reload(job).payload for job in first] == LARGE[:8]
+
+
+@spec("Z10")
+def test_a_claim_reads_no_more_large_bodies_than_fit(kit: Kit) -> None:
+    for payload in LARGE:
+        kit.enqueue(payload=payload)
+    request = kit.claim_request(limit=20)
+    views: list[ClaimView] = []
+
+    def plan(view: ClaimView) -> ClaimPlan:
+        views.append(view)
+        return plan_claims([request], view, [])
+
+    kit.store.claim(request.scope, [request.session], 20, plan)
+
+    assert sum(map(body_bytes, views[-1].candidates)) <= MAX_CLAIM_BYTES
+    assert [job.payload for job in views[-1].candidates] == LARGE[:8]
+
+
+@spec("Z10", "Q1")
+def test_a_large_checkpoint_counts_and_a_repeated_claim_brings_it_again(kit: Kit) -> None:
+    kit.running_job(payload=LARGE[9])  # another lease of the same session
+    for job in [kit.running_job(payload=payload) for payload in LARGE[:4]]:
+        kit.heartbeat(job, checkpoint=b'"%s"' % (b"y" * 1_040_000))
+        kit.release(job)
+    kit.enqueue(payload=b'"%s"' % (b"z" * 100_000))
+    kit.enqueue(payload=b'"%s"' % (b"z" * 200_000))
+    request = kit.claim_request(limit=9)
+
+    granted = kit.coordinator.claim(request)
+    again = kit.coordinator.claim(request)
+
+    assert [len(grant.job.checkpoint or b"") for grant in granted.grants] == [1_040_002] * 4 + [0]
+    assert again.is_repeat
+    assert {grant.job_id: grant.job for grant in again.grants} == {
+        grant.job_id: grant.job for grant in granted.grants
+    }
 
 
 @spec("Z6", "Z1", "T2")
@@ -441,7 +515,7 @@ def test_sessions_are_kept_apart_by_worker_and_by_principal(kit: Kit) -> None:
 
 
 def test_the_jobs_a_session_holds_are_loaded_expired_ones_included(kit: Kit) -> None:
-    expired = kit.running_job(lease_s=30)
+    expired = kit.running_job(lease_s=30, payload=b"[1]")
     kit.advance(seconds=31)
     claimed = kit.claimed_job()
     kit.enqueue()
@@ -452,7 +526,7 @@ def test_the_jobs_a_session_holds_are_loaded_expired_ones_included(kit: Kit) -> 
 
     held = kit.store.load_leased(kit.claim_request().session)
 
-    assert held.jobs == {expired.id: expired, claimed.id: claimed}
+    assert held.jobs == {expired.id: expired.without_bodies, claimed.id: claimed}
     assert held.now == kit.now()
 
 

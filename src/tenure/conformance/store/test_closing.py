@@ -91,6 +91,7 @@ CALLS: dict[str, Callable[[Store], Any]] = {
     "now": lambda store: store.now(),
     "load": lambda store: store.load([JOB]),
     "load_without_bodies": lambda store: store.load_without_bodies([JOB]),
+    "load_body_sizes": lambda store: store.load_body_sizes([JOB]),
     "load_previews": lambda store: store.load_previews([JOB]),
     "declared_policies": lambda store: store.declared_policies(DEFAULT_NAMESPACE, [Kind("demo")]),
     "load_holders": lambda store: store.load_holders([KEY]),

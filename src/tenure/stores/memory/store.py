@@ -21,12 +21,14 @@ from tenure.core.claims import (
     QueueState,
     Session,
     SessionKey,
+    body_bytes,
     eligible,
     first_with_room,
     kind_meter,
     queue_meter,
     rates_of,
     standings,
+    usable_candidates,
 )
 from tenure.core.commands import Outage
 from tenure.core.concurrency import (
@@ -171,6 +173,11 @@ class MemoryStore(
         """The rows of these jobs without their bodies."""
         return {job_id: job.without_bodies for job_id, job in self.load(ids).jobs.items()}
 
+    def load_body_sizes(self, ids: Sequence[JobId]) -> dict[JobId, int]:
+        """The sizes of the bodies of these jobs."""
+        jobs = self.load(ids).jobs.values()
+        return {job.id: body_bytes(job) + len(job.result or b"") for job in jobs}
+
     def load_previews(self, ids: Sequence[JobId]) -> dict[JobId, str]:
         """The beginnings of the payloads of these jobs. [H53]"""
         jobs = self.load(ids).jobs
@@ -183,11 +190,11 @@ class MemoryStore(
             return {key: self._jobs[self._keys[key]] for key in keys if key in self._keys}
 
     def load_leased(self, session: SessionKey) -> Loaded:
-        """The claimed and running jobs of a worker session."""
+        """The claimed and running jobs of a worker session, without their bodies."""
         with self._lock:
             self._open()
             found = {
-                job.id: job
+                job.id: job.without_bodies
                 for job in self._jobs.values()
                 if job.lease_id is not None
                 and job.namespace == session.namespace
@@ -397,7 +404,9 @@ class MemoryStore(
             )
             candidates = self._candidates(scope, wanted, view.now, view.room)
             key_waits = self._key_waits(scope, view.now, view.room)
-            planned = plan(replace(view, candidates=candidates, key_waits=key_waits))
+            usable = usable_candidates(map(body_bytes, candidates), claims=len(sessions))
+            view = replace(view, candidates=candidates[:usable], key_waits=key_waits)
+            planned = plan(view)
             for change in planned.changes:
                 self._guard(change)
             for change in planned.changes:

@@ -126,6 +126,9 @@ COMPARE_WITHIN_S = 3
 WORDS = COLUMN_WORDS | {
     "uuid": "uuid",
     "bytes": "bytea",
+    # Does not read a body that is stored outside of its row.
+    "body_bytes": "(octet_length(j.payload) + coalesce(octet_length(j.checkpoint), 0)"
+    " + coalesce(octet_length(j.result), 0))",
     # The text in which a search looks for errors, in lower case of ASCII.
     "error_text": "lower(left(coalesce(CAST(coalesce(error, last_error) AS json) ->> 'type', '')"
     " || ': ' || coalesce(CAST(coalesce(error, last_error) AS json) ->> 'message', ''),"

@@ -22,6 +22,12 @@ SELECT {job_columns} FROM {t}job WHERE id {among_ids};
 -- name: load_jobs_without_bodies
 SELECT {job_columns_without_bodies} FROM {t}job WHERE id {among_ids};
 
+-- name: load_bodies
+SELECT id, payload, checkpoint FROM {t}job WHERE id {among_ids};
+
+-- name: load_body_sizes
+SELECT j.id, {body_bytes} FROM {t}job AS j WHERE j.id {among_ids};
+
 -- name: load_previews
 SELECT id, substr(payload, 1, CAST(:chars AS integer)) FROM {t}job WHERE id {among_ids};
 
@@ -32,7 +38,7 @@ SELECT {job_columns} FROM {t}job
    AND (finished_at IS NULL OR (unique_for_us IS NOT NULL AND key_freed IS NULL));
 
 -- name: load_leased
-SELECT {job_columns} FROM {t}job {by_leases}
+SELECT {job_columns_without_bodies} FROM {t}job {by_leases}
  WHERE namespace = :namespace AND lease_id IS NOT NULL
    AND principal = :actor AND owner = :worker
  ORDER BY id;
@@ -254,7 +260,7 @@ DELETE FROM {t}key_turn WHERE job_id {among_ids};
 -- name: turns
 -- The jobs of one kind and group whose turn it is, in the order in which they are handed out. With
 -- each: the leases and the last grant of its concurrency key, and the state of its rate key.
-SELECT {job_columns_of_j},
+SELECT {job_columns_to_claim},
        (SELECT count(*) FROM {t}job AS l {by_leases_of_keys}
          WHERE l.namespace = f.namespace AND l.concurrency_group = f.concurrency_group
            AND l.concurrency_key = f.concurrency_key AND l.concurrency_key IS NOT NULL
@@ -306,7 +312,7 @@ SELECT count(*) FROM {t}job {by_leases}
 -- name: candidates
 -- The jobs of one arm (see stores/sql/candidates.py), in claim order. Columns are qualified: a bare
 -- `id` in ORDER BY would name the output column and force a sort.
-SELECT {job_columns} FROM {t}job AS j {index}
+SELECT {job_columns_to_claim} FROM {t}job AS j {index}
  WHERE j.namespace = :namespace AND j.queue = :queue AND {arm}
  ORDER BY j.priority DESC, j.run_at, j.id
  LIMIT :wanted {skip_locked};
@@ -315,7 +321,7 @@ SELECT {job_columns} FROM {t}job AS j {index}
 -- The jobs of several arms, merged in claim order: keys first, and of each arm only as many as are
 -- needed. A job that was claimed since its key was read is left out. {by_level} is empty if all arms
 -- are of one priority: PostgreSQL does not know that, and would sort what is in order already.
-SELECT {job_columns} FROM (
+SELECT {job_columns_to_claim} FROM (
     SELECT job_id, level, since FROM ({arms}) AS found
      ORDER BY {by_level} since, job_id LIMIT :most) AS f
  CROSS JOIN {t}job AS j

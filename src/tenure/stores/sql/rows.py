@@ -42,6 +42,13 @@ SESSION_COLUMNS = (
     "is_repeated",
 )  # fmt: skip
 
+INLINE_BODY_BYTES = 64 << 10
+"""A claim reads the bodies of a candidate together with its row up to this size. Of a larger one it
+first reads only the size: most of the large ones do not fit into its answer. [Z10]"""
+
+BODIES_LEFT_OUT = "#"
+"""In place of a payload: the bodies were not read, and their size follows. No JSON begins so."""
+
 _POLICIES_REMEMBERED = 1024
 """Jobs of one kind share their policy: decoding it once per text saves a third of a load."""
 
@@ -210,6 +217,13 @@ def job_from(row: Row) -> Job:
     except ValueError as wrong:  # what msgspec raises is one, too
         raise UnreadableRow(str(row[0]), _problem(JOB_COLUMNS[position], wrong)) from wrong
     return Job(*values)
+
+
+def left_out_bytes(job: Job) -> int | None:
+    """The size of a candidate's bodies if they were left out; None if it has them."""
+    if not job.payload.startswith(BODIES_LEFT_OUT.encode()):
+        return None
+    return int(job.payload.removeprefix(BODIES_LEFT_OUT.encode()))
 
 
 def event_from(row: Row) -> Event:

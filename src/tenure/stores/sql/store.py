@@ -19,11 +19,13 @@ from tenure.core.claims import (
     QueueState,
     Session,
     SessionKey,
+    body_bytes,
     claim_order,
     first_with_room,
     kind_meter,
     queue_meter,
     rates_in_force,
+    usable_candidates,
 )
 from tenure.core.commands import Outage
 from tenure.core.concurrency import with_room
@@ -68,13 +70,16 @@ from tenure.stores.sql.quiet_rules import NO_RULES, QuietRules, Rules
 from tenure.stores.sql.resolutions import Resolutions
 from tenure.stores.sql.retention import SqlRetention
 from tenure.stores.sql.rows import (
+    BODIES_LEFT_OUT,
     EVENT_FIELDS,
+    INLINE_BODY_BYTES,
     JOB_COLUMNS,
     OBSERVATION_COLUMNS,
     SESSION_COLUMNS,
     Row,
     event_from,
     job_from,
+    left_out_bytes,
     observation_from,
     rate_states_from,
     session_from,
@@ -99,6 +104,13 @@ MAX_OBSERVATION_TRIES = 2 * MAX_OBSERVATIONS_PER_LEASE
 _BODY_PLACEHOLDERS = {"payload": "'null'", "checkpoint": "NULL", "result": "NULL"}
 """What is selected instead of a job's bodies if these are not wanted."""
 
+_SMALL_BODIES = {
+    "payload": f"CASE WHEN {{body_bytes}} <= {INLINE_BODY_BYTES} THEN j.payload"
+    f" ELSE '{BODIES_LEFT_OUT}' || CAST({{body_bytes}} AS text) END",
+    "checkpoint": f"CASE WHEN {{body_bytes}} <= {INLINE_BODY_BYTES} THEN j.checkpoint END",
+}
+"""What is selected of a candidate's bodies. [Z10]"""
+
 COLUMN_WORDS = {
     **resolutions.COLUMN_WORDS,
     **artifacts.COLUMN_WORDS,
@@ -109,7 +121,7 @@ COLUMN_WORDS = {
     **flows.COLUMN_WORDS,
     **schedules.COLUMN_WORDS,
     "job_columns": ", ".join(JOB_COLUMNS),
-    "job_columns_of_j": ", ".join(f"j.{name}" for name in JOB_COLUMNS),
+    "job_columns_to_claim": ", ".join(_SMALL_BODIES.get(name, f"j.{name}") for name in JOB_COLUMNS),
     "job_columns_without_bodies": ", ".join(
         _BODY_PLACEHOLDERS.get(name, name) for name in JOB_COLUMNS
     ),
@@ -226,6 +238,11 @@ class SqlStore(
         rows = self._rows(self._query("load_jobs_without_bodies", ids=self._pack(ids)))
         return {job.id: job for job in map(job_from, rows)}
 
+    def load_body_sizes(self, ids: Sequence[JobId]) -> dict[JobId, int]:
+        """The sizes of the bodies of these jobs."""
+        rows = self._rows(self._query("load_body_sizes", ids=self._pack(ids)))
+        return {JobId(str(job_id)): size for job_id, size in rows}
+
     def load_previews(self, ids: Sequence[JobId]) -> dict[JobId, str]:
         """The beginnings of the payloads of these jobs. [H53]"""
         query = self._query("load_previews", ids=self._pack(ids), chars=PREVIEW_CHARS)
@@ -241,7 +258,7 @@ class SqlStore(
         return {key: job_from(rows[0]) for key, rows in zip(keys, answers, strict=True) if rows}
 
     def load_leased(self, session: SessionKey) -> Loaded:
-        """The claimed and running jobs of a worker session."""
+        """The claimed and running jobs of a worker session, without their bodies."""
         return self._loaded(
             self._query(
                 "load_leased",
@@ -443,9 +460,39 @@ class SqlStore(
         used = NO_RULES if rules == NO_RULES else _used_rules(view, turns)
         if used - opened.locked != NO_RULES:
             raise RestartClaim
+        view = self._with_large_bodies(tx, view, claims=len(sessions))
         planned = plan(view)
         self._write_plan(tx, scope.namespace, view, planned, turns)
         return planned, rules - used
+
+    def _with_large_bodies(self, tx: Transaction, view: ClaimView, *, claims: int) -> ClaimView:
+        """The view, if bodies of candidates were left out: with the candidates that the plan can
+        use, and with their bodies. [Z10]"""
+        sizes = [left_out_bytes(job) for job in view.candidates]
+        if not any(sizes):
+            return view
+        known = [
+            body_bytes(job) if size is None else size
+            for job, size in zip(view.candidates, sizes, strict=True)
+        ]
+        usable = view.candidates[: usable_candidates(known, claims=claims)]
+        large = [job.id for job, size in zip(usable, sizes, strict=False) if size is not None]
+        found: dict[str, tuple[bytes, bytes | None]] = {}
+        if large:
+            [rows] = tx.fetch(self._query("load_bodies", ids=self._pack(large)))
+            found = {
+                str(job_id): (payload.encode(), None if point is None else point.encode())
+                for job_id, payload, point in rows
+            }
+        return replace(
+            view,
+            candidates=[
+                replace(job, payload=found[job.id][0], checkpoint=found[job.id][1])
+                if job.id in found
+                else job
+                for job in usable
+            ],
+        )
 
     def _open_claim(
         self,

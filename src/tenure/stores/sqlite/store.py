@@ -62,11 +62,16 @@ STEPS_BETWEEN_CLOCK_CHECKS = 20_000
 
 MAX_BYTES_PER_CHARACTER = 4  # of UTF-8
 
+# From 3.43 on SQLite knows the size of a text without reading it.
+_SIZE = "octet_length({})" if sqlite3.sqlite_version_info >= (3, 43) else "length(CAST({} AS blob))"
+
 WORDS = COLUMN_WORDS | {
     "t": "tenure_",
     "uuid": "text",
     "committed": "TRUE",  # one writer: positions are in the order of commits
     "bytes": "blob",
+    "body_bytes": f"({_SIZE.format('j.payload')} + coalesce({_SIZE.format('j.checkpoint')}, 0)"
+    f" + coalesce({_SIZE.format('j.result')}, 0))",
     # The text in which a search looks for errors, in lower case of ASCII.
     "error_text": "lower(substr(coalesce(coalesce(error, last_error) ->> '$.type', '') || ': '"
     f" || coalesce(coalesce(error, last_error) ->> '$.message', ''), 1, {ERROR_CHARS}))",
