@@ -68,6 +68,7 @@ from tenure.core.vocabulary import (
     JobStatus,
     ReasonCode,
     ReleaseKind,
+    Stage,
 )
 
 BEGINNING = Instant(1_700_000_000_000_000)
@@ -82,6 +83,13 @@ OTHER_OWNER = WorkerId("bob-1")
 
 TRANSIENT = JobError(error_class=ErrorClass.TRANSIENT, type="Timeout", message="no answer")
 PERMANENT = JobError(error_class=ErrorClass.PERMANENT, type="NoSuchUser", message="gone")
+FORBIDDEN = JobError(
+    error_class=ErrorClass.PERMANENT,
+    type="DeadLetter",
+    message="may not leave the EU",
+    stage=Stage.EXEC,
+    reason_code=ReasonCode.POLICY_VIOLATION,
+)
 
 
 def entropy(number: int) -> bytes:

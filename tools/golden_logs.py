@@ -26,7 +26,7 @@ from tenure.core.vocabulary import (
     ReleaseKind,
     Stage,
 )
-from tools.driver import OTHER_OWNER, OTHER_WORKER, PERMANENT, TRANSIENT, Driver
+from tools.driver import FORBIDDEN, OTHER_OWNER, OTHER_WORKER, PERMANENT, TRANSIENT, Driver
 from tools.lives import HOLD, RECLAIM, SHORT, UNDOABLE, claimed, queued, running
 
 
@@ -262,6 +262,23 @@ def _unreadable() -> Driver:
     return driver
 
 
+def _forbidden() -> Driver:
+    driver = running(Policy())
+    _work(driver)
+    driver.do(driver.fail(FORBIDDEN))
+    return driver
+
+
+def _lost_every_time() -> Driver:
+    driver = running(Policy(max_attempts=2))
+    for _ in range(2):
+        driver.advance(60)
+        driver.do(driver.sweep())
+        if driver.job.status is JobStatus.QUEUED:
+            _again(driver)
+    return driver
+
+
 def _to_be_compensated() -> Driver:
     driver = running(UNDOABLE)
     driver.advance(5)
@@ -330,6 +347,8 @@ LIVES: dict[str, tuple[str, Callable[[], Driver]]] = {
     "outage": ("one expiry with a credit, one without", _outage),
     "dead-letter": ("taken out by an operator while queued", _dead_letter),
     "unreadable": ("a parse error at stage input", _unreadable),
+    "forbidden": ("a dead letter because its handler said so", _forbidden),
+    "lost-every-time": ("each lease ran out and no attempt reported an error", _lost_every_time),
     "compensated": ("failed, with a compensating kind", _to_be_compensated),
     "compensation": ("the job that undoes another, done", _compensation),
     "redriven": ("made out of a dead letter with another payload", _redriven),

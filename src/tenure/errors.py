@@ -28,6 +28,7 @@
         ├── ValidationError     the input is wrong: at stage `input` a dead letter, else permanent
         ├── TransientError      try again, by the job's backoff (as any other exception)
         ├── PermanentError      do not try again
+        ├── DeadLetter          do not try again, and make it a dead letter with this reason
         ├── LeaseConflictError  the attempt lost its authority: nothing is reported
         ├── Cancelled           the job was asked to stop, or its lease is gone
         └── Snooze              hand the job back for a while; costs nothing
@@ -36,7 +37,7 @@ Facts are attributes, `code` is stable, and `str()` never contains a password or
 """
 
 import shlex
-from typing import ClassVar
+from typing import ClassVar, Literal, get_args
 
 
 def install_hint(extra: str) -> str:
@@ -368,7 +369,7 @@ class HandlerSignal(TenureError):
 
 
 class ValidationError(HandlerSignal):
-    """The input or output does not fit its type. `path` says where. [F3]"""
+    """The input or output does not fit its type. `path` says where. [F13]"""
 
     code = "validation_failed"
 
@@ -378,7 +379,7 @@ class ValidationError(HandlerSignal):
 
 
 class TransientError(HandlerSignal):
-    """Worth another attempt, not before `retry_after_s` if it is given. [F2] [F3]
+    """Worth another attempt, not before `retry_after_s` if it is given. [F2] [F13]
 
     With `dependency_unavailable`, an exhausted job carries that reason.
     """
@@ -398,9 +399,29 @@ class TransientError(HandlerSignal):
 
 
 class PermanentError(HandlerSignal):
-    """No further attempt can help. [F3]"""
+    """No further attempt can help. [F13]"""
 
     code = "permanent"
+
+
+DeadLetterReason = Literal["policy_violation", "infrastructure_failure"]
+
+
+class DeadLetter(HandlerSignal):
+    """This job must not run again: it becomes a dead letter at once, with this reason, whatever
+    attempts are left. The reason is policy_violation or infrastructure_failure. [F13] [T34]"""
+
+    code = "dead_letter"
+
+    def __init__(self, reason: DeadLetterReason, message: str = "") -> None:
+        if reason not in get_args(DeadLetterReason):
+            raise InvalidInput(
+                "reason",
+                f"{reason!r} is not a reason that a handler can give for a dead letter",
+                hint=f"one of {', '.join(get_args(DeadLetterReason))}",
+            )
+        super().__init__(message)
+        self.reason = reason
 
 
 class LeaseConflictError(HandlerSignal):

@@ -30,7 +30,7 @@ from tenure.core.vocabulary import (
     Stage,
 )
 from tools import lives
-from tools.driver import OPERATOR, PERMANENT, Driver
+from tools.driver import FORBIDDEN, OPERATOR, PERMANENT, Driver
 
 # --- Situations: where a job can stand ----------------------------------------------------------
 
@@ -163,6 +163,10 @@ COMMANDS: dict[str, Callable[[Driver], Command]] = {
     "fail, parse error at input": lambda d: d.fail(
         replace(VALIDATION, stage=Stage.INPUT, reason_code=ReasonCode.PARSE_ERROR)
     ),
+    "fail, policy violation": lambda d: d.fail(FORBIDDEN),
+    "fail, infrastructure failure": lambda d: d.fail(
+        JobError(reason_code=ReasonCode.INFRASTRUCTURE_FAILURE)
+    ),
     "release": lambda d: d.release(),
     "snooze": lambda d: d.release(ReleaseKind.SNOOZE, delay_s=5),
     "undelivered": lambda d: d.undelivered(),
@@ -198,12 +202,14 @@ EFFECTS: dict[str, tuple[str, str, int, int]] = {
     "T6+T9": ("T6", "started>running dead_lettered>dead_lettered", 0, 1),
     "T6+T9 fails": ("T6", "started>running failed>failed", 0, 1),
     "T6+T9b": ("T6", "started>running dead_lettered>dead_lettered", 0, 0),
+    "T6+T34": ("T6", "started>running dead_lettered>dead_lettered", 0, 0),
     "T7": ("T7", "failed>failed", 0, 0),
     "T7 undo": ("T7", "dead_lettered>dead_lettered", 0, 0),
     "T8": ("T8", "stalled>stalled requeued>queued", 0, 1),
     "T9": ("T9", "dead_lettered>dead_lettered", 0, 1),
     "T9 fails": ("T9", "failed>failed", 0, 1),
     "T9b": ("T9b", "dead_lettered>dead_lettered", 0, 0),
+    "T34": ("T34", "dead_lettered>dead_lettered", 0, 0),
     "T10": ("T10", "cancelled>cancelled", 0, 0),
     "T11": ("T11", "stalled>stalled requeued>queued", 0, 0),
     "T11 costs": ("T11", "stalled>stalled requeued>queued", 0, 1),
@@ -255,6 +261,10 @@ def unreadable(row: str) -> dict[str, str]:
     return {"fail, validation at input": row, "fail, parse error at input": row}
 
 
+def buried(row: str) -> dict[str, str]:
+    return {"fail, policy violation": row, "fail, infrastructure failure": row}
+
+
 def releases(row: str) -> dict[str, str]:
     return {"release": row, "snooze": row}
 
@@ -272,6 +282,7 @@ OF_CLAIMED = {
     **retryable("T6+T8"),
     **permanent("T6+T7"),
     **unreadable("T6+T9b"),
+    **buried("T6+T34"),
     **releases("T11"),
     "undelivered": "T11",
     **cancels("T18"),
@@ -286,6 +297,7 @@ OF_RUNNING = {
     **retryable("T8"),
     **permanent("T7"),
     **unreadable("T9b"),
+    **buried("T34"),
     **releases("T11"),
     "cancel soft": "T19",
     "cancel soft, operator": "T19",
@@ -301,6 +313,7 @@ OF_CANCELLING = {
     **retryable("T10"),
     **permanent("T7"),
     **unreadable("T9b"),
+    **buried("T34"),
     **releases("T10"),
     "cancel hard": "T20",
     "stall": "T33+T16",

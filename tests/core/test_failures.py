@@ -34,6 +34,7 @@ from tests.support.jobs import (
     reply,
 )
 from tools import lives
+from tools.driver import FORBIDDEN
 
 UNLUCKY, LUCKY = b"\x00" * 16, b"\xff" * 16
 ENTROPIES = st.binary(min_size=16, max_size=16)
@@ -143,7 +144,7 @@ def test_retry_after_is_a_lower_bound(retry_after_s: float, wait_s: float) -> No
 # --- Classes and reasons -------------------------------------------------------------------------
 
 
-@spec("F3")
+@spec("F13")
 @pytest.mark.parametrize("stage", [None, *Stage])
 @pytest.mark.parametrize("word", list(ErrorClass))
 def test_the_error_class_decides_and_the_stage_only_for_validation(
@@ -164,12 +165,12 @@ def test_the_error_class_decides_and_the_stage_only_for_validation(
     assert driver.job.status is expected[word]
 
 
-@spec("F3")
+@spec("F13")
 def test_an_error_without_a_class_is_retryable() -> None:
     assert JobError().error_class is ErrorClass.UNCLASSIFIED
 
 
-@spec("F4")
+@spec("F12")
 @pytest.mark.parametrize(
     ("reported", "reason"),
     [
@@ -186,6 +187,28 @@ def test_exhaustion_by_failure_names_the_dependency_only_if_the_last_error_did(
     driver.do(driver.fail(replace(TRANSIENT, reason_code=reported, stage=Stage.COMMIT)))
 
     assert (driver.job.reason_code, driver.job.stage) == (reason, Stage.COMMIT)
+
+
+@spec("T34", "F13", "F12")
+@pytest.mark.parametrize("reason", [ReasonCode.POLICY_VIOLATION, ReasonCode.INFRASTRUCTURE_FAILURE])
+@pytest.mark.parametrize("word", list(ErrorClass))
+@pytest.mark.parametrize("is_cancelling", [False, True])
+def test_a_worker_that_names_such_a_reason_makes_a_dead_letter_at_once(
+    reason: ReasonCode, word: ErrorClass, is_cancelling: bool
+) -> None:
+    driver = (lives.cancelling if is_cancelling else lives.running)(
+        Policy(on_exhausted=OnExhausted.FAIL)
+    )
+    error = JobError(error_class=word, stage=Stage.INPUT, reason_code=reason, message="no")
+
+    outcome = driver.do(driver.fail(error))
+
+    assert driver.rules[-1] == "T34"
+    assert [event.type for event in applied(outcome).change.events] == ["dead_lettered"]
+    assert driver.job.status is JobStatus.DEAD_LETTERED
+    assert (driver.job.reason_code, driver.job.stage) == (reason, Stage.INPUT)
+    assert driver.job.error == driver.job.last_error == error
+    assert driver.job.failures == 0
 
 
 @spec("F5")
@@ -307,7 +330,7 @@ def test_a_compensation_that_succeeds_is_observed_on_the_original() -> None:
 
 @spec("M2")
 @pytest.mark.parametrize(
-    "how", ["permanent", "unreadable", "exhausted", "expired", "operator", "released"]
+    "how", ["permanent", "unreadable", "forbidden", "exhausted", "expired", "operator", "released"]
 )
 def test_every_other_end_of_a_compensation_is_the_dead_letter_compensation_failed(
     how: str,
@@ -322,6 +345,9 @@ def test_every_other_end_of_a_compensation_is_the_dead_letter_compensation_faile
         case "unreadable":
             driver.do(driver.fail(JobError(error_class=ErrorClass.VALIDATION, stage=Stage.INPUT)))
             assert driver.rules[-1] == "T9b"
+        case "forbidden":
+            driver.do(driver.fail(FORBIDDEN))
+            assert driver.rules[-1] == "T34"
         case "exhausted":
             driver.do(driver.fail())
         case "expired":

@@ -143,7 +143,7 @@ def _renewed(policy: Policy) -> Driver:
     return driver
 
 
-@spec("L9", "F4")
+@spec("L9", "F12")
 def test_a_time_out_without_a_start_counts_as_one_of_execution() -> None:
     driver = _renewed(replace(lives.SHORT, max_attempts=1))
     driver.advance(36)

@@ -159,7 +159,7 @@ def test_a_completion_keeps_its_result_and_starts_implicitly_where_needed() -> N
     assert verdict(explicit).disposition is Disposition.SUCCEEDED
 
 
-@spec("T5", "T7", "R9")
+@spec("T5", "T7", "R25")
 def test_a_job_with_a_cancel_request_can_still_succeed_or_fail() -> None:
     completed, failed = lives.cancelling(), lives.cancelling()
 
@@ -201,7 +201,7 @@ def test_the_last_retryable_failure_ends_the_job_as_its_policy_says(word: OnExha
     assert driver.job.reason_code is (ReasonCode.EXHAUSTED_RETRIES if is_dead else None)
 
 
-@spec("T9b", "F4")
+@spec("T9b", "F12")
 @pytest.mark.parametrize(
     ("reported", "reason"),
     [
@@ -339,7 +339,7 @@ def test_the_system_may_not_release_or_report_in_any_other_way() -> None:
         assert verdict(changes_nothing(driver, command)).cause is Cause.INVALID_LEASE
 
 
-@spec("T11", "F4")
+@spec("T11", "F12")
 @pytest.mark.parametrize(
     ("last_reason", "reason"),
     [
@@ -365,7 +365,7 @@ def test_a_release_that_exhausts_the_job_is_its_dead_letter(
     assert "1 times" in driver.job.error.message
 
 
-@spec("T12", "T15", "F4")
+@spec("T12", "T15", "F12")
 def test_exhaustion_by_expiry_names_the_last_error_and_keeps_it() -> None:
     driver = lives.running(Policy(max_attempts=2, on_exhausted=OnExhausted.FAIL))
     unavailable = replace(TRANSIENT, reason_code=ReasonCode.DEPENDENCY_UNAVAILABLE)
@@ -384,7 +384,65 @@ def test_exhaustion_by_expiry_names_the_last_error_and_keeps_it() -> None:
     assert reply(outcome).job == driver.job
 
 
-@spec("T13", "T15", "F4")
+def _lose_all(driver: Driver) -> None:
+    """Let each attempt's lease run out until the job has ended."""
+    while not driver.job.status.is_terminal:
+        if driver.job.status is JobStatus.QUEUED:
+            driver.do(driver.claim())
+        driver.advance(61)
+        driver.do(driver.sweep())
+        driver.advance(900)
+
+
+@spec("T12", "T15", "F12")
+@pytest.mark.parametrize("make", [lives.claimed, lives.running], ids=["claimed", "running"])
+def test_a_job_that_lost_every_attempt_without_an_error_is_an_infrastructure_failure(
+    make: Callable[[Policy], Driver],
+) -> None:
+    driver = make(Policy(max_attempts=3))
+
+    _lose_all(driver)
+
+    assert (driver.job.attempt, driver.job.failures) == (3, 3)
+    assert driver.job.status is JobStatus.DEAD_LETTERED
+    assert driver.job.reason_code is ReasonCode.INFRASTRUCTURE_FAILURE
+    assert driver.job.error is not None
+    assert driver.job.error.type == "LeaseExpired"
+
+
+@spec("T12", "T15", "F12")
+@pytest.mark.parametrize("before", ["an error", "a release that cost a failure"])
+def test_a_job_with_another_failure_among_lost_leases_is_exhausted(before: str) -> None:
+    driver = lives.running(Policy(max_attempts=3, max_releases=0))
+    driver.do(driver.fail() if before == "an error" else driver.release())
+    driver.advance(900)
+
+    _lose_all(driver)
+
+    assert driver.job.failures == 3
+    assert driver.job.reason_code is ReasonCode.EXHAUSTED_RETRIES
+
+
+@spec("T12", "T15", "F12")
+def test_releases_that_cost_nothing_do_not_hide_lost_leases() -> None:
+    driver = lives.running(Policy(max_attempts=2, max_releases=1))
+    driver.do(driver.release())
+
+    _lose_all(driver)
+
+    assert driver.job.reason_code is ReasonCode.INFRASTRUCTURE_FAILURE
+
+
+@spec("T11", "F12")
+def test_releases_alone_exhaust_the_retries_and_lose_nothing() -> None:
+    driver = lives.running(Policy(max_attempts=1, max_releases=0))
+
+    driver.do(driver.release())
+
+    assert driver.job.reason_code is ReasonCode.EXHAUSTED_RETRIES
+
+
+@spec("T13", "T15", "F12")
 @pytest.mark.parametrize(
     ("driver", "stage"),
     [
@@ -487,7 +545,7 @@ def test_a_cancel_request_that_outlived_its_attempt_ends_the_job() -> None:
     assert driver.job.cancel_reason == "changed my mind"
 
 
-@spec("T21", "F4")
+@spec("T21", "F12")
 @pytest.mark.parametrize("status", ["queued", "claimed", "running", "stalled"])
 def test_any_live_job_can_be_dead_lettered(status: str) -> None:
     driver = lives.IN_STATUS[JobStatus(status)]()

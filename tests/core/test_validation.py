@@ -375,6 +375,11 @@ def test_a_priority_within_its_bounds_passes(value: int) -> None:
         ("fail", {"error": JobError(message="\x00")}, "error.message"),
         ("fail", {"error": JobError(message="a" * 65537)}, "error.message"),
         ("fail", {"error": JobError(reason_code=ReasonCode.TIMEOUT)}, "error.reason_code"),
+        (
+            "fail",
+            {"error": JobError(reason_code=ReasonCode.COMPENSATION_FAILED)},
+            "error.reason_code",
+        ),
     ],
 )
 def test_every_other_field_has_its_bounds_too(

@@ -6,7 +6,7 @@ import threading
 import time
 from pathlib import Path
 
-from tenure import Cancelled, Context, Retry, Tenure
+from tenure import Cancelled, Context, DeadLetter, Retry, Tenure
 
 app = Tenure()
 CALM = "6s"  # soon told of a cancel, and longer than a busy machine holds its breath
@@ -56,6 +56,22 @@ def patient(note: str, ctx: Context) -> int:
 def stumble() -> None:
     """Fails in a thread."""
     raise ValueError("tripped")
+
+
+@app.job(lease=CALM)
+def bury() -> None:
+    """Gives up its job for good in a process of its own."""
+    raise DeadLetter("policy_violation", "not here")
+
+
+@app.job(lease=CALM, isolation="thread")
+def bury_in_thread() -> None:
+    raise DeadLetter("infrastructure_failure", "no disk")
+
+
+@app.job(lease=CALM)
+async def bury_in_loop() -> None:
+    raise DeadLetter("policy_violation", "not here")
 
 
 @app.job(lease=CALM, retry=ONCE)

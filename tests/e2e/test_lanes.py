@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tenure.conformance.spec import spec
 from tenure.core.attempt_logs import MAX_ATTEMPT_LOG_BYTES
 from tenure.core.ids import JobId
 from tenure.core.vocabulary import CancelMode, JobStatus, ReasonCode, Stage
@@ -71,6 +72,24 @@ def test_a_thread_is_cancelled_and_fails_alone(site: Site, tmp_path: Path) -> No
     assert unwanted.told.exists()
     assert beside.ends_well_at_once()
     assert apart.ends_well_at_once()
+
+
+@spec("T34", "F12")
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        ("bury", ReasonCode.POLICY_VIOLATION),
+        ("bury_in_thread", ReasonCode.INFRASTRUCTURE_FAILURE),
+        ("bury_in_loop", ReasonCode.POLICY_VIOLATION),
+    ],
+)
+def test_a_handler_in_any_lane_makes_its_job_a_dead_letter(
+    site: Site, kind: str, reason: ReasonCode
+) -> None:
+    job = site.until_ended(site.enqueue(kind))
+
+    assert (job.status, job.reason_code) == (JobStatus.DEAD_LETTERED, reason)
+    assert (job.attempt, job.failures, job.stage) == (1, 0, Stage.EXEC)
 
 
 def test_a_handler_that_its_child_does_not_have_fails_at_fetch(site: Site) -> None:

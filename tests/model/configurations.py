@@ -52,6 +52,13 @@ SMALL = (
         starts=("start",),
         renews=(),
     ),
+    Bounds(
+        name="dead letters by the worker",
+        asked=("soft cancel",),
+        reports=("complete", "fail", "bury"),
+        starts=("start",),
+        renews=(),
+    ),
     Bounds(name="grants taken back", undelivered=1, asked=(), **BARE),
     Bounds(name="outage credit", outages=1, asked=(), **BARE),
     Bounds(name="epoch", epochs=2, asked=("soft cancel",), **NARROW),

@@ -244,7 +244,7 @@ def expected_status(state: State, action: str, *, has_outage: bool) -> JobStatus
             return job.status
         case "complete" | "complete again":
             return JobStatus.SUCCEEDED
-        case "invalid" | "dead-letter":
+        case "invalid" | "bury" | "dead-letter":
             return JobStatus.DEAD_LETTERED
         case "fail for good":
             return JobStatus.FAILED if job.compensates is None else JobStatus.DEAD_LETTERED

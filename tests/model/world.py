@@ -389,6 +389,7 @@ _ERRORS = {
     "fail": JobError(error_class=ErrorClass.TRANSIENT, type="Flaky"),
     "fail for good": JobError(error_class=ErrorClass.PERMANENT, type="Broken"),
     "invalid": JobError(error_class=ErrorClass.VALIDATION, type="Bad", stage=Stage.INPUT),
+    "bury": JobError(type="DeadLetter", reason_code=ReasonCode.POLICY_VIOLATION),
 }
 
 
@@ -413,7 +414,7 @@ def saying(action: str, job_id: JobId, lease: LeaseId, actor: Actor) -> Command:
             return Complete(**who, request_id=_id("report"))
         case "complete again":
             return Complete(**who, request_id=_id("report again"))
-        case "fail" | "fail for good" | "invalid":
+        case "fail" | "fail for good" | "invalid" | "bury":
             return Fail(**who, request_id=_id("report"), error=_ERRORS[action])
         case "release":
             return Release(**who, request_id=_id("report"))

@@ -207,6 +207,11 @@ REPORTS: list[WorkerCommand] = [
         ),
         retry_after_us=seconds(1.5),
     ),
+    Fail(
+        **REPORT,
+        request_id=RequestId("r5"),
+        error=JobError(type="DeadLetter", reason_code=ReasonCode.POLICY_VIOLATION),
+    ),
     Release(
         **REPORT,
         request_id=RequestId("r4"),

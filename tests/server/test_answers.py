@@ -496,6 +496,26 @@ def test_a_dead_letter_says_what_somebody_needs_to_decide(stage: Stage) -> None:
     assert letter["last_lease_expires_at"] == letter["job"]["last_lease_expires_at"] is not None
 
 
+@spec("T34", "F12", "Y6")
+@pytest.mark.parametrize("reason", ["policy_violation", "infrastructure_failure"])
+def test_a_worker_makes_a_dead_letter_by_the_reason_of_its_report(
+    stage: Stage, reason: str
+) -> None:
+    job_id = stage.enqueue(1)
+    [lease] = stage.claim()
+    held = {"job_id": job_id, "lease_id": lease["lease_id"]}
+    error = {"type": "Refused", "message": "not here"}
+
+    refused = stage.call("fail", _report(held, "f", error=error, reason_code="timeout"), role=W)
+    buried = stage.call("fail", _report(held, "f", error=error, reason_code=reason), role=W)
+
+    assert refused.status == 422
+    assert "reason_code" in refused.json["message"]
+    assert (buried.json["verdict"], buried.json["disposition"]) == ("COMMITTED", "dead_lettered")
+    [letter] = stage.call("dead-letters", role=V).json["dead_letters"]
+    assert (letter["id"], letter["reason_code"]) == (job_id, reason)
+
+
 @spec("B17", "B18", "H5")
 def test_a_resolved_dead_letter_is_redriven_only_with_again(stage: Stage) -> None:
     job_id = stage.enqueue(1)

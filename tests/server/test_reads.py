@@ -14,6 +14,7 @@ from tenure.core.claims import ClaimAnswer
 from tenure.core.ids import DEFAULT_NAMESPACE, QueueName
 from tenure.core.instants import Instant, seconds
 from tenure.core.overview import Overview, OverviewFilter
+from tenure.core.validation import REPORTABLE_REASONS
 from tenure.core.vocabulary import Role
 from tenure.errors import StoreUnavailable
 from tenure.protocol.codec import encode
@@ -420,6 +421,19 @@ def test_the_server_describes_itself(stage: Stage) -> None:
 
     assert description.json["openapi"] == "3.1.0"
     assert json.loads(description.body)["paths"]["/v1/claim"]["post"]["operationId"] == "claim"
+
+
+@spec("F12", "Y6")
+def test_the_description_says_which_reasons_a_worker_may_report(stage: Stage) -> None:
+    schemas = stage.call("openapi", role=V).json["components"]["schemas"]
+
+    for name in ("FailMessage", "FailReport"):
+        listed = [
+            each["enum"]
+            for each in schemas[name]["properties"]["reason_code"]["anyOf"]
+            if "enum" in each
+        ]
+        assert [set(reasons) for reasons in listed] == [REPORTABLE_REASONS]
 
 
 @spec("H32")

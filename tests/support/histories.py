@@ -414,7 +414,12 @@ class World:
             message="it broke",
             stage=luck.choice((None, *Stage)),
             reason_code=luck.choice(
-                (None, ReasonCode.PARSE_ERROR, ReasonCode.DEPENDENCY_UNAVAILABLE)
+                (
+                    None,
+                    ReasonCode.PARSE_ERROR,
+                    ReasonCode.DEPENDENCY_UNAVAILABLE,
+                    ReasonCode.POLICY_VIOLATION,
+                )
             ),
         )
 

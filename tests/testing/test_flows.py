@@ -393,7 +393,7 @@ def test_what_is_wrong_with_a_handlers_flow_fails_the_attempt_and_makes_nothing(
     assert fetched == []
 
 
-@spec("F3")
+@spec("F13")
 def test_a_handler_whose_flow_tenure_refuses_fails_at_once(
     app: Tenure, jobs: Inline, fetched: list[str]
 ) -> None:

@@ -11,6 +11,7 @@ import pytest
 from tenure import (
     Cancelled,
     Context,
+    DeadLetter,
     InvalidInput,
     JobCancelled,
     JobDeadLettered,
@@ -173,6 +174,14 @@ def test_errors_end_a_job_as_they_say(app: Tenure, jobs: Inline) -> None:
         raise PermanentError("no use")
 
     @app.job
+    def forbidden() -> None:
+        raise DeadLetter("policy_violation", "not here")
+
+    @app.job
+    async def unreachable() -> None:
+        raise DeadLetter("infrastructure_failure", "no disk")
+
+    @app.job
     def invalid(n: int) -> None:
         raise ValidationError("not that")
 
@@ -182,6 +191,12 @@ def test_errors_end_a_job_as_they_say(app: Tenure, jobs: Inline) -> None:
 
     with pytest.raises(JobFailed, match="no use"):
         permanent.enqueue().result()
+    buried = forbidden.enqueue()
+    with pytest.raises(JobDeadLettered, match=r"policy_violation.*not here"):
+        buried.result()
+    assert buried.attempts == 1
+    with pytest.raises(JobDeadLettered, match=r"infrastructure_failure.*no disk"):
+        unreachable.enqueue().result()
     with pytest.raises(JobFailed, match="not that"):
         invalid.enqueue(1).result()
     with pytest.raises(JobFailed, match="no JSON form"):

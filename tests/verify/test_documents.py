@@ -168,7 +168,7 @@ def test_the_states_and_transitions_of_the_state_machine_are_the_documents() -> 
     assert all(B_RANK[BState(one)] < B_RANK[BState(two)] for one, two in B1_EDGES | B2_EDGES)
 
 
-@spec("E6", "F4")
+@spec("E6", "F12")
 def test_the_words_of_the_state_machine_are_words_here() -> None:
     assert {f"{NAME_PREFIX}{each}" for each in EventType} | {COMPENSATED_NAME} >= B1_EVENT_TYPES
     assert set(ReasonCode) == B1_REASONS

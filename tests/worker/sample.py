@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tenure.errors import (
+    DeadLetter,
     LeaseConflictError,
     PermanentError,
     Snooze,
@@ -77,6 +78,8 @@ def fail(how: str, ctx: Context) -> str:
             raise TransientError("database away", dependency_unavailable=True)
         case "validation":
             raise ValidationError("bad row", path="rows[3]")
+        case "policy":
+            raise DeadLetter("policy_violation", "may not leave the EU")
         case "conflict":
             raise LeaseConflictError("a newer fence was seen")
         case "snooze":

@@ -39,6 +39,7 @@ def test_every_exception_is_reported_in_its_class_and_stage(shop: Shop) -> None:
     shop.start(concurrency=1)
     names = ["permanent", "transient", "dependency", "validation", "other", "exit"]
     ids = {how: shop.enqueue("fail", {"how": how}, policy=ONCE) for how in names}
+    ids["policy"] = shop.enqueue("fail", {"how": "policy"})
     errors = {}
     for how, job_id in ids.items():
         job = shop.wait(job_id)
@@ -51,6 +52,9 @@ def test_every_exception_is_reported_in_its_class_and_stage(shop: Shop) -> None:
     assert errors["transient"][1].error_class is ErrorClass.TRANSIENT
     assert errors["transient"][2] is ReasonCode.EXHAUSTED_RETRIES
     assert errors["dependency"][2] is ReasonCode.DEPENDENCY_UNAVAILABLE
+    assert errors["policy"][0] is JobStatus.DEAD_LETTERED
+    assert errors["policy"][1].message == "may not leave the EU"
+    assert errors["policy"][2] is ReasonCode.POLICY_VIOLATION
     assert errors["validation"][0] is JobStatus.FAILED
     assert errors["validation"][1].message == "bad row at rows[3]"
     assert errors["other"][1].error_class is ErrorClass.UNCLASSIFIED

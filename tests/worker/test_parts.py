@@ -4,7 +4,7 @@ import asyncio
 import resource
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given
@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from tenure.clock import Boot, boot_now
 from tenure.conformance.spec import spec
+from tenure.core.attempt_end import DEAD_LETTERS_AT_ONCE
 from tenure.core.checks import MAX_DURATION
 from tenure.core.ids import JobId, Kind, QueueName
 from tenure.core.instants import seconds
@@ -20,6 +21,8 @@ from tenure.core.validation import Limits
 from tenure.core.vocabulary import ErrorClass, ReasonCode, Stage
 from tenure.errors import (
     Cancelled,
+    DeadLetter,
+    DeadLetterReason,
     InvalidInput,
     LeaseConflictError,
     PermanentError,
@@ -263,6 +266,24 @@ def test_exception_groups_are_unpacked() -> None:
     mixed = Child(raising(ExceptionGroup("some", [Cancelled("a"), ValueError("b")])))
     mixed.context.ask_to_stop("enough")
     assert mixed.error().type == "ExceptionGroup"
+
+
+@spec("T34", "F13")
+@pytest.mark.parametrize("reason", get_args(DeadLetterReason))
+def test_a_dead_letter_is_reported_with_its_reason(reason: DeadLetterReason) -> None:
+    error = Child(raising(DeadLetter(reason, "never again"))).error()
+
+    assert (error.reason_code, error.stage) == (ReasonCode(reason), Stage.EXEC)
+    assert (error.type, error.message, error.traceback) == ("DeadLetter", "never again", "")
+    assert error.reason_code in DEAD_LETTERS_AT_ONCE
+    assert set(get_args(DeadLetterReason)) == DEAD_LETTERS_AT_ONCE
+
+
+def test_a_dead_letter_with_another_reason_is_refused_where_it_is_made() -> None:
+    with pytest.raises(InvalidInput, match="exhausted_retries") as refused:
+        DeadLetter("exhausted_retries", "no")  # type: ignore[arg-type]  # what is tested
+
+    assert "policy_violation, infrastructure_failure" in refused.value.hint
 
 
 def test_an_unreadable_payload_is_a_parse_error() -> None:

@@ -13,7 +13,7 @@ from tenure.core.commands import Complete, Fail, Release, Settle, WorkerCommand
 from tenure.core.ids import LeaseId, RequestId
 from tenure.core.job import JobError
 from tenure.core.vocabulary import ReleaseKind
-from tools.driver import PERMANENT, TRANSIENT, Driver
+from tools.driver import FORBIDDEN, PERMANENT, TRANSIENT, Driver
 from tools.vectors.situations import (
     SEEN_HB_SEQ,
     START_ID,
@@ -67,9 +67,10 @@ def _makers(situation: Situation, driver: Driver, lease_id: LeaseId) -> dict[str
         "fail": fail(TRANSIENT),
         "release": release(ReleaseKind.DEPLOY),
     }
-    if situation.settle_row in ("R7", "R8", "R9"):
+    if situation.settle_row in ("R7", "R8", "R25"):
         makers["fail, permanent"] = fail(PERMANENT)
         makers["fail, unreadable"] = fail(UNREADABLE)
+        makers["fail, dead letter"] = fail(FORBIDDEN)
         makers["release, snooze"] = release(ReleaseKind.SNOOZE)
     return makers
 
@@ -103,7 +104,7 @@ def _settling(situation: Situation, driver: Driver, lease_id: LeaseId) -> Iterat
         if settled is not None:
             other = replace(other_body(make(NEW_ID)), request_id=settled.request_id)
             yield Exchange(operation=operation, column="other body", requests=(other,))
-        elif situation.settle_row not in ("R7", "R8", "R9"):
+        elif situation.settle_row not in ("R7", "R8", "R25"):
             first = make(REPEATED_ID)
             yield Exchange(operation=operation, column="same body", requests=(first, first))
             yield Exchange(

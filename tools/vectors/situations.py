@@ -240,7 +240,7 @@ def _valid() -> list[Situation]:
         Situation(name="valid, running", settle_row="R8", live_row="R18", build=_running),
         Situation(
             name="valid, running, cancel requested",
-            settle_row="R9",
+            settle_row="R25",
             live_row="R19",
             build=_cancel_requested,
         ),

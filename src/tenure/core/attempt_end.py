@@ -58,6 +58,8 @@ from tenure.core.vocabulary import (
     VerdictKind,
 )
 
+DEAD_LETTERS_AT_ONCE = frozenset({ReasonCode.POLICY_VIOLATION, ReasonCode.INFRASTRUCTURE_FAILURE})
+"""Reasons with which a worker makes its job a dead letter, whatever attempts are left. [T34]"""
 MAX_OUTAGE_CREDITS = 3  # so that a poison job cannot hide behind a flapping store [O3]
 OBSERVED_BODY_BYTES = 4096
 EXPIRED_REASON = "expired: no attempt was started in time"
@@ -277,10 +279,13 @@ class _Treatment(Enum):
     RETRY = auto()
     END = auto()
     UNREADABLE = auto()
+    BURY = auto()
 
 
 def _treatment(error: JobError) -> _Treatment:
-    """Which treatment an error class and its stage ask for. [F3]"""
+    """Which treatment an error's reason asks for, or else its class and its stage. [F13]"""
+    if error.reason_code in DEAD_LETTERS_AT_ONCE:
+        return _Treatment.BURY
     match error.error_class:
         case ErrorClass.TRANSIENT | ErrorClass.UNCLASSIFIED:
             return _Treatment.RETRY
@@ -299,6 +304,12 @@ def _fail(job: Job, command: Fail, at: Moment) -> Applied:
         case _Treatment.UNREADABLE:
             draft = _dead_letter(job, error, reason=_unreadable_reason(job, error))
             return _report("T9b", job, [draft], command, at)
+        case _Treatment.BURY:
+            assert error.reason_code is not None
+            is_undo = job.compensates is not None
+            reason = ReasonCode.COMPENSATION_FAILED if is_undo else error.reason_code
+            draft = _dead_letter(job, error, reason=reason)
+            return _report("T34", job, [draft], command, at)
         case _Treatment.END:
             if job.compensates is not None:
                 draft = _dead_letter(job, error, reason=ReasonCode.COMPENSATION_FAILED)
@@ -323,7 +334,7 @@ def _fail_retryable(job: Job, command: Fail, at: Moment) -> Applied:
         return _report("T10", job, [_cancel_acknowledged(job, error)], command, at)
     failures = job.failures + 1
     if failures >= job.policy.max_attempts:
-        reason = exhaustion_reason(job, error, timed_out=False)
+        reason = _exhaustion_reason(job, error)
         may_fail = job.policy.on_exhausted is OnExhausted.FAIL and job.compensates is None
         draft = (
             _failed(job, error, failures=failures)
@@ -380,17 +391,23 @@ def requeued(run_at: Instant, *, cause: EventCause | None = None) -> Draft:
     )
 
 
-def exhaustion_reason(job: Job, error: JobError | None, *, timed_out: bool) -> ReasonCode:
-    """Why a job whose budget is spent is a dead letter. [F4]"""
+def _exhaustion_reason(
+    job: Job, error: JobError | None, *, lost_by: EventCause | None = None
+) -> ReasonCode:
+    """Why a job whose budget is spent is a dead letter: after this error, or after an attempt that
+    was lost. [F12]"""
     if job.compensates is not None:
         return ReasonCode.COMPENSATION_FAILED
-    if timed_out:
+    if lost_by in _TIME_OUTS:
         return ReasonCode.TIMEOUT
+    if lost_by is not None and error is None and job.releases <= job.policy.max_releases:
+        return ReasonCode.INFRASTRUCTURE_FAILURE  # each of its failures is an attempt that was lost
     if error is not None and error.reason_code is ReasonCode.DEPENDENCY_UNAVAILABLE:
         return ReasonCode.DEPENDENCY_UNAVAILABLE
     return ReasonCode.EXHAUSTED_RETRIES
 
 
+_TIME_OUTS = (EventCause.TIMEOUT, EventCause.START_TIMEOUT)
 _RELEASE_CAUSE = {
     ReleaseKind.DEPLOY: EventCause.RELEASED,
     ReleaseKind.SNOOZE: EventCause.SNOOZED,
@@ -414,7 +431,7 @@ def _release(job: Job, command: Release, at: Moment) -> Applied:
     )
     if costs and failures >= job.policy.max_attempts:
         error = JobError(type="ReleasedTooOften", message=f"handed back {releases} times")
-        reason = exhaustion_reason(job, job.last_error, timed_out=False)
+        reason = _exhaustion_reason(job, job.last_error)
         facts = Facts(error=error, reason_code=reason)
         end = Draft(type=EventType.DEAD_LETTERED, to=JobStatus.DEAD_LETTERED, facts=facts)
     else:
@@ -578,12 +595,11 @@ def _outlived_cancel(job: Job) -> Draft:
 
 
 def _lost_for_good(job: Job, cause: EventCause) -> Draft:
-    timed_out = cause in (EventCause.TIMEOUT, EventCause.START_TIMEOUT)
     error = JobError(
-        type="TimedOut" if timed_out else "LeaseExpired",
+        type="TimedOut" if cause in _TIME_OUTS else "LeaseExpired",
         message=f"attempt {job.attempt} was lost: {cause.value}, owner {job.owner}",
         stage=Stage.EXEC if job.status is _RUNNING or job.renewals else Stage.FETCH,
     )
-    reason = exhaustion_reason(job, job.last_error, timed_out=timed_out)
+    reason = _exhaustion_reason(job, job.last_error, lost_by=cause)
     facts = Facts(error=error, reason_code=reason, stage=error.stage)
     return Draft(type=EventType.DEAD_LETTERED, to=JobStatus.DEAD_LETTERED, facts=facts)

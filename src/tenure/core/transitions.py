@@ -142,6 +142,14 @@ TABLE: tuple[Transition, ...] = (
         actors=_WORKER,
     ),
     Transition(
+        id="T34",
+        sources=(R,),
+        operation="fail",
+        guard="valid, reported with the reason policy_violation or infrastructure_failure",
+        paths=((_DEAD_LETTERED,),),
+        actors=_WORKER,
+    ),
+    Transition(
         id="T10",
         sources=(R,),
         operation="fail, release",

@@ -98,8 +98,15 @@ SHORTEST_LIMIT = seconds(0.1)
 """Commands about one job in one call: a start, its heartbeats and its end are a few."""
 PRIORITIES = (-32768, 32767)
 REPORTABLE_REASONS = frozenset(
-    {ReasonCode.PARSE_ERROR, ReasonCode.VALIDATION_FAILED, ReasonCode.DEPENDENCY_UNAVAILABLE}
+    {
+        ReasonCode.PARSE_ERROR,
+        ReasonCode.VALIDATION_FAILED,
+        ReasonCode.DEPENDENCY_UNAVAILABLE,
+        ReasonCode.POLICY_VIOLATION,
+        ReasonCode.INFRASTRUCTURE_FAILURE,
+    }
 )
+"""What a worker may say in a failure report. The coordinator decides on the other reasons. [F12]"""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -515,7 +522,7 @@ def _check_error(error: JobError) -> None:
         raise InvalidInput(
             "error.reason_code",
             f"{error.reason_code} is not for a worker to say",
-            hint="one of parse_error, validation_failed, dependency_unavailable",
+            hint=f"one of {', '.join(each for each in ReasonCode if each in REPORTABLE_REASONS)}",
         )
 
 

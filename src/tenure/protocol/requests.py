@@ -146,12 +146,23 @@ class ErrorMessage(DerivedRequest, frozen=True, kw_only=True):
     traceback: LongText = ""
 
 
+ReportedReason: TypeAlias = Literal[
+    "parse_error",
+    "validation_failed",
+    "dependency_unavailable",
+    "policy_violation",
+    "infrastructure_failure",
+]
+
+
 @derived(Fail, without=("actor",))
 class FailMessage(DerivedRequest, frozen=True, kw_only=True):
-    """Report that the attempt failed; the coordinator decides what follows. [T7] [T8] [T9]"""
+    """Report that the attempt failed; the coordinator decides what follows. With the reason
+    policy_violation or infrastructure_failure the job becomes a dead letter at once. [T7] [T8] [T9]
+    [T34]"""
 
     stage: Stage | None = None
-    reason_code: ReasonCode | None = None
+    reason_code: ReportedReason | None = None
 
 
 @derived(Release, without=("actor",))
@@ -229,7 +240,8 @@ _fail = to_core(FailMessage, Fail, given=("actor", "error"))
 
 
 def _fail_command(message: FailMessage, *, actor: Actor) -> Fail:
-    error = _reported_error(message.error, stage=message.stage, reason_code=message.reason_code)
+    reason = None if message.reason_code is None else ReasonCode(message.reason_code)
+    error = _reported_error(message.error, stage=message.stage, reason_code=reason)
     return _fail(message, actor=actor, error=error)
 
 

@@ -20,6 +20,7 @@ from tenure.core.validation import Limits
 from tenure.core.vocabulary import ErrorClass, ReasonCode, Stage
 from tenure.errors import (
     Cancelled,
+    DeadLetter,
     HandlerSignal,
     InvalidInput,
     LeaseConflictError,
@@ -215,12 +216,15 @@ class Execution:
                 return ErrorClass.VALIDATION
             case TransientError():
                 return ErrorClass.TRANSIENT
-            case PermanentError() | InvalidInput():  # the next attempt would ask for the same
+            # The next attempt would ask for the same.
+            case PermanentError() | DeadLetter() | InvalidInput():
                 return ErrorClass.PERMANENT
             case _:
                 return ErrorClass.UNCLASSIFIED
 
     def _reason_of(self, error: BaseException) -> ReasonCode | None:
+        if isinstance(error, DeadLetter):
+            return ReasonCode(error.reason)
         if isinstance(error, TransientError) and error.dependency_unavailable:
             return ReasonCode.DEPENDENCY_UNAVAILABLE
         if isinstance(error, ValidationError) and self._stage is Stage.INPUT:
