@@ -256,18 +256,27 @@ class UnknownJob(TenureError):
 
 
 class Conflict(TenureError):
-    """The job, or flow, is not, or no longer, in the state that the request needs."""
+    """The job, or flow, is not, or no longer, in the state that the request needs. `status` and
+    `rev` are those of the job now."""
 
     code = "conflict"
 
     def __init__(
-        self, *, job_id: str, cause: str, status: str | None, hint: str = "", noun: str = "job"
+        self,
+        *,
+        job_id: str,
+        cause: str,
+        status: str | None,
+        rev: int | None = None,
+        hint: str = "",
+        noun: str = "job",
     ) -> None:
         what = f"{noun} {job_id}" if status is None else f"{noun} {job_id}, which is {status}"
         super().__init__(f"refused with {cause}: {what}", hint=hint)
         self.job_id = job_id
         self.cause = cause
         self.status = status
+        self.rev = rev
 
 
 class NoResult(TenureError):

@@ -18,7 +18,7 @@ def world() -> Iterator[World]:
     made.coordinator.close()
 
 
-@spec("T33", "T14", "K10", "Q1")
+@spec("T33", "T14", "K13", "Q1")
 def test_the_plans_operations_lead_a_job_through_the_plans_statuses(world: World) -> None:
     queue: DistributedJobQueue
     queue = adapter = CoordinatedQueue(world.coordinator, "w1", queue="q")

@@ -229,7 +229,7 @@ def test_events_of_internal_commands_have_request_ids_of_job_id_and_rev() -> Non
     assert born.request_id == f"{born.job_id}:1"
 
 
-@spec("K5")
+@spec("K12")
 @pytest.mark.parametrize("verb", ["cancel", "requeue", "dead_letter"])
 def test_an_expectation_that_fails_is_a_conflict_and_one_that_holds_is_not(verb: str) -> None:
     driver = lives.held()
@@ -252,7 +252,7 @@ def test_an_expectation_that_fails_is_a_conflict_and_one_that_holds_is_not(verb:
     applied(driver.do(make(expected_rev=rev, expected_status=status)))
 
 
-@spec("K5")
+@spec("K12")
 def test_a_redrive_may_state_what_it_expects() -> None:
     driver = lives.failed()
 
@@ -263,7 +263,7 @@ def test_a_redrive_may_state_what_it_expects() -> None:
     assert reply(right).is_ok
 
 
-@spec("K5", "Q4")
+@spec("K12", "Q4")
 def test_a_repeat_is_recognised_even_if_its_expectation_no_longer_holds() -> None:
     for driver in (lives.running(), lives.held()):
         first = driver.cancel(CancelMode.HARD, request_id="x", expected_rev=driver.job.rev)
@@ -274,7 +274,7 @@ def test_a_repeat_is_recognised_even_if_its_expectation_no_longer_holds() -> Non
         assert (again.replayed, again.is_ok) == (True, True)
 
 
-@spec("K5")
+@spec("K12")
 def test_an_expectation_about_a_finished_job_is_checked_too() -> None:
     driver = lives.cancelled()
 
@@ -282,6 +282,25 @@ def test_an_expectation_about_a_finished_job_is_checked_too() -> None:
     bury = reply(changes_nothing(driver, driver.dead_letter(expected_status=JobStatus.RUNNING)))
 
     assert cancel.cause is bury.cause is Cause.REVISION_MISMATCH
+
+
+@spec("K12")
+@pytest.mark.parametrize("build", [lives.cancelled, lives.failed, lives.queued, lives.running])
+def test_who_expects_a_dead_letter_hears_that_it_is_none(build: Callable[[], Driver]) -> None:
+    driver = build()
+    letter = JobStatus.DEAD_LETTERED
+
+    answers = [
+        reply(changes_nothing(driver, command))
+        for rev in (driver.job.rev, 77)
+        for command in (
+            driver.redrive(expected_rev=rev, expected_status=letter),
+            driver.cancel(expected_rev=rev, expected_status=letter),
+        )
+    ]
+
+    told = [(answer.cause, answer.job) for answer in answers]
+    assert told == [(Cause.NOT_DEAD_LETTERED, driver.job)] * 4
 
 
 # --- The row alone, where it can tell ------------------------------------------------------------

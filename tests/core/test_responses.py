@@ -351,7 +351,7 @@ def is_live(situation: Situation, exchange: Exchange) -> bool:
     [(one, two) for one, two in CELLS if two.column in REVS],
     ids=[f"{one.name}: {two.operation}, {two.column}" for one, two in CELLS if two.column in REVS],
 )
-@spec("K10")
+@spec("K13")
 def test_a_request_for_another_rev_is_rejected_where_it_would_be_carried_out(
     situation: Situation, exchange: Exchange
 ) -> None:
@@ -364,6 +364,7 @@ def test_a_request_for_another_rev_is_rejected_where_it_would_be_carried_out(
     if exchange.column == ANOTHER_REV and is_live(situation, exchange):
         assert isinstance(outcome, Refused)
         assert words(verdict(outcome)) == ("REJECTED", "revision_mismatch")
+        assert verdict(outcome).rev == driver.job.rev
         assert outcome.observation is None
         assert (driver.job_or_none, driver.events) == before
     else:
@@ -371,7 +372,7 @@ def test_a_request_for_another_rev_is_rejected_where_it_would_be_carried_out(
         assert driver.job_or_none == other.job_or_none
 
 
-@spec("K10")
+@spec("K13")
 def test_a_repeat_of_a_request_that_was_carried_out_states_the_rev_from_before_it() -> None:
     driver = claimed()
     start = replace(driver.start(), expected_rev=driver.job.rev)
@@ -386,7 +387,7 @@ def test_a_repeat_of_a_request_that_was_carried_out_states_the_rev_from_before_i
     assert answers[-1].replayed
 
 
-@spec("K10", "R15")
+@spec("K13", "R15")
 def test_a_repeat_that_states_another_rev_than_the_first_is_another_request() -> None:
     driver = claimed()
     complete = replace(driver.complete(), expected_rev=driver.job.rev)
@@ -397,7 +398,7 @@ def test_a_repeat_that_states_another_rev_than_the_first_is_another_request() ->
     assert words(answer) == ("REJECTED", "idempotency_key_reuse")
 
 
-@spec("K10")
+@spec("K13")
 def test_grants_and_oks_carry_the_rev_that_the_next_request_may_state() -> None:
     driver = claimed()
     rev = driver.job.rev

@@ -50,6 +50,7 @@ def test_every_attribute_is_there() -> None:
 def test_a_call_is_shown_as_it_is_written() -> None:
     text = page()
 
-    assert '- `cancel(*, hard: bool = False, reason: str = "") -> JobStatus`' in text
+    options = "**request: RequestOptions"
+    assert f'- `cancel(*, hard: bool = False, reason: str = "", {options}) -> JobStatus`' in text
     assert "- `enqueue(kind: str, payload: Any = None, /, **options: EnqueueOptions)" in text
     assert "- `await aresult(timeout: str | timedelta | float | None = None) -> R`" in text

@@ -87,7 +87,7 @@ def other_body(command: Settle) -> Settle:
 
 
 def _with_rev(operation: str, command: WorkerCommand, driver: Driver) -> Iterator[Exchange]:
-    """The same request, made for the job's current `rev` and for another one. [K10]"""
+    """The same request, made for the job's current `rev` and for another one. [K13]"""
     rev = driver.job_or_none.rev if driver.job_or_none else 1
     for column, expected in ((CURRENT_REV, rev), (ANOTHER_REV, rev + 1)):
         asked = replace(command, expected_rev=expected)

@@ -16,7 +16,7 @@ import msgspec
 
 from tenure.cli.common import REFUSED, CouldNotRun, Interrupted, find_job_ids
 from tenure.cli.output import ProgressLine, print_json, say
-from tenure.cli.refusals import refusal, told_cause
+from tenure.cli.refusals import refusal
 from tenure.core.commands import Command, Discard, Redrive
 from tenure.core.counting import counted
 from tenure.core.ids import JobId
@@ -214,8 +214,7 @@ def outcome(command: Command, reply: Reply) -> JobOutcome:
     """What became of a job, for programs."""
     if reply.cause is not None:
         resolution = resolution_record(reply.resolution)
-        cause = told_cause(command, reply.cause)
-        return JobOutcome(job_id=command.job_id, cause=cause, resolution=resolution)
+        return JobOutcome(job_id=command.job_id, cause=reply.cause, resolution=resolution)
     assert reply.job is not None
     if isinstance(command, Redrive):
         new_id = reply.job.id

@@ -10,7 +10,8 @@ import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal, NoReturn, TypeVar
+from functools import wraps
+from typing import Any, Literal, NoReturn, TypeVar, cast
 
 import click
 import msgspec
@@ -139,6 +140,40 @@ def request_id_option(function: _F) -> _F:
         help="An id for this request: if you repeat the command with the same id, it is done only"
         " once. [default: a new id]",
     )(function)
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """Under which id a command asks, and for which revision of its job."""
+
+    given_id: str | None
+    expected_rev: int | None
+
+    def fields(self, default_id: RequestId | None = None) -> dict[str, Any]:
+        """The fields of the requests; all of one command have one id."""
+        asked_as = default_id if self.given_id is None else None
+        return {
+            "request_id": asked_as or new_request_id(self.given_id),
+            "expected_rev": self.expected_rev,
+        }
+
+
+def request_options(function: _F) -> _F:
+    """`--request-id` and `--expected-rev`, together the parameter `request`, of a command about
+    `job_ids`."""
+
+    @wraps(function)
+    def checked(*, request_id: str | None, expected_rev: int | None, **others: Any) -> Any:
+        if expected_rev is not None and len(others["job_ids"]) != 1:
+            raise click.UsageError("--expected-rev goes with exactly one ID.")
+        return function(request=Request(given_id=request_id, expected_rev=expected_rev), **others)
+
+    with_rev = click.option(
+        "--expected-rev",
+        type=click.IntRange(1),
+        help="Refuse if the job has changed: its rev, as `tenure jobs show --json` printed it, must"
+        " still be this one; for one ID.",
+    )(checked)
+    return cast(_F, request_id_option(with_rev))
 
 
 def duration_value(_: click.Context, __: click.Parameter, text: str | None) -> Duration | None:

@@ -21,17 +21,17 @@ from tenure.cli.bulk import (
     select,
 )
 from tenure.cli.common import (
+    Request,
     coordination,
     find_job,
     find_job_id,
     job_argument,
     json_option,
     namespace_option,
-    new_request_id,
     operator,
     refuse,
     reported_errors,
-    request_id_option,
+    request_options,
     url_option,
 )
 from tenure.cli.job_view import headline, job_facts, print_traceback, resolution_facts
@@ -296,7 +296,7 @@ def _selection(
 @dlq.command(name="redrive")
 @url_option
 @json_option(list[JobOutcome])
-@request_id_option
+@request_options
 @click.option("--payload", help="JSON to run with instead of the old payload; for one ID.")
 @click.option("--again", is_flag=True, help="Also those that were redriven or discarded before.")
 @filter_options
@@ -304,7 +304,7 @@ def _selection(
 def redrive_dead_letters(
     url: str | None,
     as_json: bool,
-    request_id: str | None,
+    request: Request,
     payload: str | None,
     again: bool,
     job_ids: tuple[str, ...],
@@ -331,13 +331,13 @@ def redrive_dead_letters(
     if payload is not None and (every or len(job_ids) != 1):
         raise click.UsageError("--payload goes with exactly one ID.")
     selection = _selection(job_ids, filters, every=every, yes=yes)
-    asked_as = new_request_id(request_id)
+    asked = request.fields()
 
     def command(job_id: JobId) -> Redrive:
         return Redrive(
             job_id=job_id,
             actor=operator(),
-            request_id=asked_as,
+            **asked,
             payload=None if payload is None else payload.encode("utf-8", "surrogateescape"),
             again=again,
             expected_status=JobStatus.DEAD_LETTERED,
@@ -352,14 +352,14 @@ def redrive_dead_letters(
 @dlq.command(name="discard")
 @url_option
 @json_option(list[JobOutcome])
-@request_id_option
+@request_options
 @click.option("--note", "-m", default="", help="Why; kept with the dead letter.")
 @filter_options
 @many_options
 def discard_dead_letters(
     url: str | None,
     as_json: bool,
-    request_id: str | None,
+    request: Request,
     note: str,
     job_ids: tuple[str, ...],
     every: bool,
@@ -374,10 +374,10 @@ def discard_dead_letters(
     done. It is safe to run again.
     """
     selection = _selection(job_ids, filters, every=every, yes=yes)
-    asked_as = new_request_id(request_id)
+    asked = request.fields()
     with coordination(url) as serving:
         commands = [
-            Discard(job_id=job_id, actor=operator(), request_id=asked_as, note=note)
+            Discard(job_id=job_id, actor=operator(), **asked, note=note)
             for job_id in select(serving, selection, verb="Discard", noun="dead letter")
         ]
         execute_all(serving, commands, as_json=as_json, line=lambda done, _: done.job_id)

@@ -13,6 +13,7 @@ from tenure.cli.common import (
     INTERRUPTED,
     OUTPUT_CLOSED,
     REFUSED,
+    Request,
     When,
     client,
     coordination,
@@ -23,11 +24,10 @@ from tenure.cli.common import (
     job_argument,
     json_option,
     namespace_option,
-    new_request_id,
     operator,
     refuse,
     reported_errors,
-    request_id_option,
+    request_options,
     url_option,
     when_value,
 )
@@ -497,7 +497,7 @@ def job_logs(
 @jobs.command(name="cancel")
 @url_option
 @json_option(list[JobOutcome])
-@request_id_option
+@request_options
 @filter_options
 @click.option(
     "--hard",
@@ -510,7 +510,7 @@ def job_logs(
 def cancel_jobs(
     url: str | None,
     as_json: bool,
-    request_id: str | None,
+    request: Request,
     hard: bool,
     reason: str,
     job_ids: tuple[str, ...],
@@ -534,11 +534,11 @@ def cancel_jobs(
     """
     wanted = _wanted(job_ids, filters, among=LIVE, problem="a finished job cannot be cancelled")
     selection = Selection(job_ids=job_ids, every=every, yes=yes, wanted=wanted)
-    asked_as = new_request_id(request_id)
+    asked = request.fields()
     mode = CancelMode.HARD if hard else CancelMode.SOFT
     with coordination(url) as serving:
         commands = [
-            Cancel(job_id=job_id, actor=client(), request_id=asked_as, mode=mode, reason=reason)
+            Cancel(job_id=job_id, actor=client(), **asked, mode=mode, reason=reason)
             for job_id in select(serving, selection, verb="Cancel")
         ]
         execute_all(serving, commands, as_json=as_json, line=_status_line)
@@ -547,7 +547,7 @@ def cancel_jobs(
 @jobs.command(name="rerun")
 @url_option
 @json_option(list[JobOutcome])
-@request_id_option
+@request_options
 @filter_options
 @click.option(
     "--again", is_flag=True, help="Also dead letters that were redriven or discarded before."
@@ -556,7 +556,7 @@ def cancel_jobs(
 def rerun_jobs(
     url: str | None,
     as_json: bool,
-    request_id: str | None,
+    request: Request,
     again: bool,
     job_ids: tuple[str, ...],
     every: bool,
@@ -582,13 +582,11 @@ def rerun_jobs(
     problem = "only jobs that failed, succeeded or were cancelled can be rerun with --all"
     wanted = _wanted(job_ids, filters, among=RERUN_BY_STATUS, problem=problem)
     selection = Selection(job_ids=job_ids, every=every, yes=yes, wanted=wanted)
-    asked_as = RERUN_ALL if every and request_id is None else new_request_id(request_id)
+    asked = request.fields(RERUN_ALL if every else None)
 
     def command(job_id: JobId) -> Redrive:
         cause = EventCause.RERUN
-        return Redrive(
-            job_id=job_id, actor=operator(), request_id=asked_as, cause=cause, again=again
-        )
+        return Redrive(job_id=job_id, actor=operator(), **asked, cause=cause, again=again)
 
     with coordination(url) as serving:
 
@@ -606,8 +604,9 @@ def rerun_jobs(
 
 
 def id_options(function: _F) -> _F:
-    """`--url`, `--json`, `--request-id`, `--namespace` and the ids of jobs, at least one."""
-    function = json_option(list[JobOutcome])(request_id_option(ids_argument(function)))
+    """`--url`, `--json`, `--request-id`, `--expected-rev`, `--namespace` and the ids of jobs, at
+    least one."""
+    function = json_option(list[JobOutcome])(request_options(ids_argument(function)))
     return url_option(function)
 
 
@@ -622,7 +621,7 @@ def ids_argument(function: _F) -> _F:
 def retry_jobs(
     url: str | None,
     as_json: bool,
-    request_id: str | None,
+    request: Request,
     namespace: str,
     job_ids: tuple[str, ...],
 ) -> None:
@@ -640,10 +639,10 @@ def retry_jobs(
 
     Exits with 0 if all will run, 1 if some were refused, 2 if it could not be done.
     """
-    asked_as = new_request_id(request_id)
+    asked = request.fields()
     with coordination(url) as serving:
         found = [find_job(serving, text, namespace) for text in job_ids]
-        commands = [_retry(job, asked_as) for job in {job.id: job for job in found}.values()]
+        commands = [_retry(job, asked) for job in {job.id: job for job in found}.values()]
         execute_all(
             serving,
             commands,
@@ -653,14 +652,14 @@ def retry_jobs(
         )
 
 
-def _retry(job: Job, request_id: RequestId) -> Command:
+def _retry(job: Job, asked: dict[str, Any]) -> Command:
     """A job that has not finished goes back to its queue if it is stalled: the coordinator decides,
     and answers a repeated request as it did before."""
     if not job.status.is_terminal:
-        return Requeue(job_id=job.id, actor=operator(), request_id=request_id)
+        return Requeue(job_id=job.id, actor=operator(), **asked)
     is_dead = job.status is JobStatus.DEAD_LETTERED
     cause = EventCause.REDRIVE if is_dead else EventCause.RERUN
-    return Redrive(job_id=job.id, actor=operator(), request_id=request_id, cause=cause)
+    return Redrive(job_id=job.id, actor=operator(), **asked, cause=cause)
 
 
 def _instead_of_retry(serving: Coordination, reply: Reply) -> str | None:
@@ -689,7 +688,7 @@ def _instead_of_retry(serving: Coordination, reply: Reply) -> str | None:
 def stall_jobs(
     url: str | None,
     as_json: bool,
-    request_id: str | None,
+    request: Request,
     namespace: str,
     job_ids: tuple[str, ...],
 ) -> None:
@@ -699,10 +698,10 @@ def stall_jobs(
     The job waits for `tenure jobs requeue`, or, with on_lost="reclaim", for the next claim. This
     costs none of the job's attempts.
     """
-    asked_as = new_request_id(request_id)
+    asked = request.fields()
     with coordination(url) as serving:
         commands = [
-            Stall(job_id=job_id, actor=operator(), request_id=asked_as)
+            Stall(job_id=job_id, actor=operator(), **asked)
             for job_id in find_job_ids(serving, job_ids, namespace)
         ]
         execute_all(serving, commands, as_json=as_json, line=_status_line)
@@ -713,7 +712,7 @@ def stall_jobs(
 def requeue_jobs(
     url: str | None,
     as_json: bool,
-    request_id: str | None,
+    request: Request,
     namespace: str,
     job_ids: tuple[str, ...],
 ) -> None:
@@ -721,10 +720,10 @@ def requeue_jobs(
 
     A job of a kind with on_lost="hold" stalls when its worker is lost, and waits for this.
     """
-    asked_as = new_request_id(request_id)
+    asked = request.fields()
     with coordination(url) as serving:
         commands = [
-            Requeue(job_id=job_id, actor=operator(), request_id=asked_as)
+            Requeue(job_id=job_id, actor=operator(), **asked)
             for job_id in find_job_ids(serving, job_ids, namespace)
         ]
         execute_all(serving, commands, as_json=as_json, line=_status_line, hint=_instead_of_requeue)
@@ -755,7 +754,7 @@ def _instead_of_requeue(reply: Reply) -> str | None:
 def dead_letter_jobs(
     url: str | None,
     as_json: bool,
-    request_id: str | None,
+    request: Request,
     reason: str,
     stage: str | None,
     message: str,
@@ -766,13 +765,13 @@ def dead_letter_jobs(
 
     They do not run, unless somebody redrives them.
     """
-    asked_as = new_request_id(request_id)
+    asked = request.fields()
     with coordination(url) as serving:
         commands = [
             DeadLetter(
                 job_id=job_id,
                 actor=operator(),
-                request_id=asked_as,
+                **asked,
                 reason_code=ReasonCode(reason),
                 stage=None if stage is None else Stage(stage),
                 message=message,

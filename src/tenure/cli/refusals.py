@@ -19,7 +19,7 @@ _STATUS_WORDS = {
     Cause.NOT_HELD: "it is {}, not stalled",
     Cause.NOT_LEASED: "it is {}: no worker has it",
     Cause.NOT_DEAD_LETTERED: "it is {}, not a dead letter",
-    Cause.REVISION_MISMATCH: "it is {}, which this command does not expect",
+    Cause.REVISION_MISMATCH: "it is {} and has rev {} now",
 }
 
 
@@ -28,23 +28,12 @@ def refusal(command: Command, reply: Reply) -> str | None:
     if reply.cause is Cause.UNKNOWN_JOB:
         return str(UnknownJob(command.job_id))
     if reply.cause is not None:
-        cause = told_cause(command, reply.cause)
-        why = _cause_in_words(reply, cause)
-        return f"job {command.job_id}: {why} ({cause.value})"
+        why = _cause_in_words(reply, reply.cause)
+        return f"job {command.job_id}: {why} ({reply.cause.value})"
     if isinstance(command, Redrive) and reply.deduplicated:
         assert reply.job is not None
         return f"job {command.job_id}: its dedupe key is held by job {reply.job.id}"
     return None
-
-
-def told_cause(command: Command, cause: Cause) -> Cause:
-    """The cause of a refusal, for people and programs alike. A command about dead letters expects
-    that status without being told to: what it meets is no dead letter, and not another revision."""
-    is_for_dead_letters = (
-        isinstance(command, Redrive) and command.expected_status is JobStatus.DEAD_LETTERED
-    )
-    is_other_status = cause is Cause.REVISION_MISMATCH and is_for_dead_letters
-    return Cause.NOT_DEAD_LETTERED if is_other_status else cause
 
 
 def _cause_in_words(reply: Reply, cause: Cause) -> str:
@@ -61,5 +50,5 @@ def _cause_in_words(reply: Reply, cause: Cause) -> str:
         flow_id = reply.job.flow_id
         return f"it is a job of flow {flow_id}; `tenure flows redrive {flow_id}` runs what failed"
     if reply.job is not None and cause in _STATUS_WORDS:
-        return _STATUS_WORDS[cause].format(reply.job.status)
+        return _STATUS_WORDS[cause].format(reply.job.status, reply.job.rev)
     return _WORDS.get(cause, "the coordinator refused it")

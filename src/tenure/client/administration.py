@@ -7,18 +7,19 @@ and refused with `RequestRefused` otherwise. Decides nothing itself.
 from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import datetime
 from difflib import get_close_matches
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, TypedDict, Unpack
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from tenure.client.channel import Channel
 from tenure.client.functions import Sender
-from tenure.client.jobs import Job, refusal
+from tenure.client.jobs import Job
 from tenure.client.records import DeadLetterRecord, dead_letter_of
+from tenure.client.requests import RequestOptions, commanding, requested
 from tenure.client.shells import Operation, arun, run
 from tenure.core.checks import check_job_id, check_name
-from tenure.core.commands import Command, Discard, Redrive
+from tenure.core.commands import Discard, Redrive
 from tenure.core.concurrency import check_concurrency_limit
 from tenure.core.dead_letter_groups import DeadLetterGroupFilter
 from tenure.core.event_counts import EventSpan, Grouping, count_all
@@ -29,10 +30,9 @@ from tenure.core.job_search import JobFilter
 from tenure.core.kind_settings import KindChange
 from tenure.core.overview import OverviewFilter, TimeRange
 from tenure.core.rates import Rate, parse_rate
-from tenure.core.verdicts import Reply
-from tenure.core.vocabulary import Cause, JobStatus, ReasonCode, Stage
-from tenure.errors import Conflict, InvalidInput
-from tenure.handlers.options import check_known, duration, instant, plain
+from tenure.core.vocabulary import JobStatus, ReasonCode, Stage
+from tenure.errors import InvalidInput
+from tenure.handlers.options import check_known, duration, instant, plain, word
 from tenure.protocol.overviews import (
     DeadLetterGroupsReply,
     OverviewReply,
@@ -383,7 +383,7 @@ class DeadLetters:
     ) -> Operation[DeadLetterGroupsReply]:
         wanted = DeadLetterGroupFilter(
             namespace=self._channel.namespace,
-            range=_word("range", TimeRange, range),
+            range=word("range", TimeRange, range),
             queues=() if queue is None else (QueueName(plain(queue)),),
             kinds=() if kind is None else (Kind(plain(kind)),),
             key=plain(key),
@@ -392,25 +392,37 @@ class DeadLetters:
         return dead_letter_groups_reply(found)
 
     def redrive(
-        self, job_id: str, *, payload: Any = msgspec.UNSET, again: bool = False
+        self,
+        job_id: str,
+        *,
+        payload: Any = msgspec.UNSET,
+        again: bool = False,
+        **request: Unpack[RequestOptions],
     ) -> Job[Any]:
         """Make a new job of a dead letter, with its own payload or this one. One that was redriven
         or discarded before raises `Conflict`; `again` makes another job of it all the same."""
-        return run(self._redriving(job_id, payload, again))
+        return run(self._redriving(job_id, payload, again, request))
 
     async def aredrive(
-        self, job_id: str, *, payload: Any = msgspec.UNSET, again: bool = False
+        self,
+        job_id: str,
+        *,
+        payload: Any = msgspec.UNSET,
+        again: bool = False,
+        **request: Unpack[RequestOptions],
     ) -> Job[Any]:
         """`redrive` for async code."""
-        return await arun(self._redriving(job_id, payload, again))
+        return await arun(self._redriving(job_id, payload, again, request))
 
-    def discard(self, job_id: str, *, note: str = "") -> None:
+    def discard(self, job_id: str, *, note: str = "", **request: Unpack[RequestOptions]) -> None:
         """Put a dead letter away. It is kept with its history, and the note, until it is purged."""
-        run(self._discarding(job_id, note))
+        run(self._discarding(job_id, note, request))
 
-    async def adiscard(self, job_id: str, *, note: str = "") -> None:
+    async def adiscard(
+        self, job_id: str, *, note: str = "", **request: Unpack[RequestOptions]
+    ) -> None:
         """`discard` for async code."""
-        await arun(self._discarding(job_id, note))
+        await arun(self._discarding(job_id, note, request))
 
     def _listing(
         self,
@@ -427,8 +439,8 @@ class DeadLetters:
             statuses=(JobStatus.DEAD_LETTERED,),
             kind=kind,
             queue=queue,
-            reason_code=None if reason is None else _word("reason", ReasonCode, reason),
-            stage=None if stage is None else _word("stage", Stage, stage),
+            reason_code=None if reason is None else word("reason", ReasonCode, reason),
+            stage=None if stage is None else word("stage", Stage, stage),
             resolved=resolved,
             before=before,
             limit=limit,
@@ -436,53 +448,36 @@ class DeadLetters:
         found = yield from self._channel.asking(lambda store: store.list_dead_letters(wanted))
         return [dead_letter_of(letter) for letter in found]
 
-    def _redriving(self, job_id: str, payload: Any, again: bool) -> Operation[Job[Any]]:
+    def _redriving(
+        self, job_id: str, payload: Any, again: bool, request: RequestOptions
+    ) -> Operation[Job[Any]]:
+        asked = requested(self._channel, request, of="redrive()")
         letter = yield from self._loading(job_id)
         body = None
         if payload is not msgspec.UNSET:
             body = self._sender.checked_payload(letter.kind, payload)
-        reply = yield from self._submitting(
-            Redrive(
-                job_id=letter.id,
-                actor=self._channel.operator,
-                request_id=self._channel.new_request_id(),
-                payload=body,
-                again=again,
-                expected_status=JobStatus.DEAD_LETTERED,
-            )
+        command = Redrive(
+            job_id=letter.id,
+            actor=self._channel.operator,
+            payload=body,
+            again=again,
+            expected_status=JobStatus.DEAD_LETTERED,
+            **asked,
         )
-        assert reply.job is not None
-        if reply.deduplicated:
-            raise Conflict(
-                job_id=letter.id,
-                cause=Cause.DEDUPE_KEY_HELD,
-                status=letter.status,
-                hint=f"job {reply.job.id} holds its dedupe key; nothing was made",
-            )
-        return self._sender.handle(reply.job)
+        made = yield from commanding(self._channel, command)
+        return self._sender.handle(made)
 
-    def _discarding(self, job_id: str, note: str) -> Operation[None]:
+    def _discarding(self, job_id: str, note: str, request: RequestOptions) -> Operation[None]:
+        asked = requested(self._channel, request, of="discard()")
         letter = yield from self._loading(job_id)
-        yield from self._submitting(
-            Discard(
-                job_id=letter.id,
-                actor=self._channel.operator,
-                request_id=self._channel.new_request_id(),
-                note=plain(note),
-            )
-        )
+        actor = self._channel.operator
+        command = Discard(job_id=letter.id, actor=actor, note=plain(note), **asked)
+        yield from commanding(self._channel, command)
 
     def _loading(self, job_id: str) -> Operation[Any]:
         """The job, which must be one of the application's namespace."""
         check_job_id("job_id", job_id)
         return (yield from self._channel.loading(JobId(job_id)))
-
-    def _submitting(self, command: Command) -> Operation[Reply]:
-        [answer] = yield from self._channel.submitting([command])
-        assert isinstance(answer, Reply)
-        if answer.cause is not None:
-            raise refusal(command.job_id, answer)
-        return answer
 
 
 def job_filter(
@@ -537,13 +532,6 @@ def searched(search: JobSearch) -> dict[str, Any]:
     }
 
 
-def _word(field: str, kind: Any, value: object) -> Any:
-    try:
-        return kind(str(value))
-    except ValueError as wrong:
-        raise InvalidInput(field, f"{str(value)[:40]!a} is not one of {', '.join(kind)}") from wrong
-
-
 def events(
     channel: Channel,
     *,
@@ -590,7 +578,7 @@ def overview(
     """What the namespace is doing. [OB28]"""
     wanted = OverviewFilter(
         namespace=channel.namespace,
-        range=_word("range", TimeRange, range),
+        range=word("range", TimeRange, range),
         queues=() if queue is None else (QueueName(queue),),
         kinds=() if kind is None else (Kind(kind),),
     )

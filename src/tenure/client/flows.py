@@ -14,7 +14,8 @@ import msgspec
 from tenure.client.channel import Channel, poll_pauses
 from tenure.client.end_hints import EndHints
 from tenure.client.functions import Enqueueable, Sender
-from tenure.client.jobs import Job, refusal
+from tenure.client.jobs import Job
+from tenure.client.requests import refusal
 from tenure.client.shells import Operation, arun, run
 from tenure.core.checks import check_integer, check_job_id
 from tenure.core.commands import Cancel, Command, EnqueueFlow, FlowMember, RedriveFlow

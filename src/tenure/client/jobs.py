@@ -1,4 +1,4 @@
-"""A handle on one job: its record, its result, its history, and a way to stop it.
+"""A handle on one job: its record, its result, its history, and what can be decided about it.
 
 Each method asks the coordinator again until the job has ended; an ended job never changes. Every
 method that blocks has a twin for async code, named with an `a` in front; that of `wait` is
@@ -9,33 +9,31 @@ import math
 from collections.abc import Callable
 from contextlib import closing
 from functools import partial
-from typing import Any, Generic, NoReturn, TypeVar
+from typing import Any, Generic, NoReturn, TypeVar, Unpack
 
 from tenure.client.channel import Channel, Link, poll_pauses
 from tenure.client.end_hints import EndHints
 from tenure.client.records import JobRecord, record_of
+from tenure.client.requests import RequestOptions, commanding, requested
 from tenure.client.shells import Operation, arun, in_thread, run
 from tenure.core.checks import check_name
-from tenure.core.commands import Cancel
+from tenure.core.commands import Cancel, Command, DeadLetter, Redrive, Requeue, Stall
 from tenure.core.counting import counted
 from tenure.core.ids import JobId, Kind
 from tenure.core.instants import MICROSECONDS_PER_SECOND
 from tenure.core.job import Job as StoredJob
 from tenure.core.job import JobError, Progress
-from tenure.core.verdicts import Reply
-from tenure.core.vocabulary import CancelMode, Cause, JobStatus
+from tenure.core.vocabulary import CancelMode, EventCause, JobStatus, ReasonCode, Stage
 from tenure.errors import (
-    Conflict,
     JobCancelled,
     JobDeadLettered,
     JobFailed,
     RequestRefused,
     TenureError,
-    UnknownJob,
     WaitTimeout,
 )
 from tenure.handlers.calls import JobHandle
-from tenure.handlers.options import Span, duration, plain
+from tenure.handlers.options import Span, duration, plain, word
 from tenure.ports import JobStore
 from tenure.protocol.records import (
     ArtifactRecord,
@@ -244,57 +242,110 @@ class Job(JobHandle, Generic[R_co]):
             )
         return self._decode(job.kind, job.result)
 
-    # --- stopping ------------------------------------------------------------------------------
+    # --- deciding ------------------------------------------------------------------------------
 
-    def cancel(self, *, hard: bool = False, reason: str = "") -> JobStatus:
+    def cancel(
+        self, *, hard: bool = False, reason: str = "", **request: Unpack[RequestOptions]
+    ) -> JobStatus:
         """Stop the job and return its status: `cancelled`, or `running` while a soft cancel waits
         for the handler to notice. Raises `Conflict` if it has already ended in another way."""
-        return run(self._cancelling(hard, reason))
+        return run(self._cancelling(hard, reason, request))
 
-    async def acancel(self, *, hard: bool = False, reason: str = "") -> JobStatus:
+    async def acancel(
+        self, *, hard: bool = False, reason: str = "", **request: Unpack[RequestOptions]
+    ) -> JobStatus:
         """`cancel` for async code."""
-        return await arun(self._cancelling(hard, reason))
+        return await arun(self._cancelling(hard, reason, request))
 
-    def _cancelling(self, hard: bool, reason: str) -> Operation[JobStatus]:
+    def _cancelling(self, hard: bool, reason: str, request: RequestOptions) -> Operation[JobStatus]:
+        mode = CancelMode.HARD if hard else CancelMode.SOFT
+        actor = self._channel.actor
+        return self._changing(Cancel, request, actor=actor, mode=mode, reason=plain(reason))
+
+    def stall(self, **request: Unpack[RequestOptions]) -> JobStatus:
+        """Take the job from a worker that you no longer trust, and leave it stalled. Over HTTP this
+        and the following need an operator's token."""
+        return run(self._changing(Stall, request))
+
+    async def astall(self, **request: Unpack[RequestOptions]) -> JobStatus:
+        """`stall` for async code."""
+        return await arun(self._changing(Stall, request))
+
+    def requeue(self, **request: Unpack[RequestOptions]) -> JobStatus:
+        """Send the job back to its queue, if it is stalled."""
+        return run(self._changing(Requeue, request))
+
+    async def arequeue(self, **request: Unpack[RequestOptions]) -> JobStatus:
+        """`requeue` for async code."""
+        return await arun(self._changing(Requeue, request))
+
+    def dead_letter(
+        self,
+        reason: ReasonCode | str = ReasonCode.POLICY_VIOLATION,
+        message: str = "",
+        *,
+        stage: Stage | str | None = None,
+        **request: Unpack[RequestOptions],
+    ) -> JobStatus:
+        """Turn the job into a dead letter, if it has not ended: it does not run unless somebody
+        redrives it. The message is kept as its error."""
+        return run(self._burying(reason, message, stage, request))
+
+    async def adead_letter(
+        self,
+        reason: ReasonCode | str = ReasonCode.POLICY_VIOLATION,
+        message: str = "",
+        *,
+        stage: Stage | str | None = None,
+        **request: Unpack[RequestOptions],
+    ) -> JobStatus:
+        """`dead_letter` for async code."""
+        return await arun(self._burying(reason, message, stage, request))
+
+    def _burying(
+        self,
+        reason: ReasonCode | str,
+        message: str,
+        stage: Stage | str | None,
+        request: RequestOptions,
+    ) -> Operation[JobStatus]:
+        return self._changing(
+            DeadLetter,
+            request,
+            reason_code=word("reason", ReasonCode, reason),
+            stage=None if stage is None else word("stage", Stage, stage),
+            message=plain(message),
+        )
+
+    def rerun(self, *, again: bool = False, **request: Unpack[RequestOptions]) -> "Job[R_co]":
+        """Make a new job like this one, which has ended and stays as it is. A dead letter that was
+        redriven or discarded before raises `Conflict`, unless `again` asks for another job."""
+        return run(self._rerunning(again, request))
+
+    async def arerun(
+        self, *, again: bool = False, **request: Unpack[RequestOptions]
+    ) -> "Job[R_co]":
+        """`rerun` for async code."""
+        return await arun(self._rerunning(again, request))
+
+    def _rerunning(self, again: bool, request: RequestOptions) -> Operation["Job[R_co]"]:
+        made = yield from self._deciding(Redrive, request, cause=EventCause.RERUN, again=again)
+        return Job(self._channel, made.id, stored=made, decode=self._decode)
+
+    def _changing(
+        self, command: Callable[..., Command], request: RequestOptions, **fields: Any
+    ) -> Operation[JobStatus]:
+        self._stored = yield from self._deciding(command, request, **fields)
+        return self._stored.status
+
+    def _deciding(
+        self, command: Callable[..., Command], request: RequestOptions, **fields: Any
+    ) -> Operation[StoredJob]:
+        fields = {"actor": self._channel.operator} | fields
+        fields |= requested(self._channel, request, of="a request about a job")
         if self._stored is None:
             yield from self._loading()  # an id alone does not say whose namespace it is in
-        command = Cancel(
-            job_id=self.id,
-            actor=self._channel.actor,
-            request_id=self._channel.new_request_id(),
-            mode=CancelMode.HARD if hard else CancelMode.SOFT,
-            reason=plain(reason),
-        )
-        [answer] = yield from self._channel.submitting([command])
-        assert isinstance(answer, Reply)
-        if answer.job is None:
-            raise UnknownJob(self.id)
-        self._stored = answer.job
-        if answer.cause is not None:
-            raise refusal(self.id, answer)
-        return answer.job.status
-
-
-_HINTS = {
-    Cause.IDEMPOTENCY_KEY_REUSE: "this job id was used for another job; make a new one",
-    Cause.JOB_FINISHED: "it has ended, and ended jobs do not change",
-    Cause.DEDUPE_KEY_HELD: "a job that this token may not see holds the dedupe key; keys are unique"
-    " within a namespace and a kind, whatever the queue",
-    Cause.COMPENSATION_PROTECTED: "a compensation cannot be cancelled",
-    Cause.PART_OF_FLOW: "it is a job of a flow; app.flows.redrive(flow_id) replaces all jobs of a"
-    " flow that did not succeed",
-}
-
-
-def refusal(job_id: JobId, reply: Reply) -> Conflict:
-    """Why a request was refused, as an error."""
-    assert reply.cause is not None
-    return Conflict(
-        job_id=job_id,
-        cause=reply.cause,
-        status=None if reply.job is None else reply.job.status,
-        hint=_HINTS.get(reply.cause, ""),
-    )
+        return (yield from commanding(self._channel, command(job_id=self.id, **fields)))
 
 
 def _why_unfinished(job: StoredJob, link: Link) -> str:

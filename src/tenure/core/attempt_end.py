@@ -148,10 +148,16 @@ def refusal(judgement: LeaseJudgement, job: Job | None) -> Verdict:
 
 
 def another_rev(job: Job) -> Refused:
-    """The answer to a request that states another `rev` than the job has. Nothing is kept of
-    it: its lease is still valid. [K10]"""
-    cause = Cause.REVISION_MISMATCH
-    return Refused(answer=Verdict(kind=VerdictKind.REJECTED, cause=cause, job_status=job.status))
+    """The answer to a request that states another `rev` than the job has: the `rev` that it has.
+    Nothing is kept of it: its lease is still valid. [K13]"""
+    return Refused(
+        answer=Verdict(
+            kind=VerdictKind.REJECTED,
+            cause=Cause.REVISION_MISMATCH,
+            job_status=job.status,
+            rev=job.rev,
+        )
+    )
 
 
 def _settled_before(command: Settle, judgement: LeaseJudgement, at: Moment) -> Outcome:

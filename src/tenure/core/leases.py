@@ -120,7 +120,7 @@ def takes_back(command: Command) -> bool:
 
 def states_another_rev(job: Job, command: WorkerCommand) -> bool:
     """Whether a request was made for another revision of the job than the current one. Asked last:
-    a repeat of a request that was carried out states the `rev` from before it. [K10]"""
+    a repeat of a request that was carried out states the `rev` from before it. [K13]"""
     return command.expected_rev is not None and command.expected_rev != job.rev
 
 

@@ -230,11 +230,13 @@ def _is_pending(job: Job, event: Event) -> bool:
     return event.type is EventType.CANCEL_REQUESTED and not job.status.is_terminal
 
 
-def _unexpected(job: Job, command: OperatorCommand | Discard) -> bool:
-    """Whether the caller asked about another revision than the one it would change. [K5]"""
-    if command.expected_rev is not None and command.expected_rev != job.rev:
-        return True
-    return command.expected_status is not None and command.expected_status is not job.status
+def _mismatch(job: Job, command: OperatorCommand | Discard) -> Cause | None:
+    """Why this is not the job that the caller expects, if it is not. Who expects a dead letter
+    hears that it is none, as from a discard. [K12]"""
+    if command.expected_status not in (None, job.status):
+        is_for_letters = command.expected_status is JobStatus.DEAD_LETTERED
+        return Cause.NOT_DEAD_LETTERED if is_for_letters else Cause.REVISION_MISMATCH
+    return None if command.expected_rev in (None, job.rev) else Cause.REVISION_MISMATCH
 
 
 def _apply_request(drafts: list[Draft], rule: str, job: Job, command: _C, at: Moment) -> Applied:
@@ -251,26 +253,26 @@ def _apply_request(drafts: list[Draft], rule: str, job: Job, command: _C, at: Mo
 def _answered_before(
     job: Job, command: OperatorCommand | Discard, history: History | None
 ) -> Outcome | None:
-    """The recorded answer, or why the request is refused; None if it is new. [Q4] [K5]
+    """The recorded answer, or why the request is refused; None if it is new. [Q4] [K12]
 
     A live job that nobody ever claimed has only its ENQUEUED event: its log need not be read.
     """
-    is_unexpected = _unexpected(job, command)
-    if job.attempt == 0 and not job.status.is_terminal and not is_unexpected:
+    mismatch = _mismatch(job, command)
+    if job.attempt == 0 and not job.status.is_terminal and mismatch is None:
         return None
     if history is None:
         return NeedsHistory(job_id=job.id)
     recorded = _recorded(command, history)
     if recorded is not None:
         return _replay(job, command, recorded)
-    return _refused(job, Cause.REVISION_MISMATCH) if is_unexpected else None
+    return None if mismatch is None else _refused(job, mismatch)
 
 
 def _idempotent(
     decide: Callable[[Job, _C, Moment], Outcome],
 ) -> Callable[[Job | None, _C, Moment, History | None], Outcome]:
     """Answers a request about an unknown job, a repeated request [Q4] and one that expects another
-    revision than the job has [K5]; `decide` decides about the others."""
+    revision than the job has [K12]; `decide` decides about the others."""
 
     @wraps(decide)
     def answer(job: Job | None, command: _C, at: Moment, history: History | None) -> Outcome:
@@ -379,8 +381,9 @@ def redrive(job: Job | None, command: Redrive, at: Moment, _: History | None) ->
     it, unless another one is asked for. [T27] [B17] [B18]"""
     if job is None:
         return _refused(None, Cause.UNKNOWN_JOB)
-    if _unexpected(job, command):
-        return _refused(job, Cause.REVISION_MISMATCH)
+    mismatch = _mismatch(job, command)
+    if mismatch is not None:
+        return _refused(job, mismatch)
     if not job.status.is_terminal:
         return _refused(job, Cause.NOT_FINISHED)
     if job.flow_id is not None:

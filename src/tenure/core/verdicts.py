@@ -23,7 +23,8 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     kind: VerdictKind
     cause: Cause | None = None
     job_status: JobStatus | None = None
-    rev: int | None = None  # with OK: what the next request may state as `expected_rev` [K10]
+    rev: int | None = None
+    """With OK and with revision_mismatch: what the next request may state. [K13]"""
     disposition: Disposition | None = None
     run_at: Instant | None = None
     ttl_us: Duration | None = None

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
+from enum import StrEnum
 from functools import partial
 from typing import Any, Literal, TypeAlias, TypedDict, TypeVar
 
@@ -30,7 +31,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _EARLIEST_INSTANT = 10**14  # microseconds: the year 1973; as seconds it would be the year 3170843
 _ANY_LEASE = LeaseBounds(shortest_us=Duration(1), longest_us=MAX_DURATION)
 
-_W = TypeVar("_W", OnExhausted, OnLost)
+_W = TypeVar("_W", bound=StrEnum)
 
 
 class Retry(msgspec.Struct, frozen=True, kw_only=True):
@@ -139,7 +140,8 @@ def instant(field: str, value: object) -> Instant:
     return Instant(value)
 
 
-def _word(field: str, kind: type[_W], value: object) -> _W:
+def word(field: str, kind: type[_W], value: object) -> _W:
+    """A word of a closed set."""
     try:
         return kind(str(value))
     except ValueError as wrong:
@@ -228,7 +230,7 @@ def policy_from(options: EnqueueOptions | PolicyOptions, base: Policy) -> Policy
         timeout = options["timeout"]
         changed["timeout_us"] = None if timeout is None else bounded_duration("timeout", timeout)
     if "on_lost" in options:
-        changed["on_lost"] = _word("on_lost", OnLost, options["on_lost"])
+        changed["on_lost"] = word("on_lost", OnLost, options["on_lost"])
     if "retry" in options:
         changed |= _retry_fields(options["retry"])
     if not changed:
@@ -250,7 +252,7 @@ def _retry_fields(retry: object) -> dict[str, Any]:
             factor=retry.factor,
             cap_us=bounded_duration("retry.cap", retry.cap),
         ),
-        "on_exhausted": _word("retry.on_exhausted", OnExhausted, retry.on_exhausted),
+        "on_exhausted": word("retry.on_exhausted", OnExhausted, retry.on_exhausted),
         "max_releases": retry.max_releases,
     }
 

@@ -574,7 +574,7 @@ class LookupMessage(Request, frozen=True, kw_only=True):
 
 
 class OperatorMessage(DerivedRequest, frozen=True, kw_only=True):
-    """A request about one job; `expected_rev` and `expected_status` refuse a changed job. [K5]"""
+    """A request about one job; `expected_rev` and `expected_status` refuse a changed job. [K12]"""
 
 
 @cache

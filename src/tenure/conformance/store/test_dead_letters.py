@@ -327,7 +327,7 @@ def test_only_a_dead_letter_can_be_discarded(kit: Kit) -> None:
     assert kit.store.load_resolutions([job.id for job in jobs]) == {}
 
 
-@spec("B3", "K5")
+@spec("B3", "K12")
 def test_a_discard_may_state_the_revision_it_expects(kit: Kit) -> None:
     job = kit.dead_letter_job()
 
@@ -335,6 +335,16 @@ def test_a_discard_may_state_the_revision_it_expects(kit: Kit) -> None:
     meant = kit.discard(job, expected_rev=job.rev, expected_status=JobStatus.DEAD_LETTERED)
 
     assert (stray.cause, meant.is_ok) == (Cause.REVISION_MISMATCH, True)
+
+
+@spec("K12")
+def test_who_expects_a_dead_letter_hears_that_it_is_none(kit: Kit) -> None:
+    jobs = [kit.succeeded_job(), kit.running_job(), kit.enqueue()]
+    expected = {"expected_status": JobStatus.DEAD_LETTERED}
+
+    causes = [ask(job, **expected).cause for job in jobs for ask in (kit.redrive, kit.discard)]
+
+    assert causes == [Cause.NOT_DEAD_LETTERED] * 6
 
 
 @spec("B1")

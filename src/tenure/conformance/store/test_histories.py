@@ -317,7 +317,7 @@ def test_the_id_of_a_redrive_cannot_be_taken_before_it(kit: Kit) -> None:
     assert made.job.id == redriven_id(redrive)
 
 
-@spec("Q5", "K5")
+@spec("Q5", "K12")
 def test_a_conflict_carries_the_current_record(kit: Kit) -> None:
     done = kit.succeeded_job()
     live = kit.running_job()

@@ -54,7 +54,7 @@ def _lease(job: Job) -> HeldLease:
     return HeldLease(job.id, job.lease_id)
 
 
-@spec("K10")
+@spec("K13")
 def test_a_report_for_another_rev_is_rejected_and_changes_nothing(kit: Kit) -> None:
     job = kit.claimed_job()
     started = kit.start(job, expected_rev=job.rev)
@@ -69,8 +69,8 @@ def test_a_report_for_another_rev_is_rejected_and_changes_nothing(kit: Kit) -> N
         kit.heartbeat(job, expected_rev=started.rev),
     ]
 
-    refused = (VerdictKind.REJECTED, Cause.REVISION_MISMATCH)
-    assert [(each.kind, each.cause) for each in answers] == [refused] * 4
+    refused = (VerdictKind.REJECTED, Cause.REVISION_MISMATCH, before[0].rev)
+    assert [(each.kind, each.cause, each.rev) for each in answers] == [refused] * 4
     assert (kit.reload(job), kit.events(job)) == before
     assert kit.observations(job) == []
     renewed = kit.heartbeat(job, expected_rev=before[0].rev)

@@ -241,7 +241,7 @@ class Script:
         if isinstance(message, HeartbeatMessage):
             if message.hb_seq > self._hb_seq:
                 if self._states_another_rev(message):
-                    return _rejected(Cause.REVISION_MISMATCH)
+                    return self._another_rev()
                 if self._is_early(message, now):
                     return msgspec.structs.replace(self._ok(now), replayed=True)
                 self._rev += 1
@@ -254,13 +254,13 @@ class Script:
             if self._started_by:
                 return msgspec.structs.replace(self._ok(now), replayed=True)
             if self._states_another_rev(message):
-                return _rejected(Cause.REVISION_MISMATCH)
+                return self._another_rev()
             self._rev += 1
             self._started_by = message.request_id
             self._renew(now)
             return self._ok(now)
         if self._states_another_rev(message):
-            return _rejected(Cause.REVISION_MISMATCH)
+            return self._another_rev()
         reply = _committed(message, is_cancelled=self._cancel_at is not None)
         self._settled = (message.request_id, request.fingerprint, reply)
         return reply
@@ -279,7 +279,10 @@ class Script:
         return msgspec.structs.replace(reply, replayed=True)
 
     def _states_another_rev(self, message: Report) -> bool:
-        return message.expected_rev not in (None, self._rev)  # [K10]
+        return message.expected_rev not in (None, self._rev)
+
+    def _another_rev(self) -> VerdictReply:
+        return msgspec.structs.replace(_rejected(Cause.REVISION_MISMATCH), rev=self._rev)  # [K13]
 
     # --- the lease -----------------------------------------------------------------------------
 
