@@ -82,7 +82,16 @@ WORKERS = (worker_actor("ann"), worker_actor("bob"))
 CLIENT = client_actor("carl")
 OPERATOR = operator_actor("olga")
 
-SETTLES = ("complete", "complete again", "fail", "fail for good", "invalid", "release", "snooze")
+SETTLES = (
+    "complete",
+    "complete again",
+    "fail",
+    "fail for good",
+    "invalid",
+    "bury",
+    "release",
+    "snooze",
+)
 START_AS_CLAIMED = "start as claimed"
 STARTS = ("start", "start again", START_AS_CLAIMED)
 RENEWS = ("heartbeat 1", "heartbeat 2")
