@@ -50,7 +50,7 @@ def new_token(
     namespace: Namespace = DEFAULT_NAMESPACE,
     queues: tuple[QueueName, ...] = (),
 ) -> str:
-    """The text of a new token."""
+    """The text of a new token; a worker's may declare kinds and schedules."""
     entropy = next(_numbers).to_bytes(8) * (TOKEN_ENTROPY_BYTES // 8)
     token_id, digest, text = mint(entropy)
     store.create_token(
@@ -61,6 +61,7 @@ def new_token(
             role=role,
             namespace=namespace,
             queues=queues,
+            may_declare=role is Role.WORKER,
         )
     )
     return text

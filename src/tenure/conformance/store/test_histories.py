@@ -339,7 +339,7 @@ def test_a_heartbeats_request_id_follows_from_lease_and_number(kit: Kit) -> None
     assert kit.events(job)[-1].request_id == f"{job.lease_id}:12"
 
 
-@spec("T10", "R9")
+@spec("T10", "R25")
 def test_an_acknowledged_cancel_is_recorded_with_its_error(kit: Kit) -> None:
     job = kit.running_job()
     kit.cancel(job, reason="stop")
