@@ -76,8 +76,9 @@ def lines(words: tuple[str, ...], job_id: str) -> Iterator[list[str]]:
 
 @pytest.mark.parametrize("words", sorted(commands()), ids=" ".join)
 def test_any_argument_is_answered_without_a_traceback(
-    words: tuple[str, ...], tmp_path: Path
+    words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(tmp_path)  # some commands write the files that they are told
     environment = {"TENURE_URL": f"sqlite:///{tmp_path / 'tenure.db'}"}
     runner = CliRunner()
     job_id = runner.invoke(main, ["enqueue", "mail"], env=environment).stdout.strip()
