@@ -88,14 +88,12 @@ def recipe(title: str) -> set[str]:
 
 
 def modules_that_mention(field: str) -> set[str]:
-    """The modules and statements of the package that name a field, without the kit's tests."""
+    """The modules and statements of the package that name a field."""
     word = re.compile(rf"\b{field}\b")
     return {
         str(path.relative_to(ROOT))
         for path in (ROOT / "src" / "tenure").rglob("*")
-        if path.suffix in (".py", ".sql")
-        and "conformance" not in path.parts
-        and word.search(path.read_text(encoding="utf-8"))
+        if path.suffix in (".py", ".sql") and word.search(path.read_text(encoding="utf-8"))
     }
 
 

@@ -9,7 +9,6 @@ import pytest
 
 from tenure import wiring
 from tenure.app import Tenure
-from tenure.conformance.spec import spec
 from tenure.coordinator.retention import Retention, RetentionPolicy
 from tenure.core.instants import parse_duration, seconds
 from tenure.errors import InvalidInput, SchemaTooOld, StoreError, UnknownStoreUrl, WaitTimeout
@@ -32,6 +31,7 @@ from tenure.wiring import open_coordination, open_coordinator, open_link, open_s
 from tenure.worker import worker
 from tenure.worker.environment import WITHHELD_URL
 from tenure.worker.options import WorkerOptions
+from tenure_conformance.spec import spec
 
 
 def test_the_environment_selects_the_deployment() -> None:

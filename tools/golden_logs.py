@@ -11,7 +11,6 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from tenure.conformance.golden import FOLDER, GoldenLog, golden
 from tenure.core.commands import Outage
 from tenure.core.instants import Instant, seconds
 from tenure.core.job import JobError, Progress
@@ -26,6 +25,7 @@ from tenure.core.vocabulary import (
     ReleaseKind,
     Stage,
 )
+from tenure_conformance.golden import FOLDER, GoldenLog, golden
 from tools.driver import FORBIDDEN, OTHER_OWNER, OTHER_WORKER, PERMANENT, TRANSIENT, Driver
 from tools.lives import HOLD, RECLAIM, SHORT, UNDOABLE, claimed, queued, running
 

@@ -786,7 +786,7 @@ class Store(
     HintStore,
     Protocol,
 ):
-    """Everything that a database has to do. `tenure.conformance` tests every sentence."""
+    """Everything that a database has to do. `tenure_conformance` tests every sentence."""
 
     artifact_quotas: ArtifactQuotas
     """The quotas of `stage_artifact`; the code that opens the store sets them. [J9]"""

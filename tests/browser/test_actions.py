@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Page, expect
 
-from tenure.conformance.spec import spec
 from tenure.core.vocabulary import Role
+from tenure_conformance.spec import spec
 from tests.browser.site import Site
 from tests.browser.watching import Watched
 from tests.dashboard.harness import DashboardStage

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser
 
-from tenure.conformance.spec import spec
 from tenure.core.vocabulary import Role
 from tenure.dashboard.table import PAGES
+from tenure_conformance.spec import spec
 from tests.browser.site import Site
 from tests.browser.watching import Watched, watched
 from tests.dashboard.harness import DashboardStage, Links

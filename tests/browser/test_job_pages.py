@@ -6,11 +6,11 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import expect
 
-from tenure.conformance.spec import spec
 from tenure.core.commands import Sweep
 from tenure.core.ids import JobId
 from tenure.core.vocabulary import Role
 from tenure.dashboard.table import ACTIONS
+from tenure_conformance.spec import spec
 from tests.browser import test_actions
 from tests.browser.site import Site
 from tests.browser.watching import Watched

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 import pytest
 from playwright.sync_api import Browser, expect
 
-from tenure.conformance.spec import spec
 from tenure.core.vocabulary import Role
 from tenure.dashboard.table import PAGES
+from tenure_conformance.spec import spec
 from tests.browser.site import Site
 from tests.browser.watching import Watched, watched
 from tests.dashboard.featured import EXPORT, REPORT

@@ -10,13 +10,13 @@ import msgspec
 import psycopg
 import pytest
 
-from tenure.conformance.spec import spec
 from tenure.coordinator.service import Coordinator
 from tenure.core.commands import Enqueue
 from tenure.core.ids import DEFAULT_NAMESPACE, Kind, client_actor, new_job_id
 from tenure.ports import Store
 from tenure.verify import assert_holds
 from tenure.wiring import open_store
+from tenure_conformance.spec import spec
 from tests.chaos.claimer import QUEUE, THREADS
 from tests.support.waiting import joined
 

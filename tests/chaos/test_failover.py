@@ -11,7 +11,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from tenure.conformance.spec import spec
 from tenure.coordinator.sweeper import Sweeper
 from tenure.core.failover import SETTLING
 from tenure.core.ids import JobId
@@ -20,6 +19,7 @@ from tenure.core.verdicts import Verdict
 from tenure.core.vocabulary import VerdictKind
 from tenure.errors import StoreUnavailable
 from tenure.verify import verify
+from tenure_conformance.spec import spec
 from tests.support.failover import Pair, Process
 from tests.support.waiting import joined
 

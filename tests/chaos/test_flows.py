@@ -12,8 +12,6 @@ from time import sleep
 
 import pytest
 
-from tenure.conformance.harness import race
-from tenure.conformance.spec import spec
 from tenure.coordinator.service import Coordinator
 from tenure.coordinator.sweeper import Sweeper
 from tenure.core.commands import Cancel
@@ -23,6 +21,8 @@ from tenure.core.vocabulary import CancelMode, EventCause, EventType, JobStatus
 from tenure.ports import Store
 from tenure.verify import verify
 from tenure.wiring import open_store
+from tenure_conformance.harness import race
+from tenure_conformance.spec import spec
 from tests.chaos.flow_hand import LIMITS, new_flow
 from tests.chaos.processes import kill, wait_until_it_works
 from tests.server.processes import Process

@@ -17,7 +17,6 @@ import msgspec
 import pytest
 
 from tenure.clock import boot_now
-from tenure.conformance.spec import spec
 from tenure.coordinator.outages import SHORTEST_OUTAGE, OutageWatch
 from tenure.coordinator.service import Coordinator
 from tenure.coordinator.sweeper import Sweeper
@@ -44,6 +43,7 @@ from tenure.errors import StoreUnavailable
 from tenure.ports import Store
 from tenure.stores.postgres.store import PostgresStore
 from tenure.stores.sqlite.store import SqliteStore
+from tenure_conformance.spec import spec
 from tests.support.hanging import SilentProxy, frozen, write_lock
 from tests.support.postgres import PostgresCluster
 from tests.support.waiting import until

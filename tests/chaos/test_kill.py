@@ -13,7 +13,6 @@ from time import sleep
 
 import pytest
 
-from tenure.conformance.spec import spec
 from tenure.coordinator.service import Coordinator
 from tenure.coordinator.sweeper import Sweeper
 from tenure.core.ids import DEFAULT_NAMESPACE, Kind
@@ -23,6 +22,7 @@ from tenure.core.rates import parse_rate
 from tenure.ports import Record
 from tenure.verify import verify
 from tenure.wiring import open_store
+from tenure_conformance.spec import spec
 from tests.chaos.client import LIMITS
 from tests.chaos.processes import kill, wait_until_it_works
 from tests.support.postgres import PostgresCluster

@@ -15,9 +15,9 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from tenure.conformance.spec import spec
 from tenure.verify import verify
 from tenure.wiring import open_store
+from tenure_conformance.spec import spec
 from tests.chaos.processes import kill, wait_until_it_works
 from tests.chaos.rule_hand import KEY_LIMIT, LIMITED, QUEUE_LIMIT, Round, rounds, set_rules
 from tests.support.commands import ROOT

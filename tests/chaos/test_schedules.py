@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from tenure.conformance.spec import spec
 from tenure.coordinator.service import Coordinator
 from tenure.core.ids import DEFAULT_NAMESPACE, Kind, QueueName, ScheduleName, operator_actor
 from tenure.core.instants import seconds
@@ -18,6 +17,7 @@ from tenure.core.schedules import PauseSchedule, PutSchedule, Schedule, Schedule
 from tenure.core.vocabulary import CatchUp, Overlap
 from tenure.verify import verify
 from tenure.wiring import open_store
+from tenure_conformance.spec import spec
 from tests.chaos.processes import kill, wait_until_it_works
 
 pytestmark = [pytest.mark.proof, pytest.mark.process]

@@ -3,7 +3,7 @@
 import stat
 from pathlib import Path
 
-from tenure.conformance.spec import spec
+from tenure_conformance.spec import spec
 from tests.cli.harness import Run, enqueued
 
 

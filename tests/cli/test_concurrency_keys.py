@@ -2,8 +2,8 @@
 
 import json
 
-from tenure.conformance.spec import spec
 from tenure.coordinator.service import Coordinator
+from tenure_conformance.spec import spec
 from tests.cli.harness import Run, claimed
 
 

@@ -8,8 +8,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tenure.cli.main import main
-from tenure.conformance.worker.obligations import OBLIGATIONS
-from tenure.conformance.worker.scenarios import SCENARIOS
+from tenure_conformance.worker.obligations import OBLIGATIONS
+from tenure_conformance.worker.scenarios import SCENARIOS
 
 pytestmark = pytest.mark.process
 
@@ -95,7 +95,7 @@ def test_scenarios_and_obligations_can_be_listed() -> None:
 
 def test_conform_store_explains_itself_and_runs_the_kit(capfd: pytest.CaptureFixture[str]) -> None:
     how = conform("store")
-    factory = "tenure.conformance.harness:MemoryFactory"
+    factory = "tenure_conformance.harness:MemoryFactory"
     ran = conform("store", factory, "--", "-q", "-p", "no:cacheprovider", "-k", "closing")
     wrong = conform(
         "store", "no.such:factory", "--", "-q", "-p", "no:cacheprovider", "-k", "closing"
@@ -104,6 +104,15 @@ def test_conform_store_explains_itself_and_runs_the_kit(capfd: pytest.CaptureFix
     assert "--tenure-store mypackage.testing:factory" in how.stdout
     assert (how.exit_code, ran.exit_code, wrong.exit_code) == (0, 0, 1)
     assert " passed" in capfd.readouterr().out
+
+
+def test_conform_without_the_kit_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tenure.cli.main.entry_points", lambda **_: ())
+
+    ran = conform("worker", "--list")
+
+    assert ran.exit_code == 2
+    assert "pip install 'path/to/the/clone/packages/tenure-conformance'" in ran.stderr
 
 
 def test_every_obligation_is_a_sentence_of_the_protocol() -> None:

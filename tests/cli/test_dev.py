@@ -14,7 +14,7 @@ import pytest
 from tenure import Retry, Tenure
 from tenure.cli.common import CouldNotRun
 from tenure.cli.dev import Watch, watch_of
-from tenure.conformance.spec import spec
+from tenure_conformance.spec import spec
 from tests.cli.harness import tenure
 from tests.support.waiting import PATIENCE_S, until
 

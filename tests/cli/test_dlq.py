@@ -9,8 +9,8 @@ import click
 import pytest
 
 from tenure.cli import bulk, dlq
-from tenure.conformance.spec import spec
 from tenure.core.ids import JobId, operator_actor
+from tenure_conformance.spec import spec
 from tests.cli.harness import Run, at_a_terminal, enqueued
 from tests.support.documents import REQUIRED_OF_DEAD_LETTERS
 

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from tenure.cli import events
-from tenure.conformance.spec import spec
 from tenure.coordinator.service import Coordinator
 from tenure.core.commands import Complete
 from tenure.core.ids import RequestId
+from tenure_conformance.spec import spec
 from tests.cli.harness import Run, at_a_terminal, enqueued, started
 
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tenure.conformance.spec import spec
+from tenure_conformance.spec import spec
 from tests.cli.harness import Run, enqueued
 
 

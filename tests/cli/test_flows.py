@@ -10,13 +10,13 @@ import pytest
 
 from tenure import Flow, Tenure
 from tenure.cli import following
-from tenure.conformance.spec import spec
 from tenure.coordinator.service import Coordinator
 from tenure.core.flow_rows import FlowView
 from tenure.core.ids import FlowId
 from tenure.core.instants import Duration
 from tenure.errors import StoreUnavailable
 from tenure.stores.sqlite.store import SqliteStore
+from tenure_conformance.spec import spec
 from tests.cli.harness import at_a_terminal, tenure
 from tests.client.test_flow_operators import make_unreadable
 

@@ -15,7 +15,6 @@ import pytest
 from tenure.cli import events, following
 from tenure.cli.following import Reconnecting
 from tenure.cli.job_end import wait_for_end
-from tenure.conformance.spec import spec
 from tenure.coordinator.service import Coordinator
 from tenure.core.commands import Cancel, Complete, Heartbeat
 from tenure.core.event_tail import TailedEvent, TailFilter, TailPage
@@ -27,6 +26,7 @@ from tenure.errors import StoreUnavailable
 from tenure.own_transaction.postgres import store_on
 from tenure.ports import JobStore
 from tenure.stores.postgres.store import PostgresStore
+from tenure_conformance.spec import spec
 from tests.cli.harness import TENURE, Run, enqueued, started
 from tests.stores.lives import enqueue
 from tests.support.coordinators import World

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from tenure.conformance.spec import spec
 from tenure.coordinator.service import Coordinator
 from tenure.core.commands import Complete
 from tenure.core.ids import DEFAULT_NAMESPACE, Kind, RequestId
 from tenure.core.kind_settings import KindChange
 from tenure.core.policy import Policy
 from tenure.core.vocabulary import JobStatus
+from tenure_conformance.spec import spec
 from tests.cli.harness import Run, enqueued, started
 
 

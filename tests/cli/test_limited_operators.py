@@ -6,8 +6,8 @@ from subprocess import CompletedProcess
 
 import pytest
 
-from tenure.conformance.spec import spec
 from tenure.core.ids import QueueName
+from tenure_conformance.spec import spec
 from tests.remote.sites import RemoteSite
 
 pytestmark = pytest.mark.process

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from tenure.conformance.spec import spec
 from tenure.coordinator.service import Coordinator
 from tenure.core.commands import Enqueue
 from tenure.core.ids import (
@@ -23,6 +22,7 @@ from tenure.core.ids import (
 from tenure.core.instants import Instant, seconds
 from tenure.stores.host_clock import host_clock
 from tenure.stores.sqlite.store import SqliteStore
+from tenure_conformance.spec import spec
 from tests.cli.harness import Run, started
 
 WorkedAgo = Callable[[float], JobId]

@@ -8,7 +8,7 @@ from pathlib import Path
 from click.testing import CliRunner
 
 from tenure.cli.main import main
-from tenure.conformance.spec import spec
+from tenure_conformance.spec import spec
 
 CHANGES = (
     "UPDATE tenure_job SET rev = rev + 1, status = 'napping', origin_cause = 'split',"

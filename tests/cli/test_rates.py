@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tenure.conformance.spec import spec
 from tenure.coordinator.service import Coordinator
+from tenure_conformance.spec import spec
 from tests.cli.harness import Run, claimed
 
 

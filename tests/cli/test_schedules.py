@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from tenure.conformance.spec import spec
 from tenure.coordinator.service import Coordinator
 from tenure.core.ids import (
     DEFAULT_NAMESPACE,
@@ -18,6 +17,7 @@ from tenure.core.ids import (
 )
 from tenure.core.instants import Duration
 from tenure.core.workers import WorkerProcess
+from tenure_conformance.spec import spec
 from tests.cli.harness import Run
 
 JOBS = """

@@ -8,7 +8,6 @@ import click
 import pytest
 from click.testing import Result
 
-from tenure.conformance.spec import spec
 from tenure.coordinator.service import Coordinator
 from tenure.core.commands import Complete, Enqueue, Heartbeat
 from tenure.core.ids import (
@@ -21,6 +20,7 @@ from tenure.core.ids import (
 )
 from tenure.core.job import Progress
 from tenure.core.policy import Compensation, Policy
+from tenure_conformance.spec import spec
 from tests.cli.harness import WORKER, Run, at_a_terminal, started
 
 

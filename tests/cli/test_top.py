@@ -11,7 +11,6 @@ from msgspec.structs import replace
 
 from tenure.cli.output import display_width
 from tenure.cli.top import Snapshot, read, refresh, screen, shares, sparkline
-from tenure.conformance.spec import spec
 from tenure.coordinator.service import Coordinator
 from tenure.core.commands import Heartbeat
 from tenure.core.ids import DEFAULT_NAMESPACE, Kind, QueueName, WorkerId, worker_actor
@@ -22,6 +21,7 @@ from tenure.core.overview import OverviewFilter, TimeRange
 from tenure.core.workers import WorkerProcess, WorkerSeen
 from tenure.errors import InvalidInput, StoreUnavailable
 from tenure.ports import JobStore
+from tenure_conformance.spec import spec
 from tests.cli.harness import WORKER, Run, enqueued, started
 from tests.remote.sites import RemoteSite
 from tests.support.coordinators import World

@@ -12,13 +12,13 @@ import pytest
 
 from tenure.cli import job_end, job_output, live_lines
 from tenure.cli.job_output import unseen
-from tenure.conformance.spec import spec
 from tenure.coordinator.service import Coordinator
 from tenure.core.attempt_logs import AttemptLog, AttemptOutput
 from tenure.core.commands import Cancel, Complete, Heartbeat
 from tenure.core.ids import JobId, RequestId, client_actor
 from tenure.core.job import Progress
 from tenure.worker.output import BoundedOutput
+from tenure_conformance.spec import spec
 from tests.cli.harness import TENURE, Run, enqueued, started
 from tests.support.terminals import CTRL_C, Terminal
 from tests.support.waiting import PATIENCE_S

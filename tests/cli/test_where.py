@@ -11,8 +11,8 @@ import pytest
 
 from tenure import Tenure
 from tenure.cli import worker as worker_command
-from tenure.conformance.spec import spec
 from tenure.worker.options import WorkerOptions
+from tenure_conformance.spec import spec
 from tests.cli.harness import tenure
 from tests.support.waiting import PATIENCE_S, answer_of
 

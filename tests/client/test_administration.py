@@ -10,8 +10,8 @@ import pytest
 
 from tenure import Conflict, InvalidInput, JobFunction, Retry, UnknownJob, ValidationError
 from tenure.client.app import Application
-from tenure.conformance.spec import spec
 from tenure.core.vocabulary import ErrorClass, EventType, ReasonCode, ResolutionKind, WorkerState
+from tenure_conformance.spec import spec
 from tests.client.scene import Scene
 from tests.support.documents import REQUIRED_OF_DEAD_LETTERS
 

@@ -25,11 +25,11 @@ from tenure import (
 )
 from tenure.client.app import Application
 from tenure.client.channel import IDS_PER_ENTROPY, Channel, Link, close_at_exit
-from tenure.conformance.spec import spec
 from tenure.core.commands import Command
 from tenure.core.ids import DEFAULT_NAMESPACE
 from tenure.core.verdicts import Answer
 from tenure.ports import JobStore
+from tenure_conformance.spec import spec
 from tests.client.scene import Scene
 
 

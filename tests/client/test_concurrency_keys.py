@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from tenure import Context, InvalidInput, Tenure
-from tenure.conformance.spec import spec
 from tenure.testing import Inline, inline
+from tenure_conformance.spec import spec
 
 
 @pytest.fixture

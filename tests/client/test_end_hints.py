@@ -8,9 +8,9 @@ import pytest
 
 from tenure.client.channel import Link
 from tenure.client.end_hints import EndHints
-from tenure.conformance.spec import spec
 from tenure.core.ids import DEFAULT_NAMESPACE, QueueName
 from tenure.ports import Coordination, Hint, HintedChange, OnHint
+from tenure_conformance.spec import spec
 
 ENDED = Hint(HintedChange.ENDED, DEFAULT_NAMESPACE, QueueName("others"))
 READ_S = 0.001

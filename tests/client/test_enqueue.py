@@ -9,13 +9,13 @@ import pytest
 from tenure import Conflict, Context, InvalidInput, Job, Retry, ValidationError
 from tenure.client.app import Application
 from tenure.client.functions import CHUNK
-from tenure.conformance.spec import spec
 from tenure.core.instants import Instant, seconds
 from tenure.core.policy import Policy
 from tenure.core.vocabulary import OnExhausted, OnLost
 from tenure.handlers.options import policy_from
 from tenure.protocol.fields import moment
 from tenure.testing import FakeContext
+from tenure_conformance.spec import spec
 from tests.client.scene import Scene
 
 

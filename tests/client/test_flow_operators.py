@@ -11,11 +11,11 @@ import pytest
 from tenure import Flow, Tenure
 from tenure.client.app import Application
 from tenure.client.channel import Link
-from tenure.conformance.spec import spec
 from tenure.core import validation
 from tenure.core.vocabulary import JobStatus, Role
 from tenure.errors import Conflict, InvalidInput, UnknownJob, UnreadableRow, WaitTimeout
 from tenure.wiring import open_coordinator
+from tenure_conformance.spec import spec
 from tests.client.scene import Scene
 from tests.remote.serving import ThreadedServer, connect, new_token
 from tests.support.coordinators import QUEUE

@@ -9,12 +9,12 @@ import psycopg
 import pytest
 
 from tenure import Conflict, Flow, InvalidInput, Tenure
-from tenure.conformance.spec import spec
 from tenure.core.ids import DEFAULT_NAMESPACE
 from tenure.core.instants import Duration
 from tenure.core.vocabulary import JobStatus
 from tenure.verify import assert_holds
 from tenure.wiring import open_store
+from tenure_conformance.spec import spec
 
 
 def filled(app: Tenure, connection: object) -> Flow:

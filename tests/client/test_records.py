@@ -13,12 +13,12 @@ from pydantic import TypeAdapter
 from tenure import InvalidInput, JobRecord, JobStatus, Retry
 from tenure.client.app import Application
 from tenure.client.records import BODIES
-from tenure.conformance.spec import spec
 from tenure.coordinator.reads import sweep_before_reads
 from tenure.coordinator.sweeper import Sweeper
 from tenure.core.vocabulary import ErrorClass
 from tenure.protocol import records as protocol
 from tenure.protocol.fields import moment
+from tenure_conformance.spec import spec
 from tests.client.scene import Scene
 
 

@@ -9,8 +9,8 @@ import pytest
 from tenure import Conflict, InvalidInput, JobFunction, Retry, UnknownJob
 from tenure.client.app import Application
 from tenure.client.jobs import Job
-from tenure.conformance.spec import spec
 from tenure.core.vocabulary import ErrorClass, EventType, JobStatus, ReasonCode
+from tenure_conformance.spec import spec
 from tests.client.scene import Scene
 
 Work = JobFunction[[int], None, None]

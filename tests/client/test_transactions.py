@@ -17,10 +17,10 @@ from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from tenure import Conflict, InvalidInput, Tenure, UnknownJob
 from tenure.client.functions import JobFunction
-from tenure.conformance.spec import spec
 from tenure.ports import Hint
 from tenure.verify import assert_holds
 from tenure.wiring import open_store
+from tenure_conformance.spec import spec
 from tests.support.waiting import until
 
 JOB_ID = "0190a5d4-7c3e-7000-8000-000000000001"

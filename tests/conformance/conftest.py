@@ -2,7 +2,7 @@
 
 import pytest
 
-from tenure.conformance.harness import StoreFactory
+from tenure_conformance.harness import StoreFactory
 from tests.conformance.factories import (
     MemoryFactory,
     PostgresFactory,

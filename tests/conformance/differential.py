@@ -14,7 +14,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-from tenure.conformance.harness import CLIENT, OPERATOR, StoreFactory, policy
 from tenure.coordinator.schedules import Firer
 from tenure.core.claims import ClaimAnswer, ClaimRequest
 from tenure.core.commands import (
@@ -79,6 +78,7 @@ from tenure.core.vocabulary import (
     ReleaseKind,
     Stage,
 )
+from tenure_conformance.harness import CLIENT, OPERATOR, StoreFactory, policy
 from tests.conformance.worlds import Worlds
 
 DAY = seconds(24 * 3600)

@@ -4,8 +4,6 @@ import tempfile
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from tenure.conformance.clocks import PostgresTestClock, install_test_clock
-from tenure.conformance.harness import BEGINNING, MemoryFactory, VirtualClock
 from tenure.core.instants import Duration
 from tenure.ports import Store
 from tenure.stores.postgres.schema import (
@@ -16,6 +14,8 @@ from tenure.stores.postgres.schema import (
 )
 from tenure.stores.postgres.store import PostgresStore
 from tenure.stores.sqlite.store import SqliteStore
+from tenure_conformance.clocks import PostgresTestClock, install_test_clock
+from tenure_conformance.harness import BEGINNING, MemoryFactory, VirtualClock
 from tests.support.postgres import PostgresServer
 
 __all__ = ["MemoryFactory", "PostgresFactory", "SqliteFactory", "make_template"]

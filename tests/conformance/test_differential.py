@@ -6,9 +6,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from tenure.conformance.harness import StoreFactory
-from tenure.conformance.spec import spec
 from tenure.core.vocabulary import EventType
+from tenure_conformance.harness import StoreFactory
+from tenure_conformance.spec import spec
 from tests.conformance.differential import Differential
 from tests.conformance.factories import MemoryFactory, PostgresFactory, SqliteFactory
 from tests.conformance.walk import walk

@@ -11,8 +11,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tenure.conformance.harness import CLIENT, WORKER_ID, Kit, StoreFactory, policy
-from tenure.conformance.spec import spec
 from tenure.coordinator.sweeper import Sweeper
 from tenure.core.commands import Command
 from tenure.core.ids import JobId
@@ -21,6 +19,8 @@ from tenure.core.job import Job, JobError, Progress
 from tenure.core.policy import Backoff
 from tenure.core.verdicts import Reply, Verdict
 from tenure.core.vocabulary import CancelMode, ErrorClass, JobStatus, Stage, VerdictKind
+from tenure_conformance.harness import CLIENT, WORKER_ID, Kit, StoreFactory, policy
+from tenure_conformance.spec import spec
 
 pytestmark = pytest.mark.slow
 

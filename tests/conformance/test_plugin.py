@@ -7,12 +7,12 @@ import pytest
 pytestmark = pytest.mark.process
 
 ROOT = Path(__file__).parents[2]
-KIT = ("--pyargs", "tenure.conformance.store", "-p", "no:cacheprovider", "-q")
-ONE_SUBJECT = ("--pyargs", "tenure.conformance.store.test_queues", "-p", "no:cacheprovider", "-q")
+KIT = ("--pyargs", "tenure_conformance.store", "-p", "no:cacheprovider", "-q")
+ONE_SUBJECT = ("--pyargs", "tenure_conformance.store.test_queues", "-p", "no:cacheprovider", "-q")
 
 THIRD_PARTY = '''
 """A store of a third party: somebody else's package, our interface."""
-from tenure.conformance.harness import MemoryFactory
+from tenure_conformance.harness import MemoryFactory
 from tenure.stores.memory.store import MemoryStore
 
 class TheirStore(MemoryStore):
@@ -46,7 +46,7 @@ def test_a_third_party_takes_the_tests_into_its_own_suite(pytester: pytest.Pytes
     pytester.makepyfile(
         test_theirs="""
         import pytest
-        from tenure.conformance.store import all_tests
+        from tenure_conformance.store import all_tests
         from theirs import factory
 
         globals().update(all_tests())

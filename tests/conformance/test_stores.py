@@ -3,6 +3,6 @@
 Which store a test runs on is said by the fixture `tenure_store_factory` in conftest.py.
 """
 
-from tenure.conformance.store import all_tests
+from tenure_conformance.store import all_tests
 
 globals().update(all_tests())

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tenure.conformance.harness import Kit, MemoryFactory
-from tenure.conformance.store import all_tests
 from tenure.errors import Closed
 from tenure.stores.memory.store import MemoryStore
+from tenure_conformance.harness import Kit, MemoryFactory
+from tenure_conformance.store import all_tests
 from tests.conformance.walk import walk
 from tests.conformance.wrong_stores import (
     WRONG,
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.slow
 
 def subject_tests(subject: str) -> Iterator[tuple[str, Callable[[Kit], None]]]:
     """The tests of one subject that need nothing but the kit."""
-    module = importlib.import_module(f"tenure.conformance.store.test_{subject}")
+    module = importlib.import_module(f"tenure_conformance.store.test_{subject}")
     for name, value in vars(module).items():
         if name.startswith("test_") and list(inspect.signature(value).parameters) == ["kit"]:
             yield name, value

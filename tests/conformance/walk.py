@@ -9,8 +9,8 @@ from random import Random
 
 from msgspec import UNSET
 
-from tenure.conformance.harness import StoreFactory
 from tenure.core.vocabulary import CatchUp, EventCause, Overlap, Stage
+from tenure_conformance.harness import StoreFactory
 from tests.conformance.differential import (
     FAILS,
     KEY_LIMITS,

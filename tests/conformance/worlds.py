@@ -10,7 +10,6 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from tenure.conformance.harness import LIMITS, StoreFactory, counted_entropy
 from tenure.coordinator.rollups import Folder
 from tenure.coordinator.service import Coordinator
 from tenure.coordinator.unblocking import submit_unblocks
@@ -29,6 +28,7 @@ from tenure.core.vocabulary import EventType
 from tenure.errors import TenureError
 from tenure.ports import Record, Store
 from tenure.verify import assert_holds
+from tenure_conformance.harness import LIMITS, StoreFactory, counted_entropy
 
 PAGE_SIZE = 1000
 MAX_FOLDS = 10

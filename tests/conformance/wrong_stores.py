@@ -5,7 +5,6 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from tenure.conformance.harness import MemoryFactory
 from tenure.core.artifacts import Artifact, ArtifactUpload, ArtifactUsage, Staging
 from tenure.core.attempt_logs import AttemptOutput
 from tenure.core.claims import (
@@ -47,6 +46,7 @@ from tenure.ports import (
     Store,
 )
 from tenure.stores.memory.store import MemoryStore
+from tenure_conformance.harness import MemoryFactory
 
 
 class IgnoresNotAfter(MemoryStore):

@@ -5,17 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from tenure.conformance.spec import spec
-from tenure.conformance.worker.report import State
-from tenure.conformance.worker.runner import conform
-from tenure.conformance.worker.scenarios import SCENARIOS
+from tenure_conformance.spec import spec
+from tenure_conformance.worker.report import State
+from tenure_conformance.worker.runner import conform
+from tenure_conformance.worker.scenarios import SCENARIOS
 
 pytestmark = pytest.mark.process
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "workers"
 
 TENURE = [sys.executable, "-m", "tenure", "worker", "-q", "conform", "-c", "2", "--grace", "2s"]
-JOBS = "tenure.conformance.worker.jobs"
+JOBS = "tenure_conformance.worker.jobs"
 
 COMMANDS = {
     "tenure": [*TENURE, f"{JOBS}:app"],

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from tenure.conformance.worker.http_server import Listener
-from tenure.conformance.worker.record import Record
-from tenure.conformance.worker.scenarios import BY_NAME, KIND, QUEUE
 from tenure.core.vocabulary import Role
+from tenure_conformance.worker.http_server import Listener
+from tenure_conformance.worker.record import Record
+from tenure_conformance.worker.scenarios import BY_NAME, KIND, QUEUE
 from tests.server.harness import JOB, Stage
 
 TOKEN = "tenure_0_0"

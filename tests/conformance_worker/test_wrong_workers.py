@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tenure.conformance.spec import spec
-from tenure.conformance.worker.obligations import OBLIGATIONS
-from tenure.conformance.worker.runner import conform
-from tenure.conformance.worker.scenarios import BY_NAME, SCENARIOS
+from tenure_conformance.spec import spec
+from tenure_conformance.worker.obligations import OBLIGATIONS
+from tenure_conformance.worker.runner import conform
+from tenure_conformance.worker.scenarios import BY_NAME, SCENARIOS
 from tests.conformance_worker import wrong
 from tests.conformance_worker.worker import Worker
 

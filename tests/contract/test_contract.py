@@ -8,10 +8,10 @@ import msgspec
 import pytest
 
 from tenure import contract
-from tenure.conformance.golden import GoldenLog, golden_logs
-from tenure.conformance.spec import spec
 from tenure.core.evolution import fold
 from tenure.errors import InvalidInput
+from tenure_conformance.golden import GoldenLog, golden_logs
+from tenure_conformance.spec import spec
 from tests.support.evidence import defined_ids
 
 SPEC = Path(__file__).parents[2] / "docs" / "spec"

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from tenure import contract
-from tenure.conformance.spec import spec
+from tenure_conformance.spec import spec
 from tests.contract.foreign_queue import LEASE, ForeignQueue, Task, Unlawful, log_of, row_of
 
 

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from tenure.conformance.spec import spec
 from tenure.contract import CoordinatedQueue, DistributedJobQueue
 from tenure.core.job import JobError
 from tenure.core.vocabulary import Cause, ErrorClass, JobStatus, VerdictKind
+from tenure_conformance.spec import spec
 from tests.support.coordinators import World
 
 

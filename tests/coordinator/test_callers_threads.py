@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tenure.conformance.spec import spec
 from tenure.core.commands import Cancel, Enqueue
 from tenure.core.ids import DEFAULT_NAMESPACE, Epoch, new_job_id
 from tenure.core.instants import Instant
@@ -18,6 +17,7 @@ from tenure.core.verdicts import Reply
 from tenure.errors import Closed, InvalidInput, StoreUnavailable
 from tenure.ports import ANY_TIME, ClockWindow, Saved
 from tenure.stores.memory.store import MemoryStore
+from tenure_conformance.spec import spec
 from tests.support.coordinators import CLIENT, KIND, QUEUE, VirtualClock, World
 from tests.support.waiting import PATIENCE_S, until
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from tenure.conformance.spec import spec
 from tenure.coordinator.service import Coordinator
 from tenure.core.commands import Enqueue
 from tenure.core.ids import DEFAULT_NAMESPACE, JobId, new_job_id
@@ -18,6 +17,7 @@ from tenure.core.instants import Instant
 from tenure.errors import OutcomeUnknown, StoreUnavailable
 from tenure.stores.memory.store import MemoryStore
 from tenure.stores.sqlite.store import SqliteStore
+from tenure_conformance.spec import spec
 from tests.support.coordinators import CLIENT, KIND, QUEUE, VirtualClock, World
 from tests.support.hanging import write_lock
 

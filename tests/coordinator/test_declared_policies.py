@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-from tenure.conformance.spec import spec
 from tenure.core.commands import Enqueue
 from tenure.core.ids import DEFAULT_NAMESPACE, Kind, Namespace, new_job_id
 from tenure.core.instants import seconds
@@ -11,6 +10,7 @@ from tenure.core.kind_settings import KindChange
 from tenure.core.policy import Policy
 from tenure.core.verdicts import Reply
 from tenure.stores.memory.store import MemoryStore
+from tenure_conformance.spec import spec
 from tests.support.coordinators import CLIENT, KIND, QUEUE, VirtualClock, World
 
 

@@ -6,9 +6,6 @@ from typing import Any, cast
 
 import pytest
 
-from tenure.conformance.harness import Kit, MemoryFactory
-from tenure.conformance.spec import spec
-from tenure.conformance.store.test_handler_flows import made_by
 from tenure.coordinator.service import Coordinator
 from tenure.core.flows import MAX_FLOW_PAYLOAD_BYTES
 from tenure.core.validation import Limits, check_command
@@ -16,6 +13,9 @@ from tenure.core.verdicts import Reply
 from tenure.core.vocabulary import JobStatus
 from tenure.errors import InvalidInput
 from tenure.ports import Store
+from tenure_conformance.harness import Kit, MemoryFactory
+from tenure_conformance.spec import spec
+from tenure_conformance.store.test_handler_flows import made_by
 
 WATCHED = ("load", "load_flow", "existing_flows")
 

@@ -9,7 +9,6 @@ import psycopg
 import pytest
 
 from tenure import Tenure
-from tenure.conformance.spec import spec
 from tenure.coordinator.service import Coordinator
 from tenure.core.commands import Command, Enqueue, Heartbeat
 from tenure.core.ids import DEFAULT_NAMESPACE, new_job_id, worker_actor
@@ -17,6 +16,7 @@ from tenure.core.verdicts import Answer, Grant, Reply, Verdict
 from tenure.errors import StoreUnavailable
 from tenure.stores.memory.store import MemoryStore
 from tenure.wiring import open_store
+from tenure_conformance.spec import spec
 from tests.support.coordinators import CLIENT, KIND, QUEUE, World
 
 CALLERS = 6

@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from tenure.conformance.spec import spec
 from tenure.coordinator.service import Coordinator
 from tenure.coordinator.sweeper import Sweeper
 from tenure.core.claims import ClaimConflict, ClaimPlan, ClaimScope, ClaimView, SessionKey
@@ -18,6 +17,7 @@ from tenure.core.outcomes import Change
 from tenure.core.schedules import Firing, Schedule
 from tenure.core.vocabulary import EventType, JobStatus, ObservationType
 from tenure.stores.memory.store import MemoryStore
+from tenure_conformance.spec import spec
 from tests.support.coordinators import World
 
 

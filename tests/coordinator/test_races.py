@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 
-from tenure.conformance.harness import race
-from tenure.conformance.spec import spec
 from tenure.coordinator.service import Coordinator
 from tenure.core.claims import ClaimRequest
 from tenure.core.commands import Complete, DeadLetter, Enqueue, Heartbeat, Redrive
@@ -31,6 +29,8 @@ from tenure.core.job_search import JobFilter
 from tenure.core.verdicts import Answer, Grant, Reply, Verdict
 from tenure.core.vocabulary import Cause, ReasonCode, VerdictKind
 from tenure.wiring import open_store
+from tenure_conformance.harness import race
+from tenure_conformance.spec import spec
 
 QUEUE = QueueName("q")
 WORKER = worker_actor("w")

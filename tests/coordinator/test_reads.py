@@ -4,7 +4,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from tenure.conformance.spec import spec
 from tenure.coordinator.reads import sweep_before_reads
 from tenure.coordinator.sweeper import SWEEP_INTERVAL, Sweeper
 from tenure.core.commands import Outage
@@ -15,6 +14,7 @@ from tenure.core.job_search import JobFilter
 from tenure.core.vocabulary import EventCause, JobStatus
 from tenure.errors import StoreRefused, StoreUnavailable
 from tenure.stores.memory.store import MemoryStore
+from tenure_conformance.spec import spec
 from tests.support.coordinators import VirtualClock, World
 
 TWO_INTERVALS_S = 2 * SWEEP_INTERVAL / 1e6

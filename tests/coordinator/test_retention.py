@@ -2,7 +2,6 @@
 
 import pytest
 
-from tenure.conformance.spec import spec
 from tenure.coordinator.retention import DAY, Retention, RetentionPolicy
 from tenure.core.artifacts import ArtifactUpload
 from tenure.core.commands import Heartbeat
@@ -11,6 +10,7 @@ from tenure.core.instants import Duration, seconds
 from tenure.core.job_search import JobFilter
 from tenure.core.verdicts import Grant
 from tenure.errors import InvalidInput
+from tenure_conformance.spec import spec
 from tests.support.coordinators import World
 
 W1 = worker_actor("w1")

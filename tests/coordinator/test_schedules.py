@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tenure.conformance.spec import spec
 from tenure.coordinator.schedules import Firer
 from tenure.coordinator.sweeper import SWEEP_INTERVAL, Sweeper
 from tenure.core.commands import Cancel, Start
@@ -24,6 +23,7 @@ from tenure.core.job_search import JobFilter
 from tenure.core.schedules import PutSchedule, Schedule, ScheduleSpec
 from tenure.core.vocabulary import CatchUp, EventType, JobStatus, Overlap
 from tenure.errors import StoreUnavailable
+from tenure_conformance.spec import spec
 from tests.support.coordinators import KIND, QUEUE, VirtualClock, World
 
 HOUR = seconds(3600)

@@ -6,7 +6,6 @@ from threading import Semaphore, Thread
 
 import pytest
 
-from tenure.conformance.spec import spec
 from tenure.coordinator import service
 from tenure.coordinator.batches import (
     DECIDED_TOGETHER,
@@ -42,6 +41,7 @@ from tenure.errors import (
 )
 from tenure.ports import ANY_TIME, ClockWindow, Loaded, Saved
 from tenure.stores.memory.store import MemoryStore
+from tenure_conformance.spec import spec
 from tests.support.coordinators import CLIENT, KIND, QUEUE, VirtualClock, World
 from tests.support.waiting import PATIENCE_S
 

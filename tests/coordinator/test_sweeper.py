@@ -6,7 +6,6 @@ from threading import Barrier, Thread
 
 import pytest
 
-from tenure.conformance.spec import spec
 from tenure.coordinator.outages import UNWATCHED, OutageWatch
 from tenure.coordinator.sweeper import SWEEP_INTERVAL, ClockGuard, Sweeper
 from tenure.core.commands import Outage
@@ -19,6 +18,7 @@ from tenure.core.vocabulary import EventCause, EventType, JobStatus, VerdictKind
 from tenure.errors import StoreRefused, StoreUnavailable
 from tenure.ports import ANY_TIME, ClockWindow, Saved, Store
 from tenure.stores.memory.store import MemoryStore
+from tenure_conformance.spec import spec
 from tests.support.coordinators import VirtualClock, World
 from tests.support.waiting import joined, until
 

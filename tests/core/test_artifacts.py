@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tenure.conformance.spec import spec
 from tenure.core.artifacts import (
     MAX_ARTIFACTS_PER_ATTEMPT,
     ArtifactQuotas,
@@ -19,6 +18,7 @@ from tenure.core.ids import Epoch, client_actor
 from tenure.core.outcomes import Moment
 from tenure.core.vocabulary import Cause, JobStatus
 from tenure.errors import InvalidInput
+from tenure_conformance.spec import spec
 from tools import lives
 
 NO_ARTIFACTS = ArtifactUsage(

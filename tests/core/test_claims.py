@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from tenure.conformance.spec import spec
 from tenure.core import claims
 from tenure.core.claims import (
     MAX_CLAIM_BYTES,
@@ -37,6 +36,7 @@ from tenure.core.instants import Instant
 from tenure.core.job import AT_ONCE, Job
 from tenure.core.policy import Policy
 from tenure.core.vocabulary import Cause, JobStatus
+from tenure_conformance.spec import spec
 from tests.support.jobs import BEGINNING, OTHER_WORKER, OWNER, WORKER, entropy
 from tools import lives
 from tools.driver import QUEUE

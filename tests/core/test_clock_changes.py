@@ -7,10 +7,10 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from tenure.conformance.spec import spec
 from tenure.core.ids import DEFAULT_QUEUE, Kind
 from tenure.core.instants import Instant
 from tenure.core.schedules import ScheduleSpec, next_after
+from tenure_conformance.spec import spec
 
 MINUTE = timedelta(minutes=1)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

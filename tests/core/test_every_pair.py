@@ -10,7 +10,6 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
-from tenure.conformance.spec import spec
 from tenure.core.commands import Command, Outage
 from tenure.core.instants import Instant, seconds
 from tenure.core.job import JobError, Progress
@@ -29,6 +28,7 @@ from tenure.core.vocabulary import (
     ReleaseKind,
     Stage,
 )
+from tenure_conformance.spec import spec
 from tools import lives
 from tools.driver import FORBIDDEN, OPERATOR, PERMANENT, Driver
 

@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import fields, replace
 
-from tenure.conformance.spec import spec
 from tenure.core import changes, evolution
 from tenure.core.commands import Command, Outage
 from tenure.core.events import Event, Facts
@@ -30,6 +29,7 @@ from tenure.core.vocabulary import (
     ReleaseKind,
     Stage,
 )
+from tenure_conformance.spec import spec
 from tools import lives
 from tools.driver import OTHER_OWNER, OTHER_WORKER, Driver
 

@@ -2,7 +2,6 @@
 
 import pytest
 
-from tenure.conformance.spec import spec
 from tenure.core.claims import ClaimView, QueueState, plan_claims
 from tenure.core.failover import (
     SETTLING,
@@ -22,6 +21,7 @@ from tenure.core.outcomes import Moment, NeedsHistory, Refused, Replayed
 from tenure.core.policy import SHORTEST_RETENTION
 from tenure.core.verdicts import Verdict
 from tenure.core.vocabulary import Cause, VerdictKind
+from tenure_conformance.spec import spec
 from tests.core.test_claims import request
 from tests.support.jobs import BEGINNING, Driver
 from tools import lives

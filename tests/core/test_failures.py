@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from tenure.conformance.spec import spec
 from tenure.core.instants import Duration, Instant, seconds
 from tenure.core.job import JobError, compensation_id, needs_compensation
 from tenure.core.policy import Backoff, Policy
@@ -24,6 +23,7 @@ from tenure.core.vocabulary import (
     ReasonCode,
     Stage,
 )
+from tenure_conformance.spec import spec
 from tests.support.jobs import (
     OPERATOR,
     PERMANENT,

@@ -1,9 +1,9 @@
 """Lists of flows: which of them have their jobs counted."""
 
-from tenure.conformance.spec import spec
 from tenure.core.flow_rows import MAX_COUNTED_JOBS, Flow, counted_flows
 from tenure.core.ids import DEFAULT_NAMESPACE, FlowId
 from tenure.core.instants import Instant
+from tenure_conformance.spec import spec
 
 
 def flow(number: int, jobs: int, *, made_again: int = 0) -> tuple[Flow, int]:

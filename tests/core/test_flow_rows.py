@@ -1,9 +1,9 @@
 """The order of a flow's jobs."""
 
-from tenure.conformance.spec import spec
 from tenure.core.flow_rows import FlowStep, in_order, parents_first
 from tenure.core.ids import JobId, Kind, QueueName
 from tenure.core.vocabulary import JobStatus
+from tenure_conformance.spec import spec
 
 
 def _step(name: str, *after: str) -> FlowStep:

@@ -8,7 +8,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from tenure.conformance.spec import spec
 from tenure.core.commands import (
     Cancel,
     Claim,
@@ -32,6 +31,7 @@ from tenure.core.policy import Backoff, Policy
 from tenure.core.transitions import EDGES
 from tenure.core.verdicts import Verdict
 from tenure.core.vocabulary import EventClass
+from tenure_conformance.spec import spec
 from tests.support.evidence import defined_ids
 from tools import transitions_json
 from tools.transition_diagram import PAGE, with_diagram

@@ -7,12 +7,12 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from tenure.conformance.golden import FOLDER, GoldenLog, golden_logs, row_as_json
-from tenure.conformance.spec import spec
 from tenure.core.events import EVENT_VERSION, Event
 from tenure.core.evolution import fold
 from tenure.core.job import row_violations
 from tenure.core.vocabulary import EventType, JobStatus
+from tenure_conformance.golden import FOLDER, GoldenLog, golden_logs, row_as_json
+from tenure_conformance.spec import spec
 from tools.golden_logs import LIVES, log_of, write_missing
 
 LOGS = list(golden_logs(1))

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tenure.conformance.spec import spec
 from tenure.core.ids import (
     JOB_ID_PATTERN,
     LEASE_ID_PATTERN,
@@ -23,6 +22,7 @@ from tenure.core.ids import (
     worker_actor,
 )
 from tenure.core.instants import Instant, after, later, seconds
+from tenure_conformance.spec import spec
 
 ENTROPIES = st.binary(min_size=16, max_size=16)
 INSTANTS = st.integers(0, (2**48 - 1) * 1000 + 999).map(Instant)

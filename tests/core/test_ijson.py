@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tenure.conformance.spec import spec
 from tenure.core.ijson import MAX_EXACT_INTEGER, NotIJson, check_ijson
+from tenure_conformance.spec import spec
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\x00"))
 SCALARS = (

@@ -5,7 +5,6 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
-from tenure.conformance.spec import spec
 from tenure.core.commands import Command, Outage
 from tenure.core.ids import WorkerId
 from tenure.core.instants import Instant, seconds
@@ -15,6 +14,7 @@ from tenure.core.policy import Backoff, Policy
 from tenure.core.vocabulary import Cause, EventCause, JobStatus, OnLost, ReleaseKind, VerdictKind
 from tenure.ports import Record
 from tenure.verify.leases import budget_is_kept
+from tenure_conformance.spec import spec
 from tests.support.jobs import (
     BEGINNING,
     OTHER_WORKER,

@@ -2,7 +2,6 @@
 
 import pytest
 
-from tenure.conformance.spec import spec
 from tenure.core.instants import Instant
 from tenure.core.overview import (
     MAX_DEPTH,
@@ -10,6 +9,7 @@ from tenure.core.overview import (
     depth_limit,
     window_of,
 )
+from tenure_conformance.spec import spec
 
 NOW = Instant(1_700_000_000_123_456)
 

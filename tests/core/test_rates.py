@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tenure.conformance.spec import spec
 from tenure.core.instants import Instant
 from tenure.core.rates import NOTHING_GRANTED, Rate, RateUnit, parse_rate
 from tenure.errors import InvalidInput
+from tenure_conformance.spec import spec
 
 NOW = Instant(1_767_225_600_000_000)
 

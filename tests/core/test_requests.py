@@ -6,7 +6,6 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
-from tenure.conformance.spec import spec
 from tenure.core.attempt_end import OBSERVED_BODY_BYTES
 from tenure.core.commands import Command, fingerprint
 from tenure.core.ids import Kind, LeaseId, new_job_id
@@ -23,6 +22,7 @@ from tenure.core.vocabulary import (
     ReasonCode,
     VerdictKind,
 )
+from tenure_conformance.spec import spec
 from tests.support.jobs import (
     BEGINNING,
     CLIENT,

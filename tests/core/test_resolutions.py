@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tenure.conformance.spec import spec
 from tenure.core.commands import Discard, fingerprint
 from tenure.core.ids import Fingerprint, RequestId, client_actor
 from tenure.core.lifecycle import decide
@@ -15,6 +14,7 @@ from tenure.core.validation import Limits, check_command
 from tenure.core.verdicts import Reply
 from tenure.core.vocabulary import Cause, ResolutionKind
 from tenure.errors import InvalidInput
+from tenure_conformance.spec import spec
 from tools import lives
 from tools.driver import OPERATOR, Driver
 

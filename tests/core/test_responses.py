@@ -3,9 +3,9 @@
 import pytest
 from msgspec.structs import replace
 
-from tenure.conformance.spec import spec
 from tenure.core.outcomes import Applied, Refused, Replayed
 from tenure.core.verdicts import Verdict
+from tenure_conformance.spec import spec
 from tests.support.jobs import verdict
 from tools.driver import Driver
 from tools.lives import claimed

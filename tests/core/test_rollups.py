@@ -3,7 +3,6 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tenure.conformance.spec import spec
 from tenure.core.ids import Kind, Namespace, QueueName
 from tenure.core.instants import Instant, seconds
 from tenure.core.overview import LATEST_FOLD, TimeRange, window_of
@@ -21,6 +20,7 @@ from tenure.core.rollups import (
     touched,
 )
 from tenure.core.vocabulary import EventType
+from tenure_conformance.spec import spec
 
 HERE = Namespace("default")
 NOW = Instant(1_700_000_000_123_456)

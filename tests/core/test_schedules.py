@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tenure.conformance.spec import spec
 from tenure.core.ids import (
     DEFAULT_NAMESPACE,
     SYSTEM,
@@ -47,6 +46,7 @@ from tenure.core.schedules import (
 from tenure.core.validation import Limits
 from tenure.core.vocabulary import CatchUp, Cause, EventCause, JobStatus, Overlap
 from tenure.errors import InvalidInput
+from tenure_conformance.spec import spec
 
 HOUR = seconds(3600)
 OPERATOR = operator_actor("tests")

@@ -5,7 +5,6 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
-from tenure.conformance.spec import spec
 from tenure.core.ids import Epoch, LeaseId, WorkerId, epoch_of, fence
 from tenure.core.instants import Instant, seconds
 from tenure.core.job import AT_ONCE, Job, JobError, row_violations
@@ -19,6 +18,7 @@ from tenure.core.vocabulary import (
     ReleaseKind,
     Stage,
 )
+from tenure_conformance.spec import spec
 from tests.support.jobs import BEGINNING, OWNER, WORKER, Driver, applied, granted
 from tools import lives
 

@@ -5,7 +5,6 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
-from tenure.conformance.spec import spec
 from tenure.core.instants import seconds
 from tenure.core.job import JobError, Progress
 from tenure.core.outcomes import Applied, Refused, Replayed
@@ -23,6 +22,7 @@ from tenure.core.vocabulary import (
     Stage,
     VerdictKind,
 )
+from tenure_conformance.spec import spec
 from tests.support.jobs import (
     BEGINNING,
     CLIENT,

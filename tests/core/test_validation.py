@@ -6,7 +6,6 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from tenure.conformance.spec import spec
 from tenure.core.claims import ClaimRequest
 from tenure.core.commands import Command, Discard
 from tenure.core.ids import (
@@ -24,6 +23,7 @@ from tenure.core.policy import Backoff, Compensation, LeaseBounds, Policy
 from tenure.core.validation import Limits, check_claim, check_command
 from tenure.core.vocabulary import ErrorClass, JobStatus, OnLost, ReasonCode
 from tenure.errors import InvalidInput
+from tenure_conformance.spec import spec
 from tests.support.jobs import OWNER, WORKER
 from tools import lives
 from tools.driver import QUEUE

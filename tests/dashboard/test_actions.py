@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from tenure.conformance.spec import spec
 from tenure.core.vocabulary import Role
 from tenure.dashboard.actions import MAX_TARGETS
 from tenure.dashboard.pages.jobs import ROW_CHOICES
@@ -14,6 +13,7 @@ from tenure.dashboard.pages.limits import limits_in
 from tenure.dashboard.table import ACTIONS
 from tenure.errors import InvalidInput
 from tenure.protocol.routes import BY_NAME
+from tenure_conformance.spec import spec
 from tests.dashboard.harness import DashboardStage
 from tests.dashboard.test_job_pages import ended_flow
 from tests.dashboard.test_pages import furnish

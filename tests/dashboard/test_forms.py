@@ -2,10 +2,10 @@
 
 import pytest
 
-from tenure.conformance.spec import spec
 from tenure.core.ids import DEFAULT_NAMESPACE
 from tenure.core.vocabulary import Role
 from tenure.dashboard.app import MAX_FORM_BYTES
+from tenure_conformance.spec import spec
 from tests.dashboard.harness import DashboardStage
 
 PAUSE = {"target": "q"}

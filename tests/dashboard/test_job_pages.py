@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from tenure.conformance.spec import spec
 from tenure.core.ids import JobId
 from tenure.core.vocabulary import JobStatus, Role
 from tenure.dashboard.pages import job as job_page
 from tenure.dashboard.pages.dead_letters import SPARK_HEIGHT, spark
 from tenure.dashboard.rendering import visible
+from tenure_conformance.spec import spec
 from tests.dashboard.harness import DashboardStage, Links
 from tests.dashboard.test_pages import FLOW, flow_message, group_key
 from tests.server.harness import JOB

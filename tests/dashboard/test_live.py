@@ -2,10 +2,10 @@
 
 import pytest
 
-from tenure.conformance.spec import spec
 from tenure.core.vocabulary import Role
 from tenure.dashboard.page import Page
 from tenure.dashboard.table import PAGES
+from tenure_conformance.spec import spec
 from tests.dashboard.harness import DashboardStage
 from tests.dashboard.test_pages import furnish
 

@@ -6,10 +6,10 @@ from urllib.parse import urlencode
 
 import pytest
 
-from tenure.conformance.spec import spec
 from tenure.core.ids import JobId, Kind, QueueName
 from tenure.core.vocabulary import Role
 from tenure.stores.postgres.store import PostgresStore
+from tenure_conformance.spec import spec
 from tests.dashboard.harness import FORM_HEADERS, Browser, DashboardStage
 from tests.dashboard.test_job_pages import dead
 from tests.dashboard.test_pages import EXAMPLES, crawl, dump, furnish

@@ -5,9 +5,9 @@ import re
 from itertools import combinations
 from pathlib import Path
 
-from tenure.conformance.spec import spec
 from tenure.core.vocabulary import Role
 from tenure.dashboard.series import RATES
+from tenure_conformance.spec import spec
 from tests.dashboard.harness import DashboardStage, Links
 
 STATIC = Path(__file__).parents[2] / "src" / "tenure" / "dashboard" / "static"

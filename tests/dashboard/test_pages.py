@@ -2,7 +2,6 @@
 
 import pytest
 
-from tenure.conformance.spec import spec
 from tenure.core.dead_letter_groups import DeadLetterGroupFilter, Letter, group
 from tenure.core.ids import DEFAULT_NAMESPACE, JobId, Kind, QueueName
 from tenure.core.instants import Instant
@@ -11,6 +10,7 @@ from tenure.core.vocabulary import ReasonCode, Role
 from tenure.dashboard.app import HEADERS
 from tenure.dashboard.page import Page
 from tenure.dashboard.table import ACTIONS, PAGES
+from tenure_conformance.spec import spec
 from tests.dashboard.harness import Browser, DashboardStage, Links
 from tests.server.harness import JOB
 

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from tenure.conformance.spec import spec
 from tenure.core.ids import Kind, QueueName
 from tenure.core.vocabulary import Role
 from tenure.dashboard.actions import Action
 from tenure.dashboard.table import ACTIONS
+from tenure_conformance.spec import spec
 from tests.dashboard.harness import DashboardStage, Links
 from tests.dashboard.test_pages import DOWNLOADS, EXAMPLES, FLOW, dump, furnish
 from tests.server.harness import JOB

@@ -2,9 +2,9 @@
 
 from urllib.parse import urlencode
 
-from tenure.conformance.spec import spec
 from tenure.core.ids import short_id
 from tenure.core.vocabulary import Role
+from tenure_conformance.spec import spec
 from tests.dashboard.harness import DashboardStage, Links
 from tests.dashboard.test_pages import FLOW, furnish
 from tests.server.harness import JOB

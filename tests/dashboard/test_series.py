@@ -5,9 +5,9 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tenure.conformance.spec import spec
 from tenure.dashboard.series import backlog, counted, rates
 from tenure.protocol.overviews import OutcomeBucketRecord
+from tenure_conformance.spec import spec
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 

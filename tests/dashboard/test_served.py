@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tenure.conformance.spec import spec
+from tenure_conformance.spec import spec
 from tests.server.harness import Answer
 from tests.server.processes import House, Process, read
 

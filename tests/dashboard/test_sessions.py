@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from starlette.requests import Request
 
-from tenure.conformance.spec import spec
 from tenure.core.instants import Instant
 from tenure.core.tokens import TokenId
 from tenure.core.vocabulary import Role
@@ -26,6 +25,7 @@ from tenure.dashboard.sessions import (
 )
 from tenure.dashboard.visits import cookie_of
 from tenure.errors import InvalidInput
+from tenure_conformance.spec import spec
 from tests.dashboard.harness import DashboardStage
 from tests.server.harness import SETTINGS
 from tests.support.waiting import PATIENCE_S

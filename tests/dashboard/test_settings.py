@@ -2,10 +2,10 @@
 
 import pytest
 
-from tenure.conformance.spec import spec
 from tenure.dashboard.missing import missing_pages
 from tenure.dashboard.settings import check_origin
 from tenure.errors import InvalidInput, install_hint
+from tenure_conformance.spec import spec
 from tests.server.harness import Stage
 
 

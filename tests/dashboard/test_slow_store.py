@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tenure.conformance.spec import spec
 from tenure.core.vocabulary import Role
+from tenure_conformance.spec import spec
 from tests.dashboard.harness import DashboardStage
 from tests.server.harness import Answer, together
 

@@ -2,9 +2,9 @@
 
 import msgspec
 
-from tenure.conformance.spec import spec
 from tenure.core.ids import JobId
 from tenure.core.vocabulary import Role
+from tenure_conformance.spec import spec
 from tests.dashboard.harness import DashboardStage, Links
 from tests.dashboard.test_job_pages import finished
 from tests.server.harness import JOB

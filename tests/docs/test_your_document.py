@@ -97,7 +97,7 @@ def test_every_rule_that_the_page_cites_is_a_sentence_of_the_specification() -> 
 
 
 def test_every_rule_that_the_page_cites_has_evidence() -> None:
-    folders = (ROOT / "tests", ROOT / "src" / "tenure" / "conformance")
+    folders = (ROOT / "tests", ROOT / "packages" / "tenure-conformance")
     evidence = {
         each
         for folder in folders

@@ -8,12 +8,12 @@ import pytest
 
 from tenure.client.channel import Link
 from tenure.client.flows import Flow
-from tenure.conformance.spec import spec
 from tenure.core.flow_rows import FlowView
 from tenure.core.ids import DEFAULT_NAMESPACE
 from tenure.core.job_search import JobFilter
 from tenure.core.vocabulary import EventType, JobStatus
 from tenure.verify import assert_holds
+from tenure_conformance.spec import spec
 from tests.e2e.app import app
 from tests.e2e.workers import EACH_DATABASE, Site
 from tests.support.waiting import until

@@ -2,9 +2,9 @@
 
 import pytest
 
-from tenure.conformance.spec import spec
 from tenure.core.ids import JobId
 from tenure.core.vocabulary import EventCause, JobStatus
+from tenure_conformance.spec import spec
 from tests.e2e.workers import Site
 
 pytestmark = pytest.mark.process

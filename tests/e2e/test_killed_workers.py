@@ -7,10 +7,10 @@ from contextlib import closing
 import pytest
 
 from tenure import Tenure
-from tenure.conformance.spec import spec
 from tenure.core.ids import SYSTEM, JobId
 from tenure.core.vocabulary import EventCause, EventType, JobStatus, Role
 from tenure.wiring import open_coordinator
+from tenure_conformance.spec import spec
 from tests.e2e.workers import EACH_DATABASE, Site
 from tests.remote.serving import ThreadedServer, connect, new_token
 from tests.support.waiting import until

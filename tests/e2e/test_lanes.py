@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tenure.conformance.spec import spec
 from tenure.core.attempt_logs import MAX_ATTEMPT_LOG_BYTES
 from tenure.core.ids import JobId
 from tenure.core.vocabulary import CancelMode, JobStatus, ReasonCode, Stage
+from tenure_conformance.spec import spec
 from tests.e2e.workers import Site
 from tests.support.waiting import until
 

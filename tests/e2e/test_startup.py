@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tenure.conformance.spec import spec
+from tenure_conformance.spec import spec
 from tests.support.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.process

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from msgspec import json
 
-from tenure.conformance.spec import spec
 from tenure.core.ids import JobId
 from tenure.core.vocabulary import CancelMode, JobStatus
+from tenure_conformance.spec import spec
 from tests.e2e.workers import Site
 from tests.support.waiting import until
 from tests.worker.harness import is_alive

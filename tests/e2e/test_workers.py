@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from tenure.conformance.spec import spec
 from tenure.core.ids import JobId
 from tenure.core.instants import Duration
 from tenure.core.vocabulary import CancelMode, EventCause, EventType, JobStatus
 from tenure.errors import StoreUnavailable
+from tenure_conformance.spec import spec
 from tests.e2e.workers import EACH_DATABASE, Site
 from tests.support.postgres import PostgresCluster
 from tests.support.waiting import until

@@ -13,11 +13,11 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from tenure.conformance.spec import spec
 from tenure.core.claims import ClaimView, QueueState
 from tenure.core.concurrency import ConcurrencyKey, KeyState, with_room
 from tenure.core.ids import Epoch
 from tenure.core.job import Job
+from tenure_conformance.spec import spec
 from tests.model.two_claimers import KIND, NOBODY, NOW, QUEUE, explored, plan_of_all, ready_job
 
 T = TypeVar("T")

@@ -2,9 +2,9 @@
 
 import pytest
 
-from tenure.conformance.spec import spec
 from tenure.core.outcomes import Change
 from tenure.core.vocabulary import JobStatus
+from tenure_conformance.spec import spec
 from tests.model import flow_redrives
 from tests.model.flow_redrives import BY_A_CLIENT, explore, steps, view
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tenure.conformance.spec import spec
 from tenure.core.vocabulary import JobStatus
+from tenure_conformance.spec import spec
 from tests.model import flows
 from tests.model.flows import CHILD, CHILD_CANCELLED, PARENTS, State, explore, steps
 

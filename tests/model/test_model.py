@@ -2,9 +2,9 @@
 
 import pytest
 
-from tenure.conformance.spec import spec
 from tenure.core.transitions import BY_ID
 from tenure.core.vocabulary import JobStatus
+from tenure_conformance.spec import spec
 from tests.model.bugs import SEEDS, Seed, seeded
 from tests.model.checker import Report, check, merged_wrongly
 from tests.model.configurations import EVERYTHING, FULL, SMALL, SMALL_AND_LATE

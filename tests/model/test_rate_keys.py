@@ -14,13 +14,13 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from tenure.conformance.spec import spec
 from tenure.core.claims import ClaimView, GrantRoom, QueueState, kind_meter, rate_key_turns
 from tenure.core.ids import Epoch
 from tenure.core.instants import Instant
 from tenure.core.job import AT_ONCE, Job
 from tenure.core.kind_settings import KindSettings
 from tenure.core.rates import NOTHING_GRANTED, Rate, parse_rate
+from tenure_conformance.spec import spec
 from tests.core.test_rates import most_in_any_window
 from tests.model.two_claimers import KIND, NOBODY, NOW, QUEUE, explored, plan_of_all, ready_job
 

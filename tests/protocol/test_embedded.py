@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tenure.conformance.spec import spec
 from tenure.core.validation import Limits
 from tenure.errors import InvalidInput
 from tenure.protocol.codec import _duplicate_finder, decode
@@ -15,6 +14,7 @@ from tenure.protocol.embedded import find_embedded
 from tenure.protocol.requests import EnqueueManyMessage
 from tenure.protocol.routes import ROUTES
 from tenure.protocol.wording import InvalidMessage
+from tenure_conformance.spec import spec
 
 SPACE = st.sampled_from(["", " ", "\n\t"])
 BODIES = st.sampled_from(

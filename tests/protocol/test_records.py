@@ -2,11 +2,11 @@
 
 import msgspec
 
-from tenure.conformance.spec import spec
 from tenure.core.commands import Fail, Heartbeat
 from tenure.core.ids import RequestId, worker_actor
 from tenure.core.job import JobError
 from tenure.protocol.records import event_record
+from tenure_conformance.spec import spec
 from tests.support.coordinators import World
 
 

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from tenure.conformance.spec import spec
 from tenure.core.instants import Duration, Instant, seconds
 from tenure.core.vocabulary import Role
 from tenure.errors import InvalidInput
 from tenure.protocol import codec, fields, requests
 from tenure.protocol.openapi import STATUS_TEXT, openapi, statuses
 from tenure.protocol.routes import BY_NAME, ROUTES, Route, Shape
+from tenure_conformance.spec import spec
 from tools.http_reference import page
 
 ROOT = Path(__file__).parents[2]

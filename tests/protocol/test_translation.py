@@ -6,8 +6,6 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from tenure.conformance.golden import GoldenLog, golden_logs
-from tenure.conformance.spec import spec
 from tenure.core.claims import ClaimAnswer, ClaimRequest
 from tenure.core.commands import (
     Cancel,
@@ -61,6 +59,8 @@ from tenure.core.vocabulary import (
 from tenure.errors import InvalidInput
 from tenure.protocol import codec, records, replies, requests
 from tenure.protocol.routes import ROUTES, route_of
+from tenure_conformance.golden import GoldenLog, golden_logs
+from tenure_conformance.spec import spec
 from tools import lives
 
 WORKER = worker_actor("w")

@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 
-from tenure.conformance.golden import golden_logs
-from tenure.conformance.spec import spec
 from tenure.core.events import FACTS_OF, Facts
 from tenure.core.vocabulary import EventType
 from tenure.errors import InvalidInput
 from tenure.protocol import codec, requests
 from tenure.protocol.routes import ROUTES
+from tenure_conformance.golden import golden_logs
+from tenure_conformance.spec import spec
 
 JOB = "018f0000-0000-7000-8000-000000000001"
 LEASE = "1-" + "ab" * 16

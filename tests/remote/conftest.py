@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tenure.conformance.harness import StoreFactory
 from tenure.errors import Closed
+from tenure_conformance.harness import StoreFactory
 from tests.conformance.factories import MemoryFactory
 from tests.remote.over_http import RemoteKit
 from tests.remote.serving import ThreadedServer

@@ -10,7 +10,6 @@ from typing import Any, cast
 
 from msgspec.structs import replace
 
-from tenure.conformance.harness import QUEUE, Kit, StoreFactory
 from tenure.coordinator.service import Coordinator
 from tenure.core.artifacts import ArtifactUpload, Staging
 from tenure.core.attempt_logs import AttemptOutput
@@ -30,6 +29,7 @@ from tenure.core.vocabulary import Cause, ReleaseKind, Role
 from tenure.core.workers import WorkerProcess
 from tenure.ports import Store
 from tenure.remote.coordinator import RemoteCoordinator
+from tenure_conformance.harness import QUEUE, Kit, StoreFactory
 from tests.remote.serving import ThreadedServer, connect, new_token
 
 OPERATOR = Actor("operator:kit")

@@ -14,7 +14,6 @@ import msgspec
 import pytest
 from urllib3.exceptions import ConnectTimeoutError, EmptyPoolError, ProtocolError
 
-from tenure.conformance.spec import spec
 from tenure.core.claims import ClaimAnswer
 from tenure.core.commands import Start
 from tenure.core.ids import JobId, LeaseId, RequestId, worker_actor
@@ -48,6 +47,7 @@ from tenure.remote.settings import (
 from tenure.remote.transport import in_words
 from tenure.server.problems import response, shutting_down, too_many
 from tenure.wiring import open_remote
+from tenure_conformance.spec import spec
 from tests.remote.proxy import read_message
 from tests.remote.script import claim_of
 from tests.remote.serving import connect

@@ -13,12 +13,12 @@ from click.testing import CliRunner
 
 from tenure import InvalidInput, JobFailed, Retry, Tenure
 from tenure.cli.main import main
-from tenure.conformance.spec import spec
 from tenure.core.ids import LeaseId, QueueName, worker_actor
 from tenure.core.observations import Observation
 from tenure.core.vocabulary import JobStatus, ObservationType
 from tenure.errors import RequestRefused, UnknownJob
 from tenure.protocol import TOKEN_VARIABLE, URL_VARIABLE
+from tenure_conformance.spec import spec
 from tests.remote.sites import RemoteSite
 from tests.server.processes import Process
 

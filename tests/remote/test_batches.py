@@ -6,14 +6,14 @@ from contextlib import contextmanager
 
 from msgspec.structs import replace
 
-from tenure.conformance.harness import CLIENT
-from tenure.conformance.spec import spec
 from tenure.core.job import Job, Progress
 from tenure.core.validation import MAX_PER_JOB
 from tenure.core.verdicts import Answer, Reply
 from tenure.core.vocabulary import ResolutionKind
 from tenure.protocol.records import event_of, event_record
 from tenure.protocol.requests import MAX_PAGE
+from tenure_conformance.harness import CLIENT
+from tenure_conformance.spec import spec
 from tests.remote.over_http import RemoteKit
 from tests.remote.proxy import SwallowingProxy
 from tests.remote.script import Script, World, job_id, new_job

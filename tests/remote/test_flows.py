@@ -3,9 +3,6 @@
 import pytest
 from msgspec.structs import replace
 
-from tenure.conformance.harness import CLIENT, WORKER
-from tenure.conformance.spec import spec
-from tenure.conformance.store.test_handler_flows import made_by
 from tenure.core.commands import Cancel
 from tenure.core.flow_rows import in_order
 from tenure.core.ids import DEFAULT_NAMESPACE, FlowId, RequestId
@@ -14,6 +11,9 @@ from tenure.core.verdicts import Reply
 from tenure.core.vocabulary import Cause, JobStatus
 from tenure.errors import InvalidInput
 from tenure.protocol.requests import MAX_CANCELLED
+from tenure_conformance.harness import CLIENT, WORKER
+from tenure_conformance.spec import spec
+from tenure_conformance.store.test_handler_flows import made_by
 from tests.remote.over_http import RemoteKit
 from tests.remote.script import new_job
 from tests.remote.serving import ThreadedServer

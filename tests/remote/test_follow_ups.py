@@ -4,9 +4,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from tenure.conformance.harness import KIND, QUEUE
-from tenure.conformance.spec import spec
-from tenure.conformance.store.test_follow_ups import follow_up
 from tenure.core.ids import DEFAULT_NAMESPACE, JobId, QueueName
 from tenure.core.job import Job
 from tenure.core.validation import Limits
@@ -16,6 +13,9 @@ from tenure.handlers.calls import Call, Enqueued, JobSpec
 from tenure.remote.coordinator import RemoteCoordinator
 from tenure.worker.follow_ups import FollowUpRequest, FollowUps, enqueue_follow_up
 from tenure.worker.messages import FollowUpWanted, ToSupervisor
+from tenure_conformance.harness import KIND, QUEUE
+from tenure_conformance.spec import spec
+from tenure_conformance.store.test_follow_ups import follow_up
 from tests.remote.over_http import RemoteKit
 from tests.remote.serving import ThreadedServer, connect, new_token
 

@@ -28,7 +28,7 @@ SUBJECTS = (
 def _tests() -> dict[str, object]:
     found: dict[str, object] = {}
     for subject in SUBJECTS:
-        module = importlib.import_module(f"tenure.conformance.store.test_{subject}")
+        module = importlib.import_module(f"tenure_conformance.store.test_{subject}")
         found |= {name: test for name, test in vars(module).items() if name.startswith("test_")}
     return found
 

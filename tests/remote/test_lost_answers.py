@@ -5,8 +5,8 @@ from functools import partial
 
 import pytest
 
-from tenure.conformance.spec import spec
 from tenure.verify import assert_holds
+from tenure_conformance.spec import spec
 from tests.remote.proxy import SwallowingProxy
 from tests.remote.script import Script, World
 from tests.remote.serving import ThreadedServer

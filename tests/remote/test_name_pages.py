@@ -2,13 +2,13 @@
 
 import pytest
 
-from tenure.conformance.harness import KIND, OPERATOR, QUEUE
-from tenure.conformance.spec import spec
 from tenure.core.ids import DEFAULT_NAMESPACE, QueueName, ScheduleName, WorkerId, worker_actor
 from tenure.core.instants import seconds
 from tenure.core.schedules import PutSchedule, ScheduleSpec
 from tenure.core.workers import WorkerProcess
 from tenure.remote import store as remote_store
+from tenure_conformance.harness import KIND, OPERATOR, QUEUE
+from tenure_conformance.spec import spec
 from tests.remote.over_http import RemoteKit
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tenure.client.channel import Link
-from tenure.conformance.spec import spec
 from tenure.verify import assert_holds
+from tenure_conformance.spec import spec
 from tests.e2e.app import app
 from tests.e2e.test_flows import has_succeeded, not_done_once, settled
 from tests.remote.sites import RemoteSite

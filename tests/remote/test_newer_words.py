@@ -2,15 +2,15 @@
 
 import pytest
 
-from tenure.conformance.harness import OPERATOR
-from tenure.conformance.spec import spec
-from tenure.conformance.store.test_unknown_words import of_tomorrow
 from tenure.core.ids import DEFAULT_NAMESPACE
 from tenure.core.job_search import JobFilter
 from tenure.core.vocabulary import CancelMode, VerdictKind
 from tenure.errors import TenureError
 from tenure.protocol.codec import decode
 from tenure.protocol.replies import ClaimReply, JobReply, VerdictsReply, verdict_of
+from tenure_conformance.harness import OPERATOR
+from tenure_conformance.spec import spec
+from tenure_conformance.store.test_unknown_words import of_tomorrow
 from tests.remote.over_http import RemoteKit
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from tenure.app import Tenure
-from tenure.conformance.spec import spec
 from tenure.core.ids import JobId
 from tenure.core.vocabulary import RENEWALS, CancelMode, EventCause, EventType, JobStatus, Stage
 from tenure.worker.session import CLAIM_LOST
+from tenure_conformance.spec import spec
 from tests.remote.proxy import SwallowingProxy
 from tests.remote.sites import RemoteSite
 from tests.support.waiting import until

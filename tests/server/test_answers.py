@@ -7,12 +7,12 @@ from urllib.parse import quote
 import pytest
 from msgspec.structs import replace
 
-from tenure.conformance.spec import spec
 from tenure.core.commands import Sweep
 from tenure.core.ids import JobId
 from tenure.core.vocabulary import Role
 from tenure.errors import OutcomeUnknown, StoreUnavailable
 from tenure.protocol.routes import MAX_BODY_BYTES
+from tenure_conformance.spec import spec
 from tests.server.harness import JOB, Stage
 from tests.support.documents import REQUIRED_OF_DEAD_LETTERS
 

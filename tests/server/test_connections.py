@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from tenure.conformance.spec import spec
 from tenure.core.tokens import mint
 from tenure.errors import TenureError
 from tenure.server.connections import check_protocol
 from tenure.server.settings import ServerSettings
+from tenure_conformance.spec import spec
 from tests.server.hurried import SETTINGS, TOKEN_ENTROPY
 from tests.server.processes import CERTIFICATE, Process
 

@@ -12,7 +12,6 @@ from typing import Any
 import h11
 import pytest
 
-from tenure.conformance.spec import spec
 from tenure.core import ijson
 from tenure.core.vocabulary import Role
 from tenure.errors import InvalidInput
@@ -20,6 +19,7 @@ from tenure.protocol import codec
 from tenure.protocol.codec import _check_once, decode_request
 from tenure.protocol.requests import EnqueueMessage, HeartbeatsMessage
 from tenure.server.connections import BYTES_PER_CHUNK, FREE_CHUNKS, StrictConnection
+from tenure_conformance.spec import spec
 from tests.server.harness import JOB, Answer, Stage
 
 MOST_CALLS = 30_000

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from tenure.conformance.spec import spec
 from tenure.core.ids import DEFAULT_NAMESPACE, Kind, QueueName
 from tenure.core.tokens import NewToken, TokenId, check_new_token
 from tenure.core.vocabulary import Role
 from tenure.errors import InvalidInput
+from tenure_conformance.spec import spec
 from tests.server.harness import Answer, Stage
 
 O, W = Role.OPERATOR, Role.WORKER  # noqa: E741 - as in the table of routes

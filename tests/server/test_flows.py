@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from tenure.conformance.spec import spec
 from tenure.core.ids import JobId, Kind, QueueName
 from tenure.core.vocabulary import Role
+from tenure_conformance.spec import spec
 from tests.server.harness import JOB, Stage
 
 FLOW = JOB.format(90)

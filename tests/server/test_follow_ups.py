@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from tenure.conformance.spec import spec
 from tenure.core.commands import Sweep
 from tenure.core.ids import JobId, Kind, QueueName, follow_up_id
 from tenure.core.vocabulary import Role
+from tenure_conformance.spec import spec
 from tests.server.harness import Answer, Stage
 
 

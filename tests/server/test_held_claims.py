@@ -9,7 +9,6 @@ import pytest
 from msgspec.structs import replace
 from starlette.types import Message
 
-from tenure.conformance.spec import spec
 from tenure.core.claims import ClaimAnswer
 from tenure.core.commands import Sweep
 from tenure.core.ids import JobId
@@ -17,6 +16,7 @@ from tenure.core.vocabulary import EventCause, EventType, JobStatus, Role
 from tenure.server import worker_routes
 from tenure.server.app import make_app
 from tenure.server.services import Services
+from tenure_conformance.spec import spec
 from tests.server.harness import SETTINGS, Answer, Stage
 from tests.support.waiting import PATIENCE_S, auntil
 

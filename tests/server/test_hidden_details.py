@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tenure.conformance.spec import spec
 from tenure.core.vocabulary import Role
 from tenure.errors import OutcomeUnknown, SchemaTooOld, StoreError, StoreUnavailable
 from tenure.stores.postgres.schema import connect
 from tenure.stores.sqlite.file import translated
+from tenure_conformance.spec import spec
 from tests.server.harness import Stage
 
 SECRETS = ("127.0.0.1", "54321", "jobs_owner", "payroll", "/", ".db", "SELECT")

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 import pytest
 from msgspec.structs import replace
 
-from tenure.conformance.spec import spec
 from tenure.core import ijson
 from tenure.core.vocabulary import Role
 from tenure.protocol import embedded
+from tenure_conformance.spec import spec
 from tests.server.harness import JOB, SETTINGS, Answer, Stage
 
 EMPTY_LISTS = "[" + "[]," * 60_000 + "[]]"

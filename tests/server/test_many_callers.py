@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tenure.conformance.spec import spec
+from tenure_conformance.spec import spec
 from tests.server.harness import JOB
 from tests.server.processes import House, Process, body_and_headers
 from tests.support.waiting import until

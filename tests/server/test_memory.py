@@ -8,7 +8,6 @@ import pytest
 from msgspec.structs import replace
 from starlette.types import Message
 
-from tenure.conformance.spec import spec
 from tenure.core.ids import JobId
 from tenure.core.job import Job
 from tenure.core.job_search import JobFilter
@@ -16,6 +15,7 @@ from tenure.core.vocabulary import Role
 from tenure.errors import StoreUnavailable
 from tenure.ports import Loaded
 from tenure.stores.memory.store import MemoryStore
+from tenure_conformance.spec import spec
 from tests.server.harness import JOB, SETTINGS, Answer, Caller, Stage
 from tests.support.coordinators import VirtualClock
 

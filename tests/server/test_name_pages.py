@@ -6,9 +6,9 @@ from urllib.parse import quote
 
 import pytest
 
-from tenure.conformance.spec import spec
 from tenure.core.ids import QueueName
 from tenure.core.vocabulary import Role
+from tenure_conformance.spec import spec
 from tests.server.harness import Stage
 
 C, W, O, V = Role.CLIENT, Role.WORKER, Role.OPERATOR, Role.VIEWER  # noqa: E741 - as in the table

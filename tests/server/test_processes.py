@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from tenure.conformance.spec import spec
 from tenure.coordinator.service import Coordinator
 from tenure.core.tokens import TOKEN_ENTROPY_BYTES, NewToken, mint
 from tenure.core.vocabulary import Role
 from tenure.errors import InvalidInput
 from tenure.server.lifetime import ServeOptions, check_exposure, listen, warn_without_tls
 from tenure.stores.memory.store import MemoryStore
+from tenure_conformance.spec import spec
 from tests.server.harness import JOB, Answer
 from tests.server.processes import CERTIFICATE, KEY, House, Process, body_and_headers, read
 from tests.support.waiting import joined

@@ -9,11 +9,11 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from tenure.conformance.spec import spec
 from tenure.coordinator.service import Coordinator
 from tenure.coordinator.sweeper import Sweeper
 from tenure.errors import StoreUnavailable
 from tenure.stores.sqlite.store import SqliteStore
+from tenure_conformance.spec import spec
 from tests.server.processes import House, Process
 from tests.support.hanging import write_lock
 from tests.support.waiting import until

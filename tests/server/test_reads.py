@@ -7,7 +7,6 @@ from functools import partial
 
 import pytest
 
-from tenure.conformance.spec import spec
 from tenure.coordinator.reads import sweep_before_reads
 from tenure.coordinator.sweeper import Sweeper
 from tenure.core.claims import ClaimAnswer
@@ -22,6 +21,7 @@ from tenure.protocol.replies import ClaimReply, claim_reply
 from tenure.protocol.routes import BY_NAME
 from tenure.server import calls, worker_routes
 from tenure.server.sharing import SharedAnswers
+from tenure_conformance.spec import spec
 from tests.server.harness import JOB, Stage
 from tests.server.test_roles import send
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tenure.conformance.spec import spec
+from tenure_conformance.spec import spec
 from tests.remote.sites import RemoteSite
 from tests.server.harness import JOB
 from tests.server.processes import Process, body_and_headers

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from tenure.conformance.spec import spec
 from tenure.core.vocabulary import Role
 from tenure.protocol.routes import BY_NAME, ROUTES, Route
+from tenure_conformance.spec import spec
 from tests.server.harness import JOB, Answer, Stage
 
 C, P, W, O, V = Role  # noqa: E741 - the table's columns

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from tenure.conformance.spec import spec
 from tenure.coordinator.schedules import Firer
 from tenure.core.ids import DEFAULT_NAMESPACE, Kind, QueueName, ScheduleName
 from tenure.core.vocabulary import Role
+from tenure_conformance.spec import spec
 from tests.server.harness import JOB, Answer, Stage
 
 HOURLY: dict[str, Any] = {"queue": "q", "kind": "k", "every_s": 3600, "payload": {"pin": 1}}

@@ -7,11 +7,11 @@ import msgspec
 import pytest
 from msgspec.inspect import VarTupleType
 
-from tenure.conformance.spec import spec
 from tenure.core.ids import Kind, Namespace, QueueName
 from tenure.core.vocabulary import Role
 from tenure.protocol.requests import MAX_CANCELLED
 from tenure.protocol.routes import ROUTES, Route
+from tenure_conformance.spec import spec
 from tests.server.harness import JOB, Answer, Stage
 from tests.server.test_roles import EXAMPLES, LEASE, PARTS, name_of, send
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from tenure.conformance.spec import spec
 from tenure.core.ids import Namespace, QueueName
 from tenure.core.tokens import TOKEN_ENTROPY_BYTES, mint
 from tenure.core.vocabulary import Role
@@ -24,6 +23,7 @@ from tenure.telemetry.security import (
     SecurityLog,
     security_log,
 )
+from tenure_conformance.spec import spec
 from tests.server.harness import JOB, Stage
 from tests.server.processes import House
 from tests.server.test_roles import EXAMPLES

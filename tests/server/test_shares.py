@@ -3,11 +3,11 @@
 import asyncio
 import threading
 
-from tenure.conformance.spec import spec
 from tenure.core.ids import Namespace
 from tenure.core.tokens import TokenId
 from tenure.server.shares import Caller, Shares
 from tenure.server.threads import SharedBlocking, call_for
+from tenure_conformance.spec import spec
 
 
 def caller(namespace: str, token: str) -> Caller:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tenure.conformance.spec import spec
 from tenure.core.vocabulary import Role
+from tenure_conformance.spec import spec
 from tests.server.harness import JOB, Answer, Stage, together
 
 TIMEOUT_S = 0.2

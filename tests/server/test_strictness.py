@@ -2,9 +2,9 @@
 
 import pytest
 
-from tenure.conformance.spec import spec
 from tenure.core.ids import DEFAULT_NAMESPACE
 from tenure.core.vocabulary import Role
+from tenure_conformance.spec import spec
 from tests.server.harness import Stage
 
 

@@ -6,10 +6,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from tenure.conformance.spec import spec
 from tenure.core.ids import Kind, Namespace, QueueName
 from tenure.core.vocabulary import Role
 from tenure.server import handling
+from tenure_conformance.spec import spec
 from tests.server.harness import JOB, SETTINGS, Answer, Stage
 
 LIMITS: dict[str, dict[str, Any]] = {

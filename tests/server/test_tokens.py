@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tenure.conformance.spec import spec
 from tenure.core.ids import JobId, Namespace, QueueName
 from tenure.core.instants import seconds
 from tenure.core.job import Job
@@ -25,6 +24,7 @@ from tenure.errors import InvalidInput
 from tenure.protocol.routes import ROUTES, Route
 from tenure.server.principals import Principal
 from tenure.server.quotas import Quotas
+from tenure_conformance.spec import spec
 from tests.server.harness import JOB, SETTINGS, Answer, Stage
 from tests.server.test_roles import name_of, send
 from tests.support.waiting import auntil

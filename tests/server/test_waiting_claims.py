@@ -11,7 +11,6 @@ from typing import Any, cast
 import pytest
 from msgspec.structs import replace
 
-from tenure.conformance.spec import spec
 from tenure.core.claims import ClaimAnswer, ClaimRequest
 from tenure.core.commands import Command, Release
 from tenure.core.ids import (
@@ -32,6 +31,7 @@ from tenure.errors import Closed
 from tenure.ports import Coordination
 from tenure.server.settings import ServerSettings
 from tenure.server.waiting_claims import Waiter, WaitingClaims
+from tenure_conformance.spec import spec
 from tests.server.harness import JOB
 from tests.support.waiting import auntil
 

@@ -14,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from tenure.conformance.spec import spec
 from tenure.core.claims import ClaimPlan, ClaimRequest, ClaimScope, ClaimView, claim_order
 from tenure.core.commands import Enqueue, Release
 from tenure.core.ids import (
@@ -50,6 +49,7 @@ from tenure.stores.sql.claim_marks import (
     MarkedClaim,
     Place,
 )
+from tenure_conformance.spec import spec
 from tests.stores.lives import QUEUE, WORKER, change, planner, save
 from tests.support.postgres import PostgresServer
 from tests.support.waiting import joined, until

@@ -1,7 +1,7 @@
 """A store that lived on while its database lost the last of what was written. [A5]"""
 
-from tenure.conformance.spec import spec
 from tenure.core.ids import DEFAULT_NAMESPACE, Epoch
+from tenure_conformance.spec import spec
 from tests.stores.hands import ForeignHand
 from tests.stores.lives import QUEUE, enqueue, enqueue_changes
 

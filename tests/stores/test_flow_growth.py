@@ -9,7 +9,6 @@ from typing import Any, cast
 import psycopg
 import pytest
 
-from tenure.conformance.spec import spec
 from tenure.coordinator.service import Coordinator
 from tenure.core.claims import ClaimRequest
 from tenure.core.commands import Complete, DeadLetter, Enqueue, EnqueueFlow, FlowMember, Parent
@@ -30,6 +29,7 @@ from tenure.stores.postgres.store import PostgresStore
 from tenure.stores.sql.statements import Query
 from tenure.stores.sqlite.store import SqliteStore
 from tenure.verify import assert_holds
+from tenure_conformance.spec import spec
 from tests.stores.lives import QUEUE, WORKER, change, save
 from tests.support.counted_work import pages_read, steps_taken
 

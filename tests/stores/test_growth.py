@@ -15,7 +15,6 @@ import psycopg
 import pytest
 from msgspec.structs import replace
 
-from tenure.conformance.spec import spec
 from tenure.core.claims import ClaimPlan, ClaimRequest, ClaimScope, GrantRoom, kind_meter
 from tenure.core.commands import Enqueue
 from tenure.core.concurrency import ConcurrencyKey
@@ -40,6 +39,7 @@ from tenure.stores.sql.turns import (
     rate_group,
 )
 from tenure.stores.sqlite.store import SqliteStore
+from tenure_conformance.spec import spec
 from tests.stores.lives import QUEUE, change, claim_request, planner, save, start
 from tests.support.counted_work import pages_read, steps_taken
 from tests.support.postgres import PostgresServer

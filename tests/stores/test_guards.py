@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from tenure.conformance.spec import spec
 from tenure.core.event_counts import EventSpan
 from tenure.core.ids import Kind, QueueName
 from tenure.core.instants import Duration, Instant, seconds
@@ -18,6 +17,7 @@ from tenure.core.vocabulary import Role
 from tenure.errors import StoreError
 from tenure.stores.sqlite.store import SqliteStore
 from tenure.verify import verify
+from tenure_conformance.spec import spec
 from tests.stores.hands import ForeignHand, PostgresHand, Refused, SqliteHand
 from tests.stores.lives import (
     claim,

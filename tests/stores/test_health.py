@@ -7,7 +7,6 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from tenure.conformance.spec import spec
 from tenure.core.instants import Instant
 from tenure.core.vocabulary import HealthState
 from tenure.ports import HealthFact
@@ -20,6 +19,7 @@ from tenure.stores.sql.rows import Row
 from tenure.stores.sqlite import health as sqlite_health
 from tenure.stores.sqlite.health import sqlite_facts
 from tenure.stores.sqlite.store import SqliteStore
+from tenure_conformance.spec import spec
 
 OK, WARNING, BAD = HealthState.OK, HealthState.WARNING, HealthState.BAD
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from tenure.conformance.spec import spec
 from tenure.core.instants import seconds
 from tenure.ports import Store
 from tenure.stores.postgres.store import PostgresStore
 from tenure.stores.sqlite.store import SqliteStore
+from tenure_conformance.spec import spec
 from tests.stores.lives import claim, complete, enqueue_changes, save, start
 
 WHERE = {"namespace": "default", "kind": "send", "dedupe_key": "7"}

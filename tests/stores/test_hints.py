@@ -11,7 +11,6 @@ from typing import cast
 import psycopg
 import pytest
 
-from tenure.conformance.spec import spec
 from tenure.coordinator.ready_watch import LONGEST_TIMER_S, ReadyWatch
 from tenure.coordinator.service import Coordinator
 from tenure.core.commands import Cancel, Enqueue
@@ -41,6 +40,7 @@ from tenure.stores.sqlite.change_watch import (
 )
 from tenure.stores.sqlite.file_events import FileEvents
 from tenure.stores.sqlite.store import SqliteStore
+from tenure_conformance.spec import spec
 from tests.support.waiting import until
 
 QUEUE = QueueName("mail")

@@ -11,7 +11,6 @@ from typing import Any
 import psycopg
 import pytest
 
-from tenure.conformance.spec import spec
 from tenure.core.event_counts import EventSpan
 from tenure.core.event_pages import EventFilter, EventKey, TypeFilter, parse_type_filter
 from tenure.core.ids import (
@@ -34,6 +33,7 @@ from tenure.stores.postgres.wire import PREPARED_AFTER
 from tenure.stores.sql.events import SqlEvents
 from tenure.stores.sql.statements import Query
 from tenure.stores.sqlite.store import SqliteStore
+from tenure_conformance.spec import spec
 from tests.stores.lives import QUEUE, claim, enqueue
 from tests.stores.test_prepared_statements import PREPARED
 from tests.support.postgres import PostgresServer

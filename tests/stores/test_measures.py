@@ -9,13 +9,13 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from tenure.conformance.spec import spec
 from tenure.core.ids import Kind
 from tenure.stores.postgres.store import PostgresStore
 from tenure.stores.sql.measures import DELAYED, MAX_LEVELS, READY
 from tenure.stores.sql.overview import DELAYED_BY_KIND, READY_BY_KIND, TROUBLES
 from tenure.stores.sql.statements import Query, Shape
 from tenure.stores.sqlite.store import SqliteStore
+from tenure_conformance.spec import spec
 from tests.stores.lives import claim, enqueue
 
 WHERE = {"namespace": "default", "queue": "default"}

@@ -10,7 +10,6 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tenure.cli.main import main
-from tenure.conformance.spec import spec
 from tenure.errors import SchemaDiffers, SchemaTooNew, SchemaTooOld, StoreError
 from tenure.stores.postgres import schema as postgres_schema
 from tenure.stores.postgres.store import PostgresStore
@@ -18,6 +17,7 @@ from tenure.stores.sql import migrations as sql_migrations
 from tenure.stores.sql.migrations import Migration, migrations, newest_version
 from tenure.stores.sqlite import file as sqlite_file
 from tenure.stores.sqlite.store import SqliteStore
+from tenure_conformance.spec import spec
 from tests.stores.lives import enqueue
 from tests.support.waiting import joined
 

@@ -10,7 +10,6 @@ from contextlib import suppress
 import psycopg
 import pytest
 
-from tenure.conformance.spec import spec
 from tenure.core.claims import ClaimPlan, ClaimView
 from tenure.core.event_tail import TailFilter
 from tenure.core.ids import DEFAULT_NAMESPACE, Epoch, Kind
@@ -33,6 +32,7 @@ from tenure.stores.postgres.wire import PREPARED_AFTER, PreparedStatements
 from tenure.stores.sql.batches import CHANGES_PER_STATEMENT, groups_of
 from tenure.stores.sql.candidates import Reading
 from tenure.stores.sql.statements import Query
+from tenure_conformance.spec import spec
 from tests.stores.hands import PostgresHand
 from tests.stores.lives import (
     EPOCH,

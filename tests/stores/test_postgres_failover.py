@@ -9,7 +9,6 @@ from click.testing import CliRunner, Result
 from msgspec.structs import replace
 
 from tenure.cli.main import main
-from tenure.conformance.spec import spec
 from tenure.core.failover import Server
 from tenure.core.ids import JobId
 from tenure.core.outcomes import Change
@@ -21,6 +20,7 @@ from tenure.stores.postgres.failover import FailoverMemory
 from tenure.stores.postgres.store import PostgresStore
 from tenure.telemetry.metrics import Gauge, Metrics
 from tenure.verify import verify
+from tenure_conformance.spec import spec
 from tests.stores import lives
 from tests.support.failover import Pair, Process
 from tools import lives as jobs

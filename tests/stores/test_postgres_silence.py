@@ -11,7 +11,6 @@ import psycopg
 import pytest
 from psycopg import errors, sql
 
-from tenure.conformance.spec import spec
 from tenure.core.ids import DEFAULT_NAMESPACE
 from tenure.core.job_search import JobFilter
 from tenure.core.outcomes import Change
@@ -19,6 +18,7 @@ from tenure.deadlines import deadline
 from tenure.errors import OutcomeUnknown, StoreUnavailable
 from tenure.stores.postgres import store as postgres
 from tenure.stores.postgres.store import PostgresStore
+from tenure_conformance.spec import spec
 from tests.stores.lives import EPOCH, enqueue, enqueue_changes
 from tests.support.hanging import frozen
 from tests.support.postgres import PostgresCluster

@@ -5,10 +5,10 @@ from concurrent.futures import ThreadPoolExecutor
 import psycopg
 from msgspec.structs import replace
 
-from tenure.conformance.spec import spec
 from tenure.core.ids import Epoch
 from tenure.core.instants import Instant, seconds
 from tenure.stores.postgres.store import PostgresStore
+from tenure_conformance.spec import spec
 from tests.stores.hands import PostgresHand
 from tests.stores.lives import EPOCH, change, claim, enqueue, start_command
 from tests.support.waiting import until

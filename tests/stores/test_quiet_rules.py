@@ -12,7 +12,6 @@ import psycopg
 import pytest
 from msgspec.structs import replace
 
-from tenure.conformance.spec import spec
 from tenure.core.claims import ClaimPlan
 from tenure.core.commands import Enqueue
 from tenure.core.ids import DEFAULT_NAMESPACE, Actor, Kind, QueueName, new_job_id
@@ -25,6 +24,7 @@ from tenure.stores.sql.quiet_rules import CLAIMS_UNTIL_QUIET, NO_RULES, QuietRul
 from tenure.stores.sql.rows import Row
 from tenure.stores.sql.transactions import Transaction
 from tenure.stores.sql.turns import rate_group
+from tenure_conformance.spec import spec
 from tests.stores.lives import change, claim_request, complete, planner, save, start
 
 RULED, OTHER = Kind("ruled"), Kind("other")

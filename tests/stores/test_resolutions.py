@@ -7,13 +7,13 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from tenure.conformance.spec import spec
 from tenure.core.ids import DEFAULT_NAMESPACE
 from tenure.core.job import Job
 from tenure.core.job_search import JobFilter
 from tenure.core.vocabulary import JobStatus
 from tenure.stores.postgres.store import PostgresStore
 from tenure.stores.sqlite.store import SqliteStore
+from tenure_conformance.spec import spec
 from tests.stores.hands import ForeignHand, Refused
 from tests.stores.lives import claim, complete, enqueue, start
 

@@ -7,7 +7,6 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from tenure.conformance.spec import spec
 from tenure.ports import Store
 from tenure.stores.host_clock import host_clock
 from tenure.stores.postgres.store import PostgresStore
@@ -15,6 +14,7 @@ from tenure.stores.sql.retention import _FROM_THE_FIRST, _FROM_THE_LAST
 from tenure.stores.sql.statements import Shape
 from tenure.stores.sqlite.file import connect
 from tenure.stores.sqlite.store import SqliteStore
+from tenure_conformance.spec import spec
 from tests.stores.lives import claim, enqueue, heartbeat
 
 READS = tuple(f"{way} {name} " for way in ("SCAN", "SEARCH") for name in "ejn")

@@ -10,7 +10,6 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from tenure.conformance.spec import spec
 from tenure.coordinator.rollups import Folder
 from tenure.core.ids import DEFAULT_NAMESPACE
 from tenure.core.overview import OverviewFilter
@@ -20,6 +19,7 @@ from tenure.stores.postgres.store import PostgresStore
 from tenure.stores.sql.rollups import _NEWEST, _NEXT
 from tenure.stores.sql.statements import Query, Shape
 from tenure.stores.sqlite.store import SqliteStore
+from tenure_conformance.spec import spec
 from tests.stores.hands import PostgresHand
 from tests.stores.lives import claim, complete, enqueue, enqueue_changes, start
 

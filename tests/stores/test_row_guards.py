@@ -12,12 +12,12 @@ from itertools import product
 import pytest
 from msgspec.structs import replace
 
-from tenure.conformance.spec import spec
 from tenure.core.ids import DEFAULT_NAMESPACE, FlowId, Kind, QueueName, new_job_id
 from tenure.core.instants import Instant
 from tenure.core.job import AT_ONCE, Job, row_violations
 from tenure.core.policy import Policy
 from tenure.core.vocabulary import JobStatus, OnLost
+from tenure_conformance.spec import spec
 from tests.stores.hands import ForeignHand, PostgresHand, SqliteHand
 
 pytestmark = pytest.mark.slow

@@ -4,12 +4,12 @@ import re
 
 import pytest
 
-from tenure.conformance.spec import spec
 from tenure.core.ids import DEFAULT_NAMESPACE, Epoch, Kind, QueueName, ScheduleName, operator_actor
 from tenure.core.instants import Instant, seconds
 from tenure.core.outcomes import Moment
 from tenure.core.schedules import PutSchedule, ScheduleSpec, decide_schedule, plan_firing
 from tenure.stores.sql.statements import Query
+from tenure_conformance.spec import spec
 from tests.stores.hands import ForeignHand, PostgresHand, Refused, SqliteHand
 
 HOUR = seconds(3600)

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from tenure.conformance.spec import spec
 from tenure.core.claims import QueueState
 from tenure.core.ids import DEFAULT_NAMESPACE, Namespace, QueueName
 from tenure.deadlines import waiting_at_most
@@ -23,6 +22,7 @@ from tenure.stores.sql.candidates import Reading
 from tenure.stores.sqlite import writer as sqlite_writer
 from tenure.stores.sqlite.file import connect, filesystem_of, is_network_filesystem, translated
 from tenure.stores.sqlite.store import SqliteStore
+from tenure_conformance.spec import spec
 from tests.stores.lives import (
     QUEUE,
     claim,

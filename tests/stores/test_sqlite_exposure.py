@@ -7,11 +7,11 @@ import pytest
 from click.testing import CliRunner
 
 from tenure.cli.main import main
-from tenure.conformance.spec import spec
 from tenure.core.vocabulary import HealthState
 from tenure.errors import StoreError
 from tenure.stores.sqlite.exposure import exposure
 from tenure.wiring import open_store
+from tenure_conformance.spec import spec
 
 
 def opened(path: Path) -> None:

@@ -8,12 +8,12 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from tenure.conformance.spec import spec
 from tenure.core.events import Event
 from tenure.core.ids import Epoch
 from tenure.own_transaction.postgres import store_on
 from tenure.stores.postgres.store import PostgresStore
 from tenure.stores.sqlite.store import SqliteStore
+from tenure_conformance.spec import spec
 from tests.stores.hands import PostgresHand
 from tests.stores.lives import claim, complete, enqueue, enqueue_changes, heartbeat, start
 

@@ -11,7 +11,6 @@ import pytest
 from msgspec.structs import replace
 
 from tenure import Tenure
-from tenure.conformance.spec import spec
 from tenure.core.commands import Enqueue
 from tenure.core.concurrency import MAX_GRANTS_OF_KEY
 from tenure.core.ids import DEFAULT_NAMESPACE, Actor, Kind, Namespace, QueueName, new_job_id
@@ -23,6 +22,7 @@ from tenure.stores.postgres.store import PostgresStore
 from tenure.stores.sql.statements import Query
 from tenure.stores.sql.turns import MAX_KEY_CHANGES
 from tenure.stores.sqlite.store import SqliteStore
+from tenure_conformance.spec import spec
 from tests.stores.lives import (
     QUEUE,
     change,

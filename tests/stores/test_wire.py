@@ -7,13 +7,13 @@ from contextlib import closing
 import psycopg
 import pytest
 
-from tenure.conformance.spec import spec
 from tenure.deadlines import deadline
 from tenure.stores.postgres.notifications import channel_of
 from tenure.stores.postgres.schema import connect
 from tenure.stores.postgres.store import PostgresStore
 from tenure.stores.postgres.wire import RoundTrip
 from tenure.stores.sql.statements import Query
+from tenure_conformance.spec import spec
 from tests.stores.lives import enqueue
 
 COUNT = Query("SELECT count(*) FROM seen", ())

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-from tenure.conformance.spec import MAX_IDS_PER_TEST
+from tenure_conformance.spec import MAX_IDS_PER_TEST
 
 _PROPERTY = "spec"
 _DEFINITION = re.compile(r"\*\*\[([A-Z][A-Za-z0-9.]*)\]\*\*")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tenure.conformance.spec import MAX_IDS_PER_TEST, spec
+from tenure_conformance.spec import MAX_IDS_PER_TEST, spec
 from tests.support.evidence import defined_ids
 
 WITHOUT_AND_WITH_XDIST = pytest.mark.parametrize("extra", [(), ("-n", "2")], ids=["alone", "xdist"])
@@ -24,7 +24,7 @@ def write(pytester: pytest.Pytester, *, page: str, tests: str) -> None:
     spec_dir = pytester.mkdir("docs") / "spec"
     spec_dir.mkdir()
     (spec_dir / "lifecycle.md").write_text(page, encoding="utf-8")
-    pytester.makepyfile("import pytest\nfrom tenure.conformance.spec import spec\n" + tests)
+    pytester.makepyfile("import pytest\nfrom tenure_conformance.spec import spec\n" + tests)
 
 
 def test_ids_are_taken_from_sentences_and_rows_but_not_from_references_or_code() -> None:

@@ -4,8 +4,6 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from tenure.conformance.harness import LIMITS
-from tenure.conformance.spec import spec
 from tenure.coordinator.service import Coordinator
 from tenure.core.commands import Enqueue
 from tenure.core.ids import DEFAULT_NAMESPACE, Kind, Namespace, QueueName, client_actor, new_job_id
@@ -15,6 +13,8 @@ from tenure.telemetry.counts import OTHER, Counts, CountsTaken, Tally
 from tenure.telemetry.metrics import Metrics
 from tenure.worker.messages import EventsCounted
 from tenure.worker.wire import decode_to_supervisor, encode_frame
+from tenure_conformance.harness import LIMITS
+from tenure_conformance.spec import spec
 from tests.telemetry.logs import assert_agree
 from tests.telemetry.scrape import samples, total
 

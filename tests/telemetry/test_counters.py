@@ -7,16 +7,6 @@ from collections.abc import Iterator
 import pytest
 from msgspec.structs import replace
 
-from tenure.conformance.harness import (
-    LIMITS,
-    WORKER,
-    Kit,
-    MemoryFactory,
-    StoreFactory,
-    counted_entropy,
-    policy,
-)
-from tenure.conformance.spec import spec
 from tenure.coordinator.reads import sweep_before_reads
 from tenure.coordinator.service import Coordinator
 from tenure.coordinator.sweeper import Sweeper
@@ -35,6 +25,16 @@ from tenure.errors import InvalidInput, StoreUnavailable
 from tenure.ports import Measures, QueueMeasure
 from tenure.telemetry.counts import OTHER, Counts
 from tenure.telemetry.metrics import Gauge, Metrics
+from tenure_conformance.harness import (
+    LIMITS,
+    WORKER,
+    Kit,
+    MemoryFactory,
+    StoreFactory,
+    counted_entropy,
+    policy,
+)
+from tenure_conformance.spec import spec
 from tests.conformance.test_load import Load
 from tests.support.waiting import joined
 from tests.telemetry.logs import assert_agree, counters_of

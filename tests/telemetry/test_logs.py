@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from tenure.conformance.harness import Kit, MemoryFactory
-from tenure.conformance.spec import spec
 from tenure.core.tokens import TOKEN_ENTROPY_BYTES, mint
 from tenure.core.vocabulary import Role
 from tenure.server.threads import Blocking
 from tenure.telemetry import tracing
 from tenure.telemetry.job_ids import job_ids
 from tenure.telemetry.logs import JsonFormatter, TextFormatter, redacted
+from tenure_conformance.harness import Kit, MemoryFactory
+from tenure_conformance.spec import spec
 from tests.server.harness import Stage
 from tests.server.processes import House
 from tests.support.waiting import until

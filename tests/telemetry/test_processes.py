@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 from tenure.client.channel import Link
-from tenure.conformance.spec import spec
 from tenure.core.ids import JobId, role_of
 from tenure.core.vocabulary import JobStatus
 from tenure.ports import Record, Store
 from tenure.wiring import open_remote, open_store
+from tenure_conformance.spec import spec
 from tests.e2e import ledger
 from tests.e2e.app import app
 from tests.server.processes import House, Process

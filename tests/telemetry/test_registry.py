@@ -17,10 +17,10 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from tenure import Tenure
-from tenure.conformance.spec import spec
 from tenure.errors import InvalidInput, TenureError, install_hint
 from tenure.telemetry.counts import Counts
 from tenure.telemetry.metrics import Metrics, MetricsAddress, exposed
+from tenure_conformance.spec import spec
 from tests.support.commands import ROOT
 from tests.support.waiting import PATIENCE_S, until
 from tests.telemetry.scrape import samples, total

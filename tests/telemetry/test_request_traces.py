@@ -12,7 +12,6 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from tenure.conformance.spec import spec
 from tenure.core.claims import ClaimRequest
 from tenure.core.commands import Heartbeat
 from tenure.core.ids import DEFAULT_NAMESPACE, QueueName, RequestId, WorkerId, worker_actor
@@ -20,6 +19,7 @@ from tenure.core.verdicts import Verdict
 from tenure.core.vocabulary import VerdictKind
 from tenure.telemetry import tracing
 from tenure.wiring import open_remote
+from tenure_conformance.spec import spec
 from tests.server.harness import JOB
 from tests.server.processes import House, Process
 from tests.support.commands import ROOT

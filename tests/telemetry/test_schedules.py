@@ -4,7 +4,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from tenure.conformance.spec import spec
 from tenure.coordinator.schedules import Firer
 from tenure.coordinator.service import Coordinator
 from tenure.core.ids import DEFAULT_NAMESPACE, ScheduleName, operator_actor
@@ -13,6 +12,7 @@ from tenure.core.schedules import PutSchedule, ScheduleSpec
 from tenure.stores.memory.store import MemoryStore
 from tenure.telemetry.counts import Counts
 from tenure.telemetry.metrics import Metrics
+from tenure_conformance.spec import spec
 from tests.support.coordinators import KIND, QUEUE, VirtualClock
 from tests.telemetry.scrape import total
 

@@ -1,8 +1,8 @@
 """Who sees which metrics over HTTP."""
 
-from tenure.conformance.spec import spec
 from tenure.core.ids import Kind, Namespace, QueueName
 from tenure.core.vocabulary import Role
+from tenure_conformance.spec import spec
 from tests.server.harness import Stage
 
 

@@ -4,8 +4,8 @@ import time
 
 import pytest
 
-from tenure.conformance.spec import spec
 from tenure.telemetry.secrets import REDACTED, without_secrets
+from tenure_conformance.spec import spec
 
 SECRET = "s3cr3tS3CR3Ts3cr3tS3CR3T"
 TOKEN = f"tenure_{'a' * 16}_{'b' * 64}"

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from tenure import Tenure
-from tenure.conformance.spec import spec
 from tenure.core.event_counts import (
     EventCount,
     EventCounts,
@@ -24,6 +23,7 @@ from tenure.core.instants import Instant
 from tenure.core.vocabulary import EventType
 from tenure.errors import InvalidInput, RequestRefused
 from tenure.wiring import open_store
+from tenure_conformance.spec import spec
 from tests.cli.harness import tenure
 from tests.remote.sites import RemoteSite
 

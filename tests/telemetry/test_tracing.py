@@ -15,7 +15,6 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import ProxyTracer, SpanKind, get_current_span
 
 from tenure import Context, Tenure
-from tenure.conformance.spec import spec
 from tenure.core.checks import MAX_DEDUPE_KEY, check_correlation_id
 from tenure.core.commands import Enqueue, fingerprint
 from tenure.core.ids import DEFAULT_NAMESPACE, Kind, QueueName, client_actor, traceparent_of
@@ -28,6 +27,7 @@ from tenure.remote.transport import Request
 from tenure.telemetry import tracing
 from tenure.telemetry.logs import JsonFormatter
 from tenure.testing import Inline, inline
+from tenure_conformance.spec import spec
 from tests.server.harness import JOB, Stage
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"

@@ -19,11 +19,11 @@ from tenure import (
     UnknownJob,
     WaitTimeout,
 )
-from tenure.conformance.spec import spec
 from tenure.core.commands import Parent
 from tenure.core.flows import MAX_FLOW_JOBS
 from tenure.core.instants import Duration
 from tenure.testing import FakeContext, Inline
+from tenure_conformance.spec import spec
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tenure import Context, InvalidInput, JobFunction, Retry, Tenure, ValidationError
-from tenure.conformance.spec import spec
 from tenure.testing import FakeContext, Inline
+from tenure_conformance.spec import spec
 
 QUICK = Retry(max_attempts=4, initial="1s")
 

@@ -21,10 +21,10 @@ from tenure import (
     Tenure,
     TransientError,
 )
-from tenure.conformance.spec import spec
 from tenure.core.vocabulary import ErrorClass, Stage
 from tenure.protocol.records import ErrorRecord
 from tenure.testing import Inline
+from tenure_conformance.spec import spec
 
 ONCE = Retry(max_attempts=1)
 

@@ -26,10 +26,10 @@ from tenure import (
     ValidationError,
     WaitTimeout,
 )
-from tenure.conformance.spec import spec
 from tenure.core.instants import seconds
 from tenure.core.vocabulary import ObservationType
 from tenure.testing import FakeContext, Inline, inline
+from tenure_conformance.spec import spec
 
 
 def test_a_drained_job_has_its_result(app: Tenure, jobs: Inline) -> None:

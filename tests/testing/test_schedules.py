@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from tenure import Context, Tenure
-from tenure.conformance.spec import spec
 from tenure.errors import InvalidInput, TenureError
 from tenure.testing import FakeContext, Inline, inline
+from tenure_conformance.spec import spec
 
 
 @spec("SC5", "SC6")

@@ -5,12 +5,12 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from tenure.conformance.harness import Kit, MemoryFactory
 from tenure.telemetry.catalogue import METRICS, Sort
 from tenure.telemetry.counts import Counts
 from tenure.telemetry.metrics import Gauge, Metrics
 from tenure.telemetry.security import SecurityLog
 from tenure.worker.stats import Stats
+from tenure_conformance.harness import Kit, MemoryFactory
 from tools.metrics_reference import page
 
 PAGE = Path(__file__).parents[2] / "docs/reference/metrics.md"

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tenure.conformance.spec import spec
 from tenure.core.commands import (
     Cancel,
     Command,
@@ -34,6 +33,7 @@ from tenure.core.vocabulary import (
 )
 from tenure.ports import Record
 from tenure.verify import Ack, AckWriter, Op, Report, check_record, verify
+from tenure_conformance.spec import spec
 from tests.support.corruptions import with_events, with_job
 from tests.support.histories import OPERATOR, PRODUCER, RecordedStore, World
 

@@ -15,7 +15,6 @@ from msgspec.structs import replace
 from tenure.cli import verify as command
 from tenure.cli.main import main
 from tenure.cli.verify import Document
-from tenure.conformance.spec import spec
 from tenure.core.ids import JobId
 from tenure.core.outcomes import Change
 from tenure.core.vocabulary import JobStatus
@@ -24,6 +23,7 @@ from tenure.ports import Record
 from tenure.stores.memory.store import MemoryStore
 from tenure.stores.sqlite.store import SqliteStore
 from tenure.verify import INVARIANTS, AckWriter
+from tenure_conformance.spec import spec
 from tests.support.histories import RecordedStore, World
 
 pytestmark = pytest.mark.process

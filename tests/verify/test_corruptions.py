@@ -10,7 +10,6 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from tenure.conformance.spec import spec
 from tenure.core.events import Facts
 from tenure.core.ids import (
     DEFAULT_NAMESPACE,
@@ -28,6 +27,7 @@ from tenure.core.vocabulary import EventCause, JobStatus
 from tenure.ports import Record, Unreadable
 from tenure.verify import check_record
 from tenure.verify.schedules import occurrences_have_one_job
+from tenure_conformance.spec import spec
 from tests.support.corruptions import CORRUPTIONS, STATUS_TABLE, with_job
 from tests.support.histories import World
 

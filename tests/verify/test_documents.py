@@ -9,7 +9,6 @@ from itertools import product
 
 import pytest
 
-from tenure.conformance.spec import spec
 from tenure.contract import ROW_TABLE
 from tenure.core.events import COMPENSATED_NAME, NAME_PREFIX, Event
 from tenure.core.ids import SYSTEM, JobId, LeaseId, RequestId, WorkerId, worker_actor
@@ -41,6 +40,7 @@ from tenure.verify.projections import (
     BState,
     CState,
 )
+from tenure_conformance.spec import spec
 
 # --- What the documents say ----------------------------------------------------------------------
 

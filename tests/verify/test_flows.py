@@ -5,7 +5,6 @@ from collections.abc import Sequence
 import pytest
 from msgspec.structs import replace
 
-from tenure.conformance.spec import spec
 from tenure.core.events import Event
 from tenure.core.flow_rows import Edge
 from tenure.core.ids import JobId
@@ -14,6 +13,7 @@ from tenure.core.vocabulary import EventType, JobStatus
 from tenure.ports import Record
 from tenure.verify import Violation, check_across, check_record
 from tenure.verify.projections import as_documents_see_it
+from tenure_conformance.spec import spec
 from tests.support.histories import RecordedStore
 from tools import lives
 from tools.driver import PARENT_ID, Driver

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 import pytest
 from msgspec.structs import replace
 
-from tenure.conformance.spec import spec
 from tenure.core.event_tail import EventPosition, TailedEvent
 from tenure.core.ids import Kind
 from tenure.core.instants import Instant, seconds
@@ -14,6 +13,7 @@ from tenure.core.vocabulary import EventCause
 from tenure.ports import Record
 from tenure.verify import verify
 from tenure.verify.held_keys import HeldKeys
+from tenure_conformance.spec import spec
 from tests.support.histories import RecordedStore, World
 
 Life = tuple[float, float | None, float | None]

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 import pytest
 from msgspec.structs import replace
 
-from tenure.conformance.spec import spec
 from tenure.coordinator.store_clock import OLDEST_READING
 from tenure.core.event_tail import EventPosition, TailedEvent
 from tenure.core.instants import Instant, seconds
@@ -14,6 +13,7 @@ from tenure.core.vocabulary import EventType
 from tenure.ports import Record
 from tenure.verify import verify
 from tenure.verify.keyed_attempts import OLDEST_ESTIMATE_US, ConcurrencyLimit, KeyedAttempts
+from tenure_conformance.spec import spec
 from tests.support.histories import RecordedStore, World
 
 Span = tuple[float, float | None]

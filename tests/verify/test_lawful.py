@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tenure.conformance.spec import spec
 from tenure.core.commands import Cancel, Complete, Start
 from tenure.core.ids import RequestId
 from tenure.core.instants import seconds
@@ -18,6 +17,7 @@ from tenure.core.verdicts import Verdict
 from tenure.core.vocabulary import VerdictKind
 from tenure.ports import Record
 from tenure.verify import INVARIANTS, Violation, check_across, check_record
+from tenure_conformance.spec import spec
 from tests.support.histories import PRODUCER, RecordedStore, World
 
 SEEDS = range(90)

@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tenure.conformance.harness import Kit, MemoryFactory
-from tenure.conformance.spec import spec
 from tenure.core.claims import kind_meter, queue_meter
 from tenure.core.ids import DEFAULT_NAMESPACE, JobId, Kind, Namespace, QueueName
 from tenure.core.instants import Instant
 from tenure.core.rate_evidence import GrantMade, RateInForce
 from tenure.core.rates import Meter, Rate, parse_rate
 from tenure.verify import verify
+from tenure_conformance.harness import Kit, MemoryFactory
+from tenure_conformance.spec import spec
 from tests.conformance.wrong_stores import ForgetsRates, Wrong
 from tests.core.test_rates import grant_greedily, most_in_any_window, rates
 from tests.support.histories import BEGINNING, RecordedStore

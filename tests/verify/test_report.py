@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from tenure.conformance.spec import spec
 from tenure.core.vocabulary import JobStatus
 from tenure.ports import Record
 from tenure.stores.memory.store import MemoryStore
 from tenure.verify import AckWriter, State, assert_holds, verify
+from tenure_conformance.spec import spec
 from tests.support.histories import RecordedStore, World
 
 NEED_ACKS = ["I13", "I14", "I16", "I21"]

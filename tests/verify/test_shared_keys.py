@@ -4,13 +4,13 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from tenure.conformance.spec import spec
 from tenure.core.ids import JobId
 from tenure.core.instants import seconds
 from tenure.core.job import Job
 from tenure.core.policy import Policy
 from tenure.ports import DedupeKey, Record
 from tenure.verify import verify
+from tenure_conformance.spec import spec
 from tests.support.histories import RecordedStore, World
 
 

@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tenure.conformance.spec import spec
 from tenure.core.artifacts import MAX_ARTIFACT_BYTES
 from tenure.core.vocabulary import CancelMode, Cause, JobStatus, Stage
 from tenure.errors import Cancelled, InvalidInput, LeaseConflictError, TransientError
 from tenure.handlers.context import file_of
 from tenure.worker.artifact_uploads import PART_BYTES, ArtifactParts, ArtifactUploads
 from tenure.worker.messages import ArtifactAnswer, ArtifactEnd, ArtifactPart, ToSupervisor
+from tenure_conformance.spec import spec
 from tests.support.waiting import until
 from tests.worker.harness import POLICY, Shop, is_alive, read_pids
 

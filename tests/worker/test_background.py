@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from tenure.conformance.spec import spec
 from tenure.core.artifacts import MAX_ARTIFACT_BYTES
 from tenure.core.attempt_logs import MAX_ATTEMPT_LOG_BYTES
 from tenure.core.ids import DEFAULT_NAMESPACE, JobId, LeaseId, WorkerId, worker_actor
@@ -24,6 +23,7 @@ from tenure.worker.background import (
 )
 from tenure.worker.messages import ArtifactAnswer
 from tenure.worker.options import CapturedOutput
+from tenure_conformance.spec import spec
 from tests.support.waiting import until
 from tests.worker.harness import Shop, read_pids
 

@@ -5,12 +5,12 @@ from collections import Counter
 import pytest
 
 from tenure.clock import Boot
-from tenure.conformance.spec import spec
 from tenure.core.claims import Held
 from tenure.core.ids import DEFAULT_NAMESPACE, Actor, Kind, QueueName, WorkerId
 from tenure.core.instants import seconds
 from tenure.core.retry import delay_us
 from tenure.worker.claims import LONGEST_HOLD, MAX_CLAIM_TRIES, RETRY, Claimer, ClaimSettings
+from tenure_conformance.spec import spec
 
 HIGH, LOW = QueueName("high"), QueueName("low")
 PLAIN, SCARCE = Kind("plain"), Kind("scarce")

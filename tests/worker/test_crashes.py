@@ -8,11 +8,11 @@ import pytest
 from msgspec import json
 from msgspec.structs import replace
 
-from tenure.conformance.spec import spec
 from tenure.core.ids import JobId
 from tenure.core.vocabulary import JobStatus
 from tenure.telemetry.logs import TextFormatter
 from tenure.worker.confinement import OOM_SCORE
+from tenure_conformance.spec import spec
 from tests.support.waiting import until
 from tests.worker.harness import POLICY, Shop, is_alive, read_pids
 from tests.worker.sample import SHARED

@@ -4,7 +4,6 @@ import logging
 
 import pytest
 
-from tenure.conformance.spec import spec
 from tenure.core.ids import DEFAULT_NAMESPACE, Kind, Namespace
 from tenure.core.kind_settings import KindChange, KindSettings
 from tenure.core.policy import Policy
@@ -13,6 +12,7 @@ from tenure.errors import InvalidInput, RequestRefused
 from tenure.handlers.registry import Handler, Registry, make_handler
 from tenure.stores.memory.store import MemoryStore
 from tenure.worker.declared_kinds import change_in_words, declare_and_warn, declare_kinds
+from tenure_conformance.spec import spec
 
 LETTER = Kind("letter")
 

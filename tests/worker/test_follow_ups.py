@@ -2,7 +2,6 @@
 
 import pytest
 
-from tenure.conformance.spec import spec
 from tenure.core.ids import JobId, Kind, LeaseId, QueueName
 from tenure.core.validation import Limits
 from tenure.core.verdicts import Reply
@@ -11,6 +10,7 @@ from tenure.errors import InvalidInput, LeaseConflictError
 from tenure.handlers.calls import Call, JobSpec
 from tenure.worker.follow_ups import FollowUpRequest, FollowUps, answer_to
 from tenure.worker.messages import FollowUpWanted, ToSupervisor
+from tenure_conformance.spec import spec
 
 PARENT = JobId("0190a5d4-7c3e-7000-8000-000000000001")
 LEASE = LeaseId("1.0190a5d4-7c3e-7000-8000-000000000002")

@@ -2,9 +2,9 @@
 
 import pytest
 
-from tenure.conformance.spec import spec
 from tenure.core.vocabulary import JobStatus
 from tenure.worker.messages import SendClaim
+from tenure_conformance.spec import spec
 from tests.worker.drive import Drive
 
 LONG_S = 60.0

@@ -12,10 +12,10 @@ from itertools import count
 import pytest
 
 from tenure.clock import Boot, boot_now
-from tenure.conformance.spec import spec
 from tenure.core.instants import seconds
 from tenure.worker import keeper_client
 from tenure.worker.keeper_client import TELL_WITHIN, KeeperClient
+from tenure_conformance.spec import spec
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.process

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from tenure.conformance.spec import spec
 from tenure.core.instants import seconds
 from tenure.core.vocabulary import CancelMode, JobStatus
+from tenure_conformance.spec import spec
 from tests.support.waiting import until
 from tests.worker.harness import POLICY, Shop, is_alive, read_pids
 from tests.worker.sample import APP, SHARED

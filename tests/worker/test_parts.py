@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from tenure.clock import Boot, boot_now
-from tenure.conformance.spec import spec
 from tenure.core.attempt_end import DEAD_LETTERS_AT_ONCE
 from tenure.core.checks import MAX_DURATION
 from tenure.core.ids import JobId, Kind, QueueName
@@ -43,6 +42,7 @@ from tenure.worker.output import BoundedOutput, clean, message_of, traceback_of
 from tenure.worker.supervisor import JumpWatch
 from tenure.worker.wire import FrameError, FrameReader, encode_frame
 from tenure.worker.worker import Worker, new_worker_id
+from tenure_conformance.spec import spec
 from tests.support.coordinators import World
 from tests.worker.sample import APP, app
 

@@ -15,7 +15,6 @@ import msgspec
 import pytest
 
 from tenure.clock import Boot, boot_now
-from tenure.conformance.spec import spec
 from tenure.core.ids import JobId, Kind, LeaseId, QueueName
 from tenure.core.instants import seconds
 from tenure.handlers.registry import Isolation
@@ -34,6 +33,7 @@ from tenure.worker.options import WorkerOptions
 from tenure.worker.outcomes import Died, Killed, Returned, Stopped, Unstarted
 from tenure.worker.pool import BEGUN_PER_CORE, Pool
 from tenure.worker.stats import Stats
+from tenure_conformance.spec import spec
 from tests.support.waiting import PATIENCE_S
 from tests.worker.sample import APP
 

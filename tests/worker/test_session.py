@@ -4,7 +4,6 @@ import pytest
 from msgspec.structs import replace
 
 from tenure.clock import Boot
-from tenure.conformance.spec import spec
 from tenure.core.claims import ClaimAnswer
 from tenure.core.commands import Complete, Fail, Heartbeat, Release
 from tenure.core.instants import seconds
@@ -38,6 +37,7 @@ from tenure.worker.outcomes import (
     Raised,
     Snoozed,
 )
+from tenure_conformance.spec import spec
 from tests.worker.drive import Drive
 
 LEASE = Policy().lease_us

@@ -1,7 +1,6 @@
 """How a session ends: by draining, at once, or because it cannot go on."""
 
 from tenure.clock import Boot
-from tenure.conformance.spec import spec
 from tenure.core.instants import seconds
 from tenure.core.vocabulary import JobStatus
 from tenure.worker.messages import (
@@ -22,6 +21,7 @@ from tenure.worker.messages import (
 from tenure.worker.outcomes import (
     Killed,
 )
+from tenure_conformance.spec import spec
 from tests.worker.drive import Drive
 
 

@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tenure.conformance.spec import spec
 from tenure.core.commands import Heartbeat, Release, Start, WorkerCommand
 from tenure.core.instants import seconds
 from tenure.core.policy import Policy
@@ -27,6 +26,7 @@ from tenure.worker.messages import (
 from tenure.worker.outbox import GATHER, LONGEST_GATHER, PATIENCE
 from tenure.worker.outcomes import Unstarted
 from tenure.worker.session import SHORT_RUN
+from tenure_conformance.spec import spec
 from tests.support.coordinators import KIND
 from tests.worker.drive import Drive
 

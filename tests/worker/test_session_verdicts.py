@@ -5,7 +5,6 @@ import re
 import pytest
 from msgspec import structs
 
-from tenure.conformance.spec import spec
 from tenure.core.commands import Complete, Fail, Heartbeat, Release, Start
 from tenure.core.ids import JobId
 from tenure.core.instants import seconds
@@ -42,6 +41,7 @@ from tenure.worker.outcomes import (
     Snoozed,
     Stopped,
 )
+from tenure_conformance.spec import spec
 from tests.worker.drive import Drive
 
 # --- verdicts ----------------------------------------------------------------------------------

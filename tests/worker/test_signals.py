@@ -12,12 +12,12 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from tenure.conformance.spec import spec
 from tenure.core.ids import JobId
 from tenure.core.instants import seconds
 from tenure.core.vocabulary import JobStatus
 from tenure.wiring import open_store
 from tenure.worker.stats import Stats
+from tenure_conformance.spec import spec
 from tests.support.freezing import freeze_without_lock
 from tests.support.waiting import PATIENCE_S, until
 from tests.worker.harness import (

@@ -10,11 +10,15 @@ import os
 import sys
 from difflib import get_close_matches
 from importlib import import_module
+from importlib.metadata import entry_points
 from typing import Any
 
 import click
 
 from tenure.cli.discarding import discard_output
+
+ADDED = "tenure.commands"
+"""The entry point group of commands that other packages bring."""
 
 COMMANDS = {
     "demo": ("tenure.cli.demo:demo", "Watch jobs survive a killed and a frozen worker."),
@@ -54,7 +58,7 @@ COMMANDS = {
         "Check every stored job and its history for violations.",
     ),
     "conform": (
-        "tenure.cli.conform:conform_command",
+        ADDED,
         "Test a worker or a store of your own against the contract.",
     ),
 }
@@ -95,7 +99,10 @@ class LazyGroup(click.Group):
         """Import and return a command."""
         if cmd_name not in COMMANDS:
             return None
-        module, _, attribute = COMMANDS[cmd_name][0].partition(":")
+        target = COMMANDS[cmd_name][0]
+        if target == ADDED:
+            return _added_command(cmd_name)
+        module, _, attribute = target.partition(":")
         command = getattr(import_module(module), attribute)
         assert isinstance(command, click.Command)
         return command
@@ -114,6 +121,21 @@ class LazyGroup(click.Group):
         """List the commands for `--help` without importing them."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+
+def _added_command(name: str) -> click.Command:
+    """The command that an installed package brings."""
+    for found in entry_points(group=ADDED, name=name):
+        command = found.load()
+        assert isinstance(command, click.Command)
+        return command
+    from tenure.cli.common import CouldNotRun
+
+    package = "tenure-conformance"
+    raise CouldNotRun(
+        f"tenure {name} is in the package {package}, which is not installed; install it: "
+        f"`pip install 'path/to/the/clone/packages/{package}'`"
+    )
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
