@@ -4,7 +4,8 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
+from itertools import cycle
 from pathlib import Path
 from typing import cast
 
@@ -31,6 +32,7 @@ from tenure.stores.memory.store import MemoryStore
 from tenure.stores.postgres import notifications
 from tenure.stores.postgres.notifications import Listener, Notifier, channel_of
 from tenure.stores.postgres.store import PostgresStore
+from tenure.stores.postgres.wire import RoundTrip
 from tenure.stores.sqlite import change_watch
 from tenure.stores.sqlite.change_watch import (
     ASKED_AFTER_A_COMMIT,
@@ -41,7 +43,7 @@ from tenure.stores.sqlite.change_watch import (
 from tenure.stores.sqlite.file_events import FileEvents
 from tenure.stores.sqlite.store import SqliteStore
 from tenure_conformance.spec import spec
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
 QUEUE = QueueName("mail")
 READY = Hint(HintedChange.READY, DEFAULT_NAMESPACE, QUEUE)
@@ -407,7 +409,7 @@ def test_a_store_that_hears_no_notifications_says_that_it_polls(
     def connect(_: object) -> psycopg.Connection[tuple[object, ...]]:
         return psycopg.connect(postgres_url, autocommit=True)
 
-    deaf = Listener("me", channel_of("tenure"), connect, lambda payloads: None, lambda hint: None)
+    deaf = Listener("me", channel_of("tenure"), connect, lambda *_: None, lambda hint: None)
 
     assert facts["wake-ups"] == "notifications"
     with closing(deaf):
@@ -426,11 +428,11 @@ def test_a_listener_that_heard_nothing_tries_again(
     def connect(_: object) -> psycopg.Connection[tuple[object, ...]]:
         return psycopg.connect(postgres_url, autocommit=True)
 
-    def notify(payloads: Sequence[str]) -> None:
+    def notify(channel: str, payloads: Sequence[str]) -> None:
         if is_passed_on.is_set():
             with psycopg.connect(postgres_url, autocommit=True) as connection:
                 for payload in payloads:
-                    connection.execute("SELECT pg_notify(%s, %s)", [channel_of("tenure"), payload])
+                    connection.execute("SELECT pg_notify(%s, %s)", [channel, payload])
 
     with closing(
         Listener("me", channel_of("tenure"), connect, notify, lambda hint: None)
@@ -444,6 +446,47 @@ def test_a_listener_that_heard_nothing_tries_again(
         assert listener.find_out() is True
 
 
+@spec("Z7")
+def test_a_probe_behind_a_pooler_in_transaction_mode_leaves_no_connection_listening(
+    postgres_store: PostgresStore, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notifications, "HANDSHAKE_S", 0.5)
+    with ExitStack() as stack:
+        pooled = [
+            stack.enter_context(psycopg.connect(postgres_url, autocommit=True)) for _ in range(3)
+        ]
+        turns = cycle(pooled)
+        monkeypatch.setattr(
+            notifications,
+            "RoundTrip",
+            lambda _, *given, until: RoundTrip(next(turns), *given, until=until),
+        )
+        while_probing: list[str] = []
+
+        def notify(*_: object) -> None:
+            while_probing.extend(_listened_to(pooled))
+
+        def connect(_: object) -> psycopg.Connection[tuple[object, ...]]:
+            return psycopg.connect(postgres_url, autocommit=True)
+
+        client = Listener("me", channel_of("tenure"), connect, notify, lambda hint: None)
+        with closing(client):
+            assert client.find_out(PATIENCE_S) is False
+
+        assert len(while_probing) == 1
+        assert channel_of("tenure") not in while_probing
+        assert _listened_to(pooled) == []
+
+
+def _listened_to(connections: Sequence[psycopg.Connection[tuple[object, ...]]]) -> list[str]:
+    """The channels that these connections listen to."""
+    return [
+        str(channel)
+        for connection in connections
+        for (channel,) in connection.execute("SELECT pg_listening_channels()").fetchall()
+    ]
+
+
 class Recorder:
     """Takes what a notifier sends, and can hold it up."""
 
@@ -452,8 +495,8 @@ class Recorder:
         self.may_go_on = threading.Event()
         self.may_go_on.set()
 
-    def __call__(self, payloads: object) -> None:
-        self.sent.append(tuple(payloads))  # type: ignore[arg-type]  # a sequence of texts
+    def __call__(self, channel: str, payloads: Sequence[str]) -> None:
+        self.sent.append(tuple(payloads))
         self.may_go_on.wait()
 
 
@@ -461,7 +504,7 @@ class Recorder:
 def test_hints_about_one_queue_are_combined(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(notifications, "SHORTEST_GAP_S", 3600.0)
     sent = Recorder()
-    notifier = Notifier("me", sent)
+    notifier = Notifier("me", "channel", sent)
 
     for _ in range(1000):
         notifier.tell([READY])
@@ -482,7 +525,7 @@ def test_hints_about_one_queue_are_combined(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_hint_is_sent_at_once_even_if_the_last_call_hangs() -> None:
     sent = Recorder()
     sent.may_go_on.clear()
-    notifier = Notifier("me", sent)
+    notifier = Notifier("me", "channel", sent)
 
     notifier.tell([READY])
     until(lambda: len(sent.sent) == 1, "it is heard")
@@ -497,7 +540,7 @@ def test_a_hint_is_sent_at_once_even_if_the_last_call_hangs() -> None:
 
 @spec("Z7")
 def test_a_hint_that_a_caller_sends_itself_counts_as_sent() -> None:
-    notifier = Notifier("me", Recorder())
+    notifier = Notifier("me", "channel", Recorder())
 
     due, payloads = notifier.take_due([READY, LATER])
     again, _ = notifier.take_due([READY])

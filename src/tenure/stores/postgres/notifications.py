@@ -4,7 +4,8 @@ A commit with a NOTIFY takes a lock that all other such commits wait for, so hin
 the transaction that they are about: they are sent after its commit, in one of their own that waits
 for no disk, at most one per queue and ten milliseconds. Who listens has a connection of its own and
 first finds out whether notifications arrive at all: a pooler in transaction mode does not pass them
-on. Hints are only hints: without them those who wait poll. [Z7]
+on, but leaves LISTEN on a connection that other clients use. So the probe has a channel of its own,
+which it gives up again. Hints are only hints: without them those who wait poll. [Z7]
 """
 
 import hashlib
@@ -38,6 +39,9 @@ LONGEST_PAUSE_S = 30.0
 TRY_AGAIN_S = 300.0
 """After a handshake whose notification did not arrive: the server may only have been slow."""
 
+MAX_UNLISTENS = 20
+"""Tries to give a probe's channel up: a pooler may run each on another connection to the server."""
+
 CLOSE_WITHIN_S = 1.0
 
 _log = logging.getLogger("tenure.stores")
@@ -65,23 +69,23 @@ def payload_of(hint: Hint, sender: str = "") -> str:
 
 
 def _hint_in(payload: str) -> _Sent | None:
-    """The hint in a payload, if it is one: another process's probe is none, and whoever may connect
-    to the database can send anything."""
+    """The hint in a payload, if it is one: any client of the database can send anything."""
     try:
         return _decode(payload)
     except (msgspec.MsgspecError, RecursionError):  # the latter: thousands of nested brackets
         return None
 
 
-Notify = Callable[[Sequence[str]], None]
-"""Sends these payloads to the store's channel, in a transaction of its own."""
+Notify = Callable[[str, Sequence[str]], None]
+"""Sends payloads to a channel, in a transaction of its own."""
 
 
 class Notifier:
     """Tells other processes of committed changes, from a thread of its own."""
 
-    def __init__(self, sender: str, notify: Notify) -> None:
+    def __init__(self, sender: str, channel: str, notify: Notify) -> None:
         self._sender = sender
+        self._channel = channel
         self._notify = notify
         self._condition = threading.Condition()
         self._pending: set[Hint] = set()
@@ -132,7 +136,7 @@ class Notifier:
                 self._pending.difference_update(due)
                 self._remember(due, now)
             try:
-                self._notify([payload_of(hint, self._sender) for hint in due])
+                self._notify(self._channel, [payload_of(hint, self._sender) for hint in due])
             except TenureError as failure:  # those who wait poll
                 _log.debug("no hint was sent: %s", failure)
 
@@ -210,6 +214,10 @@ class Listener:
             try:
                 with closing(self._connect(deadline(HANDSHAKE_S))) as connection:
                     arrive = self._is_heard(connection)
+                    if self._closed.is_set():
+                        return
+                    if arrive:
+                        _in_one_transaction(connection, f'LISTEN "{self._channel}"')
                     self._found_out(arrive=arrive)
                     pause_s = 1.0
                     if arrive:
@@ -231,17 +239,20 @@ class Listener:
             self._state.notify_all()
 
     def _is_heard(self, connection: Connection) -> bool:
-        """Listen, and whether a notification from another connection arrives."""
-        listening = RoundTrip(connection, None, until=deadline(HANDSHAKE_S))
-        listening.send([Query(f'LISTEN "{self._channel}"', ())])
-        listening.finish()
-        probe = f"probe {os.urandom(8).hex()}"
-        self._notify([probe])
-        until = deadline(HANDSHAKE_S)
-        while not until.has_passed and not self._closed.is_set():
-            if probe in self._received(connection, until.remaining_s):
-                return True
-        return self._closed.is_set()
+        """Whether a notification from another connection arrives."""
+        channel = f"tenure_probe_{os.urandom(8).hex()}"
+        listening = _in_one_transaction(connection, f'LISTEN "{channel}"')
+        try:
+            self._notify(channel, [channel])
+            until = deadline(HANDSHAKE_S)
+            while not until.has_passed and not self._closed.is_set():
+                if channel in self._received(connection, until.remaining_s):
+                    return True
+            return False
+        finally:
+            for _ in range(MAX_UNLISTENS):
+                if _in_one_transaction(connection, f'UNLISTEN "{channel}"') == listening:
+                    break
 
     def _listen(self, connection: Connection) -> None:
         while not self._closed.is_set():
@@ -256,15 +267,25 @@ class Listener:
 
     def _received(self, connection: Connection, within_s: float | None) -> list[str]:
         """The payloads that have arrived; waits for some, or until it is time to stop."""
-        poll = select.poll()
-        poll.register(connection.fileno(), select.POLLIN)
-        poll.register(self._wake_out, select.POLLIN)
-        poll.poll(None if within_s is None else within_s * 1000)
-        connection.pgconn.consume_input()
-        found = []
-        while (arrived := connection.pgconn.notifies()) is not None:
-            found.append(arrived.extra.decode(errors="replace"))
-        return found
+        pgconn = connection.pgconn
+        arrived = list(iter(pgconn.notifies, None))  # a round trip may have read some
+        if not arrived:
+            poll = select.poll()
+            poll.register(pgconn.socket, select.POLLIN)
+            poll.register(self._wake_out, select.POLLIN)
+            poll.poll(None if within_s is None else within_s * 1000)
+            pgconn.consume_input()
+            arrived = list(iter(pgconn.notifies, None))
+        return [each.extra.decode(errors="replace") for each in arrived]
+
+
+def _in_one_transaction(connection: Connection, statement: str) -> int:
+    """Run a statement. Returns the id of the server's process that ran it."""
+    trip = RoundTrip(connection, None, until=deadline(HANDSHAKE_S))
+    trip.send([Query("SELECT pg_backend_pid()", ()), Query(statement, ())])
+    [[(process,)], _] = trip.finish()
+    assert isinstance(process, int)
+    return process
 
 
 class Notifications:
@@ -280,7 +301,7 @@ class Notifications:
     ) -> None:
         """`on_heard` is called with what others send, as long as anybody watches."""
         sender = os.urandom(8).hex()
-        self._notifier = Notifier(sender, notify)
+        self._notifier = Notifier(sender, channel, notify)
         self._listener = Listener(sender, channel, connect, notify, on_heard)
 
     def tell(self, hints: Collection[Hint], *, sent: Collection[Hint] = ()) -> None:

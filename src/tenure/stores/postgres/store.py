@@ -561,8 +561,8 @@ class PostgresStore(SqlStore):
     ) -> None:
         self._notifications.tell(hints_of(written, now), sent=told)
 
-    def _notify(self, payloads: Sequence[str]) -> None:
-        query = self._query("notify", channel=self._channel, payloads=texts(payloads))
+    def _notify(self, channel: str, payloads: Sequence[str]) -> None:
+        query = self._query("notify", channel=channel, payloads=texts(payloads))
         self._write(lambda tx: tx.fetch(query, last=True))
 
     # --- transactions --------------------------------------------------------------------------
