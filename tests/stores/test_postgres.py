@@ -5,7 +5,7 @@ import re
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
 import pytest
@@ -604,15 +604,11 @@ def test_a_process_that_is_frozen_in_a_transaction_holds_its_locks_for_two_secon
         assert thaw.wait(60)
         return []
 
-    def frozen() -> None:
-        with suppress(StoreUnavailable, OutcomeUnknown):
-            postgres_store.save_locked(ids, [], freeze)
-
-    thread = threading.Thread(target=frozen, daemon=True)
-    thread.start()
-    assert is_locked.wait(60)
-    try:
-        postgres_store.save_locked(ids, [], lambda locked: [])  # else its time-out is first
-    finally:
-        thaw.set()
-        thread.join(60)
+    with ThreadPoolExecutor(1) as executor:
+        frozen = executor.submit(postgres_store.save_locked, ids, [], freeze)
+        assert is_locked.wait(60)
+        try:
+            postgres_store.save_locked(ids, [], lambda locked: [])  # else its time-out is first
+        finally:
+            thaw.set()
+        frozen.result(60)  # nothing was written, so it was done again

@@ -17,7 +17,12 @@ from tests.support.waiting import until
 def freeze(pid: int) -> None:
     """Returns when every thread of the process is stopped."""
     os.kill(pid, signal.SIGSTOP)
-    until(lambda: _states(pid) <= {"T", "Z"}, f"process {pid} is stopped")
+    until(lambda: is_frozen(pid), f"process {pid} is stopped")
+
+
+def is_frozen(pid: int) -> bool:
+    """Whether every thread of the process is stopped."""
+    return _states(pid) <= {"T", "Z"}
 
 
 def freeze_without_lock(pid: int, url: str) -> None:

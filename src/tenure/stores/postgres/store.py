@@ -6,6 +6,7 @@ transaction, prepared statements only if the pooler supports them. Never prints 
 
 import hashlib
 import logging
+import math
 import random
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
@@ -228,6 +229,7 @@ class _PostgresTransaction:
         self.was_done_afterwards = False
         self.is_committing = False
         self._is_local_only = False
+        self._idle_since_s = math.inf  # while a statement runs, and before the first
 
     def fetch(self, *queries: Query, last: bool = False) -> list[list[Row]]:
         """The rows of each statement."""
@@ -238,10 +240,11 @@ class _PostgresTransaction:
         if opening and last and self._begin == _BEGIN:
             # All that is sent up to a sync is one transaction, without BEGIN and COMMIT.
             opening, closing = opening[1:], []
-        self.is_committing = last
         trip = self._round_trip()
+        self.is_committing = last
         trip.send([*opening, *queries, *closing])
         answers = trip.finish(self.afterwards if last else ())
+        self._idle_since_s = time.monotonic()
         self.was_done_afterwards = trip.was_done_afterwards
         return answers[len(opening) : len(opening) + len(queries)]
 
@@ -259,7 +262,17 @@ class _PostgresTransaction:
         return trip.finish()[len(opening) : -1]
 
     def _round_trip(self) -> RoundTrip:
+        self._check_idle_limit()
         return RoundTrip(self._connection, self._prepared, until=self._until)
+
+    def _check_idle_limit(self) -> None:
+        """Raises if the server has ended this transaction because this process was frozen. Checked
+        before a commit is sent: afterwards nobody could say that nothing was written."""
+        if self._begin == _BEGIN and time.monotonic() - self._idle_since_s > LONGEST_IDLE_MS / 1000:
+            self._connection.close()
+            raise psycopg.OperationalError(
+                "this process was frozen in a transaction, and the server has ended it"
+            )
 
     def run(self, work: Callable[[Transaction], _T]) -> _T:
         """Do the work and commit, unless the last statements did."""
@@ -267,6 +280,7 @@ class _PostgresTransaction:
         try:
             result = work(self)
             if self._connection.info.transaction_status != TransactionStatus.IDLE:
+                self._check_idle_limit()
                 self.is_committing = True
                 self._run_alone(_COMMIT)
         finally:
@@ -634,7 +648,7 @@ class PostgresStore(SqlStore):
                             "the connection to PostgreSQL was lost while committing"
                         ) from problem
                     self._drop_idle()
-                    if tries > 1 or isinstance(problem, NoAnswer):
+                    if tries > 1 or until.has_passed or isinstance(problem, NoAnswer):
                         raise translate(problem) from problem
                 except BaseException:
                     tx.undo()
