@@ -756,6 +756,14 @@ class Hint(msgspec.Struct, frozen=True, array_like=True):
     queue: QueueName
 
 
+class NextReady(msgspec.Struct, frozen=True):
+    """Whether some queues have a ready job, and how long until the next delayed one is due; None if
+    there is none. Jobs that stay ready, because a limit blocks them, do not hide the next one."""
+
+    is_ready: bool
+    later_in_us: Duration | None = None
+
+
 OnHint: TypeAlias = Callable[[Hint | None], None]
 """Takes a hint; None says that anything may have changed. Any thread may call it, also one that
 holds a lock of the store: it must be quick, and must neither raise nor call the store."""
@@ -769,9 +777,8 @@ class HintStore(Protocol):
         """Call `on_hint` when jobs change, whichever process changes them, until the function that
         is returned is called."""
 
-    def next_ready_in(self, namespace: Namespace, queues: Sequence[QueueName]) -> Duration | None:
-        """How long until these queues have a ready job: 0 if there is one; None if none is known.
-        Only the first thousand jobs of each queue are looked at. Decides nothing."""
+    def next_ready(self, namespace: Namespace, queues: Sequence[QueueName]) -> NextReady:
+        """Whether these queues have a ready job, and when the next one will be. Decides nothing."""
 
 
 class Store(

@@ -211,7 +211,9 @@ ASKED: dict[str, Callable[[AnyStore], Sequence[Query]]] = {
         store._query("measured_queues", namespace=HERE, queues=100)
     ],
     "oldest ready job": lambda store: [store._oldest(measures.READY, HERE, [QUEUE])],
-    "next delayed job": lambda store: [store._oldest(measures.DELAYED, HERE, [QUEUE])],
+    "next delayed job": lambda store: [
+        store._oldest(sort, HERE, [QUEUE]) for sort in (measures.DELAYED, measures.NOT_DUE)
+    ],
     "jobs of a kind that none has": lambda store: [
         store._jobs_query(JobFilter(namespace=HERE, kind=Kind(MISSING)))
     ],

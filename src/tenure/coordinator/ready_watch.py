@@ -16,10 +16,6 @@ from tenure.ports import Hint, HintedChange, HintStore
 NOT_WANTED_S = 0.01
 """How long a hint waits while the worker does not, before it is looked at again."""
 
-FIRST_LOOK_AGAIN_S = 0.01
-"""After a wake-up the next due job is looked for: several delayed jobs often wait together. The
-pause doubles while a job stays ready, because a limit may block it for long."""
-
 LONGEST_TIMER_S = 30.0
 """After so long the timer is set anew: the store's clock may have been set."""
 
@@ -47,7 +43,6 @@ class ReadyWatch:
         self._changed = threading.Event()
         self._paused = threading.Event()
         self._stopping = False
-        self._look_again_s = FIRST_LOOK_AGAIN_S
         self._thread = threading.Thread(target=self._run, name="tenure-ready", daemon=True)
         self._unwatch: Callable[[], None] | None = None
 
@@ -88,18 +83,14 @@ class ReadyWatch:
             pause_s = self._look()
 
     def _look(self) -> float:
-        """Wake the worker if a job is ready; the seconds until one will be."""
+        """Wake the worker if a job is ready; the seconds until the next one will be."""
         try:
-            ready_in = self._store.next_ready_in(self._namespace, self._queues)
+            found = self._store.next_ready(self._namespace, self._queues)
         except TenureError as failure:  # the worker's own polling will tell
             _log.debug("the next job is not known: %s", failure)
             return LONGEST_TIMER_S
-        if ready_in == 0:
+        if found.is_ready:
             self._wake()
-            pause_s = self._look_again_s
-            self._look_again_s = min(2 * pause_s, LONGEST_TIMER_S)
-            return pause_s
-        self._look_again_s = FIRST_LOOK_AGAIN_S
-        if ready_in is None:
+        if found.later_in_us is None:
             return LONGEST_TIMER_S
-        return min(ready_in / MICROSECONDS_PER_SECOND, LONGEST_TIMER_S)
+        return min(found.later_in_us / MICROSECONDS_PER_SECOND, LONGEST_TIMER_S)

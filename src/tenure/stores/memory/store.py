@@ -74,6 +74,7 @@ from tenure.ports import (
     HintedChange,
     Loaded,
     Locked,
+    NextReady,
     OnHint,
     PruneResult,
     Record,
@@ -585,16 +586,18 @@ class MemoryStore(
         self._open()
         return self._watchers.add(on_hint)
 
-    def next_ready_in(self, namespace: Namespace, queues: Sequence[QueueName]) -> Duration | None:
-        """How long until these queues have a ready job."""
+    def next_ready(self, namespace: Namespace, queues: Sequence[QueueName]) -> NextReady:
+        """Whether these queues have a ready job, and when the next one will be."""
         with self._lock:
             self._open()
-            instants = [
-                job.not_before
+            now = self._clock()
+            waits = [
+                Duration(job.not_before - now)
                 for job in self._jobs.values()
                 if job.namespace == namespace and job.queue in queues and job.not_before is not None
             ]
-            return Duration(max(0, min(instants) - self._clock())) if instants else None
+            later = min((wait for wait in waits if wait > 0), default=None)
+            return NextReady(any(wait <= 0 for wait in waits), later)
 
     def list_queues(
         self, namespace: Namespace, *, after: str = "", limit: int = NO_LIMIT

@@ -1144,7 +1144,7 @@ SELECT count(*) FROM (
 -- name: oldest_waiting
 -- Of each queue. {waiting} chooses ready or delayed jobs, {index} their index, which is by kind, whether
 -- they have a concurrency key, priority and time: from kind to kind, of each from priority to priority,
--- and of each the first.
+-- and of each the first. {not_due} may leave out those that are due.
 WITH RECURSIVE known (queue, kind, nth) AS ({kinds_to_look_at}),
 level (queue, kind, keys, priority, nth) AS (
     SELECT k.queue, k.kind, f.keys,
@@ -1161,7 +1161,8 @@ level (queue, kind, keys, priority, nth) AS (
       FROM level AS l WHERE l.priority IS NOT NULL AND l.nth < :levels)
 SELECT l.queue, min((SELECT min(j.run_at) FROM {t}job AS j {index}
                       WHERE j.namespace = :namespace AND j.queue = l.queue AND {waiting}
-                        AND j.kind = l.kind AND {keys} = l.keys AND j.priority = l.priority))
+                        AND j.kind = l.kind AND {keys} = l.keys AND j.priority = l.priority
+                        {not_due}))
   FROM level AS l WHERE l.priority IS NOT NULL
  GROUP BY l.queue;
 

@@ -20,8 +20,10 @@ MAX_LEVELS = 32
 MAX_POLICIES = 10
 """Of so many policies in a queue the suspect jobs are counted."""
 
-READY: Shape = (("waiting", "j.not_before = 0"), ("index", "{by_ready}"))
-DELAYED: Shape = (("waiting", "j.not_before > 0"), ("index", "{by_delayed}"))
+READY: Shape = (("waiting", "j.not_before = 0"), ("index", "{by_ready}"), ("not_due", ""))
+_DELAYED: Shape = (("waiting", "j.not_before > 0"), ("index", "{by_delayed}"))
+DELAYED: Shape = (*_DELAYED, ("not_due", ""))
+NOT_DUE: Shape = (*_DELAYED, ("not_due", "AND j.run_at > (SELECT {t}clock())"))
 
 
 class SqlMeasures(Transactional):
@@ -132,7 +134,7 @@ class SqlMeasures(Transactional):
         kinds: Sequence[Kind] = (),
     ) -> Query:
         """The earliest `run_at` of the ready jobs of each queue, or of its delayed ones; of these
-        kinds, or of all. A queue without such jobs has no row."""
+        kinds, or of all. A queue without such jobs has no row, or no time if all are due."""
         shape = self._about_waiting(sort, kinds)
         packed = {"names": self._pack(queues), "kinds": self._pack(kinds)}
         return self._query(

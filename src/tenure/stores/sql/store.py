@@ -45,7 +45,16 @@ from tenure.core.outcomes import Change
 from tenure.core.rates import Meter, Rate
 from tenure.core.vocabulary import RENEWALS, EventCause, EventType, LeaseNews
 from tenure.errors import StoreUnavailable
-from tenure.ports import ANY_TIME, NO_LIMIT, ClockWindow, DedupeKey, Loaded, Locked, Saved
+from tenure.ports import (
+    ANY_TIME,
+    NO_LIMIT,
+    ClockWindow,
+    DedupeKey,
+    Loaded,
+    Locked,
+    NextReady,
+    Saved,
+)
 from tenure.stores.sql import (
     artifacts,
     attempt_logs,
@@ -64,7 +73,7 @@ from tenure.stores.sql.events import SqlEvents
 from tenure.stores.sql.flows import SqlFlows
 from tenure.stores.sql.lease_checks import decision_histories
 from tenure.stores.sql.limits import SqlLimits, queue_state_from, rate_parameters
-from tenure.stores.sql.measures import DELAYED
+from tenure.stores.sql.measures import DELAYED, NOT_DUE
 from tenure.stores.sql.overview import SqlOverview
 from tenure.stores.sql.quiet_rules import NO_RULES, QuietRules, Rules
 from tenure.stores.sql.resolutions import Resolutions
@@ -731,16 +740,18 @@ class SqlStore(
         self._unusual_queues[namespace, name] = state
         return state
 
-    def next_ready_in(self, namespace: Namespace, queues: Sequence[QueueName]) -> Duration | None:
-        """How long until these queues have a ready job, as far as one can see."""
+    def next_ready(self, namespace: Namespace, queues: Sequence[QueueName]) -> NextReady:
+        """Whether these queues have a ready job, and when the next one will be."""
         asked = [
             self._query("count_ready", jobs=1, namespace=namespace, queue=name) for name in queues
         ]
-        asked += [self._oldest(DELAYED, namespace, queues), self._query("moment")]
-        *ready, delayed, [(now, _)] = self._read(lambda tx: tx.fetch(*asked, last=True))
-        if any(count for [(count,)] in ready):
-            return Duration(0)
-        return Duration(max(0, min(at for _, at in delayed) - now)) if delayed else None
+        asked += [self._oldest(sort, namespace, queues) for sort in (DELAYED, NOT_DUE)]
+        *ready, delayed, not_due, [(now, _)] = self._read(
+            lambda tx: tx.fetch(*asked, self._query("moment"), last=True)
+        )
+        is_ready = any(count for [(count,)] in ready) or any(at <= now for _, at in delayed)
+        later = [Duration(max(0, at - now)) for _, at in not_due if at is not None]
+        return NextReady(is_ready, min(later, default=None))
 
     def list_queues(
         self, namespace: Namespace, *, after: str = "", limit: int = NO_LIMIT

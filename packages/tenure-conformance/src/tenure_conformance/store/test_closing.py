@@ -113,7 +113,7 @@ CALLS: dict[str, Callable[[Store], Any]] = {
     "due": lambda store: store.due(limit=1),
     "put_queue": lambda store: store.put_queue(DEFAULT_NAMESPACE, QUEUE, paused=True, limit=None),
     "watch": lambda store: store.watch(lambda _: None),
-    "next_ready_in": lambda store: store.next_ready_in(DEFAULT_NAMESPACE, [QUEUE]),
+    "next_ready": lambda store: store.next_ready(DEFAULT_NAMESPACE, [QUEUE]),
     "list_schedules": lambda store: store.list_schedules(DEFAULT_NAMESPACE),
     "load_schedule": lambda store: store.load_schedule(DEFAULT_NAMESPACE, SCHEDULE.name),
     "due_schedules": lambda store: store.due_schedules(limit=1),

@@ -1,16 +1,16 @@
 """Hints: a store may tell those who wait, and says when the next job is due."""
 
 from tenure.core.ids import DEFAULT_NAMESPACE, Namespace, QueueName
-from tenure.core.instants import Duration, seconds
-from tenure.ports import Hint
+from tenure.core.instants import seconds
+from tenure.ports import Hint, NextReady
 from tenure_conformance.harness import QUEUE, Kit
 from tenure_conformance.spec import spec
 
 OTHER_QUEUE = QueueName("other")
 
 
-def _next(kit: Kit, *queues: QueueName) -> Duration | None:
-    return kit.store.next_ready_in(DEFAULT_NAMESPACE, queues or (QUEUE,))
+def _next(kit: Kit, *queues: QueueName) -> NextReady:
+    return kit.store.next_ready(DEFAULT_NAMESPACE, queues or (QUEUE,))
 
 
 @spec("Z7")
@@ -21,8 +21,15 @@ def test_a_store_says_when_the_next_job_of_a_queue_is_due(kit: Kit) -> None:
     later = _next(kit)
     kit.enqueue()
     ready = _next(kit)
+    kit.advance(seconds=15)
+    due = _next(kit)
+    kit.advance(seconds=15)
 
-    assert (before, later, ready) == (None, seconds(10), 0)
+    assert before == NextReady(is_ready=False)
+    assert later == NextReady(is_ready=False, later_in_us=seconds(10))
+    assert ready == NextReady(is_ready=True, later_in_us=seconds(10))
+    assert due == NextReady(is_ready=True, later_in_us=seconds(5))
+    assert _next(kit) == NextReady(is_ready=True)
 
 
 @spec("Z7")
@@ -31,8 +38,8 @@ def test_jobs_of_other_queues_and_namespaces_and_jobs_that_run_are_not_due(kit: 
     kit.enqueue(queue=OTHER_QUEUE)
     kit.enqueue(namespace=Namespace("elsewhere"))
 
-    assert _next(kit) is None
-    assert _next(kit, QUEUE, OTHER_QUEUE) == 0
+    assert _next(kit) == NextReady(is_ready=False)
+    assert _next(kit, QUEUE, OTHER_QUEUE) == NextReady(is_ready=True)
 
 
 @spec("Z7")
@@ -43,7 +50,7 @@ def test_a_retry_is_due_after_its_backoff(kit: Kit) -> None:
     waits = kit.reload(job)
 
     assert waits.run_at is not None
-    assert _next(kit) == waits.run_at - kit.now()
+    assert _next(kit).later_in_us == waits.run_at - kit.now()
 
 
 @spec("Z7")
