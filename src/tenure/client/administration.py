@@ -17,7 +17,7 @@ from tenure.client.functions import Sender
 from tenure.client.jobs import Job
 from tenure.client.records import DeadLetterRecord, dead_letter_of
 from tenure.client.requests import RequestOptions, commanding, requested
-from tenure.client.shells import Operation, arun, run
+from tenure.client.shells import Operation, awaiting, blocking
 from tenure.core.checks import check_job_id, check_name
 from tenure.core.commands import Discard, Redrive
 from tenure.core.concurrency import check_concurrency_limit
@@ -62,31 +62,29 @@ class Queues:
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
 
-    def ls(self) -> list[QueueRecord]:
+    @blocking
+    def ls(self) -> Operation[list[QueueRecord]]:
         """Every queue that has jobs or settings, by name."""
-        return run(self._listing())
+        return self._listing()
 
-    async def als(self) -> list[QueueRecord]:
-        """`ls` for async code."""
-        return await arun(self._listing())
+    als = awaiting(ls)
 
-    def pause(self, queue: str, *, create: bool = False) -> QueueRecord:
+    @blocking
+    def pause(self, queue: str, *, create: bool = False) -> Operation[QueueRecord]:
         """Grant nothing from the queue until it is resumed; running jobs go on. A queue that no job
         has used so far is refused without `create`: more often it is a mistyped name."""
-        return run(self._setting(queue, create, paused=True))
+        return self._setting(queue, create, paused=True)
 
-    async def apause(self, queue: str, *, create: bool = False) -> QueueRecord:
-        """`pause` for async code."""
-        return await arun(self._setting(queue, create, paused=True))
+    apause = awaiting(pause)
 
-    def resume(self, queue: str, *, create: bool = False) -> QueueRecord:
+    @blocking
+    def resume(self, queue: str, *, create: bool = False) -> Operation[QueueRecord]:
         """Grant from the queue again."""
-        return run(self._setting(queue, create, paused=False))
+        return self._setting(queue, create, paused=False)
 
-    async def aresume(self, queue: str, *, create: bool = False) -> QueueRecord:
-        """`resume` for async code."""
-        return await arun(self._setting(queue, create, paused=False))
+    aresume = awaiting(resume)
 
+    @blocking
     def limit(
         self,
         queue: str,
@@ -95,41 +93,21 @@ class Queues:
         rate: str | UnsetType | None = UNSET,
         burst: int | None = None,
         create: bool = False,
-    ) -> QueueRecord:
+    ) -> Operation[QueueRecord]:
         """Let at most so many jobs of the queue run at a time, on all workers together; None: any
         number. With `rate`, such as `"100/m"`, at most so many begin per second, minute, hour or
         day, and up to `burst` at once; None: any number. What is not given stays as it is."""
-        return run(self._limiting(queue, create, jobs, rate, burst))
+        if jobs is UNSET and rate is UNSET:
+            raise InvalidInput("jobs", "is missing, and so is rate", hint="give one of them")
+        limit = None if isinstance(jobs, UnsetType) else _limit(jobs)
+        return self._setting(queue, create, limit=limit, rate=changed_rate(rate, burst))
 
-    async def alimit(
-        self,
-        queue: str,
-        jobs: int | UnsetType | None = UNSET,
-        *,
-        rate: str | UnsetType | None = UNSET,
-        burst: int | None = None,
-        create: bool = False,
-    ) -> QueueRecord:
-        """`limit` for async code."""
-        return await arun(self._limiting(queue, create, jobs, rate, burst))
+    alimit = awaiting(limit)
 
     def _listing(self) -> Operation[list[QueueRecord]]:
         namespace = self._channel.namespace
         found = yield from self._channel.asking(lambda store: store.list_queues(namespace))
         return [queue_record(state) for state in found]
-
-    def _limiting(
-        self,
-        queue: str,
-        create: bool,
-        jobs: int | UnsetType | None,
-        rate: str | UnsetType | None,
-        burst: int | None,
-    ) -> Operation[QueueRecord]:
-        if jobs is UNSET and rate is UNSET:
-            raise InvalidInput("jobs", "is missing, and so is rate", hint="give one of them")
-        limit = None if isinstance(jobs, UnsetType) else _limit(jobs)
-        return self._setting(queue, create, limit=limit, rate=changed_rate(rate, burst))
 
     def _setting(
         self,
@@ -160,14 +138,16 @@ class Kinds:
         self._channel = channel
         self._declared = declared
 
-    def ls(self) -> list[KindRecord]:
+    @blocking
+    def ls(self) -> Operation[list[KindRecord]]:
         """Every kind that something was set for, by name."""
-        return run(self._listing())
+        namespace = self._channel.namespace
+        found = yield from self._channel.asking(lambda store: store.list_kinds(namespace))
+        return [kind_record(settings) for settings in found]
 
-    async def als(self) -> list[KindRecord]:
-        """`ls` for async code."""
-        return await arun(self._listing())
+    als = awaiting(ls)
 
+    @blocking
     def limit(
         self,
         kind: str,
@@ -177,42 +157,13 @@ class Kinds:
         concurrency_limit: int | UnsetType | None = UNSET,
         fair: bool | UnsetType = UNSET,
         create: bool = False,
-    ) -> KindRecord:
+    ) -> Operation[KindRecord]:
         """Let at most so many jobs of the kind begin per second, minute, hour or day, such as
         `rate="10/s"`, and up to `burst` at once, on all workers together; None: any number. Of each
         concurrency key at most `concurrency_limit` jobs run at a time; None: one. With `fair` these
         keys take turns. What is not given stays as it is; `kind` may also be the name of a group of
         keys. A kind that no job, worker, setting or function has is refused without `create`: more
         often it is a mistyped name."""
-        return run(self._limiting(kind, create, rate, burst, concurrency_limit, fair))
-
-    async def alimit(
-        self,
-        kind: str,
-        *,
-        rate: str | UnsetType | None = UNSET,
-        burst: int | None = None,
-        concurrency_limit: int | UnsetType | None = UNSET,
-        fair: bool | UnsetType = UNSET,
-        create: bool = False,
-    ) -> KindRecord:
-        """`limit` for async code."""
-        return await arun(self._limiting(kind, create, rate, burst, concurrency_limit, fair))
-
-    def _listing(self) -> Operation[list[KindRecord]]:
-        namespace = self._channel.namespace
-        found = yield from self._channel.asking(lambda store: store.list_kinds(namespace))
-        return [kind_record(settings) for settings in found]
-
-    def _limiting(
-        self,
-        kind: str,
-        create: bool,
-        rate: str | UnsetType | None,
-        burst: int | None,
-        concurrency_limit: int | UnsetType | None,
-        fair: bool | UnsetType,
-    ) -> Operation[KindRecord]:
         name = Kind(plain(kind))
         check_name("kind", name)
         wanted = changed_rate(rate, burst)
@@ -229,6 +180,8 @@ class Kinds:
         change = KindChange(kind=name, rate=wanted, concurrency_limit=concurrency_limit, fair=fair)
         kept = yield from self._channel.asking(lambda store: store.put_kind(namespace, change))
         return kind_record(kept)
+
+    alimit = awaiting(limit)
 
     def _refusing_unknown(self, name: Kind) -> Operation[None]:
         namespace = self._channel.namespace
@@ -283,30 +236,20 @@ class Workers:
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
 
-    def ls(self) -> list[WorkerRecord]:
+    @blocking
+    def ls(self) -> Operation[list[WorkerRecord]]:
         """The worker processes that were seen lately, by name."""
-        return run(self._listing())
-
-    async def als(self) -> list[WorkerRecord]:
-        """`ls` for async code."""
-        return await arun(self._listing())
-
-    def drain(self, worker: str) -> None:
-        """Ask the processes of this name to claim nothing more, finish what they run, and end. They
-        notice within seconds. Raises `InvalidInput` if there is none."""
-        run(self._draining(worker))
-
-    async def adrain(self, worker: str) -> None:
-        """`drain` for async code."""
-        await arun(self._draining(worker))
-
-    def _listing(self) -> Operation[list[WorkerRecord]]:
         namespace = self._channel.namespace
         found = yield from self._channel.asking(lambda store: store.list_workers(namespace))
         now = yield from self._channel.asking(lambda store: store.now())
         return [worker_record(seen, now=now) for seen in found]
 
-    def _draining(self, worker: str) -> Operation[None]:
+    als = awaiting(ls)
+
+    @blocking
+    def drain(self, worker: str) -> Operation[None]:
+        """Ask the processes of this name to claim nothing more, finish what they run, and end. They
+        notice within seconds. Raises `InvalidInput` if there is none."""
         name = WorkerId(plain(worker))
         check_name("worker", name)
         namespace = self._channel.namespace
@@ -318,6 +261,8 @@ class Workers:
                 "worker", f"there is no worker {name}", hint="app.workers.ls() lists them"
             )
 
+    adrain = awaiting(drain)
+
 
 class DeadLetters:
     """List dead letters, make new jobs of them, or put them away."""
@@ -326,6 +271,7 @@ class DeadLetters:
         self._channel = channel
         self._sender = sender
 
+    @blocking
     def ls(
         self,
         *,
@@ -336,104 +282,9 @@ class DeadLetters:
         resolved: bool = False,
         before: str | None = None,
         limit: int = 50,
-    ) -> list[DeadLetterRecord]:
+    ) -> Operation[list[DeadLetterRecord]]:
         """Dead letters that nobody has decided about, newest first, or with `resolved` the others;
         without their payloads. `before` is the last job id of the previous page."""
-        return run(self._listing(kind, queue, reason, stage, resolved, before, limit))
-
-    async def als(
-        self,
-        *,
-        kind: str | None = None,
-        queue: str | None = None,
-        reason: ReasonCode | str | None = None,
-        stage: Stage | str | None = None,
-        resolved: bool = False,
-        before: str | None = None,
-        limit: int = 50,
-    ) -> list[DeadLetterRecord]:
-        """`ls` for async code."""
-        return await arun(self._listing(kind, queue, reason, stage, resolved, before, limit))
-
-    def groups(
-        self,
-        range: Literal["15m", "1h", "6h", "24h", "7d"] = "24h",
-        *,
-        kind: str | None = None,
-        queue: str | None = None,
-        key: str | None = None,
-    ) -> DeadLetterGroupsReply:
-        """Unresolved dead letters counted by kind and error, the largest group first, and over
-        time. With the `key` of a group: only this one, with the ids of its letters."""
-        return run(self._grouping(range, kind, queue, key))
-
-    async def agroups(
-        self,
-        range: Literal["15m", "1h", "6h", "24h", "7d"] = "24h",
-        *,
-        kind: str | None = None,
-        queue: str | None = None,
-        key: str | None = None,
-    ) -> DeadLetterGroupsReply:
-        """`groups` for async code."""
-        return await arun(self._grouping(range, kind, queue, key))
-
-    def _grouping(
-        self, range: str, kind: str | None, queue: str | None, key: str | None
-    ) -> Operation[DeadLetterGroupsReply]:
-        wanted = DeadLetterGroupFilter(
-            namespace=self._channel.namespace,
-            range=word("range", TimeRange, range),
-            queues=() if queue is None else (QueueName(plain(queue)),),
-            kinds=() if kind is None else (Kind(plain(kind)),),
-            key=plain(key),
-        )
-        found = yield from self._channel.asking(lambda store: store.group_dead_letters(wanted))
-        return dead_letter_groups_reply(found)
-
-    def redrive(
-        self,
-        job_id: str,
-        *,
-        payload: Any = msgspec.UNSET,
-        again: bool = False,
-        **request: Unpack[RequestOptions],
-    ) -> Job[Any]:
-        """Make a new job of a dead letter, with its own payload or this one. One that was redriven
-        or discarded before raises `Conflict`; `again` makes another job of it all the same."""
-        return run(self._redriving(job_id, payload, again, request))
-
-    async def aredrive(
-        self,
-        job_id: str,
-        *,
-        payload: Any = msgspec.UNSET,
-        again: bool = False,
-        **request: Unpack[RequestOptions],
-    ) -> Job[Any]:
-        """`redrive` for async code."""
-        return await arun(self._redriving(job_id, payload, again, request))
-
-    def discard(self, job_id: str, *, note: str = "", **request: Unpack[RequestOptions]) -> None:
-        """Put a dead letter away. It is kept with its history, and the note, until it is purged."""
-        run(self._discarding(job_id, note, request))
-
-    async def adiscard(
-        self, job_id: str, *, note: str = "", **request: Unpack[RequestOptions]
-    ) -> None:
-        """`discard` for async code."""
-        await arun(self._discarding(job_id, note, request))
-
-    def _listing(
-        self,
-        kind: str | None,
-        queue: str | None,
-        reason: ReasonCode | str | None,
-        stage: Stage | str | None,
-        resolved: bool,
-        before: str | None,
-        limit: int,
-    ) -> Operation[list[DeadLetterRecord]]:
         wanted = job_filter(
             self._channel,
             statuses=(JobStatus.DEAD_LETTERED,),
@@ -448,9 +299,42 @@ class DeadLetters:
         found = yield from self._channel.asking(lambda store: store.list_dead_letters(wanted))
         return [dead_letter_of(letter) for letter in found]
 
-    def _redriving(
-        self, job_id: str, payload: Any, again: bool, request: RequestOptions
+    als = awaiting(ls)
+
+    @blocking
+    def groups(
+        self,
+        range: Literal["15m", "1h", "6h", "24h", "7d"] = "24h",
+        *,
+        kind: str | None = None,
+        queue: str | None = None,
+        key: str | None = None,
+    ) -> Operation[DeadLetterGroupsReply]:
+        """Unresolved dead letters counted by kind and error, the largest group first, and over
+        time. With the `key` of a group: only this one, with the ids of its letters."""
+        wanted = DeadLetterGroupFilter(
+            namespace=self._channel.namespace,
+            range=word("range", TimeRange, range),
+            queues=() if queue is None else (QueueName(plain(queue)),),
+            kinds=() if kind is None else (Kind(plain(kind)),),
+            key=plain(key),
+        )
+        found = yield from self._channel.asking(lambda store: store.group_dead_letters(wanted))
+        return dead_letter_groups_reply(found)
+
+    agroups = awaiting(groups)
+
+    @blocking
+    def redrive(
+        self,
+        job_id: str,
+        *,
+        payload: Any = msgspec.UNSET,
+        again: bool = False,
+        **request: Unpack[RequestOptions],
     ) -> Operation[Job[Any]]:
+        """Make a new job of a dead letter, with its own payload or this one. One that was redriven
+        or discarded before raises `Conflict`; `again` makes another job of it all the same."""
         asked = requested(self._channel, request, of="redrive()")
         letter = yield from self._loading(job_id)
         body = None
@@ -467,12 +351,20 @@ class DeadLetters:
         made = yield from commanding(self._channel, command)
         return self._sender.handle(made)
 
-    def _discarding(self, job_id: str, note: str, request: RequestOptions) -> Operation[None]:
+    aredrive = awaiting(redrive)
+
+    @blocking
+    def discard(
+        self, job_id: str, *, note: str = "", **request: Unpack[RequestOptions]
+    ) -> Operation[None]:
+        """Put a dead letter away. It is kept with its history, and the note, until it is purged."""
         asked = requested(self._channel, request, of="discard()")
         letter = yield from self._loading(job_id)
         actor = self._channel.operator
         command = Discard(job_id=letter.id, actor=actor, note=plain(note), **asked)
         yield from commanding(self._channel, command)
+
+    adiscard = awaiting(discard)
 
     def _loading(self, job_id: str) -> Operation[Any]:
         """The job, which must be one of the application's namespace."""

@@ -45,7 +45,7 @@ from tenure.client.functions import (
 from tenure.client.jobs import Job
 from tenure.client.records import JobRecord, record_of
 from tenure.client.schedules import Schedules
-from tenure.client.shells import Operation, arun, run
+from tenure.client.shells import Operation, awaiting, blocking
 from tenure.core.checks import check_job_id, check_name
 from tenure.core.commands import Complete, Enqueue
 from tenure.core.ids import DEFAULT_QUEUE, JobId, Kind, Namespace
@@ -258,17 +258,14 @@ class Application:
 
     # --- enqueueing and finding ----------------------------------------------------------------
 
+    @blocking
     def enqueue(
         self, kind: str, payload: Any = None, /, **options: Unpack[EnqueueOptions]
-    ) -> Job[Any]:
+    ) -> Operation[Job[Any]]:
         """A job of a kind that need not be defined here; its payload is checked only if it is."""
-        return run(self._sender.enqueuing(self._spec(kind, payload, options), options))
+        return self._sender.enqueuing(self._spec(kind, payload, options), options)
 
-    async def aenqueue(
-        self, kind: str, payload: Any = None, /, **options: Unpack[EnqueueOptions]
-    ) -> Job[Any]:
-        """`enqueue` for async code."""
-        return await arun(self._sender.enqueuing(self._spec(kind, payload, options), options))
+    aenqueue = awaiting(enqueue)
 
     def call(
         self, kind: str, payload: Any = None, /, **options: Unpack[EnqueueOptions]
@@ -291,19 +288,16 @@ class Application:
             return known.spec(body, options)
         return spec_of(JobSpec(kind=Kind(kind), queue=DEFAULT_QUEUE, payload=body), options)
 
+    @blocking
     def enqueue_many(
         self, calls: Iterable[Call[R]], *, connection: Any = None, notify: bool = False
-    ) -> list[Job[R]]:
+    ) -> Operation[list[Job[R]]]:
         """A job for each call: `enqueue_many(f.call(n) for n in numbers)`. Far cheaper than one by
         one; one transaction only if it is yours, by `connection`. With `notify` your commit also
         tells waiting workers; on PostgreSQL such commits wait for each other."""
-        return run(self._sender.sending(list(calls), connection, notify=notify))
+        return self._sender.sending(list(calls), connection, notify=notify)
 
-    async def aenqueue_many(
-        self, calls: Iterable[Call[R]], *, connection: Any = None, notify: bool = False
-    ) -> list[Job[R]]:
-        """`enqueue_many` for async code."""
-        return await arun(self._sender.sending(list(calls), connection, notify=notify))
+    aenqueue_many = awaiting(enqueue_many)
 
     def flow(self, name: str, *, connection: Any = None) -> Flow:
         """Jobs that wait for other jobs: `with app.flow("import") as flow: flow.add(…, after=…)`.
@@ -311,13 +305,12 @@ class Application:
         """
         return Flow(self._sender, name, connection)
 
-    def chain(self, *calls: Call[Any], name: str = "chain") -> Flow:
+    @blocking
+    def chain(self, *calls: Call[Any], name: str = "chain") -> Operation[Flow]:
         """A flow in which each job waits for the one before it."""
-        return run(chain_of(self.flow(name), calls).sending())
+        return chain_of(self.flow(name), calls).sending()
 
-    async def achain(self, *calls: Call[Any], name: str = "chain") -> Flow:
-        """`chain` for async code."""
-        return await arun(chain_of(self.flow(name), calls).sending())
+    achain = awaiting(chain)
 
     def map(
         self, function: Enqueueable[..., R], values: Iterable[Any], *, name: str = "map"
@@ -331,6 +324,7 @@ class Application:
         check_job_id("job_id", job_id)
         return Job(self.channel, JobId(job_id), decode=self._sender.decode)
 
+    @blocking
     def jobs(
         self,
         *,
@@ -341,136 +335,10 @@ class Application:
         before: str | None = None,
         limit: int = 50,
         **search: Unpack[JobSearch],
-    ) -> list[JobRecord]:
+    ) -> Operation[list[JobRecord]]:
         """The records of jobs, newest first, without their payloads and results. `before` is the
         last job id of the previous page. By `worker`, `error` and times such as `finished_since`
         jobs are searched, among the newest 10,000 before `before` that match the rest."""
-        return run(self._listing(status, kind, queue, correlation_id, before, limit, search))
-
-    async def ajobs(
-        self,
-        *,
-        status: JobStatus | str | Iterable[JobStatus | str] = (),
-        kind: str | None = None,
-        queue: str | None = None,
-        correlation_id: str | None = None,
-        before: str | None = None,
-        limit: int = 50,
-        **search: Unpack[JobSearch],
-    ) -> list[JobRecord]:
-        """`jobs` for async code."""
-        return await arun(self._listing(status, kind, queue, correlation_id, before, limit, search))
-
-    def events(
-        self,
-        *,
-        job_id: str | None = None,
-        type: str | Iterable[str] = (),
-        since: str | float | timedelta | datetime | None = None,
-        until: datetime | None = None,
-        correlation_id: str | None = None,
-        oldest_first: bool = False,
-        after: EventRecord | None = None,
-        limit: int = 50,
-    ) -> list[EventRecord]:
-        """The events of all jobs by time, newest first. `type` is a type or a name, `claimed` or
-        `job_claimed`, or several; `since` is a time, or how long ago; `after` is the last event of
-        the previous page. Over HTTP it needs the token of an operator or a viewer."""
-        return run(
-            events(
-                self.channel,
-                job_id=job_id,
-                type=type,
-                since=since,
-                until=until,
-                correlation_id=correlation_id,
-                oldest_first=oldest_first,
-                after=after,
-                limit=limit,
-            )
-        )
-
-    async def aevents(
-        self,
-        *,
-        job_id: str | None = None,
-        type: str | Iterable[str] = (),
-        since: str | float | timedelta | datetime | None = None,
-        until: datetime | None = None,
-        correlation_id: str | None = None,
-        oldest_first: bool = False,
-        after: EventRecord | None = None,
-        limit: int = 50,
-    ) -> list[EventRecord]:
-        """`events` for async code."""
-        return await arun(
-            events(
-                self.channel,
-                job_id=job_id,
-                type=type,
-                since=since,
-                until=until,
-                correlation_id=correlation_id,
-                oldest_first=oldest_first,
-                after=after,
-                limit=limit,
-            )
-        )
-
-    def stats(
-        self,
-        *,
-        since: str | float | timedelta | datetime = "24h",
-        until: datetime | None = None,
-        by: Literal["type", "kind", "queue"] = "type",
-    ) -> dict[str, int]:
-        """How many events the log has by type, kind or queue, whoever committed them. `since` is a
-        time, or how long ago; `until` is now unless it is given. Over HTTP it needs the token of an
-        operator or a viewer."""
-        return run(stats(self.channel, since=since, until=until, by=by))
-
-    async def astats(
-        self,
-        *,
-        since: str | float | timedelta | datetime = "24h",
-        until: datetime | None = None,
-        by: Literal["type", "kind", "queue"] = "type",
-    ) -> dict[str, int]:
-        """`stats` for async code."""
-        return await arun(stats(self.channel, since=since, until=until, by=by))
-
-    def overview(
-        self,
-        range: Literal["15m", "1h", "6h", "24h", "7d"] = "1h",
-        *,
-        queue: str | None = None,
-        kind: str | None = None,
-    ) -> OverviewReply:
-        """What the jobs are doing and did lately: rates by outcome, how full queues are, how long
-        jobs wait and run, workers, and what needs attention; of one queue or kind only, if given.
-        Over HTTP it needs the token of an operator or a viewer."""
-        return run(overview(self.channel, range=range, queue=queue, kind=kind))
-
-    async def aoverview(
-        self,
-        range: Literal["15m", "1h", "6h", "24h", "7d"] = "1h",
-        *,
-        queue: str | None = None,
-        kind: str | None = None,
-    ) -> OverviewReply:
-        """`overview` for async code."""
-        return await arun(overview(self.channel, range=range, queue=queue, kind=kind))
-
-    def _listing(
-        self,
-        status: JobStatus | str | Iterable[JobStatus | str],
-        kind: str | None,
-        queue: str | None,
-        correlation_id: str | None,
-        before: str | None,
-        limit: int,
-        search: JobSearch,
-    ) -> Operation[list[JobRecord]]:
         wanted = job_filter(
             self.channel,
             statuses=_statuses(status),
@@ -484,6 +352,68 @@ class Application:
         found = yield from self.channel.asking(lambda store: store.list_jobs(wanted))
         now = yield from self.channel.asking(lambda store: store.now())
         return [record_of(job, now=now, bodies=False) for job in found]
+
+    ajobs = awaiting(jobs)
+
+    @blocking
+    def events(
+        self,
+        *,
+        job_id: str | None = None,
+        type: str | Iterable[str] = (),
+        since: str | float | timedelta | datetime | None = None,
+        until: datetime | None = None,
+        correlation_id: str | None = None,
+        oldest_first: bool = False,
+        after: EventRecord | None = None,
+        limit: int = 50,
+    ) -> Operation[list[EventRecord]]:
+        """The events of all jobs by time, newest first. `type` is a type or a name, `claimed` or
+        `job_claimed`, or several; `since` is a time, or how long ago; `after` is the last event of
+        the previous page. Over HTTP it needs the token of an operator or a viewer."""
+        return events(
+            self.channel,
+            job_id=job_id,
+            type=type,
+            since=since,
+            until=until,
+            correlation_id=correlation_id,
+            oldest_first=oldest_first,
+            after=after,
+            limit=limit,
+        )
+
+    aevents = awaiting(events)
+
+    @blocking
+    def stats(
+        self,
+        *,
+        since: str | float | timedelta | datetime = "24h",
+        until: datetime | None = None,
+        by: Literal["type", "kind", "queue"] = "type",
+    ) -> Operation[dict[str, int]]:
+        """How many events the log has by type, kind or queue, whoever committed them. `since` is a
+        time, or how long ago; `until` is now unless it is given. Over HTTP it needs the token of an
+        operator or a viewer."""
+        return stats(self.channel, since=since, until=until, by=by)
+
+    astats = awaiting(stats)
+
+    @blocking
+    def overview(
+        self,
+        range: Literal["15m", "1h", "6h", "24h", "7d"] = "1h",
+        *,
+        queue: str | None = None,
+        kind: str | None = None,
+    ) -> Operation[OverviewReply]:
+        """What the jobs are doing and did lately: rates by outcome, how full queues are, how long
+        jobs wait and run, workers, and what needs attention; of one queue or kind only, if given.
+        Over HTTP it needs the token of an operator or a viewer."""
+        return overview(self.channel, range=range, queue=queue, kind=kind)
+
+    aoverview = awaiting(overview)
 
 
 def _statuses(given: JobStatus | str | Iterable[JobStatus | str]) -> tuple[JobStatus, ...]:

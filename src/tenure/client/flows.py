@@ -16,7 +16,7 @@ from tenure.client.end_hints import EndHints
 from tenure.client.functions import Enqueueable, Sender
 from tenure.client.jobs import Job
 from tenure.client.requests import refusal
-from tenure.client.shells import Operation, arun, run
+from tenure.client.shells import Operation, arun, awaiting, blocking, run
 from tenure.core.checks import check_integer, check_job_id
 from tenure.core.commands import Cancel, Command, EnqueueFlow, FlowMember, RedriveFlow
 from tenure.core.counting import counted
@@ -103,14 +103,15 @@ class Flow(FlowBuilder):
         self._check_sent()
         return await self.job(job).aresult(timeout)
 
-    def wait(self, timeout: Span | None = None) -> dict[str, JobStatus]:
+    @blocking
+    def wait(self, timeout: Span | None = None) -> Operation[dict[str, JobStatus]]:
         """Wait until every job has ended, and return their statuses by name. Raises `WaitTimeout`
         if they have not ended in time, and `UnknownJob` if one was purged or never committed."""
-        return run(self._waiting(timeout))
+        self._check_sent()
+        ended = yield from ending(self._channel, [job.id for job in self._jobs], timeout)
+        return {job.name: ended[job.id] for job in self._jobs}
 
-    async def await_end(self, timeout: Span | None = None) -> dict[str, JobStatus]:
-        """`wait` for async code."""
-        return await arun(self._waiting(timeout))
+    await_end = awaiting(wait)
 
     def _check_sent(self) -> None:
         if not self._is_sent:
@@ -118,17 +119,11 @@ class Flow(FlowBuilder):
                 "flow", "has not been sent", hint="it is sent when its block ends; ask after it"
             )
 
-    def redrive(self) -> int:
+    @blocking
+    def redrive(self) -> Operation[int]:
         """Replace the jobs that did not succeed by new ones, which wait for the same jobs or for
         what replaces these. Returns how many there are; from now on `wait`, `result` and `job` are
         about them. Raises `Conflict` if a job has not ended, or if all of them succeeded."""
-        return run(self._redriving())
-
-    async def aredrive(self) -> int:
-        """`redrive` for async code."""
-        return await arun(self._redriving())
-
-    def _redriving(self) -> Operation[int]:
         self._check_sent()
         made = yield from redriving(self._channel, self.id)
         view = yield from loading_flow(self._channel, self.id)
@@ -137,10 +132,7 @@ class Flow(FlowBuilder):
             job.id = current.get(job.name, job.id)
         return made.jobs
 
-    def _waiting(self, timeout: Span | None) -> Operation[dict[str, JobStatus]]:
-        self._check_sent()
-        ended = yield from ending(self._channel, [job.id for job in self._jobs], timeout)
-        return {job.name: ended[job.id] for job in self._jobs}
+    aredrive = awaiting(redrive)
 
 
 def ending(
@@ -211,18 +203,14 @@ class MappedCalls(Generic[R_co]):
         parts = counted(len(self._parts), "job")
         return f"<{type(self).__name__} of {self._kind}, {parts}, sent by then(…)>"
 
-    def then(self, call: Call[Any], *, when: When = "succeeded") -> Flow:
+    @blocking
+    def then(self, call: Call[Any], *, when: When = "succeeded") -> Operation[Flow]:
         """Send them, and a job that runs when all of them have succeeded, or ended."""
-        return run(self._then(call, when))
-
-    async def athen(self, call: Call[Any], *, when: When = "succeeded") -> Flow:
-        """`then` for async code."""
-        return await arun(self._then(call, when))
-
-    def _then(self, call: Call[Any], when: When) -> Operation[Flow]:
         checked_call(call, example="app.map(…).then(function.call(argument, …))")
         self._flow.add(call, after=self._parts, when=when)
         return self._flow.sending()
+
+    athen = awaiting(then)
 
 
 # --- operators -----------------------------------------------------------------------------------
@@ -234,57 +222,9 @@ class Flows:
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
 
-    def ls(self, *, limit: int = 50, before: str | None = None) -> list[FlowRecord]:
+    @blocking
+    def ls(self, *, limit: int = 50, before: str | None = None) -> Operation[list[FlowRecord]]:
         """Flows, newest first; `before` is the last id of the previous page."""
-        return run(self._listing(limit, before))
-
-    async def als(self, *, limit: int = 50, before: str | None = None) -> list[FlowRecord]:
-        """`ls` for async code."""
-        return await arun(self._listing(limit, before))
-
-    def show(self, flow_id: str) -> FlowReply:
-        """A flow with its jobs, what each waits for and replaces, and its redrives."""
-        return run(self._showing(flow_id))
-
-    async def ashow(self, flow_id: str) -> FlowReply:
-        """`show` for async code."""
-        return await arun(self._showing(flow_id))
-
-    def wait(self, flow_id: str, timeout: Span | None = None) -> FlowReply:
-        """Wait until every job of a flow has ended, and show the flow. Raises `WaitTimeout` if they
-        have not ended in time. Jobs that the token may not see are not waited for: their number is
-        `hidden`."""
-        return run(self._waiting(flow_id, timeout))
-
-    async def await_end(self, flow_id: str, timeout: Span | None = None) -> FlowReply:
-        """`wait` for async code."""
-        return await arun(self._waiting(flow_id, timeout))
-
-    def cancel(
-        self, flow_id: str, *, hard: bool = False, reason: str = "", request_id: str | None = None
-    ) -> FlowReply:
-        """Cancel every job of a flow that has not ended, and show the flow. Handlers of running
-        jobs are asked to stop; `hard` does not wait for them. Raises `UnreadableRow` or `Conflict`
-        for the first job that could not be cancelled, after all others were. Safe to repeat."""
-        return run(self._cancelling(flow_id, hard, reason, request_id))
-
-    async def acancel(
-        self, flow_id: str, *, hard: bool = False, reason: str = "", request_id: str | None = None
-    ) -> FlowReply:
-        """`cancel` for async code."""
-        return await arun(self._cancelling(flow_id, hard, reason, request_id))
-
-    def redrive(self, flow_id: str, *, request_id: str | None = None) -> FlowReply:
-        """Replace the jobs of a flow that did not succeed by new ones, which wait for the same jobs
-        or for what replaces these. Raises `Conflict` if a job has not ended, or if all succeeded. A
-        repeated request, under the same `request_id`, makes nothing."""
-        return run(self._redriving(flow_id, request_id))
-
-    async def aredrive(self, flow_id: str, *, request_id: str | None = None) -> FlowReply:
-        """`redrive` for async code."""
-        return await arun(self._redriving(flow_id, request_id))
-
-    def _listing(self, limit: int, before: str | None) -> Operation[list[FlowRecord]]:
         check_integer("limit", limit, low=1, high=MAX_LISTED_FLOWS)
         last = None if before is None else _flow_id(before)
         namespace = self._channel.namespace
@@ -293,17 +233,33 @@ class Flows:
         )
         return [flow_summary_record(each) for each in found]
 
-    def _showing(self, flow_id: str) -> Operation[FlowReply]:
+    als = awaiting(ls)
+
+    @blocking
+    def show(self, flow_id: str) -> Operation[FlowReply]:
+        """A flow with its jobs, what each waits for and replaces, and its redrives."""
         return flow_reply((yield from loading_flow(self._channel, _flow_id(flow_id))))
 
-    def _waiting(self, flow_id: str, timeout: Span | None) -> Operation[FlowReply]:
+    ashow = awaiting(show)
+
+    @blocking
+    def wait(self, flow_id: str, timeout: Span | None = None) -> Operation[FlowReply]:
+        """Wait until every job of a flow has ended, and show the flow. Raises `WaitTimeout` if they
+        have not ended in time. Jobs that the token may not see are not waited for: their number is
+        `hidden`."""
         view = yield from loading_flow(self._channel, _flow_id(flow_id))
         yield from ending(self._channel, [step.job_id for step in view.current], timeout)
         return flow_reply((yield from loading_flow(self._channel, view.flow.id)))
 
-    def _cancelling(
-        self, flow_id: str, hard: bool, reason: str, request_id: str | None
+    await_end = awaiting(wait)
+
+    @blocking
+    def cancel(
+        self, flow_id: str, *, hard: bool = False, reason: str = "", request_id: str | None = None
     ) -> Operation[FlowReply]:
+        """Cancel every job of a flow that has not ended, and show the flow. Handlers of running
+        jobs are asked to stop; `hard` does not wait for them. Raises `UnreadableRow` or `Conflict`
+        for the first job that could not be cancelled, after all others were. Safe to repeat."""
         channel = self._channel
         view = yield from loading_flow(channel, _flow_id(flow_id))
         asked_as = channel.new_request_id() if request_id is None else RequestId(plain(request_id))
@@ -325,10 +281,18 @@ class Flows:
             raise refusal(refused.job_id, reply)
         return flow_reply((yield from loading_flow(channel, view.flow.id)))
 
-    def _redriving(self, flow_id: str, request_id: str | None) -> Operation[FlowReply]:
+    acancel = awaiting(cancel)
+
+    @blocking
+    def redrive(self, flow_id: str, *, request_id: str | None = None) -> Operation[FlowReply]:
+        """Replace the jobs of a flow that did not succeed by new ones, which wait for the same jobs
+        or for what replaces these. Raises `Conflict` if a job has not ended, or if all succeeded. A
+        repeated request, under the same `request_id`, makes nothing."""
         wanted = _flow_id(flow_id)
         yield from redriving(self._channel, wanted, request_id)
         return flow_reply((yield from loading_flow(self._channel, wanted)))
+
+    aredrive = awaiting(redrive)
 
 
 def _flow_id(flow_id: str) -> FlowId:

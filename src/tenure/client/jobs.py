@@ -15,7 +15,7 @@ from tenure.client.channel import Channel, Link, poll_pauses
 from tenure.client.end_hints import EndHints
 from tenure.client.records import JobRecord, record_of
 from tenure.client.requests import RequestOptions, commanding, requested
-from tenure.client.shells import Operation, arun, in_thread, run
+from tenure.client.shells import Operation, arun, awaiting, blocking, in_thread, run
 from tenure.core.checks import check_name
 from tenure.core.commands import Cancel, Command, DeadLetter, Redrive, Requeue, Stall
 from tenure.core.counting import counted
@@ -81,20 +81,16 @@ class Job(JobHandle, Generic[R_co]):
 
     # --- looking -------------------------------------------------------------------------------
 
-    def refresh(self) -> JobRecord:
+    @blocking
+    def refresh(self) -> Operation[JobRecord]:
         """The job's record as it is now."""
-        return run(self._refreshing())
-
-    async def arefresh(self) -> JobRecord:
-        """`refresh` for async code."""
-        return await arun(self._refreshing())
-
-    def _refreshing(self) -> Operation[JobRecord]:
         job = yield from self._loading()
         now = job.updated_at
         if job.lease_expires_at is not None:  # whether a worker is suspect depends on the time
             now = yield from self._channel.asking(lambda store: store.now())
         return record_of(job, now=now, bodies=True)
+
+    arefresh = awaiting(refresh)
 
     def _loading(self) -> Operation[StoredJob]:
         if self._stored is None or not self._stored.status.is_terminal:
@@ -131,56 +127,40 @@ class Job(JobHandle, Generic[R_co]):
         record = self.refresh()
         return record.error or record.last_error
 
-    def events(self) -> list[EventRecord]:
+    @blocking
+    def events(self) -> Operation[list[EventRecord]]:
         """Everything that happened to it, in order."""
-        return run(self._listing_events())
-
-    async def aevents(self) -> list[EventRecord]:
-        """`events` for async code."""
-        return await arun(self._listing_events())
-
-    def _listing_events(self) -> Operation[list[EventRecord]]:
         events = yield from self._asking(lambda store: store.load_events(self.id))
         return [event_record(event) for event in events]
 
-    def observations(self) -> list[ObservationRecord]:
+    aevents = awaiting(events)
+
+    @blocking
+    def observations(self) -> Operation[list[ObservationRecord]]:
         """What is kept beside its history, oldest first: results that were refused, reports under
         another worker's lease, a compensation that succeeded."""
-        return run(self._listing_observations())
-
-    async def aobservations(self) -> list[ObservationRecord]:
-        """`observations` for async code."""
-        return await arun(self._listing_observations())
-
-    def _listing_observations(self) -> Operation[list[ObservationRecord]]:
         found = yield from self._asking(lambda store: store.load_observations(self.id))
         return [observation_record(seen, bodies=True) for seen in found]
 
-    def artifacts(self) -> list[ArtifactRecord]:
+    aobservations = awaiting(observations)
+
+    @blocking
+    def artifacts(self) -> Operation[list[ArtifactRecord]]:
         """The files of the attempt that succeeded, by name; none before it has."""
-        return run(self._listing_artifacts())
-
-    async def aartifacts(self) -> list[ArtifactRecord]:
-        """`artifacts` for async code."""
-        return await arun(self._listing_artifacts())
-
-    def _listing_artifacts(self) -> Operation[list[ArtifactRecord]]:
         found = yield from self._asking(lambda store: store.list_artifacts(self.id))
         return [artifact_record(artifact) for artifact in found]
 
-    def artifact(self, name: str) -> bytes | None:
+    aartifacts = awaiting(artifacts)
+
+    @blocking
+    def artifact(self, name: str) -> Operation[bytes | None]:
         """The content of one of its files; None if there is none of this name."""
-        return run(self._loading_artifact(name))
-
-    async def aartifact(self, name: str) -> bytes | None:
-        """`artifact` for async code."""
-        return await arun(self._loading_artifact(name))
-
-    def _loading_artifact(self, name: str) -> Operation[bytes | None]:
         wanted = plain(name)
         check_name("name", wanted)
         stored = yield from self._asking(lambda store: store.load_artifact(self.id, wanted))
         return None if stored is None else stored.body
+
+    aartifact = awaiting(artifact)
 
     def _asking(self, question: Callable[[JobStore], _T]) -> Operation[_T]:
         """Ask about this job, which must be one of the application's namespace."""
@@ -189,14 +169,13 @@ class Job(JobHandle, Generic[R_co]):
 
     # --- waiting -------------------------------------------------------------------------------
 
-    def wait(self, timeout: Span | None = None) -> JobStatus:
+    @blocking
+    def wait(self, timeout: Span | None = None) -> Operation[JobStatus]:
         """Wait until the job has ended, and return its status; raises `WaitTimeout` if it has not
         ended in time."""
-        return run(self._waiting(timeout)).status
+        return (yield from self._waiting(timeout)).status
 
-    async def await_end(self, timeout: Span | None = None) -> JobStatus:
-        """`wait` for async code."""
-        return (await arun(self._waiting(timeout))).status
+    await_end = awaiting(wait)
 
     def _waiting(self, timeout: Span | None) -> Operation[StoredJob]:
         limit_s = math.inf
@@ -218,17 +197,16 @@ class Job(JobHandle, Generic[R_co]):
                     )
                 yield hints.pausing(min(next(pauses), left_s))
 
-    def result(self, timeout: Span | None = None) -> R_co:
+    @blocking
+    def result(self, timeout: Span | None = None) -> Operation[R_co]:
         """Wait for the job and return what its function returned.
 
         Raises `JobFailed`, `JobCancelled` or `JobDeadLettered` if it ended without a result, and
         `WaitTimeout` if it did not end in time.
         """
-        return self._outcome(run(self._waiting(timeout)))
+        return self._outcome((yield from self._waiting(timeout)))
 
-    async def aresult(self, timeout: Span | None = None) -> R_co:
-        """`result` for async code."""
-        return self._outcome(await arun(self._waiting(timeout)))
+    aresult = awaiting(result)
 
     def _outcome(self, job: StoredJob) -> R_co:
         if job.status is not JobStatus.SUCCEEDED:
@@ -244,41 +222,34 @@ class Job(JobHandle, Generic[R_co]):
 
     # --- deciding ------------------------------------------------------------------------------
 
+    @blocking
     def cancel(
         self, *, hard: bool = False, reason: str = "", **request: Unpack[RequestOptions]
-    ) -> JobStatus:
+    ) -> Operation[JobStatus]:
         """Stop the job and return its status: `cancelled`, or `running` while a soft cancel waits
         for the handler to notice. Raises `Conflict` if it has already ended in another way."""
-        return run(self._cancelling(hard, reason, request))
-
-    async def acancel(
-        self, *, hard: bool = False, reason: str = "", **request: Unpack[RequestOptions]
-    ) -> JobStatus:
-        """`cancel` for async code."""
-        return await arun(self._cancelling(hard, reason, request))
-
-    def _cancelling(self, hard: bool, reason: str, request: RequestOptions) -> Operation[JobStatus]:
         mode = CancelMode.HARD if hard else CancelMode.SOFT
         actor = self._channel.actor
         return self._changing(Cancel, request, actor=actor, mode=mode, reason=plain(reason))
 
-    def stall(self, **request: Unpack[RequestOptions]) -> JobStatus:
+    acancel = awaiting(cancel)
+
+    @blocking
+    def stall(self, **request: Unpack[RequestOptions]) -> Operation[JobStatus]:
         """Take the job from a worker that you no longer trust, and leave it stalled. Over HTTP this
         and the following need an operator's token."""
-        return run(self._changing(Stall, request))
+        return self._changing(Stall, request)
 
-    async def astall(self, **request: Unpack[RequestOptions]) -> JobStatus:
-        """`stall` for async code."""
-        return await arun(self._changing(Stall, request))
+    astall = awaiting(stall)
 
-    def requeue(self, **request: Unpack[RequestOptions]) -> JobStatus:
+    @blocking
+    def requeue(self, **request: Unpack[RequestOptions]) -> Operation[JobStatus]:
         """Send the job back to its queue, if it is stalled."""
-        return run(self._changing(Requeue, request))
+        return self._changing(Requeue, request)
 
-    async def arequeue(self, **request: Unpack[RequestOptions]) -> JobStatus:
-        """`requeue` for async code."""
-        return await arun(self._changing(Requeue, request))
+    arequeue = awaiting(requeue)
 
+    @blocking
     def dead_letter(
         self,
         reason: ReasonCode | str = ReasonCode.POLICY_VIOLATION,
@@ -286,29 +257,9 @@ class Job(JobHandle, Generic[R_co]):
         *,
         stage: Stage | str | None = None,
         **request: Unpack[RequestOptions],
-    ) -> JobStatus:
+    ) -> Operation[JobStatus]:
         """Turn the job into a dead letter, if it has not ended: it does not run unless somebody
         redrives it. The message is kept as its error."""
-        return run(self._burying(reason, message, stage, request))
-
-    async def adead_letter(
-        self,
-        reason: ReasonCode | str = ReasonCode.POLICY_VIOLATION,
-        message: str = "",
-        *,
-        stage: Stage | str | None = None,
-        **request: Unpack[RequestOptions],
-    ) -> JobStatus:
-        """`dead_letter` for async code."""
-        return await arun(self._burying(reason, message, stage, request))
-
-    def _burying(
-        self,
-        reason: ReasonCode | str,
-        message: str,
-        stage: Stage | str | None,
-        request: RequestOptions,
-    ) -> Operation[JobStatus]:
         return self._changing(
             DeadLetter,
             request,
@@ -317,20 +268,18 @@ class Job(JobHandle, Generic[R_co]):
             message=plain(message),
         )
 
-    def rerun(self, *, again: bool = False, **request: Unpack[RequestOptions]) -> "Job[R_co]":
+    adead_letter = awaiting(dead_letter)
+
+    @blocking
+    def rerun(
+        self, *, again: bool = False, **request: Unpack[RequestOptions]
+    ) -> Operation["Job[R_co]"]:
         """Make a new job like this one, which has ended and stays as it is. A dead letter that was
         redriven or discarded before raises `Conflict`, unless `again` asks for another job."""
-        return run(self._rerunning(again, request))
-
-    async def arerun(
-        self, *, again: bool = False, **request: Unpack[RequestOptions]
-    ) -> "Job[R_co]":
-        """`rerun` for async code."""
-        return await arun(self._rerunning(again, request))
-
-    def _rerunning(self, again: bool, request: RequestOptions) -> Operation["Job[R_co]"]:
         made = yield from self._deciding(Redrive, request, cause=EventCause.RERUN, again=again)
         return Job(self._channel, made.id, stored=made, decode=self._decode)
+
+    arerun = awaiting(rerun)
 
     def _changing(
         self, command: Callable[..., Command], request: RequestOptions, **fields: Any

@@ -11,7 +11,7 @@ from typing import Any, Unpack
 from tenure.client.channel import Channel
 from tenure.client.functions import Sender
 from tenure.client.jobs import Job
-from tenure.client.shells import Operation, arun, in_thread, run
+from tenure.client.shells import Operation, awaiting, blocking, in_thread
 from tenure.core.ids import ScheduleName
 from tenure.core.schedules import (
     PauseSchedule,
@@ -38,85 +38,16 @@ class Schedules:
         self._channel = channel
         self._sender = sender
 
-    def ls(self) -> list[ScheduleRecord]:
+    @blocking
+    def ls(self) -> Operation[list[ScheduleRecord]]:
         """Every schedule of the application's namespace, by name, without payloads."""
-        return run(self._listing())
+        return self._listing()
 
-    async def als(self) -> list[ScheduleRecord]:
-        """`ls` for async code."""
-        return await arun(self._listing())
+    als = awaiting(ls)
 
-    def show(self, schedule: str) -> ScheduleReply:
+    @blocking
+    def show(self, schedule: str) -> Operation[ScheduleReply]:
         """A schedule without its payload, and the next five times at which it fires."""
-        return run(self._showing(schedule))
-
-    async def ashow(self, schedule: str) -> ScheduleReply:
-        """`show` for async code."""
-        return await arun(self._showing(schedule))
-
-    def add(
-        self,
-        schedule: str,
-        call: Call[Any],
-        /,
-        *,
-        replace: bool = False,
-        **options: Unpack[ScheduleOptions],
-    ) -> ScheduleRecord:
-        """Make a schedule now: `add("report-ada", report.call("ada"), cron="15 3 * * *")`, with the
-        options of `app.schedule`. One of a name that is in use is refused without `replace`."""
-        return run(self._adding(schedule, call, replace, options))
-
-    async def aadd(
-        self,
-        schedule: str,
-        call: Call[Any],
-        /,
-        *,
-        replace: bool = False,
-        **options: Unpack[ScheduleOptions],
-    ) -> ScheduleRecord:
-        """`add` for async code."""
-        return await arun(self._adding(schedule, call, replace, options))
-
-    def pause(self, schedule: str) -> ScheduleRecord:
-        """Fire it no more until it is resumed; what it would have fired is not caught up."""
-        return run(self._changing(PauseSchedule, schedule))
-
-    async def apause(self, schedule: str) -> ScheduleRecord:
-        """`pause` for async code."""
-        return await arun(self._changing(PauseSchedule, schedule))
-
-    def resume(self, schedule: str) -> ScheduleRecord:
-        """Fire it again, from its next time on."""
-        return run(self._changing(ResumeSchedule, schedule))
-
-    async def aresume(self, schedule: str) -> ScheduleRecord:
-        """`resume` for async code."""
-        return await arun(self._changing(ResumeSchedule, schedule))
-
-    def remove(self, schedule: str) -> ScheduleRecord:
-        """End it; its jobs stay. A worker that starts does not write it again."""
-        return run(self._changing(RemoveSchedule, schedule))
-
-    async def aremove(self, schedule: str) -> ScheduleRecord:
-        """`remove` for async code."""
-        return await arun(self._changing(RemoveSchedule, schedule))
-
-    def run(self, schedule: str) -> Job[object]:
-        """Make a job of it now, whatever its times and its last run say."""
-        return run(self._running(schedule))
-
-    async def arun(self, schedule: str) -> Job[object]:
-        """`run` for async code."""
-        return await arun(self._running(schedule))
-
-    def _listing(self) -> Operation[list[ScheduleRecord]]:
-        namespace = self._channel.namespace
-        found = yield from self._channel.asking(lambda store: store.list_schedules(namespace))
-        return [schedule_record(each, bodies=False) for each in found]
-
-    def _showing(self, schedule: str) -> Operation[ScheduleReply]:
         name, namespace = schedule_name(schedule), self._channel.namespace
         found = yield from self._channel.asking(lambda store: store.list_schedules(namespace))
         known = {each.name: each for each in found}
@@ -127,9 +58,20 @@ class Schedules:
             next_times=tuple(map(moment, shown_times(known[name]))),
         )
 
-    def _adding(
-        self, schedule: str, call: Call[Any], replace: bool, options: ScheduleOptions
+    ashow = awaiting(show)
+
+    @blocking
+    def add(
+        self,
+        schedule: str,
+        call: Call[Any],
+        /,
+        *,
+        replace: bool = False,
+        **options: Unpack[ScheduleOptions],
     ) -> Operation[ScheduleRecord]:
+        """Make a schedule now: `add("report-ada", report.call("ada"), cron="15 3 * * *")`, with the
+        options of `app.schedule`. One of a name that is in use is refused without `replace`."""
         command = PutSchedule(
             namespace=self._channel.namespace,
             name=schedule_name(schedule),
@@ -142,17 +84,32 @@ class Schedules:
             raise InvalidInput("schedule", f"there is a schedule {command.name} already", hint=hint)
         return schedule_record((yield from self._asking(command)), bodies=False)
 
-    def _changing(
-        self,
-        kind: type[PauseSchedule] | type[ResumeSchedule] | type[RemoveSchedule],
-        schedule: str,
-    ) -> Operation[ScheduleRecord]:
-        name = schedule_name(schedule)
-        command = kind(namespace=self._channel.namespace, name=name, actor=self._channel.operator)
-        changed = yield from self._asking(command)
-        return schedule_record(changed, bodies=False)
+    aadd = awaiting(add)
 
-    def _running(self, schedule: str) -> Operation[Job[object]]:
+    @blocking
+    def pause(self, schedule: str) -> Operation[ScheduleRecord]:
+        """Fire it no more until it is resumed; what it would have fired is not caught up."""
+        return self._changing(PauseSchedule, schedule)
+
+    apause = awaiting(pause)
+
+    @blocking
+    def resume(self, schedule: str) -> Operation[ScheduleRecord]:
+        """Fire it again, from its next time on."""
+        return self._changing(ResumeSchedule, schedule)
+
+    aresume = awaiting(resume)
+
+    @blocking
+    def remove(self, schedule: str) -> Operation[ScheduleRecord]:
+        """End it; its jobs stay. A worker that starts does not write it again."""
+        return self._changing(RemoveSchedule, schedule)
+
+    aremove = awaiting(remove)
+
+    @blocking
+    def run(self, schedule: str) -> Operation[Job[object]]:
+        """Make a job of it now, whatever its times and its last run say."""
         yield from self._channel.linking()  # first: new ids are dated by the store's clock
         command = RunSchedule(
             namespace=self._channel.namespace,
@@ -162,6 +119,23 @@ class Schedules:
         )
         yield from self._asking(command)
         return Job(self._channel, command.job_id, decode=self._sender.decode)
+
+    arun = awaiting(run)
+
+    def _listing(self) -> Operation[list[ScheduleRecord]]:
+        namespace = self._channel.namespace
+        found = yield from self._channel.asking(lambda store: store.list_schedules(namespace))
+        return [schedule_record(each, bodies=False) for each in found]
+
+    def _changing(
+        self,
+        kind: type[PauseSchedule] | type[ResumeSchedule] | type[RemoveSchedule],
+        schedule: str,
+    ) -> Operation[ScheduleRecord]:
+        name = schedule_name(schedule)
+        command = kind(namespace=self._channel.namespace, name=name, actor=self._channel.operator)
+        changed = yield from self._asking(command)
+        return schedule_record(changed, bodies=False)
 
     def _asking(self, command: ScheduleCommand) -> Operation[Schedule]:
         link = yield from self._channel.linking()

@@ -3,15 +3,20 @@
 An operation is a generator. Where it has to wait for something, it yields a `Wait`, which says how
 to wait in a thread and how to wait in an event loop, and is sent what came of it. `run` and `arun`
 are the two shells; a failure of the wait is raised inside the operation, which may handle it.
-Functions that return an operation have names that end in -ing.
+Functions that return an operation have names that end in -ing. A public method is written once, as
+an operation: `blocking` makes the method of it, and `awaiting` that method's twin for async code.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Generator
-from typing import Any, TypeAlias, TypeVar
+import inspect
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar, cast, get_args
 
 import msgspec
 
+P = ParamSpec("P")
+S = TypeVar("S")
 T = TypeVar("T")
 
 
@@ -60,3 +65,33 @@ async def arun(operation: Operation[T]) -> T:
     except StopIteration as done:
         result: T = done.value
         return result
+
+
+def blocking(
+    operation: Callable[Concatenate[S, P], Operation[T]],
+) -> Callable[Concatenate[S, P], T]:
+    """The method that carries out this operation in the caller's thread."""
+
+    @wraps(operation)
+    def method(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return run(operation(self, *args, **kwargs))
+
+    shown = inspect.signature(operation)
+    _, _, returned = get_args(shown.return_annotation)
+    cast(Any, method).__signature__ = shown.replace(return_annotation=returned)
+    return method
+
+
+def awaiting(
+    method: Callable[Concatenate[S, P], T],
+) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
+    """The twin of a `blocking` method for async code."""
+    operation = cast(Any, method).__wrapped__
+
+    async def twin(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        result: T = await arun(operation(self, *args, **kwargs))
+        return result
+
+    twin.__doc__ = f"`{method.__name__}` for async code."
+    cast(Any, twin).__signature__ = inspect.signature(method)
+    return twin
