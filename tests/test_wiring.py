@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager, closing
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tenure import wiring
 from tenure.app import Tenure
@@ -96,7 +97,8 @@ def test_settings_that_make_no_sense_are_refused_by_name(tmp_path: Path, text: s
     (tmp_path / "pyproject.toml").write_text(text)
 
     with pytest.raises(
-        InvalidInput, match=r"pyproject\.toml.*allowed are url, app, queues, keep_finished"
+        InvalidInput,
+        match=r"pyproject\.toml.*allowed are url, app, queues, keep_finished, keep_refused",
     ):
         project_settings(tmp_path)
 
@@ -249,7 +251,7 @@ def test_finished_jobs_are_kept_as_the_command_line_says_then_the_project(
 
     assert by_default.finished_us == seconds(30 * 86400)
     assert retention_of().finished_us == seconds(90 * 86400)
-    assert retention_of("36h").finished_us == seconds(36 * 3600)
+    assert retention_of({"keep_finished": "36h"}).finished_us == seconds(36 * 3600)
 
 
 @spec("G3")
@@ -261,9 +263,28 @@ def test_a_retention_that_makes_no_sense_is_refused_by_the_name_it_was_given_by(
     Path("pyproject.toml").write_text(f'[tool.tenure]\nkeep_finished = "{text}"\n')
 
     with pytest.raises(InvalidInput, match=r"^--keep-finished: .*1d to 366d"):
-        retention_of(text)
+        retention_of({"keep_finished": text})
     with pytest.raises(InvalidInput, match=r"^pyproject\.toml, \[tool\.tenure\] keep_finished: "):
         retention_of()
+
+
+@spec("E31")
+@pytest.mark.parametrize(
+    ("name", "field", "default_s"),
+    [("keep_refused", "refused_us", 7 * 86400), ("keep_renewals", "renewals_us", 0)],
+)
+def test_renewals_and_refused_bodies_are_kept_as_the_command_line_says_then_the_project(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, field: str, default_s: int
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    by_default = retention_of()
+    Path("pyproject.toml").write_text(f'[tool.tenure]\n{name} = "3d"\n')
+
+    assert getattr(by_default, field) == seconds(default_s)
+    assert retention_of() == replace(by_default, **{field: seconds(3 * 86400)})
+    assert getattr(retention_of({name: "0s"}), field) == 0
+    with pytest.raises(InvalidInput, match=rf"^--{name.replace('_', '-')}: .*0s to 366d"):
+        retention_of({name: "367d"})
 
 
 def test_a_worker_and_a_server_purge_as_they_are_told(
@@ -279,7 +300,7 @@ def test_a_worker_and_a_server_purge_as_they_are_told(
     monkeypatch.setattr("tenure.coordinator.retention.Retention", Noting)
     monkeypatch.setattr(lifetime, "serve", lambda *_, **__: None)
     monkeypatch.setattr(worker, "run_worker", lambda *_, **__: 0)
-    url, policy = f"sqlite:///{tmp_path / 'tenure.db'}", retention_of("2d")
+    url, policy = f"sqlite:///{tmp_path / 'tenure.db'}", retention_of({"keep_finished": "2d"})
 
     wiring.run_worker(url, "any:app", WorkerOptions(), retention=policy)
     wiring.run_server(url, lifetime.ServeOptions(), lambda _: None, retention=policy, name="a test")

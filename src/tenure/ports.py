@@ -624,9 +624,9 @@ class RetentionStore(Protocol):
     def now(self) -> Instant:
         """The store's clock."""
 
-    def prune_renewals(self, *, limit: int) -> PruneResult:
+    def prune_renewals(self, *, older_than_us: Duration, limit: int) -> PruneResult:
         """Read up to `limit` renewals, from where the last call stopped, and delete those of
-        ended attempts; those of live ones may be skipped. [G1]"""
+        ended attempts that are this old; others may be skipped. [G1] [E31]"""
 
     def expire_observations(self, *, older_than_us: Duration, limit: int) -> int:
         """Drop the bodies of old observations. Returns how many. [G2]"""

@@ -38,6 +38,8 @@ class ProjectSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     app: str | None = None
     queues: tuple[str, ...] = ()
     keep_finished: str | None = None
+    keep_refused: str | None = None
+    keep_renewals: str | None = None
 
 
 def project_settings(directory: Path | None = None) -> ProjectSettings:
@@ -184,16 +186,22 @@ def checked_retry_for_s(field: str, text: str) -> float:
     return retry_for_s
 
 
-def retention_of(given: str | None = None) -> RetentionPolicy:
-    """How long finished jobs are kept: by `--keep-finished`, else by the project's settings."""
-    text = given or project_settings().keep_finished
-    if text is None:
-        return RetentionPolicy()
-    try:
-        policy = RetentionPolicy(finished_us=parse_duration(text))
-        check_retention(policy)
-    except (InvalidInput, ValueError) as wrong:
-        field = "--keep-finished" if given else f"{PROJECT_FILE}, [tool.tenure] keep_finished"
-        problem = wrong.problem if isinstance(wrong, InvalidInput) else str(wrong)
-        raise InvalidInput(field, problem, hint="give 1d to 366d") from wrong
+def retention_of(given: Mapping[str, str | None] | None = None) -> RetentionPolicy:
+    """How long things are kept: by options such as `keep_finished`, else by the project's
+    settings. [E31]"""
+    given, project, policy = given or {}, project_settings(), RetentionPolicy()
+    for what in ("finished", "refused", "renewals"):
+        name = f"keep_{what}"
+        text = given.get(name) or getattr(project, name)
+        if text is None:
+            continue
+        try:
+            policy = msgspec.structs.replace(policy, **{f"{what}_us": parse_duration(text)})
+            check_retention(policy)
+        except (InvalidInput, ValueError) as wrong:
+            option = f"--keep-{what}"
+            field = option if given.get(name) else f"{PROJECT_FILE}, [tool.tenure] {name}"
+            problem = wrong.problem if isinstance(wrong, InvalidInput) else str(wrong)
+            shortest = "1d" if what == "finished" else "0s"
+            raise InvalidInput(field, problem, hint=f"give {shortest} to 366d") from wrong
     return policy

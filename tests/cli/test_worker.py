@@ -66,6 +66,8 @@ def test_limits_of_children_reach_the_worker(monkeypatch: pytest.MonkeyPatch) ->
         (["--grace", "soon"], "soon"),
         (["--keep-finished", "1h"], "--keep-finished: finished jobs are kept for at least a day"),
         (["--url", "http://127.0.0.1:9", "--keep-finished", "2d"], "give it to `tenure serve`"),
+        (["--url", "http://127.0.0.1:9", "--keep-renewals", "2d"], "--keep-renewals: the server"),
+        (["--keep-refused", "long"], "--keep-refused: 'long' is not a duration"),
     ],
 )
 def test_an_invalid_option_is_refused_by_name(words: list[str], said: str, tmp_path: Path) -> None:

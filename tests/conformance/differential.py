@@ -621,7 +621,10 @@ class Differential(RuleBasedStateMachine):
             case "tick":
                 worlds.step(what, lambda world: world.store.tick())
             case "prune":
-                worlds.step(what, lambda world: world.store.prune_renewals(limit=1000))
+                worlds.step(
+                    what,
+                    lambda world: world.store.prune_renewals(older_than_us=seconds(5), limit=1000),
+                )
             case "expire":
                 worlds.step(
                     what,

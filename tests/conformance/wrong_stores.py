@@ -238,16 +238,16 @@ class KeepsEveryObservation(MemoryStore):
 class PrunesTransitions(MemoryStore):
     """Takes a start for a renewal. [E3]"""
 
-    def prune_renewals(self, *, limit: int) -> PruneResult:
+    def prune_renewals(self, *, older_than_us: Duration, limit: int) -> PruneResult:
         for events in self._events.values():
             events[:] = [event for event in events if event.type is not EventType.STARTED]
-        return super().prune_renewals(limit=limit)
+        return super().prune_renewals(older_than_us=older_than_us, limit=limit)
 
 
 class PrunesTheLiving(MemoryStore):
     """Prunes renewals while their attempt is live. [G1]"""
 
-    def prune_renewals(self, *, limit: int) -> PruneResult:
+    def prune_renewals(self, *, older_than_us: Duration, limit: int) -> PruneResult:
         pruned = 0
         for events in self._events.values():
             kept = [event for event in events if event.event_class is EventClass.TRANSITION]
@@ -259,9 +259,9 @@ class PrunesTheLiving(MemoryStore):
 class PrunesOnlyTheFirstPage(MemoryStore):
     """Begins from the first renewal every time; behind a page of live ones nothing goes. [G4]"""
 
-    def prune_renewals(self, *, limit: int) -> PruneResult:
+    def prune_renewals(self, *, older_than_us: Duration, limit: int) -> PruneResult:
         self._last_renewal = None
-        return super().prune_renewals(limit=limit)
+        return super().prune_renewals(older_than_us=older_than_us, limit=limit)
 
 
 class ForgetsWhoHoldsALease(MemoryStore):

@@ -109,6 +109,27 @@ def test_live_renewals_are_passed_a_page_at_a_time() -> None:
     world.coordinator.close()
 
 
+@spec("E31", "G4")
+def test_kept_renewals_are_searched_a_hundred_times_in_their_time() -> None:
+    world = World()
+    grant = world.running()
+    world.coordinator.execute(
+        Heartbeat(job_id=grant.job_id, lease_id=grant.lease_id, actor=W1, hb_seq=1)
+    )
+    world.complete(grant, actor=W1)
+    passed = [0]
+    policy = RetentionPolicy(renewals_us=seconds(6000))
+    retention = Retention(world.store, policy, monotonic=lambda: passed[0])
+
+    def pruned(after_s: int) -> int:
+        world.clock.advance(after_s)
+        passed[0] += seconds(after_s)
+        return retention.run_once().renewals_pruned
+
+    assert [pruned(5990), pruned(30), pruned(30)] == [0, 0, 1]
+    world.coordinator.close()
+
+
 @spec("G5")
 def test_nothing_is_deleted_after_a_jump_of_the_clock() -> None:
     world = World()

@@ -1,6 +1,5 @@
 """Retention on a SQL store finds a page by its indexes, however much is kept."""
 
-import sqlite3
 from contextlib import closing
 from pathlib import Path
 
@@ -27,7 +26,7 @@ def _renewed(store: Store) -> dict[str, object]:
     jobs = claim(store, 50)
     for _ in range(40):
         jobs = heartbeat(store, jobs)
-    return {"job_id": min(job.id for job in jobs), "seq": 3, "limit": 1000}
+    return {"job_id": min(job.id for job in jobs), "seq": 3, "limit": 1000, "older_than_us": 0}
 
 
 @spec("G4")
@@ -35,7 +34,7 @@ def _renewed(store: Store) -> dict[str, object]:
 def test_sqlite_finds_renewals_by_an_index(sqlite_path: Path, shape: Shape) -> None:
     store = SqliteStore(sqlite_path)
     query = store._query("page_of_renewals", shape, **_renewed(store))
-    with closing(sqlite3.connect(sqlite_path)) as raw:
+    with closing(connect(sqlite_path, host_clock, 1.0)) as raw:
         plan = raw.execute(f"EXPLAIN QUERY PLAN {query.text}", query.parameters).fetchall()
         looked = raw.execute(query.text, query.parameters).fetchall()
     store.close()

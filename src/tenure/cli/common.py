@@ -122,15 +122,31 @@ def log_format_option(function: _F) -> _F:
     )(function)
 
 
-def keep_finished_option(function: _F) -> _F:
-    """`--keep-finished`."""
-    return click.option(
-        "--keep-finished",
-        metavar="DURATION",
-        help="Delete finished jobs and their histories after this long, at least 1d. If the"
-        " processes of a store differ, the shortest time applies. [default: `keep_finished` of"
-        " [tool.tenure] in pyproject.toml, then 30d]",
-    )(function)
+def keep_options(function: _F) -> _F:
+    """`--keep-finished`, `--keep-refused` and `--keep-renewals`, which a command passes to
+    `retention_of`."""
+    for name, help_text, default in (
+        (
+            "renewals",
+            "Keep the renewals of the leases of ended attempts in the histories of jobs for this"
+            " long.",
+            "0s",
+        ),
+        ("refused", "Keep the bodies of results that were refused for this long.", "7d"),
+        (
+            "finished",
+            "Delete finished jobs and their histories after this long, at least 1d. If the"
+            " processes of a store differ, the shortest time applies.",
+            "30d",
+        ),
+    ):
+        function = click.option(
+            f"--keep-{name}",
+            metavar="DURATION",
+            help=f"{help_text} [default: `keep_{name}` of [tool.tenure] in pyproject.toml, then"
+            f" {default}]",
+        )(function)
+    return function
 
 
 def request_id_option(function: _F) -> _F:

@@ -7,7 +7,7 @@ import click
 
 from tenure.cli.common import (
     CouldNotRun,
-    keep_finished_option,
+    keep_options,
     log_format_option,
     reported_errors,
     store_url_option,
@@ -61,7 +61,7 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
     help="The file with the key that signs the sessions of browsers; it is made if it does not"
     " exist. [default: beside a SQLite file; otherwise a new key at each start]",
 )
-@keep_finished_option
+@keep_options
 @log_format_option
 def serve(
     url: str | None,
@@ -75,8 +75,8 @@ def serve(
     no_dashboard: bool,
     public_origin: str | None,
     session_key: Path | None,
-    keep_finished: str | None,
     log_format: str,
+    **keep: str | None,
 ) -> None:
     """Run the HTTP server, for remote clients and workers.
 
@@ -106,7 +106,7 @@ def serve(
             security_log=security_log,
         )
         log_to_stderr(LogFormat(log_format))
-        retention = retention_of(keep_finished)
+        retention = retention_of(keep)
         store_url = url or url_from_environment()
         pages = None
         if not no_dashboard:

@@ -10,7 +10,7 @@ from tenure.cli.application import app_value, check_has_jobs, import_app, namesp
 from tenure.cli.common import (
     app_url_option,
     duration_value,
-    keep_finished_option,
+    keep_options,
     log_format_option,
     reported_errors,
     size_value,
@@ -144,7 +144,7 @@ def _shown_as(form: LogFormat) -> Callable[[OutputLine], None]:
     help="The address for the metrics. Whoever can reach it sees the names of queues and kinds,"
     " without a token.",
 )
-@keep_finished_option
+@keep_options
 @log_format_option
 @click.option(
     "--verbose",
@@ -180,7 +180,6 @@ def worker(
     recycle_after: int,
     metrics_port: int | None,
     metrics_host: str,
-    keep_finished: str | None,
     log_format: str,
     verbose: bool,
     show_output: bool,
@@ -188,6 +187,7 @@ def worker(
     overwrites: bool,
     adds_declared: bool,
     app: str,
+    **keep: str | None,
 ) -> None:
     """Run the jobs of the application MODULE:APP.
 
@@ -202,7 +202,7 @@ def worker(
     with reported_errors():
         if name is not None:
             check_name("--name", name)
-        retention = retention_of(keep_finished)
+        retention = retention_of(keep)
         log_to_stderr(LogFormat(log_format))
         application = import_app(app)  # before the store is opened, which may create one
         check_has_jobs(application, app)
@@ -221,9 +221,10 @@ def worker(
             overwrites_declared=overwrites,
         )
         chosen = url_for(application, url, tell=_log.warning) or url_from_environment()
-        if keep_finished and is_server(chosen):
-            hint = "give it to `tenure serve`"
-            raise InvalidInput("--keep-finished", "the server deletes finished jobs", hint=hint)
+        given = [name for name, value in keep.items() if value]
+        if given and is_server(chosen):
+            option, hint = f"--{given[0].replace('_', '-')}", "give it to `tenure serve`"
+            raise InvalidInput(option, "the server decides what is kept", hint=hint)
         expose = None if metrics_port is None else MetricsAddress(metrics_host, metrics_port)
         code = run_worker(chosen, app, options, retention=retention, expose=expose)
     raise SystemExit(code)

@@ -39,6 +39,10 @@ INTERVAL = seconds(30)
 RUN_WITHIN_S = 120.0
 """Nobody waits for it, so it may take longer than a call. [K6]"""
 
+PRUNINGS = 100
+"""Renewals are searched at most this often in the time for which they are kept: a search reads a
+renewal of every job that has one. [G4]"""
+
 NOTHING = PruneResult(0, hit_limit=False)
 
 
@@ -46,8 +50,10 @@ class RetentionPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """How long things are kept."""
 
     finished_us: Duration = Duration(30 * DAY)
-    observation_bodies_us: Duration = Duration(7 * DAY)
-    prune_renewals: bool = True
+    refused_us: Duration = Duration(7 * DAY)
+    """Bodies of refused reports. [E31]"""
+    renewals_us: Duration = Duration(0)
+    """Renewals of ended attempts. [E31]"""
 
 
 class RetentionReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,8 +73,8 @@ class RetentionReport(msgspec.Struct, frozen=True, kw_only=True):
 
 def check_retention(policy: RetentionPolicy) -> None:
     """Raise `InvalidInput` for a retention that is too short to be one. [G3]"""
-    check_duration("retention.finished_us", policy.finished_us)
-    check_duration("retention.observation_bodies_us", policy.observation_bodies_us)
+    for field in policy.__struct_fields__:
+        check_duration(f"retention.{field}", getattr(policy, field))
     if policy.finished_us < SHORTEST_RETENTION:
         raise InvalidInput(
             "retention.finished_us",
@@ -91,6 +97,7 @@ class Retention:
         self._store = store
         self._page = page
         self._monotonic = monotonic
+        self._prune_at = monotonic()
         self._reading: tuple[Instant, int] | None = None  # of the store's clock, and when
         self._policy = policy or RetentionPolicy()
         check_retention(self._policy)
@@ -114,11 +121,15 @@ class Retention:
 
     def _delete_page(self) -> RetentionReport:
         policy, store, page = self._policy, self._store, self._page
-        renewals = store.prune_renewals(limit=page) if policy.prune_renewals else NOTHING
+        renewals = NOTHING
+        if self._monotonic() >= self._prune_at:
+            renewals = store.prune_renewals(older_than_us=policy.renewals_us, limit=page)
+            if not renewals.hit_limit:
+                self._prune_at = self._monotonic() + policy.renewals_us // PRUNINGS
         artifacts = store.collect_artifacts(limit=page)
         counted = {
             "bodies_expired": store.expire_observations(
-                older_than_us=policy.observation_bodies_us, limit=page
+                older_than_us=policy.refused_us, limit=page
             ),
             "jobs_purged": store.purge(older_than_us=policy.finished_us, limit=page),
             "workers_deleted": store.delete_workers(older_than_us=KEEP_WORKERS, limit=page),

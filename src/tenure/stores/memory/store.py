@@ -640,8 +640,8 @@ class MemoryStore(
 
     # --- retention -----------------------------------------------------------------------------
 
-    def prune_renewals(self, *, limit: int) -> PruneResult:
-        """Delete renewals of ended attempts, among the next `limit` ones."""
+    def prune_renewals(self, *, older_than_us: Duration, limit: int) -> PruneResult:
+        """Delete old renewals of ended attempts, among the next `limit` ones."""
         with self._lock:
             self._open()
             after = self._last_renewal
@@ -654,13 +654,14 @@ class MemoryStore(
             )[:limit]
             hit_limit = len(keys) == limit
             self._last_renewal = keys[-1] if hit_limit else None
-            return PruneResult(sum(self._prune(*key) for key in keys), hit_limit)
+            until = Instant(self._clock() - older_than_us)
+            return PruneResult(sum(self._prune(*key, until) for key in keys), hit_limit)
 
-    def _prune(self, job_id: JobId, seq: int) -> bool:
+    def _prune(self, job_id: JobId, seq: int, until: Instant) -> bool:
         """Delete this renewal if its attempt has ended. Returns whether it did."""
         events = self._events[job_id]
         (renewal,) = (event for event in events if event.seq == seq)
-        is_ended = renewal.lease_id != self._jobs[job_id].lease_id
+        is_ended = renewal.lease_id != self._jobs[job_id].lease_id and renewal.ts <= until
         if is_ended:
             events.remove(renewal)
             self._tail = {at: event for at, event in self._tail.items() if event is not renewal}

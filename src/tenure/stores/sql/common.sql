@@ -475,9 +475,9 @@ RETURNING began_at;
 UPDATE {t}meta SET epoch = epoch + 1 RETURNING epoch;
 
 -- name: page_of_renewals
--- From renewal to renewal, and past a live one to the next job, as if its seq were the highest:
--- those of the live attempt come last, and a job that runs for days has thousands of them. Step by
--- step through the index: a planner whose statistics are behind would sort them all for a page.
+-- From renewal to renewal, and past a live or young one to the next job, as if its seq were the
+-- highest: later ones of the job are live or young too, and a job that runs for days has thousands.
+-- Step by step through the index: a planner with old statistics would sort them all for a page.
 WITH RECURSIVE paged (job_id, seq, nth) AS (
     SELECT (SELECT e.job_id FROM {t}job_event AS e WHERE e.type IN ({renewals}) {after_renewal}
              ORDER BY e.job_id, e.seq LIMIT 1),
@@ -486,17 +486,22 @@ WITH RECURSIVE paged (job_id, seq, nth) AS (
      UNION ALL
     SELECT (SELECT n.job_id FROM {t}job_event AS n
              WHERE n.type IN ({renewals}) AND (n.job_id, n.seq) >
-                   (e.job_id, CASE WHEN e.lease_id = j.lease_id THEN 2147483647 ELSE e.seq END)
+                   (e.job_id, CASE WHEN e.lease_id = j.lease_id
+                                     OR e.ts > (SELECT {t}clock()) - :older_than_us
+                                   THEN 2147483647 ELSE e.seq END)
              ORDER BY n.job_id, n.seq LIMIT 1),
            (SELECT n.seq FROM {t}job_event AS n
              WHERE n.type IN ({renewals}) AND (n.job_id, n.seq) >
-                   (e.job_id, CASE WHEN e.lease_id = j.lease_id THEN 2147483647 ELSE e.seq END)
+                   (e.job_id, CASE WHEN e.lease_id = j.lease_id
+                                     OR e.ts > (SELECT {t}clock()) - :older_than_us
+                                   THEN 2147483647 ELSE e.seq END)
              ORDER BY n.job_id, n.seq LIMIT 1), l.nth + 1
       FROM paged AS l
       JOIN {t}job_event AS e ON e.job_id = l.job_id AND e.seq = l.seq
       LEFT JOIN {t}job AS j ON j.id = e.job_id
      WHERE l.nth < :limit)
 SELECT e.job_id, e.seq, j.id IS NOT NULL AND (j.lease_id IS NULL OR e.lease_id <> j.lease_id)
+       AND e.ts <= (SELECT {t}clock()) - :older_than_us
   FROM paged AS l
   JOIN {t}job_event AS e ON e.job_id = l.job_id AND e.seq = l.seq
   LEFT JOIN {t}job AS j ON j.id = e.job_id

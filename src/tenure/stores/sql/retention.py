@@ -46,15 +46,17 @@ class SqlRetention(Transactional):
         self._last_renewal: Row = (None, None)  # the next call continues after this one
         self._last_session: Row | None = None  # likewise
 
-    def prune_renewals(self, *, limit: int) -> PruneResult:
-        """Delete renewals of ended attempts, among the next `limit` ones. [G1]"""
+    def prune_renewals(self, *, older_than_us: Duration, limit: int) -> PruneResult:
+        """Delete old renewals of ended attempts, among the next `limit` ones. [G1] [E31]"""
         job_id, seq = self._last_renewal
         shape = _FROM_THE_FIRST if job_id is None else _FROM_THE_LAST
+        place = {"job_id": job_id, "seq": seq, "limit": limit}
         rows = self._rows(
-            self._query("page_of_renewals", shape, job_id=job_id, seq=seq, limit=limit)
+            self._query("page_of_renewals", shape, older_than_us=older_than_us, **place)
         )
-        # An ended attempt never continues, and the job's earlier attempts have ended too.
-        ended = {job_id: seq for job_id, seq, is_ended in rows if is_ended}
+        # An ended attempt never continues; the job's earlier renewals are of ended attempts and
+        # as old: no event is earlier than the one before it. [E13]
+        ended = {job_id: seq for job_id, seq, is_due in rows if is_due}
         queries = [
             self._query("prune_renewals", job_id=each, seq=seq) for each, seq in ended.items()
         ]

@@ -147,7 +147,7 @@ CALLS: dict[str, Callable[[Store], Any]] = {
         Fold(expected=None, progress=FoldProgress(), rollups=())
     ),
     "delete_rollups": lambda store: store.delete_rollups(length_us=DAY, older_than_us=DAY, limit=1),
-    "prune_renewals": lambda store: store.prune_renewals(limit=1),
+    "prune_renewals": lambda store: store.prune_renewals(older_than_us=Duration(0), limit=1),
     "expire_observations": lambda store: store.expire_observations(older_than_us=DAY, limit=1),
     "purge": lambda store: store.purge(older_than_us=DAY, limit=1),
     "list_jobs": lambda store: store.list_jobs(JobFilter(namespace=DEFAULT_NAMESPACE)),

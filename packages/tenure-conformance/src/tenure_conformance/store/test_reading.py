@@ -4,7 +4,7 @@ import msgspec
 
 from tenure.core.event_pages import EventFilter, EventPage
 from tenure.core.ids import DEFAULT_NAMESPACE, JobId, Kind, Namespace, QueueName
-from tenure.core.instants import Instant
+from tenure.core.instants import Duration, Instant
 from tenure.core.job_search import PREVIEW_CHARS, JobFilter
 from tenure.core.vocabulary import JobStatus, OnLost
 from tenure.ports import DedupeKey, PruneResult, Record
@@ -278,7 +278,9 @@ def test_an_empty_store_has_nothing_to_show(kit: Kit) -> None:
     assert store.list_queues(DEFAULT_NAMESPACE) == []
     assert store.due(limit=10).jobs == {}
     assert store.outages(since=Instant(0)) == []
-    assert store.prune_renewals(limit=10) == PruneResult(0, hit_limit=False)
+    assert store.prune_renewals(older_than_us=Duration(0), limit=10) == PruneResult(
+        0, hit_limit=False
+    )
     assert kit.claimed(queues=(QUEUE,)) == []
     assert kit.cancel(kit.change(kit.new(actor=CLIENT)).job).job is None
 

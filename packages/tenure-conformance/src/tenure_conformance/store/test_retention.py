@@ -24,6 +24,7 @@ from tenure_conformance.harness import KIND, Kit, ids, policy
 from tenure_conformance.spec import spec
 
 MOST_BITES = 100
+AT_ONCE = Duration(0)
 
 UNDO = Compensation(kind=Kind("undo"), queue=QueueName("undo"), policy=Policy())
 
@@ -46,14 +47,14 @@ def test_renewals_of_an_ended_attempt_are_pruned_and_its_end_sums_them_up(kit: K
     kit.complete(job)
     before = kit.events(job)
 
-    pruned = kit.store.prune_renewals(limit=100)
+    pruned = kit.store.prune_renewals(older_than_us=AT_ONCE, limit=100)
 
     assert pruned == PruneResult(4, hit_limit=False)
     kept = kit.events(job)
     assert kept == [event for event in before if event.type not in RENEWALS]
     assert (kept[-1].payload.renewals, kept[-1].payload.hb_seq) == (4, 9)
     assert kept[-1].payload.progress == Progress(done=1)
-    assert kit.store.prune_renewals(limit=100).deleted == 0
+    assert kit.store.prune_renewals(older_than_us=AT_ONCE, limit=100).deleted == 0
 
 
 @spec("G1")
@@ -61,7 +62,7 @@ def test_renewals_of_a_live_attempt_stay(kit: Kit) -> None:
     job = _renewed(kit)
     before = kit.events(job)
 
-    assert kit.store.prune_renewals(limit=100).deleted == 0
+    assert kit.store.prune_renewals(older_than_us=AT_ONCE, limit=100).deleted == 0
     assert kit.events(job) == before
 
 
@@ -73,7 +74,7 @@ def test_renewals_of_a_lost_attempt_are_pruned_while_the_next_one_is_live(kit: K
     (second,) = kit.claimed()
     kit.heartbeat(second)
 
-    assert kit.store.prune_renewals(limit=100).deleted == 3
+    assert kit.store.prune_renewals(older_than_us=AT_ONCE, limit=100).deleted == 3
 
     renewals = [event for event in kit.events(second) if event.type in RENEWALS]
     assert [event.lease_id for event in renewals] == [second.lease_id]
@@ -88,7 +89,7 @@ def test_a_stalled_jobs_renewals_may_be_pruned(kit: Kit) -> None:
     kit.advance_to(kit.reload(job).due_at)
     kit.sweep(job)
 
-    assert kit.store.prune_renewals(limit=100).deleted == 1
+    assert kit.store.prune_renewals(older_than_us=AT_ONCE, limit=100).deleted == 1
 
 
 @spec("G1")
@@ -97,7 +98,7 @@ def test_pruning_keeps_to_its_limit(kit: Kit) -> None:
     for job in jobs:
         kit.complete(job)
 
-    steps = [kit.store.prune_renewals(limit=4) for _ in range(3)]
+    steps = [kit.store.prune_renewals(older_than_us=AT_ONCE, limit=4) for _ in range(3)]
 
     assert steps == [
         PruneResult(4, hit_limit=True),
@@ -106,12 +107,12 @@ def test_pruning_keeps_to_its_limit(kit: Kit) -> None:
     ]
 
 
-def _pruned(kit: Kit, limit: int) -> list[PruneResult]:
+def _pruned(kit: Kit, limit: int, *, older_than_us: Duration = AT_ONCE) -> list[PruneResult]:
     """What is deleted until a page is not full."""
-    steps = [kit.store.prune_renewals(limit=limit)]
+    steps = [kit.store.prune_renewals(older_than_us=older_than_us, limit=limit)]
     while steps[-1].hit_limit:
         assert len(steps) < MOST_BITES, "the end is never found"
-        steps.append(kit.store.prune_renewals(limit=limit))
+        steps.append(kit.store.prune_renewals(older_than_us=older_than_us, limit=limit))
     return steps
 
 
@@ -158,9 +159,45 @@ def test_transitions_are_never_pruned(kit: Kit) -> None:
     kit.fail(job)
     transitions = [event for event in kit.events(job) if event.event_class is EventClass.TRANSITION]
 
-    kit.store.prune_renewals(limit=100)
+    kit.store.prune_renewals(older_than_us=AT_ONCE, limit=100)
 
     assert kit.events(job) == transitions
+
+
+@spec("E31", "G1")
+def test_renewals_are_kept_for_as_long_as_they_should_be(kit: Kit) -> None:
+    first = _renewed(kit, times=2)
+    kit.complete(first)
+    live = _renewed(kit)
+    kit.advance(seconds=46)  # the renewals are 62, 58, 54, 50 and 46 s old
+
+    pruned = kit.store.prune_renewals(older_than_us=seconds(58), limit=100)
+
+    assert pruned == PruneResult(2, hit_limit=False)
+    assert [event.type in RENEWALS for event in kit.events(live)].count(True) == 3
+    kit.complete(live)
+    assert kit.store.prune_renewals(older_than_us=seconds(50), limit=100).deleted == 2
+    assert kit.store.prune_renewals(older_than_us=seconds(50), limit=100).deleted == 0
+    left = [event for event in kit.events(live) if event.type in RENEWALS]
+    assert [event.payload.hb_seq for event in left] == [3]
+    assert kit.store.prune_renewals(older_than_us=AT_ONCE, limit=100).deleted == 1
+
+
+@spec("E31", "G4")
+@pytest.mark.parametrize("limit", [1, 2, 3, 100])
+def test_young_renewals_are_skipped_whatever_the_page_size(kit: Kit, limit: int) -> None:
+    jobs = []
+    for _ in range(2):
+        jobs += [_renewed(kit, times=2) for _ in range(2)]
+        for job in jobs:
+            kit.complete(job)
+        kit.advance(seconds=100)
+
+    steps = _pruned(kit, limit, older_than_us=seconds(150))
+
+    assert sum(each.deleted for each in steps) == 4
+    left = [sum(event.type in RENEWALS for event in kit.events(job)) for job in jobs]
+    assert left == [0, 0, 2, 2]
 
 
 # --- purging -------------------------------------------------------------------------------------
@@ -313,9 +350,7 @@ def test_one_run_of_retention_deletes_what_is_due(kit: Kit) -> None:
     pruned = _renewed(kit)
     kit.complete(pruned)
     kit.complete(pruned, result=b'"late"')
-    retention = Retention(
-        kit.store, RetentionPolicy(finished_us=DAY, observation_bodies_us=seconds(60))
-    )
+    retention = Retention(kit.store, RetentionPolicy(finished_us=DAY, refused_us=seconds(60)))
     kit.advance(seconds=61)
 
     report = retention.run_once()
