@@ -44,6 +44,24 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return f"{name}:app"
 
 
+def sign_of_life(serving: Coordinator, *schedules: str) -> None:
+    """A worker lives whose application declares these schedules."""
+    serving.store.see_worker(
+        WorkerProcess(
+            namespace=DEFAULT_NAMESPACE,
+            worker=WorkerId("w"),
+            actor=worker_actor("w"),
+            host="h",
+            pid=1,
+            queues=(DEFAULT_QUEUE,),
+            concurrency=1,
+            version="1",
+            uptime_us=Duration(0),
+            schedules=tuple(map(ScheduleName, schedules)),
+        )
+    )
+
+
 def listed(run: Run) -> dict[str, Any]:
     found = json.loads(run("schedules", "ls", "--json").stdout)
     return {each["schedule"]["name"]: each for each in found}
@@ -157,20 +175,7 @@ def test_sync_writes_what_the_code_declares_and_prunes_what_it_no_longer_does(
     assert [name for name, each in found.items() if each["undeclared"]] == [], "no worker lives"
     assert "undeclared" not in run("schedules", "ls").stdout
 
-    serving.store.see_worker(
-        WorkerProcess(
-            namespace=DEFAULT_NAMESPACE,
-            worker=WorkerId("w"),
-            actor=worker_actor("w"),
-            host="h",
-            pid=1,
-            queues=(DEFAULT_QUEUE,),
-            concurrency=1,
-            version="1",
-            uptime_us=Duration(0),
-            schedules=(ScheduleName("report"),),
-        )
-    )
+    sign_of_life(serving, "report")
 
     found = listed(run)
     assert [name for name, each in found.items() if each["undeclared"]] == ["nightly"]
@@ -190,6 +195,60 @@ def test_a_schedule_that_is_no_longer_declared_is_kept_until_it_is_pruned(
     assert "nightly: kept" in kept
     assert "nightly: removed" in pruned
     assert list(listed(run)) == ["report"]
+
+
+@spec("SC22")
+def test_what_an_application_declared_under_a_former_name_is_named_and_pruned(
+    run: Run, shop: str, serving: Coordinator, tmp_path: Path
+) -> None:
+    run("schedules", "sync", shop)
+    (tmp_path / "moved.py").write_text(JOBS.replace('"nightly"', '"nocturnal"'))
+
+    moved = run("schedules", "sync", "moved:app", "--prune").stdout
+    declared_by = {name: each["schedule"]["declared_by"] for name, each in listed(run).items()}
+
+    assert f"nightly: kept: {shop} declared it, and no live worker does" in moved
+    assert f"--prune --from {shop} removes it" in moved
+    assert declared_by == {"nightly": shop, "nocturnal": "moved:app", "report": "moved:app"}
+
+    pruned = run("schedules", "sync", "moved:app", "--prune", "--from", shop)
+    again = run("schedules", "sync", "moved:app", "--prune", "--from", shop)
+
+    assert "nightly: removed" in pruned.stdout
+    assert sorted(listed(run)) == ["nocturnal", "report"]
+    assert f"no schedule is declared by {shop}" in again.stderr
+
+
+@spec("SC22")
+def test_schedules_of_an_application_whose_workers_live_are_not_named_by_another(
+    run: Run, shop: str, serving: Coordinator, tmp_path: Path
+) -> None:
+    run("schedules", "sync", shop)
+    (tmp_path / "other_shop.py").write_text("from tenure import Tenure\n\napp = Tenure()\n")
+    sign_of_life(serving, "nightly", "report")
+
+    other = run("schedules", "sync", "other_shop:app", "--prune")
+
+    assert other.stdout == ""
+
+
+@spec("SC22")
+def test_lists_and_doctor_name_schedules_that_no_live_worker_declares(
+    run: Run, shop: str, serving: Coordinator
+) -> None:
+    run("schedules", "sync", shop)
+    before = {each["name"]: each for each in json.loads(run("doctor", "--json").stdout)}
+    sign_of_life(serving, "report")
+
+    ls = run("schedules", "ls")
+    after = {each["name"]: each for each in json.loads(run("doctor", "--json").stdout)}
+
+    said = f"`tenure schedules sync MODULE:APP --prune --from {shop}`"
+    assert said in ls.stderr
+    assert before["undeclared_schedules"]["value"] == 0
+    assert after["undeclared_schedules"]["value"] == 1
+    assert after["undeclared_schedules"]["state"] == "warning"
+    assert "nightly" in after["undeclared_schedules"]["advice"]
 
 
 def test_a_kinds_settings_come_from_its_application(run: Run, shop: str) -> None:

@@ -21,12 +21,19 @@ def test_the_commands_of_the_page_work(tmp_path: Path) -> None:
     (tmp_path / "shop" / "jobs.py").write_text(blocks("python")[0])
     url = f"sqlite:///{tmp_path}/shop.db"
     environment = environment_with_tenure(tmp_path, {"TENURE_URL": url})
-    sync, by_hand = blocks("sh")
+    sync, moved, by_hand = blocks("sh")
 
     synced = run_shell(sync, tmp_path, environment)
+    renamed = blocks("python")[0].replace("weekly-full", "sundays")
+    (tmp_path / "shop" / "tasks.py").write_text(renamed)
+    taken_over = run_shell(moved, tmp_path, environment)
     done = run_shell(by_hand, tmp_path, environment)
 
     assert synced.stdout.splitlines() == ["ping: new", "report: new", "weekly-full: new"], synced
+    assert taken_over.stdout.splitlines() == [
+        *("ping: changed", "report: changed", "sundays: new"),
+        "weekly-full: removed",
+    ], taken_over
     assert done.returncode == 0, done
     assert "nightly: fires next at" in done.stdout
     assert "nightly: removed" in done.stdout

@@ -8,10 +8,22 @@ from importlib.metadata import version
 
 import click
 
-from tenure.cli.common import REFUSED, coordinator, json_option, store_url_option
+from tenure.cli.common import (
+    REFUSED,
+    coordinator,
+    json_option,
+    namespace_option,
+    store_url_option,
+)
+from tenure.cli.live_declarations import how_to_prune, live_workers, undeclared
 from tenure.cli.output import print_json, print_table, printable, wrapped
+from tenure.core.checks import check_name
+from tenure.core.ids import Namespace
 from tenure.core.vocabulary import HealthState
-from tenure.ports import HealthFact, fact
+from tenure.ports import HealthFact, JobStore, fact
+
+NAMED = 5
+"""How many schedules a line of advice names."""
 
 _COLOURS = {HealthState.OK: "green", HealthState.WARNING: "yellow", HealthState.BAD: "red"}
 
@@ -19,16 +31,20 @@ _COLOURS = {HealthState.OK: "green", HealthState.WARNING: "yellow", HealthState.
 @click.command()
 @store_url_option
 @json_option(list[HealthFact])
-def doctor(url: str | None, as_json: bool) -> None:
-    """Check the store: durability, versions, disk space, clocks, what slows it down.
+@namespace_option
+def doctor(url: str | None, as_json: bool, namespace: str) -> None:
+    """Check the store: durability, versions, disk space, clocks, what slows it down; and which
+    schedules of the namespace fire though no live worker declares them.
 
     Exits with 0 if nothing is bad, 1 if something is, 2 if the store could not be reached.
     """
     with coordinator(url, accept_restored=True) as serving:
+        check_name("namespace", namespace)
         facts = [
             fact("tenure", version("tenure")),
             fact("python", platform.python_version()),
             *serving.store.health(),
+            _undeclared(serving.store, Namespace(namespace)),
         ]
     if as_json:
         print_json(facts)
@@ -36,6 +52,24 @@ def doctor(url: str | None, as_json: bool) -> None:
         _show(facts)
     if any(each.state is HealthState.BAD for each in facts):
         raise click.exceptions.Exit(REFUSED)
+
+
+def _undeclared(store: JobStore, namespace: Namespace) -> HealthFact:
+    """Schedules that fire though no live worker declares them, as after a move. [SC22]"""
+    workers = live_workers(store, namespace, store.now())
+    found = [
+        each
+        for each in store.list_schedules(namespace)
+        if each.next_at is not None and undeclared(each, workers)
+    ]
+    names = ", ".join(each.name for each in found[:NAMED]) + (", …" if len(found) > NAMED else "")
+    return fact(
+        "undeclared_schedules",
+        len(found),
+        warning=bool(found),
+        advice=f"no live worker declares {names}; if the application moved,"
+        f" {how_to_prune(each.declared_by for each in found)} removes what it declares no more",
+    )
 
 
 def _show(facts: list[HealthFact]) -> None:

@@ -1,5 +1,7 @@
 """`tenure kinds …`: list what is set for kinds, and set it."""
 
+from collections.abc import Collection, Sequence
+
 import click
 from msgspec import UNSET, UnsetType
 
@@ -13,14 +15,16 @@ from tenure.cli.common import (
     url_option,
 )
 from tenure.cli.kind_suggestions import kind_suggestion
+from tenure.cli.live_declarations import live_workers, unclaimed_kinds
 from tenure.cli.output import print_json, print_table, printable, say
 from tenure.cli.rates import given_rate, rate_in_words, rate_options
 from tenure.core.checks import check_name
 from tenure.core.concurrency import check_concurrency_limit
 from tenure.core.ids import Kind, Namespace
-from tenure.core.kind_settings import KindChange
+from tenure.core.kind_settings import KindChange, KindSettings
 from tenure.core.policy import policy_in_words
 from tenure.errors import InvalidInput
+from tenure.ports import Coordination
 from tenure.protocol.records import KindRecord, kind_record
 from tenure.telemetry.kind_names import is_known_kind
 from tenure.worker.declared_kinds import change_in_words, settings_of, without_limits
@@ -70,12 +74,20 @@ def list_kinds(url: str | None, as_json: bool, namespace: str) -> None:
     is_flag=True,
     help="Also remove what is set for kinds of the application that declare nothing.",
 )
+@click.option(
+    "--from",
+    "former",
+    metavar="KIND",
+    multiple=True,
+    help="A former kind of the application: --prune removes what is set for it. May be repeated.",
+)
 @click.argument("app", metavar="MODULE:APP", required=False, callback=app_value)
-def sync_kinds(url: str | None, prune: bool, app: str) -> None:
+def sync_kinds(url: str | None, prune: bool, former: tuple[str, ...], app: str) -> None:
     """Write what the application declares for its kinds: a step of a deploy.
 
     A worker writes only what the store has never seen. Kinds that already have what is declared
-    stay as they are.
+    stay as they are. Kinds that workers declared before, and that neither the application nor a
+    live worker has, are named.
     """
     found = load_app(app)
     declared = {each.kind: each for each in settings_of(found.registry)}
@@ -91,8 +103,38 @@ def sync_kinds(url: str | None, prune: bool, app: str) -> None:
             change = without_limits(wanted) if removes else wanted.as_change()
             kept = serving.store.put_kind(found.namespace, change)
             click.echo(f"{kind}: {change_in_words(before, kept)}")
+        others = [each for each in stored.values() if each.kind not in declared]
+        for gone in _gone(serving, found.namespace, others, former):
+            if prune and gone in former:
+                nothing = KindChange(
+                    kind=gone, rate=None, concurrency_limit=None, fair=False, policy=None
+                )
+                serving.store.put_kind(found.namespace, nothing)
+                click.echo(f"{gone}: removed")
+            elif gone in former:
+                click.echo(f"{gone}: kept, --prune removes it")
+            else:
+                click.echo(
+                    f"{gone}: kept: neither the application nor a live worker has this kind;"
+                    f" --prune --from {gone} removes it"
+                )
+    for name in sorted(set(former) - stored.keys()):
+        say(f"nothing is set for kind {name}")
     if not declared:
         click.echo("the application has no kinds", err=True)
+
+
+def _gone(
+    serving: Coordination,
+    namespace: Namespace,
+    others: Sequence[KindSettings],
+    former: Collection[str],
+) -> list[Kind]:
+    """Of kinds that the application does not have, those that it had before and those that no live
+    worker has."""
+    workers = live_workers(serving.store, namespace, serving.store.now())
+    unclaimed = unclaimed_kinds(others, workers)
+    return [each.kind for each in others if each.kind in former or each.kind in unclaimed]
 
 
 @kinds.command(name="limit")

@@ -22,10 +22,12 @@ from tenure.cli.common import (
     url_option,
 )
 from tenure.cli.kind_suggestions import kind_suggestion
+from tenure.cli.live_declarations import how_to_prune, live_workers, undeclared
 from tenure.cli.output import ago, in_words, print_facts, print_json, print_table, printable, say
 from tenure.cli.payloads import check_payload
 from tenure.client.schedules import unknown_schedule
 from tenure.core.checks import check_name
+from tenure.core.counting import counted
 from tenure.core.ids import (
     DEFAULT_QUEUE,
     ENTROPY_BYTES,
@@ -49,8 +51,8 @@ from tenure.core.schedules import (
     ScheduleSpec,
     shown_times,
 )
-from tenure.core.vocabulary import CatchUp, Overlap, WorkerState
-from tenure.errors import InvalidInput, RequestRefused
+from tenure.core.vocabulary import CatchUp, Overlap
+from tenure.errors import InvalidInput
 from tenure.handlers.calls import JobSpec
 from tenure.handlers.schedules import ScheduleOptions, called, schedule_name, schedule_spec
 from tenure.ports import Coordination
@@ -83,7 +85,8 @@ class ShownSchedule(msgspec.Struct, frozen=True, kw_only=True):
 
 class SyncedSchedule(msgspec.Struct, frozen=True, kw_only=True):
     """What `sync` did with a schedule: `new`, `changed`, `unchanged`, `removed` or `kept`, which is
-    for one that the application declares no more."""
+    for one that the application declares no more, or that another application declared and no live
+    worker declares."""
 
     name: str
     action: str
@@ -110,18 +113,18 @@ def list_schedules(url: str | None, as_json: bool, namespace: str) -> None:
         space = Namespace(namespace)
         now = serving.store.now()
         found = serving.store.list_schedules(space)
-        declared = _declared(serving, space, now)
+        workers = live_workers(serving.store, space, now)
         last = _last_runs(serving, found)
-    lines = [(each, _undeclared(each, declared), last.get(each.last_job_id)) for each in found]
+    lines = [(each, undeclared(each, workers), last.get(each.last_job_id)) for each in found]
     if as_json:
         print_json(
             [
                 ListedSchedule(
                     schedule=schedule_record(each, bodies=False),
                     last_run=None if run is None else job_record(run, now=now, bodies=False),
-                    undeclared=undeclared,
+                    undeclared=is_undeclared,
                 )
-                for each, undeclared, run in lines
+                for each, is_undeclared, run in lines
             ]
         )
         return
@@ -130,7 +133,7 @@ def list_schedules(url: str | None, as_json: bool, namespace: str) -> None:
         [
             (
                 each.name,
-                _state(each, undeclared),
+                _state(each, is_undeclared),
                 _timing(each.spec),
                 ago(each.next_at, now),
                 each.spec.kind,
@@ -139,10 +142,17 @@ def list_schedules(url: str | None, as_json: bool, namespace: str) -> None:
                 each.skipped,
                 each.missed,
             )
-            for each, undeclared, run in lines
+            for each, is_undeclared, run in lines
         ],
         optional=("FIRED", "KIND", "MISSED", "SKIPPED"),
     )
+    former = [each.declared_by for each, is_undeclared, _ in lines if is_undeclared]
+    if former:
+        number = counted(len(former), "schedule")
+        say(
+            f"no live worker declares {number}; if the application moved, {how_to_prune(former)}"
+            " removes what it declares no more"
+        )
 
 
 @schedules.command(name="show")
@@ -157,7 +167,7 @@ def show_schedule(url: str | None, as_json: bool, namespace: str, schedule: str)
         check_name("namespace", namespace)
         found = _find(serving, space, schedule)
         now = serving.store.now()
-        undeclared = _undeclared(found, _declared(serving, space, now))
+        is_undeclared = undeclared(found, live_workers(serving.store, space, now))
         runs = serving.store.list_jobs(
             JobFilter(namespace=space, schedule=found.name, limit=SHOWN_RUNS, bodies=False)
         )
@@ -168,11 +178,11 @@ def show_schedule(url: str | None, as_json: bool, namespace: str, schedule: str)
                 schedule=schedule_record(found, bodies=False),
                 next_times=tuple(map(moment, times)),
                 runs=tuple(job_record(run, now=now, bodies=False) for run in runs),
-                undeclared=undeclared,
+                undeclared=is_undeclared,
             )
         )
         return
-    print_facts(_facts(found, undeclared))
+    print_facts(_facts(found, is_undeclared))
     click.echo()
     print_table(["NEXT", "IN"], [(_local(at, found), ago(at, now)) for at in times])
     click.echo()
@@ -191,12 +201,12 @@ def show_schedule(url: str | None, as_json: bool, namespace: str, schedule: str)
     )
 
 
-def _facts(found: Schedule, undeclared: bool | None) -> list[tuple[str, object]]:
+def _facts(found: Schedule, is_undeclared: bool | None) -> list[tuple[str, object]]:
     spec = found.spec
     jitter = spec.jitter_us / MICROSECONDS_PER_SECOND
     return [
         ("schedule", found.name),
-        ("state", _state(found, undeclared)),
+        ("state", _state(found, is_undeclared)),
         ("fires", _timing(spec)),
         ("kind", spec.kind),
         ("queue", spec.queue),
@@ -222,27 +232,9 @@ def _local(at: Instant, found: Schedule) -> str:
     return moment(at).astimezone(ZoneInfo(found.spec.tz)).isoformat(sep=" ", timespec="seconds")
 
 
-def _state(found: Schedule, undeclared: bool | None) -> str:
+def _state(found: Schedule, is_undeclared: bool | None) -> str:
     state = "active" if found.paused_at is None else "paused"
-    return f"{state}, undeclared" if undeclared else state
-
-
-def _declared(
-    serving: Coordination, namespace: Namespace, now: Instant
-) -> frozenset[ScheduleName] | None:
-    """What live workers declare; None if there are none, or if this caller may not list them."""
-    try:
-        found = serving.store.list_workers(namespace)
-    except RequestRefused:
-        return None
-    live = [each for each in found if each.state(now) is not WorkerState.SILENT]
-    return frozenset(name for each in live for name in each.schedules) if live else None
-
-
-def _undeclared(found: Schedule, declared: frozenset[ScheduleName] | None) -> bool | None:
-    if found.declared_by is None:
-        return False
-    return None if declared is None else found.name not in declared
+    return f"{state}, undeclared" if is_undeclared else state
 
 
 def _last_runs(serving: Coordination, found: Sequence[Schedule]) -> dict[Any, Job]:
@@ -434,36 +426,54 @@ def _key(namespace: str, schedule: str) -> dict[str, Any]:
     is_flag=True,
     help="Remove schedules that this application declared before and declares no more.",
 )
+@click.option(
+    "--from",
+    "former",
+    metavar="MODULE:APP",
+    multiple=True,
+    help="A former name of this application, whose schedules --prune removes too; may be repeated.",
+)
 @click.argument("app", metavar="[MODULE:APP]", required=False, callback=app_value)
 def sync_schedules(
-    url: str | None, as_json: bool, namespace: str | None, prune: bool, app: str
+    url: str | None,
+    as_json: bool,
+    namespace: str | None,
+    prune: bool,
+    former: tuple[str, ...],
+    app: str,
 ) -> None:
     """Write the schedules that the application declares: a step of a deploy.
 
     Paused schedules stay paused. Schedules that were made by hand, or that another application
-    declares, are left alone.
+    declares, are left alone. An application is known by the text MODULE:APP: after a move, --prune
+    --from OLD_MODULE:APP removes what it declared under its former name and declares no more.
+    Schedules of others that no live worker declares are named.
     """
     application = load_app(app)
     chosen = url_for(application, url, tell=say)
     with coordination(chosen, create=True, token=token_for(application, url)) as serving:
         space = Namespace(namespace or application.namespace)
-        done = _synced(serving, space, application.registry.schedules(), app, prune=prune)
+        known = {each.name: each for each in serving.store.list_schedules(space)}
+        declared = application.registry.schedules()
+        others = [each for each in known.values() if each.name not in declared]
+        done = _put_all(serving, space, declared, app, known)
+        done += _no_longer_declared(serving, space, others, {app, *former}, prune=prune)
+    for name in sorted(set(former) - {each.declared_by for each in known.values()}):
+        say(f"no schedule is declared by {name}")
     if as_json:
         print_json(done)
         return
     for each in done:
-        click.echo(f"{printable(each.name)}: {each.action}")
+        click.echo(f"{printable(each.name)}: {printable(each.action)}")
 
 
-def _synced(
+def _put_all(
     serving: Coordination,
     namespace: Namespace,
     declared: dict[ScheduleName, ScheduleSpec],
     app: str,
-    *,
-    prune: bool,
+    known: dict[ScheduleName, Schedule],
 ) -> list[SyncedSchedule]:
-    known = {each.name: each for each in serving.store.list_schedules(namespace)}
     done = []
     for name, spec in declared.items():
         command = PutSchedule(
@@ -472,10 +482,32 @@ def _synced(
         reply = serving.change_schedule(command)
         changed = "changed" if name in known else "new"
         done.append(SyncedSchedule(name=name, action=changed if reply.changed else "unchanged"))
-    for name, each in known.items():
-        if name not in declared and each.declared_by == app:
+    return done
+
+
+def _no_longer_declared(
+    serving: Coordination,
+    namespace: Namespace,
+    others: list[Schedule],
+    names: set[str],
+    *,
+    prune: bool,
+) -> list[SyncedSchedule]:
+    """Of schedules that the application does not declare, remove those that it declared under one
+    of these names, or say that they are kept. [SC22]"""
+    done = []
+    workers = live_workers(serving.store, namespace, serving.store.now())
+    for each in others:
+        if each.declared_by in names:
             if prune:
-                _ask(serving, RemoveSchedule(namespace=namespace, name=name, actor=operator()))
+                _ask(serving, RemoveSchedule(**_key(namespace, each.name)))
             action = "removed" if prune else "kept: no longer declared, --prune removes it"
-            done.append(SyncedSchedule(name=name, action=action))
+        elif (each.declared_by is not None and workers == ()) or undeclared(each, workers):
+            action = (
+                f"kept: {each.declared_by} declared it, and no live worker does; if that is a"
+                f" former name of this application, --prune --from {each.declared_by} removes it"
+            )
+        else:
+            continue
+        done.append(SyncedSchedule(name=each.name, action=action))
     return done
