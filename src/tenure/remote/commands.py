@@ -166,7 +166,7 @@ def _sort(command: Command) -> str:
 def _report(caller: Caller, commands: Sequence[WorkerCommand]) -> Iterator[Verdict]:
     """Send reports once: a worker retries them by its own rules."""
     for batch in _batches(report_of(command) for command in commands):
-        call = Call(name="report", message=ReportsMessage(reports=tuple(batch)))
+        call = Call(name="report", message=ReportsMessage(reports=batch))
         heard = caller.ask_once(call, VerdictsReply).verdicts
         _check_count(len(heard), len(batch))
         yield from (verdict_of(verdict) for verdict in heard)
@@ -175,7 +175,7 @@ def _report(caller: Caller, commands: Sequence[WorkerCommand]) -> Iterator[Verdi
 def _enqueue(caller: Caller, commands: Sequence[Enqueue]) -> Iterator[Reply]:
     sent = iter(commands)
     for batch in _batches(enqueue_message(command) for command in commands):
-        call = Call(name="enqueue-many", message=EnqueueManyMessage(jobs=tuple(batch)))
+        call = Call(name="enqueue-many", message=EnqueueManyMessage(jobs=batch))
         heard = caller.ask(call, JobsReply).replies
         _check_count(len(heard), len(batch))
         yield from _with_bodies(caller, [_made(next(sent), reply_of(reply)) for reply in heard])
@@ -270,19 +270,20 @@ def _look_up(caller: Caller, message: LookupMessage) -> list[Job]:
     return [replace(job_of(record), payload=HIDDEN) for record in page.jobs]
 
 
-def _batches(messages: Iterable[_T]) -> Iterator[list[_T]]:
-    """Split into as few batches as possible, each within the server's limits."""
-    batch: list[_T] = []
+def _batches(messages: Iterable[_T]) -> Iterator[tuple[_T, ...]]:
+    """Split into as few batches as possible, each within the server's limits. The messages of a
+    batch are JSON already: they were encoded to know their size."""
+    batch: list[msgspec.Raw] = []
     size_bytes = 0
     for message in messages:
-        message_bytes = len(encode(message)) + 1
-        if batch and (len(batch) == MAX_BATCH or size_bytes + message_bytes > ROOM_BYTES):
-            yield batch
+        encoded = msgspec.Raw(encode(message))
+        if batch and (len(batch) == MAX_BATCH or size_bytes + len(encoded) >= ROOM_BYTES):
+            yield cast(tuple[_T, ...], tuple(batch))
             batch, size_bytes = [], 0
-        batch.append(message)
-        size_bytes += message_bytes
+        batch.append(encoded)
+        size_bytes += len(encoded) + 1
     if batch:
-        yield batch
+        yield cast(tuple[_T, ...], tuple(batch))
 
 
 def _check_count(heard: int, asked: int) -> None:
