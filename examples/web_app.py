@@ -26,20 +26,24 @@ if TYPE_CHECKING:
 
 FILE = "shop.db"
 CARD_LIMIT_CENTS = 100_000
-
 app = Tenure(f"sqlite:///{FILE}")
+
+
+def open_shop() -> sqlite3.Connection:
+    shop = sqlite3.connect(FILE, timeout=30)
+    shop.execute("PRAGMA wal_autocheckpoint = 0")  # Tenure does it, safely with any SQLite
+    return shop
 
 
 @app.job
 def confirm(order_id: int) -> str:
     """Run by the worker: it may run twice, and confirming twice is harmless."""
-    with closing(sqlite3.connect(FILE, timeout=30)) as shop, shop:
+    with closing(open_shop()) as shop, shop:
         shop.execute("UPDATE orders SET status = 'confirmed' WHERE id = ?", (order_id,))
     return f"order {order_id} confirmed"
 
 
-class CardDeclined(Exception):
-    """The customer cannot pay."""
+class CardDeclined(Exception): ...
 
 
 def place_order(shop: sqlite3.Connection, item: str, cents: int) -> dict[str, object]:
@@ -60,7 +64,7 @@ def list_orders(shop: sqlite3.Connection) -> list[dict[str, object]]:
 
 def web(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
     """`POST /orders` places one, everything else lists them."""
-    with closing(sqlite3.connect(FILE, timeout=30)) as shop:
+    with closing(open_shop()) as shop:
         status, answer = "200 OK", object()
         if environ["REQUEST_METHOD"] == "POST":
             order = json.loads(environ["wsgi.input"].read(int(environ["CONTENT_LENGTH"])))
@@ -76,7 +80,7 @@ def web(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable
 
 if __name__ == "__main__":
     app.queues.ls()  # the first use of a new file sets up Tenure's tables in it
-    with closing(sqlite3.connect(FILE)) as database, database:
+    with closing(open_shop()) as database, database:
         database.execute(
             "CREATE TABLE IF NOT EXISTS orders "
             "(id INTEGER PRIMARY KEY, item TEXT, cents INTEGER, status TEXT DEFAULT 'placed')"

@@ -204,7 +204,7 @@ def test_the_doctor_names_facts_and_gives_advice(
     facts = {fact["name"]: fact for fact in json.loads(run("doctor", "--json").stdout)}
 
     assert shown.exit_code == 0
-    assert "warning  sqlite_version: if other programs than Tenure open this file" in shown.stdout
+    assert "warning  sqlite_version: if other programs than Tenure write to" in shown.stdout
     assert (facts["journal_mode"]["value"], facts["journal_mode"]["state"]) == ("wal", "ok")
 
 

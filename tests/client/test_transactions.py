@@ -18,6 +18,7 @@ from sqlalchemy.orm import Session, scoped_session, sessionmaker
 from tenure import Conflict, InvalidInput, Tenure, UnknownJob
 from tenure.client.functions import JobFunction
 from tenure.ports import Hint
+from tenure.stores.sqlite import writer as sqlite_writer
 from tenure.verify import assert_holds
 from tenure.wiring import open_store
 from tenure_conformance.spec import spec
@@ -344,6 +345,36 @@ def test_an_error_leaves_the_callers_transaction_as_it_was(sqlite_url: str) -> N
 
         assert connection.execute("SELECT count(*) FROM orders").fetchone() == (1,)
         assert connection.execute("SELECT count(*) FROM tenure_job").fetchone() == (0,)
+
+
+def test_a_connection_with_jobs_leaves_checkpoints_to_tenure(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_writer, "CHECKPOINT_AT_BYTES", 1 << 18)
+    path = Path(path_of(sqlite_url))
+    with Tenure(sqlite_url) as app, closing(sqlite3.connect(path)) as connection:
+        for order in range(20):
+            with connection:
+                connection.execute("INSERT INTO orders VALUES (?)", [order])
+                app.enqueue("work", "x" * 50_000, connection=connection)
+
+        def is_small() -> bool:
+            with connection:
+                app.enqueue("work", connection=connection)
+            return path.with_name("shop.db-wal").stat().st_size < 1 << 18
+
+        [setting] = connection.execute("PRAGMA wal_autocheckpoint").fetchone()
+
+        assert setting == 0
+        until(is_small, "Tenure has checkpointed the log")
+
+
+def test_a_connection_that_has_attached_the_jobs_keeps_its_checkpoints(sqlite_url: str) -> None:
+    with Tenure(sqlite_url) as app, attached_sqlite(sqlite_url) as (connection, commit, _):
+        app.enqueue("work", connection=connection)
+        commit()
+
+        assert connection.execute("PRAGMA wal_autocheckpoint").fetchone() == (1000,)
 
 
 def test_jobs_may_be_enqueued_while_a_cursor_is_read(sqlite_url: str) -> None:

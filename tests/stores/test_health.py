@@ -69,7 +69,16 @@ def test_a_large_log_is_a_warning(sqlite_path: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize(
-    ("version", "state"), [((3, 51, 2), WARNING), ((3, 51, 3), OK), ((3, 40, 1), WARNING)]
+    ("version", "state"),
+    [
+        ((3, 51, 2), WARNING),
+        ((3, 51, 3), OK),
+        ((3, 40, 1), WARNING),
+        ((3, 50, 6), WARNING),
+        ((3, 50, 7), OK),
+        ((3, 44, 6), OK),
+        ((3, 45, 0), WARNING),
+    ],
 )
 def test_an_old_library_is_named(version: tuple[int, ...], state: HealthState) -> None:
     found = sqlite_health._library(version)

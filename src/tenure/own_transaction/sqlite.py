@@ -1,7 +1,9 @@
 """A SQLite store on a caller's connection: the caller commits, or rolls back, what it writes.
 
 The same statements and the same row mapper as the store itself. Begins a transaction where Python
-would begin one itself, never commits, and leaves the connection's settings as it found them.
+would begin one itself, never commits, and leaves the connection's settings as it found them, except
+that the connection no longer checkpoints by itself: before SQLite 3.51.3 an automatic checkpoint
+during another process's write can damage the file. Tenure's writer checkpoints instead.
 """
 
 import sqlite3
@@ -87,7 +89,9 @@ def store_on(lender: Store, connection: sqlite3.Connection) -> Iterator[Store]:
     undone if it raises."""
     if not isinstance(lender, SqliteStore):
         raise another_database("SQLite")
-    _check_file(connection, lender._path)
+    if _name_of_file(connection, lender._path) == "main":  # else the setting is for other files too
+        connection.execute("PRAGMA wal_autocheckpoint = 0")
+        connection.execute("PRAGMA main.journal_size_limit = 0")  # its next write cuts the log
     _ensure_transaction(connection)
     _ensure_clock(connection, lender)
     text_factory, connection.text_factory = connection.text_factory, str
@@ -104,17 +108,20 @@ def store_on(lender: Store, connection: sqlite3.Connection) -> Iterator[Store]:
         connection.execute("RELEASE tenure_enqueue")
     finally:
         connection.text_factory = text_factory
+    lender.checkpoint_soon()
 
 
-def _check_file(connection: sqlite3.Connection, path: Path) -> None:
-    files = [row[2] for row in _PlainRows(connection).execute("PRAGMA database_list")]
-    names = [name.decode() if isinstance(name, bytes) else name for name in files]
-    if not any(name and Path(name).exists() and Path(name).samefile(path) for name in names):
-        raise InvalidInput(
-            "connection",
-            f"is not a connection to {path}, where this application's jobs are",
-            hint="connect to that file, or ATTACH it",
-        )
+def _name_of_file(connection: sqlite3.Connection, path: Path) -> str:
+    """Under which name the connection has the file."""
+    for _, *row in _PlainRows(connection).execute("PRAGMA database_list"):
+        name, file = [text.decode() if isinstance(text, bytes) else text for text in row]
+        if file and Path(file).exists() and Path(file).samefile(path):
+            return str(name)
+    raise InvalidInput(
+        "connection",
+        f"is not a connection to {path}, where this application's jobs are",
+        hint="connect to that file, or ATTACH it",
+    )
 
 
 def _ensure_transaction(connection: sqlite3.Connection) -> None:

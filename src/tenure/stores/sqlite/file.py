@@ -141,11 +141,13 @@ def connect(
         cached_statements=256,
     )
     # FULL: in WAL mode NORMAL loses acknowledged work when the power fails. No memory map: it
-    # turns an I/O error into a signal. Only the writer checkpoints, and when it chooses.
+    # turns an I/O error into a signal. Only the writer checkpoints, and when it chooses; the write
+    # after that cuts the log.
     pragmas = [
         "PRAGMA synchronous = FULL",
         "PRAGMA mmap_size = 0",
         "PRAGMA wal_autocheckpoint = 0",
+        "PRAGMA journal_size_limit = 0",
         "PRAGMA trusted_schema = OFF",
         "PRAGMA temp_store = MEMORY",
     ]

@@ -17,6 +17,9 @@ from tenure.stores.sqlite.file import PACKAGE, filesystem_of, is_network_filesys
 SAFE_SQLITE = (3, 51, 3)
 """The first in which a write and a checkpoint at the same instant cannot damage the file."""
 
+REPAIRED_SQLITE = ((3, 44, 6), (3, 50, 7))
+"""Older lines that have the same repair, each from this one on."""
+
 LARGE_WAL_BYTES = 64 << 20
 LITTLE_SPACE_BYTES = 1 << 30
 NO_SPACE_BYTES = 100 << 20
@@ -58,13 +61,15 @@ def sqlite_facts(path: Path, journal_mode: str, synchronous: int, meta: Row) -> 
 
 
 def _library(version: tuple[int, ...]) -> HealthFact:
+    is_repaired = any(version[:2] == line[:2] and version >= line for line in REPAIRED_SQLITE)
     return fact(
         "sqlite_version",
         ".".join(map(str, version)),
-        warning=version < SAFE_SQLITE,
-        advice="if other programs than Tenure open this file, the sqlite3 shell for example,"
-        " upgrade SQLite: before 3.51.3 a write and a checkpoint of two processes at the same"
-        " instant can damage the file. Tenure's own writers avoid that",
+        warning=version < SAFE_SQLITE and not is_repaired,
+        advice="if other programs than Tenure write to this file, they need SQLite 3.51.3 (or"
+        " 3.50.7, 3.44.6), or PRAGMA wal_autocheckpoint = 0 on their connections: before, an"
+        " automatic checkpoint at the instant of another write can damage the file. Tenure and"
+        " connections that it was given checkpoint only while nobody else can write",
     )
 
 

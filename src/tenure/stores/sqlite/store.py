@@ -196,6 +196,11 @@ class SqliteStore(SqlStore):
         self._check()
         return self._changes.add(on_hint)
 
+    def checkpoint_soon(self) -> None:
+        """Checkpoint after whoever writes now, if the log is large."""
+        self._check()
+        self._writer.checkpoint_soon()
+
     def close(self) -> None:
         """End the writer and close every connection."""
         if self._closed or os.getpid() != self._pid:

@@ -13,8 +13,9 @@ import sqlite3
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
+from time import sleep
 from typing import Any, Generic, TypeVar
 
 from tenure.deadlines import Deadline, deadline
@@ -30,9 +31,9 @@ CHECKPOINT_AT_BYTES = 8 << 20
 PATIENT_CHECKPOINT_AT = 4
 """From so many times that size on, a checkpoint waits for the readers that are in its way."""
 
-READERS_WAIT_S = 0.1
-"""How long such a checkpoint waits. Readers that begin meanwhile are not in its way, so that it is
-enough to wait for the longest read. Nobody writes during this time."""
+READERS_WAIT_S = 0.05
+"""How long such a checkpoint waits each time. Readers that begin meanwhile are not in its way, so
+that it is enough to wait for the longest read. Nobody writes during this time."""
 
 LOCK_SLICE_S = 0.5
 """How long SQLite waits for the file's lock at a time; then the writer checks whether a caller
@@ -41,6 +42,8 @@ still waits."""
 GRACE_S = 0.25
 """How much longer a caller waits for work that is being written at its deadline: this process may
 have been suspended."""
+
+_COPY = "PRAGMA wal_checkpoint(PASSIVE)"
 
 _T = TypeVar("_T")
 
@@ -72,8 +75,6 @@ class Writer:
         self._path = path
         self._timeout_s = timeout_s
         self._checkpoint_at = CHECKPOINT_AT_BYTES
-        self._wait_for_lock = f"PRAGMA busy_timeout = {int(LOCK_SLICE_S * 1000)}"
-        self._wait_for_readers = f"PRAGMA busy_timeout = {int(READERS_WAIT_S * 1000)}"
         self._wal = path.with_name(path.name + "-wal")
         self._connection: sqlite3.Connection | None = None
         self._tasks: queue.SimpleQueue[_Task[Any] | None] = queue.SimpleQueue()
@@ -194,22 +195,44 @@ class Writer:
                 self._connection.close()
             self._connection = None
 
-    def _checkpoint(self, connection: sqlite3.Connection) -> None:
-        """Checkpoint the log into the file when it is large. TRUNCATE takes the write lock, so that
-        nobody writes at the same instant. If a reader is in the way, the log grows by as much again
-        before the next try. Among readers that follow each other without a gap no try would ever
-        succeed, so a large log is worth a wait."""
+    def checkpoint_soon(self) -> None:
+        """Checkpoint after whoever writes now, if the log is large. For writes that this writer did
+        not make, on a connection of the application's."""
+        with self._closing:
+            if not self._closed and self._tasks.empty() and self._log_is_large():
+                self._tasks.put(_Task(lambda connection: None, deadline(self._timeout_s)))
+
+    def _log_is_large(self) -> bool:
+        size = self._log_size()
+        if size < CHECKPOINT_AT_BYTES:
+            self._checkpoint_at = CHECKPOINT_AT_BYTES
+        return size >= self._checkpoint_at
+
+    def _log_size(self) -> int:
         try:
-            size = self._wal.stat().st_size
+            return self._wal.stat().st_size
         except FileNotFoundError:
+            return 0
+
+    def _checkpoint(self, connection: sqlite3.Connection) -> None:
+        """Copy the log into the file when it is large; the next write begins the log anew. If a
+        reader is in the way, the log grows by as much again before the next try. Among readers that
+        follow each other without a gap no try would ever succeed, so a large log is worth a wait.
+
+        Holds the write lock meanwhile: before SQLite 3.51.3 the file can be damaged if another
+        process begins the log anew during a copy. No mode of `wal_checkpoint` gives this safety,
+        because all copy without the lock if somebody else has it; hence the second connection."""
+        if not self._log_is_large():
             return
-        if size < self._checkpoint_at:
-            return
-        is_patient = size >= PATIENT_CHECKPOINT_AT * CHECKPOINT_AT_BYTES
-        with suppress(sqlite3.Error):
-            connection.execute(self._wait_for_readers if is_patient else "PRAGMA busy_timeout = 0")
+        size = self._log_size()
+        waits = 2 if size >= PATIENT_CHECKPOINT_AT * CHECKPOINT_AT_BYTES else 0
+        self._checkpoint_at = CHECKPOINT_AT_BYTES + size
+        with suppress(sqlite3.Error), closing(self._connect()) as copying:
+            connection.execute("BEGIN IMMEDIATE")
             try:
-                [(is_busy, _, _)] = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+                copying.execute(_COPY)
+                for _ in range(waits):  # for those who read older states, then for all of the log
+                    sleep(READERS_WAIT_S)
+                    copying.execute(_COPY)
             finally:
-                connection.execute(self._wait_for_lock)
-            self._checkpoint_at = CHECKPOINT_AT_BYTES + (size if is_busy else 0)
+                connection.execute("ROLLBACK")
