@@ -366,6 +366,21 @@ def test_a_plot_has_a_bar_for_every_bucket() -> None:
     assert sparkline([5]) == "▇"
 
 
+@spec("OB50", "LV10")
+def test_kinds_have_their_waits_and_runs() -> None:
+    world = World()
+    world.enqueue()
+    world.clock.advance(4)
+    world.claim()
+    snapshot = Snapshot(overview=world.store.overview(WANTED))
+
+    shown = drawn(snapshot)
+
+    assert "kinds, last 15m (1)" in shown
+    [kind] = snapshot.overview.kinds
+    assert f"{kind.kind}  0      1        4.1 s     4.1 s     -        -" in shown
+
+
 def test_rates_are_those_of_the_last_minute_that_is_over() -> None:
     world = World()
     for _ in range(120):

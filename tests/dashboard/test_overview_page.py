@@ -76,6 +76,24 @@ def test_the_large_number_of_a_duration_has_a_name(stage: DashboardStage) -> Non
     assert re.search(r'figure-label">wait, p50 · p95', page)
 
 
+@spec("OB50")
+def test_a_kind_says_how_long_its_jobs_waited_and_ran(stage: DashboardStage) -> None:
+    stage.enqueue(1)
+    stage.clock.advance(4)
+    [grant] = stage.claim()
+    lease = {"job_id": grant["job_id"], "lease_id": grant["lease_id"]}
+    stage.call("start", {**lease, "request_id": "start-1"}, role=Role.WORKER)
+    stage.clock.advance(8)
+    stage.call("complete", {**lease, "request_id": "done-1"}, role=Role.WORKER)
+
+    page = stage.browser(Role.VIEWER).get("/kinds").text
+
+    for name, value in (("wait", "4"), ("run", "8")):
+        p50 = rf'<span class="spans" title="1 job">{value}(\.\d)? s <br>'
+        p95 = rf'<span class="muted">{value}(\.\d)? s<'
+        assert re.search(rf'data-label="{name}, p50 · p95">{p50}{p95}', page)
+
+
 def test_a_kind_whose_keys_have_no_limit_shows_a_dash(stage: DashboardStage) -> None:
     stage.enqueue(1)
     browser = stage.browser(Role.VIEWER)

@@ -525,6 +525,20 @@ def test_an_overview_has_only_what_is_in_the_tokens_scope(stage: Stage) -> None:
     assert {each["kind"] for each in less["attention"]} == {"k"}
 
 
+@spec("OB50")
+def test_an_overview_says_how_long_jobs_of_each_kind_waited(stage: Stage) -> None:
+    stage.enqueue(1, queue="q", kind="k")
+    stage.clock.advance(4)
+    stage.claim()
+
+    found = stage.ask("GET", "/v1/overview?range=15m", token=stage.of(V)).json
+
+    [kind] = found["kinds"]
+    assert kind["wait"] == found["wait"]
+    assert kind["wait"]["p95_s"] == pytest.approx(4, rel=1 / 16)
+    assert kind["run"] == {"p50_s": None, "p95_s": None, "samples": 0}
+
+
 @spec("OB28")
 def test_an_overview_of_an_unknown_range_is_refused(stage: Stage) -> None:
     refused = stage.ask("GET", "/v1/overview?range=1y", token=stage.of(V))

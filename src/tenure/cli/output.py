@@ -17,7 +17,8 @@ import click
 import msgspec
 
 from tenure.core.ids import ELLIPSIS, SHORT_ID
-from tenure.core.instants import MICROSECONDS_PER_SECOND, Instant
+from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration, Instant
+from tenure.core.overview import Durations
 from tenure.protocol.fields import iso
 
 COLOURS = {
@@ -226,6 +227,21 @@ def in_words(span_s: float) -> str:
         if span_s >= unit_s:
             return f"{span_s / unit_s:.0f} {unit}"
     return f"{span_s:.0f} s" if span_s >= 10 else f"{span_s:.1f} s"
+
+
+def duration(span_us: Duration | None) -> str | None:
+    """How long jobs waited or ran, for a table: most wait for milliseconds."""
+    if span_us is None or span_us >= MICROSECONDS_PER_SECOND:
+        return None if span_us is None else in_words(span_us / MICROSECONDS_PER_SECOND)
+    return f"{span_us / 1000:.0f} ms"
+
+
+DURATION_HEAD = ("WAIT P50", "WAIT P95", "RUN P50", "RUN P95")
+
+
+def duration_cells(wait: Durations, run: Durations) -> tuple[str | None, ...]:
+    """What `DURATION_HEAD` stands above."""
+    return tuple(map(duration, (wait.p50_us, wait.p95_us, run.p50_us, run.p95_us)))
 
 
 def ago(instant: Instant | None, now: Instant) -> str | None:

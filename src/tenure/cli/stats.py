@@ -15,7 +15,14 @@ from tenure.cli.common import (
     url_option,
     when_value,
 )
-from tenure.cli.output import ProgressLine, print_json, print_table, say
+from tenure.cli.output import (
+    DURATION_HEAD,
+    ProgressLine,
+    duration_cells,
+    print_json,
+    print_table,
+    say,
+)
 from tenure.core.checks import check_name
 from tenure.core.counting import counted
 from tenure.core.event_counts import (
@@ -26,9 +33,11 @@ from tenure.core.event_counts import (
     count_all,
 )
 from tenure.core.ids import Namespace
+from tenure.core.overview import KindOverview, Overview, OverviewFilter, TimeRange, range_since
 from tenure.core.vocabulary import EventType
 from tenure.ports import JobStore
 from tenure.protocol.fields import iso, moment
+from tenure.protocol.overviews import DurationsRecord, durations_record
 
 _LIFE = {event_type.value: place for place, event_type in enumerate(EventType)}
 
@@ -42,14 +51,34 @@ class StatsLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     queue: str | None = None
 
 
+class KindDurations(msgspec.Struct, frozen=True, kw_only=True):
+    """How long jobs of a kind waited, from ready to claimed, and how long those that succeeded
+    ran."""
+
+    kind: str
+    wait: DurationsRecord
+    run: DurationsRecord
+
+
+class StatsDurations(msgspec.Struct, frozen=True, kw_only=True):
+    """Waits and runs of the kinds that had any since `since`, which is where `range` began, or
+    later if older events were not counted."""
+
+    range: TimeRange
+    since: datetime
+    kinds: list[KindDurations]
+
+
 class StatsDocument(msgspec.Struct, frozen=True, kw_only=True):
     """The events from `since` until before `until`. If it is not `complete`, the log has more than
-    are counted for one answer, and `until` is where counting stopped."""
+    are counted for one answer, and `until` is where counting stopped. `durations` are there with
+    `--by kind` and without `--until`. [OB51]"""
 
     since: datetime
     until: datetime
     complete: bool
     counts: list[StatsLine]
+    durations: StatsDurations | None
 
 
 @click.command()
@@ -93,6 +122,10 @@ def stats(
     finished jobs, which it deletes with their histories after a time (see --keep-finished of
     `tenure worker`).
 
+    With --by kind, and without --until, it also shows how long the jobs of each kind waited and
+    ran, median and 95th percentile: in the last 15m, 1h, 6h, 24h or 7d, the first of these that
+    reaches back to --since.
+
     \b
     Examples:
       tenure stats --since 7d --by kind --by type
@@ -110,6 +143,11 @@ def stats(
         if span.since >= span.until:
             refuse("--since must be earlier than --until")
         totals = _count(serving.store, span, groups)
+        overview: Overview | None = None
+        if Grouping.KIND in groups and until is None:
+            overview = serving.store.overview(
+                OverviewFilter(namespace=span.namespace, range=range_since(span.since, now))
+            )
     in_order = sorted(totals.events, key=lambda values: _place(totals.by, values))
     is_complete = totals.until >= span.until
     if as_json:
@@ -119,6 +157,7 @@ def stats(
                 until=moment(totals.until),
                 complete=is_complete,
                 counts=[_line(totals, values) for values in in_order],
+                durations=None if overview is None else _durations(overview),
             )
         )
     else:
@@ -126,8 +165,38 @@ def stats(
         print_table([*(group.upper() for group in groups), "EVENTS"], rows)
         counts = counted(sum(totals.events.values()), "event")
         say(f"{counts} from {iso(totals.since)} to {iso(totals.until)}")
+        if overview is not None:
+            _print_durations(overview)
     if not is_complete:
         say("the log has more events than are counted at once; ask for shorter spans")
+
+
+def _print_durations(overview: Overview) -> None:
+    rows = [
+        (each.kind, *duration_cells(each.wait, each.run))
+        for each in _kinds_with_durations(overview)
+    ]
+    if rows:
+        click.echo()
+        print_table(["KIND", *DURATION_HEAD], rows)
+        say(f"waits and runs of the last {overview.range}, from {iso(overview.counted_since)} on")
+
+
+def _durations(overview: Overview) -> StatsDurations:
+    return StatsDurations(
+        range=overview.range,
+        since=moment(overview.counted_since),
+        kinds=[
+            KindDurations(
+                kind=each.kind, wait=durations_record(each.wait), run=durations_record(each.run)
+            )
+            for each in _kinds_with_durations(overview)
+        ],
+    )
+
+
+def _kinds_with_durations(overview: Overview) -> list[KindOverview]:
+    return [each for each in overview.kinds if each.wait.samples or each.run.samples]
 
 
 def _count(store: JobStore, span: EventSpan, by: tuple[Grouping, ...]) -> Totals:

@@ -16,10 +16,13 @@ from msgspec.structs import replace
 from tenure.cli.common import coordination, json_option, namespace_option, url_option
 from tenure.cli.live_lines import bar
 from tenure.cli.output import (
+    DURATION_HEAD,
     GAP,
     SHORTEST_ID,
     ago,
     display_width,
+    duration,
+    duration_cells,
     in_words,
     print_json,
     printable,
@@ -29,7 +32,7 @@ from tenure.cli.output import (
     terminal_size,
 )
 from tenure.core.ids import Namespace
-from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration, Instant
+from tenure.core.instants import MICROSECONDS_PER_SECOND, Instant
 from tenure.core.job import Job
 from tenure.core.job_search import JobFilter
 from tenure.core.overview import (
@@ -130,7 +133,7 @@ def _number(_: click.Context, __: click.Parameter, value: float) -> float:
 def top(
     url: str | None, as_json: bool, namespace: str, once: bool, range_: str, every_s: float
 ) -> None:
-    """Show what a namespace is doing: queues, running jobs, workers, and what needs attention.
+    """Show what a namespace is doing: queues, running jobs, workers, kinds, what needs attention.
 
     On a terminal the screen is refreshed until Ctrl-C. In a pipe, and with --once or --json, it is
     printed once. Over HTTP it needs a token of the role operator or viewer, and shows the token's
@@ -244,6 +247,7 @@ def screen(
                 "queues": queue_lines(snapshot.overview, columns),
                 "running jobs": job_list_lines(snapshot.jobs, now, columns),
                 "workers": worker_lines(snapshot.workers, snapshot.jobs, now, columns),
+                f"kinds, last {snapshot.overview.range}": kind_lines(snapshot.overview, columns),
             },
             None if rows is None else rows - len(lines),
         )
@@ -295,8 +299,8 @@ def summary(overview: Overview, columns: int) -> list[str]:
     )
     wait, run, workers = overview.wait, overview.run, overview.workers
     spans = (
-        f"wait p50 {_span(wait.p50_us)} p95 {_span(wait.p95_us)}{GAP}"
-        f"run p50 {_span(run.p50_us)} p95 {_span(run.p95_us)}{GAP}"
+        f"wait p50 {duration(wait.p50_us) or '-'} p95 {duration(wait.p95_us) or '-'}{GAP}"
+        f"run p50 {duration(run.p50_us) or '-'} p95 {duration(run.p95_us) or '-'}{GAP}"
         f"workers {workers.alive} alive, {workers.draining} draining, {workers.silent} silent"
     )
     succeeded = [bucket.succeeded for bucket in overview.buckets]
@@ -334,10 +338,6 @@ def _rate(buckets: Sequence[OutcomeBucket], field: str, span_s: float) -> str:
     return f"{rate:.0f}/s" if rate >= 10 else f"{rate:.1f}/s"
 
 
-def _span(span_us: Duration | None) -> str:
-    return "-" if span_us is None else in_words(span_us / MICROSECONDS_PER_SECOND)
-
-
 def attention_lines(matters: Sequence[Attention]) -> list[str]:
     """What needs attention, a line each."""
     lines = []
@@ -369,6 +369,15 @@ def queue_lines(overview: Overview, columns: int | None) -> list[str]:
         for each in overview.queues
     ]
     return table_lines(head, rows, columns, optional=("OLDEST", "WAITING", "DELAYED", "LIMIT"))
+
+
+def kind_lines(overview: Overview, columns: int | None) -> list[str]:
+    """The kinds as a table, with how long their jobs waited and ran. [OB50]"""
+    rows = [
+        (each.kind, each.ready, each.leased, *duration_cells(each.wait, each.run))
+        for each in overview.kinds
+    ]
+    return table_lines(["KIND", "READY", "RUNNING", *DURATION_HEAD], rows, columns)
 
 
 def job_list_lines(jobs: Sequence[Job], now: Instant, columns: int | None) -> list[str]:

@@ -105,6 +105,14 @@ def window_of(range_: TimeRange, now: Instant) -> Window:
     return Window(since=Instant(last - (number - 1) * length), bucket_us=length, buckets=number)
 
 
+def range_since(since: Instant, now: Instant) -> TimeRange:
+    """The shortest range that is as long as the time since then, else the longest."""
+    reaching = (
+        each for each, (number, length) in _BUCKETS.items() if number * length >= now - since
+    )
+    return next(reaching, TimeRange.WEEK)
+
+
 class OverviewFilter(Scope, frozen=True, kw_only=True):
     """Of which jobs, and how far back."""
 
@@ -199,8 +207,18 @@ class QueueOverview(msgspec.Struct, frozen=True, kw_only=True):
     events: OutcomeCounts
 
 
+class Durations(msgspec.Struct, frozen=True, kw_only=True):
+    """The median and the 95th percentile of some durations, a sixteenth too short or too long at
+    most, and of how many; None without any."""
+
+    p50_us: Duration | None = None
+    p95_us: Duration | None = None
+    samples: int = 0
+
+
 class KindOverview(msgspec.Struct, frozen=True, kw_only=True):
-    """A kind: its jobs now in all queues, and its events in the span."""
+    """A kind: its jobs now in all queues, its events in the span, and how long its jobs waited and
+    ran. [OB50]"""
 
     kind: Kind
     ready: int
@@ -211,15 +229,8 @@ class KindOverview(msgspec.Struct, frozen=True, kw_only=True):
     stalled: int
     dead_letters: int
     events: OutcomeCounts
-
-
-class Durations(msgspec.Struct, frozen=True, kw_only=True):
-    """The median and the 95th percentile of some durations, a sixteenth too short or too long at
-    most, and of how many; None without any."""
-
-    p50_us: Duration | None = None
-    p95_us: Duration | None = None
-    samples: int = 0
+    wait: Durations
+    run: Durations
 
 
 class WorkerCounts(msgspec.Struct, frozen=True, kw_only=True):
@@ -364,7 +375,9 @@ def _queues(
     depths: dict[str, Counter[str]] = {}
     for each in parts.depths:
         _add(depths.setdefault(each.queue, Counter()), each)
-    events = _events_by(series, "queue")
+    events: dict[str, Counter[str]] = {}
+    for one in series:
+        events.setdefault(one.queue, Counter()).update(one.counts)
     settings = {each.name: each for each in parts.settings if wanted.has_queue(each.name)}
     names = sorted({*depths, *events, *settings}, key=lambda name: (name not in depths, name))
     return tuple(
@@ -374,7 +387,7 @@ def _queues(
             paused=name in settings and settings[QueueName(name)].paused,
             limit=settings[QueueName(name)].limit if name in settings else None,
             workers=sum(name in each.queues for each in live),
-            events=events.get(name, OutcomeCounts()),
+            events=OutcomeCounts(**events.get(name, Counter())),
             **{field: depths.get(name, Counter())[field] for field in _DEPTHS},
         )
         for name in names[:MAX_QUEUES]
@@ -385,28 +398,25 @@ def _kinds(parts: OverviewParts, series: Iterable[Series]) -> tuple[KindOverview
     depths: dict[str, Counter[str]] = {}
     for each in parts.depths:
         _add(depths.setdefault(each.kind, Counter()), each)
-    events = _events_by(series, "kind")
+    tallies: dict[str, Tally] = {}
+    for one in series:
+        tallies.setdefault(one.kind, Tally()).add(one.tally)
     return tuple(
         KindOverview(
             kind=Kind(name),
-            events=events.get(name, OutcomeCounts()),
+            events=OutcomeCounts(**tally.counts),
+            wait=_durations([tally.waits]),
+            run=_durations([tally.runs]),
             **{field: depths.get(name, Counter())[field] for field in _DEPTHS},
         )
-        for name in sorted({*depths, *events})
+        for name in sorted({*depths, *tallies})
+        for tally in [tallies.get(name, Tally())]
     )
 
 
 def _add(sums: Counter[str], depth: Depth) -> None:
     for field in _DEPTHS:
         sums[field] += getattr(depth, field)
-
-
-def _events_by(series: Iterable[Series], field: str) -> dict[str, OutcomeCounts]:
-    """The events by queue or kind."""
-    found: dict[str, Counter[str]] = {}
-    for each in series:
-        found.setdefault(getattr(each, field), Counter()).update(each.counts)
-    return {name: OutcomeCounts(**counts) for name, counts in found.items()}
 
 
 def _worker_counts(parts: OverviewParts, wanted: OverviewFilter) -> WorkerCounts:

@@ -136,8 +136,8 @@ class Tally(msgspec.Struct, array_like=True):
 
 
 class Series(msgspec.Struct, frozen=True, array_like=True):
-    """What was counted of one kind in one queue. Few readers need the bins: they stay encoded,
-    because decoding those of a hundred series in a day of rollups took a second."""
+    """What was counted of one kind in one queue. The bins stay encoded until they are added up:
+    decoded, those of a hundred series in a week of rollups take 26 MB instead of 4."""
 
     queue: QueueName
     kind: Kind

@@ -32,15 +32,20 @@ class QueueOverviewRecord(DerivedRecord, frozen=True, kw_only=True):
     live workers claim from it, and its events since `since`."""
 
 
-@derived(KindOverview)
-class KindOverviewRecord(DerivedRecord, frozen=True, kw_only=True):
-    """A kind: its jobs now in all queues, and its events since `since`."""
-
-
 @derived(Durations)
 class DurationsRecord(DerivedRecord, frozen=True, kw_only=True):
     """The median and the 95th percentile of durations, and how many jobs were looked at; null
     without any."""
+
+
+durations_record = to_wire(Durations, DurationsRecord)
+"""Durations as they are shown."""
+
+
+@derived(KindOverview)
+class KindOverviewRecord(DerivedRecord, frozen=True, kw_only=True):
+    """A kind: its jobs now in all queues, its events since `since`, and how long its jobs waited
+    and ran since then. [OB50]"""
 
 
 @derived(WorkerCounts)

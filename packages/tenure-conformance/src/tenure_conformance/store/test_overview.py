@@ -185,6 +185,32 @@ def test_wait_is_from_ready_to_claimed_and_run_from_start_to_success(kit: Kit) -
     assert found.run == Durations(p50_us=run, p95_us=run, samples=1)
 
 
+@spec("OB50")
+def test_each_kind_has_its_own_waits_and_runs(kit: Kit) -> None:
+    for kind, wait_s, run_s in ((MAIL, 1, 2), (MAIL, 40, 20), (BILL, 5, 10)):
+        kit.enqueue(kind=kind)
+        kit.advance(seconds=wait_s)
+        [job] = kit.claimed()
+        kit.start(job)
+        kit.advance(seconds=run_s)
+        kit.complete(job)
+    kit.enqueue(kind=Kind("new"))
+
+    kinds = {each.kind: each for each in overview(kit).kinds}
+
+    assert kinds[MAIL].wait == spread(seconds(1), seconds(40))
+    assert kinds[MAIL].run == spread(seconds(2), seconds(20))
+    assert kinds[BILL].wait == spread(seconds(5))
+    assert kinds[BILL].run == spread(seconds(10))
+    assert kinds[Kind("new")].wait == kinds[Kind("new")].run == Durations()
+
+
+def spread(*found: Duration) -> Durations:
+    """The durations of one or two jobs."""
+    middles = [middle_of(bin_of(each)) for each in found]
+    return Durations(p50_us=middles[0], p95_us=middles[-1], samples=len(found))
+
+
 @spec("OB29")
 def test_ready_jobs_that_no_live_worker_takes_need_attention(kit: Kit) -> None:
     kit.enqueue(kind=MAIL)
