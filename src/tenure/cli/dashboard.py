@@ -3,10 +3,12 @@
 import os
 from pathlib import Path
 
-from starlette.types import ASGIApp
+from starlette.exceptions import HTTPException
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tenure.core.ids import DEFAULT_NAMESPACE, Namespace
-from tenure.dashboard.missing import missing_pages
+from tenure.errors import install_hint
 from tenure.server.lifetime import MakePages
 from tenure.server.services import Services
 from tenure.stores.sqlite.path import sqlite_path
@@ -47,3 +49,15 @@ def pages_of(
         return make_pages(services, settings)
 
     return make
+
+
+def missing_pages(services: Services) -> ASGIApp:
+    """One page, at `/`, which says that jinja2 is missing."""
+
+    async def say(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] != "/":
+            raise HTTPException(404)
+        text = f"The dashboard needs the extra dashboard; {install_hint('dashboard')}.\n"
+        await PlainTextResponse(text, 503)(scope, receive, send)
+
+    return say

@@ -47,10 +47,10 @@ COMMANDS = {
         "Create tokens for the HTTP server, list them, revoke them.",
     ),
     "doctor": ("tenure.cli.doctor:doctor", "Check the store and its settings for problems."),
-    "migrate": ("tenure.cli.migrate:migrate", "Create the database schema or upgrade it."),
-    "backup": ("tenure.cli.backup:backup", "Copy a SQLite store while it is in use."),
+    "migrate": ("tenure.cli.store:migrate", "Create the database schema or upgrade it."),
+    "backup": ("tenure.cli.store:backup", "Copy a SQLite store while it is in use."),
     "raise-epoch": (
-        "tenure.cli.epoch:raise_epoch",
+        "tenure.cli.store:raise_epoch",
         "End all leases after a restore from a backup.",
     ),
     "verify": (

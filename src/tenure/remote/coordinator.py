@@ -9,29 +9,39 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
 from threading import Lock
-from typing import TypeVar
+from typing import TypeVar, assert_never
 
 from tenure.core.checks import MAX_DURATION
 from tenure.core.claims import ClaimAnswer, ClaimRequest
 from tenure.core.commands import Command
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration
 from tenure.core.policy import LeaseBounds
-from tenure.core.schedules import ScheduleCommand, ScheduleReply, check_schedule_command
+from tenure.core.schedules import (
+    PauseSchedule,
+    PutSchedule,
+    RemoveSchedule,
+    ResumeSchedule,
+    RunSchedule,
+    ScheduleCommand,
+    ScheduleReply,
+    check_schedule_command,
+)
 from tenure.core.validation import Limits, check_claim, check_commands
 from tenure.core.verdicts import Answer
 from tenure.errors import Closed
 from tenure.ports import NO_WAIT
-from tenure.protocol.replies import (
-    ClaimReply,
-    claim_answer,
-)
+from tenure.protocol.records import schedule_of
+from tenure.protocol.replies import ClaimReply, claim_answer
+from tenure.protocol.replies import ScheduleReply as ScheduleMessage
 from tenure.protocol.requests import (
     LONGEST_WAIT_S,
+    NamespaceQuery,
+    RunScheduleMessage,
     claim_message,
+    put_schedule_message,
 )
-from tenure.remote.caller import Call, Caller
+from tenure.remote.caller import Call, Caller, NotFound
 from tenure.remote.commands import check_sendable, send
-from tenure.remote.schedules import send_schedule_command
 from tenure.remote.store import RemoteStore
 
 THREADS = 8
@@ -85,7 +95,11 @@ class RemoteCoordinator:
     def change_schedule(self, command: ScheduleCommand) -> ScheduleReply:
         """Send a request about a schedule and wait. The actor is the token's."""
         check_schedule_command(command, _LIMITS)
-        return send_schedule_command(self._caller, command)
+        try:
+            answer = self._caller.ask(_schedule_call(command), ScheduleMessage)
+        except NotFound:
+            return ScheduleReply(schedule=None)
+        return ScheduleReply(schedule=schedule_of(answer.schedule), changed=answer.changed)
 
     def submit_claim(
         self, request: ClaimRequest, *, wait_us: Duration = NO_WAIT
@@ -111,6 +125,26 @@ class RemoteCoordinator:
 def _check(commands: Sequence[Command]) -> None:
     check_commands(commands, _LIMITS)
     check_sendable(commands)
+
+
+def _schedule_call(command: ScheduleCommand) -> Call:
+    parts = {"schedule": str(command.name)}
+    query = NamespaceQuery(namespace=command.namespace)
+    match command:
+        case PutSchedule():
+            message = put_schedule_message(command)
+            return Call(name="put-schedule", parts=parts, message=message)
+        case PauseSchedule():
+            return Call(name="pause-schedule", parts=parts, query=query)
+        case ResumeSchedule():
+            return Call(name="resume-schedule", parts=parts, query=query)
+        case RemoveSchedule():
+            return Call(name="remove-schedule", parts=parts, query=query)
+        case RunSchedule():
+            run = RunScheduleMessage(job_id=command.job_id)
+            return Call(name="run-schedule", parts=parts, query=query, message=run)
+        case _:
+            assert_never(command)
 
 
 def _submitted(threads: ThreadPoolExecutor, work: Callable[[], _T]) -> "Future[_T]":
