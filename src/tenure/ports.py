@@ -323,7 +323,7 @@ class JobStore(Protocol):
 
     def find_jobs(self, wanted: JobFilter) -> FoundJobs:
         """A page of jobs, newest first, and where the next one begins; a server leaves out their
-        bodies. [B42]"""
+        bodies. [J12]"""
 
     def list_dead_letters(self, wanted: JobFilter) -> list[DeadLetter]:
         """A page of dead letters, newest first; a server leaves out their bodies."""
@@ -405,9 +405,15 @@ class JobStore(Protocol):
         """One of them with its body."""
 
     def list_flows(
-        self, namespace: Namespace, *, before: FlowId | None, limit: int
+        self,
+        namespace: Namespace,
+        *,
+        before: FlowId | None,
+        limit: int,
+        id_prefix: str | None = None,
     ) -> list[FlowSummary]:
-        """A page of flows, newest first; `before` is the last id of the previous page. [FL9]"""
+        """A page of flows, newest first; `before` is the last id of the previous page, and
+        `id_prefix` the beginning of their ids. [FL9] [FL16]"""
 
     def load_flow(self, namespace: Namespace, flow_id: FlowId) -> FlowView | None:
         """A flow with its jobs and what they wait for; None if there is none. [FL9]"""

@@ -235,15 +235,15 @@ def test_bodies_that_were_not_asked_for_are_left_out(run: Run) -> None:
     assert bodies & full.keys() == {"payload"}
 
 
-def test_a_rerun_job_is_listed_next_to_its_origin(run: Run) -> None:
+@spec("J11")
+def test_a_rerun_job_is_the_newest(run: Run) -> None:
     first, last = enqueued(run, "mail"), enqueued(run, "mail")
     run("jobs", "cancel", first)
 
     rerun = run("jobs", "rerun", first).stdout.strip()
 
     ids = [job["id"] for job in json.loads(run("jobs", "ls", "--json").stdout)]
-    assert ids[0] == last
-    assert set(ids[1:]) == {first, rerun}
+    assert ids == [rerun, last, first]
 
 
 def test_enqueue_names_the_store_that_it_creates(run: Run, tmp_path: Path) -> None:
@@ -440,7 +440,7 @@ def test_an_unknown_store_is_one_clear_line(run: Run) -> None:
     assert result.stderr.count("\n") == 1
 
 
-@spec("B42")
+@spec("J12")
 def test_jobs_are_searched_by_error_worker_and_time(run: Run) -> None:
     job_id = enqueued(run, "mail")
     run("jobs", "dead-letter", job_id, "-m", "no such mailbox")

@@ -312,7 +312,7 @@ def test_an_overview_shows_what_the_jobs_are_doing(
         app.overview("1y")  # type: ignore[arg-type]  # what a user may try
 
 
-@spec("B42")
+@spec("J12")
 def test_jobs_are_searched(
     scene: Scene, app: Application, work: JobFunction[[int], None, None]
 ) -> None:

@@ -561,7 +561,7 @@ def test_viewers_share_an_overview_for_two_seconds(stage: Stage) -> None:
     assert (first, shared, shown()) == (1, 1, 2)
 
 
-@spec("B42")
+@spec("J12")
 def test_jobs_are_searched_by_worker_time_and_error(stage: Stage) -> None:
     lease = stage.leased()
     error = {"class": "permanent", "type": "OSError", "message": "connection refused"}

@@ -19,7 +19,7 @@ from tenure.core.claims import ClaimPlan, ClaimRequest, ClaimScope, GrantRoom, k
 from tenure.core.commands import Enqueue
 from tenure.core.concurrency import ConcurrencyKey
 from tenure.core.ids import DEFAULT_NAMESPACE, Actor, Kind, QueueName, new_job_id
-from tenure.core.instants import Duration, seconds
+from tenure.core.instants import Duration, Instant, seconds
 from tenure.core.job import Job
 from tenure.core.job_search import JobFilter
 from tenure.core.kind_settings import KindChange, KindSettings
@@ -213,6 +213,15 @@ ASKED: dict[str, Callable[[AnyStore], Sequence[Query]]] = {
     "oldest ready job": lambda store: [store._oldest(measures.READY, HERE, [QUEUE])],
     "next delayed job": lambda store: [
         store._oldest(sort, HERE, [QUEUE]) for sort in (measures.DELAYED, measures.NOT_DUE)
+    ],
+    "newest jobs": lambda store: _listed(store),
+    "jobs before one": lambda store: [
+        store._jobs_query(JobFilter(namespace=HERE, before=new_job_id(store.now(), bytes(10))))
+    ],
+    "jobs that were enqueued in a span of time": lambda store: [
+        store._jobs_query(
+            JobFilter(namespace=HERE, enqueued_since=Instant(1), enqueued_until=Instant(2))
+        )
     ],
     "jobs of a kind that none has": lambda store: [
         store._jobs_query(JobFilter(namespace=HERE, kind=Kind(MISSING)))

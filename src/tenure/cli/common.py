@@ -27,7 +27,6 @@ from tenure.core.ids import (
     JobId,
     Namespace,
     RequestId,
-    after_prefix,
     client_actor,
     is_job_id_prefix,
     operator_actor,
@@ -400,7 +399,7 @@ def find_job_id(
 
     A whole id is looked up only if the user named a namespace too; that of `--before` never, since
     the last job of a page may have been deleted by now. A shortened one is looked up in one
-    namespace: by a key range, and never more than a few jobs.
+    namespace, by a key range.
     """
     field = "--before" if is_before else "ID"
     typed = typed_id(field, text, of="job")
@@ -457,14 +456,14 @@ def find_job(serving: Coordination, text: str, namespace: str = "default") -> Jo
 
 def find_flow_id(serving: Coordination, text: str, namespace: str) -> FlowId:
     """The id that was typed, whole or shortened; ends the command unless it means one flow. A
-    shortened one is looked up by a key range, and never more than a few flows."""
+    shortened one is looked up by a key range."""
     typed = typed_id("FLOW_ID", text, of="flow")
     if len(typed) >= LONGEST_PREFIX:
         return FlowId(typed)
-    newest_first = serving.store.list_flows(
-        Namespace(namespace), before=after_prefix(typed), limit=MAX_CANDIDATES + 1
+    listed = serving.store.list_flows(
+        Namespace(namespace), before=None, id_prefix=typed, limit=MAX_CANDIDATES + 1
     )
-    found = [each.flow for each in newest_first if each.flow.id.startswith(typed)]
+    found = [each.flow for each in listed]
     if not found:
         refuse(f"no flow in namespace {namespace} has an id that begins with {typed}")
     if len(found) > 1:

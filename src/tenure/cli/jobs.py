@@ -126,7 +126,7 @@ def filter_options(function: _F) -> _F:
 
 
 def search_options(function: _F) -> _F:
-    """`--worker`, `--error`, and times: what no index has. [B42]"""
+    """`--worker`, `--error`, and times: what no index has. [J12]"""
     for name, meaning in (
         ("--finished-until", "Only jobs that finished before this time, written as for --since."),
         ("--finished-since", "Only jobs that finished at this time or later, as for --since."),
@@ -237,11 +237,7 @@ def _wanted(
 def list_jobs(
     url: str | None, as_json: bool, before: str | None, limit: int, **filters: Any
 ) -> None:
-    """List jobs, newest first.
-
-    They are in the order of their ids, which begin with the time when the job was made. A job that
-    was made from another one (redriven, rerun, enqueued by its handler, its compensation) has an id
-    that begins like the other's, and is listed next to it.
+    """List jobs, those that were enqueued last first.
 
     \b
     Examples:

@@ -34,7 +34,7 @@ from tenure.cli.output import (
 from tenure.core.ids import Namespace
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Instant
 from tenure.core.job import Job
-from tenure.core.job_search import JobFilter
+from tenure.core.job_search import JobFilter, newness
 from tenure.core.overview import (
     Attention,
     Matter,
@@ -209,7 +209,7 @@ def _listed(store: JobStore, overview: Overview, wanted: JobFilter) -> list[Job]
         else:
             raise
     found = [job for part in parts[:MAX_PARTS] for job in _listed(store, overview, part)]
-    return sorted(found, key=lambda job: job.id, reverse=True)[: wanted.limit]
+    return sorted(found, key=newness, reverse=True)[: wanted.limit]
 
 
 def _document(snapshot: Snapshot) -> TopSnapshot:

@@ -400,7 +400,7 @@ def job_filter(
 class JobSearch(TypedDict, total=False):
     """What jobs are searched by, besides what an index has: the worker that holds or held them, the
     schedule that made them, text in the type or message of their last error, and when they were
-    enqueued and finished. [B42]"""
+    enqueued and finished. [J12]"""
 
     worker: str
     schedule: str

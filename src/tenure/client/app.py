@@ -337,8 +337,8 @@ class Application:
         **search: Unpack[JobSearch],
     ) -> Operation[list[JobRecord]]:
         """The records of jobs, newest first, without their payloads and results. `before` is the
-        last job id of the previous page. By `worker`, `error` and times such as `finished_since`
-        jobs are searched, among the newest 10,000 before `before` that match the rest."""
+        last job id of the previous page. By `worker`, `error` and the time of their end jobs are
+        searched, among the newest 10,000 before `before` that match the rest."""
         wanted = job_filter(
             self.channel,
             statuses=_statuses(status),

@@ -1,7 +1,8 @@
 """Names and ids: their types, how they are made, and what a lease id says about its epoch.
 
 Randomness is an argument (16 bytes of entropy). Job ids are UUIDs of version 7, so that they sort
-by the time they were made and indexes grow at one end; derived ids keep the origin's time.
+by the time they were made and indexes grow at one end; derived ids keep the origin's time. Lists do
+not sort by id.
 """
 
 import hashlib
@@ -67,13 +68,6 @@ def job_id_range(prefix: str) -> tuple[JobId, JobId]:
     return JobId(prefix + _LOWEST_JOB_ID[begun:]), JobId(prefix + _HIGHEST_JOB_ID[begun:])
 
 
-def after_prefix(prefix: str) -> FlowId | None:
-    """The lowest id after all that begin with `prefix`; None if these are the last ones."""
-    _, last = job_id_range(prefix)
-    following = int(last.replace("-", ""), 16) + 1
-    return FlowId(_dashed(f"{following:032x}")) if following < 1 << 128 else None
-
-
 def worker_actor(name: str) -> Actor:
     """The principal a worker acts as; its leases are bound to it."""
     return Actor(f"worker:{name}")
@@ -105,11 +99,11 @@ def _uuid(milliseconds: int, filler: bytes, version: int) -> JobId:
     body[6] = (version << 4) | (body[6] & 0x0F)
     body[8] = 0x80 | (body[8] & 0x3F)
     digits = body.hex()
-    return JobId(_dashed(digits))
+    return JobId(f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}")
 
 
-def _dashed(digits: str) -> str:
-    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
+def _milliseconds(of: JobId | FlowId) -> int:
+    return int(of[:8] + of[9:13], 16)
 
 
 def new_job_id(now: Instant, entropy: bytes) -> JobId:
@@ -124,10 +118,9 @@ def ordered_job_id(now: Instant, entropy: bytes) -> JobId:
     return new_job_id(now, finer.to_bytes(2, "big") + entropy[2:])
 
 
-def latest_job_id(at: Instant) -> JobId:
-    """The highest id that says this instant; ids that say a later one are higher."""
-    milliseconds = min(max(0, at) // 1000, 2**48 - 1)
-    return JobId(_uuid(milliseconds, bytes(10), version=7)[:13] + _HIGHEST_JOB_ID[13:])
+def instant_of(of: JobId | FlowId) -> Instant:
+    """The last instant of the millisecond that an id says."""
+    return Instant(_milliseconds(of) * 1000 + 999)
 
 
 DERIVED_VERSION = "8"
@@ -140,7 +133,7 @@ def derived_job_id(origin: JobId, *, purpose: str) -> JobId:
     That makes a repeated redrive, or a compensation decided twice, one job. [T27] [M1]
     """
     digest = hashlib.sha256(f"{origin}\x00{purpose}".encode()).digest()
-    return _uuid(int(origin[:8] + origin[9:13], 16), digest, version=int(DERIVED_VERSION))
+    return _uuid(_milliseconds(origin), digest, version=int(DERIVED_VERSION))
 
 
 def follow_up_id(parent: JobId, *, kind: Kind, step: str) -> JobId:

@@ -1,7 +1,7 @@
-"""Which jobs a list shows, what a search finds, and where the next page begins. [B42]
+"""Which jobs a list shows, what a search finds, and where the next page begins. [J12]
 
-Pure. A list is by what an index has. A search also asks for what no index has (worker, times,
-error): a store reads a bounded number of jobs for it.
+Pure. A list is by what an index has. A search also asks for what no index has (worker, end, error):
+a store reads a bounded number of jobs for it.
 """
 
 from collections.abc import Container, Iterable
@@ -26,9 +26,9 @@ from tenure.core.ids import (
     QueueName,
     ScheduleName,
     WorkerId,
-    latest_job_id,
+    instant_of,
 )
-from tenure.core.instants import Instant, seconds
+from tenure.core.instants import Instant
 from tenure.core.job import Job
 from tenure.core.vocabulary import JobStatus, ReasonCode, Stage
 
@@ -41,18 +41,16 @@ ERROR_CHARS = 4096
 PREVIEW_CHARS = 120
 """Characters of a payload that a list of jobs shows."""
 
-ID_MADE_EARLY = seconds(3600)
-"""A job's id is made before the job is enqueued. By so much the clock that made it may be ahead."""
-
 
 class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which jobs a listing shows; newest first, `before` is the last id of the previous page.
+    """Which jobs a listing shows; newest first, `before` is the last id of the previous page. If
+    its job was deleted, the time that the id says counts. [J11]
 
-    By `worker`, by time and by `error` jobs are searched, because no index has them: among the
-    newest `reads` jobs before `before` that match the rest. A worker's jobs are those that it holds
-    or held last. `error` is text in the first `ERROR_CHARS` of the type and the message of a job's
-    last error, in upper or lower case of ASCII. Times begin with `since` and end before `until`;
-    ids that say a time more than an hour after `until` are not looked at. [B42]
+    By `worker`, by the time of their end and by `error` jobs are searched, because no index has
+    them: among the newest `reads` jobs before `before` that match the rest. A worker's jobs are
+    those that it holds or held last. `error` is text in the first `ERROR_CHARS` of the type and the
+    message of a job's last error, in upper or lower case of ASCII. Times begin with `since` and end
+    before `until`. [J12]
     """
 
     namespace: Namespace
@@ -103,14 +101,8 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_search(self) -> bool:
         """Whether it asks for something that no index has."""
-        times = (self.enqueued_since, self.enqueued_until, self.finished_since, self.finished_until)
-        return any(each is not None for each in (self.worker, self.error, *times))
-
-    @property
-    def last_id(self) -> JobId | None:
-        """The highest id that is looked at: a job has its id before it is enqueued."""
-        ends = [at for at in (self.enqueued_until, self.finished_until) if at is not None]
-        return latest_job_id(Instant(min(ends) + ID_MADE_EARLY)) if ends else None
+        ends = (self.finished_since, self.finished_until)
+        return any(each is not None for each in (self.worker, self.error, *ends))
 
     def lists(self, job: Job, *, is_resolved: bool) -> bool:
         """Whether a job has what is asked for and an index has: a search looks at these."""
@@ -125,16 +117,14 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
             and self.resolved in (None, is_resolved)
             and self.schedule in (None, job.schedule)
             and self.flow_id in (None, job.flow_id)
-            and (self.last_id is None or job.id <= self.last_id)
+            and _is_within(job.enqueued_at, self.enqueued_since, self.enqueued_until)
             and job.id.startswith(self.id_prefix or "")
-            and (self.before is None or job.id < self.before)
         )
 
     def accepts(self, job: Job) -> bool:
         """Whether a job has what is asked for and no index has."""
         return (
             (self.worker is None or self.worker == (job.owner or job.last_owner))
-            and _is_within(job.enqueued_at, self.enqueued_since, self.enqueued_until)
             and _is_within(job.finished_at, self.finished_since, self.finished_until)
             and (self.error is None or _lower(self.error) in _lower(_error_text(job)))
         )
@@ -156,10 +146,15 @@ def _lower(text: str) -> str:
     return "".join(each.lower() if each.isascii() else each for each in text)
 
 
+def newness(job: Job) -> tuple[Instant, JobId]:
+    """Lists are sorted by it, in reverse: by the time of enqueue, then by id. [J11]"""
+    return job.enqueued_at, job.id
+
+
 class FoundJobs(msgspec.Struct, frozen=True):
     """A page of jobs, newest first. `next_before` is the `before` of the next page; None: there are
     no more. A page of a search may have fewer jobs than are wanted, or none, and not be the last:
-    then reading stopped at its limit. [B42]"""
+    then reading stopped at its limit. [J12]"""
 
     jobs: list[Job]
     next_before: JobId | None
@@ -174,8 +169,13 @@ def found_jobs(jobs: list[Job], last_read: JobId | None, wanted: JobFilter) -> F
 def find_among(jobs: Iterable[Job], wanted: JobFilter, *, resolved: Container[JobId]) -> FoundJobs:
     """The page that a store with exactly these jobs must give; `resolved` are the dead letters that
     have a resolution."""
+    jobs = list(jobs)
     listed = [job for job in jobs if wanted.lists(job, is_resolved=job.id in resolved)]
-    newest = sorted(listed, key=lambda job: job.id, reverse=True)
+    if wanted.before is not None:
+        said = {job.id: job.enqueued_at for job in jobs}.get(wanted.before)
+        begin = (instant_of(wanted.before) if said is None else said, wanted.before)
+        listed = [job for job in listed if newness(job) < begin]
+    newest = sorted(listed, key=newness, reverse=True)
     read = newest[: wanted.reads] if wanted.is_search else newest
     page = [job for job in read if wanted.accepts(job)][: wanted.limit]
     has_stopped = wanted.is_search and len(read) == wanted.reads

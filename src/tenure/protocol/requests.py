@@ -371,9 +371,11 @@ class EnqueueManyMessage(Request, frozen=True, kw_only=True):
 
 
 class FlowsQuery(Request, frozen=True, kw_only=True):
-    """Which flows to list; `before` is the last id of the previous page."""
+    """Which flows to list; `before` is the last id of the previous page. `id_prefix`: only flows
+    whose id begins with it."""
 
     namespace: NamespaceField | None = None
+    id_prefix: Annotated[str, Meta(min_length=1, max_length=36)] | None = None
     before: JobIdField | None = None
     limit: Annotated[int, Meta(ge=1, le=MAX_LISTED_FLOWS)] = 50
 
@@ -797,8 +799,9 @@ class TailQuery(Request, frozen=True, kw_only=True):
 
 class JobsQuery(Request, frozen=True, kw_only=True):
     """Which jobs a listing shows, newest first; `before` is the `next_before` of the previous page.
-    `id_prefix`: only jobs whose id begins with it. By `worker`, by time and by text in the `error`
-    jobs are searched, 10,000 for a page. [B42] `previews`: with the beginnings of payloads. [H53]
+    `id_prefix`: only jobs whose id begins with it. By `worker`, by the time of their end and by
+    text in the `error` jobs are searched, 10,000 for a page. [J12] `previews`: with the beginnings
+    of payloads. [H53]
     """
 
     status: tuple[JobStatus, ...] = ()

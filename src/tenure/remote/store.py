@@ -207,11 +207,19 @@ class RemoteStore:
             return Staging(cause=Cause.UNKNOWN_JOB)
 
     def list_flows(
-        self, namespace: Namespace, *, before: FlowId | None, limit: int
+        self,
+        namespace: Namespace,
+        *,
+        before: FlowId | None,
+        limit: int,
+        id_prefix: str | None = None,
     ) -> list[FlowSummary]:
         """A page of flows, newest first."""
         query = FlowsQuery(
-            namespace=namespace, before=None if before is None else JobId(before), limit=limit
+            namespace=namespace,
+            before=None if before is None else JobId(before),
+            id_prefix=id_prefix,
+            limit=limit,
         )
         found = self._caller.ask(Call(name="flows", query=query), FlowsReply).flows
         return [flow_summary_of(each) for each in found]

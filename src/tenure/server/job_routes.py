@@ -7,6 +7,7 @@ from typing import TypeVar, cast
 import msgspec
 from starlette.responses import Response
 
+from tenure.core.checks import check_job_id_prefix
 from tenure.core.commands import Command, Enqueue, EnqueueFlow, Redrive
 from tenure.core.event_pages import EventFilter, EventKey
 from tenure.core.flow_rows import FlowStep
@@ -149,8 +150,11 @@ async def flows(call: Call) -> Response:
     """List flows. They have no queue and no kind, so no limited token may ask. [FL9]"""
     query, namespace = call.query(FlowsQuery), call.namespace()
     before = None if query.before is None else FlowId(query.before.lower())
+    prefix = None if query.id_prefix is None else query.id_prefix.lower()
+    if prefix is not None:
+        check_job_id_prefix("id_prefix", prefix)
     found = await call.services.listing(
-        lambda: call.store.list_flows(namespace, before=before, limit=query.limit)
+        lambda: call.store.list_flows(namespace, before=before, limit=query.limit, id_prefix=prefix)
     )
     return answer(FlowsReply(flows=tuple(flow_summary_record(each) for each in found)))
 

@@ -156,7 +156,7 @@ class Inline:
 
     def _stored(self) -> list[StoredJob]:
         found = self.store.list_jobs(JobFilter(namespace=self._app.namespace, limit=MAX_SHOWN))
-        return sorted(found, key=lambda job: job.id)
+        return found[::-1]
 
     def run_ready(self) -> list[Job[object]]:
         """Run the jobs that are ready now, and those that they make ready, without moving the

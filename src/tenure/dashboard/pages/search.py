@@ -9,7 +9,6 @@ from starlette.responses import Response
 from tenure.core.ids import (
     JOB_ID_PATTERN,
     SHORTEST_PREFIX,
-    after_prefix,
     is_job_id_prefix,
     typed_prefix,
 )
@@ -91,9 +90,8 @@ async def _of_prefix(visit: Visit, prefix: str) -> tuple[list[FlowRecord], list[
     if len(prefix) < SHORTEST_PREFIX:
         return flows, jobs
     if visit.may("flows"):
-        before = after_prefix(prefix)
-        listed = await visit.ask("flows", FlowsReply, query={"before": before, "limit": MAX_JOBS})
-        flows = [each for each in listed.flows if each.id.startswith(prefix)]
+        query: dict[str, str | int] = {"id_prefix": prefix, "limit": MAX_JOBS}
+        flows = list((await visit.ask("flows", FlowsReply, query=query)).flows)
     if not visit.choices:
         found = await visit.ask("jobs", JobPage, query={"id_prefix": prefix, "limit": MAX_JOBS})
         jobs = list(found.jobs)

@@ -22,7 +22,7 @@ from tenure.core.flow_rows import (
     parent_page,
     replaced_job_id,
 )
-from tenure.core.ids import Actor, FlowId, JobId, Namespace
+from tenure.core.ids import Actor, FlowId, JobId, Namespace, instant_of
 from tenure.core.instants import Instant
 from tenure.core.leases import HeldLease, why_not_held
 from tenure.core.outcomes import Change, Moment, NeedsHistory
@@ -98,18 +98,31 @@ class MemoryFlows(MemoryPart):
             return [edge for child in sorted(children) for edge in self._edges.get(child, ())]
 
     def list_flows(
-        self, namespace: Namespace, *, before: FlowId | None, limit: int
+        self,
+        namespace: Namespace,
+        *,
+        before: FlowId | None,
+        limit: int,
+        id_prefix: str | None = None,
     ) -> list[FlowSummary]:
         """A page of flows, newest first. [FL9]"""
         with self._lock:
             self._open()
             live = {job.flow_id for job in self._jobs.values() if job.finished_at is None}
             found = sorted(
-                (each for each in self._flows.values() if each.namespace == namespace),
-                key=lambda each: each.id,
+                (
+                    each
+                    for each in self._flows.values()
+                    if each.namespace == namespace and each.id.startswith(id_prefix or "")
+                ),
+                key=lambda each: (each.made_at, each.id),
                 reverse=True,
             )
-            page = [each for each in found if before is None or each.id < before][:limit]
+            if before is not None:
+                last = self._flows.get(before)
+                begin = (instant_of(before) if last is None else last.made_at, before)
+                found = [each for each in found if (each.made_at, each.id) < begin]
+            page = found[:limit]
             statuses = self._flow_statuses(
                 counted_flows((each, each.jobs + self._redriven_jobs(each.id)) for each in page)
             )

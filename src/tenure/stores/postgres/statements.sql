@@ -415,3 +415,15 @@ SELECT set_config('synchronous_commit', 'off', TRUE), set_config('lock_timeout',
 -- name: notify_within
 -- Differs: see notify.
 SELECT pg_notify(:channel, p.payload) FROM unnest(CAST(:payloads AS text[])) AS p(payload);
+
+-- name: list_all_jobs
+-- Differs: an index of the log has the order. One of the jobs would be written again with every claim
+-- and every end (docs/adr/0090). The caller sorts jobs of the same instant: here nothing need be
+-- sorted, so that the planner goes by the index whether or not it has statistics.
+SELECT * FROM (
+    SELECT listed_id AS job_id, listed_at AS at
+      FROM (SELECT e.job_id AS listed_id, e.ts AS listed_at FROM {t}job_event AS e
+             WHERE e.type = 'enqueued') AS listed
+      JOIN {t}job ON id = listed_id
+     WHERE namespace = :namespace {clauses}
+     ORDER BY listed_at DESC FETCH FIRST (:reads) ROWS WITH TIES) AS arm;

@@ -675,8 +675,8 @@ SELECT f.id, f.namespace, f.name, f.made_at, f.jobs,
          WHERE m.flow_id = f.id AND m.flow_id IS NOT NULL AND m.finished_at IS NULL
          LIMIT 1) IS NOT NULL,
        f.jobs + (SELECT COALESCE(sum(r.jobs), 0) FROM {t}flow_redrive AS r WHERE r.flow_id = f.id)
-  FROM {t}flow AS f WHERE f.namespace = :namespace {before_flow}
- ORDER BY f.id DESC LIMIT :limit;
+  FROM {t}flow AS f {index} WHERE f.namespace = :namespace {clauses}
+ ORDER BY f.made_at DESC, f.id DESC LIMIT :limit;
 
 -- name: count_flow_jobs
 SELECT j.flow_id, j.status, count(*) FROM {t}job AS j
@@ -716,31 +716,39 @@ SELECT {edge_columns} FROM {t}job_edge WHERE child_id {among_ids} ORDER BY child
 -- name: delete_observations
 DELETE FROM {t}observation WHERE job_id {among_ids};
 
--- name: list_jobs
--- A namespace without queues has no jobs, so the table of jobs is not read for it.
-SELECT {columns} FROM {t}job {index}
- WHERE namespace = :namespace
-   AND EXISTS (SELECT 1 FROM {t}queue AS known WHERE known.namespace = :namespace) {clauses}
- ORDER BY id DESC LIMIT :limit;
+-- name: list_some_jobs
+-- A part of a list: the newest jobs of an index.
+SELECT * FROM (
+    SELECT id AS job_id, enqueued_at AS at FROM {t}job {index}
+     WHERE namespace = :namespace {clauses}
+     ORDER BY enqueued_at DESC, id DESC LIMIT :reads) AS arm;
 
--- name: list_merged_jobs
--- Ids first, merged from several arms: see list_jobs.
+-- name: list_all_jobs
+-- A part of a list: the newest of all jobs.
+SELECT * FROM (
+    SELECT id AS job_id, enqueued_at AS at FROM {t}job {by_enqueue}
+     WHERE namespace = :namespace {clauses}
+     ORDER BY enqueued_at DESC, id DESC LIMIT :reads) AS arm;
+
+-- name: list_jobs
+-- Ids first, merged from {arms}. A namespace without queues has no jobs, so the table of jobs is not
+-- read for it.
 SELECT {columns} FROM {t}job
  WHERE id IN (SELECT job_id FROM ({arms}) AS found
                WHERE EXISTS (SELECT 1 FROM {t}queue AS known WHERE known.namespace = :namespace)
-               ORDER BY job_id DESC LIMIT :limit)
- ORDER BY id DESC;
+               ORDER BY at DESC, job_id DESC LIMIT :limit)
+ ORDER BY enqueued_at DESC, id DESC;
 
 -- name: search_jobs
 -- Among the newest jobs of {arms}; see list_jobs.
 SELECT {columns} FROM {t}job
  WHERE id IN (SELECT job_id FROM ({arms}) AS found
                WHERE EXISTS (SELECT 1 FROM {t}queue AS known WHERE known.namespace = :namespace)
-               ORDER BY job_id DESC LIMIT :reads) {searched}
- ORDER BY id DESC LIMIT :limit;
+               ORDER BY at DESC, job_id DESC LIMIT :reads) {searched}
+ ORDER BY enqueued_at DESC, id DESC LIMIT :limit;
 
 -- name: last_job_read
-SELECT job_id FROM ({arms}) AS found ORDER BY job_id DESC LIMIT 1 OFFSET :skipped;
+SELECT job_id FROM ({arms}) AS found ORDER BY at DESC, job_id DESC LIMIT 1 OFFSET :skipped;
 
 -- name: listed_kinds
 -- From kind to kind through the index of {phase}: jobs that wait, are leased, or have ended.
@@ -851,17 +859,18 @@ SELECT j.id FROM {t}job AS j
 -- The beginning of an error has its type and its first line.
 SELECT d.id, d.queue, d.kind, d.reason_code, d.stage, d.finished_at, substr(d.error, 1, CAST(:head AS integer)),
        d.flow_id
-  FROM (SELECT j.id, j.queue, j.kind, j.reason_code, j.stage, j.finished_at, j.error, j.flow_id
+  FROM (SELECT j.id, j.queue, j.kind, j.reason_code, j.stage, j.finished_at, j.error, j.flow_id,
+               j.enqueued_at
           FROM {t}job AS j
          WHERE j.namespace = :namespace AND j.reason_code IS NOT NULL
-         ORDER BY j.id DESC LIMIT :letters) AS d
+         ORDER BY j.enqueued_at DESC, j.id DESC LIMIT :letters) AS d
  WHERE NOT EXISTS (SELECT 1 FROM {t}dead_letter_resolution AS r WHERE r.job_id = d.id)
- ORDER BY d.id DESC;
+ ORDER BY d.enqueued_at DESC, d.id DESC;
 
 -- name: first_ungrouped_letter
 SELECT j.id FROM {t}job AS j
  WHERE j.namespace = :namespace AND j.reason_code IS NOT NULL
- ORDER BY j.id DESC LIMIT 1 OFFSET :letters;
+ ORDER BY j.enqueued_at DESC, j.id DESC LIMIT 1 OFFSET :letters;
 
 -- name: load_resolutions
 SELECT {resolution_columns} FROM {t}dead_letter_resolution WHERE job_id {among_ids};
@@ -1175,7 +1184,7 @@ SELECT l.queue, min((SELECT min(j.run_at) FROM {t}job AS j {index}
 SELECT count(*) FROM (
     SELECT j.id FROM {t}job AS j
      WHERE j.namespace = :namespace AND j.reason_code IS NOT NULL
-     ORDER BY j.id DESC LIMIT :jobs) AS d
+     ORDER BY j.enqueued_at DESC, j.id DESC LIMIT :jobs) AS d
  WHERE NOT EXISTS (SELECT 1 FROM {t}dead_letter_resolution AS r WHERE r.job_id = d.id);
 
 -- name: events_to_count
@@ -1281,7 +1290,7 @@ SELECT count(*) FROM (
 SELECT d.queue, d.kind, count(*) FROM (
     SELECT j.id, j.queue, j.kind, j.run_at FROM {t}job AS j
      WHERE j.namespace = :namespace AND {troubled}
-     ORDER BY j.id DESC LIMIT :jobs) AS d
+     ORDER BY j.enqueued_at DESC, j.id DESC LIMIT :jobs) AS d
  WHERE {counted}
  GROUP BY d.queue, d.kind;
 

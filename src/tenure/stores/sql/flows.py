@@ -26,7 +26,7 @@ from tenure.core.flow_rows import (
     parent_page,
     replaced_job_id,
 )
-from tenure.core.ids import Actor, FlowId, JobId, Namespace
+from tenure.core.ids import Actor, FlowId, JobId, Namespace, instant_of, job_id_range
 from tenure.core.instants import Instant
 from tenure.core.leases import HeldLease, why_not_held
 from tenure.core.outcomes import Change, History, NeedsHistory
@@ -43,8 +43,11 @@ COLUMN_WORDS = {
 }
 EDGES_PER_PAGE = 2000
 
-_NEWEST: Shape = (("before_flow", ""),)
-_BEFORE: Shape = (("before_flow", "AND f.id < CAST(:before AS {uuid})"),)
+_BEFORE = (
+    "AND (f.made_at, f.id) < (coalesce((SELECT last.made_at FROM {t}flow AS last"
+    " WHERE last.id = :before AND last.namespace = :namespace), :before_at), :before)"
+)
+_OF_PREFIX = "AND f.id >= :id_from AND f.id <= :id_to"
 _FROM_THE_FIRST: Shape = (("after_edge", ""),)
 _FROM_THE_LAST: Shape = (
     ("after_edge", "WHERE (child_id, position) > (CAST(:child_id AS {uuid}), :position)"),
@@ -117,11 +120,23 @@ class SqlFlows(Transactional):
         return [_edge_from(row) for row in rows]
 
     def list_flows(
-        self, namespace: Namespace, *, before: FlowId | None, limit: int
+        self,
+        namespace: Namespace,
+        *,
+        before: FlowId | None,
+        limit: int,
+        id_prefix: str | None = None,
     ) -> list[FlowSummary]:
-        """A page of flows, newest first. [FL9]"""
-        shape = _NEWEST if before is None else _BEFORE
-        query = self._query("list_flows", shape, namespace=namespace, before=before, limit=limit)
+        """A page of flows, newest first. [FL9] [FL16]"""
+        given: dict[str, object] = {"namespace": namespace, "limit": limit}
+        clauses, index = "", ""
+        if before is not None:
+            clauses += _BEFORE
+            given |= {"before": before, "before_at": instant_of(before)}
+        if id_prefix is not None:
+            clauses, index = clauses + _OF_PREFIX, "{by_flow_id}"
+            given["id_from"], given["id_to"] = job_id_range(id_prefix)
+        query = self._query("list_flows", (("index", index), ("clauses", clauses)), **given)
         return self._read(lambda tx: self._with_statuses(tx, query), snapshot=True, listing=True)
 
     def _with_statuses(self, tx: Transaction, query: Query) -> list[FlowSummary]:

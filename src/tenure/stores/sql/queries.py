@@ -12,9 +12,9 @@ from typing import TypeAlias, TypeVar
 import msgspec
 
 from tenure.core.events import Event
-from tenure.core.ids import JobId, job_correlated_by, job_id_range
+from tenure.core.ids import JobId, instant_of, job_correlated_by, job_id_range
 from tenure.core.job import Job
-from tenure.core.job_search import FoundJobs, JobFilter, found_jobs
+from tenure.core.job_search import FoundJobs, JobFilter, found_jobs, newness
 from tenure.core.observations import Observation
 from tenure.core.vocabulary import JobStatus
 from tenure.errors import UnreadableRow
@@ -27,7 +27,7 @@ from tenure.stores.sql.rows import (
     job_from,
     observation_from,
 )
-from tenure.stores.sql.statements import Query, Shape
+from tenure.stores.sql.statements import Query, Shape, Statements, fill
 from tenure.stores.sql.transactions import Transaction, Transactional
 
 KEYS_PER_PAGE = 1000
@@ -36,7 +36,7 @@ _T = TypeVar("_T")
 _REV, _SEQ = JOB_COLUMNS.index("rev"), EVENT_FIELDS.index("seq")
 
 # Fragments that complete a statement. Which of them are used depends on the request; their text
-# does not.
+# does not. {at} and {id} are the columns by which lists are sorted.
 _JOB_CLAUSES = {
     "statuses": "AND status {among_statuses}",
     # Queue and kind as the indexes for lists have them. A queue that never had a job is not looked
@@ -52,13 +52,15 @@ _JOB_CLAUSES = {
     "flow_id": "AND flow_id = :flow_id",
     "id_from": "AND id >= :id_from",
     "id_to": "AND id <= :id_to",
-    "last_id": "AND id <= :last_id",
-    "before": "AND id < :before",
+    "enqueued_since": "AND {at} >= :enqueued_since",
+    "enqueued_until": "AND {at} < :enqueued_until",
+    # A job is enqueued before it ends: no later ones need be read.
+    "finished_until": "AND {at} < :finished_until",
+    "before": "AND ({at}, {id}) < (coalesce((SELECT last.enqueued_at FROM {t}job AS last"
+    " WHERE last.id = :before AND last.namespace = :namespace), :before_at), :before)",
 }
 _SEARCHED = {
     "worker": "AND coalesce(owner, last_owner) = :worker",
-    "enqueued_since": "AND enqueued_at >= :enqueued_since",
-    "enqueued_until": "AND enqueued_at < :enqueued_until",
     "finished_since": "AND finished_at >= :finished_since",
     "finished_until": "AND finished_at < :finished_until",
     "error": "AND coalesce(error, last_error) IS NOT NULL AND {error_text} LIKE :error ESCAPE '!'",
@@ -103,11 +105,8 @@ MAX_LISTED_KINDS = 64
 
 ListedKinds: TypeAlias = Mapping[str, Sequence[str]] | None
 """By phase, the kinds that it has; see `_kinds_to_list`."""
-_LISTING_ARM = (
-    "SELECT * FROM (SELECT id AS job_id FROM {t}job %s WHERE namespace = :namespace %s"
-    " ORDER BY id DESC LIMIT :limit) AS arm"
-)
-_READ_ARM = _LISTING_ARM.replace(":limit", ":reads")
+_OF_SOME_JOBS = {"at": "enqueued_at", "id": "id"}
+_OF_ALL_JOBS = {"at": "{listed_at}", "id": "{listed_id}"}
 _JOB_COLUMNS = {True: "{job_columns}", False: "{job_columns_without_bodies}"}
 _RESOLVED = "EXISTS (SELECT 1 FROM {t}dead_letter_resolution AS r WHERE r.job_id = {t}job.id)"
 _JOB_FLAGS = {None: "", True: f"AND {_RESOLVED}", False: f"AND NOT {_RESOLVED}"}
@@ -116,12 +115,17 @@ _JOB_FLAGS = {None: "", True: f"AND {_RESOLVED}", False: f"AND NOT {_RESOLVED}"}
 class SqlQueries(Transactional):
     """The part of `tenure.ports.Store` that lists what is there."""
 
+    def __init__(self, statements: Statements) -> None:
+        super().__init__(statements)
+        self._some_jobs = statements.text("list_some_jobs")
+        self._all_jobs = statements.text("list_all_jobs")
+
     def list_jobs(self, wanted: JobFilter) -> list[Job]:
         """A page of jobs, newest first."""
         return self.find_jobs(wanted).jobs
 
     def find_jobs(self, wanted: JobFilter) -> FoundJobs:
-        """A page of jobs, newest first, and where the next one begins. [B42]"""
+        """A page of jobs, newest first, and where the next one begins. [J12]"""
         kinds = self._kinds_to_list(wanted)
         jobs, last_read = self._found(wanted, kinds=kinds)
         own_id = job_correlated_by(wanted.correlation_id)
@@ -129,7 +133,7 @@ class SqlQueries(Transactional):
             # Asked for by itself: one query for both could use the index of neither. [B25]
             alone = msgspec.structs.replace(wanted, correlation_id=None)
             jobs += self._found(alone, uncorrelated_id=own_id)[0]
-            jobs = sorted(jobs, key=lambda job: job.id, reverse=True)[: wanted.limit]
+            jobs = sorted(jobs, key=newness, reverse=True)[: wanted.limit]
         return found_jobs(jobs, last_read, wanted)
 
     def _found(
@@ -190,13 +194,11 @@ class SqlQueries(Transactional):
         searched = " ".join(
             clause for name, clause in _SEARCHED.items() if getattr(wanted, name) is not None
         )
-        read = " UNION ALL ".join(_READ_ARM % arm for arm in arms)
         given |= {"reads": wanted.reads, "skipped": wanted.reads - 1}
         columns = ("columns", _JOB_COLUMNS[wanted.bodies])
-        shape = (columns, ("arms", read), ("searched", searched))
         return (
-            self._query("search_jobs", shape, **given),
-            self._query("last_job_read", (("arms", read),), **given),
+            self._query("search_jobs", (columns, arms, ("searched", searched)), **given),
+            self._query("last_job_read", (arms,), **given),
         )
 
     def _jobs_query(
@@ -208,18 +210,12 @@ class SqlQueries(Transactional):
     ) -> Query:
         arms, given = self._listed_ids(wanted, uncorrelated_id, kinds)
         columns = ("columns", _JOB_COLUMNS[wanted.bodies])
-        if len(arms) == 1:
-            [(index, conditions)] = arms
-            shape = (columns, ("index", index), ("clauses", conditions))
-            return self._query("list_jobs", shape, **given)
-        merged = " UNION ALL ".join(_LISTING_ARM % arm for arm in arms)
-        return self._query("list_merged_jobs", (columns, ("arms", merged)), **given)
+        return self._query("list_jobs", (columns, arms), **given)
 
     def _listed_ids(
         self, wanted: JobFilter, uncorrelated_id: JobId | None, kinds: ListedKinds
-    ) -> tuple[list[tuple[str, str]], dict[str, object]]:
-        """Where jobs are looked for by an index: each arm with its index and its conditions, and
-        the parameters of all."""
+    ) -> tuple[tuple[str, str], dict[str, object]]:
+        """The word for the parts from which a list is merged, and the parameters of these."""
         lowest, highest = (
             (None, None) if wanted.id_prefix is None else job_id_range(wanted.id_prefix)
         )
@@ -237,18 +233,27 @@ class SqlQueries(Transactional):
             "flow_id": wanted.flow_id,
             "id_from": lowest,
             "id_to": highest,
-            "last_id": wanted.last_id,
+            "enqueued_since": wanted.enqueued_since,
+            "enqueued_until": wanted.enqueued_until,
+            "finished_until": wanted.finished_until,
             "before": wanted.before,
         }
         clauses = [_JOB_CLAUSES[name] for name, value in given.items() if value is not None]
         clauses.append(_JOB_FLAGS[wanted.resolved])
-        given |= {"namespace": wanted.namespace, "limit": wanted.limit}
+        given |= {"namespace": wanted.namespace, "limit": wanted.limit, "reads": wanted.limit}
+        given |= {"before_at": wanted.before and instant_of(wanted.before)}
         given |= {f"kind_{n}": kind for n, kind in enumerate(chain(*(kinds or {}).values()))}
-        arms = [
-            (_index_of(arm, wanted), " ".join([*clauses, arm]))
-            for arm in _listing_arms(wanted, kinds)
-        ]
-        return arms, given
+        is_whole = uncorrelated_id is None and _has_no_index(wanted)
+        arms = []
+        for arm in _listing_arms(wanted, kinds):
+            is_all = is_whole and not arm
+            columns = _OF_ALL_JOBS if is_all else _OF_SOME_JOBS
+            words = {
+                "index": _index_of(arm, wanted),
+                "clauses": fill(" ".join([*clauses, arm]), columns),
+            }
+            arms.append(fill(self._all_jobs if is_all else self._some_jobs, words))
+        return ("arms", " UNION ALL ".join(arms)), given
 
     def records(self, *, page_size: int) -> Iterator[Record]:
         """Every job with its log, by id; each page is one snapshot."""
@@ -327,7 +332,7 @@ def _listing_arms(wanted: JobFilter, kinds: ListedKinds) -> Sequence[str]:
     """Conditions that together leave no listed job out, each with an index of its own."""
     if kinds:
         return _arms_by_kind(wanted, kinds)
-    if wanted.correlation_id is not None or wanted.schedule is not None:
+    if any((wanted.correlation_id, wanted.schedule, wanted.flow_id, wanted.id_prefix)):
         return [""]  # few jobs share one, and they have an index
     if wanted.queue is not None or wanted.kind is not None:
         leased = _LEASED if wanted.queue is None else f"{_LEASED} AND queue = :queue"
@@ -343,7 +348,17 @@ def _listing_arms(wanted: JobFilter, kinds: ListedKinds) -> Sequence[str]:
 def _index_of(arm: str, wanted: JobFilter) -> str:
     if arm == _LEASED and wanted.kind is None:
         return "{by_leases}"
+    if not arm and wanted.id_prefix:
+        return "{by_id}"
+    if not arm and wanted.flow_id:
+        return "{by_flow}"
     return _INDEX_OF_ARM.get(arm, "")
+
+
+def _has_no_index(wanted: JobFilter) -> bool:
+    """Whether only the statuses, the queue or the kind can have an index."""
+    by = (wanted.correlation_id, wanted.schedule, wanted.flow_id, wanted.id_prefix)
+    return wanted.reason_code is None and not any(by)
 
 
 def _is_by_common_status(wanted: JobFilter) -> bool:
@@ -353,6 +368,7 @@ def _is_by_common_status(wanted: JobFilter) -> bool:
         wanted.kind,
         wanted.correlation_id,
         wanted.schedule,
+        wanted.flow_id,
         wanted.id_prefix,
     )
     return all(each is None for each in others) and not _COMMON.keys().isdisjoint(wanted.statuses)

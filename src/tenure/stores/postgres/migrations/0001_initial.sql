@@ -224,7 +224,7 @@ CREATE INDEX job_delayed_by_rate
     ON {t}job (namespace, kind, rate_key, queue, priority DESC, run_at, id)
  WHERE rate_key IS NOT NULL AND concurrency_key IS NULL AND not_before > 0;
 CREATE INDEX job_leased
-    ON {t}job (namespace, queue, id) WHERE lease_id IS NOT NULL;
+    ON {t}job (namespace, queue, enqueued_at, id) WHERE lease_id IS NOT NULL;
 -- For the sweep, which every process does once a second. A heartbeat changes due_at, so it is no HOT
 -- update: 10,000 of them cost less than one sweep of so many leases did (docs/adr/0062).
 CREATE INDEX job_due ON {t}job (due_at, id) WHERE due_at IS NOT NULL;
@@ -239,38 +239,38 @@ CREATE UNIQUE INDEX job_dedupe
 CREATE INDEX job_start_by ON {t}job (start_by) WHERE start_by IS NOT NULL AND not_before IS NOT NULL;
 CREATE INDEX job_finished ON {t}job (finished_at) WHERE finished_at IS NOT NULL;
 CREATE INDEX job_correlation
-    ON {t}job (namespace, correlation_id, id) WHERE correlation_id IS NOT NULL;
+    ON {t}job (namespace, correlation_id, enqueued_at, id) WHERE correlation_id IS NOT NULL;
 -- For lists of a kind or a queue, newest first. Every update that is not HOT (a claim, an end) adds an
 -- entry to each index whose predicate the row meets. A whole index is written three times for each job
 -- (8 % of the WAL of an enqueue and a drain), three parts once each. A list is merged from the parts
 -- (docs/adr/0047). Kind and queue are expressions that only lists use: a claim that
 -- was planned without statistics took the index of a plain column and sorted the whole queue.
-CREATE INDEX job_waiting_by_kind ON {t}job (namespace, (kind || ''), id)
+CREATE INDEX job_waiting_by_kind ON {t}job (namespace, (kind || ''), enqueued_at, id)
  WHERE finished_at IS NULL AND lease_id IS NULL;
-CREATE INDEX job_leased_by_kind ON {t}job (namespace, (kind || ''), id)
+CREATE INDEX job_leased_by_kind ON {t}job (namespace, (kind || ''), enqueued_at, id)
  WHERE lease_id IS NOT NULL;
-CREATE INDEX job_ended_by_kind ON {t}job (namespace, (kind || ''), id)
+CREATE INDEX job_ended_by_kind ON {t}job (namespace, (kind || ''), enqueued_at, id)
  WHERE finished_at IS NOT NULL;
-CREATE INDEX job_waiting_by_queue ON {t}job (namespace, (queue || ''), id)
+CREATE INDEX job_waiting_by_queue ON {t}job (namespace, (queue || ''), enqueued_at, id)
  WHERE finished_at IS NULL AND lease_id IS NULL;
-CREATE INDEX job_ended_by_queue ON {t}job (namespace, (queue || ''), id)
+CREATE INDEX job_ended_by_queue ON {t}job (namespace, (queue || ''), enqueued_at, id)
  WHERE finished_at IS NOT NULL;
 -- Jobs of these statuses are few among many. These columns are written when a job is started, stalls or
 -- ends, which is no HOT update anyway: indexes on them cost other updates nothing (docs/adr/0006).
-CREATE INDEX job_claimed ON {t}job (namespace, id) WHERE lease_id IS NOT NULL AND started_at IS NULL;
-CREATE INDEX job_dead_letter ON {t}job (namespace, id) WHERE reason_code IS NOT NULL;
-CREATE INDEX job_failed ON {t}job (namespace, id) WHERE error IS NOT NULL AND reason_code IS NULL;
-CREATE INDEX job_cancelled ON {t}job (namespace, id)
+CREATE INDEX job_claimed ON {t}job (namespace, enqueued_at, id) WHERE lease_id IS NOT NULL AND started_at IS NULL;
+CREATE INDEX job_dead_letter ON {t}job (namespace, enqueued_at, id) WHERE reason_code IS NOT NULL;
+CREATE INDEX job_failed ON {t}job (namespace, enqueued_at, id) WHERE error IS NOT NULL AND reason_code IS NULL;
+CREATE INDEX job_cancelled ON {t}job (namespace, enqueued_at, id)
  WHERE finished_at IS NOT NULL AND result IS NULL AND error IS NULL;
-CREATE INDEX job_stalled ON {t}job (namespace, id) WHERE stall_cause IS NOT NULL;
-CREATE INDEX job_blocked ON {t}job (namespace, id)
+CREATE INDEX job_stalled ON {t}job (namespace, enqueued_at, id) WHERE stall_cause IS NOT NULL;
+CREATE INDEX job_blocked ON {t}job (namespace, enqueued_at, id)
  WHERE flow_id IS NOT NULL AND run_at IS NULL AND lease_id IS NULL AND stall_cause IS NULL
    AND finished_at IS NULL;
 -- The jobs of a flow, and which of them have not ended, or ended last.
 CREATE INDEX job_flow ON {t}job (flow_id, id) WHERE flow_id IS NOT NULL;
 CREATE INDEX job_flow_end ON {t}job (flow_id, finished_at) WHERE flow_id IS NOT NULL;
 CREATE INDEX job_scheduled
-    ON {t}job (namespace, schedule, id) WHERE schedule IS NOT NULL;
+    ON {t}job (namespace, schedule, enqueued_at, id) WHERE schedule IS NOT NULL;
 -- Jobs that the end of another job enqueued; their ids are derived from that one's.
 CREATE INDEX job_made_by_an_end ON {t}job (origin_id)
  WHERE origin_cause IN ('compensation', 'dead_letter');
@@ -590,7 +590,7 @@ CREATE TABLE {t}flow (
     name      text    NOT NULL COLLATE "C"
 );
 
-CREATE INDEX flow_listed ON {t}flow (namespace, id);
+CREATE INDEX flow_listed ON {t}flow (namespace, made_at, id);
 
 CREATE TABLE {t}flow_redrive (
     flow_id    uuid    NOT NULL,

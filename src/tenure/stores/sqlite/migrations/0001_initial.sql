@@ -183,7 +183,7 @@ CREATE INDEX tenure_job_delayed_by_rate
     ON tenure_job (namespace, kind, rate_key, queue, priority DESC, run_at, id)
  WHERE rate_key IS NOT NULL AND concurrency_key IS NULL AND not_before > 0;
 CREATE INDEX tenure_job_leased
-    ON tenure_job (namespace, queue, id) WHERE lease_id IS NOT NULL;
+    ON tenure_job (namespace, queue, enqueued_at, id) WHERE lease_id IS NOT NULL;
 -- For the sweep, which every process does once a second.
 CREATE INDEX tenure_job_due ON tenure_job (due_at, id) WHERE due_at IS NOT NULL;
 -- Keys that are taken: by live jobs, and by those that have ended and keep theirs for a time. An index
@@ -194,40 +194,40 @@ CREATE UNIQUE INDEX tenure_job_dedupe
    AND (finished_at IS NULL OR (unique_for_us IS NOT NULL AND key_freed IS NULL));
 CREATE INDEX tenure_job_finished ON tenure_job (finished_at) WHERE finished_at IS NOT NULL;
 CREATE INDEX tenure_job_correlation
-    ON tenure_job (namespace, correlation_id, id) WHERE correlation_id IS NOT NULL;
+    ON tenure_job (namespace, correlation_id, enqueued_at, id) WHERE correlation_id IS NOT NULL;
 -- For lists, newest first. Those of a kind or a queue are in parts, as on PostgreSQL: jobs that wait, that
 -- are leased (tenure_job_leased has those of a queue) and that have ended. A list of a status reads
 -- the part that can have it (docs/adr/0062). Queue and kind are expressions that only lists use: a
 -- statement about leases took the index of a plain column.
-CREATE INDEX tenure_job_listed ON tenure_job (namespace, id);
-CREATE INDEX tenure_job_waiting_by_kind ON tenure_job (namespace, (kind || ''), id)
+CREATE INDEX tenure_job_listed ON tenure_job (namespace, enqueued_at, id);
+CREATE INDEX tenure_job_waiting_by_kind ON tenure_job (namespace, (kind || ''), enqueued_at, id)
  WHERE finished_at IS NULL AND lease_id IS NULL;
-CREATE INDEX tenure_job_leased_by_kind ON tenure_job (namespace, (kind || ''), id)
+CREATE INDEX tenure_job_leased_by_kind ON tenure_job (namespace, (kind || ''), enqueued_at, id)
  WHERE lease_id IS NOT NULL;
-CREATE INDEX tenure_job_ended_by_kind ON tenure_job (namespace, (kind || ''), id)
+CREATE INDEX tenure_job_ended_by_kind ON tenure_job (namespace, (kind || ''), enqueued_at, id)
  WHERE finished_at IS NOT NULL;
-CREATE INDEX tenure_job_waiting_by_queue ON tenure_job (namespace, (queue || ''), id)
+CREATE INDEX tenure_job_waiting_by_queue ON tenure_job (namespace, (queue || ''), enqueued_at, id)
  WHERE finished_at IS NULL AND lease_id IS NULL;
-CREATE INDEX tenure_job_ended_by_queue ON tenure_job (namespace, (queue || ''), id)
+CREATE INDEX tenure_job_ended_by_queue ON tenure_job (namespace, (queue || ''), enqueued_at, id)
  WHERE finished_at IS NOT NULL;
 -- Jobs of these statuses are few among many. These columns are written when a job is started, stalls or
 -- ends: indexes on them cost other updates nothing.
 CREATE INDEX tenure_job_claimed
-    ON tenure_job (namespace, id) WHERE lease_id IS NOT NULL AND started_at IS NULL;
-CREATE INDEX tenure_job_dead_letter ON tenure_job (namespace, id) WHERE reason_code IS NOT NULL;
+    ON tenure_job (namespace, enqueued_at, id) WHERE lease_id IS NOT NULL AND started_at IS NULL;
+CREATE INDEX tenure_job_dead_letter ON tenure_job (namespace, enqueued_at, id) WHERE reason_code IS NOT NULL;
 CREATE INDEX tenure_job_failed
-    ON tenure_job (namespace, id) WHERE error IS NOT NULL AND reason_code IS NULL;
-CREATE INDEX tenure_job_cancelled ON tenure_job (namespace, id)
+    ON tenure_job (namespace, enqueued_at, id) WHERE error IS NOT NULL AND reason_code IS NULL;
+CREATE INDEX tenure_job_cancelled ON tenure_job (namespace, enqueued_at, id)
  WHERE finished_at IS NOT NULL AND result IS NULL AND error IS NULL;
-CREATE INDEX tenure_job_stalled ON tenure_job (namespace, id) WHERE stall_cause IS NOT NULL;
-CREATE INDEX tenure_job_blocked ON tenure_job (namespace, id)
+CREATE INDEX tenure_job_stalled ON tenure_job (namespace, enqueued_at, id) WHERE stall_cause IS NOT NULL;
+CREATE INDEX tenure_job_blocked ON tenure_job (namespace, enqueued_at, id)
  WHERE flow_id IS NOT NULL AND run_at IS NULL AND lease_id IS NULL AND stall_cause IS NULL
    AND finished_at IS NULL;
 -- The jobs of a flow, and which of them have not ended, or ended last.
 CREATE INDEX tenure_job_flow ON tenure_job (flow_id, id) WHERE flow_id IS NOT NULL;
 CREATE INDEX tenure_job_flow_end ON tenure_job (flow_id, finished_at) WHERE flow_id IS NOT NULL;
 CREATE INDEX tenure_job_scheduled
-    ON tenure_job (namespace, schedule, id) WHERE schedule IS NOT NULL;
+    ON tenure_job (namespace, schedule, enqueued_at, id) WHERE schedule IS NOT NULL;
 -- Jobs that the end of another job enqueued; their ids are derived from that one's.
 CREATE INDEX tenure_job_made_by_an_end
     ON tenure_job (origin_id) WHERE origin_cause IN ('compensation', 'dead_letter');
@@ -496,7 +496,7 @@ CREATE TABLE tenure_flow (
     jobs      INTEGER NOT NULL CHECK (jobs >= 1)
 ) STRICT;
 
-CREATE INDEX tenure_flow_listed ON tenure_flow (namespace, id);
+CREATE INDEX tenure_flow_listed ON tenure_flow (namespace, made_at, id);
 
 CREATE TABLE tenure_flow_redrive (
     flow_id    TEXT    NOT NULL,
