@@ -35,7 +35,8 @@ def test_a_schedule_is_made_read_changed_and_removed(stage: Stage) -> None:
     assert read.json["schedule"] == made.json["schedule"]
     assert read.json["schedule"]["payload"] == {"pin": 1}
     assert len(read.json["next_times"]) == 5
-    assert read.json["schedule"]["updated_by"] == "operator:operator-1"
+    by = [read.json["schedule"][name] for name in ("created_by", "changed_by")]
+    assert by == ["operator:operator-1"] * 2
     assert [each["name"] for each in listed] == ["s"]
     assert "payload" not in listed[0]
     assert (paused.json["next_times"], paused.json["schedule"]["next_at"]) == ([], None)

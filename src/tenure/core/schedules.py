@@ -136,8 +136,12 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     spec: ScheduleSpec
     rev: int
     created_at: Instant
-    updated_at: Instant
-    updated_by: Actor
+    created_by: Actor
+    changed_at: (
+        Instant  # by a request; firing it and running it by hand change nothing of it [SC23]
+    )
+    changed_by: Actor
+    updated_at: Instant  # when the row was written, by whatever
     declared_by: str | None = None  # the application that declares it; None: made by hand
     next_at: Instant | None = None
     paused_at: Instant | None = None
@@ -363,7 +367,6 @@ def plan_firing(schedule: Schedule, previous: Job | None, at: Moment) -> Firing:
         schedule,
         rev=schedule.rev + 1,
         updated_at=at.now,
-        updated_by=SYSTEM,
         next_at=next_after(spec, dealt_with),
         last_at=dealt_with,
         missed=schedule.missed + missed,
@@ -410,7 +413,6 @@ def _after_the_clock_was_set_back(schedule: Schedule, at: Moment) -> Firing:
         schedule,
         rev=schedule.rev + 1,
         updated_at=at.now,
-        updated_by=SYSTEM,
         next_at=next_after(schedule.spec, at.now),
         last_at=schedule.last_at if is_passed else None,
     )
@@ -572,8 +574,10 @@ def _new(command: PutSchedule, at: Moment) -> ScheduleDecision:
         spec=command.spec,
         rev=1,
         created_at=at.now,
+        created_by=command.actor,
+        changed_at=at.now,
+        changed_by=command.actor,
         updated_at=at.now,
-        updated_by=command.actor,
         declared_by=command.declared_by,
         next_at=next_after(command.spec, at.now),
     )
@@ -595,9 +599,7 @@ def _run(
         cause = None if is_its_own else Cause.IDEMPOTENCY_KEY_REUSE
         return ScheduleDecision(reply=ScheduleReply(schedule=schedule, cause=cause))
     made = _job(schedule, command.job_id, at, nominal=at.now, actor=command.actor)
-    decided = _changed(
-        schedule, command.actor, at, last_job_id=command.job_id, fired=schedule.fired + 1
-    )
+    decided = _written(schedule, at, last_job_id=command.job_id, fired=schedule.fired + 1)
     assert decided.change is not None
     return ScheduleDecision(reply=decided.reply, change=replace(decided.change, job=made))
 
@@ -607,7 +609,11 @@ def _unchanged(schedule: Schedule) -> ScheduleDecision:
 
 
 def _changed(schedule: Schedule, actor: Actor, at: Moment, **fields: object) -> ScheduleDecision:
-    after = replace(schedule, rev=schedule.rev + 1, updated_at=at.now, updated_by=actor, **fields)
+    return _written(schedule, at, changed_at=at.now, changed_by=actor, **fields)
+
+
+def _written(schedule: Schedule, at: Moment, **fields: object) -> ScheduleDecision:
+    after = replace(schedule, rev=schedule.rev + 1, updated_at=at.now, **fields)
     change = ScheduleChange(schedule=after, expected_rev=schedule.rev)
     return ScheduleDecision(reply=ScheduleReply(schedule=after, changed=True), change=change)
 

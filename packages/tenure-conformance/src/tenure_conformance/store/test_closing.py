@@ -81,8 +81,10 @@ SCHEDULE = Schedule(
     spec=ScheduleSpec(kind=KIND, queue=QUEUE, every_us=DAY),
     rev=1,
     created_at=BEGINNING,
+    created_by=CLIENT,
+    changed_at=BEGINNING,
+    changed_by=CLIENT,
     updated_at=BEGINNING,
-    updated_by=CLIENT,
 )
 
 SPAN = EventSpan(namespace=DEFAULT_NAMESPACE, since=BEGINNING, until=BEGINNING)

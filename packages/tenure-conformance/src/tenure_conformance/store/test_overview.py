@@ -302,8 +302,10 @@ def test_a_schedule_whose_last_job_is_a_dead_letter_needs_attention(kit: Kit) ->
             spec=ScheduleSpec(kind=job.kind, queue=QUEUE, every_us=seconds(3600)),
             rev=1,
             created_at=kit.now(),
+            created_by=CLIENT,
+            changed_at=kit.now(),
+            changed_by=CLIENT,
             updated_at=kit.now(),
-            updated_by=CLIENT,
             last_job_id=job.id,
         )
         kit.store.save_schedule(

@@ -26,7 +26,7 @@ from tenure.core.schedules import (
 )
 from tenure.core.vocabulary import CatchUp, Cause, JobStatus, Overlap
 from tenure.errors import InvalidInput
-from tenure_conformance.harness import OPERATOR, QUEUE, Kit, race
+from tenure_conformance.harness import CLIENT, OPERATOR, QUEUE, Kit, race
 from tenure_conformance.spec import spec
 
 HOUR = seconds(3600)
@@ -129,6 +129,26 @@ def test_a_due_occurrence_makes_its_job_and_moves_the_schedule_on(kit: Kit) -> N
     assert (job.scheduled_for, job.enqueued_at, job.status) == (nominal, nominal, JobStatus.QUEUED)
     assert (after.last_job_id, after.last_at, after.fired) == (job.id, nominal, 1)
     assert after.next_at == nominal + HOUR
+
+
+@spec("SC23")
+def test_firing_and_running_a_schedule_keep_who_made_and_who_changed_it(kit: Kit) -> None:
+    made = put(kit)
+    kit.advance(seconds=60)
+    changed_at = kit.now()
+    kit.coordinator.change_schedule(
+        PutSchedule(**key() | {"actor": CLIENT}, spec=replace(EVERY_HOUR, priority=1))
+    )
+    until_due(kit)
+
+    fire(kit)
+    kit.coordinator.change_schedule(RunSchedule(**key(), job_id=kit.new_id()))
+
+    kept = load(kit)
+    assert kept.fired == 2
+    assert (kept.created_by, kept.created_at) == (OPERATOR, made.created_at)
+    assert (kept.changed_by, kept.changed_at) == (CLIENT, changed_at)
+    assert kept.updated_at == kit.now()
 
 
 @spec("SC6")
