@@ -23,11 +23,12 @@ from tests.server.harness import JOB
 
 pytestmark = pytest.mark.browser
 
-QUEUED, HELD, DEAD, OTHER_DEAD, DONE, MISTAKEN, LIVE, EVIL = range(21, 29)
+QUEUED, HELD, DEAD, OTHER_DEAD, DONE, MISTAKEN, LIVE, EVIL, FOREIGN = range(21, 30)
 
 TRIED = {
     "cancel": (QUEUED, "Reason", "wrong order", "cancelled, or asked to stop"),
     "rerun": (DONE, None, "", "enqueued again as a new job"),
+    "stall": (FOREIGN, None, "", "stalled"),
     "requeue": (HELD, None, "", "requeued"),
     "dead-letter": (MISTAKEN, "Message", "must not run", "dead-lettered"),
     "redrive": (DEAD, None, "", "redriven as a new job"),
@@ -58,6 +59,7 @@ def fill(stage: DashboardStage) -> None:
     report(stage, "start", live)
     stage.call("output", {**live, "text": "first line\n"}, role=Role.WORKER)
     LEASES["live"] = live
+    stage.leased(FOREIGN)
     for number in (QUEUED, MISTAKEN):
         stage.enqueue(number, queue="waiting")
 

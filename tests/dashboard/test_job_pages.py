@@ -301,6 +301,22 @@ def test_dead_letters_are_redriven_and_discarded(stage: DashboardStage) -> None:
     assert "switched off" in browser.get(f"/jobs/{other}").text
 
 
+@spec("DB22", "T33")
+def test_a_job_that_a_worker_has_is_stalled_and_then_requeued(stage: DashboardStage) -> None:
+    job_id = stage.leased(1)["job_id"]
+    browser = stage.browser(Role.OPERATOR)
+    waiting = browser.get(f"/jobs/{stage.enqueue(2)}").text
+    leased = browser.get(f"/jobs/{job_id}").text
+
+    browser.submit("/actions/stall", {"target": job_id})
+    stalled = browser.get(f"/jobs/{job_id}").text
+
+    assert stage.job(job_id).status is JobStatus.STALLED
+    offers = ["/actions/stall?" in text for text in (waiting, leased, stalled)]
+    assert offers == [False, True, False]
+    assert "/actions/requeue?" in stalled
+
+
 @spec("DB22")
 def test_what_the_core_refuses_is_said(stage: DashboardStage) -> None:
     held = finished(stage)
@@ -313,7 +329,7 @@ def test_what_the_core_refuses_is_said(stage: DashboardStage) -> None:
 
 
 @spec("DB2")
-@pytest.mark.parametrize("name", ["cancel", "rerun", "requeue", "dead-letter", "redrive"])
+@pytest.mark.parametrize("name", ["cancel", "rerun", "stall", "requeue", "dead-letter", "redrive"])
 def test_a_viewer_cannot_act(stage: DashboardStage, name: str) -> None:
     stage.enqueue()
 

@@ -28,6 +28,7 @@ from tenure.core.commands import (
     Redrive,
     Release,
     Requeue,
+    Stall,
     Start,
     Sweep,
 )
@@ -277,6 +278,9 @@ class Script:
         self._ask(self.client, Cancel, 4, mode=CancelMode.HARD)
 
     def _operate(self) -> None:
+        [taken] = self._grant()  # job 3, which was released
+        self._ask(self.operator, Stall, 3)
+        assert self._report(taken, Complete, result=b'"late"') is VerdictKind.CANCELLED
         self._ask(self.operator, Requeue, HELD)
         self.bury(3)
         self._ask(self.operator, Redrive, 3, cause=EventCause.REDRIVE)

@@ -24,6 +24,7 @@ OPERATIONS = {
     "GET /v1/jobs/{}/artifacts/report%2Fa.txt",
     "POST /v1/jobs/{}/cancel?bodies=true",
     "POST /v1/jobs/{}/dead-letter?bodies=true",
+    "POST /v1/jobs/{}/stall?bodies=true",
     "POST /v1/jobs/{}/requeue?bodies=true",
     "POST /v1/jobs/{}/redrive?bodies=true",
     "POST /v1/jobs/{}/rerun?bodies=true",

@@ -243,8 +243,8 @@ def offered_actions(record: JobRecord, *, is_resolved: bool) -> list[str]:
     """The actions that may be useful in this status. The core decides; this only leaves out what it
     would refuse in any case."""
     if not record.status.is_terminal:
-        held = ["requeue"] if record.status == "stalled" else []
-        return [*held, "cancel", "dead-letter"]
+        first = {"stalled": ["requeue"], "claimed": ["stall"], "running": ["stall"]}
+        return [*first.get(record.status, []), "cancel", "dead-letter"]
     if record.status == "dead_lettered" and not is_resolved:
         return ["redrive", "discard"]
     return ["rerun"]
@@ -290,6 +290,19 @@ ACTIONS = (
         done="enqueued again as a new job",
         icon="again",
         back="/jobs",
+    ),
+    Action(
+        name="stall",
+        target="job_id",
+        noun="job",
+        verb="Stall",
+        explains="Takes the job from a worker that you no longer trust: its lease ends at once and"
+        " its report is discarded. The job stays stalled until somebody requeues it. It costs no"
+        " attempt.",
+        done="stalled",
+        icon="warn",
+        back="/jobs",
+        is_severe=True,
     ),
     Action(
         name="requeue",
