@@ -137,6 +137,18 @@ def test_flows_are_listed_and_shown_within_the_tokens_scope(stage: Stage) -> Non
     assert stage.ask("GET", "/v1/flows", token=limited).status == 403
 
 
+@spec("FL16")
+def test_flows_are_found_by_the_beginning_of_their_id(stage: Stage) -> None:
+    stage.ask("POST", "/v1/flows", flow(member(1)), token=stage.token(Role.CLIENT))
+
+    def found(prefix: str) -> Any:
+        return stage.ask("GET", f"/v1/flows?id_prefix={prefix}", token=stage.token(Role.VIEWER))
+
+    assert [each["id"] for each in found(FLOW[:13].upper()).json["flows"]] == [FLOW]
+    assert found("ffff").json["flows"] == []
+    assert (found("01z").status, found("01z").json["field"]) == (422, "id_prefix")
+
+
 def dead_flow(stage: Stage, *members: dict[str, Any]) -> None:
     """A flow whose jobs were all cancelled."""
     made = stage.ask("POST", "/v1/flows", flow(*members), token=stage.token(Role.CLIENT))
