@@ -41,7 +41,6 @@ CORRELATION_ID = {
             "src/tenure/remote/store.py",
             "src/tenure/server/job_routes.py",
             "src/tenure/server/system_routes.py",
-            "src/tenure/stores/memory/store.py",
             "src/tenure/stores/sql/events.py",
             "src/tenure/stores/sql/queries.py",
             "src/tenure/stores/sql/tail.py",

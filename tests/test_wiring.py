@@ -26,7 +26,7 @@ from tenure.settings import (
     store_timeout_from_environment,
     url_from_environment,
 )
-from tenure.stores.memory.store import MemoryStore
+from tenure.stores.sqlite.memory import MemoryStore
 from tenure.stores.sqlite.path import sqlite_path
 from tenure.wiring import open_coordination, open_coordinator, open_link, open_store
 from tenure.worker import worker

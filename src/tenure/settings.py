@@ -74,6 +74,11 @@ def is_server(url: str) -> bool:
     return url.partition(":")[0].lower() in ("http", "https")
 
 
+def is_in_memory(url: str) -> bool:
+    """Whether a URL names a store that no other process and no connection of the user can reach."""
+    return url.partition(":")[0].lower() == "memory"
+
+
 def is_new(url: str) -> bool:
     """Whether opening this store creates it: a SQLite file that does not exist yet."""
     is_file = url.partition(":")[0].lower() == "sqlite"

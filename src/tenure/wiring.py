@@ -28,6 +28,7 @@ from tenure.errors import (
 from tenure.ports import Coordination, Store
 from tenure.settings import (
     artifact_quotas_from_environment,
+    is_in_memory,
     is_new,
     is_server,
     limits_from_environment,
@@ -193,7 +194,6 @@ def open_link(
         enqueue_within,
         transaction_on,
     )
-    from tenure.stores.memory.store import MemoryStore
     from tenure.telemetry.unclaimed import why_waiting
 
     if is_server(url):
@@ -205,7 +205,7 @@ def open_link(
     opened = ExitStack()
     coordinator = opened.enter_context(open_coordinator(url, counts=counts))
     store, why = coordinator.unwatched_store, partial(why_waiting, coordinator.store)
-    if isinstance(store, MemoryStore):
+    if is_in_memory(url):
         return Link(
             coordination=coordinator,
             close=opened.close,

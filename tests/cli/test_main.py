@@ -47,7 +47,6 @@ OF_OTHERS = (
     "tenure.own_transaction",
     "tenure.remote",
     "tenure.server",
-    "tenure.stores.memory",
     "tenure.stores.postgres",
     "tenure.telemetry.logs",
     "tenure.telemetry.metrics",

@@ -393,7 +393,7 @@ def test_rates_are_those_of_the_last_minute_that_is_over() -> None:
 
 @spec("OB28")
 def test_a_busy_range_says_from_when_on_it_was_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tenure.stores.memory.overview.MAX_TALLIED", 50)
+    monkeypatch.setattr("tenure.stores.sql.overview.MAX_TALLIED", 50)
     world = World()
     world.clock.advance(600)
     for _ in range(101):

@@ -13,7 +13,7 @@ ONE_SUBJECT = ("--pyargs", "tenure_conformance.store.test_queues", "-p", "no:cac
 THIRD_PARTY = '''
 """A store of a third party: somebody else's package, our interface."""
 from tenure_conformance.harness import MemoryFactory
-from tenure.stores.memory.store import MemoryStore
+from tenure.stores.sqlite.memory import MemoryStore
 
 class TheirStore(MemoryStore):
     pass

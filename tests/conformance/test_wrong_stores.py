@@ -10,15 +10,16 @@ from pathlib import Path
 import pytest
 
 from tenure.errors import Closed
-from tenure.stores.memory.store import MemoryStore
-from tenure_conformance.harness import Kit, MemoryFactory
+from tenure_conformance.harness import Kit, StoreFactory
 from tenure_conformance.store import all_tests
+from tests.conformance.reference.store import ReferenceStore
 from tests.conformance.walk import walk
 from tests.conformance.wrong_stores import (
     WRONG,
     FirstComeFirstServed,
     ForgetsSpawnedJobs,
     PurgesTooEarly,
+    Reference,
     SharesKeysAcrossKinds,
     Wrong,
 )
@@ -34,7 +35,7 @@ def subject_tests(subject: str) -> Iterator[tuple[str, Callable[[Kit], None]]]:
             yield name, value
 
 
-def caught_by(factory: Callable[[], MemoryFactory], subject: str, directory: Path) -> list[str]:
+def caught_by(factory: Callable[[], StoreFactory], subject: str, directory: Path) -> list[str]:
     """The tests that a store fails, in their own words or by what verify finds afterwards."""
     failed = []
     for name, test in subject_tests(subject):
@@ -53,14 +54,14 @@ def caught_by(factory: Callable[[], MemoryFactory], subject: str, directory: Pat
 
 @pytest.mark.parametrize(("wrong", "subject"), WRONG.items())
 def test_the_kit_catches_a_wrong_store(
-    wrong: type[MemoryStore], subject: str, tmp_path: Path
+    wrong: type[ReferenceStore], subject: str, tmp_path: Path
 ) -> None:
     assert caught_by(lambda: Wrong(wrong), subject, tmp_path)
 
 
 @pytest.mark.parametrize("subject", sorted(set(WRONG.values())))
 def test_the_kit_passes_the_right_store(subject: str, tmp_path: Path) -> None:
-    assert caught_by(MemoryFactory, subject, tmp_path) == []
+    assert caught_by(Reference, subject, tmp_path) == []
 
 
 def test_the_tests_of_every_subject_are_part_of_the_kit() -> None:
@@ -71,16 +72,16 @@ def test_the_tests_of_every_subject_are_part_of_the_kit() -> None:
         assert {name for name, _ in subject_tests(subject)} <= tests.keys()
 
 
-def _walk_beside(wrong: type[MemoryStore]) -> None:
+def _walk_beside(wrong: type[ReferenceStore]) -> None:
     for seed in range(3, 8):  # one of them may go where the mistake does not show
-        walk({"right": MemoryFactory, "wrong": lambda: Wrong(wrong)}, seed=seed, steps=1000)
+        walk({"right": Reference, "wrong": lambda: Wrong(wrong)}, seed=seed, steps=1000)
 
 
 @pytest.mark.parametrize(
     "wrong",
     [FirstComeFirstServed, ForgetsSpawnedJobs, PurgesTooEarly, SharesKeysAcrossKinds],
 )
-def test_a_wrong_store_differs_from_the_right_one(wrong: type[MemoryStore]) -> None:
+def test_a_wrong_store_differs_from_the_right_one(wrong: type[ReferenceStore]) -> None:
     with pytest.raises(AssertionError) as difference:
         _walk_beside(wrong)
 

@@ -45,25 +45,25 @@ from tenure.ports import (
     Saved,
     Store,
 )
-from tenure.stores.memory.store import MemoryStore
 from tenure_conformance.harness import MemoryFactory
+from tests.conformance.reference.store import ReferenceStore
 
 
-class IgnoresNotAfter(MemoryStore):
+class IgnoresNotAfter(ReferenceStore):
     """Writes a report after its lease has ended. [K2]"""
 
     def _matches(self, change: Change, now: Instant) -> bool:
         return super()._matches(replace(change, not_after=None), now)
 
 
-class OneMicrosecondLate(MemoryStore):
+class OneMicrosecondLate(ReferenceStore):
     """Takes the instant of the end as still in time. [L9]"""
 
     def _matches(self, change: Change, now: Instant) -> bool:
         return super()._matches(change, Instant(now - 1))
 
 
-class IgnoresRev(MemoryStore):
+class IgnoresRev(ReferenceStore):
     """The last writer wins. [K1]"""
 
     def _matches(self, change: Change, now: Instant) -> bool:
@@ -73,7 +73,7 @@ class IgnoresRev(MemoryStore):
         return super()._matches(change, now)
 
 
-class RunsTwoOfAKey(MemoryStore):
+class RunsTwoOfAKey(ReferenceStore):
     """Counts the live leases of a concurrency key too low by one. [CK3]"""
 
     def _concurrency_keys(self, namespace: Namespace) -> dict[ConcurrencyKey, KeyState]:
@@ -81,7 +81,7 @@ class RunsTwoOfAKey(MemoryStore):
         return {key: replace(state, live=max(0, state.live - 1)) for key, state in found.items()}
 
 
-class SharesConcurrencyKeys(MemoryStore):
+class SharesConcurrencyKeys(ReferenceStore):
     """Counts the leases of equal keys of all groups. [CK1]"""
 
     def _concurrency_keys(self, namespace: Namespace) -> dict[ConcurrencyKey, KeyState]:
@@ -94,7 +94,7 @@ class SharesConcurrencyKeys(MemoryStore):
         }
 
 
-class CountsRateKeysTogether(MemoryStore):
+class CountsRateKeysTogether(ReferenceStore):
     """Has one state for all rate keys of a kind. [RL11]"""
 
     def claim(self, *args: Any) -> ClaimPlan:
@@ -108,7 +108,7 @@ class CountsRateKeysTogether(MemoryStore):
         return planned
 
 
-class ForgetsRateKeysTooEarly(MemoryStore):
+class ForgetsRateKeysTooEarly(ReferenceStore):
     """Removes the state of a rate key that has not got its burst back. [RL13]"""
 
     def delete_idle_keys(self, *, older_than_us: Duration, limit: int) -> int:
@@ -118,7 +118,7 @@ class ForgetsRateKeysTooEarly(MemoryStore):
         return len(idle)
 
 
-class ForgetsWhoseTurnItWas(MemoryStore):
+class ForgetsWhoseTurnItWas(ReferenceStore):
     """Remembers of fair keys only the one that was granted a job last. [CK8]"""
 
     def claim(self, *args: Any) -> ClaimPlan:
@@ -129,7 +129,7 @@ class ForgetsWhoseTurnItWas(MemoryStore):
         return planned
 
 
-class ExceedsTheLimit(MemoryStore):
+class ExceedsTheLimit(ReferenceStore):
     """Counts live leases too low by one. [Z3]"""
 
     def _queue(self, namespace: Namespace, name: QueueName) -> QueueState:
@@ -137,7 +137,7 @@ class ExceedsTheLimit(MemoryStore):
         return replace(state, live=max(0, state.live - 1))
 
 
-class ForgetsRates(MemoryStore):
+class ForgetsRates(ReferenceStore):
     """Forgets what was granted under a rate. [RL1]"""
 
     def claim(
@@ -151,7 +151,7 @@ class ForgetsRates(MemoryStore):
         return super().claim(scope, sessions, wanted, plan)
 
 
-class ForgetsEvents(MemoryStore):
+class ForgetsEvents(ReferenceStore):
     """Writes the row and not its start. [K3]"""
 
     def _write(self, change: Change) -> None:
@@ -159,14 +159,14 @@ class ForgetsEvents(MemoryStore):
         super()._write(replace(change, events=kept))
 
 
-class ForgetsSpawnedJobs(MemoryStore):
+class ForgetsSpawnedJobs(ReferenceStore):
     """Writes the row and not the job that came with it. [K3]"""
 
     def _write(self, change: Change) -> None:
         super()._write(replace(change, spawned=()))
 
 
-class IgnoresTheEpoch(MemoryStore):
+class IgnoresTheEpoch(ReferenceStore):
     """Takes changes that were decided before a fail-over. [A5]"""
 
     def save(
@@ -175,7 +175,7 @@ class IgnoresTheEpoch(MemoryStore):
         return super().save(changes, epoch=self._epoch, window=window)
 
 
-class TrustsAnyEstimate(MemoryStore):
+class TrustsAnyEstimate(ReferenceStore):
     """Takes changes that were decided by a wrong estimate of its clock. [K11]"""
 
     def save(
@@ -184,14 +184,14 @@ class TrustsAnyEstimate(MemoryStore):
         return super().save(changes, epoch=epoch)
 
 
-class GrantsFromPausedQueues(MemoryStore):
+class GrantsFromPausedQueues(ReferenceStore):
     """Forgets that a queue is paused. [Z2]"""
 
     def _queue(self, namespace: Namespace, name: QueueName) -> QueueState:
         return replace(super()._queue(namespace, name), paused=False)
 
 
-class IgnoresKinds(MemoryStore):
+class IgnoresKinds(ReferenceStore):
     """Grants kinds that a worker cannot run. [Z1]"""
 
     def _candidates(
@@ -200,7 +200,7 @@ class IgnoresKinds(MemoryStore):
         return super()._candidates(replace(scope, kinds=None), wanted, now, room)
 
 
-class FirstComeFirstServed(MemoryStore):
+class FirstComeFirstServed(ReferenceStore):
     """Has no use for priorities. [Z1]"""
 
     def _candidates(
@@ -210,7 +210,7 @@ class FirstComeFirstServed(MemoryStore):
         return sorted(found, key=lambda job: job.id)
 
 
-class HoldsReadyJobsBack(MemoryStore):
+class HoldsReadyJobsBack(ReferenceStore):
     """Compares the place of a job with the clock, as if every job had a delay. [Z6]"""
 
     def _candidates(
@@ -220,14 +220,14 @@ class HoldsReadyJobsBack(MemoryStore):
         return [job for job in found if job.run_at is not None and job.run_at <= now]
 
 
-class TakesJumpsForOutages(MemoryStore):
+class TakesJumpsForOutages(ReferenceStore):
     """Forgets what an outage was. [O12]"""
 
     def record_outage(self, outage: Outage) -> None:
         super().record_outage(replace(outage, is_jump=False))
 
 
-class KeepsEveryObservation(MemoryStore):
+class KeepsEveryObservation(ReferenceStore):
     """Lets a stray worker fill the disk. [U1]"""
 
     def _keep_observations(self, observations: Sequence[Observation]) -> list[Observation]:
@@ -235,7 +235,7 @@ class KeepsEveryObservation(MemoryStore):
         return list(observations)
 
 
-class PrunesTransitions(MemoryStore):
+class PrunesTransitions(ReferenceStore):
     """Takes a start for a renewal. [E3]"""
 
     def prune_renewals(self, *, older_than_us: Duration, limit: int) -> PruneResult:
@@ -244,7 +244,7 @@ class PrunesTransitions(MemoryStore):
         return super().prune_renewals(older_than_us=older_than_us, limit=limit)
 
 
-class PrunesTheLiving(MemoryStore):
+class PrunesTheLiving(ReferenceStore):
     """Prunes renewals while their attempt is live. [G1]"""
 
     def prune_renewals(self, *, older_than_us: Duration, limit: int) -> PruneResult:
@@ -256,7 +256,7 @@ class PrunesTheLiving(MemoryStore):
         return PruneResult(pruned, hit_limit=False)
 
 
-class PrunesOnlyTheFirstPage(MemoryStore):
+class PrunesOnlyTheFirstPage(ReferenceStore):
     """Begins from the first renewal every time; behind a page of live ones nothing goes. [G4]"""
 
     def prune_renewals(self, *, older_than_us: Duration, limit: int) -> PruneResult:
@@ -264,7 +264,7 @@ class PrunesOnlyTheFirstPage(MemoryStore):
         return super().prune_renewals(older_than_us=older_than_us, limit=limit)
 
 
-class ForgetsWhoHoldsALease(MemoryStore):
+class ForgetsWhoHoldsALease(ReferenceStore):
     """Has no look at leases before it forgets a session. [Q7]"""
 
     def delete_sessions(self, *, older_than_us: Duration, limit: int) -> int:
@@ -275,7 +275,7 @@ class ForgetsWhoHoldsALease(MemoryStore):
         return len(old)
 
 
-class ForgetsOutagesThatExcuse(MemoryStore):
+class ForgetsOutagesThatExcuse(ReferenceStore):
     """Has no look at leases before it forgets an outage. [O4]"""
 
     def delete_outages(self, *, older_than_us: Duration, limit: int) -> int:
@@ -285,7 +285,7 @@ class ForgetsOutagesThatExcuse(MemoryStore):
         return len(old)
 
 
-class PurgesTooEarly(MemoryStore):
+class PurgesTooEarly(ReferenceStore):
     """Counts retention from the enqueue. [T26]"""
 
     def purge(self, *, older_than_us: Duration, limit: int) -> int:
@@ -297,7 +297,7 @@ class PurgesTooEarly(MemoryStore):
         return len(gone[:limit])
 
 
-class SweepsInAnyOrder(MemoryStore):
+class SweepsInAnyOrder(ReferenceStore):
     """Shows overdue jobs by id. [W1]"""
 
     def due(self, *, limit: int) -> Loaded:
@@ -305,7 +305,7 @@ class SweepsInAnyOrder(MemoryStore):
         return Loaded(due.now, due.epoch, dict(sorted(due.jobs.items())[:limit]))
 
 
-class SharesKeysAcrossKinds(MemoryStore):
+class SharesKeysAcrossKinds(ReferenceStore):
     """Compares dedupe keys and forgets the kind. [D5]"""
 
     def _matches(self, change: Change, now: Instant) -> bool:
@@ -314,7 +314,7 @@ class SharesKeysAcrossKinds(MemoryStore):
         return not is_taken and super()._matches(change, now)
 
 
-class FreesEveryKey(MemoryStore):
+class FreesEveryKey(ReferenceStore):
     """Frees a job's key when the job ends, whatever the job says. [D13]"""
 
     def _write(self, change: Change) -> None:
@@ -323,7 +323,7 @@ class FreesEveryKey(MemoryStore):
             self._keys = {key: job for key, job in self._keys.items() if job != change.job.id}
 
 
-class PurgesHolders(MemoryStore):
+class PurgesHolders(ReferenceStore):
     """Purges a job whose key stays taken. [D15]"""
 
     def purge(self, *, older_than_us: Duration, limit: int) -> int:
@@ -333,7 +333,7 @@ class PurgesHolders(MemoryStore):
         return super().purge(older_than_us=older_than_us, limit=limit)
 
 
-class DecidesWithoutLocking(MemoryStore):
+class DecidesWithoutLocking(ReferenceStore):
     """Reads, decides and saves one after the other, and lets others in between. [K9]"""
 
     def save_locked(
@@ -353,14 +353,14 @@ class DecidesWithoutLocking(MemoryStore):
         return self.save(decide(locked), epoch=loaded.epoch)
 
 
-class FoldsTwice(MemoryStore):
+class FoldsTwice(ReferenceStore):
     """Saves a fold though another process has folded the same events. [OB33]"""
 
     def save_fold(self, fold: Fold) -> bool:
         return super().save_fold(replace(fold, expected=self._fold_progress.position))
 
 
-class ForgetsHowFarItFolded(MemoryStore):
+class ForgetsHowFarItFolded(ReferenceStore):
     """Counts events beside the rollups that are in them. [OB34]"""
 
     def save_fold(self, fold: Fold) -> bool:
@@ -370,7 +370,7 @@ class ForgetsHowFarItFolded(MemoryStore):
         return was_saved
 
 
-class ForgetsRepeats(MemoryStore):
+class ForgetsRepeats(ReferenceStore):
     """Does not remember that a claim came again. [Q8]"""
 
     def claim(
@@ -386,14 +386,14 @@ class ForgetsRepeats(MemoryStore):
         return planned
 
 
-class RedrivesTwice(MemoryStore):
+class RedrivesTwice(ReferenceStore):
     """Makes the new job though the dead letter has been resolved meanwhile. [B17]"""
 
     def _matches(self, change: Change, now: Instant) -> bool:
         return super()._matches(replace(change, resolution=None), now)
 
 
-class LastResolutionWins(MemoryStore):
+class LastResolutionWins(ReferenceStore):
     """Lets a later redrive overwrite what became of a dead letter. [B1]"""
 
     def _keep_resolution(self, resolution: Resolution) -> bool:
@@ -401,14 +401,14 @@ class LastResolutionWins(MemoryStore):
         return super()._keep_resolution(resolution)
 
 
-class ForgetsTheRedriven(MemoryStore):
+class ForgetsTheRedriven(ReferenceStore):
     """Writes the new job and not what it resolves. [B17]"""
 
     def _write(self, change: Change) -> None:
         super()._write(replace(change, resolution=None))
 
 
-class ShowsWhatIsOnlyStaged(MemoryStore):
+class ShowsWhatIsOnlyStaged(ReferenceStore):
     """Shows artifacts before their attempt has succeeded."""
 
     def list_artifacts(self, job_id: JobId) -> list[Artifact]:
@@ -416,7 +416,7 @@ class ShowsWhatIsOnlyStaged(MemoryStore):
         return [stored.artifact for key, stored in staged if key[0] == job_id]
 
 
-class StagesAfterTheEnd(MemoryStore):
+class StagesAfterTheEnd(ReferenceStore):
     """Takes an artifact of a lease that has just ended. [B7]"""
 
     def stage_artifact(self, upload: ArtifactUpload) -> Staging:
@@ -428,21 +428,21 @@ class StagesAfterTheEnd(MemoryStore):
             self._clock = clock
 
 
-class CollectsTheSeen(MemoryStore):
+class CollectsTheSeen(ReferenceStore):
     """Takes every artifact of a job that does not run for a leftover. [B10]"""
 
     def _is_leftover(self, key: tuple[JobId, int, str]) -> bool:
         return self._jobs[key[0]].lease_id is None
 
 
-class ForgetsNamespaceQuotas(MemoryStore):
+class ForgetsNamespaceQuotas(ReferenceStore):
     """Says of every namespace that it has no artifacts. [B28]"""
 
     def _artifact_usage(self, job: Job | None, name: str) -> ArtifactUsage:
         return replace(super()._artifact_usage(job, name), namespace_bytes=0)
 
 
-class TakesTheLatestOutput(MemoryStore):
+class TakesTheLatestOutput(ReferenceStore):
     """Overwrites what an attempt said before. [B20]"""
 
     def put_attempt_log(self, output: AttemptOutput) -> Cause | None:
@@ -450,21 +450,21 @@ class TakesTheLatestOutput(MemoryStore):
         return super().put_attempt_log(output)
 
 
-class DrainsForEver(MemoryStore):
+class DrainsForEver(ReferenceStore):
     """Takes a new process for the one that was asked to stop. [B12]"""
 
     def see_worker(self, process: WorkerProcess) -> bool:
         return super().see_worker(replace(process, uptime_us=Duration(10**9)))
 
 
-class CountsWithoutEnd(MemoryStore):
+class CountsWithoutEnd(ReferenceStore):
     """Counts every job there is, however long that takes. [B27]"""
 
     def measure(self, *, queues: int, jobs: int, namespace: Namespace | None = None) -> Measures:
         return super().measure(queues=queues, jobs=len(self._jobs), namespace=namespace)
 
 
-class DecidesOnTheWholeLog(MemoryStore):
+class DecidesOnTheWholeLog(ReferenceStore):
     """Loads every event there is to decide about a job. [J8]"""
 
     def load_decision_histories(
@@ -473,7 +473,7 @@ class DecidesOnTheWholeLog(MemoryStore):
         return self.load_histories(ids)
 
 
-class MeasuresByNameOnly(MemoryStore):
+class MeasuresByNameOnly(ReferenceStore):
     """Lets the namespace that comes first in the alphabet have all places. [B27]"""
 
     def measure(self, *, queues: int, jobs: int, namespace: Namespace | None = None) -> Measures:
@@ -485,7 +485,7 @@ class MeasuresByNameOnly(MemoryStore):
         )
 
 
-class CountsTheEndOfASpan(MemoryStore):
+class CountsTheEndOfASpan(ReferenceStore):
     """Counts what happened at the end of a span, which is where the next one begins. [B31]"""
 
     def count_events(self, span: EventSpan) -> EventCounts:
@@ -493,7 +493,7 @@ class CountsTheEndOfASpan(MemoryStore):
         return replace(counted, until=min(counted.until, span.until))
 
 
-class ListsEverybodysEvents(MemoryStore):
+class ListsEverybodysEvents(ReferenceStore):
     """Shows the events of every namespace. [E9]"""
 
     def _is_within(self, job_id: JobId, scope: Scope) -> bool:
@@ -504,7 +504,7 @@ class FollowsEverybody(ListsEverybodysEvents):
     """Shows a follower the events of every namespace. [E10]"""
 
 
-class GoesOnAfterTheLastEvent(MemoryStore):
+class GoesOnAfterTheLastEvent(ReferenceStore):
     """Lets a follower go on after the newest event, whatever it has shown. [E10]"""
 
     def follow_events(self, wanted: TailFilter, *, wait_us: Duration = NO_WAIT) -> TailPage:
@@ -512,7 +512,7 @@ class GoesOnAfterTheLastEvent(MemoryStore):
         return replace(super().follow_events(wanted), next=end.next)
 
 
-class EndsWithAShortPage(MemoryStore):
+class EndsWithAShortPage(ReferenceStore):
     """Takes a page that is not full for the last one. [E8]"""
 
     def list_events(self, wanted: EventFilter) -> EventPage:
@@ -520,7 +520,7 @@ class EndsWithAShortPage(MemoryStore):
         return page if len(page.events) == wanted.limit else replace(page, next=None)
 
 
-class RevokesAgain(MemoryStore):
+class RevokesAgain(ReferenceStore):
     """Moves the end of a token to the latest time that somebody asked for it. [H20]"""
 
     def revoke_token(self, token_id: TokenId) -> bool:
@@ -530,7 +530,7 @@ class RevokesAgain(MemoryStore):
         return super().revoke_token(token_id)
 
 
-class AnswersOneCallForEver(MemoryStore):
+class AnswersOneCallForEver(ReferenceStore):
     """Says how it is although it was closed."""
 
     def health(self) -> list[HealthFact]:
@@ -541,7 +541,7 @@ class AnswersOneCallForEver(MemoryStore):
             self._closed = closed
 
 
-WRONG: dict[type[MemoryStore], str] = {
+WRONG: dict[type[ReferenceStore], str] = {
     IgnoresNotAfter: "saving",
     OneMicrosecondLate: "saving",
     IgnoresRev: "saving",
@@ -599,10 +599,17 @@ WRONG: dict[type[MemoryStore], str] = {
 """Each wrong store and the subject of the kit that must catch it."""
 
 
+class Reference(MemoryFactory):
+    """The factory of the reference store."""
+
+    def make(self, clock: Clock) -> Store:
+        return ReferenceStore(clock=clock)
+
+
 class Wrong(MemoryFactory):
     """The factory of a wrong store."""
 
-    def __init__(self, kind: type[MemoryStore] = ForgetsEvents) -> None:
+    def __init__(self, kind: type[ReferenceStore] = ForgetsEvents) -> None:
         super().__init__()
         self._kind = kind
 

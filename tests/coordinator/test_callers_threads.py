@@ -16,7 +16,7 @@ from tenure.core.policy import Policy
 from tenure.core.verdicts import Reply
 from tenure.errors import Closed, InvalidInput, StoreUnavailable
 from tenure.ports import ANY_TIME, ClockWindow, Saved
-from tenure.stores.memory.store import MemoryStore
+from tenure.stores.sqlite.memory import MemoryStore
 from tenure_conformance.spec import spec
 from tests.support.coordinators import CLIENT, KIND, QUEUE, VirtualClock, World
 from tests.support.waiting import PATIENCE_S, until

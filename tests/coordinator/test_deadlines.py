@@ -15,7 +15,7 @@ from tenure.core.commands import Enqueue
 from tenure.core.ids import DEFAULT_NAMESPACE, JobId, new_job_id
 from tenure.core.instants import Instant
 from tenure.errors import OutcomeUnknown, StoreUnavailable
-from tenure.stores.memory.store import MemoryStore
+from tenure.stores.sqlite.memory import MemoryStore
 from tenure.stores.sqlite.store import SqliteStore
 from tenure_conformance.spec import spec
 from tests.support.coordinators import CLIENT, KIND, QUEUE, VirtualClock, World

@@ -9,7 +9,7 @@ from tenure.core.job import Job
 from tenure.core.kind_settings import KindChange
 from tenure.core.policy import Policy
 from tenure.core.verdicts import Reply
-from tenure.stores.memory.store import MemoryStore
+from tenure.stores.sqlite.memory import MemoryStore
 from tenure_conformance.spec import spec
 from tests.support.coordinators import CLIENT, KIND, QUEUE, VirtualClock, World
 

@@ -14,7 +14,7 @@ from tenure.core.commands import Command, Enqueue, Heartbeat
 from tenure.core.ids import DEFAULT_NAMESPACE, new_job_id, worker_actor
 from tenure.core.verdicts import Answer, Grant, Reply, Verdict
 from tenure.errors import StoreUnavailable
-from tenure.stores.memory.store import MemoryStore
+from tenure.stores.sqlite.memory import MemoryStore
 from tenure.wiring import open_store
 from tenure_conformance.spec import spec
 from tests.support.coordinators import CLIENT, KIND, QUEUE, World

@@ -16,7 +16,7 @@ from tenure.core.observations import Observation
 from tenure.core.outcomes import Change
 from tenure.core.schedules import Firing, Schedule
 from tenure.core.vocabulary import EventType, JobStatus, ObservationType
-from tenure.stores.memory.store import MemoryStore
+from tenure.stores.sqlite.memory import MemoryStore
 from tenure_conformance.spec import spec
 from tests.support.coordinators import World
 

@@ -13,7 +13,7 @@ from tenure.core.job import Job
 from tenure.core.job_search import JobFilter
 from tenure.core.vocabulary import EventCause, JobStatus
 from tenure.errors import StoreRefused, StoreUnavailable
-from tenure.stores.memory.store import MemoryStore
+from tenure.stores.sqlite.memory import MemoryStore
 from tenure_conformance.spec import spec
 from tests.support.coordinators import VirtualClock, World
 

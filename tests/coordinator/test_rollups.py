@@ -7,7 +7,7 @@ from tenure.core.ids import DEFAULT_NAMESPACE
 from tenure.core.instants import seconds
 from tenure.core.overview import OutcomeCounts, OverviewFilter
 from tenure.core.rollups import MAX_CATCH_UP, SHORTEST, UnfoldedPage
-from tenure.stores.memory.store import MemoryStore
+from tenure.stores.sqlite.memory import MemoryStore
 from tenure_conformance.spec import spec
 from tests.support.coordinators import VirtualClock, World
 

@@ -20,7 +20,7 @@ from tenure.core.ids import (
 from tenure.core.instants import Instant, seconds
 from tenure.core.job import Job
 from tenure.core.job_search import JobFilter
-from tenure.core.schedules import PutSchedule, Schedule, ScheduleSpec
+from tenure.core.schedules import PutSchedule, Schedule, ScheduleChange, ScheduleSpec
 from tenure.core.vocabulary import CatchUp, EventType, JobStatus, Overlap
 from tenure.errors import StoreUnavailable
 from tenure_conformance.spec import spec
@@ -323,10 +323,12 @@ def test_a_schedule_with_a_word_of_a_newer_version_is_left_alone(world: World) -
     schedule = put(world)
     assert schedule.next_at is not None
     newer = replace(schedule.spec, overlap=Overlap("queue"))
-    world.store._schedules[(DEFAULT_NAMESPACE, HOURLY)] = replace(schedule, spec=newer)  # type: ignore[attr-defined]  # the memory store's
+    theirs = replace(schedule, spec=newer, rev=schedule.rev + 1)
+    change = ScheduleChange(schedule=theirs, expected_rev=schedule.rev)
+    assert world.store.save_schedule(change, epoch=world.store.load([]).epoch)
     world.clock.now = schedule.next_at
 
     report = Firer(world.coordinator).fire_due()
 
     assert (report.fired, report.next_in_us) == (0, None)
-    assert stored(world).rev == schedule.rev
+    assert stored(world) == theirs

@@ -15,7 +15,7 @@ from tenure.coordinator.batches import (
 from tenure.coordinator.service import UNDELAYED_BATCHES, Coordinator, _Claim
 from tenure.core.claims import SessionKey
 from tenure.core.commands import Cancel, Complete, Enqueue, Heartbeat, Start
-from tenure.core.events import Event
+from tenure.core.events import MAX_DECISION_EVENTS, Event
 from tenure.core.ids import (
     DEFAULT_NAMESPACE,
     Epoch,
@@ -40,7 +40,7 @@ from tenure.errors import (
     StoreUnavailable,
 )
 from tenure.ports import ANY_TIME, ClockWindow, Loaded, Saved
-from tenure.stores.memory.store import MemoryStore
+from tenure.stores.sqlite.memory import MemoryStore
 from tenure_conformance.spec import spec
 from tests.support.coordinators import CLIENT, KIND, QUEUE, VirtualClock, World
 from tests.support.waiting import PATIENCE_S
@@ -516,9 +516,11 @@ def test_an_empty_batch_is_answered_at_once(world: World) -> None:
 @spec("D3", "T26")
 def test_an_enqueue_repeated_while_its_job_is_purged_makes_the_job_anew(world: World) -> None:
     class Purging(ScriptedStore):
-        def load_histories(self, ids: Sequence[JobId]) -> dict[JobId, list[Event]]:
+        def load_decision_histories(
+            self, ids: Sequence[JobId], *, events: int = MAX_DECISION_EVENTS
+        ) -> dict[JobId, list[Event]]:
             self.purge(older_than_us=Duration(0), limit=1)
-            return super().load_histories(ids)
+            return super().load_decision_histories(ids, events=events)
 
     store = Purging(world.clock)
     coordinator = Coordinator(store, entropy=world.entropy, monotonic=world.clock)

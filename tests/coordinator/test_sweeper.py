@@ -17,7 +17,7 @@ from tenure.core.retry import backoff_us
 from tenure.core.vocabulary import EventCause, EventType, JobStatus, VerdictKind
 from tenure.errors import StoreRefused, StoreUnavailable
 from tenure.ports import ANY_TIME, ClockWindow, Saved, Store
-from tenure.stores.memory.store import MemoryStore
+from tenure.stores.sqlite.memory import MemoryStore
 from tenure_conformance.spec import spec
 from tests.support.coordinators import VirtualClock, World
 from tests.support.waiting import joined, until

@@ -45,7 +45,7 @@ def test_a_page_says_from_when_on_events_were_counted(
     words = "Events were counted from"
     assert words not in browser.get(path).text
     stage.clock.advance(60)
-    monkeypatch.setattr("tenure.stores.memory.overview.MAX_TALLIED", 1)
+    monkeypatch.setattr("tenure.stores.sql.overview.MAX_TALLIED", 1)
 
     assert words in browser.get(path).text
 

@@ -1,6 +1,7 @@
 """Why a job waits, and the result of its verification."""
 
-import msgspec
+import pytest
+from msgspec.structs import replace
 
 from tenure.core.ids import JobId
 from tenure.core.vocabulary import Role
@@ -26,11 +27,14 @@ def test_a_job_is_verified_and_the_result_is_shown(stage: DashboardStage) -> Non
 
 @spec("DB25")
 def test_a_row_that_does_not_follow_from_its_log_is_shown_as_violated(
-    stage: DashboardStage,
+    stage: DashboardStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = finished(stage)
     job_id = JobId(held["job_id"])
-    stage.store._jobs[job_id] = msgspec.structs.replace(stage.job(job_id), attempt=7)
+    record = stage.store.load_record(job_id)
+    assert record is not None
+    broken = replace(record, job=replace(stage.job(job_id), attempt=7))
+    monkeypatch.setattr(stage.store, "load_record", lambda _: broken)
 
     page = stage.browser(Role.VIEWER).get(f"/jobs/{job_id}/verify").text
 

@@ -58,7 +58,7 @@ from tenure.core.workers import WorkerProcess
 from tenure.errors import StoreUnavailable
 from tenure.ports import Store
 from tenure.remote.coordinator import RemoteCoordinator
-from tenure.stores.memory.store import MemoryStore
+from tenure.stores.sqlite.memory import MemoryStore
 from tests.remote.serving import connect, new_token
 from tests.support.coordinators import VirtualClock
 

@@ -22,7 +22,7 @@ from tenure.server.app import make_app
 from tenure.server.lifetime import MakePages
 from tenure.server.services import Services
 from tenure.server.settings import ServerSettings
-from tenure.stores.memory.store import MemoryStore
+from tenure.stores.sqlite.memory import MemoryStore
 from tenure.telemetry.security import SecurityLog
 from tests.support.coordinators import VirtualClock
 

@@ -11,7 +11,7 @@ from tenure.core.tokens import TOKEN_ENTROPY_BYTES, NewToken, mint
 from tenure.core.vocabulary import Role
 from tenure.server.lifetime import ServeOptions, serve
 from tenure.server.settings import ServerSettings
-from tenure.stores.memory.store import MemoryStore
+from tenure.stores.sqlite.memory import MemoryStore
 from tests.server.processes import CERTIFICATE, KEY
 
 TOKEN_ENTROPY = bytes([7]) * TOKEN_ENTROPY_BYTES

@@ -356,7 +356,7 @@ def test_an_internal_failure_carries_no_verdict_and_no_details(
     def fail(*_: object, **__: object) -> None:
         raise failure
 
-    monkeypatch.setattr(stage.store, "load", fail)
+    monkeypatch.setattr(stage.store, "load_without_bodies", fail)
     answer = stage.call("job", role=C, job_id=job_id, headers={"X-Request-Id": "mine-1"})
 
     assert (answer.status, answer.code) == (status, code)

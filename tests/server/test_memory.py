@@ -14,7 +14,7 @@ from tenure.core.job_search import JobFilter
 from tenure.core.vocabulary import Role
 from tenure.errors import StoreUnavailable
 from tenure.ports import Loaded
-from tenure.stores.memory.store import MemoryStore
+from tenure.stores.sqlite.memory import MemoryStore
 from tenure_conformance.spec import spec
 from tests.server.harness import JOB, SETTINGS, Answer, Caller, Stage
 from tests.support.coordinators import VirtualClock

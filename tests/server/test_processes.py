@@ -19,7 +19,7 @@ from tenure.core.tokens import TOKEN_ENTROPY_BYTES, NewToken, mint
 from tenure.core.vocabulary import Role
 from tenure.errors import InvalidInput
 from tenure.server.lifetime import ServeOptions, check_exposure, listen, warn_without_tls
-from tenure.stores.memory.store import MemoryStore
+from tenure.stores.sqlite.memory import MemoryStore
 from tenure_conformance.spec import spec
 from tests.server.harness import JOB, Answer
 from tests.server.processes import CERTIFICATE, KEY, House, Process, body_and_headers, read

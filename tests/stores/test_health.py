@@ -10,7 +10,6 @@ import pytest
 from tenure.core.instants import Instant
 from tenure.core.vocabulary import HealthState
 from tenure.ports import HealthFact
-from tenure.stores.memory.store import MemoryStore
 from tenure.stores.postgres.health import postgres_facts
 from tenure.stores.postgres.schema import PACKAGE
 from tenure.stores.postgres.store import PostgresStore
@@ -18,6 +17,7 @@ from tenure.stores.sql.migrations import newest_version
 from tenure.stores.sql.rows import Row
 from tenure.stores.sqlite import health as sqlite_health
 from tenure.stores.sqlite.health import sqlite_facts
+from tenure.stores.sqlite.memory import MemoryStore
 from tenure.stores.sqlite.store import SqliteStore
 from tenure_conformance.spec import spec
 

@@ -28,7 +28,7 @@ from tenure.core.ids import (
 from tenure.core.instants import Duration, seconds
 from tenure.core.kind_settings import KindChange
 from tenure.ports import NO_WAIT, Hint, HintedChange, NextReady, Store
-from tenure.stores.memory.store import MemoryStore
+from tenure.stores.hints import Watchers
 from tenure.stores.postgres import notifications
 from tenure.stores.postgres.notifications import Listener, Notifier, channel_of
 from tenure.stores.postgres.store import PostgresStore
@@ -41,6 +41,7 @@ from tenure.stores.sqlite.change_watch import (
     WriteAheadLog,
 )
 from tenure.stores.sqlite.file_events import FileEvents
+from tenure.stores.sqlite.memory import MemoryStore
 from tenure.stores.sqlite.store import SqliteStore
 from tenure_conformance.spec import spec
 from tests.support.waiting import PATIENCE_S, until
@@ -631,11 +632,21 @@ def test_a_busy_worker_hears_of_a_job_when_it_waits_again(tmp_path: Path) -> Non
 
 @spec("Z7")
 def test_hints_about_other_queues_wake_nobody() -> None:
-    with closing(MemoryStore()) as store, watching(store) as woken:
-        store.put_queue(DEFAULT_NAMESPACE, QueueName("other"), paused=False, limit=None)
-        store.put_queue(Namespace("elsewhere"), QUEUE, paused=False, limit=None)
+    class Hinting:
+        """A store that says what has changed, as PostgreSQL does."""
+
+        watchers = Watchers()
+        watch = watchers.add
+
+        def next_ready(self, *asked: object) -> NextReady:
+            return NextReady(is_ready=False)
+
+    store = Hinting()
+    with watching(cast(Store, store)) as woken:
+        store.watchers.tell(Hint(HintedChange.READY, DEFAULT_NAMESPACE, QueueName("other")))
+        store.watchers.tell(Hint(HintedChange.READY, Namespace("elsewhere"), QUEUE))
         assert not woken
 
-        store.put_queue(DEFAULT_NAMESPACE, QUEUE, paused=False, limit=None)
+        store.watchers.tell(Hint(HintedChange.READY, DEFAULT_NAMESPACE, QUEUE))
 
         until(lambda: bool(woken), "it is heard")

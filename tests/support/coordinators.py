@@ -25,7 +25,7 @@ from tenure.core.policy import Policy
 from tenure.core.verdicts import Grant, Reply, Verdict
 from tenure.deadlines import CALL_TIMEOUT_S
 from tenure.ports import Store
-from tenure.stores.memory.store import MemoryStore
+from tenure.stores.sqlite.memory import MemoryStore
 
 QUEUE = QueueName("work")
 KIND = Kind("demo")

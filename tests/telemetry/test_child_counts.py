@@ -8,7 +8,7 @@ from tenure.coordinator.service import Coordinator
 from tenure.core.commands import Enqueue
 from tenure.core.ids import DEFAULT_NAMESPACE, Kind, Namespace, QueueName, client_actor, new_job_id
 from tenure.core.instants import Instant
-from tenure.stores.memory.store import MemoryStore
+from tenure.stores.sqlite.memory import MemoryStore
 from tenure.telemetry.counts import OTHER, Counts, CountsTaken, Tally
 from tenure.telemetry.metrics import Metrics
 from tenure.worker.messages import EventsCounted

@@ -9,7 +9,7 @@ from tenure.coordinator.service import Coordinator
 from tenure.core.ids import DEFAULT_NAMESPACE, ScheduleName, operator_actor
 from tenure.core.instants import seconds
 from tenure.core.schedules import PutSchedule, ScheduleSpec
-from tenure.stores.memory.store import MemoryStore
+from tenure.stores.sqlite.memory import MemoryStore
 from tenure.telemetry.counts import Counts
 from tenure.telemetry.metrics import Metrics
 from tenure_conformance.spec import spec

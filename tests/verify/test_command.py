@@ -20,7 +20,7 @@ from tenure.core.outcomes import Change
 from tenure.core.vocabulary import JobStatus
 from tenure.errors import SchemaTooOld, StoreUnavailable
 from tenure.ports import Record
-from tenure.stores.memory.store import MemoryStore
+from tenure.stores.sqlite.memory import MemoryStore
 from tenure.stores.sqlite.store import SqliteStore
 from tenure.verify import INVARIANTS, AckWriter
 from tenure_conformance.spec import spec

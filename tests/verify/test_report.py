@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from tenure.core.vocabulary import JobStatus
 from tenure.ports import Record
-from tenure.stores.memory.store import MemoryStore
+from tenure.stores.sqlite.memory import MemoryStore
 from tenure.verify import AckWriter, State, assert_holds, verify
 from tenure_conformance.spec import spec
 from tests.support.histories import RecordedStore, World

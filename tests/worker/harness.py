@@ -31,7 +31,7 @@ from tenure.core.validation import Limits
 from tenure.core.verdicts import Reply
 from tenure.core.vocabulary import CancelMode, JobStatus
 from tenure.ports import Store
-from tenure.stores.memory.store import MemoryStore
+from tenure.stores.sqlite.memory import MemoryStore
 from tenure.verify import assert_holds
 from tenure.worker.application import load_registry
 from tenure.worker.options import CapturedOutput, WorkerOptions

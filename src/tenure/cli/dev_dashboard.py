@@ -16,13 +16,12 @@ import click
 from tenure.cli.application import import_app, namespace_of, url_for
 from tenure.cli.common import CouldNotRun
 from tenure.errors import TenureError
-from tenure.settings import is_server, shown_url, url_from_environment
+from tenure.settings import is_in_memory, is_server, shown_url, url_from_environment
 from tenure.wiring import run_server
 from tenure.worker.confinement import die_with_parent
 
 HOST = "127.0.0.1"
 END_WITHIN_S = 10.0
-_UNSHARED = "memory"
 
 
 class DevDashboard:
@@ -70,7 +69,7 @@ def main(words: list[str]) -> int:
     if is_server(chosen):
         _say(f"the dashboard is the server's: {shown_url(chosen)}")
         return 0
-    if chosen.partition(":")[0].lower() == _UNSHARED:
+    if is_in_memory(chosen):
         _say("no dashboard: a store in memory belongs to one process")
         return 0
     try:

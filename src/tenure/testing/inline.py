@@ -34,7 +34,7 @@ from tenure.core.vocabulary import VerdictKind
 from tenure.errors import TenureError
 from tenure.handlers.options import Span, duration
 from tenure.own_transaction.in_memory import InMemoryTransactions
-from tenure.stores.memory.store import MemoryStore
+from tenure.stores.sqlite.memory import MemoryStore
 from tenure.worker.artifact_uploads import ArtifactParts, store_artifact
 from tenure.worker.attempts import Attempt
 from tenure.worker.declared_kinds import declare_kinds

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from tenure.core.instants import Duration, Instant
 from tenure.ports import Clock, Store
-from tenure.stores.memory.store import MemoryStore
+from tenure.stores.sqlite.memory import MemoryStore
 
 BEGINNING = Instant(1_750_000_000_000_000)
 """Where virtual time starts: a realistic instant, in the summer of 2025."""
@@ -49,7 +49,7 @@ class VirtualClock:
 
 
 class MemoryFactory:
-    """The factory of the reference store, and the smallest example of one."""
+    """The factory of SQLite in memory, and the smallest example of one."""
 
     def __init__(self) -> None:
         self.clock = VirtualClock()

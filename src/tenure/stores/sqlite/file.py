@@ -264,13 +264,18 @@ def migrate(path: Path) -> int:
         if _version(connection) >= newest_version(PACKAGE):
             return _version(connection)
         connection.execute("PRAGMA journal_mode = WAL").fetchall()
-        connection.execute("BEGIN IMMEDIATE")
-        found = _version(connection)
-        for migration in migrations(PACKAGE):
-            if migration.version > found:
-                _run_script(connection, script(migration))
-        connection.execute("COMMIT")
-        return _version(connection)
+        return apply_migrations(connection)
+
+
+def apply_migrations(connection: sqlite3.Connection) -> int:
+    """Run the migrations that a database does not have yet; the version it then has."""
+    connection.execute("BEGIN IMMEDIATE")
+    found = _version(connection)
+    for migration in migrations(PACKAGE):
+        if migration.version > found:
+            _run_script(connection, script(migration))
+    connection.execute("COMMIT")
+    return _version(connection)
 
 
 def script(migration: Migration) -> str:

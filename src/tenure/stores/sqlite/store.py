@@ -10,6 +10,7 @@ import sqlite3
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
@@ -122,6 +123,12 @@ WORDS = COLUMN_WORDS | {
 _T = TypeVar("_T")
 
 
+@cache
+def statements() -> Statements:
+    """The statements of this dialect, read and compiled once for all stores of this process."""
+    return Statements(PACKAGE, WORDS, placeholder="?")
+
+
 def _payload_start(connection: sqlite3.Connection, row: int) -> str:
     table = f"{WORDS['t']}job"
     with connection.blobopen(table, "payload", row, readonly=True) as payload:
@@ -156,7 +163,7 @@ class SqliteStore(SqlStore):
         timeout_s: float = CALL_TIMEOUT_S,
         allow_network_filesystem: bool = False,
     ) -> None:
-        self._statements = Statements(PACKAGE, WORDS, placeholder="?")
+        self._statements = statements()
         super().__init__(self._statements)
         self._path = prepare_file(Path(path), allow_network_filesystem=allow_network_filesystem)
         self._clock = clock
@@ -465,24 +472,22 @@ class SqliteStore(SqlStore):
         self._check()
         whole = list(changes)
         new_queues = self._unregistered(whole, epoch)
-        saved = self._writer.run(
-            lambda connection: self._save(_SqliteTransaction(connection), whole, epoch, window)
-        )
+        saved = self._write(lambda tx: self._save(tx, whole, epoch, window))
         if saved.applied:  # otherwise perhaps nothing was written, not even the queue's name
             self._registered_queues |= new_queues
         return saved
 
     def _save_held(self, tx: Transaction, changes: Sequence[Change], epoch: Epoch) -> Saved:
-        assert isinstance(tx, _SqliteTransaction)
         return self._save(tx, changes, epoch)
 
     def _save(
         self,
-        tx: _SqliteTransaction,
+        tx: Transaction,
         changes: Sequence[Change],
         epoch: Epoch,
         window: ClockWindow = ANY_TIME,
     ) -> Saved:
+        assert isinstance(tx, _SqliteTransaction)
         ids = self._pack([change.job.id for change in changes])
         rows, [(now, current)] = tx.fetch(self._query("load_revs", ids=ids), self._query("moment"))
         if current != epoch or not window.has(now):

@@ -1,4 +1,4 @@
-"""Artifacts in the memory store."""
+"""Artifacts in the reference store."""
 
 from collections.abc import Collection
 
@@ -17,7 +17,7 @@ from tenure.core.ids import JobId
 from tenure.core.job import Job
 from tenure.core.outcomes import Moment, NeedsHistory
 from tenure.ports import PruneResult
-from tenure.stores.memory.part import MemoryPart
+from tests.conformance.reference.part import MemoryPart
 
 _ArtifactKey = tuple[JobId, int, str]
 

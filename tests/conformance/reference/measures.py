@@ -1,4 +1,4 @@
-"""How full the memory store is. A mixin of `MemoryStore`, which owns the jobs."""
+"""How full the reference store is. A mixin of `ReferenceStore`."""
 
 from tenure.core.claims import QueueState
 from tenure.core.ids import JobId, Namespace, QueueName, ScheduleName
@@ -8,7 +8,7 @@ from tenure.core.queue_sample import KnownQueue, fair_share
 from tenure.core.resolutions import Resolution
 from tenure.core.schedules import Schedule
 from tenure.ports import Measures, QueueMeasure
-from tenure.stores.memory.part import MemoryPart
+from tests.conformance.reference.part import MemoryPart
 
 
 class MemoryMeasures(MemoryPart):

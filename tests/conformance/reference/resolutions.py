@@ -1,4 +1,4 @@
-"""Resolutions of dead letters in the memory store."""
+"""Resolutions of dead letters in the reference store."""
 
 from collections.abc import Collection, Sequence
 
@@ -12,7 +12,7 @@ from tenure.core.dead_letter_groups import (
 )
 from tenure.core.ids import JobId
 from tenure.core.resolutions import Resolution
-from tenure.stores.memory.part import MemoryPart
+from tests.conformance.reference.part import MemoryPart
 
 
 class MemoryResolutions(MemoryPart):

@@ -1,4 +1,4 @@
-"""The output of attempts in the memory store."""
+"""The output of attempts in the reference store."""
 
 from collections.abc import Collection
 
@@ -6,7 +6,7 @@ from tenure.core.attempt_logs import MAX_SHOWN_LOGS, AttemptLog, AttemptOutput
 from tenure.core.ids import JobId
 from tenure.core.lateness import why_not_on_record
 from tenure.core.vocabulary import Cause, EventType
-from tenure.stores.memory.part import MemoryPart
+from tests.conformance.reference.part import MemoryPart
 
 
 class MemoryAttemptLogs(MemoryPart):

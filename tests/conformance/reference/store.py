@@ -1,7 +1,7 @@
-"""The memory store: the reference that the SQL stores are compared with, and a store for tests.
+"""The reference: what the SQL stores are compared with, and what stores are made wrong from.
 
-The simplest correct implementation of `tenure.ports.Store`: dictionaries under one lock. Nothing is
-durable, as its URL `memory://` says. Like every store, it decides nothing.
+The simplest correct implementation of `tenure.ports.Store`: dictionaries under one lock. It shares
+no statement with the SQL stores. Like every store, it decides nothing.
 """
 
 import threading
@@ -83,17 +83,17 @@ from tenure.ports import (
 )
 from tenure.stores.hints import Watchers, hints_of
 from tenure.stores.host_clock import host_clock
-from tenure.stores.memory.artifacts import MemoryArtifacts
-from tenure.stores.memory.attempt_logs import MemoryAttemptLogs
-from tenure.stores.memory.flows import MemoryFlows
-from tenure.stores.memory.measures import MemoryMeasures
-from tenure.stores.memory.overview import MemoryOverview
-from tenure.stores.memory.tokens import MemoryTokens
+from tests.conformance.reference.artifacts import MemoryArtifacts
+from tests.conformance.reference.attempt_logs import MemoryAttemptLogs
+from tests.conformance.reference.flows import MemoryFlows
+from tests.conformance.reference.measures import MemoryMeasures
+from tests.conformance.reference.overview import MemoryOverview
+from tests.conformance.reference.tokens import MemoryTokens
 
 _SessionOrder = tuple[str, str, str]
 
 
-class MemoryStore(
+class ReferenceStore(
     MemoryOverview,
     MemoryArtifacts,
     MemoryAttemptLogs,

@@ -1,4 +1,4 @@
-"""Flows and edges in dictionaries. A part of the memory store, which owns the jobs."""
+"""Flows and edges in dictionaries. A part of the reference store, which owns the jobs."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -27,7 +27,7 @@ from tenure.core.instants import Instant
 from tenure.core.leases import HeldLease, why_not_held
 from tenure.core.outcomes import Change, Moment, NeedsHistory
 from tenure.core.vocabulary import JobStatus
-from tenure.stores.memory.part import MemoryPart
+from tests.conformance.reference.part import MemoryPart
 
 
 class MemoryFlows(MemoryPart):

@@ -1,4 +1,4 @@
-"""Rollups in dictionaries. A mixin of `MemoryStore`, which owns the tail of the log."""
+"""Rollups in dictionaries. A mixin of `ReferenceStore`, which owns the tail of the log."""
 
 from collections.abc import Iterable
 
@@ -22,7 +22,7 @@ from tenure.core.rollups import (
     wait_of,
 )
 from tenure.core.vocabulary import EventType
-from tenure.stores.memory.part import MemoryPart
+from tests.conformance.reference.part import MemoryPart
 
 
 class MemoryRollups(MemoryPart):

@@ -1,4 +1,4 @@
-"""Schedules in the memory store."""
+"""Schedules in the reference store."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from tenure.core.instants import Duration
 from tenure.core.outcomes import Change
 from tenure.core.schedules import Schedule, ScheduleChange, in_turns, is_due
 from tenure.ports import NO_LIMIT, DueSchedules, LoadedSchedule, Saved
-from tenure.stores.memory.part import MemoryPart
+from tests.conformance.reference.part import MemoryPart
 
 
 class MemorySchedules(MemoryPart):

@@ -1,4 +1,4 @@
-"""What the parts of the memory store share: its lock, its clock and its jobs."""
+"""What the parts of the reference store share: its lock, its clock and its jobs."""
 
 import threading
 from abc import ABC, abstractmethod
@@ -10,7 +10,7 @@ from tenure.ports import Clock
 
 
 class MemoryPart(ABC):
-    """A mixin of `MemoryStore`, which sets these."""
+    """A mixin of `ReferenceStore`, which sets these."""
 
     _lock: threading.RLock
     _clock: Clock

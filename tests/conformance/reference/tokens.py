@@ -1,4 +1,4 @@
-"""Tokens of the memory store. A mixin of `MemoryStore`, which owns the jobs."""
+"""Tokens of the reference store. A mixin of `ReferenceStore`."""
 
 from abc import abstractmethod
 
@@ -12,7 +12,7 @@ from tenure.core.schedules import Schedule
 from tenure.core.tokens import LoadedToken, NewToken, Token, TokenId
 from tenure.core.workers import FIRST_WORKER, SILENT_AFTER, WorkerKey, WorkerSeen
 from tenure.ports import NO_LIMIT, NameCounts
-from tenure.stores.memory.part import MemoryPart
+from tests.conformance.reference.part import MemoryPart
 
 
 class MemoryTokens(MemoryPart):

@@ -1,4 +1,4 @@
-"""What the memory store gathers for an overview. A mixin of `MemoryStore`, which owns the jobs."""
+"""What the reference store gathers for an overview. A mixin of `ReferenceStore`."""
 
 from collections import Counter
 
@@ -25,10 +25,10 @@ from tenure.core.overview import (
 from tenure.core.queue_sample import KnownQueue, fair_share
 from tenure.core.rollups import Rollup
 from tenure.core.vocabulary import JobStatus
-from tenure.stores.memory.resolutions import MemoryResolutions
-from tenure.stores.memory.rollups import MemoryRollups
-from tenure.stores.memory.schedules import MemorySchedules
-from tenure.stores.memory.workers import MemoryWorkers
+from tests.conformance.reference.resolutions import MemoryResolutions
+from tests.conformance.reference.rollups import MemoryRollups
+from tests.conformance.reference.schedules import MemorySchedules
+from tests.conformance.reference.workers import MemoryWorkers
 
 
 class MemoryOverview(MemoryResolutions, MemorySchedules, MemoryWorkers, MemoryRollups):

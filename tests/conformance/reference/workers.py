@@ -1,4 +1,4 @@
-"""Worker processes in the memory store."""
+"""Worker processes in the reference store."""
 
 from msgspec.structs import replace
 
@@ -13,7 +13,7 @@ from tenure.core.workers import (
     start_of,
 )
 from tenure.ports import NO_LIMIT
-from tenure.stores.memory.part import MemoryPart
+from tests.conformance.reference.part import MemoryPart
 
 
 class MemoryWorkers(MemoryPart):

@@ -1,1 +1,0 @@
-"""The reference store: everything in memory, in one process."""

@@ -1,0 +1,121 @@
+"""`memory://`: SQLite in this process's memory, for tests and first steps.
+
+One connection under one lock: no file, no thread, no other process. It forgets everything when it
+is closed. Statements, schema and guards are those of a file, so that what passes here passes there.
+"""
+
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from contextlib import closing
+from functools import cache
+from pathlib import Path
+from typing import TypeVar
+
+from tenure.ports import Clock, HealthFact, OnHint, fact
+from tenure.stores.hints import Watchers
+from tenure.stores.host_clock import host_clock
+from tenure.stores.sql.store import SqlStore
+from tenure.stores.sql.transactions import Transaction
+from tenure.stores.sqlite.file import apply_migrations, connect, translated
+from tenure.stores.sqlite.store import SqliteStore, _SqliteTransaction, statements
+from tenure.stores.urls import StoreOptions
+
+IN_MEMORY = Path(":memory:")
+
+_T = TypeVar("_T")
+
+
+def open_store(_url: str, _options: StoreOptions) -> "MemoryStore":
+    """A new and empty store, whatever the URL and the options are."""
+    return MemoryStore()
+
+
+class MemoryStore(SqliteStore):
+    """`tenure.ports.Store` in a SQLite database without a file. A call waits for those of other
+    threads of this process and for nothing else, so that it has no time limit."""
+
+    def __init__(self, *, clock: Clock = host_clock) -> None:
+        self._statements = statements()
+        SqlStore.__init__(self, self._statements)
+        self._path, self._clock = IN_MEMORY, clock
+        self._pid, self._closed = os.getpid(), False
+        self._lock = threading.RLock()
+        self._watchers = Watchers()
+        self._connection = connect(IN_MEMORY, clock, 0.0)
+        # Whether or not somebody closes the store: there is nothing to lose.
+        weakref.finalize(self, self._connection.close)
+        self._connection.deserialize(_empty_store())
+
+    def health(self) -> list[HealthFact]:
+        """What is true of every store in memory."""
+        [(version, epoch)] = self._rows(self._query("health_meta"))
+        return [
+            fact(
+                "store",
+                "memory",
+                warning=True,
+                advice="nothing survives this process; use sqlite:///file.db or PostgreSQL",
+            ),
+            fact("schema_version", version),
+            fact("epoch", epoch),
+        ]
+
+    def watch(self, on_hint: OnHint) -> Callable[[], None]:
+        """Hear that something was changed, but not what."""
+        self._check()
+        return self._watchers.add(on_hint)
+
+    def close(self) -> None:
+        """Forget everything."""
+        if os.getpid() == self._pid:
+            with self._lock:
+                self._closed = True
+                self._connection.close()
+
+    def _read(
+        self,
+        work: Callable[[Transaction], _T],
+        *,
+        snapshot: bool = False,
+        listing: bool = False,
+        repeated: bool = False,
+    ) -> _T:
+        return self._transact(work)
+
+    def _write(self, work: Callable[[Transaction], _T]) -> _T:
+        with self._lock:
+            self._check()
+            before = self._connection.total_changes
+            result = self._transact(work)
+            is_changed = self._connection.total_changes != before
+        if is_changed:
+            self._watchers.tell(None)
+        return result
+
+    def _transact(self, work: Callable[[Transaction], _T]) -> _T:
+        """Run the work in a transaction, or in the one of the work that asks for it."""
+        with self._lock:
+            self._check()
+            connection = self._connection
+            with translated(IN_MEMORY):
+                if connection.in_transaction:
+                    return work(_SqliteTransaction(connection))
+                connection.execute("BEGIN")
+                try:
+                    result = work(_SqliteTransaction(connection))
+                except BaseException:
+                    connection.execute("ROLLBACK")
+                    raise
+                connection.execute("COMMIT")
+                return result
+
+
+@cache
+def _empty_store() -> bytes:
+    """A database with the schema and nothing in it. Copying it takes a tenth of the time of
+    creating one, and tests open thousands."""
+    with closing(connect(IN_MEMORY, host_clock, 0.0)) as connection:
+        apply_migrations(connection)
+        return connection.serialize()

@@ -1,0 +1,1 @@
+"""The store that others are compared with: dictionaries, and no SQL."""
