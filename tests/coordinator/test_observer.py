@@ -129,10 +129,11 @@ class BusyStore(MemoryStore):
             plan(view)
             return plan(view)
 
-        return replace(super().claim(scope, sessions, wanted, plan_twice), restarts=2)
+        planned = super().claim(scope, sessions, wanted, plan_twice)
+        return replace(planned, restarts=2, skipped_locked=True)
 
 
-@spec("OB27")
+@spec("OB46")
 def test_observers_learn_of_claims_that_began_again() -> None:
     world, told = observed()
     world.coordinator.close()
@@ -143,9 +144,14 @@ def test_observers_learn_of_claims_that_began_again() -> None:
     world.enqueue()
 
     assert len(world.claim()) == 1
+    assert len(world.claim()) == 0
 
     world.coordinator.close()
-    assert told.conflicts == {ClaimConflict.RESTARTED: 2, ClaimConflict.LOST: 1}
+    assert told.conflicts == {
+        ClaimConflict.RESTARTED: 4,
+        ClaimConflict.LOST: 2,
+        ClaimConflict.LOCKED: 1,  # the first claim received what it asked for
+    }
 
 
 @spec("U4")

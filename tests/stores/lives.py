@@ -20,7 +20,7 @@ from tenure.core.instants import Duration, Instant
 from tenure.core.job import Job, Progress
 from tenure.core.lifecycle import decide
 from tenure.core.outcomes import Applied, Change, Moment
-from tenure.ports import Saved, Store
+from tenure.ports import NO_WAIT, Saved, Store
 
 QUEUE = QueueName("mail")
 WORKER = Actor("worker:w")
@@ -40,6 +40,7 @@ def enqueue_changes(
     *,
     dedupe_key: str | None = None,
     unique_for_us: Duration | None = None,
+    delay_us: Duration = NO_WAIT,
 ) -> list[Change]:
     """New jobs, decided but not saved."""
     now = store.now()
@@ -55,6 +56,7 @@ def enqueue_changes(
                 payload=b'{"to":"a"}',
                 dedupe_key=dedupe_key,
                 unique_for_us=unique_for_us,
+                delay_us=delay_us,
             ),
             now,
         )

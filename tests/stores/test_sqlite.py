@@ -343,7 +343,7 @@ def test_a_claim_uses_the_queue_settings_that_it_read_itself(
     assert len(jobs) == granted
 
 
-@spec("OB27")
+@spec("OB46")
 def test_a_claim_says_how_often_it_began_again_because_its_queue_had_changed(
     sqlite_store: SqliteStore, sqlite_path: Path
 ) -> None:

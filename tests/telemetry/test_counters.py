@@ -11,6 +11,7 @@ from tenure.coordinator.reads import sweep_before_reads
 from tenure.coordinator.service import Coordinator
 from tenure.coordinator.sweeper import Sweeper
 from tenure.core.checks import check_name
+from tenure.core.claims import ClaimConflict
 from tenure.core.ids import (
     Kind,
     Namespace,
@@ -190,7 +191,7 @@ def conflicts(kit: Observed) -> dict[str, float]:
     return {dict(labels)["conflict"]: number for labels, number in found.items()}
 
 
-@spec("OB27")
+@spec("OB46")
 def test_a_claim_that_a_rate_held_back_is_counted(kit: Observed) -> None:
     kit.enqueue()
     kit.enqueue()
@@ -202,7 +203,7 @@ def test_a_claim_that_a_rate_held_back_is_counted(kit: Observed) -> None:
     assert conflicts(kit)["held"] == 2
 
 
-@spec("OB27")
+@spec("OB46")
 def test_a_refused_claim_is_a_claim_conflict(kit: Observed) -> None:
     kit.enqueue()
     kit.enqueue()
@@ -215,7 +216,12 @@ def test_a_refused_claim_is_a_claim_conflict(kit: Observed) -> None:
     kit.coordinator.claim(first)  # a repeat is none
     kit.coordinator.claim(kit.claim_request(claim_seq=6))
 
-    assert conflicts(kit) == {"refused": 3}
+    assert conflicts(kit) == dict.fromkeys(ClaimConflict, 0) | {"refused": 3}
+
+
+@spec("OB46")
+def test_each_conflict_of_claims_is_counted_from_0(kit: Observed) -> None:
+    assert conflicts(kit) == dict.fromkeys(ClaimConflict, 0)
 
 
 def test_replays_and_refusals_count_nothing_but_observations(kit: Observed) -> None:

@@ -124,7 +124,7 @@ def test_a_port_shows_the_metrics_while_it_is_open() -> None:
     with exposed(metrics, MetricsAddress("127.0.0.1", 0)) as port:
         text = urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30).read()
 
-    assert samples(text).keys() == {"tenure_worker_events_total"}
+    assert samples(text).keys() == {"tenure_worker_events_total", "tenure_claim_conflicts_total"}
     with pytest.raises(OSError, match="refused"):
         urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30)
 

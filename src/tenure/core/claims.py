@@ -382,6 +382,8 @@ class ClaimPlan(msgspec.Struct, frozen=True, kw_only=True):
     served: dict[ConcurrencyKey, int] = msgspec.field(default_factory=dict)
     """The fair keys that were granted a job, with the number of that grant. [CK8]"""
     restarts: int = 0
+    skipped_locked: bool = False
+    """Whether jobs are missing among the candidates because other transactions had locked them."""
 
 
 class ClaimConflict(StrEnum):
@@ -390,6 +392,7 @@ class ClaimConflict(StrEnum):
     REFUSED = "refused"  # another claim of its session came first
     RESTARTED = "restarted"  # the settings of its queues changed
     LOST = "lost"  # the database gave its transaction up for another one
+    LOCKED = "locked"  # it received too little, and others had jobs locked that it asked for
     HELD = "held"  # it received nothing, and a rate held jobs back that it asked for
 
 

@@ -89,8 +89,8 @@ CONFLICTS = _counter(
     "conflict",
     "Claims that were refused because another one of their session came first, restarted because"
     " they needed other locks than they had taken, or lost to another transaction and made again;"
-    " or held, that is, granted nothing while a rate held jobs back that they asked for."
-    " Jobs that another claim holds locked are passed over and not counted.",
+    " locked, that is, granted too few jobs because other transactions had locked some;"
+    " or held, that is, granted nothing while a rate held jobs back that they asked for.",
     "sum by (conflict) (rate(tenure_claim_conflicts_total[5m]))",
 )
 LOST_RACES = _counter(

@@ -252,7 +252,7 @@ class Counts:
     def _begin_at_zero(self) -> None:
         self._tallies = Tallies(kinds=self._kinds, namespaces=self._namespaces)
         self._misses: dict[str, int] = {}
-        self._conflicts: dict[ClaimConflict, int] = {}
+        self._conflicts = dict.fromkeys(ClaimConflict, 0)
 
     def _locked(self) -> threading.Lock:
         """The lock. A forked child begins at zero, because its parent counts what the parent

@@ -22,7 +22,7 @@ from tenure.core.unknown_words import has_unknown_word
 from tenure.errors import UnreadableRow
 from tenure.stores.sql.claim_marks import ClaimMarks, Mark, MarkedClaim
 from tenure.stores.sql.rows import JOB_COLUMNS, Row, job_from
-from tenure.stores.sql.statements import Query
+from tenure.stores.sql.statements import Query, Shape
 from tenure.stores.sql.transactions import Transaction, Transactional
 
 MAX_ARMS = 64
@@ -34,7 +34,7 @@ MAX_LEVELS = 32
 MAX_PASSED_OVER = 1000
 """So many jobs of a newer version may stand before those that a claim can have. [Y5]"""
 
-_QUEUE = JOB_COLUMNS.index("queue")
+_ID, _QUEUE, _REV = (JOB_COLUMNS.index(name) for name in ("id", "queue", "rev"))
 
 _IN_TIME = " AND (j.start_by IS NULL OR j.start_by > (SELECT {t}clock()))"
 """Jobs that have expired must not lie in the way of a claim until the next sweep. [EX2]"""
@@ -54,6 +54,17 @@ _ARM = (
     " FROM {t}job AS j %s WHERE j.namespace = :namespace AND j.queue = :queue AND %s"
     " ORDER BY j.priority DESC, j.run_at, j.id LIMIT :most) AS arm_%d"
 )
+_JOBS_OF_ARM = (
+    "SELECT 1 FROM {t}job AS j %s WHERE j.namespace = :namespace AND j.queue = :queue AND %s"
+)
+_BEGIN_COUNTED = "SELECT * FROM (SELECT * FROM ("
+_END_COUNTED = (
+    ") AS f UNION ALL SELECT {count_as_job} FROM ("
+    "SELECT CAST(count(*) AS integer) AS n FROM (%s LIMIT :wanted) AS v) AS v) AS c LIMIT :wanted"
+)
+"""Counts only if the candidates before it are fewer than wanted: else the limit stops before it.
+In the same statement, so in the same snapshot: jobs that are enqueued meanwhile do not count. Costs
+50 µs even if it does not count, so a claim from a mark has none: if it is short it reads again."""
 _NO_MARK: Mapping[str, object] = {}
 _INDEX = {True: "{by_ready}", False: "{by_delayed}"}
 
@@ -126,20 +137,24 @@ class CandidateAnswers(msgspec.Struct, frozen=True):
     """Of each queue, where its delayed jobs are."""
     moment: Sequence[Row]
     """The clock after them."""
+    skipped_locked: bool
+    """Whether there were more that other transactions had locked."""
 
     @classmethod
     def of(cls, reading: Reading, answers: Sequence[Sequence[Row]]) -> "CandidateAnswers":
         """The answers to the queries of this reading, in the order of the queries."""
         *found, moment = answers
         levels_at = len(found) - len(reading.most)
-        return cls([*chain(*found[:levels_at])], found[levels_at:], moment)
+        ready, skipped_locked = _without_counts(found[:levels_at])
+        return cls(ready, found[levels_at:], moment, skipped_locked)
 
 
 class SqlCandidates(Transactional):
     """The part of `Store.claim` that finds ready jobs."""
 
     _locked_by_others = 0
-    """How many jobs that other claims hold locked a merged claim passes by."""
+    """How many jobs that other claims hold locked a merged claim passes by. If that is 0, there is
+    only one writer."""
 
     _claim_marks: ClaimMarks | None = None
     """Where claims begin to read; None: at the front."""
@@ -186,7 +201,7 @@ class SqlCandidates(Transactional):
                 reading, asked = reading.from_front(), asked.from_front()
                 found = self._fetch_candidates(tx, asked)
                 marked.note_short(asked.most, _by_queue(found.ready))
-            rows, moment = self._with_delayed(tx, asked, found)
+            rows, moment, marked.skipped_locked = self._with_delayed(tx, asked, found)
             jobs = list(readable_jobs(rows))
             marked.note(jobs)
             passed_over = len(rows) - len(jobs)
@@ -210,14 +225,16 @@ class SqlCandidates(Transactional):
 
     def _with_delayed(
         self, tx: Transaction, reading: Reading, found: CandidateAnswers
-    ) -> tuple[list[Row], Sequence[Row]]:
-        """The rows of ready jobs and of delayed ones that are due, and the clock after them."""
+    ) -> tuple[list[Row], Sequence[Row], bool]:
+        """The rows of ready jobs and of delayed ones that are due, the clock after them, and
+        whether other transactions had more of them locked."""
         [(now, *_)] = found.moment
         delayed = self._delayed_queries(reading, found.levels, Instant(now))
         if not delayed:
-            return found.ready, found.moment
-        *due, moment = tx.fetch(*delayed, self._query("moment_to_claim"))
-        return [*found.ready, *chain(*due)], moment
+            return found.ready, found.moment, found.skipped_locked
+        *answers, moment = tx.fetch(*delayed, self._query("moment_to_claim"))
+        due, skipped_locked = _without_counts(answers)
+        return [*found.ready, *due], moment, found.skipped_locked or skipped_locked
 
     def _ready_queries(self, reading: Reading) -> list[Query]:
         """The jobs that were ready when they were queued."""
@@ -305,12 +322,37 @@ class SqlCandidates(Transactional):
             "wanted": wanted,
             "most": wanted + self._locked_by_others,
         }
+        is_counted = self._locked_by_others > 0 and not mark
         if len(texts) == 1:  # no merge, and so no second look at each row
-            return self._query("candidates", (("index", index), ("arm", texts[0])), **given)
+            ends = _ends(_JOBS_OF_ARM % (index, texts[0]), is_counted=is_counted)
+            return self._query("candidates", (("index", index), ("arm", texts[0]), *ends), **given)
         merged = " UNION ALL ".join(_ARM % (index, text, n) for n, text in enumerate(texts))
         by_level = "" if mark else "level DESC,"
-        shape = (("arms", merged), ("by_level", by_level))
+        ends = _ends(merged, is_counted=is_counted)
+        shape = (("arms", merged), ("by_level", by_level), *ends)
         return self._query("merged_candidates", shape, **given)
+
+
+def _ends(jobs: str, *, is_counted: bool) -> Shape:
+    """What a statement of candidates starts and finishes with, so that it counts these jobs."""
+    if not is_counted:
+        return (("begin", ""), ("end", ""))
+    return (("begin", _BEGIN_COUNTED), ("end", _END_COUNTED % jobs))
+
+
+def _without_counts(answers: Sequence[Sequence[Row]]) -> tuple[list[Row], bool]:
+    """The candidates in these answers, and whether other transactions had more of them locked: the
+    count at the end of an answer says so."""
+    found: list[Row] = []
+    skipped_locked = False
+    for rows in answers:
+        if rows and rows[-1][_ID] is None:
+            *jobs, count = rows
+            skipped_locked |= count[_REV] > len(jobs)
+            found += jobs
+        else:
+            found += rows
+    return found, skipped_locked
 
 
 def _by_queue(rows: Sequence[Row]) -> Mapping[QueueName, int]:

@@ -87,6 +87,7 @@ class MarkedClaim:
         self.short: set[QueueName] = set()
         self.found: dict[JobId, Job] = {}
         self.granted: Collection[JobId] = ()
+        self.skipped_locked = False
         self.lowest: dict[QueueName, Place] = {}  # of what was made ready meanwhile
         self.hinted: set[QueueName] = set()
 

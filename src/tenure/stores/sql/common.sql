@@ -311,23 +311,24 @@ SELECT count(*) FROM {t}job {by_leases}
 
 -- name: candidates
 -- The jobs of one arm (see stores/sql/candidates.py), in claim order. Columns are qualified: a bare
--- `id` in ORDER BY would name the output column and force a sort.
-SELECT {job_columns_to_claim} FROM {t}job AS j {index}
+-- `id` in ORDER BY would name the output column and force a sort. {begin} and {end} may add a row without
+-- an id if these are fewer than wanted: how many there are, with those that others have locked.
+{begin}SELECT {job_columns_to_claim} FROM {t}job AS j {index}
  WHERE j.namespace = :namespace AND j.queue = :queue AND {arm}
  ORDER BY j.priority DESC, j.run_at, j.id
- LIMIT :wanted {skip_locked};
+ LIMIT :wanted {skip_locked}{end};
 
 -- name: merged_candidates
 -- The jobs of several arms, merged in claim order: keys first, and of each arm only as many as are
 -- needed. A job that was claimed since its key was read is left out. {by_level} is empty if all arms
 -- are of one priority: PostgreSQL does not know that, and would sort what is in order already.
-SELECT {job_columns_to_claim} FROM (
+{begin}SELECT {job_columns_to_claim} FROM (
     SELECT job_id, level, since FROM ({arms}) AS found
      ORDER BY {by_level} since, job_id LIMIT :most) AS f
  CROSS JOIN {t}job AS j
  WHERE j.id = f.job_id AND j.not_before <= (SELECT {t}clock())
  ORDER BY {by_level} f.since, f.job_id
- LIMIT :wanted {skip_locked_jobs};
+ LIMIT :wanted {skip_locked_jobs}{end};
 
 -- name: waiting_kinds
 -- From kind to kind through the two indexes of jobs that wait, however many jobs each has.

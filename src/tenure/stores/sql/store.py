@@ -131,6 +131,7 @@ COLUMN_WORDS = {
     **schedules.COLUMN_WORDS,
     "job_columns": ", ".join(JOB_COLUMNS),
     "job_columns_to_claim": ", ".join(_SMALL_BODIES.get(name, f"j.{name}") for name in JOB_COLUMNS),
+    "count_as_job": ", ".join("n" if name == "rev" else "NULL" for name in JOB_COLUMNS),
     "job_columns_without_bodies": ", ".join(
         _BODY_PLACEHOLDERS.get(name, name) for name in JOB_COLUMNS
     ),
@@ -432,6 +433,8 @@ class SqlStore(
                 lambda tx: self._claim(tx, scope, sessions, wanted, plan, marked, quiet)
             )
             marked.granted = {change.job.id for change in planned.changes}
+            if marked.skipped_locked:
+                planned = replace(planned, skipped_locked=True)
         if self._quiet_rules is not None:
             self._quiet_rules.remember(scope, unused)
         return planned
