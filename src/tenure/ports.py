@@ -33,7 +33,7 @@ from tenure.core.commands import Command, Outage
 from tenure.core.dead_letter_groups import DeadLetterGroupFilter, DeadLetterGroups
 from tenure.core.event_counts import EventCounts, EventSpan
 from tenure.core.event_pages import EventFilter, EventPage
-from tenure.core.event_tail import EventPosition, TailedEvent, TailFilter, TailPage
+from tenure.core.event_tail import EventPosition, TailDelay, TailedEvent, TailFilter, TailPage
 from tenure.core.events import MAX_DECISION_EVENTS, Event
 from tenure.core.failover import is_settling
 from tenure.core.flow_rows import (
@@ -309,10 +309,14 @@ class JobStore(Protocol):
         `wanted.reads` events, so that a page may have fewer than are wanted. [E4] [E8]"""
 
     def follow_events(self, wanted: TailFilter, *, wait_us: Duration = NO_WAIT) -> TailPage:
-        """The next events of one namespace in commit order, and the position to go on from. It
+        """The next events of one namespace in the order of the tail, and where to go on. It
         reads at most `wanted.reads` events, so that a page may have none and not be at the end. A
         server may hold the call open for `wait_us` until there is an event; a store in this process
-        answers at once. [E5] [E10]"""
+        answers at once. [E32] [E10]"""
+
+    def tail_delay(self) -> TailDelay | None:
+        """The open transaction for whose end committed events wait before they are shown; None if
+        there is none, or if a server is asked. [E34]"""
 
     def overview(self, wanted: OverviewFilter) -> Overview:
         """What the jobs of a namespace are doing and did lately, as `core.overview.assemble` makes
@@ -614,8 +618,8 @@ class RollupStore(Protocol):
         """How far the log was folded, and now."""
 
     def load_unfolded(self, *, limit: int, catch_up: int = MAX_CATCH_UP) -> UnfoldedPage:
-        """The next `limit` events in commit order that were not folded, none of which one that
-        comes before it may follow. [E5] If folding has not begun and the log has more than
+        """The next `limit` events in the order of the tail that were not folded, none of which one
+        that comes before it may follow. [E32] If folding has not begun and the log has more than
         `catch_up` events, the first of these is about that many before the last one. One snapshot:
         the rollups are as they were after the last fold."""
 
@@ -817,10 +821,10 @@ class Store(
         payload is read. [H53]"""
 
     def tail_events(self, *, after: EventPosition | None, limit: int) -> list[TailedEvent]:
-        """The next events of all jobs in the order in which they were committed, each job's in
+        """The next events of all jobs in the order of the tail, each job's in
         order of seq. A reader that continues from the last position misses none: an event is not
         shown while one that comes before it may still be committed. `limit` is at most
-        `MAX_TAILED`. [E5]"""
+        `MAX_TAILED`. [E32]"""
 
     def measure(self, *, queues: int, jobs: int, namespace: Namespace | None = None) -> Measures:
         """How full the store is, or one namespace of it. Measures at most `queues` queues, which

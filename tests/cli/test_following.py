@@ -60,7 +60,7 @@ class Following:
 
 
 @process
-@spec("E12", "LV2")
+@spec("E33", "LV2")
 def test_a_program_reads_one_document_on_each_line_and_goes_on_at_a_position(run: Run) -> None:
     first = enqueued(run, "mail")
     follower = Following("--json", "-n", "1")
@@ -80,7 +80,7 @@ def test_a_program_reads_one_document_on_each_line_and_goes_on_at_a_position(run
 
 
 @process
-@spec("E12", "LV1")
+@spec("E33", "LV1")
 def test_it_ends_quietly_when_nobody_reads_any_more(run: Run) -> None:
     enqueued(run, "mail")
     follower = Following()
@@ -97,7 +97,7 @@ def test_it_ends_quietly_when_nobody_reads_any_more(run: Run) -> None:
 
 
 @process
-@spec("E12")
+@spec("E33")
 def test_a_person_sees_lines_that_fit_and_stops_with_ctrl_c(run: Run, store_path: Path) -> None:
     job_id = enqueued(run, "mail")
 
@@ -113,7 +113,7 @@ def test_a_person_sees_lines_that_fit_and_stops_with_ctrl_c(run: Run, store_path
     assert lines[2] == ""
 
 
-@spec("E12")
+@spec("E33")
 @pytest.mark.parametrize(
     ("words", "beats"),
     [
@@ -141,7 +141,7 @@ def test_heartbeats_are_shown_to_those_who_ask_and_all_others_to_everybody(
     assert sum("succeeded" in line for line in lines) == 1
 
 
-@spec("E12")
+@spec("E33")
 def test_it_begins_with_the_newest_events_that_it_shows_and_names_their_kinds(
     run: Run, serving: Coordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -206,7 +206,7 @@ def quick_polls(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(following, "LONGEST_RETRY_S", 0.01)
 
 
-@spec("E12", "E5")
+@spec("E33", "E32")
 def test_a_transaction_that_commits_late_is_not_missed(
     postgres_store: PostgresStore,
     postgres_url: str,
@@ -243,6 +243,31 @@ def test_a_transaction_that_commits_late_is_not_missed(
 
     assert while_open == []
     assert shown == [late, early]
+
+
+@spec("E34")
+def test_it_says_once_which_transaction_delays_events(
+    postgres_store: PostgresStore,
+    postgres_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    delays = events._Delays(postgres_store)
+    monkeypatch.setattr(events, "DELAY_S", 0.0)
+    enqueue(postgres_store)
+
+    with psycopg.connect(postgres_url, application_name="report\x1b[2J") as raw:
+        raw.execute("SELECT pg_current_xact_id()")
+        enqueue(postgres_store)
+        for _ in range(4):
+            delays.tell(Reconnecting())
+        pid = raw.info.backend_pid
+    delays.tell(Reconnecting())
+
+    [said] = capsys.readouterr().err.splitlines()
+    assert said.startswith("tenure: events are delayed by an open transaction of report")
+    assert f"(backend {pid}), idle in transaction, open for " in said
+    assert "\x1b" not in said
 
 
 @spec("LV5")

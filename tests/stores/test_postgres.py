@@ -77,7 +77,7 @@ def _plan(store: PostgresStore, dsn: str, query: Query) -> str:
     return "\n".join(row[0] for row in rows)
 
 
-@spec("E5")
+@spec("E32")
 def test_the_tail_reads_its_index_in_order(big_store: tuple[PostgresStore, str]) -> None:
     store, dsn = big_store
     with psycopg.connect(dsn, autocommit=True) as raw:

@@ -60,7 +60,7 @@ def fold_all(store: Store, page: int = 1000) -> int:
     raise AssertionError(f"after {MAX_FOLDS} pages there is still something to fold")
 
 
-@spec("OB33", "E5")
+@spec("OB33", "E32")
 def test_an_event_that_is_committed_late_is_counted_too(
     postgres_store: PostgresStore, postgres_url: str
 ) -> None:

@@ -22,7 +22,7 @@ def _tail(store: PostgresStore) -> list[Event]:
     return [each.event for each in store.tail_events(after=None, limit=100)]
 
 
-@spec("E5")
+@spec("E32")
 def test_an_old_transaction_that_ends_a_job_comes_after_what_was_written_meanwhile(
     postgres_store: PostgresStore, postgres_url: str
 ) -> None:
@@ -40,7 +40,46 @@ def test_an_old_transaction_that_ends_a_job_comes_after_what_was_written_meanwhi
     assert _tail(postgres_store) == postgres_store.load_histories([job.id])[job.id]
 
 
-@spec("E5")
+@spec("E32")
+def test_an_effect_comes_first_if_its_transaction_began_to_write_before_its_causes(
+    postgres_store: PostgresStore, postgres_url: str
+) -> None:
+    enqueue(postgres_store)  # the queue exists
+    with psycopg.connect(postgres_url) as raw:
+        raw.execute("SELECT pg_current_xact_id()")
+        [cause] = enqueue(postgres_store)
+        [effect] = enqueue(store_on(postgres_store, raw))
+
+    assert [event.job_id for event in _tail(postgres_store)[1:]] == [effect, cause]
+
+
+@spec("E34")
+def test_the_transaction_that_delays_events_is_named(
+    postgres_store: PostgresStore, postgres_url: str
+) -> None:
+    before = postgres_store.tail_delay()
+    with psycopg.connect(postgres_url, application_name="a report") as raw:
+        raw.execute("SELECT pg_current_xact_id()")
+        while_nothing_waits = postgres_store.tail_delay()
+        enqueue(postgres_store)
+        found = postgres_store.tail_delay()
+
+        assert found is not None
+        assert (found.pid, found.name) == (raw.info.backend_pid, "a report")
+        assert found.state == "idle in transaction"
+        assert found.open_us is not None
+        assert found.open_us >= 0
+    assert (before, while_nothing_waits, postgres_store.tail_delay()) == (None, None, None)
+
+
+@spec("E34")
+def test_sqlite_delays_no_events(sqlite_store: SqliteStore) -> None:
+    enqueue(sqlite_store)
+
+    assert sqlite_store.tail_delay() is None
+
+
+@spec("E32")
 def test_events_of_an_earlier_epoch_come_first_whatever_the_server_counts(
     postgres_hand: PostgresHand,
 ) -> None:
@@ -57,7 +96,7 @@ def test_events_of_an_earlier_epoch_come_first_whatever_the_server_counts(
     assert [each.event.job_id for each in store.tail_events(after=None, limit=10)] == [old]
 
 
-@spec("E5")
+@spec("E32")
 @pytest.mark.parametrize("jobs_before", [0, 2])
 def test_what_a_restored_file_gets_comes_after_what_was_read_before(
     sqlite_store: SqliteStore, sqlite_path: Path, tmp_path: Path, jobs_before: int

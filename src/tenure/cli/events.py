@@ -1,4 +1,4 @@
-"""`tenure events`: lists the events of all jobs, or follows them in commit order."""
+"""`tenure events`: lists the events of all jobs, or follows the tail."""
 
 import time
 from collections.abc import Sequence
@@ -43,10 +43,10 @@ from tenure.core.event_pages import (
     parse_event_key,
     parse_type_filter,
 )
-from tenure.core.event_tail import EventPosition, TailedEvent, TailFilter
+from tenure.core.event_tail import EventPosition, TailDelay, TailedEvent, TailFilter
 from tenure.core.events import Event
 from tenure.core.ids import JobId, Kind, Namespace
-from tenure.core.instants import Instant, seconds
+from tenure.core.instants import MICROSECONDS_PER_SECOND, Instant, seconds
 from tenure.core.vocabulary import RENEWALS, EventType
 from tenure.ports import JobStore
 from tenure.protocol.fields import iso
@@ -57,6 +57,9 @@ LISTED = 50
 SHOWN_FIRST = 10
 HELD = seconds(5)
 """How long a server may hold a question for new events."""
+
+DELAY_S = 1.5
+"""How often it is asked what delays the tail. Two equal answers are a delay. [E34]"""
 
 MAX_KINDS_KEPT = 10_000
 MAX_KINDS_READ = 50
@@ -152,11 +155,13 @@ def events(
     leases are deleted when their attempt has ended, and finished jobs are deleted with their events
     after a time (see --keep-finished of `tenure worker`).
 
-    With -f, events come in the order in which they were committed; none is missed and none comes
-    twice. Heartbeats and renewals of leases are not shown unless you ask for them. An event is held
-    back while a transaction that began earlier may still commit. With --oldest-first it begins with
-    the oldest event that the store has. It ends with Ctrl-C; after a lost connection it goes on
-    where it was.
+    With -f, none is missed and none comes twice. Events of one job come in their order. Those of
+    different jobs come in the order of commits on SQLite, and on PostgreSQL in the order in which
+    their transactions began to write. There, an event is shown when all transactions that began to
+    write before its own have ended; after about 3 s it is said which transaction delays events.
+    Heartbeats and renewals of leases are not shown unless you ask for them. With --oldest-first it
+    begins with the oldest event that the store has. It ends with Ctrl-C; after a lost connection it
+    goes on where it was.
 
     \b
     Examples:
@@ -279,9 +284,10 @@ def _begin(
 def _follow(
     store: JobStore, wanted: TailFilter, *, as_json: bool, hides_renewals: bool = False
 ) -> None:
-    """Show events as they come, until Ctrl-C. [E12]"""
+    """Show events as they come, until Ctrl-C. [E33]"""
     reading = Reconnecting()
     kinds = _Kinds(store)
+    delays = _Delays(store)
     newest = wanted.newest
     if newest and hides_renewals:  # so that enough of them are left
         wanted = msgspec.structs.replace(wanted, newest=MAX_NEWEST)
@@ -302,8 +308,41 @@ def _follow(
             for each in shown:
                 _show(each, kinds, as_json=as_json)
             wanted = msgspec.structs.replace(wanted, after=page.next, newest=None)
+            delays.tell(reading)
             if page.is_end:  # a server that held the call has waited already
                 pause(max(0.0, POLL_S - (time.monotonic() - asked_at)))
+
+
+class _Delays:
+    """Says which transaction delays the tail, once for each. [E34]"""
+
+    def __init__(self, store: JobStore) -> None:
+        self._store = store
+        self._asked_at = time.monotonic()
+        self._seen: int | None = None
+        self._told: int | None = None
+
+    def tell(self, reading: Reconnecting) -> None:
+        """Ask every few seconds, and say it if the answer is the same transaction again."""
+        if time.monotonic() - self._asked_at < DELAY_S:
+            return
+        found = reading.ask(self._store.tail_delay)
+        self._asked_at = time.monotonic()
+        transaction = None if found is None else found.transaction
+        if found is not None and transaction == self._seen != self._told:
+            say(f"events are delayed by {_described(found)}; they come when it has ended")
+            self._told = transaction
+        self._seen = transaction
+
+
+def _described(delay: TailDelay) -> str:
+    """The transaction, for whoever wants to end it."""
+    name = printable(delay.name) or "an application without a name"
+    facts = [] if delay.state is None else [printable(delay.state)]
+    if delay.open_us is not None:
+        facts.append(f"open for {delay.open_us // MICROSECONDS_PER_SECOND} s")
+    of = f"{name} (backend {delay.pid})" if delay.pid else f"the prepared transaction {name}"
+    return ", ".join((f"an open transaction of {of}" if delay.pid else of, *facts))
 
 
 class _Kinds:

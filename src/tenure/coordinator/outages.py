@@ -40,6 +40,7 @@ UNWATCHED = frozenset(
             "list_dead_letters",
             "list_events",
             "follow_events",
+            "tail_delay",
             "count_events",
             "list_workers",
             "list_flows",

@@ -1,4 +1,4 @@
-"""The tail: all events in the order of their commits, and which ones a reader follows. [E5] [E10]
+"""The tail: all events in one fixed order, and which ones a reader follows. [E32] [E10]
 
 Pure: a store keeps the order and says the position of each event; only it can read a position.
 """
@@ -11,6 +11,7 @@ from tenure.core.checks import check_correlation_id, check_integer, check_job_id
 from tenure.core.event_pages import MAX_EVENTS_READ, MAX_LISTED_EVENTS, MAX_NEWEST, TypeFilter
 from tenure.core.events import Event
 from tenure.core.ids import JobId
+from tenure.core.instants import Duration
 from tenure.core.scopes import Scope
 from tenure.errors import InvalidInput
 
@@ -26,6 +27,20 @@ class TailedEvent(msgspec.Struct, frozen=True):
 
     position: EventPosition
     event: Event
+
+
+class TailDelay(msgspec.Struct, frozen=True, kw_only=True):
+    """The open transaction because of which committed events are not shown yet. [E34]
+
+    `pid` is None for a prepared transaction, whose name is `name`; else that is the application's.
+    `state` and `open_us` are None where the role may not see them.
+    """
+
+    transaction: int
+    pid: int | None
+    name: str
+    state: str | None
+    open_us: Duration | None
 
 
 class TailFilter(Scope, frozen=True, kw_only=True):
@@ -68,8 +83,8 @@ class TailFilter(Scope, frozen=True, kw_only=True):
 
 
 class TailPage(msgspec.Struct, frozen=True, kw_only=True):
-    """Events in commit order, and the position from which the reader goes on: there is always
-    one. `is_end`: the page was neither full nor cut short, so there were no more events."""
+    """Events in the order of the tail, and the position from which the reader goes on: there is
+    always one. `is_end`: the page was neither full nor cut short, so there were no more events."""
 
     events: tuple[TailedEvent, ...] = ()
     next: EventPosition

@@ -1,10 +1,10 @@
 """Rollups: how many events of each type a namespace had in each stretch of time, and how long its
 jobs waited and ran.
 
-Pure: a store gives pages of its log in commit order, `roll_up` adds them to what was counted
-before. Rollups are for plots and never the truth: no decision uses them, `verify` does not read
-them, and a log that is purged leaves them behind. Their number does not depend on the number of
-events. [OB33]
+Pure: a store gives pages of its log in the order of the tail, `roll_up` adds them to what was
+counted before. Rollups are for plots and never the truth: no decision uses them, `verify` does not
+read them, and a log that is purged leaves them behind. Their number does not depend on the number
+of events. [OB33]
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -271,8 +271,9 @@ class FollowedEvent(Record, frozen=True, kw_only=True):
 
 
 class TailReply(Record, frozen=True, kw_only=True):
-    """Events of all jobs in the order in which they were committed. `next_after` is the `after` of
-    the next page; there is always one. `is_end`: there were no more when it was read. [E10]"""
+    """Events of all jobs in the order of the tail: on SQLite that of commits, on PostgreSQL that in
+    which transactions began to write, and always each job's by `seq`. `next_after` is the `after`
+    of the next page; there is always one. `is_end`: there were no more when it was read. [E10]"""
 
     events: tuple[FollowedEvent, ...]
     next_after: str

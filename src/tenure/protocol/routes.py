@@ -673,7 +673,7 @@ ROUTES: tuple[Route, ...] = (
     _get(
         "tail",
         "/v1/events/tail",
-        "Follow the events of all jobs in commit order",
+        "Follow the events of all jobs: none is missed and none comes twice",
         O,
         V,
         query=requests.TailQuery,

@@ -15,7 +15,7 @@ from tenure.core.claims import QueueState
 from tenure.core.dead_letter_groups import DeadLetterGroupFilter, DeadLetterGroups
 from tenure.core.event_counts import EventCounts, EventSpan
 from tenure.core.event_pages import EventFilter, EventPage, parse_event_key
-from tenure.core.event_tail import EventPosition, TailedEvent, TailFilter, TailPage
+from tenure.core.event_tail import EventPosition, TailDelay, TailedEvent, TailFilter, TailPage
 from tenure.core.events import Event
 from tenure.core.flow_rows import FlowSummary, FlowView, ParentPage
 from tenure.core.ids import Actor, FlowId, JobId, Kind, Namespace, QueueName, ScheduleName, WorkerId
@@ -307,6 +307,10 @@ class RemoteStore:
             events=tuple(map(event_of, page.events)),
             next=None if page.next_after is None else parse_event_key(page.next_after),
         )
+
+    def tail_delay(self) -> TailDelay | None:
+        """A server does not say. [E34]"""
+        return None
 
     def follow_events(self, wanted: TailFilter, *, wait_us: Duration = NO_WAIT) -> TailPage:
         """The next events within the token's scope; the server holds the call for as long as it may

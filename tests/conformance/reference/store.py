@@ -828,7 +828,7 @@ class ReferenceStore(
         return job.namespace == scope.namespace and scope.has(job.queue, job.kind)
 
     def tail_events(self, *, after: EventPosition | None, limit: int) -> list[TailedEvent]:
-        """The next events in the order in which they were written. [E5]"""
+        """The next events in the order in which they were written. [E32]"""
         check_integer("limit", limit, low=1, high=MAX_TAILED)
         begin = _position(after)
         with self._lock:
@@ -836,8 +836,12 @@ class ReferenceStore(
             found = [(at, event) for at, event in self._tail.items() if at > begin]
         return [TailedEvent(EventPosition(str(at)), event) for at, event in found[:limit]]
 
+    def tail_delay(self) -> None:
+        """Nothing delays the tail. [E34]"""
+        self._open()
+
     def follow_events(self, wanted: TailFilter, *, wait_us: Duration = NO_WAIT) -> TailPage:
-        """The next events of one namespace in commit order. [E10]"""
+        """The next events of one namespace in the order of the tail. [E10]"""
         begin = _position(wanted.after)
         with self._lock:
             self._open()

@@ -1,4 +1,4 @@
-"""The tail of events: all jobs' in commit order, whole or within a scope. A mixin of `SqlStore`.
+"""The tail of events: all jobs' in one order, whole or within a scope. A mixin of `SqlStore`.
 
 A position is `NUMBER:JOB:SEQ`. The number is the store's (docs/adr/0031); job and seq tell events
 of one number apart. When an event is shown, no other of its number can still be committed.
@@ -10,7 +10,14 @@ from functools import partial
 from msgspec.structs import replace
 
 from tenure.core.checks import check_integer
-from tenure.core.event_tail import MAX_TAILED, EventPosition, TailedEvent, TailFilter, TailPage
+from tenure.core.event_tail import (
+    MAX_TAILED,
+    EventPosition,
+    TailDelay,
+    TailedEvent,
+    TailFilter,
+    TailPage,
+)
 from tenure.core.events import Event
 from tenure.core.instants import Duration
 from tenure.errors import InvalidInput
@@ -36,10 +43,10 @@ AFTER = (
 
 
 class SqlTail(Transactional):
-    """The part of `tenure.ports.Store` that reads events in commit order."""
+    """The part of `tenure.ports.Store` that reads the tail."""
 
     def tail_events(self, *, after: EventPosition | None, limit: int) -> list[TailedEvent]:
-        """The next events in the order in which they were committed. [E5]"""
+        """The next events in the order of the tail. [E32]"""
         check_integer("limit", limit, low=1, high=MAX_TAILED)
         position, job_id, seq = place_of(after)
         query = self._query("tail_events", position=position, job_id=job_id, seq=seq, limit=limit)
@@ -47,11 +54,20 @@ class SqlTail(Transactional):
         return [_tailed(position, event_from(tuple(row))) for position, *row in rows]
 
     def follow_events(self, wanted: TailFilter, *, wait_us: Duration = NO_WAIT) -> TailPage:
-        """The next events of one namespace in commit order. [E10]"""
+        """The next events of one namespace in the order of the tail. [E10]"""
         begin = place_of(wanted.after)
         return self._read(
             partial(self._follow, wanted=wanted, begin=begin), snapshot=True, listing=True
         )
+
+    def tail_delay(self) -> TailDelay | None:
+        """The oldest transaction that has written and is open, if committed events wait for its
+        end. [E34]"""
+        rows = self._rows(self._query("tail_delay"), listing=True)
+        if not rows:
+            return None
+        transaction, pid, name, state, open_us = rows[0]
+        return TailDelay(transaction=transaction, pid=pid, name=name, state=state, open_us=open_us)
 
     def _follow(self, tx: Transaction, wanted: TailFilter, begin: Place) -> TailPage:
         # Most logs have one namespace, and most readers are at the end: more events than are

@@ -162,6 +162,7 @@ CALLS: dict[str, Callable[[Store], Any]] = {
     ),
     "list_events": lambda store: store.list_events(EventFilter(namespace=DEFAULT_NAMESPACE)),
     "count_events": lambda store: store.count_events(SPAN),
+    "tail_delay": lambda store: store.tail_delay(),
     "follow_events": lambda store: store.follow_events(TailFilter(namespace=DEFAULT_NAMESPACE)),
     "tail_events": lambda store: store.tail_events(after=None, limit=1),
     "records": lambda store: list(store.records(page_size=1)),

@@ -1,4 +1,4 @@
-"""The tail: the events of all jobs in commit order, read on from where a reader was."""
+"""The tail: the events of all jobs in one order, read on from where a reader was."""
 
 from typing import Any
 
@@ -34,7 +34,7 @@ class _Reader:
         return found
 
 
-@spec("E5")
+@spec("E32")
 def test_the_tail_has_every_event_once_and_each_jobs_in_order(kit: Kit) -> None:
     first, second = kit.running_job(), kit.running_job()
     kit.heartbeat(first)
@@ -50,7 +50,7 @@ def test_the_tail_has_every_event_once_and_each_jobs_in_order(kit: Kit) -> None:
     assert not reader.read()
 
 
-@spec("E5")
+@spec("E32")
 def test_a_reader_goes_on_from_where_it_was(kit: Kit) -> None:
     reader = _Reader(kit)
     job = kit.running_job()
@@ -62,7 +62,7 @@ def test_a_reader_goes_on_from_where_it_was(kit: Kit) -> None:
     assert reader.read() == [*kit.events(other), kit.events(job)[-1]]
 
 
-@spec("E5")
+@spec("E32")
 def test_an_event_that_is_committed_late_is_not_skipped(kit: Kit) -> None:
     early, late = kit.running_job(), kit.running_job()
     reader = _Reader(kit)
@@ -74,7 +74,7 @@ def test_an_event_that_is_committed_late_is_not_skipped(kit: Kit) -> None:
         assert [event for event in reader.events if event.job_id == job.id] == kit.events(job)
 
 
-@spec("E5")
+@spec("E32")
 def test_positions_of_purged_events_are_not_used_again(kit: Kit) -> None:
     reader = _Reader(kit)
     job = kit.running_job()
@@ -89,7 +89,7 @@ def test_positions_of_purged_events_are_not_used_again(kit: Kit) -> None:
     assert reader.read() == kit.events(new)
 
 
-@spec("E5")
+@spec("E32")
 @pytest.mark.parametrize("limit", [-1, 0, MAX_TAILED + 1, 10**30, 1.5, None])
 def test_a_page_of_the_tail_has_a_limit(kit: Kit, limit: Any) -> None:
     kit.enqueue()
@@ -98,7 +98,7 @@ def test_a_page_of_the_tail_has_a_limit(kit: Kit, limit: Any) -> None:
         kit.store.tail_events(after=None, limit=limit)
 
 
-@spec("E5")
+@spec("E32")
 @pytest.mark.parametrize("text", ["", "x", "-1", "1;2", "9" * 40 + ":"])
 def test_an_invalid_position_is_refused(kit: Kit, text: str) -> None:
     with pytest.raises(InvalidInput, match="position"):
