@@ -45,7 +45,7 @@ def requests(draw: st.DrawFn) -> str:
     return spaced('{"jobs":' + spaced("[" + ",".join(jobs) + "]") + "}")
 
 
-@spec("H2", "H65")
+@spec("H2", "H85")
 @given(requests())
 def test_a_walk_finds_what_a_parser_finds(text: str) -> None:
     message = decode(EnqueueManyMessage, text.encode())
@@ -66,7 +66,7 @@ def test_a_walk_finds_what_a_parser_finds(text: str) -> None:
     assert [json.loads(body) for _, body in found] == payloads
 
 
-@spec("H65")
+@spec("H85")
 def test_a_walk_names_the_place_of_a_field() -> None:
     text = b'{"jobs":[{"queue":"q","kind":"k"},{"queue":"q","kind":"k","payload":%s}]}'
     body = text % (b"[" * 65 + b"]" * 65)

@@ -156,7 +156,7 @@ class CountingDecoder(json.JSONDecoder):
         return self._decoder.decode(s)
 
 
-@spec("H65")
+@spec("H85")
 @pytest.mark.parametrize("text", ["plain", "caf\u00e9, escaped"])
 def test_a_body_is_parsed_once(stage: Stage, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     some = [{"n": number, "text": text} for number in range(400)]
@@ -174,7 +174,7 @@ def test_a_body_is_parsed_once(stage: Stage, monkeypatch: pytest.MonkeyPatch, te
     assert not second.parsed
 
 
-@spec("H65")
+@spec("H85")
 def test_large_bodies_are_parsed_once_and_one_by_one(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:

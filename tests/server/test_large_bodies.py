@@ -62,7 +62,7 @@ class Parsed:
         return [size for size in self.sizes if size > 10_000]
 
 
-@spec("H65")
+@spec("H85")
 @pytest.mark.parametrize("payload", [EMPTY_LISTS, OBJECTS, ESCAPED])
 def test_checking_many_payloads_takes_the_memory_of_one(stage: Stage, payload: str) -> None:
     stage.enqueue(1)
@@ -84,7 +84,7 @@ def test_checking_many_payloads_takes_the_memory_of_one(stage: Stage, payload: s
     assert peak_bytes <= 8 * len(refused) + 12_000_000
 
 
-@spec("H65", "J2")
+@spec("H85", "J2")
 @pytest.mark.parametrize("wrong", ['"' + "x" * (1 << 20) + '"', "[" * 65 + "]" * 65])
 def test_size_and_depth_of_every_payload_are_checked_before_one_is_parsed(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, wrong: str
@@ -97,7 +97,7 @@ def test_size_and_depth_of_every_payload_are_checked_before_one_is_parsed(
     assert not parsed.large
 
 
-@spec("H65", "H2")
+@spec("H85", "H2")
 def test_a_large_payload_that_is_given_twice_is_refused_unparsed(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -111,7 +111,7 @@ def test_a_large_payload_that_is_given_twice_is_refused_unparsed(
     assert not parsed.large
 
 
-@spec("H65")
+@spec("H85")
 def test_a_flow_under_a_lease_that_the_caller_does_not_hold_is_refused_unparsed(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -129,7 +129,7 @@ def test_a_flow_under_a_lease_that_the_caller_does_not_hold_is_refused_unparsed(
     assert parsed.large
 
 
-@spec("H65")
+@spec("H85")
 def test_large_requests_are_parsed_one_at_a_time(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -160,7 +160,7 @@ def test_large_requests_are_parsed_one_at_a_time(
     assert most == 1
 
 
-@spec("H65", "H45")
+@spec("H85", "H45")
 def test_what_a_parser_needs_counts_in_the_memory_limit() -> None:
     stage = Stage(settings=replace(SETTINGS, max_memory_bytes=2_000_000))
 
@@ -172,7 +172,7 @@ def test_what_a_parser_needs_counts_in_the_memory_limit() -> None:
     assert made.status == 201
 
 
-@spec("H60", "H65")
+@spec("H60", "H85")
 def test_requests_of_other_tokens_are_parsed_in_turn(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -198,3 +198,58 @@ def test_requests_of_other_tokens_are_parsed_in_turn(
 
     assert len(order) == 9
     assert order.index("one") <= 4
+
+
+@spec("H85")
+def test_a_request_whose_turn_has_come_is_checked_to_its_end(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[str] = []
+    check_size, check_content = ijson.check_size, ijson.check_content
+
+    def sized(body: bytes, *, max_bytes: int, max_depth: int) -> str:
+        order.append(json.loads(body)[0])
+        return check_size(body, max_bytes=max_bytes, max_depth=max_depth)
+
+    def parsed(body: bytes) -> None:
+        order.append(json.loads(body)[0])
+        check_content(body)
+
+    monkeypatch.setattr(embedded, "check_size", sized)
+    monkeypatch.setattr(embedded, "check_content", parsed)
+
+    def message(number: int) -> dict[str, object]:
+        return {"queue": "q", "kind": "k", "payload": [str(number), "x" * 100_000]}
+
+    async def scenario() -> list[Answer]:
+        client = stage.of(Role.CLIENT)
+        asked = [stage.aask("POST", "/v1/jobs", message(each), token=client) for each in range(8)]
+        return list(await asyncio.gather(*asked))
+
+    answers = stage.run(scenario())
+
+    assert [each.status for each in answers] == [201] * 8
+    assert order[::2] == order[1::2]
+
+
+@spec("H85", "H45")
+def test_large_requests_of_one_token_that_wait_leave_room_for_the_parser() -> None:
+    body = flow([OBJECTS])
+    parsing_bytes = ijson.parsed_bytes(OBJECTS.encode())
+    # A token's half has room for the parser beside four of the requests, not beside all eight.
+    room_bytes = 2 * (4 * len(body) + parsing_bytes)
+    stage = Stage(settings=replace(SETTINGS, max_memory_bytes=room_bytes))
+
+    async def scenario() -> list[Answer]:
+        client = stage.of(Role.CLIENT)
+        asked = [
+            stage.aask("POST", "/v1/flows", token=client, headers=JSON, pieces=[body])
+            for _ in range(8)
+        ]
+        return list(await asyncio.gather(*asked))
+
+    answers = stage.run(scenario())
+    stage.close()
+
+    assert {each.status for each in answers} <= {200, 201}
+    assert stage.services.memory.held_bytes == 0

@@ -60,7 +60,7 @@ def decode_request(kind: type[_T], body: bytes) -> Decoded[_T]:
 
     One pass finds both duplicates and what is not I-JSON, so that nobody parses a payload again. It
     holds the interpreter and keeps the lists that it parses, so a request with large payloads is
-    left to `embedded`. [H65]
+    left to `embedded`. [H85]
     """
     message = decode(kind, body)
     _check_words(message, kind)

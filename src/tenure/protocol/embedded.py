@@ -2,7 +2,7 @@
 
 A parser that reads the whole request would keep a tree of it: 16 MiB of empty lists took 800 MB and
 held the interpreter for seconds. So the request's own fields are walked beside the message that was
-decoded from them, and what a sender embeds is skipped, then checked by itself. [H65]
+decoded from them, and what a sender embeds is skipped, then checked by itself. [H85]
 """
 
 import re

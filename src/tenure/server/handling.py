@@ -146,7 +146,7 @@ async def _may_hold_lease(
 ) -> bool:
     """Whether a request under a lease of the job in its path can be carried out. A lease that is
     not the job's now never is again: the core refuses the request, whatever its payloads are, and
-    they are not parsed. [H65]"""
+    they are not parsed. [H85]"""
     lease_id = getattr(message, "lease_id", None)
     if lease_id is None or "job_id" not in path:
         return True
@@ -161,12 +161,15 @@ async def _check_bodies(
     services: Services, memory: RequestMemory, message: msgspec.Struct, body: bytes
 ) -> None:
     """Check the payloads, results and checkpoints of a large request, one by one and after those of
-    other large requests. [H65]"""
+    other large requests. Memory is taken when the turn has come: requests that wait for the turn
+    must not wait for the memory of each other. [H85]"""
     limits = services.coordinator.limits
     try:
-        async with asyncio.timeout(services.settings.body_within_s):
-            found = await services.parsing(lambda: find_embedded(message, body, limits))
-            with memory.parsing(found.parsing_bytes):
-                await services.parsing(found.check)
+        async with asyncio.timeout(services.settings.body_within_s) as wait:
+            async with services.parsing.turn() as run:
+                wait.reschedule(None)
+                found = await run(lambda: find_embedded(message, body, limits))
+                with memory.parsing(found.parsing_bytes):
+                    await run(found.check)
     except TimeoutError as late:
         raise busy() from late

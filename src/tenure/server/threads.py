@@ -2,11 +2,11 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import asynccontextmanager, suppress
 from contextvars import ContextVar, copy_context
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from tenure.server.shares import Caller, Shares
 
@@ -49,19 +49,25 @@ class SharedBlocking(Blocking):
 
     async def __call__(self, call: Callable[[], _T]) -> _T:
         """Run the call on a thread once it is its turn."""
-        caller = _caller.get()
-        await self._turn(caller)
-        loop = asyncio.get_running_loop()
-        try:
-            running = self._threads.submit(copy_context().run, call)
-        except RuntimeError:  # closed
-            self._give_back(caller)
-            raise
-        # Not when its request has given up: the thread is still busy with it.
-        running.add_done_callback(lambda _: self._ended(loop, caller))
-        return await asyncio.wrap_future(running)
+        async with self.turn() as run:
+            return await run(call)
 
-    async def _turn(self, caller: Caller | None) -> None:
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator["_Turn"]:
+        """Wait for a thread; it makes the calls of the block, one after the other."""
+        caller = _caller.get()
+        await self._wait(caller)
+        turn = _Turn(self._threads)
+        try:
+            yield turn
+        finally:
+            if turn.running is None or turn.running.done():
+                self._give_back(caller)
+            else:  # its request has given up, and the thread is still busy with it
+                loop = asyncio.get_running_loop()
+                turn.running.add_done_callback(lambda _: self._ended(loop, caller))
+
+    async def _wait(self, caller: Caller | None) -> None:
         """Wait for a thread, and take it."""
         if not self._waiting and self._shares.has_room(caller):
             self._shares.take(caller)
@@ -101,3 +107,16 @@ class SharedBlocking(Blocking):
     def _give_back(self, caller: Caller | None) -> None:
         self._shares.give_back(caller)
         self._next_turns()
+
+
+class _Turn:
+    """A thread that its holder has until the end of a block."""
+
+    def __init__(self, threads: ThreadPoolExecutor) -> None:
+        self._threads = threads
+        self.running: Future[Any] | None = None
+
+    async def __call__(self, call: Callable[[], _T]) -> _T:
+        """Run the call on the thread, in the request's trace, and wait for its result."""
+        running = self.running = self._threads.submit(copy_context().run, call)
+        return await asyncio.wrap_future(running)
