@@ -12,7 +12,7 @@ from tenure_conformance.spec import spec
 from tests.remote.over_http import RemoteKit
 
 
-@spec("H76")
+@spec("H86")
 def test_a_client_reads_all_pages(kit: RemoteKit, monkeypatch: pytest.MonkeyPatch) -> None:
     names = [f"n-{number}" for number in range(5)]
     for name in names:

@@ -21,12 +21,15 @@ from tenure.core.claims import MAX_CLAIM_KINDS, MAX_CLAIM_QUEUES
 from tenure.core.ids import Actor, Kind, Namespace, QueueName, ScheduleName, WorkerId
 from tenure.core.instants import Duration, Instant, seconds
 from tenure.core.vocabulary import WorkerState
+from tenure.errors import InvalidInput
 
 SILENT_AFTER = seconds(60)
 """How long a worker may give no sign of life before it is shown as silent."""
 
 
 MAX_DECLARED_SCHEDULES = 1000
+MAX_NAMES_BYTES = 64 << 10
+"""All names of queues, kinds and schedules together."""
 
 MAX_ACTOR = len("operator:") + MAX_NAME
 MAX_WORKER_KEY = MAX_NAME + len(" ") + MAX_ACTOR
@@ -61,6 +64,14 @@ class WorkerProcess(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         check_names("queues", self.queues, most=MAX_CLAIM_QUEUES, least=1)
         check_names("kinds", self.kinds, most=MAX_CLAIM_KINDS, least=0)
         check_names("schedules", self.schedules, most=MAX_DECLARED_SCHEDULES, least=0)
+        names_bytes = sum(map(len, (*self.queues, *self.kinds, *self.schedules)))
+        if names_bytes > MAX_NAMES_BYTES:
+            raise InvalidInput(
+                "kinds",
+                f"the names of queues, kinds and schedules have {names_bytes} bytes together,"
+                f" {MAX_NAMES_BYTES} are allowed",
+                hint="use shorter names, or divide the application among several workers",
+            )
         check_integer("concurrency", self.concurrency, low=0, high=MAX_COUNT)
         check_label("version", self.version, most=MAX_NAME)
         check_integer("uptime_us", self.uptime_us, low=0, high=MAX_INSTANT)

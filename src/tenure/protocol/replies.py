@@ -338,7 +338,7 @@ class LogsReply(Record, frozen=True, kw_only=True):
 
 class QueuesReply(Record, frozen=True, kw_only=True):
     """The queues that have jobs or settings, by name. `next_after` is the `after` of the
-    next page, null at the end. [H76]"""
+    next page, null at the end. [H86]"""
 
     queues: tuple[QueueRecord, ...]
     next_after: str | None = None
@@ -358,7 +358,7 @@ class RatesReply(Record, frozen=True, kw_only=True):
 
 class WorkersReply(Record, frozen=True, kw_only=True):
     """The workers that were seen within a day, by name. `next_after` is the `after` of the
-    next page, null at the end. [H76]"""
+    next page, null at the end. [H86]"""
 
     workers: tuple[WorkerRecord, ...]
     next_after: str | None = None
@@ -366,7 +366,7 @@ class WorkersReply(Record, frozen=True, kw_only=True):
 
 class SchedulesReply(Record, frozen=True, kw_only=True):
     """The schedules, by name, without their payloads. `next_after` is the `after` of the
-    next page, null at the end. [H76]"""
+    next page, null at the end. [H86]"""
 
     schedules: tuple[ScheduleRecord, ...]
     next_after: str | None = None

@@ -704,7 +704,7 @@ class NamespaceQuery(Request, frozen=True, kw_only=True):
 
 
 class QueuesQuery(Request, frozen=True, kw_only=True):
-    """A page of queues, by name. `after` is the `next_after` of the previous page. [H76]"""
+    """A page of queues, by name. `after` is the `next_after` of the previous page. [H86]"""
 
     after: QueueField | None = None
     limit: Annotated[int, Meta(ge=1, le=MAX_PAGE)] = 50
@@ -712,7 +712,7 @@ class QueuesQuery(Request, frozen=True, kw_only=True):
 
 
 class SchedulesQuery(Request, frozen=True, kw_only=True):
-    """A page of schedules, by name. `after` is the `next_after` of the previous page. [H76]"""
+    """A page of schedules, by name. `after` is the `next_after` of the previous page. [H86]"""
 
     after: ScheduleField | None = None
     limit: Annotated[int, Meta(ge=1, le=MAX_PAGE)] = 50
@@ -720,7 +720,7 @@ class SchedulesQuery(Request, frozen=True, kw_only=True):
 
 
 class WorkersQuery(Request, frozen=True, kw_only=True):
-    """A page of workers, by name. `after` is the `next_after` of the previous page. [H76]"""
+    """A page of workers, by name. `after` is the `next_after` of the previous page. [H86]"""
 
     after: Annotated[str, Meta(max_length=MAX_WORKER_KEY)] | None = None
     limit: Annotated[int, Meta(ge=1, le=MAX_PAGE)] = 50

@@ -417,7 +417,7 @@ class RemoteStore:
     def list_queues(
         self, namespace: Namespace, *, after: str = "", limit: int = NO_LIMIT
     ) -> list[QueueState]:
-        """The queues within the token's scope, asked for page by page. [H76]"""
+        """The queues within the token's scope, asked for page by page. [H86]"""
 
         def page(place: str | None, most: int) -> tuple[Iterable[QueueState], str | None]:
             start = None if place is None else QueueName(place)
@@ -492,7 +492,7 @@ class RemoteStore:
         self, namespace: Namespace, *, after: str = "", limit: int = NO_LIMIT
     ) -> list[Schedule]:
         """The schedules within the token's scope, without their payloads, asked for page by page.
-        [H76]"""
+        [H86]"""
 
         def page(place: str | None, most: int) -> tuple[Iterable[Schedule], str | None]:
             start = None if place is None else ScheduleName(place)
@@ -505,7 +505,7 @@ class RemoteStore:
     def list_workers(
         self, namespace: Namespace, *, after: WorkerKey = FIRST_WORKER, limit: int = NO_LIMIT
     ) -> list[WorkerSeen]:
-        """The workers within the token's scope, asked for page by page. [H76]"""
+        """The workers within the token's scope, asked for page by page. [H86]"""
 
         def page(place: str | None, most: int) -> tuple[Iterable[WorkerSeen], str | None]:
             query = WorkersQuery(after=place, limit=most, namespace=namespace)

@@ -46,6 +46,9 @@ EVENTS_AT_ONCE = 100
 """How many rows are read before their memory is counted: bodies of 15 MiB, error messages of a few
 more. [H45]"""
 
+MAX_PAGE_BYTES = 4 << 20
+"""A page of named rows ends when its rows take more than this. [H86]"""
+
 ROW_BYTES = 1 << 10
 """Memory of a row without its long texts."""
 
@@ -222,9 +225,10 @@ class Call:
         sees: Callable[[_Row], bool],
         size_of: Callable[[_Row], int],
     ) -> tuple[list[_Row], _Row | None]:
-        """Up to `limit` rows that the caller may see, read a few at a time, and the last one if
-        there may be more. `read` gets the row after which to begin. The next page begins after a
-        row that the caller sees, so that it names nothing of others. [H76]"""
+        """Up to `limit` rows that the caller may see, fewer if they are large, read a few at a
+        time, and the last one if there may be more. `read` gets the row after which to begin. The
+        next page begins after a row that the caller sees, so that it names nothing of others.
+        [H86]"""
         page: list[_Row] = []
         last: _Row | None = None
         while True:
@@ -237,6 +241,8 @@ class Call:
                 return page[:limit], page[limit - 1]
             if len(rows) < wanted:
                 return page, None
+            if sum(map(size_of, page)) > MAX_PAGE_BYTES:
+                return page, page[-1]
             last = rows[-1]
 
     def count_events(self, events: Sequence[Event]) -> None:

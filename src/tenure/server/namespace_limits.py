@@ -10,8 +10,8 @@ asked once for each.
 from collections.abc import Iterable, Sequence
 
 from tenure.core.commands import Enqueue
-from tenure.core.ids import Kind, Namespace, QueueName
-from tenure.core.workers import WorkerProcess
+from tenure.core.ids import Kind, Namespace, QueueName, WorkerId
+from tenure.core.workers import WorkerKey, WorkerProcess, WorkerSeen
 from tenure.ports import Store
 from tenure.protocol.problem_codes import ProblemCode
 from tenure.server.problems import Refused
@@ -20,6 +20,8 @@ from tenure.server.threads import Blocking
 
 MAX_REMEMBERED = 100_000
 """Names that a server remembers; then it begins anew."""
+
+NAMESAKES_AT_ONCE = 10
 
 
 class NamespaceLimits:
@@ -92,8 +94,10 @@ class NamespaceLimits:
         most = self._settings.max_live_workers
         counts = await self._blocking(lambda: self._store.count_names(process.namespace))
         if counts.live_workers >= most:
-            known = await self._blocking(lambda: self._store.list_workers(process.namespace))
-            if key not in {(each.namespace, each.worker, each.actor) for each in known}:
+            known = await self._blocking(
+                lambda: workers_named(self._store, process.namespace, process.worker)
+            )
+            if process.actor not in {each.actor for each in known}:
                 raise _too_many(ProblemCode.TOO_MANY_WORKERS, f"{most} live workers", "worker")
         self._remember([key])
 
@@ -101,6 +105,18 @@ class NamespaceLimits:
         if len(self._known) > MAX_REMEMBERED:
             self._known.clear()
         self._known.update(keys)
+
+
+def workers_named(store: Store, namespace: Namespace, worker: WorkerId) -> list[WorkerSeen]:
+    """The worker processes of this name. Does not read all of the namespace: a row may be large."""
+    found: list[WorkerSeen] = []
+    after = WorkerKey(worker, "")
+    while True:
+        rows = store.list_workers(namespace, after=after, limit=NAMESAKES_AT_ONCE)
+        found += [row for row in rows if row.worker == worker]
+        if len(rows) < NAMESAKES_AT_ONCE or rows[-1].worker != worker:
+            return found
+        after = rows[-1].key
 
 
 def _queues_of(job: Enqueue) -> list[QueueName]:

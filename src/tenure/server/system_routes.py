@@ -60,6 +60,7 @@ from tenure.protocol.requests import (
     policy_of_message,
 )
 from tenure.server.calls import Call, Handler, ResponseInPieces, answer
+from tenure.server.namespace_limits import workers_named
 from tenure.server.principals import Principal
 from tenure.server.problems import Refused, not_ready, shutting_down
 from tenure.telemetry.metrics import CONTENT_TYPE
@@ -74,7 +75,7 @@ NAME_BYTES = 64
 
 QUEUES_AT_ONCE = 500
 WORKERS_AT_ONCE = 50
-"""Rows that are read and counted at a time. A worker may have 260 KB of names."""
+"""Rows that are read and counted at a time. A worker may have 64 KiB of names."""
 
 
 async def queues(call: Call) -> Response:
@@ -346,8 +347,7 @@ def _narrowed(
 async def drain(call: Call) -> Response:
     """Ask a worker to finish and stop."""
     worker, namespace = WorkerId(call.path["worker"]), call.namespace()
-    known = await call.services.blocking(lambda: call.store.list_workers(namespace))
-    named = [each for each in known if each.worker == worker]
+    named = await call.services.blocking(lambda: workers_named(call.store, namespace, worker))
     if not any(map(call.principal.sees_worker, named)):
         raise Refused(404, ProblemCode.UNKNOWN_WORKER, f"there is no worker {worker}")
     for each in named:
