@@ -157,7 +157,7 @@ def _hard_cancel() -> Driver:
 
 
 def _grace_over() -> Driver:
-    driver = running(Policy())
+    driver = running(Policy(grace_us=seconds(15)))
     driver.do(driver.cancel())
     driver.advance(45)
     driver.do(driver.sweep())

@@ -54,8 +54,8 @@ def running(policy: Policy | None = None) -> Driver:
 
 
 def cancelling(policy: Policy | None = None) -> Driver:
-    """Running, and softly cancelled a second later."""
-    driver = running(policy)
+    """Running, and softly cancelled a second later; by default with 45 s to stop."""
+    driver = running(policy or Policy(grace_us=seconds(15)))
     driver.advance(1)
     driver.do(driver.cancel())
     return driver

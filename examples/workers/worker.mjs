@@ -62,7 +62,7 @@ async function attempt(grant, stopping) {
     const beatAt = now();
     nextAt = beatAt + grant.heartbeat_s;
     const beat = { leases: [{ ...lease, hb_seq: ++hbSeq }] };
-    const answer = await ask("/v1/heartbeat", beat, { tries: 1, timeoutS: grant.heartbeat_s }).catch(() => null);
+    const answer = await ask("/v1/heartbeat", beat, { tries: 1, timeoutS: (fenceAt - beatAt) / 2 }).catch(() => null);
     if (!answer) nextAt = Math.min(nextAt, now() + 1); // another one soon, with a higher hb_seq
     else if (!lost) hear(beatAt, answer.verdicts?.[0] ?? answer);
   }, 100);

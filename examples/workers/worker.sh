@@ -50,7 +50,7 @@ beat() {
     ((SECONDS >= next)) || continue
     sent=$SECONDS next=$((SECONDS + $3)) seq=$((seq + 1))
     answer=$(jq -c --argjson n "$seq" '{leases: [. + {hb_seq: $n}]}' <<<"$lease" |
-      ask heartbeat 1 $((fence - sent > $3 ? $3 : fence - sent)) | jq -c '.verdicts[0]? // .')
+      ask heartbeat 1 $(((fence - sent + 1) / 2)) | jq -c '.verdicts[0]? // .')
     [ -n "$answer" ] || next=$((SECONDS + 1)) # another one soon, with a higher hb_seq
     case $(jq -r 'if .cancel then "cancel" else .verdict end' <<<"$answer") in
     OK) fence=$((sent + $(jq '(.lease_ttl_s // 0) | floor' <<<"$answer") - 1)) ;;

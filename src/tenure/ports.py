@@ -243,7 +243,7 @@ class QueueMeasure(msgspec.Struct, frozen=True, kw_only=True):
     delayed: int = 0
     leased: int = 0
     suspect: int = 0
-    """Of the leased ones, those whose workers have missed two heartbeats. [L6]"""
+    """Of the leased ones, those whose workers have missed two heartbeats. [L18]"""
     oldest_ready_at: Instant | None = None
 
 

@@ -20,6 +20,7 @@ from tenure.core.ids import (
     new_job_id,
 )
 from tenure.core.instants import Instant, seconds
+from tenure.core.policy import Policy
 from tenure.stores.host_clock import host_clock
 from tenure.stores.sqlite.store import SqliteStore
 from tenure_conformance.spec import spec
@@ -39,8 +40,8 @@ def _in_the_past(store_path: Path, ago_s: float) -> Iterator[Coordinator]:
 
 @pytest.fixture
 def worked_ago(store_path: Path) -> WorkedAgo:
-    """A job whose worker started it so many seconds ago, with a lease of 60 s, and was then silent;
-    its id."""
+    """A job whose worker started it so many seconds ago, with a lease of 60 s and a heartbeat
+    each 15 s, and was then silent; its id."""
 
     def work(ago_s: float) -> JobId:
         with _in_the_past(store_path, ago_s) as serving:
@@ -52,6 +53,7 @@ def worked_ago(store_path: Path) -> WorkedAgo:
                     queue=QueueName("default"),
                     kind=Kind("mail"),
                     actor=client_actor("tests"),
+                    policy=Policy(heartbeat_us=seconds(15)),
                 )
             )
             started(serving)
@@ -61,7 +63,7 @@ def worked_ago(store_path: Path) -> WorkedAgo:
     return work
 
 
-@spec("L6")
+@spec("L18")
 def test_ls_and_show_say_that_a_job_is_suspect(run: Run, worked_ago: WorkedAgo) -> None:
     job_id = worked_ago(40)
 
@@ -78,7 +80,7 @@ def test_ls_and_show_say_that_a_job_is_suspect(run: Run, worked_ago: WorkedAgo) 
     assert "no heartbeat" in record["waiting"]
 
 
-@spec("L6")
+@spec("L18")
 def test_a_job_whose_worker_was_heard_lately_has_no_note(run: Run, worked_ago: WorkedAgo) -> None:
     job_id = worked_ago(20)
 
@@ -90,7 +92,7 @@ def test_a_job_whose_worker_was_heard_lately_has_no_note(run: Run, worked_ago: W
     assert json.loads(run("jobs", "ls", "--json").stdout)[0]["suspect"] is False
 
 
-@spec("L6")
+@spec("L18")
 def test_a_wait_that_ends_says_that_the_worker_is_silent(run: Run, worked_ago: WorkedAgo) -> None:
     job_id = worked_ago(40)
 

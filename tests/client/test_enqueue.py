@@ -252,6 +252,7 @@ def test_a_job_may_be_given_an_instant_to_run_at(app: Application) -> None:
         ({"run_at": "tomorrow"}, "aware datetime"),
         ({"run_at": datetime(2040, 1, 1, tzinfo=UTC), "delay": 1}, "run_at"),
         ({"lease": "5s"}, "^lease=…: 5 s is outside .*TENURE_LEASE_BOUNDS"),
+        ({"heartbeat": "10s"}, "^heartbeat=…: 10 s is outside 15 s to 30 s, a quarter to half"),
         ({"timeout": 0}, "^timeout=…: 0 s is too short"),
         ({"timeout": "99ms"}, "^timeout=…: 0.099 s is too short"),
         ({"priority": 99_999}, "^priority=…: "),

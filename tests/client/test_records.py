@@ -76,11 +76,11 @@ def test_a_record_of_a_job_that_waits_has_no_result(app: Application) -> None:
     assert "result" not in record.to_dict()
 
 
-@spec("L6")
+@spec("L18")
 def test_a_worker_that_is_silent_for_two_heartbeats_is_suspect(
     scene: Scene, app: Application
 ) -> None:
-    @app.job(queue="work", lease="60s")
+    @app.job(queue="work", lease="60s", heartbeat="15s")
     def work() -> None: ...
 
     job = work.enqueue()

@@ -87,7 +87,7 @@ def test_a_worker_that_reports_wrongly_is_caught() -> None:
     assert broken_by(REPORTING) == expected(REPORTING)
 
 
-@spec("WP4", "WP5", "WP6", "WP15", "WP20")
+@spec("WP4", "WP5", "WP6", "WP26", "WP20")
 def test_a_worker_that_repeats_wrongly_is_caught() -> None:
     assert broken_by(REPEATING) == expected(REPEATING)
 

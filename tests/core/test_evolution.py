@@ -245,10 +245,10 @@ def every_life() -> list[Driver]:
     found.append(ready)
     for policy in (Policy(), lives.HOLD, lives.RECLAIM):
         for end in ("complete", "fail", "release", "sweep", "outage", "kill", "bury"):
-            driver = lives.running(replace(policy, max_attempts=2))
+            driver = lives.running(replace(policy, max_attempts=2, grace_us=seconds(15)))
             driver.advance(1)
             driver.do(driver.heartbeat(progress=Progress(done=1), checkpoint=b"[1]"))
-            driver.advance(5)
+            driver.advance(10)
             driver.do(driver.heartbeat())
             if end in ("sweep", "outage"):
                 driver.advance(60)

@@ -8,10 +8,12 @@ from msgspec.structs import replace
 from tenure.core.commands import Command, Outage
 from tenure.core.ids import WorkerId
 from tenure.core.instants import Instant, seconds
-from tenure.core.lateness import is_suspect, revocation
+from tenure.core.lateness import is_overdue, is_suspect, revocation
 from tenure.core.outcomes import Applied
-from tenure.core.policy import Backoff, Policy
+from tenure.core.policy import Backoff, LeaseBounds, Policy
+from tenure.core.validation import check_policy
 from tenure.core.vocabulary import Cause, EventCause, JobStatus, OnLost, ReleaseKind, VerdictKind
+from tenure.errors import InvalidInput
 from tenure.ports import Record
 from tenure.verify.leases import budget_is_kept
 from tenure_conformance.spec import spec
@@ -69,7 +71,7 @@ def test_claim_start_and_heartbeat_set_the_expiry_to_now_plus_ttl() -> None:
     expiries = []
 
     for command in (driver.claim, driver.start, driver.heartbeat, driver.heartbeat):
-        driver.advance(7)
+        driver.advance(8)
         driver.do(command())
         assert driver.job.lease_expires_at is not None
         expiries.append(driver.job.lease_expires_at - driver.now)
@@ -103,7 +105,7 @@ def test_nothing_else_moves_the_expiry() -> None:
         (lambda: _renewed(Policy(start_within_us=seconds(10), timeout_us=None)), 60),
         (lives.running, 60),
         (lambda: lives.running(lives.SHORT), 45),
-        (lives.cancelling, 15 + 30),
+        (lives.cancelling, 30 + 15),
     ],
 )
 def test_a_lease_is_valid_until_its_end_and_gone_at_that_instant(
@@ -166,22 +168,65 @@ def test_without_a_timeout_only_a_missing_renewal_ends_the_lease() -> None:
     assert revocation(driver.job, driver.now) is None
 
 
-@spec("L5")
+@spec("L17")
 @pytest.mark.parametrize(
     ("ttl_s", "interval_s"),
-    [(30, 10), (60, 15), (40, 10), (100, 25), (120, 30), (600, 30), (12, 4), (3, 1)],
+    [(30, 15), (60, 30), (40, 20), (100, 30), (120, 30), (600, 30), (12, 6), (3, 1.5)],
 )
-def test_the_heartbeat_interval_is_a_quarter_within_bounds_and_at_most_a_third(
+def test_the_heartbeat_interval_is_half_of_the_ttl_and_at_most_30_s(
     ttl_s: float, interval_s: float
 ) -> None:
-    assert Policy(lease_us=seconds(ttl_s)).heartbeat_us == seconds(interval_s)
+    assert Policy(lease_us=seconds(ttl_s)).heartbeat_interval_us == seconds(interval_s)
 
 
-@spec("L6")
-def test_a_job_is_suspect_after_two_missed_heartbeats_and_nothing_follows() -> None:
+@spec("L17")
+def test_a_policy_may_set_its_heartbeat_between_a_quarter_and_half_of_the_ttl() -> None:
+    def check(heartbeat_s: float) -> Policy:
+        policy = Policy(lease_us=seconds(60), heartbeat_us=seconds(heartbeat_s))
+        check_policy("policy", policy, LeaseBounds())
+        return policy
+
+    assert [check(each).heartbeat_interval_us for each in (15, 20.5, 30)] == [
+        seconds(each) for each in (15, 20.5, 30)
+    ]
+    for outside_s in (0, 14.9, 30.1, 60):
+        with pytest.raises(InvalidInput, match=r"outside 15 s to 30 s, a quarter to half") as found:
+            check(outside_s)
+        assert found.value.field == "policy.heartbeat_us"
+
+
+@spec("L17", "F9")
+def test_a_heartbeat_follows_a_lease_that_changes_as_far_as_it_must() -> None:
+    policy = Policy(lease_us=seconds(60), heartbeat_us=seconds(15))
+
+    assert policy.with_lease(seconds(40)).heartbeat_us == seconds(15)
+    assert policy.with_lease(seconds(120)).heartbeat_us == seconds(30)
+    assert policy.with_lease(seconds(20)).heartbeat_us == seconds(10)
+    assert Policy().with_lease(seconds(120)).heartbeat_us is None
+    bounds = LeaseBounds(shortest_us=seconds(1), longest_us=seconds(20))
+    assert bounds.applied_to(policy) == policy.with_lease(seconds(20))
+
+
+@spec("L18")
+def test_two_missed_heartbeats_are_the_end_of_a_lease_of_a_minute() -> None:
     driver = lives.running()
     driver.do(driver.heartbeat())
-    driver.advance(30 - MICROSECOND)
+    driver.advance(60 - MICROSECOND)
+    assert not is_suspect(driver.job, driver.now)
+    changes_nothing(driver, driver.sweep())
+    driver.advance(MICROSECOND)
+
+    assert is_suspect(driver.job, driver.now)
+    assert is_overdue(driver.job, driver.now)
+    driver.do(driver.sweep())
+    assert driver.job.status is JobStatus.QUEUED
+
+
+@spec("L18")
+def test_with_a_longer_lease_nothing_follows_from_two_missed_heartbeats() -> None:
+    driver = lives.running(Policy(lease_us=seconds(120)))
+    driver.do(driver.heartbeat())
+    driver.advance(60 - MICROSECOND)
     before = is_suspect(driver.job, driver.now)
     driver.advance(MICROSECOND)
 
@@ -245,9 +290,9 @@ def test_a_ttl_is_bounded_by_timeout_and_cancel_deadline() -> None:
     told = verdict(driver.do(driver.heartbeat()))
 
     assert renewed.ttl_us == seconds(40)
-    assert told.ttl_us == seconds(15 + 5)
+    assert told.ttl_us == seconds(30 + 5)
     assert told.cancel is not None
-    assert (told.cancel.reason, told.cancel.remaining_us) == ("stop", seconds(20))
+    assert (told.cancel.reason, told.cancel.remaining_us) == ("stop", seconds(35))
 
 
 # --- What several deadlines decide ---------------------------------------------------------------
@@ -635,7 +680,7 @@ def test_the_cancel_deadline_is_the_first_request_plus_heartbeat_and_grace() -> 
 
     deadline = driver.job.cancel_deadline
 
-    assert deadline == asked_at + seconds(15 + 7)
+    assert deadline == asked_at + seconds(30 + 7)
     assert Policy().grace_us == seconds(30)
     driver.now = Instant(deadline - 1)
     assert isinstance(driver.ask(driver.complete()), Applied)

@@ -49,7 +49,8 @@ def test_heartbeat_intervals_are_those_of_the_leases_named() -> None:
 
     assert len(named) == 3
     for interval_s, lease_s in named:
-        assert Policy(lease_us=seconds(int(lease_s))).heartbeat_us == seconds(int(interval_s))
+        policy = Policy(lease_us=seconds(int(lease_s)))
+        assert policy.heartbeat_interval_us == seconds(int(interval_s))
 
 
 def test_a_handler_that_never_checks_has_the_heartbeat_interval_and_the_grace() -> None:
@@ -58,8 +59,8 @@ def test_a_handler_that_never_checks_has_the_heartbeat_interval_and_the_grace() 
     )
 
     policy = Policy()
-    assert policy.heartbeat_us + policy.grace_us == seconds(int(by_default_s))
-    assert policy.heartbeat_us + parse_duration(grace) == seconds(int(with_grace_s))
+    assert policy.heartbeat_interval_us + policy.grace_us == seconds(int(by_default_s))
+    assert policy.heartbeat_interval_us + parse_duration(grace) == seconds(int(with_grace_s))
 
 
 def test_the_options_name_the_leases_that_are_accepted() -> None:

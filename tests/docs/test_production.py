@@ -174,6 +174,6 @@ def test_what_a_step_of_the_clock_does_is_told_with_the_numbers_of_the_code() ->
     policy = Policy(lease_us=seconds(int(lease_s)))
     assert seconds(int(threshold_s)) == JUMP_THRESHOLD
     assert seconds(float(interval_s)) == SWEEP_INTERVAL
-    assert policy.lease_us - policy.heartbeat_us > seconds(int(step_s))
+    assert policy.lease_us - policy.heartbeat_interval_us > seconds(int(step_s))
     assert seconds(60) == LONGEST_SPREAD, "within a minute"
     assert MAX_OUTAGE_CREDITS == 3, "three times per job at most"

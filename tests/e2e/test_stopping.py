@@ -47,7 +47,7 @@ def test_a_cancel_does_not_wait_for_a_heartbeat(
     job_id = site.enqueue("unhurried", pid_file=str(note))
     site.start("worker")
     until(lambda: note.exists() and note.read_text() != "", "it runs")
-    half_a_minute = site.job(job_id).policy.heartbeat_us
+    half_a_minute = site.job(job_id).policy.heartbeat_interval_us
 
     site.cancel(job_id, mode)
     asked_at = site.store.now()

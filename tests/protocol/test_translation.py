@@ -391,7 +391,7 @@ def test_a_grant_brings_what_a_worker_needs() -> None:
     assert msgspec.structs.replace(back, job=job) == grant
     for field in ("kind", "queue", "payload", "checkpoint", "hb_seq", "correlation_id", "status"):
         assert getattr(back.job, field) == getattr(job, field)
-    for field in ("lease_us", "timeout_us", "grace_us", "heartbeat_us", "max_attempts"):
+    for field in ("lease_us", "timeout_us", "grace_us", "heartbeat_interval_us", "max_attempts"):
         assert getattr(back.job.policy, field) == getattr(job.policy, field)
 
 

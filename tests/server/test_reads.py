@@ -378,9 +378,9 @@ def test_the_number_of_bodies_in_an_answer_is_limited(stage: Stage) -> None:
     assert allowed.json["jobs"] == []
 
 
-@spec("L6")
+@spec("L18")
 def test_every_read_says_that_a_job_is_suspect(stage: Stage) -> None:
-    job_id = stage.leased(policy={"lease_s": 60})["job_id"]
+    job_id = stage.leased(policy={"lease_s": 60, "heartbeat_s": 15})["job_id"]
 
     def suspect() -> list[bool]:
         return [

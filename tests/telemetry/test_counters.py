@@ -359,12 +359,12 @@ def test_gauges_are_the_stores_measures(kit: Observed) -> None:
     assert total(text, "tenure_store_up") == 1
 
 
-@spec("L6")
+@spec("L18")
 def test_the_suspect_jobs_of_each_queue_are_a_gauge(kit: Observed) -> None:
-    kit.claimed_job(lease_s=60)
-    kit.claimed_job(lease_s=60, queue=QueueName("other"))
-    kit.advance(seconds=30)
-    kit.claimed_job(lease_s=60)
+    kit.claimed_job(lease_s=120)
+    kit.claimed_job(lease_s=120, queue=QueueName("other"))
+    kit.advance(seconds=60)
+    kit.claimed_job(lease_s=120)
     metrics = Metrics(gauge=Gauge(lambda namespace: kit.store.measure(queues=10, jobs=10)))
 
     text = metrics.text()

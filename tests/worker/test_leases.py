@@ -15,7 +15,7 @@ from tests.worker.sample import APP, SHARED
 
 pytestmark = pytest.mark.process
 
-HEARTBEAT_S = POLICY.heartbeat_us / 1e6
+HEARTBEAT_S = POLICY.heartbeat_interval_us / 1e6
 ONCE = replace(POLICY, max_attempts=1)
 
 
@@ -103,7 +103,7 @@ def test_a_handler_that_holds_the_gil_for_five_ttls_keeps_its_lease(shop: Shop) 
 
     assert job.status is JobStatus.SUCCEEDED
     assert (job.attempt, job.failures) == (1, 0)
-    assert shop.types(job.id).count("lease_renewed") >= 10
+    assert shop.types(job.id).count("lease_renewed") >= 6
 
 
 def test_a_blocked_loop_loses_no_lease_and_is_noticed(shop: Shop) -> None:

@@ -167,7 +167,7 @@ def _freeze_between_heartbeats(runner: Runner, shop: Shop, job_id: JobId) -> Non
     """Freeze the worker while no heartbeat of the job is under way. The answer to one, that the
     lease is over, may be what the worker hears first when it goes on: it takes what it has heard
     before it looks at its own clock."""
-    interval_us = shop.job(job_id).policy.heartbeat_us
+    interval_us = shop.job(job_id).policy.heartbeat_interval_us
 
     def is_frozen() -> bool:
         seen = shop.job(job_id).hb_seq

@@ -37,7 +37,7 @@ from tools.lives import HOLD, PAST_THE_BACKOFF_S, RECLAIM, SHORT
 
 LAST = Policy(max_attempts=1)
 SEEN_HB_SEQ = 5
-AFTER_A_RENEWAL_S = 4
+AFTER_A_RENEWAL_S = 8
 """Long enough that the next heartbeat is not early. [L16]"""
 START_ID = "start-of-the-first"
 NEVER_ISSUED = "0" * 32
@@ -176,7 +176,7 @@ def _bury(driver: Driver) -> None:
 
 
 def _cancel_requested(policy: Policy | None = None) -> Driver:
-    return _then(_running(policy), 1, _cancel)
+    return _then(_running(policy or Policy(grace_us=seconds(15))), 1, _cancel)
 
 
 def _complete(driver: Driver) -> None:

@@ -119,7 +119,7 @@ def _lease_fact(job: Job, now: Instant) -> tuple[str, object]:
 
 
 def lease_note(job: Job, now: Instant) -> str | None:
-    """What a list says about a job whose worker is silent. [L6] [W5]"""
+    """What a list says about a job whose worker is silent. [L18] [W5]"""
     if is_overdue(job, now):
         return f"lease ended {ago(job.due_at, now)}"
     if is_suspect(job, now):

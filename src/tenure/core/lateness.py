@@ -92,7 +92,7 @@ def needs_sweep(job: Job, now: Instant) -> bool:
 
 
 def is_suspect(job: Job, now: Instant) -> bool:
-    """Whether the owner has been silent for two heartbeats. Nothing follows from it. [L6]"""
+    """Whether the owner has been silent for two heartbeats. Nothing follows from it. [L18]"""
     if job.lease_expires_at is None:
         return False
     return job.lease_expires_at <= latest_suspect_expiry(job.policy, now)
@@ -105,5 +105,5 @@ def silent_for(job: Job, now: Instant) -> Duration:
 
 
 def latest_suspect_expiry(policy: Policy, now: Instant) -> Instant:
-    """A lease of this policy that ends by then was renewed two heartbeats ago or earlier. [L6]"""
-    return Instant(now + policy.lease_us - 2 * policy.heartbeat_us)
+    """A lease of this policy that ends by then was renewed two heartbeats ago or earlier. [L18]"""
+    return Instant(now + policy.lease_us - 2 * policy.heartbeat_interval_us)

@@ -256,7 +256,8 @@ def _is_early(job: Job, now: Instant) -> bool:
     because it ends the wait for a start. [L16]"""
     assert job.lease_expires_at is not None
     renewed_at = job.lease_expires_at - job.policy.lease_us
-    return job.renewals > 0 and 0 <= now - renewed_at < job.policy.heartbeat_us // EARLY_PART
+    early_us = job.policy.heartbeat_interval_us // EARLY_PART
+    return job.renewals > 0 and 0 <= now - renewed_at < early_us
 
 
 _DECISIONS: dict[type[Command], Callable[[Job | None, Any, Moment, History | None], Outcome]] = {

@@ -137,7 +137,7 @@ class OutcomeCounts(msgspec.Struct, frozen=True, kw_only=True):
 
 class Depth(msgspec.Struct, frozen=True, kw_only=True):
     """How many jobs of one kind are in one queue: those that are ready, wait for their time, are
-    held by a worker, of these those whose workers are silent [L6], those that wait for other jobs
+    held by a worker, of these those whose workers are silent [L18], those that wait for other jobs
     of their flow, those that stalled and are not tried again by themselves, and dead letters
     without a resolution."""
 
@@ -247,7 +247,7 @@ class Matter(StrEnum):
     UNCLAIMED = "unclaimed"
     """Ready jobs that no live worker takes."""
     SUSPECT = "suspect"
-    """Jobs whose workers are silent. [L6]"""
+    """Jobs whose workers are silent. [L18]"""
     STALLED = "stalled"
     """Jobs that stalled, and that somebody has to requeue or dead-letter."""
     DEAD_LETTERS = "dead_letters"

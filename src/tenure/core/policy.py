@@ -15,8 +15,8 @@ from tenure.core.vocabulary import OnExhausted, OnLost
 SHORTEST_RETENTION = seconds(24 * 3600)
 """A history that vanishes before anybody read it proves nothing. [G3]"""
 
-MIN_HEARTBEAT = seconds(10)
 MAX_HEARTBEAT = seconds(30)
+"""Unless a policy sets another interval. [L17]"""
 
 
 class Backoff(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
@@ -62,12 +62,22 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=Fals
     on_exhausted: OnExhausted = OnExhausted.DEAD_LETTER
     on_lost: OnLost = OnLost.REQUEUE
     compensation: Compensation | None = None
+    heartbeat_us: Duration | None = None
+    """From a quarter to half of the lease; None: as `heartbeat_interval_us` says. [L17]"""
 
     @property
-    def heartbeat_us(self) -> Duration:
-        """How often a worker should renew: min(clamp(ttl/4, 10 s, 30 s), ttl/3). [L5]"""
-        quarter = min(max(self.lease_us // 4, MIN_HEARTBEAT), MAX_HEARTBEAT)
-        return Duration(min(quarter, self.lease_us // 3))
+    def heartbeat_interval_us(self) -> Duration:
+        """How often a worker renews: by default after half of the ttl, at most 30 s. [L17]"""
+        if self.heartbeat_us is not None:
+            return self.heartbeat_us
+        return Duration(min(self.lease_us // 2, MAX_HEARTBEAT))
+
+    def with_lease(self, lease_us: Duration) -> "Policy":
+        """The policy with this lease. Its own heartbeat becomes the nearest one that is allowed."""
+        heartbeat_us = self.heartbeat_us
+        if heartbeat_us is not None:
+            heartbeat_us = Duration(min(max(heartbeat_us, lease_us // 4), lease_us // 2))
+        return msgspec.structs.replace(self, lease_us=lease_us, heartbeat_us=heartbeat_us)
 
 
 def policy_in_words(policy: Policy) -> str:
@@ -83,7 +93,7 @@ def policy_in_words(policy: Policy) -> str:
         first_us, cap_us = policy.backoff.initial_us, policy.backoff.cap_us
         growth = f"times {policy.backoff.factor:g} up to {written(cap_us)}"
         said.append(f"backoff {written(first_us)} {growth}")
-    for name in ("start_within", "grace"):
+    for name in ("heartbeat", "start_within", "grace"):
         span_us = getattr(policy, f"{name}_us")
         if span_us != getattr(usual, f"{name}_us"):
             said.append(f"{name} {written(span_us)}")
@@ -104,6 +114,4 @@ class LeaseBounds(msgspec.Struct, frozen=True, kw_only=True):
         """The policy with the nearest lease that is accepted: a declared policy may come from a
         coordinator with other bounds. [F9]"""
         lease_us = min(max(policy.lease_us, self.shortest_us), self.longest_us)
-        if lease_us == policy.lease_us:
-            return policy
-        return msgspec.structs.replace(policy, lease_us=lease_us)
+        return policy if lease_us == policy.lease_us else policy.with_lease(lease_us)

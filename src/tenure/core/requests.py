@@ -303,7 +303,7 @@ def _cancel_live(job: Job, command: Cancel, at: Moment) -> Applied:
     if job.status is JobStatus.RUNNING and command.mode is CancelMode.SOFT:
         # The worker hears of it at its next heartbeat, so the grace begins there. [C1]
         ts = later(at.now, job.updated_at)
-        deadline = Instant(ts + job.policy.heartbeat_us + job.policy.grace_us)
+        deadline = Instant(ts + job.policy.heartbeat_interval_us + job.policy.grace_us)
         draft = Draft(
             type=EventType.CANCEL_REQUESTED,
             to=JobStatus.RUNNING,

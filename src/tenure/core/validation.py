@@ -420,6 +420,7 @@ def check_policy(field: str, policy: Policy, bounds: LeaseBounds) -> None:
             f"{bounds.longest_us / MICROSECONDS_PER_SECOND:g} s",
             hint="TENURE_LEASE_BOUNDS sets what a coordinator accepts",
         )
+    _check_heartbeat(f"{field}.heartbeat_us", policy)
     check_integer(f"{field}.max_attempts", policy.max_attempts, low=1, high=MAX_COUNT)
     check_integer(f"{field}.max_releases", policy.max_releases, low=0, high=MAX_COUNT)
     _check_backoff(f"{field}.backoff", policy.backoff)
@@ -439,6 +440,19 @@ def check_policy(field: str, policy: Policy, bounds: LeaseBounds) -> None:
         if policy.compensation.policy.compensation is not None:
             raise InvalidInput(f"{field}.compensation.policy", "names a compensation itself")
         check_policy(f"{field}.compensation.policy", policy.compensation.policy, bounds)
+
+
+def _check_heartbeat(field: str, policy: Policy) -> None:
+    """Two missed heartbeats are at least half of a lease and at most all of it. [L17]"""
+    if policy.heartbeat_us is None:
+        return
+    check_duration(field, policy.heartbeat_us)
+    least_us, most_us = policy.lease_us // 4, policy.lease_us // 2
+    if not least_us <= policy.heartbeat_us <= most_us:
+        given = (policy.heartbeat_us, least_us, most_us)
+        spans = [each / MICROSECONDS_PER_SECOND for each in given]
+        problem = "{:g} s is outside {:g} s to {:g} s, a quarter to half of the lease"
+        raise InvalidInput(field, problem.format(*spans))
 
 
 def _check_long_enough(field: str, limit_us: Duration, hint: str = "") -> None:

@@ -51,6 +51,7 @@ class PolicyOptions(TypedDict, total=False):
     queue: str
     priority: int
     lease: Span
+    heartbeat: Span
     timeout: Span | None
     start_within: Span
     grace: Span
@@ -223,7 +224,9 @@ def policy_from(options: EnqueueOptions | PolicyOptions, base: Policy) -> Policy
     """`base` with what the options change. Checks everything but the bounds of the lease, which the
     coordinator sets. [F5] [L2]"""
     changed: dict[str, Any] = {}
-    for name in ("lease", "start_within", "grace"):
+    if "lease" in options:
+        base = base.with_lease(bounded_duration("lease", options["lease"]))
+    for name in ("heartbeat", "start_within", "grace"):
         if name in options:
             changed[f"{name}_us"] = bounded_duration(name, options[name])
     if "timeout" in options:
@@ -233,7 +236,7 @@ def policy_from(options: EnqueueOptions | PolicyOptions, base: Policy) -> Policy
         changed["on_lost"] = word("on_lost", OnLost, options["on_lost"])
     if "retry" in options:
         changed |= _retry_fields(options["retry"])
-    if not changed:
+    if not changed and "lease" not in options:
         return base
     policy = msgspec.structs.replace(base, **changed)
     check_policy("policy", policy, _ANY_LEASE)

@@ -124,7 +124,7 @@ class ErrorRecord(DerivedRecord, frozen=True, kw_only=True):
 
 @derived(Job, without=("lease_id", "claimed_run_at", "not_before"))
 class JobRecord(DerivedRecord, frozen=True, kw_only=True):
-    """A job. `suspect` says that its worker has been silent for two heartbeats. [L6]
+    """A job. `suspect` says that its worker has been silent for two heartbeats. [L18]
 
     A job that finished while an attempt was running keeps that attempt's `started_at`, and
     `duration_s` says how long the attempt ran. [S10] A job that was given no `correlation_id` has

@@ -142,7 +142,11 @@ class ClaimReply(Record, frozen=True, kw_only=True):
     all_held: bool = False
 
 
-_GRANTED = {"ttl_us": "lease_ttl_s", "status": "job_status"}
+_GRANTED = {
+    "ttl_us": "lease_ttl_s",
+    "status": "job_status",
+    "heartbeat_interval_us": "heartbeat_s",
+}
 grant_record = to_wire(Grant, GrantRecord, via=("job", "job.policy"), names=_GRANTED | CORRELATED)
 _grant = to_core(GrantRecord, Grant, names=_GRANTED)
 _granted_job = to_core(

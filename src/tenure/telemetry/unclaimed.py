@@ -170,7 +170,7 @@ def _waits_for(standing: RateStanding) -> str:
 
 
 def _silence(job: Job, now: Instant) -> Iterator[WaitReason]:
-    """What the silence of the worker means for a job that it holds. [L6] [W5]"""
+    """What the silence of the worker means for a job that it holds. [L18] [W5]"""
     if is_overdue(job, now):
         over = f"the lease of its worker {job.owner} is over, which nobody has recorded yet"
         yield WaitReason(why=WaitWord.OVERDUE, message=over)

@@ -18,6 +18,8 @@ LONG_LEASE = seconds(20)
 LEAST_MARGIN = seconds(2)
 NO_DELAY = Duration(0)
 NEWS_INTERVAL = seconds(1)
+SHORTEST_REPEAT = seconds(2)
+"""Of a heartbeat without an answer, however little of its lease remains."""
 BOUNDED_MARGIN = seconds(0.02)
 SLOW_ANSWER = seconds(2)
 
@@ -90,10 +92,10 @@ def _first_heartbeat_at(grant: Grant, sent_at: Boot) -> Boot:
     """
     policy = grant.job.policy
     if grant.is_started:
-        return Boot(sent_at + policy.heartbeat_us)
+        return Boot(sent_at + policy.heartbeat_interval_us)
     if policy.timeout_us is not None and policy.timeout_us < policy.lease_us:
         return NEVER
-    return Boot(sent_at + min(policy.heartbeat_us, policy.start_within_us // 2))
+    return Boot(sent_at + min(policy.heartbeat_interval_us, policy.start_within_us // 2))
 
 
 def report_id(lease_id: LeaseId, what: str) -> RequestId:
@@ -130,8 +132,9 @@ class Attempt:
         )
         # The reason to log if nothing changes until `fence_at`.
         self.ends_by = TIMED_OUT if grant.is_started and is_bounded else NO_RENEWAL
-        self.heartbeat_us = policy.heartbeat_us
+        self.heartbeat_us = policy.heartbeat_interval_us
         self.heartbeat_at = _first_heartbeat_at(grant, sent_at)
+        self._repeat_at = NEVER  # when the last heartbeat is repeated if it is not answered
         self.start_sent_at: Boot | None = None
         self.began_at: Boot | None = None  # when its handler started
         self.ran_us: Duration | None = None
@@ -249,7 +252,8 @@ class Attempt:
     def heartbeat(self, now: Boot) -> Heartbeat:
         """The next heartbeat, with whatever is new."""
         self._hb_seq += 1
-        self.heartbeat_at = Boot(now + self.heartbeat_us)
+        # Without an answer the next is due at half of what remains, with one after the interval.
+        self.heartbeat_at = self._repeat_at = self.repeat_at(now)
         if self.has_news:
             self._news_sent_at = now
         # Sends again what an earlier heartbeat carried and no answer confirmed.
@@ -275,17 +279,27 @@ class Attempt:
         self.heartbeat_at = now
         return True
 
-    def heartbeat_answered(self, hb_seq: int) -> None:
+    def repeat_at(self, now: Boot) -> Boot:
+        """When a heartbeat that is not answered now is repeated: at half of what remains of the
+        lease, as long as that is some time, and no later than any other heartbeat. [WP26]"""
+        shortest_us = min(self.heartbeat_us // 8, SHORTEST_REPEAT)
+        remaining_us = max((self.fence_at - now) // 2, shortest_us)
+        return Boot(now + min(remaining_us, self.heartbeat_us))
+
+    def heartbeat_answered(self, hb_seq: int, sent_at: Boot) -> None:
         """What it carried is stored. An older heartbeat confirms nothing of the newest."""
         if hb_seq == self._hb_seq:
             self._unconfirmed = (None, None)
+            if self.heartbeat_at == self._repeat_at:
+                self.heartbeat_at = Boot(sent_at + self.heartbeat_us)
 
     def heartbeat_lost(self, hb_seq: int, *, again_at: Boot) -> None:
         """It got no answer: what it carried is sent again, unless there is newer news."""
         if hb_seq == self._hb_seq:
             self._news = _merge(self._unconfirmed, self._news)
             self._unconfirmed = (None, None)
-            self.heartbeat_at = min(self.heartbeat_at, again_at)
+            is_repeat = self.heartbeat_at == self._repeat_at  # nothing else has made it due since
+            self.heartbeat_at = again_at if is_repeat else min(self.heartbeat_at, again_at)
 
     def drop_news(self) -> None:
         """Progress or checkpoint is out of bounds, and every heartbeat with it would be refused."""

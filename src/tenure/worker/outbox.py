@@ -23,7 +23,7 @@ POLL_INTERVAL = seconds(1)
 
 MAX_POLLED = 1000
 """In one poll. A worker with more running attempts polls them in turns, so that what it costs the
-store has a limit; heartbeats come every fifteen seconds or so anyway."""
+store has a limit; heartbeats come every half minute or so anyway."""
 
 POLL_AFTER_FAILURE = seconds(15)
 POLL_ANSWER_WITHIN = seconds(20)
@@ -187,7 +187,7 @@ class LeasePolls:
     """When a worker polls its leases between two heartbeats; one poll is under way at most.
 
     A worker hears of a cancel by a heartbeat, and a heartbeat is a write: often enough for a lease,
-    every fifteen seconds or so, is too seldom for somebody who waits for a job to stop. A poll is
+    every half minute or so, is too seldom for somebody who waits for a job to stop. A poll is
     a read. It decides nothing: where it finds news, the next heartbeat is due at once and brings
     the verdict. [C2]
 

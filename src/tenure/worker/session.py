@@ -34,7 +34,6 @@ from tenure.worker.claims import (
     RETRY,
     Claimer,
     ClaimSettings,
-    jittered,
 )
 from tenure.worker.messages import (
     Action,
@@ -91,7 +90,6 @@ REPORT_WITHIN = seconds(60)
 MAX_REPORT_TRIES = 12
 MAX_REFUSED_REPORTS = 3
 SERVER_REFUSES = "the server refuses this worker; its token may be revoked or limited"
-LONGEST_HEARTBEAT_RETRY = seconds(2)
 LONGEST_CANCEL_RESERVE = seconds(1)
 SHUTDOWN = "shutdown"
 QUICK_STOP = seconds(3)
@@ -627,7 +625,7 @@ class Session:
         self, attempt: Attempt, command: WorkerCommand, verdict: Verdict, sent_at: Boot
     ) -> None:
         if isinstance(command, Heartbeat):
-            attempt.heartbeat_answered(command.hb_seq)
+            attempt.heartbeat_answered(command.hb_seq, sent_at)
         if verdict.settled or not attempt.is_open:
             return  # the report overtook its heartbeat [R21]
         is_renewed = attempt.renewed(sent_at, self._now, verdict)
@@ -653,8 +651,9 @@ class Session:
     ) -> None:
         not_before = self._now + retry_after_us
         if isinstance(command, Heartbeat):
-            soon = jittered(min(attempt.heartbeat_us // 2, LONGEST_HEARTBEAT_RETRY), self._random)
-            attempt.heartbeat_lost(command.hb_seq, again_at=Boot(not_before + soon))
+            latest = self._now + attempt.heartbeat_us
+            again_at = max(attempt.repeat_at(self._now), min(not_before, latest))
+            attempt.heartbeat_lost(command.hb_seq, again_at=Boot(again_at))
         elif command is attempt.report or attempt.phase is Phase.STARTING:
             attempt.tries += 1
             delay = delay_us(RETRY, failures=attempt.tries, fraction=self._random())

@@ -100,7 +100,7 @@ class SqlMeasures(Transactional):
         now: Instant,
     ) -> list[int]:
         """How many jobs of each queue are suspect. Asks only about policies that have one: most of
-        the time there is none. [L6]"""
+        the time there is none. [L18]"""
         queries: list[Query] = []
         asked_about: list[int] = []
         for at, ((namespace, queue), policies) in enumerate(zip(names, leased, strict=True)):

@@ -185,7 +185,7 @@ class SqlOverview(SqlMeasures, SqlRollups, Workers, Schedules):
         now: Instant,
     ) -> Iterator[tuple[tuple[str, str], int]]:
         """How many jobs are suspect. Asks only about policies that have one: most of the time
-        there is none. [L6]"""
+        there is none. [L18]"""
         queries: list[Query] = []
         asked_about: list[tuple[str, str]] = []
         for queue, groups in zip(queues, leased, strict=True):

@@ -442,7 +442,7 @@ def test_a_heartbeat_is_recorded_if_it_is_the_first_carries_something_or_is_due(
     kit.heartbeat(job, 2)
     kit.heartbeat(job, 3, progress=Progress(done=1))
     kit.heartbeat(job, 4, checkpoint=b"[1]")
-    kit.advance(seconds=3.75)
+    kit.advance(seconds=7.5)
     kit.heartbeat(job, 5)
 
     recorded = [event.payload.hb_seq for event in kit.events(job)][2:]

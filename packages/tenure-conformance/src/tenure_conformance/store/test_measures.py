@@ -41,18 +41,18 @@ def test_a_queue_is_measured_by_what_is_ready_delayed_and_leased(kit: Kit) -> No
     assert found.dead_letters == {DEFAULT_NAMESPACE: 0}
 
 
-@spec("B27", "L6")
+@spec("B27", "L18")
 def test_the_suspect_jobs_of_a_queue_are_counted_policy_by_policy(kit: Kit) -> None:
-    for lease_s in (60, 60, 120):  # suspect after 30, 30 and 60 s
+    for lease_s in (40, 40, 120):  # suspect after 40, 40 and 60 s
         kit.running_job(lease_s=lease_s)
-    kit.claimed_job(lease_s=60)
-    kit.advance(seconds=29)
+    kit.claimed_job(lease_s=40)
+    kit.advance(seconds=39)
     [before] = measured(kit).queues
-    kit.running_job(lease_s=60)
+    kit.running_job(lease_s=40)
 
     kit.advance(seconds=1)
     [after] = measured(kit).queues
-    kit.advance(seconds=30)
+    kit.advance(seconds=39)
     [later] = measured(kit).queues
     [limited] = measured(kit, jobs=2).queues
 

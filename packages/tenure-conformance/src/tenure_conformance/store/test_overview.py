@@ -260,8 +260,8 @@ def test_dead_letters_need_attention_until_they_are_resolved(kit: Kit) -> None:
 @spec("OB29")
 def test_a_job_that_is_held_and_one_with_a_silent_worker_need_attention(kit: Kit) -> None:
     kit.stalled_job(kind=MAIL, policy=policy(lease_s=30, on_lost=OnLost.HOLD))
-    kit.running_job(kind=BILL, lease_s=60)
-    kit.advance(seconds=31)
+    kit.running_job(kind=BILL, lease_s=120)
+    kit.advance(seconds=61)
 
     found = overview(kit)
 

@@ -38,7 +38,7 @@ def test_whichever_bound_comes_first_makes_a_job_due(kit: Kit) -> None:
     by_start = kit.claimed_job(policy=policy(lease_s=60, start_within_us=seconds(6)))
     by_grace = kit.running_job(policy=policy(lease_s=60, grace_us=seconds(0)))
     kit.cancel(by_grace)
-    kit.advance(seconds=20)
+    kit.advance(seconds=35)
 
     due = kit.store.due(limit=10)
 

@@ -30,7 +30,7 @@ NO_EFFECTS = Obligation(
 FENCES = Obligation("stops-with-its-lease", "WP12", "stops by itself when its lease ends unrenewed")
 HEEDS = Obligation("heeds-a-cancel-request", "WP13", "stops in time when a cancel is requested")
 ONCE = Obligation("executes-once", "WP14", "executes a grant once, never again by itself")
-NO_GUESS = Obligation("no-verdict-from-5xx", "WP15", "does not treat a failed request as a verdict")
+NO_GUESS = Obligation("no-verdict-from-5xx", "WP26", "does not treat a failed request as a verdict")
 SURFACES = Obligation(
     "surfaces-rejected", "WP16", "prints that it was REJECTED, or exits with a failure"
 )

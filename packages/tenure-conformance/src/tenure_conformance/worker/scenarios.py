@@ -174,7 +174,7 @@ SCENARIOS: tuple[Scenario, ...] = (
         name="heartbeat-fails",
         plays="a heartbeat is answered 503, the next one is lost",
         faults={Op.HEARTBEAT: (Unavailable(), Lost())},
-        work=Work(effects=12, every_s=0.5),
+        work=Work(effects=18, every_s=0.5),
         expects=Op.COMPLETE,
         expects_for=NO_GUESS,
         patience_s=16.0,

@@ -298,7 +298,7 @@ class Script:
 
     @property
     def _heartbeat_s(self) -> float:
-        return Policy(lease_us=seconds(self._scenario.lease_s)).heartbeat_us / 1e6
+        return Policy(lease_us=seconds(self._scenario.lease_s)).heartbeat_interval_us / 1e6
 
     def _is_live(self, now: float) -> bool:
         if self._ended is not None or self._settled is not None:
