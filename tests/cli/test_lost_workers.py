@@ -80,6 +80,19 @@ def test_ls_and_show_say_that_a_job_is_suspect(run: Run, worked_ago: WorkedAgo) 
     assert "no heartbeat" in record["waiting"]
 
 
+@spec("L19")
+def test_ls_lists_orphaned_jobs_alone(run: Run, worked_ago: WorkedAgo) -> None:
+    silent, heard = worked_ago(40), worked_ago(20)
+
+    every = json.loads(run("jobs", "ls", "--json").stdout)
+    orphaned = json.loads(run("jobs", "ls", "--orphaned", "--json").stdout)
+    stalled = json.loads(run("jobs", "ls", "--status", "ORPHANED", "--json").stdout)
+
+    assert sorted(each["id"] for each in every) == sorted([silent, heard])
+    assert [each["id"] for each in orphaned] == [silent]
+    assert stalled == []
+
+
 @spec("L18")
 def test_a_job_whose_worker_was_heard_lately_has_no_note(run: Run, worked_ago: WorkedAgo) -> None:
     job_id = worked_ago(20)

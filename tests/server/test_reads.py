@@ -378,7 +378,7 @@ def test_the_number_of_bodies_in_an_answer_is_limited(stage: Stage) -> None:
     assert allowed.json["jobs"] == []
 
 
-@spec("L18")
+@spec("L18", "L19")
 def test_every_read_says_that_a_job_is_suspect(stage: Stage) -> None:
     job_id = stage.leased(policy={"lease_s": 60, "heartbeat_s": 15})["job_id"]
 
@@ -389,10 +389,16 @@ def test_every_read_says_that_a_job_is_suspect(stage: Stage) -> None:
             stage.call("lookup", {"job_ids": [job_id]}, role=V).json["jobs"][0]["suspect"],
         ]
 
+    def orphaned() -> list[str]:
+        found = stage.ask("GET", "/v1/jobs?orphaned=true", token=stage.of(V)).json["jobs"]
+        return [each["id"] for each in found]
+
     stage.clock.advance(29)
     assert suspect() == [False] * 3
+    assert orphaned() == []
     stage.clock.advance(1)
     assert suspect() == [True] * 3
+    assert orphaned() == [job_id]
 
 
 @spec("W5")

@@ -145,6 +145,11 @@ def search_options(function: _F) -> _F:
         help="Only jobs with this text in the type or message of their last error, in the first"
         " 4096 characters; upper and lower case are the same.",
     )(function)
+    function = click.option(
+        "--orphaned",
+        is_flag=True,
+        help="Only jobs whose workers have been silent for two heartbeats.",
+    )(function)
     return click.option("--worker", "-w", help="Only jobs that this worker holds or held last.")(
         function
     )
@@ -160,6 +165,7 @@ def _searched(
     until: When | None,
     finished_since: When | None,
     finished_until: When | None,
+    orphaned: bool,
 ) -> JobFilter:
     with reported_errors():
         return msgspec.structs.replace(
@@ -170,10 +176,11 @@ def _searched(
             enqueued_until=None if until is None else until.instant(now),
             finished_since=None if finished_since is None else finished_since.instant(now),
             finished_until=None if finished_until is None else finished_until.instant(now),
+            orphaned=orphaned,
         )
 
 
-_SEARCHES = ("worker", "error", "since", "until", "finished_since", "finished_until")
+_SEARCHES = ("worker", "error", "since", "until", "finished_since", "finished_until", "orphaned")
 
 
 def _filter(

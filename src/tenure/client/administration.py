@@ -399,8 +399,8 @@ def job_filter(
 
 class JobSearch(TypedDict, total=False):
     """What jobs are searched by, besides what an index has: the worker that holds or held them, the
-    schedule that made them, text in the type or message of their last error, and when they were
-    enqueued and finished. [J12]"""
+    schedule that made them, text in the type or message of their last error, when they were
+    enqueued and finished, and whether their worker has been silent for two heartbeats. [J12]"""
 
     worker: str
     schedule: str
@@ -409,6 +409,7 @@ class JobSearch(TypedDict, total=False):
     enqueued_until: datetime
     finished_since: datetime
     finished_until: datetime
+    orphaned: bool
 
 
 _SEARCHES = frozenset(JobSearch.__annotations__)

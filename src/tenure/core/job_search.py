@@ -4,8 +4,6 @@ Pure. A list is by what an index has. A search also asks for what no index has (
 a store reads a bounded number of jobs for it.
 """
 
-from collections.abc import Container, Iterable
-
 import msgspec
 
 from tenure.core.checks import (
@@ -26,7 +24,6 @@ from tenure.core.ids import (
     QueueName,
     ScheduleName,
     WorkerId,
-    instant_of,
 )
 from tenure.core.instants import Instant
 from tenure.core.job import Job
@@ -50,7 +47,8 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
     them: among the newest `reads` jobs before `before` that match the rest. A worker's jobs are
     those that it holds or held last. `error` is text in the first `ERROR_CHARS` of the type and the
     message of a job's last error, in upper or lower case of ASCII. Times begin with `since` and end
-    before `until`. [J12]
+    before `until`. [J12] `orphaned` are jobs whose workers have been silent for two heartbeats; it
+    too is searched, among jobs with a lease. [L19]
     """
 
     namespace: Namespace
@@ -69,6 +67,7 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
     finished_since: Instant | None = None
     finished_until: Instant | None = None
     error: str | None = None
+    orphaned: bool = False
     id_prefix: str | None = None
     before: JobId | None = None
     limit: int = 50
@@ -102,48 +101,15 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
     def is_search(self) -> bool:
         """Whether it asks for something that no index has."""
         ends = (self.finished_since, self.finished_until)
-        return any(each is not None for each in (self.worker, self.error, *ends))
-
-    def lists(self, job: Job, *, is_resolved: bool) -> bool:
-        """Whether a job has what is asked for and an index has: a search looks at these."""
-        return (
-            job.namespace == self.namespace
-            and (not self.statuses or job.status in self.statuses)
-            and self.queue in (None, job.queue)
-            and self.kind in (None, job.kind)
-            and self.correlation_id in (None, job.correlated_by)
-            and self.reason_code in (None, job.reason_code)
-            and self.stage in (None, job.stage)
-            and self.resolved in (None, is_resolved)
-            and self.schedule in (None, job.schedule)
-            and self.flow_id in (None, job.flow_id)
-            and _is_within(job.enqueued_at, self.enqueued_since, self.enqueued_until)
-            and job.id.startswith(self.id_prefix or "")
-        )
-
-    def accepts(self, job: Job) -> bool:
-        """Whether a job has what is asked for and no index has."""
-        return (
-            (self.worker is None or self.worker == (job.owner or job.last_owner))
-            and _is_within(job.finished_at, self.finished_since, self.finished_until)
-            and (self.error is None or _lower(self.error) in _lower(_error_text(job)))
-        )
+        return self.orphaned or any(each is not None for each in (self.worker, self.error, *ends))
 
 
-def _is_within(at: Instant | None, since: Instant | None, until: Instant | None) -> bool:
-    if since is None and until is None:
-        return True
-    return at is not None and (since is None or at >= since) and (until is None or at < until)
-
-
-def _error_text(job: Job) -> str:
-    error = job.error or job.last_error
-    return "" if error is None else f"{error.type}: {error.message}"[:ERROR_CHARS]
-
-
-def _lower(text: str) -> str:
-    """In lower case as databases have it whatever their language: only the letters of ASCII."""
-    return "".join(each.lower() if each.isascii() else each for each in text)
+def leased_among(wanted: JobFilter) -> JobFilter:
+    """What to read for a list of orphaned jobs: all jobs that can be, without their bodies."""
+    statuses = tuple(each for each in wanted.statuses or JobStatus if each.is_leased)
+    return msgspec.structs.replace(
+        wanted, orphaned=False, statuses=statuses, limit=wanted.reads, bodies=False
+    )
 
 
 def newness(job: Job) -> tuple[Instant, JobId]:
@@ -164,20 +130,3 @@ def found_jobs(jobs: list[Job], last_read: JobId | None, wanted: JobFilter) -> F
     """A page with the place where the next one begins. `last_read` is the last job that was looked
     at, if reading stopped at its limit."""
     return FoundJobs(jobs, jobs[-1].id if len(jobs) == wanted.limit else last_read)
-
-
-def find_among(jobs: Iterable[Job], wanted: JobFilter, *, resolved: Container[JobId]) -> FoundJobs:
-    """The page that a store with exactly these jobs must give; `resolved` are the dead letters that
-    have a resolution."""
-    jobs = list(jobs)
-    listed = [job for job in jobs if wanted.lists(job, is_resolved=job.id in resolved)]
-    if wanted.before is not None:
-        said = {job.id: job.enqueued_at for job in jobs}.get(wanted.before)
-        begin = (instant_of(wanted.before) if said is None else said, wanted.before)
-        listed = [job for job in listed if newness(job) < begin]
-    newest = sorted(listed, key=newness, reverse=True)
-    read = newest[: wanted.reads] if wanted.is_search else newest
-    page = [job for job in read if wanted.accepts(job)][: wanted.limit]
-    has_stopped = wanted.is_search and len(read) == wanted.reads
-    shown = page if wanted.bodies else [job.without_bodies for job in page]
-    return found_jobs(shown, read[-1].id if has_stopped else None, wanted)

@@ -76,6 +76,7 @@ TERMINAL = frozenset(
 STATUS_ALIASES: dict[str | None, JobStatus] = {
     "assigned": JobStatus.CLAIMED,
     "completed": JobStatus.SUCCEEDED,
+    "orphaned": JobStatus.STALLED,
 }
 
 

@@ -801,7 +801,8 @@ class JobsQuery(Request, frozen=True, kw_only=True):
     """Which jobs a listing shows, newest first; `before` is the `next_before` of the previous page.
     `id_prefix`: only jobs whose id begins with it. By `worker`, by the time of their end and by
     text in the `error` jobs are searched, 10,000 for a page. [J12] `previews`: with the beginnings
-    of payloads. [H53]
+    of payloads. [H53] `orphaned`: only jobs whose workers have been silent for two heartbeats.
+    [L19]
     """
 
     status: tuple[JobStatus, ...] = ()
@@ -816,6 +817,7 @@ class JobsQuery(Request, frozen=True, kw_only=True):
     finished_since: Moment | None = None
     finished_until: Moment | None = None
     error: Annotated[str, Meta(min_length=1, max_length=MAX_SEARCHED_TEXT)] | None = None
+    orphaned: bool = False
     id_prefix: Annotated[str, Meta(min_length=1, max_length=36)] | None = None
     before: JobIdField | None = None
     limit: Annotated[int, Meta(ge=1, le=MAX_PAGE)] = 50

@@ -362,6 +362,7 @@ class RemoteStore:
             finished_since=optional_moment(wanted.finished_since),
             finished_until=optional_moment(wanted.finished_until),
             error=wanted.error,
+            orphaned=wanted.orphaned,
             id_prefix=wanted.id_prefix,
             before=wanted.before,
             limit=wanted.limit,

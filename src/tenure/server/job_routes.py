@@ -484,6 +484,7 @@ async def jobs(call: Call) -> Response:
         finished_since=optional_instant(query.finished_since),
         finished_until=optional_instant(query.finished_until),
         error=query.error,
+        orphaned=query.orphaned,
         id_prefix=_lower(query.id_prefix),
         before=_lower(query.before),
         limit=query.limit,

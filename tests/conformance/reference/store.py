@@ -45,7 +45,7 @@ from tenure.core.events import MAX_DECISION_EVENTS, Event
 from tenure.core.ids import Actor, Epoch, JobId, Kind, Namespace, QueueName
 from tenure.core.instants import Duration, Instant
 from tenure.core.job import Job, row_violations
-from tenure.core.job_search import PREVIEW_CHARS, FoundJobs, JobFilter, find_among
+from tenure.core.job_search import PREVIEW_CHARS, FoundJobs, JobFilter
 from tenure.core.kind_settings import KindChange, KindSettings, put_over
 from tenure.core.leases import HeldLease, lease_news
 from tenure.core.observations import (
@@ -86,6 +86,7 @@ from tenure.stores.host_clock import host_clock
 from tests.conformance.reference.artifacts import MemoryArtifacts
 from tests.conformance.reference.attempt_logs import MemoryAttemptLogs
 from tests.conformance.reference.flows import MemoryFlows
+from tests.conformance.reference.job_lists import find_among
 from tests.conformance.reference.measures import MemoryMeasures
 from tests.conformance.reference.overview import MemoryOverview
 from tests.conformance.reference.tokens import MemoryTokens

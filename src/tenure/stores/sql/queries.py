@@ -13,8 +13,10 @@ import msgspec
 
 from tenure.core.events import Event
 from tenure.core.ids import JobId, instant_of, job_correlated_by, job_id_range
+from tenure.core.instants import Instant
 from tenure.core.job import Job
-from tenure.core.job_search import FoundJobs, JobFilter, found_jobs, newness
+from tenure.core.job_search import FoundJobs, JobFilter, found_jobs, leased_among, newness
+from tenure.core.lateness import is_suspect
 from tenure.core.observations import Observation
 from tenure.core.vocabulary import JobStatus
 from tenure.errors import UnreadableRow
@@ -126,6 +128,8 @@ class SqlQueries(Transactional):
 
     def find_jobs(self, wanted: JobFilter) -> FoundJobs:
         """A page of jobs, newest first, and where the next one begins. [J12]"""
+        if wanted.orphaned:
+            return self._orphaned(wanted)
         kinds = self._kinds_to_list(wanted)
         jobs, last_read = self._found(wanted, kinds=kinds)
         own_id = job_correlated_by(wanted.correlation_id)
@@ -135,6 +139,20 @@ class SqlQueries(Transactional):
             jobs += self._found(alone, uncorrelated_id=own_id)[0]
             jobs = sorted(jobs, key=newness, reverse=True)[: wanted.limit]
         return found_jobs(jobs, last_read, wanted)
+
+    def _orphaned(self, wanted: JobFilter) -> FoundJobs:
+        """How long a worker may be silent depends on the job's policy: the core looks at it."""
+        leased = leased_among(wanted)
+        if not leased.statuses:
+            return FoundJobs([], None)
+        found = self.find_jobs(leased)
+        [(now, _)] = self._rows(self._query("moment"))
+        silent = [job for job in found.jobs if is_suspect(job, Instant(now))][: wanted.limit]
+        if wanted.bodies:
+            ids = self._pack([job.id for job in silent])
+            rows = self._rows(self._query("load_jobs", ids=ids), listing=True)
+            silent = sorted(map(job_from, rows), key=newness, reverse=True)
+        return found_jobs(silent, found.next_before, wanted)
 
     def _found(
         self,

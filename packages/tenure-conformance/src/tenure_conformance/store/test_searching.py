@@ -8,9 +8,9 @@ from tenure.core.ids import DEFAULT_NAMESPACE, FlowId, JobId, Kind, WorkerId
 from tenure.core.instants import Instant
 from tenure.core.job import Job, JobError
 from tenure.core.job_search import ERROR_CHARS, FoundJobs, JobFilter
-from tenure.core.vocabulary import ErrorClass, JobStatus
+from tenure.core.vocabulary import ErrorClass, JobStatus, OnLost
 from tenure.errors import InvalidInput
-from tenure_conformance.harness import WORKER_ID, Kit
+from tenure_conformance.harness import WORKER_ID, Kit, policy
 from tenure_conformance.spec import spec
 
 MAIL, BILL = Kind("mail"), Kind("bill")
@@ -41,6 +41,27 @@ def test_a_workers_jobs_are_those_that_it_holds_or_held_last(kit: Kit) -> None:
     assert found(kit, worker=WORKER_ID) == sorted([running.id, ended.id])
     assert found(kit, worker=WorkerId("nobody")) == []
     assert found(kit, worker=WORKER_ID, statuses=(JobStatus.SUCCEEDED,)) == [ended.id]
+
+
+@spec("L19")
+def test_orphaned_jobs_are_those_whose_workers_have_been_silent(kit: Kit) -> None:
+    silent = kit.running_job(policy=policy(lease_s=600))
+    kit.stalled_job(policy=policy(on_lost=OnLost.HOLD))
+    kit.advance(seconds=60)
+    other = kit.running_job(policy=policy(lease_s=600))
+    kit.enqueue()
+
+    assert found(kit, orphaned=True) == [silent.id]
+    assert found(kit, orphaned=True, statuses=(JobStatus.RUNNING,)) == [silent.id]
+    assert found(kit, orphaned=True, statuses=(JobStatus.CLAIMED, JobStatus.QUEUED)) == []
+    assert found(kit, orphaned=True, statuses=(JobStatus.QUEUED,)) == []
+    [shown] = find(kit, orphaned=True, bodies=True).jobs
+    assert shown == kit.reload(silent)
+    kit.advance(seconds=60)
+    page = find(kit, orphaned=True, limit=1, bodies=False)
+    assert [job.id for job in page.jobs] == [other.id]
+    rest = find(kit, orphaned=True, limit=1, before=page.next_before)
+    assert [job.id for job in rest.jobs] == [silent.id]
 
 
 @spec("J12")
