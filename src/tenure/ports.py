@@ -737,8 +737,9 @@ class TokenStore(Protocol):
     def list_tokens(self) -> list[Token]:
         """Every token, oldest first; expired and revoked ones too."""
 
-    def revoke_token(self, token_id: TokenId) -> bool:
-        """End a token for good. Returns whether there is one."""
+    def revoke_token(self, token_id: TokenId) -> tuple[ScheduleName, ...] | None:
+        """End a token for good, and pause schedules of its holder by `pauses_after_revocation`.
+        Returns the names of those that were paused, or None if there is no such token. [SC24]"""
 
     def use_token(self, token_id: TokenId) -> None:
         """Remember that it was used now."""

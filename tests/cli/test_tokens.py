@@ -1,11 +1,24 @@
 """`tenure tokens`: made once, shown once, ended for good."""
 
 import json
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from tenure.coordinator.service import Coordinator
+from tenure.core.ids import (
+    DEFAULT_NAMESPACE,
+    DEFAULT_QUEUE,
+    Kind,
+    ScheduleName,
+    operator_actor,
+)
+from tenure.core.instants import seconds
+from tenure.core.schedules import PutSchedule, ScheduleSpec
 from tenure.core.tokens import read_token
+from tenure.stores.sqlite.store import SqliteStore
+from tenure_conformance.spec import spec
 from tests.cli.harness import tenure
 
 
@@ -106,3 +119,32 @@ def test_a_token_is_revoked_by_a_shortened_id(url: str) -> None:
     assert (short.exit_code, revoked.exit_code) == (1, 0)
     assert revoked.stdout == f"{token_id}: revoked\n"
     assert listed(url)[0]["state"] == "revoked"
+
+
+@spec("SC24")
+def test_revoking_says_which_schedules_it_paused_and_lists_say_why(
+    url: str, tmp_path: Path
+) -> None:
+    made = ("tokens", "create", "fleet", "--url", url, "--role", "operator", "--json")
+    token_id = json.loads(tenure(*made).stdout)["id"]
+    with closing(SqliteStore(tmp_path / "tokens.db")) as store, closing(Coordinator(store)) as by:
+        spec_of = ScheduleSpec(kind=Kind("k"), queue=DEFAULT_QUEUE, every_us=seconds(3600))
+        for name in ("nightly", "weekly"):
+            put = PutSchedule(
+                namespace=DEFAULT_NAMESPACE,
+                name=ScheduleName(name),
+                actor=operator_actor("fleet"),
+                spec=spec_of,
+            )
+            by.change_schedule(put)
+
+    revoked = tenure("tokens", "revoke", token_id, "--url", url)
+    ls = tenure("schedules", "ls", "--url", url).stdout
+    show = tenure("schedules", "show", "nightly", "--url", url).stdout
+    again = tenure("tokens", "revoke", token_id, "--url", url)
+
+    assert revoked.stdout == f"{token_id}: revoked; 2 schedules paused: nightly, weekly\n"
+    assert "tenure schedules resume" in revoked.stderr
+    assert again.stdout == f"{token_id}: revoked\n"
+    assert ls.count("paused: last token of operator:fleet revoked") == 2
+    assert "paused: last token of operator:fleet revoked" in show

@@ -21,7 +21,7 @@ from tenure.core.event_counts import EventCounts, EventSpan
 from tenure.core.event_pages import EventFilter, EventPage
 from tenure.core.event_tail import TailFilter, TailPage
 from tenure.core.events import MAX_DECISION_EVENTS, Event
-from tenure.core.ids import Epoch, JobId, Namespace, QueueName
+from tenure.core.ids import Epoch, JobId, Namespace, QueueName, ScheduleName
 from tenure.core.instants import Duration, Instant
 from tenure.core.job import Job
 from tenure.core.observations import Observation
@@ -523,11 +523,21 @@ class EndsWithAShortPage(ReferenceStore):
 class RevokesAgain(ReferenceStore):
     """Moves the end of a token to the latest time that somebody asked for it. [H20]"""
 
-    def revoke_token(self, token_id: TokenId) -> bool:
+    def revoke_token(self, token_id: TokenId) -> tuple[ScheduleName, ...] | None:
         token = self._tokens.get(token_id)
         if token is not None:
             self._tokens[token_id] = replace(token, revoked_at=None)
         return super().revoke_token(token_id)
+
+
+class PausesNothing(ReferenceStore):
+    """Lets schedules of a revoked token go on firing. [SC24]"""
+
+    def revoke_token(self, token_id: TokenId) -> tuple[ScheduleName, ...] | None:
+        kept = dict(self._schedules)
+        names = super().revoke_token(token_id)
+        self._schedules = kept
+        return names
 
 
 class AnswersOneCallForEver(ReferenceStore):
@@ -594,6 +604,7 @@ WRONG: dict[type[ReferenceStore], str] = {
     FollowsEverybody: "following",
     GoesOnAfterTheLastEvent: "following",
     RevokesAgain: "tokens",
+    PausesNothing: "schedules",
     AnswersOneCallForEver: "closing",
 }
 """Each wrong store and the subject of the kit that must catch it."""

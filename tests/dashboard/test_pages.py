@@ -231,3 +231,16 @@ def dump(stage: DashboardStage) -> object:
         store.list_schedules(DEFAULT_NAMESPACE),
         [(token.id, token.revoked_at) for token in store.list_tokens()],
     )
+
+
+@spec("SC24")
+def test_the_pages_of_schedules_say_that_a_revoked_token_paused_one(stage: DashboardStage) -> None:
+    token, text = stage.new_token(Role.OPERATOR, "gone")
+    spec_of = {"kind": "k", "queue": "q", "cron": "0 3 * * *"}
+    stage.ask("PUT", "/v1/schedules/s/spec", spec_of, token=text)
+    stage.store.revoke_token(token.id)
+    browser = stage.browser(Role.VIEWER)
+
+    pages = [browser.get(path) for path in ("/schedules", "/schedules/s")]
+
+    assert ["last token of operator:gone revoked" in page.text for page in pages] == [True, True]

@@ -174,3 +174,38 @@ def test_a_wrong_field_is_named_and_nothing_is_written(
     assert refused.json["field"] == field
     name = ScheduleName("s")
     assert stage.store.load_schedule(DEFAULT_NAMESPACE, name).schedule is None
+
+
+@spec("SC24", "H79")
+def test_a_token_that_was_just_revoked_makes_and_resumes_no_schedule(stage: Stage) -> None:
+    worker, text = stage.new_token(W, may_declare=True)
+    operator, other = stage.new_token(O, "other")
+    put(stage, token=text, only_new=True)
+    post(stage, "s/pause", token=other)
+
+    paused = [stage.store.revoke_token(each.id) for each in (worker, operator)]
+    refused = [
+        put(stage, "t", token=text, only_new=True),
+        put(stage, token=other, every_s=60),
+        post(stage, "s/resume", token=other),
+    ]
+
+    assert paused == [(), ()], "it was paused already"
+    assert [(each.status, each.code) for each in refused] == [(401, "unauthenticated")] * 3
+    [found] = stage.store.list_schedules(DEFAULT_NAMESPACE)
+    assert (found.name, found.rev) == ("s", 2)
+
+
+@spec("SC24")
+def test_readers_see_that_a_schedule_is_paused_because_a_token_was_revoked(stage: Stage) -> None:
+    token, text = stage.new_token(W, may_declare=True)
+    put(stage, token=text, only_new=True)
+    before = stage.ask("GET", "/v1/schedules/s/spec", token=stage.of(O)).json["schedule"]
+
+    stage.store.revoke_token(token.id)
+
+    [listed] = stage.ask("GET", "/v1/schedules", token=stage.of(V)).json["schedules"]
+    assert before["pause_reason"] is None
+    assert listed["pause_reason"] == "last token of worker:worker-1 revoked"
+    assert listed["paused_at"] is not None
+    assert listed["changed_by"] == "system"

@@ -235,6 +235,7 @@ def _local(at: Instant, found: Schedule) -> str:
 
 def _state(found: Schedule, is_undeclared: bool | None) -> str:
     state = "active" if found.paused_at is None else "paused"
+    state += "" if found.pause_reason is None else f": {found.pause_reason}"
     return f"{state}, undeclared" if is_undeclared else state
 
 

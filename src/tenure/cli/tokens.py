@@ -14,7 +14,7 @@ from tenure.cli.common import (
     refuse,
     store_url_option,
 )
-from tenure.cli.output import ago, print_json, print_table, printable
+from tenure.cli.output import ago, print_json, print_table, printable, say
 from tenure.core.checks import check_name
 from tenure.core.counting import counted
 from tenure.core.ids import SHORTEST_PREFIX, Kind, Namespace, QueueName
@@ -219,7 +219,11 @@ def list_tokens(url: str | None, as_json: bool) -> None:
 @store_url_option
 @click.argument("token_id", metavar="ID")
 def revoke_token(url: str | None, token_id: str) -> None:
-    """Revoke the token ID for good; servers refuse it within five seconds."""
+    """Revoke the token ID for good; servers refuse it within five seconds.
+
+    Unless its holder has another valid token (same role, name and namespace), the schedules that
+    the holder changed last are paused. A token that only expires pauses nothing.
+    """
     if token_id.startswith("tenure_"):
         _refuse_secret()
     with coordinator(url) as serving:
@@ -229,8 +233,13 @@ def revoke_token(url: str | None, token_id: str) -> None:
             refuse(f"there is no token {token_id}; see `tenure tokens ls`")
         if len(begun) > 1:
             refuse(f"{counted(len(begun), 'token')} have an id that begins with {token_id}:", begun)
-        serving.store.revoke_token(begun[0])
-    click.echo(f"{begun[0]}: revoked")
+        paused = serving.store.revoke_token(begun[0])
+    if not paused:
+        click.echo(f"{begun[0]}: revoked")
+        return
+    names = ", ".join(map(printable, paused))
+    click.echo(f"{begun[0]}: revoked; {counted(len(paused), 'schedule')} paused: {names}")
+    say("`tenure schedules resume SCHEDULE` fires one again, on behalf of who resumes it")
 
 
 def _refuse_secret() -> NoReturn:

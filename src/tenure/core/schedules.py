@@ -51,6 +51,7 @@ from tenure.core.job import Job
 from tenure.core.lifecycle import decide
 from tenure.core.outcomes import Applied, Change, Moment
 from tenure.core.policy import DeadLetterJob, Policy
+from tenure.core.tokens import Token
 from tenure.core.validation import Limits, check_command
 from tenure.core.vocabulary import CatchUp, Cause, Overlap
 from tenure.errors import InvalidInput
@@ -145,6 +146,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     declared_by: str | None = None  # the application that declares it; None: made by hand
     next_at: Instant | None = None
     paused_at: Instant | None = None
+    pause_reason: str | None = None  # None: not paused, or by a caller's request [SC24]
     removed_at: Instant | None = None
     last_at: Instant | None = None  # the nominal time of the last occurrence that was dealt with
     last_job_id: JobId | None = None
@@ -535,7 +537,14 @@ def decide_schedule(
             if schedule.paused_at is None:
                 return _unchanged(schedule)
             next_at = _first_after(schedule.spec, schedule, at)
-            return _changed(schedule, command.actor, at, next_at=next_at, paused_at=None)
+            return _changed(
+                schedule,
+                command.actor,
+                at,
+                next_at=next_at,
+                paused_at=None,
+                pause_reason=None,
+            )
         case RemoveSchedule():
             return _changed(
                 schedule.without_payload,  # names are kept for ever, payloads are not [SC21]
@@ -543,6 +552,7 @@ def decide_schedule(
                 at,
                 next_at=None,
                 paused_at=None,
+                pause_reason=None,
                 removed_at=at.now,
             )
         case RunSchedule():
@@ -602,6 +612,25 @@ def _run(
     decided = _written(schedule, at, last_job_id=command.job_id, fired=schedule.fired + 1)
     assert decided.change is not None
     return ScheduleDecision(reply=decided.reply, change=replace(decided.change, job=made))
+
+
+def pauses_after_revocation(
+    token: Token, same_name: Iterable[Token], schedules: Iterable[Schedule], at: Moment
+) -> list[ScheduleChange]:
+    """What the revocation of a token does to schedules that fire: each that its holder changed last
+    is paused, unless the holder has another valid token, as in a rotation. [SC24]"""
+    valid = (each for each in same_name if each.id != token.id and each.is_valid(at.now))
+    if any(each.actor == token.actor for each in valid):
+        return []
+    reason = f"last token of {token.actor} revoked"
+    pause = {"next_at": None, "paused_at": at.now, "pause_reason": reason}
+    return [
+        change
+        for each in schedules
+        if (each.namespace, each.changed_by) == (token.namespace, token.actor)
+        and each.next_at is not None
+        and (change := _changed(each, SYSTEM, at, **pause).change) is not None
+    ]
 
 
 def _unchanged(schedule: Schedule) -> ScheduleDecision:

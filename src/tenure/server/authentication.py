@@ -83,13 +83,15 @@ class Authenticator:
         self._note_use(remembered)
         return Principal(token)
 
-    async def check_still_valid(self, principal: Principal) -> None:
-        """Raise a 401 problem if the token is no longer valid. For requests that take long."""
+    async def check_still_valid(self, principal: Principal, *, ask: bool = False) -> None:
+        """Raise a 401 problem if the token is no longer valid. For requests that take long, and, if
+        the store is to be asked now, for requests with lasting effects. [H79]"""
         token = principal.token
-        if (
-            token is not None
-            and await self._valid(Presented(token.id, token.secret_sha256)) is None
-        ):
+        if token is None:
+            return
+        if ask:
+            await self._ask(token.id)
+        if await self._valid(Presented(token.id, token.secret_sha256)) is None:
             raise unauthenticated("this token is no longer valid")
 
     async def _valid(self, presented: Presented) -> Token | None:

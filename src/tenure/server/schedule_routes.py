@@ -148,6 +148,9 @@ async def run_schedule(call: Call) -> Response:
 async def _decided(
     call: Call, command: ScheduleCommand, *, job_id: JobId | None = None
 ) -> Response:
+    if isinstance(command, PutSchedule | ResumeSchedule):
+        # A revocation pauses what the token scheduled; nothing may be added after it. [H79]
+        await call.services.authenticator.check_still_valid(call.principal, ask=True)
     reply = await call.services.blocking(lambda: call.coordinator.change_schedule(command))
     if reply.schedule is None:
         raise _unknown(command.name)

@@ -5,10 +5,11 @@ from abc import abstractmethod
 from msgspec.structs import replace
 
 from tenure.core.claims import QueueState
-from tenure.core.ids import Actor, Namespace
+from tenure.core.ids import Actor, Namespace, ScheduleName
 from tenure.core.instants import after
 from tenure.core.kind_settings import KindSettings
-from tenure.core.schedules import Schedule
+from tenure.core.outcomes import Moment
+from tenure.core.schedules import Schedule, pauses_after_revocation
 from tenure.core.tokens import LoadedToken, NewToken, Token, TokenId
 from tenure.core.workers import FIRST_WORKER, SILENT_AFTER, WorkerKey, WorkerSeen
 from tenure.ports import NO_LIMIT, NameCounts
@@ -17,6 +18,8 @@ from tests.conformance.reference.part import MemoryPart
 
 class MemoryTokens(MemoryPart):
     """`tenure.ports.TokenStore` in a dictionary."""
+
+    _schedules: dict[tuple[Namespace, ScheduleName], Schedule]
 
     def __init__(self) -> None:
         super().__init__()
@@ -57,14 +60,21 @@ class MemoryTokens(MemoryPart):
             self._open()
             return sorted(self._tokens.values(), key=lambda token: (token.created_at, token.id))
 
-    def revoke_token(self, token_id: TokenId) -> bool:
-        """End a token for good. Returns whether there is one."""
+    def revoke_token(self, token_id: TokenId) -> tuple[ScheduleName, ...] | None:
+        """End a token for good, and pause what its holder scheduled."""
         with self._lock:
             self._open()
             token = self._tokens.get(token_id)
-            if token is not None and token.revoked_at is None:
-                self._tokens[token_id] = replace(token, revoked_at=self._clock())
-            return token is not None
+            if token is None:
+                return None
+            at = Moment(now=self._clock(), epoch=self._epoch, entropy=b"")
+            if token.revoked_at is None:
+                self._tokens[token_id] = replace(token, revoked_at=at.now)
+            known = sorted(self._schedules.values(), key=lambda each: each.name)
+            paused = pauses_after_revocation(token, self._tokens.values(), known, at)
+            for change in paused:
+                self._schedules[token.namespace, change.schedule.name] = change.schedule
+            return tuple(change.schedule.name for change in paused)
 
     def use_token(self, token_id: TokenId) -> None:
         """Remember that it was used now."""

@@ -1042,6 +1042,19 @@ UPDATE {t}schedule SET {schedule_assignments}
  WHERE namespace = :namespace AND name = :name AND rev = :expected_rev
 RETURNING name;
 
+-- name: schedules_changed_by
+SELECT {schedule_without_payload} FROM {t}schedule AS s
+ WHERE s.namespace = :namespace AND s.changed_by = :actor AND s.next_at IS NOT NULL
+ ORDER BY s.name {lock};
+
+-- name: pause_schedule
+-- Leaves the payload, which was not read.
+UPDATE {t}schedule
+   SET next_at = :next_at, paused_at = :paused_at, pause_reason = :pause_reason, rev = :rev,
+       changed_at = :changed_at, changed_by = :changed_by, updated_at = :updated_at
+ WHERE namespace = :namespace AND name = :name AND rev = :expected_rev
+RETURNING name;
+
 -- name: create_token
 INSERT INTO {t}token ({token_columns})
 SELECT :id, :secret_sha256, :name, :role, :namespace, :queues, :kinds, :max_leases, :max_polls,
@@ -1055,9 +1068,14 @@ SELECT {token_columns} FROM {t}token WHERE id = :token_id;
 -- name: list_tokens
 SELECT {token_columns} FROM {t}token ORDER BY created_at, id;
 
+-- name: lock_tokens_of_one_name
+-- So that of two that are revoked at once, one finds the other revoked.
+SELECT {token_columns} FROM {t}token
+ WHERE (namespace, name) = (SELECT o.namespace, o.name FROM {t}token AS o WHERE o.id = :token_id)
+ ORDER BY id {lock};
+
 -- name: revoke_token
-UPDATE {t}token SET revoked_at = coalesce(revoked_at, {t}clock()) WHERE id = :token_id
-RETURNING id;
+UPDATE {t}token SET revoked_at = coalesce(revoked_at, {t}clock()) WHERE id = :token_id;
 
 -- name: use_token
 UPDATE {t}token SET last_used_at = {t}clock() WHERE id = :token_id;

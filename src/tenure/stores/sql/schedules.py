@@ -9,8 +9,15 @@ from msgspec.structs import replace
 
 from tenure.core.ids import Epoch, JobId, Namespace, ScheduleName
 from tenure.core.instants import Duration, Instant
-from tenure.core.outcomes import Change
-from tenure.core.schedules import Schedule, ScheduleChange, ScheduleSpec, latest_plausible_write
+from tenure.core.outcomes import Change, Moment
+from tenure.core.schedules import (
+    Schedule,
+    ScheduleChange,
+    ScheduleSpec,
+    latest_plausible_write,
+    pauses_after_revocation,
+)
+from tenure.core.tokens import Token
 from tenure.errors import StoreError
 from tenure.ports import MAX_DUE_READ, NO_LIMIT, DueSchedules, LoadedSchedule, Saved
 from tenure.stores.sql.rows import Row
@@ -98,6 +105,18 @@ class Schedules(Transactional):
         if change.job is not None:
             self._save_held(tx, [change.job], epoch)  # a job of this id stays as it is
         return True
+
+    def _pause_after_revocation(
+        self, tx: Transaction, token: Token, same_name: Sequence[Token], at: Moment
+    ) -> tuple[ScheduleName, ...]:
+        """Pause the schedules of a revoked token's holder. Returns their names. [SC24]"""
+        holder = {"namespace": token.namespace, "actor": token.actor}
+        [rows] = tx.fetch(self._query("schedules_changed_by", **holder))
+        changes = pauses_after_revocation(token, same_name, map(_schedule, rows), at)
+        for each in changes:
+            values = _values(each.schedule)
+            tx.fetch(self._query("pause_schedule", expected_rev=each.expected_rev, **values))
+        return tuple(each.schedule.name for each in changes)
 
 
 def _values(schedule: Schedule) -> dict[str, object]:

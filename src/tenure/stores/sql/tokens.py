@@ -2,14 +2,16 @@
 
 import msgspec
 
-from tenure.core.ids import Actor, Namespace
+from tenure.core.ids import Actor, Epoch, Namespace, ScheduleName
 from tenure.core.instants import Instant
+from tenure.core.outcomes import Moment
 from tenure.core.tokens import LoadedToken, NewToken, Token, TokenId
 from tenure.core.vocabulary import Role
 from tenure.core.workers import SILENT_AFTER
 from tenure.ports import NameCounts
 from tenure.stores.sql.rows import Row, word_from
-from tenure.stores.sql.transactions import Transactional
+from tenure.stores.sql.schedules import Schedules
+from tenure.stores.sql.transactions import Transaction
 
 TOKEN_COLUMNS: tuple[str, ...] = Token.__struct_fields__
 COLUMN_WORDS = {"token_columns": ", ".join(TOKEN_COLUMNS)}
@@ -18,7 +20,7 @@ _encode = msgspec.json.Encoder().encode
 _decode_names = msgspec.json.Decoder(tuple[str, ...]).decode
 
 
-class Tokens(Transactional):
+class Tokens(Schedules):
     """`tenure.ports.TokenStore` over SQL."""
 
     def create_token(self, new: NewToken) -> Token:
@@ -42,11 +44,22 @@ class Tokens(Transactional):
         """Every token, oldest first."""
         return [_token(row) for row in self._rows(self._query("list_tokens"))]
 
-    def revoke_token(self, token_id: TokenId) -> bool:
-        """End a token for good. Returns whether there is one."""
-        query = self._query("revoke_token", token_id=token_id)
-        [found] = self._write(lambda tx: tx.fetch(query, last=True))
-        return bool(found)
+    def revoke_token(self, token_id: TokenId) -> tuple[ScheduleName, ...] | None:
+        """End a token for good, and pause what its holder scheduled. [SC24]"""
+        return self._write(lambda tx: self._revoke(tx, token_id))
+
+    def _revoke(self, tx: Transaction, token_id: TokenId) -> tuple[ScheduleName, ...] | None:
+        rows, _, [(now, epoch)] = tx.fetch(
+            self._query("lock_tokens_of_one_name", token_id=token_id),
+            self._query("revoke_token", token_id=token_id),
+            self._query("moment"),
+        )
+        found = [_token(row) for row in rows]
+        token = next((each for each in found if each.id == token_id), None)
+        if token is None:
+            return None
+        at = Moment(now=Instant(now), epoch=Epoch(epoch), entropy=b"")
+        return self._pause_after_revocation(tx, token, found, at)
 
     def use_token(self, token_id: TokenId) -> None:
         """Remember that it was used now."""

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from tenure.coordinator.schedules import Firer
 from tenure.coordinator.service import Coordinator
-from tenure.core.ids import DEFAULT_NAMESPACE, Epoch, Kind, Namespace, ScheduleName
+from tenure.core.ids import DEFAULT_NAMESPACE, SYSTEM, Epoch, Kind, Namespace, ScheduleName
 from tenure.core.instants import Instant, seconds
 from tenure.core.job import Job
 from tenure.core.job_search import JobFilter
@@ -24,7 +24,8 @@ from tenure.core.schedules import (
     ScheduleSpec,
     plan_firing,
 )
-from tenure.core.vocabulary import CatchUp, Cause, JobStatus, Overlap
+from tenure.core.tokens import TOKEN_ENTROPY_BYTES, NewToken, Token, mint
+from tenure.core.vocabulary import CatchUp, Cause, JobStatus, Overlap, Role
 from tenure.errors import InvalidInput
 from tenure_conformance.harness import CLIENT, OPERATOR, QUEUE, Kit, race
 from tenure_conformance.spec import spec
@@ -48,8 +49,8 @@ def put(kit: Kit, spec_: ScheduleSpec = EVERY_HOUR, **where: str) -> Schedule:
     return reply.schedule
 
 
-def load(kit: Kit, name: str = HOURLY) -> Schedule:
-    found = kit.store.load_schedule(DEFAULT_NAMESPACE, ScheduleName(name)).schedule
+def load(kit: Kit, name: str = HOURLY, namespace: str = DEFAULT_NAMESPACE) -> Schedule:
+    found = kit.store.load_schedule(Namespace(namespace), ScheduleName(name)).schedule
     assert found is not None
     return found
 
@@ -149,6 +150,106 @@ def test_firing_and_running_a_schedule_keep_who_made_and_who_changed_it(kit: Kit
     assert (kept.created_by, kept.created_at) == (OPERATOR, made.created_at)
     assert (kept.changed_by, kept.changed_at) == (CLIENT, changed_at)
     assert kept.updated_at == kit.now()
+
+
+def token_of(kit: Kit, number: int, name: str = "fleet", **fields: Any) -> Token:
+    """A new token of a worker that declared schedules."""
+    token_id, digest, _ = mint(bytes([number]) * TOKEN_ENTROPY_BYTES)
+    new = NewToken(id=token_id, secret_sha256=digest, name=name, role=Role.WORKER, **fields)
+    return kit.store.create_token(new)
+
+
+def put_by(kit: Kit, token: Token, name: str = HOURLY) -> None:
+    spec_of = replace(EVERY_HOUR, payload=b'{"large":true}')
+    fields = key(name, token.namespace) | {"actor": token.actor}
+    kit.coordinator.change_schedule(PutSchedule(**fields, spec=spec_of))
+
+
+@spec("SC24")
+def test_revoking_a_token_pauses_the_schedules_that_its_holder_changed_last(kit: Kit) -> None:
+    token, other = token_of(kit, 1), token_of(kit, 2, "other")
+    elsewhere = token_of(kit, 3, namespace=Namespace("elsewhere"))
+    for name in ("b", "a", "removed", "by-hand"):
+        put_by(kit, token, name)
+    put_by(kit, other, "others")
+    put_by(kit, elsewhere, "a")
+    kit.coordinator.change_schedule(RemoveSchedule(**key("removed") | {"actor": token.actor}))
+    kit.coordinator.change_schedule(PauseSchedule(**key("by-hand") | {"actor": token.actor}))
+    kit.advance(seconds=60)
+
+    paused = kit.store.revoke_token(token.id)
+
+    after = load(kit, "a")
+    assert paused == ("a", "b")
+    assert (after.paused_at, after.next_at, after.rev) == (kit.now(), None, 2)
+    assert (after.changed_by, after.changed_at) == (SYSTEM, kit.now())
+    assert (after.created_by, after.spec.payload) == (token.actor, b'{"large":true}')
+    assert after.pause_reason == "last token of worker:fleet revoked"
+    assert load(kit, "by-hand").pause_reason is None
+    assert load(kit, "others").paused_at is None
+    assert load(kit, "a", "elsewhere").paused_at is None
+    kit.advance(seconds=3600)
+    assert fire(kit) == 2, "those of the other tokens"
+    assert runs(kit, "a") == []
+
+
+@spec("SC24")
+def test_a_schedule_fires_again_after_another_caller_has_resumed_it(kit: Kit) -> None:
+    token = token_of(kit, 1)
+    put_by(kit, token)
+    kit.store.revoke_token(token.id)
+
+    change = PutSchedule(**key(), spec=replace(EVERY_HOUR, priority=5))
+    changed = kit.coordinator.change_schedule(change).schedule
+    kit.coordinator.change_schedule(ResumeSchedule(**key()))
+    again = kit.store.revoke_token(token.id)
+
+    resumed = load(kit)
+    assert changed is not None
+    assert changed.pause_reason == "last token of worker:fleet revoked", "a change resumes nothing"
+    assert again == ()
+    assert (resumed.changed_by, resumed.paused_at, resumed.pause_reason) == (OPERATOR, None, None)
+    until_due(kit)
+    assert fire(kit) == 1
+
+
+@spec("SC24")
+def test_a_rotation_of_tokens_pauses_nothing(kit: Kit) -> None:
+    first, second = token_of(kit, 1), token_of(kit, 2)
+    put_by(kit, first)
+
+    assert kit.store.revoke_token(first.id) == ()
+    assert load(kit).paused_at is None
+    assert kit.store.revoke_token(second.id) == (HOURLY,)
+
+
+@spec("SC24")
+def test_an_expired_token_pauses_nothing_and_keeps_nothing_firing(kit: Kit) -> None:
+    first, expired = token_of(kit, 1), token_of(kit, 2, expires_in_us=seconds(10))
+    put_by(kit, expired)
+    kit.advance(seconds=10)
+
+    assert load(kit).paused_at is None
+    assert kit.store.revoke_token(first.id) == (HOURLY,)
+
+
+@spec("SC24")
+def test_what_a_revoked_token_still_made_is_paused_when_it_is_revoked_again(kit: Kit) -> None:
+    token = token_of(kit, 1)
+    kit.store.revoke_token(token.id)
+    put_by(kit, token)
+
+    assert kit.store.revoke_token(token.id) == (HOURLY,)
+
+
+@spec("SC24")
+def test_tokens_of_one_holder_that_are_revoked_at_once_pause_its_schedules(kit: Kit) -> None:
+    tokens = [token_of(kit, number) for number in range(1, 5)]
+    put_by(kit, tokens[0])
+
+    answers = race(*[lambda each=each: kit.store.revoke_token(each.id) for each in tokens])
+
+    assert sorted(map(str, answers)) == ["('hourly',)"] + ["()"] * 3
 
 
 @spec("SC6")

@@ -721,6 +721,7 @@ CREATE TABLE {t}schedule (
     created_by  text    NOT NULL COLLATE "C",
     changed_by  text    NOT NULL COLLATE "C",
     declared_by text    COLLATE "C",
+    pause_reason text   COLLATE "C",
     spec        text    NOT NULL COLLATE "C",
     payload     text    NOT NULL COLLATE "C",
     PRIMARY KEY (namespace, name),

@@ -628,6 +628,7 @@ CREATE TABLE tenure_schedule (
     created_by  TEXT    NOT NULL,
     changed_by  TEXT    NOT NULL,
     declared_by TEXT,
+    pause_reason TEXT,
     spec        TEXT    NOT NULL,
     payload     TEXT    NOT NULL,
     PRIMARY KEY (namespace, name),
