@@ -207,7 +207,7 @@ def test_what_an_application_declared_under_a_former_name_is_named_and_pruned(
     moved = run("schedules", "sync", "moved:app", "--prune").stdout
     declared_by = {name: each["schedule"]["declared_by"] for name, each in listed(run).items()}
 
-    assert f"nightly: kept: {shop} declared it, and no live worker does" in moved
+    assert f"nightly: kept: {shop} declared it, and no live worker is seen" in moved
     assert f"--prune --from {shop} removes it" in moved
     assert declared_by == {"nightly": shop, "nocturnal": "moved:app", "report": "moved:app"}
 

@@ -120,9 +120,9 @@ class House:
         self._servers: list[Process] = []
         self._set_up("migrate")
 
-    def tenure(self, *words: str) -> "subprocess.CompletedProcess[str]":
-        """A command on this store."""
-        return text_command(*words, environment=self._environment)
+    def tenure(self, *words: str, **settings: str) -> "subprocess.CompletedProcess[str]":
+        """A command on this store; `settings` are variables of its environment."""
+        return text_command(*words, environment=self._environment | settings)
 
     def token(self, role: str, name: str = "somebody", *words: str) -> str:
         """A new token's text."""

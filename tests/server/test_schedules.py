@@ -209,3 +209,18 @@ def test_readers_see_that_a_schedule_is_paused_because_a_token_was_revoked(stage
     assert listed["pause_reason"] == "last token of worker:worker-1 revoked"
     assert listed["paused_at"] is not None
     assert listed["changed_by"] == "system"
+
+
+@spec("H80")
+def test_the_schedules_that_a_worker_declares_are_null_to_a_limited_token(stage: Stage) -> None:
+    limited = stage.token(O, "limited", queues=(QueueName("q"),))
+    about = {"host": "h", "pid": 1, "queues": ["q"], "concurrency": 1, "version": "1"}
+    alive = {**about, "uptime_s": 1.0, "schedules": ["s"]}
+    stage.call("alive", alive, role=W, worker="w")
+
+    shown = {
+        token: stage.ask("GET", "/v1/workers", token=token).json["workers"][0]["schedules"]
+        for token in (limited, stage.of(O))
+    }
+
+    assert shown == {limited: None, stage.of(O): ["s"]}

@@ -16,10 +16,13 @@ from tenure.ports import JobStore
 def live_workers(
     store: JobStore, namespace: Namespace, now: Instant
 ) -> tuple[WorkerSeen, ...] | None:
-    """Workers that are not silent; None if this caller may not list workers."""
+    """Workers that are not silent; None if this caller may not list workers, or sees not all of
+    what they declare. [H80]"""
     try:
         found = store.list_workers(namespace)
     except RequestRefused:
+        return None
+    if any(each.schedules is None for each in found):
         return None
     return tuple(each for each in found if each.state(now) is not WorkerState.SILENT)
 
@@ -29,7 +32,9 @@ def undeclared(found: Schedule, workers: tuple[WorkerSeen, ...] | None) -> bool 
     or none that the caller may list."""
     if found.declared_by is None:
         return False
-    return None if not workers else all(found.name not in each.schedules for each in workers)
+    return (
+        None if not workers else all(found.name not in (each.schedules or ()) for each in workers)
+    )
 
 
 def unclaimed_kinds(

@@ -67,7 +67,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 class ListedSchedule(msgspec.Struct, frozen=True, kw_only=True):
     """A schedule as it is listed. `undeclared`: its application declares it no more, as far as its
-    live workers say; null if no worker lives, or if this token may not list workers."""
+    live workers say; null if no worker lives, or if this token may not list them all."""
 
     schedule: ScheduleRecord
     last_run: JobRecord | None
@@ -505,8 +505,9 @@ def _no_longer_declared(
                 _ask(serving, RemoveSchedule(**_key(namespace, each.name)))
             action = "removed" if prune else "kept: no longer declared, --prune removes it"
         elif (each.declared_by is not None and workers == ()) or undeclared(each, workers):
+            live = "does" if workers else "is seen"
             action = (
-                f"kept: {each.declared_by} declared it, and no live worker does; if that is a"
+                f"kept: {each.declared_by} declared it, and no live worker {live}; if that is a"
                 f" former name of this application, --prune --from {each.declared_by} removes it"
             )
         else:

@@ -128,7 +128,7 @@ class WorkerSeen(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     pid: int
     queues: tuple[QueueName, ...]
     kinds: tuple[Kind, ...]
-    schedules: tuple[ScheduleName, ...]
+    schedules: tuple[ScheduleName, ...] | None  # None: hidden from this caller [H80]
     concurrency: int
     version: str
     started_at: Instant

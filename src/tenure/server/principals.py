@@ -156,7 +156,7 @@ class Principal(msgspec.Struct, frozen=True):
             worker,
             queues=tuple(filter(self._has_queue, worker.queues)),
             kinds=tuple(filter(self._has_kind, worker.kinds)),
-            schedules=(),  # of which queues and kinds they are, a worker does not say
+            schedules=None,  # [H80] of which queues and kinds they are, a worker does not say
         )
 
     def check_worker(self, worker: WorkerSeen) -> None:

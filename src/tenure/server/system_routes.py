@@ -219,7 +219,7 @@ async def workers(call: Call) -> Response:
 
 def _worker_bytes(worker: WorkerSeen) -> int:
     """About how much memory a worker takes."""
-    names = (*worker.queues, *worker.kinds, *worker.schedules)
+    names = (*worker.queues, *worker.kinds, *(worker.schedules or ()))
     return WORKER_BYTES + sum(NAME_BYTES + len(name) for name in names)
 
 
