@@ -191,7 +191,7 @@ def test_a_lease_ends_at_its_cancel_deadline(kit: Kit) -> None:
     job = kit.running_job(policy=policy(lease_s=60, grace_us=seconds(5)))
     kit.cancel(job, reason="enough")
     asked = kit.reload(job)
-    assert asked.cancel_deadline == kit.now() + seconds(15 + 5)
+    assert asked.cancel_deadline == kit.now() + seconds(30 + 5)
     kit.advance_to(asked.cancel_deadline)
 
     verdict = kit.complete(job)

@@ -30,7 +30,7 @@ UNDO = Compensation(kind=Kind("undo"), queue=QueueName("undo"), policy=Policy())
 
 
 def _renewed(kit: Kit, times: int = 3) -> Job:
-    job = kit.running_job(lease_s=60)
+    job = kit.running_job(policy=policy(lease_s=60, heartbeat_us=seconds(15)))
     for beat in range(1, times + 1):
         kit.advance(seconds=4)
         kit.heartbeat(job, hb_seq=beat, checkpoint=str(beat).encode() if beat == 2 else None)

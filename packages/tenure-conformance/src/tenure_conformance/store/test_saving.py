@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from tenure.coordinator.batches import LOST_BEFORE_LOCKING
 from tenure.core.commands import Cancel, Command, DeadLetter
 from tenure.core.ids import Epoch, Kind, QueueName, RequestId
-from tenure.core.instants import Instant
+from tenure.core.instants import Instant, seconds
 from tenure.core.job import AT_ONCE, Progress, compensation_id
 from tenure.core.observations import Observation
 from tenure.core.outcomes import Change
@@ -414,7 +414,7 @@ def _one_of_everything(kit: Kit) -> list[Change]:
 
 @spec("K8")
 def test_after_a_lost_race_the_coordinator_decides_again(kit: Kit) -> None:
-    job = kit.running_job()
+    job = kit.running_job(policy=policy(lease_s=60, heartbeat_us=seconds(15)))
     losses = iter([True, True])
 
     def rival(_: object) -> None:
