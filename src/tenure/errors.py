@@ -153,7 +153,7 @@ class StoreRestored(StoreUnavailable):
 
 
 class SchemaTooOld(StoreError):
-    """The store was made by an older Tenure. [Y3]"""
+    """The store was made by an older Tenure, or nothing was made in it yet. [Y3]"""
 
     code = "schema_too_old"
     nothing_changed = True
@@ -164,6 +164,10 @@ class SchemaTooOld(StoreError):
         """`url` is what may be shown of the store's URL; not `is_whole_url` if it lacks a password
         or options, without which the command might reach no store, or another one."""
         what = f"the store's schema is version {found}, this Tenure needs {needed}"
+        if not found:
+            what = (
+                f"the database has no tables of Tenure yet: its schema is version 0, not {needed}"
+            )
         which = f" --url {shlex.quote(url)}" if url else ""
         hint = f"run `tenure migrate{which}`"
         if not is_whole_url:

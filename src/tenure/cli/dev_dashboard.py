@@ -15,7 +15,7 @@ import click
 
 from tenure.cli.application import import_app, namespace_of, url_for
 from tenure.cli.common import CouldNotRun
-from tenure.errors import TenureError
+from tenure.errors import TenureError, install_hint
 from tenure.settings import is_in_memory, is_server, shown_url, url_from_environment
 from tenure.wiring import run_server
 from tenure.worker.confinement import die_with_parent
@@ -76,7 +76,7 @@ def main(words: list[str]) -> int:
         from tenure.cli.dashboard import pages_of
         from tenure.server.lifetime import ServeOptions
     except ModuleNotFoundError:
-        _say("no dashboard: run `pip install 'tenure[server]'` to have one")
+        _say(f"no dashboard, which needs the extra server; {install_hint('server')}")
         return 0
     options = ServeOptions(host=HOST, port=_free(int(port)), authenticated=False)
     pages = pages_of(chosen, authenticated=False, namespace=namespace_of(application))
