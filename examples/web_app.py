@@ -31,7 +31,7 @@ app = Tenure(f"sqlite:///{FILE}")
 
 def open_shop() -> sqlite3.Connection:
     shop = sqlite3.connect(FILE, timeout=30)
-    shop.execute("PRAGMA wal_autocheckpoint = 0")  # Tenure does it, safely with any SQLite
+    shop.execute("PRAGMA wal_autocheckpoint = 0")  # Tenure checkpoints, safely with any SQLite
     return shop
 
 

@@ -1,9 +1,10 @@
 """A SQLite store on a caller's connection: the caller commits, or rolls back, what it writes.
 
 The same statements and the same row mapper as the store itself. Begins a transaction where Python
-would begin one itself, never commits, and leaves the connection's settings as it found them, except
-that the connection no longer checkpoints by itself: before SQLite 3.51.3 an automatic checkpoint
-during another process's write can damage the file. Tenure's writer checkpoints instead.
+would begin one itself, never commits, and leaves the connection's settings unchanged, except that
+the connection no longer checkpoints by itself: before SQLite 3.51.3 an automatic checkpoint during
+another process's write can damage the file. Tenure's writer checkpoints instead, and the connection
+truncates the log with its first write after that.
 """
 
 import sqlite3
@@ -89,9 +90,10 @@ def store_on(lender: Store, connection: sqlite3.Connection) -> Iterator[Store]:
     undone if it raises."""
     if not isinstance(lender, SqliteStore):
         raise another_database("SQLite")
-    if _name_of_file(connection, lender._path) == "main":  # else the setting is for other files too
+    if _name_of_file(connection, lender._path) == "main":
+        # Not if it is attached: the first setting applies to all files of the connection.
         connection.execute("PRAGMA wal_autocheckpoint = 0")
-        connection.execute("PRAGMA main.journal_size_limit = 0")  # its next write cuts the log
+        connection.execute("PRAGMA main.journal_size_limit = 0")  # as Tenure's own connections
     _ensure_transaction(connection)
     _ensure_clock(connection, lender)
     text_factory, connection.text_factory = connection.text_factory, str
@@ -112,7 +114,7 @@ def store_on(lender: Store, connection: sqlite3.Connection) -> Iterator[Store]:
 
 
 def _name_of_file(connection: sqlite3.Connection, path: Path) -> str:
-    """Under which name the connection has the file."""
+    """The schema name of the file on this connection: `main`, or the name it is attached by."""
     for _, *row in _PlainRows(connection).execute("PRAGMA database_list"):
         name, file = [text.decode() if isinstance(text, bytes) else text for text in row]
         if file and Path(file).exists() and Path(file).samefile(path):

@@ -141,8 +141,8 @@ def connect(
         cached_statements=256,
     )
     # FULL: in WAL mode NORMAL loses acknowledged work when the power fails. No memory map: it
-    # turns an I/O error into a signal. Only the writer checkpoints, and when it chooses; the write
-    # after that cuts the log.
+    # turns an I/O error into a signal. Only the writer checkpoints, and when it chooses; the
+    # first write after a checkpoint truncates the log.
     pragmas = [
         "PRAGMA synchronous = FULL",
         "PRAGMA mmap_size = 0",

@@ -18,7 +18,7 @@ SAFE_SQLITE = (3, 51, 3)
 """The first in which a write and a checkpoint at the same instant cannot damage the file."""
 
 REPAIRED_SQLITE = ((3, 44, 6), (3, 50, 7))
-"""Older lines that have the same repair, each from this one on."""
+"""Backports: releases of these lines are safe too, from this one on."""
 
 LARGE_WAL_BYTES = 64 << 20
 LITTLE_SPACE_BYTES = 1 << 30
@@ -67,9 +67,9 @@ def _library(version: tuple[int, ...]) -> HealthFact:
         ".".join(map(str, version)),
         warning=version < SAFE_SQLITE and not is_repaired,
         advice="if other programs than Tenure write to this file, they need SQLite 3.51.3 (or"
-        " 3.50.7, 3.44.6), or PRAGMA wal_autocheckpoint = 0 on their connections: before, an"
-        " automatic checkpoint at the instant of another write can damage the file. Tenure and"
-        " connections that it was given checkpoint only while nobody else can write",
+        " 3.50.7, 3.44.6), or PRAGMA wal_autocheckpoint = 0 on their connections: in older"
+        " versions an automatic checkpoint during another write can damage the file. Tenure"
+        " checkpoints only while no other process can write",
     )
 
 

@@ -210,7 +210,7 @@ class SqliteStore(SqlStore):
         return self._changes.add(on_hint)
 
     def checkpoint_soon(self) -> None:
-        """Checkpoint after whoever writes now, if the log is large."""
+        """Checkpoint after the current write of any process, if the log is large."""
         self._check()
         self._writer.checkpoint_soon()
 

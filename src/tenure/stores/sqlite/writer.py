@@ -33,7 +33,7 @@ PATIENT_CHECKPOINT_AT = 4
 
 READERS_WAIT_S = 0.05
 """How long such a checkpoint waits each time. Readers that begin meanwhile are not in its way, so
-that it is enough to wait for the longest read. Nobody writes during this time."""
+that it is enough to wait for the longest read. No process writes during this time."""
 
 LOCK_SLICE_S = 0.5
 """How long SQLite waits for the file's lock at a time; then the writer checks whether a caller
@@ -196,15 +196,15 @@ class Writer:
             self._connection = None
 
     def checkpoint_soon(self) -> None:
-        """Checkpoint after whoever writes now, if the log is large. For writes that this writer did
-        not make, on a connection of the application's."""
+        """Checkpoint after the current write of any process, if the log is large: for writes on a
+        connection of the application, after which this writer would not check the log."""
         with self._closing:
-            if not self._closed and self._tasks.empty() and self._log_is_large():
+            is_idle = not self._closed and self._tasks.empty()
+            if is_idle and self._is_checkpoint_due(self._log_size()):
                 self._tasks.put(_Task(lambda connection: None, deadline(self._timeout_s)))
 
-    def _log_is_large(self) -> bool:
-        size = self._log_size()
-        if size < CHECKPOINT_AT_BYTES:
+    def _is_checkpoint_due(self, size: int) -> bool:
+        if size < CHECKPOINT_AT_BYTES:  # a write has started the log anew
             self._checkpoint_at = CHECKPOINT_AT_BYTES
         return size >= self._checkpoint_at
 
@@ -215,23 +215,24 @@ class Writer:
             return 0
 
     def _checkpoint(self, connection: sqlite3.Connection) -> None:
-        """Copy the log into the file when it is large; the next write begins the log anew. If a
-        reader is in the way, the log grows by as much again before the next try. Among readers that
-        follow each other without a gap no try would ever succeed, so a large log is worth a wait.
+        """Copy the log into the file when it is large; the next write starts the log anew. If a
+        reader is in the way, the log grows by `CHECKPOINT_AT_BYTES` before the next try. Among
+        overlapping readers no try would ever succeed, so a large log is worth a wait.
 
         Holds the write lock meanwhile: before SQLite 3.51.3 the file can be damaged if another
-        process begins the log anew during a copy. No mode of `wal_checkpoint` gives this safety,
-        because all copy without the lock if somebody else has it; hence the second connection."""
-        if not self._log_is_large():
-            return
+        process starts the log anew during a copy. No mode of `wal_checkpoint` is safe by itself:
+        each copies without the lock if another connection has it. So one connection takes the lock
+        and a second one copies."""
         size = self._log_size()
+        if not self._is_checkpoint_due(size):
+            return
         waits = 2 if size >= PATIENT_CHECKPOINT_AT * CHECKPOINT_AT_BYTES else 0
         self._checkpoint_at = CHECKPOINT_AT_BYTES + size
         with suppress(sqlite3.Error), closing(self._connect()) as copying:
             connection.execute("BEGIN IMMEDIATE")
             try:
                 copying.execute(_COPY)
-                for _ in range(waits):  # for those who read older states, then for all of the log
+                for _ in range(waits):  # for readers of old snapshots, then of the log
                     sleep(READERS_WAIT_S)
                     copying.execute(_COPY)
             finally:
