@@ -2,10 +2,10 @@
 
 A commit with a NOTIFY takes a lock that all other such commits wait for, so hints never travel in
 the transaction that they are about: they are sent after its commit, in one of their own that waits
-for no disk, at most one per queue and ten milliseconds. Who listens has a connection of its own and
-first finds out whether notifications arrive at all: a pooler in transaction mode does not pass them
-on, but leaves LISTEN on a connection that other clients use. So the probe has a channel of its own,
-which it gives up again. Hints are only hints: without them those who wait poll. [Z7]
+for no disk, at most one per queue and ten milliseconds. A listener has a connection of its own and
+first probes whether notifications arrive at all: a pooler in transaction mode does not pass them
+on, but leaves LISTEN on a connection that other clients use. So the probe listens on a channel of
+its own, and stops. Hints are only hints: workers poll without them. [Z7]
 """
 
 import hashlib
@@ -40,7 +40,7 @@ TRY_AGAIN_S = 300.0
 """After a handshake whose notification did not arrive: the server may only have been slow."""
 
 MAX_UNLISTENS = 20
-"""Tries to give a probe's channel up: a pooler may run each on another connection to the server."""
+"""Tries to stop listening for a probe: a pooler may run each on another server connection."""
 
 CLOSE_WITHIN_S = 1.0
 
@@ -213,7 +213,7 @@ class Listener:
         while not self._closed.is_set():
             try:
                 with closing(self._connect(deadline(HANDSHAKE_S))) as connection:
-                    arrive = self._is_heard(connection)
+                    arrive = self._probe(connection)
                     if self._closed.is_set():
                         return
                     if arrive:
@@ -238,7 +238,7 @@ class Listener:
             self.arrive = arrive
             self._state.notify_all()
 
-    def _is_heard(self, connection: Connection) -> bool:
+    def _probe(self, connection: Connection) -> bool:
         """Whether a notification from another connection arrives."""
         channel = f"tenure_probe_{os.urandom(8).hex()}"
         listening = _in_one_transaction(connection, f'LISTEN "{channel}"')

@@ -235,7 +235,7 @@ class _PostgresTransaction:
         self.was_done_afterwards = False
         self.is_committing = False
         self._is_local_only = False
-        self._idle_since_s = math.inf  # while a statement runs, and before the first
+        self._idle_since_s = math.inf  # when the last answer arrived; before the first, no limit
 
     def fetch(self, *queries: Query, last: bool = False) -> list[list[Row]]:
         """The rows of each statement."""
@@ -272,8 +272,8 @@ class _PostgresTransaction:
         return RoundTrip(self._connection, self._prepared, until=self._until)
 
     def _check_idle_limit(self) -> None:
-        """Raises if the server has ended this transaction because this process was frozen. Checked
-        before a commit is sent: afterwards nobody could say that nothing was written."""
+        """Raise if the server has ended this transaction because this process was frozen. Checked
+        before a commit is sent: after that, a lost connection leaves the outcome unknown."""
         if self._begin == _BEGIN and time.monotonic() - self._idle_since_s > LONGEST_IDLE_MS / 1000:
             self._connection.close()
             raise psycopg.OperationalError(
