@@ -126,7 +126,7 @@ def filter_options(function: _F) -> _F:
 
 
 def search_options(function: _F) -> _F:
-    """`--worker`, `--error`, and times: what no index has. [J12]"""
+    """`--worker`, `--error`, and the times of enqueue and end. [J12]"""
     for name, meaning in (
         ("--finished-until", "Only jobs that finished before this time, written as for --since."),
         ("--finished-since", "Only jobs that finished at this time or later, as for --since."),
@@ -244,7 +244,7 @@ def _wanted(
 def list_jobs(
     url: str | None, as_json: bool, before: str | None, limit: int, **filters: Any
 ) -> None:
-    """List jobs, those that were enqueued last first.
+    """List jobs, newest first by the time of enqueue.
 
     \b
     Examples:

@@ -398,9 +398,9 @@ def job_filter(
 
 
 class JobSearch(TypedDict, total=False):
-    """What jobs are searched by, besides what an index has: the worker that holds or held them, the
-    schedule that made them, text in the type or message of their last error, when they were
-    enqueued and finished, and whether their worker has been silent for two heartbeats. [J12]"""
+    """Further filters of a list of jobs: the worker that holds or held them, the schedule that made
+    them, text in the type or message of their last error, when they were enqueued and finished, and
+    whether their worker has been silent for two heartbeats. [J12]"""
 
     worker: str
     schedule: str

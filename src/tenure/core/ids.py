@@ -102,8 +102,8 @@ def _uuid(milliseconds: int, filler: bytes, version: int) -> JobId:
     return JobId(f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}")
 
 
-def _milliseconds(of: JobId | FlowId) -> int:
-    return int(of[:8] + of[9:13], 16)
+def _milliseconds(id_: JobId | FlowId) -> int:
+    return int(id_[:8] + id_[9:13], 16)
 
 
 def new_job_id(now: Instant, entropy: bytes) -> JobId:
@@ -118,9 +118,10 @@ def ordered_job_id(now: Instant, entropy: bytes) -> JobId:
     return new_job_id(now, finer.to_bytes(2, "big") + entropy[2:])
 
 
-def instant_of(of: JobId | FlowId) -> Instant:
-    """The last instant of the millisecond that an id says."""
-    return Instant(_milliseconds(of) * 1000 + 999)
+def last_instant_of(id_: JobId | FlowId) -> Instant:
+    """The last instant of the millisecond in an id. A list continues there after a job that was
+    deleted. [J11]"""
+    return Instant(_milliseconds(id_) * 1000 + 999)
 
 
 DERIVED_VERSION = "8"

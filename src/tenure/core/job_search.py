@@ -41,7 +41,7 @@ PREVIEW_CHARS = 120
 
 class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Which jobs a listing shows; newest first, `before` is the last id of the previous page. If
-    its job was deleted, the time that the id says counts. [J11]
+    that job was deleted, the page starts at the time in its id. [J11]
 
     By `worker`, by the time of their end and by `error` jobs are searched, because no index has
     them: among the newest `reads` jobs before `before` that match the rest. A worker's jobs are
@@ -113,7 +113,7 @@ def leased_among(wanted: JobFilter) -> JobFilter:
 
 
 def newness(job: Job) -> tuple[Instant, JobId]:
-    """Lists are sorted by it, in reverse: by the time of enqueue, then by id. [J11]"""
+    """The sort key of lists, which have the newest job first. [J11]"""
     return job.enqueued_at, job.id
 
 

@@ -22,7 +22,7 @@ from tenure.core.flow_rows import (
     parent_page,
     replaced_job_id,
 )
-from tenure.core.ids import Actor, FlowId, JobId, Namespace, instant_of
+from tenure.core.ids import Actor, FlowId, JobId, Namespace, last_instant_of
 from tenure.core.instants import Instant
 from tenure.core.leases import HeldLease, why_not_held
 from tenure.core.outcomes import Change, Moment, NeedsHistory
@@ -120,8 +120,8 @@ class MemoryFlows(MemoryPart):
             )
             if before is not None:
                 last = self._flows.get(before)
-                begin = (instant_of(before) if last is None else last.made_at, before)
-                found = [each for each in found if (each.made_at, each.id) < begin]
+                at = last_instant_of(before) if last is None else last.made_at
+                found = [each for each in found if (each.made_at, each.id) < (at, before)]
             page = found[:limit]
             statuses = self._flow_statuses(
                 counted_flows((each, each.jobs + self._redriven_jobs(each.id)) for each in page)

@@ -2,7 +2,7 @@
 
 from collections.abc import Container, Iterable
 
-from tenure.core.ids import JobId, instant_of
+from tenure.core.ids import JobId, last_instant_of
 from tenure.core.instants import Instant
 from tenure.core.job import Job
 from tenure.core.job_search import ERROR_CHARS, FoundJobs, JobFilter, found_jobs, newness
@@ -14,9 +14,9 @@ def find_among(jobs: Iterable[Job], wanted: JobFilter, *, resolved: Container[Jo
     jobs = list(jobs)
     listed = [job for job in jobs if _lists(wanted, job, is_resolved=job.id in resolved)]
     if wanted.before is not None:
-        said = {job.id: job.enqueued_at for job in jobs}.get(wanted.before)
-        begin = (instant_of(wanted.before) if said is None else said, wanted.before)
-        listed = [job for job in listed if newness(job) < begin]
+        enqueued_at = {job.id: job.enqueued_at for job in jobs}
+        at = enqueued_at.get(wanted.before, last_instant_of(wanted.before))
+        listed = [job for job in listed if newness(job) < (at, wanted.before)]
     newest = sorted(listed, key=newness, reverse=True)
     read = newest[: wanted.reads] if wanted.is_search else newest
     page = [job for job in read if _accepts(wanted, job)][: wanted.limit]

@@ -26,7 +26,7 @@ from tenure.core.flow_rows import (
     parent_page,
     replaced_job_id,
 )
-from tenure.core.ids import Actor, FlowId, JobId, Namespace, instant_of, job_id_range
+from tenure.core.ids import Actor, FlowId, JobId, Namespace, job_id_range, last_instant_of
 from tenure.core.instants import Instant
 from tenure.core.leases import HeldLease, why_not_held
 from tenure.core.outcomes import Change, History, NeedsHistory
@@ -132,7 +132,7 @@ class SqlFlows(Transactional):
         clauses, index = "", ""
         if before is not None:
             clauses += _BEFORE
-            given |= {"before": before, "before_at": instant_of(before)}
+            given |= {"before": before, "before_at": last_instant_of(before)}
         if id_prefix is not None:
             clauses, index = clauses + _OF_PREFIX, "{by_flow_id}"
             given["id_from"], given["id_to"] = job_id_range(id_prefix)

@@ -12,7 +12,7 @@ from typing import TypeAlias, TypeVar
 import msgspec
 
 from tenure.core.events import Event
-from tenure.core.ids import JobId, instant_of, job_correlated_by, job_id_range
+from tenure.core.ids import JobId, job_correlated_by, job_id_range, last_instant_of
 from tenure.core.instants import Instant
 from tenure.core.job import Job
 from tenure.core.job_search import FoundJobs, JobFilter, found_jobs, leased_among, newness
@@ -56,7 +56,7 @@ _JOB_CLAUSES = {
     "id_to": "AND id <= :id_to",
     "enqueued_since": "AND {at} >= :enqueued_since",
     "enqueued_until": "AND {at} < :enqueued_until",
-    # A job is enqueued before it ends: no later ones need be read.
+    # A job is enqueued before it ends, so jobs that were enqueued later need not be read.
     "finished_until": "AND {at} < :finished_until",
     "before": "AND ({at}, {id}) < (coalesce((SELECT last.enqueued_at FROM {t}job AS last"
     " WHERE last.id = :before AND last.namespace = :namespace), :before_at), :before)",
@@ -233,7 +233,7 @@ class SqlQueries(Transactional):
     def _listed_ids(
         self, wanted: JobFilter, uncorrelated_id: JobId | None, kinds: ListedKinds
     ) -> tuple[tuple[str, str], dict[str, object]]:
-        """The word for the parts from which a list is merged, and the parameters of these."""
+        """The placeholder for the parts that a list is merged from, and their parameters."""
         lowest, highest = (
             (None, None) if wanted.id_prefix is None else job_id_range(wanted.id_prefix)
         )
@@ -259,12 +259,12 @@ class SqlQueries(Transactional):
         clauses = [_JOB_CLAUSES[name] for name, value in given.items() if value is not None]
         clauses.append(_JOB_FLAGS[wanted.resolved])
         given |= {"namespace": wanted.namespace, "limit": wanted.limit, "reads": wanted.limit}
-        given |= {"before_at": wanted.before and instant_of(wanted.before)}
+        given |= {"before_at": wanted.before and last_instant_of(wanted.before)}
         given |= {f"kind_{n}": kind for n, kind in enumerate(chain(*(kinds or {}).values()))}
-        is_whole = uncorrelated_id is None and _has_no_index(wanted)
+        is_narrow = uncorrelated_id or wanted.reason_code or _has_narrow_index(wanted)
         arms = []
         for arm in _listing_arms(wanted, kinds):
-            is_all = is_whole and not arm
+            is_all = not arm and not is_narrow
             columns = _OF_ALL_JOBS if is_all else _OF_SOME_JOBS
             words = {
                 "index": _index_of(arm, wanted),
@@ -350,8 +350,8 @@ def _listing_arms(wanted: JobFilter, kinds: ListedKinds) -> Sequence[str]:
     """Conditions that together leave no listed job out, each with an index of its own."""
     if kinds:
         return _arms_by_kind(wanted, kinds)
-    if any((wanted.correlation_id, wanted.schedule, wanted.flow_id, wanted.id_prefix)):
-        return [""]  # few jobs share one, and they have an index
+    if _has_narrow_index(wanted):
+        return [""]
     if wanted.queue is not None or wanted.kind is not None:
         leased = _LEASED if wanted.queue is None else f"{_LEASED} AND queue = :queue"
         if not wanted.statuses:
@@ -373,23 +373,15 @@ def _index_of(arm: str, wanted: JobFilter) -> str:
     return _INDEX_OF_ARM.get(arm, "")
 
 
-def _has_no_index(wanted: JobFilter) -> bool:
-    """Whether only the statuses, the queue or the kind can have an index."""
-    by = (wanted.correlation_id, wanted.schedule, wanted.flow_id, wanted.id_prefix)
-    return wanted.reason_code is None and not any(by)
+def _has_narrow_index(wanted: JobFilter) -> bool:
+    """Whether it asks for something that few jobs share and that has an index."""
+    return any((wanted.correlation_id, wanted.schedule, wanted.flow_id, wanted.id_prefix))
 
 
 def _is_by_common_status(wanted: JobFilter) -> bool:
     """Whether jobs are listed by a status of many jobs, and by nothing that an index has."""
-    others = (
-        wanted.queue,
-        wanted.kind,
-        wanted.correlation_id,
-        wanted.schedule,
-        wanted.flow_id,
-        wanted.id_prefix,
-    )
-    return all(each is None for each in others) and not _COMMON.keys().isdisjoint(wanted.statuses)
+    is_indexed = wanted.queue or wanted.kind or _has_narrow_index(wanted)
+    return not is_indexed and not _COMMON.keys().isdisjoint(wanted.statuses)
 
 
 def _arms_by_kind(wanted: JobFilter, kinds: Mapping[str, Sequence[str]]) -> list[str]:
