@@ -659,14 +659,14 @@ class ReferenceStore(
             return PruneResult(sum(self._prune(*key, until) for key in keys), hit_limit)
 
     def _prune(self, job_id: JobId, seq: int, until: Instant) -> bool:
-        """Delete this renewal if its attempt has ended. Returns whether it did."""
+        """Delete this renewal if it is old and its attempt has ended. Returns whether it did."""
         events = self._events[job_id]
         (renewal,) = (event for event in events if event.seq == seq)
-        is_ended = renewal.lease_id != self._jobs[job_id].lease_id and renewal.ts <= until
-        if is_ended:
+        is_due = renewal.lease_id != self._jobs[job_id].lease_id and renewal.ts <= until
+        if is_due:
             events.remove(renewal)
             self._tail = {at: event for at, event in self._tail.items() if event is not renewal}
-        return is_ended
+        return is_due
 
     def expire_observations(self, *, older_than_us: Duration, limit: int) -> int:
         """Drop the bodies of old observations."""

@@ -56,10 +56,8 @@ class SqlRetention(Transactional):
         )
         # An ended attempt never continues; the job's earlier renewals are of ended attempts and
         # as old: no event is earlier than the one before it. [E13]
-        ended = {job_id: seq for job_id, seq, is_due in rows if is_due}
-        queries = [
-            self._query("prune_renewals", job_id=each, seq=seq) for each, seq in ended.items()
-        ]
+        due = {job_id: seq for job_id, seq, is_due in rows if is_due}
+        queries = [self._query("prune_renewals", job_id=each, seq=seq) for each, seq in due.items()]
         gone = self._write(lambda tx: tx.fetch(*queries, last=True)) if queries else []
         hit_limit = len(rows) == limit
         self._last_renewal = rows[-1][:2] if hit_limit else (None, None)
