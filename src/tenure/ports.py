@@ -769,7 +769,8 @@ class Hint(msgspec.Struct, frozen=True, array_like=True):
 
 class NextReady(msgspec.Struct, frozen=True):
     """Whether some queues have a ready job, and how long until the next delayed one is due; None if
-    there is none. Jobs that stay ready, because a limit blocks them, do not hide the next one."""
+    none is known: a store reads a limited number of kinds and priorities. Jobs that stay ready,
+    because a limit blocks them, do not hide the next one."""
 
     is_ready: bool
     later_in_us: Duration | None = None

@@ -1,7 +1,7 @@
-"""Says when a queue may have a ready job, so that a worker that waits need not poll often.
+"""Wakes a worker when a queue may have a ready job, so that it need not poll often.
 
 Listens to the store's hints and keeps a timer for the next job that is due. It claims nothing, and
-whoever it wakes still polls: a hint may be missing. [Z7]
+the worker still polls: a hint may be missing. [Z7]
 """
 
 import logging
@@ -14,10 +14,10 @@ from tenure.errors import TenureError
 from tenure.ports import Hint, HintedChange, HintStore
 
 NOT_WANTED_S = 0.01
-"""How long a hint waits while the worker does not, before it is looked at again."""
+"""While the worker does not wait for jobs: the pause before a hint is considered again."""
 
 LONGEST_TIMER_S = 30.0
-"""After so long the timer is set anew: the store's clock may have been set."""
+"""The timer is set again after this long at most: the store's clock may have been set."""
 
 _log = logging.getLogger("tenure.coordinator")
 
@@ -76,14 +76,14 @@ class ReadyWatch:
             if self._stopping:
                 return
             if not self._is_wanted():
-                self._changed.set()  # so that it is looked at as soon as it is wanted
+                self._changed.set()  # kept for when the worker waits again
                 self._paused.wait(NOT_WANTED_S)
                 continue
             self._changed.clear()
             pause_s = self._look()
 
     def _look(self) -> float:
-        """Wake the worker if a job is ready; the seconds until the next one will be."""
+        """Wake the worker if a job is ready. Returns the seconds until the next one is due."""
         try:
             found = self._store.next_ready(self._namespace, self._queues)
         except TenureError as failure:  # the worker's own polling will tell
