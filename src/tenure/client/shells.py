@@ -3,8 +3,8 @@
 An operation is a generator. Where it has to wait for something, it yields a `Wait`, which says how
 to wait in a thread and how to wait in an event loop, and is sent what came of it. `run` and `arun`
 are the two shells; a failure of the wait is raised inside the operation, which may handle it.
-Functions that return an operation have names that end in -ing. A public method is written once, as
-an operation: `blocking` makes the method of it, and `awaiting` that method's twin for async code.
+Private functions that return an operation have names that end in -ing. A public method is written
+once, as an operation: the decorator `blocking` makes the method, and `awaiting` its async twin.
 """
 
 import asyncio
@@ -70,15 +70,16 @@ async def arun(operation: Operation[T]) -> T:
 def blocking(
     operation: Callable[Concatenate[S, P], Operation[T]],
 ) -> Callable[Concatenate[S, P], T]:
-    """The method that carries out this operation in the caller's thread."""
+    """Make a method that carries out this operation in the caller's thread. Its signature returns
+    what the operation does, so a module that uses it must not postpone annotations."""
 
     @wraps(operation)
     def method(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return run(operation(self, *args, **kwargs))
 
-    shown = inspect.signature(operation)
-    _, _, returned = get_args(shown.return_annotation)
-    cast(Any, method).__signature__ = shown.replace(return_annotation=returned)
+    signature = inspect.signature(operation)
+    _, _, returned = get_args(signature.return_annotation)
+    cast(Any, method).__signature__ = signature.replace(return_annotation=returned)
     return method
 
 
