@@ -124,6 +124,7 @@ def log_format_option(function: _F) -> _F:
 def keep_options(function: _F) -> _F:
     """`--keep-finished`, `--keep-refused` and `--keep-renewals`, which a command passes to
     `retention_of`."""
+    # In reverse: the option that is added last is listed first.
     for name, help_text, default in (
         (
             "renewals",

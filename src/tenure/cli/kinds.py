@@ -15,7 +15,7 @@ from tenure.cli.common import (
     url_option,
 )
 from tenure.cli.kind_suggestions import kind_suggestion
-from tenure.cli.live_declarations import live_workers, unclaimed_kinds
+from tenure.cli.live_declarations import live_workers, undeclared_kinds
 from tenure.cli.output import print_json, print_table, printable, say
 from tenure.cli.rates import given_rate, rate_in_words, rate_options
 from tenure.core.checks import check_name
@@ -130,11 +130,11 @@ def _gone(
     others: Sequence[KindSettings],
     former: Collection[str],
 ) -> list[Kind]:
-    """Of kinds that the application does not have, those that it had before and those that no live
-    worker has."""
+    """Former kinds of the application, and kinds that neither it nor a live worker has. `others`
+    are the stored kinds that it does not have."""
     workers = live_workers(serving.store, namespace, serving.store.now())
-    unclaimed = unclaimed_kinds(others, workers)
-    return [each.kind for each in others if each.kind in former or each.kind in unclaimed]
+    undeclared = undeclared_kinds(others, workers)
+    return [each.kind for each in others if each.kind in former or each.kind in undeclared]
 
 
 @kinds.command(name="limit")

@@ -37,11 +37,11 @@ def undeclared(found: Schedule, workers: tuple[WorkerSeen, ...] | None) -> bool 
     )
 
 
-def unclaimed_kinds(
+def undeclared_kinds(
     stored: Iterable[KindSettings], workers: tuple[WorkerSeen, ...] | None
 ) -> list[Kind]:
-    """Kinds that workers declared and none of these has; a worker without kinds runs all. A kind
-    without a policy was set by hand or is a group of keys."""
+    """Kinds that were declared and that none of these has; none if one of them runs all kinds. Only
+    a declaration sets a policy: a kind without one was set by hand, or is a group of keys."""
     if workers is None or any(not each.kinds for each in workers):
         return []
     live = {kind for each in workers for kind in each.kinds}

@@ -231,16 +231,18 @@ def in_words(span_s: float) -> str:
 
 def duration(span_us: Duration | None) -> str | None:
     """How long jobs waited or ran, for a table: most wait for milliseconds."""
-    if span_us is None or span_us >= MICROSECONDS_PER_SECOND:
-        return None if span_us is None else in_words(span_us / MICROSECONDS_PER_SECOND)
-    return f"{span_us / 1000:.0f} ms"
+    if span_us is None:
+        return None
+    if span_us < MICROSECONDS_PER_SECOND:
+        return f"{span_us / 1000:.0f} ms"
+    return in_words(span_us / MICROSECONDS_PER_SECOND)
 
 
 DURATION_HEAD = ("WAIT P50", "WAIT P95", "RUN P50", "RUN P95")
 
 
 def duration_cells(wait: Durations, run: Durations) -> tuple[str | None, ...]:
-    """What `DURATION_HEAD` stands above."""
+    """The cells under `DURATION_HEAD`."""
     return tuple(map(duration, (wait.p50_us, wait.p95_us, run.p50_us, run.p95_us)))
 
 

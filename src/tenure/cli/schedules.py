@@ -84,9 +84,9 @@ class ShownSchedule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SyncedSchedule(msgspec.Struct, frozen=True, kw_only=True):
-    """What `sync` did with a schedule: `new`, `changed`, `unchanged`, `removed` or `kept`, which is
-    for one that the application declares no more, or that another application declared and no live
-    worker declares."""
+    """What `sync` did with a schedule: `new`, `changed`, `unchanged`, `removed`, or `kept: ` and a
+    reason to remove it: the application declares it no more, or another application declared it
+    and no live worker does."""
 
     name: str
     action: str
@@ -495,8 +495,9 @@ def _no_longer_declared(
     *,
     prune: bool,
 ) -> list[SyncedSchedule]:
-    """Of schedules that the application does not declare, remove those that it declared under one
-    of these names, or say that they are kept. [SC22]"""
+    """Report schedules that the application declared under one of these names and no longer does,
+    and remove them with `prune`; also report those of others that no live worker declares. [SC22]
+    """
     done = []
     workers = live_workers(serving.store, namespace, serving.store.now())
     for each in others:

@@ -123,8 +123,8 @@ def stats(
     `tenure worker`).
 
     With --by kind, and without --until, it also shows how long the jobs of each kind waited and
-    ran, median and 95th percentile: in the last 15m, 1h, 6h, 24h or 7d, the first of these that
-    reaches back to --since.
+    ran, median and 95th percentile, in the last 15m, 1h, 6h, 24h or 7d: the shortest of these that
+    is as long as the time since --since, else 7d.
 
     \b
     Examples:

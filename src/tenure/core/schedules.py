@@ -138,11 +138,10 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     rev: int
     created_at: Instant
     created_by: Actor
-    changed_at: (
-        Instant  # by a request; firing it and running it by hand change nothing of it [SC23]
-    )
+    # By a request: firing it and running it by hand leave these two unchanged. [SC23]
+    changed_at: Instant
     changed_by: Actor
-    updated_at: Instant  # when the row was written, by whatever
+    updated_at: Instant  # when the row was last written
     declared_by: str | None = None  # the application that declares it; None: made by hand
     next_at: Instant | None = None
     paused_at: Instant | None = None
