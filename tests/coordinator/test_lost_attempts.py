@@ -2,12 +2,15 @@
 
 import logging
 from collections.abc import Iterator
+from concurrent.futures import Future
 
 import pytest
 
 from tenure.coordinator.sweeper import Sweeper
+from tenure.core.commands import Command
 from tenure.core.instants import seconds
 from tenure.core.policy import Policy
+from tenure.core.verdicts import Answer
 from tenure.core.vocabulary import OnLost
 from tenure.telemetry.lost_attempts import MAX_LINES
 from tests.support.coordinators import World
@@ -56,6 +59,23 @@ def test_a_lost_attempt_is_logged_with_its_worker_and_what_follows(
     ]
     [record] = caplog.records
     assert (record.levelno, record.__dict__["job_id"]) == (logging.WARNING, job.id)
+
+
+def test_an_attempt_that_another_process_recorded_as_lost_is_logged_there_alone(
+    world: World, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grant = world.running(policy=policy())
+    submit = world.coordinator.submit
+
+    def submit_after_another(command: Command) -> "Future[list[Answer]]":
+        submit(command).result()
+        return submit(command)
+
+    monkeypatch.setattr(world.coordinator, "submit", submit_after_another)
+    swept_after(world, LEASE_S + 1)
+
+    assert world.reload(grant.job_id).lease_id is None
+    assert lines(caplog) == []
 
 
 @pytest.mark.parametrize(

@@ -347,10 +347,11 @@ class Sweeper:
             (job, self._coordinator.submit(Sweep(job_id=job.id, outages=outages)))
             for job in jobs.values()
         ]
-        moved = [(job, after) for job, call in calls if (after := _moved_on(job, call)) is not None]
+        moved = [(job, reply) for job, call in calls if (reply := _moved_on(job, call)) is not None]
         now = self._monotonic()
-        for job, after in moved:
-            self._lost.swept(job, after, now)
+        for job, reply in moved:
+            if reply.job is not None and not reply.replayed:  # otherwise another process logs it
+                self._lost.swept(job, reply.job, now)
         return len(moved)
 
     def _overdue_of(self, ids: Sequence[JobId]) -> dict[JobId, Job]:
@@ -364,8 +365,8 @@ def _overdue(due: Loaded) -> Iterator[int]:
     return (due.now - job.due_at for job in due.jobs.values() if job.due_at is not None)
 
 
-def _moved_on(job: Job, call: "Future[list[Answer]]") -> Job | None:
-    """The job after this sweep, or another at the same time, moved it on; None if none did."""
+def _moved_on(job: Job, call: "Future[list[Answer]]") -> Reply | None:
+    """The answer if this sweep, or another at the same time, moved the job on; None if none did."""
     try:
         (answer,) = call.result()
     except (StoreUnavailable, Closed):
@@ -373,5 +374,5 @@ def _moved_on(job: Job, call: "Future[list[Answer]]") -> Job | None:
     except Exception:
         _log.exception("job %s could not be swept", job.id)
         return None
-    after = answer.job if isinstance(answer, Reply) else None
-    return after if after is not None and after.rev != job.rev else None
+    assert isinstance(answer, Reply)
+    return answer if answer.job is not None and answer.job.rev != job.rev else None

@@ -457,14 +457,14 @@ def _released_to(job: Job, command: Release, at: Moment) -> Instant:
 def sweep(job: Job | None, command: Sweep, at: Moment, _: History | None) -> Outcome:
     """Record what time revoked; change nothing where it has not. Safe to repeat. [W1]"""
     if job is None or at.is_settling:  # [A10]
-        return Replayed(answer=Reply(job=job))
+        return Replayed(answer=Reply(job=job, replayed=True))
     if is_expired(job, at.now):
         return _expire(job, command, at)
     if not job.status.is_leased:
-        return Replayed(answer=Reply(job=job))
+        return Replayed(answer=Reply(job=job, replayed=True))
     cause = revocation(job, at.now)
     if cause is None:
-        return Replayed(answer=Reply(job=job))
+        return Replayed(answer=Reply(job=job, replayed=True))
     origin = Origin(actor=command.actor, request_id=None)  # no request: its id is job_id:seq [Q6]
     if cause is EventCause.GRACE_OVER:
         draft = Draft(
