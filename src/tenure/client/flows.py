@@ -111,7 +111,7 @@ class Flow(FlowBuilder):
         ended = yield from ending(self._channel, [job.id for job in self._jobs], timeout)
         return {job.name: ended[job.id] for job in self._jobs}
 
-    await_end = awaiting(wait)
+    await_end = awaiting(wait, name="await_end")
 
     def _check_sent(self) -> None:
         if not self._is_sent:
@@ -251,7 +251,7 @@ class Flows:
         yield from ending(self._channel, [step.job_id for step in view.current], timeout)
         return flow_reply((yield from loading_flow(self._channel, view.flow.id)))
 
-    await_end = awaiting(wait)
+    await_end = awaiting(wait, name="await_end")
 
     @blocking
     def cancel(

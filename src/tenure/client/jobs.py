@@ -175,7 +175,7 @@ class Job(JobHandle, Generic[R_co]):
         ended in time."""
         return (yield from self._waiting(timeout)).status
 
-    await_end = awaiting(wait)
+    await_end = awaiting(wait, name="await_end")
 
     def _waiting(self, timeout: Span | None) -> Operation[StoredJob]:
         limit_s = math.inf

@@ -84,15 +84,18 @@ def blocking(
 
 
 def awaiting(
-    method: Callable[Concatenate[S, P], T],
+    method: Callable[Concatenate[S, P], T], *, name: str | None = None
 ) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
-    """The twin of a `blocking` method for async code."""
+    """The twin of a `blocking` method for async code; its name has an `a` in front."""
     operation = cast(Any, method).__wrapped__
 
     async def twin(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
         result: T = await arun(operation(self, *args, **kwargs))
         return result
 
+    twin.__name__ = name or f"a{method.__name__}"
+    twin.__qualname__ = method.__qualname__.removesuffix(method.__name__) + twin.__name__
+    twin.__module__ = method.__module__
     twin.__doc__ = f"`{method.__name__}` for async code."
     cast(Any, twin).__signature__ = inspect.signature(method)
     return twin

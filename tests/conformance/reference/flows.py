@@ -120,7 +120,8 @@ class MemoryFlows(MemoryPart):
             )
             if before is not None:
                 last = self._flows.get(before)
-                at = last_instant_of(before) if last is None else last.made_at
+                is_here = last is not None and last.namespace == namespace
+                at = last.made_at if last is not None and is_here else last_instant_of(before)
                 found = [each for each in found if (each.made_at, each.id) < (at, before)]
             page = found[:limit]
             statuses = self._flow_statuses(

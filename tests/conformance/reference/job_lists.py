@@ -14,7 +14,7 @@ def find_among(jobs: Iterable[Job], wanted: JobFilter, *, resolved: Container[Jo
     jobs = list(jobs)
     listed = [job for job in jobs if _lists(wanted, job, is_resolved=job.id in resolved)]
     if wanted.before is not None:
-        enqueued_at = {job.id: job.enqueued_at for job in jobs}
+        enqueued_at = {job.id: job.enqueued_at for job in jobs if job.namespace == wanted.namespace}
         at = enqueued_at.get(wanted.before, last_instant_of(wanted.before))
         listed = [job for job in listed if newness(job) < (at, wanted.before)]
     newest = sorted(listed, key=newness, reverse=True)
@@ -39,6 +39,7 @@ def _lists(wanted: JobFilter, job: Job, *, is_resolved: bool) -> bool:
         and wanted.schedule in (None, job.schedule)
         and wanted.flow_id in (None, job.flow_id)
         and _is_within(job.enqueued_at, wanted.enqueued_since, wanted.enqueued_until)
+        and (wanted.finished_until is None or job.enqueued_at < wanted.finished_until)
         and job.id.startswith(wanted.id_prefix or "")
     )
 

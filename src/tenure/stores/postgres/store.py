@@ -6,7 +6,6 @@ transaction, prepared statements only if the pooler supports them. Never prints 
 
 import hashlib
 import logging
-import math
 import random
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
@@ -17,6 +16,7 @@ from weakref import WeakKeyDictionary
 
 from msgspec import UNSET, UnsetType
 
+from tenure.clock import NEVER, boot_now
 from tenure.core.claims import ClaimPlan, ClaimScope, ClaimView, QueueState, Session, SessionKey
 from tenure.core.concurrency import ConcurrencyKey
 from tenure.core.failover import Server, newest
@@ -235,7 +235,7 @@ class _PostgresTransaction:
         self.was_done_afterwards = False
         self.is_committing = False
         self._is_local_only = False
-        self._idle_since_s = math.inf  # when the last answer arrived; before the first, no limit
+        self._idle_since = NEVER  # when the last answer arrived; before the first, no limit
 
     def fetch(self, *queries: Query, last: bool = False) -> list[list[Row]]:
         """The rows of each statement."""
@@ -250,7 +250,7 @@ class _PostgresTransaction:
         self.is_committing = last
         trip.send([*opening, *queries, *closing])
         answers = trip.finish(self.afterwards if last else ())
-        self._idle_since_s = time.monotonic()
+        self._idle_since = boot_now()
         self.was_done_afterwards = trip.was_done_afterwards
         return answers[len(opening) : len(opening) + len(queries)]
 
@@ -274,7 +274,7 @@ class _PostgresTransaction:
     def _check_idle_limit(self) -> None:
         """Raise if the server has ended this transaction because this process was frozen. Checked
         before a commit is sent: after that, a lost connection leaves the outcome unknown."""
-        if self._begin == _BEGIN and time.monotonic() - self._idle_since_s > LONGEST_IDLE_MS / 1000:
+        if self._begin == _BEGIN and boot_now() - self._idle_since > LONGEST_IDLE_MS * 1000:
             self._connection.close()
             raise psycopg.OperationalError(
                 "this process was frozen in a transaction, and the server has ended it"
