@@ -26,7 +26,7 @@ from tenure.core.schedules import PutSchedule, ScheduleSpec, decide_schedule, pl
 from tenure.core.vocabulary import EventCause, JobStatus
 from tenure.ports import Record, Unreadable
 from tenure.verify import check_record
-from tenure.verify.schedules import occurrences_have_one_job
+from tenure.verify.enqueues import occurrences_have_one_job
 from tenure_conformance.spec import spec
 from tests.support.corruptions import CORRUPTIONS, STATUS_TABLE, with_job
 from tests.support.histories import World

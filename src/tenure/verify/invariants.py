@@ -11,15 +11,13 @@ import msgspec
 from tenure.ports import Record, RecordSource
 from tenure.verify import (
     ack_rules,
-    dead_letter_jobs,
-    expiry,
+    enqueues,
     flows,
     leases,
     order,
     projections,
     rates,
     rows,
-    schedules,
     shared_keys,
 )
 from tenure.verify.acks import Ack
@@ -145,7 +143,7 @@ INVARIANTS: tuple[Invariant, ...] = (
     Invariant(
         id="I28",
         title="each occurrence of a schedule has one job",
-        of_record=schedules.occurrences_have_one_job,
+        of_record=enqueues.occurrences_have_one_job,
     ),
     Invariant(
         id="I30",
@@ -170,7 +168,7 @@ INVARIANTS: tuple[Invariant, ...] = (
     Invariant(
         id="I34",
         title="a job that has expired never starts",
-        of_record=expiry.expired_jobs_never_start,
+        of_record=enqueues.expired_jobs_never_start,
     ),
     Invariant(
         id="I35",
@@ -180,7 +178,7 @@ INVARIANTS: tuple[Invariant, ...] = (
     Invariant(
         id="I36",
         title="a dead letter is reported by one job",
-        of_record=dead_letter_jobs.dead_letters_are_reported_once,
+        of_record=enqueues.dead_letters_are_reported_once,
     ),
     Invariant(
         id="I37",
