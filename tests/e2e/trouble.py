@@ -87,7 +87,8 @@ def _add_stops(app: Tenure, lease: str) -> None:
     @app.job(lease=lease, grace="1s")
     def obstinate(note: str) -> None:
         """Never looks up, and has a second to."""
-        Path(note + ".ready").write_text(str(os.getpid()))
+        Path(note + ".here").write_text(str(os.getpid()))
+        Path(note + ".here").rename(note + ".ready")  # whoever sees the file can read it
         while True:
             time.sleep(0.05)
 
