@@ -1,11 +1,15 @@
 """Schedules over HTTP: who sees and changes which."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tenure.coordinator.schedules import Firer
-from tenure.core.ids import DEFAULT_NAMESPACE, Kind, QueueName, ScheduleName
+from tenure.core.ids import DEFAULT_NAMESPACE, Kind, QueueName, ScheduleName, operator_actor
+from tenure.core.job_search import JobFilter
+from tenure.core.schedules import PutSchedule, ScheduleReply
 from tenure.core.vocabulary import Role
 from tenure_conformance.spec import spec
 from tests.server.harness import JOB, Answer, Stage
@@ -194,6 +198,61 @@ def test_a_token_that_was_just_revoked_makes_and_resumes_no_schedule(stage: Stag
     assert [(each.status, each.code) for each in refused] == [(401, "unauthenticated")] * 3
     [found] = stage.store.list_schedules(DEFAULT_NAMESPACE)
     assert (found.name, found.rev) == ("s", 2)
+
+
+@spec("SC24", "H79")
+def test_what_a_token_wrote_while_it_was_revoked_is_paused(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token, text = stage.new_token(O, "gone")
+    before(stage, monkeypatch, lambda: stage.store.revoke_token(token.id))
+
+    refused = put(stage, token=text)
+
+    assert (refused.status, refused.code) == (401, "unauthenticated")
+    [found] = stage.store.list_schedules(DEFAULT_NAMESPACE)
+    assert found.paused_at is not None
+    assert found.pause_reason == "last token of operator:gone revoked"
+
+
+@spec("SC13", "H70")
+@pytest.mark.parametrize("change", ["resume", "pause", "run", "put"])
+def test_a_schedule_that_leaves_the_scope_meanwhile_is_not_changed(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    limited = stage.token(O, "limited", queues=(QueueName("q"),))
+    put(stage, queue="q")
+    [made] = stage.store.list_schedules(DEFAULT_NAMESPACE)
+    moved = PutSchedule(
+        namespace=DEFAULT_NAMESPACE,
+        name=made.name,
+        actor=operator_actor("ada"),
+        spec=replace(made.spec, queue=QueueName("other")),
+    )
+    change_schedule = stage.coordinator.change_schedule
+    before(stage, monkeypatch, lambda: change_schedule(moved))
+
+    if change == "put":
+        refused = put(stage, queue="q", token=limited)
+    else:
+        message: Any = {} if change == "run" else None
+        refused = post(stage, f"s/{change}", message, token=limited)
+
+    assert refused.status == (403 if change == "put" else 404), refused
+    [found] = stage.store.list_schedules(DEFAULT_NAMESPACE)
+    assert (found.spec.queue, found.rev, found.changed_by) == ("other", 2, "operator:ada")
+    assert stage.store.list_jobs(JobFilter(namespace=DEFAULT_NAMESPACE)) == []
+
+
+def before(stage: Stage, monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
+    """Act after a request about a schedule was checked and before it is decided."""
+    decide = stage.coordinator.change_schedule
+
+    def late(*given: Any, **more: Any) -> ScheduleReply:
+        act()
+        return decide(*given, **more)
+
+    monkeypatch.setattr(stage.coordinator, "change_schedule", late)
 
 
 @spec("SC24")

@@ -7,8 +7,8 @@ sweep: not on a clock that jumped until a second reading confirms it. [SC6]
 
 import logging
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Protocol, TypeAlias
 
 import msgspec
 
@@ -47,12 +47,25 @@ up with, one in each round."""
 _log = logging.getLogger("tenure.schedules")
 
 
+CheckSchedule: TypeAlias = Callable[[Schedule | None], None]
+"""Raises if the caller may not change the schedule as it is."""
+
+
+def allow_any(_: Schedule | None) -> None:
+    """The caller may change every schedule."""
+
+
 def change_schedule(
-    store: Store, command: ScheduleCommand, observer: Observer | None, policies: PolicyCache
+    store: Store,
+    command: ScheduleCommand,
+    observer: Observer | None,
+    policies: PolicyCache,
+    check: CheckSchedule,
 ) -> ScheduleReply:
     """Decide about a request that was checked, and write what was decided."""
     for _ in range(MAX_TRIES):
         loaded = store.load_schedule(command.namespace, command.name)
+        check(loaded.schedule)
         existing = None
         if isinstance(command, RunSchedule):
             existing = store.load([command.job_id]).jobs.get(command.job_id)

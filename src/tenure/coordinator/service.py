@@ -31,7 +31,7 @@ from tenure.coordinator.batches import (
 )
 from tenure.coordinator.declared_policies import PolicyCache
 from tenure.coordinator.outages import OutageWatch, Writability, watched
-from tenure.coordinator.schedules import change_schedule
+from tenure.coordinator.schedules import CheckSchedule, allow_any, change_schedule
 from tenure.coordinator.store_clock import StoreClock
 from tenure.coordinator.unblocking import unblock_at_once
 from tenure.core.claims import (
@@ -360,14 +360,16 @@ class Coordinator:
         [answer] = planned.answers
         return self._repeat(request) if answer.is_repeat else answer
 
-    def change_schedule(self, command: ScheduleCommand) -> ScheduleReply:
+    def change_schedule(
+        self, command: ScheduleCommand, *, check: CheckSchedule = allow_any
+    ) -> ScheduleReply:
         """Put, pause, resume, run or remove a schedule, in the caller's thread: such requests are
-        rare. [SC12]"""
+        rare. [SC12] `check` is called with the schedule that the decision is about. [SC13]"""
         check_schedule_command(command, self.limits)
         with self._condition:
             self._refuse_if_closed()
         with waiting_until(deadline(self.timeout_s)):
-            return change_schedule(self.store, command, self.observer, self.policies)
+            return change_schedule(self.store, command, self.observer, self.policies, check)
 
     def estimated_now(self) -> Instant:
         """The store's clock, without asking for it if it was read lately: good enough to see

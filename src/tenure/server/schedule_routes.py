@@ -83,8 +83,6 @@ async def put_schedule(call: Call) -> Response:
         raise out_of_scope("a worker only makes schedules that are new", field="only_new")
     name, namespace = _name(call), call.namespace()
     loaded = await call.services.blocking(lambda: call.store.load_schedule(namespace, name))
-    if loaded.schedule is not None and not _sees(call, loaded.schedule):
-        raise out_of_scope("a schedule of this name is out of this token's scope", field="schedule")
     command = PutSchedule(
         namespace=namespace,
         name=name,
@@ -93,6 +91,7 @@ async def put_schedule(call: Call) -> Response:
         declared_by=message.declared_by,
         only_new=message.only_new,
     )
+    _check_scope(call, command, loaded.schedule)
     await _check_limits(call, command, loaded.schedule)
     return await _decided(call, command)
 
@@ -121,10 +120,7 @@ _CHANGES: dict[str, type[PauseSchedule] | type[ResumeSchedule] | type[RemoveSche
 
 async def change_schedule(call: Call) -> Response:
     """Pause, resume or remove a schedule, by the route."""
-    found = await _find(call)
     kind = _CHANGES[call.route.name]
-    if kind is ResumeSchedule:
-        _check_makes(call, found)
     return await _decided(
         call, kind(namespace=call.namespace(), name=_name(call), actor=call.actor)
     )
@@ -132,7 +128,6 @@ async def change_schedule(call: Call) -> Response:
 
 async def run_schedule(call: Call) -> Response:
     """Make a job of a schedule now."""
-    _check_makes(call, await _find(call))
     job_id = call.message(RunScheduleMessage).job_id
     if job_id is None:
         job_id = new_job_id(await call.services.now(), os.urandom(ENTROPY_BYTES))
@@ -148,10 +143,17 @@ async def run_schedule(call: Call) -> Response:
 async def _decided(
     call: Call, command: ScheduleCommand, *, job_id: JobId | None = None
 ) -> Response:
-    if isinstance(command, PutSchedule | ResumeSchedule):
-        # A revocation pauses what the token scheduled; nothing may be added after it. [H79]
+    # A revocation pauses what the token scheduled; nothing may be added after it. [H79]
+    is_lasting = isinstance(command, PutSchedule | ResumeSchedule)
+    if is_lasting:
         await call.services.authenticator.check_still_valid(call.principal, ask=True)
-    reply = await call.services.blocking(lambda: call.coordinator.change_schedule(command))
+    reply = await call.services.blocking(
+        lambda: call.coordinator.change_schedule(
+            command, check=lambda found: _check_scope(call, command, found)
+        )
+    )
+    if is_lasting:
+        await _check_not_revoked_meanwhile(call)
     if reply.schedule is None:
         raise _unknown(command.name)
     if reply.cause is not None:
@@ -160,6 +162,20 @@ async def _decided(
         queue = reply.schedule.spec.queue
         call.services.waiting_claims.enqueued(command.namespace, [queue])
     return await _answer(call, reply, job_id=job_id)
+
+
+async def _check_not_revoked_meanwhile(call: Call) -> None:
+    """The write may have waited while the token was revoked. A revocation that is repeated pauses
+    what was written since."""
+    try:
+        await call.services.authenticator.check_still_valid(call.principal, ask=True)
+    except Refused:
+        token = call.principal.token
+        assert token is not None
+        loaded = await call.services.blocking(lambda: call.store.load_token(token.id))
+        if loaded.token is not None and loaded.token.revoked_at is not None:
+            await call.services.blocking(lambda: call.store.revoke_token(token.id))
+        raise
 
 
 async def _answer(call: Call, reply: ScheduleReply, *, job_id: JobId | None = None) -> Response:
@@ -178,10 +194,27 @@ async def _find(call: Call) -> Schedule:
     """The schedule that the path names."""
     name, namespace = _name(call), call.namespace()
     loaded = await call.services.blocking(lambda: call.store.load_schedule(namespace, name))
-    found = loaded.schedule
+    return _seen(call, name, loaded.schedule)
+
+
+def _seen(call: Call, name: ScheduleName, found: Schedule | None) -> Schedule:
+    """The schedule, if it is there for this caller. [SC13]"""
     if found is None or found.removed_at is not None or not _sees(call, found):
         raise _unknown(name)
     return found
+
+
+def _check_scope(call: Call, command: ScheduleCommand, found: Schedule | None) -> None:
+    """Raise unless the caller may change the schedule, and make its jobs and what follows from
+    them if the command does. [SC13] [H70]"""
+    if isinstance(command, PutSchedule):
+        if found is not None and not _sees(call, found):
+            problem = "a schedule of this name is out of this token's scope"
+            raise out_of_scope(problem, field="schedule")
+        return
+    seen = _seen(call, command.name, found)
+    if isinstance(command, ResumeSchedule | RunSchedule):
+        _check_makes(call, seen)
 
 
 def _check_makes(call: Call, found: Schedule) -> None:
