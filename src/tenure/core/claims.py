@@ -19,8 +19,6 @@ from tenure.core.concurrency import (
     ConcurrencyKey,
     KeyState,
     concurrency_key_of,
-    heads,
-    with_room,
 )
 from tenure.core.failover import is_settling
 from tenure.core.ids import (
@@ -412,26 +410,6 @@ def claim_order(job: Job) -> tuple[int, int, str]:
     """What ready jobs are sorted by: priority descending, run_at, id. [Z1]"""
     assert job.run_at is not None
     return (-job.priority, job.run_at, job.id)
-
-
-def eligible(
-    ready: Iterable[Job], room: GrantRoom, keys: Mapping[ConcurrencyKey, KeyState]
-) -> list[Job]:
-    """Of all ready jobs those that neither a limit nor a rate nor an earlier job of their key holds
-    back, in any order. A store that has an index for this finds the same jobs by it."""
-    chosen: list[Job] = []
-    taken: dict[tuple[QueueName, Kind, str], int] = {}
-    for job in heads(sorted(ready, key=claim_order), keys):
-        if not room.has_room_for(job):
-            continue
-        if job.rate_key is not None:
-            place = (job.queue, job.kind, job.rate_key)
-            taken[place] = taken.get(place, 0) + 1
-            most = rate_key_turns(room, job.kind, job.rate_key)
-            if taken[place] > most:
-                continue
-        chosen.append(job)
-    return with_room(chosen, keys)
 
 
 def rate_key_turns(room: GrantRoom, kind: Kind, rate_key: str) -> int:

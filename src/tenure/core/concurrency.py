@@ -5,11 +5,12 @@ is said here is about one namespace. Pure; the claim planner asks `room` before 
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from tenure.core.checks import check_integer
+from tenure.core.ids import QueueName
 from tenure.core.job import Job
 from tenure.core.kind_settings import KindSettings
 
@@ -69,12 +70,6 @@ def concurrency_key_of(job: Job) -> ConcurrencyKey | None:
     return ConcurrencyKey(job.concurrency_group, job.concurrency_key)
 
 
-def heads(jobs: Sequence[Job], keys: Mapping[ConcurrencyKey, KeyState]) -> list[Job]:
-    """Of ready jobs in claim order those that are first in their queue, kind and key: as many of
-    each as the key has room for. One that waits for a rate holds up those behind it. [CK6]"""
-    return _first(jobs, keys, lambda job: (job.queue, job.kind))
-
-
 def with_room(jobs: Sequence[Job], keys: Mapping[ConcurrencyKey, KeyState]) -> list[Job]:
     """Of ready jobs in claim order those that may run now as far as their keys are concerned: of
     each key and queue as many as the key has room for. [CK3] [CK4]
@@ -82,20 +77,12 @@ def with_room(jobs: Sequence[Job], keys: Mapping[ConcurrencyKey, KeyState]) -> l
     By queue, because a queue may be paused or full: its first job must not hold up those of the
     same key in another one. The planner grants no more than the key has room for in all queues.
     """
-    return _first(jobs, keys, lambda job: (job.queue,))
-
-
-def _first(
-    jobs: Sequence[Job],
-    keys: Mapping[ConcurrencyKey, KeyState],
-    place: Callable[[Job], tuple[str, ...]],
-) -> list[Job]:
-    taken: Counter[tuple[tuple[str, ...], ConcurrencyKey]] = Counter()
+    taken: Counter[tuple[QueueName, ConcurrencyKey]] = Counter()
     found: list[Job] = []
     for job in jobs:
         key = concurrency_key_of(job)
         if key is not None:
-            taken[place(job), key] += 1
-        if key is None or taken[place(job), key] <= keys[key].room:
+            taken[job.queue, key] += 1
+        if key is None or taken[job.queue, key] <= keys[key].room:
             found.append(job)
     return found

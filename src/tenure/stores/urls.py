@@ -84,11 +84,6 @@ def schema_at(url: str, name: str) -> StoreSchema:
     return schema
 
 
-def store_module(scheme: str) -> StoreModule:
-    """The module that is registered for a scheme."""
-    return _loaded(_registered(scheme))
-
-
 def _registered(scheme: str) -> EntryPoint:
     found = _named(scheme, _own_entry_points()) or _named(scheme, entry_points(group=GROUP))
     if found is None:

@@ -22,7 +22,6 @@ from tenure.core.claims import (
     Session,
     SessionKey,
     body_bytes,
-    eligible,
     first_with_room,
     kind_meter,
     queue_meter,
@@ -89,6 +88,7 @@ from tests.conformance.reference.flows import MemoryFlows
 from tests.conformance.reference.job_lists import find_among
 from tests.conformance.reference.measures import MemoryMeasures
 from tests.conformance.reference.overview import MemoryOverview
+from tests.conformance.reference.ready_jobs import eligible
 from tests.conformance.reference.tokens import MemoryTokens
 
 _SessionOrder = tuple[str, str, str]
