@@ -103,6 +103,7 @@ class Pair:
 
     def __init__(self) -> None:
         self._opened = ExitStack()
+        self._processes: list[Process] = []
         self.primary = PostgresCluster.start(durable=False, settings=SMALL)
         self._opened.callback(self.primary.stop)
         self.database = self.primary.create_database().rpartition("/")[2]
@@ -116,6 +117,7 @@ class Pair:
     def process(self, *clusters: PostgresCluster) -> Process:
         process = Process(self.url(*(clusters or (self.primary, self.standby))))
         self._opened.callback(process.close)
+        self._processes.append(process)
         return process
 
     def catch_up(self) -> None:
@@ -124,7 +126,10 @@ class Pair:
         self.standby._wait_until(f"SELECT pg_last_wal_replay_lsn() >= '{position}'")
 
     def fail_over(self) -> None:
-        """The primary dies, the standby takes over."""
+        """The primary dies, the standby takes over. No process has a hint left to send then: its
+        thread would be the first to ask the new primary."""
+        for process in self._processes:
+            process.store._notifications._notifier.close()
         self.primary.kill()
         self.standby.promote()
 
