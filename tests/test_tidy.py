@@ -27,10 +27,7 @@ ROOT = Path(__file__).parent.parent
 SHIPPED = ("src", "packages")
 OURS = (*SHIPPED, "tests", "tools", "bench", "examples", "docs")
 KIT = "packages/tenure-conformance/src/tenure_conformance"
-SESSION = tuple(
-    f"src/tenure/worker/{name}.py"
-    for name in ("session", "attempts", "claims", "outbox", "outcomes", "timers")
-)
+SESSION = ("src/tenure/worker/session",)
 
 # Which rule is kept where, and what is exempt.
 RULES: list[tuple[Rule, tuple[str, ...], tuple[str, ...]]] = [

@@ -29,9 +29,8 @@ from tenure.settings import (
 from tenure.stores.sqlite.memory import MemoryStore
 from tenure.stores.sqlite.path import sqlite_path
 from tenure.wiring import open_coordination, open_coordinator, open_link, open_store
-from tenure.worker import worker
-from tenure.worker.environment import WITHHELD_URL
-from tenure.worker.options import WorkerOptions
+from tenure.worker.supervisor import worker
+from tenure.worker.supervisor.options import WITHHELD_URL, WorkerOptions
 from tenure_conformance.spec import spec
 
 

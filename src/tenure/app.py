@@ -20,7 +20,7 @@ from tenure.settings import (
 from tenure.telemetry.counts import Counts
 from tenure.telemetry.metrics import Metrics, register
 from tenure.wiring import open_link
-from tenure.worker.environment import WITHHELD_URL
+from tenure.worker.supervisor.options import WITHHELD_URL
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry

@@ -38,7 +38,7 @@ from tenure.settings import (
 )
 from tenure.stores.sqlite.path import sqlite_path
 from tenure.stores.urls import StoreOptions, open_url
-from tenure.worker.environment import WITHHELD_URL
+from tenure.worker.supervisor.options import WITHHELD_URL
 
 if TYPE_CHECKING:
     from tenure.client.channel import Link
@@ -48,8 +48,8 @@ if TYPE_CHECKING:
     from tenure.server.lifetime import MakePages, ServeOptions
     from tenure.telemetry.counts import Counts
     from tenure.telemetry.metrics import Gauge, Metrics, MetricsAddress
-    from tenure.worker.options import WorkerOptions
-    from tenure.worker.worker import Worker
+    from tenure.worker.supervisor.options import WorkerOptions
+    from tenure.worker.supervisor.worker import Worker
 
 _log = logging.getLogger("tenure.wiring")
 
@@ -239,8 +239,8 @@ def run_worker(
     On a store it also sweeps expired leases and deletes old jobs; a server does that itself.
     """
     from tenure.telemetry.metrics import Metrics, counts_of
-    from tenure.worker.stats import Stats
-    from tenure.worker.worker import run_worker as work
+    from tenure.worker.session.messages import Stats
+    from tenure.worker.supervisor.worker import run_worker as work
 
     stats = Stats()
     options = replace(options, url=url)  # or handlers that enqueue would use another store

@@ -9,7 +9,7 @@ import pytest
 from click.testing import Result
 
 from tenure.cli import worker as worker_command
-from tenure.worker.options import WorkerOptions
+from tenure.worker.supervisor.options import WorkerOptions
 from tests.cli.harness import Run, tenure
 
 SOURCE = """

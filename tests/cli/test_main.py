@@ -51,7 +51,7 @@ OF_OTHERS = (
     "tenure.telemetry.logs",
     "tenure.telemetry.metrics",
     "tenure.verify",
-    "tenure.worker.worker",
+    "tenure.worker.supervisor.worker",
     "tomllib",
     "urllib3",
 )

@@ -17,7 +17,7 @@ from tenure.core.attempt_logs import AttemptLog, AttemptOutput
 from tenure.core.commands import Cancel, Complete, Heartbeat
 from tenure.core.ids import JobId, RequestId, client_actor
 from tenure.core.job import Progress
-from tenure.worker.output import BoundedOutput
+from tenure.worker.supervisor.output import BoundedOutput
 from tenure_conformance.spec import spec
 from tests.cli.harness import TENURE, Run, enqueued, started
 from tests.support.terminals import CTRL_C, Terminal

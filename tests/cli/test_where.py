@@ -11,7 +11,7 @@ import pytest
 
 from tenure import Tenure
 from tenure.cli import worker as worker_command
-from tenure.worker.options import WorkerOptions
+from tenure.worker.supervisor.options import WorkerOptions
 from tenure_conformance.spec import spec
 from tests.cli.harness import tenure
 from tests.support.waiting import PATIENCE_S, answer_of

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from tenure.cli import worker as command
 from tenure.cli.common import size_value
 from tenure.cli.main import main
-from tenure.worker.options import WorkerOptions
+from tenure.worker.supervisor.options import WorkerOptions
 
 CONTEXT = click.Context(main)
 OPTION = click.Option(["--memory-limit"])

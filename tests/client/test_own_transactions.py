@@ -22,8 +22,8 @@ from tenure.core.vocabulary import VerdictKind
 from tenure.testing import FakeContext
 from tenure.verify import assert_holds
 from tenure.wiring import open_store
-from tenure.worker.attempts import completion
-from tenure.worker.environment import WITHHELD_URL
+from tenure.worker.frames import completion
+from tenure.worker.supervisor.options import WITHHELD_URL
 
 WORKER = WorkerId("w1")
 ACTOR = worker_actor(WORKER)

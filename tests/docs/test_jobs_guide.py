@@ -15,7 +15,7 @@ from tenure.core.policy import Backoff, LeaseBounds, Policy
 from tenure.core.retry import backoff_us
 from tenure.core.validation import Limits
 from tenure.settings import LEASE_BOUNDS_VARIABLE, limits_from_environment
-from tenure.worker.claims import Claimer, ClaimSettings
+from tenure.worker.session.claims import Claimer, ClaimSettings
 from tests.docs.commands import environment_with_tenure, run_shell
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guide"

@@ -18,7 +18,7 @@ from tenure.core.instants import parse_duration, seconds
 from tenure.core.policy import Policy
 from tenure.core.retry import LONGEST_SPREAD
 from tenure.telemetry.catalogue import METRICS
-from tenure.worker.stats import Stats
+from tenure.worker.session.messages import Stats
 from tests.docs.commands import check_command, environment_with_tenure, run_shell
 from tests.server.processes import House
 from tests.support.postgres import PostgresCluster

@@ -11,8 +11,9 @@ from tenure.core.vocabulary import Role
 from tenure.errors import PermanentError
 from tenure.handlers.calls import Call, Enqueued, JobSpec
 from tenure.remote.coordinator import RemoteCoordinator
-from tenure.worker.follow_ups import FollowUpRequest, FollowUps, enqueue_follow_up
-from tenure.worker.messages import FollowUpWanted, ToSupervisor
+from tenure.worker.child.asks import FollowUps
+from tenure.worker.frames import FollowUpWanted, ToSupervisor
+from tenure.worker.supervisor.requests import FollowUpRequest, enqueue_follow_up
 from tenure_conformance.harness import KIND, QUEUE
 from tenure_conformance.spec import spec
 from tenure_conformance.store.test_follow_ups import follow_up

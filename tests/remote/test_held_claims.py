@@ -5,7 +5,7 @@ from collections import Counter
 from tenure.clock import Boot
 from tenure.core.ids import DEFAULT_NAMESPACE, Kind, QueueName, WorkerId, worker_actor
 from tenure.core.instants import seconds
-from tenure.worker.claims import AT_ONCE, Claimer, ClaimSettings
+from tenure.worker.session.claims import AT_ONCE, Claimer, ClaimSettings
 
 WAIT = seconds(10)
 

@@ -10,7 +10,7 @@ import pytest
 from tenure.app import Tenure
 from tenure.core.ids import JobId
 from tenure.core.vocabulary import RENEWALS, CancelMode, EventCause, EventType, JobStatus, Stage
-from tenure.worker.session import CLAIM_LOST
+from tenure.worker.session.session import CLAIM_LOST
 from tenure_conformance.spec import spec
 from tests.remote.proxy import SwallowingProxy
 from tests.remote.sites import RemoteSite

@@ -11,8 +11,7 @@ from tenure.core.instants import Instant
 from tenure.stores.sqlite.memory import MemoryStore
 from tenure.telemetry.counts import OTHER, Counts, CountsTaken, Tally
 from tenure.telemetry.metrics import Metrics
-from tenure.worker.messages import EventsCounted
-from tenure.worker.wire import decode_to_supervisor, encode_frame
+from tenure.worker.frames import EventsCounted, decode_to_supervisor, encode_frame
 from tenure_conformance.harness import LIMITS
 from tenure_conformance.spec import spec
 from tests.telemetry.logs import assert_agree

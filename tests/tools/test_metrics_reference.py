@@ -9,7 +9,7 @@ from tenure.telemetry.catalogue import METRICS, Sort
 from tenure.telemetry.counts import Counts
 from tenure.telemetry.metrics import Gauge, Metrics
 from tenure.telemetry.security import SecurityLog
-from tenure.worker.stats import Stats
+from tenure.worker.session.messages import Stats
 from tenure_conformance.harness import Kit, MemoryFactory
 from tools.metrics_reference import page
 

@@ -12,14 +12,11 @@ from tenure.clock import Boot, boot_now
 from tenure.core.ids import JobId
 from tenure.core.instants import seconds
 from tenure.handlers.registry import Isolation
-from tenure.worker import children
-from tenure.worker.begun_mark import BegunMark, shared_file
-from tenure.worker.messages import Ended, Event, Finished, Ready, Run
-from tenure.worker.options import WorkerOptions
-from tenure.worker.outcomes import Returned
-from tenure.worker.pool import Pool
-from tenure.worker.stats import Stats
-from tenure.worker.wire import encode_frame
+from tenure.worker.frames import BegunMark, Ended, Ready, Returned, Run, encode_frame, shared_file
+from tenure.worker.session.messages import Event, Finished, Stats
+from tenure.worker.supervisor import children
+from tenure.worker.supervisor.options import WorkerOptions
+from tenure.worker.supervisor.pool import Pool
 from tests.support.coordinators import KIND, QUEUE
 
 

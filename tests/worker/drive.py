@@ -16,8 +16,9 @@ from tenure.core.policy import Policy
 from tenure.core.verdicts import Grant, Verdict
 from tenure.core.vocabulary import CancelMode, JobStatus
 from tenure.handlers.registry import Isolation
-from tenure.worker.claims import ClaimSettings
-from tenure.worker.messages import (
+from tenure.worker.frames import Returned, Run
+from tenure.worker.session.claims import ClaimSettings
+from tenure.worker.session.messages import (
     Action,
     Answered,
     ChildrenReady,
@@ -26,19 +27,19 @@ from tenure.worker.messages import (
     Event,
     Finished,
     Kill,
+    Killed,
     LeasesPolled,
+    Outcome,
     PollLeases,
     Prepare,
     Prepared,
-    Run,
     Send,
     SendClaim,
     SendFailed,
+    Stats,
     Ticked,
 )
-from tenure.worker.outcomes import Killed, Outcome, Returned
-from tenure.worker.session import Session
-from tenure.worker.stats import Stats
+from tenure.worker.session.session import Session
 from tests.support.coordinators import CLIENT, KIND, QUEUE, World
 
 A = TypeVar("A", bound=Action)

@@ -34,9 +34,9 @@ from tenure.ports import Store
 from tenure.stores.sqlite.memory import MemoryStore
 from tenure.verify import assert_holds
 from tenure.worker.application import load_registry
-from tenure.worker.options import CapturedOutput, WorkerOptions
-from tenure.worker.stats import Stats
-from tenure.worker.worker import Worker
+from tenure.worker.session.messages import Stats
+from tenure.worker.supervisor.options import CapturedOutput, WorkerOptions
+from tenure.worker.supervisor.worker import Worker
 from tests.support.waiting import PATIENCE_S, until
 from tests.worker.sample import APP
 

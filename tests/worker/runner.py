@@ -10,9 +10,9 @@ import msgspec
 from tenure.coordinator.service import Coordinator
 from tenure.core.instants import seconds
 from tenure.wiring import open_store
-from tenure.worker.options import WorkerOptions
-from tenure.worker.stats import Stats
-from tenure.worker.worker import run_worker
+from tenure.worker.session.messages import Stats
+from tenure.worker.supervisor.options import WorkerOptions
+from tenure.worker.supervisor.worker import run_worker
 from tests.worker.harness import LIMITS
 
 

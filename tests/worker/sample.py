@@ -26,9 +26,9 @@ from tenure.errors import (
 )
 from tenure.handlers.context import Context
 from tenure.handlers.registry import Isolation, Registry, make_handler
-from tenure.worker.confinement import MEMORY
-from tenure.worker.context import AttemptContext
-from tenure.worker.messages import ArtifactEnd, ArtifactPart, SelfCompleted
+from tenure.worker.child.confinement import MEMORY
+from tenure.worker.child.context import AttemptContext
+from tenure.worker.frames import ArtifactEnd, ArtifactPart, SelfCompleted
 
 APP = "tests.worker.sample:app"
 SHARED = "tests.worker.sample:shared"

@@ -10,8 +10,9 @@ from tenure.core.artifacts import MAX_ARTIFACT_BYTES
 from tenure.core.vocabulary import CancelMode, Cause, JobStatus, Stage
 from tenure.errors import Cancelled, InvalidInput, LeaseConflictError, TransientError
 from tenure.handlers.context import file_of
-from tenure.worker.artifact_uploads import PART_BYTES, ArtifactParts, ArtifactUploads
-from tenure.worker.messages import ArtifactAnswer, ArtifactEnd, ArtifactPart, ToSupervisor
+from tenure.worker.child.asks import PART_BYTES, ArtifactUploads
+from tenure.worker.frames import ArtifactAnswer, ArtifactEnd, ArtifactPart, ToSupervisor
+from tenure.worker.supervisor.requests import ArtifactParts
 from tenure_conformance.spec import spec
 from tests.support.waiting import until
 from tests.worker.harness import POLICY, Shop, is_alive, read_pids

@@ -14,15 +14,15 @@ from tenure.core.instants import seconds
 from tenure.core.vocabulary import JobStatus
 from tenure.core.workers import WorkerProcess
 from tenure.errors import StoreUnavailable
-from tenure.worker.artifact_uploads import ReceivedArtifact
-from tenure.worker.background import (
+from tenure.worker.frames import ArtifactAnswer
+from tenure.worker.supervisor.background import (
     MAX_WAITING,
     MAX_WAITING_ARTIFACT_BYTES,
     BackgroundTasks,
     storable,
 )
-from tenure.worker.messages import ArtifactAnswer
-from tenure.worker.options import CapturedOutput
+from tenure.worker.supervisor.options import CapturedOutput
+from tenure.worker.supervisor.requests import ReceivedArtifact
 from tenure_conformance.spec import spec
 from tests.support.waiting import until
 from tests.worker.harness import Shop, read_pids

@@ -9,7 +9,13 @@ from tenure.core.claims import Held
 from tenure.core.ids import DEFAULT_NAMESPACE, Actor, Kind, QueueName, WorkerId
 from tenure.core.instants import seconds
 from tenure.core.retry import delay_us
-from tenure.worker.claims import LONGEST_HOLD, MAX_CLAIM_TRIES, RETRY, Claimer, ClaimSettings
+from tenure.worker.session.claims import (
+    LONGEST_HOLD,
+    MAX_CLAIM_TRIES,
+    RETRY,
+    Claimer,
+    ClaimSettings,
+)
 from tenure_conformance.spec import spec
 
 HIGH, LOW = QueueName("high"), QueueName("low")

@@ -20,10 +20,11 @@ from tenure.core.validation import Limits
 from tenure.core.verdicts import Grant, Verdict
 from tenure.core.vocabulary import Disposition, VerdictKind
 from tenure.handlers.registry import Isolation, Registry, make_handler
-from tenure.worker.child_main import AsyncLane
-from tenure.worker.claims import ClaimSettings
-from tenure.worker.keeper_client import KeeperClient
-from tenure.worker.messages import (
+from tenure.worker.child.asks import Channel
+from tenure.worker.child.main import AsyncLane
+from tenure.worker.frames import FrameReader, Retire, Returned, Run, ToSupervisor
+from tenure.worker.session.claims import ClaimSettings
+from tenure.worker.session.messages import (
     Action,
     Answered,
     ChildrenReady,
@@ -34,17 +35,13 @@ from tenure.worker.messages import (
     PollLeases,
     Prepare,
     Prepared,
-    Retire,
-    Run,
     Send,
     SendClaim,
+    Stats,
     Ticked,
-    ToSupervisor,
 )
-from tenure.worker.outcomes import Returned
-from tenure.worker.session import Session
-from tenure.worker.stats import Stats
-from tenure.worker.wire import Channel, FrameReader
+from tenure.worker.session.session import Session
+from tenure.worker.supervisor.keeper_client import KeeperClient
 from tests.support.coordinators import KIND, QUEUE, World
 from tests.worker.actors import Actors, frame
 from tests.worker.steps import steps

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from tenure.core.ids import JobId
 from tenure.core.vocabulary import JobStatus
 from tenure.telemetry.logs import TextFormatter
-from tenure.worker.confinement import OOM_SCORE
+from tenure.worker.child.confinement import OOM_SCORE
 from tenure_conformance.spec import spec
 from tests.support.waiting import until
 from tests.worker.harness import POLICY, Shop, is_alive, read_pids

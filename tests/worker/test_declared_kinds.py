@@ -11,7 +11,7 @@ from tenure.core.rates import Rate, parse_rate
 from tenure.errors import InvalidInput, RequestRefused
 from tenure.handlers.registry import Handler, Registry, make_handler
 from tenure.stores.sqlite.memory import MemoryStore
-from tenure.worker.declared_kinds import change_in_words, declare_and_warn, declare_kinds
+from tenure.worker.supervisor.declarations import change_in_words, declare_and_warn, declare_kinds
 from tenure_conformance.spec import spec
 
 LETTER = Kind("letter")

@@ -8,8 +8,9 @@ from tenure.core.verdicts import Reply
 from tenure.core.vocabulary import Cause
 from tenure.errors import InvalidInput, LeaseConflictError
 from tenure.handlers.calls import Call, JobSpec
-from tenure.worker.follow_ups import FollowUpRequest, FollowUps, answer_to
-from tenure.worker.messages import FollowUpWanted, ToSupervisor
+from tenure.worker.child.asks import FollowUps
+from tenure.worker.frames import FollowUpWanted, ToSupervisor
+from tenure.worker.supervisor.requests import FollowUpRequest, answer_to
 from tenure_conformance.spec import spec
 
 PARENT = JobId("0190a5d4-7c3e-7000-8000-000000000001")

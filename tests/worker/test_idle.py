@@ -3,7 +3,7 @@
 import pytest
 
 from tenure.core.vocabulary import JobStatus
-from tenure.worker.messages import SendClaim
+from tenure.worker.session.messages import SendClaim
 from tenure_conformance.spec import spec
 from tests.worker.drive import Drive
 

@@ -13,8 +13,8 @@ import pytest
 
 from tenure.clock import Boot, boot_now
 from tenure.core.instants import seconds
-from tenure.worker import keeper_client
-from tenure.worker.keeper_client import TELL_WITHIN, KeeperClient
+from tenure.worker.supervisor import keeper_client
+from tenure.worker.supervisor.keeper_client import TELL_WITHIN, KeeperClient
 from tenure_conformance.spec import spec
 from tests.support.waiting import until
 

@@ -4,8 +4,7 @@ from typing import cast
 
 from tenure.clock import NEVER, Boot
 from tenure.handlers.registry import Isolation
-from tenure.worker.children import Child
-from tenure.worker.lane_children import MOMENT, LaneChildren, RecentlyBegun
+from tenure.worker.supervisor.children import MOMENT, Child, LaneChildren, RecentlyBegun
 
 
 def a_child() -> Child:

@@ -3,8 +3,9 @@
 from tenure.core.commands import Heartbeat
 from tenure.core.instants import seconds
 from tenure.core.vocabulary import CancelMode, JobStatus, LeaseNews
-from tenure.worker.messages import AskToStop, Kill, LeasesPolled, PollLeases
-from tenure.worker.outbox import POLL_AFTER_FAILURE, POLL_ANSWER_WITHIN, POLL_INTERVAL
+from tenure.worker.frames import AskToStop
+from tenure.worker.session.messages import Kill, LeasesPolled, PollLeases
+from tenure.worker.session.outbox import POLL_AFTER_FAILURE, POLL_ANSWER_WITHIN, POLL_INTERVAL
 from tenure_conformance.spec import spec
 from tests.worker.drive import Drive
 

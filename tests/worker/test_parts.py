@@ -31,17 +31,34 @@ from tenure.errors import (
 from tenure.handlers.context import Context
 from tenure.handlers.registry import Registry, make_handler
 from tenure.worker.application import load_registry
-from tenure.worker.children import describe_exit
-from tenure.worker.descriptors import needed_descriptors, warn_of_few_descriptors
-from tenure.worker.environment import WITHHELD_URL, child_environment
-from tenure.worker.execution import Execution
-from tenure.worker.messages import CheckpointSaved, LeaseRenewed, ProgressMade, Run, ToSupervisor
-from tenure.worker.options import WorkerOptions
-from tenure.worker.outcomes import Conflicted, FromChild, Raised, Returned, Snoozed, Stopped
-from tenure.worker.output import BoundedOutput, clean, message_of, traceback_of
-from tenure.worker.supervisor import JumpWatch
-from tenure.worker.wire import FrameError, FrameReader, encode_frame
-from tenure.worker.worker import Worker, new_worker_id
+from tenure.worker.child.error_texts import clean, message_of, traceback_of
+from tenure.worker.child.execution import Execution
+from tenure.worker.frames import (
+    CheckpointSaved,
+    Conflicted,
+    FrameError,
+    FrameReader,
+    FromChild,
+    LeaseRenewed,
+    ProgressMade,
+    Raised,
+    Returned,
+    Run,
+    Snoozed,
+    Stopped,
+    ToSupervisor,
+    encode_frame,
+)
+from tenure.worker.supervisor.children import describe_exit
+from tenure.worker.supervisor.options import WITHHELD_URL, WorkerOptions, child_environment
+from tenure.worker.supervisor.output import BoundedOutput
+from tenure.worker.supervisor.supervisor import JumpWatch
+from tenure.worker.supervisor.worker import (
+    Worker,
+    needed_descriptors,
+    new_worker_id,
+    warn_of_few_descriptors,
+)
 from tenure_conformance.spec import spec
 from tests.support.coordinators import World
 from tests.worker.sample import APP, app

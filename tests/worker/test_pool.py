@@ -18,21 +18,21 @@ from tenure.clock import Boot, boot_now
 from tenure.core.ids import JobId, Kind, LeaseId, QueueName
 from tenure.core.instants import seconds
 from tenure.handlers.registry import Isolation
-from tenure.worker import children, pool
-from tenure.worker.artifact_uploads import ReceivedArtifact
-from tenure.worker.messages import (
-    AskToStop,
+from tenure.worker.frames import AskToStop, LeaseRenewed, Returned, Run, Stopped
+from tenure.worker.session.messages import (
     ChildrenServing,
+    Died,
     Event,
     Finished,
-    LeaseRenewed,
+    Killed,
     Prepared,
-    Run,
+    Stats,
+    Unstarted,
 )
-from tenure.worker.options import WorkerOptions
-from tenure.worker.outcomes import Died, Killed, Returned, Stopped, Unstarted
-from tenure.worker.pool import BEGUN_PER_CORE, Pool
-from tenure.worker.stats import Stats
+from tenure.worker.supervisor import children, pool
+from tenure.worker.supervisor.options import WorkerOptions
+from tenure.worker.supervisor.pool import BEGUN_PER_CORE, Pool
+from tenure.worker.supervisor.requests import ReceivedArtifact
 from tenure_conformance.spec import spec
 from tests.support.waiting import PATIENCE_S
 from tests.worker.sample import APP

@@ -14,22 +14,27 @@ from tenure.core.instants import seconds
 from tenure.core.validation import Limits
 from tenure.handlers.context import Context
 from tenure.handlers.registry import Registry, make_handler
-from tenure.worker import child_main
-from tenure.worker.child_main import ProcessLane
-from tenure.worker.execution import Execution
-from tenure.worker.messages import (
+from tenure.worker.child import main as child_main
+from tenure.worker.child.asks import Channel
+from tenure.worker.child.execution import Execution
+from tenure.worker.child.main import ProcessLane
+from tenure.worker.frames import (
     ArtifactAnswer,
     ArtifactEnd,
     AskToStop,
     Ended,
+    FrameReader,
     ProgressMade,
     Retire,
+    Returned,
     Run,
+    Stopped,
     ToChild,
     ToSupervisor,
+    decode_to_supervisor,
+    encode_frame,
 )
-from tenure.worker.outcomes import Outcome, Returned, Stopped
-from tenure.worker.wire import Channel, FrameReader, decode_to_supervisor, encode_frame
+from tenure.worker.session.messages import Outcome
 from tests.support.waiting import PATIENCE_S, joined, until
 
 MAX_BYTES = 1 << 20

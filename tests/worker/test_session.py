@@ -12,30 +12,30 @@ from tenure.core.policy import Policy
 from tenure.core.verdicts import Verdict
 from tenure.core.vocabulary import Cause, JobStatus, VerdictKind
 from tenure.verify import assert_holds
-from tenure.worker.attempts import fence_at, margin_us
-from tenure.worker.messages import (
-    Answered,
+from tenure.worker.frames import (
     CheckpointSaved,
+    Conflicted,
+    LeaseRenewed,
+    ProgressMade,
+    Raised,
+    Run,
+    Snoozed,
+)
+from tenure.worker.session.attempts import fence_at, margin_us
+from tenure.worker.session.messages import (
+    Answered,
     ChildrenReady,
     ClaimAnswered,
     ClockJumped,
+    Died,
+    Displaced,
     Kill,
-    LeaseRenewed,
     Note,
+    Outcome,
     Prepared,
-    ProgressMade,
-    Run,
     Send,
     SendClaim,
     Woken,
-)
-from tenure.worker.outcomes import (
-    Conflicted,
-    Died,
-    Displaced,
-    Outcome,
-    Raised,
-    Snoozed,
 )
 from tenure_conformance.spec import spec
 from tests.worker.drive import Drive

@@ -3,9 +3,9 @@
 from tenure.clock import Boot
 from tenure.core.instants import seconds
 from tenure.core.vocabulary import JobStatus
-from tenure.worker.messages import (
+from tenure.worker.frames import AskToStop
+from tenure.worker.session.messages import (
     Action,
-    AskToStop,
     Broken,
     ChildrenReady,
     ClaimFailed,
@@ -13,13 +13,11 @@ from tenure.worker.messages import (
     DrainRequested,
     EndWaits,
     Kill,
+    Killed,
     Note,
     SendClaim,
     StopRequested,
     Ticked,
-)
-from tenure.worker.outcomes import (
-    Killed,
 )
 from tenure_conformance.spec import spec
 from tests.worker.drive import Drive

@@ -5,9 +5,16 @@ import pytest
 from tenure.core.commands import Complete, Fail, Release
 from tenure.core.job import JobError
 from tenure.core.vocabulary import CancelMode, JobStatus
-from tenure.worker.attempts import completion
-from tenure.worker.messages import LeaseLent, LeaseWanted, Note, SelfCompleted
-from tenure.worker.outcomes import Died, Displaced, Outcome, Raised, Returned, Stopped
+from tenure.worker.frames import (
+    LeaseLent,
+    LeaseWanted,
+    Raised,
+    Returned,
+    SelfCompleted,
+    Stopped,
+    completion,
+)
+from tenure.worker.session.messages import Died, Displaced, Note, Outcome
 from tests.worker.drive import ACTOR, Drive
 
 RESULT = b'"posted"'

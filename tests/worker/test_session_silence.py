@@ -8,7 +8,7 @@ from tenure.core.claims import ClaimAnswer
 from tenure.core.instants import seconds
 from tenure.core.vocabulary import JobStatus
 from tenure.telemetry.failure_log import REMIND_EVERY
-from tenure.worker.messages import (
+from tenure.worker.session.messages import (
     ChildrenReady,
     ClaimAnswered,
     ClaimFailed,
@@ -17,7 +17,7 @@ from tenure.worker.messages import (
     SendClaim,
     Ticked,
 )
-from tenure.worker.session import CLAIM_LOST
+from tenure.worker.session.session import CLAIM_LOST
 from tests.worker.drive import Drive
 
 

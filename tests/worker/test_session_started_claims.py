@@ -11,21 +11,21 @@ from tenure.core.policy import Policy
 from tenure.core.vocabulary import JobStatus
 from tenure.handlers.registry import Isolation
 from tenure.verify import assert_holds
-from tenure.worker.messages import (
+from tenure.worker.frames import Run
+from tenure.worker.session.messages import (
     ChildrenServing,
     DrainRequested,
     Kill,
     Note,
     Prepare,
     Prepared,
-    Run,
     Send,
     SendClaim,
     Ticked,
+    Unstarted,
 )
-from tenure.worker.outbox import GATHER, LONGEST_GATHER, PATIENCE
-from tenure.worker.outcomes import Unstarted
-from tenure.worker.session import SHORT_RUN
+from tenure.worker.session.outbox import GATHER, LONGEST_GATHER, PATIENCE
+from tenure.worker.session.session import SHORT_RUN
 from tenure_conformance.spec import spec
 from tests.support.coordinators import KIND
 from tests.worker.drive import Drive

@@ -21,25 +21,18 @@ from tenure.core.vocabulary import (
     VerdictKind,
 )
 from tenure.protocol.fields import moment
-from tenure.worker.attempts import NO_RENEWAL
-from tenure.worker.messages import (
+from tenure.worker.frames import AskToStop, CheckpointSaved, Raised, Returned, Snoozed, Stopped
+from tenure.worker.session.attempts import NO_RENEWAL
+from tenure.worker.session.messages import (
     Answered,
-    AskToStop,
-    CheckpointSaved,
     ClockJumped,
     Finished,
     Kill,
     Note,
+    Outcome,
     Send,
     SendClaim,
     SendRefused,
-)
-from tenure.worker.outcomes import (
-    Outcome,
-    Raised,
-    Returned,
-    Snoozed,
-    Stopped,
 )
 from tenure_conformance.spec import spec
 from tests.worker.drive import Drive

@@ -16,7 +16,7 @@ from tenure.core.ids import JobId
 from tenure.core.instants import seconds
 from tenure.core.vocabulary import JobStatus
 from tenure.wiring import open_store
-from tenure.worker.stats import Stats
+from tenure.worker.session.messages import Stats
 from tenure_conformance.spec import spec
 from tests.support.freezing import freeze_without_lock
 from tests.support.waiting import PATIENCE_S, until

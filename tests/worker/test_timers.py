@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tenure.clock import NEVER, Boot
-from tenure.worker.timers import SPARE_ENTRIES, LatestOf, Timers
+from tenure.worker.session.timers import SPARE_ENTRIES, LatestOf, Timers
 
 NUMBERS = st.integers(0, 5)
 INSTANTS = st.integers(0, 20)

@@ -18,7 +18,7 @@ from tenure.cli.common import CouldNotRun
 from tenure.errors import TenureError, install_hint
 from tenure.settings import is_in_memory, is_server, shown_url, url_from_environment
 from tenure.wiring import run_server
-from tenure.worker.confinement import die_with_parent
+from tenure.worker.child.confinement import die_with_parent
 
 HOST = "127.0.0.1"
 END_WITHIN_S = 10.0

@@ -27,7 +27,7 @@ from tenure.errors import InvalidInput
 from tenure.ports import Coordination
 from tenure.protocol.records import KindRecord, kind_record
 from tenure.telemetry.kind_names import is_known_kind
-from tenure.worker.declared_kinds import change_in_words, settings_of, without_limits
+from tenure.worker.supervisor.declarations import change_in_words, settings_of, without_limits
 
 
 @click.group()

@@ -27,7 +27,7 @@ from tenure.telemetry.logs import LogFormat, log_to_stderr
 from tenure.telemetry.metrics import MetricsAddress
 from tenure.wiring import run_worker
 from tenure.worker.application import load_registry
-from tenure.worker.options import OutputLine, WorkerOptions
+from tenure.worker.supervisor.options import OutputLine, WorkerOptions
 
 _log = logging.getLogger("tenure.worker")
 _output_log = logging.getLogger("tenure.output")

@@ -16,7 +16,7 @@ from tenure.ports import Coordination
 
 
 class InMemoryTransactions:
-    """`tenure.worker.handler_transaction.Transactions`, and the two ways to enqueue within one."""
+    """`tenure.worker.child.transaction.Transactions`, and the two ways to enqueue within one."""
 
     def __init__(self, coordination: Coordination) -> None:
         self._coordination = coordination

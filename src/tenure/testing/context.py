@@ -31,7 +31,7 @@ from tenure.handlers.flows import FlowPlan
 from tenure.handlers.json_values import encode
 from tenure.handlers.parents import Parents
 from tenure.own_transaction.connections import async_transaction_block, transaction_block
-from tenure.worker.follow_ups import already_enqueued, already_made, checked_follow_up
+from tenure.worker.child.asks import already_enqueued, already_made, checked_follow_up
 
 _R = TypeVar("_R")
 

@@ -35,19 +35,16 @@ from tenure.errors import TenureError
 from tenure.handlers.options import Span, duration
 from tenure.own_transaction.in_memory import InMemoryTransactions
 from tenure.stores.sqlite.memory import MemoryStore
-from tenure.worker.artifact_uploads import ArtifactParts, store_artifact
-from tenure.worker.attempts import Attempt
-from tenure.worker.declared_kinds import declare_kinds
-from tenure.worker.execution import Execution
-from tenure.worker.follow_ups import FlowParts, FollowUpRequest, enqueue_follow_up, make_flow
-from tenure.worker.handler_transaction import Authority
-from tenure.worker.messages import (
+from tenure.worker.child.execution import Execution
+from tenure.worker.child.transaction import Authority
+from tenure.worker.frames import (
     ArtifactEnd,
     ArtifactPart,
     CheckpointSaved,
     FlowEnd,
     FlowPart,
     FollowUpWanted,
+    FromChild,
     LeaseWanted,
     ParentsWanted,
     ProgressMade,
@@ -55,8 +52,18 @@ from tenure.worker.messages import (
     SelfCompleted,
     ToSupervisor,
 )
-from tenure.worker.outcomes import FromChild, report_of
-from tenure.worker.parents import ParentsRequest, load_parents
+from tenure.worker.session.attempts import Attempt, report_of
+from tenure.worker.supervisor.declarations import declare_kinds
+from tenure.worker.supervisor.requests import (
+    ArtifactParts,
+    FlowParts,
+    FollowUpRequest,
+    ParentsRequest,
+    enqueue_follow_up,
+    load_parents,
+    make_flow,
+    store_artifact,
+)
 
 BEGINNING = Instant(1_767_225_600_000_000)  # the first instant of 2026
 MAX_ATTEMPTS = 2000

@@ -1,5 +1,6 @@
 """The worker: runs handlers in child processes under leases that its supervisor keeps.
 
-`session` decides (pure), `supervisor` does (input and output, no user code), `child_main` and what
-it imports live in the children. Knows a coordinator only through `tenure.ports.Coordination`.
+A package for each process, and one for what has no process: `session` decides (pure), `supervisor`
+does (input and output, no user code), `child` runs handlers. `frames` is what those two say to each
+other. Knows a coordinator only through `tenure.ports.Coordination`.
 """

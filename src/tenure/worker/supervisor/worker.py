@@ -1,9 +1,11 @@
 """The worker's public face: made from a coordinator, a registry and options; run and stop it."""
 
+import ctypes
 import gc
 import logging
 import os
 import random
+import resource
 import socket
 import sys
 import time
@@ -17,26 +19,24 @@ from tenure.core.ids import QueueName, WorkerId, worker_actor
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration
 from tenure.core.workers import WorkerProcess
 from tenure.errors import InvalidInput
-from tenure.handlers.registry import Registry
+from tenure.handlers.registry import Isolation, Registry
 from tenure.ports import Coordination
 from tenure.telemetry.counts import Counts
 from tenure.worker.application import load_registry
-from tenure.worker.background import BackgroundTasks
-from tenure.worker.claims import ClaimSettings
-from tenure.worker.confinement import hide_from_other_processes
-from tenure.worker.declared_kinds import declare_and_warn
-from tenure.worker.descriptors import warn_of_few_descriptors
-from tenure.worker.follow_ups import FollowUpRequest, enqueue_follow_up
-from tenure.worker.messages import FollowUpAnswer
-from tenure.worker.options import WorkerOptions
-from tenure.worker.schedules import declare_schedules
-from tenure.worker.session import Session
-from tenure.worker.stats import Stats
-from tenure.worker.supervisor import Supervisor, host_environment
+from tenure.worker.frames import FollowUpAnswer
+from tenure.worker.session.claims import ClaimSettings
+from tenure.worker.session.messages import Stats
+from tenure.worker.session.session import Session
+from tenure.worker.supervisor.background import BackgroundTasks
+from tenure.worker.supervisor.declarations import declare_and_warn, declare_schedules
+from tenure.worker.supervisor.options import WorkerOptions
+from tenure.worker.supervisor.requests import FollowUpRequest, enqueue_follow_up
+from tenure.worker.supervisor.supervisor import Supervisor, host_environment
 
 MAX_CONCURRENCY = 10_000
 LEAST_MEMORY_BYTES = 64 * 1024 * 1024
 SHOWN_NAMES = 20
+PR_SET_DUMPABLE = 4
 
 _log = logging.getLogger("tenure.worker")
 
@@ -279,3 +279,50 @@ def run_worker(
     )
     gc.freeze()  # what the imports made stays: collections need not look at it
     return worker.run()
+
+
+def hide_from_other_processes() -> None:
+    """No other process of this user may read this one's environment and memory, which hold the
+    worker's token, or trace it. Programs that it starts are not affected."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
+
+
+# --- file descriptors ---------------------------------------------------------------------------
+
+PER_CHILD = 3
+"""A socket, a pipe for its output, and a descriptor that reports its exit."""
+
+OTHERS = 48
+"""For the store, the keeper, and what a start of a child needs for a moment."""
+
+USUALLY_OPEN = 16
+
+
+def needed_descriptors(registry: Registry, concurrency: int) -> int:
+    """How many a worker with these handlers needs when all its slots are in use."""
+    lanes = {handler.isolation for handler in registry}
+    children = len(lanes - {Isolation.PROCESS}) + (Isolation.PROCESS in lanes) * concurrency
+    return _open_now() + OTHERS + PER_CHILD * children
+
+
+def warn_of_few_descriptors(registry: Registry, concurrency: int) -> None:
+    """Warn if the process may open fewer. The worker works with fewer children then. [WP25]"""
+    allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    needed = needed_descriptors(registry, concurrency)
+    if allowed != resource.RLIM_INFINITY and allowed < needed:
+        _log.warning(
+            "%d jobs at once need about %d open files, and this process may open %d: raise the"
+            " limit (ulimit -n %d) or lower the concurrency; until then fewer jobs run at once",
+            concurrency,
+            needed,
+            allowed,
+            needed,
+        )
+
+
+def _open_now() -> int:
+    try:
+        return len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - only counted
+    except OSError:  # no such directory here
+        return USUALLY_OPEN

@@ -31,14 +31,19 @@ from tenure.telemetry import tracing
 from tenure.telemetry.counts import Counts
 from tenure.telemetry.job_ids import job_ids
 from tenure.telemetry.logs import one_line
-from tenure.worker.artifact_uploads import ReceivedArtifact
-from tenure.worker.environment import child_environment
-from tenure.worker.follow_ups import FollowUpRequest, ReceivedFlow
-from tenure.worker.messages import (
-    Action,
-    Answered,
+from tenure.worker.frames import (
     ArtifactAnswer,
     AskToStop,
+    FollowUpAnswer,
+    LeaseLent,
+    LeaseRenewed,
+    ParentsAnswer,
+    Raised,
+    Run,
+)
+from tenure.worker.session.messages import (
+    Action,
+    Answered,
     Broken,
     ChildrenReady,
     ClaimAnswered,
@@ -49,16 +54,11 @@ from tenure.worker.messages import (
     EndWaits,
     Event,
     Finished,
-    FollowUpAnswer,
     Kill,
-    LeaseLent,
-    LeaseRenewed,
     LeasesPolled,
     Note,
-    ParentsAnswer,
     PollLeases,
     Prepare,
-    Run,
     Send,
     SendClaim,
     SendFailed,
@@ -67,11 +67,15 @@ from tenure.worker.messages import (
     Ticked,
     Woken,
 )
-from tenure.worker.options import WorkerOptions
-from tenure.worker.outcomes import Raised
-from tenure.worker.parents import ParentsRequest
-from tenure.worker.pool import Pool
-from tenure.worker.session import Session
+from tenure.worker.session.session import Session
+from tenure.worker.supervisor.options import WorkerOptions, child_environment
+from tenure.worker.supervisor.pool import Pool
+from tenure.worker.supervisor.requests import (
+    FollowUpRequest,
+    ParentsRequest,
+    ReceivedArtifact,
+    ReceivedFlow,
+)
 
 LONGEST_SLEEP = seconds(1)
 JUMP_THRESHOLD = seconds(5)

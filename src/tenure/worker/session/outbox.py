@@ -14,9 +14,8 @@ from tenure.core.commands import Heartbeat, Start, WorkerCommand
 from tenure.core.instants import Duration, seconds
 from tenure.core.leases import HeldLease
 from tenure.telemetry.tracing import trace_of_jobs
-from tenure.worker.attempts import Attempt
-from tenure.worker.messages import LeasesPolled, PollLeases, Send
-from tenure.worker.stats import Stats
+from tenure.worker.session.attempts import Attempt
+from tenure.worker.session.messages import LeasesPolled, PollLeases, Send, Stats
 
 POLL_INTERVAL = seconds(1)
 """Also the age from which on an attempt is polled: a worker of quick jobs never polls."""

@@ -4,15 +4,27 @@ Pure bookkeeping with instants of the boot clock. Two things end independently: 
 right to report) and the handler (a process, a task, a thread); an attempt is over when both have.
 """
 
+from datetime import UTC, datetime
 from enum import Enum, auto
+from typing import assert_never
 
 from tenure.clock import NEVER, Boot
-from tenure.core.commands import Complete, Fail, Heartbeat, Release, Settle, Start
-from tenure.core.ids import Actor, JobId, LeaseId, RequestId
-from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration, seconds
+from tenure.core.commands import Complete, Fail, Heartbeat, Release, Settle, Start, WorkerCommand
+from tenure.core.ids import Actor, RequestId
+from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration, Instant, seconds
 from tenure.core.job import JobError, Progress
 from tenure.core.verdicts import Grant, Verdict
-from tenure.core.vocabulary import ErrorClass, LeaseNews, ReleaseKind, Stage
+from tenure.core.vocabulary import Disposition, ErrorClass, LeaseNews, ReleaseKind, Stage
+from tenure.worker.frames import (
+    Conflicted,
+    Raised,
+    Returned,
+    Snoozed,
+    Stopped,
+    completion,
+    report_id,
+)
+from tenure.worker.session.messages import Died, Displaced, Killed, Outcome, Unstarted
 
 LONG_LEASE = seconds(20)
 LEAST_MARGIN = seconds(2)
@@ -96,22 +108,6 @@ def _first_heartbeat_at(grant: Grant, sent_at: Boot) -> Boot:
     if policy.timeout_us is not None and policy.timeout_us < policy.lease_us:
         return NEVER
     return Boot(sent_at + min(policy.heartbeat_interval_us, policy.start_within_us // 2))
-
-
-def report_id(lease_id: LeaseId, what: str) -> RequestId:
-    """The id of a report. It follows from the lease, so that every retry has the same one."""
-    return RequestId(f"{lease_id}:{what}")
-
-
-def completion(*, job_id: JobId, lease_id: LeaseId, actor: Actor, result: bytes) -> Complete:
-    """The report of a success, by the supervisor or in a handler's own transaction."""
-    return Complete(
-        job_id=job_id,
-        lease_id=lease_id,
-        actor=actor,
-        request_id=report_id(lease_id, "complete"),
-        result=result,
-    )
 
 
 class Attempt:
@@ -364,3 +360,98 @@ class Attempt:
             stage=Stage.EXEC,
         )
         return self.fail(error)
+
+
+# --- what is reported of it, and said ------------------------------------------------------------
+
+
+# --- what is reported --------------------------------------------------------------------------
+
+_ENDS = {
+    Disposition.SUCCEEDED: ("succeeded", ""),
+    Disposition.FAILED: ("failed for good", ""),
+    Disposition.RETRY_SCHEDULED: ("failed", ", retry scheduled"),
+    Disposition.DEAD_LETTERED: ("failed", ", dead lettered"),
+    Disposition.CANCELLED: ("cancelled", ""),
+    Disposition.RELEASED: ("handed back", ""),
+    None: ("over", ""),
+}
+
+
+def describe_end(
+    attempt: Attempt,
+    report: WorkerCommand,
+    disposition: Disposition | None,
+    *,
+    run_at: Instant | None,
+    now: Boot,
+) -> str:
+    """How an attempt ended, after how long, when the next one begins if there is one, and with
+    which error if it failed."""
+    ran_us = attempt.ran_us
+    after = "" if ran_us is None else f" after {ran_us / MICROSECONDS_PER_SECOND:.3f} s"
+    said = ""
+    if isinstance(report, Fail):
+        said = f": {report.error.type}: {report.error.message}".partition("\n")[0]
+    newer = (f"was accepted as {disposition}", "")  # a word of a newer server [Y4]
+    ended, became = _ENDS.get(disposition, newer)
+    if disposition is Disposition.RETRY_SCHEDULED and run_at is not None:
+        became = f", next attempt {_when(attempt, run_at, now)}"
+    return f"{ended}{after}{became}{said}"
+
+
+def _when(attempt: Attempt, run_at: Instant, now: Boot) -> str:
+    """The time until an instant of the store's clock. The host's clock may show another time, but
+    the claim of this attempt is known on both."""
+    claimed_at = attempt.grant.job.claimed_at
+    if claimed_at is None:  # over HTTP a grant has durations only [L8]
+        at = datetime.fromtimestamp(run_at / MICROSECONDS_PER_SECOND, UTC)
+        return f"at {at:%Y-%m-%d %H:%M:%S} UTC"
+    left_us = max(0, (run_at - claimed_at) - (now - attempt.claim_sent_at))
+    return f"in {left_us / MICROSECONDS_PER_SECOND:.1f} s"
+
+
+def describe_kill(attempt: Attempt, now: Boot) -> str:
+    """Why a cancelled handler is killed now."""
+    assert attempt.asked_at is not None
+    had_s = (now - attempt.asked_at) / MICROSECONDS_PER_SECOND
+    return f"it did not stop within {had_s:.1f} s after it was asked to, killing it"
+
+
+def report_of(attempt: Attempt, outcome: Outcome) -> Settle | None:
+    """The report of an attempt whose lease is still valid; None: report nothing."""
+    if attempt.settled is not None:
+        return attempt.complete(attempt.settled)  # a replay, however the handler then ended
+    match outcome:
+        case Returned():
+            return attempt.complete(outcome.result)
+        case Raised():
+            return attempt.fail(outcome.error, outcome.retry_after_us)
+        case Snoozed():
+            return attempt.release(ReleaseKind.SNOOZE, outcome.delay_us)
+        case Died():
+            return attempt.crash(outcome.how)
+        case Displaced() | Unstarted():
+            return attempt.release()
+        case Killed():
+            return None if attempt.stop_for is StopFor.LOST else attempt.release()
+        case Stopped():
+            # Nobody asked it to stop: it saw by the host's clock that its lease ended.
+            return attempt.release() if attempt.asked_to_stop else None
+        case Conflicted():
+            return None
+        case _:
+            assert_never(outcome)
+
+
+def malformed(attempt: Attempt, why: str) -> Settle:
+    """The report of an attempt whose own report cannot be sent as it is."""
+    is_result = isinstance(attempt.report, Complete)
+    return attempt.fail(
+        JobError(
+            error_class=ErrorClass.PERMANENT if is_result else ErrorClass.UNCLASSIFIED,
+            type="InvalidInput",
+            message=why.encode("ascii", "backslashreplace").decode()[:2000],
+            stage=Stage.OUTPUT if is_result else Stage.COMMIT,
+        )
+    )

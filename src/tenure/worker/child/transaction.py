@@ -5,14 +5,13 @@ the request id that the supervisor will use, so that the supervisor's report is 
 is requested only here; other handlers never see one.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import (
-    AbstractAsyncContextManager,
     AbstractContextManager,
     asynccontextmanager,
     contextmanager,
 )
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
@@ -22,7 +21,8 @@ from tenure.core.verdicts import Verdict
 from tenure.core.vocabulary import Stage, VerdictKind
 from tenure.errors import InvalidInput, LeaseConflictError
 from tenure.handlers.context import Transaction
-from tenure.worker.attempts import completion
+from tenure.worker.application import Transactions
+from tenure.worker.frames import completion
 
 _R = TypeVar("_R")
 
@@ -32,21 +32,6 @@ class Authority(msgspec.Struct, frozen=True):
 
     lease_id: LeaseId
     actor: Actor
-
-
-@runtime_checkable
-class Transactions(Protocol):
-    """What an application can do if its jobs are in a database that handlers can reach."""
-
-    def transaction_on(
-        self, connection: Any
-    ) -> AbstractContextManager[Callable[[Complete], Verdict]]:
-        """Begin on a connection of the handler's; commit at the end, roll back on an error."""
-
-    def atransaction_on(
-        self, connection: Any
-    ) -> AbstractAsyncContextManager[Callable[[Complete], Awaitable[Verdict]]]:
-        """The same on an asynchronous connection."""
 
 
 class AttemptTransaction(Transaction):

@@ -32,11 +32,19 @@ from tenure.errors import (
 from tenure.handlers.hooks import Attempt, arun_within, run_within
 from tenure.handlers.registry import Handler, Registry
 from tenure.telemetry.tracing import TraceContext, attempt_span
-from tenure.worker.context import AttemptContext
-from tenure.worker.handler_transaction import Transactions
-from tenure.worker.messages import Run, ToSupervisor
-from tenure.worker.outcomes import Conflicted, FromChild, Raised, Returned, Snoozed, Stopped
-from tenure.worker.output import clean, message_of, traceback_of
+from tenure.worker.application import Transactions
+from tenure.worker.child.context import AttemptContext
+from tenure.worker.child.error_texts import clean, message_of, traceback_of
+from tenure.worker.frames import (
+    Conflicted,
+    FromChild,
+    Raised,
+    Returned,
+    Run,
+    Snoozed,
+    Stopped,
+    ToSupervisor,
+)
 
 
 class Execution:

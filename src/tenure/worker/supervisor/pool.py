@@ -25,23 +25,14 @@ from tenure.handlers.registry import Isolation
 from tenure.telemetry import tracing
 from tenure.telemetry.counts import Counts
 from tenure.telemetry.failure_log import FailureLog
-from tenure.worker.artifact_uploads import ArtifactParts, ReceivedArtifact
-from tenure.worker.children import Child
-from tenure.worker.follow_ups import FlowParts, FollowUpRequest, ReceivedFlow
-from tenure.worker.keeper_client import KeeperClient
-from tenure.worker.lane_children import LaneChildren, RecentlyBegun
-from tenure.worker.messages import (
+from tenure.worker.frames import (
     ArtifactAnswer,
     ArtifactEnd,
     ArtifactPart,
     AskToStop,
-    Broken,
     CheckpointSaved,
-    ChildrenServing,
     Ended,
-    Event,
     EventsCounted,
-    Finished,
     FlowEnd,
     FlowPart,
     FollowUpAnswer,
@@ -53,23 +44,44 @@ from tenure.worker.messages import (
     LoopBlocked,
     ParentsAnswer,
     ParentsWanted,
-    Prepared,
     Printed,
     ProgressMade,
     Ready,
     Retire,
+    Returned,
     Run,
     SelfCompleted,
     Setup,
+    Stopped,
     ToChild,
     ToSupervisor,
 )
-from tenure.worker.options import CapturedOutput, OutputLine, WorkerOptions
-from tenure.worker.outcomes import Died, Displaced, Killed, Outcome, Returned, Stopped, Unstarted
-from tenure.worker.output import BoundedOutput, Lines
-from tenure.worker.parents import ParentsRequest
-from tenure.worker.stats import Stats
-from tenure.worker.timers import Timers
+from tenure.worker.session.messages import (
+    Broken,
+    ChildrenServing,
+    Died,
+    Displaced,
+    Event,
+    Finished,
+    Killed,
+    Outcome,
+    Prepared,
+    Stats,
+    Unstarted,
+)
+from tenure.worker.session.timers import Timers
+from tenure.worker.supervisor.children import Child, LaneChildren, RecentlyBegun
+from tenure.worker.supervisor.keeper_client import KeeperClient
+from tenure.worker.supervisor.options import CapturedOutput, OutputLine, WorkerOptions
+from tenure.worker.supervisor.output import BoundedOutput, Lines
+from tenure.worker.supervisor.requests import (
+    ArtifactParts,
+    FlowParts,
+    FollowUpRequest,
+    ParentsRequest,
+    ReceivedArtifact,
+    ReceivedFlow,
+)
 
 MAX_FAILED_STARTS = 3
 FIRST_RESTART = seconds(0.2)

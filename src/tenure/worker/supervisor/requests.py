@@ -1,15 +1,16 @@
-"""Follow-ups: jobs and flows that a handler enqueues, on their way through the supervisor.
+"""What handlers ask of their supervisor and it asks of the coordinator, under the attempt's lease.
 
-The child has neither a token nor the lease. The supervisor has both, so it sends the job under the
-lease of the attempt, and the coordinator decides. [D8] [D10] The handler waits for the answer.
+A child has neither a token nor the lease; the supervisor has both, and the coordinator decides.
+[D8] [D10] [FL7] The handler waits for the answer, so that its success can never be reported before
+what it made is stored.
 """
 
-import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 
 import msgspec
 
+from tenure.core.artifacts import MAX_ARTIFACT_BYTES, ArtifactUpload
 from tenure.core.commands import Enqueue, EnqueueFlow, FlowMember, FollowUp, ParentAttempt
 from tenure.core.ids import (
     Actor,
@@ -20,172 +21,33 @@ from tenure.core.ids import (
     handler_flow_id,
     handler_member_id,
 )
-from tenure.core.validation import Limits, check_body
+from tenure.core.leases import HeldLease
 from tenure.core.verdicts import Answer, Reply
 from tenure.core.vocabulary import Cause
 from tenure.errors import (
     InvalidInput,
-    LeaseConflictError,
-    PermanentError,
     RequestRefused,
-    TransientError,
-)
-from tenure.handlers.calls import (
-    Enqueued,
-    JobSpec,
-    check_id_is_derived,
-    checked_call,
-    checked_step,
+    TenureError,
 )
 from tenure.handlers.flows import FlowPlan
-from tenure.handlers.options import as_option
 from tenure.ports import Coordination
 from tenure.protocol.problem_codes import ProblemCode
 from tenure.protocol.routes import MAX_FLOW_BYTES
-from tenure.worker.messages import (
+from tenure.worker.frames import (
+    ArtifactAnswer,
+    ArtifactEnd,
+    ArtifactPart,
     FlowEnd,
     FlowPart,
     FollowUpAnswer,
     FollowUpWanted,
-    ToSupervisor,
+    ParentsAnswer,
+    ParentsWanted,
 )
-from tenure.worker.wire import Answers
 
-PART_BYTES = 512 * 1024
-"""Of a flow: what is sent from a child to its supervisor at a time."""
-
-_encode_plan = msgspec.msgpack.Encoder().encode
 _decode_plan = msgspec.msgpack.Decoder(FlowPlan).decode
 
 _RETRY_IS_SAFE = "another attempt enqueues it under the same id"
-_NEEDS_NO_KEY = "omit key: by its id alone, a job that a handler enqueues is made only once"
-
-# --- in the child ------------------------------------------------------------------------------
-
-
-class FollowUps:
-    """Sends one follow-up of an attempt at a time. Any thread of the handler."""
-
-    def __init__(
-        self,
-        run: int,
-        job_id: JobId,
-        send: Callable[[ToSupervisor], None],
-        *,
-        still_mine: Callable[[], bool],
-        limits: Limits,
-    ) -> None:
-        self._run = run
-        self._job_id = job_id
-        self._send = send
-        self._limits = limits
-        self._lock = threading.Lock()
-        self._answers: Answers[FollowUpAnswer] = Answers(still_mine)
-        self._taken: set[str] = set()
-
-    def enqueue(self, call: object, step: object) -> Enqueued:
-        """Enqueue the call and wait until it is stored; raises if it is not."""
-        spec, step = checked_follow_up(call, step)
-        # A frame has room for one body: a larger one would end this process, not only this call.
-        check_body("payload", spec.payload, self._limits)
-        wanted = follow_up_id(self._job_id, kind=spec.kind, step=step)
-        with self._lock:
-            if wanted in self._taken:
-                raise already_enqueued(spec, step)
-            number = self._answers.next_number()
-            self._send(FollowUpWanted(self._run, number, step, spec))
-            enqueued = _judge(self._answers.wait_for(number), spec, self._job_id)
-            self._taken.add(wanted)
-        return enqueued
-
-    def make_flow(self, plan: FlowPlan) -> bool:
-        """Make the flow and wait until it is stored; raises if it is not. Returns whether it was
-        not there before."""
-        wanted = handler_flow_id(self._job_id, step=plan.step)
-        for each in plan.jobs:
-            check_body("payload", each.call.payload, self._limits)
-        body = _encode_plan(plan)
-        if len(body) > MAX_FLOW_BYTES:
-            raise InvalidInput(
-                "flow",
-                f"{len(body)} bytes are over the limit of {MAX_FLOW_BYTES}",
-                hint="make several flows, or give the jobs smaller arguments",
-            )
-        with self._lock:
-            if wanted in self._taken:
-                raise already_made(plan.step)
-            number = self._answers.next_number()
-            for start in range(0, len(body), PART_BYTES):
-                self._send(FlowPart(self._run, body[start : start + PART_BYTES]))
-            self._send(FlowEnd(self._run, number))
-            answer = self._answers.wait_for(number)
-            _raise_refusal(answer)
-            self._taken.add(wanted)
-        return answer.is_new
-
-    def heard(self, answer: FollowUpAnswer) -> None:
-        """The supervisor's answer."""
-        self._answers.put(answer)
-
-
-def checked_follow_up(call: object, step: object) -> tuple[JobSpec, str]:
-    """What `ctx.enqueue` was given, if it is a call and the name of a step."""
-    checked = checked_call(call, example="ctx.enqueue(function.call(argument, …))")
-    check_id_is_derived(checked)
-    return checked.spec, checked_step(step)
-
-
-def already_enqueued(call: JobSpec, step: str) -> InvalidInput:
-    """The error of an attempt that enqueues two jobs under one id."""
-    at = f" at the step {step!a}" if step else ""
-    return InvalidInput(
-        "step",
-        f"this attempt has already enqueued a job of the kind {call.kind}{at}",
-        hint="name each one, the same in every attempt: ctx.enqueue(…, step=…)",
-    )
-
-
-def already_made(step: str) -> InvalidInput:
-    """The error of an attempt that makes two flows under one id."""
-    at = f" at the step {step!a}" if step else ""
-    return InvalidInput(
-        "step",
-        f"this attempt has already made a flow{at}",
-        hint="name each one, the same in every attempt: ctx.flow(step=…)",
-    )
-
-
-def _judge(answer: FollowUpAnswer, call: JobSpec, parent: JobId) -> Enqueued:
-    if answer.cause is Cause.DEDUPE_KEY_HELD:
-        raise InvalidInput(
-            "key",
-            f"a job that the worker's token may not see holds the key {call.dedupe_key!a}",  # [D6]
-            hint=_NEEDS_NO_KEY,
-        )
-    job_id = _raise_refusal(answer)
-    if job_id == parent:
-        raise InvalidInput(
-            "key",
-            f"this job holds the key {call.dedupe_key!a} itself until it ends",
-            hint=_NEEDS_NO_KEY,
-        )
-    return Enqueued(id=job_id, is_new=answer.is_new)
-
-
-def _raise_refusal(answer: FollowUpAnswer) -> JobId:
-    """Raise why nothing was made. Returns the id of what there is now."""
-    if answer.failure:
-        raise TransientError(answer.failure, dependency_unavailable=True)
-    if answer.refusal:
-        raise PermanentError(answer.refusal)
-    if answer.problem:
-        raise as_option(InvalidInput(answer.field, answer.problem, hint=answer.hint))
-    if answer.cause is not None or answer.job_id is None:
-        raise LeaseConflictError(f"the attempt has lost its lease ({answer.cause})")
-    return answer.job_id
-
-
-# --- in the supervisor -------------------------------------------------------------------------
 
 
 class FollowUpRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -335,3 +197,90 @@ def _flow_command(flow: ReceivedFlow, *, actor: Actor, namespace: Namespace) -> 
         ),
         handler=ParentAttempt(job_id=flow.job_id, lease_id=flow.lease_id, step=step),
     )
+
+
+# --- artifacts ---------------------------------------------------------------------------------
+
+
+class ReceivedArtifact(msgspec.Struct, frozen=True, kw_only=True):
+    """An artifact whose last piece has arrived."""
+
+    run: int
+    number: int
+    job_id: JobId
+    lease_id: LeaseId
+    name: str
+    media_type: str
+    body: bytes
+
+
+class ArtifactParts:
+    """The pieces of one artifact; of one that is too large, enough to have it refused."""
+
+    def __init__(self) -> None:
+        self._body = bytearray()
+
+    def add(self, part: ArtifactPart) -> None:
+        """The next piece."""
+        self._body += part.body[: MAX_ARTIFACT_BYTES + 1 - len(self._body)]
+
+    def whole(self, end: ArtifactEnd, job_id: JobId, lease_id: LeaseId) -> ReceivedArtifact:
+        """The whole artifact; the next piece begins another one."""
+        body = bytes(self._body)
+        self._body.clear()
+        return ReceivedArtifact(
+            run=end.run,
+            number=end.number,
+            job_id=job_id,
+            lease_id=lease_id,
+            name=end.name,
+            media_type=end.media_type,
+            body=body,
+        )
+
+
+def store_artifact(
+    coordination: Coordination, artifact: ReceivedArtifact, actor: Actor
+) -> ArtifactAnswer:
+    """Store an artifact; what to tell its handler."""
+    try:
+        upload = ArtifactUpload(
+            job_id=artifact.job_id,
+            lease_id=artifact.lease_id,
+            actor=actor,
+            name=artifact.name,
+            body=artifact.body,
+            media_type=artifact.media_type,
+        )
+        staging = coordination.store.stage_artifact(upload)
+    except InvalidInput as wrong:
+        return ArtifactAnswer(artifact.run, artifact.number, problem=str(wrong))
+    except TenureError as failure:
+        return ArtifactAnswer(artifact.run, artifact.number, failure=str(failure))
+    if staging.problem is not None:
+        return ArtifactAnswer(artifact.run, artifact.number, problem=staging.problem)
+    return ArtifactAnswer(artifact.run, artifact.number, cause=staging.cause)
+
+
+# --- parents -----------------------------------------------------------------------------------
+
+
+class ParentsRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A page that a handler wants, with what only the supervisor knows: its lease."""
+
+    wanted: ParentsWanted
+    job_id: JobId
+    lease_id: LeaseId
+
+
+def load_parents(
+    coordination: Coordination, request: ParentsRequest, actor: Actor
+) -> ParentsAnswer:
+    """The answer to a handler's question."""
+    run, number, after = request.wanted.run, request.wanted.number, request.wanted.after
+    held = HeldLease(request.job_id, request.lease_id)
+    try:
+        page = coordination.store.load_parents(held, actor, after=after)
+    except TenureError as failure:
+        return ParentsAnswer(run, number, failure=f"the parents could not be read: {failure}")
+    return ParentsAnswer(run, number, page=page)

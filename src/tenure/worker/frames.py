@@ -1,28 +1,63 @@
-"""What session, supervisor and child tell each other: one struct for each fact.
+"""What a supervisor and its child say to each other: frames of msgpack on a socket pair, no pickle.
 
-The supervisor feeds the session with events and carries out its actions, in order. Some of both are
-frames: the session hears the child's own words, and what it wants a child to know is sent as it is.
 Frames carry no lease id unless a handler asks for its own: a child knows its attempts by a local
 number, so user code that gets hold of the socket can at most spoil the attempts of its own process.
+Beside the socket they share one page of memory: which attempt began last.
 """
+
+import mmap
+import os
+import struct
+import tempfile
 
 import msgspec
 
 from tenure.clock import Boot
-from tenure.core.claims import ClaimAnswer, ClaimRequest
-from tenure.core.commands import WorkerCommand
+from tenure.core.commands import Complete
 from tenure.core.flow_rows import ParentPage
-from tenure.core.ids import Actor, JobId, Kind, LeaseId, QueueName, correlated_by
+from tenure.core.ids import Actor, JobId, Kind, LeaseId, QueueName, RequestId, correlated_by
 from tenure.core.instants import Duration, Instant
-from tenure.core.job import Job, Progress
-from tenure.core.leases import HeldLease
-from tenure.core.verdicts import Grant, Verdict
-from tenure.core.vocabulary import Cause, LeaseNews
+from tenure.core.job import JobError, Progress
+from tenure.core.verdicts import Grant
+from tenure.core.vocabulary import Cause
 from tenure.handlers.calls import JobSpec
 from tenure.handlers.registry import Isolation
 from tenure.telemetry.counts import CountsTaken
-from tenure.telemetry.tracing import NO_TRACE, TraceContext
-from tenure.worker.outcomes import FromChild, Outcome
+
+READ_BYTES = 64 * 1024  # larger ones are mapped and unmapped by the allocator, each time
+FRAME_OVERHEAD_BYTES = 256 * 1024  # what a frame may hold besides one body
+
+# --- how a handler ended, as its child saw it: strings travel, never classes --------------------
+
+
+class Returned(msgspec.Struct, frozen=True, tag="returned"):
+    """It returned, and this is the result as JSON."""
+
+    result: bytes
+
+
+class Raised(msgspec.Struct, frozen=True, tag="raised"):
+    """It raised, or its input or output did not fit."""
+
+    error: JobError
+    retry_after_us: Duration = Duration(0)
+
+
+class Snoozed(msgspec.Struct, frozen=True, tag="snoozed"):
+    """It asked to be run again later."""
+
+    delay_us: Duration
+
+
+class Conflicted(msgspec.Struct, frozen=True, tag="conflicted"):
+    """Another system saw a newer fence. The attempt has lost its lease; nothing is reported."""
+
+
+class Stopped(msgspec.Struct, frozen=True, tag="stopped"):
+    """It stopped because it was asked to, or because it saw its lease run out."""
+
+
+FromChild = Returned | Raised | Snoozed | Conflicted | Stopped
 
 # --- frames from the supervisor to a child -------------------------------------------------------
 
@@ -284,205 +319,115 @@ ToSupervisor = (
     | EventsCounted
 )
 
-# --- further events of the session ---------------------------------------------------------------
+# --- what both sides report ----------------------------------------------------------------------
 
 
-class Ticked(msgspec.Struct, frozen=True):
-    """Time passed."""
+def report_id(lease_id: LeaseId, what: str) -> RequestId:
+    """The id of a report. It follows from the lease, so that every retry has the same one."""
+    return RequestId(f"{lease_id}:{what}")
 
 
-class ChildrenReady(msgspec.Struct, frozen=True):
-    """Every lane has a child that imported the application: work may be claimed."""
+def completion(*, job_id: JobId, lease_id: LeaseId, actor: Actor, result: bytes) -> Complete:
+    """The report of a success, by the supervisor or in a handler's own transaction."""
+    return Complete(
+        job_id=job_id,
+        lease_id=lease_id,
+        actor=actor,
+        request_id=report_id(lease_id, "complete"),
+        result=result,
+    )
 
 
-class ChildrenServing(msgspec.Struct, frozen=True):
-    """So many children of this lane can run attempts now, and whether more can be started."""
+# --- on the socket: each frame after its length --------------------------------------------------
 
-    lane: Isolation
-    children: int
-    can_grow: bool = True
+_LENGTH = struct.Struct(">I")
+_encode = msgspec.msgpack.Encoder().encode
+_to_child: msgspec.msgpack.Decoder[ToChild] = msgspec.msgpack.Decoder(ToChild)
+_to_supervisor: msgspec.msgpack.Decoder[ToSupervisor] = msgspec.msgpack.Decoder(ToSupervisor)
+decode_to_child = _to_child.decode
+decode_to_supervisor = _to_supervisor.decode
 
 
-class Woken(msgspec.Struct, frozen=True):
-    """Somebody says there may be work."""
+class FrameError(Exception):
+    """The other side broke the protocol."""
 
 
-class ClockJumped(msgspec.Struct, frozen=True):
-    """The wall clock ran ahead: the leases may be older than they look."""
+def encode_frame(message: ToChild | ToSupervisor) -> bytes:
+    """A message as it goes over the socket."""
+    body = _encode(message)
+    return _LENGTH.pack(len(body)) + body
 
 
-class LeasesPolled(msgspec.Struct, frozen=True):
-    """What a poll of leases found, by run; None if it failed. [C2]"""
+class FrameReader:
+    """Cuts a stream of bytes into frames; refuses frames over the limit before storing them."""
 
-    news: dict[int, LeaseNews] | None
+    def __init__(self, *, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._rest = bytearray()  # the beginning of a frame
 
+    def feed(self, data: bytes) -> list[bytes]:
+        """The frames that are complete with this piece."""
+        if self._rest:
+            self._rest += data
+            frames, end = self._cut(self._rest)
+            del self._rest[:end]
+        else:  # as a rule: whole frames, which need not be copied first
+            frames, end = self._cut(data)
+            self._rest += data[end:]
+        return frames
 
-class ClaimAnswered(msgspec.Struct, frozen=True):
-    """The coordinator answered a claim."""
+    def _cut(self, buffer: bytes | bytearray) -> tuple[list[bytes], int]:
+        """The complete frames, and where the last of them ends."""
+        frames: list[bytes] = []
+        start, length = 0, len(buffer)
+        while length - start >= _LENGTH.size:
+            (size,) = _LENGTH.unpack_from(buffer, start)
+            if size > self._max_bytes:
+                raise FrameError(f"a frame of {size} bytes is over the limit of {self._max_bytes}")
+            end = start + _LENGTH.size + size
+            if length < end:
+                break
+            frames.append(bytes(buffer[start + _LENGTH.size : end]))
+            start = end
+        return frames, start
 
-    ticket: int
-    answer: ClaimAnswer
 
+# --- the page that both share ---------------------------------------------------------------------
 
-class ClaimFailed(msgspec.Struct, frozen=True):
-    """A claim got no answer; `why` is for the log. It is not repeated before `retry_after_us`."""
+_NUMBER = struct.Struct("=q")
+_NONE = -1
 
-    ticket: int
-    why: str
-    retry_after_us: Duration = Duration(0)
 
+class BegunMark:
+    """The number of the run whose handler was called last. One process writes it, one reads it."""
 
-class Answered(msgspec.Struct, frozen=True):
-    """The coordinator answered a batch, in its order."""
+    def __init__(self, descriptor: int) -> None:
+        """The page of this file, which stays open."""
+        self._page = mmap.mmap(descriptor, mmap.PAGESIZE)
 
-    ticket: int
-    verdicts: tuple[Verdict, ...]
+    def write(self, run: int) -> None:
+        """The handler of this run is about to be called."""
+        _NUMBER.pack_into(self._page, 0, run)
 
+    def clear(self) -> None:
+        """No handler was called yet."""
+        self.write(_NONE)
 
-class SendFailed(msgspec.Struct, frozen=True):
-    """A batch got no answer; it may or may not have been carried out, and is not repeated before
-    `retry_after_us`."""
+    def is_of(self, run: int) -> bool:
+        """Whether this run is the last one whose handler was called."""
+        return bool(_NUMBER.unpack_from(self._page, 0)[0] == run)
 
-    ticket: int
-    why: str
-    retry_after_us: Duration = Duration(0)
-
-
-class SendRefused(msgspec.Struct, frozen=True):
-    """A batch was not sent because a field of it is out of bounds."""
-
-    ticket: int
-    why: str
-
-
-class Prepared(msgspec.Struct, frozen=True):
-    """A child has room for this attempt."""
-
-    run: int
-
-
-class Finished(msgspec.Struct, frozen=True):
-    """The attempt's handler is gone, for certain; this is how."""
-
-    run: int
-    outcome: Outcome
-
-
-class DrainRequested(msgspec.Struct, frozen=True):
-    """Finish within the grace, then stop."""
-
-    grace_us: Duration
-    by_signal: bool = True  # the next signal stops at once; False: an operator asked
-
-
-class StopRequested(msgspec.Struct, frozen=True):
-    """Stop now: kill, hand back what can be handed back quickly."""
-
-
-class Broken(msgspec.Struct, frozen=True):
-    """The worker cannot go on: its children do not start, or claims are refused."""
-
-    why: str
-
-
-Event = (
-    Ticked
-    | ChildrenReady
-    | ChildrenServing
-    | Woken
-    | ClockJumped
-    | LeasesPolled
-    | ClaimAnswered
-    | ClaimFailed
-    | Answered
-    | SendFailed
-    | SendRefused
-    | Prepared
-    | Finished
-    | CheckpointSaved
-    | ProgressMade
-    | LeaseWanted
-    | SelfCompleted
-    | DrainRequested
-    | StopRequested
-    | Broken
-)
-
-# --- further actions of the session --------------------------------------------------------------
-
-
-class SendClaim(msgspec.Struct, frozen=True):
-    """Send this claim; answer with `ClaimAnswered` or `ClaimFailed`. It may be held open for
-    `wait_us` while there is no work."""
-
-    ticket: int
-    request: ClaimRequest
-    wait_us: Duration = Duration(0)
-
-
-class EndWaits(msgspec.Struct, frozen=True):
-    """End a claim that is held open, without an answer."""
-
-
-class Send(msgspec.Struct, frozen=True):
-    """Send these together; answer with `Answered`, `SendFailed` or `SendRefused`."""
-
-    ticket: int
-    commands: tuple[WorkerCommand, ...]
-    traced: TraceContext = NO_TRACE
-    """The ids of the jobs that they are about. [OB6]"""
-
-
-class PollLeases(msgspec.Struct, frozen=True):
-    """Poll these leases, by run; answer with `LeasesPolled`. [C2]"""
-
-    leases: dict[int, HeldLease]
-    traced: TraceContext = NO_TRACE
-
-
-class Prepare(msgspec.Struct, frozen=True):
-    """Find a child for this grant; answer with `Prepared`. With a frame it is already started, and
-    runs there without further ado."""
-
-    run: int
-    grant: Grant
-    frame: Run | None = None
-
-
-class Kill(msgspec.Struct, frozen=True):
-    """Kill the handler, or free its reserved child; answer with `Finished`."""
-
-    run: int
-
-
-class Draining(msgspec.Struct, frozen=True):
-    """Log this line. While jobs are running, tell the coordinator too that this worker drains."""
-
-    text: str
-    running: int
-
-
-class Note(msgspec.Struct, frozen=True):
-    """A line for the log."""
-
-    text: str
-    is_error: bool = False
-    job: Job | None = None  # the one it is about
-    is_routine: bool = False  # nothing went wrong: logged only on request
-    below: str = ""  # lines that belong to it, such as a traceback
-
-
-Action = (
-    SendClaim
-    | EndWaits
-    | Send
-    | PollLeases
-    | Prepare
-    | Run
-    | LeaseRenewed
-    | LeaseLent
-    | AskToStop
-    | Kill
-    | Draining
-    | Note
-)
+    def close(self) -> None:
+        """Let go of the page."""
+        self._page.close()
+
+
+def shared_file() -> int:
+    """A file of one page that has no name. Returns its descriptor, which the caller closes."""
+    if hasattr(os, "memfd_create"):
+        descriptor = os.memfd_create("tenure-begun")
+    else:
+        with tempfile.TemporaryFile() as file:
+            descriptor = os.dup(file.fileno())
+    os.ftruncate(descriptor, mmap.PAGESIZE)
+    return descriptor

@@ -1,6 +1,5 @@
 """How a child confines itself before it imports an application: it dies with its supervisor, leaves
-signals to it, limits its memory and is killed first when the machine runs out. And how a supervisor
-hides its memory and environment from its children.
+signals to it, limits its memory and is killed first when the machine runs out.
 
 This contains accidents. It is no sandbox: code of the same user can undo most of it.
 """
@@ -18,7 +17,6 @@ from pathlib import Path
 _set_handler = getattr(signal.signal, "__wrapped__", signal.signal)
 
 PR_SET_PDEATHSIG = 1
-PR_SET_DUMPABLE = 4
 OOM_SCORE = 500  # of 1000; a supervisor has 0 unless somebody changed it
 _OOM_FILE = Path("/proc/self/oom_score_adj")
 
@@ -33,13 +31,6 @@ def die_with_parent(parent: int) -> None:
         libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:  # it died before we could ask
         os._exit(0)
-
-
-def hide_from_other_processes() -> None:
-    """No other process of this user may read this one's environment and memory, which hold the
-    worker's token, or trace it. Programs that it starts are not affected."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
 def ignore_termination() -> None:

@@ -27,63 +27,68 @@ from tenure.core.verdicts import Grant, Verdict
 from tenure.core.vocabulary import Cause, Disposition, VerdictKind
 from tenure.handlers.registry import Isolation
 from tenure.telemetry.failure_log import FailureLog
-from tenure.worker.attempts import NO_CHILD, NO_RENEWAL, Attempt, Phase, StopFor
-from tenure.worker.claims import (
+from tenure.worker.frames import (
+    AskToStop,
+    CheckpointSaved,
+    Conflicted,
+    LeaseLent,
+    LeaseRenewed,
+    LeaseWanted,
+    ProgressMade,
+    Run,
+    SelfCompleted,
+    Stopped,
+)
+from tenure.worker.session.attempts import (
+    NO_CHILD,
+    NO_RENEWAL,
+    Attempt,
+    Phase,
+    StopFor,
+    describe_end,
+    describe_kill,
+    malformed,
+    report_of,
+)
+from tenure.worker.session.claims import (
     AT_ONCE,
     MAX_PER_CLAIM,
     RETRY,
     Claimer,
     ClaimSettings,
 )
-from tenure.worker.messages import (
+from tenure.worker.session.messages import (
     Action,
     Answered,
-    AskToStop,
     Broken,
-    CheckpointSaved,
     ChildrenReady,
     ChildrenServing,
     ClaimAnswered,
     ClaimFailed,
     ClockJumped,
+    Died,
+    Displaced,
     Draining,
     DrainRequested,
     EndWaits,
     Event,
     Finished,
     Kill,
-    LeaseLent,
-    LeaseRenewed,
     LeasesPolled,
-    LeaseWanted,
     Note,
     Prepare,
     Prepared,
-    ProgressMade,
-    Run,
-    SelfCompleted,
     SendClaim,
     SendFailed,
     SendRefused,
+    Stats,
     StopRequested,
     Ticked,
+    Unstarted,
     Woken,
 )
-from tenure.worker.outbox import GATHER, LONGEST_GATHER, LeasePolls, Outbox
-from tenure.worker.outcomes import (
-    Conflicted,
-    Died,
-    Displaced,
-    Stopped,
-    Unstarted,
-    count_committed,
-    describe_end,
-    describe_kill,
-    malformed,
-    report_of,
-)
-from tenure.worker.stats import Stats
-from tenure.worker.timers import Timers
+from tenure.worker.session.outbox import GATHER, LONGEST_GATHER, LeasePolls, Outbox
+from tenure.worker.session.timers import Timers
 
 CLAIM_ANSWER_WITHIN = seconds(60)  # a coordinator may hold a claim open while it waits for work
 REPORT_WITHIN = seconds(60)
@@ -613,7 +618,7 @@ class Session:
                 self._note_about(attempt, text, is_error=True)
                 self._lose(attempt)
             case VerdictKind.COMMITTED:
-                count_committed(self.stats, verdict.disposition)
+                self.stats.count(verdict.disposition)
                 self._note_end(attempt, command, verdict.disposition, verdict.run_at)
                 self._close(attempt)
             case VerdictKind.OK:

@@ -1,6 +1,8 @@
 """A worker's options: one frozen struct, every limit with a name and a default."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -17,6 +19,7 @@ from tenure.core.ids import (
 )
 from tenure.core.instants import Duration, seconds
 from tenure.core.validation import Limits
+from tenure.protocol import TOKEN_VARIABLE, URL_VARIABLE
 
 
 class CapturedOutput(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,3 +83,79 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     overwrites_declared: bool = False
     """Write the settings of kinds and the schedules of the code over those of the store."""
     limits: Limits = Limits()
+
+
+# --- what handlers see of the environment --------------------------------------------------------
+
+
+ORDINARY = (
+    "PATH",
+    "HOME",
+    "USER",
+    "LOGNAME",
+    "SHELL",
+    "LANG",
+    "LANGUAGE",
+    "LC_*",
+    "TZ",
+    "TMPDIR",
+    "PYTHON*",
+    "VIRTUAL_ENV",
+    "LD_LIBRARY_PATH",
+    "SSL_CERT_FILE",
+    "SSL_CERT_DIR",
+    URL_VARIABLE,
+    "TENURE_CA_FILE",
+    "TENURE_ARTIFACT_QUOTA_PER_*",
+    "TENURE_LEASE_BOUNDS",
+    "TENURE_RETRY_FOR",
+    "TENURE_STORE_TIMEOUT",
+)
+"""What handlers see in the strict mode without being named."""
+
+SECRETS = (
+    f"{TOKEN_VARIABLE}*",
+    "TENURE_*SECRET*",
+    "TENURE_*PASSWORD*",
+    # What libpq connects with when the URL does not say it.
+    "PGPASSWORD",
+    "PGPASSFILE",
+    "PGSERVICE",
+    "PGSERVICEFILE",
+    "PGSSLKEY",
+    "PGSSLPASSWORD",
+)
+WITHHELD_URL = "withheld://the-worker-keeps-its-password-to-itself"
+"""Replaces a URL with a password. Without it a handler that enqueues would fall back to the
+default and write its jobs to a file of its own, which no worker serves."""
+
+
+def child_environment(
+    environment: Mapping[str, str],
+    *,
+    only: Sequence[str] = (),
+    given: Mapping[str, str] | None = None,
+) -> dict[str, str]:
+    """The variables a child starts with. `only` holds names or patterns of variables; none of them
+    lets a secret of Tenure's through. `given` is set as it is."""
+    allowed = (*ORDINARY, *only) if only else ("*",)
+    seen = {
+        name: value
+        for name, value in environment.items()
+        if _matches(name, allowed) and not _matches(name, SECRETS)
+    }
+    if URL_VARIABLE in seen and _has_password(seen[URL_VARIABLE]):
+        seen[URL_VARIABLE] = WITHHELD_URL
+    return {**seen, **(given or {})}
+
+
+def _matches(name: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def _has_password(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.password is not None or "password" in parts.query.lower()
+    except ValueError:
+        return True

@@ -1,4 +1,4 @@
-"""`python -m tenure.worker.child_main FD PARENT MARK`: the child process, started by a supervisor.
+"""`python -m tenure.worker.child.main FD PARENT MARK`: the child process, started by a supervisor.
 
 Imports the application, runs attempts in one of three lanes, dies with its supervisor. Everything
 here runs beside user code and is trusted with nothing but the attempt. The main thread belongs to
@@ -30,19 +30,27 @@ from tenure.core.instants import Duration, seconds
 from tenure.core.validation import Limits
 from tenure.handlers.registry import Isolation, Registry
 from tenure.telemetry.counts import Counts
-from tenure.worker.application import load_application
-from tenure.worker.begun_mark import BegunMark
-from tenure.worker.confinement import confine, die_with_parent, ignore_termination, reset_process
-from tenure.worker.execution import Execution
-from tenure.worker.handler_transaction import Authority, Transactions
-from tenure.worker.messages import (
+from tenure.worker.application import Transactions, load_application
+from tenure.worker.child.asks import Channel
+from tenure.worker.child.confinement import (
+    confine,
+    die_with_parent,
+    ignore_termination,
+    reset_process,
+)
+from tenure.worker.child.execution import Execution
+from tenure.worker.child.transaction import Authority
+from tenure.worker.frames import (
+    FRAME_OVERHEAD_BYTES,
     ArtifactAnswer,
     ArtifactEnd,
     AskToStop,
+    BegunMark,
     Ended,
     EventsCounted,
     FollowUpAnswer,
     FollowUpWanted,
+    FromChild,
     LeaseLent,
     LeaseLost,
     LeaseRenewed,
@@ -59,8 +67,6 @@ from tenure.worker.messages import (
     ToChild,
     ToSupervisor,
 )
-from tenure.worker.outcomes import FromChild
-from tenure.worker.wire import FRAME_OVERHEAD_BYTES, Channel
 
 MAX_SETUP_BYTES = 64 * 1024 * 1024
 LOOP_CHECK_S = 0.5

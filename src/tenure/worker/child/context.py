@@ -27,10 +27,11 @@ from tenure.handlers.json_values import encode
 from tenure.handlers.parents import Parents
 from tenure.handlers.registry import Handler
 from tenure.protocol.fields import optional_moment
-from tenure.worker.artifact_uploads import ArtifactUploads
-from tenure.worker.follow_ups import FollowUps
-from tenure.worker.handler_transaction import Authority, Transactions, atransact, transact
-from tenure.worker.messages import (
+from tenure.worker.application import Transactions
+from tenure.worker.child.asks import LEASE_CHECK_S, ArtifactUploads, FollowUps, ParentPages
+from tenure.worker.child.error_texts import clean
+from tenure.worker.child.transaction import Authority, atransact, transact
+from tenure.worker.frames import (
     ArtifactAnswer,
     CheckpointSaved,
     FollowUpAnswer,
@@ -41,9 +42,6 @@ from tenure.worker.messages import (
     SelfCompleted,
     ToSupervisor,
 )
-from tenure.worker.output import clean
-from tenure.worker.parents import ParentPages
-from tenure.worker.wire import LEASE_CHECK_S
 
 
 class AttemptContext(Context):

@@ -21,17 +21,17 @@ from tenure.errors import TenureError
 from tenure.ports import Coordination
 from tenure.protocol.routes import MAX_FLOW_BYTES
 from tenure.telemetry.logs import one_line
-from tenure.worker.artifact_uploads import ReceivedArtifact, store_artifact
-from tenure.worker.follow_ups import ReceivedFlow, make_flow
-from tenure.worker.messages import (
-    ArtifactAnswer,
-    FollowUpAnswer,
-    LeasesPolled,
-    ParentsAnswer,
-    PollLeases,
+from tenure.worker.frames import ArtifactAnswer, FollowUpAnswer, ParentsAnswer
+from tenure.worker.session.messages import LeasesPolled, PollLeases
+from tenure.worker.supervisor.options import CapturedOutput
+from tenure.worker.supervisor.requests import (
+    ParentsRequest,
+    ReceivedArtifact,
+    ReceivedFlow,
+    load_parents,
+    make_flow,
+    store_artifact,
 )
-from tenure.worker.options import CapturedOutput
-from tenure.worker.parents import ParentsRequest, load_parents
 
 MAX_WAITING = 500
 MAX_WAITING_WITH_EARLY_OUTPUT = 20

@@ -1,0 +1,1 @@
+"""A child process of a worker: runs handlers, and asks its supervisor for everything else."""

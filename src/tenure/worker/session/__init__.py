@@ -1,0 +1,1 @@
+"""What a worker does and when, as pure decisions: events in, actions out. Does no I/O."""

@@ -1,0 +1,313 @@
+"""What a session and its supervisor tell each other: one struct for each fact.
+
+The supervisor feeds the session with events and carries out its actions, in order. Some of both are
+frames: the session hears the child's own words, and what it wants a child to know is sent as it is.
+"""
+
+import msgspec
+
+from tenure.core.claims import ClaimAnswer, ClaimRequest
+from tenure.core.commands import WorkerCommand
+from tenure.core.instants import Duration
+from tenure.core.job import Job
+from tenure.core.leases import HeldLease
+from tenure.core.verdicts import Grant, Verdict
+from tenure.core.vocabulary import Disposition, LeaseNews
+from tenure.handlers.registry import Isolation
+from tenure.telemetry.tracing import NO_TRACE, TraceContext
+from tenure.worker.frames import (
+    AskToStop,
+    CheckpointSaved,
+    FromChild,
+    LeaseLent,
+    LeaseRenewed,
+    LeaseWanted,
+    ProgressMade,
+    Run,
+    SelfCompleted,
+)
+
+# --- how an attempt ended: as its child or its supervisor saw it ---------------------------------
+
+
+class Died(msgspec.Struct, frozen=True, tag="died"):
+    """Its process ended by itself, and `how` names the signal or the exit code."""
+
+    how: str
+
+
+class Killed(msgspec.Struct, frozen=True, tag="killed"):
+    """The supervisor killed it because this attempt had to stop."""
+
+
+class Displaced(msgspec.Struct, frozen=True, tag="displaced"):
+    """The supervisor killed its process because a neighbour in it did not stop."""
+
+
+class Unstarted(msgspec.Struct, frozen=True, tag="unstarted"):
+    """No process could be started for it, and `why` names what the system refused."""
+
+    why: str
+
+
+Outcome = FromChild | Died | Killed | Displaced | Unstarted
+
+# --- events --------------------------------------------------------------------------------------
+
+
+class Ticked(msgspec.Struct, frozen=True):
+    """Time passed."""
+
+
+class ChildrenReady(msgspec.Struct, frozen=True):
+    """Every lane has a child that imported the application: work may be claimed."""
+
+
+class ChildrenServing(msgspec.Struct, frozen=True):
+    """So many children of this lane can run attempts now, and whether more can be started."""
+
+    lane: Isolation
+    children: int
+    can_grow: bool = True
+
+
+class Woken(msgspec.Struct, frozen=True):
+    """Somebody says there may be work."""
+
+
+class ClockJumped(msgspec.Struct, frozen=True):
+    """The wall clock ran ahead: the leases may be older than they look."""
+
+
+class LeasesPolled(msgspec.Struct, frozen=True):
+    """What a poll of leases found, by run; None if it failed. [C2]"""
+
+    news: dict[int, LeaseNews] | None
+
+
+class ClaimAnswered(msgspec.Struct, frozen=True):
+    """The coordinator answered a claim."""
+
+    ticket: int
+    answer: ClaimAnswer
+
+
+class ClaimFailed(msgspec.Struct, frozen=True):
+    """A claim got no answer; `why` is for the log. It is not repeated before `retry_after_us`."""
+
+    ticket: int
+    why: str
+    retry_after_us: Duration = Duration(0)
+
+
+class Answered(msgspec.Struct, frozen=True):
+    """The coordinator answered a batch, in its order."""
+
+    ticket: int
+    verdicts: tuple[Verdict, ...]
+
+
+class SendFailed(msgspec.Struct, frozen=True):
+    """A batch got no answer; it may or may not have been carried out, and is not repeated before
+    `retry_after_us`."""
+
+    ticket: int
+    why: str
+    retry_after_us: Duration = Duration(0)
+
+
+class SendRefused(msgspec.Struct, frozen=True):
+    """A batch was not sent because a field of it is out of bounds."""
+
+    ticket: int
+    why: str
+
+
+class Prepared(msgspec.Struct, frozen=True):
+    """A child has room for this attempt."""
+
+    run: int
+
+
+class Finished(msgspec.Struct, frozen=True):
+    """The attempt's handler is gone, for certain; this is how."""
+
+    run: int
+    outcome: Outcome
+
+
+class DrainRequested(msgspec.Struct, frozen=True):
+    """Finish within the grace, then stop."""
+
+    grace_us: Duration
+    by_signal: bool = True  # the next signal stops at once; False: an operator asked
+
+
+class StopRequested(msgspec.Struct, frozen=True):
+    """Stop now: kill, hand back what can be handed back quickly."""
+
+
+class Broken(msgspec.Struct, frozen=True):
+    """The worker cannot go on: its children do not start, or claims are refused."""
+
+    why: str
+
+
+Event = (
+    Ticked
+    | ChildrenReady
+    | ChildrenServing
+    | Woken
+    | ClockJumped
+    | LeasesPolled
+    | ClaimAnswered
+    | ClaimFailed
+    | Answered
+    | SendFailed
+    | SendRefused
+    | Prepared
+    | Finished
+    | CheckpointSaved
+    | ProgressMade
+    | LeaseWanted
+    | SelfCompleted
+    | DrainRequested
+    | StopRequested
+    | Broken
+)
+
+# --- actions -------------------------------------------------------------------------------------
+
+
+class SendClaim(msgspec.Struct, frozen=True):
+    """Send this claim; answer with `ClaimAnswered` or `ClaimFailed`. It may be held open for
+    `wait_us` while there is no work."""
+
+    ticket: int
+    request: ClaimRequest
+    wait_us: Duration = Duration(0)
+
+
+class EndWaits(msgspec.Struct, frozen=True):
+    """End a claim that is held open, without an answer."""
+
+
+class Send(msgspec.Struct, frozen=True):
+    """Send these together; answer with `Answered`, `SendFailed` or `SendRefused`."""
+
+    ticket: int
+    commands: tuple[WorkerCommand, ...]
+    traced: TraceContext = NO_TRACE
+    """The ids of the jobs that they are about. [OB6]"""
+
+
+class PollLeases(msgspec.Struct, frozen=True):
+    """Poll these leases, by run; answer with `LeasesPolled`. [C2]"""
+
+    leases: dict[int, HeldLease]
+    traced: TraceContext = NO_TRACE
+
+
+class Prepare(msgspec.Struct, frozen=True):
+    """Find a child for this grant; answer with `Prepared`. With a frame it is already started, and
+    runs there without further ado."""
+
+    run: int
+    grant: Grant
+    frame: Run | None = None
+
+
+class Kill(msgspec.Struct, frozen=True):
+    """Kill the handler, or free its reserved child; answer with `Finished`."""
+
+    run: int
+
+
+class Draining(msgspec.Struct, frozen=True):
+    """Log this line. While jobs are running, tell the coordinator too that this worker drains."""
+
+    text: str
+    running: int
+
+
+class Note(msgspec.Struct, frozen=True):
+    """A line for the log."""
+
+    text: str
+    is_error: bool = False
+    job: Job | None = None  # the one it is about
+    is_routine: bool = False  # nothing went wrong: logged only on request
+    below: str = ""  # lines that belong to it, such as a traceback
+
+
+Action = (
+    SendClaim
+    | EndWaits
+    | Send
+    | PollLeases
+    | Prepare
+    | Run
+    | LeaseRenewed
+    | LeaseLent
+    | AskToStop
+    | Kill
+    | Draining
+    | Note
+)
+
+
+# --- counters ------------------------------------------------------------------------------------
+
+
+class Stats(msgspec.Struct):
+    """Counters that only rise. Written by the supervisor's thread, read by anyone."""
+
+    claims: int = 0
+    granted: int = 0
+    started: int = 0
+    heartbeats: int = 0
+    succeeded: int = 0
+    failed: int = 0
+    retried: int = 0
+    dead_lettered: int = 0
+    released: int = 0
+    acknowledged_cancels: int = 0
+    cancelled: int = 0  # reports, starts and heartbeats answered CANCELLED
+    rejected: int = 0
+    fenced: int = 0  # leases that this worker gave up by its own clock, not renewed in time
+    timed_out: int = 0  # handlers stopped because their time, or that of their cancel, was up
+    conflicts: int = 0
+    unreported: int = 0  # reports given up after the last transport retry
+    transport_failures: int = 0
+    crashes: int = 0
+    kills: int = 0
+    displaced: int = 0
+    leaked: int = 0
+    children_started: int = 0
+    children_recycled: int = 0
+    blocked_loops: int = 0
+
+    def summary(self) -> str:
+        """One line: every counter of how jobs ended or what went wrong."""
+        quiet = ("claims", "granted", "heartbeats", "children_started", "children_recycled")
+        shown = {name: getattr(self, name) for name in self.__struct_fields__ if name not in quiet}
+        parts = [f"{count} {name.replace('_', ' ')}" for name, count in shown.items() if count]
+        return ", ".join(parts) or "it ran no jobs"
+
+    def count(self, disposition: Disposition | None) -> None:
+        """Count one accepted report."""
+        match disposition:
+            case Disposition.SUCCEEDED:
+                self.succeeded += 1
+            case Disposition.FAILED:
+                self.failed += 1
+            case Disposition.RETRY_SCHEDULED:
+                self.retried += 1
+            case Disposition.DEAD_LETTERED:
+                self.dead_lettered += 1
+            case Disposition.CANCELLED:
+                self.acknowledged_cancels += 1
+            case Disposition.RELEASED:
+                self.released += 1
+            case _:
+                pass  # none, or one of a newer server: accepted all the same [Y4]

@@ -1,0 +1,1 @@
+"""The worker's own process: leases, heartbeats, reports and children. It runs no user code."""
