@@ -26,7 +26,7 @@ from tenure.core.vocabulary import (
     Stage,
 )
 from tenure.ports import Record
-from tenure.verify.attempts import EXTENDING
+from tenure.verify.checking import EXTENDING
 from tenure.verify.projections import D_UNKNOWN
 
 Corrupt = Callable[[Record, random.Random], Record | None]

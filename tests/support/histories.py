@@ -517,6 +517,7 @@ class RecordedStore:
         self._now = now
         self._edges = sorted(edges, key=lambda edge: (edge.child_id, edge.position))
         self._noted = noted
+        self.kinds: list[KindSettings] = []
 
     def now(self) -> Instant:
         return self._now
@@ -532,7 +533,7 @@ class RecordedStore:
         return next((each for each in self.records(page_size=1) if each.job_id == job_id), None)
 
     def list_kinds(self, namespace: Namespace) -> list[KindSettings]:
-        return []
+        return self.kinds
 
     def tail_events(self, *, after: EventPosition | None, limit: int) -> list[TailedEvent]:
         """In the order of their times."""

@@ -1,6 +1,7 @@
 """I35: no job is enqueued while another one keeps its key after its end, by the rows alone."""
 
 from collections.abc import Sequence
+from contextlib import closing
 
 import pytest
 from msgspec.structs import replace
@@ -12,7 +13,7 @@ from tenure.core.policy import Policy
 from tenure.core.vocabulary import EventCause
 from tenure.ports import Record
 from tenure.verify import verify
-from tenure.verify.held_keys import HeldKeys
+from tenure.verify.between_jobs import HeldKeys
 from tenure_conformance.spec import spec
 from tests.support.histories import RecordedStore, World
 
@@ -42,12 +43,12 @@ def _lived(*lives: Life, key: str | None = "k", kind: str = "task") -> list[Reco
 
 def _broken(records: Sequence[Record], *, in_order: bool = False) -> list[int]:
     """Which of the records are reported; they were written by time, or in this order."""
-    with HeldKeys() as keys:
+    with closing(HeldKeys()) as keys:
         for record in records:
             keys.add(record)
         ids = [record.job_id for record in records]
         store = _InOrder(records) if in_order else RecordedStore(records)
-        return [ids.index(each.job_id) for each in keys.violations(store)]
+        return [ids.index(job_id) for job_id, _, _ in keys.problems(store)]
 
 
 @spec("I35")

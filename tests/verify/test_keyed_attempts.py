@@ -1,18 +1,21 @@
 """I31: no more jobs of a concurrency key ran at a time than its limit, by the log alone."""
 
 from collections.abc import Sequence
+from contextlib import closing
 
 import pytest
 from msgspec.structs import replace
 
 from tenure.coordinator.store_clock import OLDEST_READING
 from tenure.core.event_tail import EventPosition, TailedEvent
+from tenure.core.ids import Kind
 from tenure.core.instants import Instant, seconds
+from tenure.core.kind_settings import KindSettings
 from tenure.core.policy import Policy
 from tenure.core.vocabulary import EventType
 from tenure.ports import Record
 from tenure.verify import verify
-from tenure.verify.keyed_attempts import OLDEST_ESTIMATE_US, ConcurrencyLimit, KeyedAttempts
+from tenure.verify.between_jobs import OLDEST_ESTIMATE_US, KeyedAttempts
 from tenure_conformance.spec import spec
 from tests.support.histories import RecordedStore, World
 
@@ -48,14 +51,21 @@ def _broken(
     writers: int = 8,
 ) -> list[int]:
     """Which of the records are reported; they were written by time, or in this order."""
-    of_group = ConcurrencyLimit(limit, Instant(seconds(since_s)))
-    with KeyedAttempts() as attempts:
+    with closing(KeyedAttempts()) as attempts:
         for record in records:
             attempts.add(record)
         ids = [record.job_id for record in records]
         store = _InOrder(records) if in_order else RecordedStore(records)
         store.parallelism = writers
-        return [ids.index(each.job_id) for each in attempts.violations(store, lambda *_: of_group)]
+        store.kinds = [
+            KindSettings(
+                kind=Kind(group),
+                concurrency_limit=limit,
+                concurrency_since=Instant(seconds(since_s)),
+            )
+            for group in ("task", "other")
+        ]
+        return [ids.index(job_id) for job_id, _, _ in attempts.problems(store)]
 
 
 @spec("I31")

@@ -127,9 +127,7 @@ def test_every_rule_is_listed_once_with_something_that_checks_it() -> None:
         if rule.of_record is None
         and rule.of_acks is None
         and rule.of_store is None
-        and rule.of_attempts is None
-        and rule.of_keys is None
-        and rule.of_replacements is None
+        and rule.between is None
     ]
 
     assert ids == [

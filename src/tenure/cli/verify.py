@@ -20,8 +20,7 @@ from tenure.core.policy import SHORTEST_RETENTION
 from tenure.errors import TenureError, UnknownJob
 from tenure.settings import url_from_environment
 from tenure.verify import Finding, Report, State, Violation, verify, verify_job
-from tenure.verify.report import WITHOUT_ACKS, WITHOUT_METRICS
-from tenure.verify.run import DEFAULT_LIMIT
+from tenure.verify.run import DEFAULT_LIMIT, WITHOUT_ACKS, WITHOUT_METRICS
 from tenure.wiring import open_store
 
 HOLDS, VIOLATED = 0, 1

@@ -27,8 +27,7 @@ from tenure.core.vocabulary import (
 )
 from tenure.errors import InvalidInput
 from tenure.ports import Record, Unreadable
-from tenure.verify.invariants import INVARIANTS
-from tenure.verify.violations import Violation
+from tenure.verify.invariants import INVARIANTS, Violation
 
 Fields = Mapping[str, object]
 
@@ -67,7 +66,7 @@ ORDER_RULES = ("I1", "I2", "I3", "I4", "I5", "I6", "I7", "I15", "P2", "P4")
 LEASE_RULES = ("I9", "I10", "P1", "P3")
 """Rules about leases: one at a time, and nothing under a lease that has ended."""
 
-_OF_RECORD = {rule.id: rule.of_record for rule in INVARIANTS if rule.of_record is not None}
+_RULES = {rule.id: rule for rule in INVARIANTS}
 
 # Of another queue's time-outs nothing is known: only the expiry ends a lease.
 _POLICY = Policy(timeout_us=None, start_within_us=MAX_DURATION)
@@ -136,8 +135,8 @@ def check_log(
         if rule not in (*ORDER_RULES, *LEASE_RULES):
             raise InvalidInput("rules", f"{rule} is neither in ORDER_RULES nor in LEASE_RULES")
     record = _record(row, events, has_leases=not set(rules).isdisjoint(LEASE_RULES))
-    unreadable = list(_OF_RECORD["I24"](record))
-    return unreadable or [each for rule in rules for each in _OF_RECORD[rule](record)]
+    unreadable = list(_RULES["I24"].broken_by(record))
+    return unreadable or [each for rule in rules for each in _RULES[rule].broken_by(record)]
 
 
 def _require(found: Fields, names: Sequence[str], *, of: str) -> None:

@@ -3,18 +3,19 @@
 Used alike by `tenure verify`, the conformance kits and the tests. Reads only.
 """
 
-from tenure.verify.ack_lines import (
+from tenure.verify.acks import (
+    Ack,
+    AckWriter,
+    Op,
     answer_line,
     flow_lines,
     flow_redrive_lines,
     grant_lines,
+    read_acks,
     request_line,
 )
-from tenure.verify.acks import Ack, AckWriter, Op, read_acks
-from tenure.verify.invariants import INVARIANTS, check_across, check_record
-from tenure.verify.report import Finding, Report, State
-from tenure.verify.run import assert_holds, verify, verify_job
-from tenure.verify.violations import Violation
+from tenure.verify.invariants import INVARIANTS, Violation, check_across, check_record
+from tenure.verify.run import Finding, Report, State, assert_holds, verify, verify_job
 
 __all__ = [
     "INVARIANTS",

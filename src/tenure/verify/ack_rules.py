@@ -6,7 +6,7 @@ must not. A missing job is a violation unless it is old enough to have been purg
 `may_be_purged`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from tenure.core.events import Event
 from tenure.core.ids import JobId, LeaseId
@@ -14,13 +14,12 @@ from tenure.core.instants import Duration, Instant
 from tenure.core.vocabulary import ATTEMPT_ENDS, EventType, VerdictKind
 from tenure.ports import Record
 from tenure.verify.acks import SETTLING, Ack, Op
-from tenure.verify.attempts import attempts_of, lease_ends
-from tenure.verify.violations import Violation, broken, policy_of, rev_of
+from tenure.verify.checking import Problems, attempts_of, lease_ends, policy_of, rev_of
 
 Acks = Sequence[Ack]
 
 
-def commits_are_settled_once(record: Record, acks: Acks) -> Iterator[Violation]:
+def commits_are_settled_once(record: Record, acks: Acks) -> Problems:
     """Every COMMITTED has exactly one settle event, dated before its lease's end. [I13]"""
     for ack in acks:
         if ack.op not in SETTLING or ack.answer is not VerdictKind.COMMITTED:
@@ -29,10 +28,9 @@ def commits_are_settled_once(record: Record, acks: Acks) -> Iterator[Violation]:
         if len(settled) != 1:
             what = f"{ack.op} {ack.request_id} was COMMITTED, its lease has {len(settled)}"
             seq = settled[1].seq if settled else rev_of(record)
-            yield broken("I13", record, seq, f"{what} settle events of that request")
+            yield seq, f"{what} settle events of that request"
         elif _is_late(record, settled[0]):
-            what = f"{ack.op} {ack.request_id} was COMMITTED after its lease's end"
-            yield broken("I13", record, settled[0].seq, what)
+            yield settled[0].seq, f"{ack.op} {ack.request_id} was COMMITTED after its lease's end"
 
 
 def _settle_events(record: Record, ack: Ack) -> list[Event]:
@@ -56,7 +54,7 @@ def _is_late(record: Record, settled: Event) -> bool:
     )
 
 
-def cancels_hold(record: Record, acks: Acks) -> Iterator[Violation]:
+def cancels_hold(record: Record, acks: Acks) -> Problems:
     """No grant follows an acknowledged cancel of a job that was not yet running. [I14]
 
     A pending answer means that the job was running.
@@ -70,7 +68,7 @@ def cancels_hold(record: Record, acks: Acks) -> Iterator[Violation]:
         for event in record.events:
             if event.type is EventType.CLAIMED and event.seq > since:
                 what = f"granted after cancel {ack.request_id} was acknowledged at rev {since}"
-                yield broken("I14", record, event.seq, what)
+                yield event.seq, what
                 break
 
 
@@ -83,32 +81,31 @@ def _cancelled_at(record: Record, ack: Ack) -> int | None:
     return next((event.seq for event in own or ends), None)
 
 
-def enqueues_happen_once(record: Record, acks: Acks) -> Iterator[Violation]:
+def enqueues_happen_once(record: Record, acks: Acks) -> Problems:
     """An acknowledged enqueue exists exactly once, any other at most once. [I16]"""
     enqueued = [event for event in record.events if event.type is EventType.ENQUEUED]
     asked = [ack for ack in acks if ack.op in (Op.ENQUEUE, Op.REDRIVE)]
     if not any(record.job_id in (ack.job_id, ack.target) for ack in asked):
         return
     if len(enqueued) > 1:
-        yield broken("I16", record, enqueued[1].seq, f"enqueued {len(enqueued)} times")
+        yield enqueued[1].seq, f"enqueued {len(enqueued)} times"
     is_promised = any(ack.is_accepted and ack.target == record.job_id for ack in asked)
     if is_promised and (record.job is None or not enqueued):
         missing = "row" if record.job is None else "enqueued event"
-        yield broken("I16", record, 1, f"its enqueue was acknowledged, it has no {missing}")
+        yield 1, f"its enqueue was acknowledged, it has no {missing}"
 
 
-def acknowledged_is_kept(record: Record, acks: Acks) -> Iterator[Violation]:
+def acknowledged_is_kept(record: Record, acks: Acks) -> Problems:
     """No acknowledged mutation is missing. [I21]"""
     for ack in acks:
         if not ack.is_accepted or ack.target != record.job_id:
             continue
         if not _is_kept(record, ack):
             request = ack.request_id or ack.lease_id or ack.job_id
-            what = f"{ack.op} {request} was acknowledged, the log does not have it"
-            yield broken("I21", record, rev_of(record), what)
+            yield rev_of(record), f"{ack.op} {request} was acknowledged, the log does not have it"
         elif ack.rev is not None and rev_of(record) < ack.rev:
             what = f"{ack.op} was answered at rev {ack.rev}, the job is back at {rev_of(record)}"
-            yield broken("I21", record, rev_of(record), what)
+            yield rev_of(record), what
 
 
 _OWN_EVENT = {
@@ -175,14 +172,14 @@ def _last_hb_seq(record: Record, ack: Ack) -> int:
     )
 
 
-def refusals_changed_nothing(record: Record, acks: Acks) -> Iterator[Violation]:
+def refusals_changed_nothing(record: Record, acks: Acks) -> Problems:
     """A worker's report that was answered CANCELLED changed nothing. [P3]"""
     for ack in acks:
         if ack.op in SETTLING and ack.answer is VerdictKind.CANCELLED:
             for event in _settle_events(record, ack):
                 if event.is_by_worker:
                     what = f"{ack.op} {ack.request_id} was answered CANCELLED, and was applied"
-                    yield broken("P3", record, event.seq, what)
+                    yield event.seq, what
 
 
 def must_exist(acks: Acks, job_id: JobId) -> bool:
@@ -194,11 +191,3 @@ def may_be_purged(acks: Acks, now: Instant, retention_us: Duration) -> bool:
     """Whether a missing job may have been purged: the retention has passed since the first line
     about it. Retention begins later, at the job's end, so a younger job was certainly lost."""
     return now >= min(ack.at for ack in acks) + retention_us
-
-
-def missing_job_violations(job_id: JobId, acks: Acks) -> Iterator[Violation]:
-    """The violations for a job that is missing and cannot have been purged."""
-    nothing = Record(job_id=job_id, job=None, events=())
-    yield from commits_are_settled_once(nothing, acks)
-    yield from enqueues_happen_once(nothing, acks)
-    yield from acknowledged_is_kept(nothing, acks)

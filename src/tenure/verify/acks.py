@@ -2,22 +2,44 @@
 
 JSON lines, one per request and one per answer; docs/reference/acks.md describes the format.
 Only callers can know what was acknowledged to them: a store that lost a job also lost every record
-of it.
+of it. This module writes the lines, reads them, and finds them by job.
 """
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from enum import StrEnum
+from itertools import islice
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
+from tenure.core.claims import ClaimRequest
+from tenure.core.commands import (
+    Cancel,
+    Complete,
+    DeadLetter,
+    Enqueue,
+    EnqueueFlow,
+    Fail,
+    FollowUp,
+    Heartbeat,
+    OperatorCommand,
+    Redrive,
+    Release,
+    Requeue,
+    Stall,
+    Start,
+    WorkerCommand,
+)
 from tenure.core.ids import JOB_ID_PATTERN, LEASE_ID_PATTERN, JobId, LeaseId, RequestId
 from tenure.core.instants import Instant
+from tenure.core.verdicts import Grant, Reply, Verdict
 from tenure.core.vocabulary import VerdictKind
 from tenure.errors import InvalidInput
 from tenure.ports import Clock
+from tenure.verify.checking import temporary_database
 
 MAX_LINE_BYTES = 64 * 1024
 
@@ -197,3 +219,159 @@ def _unreadable(path: Path, number: int, problem: str) -> InvalidInput:
     return InvalidInput(
         f"{path.name}, line {number}", problem, hint="docs/reference/acks.md says what a line is"
     )
+
+
+# --- from commands and answers of the core
+
+_OP: dict[type[object], Op] = {
+    Enqueue: Op.ENQUEUE,
+    FollowUp: Op.ENQUEUE,
+    Start: Op.START,
+    Heartbeat: Op.HEARTBEAT,
+    Complete: Op.COMPLETE,
+    Fail: Op.FAIL,
+    Release: Op.RELEASE,
+    Cancel: Op.CANCEL,
+    Stall: Op.STALL,
+    Requeue: Op.REQUEUE,
+    DeadLetter: Op.DEAD_LETTER,
+    Redrive: Op.REDRIVE,
+}
+
+Sent = Enqueue | WorkerCommand | OperatorCommand
+
+
+def request_line(command: Sent, *, at: Instant) -> Ack:
+    """The line to write before a command goes out."""
+    lease_id = None
+    if isinstance(command, Start | Heartbeat | Complete | Fail | Release):
+        lease_id = command.lease_id
+    return Ack(
+        op=_OP[type(command)],
+        job_id=command.job_id,
+        at=at,
+        request_id=None if isinstance(command, Enqueue) else command.request_id,
+        lease_id=lease_id,
+        hb_seq=command.hb_seq if isinstance(command, Heartbeat) else None,
+    )
+
+
+def answer_line(command: Sent, answer: Verdict | Reply, *, at: Instant) -> Ack:
+    """The line to write when its answer has arrived."""
+    line = request_line(command, at=at)
+    if isinstance(answer, Verdict):
+        return replace(
+            line,
+            answer=answer.kind,
+            settled=answer.settled,
+            replayed=answer.replayed and isinstance(command, Heartbeat),
+            cause=answer.cause,
+        )
+    shown = answer.job if answer.is_ok else None
+    return replace(
+        line,
+        answer=VerdictKind.OK if answer.is_ok else VerdictKind.REJECTED,
+        answered_id=shown.id if shown is not None and shown.id != line.job_id else None,
+        rev=shown.rev if shown is not None else None,
+        pending=answer.pending,
+        cause=answer.cause,
+    )
+
+
+def flow_lines(command: EnqueueFlow, answer: Reply, *, at: Instant) -> list[Ack]:
+    """The lines to write when a flow was answered: one for each of its jobs, or for the first if it
+    was refused. None for a handler's flow that exists: it may have other jobs. [FL13]"""
+    if answer.replayed and command.handler is not None:
+        return []
+    if not answer.is_ok:
+        return [answer_line(command.members[0].job, answer, at=at)]
+    return [
+        Ack(op=Op.ENQUEUE, job_id=member.job.job_id, at=at, answer=VerdictKind.OK, rev=1)
+        for member in command.members
+    ]
+
+
+def flow_redrive_lines(answer: Reply, *, at: Instant) -> list[Ack]:
+    """The lines to write when the redrive of a flow was answered: one for its first new job. The
+    others were made in the same transaction."""
+    if answer.job is None or not answer.is_ok:
+        return []
+    return [Ack(op=Op.ENQUEUE, job_id=answer.job.id, at=at, answer=VerdictKind.OK, rev=1)]
+
+
+def grant_lines(request: ClaimRequest, grants: Iterable[Grant], *, at: Instant) -> list[Ack]:
+    """The lines to write when a claim has received grants."""
+    return [
+        Ack(
+            op=Op.CLAIM,
+            job_id=grant.job_id,
+            at=at,
+            request_id=request.request_id,
+            lease_id=grant.lease_id,
+            answer=VerdictKind.OK,
+            rev=grant.job.rev,
+        )
+        for grant in grants
+    ]
+
+
+# --- by job
+
+_LINES_READ = 1000
+
+
+class AckIndex:
+    """Acknowledgements by the job they are about, and which of those jobs have a record; any number
+    of them, in a temporary database."""
+
+    def __init__(self) -> None:
+        self._encode = msgspec.msgpack.Encoder().encode
+        self._decode = msgspec.msgpack.Decoder(Ack).decode
+        self._database = temporary_database(
+            "CREATE TABLE ack (job_id TEXT NOT NULL, body BLOB NOT NULL)",
+            "CREATE TABLE found (job_id TEXT PRIMARY KEY) WITHOUT ROWID",
+        )
+        self.close = self._database.close
+
+    def load(self, paths: Iterable[Path]) -> list[int]:
+        """Read these files. Returns how many lines each of them has."""
+        lines = [self._load(path) for path in paths]
+        self._database.execute("CREATE INDEX ack_by_job ON ack (job_id)")
+        return lines
+
+    def _load(self, path: Path) -> int:
+        lines = 0
+        acks = read_acks(path)
+        while batch := list(islice(acks, _LINES_READ)):
+            lines += len(batch)
+            rows = [row for ack in batch for row in self._rows(ack)]
+            self._database.executemany("INSERT INTO ack VALUES (?, ?)", rows)
+        return lines
+
+    def _rows(self, ack: Ack) -> Iterator[tuple[str, bytes]]:
+        body = self._encode(ack)
+        yield ack.job_id, body
+        if ack.target != ack.job_id:
+            yield ack.target, body
+
+    def of(self, job_id: JobId) -> list[Ack]:
+        """What callers wrote about a job that has a record, in the order of their files."""
+        found = self._of(job_id)
+        if found:
+            self._database.execute("INSERT OR IGNORE INTO found VALUES (?)", (job_id,))
+        return found
+
+    def _of(self, job_id: JobId) -> list[Ack]:
+        rows = self._database.execute(
+            "SELECT body FROM ack WHERE job_id = ? ORDER BY rowid", (job_id,)
+        )
+        return [self._decode(body) for (body,) in rows]
+
+    def without_record(self) -> Iterator[tuple[JobId, list[Ack]]]:
+        """The jobs that callers wrote about and that have no record."""
+        ids = self._database.execute(
+            "SELECT DISTINCT job_id FROM ack"
+            " WHERE NOT EXISTS (SELECT 1 FROM found WHERE found.job_id = ack.job_id)"
+        )
+        for (job_id,) in ids:
+            yield job_id, self._of(job_id)

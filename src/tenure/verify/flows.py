@@ -13,7 +13,7 @@ from tenure.core.ids import JobId, replacement_id
 from tenure.core.job import Job
 from tenure.core.vocabulary import EventCause, JobStatus
 from tenure.ports import Record, RecordSource
-from tenure.verify.violations import Violation, broken
+from tenure.verify.checking import JobProblems, Problems, temporary_database
 
 TOGETHER = 100
 """So many children, or parents, are read at once."""
@@ -21,7 +21,7 @@ TOGETHER = 100
 _Rows = dict[JobId, Job]
 
 
-def children_follow_parents(store: RecordSource) -> Iterator[Violation]:
+def children_follow_parents(store: RecordSource) -> JobProblems:
     """A job that went on has only parents that ended as it needs them, and its edges say how they
     ended. [I32]"""
     for child, edges, rows in _children(store):
@@ -29,13 +29,13 @@ def children_follow_parents(store: RecordSource) -> Iterator[Violation]:
             if _went_on(child) and not edge.is_met:
                 what = f"is {child.status}, its parent {edge.parent_id} "
                 what += f"ended as {edge.outcome}" if edge.outcome else "has not ended"
-                yield _broken("I32", child, what)
+                yield _of(child, what)
             elif edge.outcome and (parent := _disagreeing_parent(store, edge, rows)) is not None:
                 what = f"its edge says that {parent.id} ended as {edge.outcome}, "
-                yield _broken("I32", child, f"{what}which is {parent.status}")
+                yield _of(child, f"{what}which is {parent.status}")
 
 
-def no_job_waits_for_ended_parents(store: RecordSource) -> Iterator[Violation]:
+def no_job_waits_for_ended_parents(store: RecordSource) -> JobProblems:
     """A job that waits has a live parent and none that ended otherwise than it needs; or it is
     noted that a sweeper has to check it. [I33]"""
     for child, edges, rows in _children(store):
@@ -44,19 +44,19 @@ def no_job_waits_for_ended_parents(store: RecordSource) -> Iterator[Violation]:
         unmarked = next((edge for edge in edges if _is_unmarked(edge, rows)), None)
         gone = next((edge for edge in edges if _is_gone(edge, rows)), None)
         if gone is not None:
-            yield _broken("I33", child, f"waits for {gone.parent_id}, which does not exist")
+            yield _of(child, f"waits for {gone.parent_id}, which does not exist")
         elif unmarked is not None:
             what = f"waits for {unmarked.parent_id}, which has ended and did not mark its edge"
-            yield _broken("I33", child, what)
+            yield _of(child, what)
         elif all(edge.outcome for edge in edges) or any(edge.is_broken for edge in edges):
             near = [child.id, *(edge.parent_id for edge in edges)]
             # In this order: a note is deleted after what it asks for is committed.
             is_noted = store.has_edge_check(near)
             if not is_noted and _still_waits(store, child):
-                yield _broken("I33", child, "waits, although its parents have ended")
+                yield _of(child, "waits, although its parents have ended")
 
 
-def replacements_follow_from_their_jobs(record: Record) -> Iterator[Violation]:
+def replacements_follow_from_their_jobs(record: Record) -> Problems:
     """A job that a redrive of a flow made has the id that follows from the one it replaces: so each
     is replaced at most once. [I37]"""
     first = record.events[0] if record.events else None
@@ -65,41 +65,44 @@ def replacements_follow_from_their_jobs(record: Record) -> Iterator[Violation]:
     replaced = first.payload.origin_id
     if replaced is None or record.job_id != replacement_id(replaced):
         what = f"its id does not follow from {replaced}, the job of the flow that it replaces"
-        yield broken("I37", record, first.seq, what)
+        yield first.seq, what
 
 
 class Replacements:
-    """Jobs that replace others of their flow: some of them at a time, so that any number can be
-    checked in one pass over the records."""
+    """Jobs that replace others of their flow. Such a job has the name of the one that it replaces,
+    which ended without success. [I37]"""
 
     def __init__(self) -> None:
-        self._jobs: list[Job] = []
+        self._database = temporary_database(
+            "CREATE TABLE replacement (job_id TEXT, rev INTEGER, flow_id TEXT, flow_step TEXT,"
+            " replaced TEXT)"
+        )
+        self.close = self._database.close
 
     def add(self, record: Record) -> None:
         """Keep the job if it replaces another one."""
         job = record.job
         if job is not None and job.flow_id is not None and job.origin_cause is EventCause.REDRIVE:
-            self._jobs.append(job.without_bodies)
+            self._database.execute(
+                "INSERT INTO replacement VALUES (?, ?, ?, ?, ?)",
+                (job.id, job.rev, job.flow_id, job.flow_step, job.origin_id),
+            )
 
-    @property
-    def is_full(self) -> bool:
-        """Whether they have to be checked before more are added."""
-        return len(self._jobs) >= TOGETHER
-
-    def violations(self, store: RecordSource) -> Iterator[Violation]:
-        """A job that another one of its flow replaces has the same name, and ended without success.
-        Those that were checked are forgotten. [I37]"""
-        jobs, self._jobs = self._jobs, []
-        rows = _load(store, [job.origin_id for job in jobs if job.origin_id is not None])
-        for job in jobs:
-            old = None if job.origin_id is None else rows.get(job.origin_id)
-            if old is None:
-                continue  # purged, or the other half of this invariant reports it
-            if (old.flow_id, old.flow_step) != (job.flow_id, job.flow_step):
-                what = f"replaces {old.id}, which is {old.flow_step} of flow {old.flow_id}"
-                yield _broken("I37", job, what)
-            if not old.status.is_terminal or old.status is JobStatus.SUCCEEDED:
-                yield _broken("I37", job, f"replaces {old.id}, which is {old.status}")
+    def problems(self, store: RecordSource) -> JobProblems:
+        """The jobs that should not have replaced what they replaced."""
+        # One that was purged is not checked; a job without one is reported by the check above.
+        found = self._database.execute("SELECT * FROM replacement WHERE replaced IS NOT NULL")
+        while some := found.fetchmany(TOGETHER):
+            rows = _load(store, [JobId(each[-1]) for each in some])
+            for job_id, rev, flow_id, flow_step, replaced in some:
+                old = rows.get(replaced)
+                if old is None:
+                    continue
+                if (old.flow_id, old.flow_step) != (flow_id, flow_step):
+                    what = f"replaces {old.id}, which is {old.flow_step} of flow {old.flow_id}"
+                    yield job_id, rev, what
+                if not old.status.is_terminal or old.status is JobStatus.SUCCEEDED:
+                    yield job_id, rev, f"replaces {old.id}, which is {old.status}"
 
 
 def _went_on(child: Job) -> bool:
@@ -157,5 +160,5 @@ def _load(store: RecordSource, ids: Sequence[JobId]) -> _Rows:
     return found
 
 
-def _broken(invariant: str, child: Job, what: str) -> Violation:
-    return broken(invariant, Record(child.id, child, ()), child.rev, what)
+def _of(child: Job, what: str) -> tuple[JobId, int, str]:
+    return child.id, child.rev, what

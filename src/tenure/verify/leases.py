@@ -1,10 +1,7 @@
 """Leases and budgets of one job: who held it when, until when, and what each lost attempt cost.
 
-One function per invariant; `attempts` splits the log. `shared_keys` checks that jobs share no
-lease.
+One function per invariant. `between_jobs` checks that jobs share no lease.
 """
-
-from collections.abc import Iterator
 
 from tenure.core.attempt_end import MAX_OUTAGE_CREDITS
 from tenure.core.counting import counted
@@ -13,11 +10,18 @@ from tenure.core.ids import LeaseId, epoch_of, shown_lease
 from tenure.core.policy import Policy
 from tenure.core.vocabulary import ATTEMPT_ENDS, EventCause, EventType
 from tenure.ports import Record
-from tenure.verify.attempts import EXTENDING, Attempt, attempts_of, lease_ends
-from tenure.verify.violations import Violation, broken, policy_of, rev_of
+from tenure.verify.checking import (
+    EXTENDING,
+    Attempt,
+    Problems,
+    attempts_of,
+    lease_ends,
+    policy_of,
+    rev_of,
+)
 
 
-def one_live_lease(record: Record) -> Iterator[Violation]:
+def one_live_lease(record: Record) -> Problems:
     """One live lease if claimed or running, none otherwise. [I9]"""
     live = [attempt for attempt in attempts_of(record.events) if attempt.end is None]
     for attempt in live[1:]:
@@ -25,7 +29,7 @@ def one_live_lease(record: Record) -> Iterator[Violation]:
             f"lease {shown_lease(attempt.lease_id)} was granted "
             f"while {shown_lease(live[0].lease_id)} was live"
         )
-        yield broken("I9", record, attempt.claimed.seq, what)
+        yield attempt.claimed.seq, what
     if record.job is None:
         return
     job = record.job
@@ -35,13 +39,12 @@ def one_live_lease(record: Record) -> Iterator[Violation]:
             f"the row's lease is {shown_lease(job.lease_id)}, "
             f"the log's live lease is {shown_lease(of_log)}"
         )
-        yield broken("I9", record, rev_of(record), what)
+        yield rev_of(record), what
     if (job.lease_id is not None) != job.status.is_leased:
-        what = f"{job.status} with{'out' if job.lease_id is None else ''} a lease"
-        yield broken("I9", record, rev_of(record), what)
+        yield rev_of(record), f"{job.status} with{'out' if job.lease_id is None else ''} a lease"
 
 
-def leases_are_disjoint(record: Record) -> Iterator[Violation]:
+def leases_are_disjoint(record: Record) -> Problems:
     """Lease intervals are disjoint, and nothing happens under a lease once it has ended. [I10]"""
     policy = policy_of(record)
     known: set[str] = set()
@@ -49,13 +52,12 @@ def leases_are_disjoint(record: Record) -> Iterator[Violation]:
     for attempt in attempts_of(record.events):
         lease_id = attempt.lease_id
         if lease_id is None:
-            yield broken("I10", record, attempt.claimed.seq, "claimed without a lease")
+            yield attempt.claimed.seq, "claimed without a lease"
         elif lease_id in known:
-            what = f"lease {shown_lease(lease_id)} is granted again"
-            yield broken("I10", record, attempt.claimed.seq, what)
+            yield attempt.claimed.seq, f"lease {shown_lease(lease_id)} is granted again"
         if before is not None and (before.end is None or attempt.claimed.ts < before.end.ts):
             what = f"the lease begins before lease {shown_lease(before.lease_id)} has ended"
-            yield broken("I10", record, attempt.claimed.seq, what)
+            yield attempt.claimed.seq, what
         if policy is not None:
             yield from _events_within(record, attempt, policy)
         known.add(lease_id or "")
@@ -63,7 +65,7 @@ def leases_are_disjoint(record: Record) -> Iterator[Violation]:
     yield from _events_under_no_lease(record)
 
 
-def _events_within(record: Record, attempt: Attempt, policy: Policy) -> Iterator[Violation]:
+def _events_within(record: Record, attempt: Attempt, policy: Policy) -> Problems:
     ts = attempt.claimed.ts
     for event, end in lease_ends(attempt, policy):
         if event.lease_id != attempt.lease_id:
@@ -71,12 +73,11 @@ def _events_within(record: Record, attempt: Attempt, policy: Policy) -> Iterator
                 f"{event.type} under lease {shown_lease(event.lease_id)} "
                 f"while {shown_lease(attempt.lease_id)} is live"
             )
-            yield broken("I10", record, event.seq, what)
+            yield event.seq, what
         if event.ts < ts:
-            yield broken("I10", record, event.seq, f"{event.type} is dated before its predecessor")
+            yield event.seq, f"{event.type} is dated before its predecessor"
         if _needs_authority(event) and event.ts >= end:
-            what = f"{event.type} is dated {event.ts}, its lease ended at {end}"
-            yield broken("I10", record, event.seq, what)
+            yield event.seq, f"{event.type} is dated {event.ts}, its lease ended at {end}"
         ts = event.ts
 
 
@@ -91,19 +92,19 @@ def _needs_authority(event: Event) -> bool:
     return event.type in EXTENDING
 
 
-def _events_under_no_lease(record: Record) -> Iterator[Violation]:
+def _events_under_no_lease(record: Record) -> Problems:
     is_open = False
     for event in record.events:
         if event.type is EventType.CLAIMED:
             is_open = True
         elif not is_open and event.lease_id is not None:
             what = f"{event.type} under lease {shown_lease(event.lease_id)}, which is not live"
-            yield broken("I10", record, event.seq, what)
+            yield event.seq, what
         if event.type in ATTEMPT_ENDS:
             is_open = False
 
 
-def expiries_are_bounded(record: Record) -> Iterator[Violation]:
+def expiries_are_bounded(record: Record) -> Problems:
     """Within an attempt the expiry never decreases nor exceeds the last renewal + ttl. [I11]"""
     policy = policy_of(record)
     if policy is None:
@@ -115,14 +116,12 @@ def expiries_are_bounded(record: Record) -> Iterator[Violation]:
                 renewed_at = event.ts  # pruned renewals were made at this time at the latest
             seq = event.seq
             if event.lease_expires_at is None:
-                yield broken("I11", record, seq, f"{event.type} under a lease without an expiry")
+                yield seq, f"{event.type} under a lease without an expiry"
                 continue
             if event.lease_expires_at < expires_at:
-                what = f"the expiry falls from {expires_at} to {event.lease_expires_at}"
-                yield broken("I11", record, seq, what)
+                yield seq, f"the expiry falls from {expires_at} to {event.lease_expires_at}"
             if event.lease_expires_at > renewed_at + policy.lease_us:
-                what = f"the expiry {event.lease_expires_at} exceeds {renewed_at} + the ttl"
-                yield broken("I11", record, seq, what)
+                yield seq, f"the expiry {event.lease_expires_at} exceeds {renewed_at} + the ttl"
             expires_at = event.lease_expires_at
 
 
@@ -138,7 +137,7 @@ _TIME_OUTS = frozenset({EventCause.TIMEOUT, EventCause.START_TIMEOUT})
 _COSTS_NOTHING = frozenset({EventCause.SNOOZED, EventCause.UNDELIVERED, EventCause.OPERATOR})
 
 
-def budget_is_kept(record: Record) -> Iterator[Violation]:
+def budget_is_kept(record: Record) -> Problems:
     """`failures` stays within `max_attempts`. Every attempt that did not end its job cost a
     failure, was released, excused by an outage or a new epoch, or ended by an operator. [I39]"""
     policy = policy_of(record)
@@ -150,26 +149,24 @@ def budget_is_kept(record: Record) -> Iterator[Violation]:
         if event.type is EventType.CLAIMED and excused is not None:
             if event.lease_id is not None and epoch_of(event.lease_id) <= epoch_of(excused):
                 what = f"lease {shown_lease(excused)} cost nothing, without a credit or a new epoch"
-                yield broken("I39", record, event.seq, what)
+                yield event.seq, what
             excused = None
         if event.type is EventType.CLAIMED and spent[0] >= policy.max_attempts:
-            yield broken("I39", record, event.seq, f"granted after {counted(spent[0], 'failure')}")
+            yield event.seq, f"granted after {counted(spent[0], 'failure')}"
         stated = _stated(event, spent)
         allowed = _allowed(event, spent, policy)
         if stated not in allowed:
             what = f"{event.type} ({event.cause}) after {_budget(spent)} states {_budget(stated)}"
-            yield broken("I39", record, event.seq, what)
+            yield event.seq, what
         if stated[0] > policy.max_attempts or stated[2] > MAX_OUTAGE_CREDITS:
-            what = f"over the budget of {policy.max_attempts}: {_budget(stated)}"
-            yield broken("I39", record, event.seq, what)
+            yield event.seq, f"over the budget of {policy.max_attempts}: {_budget(stated)}"
         if event.cause is EventCause.OUTAGE and stated == spent:
             excused = event.lease_id
         spent = stated
     job = record.job
     if job is not None and (job.failures, job.releases, job.outage_credits) != spent:
         of_row = _budget((job.failures, job.releases, job.outage_credits))
-        what = f"the row has {of_row}, the log adds up to {_budget(spent)}"
-        yield broken("I39", record, rev_of(record), what)
+        yield rev_of(record), f"the row has {of_row}, the log adds up to {_budget(spent)}"
 
 
 _Spent = tuple[int, int, int]  # failures, releases, outage credits

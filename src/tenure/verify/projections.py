@@ -5,7 +5,7 @@ function per document translates the history into the document's words, and chec
 every step. [P1] to [P4] in docs/spec/invariants.md define the translations.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from enum import StrEnum
 
 from msgspec.structs import replace
@@ -14,7 +14,7 @@ from tenure.core.events import Event
 from tenure.core.ids import shown_lease
 from tenure.core.vocabulary import ATTEMPT_ENDS, EventCause, EventType, JobStatus
 from tenure.ports import Record
-from tenure.verify.violations import Violation, broken, rev_of
+from tenure.verify.checking import Problems, rev_of
 
 
 def as_documents_see_it(events: Sequence[Event]) -> Sequence[Event]:
@@ -57,7 +57,7 @@ A_STATE = {
 A_TERMINAL = frozenset({AState.SUCCEEDED, AState.FAILED, AState.CANCELLED})
 
 
-def running_has_one_owner(record: Record) -> Iterator[Violation]:
+def running_has_one_owner(record: Record) -> Problems:
     """A RUNNING job has one owner, a job cancelled while QUEUED never runs, and no job leaves a
     terminal state. [P1]"""
     here: AState | None = None
@@ -67,17 +67,14 @@ def running_has_one_owner(record: Record) -> Iterator[Violation]:
         there = A_STATE[event.to_status]
         if there is AState.RUNNING:
             if cancelled_while_queued:
-                yield broken("P1", record, event.seq, "runs after it was cancelled while QUEUED")
+                yield event.seq, "runs after it was cancelled while QUEUED"
             if event.owner is None:
-                yield broken("P1", record, event.seq, "RUNNING without an owner")
+                yield event.seq, "RUNNING without an owner"
             elif here is AState.RUNNING and event.owner != owner:
-                what = f"RUNNING with the owners {owner} and {event.owner}"
-                yield broken("P1", record, event.seq, what)
+                yield event.seq, f"RUNNING with the owners {owner} and {event.owner}"
             owner = event.owner
         if here in A_TERMINAL:
-            yield broken(
-                "P1", record, event.seq, f"goes from {here}, which is terminal, to {there}"
-            )
+            yield event.seq, f"goes from {here}, which is terminal, to {there}"
         if there is AState.CANCELLED and here is AState.QUEUED:
             cancelled_while_queued = True
         here = there
@@ -85,10 +82,9 @@ def running_has_one_owner(record: Record) -> Iterator[Violation]:
     if job is None:
         return
     if A_STATE[job.status] is AState.RUNNING and job.owner is None:
-        yield broken("P1", record, rev_of(record), "the row is RUNNING without an owner")
+        yield rev_of(record), "the row is RUNNING without an owner"
     if here in A_TERMINAL and A_STATE[job.status] is not here:
-        what = f"the log ends in {here}, the row is {A_STATE[job.status]}"
-        yield broken("P1", record, rev_of(record), what)
+        yield rev_of(record), f"the log ends in {here}, the row is {A_STATE[job.status]}"
 
 
 # --- B, the state machine: how an attempt moves forward ------------------------------------------
@@ -165,7 +161,7 @@ def _splits(event: Event) -> bool:
     return event.type is EventType.REQUEUED or is_reclaim
 
 
-def attempts_move_forward(record: Record) -> Iterator[Violation]:
+def attempts_move_forward(record: Record) -> Problems:
     """Within an attempt every transition is one of B1 or B2, the rank rises with each, and each
     change has one event. [P2]
 
@@ -177,24 +173,22 @@ def attempts_move_forward(record: Record) -> Iterator[Violation]:
     for event in as_documents_see_it(record.events):
         if event.type is EventType.ENQUEUED:
             if here is not None:
-                yield broken("P2", record, event.seq, f"{here} is enqueued a second time")
+                yield event.seq, f"{here} is enqueued a second time"
             here = BState.QUEUED
             continue
         if _splits(event):
             if not is_orphaned:
-                yield broken(
-                    "P2", record, event.seq, f"{here} goes back to queued and is not orphaned"
-                )
+                yield event.seq, f"{here} goes back to queued and is not orphaned"
             here = BState.QUEUED
         is_orphaned = event.type is EventType.STALLED
         name = f"job_{event.type}"
         there = _B_STATE.get(event.to_status, here)
         if here is None or there is None:
-            yield broken("P2", record, event.seq, f"{name} of a job that was never queued")
+            yield event.seq, f"{name} of a job that was never queued"
         elif B_EVENTS.get(name, here) is not there:
-            yield broken("P2", record, event.seq, f"{here} becomes {there} by {name}")
+            yield event.seq, f"{here} becomes {there} by {name}"
         elif name in B_EVENTS and not _rises(here, there):
-            yield broken("P2", record, event.seq, f"{name} leads from {here} to {there}")
+            yield event.seq, f"{name} leads from {here} to {there}"
         here = there
 
 
@@ -233,7 +227,7 @@ def _c_state(event: Event) -> CState:
     return CState.COMPLETED if event.type is EventType.SUCCEEDED else CState.FAILED
 
 
-def attempts_end_once(record: Record) -> Iterator[Violation]:
+def attempts_end_once(record: Record) -> Problems:
     """Each attempt ends once, and each report has one decision. [P3]"""
     attempts: dict[str, CState] = {}
     decided: set[tuple[str, str]] = set()
@@ -248,29 +242,26 @@ def attempts_end_once(record: Record) -> Iterator[Violation]:
                     f"lease {shown_lease(lease_id)} is granted, "
                     f"lease {shown_lease(leased)} has not ended"
                 )
-                yield broken("P3", record, event.seq, what)
+                yield event.seq, what
             if lease_id in attempts:
-                what = f"lease {shown_lease(lease_id)} is granted twice"
-                yield broken("P3", record, event.seq, what)
+                yield event.seq, f"lease {shown_lease(lease_id)} is granted twice"
             attempts[lease_id] = CState.LEASED
             leased = lease_id
             continue
         here, there = attempts.get(lease_id), _c_state(event)
         if here is None or (here, there) not in C_TRANSITIONS:
-            what = f"{event.type} makes a {here or 'never granted'} attempt {there}"
-            yield broken("P3", record, event.seq, what)
+            yield event.seq, f"{event.type} makes a {here or 'never granted'} attempt {there}"
         attempts[lease_id] = there
         if there is not CState.LEASED:
             leased = None
         if there in (CState.COMPLETED, CState.FAILED):
             if (lease_id, event.request_id) in decided:
-                what = f"report {event.request_id} was decided twice"
-                yield broken("P3", record, event.seq, what)
+                yield event.seq, f"report {event.request_id} was decided twice"
             decided.add((lease_id, event.request_id))
     if record.job is not None and (leased is not None) != record.job.status.is_leased:
         what = f"the row is {record.job.status}, the log's last attempt "
         what += "has ended" if leased is None else "has not ended"
-        yield broken("P3", record, rev_of(record), what)
+        yield rev_of(record), what
 
 
 # --- D, the lifecycle plan: in which order operations happen -------------------------------------
@@ -304,7 +295,7 @@ D_OPERATION = {
 D_UNKNOWN = frozenset({JobStatus.CANCELLED, JobStatus.DEAD_LETTERED})
 
 
-def steps_are_in_order(record: Record) -> Iterator[Violation]:
+def steps_are_in_order(record: Record) -> Problems:
     """Every transition is one of D's, up to a cancel or a dead letter: D has neither. [P4]"""
     here: JobStatus | None = None
     for event in as_documents_see_it(record.events):
@@ -314,6 +305,5 @@ def steps_are_in_order(record: Record) -> Iterator[Violation]:
             continue
         operation = D_OPERATION.get(event.type)
         if operation is None or (here, operation, event.to_status) not in D_TRANSITIONS:
-            what = f"{operation or event.type} leads from {here} to {event.to_status}"
-            yield broken("P4", record, event.seq, what)
+            yield event.seq, f"{operation or event.type} leads from {here} to {event.to_status}"
         here = event.to_status

@@ -1,35 +1,150 @@
-"""Verifies a whole store: one pass over its records, one over what jobs must not share.
+"""Verifies a whole store: one pass over its records, then what is between jobs; makes the report.
 
 Reads only, in bounded memory however many jobs there are. Acknowledgements are read first: the pass
-must find everything that was acknowledged before it began, whatever is written meanwhile.
+must find everything that was acknowledged before it began, whatever is written meanwhile. A long
+log can break a rule a million times: all violations are counted, only the first few of each rule
+are kept.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack, closing
+from enum import StrEnum
 from pathlib import Path
 
-from tenure.core.concurrency import concurrency_limit_of
-from tenure.core.ids import JobId, Kind, Namespace
-from tenure.core.instants import Duration, Instant
-from tenure.core.kind_settings import KindSettings
+import msgspec
+
+from tenure.core.ids import JobId
+from tenure.core.instants import Duration
 from tenure.core.policy import SHORTEST_RETENTION
-from tenure.ports import RecordSource
-from tenure.verify.ack_index import AckIndex
-from tenure.verify.ack_rules import may_be_purged, missing_job_violations, must_exist
-from tenure.verify.acks import is_torn
-from tenure.verify.flows import Replacements
-from tenure.verify.held_keys import HeldKeys
+from tenure.ports import Record, RecordSource
+from tenure.verify.ack_rules import may_be_purged, must_exist
+from tenure.verify.acks import AckIndex, is_torn
 from tenure.verify.invariants import (
+    INVARIANTS,
+    Violation,
+    check_acks,
     check_across,
-    check_attempts,
-    check_keys,
     check_record,
-    check_replacements,
+    violations,
 )
-from tenure.verify.keyed_attempts import ConcurrencyLimit, KeyedAttempts
-from tenure.verify.report import Report, ReportBuilder
 
 DEFAULT_LIMIT = 10
 PAGE_SIZE = 200
+
+WITHOUT_ACKS = "needs the callers' acknowledgements"
+NO_ACKS = "the --acks files contain no acknowledgement"
+OF_MANY_JOBS = "is about several jobs: verify the whole store"
+WITHOUT_METRICS = "needs the metrics of every process that wrote"
+
+
+class State(StrEnum):
+    """The result of checking one invariant."""
+
+    HOLDS = "holds"
+    VIOLATED = "violated"
+    NOT_CHECKED = "not checked"
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """One invariant's result; `first` are its first violations, `violations` counts them all."""
+
+    id: str
+    title: str
+    state: State
+    violations: int = 0
+    first: tuple[Violation, ...] = ()
+    why: str = ""
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """What was read and what was found. `purged` counts acknowledged jobs that are missing and old
+    enough to have been purged: they are not checked. `empty` counts acknowledgement files without a
+    line, `torn` those whose last line was never finished."""
+
+    findings: tuple[Finding, ...]
+    jobs: int
+    events: int
+    acks: int | None = None
+    empty: int = 0
+    torn: int = 0
+    purged: int = 0
+
+    @property
+    def holds(self) -> bool:
+        """Whether everything that was checked holds. [X2]"""
+        return not self.violated
+
+    @property
+    def violated(self) -> list[str]:
+        """The ids of the invariants that were found broken."""
+        return [each.id for each in self.findings if each.state is State.VIOLATED]
+
+    @property
+    def not_checked(self) -> list[str]:
+        """The ids of the invariants that were not checked. [X3]"""
+        return [each.id for each in self.findings if each.state is State.NOT_CHECKED]
+
+
+class ReportBuilder:
+    """Counts violations by invariant, keeps the first few of each, and makes the report."""
+
+    def __init__(self, *, limit: int) -> None:
+        self._limit = limit
+        self._counts: dict[str, int] = {}
+        self._first: dict[str, list[Violation]] = {}
+        self.jobs = 0
+        self.events = 0
+        self.purged = 0
+        self.empty = 0
+        self.torn = 0
+
+    def add(self, violation: Violation) -> None:
+        """Count one more."""
+        rule = violation.invariant
+        self._counts[rule] = self._counts.get(rule, 0) + 1
+        first = self._first.setdefault(rule, [])
+        if len(first) < self._limit:
+            first.append(violation)
+
+    def add_all(self, violations: Iterable[Violation]) -> None:
+        """Count these."""
+        for violation in violations:
+            self.add(violation)
+
+    def build(self, *, acks: int | None, of_one_job: bool = False) -> Report:
+        """The report; `acks` is None if no acknowledgements were given. Of one job, only what its
+        own row and log can show was checked."""
+        findings = []
+        for rule in INVARIANTS:
+            count = self._counts.get(rule.id, 0)
+            state = State.VIOLATED if count else State.HOLDS
+            why = ""
+            if not acks and rule.needs_acks:
+                state, why = State.NOT_CHECKED, WITHOUT_ACKS if acks is None else NO_ACKS
+            if rule.needs_metrics:
+                state, why = State.NOT_CHECKED, WITHOUT_METRICS
+            elif of_one_job and rule.of_record is None and not rule.needs_acks:
+                state, why = State.NOT_CHECKED, OF_MANY_JOBS
+            findings.append(
+                Finding(
+                    id=rule.id,
+                    title=rule.title,
+                    state=state,
+                    violations=count,
+                    first=tuple(self._first.get(rule.id, ())),
+                    why=why,
+                )
+            )
+        return Report(
+            findings=tuple(findings),
+            jobs=self.jobs,
+            events=self.events,
+            acks=acks,
+            empty=self.empty,
+            torn=self.torn,
+            purged=self.purged,
+        )
+
 
 Progress = Callable[[int, int], None]
 """Called with the number of jobs and of events read so far."""
@@ -45,8 +160,13 @@ def verify(
 ) -> Report:
     """Check every invariant on rows, log and the callers' acknowledgements, if there are any."""
     report = ReportBuilder(limit=limit)
-    replacements = Replacements()
-    with AckIndex() as index, KeyedAttempts() as attempts, HeldKeys() as keys:
+    with ExitStack() as opened:
+        index = opened.enter_context(closing(AckIndex()))
+        collectors = [
+            (rule.id, opened.enter_context(closing(rule.between())))
+            for rule in INVARIANTS
+            if rule.between
+        ]
         lines = None
         if acks is not None:
             by_file = index.load(acks)
@@ -56,19 +176,14 @@ def verify(
         for record in store.records(page_size=PAGE_SIZE):
             report.jobs += 1
             report.events += len(record.events)
-            job_acks = index.of(record.job_id) if lines else ()
-            report.add_all(check_record(record, job_acks))
-            attempts.add(record)
-            keys.add(record)
-            replacements.add(record)
-            if replacements.is_full:
-                report.add_all(check_replacements(replacements, store))
+            report.add_all(check_record(record, index.of(record.job_id) if lines else ()))
+            for _, collector in collectors:
+                collector.add(record)
             if progress is not None:
                 progress(report.jobs, report.events)
         _check_missing(store, index, report, retention_us)
-        report.add_all(check_attempts(attempts, store, _Limits(store)))
-        report.add_all(check_keys(keys, store))
-    report.add_all(check_replacements(replacements, store))
+        for rule, collector in collectors:
+            report.add_all(violations(rule, collector.problems(store)))
     report.add_all(check_across(store))
     return report.build(acks=lines)
 
@@ -85,22 +200,6 @@ def verify_job(store: RecordSource, job_id: JobId, *, limit: int = DEFAULT_LIMIT
     return report.build(acks=None, of_one_job=True)
 
 
-class _Limits:
-    """The limits of concurrency keys, read once for each namespace."""
-
-    def __init__(self, store: RecordSource) -> None:
-        self._store = store
-        self._known: dict[Namespace, dict[Kind, KindSettings]] = {}
-
-    def __call__(self, namespace: Namespace, group: str) -> ConcurrencyLimit:
-        if namespace not in self._known:
-            found = self._store.list_kinds(namespace)
-            self._known[namespace] = {each.kind: each for each in found}
-        settings = self._known[namespace].get(Kind(group))
-        since = None if settings is None else settings.concurrency_since
-        return ConcurrencyLimit(concurrency_limit_of(settings), since or Instant(0))
-
-
 def _check_missing(
     store: RecordSource, index: AckIndex, report: ReportBuilder, retention_us: Duration
 ) -> None:
@@ -111,8 +210,7 @@ def _check_missing(
         if may_be_purged(job_acks, now, retention_us):
             report.purged += 1
             continue
-        for violation in missing_job_violations(job_id, job_acks):
-            report.add(violation)
+        report.add_all(check_acks(Record(job_id=job_id, job=None, events=()), job_acks))
 
 
 def assert_holds(store: RecordSource, acks: Sequence[Path] | None = None) -> Report:

@@ -1,24 +1,74 @@
-"""Attempts: splits a job's log into its attempts, and computes when each lease ended.
+"""What checks share: the shape of their answers, what several of them read of a record, and the
+temporary databases in which a walk over the records keeps what memory must not.
 
-Works on broken logs too: it splits at each claim and at each end of an attempt, and reports nothing
-itself.
+Works on broken logs too: a log is split into attempts at each claim and at each end of an attempt.
+Reports nothing itself.
 """
 
+import sqlite3
 from collections.abc import Iterator, Sequence
+from typing import Protocol
 
 import msgspec
 
 from tenure.core.events import Event
-from tenure.core.ids import LeaseId
+from tenure.core.ids import JobId, LeaseId
 from tenure.core.instants import Instant
 from tenure.core.job import due_at
 from tenure.core.policy import Policy
 from tenure.core.vocabulary import ATTEMPT_ENDS, RENEWALS, EventType
+from tenure.ports import Record, RecordSource
+
+Problems = Iterator[tuple[int, str]]
+"""What a check of one record yields: the first seq that breaks the rule, and what is wrong there.
+If only the row breaks it, the seq is the row's rev; if the job is missing, it is 1. [X2]"""
+
+JobProblems = Iterator[tuple[JobId, int, str]]
+"""What a check of the whole store yields: the same, with the job."""
 
 EXTENDING = frozenset(
     {EventType.CLAIMED, EventType.STARTED, EventType.LEASE_RENEWED, EventType.HEARTBEAT}
 )
 """The events that set a lease's expiry; nothing else moves it. [L16]"""
+
+
+class Collector(Protocol):
+    """Remembers something of every record of the walk, and checks it afterwards."""
+
+    def add(self, record: Record) -> None:
+        """Remember what matters of this record."""
+
+    def problems(self, store: RecordSource) -> JobProblems:
+        """What is wrong between the records."""
+
+    def close(self) -> None:
+        """Forget everything."""
+
+
+def temporary_database(*tables: str) -> sqlite3.Connection:
+    """A temporary SQLite database; it is deleted when it is closed. `tables` create its tables."""
+    database = sqlite3.connect("", isolation_level=None)
+    database.execute("PRAGMA journal_mode = OFF")
+    database.execute("PRAGMA synchronous = OFF")
+    for table in tables:
+        database.execute(table)
+    database.execute("BEGIN")
+    return database
+
+
+def rev_of(record: Record) -> int:
+    """The seq for a problem of the row: its rev, or the last seq if there is no row."""
+    if record.job is not None:
+        return record.job.rev
+    return record.events[-1].seq if record.events else 1
+
+
+def policy_of(record: Record) -> Policy | None:
+    """The policy fixed at enqueue: the log's, because the row may have been changed; the row's if
+    the log has none."""
+    if record.events and record.events[0].payload.policy is not None:
+        return record.events[0].payload.policy
+    return record.job.policy if record.job is not None else None
 
 
 class Attempt(msgspec.Struct):
