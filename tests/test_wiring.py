@@ -253,7 +253,7 @@ def test_finished_jobs_are_kept_as_the_command_line_says_then_the_project(
     assert retention_of({"keep_finished": "36h"}).finished_us == seconds(36 * 3600)
 
 
-@spec("G3")
+@spec("G6")
 @pytest.mark.parametrize("text", ["23h", "0s", "367d", "long"])
 def test_a_retention_that_makes_no_sense_is_refused_by_the_name_it_was_given_by(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str

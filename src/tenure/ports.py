@@ -646,8 +646,8 @@ class RetentionStore(Protocol):
         attempts that did not succeed. [B10]"""
 
     def purge(self, *, older_than_us: Duration, limit: int) -> int:
-        """Delete terminal jobs that finished longer ago than this, with everything of theirs.
-        Returns how many. [T26]"""
+        """Delete terminal jobs that finished longer ago than this, or than their policy says, with
+        everything of theirs. Returns how many. [T26] [G7]"""
 
     def delete_sessions(self, *, older_than_us: Duration, limit: int) -> int:
         """Read `limit` sessions, from where the last call stopped, and delete those that hold

@@ -122,6 +122,25 @@ def test_sync_writes_what_the_application_declares(
     ]
 
 
+@spec("G7", "F9")
+def test_the_time_that_a_kind_keeps_its_jobs_is_shown_and_used_where_no_policy_is_given(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "declared_keep.py").write_text(
+        "from tenure import Tenure\napp = Tenure()\n"
+        '@app.job(keep="7d")\ndef letter() -> None: ...\n'
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+
+    run("kinds", "sync", "declared_keep:app")
+    job = enqueued(run, "letter")
+
+    assert "keep 7d" in " ".join(run("kinds", "ls").stdout.split())
+    (shown,) = json.loads(run("kinds", "ls", "--json").stdout)
+    kept_s = json.loads(run("jobs", "show", job, "--json").stdout)["job"]["policy"]["keep_s"]
+    assert shown["policy"]["keep_s"] == kept_s == 7 * 86400
+
+
 @spec("SC22")
 def test_sync_names_kinds_that_nobody_has_and_prunes_them_by_name(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, serving: Coordinator

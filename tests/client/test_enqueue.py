@@ -100,6 +100,7 @@ def test_a_jobs_policy_is_what_its_decorator_says(app: Application) -> None:
         timeout="2h",
         start_within=timedelta(minutes=3),
         grace=7.5,
+        keep="7d",
         priority=3,
         on_lost="hold",
         retry=Retry(
@@ -121,6 +122,7 @@ def test_a_jobs_policy_is_what_its_decorator_says(app: Application) -> None:
     assert policy.timeout_s == 7200
     assert policy.start_within_s == 180
     assert policy.grace_s == 7.5
+    assert policy.keep_s == 7 * 86400
     assert policy.on_lost is OnLost.HOLD
     assert policy.max_attempts == 4
     assert policy.backoff.initial_s == 1
@@ -253,6 +255,7 @@ def test_a_job_may_be_given_an_instant_to_run_at(app: Application) -> None:
         ({"run_at": datetime(2040, 1, 1, tzinfo=UTC), "delay": 1}, "run_at"),
         ({"lease": "5s"}, "^lease=…: 5 s is outside .*TENURE_LEASE_BOUNDS"),
         ({"heartbeat": "10s"}, "^heartbeat=…: 10 s is outside 15 s to 30 s, a quarter to half"),
+        ({"keep": "59s"}, "^keep=…: finished jobs are kept for at least a minute"),
         ({"timeout": 0}, "^timeout=…: 0 s is too short"),
         ({"timeout": "99ms"}, "^timeout=…: 0.099 s is too short"),
         ({"priority": 99_999}, "^priority=…: "),

@@ -104,6 +104,7 @@ POLICIES: dict[str, Policy] = {
     "hold": policy(lease_s=30, on_lost=OnLost.HOLD, backoff=QUICK),
     "reclaim": policy(lease_s=30, on_lost=OnLost.RECLAIM, backoff=QUICK),
     "fails": policy(lease_s=30, max_attempts=1, on_exhausted=OnExhausted.FAIL),
+    "forgotten": policy(lease_s=30, max_attempts=2, backoff=QUICK, keep_us=seconds(60)),
     "undone": policy(lease_s=45, max_attempts=2, backoff=QUICK, compensation=UNDO),
     "timed": policy(lease_s=60, timeout_us=seconds(40), start_within_us=seconds(20)),
     "impatient": policy(lease_s=60, max_releases=1, max_attempts=2, grace_us=seconds(1)),

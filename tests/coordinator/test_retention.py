@@ -16,14 +16,14 @@ from tests.support.coordinators import World
 W1 = worker_actor("w1")
 
 
-@spec("G3")
+@spec("G6")
 @pytest.mark.parametrize("too_short", [Duration(0), seconds(60), Duration(DAY - 1)])
 def test_a_retention_under_a_day_is_refused(too_short: Duration) -> None:
     with pytest.raises(InvalidInput, match=r"^retention\.finished_us: .*1d or longer"):
         Retention(World().store, RetentionPolicy(finished_us=too_short))
 
 
-@spec("G1", "G3", "T26")
+@spec("G1", "G6", "T26")
 def test_a_run_deletes_renewals_then_bodies_then_jobs_each_in_its_time() -> None:
     world = World()
     grant = world.running()

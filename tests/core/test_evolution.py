@@ -245,7 +245,8 @@ def every_life() -> list[Driver]:
     found.append(ready)
     for policy in (Policy(), lives.HOLD, lives.RECLAIM):
         for end in ("complete", "fail", "release", "sweep", "outage", "kill", "bury"):
-            driver = lives.running(replace(policy, max_attempts=2, grace_us=seconds(15)))
+            short = replace(policy, max_attempts=2, grace_us=seconds(15), keep_us=seconds(60))
+            driver = lives.running(short)
             driver.advance(1)
             driver.do(driver.heartbeat(progress=Progress(done=1), checkpoint=b"[1]"))
             driver.advance(10)
@@ -263,7 +264,8 @@ def every_life() -> list[Driver]:
             driver.do(driver.cancel(reason="why"))
             driver.do(driver.fail(JobError(message="other"), actor=OTHER_WORKER))
             found.append(driver)
-    for policy in (Policy(max_attempts=1), Policy(max_attempts=1, on_exhausted=OnExhausted.FAIL)):
+    once = Policy(max_attempts=1, keep_us=seconds(60))
+    for policy in (once, replace(once, on_exhausted=OnExhausted.FAIL)):
         driver = lives.running(policy)
         driver.do(driver.heartbeat())
         driver.do(driver.fail(JobError(message="other", stage=Stage.EXEC)))

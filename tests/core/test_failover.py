@@ -15,10 +15,10 @@ from tenure.core.failover import (
     judge,
 )
 from tenure.core.ids import Epoch, JobId
-from tenure.core.instants import Instant, after, seconds
+from tenure.core.instants import Duration, Instant, after, seconds
 from tenure.core.lifecycle import decide
 from tenure.core.outcomes import Moment, NeedsHistory, Refused, Replayed
-from tenure.core.policy import SHORTEST_RETENTION
+from tenure.core.policy import SHORTEST_RETENTION, Policy
 from tenure.core.verdicts import Verdict
 from tenure.core.vocabulary import Cause, VerdictKind
 from tenure_conformance.spec import spec
@@ -31,8 +31,8 @@ AT = BEGINNING
 HERE = Server(7, 3)
 
 
-def change(*, is_renewal: bool = False) -> Acknowledged:
-    return Acknowledged(JOB, 5, AT, is_renewal)
+def change(*, is_renewal: bool = False, kept_us: Duration = SHORTEST_RETENTION) -> Acknowledged:
+    return Acknowledged(JOB, 5, AT, is_renewal, kept_us)
 
 
 def found(
@@ -81,6 +81,16 @@ def test_a_missing_change_that_retention_may_have_deleted_proves_nothing() -> No
     assert is_lost(Kept(ts=None, rev=9), is_renewal=False)
     assert not is_lost(None, after_us=SHORTEST_RETENTION + 1)
     assert is_lost(None, after_us=SHORTEST_RETENTION)
+
+
+@spec("A8", "G7")
+def test_the_end_of_a_job_that_is_kept_for_a_minute_proves_nothing_after_it() -> None:
+    kept_us = Policy(keep_us=seconds(60)).kept_at_least_us
+    remembered = Remembered(changes=(change(kept_us=kept_us),), server=HERE)
+
+    assert judge(remembered, found(after_us=seconds(60))).missing is not None
+    assert judge(remembered, found(after_us=seconds(61))).missing is None
+    assert Policy(keep_us=seconds(366 * 86400)).kept_at_least_us == SHORTEST_RETENTION
 
 
 @spec("A8", "A9")

@@ -105,4 +105,5 @@ def test_every_field_of_a_job_is_shown_but_those_that_only_the_store_needs() -> 
         "lease_id",
         "claimed_run_at",
         "not_before",
+        "delete_at",
     }

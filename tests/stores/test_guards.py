@@ -198,7 +198,7 @@ def test_renewals_of_a_job_may_be_deleted_by_hand(hand: ForeignHand) -> None:
     assert len(hand.store.load_histories([job.id])[job.id]) == 3
 
 
-@spec("T26", "G3")
+@spec("T26", "G6")
 def test_a_live_job_cannot_be_deleted(hand: ForeignHand) -> None:
     job = _running(hand)
 

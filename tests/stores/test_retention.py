@@ -9,7 +9,12 @@ import pytest
 from tenure.ports import Store
 from tenure.stores.host_clock import host_clock
 from tenure.stores.postgres.store import PostgresStore
-from tenure.stores.sql.retention import _FROM_THE_FIRST, _FROM_THE_LAST
+from tenure.stores.sql.retention import (
+    _FROM_THE_FIRST,
+    _FROM_THE_LAST,
+    DUE_BY_THE_STORE,
+    DUE_BY_THEMSELVES,
+)
 from tenure.stores.sql.statements import Shape
 from tenure.stores.sqlite.file import connect
 from tenure.stores.sqlite.store import SqliteStore
@@ -67,12 +72,31 @@ def test_postgres_finds_renewals_by_an_index_without_a_sort(
 
 
 @spec("G4", "M4", "HK11")
-def test_sqlite_finds_jobs_that_an_end_enqueued_by_their_index(sqlite_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("due", "index"),
+    [
+        (DUE_BY_THE_STORE, "tenure_job_finished (finished_at<?)"),
+        (DUE_BY_THEMSELVES, "tenure_job_delete_at (delete_at<?)"),
+    ],
+    ids=["the store's time", "their own time"],
+)
+def test_sqlite_finds_jobs_that_an_end_enqueued_by_their_index(
+    sqlite_path: Path, due: Shape, index: str
+) -> None:
     store = SqliteStore(sqlite_path)
-    query = store._query("purgeable", store._kept_by_flow, older_than_us=0, limit=10)
+    query = store._query("purgeable", (*store._kept_by_flow, *due), older_than_us=0, limit=10)
     with closing(connect(sqlite_path, host_clock, 1.0)) as raw:
         plan = raw.execute(f"EXPLAIN QUERY PLAN {query.text}", query.parameters).fetchall()
     store.close()
 
     [made] = [row[3] for row in plan if " USING " in row[3] and "origin_id" in row[3]]
     assert "USING INDEX tenure_job_made_by_an_end (origin_id=?)" in made
+    assert f"SEARCH j USING INDEX {index}" in [row[3] for row in plan]
+    probes = [
+        row[3].partition("tenure_job_flow_end ")[2] for row in plan if row[3][:8] == "SEARCH m"
+    ]
+    assert probes == [
+        "(flow_id=? AND delete_at=? AND finished_at=?)",
+        "(flow_id=? AND delete_at=? AND finished_at>?)",
+        "(flow_id=? AND delete_at>?)",
+    ]

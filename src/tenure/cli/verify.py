@@ -16,7 +16,7 @@ from tenure.core.checks import check_job_id
 from tenure.core.counting import counted
 from tenure.core.ids import JobId
 from tenure.core.instants import Duration
-from tenure.core.policy import SHORTEST_RETENTION
+from tenure.core.policy import SHORTEST_KEEP, SHORTEST_RETENTION
 from tenure.errors import TenureError, UnknownJob
 from tenure.settings import url_from_environment
 from tenure.verify import Finding, Report, State, Violation, verify, verify_job
@@ -39,8 +39,8 @@ def _retention(context: click.Context, option: click.Parameter, text: str | None
     retention_us = duration_value(context, option, text)
     if retention_us is None:
         return SHORTEST_RETENTION
-    if retention_us < SHORTEST_RETENTION:
-        raise click.BadParameter("it is at least one day")
+    if retention_us < SHORTEST_KEEP:
+        raise click.BadParameter("it is at least a minute")
     return retention_us
 
 
@@ -78,7 +78,8 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     "--retention",
     callback=_retention,
     help="With --acks: a finished job that is older than this may be missing, because Tenure may"
-    " have deleted it. Give your --keep-finished. [default: 1d, the shortest possible]",
+    " have deleted it. Give your --keep-finished, or the shortest `keep` of your kinds if that is"
+    " less. [default: 1d]",
 )
 @click.option(
     "--job",

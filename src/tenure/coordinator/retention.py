@@ -5,7 +5,7 @@ expire; finished jobs are purged with all that is theirs; artifacts that nobody 
 workers and sessions that are long gone, outages that excuse nothing any more and old rollups are
 deleted.
 Refuses to keep finished jobs for less than a day: a history that vanishes before anybody read it
-proves nothing. [G3]
+proves nothing. [G6]
 """
 
 import msgspec
@@ -72,7 +72,7 @@ class RetentionReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_retention(policy: RetentionPolicy) -> None:
-    """Raise `InvalidInput` for a retention that is too short to be one. [G3]"""
+    """Raise `InvalidInput` for a retention that is too short to be one. [G6]"""
     for field in policy.__struct_fields__:
         check_duration(f"retention.{field}", getattr(policy, field))
     if policy.finished_us < SHORTEST_RETENTION:

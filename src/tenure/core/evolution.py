@@ -69,9 +69,16 @@ TOUCHES: dict[EventType, tuple[str, ...]] = {
         "outage_credits",
     ),
     EventType.REQUEUED: (*_ALWAYS, "run_at", "not_before", "stall_cause"),
-    EventType.SUCCEEDED: (*_ATTEMPT_END, "result", "finished_at"),
-    EventType.FAILED: (*_ATTEMPT_END, "error", "last_error", "failures", "finished_at"),
-    EventType.CANCELLED: (*_ATTEMPT_END, "last_error", "cancel_reason", "finished_at"),
+    EventType.SUCCEEDED: (*_ATTEMPT_END, "result", "finished_at", "delete_at"),
+    EventType.FAILED: (
+        *_ATTEMPT_END,
+        "error",
+        "last_error",
+        "failures",
+        "finished_at",
+        "delete_at",
+    ),
+    EventType.CANCELLED: (*_ATTEMPT_END, "last_error", "cancel_reason", "finished_at", "delete_at"),
     EventType.DEAD_LETTERED: (
         *_ATTEMPT_END,
         "error",
@@ -80,6 +87,7 @@ TOUCHES: dict[EventType, tuple[str, ...]] = {
         "reason_code",
         "stage",
         "finished_at",
+        "delete_at",
     ),
 }
 """Which fields an event may change: a store sends only these columns."""
@@ -298,6 +306,7 @@ def _ended_badly(job: Job, event: Event, _: bytes | None) -> Job:
         return replace(
             ended,
             finished_at=event.ts,
+            delete_at=job.policy.delete_at(event.ts),
             cancel_reason=facts.reason or job.cancel_reason or "",
             last_error=facts.error or job.last_error,
         )
@@ -308,6 +317,7 @@ def _ended_badly(job: Job, event: Event, _: bytes | None) -> Job:
     return replace(
         ended,
         finished_at=event.ts,
+        delete_at=job.policy.delete_at(event.ts),
         failures=job.failures if facts.failures is None else facts.failures,
         reason_code=facts.reason_code if dead else job.reason_code,
         stage=facts.stage if dead else job.stage,
@@ -329,7 +339,12 @@ def _requeued(job: Job, event: Event, _: bytes | None) -> Job:
 
 
 def _succeeded(job: Job, event: Event, body: bytes | None) -> Job:
-    return replace(_ended(job, event), result=body, finished_at=event.ts)
+    return replace(
+        _ended(job, event),
+        result=body,
+        finished_at=event.ts,
+        delete_at=job.policy.delete_at(event.ts),
+    )
 
 
 def _of_newer_version(job: Job, event: Event, _: bytes | None) -> Job:

@@ -14,8 +14,7 @@ from enum import Enum, auto
 import msgspec
 
 from tenure.core.ids import Epoch, JobId
-from tenure.core.instants import Instant, seconds
-from tenure.core.policy import SHORTEST_RETENTION
+from tenure.core.instants import Duration, Instant, seconds
 
 SETTLING = seconds(5)
 """For how long after a standby took over no job is granted and no lease expires: in this time every
@@ -37,12 +36,14 @@ class Server(msgspec.Struct, frozen=True):
 
 
 class Acknowledged(msgspec.Struct, frozen=True):
-    """A change that the store said was durable: the event that it ended with."""
+    """A change that the store said was durable: the event that it ended with, and for how long
+    retention cannot delete the job."""
 
     job_id: JobId
     seq: int
     ts: Instant
     is_renewal: bool
+    kept_us: Duration
 
 
 class Kept(msgspec.Struct, frozen=True):
@@ -140,5 +141,5 @@ def _is_lost(change: Acknowledged, kept: Kept, now: Instant) -> bool:
     if kept.ts is not None:
         return kept.ts != change.ts  # another event has this seq: the change was made again
     if kept.rev is None:
-        return now - change.ts <= SHORTEST_RETENTION
+        return now - change.ts <= change.kept_us
     return kept.rev < change.seq or not change.is_renewal

@@ -146,6 +146,7 @@ class Job(msgspec.Struct, frozen=True, gc=False):
     reason_code: ReasonCode | None = None
     stage: Stage | None = None
     finished_at: Instant | None = None
+    delete_at: Instant | None = None  # by its own policy: see `Policy.delete_at`
 
     @property
     def without_bodies(self) -> "Job":
@@ -387,6 +388,10 @@ def row_violations(job: Job) -> list[str]:
         found.append(f"run_at is {job.run_at} while {job.status}")
     if job.not_before != not_before(job.run_at, queued_at=job.updated_at):
         found.append(f"not_before is {job.not_before}, run_at {job.run_at}")
+    finished_at = job.finished_at
+    delete_at = None if finished_at is None else job.policy.delete_at(finished_at)
+    if job.delete_at != delete_at:
+        found.append(f"delete_at is {job.delete_at}, not {delete_at}")
     if job.cancel_requested_at is not None and job.status in _NEVER_ASKED_TO_STOP:
         found.append(f"{job.status} although its cancellation was requested")
     if job.status is JobStatus.WAITING and (job.attempt or job.flow_id is None):

@@ -9,11 +9,14 @@ import msgspec
 
 from tenure.core.counting import counted
 from tenure.core.ids import Kind, QueueName
-from tenure.core.instants import Duration, seconds, written
+from tenure.core.instants import Duration, Instant, seconds, written
 from tenure.core.vocabulary import OnExhausted, OnLost
 
 SHORTEST_RETENTION = seconds(24 * 3600)
-"""A history that vanishes before anybody read it proves nothing. [G3]"""
+"""A history that vanishes before anybody read it proves nothing. [G6]"""
+
+SHORTEST_KEEP = seconds(60)
+"""Of one kind or job, whose owner says that its history is not needed. [G7]"""
 
 MAX_HEARTBEAT = seconds(30)
 """Unless a policy sets another interval. [L17]"""
@@ -64,6 +67,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=Fals
     compensation: Compensation | None = None
     heartbeat_us: Duration | None = None
     """From a quarter to half of the lease; None: as `heartbeat_interval_us` says. [L17]"""
+    keep_us: Duration | None = None
+    """How long the job is kept once it has finished; None: as the store's retention says. [G7]"""
 
     @property
     def heartbeat_interval_us(self) -> Duration:
@@ -71,6 +76,15 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=Fals
         if self.heartbeat_us is not None:
             return self.heartbeat_us
         return Duration(min(self.lease_us // 2, MAX_HEARTBEAT))
+
+    def delete_at(self, finished_at: Instant) -> Instant | None:
+        """After which instant retention deletes the job; None: as the store's says. [G7]"""
+        return None if self.keep_us is None else Instant(finished_at + self.keep_us)
+
+    @property
+    def kept_at_least_us(self) -> Duration:
+        """For how long after a change of the job retention cannot have deleted it. [A8]"""
+        return SHORTEST_RETENTION if self.keep_us is None else min(self.keep_us, SHORTEST_RETENTION)
 
     def with_lease(self, lease_us: Duration) -> "Policy":
         """The policy with this lease. Its own heartbeat becomes the nearest one that is allowed."""
@@ -93,7 +107,7 @@ def policy_in_words(policy: Policy) -> str:
         first_us, cap_us = policy.backoff.initial_us, policy.backoff.cap_us
         growth = f"times {policy.backoff.factor:g} up to {written(cap_us)}"
         said.append(f"backoff {written(first_us)} {growth}")
-    for name in ("heartbeat", "start_within", "grace"):
+    for name in ("heartbeat", "start_within", "grace", "keep"):
         span_us = getattr(policy, f"{name}_us")
         if span_us != getattr(usual, f"{name}_us"):
             said.append(f"{name} {written(span_us)}")

@@ -76,7 +76,14 @@ from tenure.core.ids import (
 from tenure.core.ijson import MAX_EXACT_INTEGER, NotIJson, check_ijson, check_size
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration, seconds
 from tenure.core.job import JobError, Progress
-from tenure.core.policy import Backoff, Compensation, DeadLetterJob, LeaseBounds, Policy
+from tenure.core.policy import (
+    SHORTEST_KEEP,
+    Backoff,
+    Compensation,
+    DeadLetterJob,
+    LeaseBounds,
+    Policy,
+)
 from tenure.core.transitions import roles
 from tenure.core.vocabulary import (
     CancelMode,
@@ -432,6 +439,10 @@ def check_policy(field: str, policy: Policy, bounds: LeaseBounds) -> None:
         check_duration(f"{field}.timeout_us", policy.timeout_us)
         _check_long_enough(f"{field}.timeout_us", policy.timeout_us, "None means no time-out")
     _check_long_enough(f"{field}.start_within_us", policy.start_within_us)
+    if policy.keep_us is not None:
+        check_duration(f"{field}.keep_us", policy.keep_us)
+        if policy.keep_us < SHORTEST_KEEP:
+            raise InvalidInput(f"{field}.keep_us", "finished jobs are kept for at least a minute")
     if policy.compensation is not None:
         check_type(f"{field}.compensation", policy.compensation, Compensation)
         check_name(f"{field}.compensation.kind", policy.compensation.kind)

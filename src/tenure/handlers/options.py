@@ -58,6 +58,7 @@ class PolicyOptions(TypedDict, total=False):
     retry: Retry
     on_lost: Literal["requeue", "hold", "reclaim"] | OnLost
     expires: Span | None
+    keep: Span | None
 
 
 class EnqueueOptions(PolicyOptions, total=False):
@@ -232,6 +233,9 @@ def policy_from(options: EnqueueOptions | PolicyOptions, base: Policy) -> Policy
     if "timeout" in options:
         timeout = options["timeout"]
         changed["timeout_us"] = None if timeout is None else bounded_duration("timeout", timeout)
+    if "keep" in options:
+        keep = options["keep"]
+        changed["keep_us"] = None if keep is None else bounded_duration("keep", keep)
     if "on_lost" in options:
         changed["on_lost"] = word("on_lost", OnLost, options["on_lost"])
     if "retry" in options:

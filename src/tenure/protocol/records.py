@@ -122,7 +122,7 @@ class ErrorRecord(DerivedRecord, frozen=True, kw_only=True):
 # --- Jobs --------------------------------------------------------------------------------------
 
 
-@derived(Job, without=("lease_id", "claimed_run_at", "not_before"))
+@derived(Job, without=("lease_id", "claimed_run_at", "not_before", "delete_at"))
 class JobRecord(DerivedRecord, frozen=True, kw_only=True):
     """A job. `suspect` says that its worker has been silent for two heartbeats. [L18]
 

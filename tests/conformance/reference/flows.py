@@ -1,7 +1,7 @@
 """Flows and edges in dictionaries. A part of the reference store, which owns the jobs."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from msgspec.structs import replace
 
@@ -23,7 +23,7 @@ from tenure.core.flow_rows import (
     replaced_job_id,
 )
 from tenure.core.ids import Actor, FlowId, JobId, Namespace, last_instant_of
-from tenure.core.instants import Instant
+from tenure.core.job import Job
 from tenure.core.leases import HeldLease, why_not_held
 from tenure.core.outcomes import Change, Moment, NeedsHistory
 from tenure.core.vocabulary import JobStatus
@@ -237,14 +237,10 @@ class MemoryFlows(MemoryPart):
                         marked.add(parent_id)
         return marked
 
-    def _kept_for_flows(self, before: Instant) -> set[JobId]:
-        """The jobs that a purge keeps: of flows that had not ended by then, and their parents.
+    def _kept_for_flows(self, is_due: Callable[[Job], bool]) -> set[JobId]:
+        """The jobs that a purge keeps: of flows of which a job is not due, and their parents.
         [FL6]"""
-        kept = {
-            job.flow_id
-            for job in self._jobs.values()
-            if job.finished_at is None or job.finished_at >= before
-        }
+        kept = {job.flow_id for job in self._jobs.values() if not is_due(job)}
         members = {
             job.id for job in self._jobs.values() if job.flow_id is not None and job.flow_id in kept
         }

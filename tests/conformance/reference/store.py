@@ -738,18 +738,21 @@ class ReferenceStore(
         with self._lock:
             self._open()
             now = self._clock()
-            before = Instant(now - older_than_us)
+
+            def is_due(job: Job) -> bool:
+                keep_us = older_than_us if job.policy.keep_us is None else job.policy.keep_us
+                return job.finished_at is not None and job.finished_at + keep_us < now  # [G7]
+
             made_by = {job.made_by_end_of for job in self._jobs.values()}  # [M4] [HK11]
-            kept = made_by | self._kept_for_flows(before)
+            kept = made_by | self._kept_for_flows(is_due)
             finished = [
-                (job.finished_at, job.id)
+                (job.policy.keep_us is not None, job.finished_at, job.id)
                 for job in self._jobs.values()
-                if job.finished_at is not None
-                and job.finished_at < before
+                if is_due(job)
                 and (job.key_held_until is None or job.key_held_until <= now)  # [D15]
                 and job.id not in kept
             ]
-            gone = {job_id for _, job_id in sorted(finished)[:limit]}
+            gone = {job_id for *_, job_id in sorted(finished)[:limit]}
             self._keys = {key: holder for key, holder in self._keys.items() if holder not in gone}
             for job_id in gone:
                 del self._jobs[job_id]

@@ -65,14 +65,14 @@ class FailoverMemory:
     def acknowledged(self, changes: Iterable[Change], *, begun: int) -> None:
         """Remember one change of a committed transaction: if possible not a renewal, because
         renewals are pruned."""
-        last: Event | None = None
-        for change in changes:
-            last = change.events[-1]
-            if not _is_renewal(last):
+        last: Change | None = None
+        for last in changes:
+            if not _is_renewal(last.events[-1]):
                 break
         if last is None:
             return
-        acknowledged = Acknowledged(last.job_id, last.seq, last.ts, _is_renewal(last))
+        event, kept_us = last.events[-1], last.job.policy.kept_at_least_us
+        acknowledged = Acknowledged(event.job_id, event.seq, event.ts, _is_renewal(event), kept_us)
         with self._lock:
             self._acknowledgements += 1
             concurrent = [each for each in self._changes if each[0] > begun]

@@ -526,31 +526,32 @@ UPDATE {t}observation SET body = NULL
 -- Keeps it while its flow, or a flow that waits for it, is kept: see kept_by_flows. [FL6]
 -- Keeps it while its key stays taken. [D15]
 SELECT j.id, j.flow_id FROM {t}job AS j
- WHERE j.finished_at IS NOT NULL AND j.finished_at < (SELECT {t}clock()) - :older_than_us
+ WHERE {is_due}
    AND (j.unique_for_us IS NULL OR j.finished_at + j.unique_for_us <= (SELECT {t}clock()))
    AND NOT {is_kept_by_flow}
    AND NOT EXISTS (SELECT 1 FROM {t}job AS c
                     WHERE c.origin_id = j.id AND c.origin_cause IN ({made_by_an_end}))
- ORDER BY j.finished_at LIMIT :limit {skip_locked};
+ ORDER BY {due_first} LIMIT :limit {skip_locked};
 
 -- name: is_kept_by_flow
 -- A part of purgeable and of kept_by_flows: whether a job of the flow, or of a flow that waits for it, is
--- live or ended too recently. Two probes each, instead of one condition with OR: each is one entry of an index.
-(COALESCE(
-    (SELECT m.id FROM {t}job AS m
-      WHERE m.flow_id = j.flow_id AND m.flow_id IS NOT NULL AND m.finished_at IS NULL LIMIT 1),
-    (SELECT m.id FROM {t}job AS m
-      WHERE m.flow_id = j.flow_id AND m.flow_id IS NOT NULL
-        AND m.finished_at >= (SELECT {t}clock()) - :older_than_us LIMIT 1),
-    (SELECT e.child_id FROM {t}job_edge AS e JOIN {t}job AS c ON c.id = e.child_id
-      WHERE e.parent_id = j.id AND {is_outside}
-        AND COALESCE(
-            (SELECT m.id FROM {t}job AS m
-              WHERE m.flow_id = c.flow_id AND m.flow_id IS NOT NULL AND m.finished_at IS NULL LIMIT 1),
-            (SELECT m.id FROM {t}job AS m
-              WHERE m.flow_id = c.flow_id AND m.flow_id IS NOT NULL
-                AND m.finished_at >= (SELECT {t}clock()) - :older_than_us LIMIT 1)) IS NOT NULL
-      LIMIT 1)) IS NOT NULL);
+-- live or not due yet. Three probes instead of one condition with OR: each is one entry of an index.
+(EXISTS (
+    SELECT 1 FROM (
+        SELECT j.flow_id AS id
+         UNION ALL
+        SELECT c.flow_id FROM {t}job_edge AS e JOIN {t}job AS c ON c.id = e.child_id
+         WHERE e.parent_id = j.id AND {is_outside}) AS f
+     WHERE COALESCE(
+        (SELECT m.id FROM {t}job AS m
+          WHERE m.flow_id = f.id AND m.flow_id IS NOT NULL
+            AND m.delete_at IS NULL AND m.finished_at IS NULL LIMIT 1),
+        (SELECT m.id FROM {t}job AS m
+          WHERE m.flow_id = f.id AND m.flow_id IS NOT NULL
+            AND m.delete_at IS NULL AND m.finished_at >= (SELECT {t}clock()) - :older_than_us LIMIT 1),
+        (SELECT m.id FROM {t}job AS m
+          WHERE m.flow_id = f.id AND m.flow_id IS NOT NULL
+            AND m.delete_at >= (SELECT {t}clock()) LIMIT 1)) IS NOT NULL));
 
 -- name: kept_by_flows
 -- Of these, those that a flow keeps. Asked again once the rows are locked: the statement that found them
@@ -673,7 +674,8 @@ SELECT {edge_columns} FROM {t}job_edge {after_edge} ORDER BY child_id, position 
 -- name: list_flows
 SELECT f.id, f.namespace, f.name, f.made_at, f.jobs,
        (SELECT m.id FROM {t}job AS m
-         WHERE m.flow_id = f.id AND m.flow_id IS NOT NULL AND m.finished_at IS NULL
+         WHERE m.flow_id = f.id AND m.flow_id IS NOT NULL
+           AND m.delete_at IS NULL AND m.finished_at IS NULL
          LIMIT 1) IS NOT NULL,
        f.jobs + (SELECT COALESCE(sum(r.jobs), 0) FROM {t}flow_redrive AS r WHERE r.flow_id = f.id)
   FROM {t}flow AS f {index} WHERE f.namespace = :namespace {clauses}

@@ -36,6 +36,15 @@ _PURGED_WITH_A_JOB = (
 )
 """Artifacts are deleted separately, because their bytes are counted. [B6]"""
 
+DUE_BY_THE_STORE: Shape = (
+    ("is_due", "j.delete_at IS NULL AND j.finished_at < (SELECT {t}clock()) - :older_than_us"),
+    ("due_first", "j.finished_at"),
+)
+DUE_BY_THEMSELVES: Shape = (
+    ("is_due", "j.delete_at < (SELECT {t}clock())"),
+    ("due_first", "j.delete_at"),
+)
+
 
 class SqlRetention(Transactional):
     """The part of `tenure.ports.Store` that deletes."""
@@ -105,9 +114,11 @@ class SqlRetention(Transactional):
         to delete events of an existing job."""
 
         def delete(tx: Transaction) -> int:
-            shape = self._kept_by_flow
-            limits = {"older_than_us": older_than_us}
-            rows = tx.fetch(self._query("purgeable", shape, limit=limit, **limits))[0]
+            shape, limits = self._kept_by_flow, {"older_than_us": older_than_us}
+            rows: list[Row] = []
+            for due in (DUE_BY_THE_STORE, DUE_BY_THEMSELVES):
+                most = limit - len(rows)
+                rows += tx.fetch(self._query("purgeable", (*shape, *due), limit=most, **limits))[0]
             if rows:
                 found = self._pack([row[0] for row in rows])
                 [kept] = tx.fetch(self._query("kept_by_flows", shape, ids=found, **limits))

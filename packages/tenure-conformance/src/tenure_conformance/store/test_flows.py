@@ -13,7 +13,7 @@ from tenure.core.job import Job
 from tenure.core.leases import HeldLease
 from tenure.core.vocabulary import CancelMode, Cause, ErrorClass, EventCause, EventType, JobStatus
 from tenure.errors import InvalidInput
-from tenure_conformance.harness import CLIENT, KIND, OPERATOR, WORKER, Kit, ids, race
+from tenure_conformance.harness import CLIENT, KIND, OPERATOR, WORKER, Kit, ids, policy, race
 from tenure_conformance.spec import spec
 
 DIAMOND = {"top": [], "left": ["top"], "right": ["top"], "bottom": ["left", "right"]}
@@ -348,7 +348,7 @@ def test_unblocked_names_each_job_once_and_no_more_than_the_limit(kit: Kit) -> N
     sweep(kit)
 
 
-@spec("FL6", "T26", "G3")
+@spec("FL6", "T26", "G6")
 def test_no_parent_is_purged_before_its_flow_has_ended(kit: Kit) -> None:
     outside = kit.succeeded_job()
     flow = kit.flow({"first": [outside], "second": ["first"], "third": ["second"]})
@@ -364,6 +364,23 @@ def test_no_parent_is_purged_before_its_flow_has_ended(kit: Kit) -> None:
     assert kit.store.purge(older_than_us=DAY, limit=100) == 4
     assert list(kit.store.edges()) == []
     assert not any(kit.exists(job.id) for job in flow.values())
+
+
+@spec("FL6", "G7")
+def test_a_flow_is_kept_as_long_as_the_job_of_it_that_is_kept_longest(kit: Kit) -> None:
+    flow = kit.flow({"first": [], "second": ["first"]}, policy=policy(keep_us=seconds(60)))
+    other = kit.flow({"third": [flow["second"]]}, policy=policy(keep_us=seconds(3600)))
+    for _ in range(3):
+        run(kit)
+    kit.advance(seconds=61)
+    assert kit.store.purge(older_than_us=DAY, limit=100) == 1
+    assert not kit.exists(flow["first"].id)
+
+    kit.advance(seconds=3600)
+
+    assert kit.store.purge(older_than_us=DAY, limit=100) == 2
+    assert not any(kit.exists(job.id) for job in (*flow.values(), *other.values()))
+    kit.advance(seconds=24 * 3600)  # verify takes a younger job that is gone for a lost one
 
 
 @spec("FL3", "FL6")

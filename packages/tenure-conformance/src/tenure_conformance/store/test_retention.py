@@ -251,7 +251,7 @@ def test_a_job_is_purged_once_it_ended_longer_ago_than_the_retention(
     assert kit.exists(job.id) is not goes
 
 
-@spec("G3")
+@spec("G6")
 def test_no_live_job_is_ever_purged(kit: Kit) -> None:
     held = kit.stalled_job(policy=policy(lease_s=30, on_lost=OnLost.HOLD))
     live = [kit.running_job(), kit.claimed_job(), held]
@@ -332,7 +332,7 @@ def test_the_id_of_a_purged_job_is_free(kit: Kit) -> None:
     assert kit.types(grant.job) == [EventType.ENQUEUED]
 
 
-@spec("G3")
+@spec("G6")
 @pytest.mark.parametrize("kept", [Duration(0), seconds(1), Duration(DAY - 1)])
 def test_a_retention_shorter_than_a_day_is_refused(kit: Kit, kept: Duration) -> None:
     job = kit.succeeded_job()
@@ -343,7 +343,7 @@ def test_a_retention_shorter_than_a_day_is_refused(kit: Kit, kept: Duration) -> 
     assert kit.exists(job.id)
 
 
-@spec("G3", "G1", "G2")
+@spec("G6", "G1", "G2")
 def test_one_run_of_retention_deletes_what_is_due(kit: Kit) -> None:
     gone = kit.succeeded_job()
     kit.advance(seconds=24 * 3600)
@@ -360,3 +360,40 @@ def test_one_run_of_retention_deletes_what_is_due(kit: Kit) -> None:
     assert kit.reload(pruned).status is JobStatus.SUCCEEDED
     assert ids(kit.events(pruned)) == [pruned.id] * 4
     assert [seen.body for seen in kit.observations(pruned)] == [None]
+
+
+@spec("G7", "T26")
+def test_a_job_is_purged_by_its_own_time_whatever_the_stores_is(kit: Kit) -> None:
+    soon = kit.succeeded_job(policy=policy(keep_us=seconds(60)))
+    late = kit.succeeded_job(policy=policy(keep_us=Duration(3 * DAY)))
+    usual = kit.succeeded_job()
+    live = kit.running_job(policy=policy(keep_us=seconds(60), lease_s=120))
+
+    kit.advance(seconds=60)
+    assert kit.store.purge(older_than_us=DAY, limit=100) == 0
+    kit.advance(seconds=1)
+    assert kit.store.purge(older_than_us=DAY, limit=100) == 1
+    assert [kit.exists(each.id) for each in (soon, late, usual, live)] == [False, True, True, True]
+    kit.advance(seconds=24 * 3600)
+    assert kit.store.purge(older_than_us=DAY, limit=100) == 1
+    assert [kit.exists(each.id) for each in (late, usual, live)] == [True, False, True]
+    kit.advance(seconds=2 * 24 * 3600)
+    assert kit.store.purge(older_than_us=DAY, limit=100) == 1
+    assert [kit.exists(each.id) for each in (late, live)] == [False, True]
+
+
+@spec("G7", "G4")
+def test_a_page_of_a_purge_has_jobs_of_both_sorts(kit: Kit) -> None:
+    kept = [None, seconds(60), None, seconds(60)]
+    jobs = [kit.succeeded_job(policy=policy(keep_us=each)) for each in kept]
+    kit.advance(seconds=24 * 3600 + 1)
+
+    assert [kit.store.purge(older_than_us=DAY, limit=3) for _ in range(3)] == [3, 1, 0]
+    assert not any(kit.exists(job.id) for job in jobs)
+
+
+@spec("G7")
+@pytest.mark.parametrize("kept", [Duration(0), seconds(59)])
+def test_a_job_is_kept_for_a_minute_at_least(kit: Kit, kept: Duration) -> None:
+    with pytest.raises(InvalidInput, match=r"policy\.keep_us: .*at least a minute"):
+        kit.reply(kit.new(policy=policy(keep_us=kept)))

@@ -89,6 +89,7 @@ CREATE TABLE {t}job (
     claimed_run_at        bigint,
     started_at            bigint,
     finished_at           bigint,
+    delete_at             bigint,
     start_by              bigint,
     cancel_requested_at   bigint,
     cancel_deadline       bigint,
@@ -237,7 +238,9 @@ CREATE UNIQUE INDEX job_dedupe
 -- Jobs that expire unless they are started in time, while they wait. Both columns are in its condition,
 -- so that other jobs have no entry, and a claim's update, which is no HOT update anyway, takes it away.
 CREATE INDEX job_start_by ON {t}job (start_by) WHERE start_by IS NOT NULL AND not_before IS NOT NULL;
-CREATE INDEX job_finished ON {t}job (finished_at) WHERE finished_at IS NOT NULL;
+-- For retention: by the time that the store keeps jobs, or by their own.
+CREATE INDEX job_finished ON {t}job (finished_at) WHERE finished_at IS NOT NULL AND delete_at IS NULL;
+CREATE INDEX job_delete_at ON {t}job (delete_at) WHERE delete_at IS NOT NULL;
 CREATE INDEX job_correlation
     ON {t}job (namespace, correlation_id, enqueued_at, id) WHERE correlation_id IS NOT NULL;
 -- For lists of a kind or a queue, newest first. Every update that is not HOT (a claim, an end) adds an
@@ -268,7 +271,7 @@ CREATE INDEX job_blocked ON {t}job (namespace, enqueued_at, id)
    AND finished_at IS NULL;
 -- The jobs of a flow, and which of them have not ended, or ended last.
 CREATE INDEX job_flow ON {t}job (flow_id, id) WHERE flow_id IS NOT NULL;
-CREATE INDEX job_flow_end ON {t}job (flow_id, finished_at) WHERE flow_id IS NOT NULL;
+CREATE INDEX job_flow_end ON {t}job (flow_id, delete_at, finished_at) WHERE flow_id IS NOT NULL;
 CREATE INDEX job_scheduled
     ON {t}job (namespace, schedule, enqueued_at, id) WHERE schedule IS NOT NULL;
 -- Jobs that the end of another job enqueued; their ids are derived from that one's.

@@ -62,6 +62,7 @@ CREATE TABLE tenure_job (
     last_owner            TEXT,
     last_lease_expires_at INTEGER,
     finished_at           INTEGER,
+    delete_at             INTEGER,
     start_by              INTEGER,
     reason_code           TEXT,
     stage                 TEXT,
@@ -192,7 +193,10 @@ CREATE UNIQUE INDEX tenure_job_dedupe
     ON tenure_job (namespace, kind, dedupe_key)
  WHERE dedupe_key IS NOT NULL
    AND (finished_at IS NULL OR (unique_for_us IS NOT NULL AND key_freed IS NULL));
-CREATE INDEX tenure_job_finished ON tenure_job (finished_at) WHERE finished_at IS NOT NULL;
+-- For retention: by the time that the store keeps jobs, or by their own.
+CREATE INDEX tenure_job_finished
+    ON tenure_job (finished_at) WHERE finished_at IS NOT NULL AND delete_at IS NULL;
+CREATE INDEX tenure_job_delete_at ON tenure_job (delete_at) WHERE delete_at IS NOT NULL;
 CREATE INDEX tenure_job_correlation
     ON tenure_job (namespace, correlation_id, enqueued_at, id) WHERE correlation_id IS NOT NULL;
 -- For lists, newest first. Those of a kind or a queue are in parts, as on PostgreSQL: jobs that wait, that
@@ -225,7 +229,7 @@ CREATE INDEX tenure_job_blocked ON tenure_job (namespace, enqueued_at, id)
    AND finished_at IS NULL;
 -- The jobs of a flow, and which of them have not ended, or ended last.
 CREATE INDEX tenure_job_flow ON tenure_job (flow_id, id) WHERE flow_id IS NOT NULL;
-CREATE INDEX tenure_job_flow_end ON tenure_job (flow_id, finished_at) WHERE flow_id IS NOT NULL;
+CREATE INDEX tenure_job_flow_end ON tenure_job (flow_id, delete_at, finished_at) WHERE flow_id IS NOT NULL;
 CREATE INDEX tenure_job_scheduled
     ON tenure_job (namespace, schedule, enqueued_at, id) WHERE schedule IS NOT NULL;
 -- Jobs that the end of another job enqueued; their ids are derived from that one's.
@@ -451,7 +455,7 @@ CREATE TRIGGER tenure_job_moves_forward BEFORE UPDATE OF
     updated_at, attempt, failures, releases, outage_credits, lease_id, owner, principal,
     claimed_at, lease_expires_at, due_at, claimed_run_at, hb_seq, renewals, started_at,
     was_started, cancel_requested_at, cancel_deadline, cancel_reason, stall_cause, last_owner,
-    last_lease_expires_at, finished_at, start_by, reason_code, stage, dedupe_key, unique_for_us,
+    last_lease_expires_at, finished_at, delete_at, start_by, reason_code, stage, dedupe_key, unique_for_us,
     concurrency_key, concurrency_group, rate_key, correlation_id, trace_id, origin_id,
     origin_cause, flow_id, flow_step, schedule, scheduled_for, policy, on_dead_letter, progress, last_error,
     error, payload, checkpoint, result
