@@ -61,7 +61,7 @@ CORRELATION_ID = {
             "src/tenure/client/functions.py",
             "src/tenure/handlers/context.py",
             "src/tenure/protocol/replies.py",
-            "src/tenure/telemetry/job_ids.py",
+            "src/tenure/telemetry/log_lines.py",
             "src/tenure/telemetry/logs.py",
             "src/tenure/telemetry/tracing.py",
             "src/tenure/testing/context.py",

@@ -12,7 +12,7 @@ from tenure.core.instants import seconds
 from tenure.core.policy import Policy
 from tenure.core.verdicts import Answer
 from tenure.core.vocabulary import OnLost
-from tenure.telemetry.lost_attempts import MAX_LINES
+from tenure.telemetry.log_lines import MAX_LINES
 from tests.support.coordinators import World
 
 LEASE_S = 30

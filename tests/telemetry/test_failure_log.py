@@ -2,7 +2,7 @@
 
 from tenure.clock import Boot
 from tenure.core.instants import seconds
-from tenure.telemetry.failure_log import FailureLine, FailureLog
+from tenure.telemetry.log_lines import FailureLine, FailureLog
 
 
 def at(instant_s: float) -> Boot:

@@ -15,7 +15,7 @@ from tenure.core.tokens import TOKEN_ENTROPY_BYTES, mint
 from tenure.core.vocabulary import Role
 from tenure.server.threads import Blocking
 from tenure.telemetry import tracing
-from tenure.telemetry.job_ids import job_ids
+from tenure.telemetry.log_lines import job_ids
 from tenure.telemetry.logs import JsonFormatter, TextFormatter, redacted
 from tenure_conformance.harness import Kit, MemoryFactory
 from tenure_conformance.spec import spec

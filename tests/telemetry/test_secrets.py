@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from tenure.telemetry.secrets import REDACTED, without_secrets
+from tenure.telemetry.logs import REDACTED, without_secrets
 from tenure_conformance.spec import spec
 
 SECRET = "s3cr3tS3CR3Ts3cr3tS3CR3T"

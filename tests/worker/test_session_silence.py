@@ -7,7 +7,7 @@ import pytest
 from tenure.core.claims import ClaimAnswer
 from tenure.core.instants import seconds
 from tenure.core.vocabulary import JobStatus
-from tenure.telemetry.failure_log import REMIND_EVERY
+from tenure.telemetry.log_lines import REMIND_EVERY
 from tenure.worker.session.messages import (
     ChildrenReady,
     ClaimAnswered,

@@ -73,7 +73,7 @@ from tenure.ports import (
     Observer,
     Saved,
 )
-from tenure.telemetry.observation_log import log_observation
+from tenure.telemetry.log_lines import log_observation
 
 MAX_TRIES = 8
 LOST_BEFORE_LOCKING = 2

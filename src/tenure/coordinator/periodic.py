@@ -7,7 +7,7 @@ from collections.abc import Callable
 from tenure.clock import boot_now
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration, seconds
 from tenure.errors import Closed, TenureError
-from tenure.telemetry.failure_log import FailureLog
+from tenure.telemetry.log_lines import FailureLog
 
 _log = logging.getLogger("tenure.periodic")
 

@@ -19,7 +19,7 @@ from tenure.core.job import Job
 from tenure.core.job_search import FoundJobs, JobFilter
 from tenure.core.lateness import needs_sweep
 from tenure.ports import Store
-from tenure.telemetry.failure_log import FailureLog
+from tenure.telemetry.log_lines import FailureLog
 
 _log = logging.getLogger("tenure.sweeper")
 

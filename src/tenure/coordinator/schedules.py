@@ -36,7 +36,7 @@ from tenure.core.verdicts import Answer
 from tenure.core.vocabulary import Overlap
 from tenure.errors import Closed, StoreUnavailable
 from tenure.ports import DueSchedules, Observer, Store
-from tenure.telemetry.failure_log import FailureLog
+from tenure.telemetry.log_lines import FailureLog
 
 MAX_TRIES = 8
 PAGE = 100

@@ -34,7 +34,7 @@ from tenure.core.verdicts import Answer, Reply
 from tenure.deadlines import waiting_at_most
 from tenure.errors import Closed, StoreUnavailable
 from tenure.ports import Loaded
-from tenure.telemetry.lost_attempts import LostAttemptLog
+from tenure.telemetry.log_lines import LostAttemptLog
 
 SWEEP_INTERVAL = seconds(0.75)
 """Less than the second in which a passed deadline is on record: a pass takes time, too. [V1]"""
@@ -187,7 +187,7 @@ class Sweeper:
             is_admitted, report = self._admit()
         if not is_admitted:
             return report
-        self._lost.tell_left_out(self._monotonic())
+        self._lost.log_left_out(self._monotonic())
         swept, is_behind, overdue_us = 0, True, 0
         for _ in range(PAGES_PER_PASS):
             due = self._judged(partial(self._store.due, limit=PAGE))

@@ -109,7 +109,7 @@ def _reported(registered: EntryPoint) -> Iterator[None]:
     except TenureError:
         raise
     except Exception as failure:
-        from tenure.telemetry.secrets import without_secrets  # here: only a failure needs it
+        from tenure.telemetry.logs import without_secrets  # here: only a failure needs it
 
         problem = f"{type(failure).__name__}: {without_secrets(str(failure))}"
         raise _unusable(registered, problem) from failure

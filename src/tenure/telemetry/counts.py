@@ -157,15 +157,12 @@ class Tally(msgspec.Struct):
 
     def add(self, other: "Tally") -> None:
         """Add what another tally has."""
-        _add_all(self.events, other.events)
-        _add_all(self.retries, other.retries)
-        _add_all(self.failures, other.failures)
-        _add_all(self.dead_letters, other.dead_letters)
-        _add_all(self.observations, other.observations)
-        _add_all(self.occurrences, other.occurrences)
-        self.lateness.add(other.lateness)
-        self.waits.add(other.waits)
-        self.runs.add(other.runs)
+        for name in self.__struct_fields__:
+            mine, more = getattr(self, name), getattr(other, name)
+            if isinstance(mine, Histogram):
+                mine.add(more)
+            else:
+                _add_all(mine, more)
 
 
 def _add(counts: dict[_K, int], key: _K, number: int = 1) -> None:

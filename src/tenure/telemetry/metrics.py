@@ -208,54 +208,30 @@ def _counters(snapshot: Snapshot) -> Iterator[tuple[Metric, Values]]:
                 if kind is EventType.STALLED and cause in causes
             ],
         )
-    yield from _tallied(snapshot)
-    yield catalogue.OCCURRENCES, _occurrences(snapshot)
+    for metric, name in _TALLIED:
+        yield (
+            metric,
+            [
+                ((*labels, *_key_labels(key)), number)
+                for labels, tally in tallies
+                for key, number in getattr(tally, name).items()
+            ],
+        )
 
 
-def _tallied(snapshot: Snapshot) -> Iterator[tuple[Metric, Values]]:
-    """Counters of what an event's type and cause do not say."""
-    tallies = snapshot.tallies.items()
-    yield (
-        catalogue.RETRIES,
-        [
-            ((*at, _word(key)), number)
-            for at, tally in tallies
-            for key, number in tally.retries.items()
-        ],
-    )
-    yield (
-        catalogue.FAILURES,
-        [((*at, key), number) for at, tally in tallies for key, number in tally.failures.items()],
-    )
-    yield (
-        catalogue.DEAD_LETTERS,
-        [
-            ((*at, _word(reason), _word(stage)), number)
-            for at, tally in tallies
-            for (reason, stage), number in tally.dead_letters.items()
-        ],
-    )
-    yield (
-        catalogue.OBSERVATIONS,
-        [
-            ((*at, key), number)
-            for at, tally in tallies
-            for key, number in tally.observations.items()
-        ],
-    )
+_TALLIED = (
+    (catalogue.RETRIES, "retries"),
+    (catalogue.FAILURES, "failures"),
+    (catalogue.DEAD_LETTERS, "dead_letters"),
+    (catalogue.OBSERVATIONS, "observations"),
+    (catalogue.OCCURRENCES, "occurrences"),
+)
+"""Counters of what an event's type and cause do not say, and the field of a tally that has each."""
 
 
-def _occurrences(snapshot: Snapshot) -> Values:
-    return [
-        ((*at, key), number)
-        for at, tally in snapshot.tallies.items()
-        for key, number in tally.occurrences.items()
-    ]
-
-
-def _word(value: str | None) -> str:
+def _key_labels(key: str | tuple[str | None, ...] | None) -> tuple[str, ...]:
     """A label cannot be null."""
-    return value or "none"
+    return tuple(word or "none" for word in (key if isinstance(key, tuple) else (key,)))
 
 
 def _gauges(measures: Measures) -> Iterator[tuple[Metric, Values]]:

@@ -23,7 +23,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from tenure.core.instants import MICROSECONDS_PER_SECOND
 from tenure.errors import TenureError
+from tenure.telemetry.log_lines import LineLimit
 
 MAX_LINES_PER_S = 20
 """Of each event that anybody can cause, for each principal."""
@@ -45,26 +47,6 @@ class SecurityEvent(StrEnum):
     OPERATOR_ACTION = "operator_action"
     SIGNED_IN = "signed_in"
     SIGNED_OUT = "signed_out"
-
-
-class _Budget:
-    """How many lines of one event and principal may still be written in this second."""
-
-    def __init__(self) -> None:
-        self.second = -1
-        self.lines = 0
-        self.left_out = 0
-
-    def take(self, second: int) -> int | None:
-        """How many lines were left out since the last one; None if this one has to be, too."""
-        if second != self.second:
-            self.second, self.lines = second, 0
-        if self.lines >= MAX_LINES_PER_S:
-            self.left_out += 1
-            return None
-        self.lines += 1
-        left_out, self.left_out = self.left_out, 0
-        return left_out
 
 
 class _Writer:
@@ -150,7 +132,7 @@ class SecurityLog:
         self._writer = _Writer(write or (lambda line: os.write(_STDERR, line.encode())))
         self._clock = clock
         self._counts = dict.fromkeys(SecurityEvent, 0)
-        self._budgets: dict[tuple[object, ...], _Budget] = {}
+        self._limits: dict[tuple[object, ...], LineLimit] = {}
 
     def note(self, event: SecurityEvent, facts: dict[str, str | int | None]) -> None:
         """Count it, and have a line written unless there were too many. Never blocks."""
@@ -158,7 +140,7 @@ class SecurityLog:
         now = self._clock()
         left_out: int | None = 0
         if event is not SecurityEvent.OPERATOR_ACTION:
-            left_out = self._budget(event, facts).take(int(now))
+            left_out = self._limit(event, facts).take(int(now * MICROSECONDS_PER_SECOND))
         if left_out is None:
             return
         at = datetime.fromtimestamp(now, UTC).isoformat(timespec="milliseconds")
@@ -166,11 +148,11 @@ class SecurityLog:
         line["left_out"] = left_out or None
         self._writer.put(event, {name: fact for name, fact in line.items() if fact is not None})
 
-    def _budget(self, event: SecurityEvent, facts: dict[str, str | int | None]) -> _Budget:
-        """The principal's budget, so that no tenant hides another's lines; refused tokens share
-        one."""
+    def _limit(self, event: SecurityEvent, facts: dict[str, str | int | None]) -> LineLimit:
+        """One limit for each principal, so that no tenant hides another's lines; refused tokens
+        share one."""
         key = (event, facts.get("namespace"), facts.get("actor"))
-        return self._budgets.setdefault(key, _Budget())
+        return self._limits.setdefault(key, LineLimit(MAX_LINES_PER_S, MICROSECONDS_PER_SECOND))
 
     def counts(self) -> dict[str, int]:
         """How often each has happened."""

@@ -8,7 +8,7 @@ from tenure.stores.postgres.schema import PACKAGE, migrate, schema_version, scri
 from tenure.stores.postgres.store import PostgresStore
 from tenure.stores.sql.migrations import migrations, newest_version, transaction
 from tenure.stores.urls import StoreOptions, StoreSchema
-from tenure.telemetry.secrets import without_secrets
+from tenure.telemetry.logs import without_secrets
 
 
 def open_store(url: str, options: StoreOptions) -> PostgresStore:

@@ -7,7 +7,7 @@ import traceback
 from pathlib import Path
 
 from tenure.handlers import hooks
-from tenure.telemetry.secrets import without_secrets
+from tenure.telemetry.logs import without_secrets
 
 MAX_MESSAGE = 2000
 MAX_TRACEBACK = 6000

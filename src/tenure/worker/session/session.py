@@ -26,7 +26,7 @@ from tenure.core.retry import Random, delay_us
 from tenure.core.verdicts import Grant, Verdict
 from tenure.core.vocabulary import Cause, Disposition, VerdictKind
 from tenure.handlers.registry import Isolation
-from tenure.telemetry.failure_log import FailureLog
+from tenure.telemetry.log_lines import FailureLog
 from tenure.worker.frames import (
     AskToStop,
     CheckpointSaved,

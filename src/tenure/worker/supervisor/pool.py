@@ -24,7 +24,7 @@ from tenure.core.instants import Duration, seconds
 from tenure.handlers.registry import Isolation
 from tenure.telemetry import tracing
 from tenure.telemetry.counts import Counts
-from tenure.telemetry.failure_log import FailureLog
+from tenure.telemetry.log_lines import FailureLog
 from tenure.worker.frames import (
     ArtifactAnswer,
     ArtifactEnd,

@@ -29,7 +29,7 @@ from tenure.protocol import URL_VARIABLE
 from tenure.stop_signals import STOPS, was_asked
 from tenure.telemetry import tracing
 from tenure.telemetry.counts import Counts
-from tenure.telemetry.job_ids import job_ids
+from tenure.telemetry.log_lines import job_ids
 from tenure.telemetry.logs import one_line
 from tenure.worker.frames import (
     ArtifactAnswer,
