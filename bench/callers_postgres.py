@@ -59,7 +59,7 @@ class Direct:
             luck = [os.urandom(ENTROPY_BYTES) for _ in view.candidates]
             return plan_claims([request], view, luck)
 
-        planned = self._store.claim(request.scope, [request.session], request.limit, plan)
+        planned = self._store.claims.claim(request.scope, [request.session], request.limit, plan)
         self._last_written.remember(change.job for change in planned.changes)
         return planned.answers[0]
 

@@ -62,7 +62,7 @@ class Depth:
 
     def check_sample(self) -> None:
         """The invariants over the first records, the claimed ones among them."""
-        for number, record in enumerate(self._store.records(page_size=500)):
+        for number, record in enumerate(self._store.audit.records(page_size=500)):
             violations = list(check_record(record, ()))
             if violations:
                 raise BrokenHistory(f"after a run: {violations[0]}")

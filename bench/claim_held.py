@@ -58,9 +58,9 @@ class Held(msgspec.Struct, frozen=True):
     def set_up(self, store: Store) -> None:
         """Set what holds them back. A concurrency key has a limit of one if nothing is set."""
         if self.kind_rate is not None:
-            store.put_kind(DEFAULT_NAMESPACE, KindChange(kind=HELD, rate=self.kind_rate))
+            store.settings.put_kind(DEFAULT_NAMESPACE, KindChange(kind=HELD, rate=self.kind_rate))
         if self.queue == HELD_QUEUE:
-            store.put_queue(
+            store.settings.put_queue(
                 DEFAULT_NAMESPACE,
                 self.queue,
                 paused=None,

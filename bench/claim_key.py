@@ -84,7 +84,7 @@ class Backlog:
     def fill(self, shape: Shape) -> None:
         """Make the backlog, and let one job of each of its keys run."""
         if self._keys.setting is not None:
-            self._store.put_kind(DEFAULT_NAMESPACE, self._keys.setting)
+            self._store.settings.put_kind(DEFAULT_NAMESPACE, self._keys.setting)
         names = [f"held-{number}" for number in range(shape.keys)]
         more = shape.waiting // max(1, shape.keys)
         self._enqueue([name for name in names for _ in range(1 + more)], priority=5)

@@ -90,14 +90,14 @@ def _started(running: int) -> JobFilter:
 
 def _wait_until_running(store: Store, running: int) -> None:
     give_up_at_s = time.monotonic() + PATIENCE_S
-    while len(store.list_jobs(_started(running))) < running:
+    while len(store.views.jobs(_started(running)).jobs) < running:
         if time.monotonic() > give_up_at_s:
             raise BrokenHistory(f"{running} jobs did not start in time")
         time.sleep(1.0)
 
 
 def _check_leases(store: Store, running: int) -> None:
-    jobs = store.list_jobs(_started(running))
+    jobs = store.views.jobs(_started(running)).jobs
     kept = sum(job.attempt == 1 and job.hb_seq > 1 for job in jobs)
     if kept != running:
         raise BrokenHistory(f"{running - kept} leases were lost or not renewed")

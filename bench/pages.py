@@ -373,12 +373,12 @@ def _server(site: Site) -> Iterator[Process]:
 
 def _templates(store: PostgresStore | SqliteStore) -> Templates | None:
     """Real jobs to copy; None if the store is filled already."""
-    if store.list_jobs(JobFilter(namespace=Namespace("default"), limit=1)):
+    if store.views.jobs(JobFilter(namespace=Namespace("default"), limit=1)).jobs:
         return None
     enqueue(store, 1)
     [done] = complete(store, start(store, claim(store, 1, seq=1)))
     [dead, queued] = enqueue(store, 2)
-    loaded = store.load([dead])
+    loaded = store.jobs.load([dead])
     command = DeadLetter(
         job_id=dead,
         actor=operator_actor("bench"),

@@ -112,7 +112,7 @@ def _ours(
         worker=variables,
         servers=servers,
         settle=_settling(dsn),
-        has_unfinished=lambda: bool(store.list_jobs(UNFINISHED)),
+        has_unfinished=lambda: bool(store.views.jobs(UNFINISHED).jobs),
         verify=lambda jobs: check_history(store, jobs=jobs, status=JobStatus.SUCCEEDED),
     )
 

@@ -142,19 +142,19 @@ def _drained(
     )
     with scratch_directory() as marks, worker(url, drain, marks=marks / "marks") as process:
         wait_until_up(store, process)
-        store.put_queue(DEFAULT_NAMESPACE, QUEUE, paused=True, limit=None)
+        store.settings.put_queue(DEFAULT_NAMESPACE, QUEUE, paused=True, limit=None)
         fill(store, drain)
         if settle_dsn is not None:
             settle(settle_dsn)
         before = cpu_us(process.pid)
         server_before_s = 0.0 if postmaster is None else tree_cpu_s([postmaster])
         began_at = store.now()
-        store.put_queue(DEFAULT_NAMESPACE, QUEUE, paused=False, limit=None)
+        store.settings.put_queue(DEFAULT_NAMESPACE, QUEUE, paused=False, limit=None)
         wait_for_all(store, process)
         after = cpu_us(process.pid)
         server_s = 0.0 if postmaster is None else tree_cpu_s([postmaster]) - server_before_s
     check_history(store, jobs=first_jobs + drain.jobs, status=JobStatus.SUCCEEDED)
-    ended_at = max(each.job.updated_at for each in store.records(page_size=1000) if each.job)
+    ended_at = max(each.job.updated_at for each in store.audit.records(page_size=1000) if each.job)
     return Drained(
         jobs_per_s=drain.jobs / ((ended_at - began_at) / 1e6),
         supervisor_us=(after[0] - before[0]) / drain.jobs,
@@ -212,7 +212,7 @@ def wait_until_up(store: Store, process: Worker) -> None:
     while True:
         time.sleep(1.0)
         now = cpu_us(process.pid)
-        is_known = store.list_workers(DEFAULT_NAMESPACE) and not store.list_jobs(UNFINISHED)
+        is_known = store.workers.page(DEFAULT_NAMESPACE) and not store.views.jobs(UNFINISHED).jobs
         if is_known and sum(now) - sum(last) < 100_000:
             return
         last = now
@@ -223,7 +223,7 @@ def wait_until_up(store: Store, process: Worker) -> None:
 def wait_for_all(store: Store, process: Worker) -> None:
     """Until every job has ended."""
     give_up_at = time.monotonic() + PATIENCE_S
-    while store.list_jobs(UNFINISHED):
+    while store.views.jobs(UNFINISHED).jobs:
         if process.poll() is not None:
             raise BrokenHistory(f"the worker ended early, with exit code {process.returncode}")
         if time.monotonic() >= give_up_at:

@@ -112,7 +112,7 @@ def _worker(file: Path) -> Iterator["subprocess.Popen[bytes]"]:
 def _wait_for_all(store: Store, process: "subprocess.Popen[bytes]") -> None:
     unfinished = JobFilter(namespace=DEFAULT_NAMESPACE, statuses=LIVE, limit=1)
     give_up_at = time.monotonic() + PATIENCE_S
-    while store.list_jobs(unfinished):
+    while store.views.jobs(unfinished).jobs:
         if process.poll() is not None:
             raise BrokenHistory(f"the worker ended early, with exit code {process.returncode}")
         if time.monotonic() >= give_up_at:

@@ -232,6 +232,6 @@ def check_history(store: Store, *, jobs: int, status: JobStatus | None = None) -
     if report.jobs != jobs:
         raise BrokenHistory(f"{report.jobs} jobs were found where {jobs} were enqueued")
     if status is not None:
-        for record in store.records(page_size=1000):
+        for record in store.audit.records(page_size=1000):
             if record.job is None or record.job.status is not status:
                 raise BrokenHistory(f"job {record.job_id} is not {status} after the run")

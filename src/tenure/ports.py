@@ -11,7 +11,7 @@ no other clock's time is ever written.
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from enum import StrEnum
-from typing import Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -93,6 +93,8 @@ LoadHistories: TypeAlias = Callable[[Sequence[JobId]], dict[JobId, list[Event]]]
 
 NO_WAIT = Duration(0)
 
+NO_AGE = Duration(0)
+
 NO_LIMIT = (1 << 31) - 1
 """The limit of a list that is read as a whole."""
 
@@ -163,6 +165,12 @@ class DueSchedules(msgspec.Struct, frozen=True):
     schedules: tuple[Schedule, ...]
     next_in_us: Duration | None
     """How long until a schedule is due: 0 if one is; None if none will be."""
+
+
+Deletable: TypeAlias = Literal[
+    "renewals", "observations", "artifacts", "jobs", "sessions", "outages", "keys", "workers"
+]
+"""What retention deletes."""
 
 
 class PruneResult(msgspec.Struct, frozen=True):
@@ -283,63 +291,105 @@ class Observer(Protocol):
         """A sweep is over; the longest overdue job it found had been so for this long."""
 
 
-class JobStore(Protocol):
-    """What clients, workers, operators and servers read of a store, and the few writes that decide
-    nothing about a job. Every store is one, and so is a server's, over HTTP."""
+class ReadableJobs(Protocol):
+    """What clients read of jobs, one by one."""
 
-    def now(self) -> Instant:
-        """The store's clock."""
+    def read(self, ids: Sequence[JobId], *, bodies: bool = True) -> dict[JobId, Job]:
+        """The rows of these jobs; unknown ones are missing. Without `bodies` as `without_bodies`
+        has them: for readers of many jobs, whose bodies may be megabytes each."""
 
-    def load_jobs(self, ids: Sequence[JobId]) -> dict[JobId, Job]:
-        """The rows of these jobs; unknown ones are missing."""
+    def resolutions(self, ids: Sequence[JobId]) -> dict[JobId, Resolution]:
+        """What became of these dead letters; an unresolved one is missing."""
 
-    def load_events(self, job_id: JobId) -> list[Event]:
-        """A job's history in order of seq; empty for an unknown job."""
-
-    def load_observations(self, job_id: JobId) -> list[Observation]:
+    def observations(self, job_id: JobId) -> list[Observation]:
         """What was observed of a job besides its history: the first 500, oldest first; a server
         leaves out bodies and digests for those who may not see them. [U3]"""
 
-    def count_events(self, span: EventSpan) -> EventCounts:
-        """The number of events in a span of time by type, kind and queue: at most `span.limit` of
-        them, or all of one instant; the answer says where counting stopped. [B31]"""
+    def peek_leases(self, leases: Sequence[HeldLease], actor: Actor) -> list[LeaseNews]:
+        """Which of an actor's leases deserve a heartbeat now, in this order. Decides and changes
+        nothing. [C2]"""
 
-    def list_events(self, wanted: EventFilter) -> EventPage:
+
+class ReadableEvents(Protocol):
+    """What clients read of the log."""
+
+    def load(self, ids: Sequence[JobId]) -> dict[JobId, list[Event]]:
+        """The events of these jobs in order of seq; an unknown job has none."""
+
+    def page(self, wanted: EventFilter) -> EventPage:
         """A page of events in the order of time, and where the next one begins. It reads at most
         `wanted.reads` events, so that a page may have fewer than are wanted. [E4] [E8]"""
 
-    def follow_events(self, wanted: TailFilter, *, wait_us: Duration = NO_WAIT) -> TailPage:
+    def count(self, span: EventSpan) -> EventCounts:
+        """The number of events in a span of time by type, kind and queue: at most `span.limit` of
+        them, or all of one instant; the answer says where counting stopped. [B31]"""
+
+    def follow(self, wanted: TailFilter, *, wait_us: Duration = NO_WAIT) -> TailPage:
         """The next events of one namespace in the order of the tail, and where to go on. It
         reads at most `wanted.reads` events, so that a page may have none and not be at the end. A
         server may hold the call open for `wait_us` until there is an event; a store in this process
         answers at once. [E32] [E10]"""
 
-    def tail_delay(self) -> TailDelay | None:
+    def delay(self) -> TailDelay | None:
         """The open transaction for whose end committed events wait before they are shown; None if
         there is none, or if a server is asked. [E34]"""
+
+
+class ReadableFlows(Protocol):
+    """What clients read of flows."""
+
+    def page(
+        self,
+        namespace: Namespace,
+        *,
+        before: FlowId | None,
+        limit: int,
+        id_prefix: str | None = None,
+    ) -> list[FlowSummary]:
+        """A page of flows, newest first; `before` is the last id of the previous page, and
+        `id_prefix` the beginning of their ids. [FL9] [FL16]"""
+
+    def load(self, namespace: Namespace, flow_id: FlowId) -> FlowView | None:
+        """A flow with its jobs and what they wait for; None if there is none. [FL9]"""
+
+    def parents(self, held: HeldLease, actor: Actor, *, after: int) -> ParentPage:
+        """The next parents of a leased job, after this position, with their results: for those who
+        hold its lease. [FL7]"""
+
+
+class ReadableSchedules(Protocol):
+    """What clients read of schedules."""
+
+    def page(
+        self, namespace: Namespace, *, after: str = "", limit: int = NO_LIMIT
+    ) -> list[Schedule]:
+        """The schedules after this name that were not removed, by name, without payloads, up to
+        `limit`. [B43]"""
+
+
+class ReadableViews(Protocol):
+    """Lists and summaries for people, whose cost does not grow with the number of jobs."""
+
+    def jobs(self, wanted: JobFilter) -> FoundJobs:
+        """A page of jobs, newest first, and where the next one begins; a server leaves out their
+        bodies. [J12]"""
+
+    def dead_letters(self, wanted: JobFilter) -> list[DeadLetter]:
+        """A page of dead letters, newest first; a server leaves out their bodies."""
+
+    def dead_letter_groups(self, wanted: DeadLetterGroupFilter) -> DeadLetterGroups:
+        """The newest dead letters without a resolution, as `core.dead_letter_groups.group` makes
+        groups of them; `MAX_GROUPED` dead letters are looked at. [OB31]"""
 
     def overview(self, wanted: OverviewFilter) -> Overview:
         """What the jobs of a namespace are doing and did lately, as `core.overview.assemble` makes
         it. Each number stops at a limit: the cost does not grow with the number of jobs. [OB28]"""
 
-    def list_jobs(self, wanted: JobFilter) -> list[Job]:
-        """The jobs of `find_jobs`."""
 
-    def find_jobs(self, wanted: JobFilter) -> FoundJobs:
-        """A page of jobs, newest first, and where the next one begins; a server leaves out their
-        bodies. [J12]"""
+class ReadableSettings(Protocol):
+    """What is set for queues and kinds."""
 
-    def list_dead_letters(self, wanted: JobFilter) -> list[DeadLetter]:
-        """A page of dead letters, newest first; a server leaves out their bodies."""
-
-    def group_dead_letters(self, wanted: DeadLetterGroupFilter) -> DeadLetterGroups:
-        """The newest dead letters without a resolution, as `core.dead_letter_groups.group` makes
-        groups of them; `MAX_GROUPED` dead letters are looked at. [OB31]"""
-
-    def load_resolutions(self, ids: Sequence[JobId]) -> dict[JobId, Resolution]:
-        """What became of these dead letters; an unresolved one is missing."""
-
-    def list_queues(
+    def queues(
         self, namespace: Namespace, *, after: str = "", limit: int = NO_LIMIT
     ) -> list[QueueState]:
         """The queues after this name that have jobs or settings, with their live leases, by name;
@@ -358,7 +408,7 @@ class JobStore(Protocol):
         rate (UNSET: as it is; None: none). When this returns no claim that ignores it can commit.
         [Z2] [RL5]"""
 
-    def list_kinds(self, namespace: Namespace) -> list[KindSettings]:
+    def kinds(self, namespace: Namespace) -> list[KindSettings]:
         """Every kind that has settings, by name."""
 
     def put_kind(
@@ -368,70 +418,82 @@ class JobStore(Protocol):
         store has no settings of it. Returns what the store has then. When this returns no claim
         that ignores it can commit. [RL5] [RL6]"""
 
-    def list_rates(
+    def rates(
         self, namespace: Namespace, queue: QueueName, kind: Kind, rate_key: str | None = None
     ) -> list[RateStanding]:
         """The rates that jobs of this queue, kind and rate key are under: the queue's, then the
         kind's. Decides nothing. [RL10]"""
 
-    def list_schedules(
-        self, namespace: Namespace, *, after: str = "", limit: int = NO_LIMIT
-    ) -> list[Schedule]:
-        """The schedules after this name that were not removed, by name, without payloads, up to
-        `limit`. [B43]"""
 
-    def list_workers(
+class StoredWorkers(Protocol):
+    """The workers that were seen lately."""
+
+    def page(
         self, namespace: Namespace, *, after: WorkerKey = FIRST_WORKER, limit: int = NO_LIMIT
     ) -> list[WorkerSeen]:
         """The workers after this key that were seen lately, by name and principal, up to `limit`.
         [B43]"""
 
-    def request_drain(self, namespace: Namespace, worker: WorkerId) -> bool:
+    def drain(self, namespace: Namespace, worker: WorkerId) -> bool:
         """Ask the processes of this name to finish and stop. Returns whether there is one. [B12]"""
 
-    def see_worker(self, process: WorkerProcess) -> bool:
+    def see(self, process: WorkerProcess) -> bool:
         """Remember that this worker lives, or forget it if it says that it ends. Returns whether it
         was asked to drain. [B12] [B13]"""
 
-    def peek_leases(self, leases: Sequence[HeldLease], actor: Actor) -> list[LeaseNews]:
-        """Which of an actor's leases deserve a heartbeat now, in this order. Decides and changes
-        nothing. [C2]"""
 
-    def stage_artifact(self, upload: ArtifactUpload) -> Staging:
+class StoredArtifacts(Protocol):
+    """What attempts leave besides their result: artifacts, and their output."""
+
+    def stage(self, upload: ArtifactUpload) -> Staging:
         """Keep an artifact iff its job's current lease is the upload's, the clock is before the
         lease's end and the quotas have room; the same name in the same attempt replaces. Deletes
         the artifacts of the job's earlier attempts. [B7] [B28]"""
 
-    def list_artifacts(self, job_id: JobId) -> list[Artifact]:
+    def of_job(self, job_id: JobId) -> list[Artifact]:
         """The artifacts of the attempt that succeeded, by name; none before it has. [B8]"""
 
-    def load_artifact(self, job_id: JobId, name: str) -> StoredArtifact | None:
+    def load(self, job_id: JobId, name: str) -> StoredArtifact | None:
         """One of them with its body."""
 
-    def list_flows(
-        self,
-        namespace: Namespace,
-        *,
-        before: FlowId | None,
-        limit: int,
-        id_prefix: str | None = None,
-    ) -> list[FlowSummary]:
-        """A page of flows, newest first; `before` is the last id of the previous page, and
-        `id_prefix` the beginning of their ids. [FL9] [FL16]"""
-
-    def load_flow(self, namespace: Namespace, flow_id: FlowId) -> FlowView | None:
-        """A flow with its jobs and what they wait for; None if there is none. [FL9]"""
-
-    def load_parents(self, held: HeldLease, actor: Actor, *, after: int) -> ParentPage:
-        """The next parents of a leased job, after this position, with their results: for those who
-        hold its lease. [FL7]"""
-
-    def put_attempt_log(self, output: AttemptOutput) -> Cause | None:
+    def put_log(self, output: AttemptOutput) -> Cause | None:
         """Keep the output of the attempt that this lease was issued for, unless it has some of the
         same or a higher part already. Returns None, or why it was not kept. [B20]"""
 
-    def load_attempt_logs(self, job_id: JobId) -> list[AttemptLog]:
+    def logs(self, job_id: JobId) -> list[AttemptLog]:
         """The kept output of the latest attempts, in order. [B26]"""
+
+
+class JobStore(Protocol):
+    """What clients, workers, operators and servers read of a store, and the few writes that decide
+    nothing about a job. Every store is one, and so is a server's, over HTTP."""
+
+    def now(self) -> Instant:
+        """The store's clock."""
+
+    @property
+    def jobs(self) -> ReadableJobs: ...
+
+    @property
+    def events(self) -> ReadableEvents: ...
+
+    @property
+    def flows(self) -> ReadableFlows: ...
+
+    @property
+    def schedules(self) -> ReadableSchedules: ...
+
+    @property
+    def views(self) -> ReadableViews: ...
+
+    @property
+    def settings(self) -> ReadableSettings: ...
+
+    @property
+    def workers(self) -> StoredWorkers: ...
+
+    @property
+    def artifacts(self) -> StoredArtifacts: ...
 
 
 class Coordination(Protocol):
@@ -468,48 +530,53 @@ class Coordination(Protocol):
         """Let claims that are held open end now, without an answer; they can be repeated."""
 
 
-class DecisionStore(Protocol):
-    """What deciding needs of a store: `Coordinator` for commands and claims."""
+class HintedChange(StrEnum):
+    """What a hint is about."""
 
-    @property
-    def parallelism(self) -> int:
-        """How many calls make progress at once: 1 for SQLite, the pool's size for PostgreSQL."""
+    READY = "ready"
+    LATER = "later"
+    ENDED = "ended"
+
+
+class Hint(msgspec.Struct, frozen=True, array_like=True):
+    """Jobs of a queue became ready, will be ready later, or have ended."""
+
+    change: HintedChange
+    namespace: Namespace
+    queue: QueueName
+
+
+class NextReady(msgspec.Struct, frozen=True):
+    """Whether some queues have a ready job, and how long until the next delayed one is due; None if
+    none is known: a store reads a limited number of kinds and priorities. Jobs that stay ready,
+    because a limit blocks them, do not hide the next one."""
+
+    is_ready: bool
+    later_in_us: Duration | None = None
+
+
+OnHint: TypeAlias = Callable[[Hint | None], None]
+"""Takes a hint; None says that anything may have changed. Any thread may call it, also one that
+holds a lock of the store: it must be quick, and must neither raise nor call the store."""
+
+
+class StoredJobs(ReadableJobs, Protocol):
+    """What deciding about jobs needs of a store."""
 
     def load(self, ids: Sequence[JobId]) -> Loaded:
         """The rows of these jobs, and when they were read."""
 
-    def declared_policies(self, namespace: Namespace, kinds: Sequence[Kind]) -> dict[Kind, Policy]:
-        """The policies that workers declared for these kinds; a kind that none declared is missing.
-        [F9]"""
-
-    def load_holders(self, keys: Sequence[DedupeKey]) -> dict[DedupeKey, Job]:
+    def holders(self, keys: Sequence[DedupeKey]) -> dict[DedupeKey, Job]:
         """The jobs that hold these dedupe keys: live ones, and those that have ended and keep their
         key until another job takes it over. [D13] [D14]"""
 
-    def load_leased(self, session: SessionKey) -> Loaded:
+    def leased(self, session: SessionKey) -> Loaded:
         """The claimed and running jobs of a worker session, expired ones included, as
         `without_bodies` has them."""
 
-    def load_flow(self, namespace: Namespace, flow_id: FlowId) -> FlowView | None:
-        """A flow with its jobs and what they wait for; None if there is none. [FL9]"""
-
-    def existing_flows(self, ids: Sequence[FlowId]) -> frozenset[FlowId]:
-        """Those of these flows that exist, in whatever namespace. [FL3] [FL13]"""
-
-    def load_edges(self, children: Sequence[JobId]) -> list[Edge]:
-        """The edges of these jobs, by child and position."""
-
-    def load_without_bodies(self, ids: Sequence[JobId]) -> dict[JobId, Job]:
-        """The rows of these jobs with all but their payload, result and checkpoint."""
-
-    def load_histories(self, ids: Sequence[JobId]) -> dict[JobId, list[Event]]:
-        """The events of these jobs in order of seq; an unknown job has none."""
-
-    def load_decision_histories(
-        self, ids: Sequence[JobId], *, events: int = MAX_DECISION_EVENTS
-    ) -> dict[JobId, list[Event]]:
-        """The first event of each job, and so many of the latest others that are no renewals, in
-        order of seq: all that a decision needs, however long the log is. [J8]"""
+    def due(self, *, limit: int) -> Loaded:
+        """Claimed and running jobs whose `due_at` has come, and jobs that wait and whose `start_by`
+        has come, longest overdue first. [W1] [EX2]"""
 
     def save(
         self, changes: Iterable[Change], *, epoch: Epoch, window: ClockWindow = ANY_TIME
@@ -545,11 +612,12 @@ class DecisionStore(Protocol):
         """Record each unless its job has a resolution already or is gone. Returns the jobs whose
         resolution was recorded. [B1]"""
 
-    def load_resolutions(self, ids: Sequence[JobId]) -> dict[JobId, Resolution]:
-        """What became of these dead letters; an unresolved one is missing."""
-
     def observe(self, observations: Sequence[Observation]) -> list[Observation]:
         """Keep refused results, at most ten per lease. Returns those that were kept. [U1]"""
+
+
+class Claiming(Protocol):
+    """What claims need of a store."""
 
     def claim(
         self,
@@ -565,41 +633,130 @@ class DecisionStore(Protocol):
         with large bodies it reads those that `usable_candidates` keeps. [Z1]–[Z4] [Z10] [Q1]
         [RL1]"""
 
+    def next_ready(self, namespace: Namespace, queues: Sequence[QueueName]) -> NextReady:
+        """Whether these queues have a ready job, and when the next one will be. Decides nothing."""
+
+
+class StoredEvents(ReadableEvents, Protocol):
+    """The log: what decisions and its followers in this process read of it."""
+
+    def load_to_decide(
+        self, ids: Sequence[JobId], *, events: int = MAX_DECISION_EVENTS
+    ) -> dict[JobId, list[Event]]:
+        """The first event of each job, and so many of the latest others that are no renewals, in
+        order of seq: all that a decision needs, however long the log is. [J8]"""
+
+    def tail(self, *, after: EventPosition | None, limit: int) -> list[TailedEvent]:
+        """The next events in the order in which they were written."""
+
+
+class StoredFlows(ReadableFlows, Protocol):
+    """What deciding about flows needs of a store."""
+
+    def existing(self, ids: Sequence[FlowId]) -> frozenset[FlowId]:
+        """Those of these flows that exist, in whatever namespace. [FL3] [FL13]"""
+
+    def edges(self) -> Iterator[Edge]:
+        """Every edge, by child and position; bounded memory however many there are."""
+
+    def edges_of(self, children: Sequence[JobId]) -> list[Edge]:
+        """The edges of these jobs, by child and position."""
+
     def unblocked(self, ids: Sequence[JobId], *, limit: int) -> UnblockedJobs:
         """Of these jobs and their children, those that wait although they need not: no parent is
         live, or one has ended otherwise than the job needs. Each once, at most `limit`; fewer do
         not mean that there are no more. [FL5]"""
 
+    def checks(self, *, limit: int) -> list[EdgeCheck]:
+        """Mark edges from parents outside their flow that have ended since. Returns the checks
+        that are noted. [FL5]"""
 
-class ScheduleStore(Protocol):
+    def delete_checks(self, checks: Sequence[EdgeCheck]) -> None:
+        """Delete these notes: their jobs were checked."""
+
+    def has_check(self, ids: Sequence[JobId]) -> bool:
+        """Whether a check is noted for one of these. [FL5]"""
+
+
+class StoredSchedules(ReadableSchedules, Protocol):
     """What deciding about schedules needs of a store."""
 
-    def load_schedule(self, namespace: Namespace, name: ScheduleName) -> LoadedSchedule:
+    def load(self, namespace: Namespace, name: ScheduleName) -> LoadedSchedule:
         """A schedule, also a removed one."""
 
-    def due_schedules(self, *, limit: int) -> DueSchedules:
+    def due(self, *, limit: int) -> DueSchedules:
         """Up to `limit` schedules of all namespaces whose `next_at` has come, or that will fire and
         were written by a clock far ahead of the present one, in turns. [SC6] [SC15] [SC20]"""
 
-    def save_schedule(self, change: ScheduleChange, *, epoch: Epoch) -> bool:
+    def save(self, change: ScheduleChange, *, epoch: Epoch) -> bool:
         """One transaction: write the schedule's row iff its rev is still `expected_rev` (0: there
         is no such row) and the store is still in `epoch`, and with it the new job, unless a job of
         its id exists already. Returns whether it was written. [SC3]"""
 
 
-class SweepStore(Protocol):
-    """What the sweeper needs of a store."""
+class Views(ReadableViews, Protocol):
+    """What a server and its gauges read besides."""
 
-    def edge_checks(self, *, limit: int) -> list[EdgeCheck]:
-        """Mark edges from parents outside their flow that have ended since. Returns the checks
-        that are noted. [FL5]"""
+    def measure(self, *, queues: int, jobs: int, namespace: Namespace | None = None) -> Measures:
+        """How full the store is, or one namespace of it. Measures at most `queues` queues, which
+        `core.queue_sample` chooses, and counts at most `jobs` jobs of each, and as many of the
+        newest dead letters of each namespace: the cost does not grow with the number of jobs.
+        [B27]"""
 
-    def delete_edge_checks(self, checks: Sequence[EdgeCheck]) -> None:
-        """Delete these notes: their jobs were checked."""
+    def body_sizes(self, ids: Sequence[JobId]) -> dict[JobId, int]:
+        """How many bytes the payload, checkpoint and result of each of these jobs have together.
+        [H66]"""
 
-    def due(self, *, limit: int) -> Loaded:
-        """Claimed and running jobs whose `due_at` has come, and jobs that wait and whose `start_by`
-        has come, longest overdue first. [W1] [EX2]"""
+    def previews(self, ids: Sequence[JobId]) -> dict[JobId, str]:
+        """The first `PREVIEW_CHARS` characters of the payloads of these jobs; no more of a large
+        payload is read. [H53]"""
+
+
+class StoredSettings(ReadableSettings, Protocol):
+    """What enqueuing needs of them besides."""
+
+    def policies(self, namespace: Namespace, kinds: Sequence[Kind]) -> dict[Kind, Policy]:
+        """The policies that workers declared for these kinds; a kind that none declared is missing.
+        [F9]"""
+
+
+class NameCounts(msgspec.Struct, frozen=True):
+    """How many of these a namespace has; removed schedules and silent workers not counted."""
+
+    queues: int
+    schedules: int
+    live_workers: int
+    kinds: int
+
+
+class StoredTokens(Protocol):
+    """The tokens of a server, and what it counts for quotas. [H20]"""
+
+    def create(self, new: NewToken) -> Token:
+        """Keep a token; its instants are the store's."""
+
+    def load(self, token_id: TokenId) -> LoadedToken:
+        """The token of this id, if there is one, and when it was read."""
+
+    def all(self) -> list[Token]:
+        """Every token, oldest first; expired and revoked ones too."""
+
+    def revoke(self, token_id: TokenId) -> tuple[ScheduleName, ...] | None:
+        """End a token for good, and pause schedules of its holder by `pauses_after_revocation`.
+        Returns the names of those that were paused, or None if there is no such token. [SC24]"""
+
+    def use(self, token_id: TokenId) -> None:
+        """Remember that it was used now."""
+
+    def count_leases(self, namespace: Namespace, actor: Actor) -> int:
+        """How many leases a principal has, expired ones included until they are swept."""
+
+    def count_names(self, namespace: Namespace) -> NameCounts:
+        """How many queues, schedules, live workers and kinds a namespace has. [H77]"""
+
+
+class Upkeep(Protocol):
+    """What the threads that sweep, prune and fold the log need of a store."""
 
     def tick(self) -> tuple[Instant | None, Instant]:
         """Record that a sweeper is alive: the highest tick before this one, and now. [W2]"""
@@ -610,14 +767,10 @@ class SweepStore(Protocol):
     def outages(self, *, since: Instant) -> list[Outage]:
         """Outages that ended after `since`."""
 
-
-class RollupStore(Protocol):
-    """What folding the log into rollups needs of a store. [OB33]"""
-
     def fold_progress(self) -> tuple[FoldProgress, Instant]:
         """How far the log was folded, and now."""
 
-    def load_unfolded(self, *, limit: int, catch_up: int = MAX_CATCH_UP) -> UnfoldedPage:
+    def unfolded(self, *, limit: int, catch_up: int = MAX_CATCH_UP) -> UnfoldedPage:
         """The next `limit` events in the order of the tail that were not folded, none of which one
         that comes before it may follow. [E32] If folding has not begun and the log has more than
         `catch_up` events, the first of these is about that many before the last one. One snapshot:
@@ -627,81 +780,37 @@ class RollupStore(Protocol):
         """One transaction: if the log is still folded up to `expected` and no further, write the
         rollups and the progress. Returns whether it did. [OB33]"""
 
+    def delete(
+        self, what: Deletable, *, older_than_us: Duration = NO_AGE, limit: int
+    ) -> PruneResult:
+        """Delete rows that retention lets go of, reading `limit` rows at most. [G4]
 
-class RetentionStore(Protocol):
-    """What retention needs of a store. Each call reads `limit` rows at most. [G4]"""
-
-    def now(self) -> Instant:
-        """The store's clock."""
-
-    def prune_renewals(self, *, older_than_us: Duration, limit: int) -> PruneResult:
-        """Read up to `limit` renewals, from where the last call stopped, and delete those of
-        ended attempts that are this old; others may be skipped. [G1] [E31]"""
-
-    def expire_observations(self, *, older_than_us: Duration, limit: int) -> int:
-        """Drop the bodies of old observations. Returns how many. [G2]"""
-
-    def collect_artifacts(self, *, limit: int) -> PruneResult:
-        """Read `limit` artifacts, from where the last call stopped, and delete those of ended
-        attempts that did not succeed. [B10]"""
-
-    def purge(self, *, older_than_us: Duration, limit: int) -> int:
-        """Delete terminal jobs that finished longer ago than this, or than their policy says, with
-        everything of theirs. Returns how many. [T26] [G7]"""
-
-    def delete_sessions(self, *, older_than_us: Duration, limit: int) -> int:
-        """Read `limit` sessions, from where the last call stopped, and delete those that hold
-        no lease and received nothing for this long. Returns how many. [Q7]"""
-
-    def delete_outages(self, *, older_than_us: Duration, limit: int) -> int:
-        """Delete outages that ended longer ago than this and before every claim of a job that is
-        still leased. Returns how many. [O4]"""
-
-    def delete_idle_keys(self, *, older_than_us: Duration, limit: int) -> int:
-        """Delete what is remembered of rate keys that have a whole burst again [RL13], and of fair
-        concurrency keys that were granted nothing for this long [CK9]. Returns how many."""
-
-    def delete_workers(self, *, older_than_us: Duration, limit: int) -> int:
-        """Delete workers that were not seen for this long. Returns how many. [B13]"""
+        - `renewals` of ended attempts, and `artifacts` of ended attempts that did not succeed (of
+          any age) [B10]; these, `sessions` that hold no lease and received nothing for this long
+          [Q7]: from where the last call stopped; others may be skipped. [G1] [E31]
+        - `observations`: only their bodies. [G2]
+        - `jobs`: terminal jobs that finished longer ago than this, or than their policy says, with
+          everything of theirs. [T26] [G7]
+        - `outages` that ended longer ago than this and before every claim of a job that is still
+          leased. [O4]
+        - `keys`: what is remembered of rate keys that have a whole burst again [RL13], and of fair
+          concurrency keys that were granted nothing for this long. [CK9]
+        - `workers` that were not seen for this long. [B13]
+        """
 
     def delete_rollups(self, *, length_us: Duration, older_than_us: Duration, limit: int) -> int:
         """Delete rollups of this length that began longer ago than this. Returns how many.
         [OB36]"""
 
 
-class RecordSource(Protocol):
-    """What `verify` needs of a store: reading, and nothing that could write."""
-
-    @property
-    def parallelism(self) -> int:
-        """How many calls can write at a time."""
-
-    def now(self) -> Instant:
-        """The store's clock."""
-
-    def load(self, ids: Sequence[JobId]) -> Loaded:
-        """The rows of these jobs, read together."""
+class Audit(Protocol):
+    """What `verify` reads besides: whole records, and what at most one job may hold."""
 
     def records(self, *, page_size: int) -> Iterator[Record]:
         """Every job with its log, by id; bounded memory however many there are."""
 
-    def load_record(self, job_id: JobId) -> Record | None:
+    def record(self, job_id: JobId) -> Record | None:
         """One job with its log, read in one snapshot; None if there is neither row nor event."""
-
-    def edges(self) -> Iterator[Edge]:
-        """Every edge, by child and position; bounded memory however many there are."""
-
-    def load_edges(self, children: Sequence[JobId]) -> list[Edge]:
-        """The edges of these jobs as they are now, by child and position."""
-
-    def has_edge_check(self, ids: Sequence[JobId]) -> bool:
-        """Whether a check is noted for one of these. [FL5]"""
-
-    def tail_events(self, *, after: EventPosition | None, limit: int) -> list[TailedEvent]:
-        """The next events in the order in which they were written."""
-
-    def list_kinds(self, namespace: Namespace) -> list[KindSettings]:
-        """Every kind that has settings."""
 
     def live_keys(self) -> Iterator[tuple[DedupeKey, JobId]]:
         """The dedupe keys of live jobs in order, so that equal neighbours show a duplicate."""
@@ -716,123 +825,84 @@ class RecordSource(Protocol):
         """The grants that are dated after `since`, in the order of their commits. [I30]"""
 
 
-class NameCounts(msgspec.Struct, frozen=True):
-    """How many of these a namespace has; removed schedules and silent workers not counted."""
+class RecordSource(Protocol):
+    """What `verify` needs of a store: reading, and nothing that could write."""
 
-    queues: int
-    schedules: int
-    live_workers: int
-    kinds: int
+    @property
+    def parallelism(self) -> int:
+        """How many calls can write at a time."""
 
+    def now(self) -> Instant:
+        """The store's clock."""
 
-class TokenStore(Protocol):
-    """Where the tokens of a server are kept. [H20]"""
+    @property
+    def jobs(self) -> StoredJobs: ...
 
-    def create_token(self, new: NewToken) -> Token:
-        """Keep a token; its instants are the store's."""
+    @property
+    def flows(self) -> StoredFlows: ...
 
-    def load_token(self, token_id: TokenId) -> LoadedToken:
-        """The token of this id, if there is one, and when it was read."""
+    @property
+    def events(self) -> StoredEvents: ...
 
-    def list_tokens(self) -> list[Token]:
-        """Every token, oldest first; expired and revoked ones too."""
+    @property
+    def settings(self) -> ReadableSettings: ...
 
-    def revoke_token(self, token_id: TokenId) -> tuple[ScheduleName, ...] | None:
-        """End a token for good, and pause schedules of its holder by `pauses_after_revocation`.
-        Returns the names of those that were paused, or None if there is no such token. [SC24]"""
-
-    def use_token(self, token_id: TokenId) -> None:
-        """Remember that it was used now."""
-
-    def count_leases(self, namespace: Namespace, actor: Actor) -> int:
-        """How many leases a principal has, expired ones included until they are swept."""
-
-    def count_names(self, namespace: Namespace) -> NameCounts:
-        """How many queues, schedules, live workers and kinds a namespace has. [H77]"""
+    @property
+    def audit(self) -> Audit: ...
 
 
-class HintedChange(StrEnum):
-    """What a hint is about."""
+class Store(Protocol):
+    """Everything that a database has to do. `tenure_conformance` tests every sentence."""
 
-    READY = "ready"
-    LATER = "later"
-    ENDED = "ended"
+    artifact_quotas: ArtifactQuotas
+    """The quotas of `artifacts.stage`; the code that opens the store sets them. [J9]"""
 
+    @property
+    def parallelism(self) -> int:
+        """How many calls make progress at once: 1 for SQLite, the pool's size for PostgreSQL."""
 
-class Hint(msgspec.Struct, frozen=True, array_like=True):
-    """Jobs of a queue became ready, will be ready later, or have ended."""
+    @property
+    def jobs(self) -> StoredJobs: ...
 
-    change: HintedChange
-    namespace: Namespace
-    queue: QueueName
+    @property
+    def claims(self) -> Claiming: ...
 
+    @property
+    def events(self) -> StoredEvents: ...
 
-class NextReady(msgspec.Struct, frozen=True):
-    """Whether some queues have a ready job, and how long until the next delayed one is due; None if
-    none is known: a store reads a limited number of kinds and priorities. Jobs that stay ready,
-    because a limit blocks them, do not hide the next one."""
+    @property
+    def flows(self) -> StoredFlows: ...
 
-    is_ready: bool
-    later_in_us: Duration | None = None
+    @property
+    def schedules(self) -> StoredSchedules: ...
 
+    @property
+    def views(self) -> Views: ...
 
-OnHint: TypeAlias = Callable[[Hint | None], None]
-"""Takes a hint; None says that anything may have changed. Any thread may call it, also one that
-holds a lock of the store: it must be quick, and must neither raise nor call the store."""
+    @property
+    def settings(self) -> StoredSettings: ...
 
+    @property
+    def workers(self) -> StoredWorkers: ...
 
-class HintStore(Protocol):
-    """Hints for those who wait, so that they need not poll often. A hint may be missing and may be
-    needless: polling stays the truth. [Z7]"""
+    @property
+    def artifacts(self) -> StoredArtifacts: ...
+
+    @property
+    def tokens(self) -> StoredTokens: ...
+
+    @property
+    def upkeep(self) -> Upkeep: ...
+
+    @property
+    def audit(self) -> Audit: ...
+
+    def now(self) -> Instant:
+        """The store's clock."""
 
     def watch(self, on_hint: OnHint) -> Callable[[], None]:
         """Call `on_hint` when jobs change, whichever process changes them, until the function that
         is returned is called."""
-
-    def next_ready(self, namespace: Namespace, queues: Sequence[QueueName]) -> NextReady:
-        """Whether these queues have a ready job, and when the next one will be. Decides nothing."""
-
-
-class Store(
-    JobStore,
-    DecisionStore,
-    ScheduleStore,
-    SweepStore,
-    RollupStore,
-    RetentionStore,
-    RecordSource,
-    TokenStore,
-    HintStore,
-    Protocol,
-):
-    """Everything that a database has to do. `tenure_conformance` tests every sentence."""
-
-    artifact_quotas: ArtifactQuotas
-    """The quotas of `stage_artifact`; the code that opens the store sets them. [J9]"""
-
-    def load_without_bodies(self, ids: Sequence[JobId]) -> dict[JobId, Job]:
-        """The rows of these jobs as `without_bodies` has them: for readers of many jobs, whose
-        bodies may be megabytes each."""
-
-    def load_body_sizes(self, ids: Sequence[JobId]) -> dict[JobId, int]:
-        """How many bytes the payload, checkpoint and result of each of these jobs have together.
-        [H66]"""
-
-    def load_previews(self, ids: Sequence[JobId]) -> dict[JobId, str]:
-        """The first `PREVIEW_CHARS` characters of the payloads of these jobs; no more of a large
-        payload is read. [H53]"""
-
-    def tail_events(self, *, after: EventPosition | None, limit: int) -> list[TailedEvent]:
-        """The next events of all jobs in the order of the tail, each job's in
-        order of seq. A reader that continues from the last position misses none: an event is not
-        shown while one that comes before it may still be committed. `limit` is at most
-        `MAX_TAILED`. [E32]"""
-
-    def measure(self, *, queues: int, jobs: int, namespace: Namespace | None = None) -> Measures:
-        """How full the store is, or one namespace of it. Measures at most `queues` queues, which
-        `core.queue_sample` chooses, and counts at most `jobs` jobs of each, and as many of the
-        newest dead letters of each namespace: the cost does not grow with the number of jobs.
-        [B27]"""
 
     def health(self) -> list[HealthFact]:
         """What is true of the store now, and what to do about it. [B14]"""

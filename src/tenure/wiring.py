@@ -346,7 +346,9 @@ def _gauge(store: Store) -> "Gauge":
     from tenure.telemetry.metrics import MAX_COUNTED, MAX_QUEUES, Gauge
 
     return Gauge(
-        lambda namespace: store.measure(queues=MAX_QUEUES, jobs=MAX_COUNTED, namespace=namespace)
+        lambda namespace: store.views.measure(
+            queues=MAX_QUEUES, jobs=MAX_COUNTED, namespace=namespace
+        )
     )
 
 

@@ -164,13 +164,13 @@ class Hand:
 
     def operate(self) -> None:
         """Cancel or redrive a flow, or dead-letter one of its jobs, whatever it is doing now."""
-        found = self._serving.store.list_flows(
+        found = self._serving.store.flows.page(
             DEFAULT_NAMESPACE, before=None, limit=FLOWS_LOOKED_AT
         )
         if not found:
             return
         flow_id = self._random.choice(found).flow.id
-        view = self._serving.store.load_flow(DEFAULT_NAMESPACE, flow_id)
+        view = self._serving.store.flows.load(DEFAULT_NAMESPACE, flow_id)
         if view is None:
             return
         act = self._random.choice([self._redrive, self._redrive, self._cancel, self._bury])
@@ -236,7 +236,9 @@ def _rounds(role: str, url: str, seed: int) -> Callable[[], object]:
         store = open_store(url)
         coordinator = Coordinator(store, limits=LIMITS)
         if role == "purge":
-            return lambda: store.purge(older_than_us=KEPT, limit=PURGED_TOGETHER)
+            return lambda: (
+                store.upkeep.delete("jobs", older_than_us=KEPT, limit=PURGED_TOGETHER).deleted
+            )
         if role == "sweep":
             return Sweeper(coordinator).sweep_once
         serving = coordinator

@@ -107,10 +107,10 @@ class Round(msgspec.Struct, frozen=True):
 
 def set_rules(store: Store) -> None:
     """The rules that do not change."""
-    store.put_queue(DEFAULT_NAMESPACE, LIMITED, paused=None, limit=QUEUE_LIMIT)
-    store.put_queue(DEFAULT_NAMESPACE, RATED, paused=None, limit=None, rate=QUEUE_RATE)
+    store.settings.put_queue(DEFAULT_NAMESPACE, LIMITED, paused=None, limit=QUEUE_LIMIT)
+    store.settings.put_queue(DEFAULT_NAMESPACE, RATED, paused=None, limit=None, rate=QUEUE_RATE)
     for change in KIND_CHANGES:
-        store.put_kind(DEFAULT_NAMESPACE, change)
+        store.settings.put_kind(DEFAULT_NAMESPACE, change)
 
 
 def keys_of(kind: Kind, random: Random, names: str) -> dict[str, Any]:
@@ -237,7 +237,7 @@ def _wait_for_end(store: Store, ids: list[JobId]) -> None:
     ends_at = time.monotonic() + LONGEST_ROUND_S
     while True:
         with suppress(StoreUnavailable):
-            jobs = store.load_without_bodies(ids).values()
+            jobs = store.jobs.read(ids, bodies=False).values()
             left = [job for job in jobs if not job.status.is_terminal]
             if len(jobs) == len(ids) and not left:
                 return
@@ -253,11 +253,11 @@ def setting(url: str, seed: int) -> Callable[[], None]:
     def change() -> None:
         match random.randrange(4):
             case 0:
-                store.put_queue(DEFAULT_NAMESPACE, MOVING, paused=True, limit=None)
+                store.settings.put_queue(DEFAULT_NAMESPACE, MOVING, paused=True, limit=None)
                 time.sleep(random.uniform(0, 0.1))
-                store.put_queue(DEFAULT_NAMESPACE, MOVING, paused=False, limit=None)
+                store.settings.put_queue(DEFAULT_NAMESPACE, MOVING, paused=False, limit=None)
             case 1:
-                store.put_queue(
+                store.settings.put_queue(
                     DEFAULT_NAMESPACE,
                     MOVING,
                     paused=None,
@@ -265,11 +265,11 @@ def setting(url: str, seed: int) -> Callable[[], None]:
                     rate=random.choice(MOVING_RATES),
                 )
             case 2:
-                store.put_kind(
+                store.settings.put_kind(
                     DEFAULT_NAMESPACE, KindChange(kind=SHIFTING, rate=random.choice(MOVING_RATES))
                 )
             case _:
-                store.put_kind(
+                store.settings.put_kind(
                     DEFAULT_NAMESPACE,
                     KindChange(
                         kind=SHIFTING,

@@ -92,7 +92,7 @@ class LimitWatch:
     def _watch(self) -> None:
         store = open_store(self._url)
         while not self._over.is_set():
-            for state in store.list_queues(DEFAULT_NAMESPACE):
+            for state in store.settings.queues(DEFAULT_NAMESPACE):
                 self.highest = max(self.highest, state.live)
         store.close()
 
@@ -143,7 +143,7 @@ def test_64_claimers_share_a_queue_and_no_job_is_granted_twice(url: str) -> None
 def test_64_claimers_never_hold_more_leases_than_the_limit(url: str) -> None:
     jobs, limit = 300, 10
     store = open_store(url, migrate=True)
-    store.put_queue(DEFAULT_NAMESPACE, QUEUE, paused=None, limit=limit)
+    store.settings.put_queue(DEFAULT_NAMESPACE, QUEUE, paused=None, limit=limit)
     fill(store, jobs)
 
     with LimitWatch(url) as watch:

@@ -89,7 +89,7 @@ def end_all(store: Store) -> None:
         sweeper.sweep_once()
         waiting = (JobStatus.QUEUED, JobStatus.CLAIMED, JobStatus.RUNNING, JobStatus.STALLED)
         wanted = JobFilter(namespace=DEFAULT_NAMESPACE, statuses=waiting, limit=200)
-        for job in store.list_jobs(wanted):
+        for job in store.views.jobs(wanted).jobs:
             coordinator.execute(
                 Cancel(
                     job_id=job.id,
@@ -98,7 +98,7 @@ def end_all(store: Store) -> None:
                     mode=CancelMode.HARD,
                 )
             )
-        found = store.list_flows(DEFAULT_NAMESPACE, before=None, limit=500)
+        found = store.flows.page(DEFAULT_NAMESPACE, before=None, limit=500)
         return not any(each.is_live for each in found)
 
     until(is_done, "every flow has ended", within_s=120)
@@ -113,7 +113,7 @@ class Seen:
 
     def look(self, store: Store) -> None:
         """At every log that there is now. Each job became ready at most once."""
-        for record in store.records(page_size=200):
+        for record in store.audit.records(page_size=200):
             types = [event.type for event in record.events]
             assert types.count(EventType.READY) <= 1, record
             for event in record.events:
@@ -182,7 +182,7 @@ def test_a_child_is_released_once_if_its_parents_process_dies_after_the_commit(u
     race(*(Sweeper(each).sweep_once for each in rivals))
 
     assert statuses(store, second) == [JobStatus.QUEUED]
-    types = [event.type for event in store.load_histories([second])[second]]
+    types = [event.type for event in store.events.load([second])[second]]
     assert types == [EventType.ENQUEUED, EventType.READY]
     assert verify(store).holds
     for each in rivals:
@@ -193,7 +193,7 @@ def test_a_child_is_released_once_if_its_parents_process_dies_after_the_commit(u
 
 
 def statuses(store: Store, *ids: JobId) -> list[JobStatus]:
-    jobs = store.load(ids).jobs
+    jobs = store.jobs.load(ids).jobs
     return [jobs[each].status for each in ids]
 
 

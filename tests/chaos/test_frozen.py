@@ -65,19 +65,19 @@ def test_claims_wait_for_a_process_that_is_frozen_inside_a_claim_for_two_seconds
     coordinator: Coordinator, postgres_url: str
 ) -> None:
     store = coordinator.store
-    store.put_queue(DEFAULT_NAMESPACE, QUEUE, paused=None, limit=10)
+    store.settings.put_queue(DEFAULT_NAMESPACE, QUEUE, paused=None, limit=10)
     enqueue(store, 2)
     with frozen_in_a_transaction(postgres_url, "claim") as process:
         began = time.monotonic()
 
         own = coordinator.claim(claim_request(1)).grants
-        store.put_queue(DEFAULT_NAMESPACE, QUEUE, paused=None, limit=20)
+        store.settings.put_queue(DEFAULT_NAMESPACE, QUEUE, paused=None, limit=20)
         waited_s = time.monotonic() - began
 
         assert thaw(process) == 1
     assert len(own) == 1
     assert waited_s < WAITS_AT_MOST_S
-    assert len({job.lease_id for job in store.list_jobs(_all())} - {None}) == 2
+    assert len({job.lease_id for job in store.views.jobs(_all()).jobs} - {None}) == 2
 
 
 @spec("K6", "SC2")
@@ -107,7 +107,7 @@ def test_another_process_fires_a_schedule_whose_firer_is_frozen(
         made = thaw(process)
     assert fired >= 1
     assert waited_s < WAITS_AT_MOST_S
-    assert len(coordinator.store.list_jobs(_all())) == fired + made
+    assert len(coordinator.store.views.jobs(_all()).jobs) == fired + made
 
 
 def _all() -> JobFilter:

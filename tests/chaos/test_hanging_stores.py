@@ -190,7 +190,7 @@ def jobs_after_a_hang(
 def _when_ended(store: Store, ids: list[JobId]) -> dict[JobId, Job]:
     def ended() -> dict[JobId, Job]:
         with suppress(StoreUnavailable):
-            found = store.load(ids).jobs
+            found = store.jobs.load(ids).jobs
             if all(job.finished_at is not None for job in found.values()):
                 return found
         return {}

@@ -86,7 +86,7 @@ def prepare(url: str) -> None:
     """Some of the jobs wait for the rate of their rate key, and the other keys take turns."""
     store = open_store(url, migrate=True)
     change = KindChange(kind=Kind("chaos"), rate=parse_rate("rate", "60/s", 5), fair=True)
-    store.put_kind(DEFAULT_NAMESPACE, change)
+    store.settings.put_kind(DEFAULT_NAMESPACE, change)
     store.close()
 
 
@@ -127,8 +127,8 @@ def assert_nothing_is_missing(url: str, acks: list[Path]) -> None:
     Sweeper(coordinator).sweep_once()
     coordinator.close()
     after_sweeping = verify(store, acks=acks)
-    keyed = [record for record in store.records(page_size=200) if _ran_with_key(record)]
-    rated = [grant for grant in store.grants(since=Instant(0)) if grant.rate_key is not None]
+    keyed = [record for record in store.audit.records(page_size=200) if _ran_with_key(record)]
+    rated = [grant for grant in store.audit.grants(since=Instant(0)) if grant.rate_key is not None]
     store.close()
 
     assert report.violated == [], [finding.first for finding in report.findings if finding.first]

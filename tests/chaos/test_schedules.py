@@ -78,7 +78,7 @@ def test_each_occurrence_has_one_job_whoever_is_killed(url: str) -> None:
         firers.wait()
         give_up = monotonic() + WITHIN_S
         while _dealt_with(coordinator) < OCCURRENCES or firers.kills < PROCESSES:
-            assert monotonic() < give_up, store.list_schedules(DEFAULT_NAMESPACE)
+            assert monotonic() < give_up, store.schedules.page(DEFAULT_NAMESPACE)
             firers.kill_one()
             firers.start()
             firers.pause()
@@ -87,7 +87,7 @@ def test_each_occurrence_has_one_job_whoever_is_killed(url: str) -> None:
     for name in names:
         _ask(coordinator, PauseSchedule(**_key(name)))
 
-    found = {each.name: each for each in store.list_schedules(DEFAULT_NAMESPACE)}
+    found = {each.name: each for each in store.schedules.page(DEFAULT_NAMESPACE)}
     for name in names:
         times = sorted(_times(coordinator, name))
         begin, last = first[name], found[name].last_at
@@ -124,9 +124,9 @@ def _ask(coordinator: Coordinator, command: PutSchedule | PauseSchedule) -> Sche
 
 
 def _dealt_with(coordinator: Coordinator) -> int:
-    return sum(each.fired for each in coordinator.store.list_schedules(DEFAULT_NAMESPACE))
+    return sum(each.fired for each in coordinator.store.schedules.page(DEFAULT_NAMESPACE))
 
 
 def _times(coordinator: Coordinator, name: ScheduleName) -> list[int]:
     wanted = JobFilter(namespace=DEFAULT_NAMESPACE, schedule=name, limit=100_000, bodies=False)
-    return [job.scheduled_for or 0 for job in coordinator.store.list_jobs(wanted)]
+    return [job.scheduled_for or 0 for job in coordinator.store.views.jobs(wanted).jobs]

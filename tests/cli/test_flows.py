@@ -139,7 +139,7 @@ def test_a_cancelled_flow_lets_no_job_begin(
 
     assert "7 jobs: 7 cancelled" in cancelled.stdout
     with closing(SqliteStore(tmp_path / "tenure.db")) as store:
-        logs = store.load_histories([job.id for job in flow.jobs])
+        logs = store.events.load([job.id for job in flow.jobs])
     assert {each.type.value for log in logs.values() for each in log} == {"enqueued", "cancelled"}
     assert {each.cause for log in logs.values() for each in log} == {None, "soft"}
 
@@ -316,7 +316,7 @@ def test_a_redrive_of_nothing_is_an_error(flow: Flow) -> None:
 def test_waiting_for_a_flow_that_is_partly_purged_says_so(flow: Flow, tmp_path: Path) -> None:
     tenure("flows", "cancel", flow.id)
     with closing(SqliteStore(tmp_path / "tenure.db")) as store:
-        assert store.purge(older_than_us=Duration(0), limit=3) == 3
+        assert store.upkeep.delete("jobs", older_than_us=Duration(0), limit=3).deleted == 3
 
     waited = tenure("flows", "wait", flow.id)
     redriven = tenure("flows", "redrive", flow.id)

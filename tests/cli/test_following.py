@@ -30,6 +30,7 @@ from tenure_conformance.spec import spec
 from tests.cli.harness import TENURE, Run, enqueued, started
 from tests.stores.lives import enqueue
 from tests.support.coordinators import World
+from tests.support.doubles import Intercepted
 from tests.support.terminals import CTRL_C, Terminal
 from tests.support.waiting import PATIENCE_S, answer_of, until
 
@@ -181,14 +182,15 @@ class Watched:
     """A store for a follower in this process: counts its questions, and ends it."""
 
     def __init__(self, store: Any) -> None:
+        self.events = self
         self._store = store
         self.questions = 0
         self.is_over = False
 
-    def follow_events(self, wanted: TailFilter, **more: Any) -> TailPage:
+    def follow(self, wanted: TailFilter, **more: Any) -> TailPage:
         if self.is_over:
             raise Over
-        page: TailPage = self._store.follow_events(wanted, **more)
+        page: TailPage = self._store.events.follow(wanted, **more)
         self.questions += 1
         return page
 
@@ -319,21 +321,21 @@ def test_a_wait_goes_on_after_the_store_was_lost(
     ]
 
 
-class Lost:
+class Lost(Intercepted):
     """A store that is away after the first question; then it is back and the job has ended."""
 
     def __init__(self, store: Any, *, ends: Callable[[], object]) -> None:
-        self._store = store
+        super().__init__(store, self._answer)
         self._ends = ends
         self._asked = 0
 
-    def __getattr__(self, name: str) -> Any:
+    def _answer(self, _place: str, method: Callable[..., Any], *given: Any, **named: Any) -> Any:
         self._asked += 1
         if self._asked in (2, 3):
             raise StoreUnavailable("it is away")
         if self._asked == 4:
             self._ends()
-        return getattr(self._store, name)
+        return method(*given, **named)
 
 
 def _away() -> str:

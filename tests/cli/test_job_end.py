@@ -106,7 +106,7 @@ def test_a_lost_attempt_is_reported_too() -> None:
     job = world.running(policy=Policy(max_attempts=2)).job_id
     world.clock.advance(120)
     world.coordinator.execute(Sweep(job_id=job))
-    events = world.coordinator.store.load_events(job)
+    events = world.coordinator.store.events.load([job])[job]
     world.coordinator.close()
 
     lines = lost_attempts(events, after=0, now=events[-1].ts)

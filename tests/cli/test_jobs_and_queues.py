@@ -259,7 +259,7 @@ def test_enqueue_warns_of_a_kind_that_no_worker_declared(run: Run, serving: Coor
     undeclared = run("enqueue", "once")
     policy = Policy(max_attempts=1)
     change = KindChange(kind=Kind("once"), policy=policy)
-    serving.store.put_kind(DEFAULT_NAMESPACE, change, only_new=True)
+    serving.store.settings.put_kind(DEFAULT_NAMESPACE, change, only_new=True)
 
     declared = run("enqueue", "once")
 

@@ -57,7 +57,7 @@ def worked_ago(store_path: Path) -> WorkedAgo:
                 )
             )
             started(serving)
-            serving.store.tick()  # that worker swept, too
+            serving.store.upkeep.tick()  # that worker swept, too
         return job_id
 
     return work
@@ -125,7 +125,7 @@ def test_whoever_asks_about_a_lost_job_has_it_swept(
     assert run("jobs", words[0], job_id, *words[1:]).exit_code == 0
 
     with _in_the_past(store_path, 0) as serving:
-        job = serving.store.load_jobs([job_id])[job_id]
+        job = serving.store.jobs.read([job_id])[job_id]
     assert (job.status, job.failures) == ("queued", 1)
 
 

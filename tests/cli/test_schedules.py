@@ -46,7 +46,7 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def sign_of_life(serving: Coordinator, *schedules: str) -> None:
     """A worker lives whose application declares these schedules."""
-    serving.store.see_worker(
+    serving.store.workers.see(
         WorkerProcess(
             namespace=DEFAULT_NAMESPACE,
             worker=WorkerId("w"),
@@ -149,7 +149,7 @@ def test_bad_input_is_refused_and_writes_nothing(
     assert refused.exit_code == 2
     assert said in refused.stderr
     name = ScheduleName("s")
-    assert serving.store.load_schedule(DEFAULT_NAMESPACE, name).schedule is None
+    assert serving.store.schedules.load(DEFAULT_NAMESPACE, name).schedule is None
 
 
 def test_a_name_that_is_too_long_is_refused(run: Run) -> None:

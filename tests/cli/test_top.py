@@ -1,7 +1,7 @@
 """`tenure top`: its screen, in a terminal and elsewhere, and what a limited token sees of it."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,8 +15,7 @@ from tenure.coordinator.service import Coordinator
 from tenure.core.commands import Heartbeat
 from tenure.core.ids import DEFAULT_NAMESPACE, Kind, QueueName, WorkerId, worker_actor
 from tenure.core.instants import Duration, Instant
-from tenure.core.job import Job, Progress
-from tenure.core.job_search import JobFilter
+from tenure.core.job import Progress
 from tenure.core.overview import OverviewFilter, TimeRange
 from tenure.core.workers import WorkerProcess, WorkerSeen
 from tenure.errors import InvalidInput, StoreUnavailable
@@ -25,6 +24,7 @@ from tenure_conformance.spec import spec
 from tests.cli.harness import WORKER, Run, enqueued, started
 from tests.remote.sites import RemoteSite
 from tests.support.coordinators import World
+from tests.support.doubles import Intercepted
 from tests.support.terminals import CTRL_C, Terminal
 
 process = pytest.mark.process
@@ -38,7 +38,7 @@ def busy(run: Run, serving: Coordinator) -> dict[str, Any]:
     said = Progress(done=1, total=4, note="page 1")
     serving.execute(Heartbeat(**held, hb_seq=1, progress=said))
     enqueued(run, "scan", "--queue", "slow")
-    serving.store.see_worker(
+    serving.store.workers.see(
         WorkerProcess(
             namespace=DEFAULT_NAMESPACE,
             worker=WorkerId("w"),
@@ -208,22 +208,18 @@ def test_a_limited_token_sees_its_queues_only(site: RemoteSite, tmp_path: Path) 
 # --- what is read and printed, without a terminal ------------------------------------------------
 
 
-class Narrow:
+class Narrow(Intercepted):
     """A store as a server shows it to a token of several queues and kinds: a list of jobs has to
     name one of each. [H41]"""
 
     def __init__(self, store: Any) -> None:
-        self._store = store
+        super().__init__(store, self._check)
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
-
-    def list_jobs(self, wanted: JobFilter) -> list[Job]:
+    def _check(self, place: str, method: Callable[..., Any], *given: Any) -> Any:
         for field in ("queue", "kind"):
-            if getattr(wanted, field) is None:
+            if place == "views.jobs" and getattr(given[0], field) is None:
                 raise InvalidInput(field, "name one of your token's")
-        found: list[Job] = self._store.list_jobs(wanted)
-        return found
+        return method(*given)
 
 
 @spec("LV10", "H41")
@@ -303,9 +299,9 @@ def snapshot() -> Snapshot:
     """Two queues, three running jobs, two workers."""
     world = World()
     ids = [world.running().job_id for _ in range(3)]
-    jobs = [world.store.load_jobs([each])[each] for each in ids]
+    jobs = [world.store.jobs.read([each])[each] for each in ids]
     world.enqueue(queue=QueueName("slow"))
-    overview = world.store.overview(WANTED)
+    overview = world.store.views.overview(WANTED)
     workers = [worker("w1", overview.now), worker("w2", overview.now)]
     return Snapshot(overview=overview, jobs=jobs, workers=workers)
 
@@ -372,7 +368,7 @@ def test_kinds_have_their_waits_and_runs() -> None:
     world.enqueue()
     world.clock.advance(4)
     world.claim()
-    snapshot = Snapshot(overview=world.store.overview(WANTED))
+    snapshot = Snapshot(overview=world.store.views.overview(WANTED))
 
     shown = drawn(snapshot)
 
@@ -386,7 +382,7 @@ def test_rates_are_those_of_the_last_minute_that_is_over() -> None:
     for _ in range(120):
         world.enqueue()
     world.clock.advance(20)
-    shown = drawn(Snapshot(overview=world.store.overview(WANTED)))
+    shown = drawn(Snapshot(overview=world.store.views.overview(WANTED)))
 
     assert "enqueued 2.0/s" in shown
 
@@ -401,7 +397,7 @@ def test_a_busy_range_says_from_when_on_it_was_counted(monkeypatch: pytest.Monke
         world.clock.advance(0.125)
     wanted = OverviewFilter(namespace=DEFAULT_NAMESPACE, range=TimeRange.WEEK)
 
-    shown = drawn(Snapshot(overview=world.store.overview(wanted)))
+    shown = drawn(Snapshot(overview=world.store.views.overview(wanted)))
 
     assert "counted from 6 s ago on" in shown
     assert "enqueued 7.8/s" in shown  # 50 in the 6.375 s since the newest that is not counted

@@ -39,7 +39,7 @@ def complete(serving: Coordinator, held: dict[str, Any]) -> None:
 
 
 def write(serving: Coordinator, held: dict[str, Any], text: str, part: int) -> None:
-    assert serving.store.put_attempt_log(AttemptOutput(**held, text=text, part=part)) is None
+    assert serving.store.artifacts.put_log(AttemptOutput(**held, text=text, part=part)) is None
 
 
 def in_background(work: Callable[[], None]) -> threading.Thread:

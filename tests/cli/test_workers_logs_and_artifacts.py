@@ -28,7 +28,7 @@ def job_id(run: Run, serving: Coordinator) -> str:
     """A job that succeeded and left a file and some output behind."""
     run("enqueue", "mail")
     grant = claimed(serving)
-    serving.store.stage_artifact(
+    serving.store.artifacts.stage(
         ArtifactUpload(
             job_id=grant.job_id,
             lease_id=grant.lease_id,
@@ -37,7 +37,7 @@ def job_id(run: Run, serving: Coordinator) -> str:
             body=b"\x00\xff\x1b[31m",
         )
     )
-    serving.store.put_attempt_log(
+    serving.store.artifacts.put_log(
         AttemptOutput(
             job_id=grant.job_id,
             lease_id=grant.lease_id,
@@ -127,7 +127,7 @@ def test_a_pruned_renewal_is_shown_with_the_worker_that_sent_it(
     run("jobs", "cancel", grant.job_id)
     serving.execute(Heartbeat(**held, hb_seq=1))
     serving.execute(Complete(**held, request_id=RequestId("done"), result=b"1"))
-    assert serving.store.prune_renewals(older_than_us=Duration(0), limit=10).deleted == 1
+    assert serving.store.upkeep.delete("renewals", older_than_us=Duration(0), limit=10).deleted == 1
 
     shown = [line.split() for line in run("jobs", "events", grant.job_id).stdout.splitlines()]
 
@@ -142,8 +142,8 @@ def test_show_says_why_a_job_waits(run: Run, serving: Coordinator) -> None:
         assert told is None or told in run("jobs", "show", job_id).stdout
         return told
 
-    serving.store.see_worker(PROCESS)
-    serving.store.put_queue(DEFAULT_NAMESPACE, QueueName("b"), paused=True, limit=None)
+    serving.store.workers.see(PROCESS)
+    serving.store.settings.put_queue(DEFAULT_NAMESPACE, QueueName("b"), paused=True, limit=None)
     served, stranger = waiting("mail", "-q", "a"), waiting("telex", "-q", "a")
     elsewhere, paused = waiting("mail", "-q", "c"), waiting("mail", "-q", "b")
     later = waiting("mail", "-q", "a", "--delay", "1h")
@@ -159,8 +159,8 @@ def test_show_says_why_a_job_waits(run: Run, serving: Coordinator) -> None:
 
 
 def test_a_queue_at_its_limit_is_named(run: Run, serving: Coordinator) -> None:
-    serving.store.see_worker(PROCESS)
-    serving.store.put_queue(DEFAULT_NAMESPACE, QueueName("default"), paused=None, limit=1)
+    serving.store.workers.see(PROCESS)
+    serving.store.settings.put_queue(DEFAULT_NAMESPACE, QueueName("default"), paused=None, limit=1)
     run("enqueue", "mail")
     claimed(serving)
     job_id = run("enqueue", "mail").stdout.strip()
@@ -169,12 +169,12 @@ def test_a_queue_at_its_limit_is_named(run: Run, serving: Coordinator) -> None:
 
 
 def test_workers_are_listed_and_drained(run: Run, serving: Coordinator) -> None:
-    before = serving.store.see_worker(PROCESS)
+    before = serving.store.workers.see(PROCESS)
 
     drained = run("workers", "drain", "w-1")
 
     (view,) = json.loads(run("workers", "ls", "--json").stdout)
-    assert (before, drained.exit_code, serving.store.see_worker(PROCESS)) == (False, 0, True)
+    assert (before, drained.exit_code, serving.store.workers.see(PROCESS)) == (False, 0, True)
     assert (view["worker"], view["state"], view["queues"]) == ("w-1", "draining", ["a", "b"])
     assert "host-1" in run("workers", "ls").stdout
 

@@ -118,7 +118,7 @@ class Scene:
 
     def see_worker(self, name: str) -> None:
         """A worker's sign of life."""
-        self.world.coordinator.store.see_worker(
+        self.world.coordinator.store.workers.see(
             WorkerProcess(
                 namespace=DEFAULT_NAMESPACE,
                 worker=WorkerId(name),

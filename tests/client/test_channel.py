@@ -31,6 +31,7 @@ from tenure.core.verdicts import Answer
 from tenure.ports import JobStore
 from tenure_conformance.spec import spec
 from tests.client.scene import Scene
+from tests.support.doubles import Intercepted
 
 
 class Flaky:
@@ -81,7 +82,7 @@ def test_a_request_without_an_answer_is_sent_again_under_the_same_id(scene: Scen
     assert 0.01 <= first <= 0.1
     assert 0.02 <= second <= 0.2
     assert len(job.events()) == 1
-    assert len(list(scene.world.store.records(page_size=9))) == 1
+    assert len(list(scene.world.store.audit.records(page_size=9))) == 1
 
 
 @spec("H54")
@@ -116,25 +117,19 @@ class Away:
         return getattr(self._coordinator, name)
 
 
-class AwayStore:
+class AwayStore(Intercepted):
     """A store that fails a number of reads."""
 
     def __init__(self, store: JobStore, failures: int) -> None:
-        self._store = store
+        super().__init__(store, self._read)
         self._failures = failures
 
-    def __getattr__(self, name: str) -> object:
-        found = getattr(self._store, name)
-        if not name.startswith(("load_", "list_")):
-            return found
-
-        def read(*given: object) -> object:
+    def _read(self, place: str, method: Callable[..., Any], *given: Any, **named: Any) -> Any:
+        if "." in place:
             self._failures -= 1
             if self._failures >= 0:
                 raise StoreUnavailable("the server restarts")
-            return found(*given)
-
-        return read
+        return method(*given, **named)
 
 
 @pytest.mark.parametrize(
@@ -279,7 +274,7 @@ def test_a_memory_application_is_one_store_of_its_own() -> None:
         job = one.enqueue("work", {})
 
         assert one.get(job.id).status == "queued"
-        assert other.coordination.store.load_jobs([job.id]) == {}
+        assert other.coordination.store.jobs.read([job.id]) == {}
 
 
 def test_ids_take_their_random_bytes_from_one_reading_but_never_those_of_the_parent() -> None:

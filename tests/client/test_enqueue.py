@@ -475,7 +475,7 @@ def test_one_bad_call_among_many_stops_all_of_them(app: Application, scene: Scen
     with pytest.raises(ValidationError, match="at n"):
         app.enqueue_many(work.call(n) for n in (1, "two"))  # type: ignore[arg-type]  # the mistake
 
-    assert not list(scene.world.store.records(page_size=10))
+    assert not list(scene.world.store.audit.records(page_size=10))
 
 
 def test_a_call_is_one_job_however_often_it_is_sent(app: Application) -> None:

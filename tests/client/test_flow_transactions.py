@@ -27,7 +27,7 @@ def filled(app: Tenure, connection: object) -> Flow:
 def statuses(url: str, flow: Flow) -> list[JobStatus]:
     with closing(open_store(url)) as store:
         assert_holds(store)
-        rows = store.load([job.id for job in flow.jobs]).jobs
+        rows = store.jobs.load([job.id for job in flow.jobs]).jobs
         return [rows[job.id].status for job in flow.jobs if job.id in rows]
 
 
@@ -70,10 +70,10 @@ def test_a_parent_is_not_purged_while_the_transaction_is_open(postgres_url: str)
             flow.add(app.call("a"), after=[done, live], when="ended")
 
         with closing(open_store(postgres_url)) as store:
-            assert store.purge(older_than_us=Duration(0), limit=10) == 0
+            assert store.upkeep.delete("jobs", older_than_us=Duration(0), limit=10).deleted == 0
             assert live.cancel() is JobStatus.CANCELLED  # it does not wait for the transaction
             connection.commit()
-            assert store.purge(older_than_us=Duration(0), limit=10) == 0
+            assert store.upkeep.delete("jobs", older_than_us=Duration(0), limit=10).deleted == 0
 
     assert statuses(postgres_url, flow) == [JobStatus.WAITING]
 
@@ -136,5 +136,5 @@ def test_a_flow_with_the_id_of_a_job_that_exists_leaves_no_half(
 
     with closing(open_store(url)) as opened:
         assert_holds(opened)
-        assert opened.load([first.id]).jobs == {}
-        assert opened.list_flows(DEFAULT_NAMESPACE, before=None, limit=5) == []
+        assert opened.jobs.load([first.id]).jobs == {}
+        assert opened.flows.page(DEFAULT_NAMESPACE, before=None, limit=5) == []

@@ -129,7 +129,7 @@ def test_an_error_has_its_traceback_apart_from_its_message(scene: Scene, app: Ap
 def test_to_dict_is_the_document_of_http(scene: Scene, app: Application) -> None:
     record = finished_job(scene, app)
 
-    stored = scene.world.store.load([record.id]).jobs[record.id]
+    stored = scene.world.store.jobs.load([record.id]).jobs[record.id]
     sent = msgspec.json.encode(protocol.job_record(stored, now=scene.world.clock(), bodies=True))
     assert record.to_dict() == json.loads(sent)
     assert json.loads(json.dumps(record.to_dict())) == record.to_dict()

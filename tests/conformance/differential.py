@@ -505,9 +505,9 @@ class Differential(RuleBasedStateMachine):
         if outage:
             now = self.worlds.reference.now()
             seen = Outage(Instant(now - seconds(20)), now)
-            self.worlds.step("record_outage", lambda world: world.store.record_outage(seen))
-        due = self.worlds.same("due", lambda world: list(world.store.due(limit=limit).jobs))
-        outages = tuple(self.worlds.reference.outages(since=Instant(0)))
+            self.worlds.step("record_outage", lambda world: world.store.upkeep.record_outage(seen))
+        due = self.worlds.same("due", lambda world: list(world.store.jobs.due(limit=limit).jobs))
+        outages = tuple(self.worlds.reference.upkeep.outages(since=Instant(0)))
         if due:
             self.worlds.execute([Sweep(job_id=job_id, outages=outages) for job_id in due])
 
@@ -528,7 +528,7 @@ class Differential(RuleBasedStateMachine):
     ) -> None:
         self.worlds.step(
             "put_queue",
-            lambda world: world.store.put_queue(
+            lambda world: world.store.settings.put_queue(
                 DEFAULT_NAMESPACE, QUEUES[queue], paused=paused, limit=limit, rate=_rate(rate)
             ),
         )
@@ -589,7 +589,9 @@ class Differential(RuleBasedStateMachine):
         )
         self.worlds.step(
             "put_kind",
-            lambda world: world.store.put_kind(DEFAULT_NAMESPACE, change, only_new=only_new),
+            lambda world: world.store.settings.put_kind(
+                DEFAULT_NAMESPACE, change, only_new=only_new
+            ),
         )
 
     @rule(
@@ -620,24 +622,33 @@ class Differential(RuleBasedStateMachine):
             case "fold":
                 worlds.step(what, lambda world: world.fold())
             case "tick":
-                worlds.step(what, lambda world: world.store.tick())
+                worlds.step(what, lambda world: world.store.upkeep.tick())
             case "prune":
                 worlds.step(
                     what,
-                    lambda world: world.store.prune_renewals(older_than_us=seconds(5), limit=1000),
+                    lambda world: world.store.upkeep.delete(
+                        "renewals", older_than_us=seconds(5), limit=1000
+                    ),
                 )
             case "expire":
                 worlds.step(
                     what,
-                    lambda world: world.store.expire_observations(
-                        older_than_us=seconds(30), limit=1000
+                    lambda world: (
+                        world.store.upkeep.delete(
+                            "observations", older_than_us=seconds(30), limit=1000
+                        ).deleted
                     ),
                 )
             case "step back":
                 worlds.advance(Duration(-seconds(2)))
             case "purge":
                 worlds.advance(Duration(DAY // 2))
-                worlds.step(what, lambda world: world.store.purge(older_than_us=DAY, limit=1000))
+                worlds.step(
+                    what,
+                    lambda world: (
+                        world.store.upkeep.delete("jobs", older_than_us=DAY, limit=1000).deleted
+                    ),
+                )
             case _:
                 worlds.step(what, lambda world: world.store.raise_epoch())
 

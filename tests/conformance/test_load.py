@@ -147,7 +147,7 @@ class Load:
         commands = [self.kit.new(policy=chosen, actor=CLIENT) for _ in mixed]
         self.fates = {command.job_id: fate for command, fate in zip(commands, mixed, strict=True)}
         self.send(commands)
-        jobs = self.kit.store.load(
+        jobs = self.kit.store.jobs.load(
             [job_id for job_id, fate in self.fates.items() if not fate.attempts]
         )
         self.send([self.kit.cancellation(job) for job in jobs.jobs.values()])
@@ -214,7 +214,7 @@ def test_a_thousand_jobs_leave_exactly_the_events_of_their_plan(
 
         counted: Counter[str] = Counter()
         ended: Counter[JobStatus] = Counter()
-        for record in kit.store.records(page_size=PAGE):
+        for record in kit.store.audit.records(page_size=PAGE):
             assert record.job is not None
             fate = load.fates[record.job_id]
             assert [event.type.value for event in record.events] == list(fate.events)

@@ -68,7 +68,7 @@ class World:
         """Everything there is: rows, logs and observations, by job id."""
         return [
             Record(record.job_id, record.job, list(record.events), _settled_order(record))
-            for record in self.store.records(page_size=PAGE_SIZE)
+            for record in self.store.audit.records(page_size=PAGE_SIZE)
         ]
 
     def run(self, commands: Sequence[Command]) -> list[Answer]:
@@ -87,12 +87,12 @@ class World:
 
     def unblock(self) -> list[JobId]:
         """What a sweeper does for jobs that wait; the jobs that it looked at."""
-        checks = self.store.edge_checks(limit=PAGE_SIZE)
-        found = self.store.unblocked([check.job_id for check in checks], limit=PAGE_SIZE)
+        checks = self.store.flows.checks(limit=PAGE_SIZE)
+        found = self.store.flows.unblocked([check.job_id for check in checks], limit=PAGE_SIZE)
         for call in submit_unblocks(self.coordinator.submit_many, found.jobs):
             call.result()
         self.settle()
-        self.store.delete_edge_checks(checks)
+        self.store.flows.delete_checks(checks)
         return sorted({check.job_id for check in checks})
 
     def fold(self) -> None:
@@ -213,29 +213,31 @@ class Worlds:
 
     def compare_views(self) -> None:
         """Every listing and look-up a store offers."""
-        self.same("list_jobs", lambda world: world.store.list_jobs(_ALL_JOBS))
-        self.same("list_events", lambda world: full_page(world.store.list_events, _ALL_EVENTS))
+        self.same("list_jobs", lambda world: world.store.views.jobs(_ALL_JOBS).jobs)
+        self.same("list_events", lambda world: full_page(world.store.events.page, _ALL_EVENTS))
         jobs = [record.job_id for record in self.records]
-        self.same("resolutions", lambda world: world.store.load_resolutions(jobs))
-        self.same("edges", lambda world: list(world.store.edges()))
+        self.same("resolutions", lambda world: world.store.jobs.resolutions(jobs))
+        self.same("edges", lambda world: list(world.store.flows.edges()))
         of_jobs = {record.job.flow_id for record in self.records if record.job is not None}
         flows = sorted(each for each in of_jobs if each is not None)
         self.same(
             "flows",
-            lambda world: [world.store.load_flow(DEFAULT_NAMESPACE, each) for each in flows],
+            lambda world: [world.store.flows.load(DEFAULT_NAMESPACE, each) for each in flows],
         )
-        self.same("live_keys", lambda world: list(world.store.live_keys()))
-        self.same("kinds", lambda world: world.store.list_kinds(DEFAULT_NAMESPACE))
-        self.same("grants", lambda world: sorted(world.store.grants(since=Instant(0)), key=_when))
-        self.same("schedules", lambda world: world.store.list_schedules(DEFAULT_NAMESPACE))
-        self.same("due_schedules", lambda world: world.store.due_schedules(limit=7))
-        self.same("lease_holders", lambda world: list(world.store.lease_holders()))
+        self.same("live_keys", lambda world: list(world.store.audit.live_keys()))
+        self.same("kinds", lambda world: world.store.settings.kinds(DEFAULT_NAMESPACE))
+        self.same(
+            "grants", lambda world: sorted(world.store.audit.grants(since=Instant(0)), key=_when)
+        )
+        self.same("schedules", lambda world: world.store.schedules.page(DEFAULT_NAMESPACE))
+        self.same("due_schedules", lambda world: world.store.schedules.due(limit=7))
+        self.same("lease_holders", lambda world: list(world.store.audit.lease_holders()))
         used = {record.job.queue for record in self.records if record.job is not None}
         self.same("queues", lambda world: _in_use(world.store, used))
-        self.same("due", lambda world: list(world.store.due(limit=7).jobs.items()))
-        self.same("groups", lambda world: world.store.group_dead_letters(_GROUPS))
+        self.same("due", lambda world: list(world.store.jobs.due(limit=7).jobs.items()))
+        self.same("groups", lambda world: world.store.views.dead_letter_groups(_GROUPS))
         self.same("overview", lambda world: _overview(world.store, used))
-        self.same("outages", lambda world: _ordered(world.store.outages(since=Instant(0))))
+        self.same("outages", lambda world: _ordered(world.store.upkeep.outages(since=Instant(0))))
 
     def verify(self) -> None:
         """Every history holds."""
@@ -258,7 +260,7 @@ def _in_use(store: Store, used: set[QueueName]) -> list[QueueState]:
     """The queues that every store must list: those with jobs or settings."""
     return [
         state
-        for state in store.list_queues(DEFAULT_NAMESPACE)
+        for state in store.settings.queues(DEFAULT_NAMESPACE)
         if state.name in used or state != QueueState(name=state.name)
     ]
 
@@ -266,7 +268,7 @@ def _in_use(store: Store, used: set[QueueName]) -> list[QueueState]:
 def _overview(store: Store, used: set[QueueName]) -> Overview:
     """An overview without the queues that a store need not list."""
     listed = {state.name for state in _in_use(store, used)}
-    found = store.overview(_OVERVIEW)
+    found = store.views.overview(_OVERVIEW)
     return replace(found, queues=tuple(each for each in found.queues if each.queue in listed))
 
 

@@ -179,7 +179,7 @@ def test_a_write_that_was_given_up_before_it_began_never_happens(tmp_path: Path)
     with closing(SqliteStore(path, timeout_s=0.2)) as store:
         with write_lock(path), pytest.raises(StoreUnavailable) as given_up:
             store.raise_epoch()
-        epoch = store.load([]).epoch
+        epoch = store.jobs.load([]).epoch
 
     assert given_up.value.nothing_changed
     assert epoch == 1

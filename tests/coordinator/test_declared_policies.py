@@ -43,7 +43,7 @@ def enqueue(world: World, policy: Policy | None = None) -> Job:
 def test_a_declared_lease_outside_the_bounds_becomes_the_nearest_one() -> None:
     world = World()
     declared = Policy(lease_us=seconds(3600), max_attempts=1)
-    world.store.put_kind(DEFAULT_NAMESPACE, KindChange(kind=KIND, policy=declared))
+    world.store.settings.put_kind(DEFAULT_NAMESPACE, KindChange(kind=KIND, policy=declared))
 
     job = enqueue(world)
 
@@ -55,7 +55,7 @@ def test_a_policy_is_read_once_per_second_and_only_for_enqueues_that_bring_none(
     clock = VirtualClock()
     store = CountingStore(clock=clock)
     world = World(store, clock)
-    store.put_kind(DEFAULT_NAMESPACE, KindChange(kind=KIND, policy=Policy(max_attempts=1)))
+    store.settings.put_kind(DEFAULT_NAMESPACE, KindChange(kind=KIND, policy=Policy(max_attempts=1)))
 
     for _ in range(10):
         enqueue(world, Policy())
@@ -65,7 +65,7 @@ def test_a_policy_is_read_once_per_second_and_only_for_enqueues_that_bring_none(
         enqueue(world)
     assert store.reads == 1
 
-    store.put_kind(DEFAULT_NAMESPACE, KindChange(kind=KIND, policy=Policy(max_attempts=2)))
+    store.settings.put_kind(DEFAULT_NAMESPACE, KindChange(kind=KIND, policy=Policy(max_attempts=2)))
     clock.advance(1)
     assert enqueue(world).policy.max_attempts == 2
     assert store.reads == 2

@@ -1,6 +1,6 @@
 """What deciding about flows asks of a store: a question for a batch, a page at a time."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from typing import Any, cast
 
@@ -16,28 +16,25 @@ from tenure.ports import Store
 from tenure_conformance.harness import Kit, MemoryFactory
 from tenure_conformance.spec import spec
 from tenure_conformance.store.test_handler_flows import made_by
+from tests.support.doubles import Intercepted
 
-WATCHED = ("load", "load_flow", "existing_flows")
+WATCHED = ("jobs.load", "flows.load", "flows.existing")
 
 
-class AskedStore:
+class AskedStore(Intercepted):
     """Notes how many ids each call asks for."""
 
     def __init__(self, store: Store) -> None:
-        self._store = store
+        super().__init__(store, self._note)
         self.asked: list[tuple[str, int]] = []
 
-    def __getattr__(self, name: str) -> Any:
-        method = getattr(self._store, name)
-        if name not in WATCHED:
-            return method
-
-        def noted(*asked: Any) -> Any:
-            ids = asked[0] if isinstance(asked[0], Sequence) and name != "load_flow" else asked[:1]
-            self.asked.append((name, len(ids)))
-            return method(*asked)
-
-        return noted
+    def _note(self, place: str, method: Callable[..., Any], *asked: Any, **named: Any) -> Any:
+        if place in WATCHED:
+            ids = (
+                asked[0] if isinstance(asked[0], Sequence) and place != "flows.load" else asked[:1]
+            )
+            self.asked.append((place, len(ids)))
+        return method(*asked, **named)
 
 
 @pytest.fixture
@@ -61,8 +58,8 @@ def test_whether_flows_of_handlers_exist_is_asked_once_for_a_batch(kit: Kit) -> 
 
     assert [each.replayed for each in first if isinstance(each, Reply)] == [False] * 3
     assert [each.replayed for each in again if isinstance(each, Reply)] == [True] * 3
-    asked = [each for each in store.asked if each[0] != "load"]
-    assert asked == [("existing_flows", 3)] * 2
+    asked = [each for each in store.asked if each[0] != "jobs.load"]
+    assert asked == [("flows.existing", 3)] * 2
 
 
 @spec("FL10")
@@ -82,7 +79,7 @@ def test_a_redrive_reads_the_jobs_that_it_replaces_a_page_at_a_time(
     assert isinstance(reply, Reply)
     assert reply.redrive is not None
     assert reply.redrive.jobs == 5
-    assert max(number for name, number in store.asked if name == "load") == 2
+    assert max(number for name, number in store.asked if name == "jobs.load") == 2
     made = [job for job in kit.claimed(5) if job.flow_id == flow_id]
     assert [job.payload for job in made] == [b'"p"'] * 5
 
@@ -97,7 +94,7 @@ def test_a_coordinator_that_closes_ends_what_follows_from_the_end_of_a_job(kit: 
     coordinator.execute(kit.cancellation(flow["0"]))
     coordinator.close()
 
-    found = kit.store.load([job.id for job in flow.values()]).jobs
+    found = kit.store.jobs.load([job.id for job in flow.values()]).jobs
     assert {job.status for job in found.values()} == {JobStatus.CANCELLED}
 
 

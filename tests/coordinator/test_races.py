@@ -106,7 +106,9 @@ def test_concurrent_redrives_of_one_dead_letter_make_one_job(
         assert {reply.cause for reply in refused} == {Cause.ALREADY_RESOLVED}
         named = [reply.resolution and reply.resolution.new_job_id for reply in refused]
         assert named == made * (OPERATORS - 1)
-    everything = coordinators[0].store.list_jobs(JobFilter(namespace=DEFAULT_NAMESPACE, limit=100))
+    everything = (
+        coordinators[0].store.views.jobs(JobFilter(namespace=DEFAULT_NAMESPACE, limit=100)).jobs
+    )
     assert len(everything) == 2 * ROUNDS
 
 

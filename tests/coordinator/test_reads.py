@@ -29,13 +29,13 @@ class Reader:
         self.store = MemoryStore(clock=self.clock)
         self.world = World(self.store, self.clock)
         self.ticks = 0
-        tick = self.store.tick
+        tick = self.store.upkeep.tick
 
         def counted() -> tuple[Instant | None, Instant]:
             self.ticks += 1
             return tick()
 
-        self.store.tick = counted  # type: ignore[method-assign]  # the test counts its calls
+        self.store.upkeep.tick = counted  # type: ignore[method-assign]  # the test counts its calls
         self.world.coordinator.outages._monotonic = self.elapsed
         self.sweeper = Sweeper(self.world.coordinator, monotonic=self.elapsed, pause=self.advance)
         sweep_before_reads(self.world.coordinator, self.sweeper)
@@ -45,11 +45,11 @@ class Reader:
         self.elapsed.advance(amount_s)
 
     def read(self, job_id: JobId) -> Job:
-        return self.world.coordinator.store.load_jobs([job_id])[job_id]
+        return self.world.coordinator.store.jobs.read([job_id])[job_id]
 
     def stalled_by(self, job_id: JobId) -> EventCause | None:
         """What the log says ended the attempt; None if it has not ended."""
-        events = self.store.load_events(job_id)
+        events = self.store.events.load([job_id])[job_id]
         return next((event.cause for event in events if event.type == "stalled"), None)
 
 
@@ -69,7 +69,7 @@ def test_whoever_reads_a_job_whose_lease_is_over_sweeps_it_first(reader: Reader)
 
     assert (job.status, job.failures) == (JobStatus.QUEUED, 1)
     assert reader.stalled_by(grant.job_id) is EventCause.LEASE_EXPIRED
-    assert reader.store.load_events(grant.job_id)[-1].actor == SYSTEM
+    assert reader.store.events.load([grant.job_id])[grant.job_id][-1].actor == SYSTEM
 
 
 @spec("W5")
@@ -90,7 +90,7 @@ def test_a_list_sweeps_its_page_and_shows_what_still_has_the_wanted_status(reade
     kept = reader.world.running()
     running = JobFilter(namespace=DEFAULT_NAMESPACE, statuses=(JobStatus.RUNNING,))
 
-    listed = reader.world.coordinator.store.list_jobs(running)
+    listed = reader.world.coordinator.store.views.jobs(running).jobs
 
     assert [job.id for job in listed] == [kept.job_id]
     assert all(reader.stalled_by(grant.job_id) for grant in lost)
@@ -112,12 +112,12 @@ def test_a_reader_waits_two_intervals_for_those_who_saw_an_outage(reader: Reader
     grant = reader.world.running()
     renewed_at = reader.clock.now
     reader.advance(61)
-    reader.store.tick()  # another process sweeps here
+    reader.store.upkeep.tick()  # another process sweeps here
     began = reader.elapsed.now
 
     def pause(amount_s: float) -> None:
         reader.advance(amount_s)
-        reader.store.record_outage(Outage(renewed_at, reader.clock.now))
+        reader.store.upkeep.record_outage(Outage(renewed_at, reader.clock.now))
 
     reader.sweeper._pause = pause
     job = reader.read(grant.job_id)
@@ -199,7 +199,7 @@ def test_a_failure_of_hours_ago_is_no_outage_until_the_next_read(reader: Reader)
     job = reader.read(grant.job_id)
 
     assert (job.status, job.failures) == (JobStatus.QUEUED, 1)
-    assert reader.store.outages(since=Instant(0)) == []
+    assert reader.store.upkeep.outages(since=Instant(0)) == []
 
 
 @spec("W5", "O5")
@@ -217,7 +217,7 @@ def test_failures_an_hour_apart_are_not_one_outage(reader: Reader) -> None:
 
     reader.read(grant.job_id)
 
-    assert reader.store.outages(since=Instant(0)) == [
+    assert reader.store.upkeep.outages(since=Instant(0)) == [
         Outage(began_at, Instant(began_at + seconds(6)))
     ]
 
@@ -236,7 +236,7 @@ def test_a_read_does_not_fail_because_its_sweep_did(
         tried += 1
         raise failure
 
-    reader.store.tick = refuse  # type: ignore[method-assign]  # the store cannot be written
+    reader.store.upkeep.tick = refuse  # type: ignore[method-assign]  # the store cannot be written
     jobs = [reader.read(grant.job_id) for _ in range(5)]
 
     assert {job.status for job in jobs} == {JobStatus.RUNNING}
@@ -248,7 +248,7 @@ def test_a_read_does_not_fail_because_its_sweep_did(
 @spec("W5")
 def test_a_reader_beside_a_running_sweeper_does_not_wait(reader: Reader) -> None:
     grant = reader.world.running()
-    reader.store.tick()
+    reader.store.upkeep.tick()
     reader.advance(61)
     reader.sweeper._is_running = True
     began = reader.elapsed.now

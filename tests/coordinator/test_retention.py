@@ -43,8 +43,8 @@ def test_a_run_deletes_renewals_then_bodies_then_jobs_each_in_its_time() -> None
     assert (at_once.renewals_pruned, at_once.bodies_expired, at_once.jobs_purged) == (1, 0, 0)
     assert (later.renewals_pruned, later.bodies_expired, later.jobs_purged) == (0, 1, 1)
     assert (finally_.renewals_pruned, finally_.bodies_expired, finally_.jobs_purged) == (0, 0, 0)
-    assert list(world.store.load([grant.job_id, live.job_id]).jobs) == [live.job_id]
-    assert world.store.load_histories([grant.job_id])[grant.job_id] == []
+    assert list(world.store.jobs.load([grant.job_id, live.job_id]).jobs) == [live.job_id]
+    assert world.store.events.load([grant.job_id])[grant.job_id] == []
     world.coordinator.close()
 
 
@@ -59,7 +59,7 @@ def test_a_run_says_whether_there_is_more_to_delete() -> None:
     is_behind = [retention.run_once().is_behind for _ in range(3)]
 
     assert is_behind == [True, True, False]
-    assert world.store.list_jobs(JobFilter(namespace=DEFAULT_NAMESPACE)) == []
+    assert world.store.views.jobs(JobFilter(namespace=DEFAULT_NAMESPACE)).jobs == []
     world.coordinator.close()
 
 
@@ -76,7 +76,7 @@ def test_a_full_page_is_followed_by_the_next_whatever_was_in_it() -> None:
     world = World()
     grants = _five_running(world)
     for grant in grants:
-        world.coordinator.store.stage_artifact(
+        world.coordinator.store.artifacts.stage(
             ArtifactUpload(
                 job_id=grant.job_id, lease_id=grant.lease_id, actor=W1, name="a", body=b""
             )
@@ -141,7 +141,7 @@ def test_nothing_is_deleted_after_a_jump_of_the_clock() -> None:
         world.clock.advance(clock_s)
         passed[0] += seconds(after_s)
         retention.run_if_steady()
-        return len(list(world.store.records(page_size=10)))
+        return len(list(world.store.audit.records(page_size=10)))
 
     assert look(clock_s=40 * 86400) == 1  # the first look
     assert look(clock_s=-40 * 86400) == 1  # it was wrong, and set right

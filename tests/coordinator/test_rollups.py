@@ -30,7 +30,7 @@ class SlowStore(MemoryStore):
 
 def counted(world: World) -> OutcomeCounts:
     """The events of the last hour."""
-    found = world.store.overview(OverviewFilter(namespace=DEFAULT_NAMESPACE))
+    found = world.store.views.overview(OverviewFilter(namespace=DEFAULT_NAMESPACE))
     return OutcomeCounts(enqueued=sum(bucket.enqueued for bucket in found.buckets))
 
 
@@ -48,7 +48,7 @@ def test_a_folder_that_is_behind_goes_on_after_nine_times_what_a_page_took() -> 
         pauses.append(folder._pause_us)
 
     assert pauses == [seconds(PAUSE_PER_COST), seconds(PAUSE_PER_COST), None]
-    assert world.store.load_unfolded(limit=1).end is None
+    assert world.store.upkeep.unfolded(limit=1).end is None
 
 
 @spec("OB33")
@@ -77,12 +77,12 @@ def test_an_idle_store_is_not_written() -> None:
     folder = Folder(world.store, monotonic=world.clock)
     world.enqueue()
     folder.fold_once()
-    progress, _ = world.store.fold_progress()
+    progress, _ = world.store.upkeep.fold_progress()
 
     world.clock.advance(60)
 
     assert not folder.fold_if_due().was_saved
-    assert world.store.fold_progress()[0] == progress
+    assert world.store.upkeep.fold_progress()[0] == progress
 
 
 @spec("OB36")
@@ -108,7 +108,7 @@ def test_a_full_page_says_up_to_which_rollup_it_reached_and_the_last_one_up_to_n
     reached = []
     for _ in range(2):
         folder.fold_once()
-        reached.append(world.store.fold_progress()[0].folded_until)
+        reached.append(world.store.upkeep.fold_progress()[0].folded_until)
 
     now = world.clock()
     second = now - seconds(200)

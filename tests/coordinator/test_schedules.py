@@ -49,14 +49,14 @@ def put(world: World, **fields: Any) -> Schedule:
 
 
 def stored(world: World) -> Schedule:
-    found = world.store.load_schedule(DEFAULT_NAMESPACE, HOURLY).schedule
+    found = world.store.schedules.load(DEFAULT_NAMESPACE, HOURLY).schedule
     assert found is not None
     return found
 
 
 def runs(world: World) -> list[Job]:
     """Oldest first."""
-    found = world.store.list_jobs(JobFilter(namespace=DEFAULT_NAMESPACE, schedule=HOURLY))
+    found = world.store.views.jobs(JobFilter(namespace=DEFAULT_NAMESPACE, schedule=HOURLY)).jobs
     return list(reversed(found))
 
 
@@ -211,7 +211,7 @@ def test_a_pass_fires_for_a_bounded_time_and_the_next_one_goes_on(
 ) -> None:
     sweeper = sweeping(world)
     put(world, catch_up=CatchUp.ALL, overlap=Overlap.ALLOW)
-    save = world.store.save_schedule
+    save = world.store.schedules.save
 
     def slowly(*arguments: Any, **keywords: Any) -> bool:
         world.clock.advance(0.1)
@@ -245,7 +245,7 @@ def test_a_running_job_is_asked_to_stop_softly_and_once(world: World) -> None:
     firer.fire_due()
 
     assert world.types(grant.job_id).count(EventType.CANCEL_REQUESTED) == 1
-    [*_, request] = world.store.load_histories([grant.job_id])[grant.job_id]
+    [*_, request] = world.store.events.load([grant.job_id])[grant.job_id]
     assert (request.actor, request.to_status) == (SYSTEM, JobStatus.RUNNING)
     assert len(runs(world)) == 2
 
@@ -325,7 +325,7 @@ def test_a_schedule_with_a_word_of_a_newer_version_is_left_alone(world: World) -
     newer = replace(schedule.spec, overlap=Overlap("queue"))
     theirs = replace(schedule, spec=newer, rev=schedule.rev + 1)
     change = ScheduleChange(schedule=theirs, expected_rev=schedule.rev)
-    assert world.store.save_schedule(change, epoch=world.store.load([]).epoch)
+    assert world.store.schedules.save(change, epoch=world.store.jobs.load([]).epoch)
     world.clock.now = schedule.next_at
 
     report = Firer(world.coordinator).fire_due()

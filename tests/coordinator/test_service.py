@@ -307,7 +307,7 @@ def test_endless_races_end_in_a_retryable_error_and_change_nothing(
 
     assert caught.value.tries == MAX_TRIES
     assert len(loser.saves) == MAX_TRIES
-    assert store.load([command.job_id]).jobs == {}
+    assert store.jobs.load([command.job_id]).jobs == {}
     racing.close()
 
 
@@ -471,7 +471,7 @@ def test_a_bad_command_in_a_batch_is_refused_before_anything_is_sent(
         world.coordinator.submit_many([good, bad])
 
     assert store.saves == []
-    assert store.load([good.job_id, bad.job_id]).jobs == {}
+    assert store.jobs.load([good.job_id, bad.job_id]).jobs == {}
 
 
 def test_a_cancelled_future_is_never_sent(world: World, store: ScriptedStore) -> None:
@@ -493,7 +493,7 @@ def test_a_cancelled_future_is_never_sent(world: World, store: ScriptedStore) ->
     blocker.result(30)
     world.enqueue()
 
-    assert store.load([unwanted.job_id]).jobs == {}
+    assert store.jobs.load([unwanted.job_id]).jobs == {}
 
 
 def test_closing_finishes_what_was_submitted_and_refuses_what_comes_after() -> None:

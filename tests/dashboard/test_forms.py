@@ -80,7 +80,7 @@ def test_a_form_of_another_site_changes_nothing(
         answer = browser.post("/actions/pause", fields, **headers)
 
         assert answer.status == 403
-        assert not stage.store.list_queues(DEFAULT_NAMESPACE)
+        assert not stage.store.settings.queues(DEFAULT_NAMESPACE)
     finally:
         stage.close()
 
@@ -96,7 +96,7 @@ def test_a_form_that_does_not_say_where_it_comes_from_is_refused(stage: Dashboar
     )
 
     assert answer.status == 403
-    assert not stage.store.list_queues(DEFAULT_NAMESPACE)
+    assert not stage.store.settings.queues(DEFAULT_NAMESPACE)
 
 
 @spec("DB7")
@@ -125,7 +125,7 @@ def test_a_form_below_v1_is_refused(stage: DashboardStage, path: str) -> None:
     answer = browser.submit(path, {"target": "q"})
 
     assert answer.status == 401
-    assert not stage.store.list_queues(DEFAULT_NAMESPACE)
+    assert not stage.store.settings.queues(DEFAULT_NAMESPACE)
 
 
 @spec("DB5")
@@ -141,7 +141,7 @@ def test_cookies_open_nothing_below_v1(stage: DashboardStage) -> None:
         answer = browser.ask(method, path)
 
         assert (answer.status, answer.code) == (401, "unauthenticated")
-    assert not stage.store.list_queues(DEFAULT_NAMESPACE)
+    assert not stage.store.settings.queues(DEFAULT_NAMESPACE)
 
 
 @spec("DB6")

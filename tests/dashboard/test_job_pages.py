@@ -294,7 +294,7 @@ def test_dead_letters_are_redriven_and_discarded(stage: DashboardStage) -> None:
     browser.submit("/actions/redrive", {"target": one})
     browser.submit("/actions/discard", {"target": other, "note": "switched off"})
 
-    resolved = stage.store.load_resolutions([JobId(one), JobId(other)])
+    resolved = stage.store.jobs.resolutions([JobId(one), JobId(other)])
     assert {each.kind.value for each in resolved.values()} == {"redriven", "discarded"}
     assert resolved[JobId(other)].note == "switched off"
     assert "redriven" in browser.get(f"/jobs/{one}").text
@@ -423,7 +423,7 @@ def test_a_group_is_resolved_as_a_whole_after_its_number_was_shown(
     assert "all 7" in listed
     assert "7 dead letters?" in asked
     assert sorted(targets) == sorted(ids)
-    resolved = stage.store.load_resolutions([JobId(each) for each in [*ids, other]])
+    resolved = stage.store.jobs.resolutions([JobId(each) for each in [*ids, other]])
     assert set(resolved) == set(ids)
     assert browser.get(f"/dead-letters/{key}").status == 404
     assert ids[0] in browser.get("/dead-letters/list?resolved=yes").text
@@ -476,7 +476,7 @@ def test_letters_of_flows_do_not_hide_those_that_can_be_redriven(
     assert "1 more belongs to a flow and is not redriven here" in asked
     assert "`tenure flows redrive FLOW`" in asked
     assert "remain" not in asked
-    assert set(stage.store.load_resolutions([JobId(alone)])) == {alone}
+    assert set(stage.store.jobs.resolutions([JobId(alone)])) == {alone}
 
 
 @spec("DB24", "FL12")
@@ -614,7 +614,7 @@ def test_a_flow_is_cancelled_in_one_call_and_children_before_parents(
 
     assert calls == [ids[::-1]]
     for job_id in ids:
-        events = stage.store.load_histories([JobId(job_id)])[JobId(job_id)]
+        events = stage.store.events.load([JobId(job_id)])[JobId(job_id)]
         assert [event.type for event in events] == ["enqueued", "cancelled"]
 
 

@@ -75,7 +75,7 @@ def test_two_operators_resolve_each_dead_letter_once(stage: DashboardStage) -> N
 
     assert {answer.status for answer in answers} == {303}
     ids = [JobId(each) for each in letters]
-    resolved = Counter(each.kind.value for each in stage.store.load_resolutions(ids).values())
+    resolved = Counter(each.kind.value for each in stage.store.jobs.resolutions(ids).values())
     jobs = stage.call("jobs", role=Role.OPERATOR).json["jobs"]
     assert resolved.total() == len(letters)
     assert len(jobs) == len(letters) + resolved["redriven"]

@@ -221,15 +221,15 @@ def flow_message() -> dict[str, object]:
 def dump(stage: DashboardStage) -> object:
     """Everything that a store says of itself."""
     store = stage.store
-    ids = [job.id for job in store.list_jobs(JobFilter(namespace=DEFAULT_NAMESPACE))]
+    ids = [job.id for job in store.views.jobs(JobFilter(namespace=DEFAULT_NAMESPACE)).jobs]
     return (
-        store.load(ids).jobs,
-        store.load_histories(ids),
-        store.list_queues(DEFAULT_NAMESPACE),
-        store.list_kinds(DEFAULT_NAMESPACE),
-        store.list_workers(DEFAULT_NAMESPACE),
-        store.list_schedules(DEFAULT_NAMESPACE),
-        [(token.id, token.revoked_at) for token in store.list_tokens()],
+        store.jobs.load(ids).jobs,
+        store.events.load(ids),
+        store.settings.queues(DEFAULT_NAMESPACE),
+        store.settings.kinds(DEFAULT_NAMESPACE),
+        store.workers.page(DEFAULT_NAMESPACE),
+        store.schedules.page(DEFAULT_NAMESPACE),
+        [(token.id, token.revoked_at) for token in store.tokens.all()],
     )
 
 
@@ -238,7 +238,7 @@ def test_the_pages_of_schedules_say_that_a_revoked_token_paused_one(stage: Dashb
     token, text = stage.new_token(Role.OPERATOR, "gone")
     spec_of = {"kind": "k", "queue": "q", "cron": "0 3 * * *"}
     stage.ask("PUT", "/v1/schedules/s/spec", spec_of, token=text)
-    stage.store.revoke_token(token.id)
+    stage.store.tokens.revoke(token.id)
     browser = stage.browser(Role.VIEWER)
 
     pages = [browser.get(path) for path in ("/schedules", "/schedules/s")]

@@ -241,7 +241,7 @@ def test_a_session_ends_with_its_token(stage: DashboardStage) -> None:
     browser.sign_in(text)
     assert browser.ask("GET", "/").status == 200
 
-    stage.store.revoke_token(token.id)
+    stage.store.tokens.revoke(token.id)
     stage.run(asyncio.sleep(2 * SETTINGS.recheck_token_s))
 
     assert browser.ask("GET", "/").headers["location"] == "/sign-in"

@@ -31,7 +31,7 @@ def test_a_row_that_does_not_follow_from_its_log_is_shown_as_violated(
 ) -> None:
     held = finished(stage)
     job_id = JobId(held["job_id"])
-    record = stage.store.load_record(job_id)
+    record = stage.store.audit.record(job_id)
     assert record is not None
     broken = replace(record, job=replace(stage.job(job_id), attempt=7))
     monkeypatch.setattr(stage.store, "load_record", lambda _: broken)

@@ -99,6 +99,6 @@ def test_a_command_waits_for_the_result_or_says_why_there_is_none(staffed: Site)
 def only(site: Site, kind: str) -> JobId:
     """The one job of a kind, once there is one."""
     wanted = JobFilter(namespace=DEFAULT_NAMESPACE, kind=Kind(kind))
-    until(lambda: bool(site.store.list_jobs(wanted)), f"there is a {kind}")
-    [job] = site.store.list_jobs(wanted)
+    until(lambda: bool(site.store.views.jobs(wanted).jobs), f"there is a {kind}")
+    [job] = site.store.views.jobs(wanted).jobs
     return job.id

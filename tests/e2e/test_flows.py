@@ -86,13 +86,13 @@ def settled(site: Site) -> list[FlowView]:
     """All flows, once all of them have ended."""
 
     def ended() -> bool:
-        found = site.store.list_flows(DEFAULT_NAMESPACE, before=None, limit=500)
+        found = site.store.flows.page(DEFAULT_NAMESPACE, before=None, limit=500)
         return not any(each.is_live for each in found)
 
     until(ended, "every flow has ended", within_s=180)
     views = [
-        site.store.load_flow(DEFAULT_NAMESPACE, each.flow.id)
-        for each in site.store.list_flows(DEFAULT_NAMESPACE, before=None, limit=500)
+        site.store.flows.load(DEFAULT_NAMESPACE, each.flow.id)
+        for each in site.store.flows.page(DEFAULT_NAMESPACE, before=None, limit=500)
     ]
     return [view for view in views if view is not None]
 
@@ -151,7 +151,7 @@ def test_nested_flows_survive_workers_that_are_killed(site: Site) -> None:
 
 def has_succeeded(site: Site, number: int) -> bool:
     wanted = JobFilter(namespace=DEFAULT_NAMESPACE, statuses=(JobStatus.SUCCEEDED,), limit=number)
-    return len(site.store.list_jobs(wanted)) == number
+    return len(site.store.views.jobs(wanted).jobs) == number
 
 
 @spec("FL3", "FL13")

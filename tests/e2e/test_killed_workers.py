@@ -42,7 +42,7 @@ def read_over_http(site: Site, job_id: JobId) -> JobStatus:
         closing(server.mount(coordinator)),
         closing(connect(server.url, token)) as remote,
     ):
-        return remote.store.load_jobs([job_id])[job_id].status
+        return remote.store.jobs.read([job_id])[job_id].status
 
 
 @spec("W5", "V1")

@@ -105,15 +105,15 @@ def test_retention_and_purge_work_as_the_narrow_role(narrow_site: Site) -> None:
     store = narrow_site.store
     ended = narrow_site.enqueue("add", one=1, two=2)
     narrow_site.cancel(ended, CancelMode.HARD)
-    store.put_queue(DEFAULT_NAMESPACE, QueueName("default"), paused=False, limit=3)
+    store.settings.put_queue(DEFAULT_NAMESPACE, QueueName("default"), paused=False, limit=3)
 
     Retention(store).run_once()
-    store.delete_outages(older_than_us=AT_ONCE, limit=10)
-    store.delete_workers(older_than_us=AT_ONCE, limit=10)
-    store.delete_sessions(older_than_us=AT_ONCE, limit=10)
-    store.request_drain(DEFAULT_NAMESPACE, WorkerId("nobody"))
+    store.upkeep.delete("outages", older_than_us=AT_ONCE, limit=10)
+    store.upkeep.delete("workers", older_than_us=AT_ONCE, limit=10)
+    store.upkeep.delete("sessions", older_than_us=AT_ONCE, limit=10)
+    store.workers.drain(DEFAULT_NAMESPACE, WorkerId("nobody"))
 
-    assert store.purge(older_than_us=AT_ONCE, limit=10) == 1
+    assert store.upkeep.delete("jobs", older_than_us=AT_ONCE, limit=10).deleted == 1
 
 
 def test_schedules_are_made_and_fired_as_the_narrow_role(narrow_site: Site) -> None:
@@ -125,15 +125,15 @@ def test_schedules_are_made_and_fired_as_the_narrow_role(narrow_site: Site) -> N
     until(
         lambda: Firer(narrow_site.coordinator).fire_due().fired > 0,
         "it has fired",
-        seen=lambda: narrow_site.store.list_schedules(DEFAULT_NAMESPACE),
+        seen=lambda: narrow_site.store.schedules.page(DEFAULT_NAMESPACE),
     )
 
 
 def test_rates_and_keys_work_as_the_narrow_role(narrow_site: Site) -> None:
     store = narrow_site.store
     queue, rate = QueueName("default"), parse_rate("rate", "1/h", 2)
-    store.put_queue(DEFAULT_NAMESPACE, queue, paused=False, limit=None, rate=rate)
-    store.put_kind(DEFAULT_NAMESPACE, KindChange(kind=Kind("add"), rate=rate))
+    store.settings.put_queue(DEFAULT_NAMESPACE, queue, paused=False, limit=None, rate=rate)
+    store.settings.put_kind(DEFAULT_NAMESPACE, KindChange(kind=Kind("add"), rate=rate))
     with closing(Coordinator(store)) as coordinator:
         coordinator.execute_many(
             [
@@ -190,11 +190,11 @@ def test_the_narrow_role_cannot_make_tokens_but_can_use_them(
         closing(open_store(postgres_url, create=False)) as owned,
         closing(open_store(narrow_url, create=False)) as narrow,
     ):
-        token = owned.create_token(new)
-        narrow.use_token(token.id)
+        token = owned.tokens.create(new)
+        narrow.tokens.use(token.id)
 
-        assert narrow.load_token(token.id).token == owned.load_token(token.id).token
+        assert narrow.tokens.load(token.id).token == owned.tokens.load(token.id).token
         with pytest.raises(StoreError, match="permission denied"):
-            narrow.create_token(msgspec.structs.replace(new, id=TokenId("b" * 16)))
+            narrow.tokens.create(msgspec.structs.replace(new, id=TokenId("b" * 16)))
         with pytest.raises(StoreError, match="permission denied"):
-            narrow.revoke_token(token.id)
+            narrow.tokens.revoke(token.id)

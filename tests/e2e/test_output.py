@@ -15,7 +15,7 @@ pytestmark = pytest.mark.process
 
 
 def written(site: Site, job_id: JobId) -> str:
-    return "".join(log.text for log in site.store.load_attempt_logs(job_id))
+    return "".join(log.text for log in site.store.artifacts.logs(job_id))
 
 
 @spec("B20")

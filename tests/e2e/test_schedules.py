@@ -26,7 +26,7 @@ TICK, YEARLY = ScheduleName("tick"), ScheduleName("yearly")
 
 def succeeded(site: Site) -> list[Job]:
     wanted = JobFilter(namespace=DEFAULT_NAMESPACE, schedule=TICK, statuses=(JobStatus.SUCCEEDED,))
-    return site.store.list_jobs(wanted)
+    return site.store.views.jobs(wanted).jobs
 
 
 @EACH_DATABASE
@@ -42,9 +42,9 @@ def test_a_worker_declares_fires_and_runs(site: Site) -> None:
         assert job.scheduled_for is not None
         assert said.timestamp() == job.scheduled_for / seconds(1)
         assert job.scheduled_for % seconds(1) == 0
-    found = site.store.list_schedules(DEFAULT_NAMESPACE)
+    found = site.store.schedules.page(DEFAULT_NAMESPACE)
     assert [(each.name, each.declared_by) for each in found] == [(TICK, APP), (YEARLY, APP)]
-    [worker] = site.store.list_workers(DEFAULT_NAMESPACE)
+    [worker] = site.store.workers.page(DEFAULT_NAMESPACE)
     assert worker.schedules == (TICK, YEARLY)
 
 
@@ -65,7 +65,7 @@ def test_a_worker_says_where_the_store_has_something_else(site: Site, tmp_path: 
 
     assert "schedule tick: the store has another" in log.read_text()
     assert "tenure schedules sync tests.e2e.scheduled:app" in log.read_text()
-    [stored] = site.store.list_schedules(DEFAULT_NAMESPACE)
+    [stored] = site.store.schedules.page(DEFAULT_NAMESPACE)
     assert stored.spec == hourly
 
 

@@ -76,10 +76,10 @@ def test_a_handler_cannot_read_its_workers_token_from_proc(tmp_path: Path) -> No
             )
 
             def has_ended() -> bool:
-                return coordinator.store.load_jobs([job_id])[job_id].status.is_terminal
+                return coordinator.store.jobs.read([job_id])[job_id].status.is_terminal
 
             until(has_ended, "the spy is back", within_s=120)
-            job = coordinator.store.load_jobs([job_id])[job_id]
+            job = coordinator.store.jobs.read([job_id])[job_id]
     finally:
         worker.terminate()
         code = worker.wait(120)

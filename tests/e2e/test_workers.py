@@ -54,13 +54,13 @@ def test_a_frozen_workers_result_is_refused_and_the_other_stands(
     site.start("awake")
     job = site.until_ended(job_id)
     site.signal("zombie", signal.SIGCONT)
-    until(lambda: bool(site.store.load_observations(job_id)), "the late result is noted")
+    until(lambda: bool(site.store.jobs.observations(job_id)), "the late result is noted")
     site.signal("zombie", signal.SIGTERM)
     code = site.workers["zombie"].wait(timeout=120)
 
     assert (job.status, job.attempt, job.last_owner) == (JobStatus.SUCCEEDED, 2, "awake")
     assert (site.job(job_id), job.result) == (job, b"2")
-    [late] = site.store.load_observations(job_id)
+    [late] = site.store.jobs.observations(job_id)
     assert late.body == b"1"
     assert code == 0
     assert "CANCELLED (superseded)" in talk.read_text()
@@ -102,7 +102,7 @@ def test_a_rejected_attempt_is_stopped_logged_counted_and_never_reported_again(
     site.freeze("worker")
     for job_id in (running, ending):
         site.cancel(job_id, CancelMode.HARD)
-    purged = site.store.purge(older_than_us=Duration(0), limit=2)
+    purged = site.store.upkeep.delete("jobs", older_than_us=Duration(0), limit=2).deleted
     end.touch()
     site.signal("worker", signal.SIGCONT)
     until(lambda: not is_alive(int(pid_file.read_text())), "the handler's process is gone")

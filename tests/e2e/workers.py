@@ -118,11 +118,11 @@ class Site:
 
     def job(self, job_id: JobId) -> Job:
         """The row as it is."""
-        return self.store.load([job_id]).jobs[job_id]
+        return self.store.jobs.load([job_id]).jobs[job_id]
 
     def events(self, job_id: JobId) -> list[Event]:
         """The job's history."""
-        return self.store.load_histories([job_id])[job_id]
+        return self.store.events.load([job_id])[job_id]
 
     def types(self, job_id: JobId) -> list[EventType]:
         """What happened, renewals left out."""

@@ -140,7 +140,9 @@ class Scene:
         """Wait for the job's row, which is read in the store: 200 requests per second would keep
         the server busy that the worker talks to."""
         found = JobId(job_id)
-        until(lambda: condition(self._shared.store.load([found]).jobs[found]), f"{job_id} {what}")
+        until(
+            lambda: condition(self._shared.store.jobs.load([found]).jobs[found]), f"{job_id} {what}"
+        )
 
     def restart_server(self) -> None:
         self._shared.restart()

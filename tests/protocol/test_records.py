@@ -28,7 +28,10 @@ def test_no_event_shows_a_lease_id_that_could_be_used() -> None:
         )
     )
 
-    shown = [event_record(event) for event in world.coordinator.store.load_events(grant.job_id)]
+    shown = [
+        event_record(event)
+        for event in world.coordinator.store.events.load([grant.job_id])[grant.job_id]
+    ]
 
     assert [(event.type, event.request_id[11:]) for event in shown[-3:]] == [
         ("lease_renewed", ":7"),

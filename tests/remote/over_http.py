@@ -4,14 +4,14 @@ Every principal of the kit gets a token of its own. An answer is compared with t
 before the kit sees it: nothing may be lost or changed on the way but the id of a lease.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, cast
 
 from msgspec.structs import replace
 
 from tenure.coordinator.service import Coordinator
-from tenure.core.artifacts import ArtifactUpload, Staging
+from tenure.core.artifacts import ArtifactUpload
 from tenure.core.attempt_logs import AttemptOutput
 from tenure.core.claims import ClaimAnswer, ClaimRequest, QueueState
 from tenure.core.commands import Claim, Command, Enqueue, Release, Sweep
@@ -25,12 +25,13 @@ from tenure.core.ids import (
 )
 from tenure.core.job import Job
 from tenure.core.verdicts import Answer, Grant, Reply
-from tenure.core.vocabulary import Cause, ReleaseKind, Role
+from tenure.core.vocabulary import ReleaseKind, Role
 from tenure.core.workers import WorkerProcess
 from tenure.ports import Store
 from tenure.remote.coordinator import RemoteCoordinator
 from tenure_conformance.harness import QUEUE, Kit, StoreFactory
 from tests.remote.serving import ThreadedServer, connect, new_token
+from tests.support.doubles import Intercepted
 
 OPERATOR = Actor("operator:kit")
 _CARRIED = ("id", "queue", "kind", "payload", "status", "attempt", "rev", "failures", "hb_seq")
@@ -89,7 +90,7 @@ class OverHttp:
     def _namespace(self, command: Command) -> Namespace:
         if isinstance(command, Enqueue):
             return command.namespace
-        job = self._store.load([command.job_id]).jobs.get(command.job_id)
+        job = self._store.jobs.load([command.job_id]).jobs.get(command.job_id)
         return DEFAULT_NAMESPACE if job is None else job.namespace
 
     def _seen(self, answer: Answer) -> Answer:
@@ -98,13 +99,13 @@ class OverHttp:
         job = answer.job
         if answer.resolution is not None:
             job_id = answer.resolution.job_id
-            kept = self._store.load_resolutions([job_id])[job_id]
+            kept = self._store.jobs.resolutions([job_id])[job_id]
             assert replace(answer.resolution, fingerprint=kept.fingerprint) == kept
             answer = replace(answer, resolution=kept)
         return self._with_row(answer, job)
 
     def _with_row(self, answer: Reply, job: Job) -> Reply:
-        row = self._store.load([job.id]).jobs.get(job.id)
+        row = self._store.jobs.load([job.id]).jobs.get(job.id)
         if row is None or row.rev != job.rev:
             return answer
         shown = replace(job, lease_id=row.lease_id, claimed_run_at=row.claimed_run_at)
@@ -123,31 +124,30 @@ class OverHttp:
         return done
 
     def _granted(self, grant: Grant) -> Grant:
-        row = self._store.load([grant.job_id]).jobs[grant.job_id]
+        row = self._store.jobs.load([grant.job_id]).jobs[grant.job_id]
         if row.rev == grant.job.rev:
             assert _carried(grant.job) == _carried(row)
             assert grant.lease_id == row.lease_id
         return replace(grant, job=row)
 
 
-class StoreOverHttp:
+class StoreOverHttp(Intercepted):
     """The store of a server: what workers leave there travels, tests read it directly."""
 
     def __init__(self, far: OverHttp, near: Store) -> None:
+        super().__init__(near, self._send)
         self._far = far
-        self._near = near
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._near, name)
-
-    def stage_artifact(self, upload: ArtifactUpload) -> Staging:
-        return self._far.of(upload.actor).store.stage_artifact(upload)
-
-    def put_attempt_log(self, output: AttemptOutput) -> Cause | None:
-        return self._far.of(output.actor).store.put_attempt_log(output)
-
-    def see_worker(self, process: WorkerProcess) -> bool:
-        return self._far.of(process.actor, process.namespace).store.see_worker(process)
+    def _send(self, place: str, method: Callable[..., Any], *given: Any, **named: Any) -> Any:
+        match given:
+            case (ArtifactUpload() as upload,):
+                return self._far.of(upload.actor).store.artifacts.stage(upload)
+            case (AttemptOutput() as output,):
+                return self._far.of(output.actor).store.artifacts.put_log(output)
+            case (WorkerProcess() as process,):
+                return self._far.of(process.actor, process.namespace).store.workers.see(process)
+            case _:
+                return method(*given, **named)
 
 
 def _is_coordinators_own(command: Command) -> bool:
@@ -185,13 +185,15 @@ class RemoteKit(Kit):
 
     def _put(self, queue: QueueName, *, paused: bool | None, limit: int | None) -> QueueState:
         operator = self.far.of(OPERATOR)
-        return operator.store.put_queue(DEFAULT_NAMESPACE, queue, paused=paused, limit=limit)
+        return operator.store.settings.put_queue(
+            DEFAULT_NAMESPACE, queue, paused=paused, limit=limit
+        )
 
     def reload(self, job: Job) -> Job:
         """The row; what a client is shown of it is the same, but for the lease's id and the place
         it was claimed from."""
         row = super().reload(job)
-        [shown] = self.far.of(OPERATOR, row.namespace).store.load_jobs([row.id]).values()
+        [shown] = self.far.of(OPERATOR, row.namespace).store.jobs.read([row.id]).values()
         assert replace(shown, lease_id=row.lease_id, claimed_run_at=row.claimed_run_at) == row
         return row
 
@@ -202,5 +204,5 @@ class RemoteKit(Kit):
 
     def exists(self, job_id: JobId) -> bool:
         found = super().exists(job_id)
-        assert bool(self.far.of(OPERATOR).store.load_jobs([job_id])) == found
+        assert bool(self.far.of(OPERATOR).store.jobs.read([job_id])) == found
         return found

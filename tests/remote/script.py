@@ -137,18 +137,18 @@ class World:
     def left_behind(self) -> dict[str, Any]:
         """Rows, logs and what is beside them, without what chance decides."""
         shown: dict[str, Any] = {}
-        for record in self.store.records(page_size=100):
+        for record in self.store.audit.records(page_size=100):
             row = to_builtins(record.job)
             events = [to_builtins(event) for event in record.events]
             for part in (row, *events):
                 for chance in ("lease_id", "request_id", "run_at", "fingerprint"):
                     part.pop(chance, None)
                 part.pop("payload", None)
-            kept = [(a.name, a.sha256) for a in self.store.list_artifacts(record.job_id)]
-            logs = [log.text for log in self.store.load_attempt_logs(record.job_id)]
+            kept = [(a.name, a.sha256) for a in self.store.artifacts.of_job(record.job_id)]
+            logs = [log.text for log in self.store.artifacts.logs(record.job_id)]
             shown[record.job_id] = (row, events, kept, logs)
-        queues = self.store.list_queues(DEFAULT_NAMESPACE)
-        return shown | {"queues": queues, "workers": self.store.list_workers(DEFAULT_NAMESPACE)}
+        queues = self.store.settings.queues(DEFAULT_NAMESPACE)
+        return shown | {"queues": queues, "workers": self.store.workers.page(DEFAULT_NAMESPACE)}
 
 
 class Script:
@@ -238,7 +238,7 @@ class Script:
 
     def run(self) -> None:
         """Everything once."""
-        self.worker.store.see_worker(_process())
+        self.worker.store.workers.see(_process())
         self._enqueue(1)
         self._enqueue(2, 3, 4)
         self._work()
@@ -260,13 +260,13 @@ class Script:
             body=b"text",
             media_type="text/plain",
         )
-        assert self.worker.store.stage_artifact(upload).cause is None
+        assert self.worker.store.artifacts.stage(upload).cause is None
         output = AttemptOutput(
             job_id=grant.job_id, lease_id=grant.lease_id, actor=NOBODY, text="said"
         )
-        assert self.worker.store.put_attempt_log(output) is None
+        assert self.worker.store.artifacts.put_log(output) is None
         assert self._report(grant, Complete, result=b'"done"') is VerdictKind.COMMITTED
-        assert self.client.store.load_artifact(grant.job_id, "report/a.txt") is not None
+        assert self.client.store.artifacts.load(grant.job_id, "report/a.txt") is not None
 
     def _fail_and_release(self) -> None:
         failing, released = self._grant(2)
@@ -289,8 +289,10 @@ class Script:
         self.bury(5)
         self.discard(5)
         for paused, limit in ((True, None), (False, None), (None, 7)):
-            self.operator.store.put_queue(DEFAULT_NAMESPACE, QUEUE, paused=paused, limit=limit)
-        assert self.operator.store.request_drain(DEFAULT_NAMESPACE, WORKER)
+            self.operator.store.settings.put_queue(
+                DEFAULT_NAMESPACE, QUEUE, paused=paused, limit=limit
+            )
+        assert self.operator.store.workers.drain(DEFAULT_NAMESPACE, WORKER)
 
 
 def _process() -> WorkerProcess:

@@ -21,7 +21,7 @@ from tenure.core.instants import seconds
 from tenure.core.policy import Backoff
 from tenure.core.tokens import TOKEN_ENTROPY_BYTES, NewToken, mint
 from tenure.core.vocabulary import Role
-from tenure.ports import TokenStore
+from tenure.ports import Store
 from tenure.remote.caller import Caller
 from tenure.remote.coordinator import RemoteCoordinator
 from tenure.remote.settings import Patience, parse_address, trust_from_environment
@@ -44,7 +44,7 @@ _T = TypeVar("_T")
 
 
 def new_token(
-    store: TokenStore,
+    store: Store,
     role: Role,
     name: str,
     namespace: Namespace = DEFAULT_NAMESPACE,
@@ -53,7 +53,7 @@ def new_token(
     """The text of a new token; a worker's may declare kinds and schedules."""
     entropy = next(_numbers).to_bytes(8) * (TOKEN_ENTROPY_BYTES // 8)
     token_id, digest, text = mint(entropy)
-    store.create_token(
+    store.tokens.create(
         NewToken(
             id=token_id,
             secret_sha256=digest,

@@ -274,7 +274,7 @@ def test_observations_come_over_http_without_bodies_for_a_viewer(shop: Shop) -> 
         sha256="ab" * 32,
         body=b'"late"',
     )
-    shop.site.store.observe([late])
+    shop.site.store.jobs.observe([late])
 
     [seen] = job.observations()
     with Tenure(shop.server.address, token=viewer) as app:

@@ -80,7 +80,7 @@ def test_a_long_log_is_asked_for_page_by_page(kit: RemoteKit) -> None:
     for first in range(0, len(beats), MAX_PER_JOB):
         kit.coordinator.submit_many(beats[first : first + MAX_PER_JOB]).result()
 
-    events = kit.far.of(CLIENT).store.load_events(job.id)
+    events = kit.far.of(CLIENT).store.events.load([job.id])[job.id]
 
     assert events == [event_of(event_record(event)) for event in kit.events(job)]
     assert len(events) == MAX_PAGE + 5
@@ -126,7 +126,7 @@ def test_what_became_of_dead_letters_is_asked_for_together(server: ThreadedServe
         script.bury(*numbers)
         script.discard(10, 11)
         before = len(proxy.answers)
-        found = script.operator.store.load_resolutions([*map(job_id, numbers), unknown])
+        found = script.operator.store.jobs.resolutions([*map(job_id, numbers), unknown])
 
         assert proxy.answers[before:] == [LOOKUP]
         assert {each: found[each].kind for each in found} == {

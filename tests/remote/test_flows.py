@@ -34,18 +34,18 @@ def test_a_flow_is_made_run_and_read_over_http(kit: RemoteKit) -> None:
     kit.settle()
     (second,) = kit.claimed()
     assert second.lease_id is not None
-    page = store.load_parents(
+    page = store.flows.parents(
         HeldLease(second.id, second.lease_id), second.principal or WORKER, after=-1
     )
-    [listed] = store.list_flows(DEFAULT_NAMESPACE, before=None, limit=5)
-    view = store.load_flow(DEFAULT_NAMESPACE, command.flow_id)
+    [listed] = store.flows.page(DEFAULT_NAMESPACE, before=None, limit=5)
+    view = store.flows.load(DEFAULT_NAMESPACE, command.flow_id)
 
     assert [(each.step, each.outcome) for each in page.parents] == [("a", JobStatus.SUCCEEDED)]
     assert page.is_last
     assert (listed.flow.id, listed.is_live) == (command.flow_id, True)
     assert view is not None
     assert [(step.step, step.after) for step in view.steps] == [("a", ()), ("b", ("a",))]
-    assert store.load_flow(DEFAULT_NAMESPACE, FlowId(kit.new_id())) is None
+    assert store.flows.load(DEFAULT_NAMESPACE, FlowId(kit.new_id())) is None
 
 
 @spec("FL3", "FL8")
@@ -76,7 +76,7 @@ def test_a_flow_is_redriven_over_http(kit: RemoteKit) -> None:
     assert (early.cause, first.cause, again.cause) == (Cause.NOT_FINISHED, None, None)
     assert first.redrive is not None
     assert (first.redrive.jobs, again.redrive, again.replayed) == (2, first.redrive, True)
-    view = kit.coordinator.store.load_flow(DEFAULT_NAMESPACE, command.flow_id)
+    view = kit.coordinator.store.flows.load(DEFAULT_NAMESPACE, command.flow_id)
     assert view is not None
     assert view.redrives == (first.redrive,)
     assert [(step.step, step.status.value) for step in in_order(view.current)] == [
@@ -138,6 +138,6 @@ def test_a_handlers_flow_is_made_once_over_http(kit: RemoteKit) -> None:
         (None, False),
         (None, True),
     ]
-    view = kit.coordinator.store.load_flow(DEFAULT_NAMESPACE, command.flow_id)
+    view = kit.coordinator.store.flows.load(DEFAULT_NAMESPACE, command.flow_id)
     assert view is not None
     assert {step.step: step.after for step in view.steps} == {"a": (), "b": ("a",)}

@@ -25,7 +25,7 @@ def test_a_client_reads_all_pages(kit: RemoteKit, monkeypatch: pytest.MonkeyPatc
                 spec=ScheduleSpec(kind=KIND, queue=QUEUE, every_us=seconds(3600)),
             )
         )
-        kit.coordinator.store.see_worker(
+        kit.coordinator.store.workers.see(
             WorkerProcess(
                 namespace=DEFAULT_NAMESPACE,
                 worker=WorkerId(name),
@@ -41,7 +41,9 @@ def test_a_client_reads_all_pages(kit: RemoteKit, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(remote_store, "MAX_PAGE", 2)
     store, here = kit.store, DEFAULT_NAMESPACE
 
-    assert [each.name for each in store.list_queues(here)] == names
-    assert [each.name for each in store.list_schedules(here)] == names
-    assert [each.worker for each in store.list_workers(here)] == names
-    assert [each.name for each in store.list_queues(here, after=names[0], limit=3)] == names[1:4]
+    assert [each.name for each in store.settings.queues(here)] == names
+    assert [each.name for each in store.schedules.page(here)] == names
+    assert [each.worker for each in store.workers.page(here)] == names
+    assert [each.name for each in store.settings.queues(here, after=names[0], limit=3)] == names[
+        1:4
+    ]

@@ -19,8 +19,8 @@ def test_a_client_shows_the_words_of_a_newer_version_as_they_are(kit: RemoteKit)
     job = of_tomorrow(kit)
     store = kit.far.of(OPERATOR).store
 
-    listed = store.list_jobs(JobFilter(namespace=DEFAULT_NAMESPACE))
-    [event] = store.load_events(job.id)
+    listed = store.views.jobs(JobFilter(namespace=DEFAULT_NAMESPACE)).jobs
+    [event] = store.events.load([job.id])[job.id]
 
     assert kit.reload(job) == job  # and the client was shown the same
     assert [str(each.origin_cause) for each in listed] == ["split"]

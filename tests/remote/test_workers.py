@@ -58,7 +58,7 @@ def test_a_worker_completes_retries_and_leaves_files(staffed: RemoteSite) -> Non
     assert staffed.until_ended(written).result == b"2"
     assert [event.actor for event in staffed.events(added)][1:] == ["worker:fleet"] * 3
     assert staffed.types(written).count(EventType.REQUEUED) == 1
-    assert [each.name for each in staffed.store.list_artifacts(written)] == ["paper-2"]
+    assert [each.name for each in staffed.store.artifacts.of_job(written)] == ["paper-2"]
 
 
 @spec("B28", "J9")

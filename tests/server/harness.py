@@ -139,7 +139,7 @@ class Stage:
         new = NewToken(
             id=token_id, secret_sha256=digest, name=name or f"{role}-1", role=role, **fields
         )
-        return self.store.create_token(new), text
+        return self.store.tokens.create(new), text
 
     def of(self, role: Role) -> str:
         """The token of this role that everybody uses."""
@@ -228,11 +228,11 @@ class Stage:
 
     def job(self, job_id: str) -> Job:
         """The row."""
-        return self.store.load([JobId(job_id)]).jobs[JobId(job_id)]
+        return self.store.jobs.load([JobId(job_id)]).jobs[JobId(job_id)]
 
     def events(self, job_id: str) -> list[Event]:
         """The log."""
-        return self.store.load_histories([JobId(job_id)])[JobId(job_id)]
+        return self.store.events.load([JobId(job_id)])[JobId(job_id)]
 
 
 async def _make(

@@ -37,7 +37,7 @@ if __name__ == "__main__":
     if sys.argv[1:] == ["tokens"]:
         token_id, digest, _ = mint(TOKEN_ENTROPY)
         new = NewToken(id=token_id, secret_sha256=digest, name="app", role=Role.CLIENT)
-        coordinator.store.create_token(new)
+        coordinator.store.tokens.create(new)
         patient = replace(SETTINGS, idle_s=600, unknown_idle_s=1)
         options = replace(options, authenticated=True, settings=patient)
     elif len(sys.argv) > 1:

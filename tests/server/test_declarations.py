@@ -30,8 +30,8 @@ def test_a_workers_token_declares_nothing_unless_it_was_created_for_that(stage: 
 
     refused = [declare_kind(stage, plain), declare_schedule(stage, plain)]
     kept = (
-        stage.store.list_kinds(DEFAULT_NAMESPACE),
-        stage.store.list_schedules(DEFAULT_NAMESPACE),
+        stage.store.settings.kinds(DEFAULT_NAMESPACE),
+        stage.store.schedules.page(DEFAULT_NAMESPACE),
     )
     made = [declare_kind(stage, declaring), declare_schedule(stage, declaring)]
 
@@ -52,7 +52,7 @@ def test_a_token_for_some_queues_declares_no_kind(stage: Stage, role: Role) -> N
 
     assert (refused.status, refused.code) == (403, "out_of_scope")
     assert "only a token for all queues may" in refused.json["message"]
-    assert stage.store.list_kinds(DEFAULT_NAMESPACE) == []
+    assert stage.store.settings.kinds(DEFAULT_NAMESPACE) == []
     assert made.status == 200
 
 

@@ -56,7 +56,7 @@ def test_a_flow_that_cannot_work_is_refused_whole(
 
     assert refused.status == 422, refused.json
     assert problem in str(refused.json)
-    assert JobId(JOB.format(5)) not in stage.store.load([JobId(JOB.format(5))]).jobs
+    assert JobId(JOB.format(5)) not in stage.store.jobs.load([JobId(JOB.format(5))]).jobs
 
 
 @spec("FL3")
@@ -70,7 +70,7 @@ def test_ids_that_are_taken_are_the_callers_mistake(stage: Stage) -> None:
     for refused in (taken_job, taken_flow):
         assert (refused.status, refused.json["cause"]) == (409, "idempotency_key_reuse")
     made = [JobId(JOB.format(number)) for number in (1, 4)]
-    assert stage.store.load(made).jobs == {}
+    assert stage.store.jobs.load(made).jobs == {}
 
 
 @spec("FL8", "H41")

@@ -408,7 +408,7 @@ def test_a_revoked_token_ends_a_claim_that_waits(stage: Stage) -> None:
         message = stage.claim_message(wait_s=60)
         claim = asyncio.create_task(stage.aask("POST", "/v1/claim", message, token=text))
         await auntil(lambda: _waiting(stage) == 1)
-        stage.store.revoke_token(token.id)
+        stage.store.tokens.revoke(token.id)
         async with asyncio.timeout(5):
             return await claim
 

@@ -165,7 +165,7 @@ def test_asking_about_one_worker_does_not_read_all(monkeypatch: pytest.MonkeyPat
     for number in range(120):
         assert alive(stage, f"w{number:03}").status == 200
     read: list[int] = []
-    listed = stage.store.list_workers
+    listed = stage.store.workers.page
 
     def counted(*args: Any, **more: Any) -> list[WorkerSeen]:
         found = listed(*args, **more)

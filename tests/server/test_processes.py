@@ -300,11 +300,11 @@ def test_a_server_with_a_valid_token_may_listen_beyond_this_machine() -> None:
         check_exposure(options, coordinator)
     token_id, digest, _ = mint(bytes(TOKEN_ENTROPY_BYTES))
     new = NewToken(id=token_id, secret_sha256=digest, name="n", role=Role.CLIENT)
-    store.create_token(new)
+    store.tokens.create(new)
 
     check_exposure(options, coordinator)
 
-    store.revoke_token(token_id)
+    store.tokens.revoke(token_id)
     with pytest.raises(InvalidInput):
         check_exposure(options, coordinator)
     coordinator.close()

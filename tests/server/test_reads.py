@@ -695,7 +695,7 @@ def test_an_overview_is_made_for_those_who_still_wait(stage: Stage) -> None:
         async def make(wanted: OverviewFilter) -> Overview:
             await turn.wait()
             made.append(wanted)
-            return stage.store.overview(wanted)
+            return stage.store.views.overview(wanted)
 
         shared = SharedAnswers[OverviewFilter, Overview](lambda: 0, fresh_for=seconds(2))
         gone, stays = (
@@ -714,13 +714,13 @@ def test_an_overview_is_made_for_those_who_still_wait(stage: Stage) -> None:
 @spec("OB30")
 def test_an_overview_that_took_long_is_shown_for_longer(stage: Stage) -> None:
     store = stage.store
-    quick = store.overview
+    quick = store.views.overview
 
     def slow(wanted: OverviewFilter) -> Overview:
         stage.clock.advance(1)
         return quick(wanted)
 
-    store.overview = slow  # type: ignore[method-assign]  # a store that takes a second
+    store.views.overview = slow  # type: ignore[method-assign]  # a store that takes a second
 
     def shown() -> str:
         found = stage.ask("GET", "/v1/overview", token=stage.of(V)).json

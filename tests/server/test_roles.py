@@ -206,7 +206,7 @@ def test_a_refused_role_changes_nothing(stage: Stage, route: Route) -> None:
     send(stage, route, token=None)
 
     assert (stage.job(job_id), stage.events(job_id)) == before
-    assert len(stage.store.list_queues(before[0].namespace)) == 1
+    assert len(stage.store.settings.queues(before[0].namespace)) == 1
 
 
 @pytest.mark.parametrize("route", ROUTES, ids=name_of)

@@ -117,7 +117,7 @@ def test_a_limited_token_sees_and_changes_only_its_own(
     assert {(each.status, each.code) for each in answers} == {(404, "unknown_schedule")}
     assert [each.status for each in (taken, other, undone)] == [403, 403, 403]
     assert post(stage, "mine/pause", token=limited).status == 200
-    theirs = stage.store.load_schedule(DEFAULT_NAMESPACE, ScheduleName("theirs")).schedule
+    theirs = stage.store.schedules.load(DEFAULT_NAMESPACE, ScheduleName("theirs")).schedule
     assert theirs is not None
     assert theirs.rev == 1
 
@@ -177,7 +177,7 @@ def test_a_wrong_field_is_named_and_nothing_is_written(
     assert refused.status in (400, 422), refused
     assert refused.json["field"] == field
     name = ScheduleName("s")
-    assert stage.store.load_schedule(DEFAULT_NAMESPACE, name).schedule is None
+    assert stage.store.schedules.load(DEFAULT_NAMESPACE, name).schedule is None
 
 
 @spec("SC24", "H79")
@@ -187,7 +187,7 @@ def test_a_token_that_was_just_revoked_makes_and_resumes_no_schedule(stage: Stag
     put(stage, token=text, only_new=True)
     post(stage, "s/pause", token=other)
 
-    paused = [stage.store.revoke_token(each.id) for each in (worker, operator)]
+    paused = [stage.store.tokens.revoke(each.id) for each in (worker, operator)]
     refused = [
         put(stage, "t", token=text, only_new=True),
         put(stage, token=other, every_s=60),
@@ -196,7 +196,7 @@ def test_a_token_that_was_just_revoked_makes_and_resumes_no_schedule(stage: Stag
 
     assert paused == [(), ()], "it was paused already"
     assert [(each.status, each.code) for each in refused] == [(401, "unauthenticated")] * 3
-    [found] = stage.store.list_schedules(DEFAULT_NAMESPACE)
+    [found] = stage.store.schedules.page(DEFAULT_NAMESPACE)
     assert (found.name, found.rev) == ("s", 2)
 
 
@@ -205,12 +205,12 @@ def test_what_a_token_wrote_while_it_was_revoked_is_paused(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     token, text = stage.new_token(O, "gone")
-    before(stage, monkeypatch, lambda: stage.store.revoke_token(token.id))
+    before(stage, monkeypatch, lambda: stage.store.tokens.revoke(token.id))
 
     refused = put(stage, token=text)
 
     assert (refused.status, refused.code) == (401, "unauthenticated")
-    [found] = stage.store.list_schedules(DEFAULT_NAMESPACE)
+    [found] = stage.store.schedules.page(DEFAULT_NAMESPACE)
     assert found.paused_at is not None
     assert found.pause_reason == "last token of operator:gone revoked"
 
@@ -222,7 +222,7 @@ def test_a_schedule_that_leaves_the_scope_meanwhile_is_not_changed(
 ) -> None:
     limited = stage.token(O, "limited", queues=(QueueName("q"),))
     put(stage, queue="q")
-    [made] = stage.store.list_schedules(DEFAULT_NAMESPACE)
+    [made] = stage.store.schedules.page(DEFAULT_NAMESPACE)
     moved = PutSchedule(
         namespace=DEFAULT_NAMESPACE,
         name=made.name,
@@ -239,9 +239,9 @@ def test_a_schedule_that_leaves_the_scope_meanwhile_is_not_changed(
         refused = post(stage, f"s/{change}", message, token=limited)
 
     assert refused.status == (403 if change == "put" else 404), refused
-    [found] = stage.store.list_schedules(DEFAULT_NAMESPACE)
+    [found] = stage.store.schedules.page(DEFAULT_NAMESPACE)
     assert (found.spec.queue, found.rev, found.changed_by) == ("other", 2, "operator:ada")
-    assert stage.store.list_jobs(JobFilter(namespace=DEFAULT_NAMESPACE)) == []
+    assert stage.store.views.jobs(JobFilter(namespace=DEFAULT_NAMESPACE)).jobs == []
 
 
 def before(stage: Stage, monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
@@ -261,7 +261,7 @@ def test_readers_see_that_a_schedule_is_paused_because_a_token_was_revoked(stage
     put(stage, token=text, only_new=True)
     before = stage.ask("GET", "/v1/schedules/s/spec", token=stage.of(O)).json["schedule"]
 
-    stage.store.revoke_token(token.id)
+    stage.store.tokens.revoke(token.id)
 
     [listed] = stage.ask("GET", "/v1/schedules", token=stage.of(V)).json["schedules"]
     assert before["pause_reason"] is None

@@ -262,8 +262,8 @@ def _about(stage: Stage, route: Route, job_id: str, lease_id: str, *, token: str
 
 def _state(stage: Stage) -> tuple[object, ...]:
     job = stage.job(PARTS["job_id"])
-    queues = stage.store.list_queues(job.namespace)
-    return job, stage.events(job.id), queues, stage.store.list_workers(job.namespace)
+    queues = stage.store.settings.queues(job.namespace)
+    return job, stage.events(job.id), queues, stage.store.workers.page(job.namespace)
 
 
 @spec("H36")

@@ -55,7 +55,7 @@ def test_a_refused_token_leaves_a_line_without_its_secret(stage: Stage, shown: s
         "revoked": text,
     }
     if shown == "revoked":
-        stage.store.revoke_token(known.id)
+        stage.store.tokens.revoke(known.id)
 
     heard = stage.ask("GET", "/v1/jobs", token=tokens[shown])
 

@@ -26,7 +26,7 @@ def test_a_path_with_a_line_feed_is_not_the_one_without(
     heard = stage.ask(method, path, token=stage.of(Role.OPERATOR))
 
     assert heard.status == status
-    assert stage.store.list_queues(DEFAULT_NAMESPACE) == []
+    assert stage.store.settings.queues(DEFAULT_NAMESPACE) == []
 
 
 @spec("H2")

@@ -136,7 +136,7 @@ def test_a_reader_that_waits_ends_with_its_token(stage: Stage) -> None:
     async def scenario() -> Answer:
         reading = asyncio.create_task(stage.aask("GET", path, token=text))
         await asyncio.sleep(0)
-        stage.store.revoke_token(token.id)
+        stage.store.tokens.revoke(token.id)
         return await asyncio.wait_for(reading, PATIENT_S / 2)
 
     assert stage.run(scenario()).status == 401

@@ -50,7 +50,7 @@ def test_only_the_right_secret_is_a_use_of_a_token(stage: Stage) -> None:
     token, text = stage.new_token(C)
 
     def last_used_at() -> object:
-        loaded = stage.store.load_token(token.id).token
+        loaded = stage.store.tokens.load(token.id).token
         assert loaded is not None
         return loaded.last_used_at
 
@@ -133,7 +133,7 @@ def test_the_secret_is_nowhere_in_the_store() -> None:
 def test_a_revoked_token_is_refused(stage: Stage) -> None:
     token, text = stage.new_token(C)
     before = stage.ask("GET", "/v1/time", token=text)
-    stage.store.revoke_token(token.id)
+    stage.store.tokens.revoke(token.id)
 
     refused_soon(stage, text)
     assert before.status == 200
@@ -142,7 +142,7 @@ def test_a_revoked_token_is_refused(stage: Stage) -> None:
 def loads_of(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> list[TokenId]:
     """The tokens that are read from the store from now on."""
     loaded: list[TokenId] = []
-    load = stage.store.load_token
+    load = stage.store.tokens.load
 
     def noted(token_id: TokenId) -> LoadedToken:
         loaded.append(token_id)
@@ -161,7 +161,7 @@ def test_made_up_tokens_do_not_delay_known_ones(
     made_up = [mint(bytes([number]) * TOKEN_ENTROPY_BYTES) for number in range(200, 203)]
     known, newcomer = stage.of(C), stage.token(V)
     stage.ask("GET", "/v1/time", token=known)
-    load = stage.store.load_token
+    load = stage.store.tokens.load
     held: list[TokenId] = []
     goes_on = threading.Event()
 
@@ -214,7 +214,7 @@ def test_the_use_of_a_token_is_noted_once_a_minute(monkeypatch: pytest.MonkeyPat
     stage = Stage(settings=replace(SETTINGS, recheck_token_s=0))
     token, text = stage.new_token(C)
     used: list[int] = []
-    use = stage.store.use_token
+    use = stage.store.tokens.use
 
     def noted(token_id: TokenId) -> None:
         used.append(stage.clock() - token.created_at)
@@ -331,12 +331,12 @@ def test_wrong_leases_of_a_batch_are_read_in_one_call(
         {"job_id": job_id, "lease_id": "1-" + "ab" * 16, "hb_seq": number}
         for number, job_id in enumerate((*jobs, *jobs), 1)
     ]
-    load = stage.coordinator.store.load_without_bodies
+    load = stage.coordinator.store.jobs.read
     loaded: list[list[str]] = []
 
     def noted(ids: list[JobId]) -> dict[JobId, Job]:
         loaded.append([*ids])
-        return load(ids)
+        return load(ids, bodies=False)
 
     monkeypatch.setattr(stage.coordinator.unwatched_store, "load_without_bodies", noted)
     answer = stage.call("heartbeat", {"leases": beats}, role=W)

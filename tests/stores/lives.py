@@ -66,7 +66,7 @@ def enqueue_changes(
 
 def save(store: Store, changes: Sequence[Change]) -> Saved:
     """Save changes, all of which must stick."""
-    saved = store.save(changes, epoch=EPOCH)
+    saved = store.jobs.save(changes, epoch=EPOCH)
     assert len(saved.applied) == len(changes)
     return saved
 
@@ -99,7 +99,7 @@ def planner(request: ClaimRequest) -> Callable[[ClaimView], ClaimPlan]:
 def claim(store: Store, count: int, *, seq: int = 1, worker: str = "w") -> list[Job]:
     """Claimed jobs."""
     request = claim_request(count, seq=seq, worker=worker)
-    plan = store.claim(request.scope, [request.session], count, planner(request))
+    plan = store.claims.claim(request.scope, [request.session], count, planner(request))
     return [grant.job for answer in plan.answers for grant in answer.grants]
 
 

@@ -494,7 +494,9 @@ class Queue:
             claim_seq=1,
             request_id=RequestId(f"{self.name}-{number}"),
         )
-        planned = self.store.claim(request.scope, [request.session], wanted, planner(request))
+        planned = self.store.claims.claim(
+            request.scope, [request.session], wanted, planner(request)
+        )
         granted = [grant.job for answer in planned.answers for grant in answer.grants]
         self.leased += granted
         return [job.id for job in granted]
@@ -643,7 +645,7 @@ def test_the_job_of_a_schedule_is_not_passed_over(queue: Queue) -> None:
     assert firing.job is not None
 
     for each in (made.change, firing):
-        assert queue.store.save_schedule(each, epoch=Epoch(1))
+        assert queue.store.schedules.save(each, epoch=Epoch(1))
 
     assert queue.has_marks
     assert queue.claim((SEND,), 1) == [firing.job.job.id]
@@ -684,7 +686,7 @@ def test_a_claim_that_fails_hides_nothing(queue: Queue) -> None:
 
     scope = ClaimScope(namespace=DEFAULT_NAMESPACE, queues=(queue.name,), kinds=(SEND,))
     with pytest.raises(ZeroDivisionError):
-        queue.store.claim(scope, [], 1, fail)
+        queue.store.claims.claim(scope, [], 1, fail)
     claims.append(queue.claim((SEND,), 1))
 
     assert claims == [[second], [first]]
@@ -697,11 +699,11 @@ def test_a_kind_that_its_rate_holds_back_is_not_passed_over_afterwards(queue: Qu
         queue.enqueue(SEND, 0, number + 10)
     for number in range(4):
         queue.enqueue(CALL, 0, number + 20)
-    queue.store.put_kind(DEFAULT_NAMESPACE, KindChange(kind=SEND, rate=slow))
+    queue.store.settings.put_kind(DEFAULT_NAMESPACE, KindChange(kind=SEND, rate=slow))
 
     while_slow = [queue.claim(KINDS, 1) for _ in range(3)]
     has_marks = queue.has_marks
-    queue.store.put_kind(DEFAULT_NAMESPACE, KindChange(kind=SEND, rate=None))
+    queue.store.settings.put_kind(DEFAULT_NAMESPACE, KindChange(kind=SEND, rate=None))
     afterwards = [queue.claim(KINDS, 1) for _ in range(2)]
 
     sent, called = queue.expected((SEND,), 9), queue.expected((CALL,), 9)

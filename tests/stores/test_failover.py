@@ -13,7 +13,7 @@ def test_a_queue_that_was_lost_in_a_failover_is_recorded_again(hand: ForeignHand
     hand.run("DELETE FROM {t}queue")
     store.raise_epoch()
 
-    saved = store.save(enqueue_changes(store, 1), epoch=Epoch(2))
+    saved = store.jobs.save(enqueue_changes(store, 1), epoch=Epoch(2))
 
     assert len(saved.applied) == 1
-    assert [state.name for state in store.list_queues(DEFAULT_NAMESPACE)] == [QUEUE]
+    assert [state.name for state in store.settings.queues(DEFAULT_NAMESPACE)] == [QUEUE]

@@ -1,7 +1,7 @@
 """What a flow costs: the end of a parent costs the same in a join of fifty and of five thousand."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any, cast
@@ -31,6 +31,7 @@ from tenure.verify import assert_holds
 from tenure_conformance.spec import spec
 from tests.stores.lives import QUEUE, WORKER, change, save
 from tests.support.counted_work import pages_read, steps_taken
+from tests.support.doubles import Intercepted
 
 SIZES = (50, 5_000)
 HERE = Namespace("default")
@@ -138,23 +139,16 @@ def test_a_sweeper_that_has_nothing_to_do_reads_nothing_of_what_waits(tmp_path: 
     assert steps[0] == steps[1]
 
 
-class Counting:
+class Counting(Intercepted):
     """A store that counts calls by name."""
 
     def __init__(self, store: Store) -> None:
-        self._store = store
+        super().__init__(store, self._count)
         self.calls: dict[str, int] = {}
 
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self._store, name)
-        if not callable(found):
-            return found
-
-        def counted(*arguments: Any, **named: Any) -> Any:
-            self.calls[name] = self.calls.get(name, 0) + 1
-            return found(*arguments, **named)
-
-        return counted
+    def _count(self, place: str, method: Callable[..., Any], *given: Any, **named: Any) -> Any:
+        self.calls[place] = self.calls.get(place, 0) + 1
+        return method(*given, **named)
 
 
 @spec("FL3", "FL4", "FL5", "I32", "I33")
@@ -195,8 +189,8 @@ def test_a_fan_out_of_five_thousand_goes_through_its_join_in_batches(
     types = [event.type for event in made.load_histories([join])[join]]
     assert types == [EventType.ENQUEUED, EventType.READY]
     # The flow, a save for each batch of completions, and one for the child.
-    assert store.calls["save"] <= batches + 2
-    assert store.calls["unblocked"] <= batches + 1
+    assert store.calls["jobs.save"] <= batches + 2
+    assert store.calls["flows.unblocked"] <= batches + 1
     assert_holds(made)
     made.close()
 

@@ -70,11 +70,11 @@ def _fill(store: AnyStore, jobs: int) -> None:
     _enqueue(store, 1, RARE, priority=-5)
     _enqueue(store, jobs, KEYED, key="hot")
     _enqueue(store, 1, KEYED, key="other")
-    store.put_kind(HERE, KindChange(kind=Kind(RATED), rate=parse_rate("rate", "1/d", 3)))
+    store.settings.put_kind(HERE, KindChange(kind=Kind(RATED), rate=parse_rate("rate", "1/d", 3)))
     _enqueue(store, jobs, RATED, rate_key="hot")
     _enqueue(store, 1, RATED, rate_key="other")
     scope = ClaimScope(namespace=HERE, queues=(QUEUE,), kinds=(Kind(KEYED), Kind(RATED)))
-    store.claim(scope, [], 1, lambda _: ClaimPlan(changes=(), sessions=(), answers=()))
+    store.claims.claim(scope, [], 1, lambda _: ClaimPlan(changes=(), sessions=(), answers=()))
     _enqueue(store, jobs, WORKING, queue=BUSY)
     for seq in range(1, jobs // 1000 + 1):
         asked = replace(claim_request(1000, seq=seq), queues=(BUSY,), kinds=(Kind(WORKING),))
@@ -82,7 +82,7 @@ def _fill(store: AnyStore, jobs: int) -> None:
 
 
 def _granted(store: AnyStore, asked: ClaimRequest) -> list[Job]:
-    planned = store.claim(asked.scope, [asked.session], asked.limit, planner(asked))
+    planned = store.claims.claim(asked.scope, [asked.session], asked.limit, planner(asked))
     assert len(planned.changes) == asked.limit
     return [each.job for each in planned.changes]
 
@@ -333,8 +333,8 @@ def _fill_with_keys(store: AnyStore, keys: int) -> None:
     are no statistics yet: they are behind whenever keys come. The ids follow the order of the
     keys: with random ones, chance decides which keys are granted both jobs, and with it how many
     turns the ten keys have."""
-    store.put_kind(HERE, KindChange(kind=FAIR, fair=True, concurrency_limit=2))
-    store.put_kind(HERE, KindChange(kind=Kind(RATED), rate=parse_rate("rate", "1/d", 2)))
+    store.settings.put_kind(HERE, KindChange(kind=FAIR, fair=True, concurrency_limit=2))
+    store.settings.put_kind(HERE, KindChange(kind=Kind(RATED), rate=parse_rate("rate", "1/d", 2)))
     scope = ClaimScope(namespace=HERE, queues=(QUEUE,), kinds=(FAIR, Kind(RATED)))
     now = store.now()
     for start_at in range(0, 2 * keys, 500):
@@ -356,9 +356,9 @@ def _fill_with_keys(store: AnyStore, keys: int) -> None:
     while granted < 2 * keys:
         seq += 1
         asked = replace(claim_request(200, seq=seq), kinds=scope.kinds)
-        granted += len(store.claim(scope, [asked.session], 200, planner(asked)).changes)
+        granted += len(store.claims.claim(scope, [asked.session], 200, planner(asked)).changes)
     for _ in range(6 * keys // MAX_KEY_CHANGES + 1):
-        store.claim(scope, [], 1, lambda _: ClaimPlan(changes=(), sessions=(), answers=()))
+        store.claims.claim(scope, [], 1, lambda _: ClaimPlan(changes=(), sessions=(), answers=()))
 
 
 FEW_FAIR = [ConcurrencyKey(FAIR, key) for key in FEW]
@@ -492,7 +492,7 @@ def _drain(store: AnyStore, *, claims: int, worker: str) -> None:
     """Claims of a hundred jobs each."""
     for seq in range(1, claims + 1):
         asked = replace(claim_request(100, seq=seq, worker=worker), kinds=PINNED.kinds)
-        planned = store.claim(PINNED, [asked.session], 100, planner(asked))
+        planned = store.claims.claim(PINNED, [asked.session], 100, planner(asked))
         assert len(planned.changes) == 100
 
 

@@ -53,18 +53,18 @@ def _finished(hand: ForeignHand) -> Job:
 )
 def test_a_transition_is_neither_changed_nor_deleted(hand: ForeignHand, statement: str) -> None:
     job = _finished(hand)
-    before = hand.store.load_histories([job.id])
+    before = hand.store.events.load([job.id])
 
     with pytest.raises(Refused):
         hand.run(statement)
 
-    assert hand.store.load_histories([job.id]) == before
+    assert hand.store.events.load([job.id]) == before
 
 
 @spec("E3")
 def test_an_event_is_not_inserted_twice(hand: ForeignHand) -> None:
     job = _running(hand)
-    events = hand.store.load_histories([job.id])
+    events = hand.store.events.load([job.id])
 
     with pytest.raises(Refused):
         hand.run(
@@ -73,7 +73,7 @@ def test_an_event_is_not_inserted_twice(hand: ForeignHand) -> None:
             " 'queued', 'me', 'r', '{}', 99)"
         )
 
-    assert hand.store.load_histories([job.id]) == events
+    assert hand.store.events.load([job.id]) == events
 
 
 @spec("E3")
@@ -119,7 +119,7 @@ def test_verify_reports_what_it_cannot_read(
 ) -> None:
     [job_id] = enqueue(hand.store)
     [sound] = enqueue(hand.store) if statement == "event" else [None]
-    job = hand.store.load([job_id]).jobs[job_id]
+    job = hand.store.jobs.load([job_id]).jobs[job_id]
 
     hand.run(_an_event(job, "bogus") if statement == "event" else statement)
 
@@ -138,7 +138,7 @@ def test_the_error_about_an_unknown_word_is_one_sentence(hand: ForeignHand) -> N
     )
 
     with pytest.raises(StoreError, match="the role of token t is 'king'"):
-        hand.store.list_tokens()
+        hand.store.tokens.all()
 
 
 @spec("Y4")
@@ -155,13 +155,13 @@ def test_words_of_tomorrow_are_shown_as_they_are(hand: ForeignHand) -> None:
     )
 
     span = EventSpan(namespace=job.namespace, since=Instant(0), until=Instant(10), limit=10)
-    counted = hand.store.count_events(span)
-    event = hand.store.load_events(job.id)[-1]
+    counted = hand.store.events.count(span)
+    event = hand.store.events.load([job.id])[job.id][-1]
 
     assert {each.type for each in counted.counts} == {"split"}
     assert (event.type, event.event_class, event.type.is_known) == ("split", "transition", False)
-    assert hand.store.load_resolutions([job.id])[job.id].kind == "forgotten"
-    assert [each.type for each in hand.store.load_observations(job.id)] == ["rumour"]
+    assert hand.store.jobs.resolutions([job.id])[job.id].kind == "forgotten"
+    assert [each.type for each in hand.store.jobs.observations(job.id)] == ["rumour"]
 
 
 @spec("Y4", "Y5")
@@ -172,7 +172,7 @@ def test_a_status_of_tomorrow_is_shown_and_left_alone(hand: ForeignHand) -> None
         f" WHERE id = '{waiting}'"
     )
 
-    assert hand.store.load_jobs([waiting])[waiting].status == "napping"
+    assert hand.store.jobs.read([waiting])[waiting].status == "napping"
     assert [job.id for job in claim(hand.store, 5)] == [ready]
 
 
@@ -185,7 +185,7 @@ def test_an_unknown_status_is_accepted_only_for_a_live_job_that_cannot_be_claime
     with pytest.raises(Refused):
         hand.run("UPDATE {t}job SET rev = rev + 1, status = 'napping'")
 
-    assert hand.store.load([job.id]).jobs == {job.id: job}
+    assert hand.store.jobs.load([job.id]).jobs == {job.id: job}
 
 
 @spec("E3")
@@ -195,7 +195,7 @@ def test_renewals_of_a_job_may_be_deleted_by_hand(hand: ForeignHand) -> None:
 
     hand.run("DELETE FROM {t}job_event WHERE type IN ('lease_renewed', 'heartbeat')")
 
-    assert len(hand.store.load_histories([job.id])[job.id]) == 3
+    assert len(hand.store.events.load([job.id])[job.id]) == 3
 
 
 @spec("T26", "G6")
@@ -205,7 +205,7 @@ def test_a_live_job_cannot_be_deleted(hand: ForeignHand) -> None:
     with pytest.raises(Refused):
         hand.run("DELETE FROM {t}job")
 
-    assert hand.store.load([job.id]).jobs == {job.id: job}
+    assert hand.store.jobs.load([job.id]).jobs == {job.id: job}
 
 
 @spec("T25", "I19")
@@ -219,7 +219,7 @@ def test_a_finished_row_is_immutable(hand: ForeignHand, assignment: str) -> None
     with pytest.raises(Refused):
         hand.run("UPDATE {t}job SET " + assignment)
 
-    assert hand.store.load([job.id]).jobs == {job.id: job}
+    assert hand.store.jobs.load([job.id]).jobs == {job.id: job}
 
 
 def _holder(hand: ForeignHand) -> Job:
@@ -243,7 +243,7 @@ def test_the_key_of_a_finished_row_is_freed_once(hand: ForeignHand) -> None:
         with pytest.raises(Refused):
             hand.run(f"UPDATE {{t}}job SET {again}")
 
-    assert hand.store.load([job.id]).jobs == {job.id: job}
+    assert hand.store.jobs.load([job.id]).jobs == {job.id: job}
 
 
 @spec("D14", "I19")
@@ -257,7 +257,7 @@ def test_nothing_else_of_a_finished_row_changes_with_it(hand: ForeignHand, assig
     with pytest.raises(Refused):
         hand.run(f"UPDATE {{t}}job SET {assignment}, {_freed(hand)}")
 
-    assert hand.store.load([job.id]).jobs == {job.id: job}
+    assert hand.store.jobs.load([job.id]).jobs == {job.id: job}
 
 
 @spec("D14", "I19")
@@ -294,7 +294,7 @@ def test_a_live_row_does_not_change_without_a_higher_rev(
     with pytest.raises(Refused):
         hand.run("UPDATE {t}job SET " + assignment)
 
-    assert hand.store.load([job.id]).jobs == {job.id: job}
+    assert hand.store.jobs.load([job.id]).jobs == {job.id: job}
 
 
 _LAWLESS = {
@@ -317,7 +317,7 @@ def test_a_row_that_does_not_fit_its_status_is_refused(hand: ForeignHand, assign
     with pytest.raises(Refused):
         hand.run("UPDATE {t}job SET rev = rev + 1, " + assignment)
 
-    assert hand.store.load([job.id]).jobs == {job.id: job}
+    assert hand.store.jobs.load([job.id]).jobs == {job.id: job}
 
 
 @spec("J4", "S12")
@@ -364,11 +364,11 @@ def test_a_purge_passes_the_guards(hand: ForeignHand) -> None:
     job = _finished(hand)
     [enqueued] = enqueue(hand.store)
 
-    purged = hand.store.purge(older_than_us=Duration(-1), limit=10)
+    purged = hand.store.upkeep.delete("jobs", older_than_us=Duration(-1), limit=10).deleted
 
     assert purged == 1
-    assert set(hand.store.load([job.id, enqueued]).jobs) == {enqueued}
-    assert hand.store.load_histories([job.id]) == {job.id: []}
+    assert set(hand.store.jobs.load([job.id, enqueued]).jobs) == {enqueued}
+    assert hand.store.events.load([job.id]) == {job.id: []}
 
 
 def test_tables_are_not_truncated(postgres_hand: PostgresHand) -> None:
@@ -393,7 +393,7 @@ def test_sqlite_refuses_to_replace_a_row(sqlite_hand: SqliteHand) -> None:
             " 0, 0, 0, 0, 0, 0, 0, '[]', 'null')"
         )
 
-    assert sqlite_hand.store.load([job.id]).jobs == {job.id: job}
+    assert sqlite_hand.store.jobs.load([job.id]).jobs == {job.id: job}
 
 
 @spec("H20")
@@ -421,14 +421,14 @@ def test_a_token_never_gains_a_right(hand: ForeignHand, change: str) -> None:
         kinds=(Kind("k"),),
         expires_in_us=seconds(60),
     )
-    hand.store.create_token(new)
-    hand.store.revoke_token(token_id)
-    before = hand.store.list_tokens()
+    hand.store.tokens.create(new)
+    hand.store.tokens.revoke(token_id)
+    before = hand.store.tokens.all()
 
     with pytest.raises(Refused):
         hand.run("UPDATE {t}token SET " + change)
 
-    assert hand.store.list_tokens() == before
+    assert hand.store.tokens.all() == before
 
 
 @spec("A20")

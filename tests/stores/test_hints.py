@@ -125,7 +125,7 @@ def test_nothing_is_told_while_a_sqlite_file_does_not_change(on_sqlite: Pair) ->
     until(lambda: bool(heard), "it is heard")
     heard.clear()
 
-    first.load_jobs([])
+    first.jobs.read([])
     enqueue(first)
     until(lambda: bool(heard), "it is heard")
 
@@ -324,7 +324,7 @@ def test_another_process_on_postgresql_hears_what_became_ready_and_what_ended(
     until(lambda: READY in heard, "it is heard")
     cancel(first, job_id)
     until(lambda: ENDED in heard, "it is heard")
-    first.put_queue(DEFAULT_NAMESPACE, QueueName("other"), paused=False, limit=None)
+    first.settings.put_queue(DEFAULT_NAMESPACE, QueueName("other"), paused=False, limit=None)
     until(
         lambda: Hint(HintedChange.READY, DEFAULT_NAMESPACE, QueueName("other")) in heard,
         "it is heard",
@@ -394,7 +394,7 @@ def test_a_change_of_a_kind_wakes_the_workers_of_every_queue(on_postgres: Pair) 
     second.watch(heard.append)
     until(lambda: heard == [None], "it listens")
 
-    first.put_kind(DEFAULT_NAMESPACE, KindChange(kind=Kind("send"), fair=True))
+    first.settings.put_kind(DEFAULT_NAMESPACE, KindChange(kind=Kind("send"), fair=True))
 
     until(lambda: READY in heard, "it is heard")
 
@@ -599,6 +599,10 @@ def test_a_worker_is_woken_for_each_of_several_delayed_jobs() -> None:
 
         looks = 0
 
+        @property
+        def claims(self) -> "OneBlockedTwoDelayed":
+            return self
+
         def watch(self, on_hint: object) -> Callable[[], None]:
             return lambda: None
 
@@ -637,6 +641,10 @@ def test_hints_about_other_queues_wake_nobody() -> None:
 
         watchers = Watchers()
         watch = watchers.add
+
+        @property
+        def claims(self) -> "Hinting":
+            return self
 
         def next_ready(self, *asked: object) -> NextReady:
             return NextReady(is_ready=False)

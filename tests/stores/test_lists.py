@@ -161,7 +161,7 @@ def test_postgres_plans_each_search_for_its_limit(full_store: tuple[PostgresStor
     store, url = full_store
     wanted = JobFilter(namespace=HERE, worker=WorkerId("nobody"), reads=100)
     for _ in range(4 * PREPARED_AFTER):
-        assert store.find_jobs(wanted).jobs == []
+        assert store.views.jobs(wanted).jobs == []
     with store._listing_pool.connection(deadline(10)) as connection:
         [(prepared,)] = connection.execute(PREPARED).fetchall()
     with psycopg.connect(url, cursor_factory=psycopg.RawCursor) as raw:
@@ -192,8 +192,8 @@ def test_slow_lists_end_soon_and_delay_nothing_on_postgres(postgres_url: str) ->
         loaded_s = []
         while not any(each.done() for each in slow):
             asked = time.monotonic()
-            store.load([])
-            store.tick()
+            store.jobs.load([])
+            store.upkeep.tick()
             loaded_s.append(time.monotonic() - asked)
         problems = [each.exception() for each in slow]
         took_s = time.monotonic() - began
@@ -214,7 +214,7 @@ def test_a_slow_list_ends_in_time_on_sqlite(tmp_path: Path) -> None:
             store._rows(endless, listing=True)
         took_s = time.monotonic() - began
 
-        assert store.load([]).epoch == 1  # on a connection that waits for nothing
+        assert store.jobs.load([]).epoch == 1  # on a connection that waits for nothing
     assert took_s < 5.0
 
 

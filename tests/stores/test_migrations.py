@@ -241,8 +241,8 @@ def test_two_schemas_live_in_one_database(postgres_url: str) -> None:
 
     [job_id] = enqueue(one)
 
-    assert set(one.load([job_id]).jobs) == {job_id}
-    assert not two.load([job_id]).jobs
+    assert set(one.jobs.load([job_id]).jobs) == {job_id}
+    assert not two.jobs.load([job_id]).jobs
     one.close()
     two.close()
 

@@ -82,7 +82,7 @@ def test_the_tail_reads_its_index_in_order(big_store: tuple[PostgresStore, str])
     store, dsn = big_store
     with psycopg.connect(dsn, autocommit=True) as raw:
         raw.execute("ANALYZE")
-    middle = store.tail_events(after=None, limit=9_000)[-1].position
+    middle = store.events.tail(after=None, limit=9_000)[-1].position
     position, job_id, seq = middle.split(":")
 
     plan = _plan(
@@ -105,7 +105,7 @@ def test_a_follower_reads_the_index_in_order(
     if analyzed:
         with psycopg.connect(dsn, autocommit=True) as raw:
             raw.execute("ANALYZE")
-    middle = store.tail_events(after=None, limit=9_000)[-1].position
+    middle = store.events.tail(after=None, limit=9_000)[-1].position
     position, job_id, seq = middle.split(":")
     wanted = TailFilter(namespace=DEFAULT_NAMESPACE, newest=newest, limit=100, reads=100)
 
@@ -170,7 +170,7 @@ def _view_of(store: PostgresStore, wanted: int) -> ClaimView:
         return ClaimPlan(changes=(), sessions=(), answers=())
 
     request = claim_request(wanted, worker="looker")
-    store.claim(request.scope, [request.session], wanted, look)
+    store.claims.claim(request.scope, [request.session], wanted, look)
     return seen[0]
 
 
@@ -220,7 +220,7 @@ def _together(count: int, work: Callable[[int], object]) -> list[object]:
 def test_of_two_equal_keys_in_one_batch_one_is_applied(postgres_store: PostgresStore) -> None:
     changes = enqueue_changes(postgres_store, 2, dedupe_key="k")
 
-    saved = postgres_store.save(changes, epoch=EPOCH)
+    saved = postgres_store.jobs.save(changes, epoch=EPOCH)
 
     assert saved.applied == {changes[0].job.id}
 
@@ -234,7 +234,7 @@ def test_batches_that_meet_in_opposite_order_both_end(postgres_store: PostgresSt
 
     answers = _together(
         4,
-        lambda index: postgres_store.save(
+        lambda index: postgres_store.jobs.save(
             changes if index % 2 else list(reversed(changes)), epoch=EPOCH
         ),
     )
@@ -258,11 +258,11 @@ def test_a_pause_waits_for_claims_that_have_not_seen_it(
         return planner(request)(view)
 
     claimer = threading.Thread(
-        target=lambda: postgres_store.claim(request.scope, [request.session], 1, plan)
+        target=lambda: postgres_store.claims.claim(request.scope, [request.session], 1, plan)
     )
     pauser = threading.Thread(
         target=lambda: paused.append(
-            postgres_store.put_queue(DEFAULT_NAMESPACE, QUEUE, paused=True, limit=None)
+            postgres_store.settings.put_queue(DEFAULT_NAMESPACE, QUEUE, paused=True, limit=None)
         )
     )
     claimer.start()
@@ -284,10 +284,10 @@ def test_a_write_under_an_old_epoch_writes_nothing(postgres_store: PostgresStore
     changes = enqueue_changes(postgres_store, 1)
     postgres_store.raise_epoch()
 
-    saved = postgres_store.save(changes, epoch=Epoch(1))
+    saved = postgres_store.jobs.save(changes, epoch=Epoch(1))
 
     assert saved.applied == frozenset()
-    assert not postgres_store.load([changes[0].job.id]).jobs
+    assert not postgres_store.jobs.load([changes[0].job.id]).jobs
 
 
 # --- Settings ------------------------------------------------------------------------------------
@@ -336,10 +336,10 @@ def test_a_statement_is_prepared_after_several_uses(postgres_url: str) -> None:
 def test_a_statement_that_is_sent_many_times_at_once_is_prepared_once(postgres_url: str) -> None:
     store = PostgresStore(postgres_url, migrate=True, pool_size=1)
     keys = [DedupeKey(DEFAULT_NAMESPACE, Kind("k"), f"{number}") for number in range(8)]
-    store.load_holders(keys)
+    store.jobs.holders(keys)
     before = prepared_by(store)
 
-    store.load_holders(keys)
+    store.jobs.holders(keys)
     for _ in range(PREPARED_AFTER):
         store.now()
 
@@ -349,13 +349,13 @@ def test_a_statement_that_is_sent_many_times_at_once_is_prepared_once(postgres_u
 
 def test_a_batch_of_many_changes_keeps_its_connection(postgres_url: str) -> None:
     store = PostgresStore(postgres_url, migrate=True, pool_size=1)
-    store.save(iter(enqueue_changes(store, 2 * CHANGES_PER_STATEMENT + 1)), epoch=EPOCH)
+    store.jobs.save(iter(enqueue_changes(store, 2 * CHANGES_PER_STATEMENT + 1)), epoch=EPOCH)
     [connection] = store._pool._idle
     jobs = claim(store, 2 * CHANGES_PER_STATEMENT + 1)
     now = store.now()
 
     starts = (change(job, start_command(job), now) for job in jobs)
-    saved = store.save(starts, epoch=EPOCH)
+    saved = store.jobs.save(starts, epoch=EPOCH)
 
     assert len(saved.applied) == 2 * CHANGES_PER_STATEMENT + 1
     assert store._pool._idle == [connection]
@@ -372,7 +372,7 @@ def test_statements_that_a_pooler_forgot_are_sent_whole(postgres_url: str) -> No
     late = enqueue(store, 3)
 
     ids = [job_id for [job_id] in early] + late
-    assert store.load(ids).jobs.keys() == set(ids)
+    assert store.jobs.load(ids).jobs.keys() == set(ids)
     assert prepared_by(store) == 0
     store.close()
 
@@ -390,7 +390,7 @@ def test_statements_that_another_client_of_a_pooler_prepared_are_sent_whole(
     late = enqueue(store, 3)
 
     ids = [job_id for [job_id] in early] + late
-    assert store.load(ids).jobs.keys() == set(ids)
+    assert store.jobs.load(ids).jobs.keys() == set(ids)
     assert prepared_by(store) == before
     store.close()
 
@@ -404,7 +404,7 @@ def test_waiting_for_a_lock_has_a_limit(postgres_store: PostgresStore, postgres_
         other.execute("SELECT 1 FROM tenure.job WHERE id = %s FOR UPDATE", [job_id])
 
         with pytest.raises(StoreUnavailable, match="lock timeout"):
-            impatient.save(changes, epoch=EPOCH)
+            impatient.jobs.save(changes, epoch=EPOCH)
 
     save(impatient, changes)
     impatient.close()
@@ -414,9 +414,9 @@ def test_more_callers_than_connections_are_answered_in_time(postgres_url: str) -
     store = PostgresStore(postgres_url, migrate=True, pool_size=1, timeout_s=0.05)
 
     with store._pool.connection(deadline(10)), pytest.raises(StoreUnavailable, match="busy"):
-        store.load([])
+        store.jobs.load([])
 
-    assert not store.load([]).jobs
+    assert not store.jobs.load([]).jobs
     store.close()
 
 
@@ -427,11 +427,11 @@ def test_more_callers_than_connections_are_answered_in_time(postgres_url: str) -
 def test_no_caller_gets_an_error_after_a_server_restart(durable_postgres: PostgresCluster) -> None:
     store = PostgresStore(durable_postgres.create_database(), migrate=True)
     ids = enqueue(store, 10)
-    _together(4, lambda _: store.load(ids))  # several idle connections, all of them soon dead
+    _together(4, lambda _: store.jobs.load(ids))  # several idle connections, all of them soon dead
 
     durable_postgres.restart()
 
-    assert set(store.load(ids).jobs) == set(ids)
+    assert set(store.jobs.load(ids).jobs) == set(ids)
     durable_postgres.restart()
     assert len(claim(store, 10)) == 10
     durable_postgres.restart()
@@ -447,7 +447,7 @@ def test_a_server_that_is_gone_is_unavailable(durable_postgres: PostgresCluster)
 
     until(lambda: _is_unavailable(store), "the orphans have noticed")
     with pytest.raises(StoreUnavailable):
-        store.save(changes, epoch=EPOCH)
+        store.jobs.save(changes, epoch=EPOCH)
     durable_postgres.restart()
     save(store, changes)
     store.close()
@@ -456,7 +456,7 @@ def test_a_server_that_is_gone_is_unavailable(durable_postgres: PostgresCluster)
 def _is_unavailable(store: PostgresStore) -> bool:
     """The children of a killed server answer until they have noticed that they are orphans."""
     try:
-        store.load([])
+        store.jobs.load([])
     except StoreUnavailable:
         return True
     return False
@@ -499,7 +499,7 @@ def test_after_a_connection_cut_at_the_commit_the_outcome_is_unknown(
 
         def try_to_save() -> None:
             try:
-                postgres_store.save(changes, epoch=EPOCH)
+                postgres_store.jobs.save(changes, epoch=EPOCH)
             except OutcomeUnknown as unknown:
                 answers.append(unknown)
 
@@ -521,7 +521,7 @@ def test_a_refused_batch_leaves_nothing_and_the_connection_usable(
     with pytest.raises(StoreRefused):
         save(postgres_store, [good, type(bad)(job=bad.job, expected_rev=0, events=twice)])
 
-    assert not postgres_store.load([good.job.id, bad.job.id]).jobs
+    assert not postgres_store.jobs.load([good.job.id, bad.job.id]).jobs
     save(postgres_store, [good, bad])
 
 
@@ -531,7 +531,7 @@ def test_a_store_does_not_cross_a_fork(postgres_store: PostgresStore) -> None:
     child = os.fork()
     if child == 0:  # pragma: no cover - the child reports through the pipe and ends
         try:
-            postgres_store.load([])
+            postgres_store.jobs.load([])
             report = b"it worked"
         except StoreError as refusal:
             report = str(refusal).encode()
@@ -550,7 +550,7 @@ def test_a_closed_store_says_so(postgres_store: PostgresStore) -> None:
     postgres_store.close()
 
     with pytest.raises(Closed):
-        postgres_store.load([])
+        postgres_store.jobs.load([])
 
 
 # --- Secrets -------------------------------------------------------------------------------------
@@ -586,19 +586,19 @@ def test_an_observation_waits_for_a_purge_and_is_not_left_behind(
     with psycopg.connect(postgres_url) as purge:
         purge.execute("DELETE FROM tenure.job")
         purge.execute("DELETE FROM tenure.job_event")
-        late = threading.Thread(target=store.observe, args=([seen],))
+        late = threading.Thread(target=store.jobs.observe, args=([seen],))
         late.start()
         until(postgres_hand.waiting, "the observation waits for the purge")
     late.join(30)
 
-    assert store.load_observations(job.id) == []
+    assert store.jobs.observations(job.id) == []
 
 
 def test_a_process_that_is_frozen_in_a_transaction_holds_its_locks_for_two_seconds(
     postgres_store: PostgresStore,
 ) -> None:
     [change] = enqueue_changes(postgres_store, 1)
-    postgres_store.save([change], epoch=EPOCH)
+    postgres_store.jobs.save([change], epoch=EPOCH)
     ids, is_locked, thaw = [change.job.id], threading.Event(), threading.Event()
 
     def freeze(locked: Locked) -> list[Change]:
@@ -607,10 +607,12 @@ def test_a_process_that_is_frozen_in_a_transaction_holds_its_locks_for_two_secon
         return []
 
     with ThreadPoolExecutor(1) as executor:
-        frozen = executor.submit(postgres_store.save_locked, ids, [], freeze)
+        frozen = executor.submit(postgres_store.jobs.save_locked, ids, [], freeze)
         assert is_locked.wait(60)
         try:
-            postgres_store.save_locked(ids, [], lambda locked: [])  # else its time-out is first
+            postgres_store.jobs.save_locked(
+                ids, [], lambda locked: []
+            )  # else its time-out is first
         finally:
             thaw.set()
         frozen.result(60)  # nothing was written, so it was done again
@@ -627,7 +629,9 @@ def test_a_claim_that_is_short_because_others_have_jobs_locked_says_so(
 ) -> None:
     def claimed(count: int, seq: int) -> tuple[int, bool]:
         request = replace(claim_request(count, seq=seq), kinds=kinds)
-        planned = postgres_store.claim(request.scope, [request.session], count, planner(request))
+        planned = postgres_store.claims.claim(
+            request.scope, [request.session], count, planner(request)
+        )
         return len(planned.changes), planned.skipped_locked
 
     changes = enqueue_changes(postgres_store, 4, delay_us=delay_us)

@@ -68,7 +68,7 @@ def test_a_lossy_failover_is_proved_and_begins_one_new_epoch(
     again = other.claim(8)
     assert {grant.job_id for grant in again} == set(kept)
     assert min(grant.fence for grant in again) > max(grant.fence for grant in grants)
-    assert not other.store.load(lost).jobs
+    assert not other.store.jobs.load(lost).jobs
     assert loser.epoch() == other.epoch() == 2
     assert verify(other.store).violated == []
     _assert_it_is_told(other.store)
@@ -78,7 +78,7 @@ def _assert_it_is_told(store: PostgresStore) -> None:
     """In `doctor` and in a metric. [OB20]"""
     facts = {fact.name: fact for fact in store.health()}
     assert (facts["losses"].value, facts["losses"].state) == (1, HealthState.WARNING)
-    gauge = Gauge(lambda namespace: store.measure(queues=10, jobs=10))
+    gauge = Gauge(lambda namespace: store.views.measure(queues=10, jobs=10))
     assert "\ntenure_losses 1.0" in Metrics(gauge=gauge).text().decode()
 
 
@@ -87,7 +87,7 @@ def _lossless_round(pair: Pair) -> Process:
     pair.primary.wait_for_standby()
     process = pair.process()
     process.enqueue()
-    process.store.tick()
+    process.store.upkeep.tick()
     [grant] = process.claim(1)
 
     pair.fail_over()
@@ -114,7 +114,7 @@ def test_a_synchronous_standby_takes_over_and_the_old_primary_is_refused(
     job_id = fresh.enqueue()
 
     assert "was passed over" in caplog.text
-    assert job_id in process.store.load([job_id]).jobs
+    assert job_id in process.store.jobs.load([job_id]).jobs
     pair.standby.shut_down()
     with pytest.raises(ServerBehind, match="old primary: it is on timeline 1"):
         fresh.store.now()
@@ -138,7 +138,9 @@ def test_a_transaction_is_refused_by_a_server_on_another_timeline(postgres_url: 
     identifier, timeline = _identity(store)
     store._memory.expect(Server(identifier, timeline - 1))
 
-    assert store.load([]).epoch == 1  # it was checked once more, and is ahead of what was known
+    assert (
+        store.jobs.load([]).epoch == 1
+    )  # it was checked once more, and is ahead of what was known
     assert store._memory.timeline == timeline
     store._memory.expect(Server(identifier, timeline + 1))
     with pytest.raises(ServerBehind):
@@ -163,7 +165,7 @@ def test_a_restored_store_is_refused_until_the_epoch_is_raised(postgres_url: str
         assert "raise-epoch" in facts["system_identifier"].advice
         assert restored.raise_epoch() == 2
 
-    assert store.load([]).epoch == 2
+    assert store.jobs.load([]).epoch == 2
     store.close()
 
 
@@ -210,10 +212,10 @@ def test_every_way_to_write_a_change_is_remembered(postgres_url: str) -> None:
         def start(locked: Locked) -> list[Change]:
             return [lives.change(job, lives.start_command(job), locked.now)]
 
-        store.save_locked([job.id], [], start)
+        store.jobs.save_locked([job.id], [], start)
         assert _remembered(store) == [(job.id, 3)]
         assert store._memory.remembered().tick is None
-        _, now = store.tick()
+        _, now = store.upkeep.tick()
         assert store._memory.remembered().tick == now
 
 

@@ -58,10 +58,10 @@ def test_the_outcome_of_an_unanswered_commit_is_unknown(store: PostgresStore) ->
     changes = enqueue_changes(store, 3)
 
     with stopped_backend(store), pytest.raises(OutcomeUnknown):
-        store.save(changes, epoch=EPOCH)
+        store.jobs.save(changes, epoch=EPOCH)
 
     ids = [change.job.id for change in changes]
-    found = store.load(ids).jobs.keys()
+    found = store.jobs.load(ids).jobs.keys()
     assert found in (set(), set(ids))  # it had been sent: all of it, or none
 
 
@@ -89,7 +89,9 @@ def test_a_frozen_server_is_given_up_by_many_callers_at_the_same_time(
         store.now()
         with frozen(cluster.pid), ThreadPoolExecutor(12) as callers:
             began = time.monotonic()
-            calls = [callers.submit(store.load, []) for _ in range(12)]  # three for each connection
+            calls = [
+                callers.submit(store.jobs.load, []) for _ in range(12)
+            ]  # three for each connection
             problems = [call.exception() for call in calls]
             waited_s = time.monotonic() - began
         recovered = store.now()
@@ -108,7 +110,7 @@ def test_a_commit_that_waits_for_an_absent_standby_has_an_unknown_outcome(
         changes = iter(enqueue_changes(store, 1000))
         with awaiting_a_standby(cluster), pytest.raises(OutcomeUnknown):
             _save_until_one_waits(store, changes)
-        found = len(store.list_jobs(JobFilter(namespace=DEFAULT_NAMESPACE, limit=500)))
+        found = len(store.views.jobs(JobFilter(namespace=DEFAULT_NAMESPACE, limit=500)).jobs)
 
     # The last of them was written as well: who asks again under its id hears so.
     assert found == 1000 - len(list(changes))
@@ -119,7 +121,7 @@ def _save_until_one_waits(store: PostgresStore, changes: Iterator[Change]) -> No
     for change in changes:
         began = time.monotonic()
         try:
-            store.save([change], epoch=EPOCH)
+            store.jobs.save([change], epoch=EPOCH)
         finally:
             assert time.monotonic() - began < 6.0
 

@@ -28,7 +28,7 @@ def test_a_change_that_waited_for_its_row_past_the_end_of_its_lease_is_refused(
     ]
     with psycopg.connect(postgres_url) as other, ThreadPoolExecutor(1) as pool:
         other.execute("SELECT 1 FROM tenure.job WHERE id = %s FOR UPDATE", [late.id])
-        saving = pool.submit(postgres_store.save, changes, epoch=EPOCH)
+        saving = pool.submit(postgres_store.jobs.save, changes, epoch=EPOCH)
         until(postgres_hand.waiting, "the change waits for its row")
         until(lambda: postgres_store.now() >= end, "its lease has ended")
         other.rollback()
@@ -36,8 +36,8 @@ def test_a_change_that_waited_for_its_row_past_the_end_of_its_lease_is_refused(
         saved = saving.result()
 
     assert saved.applied == {early.id}
-    assert postgres_store.load([late.id]).jobs[late.id] == late
-    assert len(postgres_store.load_histories([late.id])[late.id]) == late.rev
+    assert postgres_store.jobs.load([late.id]).jobs[late.id] == late
+    assert len(postgres_store.events.load([late.id])[late.id]) == late.rev
 
 
 @spec("A5")
@@ -49,8 +49,8 @@ def test_a_change_of_an_old_epoch_is_rolled_back_even_if_it_was_written_first(
     started = change(job, start_command(job), postgres_store.now())
     raised = postgres_store.raise_epoch()
 
-    assert not postgres_store.save([started], epoch=EPOCH).applied
-    assert postgres_store.load([job.id]).jobs[job.id] == job
+    assert not postgres_store.jobs.save([started], epoch=EPOCH).applied
+    assert postgres_store.jobs.load([job.id]).jobs[job.id] == job
     assert raised == Epoch(EPOCH + 1)
 
 
@@ -62,8 +62,8 @@ def test_batches_that_share_rows_in_opposite_order_do_not_deadlock(
     now = postgres_store.now()
     changes = [change(job, start_command(job), now) for job in jobs]
     with ThreadPoolExecutor(2) as pool:
-        one = pool.submit(postgres_store.save, changes, epoch=EPOCH)
-        other = pool.submit(postgres_store.save, changes[::-1], epoch=EPOCH)
+        one = pool.submit(postgres_store.jobs.save, changes, epoch=EPOCH)
+        other = pool.submit(postgres_store.jobs.save, changes[::-1], epoch=EPOCH)
 
         applied = [one.result().applied, other.result().applied]
 

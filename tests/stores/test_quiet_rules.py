@@ -49,9 +49,9 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     def put(self, store: PostgresStore) -> None:
         """Set it."""
         if self.rate is not None:
-            store.put_kind(DEFAULT_NAMESPACE, KindChange(kind=RULED, rate=self.rate))
+            store.settings.put_kind(DEFAULT_NAMESPACE, KindChange(kind=RULED, rate=self.rate))
         if self.queue is RULED_QUEUE:
-            store.put_queue(
+            store.settings.put_queue(
                 DEFAULT_NAMESPACE,
                 self.queue,
                 paused=None,
@@ -116,7 +116,7 @@ class Scene:
             kinds=(RULED, OTHER),
             queues=(QUEUE, RULED_QUEUE),
         )
-        return self.store.claim(request.scope, [request.session], limit, planner(request))
+        return self.store.claims.claim(request.scope, [request.session], limit, planner(request))
 
     def claim_until_quiet(self) -> None:
         """The next claim leaves out the lock of the rule."""
@@ -293,7 +293,7 @@ def test_few_claims_begin_again_beside_a_turn_that_a_callers_own_transaction_kee
 ) -> None:
     scene.rule.put(scene.store)
     scene.enqueue()
-    scene.store.claim(*_of_nobody(scene))  # gives the turn, and grants nothing
+    scene.store.claims.claim(*_of_nobody(scene))  # gives the turn, and grants nothing
     rounds = 4
 
     with psycopg.connect(postgres_url) as other:

@@ -47,7 +47,7 @@ QUESTIONS: dict[str, tuple[Shape, dict[str, object]]] = {
 
 def enqueued(store: Store) -> int:
     """How many events of enqueueing an overview counts."""
-    found = store.overview(OverviewFilter(namespace=DEFAULT_NAMESPACE))
+    found = store.views.overview(OverviewFilter(namespace=DEFAULT_NAMESPACE))
     return sum(bucket.enqueued for bucket in found.buckets)
 
 
@@ -69,7 +69,7 @@ def test_an_event_that_is_committed_late_is_counted_too(
     with psycopg.connect(postgres_url) as raw:
         raw.execute("SELECT pg_current_xact_id()")  # older than that of the other job
         [late] = enqueue_changes(postgres_store, 1)
-        store_on(postgres_store, raw).save([late], epoch=postgres_store.load([]).epoch)
+        store_on(postgres_store, raw).jobs.save([late], epoch=postgres_store.jobs.load([]).epoch)
         enqueue(postgres_store)
         while_open = fold_all(postgres_store)
         seen = enqueued(postgres_store)
@@ -94,8 +94,8 @@ def test_processes_that_race_count_every_event_once(
         saved = [each.result() for each in racing]
 
     assert sum(saved) >= 4 * JOBS // 100
-    assert store.load_unfolded(limit=1).end is None
-    found = store.overview(OverviewFilter(namespace=DEFAULT_NAMESPACE))
+    assert store.upkeep.unfolded(limit=1).end is None
+    found = store.views.overview(OverviewFilter(namespace=DEFAULT_NAMESPACE))
     counts = [(each.enqueued, each.claimed, each.succeeded) for each in found.buckets]
     assert tuple(map(sum, zip(*counts, strict=True))) == (JOBS, JOBS, JOBS)
     assert found.run.samples == found.wait.samples == JOBS
@@ -104,7 +104,7 @@ def test_processes_that_race_count_every_event_once(
 def _fold_whatever_is_left(store: Store) -> int:
     """Also after a race was lost, unlike a folder, so that more races are run."""
     folder, saved = Folder(store, page=100), 0
-    while store.load_unfolded(limit=1).end is not None:
+    while store.upkeep.unfolded(limit=1).end is not None:
         saved += folder.fold_once().was_saved
     return saved
 
@@ -124,7 +124,7 @@ def test_a_restored_file_counts_on_where_its_copy_was_made(
 
     with closing(SqliteStore(backup)) as restored:
         epoch = restored.raise_epoch()
-        restored.save(enqueue_changes(restored, 1), epoch=epoch)
+        restored.jobs.save(enqueue_changes(restored, 1), epoch=epoch)
         before, pages = enqueued(restored), fold_all(restored)
 
         assert (before, pages, enqueued(restored)) == (6, 1, 6)
@@ -144,7 +144,7 @@ def test_a_dump_that_another_server_restored_is_counted_on(postgres_hand: Postgr
     )
 
     epoch = store.raise_epoch()
-    store.save(enqueue_changes(store, 1), epoch=epoch)
+    store.jobs.save(enqueue_changes(store, 1), epoch=epoch)
 
     assert (fold_all(store), enqueued(store)) == (1, 4)
 

@@ -30,7 +30,7 @@ def fired(hand: ForeignHand) -> None:
     later = Moment(now=Instant(BEGINNING + HOUR), epoch=Epoch(1), entropy=b"")
     firing = plan_firing(made.change.schedule, None, later)
     for change in (made.change, firing.change):
-        assert hand.store.save_schedule(change, epoch=Epoch(1))
+        assert hand.store.schedules.save(change, epoch=Epoch(1))
 
 
 @spec("SC2")
@@ -48,12 +48,12 @@ def test_no_hand_sends_a_schedule_back_to_an_earlier_time(
     hand: ForeignHand, statement: str
 ) -> None:
     fired(hand)
-    before = hand.store.list_schedules(DEFAULT_NAMESPACE)
+    before = hand.store.schedules.page(DEFAULT_NAMESPACE)
 
     with pytest.raises(Refused):
         hand.run(statement)
 
-    assert hand.store.list_schedules(DEFAULT_NAMESPACE) == before
+    assert hand.store.schedules.page(DEFAULT_NAMESPACE) == before
 
 
 def plan(hand: SqliteHand | PostgresHand, query: Query) -> str:

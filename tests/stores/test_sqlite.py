@@ -267,7 +267,7 @@ def test_a_change_that_is_refused_fails_its_whole_batch(sqlite_store: SqliteStor
     with pytest.raises(StoreRefused):
         save(sqlite_store, [good, type(bad)(job=bad.job, expected_rev=0, events=twice)])
 
-    assert not sqlite_store.load([good.job.id, bad.job.id]).jobs
+    assert not sqlite_store.jobs.load([good.job.id, bad.job.id]).jobs
     assert save(sqlite_store, [good, bad]).applied == {good.job.id, bad.job.id}
 
 
@@ -278,7 +278,7 @@ def test_waiting_for_a_writer_of_another_process_has_a_limit(sqlite_path: Path) 
         other.execute("BEGIN IMMEDIATE")
 
         with pytest.raises(StoreUnavailable, match="locked"):
-            store.save(changes, epoch=store.load([]).epoch)
+            store.jobs.save(changes, epoch=store.jobs.load([]).epoch)
 
         other.execute("ROLLBACK")
     save(store, changes)
@@ -298,7 +298,7 @@ def test_a_closed_store_says_so(sqlite_store: SqliteStore) -> None:
     sqlite_store.close()
 
     with pytest.raises(Closed):
-        sqlite_store.load([])
+        sqlite_store.jobs.load([])
     with pytest.raises(Closed):
         sqlite_store.raise_epoch()
 
@@ -336,7 +336,7 @@ def test_a_claim_uses_the_queue_settings_that_it_read_itself(
 ) -> None:
     enqueue(sqlite_store, 3)
     sqlite_store._unusual_queues = OldHints()
-    sqlite_store.put_queue(DEFAULT_NAMESPACE, QUEUE, paused=paused, limit=1)
+    sqlite_store.settings.put_queue(DEFAULT_NAMESPACE, QUEUE, paused=paused, limit=1)
 
     jobs = claim(sqlite_store, 3)
 
@@ -350,12 +350,12 @@ def test_a_claim_says_how_often_it_began_again_because_its_queue_had_changed(
     enqueue(sqlite_store, 3)
     claim(sqlite_store, 1)  # as a queue without settings
     with closing(SqliteStore(sqlite_path)) as of_another_process:
-        of_another_process.put_queue(DEFAULT_NAMESPACE, QUEUE, paused=None, limit=3)
+        of_another_process.settings.put_queue(DEFAULT_NAMESPACE, QUEUE, paused=None, limit=3)
     request = claim_request(2, seq=2)
 
-    began_again = sqlite_store.claim(request.scope, [request.session], 2, planner(request))
+    began_again = sqlite_store.claims.claim(request.scope, [request.session], 2, planner(request))
     request = claim_request(1, seq=3)
-    knows_it = sqlite_store.claim(request.scope, [request.session], 1, planner(request))
+    knows_it = sqlite_store.claims.claim(request.scope, [request.session], 1, planner(request))
 
     assert [len(each.changes) for each in (began_again, knows_it)] == [2, 0]
     assert (began_again.restarts, knows_it.restarts) == (1, 0)
@@ -419,7 +419,7 @@ def test_a_store_does_not_cross_a_fork(sqlite_store: SqliteStore) -> None:
     child = os.fork()
     if child == 0:  # pragma: no cover - the child reports through the pipe and ends
         try:
-            sqlite_store.load([])
+            sqlite_store.jobs.load([])
             report = b"it worked"
         except StoreError as refusal:
             report = str(refusal).encode()

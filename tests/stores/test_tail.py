@@ -19,7 +19,7 @@ from tests.stores.lives import claim, complete, enqueue, enqueue_changes, heartb
 
 
 def _tail(store: PostgresStore) -> list[Event]:
-    return [each.event for each in store.tail_events(after=None, limit=100)]
+    return [each.event for each in store.events.tail(after=None, limit=100)]
 
 
 @spec("E32")
@@ -37,7 +37,7 @@ def test_an_old_transaction_that_ends_a_job_comes_after_what_was_written_meanwhi
         while_open = _tail(postgres_store)
 
     assert while_open == shown
-    assert _tail(postgres_store) == postgres_store.load_histories([job.id])[job.id]
+    assert _tail(postgres_store) == postgres_store.events.load([job.id])[job.id]
 
 
 @spec("E32")
@@ -57,26 +57,26 @@ def test_an_effect_comes_first_if_its_transaction_began_to_write_before_its_caus
 def test_the_transaction_that_delays_events_is_named(
     postgres_store: PostgresStore, postgres_url: str
 ) -> None:
-    before = postgres_store.tail_delay()
+    before = postgres_store.events.delay()
     with psycopg.connect(postgres_url, application_name="a report") as raw:
         raw.execute("SELECT pg_current_xact_id()")
-        while_nothing_waits = postgres_store.tail_delay()
+        while_nothing_waits = postgres_store.events.delay()
         enqueue(postgres_store)
-        found = postgres_store.tail_delay()
+        found = postgres_store.events.delay()
 
         assert found is not None
         assert (found.pid, found.name) == (raw.info.backend_pid, "a report")
         assert found.state == "idle in transaction"
         assert found.open_us is not None
         assert found.open_us >= 0
-    assert (before, while_nothing_waits, postgres_store.tail_delay()) == (None, None, None)
+    assert (before, while_nothing_waits, postgres_store.events.delay()) == (None, None, None)
 
 
 @spec("E34")
 def test_sqlite_delays_no_events(sqlite_store: SqliteStore) -> None:
     enqueue(sqlite_store)
 
-    assert sqlite_store.tail_delay() is None
+    assert sqlite_store.events.delay() is None
 
 
 @spec("E32")
@@ -88,12 +88,12 @@ def test_events_of_an_earlier_epoch_come_first_whatever_the_server_counts(
     # As after a dump was restored on another server, which counts its transactions from the start.
     postgres_hand.run("ALTER TABLE {t}job_event DISABLE TRIGGER ALL")
     postgres_hand.run("UPDATE {t}job_event SET position = position + 1000000")
-    before = store.tail_events(after=None, limit=10)
+    before = store.events.tail(after=None, limit=10)
 
     store.raise_epoch()
 
     assert not before
-    assert [each.event.job_id for each in store.tail_events(after=None, limit=10)] == [old]
+    assert [each.event.job_id for each in store.events.tail(after=None, limit=10)] == [old]
 
 
 @spec("E32")
@@ -107,17 +107,17 @@ def test_what_a_restored_file_gets_comes_after_what_was_read_before(
     with closing(sqlite3.connect(sqlite_path)) as here, closing(sqlite3.connect(backup)) as there:
         here.backup(there)
     enqueue(sqlite_store, 5)
-    *_, last = sqlite_store.tail_events(after=None, limit=100)
+    *_, last = sqlite_store.events.tail(after=None, limit=100)
 
     with closing(SqliteStore(backup)) as restored:
         epoch = restored.raise_epoch()
         [new] = enqueue_changes(restored, 1)
-        restored.save([new], epoch=epoch)
-        shown = restored.tail_events(after=last.position, limit=100)
+        restored.jobs.save([new], epoch=epoch)
+        shown = restored.events.tail(after=last.position, limit=100)
         again = restored.raise_epoch()
         [newest] = enqueue_changes(restored, 1)
-        restored.save([newest], epoch=again)
-        shown += restored.tail_events(after=shown[-1].position, limit=100)
+        restored.jobs.save([newest], epoch=again)
+        shown += restored.events.tail(after=shown[-1].position, limit=100)
 
     assert (epoch, again) == (Epoch(2), Epoch(3))
     assert [each.event.job_id for each in shown] == [new.job.id, newest.job.id]

@@ -209,7 +209,7 @@ def test_a_claim_that_does_not_know_a_rate_key_leaves_it_to_those_that_do(store:
 
     [first] = claim(store, 10)
     asked = replace(claim_request(10, worker="v"), queues=(other,))
-    plan = store.claim(asked.scope, [asked.session], 10, planner(asked))
+    plan = store.claims.claim(asked.scope, [asked.session], 10, planner(asked))
 
     assert first.id == shared.job_id
     assert [each.job.id for each in plan.changes] == [rated.job_id]
@@ -274,7 +274,9 @@ def test_a_key_waits_only_for_the_changes_that_were_noted_before(store: AnyStore
 
 @spec("CK11")
 def test_a_key_with_a_high_limit_has_few_turns(store: AnyStore) -> None:
-    store.put_kind(DEFAULT_NAMESPACE, KindChange(kind=Kind("bill"), concurrency_limit=100_000))
+    store.settings.put_kind(
+        DEFAULT_NAMESPACE, KindChange(kind=Kind("bill"), concurrency_limit=100_000)
+    )
     _enqueue(store, ["1"] * 250)
 
     first = claim(store, 200)
@@ -286,7 +288,7 @@ def test_a_key_with_a_high_limit_has_few_turns(store: AnyStore) -> None:
 
 def _claimed(store: PostgresStore, seq: int) -> list[Job]:
     request = replace(claim_request(10, seq=seq), queues=(QueueName("default"),))
-    plan = store.claim(request.scope, [request.session], 10, planner(request))
+    plan = store.claims.claim(request.scope, [request.session], 10, planner(request))
     return [grant.job for answer in plan.answers for grant in answer.grants]
 
 
@@ -296,7 +298,7 @@ def test_a_rate_key_that_waits_is_noted_once_however_many_jobs_come(
     store: AnyStore, burst: int
 ) -> None:
     rate = parse_rate("rate", "1/d", burst)
-    store.put_kind(DEFAULT_NAMESPACE, KindChange(kind=Kind("bill"), rate=rate))
+    store.settings.put_kind(DEFAULT_NAMESPACE, KindChange(kind=Kind("bill"), rate=rate))
     granted = []
     for seq in range(1, 21):
         now = store.now()

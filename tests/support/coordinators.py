@@ -159,8 +159,8 @@ class World:
 
     def reload(self, job_id: JobId) -> Job:
         """The row as it is."""
-        return self.store.load([job_id]).jobs[job_id]
+        return self.store.jobs.load([job_id]).jobs[job_id]
 
     def types(self, job_id: JobId) -> Sequence[str]:
         """The types of a job's events."""
-        return [event.type.value for event in self.store.load_histories([job_id])[job_id]]
+        return [event.type.value for event in self.store.events.load([job_id])[job_id]]

@@ -91,7 +91,7 @@ class Process:
         return answer
 
     def epoch(self) -> Epoch:
-        return self.store.load([]).epoch
+        return self.store.jobs.load([]).epoch
 
     def close(self) -> None:
         self.coordinator.close()

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
 
+from tenure.by_subject import BySubject
 from tenure.core.claims import ClaimRequest
 from tenure.core.commands import (
     Cancel,
@@ -500,7 +501,7 @@ def _marked(edge: Edge, parent: Job) -> Edge:
     return replace(edge, outcome=parent.status) if is_its_own else edge
 
 
-class RecordedStore:
+class RecordedStore(BySubject):
     """Records as a store that can be verified, also where no real store would hold them."""
 
     parallelism: int = 1

@@ -48,7 +48,7 @@ def test_the_supervisor_has_all_that_its_child_counted_once() -> None:
     coordinator.close()
 
     assert child.take() is None
-    assert_agree(Metrics(supervisor).text(), store.records(page_size=100))
+    assert_agree(Metrics(supervisor).text(), store.audit.records(page_size=100))
 
 
 def test_lost_races_of_a_child_are_counted() -> None:

@@ -82,7 +82,7 @@ def test_after_a_thousand_jobs_of_every_fate_the_counters_are_those_of_the_log(
 
     text = kit.metrics.text()
 
-    assert_agree(text, kit.store.records(page_size=PAGE))
+    assert_agree(text, kit.store.audit.records(page_size=PAGE))
     assert total(text, "tenure_retries_total", cause="lease_expired") == 50
     assert total(text, "tenure_releases_total", cause="released") == 50
     assert total(text, "tenure_transitions_total", type="dead_lettered") == 100
@@ -109,7 +109,7 @@ def test_holds_reclaims_compensations_and_operators_count_as_the_log_has_them(
     text = kit.metrics.text()
 
     assert reclaimed[0].id == stalled.id
-    assert_agree(text, kit.store.records(page_size=PAGE))
+    assert_agree(text, kit.store.audit.records(page_size=PAGE))
     assert total(text, "tenure_transitions_total", kind="undo", type="enqueued") == 1
 
 
@@ -166,7 +166,7 @@ def test_claimers_that_race_count_each_grant_once(tenure_store_factory: StoreFac
         joined(thread, "its work is done")
 
     text = kit.metrics.text()
-    assert_agree(text, kit.store.records(page_size=PAGE))
+    assert_agree(text, kit.store.audit.records(page_size=PAGE))
     assert total(text, "tenure_claims_total") == 40
     kit.close()
 
@@ -346,7 +346,7 @@ def test_gauges_are_the_stores_measures(kit: Observed) -> None:
     kit.enqueue()
     kit.advance(seconds=7)
     kit.dead_letter_job(priority=9)
-    metrics = Metrics(gauge=Gauge(lambda namespace: kit.store.measure(queues=10, jobs=10)))
+    metrics = Metrics(gauge=Gauge(lambda namespace: kit.store.views.measure(queues=10, jobs=10)))
 
     text = metrics.text()
 
@@ -365,7 +365,7 @@ def test_the_suspect_jobs_of_each_queue_are_a_gauge(kit: Observed) -> None:
     kit.claimed_job(lease_s=120, queue=QueueName("other"))
     kit.advance(seconds=60)
     kit.claimed_job(lease_s=120)
-    metrics = Metrics(gauge=Gauge(lambda namespace: kit.store.measure(queues=10, jobs=10)))
+    metrics = Metrics(gauge=Gauge(lambda namespace: kit.store.views.measure(queues=10, jobs=10)))
 
     text = metrics.text()
 
@@ -385,7 +385,7 @@ def test_a_lease_that_a_reader_found_over_is_counted_by_its_process(kit: Observe
     sweep_before_reads(kit.coordinator, sweeper)
     kit.advance(seconds=480)
 
-    kit.coordinator.store.load_jobs([job.id])
+    kit.coordinator.store.jobs.read([job.id])
 
     text = Metrics(kit.counts).text()
     assert total(text, "tenure_lease_expiries_total", cause="lease_expired") == 1
@@ -438,7 +438,7 @@ def test_operators_are_no_failures_of_workers(kit: Observed) -> None:
     job = kit.running_job()
     kit.dead_letter(job)
 
-    expected = counters_of(kit.store.records(page_size=PAGE))
+    expected = counters_of(kit.store.audit.records(page_size=PAGE))
     text = kit.metrics.text()
 
     assert "tenure_failures_total" not in expected

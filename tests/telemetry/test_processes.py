@@ -100,7 +100,7 @@ class Scene:
             app.get(job_id).cancel()
 
     def status(self, job_id: JobId) -> JobStatus:
-        return self.store.load([job_id]).jobs[job_id].status
+        return self.store.jobs.load([job_id]).jobs[job_id].status
 
     def until_ended(self, *job_ids: JobId) -> None:
         until(lambda: all(self.status(each).is_terminal for each in job_ids), "all have ended")
@@ -111,7 +111,7 @@ class Scene:
         return answer.body
 
     def records(self) -> list[Record]:
-        return list(self.store.records(page_size=100))
+        return list(self.store.audit.records(page_size=100))
 
     def close(self) -> None:
         self.fleet.close()
@@ -204,7 +204,7 @@ def test_a_worker_without_a_server_counts_what_it_and_its_children_committed(
     text = fleet.metrics("shown")
     fleet.close()
 
-    events = [event for record in store.records(page_size=100) for event in record.events]
+    events = [event for record in store.audit.records(page_size=100) for event in record.events]
     by_worker = [event for event in events if role_of(event.actor) == "worker"]
     by_handlers = 3  # each `post` is completed in a transaction of its handler's own
     by_children = 3 if "delegate" in kinds else 0  # each enqueues an `add` in its child

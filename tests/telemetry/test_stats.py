@@ -51,7 +51,7 @@ def folded(url: str, *by: str) -> dict[tuple[str, ...], int]:
     """The events of the whole log, one by one."""
     found: Counter[tuple[str, ...]] = Counter()
     with closing(open_store(url)) as store:
-        for record in store.records(page_size=100):
+        for record in store.audit.records(page_size=100):
             assert record.job is not None
             facts = {"kind": record.job.kind, "queue": record.job.queue}
             for event in record.events:

@@ -542,7 +542,7 @@ def test_waiting_for_a_purged_flow_says_so(app: Tenure, jobs: Inline, fetched: l
         flow.add(app.call("fetch", {"url": "a"}))
     flow.wait()
     jobs.clock.advance("40d")
-    jobs.store.purge(older_than_us=Duration(0), limit=10)
+    jobs.store.upkeep.delete("jobs", older_than_us=Duration(0), limit=10)
 
     with pytest.raises(UnknownJob, match="purged"):
         flow.wait("1s")

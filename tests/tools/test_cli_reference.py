@@ -121,7 +121,7 @@ def _work(coordinator: Coordinator) -> None:
         version="1",
         uptime_us=Duration(0),
     )
-    coordinator.store.see_worker(process)
+    coordinator.store.workers.see(process)
     request = ClaimRequest(
         namespace=DEFAULT_NAMESPACE,
         worker=WorkerId("w"),
@@ -133,8 +133,8 @@ def _work(coordinator: Coordinator) -> None:
     )
     [grant] = coordinator.claim(request).grants
     lease: Any = {"job_id": grant.job_id, "lease_id": grant.lease_id, "actor": actor}
-    coordinator.store.stage_artifact(ArtifactUpload(name="report.txt", body=b"done", **lease))
-    coordinator.store.put_attempt_log(AttemptOutput(text="hello\n", left_out_bytes=0, **lease))
+    coordinator.store.artifacts.stage(ArtifactUpload(name="report.txt", body=b"done", **lease))
+    coordinator.store.artifacts.put_log(AttemptOutput(text="hello\n", left_out_bytes=0, **lease))
     coordinator.execute(Complete(request_id=RequestId("complete"), result=b"7", **lease))
 
 

@@ -25,7 +25,7 @@ def test_what_is_exposed_is_what_the_table_says() -> None:
     counts = Counts(sweep_interval_s=1.0)
     metrics = Metrics(
         counts,
-        gauge=Gauge(lambda namespace: kit.store.measure(queues=1, jobs=1)),
+        gauge=Gauge(lambda namespace: kit.store.views.measure(queues=1, jobs=1)),
         worker=lambda: dict.fromkeys(Stats.__struct_fields__, 0),
         security=SecurityLog().counts,
     )

@@ -291,7 +291,7 @@ def test_a_row_that_was_edited_by_hand_is_noticed(tmp_path: Path) -> None:
     world = World(0)
     job_id = world.enqueue()
     change = Change(job=world.rows[job_id], expected_rev=0, events=tuple(world.logs[job_id]))
-    store.save([change], epoch=world.epoch)
+    store.jobs.save([change], epoch=world.epoch)
     store.close()
 
     before = CliRunner().invoke(main, ["verify", "--url", f"sqlite:///{path}"])

@@ -44,11 +44,11 @@ def fill(folder: Path, jobs: int) -> tuple[str, Path]:
         work_on_a_job(world)
     path = folder / f"{jobs}.db"
     store = SqliteStore(path)
-    epoch = store.load([]).epoch
+    epoch = store.jobs.load([]).epoch
     with AckWriter(folder / f"{jobs}.acks") as writer:
         for copy in range(jobs // BATCH):
             changes = [changed_ids(world, job_id, copy) for job_id in world.rows]
-            assert len(store.save(changes, epoch=epoch).applied) == BATCH
+            assert len(store.jobs.save(changes, epoch=epoch).applied) == BATCH
             writer.write(*(acknowledged(ack, copy) for ack in world.acks))
     store.close()
     return f"sqlite:///{path}", folder / f"{jobs}.acks"

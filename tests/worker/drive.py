@@ -198,7 +198,9 @@ class Drive:
 
     def _poll_leases(self, action: PollLeases) -> None:
         if self.network.requests_arrive and self.network.answers_return:
-            news = self.world.coordinator.store.peek_leases(list(action.leases.values()), ACTOR)
+            news = self.world.coordinator.store.jobs.peek_leases(
+                list(action.leases.values()), ACTOR
+            )
             self._events.append(LeasesPolled(dict(zip(action.leases, news, strict=True))))
         else:
             self._events.append(LeasesPolled(None))

@@ -117,7 +117,7 @@ class Shop:
         )
 
     def job(self, job_id: JobId) -> Job:
-        return self.store.load([job_id]).jobs[job_id]
+        return self.store.jobs.load([job_id]).jobs[job_id]
 
     def wait(self, job_id: JobId, *statuses: JobStatus, within_s: float = PATIENCE_S) -> Job:
         """The job once it is in one of these statuses; any terminal one if none is given."""
@@ -131,7 +131,7 @@ class Shop:
         return self.job(job_id)
 
     def types(self, job_id: JobId) -> list[str]:
-        return [event.type.value for event in self.store.load_histories([job_id])[job_id]]
+        return [event.type.value for event in self.store.events.load([job_id])[job_id]]
 
     # --- workers --------------------------------------------------------------------------------
 

@@ -27,13 +27,13 @@ def test_artifacts_of_a_success_are_seen_whole(shop: Shop) -> None:
     job_id = shop.enqueue("leave", {"how": "large"})
     assert shop.wait(job_id).status is JobStatus.SUCCEEDED
 
-    found = {each.name: each for each in shop.coordinator.store.list_artifacts(job_id)}
+    found = {each.name: each for each in shop.coordinator.store.artifacts.of_job(job_id)}
     assert {name: each.size for name, each in found.items()} == {
         "large.bin": 2_000_000,
         "notes.txt": 9,
     }
     assert found["large.bin"].media_type == "application/zip"
-    notes = shop.coordinator.store.load_artifact(job_id, "notes.txt")
+    notes = shop.coordinator.store.artifacts.load(job_id, "notes.txt")
     assert notes is not None
     assert notes.body == b"attempt 1"
 
@@ -45,7 +45,7 @@ def test_artifacts_of_a_failed_attempt_are_never_seen(shop: Shop) -> None:
     job_id = shop.enqueue("leave", {"how": "fails once"})
     shop.wait(job_id)
 
-    notes = shop.coordinator.store.load_artifact(job_id, "notes.txt")
+    notes = shop.coordinator.store.artifacts.load(job_id, "notes.txt")
     assert notes is not None
     assert (notes.artifact.attempt, notes.body) == (2, b"attempt 2")
 
@@ -59,7 +59,7 @@ def test_a_wrong_artifact_is_a_permanent_failure_of_the_output(shop: Shop) -> No
     assert job.error is not None
     assert job.error.stage is Stage.OUTPUT
     assert "media type" in job.error.message
-    assert shop.coordinator.store.list_artifacts(job.id) == []
+    assert shop.coordinator.store.artifacts.of_job(job.id) == []
 
 
 @spec("B7")
@@ -74,7 +74,7 @@ def test_an_attempt_that_lost_its_lease_stores_no_artifact(shop: Shop, tmp_path:
     until(lambda: not is_alive(pid), "the handler is killed")
 
     assert shop.job(job_id).status is JobStatus.CANCELLED
-    assert shop.coordinator.store.list_artifacts(job_id) == []
+    assert shop.coordinator.store.artifacts.of_job(job_id) == []
 
 
 # --- the answers a handler can get -------------------------------------------------------------

@@ -41,7 +41,7 @@ def test_what_a_handler_printed_is_stored_with_its_attempt(shop: Shop) -> None:
     shop.wait(job_id)
     shop.stop(worker)
 
-    [log] = shop.coordinator.store.load_attempt_logs(job_id)
+    [log] = shop.coordinator.store.artifacts.logs(job_id)
     assert log.attempt == 1
     assert "line 1" in log.text
 
@@ -49,12 +49,12 @@ def test_what_a_handler_printed_is_stored_with_its_attempt(shop: Shop) -> None:
 @spec("B12")
 def test_a_worker_gives_signs_of_life_and_drains_when_asked(shop: Shop) -> None:
     worker = shop.start(worker_id=WorkerId("w1"), sign_interval_us=OFTEN)
-    until(lambda: shop.store.list_workers(DEFAULT_NAMESPACE), "the first sign of life is there")
-    [seen] = shop.store.list_workers(DEFAULT_NAMESPACE)
+    until(lambda: shop.store.workers.page(DEFAULT_NAMESPACE), "the first sign of life is there")
+    [seen] = shop.store.workers.page(DEFAULT_NAMESPACE)
     running = shop.enqueue("add", {"a": 1, "b": 2})
     shop.wait(running)
 
-    assert shop.store.request_drain(DEFAULT_NAMESPACE, WorkerId("w1"))
+    assert shop.store.workers.drain(DEFAULT_NAMESPACE, WorkerId("w1"))
     shop.join(worker)
 
     assert (seen.worker, seen.concurrency) == ("w1", 2)
@@ -69,12 +69,12 @@ def test_a_drain_request_is_logged_once(
     worker = shop.start(worker_id=WorkerId("w1"), sign_interval_us=OFTEN)
     shop.enqueue("waiting", {"file": str(tmp_path / "pid"), "until": str(go_on)})
     read_pids(tmp_path / "pid")
-    shop.store.request_drain(DEFAULT_NAMESPACE, WorkerId("w1"))
+    shop.store.workers.drain(DEFAULT_NAMESPACE, WorkerId("w1"))
     until(lambda: "asked this worker to drain" in caplog.text, "the worker has heard")
-    [heard] = shop.store.list_workers(DEFAULT_NAMESPACE)
+    [heard] = shop.store.workers.page(DEFAULT_NAMESPACE)
 
     def signs_on() -> bool:
-        [seen] = shop.store.list_workers(DEFAULT_NAMESPACE)
+        [seen] = shop.store.workers.page(DEFAULT_NAMESPACE)
         return seen.seen_at > heard.seen_at + 2 * OFTEN
 
     until(signs_on, "there are more signs of life")

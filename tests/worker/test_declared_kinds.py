@@ -31,7 +31,7 @@ def registry(rate: str | None) -> Registry:
 
 def rates(store: MemoryStore) -> dict[Kind, Rate | None]:
     """The rates of kinds that limits were ever set for."""
-    found = store.list_kinds(DEFAULT_NAMESPACE)
+    found = store.settings.kinds(DEFAULT_NAMESPACE)
     return {each.kind: each.rate for each in found if each.limits_set}
 
 
@@ -55,7 +55,7 @@ def test_a_starting_worker_says_that_it_declares_something_else(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     store = MemoryStore()
-    store.put_kind(DEFAULT_NAMESPACE, KindChange(kind=LETTER, rate=None))
+    store.settings.put_kind(DEFAULT_NAMESPACE, KindChange(kind=LETTER, rate=None))
     caplog.set_level(logging.WARNING, logger="tenure.worker")
 
     declare_and_warn(store, DEFAULT_NAMESPACE, list(registry("10/s")), app="jobs:app")
@@ -72,8 +72,12 @@ def test_a_worker_under_development_writes_what_the_code_declares_and_says_so(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     store = MemoryStore()
-    store.put_kind(DEFAULT_NAMESPACE, KindChange(kind=LETTER, rate=parse_rate("rate", "2/s")))
-    store.put_kind(DEFAULT_NAMESPACE, KindChange(kind=Kind("foreign"), concurrency_limit=3))
+    store.settings.put_kind(
+        DEFAULT_NAMESPACE, KindChange(kind=LETTER, rate=parse_rate("rate", "2/s"))
+    )
+    store.settings.put_kind(
+        DEFAULT_NAMESPACE, KindChange(kind=Kind("foreign"), concurrency_limit=3)
+    )
     caplog.set_level(logging.INFO, logger="tenure.worker")
 
     declare_and_warn(
@@ -89,7 +93,7 @@ def test_a_worker_under_development_writes_what_the_code_declares_and_says_so(
 @spec("RL6")
 def test_a_setting_that_the_code_does_not_declare_is_said(caplog: pytest.LogCaptureFixture) -> None:
     store = MemoryStore()
-    store.put_kind(DEFAULT_NAMESPACE, KindChange(kind=Kind("plain"), concurrency_limit=2))
+    store.settings.put_kind(DEFAULT_NAMESPACE, KindChange(kind=Kind("plain"), concurrency_limit=2))
     caplog.set_level(logging.WARNING, logger="tenure.worker")
 
     for overwrites in (False, True):
@@ -130,7 +134,7 @@ def once(policy: Policy = ONCE) -> list[Handler]:
 
 
 def policies(store: MemoryStore) -> dict[Kind, Policy | None]:
-    return {each.kind: each.policy for each in store.list_kinds(DEFAULT_NAMESPACE)}
+    return {each.kind: each.policy for each in store.settings.kinds(DEFAULT_NAMESPACE)}
 
 
 @spec("F10")
@@ -157,7 +161,7 @@ def test_an_operators_limit_stays_when_a_worker_declares_only_a_policy(
 ) -> None:
     store = MemoryStore()
     limit = parse_rate("rate", "2/s")
-    store.put_kind(DEFAULT_NAMESPACE, KindChange(kind=Kind("once"), rate=limit))
+    store.settings.put_kind(DEFAULT_NAMESPACE, KindChange(kind=Kind("once"), rate=limit))
     caplog.set_level(logging.INFO, logger="tenure.worker")
 
     for overwrites in (False, True):

@@ -242,13 +242,13 @@ def test_a_result_that_was_ready_while_the_supervisor_slept_is_cancelled(
     runner.freeze()
     assert shop.wait(job_id).status is JobStatus.DEAD_LETTERED
     runner.signal(signal.SIGCONT)
-    until(lambda: shop.store.load_observations(job_id), "the late result is noted")
+    until(lambda: shop.store.jobs.observations(job_id), "the late result is noted")
     runner.signal(signal.SIGTERM)
 
     code, stats = runner.wait()
     assert (code, stats.cancelled, stats.succeeded) == (0, 1, 0)
     assert shop.job(job_id).status is JobStatus.DEAD_LETTERED
-    (observation,) = shop.store.load_observations(job_id)
+    (observation,) = shop.store.jobs.observations(job_id)
     assert observation.body == b'"rested"'
 
 

@@ -112,7 +112,7 @@ def _all_ids(
     wanted = msgspec.structs.replace(wanted, limit=PER_PAGE, bodies=False)
     found: list[JobId] = []
     for _ in range(MAX_JOBS // PER_PAGE):
-        page = [job.id for job in serving.store.list_jobs(wanted)]
+        page = [job.id for job in serving.store.views.jobs(wanted).jobs]
         left_out = without(page)
         found += [job_id for job_id in page if job_id not in left_out]
         if len(page) < PER_PAGE:

@@ -407,11 +407,11 @@ def find_job_id(
     is_whole = len(typed) >= LONGEST_PREFIX
     if is_whole and (is_before or not _is_namespace_given()):
         return JobId(typed)
-    found = serving.store.list_jobs(
+    found = serving.store.views.jobs(
         JobFilter(
             namespace=Namespace(namespace), id_prefix=typed, limit=MAX_CANDIDATES + 1, bodies=False
         )
-    )
+    ).jobs
     if not found and is_whole:
         refuse(f"there is no job {typed} in namespace {namespace}")
     if not found:
@@ -446,7 +446,7 @@ def _refuse_ambiguous(what: str, typed: str, lines: Sequence[str]) -> NoReturn:
 def find_job(serving: Coordination, text: str, namespace: str = "default") -> Job:
     """The job of this id, whole or shortened; ends the command if there is none."""
     job_id = find_job_id(serving, text, namespace)
-    job = serving.store.load_jobs([job_id]).get(job_id)
+    job = serving.store.jobs.read([job_id]).get(job_id)
     if job is None:
         refuse(str(UnknownJob(job_id)))
     return job
@@ -461,7 +461,7 @@ def find_flow_id(serving: Coordination, text: str, namespace: str) -> FlowId:
     typed = typed_id("FLOW_ID", text, of="flow")
     if len(typed) >= LONGEST_PREFIX:
         return FlowId(typed)
-    listed = serving.store.list_flows(
+    listed = serving.store.flows.page(
         Namespace(namespace), before=None, id_prefix=typed, limit=MAX_CANDIDATES + 1
     )
     found = [each.flow for each in listed]

@@ -172,7 +172,7 @@ class Demo:
 
     def jobs(self) -> list[Job]:
         """The jobs in the order in which they were enqueued."""
-        found = self.store.load_jobs(list(self.names))
+        found = self.store.jobs.read(list(self.names))
         return [found[job_id] for job_id in self.names]
 
     def until(self, look: Callable[[], T | None]) -> T:
@@ -196,14 +196,14 @@ class Demo:
         """The worker that runs a job, once the job has come to this step."""
 
         def look() -> str | None:
-            job = self.store.load_jobs([job_id])[job_id]
+            job = self.store.jobs.read([job_id])[job_id]
             return job.owner if job.progress and job.progress.done >= step else None
 
         return self.until(look)
 
     def tell_news(self) -> None:
         """Print what is new in the store's log."""
-        for tailed in self.store.tail_events(after=self._last_read, limit=MAX_NEWS):
+        for tailed in self.store.events.tail(after=self._last_read, limit=MAX_NEWS):
             self._last_read, event = tailed.position, tailed.event
             name = self.names[event.job_id]
             key = event.cause if event.type is EventType.STALLED else event.type
@@ -259,7 +259,7 @@ def frozen_worker(demo: Demo) -> None:
     log, refusal = demo.directory / f"{frozen}.log", re.compile(" WARNING (.* CANCELLED .*)")
     logged = demo.until(lambda: refusal.search(log.read_text()))[1].replace(job.id, "precious")
     demo.tell(f"{frozen} logs: {logged}", "yellow")
-    [late] = demo.until(lambda: demo.store.load_observations(job.id))
+    [late] = demo.until(lambda: demo.store.jobs.observations(job.id))
     demo.tell(f"{frozen}'s late result refused ({late.cause}): {as_text(late.body)}", "red")
     demo.tell(f"the result of {job.last_owner} stands: {as_text(job.result)}", "green")
 

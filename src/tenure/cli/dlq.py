@@ -159,7 +159,7 @@ def list_dead_letters(
             if not groups:
                 _say_there_are_none(filters, resolved=resolved)
             return
-        found = serving.store.list_dead_letters(msgspec.structs.replace(wanted, limit=limit))
+        found = serving.store.views.dead_letters(msgspec.structs.replace(wanted, limit=limit))
         now = serving.store.now()
     if as_json:
         print_json(
@@ -216,7 +216,7 @@ class ErrorGroup(msgspec.Struct, frozen=True, kw_only=True):
 def _all_dead_letters(serving: Coordination, wanted: JobFilter) -> Iterator[Job]:
     wanted = msgspec.structs.replace(wanted, limit=PER_PAGE)
     for _ in range(MAX_JOBS // PER_PAGE):
-        page = serving.store.list_jobs(wanted)
+        page = serving.store.views.jobs(wanted).jobs
         yield from page
         if len(page) < PER_PAGE:
             return
@@ -273,7 +273,7 @@ def show_dead_letter(
         job = find_job(serving, job_id, namespace)
         if job.status is not JobStatus.DEAD_LETTERED:
             refuse(f"job {job.id} is {job.status}, not a dead letter")
-        found = serving.store.load_resolutions([job.id]).get(job.id)
+        found = serving.store.jobs.resolutions([job.id]).get(job.id)
         now = serving.store.now()
     if as_json:
         print_json(dead_letter_record(job, found, now=now, bodies=bodies))

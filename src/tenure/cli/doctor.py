@@ -59,7 +59,7 @@ def _undeclared(store: JobStore, namespace: Namespace) -> HealthFact:
     workers = live_workers(store, namespace, store.now())
     found = [
         each
-        for each in store.list_schedules(namespace)
+        for each in store.schedules.page(namespace)
         if each.next_at is not None and undeclared(each, workers)
     ]
     names = ", ".join(each.name for each in found[:NAMED]) + (", …" if len(found) > NAMED else "")

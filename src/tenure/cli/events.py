@@ -229,7 +229,7 @@ def _find(store: JobStore, wanted: EventFilter) -> EventPage:
 
     def list_events(part: EventFilter) -> EventPage:
         progress.show(f"reading from {iso(None if part.after is None else part.after.ts)}")
-        return store.list_events(part)
+        return store.events.page(part)
 
     try:
         return full_page(list_events, wanted)
@@ -296,7 +296,7 @@ def _follow(
     with following(interrupted=DONE):
         while True:
             asked_at = time.monotonic()
-            page = reading.ask(partial(store.follow_events, wanted, wait_us=HELD))
+            page = reading.ask(partial(store.events.follow, wanted, wait_us=HELD))
             # Here and not in the question: that would leave out types of a newer version, too.
             shown = [
                 each for each in page.events if not (hides_renewals and each.event.type in RENEWALS)
@@ -326,7 +326,7 @@ class _Delays:
         """Ask every few seconds, and say it if the answer is the same transaction again."""
         if time.monotonic() - self._asked_at < DELAY_S:
             return
-        found = reading.ask(self._store.tail_delay)
+        found = reading.ask(self._store.events.delay)
         self._asked_at = time.monotonic()
         transaction = None if found is None else found.transaction
         if found is not None and transaction == self._seen != self._told:
@@ -360,7 +360,7 @@ class _Kinds:
         }
         rest = {each.job_id for each in events} - told.keys() - self._known.keys()
         asked = sorted(rest)[:MAX_KINDS_READ]
-        found = self._store.load_jobs(asked) if asked else {}
+        found = self._store.jobs.read(asked) if asked else {}
         told |= {each: found[each].kind if each in found else None for each in asked}
         if len(self._known) + len(told) > MAX_KINDS_KEPT:
             self._known.clear()

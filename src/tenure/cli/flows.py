@@ -60,7 +60,7 @@ def list_flows(url: str | None, as_json: bool, namespace: str, limit: int) -> No
     """List flows, newest first."""
     with coordination(url) as serving:
         check_name("namespace", namespace)
-        found = serving.store.list_flows(Namespace(namespace), before=None, limit=limit)
+        found = serving.store.flows.page(Namespace(namespace), before=None, limit=limit)
         now = serving.store.now()
     if as_json:
         print_json([flow_summary_record(each) for each in found])
@@ -299,7 +299,7 @@ def _why_not_redriven(view: FlowView, reply: Reply, cause: Cause) -> str:
 def _find(serving: Coordination, namespace: str, flow_id: str) -> FlowView:
     check_name("namespace", namespace)
     wanted = find_flow_id(serving, flow_id, namespace)
-    found = serving.store.load_flow(Namespace(namespace), wanted)
+    found = serving.store.flows.load(Namespace(namespace), wanted)
     if found is None:
         refuse(f"there is no flow {wanted} in namespace {namespace}")
     return found

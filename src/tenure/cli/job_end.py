@@ -72,7 +72,7 @@ def _ended(serving: Coordination, job: Job, timeout: Duration | None) -> Job:
     while not job.status.is_terminal:
         if job.failures > failures:
             failures = job.failures
-            events = reading.ask(partial(store.load_events, job.id))
+            events = reading.ask(partial(store.events.load, [job.id]))[job.id]
             now = reading.ask(store.now)
             shown.erase()
             for line in lost_attempts(events, after=told, now=now):
@@ -90,7 +90,7 @@ def _ended(serving: Coordination, job: Job, timeout: Duration | None) -> Job:
 
 def _reloaded(serving: Coordination, job_id: JobId) -> Job:
     """The job as it is now; ends the command if it was purged."""
-    job = serving.store.load_jobs([job_id]).get(job_id)
+    job = serving.store.jobs.read([job_id]).get(job_id)
     if job is None:
         refuse(str(UnknownJob(job_id)))
     return job

@@ -126,7 +126,7 @@ class _NewOutput:
 
     def show(self) -> None:
         """Look once."""
-        for log in self._store.load_attempt_logs(self._job_id):
+        for log in self._store.artifacts.logs(self._job_id):
             if self._attempt in (None, log.attempt):
                 piece = unseen(self._seen.get(log.attempt), log)
                 if piece:

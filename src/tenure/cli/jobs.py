@@ -259,7 +259,7 @@ def list_jobs(
         if before is not None:
             last = find_job_id(serving, before, wanted.namespace, is_before=True)
             wanted = msgspec.structs.replace(wanted, before=last)
-        page = serving.store.find_jobs(wanted)
+        page = serving.store.views.jobs(wanted)
         found = page.jobs
         now = serving.store.now()
         if not found and wanted.kind is not None:
@@ -345,14 +345,14 @@ def show_job(url: str | None, as_json: bool, bodies: bool, namespace: str, job_i
     """
     with coordination(url) as serving:
         job = find_job(serving, job_id, namespace)
-        events = serving.store.load_events(job.id)
-        seen = serving.store.load_observations(job.id)
+        events = serving.store.events.load([job.id])[job.id]
+        seen = serving.store.jobs.observations(job.id)
         now = serving.store.now()
         shown = job_record(job, now=now, bodies=bodies)
         waiting = why_waiting(serving.store, job)
         resolution = None
         if job.status is JobStatus.DEAD_LETTERED:
-            resolution = serving.store.load_resolutions([job.id]).get(job.id)
+            resolution = serving.store.jobs.resolutions([job.id]).get(job.id)
     if as_json:
         history = [event_record(event) for event in events]
         beside = [observation_record(each, bodies=bodies) for each in seen]
@@ -389,8 +389,8 @@ def job_events(url: str | None, as_json: bool, namespace: str, job_id: str) -> N
     """
     with coordination(url) as serving:
         job = find_job(serving, job_id, namespace)
-        events = serving.store.load_events(job.id)
-        seen = serving.store.load_observations(job.id)
+        events = serving.store.events.load([job.id])[job.id]
+        seen = serving.store.jobs.observations(job.id)
     if as_json:
         beside = [observation_record(each, bodies=False) for each in seen]
         print_json(
@@ -430,7 +430,7 @@ def job_artifacts(
         if name is not None:
             _fetch_artifact(serving, job, name, output)
             return
-        found = serving.store.list_artifacts(job.id)
+        found = serving.store.artifacts.of_job(job.id)
         now = serving.store.now()
     if as_json:
         print_json([artifact_record(each) for each in found])
@@ -443,7 +443,7 @@ def job_artifacts(
 
 def _fetch_artifact(serving: Coordination, job: Job, name: str, output: Path | None) -> None:
     check_name("NAME", name)
-    stored = serving.store.load_artifact(job.id, name)
+    stored = serving.store.artifacts.load(job.id, name)
     if stored is None:
         refuse(f"job {job.id}, which is {job.status}, has no artifact {name}")
     if output is not None:
@@ -483,7 +483,7 @@ def job_logs(
             return
         logs = [
             log
-            for log in serving.store.load_attempt_logs(job.id)
+            for log in serving.store.artifacts.logs(job.id)
             if attempt is None or log.attempt == attempt
         ]
     if as_json:
@@ -597,7 +597,7 @@ def rerun_jobs(
             old_ids = {redriven_id(command(job_id)): job_id for job_id in page}
             new_ids, found = list(old_ids), set()
             for start in range(0, len(new_ids), LOADED_AT_ONCE):
-                loaded = serving.store.load_jobs(new_ids[start : start + LOADED_AT_ONCE])
+                loaded = serving.store.jobs.read(new_ids[start : start + LOADED_AT_ONCE])
                 found |= {old_ids[new_id] for new_id in loaded}
             return found
 

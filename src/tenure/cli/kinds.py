@@ -47,7 +47,7 @@ def list_kinds(url: str | None, as_json: bool, namespace: str) -> None:
     """
     with coordination(url) as serving:
         check_name("namespace", namespace)
-        found = serving.store.list_kinds(Namespace(namespace))
+        found = serving.store.settings.kinds(Namespace(namespace))
     if as_json:
         print_json([kind_record(each) for each in found])
         return
@@ -93,7 +93,7 @@ def sync_kinds(url: str | None, prune: bool, former: tuple[str, ...], app: str) 
     declared = {each.kind: each for each in settings_of(found.registry)}
     chosen = url_for(found, url, tell=say)
     with coordination(chosen, create=True, token=token_for(found, url)) as serving:
-        stored = {each.kind: each for each in serving.store.list_kinds(found.namespace)}
+        stored = {each.kind: each for each in serving.store.settings.kinds(found.namespace)}
         for kind, wanted in sorted(declared.items()):
             before = stored.get(kind)
             removes = prune and before is not None and before.has_limits and not wanted.has_limits
@@ -101,7 +101,7 @@ def sync_kinds(url: str | None, prune: bool, former: tuple[str, ...], app: str) 
                 click.echo(f"{kind}: {wanted}, as before")
                 continue
             change = without_limits(wanted) if removes else wanted.as_change()
-            kept = serving.store.put_kind(found.namespace, change)
+            kept = serving.store.settings.put_kind(found.namespace, change)
             click.echo(f"{kind}: {change_in_words(before, kept)}")
         others = [each for each in stored.values() if each.kind not in declared]
         for gone in _gone(serving, found.namespace, others, former):
@@ -109,7 +109,7 @@ def sync_kinds(url: str | None, prune: bool, former: tuple[str, ...], app: str) 
                 nothing = KindChange(
                     kind=gone, rate=None, concurrency_limit=None, fair=False, policy=None
                 )
-                serving.store.put_kind(found.namespace, nothing)
+                serving.store.settings.put_kind(found.namespace, nothing)
                 click.echo(f"{gone}: removed")
             elif gone in former:
                 click.echo(f"{gone}: kept, --prune removes it")
@@ -187,7 +187,7 @@ def limit_kind(
             concurrency_limit=limit,
             fair=UNSET if fair is None else fair,
         )
-        kept = serving.store.put_kind(Namespace(namespace), change)
+        kept = serving.store.settings.put_kind(Namespace(namespace), change)
     said = "no rate" if kept.rate is None else rate_in_words(kept.rate)
     if kept.concurrency_limit is not None:
         said += f", at most {kept.concurrency_limit} at a time for each key"

@@ -19,7 +19,7 @@ def live_workers(
     """Workers that are not silent; None if this caller may not list workers, or sees not all of
     what they declare. [H80]"""
     try:
-        found = store.list_workers(namespace)
+        found = store.workers.page(namespace)
     except RequestRefused:
         return None
     if any(each.schedules is None for each in found):

@@ -57,7 +57,7 @@ def list_queues(url: str | None, as_json: bool, namespace: str) -> None:
     """List queues with the number of waiting and running jobs."""
     with coordination(url) as serving:
         check_name("namespace", namespace)
-        found = serving.store.list_queues(Namespace(namespace))
+        found = serving.store.settings.queues(Namespace(namespace))
         lines = _lines(serving, Namespace(namespace), found)
     if as_json:
         print_json(lines)
@@ -93,13 +93,15 @@ def list_queues(url: str | None, as_json: bool, namespace: str) -> None:
 
 def _lines(serving: Coordination, namespace: Namespace, found: list[QueueState]) -> list[QueueLine]:
     wanted = OverviewFilter(namespace=namespace, range=TimeRange.QUARTER_HOUR)
-    overview = serving.store.overview(wanted)
+    overview = serving.store.views.overview(wanted)
     shown: dict[QueueName, QueueMeasure | QueueOverview]
     shown = {each.queue: each for each in overview.queues}
     waiting = {each.queue: each.waiting for each in overview.queues}
     # An overview counts fewer queues and jobs, but over HTTP there is nothing else.
     if isinstance(serving, Coordinator):
-        measured = serving.store.measure(queues=MAX_QUEUES, jobs=MAX_COUNTED, namespace=namespace)
+        measured = serving.store.views.measure(
+            queues=MAX_QUEUES, jobs=MAX_COUNTED, namespace=namespace
+        )
         shown |= {each.queue: each for each in measured.queues}
     return [
         _line(queue, shown.get(queue.name), waiting.get(queue.name), overview.now)
@@ -154,10 +156,10 @@ def _put(
     with coordination(url) as serving:
         check_name("namespace", namespace)
         check_name("QUEUE", name)
-        known = [queue.name for queue in serving.store.list_queues(Namespace(namespace))]
+        known = [queue.name for queue in serving.store.settings.queues(Namespace(namespace))]
         if name not in known and not create:
             _refuse_unknown(name, known)
-        return serving.store.put_queue(
+        return serving.store.settings.put_queue(
             Namespace(namespace), QueueName(name), paused=paused, limit=limit, rate=rate
         )
 

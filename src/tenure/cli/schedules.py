@@ -112,7 +112,7 @@ def list_schedules(url: str | None, as_json: bool, namespace: str) -> None:
         check_name("namespace", namespace)
         space = Namespace(namespace)
         now = serving.store.now()
-        found = serving.store.list_schedules(space)
+        found = serving.store.schedules.page(space)
         workers = live_workers(serving.store, space, now)
         last = _last_runs(serving, found)
     lines = [(each, undeclared(each, workers), last.get(each.last_job_id)) for each in found]
@@ -168,9 +168,9 @@ def show_schedule(url: str | None, as_json: bool, namespace: str, schedule: str)
         found = _find(serving, space, schedule)
         now = serving.store.now()
         is_undeclared = undeclared(found, live_workers(serving.store, space, now))
-        runs = serving.store.list_jobs(
+        runs = serving.store.views.jobs(
             JobFilter(namespace=space, schedule=found.name, limit=SHOWN_RUNS, bodies=False)
-        )
+        ).jobs
     times = shown_times(found)
     if as_json:
         print_json(
@@ -241,12 +241,12 @@ def _state(found: Schedule, is_undeclared: bool | None) -> str:
 
 def _last_runs(serving: Coordination, found: Sequence[Schedule]) -> dict[Any, Job]:
     ids = [each.last_job_id for each in found if each.last_job_id is not None]
-    return dict(serving.store.load_jobs(ids)) if ids else {}
+    return dict(serving.store.jobs.read(ids)) if ids else {}
 
 
 def _find(serving: Coordination, namespace: Namespace, name: str) -> Schedule:
     """The schedule of this name; ends the command if there is none."""
-    known = {each.name: each for each in serving.store.list_schedules(namespace)}
+    known = {each.name: each for each in serving.store.schedules.page(namespace)}
     if name not in known:
         refuse(str(unknown_schedule(ScheduleName(name), list(known))))
     return known[ScheduleName(name)]
@@ -321,7 +321,7 @@ def add_schedule(
             actor=operator(),
             spec=schedule_spec(job, _options(timing)),
         )
-        known = [each.name for each in serving.store.list_schedules(command.namespace)]
+        known = [each.name for each in serving.store.schedules.page(command.namespace)]
         if command.name in known and not replace:
             refuse(f"there is a schedule {schedule} already; --replace changes it")
         if application is None and not is_known_kind(serving.store, command.namespace, kind):
@@ -362,7 +362,7 @@ def _job(app: Any, kind: str, payload: bytes, queue: str | None, priority: int |
 def _ask(serving: Coordination, command: ScheduleCommand) -> Schedule:
     reply = serving.change_schedule(command)
     if reply.schedule is None:
-        known = serving.store.list_schedules(command.namespace)
+        known = serving.store.schedules.page(command.namespace)
         refuse(str(unknown_schedule(command.name, [each.name for each in known])))
     if reply.cause is not None:
         refuse(f"schedule {command.name}: another job has this id ({reply.cause.value})")
@@ -455,7 +455,7 @@ def sync_schedules(
     chosen = url_for(application, url, tell=say)
     with coordination(chosen, create=True, token=token_for(application, url)) as serving:
         space = Namespace(namespace or application.namespace)
-        known = {each.name: each for each in serving.store.list_schedules(space)}
+        known = {each.name: each for each in serving.store.schedules.page(space)}
         declared = application.registry.schedules()
         others = [each for each in known.values() if each.name not in declared]
         done = _put_all(serving, space, declared, app, known)

@@ -145,7 +145,7 @@ def stats(
         totals = _count(serving.store, span, groups)
         overview: Overview | None = None
         if Grouping.KIND in groups and until is None:
-            overview = serving.store.overview(
+            overview = serving.store.views.overview(
                 OverviewFilter(namespace=span.namespace, range=range_since(span.since, now))
             )
     in_order = sorted(totals.events, key=lambda values: _place(totals.by, values))
@@ -205,7 +205,7 @@ def _count(store: JobStore, span: EventSpan, by: tuple[Grouping, ...]) -> Totals
 
     def count(part: EventSpan) -> EventCounts:
         progress.show(f"counting from {iso(part.since)}")
-        return store.count_events(part)
+        return store.events.count(part)
 
     try:
         return count_all(count, span, by)

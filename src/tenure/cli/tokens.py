@@ -168,7 +168,7 @@ def create_token(
     )
     with coordinator(url, create=True) as serving:
         check_new_token(new)
-        made = serving.store.create_token(new)
+        made = serving.store.tokens.create(new)
     if as_json:
         print_json(_view(made, made.created_at, text=text))
         return
@@ -186,7 +186,7 @@ def list_tokens(url: str | None, as_json: bool) -> None:
     """List tokens, oldest first, without their secrets."""
     with coordinator(url) as serving:
         now = serving.store.now()
-        found = serving.store.list_tokens()
+        found = serving.store.tokens.all()
     views = [_view(token, now) for token in found]
     if as_json:
         print_json(views)
@@ -228,12 +228,12 @@ def revoke_token(url: str | None, token_id: str) -> None:
         _refuse_secret()
     with coordinator(url) as serving:
         check_name("ID", token_id)
-        begun = [token.id for token in serving.store.list_tokens() if token.id.startswith(token_id)]
+        begun = [token.id for token in serving.store.tokens.all() if token.id.startswith(token_id)]
         if len(token_id) < SHORTEST_PREFIX or not begun:
             refuse(f"there is no token {token_id}; see `tenure tokens ls`")
         if len(begun) > 1:
             refuse(f"{counted(len(begun), 'token')} have an id that begins with {token_id}:", begun)
-        paused = serving.store.revoke_token(begun[0])
+        paused = serving.store.tokens.revoke(begun[0])
     if not paused:
         click.echo(f"{begun[0]}: revoked")
         return

@@ -187,12 +187,12 @@ def _read_again(
 
 def read(store: JobStore, wanted: OverviewFilter) -> Snapshot:
     """The overview, the running jobs and the workers."""
-    overview = store.overview(wanted)
+    overview = store.views.overview(wanted)
     jobs = JobFilter(namespace=wanted.namespace, statuses=RUNNING, limit=MAX_JOBS, bodies=False)
     return Snapshot(
         overview=overview,
         jobs=_listed(store, overview, jobs),
-        workers=store.list_workers(wanted.namespace),
+        workers=store.workers.page(wanted.namespace),
     )
 
 
@@ -200,7 +200,7 @@ def _listed(store: JobStore, overview: Overview, wanted: JobFilter) -> list[Job]
     """Jobs, newest first. A server answers a token of several queues, or of several kinds, only if
     the request names one of them. [H41]"""
     try:
-        return store.list_jobs(wanted)
+        return store.views.jobs(wanted).jobs
     except InvalidInput as narrow:
         if narrow.field == "queue" and wanted.queue is None:
             parts = [replace(wanted, queue=each.queue) for each in overview.queues if each.leased]

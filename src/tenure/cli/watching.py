@@ -87,7 +87,7 @@ def watch_to_the_end(
     reading = Reconnecting(timeout=timeout, make_room=lines.erase)
     reasons = WaitingReasons(serving.store)
     while True:
-        loaded = reading.ask(lambda: serving.store.load_jobs(ids))
+        loaded = reading.ask(lambda: serving.store.jobs.read(ids))
         found = [loaded.get(each) or _refuse_unknown(each) for each in ids]
         now = reading.ask(serving.store.now) if lines.is_terminal else None
         lines.show([job_line(job, reading.ask(partial(reasons.of, job)), now) for job in found])

@@ -40,7 +40,7 @@ def list_workers(url: str | None, as_json: bool, namespace: str) -> None:
     with coordination(url) as serving:
         check_name("namespace", namespace)
         now = serving.store.now()
-        found = serving.store.list_workers(Namespace(namespace))
+        found = serving.store.workers.page(Namespace(namespace))
     if as_json:
         print_json([worker_record(seen, now=now) for seen in found])
         return
@@ -82,6 +82,6 @@ def drain_worker(url: str | None, namespace: str, worker: str) -> None:
     with coordination(url) as serving:
         check_name("namespace", namespace)
         check_name("WORKER", worker)
-        if not serving.store.request_drain(Namespace(namespace), WorkerId(worker)):
+        if not serving.store.workers.drain(Namespace(namespace), WorkerId(worker)):
             refuse(f"there is no worker {worker}; see `tenure workers ls`")
     click.echo(f"{printable(worker)}: draining")

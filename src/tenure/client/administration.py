@@ -106,7 +106,7 @@ class Queues:
 
     def _listing(self) -> Operation[list[QueueRecord]]:
         namespace = self._channel.namespace
-        found = yield from self._channel.asking(lambda store: store.list_queues(namespace))
+        found = yield from self._channel.asking(lambda store: store.settings.queues(namespace))
         return [queue_record(state) for state in found]
 
     def _setting(
@@ -125,7 +125,9 @@ class Queues:
             _refuse_unknown(name, [each.name for each in known])
         namespace = self._channel.namespace
         state = yield from self._channel.asking(
-            lambda store: store.put_queue(namespace, name, paused=paused, limit=limit, rate=rate)
+            lambda store: store.settings.put_queue(
+                namespace, name, paused=paused, limit=limit, rate=rate
+            )
         )
         return queue_record(state)
 
@@ -142,7 +144,7 @@ class Kinds:
     def ls(self) -> Operation[list[KindRecord]]:
         """Every kind that something was set for, by name."""
         namespace = self._channel.namespace
-        found = yield from self._channel.asking(lambda store: store.list_kinds(namespace))
+        found = yield from self._channel.asking(lambda store: store.settings.kinds(namespace))
         return [kind_record(settings) for settings in found]
 
     als = awaiting(ls)
@@ -178,7 +180,9 @@ class Kinds:
             yield from self._refusing_unknown(name)
         namespace = self._channel.namespace
         change = KindChange(kind=name, rate=wanted, concurrency_limit=concurrency_limit, fair=fair)
-        kept = yield from self._channel.asking(lambda store: store.put_kind(namespace, change))
+        kept = yield from self._channel.asking(
+            lambda store: store.settings.put_kind(namespace, change)
+        )
         return kind_record(kept)
 
     alimit = awaiting(limit)
@@ -240,7 +244,7 @@ class Workers:
     def ls(self) -> Operation[list[WorkerRecord]]:
         """The worker processes that were seen lately, by name."""
         namespace = self._channel.namespace
-        found = yield from self._channel.asking(lambda store: store.list_workers(namespace))
+        found = yield from self._channel.asking(lambda store: store.workers.page(namespace))
         now = yield from self._channel.asking(lambda store: store.now())
         return [worker_record(seen, now=now) for seen in found]
 
@@ -254,7 +258,7 @@ class Workers:
         check_name("worker", name)
         namespace = self._channel.namespace
         is_there = yield from self._channel.asking(
-            lambda store: store.request_drain(namespace, name)
+            lambda store: store.workers.drain(namespace, name)
         )
         if not is_there:
             raise InvalidInput(
@@ -296,7 +300,7 @@ class DeadLetters:
             before=before,
             limit=limit,
         )
-        found = yield from self._channel.asking(lambda store: store.list_dead_letters(wanted))
+        found = yield from self._channel.asking(lambda store: store.views.dead_letters(wanted))
         return [dead_letter_of(letter) for letter in found]
 
     als = awaiting(ls)
@@ -319,7 +323,9 @@ class DeadLetters:
             kinds=() if kind is None else (Kind(plain(kind)),),
             key=plain(key),
         )
-        found = yield from self._channel.asking(lambda store: store.group_dead_letters(wanted))
+        found = yield from self._channel.asking(
+            lambda store: store.views.dead_letter_groups(wanted)
+        )
         return dead_letter_groups_reply(found)
 
     agroups = awaiting(groups)
@@ -454,7 +460,7 @@ def events(
         after=None if after is None else key_of(event_of(after)),
         limit=limit,
     )
-    page = yield from channel.asking(lambda store: full_page(store.list_events, wanted))
+    page = yield from channel.asking(lambda store: full_page(store.events.page, wanted))
     return [event_record(event) for event in page.events]
 
 
@@ -475,7 +481,7 @@ def overview(
         queues=() if queue is None else (QueueName(queue),),
         kinds=() if kind is None else (Kind(kind),),
     )
-    found = yield from channel.asking(lambda store: store.overview(wanted))
+    found = yield from channel.asking(lambda store: store.views.overview(wanted))
     return overview_reply(found)
 
 
@@ -493,7 +499,7 @@ def stats(
     if begin >= end:
         raise InvalidInput("since", "is not before until")
     span = EventSpan(namespace=channel.namespace, since=begin, until=end)
-    totals = yield from channel.asking(lambda store: count_all(store.count_events, span, [group]))
+    totals = yield from channel.asking(lambda store: count_all(store.events.count, span, [group]))
     if totals.until < end:
         raise InvalidInput("since", "the log has too many events in this span", hint="ask for less")
     return {name: events for (name,), events in sorted(totals.events.items())}

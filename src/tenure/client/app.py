@@ -349,7 +349,7 @@ class Application:
             limit=limit,
             **searched(search),
         )
-        found = yield from self.channel.asking(lambda store: store.list_jobs(wanted))
+        found = yield from self.channel.asking(lambda store: store.views.jobs(wanted).jobs)
         now = yield from self.channel.asking(lambda store: store.now())
         return [record_of(job, now=now, bodies=False) for job in found]
 

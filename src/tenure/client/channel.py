@@ -101,7 +101,7 @@ class Link(msgspec.Struct, kw_only=True):
     why_waiting: Callable[[Job], str | None] = not_due_yet
     """Why nobody has claimed a queued job, in words; None if there is no known reason."""
     watch: Callable[[OnHint], Callable[[], None]] | None = None
-    """`HintStore.watch` of the store, where it can be asked."""
+    """`Store.watch` of the store, where it can be asked."""
     monotonic: Callable[[], float] = time.monotonic
     pause: Callable[[float], None] = time.sleep
     apause: Callable[[float], Awaitable[None]] = asyncio.sleep
@@ -256,7 +256,7 @@ class Channel:
 
     def loading(self, job_id: JobId) -> Operation[Job]:
         """A job of this namespace; `UnknownJob` if there is none."""
-        found = yield from self.asking(lambda store: store.load_jobs([job_id]))
+        found = yield from self.asking(lambda store: store.jobs.read([job_id]))
         job = found.get(job_id)
         if job is None or job.namespace != self.namespace:
             raise UnknownJob(job_id)

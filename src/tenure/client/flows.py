@@ -151,7 +151,7 @@ def ending(
     with closing(EndHints(link, channel.namespace)) as hints:
         while left:
             some = left[:READ_TOGETHER]
-            rows = yield from channel.asking(lambda store, ids=some: store.load_jobs(ids))  # type: ignore[misc]  # a default binds the loop's value
+            rows = yield from channel.asking(lambda store, ids=some: store.jobs.read(ids))  # type: ignore[misc]  # a default binds the loop's value
             ended |= {job_id: job.status for job_id, job in rows.items() if job.status.is_terminal}
             for job_id in some:
                 if job_id not in rows:
@@ -229,7 +229,7 @@ class Flows:
         last = None if before is None else _flow_id(before)
         namespace = self._channel.namespace
         found = yield from self._channel.asking(
-            lambda store: store.list_flows(namespace, before=last, limit=limit)
+            lambda store: store.flows.page(namespace, before=last, limit=limit)
         )
         return [flow_summary_record(each) for each in found]
 
@@ -303,7 +303,7 @@ def _flow_id(flow_id: str) -> FlowId:
 
 def loading_flow(channel: Channel, flow_id: FlowId) -> Operation[FlowView]:
     """A flow of this namespace; `UnknownJob` if there is none."""
-    found = yield from channel.asking(lambda store: store.load_flow(channel.namespace, flow_id))
+    found = yield from channel.asking(lambda store: store.flows.load(channel.namespace, flow_id))
     if found is None:
         raise UnknownJob(flow_id, noun="flow")
     return found

@@ -130,7 +130,7 @@ class Job(JobHandle, Generic[R_co]):
     @blocking
     def events(self) -> Operation[list[EventRecord]]:
         """Everything that happened to it, in order."""
-        events = yield from self._asking(lambda store: store.load_events(self.id))
+        events = yield from self._asking(lambda store: store.events.load([self.id])[self.id])
         return [event_record(event) for event in events]
 
     aevents = awaiting(events)
@@ -139,7 +139,7 @@ class Job(JobHandle, Generic[R_co]):
     def observations(self) -> Operation[list[ObservationRecord]]:
         """What is kept beside its history, oldest first: results that were refused, reports under
         another worker's lease, a compensation that succeeded."""
-        found = yield from self._asking(lambda store: store.load_observations(self.id))
+        found = yield from self._asking(lambda store: store.jobs.observations(self.id))
         return [observation_record(seen, bodies=True) for seen in found]
 
     aobservations = awaiting(observations)
@@ -147,7 +147,7 @@ class Job(JobHandle, Generic[R_co]):
     @blocking
     def artifacts(self) -> Operation[list[ArtifactRecord]]:
         """The files of the attempt that succeeded, by name; none before it has."""
-        found = yield from self._asking(lambda store: store.list_artifacts(self.id))
+        found = yield from self._asking(lambda store: store.artifacts.of_job(self.id))
         return [artifact_record(artifact) for artifact in found]
 
     aartifacts = awaiting(artifacts)
@@ -157,7 +157,7 @@ class Job(JobHandle, Generic[R_co]):
         """The content of one of its files; None if there is none of this name."""
         wanted = plain(name)
         check_name("name", wanted)
-        stored = yield from self._asking(lambda store: store.load_artifact(self.id, wanted))
+        stored = yield from self._asking(lambda store: store.artifacts.load(self.id, wanted))
         return None if stored is None else stored.body
 
     aartifact = awaiting(artifact)

@@ -49,7 +49,7 @@ class Schedules:
     def show(self, schedule: str) -> Operation[ScheduleReply]:
         """A schedule without its payload, and the next five times at which it fires."""
         name, namespace = schedule_name(schedule), self._channel.namespace
-        found = yield from self._channel.asking(lambda store: store.list_schedules(namespace))
+        found = yield from self._channel.asking(lambda store: store.schedules.page(namespace))
         known = {each.name: each for each in found}
         if name not in known:
             raise unknown_schedule(name, list(known))
@@ -124,7 +124,7 @@ class Schedules:
 
     def _listing(self) -> Operation[list[ScheduleRecord]]:
         namespace = self._channel.namespace
-        found = yield from self._channel.asking(lambda store: store.list_schedules(namespace))
+        found = yield from self._channel.asking(lambda store: store.schedules.page(namespace))
         return [schedule_record(each, bodies=False) for each in found]
 
     def _changing(

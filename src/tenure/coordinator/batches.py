@@ -65,13 +65,13 @@ from tenure.errors import (
 from tenure.ports import (
     ANY_TIME,
     ClockWindow,
-    DecisionStore,
     DedupeKey,
     Entropy,
     LoadHistories,
     Locked,
     Observer,
     Saved,
+    Store,
 )
 from tenure.telemetry.log_lines import log_observation
 
@@ -212,7 +212,7 @@ class Executor:
 
     def __init__(
         self,
-        store: DecisionStore,
+        store: Store,
         *,
         entropy: Entropy,
         clock: StoreClock,
@@ -221,7 +221,7 @@ class Executor:
         policies: PolicyCache | None = None,
     ) -> None:
         self._store = store
-        self._policies = policies or PolicyCache(store, clock.monotonic)
+        self._policies = policies or PolicyCache(store.settings, clock.monotonic)
         self._observer = observer
         self._entropy = entropy
         self._clock = clock
@@ -304,7 +304,7 @@ class Executor:
             if pending.missed is not None:
                 wanted.append(pending.missed.job.id)
         sent_at = self._clock.monotonic()
-        loaded = self._store.load(list(dict.fromkeys(wanted + parents)))
+        loaded = self._store.jobs.load(list(dict.fromkeys(wanted + parents)))
         self._clock.update(loaded.now, loaded.epoch, sent_at=sent_at)
         rows = _Rows(loaded.now, loaded.epoch, is_fresh=True, is_settling=loaded.is_settling)
         rows.jobs = {job_id: loaded.jobs.get(job_id) for job_id in wanted}
@@ -316,7 +316,7 @@ class Executor:
             pending.command.job_id for pending in wave if type(pending.command) in _RESOLVING
         ]
         if resolving:
-            rows.resolutions = self._store.load_resolutions(resolving)
+            rows.resolutions = self._store.jobs.resolutions(resolving)
         return rows
 
     def _find_existing(self, wave: list[PendingCommand], rows: "_Rows") -> None:
@@ -339,12 +339,12 @@ class Executor:
                 key = DedupeKey(job.namespace, job.kind, job.dedupe_key)
                 keys.setdefault(key, []).append(pending.command.job_id)
         if keys:
-            held = self._store.load_holders(list(keys))
+            held = self._store.jobs.holders(list(keys))
             expired = [job for job in held.values() if is_expired(job, rows.now)]
             if expired:
                 # One that nobody will run must not stand for the same work. [EX2] [D5]
                 self.run([PendingCommand(Sweep(job_id=job.id)) for job in expired])
-                held = self._store.load_holders(list(keys))
+                held = self._store.jobs.holders(list(keys))
             rows.existing.update((job_id, job) for key, job in held.items() for job_id in keys[key])
 
     def _find_flows(self, wave: list[PendingCommand], rows: "_Rows") -> None:
@@ -362,19 +362,21 @@ class Executor:
                         if has_unknown_word(job):  # nothing is decided about it [Y5]
                             rows.unknown[command.job_id] = ", ".join(unknown_in_job(job))
         if made:
-            rows.made_flows = self._store.existing_flows(made)
+            rows.made_flows = self._store.flows.existing(made)
 
     def _load_flow_to_redrive(self, command: RedriveFlow) -> FlowToRedrive | None:
-        view = self._store.load_flow(command.namespace, command.flow_id)
+        view = self._store.flows.load(command.namespace, command.flow_id)
         if view is None:
             return None
         if view.is_live:  # it is refused: nothing else has to be read
             return FlowToRedrive(view=view)
         ids = view.to_replace
         jobs = self._load_to_replace(ids)
-        edges = self._store.load_edges(ids)
+        edges = self._store.flows.edges_of(ids)
         undone = [job_id for job_id, job in jobs.items() if needs_compensation(job)]
-        compensations = self._store.load_without_bodies([compensation_id(each) for each in undone])
+        compensations = self._store.jobs.read(
+            [compensation_id(each) for each in undone], bodies=False
+        )
         parents = {edge.parent_id for edge in edges} - jobs.keys()
         return FlowToRedrive(
             view=view,
@@ -385,7 +387,7 @@ class Executor:
                 for job_id in undone
                 if compensation_id(job_id) in compensations
             },
-            present=frozenset(self._store.load_without_bodies(sorted(parents))),
+            present=frozenset(self._store.jobs.read(sorted(parents), bodies=False)),
         )
 
     def _load_to_replace(self, ids: Sequence[JobId]) -> dict[JobId, Job]:
@@ -393,7 +395,7 @@ class Executor:
         have none and are not needed, so that only those of one page are in memory."""
         jobs: dict[JobId, Job] = {}
         for start in range(0, len(ids), REPLACED_PER_READ):
-            page = self._store.load(ids[start : start + REPLACED_PER_READ]).jobs
+            page = self._store.jobs.load(ids[start : start + REPLACED_PER_READ]).jobs
             jobs |= {job_id: replace(job, checkpoint=None) for job_id, job in page.items()}
         return jobs
 
@@ -421,7 +423,7 @@ class Executor:
         job_id, sessions = pending.command.job_id, list[SessionKey]()
         if takes_back(pending.command):
             # Who holds a lease never changes: read before the lock, it is still right under it.
-            key = session_of(self._store.load([job_id]).jobs.get(job_id))
+            key = session_of(self._store.jobs.load([job_id]).jobs.get(job_id))
             sessions = [] if key is None else [key]
         rounds: list[tuple[_Rows, list[tuple[PendingCommand, Outcome]]]] = []
 
@@ -436,7 +438,7 @@ class Executor:
 
         sent_at = self._clock.monotonic()
         try:
-            saved = self._store.save_locked([job_id], sessions, decide_locked)
+            saved = self._store.jobs.save_locked([job_id], sessions, decide_locked)
         except StoreRefused as refusal:
             pending.error = refusal
             return
@@ -451,7 +453,7 @@ class Executor:
         observations: list[Observation] = []
         jobs: dict[JobId, Job] = {}
         resolutions = [each.resolution for _, each in outcomes if isinstance(each, Resolved)]
-        resolved = self._store.resolve(resolutions) if resolutions else frozenset()
+        resolved = self._store.jobs.resolve(resolutions) if resolutions else frozenset()
         for pending, outcome in outcomes:
             if isinstance(outcome, Applied | NeedsHistory):
                 continue
@@ -464,7 +466,7 @@ class Executor:
                 jobs[job.id] = job
             pending.answer = outcome.answer
         if observations:
-            kept = self._store.observe(observations)
+            kept = self._store.jobs.observe(observations)
             for seen in kept:
                 log_observation(seen, jobs[seen.job_id])
             if self._observer is not None:
@@ -518,7 +520,7 @@ class Executor:
         self, unclear: list[tuple[PendingCommand, Moment, JobId]], rows: "_Rows"
     ) -> list[tuple[PendingCommand, Outcome]]:
         # The log is read after the row, so it has at least every event that led to the row.
-        load = rows.load_histories or self._store.load_decision_histories
+        load = rows.load_histories or self._store.events.load_to_decide
         rows.histories = load(list(dict.fromkeys(job_id for _, _, job_id in unclear)))
         decided: list[tuple[PendingCommand, Outcome]] = []
         for pending, moment, job_id in unclear:
@@ -536,7 +538,7 @@ class Executor:
         """`outcomes` grows while the changes are taken."""
         sent_at = self._clock.monotonic()
         try:
-            saved = self._store.save(changes, epoch=rows.epoch, window=rows.window)
+            saved = self._store.jobs.save(changes, epoch=rows.epoch, window=rows.window)
         except StoreRefused as refusal:
             deque(changes, maxlen=0)  # decide the rest
             applied = _applied(outcomes)
@@ -561,8 +563,8 @@ class Executor:
             pending.error = refusal
 
     def _is_taken(self, flow: EnqueueFlow) -> bool:
-        jobs = self._store.load_without_bodies([member.job.job_id for member in flow.members])
-        return bool(jobs) or bool(self._store.existing_flows([flow.flow_id]))
+        jobs = self._store.jobs.read([member.job.job_id for member in flow.members], bodies=False)
+        return bool(jobs) or bool(self._store.flows.existing([flow.flow_id]))
 
     def _answer_saved(
         self,

@@ -22,7 +22,7 @@ MAX_REMEMBERED = 10_000
 class PolicySource(Protocol):
     """Where declared policies are kept."""
 
-    def declared_policies(self, namespace: Namespace, kinds: Sequence[Kind]) -> dict[Kind, Policy]:
+    def policies(self, namespace: Namespace, kinds: Sequence[Kind]) -> dict[Kind, Policy]:
         """The policies of these kinds; a kind that no worker declared is missing."""
 
 
@@ -64,7 +64,7 @@ class PolicyCache:
             else:
                 missing.setdefault(key[0], []).append(key[1])
         for namespace, kinds in missing.items():
-            declared = self._source.declared_policies(namespace, kinds)
+            declared = self._source.policies(namespace, kinds)
             found |= {(namespace, kind): declared.get(kind) for kind in kinds}
         self._remember(missing, found, now)
         return {key: self._lease.applied_to(each) for key, each in found.items() if each}

@@ -11,6 +11,7 @@ from functools import partial
 from threading import Lock
 from typing import Any, cast
 
+from tenure.by_subject import SUBJECTS
 from tenure.clock import Monotonic
 from tenure.coordinator.store_clock import LATEST_READING
 from tenure.core.claims import ClaimPlan, ClaimView
@@ -30,42 +31,14 @@ first one. Only a process that sweeps when it reads can be that late."""
 SWEEP_MARGIN = seconds(5)
 """For a sweep that takes long, beyond the time that one of its calls may take."""
 
-UNWATCHED = frozenset(
+_UNWATCHED_SUBJECTS = frozenset({"views", "audit"})  # slow on a large store, even a healthy one
+
+_UNWATCHED = frozenset(
     {
-        # Slow on a large store, even a healthy one.
-        *(
-            "list_jobs",
-            "find_jobs",
-            "load_previews",
-            "list_dead_letters",
-            "list_events",
-            "follow_events",
-            "tail_delay",
-            "count_events",
-            "list_workers",
-            "list_flows",
-            "load_flow",
-            "list_queues",
-            "list_kinds",
-            "measure",
-            "overview",
-            "group_dead_letters",
-            "health",
-        ),
-        *("prune_renewals", "collect_artifacts", "expire_observations", "purge"),
-        *("delete_sessions", "delete_outages", "delete_workers", "delete_idle_keys"),
-        *("fold_progress", "load_unfolded", "save_fold", "delete_rollups"),
-        *(
-            "records",
-            "load_record",
-            "edges",
-            "live_keys",
-            "lease_holders",
-            "rates_in_force",
-            "grants",
-        ),
-        *("raise_epoch", "close"),
-        "now",  # SQLite answers it without its file
+        *("events.page", "events.follow", "events.delay", "events.count"),
+        *("workers.page", "flows.page", "flows.load", "settings.queues", "settings.kinds"),
+        *("upkeep.delete", "upkeep.delete_rollups"),
+        *("upkeep.fold_progress", "upkeep.unfolded", "upkeep.save_fold", "flows.edges"),
     }
 )
 
@@ -178,22 +151,54 @@ def watched(store: Store, watch: OutageWatch) -> Store:
     return cast(Store, _Watched(store, watch))
 
 
+class _WatchedSubject:
+    """One subject of a store, with its calls timed."""
+
+    def __init__(self, name: str, subject: Any, watched: "_Watched") -> None:
+        self._name = name
+        self._subject = subject
+        self._watched = watched
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._subject, name)
+        place = f"{self._name}.{name}"
+        return found if place in _UNWATCHED else partial(self._watched.how(place), found)
+
+
 class _Watched:
     def __init__(self, store: Store, watch: OutageWatch) -> None:
         self._store = store
         self._watch = watch
+        self._timed: dict[str, Callable[..., Any]] = {
+            "jobs.read": self._read,
+            "claims.claim": self._claim,
+            "upkeep.tick": self._tick,
+        }
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._store, name)
-        if name in UNWATCHED or not callable(found):
+        if name not in SUBJECTS or name in _UNWATCHED_SUBJECTS:
             return found
-        timed = {"claim": self._claim, "tick": self._tick}.get(name, self._call)
-        return partial(timed, found)
+        subject = _WatchedSubject(name, found, self)
+        setattr(self, name, subject)
+        return subject
 
-    def load_jobs(self, ids: Sequence[JobId]) -> dict[JobId, Job]:
+    def how(self, place: str) -> Callable[..., Any]:
+        """How the method at this place is called."""
+        return self._timed.get(place, self._call)
+
+    def _read(
+        self,
+        method: Callable[..., dict[JobId, Job]],
+        ids: Sequence[JobId],
+        *,
+        bodies: bool = True,
+    ) -> dict[JobId, Job]:
         """By `load`, whose answer has the store's clock: it shows whether the store was late or
         this process was suspended."""
-        loaded: Loaded = self._call(self._store.load, ids)
+        if not bodies:
+            return cast(dict[JobId, Job], self._call(method, ids, bodies=False))
+        loaded: Loaded = self._call(self._store.jobs.load, ids)
         return loaded.jobs
 
     def _call(self, method: Callable[..., Any], *arguments: Any, **named: Any) -> Any:

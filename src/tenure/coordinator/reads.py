@@ -41,37 +41,21 @@ class _SweepingReads:
         self._sweeper = sweeper
         self._failure_log = FailureLog()
         self._retries_at = boot_now()
+        self.jobs = _SweepingJobs(self, self._store)
+        self.views = _SweepingViews(self, self._store)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
-    def load_jobs(self, ids: Sequence[JobId]) -> dict[JobId, Job]:
-        """With the clock that comes with the rows: a caller that waits for a running job asks four
-        times a second."""
-        loaded = self._store.load(ids)
-        if self._has_swept(loaded.jobs.values(), loaded.now):
-            loaded = self._store.load(ids)
-        return loaded.jobs
-
-    def load_without_bodies(self, ids: Sequence[JobId]) -> dict[JobId, Job]:
-        return self._read(partial(self._store.load_without_bodies, ids))
-
-    def list_jobs(self, wanted: JobFilter) -> list[Job]:
-        """Listed again after a sweep: a job may no longer have the status that is wanted."""
-        return self.find_jobs(wanted).jobs
-
-    def find_jobs(self, wanted: JobFilter) -> FoundJobs:
-        return self._read(partial(self._store.find_jobs, wanted))
-
-    def _read(self, read: Callable[[], _Jobs]) -> _Jobs:
+    def read(self, read: Callable[[], _Jobs]) -> _Jobs:
         found = read()
         jobs = found.values() if isinstance(found, dict) else found.jobs
         timed = [job for job in jobs if job.due_at is not None or job.start_by is not None]
-        if timed and self._has_swept(timed, self._coordinator.estimated_now()):
+        if timed and self.has_swept(timed, self._coordinator.estimated_now()):
             found = read()
         return found
 
-    def _has_swept(self, jobs: Iterable[Job], now: Instant) -> bool:
+    def has_swept(self, jobs: Iterable[Job], now: Instant) -> bool:
         """Whether some were overdue and could be swept, by this process or another."""
         overdue = [job.id for job in jobs if needs_sweep(job, now)]
         if not overdue or boot_now() < self._retries_at:
@@ -84,3 +68,35 @@ class _SweepingReads:
                 _log.warning("leases that are over could not be recorded: %s", failure)
             return False
         return True
+
+
+class _SweepingJobs:
+    def __init__(self, reads: _SweepingReads, store: Store) -> None:
+        self._reads = reads
+        self._jobs = store.jobs
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._jobs, name)
+
+    def read(self, ids: Sequence[JobId], *, bodies: bool = True) -> dict[JobId, Job]:
+        """With the clock that comes with the rows: a caller that waits for a running job asks four
+        times a second."""
+        if not bodies:
+            return self._reads.read(partial(self._jobs.read, ids, bodies=False))
+        loaded = self._jobs.load(ids)
+        if self._reads.has_swept(loaded.jobs.values(), loaded.now):
+            loaded = self._jobs.load(ids)
+        return loaded.jobs
+
+
+class _SweepingViews:
+    def __init__(self, reads: _SweepingReads, store: Store) -> None:
+        self._reads = reads
+        self._views = store.views
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._views, name)
+
+    def jobs(self, wanted: JobFilter) -> FoundJobs:
+        """Listed again after a sweep: a job may no longer have the status that is wanted."""
+        return self._reads.read(partial(self._views.jobs, wanted))

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from tenure.core.ids import Namespace, QueueName
 from tenure.core.instants import MICROSECONDS_PER_SECOND
 from tenure.errors import TenureError
-from tenure.ports import Hint, HintedChange, HintStore
+from tenure.ports import Hint, HintedChange, Store
 
 NOT_WANTED_S = 0.01
 """While the worker does not wait for jobs: the pause before a hint is considered again."""
@@ -27,7 +27,7 @@ class ReadyWatch:
 
     def __init__(
         self,
-        store: HintStore,
+        store: Store,
         namespace: Namespace,
         queues: Sequence[QueueName],
         *,
@@ -85,7 +85,7 @@ class ReadyWatch:
     def _look(self) -> float:
         """Wake the worker if a job is ready. Returns the seconds until the next one is due."""
         try:
-            found = self._store.next_ready(self._namespace, self._queues)
+            found = self._store.claims.next_ready(self._namespace, self._queues)
         except TenureError as failure:  # the worker's own polling will tell
             _log.debug("the next job is not known: %s", failure)
             return LONGEST_TIMER_S

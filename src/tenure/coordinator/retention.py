@@ -19,7 +19,7 @@ from tenure.core.policy import SHORTEST_RETENTION
 from tenure.core.rollups import KEPT_FOR
 from tenure.deadlines import waiting_at_most
 from tenure.errors import InvalidInput
-from tenure.ports import PruneResult, RetentionStore
+from tenure.ports import PruneResult, Store
 
 DAY = seconds(24 * 3600)
 PAGE = 1000
@@ -88,7 +88,7 @@ class Retention:
 
     def __init__(
         self,
-        store: RetentionStore,
+        store: Store,
         policy: RetentionPolicy | None = None,
         *,
         page: int = PAGE,
@@ -123,22 +123,32 @@ class Retention:
         policy, store, page = self._policy, self._store, self._page
         renewals = NOTHING
         if self._monotonic() >= self._prune_at:
-            renewals = store.prune_renewals(older_than_us=policy.renewals_us, limit=page)
+            renewals = store.upkeep.delete("renewals", older_than_us=policy.renewals_us, limit=page)
             if not renewals.hit_limit:
                 self._prune_at = self._monotonic() + policy.renewals_us // PRUNINGS
-        artifacts = store.collect_artifacts(limit=page)
+        artifacts = store.upkeep.delete("artifacts", limit=page)
         counted = {
-            "bodies_expired": store.expire_observations(
-                older_than_us=policy.refused_us, limit=page
-            ),
-            "jobs_purged": store.purge(older_than_us=policy.finished_us, limit=page),
-            "workers_deleted": store.delete_workers(older_than_us=KEEP_WORKERS, limit=page),
-            "sessions_deleted": store.delete_sessions(older_than_us=KEEP_SESSIONS, limit=page),
-            "keys_forgotten": store.delete_idle_keys(older_than_us=KEEP_FAIR_KEYS, limit=page),
-            "outages_deleted": store.delete_outages(older_than_us=KEEP_OUTAGES, limit=page),
+            "bodies_expired": store.upkeep.delete(
+                "observations", older_than_us=policy.refused_us, limit=page
+            ).deleted,
+            "jobs_purged": store.upkeep.delete(
+                "jobs", older_than_us=policy.finished_us, limit=page
+            ).deleted,
+            "workers_deleted": store.upkeep.delete(
+                "workers", older_than_us=KEEP_WORKERS, limit=page
+            ).deleted,
+            "sessions_deleted": store.upkeep.delete(
+                "sessions", older_than_us=KEEP_SESSIONS, limit=page
+            ).deleted,
+            "keys_forgotten": store.upkeep.delete(
+                "keys", older_than_us=KEEP_FAIR_KEYS, limit=page
+            ).deleted,
+            "outages_deleted": store.upkeep.delete(
+                "outages", older_than_us=KEEP_OUTAGES, limit=page
+            ).deleted,
         }
         rollups = [
-            store.delete_rollups(length_us=length, older_than_us=kept_for, limit=page)
+            store.upkeep.delete_rollups(length_us=length, older_than_us=kept_for, limit=page)
             for length, kept_for in KEPT_FOR.items()
         ]
         hit_limit = page in (*counted.values(), *rollups)

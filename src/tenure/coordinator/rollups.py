@@ -11,7 +11,7 @@ from tenure.clock import Monotonic, boot_now
 from tenure.coordinator.periodic import Periodic
 from tenure.core.instants import Duration, seconds
 from tenure.core.rollups import MAX_CATCH_UP, fold
-from tenure.ports import RollupStore
+from tenure.ports import Store
 
 FOLD_INTERVAL = seconds(2)
 """How often the log is folded, whichever process does it."""
@@ -35,7 +35,7 @@ class Folder:
 
     def __init__(
         self,
-        store: RollupStore,
+        store: Store,
         *,
         page: int = PAGE,
         catch_up: int = MAX_CATCH_UP,
@@ -64,14 +64,14 @@ class Folder:
 
     def fold_if_due(self) -> FoldReport:
         """Fold a page, unless a process has folded one just now."""
-        progress, now = self._store.fold_progress()
+        progress, now = self._store.upkeep.fold_progress()
         if progress.folded_at is not None and 0 <= now - progress.folded_at < FOLD_INTERVAL:
             return FoldReport()
         return self.fold_once()
 
     def fold_once(self) -> FoldReport:
         """Fold at most a page. Raises what the store raises."""
-        page = self._store.load_unfolded(limit=self._page, catch_up=self._catch_up)
+        page = self._store.upkeep.unfolded(limit=self._page, catch_up=self._catch_up)
         planned = fold(page)
-        was_saved = planned is not None and self._store.save_fold(planned)
+        was_saved = planned is not None and self._store.upkeep.save_fold(planned)
         return FoldReport(was_saved=was_saved, is_behind=was_saved and page.is_full)

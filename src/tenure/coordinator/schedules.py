@@ -64,11 +64,11 @@ def change_schedule(
 ) -> ScheduleReply:
     """Decide about a request that was checked, and write what was decided."""
     for _ in range(MAX_TRIES):
-        loaded = store.load_schedule(command.namespace, command.name)
+        loaded = store.schedules.load(command.namespace, command.name)
         check(loaded.schedule)
         existing = None
         if isinstance(command, RunSchedule):
-            existing = store.load([command.job_id]).jobs.get(command.job_id)
+            existing = store.jobs.load([command.job_id]).jobs.get(command.job_id)
         declared = NO_POLICIES
         if isinstance(command, RunSchedule) and loaded.schedule is not None:
             declared = _policies_for([loaded.schedule], policies)
@@ -76,7 +76,7 @@ def change_schedule(
         decided = decide_schedule(loaded.schedule, command, at, existing)
         if decided.change is None:
             return decided.reply
-        if store.save_schedule(decided.change, epoch=loaded.epoch):
+        if store.schedules.save(decided.change, epoch=loaded.epoch):
             _tell(observer, decided.change)
             return decided.reply
     raise StoreUnavailable(
@@ -134,7 +134,7 @@ class Firer:
         fired = 0
         until_us = math.inf if within_us is None else self._monotonic() + within_us
         for _ in range(ROUNDS):
-            due = self._store.due_schedules(limit=PAGE)
+            due = self._store.schedules.due(limit=PAGE)
             if not due.schedules:
                 return FiringReport(fired=fired, next_in_us=due.next_in_us)
             previous = self._previous(due)
@@ -168,7 +168,7 @@ class Firer:
             for each in due.schedules
             if each.last_job_id is not None and each.spec.overlap is not Overlap.ALLOW
         ]
-        return self._store.load_without_bodies(ids) if ids else {}
+        return self._store.jobs.read(ids, bodies=False) if ids else {}
 
     def _fire(
         self, schedule: Schedule, due: DueSchedules, previous: Mapping[JobId, Job], shared: Shared
@@ -180,13 +180,13 @@ class Firer:
         at = Moment(now=due.now, epoch=due.epoch, entropy=b"", shared=shared)
         try:
             # One payload at a time: each may be a megabyte.
-            whole = self._store.load_schedule(schedule.namespace, schedule.name).schedule
+            whole = self._store.schedules.load(schedule.namespace, schedule.name).schedule
             if whole is None or whole.rev != schedule.rev:
                 return None
             firing = plan_firing(whole, last, at)
             if firing.cancels is not None:
                 self._cancel(schedule, firing.cancels, firing)
-            if not self._store.save_schedule(firing.change, epoch=due.epoch):
+            if not self._store.schedules.save(firing.change, epoch=due.epoch):
                 return None
         except (StoreUnavailable, Closed):
             raise

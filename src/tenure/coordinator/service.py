@@ -249,7 +249,7 @@ class Coordinator:
         self._entropy = entropy
         self._clock = StoreClock(monotonic)
         self._last_written = LastWritten(remembered)
-        self.policies = PolicyCache(self.store, monotonic, self.limits.lease)
+        self.policies = PolicyCache(self.store.settings, monotonic, self.limits.lease)
         self._executor = Executor(
             self.store,
             entropy=entropy,
@@ -353,7 +353,7 @@ class Coordinator:
         """What is left of the grants an earlier, equal claim received; grants nothing. [Q1]"""
         check_claim(request, self.limits)
         # Without candidates nothing is granted, but a repeat is recorded. [Q8]
-        planned = self.store.claim(
+        planned = self.store.claims.claim(
             request.scope, [request.session], 0, lambda view: plan_claims([request], view, [])
         )
         self._tell_conflicts(planned, tries=1, short=0)
@@ -381,7 +381,7 @@ class Coordinator:
         """The sweeper's tick of the store: the highest tick before it, and now. The reading
         corrects the estimate of the store's clock."""
         sent_at = self._clock.monotonic()
-        last_tick, now = self.store.tick()
+        last_tick, now = self.store.upkeep.tick()
         self._clock.adjust(now, sent_at=sent_at)
         return last_tick, now
 
@@ -652,7 +652,7 @@ class Coordinator:
 
         requests = [call.request for call in calls]
         sessions = list(dict.fromkeys(request.session for request in requests))
-        planned = self.store.claim(requests[0].scope, sessions, wanted(requests), plan)
+        planned = self.store.claims.claim(requests[0].scope, sessions, wanted(requests), plan)
         self._last_written.remember(change.job for change in planned.changes)
         if self.observer is not None:
             self.observer.saved(planned.changes, before)
@@ -679,15 +679,15 @@ class Coordinator:
 
     def _repeat(self, request: ClaimRequest) -> ClaimAnswer:
         """What is left of the grants an earlier, equal claim received. [Q1]"""
-        loaded = self.store.load_leased(request.session)
-        histories = self.store.load_histories(list(loaded.jobs))
+        loaded = self.store.jobs.leased(request.session)
+        histories = self.store.events.load(list(loaded.jobs))
         at = Moment(now=loaded.now, epoch=loaded.epoch, entropy=b"")
         jobs = [(job, histories[job.id]) for job in loaded.jobs.values()]
         answer = repeated_claim(request, jobs, at)
         if not answer.grants:
             return answer
         # The session may have many more leases: bodies are read only for this answer. [Z10]
-        whole = self.store.load([grant.job_id for grant in answer.grants])
+        whole = self.store.jobs.load([grant.job_id for grant in answer.grants])
         at = Moment(now=whole.now, epoch=whole.epoch, entropy=b"")
         jobs = [(job, histories[job.id]) for job in whole.jobs.values()]
         return repeated_claim(request, jobs, at)

@@ -190,7 +190,7 @@ class Sweeper:
         self._lost.log_left_out(self._monotonic())
         swept, is_behind, overdue_us = 0, True, 0
         for _ in range(PAGES_PER_PASS):
-            due = self._judged(partial(self._store.due, limit=PAGE))
+            due = self._judged(partial(self._store.jobs.due, limit=PAGE))
             self._coordinator.writability.wrote()
             if self._watch.is_out:  # since the tick: the next pass records it
                 return SweepReport(swept=swept, is_behind=True, outage=report.outage)
@@ -269,7 +269,7 @@ class Sweeper:
         if not self._admission.acquire(timeout=READER_CALL_S):
             return False
         try:
-            now = self._store.load([]).now
+            now = self._store.jobs.load([]).now
             monotonic_us = self._monotonic()
             is_fresh = self._ticked_us is not None and monotonic_us - self._ticked_us <= FRESH
             if (
@@ -320,7 +320,7 @@ class Sweeper:
 
     def _record_all(self) -> None:
         while self._unrecorded:  # the store may fail again just now, and the outage still counts
-            self._store.record_outage(self._unrecorded[0])
+            self._store.upkeep.record_outage(self._unrecorded[0])
             del self._unrecorded[0]
 
     def _lets_others_record(self, last_tick: Instant | None) -> bool:
@@ -341,7 +341,7 @@ class Sweeper:
             return 0
         # A time-out may count from the claim, which is before every renewal.
         claimed_at = [job.claimed_at for job in jobs.values() if job.claimed_at is not None]
-        outages = tuple(self._store.outages(since=min(claimed_at))) if claimed_at else ()
+        outages = tuple(self._store.upkeep.outages(since=min(claimed_at))) if claimed_at else ()
         # One call each, coalesced anyway: a job that cannot be swept must not stop the others.
         calls = [
             (job, self._coordinator.submit(Sweep(job_id=job.id, outages=outages)))
@@ -355,8 +355,8 @@ class Sweeper:
         return len(moved)
 
     def _overdue_of(self, ids: Sequence[JobId]) -> dict[JobId, Job]:
-        now = self._store.load([]).now
-        rows = self._store.load_without_bodies(ids)
+        now = self._store.jobs.load([]).now
+        rows = self._store.jobs.read(ids, bodies=False)
         return {job_id: job for job_id, job in rows.items() if needs_sweep(job, now)}
 
 

@@ -32,7 +32,7 @@ def unblock_at_once(store: Store, submit: Submit, ids: Sequence[JobId]) -> None:
     """Let the children of these jobs go on if they can. No caller waits for it; if it fails, a
     sweeper does it."""
     try:
-        submit_unblocks(submit, store.unblocked(ids, limit=MAX_FLOW_JOBS).jobs)
+        submit_unblocks(submit, store.flows.unblocked(ids, limit=MAX_FLOW_JOBS).jobs)
     except (StoreError, Closed) as problem:
         _log.warning("jobs that wait for others go on with the next sweep: %s", problem)
 
@@ -47,14 +47,14 @@ class UnblockReport(msgspec.Struct, frozen=True):
 def unblock_noted(store: Store, submit: Submit, *, limit: int) -> UnblockReport:
     """Check the jobs that are noted, let those go on that can, and delete the notes. For
     sweepers."""
-    checks = store.edge_checks(limit=limit)
+    checks = store.flows.checks(limit=limit)
     if not checks:
         return UnblockReport()
     ids = list(dict.fromkeys(check.job_id for check in checks))
-    found = store.unblocked(ids, limit=MAX_FLOW_JOBS)
+    found = store.flows.unblocked(ids, limit=MAX_FLOW_JOBS)
     have_worked = [_has_worked(call) for call in submit_unblocks(submit, found.jobs)]
     if not found.hit_limit and all(have_worked):  # else the rest needs these notes
-        store.delete_edge_checks(checks)
+        store.flows.delete_checks(checks)
     return UnblockReport(len(found.jobs), len(checks) == limit or found.hit_limit)
 
 

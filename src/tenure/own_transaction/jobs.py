@@ -123,7 +123,7 @@ def _decide_on(store: Store, commands: Sequence[Command], limits: Limits) -> lis
         entropy=os.urandom,
         clock=StoreClock(boot_now),
         last_written=LastWritten(0),
-        policies=PolicyCache(store, boot_now, limits.lease),
+        policies=PolicyCache(store.settings, boot_now, limits.lease),
     )
     batch = [PendingCommand(command) for command in commands]
     executor.run(batch)

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from msgspec import UNSET, UnsetType
 
+from tenure.by_subject import BySubject
 from tenure.core.artifacts import Artifact, ArtifactUpload, Staging, StoredArtifact
 from tenure.core.attempt_logs import AttemptLog, AttemptOutput
 from tenure.core.checks import check_job_id, check_name
@@ -120,7 +121,7 @@ _Name = TypeVar("_Name", bound=str)
 _T = TypeVar("_T")
 
 
-class RemoteStore:
+class RemoteStore(BySubject):
     """`tenure.ports.JobStore` of a server. Thread-safe."""
 
     def __init__(self, caller: Caller) -> None:

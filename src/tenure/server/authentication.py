@@ -16,7 +16,7 @@ import msgspec
 from tenure.core.instants import Instant, seconds
 from tenure.core.tokens import LoadedToken, Presented, Token, TokenId, read_token
 from tenure.errors import TenureError
-from tenure.ports import TokenStore
+from tenure.ports import Store
 from tenure.server.principals import Principal
 from tenure.server.problems import too_many_unknown_tokens, unauthenticated
 from tenure.server.settings import ServerSettings
@@ -44,7 +44,7 @@ class _Remembered(msgspec.Struct):
 class Authenticator:
     """Checks tokens. Only the event loop's thread uses it."""
 
-    def __init__(self, store: TokenStore, settings: ServerSettings, blocking: Blocking) -> None:
+    def __init__(self, store: Store, settings: ServerSettings, blocking: Blocking) -> None:
         self._store = store
         self._settings = settings
         self._blocking = blocking
@@ -141,7 +141,7 @@ class Authenticator:
             return await self._load(token_id)
 
     async def _load(self, token_id: TokenId) -> _Remembered:
-        loaded = await self._blocking(lambda: self._store.load_token(token_id))
+        loaded = await self._blocking(lambda: self._store.tokens.load(token_id))
         remembered = _Remembered(loaded, asyncio.get_running_loop().time())
         if loaded.token is not None:  # made-up ids must not evict real ones
             self._remembered[token_id] = remembered
@@ -165,6 +165,6 @@ class Authenticator:
 
     async def _write_use(self, token_id: TokenId) -> None:
         try:
-            await self._blocking(lambda: self._store.use_token(token_id))
+            await self._blocking(lambda: self._store.tokens.use(token_id))
         except TenureError as failure:
             _log.warning("could not record the use of token %s: %s", token_id, failure)

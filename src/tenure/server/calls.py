@@ -169,11 +169,11 @@ class Call:
         """Those of these jobs that the caller may see, in this order. [H45] Unless the caller named
         them, the security log has nothing of the others. [OB41]"""
         at_once = JOBS_WITH_BODIES_AT_ONCE if bodies else JOBS_AT_ONCE
-        load = self.coordinator.store.load_jobs if bodies else self.store.load_without_bodies
+        store = self.coordinator.store if bodies else self.store
         seen: list[Job] = []
         for begin in range(0, len(ids), at_once):
             some = ids[begin : begin + at_once]
-            found = await self.services.blocking(partial(load, some))
+            found = await self.services.blocking(partial(store.jobs.read, some, bodies=bodies))
             here = [found[each] for each in some if each in found]
             hidden = [job for job in here if not self.principal.sees(job)]
             if hidden and are_named:
@@ -191,7 +191,7 @@ class Call:
         while len(page) < wanted.limit:
             limit = min(JOBS_AT_ONCE, wanted.limit - len(page))
             part = msgspec.structs.replace(wanted, before=before, limit=limit, bodies=False)
-            found = await self.services.listing(partial(self.store.find_jobs, part))
+            found = await self.services.listing(partial(self.store.views.jobs, part))
             page += found.jobs if bodies else self._kept(found.jobs)
             before = found.next_before
             if len(found.jobs) < limit:
@@ -208,7 +208,7 @@ class Call:
         while len(page) < wanted.limit:
             limit = min(EVENTS_AT_ONCE, wanted.limit - len(page))
             part = msgspec.structs.replace(wanted, after=rest, limit=limit)
-            found = await self.services.listing(partial(self.store.list_events, part))
+            found = await self.services.listing(partial(self.store.events.page, part))
             self.count_events(found.events)
             page += found.events
             rest = found.next

@@ -100,7 +100,7 @@ class Followers:
         while True:
             limit = min(EVENTS_AT_ONCE, wanted.limit - len(events))
             part = msgspec.structs.replace(part, limit=limit)
-            page = await self._listing(partial(store.follow_events, part))
+            page = await self._listing(partial(store.events.follow, part))
             count_memory([each.event for each in page.events])
             events += page.events
             part = msgspec.structs.replace(part, after=page.next, newest=None)

@@ -152,7 +152,7 @@ async def _may_hold_lease(
         return True
     job_id = JobId(path["job_id"])
     store = services.coordinator.store
-    job = (await services.blocking(lambda: store.load_without_bodies([job_id]))).get(job_id)
+    job = (await services.blocking(lambda: store.jobs.read([job_id], bodies=False))).get(job_id)
     actor = asked.audit.principal.actor(asked.route)
     return job is not None and job.lease_id == lease_id and job.principal == actor
 

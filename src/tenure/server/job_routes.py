@@ -154,7 +154,7 @@ async def flows(call: Call) -> Response:
     if prefix is not None:
         check_job_id_prefix("id_prefix", prefix)
     found = await call.services.listing(
-        lambda: call.store.list_flows(namespace, before=before, limit=query.limit, id_prefix=prefix)
+        lambda: call.store.flows.page(namespace, before=before, limit=query.limit, id_prefix=prefix)
     )
     return answer(FlowsReply(flows=tuple(flow_summary_record(each) for each in found)))
 
@@ -162,7 +162,7 @@ async def flows(call: Call) -> Response:
 async def show_flow(call: Call) -> Response:
     """Read a flow with the jobs of it that are within the caller's scope."""
     flow_id, namespace = FlowId(call.path["flow_id"].lower()), call.namespace()
-    view = await call.services.listing(lambda: call.store.load_flow(namespace, flow_id))
+    view = await call.services.listing(lambda: call.store.flows.load(namespace, flow_id))
     steps = () if view is None else _seen_steps(call, view.steps)
     if view is None or not steps:
         raise UnknownJob(flow_id, noun="flow")
@@ -188,7 +188,7 @@ async def redrive_flow(call: Call) -> Response:
     """Redrive a flow: 201, or 200 if this request was carried out before. A token of some queues or
     kinds redrives only flows all of whose jobs, and all jobs that their ends make, are in these."""
     flow_id, namespace = FlowId(call.path["flow_id"].lower()), call.namespace()
-    view = await call.services.listing(lambda: call.store.load_flow(namespace, flow_id))
+    view = await call.services.listing(lambda: call.store.flows.load(namespace, flow_id))
     steps = () if view is None else view.steps
     if not any(call.principal.sees_work(step.queue, step.kind) for step in steps):
         raise UnknownJob(flow_id, noun="flow")
@@ -196,7 +196,7 @@ async def redrive_flow(call: Call) -> Response:
         if len(_seen_steps(call, steps)) < len(steps):
             raise out_of_scope("the flow has jobs that this token is not for", field="flow_id")
         ids = [step.job_id for step in steps]
-        jobs = await call.services.blocking(lambda: call.store.load_without_bodies(ids))
+        jobs = await call.services.blocking(lambda: call.store.jobs.read(ids, bodies=False))
         for job in jobs.values():
             _check_made_by_end(call, job)
     message = call.message(RedriveFlowMessage)
@@ -216,7 +216,7 @@ async def _check_parents(call: Call, command: EnqueueFlow) -> None:
     outside = command.outside_ids
     if not outside:
         return
-    found = await call.services.blocking(lambda: call.store.load_without_bodies(outside))
+    found = await call.services.blocking(lambda: call.store.jobs.read(outside, bodies=False))
     for job_id in outside:
         parent = found.get(job_id)
         if parent is None or not call.principal.sees(parent):
@@ -377,7 +377,7 @@ async def cancel_many(call: Call) -> Response:
     ids = list(dict.fromkeys(command.job_id for command in commands))
     seen = {job.id for job in await call.jobs(ids, bodies=False)}
     decided = [command for command in commands if command.job_id in seen]
-    sizes = await call.services.blocking(lambda: call.store.load_body_sizes(list(seen)))
+    sizes = await call.services.blocking(lambda: call.store.views.body_sizes(list(seen)))
     replies = iter(await _decide_in_groups(call, decided, sizes))
     unknown = Reply(job=None, cause=Cause.UNKNOWN_JOB)
     answers = [next(replies) if each.job_id in seen else unknown for each in commands]
@@ -441,7 +441,7 @@ async def job(call: Call) -> Response:
     resolution = None
     if found.status is JobStatus.DEAD_LETTERED:
         ids = [found.id]
-        resolutions = await call.services.blocking(lambda: call.store.load_resolutions(ids))
+        resolutions = await call.services.blocking(lambda: call.store.jobs.resolutions(ids))
         resolution = resolutions.get(found.id)
     reply = Reply(job=found, resolution=resolution)
     return answer(job_reply(reply, now=await call.services.now(), bodies=bodies))
@@ -456,7 +456,7 @@ async def lookup(call: Call) -> Response:
     dead = [job.id for job in seen if job.status is JobStatus.DEAD_LETTERED]
     resolutions = {}
     if dead:
-        resolutions = await call.services.blocking(lambda: call.store.load_resolutions(dead))
+        resolutions = await call.services.blocking(lambda: call.store.jobs.resolutions(dead))
     return await call.large_answer(
         lambda: JobPage(
             jobs=tuple(job_record(job, now=now, bodies=bodies) for job in seen),
@@ -491,7 +491,7 @@ async def jobs(call: Call) -> Response:
     )
     found, next_before = await call.listed_jobs(wanted, bodies=bodies)
     ids = [job.id for job in found] if query.previews else []
-    previews = await call.services.listing(lambda: call.store.load_previews(ids)) if ids else {}
+    previews = await call.services.listing(lambda: call.store.views.previews(ids)) if ids else {}
     now = await call.services.now()
     return await call.large_answer(
         lambda: JobPage(
@@ -519,7 +519,7 @@ async def dead_letters(call: Call) -> Response:
     )
     found, next_before = await call.listed_jobs(wanted, bodies=bodies)
     ids = [job.id for job in found]
-    resolutions = await call.services.blocking(lambda: call.store.load_resolutions(ids))
+    resolutions = await call.services.blocking(lambda: call.store.jobs.resolutions(ids))
     now = await call.services.now()
     return await call.large_answer(
         lambda: DeadLetterPage(
@@ -557,7 +557,7 @@ async def observations(call: Call) -> Response:
     bodies = call.check_bodies_wanted()
     await call.job()
     found = await call.services.blocking(
-        lambda: call.coordinator.store.load_observations(call.job_id)
+        lambda: call.coordinator.store.jobs.observations(call.job_id)
     )
     call.memory.read(sum(len(seen.body or b"") for seen in found))
     digests = call.principal.sees_bodies
@@ -624,9 +624,7 @@ async def wait_reasons(call: Call) -> Response:
 async def logs(call: Call) -> Response:
     """Read the output of a job's attempts."""
     await call.job()
-    found = await call.services.blocking(
-        lambda: call.coordinator.store.load_attempt_logs(call.job_id)
-    )
+    found = await call.services.blocking(lambda: call.coordinator.store.artifacts.logs(call.job_id))
     call.memory.read(sum(len(log.text) for log in found))
     return await call.large_answer(lambda: LogsReply(logs=tuple(found)))
 
@@ -634,7 +632,9 @@ async def logs(call: Call) -> Response:
 async def artifacts(call: Call) -> Response:
     """List a job's artifacts."""
     await call.job()
-    found = await call.services.blocking(lambda: call.coordinator.store.list_artifacts(call.job_id))
+    found = await call.services.blocking(
+        lambda: call.coordinator.store.artifacts.of_job(call.job_id)
+    )
     digests = call.principal.sees_bodies
     return await call.large_answer(
         lambda: ArtifactsReply(
@@ -655,7 +655,7 @@ async def artifact(call: Call) -> Response:
     await call.job()
     name = call.path["name"]
     found = await call.services.blocking(
-        lambda: call.coordinator.store.load_artifact(call.job_id, name)
+        lambda: call.coordinator.store.artifacts.load(call.job_id, name)
     )
     if found is None:
         raise Refused(

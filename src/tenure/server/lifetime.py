@@ -61,7 +61,7 @@ def check_exposure(options: ServeOptions, coordinator: Coordinator) -> None:
             hint="omit --no-auth, or listen on 127.0.0.1",
         )
     now = coordinator.store.now()
-    if not any(token.is_valid(now) for token in coordinator.store.list_tokens()):
+    if not any(token.is_valid(now) for token in coordinator.store.tokens.all()):
         raise InvalidInput(
             "--host",
             f"{options.host} can be reached from other machines, and there is no valid token",

@@ -38,7 +38,7 @@ class NamespaceLimits:
         if await self._have_room(namespace, {queue for job in jobs for queue in _queues_of(job)}):
             return
         made = await self._blocking(
-            lambda: self._store.load_without_bodies([job.job_id for job in jobs])
+            lambda: self._store.jobs.read([job.job_id for job in jobs], bodies=False)
         )
         new = [job for job in jobs if job.job_id not in made]  # the others are repeated
         await self.check_queues(namespace, {queue for job in new for queue in _queues_of(job)})
@@ -54,9 +54,9 @@ class NamespaceLimits:
         if not unknown:
             return True
         most = self._settings.max_queues
-        counts = await self._blocking(lambda: self._store.count_names(namespace))
+        counts = await self._blocking(lambda: self._store.tokens.count_names(namespace))
         if counts.queues + len(unknown) > most:
-            found = await self._blocking(lambda: self._store.list_queues(namespace))
+            found = await self._blocking(lambda: self._store.settings.queues(namespace))
             new = unknown - {each.name for each in found}
             if new and len(found) + len(new) > most:
                 return False
@@ -66,7 +66,7 @@ class NamespaceLimits:
     async def check_new_schedule(self, namespace: Namespace) -> None:
         """Raise if one more schedule is too many."""
         most = self._settings.max_schedules
-        counts = await self._blocking(lambda: self._store.count_names(namespace))
+        counts = await self._blocking(lambda: self._store.tokens.count_names(namespace))
         if counts.schedules >= most:
             raise _too_many(ProblemCode.TOO_MANY_SCHEDULES, f"{most} schedules", "schedule")
 
@@ -76,9 +76,9 @@ class NamespaceLimits:
         if key in self._known:
             return
         most = self._settings.max_kinds
-        counts = await self._blocking(lambda: self._store.count_names(namespace))
+        counts = await self._blocking(lambda: self._store.tokens.count_names(namespace))
         if counts.kinds >= most:
-            found = await self._blocking(lambda: self._store.list_kinds(namespace))
+            found = await self._blocking(lambda: self._store.settings.kinds(namespace))
             if kind not in {each.kind for each in found}:
                 raise _too_many(ProblemCode.TOO_MANY_KINDS, f"{most} kinds with settings", "kind")
         self._remember([key])
@@ -92,7 +92,7 @@ class NamespaceLimits:
         if key in self._known:
             return
         most = self._settings.max_live_workers
-        counts = await self._blocking(lambda: self._store.count_names(process.namespace))
+        counts = await self._blocking(lambda: self._store.tokens.count_names(process.namespace))
         if counts.live_workers >= most:
             known = await self._blocking(
                 lambda: workers_named(self._store, process.namespace, process.worker)
@@ -112,7 +112,7 @@ def workers_named(store: Store, namespace: Namespace, worker: WorkerId) -> list[
     found: list[WorkerSeen] = []
     after = WorkerKey(worker, "")
     while True:
-        rows = store.list_workers(namespace, after=after, limit=NAMESAKES_AT_ONCE)
+        rows = store.workers.page(namespace, after=after, limit=NAMESAKES_AT_ONCE)
         found += [row for row in rows if row.worker == worker]
         if len(rows) < NAMESAKES_AT_ONCE or rows[-1].worker != worker:
             return found

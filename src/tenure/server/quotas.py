@@ -14,7 +14,7 @@ from tenure.clock import Monotonic
 from tenure.core.ids import Actor, Namespace
 from tenure.core.instants import seconds
 from tenure.core.tokens import TokenId
-from tenure.ports import TokenStore
+from tenure.ports import Store
 from tenure.protocol.problem_codes import ProblemCode
 from tenure.server.principals import Principal
 from tenure.server.problems import too_many
@@ -46,7 +46,7 @@ class _Count:
 class Quotas:
     """Counts per token. Only the event loop's thread uses it."""
 
-    def __init__(self, store: TokenStore, blocking: Blocking, monotonic: Monotonic) -> None:
+    def __init__(self, store: Store, blocking: Blocking, monotonic: Monotonic) -> None:
         self._store = store
         self._blocking = blocking
         self._monotonic = monotonic
@@ -103,7 +103,7 @@ class Quotas:
             if count.counted_at is None or asked_at - count.counted_at >= at_most_old:
                 now = self._monotonic()
                 before = count.granted_since
-                count.leases = await self._blocking(lambda: self._store.count_leases(*key))
+                count.leases = await self._blocking(lambda: self._store.tokens.count_leases(*key))
                 # The store's count may or may not include what was granted while it counted.
                 count.granted_since -= before
                 count.counted_at = now

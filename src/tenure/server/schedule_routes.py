@@ -49,7 +49,7 @@ async def schedules(call: Call) -> Response:
 
     def read(last: Schedule | None, limit: int) -> list[Schedule]:
         after = (query.after or "") if last is None else last.name
-        return call.store.list_schedules(namespace, after=after, limit=limit)
+        return call.store.schedules.page(namespace, after=after, limit=limit)
 
     found, last = await call.page(
         read,
@@ -82,7 +82,7 @@ async def put_schedule(call: Call) -> Response:
     if is_worker and not message.only_new:
         raise out_of_scope("a worker only makes schedules that are new", field="only_new")
     name, namespace = _name(call), call.namespace()
-    loaded = await call.services.blocking(lambda: call.store.load_schedule(namespace, name))
+    loaded = await call.services.blocking(lambda: call.store.schedules.load(namespace, name))
     command = PutSchedule(
         namespace=namespace,
         name=name,
@@ -172,9 +172,9 @@ async def _check_not_revoked_meanwhile(call: Call) -> None:
     except Refused:
         token = call.principal.token
         assert token is not None
-        loaded = await call.services.blocking(lambda: call.store.load_token(token.id))
+        loaded = await call.services.blocking(lambda: call.store.tokens.load(token.id))
         if loaded.token is not None and loaded.token.revoked_at is not None:
-            await call.services.blocking(lambda: call.store.revoke_token(token.id))
+            await call.services.blocking(lambda: call.store.tokens.revoke(token.id))
         raise
 
 
@@ -193,7 +193,7 @@ async def _answer(call: Call, reply: ScheduleReply, *, job_id: JobId | None = No
 async def _find(call: Call) -> Schedule:
     """The schedule that the path names."""
     name, namespace = _name(call), call.namespace()
-    loaded = await call.services.blocking(lambda: call.store.load_schedule(namespace, name))
+    loaded = await call.services.blocking(lambda: call.store.schedules.load(namespace, name))
     return _seen(call, name, loaded.schedule)
 
 

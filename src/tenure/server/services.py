@@ -86,7 +86,7 @@ class Services:
     async def overview(self, wanted: OverviewFilter) -> Overview:
         """What a namespace is doing; those who ask for the same share the answer. [OB30]"""
         return await self._overviews.get(
-            wanted, lambda: self.listing(lambda: self.coordinator.store.overview(wanted))
+            wanted, lambda: self.listing(lambda: self.coordinator.store.views.overview(wanted))
         )
 
     def stop(self) -> None:

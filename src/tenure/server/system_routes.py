@@ -84,7 +84,7 @@ async def queues(call: Call) -> Response:
 
     def read(last: QueueState | None, limit: int) -> list[QueueState]:
         after = (query.after or "") if last is None else last.name
-        return call.store.list_queues(namespace, after=after, limit=limit)
+        return call.store.settings.queues(namespace, after=after, limit=limit)
 
     found, last = await call.page(
         read,
@@ -108,7 +108,9 @@ async def put_queue(call: Call) -> Response:
     if isinstance(call.body, LimitMessage):
         wanted |= _limits(call.body)
     await call.services.namespace_limits.check_queues(namespace, [name])
-    state = await call.services.blocking(lambda: call.store.put_queue(namespace, name, **wanted))
+    state = await call.services.blocking(
+        lambda: call.store.settings.put_queue(namespace, name, **wanted)
+    )
     call.services.waiting_claims.enqueued(namespace, [name])
     return answer(queue_record(state))
 
@@ -137,7 +139,7 @@ async def rates(call: Call) -> Response:
     call.principal.check_queues([query.queue])
     call.principal.check_kinds([query.kind])
     found = await call.services.blocking(
-        lambda: call.store.list_rates(namespace, query.queue, query.kind, query.rate_key)
+        lambda: call.store.settings.rates(namespace, query.queue, query.kind, query.rate_key)
     )
     return answer(RatesReply(rates=tuple(map(rate_record, found))))
 
@@ -145,7 +147,7 @@ async def rates(call: Call) -> Response:
 async def kinds(call: Call) -> Response:
     """List what is set for kinds within the caller's scope."""
     namespace = call.namespace()
-    found = await call.services.listing(lambda: call.store.list_kinds(namespace))
+    found = await call.services.listing(lambda: call.store.settings.kinds(namespace))
     return await call.large_answer(
         lambda: KindsReply(
             kinds=tuple(kind_record(each) for each in found if call.principal.sees_kind(each.kind))
@@ -179,7 +181,7 @@ async def put_kind(call: Call) -> Response:
     )
     await call.services.namespace_limits.check_kind(namespace, kind)
     kept = await call.services.blocking(
-        lambda: call.store.put_kind(namespace, change, only_new=only_new)
+        lambda: call.store.settings.put_kind(namespace, change, only_new=only_new)
     )
     call.services.waiting_claims.settings_changed(namespace)
     return answer(kind_record(kept))
@@ -192,7 +194,7 @@ async def workers(call: Call) -> Response:
 
     def read(last: WorkerSeen | None, limit: int) -> list[WorkerSeen]:
         after = begin if last is None else last.key
-        return call.store.list_workers(namespace, after=after, limit=limit)
+        return call.store.workers.page(namespace, after=after, limit=limit)
 
     found, last = await call.page(
         read,
@@ -296,7 +298,7 @@ async def stats(call: Call) -> Response:
         since=Instant(until - DEFAULT_SPAN) if since is None else since,
         until=until,
     )
-    found = await call.services.listing(lambda: call.store.count_events(span))
+    found = await call.services.listing(lambda: call.store.events.count(span))
     call.memory.read(COUNT_BYTES * len(found.counts))
     return await call.large_answer(
         lambda: StatsReply(
@@ -328,7 +330,7 @@ async def dead_letter_groups(call: Call) -> Response:
     wanted = DeadLetterGroupFilter(
         namespace=call.namespace(), range=query.range, queues=queues, kinds=kinds, key=query.key
     )
-    found = await call.services.listing(lambda: call.store.group_dead_letters(wanted))
+    found = await call.services.listing(lambda: call.store.views.dead_letter_groups(wanted))
     return await call.large_answer(lambda: dead_letter_groups_reply(found))
 
 
@@ -352,7 +354,7 @@ async def drain(call: Call) -> Response:
         raise Refused(404, ProblemCode.UNKNOWN_WORKER, f"there is no worker {worker}")
     for each in named:
         call.principal.check_worker(each)
-    await call.services.blocking(lambda: call.store.request_drain(namespace, worker))
+    await call.services.blocking(lambda: call.store.workers.drain(namespace, worker))
     return answer(DrainReply(worker=worker))
 
 

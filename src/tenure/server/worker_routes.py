@@ -227,7 +227,7 @@ async def hidden_jobs(call: Call, job_ids: Iterable[JobId]) -> dict[JobId, JobId
     if not call.principal.is_limited:
         return {}
     ids = sorted(set(job_ids))
-    jobs = await call.services.blocking(lambda: call.store.load_without_bodies(ids))
+    jobs = await call.services.blocking(lambda: call.store.jobs.read(ids, bodies=False))
     now = await call.services.now()
     hidden = [job.id for job in jobs.values() if not call.principal.sees(job)]
     if hidden:
@@ -250,7 +250,7 @@ async def _seen_from_here(
     doubtful = sorted({job_id for job_id, cause in heard if cause is Cause.INVALID_LEASE})
     if not doubtful:
         return [cause for _, cause in heard]
-    jobs = await call.services.blocking(lambda: call.store.load_without_bodies(doubtful))
+    jobs = await call.services.blocking(lambda: call.store.jobs.read(doubtful, bodies=False))
     elsewhere = {job.id for job in jobs.values() if not call.principal.is_here(job)}
     return [
         Cause.UNKNOWN_JOB if cause is Cause.INVALID_LEASE and job_id in elsewhere else cause
@@ -281,7 +281,7 @@ async def upload_artifact(call: Call) -> Response:
         body=call.raw_body,
         media_type=call.http.headers.get("content-type", "application/octet-stream"),
     )
-    staging = await call.services.blocking(lambda: call.coordinator.store.stage_artifact(upload))
+    staging = await call.services.blocking(lambda: call.coordinator.store.artifacts.stage(upload))
     await _check_known(call, call.job_id, upload.lease_id, staging.cause)
     return answer(staging_reply(staging))
 
@@ -290,7 +290,7 @@ async def output(call: Call) -> Response:
     """Store the output of a handler. [B20]"""
     sent = attempt_output(call.message(OutputMessage), actor=call.actor)
     kept = _decidable(sent, await hidden_jobs(call, [sent.job_id]))
-    cause = await call.services.blocking(lambda: call.coordinator.store.put_attempt_log(kept))
+    cause = await call.services.blocking(lambda: call.coordinator.store.artifacts.put_log(kept))
     await _check_known(call, sent.job_id, sent.lease_id, cause)
     return answer(KeptReply(verdict=verdict_for(cause), cause=cause))
 
@@ -301,7 +301,7 @@ async def parents(call: Call) -> Response:
     hidden = await hidden_jobs(call, [call.job_id])
     held = HeldLease(hidden.get(call.job_id, call.job_id), message.lease_id)
     page = await call.services.blocking(
-        lambda: call.coordinator.store.load_parents(held, call.actor, after=message.after)
+        lambda: call.coordinator.store.flows.parents(held, call.actor, after=message.after)
     )
     await _check_known(call, call.job_id, message.lease_id, page.cause)
     return answer(parents_reply(page))
@@ -313,7 +313,7 @@ async def peek_leases(call: Call) -> Response:
     hidden = await hidden_jobs(call, (each.job_id for each in held))
     leases = [HeldLease(hidden.get(each.job_id, each.job_id), each.lease_id) for each in held]
     news = await call.services.blocking(
-        lambda: call.coordinator.store.peek_leases(leases, call.actor)
+        lambda: call.coordinator.store.jobs.peek_leases(leases, call.actor)
     )
     return answer(PeekLeasesReply(news=tuple(news)))
 
@@ -330,7 +330,7 @@ async def alive(call: Call) -> Response:
         namespace=call.namespace(),
     )
     await call.services.namespace_limits.check_worker(process)
-    drain = await call.services.blocking(lambda: call.coordinator.store.see_worker(process))
+    drain = await call.services.blocking(lambda: call.coordinator.store.workers.see(process))
     return answer(AliveReply(drain=drain))
 
 

@@ -19,16 +19,16 @@ def is_known_kind(store: JobStore, namespace: Namespace, kind: str) -> bool:
 
 def meant_kind(store: JobStore, namespace: Namespace, kind: str) -> str | None:
     """A known kind that is written nearly like this one."""
-    newest = store.list_jobs(JobFilter(namespace=namespace, limit=NEWEST_JOBS, bodies=False))
+    newest = store.views.jobs(JobFilter(namespace=namespace, limit=NEWEST_JOBS, bodies=False)).jobs
     known = _declared_kinds(store, namespace) | {job.kind for job in newest}
     alike = get_close_matches(kind, sorted(known - {Kind(kind)}), n=1)
     return alike[0] if alike else None
 
 
 def _declared_kinds(store: JobStore, namespace: Namespace) -> set[Kind]:
-    known = {each.kind for each in store.list_kinds(namespace)}
+    known = {each.kind for each in store.settings.kinds(namespace)}
     try:
-        workers = store.list_workers(namespace)
+        workers = store.workers.page(namespace)
     except RequestRefused:  # this token may not list them
         return known
     return known.union(*(each.kinds for each in workers))
@@ -36,4 +36,4 @@ def _declared_kinds(store: JobStore, namespace: Namespace) -> set[Kind]:
 
 def _has_job(store: JobStore, namespace: Namespace, kind: str) -> bool:
     wanted = JobFilter(namespace=namespace, kind=Kind(kind), limit=1, bodies=False)
-    return bool(store.list_jobs(wanted))
+    return bool(store.views.jobs(wanted).jobs)

@@ -89,18 +89,18 @@ def _reasons(store: JobStore, job: Job) -> Iterator[WaitReason]:
 
 def _held_back(store: JobStore, job: Job, now: Instant) -> Iterator[WaitReason]:
     """What holds back a job that is due."""
-    for queue in store.list_queues(job.namespace):
+    for queue in store.settings.queues(job.namespace):
         if queue.name == job.queue and queue.paused:
             yield WaitReason(why=WaitWord.PAUSED, message=f"queue {job.queue} is paused")
         if queue.name == job.queue and queue.limit is not None and queue.live >= queue.limit:
             full = f"queue {job.queue} is at its limit of {queue.limit}"
             yield WaitReason(why=WaitWord.LIMIT, message=full)
     yield from _held_by_key(store, job)
-    for standing in store.list_rates(job.namespace, job.queue, job.kind, job.rate_key):
+    for standing in store.settings.rates(job.namespace, job.queue, job.kind, job.rate_key):
         if standing.wait_us > 0:
             room_at = Instant(now + standing.wait_us)
             yield WaitReason(why=WaitWord.RATE, message=_waits_for(standing), until=room_at)
-    live = [each for each in store.list_workers(job.namespace) if _is_alive(each, now)]
+    live = [each for each in store.workers.page(job.namespace) if _is_alive(each, now)]
     if not is_taken(job.queue, job.kind, live):
         nobody = f"no worker is alive that takes kind {job.kind} from queue {job.queue}"
         yield WaitReason(why=WaitWord.NO_WORKER, message=nobody)
@@ -112,7 +112,7 @@ def _is_alive(seen: WorkerSeen, now: Instant) -> bool:
 
 def _parents(store: JobStore, job: Job) -> WaitReason:
     """The jobs of its flow that it waits for and that have not ended."""
-    found = None if job.flow_id is None else store.load_flow(job.namespace, job.flow_id)
+    found = None if job.flow_id is None else store.flows.load(job.namespace, job.flow_id)
     steps = () if found is None else found.current
     after = {name for step in steps if step.job_id == job.id for name in step.after}
     live = [step.job_id for step in steps if step.step in after and not step.status.is_terminal]
@@ -128,7 +128,7 @@ def _held_by_key(store: JobStore, job: Job) -> Iterator[WaitReason]:
     holders = _holders(store, job)
     if not holders:
         return
-    known = {each.kind: each for each in store.list_kinds(job.namespace)}
+    known = {each.kind: each for each in store.settings.kinds(job.namespace)}
     limit = concurrency_limit_of(known.get(Kind(job.concurrency_group or job.kind)))
     if len(holders) >= limit:
         others = "another job" if limit == 1 else "other jobs"
@@ -152,7 +152,7 @@ def _holders(store: JobStore, job: Job) -> list[JobId]:
     wanted = (job.concurrency_group, job.concurrency_key)
     return [
         each.id
-        for each in store.list_jobs(leased)
+        for each in store.views.jobs(leased).jobs
         if (each.concurrency_group, each.concurrency_key) == wanted
     ]
 

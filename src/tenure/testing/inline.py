@@ -162,7 +162,9 @@ class Inline:
         return [record_of(job, now=now, bodies=True) for job in self._stored()]
 
     def _stored(self) -> list[StoredJob]:
-        found = self.store.list_jobs(JobFilter(namespace=self._app.namespace, limit=MAX_SHOWN))
+        found = self.store.views.jobs(
+            JobFilter(namespace=self._app.namespace, limit=MAX_SHOWN)
+        ).jobs
         return found[::-1]
 
     def run_ready(self) -> list[Job[object]]:
@@ -231,7 +233,7 @@ class Inline:
 
     def _claim(self) -> Grant | None:
         kinds = self._app.registry.kinds()
-        queues = [state.name for state in self.store.list_queues(self._app.namespace)]
+        queues = [state.name for state in self.store.settings.queues(self._app.namespace)]
         self._held_until = None
         if not kinds or not queues:
             return None
@@ -371,7 +373,9 @@ class Inline:
         """When something happens next: a job becomes ready, a lease ends without a report, or a job
         that cannot run here expires."""
         kinds = self._app.registry.kinds()
-        paused = {each.name for each in self.store.list_queues(self._app.namespace) if each.paused}
+        paused = {
+            each.name for each in self.store.settings.queues(self._app.namespace) if each.paused
+        }
         jobs = [(job, job.kind in kinds and job.queue not in paused) for job in self._stored()]
         instants = [
             job.run_at if job.due_at is None else job.due_at for job, can_run in jobs if can_run
@@ -416,7 +420,7 @@ class Inline:
 
     def _sweep(self) -> None:
         self._settle()
-        overdue = self.store.due(limit=MAX_SHOWN).jobs
+        overdue = self.store.jobs.due(limit=MAX_SHOWN).jobs
         self._coordinator.execute_many([Sweep(job_id=job_id) for job_id in overdue])
 
     def _pause(self, pause_s: float) -> None:

@@ -56,7 +56,7 @@ class ClockSteps:
         found: list[tuple[int, int]] = []
         step_us = SHORT_STEP_BACK_US if self._store.parallelism == 1 else STEP_BACK_US
         latest, after = 0, None
-        while events := self._store.tail_events(after=after, limit=EVENTS_READ):
+        while events := self._store.events.tail(after=after, limit=EVENTS_READ):
             for ts in (each.event.ts for each in events):
                 if ts > latest - step_us:
                     latest = max(latest, ts)
@@ -73,13 +73,15 @@ class ClockSteps:
 
 def leases_are_not_shared(store: RecordSource) -> JobProblems:
     """No two jobs share a live lease. [I9]"""
-    for lease_id, one, other in _shared(store, store.lease_holders(), lambda job: job.lease_id):
+    for lease_id, one, other in _shared(
+        store, store.audit.lease_holders(), lambda job: job.lease_id
+    ):
         yield other.id, other.rev, f"lease {shown_lease(lease_id)} is also held by job {one.id}"
 
 
 def dedupe_keys_are_not_shared(store: RecordSource) -> JobProblems:
     """At most one live job has a given (namespace, kind, dedupe key). [I17]"""
-    for key, one, other in _shared(store, store.live_keys(), _live_key):
+    for key, one, other in _shared(store, store.audit.live_keys(), _live_key):
         what = f"dedupe key {key.key} of {key.namespace}/{key.kind} is also held by job {one.id}"
         yield other.id, other.rev, what
 
@@ -95,7 +97,7 @@ def _shared(
 ) -> Iterator[tuple[_K, Job, Job]]:
     for (key, one), (other_key, other) in pairwise(holders):
         if key == other_key and one != other:
-            jobs = store.load([one, other]).jobs
+            jobs = store.jobs.load([one, other]).jobs
             both = [jobs[job_id] for job_id in (one, other) if job_id in jobs]
             if len(both) == 2 and all(held(job) == key for job in both):
                 yield key, both[0], both[1]
@@ -218,7 +220,7 @@ class KeyedAttempts:
         self._database.execute("CREATE INDEX attempt_claim ON attempt (job_id, seq)")
         self._database.execute("CREATE INDEX attempt_end ON attempt (job_id, end_seq)")
         place, after = 0, None
-        while events := store.tail_events(after=after, limit=EVENTS_READ):
+        while events := store.events.tail(after=after, limit=EVENTS_READ):
             places = [
                 (place + number, each.event.job_id, each.event.seq)
                 for number, each in enumerate(events, 1)
@@ -235,7 +237,9 @@ class KeyedAttempts:
         self, store: RecordSource, *, tolerance_us: int
     ) -> Iterator[tuple[int, JobId, int, str]]:
         """The claims that seem to have been granted past the limit, and when."""
-        kinds = cache(lambda namespace: {each.kind: each for each in store.list_kinds(namespace)})
+        kinds = cache(
+            lambda namespace: {each.kind: each for each in store.settings.kinds(namespace)}
+        )
         rows = self._database.execute(
             "SELECT namespace, concurrency_group, concurrency_key, claimed_at, began, ended,"
             " job_id, seq FROM attempt"
@@ -274,7 +278,7 @@ def rates_are_kept(store: RecordSource) -> JobProblems:
     That is the same as to say that no window of length T has more than burst + rate·T grants. [RL1]
     It begins when the rate was set last, and anew where the clock may have been set back.
     """
-    rates = {(each.namespace, each.meter): each for each in store.rates_in_force()}
+    rates = {(each.namespace, each.meter): each for each in store.audit.rates_in_force()}
     steps = ClockSteps(store)
     for grant, rate in _suspected_grants(store, rates) if rates else ():
         reaches_back_to = grant.ts - rate.rate.burst * rate.rate.interval_us
@@ -293,7 +297,7 @@ def _suspected_grants(
 ) -> Iterator[tuple[GrantMade, RateInForce]]:
     """The grants that seem to exceed a rate."""
     buckets: dict[tuple[Namespace, Meter], _Bucket] = {}
-    for grant in store.grants(since=min(each.since for each in rates.values())):
+    for grant in store.audit.grants(since=min(each.since for each in rates.values())):
         if len(buckets) > MAX_BUCKETS:
             buckets = {key: each for key, each in buckets.items() if not each.is_empty(grant.ts)}
         for meter in grant.meters:

@@ -51,7 +51,7 @@ def no_job_waits_for_ended_parents(store: RecordSource) -> JobProblems:
         elif all(edge.outcome for edge in edges) or any(edge.is_broken for edge in edges):
             near = [child.id, *(edge.parent_id for edge in edges)]
             # In this order: a note is deleted after what it asks for is committed.
-            is_noted = store.has_edge_check(near)
+            is_noted = store.flows.has_check(near)
             if not is_noted and _still_waits(store, child):
                 yield _of(child, "waits, although its parents have ended")
 
@@ -134,18 +134,18 @@ def _is_gone(edge: Edge, rows: _Rows) -> bool:
 
 
 def _still_waits(store: RecordSource, child: Job) -> bool:
-    found = store.load([child.id]).jobs.get(child.id)
+    found = store.jobs.load([child.id]).jobs.get(child.id)
     return found is not None and found.status is JobStatus.WAITING
 
 
 def _children(store: RecordSource) -> Iterator[tuple[Job, Sequence[Edge], _Rows]]:
     """Each job that has parents, with its edges and the rows of its parents."""
-    by_child = groupby(store.edges(), key=lambda edge: edge.child_id)
+    by_child = groupby(store.flows.edges(), key=lambda edge: edge.child_id)
     known = ((child_id, [edge.parent_id for edge in edges]) for child_id, edges in by_child)
     while some := list(islice(known, TOGETHER)):
         wanted = [job_id for child_id, parents in some for job_id in (child_id, *parents)]
         rows = _load(store, list(dict.fromkeys(wanted)))
-        edges = store.load_edges([child_id for child_id, _ in some])
+        edges = store.flows.edges_of([child_id for child_id, _ in some])
         for child_id, found in groupby(edges, key=lambda edge: edge.child_id):
             child = rows.get(child_id)
             if child is not None and child.status.is_known:
@@ -155,7 +155,7 @@ def _children(store: RecordSource) -> Iterator[tuple[Job, Sequence[Edge], _Rows]
 def _load(store: RecordSource, ids: Sequence[JobId]) -> _Rows:
     found: _Rows = {}
     for start in range(0, len(ids), TOGETHER):
-        loaded = store.load(ids[start : start + TOGETHER]).jobs
+        loaded = store.jobs.load(ids[start : start + TOGETHER]).jobs
         found.update((job_id, job.without_bodies) for job_id, job in loaded.items())
     return found
 

@@ -173,7 +173,7 @@ def verify(
             lines = sum(by_file)
             report.empty = by_file.count(0)
             report.torn = sum(map(is_torn, acks))
-        for record in store.records(page_size=PAGE_SIZE):
+        for record in store.audit.records(page_size=PAGE_SIZE):
             report.jobs += 1
             report.events += len(record.events)
             report.add_all(check_record(record, index.of(record.job_id) if lines else ()))
@@ -191,7 +191,7 @@ def verify(
 def verify_job(store: RecordSource, job_id: JobId, *, limit: int = DEFAULT_LIMIT) -> Report | None:
     """Check one job's row and log; None if there is no such job. What is about several jobs is not
     checked, and the report says so. [X4]"""
-    record = store.load_record(job_id)
+    record = store.audit.record(job_id)
     if record is None:
         return None
     report = ReportBuilder(limit=limit)

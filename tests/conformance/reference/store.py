@@ -12,6 +12,7 @@ from itertools import count
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
+from tenure.by_subject import BySubject
 from tenure.core.checks import check_integer
 from tenure.core.claims import (
     ClaimPlan,
@@ -95,6 +96,7 @@ _SessionOrder = tuple[str, str, str]
 
 
 class ReferenceStore(
+    BySubject,
     MemoryOverview,
     MemoryArtifacts,
     MemoryAttemptLogs,

@@ -17,7 +17,7 @@ from tests.conformance.reference.part import MemoryPart
 
 
 class MemoryTokens(MemoryPart):
-    """`tenure.ports.TokenStore` in a dictionary."""
+    """The tokens of `tenure.ports.Store` in a dictionary."""
 
     _schedules: dict[tuple[Namespace, ScheduleName], Schedule]
 

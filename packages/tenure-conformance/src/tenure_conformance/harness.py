@@ -67,7 +67,7 @@ from tenure.core.validation import Limits
 from tenure.core.verdicts import Answer, Grant, Reply, Verdict
 from tenure.core.vocabulary import CancelMode, ErrorClass, EventType, JobStatus, ReasonCode
 from tenure.errors import Closed
-from tenure.ports import Entropy, Locked, Store
+from tenure.ports import Entropy, Locked, Store, StoredJobs
 from tenure.verify import (
     Ack,
     AckWriter,
@@ -145,16 +145,25 @@ class Interposed:
 
     def __init__(self, store: Store, before_save: Callable[[Sequence[Change]], None]) -> None:
         self._store = store
+        self.jobs = _InterposedJobs(store.jobs, before_save)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+
+class _InterposedJobs:
+    def __init__(self, jobs: StoredJobs, before_save: Callable[[Sequence[Change]], None]) -> None:
+        self._jobs = jobs
         self._before_save = before_save
 
     def save(self, changes: Iterable[Change], **keywords: Any) -> Any:
         """Call `before_save`, then save."""
         whole = list(changes)
         self._before_save(whole)
-        return self._store.save(whole, **keywords)
+        return self._jobs.save(whole, **keywords)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
+        return getattr(self._jobs, name)
 
 
 def policy(*, lease_s: float = 60, **fields: Any) -> Policy:
@@ -285,15 +294,15 @@ class Kit:
 
     def reload(self, job: Job) -> Job:
         """The job as it is stored now."""
-        return self.store.load([job.id]).jobs[job.id]
+        return self.store.jobs.load([job.id]).jobs[job.id]
 
     def exists(self, job_id: JobId) -> bool:
         """Whether there is such a job."""
-        return job_id in self.store.load([job_id]).jobs
+        return job_id in self.store.jobs.load([job_id]).jobs
 
     def events(self, job: Job) -> list[Event]:
         """The job's log."""
-        return self.store.load_histories([job.id])[job.id]
+        return self.store.events.load([job.id])[job.id]
 
     def types(self, job: Job) -> list[EventType]:
         """The types of the job's events, in order."""
@@ -301,7 +310,7 @@ class Kit:
 
     def observations(self, job: Job) -> list[Observation]:
         """The observations of the job."""
-        return self.store.load_observations(job.id)
+        return self.store.jobs.observations(job.id)
 
     # --- clients and operators -----------------------------------------------------------------
 
@@ -389,7 +398,7 @@ class Kit:
         reply = self.reply(command)
         assert reply.is_ok, reply
         self.settle()
-        found = self.store.load([member.job.job_id for member in command.members]).jobs
+        found = self.store.jobs.load([member.job.job_id for member in command.members]).jobs
         return {member.step: found[member.job.job_id] for member in command.members}
 
     def redrive_flow(self, flow_id: FlowId | None, *, request_id: str | None = None) -> Reply:
@@ -471,23 +480,25 @@ class Kit:
 
     def pause(self, queue: QueueName = QUEUE) -> QueueState:
         """Pause a queue."""
-        return self.store.put_queue(DEFAULT_NAMESPACE, queue, paused=True, limit=None)
+        return self.store.settings.put_queue(DEFAULT_NAMESPACE, queue, paused=True, limit=None)
 
     def resume(self, queue: QueueName = QUEUE) -> QueueState:
         """Resume a queue."""
-        return self.store.put_queue(DEFAULT_NAMESPACE, queue, paused=False, limit=None)
+        return self.store.settings.put_queue(DEFAULT_NAMESPACE, queue, paused=False, limit=None)
 
     def limit(self, limit: int, queue: QueueName = QUEUE) -> QueueState:
         """Limit a queue's live leases; 0 removes the limit."""
-        return self.store.put_queue(DEFAULT_NAMESPACE, queue, paused=None, limit=limit)
+        return self.store.settings.put_queue(DEFAULT_NAMESPACE, queue, paused=None, limit=limit)
 
     def rate(self, rate: Rate | None, queue: QueueName = QUEUE) -> QueueState:
         """Set the rate of a queue, or remove it."""
-        return self.store.put_queue(DEFAULT_NAMESPACE, queue, paused=None, limit=None, rate=rate)
+        return self.store.settings.put_queue(
+            DEFAULT_NAMESPACE, queue, paused=None, limit=None, rate=rate
+        )
 
     def rate_of_kind(self, rate: Rate | None, kind: Kind = KIND) -> KindSettings:
         """Set the rate of a kind, or remove it."""
-        return self.store.put_kind(DEFAULT_NAMESPACE, KindChange(kind=kind, rate=rate))
+        return self.store.settings.put_kind(DEFAULT_NAMESPACE, KindChange(kind=kind, rate=rate))
 
     def sweep(self, job: Job, *outages: Outage) -> Reply:
         """Record the expiry of this job's lease and deadlines."""
@@ -625,12 +636,12 @@ class Kit:
 
     def change(self, command: Command, *, job: Job | None = None) -> Change:
         """Decide `command` on `job` (default: the stored one) without saving; the change."""
-        loaded = self.store.load([command.job_id])
+        loaded = self.store.jobs.load([command.job_id])
         subject = job or loaded.jobs.get(command.job_id)
         moment = Moment(now=loaded.now, epoch=loaded.epoch, entropy=self._ids(ENTROPY_BYTES))
         outcome = decide(subject, command, moment)
         if isinstance(outcome, NeedsHistory):
-            history = self.store.load_histories([command.job_id])[command.job_id]
+            history = self.store.events.load([command.job_id])[command.job_id]
             outcome = decide(subject, command, moment, history)
         assert isinstance(outcome, Applied), outcome
         return outcome.change
@@ -653,15 +664,15 @@ class Kit:
                 assert not thread.is_alive(), "the other transaction does not end"
             return [self.change(self.completion(early), job=locked.jobs[early.id])]
 
-        assert self.store.save_locked([early.id], [], decide_early).applied == {early.id}
+        assert self.store.jobs.save_locked([early.id], [], decide_early).applied == {early.id}
         if self.store.parallelism == 1:
             finish_late()
         read()
 
     def save(self, *changes: Change) -> frozenset[JobId]:
         """Save changes; the ids of the jobs whose change the store accepted."""
-        epoch = self.store.load([]).epoch
-        return self.store.save(changes, epoch=epoch).applied
+        epoch = self.store.jobs.load([]).epoch
+        return self.store.jobs.save(changes, epoch=epoch).applied
 
 
 ENDS: dict[str, Callable[[Kit, Job], object]] = {

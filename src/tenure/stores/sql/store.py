@@ -11,6 +11,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
+from tenure.by_subject import BySubject
 from tenure.core.claims import (
     ClaimPlan,
     ClaimScope,
@@ -146,6 +147,7 @@ COLUMN_WORDS = {
 
 
 class SqlStore(
+    BySubject,
     Resolutions,
     SqlCandidates,
     SqlLimits,

@@ -21,7 +21,7 @@ _decode_names = msgspec.json.Decoder(tuple[str, ...]).decode
 
 
 class Tokens(Schedules):
-    """`tenure.ports.TokenStore` over SQL."""
+    """The tokens of `tenure.ports.Store` over SQL."""
 
     def create_token(self, new: NewToken) -> Token:
         """Keep a token, as of the store's clock."""

@@ -119,7 +119,7 @@ class BackgroundTasks:
         kept = storable(output, self._actor)
         if kept is not None:
             what = f"storing the output of job {output.job_id}"
-            self.submit(what, lambda: self._coordination.store.put_attempt_log(kept))
+            self.submit(what, lambda: self._coordination.store.artifacts.put_log(kept))
 
     def store_artifact(
         self, artifact: ReceivedArtifact, answer: Callable[[ArtifactAnswer], None]
@@ -186,7 +186,9 @@ class BackgroundTasks:
         def work() -> None:
             found = LeasesPolled(None)
             try:
-                news = self._coordination.store.peek_leases(list(poll.leases.values()), self._actor)
+                news = self._coordination.store.jobs.peek_leases(
+                    list(poll.leases.values()), self._actor
+                )
                 found = LeasesPolled(dict(zip(poll.leases, news, strict=True)))
             finally:
                 answer(found)
@@ -218,13 +220,13 @@ class BackgroundTasks:
             self._do(what, task)
 
     def _sign(self) -> None:
-        if self._coordination.store.see_worker(self._describe()) and not self._is_draining:
+        if self._coordination.store.workers.see(self._describe()) and not self._is_draining:
             self._is_draining = True  # further signs of life get the same answer
             _log.warning("an operator asked this worker to drain")
             self._drain()
 
     def _say_goodbye(self) -> None:
-        self._coordination.store.see_worker(replace(self._describe(), is_ending=True))
+        self._coordination.store.workers.see(replace(self._describe(), is_ending=True))
 
     def _do(self, what: str, task: Callable[[], object]) -> None:
         try:

@@ -51,7 +51,7 @@ def declare_kinds(
 ) -> Iterator[Difference]:
     """Write what is declared for kinds that the store has never seen, and the policies of those
     that have none; yields the kinds for which it has something else."""
-    stored = {each.kind: each for each in store.list_kinds(namespace)}
+    stored = {each.kind: each for each in store.settings.kinds(namespace)}
     yield from _declare(store, namespace, handlers, stored)
 
 
@@ -90,7 +90,7 @@ def _written(store: JobStore, namespace: Namespace, wanted: KindSettings) -> Kin
     needs no declaration to run jobs. Raises if the server would refuse every other one, too. [F10]
     [H78]"""
     try:
-        return store.put_kind(namespace, wanted.as_change(), only_new=True)
+        return store.settings.put_kind(namespace, wanted.as_change(), only_new=True)
     except (InvalidInput, RequestRefused) as refusal:
         if isinstance(refusal, RequestRefused) and refusal.is_about_all:
             raise
@@ -110,10 +110,10 @@ def declare_and_warn(
     it, perhaps this code is old. A worker under development `overwrites` it and says so."""
     try:
         with retrying_for(RETRY_FOR_S):
-            stored = {each.kind: each for each in store.list_kinds(namespace)}
+            stored = {each.kind: each for each in store.settings.kinds(namespace)}
             for found in _declare(store, namespace, handlers, stored):
                 if overwrites:
-                    kept = store.put_kind(namespace, found.declared.as_change())
+                    kept = store.settings.put_kind(namespace, found.declared.as_change())
                     _log.info("kind %s: %s", kept.kind, change_in_words(found.stored, kept))
                 else:
                     _log.warning("%s; `tenure kinds sync %s` writes what is declared", found, app)

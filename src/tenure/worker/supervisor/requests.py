@@ -252,7 +252,7 @@ def store_artifact(
             body=artifact.body,
             media_type=artifact.media_type,
         )
-        staging = coordination.store.stage_artifact(upload)
+        staging = coordination.store.artifacts.stage(upload)
     except InvalidInput as wrong:
         return ArtifactAnswer(artifact.run, artifact.number, problem=str(wrong))
     except TenureError as failure:
@@ -280,7 +280,7 @@ def load_parents(
     run, number, after = request.wanted.run, request.wanted.number, request.wanted.after
     held = HeldLease(request.job_id, request.lease_id)
     try:
-        page = coordination.store.load_parents(held, actor, after=after)
+        page = coordination.store.flows.parents(held, actor, after=after)
     except TenureError as failure:
         return ParentsAnswer(run, number, failure=f"the parents could not be read: {failure}")
     return ParentsAnswer(run, number, page=page)

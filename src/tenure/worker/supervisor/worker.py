@@ -150,7 +150,7 @@ class Worker:
     def introduce(self) -> None:
         """Give a first sign of life. A coordinator that would refuse this worker's claims refuses
         it too, so the error comes before anything is started."""
-        self._coordination.store.see_worker(self._describe())
+        self._coordination.store.workers.see(self._describe())
 
     def _tell_of_other_queues(self) -> None:
         """Warn: perhaps another worker serves them, perhaps an option was forgotten."""

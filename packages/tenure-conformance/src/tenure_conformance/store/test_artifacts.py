@@ -30,11 +30,11 @@ def _upload(job: Job, name: str = "report.txt", body: bytes = b"done", **fields:
 
 
 def _stage(kit: Kit, job: Job, *words: Any, **fields: Any) -> Staging:
-    return kit.coordinator.store.stage_artifact(_upload(job, *words, **fields))
+    return kit.coordinator.store.artifacts.stage(_upload(job, *words, **fields))
 
 
 def _names(kit: Kit, job: Job) -> list[str]:
-    return [artifact.name for artifact in kit.store.list_artifacts(job.id)]
+    return [artifact.name for artifact in kit.store.artifacts.of_job(job.id)]
 
 
 # --- seeing --------------------------------------------------------------------------------------
@@ -44,7 +44,7 @@ def _names(kit: Kit, job: Job) -> list[str]:
 def test_an_artifact_is_visible_when_its_attempt_has_succeeded_and_not_before(kit: Kit) -> None:
     job = kit.running_job()
     staging = _stage(kit, job, "report.txt", b"\x00\xffdone", media_type="text/plain")
-    before = (_names(kit, job), kit.store.load_artifact(job.id, "report.txt"))
+    before = (_names(kit, job), kit.store.artifacts.load(job.id, "report.txt"))
 
     kit.complete(job)
 
@@ -53,8 +53,8 @@ def test_an_artifact_is_visible_when_its_attempt_has_succeeded_and_not_before(ki
     assert (made.size, made.media_type, made.attempt) == (6, "text/plain", 1)
     assert (made.sha256, made.ts) == (hashlib.sha256(b"\x00\xffdone").hexdigest(), kit.now())
     assert before == ([], None)
-    assert kit.store.list_artifacts(job.id) == [made]
-    stored = kit.store.load_artifact(job.id, "report.txt")
+    assert kit.store.artifacts.of_job(job.id) == [made]
+    stored = kit.store.artifacts.load(job.id, "report.txt")
     assert stored is not None
     assert (stored.artifact, stored.body) == (made, b"\x00\xffdone")
 
@@ -71,11 +71,11 @@ def test_only_the_artifacts_of_the_attempt_that_succeeded_are_visible(kit: Kit) 
 
     kit.complete(second)
 
-    stored = kit.store.load_artifact(first.id, "a")
+    stored = kit.store.artifacts.load(first.id, "a")
     assert _names(kit, first) == ["a"]
     assert stored is not None
     assert stored.body == b"second"
-    assert kit.store.load_artifact(first.id, "only-first") is None
+    assert kit.store.artifacts.load(first.id, "only-first") is None
 
 
 @spec("B8")
@@ -88,7 +88,7 @@ def test_an_artifact_of_the_same_name_replaces_the_earlier_one_and_names_are_sor
 
     kit.complete(job)
 
-    assert [(each.name, each.size) for each in kit.store.list_artifacts(job.id)] == [
+    assert [(each.name, each.size) for each in kit.store.artifacts.of_job(job.id)] == [
         ("a", 1),
         ("b", 5),
     ]
@@ -224,7 +224,7 @@ def test_the_largest_artifact_is_kept_whole(kit: Kit) -> None:
     _stage(kit, job, "big", body)
     kit.complete(job)
 
-    stored = kit.store.load_artifact(job.id, "big")
+    stored = kit.store.artifacts.load(job.id, "big")
 
     assert stored is not None
     assert stored.body == body
@@ -239,7 +239,7 @@ def _stage_within(
     """Stage so many bytes: why it was refused, and how many bytes were in use then."""
     upload = _upload(job, name, bytes(size), actor=job.principal)
     kit.store.artifact_quotas = ArtifactQuotas(**quotas)
-    staging = kit.store.stage_artifact(upload)
+    staging = kit.store.artifacts.stage(upload)
     assert (staging.artifact is None) == (staging.cause is not None)
     return staging.cause, staging.used_bytes
 
@@ -269,7 +269,7 @@ def test_the_artifacts_of_a_job_have_a_quota(kit: Kit) -> None:
     assert stage("a", 10, other) == (None, None)
     assert _stage_within(kit, job, "c", 100, job_bytes=None) == (None, None)
     kit.complete(job)
-    assert [(each.name, each.size) for each in kit.store.list_artifacts(job.id)] == [
+    assert [(each.name, each.size) for each in kit.store.artifacts.of_job(job.id)] == [
         ("a", 5),
         ("b", 4),
         ("c", 100),
@@ -297,12 +297,12 @@ def test_the_artifacts_of_a_namespace_have_a_quota(kit: Kit) -> None:
 @spec("B28")
 def test_a_refusal_names_the_quota_and_changes_nothing(kit: Kit) -> None:
     job = kit.running_job()
-    kit.store.stage_artifact(_upload(job, "a", b"kept"))
+    kit.store.artifacts.stage(_upload(job, "a", b"kept"))
 
     kit.store.artifact_quotas = ArtifactQuotas(job_bytes=7)
-    of_job = kit.store.stage_artifact(_upload(job, "b"))
+    of_job = kit.store.artifacts.stage(_upload(job, "b"))
     kit.store.artifact_quotas = ArtifactQuotas(namespace_bytes=6)
-    of_namespace = kit.store.stage_artifact(_upload(job, "b"))
+    of_namespace = kit.store.artifacts.stage(_upload(job, "b"))
 
     assert (of_job.used_bytes, of_job.quota_bytes) == (4, 7)
     assert of_job.problem is not None
@@ -329,7 +329,7 @@ def test_a_retry_has_all_of_its_jobs_quota(kit: Kit) -> None:
 
     assert taken == (None, None)
     assert _used_bytes(kit) == 10
-    assert kit.store.collect_artifacts(limit=10).deleted == 0
+    assert kit.store.upkeep.delete("artifacts", limit=10).deleted == 0
 
 
 @spec("B28")
@@ -342,10 +342,10 @@ def test_deleted_and_purged_artifacts_do_not_count_towards_the_quota(kit: Kit) -
     kit.fail(bad, ErrorClass.PERMANENT)
     before = _used_bytes(kit)
 
-    kit.store.collect_artifacts(limit=10)
+    kit.store.upkeep.delete("artifacts", limit=10)
     collected = _used_bytes(kit)
     kit.advance(seconds=24 * 3600 + 1)
-    kit.store.purge(older_than_us=DAY, limit=10)
+    kit.store.upkeep.delete("jobs", older_than_us=DAY, limit=10)
 
     assert (before, collected, _used_bytes(kit)) == (222, 202, 200)
 
@@ -366,7 +366,7 @@ def test_the_bytes_are_counted_right_when_many_stage_and_collect_at_once(kit: Ki
     with ThreadPoolExecutor(5) as threads:
         staging = [threads.submit(stage, job) for job in kept]
         collected = threads.submit(
-            lambda: [kit.store.collect_artifacts(limit=7) for _ in range(30)]
+            lambda: [kit.store.upkeep.delete("artifacts", limit=7) for _ in range(30)]
         )
 
     for each in staging:
@@ -393,8 +393,8 @@ def test_only_leftover_artifacts_are_deleted(kit: Kit) -> None:
     kit.advance_to(held.due_at)
     kit.sweep(held)
 
-    assert kit.store.collect_artifacts(limit=100) == PruneResult(2, hit_limit=False)
-    assert kit.store.collect_artifacts(limit=100) == PruneResult(0, hit_limit=False)
+    assert kit.store.upkeep.delete("artifacts", limit=100) == PruneResult(2, hit_limit=False)
+    assert kit.store.upkeep.delete("artifacts", limit=100) == PruneResult(0, hit_limit=False)
 
     kit.complete(live)
     assert (_names(kit, live), _names(kit, good)) == (["live"], ["good"])
@@ -408,7 +408,7 @@ def test_leftovers_of_an_earlier_attempt_are_deleted_while_the_next_one_is_live(
     kit.advance(seconds=60)
     (second,) = kit.claimed()
 
-    assert kit.store.collect_artifacts(limit=100).deleted == 1
+    assert kit.store.upkeep.delete("artifacts", limit=100).deleted == 1
 
     _stage(kit, second, "second")
     kit.complete(second)
@@ -426,7 +426,7 @@ def test_each_deletion_of_leftovers_reads_one_page_and_the_next_continues_from_t
         kit.fail(job, ErrorClass.PERMANENT)
     kit.complete(jobs[0])
 
-    steps = [kit.store.collect_artifacts(limit=2) for _ in range(3)]
+    steps = [kit.store.upkeep.delete("artifacts", limit=2) for _ in range(3)]
 
     assert [each.hit_limit for each in steps] == [True, True, False]
     assert sum(each.deleted for each in steps) == 4
@@ -441,7 +441,7 @@ def test_a_purge_deletes_artifacts(kit: Kit) -> None:
     kit.complete(job)
     kit.advance(seconds=24 * 3600 + 1)
 
-    assert kit.store.purge(older_than_us=DAY, limit=10) == 1
+    assert kit.store.upkeep.delete("jobs", older_than_us=DAY, limit=10).deleted == 1
 
     assert _names(kit, job) == []
-    assert kit.store.collect_artifacts(limit=10).deleted == 0
+    assert kit.store.upkeep.delete("artifacts", limit=10).deleted == 0

@@ -21,7 +21,7 @@ from tenure_conformance.spec import spec
 
 def _put(kit: Kit, job: Job, text: str = "hello", **fields: Any) -> Cause | None:
     lease: dict[str, Any] = {"job_id": job.id, "lease_id": job.lease_id, "actor": WORKER}
-    return kit.coordinator.store.put_attempt_log(AttemptOutput(text=text, **(lease | fields)))
+    return kit.coordinator.store.artifacts.put_log(AttemptOutput(text=text, **(lease | fields)))
 
 
 @spec("B20")
@@ -35,7 +35,7 @@ def test_the_output_of_each_attempt_is_kept_after_its_end(kit: Kit) -> None:
     kit.complete(second)
     assert _put(kit, first, "late") is None
 
-    assert kit.store.load_attempt_logs(first.id) == [
+    assert kit.store.artifacts.logs(first.id) == [
         AttemptLog(job_id=first.id, attempt=1, text="late", left_out_bytes=0),
         AttemptLog(job_id=first.id, attempt=2, text="two\nlines ✓", left_out_bytes=7),
     ]
@@ -47,7 +47,7 @@ def test_the_output_of_an_attempt_with_the_highest_part_stays(kit: Kit) -> None:
 
     def kept_after(text: str, part: int, left_out_bytes: int = 0) -> list[tuple[str, int]]:
         assert _put(kit, job, text, part=part, left_out_bytes=left_out_bytes) is None
-        return [(log.text, log.left_out_bytes) for log in kit.store.load_attempt_logs(job.id)]
+        return [(log.text, log.left_out_bytes) for log in kit.store.artifacts.logs(job.id)]
 
     assert kept_after("so far", 0) == [("so far", 0)]
     assert kept_after("the same part again", 0) == [("so far", 0)]
@@ -67,7 +67,7 @@ def test_output_under_a_lease_that_is_not_the_callers_is_refused(kit: Kit) -> No
     ]
 
     assert causes == [Cause.INVALID_LEASE] * 3 + [Cause.UNKNOWN_JOB]
-    assert kit.store.load_attempt_logs(job.id) == []
+    assert kit.store.artifacts.logs(job.id) == []
 
 
 @spec("B20", "R2")
@@ -110,9 +110,9 @@ def test_a_purge_deletes_output(kit: Kit) -> None:
     assert _put(kit, job, lease_id=claimed.lease_id) is None
     kit.advance(seconds=24 * 3600 + 1)
 
-    assert kit.store.purge(older_than_us=DAY, limit=10) == 1
+    assert kit.store.upkeep.delete("jobs", older_than_us=DAY, limit=10).deleted == 1
 
-    assert kit.store.load_attempt_logs(job.id) == []
+    assert kit.store.artifacts.logs(job.id) == []
 
 
 @spec("B26")
@@ -123,6 +123,6 @@ def test_the_output_of_the_latest_attempts_is_shown(kit: Kit) -> None:
         kit.release(job)
         (job,) = kit.claimed()
 
-    texts = [log.text for log in kit.store.load_attempt_logs(job.id)]
+    texts = [log.text for log in kit.store.artifacts.logs(job.id)]
 
     assert texts == [f"attempt {number + 3}" for number in range(MAX_SHOWN_LOGS)]

@@ -101,7 +101,7 @@ def test_a_claim_reads_no_more_large_bodies_than_fit(kit: Kit) -> None:
         views.append(view)
         return plan_claims([request], view, [])
 
-    kit.store.claim(request.scope, [request.session], 20, plan)
+    kit.store.claims.claim(request.scope, [request.session], 20, plan)
 
     assert sum(map(body_bytes, views[-1].candidates)) <= MAX_CLAIM_BYTES
     assert [job.payload for job in views[-1].candidates] == LARGE[:8]
@@ -159,7 +159,9 @@ def test_a_job_that_is_enqueued_after_a_step_back_is_ready_at_once(kit: Kit) -> 
 
 def _depths(kit: Kit) -> tuple[QueueMeasure, ...]:
     return tuple(
-        sorted(kit.store.measure(queues=10, jobs=10).queues, key=lambda each: each.queue != QUEUE)
+        sorted(
+            kit.store.views.measure(queues=10, jobs=10).queues, key=lambda each: each.queue != QUEUE
+        )
     )
 
 
@@ -353,7 +355,7 @@ def test_a_plan_that_raises_writes_nothing(kit: Kit) -> None:
         raise RuntimeError(f"{len(view.candidates)} candidate")
 
     with pytest.raises(RuntimeError, match="1 candidate"):
-        kit.store.claim(scope, [kit.claim_request().session], 1, fail)
+        kit.store.claims.claim(scope, [kit.claim_request().session], 1, fail)
 
     assert kit.reload(job) == job
     assert ids(kit.claimed()) == [job.id]
@@ -524,7 +526,7 @@ def test_the_jobs_a_session_holds_are_loaded_expired_ones_included(kit: Kit) -> 
     kit.claimed(actor=worker_actor("else"))
     kit.succeeded_job()
 
-    held = kit.store.load_leased(kit.claim_request().session)
+    held = kit.store.jobs.leased(kit.claim_request().session)
 
     assert held.jobs == {expired.id: expired.without_bodies, claimed.id: claimed}
     assert held.now == kit.now()
@@ -564,12 +566,12 @@ def test_a_session_that_holds_a_lease_is_not_deleted(kit: Kit) -> None:
     (grant,) = kit.coordinator.claim(request).grants
     kit.advance(seconds=30 * 24 * 3600)
 
-    assert kit.store.delete_sessions(older_than_us=KEEP_SESSIONS, limit=10) == 0
+    assert kit.store.upkeep.delete("sessions", older_than_us=KEEP_SESSIONS, limit=10).deleted == 0
 
     kit.enqueue()
     assert kit.coordinator.claim(request).is_repeat
     kit.sweep(grant.job)
-    assert kit.store.delete_sessions(older_than_us=KEEP_SESSIONS, limit=10) == 1
+    assert kit.store.upkeep.delete("sessions", older_than_us=KEEP_SESSIONS, limit=10).deleted == 1
 
 
 @spec("Q7")
@@ -587,7 +589,7 @@ def test_sessions_are_told_apart_by_worker_principal_and_namespace(kit: Kit) -> 
     kit.advance(microseconds=KEEP_SESSIONS + 1)
     kit.claimed_job()
 
-    assert kit.store.delete_sessions(older_than_us=KEEP_SESSIONS, limit=10) == 3
+    assert kit.store.upkeep.delete("sessions", older_than_us=KEEP_SESSIONS, limit=10).deleted == 3
 
     assert [_is_known(kit, **fields) for fields in sessions] == [False, False, False]
     assert _is_known(kit)
@@ -607,7 +609,10 @@ def test_sessions_are_forgotten_page_by_page_whatever_is_between_them(kit: Kit, 
         (job,) = kit.claimed(worker=worker)
         kit.complete(job)
 
-    pages = [kit.store.delete_sessions(older_than_us=seconds(60), limit=limit) for _ in range(7)]
+    pages = [
+        kit.store.upkeep.delete("sessions", older_than_us=seconds(60), limit=limit).deleted
+        for _ in range(7)
+    ]
 
     assert sum(pages) == 2
     assert max(pages) <= limit

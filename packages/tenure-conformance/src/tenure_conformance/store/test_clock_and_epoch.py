@@ -20,19 +20,22 @@ def test_the_clock_is_the_stores_and_the_same_for_every_handle(kit: Kit) -> None
 
     assert kit.now() == before + seconds(1.5)
     assert kit.factory.reopen().now() == kit.now()
-    assert kit.store.load([]).now == kit.now()
+    assert kit.store.jobs.load([]).now == kit.now()
 
 
 @spec("W2")
 def test_a_tick_returns_the_highest_one_before_it(kit: Kit) -> None:
     start = kit.now()
-    assert kit.store.tick() == (None, start)
+    assert kit.store.upkeep.tick() == (None, start)
     kit.advance(seconds=3)
-    assert kit.store.tick() == (start, after(start, seconds(3)))
+    assert kit.store.upkeep.tick() == (start, after(start, seconds(3)))
     kit.step_back(seconds=2)
 
-    assert kit.factory.reopen().tick() == (after(start, seconds(3)), after(start, seconds(1)))
-    assert kit.store.tick() == (after(start, seconds(3)), after(start, seconds(1)))
+    assert kit.factory.reopen().upkeep.tick() == (
+        after(start, seconds(3)),
+        after(start, seconds(1)),
+    )
+    assert kit.store.upkeep.tick() == (after(start, seconds(3)), after(start, seconds(1)))
 
 
 @spec("O5")
@@ -40,15 +43,15 @@ def test_an_outage_is_remembered_by_every_handle(kit: Kit) -> None:
     now = kit.now()
     first = Outage(Instant(now - seconds(100)), Instant(now - seconds(50)))
     second = Outage(Instant(now - seconds(20)), now)
-    kit.store.record_outage(first)
-    kit.store.record_outage(second)
+    kit.store.upkeep.record_outage(first)
+    kit.store.upkeep.record_outage(second)
 
     store = kit.factory.reopen()
 
-    assert _sorted(store.outages(since=Instant(0))) == [first, second]
-    assert store.outages(since=first.ended_at) == [second]
-    assert store.outages(since=second.ended_at) == []
-    assert _sorted(store.outages(since=Instant(first.ended_at - 1))) == [first, second]
+    assert _sorted(store.upkeep.outages(since=Instant(0))) == [first, second]
+    assert store.upkeep.outages(since=first.ended_at) == [second]
+    assert store.upkeep.outages(since=second.ended_at) == []
+    assert _sorted(store.upkeep.outages(since=Instant(first.ended_at - 1))) == [first, second]
 
 
 def _sorted(outages: list[Outage]) -> list[Outage]:
@@ -58,20 +61,20 @@ def _sorted(outages: list[Outage]) -> list[Outage]:
 @spec("O5")
 def test_two_processes_may_record_the_same_outage(kit: Kit) -> None:
     outage = Outage(kit.now(), after(kit.now(), seconds(9)))
-    kit.store.record_outage(outage)
-    kit.factory.reopen().record_outage(outage)
+    kit.store.upkeep.record_outage(outage)
+    kit.factory.reopen().upkeep.record_outage(outage)
 
-    assert set(kit.store.outages(since=kit.now())) == {outage}
+    assert set(kit.store.upkeep.outages(since=kit.now())) == {outage}
 
 
 @spec("O11")
 def test_a_jump_and_an_outage_of_the_same_time_are_told_apart(kit: Kit) -> None:
     outage = Outage(kit.now(), after(kit.now(), seconds(9)))
     jump = Outage(outage.began_at, outage.ended_at, is_jump=True)
-    kit.store.record_outage(outage)
-    kit.store.record_outage(jump)
+    kit.store.upkeep.record_outage(outage)
+    kit.store.upkeep.record_outage(jump)
 
-    assert set(kit.factory.reopen().outages(since=kit.now())) == {outage, jump}
+    assert set(kit.factory.reopen().upkeep.outages(since=kit.now())) == {outage, jump}
 
 
 @spec("O5")
@@ -94,9 +97,9 @@ def test_a_lease_that_expired_in_an_outage_costs_nothing(kit: Kit) -> None:
     job = kit.running_job(lease_s=30)
     kit.advance(seconds=31)
     outage = Outage(Instant(kit.now() - seconds(20)), kit.now())
-    kit.store.record_outage(outage)
+    kit.store.upkeep.record_outage(outage)
 
-    kit.sweep(job, *kit.store.outages(since=Instant(0)))
+    kit.sweep(job, *kit.store.upkeep.outages(since=Instant(0)))
 
     stored = kit.reload(job)
     assert (stored.status, stored.failures, stored.outage_credits) == (JobStatus.QUEUED, 0, 1)
@@ -117,7 +120,7 @@ def test_a_step_ahead_of_the_clock_costs_nothing(kit: Kit) -> None:
         sweeper.sweep_once()
         kit.advance(seconds=1)
 
-    [jump] = kit.factory.reopen().outages(since=Instant(0))
+    [jump] = kit.factory.reopen().upkeep.outages(since=Instant(0))
     assert jump.is_jump
     assert jump.ended_at - jump.began_at == seconds(90)
     for job in (expired, timed_out):
@@ -175,16 +178,16 @@ def test_what_an_estimate_decided_is_written_only_if_the_clock_agrees(
 ) -> None:
     job = kit.running_job()
     changes = [kit.change(kit.completion(job)), kit.change(kit.new())]
-    loaded = kit.store.load([])
+    loaded = kit.store.jobs.load([])
     middle = loaded.now + seconds(off_s)
     elsewhere = ClockWindow(Instant(middle - seconds(2)), Instant(middle + seconds(2)))
     around = ClockWindow(Instant(loaded.now - seconds(2)), Instant(loaded.now + seconds(2)))
 
     for change in changes:
-        refused = kit.store.save([change], epoch=loaded.epoch, window=elsewhere)
+        refused = kit.store.jobs.save([change], epoch=loaded.epoch, window=elsewhere)
         assert refused.applied == frozenset()
-    both = kit.store.save(changes, epoch=loaded.epoch, window=elsewhere)
-    written = kit.store.save(changes, epoch=loaded.epoch, window=around)
+    both = kit.store.jobs.save(changes, epoch=loaded.epoch, window=elsewhere)
+    written = kit.store.jobs.save(changes, epoch=loaded.epoch, window=around)
 
     assert both.applied == frozenset()
     assert written.applied == {change.job.id for change in changes}
@@ -247,15 +250,15 @@ def test_an_outage_is_deleted_when_it_ended_more_than_a_week_ago(
     kit: Kit, more_us: int, gone: int
 ) -> None:
     outage = Outage(Instant(kit.now() - seconds(60)), kit.now())
-    kit.store.record_outage(outage)
+    kit.store.upkeep.record_outage(outage)
     kit.advance(microseconds=KEEP_OUTAGES + more_us)
     late = Outage(Instant(kit.now() - seconds(6)), kit.now())
-    kit.store.record_outage(late)
+    kit.store.upkeep.record_outage(late)
 
     report = Retention(kit.store).run_once()
 
     assert report.outages_deleted == gone
-    assert _sorted(kit.store.outages(since=Instant(0))) == [outage, late][gone:]
+    assert _sorted(kit.store.upkeep.outages(since=Instant(0))) == [outage, late][gone:]
 
 
 @spec("O4", "O10")
@@ -263,47 +266,50 @@ def test_an_outage_is_kept_while_a_lease_that_it_overlapped_waits_for_a_sweep(ki
     job = kit.running_job(policy=policy(lease_s=30, timeout_us=None))
     kit.advance(seconds=20)
     outage = Outage(Instant(kit.now() - seconds(10)), kit.now())
-    kit.store.record_outage(outage)
+    kit.store.upkeep.record_outage(outage)
     kit.advance(seconds=30 * 24 * 3600)
 
-    assert kit.store.delete_outages(older_than_us=KEEP_OUTAGES, limit=10) == 0
+    assert kit.store.upkeep.delete("outages", older_than_us=KEEP_OUTAGES, limit=10).deleted == 0
 
-    kit.sweep(job, *kit.store.outages(since=Instant(0)))
+    kit.sweep(job, *kit.store.upkeep.outages(since=Instant(0)))
     assert (kit.reload(job).failures, kit.reload(job).outage_credits) == (0, 1)
-    assert kit.store.delete_outages(older_than_us=KEEP_OUTAGES, limit=10) == 1
+    assert kit.store.upkeep.delete("outages", older_than_us=KEEP_OUTAGES, limit=10).deleted == 1
 
 
 @spec("O4")
 def test_a_lease_granted_after_an_outage_does_not_keep_its_record(kit: Kit) -> None:
-    kit.store.record_outage(Outage(Instant(kit.now() - seconds(10)), kit.now()))
+    kit.store.upkeep.record_outage(Outage(Instant(kit.now() - seconds(10)), kit.now()))
     kit.running_job()
     kit.advance(microseconds=KEEP_OUTAGES + 1)
 
-    assert kit.store.delete_outages(older_than_us=KEEP_OUTAGES, limit=10) == 1
+    assert kit.store.upkeep.delete("outages", older_than_us=KEEP_OUTAGES, limit=10).deleted == 1
 
 
 @spec("O4", "G4")
 def test_outages_are_forgotten_in_pages(kit: Kit) -> None:
     for _ in range(3):
         kit.advance(seconds=60)
-        kit.store.record_outage(Outage(Instant(kit.now() - seconds(10)), kit.now()))
+        kit.store.upkeep.record_outage(Outage(Instant(kit.now() - seconds(10)), kit.now()))
     kit.advance(seconds=61)
 
-    pages = [kit.store.delete_outages(older_than_us=seconds(60), limit=2) for _ in range(3)]
+    pages = [
+        kit.store.upkeep.delete("outages", older_than_us=seconds(60), limit=2).deleted
+        for _ in range(3)
+    ]
 
     assert pages == [2, 1, 0]
 
 
 @spec("A5")
 def test_the_epoch_starts_at_one_and_rises_by_one(kit: Kit) -> None:
-    assert kit.store.load([]).epoch == 1
+    assert kit.store.jobs.load([]).epoch == 1
 
     assert kit.store.raise_epoch() == 2
     assert kit.factory.reopen().raise_epoch() == 3
 
-    assert kit.store.load([]).epoch == 3
-    assert kit.store.load_leased(kit.claim_request().session).epoch == 3
-    assert kit.store.due(limit=1).epoch == 3
+    assert kit.store.jobs.load([]).epoch == 3
+    assert kit.store.jobs.leased(kit.claim_request().session).epoch == 3
+    assert kit.store.jobs.due(limit=1).epoch == 3
 
 
 @spec("A5", "R2")

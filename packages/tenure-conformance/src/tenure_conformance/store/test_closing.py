@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 
@@ -91,118 +91,141 @@ SPAN = EventSpan(namespace=DEFAULT_NAMESPACE, since=BEGINNING, until=BEGINNING)
 
 CALLS: dict[str, Callable[[Store], Any]] = {
     "now": lambda store: store.now(),
-    "load": lambda store: store.load([JOB]),
-    "load_without_bodies": lambda store: store.load_without_bodies([JOB]),
-    "load_body_sizes": lambda store: store.load_body_sizes([JOB]),
-    "load_previews": lambda store: store.load_previews([JOB]),
-    "declared_policies": lambda store: store.declared_policies(DEFAULT_NAMESPACE, [Kind("demo")]),
-    "load_holders": lambda store: store.load_holders([KEY]),
-    "load_leased": lambda store: store.load_leased(SESSION),
-    "load_jobs": lambda store: store.load_jobs([JOB]),
-    "load_events": lambda store: store.load_events(JOB),
-    "peek_leases": lambda store: store.peek_leases([HeldLease(JOB, LEASE)], WORKER),
-    "load_decision_histories": lambda store: store.load_decision_histories([JOB]),
-    "load_histories": lambda store: store.load_histories([JOB]),
-    "save_locked": lambda store: store.save_locked(
+    "jobs.load": lambda store: store.jobs.load([JOB]),
+    "jobs.read": lambda store: store.jobs.read([JOB]),
+    "views.body_sizes": lambda store: store.views.body_sizes([JOB]),
+    "views.previews": lambda store: store.views.previews([JOB]),
+    "settings.policies": lambda store: store.settings.policies(DEFAULT_NAMESPACE, [Kind("demo")]),
+    "jobs.holders": lambda store: store.jobs.holders([KEY]),
+    "jobs.leased": lambda store: store.jobs.leased(SESSION),
+    "jobs.read without bodies": lambda store: store.jobs.read([JOB], bodies=False),
+    "jobs.peek_leases": lambda store: store.jobs.peek_leases([HeldLease(JOB, LEASE)], WORKER),
+    "events.load_to_decide": lambda store: store.events.load_to_decide([JOB]),
+    "events.load": lambda store: store.events.load([JOB]),
+    "jobs.save_locked": lambda store: store.jobs.save_locked(
         [JOB], [SESSION], lambda _: pytest.fail("was asked to decide")
     ),
-    "resolve": lambda store: store.resolve([DISCARDED]),
-    "load_resolutions": lambda store: store.load_resolutions([JOB]),
-    "observe": lambda store: store.observe([NOTE]),
-    "load_observations": lambda store: store.load_observations(JOB),
-    "claim": lambda store: store.claim(SCOPE, [], 1, lambda _: pytest.fail("was asked to plan")),
-    "delete_sessions": lambda store: store.delete_sessions(older_than_us=DAY, limit=1),
-    "due": lambda store: store.due(limit=1),
-    "put_queue": lambda store: store.put_queue(DEFAULT_NAMESPACE, QUEUE, paused=True, limit=None),
+    "jobs.resolve": lambda store: store.jobs.resolve([DISCARDED]),
+    "jobs.resolutions": lambda store: store.jobs.resolutions([JOB]),
+    "jobs.observe": lambda store: store.jobs.observe([NOTE]),
+    "jobs.observations": lambda store: store.jobs.observations(JOB),
+    "claims.claim": lambda store: store.claims.claim(
+        SCOPE, [], 1, lambda _: pytest.fail("was asked to plan")
+    ),
+    "upkeep.delete sessions": lambda store: (
+        store.upkeep.delete("sessions", older_than_us=DAY, limit=1).deleted
+    ),
+    "jobs.due": lambda store: store.jobs.due(limit=1),
+    "settings.put_queue": lambda store: store.settings.put_queue(
+        DEFAULT_NAMESPACE, QUEUE, paused=True, limit=None
+    ),
     "watch": lambda store: store.watch(lambda _: None),
-    "next_ready": lambda store: store.next_ready(DEFAULT_NAMESPACE, [QUEUE]),
-    "list_schedules": lambda store: store.list_schedules(DEFAULT_NAMESPACE),
-    "load_schedule": lambda store: store.load_schedule(DEFAULT_NAMESPACE, SCHEDULE.name),
-    "due_schedules": lambda store: store.due_schedules(limit=1),
-    "save_schedule": lambda store: store.save_schedule(
+    "claims.next_ready": lambda store: store.claims.next_ready(DEFAULT_NAMESPACE, [QUEUE]),
+    "schedules.page": lambda store: store.schedules.page(DEFAULT_NAMESPACE),
+    "schedules.load": lambda store: store.schedules.load(DEFAULT_NAMESPACE, SCHEDULE.name),
+    "schedules.due": lambda store: store.schedules.due(limit=1),
+    "schedules.save": lambda store: store.schedules.save(
         ScheduleChange(schedule=SCHEDULE, expected_rev=0), epoch=Epoch(1)
     ),
-    "count_names": lambda store: store.count_names(DEFAULT_NAMESPACE),
-    "list_queues": lambda store: store.list_queues(DEFAULT_NAMESPACE),
-    "list_kinds": lambda store: store.list_kinds(DEFAULT_NAMESPACE),
-    "list_rates": lambda store: store.list_rates(DEFAULT_NAMESPACE, QUEUE, KIND),
-    "put_kind": lambda store: store.put_kind(DEFAULT_NAMESPACE, KindChange(kind=KIND)),
-    "tick": lambda store: store.tick(),
-    "record_outage": lambda store: store.record_outage(Outage(BEGINNING, BEGINNING)),
-    "outages": lambda store: store.outages(since=BEGINNING),
-    "delete_idle_keys": lambda store: store.delete_idle_keys(older_than_us=DAY, limit=1),
-    "delete_outages": lambda store: store.delete_outages(older_than_us=DAY, limit=1),
+    "tokens.count_names": lambda store: store.tokens.count_names(DEFAULT_NAMESPACE),
+    "settings.queues": lambda store: store.settings.queues(DEFAULT_NAMESPACE),
+    "settings.kinds": lambda store: store.settings.kinds(DEFAULT_NAMESPACE),
+    "settings.rates": lambda store: store.settings.rates(DEFAULT_NAMESPACE, QUEUE, KIND),
+    "settings.put_kind": lambda store: store.settings.put_kind(
+        DEFAULT_NAMESPACE, KindChange(kind=KIND)
+    ),
+    "upkeep.tick": lambda store: store.upkeep.tick(),
+    "upkeep.record_outage": lambda store: store.upkeep.record_outage(Outage(BEGINNING, BEGINNING)),
+    "upkeep.outages": lambda store: store.upkeep.outages(since=BEGINNING),
+    "upkeep.delete keys": lambda store: (
+        store.upkeep.delete("keys", older_than_us=DAY, limit=1).deleted
+    ),
+    "upkeep.delete outages": lambda store: (
+        store.upkeep.delete("outages", older_than_us=DAY, limit=1).deleted
+    ),
     "raise_epoch": lambda store: store.raise_epoch(),
-    "stage_artifact": lambda store: store.stage_artifact(UPLOAD),
-    "list_artifacts": lambda store: store.list_artifacts(JOB),
-    "load_artifact": lambda store: store.load_artifact(JOB, "a"),
-    "collect_artifacts": lambda store: store.collect_artifacts(limit=1),
-    "put_attempt_log": lambda store: store.put_attempt_log(OUTPUT),
-    "load_attempt_logs": lambda store: store.load_attempt_logs(JOB),
-    "see_worker": lambda store: store.see_worker(PROCESS),
-    "list_workers": lambda store: store.list_workers(DEFAULT_NAMESPACE),
-    "request_drain": lambda store: store.request_drain(DEFAULT_NAMESPACE, WORKER_ID),
-    "delete_workers": lambda store: store.delete_workers(older_than_us=DAY, limit=1),
-    "fold_progress": lambda store: store.fold_progress(),
-    "load_unfolded": lambda store: store.load_unfolded(limit=1),
-    "save_fold": lambda store: store.save_fold(
+    "artifacts.stage": lambda store: store.artifacts.stage(UPLOAD),
+    "artifacts.of_job": lambda store: store.artifacts.of_job(JOB),
+    "artifacts.load": lambda store: store.artifacts.load(JOB, "a"),
+    "upkeep.delete artifacts": lambda store: store.upkeep.delete("artifacts", limit=1),
+    "artifacts.put_log": lambda store: store.artifacts.put_log(OUTPUT),
+    "artifacts.logs": lambda store: store.artifacts.logs(JOB),
+    "workers.see": lambda store: store.workers.see(PROCESS),
+    "workers.page": lambda store: store.workers.page(DEFAULT_NAMESPACE),
+    "workers.drain": lambda store: store.workers.drain(DEFAULT_NAMESPACE, WORKER_ID),
+    "upkeep.delete workers": lambda store: (
+        store.upkeep.delete("workers", older_than_us=DAY, limit=1).deleted
+    ),
+    "upkeep.fold_progress": lambda store: store.upkeep.fold_progress(),
+    "upkeep.unfolded": lambda store: store.upkeep.unfolded(limit=1),
+    "upkeep.save_fold": lambda store: store.upkeep.save_fold(
         Fold(expected=None, progress=FoldProgress(), rollups=())
     ),
-    "delete_rollups": lambda store: store.delete_rollups(length_us=DAY, older_than_us=DAY, limit=1),
-    "prune_renewals": lambda store: store.prune_renewals(older_than_us=Duration(0), limit=1),
-    "expire_observations": lambda store: store.expire_observations(older_than_us=DAY, limit=1),
-    "purge": lambda store: store.purge(older_than_us=DAY, limit=1),
-    "list_jobs": lambda store: store.list_jobs(JobFilter(namespace=DEFAULT_NAMESPACE)),
-    "find_jobs": lambda store: store.find_jobs(JobFilter(namespace=DEFAULT_NAMESPACE)),
-    "group_dead_letters": lambda store: store.group_dead_letters(
+    "upkeep.delete_rollups": lambda store: store.upkeep.delete_rollups(
+        length_us=DAY, older_than_us=DAY, limit=1
+    ),
+    "upkeep.delete renewals": lambda store: store.upkeep.delete(
+        "renewals", older_than_us=Duration(0), limit=1
+    ),
+    "upkeep.delete observations": lambda store: (
+        store.upkeep.delete("observations", older_than_us=DAY, limit=1).deleted
+    ),
+    "upkeep.delete jobs": lambda store: (
+        store.upkeep.delete("jobs", older_than_us=DAY, limit=1).deleted
+    ),
+    "views.jobs": lambda store: store.views.jobs(JobFilter(namespace=DEFAULT_NAMESPACE)),
+    "views.dead_letter_groups": lambda store: store.views.dead_letter_groups(
         DeadLetterGroupFilter(namespace=DEFAULT_NAMESPACE)
     ),
-    "list_dead_letters": lambda store: store.list_dead_letters(
+    "views.dead_letters": lambda store: store.views.dead_letters(
         JobFilter(namespace=DEFAULT_NAMESPACE)
     ),
-    "list_events": lambda store: store.list_events(EventFilter(namespace=DEFAULT_NAMESPACE)),
-    "count_events": lambda store: store.count_events(SPAN),
-    "tail_delay": lambda store: store.tail_delay(),
-    "follow_events": lambda store: store.follow_events(TailFilter(namespace=DEFAULT_NAMESPACE)),
-    "tail_events": lambda store: store.tail_events(after=None, limit=1),
-    "records": lambda store: list(store.records(page_size=1)),
-    "load_record": lambda store: store.load_record(JOB),
-    "rates_in_force": lambda store: store.rates_in_force(),
-    "grants": lambda store: list(store.grants(since=BEGINNING)),
-    "live_keys": lambda store: list(store.live_keys()),
-    "unblocked": lambda store: store.unblocked([JOB], limit=1),
-    "edge_checks": lambda store: store.edge_checks(limit=1),
-    "delete_edge_checks": lambda store: store.delete_edge_checks([EdgeCheck(JOB, BEGINNING)]),
-    "has_edge_check": lambda store: store.has_edge_check([JOB]),
-    "edges": lambda store: list(store.edges()),
-    "list_flows": lambda store: store.list_flows(DEFAULT_NAMESPACE, before=None, limit=1),
-    "load_flow": lambda store: store.load_flow(DEFAULT_NAMESPACE, FlowId(JOB)),
-    "existing_flows": lambda store: store.existing_flows([FlowId(JOB)]),
-    "load_parents": lambda store: store.load_parents(HeldLease(JOB, LEASE), WORKER, after=-1),
-    "load_edges": lambda store: store.load_edges([JOB]),
-    "lease_holders": lambda store: list(store.lease_holders()),
+    "events.page": lambda store: store.events.page(EventFilter(namespace=DEFAULT_NAMESPACE)),
+    "events.count": lambda store: store.events.count(SPAN),
+    "events.delay": lambda store: store.events.delay(),
+    "events.follow": lambda store: store.events.follow(TailFilter(namespace=DEFAULT_NAMESPACE)),
+    "events.tail": lambda store: store.events.tail(after=None, limit=1),
+    "audit.records": lambda store: list(store.audit.records(page_size=1)),
+    "audit.record": lambda store: store.audit.record(JOB),
+    "audit.rates_in_force": lambda store: store.audit.rates_in_force(),
+    "audit.grants": lambda store: list(store.audit.grants(since=BEGINNING)),
+    "audit.live_keys": lambda store: list(store.audit.live_keys()),
+    "flows.unblocked": lambda store: store.flows.unblocked([JOB], limit=1),
+    "flows.checks": lambda store: store.flows.checks(limit=1),
+    "flows.delete_checks": lambda store: store.flows.delete_checks([EdgeCheck(JOB, BEGINNING)]),
+    "flows.has_check": lambda store: store.flows.has_check([JOB]),
+    "flows.edges": lambda store: list(store.flows.edges()),
+    "flows.page": lambda store: store.flows.page(DEFAULT_NAMESPACE, before=None, limit=1),
+    "flows.load": lambda store: store.flows.load(DEFAULT_NAMESPACE, FlowId(JOB)),
+    "flows.existing": lambda store: store.flows.existing([FlowId(JOB)]),
+    "flows.parents": lambda store: store.flows.parents(HeldLease(JOB, LEASE), WORKER, after=-1),
+    "flows.edges_of": lambda store: store.flows.edges_of([JOB]),
+    "audit.lease_holders": lambda store: list(store.audit.lease_holders()),
     "health": lambda store: store.health(),
-    "overview": lambda store: store.overview(OverviewFilter(namespace=DEFAULT_NAMESPACE)),
-    "measure": lambda store: store.measure(queues=1, jobs=1),
-    "create_token": lambda store: store.create_token(NEW_TOKEN),
-    "load_token": lambda store: store.load_token(TOKEN),
-    "list_tokens": lambda store: store.list_tokens(),
-    "revoke_token": lambda store: store.revoke_token(TOKEN),
-    "use_token": lambda store: store.use_token(TOKEN),
-    "count_leases": lambda store: store.count_leases(DEFAULT_NAMESPACE, WORKER),
+    "views.overview": lambda store: store.views.overview(
+        OverviewFilter(namespace=DEFAULT_NAMESPACE)
+    ),
+    "views.measure": lambda store: store.views.measure(queues=1, jobs=1),
+    "tokens.create": lambda store: store.tokens.create(NEW_TOKEN),
+    "tokens.load": lambda store: store.tokens.load(TOKEN),
+    "tokens.all": lambda store: store.tokens.all(),
+    "tokens.revoke": lambda store: store.tokens.revoke(TOKEN),
+    "tokens.use": lambda store: store.tokens.use(TOKEN),
+    "tokens.count_leases": lambda store: store.tokens.count_leases(DEFAULT_NAMESPACE, WORKER),
 }
 """Every call of a store but `save`, whose change is made by a test, and `close`."""
 
 
 def test_every_call_after_close_says_closed(kit: Kit) -> None:
     birth = kit.change(kit.new())
-    calls = CALLS | {"save": lambda store: store.save([birth], epoch=Epoch(1))}
+    calls = CALLS | {"jobs.save": lambda store: store.jobs.save([birth], epoch=Epoch(1))}
     kit.store.close()
 
     silent = [name for name, call in calls.items() if not _says_closed(kit.store, call)]
 
     assert silent == []
-    assert calls.keys() | {"close"} == _methods_of_a_store(), "a call that nobody asked"
+    asked = {name.partition(" ")[0] for name in calls}
+    assert asked | {"close"} == _methods_of_a_store(), "a call that no one asked"
 
 
 def _says_closed(store: Store, call: Callable[[Store], Any]) -> bool:
@@ -214,7 +237,15 @@ def _says_closed(store: Store, call: Callable[[Store], Any]) -> bool:
 
 
 def _methods_of_a_store() -> set[str]:
-    named = inspect.getmembers(Store, inspect.isfunction)
+    found = _methods_of(Store)
+    for name, subject in inspect.getmembers(Store, lambda each: isinstance(each, property)):
+        methods = _methods_of(get_type_hints(subject.fget)["return"])
+        found |= {f"{name}.{method}" for method in methods}
+    return found
+
+
+def _methods_of(port: type) -> set[str]:
+    named = inspect.getmembers(port, inspect.isfunction)
     return {name for name, _ in named if not name.startswith("_")}
 
 
@@ -231,9 +262,9 @@ def test_another_handle_sees_what_was_acknowledged(kit: Kit) -> None:
 
     other = kit.factory.reopen()
 
-    loaded = other.load([queued.id, done.id]).jobs
+    loaded = other.jobs.load([queued.id, done.id]).jobs
     assert [loaded[queued.id], loaded[done.id]] == rows
-    histories = other.load_histories([queued.id, done.id])
+    histories = other.events.load([queued.id, done.id])
     assert [histories[queued.id], histories[done.id]] == logs
 
 

@@ -37,7 +37,7 @@ def test_a_job_that_is_passed_by_stays_as_it_is_and_counts_as_ready(kit: Kit) ->
 
     assert kit.reload(held) == held
     assert kit.types(held) == [EventType.ENQUEUED]
-    [measure] = kit.store.measure(queues=10, jobs=10).queues
+    [measure] = kit.store.views.measure(queues=10, jobs=10).queues
     assert (measure.ready, measure.oldest_ready_at) == (1, held.run_at)
 
 
@@ -287,7 +287,7 @@ def test_a_repeated_claim_gets_the_same_job_of_a_key(kit: Kit) -> None:
 
 def _limit(kit: Kit, limit: int | None, group: str = KIND) -> KindSettings:
     change = KindChange(kind=Kind(group), concurrency_limit=limit)
-    return kit.store.put_kind(DEFAULT_NAMESPACE, change)
+    return kit.store.settings.put_kind(DEFAULT_NAMESPACE, change)
 
 
 @spec("CK2", "CK3", "CK7")
@@ -338,7 +338,7 @@ def test_a_limit_keeps_its_instant_while_it_stays_the_same(kit: Kit) -> None:
     assert before.concurrency_since == same.concurrency_since
     assert changed.concurrency_since == kit.now() - seconds(5)
     assert removed.concurrency_since == kit.now()
-    assert kit.store.list_kinds(DEFAULT_NAMESPACE) == [removed]
+    assert kit.store.settings.kinds(DEFAULT_NAMESPACE) == [removed]
 
 
 @spec("CK7", "CK1")
@@ -356,7 +356,7 @@ def test_a_group_has_a_limit_of_its_own(kit: Kit) -> None:
 @spec("CK3", "RL1")
 def test_rates_and_keys_hold_beside_each_other(kit: Kit) -> None:
     change = KindChange(kind=KIND, rate=parse_rate("rate", "1/s", 2), concurrency_limit=2)
-    kit.store.put_kind(DEFAULT_NAMESPACE, change)
+    kit.store.settings.put_kind(DEFAULT_NAMESPACE, change)
     jobs = [kit.enqueue(concurrency_key=key) for key in ("1", "1", "1", "2")]
 
     first = kit.claimed(limit=10)

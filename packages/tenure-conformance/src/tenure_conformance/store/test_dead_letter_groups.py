@@ -20,7 +20,7 @@ SLOW = QueueName("slow")
 
 def grouped(kit: Kit, **wanted: Any) -> DeadLetterGroups:
     """The groups of the default namespace."""
-    return kit.store.group_dead_letters(
+    return kit.store.views.dead_letter_groups(
         DeadLetterGroupFilter(namespace=DEFAULT_NAMESPACE, **wanted)
     )
 

@@ -24,7 +24,7 @@ def test_a_dead_letter_enqueues_its_report_with_the_record(kit: Kit) -> None:
 
     kit.fail(job, error=UNREADABLE)
 
-    made = kit.store.load([dead_letter_job_id(job.id)]).jobs[dead_letter_job_id(job.id)]
+    made = kit.store.jobs.load([dead_letter_job_id(job.id)]).jobs[dead_letter_job_id(job.id)]
     (event,) = kit.events(made)
     assert (made.kind, made.queue, made.policy) == (REPORT.kind, REPORT.queue, REPORT.policy)
     assert (made.origin_id, made.origin_cause) == (job.id, EventCause.DEAD_LETTER)
@@ -126,12 +126,12 @@ def test_a_dead_letter_is_purged_after_its_report(kit: Kit) -> None:
     job = kit.running_job(on_dead_letter=REPORT)
     kit.fail(job, error=UNREADABLE)
     kit.advance(seconds=24 * 3600 + 1)
-    assert kit.store.purge(older_than_us=DAY, limit=100) == 0
+    assert kit.store.upkeep.delete("jobs", older_than_us=DAY, limit=100).deleted == 0
     (report,) = kit.claimed()
     kit.start(report)
     kit.complete(report)
     kit.advance(seconds=24 * 3600 + 1)
 
-    assert kit.store.purge(older_than_us=DAY, limit=100) == 1
+    assert kit.store.upkeep.delete("jobs", older_than_us=DAY, limit=100).deleted == 1
     assert (kit.exists(report.id), kit.exists(job.id)) == (False, True)
-    assert kit.store.purge(older_than_us=DAY, limit=100) == 1
+    assert kit.store.upkeep.delete("jobs", older_than_us=DAY, limit=100).deleted == 1

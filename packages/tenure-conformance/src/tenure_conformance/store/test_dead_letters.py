@@ -31,12 +31,12 @@ ROUNDS = 5
 
 
 def _resolution(kit: Kit, job: Job) -> Resolution | None:
-    return kit.store.load_resolutions([job.id]).get(job.id)
+    return kit.store.jobs.resolutions([job.id]).get(job.id)
 
 
 def _listed(kit: Kit, **fields: Any) -> list[str]:
     wanted = JobFilter(namespace=DEFAULT_NAMESPACE, statuses=(JobStatus.DEAD_LETTERED,), **fields)
-    return sorted(ids(kit.store.list_jobs(wanted)))
+    return sorted(ids(kit.store.views.jobs(wanted).jobs))
 
 
 # --- redriving -----------------------------------------------------------------------------------
@@ -176,14 +176,14 @@ def test_a_store_writes_no_job_for_a_dead_letter_that_is_resolved_or_gone(kit: K
     unknown = kit.new_id()
     changes = [_moved(kit, model, to=letter) for letter in (job.id, other.id, other.id, unknown)]
 
-    saved = kit.store.save(changes, epoch=kit.store.load([]).epoch)
+    saved = kit.store.jobs.save(changes, epoch=kit.store.jobs.load([]).epoch)
 
     assert saved.applied == {changes[1].job.id}
     assert [kit.exists(each.job.id) for each in changes] == [False, True, False, False]
     found = _resolution(kit, other)
     assert found is not None
     assert found.new_job_id == changes[1].job.id
-    assert kit.store.load_resolutions([unknown]) == {}
+    assert kit.store.jobs.resolutions([unknown]) == {}
 
 
 def _moved(kit: Kit, change: Change, *, to: JobId) -> Change:
@@ -219,7 +219,7 @@ def test_redriving_a_job_that_is_no_dead_letter_resolves_nothing(kit: Kit) -> No
 
     assert kit.redrive(failed).is_ok
 
-    assert kit.store.load_resolutions([failed.id]) == {}
+    assert kit.store.jobs.resolutions([failed.id]) == {}
 
 
 @spec("B17", "K3")
@@ -324,7 +324,7 @@ def test_only_a_dead_letter_can_be_discarded(kit: Kit) -> None:
     causes = [kit.discard(job).cause for job in jobs]
 
     assert causes == [Cause.NOT_DEAD_LETTERED] * 3
-    assert kit.store.load_resolutions([job.id for job in jobs]) == {}
+    assert kit.store.jobs.resolutions([job.id for job in jobs]) == {}
 
 
 @spec("B3", "K12")
@@ -383,8 +383,8 @@ def test_a_store_keeps_the_first_resolution_and_none_of_an_unknown_job(kit: Kit)
         fingerprint=first.fingerprint,
     )
 
-    assert kit.store.resolve([unknown, first]) == frozenset()
-    assert kit.store.load_resolutions([job.id, unknown.job_id]) == {job.id: first}
+    assert kit.store.jobs.resolve([unknown, first]) == frozenset()
+    assert kit.store.jobs.resolutions([job.id, unknown.job_id]) == {job.id: first}
 
 
 # --- looking -------------------------------------------------------------------------------------
@@ -419,6 +419,6 @@ def test_a_purge_deletes_the_resolution(kit: Kit) -> None:
     kit.discard(job)
     kit.advance(seconds=24 * 3600 + 1)
 
-    assert kit.store.purge(older_than_us=DAY, limit=10) == 1
+    assert kit.store.upkeep.delete("jobs", older_than_us=DAY, limit=10).deleted == 1
 
-    assert kit.store.load_resolutions([job.id]) == {}
+    assert kit.store.jobs.resolutions([job.id]) == {}

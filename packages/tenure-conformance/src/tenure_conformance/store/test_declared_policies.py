@@ -29,7 +29,7 @@ ONCE = Policy(
 
 def declare(kit: Kit, policy: Policy, kind: Kind = KIND) -> KindSettings:
     change = KindChange(kind=kind, policy=policy)
-    return kit.store.put_kind(DEFAULT_NAMESPACE, change, only_new=True)
+    return kit.store.settings.put_kind(DEFAULT_NAMESPACE, change, only_new=True)
 
 
 @spec("F9")
@@ -65,7 +65,9 @@ def test_a_repeated_enqueue_is_the_same_job_after_the_declaration_changed(kit: K
     declare(kit, ONCE)
     command = kit.new()
     made = kit.reply(command)
-    kit.store.put_kind(DEFAULT_NAMESPACE, KindChange(kind=KIND, policy=Policy(max_attempts=2)))
+    kit.store.settings.put_kind(
+        DEFAULT_NAMESPACE, KindChange(kind=KIND, policy=Policy(max_attempts=2))
+    )
     kit.advance(seconds=2)
 
     repeated, later = kit.reply(command), kit.reply(kit.new())
@@ -83,7 +85,7 @@ def test_a_worker_declares_a_policy_where_there_is_none_and_changes_nothing_else
 
     assert (first.policy, first.rate, first.rate_since) == (ONCE, limited.rate, limited.rate_since)
     assert second == first
-    assert kit.factory.reopen().list_kinds(DEFAULT_NAMESPACE) == [first]
+    assert kit.factory.reopen().settings.kinds(DEFAULT_NAMESPACE) == [first]
 
 
 @spec("RL6", "F10")
@@ -91,9 +93,9 @@ def test_a_rate_that_is_declared_later_than_the_policy_is_written(kit: Kit) -> N
     declare(kit, ONCE)
     wanted = KindChange(kind=KIND, rate=parse_rate("rate", "5/s"), policy=Policy())
 
-    kept = kit.store.put_kind(DEFAULT_NAMESPACE, wanted, only_new=True)
+    kept = kit.store.settings.put_kind(DEFAULT_NAMESPACE, wanted, only_new=True)
     kit.rate_of_kind(None)
-    removed = kit.store.put_kind(DEFAULT_NAMESPACE, wanted, only_new=True)
+    removed = kit.store.settings.put_kind(DEFAULT_NAMESPACE, wanted, only_new=True)
 
     assert (kept.rate, kept.policy) == (wanted.rate, ONCE)
     assert (removed.rate, removed.policy) == (None, ONCE)
@@ -106,9 +108,9 @@ def test_declared_policies_are_read_by_namespace_and_kind(kit: Kit) -> None:
     kit.rate_of_kind(parse_rate("rate", "1/s"), Kind("rated"))
     names = [KIND, Kind("rated"), Kind("unknown")]
 
-    assert kit.store.declared_policies(DEFAULT_NAMESPACE, names) == {KIND: ONCE}
-    assert kit.store.declared_policies(Namespace("elsewhere"), names) == {}
-    assert kit.store.declared_policies(DEFAULT_NAMESPACE, []) == {}
+    assert kit.store.settings.policies(DEFAULT_NAMESPACE, names) == {KIND: ONCE}
+    assert kit.store.settings.policies(Namespace("elsewhere"), names) == {}
+    assert kit.store.settings.policies(DEFAULT_NAMESPACE, []) == {}
 
 
 @spec("F9")
@@ -126,6 +128,6 @@ def test_a_schedule_without_a_policy_uses_the_one_that_its_kind_declares(
 
     fired = Firer(kit.coordinator).fire_due().fired
 
-    [job] = kit.store.list_jobs(JobFilter(namespace=DEFAULT_NAMESPACE))
+    [job] = kit.store.views.jobs(JobFilter(namespace=DEFAULT_NAMESPACE)).jobs
     assert fired == 1
     assert job.policy == (own or ONCE)

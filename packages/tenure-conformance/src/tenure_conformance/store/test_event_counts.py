@@ -31,7 +31,7 @@ def counted(
 ) -> dict[tuple[str, ...], int]:
     """What the store counts, by type, kind and queue, page by page."""
     span = EventSpan(namespace=namespace, since=Instant(since), until=Instant(until), limit=limit)
-    totals = count_all(kit.store.count_events, span, EVERYTHING)
+    totals = count_all(kit.store.events.count, span, EVERYTHING)
     assert totals.until == until
     return totals.events
 
@@ -41,7 +41,7 @@ def folded(
 ) -> dict[tuple[str, ...], int]:
     """The same from the whole log, event by event."""
     found: Counter[tuple[str, ...]] = Counter()
-    for record in kit.store.records(page_size=100):
+    for record in kit.store.audit.records(page_size=100):
         assert record.job is not None
         if record.job.namespace == namespace:
             for event in record.events:
@@ -95,7 +95,7 @@ def test_a_page_counts_no_more_than_its_limit_and_says_where_it_stopped(kit: Kit
     kit.advance(seconds=1)
     span = EventSpan(namespace=DEFAULT_NAMESPACE, since=first.enqueued_at, until=kit.now(), limit=1)
 
-    page = kit.store.count_events(span)
+    page = kit.store.events.count(span)
 
     assert sum(each.events for each in page.counts) == 1
     assert page.until == second.enqueued_at

@@ -32,7 +32,7 @@ def wanted(**fields: Any) -> EventFilter:
 
 def found(kit: Kit, **fields: Any) -> list[Event]:
     """All events that a filter means, from pages of any size."""
-    return list(full_page(kit.store.list_events, wanted(**fields)).events)
+    return list(full_page(kit.store.events.page, wanted(**fields)).events)
 
 
 def by_time(events: list[Event]) -> list[Event]:
@@ -99,8 +99,8 @@ def test_a_type_that_is_named_twice_is_listed_once_and_in_full(kit: Kit) -> None
     words = ["succeeded", "job_succeeded", "job_compensated", "succeeded"]
     types = tuple(map(parse_type_filter, words))
 
-    first = kit.store.list_events(wanted(types=types, limit=2))
-    rest = kit.store.list_events(wanted(types=types, limit=2, after=first.next))
+    first = kit.store.events.page(wanted(types=types, limit=2))
+    rest = kit.store.events.page(wanted(types=types, limit=2, after=first.next))
 
     assert len(first.events) == 2
     assert {event.job_id for event in first.events + rest.events} == {job.id for job in jobs}
@@ -197,7 +197,7 @@ def test_pages_show_every_event_once_whatever_their_size(
     after: EventKey | None = None
 
     for _ in range(200):
-        page = kit.store.list_events(
+        page = kit.store.events.page(
             wanted(newest_first=newest_first, after=after, limit=limit, reads=reads)
         )
         assert len(page.events) <= min(limit, reads)
@@ -218,8 +218,8 @@ def test_a_page_reads_no_more_than_its_limit_and_says_where_it_stopped(kit: Kit)
         kit.advance(seconds=1)
     mine = kit.enqueue()
 
-    page = kit.store.list_events(wanted(reads=2))
-    rest = kit.store.list_events(wanted(reads=3, after=page.next))
+    page = kit.store.events.page(wanted(reads=2))
+    rest = kit.store.events.page(wanted(reads=3, after=page.next))
 
     assert page.events == ()
     assert page.next is not None
@@ -233,7 +233,7 @@ def test_a_page_does_not_name_a_job_that_is_not_listed(kit: Kit, newest_first: b
     kit.advance(seconds=1)
     hidden = [kit.enqueue(namespace=OTHER) for _ in range(2)]
 
-    page = kit.store.list_events(wanted(reads=2, newest_first=newest_first))
+    page = kit.store.events.page(wanted(reads=2, newest_first=newest_first))
 
     assert page.next is not None
     assert page.next.ts == hidden[0].enqueued_at
@@ -243,7 +243,7 @@ def test_a_page_does_not_name_a_job_that_is_not_listed(kit: Kit, newest_first: b
 @spec("E9")
 def test_only_events_of_the_namespace_the_queues_and_the_kinds_are_found(kit: Kit) -> None:
     expected = history(kit)
-    jobs = kit.store.load_jobs(list({event.job_id for event in expected}))
+    jobs = kit.store.jobs.read(list({event.job_id for event in expected}))
 
     def of(**fields: Any) -> list[Event]:
         return [

@@ -19,7 +19,7 @@ OTHER_KIND = Kind("other")
 
 def fair(kit: Kit, group: str = KIND, *, limit: int = 5, is_fair: bool = True) -> KindSettings:
     change = KindChange(kind=Kind(group), concurrency_limit=limit, fair=is_fair)
-    return kit.store.put_kind(DEFAULT_NAMESPACE, change)
+    return kit.store.settings.put_kind(DEFAULT_NAMESPACE, change)
 
 
 def keys(jobs: list[Job]) -> str:
@@ -143,11 +143,13 @@ def test_a_job_that_waits_for_its_rate_has_no_turn(kit: Kit) -> None:
 @spec("CK8", "CK7")
 def test_fair_is_a_setting_of_its_own(kit: Kit) -> None:
     fair(kit, limit=3)
-    kept = kit.store.put_kind(DEFAULT_NAMESPACE, KindChange(kind=KIND, concurrency_limit=4))
+    kept = kit.store.settings.put_kind(
+        DEFAULT_NAMESPACE, KindChange(kind=KIND, concurrency_limit=4)
+    )
     assert (kept.fair, kept.concurrency_limit) == (True, 4)
-    kept = kit.store.put_kind(DEFAULT_NAMESPACE, KindChange(kind=KIND, fair=False))
+    kept = kit.store.settings.put_kind(DEFAULT_NAMESPACE, KindChange(kind=KIND, fair=False))
     assert (kept.fair, kept.concurrency_limit) == (False, 4)
-    assert kit.factory.reopen().list_kinds(DEFAULT_NAMESPACE) == [kept]
+    assert kit.factory.reopen().settings.kinds(DEFAULT_NAMESPACE) == [kept]
 
 
 @spec("CK8", "CK7")
@@ -177,7 +179,9 @@ def test_what_is_kept_of_a_fair_key_is_removed_after_an_hour(kit: Kit) -> None:
 
 
 def _forget(kit: Kit, limit: int = 10) -> int:
-    return kit.store.delete_idle_keys(older_than_us=Duration(KEEP_FAIR_KEYS), limit=limit)
+    return kit.store.upkeep.delete(
+        "keys", older_than_us=Duration(KEEP_FAIR_KEYS), limit=limit
+    ).deleted
 
 
 @spec("CK8")
@@ -196,7 +200,7 @@ def test_racing_claimers_give_every_fair_key_its_turn(kit: Kit) -> None:
 
     race(*(partial(work, kit.rival(), WorkerId(f"racer-{n}")) for n in range(6)))
 
-    jobs = kit.store.load_jobs([grant.job_id for grant in kit.store.grants(since=since)])
-    granted = [grant.job_id for grant in kit.store.grants(since=since)]
+    jobs = kit.store.jobs.read([grant.job_id for grant in kit.store.audit.grants(since=since)])
+    granted = [grant.job_id for grant in kit.store.audit.grants(since=since)]
     order = keys([jobs[job_id] for job_id in granted])
     assert order == "abcd" * 4 + "abc" * 2 + "ab" * 2 + "aa"

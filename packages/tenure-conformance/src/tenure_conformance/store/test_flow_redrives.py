@@ -48,7 +48,7 @@ def failed_diamond(kit: Kit) -> dict[str, Job]:
 def view(kit: Kit, flow: dict[str, Job]) -> FlowView:
     flow_id = next(iter(flow.values())).flow_id
     assert flow_id is not None
-    found = kit.store.load_flow(DEFAULT_NAMESPACE, flow_id)
+    found = kit.store.flows.load(DEFAULT_NAMESPACE, flow_id)
     assert found is not None
     return found
 
@@ -82,11 +82,11 @@ def test_what_did_not_succeed_is_replaced_and_joined_to_the_results_there_are(ki
 @spec("FL15", "FL10")
 def test_a_list_of_flows_counts_replacements_instead_of_what_they_replace(kit: Kit) -> None:
     flow = failed_diamond(kit)
-    [before] = kit.store.list_flows(DEFAULT_NAMESPACE, before=None, limit=10)
+    [before] = kit.store.flows.page(DEFAULT_NAMESPACE, before=None, limit=10)
 
     kit.redrive_flow(flow["top"].flow_id)
 
-    [after] = kit.store.list_flows(DEFAULT_NAMESPACE, before=None, limit=10)
+    [after] = kit.store.flows.page(DEFAULT_NAMESPACE, before=None, limit=10)
     assert before.statuses == Counter(kit.reload(job).status for job in flow.values())
     assert after.statuses == {
         JobStatus.QUEUED: 1,
@@ -101,11 +101,11 @@ def test_jobs_that_are_replaced_count_towards_the_limit_of_a_list(
 ) -> None:
     monkeypatch.setattr(flow_rows, "MAX_COUNTED_JOBS", 5)
     flow = failed_diamond(kit)
-    [before] = kit.store.list_flows(DEFAULT_NAMESPACE, before=None, limit=10)
+    [before] = kit.store.flows.page(DEFAULT_NAMESPACE, before=None, limit=10)
 
     kit.redrive_flow(flow["top"].flow_id)
 
-    [after] = kit.store.list_flows(DEFAULT_NAMESPACE, before=None, limit=10)
+    [after] = kit.store.flows.page(DEFAULT_NAMESPACE, before=None, limit=10)
     assert (before.flow.jobs, before.statuses is None) == (5, False)
     assert (after.flow.jobs, after.statuses) == (5, None)
 
@@ -136,7 +136,7 @@ def test_a_replacement_is_like_its_job_and_reads_the_results_of_its_parents(kit:
     assert (first.payload.origin_id, first.payload.parents) == (old.id, 2)
     assert made.lease_id is not None
     held = HeldLease(made.id, made.lease_id)
-    page = kit.store.load_parents(held, made.principal or OPERATOR, after=-1)
+    page = kit.store.flows.parents(held, made.principal or OPERATOR, after=-1)
     assert [(each.step, each.outcome, each.result) for each in page.parents] == [
         ("left", JobStatus.SUCCEEDED, b"1"),
         ("right", JobStatus.SUCCEEDED, b"1"),
@@ -188,7 +188,7 @@ def test_a_dead_letter_of_a_redriven_flow_is_resolved_and_a_discarded_one_stays_
 
     assert kit.redrive_flow(flow["one"].flow_id).is_ok
 
-    found = kit.store.load_resolutions([job.id for job in flow.values()])
+    found = kit.store.jobs.resolutions([job.id for job in flow.values()])
     one, two = found[flow["one"].id], found[flow["two"].id]
     assert (one.kind, one.new_job_id) == (
         ResolutionKind.REDRIVEN,
@@ -235,7 +235,7 @@ def test_a_flow_whose_jobs_are_purged_is_not_redriven(kit: Kit) -> None:
     flow = kit.flow({"one": [outside]})
     run(kit, fail=True)
     kit.advance(seconds=2 * 86_400)
-    kit.store.purge(older_than_us=DAY, limit=1)
+    kit.store.upkeep.delete("jobs", older_than_us=DAY, limit=1)
 
     reply = kit.redrive_flow(flow["one"].flow_id)
 
@@ -291,8 +291,8 @@ def test_a_replacement_waits_for_a_live_parent_outside_the_flow(kit: Kit) -> Non
     assert current(kit, flow) == {"one": "waiting"}
     kit.fail(outside, ErrorClass.PERMANENT)
     kit.settle()
-    kit.store.edge_checks(limit=10)
-    [edge] = kit.store.load_edges([replacement_id(flow["one"].id)])
+    kit.store.flows.checks(limit=10)
+    [edge] = kit.store.flows.edges_of([replacement_id(flow["one"].id)])
     assert (edge.is_outside, edge.outcome) == (True, JobStatus.FAILED)
 
 
@@ -301,16 +301,16 @@ def test_a_redriven_flow_is_purged_with_its_redrives(kit: Kit) -> None:
     flow = failed_diamond(kit)
     kit.redrive_flow(flow["top"].flow_id)
     kit.advance(seconds=2 * 86_400)
-    assert kit.store.purge(older_than_us=DAY, limit=100) == 0, "it is live"
+    assert kit.store.upkeep.delete("jobs", older_than_us=DAY, limit=100).deleted == 0, "it is live"
     run(kit)
     run(kit)
     kit.advance(seconds=2 * 86_400)
 
-    assert kit.store.purge(older_than_us=DAY, limit=100) == 7
+    assert kit.store.upkeep.delete("jobs", older_than_us=DAY, limit=100).deleted == 7
 
     flow_id = flow["top"].flow_id
     assert flow_id is not None
-    assert kit.store.load_flow(DEFAULT_NAMESPACE, flow_id) is None
+    assert kit.store.flows.load(DEFAULT_NAMESPACE, flow_id) is None
     assert kit.redrive_flow(flow_id).cause is Cause.UNKNOWN_JOB
 
 
@@ -323,7 +323,7 @@ def test_a_reported_dead_letter_may_outlive_its_flow_which_is_then_not_redriven(
     kit.cancel(flow["c"])
     kit.advance(seconds=2 * DAY / 1_000_000)
 
-    kit.store.purge(older_than_us=DAY, limit=100)
+    kit.store.upkeep.delete("jobs", older_than_us=DAY, limit=100)
 
     assert [kit.exists(job.id) for job in flow.values()] == [True, False, False]
     assert kit.redrive_flow(flow["a"].flow_id).cause is Cause.JOBS_PURGED
@@ -331,6 +331,6 @@ def test_a_reported_dead_letter_may_outlive_its_flow_which_is_then_not_redriven(
     [made] = kit.claimed()
     kit.complete(made)
     kit.advance(seconds=2 * DAY / 1_000_000)
-    while kit.store.purge(older_than_us=DAY, limit=100):
+    while kit.store.upkeep.delete("jobs", older_than_us=DAY, limit=100).deleted:
         pass
-    assert kit.store.list_flows(DEFAULT_NAMESPACE, before=None, limit=10) == []
+    assert kit.store.flows.page(DEFAULT_NAMESPACE, before=None, limit=10) == []

@@ -134,7 +134,7 @@ def test_a_flow_whose_last_job_exists_leaves_nothing_behind(kit: Kit) -> None:
     assert kit.reply(clash).cause is Cause.IDEMPOTENCY_KEY_REUSE
 
     assert not kit.exists(command.job_id)
-    assert kit.store.load_edges([there.id]) == []
+    assert kit.store.flows.edges_of([there.id]) == []
 
 
 @spec("FL3")
@@ -148,7 +148,7 @@ def test_a_flow_with_the_id_of_another_is_refused(kit: Kit) -> None:
     assert kit.reply(clash).cause is Cause.IDEMPOTENCY_KEY_REUSE
 
     assert not kit.exists(command.job_id)
-    [listed] = kit.store.list_flows(DEFAULT_NAMESPACE, before=None, limit=10)
+    [listed] = kit.store.flows.page(DEFAULT_NAMESPACE, before=None, limit=10)
     assert listed.flow.name == "kit"
 
 
@@ -173,8 +173,8 @@ def test_a_store_says_which_of_many_flows_exist(kit: Kit) -> None:
     ]
     unknown = FlowId(kit.new_id())
 
-    assert kit.store.existing_flows([unknown, *made[1:]]) == {*made[1:]}
-    assert kit.store.existing_flows([]) == frozenset()
+    assert kit.store.flows.existing([unknown, *made[1:]]) == {*made[1:]}
+    assert kit.store.flows.existing([]) == frozenset()
 
 
 @spec("FL3")
@@ -266,13 +266,13 @@ def test_what_a_process_left_undone_when_it_died_is_done_by_a_sweeper(kit: Kit) 
     ends = kit.change(kit.failure(first, ErrorClass.PERMANENT))
     assert kit.save(ends) == {first.id}  # below the coordinator: nobody looks afterwards
     assert statuses(kit, flow)["second"] == "waiting"
-    assert kit.store.has_edge_check([first.id])
+    assert kit.store.flows.has_check([first.id])
 
     sweep(kit)
     sweep(kit)
 
     assert statuses(kit, flow) == {"first": "failed", "second": "cancelled", "third": "queued"}
-    assert not kit.store.has_edge_check([job.id for job in flow.values()])
+    assert not kit.store.flows.has_check([job.id for job in flow.values()])
 
 
 def sweep(kit: Kit) -> None:
@@ -293,9 +293,9 @@ def test_an_end_that_lost_its_race_marks_nothing(kit: Kit) -> None:
 
     assert kit.save(late) == frozenset()
 
-    [edge] = kit.store.load_edges([flow["second"].id])
+    [edge] = kit.store.flows.edges_of([flow["second"].id])
     assert edge.outcome is None
-    assert not kit.store.has_edge_check([first.id])
+    assert not kit.store.flows.has_check([first.id])
 
 
 @spec("FL5", "T28")
@@ -336,14 +336,14 @@ def test_unblocked_names_each_job_once_and_no_more_than_the_limit(kit: Kit) -> N
     for job in kit.claimed(2):
         kit.save(kit.change(kit.failure(job, ErrorClass.PERMANENT)))
 
-    found = kit.store.unblocked(parents, limit=100).jobs
+    found = kit.store.flows.unblocked(parents, limit=100).jobs
 
     assert len(found) == len({each.job_id for each in found}) == 5
     assert {each.outcome for each in found} == {JobStatus.FAILED}
-    part = kit.store.unblocked(parents, limit=3)
+    part = kit.store.flows.unblocked(parents, limit=3)
     assert 1 <= len(part.jobs) <= 3
     assert part.hit_limit
-    alone = kit.store.unblocked([flow["child 1"].id], limit=100)
+    alone = kit.store.flows.unblocked([flow["child 1"].id], limit=100)
     assert ([each.job_id for each in alone.jobs], alone.hit_limit) == ([flow["child 1"].id], False)
     sweep(kit)
 
@@ -354,15 +354,17 @@ def test_no_parent_is_purged_before_its_flow_has_ended(kit: Kit) -> None:
     flow = kit.flow({"first": [outside], "second": ["first"], "third": ["second"]})
     run(kit)
     kit.advance(seconds=2 * 24 * 3600)
-    assert kit.store.purge(older_than_us=DAY, limit=100) == 0
+    assert kit.store.upkeep.delete("jobs", older_than_us=DAY, limit=100).deleted == 0
 
     run(kit)
     run(kit)
-    assert kit.store.purge(older_than_us=DAY, limit=100) == 0, "its last job has just ended"
+    assert kit.store.upkeep.delete("jobs", older_than_us=DAY, limit=100).deleted == 0, (
+        "its last job has just ended"
+    )
     kit.advance(seconds=2 * 24 * 3600)
 
-    assert kit.store.purge(older_than_us=DAY, limit=100) == 4
-    assert list(kit.store.edges()) == []
+    assert kit.store.upkeep.delete("jobs", older_than_us=DAY, limit=100).deleted == 4
+    assert list(kit.store.flows.edges()) == []
     assert not any(kit.exists(job.id) for job in flow.values())
 
 
@@ -373,12 +375,12 @@ def test_a_flow_is_kept_as_long_as_the_job_of_it_that_is_kept_longest(kit: Kit) 
     for _ in range(3):
         run(kit)
     kit.advance(seconds=61)
-    assert kit.store.purge(older_than_us=DAY, limit=100) == 1
+    assert kit.store.upkeep.delete("jobs", older_than_us=DAY, limit=100).deleted == 1
     assert not kit.exists(flow["first"].id)
 
     kit.advance(seconds=3600)
 
-    assert kit.store.purge(older_than_us=DAY, limit=100) == 2
+    assert kit.store.upkeep.delete("jobs", older_than_us=DAY, limit=100).deleted == 2
     assert not any(kit.exists(job.id) for job in (*flow.values(), *other.values()))
     kit.advance(seconds=24 * 3600)  # verify takes a younger job that is gone for a lost one
 
@@ -394,11 +396,11 @@ def test_a_parent_that_is_purged_while_a_flow_is_made_does_not_exist(kit: Kit) -
         slow.execute(command)
 
     assert not kit.exists(command.job_id)
-    assert list(kit.store.edges()) == []
+    assert list(kit.store.flows.edges()) == []
 
 
 def purge_all(kit: Kit) -> None:
-    kit.store.purge(older_than_us=DAY, limit=100)
+    kit.store.upkeep.delete("jobs", older_than_us=DAY, limit=100)
 
 
 @spec("FL1", "J3")
@@ -406,7 +408,7 @@ def test_edges_and_members_are_read_as_they_were_written(kit: Kit) -> None:
     outside = kit.succeeded_job(actor=CLIENT, kind=KIND)
     flow = kit.flow({'a "b"': [], "c": ['a "b"', outside]}, ended=["c"])
 
-    one, two = kit.store.load_edges([flow["c"].id])
+    one, two = kit.store.flows.edges_of([flow["c"].id])
 
     assert (one.position, one.parent_id, one.step, one.needs, one.is_outside) == (
         0,
@@ -416,9 +418,9 @@ def test_edges_and_members_are_read_as_they_were_written(kit: Kit) -> None:
         False,
     )
     assert (two.parent_id, two.is_outside, two.outcome) == (outside.id, True, JobStatus.SUCCEEDED)
-    assert list(kit.store.edges()) == [one, two]
+    assert list(kit.store.flows.edges()) == [one, two]
     assert flow["c"].flow_id == flow['a "b"'].flow_id
-    assert kit.store.load_edges([JobId(outside.id)]) == []
+    assert kit.store.flows.edges_of([JobId(outside.id)]) == []
 
 
 def test_many_edges_are_read_page_by_page(kit: Kit) -> None:
@@ -426,7 +428,7 @@ def test_many_edges_are_read_page_by_page(kit: Kit) -> None:
     steps |= {f"join {number}": [f"{each}" for each in range(60)] for number in range(40)}
     kit.flow(steps)
 
-    edges = list(kit.store.edges())
+    edges = list(kit.store.flows.edges())
 
     assert len(edges) == 2400
     keys = [(edge.child_id, edge.position) for edge in edges]
@@ -448,22 +450,22 @@ def test_parents_are_read_in_order_under_the_lease_of_their_child(kit: Kit) -> N
     assert join.lease_id is not None
     held = HeldLease(join.id, join.lease_id)
 
-    first = kit.store.load_parents(held, WORKER, after=-1)
-    rest = kit.store.load_parents(held, WORKER, after=first.parents[-1].position)
+    first = kit.store.flows.parents(held, WORKER, after=-1)
+    rest = kit.store.flows.parents(held, WORKER, after=first.parents[-1].position)
 
     found = [*first.parents, *rest.parents]
     assert [each.position for each in found] == list(range(26))
     assert (first.is_last, rest.is_last) == (False, True)
     assert (found[0].outcome, found[0].result) == (JobStatus.CANCELLED, None)
     assert (found[3].step, found[3].outcome, found[3].result) == ("02", JobStatus.SUCCEEDED, b"2")
-    stranger = kit.store.load_parents(held, OPERATOR, after=-1)
+    stranger = kit.store.flows.parents(held, OPERATOR, after=-1)
     assert (stranger.parents, stranger.cause) == ((), Cause.INVALID_LEASE)
     kit.advance_to(join.due_at)
-    assert kit.store.load_parents(held, WORKER, after=-1).cause is Cause.LEASE_EXPIRED
+    assert kit.store.flows.parents(held, WORKER, after=-1).cause is Cause.LEASE_EXPIRED
     kit.sweep(join)
-    assert kit.store.load_parents(held, WORKER, after=-1).cause is Cause.LEASE_EXPIRED
+    assert kit.store.flows.parents(held, WORKER, after=-1).cause is Cause.LEASE_EXPIRED
     unknown = HeldLease(kit.new_id(), held.lease_id)
-    assert kit.store.load_parents(unknown, WORKER, after=-1).cause is Cause.UNKNOWN_JOB
+    assert kit.store.flows.parents(unknown, WORKER, after=-1).cause is Cause.UNKNOWN_JOB
 
 
 @spec("FL7")
@@ -481,7 +483,7 @@ def test_a_page_of_parents_has_at_most_half_a_megabyte_unless_one_is_larger(kit:
     pages: list[ParentPage] = []
     after = -1
     while not pages or not pages[-1].is_last:
-        pages.append(kit.store.load_parents(held, WORKER, after=after))
+        pages.append(kit.store.flows.parents(held, WORKER, after=after))
         after = pages[-1].parents[-1].position
 
     assert [[each.position for each in page.parents] for page in pages] == [[0], [1], [2], [3]]
@@ -496,10 +498,10 @@ def test_flows_are_listed_and_shown_with_their_jobs(kit: Kit) -> None:
     kit.cancel(second["only"])
     kit.settle()
 
-    listed = kit.store.list_flows(DEFAULT_NAMESPACE, before=None, limit=10)
-    older = kit.store.list_flows(DEFAULT_NAMESPACE, before=listed[0].flow.id, limit=10)
+    listed = kit.store.flows.page(DEFAULT_NAMESPACE, before=None, limit=10)
+    older = kit.store.flows.page(DEFAULT_NAMESPACE, before=listed[0].flow.id, limit=10)
     assert ids_of[0] is not None
-    view = kit.store.load_flow(DEFAULT_NAMESPACE, ids_of[0])
+    view = kit.store.flows.load(DEFAULT_NAMESPACE, ids_of[0])
 
     assert [each.flow.id for each in listed] == sorted(map(str, ids_of), reverse=True)
     assert {each.flow.id: (each.flow.jobs, each.is_live) for each in listed} == {
@@ -517,5 +519,5 @@ def test_flows_are_listed_and_shown_with_their_jobs(kit: Kit) -> None:
         ("a", JobStatus.QUEUED, ()),
         ("b", JobStatus.WAITING, ("a",)),
     }
-    assert kit.store.load_flow(Namespace("other"), ids_of[0]) is None
-    assert kit.store.load_flow(DEFAULT_NAMESPACE, FlowId(kit.new_id())) is None
+    assert kit.store.flows.load(Namespace("other"), ids_of[0]) is None
+    assert kit.store.flows.load(DEFAULT_NAMESPACE, FlowId(kit.new_id())) is None

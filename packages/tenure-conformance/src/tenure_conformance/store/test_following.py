@@ -24,7 +24,7 @@ MANY_PAGES = 1000
 
 
 def follow(kit: Kit, **fields: Any) -> TailPage:
-    return kit.store.follow_events(TailFilter(**{"namespace": DEFAULT_NAMESPACE, **fields}))
+    return kit.store.events.follow(TailFilter(**{"namespace": DEFAULT_NAMESPACE, **fields}))
 
 
 class _Follower:
@@ -61,8 +61,8 @@ def history(kit: Kit) -> list[Event]:
         kit.enqueue(namespace=OTHER)
     kit.running_job(kind=MAIL, priority=5)
     kit.enqueue(namespace=OTHER)
-    tail = [each.event for each in kit.store.tail_events(after=None, limit=100)]
-    ours = kit.store.load([event.job_id for event in tail]).jobs
+    tail = [each.event for each in kit.store.events.tail(after=None, limit=100)]
+    ours = kit.store.jobs.load([event.job_id for event in tail]).jobs
     return [event for event in tail if ours[event.job_id].namespace == DEFAULT_NAMESPACE]
 
 

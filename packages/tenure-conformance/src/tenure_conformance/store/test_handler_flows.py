@@ -45,11 +45,11 @@ def made_by(
 
 
 def stored(kit: Kit, job_id: JobId) -> Job:
-    return kit.store.load([job_id]).jobs[job_id]
+    return kit.store.jobs.load([job_id]).jobs[job_id]
 
 
 def names(kit: Kit, flow_id: FlowId) -> list[str]:
-    found = kit.store.load_flow(DEFAULT_NAMESPACE, flow_id)
+    found = kit.store.flows.load(DEFAULT_NAMESPACE, flow_id)
     return [] if found is None else sorted(step.step for step in found.steps)
 
 
@@ -98,7 +98,7 @@ def test_another_step_makes_another_flow(kit: Kit) -> None:
     for step in ("", "one", "two"):
         assert not kit.reply(made_by(kit, parent, {"a": []}, step=step)).replayed
 
-    found = kit.store.list_flows(DEFAULT_NAMESPACE, before=None, limit=10)
+    found = kit.store.flows.page(DEFAULT_NAMESPACE, before=None, limit=10)
     assert len(found) == 3
 
 
@@ -200,7 +200,7 @@ def test_a_job_can_wait_for_the_job_whose_handler_made_it(kit: Kit) -> None:
     assert stored(kit, member.job.job_id).status is JobStatus.WAITING
 
     kit.complete(parent)
-    kit.store.edge_checks(limit=10)
+    kit.store.flows.checks(limit=10)
 
-    [found] = kit.store.unblocked([member.job.job_id], limit=10).jobs
+    [found] = kit.store.flows.unblocked([member.job.job_id], limit=10).jobs
     assert (found.job_id, found.parent_id) == (JobId(member.job.job_id), None)

@@ -32,7 +32,7 @@ def _ended(kit: Kit, key: str = "k", unique_for_s: float = HOUR) -> Job:
 
 
 def _holders(kit: Kit, key: str = "k") -> list[Job]:
-    held = kit.store.load_holders([DedupeKey(DEFAULT_NAMESPACE, kit.new().kind, key)])
+    held = kit.store.jobs.holders([DedupeKey(DEFAULT_NAMESPACE, kit.new().kind, key)])
     return list(held.values())
 
 
@@ -169,12 +169,12 @@ def test_a_purge_keeps_a_job_whose_key_stays_taken(kit: Kit) -> None:
     kit.complete(other)
     kit.advance(seconds=kept_s + 1)
 
-    assert kit.store.purge(older_than_us=SHORTEST_RETENTION, limit=10) == 1
+    assert kit.store.upkeep.delete("jobs", older_than_us=SHORTEST_RETENTION, limit=10).deleted == 1
     assert kit.exists(ended.id)
     assert kit.reply(kit.new(dedupe_key="k")).deduplicated
 
     kit.advance(seconds=kept_s + 1)
-    assert kit.store.purge(older_than_us=SHORTEST_RETENTION, limit=10) == 1
+    assert kit.store.upkeep.delete("jobs", older_than_us=SHORTEST_RETENTION, limit=10).deleted == 1
     assert not kit.exists(ended.id)
     assert _holders(kit) == []
     assert not kit.reply(kit.new(dedupe_key="k")).deduplicated

@@ -10,7 +10,7 @@ OTHER_QUEUE = QueueName("other")
 
 
 def _next(kit: Kit, *queues: QueueName) -> NextReady:
-    return kit.store.next_ready(DEFAULT_NAMESPACE, queues or (QUEUE,))
+    return kit.store.claims.next_ready(DEFAULT_NAMESPACE, queues or (QUEUE,))
 
 
 @spec("Z7")

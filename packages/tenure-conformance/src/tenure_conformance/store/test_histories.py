@@ -50,14 +50,14 @@ def test_histories_of_many_jobs_are_kept_apart(kit: Kit) -> None:
     jobs = [kit.running_job() for _ in range(4)]
     unknown = kit.new_id()
 
-    histories = kit.store.load_histories([*(job.id for job in jobs), unknown])
+    histories = kit.store.events.load([*(job.id for job in jobs), unknown])
 
     assert set(histories) == {*(job.id for job in jobs), unknown}
     assert histories[unknown] == []
     for job in jobs:
         assert {event.job_id for event in histories[job.id]} == {job.id}
         assert [event.seq for event in histories[job.id]] == [1, 2, 3]
-    assert kit.store.load_histories([]) == {}
+    assert kit.store.events.load([]) == {}
 
 
 def test_jobs_are_loaded_by_id_and_missing_ones_are_left_out(kit: Kit) -> None:
@@ -65,7 +65,7 @@ def test_jobs_are_loaded_by_id_and_missing_ones_are_left_out(kit: Kit) -> None:
     unknown = kit.new_id()
     kit.advance(seconds=1)
 
-    loaded = kit.store.load([jobs[2].id, unknown, jobs[0].id])
+    loaded = kit.store.jobs.load([jobs[2].id, unknown, jobs[0].id])
 
     assert loaded.jobs == {jobs[2].id: jobs[2], jobs[0].id: jobs[0]}
     assert loaded.now == kit.now()
@@ -373,8 +373,8 @@ def test_a_decision_reads_the_first_event_and_the_latest_transitions(kit: Kit) -
     transitions = [event for event in log if event.type not in RENEWALS]
     other = kit.new_id()
 
-    found = kit.store.load_decision_histories([job.id, other])
-    latest = kit.store.load_decision_histories([job.id], events=2)[job.id]
+    found = kit.store.events.load_to_decide([job.id, other])
+    latest = kit.store.events.load_to_decide([job.id], events=2)[job.id]
 
     assert len(log) == len(transitions) + 5
     assert found == {job.id: transitions, other: []}

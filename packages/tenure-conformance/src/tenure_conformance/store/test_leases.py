@@ -33,7 +33,7 @@ def test_polling_leases_finds_cancels_and_lost_leases_and_changes_nothing(kit: K
     nobody = HeldLease(JobId("01900000-0000-7000-8000-000000000000"), leases[0].lease_id)
     before = [kit.reload(job) for job in (held, asked_to_stop, gone)]
 
-    found = kit.coordinator.store.peek_leases([*leases, stranger, nobody], WORKER)
+    found = kit.coordinator.store.jobs.peek_leases([*leases, stranger, nobody], WORKER)
 
     assert found == [
         LeaseNews.NONE,
@@ -43,10 +43,10 @@ def test_polling_leases_finds_cancels_and_lost_leases_and_changes_nothing(kit: K
         LeaseNews.LOST,
     ]
     assert [kit.reload(job) for job in (held, asked_to_stop, gone)] == before
-    assert kit.coordinator.store.peek_leases(leases[:1], worker_actor("another")) == [
+    assert kit.coordinator.store.jobs.peek_leases(leases[:1], worker_actor("another")) == [
         LeaseNews.LOST
     ]
-    assert kit.coordinator.store.peek_leases([], WORKER) == []
+    assert kit.coordinator.store.jobs.peek_leases([], WORKER) == []
 
 
 def _lease(job: Job) -> HeldLease:

@@ -10,7 +10,7 @@ MANY = 1000
 
 
 def measured(kit: Kit, *, queues: int = MANY, jobs: int = MANY) -> Measures:
-    return kit.store.measure(queues=queues, jobs=jobs)
+    return kit.store.views.measure(queues=queues, jobs=jobs)
 
 
 @spec("B27")
@@ -105,7 +105,7 @@ def test_queues_with_jobs_are_measured_first_and_the_others_counted(kit: Kit) ->
 @spec("B27", "OB10")
 def test_a_busy_queue_is_found_behind_a_thousand_empty_ones(kit: Kit) -> None:
     for number in range(MANY + 1):
-        kit.store.put_queue(
+        kit.store.settings.put_queue(
             DEFAULT_NAMESPACE, QueueName(f"tenant-{number:04}"), paused=None, limit=None
         )
     kit.enqueue(queue=QueueName("work"), delay_us=seconds(60))
@@ -161,8 +161,8 @@ def test_the_queues_of_one_namespace_leave_room_for_those_of_another(kit: Kit) -
         kit.enqueue(queue=QueueName(name), namespace=Namespace("small"))
 
     found = measured(kit, queues=6)
-    crowded = kit.store.measure(queues=6, jobs=MANY, namespace=Namespace("crowded"))
-    small = kit.store.measure(queues=6, jobs=MANY, namespace=Namespace("small"))
+    crowded = kit.store.views.measure(queues=6, jobs=MANY, namespace=Namespace("crowded"))
+    small = kit.store.views.measure(queues=6, jobs=MANY, namespace=Namespace("small"))
 
     assert [each.queue for each in found.queues] == ["a00", "a01", "a02", "a03", "y", "z"]
     assert (found.left_out, set(found.dead_letters)) == (8, {"crowded", "small"})

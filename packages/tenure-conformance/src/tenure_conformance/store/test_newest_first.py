@@ -70,7 +70,7 @@ def id_of_now(kit: Kit) -> JobId:
 
 
 def listed(kit: Kit, **wanted: object) -> list[Job]:
-    return kit.store.list_jobs(JobFilter(namespace=DEFAULT_NAMESPACE, **wanted))  # type: ignore[arg-type]  # fields are named by the tests below
+    return kit.store.views.jobs(JobFilter(namespace=DEFAULT_NAMESPACE, **wanted)).jobs  # type: ignore[arg-type]  # fields are named by the tests below
 
 
 @spec("J11", "T27", "D9", "M1", "HK9")
@@ -141,7 +141,7 @@ def test_flows_are_listed_by_when_they_were_made(kit: Kit) -> None:
     kit.ask(made_by(kit, parent, {"only": []}))
 
     def shown(*, before: FlowId | None = None, id_prefix: str | None = None) -> list[FlowId]:
-        found = kit.store.list_flows(
+        found = kit.store.flows.page(
             DEFAULT_NAMESPACE, before=before, limit=10, id_prefix=id_prefix
         )
         return [each.flow.id for each in found]
@@ -163,7 +163,7 @@ def test_the_newest_dead_letters_come_first(kit: Kit) -> None:
     assert made is not None
     kit.dead_letter(made)
 
-    found = kit.store.list_dead_letters(
+    found = kit.store.views.dead_letters(
         JobFilter(namespace=DEFAULT_NAMESPACE, statuses=(JobStatus.DEAD_LETTERED,))
     )
 

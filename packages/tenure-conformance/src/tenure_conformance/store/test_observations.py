@@ -125,10 +125,10 @@ def test_ten_are_kept_also_when_they_come_in_one_batch(kit: Kit) -> None:
     job = _lost(kit)
     notes = [_note(kit, job, job.lease_id, number) for number in range(14)]
 
-    kept = kit.store.observe(notes)
+    kept = kit.store.jobs.observe(notes)
 
     assert kit.observations(job) == kept == notes[:MAX_OBSERVATIONS_PER_LEASE]
-    assert kit.store.observe(notes[-1:]) == []
+    assert kit.store.jobs.observe(notes[-1:]) == []
 
 
 @spec("U1")
@@ -138,7 +138,7 @@ def test_each_lease_has_its_own_ten(kit: Kit) -> None:
     notes = [_note(kit, job, lease, number) for lease in leases for number in range(11)]
     notes.append(_note(kit, other, leases[0], 0))
 
-    kit.store.observe(notes)
+    kit.store.jobs.observe(notes)
 
     kept = kit.observations(job)
     assert [sum(each.lease_id == lease for each in kept) for lease in leases] == [10, 10]
@@ -151,7 +151,7 @@ def test_the_first_500_of_a_job_are_read(kit: Kit) -> None:
     leases = [LeaseId(f"1-{number:032x}") for number in range(51)]
     for lease in leases:
         kit.advance(microseconds=1)
-        kit.store.observe([_note(kit, job, lease, number) for number in range(10)])
+        kit.store.jobs.observe([_note(kit, job, lease, number) for number in range(10)])
 
     seen = kit.observations(job)
 
@@ -206,8 +206,8 @@ def test_an_unknown_job_is_not_observed(kit: Kit) -> None:
 
     stray = Observation(job_id=unknown, type=note.type, ts=note.ts, actor=note.actor)
 
-    assert kit.store.observe([stray]) == kit.store.observe([]) == []
-    assert kit.store.load_observations(unknown) == []
+    assert kit.store.jobs.observe([stray]) == kit.store.jobs.observe([]) == []
+    assert kit.store.jobs.observations(unknown) == []
 
 
 @spec("G2")
@@ -219,7 +219,9 @@ def test_bodies_expire_and_the_rest_remains(kit: Kit) -> None:
     old, new = kit.observations(job)
     kit.advance(microseconds=1)
 
-    expired = kit.store.expire_observations(older_than_us=seconds(DAY_S), limit=100)
+    expired = kit.store.upkeep.delete(
+        "observations", older_than_us=seconds(DAY_S), limit=100
+    ).deleted
 
     without = Observation(
         job_id=old.job_id,
@@ -235,7 +237,10 @@ def test_bodies_expire_and_the_rest_remains(kit: Kit) -> None:
     )
     assert expired == 1
     assert kit.observations(job) == [without, new]
-    assert kit.store.expire_observations(older_than_us=seconds(DAY_S), limit=100) == 0
+    assert (
+        kit.store.upkeep.delete("observations", older_than_us=seconds(DAY_S), limit=100).deleted
+        == 0
+    )
 
 
 @spec("G2")
@@ -244,9 +249,13 @@ def test_a_body_of_exactly_that_age_stays_and_a_limit_is_kept(kit: Kit) -> None:
     for _ in range(3):
         kit.complete(job)
     kit.advance(seconds=DAY_S)
-    assert kit.store.expire_observations(older_than_us=seconds(DAY_S), limit=2) == 0
+    assert (
+        kit.store.upkeep.delete("observations", older_than_us=seconds(DAY_S), limit=2).deleted == 0
+    )
     kit.advance(microseconds=1)
 
-    assert kit.store.expire_observations(older_than_us=seconds(DAY_S), limit=2) == 2
+    assert (
+        kit.store.upkeep.delete("observations", older_than_us=seconds(DAY_S), limit=2).deleted == 2
+    )
 
     assert sum(seen.body is not None for seen in kit.observations(job)) == 1

@@ -33,14 +33,14 @@ def overview(
     kinds: tuple[Kind, ...] = (),
 ) -> Overview:
     """What the store shows of the default namespace."""
-    return kit.store.overview(
+    return kit.store.views.overview(
         OverviewFilter(namespace=DEFAULT_NAMESPACE, range=range_, queues=queues, kinds=kinds)
     )
 
 
 def see_worker(kit: Kit, *kinds: Kind, queue: QueueName = QUEUE, name: str = WORKER_ID) -> None:
     """A worker that takes these kinds, or all of them, is alive."""
-    kit.store.see_worker(
+    kit.store.workers.see(
         WorkerProcess(
             namespace=DEFAULT_NAMESPACE,
             worker=WorkerId(name),
@@ -232,7 +232,7 @@ def test_paused_queues_need_attention_instead_of_their_ready_jobs(
 ) -> None:
     kit.enqueue()
     kit.pause()
-    kit.store.put_queue(DEFAULT_NAMESPACE, SLOW, paused=True, limit=None)
+    kit.store.settings.put_queue(DEFAULT_NAMESPACE, SLOW, paused=True, limit=None)
 
     found = overview(kit)
 
@@ -308,8 +308,8 @@ def test_a_schedule_whose_last_job_is_a_dead_letter_needs_attention(kit: Kit) ->
             updated_at=kit.now(),
             last_job_id=job.id,
         )
-        kit.store.save_schedule(
-            ScheduleChange(schedule=schedule, expected_rev=0), epoch=kit.store.load([]).epoch
+        kit.store.schedules.save(
+            ScheduleChange(schedule=schedule, expected_rev=0), epoch=kit.store.jobs.load([]).epoch
         )
 
     assert matters(overview(kit), Matter.SCHEDULE_FAILED) == [

@@ -159,7 +159,7 @@ def test_queues_with_jobs_or_settings_are_listed_by_name(kit: Kit) -> None:
     kit.pause(QueueName("d"))
     kit.enqueue(queue=QueueName("z"), namespace=Namespace("elsewhere"))
 
-    assert kit.store.list_queues(DEFAULT_NAMESPACE) == [
+    assert kit.store.settings.queues(DEFAULT_NAMESPACE) == [
         QueueState(name=QueueName("a"), limit=7),
         QueueState(name=QueueName("b")),
         QueueState(name=QueueName("c"), live=1),
@@ -173,12 +173,12 @@ def test_queues_are_read_in_pages(kit: Kit) -> None:
         kit.running_job(queue=QueueName(name))
     kit.enqueue(queue=QueueName("bb"), namespace=Namespace("elsewhere"))
 
-    first = kit.store.list_queues(DEFAULT_NAMESPACE, limit=2)
-    rest = kit.store.list_queues(DEFAULT_NAMESPACE, after="b", limit=5)
+    first = kit.store.settings.queues(DEFAULT_NAMESPACE, limit=2)
+    rest = kit.store.settings.queues(DEFAULT_NAMESPACE, after="b", limit=5)
 
     assert [(state.name, state.live) for state in first] == [("a", 1), ("b", 1)]
     assert [(state.name, state.live) for state in rest] == [("c", 1), ("d", 1)]
-    assert kit.store.list_queues(DEFAULT_NAMESPACE, after="d", limit=1) == []
+    assert kit.store.settings.queues(DEFAULT_NAMESPACE, after="d", limit=1) == []
 
 
 def test_a_queue_is_listed_when_its_first_enqueue_met_a_new_epoch(kit: Kit) -> None:
@@ -187,7 +187,7 @@ def test_a_queue_is_listed_when_its_first_enqueue_met_a_new_epoch(kit: Kit) -> N
 
     kit.enqueue(queue=OTHER_QUEUE)
 
-    assert [state.name for state in kit.store.list_queues(DEFAULT_NAMESPACE)] == [
+    assert [state.name for state in kit.store.settings.queues(DEFAULT_NAMESPACE)] == [
         QUEUE,
         OTHER_QUEUE,
     ]
@@ -197,15 +197,15 @@ def test_changing_one_setting_of_a_queue_keeps_the_other(kit: Kit) -> None:
     kit.limit(4)
     kit.pause()
 
-    assert kit.store.put_queue(DEFAULT_NAMESPACE, QUEUE, paused=None, limit=None) == QueueState(
-        name=QUEUE, paused=True, limit=4
-    )
+    assert kit.store.settings.put_queue(
+        DEFAULT_NAMESPACE, QUEUE, paused=None, limit=None
+    ) == QueueState(name=QUEUE, paused=True, limit=4)
 
 
 def test_settings_are_seen_by_every_handle(kit: Kit) -> None:
     kit.pause()
     kit.limit(2)
 
-    seen = kit.factory.reopen().list_queues(DEFAULT_NAMESPACE)
+    seen = kit.factory.reopen().settings.queues(DEFAULT_NAMESPACE)
 
     assert seen == [QueueState(name=QUEUE, paused=True, limit=2)]

@@ -52,7 +52,7 @@ def test_racing_claimers_never_pass_a_limit(kit: Kit) -> None:
                 for number, rival in enumerate(rivals)
             )
         )
-        (state,) = kit.store.list_queues(DEFAULT_NAMESPACE)
+        (state,) = kit.store.settings.queues(DEFAULT_NAMESPACE)
         assert state.live == sum(len(answer.grants) for answer in answers) <= 5, round_
         for answer in answers:
             for grant in answer.grants:
@@ -87,11 +87,11 @@ def test_no_claim_is_granted_after_a_pause_has_returned(kit: Kit) -> None:
 
     def pause() -> int:
         kit.pause()
-        return len(list(kit.store.lease_holders()))
+        return len(list(kit.store.audit.lease_holders()))
 
     _, leases = race(drain, pause)
 
-    assert len(list(kit.store.lease_holders())) == leases
+    assert len(list(kit.store.audit.lease_holders())) == leases
     assert len(granted) == leases
 
 

@@ -64,7 +64,7 @@ def test_a_rate_key_counts_in_all_queues(kit: Kit) -> None:
 def test_rate_keys_of_other_kinds_and_namespaces_are_other_keys(kit: Kit) -> None:
     kit.rate_of_kind(rate("1/d", 1))
     kit.rate_of_kind(rate("1/d", 1), OTHER_KIND)
-    kit.store.put_kind(Namespace("else"), KindChange(kind=KIND, rate=rate("1/d", 1)))
+    kit.store.settings.put_kind(Namespace("else"), KindChange(kind=KIND, rate=rate("1/d", 1)))
     kit.enqueue(rate_key="a")
     assert len(kit.claimed()) == 1
     kit.enqueue(rate_key="a")
@@ -360,7 +360,10 @@ def test_a_purge_of_jobs_with_a_rate_key_gives_their_grants_not_back(kit: Kit) -
     kit.cancel(jobs[2])
     kit.advance(seconds=24 * 3600 - 1)
 
-    assert kit.store.purge(older_than_us=Duration(seconds(3600)), limit=100) == 3
+    assert (
+        kit.store.upkeep.delete("jobs", older_than_us=Duration(seconds(3600)), limit=100).deleted
+        == 3
+    )
 
     assert kit.claimed(limit=9) == []
     kit.advance(seconds=1)
@@ -368,7 +371,9 @@ def test_a_purge_of_jobs_with_a_rate_key_gives_their_grants_not_back(kit: Kit) -
 
 
 def _forget(kit: Kit, limit: int = 10) -> int:
-    return kit.store.delete_idle_keys(older_than_us=Duration(KEEP_FAIR_KEYS), limit=limit)
+    return kit.store.upkeep.delete(
+        "keys", older_than_us=Duration(KEEP_FAIR_KEYS), limit=limit
+    ).deleted
 
 
 @spec("RL11", "RL10")
@@ -377,9 +382,9 @@ def test_where_a_rate_key_stands_can_be_read(kit: Kit) -> None:
     kit.enqueue(rate_key="a")
     kit.claimed()
 
-    [of_a] = kit.store.list_rates(DEFAULT_NAMESPACE, QUEUE, KIND, "a")
-    [of_b] = kit.store.list_rates(DEFAULT_NAMESPACE, QUEUE, KIND, "b")
-    [of_others] = kit.store.list_rates(DEFAULT_NAMESPACE, QUEUE, KIND)
+    [of_a] = kit.store.settings.rates(DEFAULT_NAMESPACE, QUEUE, KIND, "a")
+    [of_b] = kit.store.settings.rates(DEFAULT_NAMESPACE, QUEUE, KIND, "b")
+    [of_others] = kit.store.settings.rates(DEFAULT_NAMESPACE, QUEUE, KIND)
 
     assert (of_a.meter, of_b.meter) == (kind_meter(KIND, "a"), kind_meter(KIND, "b"))
     assert of_a.wait_us == seconds(1)
@@ -394,7 +399,7 @@ def test_the_grants_of_the_log_have_their_rate_keys(kit: Kit) -> None:
     kit.enqueue()
     kit.claimed(limit=2)
 
-    assert [each.rate_key for each in kit.store.grants(since=since)] == ["a", None]
+    assert [each.rate_key for each in kit.store.audit.grants(since=since)] == ["a", None]
 
 
 @spec("RL11", "RL1")

@@ -152,10 +152,10 @@ def test_a_rate_that_is_set_elsewhere_is_seen_by_the_next_claim(kit: Kit) -> Non
     kit.claimed()
     other = kit.factory.reopen()
 
-    other.put_kind(DEFAULT_NAMESPACE, KindChange(kind=KIND, rate=rate("1/s", 2)))
+    other.settings.put_kind(DEFAULT_NAMESPACE, KindChange(kind=KIND, rate=rate("1/s", 2)))
     assert len(kit.claimed(limit=9)) == 2
     kit.advance(seconds=5)
-    other.put_queue(DEFAULT_NAMESPACE, QUEUE, paused=None, limit=None, rate=rate("1/s", 1))
+    other.settings.put_queue(DEFAULT_NAMESPACE, QUEUE, paused=None, limit=None, rate=rate("1/s", 1))
 
     assert len(kit.claimed(limit=9)) == 1
 
@@ -188,8 +188,8 @@ def test_the_settings_of_a_queue_are_changed_one_by_one(kit: Kit) -> None:
     state = kit.pause()
 
     assert (state.paused, state.limit, state.rate) == (True, 4, rate("5/m"))
-    assert kit.store.list_queues(DEFAULT_NAMESPACE) == [state]
-    assert kit.factory.reopen().list_queues(DEFAULT_NAMESPACE) == [state]
+    assert kit.store.settings.queues(DEFAULT_NAMESPACE) == [state]
+    assert kit.factory.reopen().settings.queues(DEFAULT_NAMESPACE) == [state]
     assert kit.rate(None) == QueueState(name=QUEUE, paused=True, limit=4)
 
 
@@ -199,40 +199,40 @@ def test_the_settings_of_a_kind_are_changed_one_by_one(kit: Kit) -> None:
     kit.rate_of_kind(rate("5/m"))
     kit.advance(seconds=1)
     limited_at = kit.now()
-    kit.store.put_kind(DEFAULT_NAMESPACE, KindChange(kind=KIND, concurrency_limit=2))
+    kit.store.settings.put_kind(DEFAULT_NAMESPACE, KindChange(kind=KIND, concurrency_limit=2))
     kit.advance(seconds=1)
 
-    kept = kit.store.put_kind(DEFAULT_NAMESPACE, KindChange(kind=KIND, rate=None))
+    kept = kit.store.settings.put_kind(DEFAULT_NAMESPACE, KindChange(kind=KIND, rate=None))
 
     assert kept == KindSettings(kind=KIND, concurrency_limit=2, concurrency_since=limited_at)
-    assert kit.store.list_kinds(DEFAULT_NAMESPACE) == [kept]
+    assert kit.store.settings.kinds(DEFAULT_NAMESPACE) == [kept]
     kit.rate_of_kind(rate("7/m"))
     change = KindChange(kind=KIND, concurrency_limit=None)
-    unlimited = kit.store.put_kind(DEFAULT_NAMESPACE, change)
+    unlimited = kit.store.settings.put_kind(DEFAULT_NAMESPACE, change)
     assert (unlimited.rate, unlimited.concurrency_limit) == (rate("7/m"), None)
 
 
 @spec("RL6")
 def test_only_new_settings_of_a_kind_are_written_by_a_worker(kit: Kit) -> None:
     store = kit.store
-    first = store.put_kind(
+    first = store.settings.put_kind(
         DEFAULT_NAMESPACE, KindChange(kind=KIND, rate=rate("1/s")), only_new=True
     )
 
-    second = store.put_kind(
+    second = store.settings.put_kind(
         DEFAULT_NAMESPACE, KindChange(kind=KIND, rate=rate("9/s")), only_new=True
     )
 
     assert first.rate == rate("1/s")
     assert second == first
-    assert store.list_kinds(DEFAULT_NAMESPACE) == [first]
+    assert store.settings.kinds(DEFAULT_NAMESPACE) == [first]
 
 
 @spec("RL6")
 def test_a_kind_without_a_rate_stays_known(kit: Kit) -> None:
     kit.rate_of_kind(None)
 
-    kept = kit.store.put_kind(
+    kept = kit.store.settings.put_kind(
         DEFAULT_NAMESPACE, KindChange(kind=KIND, rate=rate("9/s")), only_new=True
     )
 
@@ -244,9 +244,9 @@ def test_kinds_with_settings_are_listed_by_name(kit: Kit) -> None:
     kit.rate_of_kind(rate("1/s"), Kind("b"))
     kit.rate_of_kind(rate("2/s"), Kind("a"))
     elsewhere = Namespace("elsewhere")
-    kit.store.put_kind(elsewhere, KindChange(kind=Kind("z"), rate=rate("3/s")))
+    kit.store.settings.put_kind(elsewhere, KindChange(kind=Kind("z"), rate=rate("3/s")))
 
-    found = kit.factory.reopen().list_kinds(DEFAULT_NAMESPACE)
+    found = kit.factory.reopen().settings.kinds(DEFAULT_NAMESPACE)
 
     assert [(each.kind, each.rate) for each in found] == [("a", rate("2/s")), ("b", rate("1/s"))]
 
@@ -254,7 +254,7 @@ def test_kinds_with_settings_are_listed_by_name(kit: Kit) -> None:
 @spec("RL1")
 def test_a_rate_of_another_namespace_does_not_count(kit: Kit) -> None:
     elsewhere = Namespace("elsewhere")
-    kit.store.put_kind(elsewhere, KindChange(kind=KIND, rate=rate("1/d")))
+    kit.store.settings.put_kind(elsewhere, KindChange(kind=KIND, rate=rate("1/d")))
     for _ in range(3):
         kit.enqueue()
         kit.enqueue(namespace=elsewhere)
@@ -321,12 +321,12 @@ def test_a_claim_that_rates_hold_back_is_told_when_there_is_room(kit: Kit) -> No
 @spec("RL10")
 def test_the_rates_of_a_queue_and_a_kind_are_listed_with_their_waits(kit: Kit) -> None:
     kit.enqueue()
-    assert kit.store.list_rates(DEFAULT_NAMESPACE, QUEUE, KIND) == []
+    assert kit.store.settings.rates(DEFAULT_NAMESPACE, QUEUE, KIND) == []
     kit.rate(rate("1/m", 2))
     kit.rate_of_kind(rate("1/m", 1))
     kit.claimed()
 
-    of_queue, of_kind = kit.store.list_rates(DEFAULT_NAMESPACE, QUEUE, KIND)
+    of_queue, of_kind = kit.store.settings.rates(DEFAULT_NAMESPACE, QUEUE, KIND)
 
     assert (of_queue.meter.name, of_queue.rate, of_queue.wait_us) == (QUEUE, rate("1/m", 2), 0)
     assert (of_kind.meter.name, of_kind.rate) == (KIND, rate("1/m", 1))
@@ -342,8 +342,8 @@ def test_the_log_has_the_grants_in_the_order_of_their_commits(kit: Kit) -> None:
     after = [kit.running_job(queue=OTHER_QUEUE, kind=OTHER_KIND), kit.running_job()]
     kit.release(kit.claimed_job())
 
-    found = list(kit.store.grants(since=since))
-    everything = list(kit.store.grants(since=Instant(0)))
+    found = list(kit.store.audit.grants(since=since))
+    everything = list(kit.store.audit.grants(since=Instant(0)))
 
     assert [(each.job_id, each.queue, each.kind) for each in found[:2]] == [
         (job.id, job.queue, job.kind) for job in after
@@ -359,9 +359,9 @@ def test_every_rate_that_is_set_is_known_with_its_instant(kit: Kit) -> None:
     kit.rate(rate("1/s", 2))
     kit.limit(3, OTHER_QUEUE)
     kit.rate_of_kind(None)
-    kit.store.put_kind(elsewhere, KindChange(kind=OTHER_KIND, rate=rate("5/m")))
+    kit.store.settings.put_kind(elsewhere, KindChange(kind=OTHER_KIND, rate=rate("5/m")))
 
-    found = {(each.namespace, each.meter): each for each in kit.store.rates_in_force()}
+    found = {(each.namespace, each.meter): each for each in kit.store.audit.rates_in_force()}
 
     assert {key: each.rate for key, each in found.items()} == {
         (DEFAULT_NAMESPACE, queue_meter(QUEUE)): rate("1/s", 2),
@@ -395,7 +395,7 @@ def test_racing_claimers_share_a_rate(kit: Kit) -> None:
     second = claim_all()
 
     assert (first, second) == (11, 3)
-    leased = kit.store.list_queues(DEFAULT_NAMESPACE)
+    leased = kit.store.settings.queues(DEFAULT_NAMESPACE)
     assert next(state.live for state in leased if state.name == QUEUE) <= 10
 
 

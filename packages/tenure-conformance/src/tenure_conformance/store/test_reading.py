@@ -25,7 +25,7 @@ def test_jobs_are_listed_newest_first(kit: Kit) -> None:
     jobs = [kit.enqueue() for _ in range(5)]
     kit.enqueue(namespace=Namespace("elsewhere"))
 
-    listed = kit.store.list_jobs(ALL)
+    listed = kit.store.views.jobs(ALL).jobs
 
     assert ids(listed) == _newest_first(ids(jobs))
     assert listed[-1] == jobs[0]
@@ -37,9 +37,9 @@ def test_jobs_are_listed_page_by_page(kit: Kit) -> None:
 
     pages: list[list[JobId]] = []
     before = None
-    while page := kit.store.list_jobs(
+    while page := kit.store.views.jobs(
         JobFilter(namespace=DEFAULT_NAMESPACE, before=before, limit=2)
-    ):
+    ).jobs:
         pages.append(ids(page))
         before = page[-1].id
 
@@ -66,13 +66,13 @@ def test_jobs_of_any_statuses_are_listed_page_by_page(kit: Kit) -> None:
     for statuses in asked:
         found: list[JobId] = []
         wanted = JobFilter(namespace=DEFAULT_NAMESPACE, statuses=statuses, limit=4)
-        while page := kit.store.list_jobs(wanted):
+        while page := kit.store.views.jobs(wanted).jobs:
             found += ids(page)
             wanted = msgspec.structs.replace(wanted, before=page[-1].id)
 
         assert found == _newest_first([each for status in statuses for each in by_status[status]])
         elsewhere = msgspec.structs.replace(wanted, namespace=Namespace("elsewhere"), before=None)
-        assert kit.store.list_jobs(elsewhere) == []
+        assert kit.store.views.jobs(elsewhere).jobs == []
 
 
 def test_jobs_are_filtered_by_status_queue_kind_and_correlation(kit: Kit) -> None:
@@ -85,7 +85,7 @@ def test_jobs_are_filtered_by_status_queue_kind_and_correlation(kit: Kit) -> Non
 
     def listed(**fields: object) -> set[JobId]:
         wanted = JobFilter(namespace=DEFAULT_NAMESPACE, **fields)  # type: ignore[arg-type]  # fields are named by the tests below
-        return set(ids(kit.store.list_jobs(wanted)))
+        return set(ids(kit.store.views.jobs(wanted).jobs))
 
     assert listed(queue=queue) == {by_queue.id, running.id}
     assert listed(kind=kind) == {by_kind.id, running.id}
@@ -114,7 +114,7 @@ def test_a_job_that_was_given_no_correlation_id_is_found_by_its_own_id(kit: Kit)
             correlation_id=correlation_id,
             **fields,  # type: ignore[arg-type]  # fields are named by the tests below
         )
-        return ids(kit.store.list_jobs(wanted))
+        return ids(kit.store.views.jobs(wanted).jobs)
 
     assert listed(first.id) == family
     assert listed(first.id, limit=2) == family[:2]
@@ -123,7 +123,7 @@ def test_a_job_that_was_given_no_correlation_id_is_found_by_its_own_id(kit: Kit)
     assert listed(first.id, statuses=(JobStatus.RUNNING,)) == []
     assert listed(given.id) == []
     elsewhere = JobFilter(namespace=Namespace("elsewhere"), correlation_id=first.id)
-    assert kit.store.list_jobs(elsewhere) == []
+    assert kit.store.views.jobs(elsewhere).jobs == []
 
 
 def test_jobs_are_filtered_by_the_beginning_of_their_id(kit: Kit) -> None:
@@ -132,7 +132,7 @@ def test_jobs_are_filtered_by_the_beginning_of_their_id(kit: Kit) -> None:
     wanted = jobs[2]
 
     def listed(prefix: str) -> list[JobId]:
-        found = kit.store.list_jobs(JobFilter(namespace=DEFAULT_NAMESPACE, id_prefix=prefix))
+        found = kit.store.views.jobs(JobFilter(namespace=DEFAULT_NAMESPACE, id_prefix=prefix)).jobs
         return ids(found)
 
     assert listed(wanted.id) == [wanted.id]
@@ -150,7 +150,7 @@ def test_the_beginnings_of_payloads_are_read(kit: Kit) -> None:
     # Four bytes a character: the limit counts characters.
     wide = kit.enqueue(payload=('"' + "\U0001f600" * 1_000 + '"').encode())
 
-    found = kit.store.load_previews([plain.id, long.id, wide.id, kit.new_id()])
+    found = kit.store.views.previews([plain.id, long.id, wide.id, kit.new_id()])
 
     assert found == {
         plain.id: '{"to":"anna@example.org"}',
@@ -166,7 +166,7 @@ def test_the_sizes_of_bodies_are_read(kit: Kit) -> None:
     ended = kit.succeeded_job()
     wide = kit.enqueue(payload='"ä"'.encode())
 
-    found = kit.store.load_body_sizes([wide.id, running.id, ended.id, kit.new_id()])
+    found = kit.store.views.body_sizes([wide.id, running.id, ended.id, kit.new_id()])
 
     result = kit.reload(ended).result
     assert found == {wide.id: 4, running.id: 11, ended.id: len(ended.payload) + len(result or b"")}
@@ -179,10 +179,10 @@ def test_jobs_are_read_without_their_bodies(kit: Kit) -> None:
     jobs = [kit.reload(plain), kit.reload(running)]
     expected = {job.id: job.without_bodies for job in jobs}
 
-    by_id = kit.store.load_without_bodies([plain.id, running.id, kit.new_id()])
-    listed = kit.store.list_jobs(
+    by_id = kit.store.jobs.read([plain.id, running.id, kit.new_id()], bodies=False)
+    listed = kit.store.views.jobs(
         JobFilter(namespace=DEFAULT_NAMESPACE, bodies=False, statuses=(*JobStatus,))
-    )
+    ).jobs
 
     assert by_id == expected
     assert {job.id: job for job in listed} == expected
@@ -200,7 +200,7 @@ def test_records_give_every_job_with_its_log_and_observations_by_id(kit: Kit) ->
     kit.complete(jobs[1])
 
     for page_size in (1, 2, 100):
-        records = list(kit.store.records(page_size=page_size))
+        records = list(kit.store.audit.records(page_size=page_size))
 
         assert [record.job_id for record in records] == sorted(ids(jobs))
         for record in records:
@@ -212,7 +212,7 @@ def test_records_give_every_job_with_its_log_and_observations_by_id(kit: Kit) ->
 
 def test_records_can_be_read_while_the_store_is_written(kit: Kit) -> None:
     jobs = [kit.running_job() for _ in range(6)]
-    reading = kit.store.records(page_size=2)
+    reading = kit.store.audit.records(page_size=2)
     first = next(reading)
 
     for job in jobs:
@@ -228,7 +228,7 @@ def test_records_can_be_read_while_the_store_is_written(kit: Kit) -> None:
 
 def test_an_abandoned_iterator_holds_nothing(kit: Kit) -> None:
     jobs = [kit.running_job() for _ in range(3)]
-    next(kit.store.records(page_size=1))
+    next(kit.store.audit.records(page_size=1))
 
     for job in jobs:
         kit.complete(job)
@@ -245,7 +245,7 @@ def test_live_keys_are_those_of_live_jobs_in_order(kit: Kit) -> None:
     other = kit.enqueue(dedupe_key="a", kind=Kind("aaa"))
     kit.enqueue()
 
-    keys = list(kit.store.live_keys())
+    keys = list(kit.store.audit.live_keys())
 
     assert keys == [
         (DedupeKey(DEFAULT_NAMESPACE, Kind("aaa"), "a"), other.id),
@@ -260,7 +260,7 @@ def test_lease_holders_are_the_leased_jobs_in_order_of_their_lease(kit: Kit) -> 
     kit.succeeded_job()
     kit.enqueue()
 
-    holders = list(kit.store.lease_holders())
+    holders = list(kit.store.audit.lease_holders())
 
     assert holders == sorted((job.lease_id or "", job.id) for job in leased)
 
@@ -268,17 +268,17 @@ def test_lease_holders_are_the_leased_jobs_in_order_of_their_lease(kit: Kit) -> 
 def test_an_empty_store_has_nothing_to_show(kit: Kit) -> None:
     store = kit.store
 
-    assert store.list_jobs(ALL) == []
+    assert store.views.jobs(ALL).jobs == []
     for asked in ({}, {"correlation_id": "c"}, {"newest_first": True}):
         wanted = EventFilter(namespace=DEFAULT_NAMESPACE, **asked)
-        assert store.list_events(wanted) == EventPage()
-    assert list(store.records(page_size=10)) == []
-    assert list(store.live_keys()) == []
-    assert list(store.lease_holders()) == []
-    assert store.list_queues(DEFAULT_NAMESPACE) == []
-    assert store.due(limit=10).jobs == {}
-    assert store.outages(since=Instant(0)) == []
-    assert store.prune_renewals(older_than_us=Duration(0), limit=10) == PruneResult(
+        assert store.events.page(wanted) == EventPage()
+    assert list(store.audit.records(page_size=10)) == []
+    assert list(store.audit.live_keys()) == []
+    assert list(store.audit.lease_holders()) == []
+    assert store.settings.queues(DEFAULT_NAMESPACE) == []
+    assert store.jobs.due(limit=10).jobs == {}
+    assert store.upkeep.outages(since=Instant(0)) == []
+    assert store.upkeep.delete("renewals", older_than_us=Duration(0), limit=10) == PruneResult(
         0, hit_limit=False
     )
     assert kit.claimed(queues=(QUEUE,)) == []

@@ -47,14 +47,14 @@ def test_renewals_of_an_ended_attempt_are_pruned_and_its_end_sums_them_up(kit: K
     kit.complete(job)
     before = kit.events(job)
 
-    pruned = kit.store.prune_renewals(older_than_us=AT_ONCE, limit=100)
+    pruned = kit.store.upkeep.delete("renewals", older_than_us=AT_ONCE, limit=100)
 
     assert pruned == PruneResult(4, hit_limit=False)
     kept = kit.events(job)
     assert kept == [event for event in before if event.type not in RENEWALS]
     assert (kept[-1].payload.renewals, kept[-1].payload.hb_seq) == (4, 9)
     assert kept[-1].payload.progress == Progress(done=1)
-    assert kit.store.prune_renewals(older_than_us=AT_ONCE, limit=100).deleted == 0
+    assert kit.store.upkeep.delete("renewals", older_than_us=AT_ONCE, limit=100).deleted == 0
 
 
 @spec("G1")
@@ -62,7 +62,7 @@ def test_renewals_of_a_live_attempt_stay(kit: Kit) -> None:
     job = _renewed(kit)
     before = kit.events(job)
 
-    assert kit.store.prune_renewals(older_than_us=AT_ONCE, limit=100).deleted == 0
+    assert kit.store.upkeep.delete("renewals", older_than_us=AT_ONCE, limit=100).deleted == 0
     assert kit.events(job) == before
 
 
@@ -74,7 +74,7 @@ def test_renewals_of_a_lost_attempt_are_pruned_while_the_next_one_is_live(kit: K
     (second,) = kit.claimed()
     kit.heartbeat(second)
 
-    assert kit.store.prune_renewals(older_than_us=AT_ONCE, limit=100).deleted == 3
+    assert kit.store.upkeep.delete("renewals", older_than_us=AT_ONCE, limit=100).deleted == 3
 
     renewals = [event for event in kit.events(second) if event.type in RENEWALS]
     assert [event.lease_id for event in renewals] == [second.lease_id]
@@ -89,7 +89,7 @@ def test_a_stalled_jobs_renewals_may_be_pruned(kit: Kit) -> None:
     kit.advance_to(kit.reload(job).due_at)
     kit.sweep(job)
 
-    assert kit.store.prune_renewals(older_than_us=AT_ONCE, limit=100).deleted == 1
+    assert kit.store.upkeep.delete("renewals", older_than_us=AT_ONCE, limit=100).deleted == 1
 
 
 @spec("G1")
@@ -98,7 +98,7 @@ def test_pruning_keeps_to_its_limit(kit: Kit) -> None:
     for job in jobs:
         kit.complete(job)
 
-    steps = [kit.store.prune_renewals(older_than_us=AT_ONCE, limit=4) for _ in range(3)]
+    steps = [kit.store.upkeep.delete("renewals", older_than_us=AT_ONCE, limit=4) for _ in range(3)]
 
     assert steps == [
         PruneResult(4, hit_limit=True),
@@ -109,10 +109,10 @@ def test_pruning_keeps_to_its_limit(kit: Kit) -> None:
 
 def _pruned(kit: Kit, limit: int, *, older_than_us: Duration = AT_ONCE) -> list[PruneResult]:
     """What is deleted until a page is not full."""
-    steps = [kit.store.prune_renewals(older_than_us=older_than_us, limit=limit)]
+    steps = [kit.store.upkeep.delete("renewals", older_than_us=older_than_us, limit=limit)]
     while steps[-1].hit_limit:
         assert len(steps) < MOST_BITES, "the end is never found"
-        steps.append(kit.store.prune_renewals(older_than_us=older_than_us, limit=limit))
+        steps.append(kit.store.upkeep.delete("renewals", older_than_us=older_than_us, limit=limit))
     return steps
 
 
@@ -159,7 +159,7 @@ def test_transitions_are_never_pruned(kit: Kit) -> None:
     kit.fail(job)
     transitions = [event for event in kit.events(job) if event.event_class is EventClass.TRANSITION]
 
-    kit.store.prune_renewals(older_than_us=AT_ONCE, limit=100)
+    kit.store.upkeep.delete("renewals", older_than_us=AT_ONCE, limit=100)
 
     assert kit.events(job) == transitions
 
@@ -171,16 +171,16 @@ def test_renewals_are_kept_for_as_long_as_they_should_be(kit: Kit) -> None:
     live = _renewed(kit)
     kit.advance(seconds=46)  # the renewals are 62, 58, 54, 50 and 46 s old
 
-    pruned = kit.store.prune_renewals(older_than_us=seconds(58), limit=100)
+    pruned = kit.store.upkeep.delete("renewals", older_than_us=seconds(58), limit=100)
 
     assert pruned == PruneResult(2, hit_limit=False)
     assert [event.type in RENEWALS for event in kit.events(live)].count(True) == 3
     kit.complete(live)
-    assert kit.store.prune_renewals(older_than_us=seconds(50), limit=100).deleted == 2
-    assert kit.store.prune_renewals(older_than_us=seconds(50), limit=100).deleted == 0
+    assert kit.store.upkeep.delete("renewals", older_than_us=seconds(50), limit=100).deleted == 2
+    assert kit.store.upkeep.delete("renewals", older_than_us=seconds(50), limit=100).deleted == 0
     left = [event for event in kit.events(live) if event.type in RENEWALS]
     assert [event.payload.hb_seq for event in left] == [3]
-    assert kit.store.prune_renewals(older_than_us=AT_ONCE, limit=100).deleted == 1
+    assert kit.store.upkeep.delete("renewals", older_than_us=AT_ONCE, limit=100).deleted == 1
 
 
 @spec("E31", "G4")
@@ -208,7 +208,7 @@ def _gone(kit: Kit, job: Job) -> bool:
         not kit.exists(job.id)
         and kit.events(job) == []
         and kit.observations(job) == []
-        and kit.store.list_events(EventFilter(namespace=job.namespace, job_id=job.id))
+        and kit.store.events.page(EventFilter(namespace=job.namespace, job_id=job.id))
         == EventPage()
     )
 
@@ -221,10 +221,10 @@ def test_a_purge_deletes_row_events_and_observations_together(kit: Kit) -> None:
     assert kit.observations(job)
     kit.advance(seconds=24 * 3600, microseconds=1)
 
-    assert kit.store.purge(older_than_us=DAY, limit=100) == 1
+    assert kit.store.upkeep.delete("jobs", older_than_us=DAY, limit=100).deleted == 1
 
     assert _gone(kit, job)
-    assert [record.job_id for record in kit.store.records(page_size=10)] == []
+    assert [record.job_id for record in kit.store.audit.records(page_size=10)] == []
 
 
 @spec("T26", "R5")
@@ -233,7 +233,7 @@ def test_a_report_about_a_purged_job_is_rejected(kit: Kit) -> None:
     command = kit.completion(job)
     kit.verdict(command)
     kit.advance(seconds=24 * 3600 + 1)
-    kit.store.purge(older_than_us=DAY, limit=100)
+    kit.store.upkeep.delete("jobs", older_than_us=DAY, limit=100)
 
     assert kit.verdict(command).cause is Cause.UNKNOWN_JOB
 
@@ -247,7 +247,7 @@ def test_a_job_is_purged_once_it_ended_longer_ago_than_the_retention(
     assert job.finished_at is not None
     kit.advance(microseconds=DAY + more_us)
 
-    assert kit.store.purge(older_than_us=DAY, limit=100) == int(goes)
+    assert kit.store.upkeep.delete("jobs", older_than_us=DAY, limit=100).deleted == int(goes)
     assert kit.exists(job.id) is not goes
 
 
@@ -259,7 +259,7 @@ def test_no_live_job_is_ever_purged(kit: Kit) -> None:
     kit.advance(seconds=400 * 24 * 3600)
     before = [kit.reload(job) for job in live]
 
-    assert kit.store.purge(older_than_us=DAY, limit=100) == 0
+    assert kit.store.upkeep.delete("jobs", older_than_us=DAY, limit=100).deleted == 0
 
     assert [kit.reload(job) for job in live] == before
     assert all(len(kit.events(job)) == job.rev for job in before)
@@ -278,10 +278,10 @@ def test_jobs_of_every_end_are_purged_the_oldest_first(kit: Kit) -> None:
         end()
     kit.advance(seconds=48 * 3600)
 
-    assert kit.store.purge(older_than_us=DAY, limit=3) == 3
+    assert kit.store.upkeep.delete("jobs", older_than_us=DAY, limit=3).deleted == 3
 
     assert [kit.exists(job.id) for job in ended] == [False, False, False, True]
-    assert kit.store.purge(older_than_us=DAY, limit=3) == 1
+    assert kit.store.upkeep.delete("jobs", older_than_us=DAY, limit=3).deleted == 1
 
 
 @spec("T26", "D2")
@@ -291,11 +291,11 @@ def test_purging_an_old_job_leaves_the_new_holder_of_its_key(kit: Kit) -> None:
     kit.advance(seconds=24 * 3600 + 1)
     holder = kit.enqueue(dedupe_key="k")
 
-    assert kit.store.purge(older_than_us=DAY, limit=100) == 1
+    assert kit.store.upkeep.delete("jobs", older_than_us=DAY, limit=100).deleted == 1
 
     key = DedupeKey(DEFAULT_NAMESPACE, KIND, "k")
-    assert kit.store.load_holders([key]) == {key: holder}
-    assert list(kit.store.live_keys()) == [(key, holder.id)]
+    assert kit.store.jobs.holders([key]) == {key: holder}
+    assert list(kit.store.audit.live_keys()) == [(key, holder.id)]
 
 
 @spec("M4", "M1")
@@ -303,15 +303,15 @@ def test_a_job_is_purged_after_its_compensation(kit: Kit) -> None:
     job = kit.running_job(policy=policy(compensation=UNDO))
     kit.cancel_hard(job)
     kit.advance(seconds=24 * 3600 + 1)
-    assert kit.store.purge(older_than_us=DAY, limit=100) == 0
+    assert kit.store.upkeep.delete("jobs", older_than_us=DAY, limit=100).deleted == 0
     (undo,) = kit.claimed(queues=(UNDO.queue,))
     kit.complete(undo)
-    assert kit.store.purge(older_than_us=DAY, limit=100) == 0
+    assert kit.store.upkeep.delete("jobs", older_than_us=DAY, limit=100).deleted == 0
     kit.advance(seconds=24 * 3600 + 1)
 
-    assert kit.store.purge(older_than_us=DAY, limit=100) == 1
+    assert kit.store.upkeep.delete("jobs", older_than_us=DAY, limit=100).deleted == 1
     assert (kit.exists(undo.id), kit.exists(job.id)) == (False, True)
-    assert kit.store.purge(older_than_us=DAY, limit=100) == 1
+    assert kit.store.upkeep.delete("jobs", older_than_us=DAY, limit=100).deleted == 1
     assert not kit.exists(job.id)
 
 
@@ -323,7 +323,7 @@ def test_the_id_of_a_purged_job_is_free(kit: Kit) -> None:
     (grant,) = kit.coordinator.claim(kit.claim_request()).grants
     kit.coordinator.execute(kit.completion(grant.job))
     kit.advance(seconds=24 * 3600 + 1)
-    kit.store.purge(older_than_us=DAY, limit=100)
+    kit.store.upkeep.delete("jobs", older_than_us=DAY, limit=100)
 
     reply = kit.reply(command)
 
@@ -370,15 +370,15 @@ def test_a_job_is_purged_by_its_own_time_whatever_the_stores_is(kit: Kit) -> Non
     live = kit.running_job(policy=policy(keep_us=seconds(60), lease_s=120))
 
     kit.advance(seconds=60)
-    assert kit.store.purge(older_than_us=DAY, limit=100) == 0
+    assert kit.store.upkeep.delete("jobs", older_than_us=DAY, limit=100).deleted == 0
     kit.advance(seconds=1)
-    assert kit.store.purge(older_than_us=DAY, limit=100) == 1
+    assert kit.store.upkeep.delete("jobs", older_than_us=DAY, limit=100).deleted == 1
     assert [kit.exists(each.id) for each in (soon, late, usual, live)] == [False, True, True, True]
     kit.advance(seconds=24 * 3600)
-    assert kit.store.purge(older_than_us=DAY, limit=100) == 1
+    assert kit.store.upkeep.delete("jobs", older_than_us=DAY, limit=100).deleted == 1
     assert [kit.exists(each.id) for each in (late, usual, live)] == [True, False, True]
     kit.advance(seconds=2 * 24 * 3600)
-    assert kit.store.purge(older_than_us=DAY, limit=100) == 1
+    assert kit.store.upkeep.delete("jobs", older_than_us=DAY, limit=100).deleted == 1
     assert [kit.exists(each.id) for each in (late, live)] == [False, True]
 
 
@@ -388,7 +388,9 @@ def test_a_page_of_a_purge_has_jobs_of_both_sorts(kit: Kit) -> None:
     jobs = [kit.succeeded_job(policy=policy(keep_us=each)) for each in kept]
     kit.advance(seconds=24 * 3600 + 1)
 
-    assert [kit.store.purge(older_than_us=DAY, limit=3) for _ in range(3)] == [3, 1, 0]
+    assert [
+        kit.store.upkeep.delete("jobs", older_than_us=DAY, limit=3).deleted for _ in range(3)
+    ] == [3, 1, 0]
     assert not any(kit.exists(job.id) for job in jobs)
 
 

@@ -66,21 +66,21 @@ def test_a_fold_goes_on_where_the_last_one_ended(kit: Kit) -> None:
 
     assert pages > 3
     assert overview(kit, TimeRange.HOUR) == before
-    assert kit.store.load_unfolded(limit=10).end is None
+    assert kit.store.upkeep.unfolded(limit=10).end is None
 
 
 @spec("OB33")
 def test_of_two_processes_that_fold_the_same_events_one_saves_them(kit: Kit) -> None:
     furnish(kit)
     before = overview(kit)
-    mine, theirs = kit.store.load_unfolded(limit=10), kit.store.load_unfolded(limit=100)
+    mine, theirs = kit.store.upkeep.unfolded(limit=10), kit.store.upkeep.unfolded(limit=100)
 
-    assert kit.store.save_fold(fold_of(mine))
-    assert not kit.store.save_fold(fold_of(theirs))
-    assert not kit.store.save_fold(fold_of(mine))
+    assert kit.store.upkeep.save_fold(fold_of(mine))
+    assert not kit.store.upkeep.save_fold(fold_of(theirs))
+    assert not kit.store.upkeep.save_fold(fold_of(mine))
 
     assert overview(kit) == before
-    assert kit.store.fold_progress()[0].position == mine.end
+    assert kit.store.upkeep.fold_progress()[0].position == mine.end
 
 
 @spec("OB33")
@@ -90,7 +90,7 @@ def test_a_rollup_has_the_counts_of_its_time_and_its_namespace_alone(kit: Kit) -
 
     fold(kit)
     kit.enqueue(kind=MAIL)
-    page = kit.store.load_unfolded(limit=10)
+    page = kit.store.upkeep.unfolded(limit=10)
 
     assert {key.length_us for key in page.before} == set(KEPT_FOR)
     for key, rollup in page.before.items():
@@ -108,7 +108,7 @@ def test_what_was_folded_stays_counted_when_its_jobs_are_purged(kit: Kit) -> Non
     fold(kit)
     kit.advance(seconds=2 * DAY_S)
 
-    assert kit.store.purge(older_than_us=seconds(DAY_S), limit=10) == 1
+    assert kit.store.upkeep.delete("jobs", older_than_us=seconds(DAY_S), limit=10).deleted == 1
     found = overview(kit, TimeRange.WEEK)
 
     assert totals(found) == OutcomeCounts(enqueued=1, claimed=1, succeeded=1)
@@ -119,7 +119,7 @@ def test_what_was_folded_stays_counted_when_its_jobs_are_purged(kit: Kit) -> Non
 def test_what_is_purged_before_it_is_folded_is_missing_and_stops_nothing(kit: Kit) -> None:
     kit.succeeded_job()
     kit.advance(seconds=2 * DAY_S)
-    kit.store.purge(older_than_us=seconds(DAY_S), limit=10)
+    kit.store.upkeep.delete("jobs", older_than_us=seconds(DAY_S), limit=10)
     kit.enqueue()
 
     fold(kit)
@@ -133,7 +133,7 @@ def test_renewals_are_passed_over(kit: Kit) -> None:
     fold(kit)
     kit.heartbeat(job)
 
-    assert kit.store.load_unfolded(limit=10).tallied == []
+    assert kit.store.upkeep.unfolded(limit=10).tallied == []
     assert fold(kit) == 1
     assert fold(kit) == 0
 
@@ -162,7 +162,9 @@ def test_events_that_are_too_old_for_a_length_are_not_folded_into_it(kit: Kit) -
     fold(kit)
 
     deleted = {
-        length: kit.store.delete_rollups(length_us=length, older_than_us=seconds(60), limit=10)
+        length: kit.store.upkeep.delete_rollups(
+            length_us=length, older_than_us=seconds(60), limit=10
+        )
         for length in KEPT_FOR
     }
     assert deleted[SHORTEST] == 0
@@ -178,7 +180,9 @@ def test_old_rollups_are_deleted_a_page_at_a_time(kit: Kit) -> None:
     fold(kit)
 
     def delete(limit: int) -> int:
-        return kit.store.delete_rollups(length_us=SHORTEST, older_than_us=seconds(80), limit=limit)
+        return kit.store.upkeep.delete_rollups(
+            length_us=SHORTEST, older_than_us=seconds(80), limit=limit
+        )
 
     assert [delete(3), delete(3), delete(3)] == [3, 1, 0]
     assert totals(overview(kit)).enqueued == 1

@@ -257,7 +257,7 @@ def test_an_observation_comes_back_as_it_went_in(kit: Kit, **fields: Any) -> Non
         **fields,
     )
 
-    kit.store.observe([note])
+    kit.store.jobs.observe([note])
 
     assert kit.observations(job) == [note]
 
@@ -402,10 +402,10 @@ def test_run_at_may_be_the_earliest_and_the_latest_instant(kit: Kit) -> None:
 
 def test_outages_and_long_waits_keep_their_microseconds(kit: Kit) -> None:
     outage = Outage(Instant(kit.now() + 1), Instant(kit.now() + 7))
-    kit.store.record_outage(outage)
+    kit.store.upkeep.record_outage(outage)
     job = kit.enqueue(delay_us=Duration(MAX_DURATION), policy=policy(lease_s=1.000001))
 
-    assert kit.store.outages(since=kit.now()) == [outage]
+    assert kit.store.upkeep.outages(since=kit.now()) == [outage]
     assert kit.reload(job).run_at == kit.now() + MAX_DURATION
     assert kit.reload(job).policy.lease_us == 1_000_001
     assert (job.namespace, CLIENT, WORKER) == ("default", "client:kit", "worker:kit")

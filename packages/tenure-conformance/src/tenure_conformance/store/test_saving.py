@@ -161,7 +161,7 @@ def test_the_result_of_a_save_has_the_stores_time(kit: Kit) -> None:
     change = kit.change(kit.completion(job))
     kit.advance(seconds=3)
 
-    saved = kit.store.save([change], epoch=Epoch(1))
+    saved = kit.store.jobs.save([change], epoch=Epoch(1))
 
     assert saved.now == kit.now()
 
@@ -174,10 +174,10 @@ def test_an_empty_batch_changes_nothing(kit: Kit) -> None:
 def test_changes_of_another_epoch_are_refused(kit: Kit) -> None:
     job = kit.running_job()
     settle, birth = kit.change(kit.completion(job)), kit.change(kit.new())
-    epoch = kit.store.load([]).epoch
+    epoch = kit.store.jobs.load([]).epoch
     kit.store.raise_epoch()
 
-    saved = kit.store.save([settle, birth], epoch=epoch)
+    saved = kit.store.jobs.save([settle, birth], epoch=epoch)
 
     assert saved.applied == frozenset()
     assert kit.reload(job) == job
@@ -221,7 +221,7 @@ def test_of_two_inserts_with_one_key_in_a_batch_the_first_is_applied(kit: Kit) -
 
     assert applied == {first.job.id, other.job.id}
     assert not kit.exists(second.job.id)
-    assert kit.store.load_histories([second.job.id]) == {second.job.id: []}
+    assert kit.store.events.load([second.job.id]) == {second.job.id: []}
 
 
 @spec("D2")
@@ -275,7 +275,7 @@ def test_nothing_of_a_refused_change_is_saved(kit: Kit) -> None:
     assert kit.save(replace(change, observations=(note,))) == frozenset()
 
     assert not kit.exists(compensation_id(job.id))
-    assert kit.store.load_histories([compensation_id(job.id)]) == {compensation_id(job.id): []}
+    assert kit.store.events.load([compensation_id(job.id)]) == {compensation_id(job.id): []}
     assert kit.observations(job) == []
 
 
@@ -498,7 +498,7 @@ def test_nobody_changes_a_row_between_its_locked_reading_and_the_write(kit: Kit)
         return [kit.change(kit.completion(job), job=locked.jobs[job.id])]
 
     kept = kit.events(job)
-    saved = kit.store.save_locked([job.id], [], decide)
+    saved = kit.store.jobs.save_locked([job.id], [], decide)
     thread.join(LONG_ENOUGH_TO_WAIT_S)
 
     assert saved.applied == {job.id}
@@ -516,7 +516,7 @@ def test_a_locked_decision_to_write_nothing_writes_nothing(kit: Kit) -> None:
         seen.append(locked)
         return []
 
-    saved = kit.store.save_locked([job.id, unknown], [], decide)
+    saved = kit.store.jobs.save_locked([job.id, unknown], [], decide)
 
     assert saved.applied == frozenset()
     assert seen[0].jobs == {job.id: job}
@@ -532,7 +532,7 @@ def test_a_locked_decision_that_comes_too_late_is_not_written(kit: Kit) -> None:
         kit.advance(seconds=30)
         return [change]
 
-    assert kit.store.save_locked([job.id], [], decide).applied == frozenset()
+    assert kit.store.jobs.save_locked([job.id], [], decide).applied == frozenset()
     assert kit.reload(job) == job
 
 

@@ -19,7 +19,7 @@ MANY = 600  # several pieces of whatever size a store writes at a time
 
 def _births(kit: Kit, **last: str) -> list[Change]:
     """New jobs; the last of them as `last` says."""
-    loaded = kit.store.load([])
+    loaded = kit.store.jobs.load([])
     moment = Moment(now=loaded.now, epoch=loaded.epoch, entropy=b"")
     commands = [*(kit.new() for _ in range(MANY - 1)), kit.new(**last)]
     outcomes = [decide(None, command, moment) for command in commands]
@@ -27,7 +27,7 @@ def _births(kit: Kit, **last: str) -> list[Change]:
 
 
 def _offer(kit: Kit, changes: Iterator[Change]) -> frozenset[str]:
-    return frozenset(kit.store.save(changes, epoch=kit.store.load([]).epoch).applied)
+    return frozenset(kit.store.jobs.save(changes, epoch=kit.store.jobs.load([]).epoch).applied)
 
 
 @spec("K1", "K3")
@@ -73,8 +73,8 @@ def test_a_new_job_in_a_large_batch_is_saved_with_all_that_belongs_to_it(
     applied = _offer(kit, iter(with_more))
 
     assert applied == {birth.job.id for birth in births}
-    assert kit.store.load_resolutions([dead.id]) == {dead.id: kept}
-    assert kit.store.load_observations(job.id) == [seen]
+    assert kit.store.jobs.resolutions([dead.id]) == {dead.id: kept}
+    assert kit.store.jobs.observations(job.id) == [seen]
     assert kit.reload(spawned.job) == spawned.job
 
 
@@ -94,10 +94,10 @@ def test_of_many_new_jobs_only_those_with_free_ids_and_keys_are_saved(kit: Kit) 
 @spec("A5")
 def test_many_new_jobs_of_another_epoch_are_refused(kit: Kit) -> None:
     births = _births(kit)
-    epoch = kit.store.load([]).epoch
+    epoch = kit.store.jobs.load([]).epoch
     kit.store.raise_epoch()
 
-    assert kit.store.save(iter(births), epoch=epoch).applied == frozenset()
+    assert kit.store.jobs.save(iter(births), epoch=epoch).applied == frozenset()
     assert not kit.exists(births[0].job.id)
 
 

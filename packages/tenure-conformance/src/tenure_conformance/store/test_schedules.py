@@ -50,14 +50,14 @@ def put(kit: Kit, spec_: ScheduleSpec = EVERY_HOUR, **where: str) -> Schedule:
 
 
 def load(kit: Kit, name: str = HOURLY, namespace: str = DEFAULT_NAMESPACE) -> Schedule:
-    found = kit.store.load_schedule(Namespace(namespace), ScheduleName(name)).schedule
+    found = kit.store.schedules.load(Namespace(namespace), ScheduleName(name)).schedule
     assert found is not None
     return found
 
 
 def runs(kit: Kit, name: str = HOURLY) -> list[Job]:
     wanted = JobFilter(namespace=DEFAULT_NAMESPACE, schedule=ScheduleName(name))
-    return kit.store.list_jobs(wanted)
+    return kit.store.views.jobs(wanted).jobs
 
 
 def fire(kit: Kit, coordinator: Coordinator | None = None) -> int:
@@ -89,7 +89,7 @@ def test_a_schedule_is_read_as_it_was_written(kit: Kit) -> None:
 
     assert load(kit).spec == full
     assert load(kit) == made
-    assert kit.store.list_schedules(DEFAULT_NAMESPACE) == [made.without_payload]
+    assert kit.store.schedules.page(DEFAULT_NAMESPACE) == [made.without_payload]
     assert (made.rev, made.created_at) == (1, kit.now())
 
 
@@ -99,7 +99,7 @@ def test_schedules_are_listed_by_name_within_a_namespace(kit: Kit) -> None:
         put(kit, name=name)
     put(kit, name="c", namespace="other")
 
-    found = kit.store.list_schedules(DEFAULT_NAMESPACE)
+    found = kit.store.schedules.page(DEFAULT_NAMESPACE)
 
     assert [each.name for each in found] == ["Z", "a", "b"]
 
@@ -110,8 +110,8 @@ def test_schedules_are_read_in_pages(kit: Kit) -> None:
         put(kit, name=name)
     kit.coordinator.change_schedule(RemoveSchedule(**key("b")))
 
-    first = kit.store.list_schedules(DEFAULT_NAMESPACE, limit=2)
-    rest = kit.store.list_schedules(DEFAULT_NAMESPACE, after="c", limit=5)
+    first = kit.store.schedules.page(DEFAULT_NAMESPACE, limit=2)
+    rest = kit.store.schedules.page(DEFAULT_NAMESPACE, after="c", limit=5)
 
     assert [each.name for each in first] == ["a", "c"]
     assert [each.name for each in rest] == ["d"]
@@ -156,7 +156,7 @@ def token_of(kit: Kit, number: int, name: str = "fleet", **fields: Any) -> Token
     """A new token of a worker that declared schedules."""
     token_id, digest, _ = mint(bytes([number]) * TOKEN_ENTROPY_BYTES)
     new = NewToken(id=token_id, secret_sha256=digest, name=name, role=Role.WORKER, **fields)
-    return kit.store.create_token(new)
+    return kit.store.tokens.create(new)
 
 
 def put_by(kit: Kit, token: Token, name: str = HOURLY) -> None:
@@ -177,7 +177,7 @@ def test_revoking_a_token_pauses_the_schedules_that_its_holder_changed_last(kit:
     kit.coordinator.change_schedule(PauseSchedule(**key("by-hand") | {"actor": token.actor}))
     kit.advance(seconds=60)
 
-    paused = kit.store.revoke_token(token.id)
+    paused = kit.store.tokens.revoke(token.id)
 
     after = load(kit, "a")
     assert paused == ("a", "b")
@@ -197,12 +197,12 @@ def test_revoking_a_token_pauses_the_schedules_that_its_holder_changed_last(kit:
 def test_a_schedule_fires_again_after_another_caller_has_resumed_it(kit: Kit) -> None:
     token = token_of(kit, 1)
     put_by(kit, token)
-    kit.store.revoke_token(token.id)
+    kit.store.tokens.revoke(token.id)
 
     change = PutSchedule(**key(), spec=replace(EVERY_HOUR, priority=5))
     changed = kit.coordinator.change_schedule(change).schedule
     kit.coordinator.change_schedule(ResumeSchedule(**key()))
-    again = kit.store.revoke_token(token.id)
+    again = kit.store.tokens.revoke(token.id)
 
     resumed = load(kit)
     assert changed is not None
@@ -218,9 +218,9 @@ def test_a_rotation_of_tokens_pauses_nothing(kit: Kit) -> None:
     first, second = token_of(kit, 1), token_of(kit, 2)
     put_by(kit, first)
 
-    assert kit.store.revoke_token(first.id) == ()
+    assert kit.store.tokens.revoke(first.id) == ()
     assert load(kit).paused_at is None
-    assert kit.store.revoke_token(second.id) == (HOURLY,)
+    assert kit.store.tokens.revoke(second.id) == (HOURLY,)
 
 
 @spec("SC24")
@@ -230,16 +230,16 @@ def test_an_expired_token_pauses_nothing_and_keeps_nothing_firing(kit: Kit) -> N
     kit.advance(seconds=10)
 
     assert load(kit).paused_at is None
-    assert kit.store.revoke_token(first.id) == (HOURLY,)
+    assert kit.store.tokens.revoke(first.id) == (HOURLY,)
 
 
 @spec("SC24")
 def test_what_a_revoked_token_still_made_is_paused_when_it_is_revoked_again(kit: Kit) -> None:
     token = token_of(kit, 1)
-    kit.store.revoke_token(token.id)
+    kit.store.tokens.revoke(token.id)
     put_by(kit, token)
 
-    assert kit.store.revoke_token(token.id) == (HOURLY,)
+    assert kit.store.tokens.revoke(token.id) == (HOURLY,)
 
 
 @spec("SC24")
@@ -247,7 +247,7 @@ def test_tokens_of_one_holder_that_are_revoked_at_once_pause_its_schedules(kit: 
     tokens = [token_of(kit, number) for number in range(1, 5)]
     put_by(kit, tokens[0])
 
-    answers = race(*[lambda each=each: kit.store.revoke_token(each.id) for each in tokens])
+    answers = race(*[lambda each=each: kit.store.tokens.revoke(each.id) for each in tokens])
 
     assert sorted(map(str, answers)) == ["('hourly',)"] + ["()"] * 3
 
@@ -258,22 +258,22 @@ def test_nothing_is_due_before_its_time(kit: Kit) -> None:
     assert at is not None
     kit.advance(microseconds=at - kit.now() - 1)
 
-    due = kit.store.due_schedules(limit=10)
+    due = kit.store.schedules.due(limit=10)
 
     assert (due.schedules, due.next_in_us) == ((), 1)
     kit.advance(microseconds=1)
-    assert [each.name for each in kit.store.due_schedules(limit=10).schedules] == [HOURLY]
-    assert kit.store.due_schedules(limit=10).next_in_us == 0
+    assert [each.name for each in kit.store.schedules.due(limit=10).schedules] == [HOURLY]
+    assert kit.store.schedules.due(limit=10).next_in_us == 0
 
 
 @spec("SC6")
 def test_due_schedules_come_longest_due_first_and_are_limited(kit: Kit) -> None:
-    assert kit.store.due_schedules(limit=2).next_in_us is None
+    assert kit.store.schedules.due(limit=2).next_in_us is None
     for minutes in (30, 10, 20):
         put(kit, replace(EVERY_HOUR, every_us=seconds(60 * minutes)), name=f"m{minutes}")
     kit.advance(seconds=3600)
 
-    due = kit.store.due_schedules(limit=2)
+    due = kit.store.schedules.due(limit=2)
 
     times = sorted(load(kit, f"m{each}").next_at or 0 for each in (10, 20, 30))
     assert [each.next_at for each in due.schedules] == times[:2]
@@ -286,7 +286,7 @@ def test_due_schedules_of_namespaces_take_turns(kit: Kit) -> None:
         put(kit, every, name=f"m{minutes}", namespace=namespace)
     kit.advance(seconds=3600)
 
-    due = kit.store.due_schedules(limit=3).schedules
+    due = kit.store.schedules.due(limit=3).schedules
 
     firsts, [second] = due[:2], due[2:]
     assert {each.namespace for each in firsts} == {"acme", "globex"}
@@ -303,7 +303,7 @@ def test_a_namespace_does_not_wait_for_all_schedules_of_another(kit: Kit) -> Non
     firer = Firer(kit.coordinator)
     passes = 0
 
-    while not kit.store.list_jobs(JobFilter(namespace=Namespace("globex"))):
+    while not kit.store.views.jobs(JobFilter(namespace=Namespace("globex"))).jobs:
         kit.advance(seconds=1)
         firer.fire_due(within_us=seconds(0))  # a pass with time for one
         passes += 1
@@ -316,17 +316,17 @@ def test_it_is_measured_for_how_long_schedules_are_due(kit: Kit) -> None:
     put(kit)
     put(kit, name="other", namespace="acme")
     at = until_due(kit)
-    before = kit.store.measure(queues=10, jobs=10).schedules_due_since
+    before = kit.store.views.measure(queues=10, jobs=10).schedules_due_since
     kit.advance(seconds=60)
 
-    of_one = kit.store.measure(queues=10, jobs=10, namespace=DEFAULT_NAMESPACE)
-    of_all = kit.store.measure(queues=10, jobs=10)
+    of_one = kit.store.views.measure(queues=10, jobs=10, namespace=DEFAULT_NAMESPACE)
+    of_all = kit.store.views.measure(queues=10, jobs=10)
     fire(kit)
 
     assert before == {DEFAULT_NAMESPACE: at, "acme": at}
     assert of_one.schedules_due_since == {DEFAULT_NAMESPACE: at}
     assert of_all.schedules_due_since == before
-    assert kit.store.measure(queues=10, jobs=10).schedules_due_since == {}
+    assert kit.store.views.measure(queues=10, jobs=10).schedules_due_since == {}
 
 
 @spec("SC2")
@@ -338,7 +338,7 @@ def test_a_purged_job_is_not_made_again(kit: Kit) -> None:
     # Not by the kit, which would remember that the end of a purged job was acknowledged.
     kit.coordinator.execute(kit.cancellation(job))
     kit.advance(seconds=1)
-    assert kit.store.purge(older_than_us=seconds(0), limit=10) == 1
+    assert kit.store.upkeep.delete("jobs", older_than_us=seconds(0), limit=10).deleted == 1
 
     assert fire(kit) == 0
     assert runs(kit) == []
@@ -351,7 +351,7 @@ def test_a_change_that_was_decided_on_another_rev_writes_nothing(kit: Kit) -> No
     kit.coordinator.change_schedule(PauseSchedule(**key()))
     moment = Moment(now=at, epoch=Epoch(1), entropy=b"")
 
-    written = kit.store.save_schedule(plan_firing(stale, None, moment).change, epoch=Epoch(1))
+    written = kit.store.schedules.save(plan_firing(stale, None, moment).change, epoch=Epoch(1))
 
     assert not written
     assert runs(kit) == []
@@ -365,9 +365,9 @@ def test_a_change_of_an_earlier_epoch_writes_nothing(kit: Kit) -> None:
     firing = plan_firing(schedule, None, Moment(now=at, epoch=Epoch(1), entropy=b""))
     raised = kit.store.raise_epoch()
 
-    assert not kit.store.save_schedule(firing.change, epoch=Epoch(1))
+    assert not kit.store.schedules.save(firing.change, epoch=Epoch(1))
     assert (load(kit).rev, runs(kit)) == (1, [])
-    assert kit.store.save_schedule(firing.change, epoch=raised)
+    assert kit.store.schedules.save(firing.change, epoch=raised)
     assert len(runs(kit)) == 1
 
 
@@ -376,7 +376,7 @@ def test_a_new_row_of_a_taken_name_writes_nothing(kit: Kit) -> None:
     first = put(kit)
     change = ScheduleChange(schedule=replace(first, fired=7), expected_rev=0)
 
-    assert not kit.store.save_schedule(change, epoch=Epoch(1))
+    assert not kit.store.schedules.save(change, epoch=Epoch(1))
     assert load(kit) == first
 
 
@@ -386,10 +386,10 @@ def test_a_job_of_the_same_id_stays_as_it_is(kit: Kit) -> None:
     at = until_due(kit)
     firing = plan_firing(schedule, None, Moment(now=at, epoch=Epoch(1), entropy=b""))
     assert firing.change.job is not None
-    kit.store.save([firing.change.job], epoch=Epoch(1))  # as a crash could never leave it
+    kit.store.jobs.save([firing.change.job], epoch=Epoch(1))  # as a crash could never leave it
     before = runs(kit)
 
-    assert kit.store.save_schedule(firing.change, epoch=Epoch(1))
+    assert kit.store.schedules.save(firing.change, epoch=Epoch(1))
 
     assert runs(kit) == before
     assert len(kit.events(before[0])) == 1
@@ -459,7 +459,7 @@ def test_a_paused_schedule_is_never_due(kit: Kit) -> None:
     kit.coordinator.change_schedule(PauseSchedule(**key()))
     kit.advance(seconds=7200)
 
-    assert kit.store.due_schedules(limit=10).next_in_us is None
+    assert kit.store.schedules.due(limit=10).next_in_us is None
     resumed = kit.coordinator.change_schedule(ResumeSchedule(**key())).schedule
 
     assert resumed == load(kit)
@@ -477,10 +477,10 @@ def test_a_removed_schedule_is_not_listed_and_its_name_is_remembered(kit: Kit) -
     reply = kit.coordinator.change_schedule(worker)
 
     assert not reply.changed
-    assert kit.store.list_schedules(DEFAULT_NAMESPACE) == []
+    assert kit.store.schedules.page(DEFAULT_NAMESPACE) == []
     assert fire(kit) == 0
     put(kit)
-    assert [each.name for each in kit.store.list_schedules(DEFAULT_NAMESPACE)] == [HOURLY]
+    assert [each.name for each in kit.store.schedules.page(DEFAULT_NAMESPACE)] == [HOURLY]
 
 
 @spec("SC21")
@@ -514,7 +514,7 @@ def test_a_request_that_breaks_a_limit_writes_nothing(kit: Kit) -> None:
     with pytest.raises(InvalidInput):
         kit.coordinator.change_schedule(PutSchedule(**key(), spec=never))
 
-    assert kit.store.load_schedule(DEFAULT_NAMESPACE, HOURLY).schedule is None
+    assert kit.store.schedules.load(DEFAULT_NAMESPACE, HOURLY).schedule is None
 
 
 @spec("SC15", "SC2")

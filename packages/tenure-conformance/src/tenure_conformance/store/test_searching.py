@@ -18,7 +18,7 @@ MAIL, BILL = Kind("mail"), Kind("bill")
 
 def find(kit: Kit, **wanted: Any) -> FoundJobs:
     """A page of the default namespace."""
-    return kit.store.find_jobs(JobFilter(namespace=DEFAULT_NAMESPACE, **wanted))
+    return kit.store.views.jobs(JobFilter(namespace=DEFAULT_NAMESPACE, **wanted))
 
 
 def found(kit: Kit, **wanted: Any) -> list[JobId]:

@@ -26,7 +26,7 @@ class _Reader:
     def read(self) -> list[Event]:
         """What is new."""
         found: list[Event] = []
-        while page := self._kit.store.tail_events(after=self._after, limit=PAGE):
+        while page := self._kit.store.events.tail(after=self._after, limit=PAGE):
             assert len(page) <= PAGE
             found += [each.event for each in page]
             self._after = page[-1].position
@@ -82,7 +82,7 @@ def test_positions_of_purged_events_are_not_used_again(kit: Kit) -> None:
     reader.read()
 
     kit.advance(seconds=2 * DAY_S)
-    assert kit.store.purge(older_than_us=seconds(DAY_S), limit=10) == 1
+    assert kit.store.upkeep.delete("jobs", older_than_us=seconds(DAY_S), limit=10).deleted == 1
     assert not reader.read()
     new = kit.enqueue()
 
@@ -95,11 +95,11 @@ def test_a_page_of_the_tail_has_a_limit(kit: Kit, limit: Any) -> None:
     kit.enqueue()
 
     with pytest.raises(InvalidInput, match=r"^limit: "):
-        kit.store.tail_events(after=None, limit=limit)
+        kit.store.events.tail(after=None, limit=limit)
 
 
 @spec("E32")
 @pytest.mark.parametrize("text", ["", "x", "-1", "1;2", "9" * 40 + ":"])
 def test_an_invalid_position_is_refused(kit: Kit, text: str) -> None:
     with pytest.raises(InvalidInput, match="position"):
-        kit.store.tail_events(after=EventPosition(text), limit=1)
+        kit.store.events.tail(after=EventPosition(text), limit=1)

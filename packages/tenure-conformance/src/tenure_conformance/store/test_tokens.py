@@ -22,7 +22,7 @@ def _create(kit: Kit, number: int = 1, **fields: Any) -> tuple[Token, str]:
     token_id, digest, text = mint(bytes([number]) * TOKEN_ENTROPY_BYTES)
     defaults: dict[str, Any] = {"name": "w", "role": Role.WORKER}
     new = NewToken(id=token_id, secret_sha256=digest, **(defaults | fields))
-    return kit.store.create_token(new), text
+    return kit.store.tokens.create(new), text
 
 
 @spec("H20")
@@ -57,17 +57,17 @@ def test_a_token_is_kept_with_its_scope_and_the_stores_instants(kit: Kit) -> Non
         created_at=now,
         expires_at=Instant(now + seconds(60)),
     )
-    assert kit.store.load_token(token.id) == LoadedToken(now, token)
+    assert kit.store.tokens.load(token.id) == LoadedToken(now, token)
 
 
 @spec("H20")
 def test_an_unknown_token_is_not_found(kit: Kit) -> None:
-    found = kit.store.load_token(TokenId("00" * 8))
+    found = kit.store.tokens.load(TokenId("00" * 8))
 
     assert found.token is None
-    assert kit.store.revoke_token(TokenId("00" * 8)) is None
-    kit.store.use_token(TokenId("00" * 8))
-    assert kit.store.list_tokens() == []
+    assert kit.store.tokens.revoke(TokenId("00" * 8)) is None
+    kit.store.tokens.use(TokenId("00" * 8))
+    assert kit.store.tokens.all() == []
 
 
 @spec("H20")
@@ -78,18 +78,18 @@ def test_a_token_is_valid_until_it_expires(kit: Kit) -> None:
     kit.advance(seconds=60)
 
     assert before
-    assert not token.is_valid(kit.store.load_token(token.id).now)
+    assert not token.is_valid(kit.store.tokens.load(token.id).now)
 
 
 @spec("H20")
 def test_a_revoked_token_stays_revoked_at_the_first_instant(kit: Kit) -> None:
     token, _ = _create(kit)
     at = kit.now()
-    first = kit.store.revoke_token(token.id)
+    first = kit.store.tokens.revoke(token.id)
     kit.advance(seconds=5)
-    again = kit.store.revoke_token(token.id)
+    again = kit.store.tokens.revoke(token.id)
 
-    found = kit.store.load_token(token.id)
+    found = kit.store.tokens.load(token.id)
 
     assert first == again == ()
     assert found.token is not None
@@ -101,9 +101,9 @@ def test_tokens_are_listed_oldest_first_and_remember_their_last_use(kit: Kit) ->
     old, _ = _create(kit, 1)
     kit.advance(seconds=1)
     new, _ = _create(kit, 2, role=Role.VIEWER)
-    kit.store.use_token(old.id)
+    kit.store.tokens.use(old.id)
 
-    listed = kit.store.list_tokens()
+    listed = kit.store.tokens.all()
 
     assert [token.id for token in listed] == [old.id, new.id]
     assert [token.last_used_at for token in listed] == [kit.now(), None]
@@ -113,19 +113,19 @@ def test_the_leases_of_a_principal_are_counted(kit: Kit) -> None:
     kit.enqueue()
     kit.enqueue()
     kit.enqueue()
-    before = kit.store.count_leases(DEFAULT_NAMESPACE, WORKER)
+    before = kit.store.tokens.count_leases(DEFAULT_NAMESPACE, WORKER)
 
     kit.claim(limit=2)
 
     assert before == 0
-    assert kit.store.count_leases(DEFAULT_NAMESPACE, WORKER) == 2
-    assert kit.store.count_leases(DEFAULT_NAMESPACE, worker_actor("another")) == 0
-    assert kit.store.count_leases(Namespace("elsewhere"), WORKER) == 0
+    assert kit.store.tokens.count_leases(DEFAULT_NAMESPACE, WORKER) == 2
+    assert kit.store.tokens.count_leases(DEFAULT_NAMESPACE, worker_actor("another")) == 0
+    assert kit.store.tokens.count_leases(Namespace("elsewhere"), WORKER) == 0
 
 
 @spec("H20")
 def test_a_token_of_every_role_is_kept(kit: Kit) -> None:
     made = [_create(kit, number + 1, role=role)[0] for number, role in enumerate(Role)]
 
-    assert [kit.store.load_token(token.id).token for token in made] == made
+    assert [kit.store.tokens.load(token.id).token for token in made] == made
     assert [token.role for token in made] == list(Role)

@@ -37,9 +37,9 @@ def test_a_word_of_a_newer_version_is_read_as_it_was_written(kit: Kit) -> None:
     job = of_tomorrow(kit)
 
     assert kit.reload(job) == job
-    assert kit.store.load_jobs([job.id]) == {job.id: job}
+    assert kit.store.jobs.read([job.id]) == {job.id: job}
     assert [event.cause for event in kit.events(job)] == [TOMORROW]
-    [record] = kit.store.records(page_size=10)
+    [record] = kit.store.audit.records(page_size=10)
     assert (record.job, record.unreadable) == (job, ())
 
 
@@ -71,7 +71,7 @@ def test_a_claim_passes_over_such_jobs_and_grants_those_behind_them(kit: Kit, nu
 def test_a_queue_with_a_limit_is_passed_over_the_same_way(kit: Kit) -> None:
     of_tomorrow(kit, priority=9)
     known = [kit.enqueue() for _ in range(3)]
-    kit.store.put_queue(known[0].namespace, known[0].queue, paused=None, limit=2)
+    kit.store.settings.put_queue(known[0].namespace, known[0].queue, paused=None, limit=2)
 
     assert ids(kit.claimed(limit=10)) == ids(known[:2])
 
@@ -112,7 +112,7 @@ def test_commands_about_other_jobs_in_the_same_call_are_not_affected(kit: Kit) -
 def test_an_answer_about_such_a_job_shows_its_words(kit: Kit) -> None:
     job = of_tomorrow(kit)
 
-    found = kit.coordinator.store.load_jobs([job.id])[job.id]
+    found = kit.coordinator.store.jobs.read([job.id])[job.id]
 
     assert (found.origin_cause, found.status) == (TOMORROW, job.status)
     assert kit.requeue(kit.enqueue()).cause is Cause.NOT_HELD

@@ -34,11 +34,11 @@ def _see(kit: Kit, *, uptime_s: float = 0, **fields: Any) -> bool:
         "version": "0.1.0",
     }
     process = WorkerProcess(uptime_us=seconds(uptime_s), **(defaults | fields))
-    return kit.coordinator.store.see_worker(process)
+    return kit.coordinator.store.workers.see(process)
 
 
 def _names(kit: Kit) -> list[str]:
-    return [seen.worker for seen in kit.store.list_workers(DEFAULT_NAMESPACE)]
+    return [seen.worker for seen in kit.store.workers.page(DEFAULT_NAMESPACE)]
 
 
 @spec("B43")
@@ -47,12 +47,12 @@ def test_workers_are_read_in_pages_by_name_and_principal(kit: Kit) -> None:
     for worker, actor in reversed(keys):
         _see(kit, worker=WorkerId(worker), actor=worker_actor(WorkerId(actor)))
 
-    first = kit.store.list_workers(DEFAULT_NAMESPACE, limit=2)
-    rest = kit.store.list_workers(DEFAULT_NAMESPACE, after=first[-1].key, limit=5)
+    first = kit.store.workers.page(DEFAULT_NAMESPACE, limit=2)
+    rest = kit.store.workers.page(DEFAULT_NAMESPACE, after=first[-1].key, limit=5)
 
     assert [each.key for each in first + rest] == [(w, f"worker:{a}") for w, a in keys]
     assert len(first) == 2
-    assert kit.store.list_workers(DEFAULT_NAMESPACE, after=rest[-1].key, limit=1) == []
+    assert kit.store.workers.page(DEFAULT_NAMESPACE, after=rest[-1].key, limit=1) == []
 
 
 @spec("B13")
@@ -64,7 +64,7 @@ def test_a_worker_is_listed_with_its_last_report(kit: Kit) -> None:
     kinds, schedules = (Kind("mail"),), (ScheduleName("nightly"),)
     _see(kit, uptime_s=10, queues=queues, kinds=kinds, schedules=schedules, concurrency=8)
 
-    assert kit.store.list_workers(DEFAULT_NAMESPACE) == [
+    assert kit.store.workers.page(DEFAULT_NAMESPACE) == [
         WorkerSeen(
             namespace=DEFAULT_NAMESPACE,
             worker=WORKER_ID,
@@ -86,7 +86,7 @@ def test_a_worker_is_listed_with_its_last_report(kit: Kit) -> None:
 def test_a_process_has_one_start_time_however_late_its_reports_are(kit: Kit) -> None:
     def start_after(uptime_s: float, instance: str) -> Instant:
         _see(kit, uptime_s=uptime_s, instance=instance)
-        [seen] = kit.store.list_workers(DEFAULT_NAMESPACE)
+        [seen] = kit.store.workers.page(DEFAULT_NAMESPACE)
         return seen.started_at
 
     began = kit.now()
@@ -112,21 +112,21 @@ def test_a_request_to_drain_reaches_a_worker_with_its_next_report(kit: Kit) -> N
     before = (_see(kit), _see(kit, worker=other))
     kit.advance(seconds=5)
 
-    assert kit.store.request_drain(DEFAULT_NAMESPACE, WORKER_ID)
+    assert kit.store.workers.drain(DEFAULT_NAMESPACE, WORKER_ID)
     kit.advance(seconds=5)
 
     assert before == (False, False)
     assert _see(kit, uptime_s=10)
     assert not _see(kit, worker=other, uptime_s=10)
-    assert [seen.draining for seen in kit.store.list_workers(DEFAULT_NAMESPACE)] == [True, False]
+    assert [seen.draining for seen in kit.store.workers.page(DEFAULT_NAMESPACE)] == [True, False]
 
 
 @spec("B33")
 def test_a_worker_that_reports_that_it_drains_is_listed_so_and_not_asked_to(kit: Kit) -> None:
     is_asked = _see(kit, is_draining=True)
-    [draining] = kit.store.list_workers(DEFAULT_NAMESPACE)
+    [draining] = kit.store.workers.page(DEFAULT_NAMESPACE)
     _see(kit, pid=8)
-    [successor] = kit.store.list_workers(DEFAULT_NAMESPACE)
+    [successor] = kit.store.workers.page(DEFAULT_NAMESPACE)
 
     assert not is_asked  # by an operator
     assert (draining.draining, draining.drain_requested_at) == (True, None)
@@ -137,19 +137,19 @@ def test_a_worker_that_reports_that_it_drains_is_listed_so_and_not_asked_to(kit:
 @spec("B12")
 def test_a_process_that_started_after_the_request_goes_on(kit: Kit) -> None:
     _see(kit)
-    kit.store.request_drain(DEFAULT_NAMESPACE, WORKER_ID)
+    kit.store.workers.drain(DEFAULT_NAMESPACE, WORKER_ID)
     kit.advance(seconds=5)
 
     assert not _see(kit, uptime_s=1)
-    assert [seen.draining for seen in kit.store.list_workers(DEFAULT_NAMESPACE)] == [False]
+    assert [seen.draining for seen in kit.store.workers.page(DEFAULT_NAMESPACE)] == [False]
 
 
 @spec("B12")
 def test_a_drain_of_an_unknown_name_reaches_no_worker(kit: Kit) -> None:
     _see(kit)
 
-    assert not kit.store.request_drain(DEFAULT_NAMESPACE, WorkerId("nobody"))
-    assert not kit.store.request_drain(Namespace("elsewhere"), WORKER_ID)
+    assert not kit.store.workers.drain(DEFAULT_NAMESPACE, WorkerId("nobody"))
+    assert not kit.store.workers.drain(Namespace("elsewhere"), WORKER_ID)
     assert not _see(kit)
 
 
@@ -185,9 +185,9 @@ def test_workers_are_forgotten_page_by_page_the_longest_silent_first(kit: Kit) -
         kit.advance(seconds=1)
     kit.advance(seconds=60)
 
-    assert kit.store.delete_workers(older_than_us=seconds(60), limit=2) == 2
+    assert kit.store.upkeep.delete("workers", older_than_us=seconds(60), limit=2).deleted == 2
     assert _names(kit) == ["a"]
-    assert kit.store.delete_workers(older_than_us=seconds(60), limit=2) == 1
+    assert kit.store.upkeep.delete("workers", older_than_us=seconds(60), limit=2).deleted == 1
 
 
 @spec("J6")

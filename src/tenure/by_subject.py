@@ -1,0 +1,224 @@
+"""A store's methods by subject: `store.jobs.load` for a class that has all of them itself."""
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, cast
+
+from tenure.core.events import Event
+from tenure.core.ids import JobId
+from tenure.core.instants import Duration
+from tenure.core.job import Job
+from tenure.ports import (
+    NO_AGE,
+    Audit,
+    Claiming,
+    Deletable,
+    PruneResult,
+    StoredArtifacts,
+    StoredEvents,
+    StoredFlows,
+    StoredJobs,
+    StoredSchedules,
+    StoredSettings,
+    StoredTokens,
+    StoredWorkers,
+    Upkeep,
+    Views,
+)
+
+_NAMES = {
+    "jobs": {
+        "load": "load",
+        "holders": "load_holders",
+        "leased": "load_leased",
+        "due": "due",
+        "save": "save",
+        "save_locked": "save_locked",
+        "resolve": "resolve",
+        "resolutions": "load_resolutions",
+        "observe": "observe",
+        "observations": "load_observations",
+        "peek_leases": "peek_leases",
+    },
+    "claims": {"claim": "claim", "next_ready": "next_ready"},
+    "events": {
+        "load_to_decide": "load_decision_histories",
+        "page": "list_events",
+        "count": "count_events",
+        "follow": "follow_events",
+        "tail": "tail_events",
+        "delay": "tail_delay",
+    },
+    "flows": {
+        "load": "load_flow",
+        "page": "list_flows",
+        "parents": "load_parents",
+        "existing": "existing_flows",
+        "edges": "edges",
+        "edges_of": "load_edges",
+        "unblocked": "unblocked",
+        "checks": "edge_checks",
+        "delete_checks": "delete_edge_checks",
+        "has_check": "has_edge_check",
+    },
+    "schedules": {
+        "load": "load_schedule",
+        "due": "due_schedules",
+        "save": "save_schedule",
+        "page": "list_schedules",
+    },
+    "views": {
+        "jobs": "find_jobs",
+        "dead_letters": "list_dead_letters",
+        "dead_letter_groups": "group_dead_letters",
+        "overview": "overview",
+        "measure": "measure",
+        "body_sizes": "load_body_sizes",
+        "previews": "load_previews",
+    },
+    "settings": {
+        "queues": "list_queues",
+        "put_queue": "put_queue",
+        "kinds": "list_kinds",
+        "put_kind": "put_kind",
+        "rates": "list_rates",
+        "policies": "declared_policies",
+    },
+    "workers": {"page": "list_workers", "drain": "request_drain", "see": "see_worker"},
+    "artifacts": {
+        "stage": "stage_artifact",
+        "of_job": "list_artifacts",
+        "load": "load_artifact",
+        "put_log": "put_attempt_log",
+        "logs": "load_attempt_logs",
+    },
+    "tokens": {
+        "create": "create_token",
+        "load": "load_token",
+        "all": "list_tokens",
+        "revoke": "revoke_token",
+        "use": "use_token",
+        "count_leases": "count_leases",
+        "count_names": "count_names",
+    },
+    "upkeep": {
+        "tick": "tick",
+        "record_outage": "record_outage",
+        "outages": "outages",
+        "fold_progress": "fold_progress",
+        "unfolded": "load_unfolded",
+        "save_fold": "save_fold",
+        "delete_rollups": "delete_rollups",
+    },
+    "audit": {
+        "records": "records",
+        "record": "load_record",
+        "live_keys": "live_keys",
+        "lease_holders": "lease_holders",
+        "rates_in_force": "rates_in_force",
+        "grants": "grants",
+    },
+}
+
+SUBJECTS = frozenset(_NAMES)
+"""The objects of a store."""
+
+_DELETING = {
+    "observations": "expire_observations",
+    "jobs": "purge",
+    "sessions": "delete_sessions",
+    "outages": "delete_outages",
+    "keys": "delete_idle_keys",
+    "workers": "delete_workers",
+}
+
+
+class _Subject:
+    def __init__(self, store: Any, subject: str) -> None:
+        self._store = store
+        self._names = _NAMES[subject]
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in self._names:
+            raise AttributeError(name)
+        return getattr(self._store, self._names[name])
+
+
+class _Jobs(_Subject):
+    def read(self, ids: Sequence[JobId], *, bodies: bool = True) -> dict[JobId, Job]:
+        load = self._store.load_jobs if bodies else self._store.load_without_bodies
+        return cast(dict[JobId, Job], load(ids))
+
+
+class _Events(_Subject):
+    def load(self, ids: Sequence[JobId]) -> dict[JobId, list[Event]]:
+        if hasattr(self._store, "load_histories"):
+            return cast(dict[JobId, list[Event]], self._store.load_histories(ids))
+        return {job_id: self._store.load_events(job_id) for job_id in ids}
+
+
+class _Upkeep(_Subject):
+    def delete(
+        self, what: Deletable, *, older_than_us: Duration = NO_AGE, limit: int
+    ) -> PruneResult:
+        if what == "artifacts":
+            return cast(PruneResult, self._store.collect_artifacts(limit=limit))
+        if what == "renewals":
+            return cast(
+                PruneResult, self._store.prune_renewals(older_than_us=older_than_us, limit=limit)
+            )
+        delete = getattr(self._store, _DELETING[what])
+        deleted = delete(older_than_us=older_than_us, limit=limit)
+        return PruneResult(deleted, deleted >= limit)
+
+
+class BySubject:
+    """Gives a class with all methods of a store the objects of the port."""
+
+    @cached_property
+    def jobs(self) -> StoredJobs:
+        return cast(StoredJobs, _Jobs(self, "jobs"))
+
+    @cached_property
+    def claims(self) -> Claiming:
+        return cast(Claiming, _Subject(self, "claims"))
+
+    @cached_property
+    def events(self) -> StoredEvents:
+        return cast(StoredEvents, _Events(self, "events"))
+
+    @cached_property
+    def flows(self) -> StoredFlows:
+        return cast(StoredFlows, _Subject(self, "flows"))
+
+    @cached_property
+    def schedules(self) -> StoredSchedules:
+        return cast(StoredSchedules, _Subject(self, "schedules"))
+
+    @cached_property
+    def views(self) -> Views:
+        return cast(Views, _Subject(self, "views"))
+
+    @cached_property
+    def settings(self) -> StoredSettings:
+        return cast(StoredSettings, _Subject(self, "settings"))
+
+    @cached_property
+    def workers(self) -> StoredWorkers:
+        return cast(StoredWorkers, _Subject(self, "workers"))
+
+    @cached_property
+    def artifacts(self) -> StoredArtifacts:
+        return cast(StoredArtifacts, _Subject(self, "artifacts"))
+
+    @cached_property
+    def tokens(self) -> StoredTokens:
+        return cast(StoredTokens, _Subject(self, "tokens"))
+
+    @cached_property
+    def upkeep(self) -> Upkeep:
+        return cast(Upkeep, _Upkeep(self, "upkeep"))
+
+    @cached_property
+    def audit(self) -> Audit:
+        return cast(Audit, _Subject(self, "audit"))

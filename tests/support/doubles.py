@@ -1,0 +1,30 @@
+"""Stores whose calls a test counts, changes or refuses."""
+
+from collections.abc import Callable
+from typing import Any
+
+from tenure.by_subject import SUBJECTS
+
+Around = Callable[..., Any]
+"""Takes a place such as `jobs.load`, the method, and its arguments."""
+
+
+class Intercepted:
+    """A store that hands each call to `around`, which may make it."""
+
+    def __init__(self, store: Any, around: Around, place: str = "") -> None:
+        self._store = store
+        self._around = around
+        self._place = place
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._store, name)
+        if not self._place and name in SUBJECTS:
+            return Intercepted(found, self._around, f"{name}.")
+        if not callable(found):
+            return found
+
+        def call(*arguments: Any, **named: Any) -> Any:
+            return self._around(f"{self._place}{name}", found, *arguments, **named)
+
+        return call
