@@ -331,14 +331,15 @@ def test_wrong_leases_of_a_batch_are_read_in_one_call(
         {"job_id": job_id, "lease_id": "1-" + "ab" * 16, "hb_seq": number}
         for number, job_id in enumerate((*jobs, *jobs), 1)
     ]
-    load = stage.coordinator.store.jobs.read
+    stored = stage.coordinator.unwatched_store.jobs
+    read = stored.read
     loaded: list[list[str]] = []
 
-    def noted(ids: list[JobId]) -> dict[JobId, Job]:
+    def noted(ids: list[JobId], *, bodies: bool) -> dict[JobId, Job]:
         loaded.append([*ids])
-        return load(ids, bodies=False)
+        return read(ids, bodies=bodies)
 
-    monkeypatch.setattr(stage.coordinator.unwatched_store, "load_without_bodies", noted)
+    monkeypatch.setattr(stored, "read", noted)
     answer = stage.call("heartbeat", {"leases": beats}, role=W)
 
     causes = [verdict["cause"] for verdict in answer.json["verdicts"]]
