@@ -6,7 +6,7 @@ import pytest
 from playwright.sync_api import Browser
 
 from tenure.core.vocabulary import Role
-from tenure.dashboard.table import PAGES
+from tenure.dashboard.pages import PAGES
 from tenure_conformance.spec import spec
 from tests.browser.site import Site
 from tests.browser.watching import Watched, watched

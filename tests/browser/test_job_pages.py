@@ -9,7 +9,7 @@ from playwright.sync_api import expect
 from tenure.core.commands import Sweep
 from tenure.core.ids import JobId
 from tenure.core.vocabulary import Role
-from tenure.dashboard.table import ACTIONS
+from tenure.dashboard.pages import ACTIONS
 from tenure_conformance.spec import spec
 from tests.browser import test_actions
 from tests.browser.site import Site

@@ -4,8 +4,8 @@ import pytest
 from markupsafe import escape
 
 from tenure.core.vocabulary import Role
+from tenure.dashboard.pages import PAGES
 from tenure.dashboard.rendering import cut, title_text, visible
-from tenure.dashboard.table import PAGES
 from tenure_conformance.spec import spec
 from tests.dashboard.harness import DashboardStage, Links
 from tests.dashboard.hostile import (

@@ -3,8 +3,8 @@
 import pytest
 
 from tenure.core.vocabulary import Role
-from tenure.dashboard.page import Page
-from tenure.dashboard.table import PAGES
+from tenure.dashboard.pages import PAGES
+from tenure.dashboard.visits import Page
 from tenure_conformance.spec import spec
 from tests.dashboard.harness import DashboardStage
 from tests.dashboard.test_pages import furnish
@@ -91,7 +91,7 @@ def test_polls_are_not_shared_across_rights(stage: DashboardStage) -> None:
 
 
 @spec("DB15", "DB6")
-@pytest.mark.parametrize("page", [each for each in PAGES if each.is_shared], ids=lambda p: p.name)
+@pytest.mark.parametrize("page", [each for each in PAGES if each.menu], ids=lambda p: p.name)
 def test_a_shared_part_has_nothing_of_a_session(stage: DashboardStage, page: Page) -> None:
     furnish(stage)
     browser = stage.browser(Role.OPERATOR, name="grace")

@@ -6,7 +6,7 @@ from itertools import combinations
 from pathlib import Path
 
 from tenure.core.vocabulary import Role
-from tenure.dashboard.series import RATES
+from tenure.dashboard.pages.overview import RATES
 from tenure_conformance.spec import spec
 from tests.dashboard.harness import DashboardStage, Links
 

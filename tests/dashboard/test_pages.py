@@ -8,8 +8,8 @@ from tenure.core.instants import Instant
 from tenure.core.job_search import JobFilter
 from tenure.core.vocabulary import ReasonCode, Role
 from tenure.dashboard.app import HEADERS
-from tenure.dashboard.page import Page
-from tenure.dashboard.table import ACTIONS, PAGES
+from tenure.dashboard.pages import ACTIONS, PAGES
+from tenure.dashboard.visits import Page
 from tenure_conformance.spec import spec
 from tests.dashboard.harness import Browser, DashboardStage, Links
 from tests.server.harness import JOB

@@ -7,7 +7,7 @@ import pytest
 from tenure.core.ids import Kind, QueueName
 from tenure.core.vocabulary import Role
 from tenure.dashboard.actions import Action
-from tenure.dashboard.table import ACTIONS
+from tenure.dashboard.pages import ACTIONS
 from tenure_conformance.spec import spec
 from tests.dashboard.harness import DashboardStage, Links
 from tests.dashboard.test_pages import DOWNLOADS, EXAMPLES, FLOW, dump, furnish
@@ -314,4 +314,4 @@ def own_target(action: Action) -> dict[str, str]:
         "job_id": JOB.format(1),
         "flow_id": FLOW,
     }
-    return {"target": targets[action.target]}
+    return {"target": targets[action.target.part]}

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tenure.dashboard.series import backlog, counted, rates
+from tenure.dashboard.pages.overview import backlog, counted, rates
 from tenure.protocol.overviews import OutcomeBucketRecord
 from tenure_conformance.spec import spec
 

@@ -13,7 +13,6 @@ from starlette.requests import Request
 from tenure.core.instants import Instant
 from tenure.core.tokens import TokenId
 from tenure.core.vocabulary import Role
-from tenure.dashboard.session_key import read_or_make_key
 from tenure.dashboard.sessions import (
     KEY_BYTES,
     MAX_NOTICE,
@@ -23,6 +22,7 @@ from tenure.dashboard.sessions import (
     Signer,
     new_session,
 )
+from tenure.dashboard.settings import read_or_make_key
 from tenure.dashboard.visits import cookie_of
 from tenure.errors import InvalidInput
 from tenure_conformance.spec import spec

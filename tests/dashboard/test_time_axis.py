@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tenure.core.instants import Instant
-from tenure.dashboard.durations import duration_words
+from tenure.dashboard.rendering import duration_words
 from tenure.dashboard.time_axis import (
     CUTS_WIDTH,
     LABEL_GAP,

@@ -7,7 +7,7 @@ from pathlib import Path
 from click.testing import CliRunner
 
 from tenure.cli.main import main
-from tenure.dashboard.table import PAGES
+from tenure.dashboard.pages import PAGES
 from tests.docs.commands import check_command
 
 PAGE = (Path(__file__).parents[2] / "docs" / "guide" / "dashboard.md").read_text()

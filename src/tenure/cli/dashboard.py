@@ -31,9 +31,8 @@ def pages_of(
         if missing.name != "jinja2":
             raise
         return missing_pages
-    from tenure.dashboard.session_key import SUFFIX, read_or_make_key
     from tenure.dashboard.sessions import KEY_BYTES
-    from tenure.dashboard.settings import DashboardSettings, check_origin
+    from tenure.dashboard.settings import SUFFIX, DashboardSettings, check_origin, read_or_make_key
 
     is_file = authenticated and url.partition(":")[0].lower() == "sqlite"
     if session_key is None and is_file:

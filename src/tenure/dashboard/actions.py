@@ -17,14 +17,14 @@ from starlette.responses import Response
 from tenure.core.dead_letter_groups import MAX_GROUP_IDS
 from tenure.core.ids import ENTROPY_BYTES, JobId, new_job_id
 from tenure.core.vocabulary import Cause
-from tenure.dashboard.page import Page
 from tenure.dashboard.rendering import counted_words, url
 from tenure.dashboard.sessions import Notice
-from tenure.dashboard.visits import Visit, local_path
+from tenure.dashboard.visits import Page, Visit, local_path
 from tenure.errors import InvalidInput, UnknownJob
 from tenure.protocol.codec import decode
 from tenure.protocol.problem_codes import ProblemCode
 from tenure.protocol.replies import JobReply, JobsReply
+from tenure.protocol.requests import MAX_CANCELLED
 from tenure.protocol.routes import BY_NAME, Route
 from tenure.server.problems import Refused
 
@@ -46,25 +46,29 @@ class Field(msgspec.Struct, frozen=True, kw_only=True):
     is_required: bool = False
 
 
-REASON = Field(name="reason", label="Reason", hint="Optional. The job's log keeps it.")
+class Target(msgspec.Struct, frozen=True):
+    """What an action is about: the part of the route's path that names it, what one is called, and
+    the page that shows such things."""
+
+    part: str
+    noun: str
+    page: str
 
 
-class Together(msgspec.Struct, frozen=True, kw_only=True):
-    """A route that takes several jobs as `job_ids`, and the same message otherwise."""
-
-    route: str
-    most: int
-    """How many jobs it takes."""
+JOB = Target("job_id", "job", "/jobs")
+DEAD_LETTER = Target("job_id", "dead letter", "/dead-letters")
+FLOW = Target("flow_id", "flow", "/flows")
+QUEUE = Target("queue", "queue", "/queues")
+KIND = Target("kind", "kind", "/kinds")
+WORKER = Target("worker", "worker", "/workers")
+SCHEDULE = Target("schedule", "schedule", "/schedules")
 
 
 class Action(msgspec.Struct, frozen=True, kw_only=True):
     """A change that visitors may ask for. `name` is that of its route."""
 
     name: str
-    target: str
-    """The part of the route's path that says what it is about: `queue`, `job_id`."""
-    noun: str
-    """What one target is called."""
+    target: Target
     verb: str
     """What the button says, and the link that leads here: `Pause`."""
     phrase: str = ""
@@ -76,21 +80,21 @@ class Action(msgspec.Struct, frozen=True, kw_only=True):
     done_many: str = ""
     """The same after several, if it differs: `redriven as {} new jobs`."""
     icon: str
-    back: str
-    """The page that shows such targets."""
     fields: tuple[Field, ...] = ()
     is_severe: bool = False
     """Whether it cannot be undone."""
     message: Callable[[Mapping[str, str]], dict[str, Any]] | None = None
     """From the form's texts to the message, where that is more than the fields."""
-    together: Together | None = None
-    """How it is done to several jobs at once."""
+    many: str = ""
+    """The route that does it to several jobs at once: it takes them as `job_ids`, and the same
+    message otherwise."""
     current: Callable[[Visit, str], Awaitable[Mapping[str, str]]] | None = None
     """What is set for a target now, by the names of the fields: the form opens with it."""
 
     def about(self, targets: int) -> str:
-        """The action on so many targets, in words: `Pause 2 queues`."""
-        what = self.noun if targets == 1 else counted_words(targets, self.noun)
+        """The action on this many targets, in words: `Pause 2 queues`."""
+        noun = self.target.noun
+        what = noun if targets == 1 else counted_words(targets, noun)
         return (self.phrase or f"{self.verb} {{}}").format(what)
 
     def body(self, form: Mapping[str, str]) -> dict[str, Any]:
@@ -157,11 +161,11 @@ class Outcome(msgspec.Struct):
             one = self.refused.total() == 1
             return Notice(next(iter(self.refused)) if one else refused, is_good=False)
         only = len(self.done) == 1 and not self.refused
-        what = self.done[0] if only else counted_words(len(self.done), action.noun)
+        what = self.done[0] if only else counted_words(len(self.done), action.target.noun)
         done = action.done
         if len(self.done) > 1 and action.done_many:
             done = action.done_many.format(len(self.done))
-        text = f"{action.noun} {what}: {done}" if only else f"{what}: {done}"
+        text = f"{action.target.noun} {what}: {done}" if only else f"{what}: {done}"
         text = text[0].upper() + text[1:]
         return Notice(f"{text}. Not done: {refused}" if refused else text, is_good=not refused)
 
@@ -184,12 +188,14 @@ async def perform(
         body["request_id"] = form.get("request_id") or new_request_id()
     elif takes(route, "job_id") and form.get("job_id"):
         body["job_id"] = form["job_id"]
-    if action.together is not None and len(targets) > 1:
-        await _perform_together(visit, action.together, targets, body, outcome)
+    if action.many and len(targets) > 1:
+        await _perform_many(visit, action.many, targets, body, outcome)
         return outcome
     for target in targets:
         try:
-            response = await visit.response(action.name, path={action.target: target}, body=body)
+            response = await visit.response(
+                action.name, path={action.target.part: target}, body=body
+            )
         except (Refused, InvalidInput, UnknownJob) as refused:
             if len(targets) == 1:
                 raise
@@ -207,14 +213,14 @@ async def perform(
     return outcome
 
 
-async def _perform_together(
-    visit: Visit, together: Together, targets: list[str], body: dict[str, Any], outcome: Outcome
+async def _perform_many(
+    visit: Visit, route: str, targets: list[str], body: dict[str, Any], outcome: Outcome
 ) -> None:
     """Ask for as many jobs at a time as the route takes, in this order. What it cannot read stops
     all of them: a form that a page made has nothing like that."""
-    for start in range(0, len(targets), together.most):
-        some = targets[start : start + together.most]
-        answer = await visit.ask(together.route, JobsReply, body={**body, "job_ids": some})
+    for start in range(0, len(targets), MAX_CANCELLED):
+        some = targets[start : start + MAX_CANCELLED]
+        answer = await visit.ask(route, JobsReply, body={**body, "job_ids": some})
         for target, reply in zip(some, answer.replies, strict=True):
             if reply.cause is None:
                 outcome.done.append(target)
@@ -279,7 +285,7 @@ def action_pages(actions: tuple[Action, ...]) -> tuple[Page, ...]:
     async def confirm(visit: Visit) -> Response:
         action = found(visit)
         targets = checked_targets(visit.queries("target"), action)
-        back = local_path(visit.query("back") or "", action.back)
+        back = local_path(visit.query("back") or "", action.target.page)
         return await ask_first(visit, action, targets, back=back)
 
     async def perform_form(visit: Visit) -> Response:
@@ -291,11 +297,11 @@ def action_pages(actions: tuple[Action, ...]) -> tuple[Page, ...]:
         if left:
             notice = _with_rest(notice, action, left=left, rest=visit.field("rest"))
         notice = outcome.with_new_jobs(notice, action)
-        return visit.go(local_path(visit.field("back"), action.back), notice)
+        return visit.go(local_path(visit.field("back"), action.target.page), notice)
 
     return (
-        Page(name="confirm-action", path="/actions/{action}", answer=confirm),
-        Page(name="action", path="/actions/{action}", answer=perform_form, method="POST"),
+        Page("confirm-action", "/actions/{action}", confirm),
+        Page("action", "/actions/{action}", perform_form, method="POST"),
     )
 
 
@@ -313,8 +319,8 @@ def checked_targets(targets: Sequence[str], action: Action) -> list[str]:
     """Each target once. Raises `InvalidInput` if there are none, or too many."""
     unique = list(dict.fromkeys(targets))
     if not unique:
-        hint = f"choose at least one {action.noun} on the page before"
-        raise InvalidInput("target", f"no {action.noun} is chosen", hint=hint)
+        hint = f"choose at least one {action.target.noun} on the page before"
+        raise InvalidInput("target", f"no {action.target.noun} is chosen", hint=hint)
     if len(unique) > MAX_TARGETS:
         raise InvalidInput("target", f"at most {MAX_TARGETS} at a time")
     return unique

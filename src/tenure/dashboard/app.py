@@ -11,7 +11,6 @@ from collections.abc import Iterable
 from typing import Any
 from urllib.parse import parse_qsl
 
-from jinja2 import Environment
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import RedirectResponse, Response
@@ -20,15 +19,14 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tenure.core.instants import seconds
 from tenure.core.tokens import TokenId
-from tenure.dashboard.asking import Asker
-from tenure.dashboard.page import Page
+from tenure.dashboard.pages import ACTIONS, PAGES
 from tenure.dashboard.rendering import make_environment, url
 from tenure.dashboard.sessions import NONCE_BYTES, Session, Signer, new_session
 from tenure.dashboard.settings import DashboardSettings
 from tenure.dashboard.static_files import StaticFiles
-from tenure.dashboard.table import ACTIONS, PAGES
 from tenure.dashboard.visits import (
     NONCE,
+    Page,
     Visit,
     chosen_namespace,
     cookie_of,
@@ -67,7 +65,7 @@ HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "X-Frame-Options": "DENY",
 }
-
+_ENCODED_HEADERS = [(name.lower().encode(), text.encode()) for name, text in HEADERS.items()]
 
 SCRIPT_NONCE_BYTES = 16
 
@@ -91,19 +89,25 @@ class _NotSignedIn(Exception):
 
 
 class _Pages:
-    """Finds the page of a path."""
+    """Finds the page of a path, lets visitors in, and turns every failure into a page."""
 
     def __init__(self, services: Services, settings: DashboardSettings) -> None:
+        self._services = services
+        self._settings = settings
+        self._signer = Signer(settings.key)
         self._static = StaticFiles()
-        self._desk = _Desk(services, settings, make_environment(self._static.url))
+        self._templates = make_environment(self._static.url)
+        self._templates.globals["is_authenticated"] = settings.authenticated
+        self._templates.globals["actions"] = {action.name: action for action in ACTIONS}
+        self._menu = tuple(page for page in PAGES if page.menu)
+        self._parts = SharedAnswers[tuple[object, ...], bytes](
+            services.monotonic, fresh_for=PART_FRESH_FOR
+        )
         by_path: dict[str, dict[str, Page]] = {}
         for page in PAGES:
             by_path.setdefault(page.path, {})[page.method] = page
         self._router = Router(
-            [
-                mounted(path, _Endpoint(methods, services, self._desk))
-                for path, methods in by_path.items()
-            ],
+            [mounted(path, _Endpoint(methods, self)) for path, methods in by_path.items()],
             redirect_slashes=False,
         )
 
@@ -119,59 +123,26 @@ class _Pages:
 
         if scope["path"] in self._static:
             await self._static(scope, receive, finish)
-            return
-        if any(route.matches(scope)[0] is not Match.NONE for route in self._router.routes):
+        elif any(route.matches(scope)[0] is not Match.NONE for route in self._router.routes):
             await self._router(scope, receive, finish)
-            return
-        http = Request(scope)
-        if "text/html" not in http.headers.get("accept", ""):
+        elif "text/html" in Request(scope).headers.get("accept", ""):
+            await self._failure(_no_page(), Request(scope))(scope, receive, finish)
+        else:
             raise HTTPException(404)
-        answer = self._desk.not_found(http)
-        await answer(scope, receive, finish)
 
-
-_ENCODED_HEADERS = [(name.lower().encode(), text.encode()) for name, text in HEADERS.items()]
-
-
-class _Endpoint:
-    """The pages of one path, by method."""
-
-    def __init__(self, pages: dict[str, Page], services: Services, desk: "_Desk") -> None:
-        self._pages = pages
-        self._services = services
-        self._desk = desk
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        http = Request(scope, receive)
-        page = self._pages.get("GET" if http.method == "HEAD" else http.method)
+    async def respond(self, pages: dict[str, Page], http: Request, send: Send) -> None:
+        """Answer a request for a path by its page for this method."""
+        page = pages.get("GET" if http.method == "HEAD" else http.method)
         with self._services.memory.request() as memory:
-            path = next(iter(self._pages.values())).path
+            path = next(iter(pages.values())).path
             method = "HTTP" if page is None else page.method
             with server_span(method, path, trace_from_headers(http.headers.getlist)) as span:
-                asked = _not_allowed(self._pages) if page is None else page
-                answer = await self._desk.answer(asked, http, memory, span)
+                asked = _not_allowed(pages) if page is None else page
+                answer = await self._answer(asked, http, memory, span)
                 span.answered(answer.status_code)
-            await answer(scope, receive, send)
+            await answer(http.scope, http.receive, send)
 
-
-class _Desk:
-    """Lets visitors in, and turns every failure into a page."""
-
-    def __init__(
-        self, services: Services, settings: DashboardSettings, templates: Environment
-    ) -> None:
-        self._services = services
-        self._settings = settings
-        self._signer = Signer(settings.key)
-        self._templates = templates
-        self._templates.globals["is_authenticated"] = settings.authenticated
-        self._templates.globals["actions"] = {action.name: action for action in ACTIONS}
-        self._menu = tuple(page for page in PAGES if page.menu)
-        self._parts = SharedAnswers[tuple[object, ...], bytes](
-            services.monotonic, fresh_for=PART_FRESH_FOR
-        )
-
-    async def answer(
+    async def _answer(
         self, page: Page | Refused, http: Request, memory: RequestMemory, span: RequestSpan
     ) -> Response:
         """The answer to a request for a page, or the refusal of its method."""
@@ -251,33 +222,24 @@ class _Desk:
         call_for(audit.principal.caller)
         memory.belongs_to(audit.principal.caller)
         said = cookie_of(http, self._cookie_name("notice", http))
-        namespace = chosen_namespace(principal, http, self._settings.namespace)
-        visit = Visit(
+        return Visit(
             page=page,
             http=http,
             services=self._services,
-            asker=Asker(
-                services=self._services,
-                principal=principal,
-                namespace=namespace,
-                http=http,
-                request_id=http.scope["tenure.request_id"],
-                span=span,
-                memory=memory,
-            ),
+            span=span,
+            memory=memory,
             audit=audit,
             principal=principal,
+            namespace=chosen_namespace(principal, http, self._settings.namespace),
             session=session,
             form_token=self._signer.form_token(session),
-            now=now,
             form=form,
+            instant=now,
             notice=self._signer.read_notice(said, session, now=now),
             templates=self._templates,
             menu=self._menu,
-            namespace=namespace,
+            new_session=session if is_new else None,
         )
-        visit.new_session = session if is_new else None
-        return visit
 
     async def _principal(self, session: Session, page: Page) -> Principal | None:
         """The principal of a session; None on a page that needs none. Its token is read again every
@@ -376,16 +338,6 @@ class _Desk:
         problems.log(problem, status, request_id)
         return self._bare("problem.html", status, headers, said=said, request_id=request_id)
 
-    def not_found(self, http: Request) -> Response:
-        """The page for a path that does not exist."""
-        refused = Refused(
-            404,
-            ProblemCode.UNKNOWN_ROUTE,
-            "there is no such page",
-            hint="the menu of the overview leads to every page",
-        )
-        return self._failure(refused, http)
-
     def _bare(
         self, template: str, status: int, headers: dict[str, str] | None = None, **context: Any
     ) -> Response:
@@ -393,6 +345,26 @@ class _Desk:
         here: the threads may all be busy with what has failed."""
         body = self._templates.get_template(template).render(context, status=status)
         return Response(body, status, headers, media_type="text/html")
+
+
+class _Endpoint:
+    """The pages of one path, by method."""
+
+    def __init__(self, methods: dict[str, Page], pages: _Pages) -> None:
+        self._methods = methods
+        self._pages = pages
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._pages.respond(self._methods, Request(scope, receive), send)
+
+
+def _no_page() -> Refused:
+    return Refused(
+        404,
+        ProblemCode.UNKNOWN_ROUTE,
+        "there is no such page",
+        hint="the menu of the overview leads to every page",
+    )
 
 
 def _not_allowed(methods: Iterable[str]) -> Refused:

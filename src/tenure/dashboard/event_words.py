@@ -8,7 +8,7 @@ from tenure.core.events import Event
 from tenure.core.job import Progress
 from tenure.core.observations import Observation
 from tenure.core.vocabulary import EventCause, EventType, ObservationType
-from tenure.dashboard.durations import duration_words
+from tenure.dashboard.rendering import duration_words
 
 _WHAT = {
     EventType.ENQUEUED: "Enqueued",

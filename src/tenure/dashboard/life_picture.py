@@ -11,9 +11,8 @@ import msgspec
 
 from tenure.core.ids import WorkerId
 from tenure.core.instants import Instant
-from tenure.dashboard.durations import duration_words
 from tenure.dashboard.job_life import BUSY, Lane, Life, Mark, Phase, Sign, Span
-from tenure.dashboard.rendering import counted_words
+from tenure.dashboard.rendering import counted_words, duration_words
 from tenure.dashboard.time_axis import WIDTH, Gap, Stretch, Tick, TimeAxis, time_axis
 
 SHORTEST_BAR = 0.6

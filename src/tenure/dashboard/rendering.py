@@ -7,6 +7,7 @@ stands beside them are shown by their code point instead. [DB9]
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from itertools import dropwhile, islice
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -16,7 +17,6 @@ from markupsafe import Markup
 from tenure.core.counting import counted, noun_after
 from tenure.core.ids import short_id
 from tenure.core.instants import seconds
-from tenure.dashboard.durations import duration_words
 
 MAX_SHOWN = 200
 """Characters of a text in a table cell; the whole is on the text's own page."""
@@ -29,6 +29,16 @@ _INVISIBLE = re.compile(
     "\u200b-\u200f\u2028-\u202e\u2060-\u206f\u2800\u3164\ufeff\uffa0\ufff9-\ufffb"
     "\U000e0000-\U000e0fff\ud800-\udfff]"
 )
+_UNITS = (
+    ("d", 86_400_000_000),
+    ("h", 3_600_000_000),
+    ("min", 60_000_000),
+    ("s", 1_000_000),
+    ("ms", 1_000),
+    ("µs", 1),
+)
+_DECIMALS_BELOW_US = 10_000_000
+SHOWN_UNITS = 2
 _WORDS = (
     (60.0, 1.0, "s"),
     (3_600.0, 60.0, "min"),
@@ -115,6 +125,25 @@ def span(value: float | timedelta | None) -> str:
         return "–"
     duration_s = value.total_seconds() if isinstance(value, timedelta) else float(value)
     return duration_words(seconds(duration_s))
+
+
+def duration_words(span_us: int) -> str:
+    """`350 µs`, `5 ms`, `1.2 s`, `3 min 20 s`, `2 d 4 h`; a negative span counts as none. Two units
+    at most, rounded down: exact times are shown beside it."""
+    span_us = max(0, span_us)
+    if span_us == 0:
+        return "0 s"
+    if 1_000_000 <= span_us < _DECIMALS_BELOW_US:
+        return f"{span_us // 100_000 / 10:g} s"
+    if span_us < 60_000_000:
+        unit, unit_us = next(each for each in _UNITS if span_us >= each[1])
+        return f"{span_us // unit_us} {unit}"
+    parts = []
+    for unit, unit_us in _UNITS:
+        amount, span_us = divmod(span_us, unit_us)
+        parts.append((amount, unit))
+    shown = islice(dropwhile(lambda part: part[0] == 0, parts), SHOWN_UNITS)
+    return " ".join(f"{amount} {unit}" for amount, unit in shown if amount)
 
 
 def number(value: int | None) -> str:

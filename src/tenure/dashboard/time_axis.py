@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import msgspec
 
 from tenure.core.instants import Duration, Instant
-from tenure.dashboard.durations import duration_words
+from tenure.dashboard.rendering import duration_words
 
 WIDTH = 100.0
 """Percent: positions hold for every width of the page."""

@@ -1,9 +1,14 @@
-"""One visit: what a page is given, and how it answers."""
+"""What a page is, and one visit: what a page is given, what it asks of `/v1`, and how it answers.
 
-from collections.abc import Mapping
+A page gets exactly what a client with the same token gets over HTTP: the answer of a route is
+encoded and read again, so no page can see a field that the protocol does not have. [DB2]
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
 
+import msgspec
 from jinja2 import Environment
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -11,15 +16,18 @@ from starlette.responses import RedirectResponse, Response
 from tenure.core.checks import MAX_NAME, NAME_PATTERN
 from tenure.core.ids import Namespace
 from tenure.core.instants import Instant
-from tenure.dashboard.asking import Asker, Query
-from tenure.dashboard.page import Page
 from tenure.dashboard.sessions import Notice, Session
-from tenure.protocol.codec import encode
+from tenure.protocol.codec import decode, encode
 from tenure.protocol.fields import moment
 from tenure.protocol.records import WorkerRecord
+from tenure.protocol.routes import BY_NAME, Route
 from tenure.server.audit import RequestAudit
+from tenure.server.handling import Asked, carry_out
+from tenure.server.memory import RequestMemory
 from tenure.server.principals import Principal
+from tenure.server.problems import unauthenticated
 from tenure.server.services import Services
+from tenure.telemetry.tracing import RequestSpan
 
 THEMES = ("auto", "light", "dark")
 THEME_COOKIE = "tenure_theme"
@@ -27,56 +35,59 @@ FRAGMENT_HEADER = "hx-request"
 
 _R = TypeVar("_R")
 
+Query = Mapping[str, str | int | bool | Sequence[str] | None]
 
 NONCE = "tenure.script_nonce"
 """In the scope of a request: what the scripts of its page are named by. [DB40]"""
 
 
-class Visit:
+class Page(msgspec.Struct, frozen=True):
+    """One path and method. A page that is in the menu has a `menu` word, an `icon`, a `key` (the
+    letter that leads to it after `g`) and, in `asks`, the route of `/v1` that it shows: the menu
+    has the page for those who may use this route."""
+
+    name: str
+    path: str
+    answer: "Callable[[Visit], Awaitable[Response]]"
+    method: str = "GET"
+    is_public: bool = False
+    """Whether it is shown to visitors who have not signed in."""
+    menu: str = ""
+    icon: str = ""
+    key: str = ""
+    asks: str = ""
+
+
+class Visit(msgspec.Struct, kw_only=True, eq=False):
     """A request of a browser whose session is known.
 
     `form` has the fields of a form that was posted; they are texts, and several may have the same
-    name.
+    name. Without a token, `namespace` is the one that the visitor chose. A visitor who has to sign
+    in first has no principal and can ask nothing of `/v1`.
     """
 
-    def __init__(
-        self,
-        *,
-        page: Page,
-        http: Request,
-        services: Services,
-        asker: Asker,
-        audit: RequestAudit,
-        principal: Principal | None,
-        session: Session,
-        form_token: str,
-        now: Instant,
-        form: tuple[tuple[str, str], ...],
-        notice: Notice | None,
-        templates: Environment,
-        menu: tuple[Page, ...],
-        namespace: Namespace,
-    ) -> None:
-        self.page = page
-        self.http = http
-        self.services = services
-        self.principal = principal
-        self.session = session
-        self.form = form
-        self.instant = now
-        self.namespace = namespace
-        self._asker = asker
-        self._audit = audit
-        self._form_token = form_token
-        self._notice = notice
-        self._templates = templates
-        self._menu = menu
-        self.notices: list[Notice] = []
-        """What the next page shows."""
-        self.cookies: dict[str, str] = {}
-        """Settings of this browser that the answer changes."""
-        self.new_session: Session | None = None
-        """The session that the answer begins, instead of this one."""
+    page: Page
+    http: Request
+    services: Services
+    span: RequestSpan
+    memory: RequestMemory
+    audit: RequestAudit
+    principal: Principal | None
+    namespace: Namespace
+    session: Session
+    form_token: str
+    form: tuple[tuple[str, str], ...]
+    instant: Instant
+    """The store's clock."""
+    notice: Notice | None
+    templates: Environment
+    menu: tuple[Page, ...]
+    notices: list[Notice] = []
+    """What the next page shows."""
+    cookies: dict[str, str] = {}
+    """Settings of this browser that the answer changes."""
+    new_session: Session | None = None
+    """The session that the answer begins, instead of this one."""
 
     # --- what was sent
 
@@ -112,8 +123,9 @@ class Visit:
 
     @property
     def is_shared(self) -> bool:
-        """Whether the answer is also for other visitors who may see the same. [DB15]"""
-        return self.page.is_shared and self.is_fragment
+        """Whether the answer is also for other visitors with equal rights: several people keep the
+        pages of the menu open at a time. [DB15]"""
+        return bool(self.page.menu) and self.is_fragment
 
     @property
     def theme(self) -> str:
@@ -131,7 +143,7 @@ class Visit:
         """The path and query of this page."""
         return sent_path(self.http)
 
-    # --- what is asked
+    # --- what is asked of /v1
 
     @property
     def sees_bodies(self) -> bool:
@@ -139,12 +151,20 @@ class Visit:
         return self.principal is not None and self.principal.sees_bodies
 
     def may(self, route: str) -> bool:
-        """Whether this visitor may use a route of `/v1`."""
-        return self._asker.may(route)
+        """Whether a token of this role and with these limits may use a route; what it asks for may
+        still be out of its scope."""
+        return self.principal is not None and self.principal.may_use(BY_NAME[route])
 
     def may_drain(self, worker: WorkerRecord) -> bool:
         """Whether this visitor may stop a worker, which other queues and kinds may need too."""
         return self.may("drain") and not worker.in_part
+
+    @property
+    def choices(self) -> dict[str, tuple[str, ...]]:
+        """The queues and kinds that this visitor's token is limited to, where it has several."""
+        token = None if self.principal is None else self.principal.token
+        given = {} if token is None else {"queue": token.queues, "kind": token.kinds}
+        return {name: names for name, names in given.items() if len(names) > 1}
 
     def listed(self, chosen: Mapping[str, str | None]) -> dict[str, str | None]:
         """The filters of a list of jobs, with a queue and a kind where this visitor's token has
@@ -154,44 +174,69 @@ class Visit:
             found[name] = found[name] or given[0]
         return found
 
-    @property
-    def choices(self) -> dict[str, tuple[str, ...]]:
-        """The queues and kinds that this visitor's token is limited to, where it has several."""
-        token = None if self.principal is None else self.principal.token
-        given = {} if token is None else {"queue": token.queues, "kind": token.kinds}
-        return {name: names for name, names in given.items() if len(names) > 1}
-
     async def ask(
         self,
-        route: str,
+        name: str,
         reply: type[_R],
         *,
         path: Mapping[str, str] | None = None,
         query: Query | None = None,
         body: Mapping[str, Any] | None = None,
     ) -> _R:
-        """The reply of a route of `/v1`; see `Asker.ask`."""
-        return await self._asker.ask(route, reply, path=path, query=query, body=body)
+        """The reply of a route, which by the table of routes is of this type. Raises what the
+        handler raises."""
+        assert BY_NAME[name].reply is reply
+        response = await self.response(name, path=path, query=query, body=body)
+        answer = bytes(response.body)
+        return await self.services.blocking(lambda: decode(reply, answer))
 
     async def response(
-        self, route: str, *, path: Mapping[str, str], body: Mapping[str, Any] | None = None
+        self,
+        name: str,
+        *,
+        path: Mapping[str, str] | None = None,
+        query: Query | None = None,
+        body: Mapping[str, Any] | None = None,
     ) -> Response:
-        """The response of a route of `/v1` as it is: for files, and for its status."""
-        return await self._asker.response(route, path=path, body=body)
+        """The response of a route as it would be sent: for files, and for its status."""
+        if self.principal is None:
+            raise unauthenticated("sign in first")
+        route, given = BY_NAME[name], dict(path or {})
+        # The security log names the parts of the route's path, not those of the page's.
+        http = Request({**self.http.scope, "path_params": given})
+        request_id = http.scope["tenure.request_id"]
+        audit = RequestAudit(self.services.security, route, http, request_id)
+        audit.principal = self.principal
+        message = b"" if route.request is None else encode(dict(body or {}))
 
-    def note_signed_in(self, principal: Principal) -> None:
-        """Write to the security log who begins a session."""
-        self._audit.principal = principal
-        self._audit.signed_in()
+        async def read() -> bytes:
+            return message
 
-    def note_signed_out(self) -> None:
-        """Write to the security log who ends a session."""
-        if self.principal is not None and self.principal.token is not None:
-            self._audit.signed_out()
+        try:
+            self.principal.check_route(route)
+            return await carry_out(
+                self.services,
+                Asked(
+                    route=route,
+                    http=http,
+                    path=given,
+                    query=_pairs(query or {}, self._namespace_for(route)),
+                    body=read,
+                    request_id=request_id,
+                    span=self.span,
+                    memory=self.memory,
+                    audit=audit,
+                ),
+            )
+        except Exception as problem:
+            audit.refused(problem)
+            raise
 
-    def note_refused(self, problem: Exception) -> None:
-        """Write to the security log that this visitor was refused."""
-        self._audit.refused(problem)
+    def _namespace_for(self, route: Route) -> dict[str, str]:
+        """The chosen namespace, for a visitor without a token and a route that asks for one."""
+        is_asked = "namespace" in getattr(route.query, "__struct_fields__", ())
+        has_token = self.principal is not None and self.principal.token is not None
+        return {"namespace": self.namespace} if is_asked and not has_token else {}
 
     # --- what is answered
 
@@ -200,7 +245,7 @@ class Visit:
         known = {
             "visit": self,
             "page": self.page,
-            "menu": [each for each in self._menu if self.may(each.asks)],
+            "menu": [each for each in self.menu if self.may(each.asks)],
             "now": self.now,
             "may": self.may,
             "is_fragment": self.is_fragment,
@@ -208,21 +253,29 @@ class Visit:
             **context,
         }
         if not self.is_shared:  # a template that needs them fails instead of giving them to others
-            known |= {"form_token": self._form_token, "notice": self._notice}
-        made = self._templates.get_template(template)
+            known |= {"form_token": self.form_token, "notice": self.notice}
+        made = self.templates.get_template(template)
         body = await self.services.listing(lambda: made.render(known))
         return Response(body, status, media_type="text/html")
-
-    async def data(self, message: object) -> Response:
-        """JSON, for plots."""
-        body = await self.services.listing(lambda: encode(message))
-        return Response(body, media_type="application/json")
 
     def go(self, to: str, notice: Notice | None = None) -> Response:
         """Send the browser to another page, which shows the notice."""
         if notice is not None:
             self.notices.append(notice)
         return RedirectResponse(local_path(to), status_code=303)
+
+
+def _pairs(query: Query, more: Mapping[str, str]) -> list[tuple[str, str]]:
+    """A query as texts; what is None is left out."""
+    pairs = []
+    for name, value in {**query, **more}.items():
+        several = value if isinstance(value, list | tuple) else [value]
+        pairs += [(name, _text(each)) for each in several if each is not None]
+    return pairs
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def sent_path(http: Request) -> str:

@@ -6,11 +6,11 @@ from starlette.responses import Response
 
 from tenure.core.checks import check_name
 from tenure.core.vocabulary import Role
-from tenure.dashboard.page import Page
 from tenure.dashboard.sessions import NONCE_BYTES, Notice, new_session
 from tenure.dashboard.visits import (
     THEME_COOKIE,
     THEMES,
+    Page,
     Visit,
     cookie_of_port,
     local_path,
@@ -44,11 +44,12 @@ async def sign_in(visit: Visit) -> Response:
     except Refused as refused:
         if refused.status >= 500:
             raise
-        visit.note_refused(refused)
+        visit.audit.refused(refused)
         return await visit.show("sign_in.html", status=refused.status, next=there, problem=refused)
     entropy = os.urandom(NONCE_BYTES)
     visit.new_session = new_session(token.id, now=visit.instant, entropy=entropy)
-    visit.note_signed_in(principal)
+    visit.audit.principal = principal
+    visit.audit.signed_in()
     return visit.go(there)
 
 
@@ -56,7 +57,8 @@ async def sign_out(visit: Visit) -> Response:
     """Forget the session of this browser."""
     entropy = os.urandom(NONCE_BYTES)
     visit.new_session = new_session(None, now=visit.instant, entropy=entropy)
-    visit.note_signed_out()
+    if visit.principal is not None and visit.principal.token is not None:
+        visit.audit.signed_out()
     return visit.go("/sign-in", Notice("Signed out"))
 
 
@@ -83,10 +85,10 @@ async def keys(visit: Visit) -> Response:
 
 
 PAGES = (
-    Page(name="sign-in", path="/sign-in", answer=sign_in_form, is_public=True),
-    Page(name="signing-in", path="/sign-in", answer=sign_in, method="POST", is_public=True),
-    Page(name="sign-out", path="/sign-out", answer=sign_out, method="POST", is_public=True),
-    Page(name="theme", path="/theme", answer=set_theme, method="POST", is_public=True),
-    Page(name="namespace", path="/namespace", answer=set_namespace, method="POST"),
-    Page(name="help", path="/help", answer=keys),
+    Page("sign-in", "/sign-in", sign_in_form, is_public=True),
+    Page("signing-in", "/sign-in", sign_in, method="POST", is_public=True),
+    Page("sign-out", "/sign-out", sign_out, method="POST", is_public=True),
+    Page("theme", "/theme", set_theme, method="POST", is_public=True),
+    Page("namespace", "/namespace", set_namespace, method="POST"),
+    Page("help", "/help", keys),
 )

@@ -9,10 +9,9 @@ from starlette.responses import Response
 from tenure.core.ids import JobId
 from tenure.core.overview import TimeRange
 from tenure.dashboard.actions import MAX_TARGETS, ask_first
-from tenure.dashboard.page import Page
 from tenure.dashboard.pages import job
 from tenure.dashboard.rendering import counted_words, url
-from tenure.dashboard.visits import Visit
+from tenure.dashboard.visits import Page, Visit
 from tenure.errors import InvalidInput
 from tenure.protocol.overviews import DeadLetterGroupRecord, DeadLetterGroupsReply
 from tenure.protocol.problem_codes import ProblemCode
@@ -177,16 +176,16 @@ async def _group(visit: Visit) -> DeadLetterGroupRecord:
 
 PAGES = (
     Page(
-        name="dead-letters",
-        path="/dead-letters",
-        answer=dead_letters,
+        "dead-letters",
+        "/dead-letters",
+        dead_letters,
         menu="Dead letters",
         icon="dead",
         key="d",
         asks="dead-letter-groups",
     ),
-    Page(name="dead-letter-list", path="/dead-letters/list", answer=dead_letter_list),
+    Page("dead-letter-list", "/dead-letters/list", dead_letter_list),
     # The longer path first: a name in a path may contain slashes.
-    Page(name="confirm-group", path="/dead-letters/{key}/{action}", answer=confirm_group),
-    Page(name="dead-letter-group", path="/dead-letters/{key}", answer=group),
+    Page("confirm-group", "/dead-letters/{key}/{action}", confirm_group),
+    Page("dead-letter-group", "/dead-letters/{key}", group),
 )

@@ -7,12 +7,11 @@ from starlette.responses import Response
 
 from tenure.core.flow_rows import in_order
 from tenure.core.vocabulary import JobStatus
-from tenure.dashboard.actions import MAX_TARGETS, Action, ask_first, checked_targets
+from tenure.dashboard.actions import FLOW, MAX_TARGETS, Action, ask_first, checked_targets
 from tenure.dashboard.flow_graph import by_urgency, graph_of
-from tenure.dashboard.page import Page
 from tenure.dashboard.pages.job import CANCEL
 from tenure.dashboard.rendering import counted_words, url
-from tenure.dashboard.visits import Visit
+from tenure.dashboard.visits import Page, Visit
 from tenure.protocol.replies import FlowReply, FlowsReply, FlowStepRecord, flow_view_of
 
 ROWS = 50
@@ -144,24 +143,20 @@ def _page(
 
 REDRIVE = Action(
     name="redrive-flow",
-    target="flow_id",
-    noun="flow",
+    target=FLOW,
     verb="Redrive",
     explains="Replaces the jobs that did not succeed by new ones with the same payloads. Jobs"
     " that succeeded stay, and the new ones get their results.",
     done="redriven",
     icon="again",
-    back="/flows",
 )
 
 ACTIONS = (REDRIVE,)
 
 PAGES = (
-    Page(
-        name="flows", path="/flows", answer=flows, menu="Flows", icon="flow", key="f", asks="flows"
-    ),
+    Page("flows", "/flows", flows, menu="Flows", icon="flow", key="f", asks="flows"),
     # Before the page of a flow: a name in a path may contain slashes.
-    Page(name="cancel-flow", path="/flows/{flow_id}/cancel", answer=confirm_cancel),
-    Page(name="redrive-flow", path="/flows/{flow_id}/redrive", answer=confirm_redrive),
-    Page(name="flow", path="/flows/{flow_id}", answer=flow),
+    Page("cancel-flow", "/flows/{flow_id}/cancel", confirm_cancel),
+    Page("redrive-flow", "/flows/{flow_id}/redrive", confirm_redrive),
+    Page("flow", "/flows/{flow_id}", flow),
 )

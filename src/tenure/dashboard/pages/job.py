@@ -14,7 +14,7 @@ from tenure.core.events import Event
 from tenure.core.ids import JobId
 from tenure.core.observations import Observation
 from tenure.core.timeline import TimelineEntry, timeline
-from tenure.dashboard.actions import Action, Field, Together
+from tenure.dashboard.actions import DEAD_LETTER, JOB, Action, Field
 from tenure.dashboard.event_words import (
     what_happened,
     what_was_observed,
@@ -23,8 +23,7 @@ from tenure.dashboard.event_words import (
 )
 from tenure.dashboard.job_life import life_of
 from tenure.dashboard.life_picture import picture_of
-from tenure.dashboard.page import Page
-from tenure.dashboard.visits import Visit
+from tenure.dashboard.visits import Page, Visit
 from tenure.protocol.fields import moment
 from tenure.protocol.records import JobRecord, event_of, job_of, observation_of
 from tenure.protocol.replies import (
@@ -39,7 +38,6 @@ from tenure.protocol.replies import (
     WaitReasonRecord,
     WaitReasonsReply,
 )
-from tenure.protocol.requests import MAX_CANCELLED
 
 MAX_EVENTS = 2_000
 """The newest events of a log that a page reads."""
@@ -254,14 +252,12 @@ REASON = Field(name="reason", label="Reason", hint="Optional. The job's log keep
 
 CANCEL = Action(
     name="cancel",
-    target="job_id",
-    noun="job",
+    target=JOB,
     verb="Cancel",
     explains="A job that waits is cancelled at once. One that runs is asked to stop, or is"
     " stopped.",
     done="cancelled, or asked to stop",
     icon="stop",
-    back="/jobs",
     fields=(
         Field(
             name="mode",
@@ -275,55 +271,47 @@ CANCEL = Action(
         REASON,
     ),
     is_severe=True,
-    together=Together(route="cancel-many", most=MAX_CANCELLED),
+    many="cancel-many",
 )
 
 ACTIONS = (
     CANCEL,
     Action(
         name="rerun",
-        target="job_id",
-        noun="job",
+        target=JOB,
         verb="Run again",
         phrase="Run {} again",
         explains="Makes a new job with the same payload. The finished one stays as it is.",
         done="enqueued again as a new job",
         icon="again",
-        back="/jobs",
     ),
     Action(
         name="stall",
-        target="job_id",
-        noun="job",
+        target=JOB,
         verb="Stall",
         explains="Takes the job from a worker that you no longer trust: its lease ends at once and"
         " its report is discarded. The job stays stalled until somebody requeues it. It costs no"
         " attempt.",
         done="stalled",
         icon="warn",
-        back="/jobs",
         is_severe=True,
     ),
     Action(
         name="requeue",
-        target="job_id",
-        noun="job",
+        target=JOB,
         verb="Requeue",
         explains="Lets a held job go back to its queue. Its lost attempt may have had effects: the"
         " handler runs once more.",
         done="requeued",
         icon="again",
-        back="/jobs",
     ),
     Action(
         name="dead-letter",
-        target="job_id",
-        noun="job",
+        target=JOB,
         verb="Dead-letter",
         explains="Takes the job out of circulation. It can be redriven later.",
         done="dead-lettered",
         icon="dead",
-        back="/jobs",
         fields=(
             Field(
                 name="reason_code",
@@ -342,33 +330,29 @@ ACTIONS = (
     ),
     Action(
         name="redrive",
-        target="job_id",
-        noun="dead letter",
+        target=DEAD_LETTER,
         verb="Redrive",
         explains="Makes a new job with the same payload and a fresh budget of attempts. The dead"
         " letter stays, marked as redriven.",
         done="redriven as a new job",
         done_many="redriven as {} new jobs",
         icon="again",
-        back="/dead-letters",
     ),
     Action(
         name="discard",
-        target="job_id",
-        noun="dead letter",
+        target=DEAD_LETTER,
         verb="Discard",
         explains="Marks the dead letter as resolved: nobody will redrive it. Its record stays until"
         " it is purged.",
         done="discarded",
         icon="trash",
-        back="/dead-letters",
         fields=(Field(name="note", label="Note", hint="Optional. Says why it was discarded."),),
         is_severe=True,
     ),
 )
 
 PAGES = (
-    Page(name="job", path="/jobs/{job_id}", answer=job),
-    Page(name="verify-job", path="/jobs/{job_id}/verify", answer=verify),
-    Page(name="artifact", path="/jobs/{job_id}/artifacts/{name}", answer=artifact),
+    Page("job", "/jobs/{job_id}", job),
+    Page("verify-job", "/jobs/{job_id}/verify", verify),
+    Page("artifact", "/jobs/{job_id}/artifacts/{name}", artifact),
 )

@@ -9,9 +9,8 @@ from tenure.core.ids import JobId, typed_prefix
 from tenure.core.instants import Instant, parse_duration
 from tenure.core.job_search import PREVIEW_CHARS
 from tenure.core.vocabulary import JobStatus
-from tenure.dashboard.page import Page
 from tenure.dashboard.rendering import cut, url
-from tenure.dashboard.visits import Visit
+from tenure.dashboard.visits import Page, Visit
 from tenure.protocol.fields import iso
 from tenure.protocol.replies import JobPage
 
@@ -118,6 +117,4 @@ def _moment(text: str, now: Instant) -> str:
     return str(iso(Instant(now - ago)))
 
 
-PAGES = (
-    Page(name="jobs", path="/jobs", answer=jobs, menu="Jobs", icon="job", key="j", asks="jobs"),
-)
+PAGES = (Page("jobs", "/jobs", jobs, menu="Jobs", icon="job", key="j", asks="jobs"),)

@@ -1,12 +1,17 @@
-"""The overview: how much is going on, and what needs attention."""
+"""The overview: how much is going on, what needs attention, and its plots.
 
+A plot is a table first: pages show the table, and the plot is drawn from it.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+import msgspec
 from starlette.responses import Response
 
 from tenure.core.overview import TimeRange
-from tenure.dashboard.page import Page
-from tenure.dashboard.series import plots_of
-from tenure.dashboard.visits import Visit
-from tenure.protocol.overviews import OverviewReply
+from tenure.dashboard.visits import Page, Visit
+from tenure.protocol.overviews import OutcomeBucketRecord, OverviewReply
 
 MAX_ATTENTION = 12
 """What needs attention, the most urgent first, as far as the first page shows it."""
@@ -38,14 +43,110 @@ async def overview(visit: Visit) -> Response:
     )
 
 
-PAGES = (
-    Page(
-        name="overview",
-        path="/",
-        answer=overview,
-        menu="Overview",
-        icon="home",
-        key="o",
-        asks="overview",
-    ),
+# --- plots
+
+LEAST_OF_BUCKET = 0.25
+"""The last bucket is still going on; a rate of less than this part of it would jump."""
+
+
+class Line(msgspec.Struct, frozen=True):
+    """One line of a plot: its word, and the name of its colour and dashes in the style sheet."""
+
+    label: str
+    style: str
+
+
+class Row(msgspec.Struct, frozen=True):
+    """The values of all lines at one instant."""
+
+    at: datetime
+    values: tuple[float, ...]
+
+
+class Plot(msgspec.Struct, frozen=True, kw_only=True):
+    """A plot and its table."""
+
+    name: str
+    title: str
+    unit: str
+    lines: tuple[Line, ...]
+    rows: tuple[Row, ...]
+
+
+RATES = (
+    Line("enqueued", "enqueued"),
+    Line("succeeded", "succeeded"),
+    Line("retried", "retried"),
+    Line("failed", "failed"),
+    Line("dead-lettered", "dead"),
+    Line("cancelled", "cancelled"),
 )
+BACKLOG = (Line("ready or delayed", "backlog"),)
+
+
+def plots_of(overview: OverviewReply) -> tuple[Plot, Plot]:
+    """The plots of an overview."""
+    buckets, bucket_s = counted(overview.buckets, overview.counted_since), overview.bucket_s
+    waiting = sum(each.ready + each.delayed for each in overview.queues)
+    return (
+        Plot(
+            name="rates",
+            title="Jobs per second",
+            unit="/s",
+            lines=RATES,
+            rows=rates(buckets, bucket_s, overview.now),
+        ),
+        Plot(
+            name="backlog",
+            title="Jobs that wait",
+            unit="",
+            lines=BACKLOG,
+            rows=backlog(buckets, overview.now, waiting),
+        ),
+    )
+
+
+def counted(
+    buckets: Sequence[OutcomeBucketRecord], since: datetime
+) -> tuple[OutcomeBucketRecord, ...]:
+    """The buckets whose events were counted, the first perhaps not from its beginning: that one
+    begins when counting did. The others are unknown, not empty."""
+    whole = tuple(each for each in buckets if each.at >= since)
+    return whole or tuple(msgspec.structs.replace(each, at=since) for each in buckets[-1:])
+
+
+def rates(
+    buckets: Sequence[OutcomeBucketRecord], bucket_s: float, now: datetime
+) -> tuple[Row, ...]:
+    """Jobs per second in each bucket, at its beginning."""
+    rows = []
+    for bucket in buckets:
+        length_s = min(bucket_s, (now - bucket.at).total_seconds())
+        if length_s < LEAST_OF_BUCKET * bucket_s:
+            continue
+        counts = (
+            bucket.enqueued,
+            bucket.succeeded,
+            bucket.requeued,
+            bucket.failed,
+            bucket.dead_lettered,
+            bucket.cancelled,
+        )
+        rows.append(Row(bucket.at, tuple(count / length_s for count in counts)))
+    return tuple(rows)
+
+
+def backlog(buckets: Sequence[OutcomeBucketRecord], now: datetime, waiting: int) -> tuple[Row, ...]:
+    """How many jobs waited for a worker at the beginning of each bucket, and now.
+
+    Reckoned back from now: enqueued and requeued jobs came, claimed ones went. Jobs that were
+    cancelled before anybody claimed them are not seen, so it is an estimate, never below 0.
+    """
+    rows = [Row(now, (float(waiting),))]
+    for bucket in reversed(buckets):
+        waiting -= bucket.enqueued + bucket.requeued - bucket.claimed
+        rows.append(Row(bucket.at, (float(max(0, waiting)),)))
+    return tuple(reversed(rows))
+
+
+PAGES = (Page("overview", "/", overview, menu="Overview", icon="home", key="o", asks="overview"),)

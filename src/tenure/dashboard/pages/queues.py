@@ -1,14 +1,16 @@
-"""Queues: how full they are, and what holds for them."""
+"""Queues and kinds: how full they are, and what is set for them."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from starlette.responses import Response
 
-from tenure.dashboard.actions import Action, Field
-from tenure.dashboard.page import Page
-from tenure.dashboard.pages.limits import BURST, RATE, limits_in, limits_of, show_one
-from tenure.dashboard.pages.overview import ask_overview
-from tenure.dashboard.visits import Visit
-from tenure.protocol.records import QueueRecord
-from tenure.protocol.replies import QueuesReply
+from tenure.dashboard.actions import KIND, QUEUE, Action, Field, whole_number
+from tenure.dashboard.pages.overview import RANGES, ask_overview, plots_of
+from tenure.dashboard.visits import Page, Visit
+from tenure.errors import InvalidInput
+from tenure.protocol.records import KindRecord, QueueRecord
+from tenure.protocol.replies import KindsReply, QueuesReply
 
 
 async def queues(visit: Visit) -> Response:
@@ -22,50 +24,131 @@ async def queues(visit: Visit) -> Response:
 async def queue(visit: Visit) -> Response:
     """One queue."""
     name = visit.part("queue")
-    return await show_one(visit, "queue", name, await _settings(visit, name))
+    return await show_one(visit, "queue", name, await _queue_settings(visit, name))
 
 
-async def _settings(visit: Visit, name: str) -> QueueRecord | None:
+async def _queue_settings(visit: Visit, name: str) -> QueueRecord | None:
     found = await visit.ask("queues", QueuesReply)
     return next((each for each in found.queues if each.name == name), None)
 
 
-async def _limits(visit: Visit, name: str) -> dict[str, str]:
-    return limits_of(await _settings(visit, name), "limit", "rate", "burst")
+async def _queue_limits(visit: Visit, name: str) -> dict[str, str]:
+    return limits_of(await _queue_settings(visit, name), "limit", "rate", "burst")
+
+
+async def kinds(visit: Visit) -> Response:
+    """The kinds that have jobs now or had events in the range, and those that something is set
+    for."""
+    found = await visit.ask("kinds", KindsReply)
+    overview = await ask_overview(visit)
+    depths = {each.kind: each for each in overview.kinds}
+    settings = {each.kind: each for each in found.kinds}
+    return await visit.show(
+        "kinds.html",
+        names=sorted({*depths, *settings}),
+        depths=depths,
+        settings=settings,
+        overview=overview,
+        ranges=RANGES,
+    )
+
+
+async def kind(visit: Visit) -> Response:
+    """One kind. It has a page even if nothing is set for it."""
+    name = visit.part("kind")
+    return await show_one(visit, "kind", name, await _kind_settings(visit, name))
+
+
+async def _kind_settings(visit: Visit, name: str) -> KindRecord | None:
+    found = await visit.ask("kinds", KindsReply)
+    return next((each for each in found.kinds if each.kind == name), None)
+
+
+async def _kind_limits(visit: Visit, name: str) -> dict[str, str]:
+    return limits_of(await _kind_settings(visit, name), "rate", "burst", "concurrency_limit")
+
+
+# --- limits
+
+NO_RATE = "none"
+
+RATE = Field(
+    name="rate", label="Rate", hint="Such as 100/m or 5/s; none removes it. Empty: as it is."
+)
+BURST = Field(
+    name="burst", label="Burst", kind="number", hint="How many jobs of the rate may begin at once."
+)
+
+
+def limits_in(number: str) -> Callable[[Mapping[str, str]], dict[str, Any]]:
+    """Reads a form with a rate, a burst and this number of jobs at a time. What is left empty stays
+    as it is."""
+
+    def read(form: Mapping[str, str]) -> dict[str, Any]:
+        given = {name: form.get(name, "").strip() for name in (number, "burst")}
+        body: dict[str, Any] = {
+            name: whole_number(name, text) for name, text in given.items() if text
+        }
+        rate = form.get("rate", "").strip()
+        if rate:
+            body["rate"] = None if rate == NO_RATE else rate
+        if rate == NO_RATE:
+            body.pop("burst", None)  # the form opened with that of the rate that is removed
+        if not body:
+            raise InvalidInput("rate", "nothing is filled in", hint="fill in a limit or a rate")
+        return body
+
+    return read
+
+
+def limits_of(settings: object | None, *names: str) -> dict[str, str]:
+    """What is set, as the fields of these names show it."""
+    found = {name: getattr(settings, name, None) for name in names}
+    return {name: str(value) for name, value in found.items() if value is not None}
+
+
+async def show_one(visit: Visit, sort: str, name: str, settings: object | None) -> Response:
+    """The page of a queue or kind, by `sort`; `settings` is what is set for it."""
+    overview = await ask_overview(visit, **{sort: name})
+    depths = overview.queues if sort == "queue" else overview.kinds
+    depth = next((each for each in depths if getattr(each, sort) == name), None)
+    return await visit.show(
+        f"{sort}.html",
+        name=name,
+        settings=settings,
+        depth=depth,
+        overview=overview,
+        plots=plots_of(overview),
+        ranges=RANGES,
+    )
 
 
 ACTIONS = (
     Action(
         name="pause",
-        target="queue",
-        noun="queue",
+        target=QUEUE,
         verb="Pause",
         explains="Workers get no more jobs of this queue. Jobs that run go on.",
         done="paused",
         icon="pause",
-        back="/queues",
     ),
     Action(
         name="resume",
-        target="queue",
-        noun="queue",
+        target=QUEUE,
         verb="Resume",
         explains="Workers get jobs of this queue again.",
         done="resumed",
         icon="play",
-        back="/queues",
     ),
     Action(
         name="limit",
-        target="queue",
-        noun="queue",
+        target=QUEUE,
         verb="Set limits",
         phrase="Set limits of {}",
         explains="The limit says how many jobs of this queue may run at a time, the rate how many"
         " may begin, for all workers together.",
         done="limits set",
         icon="gauge",
-        back="/queues",
         fields=(
             Field(
                 name="limit",
@@ -77,19 +160,34 @@ ACTIONS = (
             BURST,
         ),
         message=limits_in("limit"),
-        current=_limits,
+        current=_queue_limits,
+    ),
+    Action(
+        name="set-kind",
+        target=KIND,
+        verb="Set limits",
+        phrase="Set limits of {}",
+        explains="What is set here holds for all jobs of this kind, for all workers together.",
+        done="limits set",
+        icon="gauge",
+        fields=(
+            RATE,
+            BURST,
+            Field(
+                name="concurrency_limit",
+                label="Jobs at a time for each concurrency key",
+                kind="number",
+                hint="Empty: as it is.",
+            ),
+        ),
+        message=limits_in("concurrency_limit"),
+        current=_kind_limits,
     ),
 )
 
 PAGES = (
-    Page(
-        name="queues",
-        path="/queues",
-        answer=queues,
-        menu="Queues",
-        icon="queue",
-        key="q",
-        asks="queues",
-    ),
-    Page(name="queue", path="/queues/{queue}", answer=queue),
+    Page("queues", "/queues", queues, menu="Queues", icon="queue", key="q", asks="queues"),
+    Page("queue", "/queues/{queue}", queue),
+    Page("kinds", "/kinds", kinds, menu="Kinds", icon="kind", key="k", asks="kinds"),
+    Page("kind", "/kinds/{kind}", kind),
 )

@@ -2,9 +2,8 @@
 
 from starlette.responses import Response
 
-from tenure.dashboard.actions import Action
-from tenure.dashboard.page import Page
-from tenure.dashboard.visits import Visit
+from tenure.dashboard.actions import SCHEDULE, Action
+from tenure.dashboard.visits import Page, Visit
 from tenure.protocol.records import JobRecord, ScheduleRecord
 from tenure.protocol.replies import JobPage, ScheduleReply, SchedulesReply
 
@@ -39,42 +38,43 @@ async def _last_runs(visit: Visit, schedule: ScheduleRecord) -> tuple[JobRecord,
     return page.jobs
 
 
-def _action(name: str, verb: str, explains: str, done: str, icon: str, phrase: str = "") -> Action:
-    return Action(
-        name=f"{name}-schedule",
-        target="schedule",
-        noun="schedule",
-        verb=verb,
-        phrase=phrase,
-        explains=explains,
-        done=done,
-        icon=icon,
-        back="/schedules",
-    )
-
-
 ACTIONS = (
-    _action("pause", "Pause", "It fires no more until it is resumed.", "paused", "pause"),
-    _action("resume", "Resume", "It fires again at its next time.", "resumed", "play"),
-    _action(
-        "run",
-        "Run now",
-        "Makes one job of this schedule now. Its own times stay as they are.",
-        "one job was made",
-        "bolt",
-        "Run {} now",
+    Action(
+        name="pause-schedule",
+        target=SCHEDULE,
+        verb="Pause",
+        explains="It fires no more until it is resumed.",
+        done="paused",
+        icon="pause",
+    ),
+    Action(
+        name="resume-schedule",
+        target=SCHEDULE,
+        verb="Resume",
+        explains="It fires again at its next time.",
+        done="resumed",
+        icon="play",
+    ),
+    Action(
+        name="run-schedule",
+        target=SCHEDULE,
+        verb="Run now",
+        phrase="Run {} now",
+        explains="Makes one job of this schedule now. Its own times stay unchanged.",
+        done="one job was made",
+        icon="bolt",
     ),
 )
 
 PAGES = (
     Page(
-        name="schedules",
-        path="/schedules",
-        answer=schedules,
+        "schedules",
+        "/schedules",
+        schedules,
         menu="Schedules",
         icon="clock",
         key="s",
         asks="schedules",
     ),
-    Page(name="schedule", path="/schedules/{schedule}", answer=schedule),
+    Page("schedule", "/schedules/{schedule}", schedule),
 )

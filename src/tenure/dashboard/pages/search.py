@@ -12,10 +12,9 @@ from tenure.core.ids import (
     is_job_id_prefix,
     typed_prefix,
 )
-from tenure.dashboard.page import Page
 from tenure.dashboard.pages.overview import ask_overview
 from tenure.dashboard.rendering import url
-from tenure.dashboard.visits import Visit
+from tenure.dashboard.visits import Page, Visit
 from tenure.protocol.records import JobRecord
 from tenure.protocol.replies import (
     FlowRecord,
@@ -103,4 +102,4 @@ def _matching(text: str, names: Iterable[str]) -> list[str]:
     return sorted({name for name in names if wanted in name.lower()})[:MAX_FOUND]
 
 
-PAGES = (Page(name="search", path="/search", answer=search),)
+PAGES = (Page("search", "/search", search),)

@@ -3,9 +3,8 @@
 from starlette.responses import Response
 
 from tenure.core.vocabulary import JobStatus
-from tenure.dashboard.actions import Action
-from tenure.dashboard.page import Page
-from tenure.dashboard.visits import Visit
+from tenure.dashboard.actions import WORKER, Action
+from tenure.dashboard.visits import Page, Visit
 from tenure.protocol.replies import JobPage, WorkersReply
 
 MAX_RUNNING = 100
@@ -35,27 +34,17 @@ async def worker(visit: Visit) -> Response:
 ACTIONS = (
     Action(
         name="drain",
-        target="worker",
-        noun="worker",
+        target=WORKER,
         verb="Drain",
         explains="The worker claims nothing more, finishes its jobs and stops. It does not start"
         " again by itself.",
         done="asked to finish its jobs and stop",
         icon="drain",
-        back="/workers",
         is_severe=True,
     ),
 )
 
 PAGES = (
-    Page(
-        name="workers",
-        path="/workers",
-        answer=workers,
-        menu="Workers",
-        icon="worker",
-        key="w",
-        asks="workers",
-    ),
-    Page(name="worker", path="/workers/{worker}", answer=worker),
+    Page("workers", "/workers", workers, menu="Workers", icon="worker", key="w", asks="workers"),
+    Page("worker", "/workers/{worker}", worker),
 )
