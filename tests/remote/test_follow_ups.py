@@ -6,19 +6,17 @@ import pytest
 
 from tenure.core.ids import DEFAULT_NAMESPACE, JobId, QueueName
 from tenure.core.job import Job
-from tenure.core.validation import Limits
 from tenure.core.vocabulary import Role
 from tenure.errors import PermanentError
 from tenure.handlers.calls import Call, Enqueued, JobSpec
 from tenure.remote.coordinator import RemoteCoordinator
-from tenure.worker.child.asks import FollowUps
-from tenure.worker.frames import FollowUpWanted, ToSupervisor
-from tenure.worker.supervisor.requests import FollowUpRequest, enqueue_follow_up
+from tenure.worker.supervisor.requests import HandlerRequests, Request
 from tenure_conformance.harness import KIND, QUEUE
 from tenure_conformance.spec import spec
 from tenure_conformance.store.test_follow_ups import follow_up
 from tests.remote.over_http import RemoteKit
 from tests.remote.serving import ThreadedServer, connect, new_token
+from tests.worker.contexts import context_of
 
 ELSEWHERE = QueueName("elsewhere")
 UNUSED_ID = JobId("0190a5d4-7c3e-7000-8000-000000000003")
@@ -43,21 +41,16 @@ def limited(kit: RemoteKit, parent: Job, server: ThreadedServer) -> Iterator[Rem
 def enqueue(parent: Job, worker: RemoteCoordinator, queue: QueueName) -> Enqueued:
     """`ctx.enqueue` in the handler of `parent`, through this worker."""
 
-    def send(message: ToSupervisor) -> None:
-        assert isinstance(message, FollowUpWanted)
-        assert parent.lease_id is not None
-        assert parent.principal is not None
-        enqueue_follow_up(
-            worker,
-            FollowUpRequest(wanted=message, job_id=parent.id, lease_id=parent.lease_id),
-            actor=parent.principal,
-            namespace=DEFAULT_NAMESPACE,
-            answer=handler.heard,
-        )
+    assert parent.lease_id is not None
+    assert parent.principal is not None
+    requests = HandlerRequests(worker, actor=parent.principal, namespace=DEFAULT_NAMESPACE)
 
-    handler = FollowUps(1, parent.id, send, still_mine=lambda: True, limits=Limits())
+    def supervisor(request: Request) -> None:
+        requests.enqueue(request, handler.answered)
+
+    handler = context_of(supervisor, job_id=parent.id, lease_id=parent.lease_id)
     call: Call[object] = Call(JobSpec(kind=KIND, queue=queue, payload=b"1"), UNUSED_ID)
-    return handler.enqueue(call, "")
+    return handler.enqueue(call)
 
 
 @spec("D9", "H41")

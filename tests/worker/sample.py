@@ -28,7 +28,7 @@ from tenure.handlers.context import Context
 from tenure.handlers.registry import Isolation, Registry, make_handler
 from tenure.worker.child.confinement import MEMORY
 from tenure.worker.child.context import AttemptContext
-from tenure.worker.frames import ArtifactEnd, ArtifactPart, SelfCompleted
+from tenure.worker.frames import Ask, SelfCompleted, StoreArtifact
 
 APP = "tests.worker.sample:app"
 SHARED = "tests.worker.sample:shared"
@@ -289,8 +289,8 @@ def flood(ctx: Context) -> str:
     """What user code could do that found the way to its supervisor."""
     assert isinstance(ctx, AttemptContext)
     for number in range(300):
-        ctx._send(ArtifactPart(ctx._run, bytes(10_000)))
-        ctx._send(ArtifactEnd(ctx._run, number, f"file-{number}", "text/plain"))
+        file = StoreArtifact(f"file-{number}", "text/plain", bytes(10_000))
+        ctx._send(Ask(ctx._run, number, file))
         ctx._send(SelfCompleted(ctx._run + 1000, b"1"))
     return "flooded"
 

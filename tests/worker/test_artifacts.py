@@ -6,16 +6,35 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tenure.core.artifacts import MAX_ARTIFACT_BYTES
+from tenure.core.artifacts import MAX_ARTIFACT_BYTES, ArtifactUpload, Staging
+from tenure.core.ids import DEFAULT_NAMESPACE, WorkerId, worker_actor
+from tenure.core.validation import Limits
 from tenure.core.vocabulary import CancelMode, Cause, JobStatus, Stage
-from tenure.errors import Cancelled, InvalidInput, LeaseConflictError, TransientError
+from tenure.errors import (
+    Cancelled,
+    InvalidInput,
+    LeaseConflictError,
+    StoreUnavailable,
+    TransientError,
+)
 from tenure.handlers.context import file_of
-from tenure.worker.child.asks import PART_BYTES, ArtifactUploads
-from tenure.worker.frames import ArtifactAnswer, ArtifactEnd, ArtifactPart, ToSupervisor
-from tenure.worker.supervisor.requests import ArtifactParts
+from tenure.worker.child.context import AttemptContext
+from tenure.worker.frames import (
+    Ask,
+    AskAnswer,
+    FrameError,
+    FrameReader,
+    StoreArtifact,
+    encode_frame,
+    largest_frame,
+)
+from tenure.worker.supervisor.requests import HandlerRequests, Request
 from tenure_conformance.spec import spec
 from tests.support.waiting import until
+from tests.worker.contexts import context_of
 from tests.worker.harness import POLICY, Shop, is_alive, read_pids
+
+PART_BYTES = 100_000
 
 pytestmark = pytest.mark.process
 
@@ -80,55 +99,71 @@ def test_an_attempt_that_lost_its_lease_stores_no_artifact(shop: Shop, tmp_path:
 # --- the answers a handler can get -------------------------------------------------------------
 
 
-def answered_with(**answer: Any) -> ArtifactUploads:
-    """Uploads whose supervisor always says the same."""
+class Refusing:
+    """A coordinator whose store takes no artifact."""
 
-    def send(message: ToSupervisor) -> None:
-        if isinstance(message, ArtifactEnd):
-            uploads.heard(ArtifactAnswer(1, message.number - 1, failure="about another one"))
-            uploads.heard(ArtifactAnswer(1, message.number, **answer))
+    def __init__(self, refusal: Cause | Exception) -> None:
+        self.store = self
+        self._refusal = refusal
 
-    uploads = ArtifactUploads(1, send, lambda: True)
-    return uploads
+    def stage_artifact(self, upload: ArtifactUpload) -> Staging:
+        if isinstance(self._refusal, Exception):
+            raise self._refusal
+        return Staging(cause=self._refusal)
+
+
+def handler_refused_for(refusal: Cause | Exception) -> AttemptContext:
+    """A handler whose supervisor answers with this, after an answer to another question."""
+    requests = HandlerRequests(
+        Refusing(refusal),  # type: ignore[arg-type]  # it is asked nothing else
+        actor=worker_actor(WorkerId("w")),
+        namespace=DEFAULT_NAMESPACE,
+    )
+
+    def supervisor(request: Request) -> AskAnswer:
+        another = replace(request, ask=replace(request.ask, id=request.ask.id - 1))
+        context.answered(another.unavailable("about another one"))
+        return requests.carry_out(request)
+
+    context = context_of(supervisor)
+    return context
 
 
 @pytest.mark.parametrize(
-    ("answer", "error"),
+    ("refusal", "error"),
     [
-        ({"cause": Cause.LEASE_EXPIRED}, LeaseConflictError),
-        ({"cause": Cause.INVALID_LEASE}, LeaseConflictError),
-        ({"cause": Cause.TOO_MANY_ARTIFACTS}, InvalidInput),
-        ({"problem": "not a media type"}, InvalidInput),
-        ({"failure": "the store is away"}, TransientError),
+        (Cause.LEASE_EXPIRED, LeaseConflictError),
+        (Cause.INVALID_LEASE, LeaseConflictError),
+        (Cause.TOO_MANY_ARTIFACTS, InvalidInput),
+        (InvalidInput("media_type", "not a media type"), InvalidInput),
+        (StoreUnavailable("the store is away"), TransientError),
     ],
 )
 def test_every_refusal_has_an_error_of_its_own(
-    answer: dict[str, Any], error: type[Exception]
+    refusal: Cause | Exception, error: type[Exception]
 ) -> None:
-    uploads = answered_with(**answer)
-
     with pytest.raises(error):
-        uploads.send("a", b"", "text/plain")
+        handler_refused_for(refusal).artifact("a", b"")
 
 
 def test_a_supervisor_that_never_answers_is_a_lost_lease() -> None:
-    uploads = ArtifactUploads(1, lambda _: None, lambda: False)
+    context = context_of(lambda _: None, lease_s=0)
 
     with pytest.raises(Cancelled):
-        uploads.send("a", b"", "text/plain")
+        context.artifact("a", b"")
 
 
 @pytest.mark.parametrize(
     ("name", "size"), [("", 1), ("a\nb", 1), ("large", MAX_ARTIFACT_BYTES + 1)]
 )
 def test_an_artifact_out_of_bounds_is_not_sent(name: str, size: int) -> None:
-    sent: list[ToSupervisor] = []
-    uploads = ArtifactUploads(1, sent.append, lambda: True)
+    asked: list[Request] = []
+    context = context_of(asked.append)
 
     with pytest.raises(InvalidInput):
-        uploads.send(name, bytes(size), "text/plain")
+        context.artifact(name, bytes(size))
 
-    assert sent == []
+    assert asked == []
 
 
 @pytest.mark.parametrize("data", ["\ud800", bytearray(b"x"), 7])
@@ -138,11 +173,11 @@ def test_what_is_neither_bytes_nor_text_is_refused(data: Any) -> None:
 
 
 def test_a_supervisor_buffers_no_more_of_an_artifact_than_is_allowed() -> None:
-    parts = ArtifactParts()
-    for _ in range(2 * MAX_ARTIFACT_BYTES // PART_BYTES):
-        parts.add(ArtifactPart(1, bytes(PART_BYTES)))
+    def frame(size: int) -> bytes:
+        return encode_frame(Ask(1, 1, StoreArtifact("a", "text/plain", bytes(size))))
 
-    left = parts.whole(ArtifactEnd(1, 1, "a", "text/plain"), "j", "l")  # type: ignore[arg-type]  # any ids
+    reader = FrameReader(max_bytes=largest_frame(Limits().body_bytes))
+    assert len(reader.feed(frame(MAX_ARTIFACT_BYTES))) == 1
 
-    assert len(left.body) == MAX_ARTIFACT_BYTES + 1
-    assert parts.whole(ArtifactEnd(1, 2, "b", "text/plain"), "j", "l").body == b""  # type: ignore[arg-type]  # any ids
+    with pytest.raises(FrameError):
+        reader.feed(frame(2 * MAX_ARTIFACT_BYTES)[:PART_BYTES])

@@ -14,15 +14,15 @@ from tenure.core.instants import seconds
 from tenure.core.vocabulary import JobStatus
 from tenure.core.workers import WorkerProcess
 from tenure.errors import StoreUnavailable
-from tenure.worker.frames import ArtifactAnswer
+from tenure.worker.frames import Ask, AskAnswer, StoreArtifact
 from tenure.worker.supervisor.background import (
     MAX_WAITING,
-    MAX_WAITING_ARTIFACT_BYTES,
+    MAX_WAITING_REQUEST_BYTES,
     BackgroundTasks,
     storable,
 )
 from tenure.worker.supervisor.options import CapturedOutput
-from tenure.worker.supervisor.requests import ReceivedArtifact
+from tenure.worker.supervisor.requests import Request
 from tenure_conformance.spec import spec
 from tests.support.waiting import until
 from tests.worker.harness import Shop, read_pids
@@ -134,25 +134,26 @@ def test_a_store_that_hangs_never_blocks_the_supervisor(
 
 def test_artifacts_that_wait_for_a_store_do_not_fill_the_supervisors_memory(shop: Shop) -> None:
     go_on = threading.Event()
-    answers: list[ArtifactAnswer] = []
+    answers: list[AskAnswer] = []
     background = _background(shop, _nobody)
     background.start()
     background.submit("waiting", go_on.wait)
 
     body = bytes(MAX_ARTIFACT_BYTES)
-    most = MAX_WAITING_ARTIFACT_BYTES // MAX_ARTIFACT_BYTES
+    most = MAX_WAITING_REQUEST_BYTES // MAX_ARTIFACT_BYTES
     for number in range(most + 1):
-        background.store_artifact(_received(number, body), answers.append)
+        background.carry_out(_received(number, body), answers.append)
     refused_at_once = list(answers)
     go_on.set()
     until(lambda: len(answers) == most + 1, "the others are answered")
-    background.store_artifact(_received(99, body), answers.append)
+    background.carry_out(_received(99, body), answers.append)
     background.close()
 
-    assert [(each.number, each.failure) for each in refused_at_once] == [
-        (most, "the store is too slow")
-    ]
-    assert {each.failure for each in answers if each.number != most} == {""}
+    [too_many] = refused_at_once
+    assert too_many.refused is not None
+    assert (too_many.id, too_many.refused.problem) == (most, "the store is too slow")
+    others = [each.refused for each in answers if each.id != most]
+    assert {each.why for each in others if each is not None} == {"lost"}
 
 
 def test_failed_signs_of_life_are_not_logged_while_the_silence_is_reported(
@@ -220,15 +221,11 @@ def _background(
     )
 
 
-def _received(number: int, body: bytes) -> ReceivedArtifact:
-    return ReceivedArtifact(
-        run=1,
-        number=number,
-        job_id=JobId("01890000-0000-7000-8000-000000000000"),
-        lease_id=LeaseId("0-" + "0" * 32),
-        name="large",
-        media_type="application/zip",
-        body=body,
+def _received(number: int, body: bytes) -> Request:
+    return Request(
+        Ask(1, number, StoreArtifact("large", "application/zip", body)),
+        JobId("01890000-0000-7000-8000-000000000000"),
+        LeaseId("0-" + "0" * 32),
     )
 
 

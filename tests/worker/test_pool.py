@@ -18,7 +18,7 @@ from tenure.clock import Boot, boot_now
 from tenure.core.ids import JobId, Kind, LeaseId, QueueName
 from tenure.core.instants import seconds
 from tenure.handlers.registry import Isolation
-from tenure.worker.frames import AskToStop, LeaseRenewed, Returned, Run, Stopped
+from tenure.worker.frames import AskToStop, LeaseRenewed, Returned, Run, Stopped, StoreArtifact
 from tenure.worker.session.messages import (
     ChildrenServing,
     Died,
@@ -32,7 +32,7 @@ from tenure.worker.session.messages import (
 from tenure.worker.supervisor import children, pool
 from tenure.worker.supervisor.options import WorkerOptions
 from tenure.worker.supervisor.pool import BEGUN_PER_CORE, Pool
-from tenure.worker.supervisor.requests import ReceivedArtifact
+from tenure.worker.supervisor.requests import Request
 from tenure_conformance.spec import spec
 from tests.support.waiting import PATIENCE_S
 from tests.worker.sample import APP
@@ -45,7 +45,7 @@ class Loop:
 
     def __init__(self, *, children: int = 1, clock: Callable[[], Boot] = boot_now) -> None:
         self.events: list[Event] = []
-        self.artifacts: list[ReceivedArtifact] = []
+        self.requests: list[Request] = []
         self.selector = selectors.DefaultSelector()
         self.stats = Stats()
         self.pool = Pool(
@@ -57,7 +57,7 @@ class Loop:
             clock=clock,
             emit=self._emit,
             stats=self.stats,
-            store_artifact=self.artifacts.append,
+            carry_out=self.requests.append,
         )
 
     def _emit(self, event: Event) -> None:
@@ -209,7 +209,8 @@ def test_a_flood_of_artifacts_is_taken_one_at_a_time(loop: Loop) -> None:
     loop.turn_until(lambda: len(loop.events) > 1)
 
     assert loop.events[1:] == [Finished(1, Returned(b'"flooded"'))]
-    assert [each.name for each in loop.artifacts] == ["file-0"]
+    [request] = loop.requests
+    assert request.ask.what == StoreArtifact("file-0", "text/plain", bytes(10_000))
 
 
 def test_messages_about_unknown_attempts_are_ignored(loop: Loop) -> None:

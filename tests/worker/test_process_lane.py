@@ -19,8 +19,8 @@ from tenure.worker.child.asks import Channel
 from tenure.worker.child.execution import Execution
 from tenure.worker.child.main import ProcessLane
 from tenure.worker.frames import (
-    ArtifactAnswer,
-    ArtifactEnd,
+    Ask,
+    AskAnswer,
     AskToStop,
     Ended,
     FrameReader,
@@ -200,8 +200,8 @@ def test_a_handler_that_asks_something_is_answered_at_once(
         if listen_after_s == AT_ONCE_S:
             until(lambda: lane._is_listener_idle, "the listener sleeps")
         run = supervisor.begin("asking")
-        end = supervisor.hear(ArtifactEnd)
-        supervisor.say(ArtifactAnswer(run, end.number))
+        ask = supervisor.hear(Ask)
+        supervisor.say(AskAnswer(run, ask.id))
         assert supervisor.end() == Returned(b'"stored"')
         for _number in range(3):
             supervisor.begin("short")

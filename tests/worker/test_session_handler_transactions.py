@@ -5,16 +5,8 @@ import pytest
 from tenure.core.commands import Complete, Fail, Release
 from tenure.core.job import JobError
 from tenure.core.vocabulary import CancelMode, JobStatus
-from tenure.worker.frames import (
-    LeaseLent,
-    LeaseWanted,
-    Raised,
-    Returned,
-    SelfCompleted,
-    Stopped,
-    completion,
-)
-from tenure.worker.session.messages import Died, Displaced, Note, Outcome
+from tenure.worker.frames import Raised, Returned, SelfCompleted, Stopped, completion
+from tenure.worker.session.messages import Died, Displaced, LeaseLent, LeaseWanted, Note, Outcome
 from tests.worker.drive import ACTOR, Drive
 
 RESULT = b'"posted"'

@@ -108,3 +108,29 @@ def checked_step(step: object) -> str:
             hint=f"give a text of at most {MAX_DEDUPE_KEY} printable characters, or a number",
         )
     return str.__str__(step)
+
+
+def checked_follow_up(call: object, step: object) -> tuple[JobSpec, str]:
+    """What `ctx.enqueue` was given, if it is a call and the name of a step."""
+    checked = checked_call(call, example="ctx.enqueue(function.call(argument, …))")
+    check_id_is_derived(checked)
+    return checked.spec, checked_step(step)
+
+
+def already_enqueued(call: JobSpec, step: str) -> InvalidInput:
+    """The error of an attempt that enqueues two jobs under one id."""
+    return _already(f"enqueued a job of the kind {call.kind}", step, "ctx.enqueue(…, step=…)")
+
+
+def already_made(step: str) -> InvalidInput:
+    """The error of an attempt that makes two flows under one id."""
+    return _already("made a flow", step, "ctx.flow(step=…)")
+
+
+def _already(done: str, step: str, example: str) -> InvalidInput:
+    at = f" at the step {step!a}" if step else ""
+    return InvalidInput(
+        "step",
+        f"this attempt has already {done}{at}",
+        hint=f"name each one, the same in every attempt: {example}",
+    )

@@ -25,13 +25,18 @@ from tenure.core.instants import Instant
 from tenure.core.job import Progress
 from tenure.core.vocabulary import JobStatus
 from tenure.errors import Cancelled, LeaseConflictError
-from tenure.handlers.calls import Call, Enqueued
+from tenure.handlers.calls import (
+    Call,
+    Enqueued,
+    already_enqueued,
+    already_made,
+    checked_follow_up,
+)
 from tenure.handlers.context import Context, Transaction, TransactionScope, file_of
 from tenure.handlers.flows import FlowPlan
 from tenure.handlers.json_values import encode
 from tenure.handlers.parents import Parents
 from tenure.own_transaction.connections import async_transaction_block, transaction_block
-from tenure.worker.child.asks import already_enqueued, already_made, checked_follow_up
 
 _R = TypeVar("_R")
 

@@ -36,17 +36,10 @@ from tenure.handlers.options import Span, duration
 from tenure.own_transaction.in_memory import InMemoryTransactions
 from tenure.stores.sqlite.memory import MemoryStore
 from tenure.worker.child.execution import Execution
-from tenure.worker.child.transaction import Authority
 from tenure.worker.frames import (
-    ArtifactEnd,
-    ArtifactPart,
+    Ask,
     CheckpointSaved,
-    FlowEnd,
-    FlowPart,
-    FollowUpWanted,
     FromChild,
-    LeaseWanted,
-    ParentsWanted,
     ProgressMade,
     Run,
     SelfCompleted,
@@ -54,16 +47,7 @@ from tenure.worker.frames import (
 )
 from tenure.worker.session.attempts import Attempt, report_of
 from tenure.worker.supervisor.declarations import declare_kinds
-from tenure.worker.supervisor.requests import (
-    ArtifactParts,
-    FlowParts,
-    FollowUpRequest,
-    ParentsRequest,
-    enqueue_follow_up,
-    load_parents,
-    make_flow,
-    store_artifact,
-)
+from tenure.worker.supervisor.requests import HandlerRequests, Request
 
 BEGINNING = Instant(1_767_225_600_000_000)  # the first instant of 2026
 MAX_ATTEMPTS = 2000
@@ -148,6 +132,7 @@ class Inline:
         )
         self._app = app
         self._coordinator = coordinator
+        self._requests = HandlerRequests(coordinator, actor=ACTOR, namespace=app.namespace)
         self._max_attempts = max_attempts
         self._claims = count(1)
         self._declared: set[Kind] = set()
@@ -272,7 +257,6 @@ class Inline:
     def _attempt(self, grant: Grant) -> None:
         attempt = Attempt(0, grant, actor=ACTOR, sent_at=Boot(0))
         beats = count(grant.job.hb_seq + 1)
-        parts, flow_parts = ArtifactParts(), FlowParts()
         self._send(
             Start(
                 job_id=grant.job_id,
@@ -285,7 +269,7 @@ class Inline:
             self._app.registry,
             # Leases end by the fake clock, not by the host's.
             Run.of(0, grant, until=NEVER),
-            send=lambda said: self._heard(said, attempt, execution, next(beats), parts, flow_parts),
+            send=lambda said: self._heard(said, attempt, execution, next(beats)),
             limits=self._coordinator.limits,
             transactions=self._transactions,
         )
@@ -299,26 +283,12 @@ class Inline:
         attempt: Attempt,
         execution: Execution,
         hb_seq: int,
-        parts: ArtifactParts,
-        flow_parts: FlowParts,
     ) -> None:
         """Handle a frame of the handler as a supervisor does. A checkpoint or progress is sent with
         a heartbeat at once, and the answer may ask the handler to stop."""
-        if isinstance(said, ArtifactPart):
-            parts.add(said)
-        elif isinstance(said, ArtifactEnd):
-            artifact = parts.whole(said, attempt.grant.job_id, attempt.grant.lease_id)
-            execution.context.artifact_answered(store_artifact(self._coordinator, artifact, ACTOR))
-        elif isinstance(said, FollowUpWanted | FlowPart | FlowEnd):
-            self._enqueue_as_handler(said, attempt, execution, flow_parts)
-        elif isinstance(said, ParentsWanted):
-            request = ParentsRequest(
-                wanted=said, job_id=attempt.grant.job_id, lease_id=attempt.grant.lease_id
-            )
-            found = load_parents(self._coordinator, request, ACTOR)
-            execution.context.parents_answered(found)
-        elif isinstance(said, LeaseWanted):
-            execution.context.lease_lent(Authority(attempt.grant.lease_id, ACTOR))
+        if isinstance(said, Ask):
+            request = Request(said, attempt.grant.job_id, attempt.grant.lease_id)
+            execution.context.answered(self._requests.carry_out(request))
         elif isinstance(said, SelfCompleted):
             attempt.settled = said.result
         if not isinstance(said, CheckpointSaved | ProgressMade):
@@ -337,30 +307,6 @@ class Inline:
         elif verdict.cancel is not None:
             attempt.asked_at = Boot(0)
             execution.context.ask_to_stop(verdict.cancel.reason)
-
-    def _enqueue_as_handler(
-        self,
-        said: FollowUpWanted | FlowPart | FlowEnd,
-        attempt: Attempt,
-        execution: Execution,
-        parts: FlowParts,
-    ) -> None:
-        """Enqueue the job or the flow that a handler makes, and answer it."""
-        job_id, lease_id = attempt.grant.job_id, attempt.grant.lease_id
-        if isinstance(said, FollowUpWanted):
-            enqueue_follow_up(
-                self._coordinator,
-                FollowUpRequest(wanted=said, job_id=job_id, lease_id=lease_id),
-                actor=ACTOR,
-                namespace=self._app.namespace,
-                answer=execution.context.follow_up_answered,
-            )
-        elif isinstance(said, FlowPart):
-            parts.add(said)
-        else:
-            flow = parts.whole(said, job_id, lease_id)
-            made = make_flow(self._coordinator, flow, actor=ACTOR, namespace=self._app.namespace)
-            execution.context.follow_up_answered(made)
 
     def _send(self, command: WorkerCommand) -> Verdict:
         verdict = self._coordinator.execute(command)

@@ -9,19 +9,21 @@ import mmap
 import os
 import struct
 import tempfile
+from typing import Literal
 
 import msgspec
 
 from tenure.clock import Boot
+from tenure.core.artifacts import MAX_ARTIFACT_BYTES
 from tenure.core.commands import Complete
-from tenure.core.flow_rows import ParentPage
 from tenure.core.ids import Actor, JobId, Kind, LeaseId, QueueName, RequestId, correlated_by
 from tenure.core.instants import Duration, Instant
 from tenure.core.job import JobError, Progress
 from tenure.core.verdicts import Grant
-from tenure.core.vocabulary import Cause
 from tenure.handlers.calls import JobSpec
+from tenure.handlers.flows import FlowPlan
 from tenure.handlers.registry import Isolation
+from tenure.protocol.routes import MAX_FLOW_BYTES
 from tenure.telemetry.counts import CountsTaken
 
 READ_BYTES = 64 * 1024  # larger ones are mapped and unmapped by the allocator, each time
@@ -135,47 +137,22 @@ class LeaseLost(msgspec.Struct, frozen=True, tag=True):
     run: int
 
 
-class LeaseLent(msgspec.Struct, frozen=True, tag=True):
-    """The lease of an attempt whose handler completes it in a transaction of its own."""
+class Refused(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a handler does not get what it asked for, and so which exception it sees."""
 
-    run: int
-    lease_id: LeaseId
-    actor: Actor
-
-
-class ArtifactAnswer(msgspec.Struct, frozen=True, tag=True):
-    """An artifact is stored; or why not: the lease, the artifact itself, or the store."""
-
-    run: int
-    number: int
-    cause: Cause | None = None
-    problem: str = ""
-    failure: str = ""
-
-
-class ParentsAnswer(msgspec.Struct, frozen=True, tag=True):
-    """The page that was wanted, or why it could not be read."""
-
-    run: int
-    number: int
-    page: ParentPage = ParentPage()
-    failure: str = ""
-
-
-class FollowUpAnswer(msgspec.Struct, frozen=True, tag=True):
-    """A follow-up, or a flow, is stored; or why not: the lease, the call itself, the token, or the
-    store. `job_id` is the follow-up's, or the flow's."""
-
-    run: int
-    number: int
-    job_id: JobId | None = None
-    is_new: bool = False
-    cause: Cause | None = None
-    field: str = ""
-    problem: str = ""
+    why: Literal["invalid", "lost", "forbidden", "unavailable"]
+    problem: str
+    field: str = ""  # of what is invalid
     hint: str = ""
-    refusal: str = ""
-    failure: str = ""
+
+
+class AskAnswer(msgspec.Struct, frozen=True, tag=True):
+    """The answer to an `Ask`: a refusal, or a result that the asker knows the type of."""
+
+    run: int
+    id: int
+    result: msgspec.Raw = msgspec.Raw(b"\xc0")  # None
+    refused: Refused | None = None
 
 
 class Retire(msgspec.Struct, frozen=True, tag=True):
@@ -211,57 +188,54 @@ class ProgressMade(msgspec.Struct, frozen=True, tag=True):
     progress: Progress
 
 
-class ArtifactPart(msgspec.Struct, frozen=True, tag=True):
-    """A piece of an artifact."""
+class StoreArtifact(msgspec.Struct, frozen=True, tag=True):
+    """Store a file with the job. The result: None."""
 
-    run: int
-    body: bytes
-
-
-class ArtifactEnd(msgspec.Struct, frozen=True, tag=True):
-    """The last piece was sent; answered with `ArtifactAnswer`."""
-
-    run: int
-    number: int
     name: str
     media_type: str
-
-
-class FollowUpWanted(msgspec.Struct, frozen=True, tag=True):
-    """A job that the handler enqueues; answered with `FollowUpAnswer`."""
-
-    run: int
-    number: int
-    step: str
-    call: JobSpec
-
-
-class FlowPart(msgspec.Struct, frozen=True, tag=True):
-    """A piece of a flow that the handler makes."""
-
-    run: int
     body: bytes
 
 
-class FlowEnd(msgspec.Struct, frozen=True, tag=True):
-    """The last piece was sent; answered with `FollowUpAnswer`."""
+class EnqueueJob(msgspec.Struct, frozen=True, tag=True):
+    """Enqueue a job that follows from this one. The result: `Enqueued`."""
 
-    run: int
-    number: int
+    call: JobSpec
+    step: str
 
 
-class ParentsWanted(msgspec.Struct, frozen=True, tag=True):
-    """A page of the results of the job's parents; answered with `ParentsAnswer`."""
+class MakeFlow(msgspec.Struct, frozen=True, tag=True):
+    """Make a flow. The result: whether it was not there before."""
 
-    run: int
-    number: int
+    plan: FlowPlan
+
+
+class LoadParents(msgspec.Struct, frozen=True, tag=True):
+    """Load results of the job's parents after this position. The result: `ParentPage`."""
+
     after: int
 
 
-class LeaseWanted(msgspec.Struct, frozen=True, tag=True):
-    """The handler is about to complete its attempt in a transaction of its own."""
+class BorrowLease(msgspec.Struct, frozen=True, tag=True):
+    """The handler is about to complete its attempt in a transaction of its own. The result:
+    `Authority`."""
+
+
+class Authority(msgspec.Struct, frozen=True):
+    """What the supervisor lends a handler that completes itself."""
+
+    lease_id: LeaseId
+    actor: Actor
+
+
+Question = StoreArtifact | EnqueueJob | MakeFlow | LoadParents | BorrowLease
+
+
+class Ask(msgspec.Struct, frozen=True, tag=True):
+    """A handler asks for something and waits for the `AskAnswer` with the same id."""
 
     run: int
+    id: int
+    what: Question
 
 
 class SelfCompleted(msgspec.Struct, frozen=True, tag=True):
@@ -291,28 +265,14 @@ class EventsCounted(msgspec.Struct, frozen=True, tag=True):
     counts: CountsTaken
 
 
-ToAttempt = (
-    LeaseRenewed
-    | AskToStop
-    | LeaseLost
-    | LeaseLent
-    | ArtifactAnswer
-    | FollowUpAnswer
-    | ParentsAnswer
-)
+ToAttempt = LeaseRenewed | AskToStop | LeaseLost | AskAnswer
 ToChild = Setup | Run | ToAttempt | Retire
 ToSupervisor = (
     Ready
     | Ended
     | CheckpointSaved
     | ProgressMade
-    | ArtifactPart
-    | ArtifactEnd
-    | FollowUpWanted
-    | FlowPart
-    | FlowEnd
-    | ParentsWanted
-    | LeaseWanted
+    | Ask
     | SelfCompleted
     | Printed
     | LoopBlocked
@@ -346,6 +306,11 @@ _to_child: msgspec.msgpack.Decoder[ToChild] = msgspec.msgpack.Decoder(ToChild)
 _to_supervisor: msgspec.msgpack.Decoder[ToSupervisor] = msgspec.msgpack.Decoder(ToSupervisor)
 decode_to_child = _to_child.decode
 decode_to_supervisor = _to_supervisor.decode
+
+
+def largest_frame(body_bytes: int) -> int:
+    """How large a frame of a child may be."""
+    return max(body_bytes, MAX_ARTIFACT_BYTES, MAX_FLOW_BYTES) + FRAME_OVERHEAD_BYTES
 
 
 class FrameError(Exception):

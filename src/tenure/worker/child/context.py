@@ -6,42 +6,64 @@ handler notices a lost lease even while its supervisor is stopped or gone.
 
 import asyncio
 import sys
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
+
+import msgspec
 
 from tenure.clock import Boot, boot_now
-from tenure.core.checks import MAX_TEXT
-from tenure.core.ids import traceparent_of
+from tenure.core.artifacts import MAX_ARTIFACT_BYTES
+from tenure.core.checks import MAX_TEXT, check_name
+from tenure.core.commands import Complete
+from tenure.core.flow_rows import ParentPage
+from tenure.core.ids import follow_up_id, handler_flow_id, traceparent_of
 from tenure.core.ijson import MAX_EXACT_INTEGER
 from tenure.core.job import Progress
 from tenure.core.validation import Limits, check_body
-from tenure.core.vocabulary import Stage
-from tenure.errors import Cancelled, InvalidInput, TransientError, ValidationError
-from tenure.handlers.calls import Call, Enqueued
-from tenure.handlers.context import Context, TransactionScope, file_of
+from tenure.core.verdicts import Verdict
+from tenure.core.vocabulary import Stage, VerdictKind
+from tenure.errors import (
+    Cancelled,
+    InvalidInput,
+    LeaseConflictError,
+    TransientError,
+    ValidationError,
+)
+from tenure.handlers.calls import (
+    Call,
+    Enqueued,
+    already_enqueued,
+    already_made,
+    checked_follow_up,
+)
+from tenure.handlers.context import Context, Transaction, TransactionScope, file_of
 from tenure.handlers.flows import FlowPlan
 from tenure.handlers.json_values import encode
 from tenure.handlers.parents import Parents
 from tenure.handlers.registry import Handler
 from tenure.protocol.fields import optional_moment
+from tenure.protocol.routes import MAX_FLOW_BYTES
 from tenure.worker.application import Transactions
-from tenure.worker.child.asks import LEASE_CHECK_S, ArtifactUploads, FollowUps, ParentPages
+from tenure.worker.child.asks import Asks
 from tenure.worker.child.error_texts import clean
-from tenure.worker.child.transaction import Authority, atransact, transact
 from tenure.worker.frames import (
-    ArtifactAnswer,
+    AskAnswer,
+    Authority,
     CheckpointSaved,
-    FollowUpAnswer,
-    LeaseWanted,
-    ParentsAnswer,
+    EnqueueJob,
+    LoadParents,
+    MakeFlow,
     ProgressMade,
     Run,
     SelfCompleted,
+    StoreArtifact,
     ToSupervisor,
+    completion,
 )
+
+_R = TypeVar("_R")
 
 
 class AttemptContext(Context):
@@ -76,23 +98,11 @@ class AttemptContext(Context):
         self.fault: tuple[Exception, Stage] | None = None  # our error, and its stage
         self._transactions = transactions
         self._handler: Handler | None = None
-        self._authority: Authority | None = None
-        self._is_lent: threading.Event | None = None  # most handlers never ask
         self.result: bytes | None = None  # committed in the handler's own transaction
 
     @cached_property
-    def _artifact_uploads(self) -> ArtifactUploads:
-        return ArtifactUploads(self._run, self._send, self.still_mine)
-
-    @cached_property
-    def _follow_ups(self) -> FollowUps:
-        return FollowUps(
-            self._run, self.job_id, self._send, still_mine=self.still_mine, limits=self._limits
-        )
-
-    @cached_property
-    def _parent_pages(self) -> ParentPages:
-        return ParentPages(self._run, self._send, still_mine=self.still_mine)
+    def _asks(self) -> Asks:
+        return Asks(self._run, self._send, self.still_mine)
 
     # --- for the handler -----------------------------------------------------------------------
 
@@ -132,9 +142,16 @@ class AttemptContext(Context):
         """Store a file with the job; returns when it is stored."""
         try:
             body, kind = file_of(data, media_type)
-            self._artifact_uploads.send(name, body, kind)
+            check_name("name", name)
+            if len(body) > MAX_ARTIFACT_BYTES:
+                raise InvalidInput(
+                    "data",
+                    f"{len(body)} bytes are over the limit of {MAX_ARTIFACT_BYTES}",
+                    hint="put it into an object store, and its address into the result",
+                )
+            self._asks.ask(StoreArtifact(name, kind, body), None)
         except (InvalidInput, TransientError) as error:
-            self.failed(error, Stage.OUTPUT)
+            self._failed(error, Stage.OUTPUT)
             raise
 
     def enqueue(self, call: Call[Any], *, step: str | int = "") -> Enqueued:
@@ -146,7 +163,12 @@ class AttemptContext(Context):
                 hint="use function.using(connection=…).enqueue(…) with the same connection, or"
                 " enqueue before the block",
             )
-        return self._follow_ups.enqueue(call, step)
+        spec, step = checked_follow_up(call, step)
+        # A frame has room for one body: a larger one would end this process, not only this call.
+        check_body("payload", spec.payload, self._limits)
+        made_id = follow_up_id(self.job_id, kind=spec.kind, step=step)
+        twice = already_enqueued(spec, step)
+        return self._asks.ask_once(made_id, twice, EnqueueJob(spec, step), Enqueued)
 
     def _make_flow(self, plan: FlowPlan) -> bool:
         if self._is_in_transaction:
@@ -156,12 +178,22 @@ class AttemptContext(Context):
                 hint="use app.flow(…, connection=…) with the same connection, or make the flow"
                 " before the block",
             )
-        return self._follow_ups.make_flow(plan)
+        for each in plan.jobs:
+            check_body("payload", each.call.payload, self._limits)
+        size_bytes = len(msgspec.msgpack.encode(plan))
+        if size_bytes > MAX_FLOW_BYTES:
+            raise InvalidInput(
+                "flow",
+                f"{size_bytes} bytes are over the limit of {MAX_FLOW_BYTES}",
+                hint="make several flows, or give the jobs smaller arguments",
+            )
+        made_id = handler_flow_id(self.job_id, step=plan.step)
+        return self._asks.ask_once(made_id, already_made(plan.step), MakeFlow(plan), bool)
 
     @cached_property
     def parents(self) -> Parents:
         """What the jobs that this one waited for returned, by name."""
-        return Parents(self._parent_pages.load)
+        return Parents(lambda after: self._asks.ask(LoadParents(after), ParentPage))
 
     def transaction(self, connection: Any) -> TransactionScope:
         """Complete the attempt in a transaction of the handler's own."""
@@ -175,11 +207,62 @@ class AttemptContext(Context):
         if self.result is not None:
             raise InvalidInput("transaction", "this attempt is already completed")
         return TransactionScope(
-            lambda: transact(self, transactions, connection),
-            lambda: atransact(self, transactions, connection),
+            lambda: self._transact(transactions, connection),
+            lambda: self._atransact(transactions, connection),
         )
 
-    # --- for its transaction -------------------------------------------------------------------
+    # --- its transaction: the application's coordinator decides, on the handler's connection ---
+
+    @contextmanager
+    def _transact(self, transactions: Transactions, connection: Any) -> Iterator[Transaction]:
+        authority = self._asks.authority()
+        with self._in_transaction() as transaction, transactions.transaction_on(connection) as end:
+            yield transaction
+            transaction.judge(end(self._completion(authority, transaction)))
+        self._settled(transaction.result)
+
+    @asynccontextmanager
+    async def _atransact(
+        self, transactions: Transactions, connection: Any
+    ) -> AsyncIterator[Transaction]:
+        authority = await asyncio.to_thread(self._asks.authority)
+        with self._in_transaction() as transaction:
+            async with transactions.atransaction_on(connection) as end:
+                yield transaction
+                transaction.judge(await end(self._completion(authority, transaction)))
+        self._settled(transaction.result)
+
+    def _completion(self, authority: Authority, transaction: "AttemptTransaction") -> Complete:
+        """The report of the success, under the request id that the supervisor will use: so the
+        supervisor's report is a replay."""
+        result = transaction.result
+        transaction.is_ending = True
+        return completion(
+            job_id=self.job_id,
+            lease_id=authority.lease_id,
+            actor=authority.actor,
+            result=result,
+        )
+
+    @contextmanager
+    def _in_transaction(self) -> Iterator["AttemptTransaction"]:
+        transaction = AttemptTransaction(self.encode_result)
+        self._is_in_transaction = True
+        try:
+            yield transaction
+        except Exception as error:
+            if transaction.is_ending:  # the handler's part was done
+                self._failed(error, Stage.COMMIT)
+            raise
+        finally:
+            self._is_in_transaction = False
+
+    def _settled(self, result: bytes) -> None:
+        """Committed: from here on the attempt has succeeded, whatever the handler still does."""
+        self.result = result
+        self._send(SelfCompleted(self._run, result))
+
+    # --- for the child -------------------------------------------------------------------------
 
     def encode_result(self, value: Any) -> bytes:
         """The result as JSON by its annotation, within the limits."""
@@ -188,65 +271,21 @@ class AttemptContext(Context):
             body = self._handler.encode_result(value)
             check_body("result", body, self._limits)
         except (ValidationError, InvalidInput) as error:
-            self.failed(error, Stage.OUTPUT)
+            self._failed(error, Stage.OUTPUT)
             raise
         return body
 
-    def authority(self) -> Authority:
-        """The lease, which the supervisor lends on request; `Cancelled` if it is lost."""
-        self._is_lent = is_lent = self._is_lent or threading.Event()
-        self._send(LeaseWanted(self._run))
-        while not is_lent.wait(LEASE_CHECK_S):
-            if not self.still_mine():
-                raise Cancelled("the lease is lost")
-        assert self._authority is not None
-        return self._authority
-
-    async def aauthority(self) -> Authority:
-        """The lease, without blocking the loop."""
-        return await asyncio.to_thread(self.authority)
-
-    @contextmanager
-    def in_transaction(self) -> Iterator[None]:
-        """The handler's own transaction is open."""
-        self._is_in_transaction = True
-        try:
-            yield
-        finally:
-            self._is_in_transaction = False
-
-    def failed(self, error: Exception, stage: Stage) -> None:
+    def _failed(self, error: Exception, stage: Stage) -> None:
         """Remember the stage of an error, in case it ends the handler."""
         self.fault = error, stage
-
-    def settled(self, result: bytes) -> None:
-        """Committed: from here on the attempt has succeeded, whatever the handler still does."""
-        self.result = result
-        self._send(SelfCompleted(self._run, result))
-
-    # --- for the child -------------------------------------------------------------------------
 
     def bind(self, handler: Handler) -> None:
         """Set the handler that this context is for."""
         self._handler = handler
 
-    def artifact_answered(self, answer: ArtifactAnswer) -> None:
-        """The supervisor says what became of an artifact."""
-        self._artifact_uploads.heard(answer)
-
-    def follow_up_answered(self, answer: FollowUpAnswer) -> None:
-        """The supervisor says what became of a follow-up."""
-        self._follow_ups.heard(answer)
-
-    def parents_answered(self, answer: ParentsAnswer) -> None:
-        """The supervisor has read a page of parents."""
-        self._parent_pages.heard(answer)
-
-    def lease_lent(self, authority: Authority) -> None:
-        """The supervisor lends the lease."""
-        self._authority = authority
-        if self._is_lent is not None:
-            self._is_lent.set()
+    def answered(self, answer: AskAnswer) -> None:
+        """The supervisor answers what the handler asked."""
+        self._asks.answered(answer)
 
     @property
     def should_stop(self) -> bool:
@@ -277,3 +316,38 @@ class AttemptContext(Context):
         if self._on_stop is not None:
             with suppress(RuntimeError):  # its loop is closed: the handler has just ended
                 self._on_stop()
+
+
+class AttemptTransaction(Transaction):
+    """Takes the result, which the end of the block commits."""
+
+    def __init__(self, encode: Callable[[Any], bytes]) -> None:
+        self._encode = encode
+        self._result: bytes | None = None
+        self.is_ending = False
+
+    def complete(self, result: _R) -> _R:
+        """Give the attempt's result, checked here and now; stored at the end of the block."""
+        if self._result is not None:
+            raise InvalidInput("transaction", "complete was called already")
+        self._result = self._encode(result)
+        return result
+
+    @property
+    def result(self) -> bytes:
+        """The result as JSON."""
+        if self._result is None:
+            raise InvalidInput(
+                "transaction",
+                "the block ended without a result, and is rolled back",
+                hint="call tx.complete(result) in it",
+            )
+        return self._result
+
+    @staticmethod
+    def judge(verdict: Verdict) -> None:
+        """Any verdict but COMMITTED rolls the handler's own writes back."""
+        if verdict.kind is not VerdictKind.COMMITTED:
+            raise LeaseConflictError(
+                f"the attempt has lost its lease ({verdict.cause}), and its writes are rolled back"
+            )

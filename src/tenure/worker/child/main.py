@@ -39,25 +39,18 @@ from tenure.worker.child.confinement import (
     reset_process,
 )
 from tenure.worker.child.execution import Execution
-from tenure.worker.child.transaction import Authority
 from tenure.worker.frames import (
     FRAME_OVERHEAD_BYTES,
-    ArtifactAnswer,
-    ArtifactEnd,
+    Ask,
+    AskAnswer,
     AskToStop,
     BegunMark,
     Ended,
     EventsCounted,
-    FollowUpAnswer,
-    FollowUpWanted,
     FromChild,
-    LeaseLent,
     LeaseLost,
     LeaseRenewed,
-    LeaseWanted,
     LoopBlocked,
-    ParentsAnswer,
-    ParentsWanted,
     Printed,
     Ready,
     Retire,
@@ -170,14 +163,8 @@ class Lane(ABC):
                 execution.context.ask_to_stop(message.reason)
             case LeaseLost():
                 execution.context.lease_lost()
-            case LeaseLent():
-                execution.context.lease_lent(Authority(message.lease_id, message.actor))
-            case ArtifactAnswer():
-                execution.context.artifact_answered(message)
-            case FollowUpAnswer():
-                execution.context.follow_up_answered(message)
-            case ParentsAnswer():
-                execution.context.parents_answered(message)
+            case AskAnswer():
+                execution.context.answered(message)
             case _:
                 assert_never(message)
 
@@ -272,9 +259,7 @@ class ProcessLane(Lane):
     def send(self, message: ToSupervisor) -> None:
         """Whoever asks waits for an answer: somebody has to read it."""
         super().send(message)
-        if self._main_reads and isinstance(
-            message, ArtifactEnd | FollowUpWanted | ParentsWanted | LeaseWanted
-        ):
+        if self._main_reads and isinstance(message, Ask):
             self._calls.put(None)
 
     def start(self, executions: list[Execution]) -> None:

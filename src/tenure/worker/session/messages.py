@@ -8,6 +8,7 @@ import msgspec
 
 from tenure.core.claims import ClaimAnswer, ClaimRequest
 from tenure.core.commands import WorkerCommand
+from tenure.core.ids import Actor, LeaseId
 from tenure.core.instants import Duration
 from tenure.core.job import Job
 from tenure.core.leases import HeldLease
@@ -19,9 +20,7 @@ from tenure.worker.frames import (
     AskToStop,
     CheckpointSaved,
     FromChild,
-    LeaseLent,
     LeaseRenewed,
-    LeaseWanted,
     ProgressMade,
     Run,
     SelfCompleted,
@@ -136,6 +135,12 @@ class Finished(msgspec.Struct, frozen=True):
     outcome: Outcome
 
 
+class LeaseWanted(msgspec.Struct, frozen=True):
+    """A handler is about to complete its attempt in a transaction of its own."""
+
+    run: int
+
+
 class DrainRequested(msgspec.Struct, frozen=True):
     """Finish within the grace, then stop."""
 
@@ -215,6 +220,14 @@ class Prepare(msgspec.Struct, frozen=True):
     run: int
     grant: Grant
     frame: Run | None = None
+
+
+class LeaseLent(msgspec.Struct, frozen=True):
+    """The handler that asked for the lease gets it."""
+
+    run: int
+    lease_id: LeaseId
+    actor: Actor
 
 
 class Kill(msgspec.Struct, frozen=True):

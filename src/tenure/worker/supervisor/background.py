@@ -1,4 +1,4 @@
-"""What a worker does outside its loop: signs of life, lease polls, artifacts, flows and output.
+"""What a worker does outside its loop: signs of life, lease polls, output, and what handlers ask.
 
 One thread and a bounded queue, because the supervisor must never wait for a store. Nothing here
 decides about a job, and nothing that fails here costs one: failures are logged.
@@ -19,24 +19,15 @@ from tenure.core.ids import Actor, Namespace
 from tenure.core.workers import WorkerProcess
 from tenure.errors import TenureError
 from tenure.ports import Coordination
-from tenure.protocol.routes import MAX_FLOW_BYTES
 from tenure.telemetry.logs import one_line
-from tenure.worker.frames import ArtifactAnswer, FollowUpAnswer, ParentsAnswer
+from tenure.worker.frames import AskAnswer, EnqueueJob
 from tenure.worker.session.messages import LeasesPolled, PollLeases
 from tenure.worker.supervisor.options import CapturedOutput
-from tenure.worker.supervisor.requests import (
-    ParentsRequest,
-    ReceivedArtifact,
-    ReceivedFlow,
-    load_parents,
-    make_flow,
-    store_artifact,
-)
+from tenure.worker.supervisor.requests import HandlerRequests, Request
 
 MAX_WAITING = 500
 MAX_WAITING_WITH_EARLY_OUTPUT = 20
-MAX_WAITING_ARTIFACT_BYTES = 16 * MAX_ARTIFACT_BYTES
-MAX_WAITING_FLOW_BYTES = 4 * MAX_FLOW_BYTES
+MAX_WAITING_REQUEST_BYTES = 16 * MAX_ARTIFACT_BYTES
 CLOSE_WITHIN_S = 5.0
 SIGN, POLL = "a sign of life", "a poll of its leases"
 LEFT_OUT = "\n[... more left out ...]\n"
@@ -81,15 +72,14 @@ class BackgroundTasks:
         self._coordination = coordination
         self._describe = describe
         self._actor = actor
-        self._namespace = namespace
+        self._requests = HandlerRequests(coordination, actor=actor, namespace=namespace)
         self._drain = drain
         self._is_silence_reported = is_silence_reported
         self._interval_s = interval_s
         self._sign_at = time.monotonic()
         self._is_draining = False
         self._tasks: Queue[tuple[str, Callable[[], object]]] = Queue(MAX_WAITING)
-        self._artifact_bytes = ByteBudget(MAX_WAITING_ARTIFACT_BYTES)
-        self._flow_bytes = ByteBudget(MAX_WAITING_FLOW_BYTES)
+        self._request_bytes = ByteBudget(MAX_WAITING_REQUEST_BYTES)
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tenure-background", daemon=True)
 
@@ -121,64 +111,26 @@ class BackgroundTasks:
             what = f"storing the output of job {output.job_id}"
             self.submit(what, lambda: self._coordination.store.artifacts.put_log(kept))
 
-    def store_artifact(
-        self, artifact: ReceivedArtifact, answer: Callable[[ArtifactAnswer], None]
-    ) -> None:
-        """Store an artifact, then answer."""
-
-        size_bytes = len(artifact.body)
-
-        def work() -> None:
-            staged = ArtifactAnswer(artifact.run, artifact.number, failure="it could not be stored")
-            try:
-                staged = store_artifact(self._coordination, artifact, self._actor)
-            finally:
-                self._artifact_bytes.free(size_bytes)
-                answer(staged)
-
-        is_within_budget = self._artifact_bytes.take(size_bytes)
-        if is_within_budget and self.submit(f"storing an artifact of job {artifact.job_id}", work):
+    def carry_out(self, request: Request, answer: Callable[[AskAnswer], None]) -> None:
+        """Carry out what a handler asks, then answer, once and in whatever thread."""
+        if isinstance(request.ask.what, EnqueueJob):
+            self._requests.enqueue(request, answer)
             return
-        if is_within_budget:
-            self._artifact_bytes.free(size_bytes)
-        answer(ArtifactAnswer(artifact.run, artifact.number, failure="the store is too slow"))
-
-    def make_flow(self, flow: ReceivedFlow, answer: Callable[[FollowUpAnswer], None]) -> None:
-        """Make a handler's flow, then answer."""
-        size_bytes = len(flow.body)
+        size_bytes = request.size_bytes
 
         def work() -> None:
-            made = FollowUpAnswer(flow.run, flow.number, failure="it could not be stored")
+            answered = request.unavailable("it could not be done")
             try:
-                made = make_flow(
-                    self._coordination, flow, actor=self._actor, namespace=self._namespace
-                )
+                answered = self._requests.carry_out(request)
             finally:
-                self._flow_bytes.free(size_bytes)
-                answer(made)
+                self._request_bytes.free(size_bytes)
+                answer(answered)
 
-        is_within_budget = self._flow_bytes.take(size_bytes)
-        if is_within_budget and self.submit(f"storing a flow of job {flow.job_id}", work):
-            return
-        if is_within_budget:
-            self._flow_bytes.free(size_bytes)
-        answer(FollowUpAnswer(flow.run, flow.number, failure="the store is too slow"))
-
-    def load_parents(
-        self, request: ParentsRequest, answer: Callable[[ParentsAnswer], None]
-    ) -> None:
-        """Read a page of the results of a job's parents, then answer."""
-        run, number = request.wanted.run, request.wanted.number
-
-        def work() -> None:
-            found = ParentsAnswer(run, number, failure="the parents could not be read")
-            try:
-                found = load_parents(self._coordination, request, self._actor)
-            finally:
-                answer(found)
-
-        if not self.submit(f"reading the parents of job {request.job_id}", work):
-            answer(ParentsAnswer(run, number, failure="the store is too slow"))
+        if self._request_bytes.take(size_bytes):
+            if self.submit(request.describe(), work):
+                return
+            self._request_bytes.free(size_bytes)
+        answer(request.unavailable("the store is too slow"))
 
     def poll_leases(self, poll: PollLeases, answer: Callable[[LeasesPolled], None]) -> None:
         """Ask which leases have news, then answer."""

@@ -20,7 +20,6 @@ from tenure.clock import NEVER, Boot
 from tenure.core.instants import seconds
 from tenure.handlers.registry import Isolation
 from tenure.worker.frames import (
-    FRAME_OVERHEAD_BYTES,
     READ_BYTES,
     BegunMark,
     FrameError,
@@ -31,6 +30,7 @@ from tenure.worker.frames import (
     ToSupervisor,
     decode_to_supervisor,
     encode_frame,
+    largest_frame,
     shared_file,
 )
 from tenure.worker.session.timers import LatestOf
@@ -74,7 +74,7 @@ class Child:
         self.deadline: Boot | None = None  # to be ready, or to be gone once it retires
         self.output = BoundedOutput(output_bytes)
         self._selector = selector
-        self._reader = FrameReader(max_bytes=setup.body_bytes + FRAME_OVERHEAD_BYTES)
+        self._reader = FrameReader(max_bytes=largest_frame(setup.body_bytes))
         self._outgoing = bytearray()
         self._wants_to_write = False
         self._wrote = wrote

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import assert_never
 
+import msgspec
 from msgspec.structs import replace
 
 from tenure.clock import NEVER, Boot
@@ -26,24 +27,17 @@ from tenure.telemetry import tracing
 from tenure.telemetry.counts import Counts
 from tenure.telemetry.log_lines import FailureLog
 from tenure.worker.frames import (
-    ArtifactAnswer,
-    ArtifactEnd,
-    ArtifactPart,
+    Ask,
+    AskAnswer,
     AskToStop,
+    Authority,
+    BorrowLease,
     CheckpointSaved,
     Ended,
     EventsCounted,
-    FlowEnd,
-    FlowPart,
-    FollowUpAnswer,
-    FollowUpWanted,
-    LeaseLent,
     LeaseLost,
     LeaseRenewed,
-    LeaseWanted,
     LoopBlocked,
-    ParentsAnswer,
-    ParentsWanted,
     Printed,
     ProgressMade,
     Ready,
@@ -64,6 +58,8 @@ from tenure.worker.session.messages import (
     Event,
     Finished,
     Killed,
+    LeaseLent,
+    LeaseWanted,
     Outcome,
     Prepared,
     Stats,
@@ -74,14 +70,7 @@ from tenure.worker.supervisor.children import Child, LaneChildren, RecentlyBegun
 from tenure.worker.supervisor.keeper_client import KeeperClient
 from tenure.worker.supervisor.options import CapturedOutput, OutputLine, WorkerOptions
 from tenure.worker.supervisor.output import BoundedOutput, Lines
-from tenure.worker.supervisor.requests import (
-    ArtifactParts,
-    FlowParts,
-    FollowUpRequest,
-    ParentsRequest,
-    ReceivedArtifact,
-    ReceivedFlow,
-)
+from tenure.worker.supervisor.requests import Request
 
 MAX_FAILED_STARTS = 3
 FIRST_RESTART = seconds(0.2)
@@ -127,28 +116,12 @@ class _Slot:
         self.is_announced = False
         self.is_sent = False
         self.was_sent_before = False  # to a child that died before it called the handler
-        self._parts: ArtifactParts | None = None
-        self.is_storing_artifact = False
-        self.is_enqueueing = False  # a follow-up or a flow
-        self._flow_parts: FlowParts | None = None
-        self.is_reading_parents = False
+        self.asking: int | None = None  # the id of what its handler waits for
         self._output_bytes = output_bytes
         self._output: BoundedOutput | None = None
         self._lines: Lines | None = None
         self.sent_parts = 0  # of its output
         self.sent_output_at = Boot(0)
-
-    @property
-    def parts(self) -> ArtifactParts:
-        """Of the artifact that it sends."""
-        self._parts = self._parts or ArtifactParts()
-        return self._parts
-
-    @property
-    def flow_parts(self) -> FlowParts:
-        """Of the flow that it sends."""
-        self._flow_parts = self._flow_parts or FlowParts()
-        return self._flow_parts
 
     @property
     def output(self) -> BoundedOutput:
@@ -189,16 +162,10 @@ class Pool:
         emit: Callable[[Event], None],
         stats: Stats,
         counts: Counts | None = None,
-        store_artifact: Callable[[ReceivedArtifact], None] = lambda artifact: None,
-        enqueue_follow_up: Callable[[FollowUpRequest], None] = lambda request: None,
-        make_flow: Callable[[ReceivedFlow], None] = lambda flow: None,
-        load_parents: Callable[[ParentsRequest], None] = lambda request: None,
+        carry_out: Callable[[Request], None] = lambda request: None,
     ) -> None:
         self._app = app
-        self._store_artifact = store_artifact
-        self._enqueue_follow_up = enqueue_follow_up
-        self._make_flow = make_flow
-        self._load_parents = load_parents
+        self._carry_out = carry_out
         self._lanes = {lane: _children_of(lane, warm, options) for lane, warm in lanes.items()}
         self._options = options
         self._environment = environment
@@ -302,14 +269,19 @@ class Pool:
         if slot.is_sent and slot.child is not None:
             self._send(slot.child, request)
 
-    def tell(self, message: LeaseLent | ArtifactAnswer | FollowUpAnswer | ParentsAnswer) -> None:
+    def answer(self, answer: AskAnswer) -> None:
         """Pass an answer on to the handler that asked."""
-        slot = self._slots.get(message.run)
-        if slot is not None and slot.is_sent and slot.child is not None:
-            slot.is_storing_artifact &= not isinstance(message, ArtifactAnswer)
-            slot.is_enqueueing &= not isinstance(message, FollowUpAnswer)
-            slot.is_reading_parents &= not isinstance(message, ParentsAnswer)
-            self._send(slot.child, message)
+        slot = self._slots.get(answer.run)
+        if slot is not None and slot.asking == answer.id and slot.child is not None:
+            slot.asking = None
+            self._send(slot.child, answer)
+
+    def lend(self, lent: LeaseLent) -> None:
+        """Pass the lease on to the handler that asked for it."""
+        slot = self._slots.get(lent.run)
+        if slot is not None and slot.asking is not None:
+            authority = msgspec.msgpack.encode(Authority(lent.lease_id, lent.actor))
+            self.answer(AskAnswer(lent.run, slot.asking, msgspec.Raw(authority)))
 
     def kill(self, run: int) -> None:
         """End a handler as its lane allows; `Finished` follows when it is gone."""
@@ -567,27 +539,12 @@ class Pool:
                 self._ended(child, message)
             case Ready():
                 self._ready(child)
-            case CheckpointSaved() | ProgressMade() | LeaseWanted() | SelfCompleted():
+            case CheckpointSaved() | ProgressMade() | SelfCompleted():
                 if message.run in child.runs:
                     self._emit(message)
-            case ArtifactPart():
+            case Ask():
                 if message.run in child.runs:
-                    self._slots[message.run].parts.add(message)
-            case ArtifactEnd():
-                if message.run in child.runs:
-                    self._artifact_ended(self._slots[message.run], message)
-            case FollowUpWanted():
-                if message.run in child.runs:
-                    self._follow_up_wanted(self._slots[message.run], message)
-            case FlowPart():
-                if message.run in child.runs:
-                    self._slots[message.run].flow_parts.add(message)
-            case FlowEnd():
-                if message.run in child.runs:
-                    self._flow_ended(self._slots[message.run], message)
-            case ParentsWanted():
-                if message.run in child.runs:
-                    self._parents_wanted(self._slots[message.run], message)
+                    self._asked(self._slots[message.run], message)
             case Printed():
                 if message.run in child.runs:
                     self._printed(self._slots[message.run], message.text.encode())
@@ -602,37 +559,15 @@ class Pool:
             case _:
                 assert_never(message)
 
-    def _artifact_ended(self, slot: _Slot, end: ArtifactEnd) -> None:
-        if slot.frame is None or slot.lease_id is None:
-            return
-        if slot.is_storing_artifact:
+    def _asked(self, slot: _Slot, ask: Ask) -> None:
+        if slot.frame is None or slot.asking is not None:
             return  # a handler waits for each answer: other user code wrote to the socket
-        slot.is_storing_artifact = True
-        with tracing.use_trace(tracing.trace_of_jobs([slot.frame])):
-            self._store_artifact(slot.parts.whole(end, slot.frame.job_id, slot.lease_id))
-
-    def _follow_up_wanted(self, slot: _Slot, wanted: FollowUpWanted) -> None:
-        if slot.frame is None or slot.lease_id is None or slot.is_enqueueing:
-            return  # a handler waits for each answer: other user code wrote to the socket
-        slot.is_enqueueing = True
-        request = FollowUpRequest(wanted=wanted, job_id=slot.frame.job_id, lease_id=slot.lease_id)
-        with tracing.use_trace(tracing.trace_of_jobs([slot.frame])):
-            self._enqueue_follow_up(request)
-
-    def _flow_ended(self, slot: _Slot, end: FlowEnd) -> None:
-        if slot.frame is None or slot.lease_id is None or slot.is_enqueueing:
-            return  # a handler waits for each answer: other user code wrote to the socket
-        slot.is_enqueueing = True
-        with tracing.use_trace(tracing.trace_of_jobs([slot.frame])):
-            self._make_flow(slot.flow_parts.whole(end, slot.frame.job_id, slot.lease_id))
-
-    def _parents_wanted(self, slot: _Slot, wanted: ParentsWanted) -> None:
-        if slot.frame is None or slot.lease_id is None or slot.is_reading_parents:
-            return  # a handler waits for each answer: other user code wrote to the socket
-        slot.is_reading_parents = True
-        request = ParentsRequest(wanted=wanted, job_id=slot.frame.job_id, lease_id=slot.lease_id)
-        with tracing.use_trace(tracing.trace_of_jobs([slot.frame])):
-            self._load_parents(request)
+        slot.asking = ask.id
+        if isinstance(ask.what, BorrowLease):
+            self._emit(LeaseWanted(slot.run))
+        elif slot.lease_id is not None:
+            with tracing.use_trace(tracing.trace_of_jobs([slot.frame])):
+                self._carry_out(Request(ask, slot.frame.job_id, slot.lease_id))
 
     def _ready(self, child: Child) -> None:
         if child.is_ready or child.is_retiring or child.was_killed:

@@ -7,10 +7,11 @@ what it made is stored.
 
 from collections.abc import Callable
 from concurrent.futures import Future
+from typing import assert_never
 
 import msgspec
 
-from tenure.core.artifacts import MAX_ARTIFACT_BYTES, ArtifactUpload
+from tenure.core.artifacts import MAX_ARTIFACTS_PER_ATTEMPT, ArtifactUpload
 from tenure.core.commands import Enqueue, EnqueueFlow, FlowMember, FollowUp, ParentAttempt
 from tenure.core.ids import (
     Actor,
@@ -24,263 +25,231 @@ from tenure.core.ids import (
 from tenure.core.leases import HeldLease
 from tenure.core.verdicts import Answer, Reply
 from tenure.core.vocabulary import Cause
-from tenure.errors import (
-    InvalidInput,
-    RequestRefused,
-    TenureError,
-)
-from tenure.handlers.flows import FlowPlan
+from tenure.errors import InvalidInput, RequestRefused, TenureError
+from tenure.handlers.calls import Enqueued
 from tenure.ports import Coordination
 from tenure.protocol.problem_codes import ProblemCode
-from tenure.protocol.routes import MAX_FLOW_BYTES
 from tenure.worker.frames import (
-    ArtifactAnswer,
-    ArtifactEnd,
-    ArtifactPart,
-    FlowEnd,
-    FlowPart,
-    FollowUpAnswer,
-    FollowUpWanted,
-    ParentsAnswer,
-    ParentsWanted,
+    Ask,
+    AskAnswer,
+    Authority,
+    BorrowLease,
+    EnqueueJob,
+    LoadParents,
+    MakeFlow,
+    Refused,
+    StoreArtifact,
 )
 
-_decode_plan = msgspec.msgpack.Decoder(FlowPlan).decode
-
-_RETRY_IS_SAFE = "another attempt enqueues it under the same id"
+_NEEDS_NO_KEY = "omit key: by its id alone, a job that a handler enqueues is made only once"
 
 
-class FollowUpRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A follow-up with what only the supervisor knows: the lease it is sent under."""
+_NAMES = {
+    StoreArtifact: "storing an artifact",
+    EnqueueJob: "enqueueing a job",
+    MakeFlow: "storing a flow",
+    LoadParents: "reading the parents",
+}
 
-    wanted: FollowUpWanted
+
+class Request(msgspec.Struct, frozen=True):
+    """A handler's question, with what only the supervisor knows: its attempt's job and lease."""
+
+    ask: Ask
     job_id: JobId
     lease_id: LeaseId
+
+    def describe(self) -> str:
+        """What it is, for the log."""
+        return f"{_NAMES[type(self.ask.what)]} of job {self.job_id}"
+
+    def answer(self, result: object) -> AskAnswer:
+        """The answer with this result."""
+        return AskAnswer(self.ask.run, self.ask.id, msgspec.Raw(msgspec.msgpack.encode(result)))
+
+    def refuse(self, refused: Refused) -> AskAnswer:
+        """The answer that says why there is no result."""
+        return AskAnswer(self.ask.run, self.ask.id, refused=refused)
+
+    def unavailable(self, problem: str) -> AskAnswer:
+        """The answer of a store that does not answer."""
+        return self.refuse(Refused(why="unavailable", problem=problem))
 
     @property
-    def follow_up_id(self) -> JobId:
-        """The id of the job to be made. [D8]"""
-        return follow_up_id(self.job_id, kind=self.wanted.call.kind, step=self.wanted.step)
+    def size_bytes(self) -> int:
+        """How much memory it takes while it waits."""
+        match self.ask.what:
+            case StoreArtifact(body=body):
+                return len(body)
+            case MakeFlow(plan=plan):
+                return sum(len(job.call.payload) for job in plan.jobs)
+            case _:
+                return 0
+
+    @property
+    def parent(self) -> ParentAttempt:
+        """The attempt that makes a job or a flow."""
+        assert isinstance(self.ask.what, EnqueueJob | MakeFlow)
+        what = self.ask.what
+        step = what.step if isinstance(what, EnqueueJob) else what.plan.step
+        return ParentAttempt(job_id=self.job_id, lease_id=self.lease_id, step=step)
 
 
-def _command(request: FollowUpRequest, *, actor: Actor, namespace: Namespace) -> FollowUp:
-    """The command for a handler's request."""
-    call, step = request.wanted.call, request.wanted.step
-    return FollowUp(
-        job_id=request.follow_up_id,
-        namespace=namespace,
-        actor=actor,
-        parent=ParentAttempt(job_id=request.job_id, lease_id=request.lease_id, step=step),
-        **msgspec.structs.asdict(call),
-    )
+class HandlerRequests:
+    """Carries out what the handlers of one worker ask."""
 
+    def __init__(self, coordination: Coordination, *, actor: Actor, namespace: Namespace) -> None:
+        self._coordination = coordination
+        self._actor = actor
+        self._namespace = namespace
 
-def enqueue_follow_up(
-    coordination: Coordination,
-    request: FollowUpRequest,
-    *,
-    actor: Actor,
-    namespace: Namespace,
-    answer: Callable[[FollowUpAnswer], None],
-) -> None:
-    """Send it without waiting; `answer` is called once, in whatever thread."""
-
-    def heard(future: "Future[list[Answer]]") -> None:
+    def carry_out(self, request: Request) -> AskAnswer:
+        """The answer. Waits for the store."""
+        what = request.ask.what
         try:
-            [answered] = future.result()
-        except Exception as failure:  # handed to the handler that waits, never swallowed
-            answer(answer_to(request, failure))
+            match what:
+                case StoreArtifact():
+                    return self._store_artifact(request, what)
+                case LoadParents():
+                    return self._load_parents(request, what)
+                case EnqueueJob():
+                    return self._enqueued(request, self._coordination.execute(self._job(request)))
+                case MakeFlow():
+                    return self._make_flow(request, what)
+                case BorrowLease():
+                    return request.answer(Authority(request.lease_id, self._actor))
+                case _:
+                    assert_never(what)
+        except TenureError as failure:
+            return _answer_to_failure(request, failure)
+
+    def enqueue(self, request: Request, answer: Callable[[AskAnswer], None]) -> None:
+        """Enqueue a handler's job without waiting: many share a transaction. `answer` is called
+        once, in whatever thread."""
+
+        def decided(future: "Future[list[Answer]]") -> None:
+            try:
+                [decision] = future.result()
+                answered = self._enqueued(request, decision)
+            except Exception as failure:  # handed to the handler that waits, never swallowed
+                answered = _answer_to_failure(request, failure)
+            answer(answered)
+
+        try:
+            submitted = self._coordination.submit_many([self._job(request)])
+        except Exception as failure:  # a field is wrong, or the transport failed at once
+            answer(_answer_to_failure(request, failure))
         else:
-            answer(answer_to(request, answered))
+            submitted.add_done_callback(decided)
 
-    command = _command(request, actor=actor, namespace=namespace)
-    try:
-        coordination.submit_many([command]).add_done_callback(heard)
-    except Exception as failure:  # a field is wrong, or the transport failed at once
-        answer(answer_to(request, failure))
+    # --- jobs and flows ------------------------------------------------------------------------
 
-
-def answer_to(request: FollowUpRequest, heard: Answer | Exception) -> FollowUpAnswer:
-    """The answer that a handler gets about its follow-up."""
-    run, number = request.wanted.run, request.wanted.number
-    if isinstance(heard, Exception):
-        return _answer_to_failure(run, number, heard, "this job")
-    assert isinstance(heard, Reply)
-    if heard.job is None and heard.cause is None and heard.replayed:
-        # The job exists, but the worker's token may not see it. Its id is no secret: it follows
-        # from the parent's. [H41]
-        return FollowUpAnswer(run, number, job_id=request.follow_up_id)
-    if heard.job is None or heard.cause is not None:
-        return FollowUpAnswer(run, number, cause=heard.cause or Cause.UNKNOWN_JOB)
-    is_new = not (heard.replayed or heard.deduplicated)
-    return FollowUpAnswer(run, number, job_id=heard.job.id, is_new=is_new)
-
-
-def _answer_to_failure(run: int, number: int, heard: Exception, what: str) -> FollowUpAnswer:
-    if isinstance(heard, InvalidInput):
-        return FollowUpAnswer(
-            run, number, field=heard.field, problem=heard.problem, hint=heard.hint
-        )
-    if isinstance(heard, RequestRefused) and heard.reason == ProblemCode.OUT_OF_SCOPE:
-        return FollowUpAnswer(run, number, refusal=f"the worker may not enqueue {what}: {heard}")
-    return FollowUpAnswer(run, number, failure=f"{heard}; {_RETRY_IS_SAFE}")
-
-
-class ReceivedFlow(msgspec.Struct, frozen=True, kw_only=True):
-    """A flow whose last piece has arrived, with the lease it is sent under."""
-
-    run: int
-    number: int
-    job_id: JobId
-    lease_id: LeaseId
-    body: bytes
-
-
-class FlowParts:
-    """The pieces of one flow; of one that is too large, enough to have it refused."""
-
-    def __init__(self) -> None:
-        self._body = bytearray()
-
-    def add(self, part: FlowPart) -> None:
-        """The next piece."""
-        self._body += part.body[: MAX_FLOW_BYTES + 1 - len(self._body)]
-
-    def whole(self, end: FlowEnd, job_id: JobId, lease_id: LeaseId) -> ReceivedFlow:
-        """The whole flow; the next piece begins another one."""
-        body = bytes(self._body)
-        self._body.clear()
-        return ReceivedFlow(
-            run=end.run, number=end.number, job_id=job_id, lease_id=lease_id, body=body
+    def _job(self, request: Request) -> FollowUp:
+        assert isinstance(request.ask.what, EnqueueJob)
+        call, step = request.ask.what.call, request.ask.what.step
+        return FollowUp(
+            job_id=follow_up_id(request.job_id, kind=call.kind, step=step),
+            namespace=self._namespace,
+            actor=self._actor,
+            parent=request.parent,
+            **msgspec.structs.asdict(call),
         )
 
+    def _enqueued(self, request: Request, decision: Answer) -> AskAnswer:
+        assert isinstance(decision, Reply)
+        assert isinstance(request.ask.what, EnqueueJob)
+        call, step = request.ask.what.call, request.ask.what.step
+        if decision.job is None and decision.cause is None and decision.replayed:
+            # The job exists, but the worker's token may not see it. Its id is no secret: it follows
+            # from the parent's. [H41]
+            hidden = follow_up_id(request.job_id, kind=call.kind, step=step)
+            return request.answer(Enqueued(id=hidden, is_new=False))
+        key = call.dedupe_key
+        if decision.cause is Cause.DEDUPE_KEY_HELD:  # [D6]
+            problem = f"a job that the worker's token may not see holds the key {key!a}"
+            return _invalid(request, "key", problem, _NEEDS_NO_KEY)
+        if decision.job is None or decision.cause is not None:
+            return _lost(request, decision.cause or Cause.UNKNOWN_JOB)
+        if decision.job.id == request.job_id:
+            problem = f"this job holds the key {key!a} itself until it ends"
+            return _invalid(request, "key", problem, _NEEDS_NO_KEY)
+        is_new = not (decision.replayed or decision.deduplicated)
+        return request.answer(Enqueued(id=decision.job.id, is_new=is_new))
 
-def make_flow(
-    coordination: Coordination, flow: ReceivedFlow, *, actor: Actor, namespace: Namespace
-) -> FollowUpAnswer:
-    """Make a handler's flow; what to tell the handler. Waits for the store."""
-    try:
-        command = _flow_command(flow, actor=actor, namespace=namespace)
-        heard = coordination.execute(command)
-    except Exception as failure:  # handed to the handler that waits, never swallowed
-        return _answer_to_failure(flow.run, flow.number, failure, "this flow")
-    assert isinstance(heard, Reply)
-    if heard.cause is not None:
-        return FollowUpAnswer(flow.run, flow.number, cause=heard.cause)
-    made = JobId(command.flow_id)
-    return FollowUpAnswer(flow.run, flow.number, job_id=made, is_new=not heard.replayed)
-
-
-def _flow_command(flow: ReceivedFlow, *, actor: Actor, namespace: Namespace) -> EnqueueFlow:
-    """The command for a flow; raises if its child did not send one, which only user code that got
-    hold of the socket can bring about."""
-    try:
-        plan = _decode_plan(flow.body)
-    except msgspec.MsgspecError as wrong:
-        raise InvalidInput("flow", f"is not one: {wrong}") from wrong
-    step = plan.step
-    return EnqueueFlow(
-        flow_id=handler_flow_id(flow.job_id, step=step),
-        name=plan.name,
-        members=tuple(
-            FlowMember(
-                job=Enqueue(
-                    job_id=handler_member_id(flow.job_id, step=step, name=job.name),
-                    namespace=namespace,
-                    actor=actor,
-                    **msgspec.structs.asdict(job.call),
-                ),
-                step=job.name,
-                after=job.after,
-            )
-            for job in plan.jobs
-        ),
-        handler=ParentAttempt(job_id=flow.job_id, lease_id=flow.lease_id, step=step),
-    )
-
-
-# --- artifacts ---------------------------------------------------------------------------------
-
-
-class ReceivedArtifact(msgspec.Struct, frozen=True, kw_only=True):
-    """An artifact whose last piece has arrived."""
-
-    run: int
-    number: int
-    job_id: JobId
-    lease_id: LeaseId
-    name: str
-    media_type: str
-    body: bytes
-
-
-class ArtifactParts:
-    """The pieces of one artifact; of one that is too large, enough to have it refused."""
-
-    def __init__(self) -> None:
-        self._body = bytearray()
-
-    def add(self, part: ArtifactPart) -> None:
-        """The next piece."""
-        self._body += part.body[: MAX_ARTIFACT_BYTES + 1 - len(self._body)]
-
-    def whole(self, end: ArtifactEnd, job_id: JobId, lease_id: LeaseId) -> ReceivedArtifact:
-        """The whole artifact; the next piece begins another one."""
-        body = bytes(self._body)
-        self._body.clear()
-        return ReceivedArtifact(
-            run=end.run,
-            number=end.number,
-            job_id=job_id,
-            lease_id=lease_id,
-            name=end.name,
-            media_type=end.media_type,
-            body=body,
+    def _make_flow(self, request: Request, what: MakeFlow) -> AskAnswer:
+        plan, parent = what.plan, request.job_id
+        flow = EnqueueFlow(
+            flow_id=handler_flow_id(parent, step=plan.step),
+            name=plan.name,
+            members=tuple(
+                FlowMember(
+                    job=Enqueue(
+                        job_id=handler_member_id(parent, step=plan.step, name=job.name),
+                        namespace=self._namespace,
+                        actor=self._actor,
+                        **msgspec.structs.asdict(job.call),
+                    ),
+                    step=job.name,
+                    after=job.after,
+                )
+                for job in plan.jobs
+            ),
+            handler=request.parent,
         )
+        reply = self._coordination.execute(flow)
+        assert isinstance(reply, Reply)
+        if reply.cause is not None:
+            return _lost(request, reply.cause)
+        return request.answer(not reply.replayed)
 
+    # --- artifacts and parents -----------------------------------------------------------------
 
-def store_artifact(
-    coordination: Coordination, artifact: ReceivedArtifact, actor: Actor
-) -> ArtifactAnswer:
-    """Store an artifact; what to tell its handler."""
-    try:
+    def _store_artifact(self, request: Request, what: StoreArtifact) -> AskAnswer:
         upload = ArtifactUpload(
-            job_id=artifact.job_id,
-            lease_id=artifact.lease_id,
-            actor=actor,
-            name=artifact.name,
-            body=artifact.body,
-            media_type=artifact.media_type,
+            job_id=request.job_id,
+            lease_id=request.lease_id,
+            actor=self._actor,
+            name=what.name,
+            body=what.body,
+            media_type=what.media_type,
         )
-        staging = coordination.store.artifacts.stage(upload)
-    except InvalidInput as wrong:
-        return ArtifactAnswer(artifact.run, artifact.number, problem=str(wrong))
-    except TenureError as failure:
-        return ArtifactAnswer(artifact.run, artifact.number, failure=str(failure))
-    if staging.problem is not None:
-        return ArtifactAnswer(artifact.run, artifact.number, problem=staging.problem)
-    return ArtifactAnswer(artifact.run, artifact.number, cause=staging.cause)
+        staging = self._coordination.store.artifacts.stage(upload)
+        if staging.problem is not None:
+            return _invalid(request, "artifact", staging.problem)
+        if staging.cause is Cause.TOO_MANY_ARTIFACTS:
+            problem = f"an attempt stores at most {MAX_ARTIFACTS_PER_ATTEMPT}"
+            return _invalid(request, "artifact", problem)
+        return request.answer(None) if staging.cause is None else _lost(request, staging.cause)
+
+    def _load_parents(self, request: Request, what: LoadParents) -> AskAnswer:
+        held = HeldLease(request.job_id, request.lease_id)
+        page = self._coordination.store.flows.parents(held, self._actor, after=what.after)
+        return request.answer(page) if page.cause is None else _lost(request, page.cause)
 
 
-# --- parents -----------------------------------------------------------------------------------
+def _invalid(request: Request, field: str, problem: str, hint: str = "") -> AskAnswer:
+    return request.refuse(Refused(why="invalid", field=field, problem=problem, hint=hint))
 
 
-class ParentsRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A page that a handler wants, with what only the supervisor knows: its lease."""
-
-    wanted: ParentsWanted
-    job_id: JobId
-    lease_id: LeaseId
+def _lost(request: Request, cause: Cause) -> AskAnswer:
+    return request.refuse(Refused(why="lost", problem=f"the attempt has lost its lease ({cause})"))
 
 
-def load_parents(
-    coordination: Coordination, request: ParentsRequest, actor: Actor
-) -> ParentsAnswer:
-    """The answer to a handler's question."""
-    run, number, after = request.wanted.run, request.wanted.number, request.wanted.after
-    held = HeldLease(request.job_id, request.lease_id)
-    try:
-        page = coordination.store.flows.parents(held, actor, after=after)
-    except TenureError as failure:
-        return ParentsAnswer(run, number, failure=f"the parents could not be read: {failure}")
-    return ParentsAnswer(run, number, page=page)
+def _answer_to_failure(request: Request, failure: Exception) -> AskAnswer:
+    match request.ask.what:
+        case StoreArtifact() if isinstance(failure, InvalidInput):
+            return _invalid(request, "artifact", str(failure))
+        case StoreArtifact() | BorrowLease():
+            return request.unavailable(str(failure))
+        case LoadParents():
+            return request.unavailable(f"the parents could not be read: {failure}")
+        case EnqueueJob() | MakeFlow() as made:
+            what = "this job" if isinstance(made, EnqueueJob) else "this flow"
+        case _:
+            assert_never(request.ask.what)
+    if isinstance(failure, InvalidInput):
+        return _invalid(request, failure.field, failure.problem, failure.hint)
+    if isinstance(failure, RequestRefused) and failure.reason == ProblemCode.OUT_OF_SCOPE:
+        problem = f"the worker may not enqueue {what}: {failure}"
+        return request.refuse(Refused(why="forbidden", problem=problem))
+    return request.unavailable(f"{failure}; another attempt enqueues it under the same id")

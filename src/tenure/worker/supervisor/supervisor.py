@@ -31,16 +31,7 @@ from tenure.telemetry import tracing
 from tenure.telemetry.counts import Counts
 from tenure.telemetry.log_lines import job_ids
 from tenure.telemetry.logs import one_line
-from tenure.worker.frames import (
-    ArtifactAnswer,
-    AskToStop,
-    FollowUpAnswer,
-    LeaseLent,
-    LeaseRenewed,
-    ParentsAnswer,
-    Raised,
-    Run,
-)
+from tenure.worker.frames import AskAnswer, AskToStop, LeaseRenewed, Raised, Run
 from tenure.worker.session.messages import (
     Action,
     Answered,
@@ -55,6 +46,7 @@ from tenure.worker.session.messages import (
     Event,
     Finished,
     Kill,
+    LeaseLent,
     LeasesPolled,
     Note,
     PollLeases,
@@ -70,12 +62,7 @@ from tenure.worker.session.messages import (
 from tenure.worker.session.session import Session
 from tenure.worker.supervisor.options import WorkerOptions, child_environment
 from tenure.worker.supervisor.pool import Pool
-from tenure.worker.supervisor.requests import (
-    FollowUpRequest,
-    ParentsRequest,
-    ReceivedArtifact,
-    ReceivedFlow,
-)
+from tenure.worker.supervisor.requests import Request
 
 LONGEST_SLEEP = seconds(1)
 JUMP_THRESHOLD = seconds(5)
@@ -85,15 +72,8 @@ MEANINGLESS = (signal.SIGUSR1, signal.SIGUSR2)
 _REFUSED = Verdict(kind=VerdictKind.REJECTED)
 """For reports that a server refused unread, because the token is revoked. [H8]"""
 
-StoreArtifact = Callable[[ReceivedArtifact, Callable[[ArtifactAnswer], None]], None]
-"""Stores an artifact without blocking, and calls back with the answer."""
-
-MakeFlow = Callable[[ReceivedFlow, Callable[[FollowUpAnswer], None]], None]
-EnqueueFollowUp = Callable[[FollowUpRequest, Callable[[FollowUpAnswer], None]], None]
-"""Enqueues a handler's job without blocking, and calls back with the answer."""
-
-LoadParents = Callable[[ParentsRequest, Callable[[ParentsAnswer], None]], None]
-"""Reads results of parents without blocking, and calls back with the answer."""
+CarryOut = Callable[[Request, Callable[[AskAnswer], None]], None]
+"""Carries out what a handler asks without blocking, and calls back with the answer."""
 
 SendLeasePoll = Callable[[PollLeases, Callable[[LeasesPolled], None]], None]
 """Polls leases without blocking, and calls back with what it found."""
@@ -133,10 +113,7 @@ class Supervisor:
         app: str,
         environment: Mapping[str, str],
         counts: Counts | None,
-        store_artifact: StoreArtifact,
-        enqueue_follow_up: EnqueueFollowUp,
-        make_flow: MakeFlow,
-        load_parents: LoadParents,
+        carry_out: CarryOut,
         poll_leases: SendLeasePoll,
         give_sign: Callable[[], None],
     ) -> None:
@@ -168,10 +145,7 @@ class Supervisor:
             emit=self._inbox.append,
             stats=session.stats,
             counts=counts,
-            store_artifact=lambda artifact: store_artifact(artifact, self.tell),
-            enqueue_follow_up=lambda request: enqueue_follow_up(request, self.tell),
-            make_flow=lambda flow: make_flow(flow, self.tell),
-            load_parents=lambda request: load_parents(request, self.tell),
+            carry_out=lambda request: carry_out(request, self._answered),
         )
 
     # --- from other threads and from signals ---------------------------------------------------
@@ -184,10 +158,9 @@ class Supervisor:
         """Drain; called again, stop at once. Any thread."""
         self._call(self._count_stop)
 
-    def tell(self, message: ArtifactAnswer | FollowUpAnswer | ParentsAnswer) -> None:
-        """Tell a handler what became of its artifact, or of the job or flow that it enqueued, or
-        what its parents returned. Any thread."""
-        self._call(lambda: self._pool.tell(message))
+    def _answered(self, answer: AskAnswer) -> None:
+        """A handler gets the answer to what it asked. Any thread."""
+        self._call(lambda: self._pool.answer(answer))
 
     def _hear(self, found: LeasesPolled) -> None:
         """What a poll of leases found. Any thread."""
@@ -318,7 +291,7 @@ class Supervisor:
             case LeaseRenewed():
                 self._pool.renew(action)
             case LeaseLent():
-                self._pool.tell(action)
+                self._pool.lend(action)
             case AskToStop():
                 self._pool.ask_to_stop(action)
             case Kill():

@@ -23,14 +23,12 @@ from tenure.handlers.registry import Isolation, Registry
 from tenure.ports import Coordination
 from tenure.telemetry.counts import Counts
 from tenure.worker.application import load_registry
-from tenure.worker.frames import FollowUpAnswer
 from tenure.worker.session.claims import ClaimSettings
 from tenure.worker.session.messages import Stats
 from tenure.worker.session.session import Session
 from tenure.worker.supervisor.background import BackgroundTasks
 from tenure.worker.supervisor.declarations import declare_and_warn, declare_schedules
 from tenure.worker.supervisor.options import WorkerOptions
-from tenure.worker.supervisor.requests import FollowUpRequest, enqueue_follow_up
 from tenure.worker.supervisor.supervisor import Supervisor, host_environment
 
 MAX_CONCURRENCY = 10_000
@@ -88,10 +86,7 @@ class Worker:
             app=app,
             environment=host_environment(options.url),
             counts=counts,
-            store_artifact=self._background.store_artifact,
-            enqueue_follow_up=self._enqueue_follow_up,
-            make_flow=self._background.make_flow,
-            load_parents=self._background.load_parents,
+            carry_out=self._background.carry_out,
             poll_leases=self._background.poll_leases,
             give_sign=self._background.give_sign,
         )
@@ -166,14 +161,6 @@ class Worker:
                 kinds,
                 words,
             )
-
-    def _enqueue_follow_up(
-        self, request: FollowUpRequest, answer: Callable[[FollowUpAnswer], None]
-    ) -> None:
-        namespace = self._options.namespace
-        enqueue_follow_up(
-            self._coordination, request, actor=self.actor, namespace=namespace, answer=answer
-        )
 
     def _describe(self) -> WorkerProcess:
         return WorkerProcess(
