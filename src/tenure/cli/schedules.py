@@ -54,7 +54,7 @@ from tenure.core.schedules import (
 from tenure.core.vocabulary import CatchUp, Overlap
 from tenure.errors import InvalidInput
 from tenure.handlers.calls import JobSpec
-from tenure.handlers.schedules import ScheduleOptions, called, schedule_name, schedule_spec
+from tenure.handlers.options import ScheduleOptions, called, schedule_name, schedule_spec
 from tenure.ports import Coordination
 from tenure.protocol.fields import moment
 from tenure.protocol.records import JobRecord, ScheduleRecord, job_record, schedule_record

@@ -56,30 +56,27 @@ from tenure.core.vocabulary import JobStatus
 from tenure.errors import InvalidInput, ValidationError
 from tenure.handlers.calls import Call, JobSpec
 from tenure.handlers.hooks import AnyHook
-from tenure.handlers.key_rules import KeySource
 from tenure.handlers.options import (
     OPTION_NAMES,
+    SCHEDULE_OPTION_NAMES,
+    CatchUpWord,
     EnqueueOptions,
+    OverlapWord,
     PolicyOptions,
+    ScheduleOptions,
     Span,
+    called,
+    called_schedule,
     check_known,
     naming_options,
     plain,
     policy_from,
     positive_duration,
     queue_name,
-)
-from tenure.handlers.registry import Handler, Isolation, Registry, make_handler
-from tenure.handlers.schedules import (
-    SCHEDULE_OPTION_NAMES,
-    CatchUpWord,
-    OverlapWord,
-    ScheduleOptions,
-    called,
-    called_schedule,
     schedule_name,
     schedule_spec,
 )
+from tenure.handlers.registry import Handler, Isolation, KeySource, Registry, make_handler
 from tenure.ports import Coordination
 from tenure.protocol.overviews import OverviewReply
 from tenure.protocol.records import EventRecord
@@ -210,7 +207,7 @@ class Application:
         compensate = _named_job(options, "compensate", check_compensation)
         on_dead_letter = _named_job(options, "on_dead_letter", check_dead_letter_job)
         with naming_options():
-            queue = queue_name(options.get("queue", DEFAULT_QUEUE))
+            queue = queue_name("queue", options.get("queue", DEFAULT_QUEUE))
             policy = policy_from(options, Policy())
             expires = options.get("expires")
             expires_us = None if expires is None else positive_duration("expires", expires)

@@ -25,7 +25,7 @@ from tenure.core.schedules import (
 )
 from tenure.errors import InvalidInput
 from tenure.handlers.calls import Call
-from tenure.handlers.schedules import ScheduleOptions, called_schedule, schedule_name
+from tenure.handlers.options import ScheduleOptions, called_schedule, schedule_name
 from tenure.protocol.fields import moment
 from tenure.protocol.records import ScheduleRecord, schedule_record
 from tenure.protocol.replies import ScheduleReply

@@ -11,18 +11,19 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
 from enum import StrEnum
-from functools import partial
 from typing import Any, Literal, TypeAlias, TypedDict, TypeVar
 
 import msgspec
 
 from tenure.core.checks import MAX_DURATION, check_duration, check_name
-from tenure.core.ids import QueueName
+from tenure.core.ids import QueueName, ScheduleName
 from tenure.core.instants import Duration, Instant, parse_duration, seconds
 from tenure.core.policy import Backoff, LeaseBounds, Policy
+from tenure.core.schedules import ScheduleSpec, check_schedule_spec, job_fields
 from tenure.core.validation import check_policy
-from tenure.core.vocabulary import OnExhausted, OnLost
+from tenure.core.vocabulary import CatchUp, OnExhausted, OnLost, Overlap, Word
 from tenure.errors import InvalidInput
+from tenure.handlers.calls import Call, JobSpec
 
 Span: TypeAlias = str | timedelta | float
 """A duration: `"250ms"`, `"90s"`, `"2h"`, a timedelta, or a number of seconds."""
@@ -143,9 +144,9 @@ def instant(field: str, value: object) -> Instant:
 
 
 def word(field: str, kind: type[_W], value: object) -> _W:
-    """A word of a closed set."""
+    """A word of a set, as far as this version knows it."""
     try:
-        return kind(str(value))
+        return kind.known(str(value)) if issubclass(kind, Word) else kind(str(value))
     except ValueError as wrong:
         allowed = ", ".join(kind)
         raise InvalidInput(field, f"{str(value)[:40]!a} is not one of {allowed}") from wrong
@@ -200,10 +201,10 @@ def plain(value: Any) -> Any:
     return str.__str__(value) if isinstance(value, str) else value
 
 
-def queue_name(value: object) -> QueueName:
+def queue_name(field: str, value: object) -> QueueName:
     """A checked queue name."""
     value = plain(value)
-    check_name("queue", value)
+    check_name(field, value)
     return QueueName(str(value))
 
 
@@ -224,23 +225,13 @@ def job_key(option: str, value: object) -> str | None:
 def policy_from(options: EnqueueOptions | PolicyOptions, base: Policy) -> Policy:
     """`base` with what the options change. Checks everything but the bounds of the lease, which the
     coordinator sets. [F5] [L2]"""
-    changed: dict[str, Any] = {}
-    if "lease" in options:
-        base = base.with_lease(bounded_duration("lease", options["lease"]))
-    for name in ("heartbeat", "start_within", "grace"):
-        if name in options:
-            changed[f"{name}_us"] = bounded_duration(name, options[name])
-    if "timeout" in options:
-        timeout = options["timeout"]
-        changed["timeout_us"] = None if timeout is None else bounded_duration("timeout", timeout)
-    if "keep" in options:
-        keep = options["keep"]
-        changed["keep_us"] = None if keep is None else bounded_duration("keep", keep)
-    if "on_lost" in options:
-        changed["on_lost"] = word("on_lost", OnLost, options["on_lost"])
-    if "retry" in options:
-        changed |= _retry_fields(options["retry"])
-    if not changed and "lease" not in options:
+    given: Mapping[str, Any] = options
+    if "lease" in given:
+        base = base.with_lease(bounded_duration("lease", given["lease"]))
+    changed = _fields(given, _POLICY_OPTIONS)
+    if "retry" in given:
+        changed |= _retry_fields(given["retry"])
+    if not changed and "lease" not in given:
         return base
     policy = msgspec.structs.replace(base, **changed)
     check_policy("policy", policy, _ANY_LEASE)
@@ -264,41 +255,76 @@ def _retry_fields(retry: object) -> dict[str, Any]:
     }
 
 
-def _any_integer(value: object) -> object:
-    """As it is: the core checks numbers."""
-    return value
+_Parse: TypeAlias = Callable[[str, Any], Any]
+"""Makes the value of a field from an option's name and what was given for it."""
 
 
-_OVERRIDES: dict[str, tuple[str, Callable[[Any], Any]]] = {
-    "queue": ("queue", queue_name),
-    "priority": ("priority", _any_integer),
-    "key": ("dedupe_key", plain),
-    "unique_for": ("unique_for_us", partial(positive_duration, "unique_for")),
-    "concurrency_key": ("concurrency_key", partial(job_key, "concurrency_key")),
-    "concurrency_group": ("concurrency_group", plain),
-    "rate_key": ("rate_key", partial(job_key, "rate_key")),
-    "delay": ("delay_us", partial(bounded_duration, "delay")),
-    "run_at": ("run_at", partial(instant, "run_at")),
-    "expires": ("expires_us", partial(positive_duration, "expires")),
-    "correlation_id": ("correlation_id", plain),
-    "trace_id": ("trace_id", plain),
+def _unchanged(_: str, value: Any) -> Any:
+    """A number, which the core checks, or a text."""
+    return plain(value)
+
+
+def _optional(parse: _Parse) -> _Parse:
+    return lambda name, value: None if value is None else parse(name, value)
+
+
+def _one_of(kind: type[StrEnum]) -> _Parse:
+    return lambda name, value: word(name, kind, value)
+
+
+# Each option, the field that it sets, and how the field's value is made.
+
+_POLICY_OPTIONS: dict[str, tuple[str, _Parse]] = {
+    "heartbeat": ("heartbeat_us", bounded_duration),
+    "start_within": ("start_within_us", bounded_duration),
+    "grace": ("grace_us", bounded_duration),
+    "timeout": ("timeout_us", _optional(bounded_duration)),
+    "keep": ("keep_us", _optional(bounded_duration)),
+    "on_lost": ("on_lost", _one_of(OnLost)),
 }
-"""Options of one call that are not policy: the field of `JobSpec`, and how its value is made."""
+_JOB_OPTIONS: dict[str, tuple[str, _Parse]] = {
+    "queue": ("queue", queue_name),
+    "priority": ("priority", _unchanged),
+    "key": ("dedupe_key", _unchanged),
+    "unique_for": ("unique_for_us", positive_duration),
+    "concurrency_key": ("concurrency_key", job_key),
+    "concurrency_group": ("concurrency_group", _unchanged),
+    "rate_key": ("rate_key", job_key),
+    "delay": ("delay_us", bounded_duration),
+    "run_at": ("run_at", instant),
+    "expires": ("expires_us", positive_duration),
+    "correlation_id": ("correlation_id", _unchanged),
+    "trace_id": ("trace_id", _unchanged),
+}
+"""Options of one call that are not policy: they set fields of `JobSpec`."""
+_SCHEDULE_OPTIONS: dict[str, tuple[str, _Parse]] = {
+    "cron": ("cron", _unchanged),
+    "tz": ("tz", _unchanged),
+    "every": ("every_us", _optional(duration)),
+    "catch_up": ("catch_up", _one_of(CatchUp)),
+    "overlap": ("overlap", _one_of(Overlap)),
+    "jitter": ("jitter_us", duration),
+}
+
+
+def _fields(options: Mapping[str, Any], table: Mapping[str, tuple[str, _Parse]]) -> dict[str, Any]:
+    """The fields that these options set."""
+    return {
+        field: parse(name, options[name])
+        for name, (field, parse) in table.items()
+        if name in options
+    }
 
 
 def overrides_from(options: EnqueueOptions) -> dict[str, Any]:
     """The fields of `JobSpec` that the options of one call set; None is "as the kind says"."""
-    given: Mapping[str, Any] = options
-    return {
-        field: made(given[name])
-        for name, (field, made) in _OVERRIDES.items()
-        if given.get(name) is not None
-    }
+    given = {name: value for name, value in options.items() if value is not None}
+    return _fields(given, _JOB_OPTIONS)
 
 
 # --- names in error messages ---------------------------------------------------------------------
 
-_OPTION_OF = {field: name for name, (field, _) in _OVERRIDES.items()} | {
+_OPTION_OF = {field: name for name, (field, _) in _JOB_OPTIONS.items()} | {
     "policy.max_attempts": "retry.max_attempts",
     "policy.max_releases": "retry.max_releases",
     "policy.on_exhausted": "retry.on_exhausted",
@@ -333,3 +359,75 @@ def naming_options() -> Iterator[None]:
         yield
     except InvalidInput as wrong:
         raise as_option(wrong) from wrong
+
+
+# --- schedules -----------------------------------------------------------------------------------
+
+
+CatchUpWord: TypeAlias = Literal["latest", "all", "none"] | CatchUp
+OverlapWord: TypeAlias = Literal["skip", "allow", "cancel"] | Overlap
+
+
+class ScheduleOptions(TypedDict, total=False):
+    """When a schedule fires, and what it does about late and overlapping runs."""
+
+    cron: str | None
+    tz: str
+    every: Span | None
+    catch_up: CatchUpWord
+    overlap: OverlapWord
+    jitter: Span
+
+
+SCHEDULE_OPTION_NAMES = frozenset(ScheduleOptions.__annotations__)
+
+
+def schedule_name(value: object) -> ScheduleName:
+    """A checked name of a schedule."""
+    value = plain(value)
+    check_name("schedule", value)
+    return ScheduleName(str(value))
+
+
+def schedule_spec(job: JobSpec, options: ScheduleOptions) -> ScheduleSpec:
+    """The schedule that makes this job."""
+    for name, instead in _NOT_FOR_SCHEDULES.items():
+        if getattr(job, _JOB_OPTIONS[name][0]):
+            raise InvalidInput(name, "is not an option of a schedule's job", hint=instead)
+    try:
+        spec = ScheduleSpec(**job_fields(job), **_fields(options, _SCHEDULE_OPTIONS))
+        check_schedule_spec(spec)
+    except InvalidInput as wrong:
+        option = wrong.field.removesuffix("_us")  # as users write it
+        raise InvalidInput(option, wrong.problem, hint=wrong.hint) from wrong
+    return spec
+
+
+def called_schedule(call: object, options: ScheduleOptions, *, of: str) -> ScheduleSpec:
+    """The schedule that makes the job of a call; `of` names the function that takes them."""
+    check_known(dict(options), SCHEDULE_OPTION_NAMES, of=of, elsewhere=OPTION_NAMES)
+    return schedule_spec(called(call), options)
+
+
+def called(call: object) -> JobSpec:
+    """The job of a call, which has no id of its own."""
+    if not isinstance(call, Call):
+        raise InvalidInput(
+            "call",
+            f"{type(call).__name__} is not a call",
+            hint="write function.call(…), or app.call(kind, payload)",
+        )
+    if call.has_chosen_id:
+        raise InvalidInput("job_id", "follows from the schedule", hint="leave it out")
+    spec: JobSpec = call.spec
+    return spec
+
+
+_NOT_FOR_SCHEDULES = {
+    "key": 'overlap="skip" makes no second job while one has not ended',
+    "unique_for": "an occurrence makes one job, and has no key",
+    "delay": "cron= or every= say when it runs, jitter= spreads it",
+    "run_at": "cron= or every= say when it runs",
+    "correlation_id": "list its jobs by the schedule's name",
+}
+"""Options of a call, and what a schedule has in their place."""

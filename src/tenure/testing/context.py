@@ -32,10 +32,9 @@ from tenure.handlers.calls import (
     already_made,
     checked_follow_up,
 )
-from tenure.handlers.context import Context, Transaction, TransactionScope, file_of
+from tenure.handlers.context import Context, Parents, Transaction, TransactionScope, file_of
 from tenure.handlers.flows import FlowPlan
 from tenure.handlers.json_values import encode
-from tenure.handlers.parents import Parents
 from tenure.own_transaction.connections import async_transaction_block, transaction_block
 
 _R = TypeVar("_R")

@@ -38,10 +38,9 @@ from tenure.handlers.calls import (
     already_made,
     checked_follow_up,
 )
-from tenure.handlers.context import Context, Transaction, TransactionScope, file_of
+from tenure.handlers.context import Context, Parents, Transaction, TransactionScope, file_of
 from tenure.handlers.flows import FlowPlan
 from tenure.handlers.json_values import encode
-from tenure.handlers.parents import Parents
 from tenure.handlers.registry import Handler
 from tenure.protocol.fields import optional_moment
 from tenure.protocol.routes import MAX_FLOW_BYTES
