@@ -51,7 +51,6 @@ CORRELATION_ID = {
         ("src/tenure/core/ids.py", "src/tenure/protocol/records.py"),
         "others see the job's own id where none was given",
     ),
-    "src/tenure.handlers.options.py": "a schedule's jobs are given none",
     "src/tenure/dashboard/pages/jobs.py": "the list of jobs is filtered by it",
     "src/tenure/core/changes.py": "each event of a job has it",
     "src/tenure/core/flows.py": "each event of a job has it",

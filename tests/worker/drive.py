@@ -22,8 +22,6 @@ from tenure.worker.session.messages import (
     Action,
     Answered,
     ChildrenReady,
-    ClaimAnswered,
-    ClaimFailed,
     Event,
     Finished,
     Kill,
@@ -35,9 +33,9 @@ from tenure.worker.session.messages import (
     Prepared,
     Send,
     SendClaim,
-    SendFailed,
     Stats,
     Ticked,
+    Unanswered,
 )
 from tenure.worker.session.session import Session
 from tests.support.coordinators import CLIENT, KIND, QUEUE, World
@@ -210,9 +208,9 @@ class Drive:
             answer = self.world.coordinator.claim(action.request)
             self.world.clock.now += seconds(self.network.claim_takes_s)  # type: ignore[assignment]  # both count microseconds
             if self.network.answers_return:
-                self._events.append(ClaimAnswered(action.ticket, answer))
+                self._events.append(Answered(action.ticket, answer))
                 return
-        self._events.append(ClaimFailed(action.ticket, "cut"))
+        self._events.append(Unanswered(action.ticket, "cut"))
 
     def _send(self, ticket: int, commands: tuple[WorkerCommand, ...]) -> None:
         if self.network.requests_arrive:
@@ -221,4 +219,4 @@ class Drive:
                 verdicts = tuple(each for each in answers if isinstance(each, Verdict))
                 self._events.append(Answered(ticket, verdicts))
                 return
-        self._events.append(SendFailed(ticket, "cut"))
+        self._events.append(Unanswered(ticket, "cut"))

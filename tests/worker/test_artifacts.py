@@ -103,10 +103,10 @@ class Refusing:
     """A coordinator whose store takes no artifact."""
 
     def __init__(self, refusal: Cause | Exception) -> None:
-        self.store = self
+        self.store = self.artifacts = self
         self._refusal = refusal
 
-    def stage_artifact(self, upload: ArtifactUpload) -> Staging:
+    def stage(self, upload: ArtifactUpload) -> Staging:
         if isinstance(self._refusal, Exception):
             raise self._refusal
         return Staging(cause=self._refusal)

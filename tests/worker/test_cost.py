@@ -28,7 +28,6 @@ from tenure.worker.session.messages import (
     Action,
     Answered,
     ChildrenReady,
-    ClaimAnswered,
     Event,
     Finished,
     LeasesPolled,
@@ -102,7 +101,7 @@ class Grants:
         match action:
             case SendClaim():
                 grants = tuple(self._grant() for _ in range(action.request.limit))
-                self._events.append(ClaimAnswered(action.ticket, ClaimAnswer(grants=grants)))
+                self._events.append(Answered(action.ticket, ClaimAnswer(grants=grants)))
             case Send():
                 verdicts = tuple(self._verdict(each) for each in action.commands)
                 self._events.append(Answered(action.ticket, verdicts))

@@ -25,7 +25,6 @@ from tenure.worker.session.attempts import fence_at, margin_us
 from tenure.worker.session.messages import (
     Answered,
     ChildrenReady,
-    ClaimAnswered,
     ClockJumped,
     Died,
     Displaced,
@@ -243,7 +242,7 @@ def held_claim(drive: Drive, *, held_s: float, said_s: float, late_s: float = 0)
     drive.world.clock.now += seconds(held_s)  # type: ignore[assignment]  # both count microseconds
     answer = drive.world.coordinator.claim(asked.request)
     drive.world.clock.now += seconds(late_s)  # type: ignore[assignment]  # both count microseconds
-    drive.feed(ClaimAnswered(asked.ticket, replace(answer, waited_us=seconds(said_s))))
+    drive.feed(Answered(asked.ticket, replace(answer, waited_us=seconds(said_s))))
 
 
 def test_a_rejected_claim_ends_the_worker() -> None:
@@ -254,11 +253,11 @@ def test_a_rejected_claim_ends_the_worker() -> None:
     drive.advance(0.01)
 
     ticket = drive.wanted(SendClaim)[-1].ticket
-    drive.session.handle(ClaimAnswered(ticket + 1, ClaimAnswer(cause=Cause.STALE_CLAIM)), drive.now)
+    drive.session.handle(Answered(ticket + 1, ClaimAnswer(cause=Cause.STALE_CLAIM)), drive.now)
     assert drive.session.failure is None, "that was no answer to its claim"
     session = drive.session
     session._claim = (ticket, drive.now)
-    session.handle(ClaimAnswered(ticket, ClaimAnswer(cause=Cause.STALE_CLAIM)), drive.now)
+    session.handle(Answered(ticket, ClaimAnswer(cause=Cause.STALE_CLAIM)), drive.now)
 
     assert claim.request.claim_seq >= 1
     assert session.failure is not None

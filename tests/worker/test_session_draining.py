@@ -8,7 +8,6 @@ from tenure.worker.session.messages import (
     Action,
     Broken,
     ChildrenReady,
-    ClaimFailed,
     Draining,
     DrainRequested,
     EndWaits,
@@ -18,6 +17,7 @@ from tenure.worker.session.messages import (
     SendClaim,
     StopRequested,
     Ticked,
+    Unanswered,
 )
 from tenure_conformance.spec import spec
 from tests.worker.drive import Drive
@@ -178,11 +178,11 @@ def test_a_held_claim_that_the_drain_ends_is_no_transport_failure() -> None:
     drive = Drive()
     claim = _claim_of(drive.session.handle(ChildrenReady(), drive.now))
     ended = drive.session.handle(DrainRequested(seconds(60)), drive.now)
-    hung_up = drive.session.handle(ClaimFailed(claim.ticket, "hung up"), drive.now)
+    hung_up = drive.session.handle(Unanswered(claim.ticket, "hung up"), drive.now)
     counted = drive.stats.transport_failures
 
     again = _claim_of(drive.session.handle(Ticked(), Boot(drive.now + seconds(10))))
-    drive.session.handle(ClaimFailed(again.ticket, "connection refused"), drive.now)
+    drive.session.handle(Unanswered(again.ticket, "connection refused"), drive.now)
 
     assert EndWaits() in ended
     assert [action for action in hung_up if isinstance(action, Note)] == []

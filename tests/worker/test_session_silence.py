@@ -9,13 +9,13 @@ from tenure.core.instants import seconds
 from tenure.core.vocabulary import JobStatus
 from tenure.telemetry.log_lines import REMIND_EVERY
 from tenure.worker.session.messages import (
+    Answered,
     ChildrenReady,
-    ClaimAnswered,
-    ClaimFailed,
     DrainRequested,
     Note,
     SendClaim,
     Ticked,
+    Unanswered,
 )
 from tenure.worker.session.session import CLAIM_LOST
 from tests.worker.drive import Drive
@@ -85,11 +85,11 @@ def test_a_lost_answer_that_comes_with_the_next_try_is_logged_with_its_end() -> 
     [claim] = [
         a for a in drive.session.handle(ChildrenReady(), drive.now) if isinstance(a, SendClaim)
     ]
-    lost = drive.session.handle(ClaimFailed(claim.ticket, "cut"), drive.now)
+    lost = drive.session.handle(Unanswered(claim.ticket, "cut"), drive.now)
     drive.world.clock.now += seconds(5)  # type: ignore[assignment]  # both count microseconds
     [again] = [a for a in drive.session.handle(Ticked(), drive.now) if isinstance(a, SendClaim)]
 
-    heard = drive.session.handle(ClaimAnswered(again.ticket, ClaimAnswer(grants=())), drive.now)
+    heard = drive.session.handle(Answered(again.ticket, ClaimAnswer(grants=())), drive.now)
 
     assert [a.text for a in lost if isinstance(a, Note)] == [
         "no answer to a claim, asking until there is one: cut"
@@ -157,7 +157,7 @@ def test_a_drain_respects_the_retry_after_of_its_coordinator() -> None:
     [claim] = [
         a for a in drive.session.handle(ChildrenReady(), drive.now) if isinstance(a, SendClaim)
     ]
-    drive.session.handle(ClaimFailed(claim.ticket, "busy", seconds(7)), drive.now)
+    drive.session.handle(Unanswered(claim.ticket, "busy", seconds(7)), drive.now)
 
     asked = drive.session.handle(DrainRequested(seconds(30)), drive.now)
 

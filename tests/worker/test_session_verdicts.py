@@ -32,7 +32,7 @@ from tenure.worker.session.messages import (
     Outcome,
     Send,
     SendClaim,
-    SendRefused,
+    Unanswered,
 )
 from tenure_conformance.spec import spec
 from tests.worker.drive import Drive
@@ -252,7 +252,7 @@ def _refuse_bad_checkpoints(drive: Drive) -> None:
 
     def refuse(ticket: int, commands: tuple[object, ...]) -> None:
         if any(isinstance(c, Heartbeat) and c.checkpoint == b"NaN" for c in commands):
-            drive._events.append(SendRefused(ticket, "checkpoint: NaN is not JSON"))
+            drive._events.append(Unanswered(ticket, "checkpoint: NaN is not JSON", is_refused=True))
         else:
             send(ticket, commands)  # type: ignore[arg-type]  # only worker commands are sent
 
@@ -265,7 +265,7 @@ def test_a_result_the_coordinator_does_not_take_is_permanent_at_output() -> None
     (send,) = drive.session.handle(Finished(run, Returned(b"[" * 99)), drive.now)
     assert isinstance(send, Send)
 
-    drive.feed(SendRefused(send.ticket, "result: too deep"))
+    drive.feed(Unanswered(send.ticket, "result: too deep", is_refused=True))
 
     job = drive.job(job_id)
     assert job.status is JobStatus.FAILED
@@ -280,7 +280,7 @@ def test_a_failure_the_coordinator_does_not_take_is_one_at_commit() -> None:
     (send,) = drive.session.handle(Finished(run, outcome), drive.now)
     assert isinstance(send, Send)
 
-    drive.feed(SendRefused(send.ticket, "error.message: too long"))
+    drive.feed(Unanswered(send.ticket, "error.message: too long", is_refused=True))
 
     job = drive.job(job_id)
     assert job.last_error is not None

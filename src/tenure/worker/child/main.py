@@ -30,6 +30,7 @@ from tenure.core.instants import Duration, seconds
 from tenure.core.validation import Limits
 from tenure.handlers.registry import Isolation, Registry
 from tenure.telemetry.counts import Counts
+from tenure.worker import frames
 from tenure.worker.application import Transactions, load_application
 from tenure.worker.child.asks import Channel
 from tenure.worker.child.confinement import (
@@ -39,27 +40,6 @@ from tenure.worker.child.confinement import (
     reset_process,
 )
 from tenure.worker.child.execution import Execution
-from tenure.worker.frames import (
-    FRAME_OVERHEAD_BYTES,
-    Ask,
-    AskAnswer,
-    AskToStop,
-    BegunMark,
-    Ended,
-    EventsCounted,
-    FromChild,
-    LeaseLost,
-    LeaseRenewed,
-    LoopBlocked,
-    Printed,
-    Ready,
-    Retire,
-    Run,
-    Setup,
-    ToAttempt,
-    ToChild,
-    ToSupervisor,
-)
 
 MAX_SETUP_BYTES = 64 * 1024 * 1024
 LOOP_CHECK_S = 0.5
@@ -87,7 +67,7 @@ class Lane(ABC):
     transactions: Transactions | None = None  # those of the application, if it has any
     counts: Counts | None = None  # of what the application commits in this process
     measures_memory = False
-    begun_mark: BegunMark | None = None  # shared with the supervisor
+    begun_mark: frames.BegunMark | None = None  # shared with the supervisor
 
     def __init__(self, channel: Channel, registry: Registry, limits: Limits) -> None:
         self.channel = channel
@@ -112,36 +92,36 @@ class Lane(ABC):
         while True:
             self.take(self._receive())
 
-    def _receive(self) -> list[ToChild]:
+    def _receive(self) -> list[frames.ToChild]:
         """What the supervisor says next. Ends the process when the supervisor is gone."""
         received = self.channel.receive()
         if not received:
             os.killpg(os.getpgid(0), signal.SIGKILL)  # this process, and all it started
         return received
 
-    def take(self, received: list[ToChild]) -> None:
+    def take(self, received: list[frames.ToChild]) -> None:
         """Pass on what the supervisor said."""
         begun: list[Execution] = []
         for message in received:
             match message:
-                case Run():
+                case frames.Run():
                     begun.append(self._execution(message))
-                case Retire():
+                case frames.Retire():
                     self.start(begun)
                     begun = []
                     self.retire()
-                case Setup():
+                case frames.Setup():
                     pass
                 case _:
                     self._tell(message)
         if begun:
             self.start(begun)
 
-    def send(self, message: ToSupervisor) -> None:
+    def send(self, message: frames.ToSupervisor) -> None:
         """What an attempt tells the supervisor. Any thread."""
         self.channel.send(message)
 
-    def _execution(self, run: Run) -> Execution:
+    def _execution(self, run: frames.Run) -> Execution:
         execution = Execution(
             self._registry,
             run,
@@ -152,37 +132,39 @@ class Lane(ABC):
         self._running[run.run] = execution
         return execution
 
-    def _tell(self, message: ToAttempt) -> None:
+    def _tell(self, message: frames.ToAttempt) -> None:
         execution = self._running.get(message.run)
         if execution is None:
             return
         match message:
-            case LeaseRenewed():
+            case frames.LeaseRenewed():
                 execution.context.lease_renewed(message.until)
-            case AskToStop():
+            case frames.AskToStop():
                 execution.context.ask_to_stop(message.reason)
-            case LeaseLost():
+            case frames.LeaseLost():
                 execution.context.lease_lost()
-            case AskAnswer():
+            case frames.AskAnswer():
                 execution.context.answered(message)
             case _:
                 assert_never(message)
 
-    def end(self, execution: Execution, outcome: FromChild) -> None:
+    def end(self, execution: Execution, outcome: frames.FromChild) -> None:
         """Tell the supervisor that an attempt's handler is gone."""
         self.channel.send(*self._last_words(execution, outcome))
 
-    def _last_words(self, execution: Execution, outcome: FromChild) -> list[ToSupervisor]:
+    def _last_words(
+        self, execution: Execution, outcome: frames.FromChild
+    ) -> list[frames.ToSupervisor]:
         del self._running[execution.run.run]
         for stream in (sys.stdout, sys.stderr):
             with suppress(Exception):  # the handler may have closed it, or put None in its place
                 stream.flush()
         rss_bytes = resident_bytes() if self.measures_memory else 0
-        words: list[ToSupervisor] = [
-            Ended(run=execution.run.run, outcome=outcome, rss_bytes=rss_bytes)
+        words: list[frames.ToSupervisor] = [
+            frames.Ended(run=execution.run.run, outcome=outcome, rss_bytes=rss_bytes)
         ]
         counted = None if self.counts is None else self.counts.take()
-        return words if counted is None else [EventsCounted(counted), *words]
+        return words if counted is None else [frames.EventsCounted(counted), *words]
 
 
 class ProcessLane(Lane):
@@ -256,10 +238,10 @@ class ProcessLane(Lane):
             return False
         return True
 
-    def send(self, message: ToSupervisor) -> None:
+    def send(self, message: frames.ToSupervisor) -> None:
         """Whoever asks waits for an answer: somebody has to read it."""
         super().send(message)
-        if self._main_reads and isinstance(message, Ask):
+        if self._main_reads and isinstance(message, frames.Ask):
             self._calls.put(None)
 
     def start(self, executions: list[Execution]) -> None:
@@ -319,9 +301,9 @@ class AsyncLane(Lane):
         super().__init__(channel, registry, limits)
         self._loop = asyncio.new_event_loop()
         self._retiring = asyncio.Event()
-        self._tasks: set[asyncio.Task[FromChild]] = set()
+        self._tasks: set[asyncio.Task[frames.FromChild]] = set()
         self._turned_at = boot_now()
-        self._unsent: deque[ToSupervisor] = deque()  # of attempts that ended in this turn
+        self._unsent: deque[frames.ToSupervisor] = deque()  # of attempts that ended in this turn
 
     def serve(self) -> None:
         """Run the loop until the child may end."""
@@ -355,7 +337,7 @@ class AsyncLane(Lane):
             late_us = Duration(boot_now() - turned_at)
             if late_us > LOOP_BLOCKED_AFTER and reported_at != turned_at:
                 reported_at = turned_at
-                self.channel.send(LoopBlocked(late_us, _stack_of_main_thread()))
+                self.channel.send(frames.LoopBlocked(late_us, _stack_of_main_thread()))
 
     def start(self, executions: list[Execution]) -> None:
         """Hand them to the loop."""
@@ -370,7 +352,7 @@ class AsyncLane(Lane):
             task.add_done_callback(partial(self._done, execution))
             execution.context.on_stop(partial(self._loop.call_soon_threadsafe, task.cancel))
 
-    def _done(self, execution: Execution, task: "asyncio.Task[FromChild]") -> None:
+    def _done(self, execution: Execution, task: "asyncio.Task[frames.FromChild]") -> None:
         self._tasks.discard(task)
         execution.context.on_stop(None)
         # Cancelled before its first step no code of its own ran. After its last one (some handler
@@ -382,7 +364,7 @@ class AsyncLane(Lane):
 
     def _send_ends(self) -> None:
         """Tell the supervisor of all attempts that have ended since the last time. Any thread."""
-        unsent: list[ToSupervisor] = []
+        unsent: list[frames.ToSupervisor] = []
         with suppress(IndexError):
             while True:
                 unsent.append(self._unsent.popleft())
@@ -406,7 +388,7 @@ current_run: ContextVar[int | None] = ContextVar("current_run", default=None)
 class RoutedStream(io.TextIOBase):
     """stdout or stderr of a shared child: sends what an attempt writes with its number."""
 
-    def __init__(self, real: TextIO, send: Callable[[Printed], None]) -> None:
+    def __init__(self, real: TextIO, send: Callable[[frames.Printed], None]) -> None:
         self._real = real
         self._send = send
 
@@ -417,7 +399,7 @@ class RoutedStream(io.TextIOBase):
             return self._real.write(text)
         for start in range(0, len(text), PRINTED_CHARACTERS):
             piece = text[start : start + PRINTED_CHARACTERS]
-            self._send(Printed(run, piece.encode("utf-8", "backslashreplace").decode()))
+            self._send(frames.Printed(run, piece.encode("utf-8", "backslashreplace").decode()))
         return len(text)
 
     def writable(self) -> bool:
@@ -442,7 +424,7 @@ class RoutedStream(io.TextIOBase):
         return getattr(self._real, name)
 
 
-def _lane(setup: Setup, channel: Channel, registry: Registry) -> Lane:
+def _lane(setup: frames.Setup, channel: Channel, registry: Registry) -> Lane:
     limits = Limits(body_bytes=setup.body_bytes, depth=setup.depth)
     match setup.lane:
         case Isolation.PROCESS:
@@ -462,11 +444,11 @@ def serve(descriptor: int, parent: int, mark: int) -> None:
     faulthandler.enable()  # a crash leaves its stack in the attempt's output
     sock = socket.socket(fileno=descriptor)
     sock.set_inheritable(False)
-    begun_mark = BegunMark(mark)
+    begun_mark = frames.BegunMark(mark)
     os.close(mark)
-    channel = Channel(sock, max_bytes=MAX_SETUP_BYTES + FRAME_OVERHEAD_BYTES)
+    channel = Channel(sock, max_bytes=MAX_SETUP_BYTES + frames.FRAME_OVERHEAD_BYTES)
     received = channel.receive()
-    if not received or not isinstance(received[0], Setup):
+    if not received or not isinstance(received[0], frames.Setup):
         return
     setup = received[0]
     confine(setup.memory_bytes)
@@ -487,7 +469,7 @@ def serve(descriptor: int, parent: int, mark: int) -> None:
     lane.take(received)  # what came together with the setup
     threading.Thread(target=lane.listen, name="tenure-listener", daemon=True).start()
     gc.freeze()  # what the imports made stays: collections need not look at it
-    channel.send(Ready())
+    channel.send(frames.Ready())
     try:
         lane.serve()
     except BaseException:

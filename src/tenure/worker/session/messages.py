@@ -84,42 +84,21 @@ class LeasesPolled(msgspec.Struct, frozen=True):
     news: dict[int, LeaseNews] | None
 
 
-class ClaimAnswered(msgspec.Struct, frozen=True):
-    """The coordinator answered a claim."""
-
-    ticket: int
-    answer: ClaimAnswer
-
-
-class ClaimFailed(msgspec.Struct, frozen=True):
-    """A claim got no answer; `why` is for the log. It is not repeated before `retry_after_us`."""
-
-    ticket: int
-    why: str
-    retry_after_us: Duration = Duration(0)
-
-
 class Answered(msgspec.Struct, frozen=True):
-    """The coordinator answered a batch, in its order."""
+    """The coordinator answered a claim, or a batch in its order."""
 
     ticket: int
-    verdicts: tuple[Verdict, ...]
+    answer: ClaimAnswer | tuple[Verdict, ...]
 
 
-class SendFailed(msgspec.Struct, frozen=True):
-    """A batch got no answer; it may or may not have been carried out, and is not repeated before
-    `retry_after_us`."""
+class Unanswered(msgspec.Struct, frozen=True):
+    """A claim or a batch got no answer; `why` is for the log. It may or may not have been carried
+    out, and is not repeated before `retry_after_us`."""
 
     ticket: int
     why: str
     retry_after_us: Duration = Duration(0)
-
-
-class SendRefused(msgspec.Struct, frozen=True):
-    """A batch was not sent because a field of it is out of bounds."""
-
-    ticket: int
-    why: str
+    is_refused: bool = False  # a batch that was not sent: a field of it is out of bounds
 
 
 class Prepared(msgspec.Struct, frozen=True):
@@ -165,11 +144,8 @@ Event = (
     | Woken
     | ClockJumped
     | LeasesPolled
-    | ClaimAnswered
-    | ClaimFailed
     | Answered
-    | SendFailed
-    | SendRefused
+    | Unanswered
     | Prepared
     | Finished
     | CheckpointSaved
@@ -185,7 +161,7 @@ Event = (
 
 
 class SendClaim(msgspec.Struct, frozen=True):
-    """Send this claim; answer with `ClaimAnswered` or `ClaimFailed`. It may be held open for
+    """Send this claim; answer with `Answered` or `Unanswered`. It may be held open for
     `wait_us` while there is no work."""
 
     ticket: int
@@ -198,7 +174,7 @@ class EndWaits(msgspec.Struct, frozen=True):
 
 
 class Send(msgspec.Struct, frozen=True):
-    """Send these together; answer with `Answered`, `SendFailed` or `SendRefused`."""
+    """Send these together; answer with `Answered` or `Unanswered`."""
 
     ticket: int
     commands: tuple[WorkerCommand, ...]

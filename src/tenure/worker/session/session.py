@@ -37,6 +37,7 @@ from tenure.worker.frames import (
     SelfCompleted,
     Stopped,
 )
+from tenure.worker.session import messages
 from tenure.worker.session.attempts import (
     NO_CHILD,
     NO_RENEWAL,
@@ -54,38 +55,6 @@ from tenure.worker.session.claims import (
     RETRY,
     Claimer,
     ClaimSettings,
-)
-from tenure.worker.session.messages import (
-    Action,
-    Answered,
-    Broken,
-    ChildrenReady,
-    ChildrenServing,
-    ClaimAnswered,
-    ClaimFailed,
-    ClockJumped,
-    Died,
-    Displaced,
-    Draining,
-    DrainRequested,
-    EndWaits,
-    Event,
-    Finished,
-    Kill,
-    LeaseLent,
-    LeasesPolled,
-    LeaseWanted,
-    Note,
-    Prepare,
-    Prepared,
-    SendClaim,
-    SendFailed,
-    SendRefused,
-    Stats,
-    StopRequested,
-    Ticked,
-    Unstarted,
-    Woken,
 )
 from tenure.worker.session.outbox import GATHER, LONGEST_GATHER, LeasePolls, Outbox
 from tenure.worker.session.timers import Timers
@@ -173,7 +142,7 @@ class Session:
         *,
         concurrency: int,
         random: Random,
-        stats: Stats,
+        stats: messages.Stats,
         notes_every_end: bool = True,
     ) -> None:
         self.stats = stats
@@ -205,7 +174,7 @@ class Session:
         self._handed_back: dict[JobId, int] = {}  # how often in a row, the longest ago first
         self._outbox = Outbox(stats)
         self._lease_polls = LeasePolls()
-        self._actions: list[Action] = []
+        self._actions: list[messages.Action] = []
         self._has_begun = False
         self._drain: Drain | None = None
         self._next_drain_step_at = NEVER
@@ -236,11 +205,11 @@ class Session:
         end: no reason to wait for a coordinator that is gone."""
         return self._claim is None and self._claimer.tries >= LAST_CLAIM_TRIES
 
-    def handle(self, event: Event, now: Boot) -> list[Action]:
+    def handle(self, event: messages.Event, now: Boot) -> list[messages.Action]:
         """Take one event; return what must be done now."""
         return self.handle_all([event], now)
 
-    def handle_all(self, events: Sequence[Event], now: Boot) -> list[Action]:
+    def handle_all(self, events: Sequence[messages.Event], now: Boot) -> list[messages.Action]:
         """Take all events since the last turn, so that their commands are sent in one batch."""
         self._now = now
         for event in events:
@@ -253,38 +222,42 @@ class Session:
         actions, self._actions = self._actions, []
         return actions
 
-    def _dispatch(self, event: Event) -> None:
+    def _dispatch(self, event: messages.Event) -> None:
         match event:
-            case Finished():
+            case messages.Finished():
                 self._finished(event)
-            case Prepared():
+            case messages.Prepared():
                 self._prepared(event.run)
-            case Answered() | SendFailed() | SendRefused():
+            case messages.Answered(answer=ClaimAnswer() as answer):
+                self._heard_coordinator()
+                self._claim_answered(event.ticket, answer)
+            case messages.Answered():
+                self._heard_coordinator()
                 self._batch_returned(event)
-            case Ticked():
+            case messages.Unanswered():
+                if self._claim is not None and self._claim[0] == event.ticket:
+                    self._claim_failed(event.why, event.retry_after_us)
+                else:
+                    self._batch_returned(event)
+            case messages.Ticked():
                 pass
-            case ChildrenReady() | Woken():
-                self._has_begun |= isinstance(event, ChildrenReady)
+            case messages.ChildrenReady() | messages.Woken():
+                self._has_begun |= isinstance(event, messages.ChildrenReady)
                 self._claimer.wake(self._now)
-            case ChildrenServing():
+            case messages.ChildrenServing():
                 self._serving[event.lane] = event.children
                 self._can_grow[event.lane] = event.can_grow
-            case ClockJumped():
+            case messages.ClockJumped():
                 self._clock_jumped()
-            case LeasesPolled():
+            case messages.LeasesPolled():
                 self._leases_polled(event)
-            case ClaimAnswered():
-                self._heard_coordinator()
-                self._claim_answered(event.ticket, event.answer)
-            case ClaimFailed():
-                self._claim_failed(event.ticket, event.why, event.retry_after_us)
-            case CheckpointSaved() | ProgressMade() | LeaseWanted() | SelfCompleted():
+            case CheckpointSaved() | ProgressMade() | messages.LeaseWanted() | SelfCompleted():
                 self._heard_child(event)
-            case DrainRequested():
+            case messages.DrainRequested():
                 self._asked_to_drain(event)
-            case StopRequested():
+            case messages.StopRequested():
                 self._stop_now()
-            case Broken():
+            case messages.Broken():
                 self._break(event.why)
             case _:
                 assert_never(event)
@@ -322,11 +295,11 @@ class Session:
 
     def _drop_overdue_requests(self) -> None:
         for ticket in self._outbox.overdue(self._now):
-            self._batch_returned(SendFailed(ticket, "no answer in time"))
+            self._batch_returned(messages.Unanswered(ticket, "no answer in time"))
         if self._claim is not None:
-            ticket, sent_at = self._claim
+            _, sent_at = self._claim
             if self._now >= sent_at + CLAIM_ANSWER_WITHIN:
-                self._claim_failed(ticket, "no answer in time")
+                self._claim_failed("no answer in time")
 
     def _check_lease(self, attempt: Attempt) -> None:
         if not attempt.is_open or not attempt.phase.has_handler:
@@ -455,12 +428,11 @@ class Session:
         self.stats.claims += 1
         is_closed = self._drain is not None or not self._has_begun
         wait_us = AT_ONCE if is_closed else self._claimer.wait_us
-        self._actions.append(SendClaim(ticket, request, wait_us))
+        self._actions.append(messages.SendClaim(ticket, request, wait_us))
 
-    def _claim_failed(self, ticket: int, why: str, retry_after_us: Duration = AT_ONCE) -> None:
-        if self._claim is None or self._claim[0] != ticket:
-            return
-        self._claim = None
+    def _claim_failed(self, why: str, retry_after_us: Duration = AT_ONCE) -> None:
+        assert self._claim is not None
+        (ticket, _), self._claim = self._claim, None
         if ticket != self._ended_claim:
             self.stats.transport_failures += 1
             self._note_failure("a claim", why)
@@ -509,7 +481,7 @@ class Session:
         if grant.is_started:
             self._begin(attempt)
         else:
-            self._actions.append(Prepare(attempt.run, grant))
+            self._actions.append(messages.Prepare(attempt.run, grant))
 
     def _begin(self, attempt: Attempt) -> None:
         """Its claim has started it."""
@@ -517,7 +489,7 @@ class Session:
         self._move(attempt, Phase.RUNNING)
         self.stats.started += 1
         frame = Run.of(attempt.run, attempt.grant, until=attempt.fence_at)
-        self._actions.append(Prepare(attempt.run, attempt.grant, frame))
+        self._actions.append(messages.Prepare(attempt.run, attempt.grant, frame))
         self._look_by(attempt)
 
     def _move(self, attempt: Attempt, phase: Phase) -> None:
@@ -568,33 +540,31 @@ class Session:
         if poll is not None:
             self._actions.append(poll)
 
-    def _leases_polled(self, found: LeasesPolled) -> None:
+    def _leases_polled(self, found: messages.LeasesPolled) -> None:
         self._lease_polls.answered(found, self._now)
         for run, news in (found.news or {}).items():
             attempt = self._attempts.get(run)
             if attempt is not None and attempt.hurry(news, self._now):
                 self._look_by(attempt)
 
-    def _batch_returned(self, event: Answered | SendFailed | SendRefused) -> None:
+    def _batch_returned(self, event: messages.Answered | messages.Unanswered) -> None:
         sent = self._outbox.returned(event.ticket)
         if sent is None:
             return
-        if isinstance(event, SendFailed):
+        if isinstance(event, messages.Unanswered) and not event.is_refused:
             self.stats.transport_failures += 1
             self._note_failure(counted(len(sent.commands), "request"), event.why)
-        elif isinstance(event, Answered):
-            self._heard_coordinator()
         for position, (run, command) in enumerate(zip(sent.runs, sent.commands, strict=True)):
             attempt = self._attempts.get(run)
             if attempt is None:
                 continue
-            match event:
-                case Answered():
-                    self._verdict(attempt, command, event.verdicts[position], sent.sent_at)
-                case SendFailed():
-                    self._unanswered(attempt, command, event.retry_after_us)
-                case SendRefused():
-                    self._refused(attempt, command, event.why, is_alone=len(sent.commands) == 1)
+            if isinstance(event, messages.Answered):
+                assert not isinstance(event.answer, ClaimAnswer)
+                self._verdict(attempt, command, event.answer[position], sent.sent_at)
+            elif event.is_refused:
+                self._refused(attempt, command, event.why, is_alone=len(sent.commands) == 1)
+            else:
+                self._unanswered(attempt, command, event.retry_after_us)
 
     # --- verdicts ------------------------------------------------------------------------------
 
@@ -704,7 +674,7 @@ class Session:
     # --- handlers ------------------------------------------------------------------------------
 
     def _heard_child(
-        self, event: CheckpointSaved | ProgressMade | LeaseWanted | SelfCompleted
+        self, event: CheckpointSaved | ProgressMade | messages.LeaseWanted | SelfCompleted
     ) -> None:
         attempt = self._attempts.get(event.run)
         if attempt is None or not attempt.is_open:
@@ -714,10 +684,12 @@ class Session:
                 attempt.heard_checkpoint(event.checkpoint, self._now)
             case ProgressMade():
                 attempt.heard_progress(event.progress, self._now)
-            case LeaseWanted() if not attempt.is_lent:
+            case messages.LeaseWanted() if not attempt.is_lent:
                 attempt.is_lent = True
-                self._actions.append(LeaseLent(attempt.run, attempt.grant.lease_id, self._actor))
-            case LeaseWanted():
+                self._actions.append(
+                    messages.LeaseLent(attempt.run, attempt.grant.lease_id, self._actor)
+                )
+            case messages.LeaseWanted():
                 pass  # it has the lease; answering each time would let a handler fill our memory
             case SelfCompleted():
                 attempt.settled = event.result
@@ -736,7 +708,7 @@ class Session:
         if attempt.phase.has_handler and attempt.phase is not Phase.STOPPING:
             self.stats.kills += attempt.phase is Phase.RUNNING
             self._move(attempt, Phase.STOPPING)
-            self._actions.append(Kill(attempt.run))
+            self._actions.append(messages.Kill(attempt.run))
         attempt.stop_for = why
 
     def _lose(self, attempt: Attempt) -> None:
@@ -754,14 +726,14 @@ class Session:
         self._timers.drop(attempt.run)
         self._leases.discard(attempt.grant.lease_id)
 
-    def _finished(self, event: Finished) -> None:
+    def _finished(self, event: messages.Finished) -> None:
         attempt = self._attempts.get(event.run)
         if attempt is None:
             return
         outcome = event.outcome
-        self.stats.crashes += isinstance(outcome, Died)
-        self.stats.displaced += isinstance(outcome, Displaced)
-        if isinstance(outcome, Unstarted):
+        self.stats.crashes += isinstance(outcome, messages.Died)
+        self.stats.displaced += isinstance(outcome, messages.Displaced)
+        if isinstance(outcome, messages.Unstarted):
             attempt.unrun_because = outcome.why
         self._move(attempt, Phase.REPORTING)
         if attempt.began_at is not None:
@@ -817,7 +789,7 @@ class Session:
                 attempt.heartbeat_at = self._now
                 self._look_by(attempt)
 
-    def _asked_to_drain(self, request: DrainRequested) -> None:
+    def _asked_to_drain(self, request: messages.DrainRequested) -> None:
         """Drain. Whoever sends a signal hears of it, even if the worker was draining already."""
         drain = self._drain
         if drain is not None and not request.by_signal:
@@ -830,7 +802,7 @@ class Session:
         )
         left_us = Duration(max(0, drain.kill_at - self._now))
         text = describe_drain(running, left_us, by_signal=request.by_signal)
-        self._actions.append(Draining(text, running))
+        self._actions.append(messages.Draining(text, running))
 
     def _begin_drain(self, grace_us: Duration) -> Drain:
         """Stop claiming; what runs may finish."""
@@ -847,7 +819,7 @@ class Session:
         """End a claim that is held open longer than the drain lasts; its retry does not wait."""
         if self._claim is not None:
             self._ended_claim = self._claim[0]
-            self._actions.append(EndWaits())
+            self._actions.append(messages.EndWaits())
 
     def _continue_drain(self) -> None:
         """Ask all to stop, later kill those that have not started. An attempt that begins to run
@@ -906,16 +878,16 @@ class Session:
         if isinstance(report, Fail) and self._notes_every_end:
             below = report.error.traceback  # bounded, and without secrets, as it was reported
         self._actions.append(
-            Note(
+            messages.Note(
                 f"{attempt.name}: {how}", job=attempt.grant.job, is_routine=is_routine, below=below
             )
         )
 
     def _note_about(self, attempt: Attempt, text: str, *, is_error: bool = False) -> None:
-        self._actions.append(Note(f"{attempt.name}: {text}", is_error, attempt.grant.job))
+        self._actions.append(messages.Note(f"{attempt.name}: {text}", is_error, attempt.grant.job))
 
     def _note(self, text: str, *, is_error: bool = False) -> None:
-        self._actions.append(Note(text, is_error))
+        self._actions.append(messages.Note(text, is_error))
 
 
 def _began_at(attempt: Attempt) -> Boot:

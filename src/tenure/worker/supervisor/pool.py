@@ -26,45 +26,8 @@ from tenure.handlers.registry import Isolation
 from tenure.telemetry import tracing
 from tenure.telemetry.counts import Counts
 from tenure.telemetry.log_lines import FailureLog
-from tenure.worker.frames import (
-    Ask,
-    AskAnswer,
-    AskToStop,
-    Authority,
-    BorrowLease,
-    CheckpointSaved,
-    Ended,
-    EventsCounted,
-    LeaseLost,
-    LeaseRenewed,
-    LoopBlocked,
-    Printed,
-    ProgressMade,
-    Ready,
-    Retire,
-    Returned,
-    Run,
-    SelfCompleted,
-    Setup,
-    Stopped,
-    ToChild,
-    ToSupervisor,
-)
-from tenure.worker.session.messages import (
-    Broken,
-    ChildrenServing,
-    Died,
-    Displaced,
-    Event,
-    Finished,
-    Killed,
-    LeaseLent,
-    LeaseWanted,
-    Outcome,
-    Prepared,
-    Stats,
-    Unstarted,
-)
+from tenure.worker import frames
+from tenure.worker.session import messages
 from tenure.worker.session.timers import Timers
 from tenure.worker.supervisor.children import Child, LaneChildren, RecentlyBegun
 from tenure.worker.supervisor.keeper_client import KeeperClient
@@ -111,8 +74,8 @@ class _Slot:
         self.lane = lane
         self.lease_id = lease_id
         self.child: Child | None = None
-        self.frame: Run | None = None
-        self.stop_request: AskToStop | None = None
+        self.frame: frames.Run | None = None
+        self.stop_request: frames.AskToStop | None = None
         self.is_announced = False
         self.is_sent = False
         self.was_sent_before = False  # to a child that died before it called the handler
@@ -159,8 +122,8 @@ class Pool:
         environment: Mapping[str, str],
         selector: selectors.BaseSelector,
         clock: Callable[[], Boot],
-        emit: Callable[[Event], None],
-        stats: Stats,
+        emit: Callable[[messages.Event], None],
+        stats: messages.Stats,
         counts: Counts | None = None,
         carry_out: Callable[[Request], None] = lambda request: None,
     ) -> None:
@@ -230,7 +193,7 @@ class Pool:
         run: int,
         lane: Isolation,
         lease_id: LeaseId | None = None,
-        frame: Run | None = None,
+        frame: frames.Run | None = None,
     ) -> None:
         """Reserve a child; `Prepared` follows, now or when one is ready. With a frame run it there
         at once."""
@@ -242,14 +205,14 @@ class Pool:
         if slot.child is None or not self._lanes[lane].has_free:
             self._spawn_missing(lane)
 
-    def run(self, frame: Run) -> None:
+    def run(self, frame: frames.Run) -> None:
         """Run it in its reserved child, or in another one if that died."""
         slot = self._slots.get(frame.run)
         if slot is not None:
             slot.frame = frame
             self._assign(slot)
 
-    def renew(self, renewed: LeaseRenewed) -> None:
+    def renew(self, renewed: frames.LeaseRenewed) -> None:
         """Pass a renewal on, or keep it for the child that will run the attempt."""
         slot = self._slots.get(renewed.run)
         if slot is None or slot.frame is None:
@@ -260,7 +223,7 @@ class Pool:
             if slot.run not in slot.child.doomed:
                 slot.child.ends.put(slot.run, renewed.until)
 
-    def ask_to_stop(self, request: AskToStop) -> None:
+    def ask_to_stop(self, request: frames.AskToStop) -> None:
         """Pass the request on, or keep it for the child that will run the attempt."""
         slot = self._slots.get(request.run)
         if slot is None:
@@ -269,19 +232,19 @@ class Pool:
         if slot.is_sent and slot.child is not None:
             self._send(slot.child, request)
 
-    def answer(self, answer: AskAnswer) -> None:
+    def answer(self, answer: frames.AskAnswer) -> None:
         """Pass an answer on to the handler that asked."""
         slot = self._slots.get(answer.run)
         if slot is not None and slot.asking == answer.id and slot.child is not None:
             slot.asking = None
             self._send(slot.child, answer)
 
-    def lend(self, lent: LeaseLent) -> None:
+    def lend(self, lent: messages.LeaseLent) -> None:
         """Pass the lease on to the handler that asked for it."""
         slot = self._slots.get(lent.run)
         if slot is not None and slot.asking is not None:
-            authority = msgspec.msgpack.encode(Authority(lent.lease_id, lent.actor))
-            self.answer(AskAnswer(lent.run, slot.asking, msgspec.Raw(authority)))
+            authority = msgspec.msgpack.encode(frames.Authority(lent.lease_id, lent.actor))
+            self.answer(frames.AskAnswer(lent.run, slot.asking, msgspec.Raw(authority)))
 
     def kill(self, run: int) -> None:
         """End a handler as its lane allows; `Finished` follows when it is gone."""
@@ -290,7 +253,7 @@ class Pool:
             return
         child = slot.child
         if child is None or not slot.is_sent:
-            self._finish(slot, Killed())
+            self._finish(slot, messages.Killed())
             self._assign_waiting(slot.lane)
             return
         match child.lane:
@@ -301,7 +264,7 @@ class Pool:
                 by = Boot(self._clock() + self._options.stubborn_us)
                 self._doom(child, run, by)
                 self._stop_timers.put(run, by)
-                self._send(child, LeaseLost(run))
+                self._send(child, frames.LeaseLost(run))
             case _:
                 assert_never(child.lane)
 
@@ -343,11 +306,11 @@ class Pool:
 
     def _emit_serving(self, lane: Isolation) -> None:
         can_grow = not self._start_log.is_reported
-        self._emit(ChildrenServing(lane, self._lanes[lane].serving, can_grow))
+        self._emit(messages.ChildrenServing(lane, self._lanes[lane].serving, can_grow))
 
     # --- telling children and keeper ------------------------------------------------------------
 
-    def _send(self, child: Child, message: ToChild) -> None:
+    def _send(self, child: Child, message: frames.ToChild) -> None:
         child.send(message)
         self._unflushed[child] = None
 
@@ -376,7 +339,7 @@ class Pool:
             slot.child.runs.add(slot.run)
         if not slot.is_announced:
             slot.is_announced = True
-            self._emit(Prepared(slot.run))
+            self._emit(messages.Prepared(slot.run))
         elif slot.frame is not None and not slot.is_sent:
             self._begin(slot, slot.child, slot.frame)
 
@@ -385,7 +348,7 @@ class Pool:
         is_alone = slot.lane is Isolation.PROCESS and slot.frame is not None
         return not is_alone or self._recent.has_room(self._clock())
 
-    def _begin(self, slot: _Slot, child: Child, frame: Run) -> None:
+    def _begin(self, slot: _Slot, child: Child, frame: frames.Run) -> None:
         if child.lane is Isolation.PROCESS:
             if not child.jobs_begun:
                 child.drain_output()  # of imports; later ones are read in every turn
@@ -412,7 +375,7 @@ class Pool:
         took_us = self._clock() - child.first_job_at
         return left * took_us <= 2 * self._start_us * child.jobs_begun
 
-    def _finish(self, slot: _Slot, outcome: Outcome) -> None:
+    def _finish(self, slot: _Slot, outcome: messages.Outcome) -> None:
         """Free the slot and tell the session how the attempt ended."""
         run, child = slot.run, slot.child
         del self._slots[run]
@@ -430,7 +393,7 @@ class Pool:
             self._send_output(slot, is_last=True)
         self._output_timers.drop(run)
         self._stop_timers.drop(run)
-        self._emit(Finished(run, outcome))
+        self._emit(messages.Finished(run, outcome))
 
     def _assign_waiting(self, lane: Isolation) -> None:
         children = self._lanes[lane]
@@ -515,8 +478,8 @@ class Pool:
         """Its socket can be read, or written to after it could not."""
         if child not in self._children:
             return
-        messages, is_closed = child.receive()
-        for message in messages:
+        heard, is_closed = child.receive()
+        for message in heard:
             self._heard(child, message)
         if is_closed and not self._has_ended(child) and not child.is_retiring:
             # Most likely it is about to exit; else it is broken, and killed soon.
@@ -533,38 +496,38 @@ class Pool:
         self._reap(child)
         return True
 
-    def _heard(self, child: Child, message: ToSupervisor) -> None:
+    def _heard(self, child: Child, message: frames.ToSupervisor) -> None:
         match message:
-            case Ended():
+            case frames.Ended():
                 self._ended(child, message)
-            case Ready():
+            case frames.Ready():
                 self._ready(child)
-            case CheckpointSaved() | ProgressMade() | SelfCompleted():
+            case frames.CheckpointSaved() | frames.ProgressMade() | frames.SelfCompleted():
                 if message.run in child.runs:
                     self._emit(message)
-            case Ask():
+            case frames.Ask():
                 if message.run in child.runs:
                     self._asked(self._slots[message.run], message)
-            case Printed():
+            case frames.Printed():
                 if message.run in child.runs:
                     self._printed(self._slots[message.run], message.text.encode())
-            case LoopBlocked():
+            case frames.LoopBlocked():
                 self._stats.blocked_loops += 1
                 took_s = message.for_us / 1e6
                 below = {"below": message.stack[-SHOWN_OUTPUT:]}
                 _log.warning("a handler blocked the event loop for %.1f s", took_s, extra=below)
-            case EventsCounted():
+            case frames.EventsCounted():
                 if self._counts is not None:
                     self._counts.add(message.counts)
             case _:
                 assert_never(message)
 
-    def _asked(self, slot: _Slot, ask: Ask) -> None:
+    def _asked(self, slot: _Slot, ask: frames.Ask) -> None:
         if slot.frame is None or slot.asking is not None:
             return  # a handler waits for each answer: other user code wrote to the socket
         slot.asking = ask.id
-        if isinstance(ask.what, BorrowLease):
-            self._emit(LeaseWanted(slot.run))
+        if isinstance(ask.what, frames.BorrowLease):
+            self._emit(messages.LeaseWanted(slot.run))
         elif slot.lease_id is not None:
             with tracing.use_trace(tracing.trace_of_jobs([slot.frame])):
                 self._carry_out(Request(ask, slot.frame.job_id, slot.lease_id))
@@ -582,15 +545,17 @@ class Pool:
         self._assign_waiting(child.lane)
         self._spawn_missing(child.lane)
 
-    def _ended(self, child: Child, message: Ended) -> None:
+    def _ended(self, child: Child, message: frames.Ended) -> None:
         slot = self._slots.get(message.run)
         if slot is None or slot.child is not child or not slot.is_sent:
             return  # not an attempt of this child: user code wrote to the socket
         if child.lane is Isolation.PROCESS:
             child.drain_output()
         # What a handler raises while it is being stopped comes from the stop; a result counts.
-        was_stopped = message.run in child.doomed and not isinstance(message.outcome, Returned)
-        self._finish(slot, Killed() if was_stopped else message.outcome)
+        was_stopped = message.run in child.doomed and not isinstance(
+            message.outcome, frames.Returned
+        )
+        self._finish(slot, messages.Killed() if was_stopped else message.outcome)
         self._check_wear(child, message.rss_bytes)
         if child.is_retiring:
             self._retire(child)
@@ -618,7 +583,7 @@ class Pool:
                 self._kill(child)
         elif child.deadline is None:
             self._stats.children_recycled += 1
-            self._send(child, Retire())
+            self._send(child, frames.Retire())
             child.deadline = Boot(self._clock() + RETIRE_WITHIN)
         self._spawn_missing(child.lane)
 
@@ -645,15 +610,15 @@ class Pool:
             if not slot.is_sent:
                 self._assign_another(slot)  # it never ran
             elif run in child.doomed:
-                self._finish(slot, Killed())
+                self._finish(slot, messages.Killed())
             elif child.was_killed:
-                self._finish(slot, Displaced())
+                self._finish(slot, messages.Displaced())
             elif child.is_sigkilled and (was_due or self._has_lease_ended(slot)):
-                self._finish(slot, Stopped())  # by the keeper
+                self._finish(slot, frames.Stopped())  # by the keeper
             elif not child.has_begun(run) and not slot.was_sent_before and not self._is_closing:
                 self._send_again(slot, how)
             else:
-                self._finish(slot, Died(how))
+                self._finish(slot, messages.Died(how))
         child.forget()
         self._unflushed.pop(child, None)
         if not self._is_closing:
@@ -689,11 +654,11 @@ class Pool:
             _log.error("a child could not start %s: it %s", self._app, how, extra=below)
         self._restart_at = Boot(self._clock() + FIRST_RESTART * 2**self._failed_starts)
         if self._failed_starts >= MAX_FAILED_STARTS:
-            self._emit(Broken(f"children cannot start {self._app}; the last one {how}"))
+            self._emit(messages.Broken(f"children cannot start {self._app}; the last one {how}"))
 
     def _spawn(self, lane: Isolation) -> None:
         limits = self._options.limits
-        setup = Setup(
+        setup = frames.Setup(
             app=self._app,
             lane=lane,
             path=tuple(sys.path),
@@ -755,7 +720,7 @@ class Pool:
         self._spawn_at = self._restart_at = Boot(now + delay_us)
         self._emit_serving(lane)
         for run in list(children.waiting):
-            self._finish(self._slots[run], Unstarted(why))
+            self._finish(self._slots[run], messages.Unstarted(why))
 
     # --- time ----------------------------------------------------------------------------------
 
@@ -809,7 +774,7 @@ class Pool:
     def _let_exit(self, idle: Sequence[Child]) -> None:
         """So that exit handlers of libraries, and Tenure's own, run."""
         for child in idle:
-            self._send(child, Retire())
+            self._send(child, frames.Retire())
         self.flush()
         until = time.monotonic() + EXIT_ALONE_WITHIN_S
         while time.monotonic() < until and not all(child.has_exited() for child in idle):
@@ -832,7 +797,7 @@ def _deadline(child: Child) -> Boot | None:
     return None if latest is None else Boot(latest + KEEPER_DELAY)
 
 
-def _ids(frame: Run) -> dict[str, object]:
+def _ids(frame: frames.Run) -> dict[str, object]:
     """What a log line about this attempt carries."""
     names = ("job_id", "kind", "queue", "attempt", "trace_id")
     ids = {name: getattr(frame, name) for name in names}

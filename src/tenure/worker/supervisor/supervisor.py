@@ -11,16 +11,15 @@ import signal
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import CancelledError, Future
 from contextlib import contextmanager, suppress
 from typing import Any, assert_never
 
 from tenure.clock import Boot, boot_now
-from tenure.core.claims import ClaimAnswer
-from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration, seconds
+from tenure.core.instants import MICROSECONDS_PER_SECOND, seconds
 from tenure.core.job import JobError
-from tenure.core.verdicts import Answer, Verdict
+from tenure.core.verdicts import Verdict
 from tenure.core.vocabulary import Stage, VerdictKind
 from tenure.errors import Closed, InvalidInput, RequestRefused, StoreUnavailable
 from tenure.handlers.registry import Isolation, Registry
@@ -32,33 +31,7 @@ from tenure.telemetry.counts import Counts
 from tenure.telemetry.log_lines import job_ids
 from tenure.telemetry.logs import one_line
 from tenure.worker.frames import AskAnswer, AskToStop, LeaseRenewed, Raised, Run
-from tenure.worker.session.messages import (
-    Action,
-    Answered,
-    Broken,
-    ChildrenReady,
-    ClaimAnswered,
-    ClaimFailed,
-    ClockJumped,
-    Draining,
-    DrainRequested,
-    EndWaits,
-    Event,
-    Finished,
-    Kill,
-    LeaseLent,
-    LeasesPolled,
-    Note,
-    PollLeases,
-    Prepare,
-    Send,
-    SendClaim,
-    SendFailed,
-    SendRefused,
-    StopRequested,
-    Ticked,
-    Woken,
-)
+from tenure.worker.session import messages
 from tenure.worker.session.session import Session
 from tenure.worker.supervisor.options import WorkerOptions, child_environment
 from tenure.worker.supervisor.pool import Pool
@@ -75,7 +48,7 @@ _REFUSED = Verdict(kind=VerdictKind.REJECTED)
 CarryOut = Callable[[Request, Callable[[AskAnswer], None]], None]
 """Carries out what a handler asks without blocking, and calls back with the answer."""
 
-SendLeasePoll = Callable[[PollLeases, Callable[[LeasesPolled], None]], None]
+SendLeasePoll = Callable[[messages.PollLeases, Callable[[messages.LeasesPolled], None]], None]
 """Polls leases without blocking, and calls back with what it found."""
 
 _log = logging.getLogger("tenure.worker")
@@ -121,7 +94,7 @@ class Supervisor:
         self._session = session
         self._options = options
         self._isolation = {handler.kind: handler.isolation for handler in registry}
-        self._inbox: deque[Event] = deque()
+        self._inbox: deque[messages.Event] = deque()
         self._calls: deque[Callable[[], None]] = deque()  # from other threads
         self._signals: deque[int] = deque()
         self._poll_leases = poll_leases
@@ -152,7 +125,7 @@ class Supervisor:
 
     def wake(self) -> None:
         """Hint that there may be work. Any thread."""
-        self._call(lambda: self._inbox.append(Woken()))
+        self._call(lambda: self._inbox.append(messages.Woken()))
 
     def stop(self) -> None:
         """Drain; called again, stop at once. Any thread."""
@@ -162,19 +135,23 @@ class Supervisor:
         """A handler gets the answer to what it asked. Any thread."""
         self._call(lambda: self._pool.answer(answer))
 
-    def _hear(self, found: LeasesPolled) -> None:
+    def _hear(self, found: messages.LeasesPolled) -> None:
         """What a poll of leases found. Any thread."""
         self._call(lambda: self._inbox.append(found))
 
     def drain(self) -> None:
         """Drain, as a signal would; asked again, change nothing. Any thread."""
-        request = DrainRequested(self._options.grace_us, by_signal=False)
+        request = messages.DrainRequested(self._options.grace_us, by_signal=False)
         self._call(lambda: self._inbox.append(request))
 
     def _count_stop(self) -> None:
         self._stops += 1
         is_first = self._stops == 1
-        self._inbox.append(DrainRequested(self._options.grace_us) if is_first else StopRequested())
+        self._inbox.append(
+            messages.DrainRequested(self._options.grace_us)
+            if is_first
+            else messages.StopRequested()
+        )
 
     def _call(self, call: Callable[[], None]) -> None:
         self._calls.append(call)
@@ -239,12 +216,12 @@ class Supervisor:
         if now >= self._pool.next_at:
             self._pool.maintain()
         if self._jumps.jumped(wall_us=time.time_ns() // 1000, now=boot_now()):
-            self._inbox.append(ClockJumped())
+            self._inbox.append(messages.ClockJumped())
         if not self._has_begun and self._pool.is_up:
             # Nothing is claimed before a child of every lane has imported the application.
             self._has_begun = True
-            self._inbox.append(ChildrenReady())
-        self._inbox.append(Ticked())
+            self._inbox.append(messages.ChildrenReady())
+        self._inbox.append(messages.Ticked())
         self._work_off(now)
 
     def _signalled(self, number: signal.Signals) -> None:
@@ -273,39 +250,43 @@ class Supervisor:
 
     # --- actions -------------------------------------------------------------------------------
 
-    def _perform(self, action: Action) -> None:
+    def _perform(self, action: messages.Action) -> None:
         match action:
-            case Prepare():
+            case messages.Prepare():
                 self._prepare(action)
             case Run():
                 self._pool.run(action)
-            case SendClaim():
-                self._send_claim(action)
-            case EndWaits():
+            case messages.SendClaim():
+                self._submit(
+                    action,
+                    lambda: self._coordination.submit_claim(action.request, wait_us=action.wait_us),
+                )
+            case messages.EndWaits():
                 self._coordination.end_waits()
-            case Send():
-                self._send(action)
-            case PollLeases():
+            case messages.Send():
+                with tracing.use_trace(action.traced):
+                    self._submit(action, lambda: self._coordination.submit_many(action.commands))
+            case messages.PollLeases():
                 with tracing.use_trace(action.traced):
                     self._poll_leases(action, self._hear)
             case LeaseRenewed():
                 self._pool.renew(action)
-            case LeaseLent():
+            case messages.LeaseLent():
                 self._pool.lend(action)
             case AskToStop():
                 self._pool.ask_to_stop(action)
-            case Kill():
+            case messages.Kill():
                 self._pool.kill(action.run)
-            case Draining():
+            case messages.Draining():
                 _log.info("%s", action.text)
                 if action.running:
                     self._give_sign()
-            case Note():
+            case messages.Note():
                 self._say(action)
             case _:
                 assert_never(action)
 
-    def _say(self, note: Note) -> None:
+    def _say(self, note: messages.Note) -> None:
         if note.is_routine and not self._options.tells_every_end:
             return
         level = logging.INFO if note.is_routine else logging.WARNING
@@ -314,63 +295,33 @@ class Supervisor:
             about["below"] = note.below
         _log.log(logging.ERROR if note.is_error else level, "%s", one_line(note.text), extra=about)
 
-    def _prepare(self, action: Prepare) -> None:
+    def _prepare(self, action: messages.Prepare) -> None:
         lane = self._isolation.get(action.grant.job.kind)
         if lane is None:
             # Only registered kinds are asked for; a coordinator that grants others is wrong.
             problem = f"this worker has no handler for the kind {action.grant.job.kind}"
             error = JobError(type="LookupError", message=problem, stage=Stage.FETCH)
-            self._inbox.append(Finished(action.run, Raised(error)))
+            self._inbox.append(messages.Finished(action.run, Raised(error)))
         else:
             self._pool.prepare(action.run, lane, action.grant.lease_id, action.frame)
 
-    def _send_claim(self, action: SendClaim) -> None:
-        ticket = action.ticket
-
-        def heard(future: "Future[ClaimAnswer]") -> None:
-            failure = _failure_of(future)
-            event: Event
-            if isinstance(failure, InvalidInput | RequestRefused):
-                event = Broken(f"claims are refused: {failure}")
-            elif failure is not None:
-                event = ClaimFailed(ticket, _said(failure), _retry_after(failure))
-            else:
-                event = ClaimAnswered(ticket, future.result())
-            self._call(lambda: self._inbox.append(event))
-
-        try:
-            asked = self._coordination.submit_claim(action.request, wait_us=action.wait_us)
-            asked.add_done_callback(heard)
-        except (Closed, InvalidInput) as refusal:
-            self._inbox.append(Broken(f"claims are refused: {refusal}"))
-        except Exception as failure:  # a transport that failed at once; retried, and logged
-            self._inbox.append(ClaimFailed(ticket, _said(failure)))
-
-    def _send(self, action: Send) -> None:
-        ticket = action.ticket
-
-        def heard(future: "Future[list[Answer]]") -> None:
-            failure = _failure_of(future)
-            event: Event
-            if isinstance(failure, InvalidInput):
-                event = SendRefused(ticket, str(failure))
-            elif isinstance(failure, RequestRefused):
-                _log.error("reports are refused: %s", one_line(str(failure)))
-                event = Answered(ticket, (_REFUSED,) * len(action.commands))
-            elif failure is not None:
-                event = SendFailed(ticket, _said(failure), _retry_after(failure))
-            else:
+    def _submit(
+        self, action: messages.SendClaim | messages.Send, submit: "Callable[[], Future[Any]]"
+    ) -> None:
+        def done(future: "Future[Any]") -> None:
+            failure = CancelledError() if future.cancelled() else future.exception()
+            if failure is None:
                 event = _answered(action, future.result())
+            else:
+                event = _unanswered(action, failure)
             self._call(lambda: self._inbox.append(event))
 
         try:
-            with tracing.use_trace(action.traced):
-                asked = self._coordination.submit_many(action.commands)
-            asked.add_done_callback(heard)
-        except InvalidInput as refusal:
-            self._inbox.append(SendRefused(ticket, str(refusal)))
+            submitted = submit()
         except Exception as failure:  # a transport that failed at once; retried, and logged
-            self._inbox.append(SendFailed(ticket, _said(failure)))
+            self._inbox.append(_unanswered(action, failure))
+        else:
+            submitted.add_done_callback(done)
 
 
 def _lanes(registry: Registry, options: WorkerOptions) -> dict[Isolation, int]:
@@ -380,24 +331,32 @@ def _lanes(registry: Registry, options: WorkerOptions) -> dict[Isolation, int]:
     return {lane: warm if lane is Isolation.PROCESS else 1 for lane in Isolation if lane in used}
 
 
-def _failure_of(future: "Future[Any]") -> BaseException | None:
-    return CancelledError() if future.cancelled() else future.exception()
-
-
-def _answered(action: Send, answers: Sequence[Answer]) -> Event:
-    verdicts = tuple(answer for answer in answers if isinstance(answer, Verdict))
+def _answered(action: messages.SendClaim | messages.Send, answer: Any) -> messages.Event:
+    if isinstance(action, messages.SendClaim):
+        return messages.Answered(action.ticket, answer)
+    verdicts = tuple(each for each in answer if isinstance(each, Verdict))
     if len(verdicts) != len(action.commands):
-        return SendFailed(action.ticket, "the answers do not match the requests")
-    return Answered(action.ticket, verdicts)
+        return messages.Unanswered(action.ticket, "the answers do not match the requests")
+    return messages.Answered(action.ticket, verdicts)
 
 
-def _retry_after(failure: BaseException) -> Duration:
-    """How long the coordinator asked to wait before a retry."""
-    return seconds(failure.retry_after_s if isinstance(failure, StoreUnavailable) else 0)
-
-
-def _said(failure: BaseException) -> str:
-    return f"{type(failure).__name__}: {failure}"
+def _unanswered(
+    action: messages.SendClaim | messages.Send, failure: BaseException
+) -> messages.Event:
+    ticket = action.ticket
+    match failure:
+        case InvalidInput() | RequestRefused() | Closed() if isinstance(action, messages.SendClaim):
+            return messages.Broken(f"claims are refused: {failure}")
+        case InvalidInput():
+            return messages.Unanswered(ticket, str(failure), is_refused=True)
+        case RequestRefused() if isinstance(action, messages.Send):
+            _log.error("reports are refused: %s", one_line(str(failure)))
+            return messages.Answered(ticket, (_REFUSED,) * len(action.commands))
+        case _:
+            # How long the coordinator asked to wait before a retry.
+            retry_after_s = failure.retry_after_s if isinstance(failure, StoreUnavailable) else 0
+            why = f"{type(failure).__name__}: {failure}"
+            return messages.Unanswered(ticket, why, seconds(retry_after_s))
 
 
 def host_environment(url: str | None) -> Mapping[str, str]:
