@@ -48,7 +48,11 @@ CORRELATION_ID = {
         "lists of jobs and events are filtered by it",
     ),
     **dict.fromkeys(
-        ("src/tenure/core/ids.py", "src/tenure/protocol/records.py"),
+        (
+            "src/tenure/core/ids.py",
+            "src/tenure/client/records.py",
+            "src/tenure/protocol/records.py",
+        ),
         "others see the job's own id where none was given",
     ),
     "src/tenure/dashboard/pages/jobs.py": "the list of jobs is filtered by it",

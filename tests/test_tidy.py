@@ -36,8 +36,7 @@ RULES: list[tuple[Rule, tuple[str, ...], tuple[str, ...]]] = [
     (exceptions_to_tools_carry_code_and_reason, OURS, ()),
     (nothing_is_left_for_later, OURS, ()),
     (nothing_is_printed, SHIPPED, ("src/tenure/cli", f"{KIT}/command.py")),
-    # Exempt: it writes functions at import, of the names of our own fields. See ADR 0033.
-    (nothing_unsafe_is_loaded, SHIPPED, ("src/tenure/protocol/translation.py",)),
+    (nothing_unsafe_is_loaded, SHIPPED, ()),
     (sql_is_not_built_from_strings, SHIPPED, ()),
     (counts_have_a_singular, ("src/tenure/cli", "src/tenure/dashboard"), ()),
     (core_imports_are_pure, ("src/tenure/core",), ()),

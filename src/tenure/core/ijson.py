@@ -123,7 +123,7 @@ def is_ijson(document: bytes) -> bool:
     """Whether a document, and so every body in it, is I-JSON. [J1] Raises `RecursionError` if it is
     nested more deeply than the parser can follow."""
     try:
-        _check_text(_text(document))
+        check_content(document)
     except NotIJson:
         return False
     return True

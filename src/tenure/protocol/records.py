@@ -10,23 +10,28 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, overload
 
 import msgspec
+from msgspec import UNSET, Raw, UnsetType
 
 from tenure.core.artifacts import Artifact
 from tenure.core.claims import QueueState
 from tenure.core.events import Event, Facts
 from tenure.core.ids import (
     LEASE_ID_PATTERN,
+    Actor,
     Fingerprint,
+    FlowId,
     JobId,
     Kind,
+    Namespace,
     QueueName,
     RequestId,
+    ScheduleName,
     WorkerId,
     given_correlation_id,
     shown_lease,
 )
 from tenure.core.instants import Instant, seconds
-from tenure.core.job import HIDDEN, Job, JobError, not_before
+from tenure.core.job import HIDDEN, Job, JobError, Progress, not_before
 from tenure.core.kind_settings import KindSettings
 from tenure.core.lateness import is_suspect
 from tenure.core.observations import Observation
@@ -39,6 +44,7 @@ from tenure.core.vocabulary import (
     ErrorClass,
     EventCause,
     EventClass,
+    JobStatus,
     Operation,
     Overlap,
     ReasonCode,
@@ -123,7 +129,7 @@ class ErrorRecord(DerivedRecord, frozen=True, kw_only=True):
 
 
 @derived(Job, without=("lease_id", "claimed_run_at", "not_before", "delete_at"))
-class JobRecord(DerivedRecord, frozen=True, kw_only=True):
+class JobRecord(Record, frozen=True, kw_only=True):
     """A job. `suspect` says that its worker has been silent for two heartbeats. [L18]
 
     A job that finished while an attempt was running keeps that attempt's `started_at`, and
@@ -132,18 +138,71 @@ class JobRecord(DerivedRecord, frozen=True, kw_only=True):
     job that undoes this one, `compensates` the job that this one undoes. [M5]
     """
 
+    id: JobId
+    namespace: Namespace
+    queue: QueueName
+    kind: Kind
+    priority: int
+    policy: PolicyRecord
+    dedupe_key: str | None
+    unique_for_s: float | None
+    concurrency_key: str | None
+    concurrency_group: str | None
+    rate_key: str | None
     correlation_id: str
+    trace_id: str | None
+    origin_id: JobId | None
+    origin_cause: EventCause | None
+    flow_id: FlowId | None
+    flow_step: str | None
+    on_dead_letter: DeadLetterJobRecord | None
+    start_by: datetime | None
+    schedule: ScheduleName | None
+    scheduled_for: datetime | None
+    enqueued_at: datetime
+    status: JobStatus
+    rev: int
+    updated_at: datetime
+    run_at: datetime | None
     suspect: bool
+    payload: Raw | UnsetType = UNSET
+    attempt: int = 0
+    failures: int = 0
+    releases: int = 0
+    outage_credits: int = 0
+    owner: WorkerId | None = None
+    principal: Actor | None = None
+    claimed_at: datetime | None = None
+    lease_expires_at: datetime | None = None
+    due_at: datetime | None = None
+    hb_seq: int = 0
+    renewals: int = 0
+    started_at: datetime | None = None
+    was_started: bool = False
+    checkpoint: Raw | UnsetType = UNSET
+    progress: Progress | None = None
+    cancel_requested_at: datetime | None = None
+    cancel_deadline: datetime | None = None
+    cancel_reason: str | None = None
+    stall_cause: EventCause | None = None
+    last_owner: WorkerId | None = None
+    last_lease_expires_at: datetime | None = None
+    last_error: ErrorRecord | None = None
+    result: Raw | UnsetType = UNSET
+    error: ErrorRecord | None = None
+    reason_code: ReasonCode | None = None
+    stage: Stage | None = None
+    finished_at: datetime | None = None
     duration_s: float | None = None
     compensates: JobId | None = None
     compensated_by: JobId | None = None
 
 
-_BODIES = ("payload", "result", "checkpoint")
+BODIES = ("payload", "result", "checkpoint")
 CORRELATED = {"correlated_by": "correlation_id"}
 _with_bodies = to_wire(Job, JobRecord, names=CORRELATED)
-_without_bodies = to_wire(Job, JobRecord, without=_BODIES, names=CORRELATED)
-_job = to_core(JobRecord, Job, given=("correlation_id",))
+_without_bodies = to_wire(Job, JobRecord, without=BODIES, names=CORRELATED)
+_job = to_core(JobRecord, Job, without=("correlation_id",))
 
 
 def job_record(job: Job, *, now: Instant, bodies: bool) -> JobRecord:
@@ -187,10 +246,10 @@ class EventRecord(DerivedRecord, frozen=True, kw_only=True):
 _event_record = to_wire(
     Event,
     EventRecord,
-    given=("id", "lease_id", "request_id"),
+    without=("id", "lease_id", "request_id"),
     names={"shown_cause": "cause", **CORRELATED},
 )
-_event = to_core(EventRecord, Event, given=("cause", "correlation_id"))
+_event = to_core(EventRecord, Event, without=("cause", "correlation_id"))
 _OPERATIONS = frozenset(Operation)
 
 
@@ -248,9 +307,9 @@ class ObservationRecord(DerivedRecord, frozen=True, kw_only=True):
 
 
 _observation_record = to_wire(
-    Observation, ObservationRecord, given=("lease_id", "request_id", "sha256", "body")
+    Observation, ObservationRecord, without=("lease_id", "request_id", "sha256", "body")
 )
-_observation = to_core(ObservationRecord, Observation, given=("request_id", "body"))
+_observation = to_core(ObservationRecord, Observation, without=("request_id", "body"))
 
 
 def observation_record(
@@ -303,7 +362,7 @@ def resolution_of(record: ResolutionRecord | None) -> Resolution | None:
     return None if record is None else _resolution(record, fingerprint=Fingerprint(""))
 
 
-class DeadLetterRecord(Record, frozen=True, kw_only=True):
+class DeadLetterRecord(Record, frozen=True):
     """A dead letter, and what became of it: null if nobody has decided yet. [F7]"""
 
     id: JobId
@@ -321,7 +380,7 @@ class DeadLetterRecord(Record, frozen=True, kw_only=True):
 _dead_letter = to_wire(
     Job,
     DeadLetterRecord,
-    given=("job", "resolution"),
+    without=("job", "resolution"),
     names={"attempt": "attempts", **CORRELATED},
 )
 
@@ -344,7 +403,7 @@ class ArtifactRecord(DerivedRecord, frozen=True, kw_only=True):
     sha256: str | None
 
 
-_artifact_record = to_wire(Artifact, ArtifactRecord, given=("sha256",))
+_artifact_record = to_wire(Artifact, ArtifactRecord, without=("sha256",))
 artifact_of = to_core(ArtifactRecord, Artifact)
 """The artifact behind a record."""
 
@@ -364,7 +423,7 @@ class WorkerRecord(DerivedRecord, frozen=True, kw_only=True):
     in_part: bool = False
 
 
-_worker_record = to_wire(WorkerSeen, WorkerRecord, given=("state", "in_part"))
+_worker_record = to_wire(WorkerSeen, WorkerRecord, without=("state", "in_part"))
 worker_of = to_core(WorkerRecord, WorkerSeen)
 """The worker behind a record."""
 
@@ -536,7 +595,7 @@ class ScheduleRecord(DerivedRecord, frozen=True, kw_only=True):
 
 _schedule_record = to_wire(Schedule, ScheduleRecord, via=("spec",))
 _without_payload = to_wire(Schedule, ScheduleRecord, via=("spec",), without=("payload",))
-_schedule = to_core(ScheduleRecord, Schedule, given=("spec",))
+_schedule = to_core(ScheduleRecord, Schedule, without=("spec",))
 _schedule_spec = to_core(ScheduleRecord, ScheduleSpec)
 
 

@@ -37,9 +37,8 @@ from tenure.core.job import Job, Progress
 from tenure.core.policy import Policy
 from tenure.core.verdicts import CancelDirective, Grant, Reply, Verdict, verdict_for
 from tenure.core.vocabulary import Cause, JobStatus, LeaseNews, VerdictKind
-from tenure.protocol.fields import in_seconds
+from tenure.protocol.fields import in_seconds, moment, optional_moment
 from tenure.protocol.records import (
-    CORRELATED,
     ArtifactRecord,
     DeadLetterRecord,
     DerivedRecord,
@@ -89,7 +88,7 @@ verdict_of = to_core(VerdictReply, Verdict)
 # --- Grants ------------------------------------------------------------------------------------
 
 
-class GrantRecord(Record, frozen=True, kw_only=True):
+class GrantRecord(Record, frozen=True):
     """One job handed to a worker: everything it needs to run it, durations only. [L8]
 
     `lease_ttl_s` is what remains of the lease, `lease_s` what a renewal gives. `hb_seq` is the
@@ -116,9 +115,9 @@ class GrantRecord(Record, frozen=True, kw_only=True):
     max_attempts: int
     enqueued_at: datetime
     payload: msgspec.Raw
+    correlation_id: str
     checkpoint: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     progress: Progress | None = None
-    correlation_id: str
     trace_id: str | None = None
     schedule: ScheduleName | None = None
     scheduled_for: datetime | None = None
@@ -142,31 +141,68 @@ class ClaimReply(Record, frozen=True, kw_only=True):
     all_held: bool = False
 
 
-_GRANTED = {
-    "ttl_us": "lease_ttl_s",
-    "status": "job_status",
-    "heartbeat_interval_us": "heartbeat_s",
-}
-grant_record = to_wire(Grant, GrantRecord, via=("job", "job.policy"), names=_GRANTED | CORRELATED)
-_grant = to_core(GrantRecord, Grant, names=_GRANTED)
 _granted_job = to_core(
     GrantRecord,
     Job,
-    given=("correlation_id",),
-    without=("lease_id",),
+    without=("correlation_id", "lease_id"),
     names={"id": "job_id", "status": "job_status", "updated_at": "enqueued_at"},
 )
-_granted_policy = to_core(GrantRecord, Policy)
+
+
+def grant_record(grant: Grant) -> GrantRecord:
+    """A grant as it travels: in one piece, with what a worker needs of the job and its policy."""
+    job, policy = grant.job, grant.job.policy
+    return GrantRecord(
+        job_id=grant.job_id,
+        namespace=job.namespace,
+        queue=job.queue,
+        kind=job.kind,
+        attempt=grant.attempt,
+        fence=grant.fence,
+        lease_id=grant.lease_id,
+        lease_ttl_s=in_seconds(grant.ttl_us),
+        lease_s=in_seconds(policy.lease_us),
+        heartbeat_s=in_seconds(policy.heartbeat_interval_us),
+        timeout_s=None if policy.timeout_us is None else in_seconds(policy.timeout_us),
+        grace_s=in_seconds(policy.grace_us),
+        hb_seq=job.hb_seq,
+        job_status=job.status,
+        rev=job.rev,
+        priority=job.priority,
+        failures=job.failures,
+        max_attempts=policy.max_attempts,
+        enqueued_at=moment(job.enqueued_at),
+        payload=msgspec.Raw(job.payload),
+        checkpoint=msgspec.UNSET if job.checkpoint is None else msgspec.Raw(job.checkpoint),
+        progress=job.progress,
+        correlation_id=job.correlated_by,
+        trace_id=job.trace_id,
+        schedule=job.schedule,
+        scheduled_for=optional_moment(job.scheduled_for),
+    )
 
 
 def grant_of(record: GrantRecord) -> Grant:
     """The grant that came. Its job is what a worker needs of one: no instants but its beginning."""
-    job = _granted_job(
-        record,
-        policy=_granted_policy(record),
-        correlation_id=given_correlation_id(record.correlation_id, record.job_id),
+    policy = Policy(
+        lease_us=seconds(record.lease_s),
+        heartbeat_us=seconds(record.heartbeat_s),
+        timeout_us=None if record.timeout_s is None else seconds(record.timeout_s),
+        grace_us=seconds(record.grace_s),
+        max_attempts=record.max_attempts,
     )
-    return _grant(record, job=job)
+    return Grant(
+        job_id=record.job_id,
+        lease_id=record.lease_id,
+        attempt=record.attempt,
+        fence=record.fence,
+        ttl_us=seconds(record.lease_ttl_s),
+        job=_granted_job(
+            record,
+            policy=policy,
+            correlation_id=given_correlation_id(record.correlation_id, record.job_id),
+        ),
+    )
 
 
 def claim_reply(answer: ClaimAnswer) -> ClaimReply:
@@ -207,8 +243,8 @@ class JobsReply(Record, frozen=True, kw_only=True):
     replies: tuple[JobReply, ...]
 
 
-_job_reply = to_wire(Reply, JobReply, given=("job",))
-_reply = to_core(JobReply, Reply, given=("job", "resolution"))
+_job_reply = to_wire(Reply, JobReply, without=("job",))
+_reply = to_core(JobReply, Reply, without=("job", "resolution"))
 
 
 def job_reply(reply: Reply, *, now: Instant, bodies: bool) -> JobReply:
@@ -435,7 +471,7 @@ _STEP = {"step": "name"}
 _PARENT = _STEP | {"outcome": "status"}
 
 
-class FlowRecord(Record, frozen=True, kw_only=True):
+class FlowRecord(Record, frozen=True):
     """Jobs that were made together; `is_live` says whether one of them has not ended. `statuses`
     counts them by status, without those that others replace; null where a list has too many. [FL15]
     """
@@ -465,7 +501,7 @@ class FlowRedriveRecord(DerivedRecord, frozen=True, kw_only=True):
 
 
 _redrive_record = to_wire(FlowRedrive, FlowRedriveRecord)
-_redrive = to_core(FlowRedriveRecord, FlowRedrive, given=("flow_id",))
+_redrive = to_core(FlowRedriveRecord, FlowRedrive, without=("flow_id",))
 
 
 class FlowRedriveReply(Record, frozen=True, kw_only=True):
@@ -502,7 +538,7 @@ class HandlerFlowReply(Record, frozen=True, kw_only=True):
     replayed: bool = False
 
 
-class FlowStepRecord(Record, frozen=True, kw_only=True):
+class FlowStepRecord(Record, frozen=True):
     """A job of a flow, the names of those that it waits for, and the job that it replaces since the
     flow was redriven."""
 
@@ -537,7 +573,7 @@ class FlowReply(Record, frozen=True, kw_only=True):
         return without_replaced(self.steps)
 
 
-_flow_record = to_wire(Flow, FlowRecord, given=("statuses",))
+_flow_record = to_wire(Flow, FlowRecord, without=("statuses",))
 _flow = to_core(FlowRecord, Flow)
 _step_record = to_wire(FlowStep, FlowStepRecord, names=_STEP)
 _step = to_core(FlowStepRecord, FlowStep, names=_STEP)
@@ -578,7 +614,7 @@ def flow_view_of(reply: FlowReply) -> FlowView:
     )
 
 
-class ParentRecord(Record, frozen=True, kw_only=True):
+class ParentRecord(Record, frozen=True):
     """How a parent ended, and what it returned if it succeeded."""
 
     position: int

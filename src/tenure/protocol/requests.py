@@ -117,8 +117,8 @@ class ClaimMessage(DerivedRequest, frozen=True, kw_only=True):
     namespace: NamespaceField | None = None
 
 
-claim_request = to_core(ClaimMessage, ClaimRequest, given=("actor", "namespace"))
-_claim_message = to_wire(ClaimRequest, ClaimMessage, given=("limit", "wait_s"))
+claim_request = to_core(ClaimMessage, ClaimRequest, without=("actor", "namespace"))
+_claim_message = to_wire(ClaimRequest, ClaimMessage, without=("limit", "wait_s"))
 
 
 def claim_message(request: ClaimRequest, *, wait_s: float) -> ClaimMessage:
@@ -235,8 +235,8 @@ WorkerMessage: TypeAlias = (
     StartMessage | CompleteMessage | FailMessage | ReleaseMessage | HeartbeatMessage
 )
 
-_reported_error = to_core(ErrorMessage, JobError, given=("stage", "reason_code"))
-_fail = to_core(FailMessage, Fail, given=("actor", "error"))
+_reported_error = to_core(ErrorMessage, JobError, without=("stage", "reason_code"))
+_fail = to_core(FailMessage, Fail, without=("actor", "error"))
 
 
 def _fail_command(message: FailMessage, *, actor: Actor) -> Fail:
@@ -257,7 +257,7 @@ _to_report = {
     for _, report, command in _REPORTS
 }
 _to_command: dict[type, Callable[..., WorkerCommand]] = {
-    kind: _fail_command if command is Fail else to_core(message, command, given=("actor",))
+    kind: _fail_command if command is Fail else to_core(message, command, without=("actor",))
     for message, report, command in _REPORTS
     for kind in (message, report)
 }
@@ -287,7 +287,7 @@ class OutputMessage(DerivedRequest, frozen=True, kw_only=True):
     part: Annotated[int, Meta(ge=0, le=MAX_OUTPUT_PARTS)] = 0
 
 
-attempt_output = to_core(OutputMessage, AttemptOutput, given=("actor",))
+attempt_output = to_core(OutputMessage, AttemptOutput, without=("actor",))
 output_message = to_wire(AttemptOutput, OutputMessage)
 
 
@@ -315,7 +315,7 @@ class AliveMessage(DerivedRequest, frozen=True, kw_only=True):
     instance: Annotated[str, Meta(max_length=MAX_NAME)] = ""
 
 
-worker_process = to_core(AliveMessage, WorkerProcess, given=("worker", "actor", "namespace"))
+worker_process = to_core(AliveMessage, WorkerProcess, without=("worker", "actor", "namespace"))
 alive_message = to_wire(WorkerProcess, AliveMessage)
 
 
@@ -358,7 +358,7 @@ class EnqueueMessage(DerivedRequest, frozen=True, kw_only=True):
     namespace: NamespaceField | None = None
 
 
-enqueue_command = to_core(EnqueueMessage, Enqueue, given=("job_id", "actor", "namespace"))
+enqueue_command = to_core(EnqueueMessage, Enqueue, without=("job_id", "actor", "namespace"))
 """The job that a message asks for; `job_id` is the caller's, or one made for it."""
 enqueue_message = to_wire(Enqueue, EnqueueMessage)
 _follow_up_job = to_wire(Enqueue, EnqueueMessage, without=("job_id",))
@@ -388,7 +388,7 @@ class RedriveFlowMessage(DerivedRequest, frozen=True, kw_only=True):
 
 
 redrive_flow_command = to_core(
-    RedriveFlowMessage, RedriveFlow, given=("flow_id", "actor", "namespace")
+    RedriveFlowMessage, RedriveFlow, without=("flow_id", "actor", "namespace")
 )
 redrive_flow_message = to_wire(RedriveFlow, RedriveFlowMessage)
 
@@ -602,9 +602,9 @@ class CancelManyMessage(DerivedRequest, frozen=True, kw_only=True):
 
 
 _cancel = to_core(
-    CancelManyMessage, Cancel, given=("job_id", "actor", "expected_rev", "expected_status")
+    CancelManyMessage, Cancel, without=("job_id", "actor", "expected_rev", "expected_status")
 )
-_cancel_many = to_wire(Cancel, CancelManyMessage, given=("job_ids",))
+_cancel_many = to_wire(Cancel, CancelManyMessage, without=("job_ids",))
 
 
 def cancel_commands(message: CancelManyMessage, actor: Actor) -> list[Cancel]:

@@ -169,7 +169,7 @@ def _decide(name: str, summary: str, command: type[Command], *roles: Role, **mor
         request=request,
         command=command,
         sets=sets,
-        to_command=partial(to_core(request, command, given=("job_id", "actor", *sets)), **sets),
+        to_command=partial(to_core(request, command, without=("job_id", "actor", *sets)), **sets),
         to_message=to_wire(command, request),
         query=requests.BodiesQuery,
         reply=replies.JobReply,

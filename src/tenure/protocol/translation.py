@@ -11,20 +11,23 @@ A field has the same name and the same value on both sides, with these exception
 | `JobId` in a request | any case |
 
 Any other exception is an argument of `derived`: `names` maps a core field to its name on the wire.
-`derived` gives a message its fields, `to_wire` and `to_core` write the functions that translate.
-All three work at import, once per pair of types. The functions are generated source code, as those
-of dataclasses are: a call costs what it would cost if it were written by hand.
+`derived` gives a message its fields, `to_wire` and `to_core` make the functions that translate. All
+three work at import, once per pair of types: a call only reads the attributes, converts those that
+need it and makes the other struct. Required fields of a message come first, so that it can be made
+of values by position, which takes half the time of names.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from datetime import datetime
 from enum import StrEnum
 from functools import cache, partial
+from operator import attrgetter, itemgetter
 from types import NoneType, UnionType
 from typing import (
     TYPE_CHECKING,
     Annotated,
     Any,
+    NamedTuple,
     TypeVar,
     Union,
     get_args,
@@ -42,13 +45,12 @@ _S = TypeVar("_S")
 
 _hints: Callable[[type], dict[str, Any]] = cache(partial(get_type_hints, include_extras=True))
 """The types of a struct's fields. Cached, as `_sources` is: a core struct has several messages."""
-_NULL = b"null"
 
 _messages: dict[tuple[type, bool], type[msgspec.Struct]] = {}
 """The message of a core struct, for answers and for requests (True)."""
 _names: dict[type, Mapping[str, str]] = {}
 """Of a message: the wire's names of core fields, where they differ by more than their unit."""
-_functions: dict[tuple[type, type], Callable[..., Any]] = {}
+_functions: dict[tuple[type, type], Callable[[Any], Any]] = {}
 """From a type to another, for structs within structs."""
 
 
@@ -79,12 +81,12 @@ def derived(
     without: Iterable[str] = (),
     names: Mapping[str, str] | None = None,
 ) -> Callable[[type[_S]], type[_S]]:
-    """Give a message the fields of a core struct but for `without`, in the core's order. A field
-    that the message declares itself stays as it is declared."""
+    """Give a message the fields of a core struct but for `without`, the required ones first. A
+    field that the message declares itself stays as it is declared."""
 
     def derive(declared: Any) -> Any:
         own = dict(_declared_fields(declared))
-        fields = []
+        fields: list[Any] = []
         hints = _hints(core)
         for field, default in _struct_fields(core):
             name = wire_name(field, names or {})
@@ -92,14 +94,14 @@ def derived(
                 fields.append(own.pop(name))
             elif field not in without:
                 fields.append(_derived_field(name, hints[field], default, declared))
+        fields += own.values()
         made = msgspec.defstruct(
             declared.__name__,
-            [*fields, *own.values()],
+            sorted(fields, key=_has_default),
             bases=declared.__bases__,
             module=declared.__module__,
             namespace={"__doc__": declared.__doc__},
             frozen=True,
-            kw_only=True,
             omit_defaults=declared.__struct_config__.omit_defaults,
         )
         _messages.setdefault((core, is_request(made)), made)
@@ -129,6 +131,11 @@ def _declared_fields(declared: Any) -> Iterator[tuple[str, _Field]]:
         else:
             value = msgspec.field(name=encoded[name], default=default)
         yield name, (name, annotation, value)
+
+
+def _has_default(field: Any) -> bool:
+    value = field[2]
+    return (value.default, value.default_factory) != (msgspec.NODEFAULT, msgspec.NODEFAULT)
 
 
 def _derived_field(name: str, annotation: Any, default: Any, message: type) -> _Field:
@@ -193,82 +200,114 @@ def _is_body(wire: Any) -> bool:
 # --- Functions ---------------------------------------------------------------------------------
 
 
+class _Change(NamedTuple):
+    """How the value of a field becomes that of the other side."""
+
+    convert: Callable[[Any], Any]
+    of_none: Any = None
+
+
+_Sources = dict[str, tuple[str, _Change | None]]
+"""By field: the path of the attribute that its value is read from, and how the value changes."""
+
+
 def to_wire(
     core: type,
     wire: type[_S],
     *,
-    given: Iterable[str] = (),
     without: Iterable[str] = (),
     via: Iterable[str] = (),
     names: Mapping[str, str] | None = None,
 ) -> Callable[..., _S]:
     """The function that makes a message of a core value.
 
-    Fields of the message that are `given`, and required ones that the core does not have, are
-    arguments of the function, by keyword; those in `without` keep their defaults. `via` are parts
-    of the value whose fields the message has too, such as `job.policy` of a grant.
+    What the core does not have, and fields in `without`, are arguments of the function by keyword,
+    or keep their defaults. `via` are parts of the value whose fields the message has too, such as
+    `job.policy` of a grant.
     """
-    writer = _Writer()
     hints = _hints(wire)
-    places = [("value", core, _sources(core))]
-    for path in via:
-        part = _type_at(core, path)
-        places.append((f"value.{path}", part, _sources(part)))
+    places = [("", _sources(core)), *((f"{path}.", _sources(_type_at(core, path))) for path in via)]
     renamed = _names.get(wire, {}) if names is None else names
     core_names = {on_wire: field for field, on_wire in renamed.items()}
-    for name, default in _struct_fields(wire):
-        if name in without:
-            continue
-        if name in given:
-            writer.argument(name)
-            continue
-        for where, _, sources in places:
-            found = next((each for each in _core_names(name, core_names) if each in sources), None)
-            if found is not None:
-                source = f"{where}.{found}"
-                writer.add(name, _shown(writer, source, sources[found], hints[name]))
+    found: _Sources = {}
+    for name, _ in _struct_fields(wire):
+        fields = [*_core_names(name, core_names)] if name not in without else []
+        for place, sources in places:
+            field = next((each for each in fields if each in sources), None)
+            if field is not None:
+                found[name] = (place + field, _shown(sources[field], hints[name]))
                 break
-        else:
-            if default is msgspec.NODEFAULT:
-                writer.argument(name)
-    return writer.function(wire)
+    return _translation(wire, found)
 
 
 def to_core(
     wire: type,
     core: type[_S],
     *,
-    given: Iterable[str] = (),
     without: Iterable[str] = (),
     names: Mapping[str, str] | None = None,
 ) -> Callable[..., _S]:
-    """The function that makes a core value of a message. Fields that are `given`, and required
-    ones that the message does not have, are arguments of the function, by keyword, and None if not
-    given where the core has it so; those in `without` keep their defaults."""
-    writer = _Writer()
+    """The function that makes a core value of a message. What the message does not have, and fields
+    in `without`, are arguments of the function by keyword, or keep their defaults, or are None."""
     renamed = _names.get(wire, {}) if names is None else names
-    sources = _hints(wire)
-    hints = _hints(core)
-    for field, default in _struct_fields(core):
+    sources, hints = _hints(wire), _hints(core)
+    found: _Sources = {}
+    for field, _ in _struct_fields(core):
         name = wire_name(field, renamed)
-        if field in without:
-            continue
-        if field in given:
-            writer.argument(field)
-        elif name in sources:
-            writer.add(field, _read(writer, f"value.{name}", sources[name], hints[field], wire))
-        elif default is msgspec.NODEFAULT:
-            writer.argument(field, optional=_without_none(hints[field])[1])
-    return writer.function(core)
+        if field not in without and name in sources:
+            found[field] = (name, _read(sources[name], hints[field], wire))
+    may_lack = {field for field, hint in hints.items() if _without_none(hint)[1]}
+    return _translation(core, found, may_lack)
 
 
-def _within(write: Callable[..., Callable[..., Any]], one: type, other: type) -> Callable[..., Any]:
-    """The function for a struct within a struct. A policy may hold a policy: until a function is
-    written, those that need it look it up when they are called."""
-    if (one, other) not in _functions:
-        _functions[one, other] = lambda value: _functions[one, other](value)
-        _functions[one, other] = write(one, other)
-    return _functions[one, other]
+def _translation(
+    made: Any, sources: _Sources, may_lack: Collection[str] = ()
+) -> Callable[..., Any]:
+    """The function that makes a struct of the values of these sources and of arguments. Arguments
+    in `may_lack` are None if they are not given and have no default."""
+    others = {name: default for name, default in _struct_fields(made) if name not in sources}
+    required = {name for name in others if others[name] is msgspec.NODEFAULT}
+    absent = dict.fromkeys(required.intersection(may_lack))
+    names, values_of = (*sources, *others), _reader(sources)
+
+    def by_name(value: Any, **fields: Any) -> Any:
+        fields.update(zip(sources, values_of(value), strict=True))
+        return made(**absent | fields)
+
+    if made.__match_args__ != made.__struct_fields__:
+        return by_name
+    if names == made.__struct_fields__ and not others:
+        return lambda value: made(*values_of(value))
+    required -= absent.keys()
+    defaults = list((others | absent).values())
+    place = {name: at for at, name in enumerate(others)}
+    arrange = itemgetter(*(names.index(name) for name in made.__struct_fields__))
+
+    def by_position(value: Any, **arguments: Any) -> Any:
+        rest = defaults.copy()
+        for name, argument in arguments.items():
+            rest[place[name]] = argument
+        if not required <= arguments.keys():
+            raise TypeError(f"{made.__name__} needs {', '.join(required)}")
+        return made(*arrange(values_of(value) + rest))
+
+    return by_position
+
+
+def _reader(sources: _Sources) -> Callable[[Any], list[Any]]:
+    """The function that reads the values of these sources."""
+    paths = [path for path, _ in sources.values()]
+    read = attrgetter(*paths) if len(paths) > 1 else lambda value: [getattr(value, *paths)]
+    changes = [(at, *change) for at, (_, change) in enumerate(sources.values()) if change]
+
+    def values_of(value: Any) -> list[Any]:
+        values = list(read(value))
+        for at, convert, of_none in changes:
+            each = values[at]
+            values[at] = of_none if each is None else convert(each)
+        return values
+
+    return values_of
 
 
 def _core_names(name: str, names: Mapping[str, str]) -> Iterator[str]:
@@ -298,93 +337,60 @@ def _type_at(core: type, path: str) -> Any:
     return found
 
 
-def _shown(writer: "_Writer", source: str, core: Any, wire: Any) -> str:
-    """The expression for a core value on the wire."""
-    bare, optional = _without_none(core)
+def _shown(core: Any, wire: Any) -> _Change | None:
+    """How a core value becomes one of the wire."""
+    bare, _ = _without_none(core)
     kind, _ = _without_none(wire)
     if kind is msgspec.Raw:
-        raw = f"{writer.name(msgspec.Raw)}({source})"
-        return _if_any(source, raw, "UNSET") if optional else raw
+        return _Change(msgspec.Raw, of_none=msgspec.UNSET)
     if bare is Instant and kind is datetime:
-        made = f"moment({source})"
-    elif bare is Duration and kind is float:
-        made = f"({source} / 1000000)"
-    elif get_origin(bare) is tuple and get_args(bare)[0] is not get_args(kind)[0]:
-        inner = _shown(writer, "each", get_args(bare)[0], get_args(kind)[0])
-        return source if inner == "each" else f"tuple([{inner} for each in {source}])"
-    elif _is_a(bare, msgspec.Struct) and _is_a(kind, msgspec.Struct) and bare is not kind:
-        made = f"{writer.name(_within(to_wire, bare, kind))}({source})"
-    else:
-        return source
-    return _if_any(source, made, "None") if optional else made
+        return _Change(moment)
+    if bare is Duration and kind is float:
+        return _Change(in_seconds)
+    return _change_within(bare, kind, _shown, to_wire)
 
 
-def _read(writer: "_Writer", source: str, wire: Any, core: Any, message: type) -> str:
-    """The expression for what came over the wire as a core value."""
+def _read(wire: Any, core: Any, message: type) -> _Change | None:
+    """How what came over the wire becomes a core value."""
     bare, optional = _without_none(core)
     kind, may_lack = _without_none(wire)
     if kind is msgspec.Raw:
-        absent = "None" if optional else "NULL"
-        return f"({absent} if {source} is UNSET else bytes({source}))"
+        absent = None if optional else b"null"
+        return _Change(lambda raw: absent if raw is msgspec.UNSET else bytes(raw))
     if bare is Instant and kind is datetime:
-        made = f"instant({source})"
-    elif bare is Duration and kind is float:
-        made = f"seconds({source})"
-    elif bare is JobId and is_request(message):
-        made = f"{source}.lower()"
-    elif _is_a(bare, StrEnum) and kind is not bare:
-        return f"{writer.name(bare)}({source})"
-    elif bare is str and may_lack and not optional:
-        return f"({source} or '')"  # hidden from this reader
-    elif get_origin(bare) is tuple and get_args(bare)[0] is not get_args(kind)[0]:
-        inner = _read(writer, "each", get_args(kind)[0], get_args(bare)[0], message)
-        return source if inner == "each" else f"tuple([{inner} for each in {source}])"
-    elif _is_a(bare, msgspec.Struct) and _is_a(kind, msgspec.Struct) and bare is not kind:
-        made = f"{writer.name(_within(to_core, kind, bare))}({source})"
-    else:
-        return source
-    return _if_any(source, made, "None") if optional or may_lack else made
+        return _Change(instant)
+    if bare is Duration and kind is float:
+        return _Change(seconds)
+    if bare is JobId and is_request(message):
+        return _Change(str.lower)
+    if _is_a(bare, StrEnum) and kind is not bare:
+        return _Change(bare)
+    if bare is str and may_lack and not optional:
+        return _Change(str, of_none="")  # hidden from this reader
+    return _change_within(kind, bare, lambda one, other: _read(one, other, message), to_core)
 
 
-def _if_any(source: str, made: str, otherwise: str) -> str:
-    return f"({otherwise} if {source} is None else {made})"
+def _change_within(
+    one: Any,
+    other: Any,
+    change_of: Callable[[Any, Any], _Change | None],
+    translation: Callable[[type, type], Callable[[Any], Any]],
+) -> _Change | None:
+    """How a list or a struct within a struct becomes that of the other side. A policy may hold a
+    policy: those that need a function before it is there look it up when they are called."""
+    if get_origin(one) is tuple and get_args(one)[0] is not get_args(other)[0]:
+        change = change_of(get_args(one)[0], get_args(other)[0])
+        if change is None:
+            return None
+        convert = change.convert
+        return _Change(lambda values: tuple([convert(each) for each in values]))
+    if not (_is_a(one, msgspec.Struct) and _is_a(other, msgspec.Struct)) or one is other:
+        return None
+    if (one, other) not in _functions:
+        _functions[one, other] = lambda value: _functions[one, other](value)
+        _functions[one, other] = translation(one, other)
+    return _Change(_functions[one, other])
 
 
 def _is_a(kind: Any, base: type) -> bool:
     return isinstance(kind, type) and issubclass(kind, base)
-
-
-class _Writer:
-    """Collects the source of one function."""
-
-    def __init__(self) -> None:
-        self._arguments: list[str] = []
-        self._fields: list[str] = []
-        self._globals: dict[str, Any] = {
-            "UNSET": msgspec.UNSET,
-            "NULL": _NULL,
-            "moment": moment,
-            "instant": instant,
-            "seconds": seconds,
-        }
-
-    def argument(self, name: str, *, optional: bool = False) -> None:
-        self._arguments.append(f"{name}=None" if optional else name)
-        self._fields.append(f"{name}={name}")
-
-    def add(self, name: str, expression: str) -> None:
-        self._fields.append(f"{name}={expression}")
-
-    def name(self, value: Any) -> str:
-        """A name for a value that the source uses."""
-        name = f"used_{len(self._globals)}"
-        self._globals[name] = value
-        return name
-
-    def function(self, made: type[_S]) -> Callable[..., _S]:
-        arguments = ", ".join(["value", *(["*", *self._arguments] if self._arguments else [])])
-        call = f"{self.name(made)}({', '.join(self._fields)})"
-        source = f"def translate({arguments}):\n    return {call}\n"
-        exec(source, self._globals)  # noqa: S102 - made of field names of our own types
-        function: Callable[..., _S] = self._globals["translate"]
-        return function
