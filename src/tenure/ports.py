@@ -332,7 +332,7 @@ class ReadableEvents(Protocol):
 
     def delay(self) -> TailDelay | None:
         """The open transaction for whose end committed events wait before they are shown; None if
-        there is none, or if a server is asked. [E34]"""
+        there is none, or if a server does not say. [E35]"""
 
 
 class ReadableFlows(Protocol):

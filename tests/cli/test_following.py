@@ -247,7 +247,7 @@ def test_a_transaction_that_commits_late_is_not_missed(
     assert shown == [late, early]
 
 
-@spec("E34")
+@spec("E35")
 def test_it_says_once_which_transaction_delays_events(
     postgres_store: PostgresStore,
     postgres_url: str,

@@ -53,7 +53,7 @@ def test_an_effect_comes_first_if_its_transaction_began_to_write_before_its_caus
     assert [event.job_id for event in _tail(postgres_store)[1:]] == [effect, cause]
 
 
-@spec("E34")
+@spec("E35")
 def test_the_transaction_that_delays_events_is_named(
     postgres_store: PostgresStore, postgres_url: str
 ) -> None:
@@ -72,7 +72,7 @@ def test_the_transaction_that_delays_events_is_named(
     assert (before, while_nothing_waits, postgres_store.events.delay()) == (None, None, None)
 
 
-@spec("E34")
+@spec("E35")
 def test_sqlite_delays_no_events(sqlite_store: SqliteStore) -> None:
     enqueue(sqlite_store)
 

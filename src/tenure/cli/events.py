@@ -59,7 +59,7 @@ HELD = seconds(5)
 """How long a server may hold a question for new events."""
 
 DELAY_S = 1.5
-"""How often it is asked what delays the tail. Two equal answers are a delay. [E34]"""
+"""How often it is asked what delays the tail. Two equal answers are a delay. [E35]"""
 
 MAX_KINDS_KEPT = 10_000
 MAX_KINDS_READ = 50
@@ -314,7 +314,7 @@ def _follow(
 
 
 class _Delays:
-    """Says which transaction delays the tail, once for each. [E34]"""
+    """Says which transaction delays the tail, once for each. [E35]"""
 
     def __init__(self, store: JobStore) -> None:
         self._store = store

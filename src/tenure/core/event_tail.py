@@ -30,7 +30,7 @@ class TailedEvent(msgspec.Struct, frozen=True):
 
 
 class TailDelay(msgspec.Struct, frozen=True, kw_only=True):
-    """The open transaction because of which committed events are not shown yet. [E34]
+    """The open transaction because of which committed events are not shown yet. [E35]
 
     `pid` is None for a prepared transaction, whose name is `name`; else that is the application's.
     `state` and `open_us` are None where the role may not see them.

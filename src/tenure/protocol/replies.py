@@ -12,6 +12,7 @@ from tenure.core.artifacts import Staging
 from tenure.core.attempt_logs import AttemptLog
 from tenure.core.claims import ClaimAnswer, Held
 from tenure.core.event_counts import EventCount
+from tenure.core.event_tail import TailDelay
 from tenure.core.flow_rows import (
     Flow,
     FlowRedrive,
@@ -310,14 +311,25 @@ class FollowedEvent(Record, frozen=True, kw_only=True):
     event: EventRecord
 
 
+@derived(TailDelay)
+class TailDelayRecord(DerivedRecord, frozen=True, kw_only=True):
+    """The open transaction because of which committed events are not shown yet. [E35]"""
+
+
 class TailReply(Record, frozen=True, kw_only=True):
     """Events of all jobs in the order of the tail: on SQLite that of commits, on PostgreSQL that in
     which transactions began to write, and always each job's by `seq`. `next_after` is the `after`
-    of the next page; there is always one. `is_end`: there were no more when it was read. [E10]"""
+    of the next page; there is always one. `is_end`: there were no more when it was read. [E10]
+    `delayed_by`: what keeps events back, if there were none and the token may see it. [E35]"""
 
     events: tuple[FollowedEvent, ...]
     next_after: str
     is_end: bool
+    delayed_by: TailDelayRecord | None = None
+
+
+tail_delay_record = to_wire(TailDelay, TailDelayRecord)
+tail_delay_of = to_core(TailDelayRecord, TailDelay)
 
 
 class ViolationRecord(Record, frozen=True, kw_only=True):

@@ -86,6 +86,7 @@ from tenure.protocol.replies import (
     flow_view_of,
     parent_page_of,
     staging_of,
+    tail_delay_of,
 )
 from tenure.protocol.requests import (
     MAX_FOLLOW_WAIT_S,
@@ -310,8 +311,9 @@ class RemoteStore(BySubject):
         )
 
     def tail_delay(self) -> TailDelay | None:
-        """A server does not say. [E34]"""
-        return None
+        """As the server sees it, if the token may know. [E35]"""
+        reply = self._caller.ask(Call(name="tail", query=TailQuery(newest=0, limit=1)), TailReply)
+        return None if reply.delayed_by is None else tail_delay_of(reply.delayed_by)
 
     def follow_events(self, wanted: TailFilter, *, wait_us: Duration = NO_WAIT) -> TailPage:
         """The next events within the token's scope; the server holds the call for as long as it may

@@ -44,6 +44,7 @@ from tenure.protocol.replies import (
     TailReply,
     TimeReply,
     WorkersReply,
+    tail_delay_record,
 )
 from tenure.protocol.requests import (
     DeadLetterGroupsQuery,
@@ -272,6 +273,9 @@ async def tail(call: Call) -> Response:
         count_memory=call.count_events,
         wait_s=query.wait_s,
     )
+    delay = None
+    if not page.events and call.principal.sees_store:
+        delay = await call.services.listing(call.store.events.delay)
     digests = call.principal.sees_bodies
     return await call.large_answer(
         lambda: TailReply(
@@ -283,6 +287,7 @@ async def tail(call: Call) -> Response:
             ),
             next_after=page.next,
             is_end=page.is_end,
+            delayed_by=None if delay is None else tail_delay_record(delay),
         )
     )
 

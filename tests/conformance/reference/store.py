@@ -843,7 +843,7 @@ class ReferenceStore(
         return [TailedEvent(EventPosition(str(at)), event) for at, event in found[:limit]]
 
     def tail_delay(self) -> None:
-        """Nothing delays the tail. [E34]"""
+        """Nothing delays the tail. [E35]"""
         self._open()
 
     def follow_events(self, wanted: TailFilter, *, wait_us: Duration = NO_WAIT) -> TailPage:

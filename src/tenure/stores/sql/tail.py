@@ -62,7 +62,7 @@ class SqlTail(Transactional):
 
     def tail_delay(self) -> TailDelay | None:
         """The oldest transaction that has written and is open, if committed events wait for its
-        end. [E34]"""
+        end. [E35]"""
         rows = self._rows(self._query("tail_delay"), listing=True)
         if not rows:
             return None
