@@ -163,13 +163,8 @@ def store_timeout_from_environment(environment: Mapping[str, str] = os.environ) 
     if not text:
         return CALL_TIMEOUT_S
     hint = "write a duration from 100ms to 10m, as in 10s"
-    try:
-        timeout_s = parse_duration(text) / MICROSECONDS_PER_SECOND
-    except ValueError as wrong:
-        raise InvalidInput(STORE_TIMEOUT_VARIABLE, str(wrong), hint=hint) from wrong
-    if not SHORTEST_STORE_TIMEOUT_S <= timeout_s <= LONGEST_STORE_TIMEOUT_S:
-        raise InvalidInput(STORE_TIMEOUT_VARIABLE, f"{text[:40]!a} is out of bounds", hint=hint)
-    return timeout_s
+    bounds = (SHORTEST_STORE_TIMEOUT_S, LONGEST_STORE_TIMEOUT_S)
+    return _bounded_s(STORE_TIMEOUT_VARIABLE, text, bounds, hint=hint)
 
 
 def retry_for_from_environment(environment: Mapping[str, str] = os.environ) -> float:
@@ -182,13 +177,18 @@ def retry_for_from_environment(environment: Mapping[str, str] = os.environ) -> f
 def checked_retry_for_s(field: str, text: str) -> float:
     """The same, as an application or the environment writes it."""
     hint = "write a duration from 0s to 10m, as in 60s"
+    return _bounded_s(field, text, (0.0, LONGEST_RETRY_FOR_S), hint=hint)
+
+
+def _bounded_s(field: str, text: str, bounds: tuple[float, float], *, hint: str) -> float:
+    """A duration in seconds. Raises `InvalidInput` for one out of these bounds."""
     try:
-        retry_for_s = parse_duration(text) / MICROSECONDS_PER_SECOND
+        span_s = parse_duration(text) / MICROSECONDS_PER_SECOND
     except ValueError as wrong:
         raise InvalidInput(field, str(wrong), hint=hint) from wrong
-    if not 0 <= retry_for_s <= LONGEST_RETRY_FOR_S:
+    if not bounds[0] <= span_s <= bounds[1]:
         raise InvalidInput(field, f"{text[:40]!a} is out of bounds", hint=hint)
-    return retry_for_s
+    return span_s
 
 
 def retention_of(given: Mapping[str, str | None] | None = None) -> RetentionPolicy:

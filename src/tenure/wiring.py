@@ -42,7 +42,6 @@ from tenure.worker.supervisor.options import WITHHELD_URL
 
 if TYPE_CHECKING:
     from tenure.client.channel import Link
-    from tenure.coordinator.ready_watch import ReadyWatch
     from tenure.coordinator.retention import RetentionPolicy
     from tenure.remote.coordinator import RemoteCoordinator
     from tenure.server.lifetime import MakePages, ServeOptions
@@ -204,21 +203,18 @@ def open_link(
         retry_for_s = retry_for_from_environment()
     opened = ExitStack()
     coordinator = opened.enter_context(open_coordinator(url, counts=counts))
-    store, why = coordinator.unwatched_store, partial(why_waiting, coordinator.store)
-    if is_in_memory(url):
-        return Link(
-            coordination=coordinator,
-            close=opened.close,
-            retry_for_s=retry_for_s,
-            why_waiting=why,
-            watch=store.watch,
-        )
-    return Link(
+    store = coordinator.unwatched_store
+    link = Link(
         coordination=coordinator,
         close=opened.close,
         retry_for_s=retry_for_s,
-        why_waiting=why,
+        why_waiting=partial(why_waiting, coordinator.store),
         watch=store.watch,
+    )
+    if is_in_memory(url):  # no connection of the caller reaches it
+        return link
+    return replace(
+        link,
         enqueue_within=partial(enqueue_within, coordinator),
         aenqueue_within=partial(aenqueue_within, coordinator),
         transaction_on=partial(transaction_on, store, coordinator.limits),
@@ -263,10 +259,10 @@ def run_worker(
         with (
             _exposed(expose, metrics),
             _swept(coordinator, sweeper, retention),
-            closing(_WakeUps(coordinator.unwatched_store, options)) as wake_ups,
+            _wake_ups(coordinator.unwatched_store, options) as wake_up,
         ):
             return work(
-                coordinator, import_string, options, stats=stats, counts=counts, made=wake_ups.start
+                coordinator, import_string, options, stats=stats, counts=counts, made=wake_up
             )
 
 
@@ -314,32 +310,26 @@ def _counts() -> "Counts":
     return Counts(sweep_interval_s=SWEEP_INTERVAL / MICROSECONDS_PER_SECOND)
 
 
-class _WakeUps:
-    """Wakes the worker, once there is one, when there may be work: an idle one asks only twice a
-    second."""
+@contextmanager
+def _wake_ups(store: Store, options: "WorkerOptions") -> Iterator[Callable[["Worker"], None]]:
+    """What the block calls with its worker once there is one. From then on the worker is woken when
+    there may be work: an idle one asks only twice a second."""
+    from tenure.coordinator.ready_watch import ReadyWatch
 
-    def __init__(self, store: Store, options: "WorkerOptions") -> None:
-        self._store = store
-        self._options = options
-        self._watch: ReadyWatch | None = None
+    with ExitStack() as started:
 
-    def start(self, worker: "Worker") -> None:
-        """Wake this worker from now on."""
-        from tenure.coordinator.ready_watch import ReadyWatch
+        def start(worker: "Worker") -> None:
+            watch = ReadyWatch(
+                store,
+                options.namespace,
+                list(options.queues),
+                wake=worker.wake,
+                is_wanted=lambda: worker.is_waiting_for_work,
+            )
+            watch.start()
+            started.callback(watch.stop)
 
-        self._watch = ReadyWatch(
-            self._store,
-            self._options.namespace,
-            list(self._options.queues),
-            wake=worker.wake,
-            is_wanted=lambda: worker.is_waiting_for_work,
-        )
-        self._watch.start()
-
-    def close(self) -> None:
-        """Stop."""
-        if self._watch is not None:
-            self._watch.stop()
+        yield start
 
 
 def _gauge(store: Store) -> "Gauge":

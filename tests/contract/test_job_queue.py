@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tenure.contract import CoordinatedQueue, DistributedJobQueue
+from tenure.contract import CoordinatedQueue
 from tenure.core.job import JobError
 from tenure.core.vocabulary import Cause, ErrorClass, JobStatus, VerdictKind
 from tenure_conformance.spec import spec
@@ -20,7 +20,6 @@ def world() -> Iterator[World]:
 
 @spec("T33", "T14", "K13", "Q1")
 def test_the_plans_operations_lead_a_job_through_the_plans_statuses(world: World) -> None:
-    queue: DistributedJobQueue
     queue = adapter = CoordinatedQueue(world.coordinator, "w1", queue="q")
     job_id = adapter.new_job_id()
 

@@ -1,13 +1,11 @@
-"""The eight operations of the lifecycle plan: a protocol, and an adapter over any coordinator.
+"""The eight operations of the lifecycle plan over any coordinator, under the plan's names.
 
-For code that was written against the plan's names. The adapter translates a call into one command
-and returns the coordinator's answer; it decides nothing.
+Translates a call into one command and returns the coordinator's answer; decides nothing.
 """
 
 import secrets
 from collections.abc import Sequence
 from itertools import count
-from typing import Protocol
 
 from tenure.core.claims import ClaimRequest
 from tenure.core.commands import (
@@ -43,60 +41,11 @@ from tenure.errors import InvalidInput
 from tenure.ports import Coordination
 
 
-class DistributedJobQueue(Protocol):
-    """The plan's operations under the plan's names. A call that is repeated under the same request
-    id, or the same job id, changes nothing; `expected_rev` is the plan's `cas`."""
-
-    def enqueue(
-        self, kind: str, payload: bytes, *, job_id: JobId, dedupe_key: str | None = None
-    ) -> Reply:
-        """Make a queued job, or find the one that exists under this id or dedupe key."""
-
-    def claimNext(self, request_id: str) -> Grant | None:
-        """The next job under a lease, or None. The request id of the last call may be repeated."""
-
-    def start(
-        self, job_id: JobId, lease_id: LeaseId, request_id: str, expected_rev: int | None = None
-    ) -> Verdict:
-        """The owner starts to execute."""
-
-    def heartbeat(
-        self, job_id: JobId, lease_id: LeaseId, hb_seq: int, expected_rev: int | None = None
-    ) -> Verdict:
-        """The owner renews its lease; a number that is not higher renews nothing."""
-
-    def complete(
-        self,
-        job_id: JobId,
-        lease_id: LeaseId,
-        request_id: str,
-        result: bytes = b"null",
-        expected_rev: int | None = None,
-    ) -> Verdict:
-        """The owner reports success."""
-
-    def fail(
-        self,
-        job_id: JobId,
-        lease_id: LeaseId,
-        request_id: str,
-        error: JobError,
-        expected_rev: int | None = None,
-    ) -> Verdict:
-        """The owner reports a failed attempt. A permanent error ends the job `failed`."""
-
-    def stall(self, job_id: JobId, request_id: str, expected_rev: int | None = None) -> Reply:
-        """Take a job from its worker."""
-
-    def requeueStalled(
-        self, job_id: JobId, request_id: str, expected_rev: int | None = None
-    ) -> Reply:
-        """Send a stalled job back to its queue."""
-
-
 class CoordinatedQueue:
-    """`DistributedJobQueue` over a coordinator, as one worker session. Over HTTP the token decides
-    who asks, so a token for each role is needed: worker, operator, and one that enqueues."""
+    """The plan's operations under the plan's names, as one worker session. A call that is repeated
+    under the same request id, or the same job id, changes nothing; `expected_rev` is the plan's
+    `cas`. Over HTTP the token decides who asks, so a token for each role is needed: worker,
+    operator, and one that enqueues."""
 
     def __init__(
         self,
@@ -120,7 +69,7 @@ class CoordinatedQueue:
     def enqueue(
         self, kind: str, payload: bytes, *, job_id: JobId, dedupe_key: str | None = None
     ) -> Reply:
-        """See the protocol."""
+        """Make a queued job, or find the one that exists under this id or dedupe key."""
         command = Enqueue(
             job_id=job_id,
             namespace=self._namespace,
@@ -139,7 +88,8 @@ class CoordinatedQueue:
         return new_job_id(now, secrets.token_bytes(ENTROPY_BYTES))
 
     def claimNext(self, request_id: str) -> Grant | None:
-        """See the protocol. Raises `InvalidInput` if the claim is refused."""
+        """The next job under a lease, or None. The request id of the last call may be repeated.
+        Raises `InvalidInput` if the claim is refused."""
         if self._last_claim is None or self._last_claim.request_id != request_id:
             self._last_claim = ClaimRequest(
                 namespace=self._namespace,
@@ -159,30 +109,21 @@ class CoordinatedQueue:
     def start(
         self, job_id: JobId, lease_id: LeaseId, request_id: str, expected_rev: int | None = None
     ) -> Verdict:
-        """See the protocol."""
-        return self._judged(
-            Start(
-                job_id=job_id,
-                lease_id=lease_id,
-                actor=self._principal,
-                request_id=RequestId(request_id),
-                expected_rev=expected_rev,
-            )
-        )
+        """The owner starts to execute."""
+        return self._report(Start, job_id, lease_id, request_id, expected_rev)
 
     def heartbeat(
         self, job_id: JobId, lease_id: LeaseId, hb_seq: int, expected_rev: int | None = None
     ) -> Verdict:
-        """See the protocol."""
-        return self._judged(
-            Heartbeat(
-                job_id=job_id,
-                lease_id=lease_id,
-                actor=self._principal,
-                hb_seq=hb_seq,
-                expected_rev=expected_rev,
-            )
+        """The owner renews its lease; a number that is not higher renews nothing."""
+        command = Heartbeat(
+            job_id=job_id,
+            lease_id=lease_id,
+            actor=self._principal,
+            hb_seq=hb_seq,
+            expected_rev=expected_rev,
         )
+        return self._judged(command)
 
     def complete(
         self,
@@ -192,17 +133,8 @@ class CoordinatedQueue:
         result: bytes = b"null",
         expected_rev: int | None = None,
     ) -> Verdict:
-        """See the protocol."""
-        return self._judged(
-            Complete(
-                job_id=job_id,
-                lease_id=lease_id,
-                actor=self._principal,
-                request_id=RequestId(request_id),
-                result=result,
-                expected_rev=expected_rev,
-            )
-        )
+        """The owner reports success."""
+        return self._report(Complete, job_id, lease_id, request_id, expected_rev, result=result)
 
     def fail(
         self,
@@ -212,41 +144,52 @@ class CoordinatedQueue:
         error: JobError,
         expected_rev: int | None = None,
     ) -> Verdict:
-        """See the protocol."""
-        return self._judged(
-            Fail(
-                job_id=job_id,
-                lease_id=lease_id,
-                actor=self._principal,
-                request_id=RequestId(request_id),
-                error=error,
-                expected_rev=expected_rev,
-            )
-        )
+        """The owner reports a failed attempt. A permanent error ends the job `failed`."""
+        return self._report(Fail, job_id, lease_id, request_id, expected_rev, error=error)
 
     def stall(self, job_id: JobId, request_id: str, expected_rev: int | None = None) -> Reply:
-        """See the protocol."""
-        return self._replied(
-            Stall(
-                job_id=job_id,
-                actor=operator_actor(self._worker),
-                request_id=RequestId(request_id),
-                expected_rev=expected_rev,
-            )
-        )
+        """Take a job from its worker."""
+        return self._operate(Stall, job_id, request_id, expected_rev)
 
     def requeueStalled(
         self, job_id: JobId, request_id: str, expected_rev: int | None = None
     ) -> Reply:
-        """See the protocol."""
-        return self._replied(
-            Requeue(
-                job_id=job_id,
-                actor=operator_actor(self._worker),
-                request_id=RequestId(request_id),
-                expected_rev=expected_rev,
-            )
+        """Send a stalled job back to its queue."""
+        return self._operate(Requeue, job_id, request_id, expected_rev)
+
+    def _report(
+        self,
+        command: type[Start] | type[Complete] | type[Fail],
+        job_id: JobId,
+        lease_id: LeaseId,
+        request_id: str,
+        expected_rev: int | None,
+        **facts: object,
+    ) -> Verdict:
+        made = command(
+            job_id=job_id,
+            lease_id=lease_id,
+            actor=self._principal,
+            request_id=RequestId(request_id),
+            expected_rev=expected_rev,
+            **facts,  # type: ignore[arg-type]  # the callers above know the fields
         )
+        return self._judged(made)
+
+    def _operate(
+        self,
+        command: type[Stall] | type[Requeue],
+        job_id: JobId,
+        request_id: str,
+        expected_rev: int | None,
+    ) -> Reply:
+        made = command(
+            job_id=job_id,
+            actor=operator_actor(self._worker),
+            request_id=RequestId(request_id),
+            expected_rev=expected_rev,
+        )
+        return self._replied(made)
 
     def _judged(self, command: Command) -> Verdict:
         answer = self._coordination.execute(command)
