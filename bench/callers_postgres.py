@@ -60,7 +60,7 @@ class Direct:
             return plan_claims([request], view, luck)
 
         planned = self._store.claims.claim(request.scope, [request.session], request.limit, plan)
-        self._last_written.remember(change.job for change in planned.changes)
+        self._last_written.remember(planned.changes)
         return planned.answers[0]
 
 

@@ -6,8 +6,11 @@ calls give the same history. After every change it asserts what must hold of any
 """
 
 import hashlib
+from collections.abc import Sequence
+from typing import Any
 
 import msgspec
+from msgspec.structs import asdict
 
 from tenure.core.commands import (
     Cancel,
@@ -57,7 +60,16 @@ from tenure.core.instants import Instant, seconds
 from tenure.core.job import Job, JobError, Progress, row_violations
 from tenure.core.lifecycle import decide
 from tenure.core.observations import Observation
-from tenure.core.outcomes import Applied, Change, Moment, NeedsHistory, Outcome
+from tenure.core.outcomes import (
+    Applied,
+    Change,
+    Context,
+    Moment,
+    NeedsHistory,
+    Outcome,
+    Session,
+    SessionKey,
+)
 from tenure.core.policy import Policy
 from tenure.core.transitions import allows
 from tenure.core.vocabulary import (
@@ -65,6 +77,7 @@ from tenure.core.vocabulary import (
     ErrorClass,
     EventCause,
     EventClass,
+    EventType,
     JobStatus,
     ReasonCode,
     ReleaseKind,
@@ -117,6 +130,22 @@ class Purge(msgspec.Struct, frozen=True):
     """The job was deleted with everything of its own. [T26]"""
 
 
+def last_session(events: Sequence[Event]) -> Session | None:
+    """What a store remembers of the session that was granted the last attempt of this log."""
+    granted = [event for event in events if event.type is EventType.CLAIMED]
+    if not granted:
+        return None
+    last = granted[-1]
+    assert last.owner is not None
+    return Session(
+        key=SessionKey(namespace=DEFAULT_NAMESPACE, actor=last.actor, worker=last.owner),
+        claim_seq=1,
+        request_id=last.request_id,
+        fingerprint=last.fingerprint or Fingerprint(""),
+        claimed_at=last.ts,
+    )
+
+
 class Driver:
     """One job, its log, and the clock."""
 
@@ -154,6 +183,12 @@ class Driver:
         """The moment of the next decision."""
         return Moment(now=self.now, epoch=self.epoch, entropy=entropy(self.draws))
 
+    def context(self, **read: Any) -> Context:
+        """The moment of the next decision, the row, the session that claimed last, and what else is
+        `read`."""
+        found = {"job": self.job_or_none, "session": last_session(self.events)}
+        return Context(**(asdict(self.at()) | found | read))
+
     def raise_epoch(self) -> None:
         """Begin a new epoch: every unsettled lease is lost. [A5]"""
         self.epoch = Epoch(self.epoch + 1)
@@ -173,11 +208,11 @@ class Driver:
         self.job_or_none, self.events = None, []
         self.script.append(Purge())
 
-    def ask(self, command: Command) -> Outcome:
-        """What the core would say now; nothing is kept."""
-        outcome = decide(self.job_or_none, command, self.at())
+    def ask(self, command: Command, **read: Any) -> Outcome:
+        """What the core would say now, if that is `read` too; nothing is kept."""
+        outcome = decide(command, self.context(**read))
         if isinstance(outcome, NeedsHistory):
-            outcome = decide(self.job_or_none, command, self.at(), self.events)
+            outcome = decide(command, self.context(history=self.events, **read))
         assert not isinstance(outcome, NeedsHistory), "asked again with all there is"
         return outcome
 
@@ -467,7 +502,6 @@ class Driver:
         cause: EventCause = EventCause.REDRIVE,
         *,
         payload: bytes | None = None,
-        compensation: Job | None = None,
         request_id: str | None = None,
         expected_rev: int | None = None,
         expected_status: JobStatus | None = None,
@@ -479,7 +513,6 @@ class Driver:
             request_id=self._request("redrive", request_id),
             cause=cause,
             payload=payload,
-            compensation=compensation,
             expected_rev=expected_rev,
             expected_status=expected_status,
         )

@@ -26,8 +26,6 @@ from tenure.core.claims import (
     ClaimScope,
     ClaimView,
     QueueState,
-    Session,
-    SessionKey,
 )
 from tenure.core.commands import Command, Outage
 from tenure.core.dead_letter_groups import DeadLetterGroupFilter, DeadLetterGroups
@@ -61,7 +59,7 @@ from tenure.core.job_search import FoundJobs, JobFilter
 from tenure.core.kind_settings import KindChange, KindSettings
 from tenure.core.leases import HeldLease
 from tenure.core.observations import Observation
-from tenure.core.outcomes import Change
+from tenure.core.outcomes import Change, Session, SessionKey
 from tenure.core.overview import Overview, OverviewFilter
 from tenure.core.policy import Policy
 from tenure.core.rate_evidence import GrantMade, RateInForce

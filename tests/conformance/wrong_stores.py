@@ -7,14 +7,7 @@ from msgspec.structs import replace
 
 from tenure.core.artifacts import Artifact, ArtifactUpload, ArtifactUsage, Staging
 from tenure.core.attempt_logs import AttemptOutput
-from tenure.core.claims import (
-    ClaimPlan,
-    ClaimScope,
-    ClaimView,
-    GrantRoom,
-    QueueState,
-    SessionKey,
-)
+from tenure.core.claims import ClaimPlan, ClaimScope, ClaimView, GrantRoom, QueueState
 from tenure.core.commands import Outage
 from tenure.core.concurrency import ConcurrencyKey, KeyState
 from tenure.core.event_counts import EventCounts, EventSpan
@@ -25,7 +18,7 @@ from tenure.core.ids import Epoch, JobId, Namespace, QueueName, ScheduleName
 from tenure.core.instants import Duration, Instant
 from tenure.core.job import Job
 from tenure.core.observations import Observation
-from tenure.core.outcomes import Change
+from tenure.core.outcomes import Change, SessionKey
 from tenure.core.resolutions import Resolution
 from tenure.core.rollups import Fold
 from tenure.core.scopes import Scope

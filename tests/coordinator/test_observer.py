@@ -7,13 +7,13 @@ from msgspec.structs import replace
 
 from tenure.coordinator.service import Coordinator
 from tenure.coordinator.sweeper import Sweeper
-from tenure.core.claims import ClaimConflict, ClaimPlan, ClaimScope, ClaimView, SessionKey
+from tenure.core.claims import ClaimConflict, ClaimPlan, ClaimScope, ClaimView
 from tenure.core.commands import Command, Complete, Start
 from tenure.core.ids import JobId, worker_actor
 from tenure.core.instants import Duration, seconds
 from tenure.core.job import Job
 from tenure.core.observations import Observation
-from tenure.core.outcomes import Change
+from tenure.core.outcomes import Change, SessionKey
 from tenure.core.schedules import Firing, Schedule
 from tenure.core.vocabulary import EventType, JobStatus, ObservationType
 from tenure.stores.sqlite.memory import MemoryStore

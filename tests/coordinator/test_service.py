@@ -13,7 +13,6 @@ from tenure.coordinator.batches import (
     MAX_TRIES,
 )
 from tenure.coordinator.service import UNDELAYED_BATCHES, Coordinator, _Claim
-from tenure.core.claims import SessionKey
 from tenure.core.commands import Cancel, Complete, Enqueue, Heartbeat, Start
 from tenure.core.events import MAX_DECISION_EVENTS, Event
 from tenure.core.ids import (
@@ -26,7 +25,7 @@ from tenure.core.ids import (
 )
 from tenure.core.instants import Duration
 from tenure.core.job import Progress
-from tenure.core.outcomes import Change
+from tenure.core.outcomes import Change, SessionKey
 from tenure.core.validation import MAX_PER_JOB
 from tenure.core.verdicts import Reply, Verdict
 from tenure.core.vocabulary import CancelMode, Cause, JobStatus, VerdictKind

@@ -15,7 +15,6 @@ from tenure.core.claims import (
     ClaimRequest,
     ClaimView,
     QueueState,
-    Session,
     admit,
     claim_fingerprint,
     plan_claims,
@@ -34,6 +33,7 @@ from tenure.core.ids import (
 )
 from tenure.core.instants import Instant
 from tenure.core.job import AT_ONCE, Job
+from tenure.core.outcomes import Session
 from tenure.core.policy import Policy
 from tenure.core.vocabulary import Cause, JobStatus
 from tenure_conformance.spec import spec

@@ -1,6 +1,9 @@
 """Whether a server has what was acknowledged: decided without one."""
 
+from typing import Any
+
 import pytest
+from msgspec.structs import replace
 
 from tenure.core.claims import ClaimView, QueueState, plan_claims
 from tenure.core.failover import (
@@ -16,8 +19,9 @@ from tenure.core.failover import (
 )
 from tenure.core.ids import Epoch, JobId
 from tenure.core.instants import Duration, Instant, after, seconds
+from tenure.core.job import Job
 from tenure.core.lifecycle import decide
-from tenure.core.outcomes import Moment, NeedsHistory, Refused, Replayed
+from tenure.core.outcomes import Context, NeedsHistory, Refused, Replayed
 from tenure.core.policy import SHORTEST_RETENTION, Policy
 from tenure.core.verdicts import Verdict
 from tenure.core.vocabulary import Cause, VerdictKind
@@ -161,8 +165,8 @@ def test_nothing_is_granted_while_a_store_settles(waited_us: int, granted: int) 
     assert [len(answer.grants) for answer in plan.answers] == [granted]
 
 
-def settling(driver: Driver) -> Moment:
-    return Moment(now=driver.now, epoch=driver.epoch, entropy=bytes(16), is_settling=True)
+def settling(driver: Driver, job: Job | None, **read: Any) -> Context:
+    return replace(driver.context(job=job, **read), is_settling=True)
 
 
 @spec("A10")
@@ -170,7 +174,7 @@ def test_no_lease_is_expired_while_a_store_settles() -> None:
     driver = lives.running()
     driver.advance(61)
 
-    assert isinstance(decide(driver.job, driver.sweep(), settling(driver)), Replayed)
+    assert isinstance(decide(driver.sweep(), settling(driver, driver.job)), Replayed)
 
 
 @spec("A10")
@@ -180,9 +184,9 @@ def test_a_report_under_an_unknown_lease_is_cancelled_while_a_store_settles() ->
     before_the_grant = lives.queued()
     history = before_the_grant.events
 
-    of_unknown_job = decide(None, report, settling(driver))
-    unclear = decide(before_the_grant.job, report, settling(driver))
-    of_unknown_lease = decide(before_the_grant.job, report, settling(driver), history)
+    of_unknown_job = decide(report, settling(driver, None))
+    unclear = decide(report, settling(driver, before_the_grant.job))
+    of_unknown_lease = decide(report, settling(driver, before_the_grant.job, history=history))
 
     assert isinstance(unclear, NeedsHistory)
     for outcome in (of_unknown_job, of_unknown_lease):

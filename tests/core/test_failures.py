@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from tenure.core.commands import redriven_id
 from tenure.core.instants import Duration, Instant, seconds
 from tenure.core.job import JobError, compensation_id, needs_compensation
 from tenure.core.policy import Backoff, Policy
-from tenure.core.requests import answer_existing, redriven_id
 from tenure.core.retry import backoff_us, spread, unit
 from tenure.core.vocabulary import (
     CancelMode,
@@ -464,9 +464,10 @@ def test_a_repeated_redrive_finds_its_job_and_another_body_is_refused() -> None:
     driver = lives.failed()
     born = applied(driver.do(driver.redrive(request_id="a"))).change
 
-    same = answer_existing(born.job, driver.redrive(request_id="a"), born.events)
-    other = answer_existing(born.job, driver.redrive(request_id="a", payload=b"1"), born.events)
-    rerun = answer_existing(born.job, driver.redrive(EventCause.RERUN, request_id="a"), born.events)
+    there = {"others": {born.job.id: born.job}, "histories": {born.job.id: born.events}}
+    same = driver.ask(driver.redrive(request_id="a"), **there)
+    other = driver.ask(driver.redrive(request_id="a", payload=b"1"), **there)
+    rerun = driver.ask(driver.redrive(EventCause.RERUN, request_id="a"), **there)
 
     assert (reply(same).job, reply(same).replayed) == (born.job, True)
     assert reply(other).cause is Cause.IDEMPOTENCY_KEY_REUSE
@@ -489,11 +490,11 @@ def test_a_redrive_waits_until_the_compensation_is_over() -> None:
     driver.do(driver.fail(PERMANENT))
     undo = driver.follow(driver.spawned[0])
 
-    while_queued = reply(driver.ask(driver.redrive(compensation=undo.job)))
+    while_queued = reply(driver.ask(driver.redrive(), others={undo.job.id: undo.job}))
     undo.do(undo.claim())
-    while_claimed = reply(driver.ask(driver.redrive(compensation=undo.job)))
+    while_claimed = reply(driver.ask(driver.redrive(), others={undo.job.id: undo.job}))
     undo.do(undo.complete())
-    afterwards = driver.ask(driver.redrive(compensation=undo.job))
+    afterwards = driver.ask(driver.redrive(), others={undo.job.id: undo.job})
 
     assert while_queued.cause is while_claimed.cause is Cause.COMPENSATION_PENDING
     assert applied(afterwards).rule == "T27"

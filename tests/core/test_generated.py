@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from tenure.core.commands import (
     Cancel,
@@ -26,7 +27,7 @@ from tenure.core.ids import Epoch
 from tenure.core.instants import Instant
 from tenure.core.job import Job
 from tenure.core.lifecycle import decide
-from tenure.core.outcomes import Applied, Moment, NeedsHistory, Outcome, Refused, Replayed
+from tenure.core.outcomes import Applied, Context, NeedsHistory, Outcome, Refused, Replayed
 from tenure.core.policy import Backoff, Policy
 from tenure.core.transitions import EDGES
 from tenure.core.verdicts import Verdict
@@ -34,6 +35,7 @@ from tenure.core.vocabulary import EventClass
 from tenure_conformance.spec import spec
 from tests.support.evidence import defined_ids
 from tools import transitions_json
+from tools.driver import last_session
 from tools.transition_diagram import PAGE, with_diagram
 from tools.vectors import generate
 
@@ -156,14 +158,16 @@ class Replay:
                 self.ask(step, read_command(step["request"]))
 
     def ask(self, at: dict[str, Any], command: Command) -> Outcome:
-        moment = Moment(
+        moment = Context(
             now=Instant(at["now_us"]),
             epoch=Epoch(at["epoch"]),
             entropy=bytes.fromhex(at["entropy"]),
+            job=self.job,
+            session=last_session(self.events),
         )
-        outcome = decide(self.job, command, moment)
+        outcome = decide(command, moment)
         if isinstance(outcome, NeedsHistory):
-            outcome = decide(self.job, command, moment, self.events)
+            outcome = decide(command, replace(moment, history=self.events))
         if isinstance(outcome, Applied):
             self.job = outcome.change.job
             self.events.extend(outcome.change.events)

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from tenure.core.commands import Discard, fingerprint
 from tenure.core.ids import Fingerprint, RequestId, client_actor
 from tenure.core.lifecycle import decide
-from tenure.core.outcomes import Applied, Moment, NeedsHistory, Outcome, Refused, Replayed, Resolved
+from tenure.core.outcomes import Applied, NeedsHistory, Outcome, Refused, Replayed, Resolved
 from tenure.core.resolutions import Resolution
 from tenure.core.validation import Limits, check_command
 from tenure.core.verdicts import Reply
@@ -24,11 +24,11 @@ def discard(driver: Driver, **fields: Any) -> Discard:
     return Discard(job_id=driver.job.id, **(given | fields))
 
 
-def decided(driver: Driver, command: Discard) -> Outcome:
-    at = Moment(now=driver.now, epoch=driver.epoch, entropy=b"")
-    outcome = decide(driver.job, command, at)
+def decided(driver: Driver, command: Discard, resolution: Resolution | None = None) -> Outcome:
+    at = driver.context(resolution=resolution)
+    outcome = decide(command, at)
     if isinstance(outcome, NeedsHistory):
-        outcome = decide(driver.job, command, at, driver.events)
+        outcome = decide(command, replace(at, history=driver.events))
     assert not isinstance(outcome, Applied), "a discard never changes a job"
     return outcome
 
@@ -61,16 +61,17 @@ def test_nothing_but_a_dead_letter_is_discarded(life: Any) -> None:
 
 
 @spec("B4")
-def test_what_the_service_found_is_no_part_of_the_question() -> None:
+def test_a_repeated_discard_is_compared_with_the_resolution_that_the_first_one_made() -> None:
     driver = lives.dead_lettered()
-    first = decided(driver, discard(driver))
+    asked = discard(driver)
+    first = decided(driver, asked)
     assert isinstance(first, Resolved)
 
-    again = discard(driver, resolution=first.resolution)
+    again = decided(driver, asked, first.resolution)
 
-    assert fingerprint(again) == first.resolution.fingerprint
-    assert isinstance(decided(driver, again), Replayed)
-    other = decided(driver, replace(again, note="other"))
+    assert fingerprint(asked) == first.resolution.fingerprint
+    assert isinstance(again, Replayed)
+    other = decided(driver, replace(asked, note="other"), first.resolution)
     assert cause(other) is Cause.IDEMPOTENCY_KEY_REUSE
 
 
@@ -86,7 +87,7 @@ def test_the_same_request_id_of_another_principal_is_another_request() -> None:
         fingerprint=Fingerprint("f"),
     )
 
-    outcome = decided(driver, discard(driver, resolution=known))
+    outcome = decided(driver, discard(driver), known)
 
     assert cause(outcome) is Cause.ALREADY_RESOLVED
 

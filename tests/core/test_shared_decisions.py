@@ -5,7 +5,6 @@ from functools import cache
 
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
 from tenure.core.commands import Command
 from tenure.core.lifecycle import decide
@@ -36,10 +35,9 @@ def in_situation(name: str) -> Driver:
 
 
 def decided_in_batch(driver: Driver, command: Command, shared: Shared) -> Outcome:
-    at = replace(driver.at(), shared=shared)
-    outcome = decide(driver.job_or_none, command, at)
+    outcome = decide(command, driver.context(shared=shared))
     if isinstance(outcome, NeedsHistory):
-        outcome = decide(driver.job_or_none, command, at, driver.events)
+        outcome = decide(command, driver.context(shared=shared, history=driver.events))
     return outcome
 
 

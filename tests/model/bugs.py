@@ -14,12 +14,12 @@ from tenure.core import lifecycle
 from tenure.core.commands import Cancel, Claim, Command, Complete, Fail, Release, Start, Sweep
 from tenure.core.instants import Instant
 from tenure.core.job import LEASE_FIELDS, Job
-from tenure.core.outcomes import Applied, Change, History, Moment, Outcome, Refused, Replayed
+from tenure.core.outcomes import Applied, Change, Context, Outcome, Refused, Replayed
 from tenure.core.verdicts import Verdict
 from tenure.core.vocabulary import CancelMode, EventType, JobStatus, VerdictKind
 
-Decide = Callable[[Job | None, Command, Moment, History | None], Outcome]
-Bug = Callable[[Decide, Job, Command, Moment, History | None], Outcome]
+Decide = Callable[[Command, Context], Outcome]
+Bug = Callable[[Decide, Job, Command, Context], Outcome]
 
 
 class Seed(msgspec.Struct, frozen=True):
@@ -36,12 +36,10 @@ def seeded(bug: Bug) -> Iterator[None]:
     """While it lasts, the core has the bug, for its claim planner too."""
     decide = lifecycle.decide
 
-    def buggy(
-        job: Job | None, command: Command, at: Moment, history: History | None = None
-    ) -> Outcome:
-        if job is None:
-            return decide(job, command, at, history)
-        return bug(decide, job, command, at, history)
+    def buggy(command: Command, at: Context) -> Outcome:
+        if at.job is None:
+            return decide(command, at)
+        return bug(decide, at.job, command, at)
 
     with (
         patch("tenure.core.lifecycle.decide", buggy),
@@ -66,30 +64,26 @@ def _renumbered(change: Change, *, without: EventType) -> Change:
     return replace(change, events=events, job=replace(change.job, rev=rev + len(events)))
 
 
-def late_accept(
-    decide: Decide, job: Job, command: Command, at: Moment, history: History | None
-) -> Outcome:
+def late_accept(decide: Decide, job: Job, command: Command, at: Context) -> Outcome:
     """A report is judged by whose lease it is, not by the time."""
     is_report = isinstance(command, Complete | Fail | Release)
     if is_report and job.due_at is not None and at.now >= job.due_at:
         at = replace(at, now=Instant(job.due_at - 1))
-    return decide(job, command, at, history)
+    return decide(command, at)
 
 
-def requeue_of_a_cancelled_job(
-    decide: Decide, job: Job, command: Command, at: Moment, history: History | None
-) -> Outcome:
+def requeue_of_a_cancelled_job(decide: Decide, job: Job, command: Command, at: Context) -> Outcome:
     """The sweep forgets that somebody asked the job to stop."""
     if isinstance(command, Sweep) and at.now >= (job.lease_expires_at or at.now + 1):
         job = replace(job, cancel_requested_at=None, cancel_deadline=None)
-    return decide(job, command, at, history)
+    return decide(command, replace(at, job=job))
 
 
 def lease_survives_a_hard_cancel(
-    decide: Decide, job: Job, command: Command, at: Moment, history: History | None
+    decide: Decide, job: Job, command: Command, at: Context
 ) -> Outcome:
     """The job ends, its lease is not taken back."""
-    outcome = decide(job, command, at, history)
+    outcome = decide(command, at)
     is_hard = isinstance(command, Cancel) and command.mode is CancelMode.HARD
     if not is_hard or not isinstance(outcome, Applied) or job.lease_id is None:
         return outcome
@@ -97,11 +91,9 @@ def lease_survives_a_hard_cancel(
     return _changed(outcome, replace(outcome.change, job=replace(outcome.change.job, **lease)))
 
 
-def running_to_queued(
-    decide: Decide, job: Job, command: Command, at: Moment, history: History | None
-) -> Outcome:
+def running_to_queued(decide: Decide, job: Job, command: Command, at: Context) -> Outcome:
     """A failed attempt goes straight back to the queue, without passing `stalled`."""
-    outcome = decide(job, command, at, history)
+    outcome = decide(command, at)
     if not isinstance(outcome, Applied) or job.status is not JobStatus.RUNNING:
         return outcome
     if outcome.change.job.status is not JobStatus.QUEUED:
@@ -109,21 +101,17 @@ def running_to_queued(
     return _changed(outcome, _renumbered(outcome.change, without=EventType.STALLED))
 
 
-def missing_implicit_start(
-    decide: Decide, job: Job, command: Command, at: Moment, history: History | None
-) -> Outcome:
+def missing_implicit_start(decide: Decide, job: Job, command: Command, at: Context) -> Outcome:
     """A report without a start leaves none in the log."""
-    outcome = decide(job, command, at, history)
+    outcome = decide(command, at)
     if not isinstance(outcome, Applied) or not isinstance(command, Complete | Fail):
         return outcome
     return _changed(outcome, _renumbered(outcome.change, without=EventType.STARTED))
 
 
-def attempt_not_incremented(
-    decide: Decide, job: Job, command: Command, at: Moment, history: History | None
-) -> Outcome:
+def attempt_not_incremented(decide: Decide, job: Job, command: Command, at: Context) -> Outcome:
     """A second grant counts as the first."""
-    outcome = decide(job, command, at, history)
+    outcome = decide(command, at)
     if not isinstance(outcome, Applied) or not isinstance(command, Claim) or not job.attempt:
         return outcome
     return _changed(
@@ -131,12 +119,10 @@ def attempt_not_incremented(
     )
 
 
-def exhaustion_ignored(
-    decide: Decide, job: Job, command: Command, at: Moment, history: History | None
-) -> Outcome:
+def exhaustion_ignored(decide: Decide, job: Job, command: Command, at: Context) -> Outcome:
     """Retries go on when the budget is spent."""
     endless = replace(job, policy=replace(job.policy, max_attempts=job.policy.max_attempts + 9))
-    outcome = decide(endless, command, at, history)
+    outcome = decide(command, replace(at, job=endless))
     if not isinstance(outcome, Applied):
         return outcome
     row = replace(outcome.change.job, policy=job.policy)
@@ -144,13 +130,13 @@ def exhaustion_ignored(
 
 
 def start_replayed_on_a_dead_lease(
-    decide: Decide, job: Job, command: Command, at: Moment, history: History | None
+    decide: Decide, job: Job, command: Command, at: Context
 ) -> Outcome:
     """A repeated start gets its recorded answer, as if authority were a fact."""
-    outcome = decide(job, command, at, history)
-    if not isinstance(command, Start) or not isinstance(outcome, Refused) or history is None:
+    outcome = decide(command, at)
+    if not isinstance(command, Start) or not isinstance(outcome, Refused) or at.history is None:
         return outcome
-    for event in history:
+    for event in at.history:
         was_asked = event.type is EventType.STARTED and event.request_id == command.request_id
         if was_asked and event.lease_id == command.lease_id:
             return Replayed(answer=Verdict(kind=VerdictKind.OK, job_status=JobStatus.RUNNING))

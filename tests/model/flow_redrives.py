@@ -10,15 +10,15 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from tenure.core.commands import FlowToRedrive, RedriveFlow
+from tenure.core.commands import RedriveFlow
 from tenure.core.flow_rows import Edge, Flow, FlowRedrive, FlowStep, FlowView, replaced_job_id
 from tenure.core.ids import DEFAULT_NAMESPACE, FlowId, JobId, RequestId
 from tenure.core.instants import Instant
 from tenure.core.job import Job
 from tenure.core.lifecycle import decide
-from tenure.core.outcomes import Applied, Change
+from tenure.core.outcomes import Applied, Change, FlowToRedrive
 from tenure.core.vocabulary import JobStatus
-from tests.model.flows import CHILD, ONE, OPERATOR, TWO, _at, birth
+from tests.model.flows import CHILD, ONE, OPERATOR, TWO, at, birth
 from tests.model.search import Step, reachable
 
 FLOW = FlowId(ONE)
@@ -111,9 +111,8 @@ def _operates(state: State, operator: int) -> Iterator[Step[State]]:
             namespace=DEFAULT_NAMESPACE,
             actor=OPERATOR,
             request_id=RequestId(f"r{operator}-{len(state.redrives)}"),
-            found=found(state),
         )
-        outcome = decide(None, command, _at())
+        outcome = decide(command, replace(at(), flow=found(state)))
         if isinstance(outcome, Applied):
             decided = _with(state.decided, operator, outcome.change)
             yield Step(f"operator {operator} decides", state._replace(decided=decided))

@@ -37,7 +37,7 @@ from tenure.core.ids import (
 from tenure.core.instants import Instant
 from tenure.core.job import Job
 from tenure.core.lifecycle import decide
-from tenure.core.outcomes import Applied, Change, Moment
+from tenure.core.outcomes import Applied, Change, Context
 from tenure.core.vocabulary import EventType, JobStatus, ReasonCode
 from tests.model.search import Step, reachable
 
@@ -77,7 +77,7 @@ def birth(*, whatever: bool) -> State:
         FlowMember(job=_job(CHILD), step="3", after=after),
     )
     command = EnqueueFlow(flow_id=FlowId(ONE), name="join", members=members)
-    outcome = decide(None, command, _at())
+    outcome = decide(command, at())
     assert isinstance(outcome, Applied)
     change = outcome.change
     rows = (change.job, *(spawned.job for spawned in change.spawned))
@@ -94,8 +94,9 @@ def _job(job_id: JobId) -> Enqueue:
     )
 
 
-def _at() -> Moment:
-    return Moment(now=Instant(1000), epoch=Epoch(1), entropy=bytes(ENTROPY_BYTES))
+def at(job: Job | None = None) -> Context:
+    """The one instant at which everything happens."""
+    return Context(now=Instant(1000), epoch=Epoch(1), entropy=bytes(ENTROPY_BYTES), job=job)
 
 
 def steps(state: State) -> Iterator[Step[State]]:
@@ -118,7 +119,7 @@ def _ends(state: State, number: int, parent_id: JobId) -> Iterator[Step[State]]:
         request_id=RequestId("bury"),
         reason_code=ReasonCode.POLICY_VIOLATION,
     )
-    outcome = decide(parent, bury, _at())
+    outcome = decide(bury, at(parent))
     assert isinstance(outcome, Applied)
     assert outcome.change.ends_member
     # How a worker's success is reported is another model's matter: only the row counts here.
@@ -160,7 +161,7 @@ def _goes_on(state: State, number: int, process: Process) -> Iterator[Step[State
         yield Step(f"process {number} saves", saved)
     elif process.looks_at is not None:
         command = _found(state)
-        outcome = None if command is None else decide(state.job(CHILD), command, _at())
+        outcome = None if command is None else decide(command, at(state.job(CHILD)))
         if isinstance(outcome, Applied):
             looked = _process(state, number, process._replace(decided=outcome.change))
         else:
@@ -186,7 +187,7 @@ def _cancels_child(state: State) -> Iterator[Step[State]]:
     child = state.job(CHILD)
     if child.status is JobStatus.WAITING:
         command = Cancel(job_id=CHILD, actor=CLIENT, request_id=RequestId("stop"))
-        outcome = decide(child, command, _at())
+        outcome = decide(command, at(child))
         assert isinstance(outcome, Applied)
         rows = _with(state.rows, outcome.change.job)
         yield Step(CHILD_CANCELLED, state._replace(rows=rows))

@@ -13,11 +13,10 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from tenure.core.claims import Session, SessionKey
 from tenure.core.commands import Claim, Command
 from tenure.core.ids import SYSTEM, Actor, Fingerprint, RequestId, WorkerId
 from tenure.core.instants import Instant
-from tenure.core.outcomes import Applied, Change, Outcome
+from tenure.core.outcomes import Applied, Change, Outcome, Session, SessionKey
 from tenure.core.transitions import BY_ID
 from tenure.core.verdicts import Grant, Verdict
 from tenure.core.vocabulary import Cause, EventType, JobStatus, VerdictKind

@@ -58,7 +58,15 @@ from tenure.core.ids import (
 )
 from tenure.core.instants import Duration, Instant
 from tenure.core.job import Job, JobError, Progress
-from tenure.core.outcomes import Applied, Change, Moment, NeedsHistory, Outcome
+from tenure.core.outcomes import (
+    Applied,
+    Change,
+    Context,
+    NeedsHistory,
+    Outcome,
+    Session,
+    SessionKey,
+)
 from tenure.core.policy import Backoff, Compensation, Policy
 from tenure.core.verdicts import Grant, Verdict
 from tenure.core.vocabulary import (
@@ -74,6 +82,7 @@ from tenure.core.vocabulary import (
     ReleaseKind,
     Stage,
 )
+from tools.driver import last_session
 
 BIRTH = Instant(1000)  # any positive instant; one tick is one microsecond
 JOB_ID = JobId("00000000-0000-7000-8000-000000000001")
@@ -214,7 +223,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     crashes: int = 0
     beliefs: tuple[Belief, ...] = ()
     flying: tuple[Message, ...] = ()
-    sessions: tuple[tuple[claims.SessionKey, claims.Session], ...] = ()
+    sessions: tuple[tuple[SessionKey, Session], ...] = ()
     proposal: Proposal | None = None
 
 
@@ -300,18 +309,24 @@ def extended(log: tuple[Event, ...], key: bytes, news: tuple[Event, ...]) -> tup
     return log + kept, hashlib.blake2b(key + _encode(told), digest_size=16).digest()
 
 
-def moment(state: State) -> Moment:
+def moment(state: State) -> Context:
     """Now. The only luck there is is the next lease's id, which tells its attempt."""
     entropy = (state.job.attempt + 1).to_bytes(ENTROPY_BYTES, "big")
-    return Moment(now=state.now, epoch=Epoch(state.epoch), entropy=entropy)
+    return Context(
+        now=state.now,
+        epoch=Epoch(state.epoch),
+        entropy=entropy,
+        job=state.job,
+        session=last_session(state.log),
+    )
 
 
 def ask(state: State, command: Command) -> Outcome:
     """What the core says, asked the way the coordinator asks: the log only when it is needed."""
     at = moment(state)
-    outcome = lifecycle.decide(state.job, command, at)
+    outcome = lifecycle.decide(command, at)
     if isinstance(outcome, NeedsHistory):
-        outcome = lifecycle.decide(state.job, command, at, state.log)
+        outcome = lifecycle.decide(command, replace(at, history=state.log))
     return outcome
 
 
@@ -328,8 +343,8 @@ def birth(bounds: Bounds) -> tuple[State, Applied]:
     )
     if bounds.waits:
         enqueue = _flow(bounds)
-    at = Moment(now=BIRTH, epoch=Epoch(1), entropy=bytes(ENTROPY_BYTES))
-    outcome = lifecycle.decide(None, enqueue, at)
+    at = Context(now=BIRTH, epoch=Epoch(1), entropy=bytes(ENTROPY_BYTES))
+    outcome = lifecycle.decide(enqueue, at)
     assert isinstance(outcome, Applied)
     born = outcome.change
     if bounds.is_compensation:
@@ -362,7 +377,7 @@ def _flow(bounds: Bounds) -> EnqueueFlow:
     return EnqueueFlow(flow_id=FlowId(JOB_ID), name="flow", members=members)
 
 
-def _undone(job: Job, at: Moment) -> Change:
+def _undone(job: Job, at: Context) -> Change:
     """The compensation that appears when `job` was started and then cancelled."""
     claim = Claim(
         job_id=job.id,
@@ -378,7 +393,7 @@ def _undone(job: Job, at: Moment) -> Change:
     ]
     change, history = None, list[Event]()
     for command in steps:
-        outcome = lifecycle.decide(job, command, at, history)
+        outcome = lifecycle.decide(command, replace(at, job=job, history=history))
         assert isinstance(outcome, Applied)
         change, job = outcome.change, outcome.change.job
         history.extend(change.events)

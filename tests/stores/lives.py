@@ -19,7 +19,7 @@ from tenure.core.ids import (
 from tenure.core.instants import Duration, Instant
 from tenure.core.job import Job, Progress
 from tenure.core.lifecycle import decide
-from tenure.core.outcomes import Applied, Change, Moment
+from tenure.core.outcomes import Applied, Change, Context
 from tenure.ports import NO_WAIT, Saved, Store
 
 QUEUE = QueueName("mail")
@@ -29,7 +29,7 @@ EPOCH = Epoch(1)
 
 def change(job: Job | None, command: Command, now: Instant) -> Change:
     """The change a command makes; it must make one."""
-    outcome = decide(job, command, Moment(now=now, epoch=EPOCH, entropy=os.urandom(16)))
+    outcome = decide(command, Context(now=now, epoch=EPOCH, entropy=os.urandom(16), job=job))
     assert isinstance(outcome, Applied), outcome
     return outcome.change
 

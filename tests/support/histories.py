@@ -59,14 +59,13 @@ from tenure.core.ids import (
     worker_actor,
 )
 from tenure.core.instants import Duration, Instant, seconds
-from tenure.core.job import Job, JobError, Progress, compensation_id
+from tenure.core.job import Job, JobError, Progress
 from tenure.core.kind_settings import KindSettings
 from tenure.core.lifecycle import decide
 from tenure.core.observations import Observation
-from tenure.core.outcomes import Applied, Change, Moment, NeedsHistory, Outcome, Refused
+from tenure.core.outcomes import Applied, Change, Context, NeedsHistory, Outcome, Refused
 from tenure.core.policy import Backoff, Compensation, DeadLetterJob, Policy
 from tenure.core.rate_evidence import GrantMade, RateInForce
-from tenure.core.requests import answer_existing
 from tenure.core.verdicts import Answer, Grant, Reply, Verdict
 from tenure.core.vocabulary import (
     RENEWALS,
@@ -82,6 +81,7 @@ from tenure.core.vocabulary import (
 )
 from tenure.ports import DedupeKey, Loaded, Record
 from tenure.verify import Ack, answer_line, flow_lines, grant_lines, request_line
+from tools.driver import last_session
 
 BEGINNING = Instant(1_700_000_000_000_000)
 QUEUE = QueueName("work")
@@ -112,9 +112,16 @@ class World:
 
     # --- deciding ------------------------------------------------------------------------------
 
-    def moment(self) -> Moment:
-        """Now, with fresh luck."""
-        return Moment(now=self.now, epoch=self.epoch, entropy=self.luck.randbytes(16))
+    def context(self, command: Command) -> Context:
+        """Now, with fresh luck, and the rows that the command needs."""
+        return Context(
+            now=self.now,
+            epoch=self.epoch,
+            entropy=self.luck.randbytes(16),
+            job=self.rows.get(command.job_id),
+            others=self.rows,
+            session=last_session(self.logs.get(command.job_id, [])),
+        )
 
     def submit(self, command: Command) -> Answer:
         """Decide a command and write what follows from it."""
@@ -143,17 +150,22 @@ class World:
         return outcome.answer
 
     def _outcome(self, command: Command) -> Outcome:
-        job, at = self.rows.get(command.job_id), self.moment()
-        if isinstance(command, Enqueue) and job is None:
-            job = self._holder(command.kind, command.dedupe_key)
-        outcome = decide(job, command, at)
-        if isinstance(outcome, NeedsHistory):
-            outcome = decide(job, command, at, tuple(self.logs[outcome.job_id]))
-        if isinstance(command, Redrive) and isinstance(outcome, Applied):
+        at = self.context(command)
+        outcome = self._decided(command, at)
+        if isinstance(outcome, Applied) and outcome.change.expected_rev == 0:
             made = outcome.change.job
-            there = self.rows.get(made.id) or self._holder(made.kind, made.dedupe_key)
-            if there is not None:
-                return answer_existing(there, command, tuple(self.logs[there.id]))
+            holder = self._holder(made.kind, made.dedupe_key)
+            if holder is not None:
+                return self._decided(command, replace(at, key_holder=holder))
+        return outcome
+
+    def _decided(self, command: Command, at: Context) -> Outcome:
+        outcome = decide(command, at)
+        if isinstance(outcome, NeedsHistory):
+            log = tuple(self.logs[outcome.job_id])
+            is_own = outcome.job_id == command.job_id
+            read = {"history": log} if is_own else {"histories": {outcome.job_id: log}}
+            outcome = decide(command, replace(at, **read))
         return outcome
 
     def _holder(self, kind: Kind, key: str | None) -> Job | None:
@@ -459,7 +471,6 @@ class World:
                     actor=OPERATOR,
                     request_id=request_id,
                     cause=luck.choice((EventCause.REDRIVE, EventCause.RERUN)),
-                    compensation=self.rows.get(compensation_id(job_id)),
                 )
         self.submit(command)
         if luck.random() < 0.2:

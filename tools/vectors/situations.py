@@ -99,12 +99,17 @@ def settled_by(driver: Driver, lease_id: LeaseId) -> Settle | None:
 # --- How they come about -------------------------------------------------------------------------
 
 
-def _claimed(policy: Policy | None = None) -> Driver:
+def _granted(policy: Policy | None = None) -> Driver:
     driver = Driver(policy=policy)
     driver.do(driver.enqueue())
     driver.advance(1)
     driver.do(driver.claim())
     driver.advance(1)
+    return driver
+
+
+def _claimed(policy: Policy | None = None) -> Driver:
+    driver = _granted(policy)
     driver.do(driver.heartbeat(hb_seq=SEEN_HB_SEQ))
     driver.advance(AFTER_A_RENEWAL_S)
     return driver
@@ -321,7 +326,7 @@ def _lost() -> list[Situation]:
         ),
         ("R11", "by time-out, queued", lambda: _then(_running(SHORT), 45, _sweep)),
         ("R11", "by start_within, queued", lambda: _then(_claimed(SHORT), 45, _sweep)),
-        ("R11", "taken back, queued", lambda: _then(_claimed(), 1, _take_back)),
+        ("R11", "taken back, queued", lambda: _then(_granted(), 1, _take_back)),
         ("R11", "by expiry, stalled", lambda: _then(_running(HOLD), 60, _sweep)),
         ("R11", "by time-out, stalled", lambda: _then(_running(hold_short), 45, _sweep)),
         ("R11", "by expiry, waiting for a reclaim", lambda: _then(_running(RECLAIM), 60, _sweep)),

@@ -55,13 +55,12 @@ from tenure.cli.output import (
 from tenure.cli.watching import MAX_WATCHED, going_on, watch_to_the_end
 from tenure.core.attempt_logs import AttemptLog
 from tenure.core.checks import check_name
-from tenure.core.commands import Cancel, Command, DeadLetter, Redrive, Requeue, Stall
+from tenure.core.commands import Cancel, Command, DeadLetter, Redrive, Requeue, Stall, redriven_id
 from tenure.core.counting import counted
 from tenure.core.ids import JobId, Kind, Namespace, QueueName, RequestId, WorkerId
 from tenure.core.instants import Duration, Instant
 from tenure.core.job import Job
 from tenure.core.job_search import MAX_JOBS_READ, JobFilter
-from tenure.core.requests import redriven_id
 from tenure.core.verdicts import Reply
 from tenure.core.vocabulary import (
     CancelMode,

@@ -6,55 +6,40 @@ that was read after the request arrived.
 """
 
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from itertools import chain
 from threading import Lock
-from typing import cast, get_args
 
 from msgspec.structs import replace
 
 from tenure.coordinator.declared_policies import PolicyCache
 from tenure.coordinator.store_clock import ESTIMATE_ERROR, StoreClock
-from tenure.core.claims import Session, SessionKey, session_of, take_back
-from tenure.core.commands import (
-    Command,
-    Discard,
-    Enqueue,
-    EnqueueFlow,
-    FlowToRedrive,
-    FollowUp,
-    ParentAttempt,
-    Redrive,
-    RedriveFlow,
-    Release,
-    Sweep,
-    WorkerCommand,
-)
-from tenure.core.events import Event
-from tenure.core.ids import ENTROPY_BYTES, Epoch, FlowId, JobId
+from tenure.core.commands import Command, NewJobs, Sweep, WorkerCommand
+from tenure.core.ids import ENTROPY_BYTES, Epoch, FlowId, JobId, Namespace
 from tenure.core.instants import Instant
 from tenure.core.job import Job, compensation_id, needs_compensation
 from tenure.core.lateness import is_expired
-from tenure.core.leases import takes_back
 from tenure.core.lifecycle import decide
 from tenure.core.observations import Observation
 from tenure.core.outcomes import (
     NO_POLICIES,
     Applied,
     Change,
+    Context,
     DeclaredPolicies,
-    Moment,
+    FlowToRedrive,
     NeedsHistory,
     Outcome,
     Refused,
     Resolved,
+    Session,
+    SessionKey,
     Shared,
+    session_of,
 )
-from tenure.core.requests import answer_existing, may_take_key, redriven_id
 from tenure.core.resolutions import Resolution
 from tenure.core.unknown_words import has_unknown_word, unknown_in_job
-from tenure.core.verdicts import Answer, Reply
-from tenure.core.vocabulary import Cause
+from tenure.core.verdicts import Answer
 from tenure.errors import (
     Contended,
     OutcomeUnknown,
@@ -77,61 +62,15 @@ from tenure.telemetry.log_lines import log_observation
 
 MAX_TRIES = 8
 LOST_BEFORE_LOCKING = 2
-"""So many lost races are decided again on a row that was only read; after that the row is locked.
+"""After this many lost races the row is locked before the next decision.
 A `complete` sent together with twenty heartbeats of its lease lost eight in a row. [K8]"""
 
 DECIDED_TOGETHER = 250
 REPLACED_PER_READ = 100
-"""So many jobs that a redrive replaces are read at a time, with checkpoints of up to a MiB each."""
+"""How many jobs that a redrive replaces are read at a time: their checkpoints take up to a MiB."""
 
 LARGEST_REMEMBERED_BYTES = 16 * 1024
 """Of a row's bodies. Twenty thousand rows of the largest size allowed would be forty gigabytes."""
-
-_WORKER_COMMANDS = frozenset(get_args(WorkerCommand))
-_RESOLVING = frozenset({Redrive, Discard})
-_NEED_OTHER_ROWS = _RESOLVING | {
-    FollowUp,
-    EnqueueFlow,
-    RedriveFlow,
-}  # besides that of their own job
-
-
-class PendingCommand:
-    """One command on its way to an answer, or to an error of its own."""
-
-    __slots__ = ("_permit", "answer", "command", "error", "lost_races", "may_unblock", "missed")
-
-    def __init__(self, command: Command) -> None:
-        self._permit = WritePermit()
-        self.command = command
-        self.answer: Answer | None = None
-        self.error: Exception | None = None
-        self.missed: Change | None = None  # the change that lost its race in the last round
-        self.lost_races = 0
-        self.may_unblock: list[JobId] = []  # jobs that may be able to go on after its change [FL5]
-
-    @property
-    def is_open(self) -> bool:
-        """Whether it still waits for its answer."""
-        return self.answer is None and self.error is None
-
-    @property
-    def needs_lock(self) -> bool:
-        """Whether it is decided on locked rows: because it takes back a grant, which needs the row
-        of the session too [Q8], or because the job's row changes too often for compare-and-swap.
-        A new job has no row to lock."""
-        if takes_back(self.command):
-            return True
-        is_update = self.missed is not None and self.missed.expected_rev > 0
-        return is_update and self.lost_races >= LOST_BEFORE_LOCKING
-
-    def may_write(self) -> bool:
-        """Whether a change for it may be given to the store."""
-        return self._permit.use()
-
-    def withdraw(self, timeout_s: float) -> None:
-        """End its wait, with nothing changed if that is still possible. [K6]"""
-        self.error = deadline_error(timeout_s, is_known=self._permit.revoke())
 
 
 class WritePermit:
@@ -146,20 +85,63 @@ class WritePermit:
 
     def use(self) -> bool:
         """Whether writing is allowed: it was not revoked before."""
-        if not self._is_used and self._take():
-            self._is_used = True
+        if self._is_used:
+            return True
+        self._is_used = self.revoke()
         return self._is_used
 
     def revoke(self) -> bool:
         """Whether that came before any use: then nothing will ever be written."""
-        return self._take()
-
-    def _take(self) -> bool:
         try:
             self._token.pop()  # atomic: it succeeds in one thread only
         except IndexError:
             return False
         return True
+
+
+class PendingCommand(WritePermit):
+    """One command on its way to an answer, or to an error of its own."""
+
+    __slots__ = (
+        "answer",
+        "command",
+        "error",
+        "flow_exists",
+        "lost_races",
+        "may_unblock",
+        "missed",
+        "needs",
+    )
+
+    def __init__(self, command: Command) -> None:
+        super().__init__()
+        self.command = command
+        self.needs = command.needs()
+        self.answer: Answer | None = None
+        self.error: Exception | None = None
+        self.missed: Change | None = None  # the change that lost its race in the last round
+        self.flow_exists = False  # or one of its jobs: the store refused to make it
+        self.lost_races = 0
+        self.may_unblock: list[JobId] = []  # jobs that may be able to go on after its change [FL5]
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it still waits for its answer."""
+        return self.answer is None and self.error is None
+
+    @property
+    def needs_lock(self) -> bool:
+        """Whether it is decided on locked rows: because it takes back a grant, which needs the row
+        of the session too [Q8], or because the job's row changes too often for compare-and-swap.
+        A new job has no row to lock."""
+        if self.needs.session:
+            return True
+        is_update = self.missed is not None and self.missed.expected_rev > 0
+        return is_update and self.lost_races >= LOST_BEFORE_LOCKING
+
+    def withdraw(self, timeout_s: float) -> None:
+        """End its wait, with nothing changed if that is still possible. [K6]"""
+        self.error = deadline_error(timeout_s, is_known=self.revoke())
 
 
 def deadline_error(timeout_s: float, *, is_known: bool) -> StoreUnavailable:
@@ -189,10 +171,11 @@ class LastWritten:
         """The row as this process last wrote it."""
         return self._jobs.get(job_id)
 
-    def remember(self, jobs: Iterable[Job]) -> None:
+    def remember(self, changes: Iterable[Change]) -> None:
         """Remember leased rows that are small, forget the others."""
         with self._lock:
-            for job in jobs:
+            for change in changes:
+                job = change.job
                 size = len(job.payload) + len(job.checkpoint or b"")
                 if job.lease_id is not None and size <= LARGEST_REMEMBERED_BYTES and self._capacity:
                     self._jobs[job.id] = job
@@ -238,23 +221,23 @@ class Executor:
         wave: dict[JobId, PendingCommand] = {}
         later: list[PendingCommand] = []
         for pending in waiting:
-            job_id = pending.command.job_id
-            if job_id in wave:
+            if wave.setdefault(pending.command.job_id, pending) is not pending:
                 later.append(pending)
-            else:
-                wave[job_id] = pending
         self._answer(list(wave.values()))
         return later
 
     def _answer(self, wave: list[PendingCommand]) -> None:
-        self._decide_and_save(wave, self._remembered_rows(wave))
+        """Load what the commands need, decide, save; again for those that lost a race."""
+        remembered = self._remembered(wave)
+        if remembered is not None:
+            self._decide_and_save(wave, remembered)
         for _ in range(MAX_TRIES):
             still_open = [pending for pending in wave if pending.is_open]
             if not still_open:
                 return
             unlocked = [pending for pending in still_open if not pending.needs_lock]
             if unlocked:
-                self._decide_and_save(unlocked, self._load_rows(unlocked))
+                self._decide_and_save(unlocked, self._load(unlocked))
             for pending in still_open:
                 if pending.needs_lock and pending.is_open:
                     self._decide_locked(pending)
@@ -262,110 +245,77 @@ class Executor:
             if pending.is_open:
                 pending.error = Contended(job_id=pending.command.job_id, tries=MAX_TRIES)
 
-    # --- where rows come from ------------------------------------------------------------------
+    # --- what is read --------------------------------------------------------------------------
 
-    def _remembered_rows(self, wave: list[PendingCommand]) -> "_Rows | None":
-        """The rows as this process last wrote them; None without a recent reading of the clock."""
+    def _remembered(self, wave: list[PendingCommand]) -> "_Read | None":
+        """The rows as this process last wrote them, and that new jobs do not exist yet: a
+        compare-and-swap proves both. None without a recent reading of the clock."""
         estimate = self._clock.estimate()
         if estimate is None:
             return None
         now, epoch = estimate
-        rows = _Rows(now, epoch, is_fresh=False)
+        read = _Read(now, epoch, is_fresh=False)
         for pending in wave:
-            command = pending.command
-            kind = type(command)
-            if kind is Enqueue:
-                # Not a FollowUp: it depends on its parent's row, too, and no compare-and-swap of
-                # the new job would prove that one current. [D10]
-                rows.jobs[command.job_id] = None
-            elif isinstance(command, EnqueueFlow):
-                if not command.outside_ids and command.handler is None:
-                    rows.jobs[command.job_id] = None
-            elif kind in _WORKER_COMMANDS and not pending.needs_lock:
+            command, needs = pending.command, pending.needs
+            if isinstance(command, NewJobs):
+                # Not if it depends on other rows, too: no compare-and-swap proves these current,
+                # such as that of a follow-up's parent. [D10]
+                if not needs.jobs and needs.made_flow is None:
+                    read.jobs[command.job_id] = None
+            elif isinstance(command, WorkerCommand) and not needs.session:
                 job = self._last_written.get(command.job_id)
-                if job is not None and job.lease_id == cast(WorkerCommand, command).lease_id:
-                    rows.jobs[command.job_id] = job
-        return rows
+                if job is not None and job.lease_id == command.lease_id:
+                    read.jobs[command.job_id] = job
+        return read
 
-    def _load_rows(self, wave: list[PendingCommand]) -> "_Rows":
-        """The rows as the store has them now."""
-        wanted: list[JobId] = []
-        parents: list[JobId] = []
+    def _load(self, wave: list[PendingCommand]) -> "_Read":
+        """What these commands need, as the store has it now."""
+        ids: dict[JobId, None] = {}
         for pending in wave:
-            wanted.append(pending.command.job_id)
-            if isinstance(pending.command, Redrive):
-                wanted += [compensation_id(pending.command.job_id), redriven_id(pending.command)]
-            if isinstance(pending.command, FollowUp):
-                parents.append(pending.command.parent.job_id)
-            if isinstance(pending.command, EnqueueFlow):
-                parents += pending.command.outside_ids
-                if pending.command.handler is not None:
-                    parents.append(pending.command.handler.job_id)
+            ids[pending.command.job_id] = None
+            ids.update(dict.fromkeys(pending.needs.jobs))
             if pending.missed is not None:
-                wanted.append(pending.missed.job.id)
+                ids[pending.missed.job.id] = None
         sent_at = self._clock.monotonic()
-        loaded = self._store.jobs.load(list(dict.fromkeys(wanted + parents)))
+        loaded = self._store.jobs.load(list(ids))
         self._clock.update(loaded.now, loaded.epoch, sent_at=sent_at)
-        rows = _Rows(loaded.now, loaded.epoch, is_fresh=True, is_settling=loaded.is_settling)
-        rows.jobs = {job_id: loaded.jobs.get(job_id) for job_id in wanted}
-        rows.parents = {job_id: loaded.jobs.get(job_id) for job_id in parents}
-        rows.note_unknown_words(loaded.jobs)
-        self._find_existing(wave, rows)
-        self._find_flows(wave, rows)
-        resolving = [
-            pending.command.job_id for pending in wave if type(pending.command) in _RESOLVING
-        ]
+        read = _Read(loaded.now, loaded.epoch, is_fresh=True, is_settling=loaded.is_settling)
+        read.others = loaded.jobs
+        read.jobs = {each.command.job_id: loaded.jobs.get(each.command.job_id) for each in wave}
+        self._find_key_holders(wave, read)
+        made = [each.needs.made_flow for each in wave if each.needs.made_flow is not None]
+        if made:
+            read.made_flows = self._store.flows.existing(made)
+        for pending in wave:
+            if pending.needs.flow is not None:
+                read.flows[pending.command.job_id] = self._flow_to_redrive(*pending.needs.flow)
+        resolving = [each.command.job_id for each in wave if each.needs.resolution]
         if resolving:
-            rows.resolutions = self._store.jobs.resolutions(resolving)
-        return rows
+            read.resolutions = self._store.jobs.resolutions(resolving)
+        return read
 
-    def _find_existing(self, wave: list[PendingCommand], rows: "_Rows") -> None:
-        """Find the jobs because of which inserts were not applied: those with the same id, else
-        those with the same dedupe key. A repeated redrive finds the job that it made. [Q4]"""
+    def _find_key_holders(self, wave: list[PendingCommand], read: "_Read") -> None:
+        """Find the jobs because of whose dedupe keys inserts were not applied."""
         keys: dict[DedupeKey, list[JobId]] = {}
         for pending in wave:
-            if isinstance(pending.command, Redrive):
-                made = rows.jobs.get(redriven_id(pending.command))
-                if made is not None:
-                    rows.existing[pending.command.job_id] = made
-                    continue
             if pending.missed is None or pending.missed.expected_rev != 0:
                 continue
             job = pending.missed.job
-            present = rows.jobs.get(job.id)
-            if present is not None:
-                rows.existing[pending.command.job_id] = present
-            elif job.dedupe_key is not None:
+            if job.id not in read.others and job.dedupe_key is not None:
                 key = DedupeKey(job.namespace, job.kind, job.dedupe_key)
                 keys.setdefault(key, []).append(pending.command.job_id)
-        if keys:
+        if not keys:
+            return
+        held = self._store.jobs.holders(list(keys))
+        expired = [job for job in held.values() if is_expired(job, read.now)]
+        if expired:
+            # One that no worker will run must not stand for the same work. [EX2] [D5]
+            self.run([PendingCommand(Sweep(job_id=job.id)) for job in expired])
             held = self._store.jobs.holders(list(keys))
-            expired = [job for job in held.values() if is_expired(job, rows.now)]
-            if expired:
-                # One that nobody will run must not stand for the same work. [EX2] [D5]
-                self.run([PendingCommand(Sweep(job_id=job.id)) for job in expired])
-                held = self._store.jobs.holders(list(keys))
-            rows.existing.update((job_id, job) for key, job in held.items() for job_id in keys[key])
+        read.key_holders = {job_id: job for key, job in held.items() for job_id in keys[key]}
 
-    def _find_flows(self, wave: list[PendingCommand], rows: "_Rows") -> None:
-        """Find the flows that earlier attempts of a handler made, and those to be redriven."""
-        made: list[FlowId] = []
-        for pending in wave:
-            command = pending.command
-            if isinstance(command, EnqueueFlow) and command.handler is not None:
-                made.append(command.flow_id)
-            elif isinstance(command, RedriveFlow):
-                found = self._load_flow_to_redrive(command)
-                if found is not None:
-                    rows.flows[command.flow_id] = found
-                    for job in found.jobs.values():
-                        if has_unknown_word(job):  # nothing is decided about it [Y5]
-                            rows.unknown[command.job_id] = ", ".join(unknown_in_job(job))
-        if made:
-            rows.made_flows = self._store.flows.existing(made)
-
-    def _load_flow_to_redrive(self, command: RedriveFlow) -> FlowToRedrive | None:
-        view = self._store.flows.load(command.namespace, command.flow_id)
+    def _flow_to_redrive(self, namespace: Namespace, flow_id: FlowId) -> FlowToRedrive | None:
+        view = self._store.flows.load(namespace, flow_id)
         if view is None:
             return None
         if view.is_live:  # it is refused: nothing else has to be read
@@ -401,39 +351,38 @@ class Executor:
 
     # --- deciding and saving -------------------------------------------------------------------
 
-    def _decide_and_save(self, wave: list[PendingCommand], rows: "_Rows | None") -> None:
-        if rows is None:
-            return
+    def _decide_and_save(self, wave: list[PendingCommand], read: "_Read") -> None:
         # Read now: the iterator below must not call the store.
-        rows.policies = self._policies.of_commands(pending.command for pending in wave)
+        undeclared = {key for pending in wave for key in pending.needs.policies}
+        if undeclared:
+            read.policies = self._policies.of_kinds(undeclared)
         outcomes: list[tuple[PendingCommand, Outcome]] = []
-        changes = self._decide_in_turn(wave, rows, outcomes)
-        if rows.is_fresh:
+        changes = self._decide_in_turn(wave, read, outcomes)
+        if read.is_fresh:
             # These may need histories: all of them are decided before the store begins to write.
             # Batches that each write and ask for one connection more would wait for each other.
             changes = iter(list(changes))
         first = next(changes, None)
         if first is not None:  # a store is not called to write nothing
-            self._save(chain([first], changes), outcomes, rows)
-        if rows.is_fresh:  # anything but an accepted change must be decided on a row read by now
-            self._answer_unchanged(outcomes, rows)
+            self._save(chain([first], changes), outcomes, read)
+        if read.is_fresh:  # anything but an accepted change must be decided on a row read by now
+            self._answer_unchanged(outcomes, read)
 
     def _decide_locked(self, pending: PendingCommand) -> None:
-        """Decide one command on its job's locked row: nobody can change it before the save."""
+        """Decide one command on its job's locked row: no process can change it before the save."""
         job_id, sessions = pending.command.job_id, list[SessionKey]()
-        if takes_back(pending.command):
-            # Who holds a lease never changes: read before the lock, it is still right under it.
+        if pending.needs.session:
+            # Who has a lease never changes: read before the lock, it is still right under it.
             key = session_of(self._store.jobs.load([job_id]).jobs.get(job_id))
             sessions = [] if key is None else [key]
-        rounds: list[tuple[_Rows, list[tuple[PendingCommand, Outcome]]]] = []
+        rounds: list[tuple[_Read, list[tuple[PendingCommand, Outcome]]]] = []
 
         def decide_locked(locked: Locked) -> list[Change]:
-            rows = _Rows(locked.now, locked.epoch, is_fresh=True, is_settling=locked.is_settling)
-            rows.load_histories = locked.load_histories
-            rows.jobs[job_id] = locked.jobs.get(job_id)
-            rows.note_unknown_words(locked.jobs)
-            rows.sessions = locked.sessions
-            rounds.append((rows, self._decide_all([pending], rows)))
+            read = _Read(locked.now, locked.epoch, is_fresh=True, is_settling=locked.is_settling)
+            read.load_histories = locked.load_histories
+            read.jobs[job_id] = locked.jobs.get(job_id)
+            read.sessions = locked.sessions
+            rounds.append((read, self._decide_all([pending], read)))
             return [each.change for _, each in _applied(rounds[-1][1])]
 
         sent_at = self._clock.monotonic()
@@ -442,12 +391,12 @@ class Executor:
         except StoreRefused as refusal:
             pending.error = refusal
             return
-        rows, outcomes = rounds[-1]  # the last one is the one that was written
-        self._answer_saved(saved, outcomes, rows, sent_at=sent_at)
-        self._answer_unchanged(outcomes, rows)
+        read, outcomes = rounds[-1]  # the last one is the one that was written
+        self._answer_saved(saved, outcomes, read, sent_at=sent_at)
+        self._answer_unchanged(outcomes, read)
 
     def _answer_unchanged(
-        self, outcomes: list[tuple[PendingCommand, Outcome]], rows: "_Rows"
+        self, outcomes: list[tuple[PendingCommand, Outcome]], read: "_Read"
     ) -> None:
         """Answer what no change of a job was decided for: refusals, replays, resolutions."""
         observations: list[Observation] = []
@@ -461,7 +410,7 @@ class Executor:
                 continue  # another resolution came first: load and decide again
             if isinstance(outcome, Refused) and outcome.observation is not None:
                 observations.append(outcome.observation)
-                job = rows.subject(pending.command)
+                job = read.jobs[pending.command.job_id]
                 assert job is not None  # only reports under a lease on record are observed
                 jobs[job.id] = job
             pending.answer = outcome.answer
@@ -475,56 +424,58 @@ class Executor:
     def _decide_in_turn(
         self,
         wave: list[PendingCommand],
-        rows: "_Rows",
+        read: "_Read",
         outcomes: list[tuple[PendingCommand, Outcome]],
     ) -> Iterator[Change]:
         """The changes to save. A store may write the first while the last are being decided: of a
         thousand new jobs, deciding and writing take the same time."""
         for start in range(0, len(wave), DECIDED_TOGETHER):
-            decided = self._decide_all(wave[start : start + DECIDED_TOGETHER], rows)
+            decided = self._decide_all(wave[start : start + DECIDED_TOGETHER], read)
             outcomes += decided
             for _, outcome in decided:
                 if isinstance(outcome, Applied):
                     yield outcome.change
 
     def _decide_all(
-        self, wave: list[PendingCommand], rows: "_Rows"
+        self, wave: list[PendingCommand], read: "_Read"
     ) -> list[tuple[PendingCommand, Outcome]]:
         entropy = self._entropy(ENTROPY_BYTES * len(wave))
-        shared = Shared(rows.policies)
+        shared = Shared(read.policies)
         decided: list[tuple[PendingCommand, Outcome]] = []
-        unclear: list[tuple[PendingCommand, Moment, JobId]] = []  # and whose log is needed
+        unclear: list[tuple[PendingCommand, Context, JobId]] = []  # and whose log is needed
         for position, pending in enumerate(wave):
-            if pending.command.job_id not in rows.jobs:
+            if pending.command.job_id not in read.jobs:
                 continue
             start = position * ENTROPY_BYTES
-            moment = Moment(
-                now=rows.now,
-                epoch=rows.epoch,
-                entropy=entropy[start : start + ENTROPY_BYTES],
-                is_settling=rows.is_settling,
-                shared=shared,
-            )
-            outcome = _try_to_decide(pending, rows, moment, None)
+            context = read.context(pending, entropy[start : start + ENTROPY_BYTES], shared)
+            if read.is_fresh and (unreadable := _unreadable(context)):
+                pending.error = unreadable
+                continue
+            outcome = _try_to_decide(pending, context)
             if isinstance(outcome, Applied):  # tested first: most are, and a failed test is slower
                 decided.append((pending, outcome))
             elif isinstance(outcome, NeedsHistory):
-                unclear.append((pending, moment, outcome.job_id))
+                unclear.append((pending, context, outcome.job_id))
             elif outcome is not None:
                 decided.append((pending, outcome))
-        if unclear and rows.is_fresh:
-            decided += self._decide_with_histories(unclear, rows)
+        if unclear and read.is_fresh:
+            decided += self._decide_with_histories(unclear, read)
         return decided
 
     def _decide_with_histories(
-        self, unclear: list[tuple[PendingCommand, Moment, JobId]], rows: "_Rows"
+        self, unclear: list[tuple[PendingCommand, Context, JobId]], read: "_Read"
     ) -> list[tuple[PendingCommand, Outcome]]:
         # The log is read after the row, so it has at least every event that led to the row.
-        load = rows.load_histories or self._store.events.load_to_decide
-        rows.histories = load(list(dict.fromkeys(job_id for _, _, job_id in unclear)))
+        load = read.load_histories or self._store.events.load_to_decide
+        histories = load(list(dict.fromkeys(job_id for _, _, job_id in unclear)))
         decided: list[tuple[PendingCommand, Outcome]] = []
-        for pending, moment, job_id in unclear:
-            outcome = _try_to_decide(pending, rows, moment, rows.histories.get(job_id, []))
+        for pending, context, job_id in unclear:
+            history = histories.get(job_id, [])
+            if job_id == pending.command.job_id:
+                context = replace(context, history=history)
+            else:
+                context = replace(context, histories={job_id: history})
+            outcome = _try_to_decide(pending, context)
             if outcome is not None:
                 decided.append((pending, outcome))
         return decided
@@ -533,50 +484,49 @@ class Executor:
         self,
         changes: Iterator[Change],
         outcomes: list[tuple[PendingCommand, Outcome]],
-        rows: "_Rows",
+        read: "_Read",
     ) -> None:
         """`outcomes` grows while the changes are taken."""
         sent_at = self._clock.monotonic()
         try:
-            saved = self._store.jobs.save(changes, epoch=rows.epoch, window=rows.window)
+            saved = self._store.jobs.save(changes, epoch=read.epoch, window=read.window)
         except StoreRefused as refusal:
             deque(changes, maxlen=0)  # decide the rest
             applied = _applied(outcomes)
             if len(applied) == 1:
-                self._answer_refused(applied[0][0], refusal)
+                self._answer_refused(*applied[0], refusal)
                 return
             for pending, outcome in applied:  # one bad change must not take its neighbours down
-                self._save(iter([outcome.change]), [(pending, outcome)], rows)
+                self._save(iter([outcome.change]), [(pending, outcome)], read)
             return
-        self._answer_saved(saved, outcomes, rows, sent_at=sent_at)
+        self._answer_saved(saved, outcomes, read, sent_at=sent_at)
 
-    def _answer_refused(self, pending: PendingCommand, refusal: StoreRefused) -> None:
+    def _answer_refused(
+        self, pending: PendingCommand, outcome: Applied, refusal: StoreRefused
+    ) -> None:
         """A flow with an id of another flow, or of a job that exists, is its caller's mistake;
         anything else is a bug. It is looked up only now: such ids are rare. [FL3]"""
-        command = pending.command
-        if isinstance(command, EnqueueFlow) and self._is_taken(command):
-            if command.handler is None:
-                pending.answer = Reply(job=None, cause=Cause.IDEMPOTENCY_KEY_REUSE)
-            else:  # [FL13]
-                pending.answer = Reply(job=None, replayed=True)
-        else:
-            pending.error = refusal
-
-    def _is_taken(self, flow: EnqueueFlow) -> bool:
-        jobs = self._store.jobs.read([member.job.job_id for member in flow.members], bodies=False)
-        return bool(jobs) or bool(self._store.flows.existing([flow.flow_id]))
+        change = outcome.change
+        if change.flow is not None:
+            made = [change.job.id, *[each.job.id for each in change.spawned]]
+            if self._store.jobs.read(made, bodies=False) or self._store.flows.existing(
+                [change.flow.id]
+            ):
+                pending.missed, pending.flow_exists = change, True  # decide again
+                return
+        pending.error = refusal
 
     def _answer_saved(
         self,
         saved: Saved,
         outcomes: list[tuple[PendingCommand, Outcome]],
-        rows: "_Rows",
+        read: "_Read",
         *,
         sent_at: int,
     ) -> None:
         """Answer the commands whose changes were applied; the others lost a race."""
-        if saved.applied:  # otherwise the epoch of `rows` may be outdated
-            self._clock.update(saved.now, rows.epoch, sent_at=sent_at)
+        if saved.applied:  # otherwise the epoch of `read` may be outdated
+            self._clock.update(saved.now, read.epoch, sent_at=sent_at)
         written: list[Change] = []
         missed: list[Command] = []
         for pending, outcome in _applied(outcomes):
@@ -591,18 +541,18 @@ class Executor:
                 pending.lost_races += 1
                 missed.append(pending.command)
                 self._last_written.forget(change.job.id)
-        self._last_written.remember(change.job for change in written)
+        self._last_written.remember(written)
         for change in written:
             for seen in change.observations:
                 log_observation(seen, change.job)
         if self._observer is not None:
-            self._observer.saved(written, rows.jobs)
+            self._observer.saved(written, read.jobs)
             if missed:
                 self._observer.missed(missed)
 
 
-class _Rows:
-    """The rows a round decides on: by job id, None for a job that does not exist."""
+class _Read:
+    """What was read for one round."""
 
     def __init__(
         self, now: Instant, epoch: Epoch, *, is_fresh: bool, is_settling: bool = False
@@ -617,36 +567,37 @@ class _Rows:
             if is_fresh
             else ClockWindow(Instant(now - ESTIMATE_ERROR), Instant(now + ESTIMATE_ERROR))
         )
-        self.jobs: dict[JobId, Job | None] = {}
+        self.jobs: dict[JobId, Job | None] = {}  # of the commands; None: there is no such job
+        self.others: dict[JobId, Job] = {}  # all that were read
         self.policies: DeclaredPolicies = NO_POLICIES  # of kinds whose enqueues bring none
+        self.key_holders: dict[JobId, Job] = {}  # by the command's job id
         self.resolutions: dict[JobId, Resolution] = {}
+        self.made_flows: Set[FlowId] = frozenset()  # that earlier attempts of handlers made
+        self.flows: dict[JobId, FlowToRedrive | None] = {}
         self.sessions: dict[SessionKey, Session] = {}  # of grants that are taken back
         self.load_histories: LoadHistories | None = None  # of a transaction; None: the store's
-        self.parents: dict[JobId, Job | None] = {}  # of follow-ups
-        self.histories: dict[JobId, list[Event]] = {}  # those that decisions asked for
-        self.made_flows: Set[FlowId] = frozenset()  # that earlier attempts of handlers made
-        self.flows: dict[FlowId, FlowToRedrive] = {}
-        self.existing: dict[JobId, Job] = {}  # by the command's job id: the job its insert met
-        self.unknown: dict[JobId, str] = {}  # what this version does not know of a job's row
 
-    def note_unknown_words(self, jobs: Mapping[JobId, Job]) -> None:
-        """Nothing is decided about a job with a word of a newer version. [Y5]"""
-        for job in jobs.values():
-            if has_unknown_word(job):
-                self.unknown[job.id] = ", ".join(unknown_in_job(job))
-
-    def found_parent(self, asked: ParentAttempt) -> ParentAttempt:
-        """The attempt with its job's row, and with the job's log if that was read."""
-        history = self.histories.get(asked.job_id)
-        return replace(
-            asked,
-            job=self.parents.get(asked.job_id),
-            history=None if history is None else tuple(history),
+    def context(self, pending: PendingCommand, entropy: bytes, shared: Shared) -> Context:
+        """What the decision about this command may read."""
+        job_id = pending.command.job_id
+        job = self.jobs[job_id]
+        if not self.is_fresh:
+            return Context(now=self.now, epoch=self.epoch, entropy=entropy, shared=shared, job=job)
+        key = session_of(job) if self.sessions else None
+        return Context(
+            now=self.now,
+            epoch=self.epoch,
+            entropy=entropy,
+            is_settling=self.is_settling,
+            shared=shared,
+            job=job,
+            others=self.others,
+            key_holder=self.key_holders.get(job_id),
+            resolution=self.resolutions.get(job_id),
+            session=None if key is None else self.sessions.get(key),
+            flow=self.flows.get(job_id),
+            flow_exists=pending.flow_exists or pending.needs.made_flow in self.made_flows,
         )
-
-    def subject(self, command: Command) -> Job | None:
-        """The job that `command` is decided on."""
-        return self.existing.get(command.job_id) or self.jobs.get(command.job_id)
 
 
 def _applied(
@@ -655,52 +606,24 @@ def _applied(
     return [(pending, each) for pending, each in outcomes if isinstance(each, Applied)]
 
 
-def _decide(command: Command, rows: _Rows, moment: Moment, history: list[Event] | None) -> Outcome:
-    """Hand the command the other rows that it needs, then decide."""
-    if command.job_id in rows.unknown:
-        raise UnreadableRow(command.job_id, rows.unknown[command.job_id])
-    if type(command) in _NEED_OTHER_ROWS:
-        if isinstance(command, Redrive):
-            existing = rows.existing.get(command.job_id)
-            if existing is not None and not may_take_key(existing, command, moment.now):
-                return answer_existing(existing, command, history)
-            compensation = rows.jobs.get(compensation_id(command.job_id))
-            resolution = rows.resolutions.get(command.job_id)
-            command = replace(
-                command, compensation=compensation, resolution=resolution, key_holder=existing
-            )
-            return decide(rows.jobs.get(command.job_id), command, moment, history)
-        elif isinstance(command, Discard):
-            command = replace(command, resolution=rows.resolutions.get(command.job_id))
-        elif isinstance(command, FollowUp):
-            command = replace(command, parent=rows.found_parent(command.parent))
-        elif isinstance(command, EnqueueFlow):
-            found = {job_id: rows.parents.get(job_id) for job_id in command.outside_ids}
-            outside = {job_id: job for job_id, job in found.items() if job is not None}
-            handler = command.handler
-            if handler is not None:
-                handler = rows.found_parent(handler)
-            exists = command.flow_id in rows.made_flows
-            command = replace(command, outside=outside, handler=handler, exists=exists)
-        elif isinstance(command, RedriveFlow):
-            command = replace(command, found=rows.flows.get(command.flow_id))
-    if takes_back(command):
-        job = rows.jobs.get(command.job_id)
-        key = session_of(job)
-        session = None if key is None else rows.sessions.get(key)
-        return take_back(job, cast(Release, command), session, moment, history)
-    return decide(rows.subject(command), command, moment, history)
-
-
-def _try_to_decide(
-    pending: PendingCommand, rows: _Rows, moment: Moment, history: list[Event] | None
-) -> Outcome | None:
+def _try_to_decide(pending: PendingCommand, context: Context) -> Outcome | None:
     """The outcome. None if the decision raises, a bug of ours that only its own caller hears of, or
     if it would write after its caller was told that nothing was."""
     try:
-        outcome = _decide(pending.command, rows, moment, history)
+        outcome = decide(pending.command, context)
     except Exception as bug:  # handed to the caller's future, never swallowed
         pending.error = bug
         return None
     writes = isinstance(outcome, Applied | Resolved)
-    return None if writes and not pending.may_write() else outcome
+    return None if writes and not pending.use() else outcome
+
+
+def _unreadable(context: Context) -> UnreadableRow | None:
+    """Nothing is decided about a job with a word of a newer version. [Y5]"""
+    jobs = [] if context.job is None else [context.job]
+    if context.flow is not None:
+        jobs += context.flow.jobs.values()
+    for job in jobs:
+        if has_unknown_word(job):
+            return UnreadableRow(job.id, ", ".join(unknown_in_job(job)))
+    return None

@@ -8,10 +8,9 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from tenure.clock import Monotonic
-from tenure.core.commands import Command, Enqueue, EnqueueFlow
 from tenure.core.ids import Kind, Namespace
 from tenure.core.instants import seconds
-from tenure.core.outcomes import NO_POLICIES, DeclaredPolicies
+from tenure.core.outcomes import DeclaredPolicies
 from tenure.core.policy import LeaseBounds, Policy
 
 FRESH = seconds(1)
@@ -36,21 +35,6 @@ class PolicyCache:
         self._monotonic = monotonic
         self._lease = lease or LeaseBounds()
         self._known: dict[tuple[Namespace, Kind], tuple[int, Policy | None]] = {}
-
-    def of_commands(self, commands: Iterable[Command]) -> DeclaredPolicies:
-        """The policies for those of these commands that bring none."""
-        wanted: set[tuple[Namespace, Kind]] = set()
-        for command in commands:
-            if isinstance(command, Enqueue):
-                if command.policy is None:
-                    wanted.add((command.namespace, command.kind))
-            elif isinstance(command, EnqueueFlow):
-                wanted |= {
-                    (member.job.namespace, member.job.kind)
-                    for member in command.members
-                    if member.job.policy is None
-                }
-        return self.of_kinds(wanted) if wanted else NO_POLICIES
 
     def of_kinds(self, wanted: Iterable[tuple[Namespace, Kind]]) -> DeclaredPolicies:
         """The policies of these kinds, within the bounds of this coordinator's leases."""

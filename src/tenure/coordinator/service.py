@@ -653,7 +653,7 @@ class Coordinator:
         requests = [call.request for call in calls]
         sessions = list(dict.fromkeys(request.session for request in requests))
         planned = self.store.claims.claim(requests[0].scope, sessions, wanted(requests), plan)
-        self._last_written.remember(change.job for change in planned.changes)
+        self._last_written.remember(planned.changes)
         if self.observer is not None:
             self.observer.saved(planned.changes, before)
         answered = list(zip(planned_for, planned.answers, strict=True))

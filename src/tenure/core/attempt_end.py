@@ -33,12 +33,14 @@ from tenure.core.leases import (
 from tenure.core.observations import Observation
 from tenure.core.outcomes import (
     Applied,
+    Context,
     History,
     Moment,
     NeedsHistory,
     Outcome,
     Refused,
     Replayed,
+    Session,
 )
 from tenure.core.retry import backoff_us, spread
 from tenure.core.verdicts import Reply, Verdict
@@ -65,9 +67,10 @@ OBSERVED_BODY_BYTES = 4096
 EXPIRED_REASON = "expired: no attempt was started in time"
 
 
-def settle(job: Job | None, command: Settle, at: Moment, history: History | None) -> Outcome:
+def settle(command: Settle, at: Context) -> Outcome:
     """The owner's report: accepted, replayed or refused."""
-    judgement = judge_lease(job, command, at, history)
+    job = at.job
+    judgement = judge_lease(command, at)
     if not isinstance(judgement, LeaseJudgement):
         return judgement
     if not judgement.is_valid:
@@ -75,11 +78,11 @@ def settle(job: Job | None, command: Settle, at: Moment, history: History | None
             return _settled_before(command, judgement, at)
         return _refused(job, command, judgement, at)
     assert job is not None
-    if command.actor == SYSTEM and judgement is not CLAIMED:
-        if history is None:
+    if command.actor == SYSTEM:
+        if at.history is None:
             return NeedsHistory(job_id=job.id)
-        if not _was_started_by_its_claim_alone(job, judgement, history):
-            # The grant did arrive, and is not the system's to take back.
+        if _may_have_arrived(job, judgement, at.history, at.session):
+            # Nothing proves the contrary, so the grant is not the system's to take back.
             return Refused(answer=Verdict(kind=VerdictKind.REJECTED, cause=Cause.ALREADY_STARTED))
     if states_another_rev(job, command):
         return another_rev(job)
@@ -94,18 +97,23 @@ def settle(job: Job | None, command: Settle, at: Moment, history: History | None
             assert_never(command)
 
 
-def _was_started_by_its_claim_alone(job: Job, judgement: LeaseJudgement, history: History) -> bool:
-    """Whether nothing in the log says that the worker knows of its running job, and nobody asked to
-    cancel it. [Q8] [N4]"""
-    if judgement.situation is not Situation.RUNNING:
-        return False
+def _may_have_arrived(
+    job: Job, judgement: LeaseJudgement, history: History, session: Session | None
+) -> bool:
+    """Whether the worker may know of this grant, whose caller has gone: the claim came again, or
+    the worker has claimed anew, started or renewed, or somebody asked to cancel the job. A start by
+    the claim itself says nothing about that. [Q8] [N4]"""
     assert job.lease_id is not None
-    started_by = {
-        event.request_id
-        for event in history
-        if event.type is EventType.STARTED and event.lease_id == job.lease_id
-    }
-    return started_by == {start_request_id(job.lease_id)}
+    of_lease = [event for event in history if event.lease_id == job.lease_id]
+    granted_by = {each.request_id for each in of_lease if each.type is EventType.CLAIMED}
+    if session is None or session.is_repeated or granted_by != {session.request_id}:
+        return True
+    if judgement is CLAIMED:
+        return job.hb_seq > 0
+    started_by = {each.request_id for each in of_lease if each.type is EventType.STARTED}
+    is_started_by_claim = started_by == {start_request_id(job.lease_id)}
+    is_cancelling = judgement.situation is not Situation.RUNNING
+    return job.hb_seq > 0 or is_cancelling or not is_started_by_claim
 
 
 # Module constants: finding an enumeration's member costs 0.09 µs, see `evolution`.
@@ -454,8 +462,9 @@ def _released_to(job: Job, command: Release, at: Moment) -> Instant:
     return job.claimed_run_at
 
 
-def sweep(job: Job | None, command: Sweep, at: Moment, _: History | None) -> Outcome:
+def sweep(command: Sweep, at: Context) -> Outcome:
     """Record what time revoked; change nothing where it has not. Safe to repeat. [W1]"""
+    job = at.job
     if job is None or at.is_settling:  # [A10]
         return Replayed(answer=Reply(job=job, replayed=True))
     if is_expired(job, at.now):

@@ -14,7 +14,7 @@ from enum import Enum, StrEnum, auto
 
 import msgspec
 
-from tenure.core.commands import Claim, Release
+from tenure.core.commands import Claim
 from tenure.core.concurrency import (
     ConcurrencyKey,
     KeyState,
@@ -39,16 +39,16 @@ from tenure.core.lifecycle import decide, grant_of
 from tenure.core.outcomes import (
     Applied,
     Change,
+    Context,
     History,
     Moment,
-    NeedsHistory,
-    Outcome,
-    Refused,
+    Session,
+    SessionKey,
     Shared,
 )
 from tenure.core.rates import NOTHING_GRANTED, Meter, Rate, RateScope, RateStanding
-from tenure.core.verdicts import Grant, Verdict
-from tenure.core.vocabulary import Cause, EventType, VerdictKind
+from tenure.core.verdicts import Grant
+from tenure.core.vocabulary import Cause, EventType
 
 MAX_CLAIM_QUEUES = 64
 MAX_CLAIM_KINDS = 1000
@@ -87,7 +87,7 @@ class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True):
         return self.kinds is None or kind in self.kinds
 
     @property
-    def session(self) -> "SessionKey":
+    def session(self) -> SessionKey:
         """The worker session that asks."""
         return SessionKey(namespace=self.namespace, actor=self.actor, worker=self.worker)
 
@@ -98,26 +98,6 @@ class ClaimScope(msgspec.Struct, frozen=True, kw_only=True):
     namespace: Namespace
     queues: tuple[QueueName, ...]
     kinds: tuple[Kind, ...] | None
-
-
-class SessionKey(msgspec.Struct, frozen=True, kw_only=True):
-    """A worker session: the worker's label under the principal it acts as."""
-
-    namespace: Namespace
-    actor: Actor
-    worker: WorkerId
-
-
-class Session(msgspec.Struct, frozen=True, kw_only=True):
-    """What is remembered of a session's last claim that was not empty, and whether that claim came
-    again: then its grants are never taken back. [Q8]"""
-
-    key: SessionKey
-    claim_seq: int
-    request_id: RequestId
-    fingerprint: Fingerprint
-    claimed_at: Instant
-    is_repeated: bool = False
 
 
 class QueueState(msgspec.Struct, frozen=True, kw_only=True):
@@ -546,39 +526,6 @@ def repeated_claim(
     return ClaimAnswer(grants=tuple(grants), is_repeat=True)
 
 
-def session_of(job: Job | None) -> SessionKey | None:
-    """The session that a leased job was granted to."""
-    if job is None or job.principal is None or job.owner is None:
-        return None
-    return SessionKey(namespace=job.namespace, actor=job.principal, worker=job.owner)
-
-
-def take_back(
-    job: Job | None,
-    command: Release,
-    session: Session | None,
-    at: Moment,
-    history: History | None,
-) -> Outcome:
-    """Decide about a grant whose caller has gone, on the row of its session. It stays where it may
-    have arrived: its claim came again, or its worker has claimed anew, started or renewed. [Q8]
-    A start by the claim itself says nothing about that."""
-    if job is None or job.lease_id != command.lease_id:
-        return decide(job, command, at, history)
-    if history is None:
-        return NeedsHistory(job_id=job.id)
-    granted_by = {
-        event.request_id
-        for event in history
-        if event.type is EventType.CLAIMED and event.lease_id == command.lease_id
-    }
-    may_have_arrived = session is None or session.is_repeated or granted_by != {session.request_id}
-    if may_have_arrived or job.hb_seq > 0:
-        cause = Cause.ALREADY_STARTED  # it may have been: nothing here proves the contrary
-        return Refused(answer=Verdict(kind=VerdictKind.REJECTED, cause=cause))
-    return decide(job, command, at, history)
-
-
 def _remember(request: ClaimRequest, now: Instant) -> Session:
     return Session(
         key=request.session,
@@ -642,10 +589,14 @@ class _Pool:
             fingerprint=asked_by,
             start=request.start,
         )
-        moment = Moment(
-            now=self._view.now, epoch=self._view.epoch, entropy=entropy, shared=self._shared
+        context = Context(
+            now=self._view.now,
+            epoch=self._view.epoch,
+            entropy=entropy,
+            shared=self._shared,
+            job=job,
         )
-        outcome = decide(job, command, moment)
+        outcome = decide(command, context)
         if not isinstance(outcome, Applied):
             return None
         assert isinstance(outcome.answer, Grant)

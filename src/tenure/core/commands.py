@@ -11,8 +11,6 @@ from typing import TypeAlias, get_args
 import msgspec
 from msgspec.structs import replace
 
-from tenure.core.events import Event
-from tenure.core.flow_rows import Edge, FlowView
 from tenure.core.ids import (
     SYSTEM,
     Actor,
@@ -26,13 +24,33 @@ from tenure.core.ids import (
     RequestId,
     ScheduleName,
     WorkerId,
+    derived_job_id,
     traceparent_of,
 )
 from tenure.core.instants import Duration, Instant
-from tenure.core.job import Job, JobError, Progress
+from tenure.core.job import JobError, Progress, compensation_id
 from tenure.core.policy import DeadLetterJob, Policy
-from tenure.core.resolutions import Resolution
 from tenure.core.vocabulary import CancelMode, EventCause, JobStatus, ReasonCode, ReleaseKind, Stage
+
+
+class Needs(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What a decision reads besides the row and the log of the command's own job."""
+
+    jobs: tuple[JobId, ...] = ()  # the rows of these jobs
+    policies: tuple[tuple[Namespace, Kind], ...] = ()  # what workers declared for these kinds
+    resolution: bool = False  # of the job
+    session: bool = False  # the worker session that has the job's lease, locked with the job
+    made_flow: FlowId | None = None  # whether this flow exists
+    flow: tuple[Namespace, FlowId] | None = None  # all that a redrive of this flow replaces
+
+
+NOTHING = Needs()
+
+
+class _Command(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    def needs(self) -> Needs:
+        """What the decision reads besides the row and the log of the command's own job."""
+        return NOTHING
 
 
 class ParentAttempt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -41,11 +59,9 @@ class ParentAttempt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     job_id: JobId
     lease_id: LeaseId
     step: str = ""
-    job: Job | None = None  # the parent's row, as the service found it
-    history: tuple[Event, ...] | None = None  # its events, if the row alone cannot tell [R24]
 
 
-class Enqueue(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class Enqueue(_Command, frozen=True, kw_only=True, gc=False):
     """Make a job. The caller makes the id, so a repeated enqueue is one job. [D3]"""
 
     job_id: JobId
@@ -69,12 +85,22 @@ class Enqueue(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     policy: Policy | None = None
     """None: the policy that workers declare for the kind. [F9]"""
 
+    def needs(self) -> Needs:
+        """The policy that workers declared, if it brings none."""
+        if self.policy is not None:
+            return NOTHING
+        return Needs(policies=((self.namespace, self.kind),))
+
 
 class FollowUp(Enqueue, frozen=True, kw_only=True, gc=False):
     """Make a job out of another job's handler. Its id follows from the parent, the kind and the
     step, so that an attempt that is repeated makes it once. [D8]"""
 
     parent: ParentAttempt
+
+    def needs(self) -> Needs:
+        """Its parent's row too."""
+        return replace(super().needs(), jobs=(self.parent.job_id,))
 
 
 class Parent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -94,15 +120,13 @@ class FlowMember(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     after: tuple[Parent, ...] = ()
 
 
-class EnqueueFlow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class EnqueueFlow(_Command, frozen=True, kw_only=True, gc=False):
     """Make jobs that wait for each other, all of them or none. [FL3]"""
 
     flow_id: FlowId
     name: str
     members: tuple[FlowMember, ...]
-    outside: dict[JobId, Job] | None = None  # parents that are no members, as the service found
     handler: ParentAttempt | None = None  # the attempt that makes it, and at which step [FL13]
-    exists: bool = False  # whether the service found a flow of this id; only for a handler's
 
     @property
     def job_id(self) -> JobId:
@@ -121,30 +145,37 @@ class EnqueueFlow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         named = (parent.job_id for member in self.members for parent in member.after)
         return [job_id for job_id in dict.fromkeys(named) if job_id not in inside]
 
+    def needs(self) -> Needs:
+        """The parents that are no members; of a handler's flow its job, and whether an earlier
+        attempt made the flow."""
+        members = (member.job for member in self.members)
+        undeclared = dict.fromkeys((job.namespace, job.kind) for job in members if not job.policy)
+        handler = self.handler
+        if handler is None:
+            return Needs(jobs=tuple(self.outside_ids), policies=tuple(undeclared))
+        return Needs(
+            jobs=(*self.outside_ids, handler.job_id),
+            policies=tuple(undeclared),
+            made_flow=self.flow_id,
+        )
 
-class FlowToRedrive(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What the service found of a flow that is to be redriven."""
 
-    view: FlowView
-    jobs: dict[JobId, Job] = {}  # those that did not succeed and that no other job replaces
-    edges: tuple[Edge, ...] = ()  # of these
-    compensations: dict[JobId, Job] = {}  # of these, by the job that they compensate
-    present: frozenset[JobId] = frozenset()  # parents of these that exist
-
-
-class RedriveFlow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class RedriveFlow(_Command, frozen=True, kw_only=True, gc=False):
     """Replace the jobs of a flow that did not succeed, all of them or none. [FL10]"""
 
     flow_id: FlowId
     namespace: Namespace
     actor: Actor
     request_id: RequestId
-    found: FlowToRedrive | None = None  # as the service found it; None: there is no such flow
 
     @property
     def job_id(self) -> JobId:
         """Commands of one id are decided one after the other: those about one flow are."""
         return JobId(self.flow_id)
+
+    def needs(self) -> Needs:
+        """The flow."""
+        return Needs(flow=(self.namespace, self.flow_id))
 
 
 NewJobs: TypeAlias = Enqueue | EnqueueFlow
@@ -158,7 +189,7 @@ class ParentEnd(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     status: JobStatus
 
 
-class Unblock(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class Unblock(_Command, frozen=True, kw_only=True, gc=False):
     """Let a job that waited go on: its parents have ended. [T28] [T29]
 
     Edges never change once they are marked, so what the store found stays true until this is
@@ -177,7 +208,7 @@ class ScheduledEnqueue(Enqueue, frozen=True, kw_only=True, gc=False):
     scheduled_for: Instant
 
 
-class Claim(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class Claim(_Command, frozen=True, kw_only=True, gc=False):
     """Grant one ready job to a worker, which starts it at once if it said so. Made by the claim
     planner, never by a caller."""
 
@@ -189,7 +220,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     start: bool = False
 
 
-class Start(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class Start(_Command, frozen=True, kw_only=True, gc=False):
     """The owner begins to execute."""
 
     job_id: JobId
@@ -205,7 +236,7 @@ def start_request_id(lease_id: LeaseId) -> RequestId:
     return RequestId(f"{lease_id}:start")
 
 
-class Heartbeat(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class Heartbeat(_Command, frozen=True, kw_only=True, gc=False):
     """The owner renews its lease; newer `hb_seq` only, so a delayed one extends nothing. [T4]"""
 
     job_id: JobId
@@ -222,7 +253,7 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return RequestId(f"{self.lease_id}:{self.hb_seq}")
 
 
-class Complete(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class Complete(_Command, frozen=True, kw_only=True, gc=False):
     """The owner reports success."""
 
     job_id: JobId
@@ -233,7 +264,7 @@ class Complete(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     expected_rev: int | None = None
 
 
-class Fail(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class Fail(_Command, frozen=True, kw_only=True, gc=False):
     """The owner reports that the attempt failed; the core decides what follows."""
 
     job_id: JobId
@@ -245,7 +276,7 @@ class Fail(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     expected_rev: int | None = None
 
 
-class Release(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class Release(_Command, frozen=True, kw_only=True, gc=False):
     """The owner hands the job back unharmed (deploy, snooze), or the coordinator takes back a
     grant that never reached its worker (`undelivered`). [T11]"""
 
@@ -256,6 +287,14 @@ class Release(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     kind: ReleaseKind = ReleaseKind.DEPLOY
     delay_us: Duration = Duration(0)
     expected_rev: int | None = None
+
+    def needs(self) -> Needs:
+        """The session, if the coordinator takes back a grant that did not reach it. [Q8]"""
+        is_taken_back = self.actor == SYSTEM and self.kind is ReleaseKind.UNDELIVERED
+        return _SESSION if is_taken_back else NOTHING
+
+
+_SESSION = Needs(session=True)
 
 
 class Outage(msgspec.Struct, frozen=True):
@@ -271,7 +310,7 @@ class Outage(msgspec.Struct, frozen=True):
         return self.began_at < until and since < self.ended_at
 
 
-class Sweep(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class Sweep(_Command, frozen=True, kw_only=True, gc=False):
     """Record what time has already revoked: grace over, timed out, or expired."""
 
     job_id: JobId
@@ -279,7 +318,7 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     actor: Actor = SYSTEM
 
 
-class Cancel(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class Cancel(_Command, frozen=True, kw_only=True, gc=False):
     """Stop a job, softly with a grace or at once. [T17] [T18] [T19] [T20]"""
 
     job_id: JobId
@@ -291,7 +330,7 @@ class Cancel(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     expected_status: JobStatus | None = None
 
 
-class Requeue(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class Requeue(_Command, frozen=True, kw_only=True, gc=False):
     """An operator lets a held job go back to its queue. [T14]"""
 
     job_id: JobId
@@ -301,7 +340,7 @@ class Requeue(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     expected_status: JobStatus | None = None
 
 
-class Stall(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class Stall(_Command, frozen=True, kw_only=True, gc=False):
     """An operator takes a job from its worker and leaves it stalled. [T33]"""
 
     job_id: JobId
@@ -311,7 +350,7 @@ class Stall(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     expected_status: JobStatus | None = None
 
 
-class DeadLetter(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class DeadLetter(_Command, frozen=True, kw_only=True, gc=False):
     """Take a live job out of circulation: policy violation, corrupt payload, infrastructure.
     [T21]"""
 
@@ -325,7 +364,7 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     expected_status: JobStatus | None = None
 
 
-class Redrive(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class Redrive(_Command, frozen=True, kw_only=True, gc=False):
     """Make a new job out of a finished one, with another payload if one is given; the old one stays
     as it is. A dead letter that was redriven or discarded before is refused unless `again` asks for
     another job. [T27] [B18]"""
@@ -336,23 +375,32 @@ class Redrive(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     cause: EventCause = EventCause.REDRIVE
     payload: bytes | None = None
     again: bool = False
-    compensation: Job | None = None  # the finished job's compensation, as the service found it
-    resolution: Resolution | None = None  # the job's resolution, as the service found it
-    key_holder: Job | None = None  # whom the new job takes the key from, as the service found it
     expected_rev: int | None = None
     expected_status: JobStatus | None = None
 
+    def needs(self) -> Needs:
+        """The job's compensation, the job that this request made before, and the resolution."""
+        return Needs(jobs=(compensation_id(self.job_id), redriven_id(self)), resolution=True)
 
-class Discard(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+
+def redriven_id(command: Redrive) -> JobId:
+    """The id of the job a redrive makes: repeated, it makes the same one. [T27]"""
+    return derived_job_id(command.job_id, purpose=f"redrive:{command.request_id}")
+
+
+class Discard(_Command, frozen=True, kw_only=True, gc=False):
     """Resolve a dead letter that nobody will redrive; the job stays as it is. [B3]"""
 
     job_id: JobId
     actor: Actor
     request_id: RequestId
     note: str = ""
-    resolution: Resolution | None = None  # the job's resolution, as the service found it
     expected_rev: int | None = None
     expected_status: JobStatus | None = None
+
+    def needs(self) -> Needs:
+        """What became of the dead letter before."""
+        return Needs(resolution=True)
 
 
 Settle: TypeAlias = Complete | Fail | Release
@@ -379,45 +427,31 @@ _NAMES: dict[type[Command], bytes] = {kind: kind.__name__.encode() for kind in g
 def fingerprint(command: Command) -> Fingerprint:
     """A digest of what was asked: a replay must ask the same, or the id was reused. [R15] [Q4]
 
-    The request id is part of it, so that one function serves all commands. What
-    the service loads for the decision (a redrive's compensation, a resolution) is not, because the
-    caller did not send it. Nor is a traceparent: a repeat is sent in another span. [OB3] Nor
-    is a follow-up's parent: nobody compares such a job with what was asked. [D9]
+    The request id is part of it, so that one function serves all commands. A traceparent is not: a
+    repeat is sent in another span. [OB3] Nor is a follow-up's parent: nobody compares such a job
+    with what was asked. [D9]
     """
-    kind = type(command)
+    asked: Command | dict[str, object] = command
     if isinstance(command, Enqueue):
-        return _digest(kind, _without_context(command))
-    if isinstance(command, EnqueueFlow):
-        return _digest(kind, _flow_as_asked(command))
-    if isinstance(command, Redrive):
-        command = replace(command, compensation=None, resolution=None, key_holder=None)
-    elif isinstance(command, Discard):
-        command = replace(command, resolution=None)
-    elif isinstance(command, RedriveFlow):
-        command = replace(command, found=None)
-    return _digest(kind, command)
-
-
-def _digest(kind: type[Command], asked: Command | dict[str, object]) -> Fingerprint:
-    body = _NAMES[kind] + _encode(asked)
+        asked = _without_context(command)
+    elif isinstance(command, EnqueueFlow):
+        # Each job as an enqueue of its own would be compared.
+        asked = {
+            "flow_id": command.flow_id,
+            "name": command.name,
+            "members": [
+                (_without_context(member.job), member.step, member.after)
+                for member in command.members
+            ],
+        }
+    body = _NAMES[type(command)] + _encode(asked)
     return Fingerprint(hashlib.blake2b(body, digest_size=16).hexdigest())
-
-
-def _flow_as_asked(command: EnqueueFlow) -> dict[str, object]:
-    """Each job as an enqueue of its own would be compared."""
-    return {
-        "flow_id": command.flow_id,
-        "name": command.name,
-        "members": [
-            (_without_context(member.job), member.step, member.after) for member in command.members
-        ],
-    }
 
 
 def _without_context(command: Enqueue) -> Enqueue:
     if isinstance(command, FollowUp):
         parent = ParentAttempt(job_id=command.parent.job_id, lease_id=LeaseId(""))
         command = replace(command, parent=parent)
-    if traceparent_of(command.trace_id) is not None:
+    if command.trace_id is not None and traceparent_of(command.trace_id) is not None:
         command = replace(command, trace_id=None)
     return command

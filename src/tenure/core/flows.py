@@ -15,7 +15,6 @@ from tenure.core.changes import Draft, Origin, apply
 from tenure.core.commands import (
     EnqueueFlow,
     FlowMember,
-    FlowToRedrive,
     ParentAttempt,
     ParentEnd,
     RedriveFlow,
@@ -30,7 +29,8 @@ from tenure.core.job import Job
 from tenure.core.outcomes import (
     Applied,
     Change,
-    History,
+    Context,
+    FlowToRedrive,
     Moment,
     NeedsHistory,
     Outcome,
@@ -59,17 +59,15 @@ MAX_REDRIVES = 100
 """How often one flow can be redriven: it is read as a whole, with all jobs that were replaced."""
 
 
-def enqueue_flow(
-    job: Job | None, command: EnqueueFlow, at: Moment, history: History | None
-) -> Outcome:
+def enqueue_flow(command: EnqueueFlow, at: Context) -> Outcome:
     """Make every job of a flow, or find that they were made before. [FL3]"""
     if command.handler is not None:
         known = _known_to_handler(command.handler, command, at)
     else:
-        known = _known_to_client(job, command, history)
+        known = _known_to_client(command, at)
     if known is not None:
         return known
-    _check_outside(command)
+    _check_outside(command, at)
     asked = fingerprint(command)
     first, *others = [_member(member, command, at, asked) for member in command.members]
     change = replace(
@@ -88,36 +86,35 @@ def enqueue_flow(
     return Applied(rule="T1", change=change, answer=Reply(job=change.job, undeclared=undeclared))
 
 
-def _known_to_handler(handler: ParentAttempt, command: EnqueueFlow, at: Moment) -> Outcome | None:
+def _known_to_handler(handler: ParentAttempt, command: EnqueueFlow, at: Context) -> Outcome | None:
     """The answer to an attempt that may make no flow, or whose flow exists; None: make it."""
     refused = why_no_parent(handler, command.members[0].job, at)
     if refused is not None:
         return refused
-    if command.exists:
+    if at.flow_exists:
         # An earlier attempt of the same job made it, perhaps with other jobs. [FL13]
         return Replayed(answer=Reply(job=None, replayed=True))
     return None
 
 
-def _known_to_client(
-    job: Job | None, command: EnqueueFlow, history: History | None
-) -> Outcome | None:
-    """The answer if the first job of a client's flow exists; None: make the flow. [FL3]"""
-    if job is None:
-        return None
-    if not history:
-        return NeedsHistory(job_id=job.id)
-    if history[0].fingerprint == fingerprint(command):
-        return Replayed(answer=Reply(job=job, replayed=True))
-    return Refused(answer=Reply(job=None, cause=Cause.IDEMPOTENCY_KEY_REUSE))
+def _known_to_client(command: EnqueueFlow, at: Context) -> Outcome | None:
+    """The answer if a client's flow, or a job with one of its ids, exists; None: make it. [FL3]"""
+    if at.job is not None:
+        if not at.history:
+            return NeedsHistory(job_id=at.job.id)
+        if at.history[0].fingerprint == fingerprint(command):
+            return Replayed(answer=Reply(job=at.job, replayed=True))
+    if at.job is not None or at.flow_exists:
+        return Refused(answer=Reply(job=None, cause=Cause.IDEMPOTENCY_KEY_REUSE))
+    return None
 
 
-def _member(member: FlowMember, flow: EnqueueFlow, at: Moment, asked: Fingerprint) -> Applied:
+def _member(member: FlowMember, flow: EnqueueFlow, at: Context, asked: Fingerprint) -> Applied:
     command = member.job
     waits = bool(member.after)
-    handler = flow.handler
+    handler = None if flow.handler is None else at.others.get(flow.handler.job_id)
     facts = replace(
-        enqueued_facts(command, at, None if handler is None else handler.job_id),
+        enqueued_facts(command, at, None if handler is None else handler.id),
         flow_id=flow.flow_id,
         flow_step=member.step,
         parents=len(member.after) or None,
@@ -140,7 +137,7 @@ def _member(member: FlowMember, flow: EnqueueFlow, at: Moment, asked: Fingerprin
         at=at,
         answer=lambda enqueued, _: Reply(job=enqueued),
         job_id=command.job_id,
-        not_after=None if handler is None or handler.job is None else handler.job.due_at,
+        not_after=None if handler is None else handler.due_at,
         correlation_id=correlation_id,
         trace_id=trace_id,
     )
@@ -160,11 +157,11 @@ def _edges(command: EnqueueFlow) -> Iterator[Edge]:
             )
 
 
-def _check_outside(command: EnqueueFlow) -> None:
+def _check_outside(command: EnqueueFlow, at: Context) -> None:
     """Refuse a parent that does not exist. One of another namespace does not exist here. [FL3]"""
     namespace = command.members[0].job.namespace
     for job_id in command.outside_ids:
-        parent = (command.outside or {}).get(job_id)
+        parent = at.others.get(job_id)
         if parent is None or parent.namespace != namespace:
             raise InvalidInput(
                 "after",
@@ -212,10 +209,10 @@ def _a_cycle(waits_for: Mapping[JobId, Set[JobId]]) -> list[JobId]:
 # --- redriving -----------------------------------------------------------------------------------
 
 
-def redrive_flow(_: Job | None, command: RedriveFlow, at: Moment, __: History | None) -> Outcome:
+def redrive_flow(command: RedriveFlow, at: Context) -> Outcome:
     """Replace the jobs of a flow that did not succeed by new ones, which wait for the same parents
     or for what replaces these. [FL10]"""
-    found = command.found
+    found = at.flow
     if found is None:
         return Refused(answer=Reply(job=None, cause=Cause.UNKNOWN_JOB))
     asked = (command.actor, command.request_id)
@@ -316,9 +313,10 @@ def _edge_of_replacement(edge: Edge, found: FlowToRedrive) -> Edge:
 # --- when parents have ended ---------------------------------------------------------------------
 
 
-def unblock(job: Job | None, command: Unblock, at: Moment, _: History | None) -> Outcome:
+def unblock(command: Unblock, at: Context) -> Outcome:
     """Queue a job whose parents have ended as it needs them, cancel it if one has not. [T28] [T29]
-    A job that no longer waits is left as it is: another process decided about it first."""
+    A job that no longer waits is left unchanged: another process decided about it first."""
+    job = at.job
     if job is None or job.status is not JobStatus.WAITING:
         return Replayed(answer=Reply(job=job))
     ended = command.ended_otherwise

@@ -12,20 +12,19 @@ from typing import assert_never
 import msgspec
 
 from tenure.core.checks import check_job_id, check_lease_id
-from tenure.core.commands import Command, Release, WorkerCommand
+from tenure.core.commands import WorkerCommand
 from tenure.core.events import Event
-from tenure.core.ids import SYSTEM, Actor, JobId, LeaseId, epoch_of
+from tenure.core.ids import Actor, JobId, LeaseId, epoch_of
 from tenure.core.instants import Instant
 from tenure.core.job import Job
 from tenure.core.lateness import is_overdue, lateness
-from tenure.core.outcomes import History, Moment, NeedsHistory
+from tenure.core.outcomes import Context, History, Moment, NeedsHistory
 from tenure.core.vocabulary import (
     ATTEMPT_ENDS,
     Cause,
     EventCause,
     JobStatus,
     LeaseNews,
-    ReleaseKind,
 )
 
 
@@ -53,12 +52,10 @@ class LeaseJudgement(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     was_issued: bool = True
 
 
-def judge_lease(
-    job: Job | None, command: WorkerCommand, at: Moment, history: History | None
-) -> LeaseJudgement | NeedsHistory:
+def judge_lease(command: WorkerCommand, at: Context) -> LeaseJudgement | NeedsHistory:
     """The first question that has an answer decides. [R1]"""
-    actor = None if takes_back(command) else command.actor
-    return _judge(job, command.lease_id, actor, at, history)
+    actor = None if command.needs().session else command.actor
+    return _judge(at.job, command.lease_id, actor, at, at.history)
 
 
 def why_not_held(
@@ -106,15 +103,6 @@ def _foreign(*, of_earlier_epoch: bool, was_issued: bool = True) -> LeaseJudgeme
         situation=Situation.FOREIGN,
         cause=Cause.EPOCH_CHANGED if of_earlier_epoch else Cause.INVALID_LEASE,
         was_issued=was_issued,
-    )
-
-
-def takes_back(command: Command) -> bool:
-    """Whether the coordinator asks for a grant back that did not reach its worker. [T11] [Q8]"""
-    return (
-        isinstance(command, Release)
-        and command.kind is ReleaseKind.UNDELIVERED
-        and command.actor == SYSTEM
     )
 
 

@@ -50,7 +50,7 @@ from tenure.core.leases import (
     judge_lease,
     states_another_rev,
 )
-from tenure.core.outcomes import History, Moment, NeedsHistory, Outcome, Refused, Replayed
+from tenure.core.outcomes import Context, Moment, NeedsHistory, Outcome, Refused, Replayed
 from tenure.core.requests import cancel, dead_letter, discard, enqueue, redrive, requeue, stall
 from tenure.core.unknown_words import has_unknown_word
 from tenure.core.verdicts import CancelDirective, Grant, Reply, Verdict
@@ -72,11 +72,9 @@ _CLAIMED, _STARTED = EventType.CLAIMED, EventType.STARTED
 _QUEUED, _TO_CLAIMED, _TO_RUNNING = JobStatus.QUEUED, JobStatus.CLAIMED, JobStatus.RUNNING
 
 
-def decide(
-    job: Job | None, command: Command, at: Moment, history: History | None = None
-) -> Outcome:
-    """What `command` does to `job` at this moment, and the answer to its caller."""
-    return _DECISIONS[type(command)](job, command, at, history)
+def decide(command: Command, context: Context) -> Outcome:
+    """What `command` does to its job at this moment, and the answer to its caller."""
+    return _DECISIONS[type(command)](command, context)
 
 
 def is_ready(job: Job, now: Instant) -> bool:
@@ -93,7 +91,8 @@ def is_ready(job: Job, now: Instant) -> bool:
     return is_held and not job.is_exhausted
 
 
-def _claim(job: Job | None, command: Claim, at: Moment, _: History | None) -> Outcome:
+def _claim(command: Claim, at: Context) -> Outcome:
+    job = at.job
     if job is None or not is_ready(job, at.now):
         return Refused(answer=Reply(job=job, cause=Cause.NOT_READY))
     is_reclaim = job.status is not _QUEUED
@@ -165,8 +164,9 @@ def _origin_without_fingerprint(command: Start | Heartbeat) -> Origin:
     return Origin(actor=command.actor, request_id=command.request_id)
 
 
-def _start(job: Job | None, command: Start, at: Moment, history: History | None) -> Outcome:
-    judgement = judge_lease(job, command, at, history)
+def _start(command: Start, at: Context) -> Outcome:
+    job = at.job
+    judgement = judge_lease(command, at)
     if not isinstance(judgement, LeaseJudgement):
         return judgement
     if not judgement.is_valid:
@@ -175,7 +175,7 @@ def _start(job: Job | None, command: Start, at: Moment, history: History | None)
         return Refused(answer=refusal(judgement, job))
     assert job is not None
     if judgement is not CLAIMED:
-        return _start_again(job, command, at, history)
+        return _start_again(job, command, at)
     if states_another_rev(job, command):
         return another_rev(job)
     draft = Draft(
@@ -194,14 +194,14 @@ def _start(job: Job | None, command: Start, at: Moment, history: History | None)
     )
 
 
-def _start_again(job: Job, command: Start, at: Moment, history: History | None) -> Outcome:
+def _start_again(job: Job, command: Start, at: Context) -> Outcome:
     """A repeated start is OK only under its own request id. The lease was found valid before this
     was called. [R18]"""
-    if history is None:
+    if at.history is None:
         return NeedsHistory(job_id=job.id)
     started_by = [
         event.request_id
-        for event in history
+        for event in at.history
         if event.type is EventType.STARTED and event.lease_id == command.lease_id
     ]
     if command.request_id in started_by:
@@ -209,8 +209,9 @@ def _start_again(job: Job, command: Start, at: Moment, history: History | None) 
     return Refused(answer=Verdict(kind=VerdictKind.REJECTED, cause=Cause.ALREADY_STARTED))
 
 
-def _heartbeat(job: Job | None, command: Heartbeat, at: Moment, history: History | None) -> Outcome:
-    judgement = judge_lease(job, command, at, history)
+def _heartbeat(command: Heartbeat, at: Context) -> Outcome:
+    job = at.job
+    judgement = judge_lease(command, at)
     if not isinstance(judgement, LeaseJudgement):
         return judgement
     if judgement.situation is Situation.SETTLED:
@@ -260,7 +261,7 @@ def _is_early(job: Job, now: Instant) -> bool:
     return job.renewals > 0 and 0 <= now - renewed_at < early_us
 
 
-_DECISIONS: dict[type[Command], Callable[[Job | None, Any, Moment, History | None], Outcome]] = {
+_DECISIONS: dict[type[Command], Callable[[Any, Context], Outcome]] = {
     Start: _start,
     Complete: settle,
     Fail: settle,

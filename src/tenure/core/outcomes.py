@@ -1,16 +1,26 @@
-"""Outcomes: what a decision says must be done. Decide first, then act.
+"""What a decision reads, and its outcome: what must be done. Decide first, then act.
 
 `Applied` is the only one that writes history; it can only be built along a path of THE table.
 """
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import msgspec
 
 from tenure.core.events import Event
-from tenure.core.flow_rows import Edge, Flow, FlowRedrive
-from tenure.core.ids import Actor, Epoch, JobId, Kind, Namespace
+from tenure.core.flow_rows import Edge, Flow, FlowRedrive, FlowView
+from tenure.core.ids import (
+    Actor,
+    Epoch,
+    Fingerprint,
+    JobId,
+    Kind,
+    Namespace,
+    RequestId,
+    WorkerId,
+)
 from tenure.core.instants import Instant
 from tenure.core.job import Job
 from tenure.core.observations import Observation
@@ -61,6 +71,61 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 History: TypeAlias = Sequence[Event]
+
+
+class SessionKey(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker session: the worker's label under the principal it acts as."""
+
+    namespace: Namespace
+    actor: Actor
+    worker: WorkerId
+
+
+class Session(msgspec.Struct, frozen=True, kw_only=True):
+    """What is remembered of a session's last claim that was not empty, and whether that claim came
+    again: then its grants are never taken back. [Q8]"""
+
+    key: SessionKey
+    claim_seq: int
+    request_id: RequestId
+    fingerprint: Fingerprint
+    claimed_at: Instant
+    is_repeated: bool = False
+
+
+def session_of(job: Job | None) -> SessionKey | None:
+    """The session that a leased job was granted to."""
+    if job is None or job.principal is None or job.owner is None:
+        return None
+    return SessionKey(namespace=job.namespace, actor=job.principal, worker=job.owner)
+
+
+class FlowToRedrive(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A flow that is to be redriven, and the jobs that a redrive replaces."""
+
+    view: FlowView
+    jobs: dict[JobId, Job] = {}  # those that did not succeed and that no other job replaces
+    edges: tuple[Edge, ...] = ()  # of these
+    compensations: dict[JobId, Job] = {}  # of these, by the job that they compensate
+    present: frozenset[JobId] = frozenset()  # parents of these that exist
+
+
+_NONE: Mapping[JobId, Any] = MappingProxyType({})
+
+
+class Context(Moment, frozen=True, kw_only=True, gc=False):
+    """A moment, and everything that was read for one decision: the command's own job, and what the
+    command says that it needs (`commands.Needs`)."""
+
+    job: Job | None = None
+    history: History | None = None  # the job's events; None: not read, a decision may ask for them
+    others: Mapping[JobId, Job] = _NONE  # rows of other jobs that exist
+    histories: Mapping[JobId, History] = _NONE  # of other jobs, if a decision asked for them
+    key_holder: Job | None = None  # the job because of whose dedupe key a new one was not saved
+    resolution: Resolution | None = None
+    session: Session | None = None
+    flow: FlowToRedrive | None = None
+    flow_exists: bool = False  # a flow of this id, or one of its jobs
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True, gc=False):

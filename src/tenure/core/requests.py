@@ -33,15 +33,17 @@ from tenure.core.commands import (
     ScheduledEnqueue,
     Stall,
     fingerprint,
+    redriven_id,
 )
 from tenure.core.events import Event, Facts, digest
-from tenure.core.ids import Fingerprint, JobId, RequestId, derived_job_id
+from tenure.core.ids import Fingerprint, JobId, RequestId
 from tenure.core.instants import Duration, Instant, later
-from tenure.core.job import Job, JobError, needs_compensation
+from tenure.core.job import Job, JobError, compensation_id, needs_compensation
 from tenure.core.leases import why_not_held
 from tenure.core.outcomes import (
     NO_POLICIES,
     Applied,
+    Context,
     History,
     Moment,
     NeedsHistory,
@@ -67,18 +69,19 @@ _C = TypeVar("_C", bound=OperatorCommand)
 _ENQUEUED, _QUEUED = EventType.ENQUEUED, JobStatus.QUEUED  # constants: see `evolution`
 
 
-def enqueue(job: Job | None, command: Enqueue, at: Moment, history: History | None) -> Outcome:
+def enqueue(command: Enqueue, at: Context) -> Outcome:
     """Make a job, or find the one that is already there under this id or dedupe key. [T1]"""
-    parent = command.parent if isinstance(command, FollowUp) else None
-    if parent is not None:
-        refused = why_no_parent(parent, command, at)
+    cause, parent = None, None
+    if isinstance(command, FollowUp):
+        cause, parent = EventCause.FOLLOW_UP, at.others.get(command.parent.job_id)
+        refused = why_no_parent(command.parent, command, at)
         if refused is not None:
             return refused
-    if job is not None and not may_take_key(job, command, at.now):
-        return answer_existing(job, command, history)
+    existing = at.key_holder or at.job
+    if existing is not None and not may_take_key(existing, command, at.now):
+        return answer_existing(existing, command, at)
     correlation_id, trace_id = inherited_ids(command, parent)
-    facts = enqueued_facts(command, at, None if parent is None else parent.job_id)
-    cause = None if parent is None else EventCause.FOLLOW_UP
+    facts = enqueued_facts(command, at, None if parent is None else parent.id)
     if isinstance(command, ScheduledEnqueue):
         cause = EventCause.SCHEDULE
         facts = replace(facts, schedule=command.schedule, scheduled_for=command.scheduled_for)
@@ -95,20 +98,20 @@ def enqueue(job: Job | None, command: Enqueue, at: Moment, history: History | No
         at=at,
         answer=lambda enqueued, _: Reply(job=enqueued, undeclared=is_undeclared(command, at)),
         job_id=command.job_id,
-        not_after=None if parent is None or parent.job is None else parent.job.due_at,
+        not_after=None if parent is None else parent.due_at,
         correlation_id=correlation_id,
         trace_id=trace_id,
     )
-    return applied if job is None else _taking_key(applied, job)
+    return applied if existing is None else _taking_key(applied, existing)
 
 
-def inherited_ids(command: Enqueue, parent: ParentAttempt | None) -> tuple[str | None, str | None]:
+def inherited_ids(command: Enqueue, parent: Job | None) -> tuple[str | None, str | None]:
     """The correlation id and the trace id of a new job: its own, or those of the job whose handler
     enqueues it. [OB4]"""
     correlation_id, trace_id = command.correlation_id, command.trace_id
-    if parent is not None and parent.job is not None:
-        correlation_id = parent.job.correlated_by if correlation_id is None else correlation_id
-        trace_id = parent.job.trace_id if trace_id is None else trace_id
+    if parent is not None:
+        correlation_id = parent.correlated_by if correlation_id is None else correlation_id
+        trace_id = parent.trace_id if trace_id is None else trace_id
     return correlation_id, trace_id
 
 
@@ -173,16 +176,17 @@ def _start_by(expires_us: Duration | None, waits_from: Instant) -> Instant | Non
 
 
 def why_no_parent(
-    parent: ParentAttempt, command: Enqueue, at: Moment
+    parent: ParentAttempt, command: Enqueue, at: Context
 ) -> Refused | NeedsHistory | None:
     """The answer if this attempt may enqueue nothing; None if it may. [D10] [R24]"""
-    if parent.job is not None and parent.job.namespace != command.namespace:
+    job, history = at.others.get(parent.job_id), at.histories.get(parent.job_id)
+    if job is not None and job.namespace != command.namespace:
         return _refused(None, Cause.UNKNOWN_JOB)
-    cause = why_not_held(parent.job, parent.lease_id, command.actor, at, parent.history)
+    cause = why_not_held(job, parent.lease_id, command.actor, at, history)
     return _refused(None, cause) if isinstance(cause, Cause) else cause
 
 
-def answer_existing(job: Job, command: Enqueue | Redrive, history: History | None) -> Outcome:
+def answer_existing(job: Job, command: Enqueue | Redrive, at: Context) -> Outcome:
     """The answer where the job exists already: a replay, a reused id, or a duplicate by its dedupe
     key. [D5] [D3]"""
     wanted = command.job_id if isinstance(command, Enqueue) else redriven_id(command)
@@ -191,6 +195,7 @@ def answer_existing(job: Job, command: Enqueue | Redrive, history: History | Non
     if isinstance(command, FollowUp):
         # An earlier attempt of the same parent enqueued it, perhaps with another payload. [D9]
         return Replayed(answer=Reply(job=job, replayed=True))
+    history = at.history if job.id == command.job_id else at.histories.get(job.id)
     if not history:  # an empty one: the job was purged since its row was read, so read again
         return NeedsHistory(job_id=job.id)
     if history[0].fingerprint == fingerprint(command):
@@ -270,16 +275,16 @@ def _answered_before(
 
 def _idempotent(
     decide: Callable[[Job, _C, Moment], Outcome],
-) -> Callable[[Job | None, _C, Moment, History | None], Outcome]:
+) -> Callable[[_C, Context], Outcome]:
     """Answers a request about an unknown job, a repeated request [Q4] and one that expects another
     revision than the job has [K12]; `decide` decides about the others."""
 
     @wraps(decide)
-    def answer(job: Job | None, command: _C, at: Moment, history: History | None) -> Outcome:
-        if job is None:
+    def answer(command: _C, at: Context) -> Outcome:
+        if at.job is None:
             return _refused(None, Cause.UNKNOWN_JOB)
-        before = _answered_before(job, command, history)
-        return decide(job, command, at) if before is None else before
+        before = _answered_before(at.job, command, at.history)
+        return decide(at.job, command, at) if before is None else before
 
     return answer
 
@@ -371,14 +376,12 @@ def dead_letter(job: Job, command: DeadLetter, at: Moment) -> Outcome:
     return _apply_request([draft], "T21", job, command, at)
 
 
-def redriven_id(command: Redrive) -> JobId:
-    """The id of the job a redrive makes: repeated, it makes the same one. [T27]"""
-    return derived_job_id(command.job_id, purpose=f"redrive:{command.request_id}")
-
-
-def redrive(job: Job | None, command: Redrive, at: Moment, _: History | None) -> Outcome:
+def redrive(command: Redrive, at: Context) -> Outcome:
     """A new job out of a finished one; out of a dead letter only if it is the first to resolve
     it, unless another one is asked for. [T27] [B17] [B18]"""
+    job, existing = at.job, at.others.get(redriven_id(command)) or at.key_holder
+    if existing is not None and not may_take_key(existing, command, at.now):
+        return answer_existing(existing, command, at)  # a repeat finds the job that it made [Q4]
     if job is None:
         return _refused(None, Cause.UNKNOWN_JOB)
     mismatch = _mismatch(job, command)
@@ -388,10 +391,10 @@ def redrive(job: Job | None, command: Redrive, at: Moment, _: History | None) ->
         return _refused(job, Cause.NOT_FINISHED)
     if job.flow_id is not None:
         return _refused(job, Cause.PART_OF_FLOW)  # [FL12]
-    known = command.resolution
+    known = at.resolution
     if known is not None and not command.again:
         return Refused(answer=Reply(job=job, cause=Cause.ALREADY_RESOLVED, resolution=known))
-    if is_being_compensated(job, command.compensation):
+    if is_being_compensated(job, at.others.get(compensation_id(job.id))):
         return _refused(job, Cause.COMPENSATION_PENDING)
     payload = job.payload if command.payload is None else command.payload
     facts = facts_of_another(job, payload, at.now)
@@ -413,8 +416,8 @@ def redrive(job: Job | None, command: Redrive, at: Moment, _: History | None) ->
         correlation_id=job.correlated_by,
         trace_id=job.trace_id,
     )
-    if command.key_holder is not None:
-        applied = _taking_key(applied, command.key_holder)
+    if existing is not None:
+        applied = _taking_key(applied, existing)
     change = applied.change
     if job.status is JobStatus.DEAD_LETTERED and known is None:
         asked = fingerprint(command)
@@ -464,16 +467,16 @@ def redriven(job_id: JobId, enqueued: Event, asked: Fingerprint) -> Resolution:
     )
 
 
-def discard(job: Job | None, command: Discard, at: Moment, history: History | None) -> Outcome:
+def discard(command: Discard, at: Context) -> Outcome:
     """Resolve a dead letter without a new job; its row and log stay as they are. [B3]"""
+    job, known = at.job, at.resolution
     if job is None:
         return _refused(None, Cause.UNKNOWN_JOB)
-    known = command.resolution
     if known is not None and (known.actor, known.request_id) == (command.actor, command.request_id):
         if known.fingerprint == fingerprint(command):
             return Replayed(answer=Reply(job=job, resolution=known, replayed=True))
         return _refused(job, Cause.IDEMPOTENCY_KEY_REUSE)
-    before = _answered_before(job, command, history)
+    before = _answered_before(job, command, at.history)
     if before is not None:
         return before
     if job.status is not JobStatus.DEAD_LETTERED:

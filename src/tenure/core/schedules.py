@@ -49,7 +49,7 @@ from tenure.core.ids import (
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration, Instant, later, seconds
 from tenure.core.job import Job
 from tenure.core.lifecycle import decide
-from tenure.core.outcomes import Applied, Change, Moment
+from tenure.core.outcomes import Applied, Change, Context, Moment
 from tenure.core.policy import DeadLetterJob, Policy
 from tenure.core.tokens import Token
 from tenure.core.validation import Limits, check_command
@@ -443,7 +443,8 @@ def _job(
         scheduled_for=nominal,
         **job_fields(spec),
     )
-    outcome = decide(None, command, at)
+    context = Context(now=at.now, epoch=at.epoch, entropy=at.entropy, shared=at.shared)
+    outcome = decide(command, context)
     assert isinstance(outcome, Applied)
     return outcome.change
 

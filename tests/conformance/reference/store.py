@@ -20,8 +20,6 @@ from tenure.core.claims import (
     ClaimView,
     GrantRoom,
     QueueState,
-    Session,
-    SessionKey,
     body_bytes,
     first_with_room,
     kind_meter,
@@ -53,7 +51,7 @@ from tenure.core.observations import (
     MAX_OBSERVATIONS_READ,
     Observation,
 )
-from tenure.core.outcomes import Change
+from tenure.core.outcomes import Change, Session, SessionKey
 from tenure.core.policy import Policy
 from tenure.core.rate_evidence import GrantMade, RateInForce, in_force
 from tenure.core.rates import Meter, Rate, RateStanding

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import pytest
+from msgspec.structs import replace
 
 from tenure.coordinator.service import Coordinator
 from tenure.core.claims import ClaimAnswer, ClaimRequest, QueueState
@@ -60,7 +61,7 @@ from tenure.core.job import Job, JobError
 from tenure.core.kind_settings import KindChange, KindSettings
 from tenure.core.lifecycle import decide
 from tenure.core.observations import Observation
-from tenure.core.outcomes import Applied, Change, Moment, NeedsHistory
+from tenure.core.outcomes import Applied, Change, Context, NeedsHistory
 from tenure.core.policy import LeaseBounds, Policy
 from tenure.core.rates import Rate
 from tenure.core.validation import Limits
@@ -638,11 +639,13 @@ class Kit:
         """Decide `command` on `job` (default: the stored one) without saving; the change."""
         loaded = self.store.jobs.load([command.job_id])
         subject = job or loaded.jobs.get(command.job_id)
-        moment = Moment(now=loaded.now, epoch=loaded.epoch, entropy=self._ids(ENTROPY_BYTES))
-        outcome = decide(subject, command, moment)
+        context = Context(
+            now=loaded.now, epoch=loaded.epoch, entropy=self._ids(ENTROPY_BYTES), job=subject
+        )
+        outcome = decide(command, context)
         if isinstance(outcome, NeedsHistory):
             history = self.store.events.load([command.job_id])[command.job_id]
-            outcome = decide(subject, command, moment, history)
+            outcome = decide(command, replace(context, history=history))
         assert isinstance(outcome, Applied), outcome
         return outcome.change
 

@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 from msgspec import UNSET, UnsetType
 
 from tenure.clock import NEVER, boot_now
-from tenure.core.claims import ClaimPlan, ClaimScope, ClaimView, QueueState, Session, SessionKey
+from tenure.core.claims import ClaimPlan, ClaimScope, ClaimView, QueueState
 from tenure.core.concurrency import ConcurrencyKey
 from tenure.core.failover import Server, newest
 from tenure.core.flow_rows import Edge
@@ -26,7 +26,7 @@ from tenure.core.instants import Instant
 from tenure.core.job import Job
 from tenure.core.job_search import ERROR_CHARS
 from tenure.core.kind_settings import KindChange, KindSettings
-from tenure.core.outcomes import Change
+from tenure.core.outcomes import Change, Session, SessionKey
 from tenure.core.rates import Meter, Rate, RateScope
 from tenure.core.schedules import ScheduleChange
 from tenure.deadlines import CALL_TIMEOUT_S, Deadline, deadline

@@ -18,8 +18,6 @@ from tenure.core.claims import (
     ClaimView,
     GrantRoom,
     QueueState,
-    Session,
-    SessionKey,
     body_bytes,
     claim_order,
     first_with_room,
@@ -42,7 +40,7 @@ from tenure.core.observations import (
     MAX_OBSERVATIONS_READ,
     Observation,
 )
-from tenure.core.outcomes import Change
+from tenure.core.outcomes import Change, Session, SessionKey
 from tenure.core.rates import Meter, Rate
 from tenure.core.vocabulary import RENEWALS, EventCause, EventType, LeaseNews
 from tenure.errors import StoreUnavailable

@@ -14,14 +14,14 @@ from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
-from tenure.core.claims import ClaimScope, Session, SessionKey
+from tenure.core.claims import ClaimScope
 from tenure.core.concurrency import ConcurrencyKey
 from tenure.core.flow_rows import Edge
 from tenure.core.ids import Epoch, JobId, Kind, Namespace, QueueName
 from tenure.core.instants import Instant
 from tenure.core.job import Job
 from tenure.core.job_search import ERROR_CHARS, PREVIEW_CHARS
-from tenure.core.outcomes import Change
+from tenure.core.outcomes import Change, Session, SessionKey
 from tenure.core.rates import Meter
 from tenure.deadlines import CALL_TIMEOUT_S, Deadline, deadline
 from tenure.errors import Closed, StoreError, StoreRefused

@@ -8,7 +8,7 @@ import pytest
 
 from tenure.core.artifacts import ArtifactUpload
 from tenure.core.attempt_logs import AttemptOutput
-from tenure.core.claims import ClaimScope, SessionKey
+from tenure.core.claims import ClaimScope
 from tenure.core.commands import Outage
 from tenure.core.dead_letter_groups import DeadLetterGroupFilter
 from tenure.core.event_counts import EventSpan
@@ -32,6 +32,7 @@ from tenure.core.job_search import JobFilter
 from tenure.core.kind_settings import KindChange
 from tenure.core.leases import HeldLease
 from tenure.core.observations import Observation
+from tenure.core.outcomes import SessionKey
 from tenure.core.overview import OverviewFilter
 from tenure.core.resolutions import Resolution
 from tenure.core.rollups import Fold, FoldProgress

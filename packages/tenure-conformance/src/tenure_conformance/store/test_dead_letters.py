@@ -8,11 +8,11 @@ import pytest
 from msgspec.structs import replace
 
 from tenure.coordinator.retention import DAY
+from tenure.core.commands import redriven_id
 from tenure.core.ids import DEFAULT_NAMESPACE, JobId, Kind, QueueName, operator_actor
 from tenure.core.job import Job
 from tenure.core.job_search import JobFilter
 from tenure.core.outcomes import Change
-from tenure.core.requests import redriven_id
 from tenure.core.resolutions import Resolution
 from tenure.core.verdicts import Reply
 from tenure.core.vocabulary import (

@@ -4,11 +4,10 @@ from typing import Any
 
 import pytest
 
-from tenure.core.commands import Redrive
+from tenure.core.commands import Redrive, redriven_id
 from tenure.core.ids import RequestId
 from tenure.core.instants import seconds
 from tenure.core.job import JobError, Progress
-from tenure.core.requests import redriven_id
 from tenure.core.vocabulary import (
     RENEWALS,
     CancelMode,
