@@ -168,8 +168,15 @@ def test_the_rules_see_the_code() -> None:
 def test_each_decision_record_has_a_number_of_its_own() -> None:
     titles = {
         page.name: page.read_text(encoding="utf-8").split(maxsplit=2)[1]
-        for page in (ROOT / "docs" / "adr").glob("*.md")
+        for page in (ROOT / "docs" / "adr").glob("0*.md")
     }
 
     assert len(set(titles.values())) == len(titles)
     assert all(name.startswith(number.replace(".", "-")) for name, number in titles.items())
+
+
+def test_the_index_of_decision_records_names_every_page() -> None:
+    folder = ROOT / "docs" / "adr"
+    index = (folder / "README.md").read_text(encoding="utf-8")
+
+    assert [page.name for page in folder.glob("0*.md") if f"]({page.name})" not in index] == []
