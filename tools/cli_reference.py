@@ -10,8 +10,8 @@ from typing import Any, get_args, get_origin
 import click
 import msgspec
 
-from tenure.cli.common import JsonOption
 from tenure.cli.main import main
+from tenure.cli.options import JsonOption
 from tenure.protocol.openapi import openapi
 
 _ENTITY = "#/"

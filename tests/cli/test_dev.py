@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from tenure import Retry, Tenure
-from tenure.cli.common import CouldNotRun
 from tenure.cli.dev import Watch, watch_of
+from tenure.cli.errors import CouldNotRun
 from tenure_conformance.spec import spec
 from tests.cli.harness import tenure
 from tests.support.waiting import PATIENCE_S, until

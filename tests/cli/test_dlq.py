@@ -8,8 +8,10 @@ from typing import Any
 import click
 import pytest
 
-from tenure.cli import bulk, dlq
+from tenure.cli import dlq, many
+from tenure.cli.invocation import Invocation
 from tenure.core.ids import JobId, operator_actor
+from tenure.stores.sql import resolutions
 from tenure_conformance.spec import spec
 from tests.cli.harness import Run, at_a_terminal, enqueued
 from tests.support.documents import REQUIRED_OF_DEAD_LETTERS
@@ -166,18 +168,18 @@ def test_of_two_operators_who_redrive_the_same_dead_letter_one_is_refused(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job_id = dead_letter(run)
-    chosen = bulk.select
+    chosen = many.Many.select
 
     def beaten(*given: Any, **options: Any) -> list[JobId]:
         """Another operator is done between the list and the decision."""
         ids = chosen(*given, **options)
-        monkeypatch.setattr(dlq, "select", chosen)
-        monkeypatch.setattr(dlq, "operator", lambda: operator_actor("ann"))
+        monkeypatch.setattr(many.Many, "select", chosen)
+        monkeypatch.setattr(Invocation, "operator", operator_actor("ann"))
         assert run("dlq", "redrive", "--all", "--yes").exit_code == 0
-        monkeypatch.setattr(dlq, "operator", lambda: operator_actor("bob"))
+        monkeypatch.setattr(Invocation, "operator", operator_actor("bob"))
         return ids
 
-    monkeypatch.setattr(dlq, "select", beaten)
+    monkeypatch.setattr(many.Many, "select", beaten)
     late = run("dlq", "redrive", "--all", "--yes", "--json")
 
     [told] = json.loads(late.stdout)
@@ -273,8 +275,8 @@ def test_redrive_all_says_when_there_are_more_dead_letters_than_it_takes(
 ) -> None:
     for _ in range(3):
         dead_letter(run)
-    monkeypatch.setattr(bulk, "MAX_JOBS", 2)
-    monkeypatch.setattr(bulk, "PER_PAGE", 1)
+    monkeypatch.setattr(many, "MAX_JOBS", 2)
+    monkeypatch.setattr(many, "PER_PAGE", 1)
 
     asked = run("dlq", "redrive", "--all", typed="n\n")
     first = run("dlq", "redrive", "--all", "--yes")
@@ -316,8 +318,8 @@ def test_a_count_by_error_says_when_it_left_out_older_dead_letters(
 ) -> None:
     for _ in range(3):
         dead_letter(run)
-    monkeypatch.setattr(dlq, "MAX_JOBS", 2)
-    monkeypatch.setattr(dlq, "PER_PAGE", 1)
+    monkeypatch.setattr(dlq, "MAX_GROUPED", 2)
+    monkeypatch.setattr(resolutions, "MAX_GROUPED", 2)
 
     counted = run("dlq", "ls", "--by", "error", "--json")
 

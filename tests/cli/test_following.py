@@ -13,8 +13,7 @@ import psycopg
 import pytest
 
 from tenure.cli import events, following
-from tenure.cli.following import Reconnecting
-from tenure.cli.job_end import wait_for_end
+from tenure.cli.following import Reconnecting, wait_for_end
 from tenure.coordinator.service import Coordinator
 from tenure.core.commands import Cancel, Complete, Heartbeat
 from tenure.core.event_tail import TailedEvent, TailFilter, TailPage
@@ -310,9 +309,9 @@ def test_a_wait_goes_on_after_the_store_was_lost(
     world = World()
     job = world.enqueue()
     cancel = Cancel(job_id=job.id, actor=operator_actor("ann"), request_id=world.request_id())
-    world.coordinator.store = Lost(world.store, ends=lambda: world.coordinator.execute(cancel))
+    lost = Lost(world.store, ends=lambda: world.coordinator.execute(cancel))
 
-    ended = wait_for_end(world.coordinator, job, None)
+    ended = wait_for_end(cast(JobStore, lost), job, None)
 
     assert ended.status is JobStatus.CANCELLED
     assert capsys.readouterr().err.splitlines()[-2:] == [

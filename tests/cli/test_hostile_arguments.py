@@ -15,7 +15,7 @@ from tenure.cli.main import COMMANDS, main
 pytestmark = pytest.mark.slow
 
 # They run until told to stop, or run programs and long examinations.
-ENDLESS = {"worker", "dev", "demo", "serve", "conform", "sim", "bench", "top"}
+ENDLESS = {"worker", "dev", "demo", "serve", "conform", "sim", "bench"}
 # They wait for a job that nobody runs.
 WAITING: dict[tuple[str, ...], list[str]] = {
     ("jobs", "wait"): ["--timeout", "1ms"],

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tenure import Tenure
-from tenure.cli.job_end import lost_attempts
+from tenure.cli.following import lost_attempts
 from tenure.cli.output import in_words
 from tenure.core.commands import Sweep
 from tenure.core.policy import Policy

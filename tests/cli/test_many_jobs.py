@@ -7,7 +7,8 @@ from typing import Any, NoReturn
 
 import pytest
 
-from tenure.cli import bulk, jobs
+from tenure.cli import many
+from tenure.cli.invocation import Invocation
 from tenure.coordinator.service import Coordinator
 from tenure.core.commands import Command, Enqueue, Fail, Sweep
 from tenure.core.ids import (
@@ -148,7 +149,7 @@ def test_rerun_all_makes_one_new_job_of_each_however_often_it_is_run(
     words = ("jobs", "rerun", "--all", "--status", "cancelled", "--kind", "mail")
 
     first = run(*words, typed="y\n")
-    monkeypatch.setattr(jobs, "operator", lambda: operator_actor("bob"))
+    monkeypatch.setattr(Invocation, "operator", operator_actor("bob"))
     second = run(*words, "--yes")
 
     new = set(first.stdout.split())
@@ -164,16 +165,17 @@ def test_of_two_operators_who_rerun_the_same_job_one_is_refused(
 ) -> None:
     cancelled(run, "mail")
     words = ("jobs", "rerun", "--all", "--status", "cancelled", "--yes")
+    chosen = many.Many.select
 
     def beaten(*given: Any, **options: Any) -> Any:
         """Another operator is done between the list and the request."""
-        ids = bulk.select(*given, **options)
-        monkeypatch.setattr(jobs, "select", bulk.select)
+        ids = chosen(*given, **options)
+        monkeypatch.setattr(many.Many, "select", chosen)
         assert run(*words).exit_code == 0
-        monkeypatch.setattr(jobs, "operator", lambda: operator_actor("bob"))
+        monkeypatch.setattr(Invocation, "operator", operator_actor("bob"))
         return ids
 
-    monkeypatch.setattr(jobs, "select", beaten)
+    monkeypatch.setattr(many.Many, "select", beaten)
     late = run(*words)
 
     assert (late.exit_code, late.stdout) == (1, "")
@@ -262,7 +264,7 @@ def test_what_was_done_before_a_failure_is_reported(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ids = [enqueued(run, "mail") for _ in range(3)]
-    monkeypatch.setattr(bulk, "PER_BATCH", 1)
+    monkeypatch.setattr(many, "PER_BATCH", 1)
     execute_many, sent = Coordinator.execute_many, 0
 
     def fail_later(self: Coordinator, commands: list[Command]) -> list[Answer]:
@@ -293,8 +295,8 @@ def test_an_interrupt_while_the_report_prints_says_how_many_were_done(
     run: Run, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
 ) -> None:
     ids = [enqueued(run, "mail") for _ in range(3)]
-    monkeypatch.setattr(jobs, "_status_line", interrupt)
-    monkeypatch.setattr(bulk, "print_json", interrupt)
+    monkeypatch.setattr(many, "coloured", interrupt)
+    monkeypatch.setattr(many, "print_json", interrupt)
 
     stopped = run("jobs", "cancel", *ids, "--request-id", "c1", *words)
 
@@ -318,8 +320,8 @@ def test_an_interrupt_before_the_answer_says_that_none_was_done(
 
 
 def test_more_jobs_than_one_batch_are_all_taken(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bulk, "PER_BATCH", 2)
-    monkeypatch.setattr(bulk, "PER_PAGE", 2)
+    monkeypatch.setattr(many, "PER_BATCH", 2)
+    monkeypatch.setattr(many, "PER_PAGE", 2)
     ids = {enqueued(run, "mail") for _ in range(5)}
 
     done = run("jobs", "cancel", "--all", "--yes", "--json")

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tenure.cli import job_end, job_output, live_lines
-from tenure.cli.job_output import unseen
+from tenure.cli import following, job_view, output
+from tenure.cli.job_view import unseen
 from tenure.coordinator.service import Coordinator
 from tenure.core.attempt_logs import AttemptLog, AttemptOutput
 from tenure.core.commands import Cancel, Complete, Heartbeat
@@ -123,7 +123,7 @@ def test_elsewhere_a_line_is_printed_when_something_has_changed(
             lambda: _cancel(serving, second),
         )
     )
-    monkeypatch.setattr("tenure.cli.watching.pause", lambda _: next(looks)())
+    monkeypatch.setattr("tenure.cli.following.pause", lambda _: next(looks)())
 
     watched = run("jobs", "watch", first, second)
 
@@ -252,9 +252,9 @@ def test_in_a_pipe_a_wait_writes_a_line_to_stderr_for_each_change(
             lambda: complete(serving, held),
         )
     )
-    monkeypatch.setattr(job_end, "FIRST_SHOWN_AFTER_S", 0.0)
-    monkeypatch.setattr(job_end, "SHOWN_EVERY_S", 0.0)
-    monkeypatch.setattr(job_end, "pause", lambda _: next(looks)())
+    monkeypatch.setattr(following, "FIRST_SHOWN_AFTER_S", 0.0)
+    monkeypatch.setattr(following, "SHOWN_EVERY_S", 0.0)
+    monkeypatch.setattr(following, "pause", lambda _: next(looks)())
 
     waited = run("jobs", "wait", job_id)
 
@@ -312,8 +312,8 @@ def test_programs_read_each_piece_once(
             finish,
         )
     )
-    monkeypatch.setattr(job_output, "LAST_OUTPUT_S", 0.0)
-    monkeypatch.setattr(job_output, "pause", lambda _: next(looks, lambda: None)())
+    monkeypatch.setattr(job_view, "LAST_OUTPUT_S", 0.0)
+    monkeypatch.setattr(job_view, "pause", lambda _: next(looks, lambda: None)())
 
     followed = run("jobs", "logs", "-f", "--json", job_id)
 
@@ -335,7 +335,7 @@ def test_ctrl_c_while_output_is_followed_says_that_the_job_goes_on_unless_it_has
     def stop(_: float) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(job_output, "pause", stop)
+    monkeypatch.setattr(job_view, "pause", stop)
 
     followed = run("jobs", "logs", "-f", job_id)
 
@@ -386,7 +386,7 @@ def test_what_nobody_saw_is_said_to_be_left_out() -> None:
     ("done", "total", "shown"), [(0, 4, "0%"), (1, 3, "33%"), (9, 4, "100%"), (1, 0, "0%")]
 )
 def test_a_bar_is_never_longer_than_its_frame(done: int, total: int, shown: str) -> None:
-    drawn = live_lines.bar(done, total)
+    drawn = output.bar(done, total)
 
     assert drawn.endswith(shown)
-    assert len(drawn) == live_lines.BAR_COLUMNS + 5
+    assert len(drawn) == output.BAR_COLUMNS + 5

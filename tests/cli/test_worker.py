@@ -7,8 +7,8 @@ import pytest
 from click.testing import CliRunner
 
 from tenure.cli import worker as command
-from tenure.cli.common import size_value
 from tenure.cli.main import main
+from tenure.cli.options import size_value
 from tenure.worker.supervisor.options import WorkerOptions
 
 CONTEXT = click.Context(main)

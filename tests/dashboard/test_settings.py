@@ -2,7 +2,7 @@
 
 import pytest
 
-from tenure.cli.dashboard import missing_pages
+from tenure.cli.serve import missing_pages
 from tenure.dashboard.settings import check_origin
 from tenure.errors import InvalidInput, install_hint
 from tenure_conformance.spec import spec

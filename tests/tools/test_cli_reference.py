@@ -61,7 +61,6 @@ WORDS = {
     "schedules ls": "schedules ls",
     "schedules show": "schedules show hourly",
     "schedules sync": "schedules sync tests.e2e.scheduled:app",
-    "top": "top",
     "workers ls": "workers ls",
     "events": "events --type job_enqueued --since 1h",
     "stats": "stats",

@@ -1,49 +1,51 @@
-"""Imports the application that the command line names, and explains why that fails.
+"""The application that the command line names: imports it, opens its store, checks payloads
+against its functions, and explains why any of that fails.
 
 The traceback shows the user's own frames, not those of click, Tenure and importlib.
 """
 
+import inspect
 import os
 import re
 import sys
 import sysconfig
 import traceback
+import typing
 from collections.abc import Callable, Iterator
-from difflib import get_close_matches
 from operator import attrgetter
 from pathlib import Path
 
-import click
+import msgspec
 
 import tenure
 from tenure.app import Tenure
-from tenure.cli.common import CouldNotRun, reported_errors
+from tenure.cli.errors import CouldNotRun, reported_errors
+from tenure.cli.invocation import Invocation
+from tenure.cli.output import say
 from tenure.client.app import Application
+from tenure.core.close_names import closest
 from tenure.core.ids import DEFAULT_NAMESPACE, Namespace
-from tenure.errors import TenureError
-from tenure.handlers.registry import Registry
+from tenure.errors import TenureError, ValidationError
+from tenure.handlers.registry import Handler, Registry, missing_parameter
 from tenure.protocol import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE
-from tenure.settings import project_settings, shown_url, url_from_environment
+from tenure.settings import shown_url, url_from_environment
 from tenure.worker.application import load_registry
 
 MAX_SEARCHED = 200
 """At most this many files in an application's directory are searched for its jobs."""
 MAX_NAMED = 10
 """At most this many of them are named."""
+_MISSING = re.compile(r"Object missing required field `(.+)`")
+_UNKNOWN = re.compile(r"Object contains unknown field `(.+)`")
+_JSON_NAMES = {
+    str: "a string",
+    int: "a number",
+    float: "a number",
+    bool: "a boolean",
+    list: "an array",
+}
 _FROZEN = "<frozen "
 _IMPORTING = "<frozen importlib"
-
-
-def app_value(_: click.Context, __: click.Parameter, given: str | None) -> str:
-    """MODULE:APP of the command line, else of pyproject.toml."""
-    with reported_errors():
-        chosen = given or project_settings().app
-    if chosen is None:
-        raise click.UsageError(
-            "Missing argument 'MODULE:APP'. Name the Tenure object of your application, as in"
-            " myapp.jobs:app, or set `app` in [tool.tenure] of pyproject.toml."
-        )
-    return chosen
 
 
 def import_app(import_string: str) -> object:
@@ -73,9 +75,9 @@ def _missing_attribute(import_string: str) -> str | None:
     if found is None or not name or hasattr(found, name):
         return None
     apps = sorted(key for key, value in vars(found).items() if isinstance(value, Application))
-    alike = get_close_matches(name, apps, n=1)
-    if alike:
-        hint = f"Did you mean {alike[0]}?"
+    alike = closest(name, apps)
+    if alike is not None:
+        hint = f"Did you mean {alike}?"
     elif apps:
         hint = f"Its applications: {', '.join(apps)}"
     else:
@@ -145,6 +147,11 @@ def url_for(app: object, given: str | None, *, tell: Callable[[str], None]) -> s
     return given or own
 
 
+def open_for(cli: Invocation, app: object) -> None:
+    """Open the store of the command line, else the application's; create it if it is new."""
+    cli.open(url_for(app, cli.url, tell=say), create=True, token=token_for(app, cli.url))
+
+
 def token_for(app: object, given: str | None) -> str | None:
     """The application's token for a server. None if TENURE_TOKEN is set, which goes before it, or
     if --url names another server than the application's: no other server may see its token."""
@@ -187,3 +194,65 @@ def _foreign_places() -> tuple[Path, ...]:
 def _is_within(filename: str, places: tuple[Path, ...]) -> bool:
     path = Path(filename).resolve()
     return filename.startswith(_FROZEN) or any(path.is_relative_to(place) for place in places)
+
+
+# --- Payloads ------------------------------------------------------------------------------------
+
+
+def check_payload(handler: Handler, payload: bytes) -> None:
+    """End the command unless the kind's function can be called with this payload."""
+    try:
+        given = msgspec.json.decode(payload)
+    except (msgspec.DecodeError, RecursionError) as wrong:
+        raise CouldNotRun(f"the payload is not JSON: {wrong}") from wrong
+    try:
+        handler.decode_arguments(payload)
+    except ValidationError as wrong:
+        problem = _problem(handler, given, wrong)
+        raise CouldNotRun(f"kind {handler.kind}: {problem}; {_takes(handler)}") from wrong
+
+
+def _problem(handler: Handler, given: object, wrong: ValidationError) -> str:
+    if given is None:
+        return "no payload was given"
+    if not isinstance(given, dict):
+        return f"the payload is {_JSON_NAMES[type(given)]}, not an object"
+    said = wrong.message.removesuffix(f" at {wrong.path}")
+    if missing := _MISSING.fullmatch(said):
+        is_nested = missing[1] != wrong.path
+        return f"{wrong.path} is missing" if is_nested else missing_parameter(missing[1])
+    if unknown := _UNKNOWN.fullmatch(said):
+        return _unknown(handler, unknown[1], wrong.path)
+    plain = said.replace("`", "")
+    return f"{wrong.path}: {plain[:1].lower()}{plain[1:]}"
+
+
+def _unknown(handler: Handler, name: str, path: str) -> str:
+    if name != path:
+        return f"{path.removesuffix(f'.{name}')} has no field {name}"
+    return handler.unknown_parameter(name)
+
+
+def _takes(handler: Handler) -> str:
+    parameters = handler.parameters.values()
+    if not parameters:
+        return "it takes no payload"
+    return f"its payload is an object of {', '.join(_named(handler, each) for each in parameters)}"
+
+
+def _named(handler: Handler, parameter: inspect.Parameter) -> str:
+    """A parameter with its type. Its default is not shown, because it may be a secret."""
+    hint = handler.hints.get(parameter.name, typing.Any)
+    if typing.get_origin(hint) is typing.Annotated:
+        hint = typing.get_args(hint)[0]
+    facts = [] if hint is typing.Any else [_type_name(handler, hint)]
+    facts += ["optional"] if _is_optional(parameter) else []
+    return f"{parameter.name} ({', '.join(facts)})" if facts else parameter.name
+
+
+def _type_name(handler: Handler, hint: object) -> str:
+    return inspect.formatannotation(hint, base_module=handler.function.__module__)
+
+
+def _is_optional(parameter: inspect.Parameter) -> bool:
+    return parameter.default is not inspect.Parameter.empty

@@ -3,10 +3,15 @@
 The worker is a separate process and is drained, not killed: jobs that it cannot finish go back to
 their queue and run again with the new code. It is drained, too, if this process is killed. This
 process does not import the application.
+
+The dashboard is a server on loopback that asks for no token, in a process of its own:
+`python -m tenure.cli.dev MODULE:APP PORT PARENT [URL]`. It imports the application once, to learn
+which store and namespace are its own.
 """
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -17,11 +22,16 @@ from queue import Empty, SimpleQueue
 
 import click
 
-from tenure.cli.application import app_value
-from tenure.cli.common import DONE, CouldNotRun, app_url_option
-from tenure.cli.dev_dashboard import DevDashboard
+from tenure.cli.errors import DONE, CouldNotRun
+from tenure.cli.invocation import Invocation, command
+from tenure.cli.options import app_argument, app_url_option
+from tenure.cli.output import say
+from tenure.errors import TenureError, install_hint
+from tenure.settings import is_in_memory, is_server, shown_url, url_from_environment
 from tenure.stop_signals import STOPS
 
+HOST = "127.0.0.1"
+END_WITHIN_S = 10.0
 POLL_S = 1.0
 GRACE_S = 5
 LONGEST_END_S = 2 * GRACE_S
@@ -64,6 +74,37 @@ def watch_of(app: str) -> Watch:
     raise CouldNotRun(f"there is no module {top[:60]!a}; run this where `import {top[:60]}` works")
 
 
+class DevDashboard:
+    """Starts the process of the dashboard; after a file has changed, again if that failed."""
+
+    def __init__(
+        self, app: str, url: str | None, port: int, environment: Mapping[str, str]
+    ) -> None:
+        words = [app, str(port), str(os.getpid()), *([] if url is None else [url])]
+        self._command = [sys.executable, "-m", "tenure.cli.dev", *words]
+        self._environment = environment
+        self._child: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it unless it runs."""
+        if self._child is None or self._child.poll() not in (None, 0):
+            # In a session of its own, so that Ctrl-C reaches it only through us.
+            self._child = subprocess.Popen(
+                self._command, env=dict(self._environment), start_new_session=True
+            )
+
+    def stop(self) -> None:
+        """Stop it, if it runs."""
+        if self._child is None:
+            return
+        self._child.terminate()
+        try:
+            self._child.wait(END_WITHIN_S)
+        except subprocess.TimeoutExpired:
+            self._child.kill()
+            self._child.wait()
+
+
 class Reloader:
     """One worker at a time, until told to stop."""
 
@@ -94,14 +135,14 @@ class Reloader:
         while not self._is_woken():
             changed = self._watch.changed()
             if changed:
-                click.echo(f"tenure: {changed[0].name} changed, restarting", err=True)
+                say(f"{changed[0].name} changed, restarting")
                 self._end()
                 if not self._is_stopping:
                     self._start()
                 is_told = False
             elif self._child is not None and self._child.poll() is not None and not is_told:
                 is_told = True
-                click.echo("tenure: the worker has stopped; waiting for a file to change", err=True)
+                say("the worker has stopped; waiting for a file to change")
         self._end()
         if self._dashboard is not None:
             self._dashboard.stop()
@@ -143,8 +184,7 @@ class Reloader:
             self._child.wait()
 
 
-@click.command()
-@app_url_option
+@command(None, "dev", url=app_url_option, namespace=None)
 @click.option(
     "--queue",
     "-q",
@@ -163,9 +203,9 @@ class Reloader:
     help="The port of the dashboard; another one if it is taken.",
 )
 @click.option("--no-dashboard", is_flag=True, help="Serve no dashboard.")
-@click.argument("app", metavar="[MODULE:APP]", required=False, callback=app_value)
+@app_argument
 def dev(
-    url: str | None,
+    cli: Invocation,
     queues: tuple[str, ...],
     concurrency: int | None,
     only: tuple[str, ...],
@@ -188,8 +228,8 @@ def dev(
         sys.path.insert(0, here)
     words = ["worker", app, "--grace", f"{GRACE_S}s", "--verbose", "--show-output"]
     words.append("--overwrite-declared")
-    if url is not None:
-        words += ["--url", url]  # it is as readable to other users as our own command line
+    if cli.url is not None:
+        words += ["--url", cli.url]  # it is as readable to other users as our own command line
     if not queues:
         words.append("--declared-queues")
     for queue in queues:
@@ -200,6 +240,63 @@ def dev(
         words += ["--concurrency", str(concurrency)]
     # Compiled files record the source's time in whole seconds: two quick saves would look the same.
     environment = os.environ | {"PYTHONDONTWRITEBYTECODE": "1"}
-    command = [sys.executable, "-m", "tenure", *words]
-    dashboard = None if no_dashboard else DevDashboard(app, url, port, environment)
-    raise SystemExit(Reloader(command, environment, watch_of(app), dashboard).run())
+    worker = [sys.executable, "-m", "tenure", *words]
+    dashboard = None if no_dashboard else DevDashboard(app, cli.url, port, environment)
+    raise SystemExit(Reloader(worker, environment, watch_of(app), dashboard).run())
+
+
+def main(words: list[str]) -> int:
+    """Serve the dashboard until SIGTERM. Exit code 1: the next change of a file may help."""
+    from tenure.cli.application import import_app, namespace_of, url_for
+    from tenure.wiring import run_server
+    from tenure.worker.child.confinement import die_with_parent
+
+    app, port, parent, *url = words
+    die_with_parent(int(parent))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        application = import_app(app)
+    except CouldNotRun:
+        return 1  # the worker beside it says why
+    chosen = url_for(application, url[0] if url else None, tell=lambda _: None)
+    chosen = chosen or url_from_environment()
+    if is_server(chosen):
+        say(f"the dashboard is the server's: {shown_url(chosen)}")
+        return 0
+    if is_in_memory(chosen):
+        say("no dashboard: a store in memory belongs to one process")
+        return 0
+    try:
+        from tenure.cli.serve import pages_of
+        from tenure.server.lifetime import ServeOptions
+    except ModuleNotFoundError:
+        say(f"no dashboard, which needs the extra server; {install_hint('server')}")
+        return 0
+    options = ServeOptions(host=HOST, port=_free(int(port)), authenticated=False)
+    pages = pages_of(chosen, authenticated=False, namespace=namespace_of(application))
+    try:
+        run_server(
+            chosen,
+            options,
+            lambda address: say(f"dashboard at {address}/"),
+            pages=pages,
+            name=f"`tenure dev`, process {parent}",
+        )
+    except TenureError as problem:
+        say(f"no dashboard: {problem}")
+    return 0
+
+
+def _free(port: int) -> int:
+    """The port, or 0 for any if something already listens there."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return 0
+    return port
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

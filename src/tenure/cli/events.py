@@ -1,31 +1,25 @@
-"""`tenure events`: lists the events of all jobs, or follows the tail."""
+"""`tenure events` lists the events of all jobs, or follows the tail; `tenure stats` counts them."""
 
 import time
 from collections.abc import Sequence
+from datetime import datetime
 from functools import partial
 from typing import Any
 
 import click
 import msgspec
 
-from tenure.cli.common import (
-    DONE,
-    When,
-    coordination,
-    find_job,
-    json_option,
-    namespace_option,
-    refuse,
-    url_option,
-    when_value,
-)
+from tenure.cli.errors import DONE, refuse
 from tenure.cli.following import POLL_S, Reconnecting, following, pause
+from tenure.cli.invocation import Invocation, command, find_job
+from tenure.cli.options import When, when_option
 from tenure.cli.output import (
     COLOURS,
     GAP,
     SHORTEST_ID,
     ProgressLine,
     ago,
+    duration,
     print_json,
     print_json_line,
     print_table,
@@ -33,6 +27,14 @@ from tenure.cli.output import (
     say,
     shortened,
     terminal_columns,
+)
+from tenure.core.counting import counted
+from tenure.core.event_counts import (
+    EventCounts,
+    EventSpan,
+    Grouping,
+    Totals,
+    count_all,
 )
 from tenure.core.event_pages import (
     MAX_LISTED_EVENTS,
@@ -45,11 +47,20 @@ from tenure.core.event_pages import (
 )
 from tenure.core.event_tail import EventPosition, TailDelay, TailedEvent, TailFilter
 from tenure.core.events import Event
-from tenure.core.ids import JobId, Kind, Namespace
+from tenure.core.ids import JobId, Kind
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Instant, seconds
+from tenure.core.overview import (
+    Durations,
+    KindOverview,
+    Overview,
+    OverviewFilter,
+    TimeRange,
+    range_since,
+)
 from tenure.core.vocabulary import RENEWALS, EventType
 from tenure.ports import JobStore
-from tenure.protocol.fields import iso
+from tenure.protocol.fields import iso, moment
+from tenure.protocol.overviews import DurationsRecord, durations_record
 from tenure.protocol.records import event_record
 from tenure.protocol.replies import FollowedEvent, LogReply
 
@@ -81,10 +92,7 @@ _ENDINGS = frozenset(
 )
 
 
-@click.command()
-@url_option
-@json_option(LogReply, followed_shape=FollowedEvent)
-@namespace_option
+@command(None, "events", json=LogReply, followed=FollowedEvent)
 @click.option(
     "--follow",
     "-f",
@@ -108,18 +116,10 @@ _ENDINGS = frozenset(
     help=f"Only events of this type; may be repeated. One of {', '.join(EventType)}; or a name, as"
     " in job_claimed or job_compensated.",
 )
-@click.option(
-    "--since",
-    metavar="WHEN",
-    callback=when_value,
-    help="Only events from this time on: 24h means 24 hours ago; or 2026-12-01T08:00Z.",
+@when_option(
+    "--since", "Only events from this time on: 24h means 24 hours ago; or 2026-12-01T08:00Z."
 )
-@click.option(
-    "--until",
-    metavar="WHEN",
-    callback=when_value,
-    help="Only events before this time, written as for --since.",
-)
+@when_option("--until", "Only events before this time, written as for --since.")
 @click.option(
     "--correlation-id",
     help="Only events of jobs with this correlation id. A job that was given none has its own ID.",
@@ -139,11 +139,9 @@ _ENDINGS = frozenset(
     f" newest ones, at most {MAX_NEWEST}. [default: {SHOWN_FIRST}]",
 )
 def events(
-    url: str | None,
-    as_json: bool,
+    cli: Invocation,
     follows: bool,
     heartbeats: bool,
-    namespace: str,
     job: str | None,
     words: tuple[str, ...],
     correlation_id: str | None,
@@ -170,23 +168,22 @@ def events(
       tenure events --job 01a1e920-e889-7a9c --json
       tenure events -f --type dead_lettered
     """
-    with coordination(url) as serving:
-        filters: dict[str, Any] = {
-            "namespace": Namespace(namespace),
-            "job_id": None if job is None else find_job(serving, job, namespace).id,
-            "types": tuple(map(parse_type_filter, words)),
-            "correlation_id": correlation_id,
-        }
-        if follows:
-            wanted = TailFilter(**filters, **_begin(**paging))
-            hides = not (heartbeats or words or as_json)
-            _follow(serving.store, wanted, as_json=as_json, hides_renewals=hides)
-        else:
-            _list(serving.store, filters, **paging, as_json=as_json)
+    filters: dict[str, Any] = {
+        "namespace": cli.namespace,
+        "job_id": None if job is None else find_job(cli, job).id,
+        "types": tuple(map(parse_type_filter, words)),
+        "correlation_id": correlation_id,
+    }
+    if follows:
+        wanted = TailFilter(**filters, **_begin(**paging))
+        hides = not (heartbeats or words or cli.as_json)
+        _follow(cli.store, wanted, as_json=cli.as_json, hides_renewals=hides)
+    else:
+        _list(cli, filters, **paging)
 
 
 def _list(
-    store: JobStore,
+    cli: Invocation,
     filters: dict[str, Any],
     *,
     since: When | None,
@@ -194,13 +191,9 @@ def _list(
     oldest_first: bool,
     after: str | None,
     limit: int | None,
-    as_json: bool,
 ) -> None:
-    now = store.now()
-    begin = None if since is None else since.instant(now)
-    end = None if until is None else until.instant(now)
-    if begin is not None and begin >= (end or now):
-        refuse("--since must be earlier than --until")
+    now = cli.now
+    begin, end = _span(since, until, now)
     wanted = EventFilter(
         **filters,
         since=begin,
@@ -209,18 +202,29 @@ def _list(
         after=None if after is None else parse_event_key(after),
         limit=LISTED if limit is None else limit,
     )
-    page = _find(store, wanted)
+    page = _find(cli.store, wanted)
     next_after = None if page.next is None else page.next.text
-    if as_json:
+    if cli.as_json:
         shown = tuple(event_record(event) for event in page.events)
         print_json(LogReply(events=shown, next_after=next_after))
         return
-    kinds = _Kinds(store)
+    kinds = _Kinds(cli.store)
     for start in range(0, len(page.events), MAX_KINDS_READ):
         kinds.learn(page.events[start : start + MAX_KINDS_READ])
     _print_events(page.events, kinds, now)
     if next_after is not None:
         say(f"there may be more; for the next page, add --after {next_after}")
+
+
+def _span(
+    since: When | None, until: When | None, now: Instant
+) -> tuple[Instant | None, Instant | None]:
+    """From when until when; ends the command if that is no span."""
+    begin = None if since is None else since.instant(now)
+    end = None if until is None else until.instant(now)
+    if begin is not None and begin >= (now if end is None else end):
+        refuse("--since must be earlier than --until")
+    return begin, end
 
 
 def _find(store: JobStore, wanted: EventFilter) -> EventPage:
@@ -403,3 +407,177 @@ def _row(*cells: object) -> str:
     cut = [text.ljust(width) for text, width in zip((at, job_id, kind, *rest), widths, strict=True)]
     line = GAP.join(cut).rstrip()
     return line if columns is None else shortened(line, columns)
+
+
+# --- Counting ------------------------------------------------------------------------------------
+
+_LIFE = {event_type.value: place for place, event_type in enumerate(EventType)}
+
+
+class StatsLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The number of events of one group. Fields that `--by` does not name are left out."""
+
+    events: int
+    type: str | None = None
+    kind: str | None = None
+    queue: str | None = None
+
+
+class KindDurations(msgspec.Struct, frozen=True, kw_only=True):
+    """How long jobs of a kind waited, from ready to claimed, and how long those that succeeded
+    ran."""
+
+    kind: str
+    wait: DurationsRecord
+    run: DurationsRecord
+
+
+class StatsDurations(msgspec.Struct, frozen=True, kw_only=True):
+    """Waits and runs of the kinds that had any since `since`, which is where `range` began, or
+    later if older events were not counted."""
+
+    range: TimeRange
+    since: datetime
+    kinds: list[KindDurations]
+
+
+class StatsDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """The events from `since` until before `until`. If it is not `complete`, the log has more than
+    are counted for one answer, and `until` is where counting stopped. `durations` are there with
+    `--by kind` and without `--until`. [OB51]"""
+
+    since: datetime
+    until: datetime
+    complete: bool
+    counts: list[StatsLine]
+    durations: StatsDurations | None
+
+
+@command(None, "stats", json=StatsDocument)
+@when_option(
+    "--since",
+    "Count events from this time on: 24h means 24 hours ago; or 2026-12-01T08:00Z.",
+    default="24h",
+    show_default=True,
+)
+@when_option("--until", "Count events before this time, written as for --since. [default: now]")
+@click.option(
+    "--by",
+    type=click.Choice([str(each) for each in Grouping]),
+    multiple=True,
+    default=("type",),
+    show_default=True,
+    help="Count events for each of these; may be repeated, as in --by kind --by type.",
+)
+def stats(cli: Invocation, since: When, until: When | None, by: tuple[str, ...]) -> None:
+    """Count the events in the histories of jobs, by default those of the last 24 hours.
+
+    Every event is counted, whichever process or transaction committed it. Events that Tenure has
+    deleted are not counted: renewals of leases, which it deletes when their attempt has ended, and
+    finished jobs, which it deletes with their histories after a time (see --keep-finished of
+    `tenure worker`).
+
+    With --by kind, and without --until, it also shows how long the jobs of each kind waited and
+    ran, median and 95th percentile, in the last 15m, 1h, 6h, 24h or 7d: the shortest of these that
+    is as long as the time since --since, else 7d.
+
+    \b
+    Examples:
+      tenure stats --since 7d --by kind --by type
+      tenure stats --since 2026-12-01T00:00Z --until 2026-12-02T00:00Z --json
+    """
+    groups = tuple(dict.fromkeys(Grouping(each) for each in by))
+    now = cli.now
+    begin, end = _span(since, until, now)
+    span = EventSpan(namespace=cli.namespace, since=begin or now, until=now if end is None else end)
+    totals = _count(cli.store, span, groups)
+    overview: Overview | None = None
+    if Grouping.KIND in groups and until is None:
+        overview = cli.store.views.overview(
+            OverviewFilter(namespace=span.namespace, range=range_since(span.since, now))
+        )
+    in_order = sorted(totals.events, key=lambda values: _place(totals.by, values))
+    is_complete = totals.until >= span.until
+    if cli.as_json:
+        print_json(
+            StatsDocument(
+                since=moment(totals.since),
+                until=moment(totals.until),
+                complete=is_complete,
+                counts=[_line(totals, values) for values in in_order],
+                durations=None if overview is None else _durations(overview),
+            )
+        )
+    else:
+        rows = [(*values, totals.events[values]) for values in in_order]
+        print_table([*(group.upper() for group in groups), "EVENTS"], rows)
+        counts = counted(sum(totals.events.values()), "event")
+        say(f"{counts} from {iso(totals.since)} to {iso(totals.until)}")
+        if overview is not None:
+            _print_durations(overview)
+    if not is_complete:
+        say("the log has more events than are counted at once; ask for shorter spans")
+
+
+_DURATIONS = ("WAIT P50", "WAIT P95", "RUN P50", "RUN P95")
+
+
+def _duration_cells(wait: Durations, run: Durations) -> tuple[str | None, ...]:
+    """The cells under these titles."""
+    return tuple(map(duration, (wait.p50_us, wait.p95_us, run.p50_us, run.p95_us)))
+
+
+def _print_durations(overview: Overview) -> None:
+    rows = [
+        (each.kind, *_duration_cells(each.wait, each.run))
+        for each in _kinds_with_durations(overview)
+    ]
+    if rows:
+        click.echo()
+        print_table(["KIND", *_DURATIONS], rows)
+        say(f"waits and runs of the last {overview.range}, from {iso(overview.counted_since)} on")
+
+
+def _durations(overview: Overview) -> StatsDurations:
+    return StatsDurations(
+        range=overview.range,
+        since=moment(overview.counted_since),
+        kinds=[
+            KindDurations(
+                kind=each.kind, wait=durations_record(each.wait), run=durations_record(each.run)
+            )
+            for each in _kinds_with_durations(overview)
+        ],
+    )
+
+
+def _kinds_with_durations(overview: Overview) -> list[KindOverview]:
+    return [each for each in overview.kinds if each.wait.samples or each.run.samples]
+
+
+def _count(store: JobStore, span: EventSpan, by: tuple[Grouping, ...]) -> Totals:
+    """Count, and show how far that has come if it takes a while."""
+    progress = ProgressLine()
+
+    def count(part: EventSpan) -> EventCounts:
+        progress.show(f"counting from {iso(part.since)}")
+        return store.events.count(part)
+
+    try:
+        return count_all(count, span, by)
+    finally:
+        progress.done()
+
+
+def _place(by: Sequence[Grouping], values: Sequence[str]) -> list[tuple[int, str]]:
+    """Where a line comes: types in the order of a job's life, names by the alphabet. Types that
+    only a newer version knows come last."""
+    return [
+        (_LIFE.get(value, len(_LIFE)) if group is Grouping.TYPE else 0, value)
+        for group, value in zip(by, values, strict=True)
+    ]
+
+
+def _line(totals: Totals, values: tuple[str, ...]) -> StatsLine:
+    named = dict(zip(map(str, totals.by), values, strict=True))
+    return StatsLine(events=totals.events[values], **named)

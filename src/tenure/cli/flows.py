@@ -6,38 +6,36 @@ from functools import partial
 
 import click
 
-from tenure.cli.bulk import how_to_go_on
-from tenure.cli.common import (
+from tenure.cli.errors import (
     INTERRUPTED,
     OUTPUT_CLOSED,
+    REFUSED,
     Interrupted,
-    client,
-    coordination,
-    duration_value,
-    find_flow_id,
-    json_option,
-    namespace_option,
-    new_request_id,
-    operator,
+    how_to_continue,
+    refusal,
     refuse,
-    request_id_option,
-    url_option,
 )
 from tenure.cli.following import Reconnecting, following, give_up, goes_on, pause
+from tenure.cli.invocation import (
+    Invocation,
+    Listing,
+    command,
+    find_flow_id,
+    list_command,
+    new_request_id,
+)
+from tenure.cli.options import limit_option, request_id_option, timeout_option
 from tenure.cli.output import ago, print_json, print_table, printable, say
-from tenure.cli.refusals import refusal
 from tenure.client.flows import NotCancelled, cancelling, why_not_redriven
 from tenure.client.shells import Operation, in_thread, run
-from tenure.core.checks import check_name
 from tenure.core.commands import Cancel, Command, RedriveFlow
 from tenure.core.counting import counted
-from tenure.core.flow_rows import Flow, FlowStep, FlowView, in_order
-from tenure.core.ids import DEFAULT_NAMESPACE, JobId, Namespace
+from tenure.core.flow_rows import Flow, FlowStep, FlowSummary, FlowView, in_order
+from tenure.core.ids import DEFAULT_NAMESPACE, FlowId, JobId
 from tenure.core.instants import Duration
 from tenure.core.verdicts import Answer, Reply
-from tenure.core.vocabulary import CancelMode, Cause, JobStatus
+from tenure.core.vocabulary import CancelMode, JobStatus
 from tenure.errors import InvalidInput
-from tenure.ports import Coordination
 from tenure.protocol.replies import FlowRecord, FlowReply, flow_reply, flow_summary_record
 
 PAUSE_S = 0.25
@@ -45,56 +43,46 @@ SHOWN_PARENTS = 3
 SHOWN_PROBLEMS = 20
 """More jobs that could not be cancelled are counted, not named."""
 
+flow_argument = click.argument("flow_id")
+
 
 @click.group()
 def flows() -> None:
     """List flows, show their jobs, wait for them, cancel them, redrive them."""
 
 
-@flows.command(name="ls")
-@url_option
-@json_option(list[FlowRecord])
-@namespace_option
-@click.option("--limit", type=click.IntRange(1, 500), default=50, help="How many at most.")
-def list_flows(url: str | None, as_json: bool, namespace: str, limit: int) -> None:
+@list_command(flows, json=list[FlowRecord])
+@limit_option(500)
+def list_flows(cli: Invocation, limit: int) -> Listing[FlowSummary]:
     """List flows, newest first."""
-    with coordination(url) as serving:
-        check_name("namespace", namespace)
-        found = serving.store.flows.page(Namespace(namespace), before=None, limit=limit)
-        now = serving.store.now()
-    if as_json:
-        print_json([flow_summary_record(each) for each in found])
-        return
-    print_table(
-        ["ID", "NAME", "JOBS", "STATE", "STATUSES", "MADE"],
-        [
-            (
-                each.flow.id,
-                each.flow.name,
-                each.flow.jobs,
-                "live" if each.is_live else "ended",
-                "not counted" if each.statuses is None else _in_words(each.statuses),
-                ago(each.flow.made_at, now),
-            )
-            for each in found
-        ],
+    found = cli.store.flows.page(cli.namespace, before=None, limit=limit)
+    now = cli.now
+    return Listing(
+        found,
+        {
+            "ID": lambda each: each.flow.id,
+            "NAME": lambda each: each.flow.name,
+            "JOBS": lambda each: each.flow.jobs,
+            "STATE": lambda each: "live" if each.is_live else "ended",
+            "STATUSES": lambda each: (
+                "not counted" if each.statuses is None else _in_words(each.statuses)
+            ),
+            "MADE": lambda each: ago(each.flow.made_at, now),
+        },
+        document=flow_summary_record,
     )
 
 
-@flows.command(name="show")
-@url_option
-@json_option(FlowReply)
-@namespace_option
-@click.argument("flow_id")
-def show_flow(url: str | None, as_json: bool, namespace: str, flow_id: str) -> None:
+@command(flows, "show", json=FlowReply)
+@flow_argument
+def show_flow(cli: Invocation, flow_id: str) -> None:
     """Show a flow: its jobs, what each waits for, and their statuses.
 
     A job that was replaced by a redrive is shown beside its replacement; --json lists all of them.
     """
-    with coordination(url) as serving:
-        view = _find(serving, namespace, flow_id)
-        now = serving.store.now()
-    if as_json:
+    view = _find(cli, flow_id)
+    now = cli.now
+    if cli.as_json:
         print_json(flow_reply(view))
         return
     click.echo(f"{printable(view.flow.name)}: {_counted(view)}")
@@ -127,40 +115,31 @@ def _replaced(job_id: JobId, statuses: dict[JobId, JobStatus]) -> str:
     return f"{job_id} {statuses.get(job_id, 'purged')}"
 
 
-@flows.command(name="wait")
-@url_option
-@json_option(FlowReply)
-@namespace_option
-@click.option("--timeout", callback=duration_value, help="Give up after this long, as in 10m.")
-@click.argument("flow_id")
-def wait_for_flow(
-    url: str | None, as_json: bool, namespace: str, timeout: Duration | None, flow_id: str
-) -> None:
+@command(flows, "wait", json=FlowReply)
+@timeout_option
+@flow_argument
+def wait_for_flow(cli: Invocation, timeout: Duration | None, flow_id: str) -> None:
     """Wait until every job of a flow has ended.
 
     Exits with 0 if all of them succeeded, 1 if not, if they did not end in time, or if some were
     purged or are not visible to your token, so that their end is not known; 130 if you press
-    Ctrl-C. The jobs go on.
+    Ctrl-C. The jobs continue.
     """
-    with coordination(url) as serving:
-        view = _find(serving, namespace, flow_id)
-        told = _goes_on(view.flow)
-        with following(interrupted=INTERRUPTED, told=told, output_closed=OUTPUT_CLOSED):
-            view = _ended(serving, view, timeout)
-    if as_json:
-        print_json(flow_reply(view))
-    else:
-        click.echo(_counted(view))
+    view = _find(cli, flow_id)
+    told = _goes_on(view.flow)
+    with following(interrupted=INTERRUPTED, told=told, output_closed=OUTPUT_CLOSED):
+        view = _ended(cli, view, timeout)
+    _show_counted(cli, view)
     of_all = f"of {counted(view.flow.jobs, 'job')} of the flow"
     if view.hidden:
         refuse(f"not visible to this token: {view.hidden} {of_all}; they may not have ended")
     if view.purged:
         refuse(f"ended and purged: {view.purged} {of_all}; how they ended is no longer known")
     if any(step.status is not JobStatus.SUCCEEDED for step in view.current):
-        raise SystemExit(1)
+        raise SystemExit(REFUSED)
 
 
-def _ended(serving: Coordination, view: FlowView, timeout: Duration | None) -> FlowView:
+def _ended(cli: Invocation, view: FlowView, timeout: Duration | None) -> FlowView:
     """The flow once all of its jobs have ended. A lost store or server is waited for. [LV5]"""
     reading = Reconnecting(timeout=timeout, was_answered=True)
     flow = view.flow
@@ -168,7 +147,7 @@ def _ended(serving: Coordination, view: FlowView, timeout: Duration | None) -> F
         if reading.is_too_late:
             give_up(f"the flow has not ended: {_counted(view)}", told=_goes_on(flow))
         pause(PAUSE_S)
-        view = reading.ask(partial(_find, serving, flow.namespace, flow.id))
+        view = reading.ask(partial(_load, cli, flow.id))
     return view
 
 
@@ -177,22 +156,13 @@ def _goes_on(flow: Flow) -> str:
     return goes_on(f"flow {flow.id}", shown_by=f"flows show {flow.id}{elsewhere}")
 
 
-@flows.command(name="cancel")
-@url_option
-@json_option(FlowReply)
-@namespace_option
+@command(flows, "cancel", json=FlowReply)
 @request_id_option
 @click.option("--hard", is_flag=True, help="Do not wait for running handlers.")
 @click.option("--reason", default="", help="Shown with each job.")
-@click.argument("flow_id")
+@flow_argument
 def cancel_flow(
-    url: str | None,
-    as_json: bool,
-    namespace: str,
-    request_id: str | None,
-    hard: bool,
-    reason: str,
-    flow_id: str,
+    cli: Invocation, request_id: str | None, hard: bool, reason: str, flow_id: str
 ) -> None:
     """Cancel every job of a flow that has not ended.
 
@@ -202,32 +172,27 @@ def cancel_flow(
     """
     asked_as = new_request_id(request_id)
     mode = CancelMode.HARD if hard else CancelMode.SOFT
-    with coordination(url) as serving:
-        view = _find(serving, namespace, flow_id)
+    view = _find(cli, flow_id)
+    live, answered = len(_live(view)), 0
 
-        live, answered = len(_live(view)), 0
+    def submitting(commands: Sequence[Command]) -> Operation[list[Answer]]:
+        nonlocal answered
+        answers: list[Answer] = yield in_thread(lambda: cli.serving.execute_many(commands))
+        answered += len(answers)
+        return answers
 
-        def submitting(commands: Sequence[Command]) -> Operation[list[Answer]]:
-            nonlocal answered
-            answers: list[Answer] = yield in_thread(lambda: serving.execute_many(commands))
-            answered += len(answers)
-            return answers
+    def cancel(job_id: JobId) -> Cancel:
+        return Cancel(
+            job_id=job_id, actor=cli.client, request_id=asked_as, mode=mode, reason=reason
+        )
 
-        def command(job_id: JobId) -> Cancel:
-            return Cancel(
-                job_id=job_id, actor=client(), request_id=asked_as, mode=mode, reason=reason
-            )
-
-        try:
-            left = run(cancelling(submitting, view, command))
-            view = _find(serving, namespace, view.flow.id)
-        except KeyboardInterrupt as interrupt:
-            told = how_to_go_on("interrupted", answered=answered, jobs=live, request_id=asked_as)
-            raise Interrupted(told) from interrupt
-    if as_json:
-        print_json(flow_reply(view))
-    else:
-        click.echo(_counted(view))
+    try:
+        left = run(cancelling(submitting, view, cancel))
+        view = _load(cli, view.flow.id)
+    except KeyboardInterrupt as interrupt:
+        told = how_to_continue("interrupted", answered=answered, jobs=live, request_id=asked_as)
+        raise Interrupted(told) from interrupt
+    _show_counted(cli, view)
     _tell_of(left)
 
 
@@ -241,15 +206,10 @@ def _tell_of(left: NotCancelled) -> None:
         refuse(counted(len(problems), "job was not cancelled", "jobs were not cancelled"))
 
 
-@flows.command(name="redrive")
-@url_option
-@json_option(FlowReply)
-@namespace_option
+@command(flows, "redrive", json=FlowReply)
 @request_id_option
-@click.argument("flow_id")
-def redrive_flow(
-    url: str | None, as_json: bool, namespace: str, request_id: str | None, flow_id: str
-) -> None:
+@flow_argument
+def redrive_flow(cli: Invocation, request_id: str | None, flow_id: str) -> None:
     """Replace the jobs of a flow that did not succeed; prints the new jobs.
 
     A new job has the payload and the name of the one that it replaces. It waits for the same jobs,
@@ -259,26 +219,26 @@ def redrive_flow(
     Exits with 0 if there are new jobs, 1 if not, 2 if it could not be done. It is safe to run
     again; under the same --request-id it makes nothing and prints the new jobs that there are.
     """
-    asked_as = new_request_id(request_id)
-    with coordination(url) as serving:
-        before = _find(serving, namespace, flow_id)
-        wanted = RedriveFlow(
-            flow_id=before.flow.id,
-            namespace=before.flow.namespace,
-            actor=operator(),
-            request_id=asked_as,
-        )
-        try:
-            reply = serving.execute(wanted)
-        except InvalidInput as limit:  # the flow's id is right: it was redriven too often
-            if limit.field != "flow_id":
-                raise
-            refuse(f"flow {limit.problem}; {limit.hint}")
-        assert isinstance(reply, Reply)
-        view = _find(serving, namespace, flow_id)
+    before = _find(cli, flow_id)
+    wanted = RedriveFlow(
+        flow_id=before.flow.id,
+        namespace=before.flow.namespace,
+        actor=cli.operator,
+        request_id=new_request_id(request_id),
+    )
+    try:
+        reply = cli.serving.execute(wanted)
+    except InvalidInput as limit:  # the flow's id is right: it was redriven too often
+        if limit.field != "flow_id":
+            raise
+        refuse(f"flow {limit.problem}; {limit.hint}")
+    assert isinstance(reply, Reply)
+    view = _load(cli, before.flow.id)
     if reply.cause is not None:
-        refuse(f"flow {view.flow.id}: {_why_not_redriven(view, reply, reply.cause)}")
-    if as_json:
+        which = "" if reply.job is None else f", job {reply.job.id}"
+        why = f"{why_not_redriven(reply.cause)}{which} ({reply.cause.value})"
+        refuse(f"flow {view.flow.id}: {why}; {_counted(view)}")
+    if cli.as_json:
         print_json(flow_reply(view))
         return
     if reply.replayed:
@@ -291,22 +251,26 @@ def redrive_flow(
     _print_steps(view, [step for step in view.current if step.job_id not in old])
 
 
-def _why_not_redriven(view: FlowView, reply: Reply, cause: Cause) -> str:
-    which = "" if reply.job is None else f", job {reply.job.id}"
-    return f"{why_not_redriven(cause)}{which} ({cause.value}); {_counted(view)}"
+def _find(cli: Invocation, text: str) -> FlowView:
+    return _load(cli, find_flow_id(cli, text))
 
 
-def _find(serving: Coordination, namespace: str, flow_id: str) -> FlowView:
-    check_name("namespace", namespace)
-    wanted = find_flow_id(serving, flow_id, namespace)
-    found = serving.store.flows.load(Namespace(namespace), wanted)
+def _load(cli: Invocation, flow_id: FlowId) -> FlowView:
+    found = cli.store.flows.load(cli.namespace, flow_id)
     if found is None:
-        refuse(f"there is no flow {wanted} in namespace {namespace}")
+        refuse(f"there is no flow {flow_id} in namespace {cli.namespace}")
     return found
 
 
 def _live(view: FlowView) -> list[FlowStep]:
     return [step for step in view.steps if not step.status.is_terminal]
+
+
+def _show_counted(cli: Invocation, view: FlowView) -> None:
+    if cli.as_json:
+        print_json(flow_reply(view))
+    else:
+        click.echo(_counted(view))
 
 
 def _counted(view: FlowView) -> str:

@@ -1,76 +1,59 @@
-"""`tenure jobs …`: look at jobs, stop them, let them run again."""
+"""`tenure jobs …`: read jobs, stop them, let them run again."""
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 import msgspec
 
-from tenure.cli.bulk import JobOutcome, Selection, execute_all, many_options, select
-from tenure.cli.common import (
-    INTERRUPTED,
-    OUTPUT_CLOSED,
-    REFUSED,
-    Request,
-    When,
-    client,
-    coordination,
-    duration_value,
+from tenure.cli.errors import REFUSED, refuse
+from tenure.cli.following import MAX_WATCHED, show_end, wait_for_end, watch_to_the_end
+from tenure.cli.invocation import (
+    Invocation,
+    Listing,
+    command,
     find_job,
     find_job_id,
     find_job_ids,
-    job_argument,
-    json_option,
-    namespace_option,
-    operator,
-    refuse,
-    reported_errors,
-    request_options,
-    url_option,
-    when_value,
+    list_command,
 )
-from tenure.cli.following import following
-from tenure.cli.job_end import show_end, wait_for_end
-from tenure.cli.job_output import OutputPiece, follow_output, print_output, why_no_output
 from tenure.cli.job_view import (
+    OutputPiece,
+    follow_output,
     headline,
     job_facts,
     lease_note,
+    print_output,
     print_timeline,
     print_traceback,
     resolution_facts,
     shown_worker,
+    why_no_output,
 )
-from tenure.cli.kind_suggestions import kind_suggestion
-from tenure.cli.output import (
-    ago,
-    coloured,
-    print_facts,
-    print_json,
-    print_table,
-    say,
+from tenure.cli.many import JobOutcome, Many, about_jobs, execute_all, hint_again, id_that_runs
+from tenure.cli.options import (
+    before_option,
+    job_namespace_option,
+    kind_option,
+    limit_option,
+    queue_option,
+    timeout_option,
+    together,
+    when_option,
 )
-from tenure.cli.watching import MAX_WATCHED, going_on, watch_to_the_end
+from tenure.cli.output import ago, print_facts, print_json, say
 from tenure.core.attempt_logs import AttemptLog
 from tenure.core.checks import check_name
 from tenure.core.commands import Cancel, Command, DeadLetter, Redrive, Requeue, Stall, redriven_id
 from tenure.core.counting import counted
-from tenure.core.ids import JobId, Kind, Namespace, QueueName, RequestId, WorkerId
-from tenure.core.instants import Duration, Instant
+from tenure.core.ids import JobId, RequestId
+from tenure.core.instants import Duration
 from tenure.core.job import Job
 from tenure.core.job_search import MAX_JOBS_READ, JobFilter
 from tenure.core.verdicts import Reply
-from tenure.core.vocabulary import (
-    CancelMode,
-    Cause,
-    EventCause,
-    JobStatus,
-    ReasonCode,
-    Stage,
-)
-from tenure.ports import Coordination
+from tenure.core.vocabulary import CancelMode, Cause, EventCause, JobStatus, ReasonCode, Stage
 from tenure.protocol.records import (
     ArtifactRecord,
     EventRecord,
@@ -83,7 +66,7 @@ from tenure.protocol.records import (
     observation_record,
     resolution_record,
 )
-from tenure.telemetry.kind_names import is_known_kind
+from tenure.telemetry.kind_names import kind_hint
 from tenure.telemetry.unclaimed import why_waiting
 
 MAX_LISTED = 500
@@ -93,10 +76,9 @@ LOADED_AT_ONCE = 20
 LIVE = tuple(status for status in JobStatus if not status.is_terminal)
 RERUN_BY_STATUS = (JobStatus.SUCCEEDED, JobStatus.FAILED, JobStatus.CANCELLED)
 RERUN_ALL = RequestId("cli:rerun-all")
-"""`rerun --all` asks under the same id each time: whoever runs it again, a job is rerun once."""
+"""`rerun --all` always asks under this id: a job is rerun once, whichever user runs it again."""
 
 _STATUSES = ", ".join(JobStatus)
-_F = TypeVar("_F", bound=Callable[..., Any])
 
 
 @click.group()
@@ -108,141 +90,73 @@ def jobs() -> None:
     """
 
 
-def filter_options(function: _F) -> _F:
-    """`--status`, `--queue`, `--kind`, `--correlation-id` and `--namespace`."""
-    function = click.option("--correlation-id", help="Only jobs with this correlation id.")(
-        function
-    )
-    function = click.option("--kind", "-k", help="Only jobs of this kind.")(function)
-    function = click.option("--queue", "-q", help="Only jobs of this queue.")(function)
-    function = click.option(
+def _statuses(_: click.Context, __: click.Parameter, words: tuple[str, ...]) -> tuple[str, ...]:
+    try:
+        return tuple(JobStatus.known(word) for word in words)
+    except ValueError as wrong:
+        raise click.BadParameter(f"no such status; one of {_STATUSES}") from wrong
+
+
+filter_options = together(
+    click.option(
         "--status",
         "-s",
+        "statuses",
         multiple=True,
+        callback=_statuses,
         help=f"Only jobs of this status; may be repeated. One of {_STATUSES}.",
-    )(function)
-    return namespace_option(function)
-
-
-def search_options(function: _F) -> _F:
-    """`--worker`, `--error`, and the times of enqueue and end. [J12]"""
-    for name, meaning in (
-        ("--finished-until", "Only jobs that finished before this time, written as for --since."),
-        ("--finished-since", "Only jobs that finished at this time or later, as for --since."),
-        ("--until", "Only jobs that were enqueued before this time, written as for --since."),
-        (
-            "--since",
-            "Only jobs that were enqueued at this time or later: 24h means 24 hours ago; or"
-            " 2026-12-01T08:00Z.",
-        ),
-    ):
-        option = click.option(name, metavar="WHEN", callback=when_value, help=meaning)
-        function = option(function)
-    function = click.option(
+    ),
+    queue_option,
+    kind_option,
+    click.option("--correlation-id", help="Only jobs with this correlation id."),
+)
+search_options = together(
+    click.option("--worker", "-w", help="Only jobs that this worker holds or held last."),
+    click.option(
+        "--orphaned",
+        is_flag=True,
+        help="Only jobs whose workers have been silent for two heartbeats.",
+    ),
+    click.option(
         "--error",
         metavar="TEXT",
         help="Only jobs with this text in the type or message of their last error, in the first"
         " 4096 characters; upper and lower case are the same.",
-    )(function)
-    function = click.option(
-        "--orphaned",
-        is_flag=True,
-        help="Only jobs whose workers have been silent for two heartbeats.",
-    )(function)
-    return click.option("--worker", "-w", help="Only jobs that this worker holds or held last.")(
-        function
-    )
+    ),
+    when_option(
+        "--since",
+        "Only jobs that were enqueued at this time or later: 24h means 24 hours ago; or"
+        " 2026-12-01T08:00Z.",
+        field="enqueued_since",
+    ),
+    when_option(
+        "--until",
+        "Only jobs that were enqueued before this time, written as for --since.",
+        field="enqueued_until",
+    ),
+    when_option(
+        "--finished-since", "Only jobs that finished at this time or later, as for --since."
+    ),
+    when_option(
+        "--finished-until", "Only jobs that finished before this time, written as for --since."
+    ),
+)
+"""[J12]"""
+
+_TIMES = ("enqueued_since", "enqueued_until", "finished_since", "finished_until")
+ids_argument = click.argument("job_ids", metavar="ID...", nargs=-1, required=True)
+job_argument = click.argument("job_id", metavar="ID")
 
 
-def _searched(
-    wanted: JobFilter,
-    now: Instant,
-    *,
-    worker: str | None,
-    error: str | None,
-    since: When | None,
-    until: When | None,
-    finished_since: When | None,
-    finished_until: When | None,
-    orphaned: bool,
-) -> JobFilter:
-    with reported_errors():
-        return msgspec.structs.replace(
-            wanted,
-            worker=None if worker is None else WorkerId(worker),
-            error=error,
-            enqueued_since=None if since is None else since.instant(now),
-            enqueued_until=None if until is None else until.instant(now),
-            finished_since=None if finished_since is None else finished_since.instant(now),
-            finished_until=None if finished_until is None else finished_until.instant(now),
-            orphaned=orphaned,
-        )
+# --- Reading -------------------------------------------------------------------------------------
 
 
-_SEARCHES = ("worker", "error", "since", "until", "finished_since", "finished_until", "orphaned")
-
-
-def _filter(
-    *,
-    namespace: str,
-    status: tuple[str, ...],
-    queue: str | None,
-    kind: str | None,
-    correlation_id: str | None,
-) -> JobFilter:
-    try:
-        statuses = tuple(JobStatus.known(word) for word in status)
-    except ValueError as wrong:
-        raise click.BadParameter(
-            f"no such status; one of {_STATUSES}", param_hint="--status"
-        ) from wrong
-    with reported_errors():
-        return JobFilter(
-            namespace=Namespace(namespace),
-            statuses=statuses,
-            queue=None if queue is None else QueueName(queue),
-            kind=None if kind is None else Kind(kind),
-            correlation_id=correlation_id,
-            bodies=False,
-        )
-
-
-def _wanted(
-    job_ids: tuple[str, ...], filters: dict[str, Any], *, among: Sequence[JobStatus], problem: str
-) -> JobFilter:
-    """The filter of a command that takes IDs or --all, of jobs that have one of these statuses."""
-    if job_ids and any(value for name, value in filters.items() if name != "namespace"):
-        raise click.UsageError("Filters go with --all.")
-    wanted = _filter(**filters)
-    if any(status not in among for status in wanted.statuses):
-        raise click.BadParameter(problem, param_hint="--status")
-    return msgspec.structs.replace(wanted, statuses=wanted.statuses or tuple(among))
-
-
-# --- Looking -------------------------------------------------------------------------------------
-
-
-@jobs.command(name="ls")
-@url_option
-@json_option(list[JobRecord])
+@list_command(jobs, json=list[JobRecord])
 @filter_options
 @search_options
-@click.option(
-    "--before",
-    metavar="ID",
-    help="Only jobs older than this one. For the next page, give the last ID of this page.",
-)
-@click.option(
-    "--limit",
-    "-n",
-    type=click.IntRange(1, MAX_LISTED),
-    default=50,
-    show_default=True,
-    help="At most this many jobs.",
-)
-def list_jobs(
-    url: str | None, as_json: bool, before: str | None, limit: int, **filters: Any
-) -> None:
+@before_option
+@limit_option(MAX_LISTED)
+def list_jobs(cli: Invocation, before: str | None, limit: int, **filters: Any) -> Listing[Job]:
     """List jobs, newest first by the time of enqueue.
 
     \b
@@ -251,64 +165,44 @@ def list_jobs(
       tenure jobs ls -s running -s stalled
       tenure jobs ls --error "connection refused" --since 2d
     """
-    searches = {name: filters.pop(name) for name in _SEARCHES}
-    wanted = msgspec.structs.replace(_filter(**filters), limit=limit)
-    with coordination(url) as serving:
-        wanted = _searched(wanted, serving.store.now(), **searches)
-        if before is not None:
-            last = find_job_id(serving, before, wanted.namespace, is_before=True)
-            wanted = msgspec.structs.replace(wanted, before=last)
-        page = serving.store.views.jobs(wanted)
-        found = page.jobs
-        now = serving.store.now()
-        if not found and wanted.kind is not None:
-            _tell_of_unknown_kind(serving, wanted.namespace, wanted.kind)
+    now = cli.now
+    filters |= {name: filters[name].instant(now) for name in _TIMES if filters[name] is not None}
+    last = None if before is None else find_job_id(cli, before, is_before=True)
+    wanted = JobFilter(namespace=cli.namespace, before=last, limit=limit, bodies=False, **filters)
+    page = cli.store.views.jobs(wanted)
+    found, now = page.jobs, cli.now
+    notes = []
+    if not found and wanted.kind is not None:
+        notes += [text] if (text := kind_hint(cli.store, cli.namespace, wanted.kind)) else []
     if page.next_before is not None and len(found) < limit:
-        say(
+        notes.append(
             f"{MAX_JOBS_READ} jobs were looked at; for those before them, add"
             f" --before {page.next_before}"
         )
-    if as_json:
-        print_json([job_record(job, now=now, bodies=False) for job in found])
-        return
+    columns = {
+        "ID": lambda job: job.id,
+        "KIND": lambda job: job.kind,
+        "QUEUE": lambda job: job.queue,
+        "STATUS": lambda job: job.status,
+        "NOTE": lambda job: lease_note(job, now),
+        "ATTEMPT": lambda job: job.attempt,
+        "ENQUEUED": lambda job: ago(job.enqueued_at, now),
+        "FINISHED": lambda job: ago(job.finished_at, now),
+        "WORKER": shown_worker,
+        "ERROR": headline,
+    }
+    if not any(lease_note(job, now) for job in found):
+        del columns["NOTE"]
     # A list of all statuses has no room for the errors of a few.
-    has_errors = bool(wanted.statuses) and any(job.error for job in found)
-    _print_jobs(found, now, has_errors=has_errors)
-
-
-def _tell_of_unknown_kind(serving: Coordination, namespace: Namespace, kind: str) -> None:
-    if not is_known_kind(serving.store, namespace, kind):
-        meant = kind_suggestion(serving, namespace, kind)
-        say(f"no worker or job has kind {kind} so far.{meant}")
-
-
-def _print_jobs(found: Sequence[Job], now: Instant, *, has_errors: bool) -> None:
-    notes = [lease_note(job, now) for job in found]
-    has_notes = any(notes)
-    print_table(
-        [
-            *("ID", "KIND", "QUEUE", "STATUS"),
-            *(["NOTE"] if has_notes else []),
-            *("ATTEMPT", "ENQUEUED", "FINISHED", "WORKER"),
-            *(["ERROR"] if has_errors else []),
-        ],
-        [
-            (
-                job.id,
-                job.kind,
-                job.queue,
-                job.status,
-                *([note] if has_notes else []),
-                job.attempt,
-                ago(job.enqueued_at, now),
-                ago(job.finished_at, now),
-                shown_worker(job),
-                *([headline(job)] if has_errors else []),
-            )
-            for job, note in zip(found, notes, strict=True)
-        ],
+    if not wanted.statuses or not any(job.error for job in found):
+        del columns["ERROR"]
+    return Listing(
+        found,
+        columns,
+        document=lambda job: job_record(job, now=now, bodies=False),
         optional=("ENQUEUED", "ATTEMPT", "QUEUE", "FINISHED", "WORKER"),
         whole=("NOTE",),
+        notes=notes,
     )
 
 
@@ -330,38 +224,32 @@ class JobHistory(msgspec.Struct, frozen=True, kw_only=True):
     observations: list[ObservationRecord]
 
 
-@jobs.command(name="show")
-@url_option
-@json_option(JobShown)
+@command(jobs, "show", json=JobShown, namespace=job_namespace_option)
 @click.option("--bodies", is_flag=True, help="Also show payload, result and checkpoint.")
 @job_argument
-def show_job(url: str | None, as_json: bool, bodies: bool, namespace: str, job_id: str) -> None:
+def show_job(cli: Invocation, bodies: bool, job_id: str) -> None:
     """Show a job, why it waits, its history, its error, and what became of a dead letter.
 
     Lines of the history whose SEQ is a dash are beside the log: a result that was refused, a report
     under another worker's lease, a compensation that succeeded. They changed nothing. With --json
     --bodies, they have the first 4 KiB of what was refused.
     """
-    with coordination(url) as serving:
-        job = find_job(serving, job_id, namespace)
-        events = serving.store.events.load([job.id])[job.id]
-        seen = serving.store.jobs.observations(job.id)
-        now = serving.store.now()
-        shown = job_record(job, now=now, bodies=bodies)
-        waiting = why_waiting(serving.store, job)
-        resolution = None
-        if job.status is JobStatus.DEAD_LETTERED:
-            resolution = serving.store.jobs.resolutions([job.id]).get(job.id)
-    if as_json:
-        history = [event_record(event) for event in events]
-        beside = [observation_record(each, bodies=bodies) for each in seen]
+    job = find_job(cli, job_id)
+    events = cli.store.events.load([job.id])[job.id]
+    seen = cli.store.jobs.observations(job.id)
+    now = cli.now
+    waiting = why_waiting(cli.store, job)
+    resolution = None
+    if job.status is JobStatus.DEAD_LETTERED:
+        resolution = cli.store.jobs.resolutions([job.id]).get(job.id)
+    if cli.as_json:
         print_json(
             JobShown(
-                job=shown,
+                job=job_record(job, now=now, bodies=bodies),
                 waiting=waiting,
                 resolution=resolution_record(resolution),
-                events=history,
-                observations=beside,
+                events=[event_record(event) for event in events],
+                observations=[observation_record(each, bodies=bodies) for each in seen],
             )
         )
         return
@@ -369,39 +257,35 @@ def show_job(url: str | None, as_json: bool, bodies: bool, namespace: str, job_i
     if job.status is JobStatus.DEAD_LETTERED:
         facts += resolution_facts(resolution, now)
     is_unclaimed = job.status in (JobStatus.WAITING, JobStatus.QUEUED)
-    facts.append(("waiting" if is_unclaimed else "note", waiting))
-    print_facts(facts)
+    print_facts([*facts, ("waiting" if is_unclaimed else "note", waiting)])
     click.echo()
     print_timeline(events, seen, folded=True)
     print_traceback(job)
 
 
-@jobs.command(name="events")
-@url_option
-@json_option(JobHistory)
+@command(jobs, "events", json=JobHistory, namespace=job_namespace_option)
 @job_argument
-def job_events(url: str | None, as_json: bool, namespace: str, job_id: str) -> None:
+def job_events(cli: Invocation, job_id: str) -> None:
     """Show the stored events of a job's history, one line each.
 
     The renewals of an attempt are deleted after it has ended; one line `pruned` stands for them.
     Lines whose SEQ is a dash are observations beside the log, as in `tenure jobs show`.
     """
-    with coordination(url) as serving:
-        job = find_job(serving, job_id, namespace)
-        events = serving.store.events.load([job.id])[job.id]
-        seen = serving.store.jobs.observations(job.id)
-    if as_json:
-        beside = [observation_record(each, bodies=False) for each in seen]
+    job = find_job(cli, job_id)
+    events = cli.store.events.load([job.id])[job.id]
+    seen = cli.store.jobs.observations(job.id)
+    if cli.as_json:
         print_json(
-            JobHistory(events=[event_record(event) for event in events], observations=beside)
+            JobHistory(
+                events=[event_record(event) for event in events],
+                observations=[observation_record(each, bodies=False) for each in seen],
+            )
         )
     else:
         print_timeline(events, seen)
 
 
-@jobs.command(name="artifacts")
-@url_option
-@json_option(list[ArtifactRecord])
+@command(jobs, "artifacts", json=list[ArtifactRecord], namespace=job_namespace_option)
 @click.option(
     "--output",
     "-o",
@@ -410,39 +294,35 @@ def job_events(url: str | None, as_json: bool, namespace: str, job_id: str) -> N
 )
 @job_argument
 @click.argument("name", required=False)
-def job_artifacts(
-    url: str | None,
-    as_json: bool,
-    output: Path | None,
-    namespace: str,
-    job_id: str,
-    name: str | None,
-) -> None:
+def job_artifacts(cli: Invocation, output: Path | None, job_id: str, name: str | None) -> None:
     """List or fetch the files of a succeeded job.
 
     With NAME the file of this name is written to stdout, or to the file of -o.
     """
     if output is not None and name is None:
         raise click.UsageError("-o needs a NAME.")
-    with coordination(url) as serving:
-        job = find_job(serving, job_id, namespace)
-        if name is not None:
-            _fetch_artifact(serving, job, name, output)
-            return
-        found = serving.store.artifacts.of_job(job.id)
-        now = serving.store.now()
-    if as_json:
-        print_json([artifact_record(each) for each in found])
+    job = find_job(cli, job_id)
+    if name is not None:
+        _fetch_artifact(cli, job, name, output)
         return
-    print_table(
-        ["NAME", "TYPE", "BYTES", "SHA256", "UPLOADED"],
-        [(a.name, a.media_type, a.size, a.sha256, ago(a.ts, now)) for a in found],
-    )
+    found = cli.store.artifacts.of_job(job.id)
+    now = cli.now
+    Listing(
+        found,
+        {
+            "NAME": lambda each: each.name,
+            "TYPE": lambda each: each.media_type,
+            "BYTES": lambda each: each.size,
+            "SHA256": lambda each: each.sha256,
+            "UPLOADED": lambda each: ago(each.ts, now),
+        },
+        document=artifact_record,
+    ).print(as_json=cli.as_json)
 
 
-def _fetch_artifact(serving: Coordination, job: Job, name: str, output: Path | None) -> None:
+def _fetch_artifact(cli: Invocation, job: Job, name: str, output: Path | None) -> None:
     check_name("NAME", name)
-    stored = serving.store.artifacts.load(job.id, name)
+    stored = cli.store.artifacts.load(job.id, name)
     if stored is None:
         refuse(f"job {job.id}, which is {job.status}, has no artifact {name}")
     if output is not None:
@@ -455,37 +335,29 @@ def _fetch_artifact(serving: Coordination, job: Job, name: str, output: Path | N
         sys.stdout.buffer.flush()  # here, where a full disk can still be reported
 
 
-@jobs.command(name="logs")
-@url_option
-@json_option(list[AttemptLog], followed_shape=OutputPiece)
+@command(jobs, "logs", json=list[AttemptLog], followed=OutputPiece, namespace=job_namespace_option)
 @click.option("--attempt", "-a", type=click.IntRange(1), help="Only this attempt.")
 @click.option(
     "--follow",
     "-f",
     "follows",
     is_flag=True,
-    help="Go on until the job has ended, and show what its handler writes meanwhile.",
+    help="Continue until the job has ended, and show what its handler writes meanwhile.",
 )
 @job_argument
-def job_logs(
-    url: str | None, as_json: bool, attempt: int | None, follows: bool, namespace: str, job_id: str
-) -> None:
+def job_logs(cli: Invocation, attempt: int | None, follows: bool, job_id: str) -> None:
     """Show the output of a job's handler, attempt by attempt.
 
     The output of a running attempt is a few seconds behind. Of each attempt 64 KiB are kept, the
     beginning and the end: -f shows what is between if it comes slowly enough.
     """
-    with coordination(url) as serving:
-        job = find_job(serving, job_id, namespace)
-        if follows:
-            follow_output(serving, job, attempt, as_json=as_json)
-            return
-        logs = [
-            log
-            for log in serving.store.artifacts.logs(job.id)
-            if attempt is None or log.attempt == attempt
-        ]
-    if as_json:
+    job = find_job(cli, job_id)
+    if follows:
+        follow_output(cli, job, attempt)
+        return
+    every = cli.store.artifacts.logs(job.id)
+    logs = [log for log in every if attempt is None or log.attempt == attempt]
+    if cli.as_json:
         print_json(logs)
         return
     if not logs:
@@ -493,14 +365,45 @@ def job_logs(
     print_output(job, logs)
 
 
+@command(jobs, "wait", json=JobRecord, namespace=job_namespace_option)
+@timeout_option
+@job_argument
+def wait_for_job(cli: Invocation, timeout: Duration | None, job_id: str) -> None:
+    """Wait until a job has finished, and print its result.
+
+    Exits with 0 if it succeeded, 1 otherwise.
+    """
+    show_end(cli, wait_for_end(cli.store, find_job(cli, job_id), timeout))
+
+
+@command(jobs, "watch", json=list[JobRecord])
+@timeout_option
+@ids_argument
+def watch_jobs(cli: Invocation, timeout: Duration | None, job_ids: tuple[str, ...]) -> None:
+    """Show how far jobs are until they have finished.
+
+    On a terminal each job has a line that is redrawn, with a bar if its handler reports progress.
+    Elsewhere a line is printed when something has changed. With --json the jobs are printed at the
+    end, and the lines go to stderr.
+
+    Exits with 0 if all succeeded, 1 otherwise, 130 if you press Ctrl-C.
+    """
+    ids = find_job_ids(cli, job_ids)
+    if len(ids) > MAX_WATCHED:
+        many = counted(len(ids), "job")
+        refuse(f"{many} are more than {MAX_WATCHED}, the most that can be watched")
+    found = watch_to_the_end(cli.store, ids, timeout, err=cli.as_json)
+    if cli.as_json:
+        now = cli.now
+        print_json([job_record(job, now=now, bodies=False) for job in found])
+    if any(job.status is not JobStatus.SUCCEEDED for job in found):
+        sys.exit(REFUSED)
+
+
 # --- Deciding ------------------------------------------------------------------------------------
 
 
-@jobs.command(name="cancel")
-@url_option
-@json_option(list[JobOutcome])
-@request_options
-@filter_options
+@command(jobs, "cancel", json=list[JobOutcome])
 @click.option(
     "--hard",
     is_flag=True,
@@ -508,18 +411,8 @@ def job_logs(
     " of it.",
 )
 @click.option("--reason", default="", help="Why; stored with the job.")
-@many_options
-def cancel_jobs(
-    url: str | None,
-    as_json: bool,
-    request: Request,
-    hard: bool,
-    reason: str,
-    job_ids: tuple[str, ...],
-    every: bool,
-    yes: bool,
-    **filters: Any,
-) -> None:
+@about_jobs(filter_options)
+def cancel_jobs(cli: Invocation, many: Many, hard: bool, reason: str) -> None:
     """Cancel jobs.
 
     A job that waits is cancelled at once. The handler of a running job is asked to stop and has a
@@ -534,37 +427,22 @@ def cancel_jobs(
     Exits with 0 if all were cancelled or asked to stop, 1 if some were refused or you said no, 2 if
     it could not be done. It is safe to run again.
     """
-    wanted = _wanted(job_ids, filters, among=LIVE, problem="a finished job cannot be cancelled")
-    selection = Selection(job_ids=job_ids, every=every, yes=yes, wanted=wanted)
-    asked = request.fields()
+    wanted = many.filter(LIVE, problem="a finished job cannot be cancelled")
+    asked = many.request()
     mode = CancelMode.HARD if hard else CancelMode.SOFT
-    with coordination(url) as serving:
-        commands = [
-            Cancel(job_id=job_id, actor=client(), **asked, mode=mode, reason=reason)
-            for job_id in select(serving, selection, verb="Cancel")
-        ]
-        execute_all(serving, commands, as_json=as_json, line=_status_line)
+    commands = [
+        Cancel(job_id=job_id, actor=cli.client, **asked, mode=mode, reason=reason)
+        for job_id in many.select(wanted, verb="Cancel")
+    ]
+    execute_all(cli, commands)
 
 
-@jobs.command(name="rerun")
-@url_option
-@json_option(list[JobOutcome])
-@request_options
-@filter_options
+@command(jobs, "rerun", json=list[JobOutcome])
 @click.option(
     "--again", is_flag=True, help="Also dead letters that were redriven or discarded before."
 )
-@many_options
-def rerun_jobs(
-    url: str | None,
-    as_json: bool,
-    request: Request,
-    again: bool,
-    job_ids: tuple[str, ...],
-    every: bool,
-    yes: bool,
-    **filters: Any,
-) -> None:
+@about_jobs(filter_options)
+def rerun_jobs(cli: Invocation, many: Many, again: bool) -> None:
     """Make new jobs out of finished ones; prints the new ids.
 
     The new job has the kind, queue, payload and policy of the old one, which stays as it is. --all
@@ -579,54 +457,31 @@ def rerun_jobs(
     Exits with 0 if each has a new job, 1 if some were refused or you said no, 2 if it could not be
     done.
     """
-    if every and not filters["status"]:
-        raise click.UsageError("Say which jobs: --all --status failed, cancelled or succeeded.")
     problem = "only jobs that failed, succeeded or were cancelled can be rerun with --all"
-    wanted = _wanted(job_ids, filters, among=RERUN_BY_STATUS, problem=problem)
-    selection = Selection(job_ids=job_ids, every=every, yes=yes, wanted=wanted)
-    asked = request.fields(RERUN_ALL if every else None)
+    wanted = many.filter(RERUN_BY_STATUS, problem=problem)
+    if many.every and not many.filters["statuses"]:
+        raise click.UsageError("Say which jobs: --all --status failed, cancelled or succeeded.")
+    asked = many.request(RERUN_ALL if many.every else None)
 
-    def command(job_id: JobId) -> Redrive:
+    def rerun(job_id: JobId) -> Redrive:
         cause = EventCause.RERUN
-        return Redrive(job_id=job_id, actor=operator(), **asked, cause=cause, again=again)
+        return Redrive(job_id=job_id, actor=cli.operator, **asked, cause=cause, again=again)
 
-    with coordination(url) as serving:
+    def rerun_before(page: Sequence[JobId]) -> set[JobId]:
+        old_ids = {redriven_id(rerun(job_id)): job_id for job_id in page}
+        new_ids, found = list(old_ids), set()
+        for start in range(0, len(new_ids), LOADED_AT_ONCE):
+            loaded = cli.store.jobs.read(new_ids[start : start + LOADED_AT_ONCE])
+            found |= {old_ids[new_id] for new_id in loaded}
+        return found
 
-        def rerun_before(page: Sequence[JobId]) -> set[JobId]:
-            old_ids = {redriven_id(command(job_id)): job_id for job_id in page}
-            new_ids, found = list(old_ids), set()
-            for start in range(0, len(new_ids), LOADED_AT_ONCE):
-                loaded = serving.store.jobs.read(new_ids[start : start + LOADED_AT_ONCE])
-                found |= {old_ids[new_id] for new_id in loaded}
-            return found
-
-        chosen = select(serving, selection, verb="Rerun", without=rerun_before)
-        commands = [command(job_id) for job_id in chosen]
-        execute_all(serving, commands, as_json=as_json, line=id_that_runs, hint=hint_again)
+    chosen = many.select(wanted, verb="Rerun", without=rerun_before)
+    execute_all(cli, [rerun(each) for each in chosen], line=id_that_runs, hint=hint_again)
 
 
-def id_options(function: _F) -> _F:
-    """`--url`, `--json`, `--request-id`, `--expected-rev`, `--namespace` and the ids of jobs, at
-    least one."""
-    function = json_option(list[JobOutcome])(request_options(ids_argument(function)))
-    return url_option(function)
-
-
-def ids_argument(function: _F) -> _F:
-    """`ID...`, at least one, and `--namespace`."""
-    function = click.argument("job_ids", metavar="ID...", nargs=-1, required=True)(function)
-    return namespace_option(function)
-
-
-@jobs.command(name="retry")
-@id_options
-def retry_jobs(
-    url: str | None,
-    as_json: bool,
-    request: Request,
-    namespace: str,
-    job_ids: tuple[str, ...],
-) -> None:
+@command(jobs, "retry", json=list[JobOutcome])
+@about_jobs()
+def retry_jobs(cli: Invocation, many: Many) -> None:
     """Run jobs again; prints the ids of the jobs that will run.
 
     What it does depends on the status of the job:
@@ -641,94 +496,67 @@ def retry_jobs(
 
     Exits with 0 if all will run, 1 if some were refused, 2 if it could not be done.
     """
-    asked = request.fields()
-    with coordination(url) as serving:
-        found = [find_job(serving, text, namespace) for text in job_ids]
-        commands = [_retry(job, asked) for job in {job.id: job for job in found}.values()]
-        execute_all(
-            serving,
-            commands,
-            as_json=as_json,
-            line=id_that_runs,
-            hint=lambda reply: _instead_of_retry(serving, reply),
-        )
+    asked = many.request()
+
+    def retry(job: Job) -> Command:
+        # A job that has not finished goes back to its queue if it is stalled: the coordinator
+        # decides, and answers a repeated request as it did before.
+        if not job.status.is_terminal:
+            return Requeue(job_id=job.id, actor=cli.operator, **asked)
+        is_dead = job.status is JobStatus.DEAD_LETTERED
+        cause = EventCause.REDRIVE if is_dead else EventCause.RERUN
+        return Redrive(job_id=job.id, actor=cli.operator, **asked, cause=cause)
+
+    found = {job.id: job for job in (find_job(cli, text) for text in many.job_ids)}
+    commands = [retry(job) for job in found.values()]
+    execute_all(cli, commands, line=id_that_runs, hint=lambda reply: _instead_of_retry(cli, reply))
 
 
-def _retry(job: Job, asked: dict[str, Any]) -> Command:
-    """A job that has not finished goes back to its queue if it is stalled: the coordinator decides,
-    and answers a repeated request as it did before."""
-    if not job.status.is_terminal:
-        return Requeue(job_id=job.id, actor=operator(), **asked)
-    is_dead = job.status is JobStatus.DEAD_LETTERED
-    cause = EventCause.REDRIVE if is_dead else EventCause.RERUN
-    return Redrive(job_id=job.id, actor=operator(), **asked, cause=cause)
-
-
-def _instead_of_retry(serving: Coordination, reply: Reply) -> str | None:
+def _instead_of_retry(cli: Invocation, reply: Reply) -> str | None:
     job = reply.job
     if reply.cause is Cause.ALREADY_RESOLVED and job is not None:
         return f"`tenure jobs rerun --again {job.id}` makes another job of it"
     if reply.cause is not Cause.NOT_HELD or job is None:
         return None
     if job.status is JobStatus.WAITING:
-        return why_waiting(serving.store, job)
+        return why_waiting(cli.store, job)
     if job.status is not JobStatus.QUEUED:
         return (
             f"worker {job.owner} has it: wait for its end, or `tenure jobs cancel {job.id}` and"
             " then retry it"
         )
-    if job.run_at is not None and job.run_at > serving.store.now():
+    now = cli.now
+    if job.run_at is not None and job.run_at > now:
         return (
-            f"it runs {ago(job.run_at, serving.store.now())}; to run it now, `tenure jobs cancel"
-            f" {job.id}` and then retry it"
+            f"it runs {ago(job.run_at, now)}; to run it now, `tenure jobs cancel {job.id}` and then"
+            " retry it"
         )
-    return why_waiting(serving.store, job) or "a worker will claim it soon"
+    return why_waiting(cli.store, job) or "a worker will claim it soon"
 
 
-@jobs.command(name="stall")
-@id_options
-def stall_jobs(
-    url: str | None,
-    as_json: bool,
-    request: Request,
-    namespace: str,
-    job_ids: tuple[str, ...],
-) -> None:
+@command(jobs, "stall", json=list[JobOutcome])
+@about_jobs()
+def stall_jobs(cli: Invocation, many: Many) -> None:
     """Take jobs from their workers and leave them stalled.
 
     For a worker that you no longer trust. Its lease is over at once, and its report is discarded.
     The job waits for `tenure jobs requeue`, or, with on_lost="reclaim", for the next claim. This
     costs none of the job's attempts.
     """
-    asked = request.fields()
-    with coordination(url) as serving:
-        commands = [
-            Stall(job_id=job_id, actor=operator(), **asked)
-            for job_id in find_job_ids(serving, job_ids, namespace)
-        ]
-        execute_all(serving, commands, as_json=as_json, line=_status_line)
+    asked = many.request()
+    execute_all(cli, [Stall(job_id=each, actor=cli.operator, **asked) for each in many.ids])
 
 
-@jobs.command(name="requeue")
-@id_options
-def requeue_jobs(
-    url: str | None,
-    as_json: bool,
-    request: Request,
-    namespace: str,
-    job_ids: tuple[str, ...],
-) -> None:
+@command(jobs, "requeue", json=list[JobOutcome])
+@about_jobs()
+def requeue_jobs(cli: Invocation, many: Many) -> None:
     """Send stalled jobs back to their queue.
 
     A job of a kind with on_lost="hold" stalls when its worker is lost, and waits for this.
     """
-    asked = request.fields()
-    with coordination(url) as serving:
-        commands = [
-            Requeue(job_id=job_id, actor=operator(), **asked)
-            for job_id in find_job_ids(serving, job_ids, namespace)
-        ]
-        execute_all(serving, commands, as_json=as_json, line=_status_line, hint=_instead_of_requeue)
+    asked = many.request()
+    commands = [Requeue(job_id=each, actor=cli.operator, **asked) for each in many.ids]
+    execute_all(cli, commands, hint=_instead_of_requeue)
 
 
 def _instead_of_requeue(reply: Reply) -> str | None:
@@ -738,8 +566,7 @@ def _instead_of_requeue(reply: Reply) -> str | None:
     return None
 
 
-@jobs.command(name="dead-letter")
-@id_options
+@command(jobs, "dead-letter", json=list[JobOutcome])
 @click.option(
     "--reason",
     type=click.Choice([code.value for code in ReasonCode]),
@@ -753,102 +580,18 @@ def _instead_of_requeue(reply: Reply) -> str | None:
     help="At which stage of its work the reason arose.",
 )
 @click.option("--message", "-m", default="", help="Kept with the job as its error.")
+@about_jobs()
 def dead_letter_jobs(
-    url: str | None,
-    as_json: bool,
-    request: Request,
-    reason: str,
-    stage: str | None,
-    message: str,
-    namespace: str,
-    job_ids: tuple[str, ...],
+    cli: Invocation, many: Many, reason: str, stage: str | None, message: str
 ) -> None:
     """Turn unfinished jobs into dead letters.
 
-    They do not run, unless somebody redrives them.
+    They do not run, unless you redrive them.
     """
-    asked = request.fields()
-    with coordination(url) as serving:
-        commands = [
-            DeadLetter(
-                job_id=job_id,
-                actor=operator(),
-                **asked,
-                reason_code=ReasonCode(reason),
-                stage=None if stage is None else Stage(stage),
-                message=message,
-            )
-            for job_id in find_job_ids(serving, job_ids, namespace)
-        ]
-        execute_all(serving, commands, as_json=as_json, line=_status_line)
-
-
-def _status_line(command: Command, reply: Reply) -> str:
-    assert reply.job is not None
-    word = "cancel requested, still " if reply.pending else ""
-    return f"{command.job_id}: {word}{coloured(reply.job.status)}"
-
-
-def id_that_runs(_: Command, reply: Reply) -> str:
-    """The new job's id, or that of the job that goes on."""
-    assert reply.job is not None
-    return reply.job.id
-
-
-def hint_again(reply: Reply) -> str | None:
-    """How to make another job of a dead letter that was resolved before."""
-    if reply.cause is not Cause.ALREADY_RESOLVED:
-        return None
-    return "--again makes a new job of it all the same"
-
-
-@jobs.command(name="wait")
-@url_option
-@json_option(JobRecord)
-@click.option("--timeout", callback=duration_value, help="Give up after this long, as in 10m.")
-@job_argument
-def wait_for_job(
-    url: str | None, as_json: bool, timeout: Duration | None, namespace: str, job_id: str
-) -> None:
-    """Wait until a job has finished, and print its result.
-
-    Exits with 0 if it succeeded, 1 otherwise.
-    """
-    with coordination(url) as serving:
-        job = wait_for_end(serving, find_job(serving, job_id, namespace), timeout)
-        show_end(serving, job, as_json=as_json)
-
-
-@jobs.command(name="watch")
-@url_option
-@json_option(list[JobRecord])
-@click.option("--timeout", callback=duration_value, help="Give up after this long, as in 10m.")
-@ids_argument
-def watch_jobs(
-    url: str | None,
-    as_json: bool,
-    timeout: Duration | None,
-    namespace: str,
-    job_ids: tuple[str, ...],
-) -> None:
-    """Show how far jobs are until they have finished.
-
-    On a terminal each job has a line that is redrawn, with a bar if its handler reports progress.
-    Elsewhere a line is printed when something has changed. With --json the jobs are printed at the
-    end, and the lines go to stderr.
-
-    Exits with 0 if all succeeded, 1 otherwise, 130 if you press Ctrl-C.
-    """
-    with coordination(url) as serving:
-        ids = find_job_ids(serving, job_ids, namespace)
-        if len(ids) > MAX_WATCHED:
-            many = counted(len(ids), "job")
-            refuse(f"{many} are more than {MAX_WATCHED}, the most that can be watched")
-        told = going_on(ids)
-        with following(interrupted=INTERRUPTED, told=told, output_closed=OUTPUT_CLOSED):
-            found = watch_to_the_end(serving, ids, timeout, err=as_json)
-        if as_json:
-            now = serving.store.now()
-            print_json([job_record(job, now=now, bodies=False) for job in found])
-    if any(job.status is not JobStatus.SUCCEEDED for job in found):
-        sys.exit(REFUSED)
+    fields: Any = {
+        **many.request(),
+        "reason_code": ReasonCode(reason),
+        "stage": None if stage is None else Stage(stage),
+        "message": message,
+    }
+    execute_all(cli, [DeadLetter(job_id=each, actor=cli.operator, **fields) for each in many.ids])

@@ -5,29 +5,21 @@ from collections.abc import Collection, Sequence
 import click
 from msgspec import UNSET, UnsetType
 
-from tenure.cli.application import app_value, load_app, token_for, url_for
-from tenure.cli.common import (
-    app_url_option,
-    coordination,
-    json_option,
-    namespace_option,
-    refuse,
-    url_option,
-)
-from tenure.cli.kind_suggestions import kind_suggestion
-from tenure.cli.live_declarations import live_workers, undeclared_kinds
-from tenure.cli.output import print_json, print_table, printable, say
-from tenure.cli.rates import given_rate, rate_in_words, rate_options
+from tenure.cli.errors import refuse
+from tenure.cli.invocation import Invocation, Listing, command, list_command
+from tenure.cli.options import app_argument, app_url_option
+from tenure.cli.output import printable, say
+from tenure.cli.queues import given_rate, rate_in_words, rate_options
+from tenure.cli.schedules import live_workers
 from tenure.core.checks import check_name
 from tenure.core.concurrency import check_concurrency_limit
 from tenure.core.ids import Kind, Namespace
 from tenure.core.kind_settings import KindChange, KindSettings
 from tenure.core.policy import policy_in_words
+from tenure.core.workers import WorkerSeen
 from tenure.errors import InvalidInput
-from tenure.ports import Coordination
 from tenure.protocol.records import KindRecord, kind_record
-from tenure.telemetry.kind_names import is_known_kind
-from tenure.worker.supervisor.declarations import change_in_words, settings_of, without_limits
+from tenure.telemetry.kind_names import kind_hint
 
 
 @click.group()
@@ -35,40 +27,28 @@ def kinds() -> None:
     """List what is set for kinds, and set it."""
 
 
-@kinds.command(name="ls")
-@url_option
-@json_option(list[KindRecord])
-@namespace_option
-def list_kinds(url: str | None, as_json: bool, namespace: str) -> None:
+@list_command(kinds, json=list[KindRecord])
+def list_kinds(cli: Invocation) -> Listing[KindSettings]:
     """List kinds with their rates and limits, and the policy of jobs that are enqueued without one.
 
     Workers declare it. A kind without a policy has not been declared by any worker: its jobs get
     the default policy, unless their enqueue brings one.
     """
-    with coordination(url) as serving:
-        check_name("namespace", namespace)
-        found = serving.store.settings.kinds(Namespace(namespace))
-    if as_json:
-        print_json([kind_record(each) for each in found])
-        return
-    print_table(
-        ["KIND", "RATE", "BURST", "PER KEY", "FAIR", "POLICY"],
-        [
-            (
-                each.kind,
-                each.rate,
-                None if each.rate is None else each.rate.burst,
-                each.concurrency_limit,
-                "yes" if each.fair else None,
-                None if each.policy is None else policy_in_words(each.policy),
-            )
-            for each in found
-        ],
+    return Listing(
+        cli.store.settings.kinds(cli.namespace),
+        {
+            "KIND": lambda each: each.kind,
+            "RATE": lambda each: each.rate,
+            "BURST": lambda each: None if each.rate is None else each.rate.burst,
+            "PER KEY": lambda each: each.concurrency_limit,
+            "FAIR": lambda each: "yes" if each.fair else None,
+            "POLICY": lambda each: None if each.policy is None else policy_in_words(each.policy),
+        },
+        document=kind_record,
     )
 
 
-@kinds.command(name="sync")
-@app_url_option
+@command(kinds, "sync", url=app_url_option, namespace=None)
 @click.option(
     "--prune",
     is_flag=True,
@@ -81,43 +61,46 @@ def list_kinds(url: str | None, as_json: bool, namespace: str) -> None:
     multiple=True,
     help="A former kind of the application: --prune removes what is set for it. May be repeated.",
 )
-@click.argument("app", metavar="MODULE:APP", required=False, callback=app_value)
-def sync_kinds(url: str | None, prune: bool, former: tuple[str, ...], app: str) -> None:
+@app_argument
+def sync_kinds(cli: Invocation, prune: bool, former: tuple[str, ...], app: str) -> None:
     """Write what the application declares for its kinds: a step of a deploy.
 
     A worker writes only what the store has never seen. Kinds that already have what is declared
-    stay as they are. Kinds that workers declared before, and that neither the application nor a
+    stay unchanged. Kinds that workers declared before, and that neither the application nor a
     live worker has, are named.
     """
+    # Here: they take as long to import as all the rest.
+    from tenure.cli.application import load_app, open_for
+    from tenure.worker.supervisor.declarations import change_in_words, settings_of, without_limits
+
     found = load_app(app)
     declared = {each.kind: each for each in settings_of(found.registry)}
-    chosen = url_for(found, url, tell=say)
-    with coordination(chosen, create=True, token=token_for(found, url)) as serving:
-        stored = {each.kind: each for each in serving.store.settings.kinds(found.namespace)}
-        for kind, wanted in sorted(declared.items()):
-            before = stored.get(kind)
-            removes = prune and before is not None and before.has_limits and not wanted.has_limits
-            if before is not None and before.is_declared_as(wanted) and not removes:
-                click.echo(f"{kind}: {wanted}, as before")
-                continue
-            change = without_limits(wanted) if removes else wanted.as_change()
-            kept = serving.store.settings.put_kind(found.namespace, change)
-            click.echo(f"{kind}: {change_in_words(before, kept)}")
-        others = [each for each in stored.values() if each.kind not in declared]
-        for gone in _gone(serving, found.namespace, others, former):
-            if prune and gone in former:
-                nothing = KindChange(
-                    kind=gone, rate=None, concurrency_limit=None, fair=False, policy=None
-                )
-                serving.store.settings.put_kind(found.namespace, nothing)
-                click.echo(f"{gone}: removed")
-            elif gone in former:
-                click.echo(f"{gone}: kept, --prune removes it")
-            else:
-                click.echo(
-                    f"{gone}: kept: neither the application nor a live worker has this kind;"
-                    f" --prune --from {gone} removes it"
-                )
+    open_for(cli, found)
+    stored = {each.kind: each for each in cli.store.settings.kinds(found.namespace)}
+    for kind, wanted in sorted(declared.items()):
+        before = stored.get(kind)
+        removes = prune and before is not None and before.has_limits and not wanted.has_limits
+        if before is not None and before.is_declared_as(wanted) and not removes:
+            click.echo(f"{kind}: {wanted}, as before")
+            continue
+        change = without_limits(wanted) if removes else wanted.as_change()
+        kept = cli.store.settings.put_kind(found.namespace, change)
+        click.echo(f"{kind}: {change_in_words(before, kept)}")
+    others = [each for each in stored.values() if each.kind not in declared]
+    for gone in _gone(cli, found.namespace, others, former):
+        if prune and gone in former:
+            nothing = KindChange(
+                kind=gone, rate=None, concurrency_limit=None, fair=False, policy=None
+            )
+            cli.store.settings.put_kind(found.namespace, nothing)
+            click.echo(f"{gone}: removed")
+        elif gone in former:
+            click.echo(f"{gone}: kept, --prune removes it")
+        else:
+            click.echo(
+                f"{gone}: kept: neither the application nor a live worker has this kind;"
+                f" --prune --from {gone} removes it"
+            )
     for name in sorted(set(former) - stored.keys()):
         say(f"nothing is set for kind {name}")
     if not declared:
@@ -125,26 +108,34 @@ def sync_kinds(url: str | None, prune: bool, former: tuple[str, ...], app: str) 
 
 
 def _gone(
-    serving: Coordination,
+    cli: Invocation,
     namespace: Namespace,
     others: Sequence[KindSettings],
     former: Collection[str],
 ) -> list[Kind]:
     """Former kinds of the application, and kinds that neither it nor a live worker has. `others`
     are the stored kinds that it does not have."""
-    workers = live_workers(serving.store, namespace, serving.store.now())
-    undeclared = undeclared_kinds(others, workers)
+    undeclared = _undeclared(others, live_workers(cli.store, namespace, cli.now))
     return [each.kind for each in others if each.kind in former or each.kind in undeclared]
 
 
-@kinds.command(name="limit")
-@url_option
-@namespace_option
+def _undeclared(
+    stored: Sequence[KindSettings], workers: tuple[WorkerSeen, ...] | None
+) -> list[Kind]:
+    """Kinds that were declared and that none of these has; none if one of them runs all kinds. Only
+    a declaration sets a policy: a kind without one was set by hand, or is a group of keys."""
+    if workers is None or any(not each.kinds for each in workers):
+        return []
+    live = {kind for each in workers for kind in each.kinds}
+    return [each.kind for each in stored if each.policy is not None and each.kind not in live]
+
+
+@command(kinds, "limit")
 @rate_options
 @click.option(
     "--concurrency-limit",
     metavar="JOBS",
-    help="At most so many jobs of each concurrency key run at a time; none means 1.",
+    help="At most this many jobs of each concurrency key run at a time; none means 1.",
 )
 @click.option(
     "--fair/--not-fair",
@@ -154,8 +145,7 @@ def _gone(
 @click.option("--create", is_flag=True, help="Set it even if no worker or job has KIND yet.")
 @click.argument("kind")
 def limit_kind(
-    url: str | None,
-    namespace: str,
+    cli: Invocation,
     rate: str | None,
     burst: int | None,
     concurrency_limit: str | None,
@@ -169,25 +159,20 @@ def limit_kind(
     --rate 10/s lets at most 10 jobs begin per second, --burst 5 up to 5 of them at once; --rate
     none removes the rate. If jobs have a rate key, the rate counts for each key alone.
     --concurrency-limit 2 lets two jobs of each concurrency key run, --fair lets these keys take
-    turns; KIND may also be the name of a group of keys. What is not given stays as it is.
+    turns; KIND may also be the name of a group of keys. What is not given stays unchanged.
     """
     if rate is None and concurrency_limit is None and fair is None:
         raise click.UsageError("give --rate, --concurrency-limit, --fair or --not-fair")
-    wanted = given_rate(rate, burst)
-    limit = _given_limit(concurrency_limit)
-    with coordination(url) as serving:
-        check_name("namespace", namespace)
-        check_name("KIND", kind)
-        if not create and not is_known_kind(serving.store, Namespace(namespace), kind):
-            meant = kind_suggestion(serving, Namespace(namespace), kind)
-            refuse(f"no worker or job has kind {kind} so far.{meant} --create sets it anyway")
-        change = KindChange(
-            kind=Kind(kind),
-            rate=wanted,
-            concurrency_limit=limit,
-            fair=UNSET if fair is None else fair,
-        )
-        kept = serving.store.settings.put_kind(Namespace(namespace), change)
+    change = KindChange(
+        kind=Kind(kind),
+        rate=given_rate(rate, burst),
+        concurrency_limit=_given_limit(concurrency_limit),
+        fair=UNSET if fair is None else fair,
+    )
+    check_name("KIND", kind)
+    if not create and (unknown := kind_hint(cli.store, cli.namespace, kind)):
+        refuse(f"{unknown} --create sets it anyway")
+    kept = cli.store.settings.put_kind(cli.namespace, change)
     said = "no rate" if kept.rate is None else rate_in_words(kept.rate)
     if kept.concurrency_limit is not None:
         said += f", at most {kept.concurrency_limit} at a time for each key"

@@ -8,14 +8,13 @@ lifecycle.
 import errno
 import os
 import sys
-from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any
 
 import click
 
-from tenure.cli.discarding import discard_output
+from tenure.core.close_names import closest
 
 ADDED = "tenure.commands"
 """The entry point group of commands that other packages bring."""
@@ -29,7 +28,6 @@ COMMANDS = {
     ),
     "serve": ("tenure.cli.serve:serve", "Run the HTTP server, for remote clients and workers."),
     "enqueue": ("tenure.cli.enqueue:enqueue", "Enqueue a job."),
-    "top": ("tenure.cli.top:top", "Show what a namespace is doing, live in a terminal."),
     "jobs": ("tenure.cli.jobs:jobs", "Show jobs, cancel them, run them again."),
     "dlq": ("tenure.cli.dlq:dlq", "Show dead letters, redrive them, discard them."),
     "queues": ("tenure.cli.queues:queues", "List queues, pause them, limit them."),
@@ -41,12 +39,12 @@ COMMANDS = {
     ),
     "workers": ("tenure.cli.workers:workers", "List workers, ask them to stop."),
     "events": ("tenure.cli.events:events", "List the events of all jobs, or follow them."),
-    "stats": ("tenure.cli.stats:stats", "Count the events of a span of time."),
+    "stats": ("tenure.cli.events:stats", "Count the events of a span of time."),
     "tokens": (
         "tenure.cli.tokens:tokens",
         "Create tokens for the HTTP server, list them, revoke them.",
     ),
-    "doctor": ("tenure.cli.doctor:doctor", "Check the store and its settings for problems."),
+    "doctor": ("tenure.cli.store:doctor", "Check the store and its settings for problems."),
     "migrate": ("tenure.cli.store:migrate", "Create the database schema or upgrade it."),
     "backup": ("tenure.cli.store:backup", "Copy a SQLite store while it is in use."),
     "raise-epoch": (
@@ -83,6 +81,8 @@ class LazyGroup(click.Group):
                 raise
             if error.filename is None and error.errno in OUTPUT_ERRORS:
                 what = "the output cannot be written"
+                from tenure.cli.errors import discard_output  # here: `--help` needs none of it
+
                 discard_output()
             elif error.filename is None:
                 what = "the operating system refused"
@@ -112,8 +112,8 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the command, or suggest a similar name."""
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
-            close = get_close_matches(args[0], COMMANDS, n=1)
-            meant = f" Did you mean {close[0]!r}?" if close else ""
+            close = closest(args[0], COMMANDS)
+            meant = "" if close is None else f" Did you mean {close!r}?"
             ctx.fail(f"No such command {args[0]!a}.{meant}")
         return super().resolve_command(ctx, args)
 
@@ -129,7 +129,7 @@ def _added_command(name: str) -> click.Command:
         command = found.load()
         assert isinstance(command, click.Command)
         return command
-    from tenure.cli.common import CouldNotRun
+    from tenure.cli.errors import CouldNotRun
 
     package = "tenure-conformance"
     raise CouldNotRun(

@@ -1,4 +1,5 @@
-"""How commands print: tables that fit the terminal, JSON for programs, progress of long work.
+"""How commands print: tables that fit the terminal, JSON for programs, times, progress of long
+work, and lines that change.
 
 Colours only on a terminal (click sees to that). Every cell is escaped, so that a job's data cannot
 move the cursor, change a colour or reorder a line.
@@ -18,7 +19,6 @@ import msgspec
 
 from tenure.core.ids import ELLIPSIS, SHORT_ID
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration, Instant
-from tenure.core.overview import Durations
 from tenure.protocol.fields import iso
 
 COLOURS = {
@@ -238,14 +238,6 @@ def duration(span_us: Duration | None) -> str | None:
     return in_words(span_us / MICROSECONDS_PER_SECOND)
 
 
-DURATION_HEAD = ("WAIT P50", "WAIT P95", "RUN P50", "RUN P95")
-
-
-def duration_cells(wait: Durations, run: Durations) -> tuple[str | None, ...]:
-    """The cells under `DURATION_HEAD`."""
-    return tuple(map(duration, (wait.p50_us, wait.p95_us, run.p50_us, run.p95_us)))
-
-
 def ago(instant: Instant | None, now: Instant) -> str | None:
     """When something was or will be, for a table: `3 min ago`, `in 2 h`."""
     if instant is None:
@@ -297,3 +289,83 @@ class ProgressLine:
         """End the line, if there is one."""
         if self._is_shown and self._is_terminal:
             click.echo(err=True)
+
+
+# --- Lines that change ---------------------------------------------------------------------------
+
+BAR_COLUMNS = 20
+_FULL, _EMPTY = "█", "░"
+_HOME, _UP, _ERASE_LINE, _ERASE_BELOW = "\x1b[H", "\x1b[{}A", "\x1b[K", "\x1b[J"
+
+
+def clipped(line: str, columns: int) -> str:
+    """The line, without its styles if it has to be cut."""
+    plain = click.unstyle(line)
+    return line if display_width(plain) <= columns else shortened(plain, columns)
+
+
+def redraw(lines: Sequence[str]) -> None:
+    """Draw these lines, which fit the terminal, from its first line on."""
+    drawn = "".join(f"{line}{_ERASE_LINE}\n" for line in lines)
+    click.echo(f"{_HOME}{drawn}{_ERASE_BELOW}", nl=False)
+
+
+def bar(done: int, total: int, columns: int = BAR_COLUMNS) -> str:
+    """How much of a whole is done, as a bar and in percent."""
+    share = min(1.0, max(0.0, done / total)) if total > 0 else 0.0
+    full = int(share * columns)
+    return f"{_FULL * full}{_EMPTY * (columns - full)} {share:4.0%}"
+
+
+class LiveLines:
+    """Some lines at the bottom of the output. Each is a status, which is coloured, between a text
+    before it and one after it."""
+
+    def __init__(self, *, err: bool = False) -> None:
+        self._err = err
+        self._stream = sys.stderr if err else sys.stdout
+        self.is_terminal = self._stream.isatty()
+        self._shown: list[tuple[str, str, str]] = []
+        self._drawn = 0
+
+    def show(self, lines: Sequence[tuple[str, str, str]]) -> None:
+        """Show these lines instead of the last ones."""
+        if not self.is_terminal:
+            for line in lines:
+                if line not in self._shown:
+                    self._echo(_joined(line))
+        elif list(lines) != self._shown or not self._drawn:
+            self._redraw(lines)
+        self._shown = list(lines)
+
+    def erase(self) -> None:
+        """Take the lines off the terminal, so that something else can be printed."""
+        if self._drawn:
+            click.echo(f"{_UP.format(self._drawn)}\r{_ERASE_BELOW}", nl=False, err=self._err)
+        self._drawn = 0
+
+    def _redraw(self, lines: Sequence[tuple[str, str, str]]) -> None:
+        size = terminal_size(self._stream.fileno())
+        fitting = lines[: max(1, size.lines - 1)]  # more could not be taken back
+        drawn = [_fitted(line, size.columns) + _ERASE_LINE for line in fitting]
+        start = _UP.format(self._drawn) + "\r" if self._drawn else ""
+        click.echo(start + "\n".join(drawn) + "\n" + _ERASE_BELOW, nl=False, err=self._err)
+        self._drawn = len(drawn)
+
+    def _echo(self, text: str) -> None:
+        click.echo(text, err=self._err)
+
+
+def _joined(line: tuple[str, str, str]) -> str:
+    return GAP.join(printable(part) for part in line if part)
+
+
+def _fitted(line: tuple[str, str, str], columns: int) -> str:
+    """The line, cut so that it does not wrap, its status in colour."""
+    before, status, after = (printable(part) for part in line)
+    start = before + GAP if before else ""
+    whole = shortened(f"{start}{status}{GAP}{after}".rstrip(), columns - 1)
+    if not whole.startswith(start + status):
+        return whole
+    coloured = click.style(status, fg=COLOURS.get(status))
+    return start + coloured + whole[len(start + status) :]

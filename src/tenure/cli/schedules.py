@@ -1,34 +1,22 @@
 """`tenure schedules …`: list schedules, make them, pause them, run them now, write those of the
-code."""
+code; and which of them no live worker declares."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any, NoReturn
 from zoneinfo import ZoneInfo
 
 import click
 import msgspec
 
-from tenure.cli.application import app_value, load_app, namespace_of, token_for, url_for
-from tenure.cli.common import (
-    app_url_option,
-    coordination,
-    duration_value,
-    json_option,
-    namespace_option,
-    operator,
-    refuse,
-    url_option,
-)
-from tenure.cli.kind_suggestions import kind_suggestion
-from tenure.cli.live_declarations import how_to_prune, live_workers, undeclared
+from tenure.cli.errors import refuse
+from tenure.cli.invocation import Invocation, Listing, command, list_command
+from tenure.cli.options import app_argument, app_url_option, duration_value
 from tenure.cli.output import ago, in_words, print_facts, print_json, print_table, printable, say
-from tenure.cli.payloads import check_payload
-from tenure.client.schedules import unknown_schedule
-from tenure.core.checks import check_name
 from tenure.core.counting import counted
 from tenure.core.ids import (
+    DEFAULT_NAMESPACE,
     DEFAULT_QUEUE,
     ENTROPY_BYTES,
     Kind,
@@ -38,7 +26,6 @@ from tenure.core.ids import (
     new_job_id,
 )
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Instant
-from tenure.core.job import Job
 from tenure.core.job_search import JobFilter
 from tenure.core.schedules import (
     PauseSchedule,
@@ -50,19 +37,19 @@ from tenure.core.schedules import (
     ScheduleCommand,
     ScheduleSpec,
     shown_times,
+    unknown_schedule,
 )
-from tenure.core.vocabulary import CatchUp, Overlap
-from tenure.errors import InvalidInput
+from tenure.core.vocabulary import CatchUp, Overlap, WorkerState
+from tenure.core.workers import WorkerSeen
+from tenure.errors import InvalidInput, RequestRefused
 from tenure.handlers.calls import JobSpec
 from tenure.handlers.options import ScheduleOptions, called, schedule_name, schedule_spec
-from tenure.ports import Coordination
+from tenure.ports import JobStore
 from tenure.protocol.fields import moment
 from tenure.protocol.records import JobRecord, ScheduleRecord, job_record, schedule_record
-from tenure.telemetry.kind_names import is_known_kind
+from tenure.telemetry.kind_names import kind_hint
 
 SHOWN_RUNS = 10
-
-_F = TypeVar("_F", bound=Callable[..., Any])
 
 
 class ListedSchedule(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,82 +84,99 @@ def schedules() -> None:
     """Show schedules, make them, pause them, run them now."""
 
 
-@schedules.command(name="ls")
-@url_option
-@json_option(list[ListedSchedule])
-@namespace_option
-def list_schedules(url: str | None, as_json: bool, namespace: str) -> None:
+# --- Which of them are declared ------------------------------------------------------------------
+
+
+def live_workers(
+    store: JobStore, namespace: Namespace, now: Instant
+) -> tuple[WorkerSeen, ...] | None:
+    """Workers that are not silent; None if this caller may not list workers, or sees not all of
+    what they declare. [H80]"""
+    try:
+        found = store.workers.page(namespace)
+    except RequestRefused:
+        return None
+    if any(each.schedules is None for each in found):
+        return None
+    return tuple(each for each in found if each.state(now) is not WorkerState.SILENT)
+
+
+def undeclared(found: Schedule, workers: tuple[WorkerSeen, ...] | None) -> bool | None:
+    """Whether an application declared it and none of these workers does, as after a move to another
+    module or under another name; None if there are no workers, or none that the caller may list."""
+    if found.declared_by is None:
+        return False
+    return (
+        None if not workers else all(found.name not in (each.schedules or ()) for each in workers)
+    )
+
+
+def how_to_prune(former: Iterable[str | None]) -> str:
+    """The command that removes schedules of applications under these former names."""
+    options = "".join(f" --from {name}" for name in sorted(set(filter(None, former))))
+    return f"`tenure schedules sync MODULE:APP --prune{options}`"
+
+
+# --- Reading -------------------------------------------------------------------------------------
+
+
+@list_command(schedules, json=list[ListedSchedule])
+def list_schedules(cli: Invocation) -> Listing[Any]:
     """List schedules with their next time and their last run.
 
-    SKIPPED counts the times at which the run before had not ended, MISSED those that nobody fired
-    in time. A STATE of undeclared means that an application declared the schedule, and that
+    SKIPPED counts the times at which the run before had not ended, MISSED those that no process
+    fired in time. A STATE of undeclared means that an application declared the schedule, and that
     workers live now of which none does.
     """
-    with coordination(url) as serving:
-        check_name("namespace", namespace)
-        space = Namespace(namespace)
-        now = serving.store.now()
-        found = serving.store.schedules.page(space)
-        workers = live_workers(serving.store, space, now)
-        last = _last_runs(serving, found)
-    lines = [(each, undeclared(each, workers), last.get(each.last_job_id)) for each in found]
-    if as_json:
-        print_json(
-            [
-                ListedSchedule(
-                    schedule=schedule_record(each, bodies=False),
-                    last_run=None if run is None else job_record(run, now=now, bodies=False),
-                    undeclared=is_undeclared,
-                )
-                for each, is_undeclared, run in lines
-            ]
-        )
-        return
-    print_table(
-        ["SCHEDULE", "STATE", "FIRES", "NEXT", "KIND", "LAST RUN", "FIRED", "SKIPPED", "MISSED"],
-        [
-            (
-                each.name,
-                _state(each, is_undeclared),
-                _timing(each.spec),
-                ago(each.next_at, now),
-                each.spec.kind,
-                None if run is None else run.status,
-                each.fired,
-                each.skipped,
-                each.missed,
-            )
-            for each, is_undeclared, run in lines
-        ],
-        optional=("FIRED", "KIND", "MISSED", "SKIPPED"),
-    )
+    now = cli.now
+    found = cli.store.schedules.page(cli.namespace)
+    workers = live_workers(cli.store, cli.namespace, now)
+    ids = [each.last_job_id for each in found if each.last_job_id is not None]
+    runs = cli.store.jobs.read(ids) if ids else {}
+    lines = [
+        (each, undeclared(each, workers), runs.get(each.last_job_id) if each.last_job_id else None)
+        for each in found
+    ]
     former = [each.declared_by for each, is_undeclared, _ in lines if is_undeclared]
-    if former:
-        number = counted(len(former), "schedule")
-        say(
-            f"no live worker declares {number}; if the application moved, {how_to_prune(former)}"
-            " removes what it declares no more"
-        )
+    note = (
+        f"no live worker declares {counted(len(former), 'schedule')}; if the application moved,"
+        f" {how_to_prune(former)} removes what it declares no more"
+    )
+    return Listing(
+        lines,
+        {
+            "SCHEDULE": lambda line: line[0].name,
+            "STATE": lambda line: _state(line[0], line[1]),
+            "FIRES": lambda line: _timing(line[0].spec),
+            "NEXT": lambda line: ago(line[0].next_at, now),
+            "KIND": lambda line: line[0].spec.kind,
+            "LAST RUN": lambda line: None if line[2] is None else line[2].status,
+            "FIRED": lambda line: line[0].fired,
+            "SKIPPED": lambda line: line[0].skipped,
+            "MISSED": lambda line: line[0].missed,
+        },
+        document=lambda line: ListedSchedule(
+            schedule=schedule_record(line[0], bodies=False),
+            last_run=None if line[2] is None else job_record(line[2], now=now, bodies=False),
+            undeclared=line[1],
+        ),
+        optional=("FIRED", "KIND", "MISSED", "SKIPPED"),
+        notes=[note] if former else [],
+    )
 
 
-@schedules.command(name="show")
-@url_option
-@json_option(ShownSchedule)
-@namespace_option
+@command(schedules, "show", json=ShownSchedule)
 @click.argument("schedule")
-def show_schedule(url: str | None, as_json: bool, namespace: str, schedule: str) -> None:
+def show_schedule(cli: Invocation, schedule: str) -> None:
     """Show a schedule, its next five times and its last runs."""
-    with coordination(url) as serving:
-        space = Namespace(namespace)
-        check_name("namespace", namespace)
-        found = _find(serving, space, schedule)
-        now = serving.store.now()
-        is_undeclared = undeclared(found, live_workers(serving.store, space, now))
-        runs = serving.store.views.jobs(
-            JobFilter(namespace=space, schedule=found.name, limit=SHOWN_RUNS, bodies=False)
-        ).jobs
+    known = {each.name: each for each in cli.store.schedules.page(cli.namespace)}
+    found = known.get(ScheduleName(schedule)) or _refuse_unknown(cli, schedule)
+    now = cli.now
+    is_undeclared = undeclared(found, live_workers(cli.store, cli.namespace, now))
+    wanted = JobFilter(namespace=cli.namespace, schedule=found.name, limit=SHOWN_RUNS, bodies=False)
+    runs = cli.store.views.jobs(wanted).jobs
     times = shown_times(found)
-    if as_json:
+    if cli.as_json:
         print_json(
             ShownSchedule(
                 schedule=schedule_record(found, bodies=False),
@@ -199,6 +203,11 @@ def show_schedule(url: str | None, as_json: bool, namespace: str, schedule: str)
             for run in runs
         ],
     )
+
+
+def _refuse_unknown(cli: Invocation, name: str, namespace: Namespace | None = None) -> NoReturn:
+    known = cli.store.schedules.page(namespace or cli.namespace)
+    refuse(str(unknown_schedule(ScheduleName(name), [each.name for each in known])))
 
 
 def _facts(found: Schedule, is_undeclared: bool | None) -> list[tuple[str, object]]:
@@ -239,24 +248,10 @@ def _state(found: Schedule, is_undeclared: bool | None) -> str:
     return f"{state}, undeclared" if is_undeclared else state
 
 
-def _last_runs(serving: Coordination, found: Sequence[Schedule]) -> dict[Any, Job]:
-    ids = [each.last_job_id for each in found if each.last_job_id is not None]
-    return dict(serving.store.jobs.read(ids)) if ids else {}
-
-
-def _find(serving: Coordination, namespace: Namespace, name: str) -> Schedule:
-    """The schedule of this name; ends the command if there is none."""
-    known = {each.name: each for each in serving.store.schedules.page(namespace)}
-    if name not in known:
-        refuse(str(unknown_schedule(ScheduleName(name), list(known))))
-    return known[ScheduleName(name)]
-
-
 # --- Changing ------------------------------------------------------------------------------------
 
 
-@schedules.command(name="add")
-@app_url_option
+@command(schedules, "add", url=app_url_option, namespace=None)
 @click.option(
     "--app",
     metavar="MODULE:APP",
@@ -273,7 +268,7 @@ def _find(serving: Coordination, namespace: Namespace, name: str) -> Schedule:
     type=click.Choice([word.value for word in CatchUp]),
     default="latest",
     show_default=True,
-    help="Which of the times that nobody fired are made up for.",
+    help="Which of the times that no process fired are made up for.",
 )
 @click.option(
     "--overlap",
@@ -292,7 +287,7 @@ def _find(serving: Coordination, namespace: Namespace, name: str) -> Schedule:
 @click.argument("kind")
 @click.argument("payload", default="null")
 def add_schedule(
-    url: str | None,
+    cli: Invocation,
     app: str | None,
     namespace: str | None,
     replace: bool,
@@ -310,26 +305,35 @@ def add_schedule(
       tenure schedules add nightly report --cron '15 3 * * *' --tz Europe/Berlin
       tenure schedules add ping check '{"host": "a"}' --every 10m --overlap allow
     """
-    application = None if app is None else load_app(app)
-    chosen = url if application is None else url_for(application, url, tell=say)
-    with coordination(chosen, create=True, token=token_for(application, url)) as serving:
-        body = payload.encode("utf-8", "surrogateescape")
-        job = _job(application, kind, body, queue, priority)
-        command = PutSchedule(
-            namespace=Namespace(namespace or namespace_of(application)),
-            name=schedule_name(schedule),
-            actor=operator(),
-            spec=schedule_spec(job, _options(timing)),
+    body = payload.encode("utf-8", "surrogateescape")
+    given = {"queue": queue, "priority": priority}
+    if app is None:
+        cli.open(cli.url, create=True)
+        space = DEFAULT_NAMESPACE
+        job = JobSpec(
+            kind=Kind(kind),
+            queue=QueueName(queue or DEFAULT_QUEUE),
+            payload=body,
+            priority=priority or 0,
         )
-        known = [each.name for each in serving.store.schedules.page(command.namespace)]
-        if command.name in known and not replace:
-            refuse(f"there is a schedule {schedule} already; --replace changes it")
-        if application is None and not is_known_kind(serving.store, command.namespace, kind):
-            meant = kind_suggestion(serving, command.namespace, kind)
-            say(f"no worker or job has kind {kind} so far.{meant} The schedule is made anyway")
-        changed = _ask(serving, command)
-    next_at = "never" if changed.next_at is None else _local(changed.next_at, changed)
-    click.echo(f"{printable(schedule)}: fires next at {next_at}")
+    else:
+        from tenure.cli.application import load_app, open_for  # here: it takes as long as the rest
+
+        application = load_app(app)
+        open_for(cli, application)
+        space, job = application.namespace, _job_of(application, kind, body, given)
+    put = PutSchedule(
+        namespace=Namespace(namespace or space),
+        name=schedule_name(schedule),
+        actor=cli.operator,
+        spec=schedule_spec(job, _options(timing)),
+    )
+    known = [each.name for each in cli.store.schedules.page(put.namespace)]
+    if put.name in known and not replace:
+        refuse(f"there is a schedule {schedule} already; --replace changes it")
+    if app is None and (unknown := kind_hint(cli.store, put.namespace, kind)):
+        say(f"{unknown} The schedule is made anyway")
+    _say_when(_ask(cli, put))
 
 
 def _options(timing: dict[str, Any]) -> ScheduleOptions:
@@ -342,86 +346,72 @@ def _options(timing: dict[str, Any]) -> ScheduleOptions:
     return options
 
 
-def _job(app: Any, kind: str, payload: bytes, queue: str | None, priority: int | None) -> JobSpec:
-    if app is None:
-        return JobSpec(
-            kind=Kind(kind),
-            queue=QueueName(queue or DEFAULT_QUEUE),
-            payload=payload,
-            priority=priority or 0,
-        )
+def _job_of(app: Any, kind: str, payload: bytes, given: dict[str, Any]) -> JobSpec:
+    from tenure.cli.application import check_payload
+
     handler = app.registry.get(Kind(kind))
     if handler is None:
         raise InvalidInput("KIND", f"the application has no kind {kind}", hint="omit --app")
     check_payload(handler, payload)
-    given: Any = {"queue": queue, "priority": priority}
     options = {name: value for name, value in given.items() if value is not None}
     return called(app.call(kind, msgspec.json.decode(payload), **options))
 
 
-def _ask(serving: Coordination, command: ScheduleCommand) -> Schedule:
-    reply = serving.change_schedule(command)
+def _ask(cli: Invocation, wanted: ScheduleCommand) -> Schedule:
+    reply = cli.serving.change_schedule(wanted)
     if reply.schedule is None:
-        known = serving.store.schedules.page(command.namespace)
-        refuse(str(unknown_schedule(command.name, [each.name for each in known])))
+        _refuse_unknown(cli, wanted.name, wanted.namespace)
     if reply.cause is not None:
-        refuse(f"schedule {command.name}: another job has this id ({reply.cause.value})")
+        refuse(f"schedule {wanted.name}: another job has this id ({reply.cause.value})")
     return reply.schedule
 
 
-def _schedule_argument(function: _F) -> _F:
-    return url_option(namespace_option(click.argument("schedule")(function)))
-
-
-@schedules.command(name="pause")
-@_schedule_argument
-def pause_schedule(url: str | None, namespace: str, schedule: str) -> None:
-    """Fire SCHEDULE no more until it is resumed. A deploy does not resume it."""
-    with coordination(url) as serving:
-        _ask(serving, PauseSchedule(**_key(namespace, schedule)))
-    click.echo(f"{printable(schedule)}: paused")
-
-
-@schedules.command(name="resume")
-@_schedule_argument
-def resume_schedule(url: str | None, namespace: str, schedule: str) -> None:
-    """Fire SCHEDULE again, from its next time on: paused time is not caught up."""
-    with coordination(url) as serving:
-        changed = _ask(serving, ResumeSchedule(**_key(namespace, schedule)))
+def _say_when(changed: Schedule) -> None:
     next_at = "never" if changed.next_at is None else _local(changed.next_at, changed)
-    click.echo(f"{printable(schedule)}: fires next at {next_at}")
+    click.echo(f"{printable(changed.name)}: fires next at {next_at}")
 
 
-@schedules.command(name="rm")
-@_schedule_argument
-def remove_schedule(url: str | None, namespace: str, schedule: str) -> None:
-    """Remove SCHEDULE; its jobs stay. Workers do not write it again, `sync` does."""
-    with coordination(url) as serving:
-        _ask(serving, RemoveSchedule(**_key(namespace, schedule)))
-    click.echo(f"{printable(schedule)}: removed")
-
-
-@schedules.command(name="run")
-@_schedule_argument
-def run_schedule(url: str | None, namespace: str, schedule: str) -> None:
-    """Make a job of SCHEDULE now, whatever its times and its last run say; prints its id."""
-    with coordination(url) as serving:
-        job_id = new_job_id(serving.store.now(), os.urandom(ENTROPY_BYTES))
-        _ask(serving, RunSchedule(**_key(namespace, schedule), job_id=job_id))
-    click.echo(job_id)
-
-
-def _key(namespace: str, schedule: str) -> dict[str, Any]:
+def _key(cli: Invocation, schedule: str, namespace: Namespace | None = None) -> dict[str, Any]:
     return {
-        "namespace": Namespace(namespace),
+        "namespace": namespace or cli.namespace,
         "name": schedule_name(schedule),
-        "actor": operator(),
+        "actor": cli.operator,
     }
 
 
-@schedules.command(name="sync")
-@app_url_option
-@json_option(list[SyncedSchedule])
+@command(schedules, "pause")
+@click.argument("schedule")
+def pause_schedule(cli: Invocation, schedule: str) -> None:
+    """Fire SCHEDULE no more until it is resumed. A deploy does not resume it."""
+    _ask(cli, PauseSchedule(**_key(cli, schedule)))
+    click.echo(f"{printable(schedule)}: paused")
+
+
+@command(schedules, "resume")
+@click.argument("schedule")
+def resume_schedule(cli: Invocation, schedule: str) -> None:
+    """Fire SCHEDULE again, from its next time on: paused time is not caught up."""
+    _say_when(_ask(cli, ResumeSchedule(**_key(cli, schedule))))
+
+
+@command(schedules, "rm")
+@click.argument("schedule")
+def remove_schedule(cli: Invocation, schedule: str) -> None:
+    """Remove SCHEDULE; its jobs stay. Workers do not write it again, `sync` does."""
+    _ask(cli, RemoveSchedule(**_key(cli, schedule)))
+    click.echo(f"{printable(schedule)}: removed")
+
+
+@command(schedules, "run")
+@click.argument("schedule")
+def run_schedule(cli: Invocation, schedule: str) -> None:
+    """Make a job of SCHEDULE now, whatever its times and its last run say; prints its id."""
+    job_id = new_job_id(cli.now, os.urandom(ENTROPY_BYTES))
+    _ask(cli, RunSchedule(**_key(cli, schedule), job_id=job_id))
+    click.echo(job_id)
+
+
+@command(schedules, "sync", json=list[SyncedSchedule], url=app_url_option, namespace=None)
 @click.option("--namespace", help="The namespace. [default: the application's]")
 @click.option(
     "--prune",
@@ -435,14 +425,9 @@ def _key(namespace: str, schedule: str) -> dict[str, Any]:
     multiple=True,
     help="A former name of this application, whose schedules --prune removes too; may be repeated.",
 )
-@click.argument("app", metavar="[MODULE:APP]", required=False, callback=app_value)
+@app_argument
 def sync_schedules(
-    url: str | None,
-    as_json: bool,
-    namespace: str | None,
-    prune: bool,
-    former: tuple[str, ...],
-    app: str,
+    cli: Invocation, namespace: str | None, prune: bool, former: tuple[str, ...], app: str
 ) -> None:
     """Write the schedules that the application declares: a step of a deploy.
 
@@ -451,59 +436,44 @@ def sync_schedules(
     --from OLD_MODULE:APP removes what it declared under its former name and declares no more.
     Schedules of others that no live worker declares are named.
     """
+    from tenure.cli.application import load_app, open_for  # here: it takes as long as the rest
+
     application = load_app(app)
-    chosen = url_for(application, url, tell=say)
-    with coordination(chosen, create=True, token=token_for(application, url)) as serving:
-        space = Namespace(namespace or application.namespace)
-        known = {each.name: each for each in serving.store.schedules.page(space)}
-        declared = application.registry.schedules()
-        others = [each for each in known.values() if each.name not in declared]
-        done = _put_all(serving, space, declared, app, known)
-        done += _no_longer_declared(serving, space, others, {app, *former}, prune=prune)
-    for name in sorted(set(former) - {each.declared_by for each in known.values()}):
-        say(f"no schedule is declared by {name}")
-    if as_json:
+    open_for(cli, application)
+    space = Namespace(namespace or application.namespace)
+    known = {each.name: each for each in cli.store.schedules.page(space)}
+    declared = application.registry.schedules()
+    done = []
+    for name, spec in declared.items():
+        put = PutSchedule(
+            namespace=space, name=name, actor=cli.operator, spec=spec, declared_by=app
+        )
+        reply = cli.serving.change_schedule(put)
+        changed = "changed" if name in known else "new"
+        done.append(SyncedSchedule(name=name, action=changed if reply.changed else "unchanged"))
+    others = [each for each in known.values() if each.name not in declared]
+    done += _no_longer_declared(cli, space, others, {app, *former}, prune=prune)
+    for gone in sorted(set(former) - {each.declared_by for each in known.values()}):
+        say(f"no schedule is declared by {gone}")
+    if cli.as_json:
         print_json(done)
         return
     for each in done:
         click.echo(f"{printable(each.name)}: {printable(each.action)}")
 
 
-def _put_all(
-    serving: Coordination,
-    namespace: Namespace,
-    declared: dict[ScheduleName, ScheduleSpec],
-    app: str,
-    known: dict[ScheduleName, Schedule],
-) -> list[SyncedSchedule]:
-    done = []
-    for name, spec in declared.items():
-        command = PutSchedule(
-            namespace=namespace, name=name, actor=operator(), spec=spec, declared_by=app
-        )
-        reply = serving.change_schedule(command)
-        changed = "changed" if name in known else "new"
-        done.append(SyncedSchedule(name=name, action=changed if reply.changed else "unchanged"))
-    return done
-
-
 def _no_longer_declared(
-    serving: Coordination,
-    namespace: Namespace,
-    others: list[Schedule],
-    names: set[str],
-    *,
-    prune: bool,
+    cli: Invocation, namespace: Namespace, others: list[Schedule], names: set[str], *, prune: bool
 ) -> list[SyncedSchedule]:
     """Report schedules that the application declared under one of these names and no longer does,
     and remove them with `prune`; also report those of others that no live worker declares. [SC22]
     """
     done = []
-    workers = live_workers(serving.store, namespace, serving.store.now())
+    workers = live_workers(cli.store, namespace, cli.now)
     for each in others:
         if each.declared_by in names:
             if prune:
-                _ask(serving, RemoveSchedule(**_key(namespace, each.name)))
+                _ask(cli, RemoveSchedule(**_key(cli, each.name, namespace)))
             action = "removed" if prune else "kept: no longer declared, --prune removes it"
         elif (each.declared_by is not None and workers == ()) or undeclared(each, workers):
             live = "does" if workers else "is seen"

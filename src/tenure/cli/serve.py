@@ -1,27 +1,30 @@
-"""`tenure serve`: the coordinator over HTTP, until a signal stops it."""
+"""`tenure serve`: the coordinator over HTTP and its dashboard, until a signal stops it."""
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from tenure.cli.common import (
-    CouldNotRun,
-    keep_options,
-    log_format_option,
-    reported_errors,
-    store_url_option,
-)
+from tenure.cli.errors import CouldNotRun
+from tenure.cli.invocation import Invocation, command
+from tenure.cli.options import keep_options, log_format_option, store_url_option
+from tenure.core.ids import DEFAULT_NAMESPACE, Namespace
 from tenure.errors import install_hint
 from tenure.settings import retention_of, url_from_environment
 from tenure.telemetry.logs import LogFormat, log_to_stderr
 from tenure.wiring import run_server
 
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+    from tenure.server.lifetime import MakePages
+    from tenure.server.services import Services
+
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
-@click.command()
-@store_url_option
+@command(None, "serve", url=store_url_option, namespace=None)
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
 @click.option(
     "--port",
@@ -64,7 +67,7 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @keep_options
 @log_format_option
 def serve(
-    url: str | None,
+    cli: Invocation,
     host: str,
     port: int,
     no_auth: bool,
@@ -91,35 +94,87 @@ def serve(
       tenure serve --host 0.0.0.0 --tls-cert cert.pem --tls-key key.pem
     """
     try:
-        from tenure.cli.dashboard import pages_of
         from tenure.server.lifetime import ServeOptions
     except ImportError as missing:
         raise CouldNotRun(f"serve needs the extra server; {install_hint('server')}") from missing
-    with reported_errors():
-        options = ServeOptions(
-            host=host,
-            port=port,
-            authenticated=not no_auth,
-            tls_certificate=tls_cert,
-            tls_key=tls_key,
-            tls_client_ca=tls_client_ca,
-            security_log=security_log,
+    options = ServeOptions(
+        host=host,
+        port=port,
+        authenticated=not no_auth,
+        tls_certificate=tls_cert,
+        tls_key=tls_key,
+        tls_client_ca=tls_client_ca,
+        security_log=security_log,
+    )
+    log_to_stderr(LogFormat(log_format))
+    retention = retention_of(keep)
+    store_url = cli.url or url_from_environment()
+    pages = None
+    if not no_dashboard:
+        pages = pages_of(
+            store_url,
+            authenticated=options.authenticated,
+            public_origin=public_origin,
+            session_key=session_key,
         )
-        log_to_stderr(LogFormat(log_format))
-        retention = retention_of(keep)
-        store_url = url or url_from_environment()
-        pages = None
-        if not no_dashboard:
-            pages = pages_of(
-                store_url,
-                authenticated=options.authenticated,
-                public_origin=public_origin,
-                session_key=session_key,
-            )
-        name = f"`tenure serve`, process {os.getpid()}"
-        run_server(store_url, options, _announce, retention=retention, pages=pages, name=name)
+    name = f"`tenure serve`, process {os.getpid()}"
+    run_server(store_url, options, _announce, retention=retention, pages=pages, name=name)
 
 
 def _announce(address: str) -> None:
     """Print the address; click flushes it, so that a pipe has it at once."""
     click.echo(address)
+
+
+# --- The dashboard -------------------------------------------------------------------------------
+
+
+def pages_of(
+    url: str,
+    *,
+    authenticated: bool,
+    public_origin: str | None = None,
+    session_key: Path | None = None,
+    namespace: Namespace = DEFAULT_NAMESPACE,
+) -> "MakePages":
+    """What makes the pages of a server on this store. Without jinja2 there is one page, which says
+    what to install. Where nobody signs in, no session outlives the server, so its key is not
+    kept."""
+    try:
+        from tenure.dashboard.app import make_pages
+    except ModuleNotFoundError as missing:
+        if missing.name != "jinja2":
+            raise
+        return missing_pages
+    from tenure.dashboard.sessions import KEY_BYTES
+    from tenure.dashboard.settings import SUFFIX, DashboardSettings, check_origin, read_or_make_key
+    from tenure.stores.sqlite.path import sqlite_path
+
+    is_file = authenticated and url.partition(":")[0].lower() == "sqlite"
+    if session_key is None and is_file:
+        session_key = Path(f"{sqlite_path(url).resolve()}{SUFFIX}")
+    origin = None if public_origin is None else check_origin(public_origin)
+
+    def make(services: "Services") -> "ASGIApp":
+        # Not before the store is open: a wrong URL must not leave a key behind.
+        key = os.urandom(KEY_BYTES) if session_key is None else read_or_make_key(session_key)
+        settings = DashboardSettings(
+            key=key, authenticated=authenticated, public_origin=origin, namespace=namespace
+        )
+        return make_pages(services, settings)
+
+    return make
+
+
+def missing_pages(services: "Services") -> "ASGIApp":
+    """One page, at `/`, which says that jinja2 is missing."""
+    from starlette.exceptions import HTTPException
+    from starlette.responses import PlainTextResponse
+
+    async def say(scope: "Scope", receive: "Receive", send: "Send") -> None:
+        if scope["path"] != "/":
+            raise HTTPException(404)
+        text = f"The dashboard needs the extra dashboard; {install_hint('dashboard')}.\n"
+        await PlainTextResponse(text, 503)(scope, receive, send)
+
+    return say

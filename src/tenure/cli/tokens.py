@@ -1,24 +1,19 @@
 """`tenure tokens …`: who may use the HTTP server, and for what."""
 
 import os
-from typing import NoReturn
+from typing import Any
 
 import click
 import msgspec
 
-from tenure.cli.common import (
-    coordinator,
-    duration_value,
-    json_option,
-    namespace_option,
-    refuse,
-    store_url_option,
-)
-from tenure.cli.output import ago, print_json, print_table, printable, say
+from tenure.cli.errors import refuse
+from tenure.cli.invocation import Invocation, Listing, command, list_command
+from tenure.cli.options import duration_value, store_url_option
+from tenure.cli.output import ago, print_json, printable, say
 from tenure.core.checks import check_name
 from tenure.core.counting import counted
-from tenure.core.ids import SHORTEST_PREFIX, Kind, Namespace, QueueName
-from tenure.core.instants import Duration, Instant
+from tenure.core.ids import SHORTEST_PREFIX
+from tenure.core.instants import Instant
 from tenure.core.tokens import (
     DEFAULT_MAX_LEASES,
     DEFAULT_MAX_POLLS,
@@ -52,25 +47,19 @@ class TokenView(msgspec.Struct, frozen=True, kw_only=True):
     token: str | msgspec.UnsetType = msgspec.UNSET
 
 
+def _state(token: Token, now: Instant) -> str:
+    if token.revoked_at is not None:
+        return "revoked"
+    return "valid" if token.is_valid(now) else "expired"
+
+
 def _view(token: Token, now: Instant, *, text: str | None = None) -> TokenView:
-    state = "valid" if token.is_valid(now) else "expired"
-    return TokenView(
-        id=token.id,
-        state=state if token.revoked_at is None else "revoked",
-        role=token.role,
-        name=token.name,
-        namespace=token.namespace,
-        queues=token.queues,
-        kinds=token.kinds,
-        max_leases=token.max_leases,
-        max_polls=token.max_polls,
-        may_declare=token.may_declare,
-        created_at=iso(token.created_at),
-        expires_at=iso(token.expires_at),
-        revoked_at=iso(token.revoked_at),
-        last_used_at=iso(token.last_used_at),
-        token=msgspec.UNSET if text is None else text,
-    )
+    fields: dict[str, Any] = {
+        name: getattr(token, name, None) for name in TokenView.__struct_fields__
+    }
+    fields |= {name: iso(at) for name, at in fields.items() if name.endswith("_at")}
+    secret = msgspec.UNSET if text is None else text
+    return TokenView(**fields | {"state": _state(token, now), "token": secret})
 
 
 @click.group()
@@ -78,10 +67,7 @@ def tokens() -> None:
     """Create tokens for the HTTP server, list them, revoke them."""
 
 
-@tokens.command(name="create")
-@store_url_option
-@json_option(TokenView)
-@namespace_option
+@command(tokens, "create", json=TokenView, url=store_url_option)
 @click.option(
     "--role",
     type=click.Choice([role.value for role in Role]),
@@ -104,6 +90,7 @@ def tokens() -> None:
 )
 @click.option(
     "--expires",
+    "expires_in_us",
     callback=duration_value,
     help="Valid for this long, as in 90d. [default: until it is revoked]",
 )
@@ -128,19 +115,7 @@ def tokens() -> None:
     " token is limited to queues, rates, limits and policies of kinds.",
 )
 @click.argument("name")
-def create_token(
-    url: str | None,
-    as_json: bool,
-    namespace: str,
-    role: str,
-    queues: tuple[str, ...],
-    kinds: tuple[str, ...],
-    expires: Duration | None,
-    max_leases: int,
-    max_polls: int,
-    may_declare: bool,
-    name: str,
-) -> None:
+def create_token(cli: Invocation, role: str, **fields: Any) -> None:
     """Create a token for NAME and print it.
 
     It is shown only once. Tokens of the same role, name and namespace belong to the same principal.
@@ -154,22 +129,11 @@ def create_token(
     """
     token_id, digest, text = mint(os.urandom(TOKEN_ENTROPY_BYTES))
     new = NewToken(
-        id=token_id,
-        secret_sha256=digest,
-        name=name,
-        role=Role(role),
-        namespace=Namespace(namespace),
-        queues=tuple(QueueName(queue) for queue in queues),
-        kinds=tuple(Kind(kind) for kind in kinds),
-        expires_in_us=expires,
-        max_leases=max_leases,
-        max_polls=max_polls,
-        may_declare=may_declare,
+        id=token_id, secret_sha256=digest, role=Role(role), namespace=cli.namespace, **fields
     )
-    with coordinator(url, create=True) as serving:
-        check_new_token(new)
-        made = serving.store.tokens.create(new)
-    if as_json:
+    check_new_token(new)
+    made = cli.open_store(create=True).store.tokens.create(new)
+    if cli.as_json:
         print_json(_view(made, made.created_at, text=text))
         return
     click.echo(text)
@@ -179,69 +143,51 @@ def create_token(
     )
 
 
-@tokens.command(name="ls")
-@store_url_option
-@json_option(list[TokenView])
-def list_tokens(url: str | None, as_json: bool) -> None:
+@list_command(tokens, json=list[TokenView], url=store_url_option, namespace=None)
+def list_tokens(cli: Invocation) -> Listing[Token]:
     """List tokens, oldest first, without their secrets."""
-    with coordinator(url) as serving:
-        now = serving.store.now()
-        found = serving.store.tokens.all()
-    views = [_view(token, now) for token in found]
-    if as_json:
-        print_json(views)
-        return
-    print_table(
-        [
-            *("ID", "STATE", "ROLE", "NAME", "NAMESPACE", "QUEUES", "KINDS", "DECLARES"),
-            *("EXPIRES", "LAST USED"),
-        ],
-        [
-            (
-                view.id,
-                view.state,
-                view.role,
-                view.name,
-                view.namespace,
-                ",".join(view.queues) or "all",
-                ",".join(view.kinds) or "all",
-                "yes" if view.may_declare else None,
-                ago(token.expires_at, now),
-                ago(token.last_used_at, now),
-            )
-            for token, view in zip(found, views, strict=True)
-        ],
+    now = cli.coordinator.store.now()
+    return Listing(
+        cli.coordinator.store.tokens.all(),
+        {
+            "ID": lambda token: token.id,
+            "STATE": lambda token: _state(token, now),
+            "ROLE": lambda token: token.role,
+            "NAME": lambda token: token.name,
+            "NAMESPACE": lambda token: token.namespace,
+            "QUEUES": lambda token: ",".join(token.queues) or "all",
+            "KINDS": lambda token: ",".join(token.kinds) or "all",
+            "DECLARES": lambda token: "yes" if token.may_declare else None,
+            "EXPIRES": lambda token: ago(token.expires_at, now),
+            "LAST USED": lambda token: ago(token.last_used_at, now),
+        },
+        document=lambda token: _view(token, now),
         optional=("NAMESPACE", "QUEUES", "KINDS", "DECLARES", "LAST USED"),
     )
 
 
-@tokens.command(name="revoke")
-@store_url_option
+@command(tokens, "revoke", url=store_url_option, namespace=None)
 @click.argument("token_id", metavar="ID")
-def revoke_token(url: str | None, token_id: str) -> None:
+def revoke_token(cli: Invocation, token_id: str) -> None:
     """Revoke the token ID for good; servers refuse it within five seconds.
 
     Unless its holder has another valid token (same role, name and namespace), the schedules that
     the holder changed last are paused. A token that only expires pauses nothing.
     """
     if token_id.startswith("tenure_"):
-        _refuse_secret()
-    with coordinator(url) as serving:
-        check_name("ID", token_id)
-        begun = [token.id for token in serving.store.tokens.all() if token.id.startswith(token_id)]
-        if len(token_id) < SHORTEST_PREFIX or not begun:
-            refuse(f"there is no token {token_id}; see `tenure tokens ls`")
-        if len(begun) > 1:
-            refuse(f"{counted(len(begun), 'token')} have an id that begins with {token_id}:", begun)
-        paused = serving.store.tokens.revoke(begun[0])
+        # The message does not repeat the secret: it may end up in a log.
+        refuse("give the token's id, not the token; the id is the part between the underscores")
+    check_name("ID", token_id)
+    store = cli.coordinator.store
+    begun = [token.id for token in store.tokens.all() if token.id.startswith(token_id)]
+    if len(token_id) < SHORTEST_PREFIX or not begun:
+        refuse(f"there is no token {token_id}; see `tenure tokens ls`")
+    if len(begun) > 1:
+        refuse(f"{counted(len(begun), 'token')} have an id that begins with {token_id}:", begun)
+    paused = store.tokens.revoke(begun[0])
     if not paused:
         click.echo(f"{begun[0]}: revoked")
         return
     names = ", ".join(map(printable, paused))
     click.echo(f"{begun[0]}: revoked; {counted(len(paused), 'schedule')} paused: {names}")
     say("`tenure schedules resume SCHEDULE` fires one again, on behalf of who resumes it")
-
-
-def _refuse_secret() -> NoReturn:
-    # The message does not repeat the secret: it may end up in a log.
-    refuse("give the token's id, not the token; the id is the part between the underscores")

@@ -10,7 +10,8 @@ from pathlib import Path
 import click
 import msgspec
 
-from tenure.cli.common import CouldNotRun, duration_value, json_option, store_url_option
+from tenure.cli.errors import DONE, REFUSED, CouldNotRun
+from tenure.cli.options import duration_value, json_option, store_url_option
 from tenure.cli.output import ProgressLine, print_json, printable
 from tenure.core.checks import check_job_id
 from tenure.core.counting import counted
@@ -22,8 +23,6 @@ from tenure.settings import url_from_environment
 from tenure.verify import Finding, Report, State, Violation, verify, verify_job
 from tenure.verify.run import DEFAULT_LIMIT, WITHOUT_ACKS, WITHOUT_METRICS
 from tenure.wiring import open_store
-
-HOLDS, VIOLATED = 0, 1
 
 PAGE_WITHIN_S = 600.0
 """For one page of jobs with their histories. Only the user of this command waits for it. [K6]"""
@@ -111,13 +110,15 @@ def verify_command(
         raise CouldNotRun(f"cannot verify: {type(error).__name__}: {error}") from error
     try:
         if as_json:
-            print_json(document(report))
+            names = [name for name in Document.__struct_fields__ if name != "invariants"]
+            fields = {name: getattr(report, name) for name in names}
+            print_json(Document(**fields, invariants=report.findings))
         else:
             _print(report)
     except OSError as error:  # a full disk, a reader that left: neither is a violation
         if report.holds:
             raise CouldNotRun(f"the report cannot be written: {error.strerror}") from error
-    sys.exit(HOLDS if report.holds else VIOLATED)
+    sys.exit(DONE if report.holds else REFUSED)
 
 
 def _verify(
@@ -140,20 +141,6 @@ def _verify(
     finally:
         progress.done()
         store.close()
-
-
-def document(report: Report) -> Document:
-    """A report as `--json` prints it."""
-    return Document(
-        holds=report.holds,
-        jobs=report.jobs,
-        events=report.events,
-        acks=report.acks,
-        empty=report.empty,
-        torn=report.torn,
-        purged=report.purged,
-        invariants=report.findings,
-    )
 
 
 def _print(report: Report) -> None:

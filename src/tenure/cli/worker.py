@@ -6,13 +6,15 @@ from contextlib import suppress
 
 import click
 
-from tenure.cli.application import app_value, check_has_jobs, import_app, namespace_of, url_for
-from tenure.cli.common import (
+from tenure.cli.application import check_has_jobs, import_app, namespace_of, url_for
+from tenure.cli.errors import CouldNotRun, reported_errors
+from tenure.cli.invocation import Invocation, command
+from tenure.cli.options import (
+    app_argument,
     app_url_option,
     duration_value,
     keep_options,
     log_format_option,
-    reported_errors,
     size_value,
 )
 from tenure.cli.output import printable
@@ -74,8 +76,7 @@ def _shown_as(form: LogFormat) -> Callable[[OutputLine], None]:
     return _log_line if form is LogFormat.JSON else _print_line
 
 
-@click.command()
-@app_url_option
+@command(None, "worker", url=app_url_option, namespace=None)
 @click.option("--namespace", help="Run jobs of this namespace. [default: the application's]")
 @click.option(
     "--queue",
@@ -167,9 +168,9 @@ def _shown_as(form: LogFormat) -> Callable[[OutputLine], None]:
     expose_value=False,
     callback=lambda _, __, pipe: None if pipe is None else stop_when_closed(pipe),
 )
-@click.argument("app", metavar="[MODULE:APP]", required=False, callback=app_value)
+@app_argument
 def worker(
-    url: str | None,
+    cli: Invocation,
     namespace: str | None,
     queues: dict[QueueName, int],
     concurrency: int,
@@ -199,32 +200,32 @@ def worker(
       tenure worker shop.jobs:app
       tenure worker shop.jobs:app -q mail=3 -q reports -c 8
     """
-    with reported_errors():
-        if name is not None:
-            check_name("--name", name)
-        retention = retention_of(keep)
-        log_to_stderr(LogFormat(log_format))
-        application = import_app(app)  # before the store is opened, which may create one
-        check_has_jobs(application, app)
-        options = WorkerOptions(
-            queues=_with_declared(queues, load_registry(app)) if adds_declared else queues,
-            concurrency=concurrency,
-            grace_us=grace,
-            only_environment=only,
-            child_memory_bytes=memory_limit,
-            child_rss_bytes=recycle_above,
-            jobs_per_child=recycle_after,
-            namespace=Namespace(namespace) if namespace else namespace_of(application),
-            worker_id=None if name is None else WorkerId(name),
-            tells_every_end=verbose,
-            echo=_shown_as(LogFormat(log_format)) if show_output else None,
-            overwrites_declared=overwrites,
-        )
-        chosen = url_for(application, url, tell=_log.warning) or url_from_environment()
-        given = [name for name, value in keep.items() if value]
-        if given and is_server(chosen):
-            option, hint = f"--{given[0].replace('_', '-')}", "give it to `tenure serve`"
-            raise InvalidInput(option, "the server decides what is kept", hint=hint)
-        expose = None if metrics_port is None else MetricsAddress(metrics_host, metrics_port)
+    if name is not None:
+        check_name("--name", name)
+    retention = retention_of(keep)
+    log_to_stderr(LogFormat(log_format))
+    application = import_app(app)  # before the store is opened, which may create one
+    check_has_jobs(application, app)
+    options = WorkerOptions(
+        queues=_with_declared(queues, load_registry(app)) if adds_declared else queues,
+        concurrency=concurrency,
+        grace_us=grace,
+        only_environment=only,
+        child_memory_bytes=memory_limit,
+        child_rss_bytes=recycle_above,
+        jobs_per_child=recycle_after,
+        namespace=Namespace(namespace) if namespace else namespace_of(application),
+        worker_id=None if name is None else WorkerId(name),
+        tells_every_end=verbose,
+        echo=_shown_as(LogFormat(log_format)) if show_output else None,
+        overwrites_declared=overwrites,
+    )
+    chosen = url_for(application, cli.url, tell=_log.warning) or url_from_environment()
+    given = [name for name, value in keep.items() if value]
+    if given and is_server(chosen):
+        option, hint = f"--{given[0].replace('_', '-')}", "give it to `tenure serve`"
+        raise InvalidInput(option, "the server decides what is kept", hint=hint)
+    expose = None if metrics_port is None else MetricsAddress(metrics_host, metrics_port)
+    with reported_errors(out_of_scope=CouldNotRun):  # a worker whose token lacks a right cannot run
         code = run_worker(chosen, app, options, retention=retention, expose=expose)
     raise SystemExit(code)

@@ -4,10 +4,12 @@ from collections.abc import Sequence
 
 import click
 
-from tenure.cli.common import coordination, json_option, namespace_option, refuse, url_option
-from tenure.cli.output import ago, print_json, print_table, printable
+from tenure.cli.errors import refuse
+from tenure.cli.invocation import Invocation, Listing, command, list_command
+from tenure.cli.output import ago, printable
 from tenure.core.checks import check_name
-from tenure.core.ids import Namespace, WorkerId
+from tenure.core.ids import WorkerId
+from tenure.core.workers import WorkerSeen
 from tenure.protocol.records import WorkerRecord, worker_record
 
 SHOWN_NAMES = 4
@@ -18,11 +20,8 @@ def workers() -> None:
     """List workers, ask them to stop."""
 
 
-@workers.command(name="ls")
-@url_option
-@json_option(list[WorkerRecord])
-@namespace_option
-def list_workers(url: str | None, as_json: bool, namespace: str) -> None:
+@list_command(workers, json=list[WorkerRecord])
+def list_workers(cli: Invocation) -> Listing[WorkerSeen]:
     """List the workers that run, and those that vanished within the last day.
 
     A worker sends a sign of life every 10 seconds and takes itself off the list when it stops.
@@ -37,29 +36,21 @@ def list_workers(url: str | None, as_json: bool, namespace: str) -> None:
     So a worker that was killed is listed as alive for up to a minute, which LAST SEEN shows.
     Its jobs do not wait for that: each is taken from it when its own lease ends.
     """
-    with coordination(url) as serving:
-        check_name("namespace", namespace)
-        now = serving.store.now()
-        found = serving.store.workers.page(Namespace(namespace))
-    if as_json:
-        print_json([worker_record(seen, now=now) for seen in found])
-        return
-    print_table(
-        ["WORKER", "STATE", "HOST", "PID", "QUEUES", "KINDS", "SLOTS", "STARTED", "LAST SEEN"],
-        [
-            (
-                seen.worker,
-                seen.state(now),
-                seen.host,
-                seen.pid,
-                _few(seen.queues),
-                _few(seen.kinds),
-                seen.concurrency,
-                ago(seen.started_at, now),
-                ago(seen.seen_at, now),
-            )
-            for seen in found
-        ],
+    now = cli.now
+    return Listing(
+        cli.store.workers.page(cli.namespace),
+        {
+            "WORKER": lambda seen: seen.worker,
+            "STATE": lambda seen: seen.state(now),
+            "HOST": lambda seen: seen.host,
+            "PID": lambda seen: seen.pid,
+            "QUEUES": lambda seen: _few(seen.queues),
+            "KINDS": lambda seen: _few(seen.kinds),
+            "SLOTS": lambda seen: seen.concurrency,
+            "STARTED": lambda seen: ago(seen.started_at, now),
+            "LAST SEEN": lambda seen: ago(seen.seen_at, now),
+        },
+        document=lambda seen: worker_record(seen, now=now),
         optional=("HOST", "PID", "SLOTS", "STARTED", "KINDS"),
     )
 
@@ -70,18 +61,14 @@ def _few(names: Sequence[str]) -> str | None:
     return ",".join(names[:SHOWN_NAMES]) + (f" +{more}" if more > 0 else "") or None
 
 
-@workers.command(name="drain")
-@url_option
-@namespace_option
+@command(workers, "drain")
 @click.argument("worker")
-def drain_worker(url: str | None, namespace: str, worker: str) -> None:
+def drain_worker(cli: Invocation, worker: str) -> None:
     """Ask WORKER to claim no more jobs, finish those it runs, and stop.
 
-    It is told within seconds. A process that starts under the same name later is not affected.
+    It notices within seconds. A process that starts under the same name later is not affected.
     """
-    with coordination(url) as serving:
-        check_name("namespace", namespace)
-        check_name("WORKER", worker)
-        if not serving.store.workers.drain(Namespace(namespace), WorkerId(worker)):
-            refuse(f"there is no worker {worker}; see `tenure workers ls`")
+    check_name("WORKER", worker)
+    if not cli.store.workers.drain(cli.namespace, WorkerId(worker)):
+        refuse(f"there is no worker {worker}; see `tenure workers ls`")
     click.echo(f"{printable(worker)}: draining")

@@ -6,7 +6,6 @@ and refused with `RequestRefused` otherwise. Decides nothing itself.
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import datetime
-from difflib import get_close_matches
 from typing import Any, Literal, TypedDict, Unpack
 
 import msgspec
@@ -19,6 +18,7 @@ from tenure.client.records import DeadLetterRecord, dead_letter_of
 from tenure.client.requests import RequestOptions, commanding, requested
 from tenure.client.shells import Operation, awaiting, blocking
 from tenure.core.checks import check_job_id, check_name
+from tenure.core.close_names import did_you_mean
 from tenure.core.commands import Discard, Redrive
 from tenure.core.concurrency import check_concurrency_limit
 from tenure.core.dead_letter_groups import DeadLetterGroupFilter
@@ -227,11 +227,8 @@ def _limit(jobs: int | None) -> int:
 def _refuse_unknown(name: QueueName, known: Sequence[QueueName]) -> None:
     if name in known:
         return
-    close = get_close_matches(name, known, n=1)
-    meant = f"did you mean {close[0]}? " if close else ""
-    raise InvalidInput(
-        "queue", f"no job has used {name} so far", hint=f"{meant}create=True makes the queue"
-    )
+    hint = f"{did_you_mean(name, known)} create=True makes the queue".lstrip()
+    raise InvalidInput("queue", f"no job has used {name} so far", hint=hint)
 
 
 class Workers:

@@ -5,14 +5,12 @@ at once, for example one for each customer. Over HTTP the requests are within th
 token. Decides nothing itself.
 """
 
-from difflib import get_close_matches
 from typing import Any, Unpack
 
 from tenure.client.channel import Channel
 from tenure.client.functions import Sender
 from tenure.client.jobs import Job
 from tenure.client.shells import Operation, awaiting, blocking, in_thread
-from tenure.core.ids import ScheduleName
 from tenure.core.schedules import (
     PauseSchedule,
     PutSchedule,
@@ -22,6 +20,7 @@ from tenure.core.schedules import (
     Schedule,
     ScheduleCommand,
     shown_times,
+    unknown_schedule,
 )
 from tenure.errors import InvalidInput
 from tenure.handlers.calls import Call
@@ -145,10 +144,3 @@ class Schedules:
             raise unknown_schedule(command.name, [each.name for each in known])
         found: Schedule = reply.schedule
         return found
-
-
-def unknown_schedule(name: ScheduleName, known: list[ScheduleName]) -> InvalidInput:
-    """The error for a name that no schedule has."""
-    close = get_close_matches(name, known, n=1)
-    hint = f"did you mean {close[0]}?" if close else "`tenure schedules ls` lists them"
-    return InvalidInput("schedule", f"there is no schedule {name}", hint=hint)

@@ -12,7 +12,6 @@ from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta, tzinfo
-from difflib import get_close_matches
 from functools import lru_cache
 from itertools import takewhile
 from typing import Any, TypeAlias, assert_never
@@ -33,6 +32,7 @@ from tenure.core.checks import (
     check_word,
     shown,
 )
+from tenure.core.close_names import did_you_mean
 from tenure.core.commands import Enqueue, ScheduledEnqueue
 from tenure.core.ids import (
     DERIVED_VERSION,
@@ -739,8 +739,13 @@ def _zone_hint(tz: str) -> str:
     known = available_timezones()
     if not known:
         return "it knows none at all; `pip install tzdata` adds them"
-    alike = get_close_matches(tz, sorted(known), n=1)
-    return f"did you mean {alike[0]}?" if alike else "write a name such as Europe/Berlin"
+    return did_you_mean(tz, known, "write a name such as Europe/Berlin")
+
+
+def unknown_schedule(name: ScheduleName, known: list[ScheduleName]) -> InvalidInput:
+    """The error for a name that no schedule has."""
+    hint = did_you_mean(name, known, "`tenure schedules ls` lists them")
+    return InvalidInput("schedule", f"there is no schedule {name}", hint=hint)
 
 
 def _check_cron(spec: ScheduleSpec) -> None:

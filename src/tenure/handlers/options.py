@@ -9,13 +9,13 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from difflib import get_close_matches
 from enum import StrEnum
 from typing import Any, Literal, TypeAlias, TypedDict, TypeVar
 
 import msgspec
 
 from tenure.core.checks import MAX_DURATION, check_duration, check_name
+from tenure.core.close_names import did_you_mean
 from tenure.core.ids import QueueName, ScheduleName
 from tenure.core.instants import Duration, Instant, parse_duration, seconds
 from tenure.core.policy import Backoff, LeaseBounds, Policy
@@ -192,8 +192,7 @@ def _option_hint(name: str, value: object, allowed: frozenset[str]) -> str:
         return f"write retry=Retry(max_attempts={value + 1}): the first attempt counts too"
     if name in _OTHER_NAMES:
         return _OTHER_NAMES[name]
-    alike = get_close_matches(name, sorted(allowed), n=1)
-    return f"did you mean {alike[0]}?" if alike else f"options are {', '.join(sorted(allowed))}"
+    return did_you_mean(name, allowed, f"options are {', '.join(sorted(allowed))}")
 
 
 def plain(value: Any) -> Any:

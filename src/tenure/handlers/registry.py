@@ -7,13 +7,13 @@ Python.
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from difflib import get_close_matches
 from enum import StrEnum
 from typing import Any, TypeAlias
 
 import msgspec
 
 from tenure.core.checks import MAX_DEDUPE_KEY, check_label, check_name
+from tenure.core.close_names import did_you_mean
 from tenure.core.concurrency import check_concurrency_limit
 from tenure.core.ids import DEFAULT_QUEUE, Kind, QueueName, ScheduleName
 from tenure.core.instants import Duration
@@ -255,8 +255,8 @@ class Handler(msgspec.Struct, frozen=True, kw_only=True):
 
     def unknown_parameter(self, name: str) -> str:
         """Says that there is no such parameter, and which one may have been meant."""
-        alike = get_close_matches(name, self.parameters, n=1)
-        return f"it has no parameter {name}" + (f" (did you mean {alike[0]}?)" if alike else "")
+        meant = did_you_mean(name, self.parameters)
+        return f"it has no parameter {name}" + (meant and f" ({meant})")
 
     def decode_arguments(self, payload: bytes) -> dict[str, Any]:
         """The keyword arguments of a call, each checked against its type hint."""

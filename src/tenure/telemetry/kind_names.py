@@ -1,8 +1,7 @@
 """Kinds that are known: to a worker, to a setting or to a job. A kind that nobody knows is more
 often mistyped than one that comes later."""
 
-from difflib import get_close_matches
-
+from tenure.core.close_names import closest
 from tenure.core.ids import Kind, Namespace
 from tenure.core.job_search import JobFilter
 from tenure.errors import RequestRefused
@@ -21,8 +20,16 @@ def meant_kind(store: JobStore, namespace: Namespace, kind: str) -> str | None:
     """A known kind that is written nearly like this one."""
     newest = store.views.jobs(JobFilter(namespace=namespace, limit=NEWEST_JOBS, bodies=False)).jobs
     known = _declared_kinds(store, namespace) | {job.kind for job in newest}
-    alike = get_close_matches(kind, sorted(known - {Kind(kind)}), n=1)
-    return alike[0] if alike else None
+    return closest(kind, known - {Kind(kind)})
+
+
+def kind_hint(store: JobStore, namespace: Namespace, kind: str) -> str | None:
+    """`no worker or job has kind chrage so far. Did you mean charge?`; None for a known kind."""
+    if is_known_kind(store, namespace, kind):
+        return None
+    meant = meant_kind(store, namespace, kind)
+    suggestion = "" if meant is None else f" Did you mean {meant}?"
+    return f"no worker or job has kind {kind} so far.{suggestion}"
 
 
 def _declared_kinds(store: JobStore, namespace: Namespace) -> set[Kind]:

@@ -9,7 +9,8 @@ import sys
 
 import click
 
-from tenure.cli.common import DONE, REFUSED, CouldNotRun, json_option
+from tenure.cli.errors import DONE, REFUSED, CouldNotRun
+from tenure.cli.options import json_option
 from tenure.cli.output import print_json, print_table, printable
 from tenure.core.counting import counted
 from tenure.errors import TenureError
