@@ -31,7 +31,6 @@ CORRELATION_ID = {
     **dict.fromkeys(
         (
             "src/tenure/cli/events.py",
-            "src/tenure/cli/jobs.py",
             "src/tenure/client/administration.py",
             "src/tenure/client/app.py",
             "src/tenure/core/event_pages.py",

@@ -36,8 +36,6 @@ PER_PAGE = 500
 PER_BATCH = 100
 
 _FIRST = "the first {} (there may be more; run it again for them)"
-_FILTERS = ("statuses", "queue", "kind", "correlation_id", "reason_code", "stage")
-"""Fields of a `JobFilter` that the options of such a command set."""
 
 
 class JobOutcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -152,7 +150,9 @@ class Many:
 
 def about_jobs(*filters: Option) -> Option:
     """`--request-id`, `--expected-rev` and the ids of jobs; with `filters` these, and `--all`. The
-    function gets them as a `Many` after the `Invocation`."""
+    function gets them as a `Many` after the `Invocation`. The filters are named like the fields of
+    a `JobFilter`."""
+    names = [each.name or "" for each in click.command()(together(*filters)(lambda: None)).params]
     ids = [click.argument("job_ids", metavar="ID...", nargs=-1, required=True)]
     if filters:
         ids = [
@@ -180,7 +180,7 @@ def about_jobs(*filters: Option) -> Option:
                 job_ids=job_ids,
                 every=every,
                 yes=yes,
-                filters={name: others.pop(name) for name in _FILTERS if filters and name in others},
+                filters={name: others.pop(name) for name in names},
                 request_id=request_id,
                 expected_rev=expected_rev,
             )
