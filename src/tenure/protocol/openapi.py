@@ -57,7 +57,7 @@ def statuses(route: Route) -> list[int]:
         found.add(200)  # the job was there already
     if route.request_shape is not Shape.NONE:
         found |= {408, 413, 415}
-    if route.finds:
+    if route.not_found:
         found.add(404)
     if route.conflict:
         found.add(409)
