@@ -33,7 +33,6 @@ from tenure.errors import (
     UnknownStoreUrl,
 )
 from tenure.protocol.problem_codes import ProblemCode
-from tenure.protocol.replies import TimeReply
 from tenure.remote import caller
 from tenure.remote.caller import Call, Caller
 from tenure.remote.coordinator import CLAIM_THREADS, RemoteCoordinator
@@ -444,11 +443,11 @@ def test_a_call_after_the_end_is_not_an_unknown_outcome_however_it_would_wait() 
     caller.close()
 
     with pytest.raises(Closed):
-        caller.ask(call, TimeReply)
+        caller.ask(call)
     with pytest.raises(Closed):
-        caller.ask_once(call, TimeReply)
+        caller.ask_once(call)
     with pytest.raises(Closed):
-        caller.ask_and_wait(call, TimeReply, wait_s=1)
+        caller.ask_and_wait(call, wait_s=1)
 
 
 # --- tokens and TLS ----------------------------------------------------------------------------

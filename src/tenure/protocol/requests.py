@@ -32,7 +32,8 @@ from tenure.core.commands import (
     Start,
     WorkerCommand,
 )
-from tenure.core.event_pages import MAX_NEWEST
+from tenure.core.event_pages import MAX_NEWEST, EventFilter
+from tenure.core.event_tail import TailFilter
 from tenure.core.flows import MAX_FLOW_EDGES, MAX_FLOW_JOBS
 from tenure.core.ids import (
     Actor,
@@ -44,6 +45,7 @@ from tenure.core.ids import (
 )
 from tenure.core.instants import MICROSECONDS_PER_SECOND
 from tenure.core.job import Job, JobError, Progress
+from tenure.core.job_search import JobFilter
 from tenure.core.leases import HeldLease
 from tenure.core.overview import TimeRange
 from tenure.core.policy import Backoff, Compensation, DeadLetterJob, Policy
@@ -66,7 +68,7 @@ from tenure.protocol.fields import (
     ScheduleField,
     ShortText,
     StepField,
-    WorkerField,
+    optional_moment,
 )
 from tenure.protocol.translation import derived, to_core, to_wire
 
@@ -778,6 +780,21 @@ class LogQuery(Request, frozen=True, kw_only=True):
     namespace: NamespaceField | None = None
 
 
+def log_query(wanted: EventFilter) -> LogQuery:
+    """The query for a page of events."""
+    return LogQuery(
+        type=tuple(each.word for each in wanted.types),
+        job_id=wanted.job_id,
+        correlation_id=wanted.correlation_id,
+        since=optional_moment(wanted.since),
+        until=optional_moment(wanted.until),
+        oldest_first=not wanted.newest_first,
+        after=None if wanted.after is None else wanted.after.text,
+        limit=wanted.limit,
+        namespace=wanted.namespace,
+    )
+
+
 MAX_FOLLOW_WAIT_S = 10.0
 """How long a server holds a reader of the tail at most."""
 
@@ -797,7 +814,31 @@ class TailQuery(Request, frozen=True, kw_only=True):
     namespace: NamespaceField | None = None
 
 
-class JobsQuery(Request, frozen=True, kw_only=True):
+def tail_query(wanted: TailFilter, *, wait_s: float) -> TailQuery:
+    """The query for the next events of the tail."""
+    return TailQuery(
+        type=tuple(each.word for each in wanted.types),
+        job_id=wanted.job_id,
+        correlation_id=wanted.correlation_id,
+        after=wanted.after,
+        newest=wanted.newest,
+        wait_s=wait_s,
+        limit=wanted.limit,
+        namespace=wanted.namespace,
+    )
+
+
+_NOT_OF_DEAD_LETTERS = frozenset(JobFilter.__struct_fields__) - {
+    *("queue", "kind", "reason_code", "stage", "before"),
+}
+
+
+@derived(
+    JobFilter,
+    without=("reason_code", "stage", "resolved", "reads"),
+    names={"statuses": "status"},
+)
+class JobsQuery(DerivedRequest, frozen=True, kw_only=True):
     """Which jobs a listing shows, newest first; `before` is the `next_before` of the previous page.
     `id_prefix`: only jobs whose id begins with it. By `worker`, by the time of their end and by
     text in the `error` jobs are searched, 10,000 for a page. [J12] `previews`: with the beginnings
@@ -806,35 +847,33 @@ class JobsQuery(Request, frozen=True, kw_only=True):
     """
 
     status: tuple[JobStatus, ...] = ()
-    queue: QueueField | None = None
-    kind: KindField | None = None
-    correlation_id: Label | None = None
-    schedule: ScheduleField | None = None
     flow_id: JobIdField | None = None
-    worker: WorkerField | None = None
-    enqueued_since: Moment | None = None
-    enqueued_until: Moment | None = None
-    finished_since: Moment | None = None
-    finished_until: Moment | None = None
     error: Annotated[str, Meta(min_length=1, max_length=MAX_SEARCHED_TEXT)] | None = None
-    orphaned: bool = False
     id_prefix: Annotated[str, Meta(min_length=1, max_length=36)] | None = None
-    before: JobIdField | None = None
     limit: Annotated[int, Meta(ge=1, le=MAX_PAGE)] = 50
     bodies: bool = False
     previews: bool = False
     namespace: NamespaceField | None = None
 
 
-class DeadLettersQuery(Request, frozen=True, kw_only=True):
+jobs_query = to_wire(JobFilter, JobsQuery, without=("bodies",))
+"""The query for a page of jobs, without their bodies."""
+_BY_CALLER = ("namespace", "queue", "kind", "bodies")
+job_filter = to_core(JobsQuery, JobFilter, without=("flow_id", "id_prefix", *_BY_CALLER))
+"""The jobs that a query is for."""
+
+
+@derived(JobFilter, without=_NOT_OF_DEAD_LETTERS)
+class DeadLettersQuery(DerivedRequest, frozen=True, kw_only=True):
     """Which dead letters a listing shows, newest first."""
 
-    queue: QueueField | None = None
-    kind: KindField | None = None
-    reason_code: ReasonCode | None = None
-    stage: Stage | None = None
     resolved: bool = False
-    before: JobIdField | None = None
     limit: Annotated[int, Meta(ge=1, le=MAX_PAGE)] = 50
     bodies: bool = False
     namespace: NamespaceField | None = None
+
+
+dead_letters_query = to_wire(JobFilter, DeadLettersQuery, without=("resolved", "bodies"))
+"""The query for a page of dead letters, without their bodies."""
+dead_letter_filter = to_core(DeadLettersQuery, JobFilter, without=_BY_CALLER)
+"""The dead letters that a query is for."""

@@ -9,7 +9,7 @@ import random
 import threading
 import time
 from contextlib import AbstractContextManager
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
@@ -33,8 +33,6 @@ from tenure.protocol.routes import BY_NAME, Route, Shape
 from tenure.remote.settings import Address, Patience, Trust, check_trust
 from tenure.remote.transport import NotTrusted, Request, Response, Transport
 from tenure.telemetry.tracing import RequestSpan, client_span, trace_headers
-
-_M = TypeVar("_M")
 
 CONNECTIONS = 16
 WAITING_CONNECTIONS = 2
@@ -93,12 +91,12 @@ class Caller:
 
     # --- asking --------------------------------------------------------------------------------
 
-    def ask(self, call: Call, kind: type[_M]) -> _M:
-        """Send a request and return the answer. Retries for as long as `Patience` says, a minute by
-        default, or `retrying_for`."""
+    def ask(self, call: Call) -> Any:
+        """Send a request and return the answer, of the type in the table of routes. Retries for as
+        long as `Patience` says, a minute by default, or `retrying_for`."""
         with _traced(call) as asked:
             response = self._repeated(call, self._request(call, asked))
-            return self._message(call, asked, response, kind)
+            return self._message(call, asked, response)
 
     def fetch(self, call: Call) -> bytes:
         """The same, for an answer that is not a message: returns its body."""
@@ -107,15 +105,13 @@ class Caller:
             asked.answered(response.status)
             return response.body
 
-    def ask_once(self, call: Call, kind: type[_M]) -> _M:
+    def ask_once(self, call: Call) -> Any:
         """Send a request once and return the answer: the caller retries by its own rules."""
         with _traced(call) as asked:
             response = self._checked(call, self._request(call, asked))
-            return self._message(call, asked, response, kind)
+            return self._message(call, asked, response)
 
-    def ask_and_wait(
-        self, call: Call, kind: type[_M], *, wait_s: float, since: int | None = None
-    ) -> _M:
+    def ask_and_wait(self, call: Call, *, wait_s: float, since: int | None = None) -> Any:
         """Send a call that the server may hold open, and return the answer. Sends it once, and not
         at all if `hang_up_waiting` was called since `since` was read from `hang_ups`."""
         if self._closing.is_set():
@@ -126,7 +122,7 @@ class Caller:
                 answer_within_s=wait_s + self._patience.after_wait_s,
                 since=since,
             )
-            return self._message(call, asked, response, kind)
+            return self._message(call, asked, response)
 
     @property
     def hang_ups(self) -> int:
@@ -184,9 +180,9 @@ class Caller:
         self._reader.check(BY_NAME[call.name], response)
         return response
 
-    def _message(self, call: Call, asked: RequestSpan, response: Response, kind: type[_M]) -> _M:
+    def _message(self, call: Call, asked: RequestSpan, response: Response) -> Any:
         asked.answered(response.status)
-        message = self._reader.message(BY_NAME[call.name], response, kind)
+        message = self._reader.message(BY_NAME[call.name], response)
         if isinstance(message, ClaimReply):
             asked.about(message.grants)
         return message
@@ -227,11 +223,12 @@ class _Reader:
     def __init__(self, address: Address) -> None:
         self._address = address
 
-    def message(self, route: Route, response: Response, kind: type[_M]) -> _M:
+    def message(self, route: Route, response: Response) -> Any:
         """The message of a success or of a conflict; raises for everything else."""
         self.check(route, response)
+        assert route.reply is not None
         try:
-            return decode(kind, response.body)
+            return decode(route.reply, response.body)
         except InvalidInput as wrong:
             raise self._unreadable(response) from wrong
 

@@ -31,8 +31,7 @@ from tenure.core.verdicts import Answer
 from tenure.errors import Closed
 from tenure.ports import NO_WAIT
 from tenure.protocol.records import schedule_of
-from tenure.protocol.replies import ClaimReply, claim_answer
-from tenure.protocol.replies import ScheduleReply as ScheduleMessage
+from tenure.protocol.replies import claim_answer
 from tenure.protocol.requests import (
     LONGEST_WAIT_S,
     NamespaceQuery,
@@ -96,7 +95,7 @@ class RemoteCoordinator:
         """Send a request about a schedule and wait. The actor is the token's."""
         check_schedule_command(command, _LIMITS)
         try:
-            answer = self._caller.ask(_schedule_call(command), ScheduleMessage)
+            answer = self._caller.ask(_schedule_call(command))
         except NotFound:
             return ScheduleReply(schedule=None)
         return ScheduleReply(schedule=schedule_of(answer.schedule), changed=answer.changed)
@@ -111,7 +110,7 @@ class RemoteCoordinator:
 
         def claim() -> ClaimAnswer:
             call = Call(name="claim", message=claim_message(request, wait_s=wait_s))
-            reply = self._caller.ask_and_wait(call, ClaimReply, wait_s=wait_s, since=since)
+            reply = self._caller.ask_and_wait(call, wait_s=wait_s, since=since)
             return claim_answer(reply)
 
         return _submitted(self._claims, claim)

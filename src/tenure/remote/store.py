@@ -4,11 +4,11 @@ The calling thread waits for the answer. Lists never request bodies.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
+import msgspec
 from msgspec import UNSET, UnsetType
 
-from tenure.by_subject import BySubject
 from tenure.core.artifacts import Artifact, ArtifactUpload, Staging, StoredArtifact
 from tenure.core.attempt_logs import AttemptLog, AttemptOutput
 from tenure.core.checks import check_job_id, check_name
@@ -19,9 +19,9 @@ from tenure.core.event_pages import EventFilter, EventPage, parse_event_key
 from tenure.core.event_tail import EventPosition, TailDelay, TailedEvent, TailFilter, TailPage
 from tenure.core.events import Event
 from tenure.core.flow_rows import FlowSummary, FlowView, ParentPage
-from tenure.core.ids import Actor, FlowId, JobId, Kind, Namespace, QueueName, ScheduleName, WorkerId
+from tenure.core.ids import Actor, FlowId, JobId, Kind, Namespace, QueueName, WorkerId
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration, Instant
-from tenure.core.job import Job
+from tenure.core.job import HIDDEN, Job
 from tenure.core.job_search import FoundJobs, JobFilter, found_jobs
 from tenure.core.kind_settings import KindChange, KindSettings
 from tenure.core.leases import HeldLease
@@ -35,180 +35,205 @@ from tenure.core.vocabulary import Cause, JobStatus, LeaseNews
 from tenure.core.workers import FIRST_WORKER, WorkerKey, WorkerProcess, WorkerSeen
 from tenure.errors import InvalidInput, RequestRefused
 from tenure.ports import NO_LIMIT, NO_WAIT, DeadLetter
-from tenure.protocol import LEASE_HEADER
-from tenure.protocol.fields import instant, moment, optional_moment
-from tenure.protocol.overviews import (
-    DeadLetterGroupsReply,
-    OverviewReply,
-    dead_letter_groups_of,
-    overview_of,
-)
-from tenure.protocol.records import (
-    KindRecord,
-    QueueRecord,
-    ResolutionRecord,
-    artifact_of,
-    event_of,
-    job_of,
-    kind_of,
-    observation_of,
-    queue_of,
-    resolution_of,
-    schedule_of,
-    standing_of,
-    worker_of,
-)
-from tenure.protocol.replies import (
-    AliveReply,
-    ArtifactsReply,
-    DeadLetterPage,
-    DrainReply,
-    EventsReply,
-    FlowReply,
-    FlowsReply,
-    JobPage,
-    KeptReply,
-    KindsReply,
-    LogReply,
-    LogsReply,
-    ObservationsReply,
-    ParentsReply,
-    PeekLeasesReply,
-    QueuesReply,
-    RatesReply,
-    SchedulesReply,
-    StagingReply,
-    StatsReply,
-    TailReply,
-    TimeReply,
-    WorkersReply,
-    flow_summary_of,
-    flow_view_of,
-    parent_page_of,
-    staging_of,
-    tail_delay_of,
-)
-from tenure.protocol.requests import (
-    MAX_FOLLOW_WAIT_S,
-    MAX_PAGE,
-    BodiesQuery,
-    DeadLetterGroupsQuery,
-    DeadLettersQuery,
-    EventsQuery,
-    FlowsQuery,
-    JobsQuery,
-    KindMessage,
-    LimitMessage,
-    LogQuery,
-    LookupMessage,
-    NamespaceQuery,
-    OverviewQuery,
-    ParentsMessage,
-    QueuesQuery,
-    RatesQuery,
-    SchedulesQuery,
-    StatsQuery,
-    TailQuery,
-    WorkersQuery,
-    alive_message,
-    output_message,
-    peek_leases_messages,
-    policy_message,
-)
+from tenure.protocol import LEASE_HEADER, overviews, records, replies, requests
+from tenure.protocol.fields import instant, moment
+from tenure.protocol.requests import MAX_FOLLOW_WAIT_S, MAX_PAGE, MAX_WITH_BODIES, BodiesQuery
 from tenure.remote.caller import Call, Caller, NotFound
-from tenure.remote.commands import load_jobs
 
 _Name = TypeVar("_Name", bound=str)
 _T = TypeVar("_T")
 
 
-class RemoteStore(BySubject):
+class RemoteStore:
     """`tenure.ports.JobStore` of a server. Thread-safe."""
 
     def __init__(self, caller: Caller) -> None:
         self._caller = caller
+        self.jobs = RemoteJobs(caller)
+        self.events = _Events(caller)
+        self.flows = _Flows(caller)
+        self.schedules = _Schedules(caller)
+        self.views = _Views(caller)
+        self.settings = _Settings(caller)
+        self.workers = _Workers(caller)
+        self.artifacts = _Artifacts(caller)
 
-    def load_jobs(self, ids: Sequence[JobId]) -> dict[JobId, Job]:
-        """The records of these jobs, without the ids of their leases. [H7]"""
-        return load_jobs(self._caller, ids)
+    def now(self) -> Instant:
+        """The store's clock."""
+        return instant(self._caller.ask(Call(name="time")).now)
 
-    def load_events(self, job_id: JobId) -> list[Event]:
-        """A job's history in order of seq, asked for page by page."""
+
+class _Part:
+    def __init__(self, caller: Caller) -> None:
+        self._caller = caller
+
+    def _read(
+        self,
+        name: str,
+        *,
+        of: Callable[[Any], _T],
+        absent: Callable[[], _T] | None = None,
+        query: msgspec.Struct | None = None,
+        message: msgspec.Struct | None = None,
+        **parts: str,
+    ) -> _T:
+        """Ask by the route of this name; `of` reads its reply. A 404 means `absent`."""
+        try:
+            return of(self._caller.ask(Call(name=name, parts=parts, query=query, message=message)))
+        except NotFound:
+            if absent is None:
+                raise
+            return absent()
+
+    def _read_with_bodies(self, name: str, **more: Any) -> Any:
+        """The same with bodies, or without if this token may not see them."""
+        try:
+            return self._read(name, query=BodiesQuery(bodies=True), **more)
+        except RequestRefused as refused:
+            if refused.field != "bodies":
+                raise
+        return self._read(name, **more)
+
+    def _all_pages(
+        self,
+        name: str,
+        query: type[msgspec.Struct],
+        namespace: Namespace,
+        of: Callable[[Any], Iterable[_T]],
+        *,
+        after: str | None,
+        limit: int,
+    ) -> list[_T]:
+        """Up to `limit` rows after a place, asked for page by page. [H86]"""
+        found: list[_T] = []
+        while True:
+            some = min(MAX_PAGE, limit - len(found))
+            wanted = query(after=after or None, limit=some, namespace=namespace)
+            page = self._caller.ask(Call(name=name, query=wanted))
+            found += of(page)
+            after = page.next_after
+            if after is None or len(found) >= limit:
+                return found
+
+
+class RemoteJobs(_Part):
+    """`tenure.ports.ReadableJobs` of a server."""
+
+    def read(self, ids: Sequence[JobId], *, bodies: bool = True) -> dict[JobId, Job]:
+        """The records of these jobs, without the ids of their leases [H7]; with their bodies if the
+        caller may see them."""
+        found: dict[JobId, Job] = {}
+        for start in range(0, len(ids), MAX_WITH_BODIES):
+            message = requests.LookupMessage(job_ids=tuple(ids[start : start + MAX_WITH_BODIES]))
+            read = self._read_with_bodies if bodies else self._read
+            jobs = read("lookup", message=message, of=_looked_up if bodies else _listed)
+            found |= {job.id: job for job in jobs}
+        return found
+
+    def resolutions(self, ids: Sequence[JobId]) -> dict[JobId, Resolution]:
+        """What became of these dead letters."""
+        found: dict[JobId, Resolution] = {}
+        for start in range(0, len(ids), MAX_PAGE):
+            message = requests.LookupMessage(job_ids=tuple(ids[start : start + MAX_PAGE]))
+            page = self._caller.ask(Call(name="lookup", message=message))
+            found |= {each.job_id: records.resolution_of(each) for each in page.resolutions}
+        return found
+
+    def observations(self, job_id: JobId) -> list[Observation]:
+        """What is kept beside a job's log, with bodies if the caller may see them."""
+        check_job_id("job_id", job_id)
+        found: list[Observation] = self._read_with_bodies(
+            "observations",
+            job_id=job_id,
+            of=lambda reply: list(map(records.observation_of, reply.observations)),
+            absent=list,
+        )
+        return found
+
+    def peek_leases(self, leases: Sequence[HeldLease], actor: Actor) -> list[LeaseNews]:
+        """For each of these leases, whether it needs a heartbeat now."""
+        found: list[LeaseNews] = []
+        for message in requests.peek_leases_messages(leases):
+            found += self._caller.ask(Call(name="peek-leases", message=message)).news
+        return found
+
+
+def _listed(page: replies.JobPage) -> list[Job]:
+    return list(map(records.job_of, page.jobs))
+
+
+def _looked_up(page: replies.JobPage) -> list[Job]:
+    """The jobs of a page; one whose payload was left out has a hidden one."""
+    return [
+        job if record.payload is not UNSET else msgspec.structs.replace(job, payload=HIDDEN)
+        for record, job in ((record, records.job_of(record)) for record in page.jobs)
+    ]
+
+
+class _Events(_Part):
+    def load(self, ids: Sequence[JobId]) -> dict[JobId, list[Event]]:
+        """The histories of these jobs in order of seq, each asked for page by page."""
+        return {job_id: self._history(job_id) for job_id in ids}
+
+    def _history(self, job_id: JobId) -> list[Event]:
         found: list[Event] = []
         after_seq: int | None = 0
         try:
             while after_seq is not None:
-                query = EventsQuery(after_seq=after_seq)
-                call = Call(name="events", parts={"job_id": job_id}, query=query)
-                page = self._caller.ask(call, EventsReply)
-                found += [event_of(record) for record in page.events]
+                query = requests.EventsQuery(after_seq=after_seq)
+                page = self._caller.ask(Call(name="events", parts={"job_id": job_id}, query=query))
+                found += map(records.event_of, page.events)
                 after_seq = page.next_after_seq
         except NotFound:
             return []
         return found
 
-    def load_observations(self, job_id: JobId) -> list[Observation]:
-        """What is kept beside a job's log, with bodies if the caller may see them."""
-        check_job_id("job_id", job_id)
-        call = Call(name="observations", parts={"job_id": job_id}, query=BodiesQuery(bodies=True))
-        try:
-            found = self._caller.ask(call, ObservationsReply).observations
-        except NotFound:
-            return []
-        except RequestRefused as refused:
-            if refused.field != "bodies":
-                raise
-            call = Call(name="observations", parts={"job_id": job_id})
-            found = self._caller.ask(call, ObservationsReply).observations
-        return [observation_of(record) for record in found]
-
-    def now(self) -> Instant:
-        """The store's clock."""
-        return instant(self._caller.ask(Call(name="time"), TimeReply).now)
-
-    def list_artifacts(self, job_id: JobId) -> list[Artifact]:
-        """The artifacts of the attempt that succeeded, by name."""
-        check_job_id("job_id", job_id)
-        call = Call(name="artifacts", parts={"job_id": job_id})
-        try:
-            found = self._caller.ask(call, ArtifactsReply).artifacts
-        except NotFound:
-            return []
-        return [artifact_of(record) for record in found]
-
-    def load_artifact(self, job_id: JobId, name: str) -> StoredArtifact | None:
-        """One artifact with its body. Two requests: artifacts of an ended job do not change
-        between."""
-        check_name("name", name)
-        for artifact in self.list_artifacts(job_id):
-            if artifact.name == name:
-                call = Call(name="artifact", parts={"job_id": job_id, "name": name})
-                return StoredArtifact(artifact, self._caller.fetch(call))
-        return None
-
-    def load_attempt_logs(self, job_id: JobId) -> list[AttemptLog]:
-        """The kept output of the latest attempts, in order."""
-        check_job_id("job_id", job_id)
-        call = Call(name="logs", parts={"job_id": job_id})
-        try:
-            return list(self._caller.ask(call, LogsReply).logs)
-        except NotFound:
-            return []
-
-    def stage_artifact(self, upload: ArtifactUpload) -> Staging:
-        """Store an artifact of the attempt; the same name again replaces it."""
-        call = Call(
-            name="upload-artifact",
-            parts={"job_id": upload.job_id, "name": upload.name},
-            body=upload.body,
-            headers={LEASE_HEADER: upload.lease_id, "Content-Type": upload.media_type},
+    def page(self, wanted: EventFilter) -> EventPage:
+        """A page of events within the token's scope; the server says how many are read for it."""
+        _check_no_scope(wanted)
+        page = self._caller.ask(Call(name="log", query=requests.log_query(wanted)))
+        return EventPage(
+            events=tuple(map(records.event_of, page.events)),
+            next=None if page.next_after is None else parse_event_key(page.next_after),
         )
-        try:
-            return staging_of(self._caller.ask(call, StagingReply))
-        except NotFound:
-            return Staging(cause=Cause.UNKNOWN_JOB)
 
-    def list_flows(
+    def count(self, span: EventSpan) -> EventCounts:
+        """The number of events in a span, within the token's scope; the server sets the limit."""
+        query = requests.StatsQuery(
+            since=moment(span.since), until=moment(span.until), namespace=span.namespace
+        )
+        found = self._caller.ask(Call(name="stats", query=query))
+        return EventCounts(until=instant(found.until), counts=found.counts)
+
+    def follow(self, wanted: TailFilter, *, wait_us: Duration = NO_WAIT) -> TailPage:
+        """The next events within the token's scope; the server holds the call for as long as it may
+        and until there is an event. Sent once: the caller goes on from the same position."""
+        _check_no_scope(wanted)
+        wait_s = min(wait_us / MICROSECONDS_PER_SECOND, MAX_FOLLOW_WAIT_S)
+        query = requests.tail_query(wanted, wait_s=wait_s)
+        page = self._caller.ask_and_wait(Call(name="tail", query=query), wait_s=wait_s)
+        return TailPage(
+            events=tuple(
+                TailedEvent(EventPosition(each.position), records.event_of(each.event))
+                for each in page.events
+            ),
+            next=EventPosition(page.next_after),
+            is_end=page.is_end,
+        )
+
+    def delay(self) -> TailDelay | None:
+        """As the server sees it, if the token may know. [E35]"""
+        reply = self._caller.ask(Call(name="tail", query=requests.TailQuery(newest=0, limit=1)))
+        return None if reply.delayed_by is None else replies.tail_delay_of(reply.delayed_by)
+
+
+def _check_no_scope(wanted: EventFilter | TailFilter) -> None:
+    if wanted.queues or wanted.kinds:
+        raise InvalidInput("queues", "a server shows the events of the token's queues and kinds")
+
+
+class _Flows(_Part):
+    def page(
         self,
         namespace: Namespace,
         *,
@@ -217,219 +242,119 @@ class RemoteStore(BySubject):
         id_prefix: str | None = None,
     ) -> list[FlowSummary]:
         """A page of flows, newest first."""
-        query = FlowsQuery(
+        query = requests.FlowsQuery(
             namespace=namespace,
             before=None if before is None else JobId(before),
             id_prefix=id_prefix,
             limit=limit,
         )
-        found = self._caller.ask(Call(name="flows", query=query), FlowsReply).flows
-        return [flow_summary_of(each) for each in found]
+        return self._read(
+            "flows",
+            query=query,
+            of=lambda reply: list(map(replies.flow_summary_of, reply.flows)),
+        )
 
-    def load_flow(self, namespace: Namespace, flow_id: FlowId) -> FlowView | None:
+    def load(self, namespace: Namespace, flow_id: FlowId) -> FlowView | None:
         """A flow with its jobs, within the token's scope."""
-        query = NamespaceQuery(namespace=namespace)
-        call = Call(name="show-flow", parts={"flow_id": flow_id}, query=query)
-        try:
-            return flow_view_of(self._caller.ask(call, FlowReply))
-        except NotFound:
-            return None
+        query = requests.NamespaceQuery(namespace=namespace)
+        return self._read(
+            "show-flow", flow_id=flow_id, query=query, of=replies.flow_view_of, absent=_none
+        )
 
-    def load_parents(self, held: HeldLease, actor: Actor, *, after: int) -> ParentPage:
+    def parents(self, held: HeldLease, actor: Actor, *, after: int) -> ParentPage:
         """The next parents of a leased job, with their results. [FL7]"""
-        call = Call(
-            name="parents",
-            parts={"job_id": held.job_id},
-            message=ParentsMessage(lease_id=held.lease_id, after=after),
-        )
-        try:
-            return parent_page_of(self._caller.ask(call, ParentsReply))
-        except NotFound:
-            return ParentPage(cause=Cause.UNKNOWN_JOB)
-
-    def put_attempt_log(self, output: AttemptOutput) -> Cause | None:
-        """Store the output of a handler. Returns None, or why it was not stored."""
-        call = Call(name="output", message=output_message(output))
-        try:
-            return self._caller.ask(call, KeptReply).cause
-        except NotFound:
-            return Cause.UNKNOWN_JOB
-
-    def peek_leases(self, leases: Sequence[HeldLease], actor: Actor) -> list[LeaseNews]:
-        """For each of these leases, whether it needs a heartbeat now."""
-        found: list[LeaseNews] = []
-        for message in peek_leases_messages(leases):
-            found += self._caller.ask(
-                Call(name="peek-leases", message=message), PeekLeasesReply
-            ).news
-        return found
-
-    def see_worker(self, process: WorkerProcess) -> bool:
-        """Record that a worker is alive. Returns whether it should drain."""
-        call = Call(name="alive", parts={"worker": process.worker}, message=alive_message(process))
-        return self._caller.ask(call, AliveReply).drain
-
-    def count_events(self, span: EventSpan) -> EventCounts:
-        """The number of events in a span, within the token's scope; the server sets the limit."""
-        query = StatsQuery(
-            since=moment(span.since), until=moment(span.until), namespace=span.namespace
-        )
-        found = self._caller.ask(Call(name="stats", query=query), StatsReply)
-        return EventCounts(until=instant(found.until), counts=found.counts)
-
-    def overview(self, wanted: OverviewFilter) -> Overview:
-        """What is going on within the token's scope, of all of it or of one queue or kind."""
-        query = OverviewQuery(
-            range=wanted.range,
-            queue=_only("queues", wanted.queues),
-            kind=_only("kinds", wanted.kinds),
-            namespace=wanted.namespace,
-        )
-        return overview_of(self._caller.ask(Call(name="overview", query=query), OverviewReply))
-
-    def list_events(self, wanted: EventFilter) -> EventPage:
-        """A page of events within the token's scope; the server says how many are read for it."""
-        if wanted.queues or wanted.kinds:
-            raise InvalidInput(
-                "queues", "a server lists the events of the token's queues and kinds"
-            )
-        query = LogQuery(
-            type=tuple(each.word for each in wanted.types),
-            job_id=wanted.job_id,
-            correlation_id=wanted.correlation_id,
-            since=optional_moment(wanted.since),
-            until=optional_moment(wanted.until),
-            oldest_first=not wanted.newest_first,
-            after=None if wanted.after is None else wanted.after.text,
-            limit=wanted.limit,
-            namespace=wanted.namespace,
-        )
-        page = self._caller.ask(Call(name="log", query=query), LogReply)
-        return EventPage(
-            events=tuple(map(event_of, page.events)),
-            next=None if page.next_after is None else parse_event_key(page.next_after),
+        return self._read(
+            "parents",
+            job_id=held.job_id,
+            message=requests.ParentsMessage(lease_id=held.lease_id, after=after),
+            of=replies.parent_page_of,
+            absent=lambda: ParentPage(cause=Cause.UNKNOWN_JOB),
         )
 
-    def tail_delay(self) -> TailDelay | None:
-        """As the server sees it, if the token may know. [E35]"""
-        reply = self._caller.ask(Call(name="tail", query=TailQuery(newest=0, limit=1)), TailReply)
-        return None if reply.delayed_by is None else tail_delay_of(reply.delayed_by)
 
-    def follow_events(self, wanted: TailFilter, *, wait_us: Duration = NO_WAIT) -> TailPage:
-        """The next events within the token's scope; the server holds the call for as long as it may
-        and until there is an event. Sent once: the caller goes on from the same position."""
-        if wanted.queues or wanted.kinds:
-            raise InvalidInput(
-                "queues", "a server shows the events of the token's queues and kinds"
-            )
-        wait_s = min(wait_us / MICROSECONDS_PER_SECOND, MAX_FOLLOW_WAIT_S)
-        query = TailQuery(
-            type=tuple(each.word for each in wanted.types),
-            job_id=wanted.job_id,
-            correlation_id=wanted.correlation_id,
-            after=wanted.after,
-            newest=wanted.newest,
-            wait_s=wait_s,
-            limit=wanted.limit,
-            namespace=wanted.namespace,
-        )
-        page = self._caller.ask_and_wait(Call(name="tail", query=query), TailReply, wait_s=wait_s)
-        return TailPage(
-            events=tuple(
-                TailedEvent(EventPosition(each.position), event_of(each.event))
-                for each in page.events
-            ),
-            next=EventPosition(page.next_after),
-            is_end=page.is_end,
+def _none() -> None:
+    return None
+
+
+class _Schedules(_Part):
+    def page(
+        self, namespace: Namespace, *, after: str = "", limit: int = NO_LIMIT
+    ) -> list[Schedule]:
+        """The schedules within the token's scope, without their payloads."""
+        return self._all_pages(
+            "schedules",
+            requests.SchedulesQuery,
+            namespace,
+            lambda page: map(records.schedule_of, page.schedules),
+            after=after,
+            limit=limit,
         )
 
-    def list_jobs(self, wanted: JobFilter) -> list[Job]:
-        """A page of jobs, newest first, without their bodies."""
-        return self.find_jobs(wanted).jobs
 
-    def find_jobs(self, wanted: JobFilter) -> FoundJobs:
-        """The same, and where the next page begins; the server says how many are looked at."""
-        if _is_about_dead_letters(wanted):
-            letters = [letter.job for letter in self.list_dead_letters(wanted)]
+class _Views(_Part):
+    def jobs(self, wanted: JobFilter) -> FoundJobs:
+        """A page of jobs, newest first, without their bodies, and where the next page begins; the
+        server says how many are looked at."""
+        if (wanted.resolved, wanted.reason_code, wanted.stage) != (None, None, None):
+            letters = [letter.job for letter in self.dead_letters(wanted)]
             return found_jobs(letters, None, wanted)
-        query = JobsQuery(
-            status=wanted.statuses,
-            queue=wanted.queue,
-            kind=wanted.kind,
-            correlation_id=wanted.correlation_id,
-            schedule=wanted.schedule,
-            flow_id=None if wanted.flow_id is None else JobId(wanted.flow_id),
-            worker=wanted.worker,
-            enqueued_since=optional_moment(wanted.enqueued_since),
-            enqueued_until=optional_moment(wanted.enqueued_until),
-            finished_since=optional_moment(wanted.finished_since),
-            finished_until=optional_moment(wanted.finished_until),
-            error=wanted.error,
-            orphaned=wanted.orphaned,
-            id_prefix=wanted.id_prefix,
-            before=wanted.before,
-            limit=wanted.limit,
-            namespace=wanted.namespace,
-        )
-        page = self._caller.ask(Call(name="jobs", query=query), JobPage)
-        return FoundJobs([job_of(record) for record in page.jobs], page.next_before)
+        page = self._caller.ask(Call(name="jobs", query=requests.jobs_query(wanted)))
+        return FoundJobs(_listed(page), page.next_before)
 
-    def list_dead_letters(self, wanted: JobFilter) -> list[DeadLetter]:
+    def dead_letters(self, wanted: JobFilter) -> list[DeadLetter]:
         """A page of dead letters, newest first, without their bodies."""
         others = (wanted.correlation_id, wanted.id_prefix, wanted.schedule, wanted.flow_id)
         is_more = wanted.is_search or others != (None,) * len(others)
         if wanted.statuses != (JobStatus.DEAD_LETTERED,) or is_more:
             raise InvalidInput("status", "a server takes these filters for dead letters only")
-        query = DeadLettersQuery(
-            queue=wanted.queue,
-            kind=wanted.kind,
-            reason_code=wanted.reason_code,
-            stage=wanted.stage,
-            resolved=bool(wanted.resolved),
-            before=wanted.before,
-            limit=wanted.limit,
-            namespace=wanted.namespace,
-        )
-        page = self._caller.ask(Call(name="dead-letters", query=query), DeadLetterPage)
+        query = requests.dead_letters_query(wanted, resolved=bool(wanted.resolved))
+        page = self._caller.ask(Call(name="dead-letters", query=query))
         return [
-            DeadLetter(job_of(letter.job), resolution_of(letter.resolution))
+            DeadLetter(records.job_of(letter.job), records.resolution_of(letter.resolution))
             for letter in page.dead_letters
         ]
 
-    def group_dead_letters(self, wanted: DeadLetterGroupFilter) -> DeadLetterGroups:
+    def dead_letter_groups(self, wanted: DeadLetterGroupFilter) -> DeadLetterGroups:
         """Dead letters within the token's scope by kind and error, of all or of one queue or
         kind."""
-        query = DeadLetterGroupsQuery(
-            range=wanted.range,
-            queue=_only("queues", wanted.queues),
-            kind=_only("kinds", wanted.kinds),
-            key=wanted.key,
-            namespace=wanted.namespace,
-        )
-        call = Call(name="dead-letter-groups", query=query)
-        return dead_letter_groups_of(self._caller.ask(call, DeadLetterGroupsReply))
+        query = requests.DeadLetterGroupsQuery(key=wanted.key, **_narrowed(wanted))
+        return self._read("dead-letter-groups", query=query, of=overviews.dead_letter_groups_of)
 
-    def load_resolutions(self, ids: Sequence[JobId]) -> dict[JobId, Resolution]:
-        """What became of these dead letters."""
-        found: list[ResolutionRecord] = []
-        for start in range(0, len(ids), MAX_PAGE):
-            message = LookupMessage(job_ids=tuple(ids[start : start + MAX_PAGE]))
-            page = self._caller.ask(Call(name="lookup", message=message), JobPage)
-            found += page.resolutions
-        return {record.job_id: resolution_of(record) for record in found}
+    def overview(self, wanted: OverviewFilter) -> Overview:
+        """What is going on within the token's scope, of all of it or of one queue or kind."""
+        query = requests.OverviewQuery(**_narrowed(wanted))
+        return self._read("overview", query=query, of=overviews.overview_of)
 
-    def list_queues(
+
+def _narrowed(wanted: OverviewFilter | DeadLetterGroupFilter) -> dict[str, Any]:
+    return {
+        "range": wanted.range,
+        "queue": _only("queues", wanted.queues),
+        "kind": _only("kinds", wanted.kinds),
+        "namespace": wanted.namespace,
+    }
+
+
+def _only(field: str, names: Sequence[_Name]) -> _Name | None:
+    """The one name that is asked for, if any: a server's answer has all that the token may see."""
+    if len(names) > 1:
+        raise InvalidInput(field, "a server takes one of them, or none for all")
+    return names[0] if names else None
+
+
+class _Settings(_Part):
+    def queues(
         self, namespace: Namespace, *, after: str = "", limit: int = NO_LIMIT
     ) -> list[QueueState]:
-        """The queues within the token's scope, asked for page by page. [H86]"""
-
-        def page(place: str | None, most: int) -> tuple[Iterable[QueueState], str | None]:
-            start = None if place is None else QueueName(place)
-            query = QueuesQuery(after=start, limit=most, namespace=namespace)
-            reply = self._caller.ask(Call(name="queues", query=query), QueuesReply)
-            return map(queue_of, reply.queues), reply.next_after
-
-        return _all_pages(page, after or None, limit)
+        """The queues within the token's scope."""
+        return self._all_pages(
+            "queues",
+            requests.QueuesQuery,
+            namespace,
+            lambda page: map(records.queue_of, page.queues),
+            after=after,
+            limit=limit,
+        )
 
     def put_queue(
         self,
@@ -441,114 +366,130 @@ class RemoteStore(BySubject):
         rate: Rate | UnsetType | None = UNSET,
     ) -> QueueState:
         """Pause or resume a queue, or limit it; with both, sends two requests."""
-        query = NamespaceQuery(namespace=namespace)
-        parts = {"queue": str(name)}
-        calls = []
+        asked: list[tuple[str, msgspec.Struct | None]] = []
         if paused is not None:
-            word = "pause" if paused else "resume"
-            calls.append(Call(name=word, parts=parts, query=query))
+            asked.append(("pause" if paused else "resume", None))
         if limit is not None or rate is not UNSET:
-            message = LimitMessage(
-                limit=limit,
-                rate=str(rate) if isinstance(rate, Rate) else rate,
-                burst=rate.burst if isinstance(rate, Rate) else None,
-            )
-            calls.append(Call(name="limit", parts=parts, query=query, message=message))
-        if not calls:
+            asked.append(("limit", requests.LimitMessage(limit=limit, **_rate_fields(rate))))
+        if not asked:
             raise InvalidInput("queue", "there is nothing to set")
-        return queue_of([self._caller.ask(call, QueueRecord) for call in calls][-1])
+        query = requests.NamespaceQuery(namespace=namespace)
+        states = [
+            self._read(route, queue=name, query=query, message=message, of=records.queue_of)
+            for route, message in asked
+        ]
+        return states[-1]
 
-    def list_kinds(self, namespace: Namespace) -> list[KindSettings]:
+    def kinds(self, namespace: Namespace) -> list[KindSettings]:
         """What is set for the kinds within the token's scope."""
-        call = Call(name="kinds", query=NamespaceQuery(namespace=namespace))
-        return [kind_of(record) for record in self._caller.ask(call, KindsReply).kinds]
-
-    def list_rates(
-        self, namespace: Namespace, queue: QueueName, kind: Kind, rate_key: str | None = None
-    ) -> list[RateStanding]:
-        """The rates that such jobs are under."""
-        query = RatesQuery(queue=queue, kind=kind, rate_key=rate_key, namespace=namespace)
-        found = self._caller.ask(Call(name="rates", query=query), RatesReply)
-        return [standing_of(record) for record in found.rates]
+        query = requests.NamespaceQuery(namespace=namespace)
+        return self._read(
+            "kinds", query=query, of=lambda reply: list(map(records.kind_of, reply.kinds))
+        )
 
     def put_kind(
         self, namespace: Namespace, change: KindChange, *, only_new: bool = False
     ) -> KindSettings:
         """Set what holds for a kind."""
-        rate = change.rate
-        call = Call(
-            name="declare-kind" if only_new else "set-kind",
-            parts={"kind": str(change.kind)},
-            query=NamespaceQuery(namespace=namespace),
-            message=KindMessage(
-                rate=str(rate) if isinstance(rate, Rate) else rate,
-                burst=rate.burst if isinstance(rate, Rate) else None,
-                concurrency_limit=change.concurrency_limit,
-                fair=change.fair,
-                policy=policy_message(change.policy)
-                if isinstance(change.policy, Policy)
-                else change.policy,
-            ),
+        policy = change.policy
+        message = requests.KindMessage(
+            **_rate_fields(change.rate),
+            concurrency_limit=change.concurrency_limit,
+            fair=change.fair,
+            policy=requests.policy_message(policy) if isinstance(policy, Policy) else policy,
         )
-        return kind_of(self._caller.ask(call, KindRecord))
+        return self._read(
+            "declare-kind" if only_new else "set-kind",
+            kind=change.kind,
+            query=requests.NamespaceQuery(namespace=namespace),
+            message=message,
+            of=records.kind_of,
+        )
 
-    def list_schedules(
-        self, namespace: Namespace, *, after: str = "", limit: int = NO_LIMIT
-    ) -> list[Schedule]:
-        """The schedules within the token's scope, without their payloads, asked for page by page.
-        [H86]"""
+    def rates(
+        self, namespace: Namespace, queue: QueueName, kind: Kind, rate_key: str | None = None
+    ) -> list[RateStanding]:
+        """The rates that such jobs are under."""
+        query = requests.RatesQuery(queue=queue, kind=kind, rate_key=rate_key, namespace=namespace)
+        return self._read(
+            "rates", query=query, of=lambda reply: list(map(records.standing_of, reply.rates))
+        )
 
-        def page(place: str | None, most: int) -> tuple[Iterable[Schedule], str | None]:
-            start = None if place is None else ScheduleName(place)
-            query = SchedulesQuery(after=start, limit=most, namespace=namespace)
-            reply = self._caller.ask(Call(name="schedules", query=query), SchedulesReply)
-            return map(schedule_of, reply.schedules), reply.next_after
 
-        return _all_pages(page, after or None, limit)
+def _rate_fields(rate: Rate | UnsetType | None) -> dict[str, Any]:
+    return {"rate": str(rate), "burst": rate.burst} if isinstance(rate, Rate) else {"rate": rate}
 
-    def list_workers(
+
+class _Workers(_Part):
+    def page(
         self, namespace: Namespace, *, after: WorkerKey = FIRST_WORKER, limit: int = NO_LIMIT
     ) -> list[WorkerSeen]:
-        """The workers within the token's scope, asked for page by page. [H86]"""
+        """The workers within the token's scope."""
+        return self._all_pages(
+            "workers",
+            requests.WorkersQuery,
+            namespace,
+            lambda page: map(records.worker_of, page.workers),
+            after=None if after == FIRST_WORKER else after.text,
+            limit=limit,
+        )
 
-        def page(place: str | None, most: int) -> tuple[Iterable[WorkerSeen], str | None]:
-            query = WorkersQuery(after=place, limit=most, namespace=namespace)
-            reply = self._caller.ask(Call(name="workers", query=query), WorkersReply)
-            return map(worker_of, reply.workers), reply.next_after
-
-        return _all_pages(page, None if after == FIRST_WORKER else after.text, limit)
-
-    def request_drain(self, namespace: Namespace, worker: WorkerId) -> bool:
+    def drain(self, namespace: Namespace, worker: WorkerId) -> bool:
         """Ask a worker to finish and stop. Returns whether there is one."""
-        query = NamespaceQuery(namespace=namespace)
+        query = requests.NamespaceQuery(namespace=namespace)
+        return self._read("drain", worker=worker, query=query, of=lambda _: True, absent=bool)
+
+    def see(self, process: WorkerProcess) -> bool:
+        """Record that a worker is alive. Returns whether it should drain."""
+        message = requests.alive_message(process)
+        call = Call(name="alive", parts={"worker": process.worker}, message=message)
+        return bool(self._caller.ask(call).drain)
+
+
+class _Artifacts(_Part):
+    def stage(self, upload: ArtifactUpload) -> Staging:
+        """Store an artifact of the attempt; the same name again replaces it."""
+        call = Call(
+            name="upload-artifact",
+            parts={"job_id": upload.job_id, "name": upload.name},
+            body=upload.body,
+            headers={LEASE_HEADER: upload.lease_id, "Content-Type": upload.media_type},
+        )
         try:
-            self._caller.ask(Call(name="drain", parts={"worker": worker}, query=query), DrainReply)
+            return replies.staging_of(self._caller.ask(call))
         except NotFound:
-            return False
-        return True
+            return Staging(cause=Cause.UNKNOWN_JOB)
 
+    def of_job(self, job_id: JobId) -> list[Artifact]:
+        """The artifacts of the attempt that succeeded, by name."""
+        check_job_id("job_id", job_id)
+        return self._read(
+            "artifacts",
+            job_id=job_id,
+            of=lambda reply: list(map(records.artifact_of, reply.artifacts)),
+            absent=list,
+        )
 
-def _all_pages(
-    page: Callable[[str | None, int], tuple[Iterable[_T], str | None]],
-    place: str | None,
-    limit: int,
-) -> list[_T]:
-    """Up to `limit` rows after a place; `page` asks for some of them and says where the next page
-    begins."""
-    found: list[_T] = []
-    while True:
-        rows, place = page(place, min(MAX_PAGE, limit - len(found)))
-        found += rows
-        if place is None or len(found) >= limit:
-            return found
+    def load(self, job_id: JobId, name: str) -> StoredArtifact | None:
+        """One artifact with its body. Two requests: artifacts of an ended job do not change
+        between."""
+        check_name("name", name)
+        for artifact in self.of_job(job_id):
+            if artifact.name == name:
+                call = Call(name="artifact", parts={"job_id": job_id, "name": name})
+                return StoredArtifact(artifact, self._caller.fetch(call))
+        return None
 
+    def put_log(self, output: AttemptOutput) -> Cause | None:
+        """Store the output of a handler. Returns None, or why it was not stored."""
+        return self._read(
+            "output",
+            message=requests.output_message(output),
+            of=lambda reply: cast(Cause | None, reply.cause),
+            absent=lambda: Cause.UNKNOWN_JOB,
+        )
 
-def _only(field: str, names: Sequence[_Name]) -> _Name | None:
-    """The one name that is asked for, if any: a server's answer has all that the token may see."""
-    if len(names) > 1:
-        raise InvalidInput(field, "a server takes one of them, or none for all")
-    return names[0] if names else None
-
-
-def _is_about_dead_letters(wanted: JobFilter) -> bool:
-    return (wanted.resolved, wanted.reason_code, wanted.stage) != (None, None, None)
+    def logs(self, job_id: JobId) -> list[AttemptLog]:
+        """The kept output of the latest attempts, in order."""
+        check_job_id("job_id", job_id)
+        return self._read("logs", job_id=job_id, of=lambda reply: list(reply.logs), absent=list)

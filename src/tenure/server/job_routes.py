@@ -14,11 +14,10 @@ from tenure.core.flow_rows import FlowStep
 from tenure.core.ids import ENTROPY_BYTES, FlowId, JobId, Namespace, QueueName, new_job_id
 from tenure.core.instants import Instant
 from tenure.core.job import Job
-from tenure.core.job_search import JobFilter
 from tenure.core.verdicts import Reply
 from tenure.core.vocabulary import Cause, JobStatus
 from tenure.errors import InvalidInput, OutcomeUnknown, TenureError, UnknownJob
-from tenure.protocol.fields import optional_instant, optional_moment
+from tenure.protocol.fields import optional_moment
 from tenure.protocol.problem_codes import ProblemCode
 from tenure.protocol.records import (
     artifact_record,
@@ -62,10 +61,12 @@ from tenure.protocol.requests import (
     LookupMessage,
     RedriveFlowMessage,
     cancel_commands,
+    dead_letter_filter,
     enqueue_command,
     flow_command,
     follow_up_command,
     handler_flow_command,
+    job_filter,
     redrive_flow_command,
 )
 from tenure.protocol.routes import ROUTES
@@ -470,24 +471,13 @@ async def jobs(call: Call) -> Response:
     query = call.query(JobsQuery)
     bodies = call.check_with_bodies("limit", query.limit)
     call.principal.check_bodies(wanted=query.previews, field="previews")
-    wanted = JobFilter(
+    wanted = job_filter(
+        query,
         namespace=call.namespace(),
-        statuses=query.status,
         queue=call.principal.listed_queue(query.queue),
         kind=call.principal.listed_kind(query.kind),
-        correlation_id=query.correlation_id,
-        schedule=query.schedule,
-        flow_id=None if query.flow_id is None else FlowId(query.flow_id.lower()),
-        worker=query.worker,
-        enqueued_since=optional_instant(query.enqueued_since),
-        enqueued_until=optional_instant(query.enqueued_until),
-        finished_since=optional_instant(query.finished_since),
-        finished_until=optional_instant(query.finished_until),
-        error=query.error,
-        orphaned=query.orphaned,
+        flow_id=_lower(query.flow_id),
         id_prefix=_lower(query.id_prefix),
-        before=_lower(query.before),
-        limit=query.limit,
     )
     found, next_before = await call.listed_jobs(wanted, bodies=bodies)
     ids = [job.id for job in found] if query.previews else []
@@ -506,16 +496,12 @@ async def dead_letters(call: Call) -> Response:
     """List dead letters."""
     query = call.query(DeadLettersQuery)
     bodies = call.check_with_bodies("limit", query.limit)
-    wanted = JobFilter(
+    wanted = dead_letter_filter(
+        query,
         namespace=call.namespace(),
         statuses=(JobStatus.DEAD_LETTERED,),
         queue=call.principal.listed_queue(query.queue),
         kind=call.principal.listed_kind(query.kind),
-        reason_code=query.reason_code,
-        stage=query.stage,
-        resolved=query.resolved,
-        before=_lower(query.before),
-        limit=query.limit,
     )
     found, next_before = await call.listed_jobs(wanted, bodies=bodies)
     ids = [job.id for job in found]
