@@ -132,7 +132,7 @@ def test_a_query_that_is_wrong_names_its_field(pairs: list[tuple[str, str]], fie
 
 
 def test_a_query_comes_back_as_it_was() -> None:
-    query = requests.JobsQuery(status=("queued", "failed"), limit=7, bodies=True)  # type: ignore[arg-type]  # as they travel
+    query = requests.JobsQuery(status=("queued", "failed"), limit=7, bodies=True)
 
     pairs = codec.encode_query(query)
 
