@@ -21,11 +21,11 @@ from tenure.dashboard.rendering import counted_words, url
 from tenure.dashboard.sessions import Notice
 from tenure.dashboard.visits import Page, Visit, local_path
 from tenure.errors import InvalidInput, UnknownJob
-from tenure.protocol.codec import decode
 from tenure.protocol.problem_codes import ProblemCode
 from tenure.protocol.replies import JobReply, JobsReply
 from tenure.protocol.requests import MAX_CANCELLED
 from tenure.protocol.routes import BY_NAME, Route
+from tenure.server.calls import Message
 from tenure.server.problems import Refused
 
 REQUEST_ID_BYTES = 12
@@ -201,8 +201,8 @@ async def perform(
                 raise
             outcome.refused[refused.message] += 1
             continue
-        assert route.reply is not None
-        reply = decode(route.reply, bytes(response.body))
+        assert isinstance(response, Message)
+        reply = response.message
         cause = getattr(reply, "cause", None)
         if response.status_code >= 400 and cause is not None:
             outcome.refuse(reply, cause)

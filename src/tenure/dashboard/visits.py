@@ -1,7 +1,7 @@
 """What a page is, and one visit: what a page is given, what it asks of `/v1`, and how it answers.
 
-A page gets exactly what a client with the same token gets over HTTP: the answer of a route is
-encoded and read again, so no page can see a field that the protocol does not have. [DB2]
+A page gets what a client with the same token gets over HTTP: the message that a route answers,
+before it is encoded, so no page can see a field that the protocol does not have. [DB2]
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -17,11 +17,12 @@ from tenure.core.checks import MAX_NAME, NAME_PATTERN
 from tenure.core.ids import Namespace
 from tenure.core.instants import Instant
 from tenure.dashboard.sessions import Notice, Session
-from tenure.protocol.codec import decode, encode
+from tenure.protocol.codec import encode
 from tenure.protocol.fields import moment
 from tenure.protocol.records import WorkerRecord
 from tenure.protocol.routes import BY_NAME, Route
 from tenure.server.audit import RequestAudit
+from tenure.server.calls import Message
 from tenure.server.handling import Asked, carry_out
 from tenure.server.memory import RequestMemory
 from tenure.server.principals import Principal
@@ -187,8 +188,9 @@ class Visit(msgspec.Struct, kw_only=True, eq=False):
         handler raises."""
         assert BY_NAME[name].reply is reply
         response = await self.response(name, path=path, query=query, body=body)
-        answer = bytes(response.body)
-        return await self.services.blocking(lambda: decode(reply, answer))
+        assert isinstance(response, Message)
+        assert isinstance(response.message, reply)
+        return response.message
 
     async def response(
         self,
@@ -198,7 +200,7 @@ class Visit(msgspec.Struct, kw_only=True, eq=False):
         query: Query | None = None,
         body: Mapping[str, Any] | None = None,
     ) -> Response:
-        """The response of a route as it would be sent: for files, and for its status."""
+        """The response of a route: for files, and for its status. A message is not encoded."""
         if self.principal is None:
             raise unauthenticated("sign in first")
         route, given = BY_NAME[name], dict(path or {})
@@ -226,6 +228,7 @@ class Visit(msgspec.Struct, kw_only=True, eq=False):
                     span=self.span,
                     memory=self.memory,
                     audit=audit,
+                    is_encoded=False,
                 ),
             )
         except Exception as problem:

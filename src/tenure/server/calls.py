@@ -75,6 +75,7 @@ class Call:
         audit: RequestAudit,
         is_small: bool = True,
         is_ijson: bool = False,
+        is_encoded: bool = True,
     ) -> None:
         self.route = route
         self.services = services
@@ -86,6 +87,7 @@ class Call:
         self.memory = memory
         self.audit = audit
         self.is_small = is_small
+        self._is_encoded = is_encoded
         self._is_ijson = is_ijson
         self._query = query
         self._body = body
@@ -278,10 +280,14 @@ class Call:
         return answer(build()) if jobs <= JOBS_OF_SMALL_ANSWER else await self.large_answer(build)
 
     async def large_answer(self, build: Callable[[], object]) -> Response:
-        """A large message as a response, encoded on a thread so that the event loop is not
-        blocked."""
-        body = await self.services.blocking(lambda: encode(build()))
-        return ResponseInPieces(body, media_type="application/json")
+        """A large message as a response, built and encoded on a thread so that the event loop is
+        not blocked."""
+
+        def made() -> Message:
+            message = Message(build())
+            return message.encoded() if self._is_encoded else message
+
+        return await self.services.blocking(made)
 
 
 Handler = Callable[[Call], Awaitable[Response]]
@@ -346,6 +352,25 @@ class ResponseInPieces(Response):
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
+class Message(ResponseInPieces):
+    """A message, sent as JSON once it is encoded. A page of this process takes it as it is."""
+
+    media_type = "application/json"
+
+    def __init__(self, message: object, status: int = 200) -> None:
+        self.message = message
+        self.status_code = status
+        self.background = None
+        self.body = b""
+
+    def encoded(self) -> "Message":
+        """This message with its JSON, if it has none yet."""
+        if not self.body:
+            self.body = encode(self.message)
+            self.init_headers()
+        return self
+
+
 def answer(message: object, status: int = 200) -> Response:
-    """A message as a JSON response."""
-    return ResponseInPieces(encode(message), status, media_type="application/json")
+    """A small message as a response."""
+    return Message(message, status)

@@ -28,7 +28,7 @@ from tenure.protocol.routes import PATH_FIELDS, Route
 from tenure.protocol.wording import InvalidMessage
 from tenure.server import job_routes, schedule_routes, system_routes, worker_routes
 from tenure.server.audit import RequestAudit
-from tenure.server.calls import SMALL_BYTES, Call
+from tenure.server.calls import SMALL_BYTES, Call, Message
 from tenure.server.memory import RequestMemory
 from tenure.server.problems import busy
 from tenure.server.services import Services
@@ -60,6 +60,8 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     span: RequestSpan
     memory: RequestMemory
     audit: RequestAudit
+    is_encoded: bool = True
+    """Whether the answer is sent. A page of this process takes the message of the response."""
 
 
 async def carry_out(services: Services, asked: Asked) -> Response:
@@ -77,6 +79,8 @@ async def carry_out(services: Services, asked: Asked) -> Response:
         asked.audit.outcome_unknown()
         raise
     asked.audit.answered(answer.status_code)
+    if isinstance(answer, Message) and asked.is_encoded:
+        answer.encoded()
     asked.memory.answer(len(answer.body), can_refuse=route.only_reads)
     return answer
 
@@ -128,6 +132,7 @@ async def _read(services: Services, asked: Asked) -> Call:
         memory=asked.memory,
         audit=asked.audit,
         is_small=len(body) <= SMALL_BYTES,
+        is_encoded=asked.is_encoded,
     )
 
 
