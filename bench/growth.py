@@ -76,7 +76,7 @@ def _list(
     *statuses: JobStatus, queue: QueueName | None = None, kind: Kind | None = None
 ) -> Question:
     asked = JobFilter(namespace=HERE, statuses=statuses, queue=queue, kind=kind)
-    return lambda store: [store._jobs_query(asked, kinds=store._kinds_to_list(asked))]
+    return lambda store: [store.views._jobs_query(asked, kinds=store.views._kinds_to_list(asked))]
 
 
 QUESTIONS: dict[str, Question] = {

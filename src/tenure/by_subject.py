@@ -108,7 +108,6 @@ _NAMES = {
         "fold_progress": "fold_progress",
         "unfolded": "load_unfolded",
         "save_fold": "save_fold",
-        "delete_rollups": "delete_rollups",
     },
     "audit": {
         "records": "records",
@@ -167,6 +166,8 @@ class _Upkeep(_Subject):
             return cast(
                 PruneResult, self._store.prune_renewals(older_than_us=older_than_us, limit=limit)
             )
+        if what == "rollups":
+            return cast(PruneResult, self._store.delete_rollups(limit=limit))
         delete = getattr(self._store, _DELETING[what])
         deleted = delete(older_than_us=older_than_us, limit=limit)
         return PruneResult(deleted, deleted >= limit)

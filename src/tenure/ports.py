@@ -166,7 +166,15 @@ class DueSchedules(msgspec.Struct, frozen=True):
 
 
 Deletable: TypeAlias = Literal[
-    "renewals", "observations", "artifacts", "jobs", "sessions", "outages", "keys", "workers"
+    "renewals",
+    "observations",
+    "artifacts",
+    "jobs",
+    "sessions",
+    "outages",
+    "keys",
+    "workers",
+    "rollups",
 ]
 """What retention deletes."""
 
@@ -794,11 +802,8 @@ class Upkeep(Protocol):
         - `keys`: what is remembered of rate keys that have a whole burst again [RL13], and of fair
           concurrency keys that were granted nothing for this long. [CK9]
         - `workers` that were not seen for this long. [B13]
+        - `rollups` that began longer ago than `KEPT_FOR` keeps those of their length. [OB36]
         """
-
-    def delete_rollups(self, *, length_us: Duration, older_than_us: Duration, limit: int) -> int:
-        """Delete rollups of this length that began longer ago than this. Returns how many.
-        [OB36]"""
 
 
 class Audit(Protocol):

@@ -13,6 +13,7 @@ from tenure.coordinator.schedules import Firer
 from tenure.coordinator.service import Coordinator
 from tenure.stores.postgres.store import PostgresStore
 from tests.stores.lives import claim_request
+from tests.support.doubles import instead
 
 TIMEOUT_S = 60.0
 """Of the store: far longer than the server waits for a process that is frozen."""
@@ -22,6 +23,10 @@ class FreezingStore(PostgresStore):
     """Freezes its process once, when it holds the locks and has not written all."""
 
     is_frozen = False
+
+    def __init__(self, url: str, *, timeout_s: float) -> None:
+        super().__init__(url, timeout_s=timeout_s)
+        self._own_save = instead(self, "jobs.save_held", self._save)
 
     def _freeze(self) -> None:
         if not self.is_frozen:
@@ -33,9 +38,9 @@ class FreezingStore(PostgresStore):
         self._freeze()
         super()._write_plan(*planned)
 
-    def _save_held(self, *changes: Any) -> Any:
+    def _save(self, *changes: Any) -> Any:
         self._freeze()
-        return super()._save_held(*changes)
+        return self._own_save(*changes)
 
 
 def main(url: str, what: str) -> None:

@@ -15,6 +15,7 @@ from tenure.core.flow_rows import FlowView
 from tenure.core.ids import FlowId
 from tenure.core.instants import Duration
 from tenure.errors import StoreUnavailable
+from tenure.stores.sql.flows import SqlFlows
 from tenure.stores.sqlite.store import SqliteStore
 from tenure_conformance.spec import spec
 from tests.cli.harness import at_a_terminal, tenure
@@ -248,20 +249,20 @@ def test_a_flow_of_another_namespace_is_shown_by_the_command_that_is_named(
 def test_a_wait_for_a_flow_goes_on_after_the_store_was_lost(
     flow: Flow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    load, lost = SqliteStore.load_flow, []
+    load, lost = SqlFlows.load, []
 
     def cancel_and_lose(_: float) -> None:
         tenure("flows", "cancel", flow.id)
         lost.append(True)
 
-    def load_unless_lost(self: SqliteStore, *words: Any) -> FlowView | None:
+    def load_unless_lost(self: SqlFlows, *words: Any) -> FlowView | None:
         if lost:
             lost.pop()
             raise StoreUnavailable("it is away")
         return load(self, *words)
 
     monkeypatch.setattr("tenure.cli.flows.pause", cancel_and_lose)
-    monkeypatch.setattr(SqliteStore, "load_flow", load_unless_lost)
+    monkeypatch.setattr(SqlFlows, "load", load_unless_lost)
     monkeypatch.setattr(following, "FIRST_RETRY_S", 0.01)
 
     waited = tenure("flows", "wait", flow.id)

@@ -22,6 +22,7 @@ from tenure.core.ids import (
 from tenure.core.instants import Instant, seconds
 from tenure.core.policy import Policy
 from tenure.stores.host_clock import host_clock
+from tenure.stores.sql.upkeep import SqlUpkeep
 from tenure.stores.sqlite.store import SqliteStore
 from tenure_conformance.spec import spec
 from tests.cli.harness import Run, started
@@ -154,10 +155,10 @@ def test_rows_that_cannot_be_swept_are_marked(
 ) -> None:
     job_id = worked_ago(480)
 
-    def refuse(_: SqliteStore) -> None:
+    def refuse(_: SqlUpkeep) -> None:
         raise PermissionError("read-only")
 
-    monkeypatch.setattr(SqliteStore, "tick", refuse)
+    monkeypatch.setattr(SqlUpkeep, "tick", refuse)
     listed, shown = run("jobs", "ls"), run("jobs", "show", job_id)
 
     assert "running  lease ended 7 min ago" in listed.stdout

@@ -9,16 +9,16 @@ import pytest
 from msgspec.structs import replace
 
 from tenure.core.commands import Cancel, Enqueue
-from tenure.core.ids import DEFAULT_NAMESPACE, Epoch, new_job_id
+from tenure.core.ids import DEFAULT_NAMESPACE, new_job_id
 from tenure.core.instants import Instant
 from tenure.core.outcomes import Change
 from tenure.core.policy import Policy
 from tenure.core.verdicts import Reply
 from tenure.errors import Closed, InvalidInput, StoreUnavailable
-from tenure.ports import ANY_TIME, ClockWindow, Saved
 from tenure.stores.sqlite.memory import MemoryStore
 from tenure_conformance.spec import spec
 from tests.support.coordinators import CLIENT, KIND, QUEUE, VirtualClock, World
+from tests.support.doubles import instead
 from tests.support.waiting import PATIENCE_S, until
 
 
@@ -29,13 +29,12 @@ class WatchedStore(MemoryStore):
         super().__init__(clock=clock)
         self.threads: list[int] = []
         self.before_save: Callable[[], object] = lambda: None
+        self._own_save = instead(self, "jobs.save", self._save)
 
-    def save(
-        self, changes: Iterable[Change], *, epoch: Epoch, window: ClockWindow = ANY_TIME
-    ) -> Saved:
+    def _save(self, changes: Iterable[Change], **named: Any) -> Any:
         self.threads.append(get_ident())
         self.before_save()
-        return super().save(changes, epoch=epoch, window=window)
+        return self._own_save(changes, **named)
 
 
 class Scene:

@@ -19,6 +19,7 @@ from tenure.stores.sqlite.memory import MemoryStore
 from tenure.stores.sqlite.store import SqliteStore
 from tenure_conformance.spec import spec
 from tests.support.coordinators import CLIENT, KIND, QUEUE, VirtualClock, World
+from tests.support.doubles import instead
 from tests.support.hanging import write_lock
 
 TIMEOUT_S = 0.3
@@ -33,20 +34,15 @@ class HangingStore(MemoryStore):
         super().__init__(clock=clock)
         self.may_go_on = Event()
         self.was_asked = Semaphore(0)
-        self._method = method
         self.hangs = False
+        self.load = self.jobs.load
+        self._own = instead(self, method, self._hang)
 
-    def __getattribute__(self, name: str) -> Any:
-        found = super().__getattribute__(name)
-        if name != super().__getattribute__("__dict__").get("_method") or not self.hangs:
-            return found
-
-        def hang(*arguments: Any, **named: Any) -> Any:
+    def _hang(self, *arguments: Any, **named: Any) -> Any:
+        if self.hangs:
             self.was_asked.release()
             self.may_go_on.wait()
-            return found(*arguments, **named)
-
-        return hang
+        return self._own(*arguments, **named)
 
 
 @pytest.fixture
@@ -81,14 +77,15 @@ def failure(call: "Future[Any]") -> BaseException | None:
 def is_there(world: World, job_id: JobId) -> bool:
     """Whether it is, once the flight has come back and another one was made."""
     world.enqueue()
-    return job_id in MemoryStore.load(world.store, [job_id]).jobs  # type: ignore[arg-type]  # it is one
+    assert isinstance(world.store, HangingStore)
+    return job_id in world.store.jobs.load([job_id]).jobs
 
 
 @spec("K6")
 def test_a_call_whose_change_is_being_written_has_an_unknown_outcome(
     hanging: Callable[[str], tuple[World, HangingStore]],
 ) -> None:
-    world, store = hanging("save")
+    world, store = hanging("jobs.save")
     command = new_job(1)
     store.hangs = True
 
@@ -104,7 +101,7 @@ def test_a_call_whose_change_is_being_written_has_an_unknown_outcome(
 def test_a_call_that_was_only_read_for_is_withdrawn(
     hanging: Callable[[str], tuple[World, HangingStore]],
 ) -> None:
-    world, store = hanging("load")
+    world, store = hanging("jobs.load")
     command = new_job(1)
     store.hangs = True
 
@@ -121,7 +118,7 @@ def test_a_call_that_was_only_read_for_is_withdrawn(
 def test_a_call_behind_one_that_hangs_is_answered_in_time_and_never_carried_out(
     hanging: Callable[[str], tuple[World, HangingStore]],
 ) -> None:
-    world, store = hanging("save")
+    world, store = hanging("jobs.save")
     store.hangs = True
     world.coordinator.submit(new_job(1))
     assert store.was_asked.acquire(timeout=LATEST_S)
@@ -139,7 +136,7 @@ def test_a_call_behind_one_that_hangs_is_answered_in_time_and_never_carried_out(
 def test_a_claim_that_hangs_is_granted_nothing_afterwards(
     hanging: Callable[[str], tuple[World, HangingStore]],
 ) -> None:
-    world, store = hanging("claim")
+    world, store = hanging("claims.claim")
     job = world.enqueue()
     store.hangs = True
 

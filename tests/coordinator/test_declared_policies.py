@@ -19,9 +19,9 @@ class CountingStore(MemoryStore):
 
     reads = 0
 
-    def declared_policies(self, namespace: Namespace, kinds: Sequence[Kind]) -> dict[Kind, Policy]:
+    def policies(self, namespace: Namespace, kinds: Sequence[Kind]) -> dict[Kind, Policy]:
         self.reads += 1
-        return super().declared_policies(namespace, kinds)
+        return super().policies(namespace, kinds)
 
 
 def enqueue(world: World, policy: Policy | None = None) -> Job:

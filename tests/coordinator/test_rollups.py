@@ -1,15 +1,17 @@
 """Folding: how often, how much at once, and what happens when another process is faster."""
 
 from collections.abc import Callable
+from typing import Any
 
 from tenure.coordinator.rollups import PAUSE_PER_COST, Folder
 from tenure.core.ids import DEFAULT_NAMESPACE
 from tenure.core.instants import seconds
 from tenure.core.overview import OutcomeCounts, OverviewFilter
-from tenure.core.rollups import MAX_CATCH_UP, SHORTEST, UnfoldedPage
+from tenure.core.rollups import SHORTEST
 from tenure.stores.sqlite.memory import MemoryStore
 from tenure_conformance.spec import spec
 from tests.support.coordinators import VirtualClock, World
+from tests.support.doubles import instead
 
 
 class SlowStore(MemoryStore):
@@ -19,10 +21,10 @@ class SlowStore(MemoryStore):
         super().__init__(clock=clock)
         self._slow_clock = clock
         self.meanwhile: Callable[[], object] = lambda: None
+        self._own_page = instead(self, "upkeep.unfolded", self._late_page)
 
-    def load_unfolded(self, *, limit: int, catch_up: int = MAX_CATCH_UP) -> UnfoldedPage:
-        """A page, late."""
-        page = super().load_unfolded(limit=limit, catch_up=catch_up)
+    def _late_page(self, **named: Any) -> Any:
+        page = self._own_page(**named)
         self._slow_clock.advance(1)
         self.meanwhile()
         return page

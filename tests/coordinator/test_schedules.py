@@ -217,7 +217,7 @@ def test_a_pass_fires_for_a_bounded_time_and_the_next_one_goes_on(
         world.clock.advance(0.1)
         return save(*arguments, **keywords)
 
-    monkeypatch.setattr(world.store, "save_schedule", slowly)
+    monkeypatch.setattr(world.store.schedules, "save", slowly)
     world.clock.advance(20 * 3600)
 
     reports = []
@@ -277,7 +277,7 @@ def test_a_process_that_dies_after_the_cancel_leaves_the_occurrence_to_another(
         raise StoreUnavailable("killed")
 
     with monkeypatch.context() as patch:
-        patch.setattr(world.store, "save_schedule", dies)
+        patch.setattr(world.store.schedules, "save", dies)
         with pytest.raises(StoreUnavailable):
             Firer(world.coordinator).fire_due()
     assert [job.status for job in runs(world)] == [JobStatus.CANCELLED]

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from threading import Event as Signal
 from threading import Semaphore, Thread
+from typing import Any
 
 import pytest
 
@@ -14,16 +15,13 @@ from tenure.coordinator.batches import (
 )
 from tenure.coordinator.service import UNDELAYED_BATCHES, Coordinator, _Claim
 from tenure.core.commands import Cancel, Complete, Enqueue, Heartbeat, Start
-from tenure.core.events import MAX_DECISION_EVENTS, Event
 from tenure.core.ids import (
     DEFAULT_NAMESPACE,
-    Epoch,
     JobId,
     RequestId,
     new_job_id,
     worker_actor,
 )
-from tenure.core.instants import Duration
 from tenure.core.job import Progress
 from tenure.core.outcomes import Change, SessionKey
 from tenure.core.validation import MAX_PER_JOB
@@ -38,10 +36,11 @@ from tenure.errors import (
     StoreRefused,
     StoreUnavailable,
 )
-from tenure.ports import ANY_TIME, ClockWindow, Loaded, Saved
+from tenure.ports import Loaded, Saved
 from tenure.stores.sqlite.memory import MemoryStore
 from tenure_conformance.spec import spec
 from tests.support.coordinators import CLIENT, KIND, QUEUE, VirtualClock, World
+from tests.support.doubles import instead
 from tests.support.waiting import PATIENCE_S
 
 W1 = worker_actor("w1")
@@ -56,20 +55,20 @@ class ScriptedStore(MemoryStore):
         self.loads: list[int] = []
         self.before_save: Callable[[Sequence[Change]], None] = lambda changes: None
         self.after_load: Callable[[], None] = lambda: None
+        self._own_load = instead(self, "jobs.load", self._load)
+        self._own_save = instead(self, "jobs.save", self._save)
 
-    def load(self, ids: Sequence[JobId]) -> Loaded:
+    def _load(self, ids: Sequence[JobId]) -> Any:
         self.loads.append(len(ids))
-        loaded = super().load(ids)
+        loaded = self._own_load(ids)
         self.after_load()
         return loaded
 
-    def save(
-        self, changes: Iterable[Change], *, epoch: Epoch, window: ClockWindow = ANY_TIME
-    ) -> Saved:
+    def _save(self, changes: Iterable[Change], **named: Any) -> Any:
         whole = list(changes)
         self.saves.append(len(whole))
         self.before_save(whole)
-        return super().save(whole, epoch=epoch, window=window)
+        return self._own_save(whole, **named)
 
 
 @pytest.fixture
@@ -179,17 +178,20 @@ def test_a_store_is_asked_for_nothing_while_it_takes_the_changes() -> None:
     class Jealous(MemoryStore):
         is_taking = False
 
-        def save(
-            self, changes: Iterable[Change], *, epoch: Epoch, window: ClockWindow = ANY_TIME
-        ) -> Saved:
+        def __init__(self, *, clock: VirtualClock) -> None:
+            super().__init__(clock=clock)
+            self._own_save = instead(self, "jobs.save", self._save)
+            self._own_load = instead(self, "events.load", self._load)
+
+        def _save(self, changes: Iterable[Change], **named: Any) -> Any:
             self.is_taking = True
             whole = list(changes)
             self.is_taking = False
-            return super().save(whole, epoch=epoch, window=window)
+            return self._own_save(whole, **named)
 
-        def load_histories(self, ids: Sequence[JobId]) -> dict[JobId, list[Event]]:
+        def _load(self, ids: Sequence[JobId]) -> Any:
             assert not self.is_taking
-            return super().load_histories(ids)
+            return self._own_load(ids)
 
     clock = VirtualClock()
     store = Jealous(clock=clock)
@@ -289,14 +291,11 @@ def test_endless_races_end_in_a_retryable_error_and_change_nothing(
     world: World, store: ScriptedStore
 ) -> None:
     class Loser(ScriptedStore):
-        def save(
-            self, changes: Iterable[Change], *, epoch: Epoch, window: ClockWindow = ANY_TIME
-        ) -> Saved:
+        def _save(self, changes: Iterable[Change], **_: Any) -> Saved:
             self.saves.append(len(list(changes)))
             return Saved(self.now(), frozenset())
 
     loser = Loser(world.clock)
-    loser.__dict__.update(store.__dict__, saves=[])
     racing = Coordinator(loser, entropy=world.entropy, monotonic=world.clock)
 
     command = enqueue_command(world)
@@ -515,11 +514,13 @@ def test_an_empty_batch_is_answered_at_once(world: World) -> None:
 @spec("D3", "T26")
 def test_an_enqueue_repeated_while_its_job_is_purged_makes_the_job_anew(world: World) -> None:
     class Purging(ScriptedStore):
-        def load_decision_histories(
-            self, ids: Sequence[JobId], *, events: int = MAX_DECISION_EVENTS
-        ) -> dict[JobId, list[Event]]:
-            self.purge(older_than_us=Duration(0), limit=1)
-            return super().load_decision_histories(ids, events=events)
+        def __init__(self, clock: VirtualClock) -> None:
+            super().__init__(clock)
+            self._own_history = instead(self, "events.load_to_decide", self._history)
+
+        def _history(self, ids: Sequence[JobId], **named: Any) -> Any:
+            self.upkeep.delete("jobs", limit=1)
+            return self._own_history(ids, **named)
 
     store = Purging(world.clock)
     coordinator = Coordinator(store, entropy=world.entropy, monotonic=world.clock)
@@ -548,7 +549,7 @@ def test_a_repeated_claim_that_cannot_be_answered_costs_its_own_caller_only(
     def fail(session: SessionKey) -> Loaded:
         raise StoreUnavailable("the test cut the network")
 
-    monkeypatch.setattr(store, "load_leased", fail)
+    monkeypatch.setattr(store.jobs, "leased", fail)
     calls = [_Claim(first, deadline(10)), _Claim(other, deadline(10))]
     world.coordinator._run_claims(calls)
 

@@ -3,24 +3,25 @@
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from threading import Barrier, Thread
-from typing import get_type_hints
+from typing import Any, get_type_hints
 
 import pytest
 
 from tenure.coordinator.outages import _UNWATCHED, OutageWatch
 from tenure.coordinator.sweeper import SWEEP_INTERVAL, ClockGuard, Sweeper
 from tenure.core.commands import Outage
-from tenure.core.ids import Epoch, JobId, worker_actor
+from tenure.core.ids import JobId, worker_actor
 from tenure.core.instants import Instant, seconds
 from tenure.core.outcomes import Change
 from tenure.core.policy import Backoff, Policy
 from tenure.core.retry import backoff_us
 from tenure.core.vocabulary import EventCause, EventType, JobStatus, VerdictKind
 from tenure.errors import StoreRefused, StoreUnavailable
-from tenure.ports import ANY_TIME, ClockWindow, Saved, Store
+from tenure.ports import Store
 from tenure.stores.sqlite.memory import MemoryStore
 from tenure_conformance.spec import spec
 from tests.support.coordinators import VirtualClock, World
+from tests.support.doubles import instead
 from tests.support.waiting import joined, until
 
 W1 = worker_actor("w1")
@@ -121,7 +122,7 @@ def test_a_job_that_cannot_be_swept_leaves_the_store_writable(
     def refuse(changes: object, *, epoch: object, window: object) -> None:
         raise StoreUnavailable("a transaction of the caller's own holds the row")
 
-    monkeypatch.setattr(world.store, "save", refuse)
+    monkeypatch.setattr(world.store.jobs, "save", refuse)
     with pytest.raises(StoreUnavailable):
         sweeping.sweep_once()
 
@@ -143,7 +144,7 @@ def test_answers_that_are_always_late_do_not_end_all_sweeping(
         world.clock.advance(6)
         return answer
 
-    monkeypatch.setattr(world.store, "tick", heard_late)
+    monkeypatch.setattr(world.store.upkeep, "tick", heard_late)
     reports = [sweeping.sweep_once() for _ in range(2)]
 
     assert [report.swept for report in reports] == [0, 1]
@@ -270,7 +271,7 @@ def test_a_jump_counts_even_if_the_store_fails_while_it_is_recorded(
     monotonic.advance(1)
     world.clock.advance(1)
     with monkeypatch.context() as patched:
-        patched.setattr(world.store, "record_outage", fail)
+        patched.setattr(world.store.upkeep, "record_outage", fail)
         with pytest.raises(StoreUnavailable):
             sweeping.sweep_once()
     sweeping.sweep_once()
@@ -318,13 +319,14 @@ class FlakyStore(MemoryStore):
         self._virtual = clock
         self.is_down = False
         self.hangs_s: float | None = None
+        self._own_tick = instead(self, "upkeep.tick", self._tick)
 
-    def tick(self) -> tuple[Instant | None, Instant]:
+    def _tick(self) -> Any:
         if self.hangs_s is not None:
             self._virtual.advance(self.hangs_s)
         if self.is_down or self.hangs_s is not None:
             raise StoreUnavailable("the test cut the network")
-        return super().tick()
+        return self._own_tick()
 
 
 @spec("O5", "O10")
@@ -409,7 +411,7 @@ def test_an_outage_begins_when_the_first_unanswered_call_was_sent() -> None:
 
 @spec("O5", "O10")
 @pytest.mark.parametrize("outcome", ["fails", "succeeds late"])
-@pytest.mark.parametrize("asked", ["load", "claim"])
+@pytest.mark.parametrize("asked", ["jobs.load", "claims.claim"])
 def test_an_unanswered_call_of_any_kind_begins_an_outage(
     monkeypatch: pytest.MonkeyPatch, asked: str, outcome: str
 ) -> None:
@@ -420,7 +422,9 @@ def test_an_unanswered_call_of_any_kind_begins_an_outage(
     sweeping.sweep_once()
     clock.advance(58)
     sweeping.sweep_once()
-    answer = getattr(world.store, asked)
+    subject_name, _, method = asked.partition(".")
+    subject = getattr(world.store, subject_name)
+    answer = getattr(subject, method)
 
     def hang(*arguments: object) -> object:
         clock.advance(6)
@@ -429,9 +433,11 @@ def test_an_unanswered_call_of_any_kind_begins_an_outage(
         return answer(*arguments)
 
     with monkeypatch.context() as patched:
-        patched.setattr(world.store, asked, hang)
+        patched.setattr(subject, method, hang)
         with suppress(StoreUnavailable):
-            world.claim() if asked == "claim" else world.coordinator.store.jobs.read([grant.job_id])
+            world.claim() if method == "claim" else world.coordinator.store.jobs.read(
+                [grant.job_id]
+            )
     report = sweeping.sweep_once()
 
     assert report.outage is not None
@@ -485,7 +491,7 @@ def test_a_short_failure_is_no_outage() -> None:
 
 
 @spec("O5", "O10")
-@pytest.mark.parametrize("asked", ["tick", "due"])
+@pytest.mark.parametrize("asked", ["upkeep.tick", "jobs.due"])
 def test_a_store_that_hangs_is_an_outage_too(monkeypatch: pytest.MonkeyPatch, asked: str) -> None:
     clock = VirtualClock()
     world = World(MemoryStore(clock=clock), clock)
@@ -494,14 +500,16 @@ def test_a_store_that_hangs_is_an_outage_too(monkeypatch: pytest.MonkeyPatch, as
     sweeping.sweep_once()
     clock.advance(50)
     sweeping.sweep_once()
-    answer = getattr(world.store, asked)
+    subject_name, _, method = asked.partition(".")
+    subject = getattr(world.store, subject_name)
+    answer = getattr(subject, method)
 
     def hang(**words: int) -> object:
         clock.advance(14)
         return answer(**words)
 
     with monkeypatch.context() as patched:
-        patched.setattr(world.store, asked, hang)
+        patched.setattr(subject, method, hang)
         report = sweeping.sweep_once()
     later = sweeping.sweep_once()
     sweeping.sweep_once()
@@ -579,13 +587,15 @@ class StubbornStore(MemoryStore):
 
     stubborn: JobId | None = None
 
-    def save(
-        self, changes: Iterable[Change], *, epoch: Epoch, window: ClockWindow = ANY_TIME
-    ) -> Saved:
+    def __init__(self, *, clock: VirtualClock) -> None:
+        super().__init__(clock=clock)
+        self._own_save = instead(self, "jobs.save", self._save)
+
+    def _save(self, changes: Iterable[Change], **named: Any) -> Any:
         whole = list(changes)
         if any(change.job.id == self.stubborn for change in whole):
             raise StoreRefused("a guard said no")
-        return super().save(whole, epoch=epoch, window=window)
+        return self._own_save(whole, **named)
 
 
 def test_a_job_that_cannot_be_swept_does_not_block_the_others() -> None:

@@ -11,6 +11,7 @@ from tenure.core.vocabulary import Role
 from tenure_conformance.spec import spec
 from tests.dashboard.harness import DashboardStage
 from tests.server.harness import Answer, together
+from tests.support.doubles import instead
 
 LATEST_S = 20.0
 
@@ -33,8 +34,9 @@ def test_every_page_is_answered_in_time_while_the_store_hangs(
     def hang(*_: Any, **__: Any) -> Any:
         over.wait()
 
-    for method in ("now", "load_token", "list_queues"):
-        monkeypatch.setattr(stage.store, method, hang)
+    monkeypatch.setattr(stage.store, "now", hang)
+    for method in ("tokens.load", "settings.queues"):
+        instead(stage.store, method, hang)
     stage.clock.advance(11)  # the last reading of the store's clock is too old
     settings = stage.services.settings
     more_than_threads = 3 * (settings.blocking_calls + settings.listing_calls)

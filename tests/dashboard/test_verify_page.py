@@ -34,7 +34,7 @@ def test_a_row_that_does_not_follow_from_its_log_is_shown_as_violated(
     record = stage.store.audit.record(job_id)
     assert record is not None
     broken = replace(record, job=replace(stage.job(job_id), attempt=7))
-    monkeypatch.setattr(stage.store, "load_record", lambda _: broken)
+    monkeypatch.setattr(stage.store.audit, "record", lambda _: broken)
 
     page = stage.browser(Role.VIEWER).get(f"/jobs/{job_id}/verify").text
 

@@ -8,9 +8,10 @@ import pytest
 from msgspec.structs import replace
 
 from tenure.core.commands import Sweep
-from tenure.core.ids import JobId
+from tenure.core.ids import Epoch, JobId
 from tenure.core.vocabulary import Role
 from tenure.errors import OutcomeUnknown, StoreUnavailable
+from tenure.ports import Loaded
 from tenure.protocol.routes import MAX_BODY_BYTES
 from tenure_conformance.spec import spec
 from tests.server.harness import JOB, Stage
@@ -356,7 +357,7 @@ def test_an_internal_failure_carries_no_verdict_and_no_details(
     def fail(*_: object, **__: object) -> None:
         raise failure
 
-    monkeypatch.setattr(stage.store, "load_without_bodies", fail)
+    monkeypatch.setattr(stage.store.jobs, "read", fail)
     answer = stage.call("job", role=C, job_id=job_id, headers={"X-Request-Id": "mine-1"})
 
     assert (answer.status, answer.code) == (status, code)
@@ -748,7 +749,10 @@ def test_a_job_that_was_purged_under_the_request_is_unknown(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = replace(stage.job(stage.enqueue()), id=JobId(JOB.format(2)))
-    monkeypatch.setattr(stage.coordinator.store, "load_jobs", lambda ids: {found.id: found})
+    monkeypatch.setattr(stage.store.jobs, "read", lambda ids, **_: {found.id: found})
+    monkeypatch.setattr(
+        stage.store.jobs, "load", lambda _: Loaded(stage.clock(), Epoch(1), {found.id: found})
+    )
 
     answer = stage.call("cancel", {"request_id": "r"}, role=C, job_id=found.id)
 

@@ -54,7 +54,7 @@ def test_an_unknown_caller_learns_nothing_about_the_store_and_the_log_has_it(
     def fail(_: object) -> None:
         raise problem
 
-    monkeypatch.setattr(stage.store, "load_token", fail)
+    monkeypatch.setattr(stage.store.tokens, "load", fail)
     with caplog.at_level(logging.WARNING, logger="tenure.server"):
         answer = stage.ask("GET", "/v1/jobs", token=token, headers={"x-request-id": "r-1"})
 

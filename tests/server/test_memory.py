@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -13,11 +14,11 @@ from tenure.core.job import Job
 from tenure.core.job_search import JobFilter
 from tenure.core.vocabulary import Role
 from tenure.errors import StoreUnavailable
-from tenure.ports import Loaded
 from tenure.stores.sqlite.memory import MemoryStore
 from tenure_conformance.spec import spec
 from tests.server.harness import JOB, SETTINGS, Answer, Caller, Stage
 from tests.support.coordinators import VirtualClock
+from tests.support.doubles import instead
 
 C, W = Role.CLIENT, Role.WORKER
 ROOM = replace(SETTINGS, max_memory_bytes=2 * 300_000)  # one token has half
@@ -147,30 +148,36 @@ class Counting(MemoryStore):
         self.most_at_once = 0
         self.altogether = 0
         self.fails_for: JobId | None = None
+        self._own_load = instead(self, "jobs.load", self._load)
+        instead(self, "jobs.read", self._read_jobs)
+        instead(self, "views.body_sizes", self._sizes)
+        self._own_list = instead(self, "views.jobs", self._list)
 
     def _note(self, jobs: Iterable[Job]) -> None:
         size = sum(len(each.payload) for each in jobs)
         self.most_at_once = max(self.most_at_once, size)
         self.altogether += size
 
-    def load(self, ids: Sequence[JobId]) -> Loaded:
+    def _load(self, ids: Sequence[JobId]) -> Any:
         if self.fails_for in ids:
             raise StoreUnavailable("down", hint="wait")
-        loaded = super().load(ids)
+        loaded = self._own_load(ids)
         self._note(loaded.jobs.values())
         return loaded
 
-    def load_without_bodies(self, ids: Sequence[JobId]) -> dict[JobId, Job]:
-        found = MemoryStore.load(self, ids).jobs
+    def _read_jobs(self, ids: Sequence[JobId], *, bodies: bool = True) -> dict[JobId, Job]:
+        if bodies:
+            return dict(self._load(ids).jobs)
+        found = self._own_load(ids).jobs
         return {each: job.without_bodies for each, job in found.items()}
 
-    def load_body_sizes(self, ids: Sequence[JobId]) -> dict[JobId, int]:
-        return {each: len(job.payload) for each, job in MemoryStore.load(self, ids).jobs.items()}
+    def _sizes(self, ids: Sequence[JobId]) -> dict[JobId, int]:
+        return {each: len(job.payload) for each, job in self._own_load(ids).jobs.items()}
 
-    def list_jobs(self, wanted: JobFilter) -> list[Job]:
-        jobs = super().list_jobs(wanted)
-        self._note(jobs)
-        return jobs
+    def _list(self, wanted: JobFilter) -> Any:
+        found = self._own_list(wanted)
+        self._note(found.jobs)
+        return found
 
 
 @spec("H45")

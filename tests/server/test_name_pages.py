@@ -99,7 +99,9 @@ def test_a_page_reads_no_more_rows_than_it_has(
     for number, name in enumerate(NAMES):
         MAKE[what](stage, number, name)
     read: list[int] = []
-    listed = getattr(stage.store, f"list_{what}")
+    subject = stage.store.settings if what == "queues" else getattr(stage.store, what)
+    name = "queues" if what == "queues" else "page"
+    listed = getattr(subject, name)
 
     def counted(*args: Any, **more: Any) -> Any:
         found = listed(*args, **more)
@@ -107,7 +109,7 @@ def test_a_page_reads_no_more_rows_than_it_has(
         return found
 
     token = stage.of(V)
-    monkeypatch.setattr(stage.store, f"list_{what}", counted)
+    monkeypatch.setattr(subject, name, counted)
     stage.ask("GET", f"/v1/{what}?limit=2", token=token)
 
     assert read == [2]
@@ -172,7 +174,7 @@ def test_asking_about_one_worker_does_not_read_all(monkeypatch: pytest.MonkeyPat
         read.append(len(found))
         return found
 
-    monkeypatch.setattr(stage.store, "list_workers", counted)
+    monkeypatch.setattr(stage.store.workers, "page", counted)
     refused = alive(stage, "w")
     drained = stage.call("drain", role=O, worker="w003")
     unknown = stage.call("drain", role=O, worker="w")

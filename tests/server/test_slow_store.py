@@ -11,6 +11,7 @@ import pytest
 from tenure.core.vocabulary import Role
 from tenure_conformance.spec import spec
 from tests.server.harness import JOB, Answer, Stage, together
+from tests.support.doubles import instead
 
 TIMEOUT_S = 1.0
 LATEST_S = 10.0
@@ -24,18 +25,16 @@ def stage() -> Iterator[Stage]:
 
 
 @pytest.fixture
-def hang(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def hang(stage: Stage) -> Iterator[Any]:
     """Lets a method of the store wait until the test is over."""
     over = Event()
 
     def let(method: str) -> None:
-        answer = getattr(stage.store, method)
-
         def wait(*arguments: Any, **named: Any) -> Any:
             over.wait()
             return answer(*arguments, **named)
 
-        monkeypatch.setattr(stage.store, method, wait)
+        answer = instead(stage.store, method, wait)
 
     yield let
     over.set()
@@ -44,7 +43,7 @@ def hang(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 @spec("H31", "K6")
 @pytest.mark.parametrize(
     ("method", "code", "nothing_changed"),
-    [("load", "store_unavailable", True), ("save", "outcome_unknown", False)],
+    [("jobs.load", "store_unavailable", True), ("jobs.save", "outcome_unknown", False)],
 )
 def test_a_command_is_answered_with_503_in_time(
     stage: Stage, hang: Any, method: str, code: str, nothing_changed: bool
@@ -65,7 +64,7 @@ def test_a_command_is_answered_with_503_in_time(
 @spec("H31", "K6")
 def test_reads_that_wait_for_a_thread_are_answered_in_time_as_well(stage: Stage, hang: Any) -> None:
     job_id, token = stage.enqueue(), stage.of(Role.OPERATOR)
-    hang("load_without_bodies")
+    hang("jobs.read")
     more_than_threads = 3 * stage.services.settings.blocking_calls
 
     async def ask() -> Answer:
@@ -84,7 +83,7 @@ def test_reads_that_wait_for_a_thread_are_answered_in_time_as_well(stage: Stage,
 @spec("H31")
 def test_a_claim_is_answered_in_time_after_its_wait(stage: Stage, hang: Any) -> None:
     token = stage.of(Role.WORKER)
-    hang("claim")
+    hang("claims.claim")
 
     message = stage.claim_message(wait_s=0.1)
     answer = stage.ask("POST", "/v1/claim", message, token=token)
@@ -95,7 +94,7 @@ def test_a_claim_is_answered_in_time_after_its_wait(stage: Stage, hang: Any) -> 
 @spec("H61")
 def test_slow_lists_delay_no_other_read(stage: Stage, hang: Any) -> None:
     job_id, token = stage.enqueue(), stage.of(Role.OPERATOR)
-    hang("find_jobs")
+    hang("views.jobs")
     more_than_threads = 2 * (
         stage.services.settings.blocking_calls + stage.services.settings.listing_calls
     )
@@ -118,7 +117,7 @@ def test_slow_lists_delay_no_other_read(stage: Stage, hang: Any) -> None:
 def test_slow_lists_of_one_token_leave_threads_for_others(stage: Stage, hang: Any) -> None:
     stage.enqueue()
     greedy, other = stage.token(Role.VIEWER, "greedy"), stage.token(Role.VIEWER, "other")
-    hang("find_jobs")
+    hang("views.jobs")
     more_than_threads = 3 * stage.services.settings.listing_calls
 
     async def ask_together() -> tuple[Answer, list[Answer]]:
@@ -140,7 +139,7 @@ def test_slow_lists_of_one_namespace_leave_threads_for_others(stage: Stage, hang
     stage.enqueue()
     greedy = [stage.token(Role.VIEWER, f"greedy-{each}", namespace="acme") for each in range(3)]
     other = stage.token(Role.VIEWER, "other", namespace="globex")
-    hang("find_jobs")
+    hang("views.jobs")
     more_than_threads = 3 * stage.services.settings.listing_calls
 
     async def ask_together() -> tuple[Answer, list[Answer]]:
@@ -162,7 +161,7 @@ def test_slow_lists_of_one_namespace_leave_threads_for_others(stage: Stage, hang
 def test_metrics_are_answered_while_all_lists_hang(stage: Stage, hang: Any) -> None:
     stage.enqueue()
     viewers = [stage.token(Role.VIEWER, f"of-{name}", namespace=name) for name in ("a", "b", "c")]
-    hang("find_jobs")
+    hang("views.jobs")
     more_than_threads = 3 * stage.services.settings.listing_calls
 
     async def ask_together() -> tuple[Answer, list[Answer]]:

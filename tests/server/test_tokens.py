@@ -148,7 +148,7 @@ def loads_of(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> list[TokenId]:
         loaded.append(token_id)
         return load(token_id)
 
-    monkeypatch.setattr(stage.store, "load_token", noted)
+    monkeypatch.setattr(stage.store.tokens, "load", noted)
     return loaded
 
 
@@ -171,7 +171,7 @@ def test_made_up_tokens_do_not_delay_known_ones(
             goes_on.wait(30)
         return load(token_id)
 
-    monkeypatch.setattr(stage.store, "load_token", hold)
+    monkeypatch.setattr(stage.store.tokens, "load", hold)
 
     async def scenario() -> tuple[list[int], list[Answer]]:
         def ask(token: str) -> "asyncio.Task[Answer]":
@@ -220,7 +220,7 @@ def test_the_use_of_a_token_is_noted_once_a_minute(monkeypatch: pytest.MonkeyPat
         used.append(stage.clock() - token.created_at)
         use(token_id)
 
-    monkeypatch.setattr(stage.store, "use_token", noted)
+    monkeypatch.setattr(stage.store.tokens, "use", noted)
 
     async def scenario() -> None:
         for passes_s in (0, 59, 1, 1):
@@ -438,10 +438,10 @@ def test_leases_granted_while_the_store_counts_are_counted(
             loop.call_soon_threadsafe(quotas.settle, principal, 0, 1)
             return 1
 
-        monkeypatch.setattr(stage.store, "count_leases", lambda *_: 0)
+        monkeypatch.setattr(stage.store.tokens, "count_leases", lambda *_: 0)
         empty = await quotas.reserve(principal, 2)
         quotas.settle(principal, 2, 0)
-        monkeypatch.setattr(stage.store, "count_leases", count)
+        monkeypatch.setattr(stage.store.tokens, "count_leases", count)
         stage.clock.advance(5)
         return empty, await quotas.reserve(principal, 1)
 
@@ -476,7 +476,7 @@ def test_a_token_that_is_far_from_its_limit_is_counted_once_a_second(
         counted.append(holder)
         return 0
 
-    monkeypatch.setattr(stage.store, "count_leases", count)
+    monkeypatch.setattr(stage.store.tokens, "count_leases", count)
     for _ in range(5):
         assert stage.run(stage.services.quotas.reserve(Principal(token), 10))
     assert len(counted) == 1

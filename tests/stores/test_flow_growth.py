@@ -91,7 +91,7 @@ def at_the_end_of_a_parent(store: AnyStore, ids: Sequence[JobId]) -> list[Query]
     packed = store._pack(ids)
     names = ("unblocked_by_one", "unblocked_by_all")
     return [
-        *store._edge_marks(ids),
+        *store.flows.edge_marks(ids),
         *[store._query(name, ids=packed, limit=10_000) for name in names],
     ]
 
@@ -185,8 +185,8 @@ def test_a_fan_out_of_five_thousand_goes_through_its_join_in_batches(
     coordinator.close()
 
     batches = -(-parents // batch)
-    assert made.load([join]).jobs[join].status is JobStatus.QUEUED
-    types = [event.type for event in made.load_histories([join])[join]]
+    assert made.jobs.load([join]).jobs[join].status is JobStatus.QUEUED
+    types = [event.type for event in made.events.load([join])[join]]
     assert types == [EventType.ENQUEUED, EventType.READY]
     # The flow, a save for each batch of completions, and one for the child.
     assert store.calls["jobs.save"] <= batches + 2

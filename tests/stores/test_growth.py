@@ -153,7 +153,7 @@ def _claim_past(held: str, *kinds: str) -> Callable[[AnyStore], Sequence[Query]]
 
 def _listed(store: AnyStore, *statuses: JobStatus) -> Sequence[Query]:
     wanted = JobFilter(namespace=HERE, statuses=statuses)
-    return [store._jobs_query(wanted, kinds=store._kinds_to_list(wanted))]
+    return [store.views._jobs_query(wanted, kinds=store.views._kinds_to_list(wanted))]
 
 
 ASKED: dict[str, Callable[[AnyStore], Sequence[Query]]] = {
@@ -216,24 +216,26 @@ ASKED: dict[str, Callable[[AnyStore], Sequence[Query]]] = {
     ],
     "newest jobs": lambda store: _listed(store),
     "jobs before one": lambda store: [
-        store._jobs_query(JobFilter(namespace=HERE, before=new_job_id(store.now(), bytes(10))))
+        store.views._jobs_query(
+            JobFilter(namespace=HERE, before=new_job_id(store.now(), bytes(10)))
+        )
     ],
     "jobs that were enqueued in a span of time": lambda store: [
-        store._jobs_query(
+        store.views._jobs_query(
             JobFilter(namespace=HERE, enqueued_since=Instant(1), enqueued_until=Instant(2))
         )
     ],
     "jobs of a kind that none has": lambda store: [
-        store._jobs_query(JobFilter(namespace=HERE, kind=Kind(MISSING)))
+        store.views._jobs_query(JobFilter(namespace=HERE, kind=Kind(MISSING)))
     ],
     "jobs of a queue that none has": lambda store: [
-        store._jobs_query(JobFilter(namespace=HERE, queue=QueueName(MISSING)))
+        store.views._jobs_query(JobFilter(namespace=HERE, queue=QueueName(MISSING)))
     ],
     "jobs of a rare kind": lambda store: [
-        store._jobs_query(JobFilter(namespace=HERE, kind=Kind(RARE)))
+        store.views._jobs_query(JobFilter(namespace=HERE, kind=Kind(RARE)))
     ],
     "jobs of a quiet queue": lambda store: [
-        store._jobs_query(JobFilter(namespace=HERE, queue=QUIET))
+        store.views._jobs_query(JobFilter(namespace=HERE, queue=QUIET))
     ],
     "jobs that succeeded, of which there are none": lambda store: _listed(
         store, JobStatus.SUCCEEDED
@@ -244,25 +246,26 @@ ASKED: dict[str, Callable[[AnyStore], Sequence[Query]]] = {
         for query in _listed(store, *statuses)
     ],
     "jobs that did not succeed": lambda store: [
-        store._jobs_query(JobFilter(namespace=HERE, statuses=(status,))) for status in RARE_STATUSES
+        store.views._jobs_query(JobFilter(namespace=HERE, statuses=(status,)))
+        for status in RARE_STATUSES
     ],
     "jobs that did not succeed, of several statuses": lambda store: [
-        store._jobs_query(JobFilter(namespace=HERE, statuses=RARE_STATUSES))
+        store.views._jobs_query(JobFilter(namespace=HERE, statuses=RARE_STATUSES))
     ],
     "running jobs": lambda store: _listed(store, JobStatus.RUNNING),
     "running jobs, and jobs of other statuses": lambda store: _listed(store, *JobStatus),
     "running jobs of a kind that has none": lambda store: [
-        store._jobs_query(
+        store.views._jobs_query(
             JobFilter(namespace=HERE, kind=Kind(READY), statuses=(JobStatus.RUNNING,))
         )
     ],
     "jobs of a status that a queue does not have": lambda store: [
-        store._jobs_query(JobFilter(namespace=HERE, queue=QUEUE, statuses=(status,)))
+        store.views._jobs_query(JobFilter(namespace=HERE, queue=QUEUE, statuses=(status,)))
         for status in JobStatus
         if status is not JobStatus.QUEUED
     ],
     "jobs of a status that a kind does not have": lambda store: [
-        store._jobs_query(JobFilter(namespace=HERE, kind=Kind(READY), statuses=(status,)))
+        store.views._jobs_query(JobFilter(namespace=HERE, kind=Kind(READY), statuses=(status,)))
         for status in JobStatus
         if status is not JobStatus.QUEUED
     ],

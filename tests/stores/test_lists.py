@@ -131,7 +131,7 @@ def test_postgres_reads_no_jobs_for_a_name_that_none_ever_had(
 
 def _postgres_plan(full_store: tuple[PostgresStore, str], wanted: JobFilter) -> list[str]:
     store, url = full_store
-    query = store._jobs_query(wanted, kinds=store._kinds_to_list(wanted))
+    query = store.views._jobs_query(wanted, kinds=store.views._kinds_to_list(wanted))
     with psycopg.connect(url, cursor_factory=psycopg.RawCursor) as raw:
         settings = store._settings(deadline(10), None)
         raw.execute(settings.text, settings.parameters)
@@ -147,7 +147,7 @@ def test_sqlite_lists_by_an_index(tmp_path: Path, name: str) -> None:
     with closing(SqliteStore(path)) as store, closing(sqlite3.connect(path)) as raw:
         enqueue(store, 2)
         claim(store, 1)
-        query = store._jobs_query(wanted, kinds=store._kinds_to_list(wanted))
+        query = store.views._jobs_query(wanted, kinds=store.views._kinds_to_list(wanted))
         rows = raw.execute(f"EXPLAIN QUERY PLAN {query.text}", query.parameters).fetchall()
     plan = "\n".join(row[3] for row in rows)
 
@@ -167,7 +167,7 @@ def test_postgres_plans_each_search_for_its_limit(full_store: tuple[PostgresStor
     with psycopg.connect(url, cursor_factory=psycopg.RawCursor) as raw:
         settings = store._settings(deadline(10), None)
         raw.execute(settings.text, settings.parameters)
-        query, _ = store._search_queries(wanted, None, {})
+        query, _ = store.views._search_queries(wanted, None, {})
         explain = f"EXPLAIN (ANALYZE, TIMING OFF) {query.text}".encode()
         plan = [row[0] for row in raw.execute(explain, query.parameters).fetchall()]
 
@@ -364,13 +364,13 @@ def _plans(
     store, url = full_store
     with psycopg.connect(url, cursor_factory=psycopg.RawCursor) as raw:
         raw.execute("ANALYZE tenure.job_event")
-        asked = query(store)
+        asked = query(store.events)
         settings = store._settings(deadline(10), None)
         raw.execute(settings.text, settings.parameters)
         rows = raw.execute(f"EXPLAIN {asked.text}".encode(), asked.parameters).fetchall()
     on_postgres = "\n".join(row[0] for row in rows)
     path = tmp_path / "tenure.db"
     with closing(SqliteStore(path)) as file, closing(sqlite3.connect(path)) as lines:
-        asked = query(file)
+        asked = query(file.events)
         rows = lines.execute(f"EXPLAIN QUERY PLAN {asked.text}", asked.parameters).fetchall()
     return on_postgres, "\n".join(row[3] for row in rows)

@@ -11,7 +11,7 @@ import pytest
 
 from tenure.core.ids import Kind
 from tenure.stores.postgres.store import PostgresStore
-from tenure.stores.sql.measures import DELAYED, MAX_LEVELS, READY
+from tenure.stores.sql.measures import DELAYED, MAX_LEVELS, READY, SqlMeasures
 from tenure.stores.sql.overview import DELAYED_BY_KIND, READY_BY_KIND, TROUBLES
 from tenure.stores.sql.statements import Query, Shape
 from tenure.stores.sqlite.store import SqliteStore
@@ -60,7 +60,7 @@ def _query(store: PostgresStore | SqliteStore, name: str) -> Query:
     if given.keys() >= AMONG.keys():
         kinds = [Kind("k")] if name.endswith("of kinds") else []
         given |= {"names": store._pack(["default", "other"]), "kinds": store._pack(kinds)}
-        shape = store._about_waiting(shape, kinds)
+        shape = SqlMeasures(store).about_waiting(shape, kinds)
     return query(name.partition(" ")[0], shape, **given)
 
 

@@ -28,6 +28,7 @@ from tenure.errors import (
     UnknownStoreUrl,
 )
 from tenure.ports import NO_WAIT, DedupeKey, Locked
+from tenure.stores.postgres.jobs import PostgresJobs
 from tenure.stores.postgres.store import PostgresStore
 from tenure.stores.postgres.wire import PREPARED_AFTER, PreparedStatements
 from tenure.stores.sql.batches import CHANGES_PER_STATEMENT, groups_of
@@ -109,7 +110,7 @@ def test_a_follower_reads_the_index_in_order(
     position, job_id, seq = middle.split(":")
     wanted = TailFilter(namespace=DEFAULT_NAMESPACE, newest=newest, limit=100, reads=100)
 
-    for query in store._tail_queries(wanted, (int(position), job_id, int(seq))):
+    for query in store.events._tail_queries(wanted, (int(position), job_id, int(seq))):
         plan = _plan(store, dsn, query)
 
         assert "using job_event_position" in plan
@@ -155,7 +156,8 @@ def test_saving_finds_its_rows_by_their_ids(
     ]
     [group] = groups_of(changes)
 
-    plan = _plan(store, dsn, store._group_query(group, EPOCH, held=False))
+    assert isinstance(store.jobs, PostgresJobs)
+    plan = _plan(store, dsn, store.jobs._group_query(group, EPOCH, held=False))
 
     assert plan.count("Index Scan using job_pkey on job") == 2
     assert "Seq Scan on job " not in plan

@@ -9,13 +9,13 @@ import pytest
 from tenure.ports import Store
 from tenure.stores.host_clock import host_clock
 from tenure.stores.postgres.store import PostgresStore
-from tenure.stores.sql.retention import (
+from tenure.stores.sql.statements import Shape
+from tenure.stores.sql.upkeep import (
     _FROM_THE_FIRST,
     _FROM_THE_LAST,
     DUE_BY_THE_STORE,
     DUE_BY_THEMSELVES,
 )
-from tenure.stores.sql.statements import Shape
 from tenure.stores.sqlite.file import connect
 from tenure.stores.sqlite.store import SqliteStore
 from tenure_conformance.spec import spec
@@ -84,7 +84,9 @@ def test_sqlite_finds_jobs_that_an_end_enqueued_by_their_index(
     sqlite_path: Path, due: Shape, index: str
 ) -> None:
     store = SqliteStore(sqlite_path)
-    query = store._query("purgeable", (*store._kept_by_flow, *due), older_than_us=0, limit=10)
+    query = store._query(
+        "purgeable", (*store.upkeep._kept_by_flow, *due), older_than_us=0, limit=10
+    )
     with closing(connect(sqlite_path, host_clock, 1.0)) as raw:
         plan = raw.execute(f"EXPLAIN QUERY PLAN {query.text}", query.parameters).fetchall()
     store.close()

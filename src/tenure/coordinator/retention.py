@@ -16,7 +16,6 @@ from tenure.coordinator.sweeper import JUMP_THRESHOLD
 from tenure.core.checks import check_duration
 from tenure.core.instants import Duration, Instant, seconds
 from tenure.core.policy import SHORTEST_RETENTION
-from tenure.core.rollups import KEPT_FOR
 from tenure.deadlines import waiting_at_most
 from tenure.errors import InvalidInput
 from tenure.ports import PruneResult, Store
@@ -147,14 +146,11 @@ class Retention:
                 "outages", older_than_us=KEEP_OUTAGES, limit=page
             ).deleted,
         }
-        rollups = [
-            store.upkeep.delete_rollups(length_us=length, older_than_us=kept_for, limit=page)
-            for length, kept_for in KEPT_FOR.items()
-        ]
-        hit_limit = page in (*counted.values(), *rollups)
+        rollups = store.upkeep.delete("rollups", limit=page)
+        hit_limit = rollups.hit_limit or page in counted.values()
         return RetentionReport(
             is_behind=renewals.hit_limit or artifacts.hit_limit or hit_limit,
-            rollups_deleted=sum(rollups),
+            rollups_deleted=rollups.deleted,
             renewals_pruned=renewals.deleted,
             artifacts_collected=artifacts.deleted,
             **counted,

@@ -23,10 +23,13 @@ from tenure.ports import Hint, Saved, Store
 from tenure.stores.hints import hints_of
 from tenure.stores.postgres.arrays import texts
 from tenure.stores.postgres.failover import FailoverMemory
+from tenure.stores.postgres.jobs import PostgresJobs
 from tenure.stores.postgres.notifications import channel_of, payload_of
 from tenure.stores.postgres.schema import DEFAULT_SCHEMA, PACKAGE, schema_words
 from tenure.stores.postgres.store import WORDS, PostgresStore
 from tenure.stores.sql.batches import Group
+from tenure.stores.sql.flows import SqlFlows
+from tenure.stores.sql.jobs import SqlJobs
 from tenure.stores.sql.rows import Row
 from tenure.stores.sql.statements import Query, Statements
 from tenure.stores.sql.store import SqlStore
@@ -50,33 +53,8 @@ class _CallersTransaction:
         return self._fetch(queries)
 
 
-class BorrowedPostgresStore(PostgresStore):
-    """Loads and saves by `fetch`, within the transaction that is open there."""
-
-    _may_undo = False
-
-    def __init__(self, lender: PostgresStore, fetch: Fetch, *, notify: bool = False) -> None:
-        """With `notify` the caller's commit tells waiting workers."""
-        SqlStore.__init__(self, lender._statements)
-        self._statements = lender._statements
-        self._schema = lender._schema
-        self._registered_queues = set(lender._registered_queues)
-        self._registered_in = lender._registered_in
-        self._memory = FailoverMemory()  # of a transaction whose end nobody tells us: never asked
-        self._transaction_of_caller = _CallersTransaction(fetch)
-        self._channel = lender._channel
-        self._notifies = notify
-
-    def _transact(
-        self,
-        begin: str,
-        work: Callable[[Transaction], _T],
-        *,
-        all_or_nothing: bool = False,
-        listing: bool = False,
-        prepares: bool = True,
-    ) -> _T:
-        return work(self._transaction_of_caller)
+class _BorrowedPostgresJobs(PostgresJobs):
+    """Saves within the transaction of a caller."""
 
     def _save(
         self, tx: Transaction, groups: Sequence[Group], queries: Sequence[Query], epoch: Epoch
@@ -92,6 +70,37 @@ class BorrowedPostgresStore(PostgresStore):
             raise
         tx.fetch(Query("RELEASE SAVEPOINT tenure_enqueue", ()))
         return saved
+
+
+class BorrowedPostgresStore(PostgresStore):
+    """Loads and saves by `fetch`, within the transaction that is open there."""
+
+    _may_undo = False
+
+    def __init__(self, lender: PostgresStore, fetch: Fetch, *, notify: bool = False) -> None:
+        """With `notify` the caller's commit tells waiting workers."""
+        SqlStore.__init__(self, lender._statements)
+        self._statements = lender._statements
+        self._schema = lender._schema
+        self.jobs.registered = lender.jobs.registered.copy()
+        self._memory = FailoverMemory()  # of a transaction whose end nobody tells us: never asked
+        self._transaction_of_caller = _CallersTransaction(fetch)
+        self._channel = lender._channel
+        self._notifies = notify
+
+    def _make_jobs(self, flows: SqlFlows) -> SqlJobs:
+        return _BorrowedPostgresJobs(self, flows)
+
+    def _transact(
+        self,
+        begin: str,
+        work: Callable[[Transaction], _T],
+        *,
+        all_or_nothing: bool = False,
+        listing: bool = False,
+        prepares: bool = True,
+    ) -> _T:
+        return work(self._transaction_of_caller)
 
     def _hint(
         self, written: Sequence[Change], now: Instant, *, told: Collection[Hint] = ()

@@ -18,9 +18,13 @@ from tenure.core.outcomes import Change
 from tenure.errors import InvalidInput
 from tenure.own_transaction.connections import another_database
 from tenure.ports import ANY_TIME, ClockWindow, Saved, Store
+from tenure.stores.sql.flows import SqlFlows
+from tenure.stores.sql.jobs import SqlJobs
 from tenure.stores.sql.store import SqlStore
 from tenure.stores.sql.transactions import Transaction
-from tenure.stores.sqlite.store import SqliteStore, _SqliteTransaction
+from tenure.stores.sqlite.file import SqliteTransaction
+from tenure.stores.sqlite.jobs import SqliteJobs
+from tenure.stores.sqlite.store import SqliteStore
 
 _T = TypeVar("_T")
 
@@ -40,15 +44,45 @@ class _PlainRows:
         return self._cursor().execute(text, parameters)
 
 
+class _BorrowedSqliteJobs(SqliteJobs):
+    """Saves within the transaction of a caller."""
+
+    def __init__(self, store: SqliteStore, flows: SqlFlows, tx: SqliteTransaction) -> None:
+        super().__init__(store, flows)
+        self._tx = tx
+
+    def save(
+        self, changes: Iterable[Change], *, epoch: Epoch, window: ClockWindow = ANY_TIME
+    ) -> Saved:
+        """See the port; the caller commits."""
+        whole = list(changes)
+        if not any(change.spawned for change in whole):
+            return self.save_on(self._tx, whole, epoch, window)
+        # A flow that the store refuses is an answer, not an error: no half of it may stay. [FL3]
+        connection = self._tx.connection
+        connection.execute("SAVEPOINT tenure_save")
+        try:
+            saved = self.save_on(self._tx, whole, epoch, window)
+        except BaseException:
+            with suppress(sqlite3.Error):  # a full disk has rolled back the whole transaction
+                connection.execute("ROLLBACK TO tenure_save")
+                connection.execute("RELEASE tenure_save")
+            raise
+        connection.execute("RELEASE tenure_save")
+        return saved
+
+
 class BorrowedSqliteStore(SqliteStore):
     """Loads and saves on one connection, within its transaction."""
 
     def __init__(self, lender: SqliteStore, connection: sqlite3.Connection) -> None:
-        SqlStore.__init__(self, lender._statements)
+        self._tx = SqliteTransaction(cast(sqlite3.Connection, _PlainRows(connection)))
         self._statements = lender._statements
-        self._registered_queues = set(lender._registered_queues)
-        self._registered_in = lender._registered_in
-        self._tx = _SqliteTransaction(cast(sqlite3.Connection, _PlainRows(connection)))
+        SqlStore.__init__(self, lender._statements)
+        self.jobs.registered = lender.jobs.registered.copy()
+
+    def _make_jobs(self, flows: SqlFlows) -> SqlJobs:
+        return _BorrowedSqliteJobs(self, flows, self._tx)
 
     def _read(
         self,
@@ -62,26 +96,6 @@ class BorrowedSqliteStore(SqliteStore):
 
     def _write(self, work: Callable[[Transaction], _T]) -> _T:
         return work(self._tx)
-
-    def save(
-        self, changes: Iterable[Change], *, epoch: Epoch, window: ClockWindow = ANY_TIME
-    ) -> Saved:
-        """See the port; the caller commits."""
-        whole = list(changes)
-        if not any(change.spawned for change in whole):
-            return self._save(self._tx, whole, epoch, window)
-        # A flow that the store refuses is an answer, not an error: no half of it may stay. [FL3]
-        connection = self._tx.connection
-        connection.execute("SAVEPOINT tenure_save")
-        try:
-            saved = self._save(self._tx, whole, epoch, window)
-        except BaseException:
-            with suppress(sqlite3.Error):  # a full disk has rolled back the whole transaction
-                connection.execute("ROLLBACK TO tenure_save")
-                connection.execute("RELEASE tenure_save")
-            raise
-        connection.execute("RELEASE tenure_save")
-        return saved
 
 
 @contextmanager

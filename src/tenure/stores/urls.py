@@ -67,7 +67,7 @@ def open_url(url: str, options: StoreOptions) -> Store:
     module = _loaded(registered)
     with _reported(registered):
         store = module.open_store(url, options)
-    if not callable(getattr(store, "save", None)):
+    if not callable(getattr(getattr(store, "jobs", None), "save", None)):
         what = type(store).__name__
         raise _unusable(registered, f"its open_store returned {what}, which is not a store")
     return store

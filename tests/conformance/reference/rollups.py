@@ -9,6 +9,7 @@ from tenure.core.events import Event
 from tenure.core.instants import Duration, Instant
 from tenure.core.rollups import (
     COUNTED,
+    KEPT_FOR,
     MAX_CATCH_UP,
     CountedEvent,
     Fold,
@@ -22,6 +23,7 @@ from tenure.core.rollups import (
     wait_of,
 )
 from tenure.core.vocabulary import EventType
+from tenure.ports import PruneResult
 from tests.conformance.reference.part import MemoryPart
 
 
@@ -74,19 +76,23 @@ class MemoryRollups(MemoryPart):
             self._rollups.update((each.key, each) for each in fold.rollups)
             return True
 
-    def delete_rollups(self, *, length_us: Duration, older_than_us: Duration, limit: int) -> int:
-        """Delete old rollups of one length. [OB36]"""
+    def delete_rollups(self, *, limit: int) -> PruneResult:
+        """Delete old rollups. [OB36]"""
         with self._lock:
             self._open()
-            before = self._clock() - older_than_us
-            old = sorted(
-                (key.at, key.namespace, key)
-                for key in self._rollups
-                if key.length_us == length_us and key.at < before
-            )[:limit]
-            for _, _, key in old:
-                del self._rollups[key]
-            return len(old)
+            numbers = [self._delete_of(length, kept, limit) for length, kept in KEPT_FOR.items()]
+            return PruneResult(sum(numbers), limit in numbers)
+
+    def _delete_of(self, length_us: Duration, kept_for: Duration, limit: int) -> int:
+        before = self._clock() - kept_for
+        old = sorted(
+            (key.at, key.namespace, key)
+            for key in self._rollups
+            if key.length_us == length_us and key.at < before
+        )[:limit]
+        for _, _, key in old:
+            del self._rollups[key]
+        return len(old)
 
     def _unfolded_events(self) -> list[tuple[int, Event]]:
         begin = int(self._fold_progress.position or 0)

@@ -8,7 +8,7 @@ import hashlib
 import logging
 import random
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from functools import lru_cache
 from typing import TypeVar
@@ -16,52 +16,42 @@ from weakref import WeakKeyDictionary
 
 from msgspec import UNSET, UnsetType
 
-from tenure.clock import NEVER, boot_now
 from tenure.core.claims import ClaimPlan, ClaimScope, ClaimView, QueueState
 from tenure.core.concurrency import ConcurrencyKey
 from tenure.core.failover import Server, newest
 from tenure.core.flow_rows import Edge
-from tenure.core.ids import Epoch, JobId, Kind, Namespace, QueueName
+from tenure.core.ids import Epoch, Kind, Namespace, QueueName
 from tenure.core.instants import Instant
-from tenure.core.job import Job
 from tenure.core.job_search import ERROR_CHARS
 from tenure.core.kind_settings import KindChange, KindSettings
 from tenure.core.outcomes import Change, Session, SessionKey
 from tenure.core.rates import Meter, Rate, RateScope
-from tenure.core.schedules import ScheduleChange
 from tenure.deadlines import CALL_TIMEOUT_S, Deadline, deadline
 from tenure.errors import (
     OutcomeUnknown,
     ServerBehind,
     StoreError,
-    StoreRefused,
     StoreUnavailable,
 )
 from tenure.ports import (
-    ANY_TIME,
-    ClockWindow,
     HealthFact,
     Hint,
     HintedChange,
-    Locked,
     OnHint,
-    Saved,
     fact,
 )
 from tenure.stores.hints import hints_of
 from tenure.stores.host_clock import host_clock
 from tenure.stores.postgres.arrays import integers, texts, truths
-from tenure.stores.postgres.batches import batch_of
 from tenure.stores.postgres.driver import (
     Connection,
-    Diagnostic,
-    TransactionStatus,
     errors,
     make_conninfo,
     psycopg,
 )
 from tenure.stores.postgres.failover import FailoverMemory, check_server, log_check
 from tenure.stores.postgres.health import QUESTIONS, postgres_facts
+from tenure.stores.postgres.jobs import PostgresJobs
 from tenure.stores.postgres.notifications import Notifications, channel_of
 from tenure.stores.postgres.pool import Pool
 from tenure.stores.postgres.schema import (
@@ -77,12 +67,23 @@ from tenure.stores.postgres.schema import (
     translate,
 )
 from tenure.stores.postgres.schema import migrate as migrate_schema
-from tenure.stores.postgres.wire import NoAnswer, PreparedStatements, RoundTrip
-from tenure.stores.sql.batches import ChangeStream, Group, groups_of
+from tenure.stores.postgres.transaction import (
+    BEGIN,
+    BEGIN_READING,
+    BEGIN_SNAPSHOT,
+    LONGEST_IDLE_MS,
+    NOT_CARRIED,
+    OTHER_TIMELINE,
+    UNIQUE_VIOLATION,
+    VETO,
+    PostgresTransaction,
+    Vetoed,
+)
+from tenure.stores.postgres.wire import NoAnswer, PreparedStatements
 from tenure.stores.sql.claim_marks import ClaimMarks
-from tenure.stores.sql.flows import ended_members, needed_jobs
+from tenure.stores.sql.flows import SqlFlows
+from tenure.stores.sql.jobs import SqlJobs
 from tenure.stores.sql.quiet_rules import QuietRules
-from tenure.stores.sql.resolutions import letters_of, resolved_by
 from tenure.stores.sql.rows import Row
 from tenure.stores.sql.statements import Query, Statements
 from tenure.stores.sql.store import COLUMN_WORDS, LISTING_SHARE, SqlStore
@@ -114,10 +115,6 @@ LONGEST_PAUSE_S = 0.05
 SERVER_FIRST_S = 0.5
 """By how much the server's time-out is shorter than this process's, if there is time: then the
 server answers, and its answer says that nothing was written."""
-
-LONGEST_IDLE_MS = 2000
-"""How long a transaction that writes may wait for this process's next statement. A process that is
-frozen between two (SIGSTOP, a paused machine) would hold its locks for the whole time-out."""
 
 _NO_IDLE_LIMIT_MS = 2**31 - 1  # a reader holds no lock that others wait for
 
@@ -184,148 +181,7 @@ WORDS = COLUMN_WORDS | {
     },
 }
 
-_BEGIN = "BEGIN"
-_BEGIN_READING = "BEGIN READ ONLY"
-_BEGIN_SNAPSHOT = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
-
-_COMMIT = Query("COMMIT", ())
-_ROLLBACK = Query("ROLLBACK", ())
-_DEALLOCATE = Query("DEALLOCATE ALL", ())
-
-_OPEN_TRANSACTION = frozenset({TransactionStatus.INTRANS, TransactionStatus.INERROR})
-
-_INTERRUPTED = frozenset({"57014", "57P01"})  # query_canceled, admin_shutdown
-
 _T = TypeVar("_T")
-
-
-_VETO = "TN001"
-_OTHER_TIMELINE = "TN002"
-_UNIQUE_VIOLATION = "23505"
-_NOT_CARRIED = frozenset({"26000", "42P05", "0A000"})
-"""A prepared statement is missing, exists already, or no longer fits its tables."""
-
-
-class _Vetoed(Exception):
-    """A change was not applied, so the whole transaction was rolled back: save in another way."""
-
-
-class _PostgresTransaction:
-    """Statements in one transaction, as many as possible in one round trip.
-
-    It begins with the first statements and may end with the last ones. Its timeouts are its own:
-    a session's settings would leak to others behind a pooler.
-    """
-
-    def __init__(
-        self,
-        connection: Connection,
-        begin: str,
-        settings: Query,
-        prepared: PreparedStatements | None,
-        *,
-        until: Deadline,
-    ) -> None:
-        self._connection = connection
-        self._prepared = prepared
-        self._until = until
-        self._opening = [Query(begin, ()), settings]
-        self._begin = begin
-        self.afterwards: Sequence[Query] = ()
-        self.was_done_afterwards = False
-        self.is_committing = False
-        self._is_local_only = False
-        self._idle_since = NEVER  # when the last answer arrived; before the first, no limit
-
-    def fetch(self, *queries: Query, last: bool = False) -> list[list[Row]]:
-        """The rows of each statement."""
-        if not queries:
-            return []
-        opening, self._opening = self._opening, []
-        closing = [_COMMIT] if last else []
-        if opening and last and self._begin == _BEGIN:
-            # All that is sent up to a sync is one transaction, without BEGIN and COMMIT.
-            opening, closing = opening[1:], []
-        trip = self._round_trip()
-        self.is_committing = last
-        trip.send([*opening, *queries, *closing])
-        answers = trip.finish(self.afterwards if last else ())
-        self._idle_since = boot_now()
-        self.was_done_afterwards = trip.was_done_afterwards
-        return answers[len(opening) : len(opening) + len(queries)]
-
-    def stream(self, parts: Iterable[Sequence[Query]]) -> list[list[Row]]:
-        """The rows of each statement, and the end of the transaction. Each part is sent as it
-        comes, so that the server works on it while the next one is being made."""
-        trip = self._round_trip()
-        opening, self._opening = self._opening, []
-        trip.send(opening)
-        for part in parts:
-            trip.send(part)
-            trip.push()
-        self.is_committing = True
-        trip.send([_COMMIT])
-        return trip.finish()[len(opening) : -1]
-
-    def _round_trip(self) -> RoundTrip:
-        self._check_idle_limit()
-        return RoundTrip(self._connection, self._prepared, until=self._until)
-
-    def _check_idle_limit(self) -> None:
-        """Raise if the server has ended this transaction because this process was frozen. Checked
-        before a commit is sent: after that, a lost connection leaves the outcome unknown."""
-        if self._begin == _BEGIN and boot_now() - self._idle_since > LONGEST_IDLE_MS * 1000:
-            self._connection.close()
-            raise psycopg.OperationalError(
-                "this process was frozen in a transaction, and the server has ended it"
-            )
-
-    def run(self, work: Callable[[Transaction], _T]) -> _T:
-        """Do the work and commit, unless the last statements did."""
-        self._connection.add_notice_handler(self._on_notice)
-        try:
-            result = work(self)
-            if self._connection.info.transaction_status != TransactionStatus.IDLE:
-                self._check_idle_limit()
-                self.is_committing = True
-                self._run_alone(_COMMIT)
-        finally:
-            self._connection.remove_notice_handler(self._on_notice)
-        if self._is_local_only:
-            raise OutcomeUnknown(
-                "the commit is on the primary's disk, but its standby has not confirmed it",
-                hint="send the same request again once replication works",
-            )
-        return result
-
-    def _on_notice(self, notice: Diagnostic) -> None:
-        """When a wait for a synchronous standby is cut short, PostgreSQL commits with a warning:
-        such a commit must not be reported as durable."""
-        if self.is_committing and notice.sqlstate in _INTERRUPTED:
-            self._is_local_only = True
-
-    @property
-    def may_have_written(self) -> bool:
-        """Whether a lost connection leaves the outcome open."""
-        return self.is_committing and self._begin == _BEGIN
-
-    def undo(self) -> None:
-        """Roll back. If that fails, the pool does not use the connection again."""
-        if self._connection.info.transaction_status in _OPEN_TRANSACTION:
-            with suppress(psycopg.Error):
-                self._run_alone(_ROLLBACK)
-
-    def make_room(self) -> None:
-        """Deallocate the statements that this connection has prepared, if there are too many."""
-        if self._prepared is not None and self._prepared.is_full:
-            self._run_alone(_DEALLOCATE)
-            self._prepared.clear()
-
-    def _run_alone(self, query: Query) -> None:
-        """Run one statement by itself, under the same deadline."""
-        trip = RoundTrip(self._connection, None, until=self._until)
-        trip.send([query])
-        trip.finish()
 
 
 class PostgresStore(SqlStore):
@@ -457,7 +313,7 @@ class PostgresStore(SqlStore):
     def _check_server(self, connection: Connection, until: Deadline) -> None:
         """Check that the server has everything that this process remembers."""
         asked = self._memory.remembered()
-        tx = self._transaction(connection, _BEGIN, until, timeline=None, prepared=None)
+        tx = self._transaction(connection, BEGIN, until, timeline=None, prepared=None)
         result = tx.run(
             lambda tx: check_server(
                 tx,
@@ -475,11 +331,11 @@ class PostgresStore(SqlStore):
     def _saw_epoch(self, epoch: Epoch) -> None:
         self._memory.saw(epoch)
 
-    def tick(self) -> tuple[Instant | None, Instant]:
-        """The highest tick before this one, and now."""
-        before, now = super().tick()
-        self._memory.ticked(max(before or now, now))
-        return before, now
+    def _saw_tick(self, tick: Instant) -> None:
+        self._memory.ticked(tick)
+
+    def _make_jobs(self, flows: SqlFlows) -> SqlJobs:
+        return PostgresJobs(self, flows)
 
     def claim(
         self,
@@ -493,44 +349,6 @@ class PostgresStore(SqlStore):
         planned = super().claim(scope, sessions, wanted, plan)
         self._memory.acknowledged(planned.changes, begun=begun)
         return planned
-
-    def save_locked(
-        self,
-        ids: Sequence[JobId],
-        sessions: Sequence[SessionKey],
-        decide: Callable[[Locked], Sequence[Change]],
-    ) -> Saved:
-        """Lock, read, let `decide` say what to write, write it; remember it as acknowledged."""
-        changes: Sequence[Change] = ()
-
-        def decided(locked: Locked) -> Sequence[Change]:
-            nonlocal changes
-            changes = decide(locked)
-            return changes
-
-        begun = self._memory.begin()
-        saved = super().save_locked(ids, sessions, decided)
-        self._remember_written(changes, saved, begun=begun)
-        return saved
-
-    def save_schedule(self, change: ScheduleChange, *, epoch: Epoch) -> bool:
-        """Write the schedule and its job; remember that as acknowledged."""
-        begun = self._memory.begin()
-        saved = super().save_schedule(change, epoch=epoch)
-        if saved and change.job is not None:
-            self._remember([change.job], change.job.job.enqueued_at, begun=begun)
-        return saved
-
-    def _remember_written(
-        self,
-        changes: Iterable[Change],
-        saved: Saved,
-        *,
-        begun: int,
-        told: Collection[Hint] = (),
-    ) -> None:
-        written = [change for change in changes if change.job.id in saved.applied]
-        self._remember(written, saved.now, begun=begun, told=told)
 
     def _remember(
         self, written: Sequence[Change], now: Instant, *, begun: int, told: Collection[Hint] = ()
@@ -570,7 +388,7 @@ class PostgresStore(SqlStore):
         kept = super().put_kind(namespace, change, only_new=only_new)
         if not change.sets_limits:
             return kept
-        queues = self.list_queues(namespace, limit=MAX_HINTED_QUEUES)
+        queues = self.queues(namespace, limit=MAX_HINTED_QUEUES)
         self._notifications.tell(
             [Hint(HintedChange.READY, namespace, state.name) for state in queues]
         )
@@ -595,14 +413,14 @@ class PostgresStore(SqlStore):
         listing: bool = False,
         repeated: bool = False,
     ) -> _T:
-        begin = _BEGIN_SNAPSHOT if snapshot else _BEGIN_READING
+        begin = BEGIN_SNAPSHOT if snapshot else BEGIN_READING
         # The plan of a prepared statement does not know its limits: for the newest 10,000 of a
         # million jobs it read all of them (docs/adr/0073).
         return self._transact(begin, work, listing=listing, prepares=repeated or not listing)
 
     def _write(self, work: Callable[[Transaction], _T], *, all_or_nothing: bool = False) -> _T:
         try:
-            return self._transact(_BEGIN, work, all_or_nothing=all_or_nothing)
+            return self._transact(BEGIN, work, all_or_nothing=all_or_nothing)
         except OutcomeUnknown:
             # What is ready by it may be on record, and the same request again writes nothing. [Z8]
             if self._claim_marks is not None:
@@ -637,17 +455,17 @@ class PostgresStore(SqlStore):
                 except psycopg.Error as problem:
                     if not connection.closed:
                         tx.undo()
-                        if prepared is not None and problem.sqlstate in _NOT_CARRIED:
+                        if prepared is not None and problem.sqlstate in NOT_CARRIED:
                             self._stop_preparing(problem)
                             continue
-                        if problem.sqlstate == _OTHER_TIMELINE and tries < MAX_TRIES:
+                        if problem.sqlstate == OTHER_TIMELINE and tries < MAX_TRIES:
                             # A pooler hid a failover, or idle connections lead to an old primary.
                             connection.close()
                             self._drop_idle()
                             continue
-                        is_in_the_way = all_or_nothing and problem.sqlstate == _UNIQUE_VIOLATION
-                        if is_in_the_way or problem.sqlstate == _VETO:
-                            raise _Vetoed from problem
+                        is_in_the_way = all_or_nothing and problem.sqlstate == UNIQUE_VIOLATION
+                        if is_in_the_way or problem.sqlstate == VETO:
+                            raise Vetoed from problem
                         raise translate(problem) from problem
                     if tx.may_have_written:
                         raise _unknown(
@@ -668,11 +486,11 @@ class PostgresStore(SqlStore):
         until: Deadline,
         timeline: int | None,
         prepared: PreparedStatements | None,
-    ) -> _PostgresTransaction:
+    ) -> PostgresTransaction:
         """A transaction that a server on another timeline refuses; with None, none refuses it."""
-        idle_ms = LONGEST_IDLE_MS if begin == _BEGIN else _NO_IDLE_LIMIT_MS
+        idle_ms = LONGEST_IDLE_MS if begin == BEGIN else _NO_IDLE_LIMIT_MS
         settings = self._settings(until, timeline, idle_ms)
-        return _PostgresTransaction(connection, begin, settings, prepared, until=until)
+        return PostgresTransaction(connection, begin, settings, prepared, until=until)
 
     def _settings(
         self, until: Deadline, timeline: int | None, idle_ms: int = _NO_IDLE_LIMIT_MS
@@ -696,7 +514,7 @@ class PostgresStore(SqlStore):
         self._listing_pool.drop_idle()
 
     def _run_on(
-        self, tx: _PostgresTransaction, work: Callable[[Transaction], _T], timeline: int | None
+        self, tx: PostgresTransaction, work: Callable[[Transaction], _T], timeline: int | None
     ) -> _T:
         result = tx.run(work)
         if tx.may_have_written and timeline != self._memory.timeline:
@@ -745,15 +563,6 @@ class PostgresStore(SqlStore):
         ]
         keys, are_shared = zip(*locks, strict=True)
         return [self._query("lock_in_order", keys=integers(keys), are_shared=truths(are_shared))]
-
-    def _row_locks(self, ids: Sequence[JobId], sessions: Sequence[SessionKey]) -> list[Query]:
-        """Epoch, then sessions as a claim locks them, then rows in id order."""
-        own = sorted({self._key("session", *_parts(key)) for key in sessions})
-        keys, shared = [self._key("epoch"), *own], [True, *[False] * len(own)]
-        return [
-            self._query("lock_in_order", keys=integers(keys), are_shared=truths(shared)),
-            self._query("lock_jobs", ids=texts(ids)),
-        ]
 
     def _session_queries(self, sessions: Sequence[Session]) -> list[Query]:
         if not sessions:
@@ -891,268 +700,10 @@ class PostgresStore(SqlStore):
             are_outside=truths([edge.is_outside for edge in edges]),
         )
 
-    # --- saving --------------------------------------------------------------------------------
-
-    def save(
-        self, changes: Iterable[Change], *, epoch: Epoch, window: ClockWindow = ANY_TIME
-    ) -> Saved:
-        """Compare and write; remember what was written as acknowledged."""
-        offered = ChangeStream(changes)
-        begun = self._memory.begin()
-        ahead: set[Hint] = set()
-        saved = self._save_offered(offered, epoch, window, ahead)
-        self._remember_written(offered.whole(), saved, begun=begun, told=ahead)
-        return saved
-
-    def _save_offered(
-        self, offered: ChangeStream, epoch: Epoch, window: ClockWindow, told: set[Hint]
-    ) -> Saved:
-        """Write a long stream of new jobs while the rest is decided; anything else at once. `told`
-        gets the hints that were sent with it."""
-        if self._may_undo and offered.is_long and _are_new(groups_of(offered.first)):
-            with suppress(_Vetoed):
-                return self._write(
-                    lambda tx: self._save_as_offered(tx, offered, epoch, window),
-                    all_or_nothing=True,
-                )
-        return self._save_at_once(offered.whole(), epoch, window, told)
-
-    def _save_as_offered(
-        self, tx: Transaction, offered: ChangeStream, epoch: Epoch, window: ClockWindow
-    ) -> Saved:
-        """Write new jobs without keys, a statement for each piece; all of them are applied or none.
-        Other changes could deadlock when they are written in pieces: `_save_at_once` writes
-        those."""
-        assert isinstance(tx, _PostgresTransaction)
-        new_queues: set[tuple[str, ...]] = set()
-
-        def parts() -> Iterator[list[Query]]:
-            for piece in offered.pieces():
-                groups = groups_of(piece)
-                if not _are_new(groups):
-                    raise _Vetoed  # this closes the connection, but such mixed batches are rare
-                unknown = self._unregistered(piece, epoch) - new_queues
-                new_queues.update(unknown)
-                yield [
-                    *self._register(unknown),
-                    *self._note_key_changes(piece),
-                    self._group_query(groups[0], epoch, window, alone=True),
-                ]
-
-        answers = tx.stream(parts())
-        self._registered_queues |= new_queues
-        applied = frozenset(change.job.id for change in offered.whole())
-        return Saved(Instant(answers[-1][0][0]), applied)
-
-    def _save_at_once(
-        self, changes: Sequence[Change], epoch: Epoch, window: ClockWindow, told: set[Hint]
-    ) -> Saved:
-        """One statement per shape, all in one round trip."""
-        if not changes:
-            return Saved(self.now(), frozenset())
-        if letters_of(changes) or needed_jobs(changes) or _givers(changes):
-            return self._write(lambda tx: self._save_holding_others(tx, changes, epoch))
-        new_queues = self._unregistered(changes, epoch)
-        register = [*self._register(new_queues), *self._note_key_changes(changes)]
-        groups = groups_of(changes)
-        saved = None
-        if self._may_undo and _is_likely_to_apply(groups):
-            whole = [*register, self._group_query(groups[0], epoch, window, alone=True)]
-            with suppress(_Vetoed):
-                saved = self._write(
-                    lambda tx: self._save_and_tell(tx, groups, whole, epoch, told),
-                    all_or_nothing=True,
-                )
-        if saved is None:
-            each = [*register, *self._queries_by_group(groups, epoch, window)]
-            saved = self._write(lambda tx: self._save(tx, groups, each, epoch))
-        self._registered_queues |= new_queues
-        return saved
-
-    def _save_and_tell(
-        self,
-        tx: Transaction,
-        groups: Sequence[Group],
-        queries: Sequence[Query],
-        epoch: Epoch,
-        told: set[Hint],
-    ) -> Saved:
-        """Save, and have the server tell idle workers of ready jobs right after the commit: that
-        is a round trip and a change of threads sooner than by `Notifications.tell`."""
-        assert isinstance(tx, _PostgresTransaction)
-        ready = {
-            hint
-            for hint in hints_of(groups[0].changes, Instant(0))
-            if hint.change is HintedChange.READY
-        }
-        due, payloads = self._notifications.take_due(ready)
-        tx.afterwards = [
-            self._query("notify_at_once", channel=self._channel, payload=each) for each in payloads
-        ]
-        saved = self._save(tx, groups, queries, epoch)
-        if tx.was_done_afterwards:
-            told.update(due)
-        return saved
-
-    def _queries_by_group(
-        self, groups: Sequence[Group], epoch: Epoch, window: ClockWindow
-    ) -> list[Query]:
-        """A statement for each group. Each locks its own rows: if several do, lock all rows first,
-        in id order."""
-        updates = [group for group in groups if not group.is_insert]
-        if len(updates) < 2:
-            return [self._group_query(group, epoch, window) for group in groups]
-        ids = [change.job.id for group in updates for change in group.changes]
-        lock = self._query("lock_jobs", ids=texts(ids))
-        return [lock, *[self._group_query(group, epoch, window, held=True) for group in groups]]
-
-    def _save_held(self, tx: Transaction, changes: Sequence[Change], epoch: Epoch) -> Saved:
-        groups = groups_of(changes)
-        queries = self._register(self._unregistered(changes, epoch))
-        queries += self._note_key_changes(changes)
-        queries += self._free_keys(changes, epoch)
-        queries += [self._group_query(group, epoch, held=True) for group in groups]
-        return self._save(tx, groups, queries, epoch)
-
-    def _free_keys(self, changes: Sequence[Change], epoch: Epoch) -> list[Query]:
-        """Jobs that have ended give their keys to these new ones. [D14]"""
-        givers = list({each.id: each for each in _givers(changes)}.values())
-        if not givers:
-            return []
-        query = self._query(
-            "free_keys",
-            ids=texts([giver.id for giver in givers]),
-            finished=integers([giver.finished_at or 0 for giver in givers]),
-            epoch=epoch,
-            epoch_lock=self._key("epoch"),
-        )
-        return [query]
-
-    def _save_holding_others(
-        self, tx: Transaction, changes: Sequence[Change], epoch: Epoch
-    ) -> Saved:
-        """Save changes some of which need other rows: lock these with the rows that change, then
-        apply only changes whose dead letter is still unresolved [B17] and whose parents are still
-        there. [FL3] Jobs that give their key away are locked, too. [D14]"""
-        held = [*letters_of(changes), *[each.job.id for each in changes if each.expected_rev > 0]]
-        held += [giver.id for giver in _givers(changes)]
-        if held:
-            tx.fetch(self._query("lock_jobs", ids=texts(held)))
-        first = self._first_to_resolve(tx, self._whose_parents_exist(tx, changes))
-        if not first:
-            [[(now, _)]] = tx.fetch(self._query("moment"), last=True)
-            return Saved(Instant(now), frozenset())
-        return self._save_held(tx, first, epoch)
-
-    def _save(
-        self,
-        tx: Transaction,
-        groups: Sequence[Group],
-        queries: Sequence[Query],
-        epoch: Epoch,
-    ) -> Saved:
-        changes = [change for group in groups for change in group.changes]
-        with_more = [change for change in changes if _has_more(change)]
-        # In the same round trip: the statement reads which of these jobs have ended. [FL4]
-        edge_marks = self._edge_marks(ended_members(changes))
-        answers = tx.fetch(*queries, *edge_marks, last=not with_more)
-        answers = answers[len(queries) - len(groups) : len(queries)]
-        applied: set[JobId] = set()
-        for group, [(_, ids)] in zip(groups, answers, strict=True):
-            applied.update(_applied_ids(group, ids))
-        for change in with_more:
-            if change.job.id in applied:
-                for spawned in groups_of(change.spawned):
-                    [[(_, ids)]] = tx.fetch(self._group_query(spawned, epoch, held=True))
-                    missing = {each.job.id for each in spawned.changes} - {
-                        *_applied_ids(spawned, ids)
-                    }
-                    for job_id in missing:
-                        raise StoreRefused(f"job {job_id} is already there")
-                self._keep_observations(tx, change.observations)
-                self._keep_resolutions(tx, resolved_by(change))
-                self._write_flows(tx, [change])
-        return Saved(Instant(answers[-1][0][0]), frozenset(applied))
-
-    def _write_claimed(
-        self,
-        tx: Transaction,
-        changes: Sequence[Change],
-        epoch: Epoch,
-        also: Sequence[Query],
-    ) -> None:
-        groups = groups_of(changes)
-        queries = [self._group_query(group, epoch, held=True) for group in groups]
-        answers = tx.fetch(*queries, *also, last=True)
-        for group, [(_, ids)] in zip(groups, answers, strict=False):
-            assert len(_applied_ids(group, ids)) == len(group.changes), "the rows were locked by us"
-
-    def _group_query(
-        self,
-        group: Group,
-        epoch: Epoch,
-        window: ClockWindow = ANY_TIME,
-        *,
-        held: bool = False,
-        alone: bool = False,
-    ) -> Query:
-        statement = "insert_jobs" if group.is_insert else "update_jobs"
-        batch = batch_of(group)
-        text = self._statements.text
-        shape = (
-            *batch.shape,
-            ("held", text("rows_are_held" if held else "rows_to_lock")),
-            ("applied", text("applied")),
-            ("unless_all_applied", text("unless_all_applied")),
-        )
-        return self._query(
-            f"{statement}_alone" if alone else statement,
-            shape,
-            epoch=epoch,
-            epoch_lock=self._key("epoch"),
-            earliest=window.earliest,
-            latest=window.latest,
-            **batch.parameters,
-        )
-
 
 def _unknown(what: str) -> OutcomeUnknown:
     hint = "send the same request again: it is carried out once, whatever happened"
     return OutcomeUnknown(what, hint=hint)
-
-
-def _are_new(groups: Sequence[Group]) -> bool:
-    """Whether these are only new jobs without dedupe keys, and nothing else has to be written."""
-    if not groups[0].is_insert or not _is_likely_to_apply(groups):
-        return False
-    return not any(_has_more(change) for change in groups[0].changes)
-
-
-def _givers(changes: Iterable[Change]) -> list[Job]:
-    """The jobs that these changes take their keys from."""
-    return [each.takes_key_from for each in changes if each.takes_key_from is not None]
-
-
-def _has_more(change: Change) -> bool:
-    """Whether more than a row and its events has to be written."""
-    more = change.spawned or change.observations or change.resolution
-    return bool(more or change.flow or change.redrive)
-
-
-def _is_likely_to_apply(groups: Sequence[Group]) -> bool:
-    """Whether to try one statement that applies all changes or none. A dedupe key is often held by
-    another job; an id hardly ever exists already, and a revision hardly ever differs."""
-    [group, *others] = groups
-    if others:
-        return False
-    return not group.is_insert or all(each.job.dedupe_key is None for each in group.changes)
-
-
-def _applied_ids(group: Group, ids: str | None) -> list[JobId]:
-    """The ids of the changes that were applied; `ids` is None if all of the group were."""
-    if ids is None:
-        return [change.job.id for change in group.changes]
-    return [JobId(each) for each in ids.split(",") if each]
 
 
 def _parts(key: SessionKey) -> tuple[str, str, str]:

@@ -1,4 +1,4 @@
-"""Artifacts. A mixin of `SqlStore`, which owns jobs and events."""
+"""What attempts leave: artifacts, and their output."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -15,18 +15,26 @@ from tenure.core.artifacts import (
     shown_attempt,
     stage,
 )
-from tenure.core.ids import JobId, Namespace
+from tenure.core.attempt_logs import MAX_SHOWN_LOGS, AttemptLog, AttemptOutput
+from tenure.core.failover import is_settling
+from tenure.core.ids import Epoch, JobId, Namespace
+from tenure.core.instants import Instant
+from tenure.core.lateness import why_not_on_record
 from tenure.core.outcomes import NeedsHistory
-from tenure.core.vocabulary import JobStatus
+from tenure.core.vocabulary import Cause, JobStatus
 from tenure.ports import PruneResult
 from tenure.stores.sql.lease_checks import decision_histories, moment_from
 from tenure.stores.sql.rows import Row, job_from
-from tenure.stores.sql.statements import Query, Shape, Statements
-from tenure.stores.sql.transactions import Transaction, Transactional
+from tenure.stores.sql.statements import Query, Shape
+from tenure.stores.sql.transactions import Part, Transaction, Transactional
 
 ARTIFACT_COLUMNS: tuple[str, ...] = Artifact.__struct_fields__
 USAGE_COLUMNS: tuple[str, ...] = ArtifactUsage.__struct_fields__
-COLUMN_WORDS = {"artifact_columns": ", ".join(ARTIFACT_COLUMNS)}
+LOG_COLUMNS: tuple[str, ...] = AttemptLog.__struct_fields__
+COLUMN_WORDS = {
+    "artifact_columns": ", ".join(ARTIFACT_COLUMNS),
+    "log_columns": ", ".join(LOG_COLUMNS),
+}
 
 _FROM_THE_FIRST: Shape = (("after_artifact", ""),)
 _FROM_THE_LAST: Shape = (
@@ -37,19 +45,19 @@ _FROM_THE_LAST: Shape = (
 )
 
 
-class Artifacts(Transactional):
-    """The part of `tenure.ports.Store` about artifacts."""
+class SqlArtifacts(Part):
+    """`tenure.ports.StoredArtifacts`."""
 
-    def __init__(self, statements: Statements) -> None:
-        super().__init__(statements)
-        self.artifact_quotas = ArtifactQuotas()
+    def __init__(self, database: Transactional, quotas: Callable[[], ArtifactQuotas]) -> None:
+        super().__init__(database)
+        self._quotas = quotas
         self._last_collected: Row | None = None  # the next collection continues after this one
 
-    def stage_artifact(self, upload: ArtifactUpload) -> Staging:
+    def stage(self, upload: ArtifactUpload) -> Staging:
         """Keep an artifact if its lease is valid now and the quotas have room. [B7] [B28]"""
-        return self._write(lambda tx: self._stage(tx, upload))
+        return self._write(lambda tx: self._staged(tx, upload))
 
-    def _stage(self, tx: Transaction, upload: ArtifactUpload) -> Staging:
+    def _staged(self, tx: Transaction, upload: ArtifactUpload) -> Staging:
         # The row is locked first: nothing may be added to an attempt that has succeeded.
         rows, [moment], [used] = tx.fetch(
             self._query("lock_job", job_id=upload.job_id),
@@ -58,7 +66,7 @@ class Artifacts(Transactional):
         )
         usage = ArtifactUsage(**dict(zip(USAGE_COLUMNS, used, strict=True)))
         job, at = job_from(rows[0]) if rows else None, moment_from(moment)
-        quotas = self.artifact_quotas
+        quotas = self._quotas()
         staging = stage(job, upload, at, None, usage=usage, quotas=quotas)
         if isinstance(staging, NeedsHistory):
             history = decision_histories(tx, self._query, [upload.job_id])[upload.job_id]
@@ -87,12 +95,12 @@ class Artifacts(Transactional):
             last=True,
         )
 
-    def list_artifacts(self, job_id: JobId) -> list[Artifact]:
+    def of_job(self, job_id: JobId) -> list[Artifact]:
         """The artifacts of the attempt that succeeded, by name. [B8]"""
         rows = self._of_shown_attempt("list_artifacts", job_id)
         return [_artifact(row) for row in rows]
 
-    def load_artifact(self, job_id: JobId, name: str) -> StoredArtifact | None:
+    def load(self, job_id: JobId, name: str) -> StoredArtifact | None:
         """One of them with its body."""
         rows = self._of_shown_attempt("load_artifact", job_id, name=name)
         return StoredArtifact(_artifact(rows[0][:-1]), bytes(rows[0][-1])) if rows else None
@@ -105,7 +113,7 @@ class Artifacts(Transactional):
             return []
         return self._rows(self._query(statement, job_id=job_id, attempt=attempt, **more))
 
-    def collect_artifacts(self, *, limit: int) -> PruneResult:
+    def collect(self, *, limit: int) -> PruneResult:
         """Delete artifacts that nobody will ever see, among the next `limit` ones. [B10]"""
         after = self._last_collected
         job_id, attempt, name = after or (None, None, None)
@@ -131,6 +139,45 @@ class Artifacts(Transactional):
 
     def _deletion(self, row: Row) -> Query:
         return self._query("delete_artifact", job_id=row[0], attempt=row[1], name=row[2])
+
+    def put_log(self, output: AttemptOutput) -> Cause | None:
+        """Keep the output of the attempt that this lease was issued for. [B20]"""
+        return self._write(lambda tx: self._keep_output(tx, output))
+
+    def _keep_output(self, tx: Transaction, output: AttemptOutput) -> Cause | None:
+        job, [(now, epoch, settling_since)], attempts = tx.fetch(
+            self._query("hold_job", job_id=output.job_id),
+            self._query("moment_to_decide"),
+            self._query(
+                "attempt_of_lease",
+                job_id=output.job_id,
+                lease_id=output.lease_id,
+                actor=output.actor,
+            ),
+        )
+        if not job or not attempts:
+            return why_not_on_record(
+                output.lease_id,
+                is_known_job=bool(job),
+                epoch=Epoch(epoch),
+                is_settling=is_settling(settling_since, Instant(now)),
+            )
+        kept = self._query(
+            "keep_attempt_log",
+            job_id=output.job_id,
+            attempt=attempts[0][0],
+            text=output.text,
+            left_out_bytes=output.left_out_bytes,
+            part=output.part,
+        )
+        tx.fetch(kept, last=True)
+        return None
+
+    def logs(self, job_id: JobId) -> list[AttemptLog]:
+        """The kept output of the latest attempts, in order. [B26]"""
+        query = self._query("load_attempt_logs", job_id=job_id, limit=MAX_SHOWN_LOGS)
+        rows = reversed(self._rows(query))
+        return [AttemptLog(**dict(zip(LOG_COLUMNS, row, strict=True))) for row in rows]
 
 
 def count_artifact_bytes(

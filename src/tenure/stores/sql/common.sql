@@ -460,7 +460,7 @@ INSERT INTO {t}outage (began_at, ended_at, is_jump) VALUES (:began_at, :ended_at
 SELECT began_at, ended_at, is_jump FROM {t}outage WHERE ended_at > :since
  ORDER BY began_at, ended_at, is_jump;
 
--- name: delete_outages
+-- name: delete_old_outages
 -- An outage that ended before a lease was granted cannot excuse its expiry.
 WITH old AS MATERIALIZED (
     SELECT o.began_at, o.ended_at, o.is_jump FROM {t}outage AS o
@@ -513,7 +513,7 @@ DELETE FROM {t}job_event
  WHERE type IN ({renewals}) AND job_id = :job_id AND seq <= :seq
 RETURNING seq;
 
--- name: expire_observations
+-- name: delete_old_observations
 WITH old AS MATERIALIZED (
     SELECT o.job_id, o.lease, o.ordinal FROM {t}observation AS o
      WHERE o.body IS NOT NULL AND o.ts < (SELECT {t}clock()) - :older_than_us
@@ -989,7 +989,7 @@ UPDATE {t}worker_process SET drain_requested_at = {t}clock()
  WHERE namespace = :namespace AND worker = :worker
 RETURNING worker;
 
--- name: delete_workers
+-- name: delete_old_workers
 WITH silent AS MATERIALIZED (
     SELECT w.namespace, w.worker, w.actor FROM {t}worker_process AS w
      WHERE w.seen_at < (SELECT {t}clock()) - :older_than_us

@@ -1,11 +1,10 @@
-"""Flows and edges in SQL. A mixin of `SqlStore`, which owns jobs and events.
+"""Flows and edges in SQL.
 
 An edge is written once and marked once, by the transaction that ends its parent or by the sweeper.
 """
 
-from abc import abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -34,7 +33,7 @@ from tenure.core.vocabulary import EventCause, JobStatus
 from tenure.stores.sql.lease_checks import decision_histories, moment_from
 from tenure.stores.sql.rows import Row, job_from, word_from
 from tenure.stores.sql.statements import Query, Shape
-from tenure.stores.sql.transactions import Transaction, Transactional
+from tenure.stores.sql.transactions import Part, Transaction, Transactional
 
 EDGE_COLUMNS = Edge.__struct_fields__
 COLUMN_WORDS = {
@@ -54,12 +53,14 @@ _FROM_THE_LAST: Shape = (
 )
 
 
-class SqlFlows(Transactional):
-    """The part of `tenure.ports.Store` about jobs that wait for other jobs."""
+class SqlFlows(Part):
+    """`tenure.ports.StoredFlows`, and how a change writes what flows need."""
 
-    @abstractmethod
-    def _edge_insertion(self, edges: Sequence[Edge]) -> Query:
-        """The statement that writes new edges."""
+    def __init__(
+        self, database: Transactional, edge_insertion: Callable[[Sequence[Edge]], Query]
+    ) -> None:
+        super().__init__(database)
+        self._edge_insertion = edge_insertion
 
     def unblocked(self, ids: Sequence[JobId], *, limit: int) -> UnblockedJobs:
         """Those of these jobs and of their children that wait and can go on. [FL5]"""
@@ -74,7 +75,7 @@ class SqlFlows(Transactional):
         hit_limit = limit in (len(by_one), len(by_all)) or len(found) > limit
         return UnblockedJobs(tuple(found.values())[:limit], hit_limit)
 
-    def edge_checks(self, *, limit: int) -> list[EdgeCheck]:
+    def checks(self, *, limit: int) -> list[EdgeCheck]:
         """Mark edges from outside parents that have ended, and return the checks. [FL5]"""
         ended, rows = self._read(
             lambda tx: tx.fetch(
@@ -84,12 +85,12 @@ class SqlFlows(Transactional):
             )
         )
         if ended:
-            marks = self._edge_marks([row[0] for row in ended])
+            marks = self.edge_marks([row[0] for row in ended])
             self._write(lambda tx: tx.fetch(*marks, last=True))
             rows = self._rows(self._query("load_edge_checks", limit=limit))
         return [EdgeCheck(job_id, Instant(noted_at)) for job_id, noted_at in rows]
 
-    def delete_edge_checks(self, checks: Sequence[EdgeCheck]) -> None:
+    def delete_checks(self, checks: Sequence[EdgeCheck]) -> None:
         """Delete these notes: their jobs were checked."""
         queries = [
             self._query("delete_edge_check", job_id=each.job_id, noted_at=each.noted_at)
@@ -98,7 +99,7 @@ class SqlFlows(Transactional):
         if queries:
             self._write(lambda tx: tx.fetch(*queries, last=True))
 
-    def has_edge_check(self, ids: Sequence[JobId]) -> bool:
+    def has_check(self, ids: Sequence[JobId]) -> bool:
         """Whether a check is noted for one of these."""
         return bool(self._rows(self._query("noted_among", ids=self._pack(ids))))
 
@@ -114,12 +115,12 @@ class SqlFlows(Transactional):
             shape = _FROM_THE_LAST
             last = {"child_id": page[-1].child_id, "position": page[-1].position}
 
-    def load_edges(self, children: Sequence[JobId]) -> list[Edge]:
+    def edges_of(self, children: Sequence[JobId]) -> list[Edge]:
         """The edges of these jobs, by child and position."""
         rows = self._rows(self._query("load_edges", ids=self._pack(children)))
         return [_edge_from(row) for row in rows]
 
-    def list_flows(
+    def page(
         self,
         namespace: Namespace,
         *,
@@ -163,7 +164,7 @@ class SqlFlows(Transactional):
             for flow, row in zip(flows, rows, strict=True)
         ]
 
-    def load_flow(self, namespace: Namespace, flow_id: FlowId) -> FlowView | None:
+    def load(self, namespace: Namespace, flow_id: FlowId) -> FlowView | None:
         """A flow with its jobs and what they wait for. [FL9]"""
         flows, jobs, edges, redrives = self._read(
             lambda tx: tx.fetch(
@@ -198,12 +199,12 @@ class SqlFlows(Transactional):
             redrives=tuple(_redrive_from(row) for row in redrives),
         )
 
-    def existing_flows(self, ids: Sequence[FlowId]) -> frozenset[FlowId]:
+    def existing(self, ids: Sequence[FlowId]) -> frozenset[FlowId]:
         """Those of these flows that exist. [FL3] [FL13]"""
         packed = self._pack([JobId(each) for each in ids])
         return frozenset(row[0] for row in self._rows(self._query("existing_flows", ids=packed)))
 
-    def load_parents(self, held: HeldLease, actor: Actor, *, after: int) -> ParentPage:
+    def parents(self, held: HeldLease, actor: Actor, *, after: int) -> ParentPage:
         """The next parents of a leased job, with their results. [FL7]"""
         found = self._read(lambda tx: self._parent_page(tx, held, actor, after))
         if isinstance(found, NeedsHistory):  # the lease is over: read its end, too
@@ -239,7 +240,7 @@ class SqlFlows(Transactional):
             return ParentPage(cause=cause)
         return parent_page([_parent_from(row) for row in rows])
 
-    def _whose_parents_exist(self, tx: Transaction, changes: Sequence[Change]) -> list[Change]:
+    def whose_parents_exist(self, tx: Transaction, changes: Sequence[Change]) -> list[Change]:
         """The changes without those that need a job which was purged since it was read. No purge
         takes the others before the end of this transaction. [FL3] [FL6] [FL10]"""
         ids = needed_jobs(changes)
@@ -249,7 +250,7 @@ class SqlFlows(Transactional):
         gone = {*ids} - {JobId(str(row[0])) for row in rows}
         return [each for each in changes if gone.isdisjoint(each.needed)]
 
-    def _write_flows(self, tx: Transaction, changes: Sequence[Change]) -> None:
+    def write(self, tx: Transaction, changes: Sequence[Change]) -> None:
         """Write the new flows and redrives of changes that were applied; their jobs are written."""
         for change in changes:
             queries = self._flow_insertions(change)
@@ -274,7 +275,7 @@ class SqlFlows(Transactional):
             made.append(self._query("insert_flow_redrive", **facts))
         return made
 
-    def _edge_marks(self, ended: Sequence[JobId]) -> list[Query]:
+    def edge_marks(self, ended: Sequence[JobId]) -> list[Query]:
         """The statements that mark the edges of jobs that have ended. None for no jobs. [FL4]"""
         if not ended:
             return []

@@ -6,17 +6,16 @@ them. Decides nothing: `core.rates` says what a state means.
 """
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from tenure.core.claims import QueueState, kind_meter, queue_meter, rates_of, standings
+from tenure.core.claims import QueueState, rates_of, standings
 from tenure.core.concurrency import concurrency_limit_of, is_fair
 from tenure.core.ids import Epoch, Kind, Namespace, QueueName
 from tenure.core.instants import Instant
 from tenure.core.kind_settings import KindChange, KindSettings, put_over
 from tenure.core.policy import Policy
-from tenure.core.rate_evidence import GrantMade, RateInForce, in_force
 from tenure.core.rates import Meter, Rate, RateScope, RateStanding, RateUnit
 from tenure.stores.sql.rows import Row, decode_policy, encode_document, rate_states_from
 from tenure.stores.sql.statements import Query, Statements
@@ -34,10 +33,6 @@ KIND_COLUMNS = (
     "limits_set",
     "policy",
 )
-
-GRANTS_PER_PAGE = 2000
-GRANT_FIELDS = ("job_id", "seq", "ts", "namespace", "queue", "kind", "rate_key", "before_ts")
-FIRST_JOB_ID = "00000000-0000-0000-0000-000000000000"
 
 COLUMN_WORDS = {"queue_columns": ", ".join(QUEUE_COLUMNS), "kind_columns": ", ".join(KIND_COLUMNS)}
 
@@ -69,18 +64,18 @@ class SqlLimits(Transactional):
     def _kinds_lock(self) -> list[Query]:
         """The lock that every claim waits for while the settings of kinds change."""
 
-    def list_kinds(self, namespace: Namespace) -> list[KindSettings]:
+    def kinds(self, namespace: Namespace) -> list[KindSettings]:
         """Every kind that has settings."""
         rows = self._rows(self._query("load_kinds", namespace=namespace), listing=True)
         return [kind_settings_from(row) for row in rows]
 
-    def declared_policies(self, namespace: Namespace, kinds: Sequence[Kind]) -> dict[Kind, Policy]:
+    def policies(self, namespace: Namespace, kinds: Sequence[Kind]) -> dict[Kind, Policy]:
         """The policies of these kinds; a kind that no worker declared is missing."""
         names = self._pack(sorted(kinds))
         rows = self._rows(self._query("declared_policies", namespace=namespace, names=names))
         return {Kind(kind): decode_policy(policy) for kind, policy in rows}
 
-    def list_rates(
+    def rates(
         self, namespace: Namespace, queue: QueueName, kind: Kind, rate_key: str | None = None
     ) -> list[RateStanding]:
         """The rates that such jobs are under."""
@@ -143,45 +138,6 @@ class SqlLimits(Transactional):
             self._query("note_keys_of_group", namespace=namespace, concurrency_group=after.kind),
             self._query("note_rate_keys_of_kind", key_group=rate_group(after.kind), **key),
         ]
-
-    def rates_in_force(self) -> list[RateInForce]:
-        """Every rate that is set."""
-        queues, kinds = self._read(
-            lambda tx: tx.fetch(
-                self._query("queue_rates_in_force"), self._query("kind_rates_in_force"), last=True
-            ),
-            listing=True,
-        )
-        found = [
-            in_force(Namespace(space), queue_meter(state.name), state)
-            for space, state in ((row[0], queue_state_from(row[1:])) for row in queues)
-        ]
-        found += [
-            in_force(Namespace(space), kind_meter(settings.kind), settings)
-            for space, settings in ((row[0], kind_settings_from(row[1:])) for row in kinds)
-        ]
-        return [each for each in found if each is not None]
-
-    def grants(self, *, since: Instant) -> Iterator[GrantMade]:
-        """The grants after an instant, page by page in the order of their commits."""
-        last: Row = (0, FIRST_JOB_ID, 0)
-        while True:
-            position, job_id, seq = last
-            rows = self._rows(
-                self._query(
-                    "grants",
-                    since=since,
-                    position=position,
-                    job_id=job_id,
-                    seq=seq,
-                    limit=GRANTS_PER_PAGE,
-                )
-            )
-            for _, *row in rows:
-                yield GrantMade(**dict(zip(GRANT_FIELDS, row, strict=True)))
-            if len(rows) < GRANTS_PER_PAGE:
-                return
-            last = rows[-1][:3]
 
     def _known_kinds(self, namespace: Namespace) -> KnownKinds:
         return self._kinds.get(namespace, NOTHING_KNOWN)

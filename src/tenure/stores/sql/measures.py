@@ -1,4 +1,4 @@
-"""How full a SQL store is. A mixin of `SqlStore`, which owns jobs and events.
+"""How full a SQL store is.
 
 Every number comes from an index and stops at a limit: a scrape every few seconds must cost the
 same on a store of a million jobs as on an empty one.
@@ -12,8 +12,8 @@ from tenure.core.lateness import latest_suspect_expiry
 from tenure.core.queue_sample import KnownQueue, fair_share
 from tenure.ports import MAX_DUE_READ, Measures, QueueMeasure
 from tenure.stores.sql.rows import Row, decode_policy
-from tenure.stores.sql.statements import Query, Shape, Statements, fill
-from tenure.stores.sql.transactions import Transaction, Transactional
+from tenure.stores.sql.statements import Query, Shape, fill
+from tenure.stores.sql.transactions import Part, Transaction
 
 MAX_LEVELS = 32
 """How many kinds of a queue, and priorities of a kind, are searched for the oldest job."""
@@ -26,13 +26,8 @@ DELAYED: Shape = (*_DELAYED, ("not_due", ""))
 NOT_DUE: Shape = (*_DELAYED, ("not_due", "AND j.run_at > (SELECT {t}clock())"))
 
 
-class SqlMeasures(Transactional):
-    """`Store.measure` over SQL."""
-
-    def __init__(self, statements: Statements) -> None:
-        super().__init__(statements)
-        self._kinds_that_wait = statements.text("kinds_that_wait")
-        self._kinds_asked_for = statements.text("kinds_asked_for")
+class SqlMeasures(Part):
+    """`Views.measure` over SQL."""
 
     def measure(self, *, queues: int, jobs: int, namespace: Namespace | None = None) -> Measures:
         """How full the store is, within these limits."""
@@ -121,12 +116,12 @@ class SqlMeasures(Transactional):
         return [
             self._query("count_ready", jobs=jobs, **where),
             self._query("count_delayed", jobs=jobs, **where),
-            self._oldest(READY, namespace, [queue]),
-            self._oldest(DELAYED, namespace, [queue]),
+            self.oldest(READY, namespace, [queue]),
+            self.oldest(DELAYED, namespace, [queue]),
             self._query("count_leased", jobs=jobs, **where),
         ]
 
-    def _oldest(
+    def oldest(
         self,
         sort: Shape,
         namespace: Namespace,
@@ -135,15 +130,15 @@ class SqlMeasures(Transactional):
     ) -> Query:
         """The earliest `run_at` of the ready jobs of each queue, or of its delayed ones; of these
         kinds, or of all. A queue without such jobs has no row, or no time if all are due."""
-        shape = self._about_waiting(sort, kinds)
+        shape = self.about_waiting(sort, kinds)
         packed = {"names": self._pack(queues), "kinds": self._pack(kinds)}
         return self._query(
             "oldest_waiting", shape, namespace=namespace, levels=MAX_LEVELS, **packed
         )
 
-    def _about_waiting(self, sort: Shape, kinds: Sequence[Kind]) -> Shape:
+    def about_waiting(self, sort: Shape, kinds: Sequence[Kind]) -> Shape:
         """How jobs that wait are looked at: by the index of their sort, kind by kind."""
-        kinds_to_look_at = self._kinds_asked_for if kinds else self._kinds_that_wait
+        kinds_to_look_at = self._text("kinds_asked_for" if kinds else "kinds_that_wait")
         return (*sort, ("kinds_to_look_at", fill(kinds_to_look_at, dict(sort))))
 
 

@@ -1,4 +1,4 @@
-"""What a SQL store gathers for an overview. A mixin of `SqlStore`.
+"""What a SQL store gathers for an overview.
 
 Every number comes from an index and stops at a limit, so that looking at a store costs the same
 however many jobs it has. Counts by kind jump from kind to kind through the indexes of jobs that
@@ -33,10 +33,10 @@ from tenure.stores.sql.limits import queue_state_from
 from tenure.stores.sql.measures import DELAYED, READY, SqlMeasures, first_of, ready_at
 from tenure.stores.sql.rollups import SqlRollups, counted_from, progress_from, rollups_from
 from tenure.stores.sql.rows import Row, decode_policy
-from tenure.stores.sql.schedules import Schedules
+from tenure.stores.sql.schedules import SqlSchedules
 from tenure.stores.sql.statements import Query, Shape
-from tenure.stores.sql.transactions import Transaction
-from tenure.stores.sql.workers import Workers
+from tenure.stores.sql.transactions import Part, Transaction, Transactional
+from tenure.stores.sql.workers import SqlWorkers
 
 MAX_KINDS = 100
 """Kinds of a queue whose waiting jobs are counted."""
@@ -73,13 +73,28 @@ TROUBLES: dict[str, Shape] = {
 """By field of `Depth`: the jobs of an index that has few of all jobs, and which of them count."""
 
 
-class SqlOverview(SqlMeasures, SqlRollups, Workers, Schedules):
-    """`Store.overview` over SQL."""
+class SqlOverview(Part):
+    """`Views.overview` over SQL."""
+
+    def __init__(
+        self,
+        database: Transactional,
+        *,
+        measures: SqlMeasures,
+        rollups: SqlRollups,
+        workers: SqlWorkers,
+        schedules: SqlSchedules,
+    ) -> None:
+        super().__init__(database)
+        self._measures = measures
+        self._rollups = rollups
+        self._workers = workers
+        self._schedules = schedules
 
     def overview(self, wanted: OverviewFilter) -> Overview:
         """What a namespace is doing. [OB28]"""
-        workers = self.list_workers(wanted.namespace)
-        schedules = last_jobs(self.list_schedules(wanted.namespace), wanted)
+        workers = self._workers.page(wanted.namespace)
+        schedules = last_jobs(self._schedules.page(wanted.namespace), wanted)
         gather = partial(self._gather, wanted=wanted, workers=workers, schedules=schedules)
         # A snapshot: an event that is folded meanwhile must be counted once.
         return assemble(self._read(gather, snapshot=True, listing=True, repeated=True), wanted)
@@ -103,7 +118,7 @@ class SqlOverview(SqlMeasures, SqlRollups, Workers, Schedules):
             names, known = list(wanted.queues)[:MAX_QUEUES], len(wanted.queues)
         [settings] = tx.fetch(self._query("settings_of_queues", names=self._pack(names), **here))
         depths, oldest = self._depths(tx, wanted, names, Instant(now))
-        rollups, counted_since = self._rollups(tx, wanted, Instant(now))
+        rollups, counted_since = self._folded(tx, wanted, Instant(now))
         return OverviewParts(
             now=Instant(now),
             counted_since=counted_since,
@@ -164,11 +179,13 @@ class SqlOverview(SqlMeasures, SqlRollups, Workers, Schedules):
         }
         return [
             *[
-                self._query("waiting_by_kind", self._about_waiting(sort, wanted.kinds), **given)
+                self._query(
+                    "waiting_by_kind", self._measures.about_waiting(sort, wanted.kinds), **given
+                )
                 for sort in (READY_BY_KIND, DELAYED_BY_KIND)
             ],
             *[
-                self._oldest(sort, wanted.namespace, queues, wanted.kinds)
+                self._measures.oldest(sort, wanted.namespace, queues, wanted.kinds)
                 for sort in (READY, DELAYED)
             ],
         ]
@@ -199,7 +216,7 @@ class SqlOverview(SqlMeasures, SqlRollups, Workers, Schedules):
         for key, [(number,)] in zip(asked_about, tx.fetch(*queries), strict=True):
             yield key, number
 
-    def _rollups(
+    def _folded(
         self, tx: Transaction, wanted: OverviewFilter, now: Instant
     ) -> tuple[list[Rollup], Instant]:
         """What was folded of the span, with the newest events that were not; and since when that is
@@ -208,11 +225,13 @@ class SqlOverview(SqlMeasures, SqlRollups, Workers, Schedules):
         here = [wanted.namespace]
         [row], folded = tx.fetch(
             self._query("fold_progress"),
-            self._rollups_query(here, window.bucket_us, window.since, window.until),
+            self._rollups.rollups_query(here, window.bucket_us, window.since, window.until),
         )
         progress = progress_from(row)
         newest, beyond = tx.fetch(
-            *self._unfolded_queries(progress.position, wanted.namespace, window.since, MAX_TALLIED)
+            *self._rollups.unfolded_queries(
+                progress.position, wanted.namespace, window.since, MAX_TALLIED
+            )
         )
         counted_since = window.counted_from(
             now,

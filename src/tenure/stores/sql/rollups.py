@@ -1,5 +1,5 @@
-"""Rollups over SQL: pages of the log that are added up, and what was added up before. A mixin of
-`SqlStore`. Decides nothing: `core.rollups` counts.
+"""Rollups over SQL: pages of the log that are added up, and what was added up before. Decides
+nothing: `core.rollups` counts.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -29,9 +29,7 @@ from tenure.core.rollups import (
     wait_of,
 )
 from tenure.core.vocabulary import EventType
-from tenure.stores.sql.rows import Row
-from tenure.stores.sql.statements import Query, Shape, Statements
-from tenure.stores.sql.tail import (
+from tenure.stores.sql.events import (
     AFTER,
     LAST_JOB,
     NEWEST_FIRST,
@@ -40,7 +38,9 @@ from tenure.stores.sql.tail import (
     place_of,
     position_of,
 )
-from tenure.stores.sql.transactions import Transaction, Transactional
+from tenure.stores.sql.rows import Row
+from tenure.stores.sql.statements import Query, Shape
+from tenure.stores.sql.transactions import Part, Transaction
 
 
 class _Queued(msgspec.Struct):
@@ -56,12 +56,8 @@ _NEXT: Shape = (("place", AFTER), ("order", ORDER))
 _NEWEST: Shape = (("place", AFTER), ("order", NEWEST_FIRST), ("until", "TRUE"))
 
 
-class SqlRollups(Transactional):
-    """The part of `tenure.ports.Store` that keeps rollups."""
-
-    def __init__(self, statements: Statements) -> None:
-        super().__init__(statements)
-        self._is_committed = statements.text("is_committed")
+class SqlRollups(Part):
+    """The rollups of `tenure.ports.Upkeep`."""
 
     def fold_progress(self) -> tuple[FoldProgress, Instant]:
         """How far the log was folded, and now."""
@@ -69,17 +65,17 @@ class SqlRollups(Transactional):
         [row], [(now, _)] = self._read(lambda tx: tx.fetch(*queries, last=True))
         return progress_from(row), Instant(now)
 
-    def load_unfolded(self, *, limit: int, catch_up: int = MAX_CATCH_UP) -> UnfoldedPage:
+    def unfolded(self, *, limit: int, catch_up: int = MAX_CATCH_UP) -> UnfoldedPage:
         """The next events to fold, and the rollups that they belong to. [OB33]"""
-        load = partial(self._load_unfolded, limit=limit, catch_up=catch_up)
+        load = partial(self._unfolded, limit=limit, catch_up=catch_up)
         return self._read(load, snapshot=True, listing=True)
 
-    def _load_unfolded(self, tx: Transaction, limit: int, catch_up: int) -> UnfoldedPage:
+    def _unfolded(self, tx: Transaction, limit: int, catch_up: int) -> UnfoldedPage:
         [row], [(now, _)] = tx.fetch(self._query("fold_progress"), self._query("moment"))
         progress = progress_from(row)
         begin, skipped_until = self._begin(tx, progress, catch_up)
         page = _after(begin) | {"reads": limit}
-        shape: Shape = (*_NEXT, ("until", self._is_committed), ("of_namespace", ""))
+        shape: Shape = (*_NEXT, ("until", self._text("is_committed")), ("of_namespace", ""))
         since = now - max(KEPT_FOR.values())  # of older ones nothing is kept
         rows, last = tx.fetch(
             self._query("events_to_count", shape, since=since, **page, **self._counted_types()),
@@ -117,7 +113,7 @@ class SqlRollups(Transactional):
         for key in keys:
             wanted.setdefault(key.length_us, []).append(key)
         queries = [
-            self._rollups_query(
+            self.rollups_query(
                 sorted({key.namespace for key in of_length}),
                 length,
                 min(key.at for key in of_length),
@@ -128,7 +124,7 @@ class SqlRollups(Transactional):
         found = [each for rows in tx.fetch(*queries) for each in rollups_from(rows)]
         return {each.key: each for each in found}
 
-    def _rollups_query(
+    def rollups_query(
         self, namespaces: Sequence[Namespace], length: Duration, since: Instant, until: Instant
     ) -> Query:
         names = self._pack(namespaces)
@@ -153,15 +149,7 @@ class SqlRollups(Transactional):
             tx.fetch(*[self._query("put_rollup", **_columns(each)) for each in fold.rollups])
         return bool(moved)
 
-    def delete_rollups(self, *, length_us: Duration, older_than_us: Duration, limit: int) -> int:
-        """Delete old rollups of one length. [OB36]"""
-        query = self._query(
-            "delete_rollups", length_us=length_us, older_than_us=older_than_us, limit=limit
-        )
-        [deleted] = self._write(lambda tx: tx.fetch(query, last=True))
-        return len(deleted)
-
-    def _unfolded_queries(
+    def unfolded_queries(
         self, position: EventPosition | None, namespace: Namespace, since: Instant, most: int
     ) -> tuple[Query, Query]:
         """Of the newest events that were not folded, those of a namespace and of a time; and when

@@ -1,15 +1,14 @@
-"""Schedules of the SQL stores. A mixin of `SqlStore`, which owns jobs and events."""
+"""Schedules."""
 
-from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from typing import Protocol
 
 import msgspec
 from msgspec.structs import replace
 
 from tenure.core.ids import Epoch, JobId, Namespace, ScheduleName
 from tenure.core.instants import Duration, Instant
-from tenure.core.outcomes import Change, Moment
+from tenure.core.outcomes import Change, Moment, SessionKey
 from tenure.core.schedules import (
     Schedule,
     ScheduleChange,
@@ -22,7 +21,7 @@ from tenure.errors import StoreError
 from tenure.ports import MAX_DUE_READ, NO_LIMIT, DueSchedules, LoadedSchedule, Saved
 from tenure.stores.sql.rows import Row
 from tenure.stores.sql.statements import Query
-from tenure.stores.sql.transactions import Transaction, Transactional
+from tenure.stores.sql.transactions import Part, Transaction, Transactional
 
 SCHEDULE_COLUMNS: tuple[str, ...] = (*Schedule.__struct_fields__, "payload")
 _KEY = ("namespace", "name")
@@ -43,25 +42,37 @@ _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(ScheduleSpec).decode
 
 
-class Schedules(Transactional):
-    """The part of `tenure.ports.Store` about schedules."""
+class JobWriter(Protocol):
+    """What saving a schedule with its job needs of the store's jobs."""
 
-    @abstractmethod
-    def _row_locks(self, ids: Sequence[JobId], sessions: Sequence[Any]) -> list[Query]:
+    def row_locks(self, ids: Sequence[JobId], sessions: Sequence[SessionKey]) -> list[Query]:
         """Locks on these jobs, and on the epoch before them."""
 
-    @abstractmethod
-    def _save_held(self, tx: Transaction, changes: Sequence[Change], epoch: Epoch) -> Saved:
+    def save_held(self, tx: Transaction, changes: Sequence[Change], epoch: Epoch) -> Saved:
         """Write changes of jobs in this transaction."""
 
-    def list_schedules(
+    def written(self, changes: Sequence[Change], now: Instant, *, begun: int) -> None:
+        """These were committed."""
+
+    def begin(self) -> int:
+        """Called before a transaction that writes."""
+
+
+class SqlSchedules(Part):
+    """`tenure.ports.StoredSchedules`."""
+
+    def __init__(self, database: Transactional, jobs: JobWriter) -> None:
+        super().__init__(database)
+        self._jobs = jobs
+
+    def page(
         self, namespace: Namespace, *, after: str = "", limit: int = NO_LIMIT
     ) -> list[Schedule]:
         """The schedules after this name that were not removed, by name, without payloads. [B43]"""
         query = self._query("list_schedules", namespace=namespace, after=after, limit=limit)
         return [_schedule(row) for row in self._rows(query, listing=True)]
 
-    def load_schedule(self, namespace: Namespace, name: ScheduleName) -> LoadedSchedule:
+    def load(self, namespace: Namespace, name: ScheduleName) -> LoadedSchedule:
         """A schedule, also a removed one."""
         query = self._query("load_schedule", namespace=namespace, name=name)
         found, [(now, epoch)] = self._read(
@@ -70,7 +81,7 @@ class Schedules(Transactional):
         schedule = _schedule(found[0]) if found else None
         return LoadedSchedule(Instant(now), Epoch(epoch), schedule)
 
-    def due_schedules(self, *, limit: int) -> DueSchedules:
+    def due(self, *, limit: int) -> DueSchedules:
         """The schedules whose next time has come, without payloads. One statement while there is
         none."""
         [(first, latest, now, epoch)] = self._rows(self._query("next_schedule"))
@@ -88,13 +99,17 @@ class Schedules(Transactional):
         next_in = None if first is None else Duration(max(0, first - now))
         return DueSchedules(Instant(now), Epoch(epoch), tuple(map(_schedule, rows)), next_in)
 
-    def save_schedule(self, change: ScheduleChange, *, epoch: Epoch) -> bool:
+    def save(self, change: ScheduleChange, *, epoch: Epoch) -> bool:
         """Write the schedule and its job, if the rev and the epoch are still these. [SC3]"""
-        return self._write(lambda tx: self._save_schedule(tx, change, epoch))
+        begun = self._jobs.begin()
+        saved = self._write(lambda tx: self._save(tx, change, epoch))
+        if saved and change.job is not None:
+            self._jobs.written([change.job], change.job.job.enqueued_at, begun=begun)
+        return saved
 
-    def _save_schedule(self, tx: Transaction, change: ScheduleChange, epoch: Epoch) -> bool:
+    def _save(self, tx: Transaction, change: ScheduleChange, epoch: Epoch) -> bool:
         # With the epoch locked, it is still this one at the commit.
-        *_, [(_, current)] = tx.fetch(*self._row_locks([], []), self._query("moment"))
+        *_, [(_, current)] = tx.fetch(*self._jobs.row_locks([], []), self._query("moment"))
         if current != epoch:
             return False
         name = "update_schedule" if change.expected_rev else "insert_schedule"
@@ -103,10 +118,10 @@ class Schedules(Transactional):
         if not written:
             return False
         if change.job is not None:
-            self._save_held(tx, [change.job], epoch)  # a job of this id stays as it is
+            self._jobs.save_held(tx, [change.job], epoch)  # a job of this id stays as it is
         return True
 
-    def _pause_after_revocation(
+    def pause_after_revocation(
         self, tx: Transaction, token: Token, same_name: Sequence[Token], at: Moment
     ) -> tuple[ScheduleName, ...]:
         """Pause the schedules of a revoked token's holder. Returns their names. [SC24]"""

@@ -5,13 +5,13 @@ into statements. Like every store it decides nothing: callers pass plans and dec
 """
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 
 import msgspec
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-from tenure.by_subject import BySubject
+from tenure.core.artifacts import ArtifactQuotas
 from tenure.core.claims import (
     ClaimPlan,
     ClaimScope,
@@ -26,57 +26,41 @@ from tenure.core.claims import (
     rates_in_force,
     usable_candidates,
 )
-from tenure.core.commands import Outage
 from tenure.core.concurrency import with_room
-from tenure.core.events import MAX_DECISION_EVENTS, Event
-from tenure.core.ids import Actor, Epoch, JobId, Kind, Namespace, QueueName
+from tenure.core.flow_rows import Edge
+from tenure.core.ids import Epoch, Kind, Namespace, QueueName
 from tenure.core.instants import Duration, Instant
 from tenure.core.job import MADE_BY_AN_END, Job
-from tenure.core.job_search import PREVIEW_CHARS
 from tenure.core.kind_settings import KindSettings
-from tenure.core.leases import HeldLease, LeaseRow, lease_news
-from tenure.core.observations import (
-    MAX_OBSERVATIONS_PER_LEASE,
-    MAX_OBSERVATIONS_READ,
-    Observation,
-)
-from tenure.core.outcomes import Change, Session, SessionKey
+from tenure.core.outcomes import Session, SessionKey
 from tenure.core.rates import Meter, Rate
-from tenure.core.vocabulary import RENEWALS, EventCause, EventType, LeaseNews
+from tenure.core.vocabulary import RENEWALS, EventCause, EventType
 from tenure.errors import StoreUnavailable
 from tenure.ports import (
-    ANY_TIME,
     NO_LIMIT,
-    ClockWindow,
-    DedupeKey,
-    Loaded,
-    Locked,
     NextReady,
-    Saved,
 )
 from tenure.stores.sql import (
     artifacts,
-    attempt_logs,
     flows,
+    jobs,
     limits,
-    resolutions,
     schedules,
     tokens,
     workers,
 )
-from tenure.stores.sql.artifacts import Artifacts
-from tenure.stores.sql.attempt_logs import AttemptLogs
+from tenure.stores.sql.artifacts import SqlArtifacts
+from tenure.stores.sql.audit import SqlAudit
 from tenure.stores.sql.candidates import Reading, SqlCandidates
 from tenure.stores.sql.claim_marks import MarkedClaim
 from tenure.stores.sql.events import SqlEvents
 from tenure.stores.sql.flows import SqlFlows
-from tenure.stores.sql.lease_checks import decision_histories
+from tenure.stores.sql.jobs import SqlJobs
 from tenure.stores.sql.limits import SqlLimits, queue_state_from, rate_parameters
-from tenure.stores.sql.measures import DELAYED, NOT_DUE
+from tenure.stores.sql.measures import DELAYED, NOT_DUE, SqlMeasures
 from tenure.stores.sql.overview import SqlOverview
 from tenure.stores.sql.quiet_rules import NO_RULES, QuietRules, Rules
-from tenure.stores.sql.resolutions import Resolutions
-from tenure.stores.sql.retention import SqlRetention
+from tenure.stores.sql.rollups import SqlRollups
 from tenure.stores.sql.rows import (
     BODIES_LEFT_OUT,
     EVENT_FIELDS,
@@ -85,18 +69,18 @@ from tenure.stores.sql.rows import (
     OBSERVATION_COLUMNS,
     SESSION_COLUMNS,
     Row,
-    event_from,
-    job_from,
     left_out_bytes,
-    observation_from,
     rate_states_from,
     session_from,
 )
+from tenure.stores.sql.schedules import SqlSchedules
 from tenure.stores.sql.statements import Query, Statements
-from tenure.stores.sql.tail import SqlTail
-from tenure.stores.sql.tokens import Tokens
+from tenure.stores.sql.tokens import SqlTokens
 from tenure.stores.sql.transactions import RestartClaim, Transaction
-from tenure.stores.sql.turns import KeyedCandidates, SqlTurns, TurnsAsked, rate_group
+from tenure.stores.sql.turns import KeyedCandidates, SqlTurns, TurnsAsked
+from tenure.stores.sql.upkeep import SqlUpkeep
+from tenure.stores.sql.views import SqlViews
+from tenure.stores.sql.workers import SqlWorkers
 
 LISTING_SHARE = 0.5
 """The share of a call's time that a list may take. [B24]"""
@@ -105,9 +89,6 @@ MAX_CLAIM_RESTARTS = 10
 """How often a claim begins again: because the settings of its queues and kinds, or the kinds that
 have jobs with keys, are not those that this process knew; or, once, because it found something
 under a rule whose lock it had left out."""
-
-MAX_OBSERVATION_TRIES = 2 * MAX_OBSERVATIONS_PER_LEASE
-"""Each lost race for an ordinal means that another observation was kept, and ten fill a lease."""
 
 _BODY_PLACEHOLDERS = {"payload": "'null'", "checkpoint": "NULL", "result": "NULL"}
 """What is selected instead of a job's bodies if these are not wanted."""
@@ -120,10 +101,9 @@ _SMALL_BODIES = {
 """What is selected of a candidate's bodies. [Z10]"""
 
 COLUMN_WORDS = {
-    **resolutions.COLUMN_WORDS,
+    **jobs.COLUMN_WORDS,
     **artifacts.COLUMN_WORDS,
     **limits.COLUMN_WORDS,
-    **attempt_logs.COLUMN_WORDS,
     **workers.COLUMN_WORDS,
     **tokens.COLUMN_WORDS,
     **flows.COLUMN_WORDS,
@@ -144,21 +124,7 @@ COLUMN_WORDS = {
 }
 
 
-class SqlStore(
-    BySubject,
-    Resolutions,
-    SqlCandidates,
-    SqlLimits,
-    SqlTurns,
-    SqlEvents,
-    SqlTail,
-    Artifacts,
-    AttemptLogs,
-    Tokens,
-    SqlOverview,
-    SqlRetention,
-    SqlFlows,
-):
+class SqlStore(SqlCandidates, SqlLimits, SqlTurns):
     """`tenure.ports.Store` over SQL. Dialects fill in the abstract methods."""
 
     _quiet_rules: QuietRules | None = None
@@ -168,10 +134,36 @@ class SqlStore(
         super().__init__(statements)
         # Hints: they choose locks and round trips. A claim checks them again under its locks.
         self._unusual_queues: dict[tuple[Namespace, QueueName], QueueState] = {}
-        self._registered_queues: set[tuple[str, ...]] = set()
-        self._registered_in: Epoch | None = None
+        self.artifact_quotas = ArtifactQuotas()
+        flows = SqlFlows(self, self._edge_insertion)
+        measures, rollups, workers = SqlMeasures(self), SqlRollups(self), SqlWorkers(self)
+        artifacts = SqlArtifacts(self, lambda: self.artifact_quotas)
+        made = self._make_jobs(flows)
+        schedules = SqlSchedules(self, made)
+        self.jobs, self.flows, self.events = made, flows, SqlEvents(self)
+        self.claims = self.settings = self
+        self.schedules, self.workers, self.artifacts = schedules, workers, artifacts
+        self.tokens = SqlTokens(self, schedules)
+        overview = SqlOverview(
+            self, measures=measures, rollups=rollups, workers=workers, schedules=schedules
+        )
+        self.views = self._make_views(overview, measures)
+        self.upkeep = SqlUpkeep(self, artifacts=artifacts, rollups=rollups)
+        self.audit = SqlAudit(self)
+        self._oldest = measures.oldest
+
+    def _make_views(self, overview: SqlOverview, measures: SqlMeasures) -> SqlViews:
+        return SqlViews(self, overview=overview, measures=measures)
 
     # --- what a dialect provides ---------------------------------------------------------------
+
+    @abstractmethod
+    def _make_jobs(self, flows: SqlFlows) -> SqlJobs:
+        """The jobs of this dialect."""
+
+    @abstractmethod
+    def _edge_insertion(self, edges: Sequence[Edge]) -> Query:
+        """The statement that writes new edges."""
 
     @abstractmethod
     def _claim_locks(
@@ -197,204 +189,10 @@ class SqlStore(
     def _session_queries(self, sessions: Sequence[Session]) -> list[Query]:
         """The statements that record what each session was granted last."""
 
-    @abstractmethod
-    def _write_claimed(
-        self,
-        tx: Transaction,
-        changes: Sequence[Change],
-        epoch: Epoch,
-        also: Sequence[Query],
-    ) -> None:
-        """Write changes of rows that this transaction has locked, then `also`, and commit."""
-
-    @abstractmethod
-    def _row_locks(self, ids: Sequence[JobId], sessions: Sequence[SessionKey]) -> list[Query]:
-        """Locks on these sessions and jobs, in the same order in every transaction."""
-
-    @abstractmethod
-    def _save_held(self, tx: Transaction, changes: Sequence[Change], epoch: Epoch) -> Saved:
-        """Write changes of rows that this transaction has locked, if they are in time."""
-
-    @abstractmethod
-    def save(
-        self, changes: Iterable[Change], *, epoch: Epoch, window: ClockWindow = ANY_TIME
-    ) -> Saved:
-        """See the port."""
-
-    # --- loading -------------------------------------------------------------------------------
-
     def now(self) -> Instant:
         """The store's clock."""
         [(now, _)] = self._rows(self._query("moment"))
         return Instant(now)
-
-    def load(self, ids: Sequence[JobId]) -> Loaded:
-        """The rows of these jobs; the clock is read after them."""
-        return self._loaded(self._query("load_jobs", ids=self._pack(ids)))
-
-    def _loaded(self, query: Query) -> Loaded:
-        rows, [(now, epoch, settling_since)] = self._read(
-            lambda tx: tx.fetch(query, self._query("moment_to_decide"), last=True)
-        )
-        self._saw_epoch(Epoch(epoch))
-        jobs = [job_from(row) for row in rows]
-        return Loaded(Instant(now), Epoch(epoch), {job.id: job for job in jobs}, settling_since)
-
-    def _saw_epoch(self, epoch: Epoch) -> None:
-        """Called with the epoch of the store; one that can fail over remembers the highest. [A9]"""
-
-    def load_without_bodies(self, ids: Sequence[JobId]) -> dict[JobId, Job]:
-        """The rows of these jobs without their bodies."""
-        rows = self._rows(self._query("load_jobs_without_bodies", ids=self._pack(ids)))
-        return {job.id: job for job in map(job_from, rows)}
-
-    def load_body_sizes(self, ids: Sequence[JobId]) -> dict[JobId, int]:
-        """The sizes of the bodies of these jobs."""
-        rows = self._rows(self._query("load_body_sizes", ids=self._pack(ids)))
-        return {JobId(str(job_id)): size for job_id, size in rows}
-
-    def load_previews(self, ids: Sequence[JobId]) -> dict[JobId, str]:
-        """The beginnings of the payloads of these jobs. [H53]"""
-        query = self._query("load_previews", ids=self._pack(ids), chars=PREVIEW_CHARS)
-        return {JobId(str(job_id)): start for job_id, start in self._rows(query, listing=True)}
-
-    def load_holders(self, keys: Sequence[DedupeKey]) -> dict[DedupeKey, Job]:
-        """The jobs that hold these dedupe keys: live ones, and those that keep theirs. [D13]"""
-        queries = [
-            self._query("load_holder", namespace=key.namespace, kind=key.kind, dedupe_key=key.key)
-            for key in keys
-        ]
-        answers = self._read(lambda tx: tx.fetch(*queries, last=True))
-        return {key: job_from(rows[0]) for key, rows in zip(keys, answers, strict=True) if rows}
-
-    def load_leased(self, session: SessionKey) -> Loaded:
-        """The claimed and running jobs of a worker session, without their bodies."""
-        return self._loaded(
-            self._query(
-                "load_leased",
-                namespace=session.namespace,
-                actor=session.actor,
-                worker=session.worker,
-            )
-        )
-
-    def load_jobs(self, ids: Sequence[JobId]) -> dict[JobId, Job]:
-        """The rows of these jobs."""
-        return self.load(ids).jobs
-
-    def peek_leases(self, leases: Sequence[HeldLease], actor: Actor) -> list[LeaseNews]:
-        """For which of these leases the worker should send a heartbeat now."""
-        ids = self._pack([lease.job_id for lease in leases])
-        rows = self._rows(self._query("load_leases", ids=ids))
-        found = {str(job_id): LeaseRow(*said) for job_id, *said in rows}
-        return [lease_news(found.get(lease.job_id), lease.lease_id, actor) for lease in leases]
-
-    def load_events(self, job_id: JobId) -> list[Event]:
-        """A job's history in order of seq."""
-        return self.load_histories([job_id])[job_id]
-
-    def load_histories(self, ids: Sequence[JobId]) -> dict[JobId, list[Event]]:
-        """The events of these jobs in order of seq."""
-        return self._read(lambda tx: self._histories(tx, ids))
-
-    def load_decision_histories(
-        self, ids: Sequence[JobId], *, events: int = MAX_DECISION_EVENTS
-    ) -> dict[JobId, list[Event]]:
-        """The part of their events that decisions need. [J8]"""
-        return self._read(lambda tx: decision_histories(tx, self._query, ids, events))
-
-    def _histories(self, tx: Transaction, ids: Sequence[JobId]) -> dict[JobId, list[Event]]:
-        [rows] = tx.fetch(self._query("load_histories", ids=self._pack(ids)))
-        histories: dict[JobId, list[Event]] = {job_id: [] for job_id in ids}
-        for row in rows:
-            event = event_from(row)
-            histories[event.job_id].append(event)
-        return histories
-
-    def load_observations(self, job_id: JobId) -> list[Observation]:
-        """A job's observations, oldest first."""
-        shape = (("limit", "LIMIT :limit"),)
-        query = self._query(
-            "load_observations", shape, ids=self._pack([job_id]), limit=MAX_OBSERVATIONS_READ
-        )
-        rows = self._rows(query)
-        return [observation_from(row) for row in rows]
-
-    # --- deciding on locked rows ---------------------------------------------------------------
-
-    def save_locked(
-        self,
-        ids: Sequence[JobId],
-        sessions: Sequence[SessionKey],
-        decide: Callable[[Locked], Sequence[Change]],
-    ) -> Saved:
-        """Lock, read, let `decide` say what to write, write it. [K9]"""
-        return self._write(lambda tx: self._save_locked(tx, ids, sessions, decide))
-
-    def _save_locked(
-        self,
-        tx: Transaction,
-        ids: Sequence[JobId],
-        sessions: Sequence[SessionKey],
-        decide: Callable[[Locked], Sequence[Change]],
-    ) -> Saved:
-        locks = self._row_locks(ids, sessions)
-        looked_up = [
-            self._query("load_sessions", namespace=key.namespace, workers=self._pack([key.worker]))
-            for key in sessions
-        ]
-        jobs, *remembered, [(now, epoch, settling_since)] = tx.fetch(
-            *locks,
-            self._query("load_jobs", ids=self._pack(ids)),
-            *looked_up,
-            self._query("moment_to_decide"),
-        )[len(locks) :]
-        self._saw_epoch(Epoch(epoch))
-        found = [session_from(row) for rows in remembered for row in rows]
-        locked = Locked(
-            Instant(now),
-            Epoch(epoch),
-            {job.id: job for job in map(job_from, jobs)},
-            settling_since,
-            sessions={session.key: session for session in found if session.key in sessions},
-            load_histories=lambda wanted: decision_histories(tx, self._query, wanted),
-        )
-        changes = decide(locked)
-        if not changes:
-            return Saved(locked.now, frozenset())
-        return self._save_held(tx, changes, locked.epoch)
-
-    # --- observing -----------------------------------------------------------------------------
-
-    def observe(self, observations: Sequence[Observation]) -> list[Observation]:
-        """Keep refused results, at most ten per lease and one per request. [U1] [U5]"""
-        if not observations:
-            return []
-        return self._write(lambda tx: self._keep_observations(tx, observations))
-
-    def _keep_observations(
-        self, tx: Transaction, observations: Sequence[Observation]
-    ) -> list[Observation]:
-        noted: list[Observation] = []
-        for seen in sorted(observations, key=lambda each: each.job_id):
-            # Locked, so that a purge cannot leave an observation without its job.
-            tx.fetch(self._query("hold_job", job_id=seen.job_id))
-            where = {
-                "job_id": seen.job_id,
-                "lease": seen.lease_id or "",
-                "most": MAX_OBSERVATIONS_PER_LEASE,
-                "type": seen.type.value,
-                "actor": seen.actor,
-                "request_id": seen.request_id,
-            }
-            facts = {name: getattr(seen, name) for name in OBSERVATION_COLUMNS}
-            for _ in range(MAX_OBSERVATION_TRIES):
-                [kept] = tx.fetch(self._query("keep_observation", **(facts | where)))
-                if kept:
-                    noted.append(seen)
-                if kept or not tx.fetch(self._query("observation_room", **where))[0]:
-                    break
-        return noted
 
     # --- claiming and sweeping -----------------------------------------------------------------
 
@@ -588,7 +386,7 @@ class SqlStore(
         also += self._rate_state_changes(namespace, planned.rate_states)
         also += self._end_turns(namespace, view, planned, turns)
         if planned.changes or also:
-            self._write_claimed(tx, planned.changes, view.epoch, also)
+            self.jobs.write_claimed(tx, planned.changes, view.epoch, also)
 
     def _opening_queries(
         self, scope: ClaimScope, sessions: Sequence[SessionKey], names: Sequence[QueueName]
@@ -701,10 +499,6 @@ class SqlStore(
             *self._rate_queries(namespace, usage.rates),
         ]
 
-    def due(self, *, limit: int) -> Loaded:
-        """Jobs whose lease, or whose time to be started, is over; longest overdue first."""
-        return self._loaded(self._query("due", limit=limit))
-
     # --- queues, ticks, outages, epoch ---------------------------------------------------------
 
     def put_queue(
@@ -756,7 +550,7 @@ class SqlStore(
         later = [Duration(max(0, at - now)) for _, at in not_due if at is not None]
         return NextReady(is_ready, min(later, default=None))
 
-    def list_queues(
+    def queues(
         self, namespace: Namespace, *, after: str = "", limit: int = NO_LIMIT
     ) -> list[QueueState]:
         """The queues after this name that had jobs or settings, with their live leases. [B43]"""
@@ -771,65 +565,6 @@ class SqlStore(
         )
         live: dict[str, int] = {row[0]: row[1] for row in counts}
         return [queue_state_from(row, live.get(row[0], 0)) for row in settings]
-
-    def _unregistered(self, changes: Sequence[Change], epoch: Epoch) -> set[tuple[str, ...]]:
-        """Queues of new jobs that this store has not registered yet, and the kinds and groups of
-        those that have a key. After a new epoch all are registered again: the last
-        writes, and with them names of queues, may be lost. [A5]"""
-        if epoch != self._registered_in:
-            self._registered_in, self._registered_queues = epoch, set()
-        found: set[tuple[str, ...]] = set()
-        for change in changes:
-            for each in (change, *change.spawned):
-                if each.expected_rev == 0:
-                    job = each.job
-                    found.add((job.namespace, job.queue))
-                    if job.concurrency_group is not None:
-                        found.add((job.namespace, job.queue, job.kind, job.concurrency_group))
-                    if job.rate_key is not None:
-                        found.add((job.namespace, job.queue, job.kind, rate_group(job.kind)))
-        return found - self._registered_queues
-
-    def _register(self, names: set[tuple[str, ...]]) -> list[Query]:
-        # In order, so that two stores that register the same queues do not wait for each other.
-        return [self._registration(*each) for each in sorted(names)]
-
-    def _registration(self, namespace: str, queue: str, *keyed: str) -> Query:
-        if not keyed:
-            return self._query("register_queue", namespace=namespace, name=queue)
-        kind, group = keyed
-        return self._query(
-            "register_keyed_kind",
-            namespace=namespace,
-            queue=queue,
-            kind=kind,
-            key_group=group,
-        )
-
-    def tick(self) -> tuple[Instant | None, Instant]:
-        """The highest tick before this one, and now."""
-
-        def advance(tx: Transaction) -> tuple[Instant | None, Instant]:
-            [[(before,)], [(now, _)]] = tx.fetch(self._query("load_tick"), self._query("moment"))
-            tx.fetch(self._query("set_tick", tick=max(before or now, now)), last=True)
-            return before, now
-
-        return self._write(advance)
-
-    def record_outage(self, outage: Outage) -> None:
-        """Remember an outage."""
-        query = self._query(
-            "record_outage",
-            began_at=outage.began_at,
-            ended_at=outage.ended_at,
-            is_jump=outage.is_jump,
-        )
-        self._write(lambda tx: tx.fetch(query, last=True))
-
-    def outages(self, *, since: Instant) -> list[Outage]:
-        """Outages that ended after `since`."""
-        rows = self._rows(self._query("load_outages", since=since))
-        return [Outage(began_at, ended_at, bool(is_jump)) for began_at, ended_at, is_jump in rows]
 
     def raise_epoch(self) -> Epoch:
         """Begin a new epoch, after every write under the old one has ended. [A5] [A12]"""

@@ -1,4 +1,4 @@
-"""Tokens of the SQL stores. A mixin of `SqlStore`, which owns jobs and events."""
+"""The tokens of a server."""
 
 import msgspec
 
@@ -10,8 +10,8 @@ from tenure.core.vocabulary import Role
 from tenure.core.workers import SILENT_AFTER
 from tenure.ports import NameCounts
 from tenure.stores.sql.rows import Row, word_from
-from tenure.stores.sql.schedules import Schedules
-from tenure.stores.sql.transactions import Transaction
+from tenure.stores.sql.schedules import SqlSchedules
+from tenure.stores.sql.transactions import Part, Transaction, Transactional
 
 TOKEN_COLUMNS: tuple[str, ...] = Token.__struct_fields__
 COLUMN_WORDS = {"token_columns": ", ".join(TOKEN_COLUMNS)}
@@ -20,10 +20,14 @@ _encode = msgspec.json.Encoder().encode
 _decode_names = msgspec.json.Decoder(tuple[str, ...]).decode
 
 
-class Tokens(Schedules):
-    """The tokens of `tenure.ports.Store` over SQL."""
+class SqlTokens(Part):
+    """`tenure.ports.StoredTokens`."""
 
-    def create_token(self, new: NewToken) -> Token:
+    def __init__(self, database: Transactional, schedules: SqlSchedules) -> None:
+        super().__init__(database)
+        self._schedules = schedules
+
+    def create(self, new: NewToken) -> Token:
         """Keep a token, as of the store's clock."""
         facts = {name: getattr(new, name) for name in NewToken.__struct_fields__}
         facts |= {name: _encode(facts[name]).decode() for name in ("queues", "kinds")}
@@ -31,7 +35,7 @@ class Tokens(Schedules):
         [[row]] = self._write(lambda tx: tx.fetch(query, last=True))
         return _token(row)
 
-    def load_token(self, token_id: TokenId) -> LoadedToken:
+    def load(self, token_id: TokenId) -> LoadedToken:
         """The token of this id, if there is one."""
         found, [(now, _)] = self._read(
             lambda tx: tx.fetch(
@@ -40,15 +44,15 @@ class Tokens(Schedules):
         )
         return LoadedToken(Instant(now), _token(found[0]) if found else None)
 
-    def list_tokens(self) -> list[Token]:
+    def all(self) -> list[Token]:
         """Every token, oldest first."""
         return [_token(row) for row in self._rows(self._query("list_tokens"))]
 
-    def revoke_token(self, token_id: TokenId) -> tuple[ScheduleName, ...] | None:
+    def revoke(self, token_id: TokenId) -> tuple[ScheduleName, ...] | None:
         """End a token for good, and pause what its holder scheduled. [SC24]"""
-        return self._write(lambda tx: self._revoke(tx, token_id))
+        return self._write(lambda tx: self._revoked(tx, token_id))
 
-    def _revoke(self, tx: Transaction, token_id: TokenId) -> tuple[ScheduleName, ...] | None:
+    def _revoked(self, tx: Transaction, token_id: TokenId) -> tuple[ScheduleName, ...] | None:
         rows, _, [(now, epoch)] = tx.fetch(
             self._query("lock_tokens_of_one_name", token_id=token_id),
             self._query("revoke_token", token_id=token_id),
@@ -59,9 +63,9 @@ class Tokens(Schedules):
         if token is None:
             return None
         at = Moment(now=Instant(now), epoch=Epoch(epoch), entropy=b"")
-        return self._pause_after_revocation(tx, token, found, at)
+        return self._schedules.pause_after_revocation(tx, token, found, at)
 
-    def use_token(self, token_id: TokenId) -> None:
+    def use(self, token_id: TokenId) -> None:
         """Remember that it was used now."""
         query = self._query("use_token", token_id=token_id)
         self._write(lambda tx: tx.fetch(query, last=True))

@@ -4,6 +4,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
+from tenure.core.ids import Epoch
+from tenure.core.instants import Instant
 from tenure.stores.sql.rows import Row
 from tenure.stores.sql.statements import Query, Statements
 
@@ -28,6 +30,7 @@ class Transactional(ABC):
 
     def __init__(self, statements: Statements) -> None:
         self._query = statements.query
+        self._text = statements.text
 
     @abstractmethod
     def _read(
@@ -47,6 +50,14 @@ class Transactional(ABC):
     def _write(self, work: Callable[[Transaction], _T]) -> _T:
         """Run writing work in a transaction of its own and make it durable."""
 
+    def _saw_epoch(self, epoch: Epoch) -> None:
+        """Called with the epoch of the store; one that can fail over remembers the highest. [A9]"""
+        return
+
+    def _saw_tick(self, tick: Instant) -> None:
+        """Called with a tick that was written."""
+        return
+
     @abstractmethod
     def _pack(self, values: Sequence[str]) -> str:
         """A list as one parameter for `{among_...}`."""
@@ -54,3 +65,15 @@ class Transactional(ABC):
     def _rows(self, query: Query, *, listing: bool = False) -> list[Row]:
         [rows] = self._read(lambda tx: tx.fetch(query, last=True), listing=listing)
         return rows
+
+
+class Part:
+    """What a store does about one subject, on the store's database."""
+
+    def __init__(self, database: Transactional) -> None:
+        self._query = database._query
+        self._text = database._text
+        self._read = database._read
+        self._write = database._write
+        self._rows = database._rows
+        self._pack = database._pack

@@ -1,9 +1,9 @@
-"""Worker processes. A mixin of `SqlStore`, which owns jobs and events."""
+"""Worker processes."""
 
 import msgspec
 
 from tenure.core.ids import Namespace, WorkerId
-from tenure.core.instants import Duration, Instant
+from tenure.core.instants import Instant
 from tenure.core.workers import (
     FIRST_WORKER,
     KnownStart,
@@ -14,7 +14,7 @@ from tenure.core.workers import (
 )
 from tenure.ports import NO_LIMIT
 from tenure.stores.sql.rows import Row
-from tenure.stores.sql.transactions import Transaction, Transactional
+from tenure.stores.sql.transactions import Part, Transaction
 
 PROCESS_COLUMNS: tuple[str, ...] = WorkerSeen.__struct_fields__
 COLUMN_WORDS = {"process_columns": ", ".join(PROCESS_COLUMNS)}
@@ -27,19 +27,19 @@ _encode = msgspec.json.Encoder().encode
 _decode_names = msgspec.json.Decoder(tuple[str, ...]).decode
 
 
-class Workers(Transactional):
-    """The part of `tenure.ports.Store` about worker processes."""
+class SqlWorkers(Part):
+    """`tenure.ports.StoredWorkers`."""
 
-    def see_worker(self, process: WorkerProcess) -> bool:
+    def see(self, process: WorkerProcess) -> bool:
         """Record that this worker is alive. Returns whether it was asked to drain. [B12]"""
         if process.is_ending:
             key = {name: getattr(process, name) for name in _PROCESS_KEY}
             left = self._query("dismiss_worker", **key)
             self._write(lambda tx: tx.fetch(left, last=True))
             return False
-        return self._write(lambda tx: self._see(tx, process)).has_drain_request
+        return self._write(lambda tx: self._seen(tx, process)).has_drain_request
 
-    def _see(self, tx: Transaction, process: WorkerProcess) -> WorkerSeen:
+    def _seen(self, tx: Transaction, process: WorkerProcess) -> WorkerSeen:
         facts = {name: getattr(process, name) for name in _PROCESS_FACTS}
         facts |= {name: _encode(facts[name]).decode() for name in _LISTS}
         found, [(now, _)] = tx.fetch(
@@ -52,7 +52,7 @@ class Workers(Transactional):
         )
         return _worker(row)
 
-    def list_workers(
+    def page(
         self, namespace: Namespace, *, after: WorkerKey = FIRST_WORKER, limit: int = NO_LIMIT
     ) -> list[WorkerSeen]:
         """The workers after this key that were seen lately, by name and principal. [B43]"""
@@ -60,17 +60,11 @@ class Workers(Transactional):
         query = self._query("list_workers", namespace=namespace, limit=limit, **place)
         return [_worker(row) for row in self._rows(query, listing=True)]
 
-    def request_drain(self, namespace: Namespace, worker: WorkerId) -> bool:
+    def drain(self, namespace: Namespace, worker: WorkerId) -> bool:
         """Ask the processes of this name to finish and stop. Returns whether there is one. [B12]"""
         query = self._query("request_drain", namespace=namespace, worker=worker)
         [found] = self._write(lambda tx: tx.fetch(query, last=True))
         return bool(found)
-
-    def delete_workers(self, *, older_than_us: Duration, limit: int) -> int:
-        """Delete workers that were not seen for this long. Returns how many. [B13]"""
-        query = self._query("delete_workers", older_than_us=older_than_us, limit=limit)
-        [deleted] = self._write(lambda tx: tx.fetch(query, last=True))
-        return len(deleted)
 
 
 def _worker(row: Row) -> WorkerSeen:

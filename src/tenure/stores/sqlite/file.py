@@ -28,7 +28,8 @@ from tenure.stores.sql.migrations import (
     newest_version,
     schema_digest,
 )
-from tenure.stores.sql.statements import fill
+from tenure.stores.sql.rows import Row
+from tenure.stores.sql.statements import Query, fill
 from tenure.stores.sqlite.exposure import check_exposure
 
 PACKAGE = "tenure.stores.sqlite"
@@ -294,3 +295,15 @@ def _run_script(connection: sqlite3.Connection, script: str) -> None:
         if sqlite3.complete_statement(statement):
             connection.execute(statement)
             statement = ""
+
+
+class SqliteTransaction:
+    """Statements on one connection, one after the other: there is no round trip to save."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self.connection = connection
+
+    def fetch(self, *queries: Query, last: bool = False) -> list[list[Row]]:
+        """The rows of each statement."""
+        execute = self.connection.execute
+        return [execute(each.text, each.parameters).fetchall() for each in queries]

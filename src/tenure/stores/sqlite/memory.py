@@ -18,8 +18,8 @@ from tenure.stores.hints import Watchers
 from tenure.stores.host_clock import host_clock
 from tenure.stores.sql.store import SqlStore
 from tenure.stores.sql.transactions import Transaction
-from tenure.stores.sqlite.file import apply_migrations, connect, translated
-from tenure.stores.sqlite.store import SqliteStore, _SqliteTransaction, statements
+from tenure.stores.sqlite.file import SqliteTransaction, apply_migrations, connect, translated
+from tenure.stores.sqlite.store import SqliteStore, statements
 from tenure.stores.urls import StoreOptions
 
 IN_MEMORY = Path(":memory:")
@@ -101,10 +101,10 @@ class MemoryStore(SqliteStore):
             connection = self._connection
             with translated(IN_MEMORY):
                 if connection.in_transaction:
-                    return work(_SqliteTransaction(connection))
+                    return work(SqliteTransaction(connection))
                 connection.execute("BEGIN")
                 try:
-                    result = work(_SqliteTransaction(connection))
+                    result = work(SqliteTransaction(connection))
                 except BaseException:
                     connection.execute("ROLLBACK")
                     raise

@@ -17,19 +17,19 @@ from typing import TypeVar
 from tenure.core.claims import ClaimScope
 from tenure.core.concurrency import ConcurrencyKey
 from tenure.core.flow_rows import Edge
-from tenure.core.ids import Epoch, JobId, Kind, Namespace, QueueName
+from tenure.core.ids import JobId, Kind, Namespace, QueueName
 from tenure.core.instants import Instant
-from tenure.core.job import Job
 from tenure.core.job_search import ERROR_CHARS, PREVIEW_CHARS
-from tenure.core.outcomes import Change, Session, SessionKey
+from tenure.core.outcomes import Session, SessionKey
 from tenure.core.rates import Meter
 from tenure.deadlines import CALL_TIMEOUT_S, Deadline, deadline
-from tenure.errors import Closed, StoreError, StoreRefused
-from tenure.ports import ANY_TIME, Clock, ClockWindow, HealthFact, OnHint, Saved
+from tenure.errors import Closed, StoreError
+from tenure.ports import Clock, HealthFact, OnHint
 from tenure.stores.host_clock import host_clock
-from tenure.stores.sql.batches import groups_of
-from tenure.stores.sql.flows import ended_members
-from tenure.stores.sql.resolutions import resolved_by
+from tenure.stores.sql.flows import SqlFlows
+from tenure.stores.sql.jobs import SqlJobs
+from tenure.stores.sql.measures import SqlMeasures
+from tenure.stores.sql.overview import SqlOverview
 from tenure.stores.sql.rows import Row, rate_states_from
 from tenure.stores.sql.statements import Query, Statements, fill
 from tenure.stores.sql.store import COLUMN_WORDS, LISTING_SHARE, SqlStore
@@ -42,10 +42,11 @@ from tenure.stores.sql.turns import (
     TakenKey,
     rated_kind_of,
 )
-from tenure.stores.sqlite.batches import group_queries
+from tenure.stores.sql.views import SqlViews
 from tenure.stores.sqlite.change_watch import ChangeWatch
 from tenure.stores.sqlite.file import (
     PACKAGE,
+    SqliteTransaction,
     check_schema,
     connect,
     is_empty_database,
@@ -54,6 +55,7 @@ from tenure.stores.sqlite.file import (
     translated,
 )
 from tenure.stores.sqlite.health import sqlite_facts
+from tenure.stores.sqlite.jobs import SqliteJobs
 from tenure.stores.sqlite.writer import LOCK_SLICE_S, Writer
 
 MAX_IDLE_READERS = 4
@@ -134,18 +136,6 @@ def _payload_start(connection: sqlite3.Connection, row: int) -> str:
     with connection.blobopen(table, "payload", row, readonly=True) as payload:
         start = payload.read(MAX_BYTES_PER_CHARACTER * PREVIEW_CHARS)
     return start.decode(errors="ignore")[:PREVIEW_CHARS]  # it may end within a character
-
-
-class _SqliteTransaction:
-    """Statements on one connection, one after the other: there is no round trip to save."""
-
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self.connection = connection
-
-    def fetch(self, *queries: Query, last: bool = False) -> list[list[Row]]:
-        """The rows of each statement."""
-        execute = self.connection.execute
-        return [execute(each.text, each.parameters).fetchall() for each in queries]
 
 
 class SqliteStore(SqlStore):
@@ -250,7 +240,7 @@ class SqliteStore(SqlStore):
             # One transaction, so that the rows and the clock of a call belong together. In WAL mode
             # a deferred transaction that only reads neither waits nor fails.
             connection.execute("BEGIN")
-            result = work(_SqliteTransaction(connection))
+            result = work(SqliteTransaction(connection))
             connection.execute("COMMIT")
             return result
 
@@ -277,18 +267,7 @@ class SqliteStore(SqlStore):
 
     def _write(self, work: Callable[[Transaction], _T]) -> _T:
         self._check()
-        return self._writer.run(lambda connection: work(_SqliteTransaction(connection)))
-
-    def load_previews(self, ids: Sequence[JobId]) -> dict[JobId, str]:
-        """The beginnings of the payloads of these jobs. A blob handle reads only the first pages of
-        each: 1 ms for fifty payloads of a megabyte, against 50 by `substr`. [H53]"""
-
-        def read(tx: Transaction) -> dict[JobId, str]:
-            assert isinstance(tx, _SqliteTransaction)
-            [rows] = tx.fetch(self._query("load_previews", ids=self._pack(ids)))
-            return {JobId(job_id): _payload_start(tx.connection, row) for job_id, row in rows}
-
-        return self._read(read, listing=True)
+        return self._writer.run(lambda connection: work(SqliteTransaction(connection)))
 
     def _pack(self, values: Sequence[str]) -> str:
         return json.dumps(list(values))
@@ -302,8 +281,11 @@ class SqliteStore(SqlStore):
     ) -> list[Query]:
         return []
 
-    def _row_locks(self, ids: Sequence[JobId], sessions: Sequence[SessionKey]) -> list[Query]:
-        return []  # one writer holds every row
+    def _make_jobs(self, flows: SqlFlows) -> SqlJobs:
+        return SqliteJobs(self, flows)
+
+    def _make_views(self, overview: SqlOverview, measures: SqlMeasures) -> SqlViews:
+        return SqliteViews(self, overview=overview, measures=measures)
 
     def _queue_lock(self, namespace: Namespace, name: QueueName) -> list[Query]:
         return []
@@ -463,111 +445,17 @@ class SqliteStore(SqlStore):
         ]
         return self._query("insert_edges", rows=json.dumps(rows))
 
-    # --- saving --------------------------------------------------------------------------------
 
-    def save(
-        self, changes: Iterable[Change], *, epoch: Epoch, window: ClockWindow = ANY_TIME
-    ) -> Saved:
-        """Compare revisions and write, under the one write lock."""
-        self._check()
-        whole = list(changes)
-        new_queues = self._unregistered(whole, epoch)
-        saved = self._write(lambda tx: self._save(tx, whole, epoch, window))
-        if saved.applied:  # otherwise perhaps nothing was written, not even the queue's name
-            self._registered_queues |= new_queues
-        return saved
+class SqliteViews(SqlViews):
+    """`tenure.ports.Views` in SQLite."""
 
-    def _save_held(self, tx: Transaction, changes: Sequence[Change], epoch: Epoch) -> Saved:
-        return self._save(tx, changes, epoch)
+    def previews(self, ids: Sequence[JobId]) -> dict[JobId, str]:
+        """The beginnings of the payloads of these jobs. A blob handle reads only the first pages of
+        each: 1 ms for fifty payloads of a megabyte, against 50 by `substr`. [H53]"""
 
-    def _save(
-        self,
-        tx: Transaction,
-        changes: Sequence[Change],
-        epoch: Epoch,
-        window: ClockWindow = ANY_TIME,
-    ) -> Saved:
-        assert isinstance(tx, _SqliteTransaction)
-        ids = self._pack([change.job.id for change in changes])
-        rows, [(now, current)] = tx.fetch(self._query("load_revs", ids=ids), self._query("moment"))
-        if current != epoch or not window.has(now):
-            return Saved(now, frozenset())
-        revs: dict[JobId, int] = {row[0]: row[1] for row in rows}
-        in_time = [
-            change
-            for change in self._first_to_resolve(tx, self._whose_parents_exist(tx, changes))
-            if revs.get(change.job.id, 0) == change.expected_rev
-            and (change.not_after is None or now < change.not_after)
-        ]
-        updates = [change for change in in_time if change.expected_rev > 0]
-        self._write_changes(tx, updates)
-        # After the updates: a job that ends frees its key in the same transaction. [D2]
-        inserts = self._with_free_keys(
-            tx, [change for change in in_time if change.expected_rev == 0]
-        )
-        tx.fetch(*self._register(self._unregistered(changes, epoch)))
-        self._write_changes(tx, inserts)
-        applied = updates + inserts
-        self._spawn(tx, [each for change in applied for each in change.spawned])
-        tx.fetch(*self._note_key_changes(applied))
-        self._write_flows(tx, applied)
-        tx.fetch(*self._edge_marks(ended_members(applied)))
-        self._keep_observations(tx, [seen for change in applied for seen in change.observations])
-        self._keep_resolutions(tx, [each for change in applied for each in resolved_by(change)])
-        return Saved(now, frozenset(change.job.id for change in applied))
+        def read(tx: Transaction) -> dict[JobId, str]:
+            assert isinstance(tx, SqliteTransaction)
+            [rows] = tx.fetch(self._query("load_previews", ids=self._pack(ids)))
+            return {JobId(job_id): _payload_start(tx.connection, row) for job_id, row in rows}
 
-    def _with_free_keys(self, tx: _SqliteTransaction, inserts: Sequence[Change]) -> list[Change]:
-        """Inserts whose key no job holds, and no earlier insert of this batch. [I17] [D13]"""
-        taken: set[tuple[str, str, str]] = set()
-        free = []
-        for change in inserts:
-            job = change.job
-            if job.dedupe_key is not None:
-                key = (job.namespace, job.kind, job.dedupe_key)
-                if key in taken:
-                    continue
-                self._free_key(tx, change.takes_key_from)
-                if self._key_is_held(tx, job):
-                    continue
-                taken.add(key)
-            free.append(change)
-        return free
-
-    def _free_key(self, tx: _SqliteTransaction, holder: Job | None) -> None:
-        """The job that has ended gives its key to a new one. [D14]"""
-        if holder is not None:
-            tx.fetch(self._query("free_key", job_id=holder.id, finished_at=holder.finished_at))
-
-    def _key_is_held(self, tx: _SqliteTransaction, job: Job) -> bool:
-        [held] = tx.fetch(
-            self._query(
-                "held_key_exists",
-                namespace=job.namespace,
-                kind=job.kind,
-                dedupe_key=job.dedupe_key,
-            )
-        )
-        return bool(held)
-
-    def _spawn(self, tx: _SqliteTransaction, spawned: Sequence[Change]) -> None:
-        if spawned:
-            ids = self._pack([change.job.id for change in spawned])
-            for job_id, *_ in tx.fetch(self._query("load_revs", ids=ids))[0]:
-                raise StoreRefused(f"job {job_id} is already there")
-            self._write_changes(tx, spawned)
-
-    def _write_claimed(
-        self,
-        tx: Transaction,
-        changes: Sequence[Change],
-        epoch: Epoch,
-        also: Sequence[Query],
-    ) -> None:
-        assert isinstance(tx, _SqliteTransaction)
-        self._write_changes(tx, changes)
-        tx.fetch(*also)
-
-    def _write_changes(self, tx: _SqliteTransaction, changes: Sequence[Change]) -> None:
-        for group in groups_of(changes):
-            for query in group_queries(group, self._statements):
-                tx.connection.execute(query.text, query.parameters)
+        return self._read(read, listing=True)

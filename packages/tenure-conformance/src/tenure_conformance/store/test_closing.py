@@ -162,9 +162,7 @@ CALLS: dict[str, Callable[[Store], Any]] = {
     "upkeep.save_fold": lambda store: store.upkeep.save_fold(
         Fold(expected=None, progress=FoldProgress(), rollups=())
     ),
-    "upkeep.delete_rollups": lambda store: store.upkeep.delete_rollups(
-        length_us=DAY, older_than_us=DAY, limit=1
-    ),
+    "upkeep.delete rollups": lambda store: store.upkeep.delete("rollups", limit=1),
     "upkeep.delete renewals": lambda store: store.upkeep.delete(
         "renewals", older_than_us=Duration(0), limit=1
     ),

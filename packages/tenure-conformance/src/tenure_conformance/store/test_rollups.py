@@ -7,6 +7,7 @@ from tenure.core.overview import OutcomeCounts, TimeRange
 from tenure.core.rollups import KEPT_FOR, MAX_SERIES, SHORTEST, Fold, UnfoldedPage
 from tenure.core.rollups import fold as plan_fold
 from tenure.core.vocabulary import OnLost
+from tenure.ports import PruneResult
 from tenure_conformance.harness import QUEUE, Kit, policy
 from tenure_conformance.spec import spec
 from tenure_conformance.store.test_overview import overview, queue_of, totals
@@ -161,14 +162,8 @@ def test_events_that_are_too_old_for_a_length_are_not_folded_into_it(kit: Kit) -
 
     fold(kit)
 
-    deleted = {
-        length: kit.store.upkeep.delete_rollups(
-            length_us=length, older_than_us=seconds(60), limit=10
-        )
-        for length in KEPT_FOR
-    }
-    assert deleted[SHORTEST] == 0
-    assert deleted[max(KEPT_FOR)] >= 1
+    assert kit.store.upkeep.delete("rollups", limit=10).deleted == 0
+    assert totals(overview(kit, TimeRange.WEEK)).enqueued == 2
 
 
 @spec("OB36")
@@ -178,15 +173,17 @@ def test_old_rollups_are_deleted_a_page_at_a_time(kit: Kit) -> None:
         kit.enqueue(namespace=OTHER)
         kit.advance(seconds=60)
     fold(kit)
+    kit.advance(seconds=KEPT_FOR[SHORTEST] // MICROSECONDS_PER_SECOND - 80)
 
-    def delete(limit: int) -> int:
-        return kit.store.upkeep.delete_rollups(
-            length_us=SHORTEST, older_than_us=seconds(80), limit=limit
-        )
+    def delete(limit: int) -> PruneResult:
+        return kit.store.upkeep.delete("rollups", limit=limit)
 
-    assert [delete(3), delete(3), delete(3)] == [3, 1, 0]
-    assert totals(overview(kit)).enqueued == 1
-    assert totals(overview(kit, TimeRange.HOUR)).enqueued == 3
+    assert [delete(3), delete(3), delete(3)] == [
+        PruneResult(3, hit_limit=True),
+        PruneResult(1, hit_limit=False),
+        PruneResult(0, hit_limit=False),
+    ]
+    assert totals(overview(kit, TimeRange.WEEK)).enqueued == 3
 
 
 @spec("OB34")

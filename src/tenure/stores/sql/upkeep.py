@@ -1,15 +1,20 @@
-"""Deletes what retention no longer keeps. A mixin of `SqlStore`, which owns jobs and events.
+"""Upkeep: the sweeper's tick, outages, and what retention deletes.
 
 However much is kept, a call reads one page, and the next call continues from there. [G4] It reads
 without a lock, and then deletes only what it found.
 """
 
-from tenure.core.instants import Duration
-from tenure.ports import PruneResult
-from tenure.stores.sql.artifacts import count_artifact_bytes
+from typing import assert_never
+
+from tenure.core.commands import Outage
+from tenure.core.instants import Duration, Instant
+from tenure.core.rollups import KEPT_FOR
+from tenure.ports import NO_AGE, Deletable, PruneResult
+from tenure.stores.sql.artifacts import SqlArtifacts, count_artifact_bytes
+from tenure.stores.sql.rollups import SqlRollups
 from tenure.stores.sql.rows import Row
-from tenure.stores.sql.statements import Shape, Statements
-from tenure.stores.sql.transactions import Transaction, Transactional
+from tenure.stores.sql.statements import Shape
+from tenure.stores.sql.transactions import Part, Transaction, Transactional
 
 _FROM_THE_FIRST: Shape = (("after_renewal", ""),)
 _FROM_THE_LAST: Shape = (
@@ -46,16 +51,87 @@ DUE_BY_THEMSELVES: Shape = (
 )
 
 
-class SqlRetention(Transactional):
-    """The part of `tenure.ports.Store` that deletes."""
+class SqlUpkeep(Part):
+    """`tenure.ports.Upkeep`."""
 
-    def __init__(self, statements: Statements) -> None:
-        super().__init__(statements)
-        self._kept_by_flow: Shape = (("is_kept_by_flow", statements.text("is_kept_by_flow")),)
+    def __init__(
+        self, database: Transactional, *, artifacts: SqlArtifacts, rollups: SqlRollups
+    ) -> None:
+        super().__init__(database)
+        self._saw_tick = database._saw_tick
+        self._collect = artifacts.collect
+        self.fold_progress = rollups.fold_progress
+        self.unfolded = rollups.unfolded
+        self.save_fold = rollups.save_fold
+        self._kept_by_flow: Shape = (("is_kept_by_flow", self._text("is_kept_by_flow")),)
         self._last_renewal: Row = (None, None)  # the next call continues after this one
         self._last_session: Row | None = None  # likewise
 
-    def prune_renewals(self, *, older_than_us: Duration, limit: int) -> PruneResult:
+    def tick(self) -> tuple[Instant | None, Instant]:
+        """The highest tick before this one, and now."""
+
+        def advance(tx: Transaction) -> tuple[Instant | None, Instant]:
+            [[(before,)], [(now, _)]] = tx.fetch(self._query("load_tick"), self._query("moment"))
+            tx.fetch(self._query("set_tick", tick=max(before or now, now)), last=True)
+            return before, now
+
+        before, now = self._write(advance)
+        self._saw_tick(max(before or now, now))
+        return before, now
+
+    def record_outage(self, outage: Outage) -> None:
+        """Remember an outage."""
+        query = self._query(
+            "record_outage",
+            began_at=outage.began_at,
+            ended_at=outage.ended_at,
+            is_jump=outage.is_jump,
+        )
+        self._write(lambda tx: tx.fetch(query, last=True))
+
+    def outages(self, *, since: Instant) -> list[Outage]:
+        """Outages that ended after `since`."""
+        rows = self._rows(self._query("load_outages", since=since))
+        return [Outage(began_at, ended_at, bool(is_jump)) for began_at, ended_at, is_jump in rows]
+
+    def delete(
+        self, what: Deletable, *, older_than_us: Duration = NO_AGE, limit: int
+    ) -> PruneResult:
+        """Delete rows that retention lets go of."""
+        match what:
+            case "renewals":
+                return self._delete_renewals(older_than_us, limit)
+            case "artifacts":
+                return self._collect(limit=limit)
+            case "sessions":
+                return self._delete_sessions(older_than_us, limit)
+            case "jobs":
+                return self._delete_jobs(older_than_us, limit)
+            case "rollups":
+                lengths = [
+                    {"length_us": length, "older_than_us": kept}
+                    for length, kept in KEPT_FOR.items()
+                ]
+                return self._deleted(limit, *[("delete_rollups", each) for each in lengths])
+            case "keys":
+                age = {"older_than_us": older_than_us}
+                return self._deleted(
+                    limit, ("delete_idle_rate_states", {}), ("delete_idle_served", age)
+                )
+            case "observations" | "outages" | "workers":
+                return self._deleted(
+                    limit, (f"delete_old_{what}", {"older_than_us": older_than_us})
+                )
+            case _:
+                assert_never(what)
+
+    def _deleted(self, limit: int, *statements: tuple[str, dict[str, Duration]]) -> PruneResult:
+        """Run these statements, each of which returns what it deleted."""
+        queries = [self._query(name, limit=limit, **given) for name, given in statements]
+        numbers = [*map(len, self._write(lambda tx: tx.fetch(*queries, last=True)))]
+        return PruneResult(sum(numbers), limit in numbers)
+
+    def _delete_renewals(self, older_than_us: Duration, limit: int) -> PruneResult:
         """Delete old renewals of ended attempts, among the next `limit` ones. [G1] [E31]"""
         job_id, seq = self._last_renewal
         shape = _FROM_THE_FIRST if job_id is None else _FROM_THE_LAST
@@ -72,7 +148,7 @@ class SqlRetention(Transactional):
         self._last_renewal = rows[-1][:2] if hit_limit else (None, None)
         return PruneResult(sum(map(len, gone)), hit_limit)
 
-    def delete_sessions(self, *, older_than_us: Duration, limit: int) -> int:
+    def _delete_sessions(self, older_than_us: Duration, limit: int) -> PruneResult:
         """Delete sessions that hold no lease and received nothing for this long. [Q7]"""
         after = self._last_session
         given = {} if after is None else dict(zip(_SESSION_KEY, after, strict=True))
@@ -85,31 +161,11 @@ class SqlRetention(Transactional):
         old = [dict(zip(_SESSION_KEY, row, strict=False)) for row in rows if row[-1]]
         queries = [self._query("delete_session", older_than_us=older_than_us, **key) for key in old]
         gone = self._write(lambda tx: tx.fetch(*queries, last=True)) if queries else []
-        self._last_session = rows[-1][:-1] if len(rows) == limit else None
-        return sum(map(len, gone))
+        hit_limit = len(rows) == limit
+        self._last_session = rows[-1][:-1] if hit_limit else None
+        return PruneResult(sum(map(len, gone)), hit_limit)
 
-    def delete_outages(self, *, older_than_us: Duration, limit: int) -> int:
-        """Delete outages that cannot excuse a lease any more. [O4]"""
-        query = self._query("delete_outages", older_than_us=older_than_us, limit=limit)
-        [deleted] = self._write(lambda tx: tx.fetch(query, last=True))
-        return len(deleted)
-
-    def delete_idle_keys(self, *, older_than_us: Duration, limit: int) -> int:
-        """Delete what is remembered of rate keys that have a whole burst, and of fair keys that
-        were granted nothing for this long. [RL13] [CK9]"""
-        queries = [
-            self._query("delete_idle_rate_states", limit=limit),
-            self._query("delete_idle_served", older_than_us=older_than_us, limit=limit),
-        ]
-        return sum(map(len, self._write(lambda tx: tx.fetch(*queries, last=True))))
-
-    def expire_observations(self, *, older_than_us: Duration, limit: int) -> int:
-        """Drop the bodies of old observations."""
-        query = self._query("expire_observations", older_than_us=older_than_us, limit=limit)
-        [expired] = self._write(lambda tx: tx.fetch(query, last=True))
-        return len(expired)
-
-    def purge(self, *, older_than_us: Duration, limit: int) -> int:
+    def _delete_jobs(self, older_than_us: Duration, limit: int) -> PruneResult:
         """Delete finished jobs with everything that belongs to them. Rows first: the schema refuses
         to delete events of an existing job."""
 
@@ -137,4 +193,5 @@ class SqlRetention(Transactional):
                 tx.fetch(*count_artifact_bytes(self._query, deleted=artifacts), last=True)
             return len(ids)
 
-        return self._write(delete)
+        deleted = self._write(delete)
+        return PruneResult(deleted, deleted == limit)

@@ -1,36 +1,56 @@
-"""Reading a SQL store: pages of jobs, and everything in order. A mixin of `SqlStore`.
+"""Views: pages of jobs and of dead letters, and what is read of bodies without loading them.
 
 Only reads: a list holds up no writer, and each page is bounded.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import TypeAlias, TypeVar
 
 import msgspec
 
-from tenure.core.events import Event
-from tenure.core.ids import JobId, job_correlated_by, job_id_range, last_instant_of
+from tenure.core.dead_letter_groups import (
+    MAX_GROUPED,
+    MAX_HEADLINE,
+    DeadLetterGroupFilter,
+    DeadLetterGroups,
+    Letter,
+    group,
+)
+from tenure.core.ids import (
+    FlowId,
+    JobId,
+    Kind,
+    QueueName,
+    job_correlated_by,
+    job_id_range,
+    last_instant_of,
+)
 from tenure.core.instants import Instant
-from tenure.core.job import Job
-from tenure.core.job_search import FoundJobs, JobFilter, found_jobs, leased_among, newness
+from tenure.core.job import Job, JobError
+from tenure.core.job_search import (
+    PREVIEW_CHARS,
+    FoundJobs,
+    JobFilter,
+    found_jobs,
+    leased_among,
+    newness,
+)
 from tenure.core.lateness import is_suspect
-from tenure.core.observations import Observation
-from tenure.core.vocabulary import JobStatus
-from tenure.errors import UnreadableRow
-from tenure.ports import DedupeKey, Record, Unreadable
+from tenure.core.vocabulary import JobStatus, ReasonCode, Stage
+from tenure.ports import DeadLetter
+from tenure.stores.sql.jobs import resolutions_of
+from tenure.stores.sql.measures import SqlMeasures
+from tenure.stores.sql.overview import SqlOverview
 from tenure.stores.sql.rows import (
     EVENT_FIELDS,
     JOB_COLUMNS,
     Row,
-    event_from,
     job_from,
-    observation_from,
 )
-from tenure.stores.sql.statements import Query, Shape, Statements, fill
-from tenure.stores.sql.transactions import Transaction, Transactional
+from tenure.stores.sql.statements import Query, fill
+from tenure.stores.sql.transactions import Part, Transactional
 
 KEYS_PER_PAGE = 1000
 
@@ -105,6 +125,18 @@ _NOTHING = "AND FALSE"
 MAX_LISTED_KINDS = 64
 """A list of a common status is merged from as many kinds at most."""
 
+_decode_error = msgspec.json.Decoder(JobError).decode
+
+ERROR_HEAD = 2000
+"""Characters of an error's document that are read for its type and first line: a traceback makes
+the whole one far longer."""
+
+_TEXT = r'"((?:[^"\\]|\\u[0-9a-fA-F]{4}|\\[^u])*)'
+_TYPE = re.compile(f'"type":{_TEXT}')
+_MESSAGE = re.compile(f'"message":{_TEXT}')
+"""The text of a field, up to the last whole character before the document was cut."""
+_decode_text = msgspec.json.Decoder(str).decode
+
 ListedKinds: TypeAlias = Mapping[str, Sequence[str]] | None
 """By phase, the kinds that it has; see `_kinds_to_list`."""
 _OF_SOME_JOBS = {"at": "enqueued_at", "id": "id"}
@@ -114,19 +146,17 @@ _RESOLVED = "EXISTS (SELECT 1 FROM {t}dead_letter_resolution AS r WHERE r.job_id
 _JOB_FLAGS = {None: "", True: f"AND {_RESOLVED}", False: f"AND NOT {_RESOLVED}"}
 
 
-class SqlQueries(Transactional):
-    """The part of `tenure.ports.Store` that lists what is there."""
+class SqlViews(Part):
+    """`tenure.ports.Views`."""
 
-    def __init__(self, statements: Statements) -> None:
-        super().__init__(statements)
-        self._some_jobs = statements.text("list_some_jobs")
-        self._all_jobs = statements.text("list_all_jobs")
+    def __init__(
+        self, database: Transactional, *, overview: SqlOverview, measures: SqlMeasures
+    ) -> None:
+        super().__init__(database)
+        self.overview = overview.overview
+        self.measure = measures.measure
 
-    def list_jobs(self, wanted: JobFilter) -> list[Job]:
-        """A page of jobs, newest first."""
-        return self.find_jobs(wanted).jobs
-
-    def find_jobs(self, wanted: JobFilter) -> FoundJobs:
+    def jobs(self, wanted: JobFilter) -> FoundJobs:
         """A page of jobs, newest first, and where the next one begins. [J12]"""
         if wanted.orphaned:
             return self._orphaned(wanted)
@@ -145,7 +175,7 @@ class SqlQueries(Transactional):
         leased = leased_among(wanted)
         if not leased.statuses:
             return FoundJobs([], None)
-        found = self.find_jobs(leased)
+        found = self.jobs(leased)
         [(now, _)] = self._rows(self._query("moment"))
         silent = [job for job in found.jobs if is_suspect(job, Instant(now))][: wanted.limit]
         if wanted.bodies:
@@ -270,80 +300,52 @@ class SqlQueries(Transactional):
                 "index": _index_of(arm, wanted),
                 "clauses": fill(" ".join([*clauses, arm]), columns),
             }
-            arms.append(fill(self._all_jobs if is_all else self._some_jobs, words))
+            arms.append(fill(self._text("list_all_jobs" if is_all else "list_some_jobs"), words))
         return ("arms", " UNION ALL ".join(arms)), given
 
-    def records(self, *, page_size: int) -> Iterator[Record]:
-        """Every job with its log, by id; each page is one snapshot."""
-        after: JobId | None = None
-        while True:
-            page = self._read(partial(self._page, after=after, size=page_size), snapshot=True)
-            yield from page
-            if len(page) < page_size:
-                return
-            after = page[-1].job_id
+    def dead_letters(self, wanted: JobFilter) -> list[DeadLetter]:
+        """A page of dead letters, newest first."""
+        jobs = self.jobs(wanted).jobs
+        ids = self._pack([job.id for job in jobs])
+        resolutions = resolutions_of(self._rows(self._query("load_resolutions", ids=ids)))
+        return [DeadLetter(job, resolutions.get(job.id)) for job in jobs]
 
-    def _page(self, tx: Transaction, after: JobId | None, size: int) -> list[Record]:
-        shape: Shape = (("after_id", ""), ("after_job_id", ""))
-        if after is not None:
-            shape = (("after_id", "WHERE id > :after"), ("after_job_id", "WHERE job_id > :after"))
-        [found] = tx.fetch(self._query("record_ids", shape, after=after, limit=size))
-        return self._records_of(tx, [JobId(row[0]) for row in found])
-
-    def load_record(self, job_id: JobId) -> Record | None:
-        """One job with its log, in one snapshot."""
-        [record] = self._read(partial(self._records_of, ids=[job_id]), snapshot=True)
-        is_there = record.job is not None or record.events or record.unreadable
-        return record if is_there else None
-
-    def _records_of(self, tx: Transaction, ids: Sequence[JobId]) -> list[Record]:
-        packed = self._pack(ids)
-        names = ("load_jobs", "load_histories", "load_observations")
-        answers = tx.fetch(
-            *[self._query(name, (("limit", ""),), ids=packed) for name in names], last=True
+    def dead_letter_groups(self, wanted: DeadLetterGroupFilter) -> DeadLetterGroups:
+        """The newest dead letters without a resolution, by kind and error. [OB31]"""
+        given = {"namespace": wanted.namespace, "letters": MAX_GROUPED}
+        rows, beyond, [(now, _)] = self._read(
+            lambda tx: tx.fetch(
+                self._query("letters_to_group", head=ERROR_HEAD, **given),
+                self._query("first_ungrouped_letter", **given),
+                self._query("moment"),
+                last=True,
+            ),
+            listing=True,
         )
-        unreadable: dict[JobId, list[Unreadable]] = {job_id: [] for job_id in ids}
-        jobs = {job.id: job for job in _readable(answers[0], job_from, _REV, unreadable)}
-        events: dict[JobId, list[Event]] = {job_id: [] for job_id in ids}
-        for event in _readable(answers[1], event_from, _SEQ, unreadable):
-            events[event.job_id].append(event)
-        observations: dict[JobId, list[Observation]] = {job_id: [] for job_id in ids}
-        for seen in _readable(answers[2], observation_from, None, unreadable):
-            observations[seen.job_id].append(seen)
-        return [
-            Record(
-                job_id,
-                jobs.get(job_id),
-                events[job_id],
-                observations[job_id],
-                tuple(unreadable[job_id]),
+        letters = [
+            Letter(
+                JobId(job_id),
+                QueueName(queue),
+                Kind(kind),
+                ReasonCode(reason_code),
+                None if stage is None else Stage(stage),
+                Instant(finished_at),
+                headline_of(head),
+                None if flow_id is None else FlowId(flow_id),
             )
-            for job_id in ids
+            for job_id, queue, kind, reason_code, stage, finished_at, head, flow_id in rows
         ]
+        return group(letters, wanted, now=Instant(now), complete=not beyond)
 
-    def live_keys(self) -> Iterator[tuple[DedupeKey, JobId]]:
-        """The dedupe keys of live jobs in order."""
-        key = ("namespace", "kind", "dedupe_key", "id")
-        for namespace, kind, dedupe_key, job_id in self._all_rows("live_keys", key):
-            yield DedupeKey(namespace, kind, dedupe_key), job_id
+    def body_sizes(self, ids: Sequence[JobId]) -> dict[JobId, int]:
+        """The sizes of the bodies of these jobs."""
+        rows = self._rows(self._query("load_body_sizes", ids=self._pack(ids)))
+        return {JobId(str(job_id)): size for job_id, size in rows}
 
-    def lease_holders(self) -> Iterator[tuple[str, JobId]]:
-        """The ids of live leases in order."""
-        rows = self._all_rows("lease_holders", ("lease_id", "id"))
-        yield from ((lease_id, job_id) for lease_id, job_id in rows)
-
-    def _all_rows(self, name: str, key: tuple[str, ...]) -> Iterator[Row]:
-        """Every row of a statement, which selects and sorts by these columns, page by page."""
-        names, values = ", ".join(key), ", ".join(f":{column}" for column in key)
-        shape: Shape = (("after", ""),)
-        last: Row = (None,) * len(key)
-        while True:
-            given = dict(zip(key, last, strict=True))
-            rows = self._rows(self._query(name, shape, limit=KEYS_PER_PAGE, **given))
-            yield from rows
-            if len(rows) < KEYS_PER_PAGE:
-                return
-            shape, last = (("after", f"AND ({names}) > ({values})"),), rows[-1]
+    def previews(self, ids: Sequence[JobId]) -> dict[JobId, str]:
+        """The beginnings of the payloads of these jobs. [H53]"""
+        query = self._query("load_previews", ids=self._pack(ids), chars=PREVIEW_CHARS)
+        return {JobId(str(job_id)): start for job_id, start in self._rows(query, listing=True)}
 
 
 def _listing_arms(wanted: JobFilter, kinds: ListedKinds) -> Sequence[str]:
@@ -397,16 +399,15 @@ def _literally(text: str) -> str:
     return "".join(each.lower() if each.isascii() else each for each in escaped)
 
 
-def _readable(
-    rows: Sequence[Row],
-    read: Callable[[Row], _T],
-    seq: int | None,
-    unreadable: dict[JobId, list[Unreadable]],
-) -> Iterator[_T]:
-    """What can be read; the rest is added to `unreadable`. `seq` is the column that names it."""
-    for row in rows:
-        try:
-            yield read(row)
-        except UnreadableRow as failure:
-            at = 1 if seq is None else row[seq]
-            unreadable[JobId(failure.job_id)].append(Unreadable(at, failure.problem))
+def headline_of(head: str) -> str:
+    """The type and the first line of an error, from the beginning of its document."""
+    if len(head) < ERROR_HEAD:
+        return _decode_error(head).headline[:MAX_HEADLINE]
+    before_traceback = head.partition(',"traceback":')[0]
+    texts = [_found(each, before_traceback) for each in (_TYPE, _MESSAGE)]
+    return JobError(type=texts[0], message=texts[1]).headline[:MAX_HEADLINE]
+
+
+def _found(field: re.Pattern[str], head: str) -> str:
+    found = field.search(head)
+    return "" if found is None else _decode_text(f'"{found[1]}"')

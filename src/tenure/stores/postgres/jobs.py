@@ -1,0 +1,309 @@
+"""Saving on PostgreSQL: one statement per shape of changes, as many as possible in a round trip."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from tenure.core.ids import Epoch, JobId
+from tenure.core.instants import Instant
+from tenure.core.job import Job
+from tenure.core.outcomes import Change, SessionKey
+from tenure.errors import StoreRefused
+from tenure.ports import ANY_TIME, ClockWindow, Hint, HintedChange, Saved
+from tenure.stores.hints import hints_of
+from tenure.stores.postgres.arrays import integers, texts, truths
+from tenure.stores.postgres.batches import batch_of
+from tenure.stores.postgres.transaction import PostgresTransaction, Vetoed
+from tenure.stores.sql.batches import ChangeStream, Group, groups_of
+from tenure.stores.sql.flows import SqlFlows, ended_members, needed_jobs
+from tenure.stores.sql.jobs import SqlJobs, letters_of, resolved_by
+from tenure.stores.sql.statements import Query
+from tenure.stores.sql.transactions import Transaction
+
+if TYPE_CHECKING:
+    from tenure.stores.postgres.store import PostgresStore
+
+
+class PostgresJobs(SqlJobs):
+    """`tenure.ports.StoredJobs` in PostgreSQL."""
+
+    def __init__(self, store: "PostgresStore", flows: SqlFlows) -> None:
+        super().__init__(store, flows=flows, note_keys=store._note_key_changes)
+        self._store = store
+
+    def begin(self) -> int:
+        """Called before a transaction that writes."""
+        return self._store._memory.begin()
+
+    def written(self, changes: Sequence[Change], now: Instant, *, begun: int) -> None:
+        """Remember these as acknowledged, and tell waiting workers."""
+        self._store._remember(changes, now, begun=begun)
+
+    def row_locks(self, ids: Sequence[JobId], sessions: Sequence[SessionKey]) -> list[Query]:
+        """Epoch, then sessions as a claim locks them, then rows in id order."""
+        own = sorted(
+            {self._store._key("session", key.namespace, key.actor, key.worker) for key in sessions}
+        )
+        keys, shared = [self._store._key("epoch"), *own], [True, *[False] * len(own)]
+        return [
+            self._query("lock_in_order", keys=integers(keys), are_shared=truths(shared)),
+            self._query("lock_jobs", ids=texts(ids)),
+        ]
+
+    def save(
+        self, changes: Iterable[Change], *, epoch: Epoch, window: ClockWindow = ANY_TIME
+    ) -> Saved:
+        """Compare and write; remember what was written as acknowledged."""
+        offered = ChangeStream(changes)
+        begun = self.begin()
+        ahead: set[Hint] = set()
+        saved = self._save_offered(offered, epoch, window, ahead)
+        written = [each for each in offered.whole() if each.job.id in saved.applied]
+        self._store._remember(written, saved.now, begun=begun, told=ahead)
+        return saved
+
+    def _save_offered(
+        self, offered: ChangeStream, epoch: Epoch, window: ClockWindow, told: set[Hint]
+    ) -> Saved:
+        """Write a long stream of new jobs while the rest is decided; anything else at once. `told`
+        gets the hints that were sent with it."""
+        if self._store._may_undo and offered.is_long and _are_new(groups_of(offered.first)):
+            with suppress(Vetoed):
+                return self._store._write(
+                    lambda tx: self._save_as_offered(tx, offered, epoch, window),
+                    all_or_nothing=True,
+                )
+        return self._save_at_once(offered.whole(), epoch, window, told)
+
+    def _save_as_offered(
+        self, tx: Transaction, offered: ChangeStream, epoch: Epoch, window: ClockWindow
+    ) -> Saved:
+        """Write new jobs without keys, a statement for each piece; all of them are applied or none.
+        Other changes could deadlock when they are written in pieces: `_save_at_once` writes
+        those."""
+        assert isinstance(tx, PostgresTransaction)
+        new_queues: set[tuple[str, ...]] = set()
+
+        def parts() -> Iterator[list[Query]]:
+            for piece in offered.pieces():
+                groups = groups_of(piece)
+                if not _are_new(groups):
+                    raise Vetoed  # this closes the connection, but such mixed batches are rare
+                unknown = self.registered.missing(piece, epoch) - new_queues
+                new_queues.update(unknown)
+                yield [
+                    *self._register(unknown),
+                    *self._note_keys(piece),
+                    self._group_query(groups[0], epoch, window, alone=True),
+                ]
+
+        answers = tx.stream(parts())
+        self.registered.add(new_queues)
+        applied = frozenset(change.job.id for change in offered.whole())
+        return Saved(Instant(answers[-1][0][0]), applied)
+
+    def _save_at_once(
+        self, changes: Sequence[Change], epoch: Epoch, window: ClockWindow, told: set[Hint]
+    ) -> Saved:
+        """One statement per shape, all in one round trip."""
+        if not changes:
+            return Saved(self._store.now(), frozenset())
+        if letters_of(changes) or needed_jobs(changes) or _givers(changes):
+            return self._write(lambda tx: self._save_holding_others(tx, changes, epoch))
+        new_queues = self.registered.missing(changes, epoch)
+        register = [*self._register(new_queues), *self._note_keys(changes)]
+        groups = groups_of(changes)
+        saved = None
+        if self._store._may_undo and _is_likely_to_apply(groups):
+            whole = [*register, self._group_query(groups[0], epoch, window, alone=True)]
+            with suppress(Vetoed):
+                saved = self._store._write(
+                    lambda tx: self._save_and_tell(tx, groups, whole, epoch, told),
+                    all_or_nothing=True,
+                )
+        if saved is None:
+            each = [*register, *self._queries_by_group(groups, epoch, window)]
+            saved = self._write(lambda tx: self._save(tx, groups, each, epoch))
+        self.registered.add(new_queues)
+        return saved
+
+    def _save_and_tell(
+        self,
+        tx: Transaction,
+        groups: Sequence[Group],
+        queries: Sequence[Query],
+        epoch: Epoch,
+        told: set[Hint],
+    ) -> Saved:
+        """Save, and have the server tell idle workers of ready jobs right after the commit: that
+        is a round trip and a change of threads sooner than by `Notifications.tell`."""
+        assert isinstance(tx, PostgresTransaction)
+        ready = {
+            hint
+            for hint in hints_of(groups[0].changes, Instant(0))
+            if hint.change is HintedChange.READY
+        }
+        due, payloads = self._store._notifications.take_due(ready)
+        tx.afterwards = [
+            self._query("notify_at_once", channel=self._store._channel, payload=each)
+            for each in payloads
+        ]
+        saved = self._save(tx, groups, queries, epoch)
+        if tx.was_done_afterwards:
+            told.update(due)
+        return saved
+
+    def _queries_by_group(
+        self, groups: Sequence[Group], epoch: Epoch, window: ClockWindow
+    ) -> list[Query]:
+        """A statement for each group. Each locks its own rows: if several do, lock all rows first,
+        in id order."""
+        updates = [group for group in groups if not group.is_insert]
+        if len(updates) < 2:
+            return [self._group_query(group, epoch, window) for group in groups]
+        ids = [change.job.id for group in updates for change in group.changes]
+        lock = self._query("lock_jobs", ids=texts(ids))
+        return [lock, *[self._group_query(group, epoch, window, held=True) for group in groups]]
+
+    def save_held(self, tx: Transaction, changes: Sequence[Change], epoch: Epoch) -> Saved:
+        groups = groups_of(changes)
+        queries = self._register(self.registered.missing(changes, epoch))
+        queries += self._note_keys(changes)
+        queries += self._free_keys(changes, epoch)
+        queries += [self._group_query(group, epoch, held=True) for group in groups]
+        return self._save(tx, groups, queries, epoch)
+
+    def _free_keys(self, changes: Sequence[Change], epoch: Epoch) -> list[Query]:
+        """Jobs that have ended give their keys to these new ones. [D14]"""
+        givers = list({each.id: each for each in _givers(changes)}.values())
+        if not givers:
+            return []
+        query = self._query(
+            "free_keys",
+            ids=texts([giver.id for giver in givers]),
+            finished=integers([giver.finished_at or 0 for giver in givers]),
+            epoch=epoch,
+            epoch_lock=self._store._key("epoch"),
+        )
+        return [query]
+
+    def _save_holding_others(
+        self, tx: Transaction, changes: Sequence[Change], epoch: Epoch
+    ) -> Saved:
+        """Save changes some of which need other rows: lock these with the rows that change, then
+        apply only changes whose dead letter is still unresolved [B17] and whose parents are still
+        there. [FL3] Jobs that give their key away are locked, too. [D14]"""
+        held = [*letters_of(changes), *[each.job.id for each in changes if each.expected_rev > 0]]
+        held += [giver.id for giver in _givers(changes)]
+        if held:
+            tx.fetch(self._query("lock_jobs", ids=texts(held)))
+        first = self.first_to_resolve(tx, self._flows.whose_parents_exist(tx, changes))
+        if not first:
+            [[(now, _)]] = tx.fetch(self._query("moment"), last=True)
+            return Saved(Instant(now), frozenset())
+        return self.save_held(tx, first, epoch)
+
+    def _save(
+        self,
+        tx: Transaction,
+        groups: Sequence[Group],
+        queries: Sequence[Query],
+        epoch: Epoch,
+    ) -> Saved:
+        changes = [change for group in groups for change in group.changes]
+        with_more = [change for change in changes if _has_more(change)]
+        # In the same round trip: the statement reads which of these jobs have ended. [FL4]
+        edge_marks = self._flows.edge_marks(ended_members(changes))
+        answers = tx.fetch(*queries, *edge_marks, last=not with_more)
+        answers = answers[len(queries) - len(groups) : len(queries)]
+        applied: set[JobId] = set()
+        for group, [(_, ids)] in zip(groups, answers, strict=True):
+            applied.update(_applied_ids(group, ids))
+        for change in with_more:
+            if change.job.id in applied:
+                for spawned in groups_of(change.spawned):
+                    [[(_, ids)]] = tx.fetch(self._group_query(spawned, epoch, held=True))
+                    missing = {each.job.id for each in spawned.changes} - {
+                        *_applied_ids(spawned, ids)
+                    }
+                    for job_id in missing:
+                        raise StoreRefused(f"job {job_id} is already there")
+                self.keep_observations(tx, change.observations)
+                self.keep_resolutions(tx, resolved_by(change))
+                self._flows.write(tx, [change])
+        return Saved(Instant(answers[-1][0][0]), frozenset(applied))
+
+    def write_claimed(
+        self,
+        tx: Transaction,
+        changes: Sequence[Change],
+        epoch: Epoch,
+        also: Sequence[Query],
+    ) -> None:
+        groups = groups_of(changes)
+        queries = [self._group_query(group, epoch, held=True) for group in groups]
+        answers = tx.fetch(*queries, *also, last=True)
+        for group, [(_, ids)] in zip(groups, answers, strict=False):
+            assert len(_applied_ids(group, ids)) == len(group.changes), "the rows were locked by us"
+
+    def _group_query(
+        self,
+        group: Group,
+        epoch: Epoch,
+        window: ClockWindow = ANY_TIME,
+        *,
+        held: bool = False,
+        alone: bool = False,
+    ) -> Query:
+        statement = "insert_jobs" if group.is_insert else "update_jobs"
+        batch = batch_of(group)
+        text = self._text
+        shape = (
+            *batch.shape,
+            ("held", text("rows_are_held" if held else "rows_to_lock")),
+            ("applied", text("applied")),
+            ("unless_all_applied", text("unless_all_applied")),
+        )
+        return self._query(
+            f"{statement}_alone" if alone else statement,
+            shape,
+            epoch=epoch,
+            epoch_lock=self._store._key("epoch"),
+            earliest=window.earliest,
+            latest=window.latest,
+            **batch.parameters,
+        )
+
+
+def _are_new(groups: Sequence[Group]) -> bool:
+    """Whether these are only new jobs without dedupe keys, and nothing else has to be written."""
+    if not groups[0].is_insert or not _is_likely_to_apply(groups):
+        return False
+    return not any(_has_more(change) for change in groups[0].changes)
+
+
+def _givers(changes: Iterable[Change]) -> list[Job]:
+    """The jobs that these changes take their keys from."""
+    return [each.takes_key_from for each in changes if each.takes_key_from is not None]
+
+
+def _has_more(change: Change) -> bool:
+    """Whether more than a row and its events has to be written."""
+    more = change.spawned or change.observations or change.resolution
+    return bool(more or change.flow or change.redrive)
+
+
+def _is_likely_to_apply(groups: Sequence[Group]) -> bool:
+    """Whether to try one statement that applies all changes or none. A dedupe key is often held by
+    another job; an id hardly ever exists already, and a revision hardly ever differs."""
+    [group, *others] = groups
+    if others:
+        return False
+    return not group.is_insert or all(each.job.dedupe_key is None for each in group.changes)
+
+
+def _applied_ids(group: Group, ids: str | None) -> list[JobId]:
+    """The ids of the changes that were applied; `ids` is None if all of the group were."""
+    if ids is None:
+        return [change.job.id for change in group.changes]
+    return [JobId(each) for each in ids.split(",") if each]
