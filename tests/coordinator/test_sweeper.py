@@ -376,7 +376,7 @@ def test_an_outage_counts_even_if_the_store_fails_while_it_is_recorded(
         raise StoreUnavailable("the test cut the network again")
 
     with monkeypatch.context() as patched:
-        patched.setattr(store, "record_outage", fail)
+        patched.setattr(store.upkeep, "record_outage", fail)
         with pytest.raises(StoreUnavailable):
             sweeping.sweep_once()
     clock.advance(1)

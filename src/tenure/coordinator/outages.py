@@ -37,7 +37,7 @@ _UNWATCHED = frozenset(
     {
         *("events.page", "events.follow", "events.delay", "events.count"),
         *("workers.page", "flows.page", "flows.load", "settings.queues", "settings.kinds"),
-        *("upkeep.delete"),
+        "upkeep.delete",
         *("upkeep.fold_progress", "upkeep.unfolded", "upkeep.save_fold", "flows.edges"),
     }
 )
