@@ -24,7 +24,7 @@ import click
 
 from tenure.cli.errors import DONE, CouldNotRun
 from tenure.cli.invocation import Invocation, command
-from tenure.cli.options import app_argument, app_url_option
+from tenure.cli.options import app_argument, app_url_option, flag, port_option, whole_number
 from tenure.cli.output import say
 from tenure.errors import TenureError, install_hint
 from tenure.settings import is_in_memory, is_server, shown_url, url_from_environment
@@ -74,78 +74,86 @@ def watch_of(app: str) -> Watch:
     raise CouldNotRun(f"there is no module {top[:60]!a}; run this where `import {top[:60]}` works")
 
 
-class DevDashboard:
-    """Starts the process of the dashboard; after a file has changed, again if that failed."""
+class Child:
+    """A process in a session of its own: Ctrl-C reaches it only through us, and only once."""
 
     def __init__(
-        self, app: str, url: str | None, port: int, environment: Mapping[str, str]
+        self, words: Sequence[str], environment: Mapping[str, str], *, pipe: int | None = None
     ) -> None:
-        words = [app, str(port), str(os.getpid()), *([] if url is None else [url])]
-        self._command = [sys.executable, "-m", "tenure.cli.dev", *words]
-        self._environment = environment
-        self._child: subprocess.Popen[bytes] | None = None
+        self._command = [sys.executable, "-m", *words]
+        self._environment = dict(environment)
+        self._pipes = () if pipe is None else (pipe,)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs; -1 before it was started."""
+        return -1 if self._process is None else self._process.poll()
 
     def start(self) -> None:
-        """Start it unless it runs."""
-        if self._child is None or self._child.poll() not in (None, 0):
-            # In a session of its own, so that Ctrl-C reaches it only through us.
-            self._child = subprocess.Popen(
-                self._command, env=dict(self._environment), start_new_session=True
-            )
+        """Start it, or another one after it has ended."""
+        self._process = subprocess.Popen(
+            self._command, env=self._environment, start_new_session=True, pass_fds=self._pipes
+        )
 
-    def stop(self) -> None:
-        """Stop it, if it runs."""
-        if self._child is None:
+    def terminate(self) -> None:
+        """Ask it to end, if it was started."""
+        if self._process is not None:
+            self._process.terminate()
+
+    def wait(self, within_s: float) -> None:
+        """Wait for its end, and kill it after this time."""
+        if self._process is None:
             return
-        self._child.terminate()
         try:
-            self._child.wait(END_WITHIN_S)
+            self._process.wait(within_s)
         except subprocess.TimeoutExpired:
-            self._child.kill()
-            self._child.wait()
+            self._process.kill()
+            self._process.wait()
 
 
 class Reloader:
-    """One worker at a time, until told to stop."""
+    """One worker at a time, and the dashboard, until told to stop."""
 
     def __init__(
         self,
-        command: Sequence[str],
+        words: Sequence[str],
         environment: Mapping[str, str],
         watch: Watch,
-        dashboard: DevDashboard | None,
+        dashboard: Child | None,
     ) -> None:
-        self._command = command
-        self._environment = environment
+        # The worker has the one end and notices when the other is closed, with this process. [DB14]
+        lifeline, self._held_open = os.pipe()
+        words = [*words, "--stop-when-closed", str(lifeline)]
+        self._worker = Child(words, environment, pipe=lifeline)
         self._watch = watch
         self._dashboard = dashboard
-        self._child: subprocess.Popen[bytes] | None = None
         self._is_stopping = False
-        # The worker has the one end and notices when the other is closed, with this process. [DB14]
-        self._lifeline, self._held_open = os.pipe()
         # Not an Event: a signal handler that runs while its lock is held would deadlock.
         self._woken: SimpleQueue[None] = SimpleQueue()
 
     def run(self) -> int:
         """Run until SIGTERM, SIGINT or SIGHUP; a second signal makes the worker stop at once."""
-        for number in STOPS:
-            signal.signal(number, lambda *_: self._stop())
+        for signum in STOPS:
+            signal.signal(signum, lambda *_: self._stop())
         self._start()
         is_told = False
         while not self._is_woken():
             changed = self._watch.changed()
             if changed:
                 say(f"{changed[0].name} changed, restarting")
-                self._end()
+                self._worker.terminate()
+                self._worker.wait(LONGEST_END_S)
                 if not self._is_stopping:
                     self._start()
                 is_told = False
-            elif self._child is not None and self._child.poll() is not None and not is_told:
+            elif self._worker.exit_code is not None and not is_told:
                 is_told = True
                 say("the worker has stopped; waiting for a file to change")
-        self._end()
+        self._worker.wait(LONGEST_END_S)
         if self._dashboard is not None:
-            self._dashboard.stop()
+            self._dashboard.terminate()
+            self._dashboard.wait(END_WITHIN_S)
         return DONE
 
     def _is_woken(self) -> bool:
@@ -156,32 +164,16 @@ class Reloader:
         return True
 
     def _start(self) -> None:
-        # In a session of its own, so that Ctrl-C reaches it only through us, and only once.
-        self._child = subprocess.Popen(
-            [*self._command, "--stop-when-closed", str(self._lifeline)],
-            env=dict(self._environment),
-            start_new_session=True,
-            pass_fds=(self._lifeline,),
-        )
-        if self._dashboard is not None:
+        self._worker.start()
+        # The dashboard has ended well where it has nothing to show, and badly if it could not
+        # import the application, which the change of a file may help.
+        if self._dashboard is not None and self._dashboard.exit_code not in (None, DONE):
             self._dashboard.start()
 
     def _stop(self) -> None:
         self._is_stopping = True
         self._woken.put(None)
-        if self._child is not None:
-            self._child.terminate()
-
-    def _end(self) -> None:
-        if self._child is None:
-            return
-        if not self._is_stopping:
-            self._child.terminate()
-        try:
-            self._child.wait(LONGEST_END_S)
-        except subprocess.TimeoutExpired:
-            self._child.kill()
-            self._child.wait()
+        self._worker.terminate()
 
 
 @command(None, "dev", url=app_url_option, namespace=None)
@@ -193,16 +185,10 @@ class Reloader:
     help="Run jobs of this queue only, as for `tenure worker`; may be repeated. [default: `queues`"
     " of [tool.tenure] in pyproject.toml, default, and every queue that the application declares]",
 )
-@click.option("--concurrency", "-c", type=click.IntRange(1, 10_000), help="As for `tenure worker`.")
+@whole_number("--concurrency", "-c", least=1, most=10_000, help="As for `tenure worker`.")
 @click.option("--only-env", "only", metavar="NAME", multiple=True, help="As for `tenure worker`.")
-@click.option(
-    "--port",
-    type=click.IntRange(0, 65535),
-    default=7717,
-    show_default=True,
-    help="The port of the dashboard; another one if it is taken.",
-)
-@click.option("--no-dashboard", is_flag=True, help="Serve no dashboard.")
+@port_option(default=7717, help="The port of the dashboard; another one if it is taken.")
+@flag("--no-dashboard", help="Serve no dashboard.")
 @app_argument
 def dev(
     cli: Invocation,
@@ -240,9 +226,9 @@ def dev(
         words += ["--concurrency", str(concurrency)]
     # Compiled files record the source's time in whole seconds: two quick saves would look the same.
     environment = os.environ | {"PYTHONDONTWRITEBYTECODE": "1"}
-    worker = [sys.executable, "-m", "tenure", *words]
-    dashboard = None if no_dashboard else DevDashboard(app, cli.url, port, environment)
-    raise SystemExit(Reloader(worker, environment, watch_of(app), dashboard).run())
+    about = [app, str(port), str(os.getpid()), *([] if cli.url is None else [cli.url])]
+    dashboard = None if no_dashboard else Child(["tenure.cli.dev", *about], environment)
+    raise SystemExit(Reloader(["tenure", *words], environment, watch_of(app), dashboard).run())
 
 
 def main(words: list[str]) -> int:

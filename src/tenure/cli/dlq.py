@@ -5,7 +5,6 @@ runs the same command at the same time. [B17]
 """
 
 from datetime import datetime
-from enum import StrEnum
 from typing import Any
 
 import click
@@ -17,6 +16,8 @@ from tenure.cli.job_view import headline, job_facts, print_traceback, resolution
 from tenure.cli.many import JobOutcome, Many, about_jobs, execute_all, hint_again, id_that_runs
 from tenure.cli.options import (
     before_option,
+    choice,
+    flag,
     job_namespace_option,
     kind_option,
     limit_option,
@@ -44,21 +45,11 @@ def dlq() -> None:
     """
 
 
-def _word_option(name: str, field: str, words: type[StrEnum], meaning: str) -> Any:
-    return click.option(
-        name,
-        field,
-        type=click.Choice([word.value for word in words]),
-        callback=lambda _, __, word: None if word is None else words(word),
-        help=meaning,
-    )
-
-
 filter_options = together(
     kind_option,
     queue_option,
-    _word_option("--reason", "reason_code", ReasonCode, "Only those with this reason."),
-    _word_option("--stage", "stage", Stage, "Only those that failed at this stage."),
+    choice("--reason", "reason_code", words_of=ReasonCode, help="Only those with this reason."),
+    choice("--stage", words_of=Stage, help="Only those that failed at this stage."),
 )
 
 
@@ -72,7 +63,7 @@ filter_options = together(
     type=click.Choice(["error"]),
     help="Count them by kind and error instead of listing each.",
 )
-@click.option("--resolved", is_flag=True, help="Those that were redriven or discarded.")
+@flag("--resolved", help="Those that were redriven or discarded.")
 @before_option
 @limit_option(MAX_LISTED)
 def list_dead_letters(
@@ -186,7 +177,7 @@ def _by_error(
 
 
 @command(dlq, "show", json=DeadLetterRecord, namespace=job_namespace_option)
-@click.option("--bodies", is_flag=True, help="Also show payload and checkpoint.")
+@flag("--bodies", help="Also show payload and checkpoint.")
 @click.argument("job_id", metavar="ID")
 def show_dead_letter(cli: Invocation, bodies: bool, job_id: str) -> None:
     """Show a dead letter, its error and what became of it."""
@@ -207,7 +198,7 @@ def show_dead_letter(cli: Invocation, bodies: bool, job_id: str) -> None:
 
 @command(dlq, "redrive", json=list[JobOutcome])
 @click.option("--payload", help="JSON to run with instead of the old payload; for one ID.")
-@click.option("--again", is_flag=True, help="Also those that were redriven or discarded before.")
+@flag("--again", help="Also those that were redriven or discarded before.")
 @about_jobs(filter_options)
 def redrive_dead_letters(cli: Invocation, many: Many, payload: str | None, again: bool) -> None:
     """Make new jobs out of dead letters; prints the new ids.

@@ -17,7 +17,7 @@ import msgspec
 from tenure.cli.errors import CouldNotRun, refusal, refuse
 from tenure.cli.following import show_end, wait_for_end
 from tenure.cli.invocation import Invocation, command
-from tenure.cli.options import app_url_option, duration_value, instant_value
+from tenure.cli.options import app_url_option, duration_value, flag, instant_value
 from tenure.cli.output import print_json, say
 from tenure.core.close_names import closest
 from tenure.core.commands import Enqueue
@@ -102,7 +102,7 @@ DURATIONS = ("unique_for", "delay", "expires")
     "job_id",
     help="The job's id, a UUID. If you repeat the command with it, there is still one job.",
 )
-@click.option("--wait", "waits", is_flag=True, help="Wait for the result and print it.")
+@flag("--wait", "waits", help="Wait for the result and print it.")
 @click.option(
     "--timeout", callback=duration_value, help="With --wait: give up after this long, as in 10m."
 )

@@ -12,7 +12,7 @@ import msgspec
 from tenure.cli.errors import DONE, refuse
 from tenure.cli.following import POLL_S, Reconnecting, following, pause
 from tenure.cli.invocation import Invocation, command, find_job
-from tenure.cli.options import When, when_option
+from tenure.cli.options import When, flag, when_option, whole_number
 from tenure.cli.output import (
     COLOURS,
     GAP,
@@ -33,7 +33,6 @@ from tenure.core.event_counts import (
     EventCounts,
     EventSpan,
     Grouping,
-    Totals,
     count_all,
 )
 from tenure.core.event_pages import (
@@ -50,7 +49,6 @@ from tenure.core.events import Event
 from tenure.core.ids import JobId, Kind
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Instant, seconds
 from tenure.core.overview import (
-    Durations,
     KindOverview,
     Overview,
     OverviewFilter,
@@ -93,16 +91,14 @@ _ENDINGS = frozenset(
 
 
 @command(None, "events", json=LogReply, followed=FollowedEvent)
-@click.option(
+@flag(
     "--follow",
     "-f",
     "follows",
-    is_flag=True,
     help="Show new events as they are committed, until you press Ctrl-C.",
 )
-@click.option(
+@flag(
     "--heartbeats",
-    is_flag=True,
     help="With -f: show heartbeats and renewals of leases, too. They are also shown if --type names"
     " them, and with --json.",
 )
@@ -124,17 +120,18 @@ _ENDINGS = frozenset(
     "--correlation-id",
     help="Only events of jobs with this correlation id. A job that was given none has its own ID.",
 )
-@click.option("--oldest-first", is_flag=True, help="Begin with the oldest event.")
+@flag("--oldest-first", help="Begin with the oldest event.")
 @click.option(
     "--after",
     metavar="PLACE",
     help="Go on where a page ended, at its next_after; give the same filters and order. With"
     " --follow: go on after the event that has this `position` in --json.",
 )
-@click.option(
+@whole_number(
     "--limit",
     "-n",
-    type=click.IntRange(0, MAX_LISTED_EVENTS),
+    least=0,
+    most=MAX_LISTED_EVENTS,
     help=f"At most this many events. [default: {LISTED}] With --follow: begin with so many of the"
     f" newest ones, at most {MAX_NEWEST}. [default: {SHOWN_FIRST}]",
 )
@@ -202,7 +199,13 @@ def _list(
         after=None if after is None else parse_event_key(after),
         limit=LISTED if limit is None else limit,
     )
-    page = _find(cli.store, wanted)
+    with ProgressLine() as progress:
+
+        def read(part: EventFilter) -> EventPage:
+            progress.show(f"reading from {iso(None if part.after is None else part.after.ts)}")
+            return cli.store.events.page(part)
+
+        page = full_page(read, wanted)
     next_after = None if page.next is None else page.next.text
     if cli.as_json:
         shown = tuple(event_record(event) for event in page.events)
@@ -211,7 +214,8 @@ def _list(
     kinds = _Kinds(cli.store)
     for start in range(0, len(page.events), MAX_KINDS_READ):
         kinds.learn(page.events[start : start + MAX_KINDS_READ])
-    _print_events(page.events, kinds, now)
+    rows = [_cells(each, ago(each.ts, now), kinds.of(each.job_id)) for each in page.events]
+    print_table(_TITLES, rows, optional=("KIND", "CHANGE", "BY", "ATTEMPT"))
     if next_after is not None:
         say(f"there may be more; for the next page, add --after {next_after}")
 
@@ -227,38 +231,11 @@ def _span(
     return begin, end
 
 
-def _find(store: JobStore, wanted: EventFilter) -> EventPage:
-    """Read, and show how far that has come if it takes a while."""
-    progress = ProgressLine()
-
-    def list_events(part: EventFilter) -> EventPage:
-        progress.show(f"reading from {iso(None if part.after is None else part.after.ts)}")
-        return store.events.page(part)
-
-    try:
-        return full_page(list_events, wanted)
-    finally:
-        progress.done()
-
-
-def _print_events(events: Sequence[Event], kinds: "_Kinds", now: Instant) -> None:
-    print_table(
-        _TITLES,
-        [
-            (
-                ago(event.ts, now),
-                event.job_id,
-                kinds.of(event.job_id),
-                event.type,
-                f"{event.from_status or '-'} → {event.to_status}",
-                event.attempt,
-                event.actor,
-                event.shown_cause,
-            )
-            for event in events
-        ],
-        optional=("KIND", "CHANGE", "BY", "ATTEMPT"),
-    )
+def _cells(event: Event, at: str | None, kind: str | None) -> tuple[object, ...]:
+    """What is shown of an event under `_TITLES`."""
+    change = f"{event.from_status or '-'} → {event.to_status}"
+    about = (event.attempt, event.actor, event.shown_cause)
+    return (at, event.job_id, kind, event.type, change, *about)
 
 
 # --- Following -----------------------------------------------------------------------------------
@@ -380,16 +357,7 @@ def _show(tailed: TailedEvent, kinds: _Kinds, *, as_json: bool) -> None:
     if as_json:
         print_json_line(FollowedEvent(position=tailed.position, event=event_record(event)))
         return
-    line = _row(
-        iso(event.ts),
-        event.job_id,
-        kinds.of(event.job_id) or "-",
-        event.type,
-        f"{event.from_status or '-'} → {event.to_status}",
-        event.attempt,
-        event.actor,
-        event.shown_cause,
-    )
+    line = _row(*_cells(event, iso(event.ts), kinds.of(event.job_id) or "-"))
     click.secho(line, fg=COLOURS.get(event.to_status) if event.type in _ENDINGS else None)
 
 
@@ -490,7 +458,13 @@ def stats(cli: Invocation, since: When, until: When | None, by: tuple[str, ...])
     now = cli.now
     begin, end = _span(since, until, now)
     span = EventSpan(namespace=cli.namespace, since=begin or now, until=now if end is None else end)
-    totals = _count(cli.store, span, groups)
+    with ProgressLine() as progress:
+
+        def count(part: EventSpan) -> EventCounts:
+            progress.show(f"counting from {iso(part.since)}")
+            return cli.store.events.count(part)
+
+        totals = count_all(count, span, groups)
     overview: Overview | None = None
     if Grouping.KIND in groups and until is None:
         overview = cli.store.views.overview(
@@ -504,7 +478,12 @@ def stats(cli: Invocation, since: When, until: When | None, by: tuple[str, ...])
                 since=moment(totals.since),
                 until=moment(totals.until),
                 complete=is_complete,
-                counts=[_line(totals, values) for values in in_order],
+                counts=[
+                    StatsLine(
+                        events=totals.events[values], **dict(zip(totals.by, values, strict=True))
+                    )
+                    for values in in_order
+                ],
                 durations=None if overview is None else _durations(overview),
             )
         )
@@ -519,22 +498,17 @@ def stats(cli: Invocation, since: When, until: When | None, by: tuple[str, ...])
         say("the log has more events than are counted at once; ask for shorter spans")
 
 
-_DURATIONS = ("WAIT P50", "WAIT P95", "RUN P50", "RUN P95")
-
-
-def _duration_cells(wait: Durations, run: Durations) -> tuple[str | None, ...]:
-    """The cells under these titles."""
-    return tuple(map(duration, (wait.p50_us, wait.p95_us, run.p50_us, run.p95_us)))
-
-
 def _print_durations(overview: Overview) -> None:
     rows = [
-        (each.kind, *_duration_cells(each.wait, each.run))
+        (
+            each.kind,
+            *(duration(us) for of in (each.wait, each.run) for us in (of.p50_us, of.p95_us)),
+        )
         for each in _kinds_with_durations(overview)
     ]
     if rows:
         click.echo()
-        print_table(["KIND", *_DURATIONS], rows)
+        print_table(["KIND", "WAIT P50", "WAIT P95", "RUN P50", "RUN P95"], rows)
         say(f"waits and runs of the last {overview.range}, from {iso(overview.counted_since)} on")
 
 
@@ -555,20 +529,6 @@ def _kinds_with_durations(overview: Overview) -> list[KindOverview]:
     return [each for each in overview.kinds if each.wait.samples or each.run.samples]
 
 
-def _count(store: JobStore, span: EventSpan, by: tuple[Grouping, ...]) -> Totals:
-    """Count, and show how far that has come if it takes a while."""
-    progress = ProgressLine()
-
-    def count(part: EventSpan) -> EventCounts:
-        progress.show(f"counting from {iso(part.since)}")
-        return store.events.count(part)
-
-    try:
-        return count_all(count, span, by)
-    finally:
-        progress.done()
-
-
 def _place(by: Sequence[Grouping], values: Sequence[str]) -> list[tuple[int, str]]:
     """Where a line comes: types in the order of a job's life, names by the alphabet. Types that
     only a newer version knows come last."""
@@ -576,8 +536,3 @@ def _place(by: Sequence[Grouping], values: Sequence[str]) -> list[tuple[int, str
         (_LIFE.get(value, len(_LIFE)) if group is Grouping.TYPE else 0, value)
         for group, value in zip(by, values, strict=True)
     ]
-
-
-def _line(totals: Totals, values: tuple[str, ...]) -> StatsLine:
-    named = dict(zip(map(str, totals.by), values, strict=True))
-    return StatsLine(events=totals.events[values], **named)

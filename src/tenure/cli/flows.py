@@ -24,7 +24,7 @@ from tenure.cli.invocation import (
     list_command,
     new_request_id,
 )
-from tenure.cli.options import limit_option, request_id_option, timeout_option
+from tenure.cli.options import flag, limit_option, request_id_option, timeout_option
 from tenure.cli.output import ago, print_json, print_table, printable, say
 from tenure.client.flows import NotCancelled, cancelling, why_not_redriven
 from tenure.client.shells import Operation, in_thread, run
@@ -158,7 +158,7 @@ def _goes_on(flow: Flow) -> str:
 
 @command(flows, "cancel", json=FlowReply)
 @request_id_option
-@click.option("--hard", is_flag=True, help="Do not wait for running handlers.")
+@flag("--hard", help="Do not wait for running handlers.")
 @click.option("--reason", default="", help="Shown with each job.")
 @flow_argument
 def cancel_flow(

@@ -15,7 +15,7 @@ import click
 from click.core import ParameterSource
 
 from tenure.cli.errors import DONE, refuse, reported_errors
-from tenure.cli.options import Option, json_option, namespace_option, together, url_option
+from tenure.cli.options import Option, flag, json_option, namespace_option, together, url_option
 from tenure.cli.output import (
     ago,
     clipped,
@@ -249,7 +249,7 @@ def list_command(
 
     def decorate(function: Callable[..., Listing[Any]]) -> click.Command:
         @command(group, "ls", json=json, url=url, namespace=namespace)
-        @click.option("--watch", is_flag=True, help="Show it again every second, until Ctrl-C.")
+        @flag("--watch", help="Show it again every second, until Ctrl-C.")
         @wraps(function)
         def run(cli: Invocation, *, watch: bool, **others: Any) -> None:
             if watch and (cli.as_json or not sys.stdout.isatty()):

@@ -35,6 +35,8 @@ from tenure.cli.job_view import (
 from tenure.cli.many import JobOutcome, Many, about_jobs, execute_all, hint_again, id_that_runs
 from tenure.cli.options import (
     before_option,
+    choice,
+    flag,
     job_namespace_option,
     kind_option,
     limit_option,
@@ -42,6 +44,7 @@ from tenure.cli.options import (
     timeout_option,
     together,
     when_option,
+    whole_number,
 )
 from tenure.cli.output import ago, print_facts, print_json, say
 from tenure.core.attempt_logs import AttemptLog
@@ -112,11 +115,7 @@ filter_options = together(
 )
 search_options = together(
     click.option("--worker", "-w", help="Only jobs that this worker holds or held last."),
-    click.option(
-        "--orphaned",
-        is_flag=True,
-        help="Only jobs whose workers have been silent for two heartbeats.",
-    ),
+    flag("--orphaned", help="Only jobs whose workers have been silent for two heartbeats."),
     click.option(
         "--error",
         metavar="TEXT",
@@ -225,7 +224,7 @@ class JobHistory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @command(jobs, "show", json=JobShown, namespace=job_namespace_option)
-@click.option("--bodies", is_flag=True, help="Also show payload, result and checkpoint.")
+@flag("--bodies", help="Also show payload, result and checkpoint.")
 @job_argument
 def show_job(cli: Invocation, bodies: bool, job_id: str) -> None:
     """Show a job, why it waits, its history, its error, and what became of a dead letter.
@@ -336,12 +335,11 @@ def _fetch_artifact(cli: Invocation, job: Job, name: str, output: Path | None) -
 
 
 @command(jobs, "logs", json=list[AttemptLog], followed=OutputPiece, namespace=job_namespace_option)
-@click.option("--attempt", "-a", type=click.IntRange(1), help="Only this attempt.")
-@click.option(
+@whole_number("--attempt", "-a", least=1, help="Only this attempt.")
+@flag(
     "--follow",
     "-f",
     "follows",
-    is_flag=True,
     help="Continue until the job has ended, and show what its handler writes meanwhile.",
 )
 @job_argument
@@ -404,9 +402,8 @@ def watch_jobs(cli: Invocation, timeout: Duration | None, job_ids: tuple[str, ..
 
 
 @command(jobs, "cancel", json=list[JobOutcome])
-@click.option(
+@flag(
     "--hard",
-    is_flag=True,
     help="End the lease of a running job at once. Its worker kills the handler as soon as it hears"
     " of it.",
 )
@@ -438,9 +435,7 @@ def cancel_jobs(cli: Invocation, many: Many, hard: bool, reason: str) -> None:
 
 
 @command(jobs, "rerun", json=list[JobOutcome])
-@click.option(
-    "--again", is_flag=True, help="Also dead letters that were redriven or discarded before."
-)
+@flag("--again", help="Also dead letters that were redriven or discarded before.")
 @about_jobs(filter_options)
 def rerun_jobs(cli: Invocation, many: Many, again: bool) -> None:
     """Make new jobs out of finished ones; prints the new ids.
@@ -567,31 +562,20 @@ def _instead_of_requeue(reply: Reply) -> str | None:
 
 
 @command(jobs, "dead-letter", json=list[JobOutcome])
-@click.option(
+@choice(
     "--reason",
-    type=click.Choice([code.value for code in ReasonCode]),
+    "reason_code",
+    words_of=ReasonCode,
     default=ReasonCode.POLICY_VIOLATION.value,
-    show_default=True,
     help="Why it must not run.",
 )
-@click.option(
-    "--stage",
-    type=click.Choice([stage.value for stage in Stage]),
-    help="At which stage of its work the reason arose.",
-)
+@choice("--stage", words_of=Stage, help="At which stage of its work the reason arose.")
 @click.option("--message", "-m", default="", help="Kept with the job as its error.")
 @about_jobs()
-def dead_letter_jobs(
-    cli: Invocation, many: Many, reason: str, stage: str | None, message: str
-) -> None:
+def dead_letter_jobs(cli: Invocation, many: Many, **why: Any) -> None:
     """Turn unfinished jobs into dead letters.
 
     They do not run, unless you redrive them.
     """
-    fields: Any = {
-        **many.request(),
-        "reason_code": ReasonCode(reason),
-        "stage": None if stage is None else Stage(stage),
-        "message": message,
-    }
-    execute_all(cli, [DeadLetter(job_id=each, actor=cli.operator, **fields) for each in many.ids])
+    asked = many.request() | why
+    execute_all(cli, [DeadLetter(job_id=each, actor=cli.operator, **asked) for each in many.ids])

@@ -7,7 +7,7 @@ from msgspec import UNSET, UnsetType
 
 from tenure.cli.errors import refuse
 from tenure.cli.invocation import Invocation, Listing, command, list_command
-from tenure.cli.options import app_argument, app_url_option
+from tenure.cli.options import app_argument, app_url_option, flag
 from tenure.cli.output import printable, say
 from tenure.cli.queues import given_rate, rate_in_words, rate_options
 from tenure.cli.schedules import live_workers
@@ -49,11 +49,7 @@ def list_kinds(cli: Invocation) -> Listing[KindSettings]:
 
 
 @command(kinds, "sync", url=app_url_option, namespace=None)
-@click.option(
-    "--prune",
-    is_flag=True,
-    help="Also remove what is set for kinds of the application that declare nothing.",
-)
+@flag("--prune", help="Also remove what is set for kinds of the application that declare nothing.")
 @click.option(
     "--from",
     "former",
@@ -142,7 +138,7 @@ def _undeclared(
     default=None,
     help="Whether the concurrency keys of KIND take turns.",
 )
-@click.option("--create", is_flag=True, help="Set it even if no worker or job has KIND yet.")
+@flag("--create", help="Set it even if no worker or job has KIND yet.")
 @click.argument("kind")
 def limit_kind(
     cli: Invocation,

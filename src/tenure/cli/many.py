@@ -18,7 +18,7 @@ import msgspec
 
 from tenure.cli.errors import REFUSED, CouldNotRun, Interrupted, how_to_continue, refusal
 from tenure.cli.invocation import Invocation, find_job_ids, new_request_id
-from tenure.cli.options import Option, expected_rev_option, request_id_option, together
+from tenure.cli.options import Option, expected_rev_option, flag, request_id_option, together
 from tenure.cli.output import ProgressLine, coloured, print_json, say
 from tenure.core.commands import Command, Discard, Redrive
 from tenure.core.counting import counted
@@ -156,10 +156,8 @@ def about_jobs(*filters: Option) -> Option:
     ids = [click.argument("job_ids", metavar="ID...", nargs=-1, required=True)]
     if filters:
         ids = [
-            click.option(
-                "--all", "every", is_flag=True, help="All jobs that match the filters; asks first."
-            ),
-            click.option("--yes", "-y", is_flag=True, help="With --all: do not ask."),
+            flag("--all", "every", help="All jobs that match the filters; asks first."),
+            flag("--yes", "-y", help="With --all: do not ask."),
             click.argument("job_ids", metavar="[ID]...", nargs=-1),
         ]
 
@@ -272,16 +270,13 @@ def _report(
 
 
 def _answers(serving: Coordination, commands: Sequence[Command]) -> Iterator[tuple[Command, Reply]]:
-    progress = ProgressLine()
-    try:
+    with ProgressLine() as progress:
         for start in range(0, len(commands), PER_BATCH):
             batch = commands[start : start + PER_BATCH]
             for command, reply in zip(batch, serving.execute_many(batch), strict=True):
                 assert isinstance(reply, Reply)
                 yield command, reply
             progress.show(f"{start + len(batch):,} of {counted(len(commands), 'job')}")
-    finally:
-        progress.done()
 
 
 def _stopped(

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from functools import wraps
 from typing import Any
 
 import click
@@ -25,6 +27,30 @@ def together(*options: Option) -> Option:
         return function
 
     return decorate
+
+
+def flag(*words: str, help: str) -> Option:
+    """An option without a value."""
+    return click.option(*words, is_flag=True, help=help)
+
+
+def whole_number(
+    *words: str, least: int, most: int | None = None, help: str, **more: Any
+) -> Option:
+    """An option that is a whole number."""
+    return click.option(
+        *words, type=click.IntRange(least, most), show_default=True, help=help, **more
+    )
+
+
+def choice(*words: str, words_of: type[StrEnum], help: str, **more: Any) -> Option:
+    """An option that is a word of an enumeration."""
+
+    def value(_: click.Context, __: click.Parameter, word: str | None) -> StrEnum | None:
+        return None if word is None else words_of(word)
+
+    known = click.Choice([word.value for word in words_of])
+    return click.option(*words, type=known, callback=value, show_default=True, help=help, **more)
 
 
 # --- Values --------------------------------------------------------------------------------------
@@ -218,7 +244,7 @@ def _keep_option(name: str, meaning: str, default: str) -> Option:
     )
 
 
-keep_options = together(
+_keeping = together(
     _keep_option(
         "finished",
         "Delete finished jobs and their histories after this long, at least 1d. If the processes"
@@ -232,4 +258,20 @@ keep_options = together(
         "0s",
     ),
 )
-"""What a command passes to `retention_of`."""
+
+
+def keep_options(function: Callable[..., None]) -> Any:
+    """`--keep-finished`, `--keep-refused` and `--keep-renewals`, together the parameter `keep`,
+    which a command passes to `retention_of`."""
+
+    @wraps(function)
+    def run(*words: Any, **others: Any) -> None:
+        keep = {name: others.pop(name) for name in list(others) if name.startswith("keep_")}
+        function(*words, keep=keep, **others)
+
+    return _keeping(run)
+
+
+def port_option(*, default: int | None, help: str, name: str = "--port") -> Option:
+    """The number of a port to listen on."""
+    return whole_number(name, least=0, most=65535, default=default, help=help)

@@ -271,21 +271,19 @@ class ProgressLine:
         self._next = time.monotonic() + (self.FIRST_AFTER_S if self._is_terminal else self._every_s)
         self._is_shown = False
 
-    @property
-    def is_due(self) -> bool:
-        """Whether something would be shown now."""
-        return time.monotonic() >= self._next
-
     def show(self, text: str) -> None:
         """Show this, unless something was shown a moment ago."""
-        if not self.is_due:
+        if time.monotonic() < self._next:
             return
         self._next = time.monotonic() + self._every_s
         self._is_shown = True
         start, end = ("\r", False) if self._is_terminal else ("", True)
         click.echo(f"{start}{printable(text)}", err=True, nl=end)
 
-    def done(self) -> None:
+    def __enter__(self) -> "ProgressLine":
+        return self
+
+    def __exit__(self, *_: object) -> None:
         """End the line, if there is one."""
         if self._is_shown and self._is_terminal:
             click.echo(err=True)

@@ -8,7 +8,7 @@ from msgspec import UNSET, UnsetType
 
 from tenure.cli.errors import refuse
 from tenure.cli.invocation import Invocation, Listing, command, list_command
-from tenure.cli.options import together
+from tenure.cli.options import flag, together
 from tenure.cli.output import in_words, printable
 from tenure.coordinator.service import Coordinator
 from tenure.core.checks import check_name
@@ -108,7 +108,7 @@ def _counted(jobs: int | None) -> str | None:
 
 
 queue_argument = together(
-    click.option("--create", is_flag=True, help="Create the queue if no job has used it yet."),
+    flag("--create", help="Create the queue if no job has used it yet."),
     click.argument("queue"),
 )
 

@@ -12,7 +12,7 @@ import msgspec
 
 from tenure.cli.errors import refuse
 from tenure.cli.invocation import Invocation, Listing, command, list_command
-from tenure.cli.options import app_argument, app_url_option, duration_value
+from tenure.cli.options import app_argument, app_url_option, choice, duration_value, flag
 from tenure.cli.output import ago, in_words, print_facts, print_json, print_table, printable, say
 from tenure.core.counting import counted
 from tenure.core.ids import (
@@ -263,18 +263,16 @@ def _state(found: Schedule, is_undeclared: bool | None) -> str:
 @click.option(
     "--every", callback=duration_value, help="How often it fires, counted from 1970, as in 10m."
 )
-@click.option(
+@choice(
     "--catch-up",
-    type=click.Choice([word.value for word in CatchUp]),
+    words_of=CatchUp,
     default="latest",
-    show_default=True,
     help="Which of the times that no process fired are made up for.",
 )
-@click.option(
+@choice(
     "--overlap",
-    type=click.Choice([word.value for word in Overlap]),
+    words_of=Overlap,
     default="skip",
-    show_default=True,
     help="What to do while the last run has not ended.",
 )
 @click.option(
@@ -282,7 +280,7 @@ def _state(found: Schedule, is_undeclared: bool | None) -> str:
 )
 @click.option("--queue", "-q", help="The queue. [default: the kind's with --app, then default]")
 @click.option("--priority", type=int, help="Jobs with a higher number run first. [default: 0]")
-@click.option("--replace", is_flag=True, help="Change the schedule if there is one of this name.")
+@flag("--replace", help="Change the schedule if there is one of this name.")
 @click.argument("schedule")
 @click.argument("kind")
 @click.argument("payload", default="null")
@@ -413,10 +411,8 @@ def run_schedule(cli: Invocation, schedule: str) -> None:
 
 @command(schedules, "sync", json=list[SyncedSchedule], url=app_url_option, namespace=None)
 @click.option("--namespace", help="The namespace. [default: the application's]")
-@click.option(
-    "--prune",
-    is_flag=True,
-    help="Remove schedules that this application declared before and declares no more.",
+@flag(
+    "--prune", help="Remove schedules that this application declared before and declares no more."
 )
 @click.option(
     "--from",

@@ -2,13 +2,19 @@
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from tenure.cli.errors import CouldNotRun
 from tenure.cli.invocation import Invocation, command
-from tenure.cli.options import keep_options, log_format_option, store_url_option
+from tenure.cli.options import (
+    flag,
+    keep_options,
+    log_format_option,
+    port_option,
+    store_url_option,
+)
 from tenure.core.ids import DEFAULT_NAMESPACE, Namespace
 from tenure.errors import install_hint
 from tenure.settings import retention_of, url_from_environment
@@ -26,20 +32,15 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 @command(None, "serve", url=store_url_option, namespace=None)
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
-@click.option(
-    "--port",
-    type=click.IntRange(0, 65535),
-    default=7717,
-    show_default=True,
-    help="The port to listen on; 0 picks a free one.",
-)
-@click.option(
+@port_option(default=7717, help="The port to listen on; 0 picks a free one.")
+@flag(
     "--no-auth",
-    is_flag=True,
     help="Do not check tokens. Every process on this machine may then do everything; the server"
     " listens on this machine only.",
 )
-@click.option("--tls-cert", type=_FILE, help="Serve TLS with this certificate chain.")
+@click.option(
+    "--tls-cert", "tls_certificate", type=_FILE, help="Serve TLS with this certificate chain."
+)
 @click.option(
     "--tls-key", type=_FILE, help="The private key, if it is not in the file of --tls-cert."
 )
@@ -51,7 +52,7 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
     type=click.Path(dir_okay=False, path_type=Path),
     help="Append security events to this file, as JSON lines. [default: stderr]",
 )
-@click.option("--no-dashboard", is_flag=True, help="Serve no pages at /, only what is below /v1.")
+@flag("--no-dashboard", help="Serve no pages at /, only what is below /v1.")
 @click.option(
     "--public-origin",
     metavar="URL",
@@ -68,18 +69,13 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @log_format_option
 def serve(
     cli: Invocation,
-    host: str,
-    port: int,
+    keep: dict[str, str | None],
+    log_format: str,
     no_auth: bool,
-    tls_cert: Path | None,
-    tls_key: Path | None,
-    tls_client_ca: Path | None,
-    security_log: Path | None,
     no_dashboard: bool,
     public_origin: str | None,
     session_key: Path | None,
-    log_format: str,
-    **keep: str | None,
+    **listen: Any,
 ) -> None:
     """Run the HTTP server, for remote clients and workers.
 
@@ -97,15 +93,7 @@ def serve(
         from tenure.server.lifetime import ServeOptions
     except ImportError as missing:
         raise CouldNotRun(f"serve needs the extra server; {install_hint('server')}") from missing
-    options = ServeOptions(
-        host=host,
-        port=port,
-        authenticated=not no_auth,
-        tls_certificate=tls_cert,
-        tls_key=tls_key,
-        tls_client_ca=tls_client_ca,
-        security_log=security_log,
-    )
+    options = ServeOptions(authenticated=not no_auth, **listen)
     log_to_stderr(LogFormat(log_format))
     retention = retention_of(keep)
     store_url = cli.url or url_from_environment()

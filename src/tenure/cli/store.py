@@ -14,7 +14,7 @@ import click
 
 from tenure.cli.errors import REFUSED
 from tenure.cli.invocation import Invocation, command
-from tenure.cli.options import store_url_option
+from tenure.cli.options import flag, store_url_option
 from tenure.cli.output import print_json, print_table, printable, wrapped
 from tenure.cli.schedules import how_to_prune, live_workers, undeclared
 from tenure.core.counting import counted
@@ -42,10 +42,8 @@ def _schema(url: str | None, name: str) -> StoreSchema:
 
 @command(None, "migrate", url=store_url_option, namespace=None)
 @schema_option
-@click.option("--print", "print_sql", is_flag=True, help="Print the SQL and change nothing.")
-@click.option(
-    "--check", is_flag=True, help="Only check whether it is up to date; exits with 1 if not."
-)
+@flag("--print", "print_sql", help="Print the SQL and change nothing.")
+@flag("--check", help="Only check whether it is up to date; exits with 1 if not.")
 def migrate(cli: Invocation, schema: str, print_sql: bool, check: bool) -> None:
     """Create the database schema or upgrade it.
 
@@ -90,7 +88,7 @@ def backup(cli: Invocation, schema: str, target: Path) -> None:
 
 
 @command(None, "raise-epoch", url=store_url_option, namespace=None)
-@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@flag("--yes", "-y", help="Do not ask.")
 def raise_epoch(cli: Invocation, yes: bool) -> None:
     """End all leases after a restore from a backup; prints the new epoch.
 

@@ -8,7 +8,7 @@ import msgspec
 
 from tenure.cli.errors import refuse
 from tenure.cli.invocation import Invocation, Listing, command, list_command
-from tenure.cli.options import duration_value, store_url_option
+from tenure.cli.options import choice, duration_value, flag, store_url_option, whole_number
 from tenure.cli.output import ago, print_json, printable, say
 from tenure.core.checks import check_name
 from tenure.core.counting import counted
@@ -68,12 +68,7 @@ def tokens() -> None:
 
 
 @command(tokens, "create", json=TokenView, url=store_url_option)
-@click.option(
-    "--role",
-    type=click.Choice([role.value for role in Role]),
-    required=True,
-    help="What its holder may do.",
-)
+@choice("--role", words_of=Role, required=True, help="What its holder may do.")
 @click.option(
     "--queue",
     "-q",
@@ -94,28 +89,25 @@ def tokens() -> None:
     callback=duration_value,
     help="Valid for this long, as in 90d. [default: until it is revoked]",
 )
-@click.option(
+@whole_number(
     "--max-leases",
-    type=click.IntRange(1),
+    least=1,
     default=DEFAULT_MAX_LEASES,
-    show_default=True,
     help="Its holder may have this many leases at the same time.",
 )
-@click.option(
+@whole_number(
     "--max-polls",
-    type=click.IntRange(1),
+    least=1,
     default=DEFAULT_MAX_POLLS,
-    show_default=True,
     help="Its holder may have this many waiting claims at the same time.",
 )
-@click.option(
+@flag(
     "--may-declare",
-    is_flag=True,
     help="For a worker: it may write what its code declares, which is new schedules and, unless the"
     " token is limited to queues, rates, limits and policies of kinds.",
 )
 @click.argument("name")
-def create_token(cli: Invocation, role: str, **fields: Any) -> None:
+def create_token(cli: Invocation, **fields: Any) -> None:
     """Create a token for NAME and print it.
 
     It is shown only once. Tokens of the same role, name and namespace belong to the same principal.
@@ -128,9 +120,7 @@ def create_token(cli: Invocation, role: str, **fields: Any) -> None:
       tenure tokens create fleet --role worker --queue mail --expires 90d
     """
     token_id, digest, text = mint(os.urandom(TOKEN_ENTROPY_BYTES))
-    new = NewToken(
-        id=token_id, secret_sha256=digest, role=Role(role), namespace=cli.namespace, **fields
-    )
+    new = NewToken(id=token_id, secret_sha256=digest, namespace=cli.namespace, **fields)
     check_new_token(new)
     made = cli.open_store(create=True).store.tokens.create(new)
     if cli.as_json:

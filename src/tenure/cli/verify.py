@@ -5,13 +5,14 @@ Exit codes: 0 everything checked holds, 1 a violation was found, 2 it could not 
 
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 import click
 import msgspec
 
 from tenure.cli.errors import DONE, REFUSED, CouldNotRun
-from tenure.cli.options import duration_value, json_option, store_url_option
+from tenure.cli.options import duration_value, json_option, store_url_option, whole_number
 from tenure.cli.output import ProgressLine, print_json, printable
 from tenure.core.checks import check_job_id
 from tenure.core.counting import counted
@@ -66,11 +67,10 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     help="A file in which callers recorded what they were told; may be repeated."
     " docs/reference/acks.md says how to write one.",
 )
-@click.option(
+@whole_number(
     "--limit",
-    type=click.IntRange(min=0),
+    least=0,
     default=DEFAULT_LIMIT,
-    show_default=True,
     help="Show at most this many violations of each invariant.",
 )
 @click.option(
@@ -124,23 +124,21 @@ def verify_command(
 def _verify(
     url: str, acks: tuple[Path, ...], limit: int, retention: Duration, job: str | None
 ) -> Report:
-    store = open_store(url, create=False, timeout_s=PAGE_WITHIN_S)
-    progress = ProgressLine()
+    with (
+        closing(open_store(url, create=False, timeout_s=PAGE_WITHIN_S)) as store,
+        ProgressLine() as progress,
+    ):
 
-    def show(jobs: int, events: int) -> None:
-        progress.show(f"verify: {counted(jobs, 'job')}, {counted(events, 'event')} read")
+        def show(jobs: int, events: int) -> None:
+            progress.show(f"verify: {counted(jobs, 'job')}, {counted(events, 'event')} read")
 
-    try:
-        if job is not None:
-            check_job_id("job", job.lower())
-            report = verify_job(store, JobId(job.lower()), limit=limit)
-            if report is None:
-                raise UnknownJob(job)
-            return report
-        return verify(store, acks or None, limit=limit, retention_us=retention, progress=show)
-    finally:
-        progress.done()
-        store.close()
+        if job is None:
+            return verify(store, acks or None, limit=limit, retention_us=retention, progress=show)
+        check_job_id("job", job.lower())
+        report = verify_job(store, JobId(job.lower()), limit=limit)
+        if report is None:
+            raise UnknownJob(job)
+        return report
 
 
 def _print(report: Report) -> None:

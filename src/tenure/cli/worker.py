@@ -1,8 +1,8 @@
 """`tenure worker MODULE:APP`: run jobs until a signal stops it."""
 
 import logging
-from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
 import click
 
@@ -13,14 +13,16 @@ from tenure.cli.options import (
     app_argument,
     app_url_option,
     duration_value,
+    flag,
     keep_options,
     log_format_option,
+    port_option,
     size_value,
+    whole_number,
 )
 from tenure.cli.output import printable
 from tenure.core.checks import check_name
 from tenure.core.ids import DEFAULT_QUEUE, Namespace, QueueName, WorkerId
-from tenure.core.instants import Duration
 from tenure.errors import InvalidInput
 from tenure.handlers.registry import Registry
 from tenure.settings import is_server, project_settings, retention_of, url_from_environment
@@ -72,8 +74,7 @@ def _log_line(line: OutputLine) -> None:
     _output_log.info("%s", line.text, extra=dict(line.about))
 
 
-def _shown_as(form: LogFormat) -> Callable[[OutputLine], None]:
-    return _log_line if form is LogFormat.JSON else _print_line
+_ECHO = {LogFormat.TEXT: _print_line, LogFormat.JSON: _log_line}
 
 
 @command(None, "worker", url=app_url_option, namespace=None)
@@ -88,16 +89,17 @@ def _shown_as(form: LogFormat) -> Callable[[OutputLine], None]:
     " gets twice the jobs of one of weight 1."
     " [default: `queues` of [tool.tenure] in pyproject.toml, then default]",
 )
-@click.option(
+@whole_number(
     "--concurrency",
     "-c",
-    type=click.IntRange(1, 10_000),
+    least=1,
+    most=10_000,
     default=4,
-    show_default=True,
     help="Run at most this many jobs at the same time.",
 )
 @click.option(
     "--grace",
+    "grace_us",
     default="30s",
     show_default=True,
     callback=duration_value,
@@ -105,7 +107,7 @@ def _shown_as(form: LogFormat) -> Callable[[OutputLine], None]:
 )
 @click.option(
     "--only-env",
-    "only",
+    "only_environment",
     metavar="NAME",
     multiple=True,
     help="Give handlers only this environment variable, or those of a pattern such as AWS_*, and"
@@ -114,6 +116,7 @@ def _shown_as(form: LogFormat) -> Callable[[OutputLine], None]:
 )
 @click.option(
     "--memory-limit",
+    "child_memory_bytes",
     metavar="SIZE",
     callback=size_value,
     help="Memory limit of a child process, as in 512M. An allocation above it fails, and the job"
@@ -121,21 +124,22 @@ def _shown_as(form: LogFormat) -> Callable[[OutputLine], None]:
 )
 @click.option(
     "--recycle-above",
+    "child_rss_bytes",
     metavar="SIZE",
     callback=size_value,
     help="Replace a child process that uses more memory than this after a job.",
 )
-@click.option(
+@whole_number(
     "--recycle-after",
-    metavar="JOBS",
-    type=click.IntRange(1),
+    "jobs_per_child",
+    least=1,
     default=WorkerOptions().jobs_per_child,
-    show_default=True,
+    metavar="JOBS",
     help="Replace a child process of the process lane after this many jobs.",
 )
-@click.option(
-    "--metrics-port",
-    type=click.IntRange(0, 65535),
+@port_option(
+    name="--metrics-port",
+    default=None,
     help="Serve this worker's Prometheus metrics on this port; 0 picks a free one.",
 )
 @click.option(
@@ -147,19 +151,19 @@ def _shown_as(form: LogFormat) -> Callable[[OutputLine], None]:
 )
 @keep_options
 @log_format_option
-@click.option(
+@flag(
     "--verbose",
     "-v",
-    is_flag=True,
+    "tells_every_end",
     help="Log every attempt that ends, not only failed ones, and the tracebacks of failed ones.",
 )
-@click.option("--show-output", is_flag=True, help="Print the output of handlers as they write it.")
+@flag("--show-output", help="Print the output of handlers as they write it.")
 @click.option(
     "--name",
     help="The worker's name, which must be unique. [default: host name, process id and a random"
     " part]",
 )
-@click.option("--overwrite-declared", "overwrites", is_flag=True, hidden=True)
+@click.option("--overwrite-declared", "overwrites_declared", is_flag=True, hidden=True)
 @click.option("--declared-queues", "adds_declared", is_flag=True, hidden=True)
 @click.option(
     "--stop-when-closed",
@@ -171,24 +175,17 @@ def _shown_as(form: LogFormat) -> Callable[[OutputLine], None]:
 @app_argument
 def worker(
     cli: Invocation,
+    app: str,
     namespace: str | None,
     queues: dict[QueueName, int],
-    concurrency: int,
-    grace: Duration,
-    only: tuple[str, ...],
-    memory_limit: int | None,
-    recycle_above: int | None,
-    recycle_after: int,
+    adds_declared: bool,
     metrics_port: int | None,
     metrics_host: str,
+    keep: dict[str, str | None],
     log_format: str,
-    verbose: bool,
     show_output: bool,
     name: str | None,
-    overwrites: bool,
-    adds_declared: bool,
-    app: str,
-    **keep: str | None,
+    **treatment: Any,
 ) -> None:
     """Run the jobs of the application MODULE:APP.
 
@@ -208,17 +205,10 @@ def worker(
     check_has_jobs(application, app)
     options = WorkerOptions(
         queues=_with_declared(queues, load_registry(app)) if adds_declared else queues,
-        concurrency=concurrency,
-        grace_us=grace,
-        only_environment=only,
-        child_memory_bytes=memory_limit,
-        child_rss_bytes=recycle_above,
-        jobs_per_child=recycle_after,
         namespace=Namespace(namespace) if namespace else namespace_of(application),
         worker_id=None if name is None else WorkerId(name),
-        tells_every_end=verbose,
-        echo=_shown_as(LogFormat(log_format)) if show_output else None,
-        overwrites_declared=overwrites,
+        echo=_ECHO[LogFormat(log_format)] if show_output else None,
+        **treatment,
     )
     chosen = url_for(application, cli.url, tell=_log.warning) or url_from_environment()
     given = [name for name, value in keep.items() if value]
