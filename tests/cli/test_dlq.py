@@ -11,7 +11,7 @@ import pytest
 from tenure.cli import dlq, many
 from tenure.cli.invocation import Invocation
 from tenure.core.ids import JobId, operator_actor
-from tenure.stores.sql import resolutions
+from tenure.stores.sql import views
 from tenure_conformance.spec import spec
 from tests.cli.harness import Run, at_a_terminal, enqueued
 from tests.support.documents import REQUIRED_OF_DEAD_LETTERS
@@ -319,7 +319,7 @@ def test_a_count_by_error_says_when_it_left_out_older_dead_letters(
     for _ in range(3):
         dead_letter(run)
     monkeypatch.setattr(dlq, "MAX_GROUPED", 2)
-    monkeypatch.setattr(resolutions, "MAX_GROUPED", 2)
+    monkeypatch.setattr(views, "MAX_GROUPED", 2)
 
     counted = run("dlq", "ls", "--by", "error", "--json")
 
