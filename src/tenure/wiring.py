@@ -367,8 +367,7 @@ def run_server(
     """Run a server on the store that a URL names. It also sweeps expired leases and deletes old
     jobs. `pages` makes a dashboard. `name` is what a second server of a SQLite file says of this
     one. [H27]"""
-    from tenure.server.lifetime import serve
-    from tenure.server.single_instance import sole_server
+    from tenure.server.lifetime import serve, sole_server
     from tenure.telemetry.metrics import Metrics, require_prometheus
     from tenure.telemetry.security import security_log
 

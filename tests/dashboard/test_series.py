@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tenure.dashboard.pages.overview import backlog, counted, rates
-from tenure.protocol.overviews import OutcomeBucketRecord
+from tenure.protocol.records import OutcomeBucketRecord
 from tenure_conformance.spec import spec
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

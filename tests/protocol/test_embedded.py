@@ -9,11 +9,9 @@ from hypothesis import strategies as st
 
 from tenure.core.validation import Limits
 from tenure.errors import InvalidInput
-from tenure.protocol.codec import _duplicate_finder, decode
-from tenure.protocol.embedded import find_embedded
+from tenure.protocol.codec import InvalidMessage, _duplicate_finder, decode, find_embedded
 from tenure.protocol.requests import EnqueueManyMessage
 from tenure.protocol.routes import ROUTES
-from tenure.protocol.wording import InvalidMessage
 from tenure_conformance.spec import spec
 
 SPACE = st.sampled_from(["", " ", "\n\t"])

@@ -32,7 +32,7 @@ from tenure.errors import (
     StoreUnavailable,
     UnknownStoreUrl,
 )
-from tenure.protocol.problem_codes import ProblemCode
+from tenure.protocol.replies import ProblemCode
 from tenure.remote import caller
 from tenure.remote.caller import Call, Caller
 from tenure.remote.coordinator import CLAIM_THREADS, RemoteCoordinator

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from tenure.core import ijson
 from tenure.core.vocabulary import Role
-from tenure.protocol import embedded
+from tenure.protocol import codec
 from tenure_conformance.spec import spec
 from tests.server.harness import JOB, SETTINGS, Answer, Stage
 
@@ -146,7 +146,7 @@ def test_large_requests_are_parsed_one_at_a_time(
         check(body)
         parsing -= 1
 
-    monkeypatch.setattr(embedded, "check_content", counted)
+    monkeypatch.setattr(codec, "check_content", counted)
     message = {"queue": "q", "kind": "k", "payload": "x" * 100_000}
 
     async def scenario() -> list[Answer]:
@@ -183,7 +183,7 @@ def test_requests_of_other_tokens_are_parsed_in_turn(
         order.append(json.loads(body)[0])
         check(body)
 
-    monkeypatch.setattr(embedded, "check_content", noted)
+    monkeypatch.setattr(codec, "check_content", noted)
     many, one = stage.token(Role.CLIENT, "many"), stage.token(Role.CLIENT, "one")
 
     def message(name: str) -> dict[str, object]:
@@ -215,8 +215,8 @@ def test_a_request_whose_turn_has_come_is_checked_to_its_end(
         order.append(json.loads(body)[0])
         check_content(body)
 
-    monkeypatch.setattr(embedded, "check_size", sized)
-    monkeypatch.setattr(embedded, "check_content", parsed)
+    monkeypatch.setattr(codec, "check_size", sized)
+    monkeypatch.setattr(codec, "check_content", parsed)
 
     def message(number: int) -> dict[str, object]:
         return {"queue": "q", "kind": "k", "payload": [str(number), "x" * 100_000]}

@@ -20,7 +20,7 @@ from tenure.protocol.codec import encode
 from tenure.protocol.replies import ClaimReply, claim_reply
 from tenure.protocol.routes import BY_NAME
 from tenure.server import calls, worker_routes
-from tenure.server.sharing import SharedAnswers
+from tenure.server.services import SharedAnswers
 from tenure_conformance.spec import spec
 from tests.server.harness import JOB, Stage
 from tests.server.test_roles import send

@@ -5,8 +5,7 @@ import threading
 
 from tenure.core.ids import Namespace
 from tenure.core.tokens import TokenId
-from tenure.server.shares import Caller, Shares
-from tenure.server.threads import SharedBlocking, call_for
+from tenure.server.threads import Caller, SharedBlocking, Shares, call_for
 from tenure_conformance.spec import spec
 
 

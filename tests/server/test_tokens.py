@@ -22,8 +22,8 @@ from tenure.core.tokens import (
 from tenure.core.vocabulary import Role
 from tenure.errors import InvalidInput
 from tenure.protocol.routes import ROUTES, Route
+from tenure.server.limits import Quotas
 from tenure.server.principals import Principal
-from tenure.server.quotas import Quotas
 from tenure_conformance.spec import spec
 from tests.server.harness import JOB, SETTINGS, Answer, Stage
 from tests.server.test_roles import name_of, send

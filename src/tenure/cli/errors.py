@@ -20,7 +20,7 @@ from tenure.core.verdicts import Reply
 from tenure.core.vocabulary import Cause, JobStatus
 from tenure.errors import RequestRefused, TenureError, UnknownJob
 from tenure.protocol.fields import iso
-from tenure.protocol.problem_codes import ProblemCode
+from tenure.protocol.replies import ProblemCode
 
 DONE, REFUSED, COULD_NOT_RUN = 0, 1, 2
 INTERRUPTED = 128 + signal.SIGINT

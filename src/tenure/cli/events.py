@@ -58,8 +58,7 @@ from tenure.core.overview import (
 from tenure.core.vocabulary import RENEWALS, EventType
 from tenure.ports import JobStore
 from tenure.protocol.fields import iso, moment
-from tenure.protocol.overviews import DurationsRecord, durations_record
-from tenure.protocol.records import event_record
+from tenure.protocol.records import DurationsRecord, durations_record, event_record
 from tenure.protocol.replies import FollowedEvent, LogReply
 
 LISTED = 50

@@ -33,20 +33,18 @@ from tenure.core.rates import Rate, parse_rate
 from tenure.core.vocabulary import JobStatus, ReasonCode, Stage
 from tenure.errors import InvalidInput
 from tenure.handlers.options import check_known, duration, instant, plain, word
-from tenure.protocol.overviews import (
-    DeadLetterGroupsReply,
-    OverviewReply,
-    dead_letter_groups_reply,
-    overview_reply,
-)
 from tenure.protocol.records import (
+    DeadLetterGroupsReply,
     EventRecord,
     KindRecord,
+    OverviewReply,
     QueueRecord,
     WorkerRecord,
+    dead_letter_groups_reply,
     event_of,
     event_record,
     kind_record,
+    overview_reply,
     queue_record,
     worker_record,
 )

@@ -78,8 +78,7 @@ from tenure.handlers.options import (
 )
 from tenure.handlers.registry import Handler, Isolation, KeySource, Registry, make_handler
 from tenure.ports import Coordination
-from tenure.protocol.overviews import OverviewReply
-from tenure.protocol.records import EventRecord
+from tenure.protocol.records import EventRecord, OverviewReply
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -21,8 +21,7 @@ from tenure.dashboard.rendering import counted_words, url
 from tenure.dashboard.sessions import Notice
 from tenure.dashboard.visits import Page, Visit, local_path
 from tenure.errors import InvalidInput, UnknownJob
-from tenure.protocol.problem_codes import ProblemCode
-from tenure.protocol.replies import JobReply, JobsReply
+from tenure.protocol.replies import JobReply, JobsReply, ProblemCode
 from tenure.protocol.requests import MAX_CANCELLED
 from tenure.protocol.routes import BY_NAME, Route
 from tenure.server.calls import Message

@@ -33,19 +33,16 @@ from tenure.dashboard.visits import (
     cookie_of_port,
     sent_path,
 )
-from tenure.protocol.problem_codes import ProblemCode
+from tenure.protocol.replies import ProblemCode
 from tenure.server import problems
-from tenure.server.app import check_local
+from tenure.server.app import check_local, mounted
 from tenure.server.audit import RequestAudit
-from tenure.server.bodies import media_type, read_body
 from tenure.server.connections import KNOWN
-from tenure.server.handling import in_time
-from tenure.server.memory import RequestMemory
-from tenure.server.paths import mounted
+from tenure.server.handling import in_time, media_type, read_body
+from tenure.server.limits import RequestMemory
 from tenure.server.principals import Principal
 from tenure.server.problems import Refused
-from tenure.server.services import Services
-from tenure.server.sharing import SharedAnswers
+from tenure.server.services import Services, SharedAnswers
 from tenure.server.threads import call_for
 from tenure.telemetry.tracing import RequestSpan, server_span, trace_from_headers
 

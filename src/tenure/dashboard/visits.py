@@ -24,7 +24,7 @@ from tenure.protocol.routes import BY_NAME, Route
 from tenure.server.audit import RequestAudit
 from tenure.server.calls import Message
 from tenure.server.handling import Asked, carry_out
-from tenure.server.memory import RequestMemory
+from tenure.server.limits import RequestMemory
 from tenure.server.principals import Principal
 from tenure.server.problems import unauthenticated
 from tenure.server.services import Services

@@ -1,22 +1,320 @@
 """Encodes and decodes messages; one that cannot be read is an error that names the field. [H8]
 
-Requests are read strictly, answers leniently; that is a property of their types. [H2]
+Requests are read strictly, answers leniently; that is a property of their types. [H2] What msgspec
+says of a field names types and regular expressions; here it is said in words. The payloads, results
+and checkpoints of a large request are found and checked one by one: a parser that reads the whole
+request would keep a tree of it, and 16 MiB of empty lists took 800 MB and held the interpreter for
+seconds. [H85]
 """
 
 import json
 import re
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from enum import Enum
 from functools import cache
 from typing import Any, Generic, NamedTuple, TypeVar, cast, get_args, get_type_hints
 
 import msgspec
+from msgspec import inspect
 
-from tenure.core.ijson import is_ijson
+from tenure.core.ijson import NotIJson, check_content, check_size, is_ijson, parsed_bytes
+from tenure.core.validation import Limits
 from tenure.core.vocabulary import Word
-from tenure.errors import MalformedBody
-from tenure.protocol.embedded import is_parsed_whole
-from tenure.protocol.fields import Moment
-from tenure.protocol.wording import InvalidMessage, in_words
+from tenure.errors import InvalidInput, MalformedBody
+from tenure.protocol.fields import PATTERNS_IN_WORDS, Moment
+
+# --- What is wrong with a field, in words --------------------------------------------------------
+
+
+_LENGTH = re.compile(r"Expected `(str|array)` of length (<=|>=) (\d+)")
+_BOUND = re.compile(r"Expected `(?:int|float)` (<=|>=) (\S+)")
+_TYPE = re.compile(r"Expected `([^`]+)`, got `(\w+)`")
+_TIME_ZONE = re.compile(r"Expected `datetime` with a timezone component|Invalid RFC3339.*")
+_WORD = re.compile(r"Invalid (?:enum )?value '?([^']*)'?")
+_MISSING = re.compile(r"Object missing required field `[^`]*`")
+_UNKNOWN = re.compile(r"Object contains unknown field `[^`]*`")
+_STEP = re.compile(r"([^.\[\]]+)|\[[^\]]*\]")
+
+_INSTANT = "an instant with its timezone, such as 2030-01-31T12:00:00Z"
+_TYPES = {
+    "array": "a list",
+    "bool": "true or false",
+    "datetime": _INSTANT,
+    "float": "a number",
+    "int": "an integer",
+    "null": "null",
+    "object": "an object",
+    "str": "text",
+}
+
+
+class InvalidMessage(InvalidInput):
+    """A field of a message breaks a rule of the message's type. `field` is its name on the wire,
+    as the sender wrote it."""
+
+
+def in_words(problem: str, kind: Any, field: str) -> str:
+    """What msgspec says of a field of a message of this kind, in words."""
+    if "matching regex" in problem:
+        for pattern, words in PATTERNS_IN_WORDS.items():
+            if pattern in problem or repr(pattern)[1:-1] in problem:
+                return f"expected {words}"
+    if found := _LENGTH.match(problem):
+        what = "characters" if found[1] == "str" else "elements"
+        return f"expected {_at_least_or_most(found[2])} {found[3]} {what}"
+    if found := _BOUND.match(problem):
+        return f"expected {_at_least_or_most(found[1])} {found[2]}"
+    if found := _TYPE.match(problem):
+        expected = [_TYPES.get(each, each) for each in found[1].split(" | ")]
+        return f"expected {' or '.join(expected)}, not {_TYPES.get(found[2], found[2])}"
+    if _TIME_ZONE.match(problem):
+        return f"expected {_INSTANT}"
+    if _MISSING.match(problem):
+        return "is missing"
+    if _UNKNOWN.match(problem):
+        return (
+            "unknown field: this message has none of this name; correct or leave it out, or upgrade"
+            " the server if a newer version has it"
+        )
+    if found := _WORD.match(problem):
+        allowed = _words_at(kind, field)
+        if allowed:
+            return f"{found[1][:40]!a} is none of {', '.join(sorted(allowed))}"
+    return problem
+
+
+def _at_least_or_most(sign: str) -> str:
+    return "at least" if sign == ">=" else "at most"
+
+
+def _words_at(kind: Any, field: str) -> list[str]:
+    """The words that a field may be, if it is of a closed set."""
+    found = [inspect.type_info(kind)]
+    for step in _STEP.finditer(field):
+        found = [part for each in found for part in _inside(each, step[1])]
+    words: list[str] = []
+    for each in found:
+        if isinstance(each, inspect.EnumType):
+            words += [str(member.value) for member in each.cls if isinstance(member, Enum)]
+        elif isinstance(each, inspect.LiteralType):
+            words += [str(value) for value in each.values]
+    return words
+
+
+def _inside(kind: inspect.Type, name: str | None) -> list[inspect.Type]:
+    """What may be in a field of this name, or at any place of a list (None)."""
+    match kind:
+        case inspect.Metadata():
+            return _inside(kind.type, name)
+        case inspect.UnionType():
+            return [part for each in kind.types for part in _inside(each, name)]
+        case inspect.StructType() if name is not None:
+            if name == kind.tag_field and kind.tag is not None:
+                return [inspect.LiteralType((str(kind.tag),))]
+            parts = [field.type for field in kind.fields if field.encode_name == name]
+            return [each for part in parts for each in _unwrapped(part)]
+        case inspect.VarTupleType() | inspect.ListType() if name is None:
+            return _unwrapped(kind.item_type)
+        case _:
+            return []
+
+
+def _unwrapped(kind: inspect.Type) -> list[inspect.Type]:
+    if isinstance(kind, inspect.Metadata):
+        return _unwrapped(kind.type)
+    if isinstance(kind, inspect.UnionType):
+        return [each for part in kind.types for each in _unwrapped(part)]
+    return [kind]
+
+
+# --- Bodies inside a large request ---------------------------------------------------------------
+
+
+SMALL_BYTES = 64 << 10
+"""A request, or a body in it, up to this size is parsed with the rest: 3 ms, 3 MB."""
+
+WHOLE_BYTES = 1 << 20
+"""A larger request is never parsed as a whole."""
+
+FIELDS_BYTES = 1 << 10
+"""The other fields of a job or report take no more than this, or the request is not parsed as a
+whole: a field that is given twice can hide anything."""
+
+
+class EmbeddedBodies:
+    """The payloads, results and checkpoints of a request. None is too large or too deep."""
+
+    def __init__(self, found: Sequence[tuple[str, bytes]]) -> None:
+        self._found = found
+        self.parsing_bytes = max((parsed_bytes(body) for _, body in found), default=0)
+        """About how much memory `check` takes: that of one body."""
+
+    def check(self) -> None:
+        """Raise `InvalidMessage` if a body is not I-JSON. [J1]"""
+        for field, body in self._found:
+            try:
+                check_content(body)
+            except NotIJson as wrong:
+                raise InvalidMessage(field, str(wrong)) from wrong
+
+
+def is_parsed_whole(message: object, size_bytes: int) -> bool:
+    """Whether a request of this size has no large body, so that parsing all of it at once takes
+    little time and memory."""
+    if size_bytes <= SMALL_BYTES:
+        return True
+    if size_bytes > WHOLE_BYTES:
+        return False
+    sizes = [memoryview(each).nbytes for each in _bodies(message)]
+    fields_bytes = size_bytes - sum(sizes)
+    largest_bytes = max(sizes, default=0)
+    most_fields_bytes = SMALL_BYTES + FIELDS_BYTES * len(sizes)
+    return largest_bytes <= SMALL_BYTES and fields_bytes <= most_fields_bytes
+
+
+def find_embedded(message: msgspec.Struct, request: bytes, limits: Limits) -> EmbeddedBodies:
+    """The bodies in a request from which `message` was decoded. Raises `InvalidMessage` if a field
+    is given twice, or if a body is too large or too deep, without parsing any. [H2] [J2]"""
+    walk = _Walk(request)
+    walk.value(walk.after_space(0), message, "")
+    for field, body in walk.found:
+        try:
+            check_size(body, max_bytes=limits.body_bytes, max_depth=limits.depth)
+        except NotIJson as wrong:
+            raise InvalidMessage(field, str(wrong)) from wrong
+    return EmbeddedBodies(walk.found)
+
+
+def _bodies(value: object) -> Iterator[msgspec.Raw]:
+    if isinstance(value, msgspec.Raw):
+        yield value
+    elif isinstance(value, msgspec.Struct):
+        for name in _with_bodies(type(value)):
+            yield from _bodies(getattr(value, name))
+    elif isinstance(value, tuple):
+        for each in value:
+            yield from _bodies(each)
+
+
+@cache
+def _with_bodies(kind: type[msgspec.Struct]) -> tuple[str, ...]:
+    """The fields of a message that can hold bodies."""
+    info = msgspec.inspect.type_info(kind)
+    assert isinstance(info, msgspec.inspect.StructType)
+    return tuple(each.name for each in info.fields if _may_hold_bodies(each.type, {kind}))
+
+
+def _may_hold_bodies(info: msgspec.inspect.Type, seen: set[type]) -> bool:
+    match info:
+        case msgspec.inspect.RawType():
+            return True
+        case msgspec.inspect.Metadata():
+            return _may_hold_bodies(info.type, seen)
+        case msgspec.inspect.UnionType():
+            return any(_may_hold_bodies(each, seen) for each in info.types)
+        case msgspec.inspect.VarTupleType():
+            return _may_hold_bodies(info.item_type, seen)
+        case msgspec.inspect.StructType() if info.cls not in seen:
+            inside = {*seen, info.cls}
+            return any(_may_hold_bodies(each.type, inside) for each in info.fields)
+        case _:
+            return False
+
+
+# Possessive: a text is never tried twice.
+_SPACE = re.compile(rb"[ \t\r\n]*+")
+_KEY = re.compile(rb'[ \t\r\n]*+("(?:[^"\\]++|\\.)*+")[ \t\r\n]*+:[ \t\r\n]*+', re.DOTALL)
+_SCALAR = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[^][{}",: \t\r\n]++', re.DOTALL)
+_NEXT = re.compile(rb"[ \t\r\n]*+(?:(,)[ \t\r\n]*+|[]}])")
+_NOTHING = re.compile(rb"[ \t\r\n]*+[]}]")
+
+
+class _Walk:
+    """Walks the fields of a request. It is known to be JSON, and to be the message except for
+    fields that are given twice: of those the message has the last."""
+
+    def __init__(self, request: bytes) -> None:
+        self._request = request
+        self.found: list[tuple[str, bytes]] = []
+
+    def after_space(self, at: int) -> int:
+        """Where the value after this white space begins."""
+        space = _SPACE.match(self._request, at)
+        assert space is not None  # it matches nothing, too
+        return space.end()
+
+    def value(self, at: int, value: object, field: str) -> int:
+        """Where the value that begins here ends."""
+        request = self._request
+        if isinstance(value, msgspec.Raw):
+            body = bytes(value)
+            # No JSON value is the beginning of another, except numbers, and `_end` notices these.
+            if not request.startswith(body, at):
+                raise _twice(field)
+            self.found.append((field, body))
+            return at + len(body)
+        first = request[at : at + 1]
+        if first == b"{" and isinstance(value, msgspec.Struct):
+            return self._object(at + 1, value, field)
+        if first == b"[" and isinstance(value, tuple):
+            return self._list(at + 1, value, field)
+        scalar = _SCALAR.match(request, at)
+        if scalar is None:
+            raise _twice(field)
+        return scalar.end()
+
+    def _object(self, at: int, value: msgspec.Struct, field: str) -> int:
+        nothing = _NOTHING.match(self._request, at)
+        if nothing is not None:
+            return nothing.end()
+        attributes = _attributes(type(value))
+        seen = set()
+        while True:
+            key = _KEY.match(self._request, at)
+            if key is None:
+                raise _twice(field)
+            name = msgspec.json.decode(key[1], type=str)
+            inside = f"{field}.{name}" if field else name
+            if name in seen:
+                raise _twice(inside)
+            seen.add(name)
+            attribute = attributes.get(name)
+            held = None if attribute is None else getattr(value, attribute)
+            is_last, at = self._end(self.value(key.end(), held, inside), inside)
+            if is_last:
+                return at
+
+    def _list(self, at: int, values: tuple[object, ...], field: str) -> int:
+        nothing = _NOTHING.match(self._request, at)
+        if nothing is not None:
+            return nothing.end()
+        at = self.after_space(at)
+        for number, each in enumerate(values):
+            is_last, at = self._end(self.value(at, each, f"{field}[{number}]"), field)
+            if is_last:
+                return at
+        raise _twice(field)
+
+    def _end(self, at: int, field: str) -> tuple[bool, int]:
+        """Whether the value that ends here is the last one, and where the next begins."""
+        then = _NEXT.match(self._request, at)
+        if then is None:
+            raise _twice(field)
+        return then[1] is None, then.end()
+
+
+@cache
+def _attributes(kind: type[msgspec.Struct]) -> dict[str, str]:
+    """The attributes of a message by their names on the wire."""
+    return dict(zip(kind.__struct_encode_fields__, kind.__struct_fields__, strict=True))
+
+
+def _twice(field: str) -> InvalidMessage:
+    return InvalidMessage(ascii(field[:200])[1:-1] or "body", "is given twice")
+
+
+# --- Messages ------------------------------------------------------------------------------------
+
 
 _T = TypeVar("_T")
 

@@ -26,8 +26,7 @@ from tenure.protocol.fields import (
     ScheduleField,
     WorkerField,
 )
-from tenure.protocol.overviews import DeadLetterGroupsReply, OverviewReply
-from tenure.protocol.records import KindRecord, QueueRecord
+from tenure.protocol.records import DeadLetterGroupsReply, KindRecord, OverviewReply, QueueRecord
 from tenure.protocol.translation import to_core, to_wire
 
 MAX_BODY_BYTES = (1 << 20) + (64 << 10)

@@ -1,20 +1,43 @@
 """A server's coordinator as workers, clients and operators use it, over HTTP.
 
 A few threads send the requests and fill the futures. Reports and claims are sent once, because a
-worker retries them by its own rules; everything else is retried here. The actor of a command is not
-sent: the server takes it from the token. [H21]
+worker retries them by its own rules; everything else is retried here. A worker's reports, new jobs
+and cancels go in batches below the server's limits, every other command in a request of its own.
+The actor of a command is not sent: the server takes it from the token. [H21]
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
+from itertools import groupby
 from threading import Lock
-from typing import TypeVar, assert_never
+from typing import Any, NamedTuple, TypeVar, assert_never, cast
+
+import msgspec
+from msgspec.structs import replace
 
 from tenure.core.checks import MAX_DURATION
 from tenure.core.claims import ClaimAnswer, ClaimRequest
-from tenure.core.commands import Command
+from tenure.core.commands import (
+    Cancel,
+    Claim,
+    Command,
+    Complete,
+    Enqueue,
+    EnqueueFlow,
+    Fail,
+    FollowUp,
+    Heartbeat,
+    RedriveFlow,
+    Release,
+    Start,
+    Sweep,
+    Unblock,
+    WorkerCommand,
+)
+from tenure.core.ids import JobId
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration
+from tenure.core.job import HIDDEN
 from tenure.core.policy import LeaseBounds
 from tenure.core.schedules import (
     PauseSchedule,
@@ -27,29 +50,229 @@ from tenure.core.schedules import (
     check_schedule_command,
 )
 from tenure.core.validation import Limits, check_claim, check_commands
-from tenure.core.verdicts import Answer
-from tenure.errors import Closed
+from tenure.core.verdicts import Answer, Reply, Verdict
+from tenure.core.vocabulary import Cause, ReleaseKind
+from tenure.errors import Closed, InvalidInput, OutcomeUnknown
 from tenure.ports import NO_WAIT
+from tenure.protocol import replies
+from tenure.protocol.codec import encode
 from tenure.protocol.records import schedule_of
-from tenure.protocol.replies import claim_answer
+from tenure.protocol.replies import (
+    claim_answer,
+    flow_redrive_of,
+    reply_of,
+    verdict_of,
+)
 from tenure.protocol.requests import (
     LONGEST_WAIT_S,
+    MAX_BATCH,
+    MAX_CANCELLED,
+    BodiesQuery,
+    EnqueueManyMessage,
     NamespaceQuery,
+    ReportsMessage,
     RunScheduleMessage,
+    cancel_many_message,
     claim_message,
+    enqueue_message,
+    flow_message,
+    follow_up_message,
+    handler_flow_message,
     put_schedule_message,
+    redrive_flow_message,
+    report_of,
 )
+from tenure.protocol.routes import MAX_BATCH_BYTES, route_of
 from tenure.remote.caller import Call, Caller, NotFound
-from tenure.remote.commands import check_sendable, send
-from tenure.remote.store import RemoteStore
+from tenure.remote.store import RemoteJobs, RemoteStore
+
+ROOM_BYTES = MAX_BATCH_BYTES - 1024
+"""Room for the messages of a batch; the rest of the limit is for what surrounds them."""
+
+_T = TypeVar("_T")
+
+
+def check_sendable(commands: Sequence[Command]) -> None:
+    """Raise for commands that only a coordinator itself may give."""
+    for command in commands:
+        is_own = isinstance(command, Claim | Sweep | Unblock)
+        if is_own or (isinstance(command, Release) and command.kind is ReleaseKind.UNDELIVERED):
+            problem = f"only the coordinator itself may {type(command).__name__.lower()} like this"
+            raise InvalidInput("command", problem)
+
+
+def send(caller: Caller, commands: Sequence[Command]) -> list[Answer]:
+    """Send these in order. Returns their answers."""
+    answers: list[Answer] = []
+    for send_together, alike in groupby(commands, key=lambda each: _TOGETHER.get(type(each))):
+        if send_together is not None:
+            answers += send_together(caller, list(alike))
+        else:
+            answers += [_ALONE.get(type(each), _decide)(caller, each) for each in alike]
+    return answers
+
+
+def _ask(
+    caller: Caller,
+    name: str,
+    message: msgspec.Struct,
+    *,
+    read: Callable[[Any], Reply],
+    query: BodiesQuery | None = None,
+    **parts: str,
+) -> Reply:
+    """Send a request of its own; a 404 means that the job is unknown."""
+    try:
+        return read(caller.ask(Call(name=name, parts=parts, message=message, query=query)))
+    except NotFound:
+        return Reply(job=None, cause=Cause.UNKNOWN_JOB)
+
+
+def _decide(caller: Caller, command: Command) -> Reply:
+    route = route_of(command)
+    assert route.to_message is not None
+    message, query = route.to_message(command), BodiesQuery(bodies=True)
+    return _ask(caller, route.name, message, read=reply_of, query=query, job_id=command.job_id)
+
+
+def _follow_up(caller: Caller, command: FollowUp) -> Reply:
+    message, parent = follow_up_message(command), command.parent.job_id
+    return _ask(caller, "follow-up", message, read=reply_of, job_id=parent)
+
+
+def _flow(caller: Caller, command: EnqueueFlow) -> Reply:
+    if command.handler is None:
+        return reply_of(caller.ask(Call(name="flow", message=flow_message(command))))
+    return _ask(
+        caller,
+        "handler-flow",
+        handler_flow_message(command),
+        read=lambda reply: Reply(job=None, cause=reply.cause, replayed=reply.replayed),
+        job_id=command.handler.job_id,
+    )
+
+
+def _redrive_flow(caller: Caller, command: RedriveFlow) -> Reply:
+    def read(reply: replies.FlowRedriveReply) -> Reply:
+        jobs = {} if reply.job_id is None else RemoteJobs(caller).read([reply.job_id])
+        return flow_redrive_of(command.flow_id, reply, next(iter(jobs.values()), None))
+
+    message, flow_id = redrive_flow_message(command), command.flow_id
+    return _ask(caller, "redrive-flow", message, read=read, flow_id=flow_id)
+
+
+def _report(caller: Caller, commands: Sequence[WorkerCommand]) -> Iterator[Verdict]:
+    """Send reports once: a worker retries them by its own rules."""
+    for batch in _batches(report_of(command) for command in commands):
+        call = Call(name="report", message=ReportsMessage(reports=batch))
+        heard = caller.ask_once(call).verdicts
+        _check_count(len(heard), len(batch))
+        yield from (verdict_of(verdict) for verdict in heard)
+
+
+def _enqueue(caller: Caller, commands: Sequence[Enqueue]) -> Iterator[Reply]:
+    sent = iter(commands)
+    for batch in _batches(enqueue_message(command) for command in commands):
+        call = Call(name="enqueue-many", message=EnqueueManyMessage(jobs=batch))
+        heard = caller.ask(call).replies
+        _check_count(len(heard), len(batch))
+        yield from _with_bodies(caller, [_made(next(sent), reply_of(reply)) for reply in heard])
+
+
+def _cancel(caller: Caller, commands: Sequence[Cancel]) -> Iterator[Reply]:
+    """Send those together that differ only in their job. The jobs of their answers have no bodies;
+    that of a lone command has. [H66]"""
+    for _, group in groupby(commands, key=lambda each: replace(each, job_id=JobId(""))):
+        alike = list(group)
+        if len(alike) == 1 or _expects_something(alike[0]):
+            yield from (_decide(caller, each) for each in alike)
+            continue
+        for start in range(0, len(alike), MAX_CANCELLED):
+            batch = alike[start : start + MAX_CANCELLED]
+            call = Call(name="cancel-many", message=cancel_many_message(batch))
+            heard = caller.ask(call).replies
+            _check_count(len(heard), len(batch))
+            yield from (_without_bodies(reply_of(reply)) for reply in heard)
+
+
+def _expects_something(command: Cancel) -> bool:
+    return command.expected_rev is not None or command.expected_status is not None
+
+
+def _without_bodies(reply: Reply) -> Reply:
+    job = reply.job
+    return reply if job is None else replace(reply, job=replace(job, payload=HIDDEN))
+
+
+class _EnqueueReply(NamedTuple):
+    """A reply to an enqueue, and whether its job shows all the bodies it has."""
+
+    reply: Reply
+    is_whole: bool
+
+
+def _made(command: Enqueue, reply: Reply) -> _EnqueueReply:
+    """Fill in the payload, which for a new job or a repeated request is the one that was sent.
+    Other bodies exist only if attempts have added them. [D5]"""
+    job = reply.job
+    if job is None:
+        return _EnqueueReply(reply, is_whole=True)
+    if reply.deduplicated or reply.cause:
+        return _EnqueueReply(reply, is_whole=False)
+    sent = replace(reply, job=replace(job, payload=command.payload))
+    return _EnqueueReply(sent, is_whole=job.attempt == 0)
+
+
+def _with_bodies(caller: Caller, made: Sequence[_EnqueueReply]) -> Iterator[Reply]:
+    """The replies with all bodies. Loads missing ones together: a lost answer to a thousand jobs
+    would otherwise cost a thousand requests."""
+    wanted = {each.reply.job.id for each in made if each.reply.job and not each.is_whole}
+    found = RemoteJobs(caller).read(sorted(wanted))
+    for reply, _ in made:
+        job = None if reply.job is None else found.get(reply.job.id, reply.job)
+        yield replace(reply, job=job)
+
+
+def _batches(messages: Iterable[_T]) -> Iterator[tuple[_T, ...]]:
+    """Split into as few batches as possible, each within the server's limits. The messages of a
+    batch are JSON already: they were encoded to know their size."""
+    batch: list[msgspec.Raw] = []
+    size_bytes = 0
+    for message in messages:
+        encoded = msgspec.Raw(encode(message))
+        if batch and (len(batch) == MAX_BATCH or size_bytes + len(encoded) >= ROOM_BYTES):
+            yield cast(tuple[_T, ...], tuple(batch))
+            batch, size_bytes = [], 0
+        batch.append(encoded)
+        size_bytes += len(encoded) + 1
+    if batch:
+        yield cast(tuple[_T, ...], tuple(batch))
+
+
+def _check_count(heard: int, asked: int) -> None:
+    if heard != asked:
+        raise OutcomeUnknown(f"the answer has {heard} parts, but the request has {asked}")
+
+
+_TOGETHER: dict[type, Callable[[Caller, Any], Iterable[Answer]]] = {
+    **dict.fromkeys((Start, Heartbeat, Complete, Fail, Release), _report),
+    Enqueue: _enqueue,
+    Cancel: _cancel,
+}
+"""How commands are sent that go in batches."""
+_ALONE: dict[type, Callable[[Caller, Any], Reply]] = {
+    FollowUp: _follow_up,
+    EnqueueFlow: _flow,
+    RedriveFlow: _redrive_flow,
+}
+"""How others are sent that are not about one job by the table of routes."""
+
 
 THREADS = 8
 CLAIM_THREADS = 2
 
 # The server's coordinator sets the bounds of leases, and refuses others.
 _LIMITS = Limits(lease=LeaseBounds(shortest_us=Duration(0), longest_us=Duration(MAX_DURATION)))
-
-_T = TypeVar("_T")
 
 
 class RemoteCoordinator:

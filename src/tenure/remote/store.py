@@ -35,7 +35,7 @@ from tenure.core.vocabulary import Cause, JobStatus, LeaseNews
 from tenure.core.workers import FIRST_WORKER, WorkerKey, WorkerProcess, WorkerSeen
 from tenure.errors import InvalidInput, RequestRefused
 from tenure.ports import NO_LIMIT, NO_WAIT, DeadLetter
-from tenure.protocol import LEASE_HEADER, overviews, records, replies, requests
+from tenure.protocol import LEASE_HEADER, records, replies, requests
 from tenure.protocol.fields import instant, moment
 from tenure.protocol.requests import MAX_FOLLOW_WAIT_S, MAX_PAGE, MAX_WITH_BODIES, BodiesQuery
 from tenure.remote.caller import Call, Caller, NotFound
@@ -318,12 +318,12 @@ class _Views(_Part):
         """Dead letters within the token's scope by kind and error, of all or of one queue or
         kind."""
         query = requests.DeadLetterGroupsQuery(key=wanted.key, **_narrowed(wanted))
-        return self._read("dead-letter-groups", query=query, of=overviews.dead_letter_groups_of)
+        return self._read("dead-letter-groups", query=query, of=records.dead_letter_groups_of)
 
     def overview(self, wanted: OverviewFilter) -> Overview:
         """What is going on within the token's scope, of all of it or of one queue or kind."""
         query = requests.OverviewQuery(**_narrowed(wanted))
-        return self._read("overview", query=query, of=overviews.overview_of)
+        return self._read("overview", query=query, of=records.overview_of)
 
 
 def _narrowed(wanted: OverviewFilter | DeadLetterGroupFilter) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from starlette.requests import Request
 from tenure.core.ids import JobId, LeaseId, shown_lease
 from tenure.core.tokens import TOKEN_PATTERN
 from tenure.core.vocabulary import Role
-from tenure.protocol.problem_codes import ProblemCode
+from tenure.protocol.replies import ProblemCode
 from tenure.protocol.routes import Route
 from tenure.server.principals import Principal
 from tenure.server.problems import Refused

@@ -26,7 +26,7 @@ from tenure.protocol.codec import encode
 from tenure.protocol.requests import MAX_WITH_BODIES
 from tenure.protocol.routes import Route
 from tenure.server.audit import RequestAudit
-from tenure.server.memory import RequestMemory
+from tenure.server.limits import RequestMemory
 from tenure.server.principals import Principal
 from tenure.server.problems import wire_field
 from tenure.server.services import Services

@@ -21,8 +21,7 @@ from tenure.core.vocabulary import VerdictKind
 from tenure.errors import TenureError, install_hint
 from tenure.protocol import REQUEST_ID_HEADER
 from tenure.protocol.codec import encode
-from tenure.protocol.problem_codes import ProblemCode
-from tenure.protocol.replies import Problem
+from tenure.protocol.replies import Problem, ProblemCode
 from tenure.server.problems import RETRY_AFTER_S, new_request_id
 from tenure.server.settings import ServerSettings
 

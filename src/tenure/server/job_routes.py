@@ -18,7 +18,6 @@ from tenure.core.verdicts import Reply
 from tenure.core.vocabulary import Cause, JobStatus
 from tenure.errors import InvalidInput, OutcomeUnknown, TenureError, UnknownJob
 from tenure.protocol.fields import optional_moment
-from tenure.protocol.problem_codes import ProblemCode
 from tenure.protocol.records import (
     artifact_record,
     dead_letter_record,
@@ -38,6 +37,7 @@ from tenure.protocol.replies import (
     JobsReply,
     LogsReply,
     ObservationsReply,
+    ProblemCode,
     VerificationReply,
     ViolationRecord,
     WaitReasonRecord,

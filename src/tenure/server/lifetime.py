@@ -1,7 +1,12 @@
-"""Starts a server if its address is safe, and stops it without losing a grant."""
+"""Starts a server if its address is safe, and stops it without losing a grant.
+
+Only one server at a time serves a SQLite file. [H27]
+"""
 
 import asyncio
+import fcntl
 import logging
+import os
 import resource
 import signal
 import socket
@@ -17,14 +22,14 @@ from starlette.types import ASGIApp
 
 from tenure.coordinator.service import Coordinator
 from tenure.core.ids import Namespace
-from tenure.errors import InvalidInput, TenureError
+from tenure.errors import InvalidInput, StoreError, TenureError
 from tenure.ports import Hint
 from tenure.protocol.hosts import is_loopback
 from tenure.server.app import make_app
 from tenure.server.connections import guarded
 from tenure.server.services import Services, no_metrics
 from tenure.server.settings import ServerSettings
-from tenure.server.waiting_claims import WaitingClaims
+from tenure.server.waiting import WaitingClaims
 from tenure.telemetry.security import SecurityLog
 
 _log = logging.getLogger("tenure.server")
@@ -233,3 +238,49 @@ def _allow_files(wanted: int) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
     if allowed < wanted:
         _log.warning("this process may open %d files, too few for %d connections", allowed, wanted)
+
+
+# --- One server per SQLite file ------------------------------------------------------------------
+
+
+SUFFIX = ".serve-lock"
+MAX_NAME_BYTES = 100
+
+
+@contextmanager
+def sole_server(database: Path, *, name: str) -> Iterator[None]:
+    """Lock this file for the server of this name. Raises `StoreError`, which names the other
+    server, if another one has locked it."""
+    real = database.resolve()
+    if real.exists() and real.stat().st_nlink > 1:
+        raise StoreError(
+            f"{real} has other hard links, under which another server could serve it",
+            hint="remove its other hard links; SQLite would keep a journal for each of them",
+        )
+    try:
+        handle = os.open(f"{real}{SUFFIX}", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    except OSError as failure:
+        raise StoreError(f"cannot lock {real}: {failure.strerror}") from failure
+    try:
+        _lock(handle, real, name)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _lock(handle: int, database: Path, name: str) -> None:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as taken:
+        other = os.pread(handle, MAX_NAME_BYTES, 0).decode(errors="replace")
+        # Empty for an instant, while the other one starts.
+        who = f": {other}" if other.isprintable() and other else ""
+        raise StoreError(
+            f"another server already serves {database}{who}",
+            hint="stop it first, or use PostgreSQL, which any number of servers can share",
+        ) from taken
+    try:
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, name.encode()[:MAX_NAME_BYTES], 0)
+    except OSError as failure:
+        raise StoreError(f"cannot lock {database}: {failure.strerror}") from failure

@@ -23,10 +23,8 @@ from tenure.errors import (
     UnknownJob,
     UnreadableRow,
 )
-from tenure.protocol.codec import encode
-from tenure.protocol.problem_codes import ProblemCode
-from tenure.protocol.replies import Problem
-from tenure.protocol.wording import InvalidMessage
+from tenure.protocol.codec import InvalidMessage, encode
+from tenure.protocol.replies import Problem, ProblemCode
 
 _log = logging.getLogger("tenure.server")
 

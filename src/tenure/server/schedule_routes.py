@@ -23,10 +23,9 @@ from tenure.core.schedules import (
 from tenure.core.vocabulary import Role
 from tenure.errors import InvalidInput
 from tenure.protocol.fields import moment
-from tenure.protocol.problem_codes import ProblemCode
 from tenure.protocol.records import schedule_record
+from tenure.protocol.replies import ProblemCode, SchedulesReply
 from tenure.protocol.replies import ScheduleReply as ScheduleMessage
-from tenure.protocol.replies import SchedulesReply
 from tenure.protocol.requests import (
     PutScheduleMessage,
     RunScheduleMessage,

@@ -23,11 +23,11 @@ from tenure.errors import InvalidInput
 from tenure.protocol.codec import encode
 from tenure.protocol.fields import moment, optional_instant
 from tenure.protocol.openapi import openapi
-from tenure.protocol.overviews import dead_letter_groups_reply, overview_reply
-from tenure.protocol.problem_codes import ProblemCode
 from tenure.protocol.records import (
+    dead_letter_groups_reply,
     event_record,
     kind_record,
+    overview_reply,
     queue_record,
     rate_record,
     worker_record,
@@ -38,6 +38,7 @@ from tenure.protocol.replies import (
     HealthReply,
     KindsReply,
     LogReply,
+    ProblemCode,
     QueuesReply,
     RatesReply,
     StatsReply,
@@ -61,7 +62,7 @@ from tenure.protocol.requests import (
     policy_of_message,
 )
 from tenure.server.calls import Call, Handler, ResponseInPieces, answer
-from tenure.server.namespace_limits import workers_named
+from tenure.server.limits import workers_named
 from tenure.server.principals import Principal
 from tenure.server.problems import Refused, not_ready, shutting_down
 from tenure.telemetry.metrics import CONTENT_TYPE

@@ -20,11 +20,11 @@ from tenure.core.vocabulary import Cause, VerdictKind
 from tenure.errors import InvalidInput, UnknownJob
 from tenure.protocol import LEASE_HEADER
 from tenure.protocol.codec import encode
-from tenure.protocol.problem_codes import ProblemCode
 from tenure.protocol.replies import (
     AliveReply,
     KeptReply,
     PeekLeasesReply,
+    ProblemCode,
     VerdictsReply,
     claim_reply,
     parents_reply,
@@ -47,9 +47,9 @@ from tenure.protocol.requests import (
     worker_process,
 )
 from tenure.server.calls import Call, Handler, ResponseInPieces, answer
-from tenure.server.memory import LARGE_BYTES
+from tenure.server.limits import LARGE_BYTES
 from tenure.server.problems import too_many
-from tenure.server.waiting_claims import Waiter
+from tenure.server.waiting import Waiter
 
 _C = TypeVar("_C", bound=WorkerCommand | AttemptOutput)
 

@@ -13,9 +13,8 @@ from tenure.dashboard.pages import job
 from tenure.dashboard.rendering import counted_words, url
 from tenure.dashboard.visits import Page, Visit
 from tenure.errors import InvalidInput
-from tenure.protocol.overviews import DeadLetterGroupRecord, DeadLetterGroupsReply
-from tenure.protocol.problem_codes import ProblemCode
-from tenure.protocol.replies import DeadLetterPage, JobPage
+from tenure.protocol.records import DeadLetterGroupRecord, DeadLetterGroupsReply
+from tenure.protocol.replies import DeadLetterPage, JobPage, ProblemCode
 from tenure.server.problems import Refused
 
 ROWS = 50

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from tenure.core.overview import TimeRange
 from tenure.dashboard.visits import Page, Visit
-from tenure.protocol.overviews import OutcomeBucketRecord, OverviewReply
+from tenure.protocol.records import OutcomeBucketRecord, OverviewReply
 
 MAX_ATTENTION = 12
 """What needs attention, the most urgent first, as far as the first page shows it."""

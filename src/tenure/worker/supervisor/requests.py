@@ -28,7 +28,7 @@ from tenure.core.vocabulary import Cause
 from tenure.errors import InvalidInput, RequestRefused, TenureError
 from tenure.handlers.calls import Enqueued
 from tenure.ports import Coordination
-from tenure.protocol.problem_codes import ProblemCode
+from tenure.protocol.replies import ProblemCode
 from tenure.worker.frames import (
     Ask,
     AskAnswer,

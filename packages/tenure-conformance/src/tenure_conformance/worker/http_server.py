@@ -22,7 +22,6 @@ from tenure.errors import InvalidInput, MalformedBody
 from tenure.protocol import LEASE_HEADER
 from tenure.protocol.codec import decode, encode
 from tenure.protocol.openapi import openapi
-from tenure.protocol.problem_codes import ProblemCode
 from tenure.protocol.records import ArtifactRecord, KindRecord
 from tenure.protocol.replies import (
     AliveReply,
@@ -31,6 +30,7 @@ from tenure.protocol.replies import (
     KindsReply,
     PeekLeasesReply,
     Problem,
+    ProblemCode,
     StagingReply,
     TimeReply,
 )

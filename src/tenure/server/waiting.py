@@ -1,16 +1,21 @@
-"""Claims that wait for work. [H10] [H35]
+"""Claims that wait for work, and readers of the tail that wait for events. [H10] [H35] [E10]
 
 Claims of one scope wait in a line, and only the first in line asks the store: a thousand idle
 workers cost as much as one. A claim that receives a job lets the next one ask at once. The line
 polls the store; an enqueue through this server wakes it earlier. All lines together poll so many
 times per second; namespaces have equal shares of these, and in each its tokens. [H63]
+
+A reader that is at the end polls the store until there is an event, its time is over or the server
+stops. The more readers wait, the less often each of them polls: all of them together cost the store
+a bounded number of reads per second.
 """
 
 import asyncio
 import logging
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import Protocol
 
 import msgspec
@@ -18,15 +23,19 @@ import msgspec
 from tenure.core.claims import ClaimAnswer, ClaimRequest, ClaimScope, Held
 from tenure.core.commands import Release
 from tenure.core.counting import counted
+from tenure.core.event_tail import TailedEvent, TailFilter, TailPage
+from tenure.core.events import Event
 from tenure.core.ids import SYSTEM, Namespace, QueueName, RequestId
 from tenure.core.instants import MICROSECONDS_PER_SECOND, seconds
 from tenure.core.tokens import TokenId
 from tenure.core.verdicts import Answer, Grant
 from tenure.core.vocabulary import ReleaseKind
 from tenure.errors import TenureError
-from tenure.ports import Coordination, Hint, HintedChange
+from tenure.ports import Coordination, Hint, HintedChange, JobStore
+from tenure.server.principals import Authenticator, Principal
 from tenure.server.problems import shutting_down
 from tenure.server.settings import ServerSettings
+from tenure.server.threads import Blocking, Shares
 
 _log = logging.getLogger("tenure.server")
 
@@ -373,3 +382,94 @@ def _note_failure(done: "Future[list[Answer]]") -> None:
     failure = done.exception()
     if failure is not None:
         _log.warning("could not take grants back, their leases will expire: %s", failure)
+
+
+# --- Readers of the tail -------------------------------------------------------------------------
+
+
+READS_PER_S = 40
+"""How often all waiting readers together poll the store."""
+
+EVENTS_AT_ONCE = 100
+"""How many events are read before their memory is counted. [H45]"""
+
+CountMemory = Callable[[Sequence[Event]], None]
+"""Counts the memory of events that were read; raises a 503 problem if it has no room."""
+
+
+class Followers:
+    """Reads the tail for callers. Only the event loop's thread uses it."""
+
+    def __init__(
+        self, settings: ServerSettings, listing: Blocking, authenticator: Authenticator
+    ) -> None:
+        self._settings = settings
+        self._listing = listing
+        self._authenticator = authenticator
+        self._stopping = asyncio.Event()
+        self._places = Shares(settings.max_followers)
+
+    @property
+    def waiting(self) -> int:
+        """How many readers wait."""
+        return self._places.used
+
+    def stop(self) -> None:
+        """Answer every reader that waits, now."""
+        self._stopping.set()
+
+    async def follow(
+        self,
+        store: JobStore,
+        wanted: TailFilter,
+        *,
+        principal: Principal,
+        count_memory: CountMemory,
+        wait_s: float,
+    ) -> TailPage:
+        """The next events, after at most `wait_s` if there are none yet, or at once if too many
+        readers wait already, of this token, of its namespace or of all. [E20]"""
+        page = await self._page(store, wanted, count_memory)
+        if page.events or not self._places.has_room(principal.caller):
+            return page
+        until_s = asyncio.get_running_loop().time() + wait_s
+        self._places.take(principal.caller)
+        try:
+            while not page.events and await self._paused(until_s, is_behind=not page.is_end):
+                await self._authenticator.check_still_valid(principal)  # [H25]
+                after = msgspec.structs.replace(wanted, after=page.next, newest=None)
+                page = await self._page(store, after, count_memory)
+        finally:
+            self._places.give_back(principal.caller)
+        return page
+
+    async def _paused(self, until_s: float, *, is_behind: bool) -> bool:
+        """Wait for the next poll. Returns whether there is time for one."""
+        left_s = until_s - asyncio.get_running_loop().time()
+        if left_s <= 0 or self._stopping.is_set():
+            return False
+        every_s = max(self._settings.poll_every_s, self.waiting / READS_PER_S)
+        if is_behind:  # the next page is there already
+            return True
+        try:
+            async with asyncio.timeout(min(left_s, every_s)):
+                await self._stopping.wait()
+        except TimeoutError:
+            return True
+        return False
+
+    async def _page(
+        self, store: JobStore, wanted: TailFilter, count_memory: CountMemory
+    ) -> TailPage:
+        """A page, read a few events at a time. [H45]"""
+        events: list[TailedEvent] = []
+        part = wanted
+        while True:
+            limit = min(EVENTS_AT_ONCE, wanted.limit - len(events))
+            part = msgspec.structs.replace(part, limit=limit)
+            page = await self._listing(partial(store.events.follow, part))
+            count_memory([each.event for each in page.events])
+            events += page.events
+            part = msgspec.structs.replace(part, after=page.next, newest=None)
+            if page.is_end or len(page.events) < limit or len(events) >= wanted.limit:
+                return msgspec.structs.replace(page, events=tuple(events))

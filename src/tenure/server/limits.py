@@ -1,0 +1,332 @@
+"""Limits of a server besides its threads. Only the event loop's thread uses them.
+
+- `Quotas`: leases and open claims of one token. [H26] The store counts leases, for all servers that
+  share it; each server counts its own claims. A count is reused for a second while it is far from
+  the limit, and for one claim only when it is near. So several servers exceed the limit at most by
+  what they grant at the same moment.
+- `MemoryLimit`: the memory that large requests and responses use together. [H45] The number of
+  connections and the size of each body are limited, but all of them at their limits need more
+  memory than a machine has. Small messages are never refused: large files must not keep a
+  heartbeat out.
+- `NamespaceLimits`: queues, schedules, live workers and kinds with settings of one namespace. [H77]
+  Two requests that add names at the same moment may both pass. Names are remembered, so that the
+  store is asked once for each.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+
+from tenure.clock import Monotonic
+from tenure.core.commands import Enqueue
+from tenure.core.ids import Actor, Kind, Namespace, QueueName, WorkerId
+from tenure.core.instants import seconds
+from tenure.core.tokens import TokenId
+from tenure.core.workers import WorkerKey, WorkerProcess, WorkerSeen
+from tenure.ports import Store
+from tenure.protocol.replies import ProblemCode
+from tenure.server.principals import Principal
+from tenure.server.problems import Refused, busy, too_many
+from tenure.server.settings import ServerSettings
+from tenure.server.threads import Blocking, Caller, Shares
+
+# --- Of one token --------------------------------------------------------------------------------
+
+
+COUNT_EVERY = seconds(1)
+NEAR = 0.5
+"""From this part of the limit on, a principal's leases are counted for each claim."""
+
+_PrincipalKey = tuple[Namespace, Actor]
+
+
+class _Count:
+    """An upper bound of one principal's leases: the store's count plus what this server granted
+    since."""
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.counted_at: int | None = None
+        self.leases = 0
+        self.granted_since = 0
+        self.in_flight = 0
+
+    def at_most(self) -> int:
+        """The upper bound."""
+        return self.leases + self.granted_since + self.in_flight
+
+
+class Quotas:
+    """Counts per token. Only the event loop's thread uses it."""
+
+    def __init__(self, store: Store, blocking: Blocking, monotonic: Monotonic) -> None:
+        self._store = store
+        self._blocking = blocking
+        self._monotonic = monotonic
+        self._polls: Counter[TokenId] = Counter()
+        self._counts: dict[_PrincipalKey, _Count] = {}
+
+    @contextmanager
+    def polling(self, principal: Principal) -> Iterator[None]:
+        """Hold one open claim. Raises a 429 problem when there are too many."""
+        token = principal.token
+        if token is None:
+            yield
+            return
+        if self._polls[token.id] >= token.max_polls:
+            raise too_many(
+                ProblemCode.TOO_MANY_POLLS,
+                f"this token already has {token.max_polls} open claims",
+                hint="wait for one to end, or make a token with a higher --max-polls",
+            )
+        self._polls[token.id] += 1
+        try:
+            yield
+        finally:
+            self._polls[token.id] -= 1
+            if not self._polls[token.id]:
+                del self._polls[token.id]
+
+    async def reserve(self, principal: Principal, leases: int) -> bool:
+        """Reserve `leases` more leases. Returns False if they would exceed the token's limit."""
+        token = principal.token
+        if token is None:
+            return True
+        key = (token.namespace, token.actor)
+        count = self._counts.setdefault(key, _Count())
+        is_near = count.at_most() + leases > token.max_leases * NEAR
+        await self._count(key, count, at_most_old=0 if is_near else COUNT_EVERY)
+        if count.at_most() + leases > token.max_leases:
+            return False
+        count.in_flight += leases
+        return True
+
+    def settle(self, principal: Principal, reserved: int, granted: int) -> None:
+        """Record how many of the reserved leases were granted."""
+        token = principal.token
+        if token is not None:
+            count = self._counts[token.namespace, token.actor]
+            count.in_flight -= reserved
+            count.granted_since += granted
+
+    async def _count(self, key: _PrincipalKey, count: _Count, *, at_most_old: int) -> None:
+        asked_at = self._monotonic()
+        async with count.lock:
+            # If another claim counted while this one waited, its count is recent enough.
+            if count.counted_at is None or asked_at - count.counted_at >= at_most_old:
+                now = self._monotonic()
+                before = count.granted_since
+                count.leases = await self._blocking(lambda: self._store.tokens.count_leases(*key))
+                # The store's count may or may not include what was granted while it counted.
+                count.granted_since -= before
+                count.counted_at = now
+
+
+# --- Memory --------------------------------------------------------------------------------------
+
+
+LARGE_BYTES = 64 << 10
+
+
+class MemoryLimit:
+    """Counts the bytes in use. Only the event loop's thread uses it."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self._shares = Shares(most_bytes)
+
+    @property
+    def held_bytes(self) -> int:
+        """The bytes in use."""
+        return self._shares.used
+
+    @contextmanager
+    def request(self) -> Iterator["RequestMemory"]:
+        """Count for one request; its bytes are free again at the end of the block."""
+        held = RequestMemory(self)
+        try:
+            yield held
+        finally:
+            self.free(held.caller, held.in_bytes + held.read_bytes + held.out_bytes)
+
+    def free(self, caller: Caller | None, amount_bytes: int) -> None:
+        """Stop counting these bytes."""
+        self._shares.give_back(caller, amount_bytes)
+
+    def take(self, caller: Caller | None, amount_bytes: int, *, is_large: bool) -> None:
+        """Count these bytes. Raises a 503 problem if they are part of something large and there is
+        no room for them, or not in the caller's share."""
+        if is_large and not self._shares.has_room(caller, amount_bytes):
+            raise busy()
+        self._shares.take(caller, amount_bytes)
+
+
+class RequestMemory:
+    """Counts the memory of one request."""
+
+    def __init__(self, memory: MemoryLimit) -> None:
+        self._memory = memory
+        self.caller: Caller | None = None
+        self.in_bytes = 0
+        self.read_bytes = 0
+        self.out_bytes = 0
+
+    def belongs_to(self, caller: Caller | None) -> None:
+        """Count the request as this caller's, also what it has used before its sender was known."""
+        used_bytes = self.in_bytes + self.read_bytes + self.out_bytes
+        self._memory.free(self.caller, used_bytes)
+        self._memory.take(caller, used_bytes, is_large=False)
+        self.caller = caller
+
+    def receive(self, amount_bytes: int) -> None:
+        """Count a piece of the request's body."""
+        is_large = self.in_bytes + amount_bytes > LARGE_BYTES
+        self._memory.take(self.caller, amount_bytes, is_large=is_large)
+        self.in_bytes += amount_bytes
+
+    @contextmanager
+    def parsing(self, amount_bytes: int) -> Iterator[None]:
+        """Count what a parser makes of the body until the end of the block, in nobody's share: one
+        request at a time is parsed, in turn for all. Raises a 503 problem if there is no room for
+        it. [H85]"""
+        self._memory.take(None, amount_bytes, is_large=amount_bytes > LARGE_BYTES)
+        try:
+            yield
+        finally:
+            self._memory.free(None, amount_bytes)
+
+    def read(self, amount_bytes: int) -> None:
+        """Count bytes that were read from the store for the response. Raises a 503 problem if there
+        is no room for them."""
+        is_large = self.read_bytes + amount_bytes > LARGE_BYTES
+        self._memory.take(self.caller, amount_bytes, is_large=is_large)
+        self.read_bytes += amount_bytes
+
+    def answer(self, amount_bytes: int, *, can_refuse: bool) -> None:
+        """Count the response instead of what was read for it. Raises a 503 problem for lack of room
+        only if the request can be sent again (`can_refuse`)."""
+        self._memory.free(self.caller, self.read_bytes)
+        self.read_bytes = 0
+        is_large = can_refuse and amount_bytes > LARGE_BYTES
+        self._memory.take(self.caller, amount_bytes, is_large=is_large)
+        self.out_bytes += amount_bytes
+
+
+# --- Of one namespace ----------------------------------------------------------------------------
+
+
+MAX_REMEMBERED = 100_000
+"""Names that a server remembers; then it begins anew."""
+
+NAMESAKES_AT_ONCE = 10
+
+
+class NamespaceLimits:
+    """Counts per namespace. Only the event loop's thread uses it."""
+
+    def __init__(self, store: Store, settings: ServerSettings, blocking: Blocking) -> None:
+        self._store = store
+        self._settings = settings
+        self._blocking = blocking
+        self._known: set[tuple[object, ...]] = set()
+
+    async def check_jobs(self, namespace: Namespace, jobs: Sequence[Enqueue]) -> None:
+        """Raise if these jobs, or those that their ends make, need a queue too many."""
+        if await self._have_room(namespace, {queue for job in jobs for queue in _queues_of(job)}):
+            return
+        made = await self._blocking(
+            lambda: self._store.jobs.read([job.job_id for job in jobs], bodies=False)
+        )
+        new = [job for job in jobs if job.job_id not in made]  # the others are repeated
+        await self.check_queues(namespace, {queue for job in new for queue in _queues_of(job)})
+
+    async def check_queues(self, namespace: Namespace, queues: Iterable[QueueName]) -> None:
+        """Raise if one of these queues does not exist and is one too many."""
+        if not await self._have_room(namespace, set(queues)):
+            most = self._settings.max_queues
+            raise _too_many(ProblemCode.TOO_MANY_QUEUES, f"{most} queues", "queue")
+
+    async def _have_room(self, namespace: Namespace, queues: set[QueueName]) -> bool:
+        unknown = {queue for queue in queues if (namespace, queue) not in self._known}
+        if not unknown:
+            return True
+        most = self._settings.max_queues
+        counts = await self._blocking(lambda: self._store.tokens.count_names(namespace))
+        if counts.queues + len(unknown) > most:
+            found = await self._blocking(lambda: self._store.settings.queues(namespace))
+            new = unknown - {each.name for each in found}
+            if new and len(found) + len(new) > most:
+                return False
+        self._remember((namespace, queue) for queue in unknown)
+        return True
+
+    async def check_new_schedule(self, namespace: Namespace) -> None:
+        """Raise if one more schedule is too many."""
+        most = self._settings.max_schedules
+        counts = await self._blocking(lambda: self._store.tokens.count_names(namespace))
+        if counts.schedules >= most:
+            raise _too_many(ProblemCode.TOO_MANY_SCHEDULES, f"{most} schedules", "schedule")
+
+    async def check_kind(self, namespace: Namespace, kind: Kind) -> None:
+        """Raise if nothing was ever set for this kind and one more is too many."""
+        key = ("kind", namespace, kind)
+        if key in self._known:
+            return
+        most = self._settings.max_kinds
+        counts = await self._blocking(lambda: self._store.tokens.count_names(namespace))
+        if counts.kinds >= most:
+            found = await self._blocking(lambda: self._store.settings.kinds(namespace))
+            if kind not in {each.kind for each in found}:
+                raise _too_many(ProblemCode.TOO_MANY_KINDS, f"{most} kinds with settings", "kind")
+        self._remember([key])
+
+    async def check_worker(self, process: WorkerProcess) -> None:
+        """Raise if this worker is not known and one more is too many."""
+        key = (process.namespace, process.worker, process.actor)
+        if process.is_ending:
+            self._known.discard(key)
+            return
+        if key in self._known:
+            return
+        most = self._settings.max_live_workers
+        counts = await self._blocking(lambda: self._store.tokens.count_names(process.namespace))
+        if counts.live_workers >= most:
+            known = await self._blocking(
+                lambda: workers_named(self._store, process.namespace, process.worker)
+            )
+            if process.actor not in {each.actor for each in known}:
+                raise _too_many(ProblemCode.TOO_MANY_WORKERS, f"{most} live workers", "worker")
+        self._remember([key])
+
+    def _remember(self, keys: Iterable[tuple[object, ...]]) -> None:
+        if len(self._known) > MAX_REMEMBERED:
+            self._known.clear()
+        self._known.update(keys)
+
+
+def workers_named(store: Store, namespace: Namespace, worker: WorkerId) -> list[WorkerSeen]:
+    """The worker processes of this name. Does not read all of the namespace: a row may be large."""
+    found: list[WorkerSeen] = []
+    after = WorkerKey(worker, "")
+    while True:
+        rows = store.workers.page(namespace, after=after, limit=NAMESAKES_AT_ONCE)
+        found += [row for row in rows if row.worker == worker]
+        if len(rows) < NAMESAKES_AT_ONCE or rows[-1].worker != worker:
+            return found
+        after = rows[-1].key
+
+
+def _queues_of(job: Enqueue) -> list[QueueName]:
+    undo = None if job.policy is None else job.policy.compensation
+    ends = (undo, job.on_dead_letter)
+    return [job.queue, *(each.queue for each in ends if each is not None)]
+
+
+def _too_many(code: ProblemCode, what: str, field: str) -> Refused:
+    return Refused(
+        422,
+        code,
+        f"this namespace has {what}, which is the limit",
+        field=field,
+        hint="use fewer, or other namespaces",
+    )
