@@ -13,8 +13,8 @@ from bench.servers import coordinator_of, durable_postgres, fresh_store
 from bench.workload import Coordinated, Service, check_history, drain, enqueue
 from tenure.clock import boot_now
 from tenure.coordinator.batches import Executor, LastWritten, PendingCommand
+from tenure.coordinator.outages import StoreClock
 from tenure.coordinator.service import LAST_WRITTEN
-from tenure.coordinator.store_clock import StoreClock
 from tenure.core.claims import ClaimAnswer, ClaimPlan, ClaimRequest, ClaimView, plan_claims
 from tenure.core.commands import Command
 from tenure.core.ids import ENTROPY_BYTES

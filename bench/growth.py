@@ -21,7 +21,7 @@ from bench.harness import Figure, Options, Row, say, shown
 from bench.servers import durable_postgres, scratch_directory
 from tenure.core.claims import ClaimScope
 from tenure.core.ids import DEFAULT_NAMESPACE, Kind, QueueName
-from tenure.core.job_search import JobFilter
+from tenure.core.views.job_search import JobFilter
 from tenure.core.vocabulary import JobStatus
 from tenure.stores.postgres.store import PostgresStore
 from tenure.stores.sql.candidates import Reading

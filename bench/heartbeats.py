@@ -13,7 +13,7 @@ from bench.processes import require_accounting, tree_cpu_s
 from bench.servers import durable_postgres, settle
 from bench.worker_drain import PATIENCE_S, Drain, cpu_us, fill, worker
 from tenure.core.ids import DEFAULT_NAMESPACE, Kind
-from tenure.core.job_search import JobFilter
+from tenure.core.views.job_search import JobFilter
 from tenure.core.vocabulary import JobStatus
 from tenure.ports import Store
 from tenure.stores.postgres.store import PostgresStore

@@ -24,11 +24,11 @@ import psycopg
 from bench.harness import Figure, Options, Row, Unavailable, say, shown, spread
 from bench.processes import process_table, tree_cpu_s
 from bench.servers import durable_postgres, scratch_directory
-from tenure.coordinator.rollups import Folder
+from tenure.coordinator.retention import Folder
 from tenure.core.commands import DeadLetter
 from tenure.core.ids import JobId, Namespace, RequestId, new_job_id, operator_actor
 from tenure.core.instants import Instant
-from tenure.core.job_search import JobFilter
+from tenure.core.views.job_search import JobFilter
 from tenure.core.vocabulary import ReasonCode
 from tenure.server.services import OVERVIEW_FRESH_FOR, OVERVIEW_FRESH_PER_COST
 from tenure.stores.postgres.store import PostgresStore

@@ -22,7 +22,7 @@ from bench.redis_server import redis
 from bench.servers import settle
 from bench.workload import check_history
 from tenure.core.ids import DEFAULT_NAMESPACE
-from tenure.core.job_search import JobFilter
+from tenure.core.views.job_search import JobFilter
 from tenure.core.vocabulary import JobStatus
 from tenure.ports import Store
 from tenure.stores.postgres.store import PostgresStore

@@ -29,7 +29,7 @@ from bench.processes import process_table, require_accounting, tree_cpu_s
 from bench.servers import coordinator_of, durable_postgres, scratch_directory, settle
 from bench.workload import QUEUE, accepted, check_history, new_jobs
 from tenure.core.ids import DEFAULT_NAMESPACE, Kind
-from tenure.core.job_search import JobFilter
+from tenure.core.views.job_search import JobFilter
 from tenure.core.vocabulary import JobStatus
 from tenure.ports import Store
 from tenure.stores.postgres.store import PostgresStore

@@ -20,7 +20,7 @@ from bench.harness import BrokenHistory, Options, Row, Unavailable, interleave, 
 from bench.servers import coordinator_of, scratch_directory
 from bench.workload import QUEUE, accepted, check_history, new_jobs
 from tenure.core.ids import DEFAULT_NAMESPACE, Kind
-from tenure.core.job_search import JobFilter
+from tenure.core.views.job_search import JobFilter
 from tenure.core.vocabulary import JobStatus
 from tenure.ports import Store
 from tenure.stores.sqlite.store import SqliteStore

@@ -59,7 +59,6 @@ from tenure.core.ids import (
 from tenure.core.instants import Instant, seconds
 from tenure.core.job import Job, JobError, Progress, row_violations
 from tenure.core.lifecycle import decide
-from tenure.core.observations import Observation
 from tenure.core.outcomes import (
     Applied,
     Change,
@@ -72,6 +71,7 @@ from tenure.core.outcomes import (
 )
 from tenure.core.policy import Policy
 from tenure.core.transitions import allows
+from tenure.core.verdicts import Observation
 from tenure.core.vocabulary import (
     CancelMode,
     ErrorClass,

@@ -16,8 +16,15 @@ from typing import Literal, Protocol, TypeAlias
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from tenure.core.artifacts import Artifact, ArtifactQuotas, ArtifactUpload, Staging, StoredArtifact
-from tenure.core.attempt_logs import AttemptLog, AttemptOutput
+from tenure.core.artifacts import (
+    Artifact,
+    ArtifactQuotas,
+    ArtifactUpload,
+    AttemptLog,
+    AttemptOutput,
+    Staging,
+    StoredArtifact,
+)
 from tenure.core.claims import (
     ClaimAnswer,
     ClaimConflict,
@@ -28,10 +35,6 @@ from tenure.core.claims import (
     QueueState,
 )
 from tenure.core.commands import Command, Outage
-from tenure.core.dead_letter_groups import DeadLetterGroupFilter, DeadLetterGroups
-from tenure.core.event_counts import EventCounts, EventSpan
-from tenure.core.event_pages import EventFilter, EventPage
-from tenure.core.event_tail import EventPosition, TailDelay, TailedEvent, TailFilter, TailPage
 from tenure.core.events import MAX_DECISION_EVENTS, Event
 from tenure.core.failover import is_settling
 from tenure.core.flow_rows import (
@@ -55,17 +58,12 @@ from tenure.core.ids import (
 )
 from tenure.core.instants import Duration, Instant
 from tenure.core.job import Job
-from tenure.core.job_search import FoundJobs, JobFilter
 from tenure.core.kind_settings import KindChange, KindSettings
 from tenure.core.leases import HeldLease
-from tenure.core.observations import Observation
 from tenure.core.outcomes import Change, Session, SessionKey
-from tenure.core.overview import Overview, OverviewFilter
 from tenure.core.policy import Policy
 from tenure.core.rate_evidence import GrantMade, RateInForce
 from tenure.core.rates import Rate, RateStanding
-from tenure.core.resolutions import Resolution
-from tenure.core.rollups import MAX_CATCH_UP, Fold, FoldProgress, UnfoldedPage
 from tenure.core.schedules import (
     Firing,
     Schedule,
@@ -74,7 +72,21 @@ from tenure.core.schedules import (
     ScheduleReply,
 )
 from tenure.core.tokens import LoadedToken, NewToken, Token, TokenId
-from tenure.core.verdicts import Answer
+from tenure.core.verdicts import Answer, Observation, Resolution
+from tenure.core.views.dead_letter_groups import DeadLetterGroupFilter, DeadLetterGroups
+from tenure.core.views.event_counts import EventCounts, EventSpan
+from tenure.core.views.events import (
+    EventFilter,
+    EventPage,
+    EventPosition,
+    TailDelay,
+    TailedEvent,
+    TailFilter,
+    TailPage,
+)
+from tenure.core.views.job_search import FoundJobs, JobFilter
+from tenure.core.views.overview import Overview, OverviewFilter
+from tenure.core.views.rollups import MAX_CATCH_UP, Fold, FoldProgress, UnfoldedPage
 from tenure.core.vocabulary import (
     Cause,
     HealthState,

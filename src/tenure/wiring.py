@@ -288,8 +288,7 @@ def _swept(
     coordinator: Coordinator, sweeper: Sweeper, retention: "RetentionPolicy | None"
 ) -> Iterator[None]:
     """Sweep expired leases, delete old jobs and count what happens while the block runs."""
-    from tenure.coordinator.retention import Retention
-    from tenure.coordinator.rollups import Folder
+    from tenure.coordinator.retention import Folder, Retention
 
     purging = Retention(coordinator.unwatched_store, retention)
     folding = Folder(coordinator.unwatched_store)

@@ -16,7 +16,7 @@ from tenure.coordinator.service import Coordinator
 from tenure.coordinator.sweeper import Sweeper
 from tenure.core.commands import Cancel
 from tenure.core.ids import DEFAULT_NAMESPACE, JobId, RequestId, operator_actor
-from tenure.core.job_search import JobFilter
+from tenure.core.views.job_search import JobFilter
 from tenure.core.vocabulary import CancelMode, EventCause, EventType, JobStatus
 from tenure.ports import Store
 from tenure.verify import verify

@@ -15,8 +15,8 @@ from tenure.coordinator.schedules import Firer
 from tenure.coordinator.service import Coordinator
 from tenure.core.ids import DEFAULT_NAMESPACE, Kind, ScheduleName, operator_actor
 from tenure.core.instants import seconds
-from tenure.core.job_search import JobFilter
 from tenure.core.schedules import PutSchedule, ScheduleSpec
+from tenure.core.views.job_search import JobFilter
 from tenure.core.vocabulary import Overlap
 from tenure.stores.postgres.store import PostgresStore
 from tenure_conformance.spec import spec

@@ -12,8 +12,8 @@ import pytest
 from tenure.coordinator.service import Coordinator
 from tenure.core.ids import DEFAULT_NAMESPACE, Kind, QueueName, ScheduleName, operator_actor
 from tenure.core.instants import seconds
-from tenure.core.job_search import JobFilter
 from tenure.core.schedules import PauseSchedule, PutSchedule, Schedule, ScheduleSpec
+from tenure.core.views.job_search import JobFilter
 from tenure.core.vocabulary import CatchUp, Overlap
 from tenure.verify import verify
 from tenure.wiring import open_store

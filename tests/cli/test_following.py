@@ -16,10 +16,10 @@ from tenure.cli import events, following
 from tenure.cli.following import Reconnecting, wait_for_end
 from tenure.coordinator.service import Coordinator
 from tenure.core.commands import Cancel, Complete, Heartbeat
-from tenure.core.event_tail import TailedEvent, TailFilter, TailPage
 from tenure.core.ids import DEFAULT_NAMESPACE, JobId, RequestId, operator_actor
 from tenure.core.instants import Duration
 from tenure.core.job import Progress
+from tenure.core.views.events import TailedEvent, TailFilter, TailPage
 from tenure.core.vocabulary import JobStatus
 from tenure.errors import StoreUnavailable
 from tenure.own_transaction.postgres import store_on

@@ -13,7 +13,7 @@ import pytest
 from tenure.cli import following, job_view, output
 from tenure.cli.job_view import unseen
 from tenure.coordinator.service import Coordinator
-from tenure.core.attempt_logs import AttemptLog, AttemptOutput
+from tenure.core.artifacts import AttemptLog, AttemptOutput
 from tenure.core.commands import Cancel, Complete, Heartbeat
 from tenure.core.ids import JobId, RequestId, client_actor
 from tenure.core.job import Progress

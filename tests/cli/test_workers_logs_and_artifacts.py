@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from tenure.coordinator.service import Coordinator
-from tenure.core.artifacts import ArtifactUpload
-from tenure.core.attempt_logs import AttemptOutput
+from tenure.core.artifacts import ArtifactUpload, AttemptOutput
 from tenure.core.commands import Complete, Heartbeat, Start
 from tenure.core.ids import (
     DEFAULT_NAMESPACE,

@@ -7,7 +7,7 @@ from typing import cast
 import pytest
 
 from tenure.client.channel import Link
-from tenure.client.end_hints import EndHints
+from tenure.client.jobs import EndHints
 from tenure.core.ids import DEFAULT_NAMESPACE, QueueName
 from tenure.ports import Coordination, Hint, HintedChange, OnHint
 from tenure_conformance.spec import spec

@@ -10,20 +10,19 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from tenure.coordinator.rollups import Folder
+from tenure.coordinator.retention import Folder
 from tenure.coordinator.service import Coordinator
 from tenure.coordinator.unblocking import submit_unblocks
 from tenure.core.claims import ClaimAnswer, ClaimRequest, Held, QueueState
 from tenure.core.commands import Command
-from tenure.core.dead_letter_groups import DeadLetterGroupFilter
-from tenure.core.event_pages import EventFilter, full_page
 from tenure.core.ids import DEFAULT_NAMESPACE, JobId, QueueName
 from tenure.core.instants import Duration, Instant
-from tenure.core.job_search import JobFilter
-from tenure.core.observations import Observation
-from tenure.core.overview import Overview, OverviewFilter, TimeRange
 from tenure.core.rate_evidence import GrantMade
-from tenure.core.verdicts import Answer
+from tenure.core.verdicts import Answer, Observation
+from tenure.core.views.dead_letter_groups import DeadLetterGroupFilter
+from tenure.core.views.events import EventFilter, full_page
+from tenure.core.views.job_search import JobFilter
+from tenure.core.views.overview import Overview, OverviewFilter, TimeRange
 from tenure.core.vocabulary import EventType
 from tenure.errors import TenureError
 from tenure.ports import Record, Store

@@ -5,24 +5,21 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from tenure.core.artifacts import Artifact, ArtifactUpload, ArtifactUsage, Staging
-from tenure.core.attempt_logs import AttemptOutput
+from tenure.core.artifacts import Artifact, ArtifactUpload, ArtifactUsage, AttemptOutput, Staging
 from tenure.core.claims import ClaimPlan, ClaimScope, ClaimView, GrantRoom, QueueState
 from tenure.core.commands import Outage
 from tenure.core.concurrency import ConcurrencyKey, KeyState
-from tenure.core.event_counts import EventCounts, EventSpan
-from tenure.core.event_pages import EventFilter, EventPage
-from tenure.core.event_tail import TailFilter, TailPage
 from tenure.core.events import MAX_DECISION_EVENTS, Event
 from tenure.core.ids import Epoch, JobId, Namespace, QueueName, ScheduleName
 from tenure.core.instants import Duration, Instant
 from tenure.core.job import Job
-from tenure.core.observations import Observation
 from tenure.core.outcomes import Change, SessionKey
-from tenure.core.resolutions import Resolution
-from tenure.core.rollups import Fold
-from tenure.core.scopes import Scope
 from tenure.core.tokens import TokenId
+from tenure.core.verdicts import Observation, Resolution
+from tenure.core.views.event_counts import EventCounts, EventSpan
+from tenure.core.views.events import EventFilter, EventPage, TailFilter, TailPage
+from tenure.core.views.job_search import Scope
+from tenure.core.views.rollups import Fold
 from tenure.core.vocabulary import Cause, EventClass, EventType
 from tenure.core.workers import WorkerProcess
 from tenure.ports import (

@@ -12,9 +12,9 @@ from tenure.core.commands import Command, Complete, Start
 from tenure.core.ids import JobId, worker_actor
 from tenure.core.instants import Duration, seconds
 from tenure.core.job import Job
-from tenure.core.observations import Observation
 from tenure.core.outcomes import Change, SessionKey
 from tenure.core.schedules import Firing, Schedule
+from tenure.core.verdicts import Observation
 from tenure.core.vocabulary import EventType, JobStatus, ObservationType
 from tenure.stores.sqlite.memory import MemoryStore
 from tenure_conformance.spec import spec

@@ -25,8 +25,8 @@ from tenure.core.ids import (
     worker_actor,
 )
 from tenure.core.job import Progress
-from tenure.core.job_search import JobFilter
 from tenure.core.verdicts import Answer, Grant, Reply, Verdict
+from tenure.core.views.job_search import JobFilter
 from tenure.core.vocabulary import Cause, ReasonCode, VerdictKind
 from tenure.wiring import open_store
 from tenure_conformance.harness import race

@@ -10,7 +10,7 @@ from tenure.core.commands import Outage
 from tenure.core.ids import DEFAULT_NAMESPACE, SYSTEM, JobId
 from tenure.core.instants import Instant, seconds
 from tenure.core.job import Job
-from tenure.core.job_search import JobFilter
+from tenure.core.views.job_search import JobFilter
 from tenure.core.vocabulary import EventCause, JobStatus
 from tenure.errors import StoreRefused, StoreUnavailable
 from tenure.stores.sqlite.memory import MemoryStore

@@ -7,8 +7,8 @@ from tenure.core.artifacts import ArtifactUpload
 from tenure.core.commands import Heartbeat
 from tenure.core.ids import DEFAULT_NAMESPACE, worker_actor
 from tenure.core.instants import Duration, seconds
-from tenure.core.job_search import JobFilter
 from tenure.core.verdicts import Grant
+from tenure.core.views.job_search import JobFilter
 from tenure.errors import InvalidInput
 from tenure_conformance.spec import spec
 from tests.support.coordinators import World

@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from typing import Any
 
-from tenure.coordinator.rollups import PAUSE_PER_COST, Folder
+from tenure.coordinator.retention import PAUSE_PER_COST, Folder
 from tenure.core.ids import DEFAULT_NAMESPACE
 from tenure.core.instants import seconds
-from tenure.core.overview import OutcomeCounts, OverviewFilter
-from tenure.core.rollups import SHORTEST
+from tenure.core.views.overview import OutcomeCounts, OverviewFilter
+from tenure.core.views.rollups import SHORTEST
 from tenure.stores.sqlite.memory import MemoryStore
 from tenure_conformance.spec import spec
 from tests.support.coordinators import VirtualClock, World

@@ -19,8 +19,8 @@ from tenure.core.ids import (
 )
 from tenure.core.instants import Instant, seconds
 from tenure.core.job import Job
-from tenure.core.job_search import JobFilter
 from tenure.core.schedules import PutSchedule, Schedule, ScheduleChange, ScheduleSpec
+from tenure.core.views.job_search import JobFilter
 from tenure.core.vocabulary import CatchUp, EventType, JobStatus, Overlap
 from tenure.errors import StoreUnavailable
 from tenure_conformance.spec import spec

@@ -13,8 +13,7 @@ from tenure.core.commands import Outage
 from tenure.core.ids import JobId, worker_actor
 from tenure.core.instants import Instant, seconds
 from tenure.core.outcomes import Change
-from tenure.core.policy import Backoff, Policy
-from tenure.core.retry import backoff_us
+from tenure.core.policy import Backoff, Policy, backoff_us
 from tenure.core.vocabulary import EventCause, EventType, JobStatus, VerdictKind
 from tenure.errors import StoreRefused, StoreUnavailable
 from tenure.ports import Store

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tenure.core.counting import counted, noun_after
+from tenure.core.vocabulary import counted, noun_after
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,7 @@ from msgspec.structs import replace
 from tenure.core.commands import redriven_id
 from tenure.core.instants import Duration, Instant, seconds
 from tenure.core.job import JobError, compensation_id, needs_compensation
-from tenure.core.policy import Backoff, Policy
-from tenure.core.retry import backoff_us, spread, unit
+from tenure.core.policy import Backoff, Policy, backoff_us, spread, unit
 from tenure.core.vocabulary import (
     CancelMode,
     Cause,

@@ -89,7 +89,7 @@ def test_every_rule_that_the_core_cites_is_a_sentence_of_the_spec() -> None:
 
     cited = {
         (path.name, each)
-        for path in sorted((ROOT / "src" / "tenure" / "core").glob("*.py"))
+        for path in sorted((ROOT / "src" / "tenure" / "core").rglob("*.py"))
         for each in re.findall(r"\[([A-Z][0-9]+[a-z]?)\]", path.read_text(encoding="utf-8"))
     }
 

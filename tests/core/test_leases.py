@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from tenure.core.commands import Command, Outage
 from tenure.core.ids import WorkerId
 from tenure.core.instants import Instant, seconds
-from tenure.core.lateness import is_overdue, is_suspect, revocation
+from tenure.core.leases import is_overdue, is_suspect, revocation
 from tenure.core.outcomes import Applied
 from tenure.core.policy import Backoff, LeaseBounds, Policy
 from tenure.core.validation import check_policy

@@ -3,12 +3,7 @@
 import pytest
 
 from tenure.core.instants import Instant
-from tenure.core.overview import (
-    MAX_DEPTH,
-    TimeRange,
-    depth_limit,
-    window_of,
-)
+from tenure.core.views.overview import MAX_DEPTH, TimeRange, depth_limit, window_of
 from tenure_conformance.spec import spec
 
 NOW = Instant(1_700_000_000_123_456)

@@ -14,7 +14,7 @@ VECTORS = ROOT / "src" / "tenure" / "contract" / "responses.json"
 
 
 def test_the_rules_about_purity_look_at_every_module_of_the_core() -> None:
-    modules = {path.name for path in (ROOT / "src" / "tenure" / "core").glob("*.py")}
+    modules = {path.name for path in (ROOT / "src" / "tenure" / "core").rglob("*.py")}
 
     for rule, folders, exempt in RULES:
         if rule.__name__.startswith("core_"):

@@ -9,9 +9,8 @@ from tenure.core.commands import Discard, fingerprint
 from tenure.core.ids import Fingerprint, RequestId, client_actor
 from tenure.core.lifecycle import decide
 from tenure.core.outcomes import Applied, NeedsHistory, Outcome, Refused, Replayed, Resolved
-from tenure.core.resolutions import Resolution
 from tenure.core.validation import Limits, check_command
-from tenure.core.verdicts import Reply
+from tenure.core.verdicts import Reply, Resolution
 from tenure.core.vocabulary import Cause, ResolutionKind
 from tenure.errors import InvalidInput
 from tenure_conformance.spec import spec

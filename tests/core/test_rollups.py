@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 
 from tenure.core.ids import Kind, Namespace, QueueName
 from tenure.core.instants import Instant, seconds
-from tenure.core.overview import LATEST_FOLD, TimeRange, window_of
-from tenure.core.rollups import (
+from tenure.core.views.overview import LATEST_FOLD, TimeRange, window_of
+from tenure.core.views.rollups import (
     KEPT_FOR,
     MAX_SERIES,
     SHORTEST,

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from itertools import count
 from typing import Any
 
-from tenure.coordinator.rollups import Folder
+from tenure.coordinator.retention import Folder
 from tenure.coordinator.sweeper import Sweeper
 from tenure.core.instants import Instant
 from tenure.core.vocabulary import Role

@@ -459,7 +459,7 @@ def test_letters_beyond_the_most_of_one_action_are_counted_before_and_after(
 def test_letters_of_flows_do_not_hide_those_that_can_be_redriven(
     stage: DashboardStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tenure.core.dead_letter_groups.MAX_GROUP_IDS", 1)
+    monkeypatch.setattr("tenure.core.views.dead_letter_groups.MAX_GROUP_IDS", 1)
     alone = dead(stage, 1, "no")
     ended_flow(stage)
     browser = stage.browser(Role.OPERATOR)

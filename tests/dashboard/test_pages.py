@@ -2,10 +2,10 @@
 
 import pytest
 
-from tenure.core.dead_letter_groups import DeadLetterGroupFilter, Letter, group
 from tenure.core.ids import DEFAULT_NAMESPACE, JobId, Kind, QueueName
 from tenure.core.instants import Instant
-from tenure.core.job_search import JobFilter
+from tenure.core.views.dead_letter_groups import DeadLetterGroupFilter, Letter, group
+from tenure.core.views.job_search import JobFilter
 from tenure.core.vocabulary import ReasonCode, Role
 from tenure.dashboard.app import HEADERS
 from tenure.dashboard.pages import ACTIONS, PAGES

@@ -11,8 +11,7 @@ from tenure import Tenure
 from tenure.clock import Boot
 from tenure.core.ids import DEFAULT_NAMESPACE, Actor, Kind, QueueName, WorkerId
 from tenure.core.instants import parse_duration, seconds
-from tenure.core.policy import Backoff, LeaseBounds, Policy
-from tenure.core.retry import backoff_us
+from tenure.core.policy import Backoff, LeaseBounds, Policy, backoff_us
 from tenure.core.validation import Limits
 from tenure.settings import LEASE_BOUNDS_VARIABLE, limits_from_environment
 from tenure.worker.session.claims import Claimer, ClaimSettings

@@ -15,8 +15,7 @@ import pytest
 from tenure.coordinator.sweeper import JUMP_THRESHOLD, SWEEP_INTERVAL
 from tenure.core.attempt_end import MAX_OUTAGE_CREDITS
 from tenure.core.instants import parse_duration, seconds
-from tenure.core.policy import Policy
-from tenure.core.retry import LONGEST_SPREAD
+from tenure.core.policy import LONGEST_SPREAD, Policy
 from tenure.telemetry.catalogue import METRICS
 from tenure.worker.session.messages import Stats
 from tests.docs.commands import check_command, environment_with_tenure, run_shell

@@ -5,7 +5,7 @@ from msgspec import json
 
 from tenure.core.ids import DEFAULT_NAMESPACE, JobId, Kind
 from tenure.core.job import Job
-from tenure.core.job_search import JobFilter
+from tenure.core.views.job_search import JobFilter
 from tenure.core.vocabulary import JobStatus, ReasonCode, Stage
 from tests.e2e.workers import Site
 from tests.support.waiting import until

@@ -10,7 +10,7 @@ from tenure.client.channel import Link
 from tenure.client.flows import Flow
 from tenure.core.flow_rows import FlowView
 from tenure.core.ids import DEFAULT_NAMESPACE
-from tenure.core.job_search import JobFilter
+from tenure.core.views.job_search import JobFilter
 from tenure.core.vocabulary import EventType, JobStatus
 from tenure.verify import assert_holds
 from tenure_conformance.spec import spec

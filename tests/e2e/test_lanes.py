@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tenure.core.attempt_logs import MAX_ATTEMPT_LOG_BYTES
+from tenure.core.artifacts import MAX_ATTEMPT_LOG_BYTES
 from tenure.core.ids import JobId
 from tenure.core.vocabulary import CancelMode, JobStatus, ReasonCode, Stage
 from tenure_conformance.spec import spec

@@ -9,8 +9,8 @@ import pytest
 from tenure.core.ids import DEFAULT_NAMESPACE, Kind, QueueName, ScheduleName, operator_actor
 from tenure.core.instants import seconds
 from tenure.core.job import Job
-from tenure.core.job_search import JobFilter
 from tenure.core.schedules import PutSchedule, RemoveSchedule, ScheduleSpec
+from tenure.core.views.job_search import JobFilter
 from tenure.core.vocabulary import JobStatus
 from tenure_conformance.spec import spec
 from tests.e2e.workers import EACH_DATABASE, Site

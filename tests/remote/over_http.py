@@ -11,8 +11,7 @@ from typing import Any, cast
 from msgspec.structs import replace
 
 from tenure.coordinator.service import Coordinator
-from tenure.core.artifacts import ArtifactUpload
-from tenure.core.attempt_logs import AttemptOutput
+from tenure.core.artifacts import ArtifactUpload, AttemptOutput
 from tenure.core.claims import ClaimAnswer, ClaimRequest, QueueState
 from tenure.core.commands import Claim, Command, Enqueue, Release, Sweep
 from tenure.core.ids import (

@@ -13,8 +13,7 @@ from typing import Any, TypeVar
 from msgspec import to_builtins
 
 from tenure.coordinator.service import Coordinator
-from tenure.core.artifacts import ArtifactUpload
-from tenure.core.attempt_logs import AttemptOutput
+from tenure.core.artifacts import ArtifactUpload, AttemptOutput
 from tenure.core.claims import ClaimRequest
 from tenure.core.commands import (
     Cancel,

@@ -18,8 +18,7 @@ from tenure.core.claims import ClaimAnswer
 from tenure.core.commands import Start
 from tenure.core.ids import JobId, LeaseId, RequestId, worker_actor
 from tenure.core.instants import seconds
-from tenure.core.policy import Backoff
-from tenure.core.retry import Retries
+from tenure.core.policy import Backoff, Retries
 from tenure.deadlines import retrying_for
 from tenure.errors import (
     Closed,

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from tenure import InvalidInput, JobFailed, Retry, Tenure
 from tenure.cli.main import main
 from tenure.core.ids import LeaseId, QueueName, worker_actor
-from tenure.core.observations import Observation
+from tenure.core.verdicts import Observation
 from tenure.core.vocabulary import JobStatus, ObservationType
 from tenure.errors import RequestRefused, UnknownJob
 from tenure.protocol import TOKEN_VARIABLE, URL_VARIABLE

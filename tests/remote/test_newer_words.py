@@ -3,7 +3,7 @@
 import pytest
 
 from tenure.core.ids import DEFAULT_NAMESPACE
-from tenure.core.job_search import JobFilter
+from tenure.core.views.job_search import JobFilter
 from tenure.core.vocabulary import CancelMode, VerdictKind
 from tenure.errors import TenureError
 from tenure.protocol.codec import decode

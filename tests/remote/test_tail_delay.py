@@ -6,8 +6,8 @@ import psycopg
 import pytest
 
 from tenure.coordinator.service import Coordinator
-from tenure.core.event_tail import TailFilter
 from tenure.core.ids import DEFAULT_NAMESPACE, QueueName
+from tenure.core.views.events import TailFilter
 from tenure.core.vocabulary import Role
 from tenure.stores.postgres.store import PostgresStore
 from tenure_conformance.spec import spec

@@ -11,7 +11,7 @@ from starlette.types import Message
 
 from tenure.core.ids import JobId
 from tenure.core.job import Job
-from tenure.core.job_search import JobFilter
+from tenure.core.views.job_search import JobFilter
 from tenure.core.vocabulary import Role
 from tenure.errors import StoreUnavailable
 from tenure.stores.sqlite.memory import MemoryStore

@@ -12,8 +12,8 @@ from tenure.coordinator.sweeper import Sweeper
 from tenure.core.claims import ClaimAnswer
 from tenure.core.ids import DEFAULT_NAMESPACE, QueueName
 from tenure.core.instants import Instant, seconds
-from tenure.core.overview import Overview, OverviewFilter
 from tenure.core.validation import REPORTABLE_REASONS
+from tenure.core.views.overview import Overview, OverviewFilter
 from tenure.core.vocabulary import Role
 from tenure.errors import StoreUnavailable
 from tenure.protocol.codec import encode

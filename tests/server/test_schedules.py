@@ -8,8 +8,8 @@ from msgspec.structs import replace
 
 from tenure.coordinator.schedules import Firer
 from tenure.core.ids import DEFAULT_NAMESPACE, Kind, QueueName, ScheduleName, operator_actor
-from tenure.core.job_search import JobFilter
 from tenure.core.schedules import PutSchedule, ScheduleReply
+from tenure.core.views.job_search import JobFilter
 from tenure.core.vocabulary import Role
 from tenure_conformance.spec import spec
 from tests.server.harness import JOB, Answer, Stage

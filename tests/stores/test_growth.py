@@ -21,9 +21,9 @@ from tenure.core.concurrency import ConcurrencyKey
 from tenure.core.ids import DEFAULT_NAMESPACE, Actor, Kind, QueueName, new_job_id
 from tenure.core.instants import Duration, Instant, seconds
 from tenure.core.job import Job
-from tenure.core.job_search import JobFilter
 from tenure.core.kind_settings import KindChange, KindSettings
 from tenure.core.rates import NOTHING_GRANTED, RateScope, parse_rate
+from tenure.core.views.job_search import JobFilter
 from tenure.core.vocabulary import JobStatus
 from tenure.ports import NO_WAIT
 from tenure.stores.postgres.store import PostgresStore

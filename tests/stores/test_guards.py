@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tenure.core.event_counts import EventSpan
 from tenure.core.ids import Kind, QueueName
 from tenure.core.instants import Duration, Instant, seconds
 from tenure.core.job import Job
 from tenure.core.tokens import TOKEN_ENTROPY_BYTES, NewToken, mint
+from tenure.core.views.event_counts import EventSpan
 from tenure.core.vocabulary import Role
 from tenure.errors import StoreError
 from tenure.stores.sqlite.store import SqliteStore

@@ -11,8 +11,6 @@ from typing import Any
 import psycopg
 import pytest
 
-from tenure.core.event_counts import EventSpan
-from tenure.core.event_pages import EventFilter, EventKey, TypeFilter, parse_type_filter
 from tenure.core.ids import (
     DEFAULT_NAMESPACE,
     JobId,
@@ -24,7 +22,9 @@ from tenure.core.ids import (
     new_job_id,
 )
 from tenure.core.instants import Instant
-from tenure.core.job_search import JobFilter
+from tenure.core.views.event_counts import EventSpan
+from tenure.core.views.events import EventFilter, EventKey, TypeFilter, parse_type_filter
+from tenure.core.views.job_search import JobFilter
 from tenure.core.vocabulary import EventCause, EventType, JobStatus, ReasonCode
 from tenure.deadlines import deadline
 from tenure.errors import StoreUnavailable

@@ -12,11 +12,11 @@ import pytest
 from msgspec.structs import replace
 
 from tenure.core.claims import ClaimPlan, ClaimView
-from tenure.core.event_tail import TailFilter
 from tenure.core.ids import DEFAULT_NAMESPACE, Epoch, Kind
 from tenure.core.instants import Duration, Instant, seconds
-from tenure.core.observations import Observation
 from tenure.core.outcomes import Change
+from tenure.core.verdicts import Observation
+from tenure.core.views.events import TailFilter
 from tenure.core.vocabulary import ObservationType
 from tenure.deadlines import deadline
 from tenure.errors import (

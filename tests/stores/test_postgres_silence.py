@@ -12,8 +12,8 @@ import pytest
 from psycopg import errors, sql
 
 from tenure.core.ids import DEFAULT_NAMESPACE
-from tenure.core.job_search import JobFilter
 from tenure.core.outcomes import Change
+from tenure.core.views.job_search import JobFilter
 from tenure.deadlines import deadline
 from tenure.errors import OutcomeUnknown, StoreUnavailable
 from tenure.stores.postgres import store as postgres

@@ -9,7 +9,7 @@ import pytest
 
 from tenure.core.ids import DEFAULT_NAMESPACE
 from tenure.core.job import Job
-from tenure.core.job_search import JobFilter
+from tenure.core.views.job_search import JobFilter
 from tenure.core.vocabulary import JobStatus
 from tenure.stores.postgres.store import PostgresStore
 from tenure.stores.sqlite.store import SqliteStore

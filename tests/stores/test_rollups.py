@@ -10,9 +10,9 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from tenure.coordinator.rollups import Folder
+from tenure.coordinator.retention import Folder
 from tenure.core.ids import DEFAULT_NAMESPACE
-from tenure.core.overview import OverviewFilter
+from tenure.core.views.overview import OverviewFilter
 from tenure.own_transaction.postgres import store_on
 from tenure.ports import Store
 from tenure.stores.postgres.store import PostgresStore

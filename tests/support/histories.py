@@ -36,7 +36,6 @@ from tenure.core.commands import (
     Sweep,
     Unblock,
 )
-from tenure.core.event_tail import EventPosition, TailedEvent
 from tenure.core.events import Event
 from tenure.core.flow_rows import Edge
 from tenure.core.ids import (
@@ -62,11 +61,11 @@ from tenure.core.instants import Duration, Instant, seconds
 from tenure.core.job import Job, JobError, Progress
 from tenure.core.kind_settings import KindSettings
 from tenure.core.lifecycle import decide
-from tenure.core.observations import Observation
 from tenure.core.outcomes import Applied, Change, Context, NeedsHistory, Outcome, Refused
 from tenure.core.policy import Backoff, Compensation, DeadLetterJob, Policy
 from tenure.core.rate_evidence import GrantMade, RateInForce
-from tenure.core.verdicts import Answer, Grant, Reply, Verdict
+from tenure.core.verdicts import Answer, Grant, Observation, Reply, Verdict
+from tenure.core.views.events import EventPosition, TailedEvent
 from tenure.core.vocabulary import (
     RENEWALS,
     CancelMode,

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from tenure import Tenure
-from tenure.core.event_counts import (
+from tenure.core.ids import DEFAULT_NAMESPACE, Kind, QueueName
+from tenure.core.instants import Instant
+from tenure.core.views.event_counts import (
     EventCount,
     EventCounts,
     EventSpan,
@@ -18,8 +20,6 @@ from tenure.core.event_counts import (
     count_all,
     page_end,
 )
-from tenure.core.ids import DEFAULT_NAMESPACE, Kind, QueueName
-from tenure.core.instants import Instant
 from tenure.core.vocabulary import EventType
 from tenure.errors import InvalidInput, RequestRefused
 from tenure.wiring import open_store
@@ -167,7 +167,7 @@ def one_event_a_page(span: EventSpan) -> EventCounts:
 
 
 def test_counting_stops_at_its_limit_and_says_where(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tenure.core.event_counts.MAX_PAGES", 3)
+    monkeypatch.setattr("tenure.core.views.event_counts.MAX_PAGES", 3)
     span = EventSpan(namespace=DEFAULT_NAMESPACE, since=Instant(0), until=Instant(1000))
 
     totals = count_all(one_event_a_page, span, [Grouping.TYPE])

@@ -10,8 +10,7 @@ import pytest
 
 from tenure import Tenure
 from tenure.coordinator.service import Coordinator
-from tenure.core.artifacts import ArtifactUpload
-from tenure.core.attempt_logs import AttemptOutput
+from tenure.core.artifacts import ArtifactUpload, AttemptOutput
 from tenure.core.claims import ClaimRequest
 from tenure.core.commands import Complete
 from tenure.core.ids import (

@@ -6,10 +6,10 @@ from contextlib import closing
 import pytest
 from msgspec.structs import replace
 
-from tenure.core.event_tail import EventPosition, TailedEvent
 from tenure.core.ids import Kind
 from tenure.core.instants import Instant, seconds
 from tenure.core.policy import Policy
+from tenure.core.views.events import EventPosition, TailedEvent
 from tenure.core.vocabulary import EventCause
 from tenure.ports import Record
 from tenure.verify import verify

@@ -6,12 +6,12 @@ from contextlib import closing
 import pytest
 from msgspec.structs import replace
 
-from tenure.coordinator.store_clock import OLDEST_READING
-from tenure.core.event_tail import EventPosition, TailedEvent
+from tenure.coordinator.outages import OLDEST_READING
 from tenure.core.ids import Kind
 from tenure.core.instants import Instant, seconds
 from tenure.core.kind_settings import KindSettings
 from tenure.core.policy import Policy
+from tenure.core.views.events import EventPosition, TailedEvent
 from tenure.core.vocabulary import EventType
 from tenure.ports import Record
 from tenure.verify import verify

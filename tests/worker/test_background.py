@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tenure.core.artifacts import MAX_ARTIFACT_BYTES
-from tenure.core.attempt_logs import MAX_ATTEMPT_LOG_BYTES
+from tenure.core.artifacts import MAX_ARTIFACT_BYTES, MAX_ATTEMPT_LOG_BYTES
 from tenure.core.ids import DEFAULT_NAMESPACE, JobId, LeaseId, WorkerId, worker_actor
 from tenure.core.instants import seconds
 from tenure.core.vocabulary import JobStatus

@@ -8,7 +8,7 @@ from tenure.clock import Boot
 from tenure.core.claims import Held
 from tenure.core.ids import DEFAULT_NAMESPACE, Actor, Kind, QueueName, WorkerId
 from tenure.core.instants import seconds
-from tenure.core.retry import delay_us
+from tenure.core.policy import delay_us
 from tenure.worker.session.claims import (
     LONGEST_HOLD,
     MAX_CLAIM_TRIES,

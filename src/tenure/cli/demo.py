@@ -24,11 +24,11 @@ import click
 from tenure.app import Tenure
 from tenure.cli.output import print_table, printable, shortened, terminal_columns
 from tenure.core.commands import Cancel, Enqueue
-from tenure.core.event_tail import EventPosition
 from tenure.core.ids import JobId
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Instant
 from tenure.core.job import Job
 from tenure.core.verdicts import Reply
+from tenure.core.views.events import EventPosition
 from tenure.core.vocabulary import EventCause, EventType, JobStatus
 from tenure.errors import TransientError
 from tenure.handlers.calls import Call

@@ -26,8 +26,8 @@ from tenure.cli.options import (
 )
 from tenure.cli.output import ago, print_facts, print_json
 from tenure.core.commands import Discard, Redrive
-from tenure.core.dead_letter_groups import MAX_GROUPED, DeadLetterGroup, DeadLetterGroupFilter
-from tenure.core.job_search import JobFilter
+from tenure.core.views.dead_letter_groups import MAX_GROUPED, DeadLetterGroup, DeadLetterGroupFilter
+from tenure.core.views.job_search import JobFilter
 from tenure.core.vocabulary import JobStatus, ReasonCode, Stage
 from tenure.ports import DeadLetter
 from tenure.protocol.fields import moment

@@ -15,9 +15,8 @@ import click
 
 from tenure.cli.output import printable, say
 from tenure.core.commands import Command, Redrive
-from tenure.core.counting import counted
 from tenure.core.verdicts import Reply
-from tenure.core.vocabulary import Cause, JobStatus
+from tenure.core.vocabulary import Cause, JobStatus, counted
 from tenure.errors import RequestRefused, TenureError, UnknownJob
 from tenure.protocol.fields import iso
 from tenure.protocol.replies import ProblemCode

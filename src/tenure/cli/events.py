@@ -28,34 +28,31 @@ from tenure.cli.output import (
     shortened,
     terminal_columns,
 )
-from tenure.core.counting import counted
-from tenure.core.event_counts import (
-    EventCounts,
-    EventSpan,
-    Grouping,
-    count_all,
-)
-from tenure.core.event_pages import (
+from tenure.core.events import Event
+from tenure.core.ids import JobId, Kind
+from tenure.core.instants import MICROSECONDS_PER_SECOND, Instant, seconds
+from tenure.core.views.event_counts import EventCounts, EventSpan, Grouping, count_all
+from tenure.core.views.events import (
     MAX_LISTED_EVENTS,
     MAX_NEWEST,
     EventFilter,
     EventPage,
+    EventPosition,
+    TailDelay,
+    TailedEvent,
+    TailFilter,
     full_page,
     parse_event_key,
     parse_type_filter,
 )
-from tenure.core.event_tail import EventPosition, TailDelay, TailedEvent, TailFilter
-from tenure.core.events import Event
-from tenure.core.ids import JobId, Kind
-from tenure.core.instants import MICROSECONDS_PER_SECOND, Instant, seconds
-from tenure.core.overview import (
+from tenure.core.views.overview import (
     KindOverview,
     Overview,
     OverviewFilter,
     TimeRange,
     range_since,
 )
-from tenure.core.vocabulary import RENEWALS, EventType
+from tenure.core.vocabulary import RENEWALS, EventType, counted
 from tenure.ports import JobStore
 from tenure.protocol.fields import iso, moment
 from tenure.protocol.records import DurationsRecord, durations_record, event_record

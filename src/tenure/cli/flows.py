@@ -29,12 +29,11 @@ from tenure.cli.output import ago, print_json, print_table, printable, say
 from tenure.client.flows import NotCancelled, cancelling, why_not_redriven
 from tenure.client.shells import Operation, in_thread, run
 from tenure.core.commands import Cancel, Command, RedriveFlow
-from tenure.core.counting import counted
 from tenure.core.flow_rows import Flow, FlowStep, FlowSummary, FlowView, in_order
 from tenure.core.ids import DEFAULT_NAMESPACE, FlowId, JobId
 from tenure.core.instants import Duration
 from tenure.core.verdicts import Answer, Reply
-from tenure.core.vocabulary import CancelMode, JobStatus
+from tenure.core.vocabulary import CancelMode, JobStatus, counted
 from tenure.errors import InvalidInput
 from tenure.protocol.replies import FlowRecord, FlowReply, flow_reply, flow_summary_record
 

@@ -28,12 +28,11 @@ from tenure.cli.output import (
     say,
     shortened,
 )
-from tenure.core.counting import counted
 from tenure.core.events import Event
 from tenure.core.ids import JobId
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration, Instant
 from tenure.core.job import Job
-from tenure.core.vocabulary import EventCause, EventType, JobStatus
+from tenure.core.vocabulary import EventCause, EventType, JobStatus, counted
 from tenure.deadlines import retrying_for
 from tenure.errors import StoreUnavailable, UnknownJob
 from tenure.ports import JobStore

@@ -43,7 +43,7 @@ from tenure.core.ids import (
 )
 from tenure.core.instants import Instant
 from tenure.core.job import Job
-from tenure.core.job_search import JobFilter
+from tenure.core.views.job_search import JobFilter
 from tenure.deadlines import retrying_for
 from tenure.errors import InvalidInput, TenureError, UnknownJob
 from tenure.ports import Coordination, JobStore

@@ -20,16 +20,15 @@ from tenure.cli.output import (
     printable,
     say,
 )
-from tenure.core.attempt_logs import AttemptLog
-from tenure.core.counting import counted
+from tenure.core.artifacts import AttemptLog
 from tenure.core.events import Event
 from tenure.core.ids import JobId, WorkerId
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Instant
 from tenure.core.job import HIDDEN, Job
-from tenure.core.lateness import is_overdue, is_suspect, silent_for
-from tenure.core.observations import Observation
-from tenure.core.resolutions import Resolution
-from tenure.core.timeline import TimelineEntry, timeline
+from tenure.core.leases import is_overdue, is_suspect, silent_for
+from tenure.core.verdicts import Observation, Resolution
+from tenure.core.views.events import TimelineEntry, timeline
+from tenure.core.vocabulary import counted
 from tenure.ports import JobStore
 from tenure.protocol.fields import iso
 

@@ -47,16 +47,23 @@ from tenure.cli.options import (
     whole_number,
 )
 from tenure.cli.output import ago, print_facts, print_json, say
-from tenure.core.attempt_logs import AttemptLog
+from tenure.core.artifacts import AttemptLog
 from tenure.core.checks import check_name
 from tenure.core.commands import Cancel, Command, DeadLetter, Redrive, Requeue, Stall, redriven_id
-from tenure.core.counting import counted
 from tenure.core.ids import JobId, RequestId
 from tenure.core.instants import Duration
 from tenure.core.job import Job
-from tenure.core.job_search import MAX_JOBS_READ, JobFilter
 from tenure.core.verdicts import Reply
-from tenure.core.vocabulary import CancelMode, Cause, EventCause, JobStatus, ReasonCode, Stage
+from tenure.core.views.job_search import MAX_JOBS_READ, JobFilter
+from tenure.core.vocabulary import (
+    CancelMode,
+    Cause,
+    EventCause,
+    JobStatus,
+    ReasonCode,
+    Stage,
+    counted,
+)
 from tenure.protocol.records import (
     ArtifactRecord,
     EventRecord,

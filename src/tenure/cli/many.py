@@ -21,11 +21,10 @@ from tenure.cli.invocation import Invocation, find_job_ids, new_request_id
 from tenure.cli.options import Option, expected_rev_option, flag, request_id_option, together
 from tenure.cli.output import ProgressLine, coloured, print_json, say
 from tenure.core.commands import Command, Discard, Redrive
-from tenure.core.counting import counted
 from tenure.core.ids import JobId, RequestId
-from tenure.core.job_search import JobFilter
 from tenure.core.verdicts import Reply
-from tenure.core.vocabulary import Cause, JobStatus
+from tenure.core.views.job_search import JobFilter
+from tenure.core.vocabulary import Cause, JobStatus, counted
 from tenure.errors import TenureError
 from tenure.ports import Coordination
 from tenure.protocol.records import ResolutionRecord, resolution_record

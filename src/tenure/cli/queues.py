@@ -16,8 +16,8 @@ from tenure.core.claims import QueueState
 from tenure.core.close_names import closest
 from tenure.core.ids import QueueName
 from tenure.core.instants import MICROSECONDS_PER_SECOND
-from tenure.core.overview import OverviewFilter, QueueOverview, TimeRange
 from tenure.core.rates import Rate, parse_rate
+from tenure.core.views.overview import OverviewFilter, QueueOverview, TimeRange
 from tenure.errors import InvalidInput
 from tenure.ports import QueueMeasure
 

@@ -14,7 +14,6 @@ from tenure.cli.errors import refuse
 from tenure.cli.invocation import Invocation, Listing, command, list_command
 from tenure.cli.options import app_argument, app_url_option, choice, duration_value, flag
 from tenure.cli.output import ago, in_words, print_facts, print_json, print_table, printable, say
-from tenure.core.counting import counted
 from tenure.core.ids import (
     DEFAULT_NAMESPACE,
     DEFAULT_QUEUE,
@@ -26,7 +25,6 @@ from tenure.core.ids import (
     new_job_id,
 )
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Instant
-from tenure.core.job_search import JobFilter
 from tenure.core.schedules import (
     PauseSchedule,
     PutSchedule,
@@ -39,7 +37,8 @@ from tenure.core.schedules import (
     shown_times,
     unknown_schedule,
 )
-from tenure.core.vocabulary import CatchUp, Overlap, WorkerState
+from tenure.core.views.job_search import JobFilter
+from tenure.core.vocabulary import CatchUp, Overlap, WorkerState, counted
 from tenure.core.workers import WorkerSeen
 from tenure.errors import InvalidInput, RequestRefused
 from tenure.handlers.calls import JobSpec

@@ -17,9 +17,8 @@ from tenure.cli.invocation import Invocation, command
 from tenure.cli.options import flag, store_url_option
 from tenure.cli.output import print_json, print_table, printable, wrapped
 from tenure.cli.schedules import how_to_prune, live_workers, undeclared
-from tenure.core.counting import counted
 from tenure.core.ids import Namespace
-from tenure.core.vocabulary import HealthState
+from tenure.core.vocabulary import HealthState, counted
 from tenure.errors import SchemaTooNew
 from tenure.ports import HealthFact, JobStore, fact
 from tenure.settings import is_server, url_from_environment

@@ -11,7 +11,6 @@ from tenure.cli.invocation import Invocation, Listing, command, list_command
 from tenure.cli.options import choice, duration_value, flag, store_url_option, whole_number
 from tenure.cli.output import ago, print_json, printable, say
 from tenure.core.checks import check_name
-from tenure.core.counting import counted
 from tenure.core.ids import SHORTEST_PREFIX
 from tenure.core.instants import Instant
 from tenure.core.tokens import (
@@ -23,7 +22,7 @@ from tenure.core.tokens import (
     check_new_token,
     mint,
 )
-from tenure.core.vocabulary import Role
+from tenure.core.vocabulary import Role, counted
 from tenure.protocol.fields import iso
 
 

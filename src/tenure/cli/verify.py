@@ -15,10 +15,10 @@ from tenure.cli.errors import DONE, REFUSED, CouldNotRun
 from tenure.cli.options import duration_value, json_option, store_url_option, whole_number
 from tenure.cli.output import ProgressLine, print_json, printable
 from tenure.core.checks import check_job_id
-from tenure.core.counting import counted
 from tenure.core.ids import JobId
 from tenure.core.instants import Duration
 from tenure.core.policy import SHORTEST_KEEP, SHORTEST_RETENTION
+from tenure.core.vocabulary import counted
 from tenure.errors import TenureError, UnknownJob
 from tenure.settings import url_from_environment
 from tenure.verify import Finding, Report, State, Violation, verify, verify_job

@@ -13,23 +13,22 @@ from msgspec import UNSET, UnsetType
 
 from tenure.client.channel import Channel
 from tenure.client.functions import Sender
-from tenure.client.jobs import Job
+from tenure.client.jobs import Job, RequestOptions, commanding, requested
 from tenure.client.records import DeadLetterRecord, dead_letter_of
-from tenure.client.requests import RequestOptions, commanding, requested
 from tenure.client.shells import Operation, awaiting, blocking
 from tenure.core.checks import check_job_id, check_name
 from tenure.core.close_names import did_you_mean
 from tenure.core.commands import Discard, Redrive
 from tenure.core.concurrency import check_concurrency_limit
-from tenure.core.dead_letter_groups import DeadLetterGroupFilter
-from tenure.core.event_counts import EventSpan, Grouping, count_all
-from tenure.core.event_pages import EventFilter, full_page, key_of, parse_type_filter
 from tenure.core.ids import JobId, Kind, QueueName, WorkerId
 from tenure.core.instants import Instant
-from tenure.core.job_search import JobFilter
 from tenure.core.kind_settings import KindChange
-from tenure.core.overview import OverviewFilter, TimeRange
 from tenure.core.rates import Rate, parse_rate
+from tenure.core.views.dead_letter_groups import DeadLetterGroupFilter
+from tenure.core.views.event_counts import EventSpan, Grouping, count_all
+from tenure.core.views.events import EventFilter, full_page, key_of, parse_type_filter
+from tenure.core.views.job_search import JobFilter
+from tenure.core.views.overview import OverviewFilter, TimeRange
 from tenure.core.vocabulary import JobStatus, ReasonCode, Stage
 from tenure.errors import InvalidInput
 from tenure.handlers.options import check_known, duration, instant, plain, word

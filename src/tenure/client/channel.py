@@ -28,8 +28,7 @@ from tenure.core.ids import (
 )
 from tenure.core.instants import Instant, seconds
 from tenure.core.job import Job
-from tenure.core.policy import Backoff
-from tenure.core.retry import Retries, unit
+from tenure.core.policy import Backoff, Retries, unit
 from tenure.core.verdicts import Answer, Reply, Verdict
 from tenure.deadlines import RETRY_FOR_S
 from tenure.errors import Contended, InvalidInput, StoreUnavailable, UnknownJob

@@ -12,19 +12,16 @@ from typing import Any, Generic, Self, TypeVar, cast
 import msgspec
 
 from tenure.client.channel import Channel, poll_pauses
-from tenure.client.end_hints import EndHints
 from tenure.client.functions import Enqueueable, Sender
-from tenure.client.jobs import Job
-from tenure.client.requests import refusal
+from tenure.client.jobs import EndHints, Job, refusal
 from tenure.client.shells import Operation, arun, awaiting, blocking, run
 from tenure.core.checks import check_integer, check_job_id
 from tenure.core.commands import Cancel, Command, EnqueueFlow, FlowMember, RedriveFlow
-from tenure.core.counting import counted
 from tenure.core.flow_rows import FlowRedrive, FlowView, in_order
 from tenure.core.ids import FlowId, JobId, RequestId
 from tenure.core.instants import MICROSECONDS_PER_SECOND
 from tenure.core.verdicts import Answer, Reply
-from tenure.core.vocabulary import CancelMode, Cause, JobStatus
+from tenure.core.vocabulary import CancelMode, Cause, JobStatus, counted
 from tenure.errors import Conflict, InvalidInput, UnknownJob, UnreadableRow, WaitTimeout
 from tenure.handlers.calls import Call, checked_call
 from tenure.handlers.flows import After, FlowBuilder, FlowJob, When

@@ -25,8 +25,7 @@ from typing import (
 import msgspec
 
 from tenure.client.channel import Channel
-from tenure.client.jobs import Job
-from tenure.client.requests import refusal
+from tenure.client.jobs import Job, refusal
 from tenure.client.shells import Operation, Wait, arun, run
 from tenure.core.commands import Enqueue, EnqueueFlow
 from tenure.core.ids import JobId, Kind

@@ -5,36 +5,46 @@ method that blocks has a twin for async code, named with an `a` in front; that o
 `await_end`, because `await` is a keyword. [ADR 0034]
 """
 
+import asyncio
 import math
+import threading
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import partial
-from typing import Any, Generic, NoReturn, TypeVar, Unpack
+from typing import Any, Generic, NoReturn, TypedDict, TypeVar, Unpack
 
-from tenure.client.channel import Channel, Link, poll_pauses
-from tenure.client.end_hints import EndHints
+from tenure.client.channel import Channel, Link, pausing, poll_pauses
 from tenure.client.records import JobRecord, record_of
-from tenure.client.requests import RequestOptions, commanding, requested
-from tenure.client.shells import Operation, arun, awaiting, blocking, in_thread, run
+from tenure.client.shells import Operation, Wait, arun, awaiting, blocking, in_thread, run
 from tenure.core.checks import check_name
 from tenure.core.commands import Cancel, Command, DeadLetter, Redrive, Requeue, Stall
-from tenure.core.counting import counted
-from tenure.core.ids import JobId, Kind
+from tenure.core.ids import JobId, Kind, Namespace, RequestId
 from tenure.core.instants import MICROSECONDS_PER_SECOND
 from tenure.core.job import Job as StoredJob
 from tenure.core.job import JobError, Progress
-from tenure.core.vocabulary import CancelMode, EventCause, JobStatus, ReasonCode, Stage
+from tenure.core.verdicts import Reply
+from tenure.core.vocabulary import (
+    CancelMode,
+    Cause,
+    EventCause,
+    JobStatus,
+    ReasonCode,
+    Stage,
+    counted,
+)
 from tenure.errors import (
+    Conflict,
     JobCancelled,
     JobDeadLettered,
     JobFailed,
     RequestRefused,
     TenureError,
+    UnknownJob,
     WaitTimeout,
 )
 from tenure.handlers.calls import JobHandle
-from tenure.handlers.options import Span, duration, plain, word
-from tenure.ports import JobStore
+from tenure.handlers.options import Span, check_known, duration, plain, word
+from tenure.ports import Hint, HintedChange, JobStore
 from tenure.protocol.records import (
     ArtifactRecord,
     ErrorRecord,
@@ -47,6 +57,18 @@ from tenure.protocol.records import (
 
 _T = TypeVar("_T")
 R_co = TypeVar("R_co", covariant=True)  # what the job's function returns
+
+
+class RequestOptions(TypedDict, total=False):
+    """What every request about one job may state. Repeated under the same `request_id`, it is
+    carried out once. [Q4] With an `expected_rev`, the `rev` of a `JobRecord`, it is carried out
+    only if the job has not changed since; otherwise it raises `Conflict`. [K12]"""
+
+    request_id: str
+    expected_rev: int
+
+
+_OPTIONS = frozenset(RequestOptions.__annotations__)
 
 
 class Job(JobHandle, Generic[R_co]):
@@ -326,3 +348,117 @@ def _raise_no_result(job: StoredJob) -> NoReturn:
     if job.status is JobStatus.DEAD_LETTERED:
         raise JobDeadLettered(reason=reason or "", **facts)
     raise JobFailed(reason=reason or "", **facts)
+
+
+def requested(channel: Channel, options: RequestOptions, *, of: str) -> dict[str, Any]:
+    """The fields of a command that these options set; `of` is what was called."""
+    check_known(dict(options), _OPTIONS, of=of)
+    given = options.get("request_id")
+    return {
+        "request_id": channel.new_request_id() if given is None else RequestId(plain(given)),
+        "expected_rev": options.get("expected_rev"),
+    }
+
+
+def commanding(channel: Channel, command: Command) -> Operation[StoredJob]:
+    """The job after the command, or the new one of a redrive. Raises why it was refused."""
+    [answer] = yield from channel.submitting([command])
+    assert isinstance(answer, Reply)
+    if answer.job is None:
+        raise UnknownJob(command.job_id)
+    if answer.cause is not None:
+        raise refusal(command.job_id, answer)
+    if isinstance(command, Redrive) and answer.deduplicated:
+        raise Conflict(
+            job_id=command.job_id,
+            cause=Cause.DEDUPE_KEY_HELD,
+            status=command.expected_status,
+            hint=f"job {answer.job.id} holds its dedupe key; nothing was made",
+        )
+    return answer.job
+
+
+_HINTS = {
+    Cause.IDEMPOTENCY_KEY_REUSE: "this id was used for another request; make a new one",
+    Cause.JOB_FINISHED: "it has ended, and ended jobs do not change",
+    Cause.REVISION_MISMATCH: "its rev is {rev} now; look at it again",
+    Cause.DEDUPE_KEY_HELD: "a job that this token may not see holds the dedupe key; keys are unique"
+    " within a namespace and a kind, whatever the queue",
+    Cause.COMPENSATION_PROTECTED: "a compensation cannot be cancelled",
+    Cause.PART_OF_FLOW: "it is a job of a flow; app.flows.redrive(flow_id) replaces all jobs of a"
+    " flow that did not succeed",
+}
+
+
+def refusal(job_id: JobId, reply: Reply) -> Conflict:
+    """Why a request was refused, as an error."""
+    assert reply.cause is not None
+    job = reply.job
+    rev = None if job is None else job.rev
+    return Conflict(
+        job_id=job_id,
+        cause=reply.cause,
+        status=None if job is None else job.status,
+        rev=rev,
+        hint=_HINTS.get(reply.cause, "").format(rev=rev),
+    )
+
+
+LONGEST_DEAF_S = 0.1
+DEAF_SHARE = 0.1
+"""How long no hint is heard after a read: this share of the time that was waited."""
+
+
+class EndHints:
+    """Hears the hints of one link while somebody waits. Close it."""
+
+    def __init__(self, link: Link, namespace: Namespace) -> None:
+        self._link = link
+        self._namespace = namespace
+        self._began_s = link.monotonic()
+        self._has_heard = threading.Event()
+        self._waiting: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
+        self._stop = None if link.watch is None else link.watch(self._hear)
+
+    def close(self) -> None:
+        """Stop listening."""
+        if self._stop is not None:
+            self._stop()
+
+    def pausing(self, pause_s: float) -> Wait:
+        """A pause, until a job may have ended or the time is over."""
+        if self._stop is None:
+            return pausing(self._link, pause_s)
+        waited_s = self._link.monotonic() - self._began_s
+        deaf_s = min(DEAF_SHARE * waited_s, LONGEST_DEAF_S, pause_s)
+        return Wait(
+            lambda: self._pause(deaf_s, pause_s - deaf_s),
+            lambda: self._apause(deaf_s, pause_s - deaf_s),
+        )
+
+    def _hear(self, hint: Hint | None) -> None:
+        if hint is not None:
+            is_mine = hint.change is HintedChange.ENDED and hint.namespace == self._namespace
+            if not is_mine:
+                return
+        self._has_heard.set()
+        waiting = self._waiting
+        if waiting is not None:
+            with suppress(RuntimeError):  # the loop has ended
+                waiting[0].call_soon_threadsafe(waiting[1].set)
+
+    def _pause(self, deaf_s: float, pause_s: float) -> None:
+        self._link.pause(deaf_s)
+        self._has_heard.wait(pause_s)
+        self._has_heard.clear()
+
+    async def _apause(self, deaf_s: float, pause_s: float) -> None:
+        await self._link.apause(deaf_s)
+        event = asyncio.Event()
+        self._waiting = (asyncio.get_running_loop(), event)
+        if not self._has_heard.is_set():  # else the hint came before there was an event
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await event.wait()
+        self._waiting = None
+        self._has_heard.clear()

@@ -10,7 +10,6 @@ from contextlib import suppress
 import msgspec
 
 from tenure.core.checks import MAX_DURATION
-from tenure.core.event_pages import parse_type_filter
 from tenure.core.events import Event, Facts
 from tenure.core.evolution import evolve
 from tenure.core.ids import DEFAULT_NAMESPACE, SYSTEM, JobId, Kind, QueueName, RequestId
@@ -18,6 +17,7 @@ from tenure.core.instants import Instant
 from tenure.core.job import NO_BODY, Job, counter_violations, field_violations
 from tenure.core.policy import Policy
 from tenure.core.transitions import EDGES
+from tenure.core.views.events import parse_type_filter
 from tenure.core.vocabulary import (
     ATTEMPT_ENDS,
     RENEWALS,

@@ -9,18 +9,18 @@ from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Sequence, Set
 from itertools import chain
 from threading import Lock
+from typing import Protocol
 
 from msgspec.structs import replace
 
-from tenure.coordinator.declared_policies import PolicyCache
-from tenure.coordinator.store_clock import ESTIMATE_ERROR, StoreClock
+from tenure.clock import Monotonic
+from tenure.coordinator.outages import ESTIMATE_ERROR, StoreClock
 from tenure.core.commands import Command, NewJobs, Sweep, WorkerCommand
-from tenure.core.ids import ENTROPY_BYTES, Epoch, FlowId, JobId, Namespace
-from tenure.core.instants import Instant
+from tenure.core.ids import ENTROPY_BYTES, Epoch, FlowId, JobId, Kind, Namespace
+from tenure.core.instants import Instant, seconds
 from tenure.core.job import Job, compensation_id, needs_compensation
-from tenure.core.lateness import is_expired
+from tenure.core.leases import is_expired
 from tenure.core.lifecycle import decide
-from tenure.core.observations import Observation
 from tenure.core.outcomes import (
     NO_POLICIES,
     Applied,
@@ -37,9 +37,9 @@ from tenure.core.outcomes import (
     Shared,
     session_of,
 )
-from tenure.core.resolutions import Resolution
+from tenure.core.policy import LeaseBounds, Policy
 from tenure.core.unknown_words import has_unknown_word, unknown_in_job
-from tenure.core.verdicts import Answer
+from tenure.core.verdicts import Answer, Observation, Resolution
 from tenure.errors import (
     Contended,
     OutcomeUnknown,
@@ -71,6 +71,59 @@ REPLACED_PER_READ = 100
 
 LARGEST_REMEMBERED_BYTES = 16 * 1024
 """Of a row's bodies. Twenty thousand rows of the largest size allowed would be forty gigabytes."""
+
+
+FRESH = seconds(1)
+MAX_REMEMBERED = 10_000
+"""Kinds. More are forgotten all at once and read again."""
+
+
+class PolicySource(Protocol):
+    """Where declared policies are kept."""
+
+    def policies(self, namespace: Namespace, kinds: Sequence[Kind]) -> dict[Kind, Policy]:
+        """The policies of these kinds; a kind that no worker declared is missing."""
+
+
+class PolicyCache:
+    """Remembers for a second what workers declared, and that they declared nothing."""
+
+    def __init__(
+        self, source: PolicySource, monotonic: Monotonic, lease: LeaseBounds | None = None
+    ) -> None:
+        self._source = source
+        self._monotonic = monotonic
+        self._lease = lease or LeaseBounds()
+        self._known: dict[tuple[Namespace, Kind], tuple[int, Policy | None]] = {}
+
+    def of_kinds(self, wanted: Iterable[tuple[Namespace, Kind]]) -> DeclaredPolicies:
+        """The policies of these kinds, within the bounds of this coordinator's leases."""
+        now = self._monotonic()
+        found: dict[tuple[Namespace, Kind], Policy | None] = {}
+        missing: dict[Namespace, list[Kind]] = {}
+        for key in wanted:
+            read_at, policy = self._known.get(key, (None, None))
+            if read_at is not None and now - read_at < FRESH:
+                found[key] = policy
+            else:
+                missing.setdefault(key[0], []).append(key[1])
+        for namespace, kinds in missing.items():
+            declared = self._source.policies(namespace, kinds)
+            found |= {(namespace, kind): declared.get(kind) for kind in kinds}
+        self._remember(missing, found, now)
+        return {key: self._lease.applied_to(each) for key, each in found.items() if each}
+
+    def _remember(
+        self,
+        read: dict[Namespace, list[Kind]],
+        found: dict[tuple[Namespace, Kind], Policy | None],
+        now: int,
+    ) -> None:
+        if len(self._known) > MAX_REMEMBERED:
+            self._known = {}
+        for namespace, kinds in read.items():
+            for kind in kinds:
+                self._known[namespace, kind] = now, found[namespace, kind]
 
 
 class WritePermit:

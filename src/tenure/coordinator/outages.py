@@ -1,4 +1,5 @@
-"""Outages: what this process saw of a store that failed or hung.
+"""Outages: what this process saw of a store that failed or hung; and the store's clock between two
+readings of it.
 
 Every call to the store is timed by `watched`, whoever makes it: commands, claims and reads as well
 as the sweeper. An outage begins when the first unanswered call was sent, because a lease that ends
@@ -13,10 +14,9 @@ from typing import Any, cast
 
 from tenure.by_subject import SUBJECTS
 from tenure.clock import Monotonic
-from tenure.coordinator.store_clock import LATEST_READING
 from tenure.core.claims import ClaimPlan, ClaimView
 from tenure.core.commands import Outage
-from tenure.core.ids import JobId
+from tenure.core.ids import Epoch, JobId
 from tenure.core.instants import Duration, Instant, seconds
 from tenure.core.job import Job
 from tenure.errors import StoreUnavailable
@@ -227,3 +227,48 @@ class _Watched:
             return cast(ClaimPlan, plan(view))
 
         return self._call(method, *others, timed)
+
+
+OLDEST_READING = seconds(30)
+
+LATEST_READING = seconds(1)
+"""How long an answer may have been on its way. The clock is behind by as much, and so is the end of
+a lease that is granted by it: less than the margin that a worker keeps, which counts from its own
+request. [L8]"""
+
+ESTIMATE_ERROR = seconds(2)
+"""By how much the store's clock may differ from its estimate when a decision is written. If it
+differs by more, the clock was set or the write waited: the decision is made again. [K11]"""
+
+
+class StoreClock:
+    """The last reading of the store's clock and epoch."""
+
+    def __init__(self, monotonic: Monotonic) -> None:
+        self._monotonic = monotonic
+        self._reading: tuple[Instant, int, Epoch] | None = None
+
+    def monotonic(self) -> int:
+        """This process's monotonic time: read it before a call to the store, for `update`."""
+        return self._monotonic()
+
+    def update(self, now: Instant, epoch: Epoch, *, sent_at: int) -> None:
+        """Take a fresh reading. A late one is ignored: this process or the store was suspended."""
+        received_at = self._monotonic()
+        if received_at - sent_at <= LATEST_READING:
+            # One tuple, assigned at once: threads read it without a lock.
+            self._reading = (now, received_at, epoch)
+
+    def adjust(self, now: Instant, *, sent_at: int) -> None:
+        """Take a reading of the clock alone; the epoch is checked at every write anyway."""
+        if self._reading is not None:
+            self.update(now, self._reading[2], sent_at=sent_at)
+
+    def estimate(self) -> tuple[Instant, Epoch] | None:
+        """The clock and the epoch as they should be by now; None without a recent reading, since
+        the store's clock may have been set in the meantime."""
+        if self._reading is None:
+            return None
+        now, read_at, epoch = self._reading
+        elapsed = self._monotonic() - read_at
+        return None if elapsed > OLDEST_READING else (Instant(now + elapsed), epoch)

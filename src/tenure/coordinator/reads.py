@@ -16,8 +16,8 @@ from tenure.coordinator.sweeper import Sweeper
 from tenure.core.ids import JobId
 from tenure.core.instants import Instant, seconds
 from tenure.core.job import Job
-from tenure.core.job_search import FoundJobs, JobFilter
-from tenure.core.lateness import needs_sweep
+from tenure.core.leases import needs_sweep
+from tenure.core.views.job_search import FoundJobs, JobFilter
 from tenure.ports import Store
 from tenure.telemetry.log_lines import FailureLog
 

@@ -13,9 +13,8 @@ from typing import Protocol, TypeAlias
 import msgspec
 
 from tenure.clock import Monotonic, boot_now
-from tenure.coordinator.declared_policies import PolicyCache
+from tenure.coordinator.batches import PolicyCache
 from tenure.core.commands import Cancel, Command
-from tenure.core.counting import counted
 from tenure.core.ids import SYSTEM, JobId, Namespace, RequestId
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration
 from tenure.core.job import Job
@@ -33,7 +32,7 @@ from tenure.core.schedules import (
     plan_firing,
 )
 from tenure.core.verdicts import Answer
-from tenure.core.vocabulary import Overlap
+from tenure.core.vocabulary import Overlap, counted
 from tenure.errors import Closed, StoreUnavailable
 from tenure.ports import DueSchedules, Observer, Store
 from tenure.telemetry.log_lines import FailureLog

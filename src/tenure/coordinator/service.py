@@ -26,13 +26,12 @@ from tenure.coordinator.batches import (
     Executor,
     LastWritten,
     PendingCommand,
+    PolicyCache,
     WritePermit,
     deadline_error,
 )
-from tenure.coordinator.declared_policies import PolicyCache
-from tenure.coordinator.outages import OutageWatch, Writability, watched
+from tenure.coordinator.outages import OutageWatch, StoreClock, Writability, watched
 from tenure.coordinator.schedules import CheckSchedule, allow_any, change_schedule
-from tenure.coordinator.store_clock import StoreClock
 from tenure.coordinator.unblocking import unblock_at_once
 from tenure.core.claims import (
     ClaimAnswer,

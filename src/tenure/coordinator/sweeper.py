@@ -28,7 +28,7 @@ from tenure.core.commands import Outage, Sweep
 from tenure.core.ids import JobId
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration, Instant, seconds
 from tenure.core.job import Job
-from tenure.core.lateness import needs_sweep
+from tenure.core.leases import needs_sweep
 from tenure.core.unknown_words import has_unknown_word
 from tenure.core.verdicts import Answer, Reply
 from tenure.deadlines import waiting_at_most

@@ -22,15 +22,17 @@ from tenure.core.events import Event, Facts, digest
 from tenure.core.ids import SYSTEM, epoch_of
 from tenure.core.instants import Instant, later
 from tenure.core.job import Job, JobError
-from tenure.core.lateness import is_expired, renewed_expiry, revocation, time_limit_of
 from tenure.core.leases import (
     CLAIMED,
     LeaseJudgement,
     Situation,
+    is_expired,
     judge_lease,
+    renewed_expiry,
+    revocation,
     states_another_rev,
+    time_limit_of,
 )
-from tenure.core.observations import Observation
 from tenure.core.outcomes import (
     Applied,
     Context,
@@ -42,8 +44,8 @@ from tenure.core.outcomes import (
     Replayed,
     Session,
 )
-from tenure.core.retry import backoff_us, spread
-from tenure.core.verdicts import Reply, Verdict
+from tenure.core.policy import backoff_us, spread
+from tenure.core.verdicts import Observation, Reply, Verdict
 from tenure.core.vocabulary import (
     Cause,
     Disposition,

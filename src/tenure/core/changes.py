@@ -30,11 +30,10 @@ from tenure.core.job import (
     needs_compensation,
     needs_dead_letter_job,
 )
-from tenure.core.observations import Observation
 from tenure.core.outcomes import Applied, Change, Moment, Way
 from tenure.core.policy import Compensation, DeadLetterJob
 from tenure.core.transitions import BY_ID, Path, allows
-from tenure.core.verdicts import Answer
+from tenure.core.verdicts import Answer, Observation
 from tenure.core.vocabulary import EventCause, EventType, JobStatus, ObservationType
 
 

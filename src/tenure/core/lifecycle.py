@@ -42,12 +42,13 @@ from tenure.core.flows import enqueue_flow, redrive_flow, unblock
 from tenure.core.ids import fence, new_lease_id
 from tenure.core.instants import Instant
 from tenure.core.job import Job, remaining
-from tenure.core.lateness import is_expired, renewed_expiry
 from tenure.core.leases import (
     CLAIMED,
     LeaseJudgement,
     Situation,
+    is_expired,
     judge_lease,
+    renewed_expiry,
     states_another_rev,
 )
 from tenure.core.outcomes import Context, Moment, NeedsHistory, Outcome, Refused, Replayed

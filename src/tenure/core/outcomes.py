@@ -23,11 +23,9 @@ from tenure.core.ids import (
 )
 from tenure.core.instants import Instant
 from tenure.core.job import Job
-from tenure.core.observations import Observation
 from tenure.core.policy import Policy
-from tenure.core.resolutions import Resolution
 from tenure.core.transitions import Path
-from tenure.core.verdicts import Answer
+from tenure.core.verdicts import Answer, Observation, Resolution
 from tenure.core.vocabulary import JobStatus
 
 

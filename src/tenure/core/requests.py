@@ -53,8 +53,7 @@ from tenure.core.outcomes import (
     Resolved,
 )
 from tenure.core.policy import Policy
-from tenure.core.resolutions import Resolution
-from tenure.core.verdicts import Reply
+from tenure.core.verdicts import Reply, Resolution
 from tenure.core.vocabulary import (
     CancelMode,
     Cause,

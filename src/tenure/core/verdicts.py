@@ -1,13 +1,63 @@
-"""Answers: verdicts for workers, replies for clients and operators, grants for claims."""
+"""Answers: verdicts for workers, replies for clients and operators, grants for claims.
+
+And what is kept beside the log and never changes a job: the resolution of a dead letter, which
+`requests` decides, and observations of refused reports and of compensations that succeeded.
+"""
 
 import msgspec
 
 from tenure.core.flow_rows import FlowRedrive
-from tenure.core.ids import JobId, LeaseId
+from tenure.core.ids import Actor, Fingerprint, JobId, LeaseId, RequestId
 from tenure.core.instants import Duration, Instant
 from tenure.core.job import Job
-from tenure.core.resolutions import Resolution
-from tenure.core.vocabulary import Cause, Disposition, JobStatus, VerdictKind
+from tenure.core.vocabulary import (
+    Cause,
+    Disposition,
+    JobStatus,
+    ObservationType,
+    ResolutionKind,
+    VerdictKind,
+)
+
+
+class Resolution(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What became of a dead letter: one per job, the first one stays. [B1]"""
+
+    job_id: JobId
+    kind: ResolutionKind
+    ts: Instant
+    actor: Actor
+    request_id: RequestId
+    fingerprint: Fingerprint
+    note: str = ""
+    new_job_id: JobId | None = None
+
+
+MAX_OBSERVATIONS_PER_LEASE = 10
+MAX_OBSERVATIONS_READ = 500
+"""Of one job; a job whose workers are late every time has ten more with each attempt."""
+
+
+class Observation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A fact that is kept apart from the job's history: no seq, no rev, never applied. [U1]"""
+
+    job_id: JobId
+    type: ObservationType
+    ts: Instant
+    actor: Actor
+    lease_id: LeaseId | None = None
+    request_id: RequestId | None = None
+    cause: str | None = None
+    size: int | None = None
+    sha256: str | None = None
+    body: bytes | None = None
+
+    @property
+    def compensated_by(self) -> JobId | None:
+        """The compensation that succeeded. Its id stands for the request: a compensation succeeds
+        once. [M2]"""
+        is_end = self.type is ObservationType.COMPENSATED and self.request_id is not None
+        return JobId(str(self.request_id)) if is_end else None
 
 
 class CancelDirective(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -374,3 +374,18 @@ class Role(StrEnum):
     def sees_bodies(self) -> bool:
         """Whether its holder may see payloads, results, checkpoints and digests of them. [H46]"""
         return self not in (Role.PRODUCER, Role.VIEWER)
+
+
+# --- Counts in words -----------------------------------------------------------------------------
+
+
+def noun_after(count: int, noun: str, plural: str = "") -> str:
+    """The noun that follows a count: `noun` after one, and `plural` after any other number (by
+    itself `noun` with an s). Both may have more words: `noun_after(left, "job is", "jobs are")`."""
+    return noun if count == 1 else plural or f"{noun}s"
+
+
+def counted(count: int, noun: str, plural: str = "", *, thousands: str = ",") -> str:
+    """The count and the noun that follows it."""
+    number = f"{count:,}".replace(",", thousands)
+    return f"{number} {noun_after(count, noun, plural)}"

@@ -14,8 +14,8 @@ from typing import Any
 import msgspec
 from starlette.responses import Response
 
-from tenure.core.dead_letter_groups import MAX_GROUP_IDS
 from tenure.core.ids import ENTROPY_BYTES, JobId, new_job_id
+from tenure.core.views.dead_letter_groups import MAX_GROUP_IDS
 from tenure.core.vocabulary import Cause
 from tenure.dashboard.rendering import counted_words, url
 from tenure.dashboard.sessions import Notice

@@ -6,7 +6,7 @@ know is shown as it is. [Y4]
 
 from tenure.core.events import Event
 from tenure.core.job import Progress
-from tenure.core.observations import Observation
+from tenure.core.verdicts import Observation
 from tenure.core.vocabulary import EventCause, EventType, ObservationType
 from tenure.dashboard.rendering import duration_words
 

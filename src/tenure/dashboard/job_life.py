@@ -15,7 +15,7 @@ from tenure.core.events import Event
 from tenure.core.ids import LeaseId, WorkerId
 from tenure.core.instants import Instant
 from tenure.core.job import Job
-from tenure.core.observations import Observation
+from tenure.core.verdicts import Observation
 from tenure.core.vocabulary import (
     ATTEMPT_ENDS,
     RENEWALS,

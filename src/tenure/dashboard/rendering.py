@@ -14,9 +14,9 @@ from urllib.parse import quote, urlencode
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from tenure.core.counting import counted, noun_after
 from tenure.core.ids import short_id
 from tenure.core.instants import seconds
+from tenure.core.vocabulary import counted, noun_after
 
 MAX_SHOWN = 200
 """Characters of a text in a table cell; the whole is on the text's own page."""

@@ -14,7 +14,6 @@ import msgspec
 
 from tenure.core.checks import MAX_NAME, shown
 from tenure.core.commands import Parent
-from tenure.core.counting import counted
 from tenure.core.ids import (
     JOB_ID_PATTERN,
     FlowId,
@@ -23,7 +22,7 @@ from tenure.core.ids import (
     handler_flow_id,
     handler_member_id,
 )
-from tenure.core.vocabulary import JobStatus
+from tenure.core.vocabulary import JobStatus, counted
 from tenure.errors import InvalidInput
 from tenure.handlers.calls import (
     Call,

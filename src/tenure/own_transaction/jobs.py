@@ -11,10 +11,9 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Any, TypeVar
 
 from tenure.clock import boot_now
-from tenure.coordinator.batches import Executor, LastWritten, PendingCommand
-from tenure.coordinator.declared_policies import PolicyCache
+from tenure.coordinator.batches import Executor, LastWritten, PendingCommand, PolicyCache
+from tenure.coordinator.outages import StoreClock
 from tenure.coordinator.service import Coordinator
-from tenure.coordinator.store_clock import StoreClock
 from tenure.core.commands import Command, Complete, NewJobs
 from tenure.core.validation import Limits, check_command
 from tenure.core.verdicts import Answer, Reply, Verdict

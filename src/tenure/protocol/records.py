@@ -15,7 +15,6 @@ from msgspec import UNSET, Raw, UnsetType
 
 from tenure.core.artifacts import Artifact
 from tenure.core.claims import QueueState
-from tenure.core.dead_letter_groups import DeadLetterGroup, DeadLetterGroups
 from tenure.core.events import Event, Facts
 from tenure.core.ids import (
     LEASE_ID_PATTERN,
@@ -35,9 +34,13 @@ from tenure.core.ids import (
 from tenure.core.instants import Instant, seconds
 from tenure.core.job import HIDDEN, Job, JobError, Progress, not_before
 from tenure.core.kind_settings import KindSettings
-from tenure.core.lateness import is_suspect
-from tenure.core.observations import Observation
-from tenure.core.overview import (
+from tenure.core.leases import is_suspect
+from tenure.core.policy import Backoff, Compensation, DeadLetterJob, Policy
+from tenure.core.rates import Meter, Rate, RateScope, RateStanding, parse_rate
+from tenure.core.schedules import Schedule, ScheduleSpec
+from tenure.core.verdicts import Observation, Resolution
+from tenure.core.views.dead_letter_groups import DeadLetterGroup, DeadLetterGroups
+from tenure.core.views.overview import (
     Attention,
     Durations,
     KindOverview,
@@ -47,10 +50,6 @@ from tenure.core.overview import (
     QueueOverview,
     WorkerCounts,
 )
-from tenure.core.policy import Backoff, Compensation, DeadLetterJob, Policy
-from tenure.core.rates import Meter, Rate, RateScope, RateStanding, parse_rate
-from tenure.core.resolutions import Resolution
-from tenure.core.schedules import Schedule, ScheduleSpec
 from tenure.core.vocabulary import (
     CatchUp,
     ErrorClass,

@@ -9,11 +9,8 @@ from enum import StrEnum
 
 import msgspec
 
-from tenure.core.artifacts import Staging
-from tenure.core.attempt_logs import AttemptLog
+from tenure.core.artifacts import AttemptLog, Staging
 from tenure.core.claims import ClaimAnswer, Held
-from tenure.core.event_counts import EventCount
-from tenure.core.event_tail import TailDelay
 from tenure.core.flow_rows import (
     Flow,
     FlowRedrive,
@@ -38,6 +35,8 @@ from tenure.core.instants import Instant, seconds
 from tenure.core.job import Job, Progress
 from tenure.core.policy import Policy
 from tenure.core.verdicts import CancelDirective, Grant, Reply, Verdict, verdict_for
+from tenure.core.views.event_counts import EventCount
+from tenure.core.views.events import TailDelay
 from tenure.core.vocabulary import Cause, JobStatus, LeaseNews, VerdictKind
 from tenure.protocol.fields import in_seconds, moment, optional_moment
 from tenure.protocol.records import (

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias, get_type_hints
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from tenure.core.attempt_logs import MAX_ATTEMPT_LOG_BYTES, MAX_OUTPUT_PARTS, AttemptOutput
+from tenure.core.artifacts import MAX_ATTEMPT_LOG_BYTES, MAX_OUTPUT_PARTS, AttemptOutput
 from tenure.core.checks import MAX_INSTANT, MAX_NAME, MAX_SEARCHED_TEXT
 from tenure.core.claims import ClaimRequest
 from tenure.core.commands import (
@@ -32,8 +32,6 @@ from tenure.core.commands import (
     Start,
     WorkerCommand,
 )
-from tenure.core.event_pages import MAX_NEWEST, EventFilter
-from tenure.core.event_tail import TailFilter
 from tenure.core.flows import MAX_FLOW_EDGES, MAX_FLOW_JOBS
 from tenure.core.ids import (
     Actor,
@@ -45,12 +43,13 @@ from tenure.core.ids import (
 )
 from tenure.core.instants import MICROSECONDS_PER_SECOND
 from tenure.core.job import Job, JobError, Progress
-from tenure.core.job_search import JobFilter
 from tenure.core.leases import HeldLease
-from tenure.core.overview import TimeRange
 from tenure.core.policy import Backoff, Compensation, DeadLetterJob, Policy
-from tenure.core.resolutions import Resolution
 from tenure.core.schedules import PutSchedule, ScheduleSpec
+from tenure.core.verdicts import Resolution
+from tenure.core.views.events import MAX_NEWEST, EventFilter, TailFilter
+from tenure.core.views.job_search import JobFilter
+from tenure.core.views.overview import TimeRange
 from tenure.core.vocabulary import ErrorClass, JobStatus, ReasonCode, Stage
 from tenure.core.workers import MAX_WORKER_KEY, WorkerProcess
 from tenure.errors import InvalidInput

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from tenure.core.retry import Retries
+from tenure.core.policy import Retries
 from tenure.core.vocabulary import VerdictKind
 from tenure.deadlines import retry_for_s
 from tenure.errors import (

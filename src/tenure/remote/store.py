@@ -9,28 +9,41 @@ from typing import Any, TypeVar, cast
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from tenure.core.artifacts import Artifact, ArtifactUpload, Staging, StoredArtifact
-from tenure.core.attempt_logs import AttemptLog, AttemptOutput
+from tenure.core.artifacts import (
+    Artifact,
+    ArtifactUpload,
+    AttemptLog,
+    AttemptOutput,
+    Staging,
+    StoredArtifact,
+)
 from tenure.core.checks import check_job_id, check_name
 from tenure.core.claims import QueueState
-from tenure.core.dead_letter_groups import DeadLetterGroupFilter, DeadLetterGroups
-from tenure.core.event_counts import EventCounts, EventSpan
-from tenure.core.event_pages import EventFilter, EventPage, parse_event_key
-from tenure.core.event_tail import EventPosition, TailDelay, TailedEvent, TailFilter, TailPage
 from tenure.core.events import Event
 from tenure.core.flow_rows import FlowSummary, FlowView, ParentPage
 from tenure.core.ids import Actor, FlowId, JobId, Kind, Namespace, QueueName, WorkerId
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration, Instant
 from tenure.core.job import HIDDEN, Job
-from tenure.core.job_search import FoundJobs, JobFilter, found_jobs
 from tenure.core.kind_settings import KindChange, KindSettings
 from tenure.core.leases import HeldLease
-from tenure.core.observations import Observation
-from tenure.core.overview import Overview, OverviewFilter
 from tenure.core.policy import Policy
 from tenure.core.rates import Rate, RateStanding
-from tenure.core.resolutions import Resolution
 from tenure.core.schedules import Schedule
+from tenure.core.verdicts import Observation, Resolution
+from tenure.core.views.dead_letter_groups import DeadLetterGroupFilter, DeadLetterGroups
+from tenure.core.views.event_counts import EventCounts, EventSpan
+from tenure.core.views.events import (
+    EventFilter,
+    EventPage,
+    EventPosition,
+    TailDelay,
+    TailedEvent,
+    TailFilter,
+    TailPage,
+    parse_event_key,
+)
+from tenure.core.views.job_search import FoundJobs, JobFilter, found_jobs
+from tenure.core.views.overview import Overview, OverviewFilter
 from tenure.core.vocabulary import Cause, JobStatus, LeaseNews
 from tenure.core.workers import FIRST_WORKER, WorkerKey, WorkerProcess, WorkerSeen
 from tenure.errors import InvalidInput, RequestRefused

@@ -13,13 +13,13 @@ from starlette.types import Receive, Scope, Send
 
 from tenure.coordinator.service import Coordinator
 from tenure.core.commands import Command
-from tenure.core.event_pages import EventFilter, EventKey, EventPage
 from tenure.core.events import Event
 from tenure.core.ids import Actor, JobId, Namespace
 from tenure.core.job import Job, JobError
-from tenure.core.job_search import JobFilter
 from tenure.core.validation import Limits, check_command
 from tenure.core.verdicts import Answer
+from tenure.core.views.events import EventFilter, EventKey, EventPage
+from tenure.core.views.job_search import JobFilter
 from tenure.errors import InvalidInput
 from tenure.ports import Store
 from tenure.protocol.codec import encode

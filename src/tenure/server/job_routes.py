@@ -9,12 +9,12 @@ from starlette.responses import Response
 
 from tenure.core.checks import check_job_id_prefix
 from tenure.core.commands import Command, Enqueue, EnqueueFlow, Redrive
-from tenure.core.event_pages import EventFilter, EventKey
 from tenure.core.flow_rows import FlowStep
 from tenure.core.ids import ENTROPY_BYTES, FlowId, JobId, Namespace, QueueName, new_job_id
 from tenure.core.instants import Instant
 from tenure.core.job import Job
 from tenure.core.verdicts import Reply
+from tenure.core.views.events import EventFilter, EventKey
 from tenure.core.vocabulary import Cause, JobStatus
 from tenure.errors import InvalidInput, OutcomeUnknown, TenureError, UnknownJob
 from tenure.protocol.fields import optional_moment

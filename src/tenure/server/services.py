@@ -12,7 +12,7 @@ from tenure.clock import Monotonic, boot_now
 from tenure.coordinator.service import Coordinator
 from tenure.core.ids import Namespace
 from tenure.core.instants import Duration, Instant, seconds
-from tenure.core.overview import Overview, OverviewFilter
+from tenure.core.views.overview import Overview, OverviewFilter
 from tenure.server.limits import MemoryLimit, NamespaceLimits, Quotas
 from tenure.server.principals import Authenticator
 from tenure.server.settings import ServerSettings

@@ -7,17 +7,22 @@ from msgspec import UNSET, UnsetType
 from starlette.responses import Response
 
 from tenure.core.claims import QueueState
-from tenure.core.dead_letter_groups import DeadLetterGroupFilter
-from tenure.core.event_counts import DEFAULT_SPAN, EventSpan
-from tenure.core.event_pages import EventFilter, parse_event_key, parse_type_filter
-from tenure.core.event_tail import EventPosition, TailFilter
 from tenure.core.ids import JobId, Kind, QueueName, WorkerId
 from tenure.core.instants import Instant
 from tenure.core.kind_settings import KindChange
-from tenure.core.overview import OverviewFilter
 from tenure.core.policy import Policy
 from tenure.core.rates import Rate, parse_rate
 from tenure.core.validation import check_declared_policy
+from tenure.core.views.dead_letter_groups import DeadLetterGroupFilter
+from tenure.core.views.event_counts import DEFAULT_SPAN, EventSpan
+from tenure.core.views.events import (
+    EventFilter,
+    EventPosition,
+    TailFilter,
+    parse_event_key,
+    parse_type_filter,
+)
+from tenure.core.views.overview import OverviewFilter
 from tenure.core.workers import FIRST_WORKER, WorkerSeen, parse_worker_key
 from tenure.errors import InvalidInput
 from tenure.protocol.codec import encode

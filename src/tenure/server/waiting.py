@@ -22,14 +22,13 @@ import msgspec
 
 from tenure.core.claims import ClaimAnswer, ClaimRequest, ClaimScope, Held
 from tenure.core.commands import Release
-from tenure.core.counting import counted
-from tenure.core.event_tail import TailedEvent, TailFilter, TailPage
 from tenure.core.events import Event
 from tenure.core.ids import SYSTEM, Namespace, QueueName, RequestId
 from tenure.core.instants import MICROSECONDS_PER_SECOND, seconds
 from tenure.core.tokens import TokenId
 from tenure.core.verdicts import Answer, Grant
-from tenure.core.vocabulary import ReleaseKind
+from tenure.core.views.events import TailedEvent, TailFilter, TailPage
+from tenure.core.vocabulary import ReleaseKind, counted
 from tenure.errors import TenureError
 from tenure.ports import Coordination, Hint, HintedChange, JobStore
 from tenure.server.principals import Authenticator, Principal

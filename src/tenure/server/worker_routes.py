@@ -9,8 +9,7 @@ import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from tenure.core.artifacts import ArtifactUpload
-from tenure.core.attempt_logs import AttemptOutput
+from tenure.core.artifacts import ArtifactUpload, AttemptOutput
 from tenure.core.claims import ClaimAnswer, ClaimRequest
 from tenure.core.commands import WorkerCommand
 from tenure.core.ids import ENTROPY_BYTES, JobId, LeaseId, WorkerId, new_job_id

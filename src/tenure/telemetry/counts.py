@@ -25,9 +25,9 @@ from tenure.core.events import Event
 from tenure.core.ids import JobId, Kind, Namespace
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration, later, seconds
 from tenure.core.job import Job
-from tenure.core.observations import Observation
 from tenure.core.outcomes import Change
 from tenure.core.schedules import Firing, Schedule
+from tenure.core.verdicts import Observation
 from tenure.core.vocabulary import (
     ATTEMPT_ENDS,
     ErrorClass,

@@ -3,7 +3,7 @@ often mistyped than one that comes later."""
 
 from tenure.core.close_names import closest
 from tenure.core.ids import Kind, Namespace
-from tenure.core.job_search import JobFilter
+from tenure.core.views.job_search import JobFilter
 from tenure.errors import RequestRefused
 from tenure.ports import JobStore
 

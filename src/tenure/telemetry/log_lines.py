@@ -10,12 +10,11 @@ from typing import Any
 import msgspec
 
 from tenure.clock import Boot
-from tenure.core.counting import counted
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration, seconds
 from tenure.core.job import Job
-from tenure.core.lateness import revocation
-from tenure.core.observations import Observation
-from tenure.core.vocabulary import EventCause, JobStatus, ObservationType, OnLost
+from tenure.core.leases import revocation
+from tenure.core.verdicts import Observation
+from tenure.core.vocabulary import EventCause, JobStatus, ObservationType, OnLost, counted
 
 REMIND_EVERY = seconds(30)
 MAX_LINES = 10

@@ -15,10 +15,10 @@ from tenure.core.concurrency import concurrency_limit_of
 from tenure.core.ids import JobId, Kind
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Instant
 from tenure.core.job import Job
-from tenure.core.job_search import JobFilter
-from tenure.core.lateness import is_overdue, is_suspect, silent_for
-from tenure.core.overview import is_taken
+from tenure.core.leases import is_overdue, is_suspect, silent_for
 from tenure.core.rates import RateStanding
+from tenure.core.views.job_search import JobFilter
+from tenure.core.views.overview import is_taken
 from tenure.core.vocabulary import JobStatus, WorkerState
 from tenure.core.workers import WorkerSeen
 from tenure.errors import RequestRefused

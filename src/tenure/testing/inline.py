@@ -26,10 +26,10 @@ from tenure.core.commands import Heartbeat, Start, Sweep, WorkerCommand
 from tenure.core.ids import Kind, RequestId, WorkerId, worker_actor
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Instant
 from tenure.core.job import Job as StoredJob
-from tenure.core.job_search import JobFilter
 from tenure.core.schedules import PutSchedule
 from tenure.core.validation import Limits
 from tenure.core.verdicts import Grant, Verdict
+from tenure.core.views.job_search import JobFilter
 from tenure.core.vocabulary import VerdictKind
 from tenure.errors import TenureError
 from tenure.handlers.options import Span, duration

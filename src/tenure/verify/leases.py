@@ -4,11 +4,10 @@ One function per invariant. `between_jobs` checks that jobs share no lease.
 """
 
 from tenure.core.attempt_end import MAX_OUTAGE_CREDITS
-from tenure.core.counting import counted
 from tenure.core.events import Event
 from tenure.core.ids import LeaseId, epoch_of, shown_lease
 from tenure.core.policy import Policy
-from tenure.core.vocabulary import ATTEMPT_ENDS, EventCause, EventType
+from tenure.core.vocabulary import ATTEMPT_ENDS, EventCause, EventType, counted
 from tenure.ports import Record
 from tenure.verify.checking import (
     EXTENDING,

@@ -7,7 +7,6 @@ contain payloads or texts of errors.
 
 import msgspec
 
-from tenure.core.counting import counted
 from tenure.core.evolution import digested, fold_step
 from tenure.core.ids import SYSTEM, occurrence_job_id
 from tenure.core.job import Job, dead_letter_job_id, row_violations
@@ -21,6 +20,7 @@ from tenure.core.vocabulary import (
     JobStatus,
     ReasonCode,
     Stage,
+    counted,
 )
 from tenure.ports import Record
 from tenure.verify.checking import Problems, rev_of

@@ -2,9 +2,9 @@
 
 from collections.abc import Collection
 
-from tenure.core.attempt_logs import MAX_SHOWN_LOGS, AttemptLog, AttemptOutput
+from tenure.core.artifacts import MAX_SHOWN_LOGS, AttemptLog, AttemptOutput
 from tenure.core.ids import JobId
-from tenure.core.lateness import why_not_on_record
+from tenure.core.leases import why_not_on_record
 from tenure.core.vocabulary import Cause, EventType
 from tests.conformance.reference.part import MemoryPart
 

@@ -5,7 +5,7 @@ from collections.abc import Container, Iterable
 from tenure.core.ids import JobId, last_instant_of
 from tenure.core.instants import Instant
 from tenure.core.job import Job
-from tenure.core.job_search import ERROR_CHARS, FoundJobs, JobFilter, found_jobs, newness
+from tenure.core.views.job_search import ERROR_CHARS, FoundJobs, JobFilter, found_jobs, newness
 
 
 def find_among(jobs: Iterable[Job], wanted: JobFilter, *, resolved: Container[JobId]) -> FoundJobs:

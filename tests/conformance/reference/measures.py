@@ -3,10 +3,10 @@
 from tenure.core.claims import QueueState
 from tenure.core.ids import JobId, Namespace, QueueName, ScheduleName
 from tenure.core.instants import Instant
-from tenure.core.lateness import is_suspect
-from tenure.core.queue_sample import KnownQueue, fair_share
-from tenure.core.resolutions import Resolution
+from tenure.core.leases import is_suspect
 from tenure.core.schedules import Schedule
+from tenure.core.verdicts import Resolution
+from tenure.core.views.overview import KnownQueue, fair_share
 from tenure.ports import Measures, QueueMeasure
 from tests.conformance.reference.part import MemoryPart
 

@@ -6,12 +6,13 @@ from tenure.core.claims import QueueState
 from tenure.core.ids import Kind, Namespace, QueueName
 from tenure.core.instants import Instant
 from tenure.core.job import Job
-from tenure.core.lateness import is_suspect
-from tenure.core.overview import (
+from tenure.core.leases import is_suspect
+from tenure.core.views.overview import (
     MAX_QUEUES,
     MAX_TALLIED,
     MAX_TROUBLED,
     Depth,
+    KnownQueue,
     Overview,
     OverviewFilter,
     OverviewParts,
@@ -19,11 +20,11 @@ from tenure.core.overview import (
     assemble,
     depth_limit,
     failed_runs,
+    fair_share,
     last_jobs,
     window_of,
 )
-from tenure.core.queue_sample import KnownQueue, fair_share
-from tenure.core.rollups import Rollup
+from tenure.core.views.rollups import Rollup
 from tenure.core.vocabulary import JobStatus
 from tests.conformance.reference.resolutions import MemoryResolutions
 from tests.conformance.reference.rollups import MemoryRollups

@@ -2,7 +2,9 @@
 
 from collections.abc import Collection, Sequence
 
-from tenure.core.dead_letter_groups import (
+from tenure.core.ids import JobId
+from tenure.core.verdicts import Resolution
+from tenure.core.views.dead_letter_groups import (
     MAX_GROUPED,
     MAX_HEADLINE,
     DeadLetterGroupFilter,
@@ -10,8 +12,6 @@ from tenure.core.dead_letter_groups import (
     Letter,
     group,
 )
-from tenure.core.ids import JobId
-from tenure.core.resolutions import Resolution
 from tests.conformance.reference.part import MemoryPart
 
 

@@ -4,10 +4,10 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
-from tenure.core.event_tail import EventPosition
 from tenure.core.events import Event
 from tenure.core.instants import Duration, Instant
-from tenure.core.rollups import (
+from tenure.core.views.events import EventPosition
+from tenure.core.views.rollups import (
     COUNTED,
     KEPT_FOR,
     MAX_CATCH_UP,

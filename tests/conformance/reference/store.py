@@ -36,27 +36,31 @@ from tenure.core.concurrency import (
     concurrency_limit_of,
     is_fair,
 )
-from tenure.core.event_counts import EventCount, EventCounts, EventSpan, page_end
-from tenure.core.event_pages import EventFilter, EventPage, key_of, next_key
-from tenure.core.event_tail import MAX_TAILED, EventPosition, TailedEvent, TailFilter, TailPage
 from tenure.core.events import MAX_DECISION_EVENTS, Event
 from tenure.core.ids import Actor, Epoch, JobId, Kind, Namespace, QueueName
 from tenure.core.instants import Duration, Instant
 from tenure.core.job import Job, row_violations
-from tenure.core.job_search import PREVIEW_CHARS, FoundJobs, JobFilter
 from tenure.core.kind_settings import KindChange, KindSettings, put_over
 from tenure.core.leases import HeldLease, lease_news
-from tenure.core.observations import (
-    MAX_OBSERVATIONS_PER_LEASE,
-    MAX_OBSERVATIONS_READ,
-    Observation,
-)
 from tenure.core.outcomes import Change, Session, SessionKey
 from tenure.core.policy import Policy
 from tenure.core.rate_evidence import GrantMade, RateInForce, in_force
 from tenure.core.rates import Meter, Rate, RateStanding
-from tenure.core.scopes import Scope
 from tenure.core.unknown_words import has_unknown_word
+from tenure.core.verdicts import MAX_OBSERVATIONS_PER_LEASE, MAX_OBSERVATIONS_READ, Observation
+from tenure.core.views.event_counts import EventCount, EventCounts, EventSpan, page_end
+from tenure.core.views.events import (
+    MAX_TAILED,
+    EventFilter,
+    EventPage,
+    EventPosition,
+    TailedEvent,
+    TailFilter,
+    TailPage,
+    key_of,
+    next_key,
+)
+from tenure.core.views.job_search import PREVIEW_CHARS, FoundJobs, JobFilter, Scope
 from tenure.core.vocabulary import RENEWALS, EventClass, EventType, LeaseNews
 from tenure.errors import Closed, InvalidInput, StoreRefused
 from tenure.ports import (

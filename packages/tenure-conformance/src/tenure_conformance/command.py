@@ -12,7 +12,7 @@ import click
 from tenure.cli.errors import DONE, REFUSED, CouldNotRun
 from tenure.cli.options import json_option
 from tenure.cli.output import print_json, print_table, printable
-from tenure.core.counting import counted
+from tenure.core.vocabulary import counted
 from tenure.errors import TenureError
 from tenure_conformance.worker.obligations import OBLIGATIONS
 from tenure_conformance.worker.report import Report, State

@@ -60,12 +60,11 @@ from tenure.core.instants import Duration, Instant, seconds
 from tenure.core.job import Job, JobError
 from tenure.core.kind_settings import KindChange, KindSettings
 from tenure.core.lifecycle import decide
-from tenure.core.observations import Observation
 from tenure.core.outcomes import Applied, Change, Context, NeedsHistory
 from tenure.core.policy import LeaseBounds, Policy
 from tenure.core.rates import Rate
 from tenure.core.validation import Limits
-from tenure.core.verdicts import Answer, Grant, Reply, Verdict
+from tenure.core.verdicts import Answer, Grant, Observation, Reply, Verdict
 from tenure.core.vocabulary import CancelMode, ErrorClass, EventType, JobStatus, ReasonCode
 from tenure.errors import Closed
 from tenure.ports import Entropy, Locked, Store, StoredJobs

@@ -7,7 +7,7 @@ import msgspec
 from starlette.responses import Response
 
 from tenure.core.ids import JobId
-from tenure.core.overview import TimeRange
+from tenure.core.views.overview import TimeRange
 from tenure.dashboard.actions import MAX_TARGETS, ask_first
 from tenure.dashboard.pages import job
 from tenure.dashboard.rendering import counted_words, url

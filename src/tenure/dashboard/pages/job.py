@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 import msgspec
 from starlette.responses import Response
 
-from tenure.core.attempt_logs import AttemptLog
+from tenure.core.artifacts import AttemptLog
 from tenure.core.events import Event
 from tenure.core.ids import JobId
-from tenure.core.observations import Observation
-from tenure.core.timeline import TimelineEntry, timeline
+from tenure.core.verdicts import Observation
+from tenure.core.views.events import TimelineEntry, timeline
 from tenure.dashboard.actions import DEAD_LETTER, JOB, Action, Field
 from tenure.dashboard.event_words import (
     what_happened,

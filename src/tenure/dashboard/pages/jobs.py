@@ -7,7 +7,7 @@ from starlette.responses import Response
 
 from tenure.core.ids import JobId, typed_prefix
 from tenure.core.instants import Instant, parse_duration
-from tenure.core.job_search import PREVIEW_CHARS
+from tenure.core.views.job_search import PREVIEW_CHARS
 from tenure.core.vocabulary import JobStatus
 from tenure.dashboard.rendering import cut, url
 from tenure.dashboard.visits import Page, Visit

@@ -9,7 +9,7 @@ from datetime import datetime
 import msgspec
 from starlette.responses import Response
 
-from tenure.core.overview import TimeRange
+from tenure.core.views.overview import TimeRange
 from tenure.dashboard.visits import Page, Visit
 from tenure.protocol.records import OutcomeBucketRecord, OverviewReply
 

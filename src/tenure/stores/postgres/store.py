@@ -22,10 +22,10 @@ from tenure.core.failover import Server, newest
 from tenure.core.flow_rows import Edge
 from tenure.core.ids import Epoch, Kind, Namespace, QueueName
 from tenure.core.instants import Instant
-from tenure.core.job_search import ERROR_CHARS
 from tenure.core.kind_settings import KindChange, KindSettings
 from tenure.core.outcomes import Change, Session, SessionKey
 from tenure.core.rates import Meter, Rate, RateScope
+from tenure.core.views.job_search import ERROR_CHARS
 from tenure.deadlines import CALL_TIMEOUT_S, Deadline, deadline
 from tenure.errors import (
     OutcomeUnknown,

@@ -5,21 +5,23 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 
 from tenure.core.artifacts import (
+    MAX_SHOWN_LOGS,
     Artifact,
     ArtifactQuotas,
     ArtifactUpload,
     ArtifactUsage,
+    AttemptLog,
+    AttemptOutput,
     Staging,
     StoredArtifact,
     is_leftover,
     shown_attempt,
     stage,
 )
-from tenure.core.attempt_logs import MAX_SHOWN_LOGS, AttemptLog, AttemptOutput
 from tenure.core.failover import is_settling
 from tenure.core.ids import Epoch, JobId, Namespace
 from tenure.core.instants import Instant
-from tenure.core.lateness import why_not_on_record
+from tenure.core.leases import why_not_on_record
 from tenure.core.outcomes import NeedsHistory
 from tenure.core.vocabulary import Cause, JobStatus
 from tenure.ports import PruneResult

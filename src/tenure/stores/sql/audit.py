@@ -8,8 +8,8 @@ from tenure.core.claims import kind_meter, queue_meter
 from tenure.core.events import Event
 from tenure.core.ids import JobId, Namespace
 from tenure.core.instants import Instant
-from tenure.core.observations import Observation
 from tenure.core.rate_evidence import GrantMade, RateInForce, in_force
+from tenure.core.verdicts import Observation
 from tenure.errors import UnreadableRow
 from tenure.ports import DedupeKey, Record, Unreadable
 from tenure.stores.sql.limits import kind_settings_from, queue_state_from

@@ -16,19 +16,22 @@ from functools import partial
 from msgspec.structs import replace
 
 from tenure.core.checks import check_integer
-from tenure.core.event_counts import EventCount, EventCounts, EventSpan, page_end
-from tenure.core.event_pages import EventFilter, EventKey, EventPage, next_key
-from tenure.core.event_tail import (
+from tenure.core.events import MAX_DECISION_EVENTS, Event
+from tenure.core.ids import JobId, job_correlated_by
+from tenure.core.instants import Duration
+from tenure.core.views.event_counts import EventCount, EventCounts, EventSpan, page_end
+from tenure.core.views.events import (
     MAX_TAILED,
+    EventFilter,
+    EventKey,
+    EventPage,
     EventPosition,
     TailDelay,
     TailedEvent,
     TailFilter,
     TailPage,
+    next_key,
 )
-from tenure.core.events import MAX_DECISION_EVENTS, Event
-from tenure.core.ids import JobId, job_correlated_by
-from tenure.core.instants import Duration
 from tenure.core.vocabulary import EventType
 from tenure.errors import InvalidInput
 from tenure.ports import NO_WAIT

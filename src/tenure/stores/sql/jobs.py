@@ -7,9 +7,13 @@ from tenure.core.ids import Actor, Epoch, JobId
 from tenure.core.instants import Instant
 from tenure.core.job import Job
 from tenure.core.leases import HeldLease, LeaseRow, lease_news
-from tenure.core.observations import MAX_OBSERVATIONS_PER_LEASE, MAX_OBSERVATIONS_READ, Observation
 from tenure.core.outcomes import Change, SessionKey
-from tenure.core.resolutions import Resolution
+from tenure.core.verdicts import (
+    MAX_OBSERVATIONS_PER_LEASE,
+    MAX_OBSERVATIONS_READ,
+    Observation,
+    Resolution,
+)
 from tenure.core.vocabulary import LeaseNews, ResolutionKind
 from tenure.ports import ANY_TIME, ClockWindow, DedupeKey, Loaded, Locked, Saved
 from tenure.stores.sql.flows import SqlFlows

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 from tenure.core.ids import Kind, Namespace, QueueName
 from tenure.core.instants import Instant
-from tenure.core.lateness import latest_suspect_expiry
-from tenure.core.queue_sample import KnownQueue, fair_share
+from tenure.core.leases import latest_suspect_expiry
+from tenure.core.views.overview import KnownQueue, fair_share
 from tenure.ports import MAX_DUE_READ, Measures, QueueMeasure
 from tenure.stores.sql.rows import Row, decode_policy
 from tenure.stores.sql.statements import Query, Shape, fill

@@ -11,8 +11,9 @@ from functools import partial
 
 from tenure.core.ids import JobId, Kind, QueueName
 from tenure.core.instants import Instant
-from tenure.core.lateness import latest_suspect_expiry
-from tenure.core.overview import (
+from tenure.core.leases import latest_suspect_expiry
+from tenure.core.schedules import Schedule
+from tenure.core.views.overview import (
     MAX_QUEUES,
     MAX_TALLIED,
     MAX_TROUBLED,
@@ -26,8 +27,7 @@ from tenure.core.overview import (
     last_jobs,
     window_of,
 )
-from tenure.core.rollups import Rollup, tally
-from tenure.core.schedules import Schedule
+from tenure.core.views.rollups import Rollup, tally
 from tenure.core.workers import WorkerSeen
 from tenure.stores.sql.limits import queue_state_from
 from tenure.stores.sql.measures import DELAYED, READY, SqlMeasures, first_of, ready_at

@@ -8,10 +8,10 @@ from functools import partial
 
 import msgspec
 
-from tenure.core.event_tail import EventPosition
 from tenure.core.ids import Namespace
 from tenure.core.instants import Duration, Instant
-from tenure.core.rollups import (
+from tenure.core.views.events import EventPosition
+from tenure.core.views.rollups import (
     COUNTED,
     KEPT_FOR,
     MAX_CATCH_UP,

@@ -16,10 +16,10 @@ from tenure.core.events import Event, Facts
 from tenure.core.evolution import NEW_ROW_FIELDS, TOUCHES
 from tenure.core.instants import Instant
 from tenure.core.job import Job, JobError, Progress
-from tenure.core.observations import Observation
 from tenure.core.outcomes import Session, SessionKey
 from tenure.core.policy import DeadLetterJob, Policy
 from tenure.core.rates import Meter, RateScope
+from tenure.core.verdicts import Observation
 from tenure.core.vocabulary import (
     EventCause,
     EventType,

@@ -8,7 +8,7 @@ from typing import assert_never
 
 from tenure.core.commands import Outage
 from tenure.core.instants import Duration, Instant
-from tenure.core.rollups import KEPT_FOR
+from tenure.core.views.rollups import KEPT_FOR
 from tenure.ports import NO_AGE, Deletable, PruneResult
 from tenure.stores.sql.artifacts import SqlArtifacts, count_artifact_bytes
 from tenure.stores.sql.rollups import SqlRollups

@@ -10,14 +10,6 @@ from typing import TypeAlias, TypeVar
 
 import msgspec
 
-from tenure.core.dead_letter_groups import (
-    MAX_GROUPED,
-    MAX_HEADLINE,
-    DeadLetterGroupFilter,
-    DeadLetterGroups,
-    Letter,
-    group,
-)
 from tenure.core.ids import (
     FlowId,
     JobId,
@@ -29,7 +21,16 @@ from tenure.core.ids import (
 )
 from tenure.core.instants import Instant
 from tenure.core.job import Job, JobError
-from tenure.core.job_search import (
+from tenure.core.leases import is_suspect
+from tenure.core.views.dead_letter_groups import (
+    MAX_GROUPED,
+    MAX_HEADLINE,
+    DeadLetterGroupFilter,
+    DeadLetterGroups,
+    Letter,
+    group,
+)
+from tenure.core.views.job_search import (
     PREVIEW_CHARS,
     FoundJobs,
     JobFilter,
@@ -37,7 +38,6 @@ from tenure.core.job_search import (
     leased_among,
     newness,
 )
-from tenure.core.lateness import is_suspect
 from tenure.core.vocabulary import JobStatus, ReasonCode, Stage
 from tenure.ports import DeadLetter
 from tenure.stores.sql.jobs import resolutions_of

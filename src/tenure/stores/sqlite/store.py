@@ -19,9 +19,9 @@ from tenure.core.concurrency import ConcurrencyKey
 from tenure.core.flow_rows import Edge
 from tenure.core.ids import JobId, Kind, Namespace, QueueName
 from tenure.core.instants import Instant
-from tenure.core.job_search import ERROR_CHARS, PREVIEW_CHARS
 from tenure.core.outcomes import Session, SessionKey
 from tenure.core.rates import Meter
+from tenure.core.views.job_search import ERROR_CHARS, PREVIEW_CHARS
 from tenure.deadlines import CALL_TIMEOUT_S, Deadline, deadline
 from tenure.errors import Closed, StoreError
 from tenure.ports import Clock, HealthFact, OnHint

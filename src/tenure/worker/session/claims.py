@@ -14,8 +14,7 @@ from tenure.clock import Boot
 from tenure.core.claims import ClaimRequest, Held
 from tenure.core.ids import Actor, Kind, Namespace, QueueName, RequestId, WorkerId
 from tenure.core.instants import Duration, seconds
-from tenure.core.policy import Backoff
-from tenure.core.retry import Random, delay_us
+from tenure.core.policy import Backoff, Random, delay_us
 from tenure.handlers.registry import Isolation
 
 AT_ONCE = Duration(0)

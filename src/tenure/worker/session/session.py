@@ -18,13 +18,11 @@ import msgspec
 from tenure.clock import NEVER, Boot
 from tenure.core.claims import ClaimAnswer
 from tenure.core.commands import Fail, Heartbeat, Release, Start, WorkerCommand
-from tenure.core.counting import counted
 from tenure.core.ids import JobId, Kind, LeaseId
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration, Instant, seconds
-from tenure.core.policy import Backoff
-from tenure.core.retry import Random, delay_us
+from tenure.core.policy import Backoff, Random, delay_us
 from tenure.core.verdicts import Grant, Verdict
-from tenure.core.vocabulary import Cause, Disposition, VerdictKind
+from tenure.core.vocabulary import Cause, Disposition, VerdictKind, counted
 from tenure.handlers.registry import Isolation
 from tenure.telemetry.log_lines import FailureLog
 from tenure.worker.frames import (

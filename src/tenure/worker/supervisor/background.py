@@ -13,8 +13,7 @@ from queue import Empty, Full, Queue
 
 from msgspec.structs import replace
 
-from tenure.core.artifacts import MAX_ARTIFACT_BYTES
-from tenure.core.attempt_logs import MAX_ATTEMPT_LOG_BYTES, AttemptOutput
+from tenure.core.artifacts import MAX_ARTIFACT_BYTES, MAX_ATTEMPT_LOG_BYTES, AttemptOutput
 from tenure.core.ids import Actor, Namespace
 from tenure.core.workers import WorkerProcess
 from tenure.errors import TenureError

@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from tenure.core.attempt_logs import MAX_ATTEMPT_LOG_BYTES
+from tenure.core.artifacts import MAX_ATTEMPT_LOG_BYTES
 from tenure.core.ids import (
     DEFAULT_NAMESPACE,
     DEFAULT_QUEUE,

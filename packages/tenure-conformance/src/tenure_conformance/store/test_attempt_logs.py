@@ -5,12 +5,7 @@ from typing import Any
 import pytest
 
 from tenure.coordinator.retention import DAY
-from tenure.core.attempt_logs import (
-    MAX_ATTEMPT_LOG_BYTES,
-    MAX_SHOWN_LOGS,
-    AttemptLog,
-    AttemptOutput,
-)
+from tenure.core.artifacts import MAX_ATTEMPT_LOG_BYTES, MAX_SHOWN_LOGS, AttemptLog, AttemptOutput
 from tenure.core.ids import LeaseId, worker_actor
 from tenure.core.job import Job
 from tenure.core.vocabulary import Cause

@@ -6,14 +6,9 @@ from typing import Any, get_type_hints
 
 import pytest
 
-from tenure.core.artifacts import ArtifactUpload
-from tenure.core.attempt_logs import AttemptOutput
+from tenure.core.artifacts import ArtifactUpload, AttemptOutput
 from tenure.core.claims import ClaimScope
 from tenure.core.commands import Outage
-from tenure.core.dead_letter_groups import DeadLetterGroupFilter
-from tenure.core.event_counts import EventSpan
-from tenure.core.event_pages import EventFilter
-from tenure.core.event_tail import TailFilter
 from tenure.core.flow_rows import EdgeCheck
 from tenure.core.ids import (
     DEFAULT_NAMESPACE,
@@ -28,16 +23,18 @@ from tenure.core.ids import (
     new_lease_id,
 )
 from tenure.core.instants import Duration
-from tenure.core.job_search import JobFilter
 from tenure.core.kind_settings import KindChange
 from tenure.core.leases import HeldLease
-from tenure.core.observations import Observation
 from tenure.core.outcomes import SessionKey
-from tenure.core.overview import OverviewFilter
-from tenure.core.resolutions import Resolution
-from tenure.core.rollups import Fold, FoldProgress
 from tenure.core.schedules import Schedule, ScheduleChange, ScheduleSpec
 from tenure.core.tokens import TOKEN_ENTROPY_BYTES, NewToken, mint
+from tenure.core.verdicts import Observation, Resolution
+from tenure.core.views.dead_letter_groups import DeadLetterGroupFilter
+from tenure.core.views.event_counts import EventSpan
+from tenure.core.views.events import EventFilter, TailFilter
+from tenure.core.views.job_search import JobFilter
+from tenure.core.views.overview import OverviewFilter
+from tenure.core.views.rollups import Fold, FoldProgress
 from tenure.core.vocabulary import ObservationType, ResolutionKind, Role
 from tenure.core.workers import WorkerProcess
 from tenure.errors import Closed

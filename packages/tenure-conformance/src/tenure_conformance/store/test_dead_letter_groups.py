@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from tenure.core.dead_letter_groups import DeadLetterGroupFilter, DeadLetterGroups
 from tenure.core.ids import DEFAULT_NAMESPACE, Kind, Namespace, QueueName
 from tenure.core.instants import seconds
 from tenure.core.job import Job, JobError
-from tenure.core.overview import TimeRange
+from tenure.core.views.dead_letter_groups import DeadLetterGroupFilter, DeadLetterGroups
+from tenure.core.views.overview import TimeRange
 from tenure.core.vocabulary import ErrorClass
 from tenure.errors import InvalidInput
 from tenure_conformance.harness import QUEUE, Kit, policy

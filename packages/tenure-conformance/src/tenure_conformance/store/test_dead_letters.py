@@ -11,10 +11,9 @@ from tenure.coordinator.retention import DAY
 from tenure.core.commands import redriven_id
 from tenure.core.ids import DEFAULT_NAMESPACE, JobId, Kind, QueueName, operator_actor
 from tenure.core.job import Job
-from tenure.core.job_search import JobFilter
 from tenure.core.outcomes import Change
-from tenure.core.resolutions import Resolution
-from tenure.core.verdicts import Reply
+from tenure.core.verdicts import Reply, Resolution
+from tenure.core.views.job_search import JobFilter
 from tenure.core.vocabulary import (
     Cause,
     ErrorClass,

@@ -5,11 +5,11 @@ import pytest
 from tenure.coordinator.schedules import Firer
 from tenure.core.ids import DEFAULT_NAMESPACE, Kind, Namespace, ScheduleName
 from tenure.core.instants import seconds
-from tenure.core.job_search import JobFilter
 from tenure.core.kind_settings import KindChange, KindSettings
 from tenure.core.policy import Backoff, Policy
 from tenure.core.rates import parse_rate
 from tenure.core.schedules import PutSchedule, ScheduleSpec
+from tenure.core.views.job_search import JobFilter
 from tenure.core.vocabulary import OnExhausted, OnLost
 from tenure_conformance.harness import KIND, OPERATOR, QUEUE, Kit
 from tenure_conformance.spec import spec

@@ -2,9 +2,9 @@
 
 from collections import Counter
 
-from tenure.core.event_counts import EventSpan, Grouping, count_all
 from tenure.core.ids import DEFAULT_NAMESPACE, Kind, Namespace, QueueName
 from tenure.core.instants import Instant
+from tenure.core.views.event_counts import EventSpan, Grouping, count_all
 from tenure.core.vocabulary import EventType
 from tenure_conformance.harness import Kit
 from tenure_conformance.spec import spec

@@ -4,7 +4,11 @@ from typing import Any
 
 import pytest
 
-from tenure.core.event_pages import (
+from tenure.core.events import Event
+from tenure.core.ids import DEFAULT_NAMESPACE, JobId, Kind, Namespace, QueueName
+from tenure.core.instants import Instant
+from tenure.core.policy import Compensation, Policy
+from tenure.core.views.events import (
     EventFilter,
     EventKey,
     TypeFilter,
@@ -12,10 +16,6 @@ from tenure.core.event_pages import (
     key_of,
     parse_type_filter,
 )
-from tenure.core.events import Event
-from tenure.core.ids import DEFAULT_NAMESPACE, JobId, Kind, Namespace, QueueName
-from tenure.core.instants import Instant
-from tenure.core.policy import Compensation, Policy
 from tenure.core.vocabulary import EventType
 from tenure_conformance.harness import Kit, ids, policy
 from tenure_conformance.spec import spec

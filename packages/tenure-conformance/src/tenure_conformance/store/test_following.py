@@ -4,15 +4,17 @@ from typing import Any
 
 import pytest
 
-from tenure.core.event_pages import (
+from tenure.core.events import Event
+from tenure.core.ids import DEFAULT_NAMESPACE, Kind, Namespace, QueueName
+from tenure.core.views.events import (
     MAX_EVENTS_READ,
     MAX_LISTED_EVENTS,
     MAX_NEWEST,
+    EventPosition,
+    TailFilter,
+    TailPage,
     parse_type_filter,
 )
-from tenure.core.event_tail import EventPosition, TailFilter, TailPage
-from tenure.core.events import Event
-from tenure.core.ids import DEFAULT_NAMESPACE, Kind, Namespace, QueueName
 from tenure.errors import InvalidInput
 from tenure_conformance.harness import Kit
 from tenure_conformance.spec import spec

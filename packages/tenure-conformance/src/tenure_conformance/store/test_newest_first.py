@@ -7,8 +7,8 @@ import pytest
 from tenure.core.commands import Command
 from tenure.core.ids import DEFAULT_NAMESPACE, FlowId, JobId, Kind, new_job_id
 from tenure.core.job import Job
-from tenure.core.job_search import JobFilter
 from tenure.core.policy import Compensation, DeadLetterJob, Policy
+from tenure.core.views.job_search import JobFilter
 from tenure.core.vocabulary import CancelMode, ErrorClass, EventCause, JobStatus
 from tenure_conformance.harness import KIND, QUEUE, Kit, ids, policy
 from tenure_conformance.spec import spec

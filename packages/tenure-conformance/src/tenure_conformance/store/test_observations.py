@@ -7,11 +7,7 @@ from tenure.core.events import digest
 from tenure.core.ids import LeaseId, RequestId, worker_actor
 from tenure.core.instants import seconds
 from tenure.core.job import Job, JobError
-from tenure.core.observations import (
-    MAX_OBSERVATIONS_PER_LEASE,
-    MAX_OBSERVATIONS_READ,
-    Observation,
-)
+from tenure.core.verdicts import MAX_OBSERVATIONS_PER_LEASE, MAX_OBSERVATIONS_READ, Observation
 from tenure.core.vocabulary import ObservationType
 from tenure_conformance.harness import WORKER, Kit, race
 from tenure_conformance.spec import spec

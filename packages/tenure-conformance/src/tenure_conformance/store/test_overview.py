@@ -2,7 +2,8 @@
 
 from tenure.core.ids import DEFAULT_NAMESPACE, Kind, Namespace, QueueName, ScheduleName, WorkerId
 from tenure.core.instants import Duration, seconds
-from tenure.core.overview import (
+from tenure.core.schedules import Schedule, ScheduleChange, ScheduleSpec
+from tenure.core.views.overview import (
     Attention,
     Durations,
     Matter,
@@ -13,8 +14,7 @@ from tenure.core.overview import (
     TimeRange,
     WorkerCounts,
 )
-from tenure.core.rollups import bin_of, middle_of
-from tenure.core.schedules import Schedule, ScheduleChange, ScheduleSpec
+from tenure.core.views.rollups import bin_of, middle_of
 from tenure.core.vocabulary import OnLost
 from tenure.core.workers import WorkerProcess
 from tenure_conformance.harness import CLIENT, QUEUE, WORKER, WORKER_ID, Kit, policy

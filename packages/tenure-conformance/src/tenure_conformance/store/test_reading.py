@@ -2,10 +2,10 @@
 
 import msgspec
 
-from tenure.core.event_pages import EventFilter, EventPage
 from tenure.core.ids import DEFAULT_NAMESPACE, JobId, Kind, Namespace, QueueName
 from tenure.core.instants import Duration, Instant
-from tenure.core.job_search import PREVIEW_CHARS, JobFilter
+from tenure.core.views.events import EventFilter, EventPage
+from tenure.core.views.job_search import PREVIEW_CHARS, JobFilter
 from tenure.core.vocabulary import JobStatus, OnLost
 from tenure.ports import DedupeKey, PruneResult, Record
 from tenure_conformance.harness import CLIENT, KIND, QUEUE, Kit, ids, policy

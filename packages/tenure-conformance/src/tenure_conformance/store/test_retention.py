@@ -3,11 +3,11 @@
 import pytest
 
 from tenure.coordinator.retention import DAY, Retention, RetentionPolicy
-from tenure.core.event_pages import EventFilter, EventPage
 from tenure.core.ids import DEFAULT_NAMESPACE, Kind, QueueName
 from tenure.core.instants import Duration, seconds
 from tenure.core.job import Job, Progress
 from tenure.core.policy import Compensation, Policy
+from tenure.core.views.events import EventFilter, EventPage
 from tenure.core.vocabulary import (
     RENEWALS,
     Cause,

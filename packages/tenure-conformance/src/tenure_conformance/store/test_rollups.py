@@ -1,11 +1,11 @@
 """Rollups: the log added up for plots, each event once."""
 
-from tenure.coordinator.rollups import FOLD_INTERVAL, Folder
+from tenure.coordinator.retention import FOLD_INTERVAL, Folder
 from tenure.core.ids import Kind, Namespace, QueueName
 from tenure.core.instants import MICROSECONDS_PER_SECOND, seconds
-from tenure.core.overview import OutcomeCounts, TimeRange
-from tenure.core.rollups import KEPT_FOR, MAX_SERIES, SHORTEST, Fold, UnfoldedPage
-from tenure.core.rollups import fold as plan_fold
+from tenure.core.views.overview import OutcomeCounts, TimeRange
+from tenure.core.views.rollups import KEPT_FOR, MAX_SERIES, SHORTEST, Fold, UnfoldedPage
+from tenure.core.views.rollups import fold as plan_fold
 from tenure.core.vocabulary import OnLost
 from tenure.ports import PruneResult
 from tenure_conformance.harness import QUEUE, Kit, policy

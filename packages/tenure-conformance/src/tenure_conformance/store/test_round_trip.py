@@ -12,9 +12,9 @@ from tenure.core.commands import Command, DeadLetter, Outage
 from tenure.core.ids import Kind, LeaseId, Namespace, QueueName, RequestId, WorkerId, worker_actor
 from tenure.core.instants import Duration, Instant
 from tenure.core.job import Job, JobError, Progress
-from tenure.core.observations import Observation
 from tenure.core.policy import Backoff, Compensation, Policy
 from tenure.core.validation import PRIORITIES, SHORTEST_LIMIT
+from tenure.core.verdicts import Observation
 from tenure.core.vocabulary import (
     CancelMode,
     ErrorClass,

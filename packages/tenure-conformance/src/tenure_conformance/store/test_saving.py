@@ -12,10 +12,9 @@ from tenure.core.commands import Cancel, Command, DeadLetter
 from tenure.core.ids import Epoch, Kind, QueueName, RequestId
 from tenure.core.instants import Instant, seconds
 from tenure.core.job import AT_ONCE, Progress, compensation_id
-from tenure.core.observations import Observation
 from tenure.core.outcomes import Change
 from tenure.core.policy import Compensation, Policy
-from tenure.core.verdicts import Answer, Reply
+from tenure.core.verdicts import Answer, Observation, Reply
 from tenure.core.vocabulary import (
     CancelMode,
     ErrorClass,

@@ -7,9 +7,8 @@ from msgspec.structs import replace
 
 from tenure.core.ids import Fingerprint, RequestId
 from tenure.core.lifecycle import decide
-from tenure.core.observations import Observation
 from tenure.core.outcomes import Applied, Change, Context
-from tenure.core.resolutions import Resolution
+from tenure.core.verdicts import Observation, Resolution
 from tenure.core.vocabulary import ObservationType, ResolutionKind
 from tenure_conformance.harness import OPERATOR, Kit
 from tenure_conformance.spec import spec

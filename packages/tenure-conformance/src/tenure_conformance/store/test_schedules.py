@@ -10,7 +10,6 @@ from tenure.coordinator.service import Coordinator
 from tenure.core.ids import DEFAULT_NAMESPACE, SYSTEM, Epoch, Kind, Namespace, ScheduleName
 from tenure.core.instants import Instant, seconds
 from tenure.core.job import Job
-from tenure.core.job_search import JobFilter
 from tenure.core.outcomes import Moment
 from tenure.core.policy import Policy
 from tenure.core.schedules import (
@@ -25,6 +24,7 @@ from tenure.core.schedules import (
     plan_firing,
 )
 from tenure.core.tokens import TOKEN_ENTROPY_BYTES, NewToken, Token, mint
+from tenure.core.views.job_search import JobFilter
 from tenure.core.vocabulary import CatchUp, Cause, JobStatus, Overlap, Role
 from tenure.errors import InvalidInput
 from tenure_conformance.harness import CLIENT, OPERATOR, QUEUE, Kit, race

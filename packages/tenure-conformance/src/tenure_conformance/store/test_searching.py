@@ -7,7 +7,7 @@ import pytest
 from tenure.core.ids import DEFAULT_NAMESPACE, FlowId, JobId, Kind, WorkerId
 from tenure.core.instants import Instant
 from tenure.core.job import Job, JobError
-from tenure.core.job_search import ERROR_CHARS, FoundJobs, JobFilter
+from tenure.core.views.job_search import ERROR_CHARS, FoundJobs, JobFilter
 from tenure.core.vocabulary import ErrorClass, JobStatus, OnLost
 from tenure.errors import InvalidInput
 from tenure_conformance.harness import WORKER_ID, Kit, policy

@@ -4,7 +4,7 @@ from tenure.coordinator.reads import sweep_before_reads
 from tenure.coordinator.sweeper import Sweeper
 from tenure.core.ids import DEFAULT_NAMESPACE
 from tenure.core.instants import Instant, seconds
-from tenure.core.job_search import JobFilter
+from tenure.core.views.job_search import JobFilter
 from tenure.core.vocabulary import EventType, JobStatus, OnLost
 from tenure_conformance.harness import Kit, ids, policy
 from tenure_conformance.spec import spec

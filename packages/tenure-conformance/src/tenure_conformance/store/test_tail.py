@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from tenure.core.event_tail import MAX_TAILED, EventPosition
 from tenure.core.events import Event
 from tenure.core.instants import seconds
+from tenure.core.views.events import MAX_TAILED, EventPosition
 from tenure.errors import InvalidInput
 from tenure_conformance.harness import Kit
 from tenure_conformance.spec import spec

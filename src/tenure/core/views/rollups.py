@@ -13,9 +13,9 @@ from typing import TypeVar
 
 import msgspec
 
-from tenure.core.event_tail import EventPosition
 from tenure.core.ids import Kind, Namespace, QueueName
 from tenure.core.instants import Duration, Instant, later, seconds
+from tenure.core.views.events import EventPosition
 from tenure.core.vocabulary import EventType
 
 _Name = TypeVar("_Name", int, str)

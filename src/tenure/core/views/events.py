@@ -1,4 +1,4 @@
-"""Which events of the log are asked for, and in which pages they come. [E4] [E8]
+"""Events of the log for readers: pages of them, followers of the log, a job's timeline. [E4] [E8]
 
 A page is bounded twice: it has at most `limit` events, and a store reads at most `reads` events of
 the log for it. So a page may have fewer events than were asked for, or none, and still not be the
@@ -6,7 +6,8 @@ last one. Pages go by key, so that nothing is shown twice or left out while the 
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import NewType
 
 import msgspec
 
@@ -17,10 +18,11 @@ from tenure.core.checks import (
     check_job_id,
 )
 from tenure.core.events import COMPENSATED_NAME, NAME_PREFIX, Event
-from tenure.core.ids import JobId
-from tenure.core.instants import Instant
-from tenure.core.scopes import Scope
-from tenure.core.vocabulary import EventCause, EventType
+from tenure.core.ids import Actor, JobId
+from tenure.core.instants import Duration, Instant
+from tenure.core.verdicts import Observation
+from tenure.core.views.job_search import Scope
+from tenure.core.vocabulary import RENEWALS, EventCause, EventType
 from tenure.errors import InvalidInput
 
 MAX_LISTED_EVENTS = 500
@@ -183,3 +185,146 @@ def full_page(list_events: Callable[[EventFilter], EventPage], wanted: EventFilt
         if rest is None or len(found) == wanted.limit:
             break
     return EventPage(events=tuple(found), next=rest)
+
+
+# --- A job's timeline ----------------------------------------------------------------------------
+
+
+class TimelineEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """An event, renewals in a row, renewals that were pruned, or an observation: the fields of the
+    others are empty. `attempt` is the one that it belongs to, None if no event names it."""
+
+    ts: Instant
+    actor: Actor | None
+    attempt: int | None
+    events: tuple[Event, ...] = ()
+    pruned: tuple[int, int] | None = None
+    """The first and the last seq that are missing."""
+    observation: Observation | None = None
+
+
+def timeline(
+    events: Sequence[Event],
+    observations: Sequence[Observation],
+    *,
+    folded: bool = False,
+    after_seq: int = 0,
+) -> list[TimelineEntry]:
+    """The entries of a log whose events after `after_seq` are given. `folded`: renewals in a row
+    are one entry. Observations come where their time is: they are no part of the log. [U3]"""
+    entries: list[TimelineEntry] = []
+    holder: Actor | None = None  # whoever claimed the attempt has renewed it
+    seen = after_seq
+    for run in _runs(events, folded=folded):
+        first, last = run[0], run[-1]
+        if first.seq > seen + 1:
+            gap = (seen + 1, first.seq - 1)
+            entries.append(
+                TimelineEntry(ts=first.ts, actor=holder, attempt=first.attempt, pruned=gap)
+            )
+        if first.type is EventType.CLAIMED:
+            holder = first.actor
+        entries.append(
+            TimelineEntry(ts=last.ts, actor=first.actor, attempt=first.attempt, events=tuple(run))
+        )
+        seen = last.seq
+    entries += [_observed(each, events) for each in observations]
+    # Stable: an observation comes after the event that caused it.
+    return sorted(entries, key=lambda entry: entry.ts)
+
+
+def _runs(events: Sequence[Event], *, folded: bool) -> list[list[Event]]:
+    """Every event alone; `folded`, the renewals between two other events together."""
+    runs: list[list[Event]] = []
+    for event in events:
+        last = runs[-1][-1] if runs else None
+        if folded and last is not None and {last.type, event.type} <= RENEWALS:
+            runs[-1].append(event)
+        else:
+            runs.append([event])
+    return runs
+
+
+def _observed(seen: Observation, events: Sequence[Event]) -> TimelineEntry:
+    of_lease = [event.attempt for event in events if event.lease_id == seen.lease_id]
+    attempt = None if seen.lease_id is None or not of_lease else of_lease[-1]
+    return TimelineEntry(ts=seen.ts, actor=seen.actor, attempt=attempt, observation=seen)
+
+
+# --- Following the log ---------------------------------------------------------------------------
+
+
+EventPosition = NewType("EventPosition", str)
+"""Where an event comes in the tail of its store. Only that store can read it."""
+
+MAX_TAILED = 10_000
+"""How many events one call of `tail_events` returns at most."""
+
+
+class TailedEvent(msgspec.Struct, frozen=True):
+    """An event with its position in the tail, from which reading can go on later."""
+
+    position: EventPosition
+    event: Event
+
+
+class TailDelay(msgspec.Struct, frozen=True, kw_only=True):
+    """The open transaction because of which committed events are not shown yet. [E35]
+
+    `pid` is None for a prepared transaction, whose name is `name`; else that is the application's.
+    `state` and `open_us` are None where the role may not see them.
+    """
+
+    transaction: int
+    pid: int | None
+    name: str
+    state: str | None
+    open_us: Duration | None
+
+
+class TailFilter(Scope, frozen=True, kw_only=True):
+    """Which events of one namespace a reader of the tail follows. [E10]
+
+    `after` is where the reader was; None: before the oldest event. With `newest` the reader begins
+    at the end instead, with at most so many of the newest events. `types`: only such events, any if
+    empty.
+    """
+
+    job_id: JobId | None = None
+    types: tuple[TypeFilter, ...] = ()
+    correlation_id: str | None = None
+    after: EventPosition | None = None
+    newest: int | None = None
+    limit: int = MAX_LISTED_EVENTS
+    reads: int = MAX_EVENTS_READ
+
+    def __post_init__(self) -> None:
+        """Refuse names that nothing can have [J6], and two places to begin."""
+        super().__post_init__()
+        if self.job_id is not None:
+            check_job_id("job_id", self.job_id)
+        if self.correlation_id is not None:
+            check_correlation_id("correlation_id", self.correlation_id)
+        check_integer("limit", self.limit, low=1, high=MAX_LISTED_EVENTS)
+        check_integer("reads", self.reads, low=1, high=MAX_EVENTS_READ)
+        if self.newest is not None:
+            check_integer("newest", self.newest, low=0, high=MAX_NEWEST)
+            if self.after is not None:
+                raise InvalidInput("newest", "is not for a reader that has a position")
+
+    def accepts(self, event: Event) -> bool:
+        """Whether an event of a job within the scope is one of them."""
+        return (
+            self.job_id in (None, event.job_id)
+            and (not self.types or any(each.accepts(event) for each in self.types))
+            and self.correlation_id in (None, event.correlated_by)
+        )
+
+
+class TailPage(msgspec.Struct, frozen=True, kw_only=True):
+    """Events in the order of the tail, and the position from which the reader goes on: there is
+    always one. `is_end`: the page was neither full nor cut short, so there were no more events."""
+
+    events: tuple[TailedEvent, ...] = ()
+    next: EventPosition
+    is_end: bool

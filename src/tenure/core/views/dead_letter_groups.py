@@ -12,8 +12,8 @@ import msgspec
 
 from tenure.core.ids import FlowId, JobId, Kind, QueueName
 from tenure.core.instants import Duration, Instant
-from tenure.core.overview import TimeRange, Window, window_of
-from tenure.core.scopes import Scope
+from tenure.core.views.job_search import Scope
+from tenure.core.views.overview import TimeRange, Window, window_of
 from tenure.core.vocabulary import ReasonCode, Stage
 from tenure.errors import InvalidInput
 

@@ -12,11 +12,11 @@ from enum import StrEnum
 import msgspec
 
 from tenure.core.claims import QueueState
-from tenure.core.ids import JobId, Kind, QueueName, ScheduleName
+from tenure.core.ids import JobId, Kind, Namespace, QueueName, ScheduleName
 from tenure.core.instants import Duration, Instant, seconds
-from tenure.core.rollups import Rollup, Series, Tally, percentile
 from tenure.core.schedules import Schedule
-from tenure.core.scopes import Scope
+from tenure.core.views.job_search import Scope
+from tenure.core.views.rollups import Rollup, Series, Tally, percentile
 from tenure.core.vocabulary import JobStatus, WorkerState
 from tenure.core.workers import WorkerSeen
 
@@ -487,3 +487,23 @@ def failed_runs(
         for job_id, each in schedules.items()
         if statuses.get(job_id) in (JobStatus.FAILED, JobStatus.DEAD_LETTERED)
     ]
+
+
+class KnownQueue(msgspec.Struct, frozen=True, order=True):
+    """A queue that could be measured. Their order is the one in which they are shown."""
+
+    is_empty: bool
+    namespace: Namespace
+    queue: QueueName
+
+
+def fair_share(queues: Iterable[KnownQueue], most: int) -> list[KnownQueue]:
+    """At most `most` queues: those with jobs before empty ones, and one of each namespace in turn,
+    so that a namespace with many queues leaves room for others. [B27]"""
+    places: dict[tuple[bool, Namespace], int] = {}
+    in_turn: list[tuple[bool, int, KnownQueue]] = []
+    for queue in sorted(queues):
+        place = places.setdefault((queue.is_empty, queue.namespace), 0)
+        places[queue.is_empty, queue.namespace] = place + 1
+        in_turn.append((queue.is_empty, place, queue))
+    return sorted(queue for _, _, queue in sorted(in_turn)[:most])

@@ -1,6 +1,6 @@
 """Which jobs a list shows, what a search finds, and where the next page begins. [J12]
 
-Pure. A list is by what an index has. A search also asks for what no index has (worker, end, error):
+A list is by what an index has. A search also asks for what no index has (worker, end, error):
 a store reads a bounded number of jobs for it.
 """
 
@@ -130,3 +130,27 @@ def found_jobs(jobs: list[Job], last_read: JobId | None, wanted: JobFilter) -> F
     """A page with the place where the next one begins. `last_read` is the last job that was looked
     at, if reading stopped at its limit."""
     return FoundJobs(jobs, jobs[-1].id if len(jobs) == wanted.limit else last_read)
+
+
+class Scope(msgspec.Struct, frozen=True, kw_only=True):
+    """`queues` and `kinds`: only of these, any if empty."""
+
+    namespace: Namespace
+    queues: tuple[QueueName, ...] = ()
+    kinds: tuple[Kind, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse names that nothing can have: a database may fail on them. [J6]"""
+        check_name("namespace", self.namespace)
+        for queue in self.queues:
+            check_name("queue", queue)
+        for kind in self.kinds:
+            check_name("kind", kind)
+
+    def has(self, queue: str, kind: str) -> bool:
+        """Whether jobs of this kind in this queue are in scope; the namespace is not looked at."""
+        return self.has_queue(queue) and (not self.kinds or kind in self.kinds)
+
+    def has_queue(self, queue: str) -> bool:
+        """Whether jobs of this queue can be in scope."""
+        return not self.queues or queue in self.queues

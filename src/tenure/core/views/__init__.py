@@ -1,0 +1,1 @@
+"""Read models: what lists, counts, plots and pages show. No decision about a job uses them."""
