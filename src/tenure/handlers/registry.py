@@ -143,6 +143,7 @@ class Handler(msgspec.Struct, frozen=True, kw_only=True):
     queue: QueueName = DEFAULT_QUEUE
     policy: Policy = Policy()
     isolation: Isolation = Isolation.PROCESS
+    is_async: bool = False  # whether calling it gives a coroutine
     priority: int = 0
     concurrency: int | None = None
     keys: ConcurrencyRule | None = None
@@ -191,11 +192,6 @@ class Handler(msgspec.Struct, frozen=True, kw_only=True):
     def concurrency_group(self) -> str | None:
         """The group of its jobs' concurrency keys, if it is not the kind. [CK1]"""
         return None if self.keys is None else self.keys.group
-
-    @property
-    def is_async(self) -> bool:
-        """Whether calling it gives a coroutine."""
-        return inspect.iscoroutinefunction(self.function)
 
     @property
     def parameters(self) -> Mapping[str, inspect.Parameter]:
@@ -269,8 +265,9 @@ class Handler(msgspec.Struct, frozen=True, kw_only=True):
 
     def encode_result(self, value: Any) -> bytes:
         """The result as JSON, checked against the return annotation."""
-        if "return" in self.hints:
-            check_value(value, self.hints["return"], within="return")
+        hints = self.hints
+        if "return" in hints:
+            check_value(value, hints["return"], within="return")
         return encode(value, what="result")
 
     def decode_result(self, body: bytes) -> Any:
@@ -329,6 +326,7 @@ def make_handler(
         queue=QueueName(queue),
         policy=policy or Policy(),
         isolation=isolation or default,
+        is_async=is_async,
         priority=priority,
         concurrency=concurrency,
         keys=concurrency_rule(

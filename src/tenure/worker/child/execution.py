@@ -7,8 +7,8 @@ death of the process ends an attempt without one.
 
 import asyncio
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import msgspec
@@ -73,7 +73,7 @@ class Execution:
         try:
             handler, arguments = self._prepare()
             self._stage = Stage.EXEC
-            with self._traced():
+            with self._span() as self.context.traceparent:
                 if handler.is_async:
                     value = asyncio.run(self._as_task(handler, arguments))
                 elif self._registry.hooks:
@@ -89,7 +89,7 @@ class Execution:
         try:
             handler, arguments = self._prepare()
             self._stage = Stage.EXEC
-            with self._traced():
+            with self._span() as self.context.traceparent:
                 value = await self._awaited(handler, arguments)
             self.outcome = self._returned(value)
         except BaseException as error:  # becomes the attempt's outcome, never swallowed
@@ -145,19 +145,18 @@ class Execution:
         self._encoded = self._returned(value)
         return value
 
-    @contextmanager
-    def _traced(self) -> Iterator[None]:
-        """Within the trace that the job was enqueued in."""
+    def _span(self) -> AbstractContextManager[str | None]:
+        """The trace that the job was enqueued in."""
         run, context = self.run, self.context
         label = None if context.traceparent is not None else run.trace_id
         traced = TraceContext(
-            traceparent=context.traceparent, label=label, correlation_ids=(run.correlated_by,)
+            traceparent=context.traceparent,
+            label=label,
+            correlation_ids=(context.correlation_id,),
         )
-        with attempt_span(
+        return attempt_span(
             job_id=run.job_id, kind=run.kind, queue=run.queue, attempt=run.attempt, traced=traced
-        ) as here:
-            context.traceparent = here
-            yield
+        )
 
     def _prepare(self) -> tuple[Handler, dict[str, Any]]:
         handler = self._registry.get(self.run.kind)

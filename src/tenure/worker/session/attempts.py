@@ -60,10 +60,9 @@ class Phase(Enum):
     STOPPING = auto()  # killed, not yet known to be gone
     REPORTING = auto()  # the handler is gone, its report is on its way
 
-    @property
-    def has_handler(self) -> bool:
+    def __init__(self, _: int) -> None:
+        self.has_handler = self.name != "REPORTING"
         """Whether a handler runs, or a child is reserved for it."""
-        return self is not Phase.REPORTING
 
 
 class StopFor(Enum):
@@ -132,7 +131,7 @@ class Attempt:
         self.heartbeat_at = _first_heartbeat_at(grant, sent_at)
         self._repeat_at = NEVER  # when the last heartbeat is repeated if it is not answered
         self.start_sent_at: Boot | None = None
-        self.began_at: Boot | None = None  # when its handler started
+        self.began_at = NEVER  # when its handler started
         self.ran_us: Duration | None = None
         self.is_long = False  # whether its handler has run for longer than short jobs do
         self.asked_at: Boot | None = None  # when its handler was asked to stop

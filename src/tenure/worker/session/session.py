@@ -333,7 +333,7 @@ class Session:
             return Boot(self._claim[1] + CLAIM_ANSWER_WITHIN)
         claim_at = max(self._claimer.next_at, self._gathers_until())
         if self._now >= claim_at and self._awaits_children:
-            claim_at = Boot(_began_at(self._young[0]) + SHORT_RUN)
+            claim_at = Boot(self._young[0].began_at + SHORT_RUN)
         # A claim that is due and was not sent needs a slot of its kinds: an event will bring it.
         return claim_at if self._now < claim_at and self._may_claim() else NEVER
 
@@ -384,7 +384,7 @@ class Session:
         """Find the handlers that are no longer young."""
         while self._young:
             oldest = self._young[0]
-            if self._now < _began_at(oldest) + SHORT_RUN:
+            if self._now < oldest.began_at + SHORT_RUN:
                 return
             self._young.popleft()
             oldest.is_long = oldest.phase.has_handler
@@ -734,7 +734,7 @@ class Session:
         if isinstance(outcome, messages.Unstarted):
             attempt.unrun_because = outcome.why
         self._move(attempt, Phase.REPORTING)
-        if attempt.began_at is not None:
+        if attempt.began_at != NEVER:
             attempt.ran_us = Duration(self._now - attempt.began_at)
             ran_us = min(attempt.ran_us, 2 * SHORT_RUN)
             self._usual_run_us = (7 * self._usual_run_us + ran_us) // 8
@@ -769,7 +769,7 @@ class Session:
 
     def _report(self, attempt: Attempt, report: WorkerCommand) -> None:
         assert not isinstance(report, Start | Heartbeat)
-        did_not_run = attempt.began_at is None or bool(attempt.unrun_because)
+        did_not_run = attempt.began_at == NEVER or bool(attempt.unrun_because)
         if isinstance(report, Release) and did_not_run and not attempt.is_cancelled:
             report = self._hand_back(attempt)
         self._move(attempt, Phase.REPORTING)
@@ -886,12 +886,6 @@ class Session:
 
     def _note(self, text: str, *, is_error: bool = False) -> None:
         self._actions.append(messages.Note(text, is_error))
-
-
-def _began_at(attempt: Attempt) -> Boot:
-    """When its handler began."""
-    assert attempt.began_at is not None
-    return attempt.began_at
 
 
 def _in_seconds(span_us: Duration) -> float:

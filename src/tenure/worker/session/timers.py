@@ -1,4 +1,4 @@
-"""When something has to be looked at again: a heap of instants, so that nothing is walked through.
+"""When something is due again: a heap of instants, so that nothing is walked through.
 
 Knows numbers and instants, nothing else. One instant per number. An entry that was replaced or
 dropped stays in the heap until it surfaces or until such entries outnumber the valid ones.
@@ -17,7 +17,9 @@ class Timers:
 
     def __init__(self) -> None:
         self._at: dict[int, Boot] = {}
-        self._heap: list[tuple[Boot, int]] = []
+        self._heap: list[tuple[Boot, int]] = []  # its first entry is valid
+        self.next_at = NEVER
+        """When the first number is due."""
 
     def __len__(self) -> int:
         return len(self._at)
@@ -26,46 +28,45 @@ class Timers:
         return number in self._at
 
     def by(self, number: int, at: Boot) -> None:
-        """It is due by then, or sooner if that was said before."""
+        """It is due by then, or sooner if an earlier call said so."""
         planned = self._at.get(number)
         if planned is None or at < planned:
             self.put(number, at)
 
     def put(self, number: int, at: Boot) -> None:
-        """It is due then, whatever was said before."""
+        """It is due then, whatever earlier calls said."""
         self._at[number] = at
         heappush(self._heap, (at, number))
         if len(self._heap) > 2 * len(self._at) + SPARE_ENTRIES:
             self._heap = [(each_at, each) for each, each_at in self._at.items()]
             heapify(self._heap)
+        self._remove_stale()
 
     def drop(self, number: int) -> None:
         """It is never due."""
-        self._at.pop(number, None)
+        if self._at.pop(number, None) is not None:
+            self._remove_stale()
 
     def first(self) -> int | None:
         """The number that is due first."""
-        while self._heap:
-            at, number = self._heap[0]
-            if self._at.get(number) == at:
-                return number
-            heappop(self._heap)
-        return None
-
-    @property
-    def next_at(self) -> Boot:
-        """When the first one is due."""
-        first = self.first()
-        return NEVER if first is None else self._at[first]
+        return self._heap[0][1] if self._heap else None
 
     def due(self, now: Boot) -> list[int]:
         """Those that are due now; they are forgotten."""
         numbers: list[int] = []
-        while (first := self.first()) is not None and self._at[first] <= now:
-            heappop(self._heap)
-            del self._at[first]
-            numbers.append(first)
+        while self.next_at <= now:
+            numbers.append(self._heap[0][1])
+            self.drop(numbers[-1])
         return numbers
+
+    def _remove_stale(self) -> None:
+        while self._heap:
+            at, number = self._heap[0]
+            if self._at.get(number) == at:
+                self.next_at = at
+                return
+            heappop(self._heap)
+        self.next_at = NEVER
 
 
 class LatestOf:
@@ -85,4 +86,5 @@ class LatestOf:
     @property
     def latest(self) -> Boot | None:
         """The latest instant; None if there is none."""
-        return Boot(-self._negated.next_at) if len(self._negated) else None
+        negated = self._negated.next_at
+        return None if negated == NEVER else Boot(-negated)

@@ -81,6 +81,7 @@ class Child:
         self._heard = heard
         self.lines = Lines()
         self._process, self._sock, self._begun_mark = _spawn(environment)
+        self.pid = self._process.pid
         assert self._process.stdout is not None
         self._pipe = self._process.stdout.fileno()
         os.set_blocking(self._pipe, False)
@@ -92,11 +93,6 @@ class Child:
             self._watch(self._exit_fd, lambda: ended(self))
         self.send(setup)
         self.flush()
-
-    @property
-    def pid(self) -> int:
-        """For logs and tests."""
-        return self._process.pid
 
     def has_begun(self, run: int) -> bool:
         """Whether it has called the handler of this run, its last one, or may have: only children
