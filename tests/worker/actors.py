@@ -9,30 +9,14 @@ from collections.abc import Callable
 import pytest
 
 from tenure.clock import Boot, boot_now
-from tenure.core.ids import JobId
-from tenure.core.instants import seconds
 from tenure.handlers.registry import Isolation
-from tenure.worker.frames import BegunMark, Ended, Ready, Returned, Run, encode_frame, shared_file
+from tenure.worker.frames import BegunMark, Ended, Ready, Returned, encode_frame, shared_file
 from tenure.worker.session.messages import Event, Finished, Stats
 from tenure.worker.supervisor import children
 from tenure.worker.supervisor.options import WorkerOptions
 from tenure.worker.supervisor.pool import Pool
-from tests.support.coordinators import KIND, QUEUE
-
-
-def frame(run: int) -> Run:
-    return Run(
-        run=run,
-        job_id=JobId("j"),
-        kind=KIND,
-        queue=QUEUE,
-        attempt=1,
-        fence=1,
-        correlation_id=None,
-        checkpoint=None,
-        payload=b"{}",
-        until=Boot(boot_now() + seconds(60)),
-    )
+from tests.support.coordinators import KIND
+from tests.worker.grants import grant_of, in_a_minute
 
 
 class Actors:
@@ -96,8 +80,8 @@ class Actors:
         self.ends[child].sendall(encode_frame(Ready()))
 
     def begin(self, run: int) -> None:
-        self.pool.prepare(run, self._lane)
-        self.pool.run(frame(run))
+        self.pool.prepare(run, self._lane, grant_of(KIND))
+        self.pool.begin(run, in_a_minute())
 
     def turn(self) -> None:
         for key, _ in self.selector.select(0):

@@ -16,11 +16,12 @@ from tenure.core.policy import Policy
 from tenure.core.verdicts import Grant, Verdict
 from tenure.core.vocabulary import CancelMode, JobStatus
 from tenure.handlers.registry import Isolation
-from tenure.worker.frames import Returned, Run
+from tenure.worker.frames import Returned
 from tenure.worker.session.claims import ClaimSettings
 from tenure.worker.session.messages import (
     Action,
     Answered,
+    Begin,
     ChildrenReady,
     Event,
     Finished,
@@ -142,8 +143,10 @@ class Drive:
         """A job that this session runs: its number and its id."""
         job_id = self.enqueue(policy)
         self.advance(3)
-        (run,) = [each for each in self.wanted(Run) if each.job_id == job_id]
-        return run.run, job_id
+        begun = {each.run for each in self.wanted(Begin)}
+        prepared = [each for each in self.wanted(Prepare) if each.grant.job_id == job_id]
+        (run,) = [each.run for each in prepared if each.run in begun]
+        return run, job_id
 
     def cancel(self, job_id: JobId, mode: CancelMode = CancelMode.SOFT) -> None:
         self.world.coordinator.execute(

@@ -27,6 +27,7 @@ from tenure.worker.session.claims import ClaimSettings
 from tenure.worker.session.messages import (
     Action,
     Answered,
+    Begin,
     ChildrenReady,
     Event,
     Finished,
@@ -42,7 +43,8 @@ from tenure.worker.session.messages import (
 from tenure.worker.session.session import Session
 from tenure.worker.supervisor.keeper_client import KeeperClient
 from tests.support.coordinators import KIND, QUEUE, World
-from tests.worker.actors import Actors, frame
+from tests.worker.actors import Actors
+from tests.worker.grants import grant_of, in_a_minute
 from tests.worker.steps import steps
 
 SHORT_JOBS = 50
@@ -109,7 +111,7 @@ class Grants:
                 self._events.append(LeasesPolled({}))
             case Prepare():
                 self._events.append(Prepared(action.run))
-            case Run():
+            case Begin():
                 self.running.append(action.run)
             case _:
                 pass
@@ -238,7 +240,9 @@ def test_coroutines_that_end_in_one_turn_of_their_loop_are_reported_in_one_write
     channel = CountingChannel(theirs, max_bytes=1 << 20)
     lane = AsyncLane(channel, registry, Limits())
 
-    lane.take([*(frame(run) for run in range(SHORT_JOBS)), Retire()])
+    grant = grant_of(KIND)
+    runs = [Run.of(run, grant, until=in_a_minute()) for run in range(SHORT_JOBS)]
+    lane.take([*runs, Retire()])
     lane.serve()
 
     assert channel.writes == 1

@@ -15,10 +15,9 @@ import msgspec
 import pytest
 
 from tenure.clock import Boot, boot_now
-from tenure.core.ids import JobId, Kind, LeaseId, QueueName
 from tenure.core.instants import seconds
 from tenure.handlers.registry import Isolation
-from tenure.worker.frames import AskToStop, LeaseRenewed, Returned, Run, Stopped, StoreArtifact
+from tenure.worker.frames import AskToStop, LeaseRenewed, Returned, Stopped, StoreArtifact
 from tenure.worker.session.messages import (
     ChildrenServing,
     Died,
@@ -35,6 +34,7 @@ from tenure.worker.supervisor.pool import BEGUN_PER_CORE, Pool
 from tenure.worker.supervisor.requests import Request
 from tenure_conformance.spec import spec
 from tests.support.waiting import PATIENCE_S
+from tests.worker.grants import grant_of, in_a_minute
 from tests.worker.sample import APP
 
 pytestmark = pytest.mark.process
@@ -76,7 +76,7 @@ class Loop:
 
     def begin(self, run: int, kind: str, payload: bytes = b"{}") -> None:
         """An attempt that its claim has started."""
-        self.pool.prepare(run, Isolation.PROCESS, None, frame(run, kind, payload))
+        self.pool.prepare(run, Isolation.PROCESS, grant_of(kind, payload), in_a_minute())
 
     def wait_for_children(self, number: int) -> None:
         self.turn_until(lambda: self.pool._lanes[Isolation.PROCESS].serving == number)
@@ -92,21 +92,6 @@ class Loop:
         self.selector.close()
 
 
-def frame(run: int, kind: str, payload: bytes = b"{}") -> Run:
-    return Run(
-        run=run,
-        job_id=JobId("j"),
-        kind=Kind(kind),
-        queue=QueueName("q"),
-        attempt=1,
-        fence=1,
-        correlation_id=None,
-        checkpoint=None,
-        payload=payload,
-        until=Boot(boot_now() + seconds(60)),
-    )
-
-
 @pytest.fixture
 def loop() -> Iterator[Loop]:
     loop = Loop()
@@ -116,11 +101,11 @@ def loop() -> Iterator[Loop]:
 
 
 def test_an_attempt_whose_reserved_child_died_runs_in_another(loop: Loop) -> None:
-    loop.pool.prepare(1, Isolation.PROCESS)
+    loop.pool.prepare(1, Isolation.PROCESS, grant_of("add", b'{"a": 1, "b": 2}'))
     loop.turn_until(lambda: Prepared(1) in loop.events)
 
     loop.kill_children()
-    loop.pool.run(frame(1, "add", b'{"a": 1, "b": 2}'))
+    loop.pool.begin(1, in_a_minute())
     loop.turn_until(lambda: len(loop.events) > 1)
 
     assert loop.events == [Prepared(1), Finished(1, Returned(b"3"))]
@@ -178,11 +163,11 @@ def test_an_attempt_whose_handler_began_is_not_begun_again(loop: Loop, tmp_path:
 
 
 def test_renewals_and_stop_requests_reach_the_next_child_of_an_attempt(loop: Loop) -> None:
-    loop.pool.prepare(1, Isolation.PROCESS)
+    loop.pool.prepare(1, Isolation.PROCESS, grant_of("polite"))
     loop.turn_until(lambda: Prepared(1) in loop.events)
     loop.kill_children()
 
-    loop.pool.run(frame(1, "polite"))
+    loop.pool.begin(1, in_a_minute())
     loop.pool.renew(LeaseRenewed(1, Boot(boot_now() + seconds(90))))
     loop.pool.ask_to_stop(AskToStop(1, "enough"))
     loop.turn_until(lambda: len(loop.events) > 1)
@@ -192,8 +177,8 @@ def test_renewals_and_stop_requests_reach_the_next_child_of_an_attempt(loop: Loo
 
 def test_a_reserved_child_that_is_given_up_goes_to_a_waiting_attempt(loop: Loop) -> None:
     loop.turn_until(lambda: loop.pool.is_up)
-    loop.pool.prepare(1, Isolation.PROCESS)
-    loop.pool.prepare(2, Isolation.PROCESS)
+    loop.pool.prepare(1, Isolation.PROCESS, grant_of("add"))
+    loop.pool.prepare(2, Isolation.PROCESS, grant_of("add"))
     assert loop.events == [Prepared(1)]
 
     loop.pool.kill(1)
@@ -202,10 +187,10 @@ def test_a_reserved_child_that_is_given_up_goes_to_a_waiting_attempt(loop: Loop)
 
 
 def test_a_flood_of_artifacts_is_taken_one_at_a_time(loop: Loop) -> None:
-    loop.pool.prepare(1, Isolation.PROCESS, LeaseId("l"))
+    loop.pool.prepare(1, Isolation.PROCESS, grant_of("flood"))
     loop.turn_until(lambda: Prepared(1) in loop.events)
 
-    loop.pool.run(frame(1, "flood"))
+    loop.pool.begin(1, in_a_minute())
     loop.turn_until(lambda: len(loop.events) > 1)
 
     assert loop.events[1:] == [Finished(1, Returned(b'"flooded"'))]
@@ -217,7 +202,7 @@ def test_messages_about_unknown_attempts_are_ignored(loop: Loop) -> None:
     loop.pool.kill(99)
     loop.pool.renew(LeaseRenewed(99, Boot(0)))
     loop.pool.ask_to_stop(AskToStop(99, "enough"))
-    loop.pool.run(frame(99, "add"))
+    loop.pool.begin(99, in_a_minute())
 
     assert loop.events == []
 

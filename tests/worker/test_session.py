@@ -18,12 +18,12 @@ from tenure.worker.frames import (
     LeaseRenewed,
     ProgressMade,
     Raised,
-    Run,
     Snoozed,
 )
 from tenure.worker.session.attempts import fence_at, margin_us
 from tenure.worker.session.messages import (
     Answered,
+    Begin,
     ChildrenReady,
     ClockJumped,
     Died,
@@ -294,7 +294,7 @@ def test_a_renewal_is_passed_on_with_the_instant_it_lasts_to() -> None:
     renewals = drive.wanted(LeaseRenewed)
     sent = drive.commands(Heartbeat)
     assert len(renewals) == len(sent)
-    assert renewals[-1].until > drive.wanted(Run)[0].until
+    assert renewals[-1].until > drive.wanted(Begin)[0].until
 
 
 def test_the_margin_is_a_tenth_and_at_least_two_seconds_of_a_long_lease() -> None:
@@ -357,7 +357,7 @@ def test_a_worker_that_slept_past_its_lease_kills_before_it_does_anything_else()
 def test_a_heartbeat_without_an_answer_is_repeated_at_half_of_what_remains_of_its_lease() -> None:
     drive = Drive().begin()
     drive.running()
-    fence_at = drive.wanted(Run)[0].until
+    fence_at = drive.wanted(Begin)[0].until
     drive.network.cut()
     remaining_s = []
     while not drive.wanted(Kill):

@@ -13,6 +13,7 @@ from tenure.handlers.registry import Isolation
 from tenure.verify import assert_holds
 from tenure.worker.frames import Run
 from tenure.worker.session.messages import (
+    Begin,
     ChildrenServing,
     DrainRequested,
     Kill,
@@ -38,7 +39,12 @@ def a_drive(*, concurrency: int = 2, serving: int, lane: Isolation = Isolation.P
 
 
 def frames(drive: Drive) -> list[Run]:
-    return [each.frame for each in drive.wanted(Prepare) if each.frame is not None]
+    """The attempts that their claims started."""
+    return [
+        Run.of(each.run, each.grant, until=each.until)
+        for each in drive.wanted(Prepare)
+        if each.until is not None
+    ]
 
 
 @spec("N4")
@@ -358,7 +364,7 @@ def test_a_job_whose_timeout_is_shorter_than_the_margin_of_its_lease_runs(
     job_id = drive.enqueue(limited(lease_s=lease_s, timeout=timeout_s))
 
     drive.begin()
-    [frame] = frames(drive) or drive.wanted(Run)
+    [frame] = frames(drive) or drive.wanted(Begin)
     allowed_s = (frame.until - drive.now) / 1_000_000
     drive.finish(frame.run)
 
@@ -408,7 +414,7 @@ def test_a_child_that_starts_slowly_spends_no_limit_of_the_job_that_waits_for_it
 
     drive.advance(45)
     drive.feed(Prepared(1))
-    [frame] = drive.wanted(Run)
+    [frame] = drive.wanted(Begin)
     drive.finish(frame.run)
 
     assert drive.status(job_id) is JobStatus.SUCCEEDED
@@ -425,7 +431,7 @@ def test_a_job_that_gets_no_child_is_handed_back_before_its_lease_ends() -> None
 
     job = drive.job(job_id)
     assert (job.failures, job.releases) == (0, 1)
-    assert len(drive.wanted(Run)) == 0
+    assert len(drive.wanted(Begin)) == 0
     assert any("handing it back, it did not run: no child" in note for note in notes(drive))
 
 

@@ -293,21 +293,17 @@ def make_handler(
     function: Callable[..., Any],
     *,
     kind: str | None = None,
-    queue: str = DEFAULT_QUEUE,
-    policy: Policy | None = None,
     isolation: Isolation | None = None,
-    priority: int = 0,
-    concurrency: int | None = None,
     concurrency_key: object = None,
     concurrency_group: object = None,
     concurrency_limit: object = None,
     fair: object = None,
-    expires_us: Duration | None = None,
-    rate: Rate | None = None,
     rate_key: object = None,
     local_names: Mapping[str, Any] | None = None,
+    **fields: Any,
 ) -> Handler:
-    """A handler for `function`; its kind is the function's own name unless one is given."""
+    """A handler for `function`; its kind is the function's own name unless one is given. `fields`
+    are other fields of `Handler`, already checked."""
     check_function(function)
     is_async = inspect.iscoroutinefunction(function)
     if isolation is Isolation.ASYNC and not is_async:
@@ -323,12 +319,8 @@ def make_handler(
         kind=name,
         function=function,
         signature=signature,
-        queue=QueueName(queue),
-        policy=policy or Policy(),
         isolation=isolation or default,
         is_async=is_async,
-        priority=priority,
-        concurrency=concurrency,
         keys=concurrency_rule(
             name,
             signature.all_parameters,
@@ -337,9 +329,8 @@ def make_handler(
             limit=concurrency_limit,
             fair=fair,
         ),
-        expires_us=expires_us,
-        rate=rate,
         rate_rule=key_rule("rate_key", name, signature.all_parameters, rate_key),
+        **fields,
     )
 
 

@@ -1,6 +1,6 @@
 """The application a worker serves, imported by its name `module:app`.
 
-The name comes from whoever starts the worker, never from a job.
+The name comes from the command line, never from a job.
 """
 
 import importlib

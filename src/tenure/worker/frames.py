@@ -287,14 +287,11 @@ def report_id(lease_id: LeaseId, what: str) -> RequestId:
     return RequestId(f"{lease_id}:{what}")
 
 
-def completion(*, job_id: JobId, lease_id: LeaseId, actor: Actor, result: bytes) -> Complete:
+def completion(job_id: JobId, lease_id: LeaseId, actor: Actor, result: bytes) -> Complete:
     """The report of a success, by the supervisor or in a handler's own transaction."""
+    request_id = report_id(lease_id, "complete")
     return Complete(
-        job_id=job_id,
-        lease_id=lease_id,
-        actor=actor,
-        request_id=report_id(lease_id, "complete"),
-        result=result,
+        job_id=job_id, lease_id=lease_id, actor=actor, request_id=request_id, result=result
     )
 
 

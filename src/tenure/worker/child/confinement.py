@@ -17,7 +17,7 @@ from pathlib import Path
 _set_handler = getattr(signal.signal, "__wrapped__", signal.signal)
 
 PR_SET_PDEATHSIG = 1
-OOM_SCORE = 500  # of 1000; a supervisor has 0 unless somebody changed it
+OOM_SCORE = 500  # of 1000; a supervisor has 0 by default
 _OOM_FILE = Path("/proc/self/oom_score_adj")
 
 MEMORY = resource.RLIMIT_DATA if sys.platform == "linux" else resource.RLIMIT_AS

@@ -236,12 +236,7 @@ class AttemptContext(Context):
         supervisor's report is a replay."""
         result = transaction.result
         transaction.is_ending = True
-        return completion(
-            job_id=self.job_id,
-            lease_id=authority.lease_id,
-            actor=authority.actor,
-            result=result,
-        )
+        return completion(self.job_id, authority.lease_id, authority.actor, result)
 
     @contextmanager
     def _in_transaction(self) -> Iterator["AttemptTransaction"]:

@@ -239,7 +239,7 @@ class ProcessLane(Lane):
         return True
 
     def send(self, message: frames.ToSupervisor) -> None:
-        """Whoever asks waits for an answer: somebody has to read it."""
+        """A handler that asks waits for the answer: one of the two threads has to read it."""
         super().send(message)
         if self._main_reads and isinstance(message, frames.Ask):
             self._calls.put(None)

@@ -6,11 +6,11 @@ right to report) and the handler (a process, a task, a thread); an attempt is ov
 
 from datetime import UTC, datetime
 from enum import Enum, auto
-from typing import assert_never
+from typing import Any, TypeVar, assert_never
 
 from tenure.clock import NEVER, Boot
 from tenure.core.commands import Complete, Fail, Heartbeat, Release, Settle, Start, WorkerCommand
-from tenure.core.ids import Actor, RequestId
+from tenure.core.ids import Actor
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration, Instant, seconds
 from tenure.core.job import JobError, Progress
 from tenure.core.verdicts import Grant, Verdict
@@ -51,6 +51,9 @@ def _merge(older: News, newer: News) -> News:
     )
 
 
+_C = TypeVar("_C", Start, Fail, Release)
+
+
 class Phase(Enum):
     """How far an attempt is."""
 
@@ -86,7 +89,7 @@ def fence_at(
     """When the worker gives its lease up, counted from when it *sent* the request.
 
     A lease that is bounded by a timeout or a cancel deadline ends there whatever is renewed, and
-    nobody waits to take the job over: the whole margin would only cut handlers short.
+    no worker waits to take the job over: the whole margin would only cut handlers short.
     """
     margin = margin_us(lease_us)
     if is_bounded:
@@ -266,7 +269,7 @@ class Attempt:
 
     def hurry(self, news: LeaseNews, now: Boot) -> bool:
         """A poll found this: whether a heartbeat is due now. Once for each kind of news, because
-        what it finds may last, as of a handler that goes on after its own commit."""
+        what it finds may last: a handler may keep running after its own commit."""
         is_known = news is LeaseNews.NONE or news is self._found
         if is_known or (news is LeaseNews.CANCEL and self.is_cancelled):
             return False
@@ -302,53 +305,35 @@ class Attempt:
 
     # --- commands ------------------------------------------------------------------------------
 
-    def _request_id(self, what: str) -> RequestId:
-        return report_id(self.grant.lease_id, what)
+    def _command(self, command: type[_C], what: str, **fields: Any) -> _C:
+        return command(
+            job_id=self.grant.job_id,
+            lease_id=self.grant.lease_id,
+            actor=self.actor,
+            request_id=report_id(self.grant.lease_id, what),
+            **fields,
+        )
 
     def start(self, now: Boot) -> Start:
         """The start of this attempt; the same one every time."""
         if self.start_sent_at is None:
             self.start_sent_at = now
             self.heartbeat_at = Boot(now + self.heartbeat_us)
-        return Start(
-            job_id=self.grant.job_id,
-            lease_id=self.grant.lease_id,
-            actor=self.actor,
-            request_id=self._request_id("start"),
-        )
+        return self._command(Start, "start")
 
     def complete(self, result: bytes) -> Complete:
         """The report of a success."""
-        return completion(
-            job_id=self.grant.job_id,
-            lease_id=self.grant.lease_id,
-            actor=self.actor,
-            result=result,
-        )
+        return completion(self.grant.job_id, self.grant.lease_id, self.actor, result)
 
     def fail(self, error: JobError, retry_after_us: Duration = NO_DELAY) -> Fail:
         """The report of a failure."""
-        return Fail(
-            job_id=self.grant.job_id,
-            lease_id=self.grant.lease_id,
-            actor=self.actor,
-            request_id=self._request_id("fail"),
-            error=error,
-            retry_after_us=retry_after_us,
-        )
+        return self._command(Fail, "fail", error=error, retry_after_us=retry_after_us)
 
     def release(
         self, kind: ReleaseKind = ReleaseKind.DEPLOY, delay_us: Duration = NO_DELAY
     ) -> Release:
         """Hands the job back; under a cancel the coordinator takes it as acknowledgement."""
-        return Release(
-            job_id=self.grant.job_id,
-            lease_id=self.grant.lease_id,
-            actor=self.actor,
-            request_id=self._request_id("release"),
-            kind=kind,
-            delay_us=delay_us,
-        )
+        return self._command(Release, "release", kind=kind, delay_us=delay_us)
 
     def crash(self, how: str) -> Fail:
         """The report of a handler whose process died."""
@@ -435,7 +420,7 @@ def report_of(attempt: Attempt, outcome: Outcome) -> Settle | None:
         case Killed():
             return None if attempt.stop_for is StopFor.LOST else attempt.release()
         case Stopped():
-            # Nobody asked it to stop: it saw by the host's clock that its lease ended.
+            # It was not asked to stop: it saw by the host's clock that its lease ended.
             return attempt.release() if attempt.asked_to_stop else None
         case Conflicted():
             return None
@@ -444,7 +429,7 @@ def report_of(attempt: Attempt, outcome: Outcome) -> Settle | None:
 
 
 def malformed(attempt: Attempt, why: str) -> Settle:
-    """The report of an attempt whose own report cannot be sent as it is."""
+    """The report of an attempt whose own report cannot be sent."""
     is_result = isinstance(attempt.report, Complete)
     return attempt.fail(
         JobError(

@@ -1,11 +1,12 @@
 """What a session and its supervisor tell each other: one struct for each fact.
 
 The supervisor feeds the session with events and carries out its actions, in order. Some of both are
-frames: the session hears the child's own words, and what it wants a child to know is sent as it is.
+frames: they pass between the session and a child unchanged.
 """
 
 import msgspec
 
+from tenure.clock import Boot
 from tenure.core.claims import ClaimAnswer, ClaimRequest
 from tenure.core.commands import WorkerCommand
 from tenure.core.ids import Actor, LeaseId
@@ -22,7 +23,6 @@ from tenure.worker.frames import (
     FromChild,
     LeaseRenewed,
     ProgressMade,
-    Run,
     SelfCompleted,
 )
 
@@ -63,7 +63,7 @@ class ChildrenReady(msgspec.Struct, frozen=True):
 
 
 class ChildrenServing(msgspec.Struct, frozen=True):
-    """So many children of this lane can run attempts now, and whether more can be started."""
+    """How many children of this lane can run attempts now, and whether more can be started."""
 
     lane: Isolation
     children: int
@@ -71,7 +71,7 @@ class ChildrenServing(msgspec.Struct, frozen=True):
 
 
 class Woken(msgspec.Struct, frozen=True):
-    """Somebody says there may be work."""
+    """A hint: there may be work."""
 
 
 class ClockJumped(msgspec.Struct, frozen=True):
@@ -132,7 +132,7 @@ class StopRequested(msgspec.Struct, frozen=True):
 
 
 class Broken(msgspec.Struct, frozen=True):
-    """The worker cannot go on: its children do not start, or claims are refused."""
+    """The worker has to stop: its children do not start, or claims are refused."""
 
     why: str
 
@@ -190,12 +190,19 @@ class PollLeases(msgspec.Struct, frozen=True):
 
 
 class Prepare(msgspec.Struct, frozen=True):
-    """Find a child for this grant; answer with `Prepared`. With a frame it is already started, and
-    runs there without further ado."""
+    """Find a child for this grant; answer with `Prepared`. With `until` it is already started: its
+    handler is called as soon as there is a child."""
 
     run: int
     grant: Grant
-    frame: Run | None = None
+    until: Boot | None = None
+
+
+class Begin(msgspec.Struct, frozen=True):
+    """The attempt is started: call its handler. `until` is when its lease ends unless renewed."""
+
+    run: int
+    until: Boot
 
 
 class LeaseLent(msgspec.Struct, frozen=True):
@@ -235,7 +242,7 @@ Action = (
     | Send
     | PollLeases
     | Prepare
-    | Run
+    | Begin
     | LeaseRenewed
     | LeaseLent
     | AskToStop
@@ -285,18 +292,16 @@ class Stats(msgspec.Struct):
 
     def count(self, disposition: Disposition | None) -> None:
         """Count one accepted report."""
-        match disposition:
-            case Disposition.SUCCEEDED:
-                self.succeeded += 1
-            case Disposition.FAILED:
-                self.failed += 1
-            case Disposition.RETRY_SCHEDULED:
-                self.retried += 1
-            case Disposition.DEAD_LETTERED:
-                self.dead_lettered += 1
-            case Disposition.CANCELLED:
-                self.acknowledged_cancels += 1
-            case Disposition.RELEASED:
-                self.released += 1
-            case _:
-                pass  # none, or one of a newer server: accepted all the same [Y4]
+        counter = _COUNTERS.get(disposition)
+        if counter is not None:  # else one of a newer server [Y4]
+            setattr(self, counter, getattr(self, counter) + 1)
+
+
+_COUNTERS: dict[Disposition | None, str] = {
+    Disposition.SUCCEEDED: "succeeded",
+    Disposition.FAILED: "failed",
+    Disposition.RETRY_SCHEDULED: "retried",
+    Disposition.DEAD_LETTERED: "dead_lettered",
+    Disposition.CANCELLED: "acknowledged_cancels",
+    Disposition.RELEASED: "released",
+}

@@ -37,7 +37,7 @@ UNDELAYED_CALLS = 2
 gather, because each transaction costs about as much as a hundred more commands in it."""
 
 WORTHWHILE = 200
-"""So many are sent whatever is under way."""
+"""This many are sent whatever is under way."""
 
 PATIENCE = seconds(0.02)
 """How long they gather at most for those under way: one that hangs must not hold up the others."""
@@ -88,7 +88,7 @@ class Outbox:
 
     def flush(self, now: Boot, *, worthwhile: int = 1, gather_us: Duration = GATHER) -> list[Send]:
         """All first tries together, each retry alone; nothing while it is better to gather.
-        Reports alone wait for so many that are worthwhile, for `gather_us` at most."""
+        Reports alone wait until a call is worthwhile, for `gather_us` at most."""
         self._gather_us = gather_us
         if not self._waiting or not self._is_worth_sending(now, worthwhile):
             return []
@@ -186,7 +186,7 @@ class LeasePolls:
     """When a worker polls its leases between two heartbeats; one poll is under way at most.
 
     A worker hears of a cancel by a heartbeat, and a heartbeat is a write: often enough for a lease,
-    every half minute or so, is too seldom for somebody who waits for a job to stop. A poll is
+    every half minute or so, is too seldom for a user who waits for a job to stop. A poll is
     a read. It decides nothing: where it finds news, the next heartbeat is due at once and brings
     the verdict. [C2]
 

@@ -31,7 +31,6 @@ from tenure.worker.frames import (
     Conflicted,
     LeaseRenewed,
     ProgressMade,
-    Run,
     SelfCompleted,
     Stopped,
 )
@@ -356,7 +355,7 @@ class Session:
     def _good_part(self) -> int:
         """How many jobs a claim or a call with reports should be about at least. Short jobs end one
         soon after the other, and a transaction for one costs almost as much as one for many: while
-        more of them run, both wait a moment. Nobody waits for long ones."""
+        more of them run, both wait a moment. Long ones are not waited for."""
         is_quiet = self._occupied <= self._long or self._drain is not None
         if is_quiet or self._usual_run_us > SHORT_RUN:
             return 1
@@ -486,8 +485,7 @@ class Session:
         attempt.started_with_claim()
         self._move(attempt, Phase.RUNNING)
         self.stats.started += 1
-        frame = Run.of(attempt.run, attempt.grant, until=attempt.fence_at)
-        self._actions.append(messages.Prepare(attempt.run, attempt.grant, frame))
+        self._actions.append(messages.Prepare(attempt.run, attempt.grant, attempt.fence_at))
         self._look_by(attempt)
 
     def _move(self, attempt: Attempt, phase: Phase) -> None:
@@ -606,7 +604,7 @@ class Session:
             self.stats.started += 1
             self._move(attempt, Phase.RUNNING)
             attempt.tries = 0
-            self._actions.append(Run.of(attempt.run, attempt.grant, until=attempt.fence_at))
+            self._actions.append(messages.Begin(attempt.run, attempt.fence_at))
             if self._drain is not None and self._now >= self._drain.ask_at:
                 self._ask_to_stop(attempt, SHUTDOWN, self._drain.kill_at)
         elif is_renewed and attempt.phase is Phase.RUNNING:
@@ -788,7 +786,7 @@ class Session:
                 self._look_by(attempt)
 
     def _asked_to_drain(self, request: messages.DrainRequested) -> None:
-        """Drain. Whoever sends a signal hears of it, even if the worker was draining already."""
+        """Drain. A signal is answered by a line in the log, even if the worker was draining."""
         drain = self._drain
         if drain is not None and not request.by_signal:
             return

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from contextvars import copy_context
 from queue import Empty, Full, Queue
+from typing import TypeVar
 
 from msgspec.structs import replace
 
@@ -30,6 +31,8 @@ MAX_WAITING_REQUEST_BYTES = 16 * MAX_ARTIFACT_BYTES
 CLOSE_WITHIN_S = 5.0
 SIGN, POLL = "a sign of life", "a poll of its leases"
 LEFT_OUT = "\n[... more left out ...]\n"
+
+_T = TypeVar("_T")
 
 _log = logging.getLogger("tenure.worker")
 
@@ -117,35 +120,44 @@ class BackgroundTasks:
             return
         size_bytes = request.size_bytes
 
-        def work() -> None:
-            answered = request.unavailable("it could not be done")
-            try:
-                answered = self._requests.carry_out(request)
-            finally:
-                self._request_bytes.free(size_bytes)
-                answer(answered)
+        def done(answered: AskAnswer) -> None:
+            self._request_bytes.free(size_bytes)
+            answer(answered)
 
         if self._request_bytes.take(size_bytes):
-            if self.submit(request.describe(), work):
-                return
-            self._request_bytes.free(size_bytes)
-        answer(request.unavailable("the store is too slow"))
+            self._answer_later(
+                request.describe(),
+                lambda: self._requests.carry_out(request),
+                done,
+                otherwise=request.unavailable("the store is too slow"),
+            )
+        else:
+            answer(request.unavailable("the store is too slow"))
 
     def poll_leases(self, poll: PollLeases, answer: Callable[[LeasesPolled], None]) -> None:
         """Ask which leases have news, then answer."""
 
-        def work() -> None:
-            found = LeasesPolled(None)
-            try:
-                news = self._coordination.store.jobs.peek_leases(
-                    list(poll.leases.values()), self._actor
-                )
-                found = LeasesPolled(dict(zip(poll.leases, news, strict=True)))
-            finally:
-                answer(found)
+        def work() -> LeasesPolled:
+            held = list(poll.leases.values())
+            news = self._coordination.store.jobs.peek_leases(held, self._actor)
+            return LeasesPolled(dict(zip(poll.leases, news, strict=True)))
 
-        if not self.submit(POLL, work):
-            answer(LeasesPolled(None))
+        self._answer_later(POLL, work, answer, otherwise=LeasesPolled(None))
+
+    def _answer_later(
+        self, what: str, work: Callable[[], _T], answer: Callable[[_T], None], *, otherwise: _T
+    ) -> None:
+        """Queue this work and answer with its result, once; `otherwise` if it could not be done."""
+
+        def task() -> None:
+            result = otherwise
+            try:
+                result = work()
+            finally:
+                answer(result)
+
+        if not self.submit(what, task):
+            answer(otherwise)
 
     def close(self) -> None:
         """Finish what waits and give a last sign of life, within a few seconds; without it if
@@ -183,7 +195,7 @@ class BackgroundTasks:
         try:
             task()
         except TenureError as failure:
-            # Signs of life and polls repeat: the session has logged already that nobody answers.
+            # Signs of life and polls repeat: the session has logged that there is no answer.
             is_news = what not in (SIGN, POLL) or not self._is_silence_reported()
             level = logging.WARNING if is_news else logging.DEBUG
             _log.log(level, "%s failed: %s", what, one_line(str(failure)))

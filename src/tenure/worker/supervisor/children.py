@@ -207,7 +207,7 @@ class Child:
         self._process.stdout.close()
 
     def forget(self) -> None:
-        """Let go of what it left behind: nobody asks any more how far it came."""
+        """Close what is left of it: how far it came is not asked any more."""
         self._begun_mark.close()
 
     # --- watching ------------------------------------------------------------------------------
@@ -280,7 +280,7 @@ def describe_exit(status: int) -> str:
 
 
 MOMENT = seconds(0.005)
-"""An attempt that has not ended after so long is not short: nobody waits for its child any more."""
+"""An attempt that has run for this long is not short: no other one waits for its child."""
 
 
 class RecentlyBegun:

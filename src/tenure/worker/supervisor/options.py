@@ -137,7 +137,7 @@ def child_environment(
     given: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
     """The variables a child starts with. `only` holds names or patterns of variables; none of them
-    lets a secret of Tenure's through. `given` is set as it is."""
+    lets a secret of Tenure's through. `given` is set unchanged."""
     allowed = (*ORDINARY, *only) if only else ("*",)
     seen = {
         name: value

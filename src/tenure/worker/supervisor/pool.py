@@ -17,15 +17,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import assert_never
 
 import msgspec
-from msgspec.structs import replace
 
 from tenure.clock import NEVER, Boot
-from tenure.core.ids import JobId, LeaseId
 from tenure.core.instants import Duration, seconds
+from tenure.core.verdicts import Grant
 from tenure.handlers.registry import Isolation
 from tenure.telemetry import tracing
 from tenure.telemetry.counts import Counts
-from tenure.telemetry.log_lines import FailureLog
+from tenure.telemetry.log_lines import FailureLog, job_ids
 from tenure.worker import frames
 from tenure.worker.session import messages
 from tenure.worker.session.timers import Timers
@@ -46,9 +45,9 @@ EXIT_ALONE_WITHIN_S = 1.0
 """How long children that have nothing to do may take to end when their worker does."""
 EXIT_POLL_S = 0.01
 BEGUN_PER_CORE = 2
-"""So many attempts of the process lane begin at once, if they are short; others a moment later."""
+"""How many short attempts of the process lane begin at once; others begin a moment later."""
 STARTING_PER_CORE = 2
-"""So many process children start at a time: a start is work for a core. If all started at once,
+"""How many process children start at a time: a start is work for a core. If all started at once,
 they would be ready together at the end, and jobs in ready children would wait for a core."""
 LAST_PART = 4
 """A successor is started at the earliest when a child has a quarter of its jobs left."""
@@ -67,14 +66,12 @@ _log = logging.getLogger("tenure.worker")
 class _Slot:
     """What the pool knows of one attempt."""
 
-    def __init__(
-        self, run: int, lane: Isolation, output_bytes: int, lease_id: LeaseId | None
-    ) -> None:
+    def __init__(self, run: int, lane: Isolation, grant: Grant, output_bytes: int) -> None:
         self.run = run
         self.lane = lane
-        self.lease_id = lease_id
+        self.grant = grant
         self.child: Child | None = None
-        self.frame: frames.Run | None = None
+        self.until: Boot | None = None  # the end of its lease, once its handler may be called
         self.stop_request: frames.AskToStop | None = None
         self.is_announced = False
         self.is_sent = False
@@ -145,7 +142,7 @@ class Pool:
         self._stop_timers = Timers()  # by run: to have stopped
         self._output_timers = Timers()  # by run: to send its output
         self._recent = RecentlyBegun(most=BEGUN_PER_CORE * _cores())
-        self._unflushed: dict[Child, None] = {}  # with frames or a deadline that nobody was told
+        self._unflushed: dict[Child, None] = {}  # with frames or a deadline that were not sent
         self._start_us = seconds(0)  # how long the last child took to start
         self._failed_starts = 0
         self._refused_starts = 0  # in a row, by the system
@@ -188,36 +185,30 @@ class Pool:
 
     # --- what the session wants ----------------------------------------------------------------
 
-    def prepare(
-        self,
-        run: int,
-        lane: Isolation,
-        lease_id: LeaseId | None = None,
-        frame: frames.Run | None = None,
-    ) -> None:
-        """Reserve a child; `Prepared` follows, now or when one is ready. With a frame run it there
-        at once."""
-        slot = _Slot(run, lane, self._options.output_bytes, lease_id)
-        slot.frame = frame
-        slot.is_announced = frame is not None
+    def prepare(self, run: int, lane: Isolation, grant: Grant, until: Boot | None = None) -> None:
+        """Reserve a child; `Prepared` follows, now or when one is ready. With `until` call the
+        handler there at once."""
+        slot = _Slot(run, lane, grant, self._options.output_bytes)
+        slot.until = until
+        slot.is_announced = until is not None
         self._slots[run] = slot
         self._assign(slot)
         if slot.child is None or not self._lanes[lane].has_free:
             self._spawn_missing(lane)
 
-    def run(self, frame: frames.Run) -> None:
-        """Run it in its reserved child, or in another one if that died."""
-        slot = self._slots.get(frame.run)
+    def begin(self, run: int, until: Boot) -> None:
+        """Call its handler in its reserved child, or in another one if that died."""
+        slot = self._slots.get(run)
         if slot is not None:
-            slot.frame = frame
+            slot.until = until
             self._assign(slot)
 
     def renew(self, renewed: frames.LeaseRenewed) -> None:
         """Pass a renewal on, or keep it for the child that will run the attempt."""
         slot = self._slots.get(renewed.run)
-        if slot is None or slot.frame is None:
+        if slot is None or slot.until is None:
             return
-        slot.frame = replace(slot.frame, until=renewed.until)
+        slot.until = renewed.until
         if slot.is_sent and slot.child is not None:
             self._send(slot.child, renewed)
             if slot.run not in slot.child.doomed:
@@ -340,23 +331,23 @@ class Pool:
         if not slot.is_announced:
             slot.is_announced = True
             self._emit(messages.Prepared(slot.run))
-        elif slot.frame is not None and not slot.is_sent:
-            self._begin(slot, slot.child, slot.frame)
+        elif slot.until is not None and not slot.is_sent:
+            self._begin(slot, slot.child, slot.until)
 
     def _may_begin(self, slot: _Slot) -> bool:
         """Whether it needs to wait for none of those that began just now."""
-        is_alone = slot.lane is Isolation.PROCESS and slot.frame is not None
+        is_alone = slot.lane is Isolation.PROCESS and slot.until is not None
         return not is_alone or self._recent.has_room(self._clock())
 
-    def _begin(self, slot: _Slot, child: Child, frame: frames.Run) -> None:
+    def _begin(self, slot: _Slot, child: Child, until: Boot) -> None:
         if child.lane is Isolation.PROCESS:
             if not child.jobs_begun:
                 child.drain_output()  # of imports; later ones are read in every turn
             self._recent.begun(slot.run, self._clock())
             child.output.take()  # of imports, or of threads between two jobs
         slot.is_sent = True
-        child.ends.put(slot.run, frame.until)
-        self._send(child, frame)
+        child.ends.put(slot.run, until)
+        self._send(child, frames.Run.of(slot.run, slot.grant, until=until))
         if slot.stop_request is not None:
             self._send(child, slot.stop_request)
         if child.jobs_begun == 0:
@@ -368,7 +359,7 @@ class Pool:
 
     def _wears_out_soon(self, child: Child) -> bool:
         """Whether its jobs are used up before a successor that is started now would be ready, if
-        it goes on at its pace."""
+        it keeps its pace."""
         left = self._options.jobs_per_child - child.jobs_begun
         if left > self._options.jobs_per_child // LAST_PART:
             return False
@@ -431,7 +422,7 @@ class Pool:
     def _echo(self, lines: Sequence[str], slot: _Slot | None) -> None:
         if self._options.echo is None or not lines:
             return
-        about = {} if slot is None or slot.frame is None else _ids(slot.frame)
+        about = {} if slot is None else job_ids(slot.grant.job)
         for line in lines:
             self._options.echo(OutputLine(text=line, about=about))
 
@@ -451,26 +442,25 @@ class Pool:
             self._send_output(slot, is_last=False)
 
     def _send_output(self, slot: _Slot, *, is_last: bool) -> None:
-        assert slot.frame is not None
         text, left_out = slot.output.take() if is_last else slot.output.peek()
         sink = self._options.output_sink
         if not text or sink is None:
             return
         output_so_far = CapturedOutput(
-            job_id=JobId(slot.frame.job_id),
-            attempt=slot.frame.attempt,
+            job_id=slot.grant.job_id,
+            attempt=slot.grant.attempt,
             text=text,
             left_out_bytes=left_out,
-            lease_id=slot.lease_id,
+            lease_id=slot.grant.lease_id,
             part=slot.sent_parts,
             is_last=is_last,
         )
         slot.sent_parts += 1
         try:
-            with tracing.use_trace(tracing.trace_of_jobs([slot.frame])):
+            with tracing.use_trace(tracing.trace_of_jobs([slot.grant.job])):
                 sink(output_so_far)
         except Exception:  # a sink must not cost a job; logged
-            _log.exception("the output of job %s could not be stored", slot.frame.job_id)
+            _log.exception("the output of job %s could not be stored", slot.grant.job_id)
 
     # --- children ------------------------------------------------------------------------------
 
@@ -523,14 +513,14 @@ class Pool:
                 assert_never(message)
 
     def _asked(self, slot: _Slot, ask: frames.Ask) -> None:
-        if slot.frame is None or slot.asking is not None:
+        if slot.asking is not None:
             return  # a handler waits for each answer: other user code wrote to the socket
         slot.asking = ask.id
         if isinstance(ask.what, frames.BorrowLease):
             self._emit(messages.LeaseWanted(slot.run))
-        elif slot.lease_id is not None:
-            with tracing.use_trace(tracing.trace_of_jobs([slot.frame])):
-                self._carry_out(Request(ask, slot.frame.job_id, slot.lease_id))
+        else:
+            with tracing.use_trace(tracing.trace_of_jobs([slot.grant.job])):
+                self._carry_out(Request(ask, slot.grant.job_id, slot.grant.lease_id))
 
     def _ready(self, child: Child) -> None:
         if child.is_ready or child.is_retiring or child.was_killed:
@@ -563,7 +553,7 @@ class Pool:
             self._assign_waiting(child.lane)
 
     def _check_wear(self, child: Child, rss_bytes: int) -> None:
-        """Retire a process child that is used up. A shared one goes on until its successor is
+        """Retire a process child that is used up. A shared one keeps running until its successor is
         ready, so that its lane never stands still."""
         rss_limit = self._options.child_rss_bytes
         is_too_large = rss_limit is not None and rss_bytes > rss_limit
@@ -641,7 +631,7 @@ class Pool:
 
     def _has_lease_ended(self, slot: _Slot) -> bool:
         """Whether its lease has ended unrenewed."""
-        return slot.frame is not None and self._clock() >= slot.frame.until
+        return slot.until is not None and self._clock() >= slot.until
 
     def _start_failed(self, child: Child, how: str) -> None:
         if self._is_closing:
@@ -708,7 +698,7 @@ class Pool:
                 self._emit_serving(each)
 
     def _could_not_spawn(self, lane: Isolation, failure: OSError) -> None:
-        """Try again later, and hand back what waits for a child: the worker goes on with those that
+        """Try again later, and hand back what waits for a child: the worker keeps those that
         it has. [WP25]"""
         now = self._clock()
         why = f"no child can be started: {failure.strerror or failure}"
@@ -795,10 +785,3 @@ def _deadline(child: Child) -> Boot | None:
     """When the keeper kills it."""
     latest = child.ends.latest
     return None if latest is None else Boot(latest + KEEPER_DELAY)
-
-
-def _ids(frame: frames.Run) -> dict[str, object]:
-    """What a log line about this attempt carries."""
-    names = ("job_id", "kind", "queue", "attempt", "trace_id")
-    ids = {name: getattr(frame, name) for name in names}
-    return ids | {"correlation_id": frame.correlated_by}

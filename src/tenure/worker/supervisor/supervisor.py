@@ -30,7 +30,7 @@ from tenure.telemetry import tracing
 from tenure.telemetry.counts import Counts
 from tenure.telemetry.log_lines import job_ids
 from tenure.telemetry.logs import one_line
-from tenure.worker.frames import AskAnswer, AskToStop, LeaseRenewed, Raised, Run
+from tenure.worker.frames import AskAnswer, AskToStop, LeaseRenewed, Raised
 from tenure.worker.session import messages
 from tenure.worker.session.session import Session
 from tenure.worker.supervisor.options import WorkerOptions, child_environment
@@ -58,7 +58,7 @@ class JumpWatch:
     """Whether the wall clock ran ahead of the boot clock since the last reading.
 
     A virtual machine that was paused may have lost time on every clock but the wall's. A jump is
-    only a suspicion (somebody may have set the clock), so it asks for heartbeats and ends nothing.
+    only a suspicion (the clock may have been set), so it asks for heartbeats and ends nothing.
     """
 
     def __init__(self, *, threshold_us: int) -> None:
@@ -188,7 +188,7 @@ class Supervisor:
     # --- the loop ------------------------------------------------------------------------------
 
     def run(self) -> int:
-        """Work until stopped; 0, or 1 if the worker could not go on."""
+        """Work until stopped; 0, or 1 if the worker had to stop."""
         self._selector.register(self._wake_out, selectors.EVENT_READ, self._drain_wakeups)
         with self._handling_signals():
             try:
@@ -254,8 +254,8 @@ class Supervisor:
         match action:
             case messages.Prepare():
                 self._prepare(action)
-            case Run():
-                self._pool.run(action)
+            case messages.Begin():
+                self._pool.begin(action.run, action.until)
             case messages.SendClaim():
                 self._submit(
                     action,
@@ -303,7 +303,7 @@ class Supervisor:
             error = JobError(type="LookupError", message=problem, stage=Stage.FETCH)
             self._inbox.append(messages.Finished(action.run, Raised(error)))
         else:
-            self._pool.prepare(action.run, lane, action.grant.lease_id, action.frame)
+            self._pool.prepare(action.run, lane, action.grant, action.until)
 
     def _submit(
         self, action: messages.SendClaim | messages.Send, submit: "Callable[[], Future[Any]]"

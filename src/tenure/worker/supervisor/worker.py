@@ -115,7 +115,7 @@ class Worker:
         )
 
     def run(self) -> int:
-        """Work until stopped; 0, or 1 if the worker could not go on."""
+        """Work until stopped; 0, or 1 if the worker had to stop."""
         _log.info(
             "worker %s: queues %s; kinds %s; %d at once",
             self.id,
