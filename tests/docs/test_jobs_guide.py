@@ -132,7 +132,7 @@ def test_an_idle_worker_on_a_database_looks_as_often_as_is_said(page: str) -> No
     for _ in range(20):
         asked_at = claimer.next_at
         claimer.ask(free=1, running=Counter())
-        claimer.heard(0, asked_at)
+        claimer.answered(0, asked_at)
 
     assert claimer.next_at - asked_at == seconds(float(longest_s))
 

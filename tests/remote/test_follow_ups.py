@@ -46,7 +46,7 @@ def enqueue(parent: Job, worker: RemoteCoordinator, queue: QueueName) -> Enqueue
     requests = HandlerRequests(worker, actor=parent.principal, namespace=DEFAULT_NAMESPACE)
 
     def supervisor(request: Request) -> None:
-        requests.enqueue(request, handler.answered)
+        requests.enqueue(request, handler.receive)
 
     handler = context_of(supervisor, job_id=parent.id, lease_id=parent.lease_id)
     call: Call[object] = Call(JobSpec(kind=KIND, queue=queue, payload=b"1"), UNUSED_ID)

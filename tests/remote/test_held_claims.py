@@ -32,8 +32,8 @@ def test_a_claim_may_wait_unless_another_kind_has_to_have_its_turn() -> None:
 def test_after_a_wait_there_is_no_pause_and_without_one_there_is() -> None:
     waited, answered = claimer(one=None), claimer(one=None)
 
-    waited.heard(0, Boot(WAIT), waited_us=WAIT)
-    answered.heard(0, Boot(WAIT), waited_us=0)
+    waited.answered(0, Boot(WAIT), waited_us=WAIT)
+    answered.answered(0, Boot(WAIT), waited_us=0)
 
     assert waited.next_at == Boot(WAIT)
     assert answered.next_at > WAIT

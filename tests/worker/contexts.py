@@ -27,7 +27,7 @@ def context_of(
         assert isinstance(message, Ask)
         answer = supervisor(Request(message, job_id, lease_id))
         if answer is not None:
-            context.answered(answer)
+            context.receive(answer)
 
     context = AttemptContext(
         Run(

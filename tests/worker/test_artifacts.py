@@ -122,7 +122,7 @@ def handler_refused_for(refusal: Cause | Exception) -> AttemptContext:
 
     def supervisor(request: Request) -> AskAnswer:
         another = replace(request, ask=replace(request.ask, id=request.ask.id - 1))
-        context.answered(another.unavailable("about another one"))
+        context.receive(another.unavailable("about another one"))
         return requests.carry_out(request)
 
     context = context_of(supervisor)

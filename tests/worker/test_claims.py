@@ -39,7 +39,7 @@ def answered(each: Claimer, *, free: int = 1, grants: int | None = None) -> tupl
     """One claim and its answer, full unless said otherwise; which queues it named."""
     request = each.ask(free=free, running=Counter())
     assert request is not None
-    each.heard(request.limit if grants is None else grants, Boot(0))
+    each.answered(request.limit if grants is None else grants, Boot(0))
     return request.queues
 
 
@@ -61,7 +61,7 @@ def test_an_idle_limited_kind_does_not_hide_the_backlog_of_the_others() -> None:
         assert request.kinds == (PLAIN,)
         if turn:
             asked.update(request.queues)
-        each.heard(request.limit, Boot(0))
+        each.answered(request.limit, Boot(0))
         answered(each, grants=0)  # the turn of the limited kind
 
     assert asked == {HIGH: 300, LOW: 100}
@@ -96,7 +96,7 @@ def test_a_limited_kind_is_claimed_alone_and_only_while_it_has_room() -> None:
         request = each.ask(free=10, running=Counter({SCARCE: 1}))
         assert request is not None
         seen.append((request.kinds, request.limit))
-        each.heard(request.limit, Boot(0))
+        each.answered(request.limit, Boot(0))
     request = each.ask(free=10, running=Counter({SCARCE: 2}))
 
     assert seen == [((PLAIN,), 10), ((SCARCE,), 1)] * 2
@@ -165,12 +165,12 @@ def test_a_worker_sleeps_until_a_rate_that_holds_back_everything_has_room() -> N
     each = claimer()
     answered(each, grants=0)
     each.ask(free=1, running=Counter())
-    each.heard(0, Boot(0), held=Held(seconds(20), is_all=True))
+    each.answered(0, Boot(0), held=Held(seconds(20), is_all=True))
 
     assert each.next_at == Boot(seconds(20))
 
     each.ask(free=1, running=Counter())
-    each.heard(0, Boot(0), held=Held(seconds(3600), is_all=True))
+    each.answered(0, Boot(0), held=Held(seconds(3600), is_all=True))
 
     assert each.next_at == Boot(LONGEST_HOLD)
 
@@ -179,10 +179,10 @@ def test_a_worker_sleeps_until_a_rate_that_holds_back_everything_has_room() -> N
 def test_a_worker_asks_when_a_rate_has_room_and_polls_for_the_rest_meanwhile() -> None:
     each = claimer()
     each.ask(free=1, running=Counter())
-    each.heard(0, Boot(0), held=Held(seconds(0.01), is_all=False))
+    each.answered(0, Boot(0), held=Held(seconds(0.01), is_all=False))
     soon = each.next_at
     each.ask(free=1, running=Counter())
-    each.heard(0, Boot(0), held=Held(seconds(20), is_all=False))
+    each.answered(0, Boot(0), held=Held(seconds(20), is_all=False))
 
     assert soon == Boot(seconds(0.01))
     assert each.next_at < seconds(0.75)
@@ -193,12 +193,12 @@ def test_one_group_of_kinds_that_is_not_held_is_polled_for() -> None:
     each = claimer(kinds={PLAIN: None, SCARCE: 2})
     for held in (None, Held(seconds(20), is_all=True)):
         each.ask(free=1, running=Counter())
-        each.heard(0, Boot(0), held=held)
+        each.answered(0, Boot(0), held=held)
 
     assert each.next_at < seconds(0.75)
 
     for held in (Held(seconds(20), is_all=True), Held(seconds(7), is_all=True)):
         each.ask(free=1, running=Counter())
-        each.heard(0, Boot(0), held=held)
+        each.answered(0, Boot(0), held=held)
 
     assert each.next_at == Boot(seconds(7))

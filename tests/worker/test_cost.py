@@ -173,7 +173,7 @@ def test_a_stream_of_short_jobs_hardly_ever_wakes_the_keeper(
 ) -> None:
     told: list[bytes] = []
     actors = Actors(monkeypatch, Isolation.PROCESS, 2)
-    monkeypatch.setattr(KeeperClient, "_tell", lambda self, lines: told.append(lines))
+    monkeypatch.setattr(KeeperClient, "_send", lambda self, lines: told.append(lines))
 
     actors.pass_through(SHORT_JOBS)
 

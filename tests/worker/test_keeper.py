@@ -14,7 +14,7 @@ import pytest
 from tenure.clock import Boot, boot_now
 from tenure.core.instants import seconds
 from tenure.worker.supervisor import keeper_client
-from tenure.worker.supervisor.keeper_client import TELL_WITHIN, KeeperClient
+from tenure.worker.supervisor.keeper_client import SEND_WITHIN, KeeperClient
 from tenure_conformance.spec import spec
 from tests.support.waiting import until
 
@@ -139,7 +139,7 @@ def test_a_sooner_deadline_is_told_at_once_and_a_later_one_or_none_within_a_seco
     group: Callable[[], Group], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[bytes] = []
-    monkeypatch.setattr(KeeperClient, "_tell", lambda self, lines: told.append(lines))
+    monkeypatch.setattr(KeeperClient, "_send", lambda self, lines: told.append(lines))
     now, at = boot_now(), far()
     a, b = group().pid, group().pid
     with a_keeper(lambda: now) as (keeper, turn):
@@ -152,7 +152,7 @@ def test_a_sooner_deadline_is_told_at_once_and_a_later_one_or_none_within_a_seco
         for later in range(100):
             keeper.kill_each_at({a: Boot(at + later), b: None})
         assert told == [b"=%d %d\n=%d %d\n" % (a, at, b, at), b"=%d %d\n" % (a, at - 1)]
-        assert keeper.next_at == now + TELL_WITHIN
+        assert keeper.next_at == now + SEND_WITHIN
 
         now = keeper.next_at
         turn()
@@ -164,11 +164,11 @@ def test_a_later_deadline_is_told_at_once_if_the_known_one_is_near(
     group: Callable[[], Group], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[bytes] = []
-    monkeypatch.setattr(KeeperClient, "_tell", lambda self, lines: told.append(lines))
+    monkeypatch.setattr(KeeperClient, "_send", lambda self, lines: told.append(lines))
     with a_keeper() as (keeper, _):
         pid = group().pid
         keeper.watch(pid)
-        keeper.kill_at(pid, Boot(boot_now() + TELL_WITHIN))
+        keeper.kill_at(pid, Boot(boot_now() + SEND_WITHIN))
 
         keeper.kill_at(pid, None)
 
@@ -182,7 +182,7 @@ def test_a_much_later_deadline_is_told_at_once(
     """The child's last job had a short lease, this one has a long one: a supervisor that is
     stopped now must not cost the handler more than a second of it."""
     told: list[bytes] = []
-    monkeypatch.setattr(KeeperClient, "_tell", lambda self, lines: told.append(lines))
+    monkeypatch.setattr(KeeperClient, "_send", lambda self, lines: told.append(lines))
     now = boot_now()
     with a_keeper(lambda: now) as (keeper, _):
         pid, known = group().pid, Boot(now + seconds(4))
@@ -191,8 +191,8 @@ def test_a_much_later_deadline_is_told_at_once(
         keeper.kill_at(pid, None)
         told.clear()
 
-        keeper.kill_at(pid, Boot(known + TELL_WITHIN))
+        keeper.kill_at(pid, Boot(known + SEND_WITHIN))
         assert not told
 
-        keeper.kill_at(pid, Boot(known + TELL_WITHIN + 1))
-        assert told == [b"=%d %d\n" % (pid, known + TELL_WITHIN + 1)]
+        keeper.kill_at(pid, Boot(known + SEND_WITHIN + 1))
+        assert told == [b"=%d %d\n" % (pid, known + SEND_WITHIN + 1)]

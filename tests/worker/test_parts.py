@@ -34,11 +34,13 @@ from tenure.worker.application import load_registry
 from tenure.worker.child.error_texts import clean, message_of, traceback_of
 from tenure.worker.child.execution import Execution
 from tenure.worker.frames import (
+    AskToStop,
     CheckpointSaved,
     Conflicted,
     FrameError,
     FrameReader,
     FromChild,
+    LeaseLost,
     LeaseRenewed,
     ProgressMade,
     Raised,
@@ -264,11 +266,11 @@ def test_cancelled_counts_only_when_somebody_asked() -> None:
     assert Child(raising(Cancelled("my own idea"))).error().type == "Cancelled"
 
     asked = Child(raising(Cancelled("as asked")))
-    asked.context.ask_to_stop("enough")
+    asked.context.receive(AskToStop(1, "enough"))
     assert asked.perform() == Stopped()
 
     lost = Child(raising(Cancelled("lease")))
-    lost.context.lease_lost()
+    lost.context.receive(LeaseLost(1))
     assert lost.perform() == Stopped()
 
 
@@ -277,11 +279,11 @@ def test_exception_groups_are_unpacked() -> None:
     assert Child(raising(alone)).error().error_class is ErrorClass.PERMANENT
 
     stops = Child(raising(BaseExceptionGroup("all", [Cancelled("a"), asyncio.CancelledError()])))
-    stops.context.ask_to_stop("enough")
+    stops.context.receive(AskToStop(1, "enough"))
     assert stops.perform() == Stopped()
 
     mixed = Child(raising(ExceptionGroup("some", [Cancelled("a"), ValueError("b")])))
-    mixed.context.ask_to_stop("enough")
+    mixed.context.receive(AskToStop(1, "enough"))
     assert mixed.error().type == "ExceptionGroup"
 
 
@@ -327,13 +329,13 @@ def test_what_is_missing_before_arguments_are_read_fails_at_fetch() -> None:
 
 def test_a_coroutine_in_a_process_of_its_own_is_cancelled_too() -> None:
     async def it(ctx: Context) -> None:
-        child.context.ask_to_stop("enough")
+        child.context.receive(AskToStop(1, "enough"))
         await asyncio.sleep(60)
 
     child = Child(it)
 
     assert child.perform() == Stopped()
-    child.context.ask_to_stop("again")  # its loop is gone: nothing to wake
+    child.context.receive(AskToStop(1, "again"))  # its loop is gone: nothing to wake
 
 
 def test_a_context_sends_only_what_a_job_can_store() -> None:
@@ -365,7 +367,7 @@ def test_a_lease_that_ran_out_is_noticed_without_the_supervisor() -> None:
         ctx.check()
 
     child = Child(it)
-    child.context.lease_renewed(boot_now())
+    child.context.receive(LeaseRenewed(1, boot_now()))
 
     assert not child.context.still_mine()
     assert child.perform() == Stopped()

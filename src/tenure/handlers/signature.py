@@ -100,14 +100,14 @@ class Signature:
         )
 
 
-def function_name(function: Callable[..., Any]) -> str:
+def function_name(function: object) -> str:
     """The name of a function in error messages."""
     return str(getattr(function, "__qualname__", None) or repr(function))
 
 
 def check_function(function: object) -> None:
     """Raise `InvalidInput` unless a worker could call this by its kind alone."""
-    name = str(getattr(function, "__qualname__", None) or repr(function))
+    name = function_name(function)
     if isinstance(function, staticmethod | classmethod) or inspect.ismethod(function):
         problem, hint = "is a method", "decorate a plain function; a worker has no instance to call"
     elif not inspect.isroutine(function):

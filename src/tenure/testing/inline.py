@@ -38,8 +38,10 @@ from tenure.stores.sqlite.memory import MemoryStore
 from tenure.worker.child.execution import Execution
 from tenure.worker.frames import (
     Ask,
+    AskToStop,
     CheckpointSaved,
     FromChild,
+    LeaseLost,
     ProgressMade,
     Run,
     SelfCompleted,
@@ -288,7 +290,7 @@ class Inline:
         a heartbeat at once, and the answer may ask the handler to stop."""
         if isinstance(said, Ask):
             request = Request(said, attempt.grant.job_id, attempt.grant.lease_id)
-            execution.context.answered(self._requests.carry_out(request))
+            execution.context.receive(self._requests.carry_out(request))
         elif isinstance(said, SelfCompleted):
             attempt.settled = said.result
         if not isinstance(said, CheckpointSaved | ProgressMade):
@@ -303,10 +305,10 @@ class Inline:
         )
         verdict = self._send(beat)
         if verdict.kind is not VerdictKind.OK:
-            execution.context.lease_lost()
+            execution.context.receive(LeaseLost(0))
         elif verdict.cancel is not None:
             attempt.asked_at = Boot(0)
-            execution.context.ask_to_stop(verdict.cancel.reason)
+            execution.context.receive(AskToStop(0, verdict.cancel.reason))
 
     def _send(self, command: WorkerCommand) -> Verdict:
         verdict = self._coordinator.execute(command)

@@ -9,11 +9,11 @@ import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, TypeVar, assert_never
 
 import msgspec
 
-from tenure.clock import Boot, boot_now
+from tenure.clock import boot_now
 from tenure.core.artifacts import MAX_ARTIFACT_BYTES
 from tenure.core.checks import MAX_TEXT, check_name
 from tenure.core.commands import Complete
@@ -49,15 +49,19 @@ from tenure.worker.child.asks import Asks
 from tenure.worker.child.error_texts import clean
 from tenure.worker.frames import (
     AskAnswer,
+    AskToStop,
     Authority,
     CheckpointSaved,
     EnqueueJob,
+    LeaseLost,
+    LeaseRenewed,
     LoadParents,
     MakeFlow,
     ProgressMade,
     Run,
     SelfCompleted,
     StoreArtifact,
+    ToAttempt,
     ToSupervisor,
     completion,
 )
@@ -277,9 +281,21 @@ class AttemptContext(Context):
         """Set the handler that this context is for."""
         self._handler = handler
 
-    def answered(self, answer: AskAnswer) -> None:
-        """The supervisor answers what the handler asked."""
-        self._asks.answered(answer)
+    def receive(self, message: ToAttempt) -> None:
+        """What the supervisor sends. Any thread."""
+        match message:
+            case LeaseRenewed():
+                self._until = message.until
+            case AskToStop():
+                self._reason = message.reason
+                self._stop()
+            case LeaseLost():
+                self._is_lost = True
+                self._stop()
+            case AskAnswer():
+                self._asks.answered(message)
+            case _:
+                assert_never(message)
 
     @property
     def should_stop(self) -> bool:
@@ -291,20 +307,6 @@ class AttemptContext(Context):
         self._on_stop = callback
         if callback is not None and (self._reason is not None or self._is_lost):
             callback()
-
-    def lease_renewed(self, until: Boot) -> None:
-        """The supervisor renewed the lease."""
-        self._until = until
-
-    def ask_to_stop(self, reason: str) -> None:
-        """The supervisor asks the handler to stop."""
-        self._reason = reason
-        self._stop()
-
-    def lease_lost(self) -> None:
-        """The supervisor says the lease is lost."""
-        self._is_lost = True
-        self._stop()
 
     def _stop(self) -> None:
         if self._on_stop is not None:

@@ -23,7 +23,7 @@ from contextvars import ContextVar, copy_context
 from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any, TextIO, assert_never
+from typing import Any, TextIO
 
 from tenure.clock import boot_now
 from tenure.core.instants import Duration, seconds
@@ -113,7 +113,9 @@ class Lane(ABC):
                 case frames.Setup():
                     pass
                 case _:
-                    self._tell(message)
+                    execution = self._running.get(message.run)
+                    if execution is not None:
+                        execution.context.receive(message)
         if begun:
             self.start(begun)
 
@@ -131,22 +133,6 @@ class Lane(ABC):
         )
         self._running[run.run] = execution
         return execution
-
-    def _tell(self, message: frames.ToAttempt) -> None:
-        execution = self._running.get(message.run)
-        if execution is None:
-            return
-        match message:
-            case frames.LeaseRenewed():
-                execution.context.lease_renewed(message.until)
-            case frames.AskToStop():
-                execution.context.ask_to_stop(message.reason)
-            case frames.LeaseLost():
-                execution.context.lease_lost()
-            case frames.AskAnswer():
-                execution.context.answered(message)
-            case _:
-                assert_never(message)
 
     def end(self, execution: Execution, outcome: frames.FromChild) -> None:
         """Tell the supervisor that an attempt's handler is gone."""
@@ -424,17 +410,11 @@ class RoutedStream(io.TextIOBase):
         return getattr(self._real, name)
 
 
-def _lane(setup: frames.Setup, channel: Channel, registry: Registry) -> Lane:
-    limits = Limits(body_bytes=setup.body_bytes, depth=setup.depth)
-    match setup.lane:
-        case Isolation.PROCESS:
-            return ProcessLane(channel, registry, limits)
-        case Isolation.THREAD:
-            return ThreadLane(channel, registry, limits)
-        case Isolation.ASYNC:
-            return AsyncLane(channel, registry, limits)
-        case _:
-            assert_never(setup.lane)
+_LANES: dict[Isolation, type[Lane]] = {
+    Isolation.PROCESS: ProcessLane,
+    Isolation.THREAD: ThreadLane,
+    Isolation.ASYNC: AsyncLane,
+}
 
 
 def serve(descriptor: int, parent: int, mark: int) -> None:
@@ -461,7 +441,8 @@ def serve(descriptor: int, parent: int, mark: int) -> None:
         sys.stdout = RoutedStream(sys.stdout, channel.send)
         sys.stderr = RoutedStream(sys.stderr, channel.send)
     application = load_application(setup.app)
-    lane = _lane(setup, channel, application.registry)
+    limits = Limits(body_bytes=setup.body_bytes, depth=setup.depth)
+    lane = _LANES[setup.lane](channel, application.registry, limits)
     lane.transactions = application.transactions
     lane.counts = application.counts
     lane.measures_memory = setup.measures_memory

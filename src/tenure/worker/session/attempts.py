@@ -218,12 +218,12 @@ class Attempt:
 
     # --- heartbeats and news -------------------------------------------------------------------
 
-    def heard_progress(self, progress: Progress, now: Boot) -> None:
+    def progressed(self, progress: Progress, now: Boot) -> None:
         """The handler made progress: a heartbeat carries it soon, at most one each second."""
         self._news = (progress, self._news[1])
         self._news_due(now)
 
-    def heard_checkpoint(self, checkpoint: bytes, now: Boot) -> None:
+    def saved_checkpoint(self, checkpoint: bytes, now: Boot) -> None:
         """The handler saved a checkpoint."""
         self._news = (self._news[0], checkpoint)
         self._news_due(now)

@@ -162,9 +162,9 @@ class Claimer:
     def _pass_turn(self) -> None:
         self._turn += 1
 
-    # --- hearing -------------------------------------------------------------------------------
+    # --- answers -------------------------------------------------------------------------------
 
-    def heard(
+    def answered(
         self, granted: int, now: Boot, *, waited_us: int = 0, held: Held | None = None
     ) -> None:
         """An answer came. Ask again at once unless everything was empty in a row; if the

@@ -151,7 +151,7 @@ class Outbox:
         self._under_way += is_counted
         return Send(ticket, commands, trace_of_jobs(attempt.grant.job for attempt, _ in batch))
 
-    # --- hearing -------------------------------------------------------------------------------
+    # --- answers -------------------------------------------------------------------------------
 
     @property
     def next_at(self) -> Boot:

@@ -212,7 +212,7 @@ class Session:
         for event in events:
             self._dispatch(event)
         self._count_long()
-        self._do_what_is_due()
+        self._do_due()
         good_part, gather_us = self._good_part(), self._gather_us()
         self._actions += self._outbox.flush(now, worthwhile=good_part, gather_us=gather_us)
         self.next_at = self._earliest()
@@ -226,10 +226,10 @@ class Session:
             case messages.Prepared():
                 self._prepared(event.run)
             case messages.Answered(answer=ClaimAnswer() as answer):
-                self._heard_coordinator()
+                self._coordinator_answers()
                 self._claim_answered(event.ticket, answer)
             case messages.Answered():
-                self._heard_coordinator()
+                self._coordinator_answers()
                 self._batch_returned(event)
             case messages.Unanswered():
                 if self._claim is not None and self._claim[0] == event.ticket:
@@ -249,7 +249,7 @@ class Session:
             case messages.LeasesPolled():
                 self._leases_polled(event)
             case CheckpointSaved() | ProgressMade() | messages.LeaseWanted() | SelfCompleted():
-                self._heard_child(event)
+                self._child_sent(event)
             case messages.DrainRequested():
                 self._asked_to_drain(event)
             case messages.StopRequested():
@@ -271,11 +271,11 @@ class Session:
         )
         return next_at if self._drain is None else min(next_at, self._drain.next_at(self._now))
 
-    def _look_by(self, attempt: Attempt) -> None:
+    def _schedule(self, attempt: Attempt) -> None:
         """One of its deadlines may be sooner than before."""
         self._timers.by(attempt.run, attempt.next_at)
 
-    def _do_what_is_due(self) -> None:
+    def _do_due(self) -> None:
         self._drop_overdue_requests()
         self._continue_drain()
         due = [self._attempts[run] for run in self._timers.due(self._now)]
@@ -286,7 +286,7 @@ class Session:
             if attempt.run in self._attempts:
                 self._retry(attempt)
             if attempt.run in self._attempts:
-                self._look_by(attempt)
+                self._schedule(attempt)
         self._poll_leases()
         self._claim_jobs()
 
@@ -444,12 +444,12 @@ class Session:
         self._claim = None
         if answer.cause is not None:
             self.stats.rejected += 1
-            self._claimer.heard(0, self._now)
+            self._claimer.answered(0, self._now)
             worker = "another worker uses the same worker id"
             self._break(f"a claim was REJECTED ({answer.cause}): {worker}")
             return
         took_us = self._now - sent_at
-        self._claimer.heard(len(answer.grants), self._now, waited_us=took_us, held=answer.held)
+        self._claimer.answered(len(answer.grants), self._now, waited_us=took_us, held=answer.held)
         if answer.grants:
             took_us = min(took_us - min(answer.waited_us, took_us), LONGEST_GATHER)
             self._usual_claim_us = Duration((3 * self._usual_claim_us + took_us) // 4)
@@ -469,7 +469,7 @@ class Session:
         self._occupied += 1
         self._occupied_by[grant.job.kind] += 1
         self._occupied_in[self._lanes.get(grant.job.kind)] += 1
-        self._look_by(attempt)
+        self._schedule(attempt)
         # Too late to start it; handing it back costs the job nothing.
         if self._drain is not None or self._now >= attempt.fence_at:
             attempt.unrun_because = SHUTDOWN if self._drain is not None else attempt.is_late
@@ -486,7 +486,7 @@ class Session:
         self._move(attempt, Phase.RUNNING)
         self.stats.started += 1
         self._actions.append(messages.Prepare(attempt.run, attempt.grant, attempt.fence_at))
-        self._look_by(attempt)
+        self._schedule(attempt)
 
     def _move(self, attempt: Attempt, phase: Phase) -> None:
         """Count the slots and remember who runs: the only place where a phase changes."""
@@ -541,7 +541,7 @@ class Session:
         for run, news in (found.news or {}).items():
             attempt = self._attempts.get(run)
             if attempt is not None and attempt.hurry(news, self._now):
-                self._look_by(attempt)
+                self._schedule(attempt)
 
     def _batch_returned(self, event: messages.Answered | messages.Unanswered) -> None:
         sent = self._outbox.returned(event.ticket)
@@ -615,7 +615,7 @@ class Session:
             reserve_us = min(remaining_us // 5, LONGEST_CANCEL_RESERVE)
             kill_at = Boot(sent_at + remaining_us - reserve_us)
             self._ask_to_stop(attempt, verdict.cancel.reason or "cancelled", kill_at)
-        self._look_by(attempt)
+        self._schedule(attempt)
 
     def _unanswered(
         self, attempt: Attempt, command: WorkerCommand, retry_after_us: Duration = AT_ONCE
@@ -629,7 +629,7 @@ class Session:
             attempt.tries += 1
             delay = delay_us(RETRY, failures=attempt.tries, fraction=self._random())
             attempt.retry_at = Boot(not_before + delay)
-        self._look_by(attempt)
+        self._schedule(attempt)
 
     def _refused(
         self, attempt: Attempt, command: WorkerCommand, why: str, *, is_alone: bool
@@ -643,7 +643,7 @@ class Session:
         if isinstance(command, Heartbeat):
             attempt.drop_news()
             attempt.heartbeat_at = self._now
-            self._look_by(attempt)
+            self._schedule(attempt)
         elif attempt.report is command and attempt.tries <= MAX_REFUSED_REPORTS:
             attempt.tries += 1
             self._report(attempt, malformed(attempt, why))
@@ -669,7 +669,7 @@ class Session:
 
     # --- handlers ------------------------------------------------------------------------------
 
-    def _heard_child(
+    def _child_sent(
         self, event: CheckpointSaved | ProgressMade | messages.LeaseWanted | SelfCompleted
     ) -> None:
         attempt = self._attempts.get(event.run)
@@ -677,9 +677,9 @@ class Session:
             return
         match event:
             case CheckpointSaved():
-                attempt.heard_checkpoint(event.checkpoint, self._now)
+                attempt.saved_checkpoint(event.checkpoint, self._now)
             case ProgressMade():
-                attempt.heard_progress(event.progress, self._now)
+                attempt.progressed(event.progress, self._now)
             case messages.LeaseWanted() if not attempt.is_lent:
                 attempt.is_lent = True
                 self._actions.append(
@@ -689,13 +689,13 @@ class Session:
                 pass  # it has the lease; answering each time would let a handler fill our memory
             case SelfCompleted():
                 attempt.settled = event.result
-        self._look_by(attempt)
+        self._schedule(attempt)
 
     def _ask_to_stop(self, attempt: Attempt, reason: str, kill_at: Boot) -> None:
         is_sooner = attempt.kill_at is None or kill_at < attempt.kill_at
         if is_sooner:
             attempt.kill_at = kill_at
-            self._look_by(attempt)
+            self._schedule(attempt)
         if not attempt.asked_to_stop and attempt.phase is Phase.RUNNING:
             attempt.asked_at = self._now
             self._actions.append(AskToStop(attempt.run, reason))
@@ -783,7 +783,7 @@ class Session:
         for attempt in self._attempts.values():
             if attempt.heartbeat_at != NEVER:  # else a heartbeat would start its timeout
                 attempt.heartbeat_at = self._now
-                self._look_by(attempt)
+                self._schedule(attempt)
 
     def _asked_to_drain(self, request: messages.DrainRequested) -> None:
         """Drain. A signal is answered by a line in the log, even if the worker was draining."""
@@ -843,7 +843,7 @@ class Session:
         self._note(why, is_error=True)
         self._stop_now()
 
-    def _heard_coordinator(self) -> None:
+    def _coordinator_answers(self) -> None:
         """The coordinator answered."""
         if self._drain is not None:
             self._claimer.hurry(self._now)  # grants of a claim that was lost can be handed back

@@ -53,12 +53,12 @@ class Child:
         environment: Mapping[str, str],
         output_bytes: int,
         selector: selectors.BaseSelector,
-        heard: Callable[["Child"], None],
-        ended: Callable[["Child"], object],
-        wrote: Callable[["Child", bytes], None] = lambda child, data: None,
+        on_readable: Callable[["Child"], None],
+        on_exit: Callable[["Child"], object],
+        on_output: Callable[["Child", bytes], None] = lambda child, data: None,
     ) -> None:
-        """`heard` is called when it has said something, `ended` when its process has ended, `wrote`
-        with all that it writes once it is ready."""
+        """`on_readable` is called when it has sent something, `on_exit` when its process has ended,
+        `on_output` with all that it writes once it is ready."""
         self.lane: Isolation = setup.lane
         self.number = number
         self.started_at = Boot(0)
@@ -77,8 +77,8 @@ class Child:
         self._reader = FrameReader(max_bytes=largest_frame(setup.body_bytes))
         self._outgoing = bytearray()
         self._wants_to_write = False
-        self._wrote = wrote
-        self._heard = heard
+        self._on_output = on_output
+        self._on_readable = on_readable
         self.lines = Lines()
         self._process, self._sock, self._begun_mark = _spawn(environment)
         self.pid = self._process.pid
@@ -87,10 +87,10 @@ class Child:
         os.set_blocking(self._pipe, False)
         self._exit_fd = _exit_descriptor(self._process.pid)
         self._watched: set[int] = set()
-        self._watch(self._sock.fileno(), lambda: heard(self))
+        self._watch(self._sock.fileno(), lambda: on_readable(self))
         self._watch(self._pipe, self.drain_output)
         if self._exit_fd is not None:
-            self._watch(self._exit_fd, lambda: ended(self))
+            self._watch(self._exit_fd, lambda: on_exit(self))
         self.send(setup)
         self.flush()
 
@@ -101,7 +101,7 @@ class Child:
 
     @property
     def reports_exit(self) -> bool:
-        """Whether `ended` is called; else its owner has to look."""
+        """Whether `on_exit` is called; else its owner has to check."""
         return self._exit_fd is not None
 
     # --- talking -------------------------------------------------------------------------------
@@ -123,7 +123,7 @@ class Child:
         if wants_to_write != self._wants_to_write and self._sock.fileno() in self._watched:
             self._wants_to_write = wants_to_write
             events = selectors.EVENT_READ | (selectors.EVENT_WRITE if wants_to_write else 0)
-            self._selector.modify(self._sock.fileno(), events, lambda: self._heard(self))
+            self._selector.modify(self._sock.fileno(), events, lambda: self._on_readable(self))
 
     def receive(self) -> tuple[list[ToSupervisor], bool]:
         """What the child said, and whether its end of the socket is closed or broken."""
@@ -158,7 +158,7 @@ class Child:
                     return
                 self.output.write(data)
                 if self.is_ready:
-                    self._wrote(self, data)
+                    self._on_output(self, data)
                 if len(data) < READ_BYTES:
                     return
 

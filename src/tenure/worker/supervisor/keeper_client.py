@@ -1,11 +1,10 @@
-"""The supervisor's end of its keeper: tells it which process groups are alive, and until when.
+"""The supervisor's end of its keeper: sends it which process groups are alive, and until when.
 
-Never blocks. A keeper that died, or does not read, is replaced, and its successor is told
+Never blocks. A keeper that died, or does not read, is replaced, and its successor gets
 everything: killing the keeper and then the supervisor must not leave a program running.
 
-The keeper hears of a sooner or a much later deadline at once, of a little later one or of none
-within a second: a child that runs many short jobs has a later deadline with each, and each line
-wakes a process.
+A sooner or a much later deadline is sent at once, a little later one or none within a second: a
+child that runs many short jobs has a later deadline with each, and each line wakes a process.
 """
 
 import logging
@@ -27,10 +26,10 @@ READ_BYTES = 4096
 RESTART_AFTER = seconds(1)
 """Least time between two starts: a keeper that dies at once must not keep the worker busy."""
 
-TELL_WITHIN = seconds(1)
-"""How late the keeper may hear of a deadline that is at most this much later than the one that it
-knows, or that there is none. It hears at once if the one that it knows is less than twice this
-away. If the supervisor is stopped, the keeper may kill this much early."""
+SEND_WITHIN = seconds(1)
+"""How late a deadline is sent that is at most this much later than the one that the keeper knows,
+or that there is none. It is sent at once if the known one is less than twice this away. If the
+supervisor is stopped, the keeper may kill this much early."""
 
 _log = logging.getLogger("tenure.worker")
 
@@ -42,11 +41,11 @@ class KeeperClient:
         self._selector = selector
         self._clock = clock
         self._deadlines: dict[int, Boot | None] = {}  # by group
-        self._told: dict[int, Boot | None] = {}  # what the keeper knows of them
-        self._untold: dict[int, None] = {}  # groups of which it knows a sooner deadline
+        self._sent: dict[int, Boot | None] = {}  # what the keeper knows of them
+        self._unsent: dict[int, None] = {}  # groups of which it knows a sooner deadline
         self._started_at: Boot | None = None
         self._running: tuple[subprocess.Popen[bytes], socket.socket] | None = None
-        self._restart_at = self._tell_at = NEVER
+        self._restart_at = self._send_at = NEVER
         self._start()
 
     @property
@@ -57,23 +56,23 @@ class KeeperClient:
     @property
     def next_at(self) -> Boot:
         """When to call `maintain`."""
-        return min(self._restart_at, self._tell_at)
+        return min(self._restart_at, self._send_at)
 
     def watch(self, group: int) -> None:
         """Kill this group with the supervisor."""
-        self._deadlines[group] = self._told[group] = None
-        self._tell(b"+%d\n" % group)
+        self._deadlines[group] = self._sent[group] = None
+        self._send(b"+%d\n" % group)
 
     def forget(self, group: int) -> None:
         """It is gone; another process may get its id."""
-        for known in (self._deadlines, self._told, self._untold):
+        for known in (self._deadlines, self._sent, self._unsent):
             known.pop(group, None)
-        self._tell(b"-%d\n" % group)
+        self._send(b"-%d\n" % group)
 
     def is_due(self, group: int) -> bool:
         """Whether the deadline that the keeper knows has passed."""
-        told = self._told.get(group)
-        return told is not None and self._clock() >= told
+        sent_deadline = self._sent.get(group)
+        return sent_deadline is not None and self._clock() >= sent_deadline
 
     def kill_at(self, group: int, deadline: Boot | None) -> None:
         """Kill this group at the deadline, unless it is changed before; None: no deadline."""
@@ -87,25 +86,25 @@ class KeeperClient:
             if group not in self._deadlines:
                 continue
             self._deadlines[group] = deadline
-            told = self._told[group]
-            if deadline == told:
-                self._untold.pop(group, None)
-            elif _may_wait(deadline, told, now):
-                self._untold[group] = None
+            sent_deadline = self._sent[group]
+            if deadline == sent_deadline:
+                self._unsent.pop(group, None)
+            elif _may_wait(deadline, sent_deadline, now):
+                self._unsent[group] = None
             else:
                 at_once.append(group)
-        self._tell_deadlines(at_once)
-        if self._untold and self._tell_at == NEVER:
-            self._tell_at = Boot(now + TELL_WITHIN)
+        self._send_deadlines(at_once)
+        if self._unsent and self._send_at == NEVER:
+            self._send_at = Boot(now + SEND_WITHIN)
 
-    def _tell_deadlines(self, groups: Iterable[int]) -> None:
+    def _send_deadlines(self, groups: Iterable[int]) -> None:
         lines = b""
         for group in groups:
-            deadline = self._told[group] = self._deadlines[group]
-            self._untold.pop(group, None)
+            deadline = self._sent[group] = self._deadlines[group]
+            self._unsent.pop(group, None)
             lines += b"=%d %d\n" % (group, deadline or 0)
         if lines:
-            self._tell(lines)
+            self._send(lines)
 
     def maintain(self) -> None:
         """Tell it what has waited long enough; start another keeper if the last one died long
@@ -113,14 +112,14 @@ class KeeperClient:
         now = self._clock()
         if self._running is None and now >= self._restart_at:
             self._start()
-        if now >= self._tell_at:
-            self._tell_at = NEVER
-            self._tell_deadlines(list(self._untold))
+        if now >= self._send_at:
+            self._send_at = NEVER
+            self._send_deadlines(list(self._unsent))
 
     def close(self) -> None:
         """Close its input: it kills the groups it still watches, and exits. One that does not, as
         after SIGSTOP, is killed: it must not hold up the end of its worker."""
-        self._restart_at = self._tell_at = NEVER
+        self._restart_at = self._send_at = NEVER
         if self._running is None:
             return
         process, ours = self._running
@@ -148,8 +147,8 @@ class KeeperClient:
             b"+%d\n=%d %d\n" % (group, group, deadline or 0)
             for group, deadline in self._deadlines.items()
         )
-        self._told = dict(self._deadlines)
-        self._untold.clear()
+        self._sent = dict(self._deadlines)
+        self._unsent.clear()
         # Before it starts: if this process is killed next, the keeper already knows every group.
         sent = ours.send(lines) if lines else 0
         with theirs:
@@ -166,16 +165,16 @@ class KeeperClient:
                 self._could_not_start(failure)
                 return
         self._running = process, ours
-        self._selector.register(ours, selectors.EVENT_READ, self._heard)
+        self._selector.register(ours, selectors.EVENT_READ, self._readable)
         if sent < len(lines):
-            self._tell(lines[sent:])
+            self._send(lines[sent:])
 
     def _could_not_start(self, failure: OSError) -> None:
         assert self._started_at is not None
         _log.error("the keeper process could not be started: %s", failure)
         self._restart_at = Boot(self._started_at + RESTART_AFTER)
 
-    def _heard(self) -> None:
+    def _readable(self) -> None:
         """It never writes: the socket is readable when the process is gone."""
         if self._running is None:
             return
@@ -184,9 +183,9 @@ class KeeperClient:
                 return
         self._lost("has died")
 
-    def _tell(self, lines: bytes) -> None:
+    def _send(self, lines: bytes) -> None:
         if self._running is None:
-            return  # the next keeper is told
+            return  # the next keeper gets it
         try:
             if self._running[1].send(lines) < len(lines):
                 self._lost("does not respond")
@@ -210,12 +209,12 @@ class KeeperClient:
             self._start()
 
 
-def _may_wait(deadline: Boot | None, told: Boot | None, now: Boot) -> bool:
+def _may_wait(deadline: Boot | None, sent_deadline: Boot | None, now: Boot) -> bool:
     """Whether the keeper knows a little sooner deadline than this one, and not too soon a one. It
     may know that of the child's last job, whose lease was shorter."""
-    if told is None or told < now + 2 * TELL_WITHIN:
+    if sent_deadline is None or sent_deadline < now + 2 * SEND_WITHIN:
         return False
-    return deadline is None or told < deadline <= told + TELL_WITHIN
+    return deadline is None or sent_deadline < deadline <= sent_deadline + SEND_WITHIN
 
 
 def _environment() -> dict[str, str]:

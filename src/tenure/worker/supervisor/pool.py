@@ -464,13 +464,13 @@ class Pool:
 
     # --- children ------------------------------------------------------------------------------
 
-    def _heard_from(self, child: Child) -> None:
+    def _readable(self, child: Child) -> None:
         """Its socket can be read, or written to after it could not."""
         if child not in self._children:
             return
         heard, is_closed = child.receive()
         for message in heard:
-            self._heard(child, message)
+            self._take(child, message)
         if is_closed and not self._has_ended(child) and not child.is_retiring:
             # Most likely it is about to exit; else it is broken, and killed soon.
             child.is_retiring = True
@@ -486,7 +486,7 @@ class Pool:
         self._reap(child)
         return True
 
-    def _heard(self, child: Child, message: frames.ToSupervisor) -> None:
+    def _take(self, child: Child, message: frames.ToSupervisor) -> None:
         match message:
             case frames.Ended():
                 self._ended(child, message)
@@ -579,7 +579,7 @@ class Pool:
 
     def _reap(self, child: Child) -> None:
         for message in child.receive()[0]:
-            self._heard(child, message)
+            self._take(child, message)
         was_due = self._keeper is not None and self._keeper.is_due(child.pid)
         if self._keeper is not None:
             self._keeper.forget(child.pid)
@@ -663,9 +663,9 @@ class Pool:
             environment=self._environment,
             output_bytes=self._options.output_bytes,
             selector=self._selector,
-            heard=self._heard_from,
-            ended=self._has_ended,
-            wrote=self._wrote,
+            on_readable=self._readable,
+            on_exit=self._has_ended,
+            on_output=self._wrote,
         )
         if self._keeper is not None:
             self._keeper.watch(child.pid)
@@ -674,7 +674,7 @@ class Pool:
         self._children[child] = None
         self._by_number[child.number] = child
         child.started_at = now
-        self._child_timers.put(child.number, self._look_at(child, now))
+        self._child_timers.put(child.number, self._check_at(child, now))
         self._lanes[lane].started(child)
         self._stats.children_started += 1
 
@@ -740,9 +740,9 @@ class Pool:
             child.fault = "did not respond to its supervisor and was killed"
             child.kill()
             self._stop_using(child)
-        self._child_timers.put(child.number, self._look_at(child, now))
+        self._child_timers.put(child.number, self._check_at(child, now))
 
-    def _look_at(self, child: Child, now: Boot) -> Boot:
+    def _check_at(self, child: Child, now: Boot) -> Boot:
         """When to look at it again: at its deadline, and often while its exit is expected or on a
         system that does not report exits."""
         is_leaving = child.was_killed or child.is_retiring or child.fault is not None

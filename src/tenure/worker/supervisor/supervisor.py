@@ -135,7 +135,7 @@ class Supervisor:
         """A handler gets the answer to what it asked. Any thread."""
         self._call(lambda: self._pool.answer(answer))
 
-    def _hear(self, found: messages.LeasesPolled) -> None:
+    def _polled(self, found: messages.LeasesPolled) -> None:
         """What a poll of leases found. Any thread."""
         self._call(lambda: self._inbox.append(found))
 
@@ -268,7 +268,7 @@ class Supervisor:
                     self._submit(action, lambda: self._coordination.submit_many(action.commands))
             case messages.PollLeases():
                 with tracing.use_trace(action.traced):
-                    self._poll_leases(action, self._hear)
+                    self._poll_leases(action, self._polled)
             case LeaseRenewed():
                 self._pool.renew(action)
             case messages.LeaseLent():
@@ -282,11 +282,11 @@ class Supervisor:
                 if action.running:
                     self._give_sign()
             case messages.Note():
-                self._say(action)
+                self._log_note(action)
             case _:
                 assert_never(action)
 
-    def _say(self, note: messages.Note) -> None:
+    def _log_note(self, note: messages.Note) -> None:
         if note.is_routine and not self._options.tells_every_end:
             return
         level = logging.INFO if note.is_routine else logging.WARNING
