@@ -68,7 +68,7 @@ CORRELATION_ID = {
             "src/tenure/testing/context.py",
             "src/tenure/worker/child/context.py",
             "src/tenure/worker/frames.py",
-            "src/tenure/worker/supervisor/pool.py",
+            "src/tenure/worker/child/execution.py",
         ),
         "it goes with the trace into handlers, log lines and what they enqueue",
     ),

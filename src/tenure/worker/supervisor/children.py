@@ -34,7 +34,7 @@ from tenure.worker.frames import (
     shared_file,
 )
 from tenure.worker.session.timers import LatestOf
-from tenure.worker.supervisor.output import BoundedOutput, Lines
+from tenure.worker.supervisor.output import BoundedOutput
 
 CHILD_MODULE = "tenure.worker.child.main"
 MAX_BACKLOG_BYTES = 64 * 1024
@@ -55,10 +55,10 @@ class Child:
         selector: selectors.BaseSelector,
         on_readable: Callable[["Child"], None],
         on_exit: Callable[["Child"], object],
-        on_output: Callable[["Child", bytes], None] = lambda child, data: None,
+        on_output: Callable[["Child", list[str]], None] = lambda child, lines: None,
     ) -> None:
         """`on_readable` is called when it has sent something, `on_exit` when its process has ended,
-        `on_output` with all that it writes once it is ready."""
+        `on_output` with each piece that it prints once it is ready, as lines."""
         self.lane: Isolation = setup.lane
         self.number = number
         self.started_at = Boot(0)
@@ -79,7 +79,6 @@ class Child:
         self._wants_to_write = False
         self._on_output = on_output
         self._on_readable = on_readable
-        self.lines = Lines()
         self._process, self._sock, self._begun_mark = _spawn(environment)
         self.pid = self._process.pid
         assert self._process.stdout is not None
@@ -156,9 +155,9 @@ class Child:
                 if not data:
                     self._unwatch(self._pipe)
                     return
-                self.output.write(data)
+                lines = self.output.write(data)
                 if self.is_ready:
-                    self._on_output(self, data)
+                    self._on_output(self, lines)
                 if len(data) < READ_BYTES:
                     return
 

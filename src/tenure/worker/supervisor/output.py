@@ -1,10 +1,27 @@
-"""What handlers print, kept within bounds.
+"""What handlers print: kept within bounds, echoed line by line, and sent to a sink.
 
 The beginning and the end are kept, the middle is counted: the end matters most after a crash, the
-beginning says what was attempted.
+beginning says what was attempted. Output of a running attempt is sent early, but seldom.
 """
 
+import logging
+from collections.abc import Callable, Sequence
+
+from tenure.clock import Boot
+from tenure.core.instants import seconds
+from tenure.core.verdicts import Grant
+from tenure.telemetry import tracing
+from tenure.telemetry.log_lines import job_ids
+from tenure.worker.session.timers import Timers
+from tenure.worker.supervisor.options import CapturedOutput, OutputLine, WorkerOptions
+
 MAX_LINE_BYTES = 16 * 1024
+FIRST_OUTPUT_AFTER = seconds(1)  # so that short jobs send theirs once, at the end
+OUTPUT_INTERVAL = seconds(2)
+OUTPUT_BYTES_PER_S = 8 * 1024
+"""What a chatty job may cost its store: all of its 64 KiB every eight seconds."""
+
+_log = logging.getLogger("tenure.worker")
 
 
 class BoundedOutput:
@@ -16,9 +33,11 @@ class BoundedOutput:
         self._tail = bytearray()
         self.left_out_bytes = 0
         self.written_bytes = 0  # since it was last taken
+        self._line = b""  # the last one, while it is not complete
 
-    def write(self, data: bytes) -> None:
-        """Append; what no longer fits falls out of the middle."""
+    def write(self, data: bytes) -> list[str]:
+        """Append; what no longer fits falls out of the middle. Returns the lines that are complete
+        with this piece; a very long one in several."""
         self.written_bytes += len(data)
         room = self._half - len(self._head)
         self._head += data[:room]
@@ -27,6 +46,16 @@ class BoundedOutput:
         if surplus > 0:
             self.left_out_bytes += surplus
             del self._tail[:surplus]
+        *lines, self._line = (self._line + data).split(b"\n")
+        if len(self._line) > MAX_LINE_BYTES:
+            lines.append(self._line)
+            self._line = b""
+        return [_text(line) for line in lines]
+
+    def last_line(self) -> list[str]:
+        """The last line, if it does not end with a newline."""
+        line, self._line = self._line, b""
+        return [_text(line)] if line else []
 
     def peek(self) -> tuple[bytes, int]:
         """The text with a note where something is missing, and how much."""
@@ -45,25 +74,103 @@ class BoundedOutput:
         return taken
 
 
-class Lines:
-    """Cuts a stream of bytes into lines, so that those of several handlers are not mixed up."""
-
-    def __init__(self) -> None:
-        self._rest = b""
-
-    def feed(self, data: bytes) -> list[str]:
-        """The lines that are complete with this piece; a very long one in several."""
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        if len(self._rest) > MAX_LINE_BYTES:
-            lines.append(self._rest)
-            self._rest = b""
-        return [_text(line) for line in lines]
-
-    def end(self) -> list[str]:
-        """The last line, if it does not end with a newline."""
-        rest, self._rest = self._rest, b""
-        return [_text(rest)] if rest else []
-
-
 def _text(line: bytes) -> str:
     return line.decode("utf-8", "backslashreplace").removesuffix("\r")
+
+
+class _Printing:
+    """An attempt that prints."""
+
+    def __init__(self, grant: Grant, output: BoundedOutput) -> None:
+        self.grant = grant
+        self.output = output
+        self.sent_parts = 0
+        self.sent_at = Boot(0)
+
+
+class OutputRelay:
+    """Passes on what attempts print, by run."""
+
+    def __init__(self, options: WorkerOptions, clock: Callable[[], Boot]) -> None:
+        self._options = options
+        self._clock = clock
+        self._printing: dict[int, _Printing] = {}
+        self._timers = Timers()  # by run: to send its output
+
+    @property
+    def next_at(self) -> Boot:
+        """When to call `send_due`."""
+        return self._timers.next_at
+
+    def begin(self, run: int, grant: Grant, output: BoundedOutput) -> None:
+        """From here on this attempt prints there."""
+        self._printing[run] = _Printing(grant, output)
+
+    def write(self, run: int, grant: Grant, data: bytes) -> None:
+        """An attempt that shares its child has printed this."""
+        if run not in self._printing:
+            self.begin(run, grant, BoundedOutput(self._options.output_bytes))
+        self.printed(run, self._printing[run].output.write(data))
+
+    def printed(self, run: int | None, lines: Sequence[str]) -> None:
+        """An attempt has printed these lines, and perhaps a part of another; None: its child has,
+        between two attempts."""
+        printing = None if run is None else self._printing[run]
+        if self._options.echo is not None:
+            about = {} if printing is None else job_ids(printing.grant.job)
+            for line in lines:
+                self._options.echo(OutputLine(text=line, about=about))
+        if run is not None and printing is not None:
+            self._send_soon(run, printing)
+
+    def _send_soon(self, run: int, printing: _Printing) -> None:
+        """The more there is, the less often: all of it is sent each time."""
+        if not self._options.sends_output_early or run in self._timers:
+            return
+        size_bytes = min(printing.output.written_bytes, self._options.output_bytes)
+        pause = max(OUTPUT_INTERVAL, seconds(size_bytes / OUTPUT_BYTES_PER_S))
+        due = Boot(max(self._clock() + FIRST_OUTPUT_AFTER, printing.sent_at + pause))
+        self._timers.put(run, due)
+
+    def send_due(self, now: Boot) -> None:
+        """Send the output so far of running attempts."""
+        for run in self._timers.due(now):
+            printing = self._printing[run]
+            printing.sent_at = now
+            self._send(printing, *printing.output.peek(), is_last=False)
+
+    def end(self, run: int) -> None:
+        """The attempt has ended, and so has its output."""
+        printing = self._printing.get(run)
+        if printing is not None:
+            last_line = printing.output.last_line()
+            if last_line:
+                self.printed(run, last_line)
+            self._send(printing, *printing.output.take(), is_last=True)
+        self.drop(run)
+
+    def drop(self, run: int) -> None:
+        """The attempt has not begun after all."""
+        self._printing.pop(run, None)
+        self._timers.drop(run)
+
+    def _send(self, printing: _Printing, text: bytes, left_out: int, *, is_last: bool) -> None:
+        sink = self._options.output_sink
+        if not text or sink is None:
+            return
+        grant = printing.grant
+        output_so_far = CapturedOutput(
+            job_id=grant.job_id,
+            attempt=grant.attempt,
+            text=text,
+            left_out_bytes=left_out,
+            lease_id=grant.lease_id,
+            part=printing.sent_parts,
+            is_last=is_last,
+        )
+        printing.sent_parts += 1
+        try:
+            with tracing.use_trace(tracing.trace_of_jobs([grant.job])):
+                sink(output_so_far)
+        except Exception:  # a sink must not cost a job; logged
+            _log.exception("the output of job %s could not be stored", grant.job_id)

@@ -24,14 +24,14 @@ from tenure.core.verdicts import Grant
 from tenure.handlers.registry import Isolation
 from tenure.telemetry import tracing
 from tenure.telemetry.counts import Counts
-from tenure.telemetry.log_lines import FailureLog, job_ids
+from tenure.telemetry.log_lines import FailureLog
 from tenure.worker import frames
 from tenure.worker.session import messages
 from tenure.worker.session.timers import Timers
 from tenure.worker.supervisor.children import Child, LaneChildren, RecentlyBegun
 from tenure.worker.supervisor.keeper_client import KeeperClient
-from tenure.worker.supervisor.options import CapturedOutput, OutputLine, WorkerOptions
-from tenure.worker.supervisor.output import BoundedOutput, Lines
+from tenure.worker.supervisor.options import WorkerOptions
+from tenure.worker.supervisor.output import OutputRelay
 from tenure.worker.supervisor.requests import Request
 
 MAX_FAILED_STARTS = 3
@@ -55,18 +55,13 @@ KEEPER_DELAY = seconds(0.1)
 """How much later than the supervisor the keeper kills. Less than a lease's margin."""
 SHOWN_OUTPUT = 4000
 
-FIRST_OUTPUT_AFTER = seconds(1)  # so that short jobs send theirs once, at the end
-OUTPUT_INTERVAL = seconds(2)
-OUTPUT_BYTES_PER_S = 8 * 1024
-"""What a chatty job may cost its store: all of its 64 KiB every eight seconds."""
-
 _log = logging.getLogger("tenure.worker")
 
 
 class _Slot:
     """What the pool knows of one attempt."""
 
-    def __init__(self, run: int, lane: Isolation, grant: Grant, output_bytes: int) -> None:
+    def __init__(self, run: int, lane: Isolation, grant: Grant) -> None:
         self.run = run
         self.lane = lane
         self.grant = grant
@@ -77,34 +72,6 @@ class _Slot:
         self.is_sent = False
         self.was_sent_before = False  # to a child that died before it called the handler
         self.asking: int | None = None  # the id of what its handler waits for
-        self._output_bytes = output_bytes
-        self._output: BoundedOutput | None = None
-        self._lines: Lines | None = None
-        self.sent_parts = 0  # of its output
-        self.sent_output_at = Boot(0)
-
-    @property
-    def output(self) -> BoundedOutput:
-        """What it wrote: a process child has its own, the others write as their attempts."""
-        if self.lane is Isolation.PROCESS:
-            assert self.child is not None
-            return self.child.output
-        self._output = self._output or BoundedOutput(self._output_bytes)
-        return self._output
-
-    @property
-    def lines(self) -> Lines:
-        """The same, line by line."""
-        if self.lane is Isolation.PROCESS:
-            assert self.child is not None
-            return self.child.lines
-        self._lines = self._lines or Lines()
-        return self._lines
-
-    @property
-    def has_output(self) -> bool:
-        """Whether it may have written something."""
-        return self.lane is Isolation.PROCESS or self._output is not None
 
 
 class Pool:
@@ -140,7 +107,7 @@ class Pool:
         self._slots: dict[int, _Slot] = {}
         self._child_timers = Timers()  # by number of the child: to be looked at
         self._stop_timers = Timers()  # by run: to have stopped
-        self._output_timers = Timers()  # by run: to send its output
+        self._outputs = OutputRelay(options, clock)
         self._recent = RecentlyBegun(most=BEGUN_PER_CORE * _cores())
         self._unflushed: dict[Child, None] = {}  # with frames or a deadline that were not sent
         self._start_us = seconds(0)  # how long the last child took to start
@@ -164,7 +131,7 @@ class Pool:
         return min(
             self._child_timers.next_at,
             self._stop_timers.next_at,
-            self._output_timers.next_at,
+            self._outputs.next_at,
             self._spawn_at,
             self._spread_at,
             NEVER if self._keeper is None else self._keeper.next_at,
@@ -188,7 +155,7 @@ class Pool:
     def prepare(self, run: int, lane: Isolation, grant: Grant, until: Boot | None = None) -> None:
         """Reserve a child; `Prepared` follows, now or when one is ready. With `until` call the
         handler there at once."""
-        slot = _Slot(run, lane, grant, self._options.output_bytes)
+        slot = _Slot(run, lane, grant)
         slot.until = until
         slot.is_announced = until is not None
         self._slots[run] = slot
@@ -345,6 +312,7 @@ class Pool:
                 child.drain_output()  # of imports; later ones are read in every turn
             self._recent.begun(slot.run, self._clock())
             child.output.take()  # of imports, or of threads between two jobs
+            self._outputs.begin(slot.run, slot.grant, child.output)
         slot.is_sent = True
         child.ends.put(slot.run, until)
         self._send(child, frames.Run.of(slot.run, slot.grant, until=until))
@@ -379,10 +347,7 @@ class Pool:
             self._lanes[slot.lane].give_back(child)
         else:
             self._lanes[slot.lane].waiting.pop(run, None)
-        if slot.is_sent and slot.has_output:
-            self._echo(slot.lines.end(), slot)
-            self._send_output(slot, is_last=True)
-        self._output_timers.drop(run)
+        self._outputs.end(run)
         self._stop_timers.drop(run)
         self._emit(messages.Finished(run, outcome))
 
@@ -403,64 +368,11 @@ class Pool:
             self._recent.forget()
             self._assign(self._slots[next(iter(lane.waiting))])
 
-    # --- output --------------------------------------------------------------------------------
-
-    def _wrote(self, child: Child, data: bytes) -> None:
+    def _printed(self, child: Child, lines: list[str]) -> None:
         """A child wrote to its streams. Only a process child's output belongs to one attempt."""
         is_alone = child.lane is Isolation.PROCESS
-        sent = [self._slots[run] for run in child.runs if is_alone and self._slots[run].is_sent]
-        slot = sent[0] if sent else None
-        self._echo(child.lines.feed(data), slot)
-        if slot is not None:
-            self._schedule_output(slot)
-
-    def _printed(self, slot: _Slot, text: bytes) -> None:
-        slot.output.write(text)
-        self._echo(slot.lines.feed(text), slot)
-        self._schedule_output(slot)
-
-    def _echo(self, lines: Sequence[str], slot: _Slot | None) -> None:
-        if self._options.echo is None or not lines:
-            return
-        about = {} if slot is None else job_ids(slot.grant.job)
-        for line in lines:
-            self._options.echo(OutputLine(text=line, about=about))
-
-    def _schedule_output(self, slot: _Slot) -> None:
-        """Send its output soon. The more there is, the less often: all of it is sent each time."""
-        if not self._options.sends_output_early or slot.run in self._output_timers:
-            return
-        size_bytes = min(slot.output.written_bytes, self._options.output_bytes)
-        pause = max(OUTPUT_INTERVAL, seconds(size_bytes / OUTPUT_BYTES_PER_S))
-        due = Boot(max(self._clock() + FIRST_OUTPUT_AFTER, slot.sent_output_at + pause))
-        self._output_timers.put(slot.run, due)
-
-    def _send_due_output(self, now: Boot) -> None:
-        for run in self._output_timers.due(now):
-            slot = self._slots[run]
-            slot.sent_output_at = now
-            self._send_output(slot, is_last=False)
-
-    def _send_output(self, slot: _Slot, *, is_last: bool) -> None:
-        text, left_out = slot.output.take() if is_last else slot.output.peek()
-        sink = self._options.output_sink
-        if not text or sink is None:
-            return
-        output_so_far = CapturedOutput(
-            job_id=slot.grant.job_id,
-            attempt=slot.grant.attempt,
-            text=text,
-            left_out_bytes=left_out,
-            lease_id=slot.grant.lease_id,
-            part=slot.sent_parts,
-            is_last=is_last,
-        )
-        slot.sent_parts += 1
-        try:
-            with tracing.use_trace(tracing.trace_of_jobs([slot.grant.job])):
-                sink(output_so_far)
-        except Exception:  # a sink must not cost a job; logged
-            _log.exception("the output of job %s could not be stored", slot.grant.job_id)
+        sent = [run for run in child.runs if is_alone and self._slots[run].is_sent]
+        self._outputs.printed(sent[0] if sent else None, lines)
 
     # --- children ------------------------------------------------------------------------------
 
@@ -500,7 +412,8 @@ class Pool:
                     self._asked(self._slots[message.run], message)
             case frames.Printed():
                 if message.run in child.runs:
-                    self._printed(self._slots[message.run], message.text.encode())
+                    grant = self._slots[message.run].grant
+                    self._outputs.write(message.run, grant, message.text.encode())
             case frames.LoopBlocked():
                 self._stats.blocked_loops += 1
                 took_s = message.for_us / 1e6
@@ -526,6 +439,7 @@ class Pool:
         if child.is_ready or child.is_retiring or child.was_killed:
             return
         child.is_ready = True
+        child.output.last_line()  # of the imports
         child.deadline = None
         self._start_us = Duration(self._clock() - child.started_at)
         self._failed_starts = 0
@@ -626,7 +540,7 @@ class Pool:
         slot.was_sent_before = True
         slot.is_sent = False
         self._recent.ended(slot.run)
-        self._output_timers.drop(slot.run)
+        self._outputs.drop(slot.run)
         self._assign_another(slot)
 
     def _has_lease_ended(self, slot: _Slot) -> bool:
@@ -665,7 +579,7 @@ class Pool:
             selector=self._selector,
             on_readable=self._readable,
             on_exit=self._has_ended,
-            on_output=self._wrote,
+            on_output=self._printed,
         )
         if self._keeper is not None:
             self._keeper.watch(child.pid)
@@ -726,7 +640,7 @@ class Pool:
             if child is not None and not child.was_killed and child.fault is None:
                 self._overdue(child, run)
         self._spread(now)
-        self._send_due_output(now)
+        self._outputs.send_due(now)
         self._spawn_at = NEVER
         for lane in self._lanes:
             self._spawn_missing(lane)

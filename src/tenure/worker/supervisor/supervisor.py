@@ -11,7 +11,7 @@ import signal
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, Future
 from contextlib import contextmanager, suppress
 from typing import Any, assert_never
@@ -33,9 +33,9 @@ from tenure.telemetry.logs import one_line
 from tenure.worker.frames import AskAnswer, AskToStop, LeaseRenewed, Raised
 from tenure.worker.session import messages
 from tenure.worker.session.session import Session
+from tenure.worker.supervisor.background import BackgroundTasks
 from tenure.worker.supervisor.options import WorkerOptions, child_environment
 from tenure.worker.supervisor.pool import Pool
-from tenure.worker.supervisor.requests import Request
 
 LONGEST_SLEEP = seconds(1)
 JUMP_THRESHOLD = seconds(5)
@@ -44,12 +44,6 @@ MEANINGLESS = (signal.SIGUSR1, signal.SIGUSR2)
 
 _REFUSED = Verdict(kind=VerdictKind.REJECTED)
 """For reports that a server refused unread, because the token is revoked. [H8]"""
-
-CarryOut = Callable[[Request, Callable[[AskAnswer], None]], None]
-"""Carries out what a handler asks without blocking, and calls back with the answer."""
-
-SendLeasePoll = Callable[[messages.PollLeases, Callable[[messages.LeasesPolled], None]], None]
-"""Polls leases without blocking, and calls back with what it found."""
 
 _log = logging.getLogger("tenure.worker")
 
@@ -84,11 +78,8 @@ class Supervisor:
         options: WorkerOptions,
         *,
         app: str,
-        environment: Mapping[str, str],
         counts: Counts | None,
-        carry_out: CarryOut,
-        poll_leases: SendLeasePoll,
-        give_sign: Callable[[], None],
+        background: BackgroundTasks,
     ) -> None:
         self._coordination = coordination
         self._session = session
@@ -97,8 +88,7 @@ class Supervisor:
         self._inbox: deque[messages.Event] = deque()
         self._calls: deque[Callable[[], None]] = deque()  # from other threads
         self._signals: deque[int] = deque()
-        self._poll_leases = poll_leases
-        self._give_sign = give_sign
+        self._background = background
         self._stops = 0
         self._has_begun = False
         self._jumps = JumpWatch(threshold_us=JUMP_THRESHOLD)
@@ -111,14 +101,16 @@ class Supervisor:
             _lanes(registry, options),
             options,
             environment=child_environment(
-                environment, only=options.only_environment, given=options.set_environment
+                os.environ if options.url is None else {**os.environ, URL_VARIABLE: options.url},
+                only=options.only_environment,
+                given=options.set_environment,
             ),
             selector=self._selector,
             clock=boot_now,
             emit=self._inbox.append,
             stats=session.stats,
             counts=counts,
-            carry_out=lambda request: carry_out(request, self._answered),
+            carry_out=lambda request: background.carry_out(request, self._answered),
         )
 
     # --- from other threads and from signals ---------------------------------------------------
@@ -268,7 +260,7 @@ class Supervisor:
                     self._submit(action, lambda: self._coordination.submit_many(action.commands))
             case messages.PollLeases():
                 with tracing.use_trace(action.traced):
-                    self._poll_leases(action, self._polled)
+                    self._background.poll_leases(action, self._polled)
             case LeaseRenewed():
                 self._pool.renew(action)
             case messages.LeaseLent():
@@ -280,7 +272,7 @@ class Supervisor:
             case messages.Draining():
                 _log.info("%s", action.text)
                 if action.running:
-                    self._give_sign()
+                    self._background.give_sign()
             case messages.Note():
                 self._log_note(action)
             case _:
@@ -357,8 +349,3 @@ def _unanswered(
             retry_after_s = failure.retry_after_s if isinstance(failure, StoreUnavailable) else 0
             why = f"{type(failure).__name__}: {failure}"
             return messages.Unanswered(ticket, why, seconds(retry_after_s))
-
-
-def host_environment(url: str | None) -> Mapping[str, str]:
-    """The environment of this process, with the URL of its jobs."""
-    return os.environ if url is None else {**os.environ, URL_VARIABLE: url}

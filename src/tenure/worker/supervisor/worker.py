@@ -29,7 +29,7 @@ from tenure.worker.session.session import Session
 from tenure.worker.supervisor.background import BackgroundTasks
 from tenure.worker.supervisor.declarations import declare_and_warn, declare_schedules
 from tenure.worker.supervisor.options import WorkerOptions
-from tenure.worker.supervisor.supervisor import Supervisor, host_environment
+from tenure.worker.supervisor.supervisor import Supervisor
 
 MAX_CONCURRENCY = 10_000
 LEAST_MEMORY_BYTES = 64 * 1024 * 1024
@@ -84,11 +84,8 @@ class Worker:
             session,
             options,
             app=app,
-            environment=host_environment(options.url),
             counts=counts,
-            carry_out=self._background.carry_out,
-            poll_leases=self._background.poll_leases,
-            give_sign=self._background.give_sign,
+            background=self._background,
         )
 
     def _new_session(self, registry: Registry, options: WorkerOptions) -> Session:
