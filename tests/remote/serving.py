@@ -94,10 +94,11 @@ class ThreadedServer:
         self._started = threading.Event()
         self._app: ASGIApp | None = None
         self._loop = asyncio.new_event_loop()
+        app, http = guarded(self._dispatch, SETTINGS)
         config = uvicorn.Config(
-            self._dispatch,
+            app,
             interface="asgi3",
-            http=guarded(SETTINGS),
+            http=http,
             ws="none",
             lifespan="off",
             log_config=None,

@@ -1,5 +1,6 @@
 """Connections that are slow, too many or no HTTP at all, over real sockets."""
 
+import asyncio
 import os
 import re
 import socket
@@ -75,12 +76,10 @@ def check_named(received: bytes) -> None:
 
 
 def test_an_incompatible_uvicorn_is_refused_at_startup() -> None:
-    class Changed(H11Protocol):
-        def __init__(self) -> None:
-            self.scope = self.timeout_keep_alive = None  # type: ignore[assignment]  # only their names count
-            self.conn = self.connections = self.client = self.loop = self.transport = None  # type: ignore[assignment]  # only their names count
+    class Changed(asyncio.Protocol):
+        def __init__(self) -> None: ...
 
-    with pytest.raises(TenureError, match=r"has no timeout_keep_alive_task, cycle in its"):
+    with pytest.raises(TenureError, match="has no conn, send_400_response in its protocol"):
         check_protocol(Changed)
     check_protocol(H11Protocol)
 

@@ -1,5 +1,8 @@
 """Connections: uvicorn's HTTP/1.1 protocol, plus the deadlines and limits that it lacks.
 
+These are for one server that is reached directly. On other networks than one's own a proxy belongs
+in front of it, which ends TLS and has limits of its own.
+
 The server closes a connection whose request head [H62] or TLS handshake [H44] is not complete in
 time, even if bytes keep coming. It counts connections when it accepts them, and refuses new ones
 over the limit for all connections or for one address [H43]. A request that cannot be parsed gets a
@@ -15,6 +18,7 @@ from typing import Any
 
 import h11
 import msgspec
+from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from tenure.core.vocabulary import VerdictKind
@@ -33,12 +37,8 @@ BYTES_PER_CHUNK = 256
 KNOWN = "tenure.is_known"
 """In the scope of a request: its caller is known. The connection may then be idle for longer."""
 
-_USED_ATTRIBUTES = (
-    *("connection_made", "data_received", "connection_lost"),
-    *("send_400_response", "timeout_keep_alive_handler", "timeout_keep_alive_task"),
-    *("on_response_complete", "timeout_keep_alive", "scope"),
-    *("connections", "client", "conn", "cycle", "loop", "transport"),
-)
+Peer = tuple[str, int]
+"""The address and port that a connection comes from: no two have the same at a time."""
 
 _MALFORMED = Problem(
     code=ProblemCode.MALFORMED,
@@ -81,32 +81,54 @@ class StrictConnection(h11.Connection):
 
 
 class Connections:
-    """Counts the connections, in all and per address. [H43]"""
+    """The open connections, counted in all and per address. [H43]"""
 
     def __init__(self, settings: ServerSettings) -> None:
         self._settings = settings
-        self._total = 0
+        self._open: dict[Peer, GuardedProtocol] = {}
         self._per_address: Counter[str] = Counter()
 
-    def enter(self, address: str) -> bool:
+    def enter(self, peer: Peer, connection: "GuardedProtocol") -> bool:
         """Count a new connection. Returns whether it is within the limits."""
-        self._total += 1
-        self._per_address[address] += 1
-        is_full = self._total > self._settings.max_connections
+        self._open[peer] = connection
+        self._per_address[peer[0]] += 1
+        is_full = len(self._open) > self._settings.max_connections
         return not is_full and (
-            self._per_address[address] <= self._settings.max_connections_per_address
+            self._per_address[peer[0]] <= self._settings.max_connections_per_address
         )
 
-    def leave(self, address: str) -> None:
+    def leave(self, peer: Peer) -> None:
         """Stop counting a connection that is closed."""
-        self._total -= 1
-        self._per_address[address] -= 1
-        if not self._per_address[address]:
-            del self._per_address[address]
+        del self._open[peer]
+        self._per_address[peer[0]] -= 1
+        if not self._per_address[peer[0]]:
+            del self._per_address[peer[0]]
+
+    def watched(self, app: ASGIApp) -> ASGIApp:
+        """The application, telling each connection when its requests begin and end."""
+
+        async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+            connection = self._open.get(tuple(scope["client"] or ()))
+            if connection is None:  # it was lost before its request was served
+                await app(scope, receive, send)
+                return
+            connection.request_began()
+            try:
+                await app(scope, receive, send)
+            finally:
+                connection.request_ended(is_known=KNOWN in scope)
+
+        return serve
 
 
 class GuardedProtocol(H11Protocol):
-    """One connection. `guarded` makes a subclass with `settings` and the shared `counted`."""
+    """One connection. `guarded` makes a subclass with `settings` and the shared `counted`.
+
+    Of uvicorn's class it uses two names that are not public: `conn`, because only h11's parser sees
+    the chunks and the lengths of a body, and `send_400_response`, because uvicorn itself answers
+    what cannot be parsed. `check_protocol` refuses a uvicorn without them. Everything else is
+    asyncio's protocol, and what `watched` says of the requests.
+    """
 
     settings: ServerSettings
     counted: Connections
@@ -114,116 +136,106 @@ class GuardedProtocol(H11Protocol):
     def __init__(self, *args: Any, **keywords: Any) -> None:
         super().__init__(*args, **keywords)
         self.conn = StrictConnection(self.settings.max_header_bytes)
-        self._head_timer: asyncio.TimerHandle | None = None
-        self._address: str | None = None
+        self._channel: asyncio.Transport | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_idle = False
+        self._peer: Peer | None = None
+        self._requests = 0
         self._is_known = False
 
     def admit(self, transport: asyncio.BaseTransport) -> bool:
         """Count the connection. Returns whether it is within the limits."""
-        peer = transport.get_extra_info("peername")
-        self._address = str(peer[0]) if peer else ""
-        return self.counted.enter(self._address)
+        host, port = (transport.get_extra_info("peername") or ("", 0))[:2]
+        self._peer = (str(host), int(port))
+        return self.counted.enter(self._peer, self)
 
     def release(self) -> None:
         """Stop counting the connection, which is closed."""
-        if self._address is not None:
-            self.counted.leave(self._address)
-            self._address = None
+        if self._peer is not None:
+            self.counted.leave(self._peer)
+            self._peer = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # uvicorn's signature
         """Admit the connection or refuse it. `TlsHandshake` has admitted TLS connections before."""
+        self._channel = transport
         super().connection_made(transport)
-        if self._address is None and not self.admit(transport):
-            self._refuse(503, _FULL, [(b"retry-after", str(RETRY_AFTER_S).encode())])
+        if self._peer is None and not self.admit(transport):
+            self._refuse("503 Service Unavailable", _FULL, f"retry-after: {RETRY_AFTER_S}\r\n")
             return
-        self._start_head_timer()
+        self._close_after(self.settings.head_within_s)
 
     def data_received(self, data: bytes) -> None:
-        """Parse the data; start the deadline of the next head unless a request is being served."""
+        """Parse the data; the first of a head starts its deadline."""
+        if self._is_idle:
+            self._close_after(self.settings.head_within_s)
         super().data_received(data)
-        if self.transport.is_closing():
-            return
-        if self._is_serving():
-            self._cancel_head_timer()
-        elif self.timeout_keep_alive_task is None:
-            self._start_head_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop the timer and the counting."""
-        self._cancel_head_timer()
+        self._stop_timer()
         self.release()
         super().connection_lost(exc)
 
-    def send_400_response(self, msg: str) -> None:
-        """Answer a request that cannot be parsed with a problem."""
-        self._refuse(400, _MALFORMED, [])
+    def request_began(self) -> None:
+        """A head is complete."""
+        self._requests += 1
+        self._stop_timer()
 
-    def on_response_complete(self) -> None:
+    def request_ended(self, *, is_known: bool) -> None:
         """Wait for the next request: a short time unless a caller on this connection is known.
         [H75]"""
-        self._is_known = self._is_known or KNOWN in self.scope
-        settings = self.settings
-        self.timeout_keep_alive = settings.idle_s if self._is_known else settings.unknown_idle_s
-        super().on_response_complete()
+        self._requests -= 1
+        self._is_known = self._is_known or is_known
+        if not self._requests and self._peer is not None:
+            settings = self.settings
+            self._close_after(settings.idle_s if self._is_known else settings.unknown_idle_s)
+            self._is_idle = True
 
-    def timeout_keep_alive_handler(self) -> None:
-        """Close an idle connection."""
-        self._end()
+    def send_400_response(self, msg: str) -> None:
+        """Answer a request that cannot be parsed with a problem; only close if an earlier answer is
+        still being sent."""
+        if self._requests:
+            self._end()
+        else:
+            self._refuse("400 Bad Request", _MALFORMED)
+
+    def _close_after(self, within_s: float) -> None:
+        self._stop_timer()
+        self._timer = asyncio.get_running_loop().call_later(within_s, self._end)
+
+    def _stop_timer(self) -> None:
+        self._is_idle = False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def _end(self) -> None:
         """Close; abort after `CLOSE_WITHIN_S` if the client does not read the rest of the
         answer."""
-        self.transport.close()
-        self.loop.call_later(CLOSE_WITHIN_S, self.transport.abort)
+        assert self._channel is not None
+        self._channel.close()
+        asyncio.get_running_loop().call_later(CLOSE_WITHIN_S, self._channel.abort)
 
-    def _is_serving(self) -> bool:
-        return self.cycle is not None and not self.cycle.response_complete
-
-    def _start_head_timer(self) -> None:
-        if self._head_timer is None:
-            self._head_timer = self.loop.call_later(self.settings.head_within_s, self._head_is_late)
-
-    def _cancel_head_timer(self) -> None:
-        if self._head_timer is not None:
-            self._head_timer.cancel()
-            self._head_timer = None
-
-    def _head_is_late(self) -> None:
-        self._head_timer = None
-        if not self._is_serving():
-            self._end()
-
-    def _refuse(self, status: int, problem: Problem, headers: list[tuple[bytes, bytes]]) -> None:
-        """Answer and close; only close if an earlier answer is still being sent."""
-        if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
-            self._end()
-            return
+    def _refuse(self, status: str, problem: Problem, headers: str = "") -> None:
         request_id = new_request_id()
         body = encode(msgspec.structs.replace(problem, request_id=request_id))
-        head = h11.Response(
-            status_code=status,
-            headers=[
-                (b"content-type", b"application/json"),
-                (b"content-length", str(len(body)).encode()),
-                (b"connection", b"close"),
-                (REQUEST_ID_HEADER.lower().encode(), request_id.encode()),
-                *headers,
-            ],
+        head = (
+            f"HTTP/1.1 {status}\r\ncontent-type: application/json\r\nconnection: close\r\n"
+            f"content-length: {len(body)}\r\n{REQUEST_ID_HEADER.lower()}: {request_id}\r\n{headers}"
         )
-        for event in (head, h11.Data(data=body), h11.EndOfMessage()):
-            self.transport.write(self.conn.send(event) or b"")
+        assert self._channel is not None
+        self._channel.write(head.encode() + b"\r\n" + body)
         self._end()
 
 
 def check_protocol(base: type[asyncio.Protocol]) -> None:
-    """Raise if uvicorn's protocol lacks an attribute that ours uses. None of them is a public API,
-    and without the check a deadline could silently stop working."""
+    """Raise if uvicorn's protocol lacks what ours uses that is not public: without this check a
+    limit could silently stop working."""
     known = {*dir(base), *base.__init__.__code__.co_names}
-    missing = [name for name in _USED_ATTRIBUTES if name not in known]
+    missing = [name for name in ("conn", "send_400_response") if name not in known]
     if missing:
         raise TenureError(
-            f"this uvicorn has no {', '.join(missing)} in its protocol: it is not a version that"
-            " the extra server allows",
+            f"this uvicorn has no {', '.join(missing)} in its protocol, which Tenure's limits need",
             hint=install_hint("server"),
         )
 
@@ -297,12 +309,14 @@ class _Received(asyncio.Protocol):
 
 
 def guarded(
-    settings: ServerSettings, context: ssl.SSLContext | None = None
-) -> type[asyncio.Protocol]:
-    """The protocol class with these settings; with a `context` it speaks TLS."""
+    app: ASGIApp, settings: ServerSettings, context: ssl.SSLContext | None = None
+) -> tuple[ASGIApp, type[asyncio.Protocol]]:
+    """The application and the protocol class with these settings; with a `context` it speaks
+    TLS."""
     check_protocol(H11Protocol)
-    shared = {"settings": settings, "counted": Connections(settings)}
-    http = type("GuardedProtocol", (GuardedProtocol,), shared)
-    if context is None:
-        return http
-    return type("TlsHandshake", (TlsHandshake,), {"http": http, "context": context})
+    counted = Connections(settings)
+    shared = {"settings": settings, "counted": counted}
+    http: type[asyncio.Protocol] = type("GuardedProtocol", (GuardedProtocol,), shared)
+    if context is not None:
+        http = type("TlsHandshake", (TlsHandshake,), {"http": http, "context": context})
+    return counted.watched(app), http

@@ -120,10 +120,14 @@ async def _serve(
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     services = Services(coordinator, settings, metrics=metrics, security=security)
     pages = None if make_pages is None else make_pages(services)
-    app = make_app(services, authenticated=options.authenticated, pages=pages)
+    app, http = guarded(
+        make_app(services, authenticated=options.authenticated, pages=pages),
+        settings,
+        _tls(options),
+    )
     config = uvicorn.Config(
         app,
-        http=guarded(settings, _tls(options)),
+        http=http,
         ws="none",
         lifespan="off",
         log_config=None,
