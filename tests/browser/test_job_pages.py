@@ -155,7 +155,7 @@ def test_a_flow_that_has_ended_is_redriven(seen: Watched, site: Site) -> None:
     dialog.locator("button").click()
 
     expect(seen.page.get_by_role("status")).to_contain_text("redriven")
-    expect(seen.page.locator(".job-head")).to_contain_text("goes on")
+    expect(seen.page.locator(".job-head")).to_contain_text("in progress")
     expect(seen.page.get_by_role("link", name=_contains("Redrive"))).to_have_count(0)
 
 

@@ -777,7 +777,7 @@ def test_a_flow_that_goes_on_or_succeeded_offers_no_redrive(stage: DashboardStag
     ended, asked_ended = (browser.get(f"/flows/{FLOW}{end}").text for end in ("", "/redrive"))
 
     assert f"/flows/{FLOW}/redrive" not in live + ended
-    assert "It goes on" in asked_live
+    assert "It is in progress" in asked_live
     assert "All of its jobs succeeded" in asked_ended
     browser.submit("/actions/redrive-flow", {"target": FLOW})
     assert "refused: nothing to redrive" in browser.get("/help").text

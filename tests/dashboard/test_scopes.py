@@ -132,7 +132,7 @@ def test_a_flow_with_hidden_jobs_is_not_said_to_have_ended(
     assert "2 are not visible to this token" in page
     assert "purged" not in page
     assert f"{hidden}, so it cannot redrive the flow." in asked
-    assert "goes on" in whole.get(f"/flows/{SHARED_FLOW}").text
+    assert "in progress" in whole.get(f"/flows/{SHARED_FLOW}").text
     stage.call("cancel", {"request_id": "end"}, role=Role.OPERATOR, job_id=JOB.format(81))
     assert ">ended</span>" in whole.get(f"/flows/{SHARED_FLOW}").text
 

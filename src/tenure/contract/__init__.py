@@ -70,7 +70,7 @@ RESPONSES_JSON = Path(__file__).parent / "responses.json"
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """One answer that a worker may hear: `cause` where it is refused, `disposition` where its
+    """One answer that a worker may get: `cause` where it is refused, `disposition` where its
     report was accepted."""
 
     verdict: VerdictKind

@@ -97,7 +97,7 @@ class Action(msgspec.Struct, frozen=True, kw_only=True):
         return (self.phrase or f"{self.verb} {{}}").format(what)
 
     def body(self, form: Mapping[str, str]) -> dict[str, Any]:
-        """The message that a form stands for. Raises `InvalidInput`."""
+        """The route's message, from a form. Raises `InvalidInput`."""
         if self.message is not None:
             return self.message(form)
         found: dict[str, Any] = {}
@@ -124,7 +124,7 @@ class Outcome(msgspec.Struct):
     done: list[str] = []
     refused: Counter[str] = msgspec.field(default_factory=Counter)
     kinds: set[str] = set()
-    """Those of the jobs that were acted on."""
+    """The kinds of the jobs that were acted on."""
     flow_ids: set[str] = set()
     """The flows whose jobs were refused because only the whole flow can be redriven."""
 

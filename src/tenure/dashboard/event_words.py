@@ -1,7 +1,7 @@
 """What an event or observation says, in plain words: what happened, and why.
 
-Words only: times, links and escaping are the templates' business. A word that this version does not
-know is shown as it is. [Y4]
+Words only: times, links and escaping are the templates' business. A value that this version does
+not know is shown unchanged. [Y4]
 """
 
 from tenure.core.events import Event
@@ -84,7 +84,7 @@ def what_happened(event: Event) -> str:
 
 
 def why_it_happened(event: Event) -> str:
-    """Its cause, the reason that somebody gave and the error, as far as there are any."""
+    """Its cause, the reason that was given and the error; each only if there is one."""
     facts = event.payload
     parts = []
     if event.cause is not None and event.type is not EventType.STALLED:

@@ -19,12 +19,12 @@ MAX_SINGLE_JOBS = 60
 """A flow of more jobs has equal ones drawn as one box."""
 
 MAX_SIBLINGS = 8
-"""So many equal jobs are drawn one by one, in a flow that is small enough."""
+"""Up to this number, equal jobs of a small flow are drawn one by one."""
 
 MAX_BOXES = 300
 MAX_CURVES = 2_000
 MAX_BENDS = 5_000
-"""How many boxes' places curves may pass; those beyond are drawn straight across."""
+"""How many layers all curves together may bend around; further curves are drawn straight."""
 
 SWEEPS = 6
 """How often the order within layers is improved."""
@@ -41,7 +41,7 @@ _Place = tuple[int, int]  # a layer, and a number within the graph
 
 
 class Segment(msgspec.Struct, frozen=True):
-    """A part of the bar of a box that stands for several jobs."""
+    """A part of the bar of a box that represents several jobs."""
 
     status: JobStatus
     x: float
@@ -57,7 +57,7 @@ class Box(msgspec.Struct, frozen=True, kw_only=True):
     statuses: tuple[tuple[JobStatus, int], ...]
     """How many jobs have each status, the most urgent first."""
     job_id: str | None
-    """None if the box stands for several."""
+    """None if the box represents several."""
     first_step: str
     """The name of one of its jobs: names the box in a link."""
     x: int
@@ -115,13 +115,13 @@ URGENCY = (
     JobStatus.CANCELLED,
     JobStatus.SUCCEEDED,
 )
-"""What somebody who looks at a flow wants to see first."""
+"""Which status a reader needs to see first."""
 
 
 def by_urgency(
     statuses: Iterable[JobStatus] | Mapping[JobStatus, int],
 ) -> tuple[tuple[JobStatus, int], ...]:
-    """How often each status occurs, the most urgent first; those of a newer version last. [Y4]
+    """How often each status occurs, the most urgent first; statuses of a newer version last. [Y4]
 
     Takes statuses one by one, or counted.
     """
@@ -308,7 +308,7 @@ def _sort_layer(
 
 
 def _centre(layers: Mapping[int, Sequence[_Place]], rows: dict[_Place, float]) -> None:
-    """Short layers stand in the middle of the longest one."""
+    """Centre short layers on the longest one."""
     longest = max((len(places) for places in layers.values()), default=0)
     for places in layers.values():
         for place in places:

@@ -2,8 +2,7 @@
 
 Pure: from events and observations to values. It has no geometry (see `life_picture`), and it
 decides nothing: a phase follows from the status that the log gives the job, and a lease is over
-when the log or the clock says so. A log whose beginning is missing gives the lanes that it still
-tells of.
+when the log or the clock says so. A log without its beginning gives the lanes that it still has.
 """
 
 from collections.abc import Sequence
@@ -33,7 +32,7 @@ from tenure.dashboard.event_words import (
 )
 
 MAX_LANES = 24
-"""The newest are shown; a page with hundreds would be read by nobody."""
+"""The newest are shown; hundreds of lanes would not be readable."""
 
 
 class Phase(StrEnum):
@@ -45,7 +44,7 @@ class Phase(StrEnum):
     CLAIMED = "claimed"
     RUNNING = "running"
     STOPPING = "stopping"  # runs although its cancellation was requested
-    SILENT = "silent"  # its lease is over, and nobody has recorded it
+    SILENT = "silent"  # its lease is over, which is not recorded yet
     HELD = "held"
     LATE = "late"  # the attempt is over, and its worker does not know it yet
     AHEAD = "ahead"  # what remains of a lease or a delay
@@ -111,7 +110,7 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Lane(msgspec.Struct, frozen=True, kw_only=True):
-    """One attempt with the wait before it; `attempt` is 0 while nobody has claimed the job."""
+    """One attempt with the wait before it; `attempt` is 0 before the job is claimed."""
 
     attempt: int
     owner: WorkerId | None
@@ -122,7 +121,7 @@ class Lane(msgspec.Struct, frozen=True, kw_only=True):
     renewal_count: int
     """Also counts renewals that were pruned from the log."""
     end: Mark | None
-    """How the attempt ended, or the job's wait; None while it goes on."""
+    """How the attempt, or the job's wait, ended; None while it lasts."""
 
 
 class Life(msgspec.Struct, frozen=True, kw_only=True):
@@ -156,7 +155,7 @@ class _Lane:
         return max((span.end for span in self.spans), default=None)
 
     def add(self, phase: Phase, start: Instant, end: Instant) -> None:
-        """A phase, if it took any time. A renewal does not begin another one."""
+        """A phase, if it took any time. A renewal does not start another one."""
         last = self.spans[-1] if self.spans else None
         if last is not None and last.phase is phase and last.end == start:
             start = self.spans.pop().start
@@ -229,7 +228,7 @@ class _Reader:
         self._add_mark(event)
 
     def _begins_lane(self, event: Event) -> bool:
-        """A wait begins one, and so does a claim where no wait did: a reclaim. [T22]"""
+        """A wait starts one, and so does a claim without a wait before it: a reclaim. [T22]"""
         is_used = self.lane.attempt > 0
         waits = event.to_status is JobStatus.QUEUED and event.type is EventType.REQUEUED
         return is_used and (waits or event.type is EventType.CLAIMED)
@@ -328,7 +327,7 @@ def _sign_of(event: Event) -> Sign | None:
 def life_of(
     job: Job, events: Sequence[Event], observations: Sequence[Observation], *, now: Instant
 ) -> Life:
-    """The life that a log tells of, until `now` if the job has not ended."""
+    """The life of a job by its log, until `now` if the job has not ended."""
     reader = _Reader()
     for event in events:
         reader.read(event)

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 
 import msgspec
 
-from tenure.core.ids import WorkerId
 from tenure.core.instants import Instant
 from tenure.dashboard.job_life import BUSY, Lane, Life, Mark, Phase, Sign, Span
 from tenure.dashboard.rendering import counted_words, duration_words
@@ -89,14 +88,11 @@ class Glyph(msgspec.Struct, frozen=True, kw_only=True):
 class LaneRow(msgspec.Struct, frozen=True, kw_only=True):
     """A lane with its geometry. `lease` is the line under its bars, `renewals` the ticks on it."""
 
-    attempt: int
-    owner: WorkerId | None
+    lane: Lane
     bars: tuple[Bar, ...]
     glyphs: tuple[Glyph, ...]
     lease: Bar | None
     renewals: tuple[float, ...]
-    renewal_count: int
-    end: Mark | None
     summary: str
 
 
@@ -119,7 +115,7 @@ class Picture(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def has_counts(self) -> bool:
-        """Whether a number stands above a sign."""
+        """Whether a number is drawn above a sign."""
         return any(glyph.count > 1 for row in self.rows for glyph in row.glyphs)
 
 
@@ -162,14 +158,11 @@ def _idle_gaps(life: Life) -> list[Gap]:
 
 def _row(lane: Lane, axis: TimeAxis) -> LaneRow:
     return LaneRow(
-        attempt=lane.attempt,
-        owner=lane.owner,
+        lane=lane,
         bars=_bars(lane.spans, axis),
         glyphs=_glyphs(lane.marks, axis),
         lease=_lease(lane, axis),
         renewals=_thinned([axis.position(at) for at in lane.renewals]),
-        renewal_count=lane.renewal_count,
-        end=lane.end,
         summary=_summary(lane),
     )
 
@@ -249,7 +242,7 @@ def _mark_line(mark: Mark) -> str:
 
 
 def _summary(lane: Lane) -> str:
-    """The lane as a sentence, for those who do not see the picture."""
+    """The lane as a sentence, for screen readers."""
     name = f"Attempt {lane.attempt}" if lane.attempt else "Not claimed"
     by = "" if lane.owner is None else f" by {lane.owner}"
     parts = [_span_title(span) for span in lane.spans]

@@ -1,7 +1,7 @@
 """Templates: Jinja with autoescape, and the filters that pages share.
 
-Every text that a template prints passes `visible`: characters that would hide or reorder what
-stands beside them are shown by their code point instead. [DB9]
+Every text that a template prints passes `visible`: characters that would hide or reorder the text
+beside them are shown by their code point instead. [DB9]
 """
 
 import re
@@ -79,7 +79,7 @@ def make_environment(static: Callable[[str], str]) -> Environment:
 
 
 def visible(value: Any) -> Any:
-    """A text with its invisible characters shown by code point. Markup stays as it is."""
+    """A text with its invisible characters shown by code point. Markup stays unchanged."""
     if not isinstance(value, str) or isinstance(value, Markup):
         return value
     text = str(value)  # a StrEnum prints its value

@@ -1,4 +1,4 @@
-"""Sessions of browsers: what a cookie says, and that nobody else wrote it. Pure. [DB3]
+"""Sessions of browsers: what a cookie says, and its signature. Pure. [DB3]
 
 A cookie names a token by its id and never holds the token. It is signed with the key of this
 installation, so nothing is stored for a session. A visitor who has not signed in has a session
@@ -103,6 +103,6 @@ class Signer:
 
 
 def new_session(token_id: TokenId | None, *, now: Instant, entropy: bytes) -> Session:
-    """A session that begins now."""
+    """A session that starts now."""
     assert len(entropy) == NONCE_BYTES
     return Session(token_id=token_id, expires_at=Instant(now + SESSION_LENGTH), nonce=entropy.hex())

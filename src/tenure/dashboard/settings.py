@@ -24,8 +24,8 @@ MAX_KEY_FILE_BYTES = 4096
 
 
 class DashboardSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """`key` signs sessions. Without `authenticated` nobody signs in, and only requests to localhost
-    are answered."""
+    """`key` signs sessions. Without `authenticated` there is no sign-in, and only requests to
+    localhost are answered."""
 
     key: bytes
     authenticated: bool = True
@@ -85,7 +85,7 @@ def _read(path: Path) -> bytes:
     try:
         found = os.fstat(handle)
         if found.st_uid != os.geteuid():
-            # Root can read any file: somebody else may have put a key here that they know.
+            # Root can read any file: another user may have put a key here that they know.
             raise InvalidInput(
                 "--session-key",
                 f"{path} belongs to another user, who can read it",

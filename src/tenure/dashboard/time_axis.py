@@ -1,8 +1,8 @@
 """A time axis in percent of a picture's width, on which long idle gaps are cut short.
 
 A life of three attempts of 5 ms with an hour between them would be three invisible dots on a plain
-axis. So gaps in which nobody worked are cut, the longest first, until the work fills a third of
-what is left; a cut gap has a fixed small width and says how long it was. Between cuts the axis is
+axis. So idle gaps are cut, the longest first, until the work fills a third of what is left; a cut
+gap has a fixed small width and says how long it was. Between cuts the axis is
 linear, with one scale everywhere. It knows instants and percents, nothing of jobs.
 """
 
@@ -18,7 +18,7 @@ WIDTH = 100.0
 """Percent: positions hold for every width of the page."""
 
 WORK_SHARE = 3
-"""Gaps are cut until the work is at least one part in so many of the time that is drawn."""
+"""Gaps are cut until the work is at least this fraction (one third) of the time that is drawn."""
 
 CUT_WIDTH = 6.0
 CUTS_WIDTH = 40.0
@@ -28,7 +28,7 @@ SHORTEST_US = 1_000
 """An axis is never shorter, so that a job that was just enqueued has one."""
 
 CHARACTER_WIDTH = 1.9
-"""Of a label, on a phone: on wider screens labels take less."""
+"""The width of one character of a label on a phone: on wider screens labels take less."""
 
 LABEL_GAP = 2.0
 TICK_DISTANCE = 15.0
@@ -58,13 +58,13 @@ class Stretch(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def length_us(self) -> Duration:
-        """How much time it stands for."""
+        """How much time it covers."""
         return Duration(self.end - self.start)
 
 
 class Tick(msgspec.Struct, frozen=True, kw_only=True):
-    """A label of the axis: of an instant, or of a gap that was cut. `anchor` says which part of its
-    text stands at `x`, in the words of SVG."""
+    """A label of the axis, for an instant or for a gap that was cut. `anchor` is SVG's
+    `text-anchor`: which part of the text is at `x`."""
 
     at: Instant
     x: float
@@ -74,7 +74,7 @@ class Tick(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def left(self) -> float:
-        """Where its text begins."""
+        """Where its text starts."""
         share = {"start": 0.0, "middle": 0.5, "end": 1.0}[self.anchor]
         return self.x - share * self.width
 
@@ -85,7 +85,7 @@ class Tick(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def width(self) -> float:
-        """Of its text."""
+        """The width of its text."""
         return len(self.label) * CHARACTER_WIDTH
 
 
@@ -121,8 +121,8 @@ class TimeAxis(msgspec.Struct, frozen=True):
         return stretch.left + share * (stretch.right - stretch.left)
 
     def ticks(self) -> tuple[Tick, ...]:
-        """Labels that do not overlap: of every cut that has room, then of round times. Those are
-        counted from the beginning, or from the last cut."""
+        """Labels that do not overlap: first for cuts, as far as there is room, then for round
+        times, counted from the start or from the last cut."""
         placed: list[Tick] = []
         for cut in self.cuts:
             _place(placed, cut.start, (cut.left + cut.right) / 2, cut.length_us, is_cut=True)
@@ -146,7 +146,7 @@ class TimeAxis(msgspec.Struct, frozen=True):
 
 
 def _place(placed: list[Tick], at: Instant, x: float, span_us: Duration, *, is_cut: bool) -> None:
-    """Add a label, if it overlaps none of those that are there."""
+    """Add a label, unless it overlaps another."""
     label = f"⋯ {duration_words(span_us)} ⋯" if is_cut else duration_words(span_us)
     half = len(label) * CHARACTER_WIDTH / 2
     anchor = "start" if x < half else "end" if x > WIDTH - half else "middle"

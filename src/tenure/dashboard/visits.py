@@ -45,7 +45,7 @@ NONCE = "tenure.script_nonce"
 class Page(msgspec.Struct, frozen=True):
     """One path and method. A page that is in the menu has a `menu` word, an `icon`, a `key` (the
     letter that leads to it after `g`) and, in `asks`, the route of `/v1` that it shows: the menu
-    has the page for those who may use this route."""
+    shows the page to visitors who may use this route."""
 
     name: str
     path: str
@@ -88,7 +88,7 @@ class Visit(msgspec.Struct, kw_only=True, eq=False):
     cookies: dict[str, str] = {}
     """Settings of this browser that the answer changes."""
     new_session: Session | None = None
-    """The session that the answer begins, instead of this one."""
+    """The session that the answer starts, instead of this one."""
 
     # --- what was sent
 
@@ -204,7 +204,7 @@ class Visit(msgspec.Struct, kw_only=True, eq=False):
         if self.principal is None:
             raise unauthenticated("sign in first")
         route, given = BY_NAME[name], dict(path or {})
-        # The security log names the parts of the route's path, not those of the page's.
+        # The security log names the parts of the route's path, not of the page's.
         http = Request({**self.http.scope, "path_params": given})
         request_id = http.scope["tenure.request_id"]
         audit = RequestAudit(self.services.security, route, http, request_id)

@@ -249,33 +249,5 @@ SECURITY_EVENTS = Metric(
     query="sum by (event) (increase(tenure_security_events_total[1h]))",
 )
 
-METRICS: tuple[Metric, ...] = (
-    TRANSITIONS,
-    CLAIMS,
-    CONFLICTS,
-    LOST_RACES,
-    RENEWALS,
-    EXPIRIES,
-    RETRIES,
-    RELEASES,
-    FAILURES,
-    DEAD_LETTERS,
-    OBSERVATIONS,
-    OCCURRENCES,
-    LATE,
-    SCHEDULE_LAG,
-    WAIT,
-    RUN,
-    SWEEPER_LAG,
-    DLQ,
-    DEPTH,
-    DELAYED,
-    OLDEST,
-    RUNNING,
-    SUSPECT,
-    LEFT_OUT,
-    STORE_UP,
-    LOSSES,
-    WORKER_EVENTS,
-    SECURITY_EVENTS,
-)
+METRICS = tuple(each for each in list(globals().values()) if isinstance(each, Metric))
+"""Every metric of this module, in this order."""

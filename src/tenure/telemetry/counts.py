@@ -252,7 +252,7 @@ class Counts:
         self._conflicts = dict.fromkeys(ClaimConflict, 0)
 
     def _locked(self) -> threading.Lock:
-        """The lock. A forked child begins at zero, because its parent counts what the parent
+        """The lock. A forked child starts at zero, because its parent counts what the parent
         committed, and with a new lock: a thread that was not copied may hold the old one."""
         if self._pid != os.getpid():
             self._begin()
@@ -320,12 +320,12 @@ class Counts:
             for (namespace, kind), tally in more.tallies.items():
                 self._tallies.of(namespace, kind).add(tally)
             # A handler can write to its child's socket: no label is taken from there unchecked.
-            # Those of tallies are checked when they are decoded.
+            # The labels of tallies are checked when they are decoded.
             known = {name: number for name, number in more.misses.items() if name in _OPERATIONS}
             _add_all(self._misses, known)
 
     def snapshot(self) -> Snapshot:
-        """Everything as it is now."""
+        """All counts now."""
         with self._locked():
             return Snapshot(
                 tallies=deepcopy(self._tallies.by_label),

@@ -1,5 +1,5 @@
-"""Kinds that are known: to a worker, to a setting or to a job. A kind that nobody knows is more
-often mistyped than one that comes later."""
+"""Kinds that are known: to a worker, to a setting or to a job. An unknown kind is more often
+mistyped than one that comes later."""
 
 from tenure.core.close_names import closest
 from tenure.core.ids import Kind, Namespace
@@ -8,7 +8,7 @@ from tenure.errors import RequestRefused
 from tenure.ports import JobStore
 
 NEWEST_JOBS = 100
-"""So many jobs are looked at for the name that may have been meant."""
+"""How many jobs are read to find the name that may have been meant."""
 
 
 def is_known_kind(store: JobStore, namespace: Namespace, kind: str) -> bool:

@@ -43,7 +43,7 @@ MAX_GAUGES = 100
 
 CALLER_TIMEOUT_S = 5.0
 MAX_CALLERS = 20
-"""Of a worker's port: how long one may be silent, and how many are answered at a time."""
+"""How long a caller of a worker's port may be silent, and how many are answered at a time."""
 
 Measure = Callable[[Namespace | None], Measures]
 """How full the store is, or one namespace of it."""

@@ -3,12 +3,12 @@
 One JSON object per line, and a count of each sort of event. A line has no secrets: of a token its
 id, of a lease as much as may be shown.
 
-Whoever floods a server must not fill its disk, so what anybody can cause has only so many lines a
-second for each principal. Operators' actions have no such limit: otherwise an operator could hide
-one action behind many others. [OB12]
+A flood of requests must not fill the server's disk, so events that any caller can cause are limited
+to a number of lines per second for each principal. Operators' actions have no such limit: otherwise
+an operator could hide one action behind many others. [OB12]
 
-A thread of its own writes the lines, because a write can block: a pipe that nobody reads must not
-stop the event loop. Lines wait in a bounded queue; those that find it full or cannot be written are
+A thread of its own writes the lines, because a write can block: a pipe without a reader must not
+stop the event loop. Lines wait in a bounded queue; lines that find it full or cannot be written are
 lost, and the next line that is written says how many. [OB14]
 """
 
@@ -28,7 +28,7 @@ from tenure.errors import TenureError
 from tenure.telemetry.log_lines import LineLimit
 
 MAX_LINES_PER_S = 20
-"""Of each event that anybody can cause, for each principal."""
+"""The limit for each event that any caller can cause, per principal."""
 
 MAX_WAITING = 1000
 """How many lines wait to be written. Half of them are for operators' actions alone."""
@@ -85,7 +85,7 @@ class _Writer:
             )
 
     def close(self) -> None:
-        """Take no more lines, and end the thread after those that wait."""
+        """Take no more lines, and end the thread after the last one that waits."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()

@@ -60,7 +60,7 @@ class TraceContext(msgspec.Struct, frozen=True, kw_only=True):
     label: str | None = None
     """The attempt's trace id, if that is not a traceparent: only jobs and log lines carry it."""
     correlation_ids: tuple[str, ...] = ()
-    """The attempt's own, or those of the jobs that the request is about, without duplicates."""
+    """The attempt's own, or the ids of the jobs that the request is about, without duplicates."""
     traces: tuple[str, ...] = ()
     """The traces of the jobs that a request is about; empty for an attempt."""
 
@@ -72,7 +72,7 @@ class TraceContext(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def trace_id(self) -> str | None:
         """The trace id of jobs that are enqueued here: that of the attempt goes before that of a
-        span, which nobody would find under the attempt's label. [OB4]"""
+        span, which could not be found under the attempt's label. [OB4]"""
         return self.traceparent if self.label is None else self.label
 
 
@@ -168,7 +168,7 @@ def server_span(method: str, path: str, told: TraceContext) -> Iterator["Request
 def _request_span(
     method: str, path: str, traced: TraceContext, kind: str, path_attribute: str
 ) -> Iterator[tuple[TraceContext, "Span | None"]]:
-    """A span in this trace, and the trace as it is inside the span."""
+    """A span in this trace, and the trace inside the span."""
     if not _is_traced(traced):
         yield traced, None
         return
@@ -308,8 +308,8 @@ def has_opentelemetry() -> bool:
 
 
 def _makes_spans() -> bool:
-    """Whether somebody gave OpenTelemetry a tracer provider. Spans without one tell nobody anything
-    and cost an attempt 20 µs, a third of what a job that does nothing costs its child."""
+    """Whether OpenTelemetry has a tracer provider. Spans without one are recorded nowhere and cost
+    an attempt 20 µs, a third of what a job that does nothing costs its child."""
     if not has_opentelemetry():
         return False
     proxy_tracer, proxy_provider, tracer_provider = _proxies()
@@ -326,8 +326,8 @@ def _is_traced(traced: TraceContext) -> bool:
 
 @cache
 def _proxies() -> tuple[type, type, "Callable[[], TracerProvider]"]:
-    """What OpenTelemetry has in place of a tracer and a provider until somebody gives it one, and
-    who knows the provider."""
+    """What OpenTelemetry has in place of a tracer and a provider until it gets one, and the
+    function that returns the provider."""
     from opentelemetry.trace import ProxyTracer, ProxyTracerProvider, get_tracer_provider
 
     return ProxyTracer, ProxyTracerProvider, get_tracer_provider
@@ -343,7 +343,7 @@ def _current_span() -> "Callable[[], Span]":
 
 @cache
 def _tracer() -> "Tracer":
-    """Cached: looking it up is most of the cost of a span that nobody records."""
+    """Cached: looking it up is most of the cost of a span that is not recorded."""
     from opentelemetry.trace import get_tracer
 
     return get_tracer("tenure")
@@ -356,7 +356,7 @@ def _as_traceparent(context: "SpanContext") -> str | None:
 
 
 def _parent(traceparent: str | None) -> "Context | None":
-    """The context that a span begins in; None means the current one."""
+    """The context that a span starts in; None means the current one."""
     from opentelemetry.trace import NonRecordingSpan, set_span_in_context
 
     if traceparent is None:

@@ -29,11 +29,11 @@ MAX_NAMED_JOBS = 20
 """Jobs that a reason names."""
 
 MAX_HOLDERS_READ = 500
-"""Among so many live jobs those with the same concurrency key are looked for."""
+"""Among how many live jobs the holders of a concurrency key are searched."""
 
 
 class WaitWord(StrEnum):
-    """Why a job waits, or why one that runs may never end. They are looked at in this order."""
+    """Why a job waits, or why one that runs may never end. Checked in this order."""
 
     OVERDUE = "overdue"
     SUSPECT = "suspect"
@@ -88,7 +88,7 @@ def _reasons(store: JobStore, job: Job) -> Iterator[WaitReason]:
 
 
 def _held_back(store: JobStore, job: Job, now: Instant) -> Iterator[WaitReason]:
-    """What holds back a job that is due."""
+    """What blocks a job that is due."""
     for queue in store.settings.queues(job.namespace):
         if queue.name == job.queue and queue.paused:
             yield WaitReason(why=WaitWord.PAUSED, message=f"queue {job.queue} is paused")
@@ -124,7 +124,7 @@ def _parents(store: JobStore, job: Job) -> WaitReason:
 
 
 def _held_by_key(store: JobStore, job: Job) -> Iterator[WaitReason]:
-    """Which jobs with the same concurrency key run, if they are as many as may. [CK4]"""
+    """Which jobs with the same concurrency key run, if the key is at its limit. [CK4]"""
     holders = _holders(store, job)
     if not holders:
         return

@@ -126,7 +126,7 @@ class FakeContext(Context):
         return Enqueued(job_id, is_new=True)
 
     def _make_flow(self, plan: FlowPlan) -> bool:
-        """Remember a flow. A flow that a worker would refuse may be remembered all the same."""
+        """Remember a flow. It may be one that a worker would refuse."""
         self._refuse_if_lost()
         flow_id = handler_flow_id(self.job_id, step=plan.step)
         if flow_id in self._enqueued_ids:

@@ -209,12 +209,12 @@ class Inline:
                 return grant
 
     def _unblock(self) -> bool:
-        """Let jobs of flows go on, as a sweeper does. Returns whether some did."""
+        """Queue jobs whose parents have ended, as a sweeper does. Returns whether there were any."""
         submit = self._coordinator.submit_many
         return unblock_noted(self.store, submit, limit=MAX_SHOWN).jobs > 0
 
     def _settle(self) -> None:
-        """Wait for what the coordinator does on its own: it lets jobs of flows go on."""
+        """Wait until the coordinator has queued the jobs of flows whose parents have ended."""
         while self._coordinator.is_busy:
             time.sleep(SETTLE_PAUSE_S)
 

@@ -130,7 +130,7 @@ def _is_kept(record: Record, ack: Ack) -> bool:
             )
         case Op.HEARTBEAT:
             if not _has(record, EventType.CLAIMED, lease_id=ack.lease_id):
-                return False  # nobody can have renewed a lease that was never granted
+                return False  # a lease that was never granted cannot have been renewed
             if ack.settled or ack.replayed or ack.hb_seq is None:
                 return True
             return ack.hb_seq <= _last_hb_seq(record, ack)
@@ -183,11 +183,11 @@ def refusals_changed_nothing(record: Record, acks: Acks) -> Problems:
 
 
 def must_exist(acks: Acks, job_id: JobId) -> bool:
-    """Whether a job must exist because a caller was told so."""
+    """Whether a job must exist because its enqueue was acknowledged."""
     return any(ack.is_accepted and ack.target == job_id for ack in acks)
 
 
 def may_be_purged(acks: Acks, now: Instant, retention_us: Duration) -> bool:
     """Whether a missing job may have been purged: the retention has passed since the first line
-    about it. Retention begins later, at the job's end, so a younger job was certainly lost."""
+    about it. Retention starts later, at the job's end, so a younger job was certainly lost."""
     return now >= min(ack.at for ack in acks) + retention_us

@@ -105,7 +105,7 @@ class Ack(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def __post_init__(self) -> None:
         """Refuse a line that verify cannot compare with a log, and an answer that such a request
-        never gets: no rule would look at it, and the rules would seem to hold."""
+        never gets: no rule would check it, and the rules would seem to hold."""
         for problem in self._problems():
             raise ValueError(problem)
 
@@ -137,7 +137,7 @@ class Ack(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def is_accepted(self) -> bool:
-        """Whether the caller was told that its request was carried out."""
+        """Whether the answer says that the request was carried out."""
         return self.answer in (VerdictKind.OK, VerdictKind.COMMITTED)
 
     @property

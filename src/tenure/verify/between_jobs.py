@@ -1,4 +1,4 @@
-"""Checks between jobs: what several must not share, and how many of them may run or begin.
+"""Checks between jobs: what several must not share, and how many of them may run or start.
 
 What the walk over the records has to remember is kept in temporary SQLite databases, so that there
 may be any number of jobs. A page of the store may be older than the next one: what seems wrong is
@@ -276,7 +276,7 @@ def rates_are_kept(store: RecordSource) -> JobProblems:
     A leaky bucket for each rate, and for each rate key, takes the grants in the order of their
     commits: a grant adds one, time drains it at the rate, and it never holds more than the burst.
     That is the same as to say that no window of length T has more than burst + rate·T grants. [RL1]
-    It begins when the rate was set last, and anew where the clock may have been set back.
+    It starts when the rate was set last, and again where the clock may have been set back.
     """
     rates = {(each.namespace, each.meter): each for each in store.audit.rates_in_force()}
     steps = ClockSteps(store)

@@ -107,7 +107,7 @@ def attempts_of(events: Sequence[Event]) -> list[Attempt]:
 def lease_ends(attempt: Attempt, policy: Policy) -> Iterator[tuple[Event, Instant]]:
     """Each event after the claim, with the end of the lease just before it. [L9]
 
-    Pruned renewals leave a gap in the seqs. The next event then tells the expiry that they set; if
+    Pruned renewals leave a gap in the seqs. The next event then states the expiry that they set; if
     that event set a new expiry itself, the latest possible one is assumed.
     """
     claimed = attempt.claimed

@@ -1,8 +1,8 @@
-"""Checks jobs that wait for others: none goes on too early, none waits for nothing, and a redrive
+"""Checks jobs that wait for others: none runs too early, none waits for nothing, and a redrive
 replaces only what did not succeed.
 
 Edges are read after the rows, because an edge is marked by the transaction that ends its parent.
-A job that can go on and is noted for a sweeper is not reported: it is about to go on.
+A job whose wait is over and that is noted for a sweeper is not reported: it is about to be queued.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,7 +16,7 @@ from tenure.ports import Record, RecordSource
 from tenure.verify.checking import JobProblems, Problems, temporary_database
 
 TOGETHER = 100
-"""So many children, or parents, are read at once."""
+"""How many children, or parents, are read at once."""
 
 _Rows = dict[JobId, Job]
 
@@ -106,7 +106,7 @@ class Replacements:
 
 
 def _went_on(child: Job) -> bool:
-    """Whether it has left `waiting` to run. A job that nobody claimed may have ended before."""
+    """Whether it has left `waiting` to run. A job that was never claimed may have ended before."""
     ended_early = child.status in (JobStatus.CANCELLED, JobStatus.DEAD_LETTERED)
     return child.status is not JobStatus.WAITING and (child.attempt > 0 or not ended_early)
 
@@ -129,7 +129,7 @@ def _is_unmarked(edge: Edge, rows: _Rows) -> bool:
 
 
 def _is_gone(edge: Edge, rows: _Rows) -> bool:
-    """Whether nobody will ever mark it."""
+    """Whether the edge can never be marked."""
     return edge.outcome is None and edge.parent_id not in rows
 
 

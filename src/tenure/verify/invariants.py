@@ -164,7 +164,7 @@ def check_acks(record: Record, acks: Sequence[Ack]) -> Iterator[Violation]:
 
 
 def check_across(store: RecordSource) -> Iterator[Violation]:
-    """Everything that is wrong between jobs, as far as a store tells without its records."""
+    """Everything that is wrong between jobs that a store shows without its records."""
     for rule, of_store in _OF_STORE:
         yield from violations(rule, of_store(store))
 

@@ -166,7 +166,7 @@ def attempts_move_forward(record: Record) -> Problems:
     change has one event. [P2]
 
     In B a stall does not change the state: it marks the job as orphaned. Only an orphaned job gets
-    another attempt, which begins queued; a reclaim claims it with the same event.
+    another attempt, which starts queued; a reclaim claims it with the same event.
     """
     here: BState | None = None
     is_orphaned = False

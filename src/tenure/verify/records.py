@@ -226,7 +226,7 @@ def terminal_rows_never_change(record: Record) -> Problems:
 def dead_letters_are_complete(record: Record) -> Problems:
     """A dead letter has its seven keys, with words of the closed sets. [I20]
 
-    A key without a possible value is null: a job that nobody claimed has no last owner.
+    A key without a possible value is null: a job that was never claimed has no last owner.
     """
     job = record.job
     if job is None or job.status is not JobStatus.DEAD_LETTERED:

@@ -112,7 +112,7 @@ class ReportBuilder:
             self.add(violation)
 
     def build(self, *, acks: int | None, of_one_job: bool = False) -> Report:
-        """The report; `acks` is None if no acknowledgements were given. Of one job, only what its
+        """The report; `acks` is None if no acknowledgements were given. For one job, only what its
         own row and log can show was checked."""
         findings = []
         for rule in INVARIANTS:

@@ -29,7 +29,7 @@ async def sign_in_form(visit: Visit) -> Response:
 
 
 async def sign_in(visit: Visit) -> Response:
-    """Begin a session of the token's holder, under a new cookie. [DB3] [H30]"""
+    """Start a session of the token's holder, under a new cookie. [DB3] [H30]"""
     there = local_path(visit.field("next"))
     text = visit.field("token").strip()[:MAX_TOKEN_FIELD]
     try:

@@ -44,7 +44,7 @@ def spark(counts: Sequence[int], most: int) -> list[SparkBar]:
 
 
 async def dead_letters(visit: Visit) -> Response:
-    """Groups of dead letters that nobody has resolved."""
+    """Groups of unresolved dead letters."""
     chosen = {name: visit.query(name) for name in ("queue", "kind")}
     span = visit.query("range") or TimeRange.DAY.value
     found = await visit.ask(
@@ -65,7 +65,7 @@ async def dead_letters(visit: Visit) -> Response:
 
 
 async def dead_letter_list(visit: Visit) -> Response:
-    """Dead letters one by one, also those that were resolved."""
+    """Dead letters one by one, on request also resolved ones."""
     chosen = visit.listed({name: visit.query(name) for name in ("queue", "kind", "reason_code")})
     resolved = visit.query("resolved") is not None
     before = visit.query("before")

@@ -69,7 +69,7 @@ async def confirm_cancel(visit: Visit) -> Response:
     flow_id = visit.part("flow_id")
     found = await visit.ask("show-flow", FlowReply, path={"flow_id": flow_id})
     live = [step for step in flow_view_of(found).current if not step.status.is_terminal]
-    live = in_order(live)[::-1]  # children first: no end of a parent lets them begin [FL14]
+    live = in_order(live)[::-1]  # children first: a parent's end must not start them [FL14]
     targets = checked_targets([step.job_id for step in live[:MAX_TARGETS]], CANCEL)
     left = len(live) - len(targets)
     remarks = [f"{_hidden(found)} and are not cancelled."] if found.hidden else []
@@ -99,7 +99,7 @@ async def confirm_redrive(visit: Visit) -> Response:
     if not replaced:
         remarks = ["All of its jobs succeeded: there is nothing to redrive."]
     if found.flow.is_live:
-        remarks = ["It goes on: it can be redriven when all of its jobs have ended."]
+        remarks = ["It is in progress: it can be redriven when all of its jobs have ended."]
     if found.hidden:
         remarks = [f"{_hidden(found)}, so it cannot redrive the flow."]
     back = url("/flows", flow_id)
@@ -133,7 +133,7 @@ def _in_words(name: str) -> tuple[list[int | str], str]:
 def _page(
     steps: Sequence[FlowStepRecord], after: str | None
 ) -> tuple[Sequence[FlowStepRecord], str | None]:
-    """The steps after the one of this name, and the name that the next page begins after."""
+    """The steps after the one of this name, and the name after which the next page starts."""
     names = [step.name for step in steps]
     start = names.index(after) + 1 if after in names else 0
     page = steps[start : start + STEP_ROWS]

@@ -76,7 +76,7 @@ class Relatives(msgspec.Struct, frozen=True, kw_only=True):
     child_count: int
     flow_jobs: int
     names: Mapping[JobId, str]
-    """The names of the flow's jobs, also of those that were replaced."""
+    """The names of the flow's jobs, replaced ones included."""
 
 
 async def job(visit: Visit) -> Response:
@@ -122,7 +122,7 @@ async def verify(visit: Visit) -> Response:
 
 
 async def _wait_reasons(visit: Visit, record: JobRecord) -> Sequence[WaitReasonRecord]:
-    """Why a job that nobody works on is not worked on."""
+    """Why no worker runs this job."""
     if record.status.is_terminal or record.status.is_leased:
         return ()
     found = await visit.ask("wait-reasons", WaitReasonsReply, path={"job_id": record.id})
@@ -130,7 +130,7 @@ async def _wait_reasons(visit: Visit, record: JobRecord) -> Sequence[WaitReasonR
 
 
 async def _newest_events(visit: Visit, record: JobRecord) -> tuple[list[Event], int]:
-    """The newest events, and the seq after which they begin."""
+    """The newest events, and the seq after which they start."""
     first_after = max(0, record.rev - MAX_EVENTS)
     after: int | None = first_after
     events: list[Event] = []
@@ -281,7 +281,7 @@ ACTIONS = (
         target=JOB,
         verb="Run again",
         phrase="Run {} again",
-        explains="Makes a new job with the same payload. The finished one stays as it is.",
+        explains="Makes a new job with the same payload. The finished one stays unchanged.",
         done="enqueued again as a new job",
         icon="again",
     ),

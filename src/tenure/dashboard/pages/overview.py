@@ -1,4 +1,4 @@
-"""The overview: how much is going on, what needs attention, and its plots.
+"""The overview: how much there is to do, what needs attention, and plots of both.
 
 A plot is a table first: pages show the table, and the plot is drawn from it.
 """
@@ -46,7 +46,7 @@ async def overview(visit: Visit) -> Response:
 # --- plots
 
 LEAST_OF_BUCKET = 0.25
-"""The last bucket is still going on; a rate of less than this part of it would jump."""
+"""The last bucket is not over; a rate of less than this part of it would jump."""
 
 
 class Line(msgspec.Struct, frozen=True):
@@ -109,8 +109,8 @@ def plots_of(overview: OverviewReply) -> tuple[Plot, Plot]:
 def counted(
     buckets: Sequence[OutcomeBucketRecord], since: datetime
 ) -> tuple[OutcomeBucketRecord, ...]:
-    """The buckets whose events were counted, the first perhaps not from its beginning: that one
-    begins when counting did. The others are unknown, not empty."""
+    """The buckets whose events were counted. If counting started within the first, that one starts
+    then. Earlier ones are unknown, not empty."""
     whole = tuple(each for each in buckets if each.at >= since)
     return whole or tuple(msgspec.structs.replace(each, at=since) for each in buckets[-1:])
 
@@ -140,7 +140,7 @@ def backlog(buckets: Sequence[OutcomeBucketRecord], now: datetime, waiting: int)
     """How many jobs waited for a worker at the beginning of each bucket, and now.
 
     Reckoned back from now: enqueued and requeued jobs came, claimed ones went. Jobs that were
-    cancelled before anybody claimed them are not seen, so it is an estimate, never below 0.
+    cancelled before a claim are not counted, so it is an estimate, never below 0.
     """
     rows = [Row(now, (float(waiting),))]
     for bucket in reversed(buckets):

@@ -37,8 +37,7 @@ async def _queue_limits(visit: Visit, name: str) -> dict[str, str]:
 
 
 async def kinds(visit: Visit) -> Response:
-    """The kinds that have jobs now or had events in the range, and those that something is set
-    for."""
+    """The kinds that have jobs now, had events in the range, or have settings."""
     found = await visit.ask("kinds", KindsReply)
     overview = await ask_overview(visit)
     depths = {each.kind: each for each in overview.kinds}
@@ -73,7 +72,7 @@ async def _kind_limits(visit: Visit, name: str) -> dict[str, str]:
 NO_RATE = "none"
 
 RATE = Field(
-    name="rate", label="Rate", hint="Such as 100/m or 5/s; none removes it. Empty: as it is."
+    name="rate", label="Rate", hint="Such as 100/m or 5/s; none removes it. Empty: unchanged."
 )
 BURST = Field(
     name="burst", label="Burst", kind="number", hint="How many jobs of the rate may begin at once."
@@ -81,8 +80,8 @@ BURST = Field(
 
 
 def limits_in(number: str) -> Callable[[Mapping[str, str]], dict[str, Any]]:
-    """Reads a form with a rate, a burst and this number of jobs at a time. What is left empty stays
-    as it is."""
+    """Reads a form with a rate, a burst and this number of jobs at a time. Empty fields change
+    nothing."""
 
     def read(form: Mapping[str, str]) -> dict[str, Any]:
         given = {name: form.get(name, "").strip() for name in (number, "burst")}
@@ -128,7 +127,7 @@ ACTIONS = (
         name="pause",
         target=QUEUE,
         verb="Pause",
-        explains="Workers get no more jobs of this queue. Jobs that run go on.",
+        explains="Workers get no more jobs of this queue. Running jobs are not stopped.",
         done="paused",
         icon="pause",
     ),
@@ -154,7 +153,7 @@ ACTIONS = (
                 name="limit",
                 label="Jobs at a time",
                 kind="number",
-                hint="0 means no limit. Empty: as it is.",
+                hint="0 means no limit. Empty: unchanged.",
             ),
             RATE,
             BURST,
@@ -177,7 +176,7 @@ ACTIONS = (
                 name="concurrency_limit",
                 label="Jobs at a time for each concurrency key",
                 kind="number",
-                hint="Empty: as it is.",
+                hint="Empty: unchanged.",
             ),
         ),
         message=limits_in("concurrency_limit"),

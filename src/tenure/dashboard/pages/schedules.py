@@ -29,8 +29,8 @@ async def schedule(visit: Visit) -> Response:
 
 
 async def _last_runs(visit: Visit, schedule: ScheduleRecord) -> tuple[JobRecord, ...]:
-    """Its newest jobs. A limited token has to name one queue and kind of a list; those of the
-    schedule are within its scope."""
+    """Its newest jobs. A limited token has to name one queue and kind of a list; the schedule's
+    own are within its scope."""
     wanted: dict[str, str | int] = {"schedule": schedule.name, "limit": SHOWN_RUNS}
     if visit.principal is not None and visit.principal.is_limited:
         wanted |= {"queue": schedule.queue, "kind": schedule.kind}

@@ -33,7 +33,7 @@ MAX_FOUND = 50
 """Names of each sort that are shown."""
 
 MAX_JOBS = 10
-"""Jobs and flows that are shown of those whose ids begin with the text."""
+"""How many jobs, and how many flows, are shown whose ids start with the text."""
 
 
 async def search(visit: Visit) -> Response:
@@ -82,7 +82,7 @@ async def _pages(visit: Visit, route: str, reply: type[_Page]) -> list[_Page]:
 
 
 async def _of_prefix(visit: Visit, prefix: str) -> tuple[list[FlowRecord], list[JobRecord]]:
-    """The newest flows and jobs whose ids begin so, read by key ranges. Flows are not for limited
+    """The newest flows and jobs whose ids start so, read by key ranges. Flows are not for limited
     tokens [FL9], and one with several queues or kinds lists the jobs of one at a time [DB27]."""
     flows: list[FlowRecord] = []
     jobs: list[JobRecord] = []
