@@ -209,7 +209,7 @@ class Inline:
                 return grant
 
     def _unblock(self) -> bool:
-        """Queue jobs whose parents have ended, as a sweeper does. Returns whether there were any."""
+        """Queue jobs whose parents have ended, as a sweeper does. Returns whether there were."""
         submit = self._coordinator.submit_many
         return unblock_noted(self.store, submit, limit=MAX_SHOWN).jobs > 0
 
