@@ -116,7 +116,7 @@ class ArtifactUsage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     earlier_bytes: int
     """The artifacts of the job's earlier attempts, as far as they are not collected yet."""
     namespace_bytes: int
-    """All artifacts of the job's namespace, including those of this job."""
+    """All artifacts of the job's namespace, this job's included."""
 
 
 class Staging(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -157,7 +157,7 @@ def stage(
     quotas: ArtifactQuotas,
 ) -> Staging | NeedsHistory:
     """The artifact an upload becomes, if its lease is valid now and the quotas have room. The store
-    that keeps it also deletes those of the job's earlier attempts. [B7] [B9] [B28]"""
+    that keeps it also deletes the artifacts of the job's earlier attempts. [B7] [B9] [B28]"""
     cause = why_not_held(job, upload.lease_id, upload.actor, at, history)
     if isinstance(cause, NeedsHistory):
         return cause

@@ -103,8 +103,8 @@ def _may_have_arrived(
     job: Job, judgement: LeaseJudgement, history: History, session: Session | None
 ) -> bool:
     """Whether the worker may know of this grant, whose caller has gone: the claim came again, or
-    the worker has claimed anew, started or renewed, or somebody asked to cancel the job. A start by
-    the claim itself says nothing about that. [Q8] [N4]"""
+    the worker has claimed anew, started or renewed, or a cancel of the job was requested. A start
+    by the claim itself says nothing about that. [Q8] [N4]"""
     assert job.lease_id is not None
     of_lease = [event for event in history if event.lease_id == job.lease_id]
     granted_by = {each.request_id for each in of_lease if each.type is EventType.CLAIMED}
@@ -145,7 +145,7 @@ def committed(events: tuple[Event, ...], *, replayed: bool = False) -> Verdict:
 def refusal(judgement: LeaseJudgement, job: Job | None) -> Verdict:
     """The verdict for a worker without a valid lease: CANCELLED if it once had one, else REJECTED.
 
-    A stranger to the lease is not told the job's status: it must not learn whether the lease
+    A stranger to the lease does not get the job's status: it must not learn whether the lease
     exists.
     """
     was_lost = judgement.situation in (Situation.EXPIRED, Situation.LOST)
@@ -195,7 +195,7 @@ def _refused(job: Job | None, command: Settle, judgement: LeaseJudgement, at: Mo
 
 
 def _intrusion(command: Settle, cause: Cause, at: Moment) -> Observation:
-    """Somebody used another principal's lease. That is recorded, the result is not. [U2]"""
+    """The caller used another principal's lease. That is recorded, the result is not. [U2]"""
     return Observation(
         job_id=command.job_id,
         type=ObservationType.FOREIGN_LEASE,
@@ -490,7 +490,7 @@ def sweep(command: Sweep, at: Context) -> Outcome:
     has_credit = is_excused and job.outage_credits < MAX_OUTAGE_CREDITS  # [O3]
     is_of_earlier_epoch = _is_of_earlier_epoch(job, at)
     if is_of_earlier_epoch or (has_credit and is_expiry):
-        cause = EventCause.OUTAGE  # an excused time-out stays one: its worker hears `timed_out`
+        cause = EventCause.OUTAGE  # an excused time-out stays one: its worker gets `timed_out`
     is_free = has_credit or is_of_earlier_epoch
     drafts = _lose(job, cause, at, is_free=is_free, not_before=_old_end(job, command, at))
     return _swept("T12" if is_expiry else "T13", job, drafts, origin, at)
@@ -512,7 +512,7 @@ def _swept(rule: str, job: Job, drafts: list[Draft], origin: Origin, at: Moment)
 
 
 def _is_of_earlier_epoch(job: Job, at: Moment) -> bool:
-    """Whether the raise of the epoch took the lease: its worker was told to stop, and could not
+    """Whether the raise of the epoch took the lease: its worker was asked to stop, and could not
     have reported. Such an end is free even if all credits are used: an epoch is raised once per
     loss, so that no poison job can hide behind it. [A7]"""
     assert job.lease_id is not None
@@ -539,10 +539,10 @@ def _excuses_timeout(job: Job, command: Sweep) -> bool:
 
 def _old_end(job: Job, command: Sweep, at: Moment) -> Instant:
     """When the lease is over by the clock as it was before it jumped: its holder may be at work
-    until then, so nobody else is granted the job. [O13]
+    until then, so the job is not granted again. [O13]
 
     Each process records the jump that it saw, so records overlap: their union counts. A record may
-    be longer than the jump by the time between two readings: nobody waits longer than a ttl.
+    be longer than the jump by the time between two readings: no job waits longer than a ttl.
     """
     assert job.lease_expires_at is not None
     assert job.due_at is not None

@@ -1,4 +1,4 @@
-"""Commands: everything anybody may ask about one job, as plain values.
+"""Commands: everything that a caller may ask about one job, as plain values.
 
 A command says who asks (`actor`, the authenticated principal), under which request id, and what.
 It decides nothing. A worker's command carries durations, never instants. [L8] `validation.py`
@@ -170,7 +170,8 @@ class RedriveFlow(_Command, frozen=True, kw_only=True, gc=False):
 
     @property
     def job_id(self) -> JobId:
-        """Commands of one id are decided one after the other: those about one flow are."""
+        """Commands of one id are decided one after the other, and so are commands about one
+        flow."""
         return JobId(self.flow_id)
 
     def needs(self) -> Needs:
@@ -190,7 +191,7 @@ class ParentEnd(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Unblock(_Command, frozen=True, kw_only=True, gc=False):
-    """Let a job that waited go on: its parents have ended. [T28] [T29]
+    """Queue a job that waited: its parents have ended. [T28] [T29]
 
     Edges never change once they are marked, so what the store found stays true until this is
     decided."""
@@ -209,8 +210,8 @@ class ScheduledEnqueue(Enqueue, frozen=True, kw_only=True, gc=False):
 
 
 class Claim(_Command, frozen=True, kw_only=True, gc=False):
-    """Grant one ready job to a worker, which starts it at once if it said so. Made by the claim
-    planner, never by a caller."""
+    """Grant one ready job to a worker, which starts it at once if the claim says so. Made by the
+    claim planner, never by a caller."""
 
     job_id: JobId
     actor: Actor
@@ -221,7 +222,7 @@ class Claim(_Command, frozen=True, kw_only=True, gc=False):
 
 
 class Start(_Command, frozen=True, kw_only=True, gc=False):
-    """The owner begins to execute."""
+    """The owner starts to execute."""
 
     job_id: JobId
     lease_id: LeaseId
@@ -231,8 +232,8 @@ class Start(_Command, frozen=True, kw_only=True, gc=False):
 
 
 def start_request_id(lease_id: LeaseId) -> RequestId:
-    """Under which id a lease is started by its claim, so that a `start` that is sent all the same
-    under this id hears OK. [R18] [N4]"""
+    """The request id under which a claim starts a lease, so that a `start` that is sent anyway
+    under this id is answered OK. [R18] [N4]"""
     return RequestId(f"{lease_id}:start")
 
 
@@ -389,7 +390,7 @@ def redriven_id(command: Redrive) -> JobId:
 
 
 class Discard(_Command, frozen=True, kw_only=True, gc=False):
-    """Resolve a dead letter that nobody will redrive; the job stays as it is. [B3]"""
+    """Resolve a dead letter that will not be redriven; the job stays unchanged. [B3]"""
 
     job_id: JobId
     actor: Actor
@@ -428,7 +429,7 @@ def fingerprint(command: Command) -> Fingerprint:
     """A digest of what was asked: a replay must ask the same, or the id was reused. [R15] [Q4]
 
     The request id is part of it, so that one function serves all commands. A traceparent is not: a
-    repeat is sent in another span. [OB3] Nor is a follow-up's parent: nobody compares such a job
+    repeat is sent in another span. [OB3] Nor is a follow-up's parent: such a job is not compared
     with what was asked. [D9]
     """
     asked: Command | dict[str, object] = command

@@ -16,10 +16,10 @@ from tenure.core.kind_settings import KindSettings
 
 MAX_CONCURRENCY_LIMIT = 1_000_000
 MAX_GRANTS_OF_KEY = 100
-"""How many jobs of one key a claim grants at most: from so many it has to choose. [CK11]"""
+"""The most jobs of one key that a claim grants: it has to choose from this number. [CK11]"""
 
 DEFAULT_CONCURRENCY_LIMIT = 1
-"""How many jobs of one key may run at a time if nobody has said otherwise. [CK2]"""
+"""How many jobs of one key may run at a time by default. [CK2]"""
 
 
 def check_concurrency_limit(field: str, value: object) -> None:
@@ -53,7 +53,7 @@ class KeyState(msgspec.Struct, frozen=True, kw_only=True):
     live: int = 0
     is_fair: bool = False
     served: int = 0
-    """With fair keys, the number of its last grant among those of its group; 0 if it has none."""
+    """With fair keys, the number of its last grant within its group; 0 if it has none."""
 
     @property
     def room(self) -> int:
@@ -71,10 +71,10 @@ def concurrency_key_of(job: Job) -> ConcurrencyKey | None:
 
 
 def with_room(jobs: Sequence[Job], keys: Mapping[ConcurrencyKey, KeyState]) -> list[Job]:
-    """Of ready jobs in claim order those that may run now as far as their keys are concerned: of
-    each key and queue as many as the key has room for. [CK3] [CK4]
+    """From ready jobs in claim order, keep the first N of each (queue, key), N being the key's free
+    capacity. [CK3] [CK4]
 
-    By queue, because a queue may be paused or full: its first job must not hold up those of the
+    By queue, because a queue may be paused or full: its first job must not block the jobs of the
     same key in another one. The planner grants no more than the key has room for in all queues.
     """
     taken: Counter[tuple[QueueName, ConcurrencyKey]] = Counter()

@@ -43,7 +43,7 @@ COMPENSATED_NAME = "job_compensated"
 
 EVENT_VERSION = 1
 MAX_DECISION_EVENTS = 10_000
-"""How many events of a job's log a decision looks at, besides the first one: the latest that are no
+"""How many events of a job's log a decision reads, besides the first one: the latest that are no
 renewals. The first is what a repeated enqueue is compared with, and renewals must not push out the
 claim of the lease that they renewed. [J8]"""
 
@@ -203,5 +203,5 @@ class Event(msgspec.Struct, frozen=True, gc=False):
     @property
     def is_by_worker(self) -> bool:
         """Whether a worker made it. An attempt is settled if a worker made its end, which is then
-        the report of its owner; if anybody else did, it is lost."""
+        the report of its owner; if another caller did, it is lost."""
         return is_worker(self.actor)

@@ -95,7 +95,7 @@ TOUCHES: dict[EventType, tuple[str, ...]] = {
 NEW_ROW_FIELDS: tuple[str, ...] = tuple(
     field.name for field in msgspec.structs.fields(Job) if field.default is not None
 )
-"""The fields that have a value in a new row: those that the enqueue sets, and counters. The others
+"""The fields that have a value in a new row: the enqueue's own, and counters. The others
 are None until something happens to the job."""
 
 # CPython 3.11 takes 0.09 µs to find a member of an enumeration; these are needed for every event.
@@ -153,7 +153,7 @@ def _new_row(event: Event, body: bytes | None) -> Job:
 
 
 def _group(facts: Facts) -> str | None:
-    """The jobs that it shares its key with: those of its kind, unless a group was named. [CK1]"""
+    """The jobs that it shares its key with: all of its kind, unless a group was named. [CK1]"""
     return None if facts.concurrency_key is None else facts.concurrency_group or facts.kind
 
 
@@ -311,7 +311,7 @@ def _ended_badly(job: Job, event: Event, _: bytes | None) -> Job:
             last_error=facts.error or job.last_error,
         )
     # What the attempt's own worker reported is also the last error; what the system or an
-    # operator states (a lease that expired) must not hide what the last worker said.
+    # operator states (a lease that expired) must not hide what the last worker reported.
     reported = job.lease_id is not None and is_worker(event.actor)
     dead = event.type is EventType.DEAD_LETTERED
     return replace(

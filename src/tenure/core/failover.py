@@ -36,8 +36,8 @@ class Server(msgspec.Struct, frozen=True):
 
 
 class Acknowledged(msgspec.Struct, frozen=True):
-    """A change that the store said was durable: the event that it ended with, and for how long
-    retention cannot delete the job."""
+    """A change that the store acknowledged as durable: the event that it ended with, and for how
+    long retention cannot delete the job."""
 
     job_id: JobId
     seq: int
@@ -99,7 +99,7 @@ def judge(remembered: Remembered, found: Found) -> Ruling:
         return Ruling(refusal=Refusal.RESTORED)
     timeline = found.server.timeline
     if timeline is None:
-        return Ruling()  # a standby that somebody asked for: it takes no writes, and lags
+        return Ruling()  # a standby that was asked for: it takes no writes, and lags
     if timeline < highest_timeline(remembered.server, found.recorded):
         return Ruling(refusal=Refusal.BEHIND)
     missing = _missing(remembered, found)

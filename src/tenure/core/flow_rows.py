@@ -19,7 +19,7 @@ _K = TypeVar("_K", bound=Hashable)
 
 
 class Flow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Jobs that were made together. `jobs` does not count those that replace others."""
+    """Jobs that were made together. `jobs` does not count replacements."""
 
     id: FlowId
     namespace: Namespace
@@ -65,7 +65,7 @@ class Edge(msgspec.Struct, frozen=True, gc=False):
 
 
 class Unblocked(msgspec.Struct, frozen=True, gc=False):
-    """A waiting job that can go on: all its parents have ended as it needs them, or it is to be
+    """A waiting job whose wait is over: all its parents have ended as it needs them, or it is to be
     cancelled because `parent_id` ended otherwise."""
 
     job_id: JobId
@@ -74,13 +74,13 @@ class Unblocked(msgspec.Struct, frozen=True, gc=False):
 
 
 MAX_COUNTED_JOBS = 20_000
-"""So many jobs are read to count them by status for one list of flows. A flow has half as many, and
-each of its redrives up to as many again."""
+"""How many jobs are read to count them by status for one list of flows. A flow has half as many,
+and each of its redrives up to as many again."""
 
 
 class FlowSummary(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A flow as it is listed. `statuses` counts its jobs without those that others replace; None if
-    the list has too many jobs for that."""
+    """A flow as it is listed. `statuses` counts its jobs without replaced ones; None if the list
+    has too many jobs for that."""
 
     flow: Flow
     is_live: bool  # whether a job of it has not ended
@@ -88,7 +88,7 @@ class FlowSummary(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 def counted_flows(flows: Iterable[tuple[Flow, int]]) -> list[FlowId]:
-    """Those of these flows whose jobs are counted for a list of them. Each comes with the number of
+    """From these flows, the ones whose jobs are counted for a list. Each comes with the number of
     its jobs, replaced ones included; one that has more than may still be read is left out, so that
     a flow that was redriven often does not keep older ones from being counted. [FL15]"""
     found, left = [], MAX_COUNTED_JOBS
@@ -100,7 +100,7 @@ def counted_flows(flows: Iterable[tuple[Flow, int]]) -> list[FlowId]:
 
 
 class FlowStep(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A job of a flow as it is shown, the names of those that it waits for, and the job that it
+    """A job of a flow as it is shown, the names of its parents, and the job that it
     replaces."""
 
     job_id: JobId
@@ -131,7 +131,7 @@ _R = TypeVar("_R", bound=_Replacing)
 
 
 def without_replaced(steps: Sequence[_R]) -> tuple[_R, ...]:
-    """These jobs of a flow without those that others among them replace. [FL10]"""
+    """These jobs of a flow without the ones that others among them replace. [FL10]"""
     replaced = {step.replaces for step in steps}
     return tuple(step for step in steps if step.job_id not in replaced)
 
@@ -147,12 +147,12 @@ class FlowView(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def current(self) -> tuple[FlowStep, ...]:
-        """Its jobs without those that others replace: one for each name."""
+        """Its jobs without replaced ones: one for each name."""
         return without_replaced(self.steps)
 
     @property
     def to_replace(self) -> list[JobId]:
-        """The jobs that a redrive replaces, once all have ended: those of the current ones that did
+        """The jobs that a redrive replaces, once all have ended: the current ones that did
         not succeed. [FL10]"""
         return [step.job_id for step in self.current if step.status is not JobStatus.SUCCEEDED]
 
@@ -168,8 +168,9 @@ class FlowView(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 def parents_first(waits_for: Mapping[_K, Collection[_K]]) -> list[_K]:
-    """These jobs, each after all those that it waits for, otherwise in this order; without those of
-    a cycle and those that wait for one. Parents that are not among these jobs do not count."""
+    """Stable topological order: each job after its parents, otherwise in this order. Jobs of a
+    cycle, and jobs that wait for one, are left out. Parents that are not among these jobs do not
+    count."""
     children: dict[_K, list[_K]] = {job: [] for job in waits_for}
     unmet: dict[_K, int] = {}
     for job, parents in waits_for.items():
@@ -188,7 +189,7 @@ def parents_first(waits_for: Mapping[_K, Collection[_K]]) -> list[_K]:
 
 def in_order(steps: Sequence[FlowStep]) -> list[FlowStep]:
     """These jobs of a flow, parents before their children, otherwise in this order. People read a
-    flow like this; whoever cancels it goes the other way. [FL14]"""
+    flow like this; a cancel of the flow goes the other way. [FL14]"""
     by_name = {step.step: step for step in steps}
     placed = parents_first({step.step: step.after for step in steps})
     # A parent outside the flow may have the name of a job in it, so that some seem to form a cycle.
@@ -237,8 +238,8 @@ class UnblockedJobs(msgspec.Struct, frozen=True, gc=False):
 
 
 class EdgeCheck(msgspec.Struct, frozen=True, gc=False):
-    """A note that a job, or its children, may be able to go on. A sweeper deletes it after it has
-    checked them. [FL5]"""
+    """A note that the wait of a job, or of its children, may be over. A sweeper deletes it after it
+    has checked them. [FL5]"""
 
     job_id: JobId
     noted_at: Instant

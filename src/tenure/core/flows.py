@@ -2,9 +2,8 @@
 
 Decides how a flow is made, what becomes of a job when its parents have ended, and how a flow that
 has ended is redriven. Refuses what could never end: a cycle, a parent that does not exist. How a
-store finds the jobs that can go on is its own business: an edge is marked once, so that what was
-found stays true. [FL4]
-"""
+store finds the jobs whose wait is over is its own business: an edge is marked once, so that what
+was found stays true. [FL4]"""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence, Set
@@ -53,7 +52,8 @@ from tenure.errors import InvalidInput
 MAX_FLOW_JOBS = 10_000
 MAX_FLOW_EDGES = 50_000
 MAX_FLOW_PAYLOAD_BYTES = 64 << 20
-"""Of all jobs together: a flow is made, and redriven, in one transaction and so in memory."""
+"""The size of all jobs together: a flow is made, and redriven, in one transaction and so in
+memory."""
 
 MAX_REDRIVES = 100
 """How often one flow can be redriven: it is read as a whole, with all jobs that were replaced."""

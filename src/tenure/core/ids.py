@@ -35,11 +35,10 @@ ANY_CASE_JOB_ID_PATTERN = re.compile(JOB_ID_PATTERN.pattern.replace("a-f", "a-fA
 LEASE_ID_PATTERN = re.compile(r"(0|[1-9][0-9]{0,8})-[0-9a-f]{32}")
 
 SHORTEST_PREFIX = 8
-"""Of an id that somebody gives in part: jobs share these characters if they were made within about
-a minute."""
+"""The fewest characters of an id that name jobs: jobs made within about a minute share them."""
 SHORT_ID = 18
-"""So much of an id is shown where the whole has no room: its time and its order within a
-millisecond, which is nearly always enough to name the job."""
+"""How many characters of an id are shown where the whole has no room: its time and its order within
+a millisecond, which is nearly always enough to name the job."""
 ELLIPSIS = "…"
 
 
@@ -48,7 +47,7 @@ _HIGHEST_JOB_ID = "ffffffff-ffff-ffff-ffff-ffffffffffff"
 
 
 def is_job_id_prefix(text: str) -> bool:
-    """Whether a job id could begin with this, or be this."""
+    """Whether a job id could start with this, or be this."""
     return JOB_ID_PATTERN.fullmatch(text + _LOWEST_JOB_ID[len(text) :]) is not None
 
 
@@ -58,12 +57,12 @@ def short_id(whole: str) -> str:
 
 
 def typed_prefix(text: str) -> str:
-    """The beginning of an id that somebody typed, or copied where it was shortened."""
+    """The start of an id that a user typed, or copied where it was shortened."""
     return text.strip().lower().removesuffix(ELLIPSIS).removesuffix("...")
 
 
 def job_id_range(prefix: str) -> tuple[JobId, JobId]:
-    """The lowest and the highest job id that begin with `prefix`: a key range for a store."""
+    """The lowest and the highest job id that start with `prefix`: a key range for a store."""
     begun = len(prefix)
     return JobId(prefix + _LOWEST_JOB_ID[begun:]), JobId(prefix + _HIGHEST_JOB_ID[begun:])
 
@@ -142,7 +141,7 @@ def follow_up_id(parent: JobId, *, kind: Kind, step: str) -> JobId:
     every attempt. [D8]
 
     The NULs, which neither a kind nor a step can contain, keep the parts apart; the first word
-    keeps the id apart from those of compensations and redrives, so that nobody can take their
+    keeps the id apart from the ids of compensations and redrives, so that no caller can take their
     place.
     """
     return derived_job_id(parent, purpose=f"enqueue\x00{kind}\x00{step}")
@@ -161,20 +160,20 @@ def handler_member_id(parent: JobId, *, step: str, name: str) -> JobId:
 
 def replacement_id(replaced: JobId) -> JobId:
     """The id of the job that replaces this one when its flow is redriven. It depends on nothing
-    else, so that a job is replaced once, whoever redrives the flow. [FL10]"""
+    else, so that a job is replaced once, however often the flow is redriven. [FL10]"""
     return derived_job_id(replaced, purpose="replace")
 
 
 def occurrence_job_id(namespace: Namespace, schedule: ScheduleName, nominal: Instant) -> JobId:
-    """The id of the job that an occurrence of a schedule makes, whoever makes it. [SC1] The ids of
-    a schedule's jobs sort by their nominal times."""
+    """The id of the job that an occurrence of a schedule makes, in whatever process. [SC1] The ids
+    of a schedule's jobs sort by their nominal times."""
     purpose = f"schedule\x00{namespace}\x00{schedule}\x00{nominal}"
     digest = hashlib.sha256(purpose.encode()).digest()
     return _uuid(nominal // 1000, digest, version=int(DERIVED_VERSION))
 
 
 def new_lease_id(epoch: Epoch, entropy: bytes) -> LeaseId:
-    """A lease id: the epoch it was granted in, then 128 random bits nobody can guess."""
+    """A lease id: the epoch it was granted in, then 128 random bits that cannot be guessed."""
     return LeaseId(f"{epoch}-{entropy.hex()}")
 
 

@@ -92,8 +92,8 @@ _check_syntax = msgspec.json.Decoder(msgspec.Raw).decode
 
 def _is_as_written_here(body: bytes) -> bool:
     """Whether msgspec writes what it reads there as the same bytes, without escapes, long numbers
-    and exponents, of which only the parser below knows which are allowed. Then it is I-JSON: of a
-    duplicate key msgspec would write one. That is so for most of what the Python API sends. Lists
+    and exponents, and only the parser below knows which of them are allowed. Then it is I-JSON: of
+    a duplicate key msgspec would write one. That is so for most of what the Python API sends. Lists
     without objects have no keys: their syntax is checked without a tree of a million lists."""
     zeros = body.translate(_AS_ZERO)  # a regular expression took longer than the parser
     if b"\\u" in body or _LONG_NUMBER in zeros or _EXPONENT in zeros:

@@ -34,7 +34,7 @@ from tenure.core.vocabulary import (
 
 NO_BODY = b"null"
 HIDDEN = b""
-"""Stands for a payload that this reader may not see: no JSON is empty. [H46]"""
+"""Replaces a payload that this reader may not see: no JSON is empty. [H46]"""
 
 
 class JobError(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -255,13 +255,13 @@ AT_ONCE = Instant(0)
 
 
 def not_before(run_at: Instant | None, *, queued_at: Instant) -> Instant | None:
-    """Until when the clock holds back a job that was queued at `queued_at`. One that was ready
+    """Until when the clock delays a job that was queued at `queued_at`. One that was ready
     then stays ready, also if the clock is set back afterwards. [Z6]"""
     return run_at if run_at is None or run_at > queued_at else AT_ONCE
 
 
 def waits_for_start(*, started_at: Instant | None, renewals: int) -> bool:
-    """Whether nothing was heard from an attempt's worker since the claim.
+    """Whether an attempt's worker has sent nothing since the claim.
 
     A worker that sends heartbeats works, whether it says `start` or not: from its first heartbeat
     on the attempt has its timeout, and `start_within` is over. [L9]

@@ -1,4 +1,4 @@
-"""What is set for a kind in the store: its limits hold for all of its jobs, whoever enqueued them;
+"""What is set for a kind in the store: its limits hold for all of its jobs, whatever enqueued them;
 its policy is that of jobs whose enqueue brings none.
 
 A worker that starts writes the settings of kinds that the store has never seen; after that, only
@@ -87,8 +87,8 @@ _NO_LIMITS = (None, None, False)
 
 
 class KindChange(msgspec.Struct, frozen=True, kw_only=True):
-    """What to set for a kind or a group. UNSET stays as it is: whoever sets one of them may not
-    have seen what another has just set for the other. None removes it. [RL5]"""
+    """What to set for a kind or a group. UNSET stays unchanged: a caller that sets one of them may
+    not have seen what another has just set for the other. None removes it. [RL5]"""
 
     kind: Kind
     rate: Rate | UnsetType | None = UNSET

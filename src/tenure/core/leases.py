@@ -253,7 +253,7 @@ def time_limit_of(job: Job) -> tuple[Instant, Instant]:
 
 
 def lateness(job: Job, now: Instant) -> Cause | None:
-    """What the owner of a lease that is no longer valid is told; None while it is. [R10]"""
+    """What the owner of a lease that is no longer valid gets; None while it is valid. [R10]"""
     revoked_by = revocation(job, now)
     return None if revoked_by is None else _CAUSE_OF_REVOCATION[revoked_by]
 
@@ -269,12 +269,12 @@ def why_not_on_record(
 
 
 def is_overdue(job: Job, now: Instant) -> bool:
-    """Whether the job's lease is over and nobody has recorded it yet. [L9]"""
+    """Whether the job's lease is over, which is not recorded yet. [L9]"""
     return job.due_at is not None and later(now, job.updated_at) >= job.due_at
 
 
 def is_expired(job: Job, now: Instant) -> bool:
-    """Whether a job that waits should have been started before now: it is granted to nobody, and
+    """Whether a job that waits should have been started before now: it is not granted, and
     the next sweep cancels it. [EX2]"""
     if job.start_by is None or job.not_before is None:
         return False
@@ -282,7 +282,7 @@ def is_expired(job: Job, now: Instant) -> bool:
 
 
 def needs_sweep(job: Job, now: Instant) -> bool:
-    """Whether time has ended the job's lease or its wait, and nobody has recorded it yet. [W5]"""
+    """Whether time has ended the job's lease or its wait, which is not recorded yet. [W5]"""
     return is_overdue(job, now) or is_expired(job, now)
 
 

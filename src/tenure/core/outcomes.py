@@ -65,7 +65,7 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     is_settling: bool = False
     """Whether a standby took over so recently that a loss may not have been noticed yet. [A10]"""
     shared: Shared | None = None
-    """Of a batch: all its moments have the same one."""
+    """All moments of a batch share it."""
 
 
 History: TypeAlias = Sequence[Event]
@@ -102,7 +102,7 @@ class FlowToRedrive(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A flow that is to be redriven, and the jobs that a redrive replaces."""
 
     view: FlowView
-    jobs: dict[JobId, Job] = {}  # those that did not succeed and that no other job replaces
+    jobs: dict[JobId, Job] = {}  # jobs that did not succeed and that no other job replaces
     edges: tuple[Edge, ...] = ()  # of these
     compensations: dict[JobId, Job] = {}  # of these, by the job that they compensate
     present: frozenset[JobId] = frozenset()  # parents of these that exist
@@ -165,7 +165,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def may_unblock(self) -> list[JobId]:
-        """The jobs that may have become able to go on, or whose children may. [FL5]"""
+        """The jobs whose wait may be over, or whose children's may. [FL5]"""
         if self.ends_member:
             return [self.job.id]
         return list(dict.fromkeys(edge.child_id for edge in self.edges if edge.is_outside))

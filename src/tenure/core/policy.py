@@ -14,10 +14,10 @@ from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration, Instant, sec
 from tenure.core.vocabulary import OnExhausted, OnLost, counted
 
 SHORTEST_RETENTION = seconds(24 * 3600)
-"""A history that vanishes before anybody read it proves nothing. [G6]"""
+"""A history that vanishes before it is read proves nothing. [G6]"""
 
 SHORTEST_KEEP = seconds(60)
-"""Of one kind or job, whose owner says that its history is not needed. [G7]"""
+"""The shortest for one kind or job, whose owner says that its history is not needed. [G7]"""
 
 MAX_HEARTBEAT = seconds(30)
 """Unless a policy sets another interval. [L17]"""
@@ -52,7 +52,7 @@ class DeadLetterJob(msgspec.Struct, frozen=True, kw_only=True, array_like=True, 
 class Policy(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
     """Leases, budgets and time-outs of one job. `timeout_us` is None only when asked for.
 
-    With these defaults the last attempt begins 46 to 92 minutes after the first failure, so that
+    With these defaults the last attempt starts 46 to 92 minutes after the first failure, so that
     a job survives an outage of what it depends on that lasts about an hour. [F6]
     """
 

@@ -1,4 +1,4 @@
-"""What `verify` compares to learn whether rates were kept: those that are set, and the grants.
+"""What `verify` compares to learn whether rates were kept: the rates that are set, and the grants.
 
 Pure. Claims decide with `core.rates` and keep accounts of their own; nothing here decides. [I30]
 """

@@ -47,7 +47,7 @@ _LENGTH_US = {
 
 
 class Rate(msgspec.Struct, frozen=True, kw_only=True):
-    """So many grants per second, minute, hour or day, and so many at once after a pause."""
+    """A number of grants per second, minute, hour or day, and how many at once after a pause."""
 
     grants: int
     per: RateUnit
@@ -80,7 +80,7 @@ class Rate(msgspec.Struct, frozen=True, kw_only=True):
         return Instant(self.used(tat, now) + self.interval_us)
 
     def wait_us(self, tat: Instant, now: Instant, *, grants: int = 1) -> Duration:
-        """How long until there is room for so many grants; 0 if there is."""
+        """How long until there is room for this many grants; 0 if there is."""
         latest = now + (self.burst - grants) * self.interval_us
         return Duration(max(0, self.used(tat, now) - latest))
 

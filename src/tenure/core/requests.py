@@ -105,8 +105,8 @@ def enqueue(command: Enqueue, at: Context) -> Outcome:
 
 
 def inherited_ids(command: Enqueue, parent: Job | None) -> tuple[str | None, str | None]:
-    """The correlation id and the trace id of a new job: its own, or those of the job whose handler
-    enqueues it. [OB4]"""
+    """The correlation id and the trace id of a new job: its own, or the ids of the job whose
+    handler enqueues it. [OB4]"""
     correlation_id, trace_id = command.correlation_id, command.trace_id
     if parent is not None:
         correlation_id = parent.correlated_by if correlation_id is None else correlation_id
@@ -167,7 +167,7 @@ def is_undeclared(command: Enqueue, at: Moment) -> bool:
 
 
 def _start_by(expires_us: Duration | None, waits_from: Instant) -> Instant | None:
-    """From when on a job that nobody has started is expired. It counts from the time that the job
+    """From when on a job that was not started is expired. It counts from the time that the job
     could have been started: a delay longer than this is no mistake. [EX1]"""
     if expires_us is None:
         return None
@@ -236,7 +236,7 @@ def _is_pending(job: Job, event: Event) -> bool:
 
 def _mismatch(job: Job, command: OperatorCommand | Discard) -> Cause | None:
     """Why this is not the job that the caller expects, if it is not. Who expects a dead letter
-    hears that it is none, as from a discard. [K12]"""
+    is answered that it is none, as after a discard. [K12]"""
     if command.expected_status not in (None, job.status):
         is_for_letters = command.expected_status is JobStatus.DEAD_LETTERED
         return Cause.NOT_DEAD_LETTERED if is_for_letters else Cause.REVISION_MISMATCH
@@ -259,7 +259,7 @@ def _answered_before(
 ) -> Outcome | None:
     """The recorded answer, or why the request is refused; None if it is new. [Q4] [K12]
 
-    A live job that nobody ever claimed has only its ENQUEUED event: its log need not be read.
+    A live job that was never claimed has only its ENQUEUED event: its log need not be read.
     """
     mismatch = _mismatch(job, command)
     if job.attempt == 0 and not job.status.is_terminal and mismatch is None:
@@ -305,7 +305,7 @@ def cancel(job: Job, command: Cancel, at: Moment) -> Outcome:
 def _cancel_live(job: Job, command: Cancel, at: Moment) -> Applied:
     mode = EventCause(command.mode.value)
     if job.status is JobStatus.RUNNING and command.mode is CancelMode.SOFT:
-        # The worker hears of it at its next heartbeat, so the grace begins there. [C1]
+        # The worker gets it with its next heartbeat, so the grace starts there. [C1]
         ts = later(at.now, job.updated_at)
         deadline = Instant(ts + job.policy.heartbeat_interval_us + job.policy.grace_us)
         draft = Draft(

@@ -2,7 +2,7 @@
 or meets a run that has not ended.
 
 Pure: callers pass the moment. An occurrence is one nominal time of a schedule. Its job's id follows
-from namespace, schedule and nominal time, so that it is made once, whoever makes it. [SC1]
+from namespace, schedule and nominal time, so that it is made once, in whatever process. [SC1]
 `decide_schedule` is the only function that changes a schedule on request, `plan_firing` the only
 one that fires it. Zones come from the system's database of time zones, or from the package tzdata.
 """
@@ -65,8 +65,9 @@ MAX_COUNTED = 5_000
 """How many missed occurrences of a cron expression are counted at a time: three days of minutes,
 which take half a second."""
 CLOCK_STEP = seconds(3600)
-"""After the clock was set back by more than this, a schedule goes on from now. After a smaller step
-it waits until the clock has caught up, so that no occurrence is dealt with twice. [SC2] [SC15]"""
+"""After the clock was set back by more than this, a schedule continues from now. After a smaller
+step it waits until the clock has caught up, so that no occurrence is dealt with twice. [SC2]
+[SC15]"""
 
 LATE = seconds(60)
 """With `catch_up="none"` an occurrence that is later than this is missed. [SC8]"""
@@ -151,7 +152,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     last_job_id: JobId | None = None
     fired: int = 0
     skipped: int = 0  # because the run before had not ended
-    missed: int = 0  # because nobody fired them in time
+    missed: int = 0  # because they were not fired in time
 
     @property
     def without_payload(self) -> "Schedule":
@@ -205,7 +206,7 @@ def next_times(spec: ScheduleSpec, after: Instant, *, number: int) -> list[Insta
 
 
 def shown_times(schedule: Schedule) -> list[Instant]:
-    """The times at which it fires next, as many as people are shown; none while it is paused."""
+    """The times at which it fires next, up to the number that is shown; none while it is paused."""
     if schedule.next_at is None:
         return []
     times_after = next_times(schedule.spec, schedule.next_at, number=SHOWN_TIMES - 1)
@@ -221,7 +222,7 @@ def _cron_times(spec: ScheduleSpec, after: Instant) -> Iterator[Instant]:
 
 
 def _fixed_times(cron: str, zone: tzinfo, after: Instant) -> Iterator[Instant]:
-    """CronSim may begin before `after` where the clocks repeat times, and it may give one time
+    """CronSim may start before `after` where the clocks repeat times, and it may give one time
     twice where they skip some."""
     last = after
     for at in CronSim(cron, _datetime(after).astimezone(zone)):
@@ -234,7 +235,7 @@ def _fixed_times(cron: str, zone: tzinfo, after: Instant) -> Iterator[Instant]:
 def _times_that_clocks_show(cron: str, zone: tzinfo, after: Instant) -> Iterator[Instant]:
     """Every time at which clocks of the zone show what the expression says. CronSim is asked about
     stretches in which no clock is set, as if they were UTC: beside a change by less than an hour
-    it passes over times that exist (docs/upstream/cronsim.md)."""
+    it skips times that exist (docs/upstream/cronsim.md)."""
     last, offset_us = after, _offset_us(zone, after)
     while True:
         for shown_at in CronSim(cron, _datetime(last + offset_us)):
@@ -327,7 +328,7 @@ def _latest(spec: ScheduleSpec, after: Instant, now: Instant) -> deque[Instant]:
 
 
 def jitter_of(job_id: JobId, most: Duration) -> Duration:
-    """How long after its nominal time this occurrence's job is ready: the same whoever asks."""
+    """How long after its nominal time this occurrence's job is ready: the same in every process."""
     drawn = int.from_bytes(hashlib.sha256(job_id.encode()).digest()[:8], "big")
     return Duration(drawn % (most + 1))
 
@@ -407,8 +408,8 @@ def is_due(schedule: Schedule, now: Instant) -> bool:
 
 
 def _after_the_clock_was_set_back(schedule: Schedule, at: Moment) -> Firing:
-    """Go on with the first nominal time from now on. What was fired while the clock was ahead has
-    its job, whose id no second one can have. [SC15]"""
+    """Continue with the first nominal time from now on. What was fired while the clock was ahead
+    has its job, whose id no second one can have. [SC15]"""
     is_passed = schedule.last_at is None or schedule.last_at <= at.now
     after = replace(
         schedule,
@@ -504,7 +505,7 @@ ScheduleCommand: TypeAlias = (
 
 
 class ScheduleReply(msgspec.Struct, frozen=True, kw_only=True):
-    """The schedule as it is now; None if there is none of this name. `changed` says whether the
+    """The schedule now; None if there is none of this name. `changed` says whether the
     request changed it."""
 
     schedule: Schedule | None

@@ -1,6 +1,6 @@
 """Tokens: what a holder may do, how the secret is made and how it is recognised. Pure.
 
-A token is `tenure_ID_SECRET`. The id finds the row; of the secret only a digest is kept, so that
+A token is `tenure_ID_SECRET`. The id finds the row; only a digest of the secret is kept, so that
 a reader of the store cannot use any token. Randomness is an argument. [H20]
 """
 

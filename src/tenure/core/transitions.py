@@ -296,7 +296,7 @@ TABLE: tuple[Transition, ...] = (
         paths=((_CANCELLED,),),
         actors=_SYSTEM,
     ),
-    # The rows below leave the job as it is: a redrive is T1 of another job, `compensated` is an
+    # The rows below leave the job unchanged: a redrive is T1 of another job, `compensated` is an
     # observation, T25 refuses, and a purge takes row and events away together.
     Transition(
         id="T27",

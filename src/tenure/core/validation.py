@@ -101,7 +101,8 @@ from tenure.errors import InvalidInput
 MAX_PER_JOB = 10
 
 SHORTEST_LIMIT = seconds(0.1)
-"""Of an attempt's time-out and of the wait for its start. A worker needs a part of it."""
+"""The shortest time-out of an attempt, and the shortest wait for its start. A worker needs a part
+of it."""
 """Commands about one job in one call: a start, its heartbeats and its end are a few."""
 PRIORITIES = (-32768, 32767)
 REPORTABLE_REASONS = frozenset(

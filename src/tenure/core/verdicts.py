@@ -35,7 +35,7 @@ class Resolution(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 MAX_OBSERVATIONS_PER_LEASE = 10
 MAX_OBSERVATIONS_READ = 500
-"""Of one job; a job whose workers are late every time has ten more with each attempt."""
+"""The limit for one job; a job whose workers are late every time has ten more with each attempt."""
 
 
 class Observation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -54,7 +54,7 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def compensated_by(self) -> JobId | None:
-        """The compensation that succeeded. Its id stands for the request: a compensation succeeds
+        """The compensation that succeeded. Its id names the request: a compensation succeeds
         once. [M2]"""
         is_end = self.type is ObservationType.COMPENSATED and self.request_id is not None
         return JobId(str(self.request_id)) if is_end else None

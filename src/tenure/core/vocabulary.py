@@ -1,7 +1,7 @@
 """Every word that reaches disk or wire, once. The glossary explains them; ADR 0001 says why these.
 
 Values are stored: renaming one is a schema change. Extensions only add members, so readers meet
-words that are younger than they are: those of a `Word` are kept and shown as they are. [Y4] A
+words that are younger than they are: words of a `Word` are kept and shown unchanged. [Y4] A
 request may not use them, and nothing is decided about a job that has one. [Y5]
 """
 
@@ -307,7 +307,7 @@ class OnLost(Word):
 
 
 class CatchUp(Word):
-    """Which of a schedule's occurrences are made up for, if nobody fired them in time."""
+    """Which of a schedule's occurrences are made up for, if they were not fired in time."""
 
     LATEST = "latest"
     ALL = "all"

@@ -49,7 +49,7 @@ class WorkerProcess(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     version: str
     uptime_us: Duration
     kinds: tuple[Kind, ...] = ()
-    schedules: tuple[ScheduleName, ...] = ()  # those that its application declares
+    schedules: tuple[ScheduleName, ...] = ()  # what its application declares
     is_draining: bool = False  # it claims nothing more, and ends when its jobs have ended [B33]
     is_ending: bool = False  # its last word: it is not listed any more [B13]
     instance: str = ""  # made anew at each start, so that its start is worked out once [B21]
@@ -111,7 +111,7 @@ class KnownStart(msgspec.Struct, frozen=True, gc=False):
 
 
 def start_of(process: WorkerProcess, known: KnownStart | None, *, now: Instant) -> Instant:
-    """When a process started. Of one instance the first calculation is kept: later ones vary with
+    """When a process started. The first calculation for an instance is kept: later ones vary with
     how long the sign of life took to arrive. [B21]"""
     if known is not None and process.instance and process.instance == known.instance:
         return known.started_at
@@ -134,7 +134,7 @@ class WorkerSeen(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     started_at: Instant
     seen_at: Instant
     drain_requested_at: Instant | None = None
-    drain_reported: bool = False  # by the process itself, whoever asked it to stop
+    drain_reported: bool = False  # by the process itself, however it was asked to stop
 
     @property
     def key(self) -> WorkerKey:

@@ -18,14 +18,14 @@ from tenure.core.vocabulary import ReasonCode, Stage
 from tenure.errors import InvalidInput
 
 MAX_GROUPED = 10_000
-"""So many dead letters are looked at, those that were enqueued last. Of these the ones in scope and
-without a resolution are grouped."""
+"""How many dead letters are read, the ones that were enqueued last. From these, unresolved ones in
+scope are grouped."""
 
 MAX_GROUPS = 100
 """Groups that are shown, the largest first."""
 
 MAX_GROUP_IDS = 500
-"""Dead letters that a group names: as many as an operator redrives or discards at once."""
+"""How many dead letters a group names: the most that an operator redrives or discards at once."""
 
 MAX_GROUP_FLOWS = 20
 """Flows that a group names."""
@@ -97,8 +97,8 @@ class DeadLetterGroup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeadLetterGroups(msgspec.Struct, frozen=True, kw_only=True):
-    """Groups, the largest first. The buckets begin at `since` and are `bucket_us` long. If they are
-    not `complete`, there are older dead letters that were not looked at. [OB31]"""
+    """Groups, the largest first. The buckets start at `since` and are `bucket_us` long. If they are
+    not `complete`, there are older dead letters that were not read. [OB31]"""
 
     now: Instant
     since: Instant

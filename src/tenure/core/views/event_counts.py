@@ -25,7 +25,7 @@ MAX_PAGES = 2000
 
 
 class EventSpan(msgspec.Struct, frozen=True, kw_only=True):
-    """Which events are counted: those of one namespace from `since` until before `until`."""
+    """Which events are counted: all of one namespace from `since` until before `until`."""
 
     namespace: Namespace
     since: Instant
@@ -48,7 +48,7 @@ class EventCount(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EventCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """What was counted. Later events than `until` were not: the next page begins there."""
+    """What was counted. Later events than `until` were not: the next page starts there."""
 
     until: Instant
     counts: tuple[EventCount, ...]

@@ -30,7 +30,7 @@ MAX_EVENTS_READ = 5000
 """Events of the log, of any namespace, that a store reads for one page."""
 
 MAX_NEWEST = 100
-"""Events before the end of the tail that a reader sees who begins there."""
+"""Events before the end of the tail that a reader gets who starts there."""
 
 MAX_PAGES = 2000
 """Questions that are asked for one answer: ten million events."""
@@ -72,7 +72,7 @@ def key_of(event: Event) -> EventKey:
 
 
 class TypeFilter(msgspec.Struct, frozen=True):
-    """Events of one type; with a cause, only those that have it."""
+    """Events of one type; with a cause, only events that have it."""
 
     type: EventType
     cause: EventCause | None = None
@@ -88,7 +88,7 @@ class TypeFilter(msgspec.Struct, frozen=True):
 
 
 def parse_type_filter(word: str) -> TypeFilter:
-    """The filter that a type or a name of events stands for. [E6] Raises `InvalidInput`."""
+    """The filter that a type or a name of events means. [E6] Raises `InvalidInput`."""
     word = word.lower()  # [E30]
     if word in (COMPENSATED_NAME, COMPENSATED_NAME.removeprefix(NAME_PREFIX)):
         return TypeFilter(EventType.SUCCEEDED, EventCause.COMPENSATION)
@@ -115,9 +115,8 @@ class EventFilter(Scope, frozen=True, kw_only=True):
     """Events by job and time, by type and time, or by correlation id, of one namespace. [E4]
 
     `after` is the key that the previous page ended with; of one job's events only its `seq` counts.
-    No two of `types` accept the same event: whoever names one twice, or a name beside its type,
-    means it once.
-    """
+    No two of `types` accept the same event: a caller who names one twice, or a name beside its
+    type, means it once."""
 
     job_id: JobId | None = None
     types: tuple[TypeFilter, ...] = ()
@@ -157,7 +156,7 @@ class EventPage(msgspec.Struct, frozen=True, kw_only=True):
 def next_key(
     events: list[Event], last_read: EventKey | None, wanted: EventFilter
 ) -> EventKey | None:
-    """Where the next page begins: after the last event of a full page, or else at the instant of
+    """Where the next page starts: after the last event of a full page, or else at the instant of
     the last event that was read for it, if reading stopped at the limit. That event may be of a job
     that the reader must not know of [E9]: the key names it only where a whole page has one instant
     and could not be left behind otherwise."""
@@ -213,7 +212,7 @@ def timeline(
     """The entries of a log whose events after `after_seq` are given. `folded`: renewals in a row
     are one entry. Observations come where their time is: they are no part of the log. [U3]"""
     entries: list[TimelineEntry] = []
-    holder: Actor | None = None  # whoever claimed the attempt has renewed it
+    holder: Actor | None = None  # the attempt's worker has renewed it
     seen = after_seq
     for run in _runs(events, folded=folded):
         first, last = run[0], run[-1]
@@ -262,7 +261,7 @@ MAX_TAILED = 10_000
 
 
 class TailedEvent(msgspec.Struct, frozen=True):
-    """An event with its position in the tail, from which reading can go on later."""
+    """An event with its position in the tail, from which reading can continue later."""
 
     position: EventPosition
     event: Event
@@ -285,10 +284,9 @@ class TailDelay(msgspec.Struct, frozen=True, kw_only=True):
 class TailFilter(Scope, frozen=True, kw_only=True):
     """Which events of one namespace a reader of the tail follows. [E10]
 
-    `after` is where the reader was; None: before the oldest event. With `newest` the reader begins
-    at the end instead, with at most so many of the newest events. `types`: only such events, any if
-    empty.
-    """
+    `after` is where the reader was; None: before the oldest event. With `newest` the reader starts
+    at the end instead, with at most this many of the newest events. `types`: only such events, any
+    if empty."""
 
     job_id: JobId | None = None
     types: tuple[TypeFilter, ...] = ()
@@ -299,7 +297,7 @@ class TailFilter(Scope, frozen=True, kw_only=True):
     reads: int = MAX_EVENTS_READ
 
     def __post_init__(self) -> None:
-        """Refuse names that nothing can have [J6], and two places to begin."""
+        """Refuse names that nothing can have [J6], and two places to start."""
         super().__post_init__()
         if self.job_id is not None:
             check_job_id("job_id", self.job_id)
@@ -322,7 +320,7 @@ class TailFilter(Scope, frozen=True, kw_only=True):
 
 
 class TailPage(msgspec.Struct, frozen=True, kw_only=True):
-    """Events in the order of the tail, and the position from which the reader goes on: there is
+    """Events in the order of the tail, and the position from which the reader continues: there is
     always one. `is_end`: the page was neither full nor cut short, so there were no more events."""
 
     events: tuple[TailedEvent, ...] = ()

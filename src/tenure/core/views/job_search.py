@@ -1,4 +1,4 @@
-"""Which jobs a list shows, what a search finds, and where the next page begins. [J12]
+"""Which jobs a list shows, what a search finds, and where the next page starts. [J12]
 
 A list is by what an index has. A search also asks for what no index has (worker, end, error):
 a store reads a bounded number of jobs for it.
@@ -30,7 +30,7 @@ from tenure.core.job import Job
 from tenure.core.vocabulary import JobStatus, ReasonCode, Stage
 
 MAX_JOBS_READ = 10_000
-"""Jobs that are looked at for one page of a search by worker, time or error."""
+"""How many jobs are read for one page of a search by worker, time or error."""
 
 ERROR_CHARS = 4096
 """Characters of an error's type and message that a search reads. An error may be longer."""
@@ -46,7 +46,7 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
     By `worker`, by the time of their end and by `error` jobs are searched, because no index has
     them: among the newest `reads` jobs before `before` that match the rest. A worker's jobs are
     those that it holds or held last. `error` is text in the first `ERROR_CHARS` of the type and the
-    message of a job's last error, in upper or lower case of ASCII. Times begin with `since` and end
+    message of a job's last error, in upper or lower case of ASCII. Times start with `since` and end
     before `until`. [J12] `orphaned` are jobs whose workers have been silent for two heartbeats; it
     too is searched, among jobs with a lease. [L19]
     """
@@ -127,7 +127,7 @@ class FoundJobs(msgspec.Struct, frozen=True):
 
 
 def found_jobs(jobs: list[Job], last_read: JobId | None, wanted: JobFilter) -> FoundJobs:
-    """A page with the place where the next one begins. `last_read` is the last job that was looked
+    """A page with the place where the next one starts. `last_read` is the last job that was looked
     at, if reading stopped at its limit."""
     return FoundJobs(jobs, jobs[-1].id if len(jobs) == wanted.limit else last_read)
 
@@ -148,7 +148,7 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
             check_name("kind", kind)
 
     def has(self, queue: str, kind: str) -> bool:
-        """Whether jobs of this kind in this queue are in scope; the namespace is not looked at."""
+        """Whether jobs of this kind in this queue are in scope; the namespace is not checked."""
         return self.has_queue(queue) and (not self.kinds or kind in self.kinds)
 
     def has_queue(self, queue: str) -> bool:

@@ -21,18 +21,18 @@ from tenure.core.vocabulary import JobStatus, WorkerState
 from tenure.core.workers import WorkerSeen
 
 MAX_QUEUES = 100
-"""Queues that an overview shows; those with jobs come first."""
+"""How many queues an overview shows; queues with jobs come first."""
 
 MAX_DEPTH = 200_000
 """Jobs that are counted, divided among the queues that are shown: at least `LEAST_DEPTH` each."""
 LEAST_DEPTH = 1000
 
 MAX_TROUBLED = 10_000
-"""Of so many of the newest dead letters, stalled jobs and jobs that wait for others each, those in
-scope are counted."""
+"""How many of the newest dead letters, stalled jobs and jobs that wait for others are read each;
+the ones in scope are counted."""
 
 MAX_TALLIED = 10_000
-"""Events that are counted beside the rollups: the newest of those that were not folded yet."""
+"""How many events are counted beside the rollups: the newest that are not folded yet."""
 
 LATEST_FOLD = seconds(30)
 """If there are more events than that, this much of the newest time may lack some of them. If
@@ -60,8 +60,8 @@ _BUCKETS = {
 
 
 class Window(msgspec.Struct, frozen=True, kw_only=True):
-    """A span of time in buckets of equal length, which begin at multiples of it. The last one is
-    still going on."""
+    """A span of time in buckets of equal length, which start at multiples of it. The last one is
+    not over."""
 
     since: Instant
     bucket_us: Duration
@@ -93,7 +93,7 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
         first_uncounted: Instant | None,
     ) -> Instant:
         """From when on events are counted. `first_uncounted` is the newest event that is neither
-        folded nor among those that are counted beside the rollups. [OB34]"""
+        folded nor counted beside the rollups. [OB34]"""
         is_late = folded_until is None or folded_until < now - LATEST_FOLD
         return self.counted_since(first_uncounted if first_uncounted and is_late else skipped_until)
 
@@ -114,7 +114,7 @@ def range_since(since: Instant, now: Instant) -> TimeRange:
 
 
 class OverviewFilter(Scope, frozen=True, kw_only=True):
-    """Of which jobs, and how far back."""
+    """Which jobs an overview is about, and how far back."""
 
     range: TimeRange = TimeRange.HOUR
 
@@ -169,7 +169,8 @@ class OverviewParts(msgspec.Struct, frozen=True, kw_only=True):
     now: Instant
     counted_since: Instant
     rollups: Sequence[Rollup]
-    """Of the namespace and the span, as long as its buckets, or of the shortest length."""
+    """The rollups of the namespace and the span, as long as its buckets, or of the shortest
+    length."""
     depths: Sequence[Depth]
     oldest_ready_at: Mapping[QueueName, Instant]
     settings: Sequence[QueueState]
@@ -182,7 +183,7 @@ class OverviewParts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OutcomeBucket(OutcomeCounts, frozen=True, kw_only=True):
-    """The events of one bucket, which begins at `at`."""
+    """The events of one bucket, which starts at `at`."""
 
     at: Instant
 
@@ -249,7 +250,7 @@ class Matter(StrEnum):
     SUSPECT = "suspect"
     """Jobs whose workers are silent. [L18]"""
     STALLED = "stalled"
-    """Jobs that stalled, and that somebody has to requeue or dead-letter."""
+    """Jobs that stalled, and that an operator has to requeue or dead-letter."""
     DEAD_LETTERS = "dead_letters"
     """Dead letters without a resolution."""
     SCHEDULE_FAILED = "schedule_failed"
@@ -259,7 +260,7 @@ class Matter(StrEnum):
 
 
 class Attention(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that somebody should look at: how many jobs it is about, and where they are."""
+    """Something that needs attention: how many jobs it is about, and where they are."""
 
     matter: Matter
     jobs: int
@@ -290,7 +291,7 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def depth_limit(queues: int) -> int:
-    """How many jobs of each sort are counted in each of so many queues."""
+    """How many jobs of each sort are counted per queue, where this many queues are shown."""
     return max(LEAST_DEPTH, MAX_DEPTH // max(1, queues))
 
 
@@ -319,7 +320,7 @@ def assemble(parts: OverviewParts, wanted: OverviewFilter) -> Overview:
 
 
 def _in_time(parts: OverviewParts, window: Window) -> list[Rollup]:
-    """Those within the span, and not before counting began."""
+    """The buckets within the span, and not before counting started."""
     return [
         each
         for each in parts.rollups
@@ -330,7 +331,7 @@ def _in_time(parts: OverviewParts, window: Window) -> list[Rollup]:
 
 def _seen(rollup: Rollup, wanted: OverviewFilter) -> Tally:
     """What is in scope of a rollup. Events that were counted under no name are in its total, which
-    is for those who may see all of the namespace. [OB35]"""
+    is for callers who may see all of the namespace. [OB35]"""
     if not wanted.queues and not wanted.kinds:
         return rollup.total
     found = Tally()
@@ -445,7 +446,7 @@ def _attention(parts: OverviewParts, live: Sequence[WorkerSeen]) -> tuple[Attent
             (Matter.STALLED, each.stalled),
             (Matter.DEAD_LETTERS, each.dead_letters),
         )
-        # Nobody claims from a paused queue: that it is paused is what matters.
+        # A paused queue is not claimed from: that it is paused is what matters.
         if jobs and not (matter is Matter.UNCLAIMED and each.queue in paused)
     ]
     held: Counter[QueueName] = Counter()
@@ -481,7 +482,7 @@ def last_jobs(schedules: Iterable[Schedule], wanted: OverviewFilter) -> dict[Job
 def failed_runs(
     schedules: Mapping[JobId, Schedule], statuses: Mapping[JobId, JobStatus]
 ) -> list[FailedRun]:
-    """Those whose last job failed or is a dead letter."""
+    """The schedules whose last job failed or is a dead letter."""
     return [
         FailedRun(each.name, job_id, statuses[job_id], each.spec.queue, each.spec.kind)
         for job_id, each in schedules.items()
@@ -498,7 +499,7 @@ class KnownQueue(msgspec.Struct, frozen=True, order=True):
 
 
 def fair_share(queues: Iterable[KnownQueue], most: int) -> list[KnownQueue]:
-    """At most `most` queues: those with jobs before empty ones, and one of each namespace in turn,
+    """At most `most` queues: queues with jobs before empty ones, and one of each namespace in turn,
     so that a namespace with many queues leaves room for others. [B27]"""
     places: dict[tuple[bool, Namespace], int] = {}
     in_turn: list[tuple[bool, int, KnownQueue]] = []

@@ -36,8 +36,8 @@ multiple of the shortest one. Events are counted in all of them at once: nothing
 one to another."""
 
 MAX_SERIES = 100
-"""Pairs of queue and kind that a rollup tells apart: events of later ones are in its total alone.
-[OB35]"""
+"""How many pairs of queue and kind a rollup distinguishes: events of later ones are in its total
+alone. [OB35]"""
 
 COUNTED = (
     EventType.ENQUEUED,
@@ -90,7 +90,7 @@ def bin_of(duration_us: int) -> int:
 
 
 def middle_of(bin_: int) -> Duration:
-    """The duration that stands for all of a bin: at most a sixteenth too short or too long."""
+    """The duration that represents all of a bin: at most a sixteenth too short or too long."""
     if bin_ < _EXACT_BELOW:
         return Duration(bin_)
     doublings = bin_ // _PER_OCTAVE - 1
@@ -137,7 +137,7 @@ class Tally(msgspec.Struct, array_like=True):
 
 class Series(msgspec.Struct, frozen=True, array_like=True):
     """What was counted of one kind in one queue. The bins stay encoded until they are added up:
-    decoded, those of a hundred series in a week of rollups take 26 MB instead of 4."""
+    decoded, the bins of a hundred series in a week of rollups take 26 MB instead of 4."""
 
     queue: QueueName
     kind: Kind
@@ -155,7 +155,7 @@ _decode_bins = msgspec.json.Decoder(tuple[dict[int, int], dict[int, int]]).decod
 
 
 class RollupKey(msgspec.Struct, frozen=True):
-    """Of which namespace a rollup is, how long, and when it begins."""
+    """A rollup's namespace, its length, and when it starts."""
 
     namespace: Namespace
     length_us: Duration
@@ -216,7 +216,7 @@ def tally(events: Iterable[CountedEvent]) -> list[Rollup]:
 
 
 def touched(tallied: Iterable[Rollup], now: Instant) -> set[RollupKey]:
-    """The rollups that these are part of, without those that would be deleted at once."""
+    """The rollups that these are part of, without the ones that would be deleted at once."""
     return {key for each in tallied for key in _stretches(each.key, now)}
 
 
