@@ -5,17 +5,17 @@ import pytest
 from tenure_conformance.harness import StoreFactory
 from tests.conformance.factories import (
     MemoryFactory,
+    PostgresDatabases,
     PostgresFactory,
     SqliteFactory,
-    make_template,
 )
 from tests.support.postgres import PostgresServer
 
 
 @pytest.fixture(scope="session")
-def postgres_template(postgres: PostgresServer) -> str:
-    """A migrated database on virtual time, to be copied."""
-    return make_template(postgres)
+def postgres_databases(postgres: PostgresServer) -> PostgresDatabases:
+    """Migrated databases on virtual time, each of which serves one test after the other."""
+    return PostgresDatabases(postgres)
 
 
 # The quick tests run the kit on the reference store; SQLite adds a third of their time.
@@ -29,5 +29,4 @@ def tenure_store_factory(request: pytest.FixtureRequest) -> StoreFactory:
             return SqliteFactory()
         case _:
             # Asked for by name, so that the others start no server.
-            server = request.getfixturevalue("postgres")
-            return PostgresFactory(server, request.getfixturevalue("postgres_template"))
+            return PostgresFactory(request.getfixturevalue("postgres_databases"))

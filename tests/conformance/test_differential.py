@@ -10,10 +10,9 @@ from tenure.core.vocabulary import EventType
 from tenure_conformance.harness import StoreFactory
 from tenure_conformance.spec import spec
 from tests.conformance.differential import Differential
-from tests.conformance.factories import PostgresFactory, SqliteFactory
+from tests.conformance.factories import PostgresDatabases, PostgresFactory, SqliteFactory
 from tests.conformance.walk import walk
 from tests.conformance.wrong_stores import Reference
-from tests.support.postgres import PostgresServer
 
 pytestmark = pytest.mark.slow
 
@@ -43,12 +42,12 @@ def _run(factories: Factories, *, programs: int, steps: int) -> None:
 
 
 @pytest.fixture
-def all_three(postgres: PostgresServer, postgres_template: str) -> Factories:
+def all_three(postgres_databases: PostgresDatabases) -> Factories:
     """Every store of ours; the first is the reference."""
     return {
         "reference": Reference,
         "sqlite": SqliteFactory,
-        "postgres": lambda: PostgresFactory(postgres, postgres_template),
+        "postgres": lambda: PostgresFactory(postgres_databases),
     }
 
 

@@ -1,5 +1,5 @@
 """Fixtures of the observing tests: the stores of the conformance tests."""
 
-from tests.conformance.conftest import postgres_template, tenure_store_factory
+from tests.conformance.conftest import postgres_databases, tenure_store_factory
 
-__all__ = ["postgres_template", "tenure_store_factory"]
+__all__ = ["postgres_databases", "tenure_store_factory"]
