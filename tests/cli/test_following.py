@@ -260,12 +260,15 @@ def test_it_says_once_which_transaction_delays_events(
     with psycopg.connect(postgres_url, application_name="report\x1b[2J") as raw:
         raw.execute("SELECT pg_current_xact_id()")
         enqueue(postgres_store)
-        for _ in range(4):
+        delays.tell(Reconnecting())
+        at_once = capsys.readouterr().err
+        for _ in range(3):
             delays.tell(Reconnecting())
         pid = raw.info.backend_pid
     delays.tell(Reconnecting())
 
     [said] = capsys.readouterr().err.splitlines()
+    assert at_once == ""
     assert said.startswith("tenure: events are delayed by an open transaction of report")
     assert f"(backend {pid}), idle in transaction, open for " in said
     assert "\x1b" not in said

@@ -130,6 +130,23 @@ def test_kept_renewals_are_searched_a_hundred_times_in_their_time() -> None:
     world.coordinator.close()
 
 
+@spec("G4", "E31")
+def test_a_search_that_did_not_reach_the_end_continues_in_the_next_run() -> None:
+    world = World()
+    for _ in range(2):
+        grant = world.running()
+        world.coordinator.execute(
+            Heartbeat(job_id=grant.job_id, lease_id=grant.lease_id, actor=W1, hb_seq=1)
+        )
+        world.complete(grant, actor=W1)
+    world.clock.advance(6001)
+    policy = RetentionPolicy(renewals_us=seconds(6000))
+    retention = Retention(world.store, policy, page=1, monotonic=lambda: 0)
+
+    assert [retention.run_once().renewals_pruned for _ in range(3)] == [1, 1, 0]
+    world.coordinator.close()
+
+
 @spec("G5")
 def test_nothing_is_deleted_after_a_jump_of_the_clock() -> None:
     world = World()

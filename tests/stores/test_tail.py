@@ -16,6 +16,7 @@ from tenure.stores.sqlite.store import SqliteStore
 from tenure_conformance.spec import spec
 from tests.stores.hands import PostgresHand
 from tests.stores.lives import claim, complete, enqueue, enqueue_changes, heartbeat, start
+from tests.support.postgres import PostgresCluster
 
 
 def _tail(store: PostgresStore) -> list[Event]:
@@ -70,6 +71,33 @@ def test_the_transaction_that_delays_events_is_named(
         assert found.open_us is not None
         assert found.open_us >= 0
     assert (before, while_nothing_waits, postgres_store.events.delay()) == (None, None, None)
+
+
+@spec("E35")
+@pytest.mark.process
+def test_the_oldest_of_several_transactions_is_named_and_a_prepared_one_by_its_name() -> None:
+    with PostgresCluster.start(
+        durable=False, settings={"max_prepared_transactions": "1"}
+    ) as server:
+        url = server.create_database()
+        with (
+            closing(PostgresStore(url, migrate=True)) as store,
+            psycopg.connect(url) as old,
+            psycopg.connect(url, application_name="second") as young,
+        ):
+            for connection in (old, young):
+                connection.execute("SELECT pg_current_xact_id()")
+            old.execute("PREPARE TRANSACTION 'monthly'")
+            enqueue(store)
+            prepared = store.events.delay()
+            old.autocommit = True
+            old.execute("ROLLBACK PREPARED 'monthly'")
+            left = store.events.delay()
+
+    assert prepared is not None
+    assert (prepared.pid, prepared.name, prepared.state) == (None, "monthly", "prepared")
+    assert left is not None
+    assert left.name == "second"
 
 
 @spec("E35")

@@ -373,6 +373,22 @@ def test_a_heartbeat_without_an_answer_is_repeated_at_half_of_what_remains_of_it
 
 
 @spec("WP26")
+def test_a_repeated_heartbeat_is_no_later_than_any_other() -> None:
+    drive = Drive().begin()
+    drive.running(Policy(heartbeat_us=seconds(15)))
+    begun = drive.now
+    drive.network.cut()
+    sent_s: list[int] = []
+    while len(sent_s) < 2:
+        before = len(drive.commands(Heartbeat))
+        drive.advance(0.1)
+        if len(drive.commands(Heartbeat)) > before:
+            sent_s.append(round((drive.now - begun) / 1e6))
+
+    assert sent_s[1] - sent_s[0] == 15
+
+
+@spec("WP26")
 def test_a_repeated_heartbeat_keeps_the_lease_and_the_next_comes_after_the_interval() -> None:
     drive = Drive().begin()
     _, job_id = drive.running()

@@ -314,8 +314,8 @@ class _Delays:
 
 def _described(delay: TailDelay) -> str:
     """The transaction, for whoever wants to end it."""
-    name = printable(delay.name) or "an application without a name"
-    facts = [] if delay.state is None else [printable(delay.state)]
+    name = delay.name or "an application without a name"
+    facts = [] if delay.state is None else [delay.state]
     if delay.open_us is not None:
         facts.append(f"open for {delay.open_us // MICROSECONDS_PER_SECOND} s")
     of = f"{name} (backend {delay.pid})" if delay.pid else f"the prepared transaction {name}"

@@ -434,7 +434,7 @@ SELECT * FROM (
 SELECT CAST(CAST(o.xid AS text) AS bigint), o.pid, o.name, o.state,
        CAST(extract(epoch FROM clock_timestamp() - o.since) * 1000000 AS bigint)
   FROM (SELECT backend_xid AS xid, pid, application_name AS name, state, xact_start AS since
-          FROM pg_stat_activity WHERE backend_xid IS NOT NULL AND pid <> pg_backend_pid()
+          FROM pg_stat_activity WHERE backend_xid IS NOT NULL
          UNION ALL
         SELECT transaction, NULL, gid, 'prepared', prepared FROM pg_prepared_xacts) AS o
  WHERE EXISTS (SELECT 1 FROM {t}job_event WHERE NOT ({committed}))
