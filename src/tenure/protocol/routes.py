@@ -142,6 +142,19 @@ def _get(name: str, path: str, summary: str, roles: str = "", **more: Any) -> Ro
     return Route(name=name, method="GET", path=path, summary=summary, roles=_roles(roles), **more)
 
 
+def _list(
+    name: str, summary: str, roles: str, query: type[Any], reply: type[Any], **more: Any
+) -> Route:
+    return _get(name, f"/v1/{name}", summary, roles, query=query, reply=reply, **more)
+
+
+def _of_job(
+    name: str, summary: str, roles: str, reply: type[Any], query: type[Any] | None = None
+) -> Route:
+    path = f"/v1/jobs/{{job_id}}/{name}"
+    return _get(name, path, summary, roles, query=query, reply=reply)
+
+
 def _post(
     name: str,
     path: str,
@@ -149,8 +162,13 @@ def _post(
     roles: str,
     request: type[Any] | None = None,
     max_body_bytes: int = MAX_BODY_BYTES,
+    *,
+    makes: bool = False,
     **more: Any,
 ) -> Route:
+    """A route that `makes` something may be refused, and found to have made it before."""
+    if makes:
+        more |= {"success": 201, "conflict": True}
     return Route(
         name=name,
         method="POST",
@@ -254,13 +272,12 @@ ROUTES: tuple[Route, ...] = (
         request_shape=Shape.BYTES,
         max_body_bytes=MAX_ARTIFACT_BYTES,
     ),
-    _get(
+    _list(
         "flows",
-        "/v1/flows",
         "List flows",
         "COV",
-        query=requests.FlowsQuery,
-        reply=replies.FlowsReply,
+        requests.FlowsQuery,
+        replies.FlowsReply,
         about_all=(Limit.QUEUES, Limit.KINDS),
     ),
     _post(
@@ -270,8 +287,7 @@ ROUTES: tuple[Route, ...] = (
         "O",
         request=requests.RedriveFlowMessage,
         reply=replies.FlowRedriveReply,
-        success=201,
-        conflict=True,
+        makes=True,
     ),
     _get(
         "show-flow",
@@ -289,8 +305,7 @@ ROUTES: tuple[Route, ...] = (
         request=requests.FlowMessage,
         max_body_bytes=MAX_FLOW_BYTES,
         reply=replies.JobReply,
-        success=201,
-        conflict=True,
+        makes=True,
     ),
     _post(
         "follow-up",
@@ -299,8 +314,7 @@ ROUTES: tuple[Route, ...] = (
         "W",
         request=requests.FollowUpMessage,
         reply=replies.JobReply,
-        success=201,
-        conflict=True,
+        makes=True,
     ),
     _post(
         "handler-flow",
@@ -310,8 +324,7 @@ ROUTES: tuple[Route, ...] = (
         request=requests.HandlerFlowMessage,
         max_body_bytes=MAX_FLOW_BYTES,
         reply=replies.HandlerFlowReply,
-        success=201,
-        conflict=True,
+        makes=True,
     ),
     _post(
         "alive",
@@ -330,8 +343,7 @@ ROUTES: tuple[Route, ...] = (
         request=requests.EnqueueMessage,
         query=requests.BodiesQuery,
         reply=replies.JobReply,
-        success=201,
-        conflict=True,
+        makes=True,
     ),
     _post(
         "enqueue-many",
@@ -360,7 +372,13 @@ ROUTES: tuple[Route, ...] = (
         request=requests.CancelManyMessage,
         reply=replies.JobsReply,
     ),
-    _get("jobs", "/v1/jobs", "List jobs", "COV", query=requests.JobsQuery, reply=replies.JobPage),
+    _list(
+        "jobs",
+        "List jobs",
+        "COV",
+        requests.JobsQuery,
+        replies.JobPage,
+    ),
     _get(
         "job",
         "/v1/jobs/{job_id}",
@@ -369,21 +387,13 @@ ROUTES: tuple[Route, ...] = (
         query=requests.BodiesQuery,
         reply=replies.JobReply,
     ),
-    _get(
-        "events",
-        "/v1/jobs/{job_id}/events",
-        "Read a job's log",
-        "COV",
-        query=requests.EventsQuery,
-        reply=replies.EventsReply,
-    ),
-    _get(
+    _of_job("events", "Read a job's log", "COV", replies.EventsReply, requests.EventsQuery),
+    _of_job(
         "observations",
-        "/v1/jobs/{job_id}/observations",
         "Read what was observed of a job beside its log",
         "COV",
-        query=requests.BodiesQuery,
-        reply=replies.ObservationsReply,
+        replies.ObservationsReply,
+        requests.BodiesQuery,
     ),
     _get(
         "verify-job",
@@ -392,27 +402,9 @@ ROUTES: tuple[Route, ...] = (
         "COV",
         reply=replies.VerificationReply,
     ),
-    _get(
-        "wait-reasons",
-        "/v1/jobs/{job_id}/wait-reasons",
-        "Read why a job waits",
-        "COV",
-        reply=replies.WaitReasonsReply,
-    ),
-    _get(
-        "logs",
-        "/v1/jobs/{job_id}/logs",
-        "Read the output of a job's attempts",
-        "CO",
-        reply=replies.LogsReply,
-    ),
-    _get(
-        "artifacts",
-        "/v1/jobs/{job_id}/artifacts",
-        "List a job's artifacts",
-        "COV",
-        reply=replies.ArtifactsReply,
-    ),
+    _of_job("wait-reasons", "Read why a job waits", "COV", replies.WaitReasonsReply),
+    _of_job("logs", "Read the output of a job's attempts", "CO", replies.LogsReply),
+    _of_job("artifacts", "List a job's artifacts", "COV", replies.ArtifactsReply),
     _get(
         "artifact",
         "/v1/jobs/{job_id}/artifacts/{name}",
@@ -442,21 +434,19 @@ ROUTES: tuple[Route, ...] = (
         sets={"cause": EventCause.RERUN},
         success=201,
     ),
-    _get(
+    _list(
         "dead-letters",
-        "/v1/dead-letters",
         "List dead letters",
         "COV",
-        query=requests.DeadLettersQuery,
-        reply=replies.DeadLetterPage,
+        requests.DeadLettersQuery,
+        replies.DeadLetterPage,
     ),
-    _get(
+    _list(
         "dead-letter-groups",
-        "/v1/dead-letter-groups",
         "Count unresolved dead letters by kind and error",
         "COV",
-        query=requests.DeadLetterGroupsQuery,
-        reply=DeadLetterGroupsReply,
+        requests.DeadLetterGroupsQuery,
+        DeadLetterGroupsReply,
     ),
     _decide(
         "discard",
@@ -465,14 +455,7 @@ ROUTES: tuple[Route, ...] = (
         "O",
         path="/v1/dead-letters/{job_id}/discard",
     ),
-    _get(
-        "queues",
-        "/v1/queues",
-        "List queues",
-        "COV",
-        query=requests.QueuesQuery,
-        reply=replies.QueuesReply,
-    ),
+    _list("queues", "List queues", "COV", requests.QueuesQuery, replies.QueuesReply),
     _post(
         "pause",
         "/v1/queues/{queue}/pause",
@@ -503,21 +486,15 @@ ROUTES: tuple[Route, ...] = (
         reply=QueueRecord,
         about_all=(Limit.KINDS,),
     ),
-    _get(
+    _list(
         "rates",
-        "/v1/rates",
         "List the rates that jobs of a kind in a queue are under",
         "COV",
-        query=requests.RatesQuery,
-        reply=replies.RatesReply,
+        requests.RatesQuery,
+        replies.RatesReply,
     ),
-    _get(
-        "kinds",
-        "/v1/kinds",
-        "List what is set for kinds",
-        "CWOV",
-        query=requests.NamespaceQuery,
-        reply=replies.KindsReply,
+    _list(
+        "kinds", "List what is set for kinds", "CWOV", requests.NamespaceQuery, replies.KindsReply
     ),
     _post(
         "set-kind",
@@ -540,14 +517,7 @@ ROUTES: tuple[Route, ...] = (
         about_all=(Limit.QUEUES,),
         declares=True,
     ),
-    _get(
-        "schedules",
-        "/v1/schedules",
-        "List schedules",
-        "COV",
-        query=requests.SchedulesQuery,
-        reply=replies.SchedulesReply,
-    ),
+    _list("schedules", "List schedules", "COV", requests.SchedulesQuery, replies.SchedulesReply),
     _get(
         "schedule",
         "/v1/schedules/{schedule}/spec",
@@ -595,14 +565,7 @@ ROUTES: tuple[Route, ...] = (
         reply=replies.ScheduleReply,
         finds="schedule",
     ),
-    _get(
-        "workers",
-        "/v1/workers",
-        "List workers",
-        "OV",
-        query=requests.WorkersQuery,
-        reply=replies.WorkersReply,
-    ),
+    _list("workers", "List workers", "OV", requests.WorkersQuery, replies.WorkersReply),
     _post(
         "drain",
         "/v1/workers/{worker}/drain",
@@ -628,21 +591,15 @@ ROUTES: tuple[Route, ...] = (
         query=requests.TailQuery,
         reply=replies.TailReply,
     ),
-    _get(
-        "stats",
-        "/v1/stats",
-        "Count the events of a span of time",
-        "OV",
-        query=requests.StatsQuery,
-        reply=replies.StatsReply,
+    _list(
+        "stats", "Count the events of a span of time", "OV", requests.StatsQuery, replies.StatsReply
     ),
-    _get(
+    _list(
         "overview",
-        "/v1/overview",
         "Read what a namespace is doing: rates, depths, durations and what needs attention",
         "OV",
-        query=requests.OverviewQuery,
-        reply=OverviewReply,
+        requests.OverviewQuery,
+        OverviewReply,
     ),
     # --- everybody
     _get("time", "/v1/time", "Read the store's clock", "CPWOV", reply=replies.TimeReply),
