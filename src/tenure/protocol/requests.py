@@ -395,10 +395,11 @@ redrive_flow_message = to_wire(RedriveFlow, RedriveFlowMessage)
 
 
 class ParentMessage(Request, frozen=True, kw_only=True):
-    """A job that another one waits for, its name there, and whether any end of it will do."""
+    """A job that another one waits for, its name there, and whether any end of it will do. Without
+    a `job_id` it is the job of this name in the same flow."""
 
-    job_id: JobIdField
     name: StepField
+    job_id: JobIdField | None = None
     ended: bool = False
 
 
@@ -410,13 +411,27 @@ class FlowMemberMessage(Request, frozen=True, kw_only=True):
     after: Annotated[tuple[ParentMessage, ...], Meta(max_length=MAX_FLOW_JOBS)] = ()
 
 
+FlowMembers = Annotated[tuple[FlowMemberMessage, ...], Meta(min_length=1, max_length=MAX_FLOW_JOBS)]
+
+
 class FlowMessage(Request, frozen=True, kw_only=True):
     """Enqueue jobs that wait for each other, all of them or none. Each has a `job_id`, so that the
     request can be repeated. [FL3]"""
 
     flow_id: JobIdField
     name: StepField
-    jobs: Annotated[tuple[FlowMemberMessage, ...], Meta(min_length=1, max_length=MAX_FLOW_JOBS)]
+    jobs: FlowMembers
+
+
+class HandlerFlowMessage(Request, frozen=True, kw_only=True):
+    """Make a flow from a job's handler, under its lease. Its id follows from the job in the path
+    and `step`, those of its jobs also from their names: they are given none, and every copy of the
+    request makes the same flow. [FL13]"""
+
+    lease_id: LeaseIdField
+    name: StepField
+    jobs: FlowMembers
+    step: StepField = ""
 
 
 def flow_message(command: EnqueueFlow) -> FlowMessage:
@@ -424,17 +439,34 @@ def flow_message(command: EnqueueFlow) -> FlowMessage:
     return FlowMessage(
         flow_id=JobId(command.flow_id),
         name=command.name,
-        jobs=tuple(
-            FlowMemberMessage(
-                job=enqueue_message(member.job),
-                name=member.step,
-                after=tuple(
-                    ParentMessage(job_id=each.job_id, name=each.step, ended=each.needs is None)
-                    for each in member.after
-                ),
-            )
-            for member in command.members
-        ),
+        jobs=_member_messages(command, enqueue_message),
+    )
+
+
+def handler_flow_message(command: EnqueueFlow) -> HandlerFlowMessage:
+    """A handler's flow as it travels; the handler's job is in the path."""
+    assert command.handler is not None
+    return HandlerFlowMessage(
+        lease_id=command.handler.lease_id,
+        step=command.handler.step,
+        name=command.name,
+        jobs=_member_messages(command, _follow_up_job),
+    )
+
+
+def _member_messages(
+    command: EnqueueFlow, message_of: Callable[[Enqueue], EnqueueMessage]
+) -> tuple[FlowMemberMessage, ...]:
+    return tuple(
+        FlowMemberMessage(
+            job=message_of(member.job),
+            name=member.step,
+            after=tuple(
+                ParentMessage(job_id=each.job_id, name=each.step, ended=each.needs is None)
+                for each in member.after
+            ),
+        )
+        for member in command.members
     )
 
 
@@ -443,21 +475,44 @@ def flow_command(message: FlowMessage, jobs: Sequence[Enqueue]) -> EnqueueFlow:
     return EnqueueFlow(
         flow_id=FlowId(message.flow_id.lower()),
         name=message.name,
-        members=tuple(
-            FlowMember(
-                job=job,
-                step=member.name,
-                after=tuple(
-                    Parent(
-                        job_id=JobId(each.job_id.lower()),
-                        step=each.name,
-                        needs=None if each.ended else JobStatus.SUCCEEDED,
-                    )
-                    for each in member.after
-                ),
-            )
-            for job, member in zip(jobs, message.jobs, strict=True)
-        ),
+        members=_members(message.jobs, jobs, [job.job_id for job in jobs]),
+    )
+
+
+def handler_flow_command(
+    message: HandlerFlowMessage, jobs: Sequence[Enqueue], *, parent: JobId
+) -> EnqueueFlow:
+    """The flow that a handler's message asks for; `jobs` are those in it, with ids of their own."""
+    step = message.step
+    ids = [handler_member_id(parent, step=step, name=each.name) for each in message.jobs]
+    return EnqueueFlow(
+        flow_id=handler_flow_id(parent, step=step),
+        name=message.name,
+        members=_members(message.jobs, jobs, ids),
+        handler=ParentAttempt(job_id=parent, lease_id=message.lease_id, step=step),
+    )
+
+
+def _members(
+    messages: Sequence[FlowMemberMessage], jobs: Sequence[Enqueue], ids: Sequence[JobId]
+) -> tuple[FlowMember, ...]:
+    """The members of a flow whose jobs have these ids."""
+    by_name = {message.name: job_id for message, job_id in zip(messages, ids, strict=True)}
+
+    def parent(each: ParentMessage) -> Parent:
+        job_id = by_name.get(each.name) if each.job_id is None else JobId(each.job_id.lower())
+        if job_id is None:
+            raise InvalidInput("after", f"there is no job {each.name[:40]!a} in the flow")
+        needs = None if each.ended else JobStatus.SUCCEEDED
+        return Parent(job_id=job_id, step=each.name, needs=needs)
+
+    return tuple(
+        FlowMember(
+            job=msgspec.structs.replace(job, job_id=job_id),
+            step=message.name,
+            after=tuple(map(parent, message.after)),
+        )
+        for message, job, job_id in zip(messages, jobs, ids, strict=True)
     )
 
 
@@ -485,88 +540,6 @@ def follow_up_message(command: FollowUp) -> FollowUpMessage:
         lease_id=command.parent.lease_id,
         step=command.parent.step,
         job=_follow_up_job(command),
-    )
-
-
-class HandlerParentMessage(Request, frozen=True, kw_only=True):
-    """A job that another one waits for, its name there, and whether any end of it will do. Without
-    a `job_id` it is the job of this name in the same flow."""
-
-    name: StepField
-    job_id: JobIdField | None = None
-    ended: bool = False
-
-
-class HandlerFlowMemberMessage(Request, frozen=True, kw_only=True):
-    """A job of a handler's flow, its name there, and the jobs that it waits for. It has no id: that
-    follows from the job in the path, the step and the name."""
-
-    job: EnqueueMessage
-    name: StepField
-    after: Annotated[tuple[HandlerParentMessage, ...], Meta(max_length=MAX_FLOW_JOBS)] = ()
-
-
-class HandlerFlowMessage(Request, frozen=True, kw_only=True):
-    """Make a flow from a job's handler, under its lease. Its id follows from the job in the path
-    and `step`, and every copy of the request makes the same flow. [FL13]"""
-
-    lease_id: LeaseIdField
-    name: StepField
-    jobs: Annotated[
-        tuple[HandlerFlowMemberMessage, ...], Meta(min_length=1, max_length=MAX_FLOW_JOBS)
-    ]
-    step: StepField = ""
-
-
-def handler_flow_command(
-    message: HandlerFlowMessage, jobs: Sequence[Enqueue], *, parent: JobId
-) -> EnqueueFlow:
-    """The flow that a handler's message asks for; `jobs` are those in it, with ids of their own."""
-    step = message.step
-    ids = {each.name: handler_member_id(parent, step=step, name=each.name) for each in message.jobs}
-
-    def found(each: HandlerParentMessage) -> Parent:
-        job_id = ids.get(each.name) if each.job_id is None else JobId(each.job_id.lower())
-        if job_id is None:
-            raise InvalidInput("after", f"there is no job {each.name[:40]!a} in the flow")
-        needs = None if each.ended else JobStatus.SUCCEEDED
-        return Parent(job_id=job_id, step=each.name, needs=needs)
-
-    return EnqueueFlow(
-        flow_id=handler_flow_id(parent, step=step),
-        name=message.name,
-        members=tuple(
-            FlowMember(
-                job=msgspec.structs.replace(job, job_id=ids[member.name]),
-                step=member.name,
-                after=tuple(found(each) for each in member.after),
-            )
-            for job, member in zip(jobs, message.jobs, strict=True)
-        ),
-        handler=ParentAttempt(job_id=parent, lease_id=message.lease_id, step=step),
-    )
-
-
-def handler_flow_message(command: EnqueueFlow) -> HandlerFlowMessage:
-    """A handler's flow as it travels; the handler's job is in the path."""
-    assert command.handler is not None
-    return HandlerFlowMessage(
-        lease_id=command.handler.lease_id,
-        step=command.handler.step,
-        name=command.name,
-        jobs=tuple(
-            HandlerFlowMemberMessage(
-                job=_follow_up_job(member.job),
-                name=member.step,
-                after=tuple(
-                    HandlerParentMessage(
-                        name=each.step, job_id=each.job_id, ended=each.needs is None
-                    )
-                    for each in member.after
-                ),
-            )
-            for member in command.members
-        ),
     )
 
 

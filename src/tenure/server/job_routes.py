@@ -12,7 +12,6 @@ from tenure.core.commands import Command, Enqueue, EnqueueFlow, Redrive
 from tenure.core.flow_rows import FlowStep
 from tenure.core.ids import ENTROPY_BYTES, FlowId, JobId, Namespace, QueueName, new_job_id
 from tenure.core.instants import Instant
-from tenure.core.job import Job
 from tenure.core.verdicts import Reply
 from tenure.core.views.events import EventFilter, EventKey
 from tenure.core.vocabulary import Cause, JobStatus
@@ -53,6 +52,7 @@ from tenure.protocol.requests import (
     EnqueueManyMessage,
     EnqueueMessage,
     EventsQuery,
+    FlowMemberMessage,
     FlowMessage,
     FlowsQuery,
     FollowUpMessage,
@@ -127,24 +127,60 @@ async def enqueue_many(call: Call) -> Response:
 async def flow(call: Call) -> Response:
     """Make jobs that wait for each other, all of them or none: 201, or 200 if they exist."""
     message = call.message(FlowMessage)
-    for member in message.jobs:
-        if member.job.job_id is None:
-            raise InvalidInput("jobs.job.job_id", "is missing", hint="give each job an id")
-    now = await call.services.now()
-    traced = call.asked.traced
-    jobs = await call.work(
-        lambda: [_enqueue_of(call, each.job, now, traced=traced) for each in message.jobs]
+    if any(member.job.job_id is None for member in message.jobs):
+        raise InvalidInput("jobs.job.job_id", "is missing", hint="give each job an id")
+    jobs = await _members_of(call, message.jobs, traced=call.asked.traced)
+    reply = await _made(call, flow_command(message, jobs))
+    shown = job_reply(_shown(call, reply), now=await call.services.now(), bodies=False)
+    return answer(shown, _status(call, reply))
+
+
+async def handler_flow(call: Call) -> Response:
+    """Make a flow from a job's handler: 201, or 200 if an earlier attempt made it."""
+    message = call.message(HandlerFlowMessage)
+    if any(member.job.job_id is not None for member in message.jobs):
+        raise InvalidInput("jobs.job.job_id", "follows from the name", hint="leave it out")
+    jobs = await _members_of(call, message.jobs, traced=call.asked.named)
+    if await hidden_jobs(call, [call.job_id]):
+        raise UnknownJob(call.job_id)
+    command = handler_flow_command(message, jobs, parent=call.job_id)
+    reply = await _made(call, command)
+    if reply.cause is Cause.UNKNOWN_JOB:
+        raise UnknownJob(call.job_id)
+    made = HandlerFlowReply(
+        flow_id=command.flow_id if reply.is_ok else None,
+        cause=reply.cause,
+        replayed=reply.replayed,
     )
-    command = flow_command(message, jobs)
+    return answer(made, _status(call, reply))
+
+
+async def _members_of(
+    call: Call, members: Sequence[FlowMemberMessage], *, traced: TraceContext
+) -> list[Enqueue]:
+    now = await call.services.now()
+    return await call.work(
+        lambda: [_enqueue_of(call, each.job, now, traced=traced) for each in members]
+    )
+
+
+async def _made(call: Call, command: EnqueueFlow) -> Reply:
+    """The reply to a request for a flow. Parents that the caller may not see are refused as if they
+    did not exist. [H41]"""
+    jobs = [member.job for member in command.members]
     await _check_limits(call, jobs)
-    await _check_parents(call, command)
+    outside = command.outside_ids
+    if outside:
+        found = await call.services.blocking(lambda: call.store.jobs.read(outside, bodies=False))
+        for job_id in outside:
+            parent = found.get(job_id)
+            if parent is None or not call.principal.sees(parent):
+                raise InvalidInput("after", f"there is no job {job_id} here")
     [reply] = await call.decide([command])
     assert isinstance(reply, Reply)
     if reply.is_ok:
-        queues = {job.queue for job in jobs}
-        call.services.waiting_claims.enqueued(jobs[0].namespace, queues)
-    shown = _shown(call, reply)
-    return answer(job_reply(shown, now=now, bodies=False), _status(call, reply))
+        call.services.waiting_claims.enqueued(jobs[0].namespace, {job.queue for job in jobs})
+    return reply
 
 
 async def flows(call: Call) -> Response:
@@ -199,7 +235,7 @@ async def redrive_flow(call: Call) -> Response:
         ids = [step.job_id for step in steps]
         jobs = await call.services.blocking(lambda: call.store.jobs.read(ids, bodies=False))
         for job in jobs.values():
-            _check_made_by_end(call, job)
+            call.principal.check_job_ends(job.policy, job.on_dead_letter)
     message = call.message(RedriveFlowMessage)
     command = redrive_flow_command(message, flow_id=flow_id, actor=call.actor, namespace=namespace)
     [reply] = await call.decide([command])
@@ -210,18 +246,6 @@ async def redrive_flow(call: Call) -> Response:
         queues = {step.queue for step in steps}
         call.services.waiting_claims.enqueued(namespace, queues)
     return answer(flow_redrive_reply(reply), _status(call, reply))
-
-
-async def _check_parents(call: Call, command: EnqueueFlow) -> None:
-    """Refuse parents that the caller may not see, as if they did not exist. [H41]"""
-    outside = command.outside_ids
-    if not outside:
-        return
-    found = await call.services.blocking(lambda: call.store.jobs.read(outside, bodies=False))
-    for job_id in outside:
-        parent = found.get(job_id)
-        if parent is None or not call.principal.sees(parent):
-            raise InvalidInput("after", f"there is no job {job_id} here")
 
 
 async def follow_up(call: Call) -> Response:
@@ -240,36 +264,6 @@ async def follow_up(call: Call) -> Response:
     return answer(job_reply(reply, now=now, bodies=False), _status(call, reply))
 
 
-async def handler_flow(call: Call) -> Response:
-    """Make a flow from a job's handler: 201, or 200 if an earlier attempt made it."""
-    message = call.message(HandlerFlowMessage)
-    for member in message.jobs:
-        if member.job.job_id is not None:
-            raise InvalidInput("jobs.job.job_id", "follows from the name", hint="leave it out")
-    now = await call.services.now()
-    named = call.asked.named
-    jobs = await call.work(
-        lambda: [_enqueue_of(call, each.job, now, traced=named) for each in message.jobs]
-    )
-    if await hidden_jobs(call, [call.job_id]):
-        raise UnknownJob(call.job_id)
-    command = handler_flow_command(message, jobs, parent=call.job_id)
-    await _check_limits(call, [member.job for member in command.members])
-    await _check_parents(call, command)
-    [reply] = await call.decide([command])
-    assert isinstance(reply, Reply)
-    if reply.cause is Cause.UNKNOWN_JOB:
-        raise UnknownJob(call.job_id)
-    if reply.is_ok:
-        call.services.waiting_claims.enqueued(jobs[0].namespace, {job.queue for job in jobs})
-    made = HandlerFlowReply(
-        flow_id=command.flow_id if reply.is_ok else None,
-        cause=reply.cause,
-        replayed=reply.replayed,
-    )
-    return answer(made, _status(call, reply))
-
-
 def _lower(job_id: _Id | None) -> _Id | None:
     """A job id as the core writes it. [H48]"""
     return None if job_id is None else cast(_Id, job_id.lower())
@@ -280,12 +274,7 @@ def _enqueue_of(
 ) -> Enqueue:
     call.principal.check_queues([message.queue])
     call.principal.check_kinds([message.kind])
-    undo = None if message.policy is None else message.policy.compensation
-    if undo is not None:
-        call.principal.check_made_by_end(undo.queue, undo.kind)
-    report = message.on_dead_letter
-    if report is not None:
-        call.principal.check_made_by_end(report.queue, report.kind)
+    call.principal.check_job_ends(message.policy, message.on_dead_letter)
     job_id = _lower(message.job_id)
     if job_id is None:
         job_id = new_job_id(now, os.urandom(ENTROPY_BYTES))
@@ -341,13 +330,6 @@ def _status(call: Call, reply: Reply) -> int:
     return 200 if reply.deduplicated or reply.replayed else call.route.success
 
 
-def _check_made_by_end(call: Call, job: Job) -> None:
-    """A job that is made of this one has its policy: its end enqueues the same jobs. [H36]"""
-    for made in (job.policy.compensation, job.on_dead_letter):
-        if made is not None:
-            call.principal.check_made_by_end(made.queue, made.kind)
-
-
 # --- Deciding about jobs -----------------------------------------------------------------------
 
 
@@ -356,7 +338,7 @@ async def decide(call: Call) -> Response:
     bodies = call.check_bodies_wanted()
     job = await call.job()
     if call.route.command is Redrive:
-        _check_made_by_end(call, job)
+        call.principal.check_job_ends(job.policy, job.on_dead_letter)
     assert call.route.to_command is not None
     command = call.route.to_command(call.body, job_id=call.job_id, actor=call.actor)
     [reply] = await call.decide([command])

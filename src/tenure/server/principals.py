@@ -22,7 +22,7 @@ import msgspec
 from tenure.core.ids import DEFAULT_NAMESPACE, Actor, Kind, Namespace, QueueName
 from tenure.core.instants import Instant, seconds
 from tenure.core.job import Job
-from tenure.core.policy import Compensation, DeadLetterJob
+from tenure.core.policy import DeadLetterJob, Policy
 from tenure.core.tokens import LoadedToken, Presented, Token, TokenId, read_token
 from tenure.core.vocabulary import Role
 from tenure.core.workers import WorkerSeen
@@ -137,36 +137,33 @@ class Principal(msgspec.Struct, frozen=True):
     def check_queues(self, queues: Sequence[QueueName]) -> None:
         """Raise unless all of these are within its scope."""
         for queue in queues:
-            if not self._has_queue(queue):
+            if not self.sees_queue(queue):
                 raise out_of_scope(self._not_its_own(f"queue {queue}"), field="queue")
 
     def check_kinds(self, kinds: Sequence[Kind]) -> None:
         """Raise unless all of these are within its scope."""
         for kind in kinds:
-            if not self._has_kind(kind):
+            if not self.sees_kind(kind):
                 raise out_of_scope(self._not_its_own(f"kind {kind}"), field="kind")
 
     def _not_its_own(self, what: str) -> str:
         assert self.token is not None
         return f"the token {self.token.name} is not for the {what}"
 
-    def check_job_ends(self, *made: Compensation | DeadLetterJob | None) -> None:
-        """Raise unless it may make what the end of a job makes; see `check_made_by_end`."""
-        for each in made:
-            if each is not None:
-                self.check_made_by_end(each.queue, each.kind)
-
-    def check_made_by_end(self, queue: QueueName, kind: Kind) -> None:
-        """Raise unless it may make the job that compensates another, or reports its dead letter:
-        that job appears in this queue by itself, with the payload of the job that is made now.
+    def check_job_ends(self, policy: Policy | None, on_dead_letter: DeadLetterJob | None) -> None:
+        """Raise unless it may make the jobs that compensate another, or report its dead letter:
+        they appear in their queues by themselves, with the payload of the job that is made now.
         [H36]"""
-        self.check_queues([queue])
-        self.check_kinds([kind])
+        undo = None if policy is None else policy.compensation
+        for made in (undo, on_dead_letter):
+            if made is not None:
+                self.check_queues([made.queue])
+                self.check_kinds([made.kind])
 
     def sees_worker(self, worker: WorkerSeen) -> bool:
         """Whether a worker may run jobs that are within its scope. [H41]"""
-        may_run = not worker.kinds or any(map(self._has_kind, worker.kinds))
-        return may_run and self.sees_any_queue(worker.queues)
+        may_run = not worker.kinds or any(map(self.sees_kind, worker.kinds))
+        return may_run and any(map(self.sees_queue, worker.queues))
 
     def seen_of(self, worker: WorkerSeen) -> WorkerSeen:
         """A worker with those of its queues and kinds that are within its scope. [H41]"""
@@ -174,18 +171,18 @@ class Principal(msgspec.Struct, frozen=True):
             return worker
         return msgspec.structs.replace(
             worker,
-            queues=tuple(filter(self._has_queue, worker.queues)),
-            kinds=tuple(filter(self._has_kind, worker.kinds)),
+            queues=tuple(filter(self.sees_queue, worker.queues)),
+            kinds=tuple(filter(self.sees_kind, worker.kinds)),
             schedules=None,  # [H80] of which queues and kinds they are, a worker does not say
         )
 
     def check_worker(self, worker: WorkerSeen) -> None:
         """Raise unless it may decide about a worker; one without kinds runs all. The refusal does
         not say which queues and kinds others have."""
-        has_kinds = all(map(self._has_kind, worker.kinds)) and (
+        has_kinds = all(map(self.sees_kind, worker.kinds)) and (
             bool(worker.kinds) or self.token is None or not self.token.kinds
         )
-        if not (has_kinds and all(map(self._has_queue, worker.queues))):
+        if not (has_kinds and all(map(self.sees_queue, worker.queues))):
             raise out_of_scope(
                 f"the worker {worker.worker} takes jobs that this token is not for", field="worker"
             )
@@ -241,24 +238,18 @@ class Principal(msgspec.Struct, frozen=True):
 
     def sees_work(self, queue: QueueName, kind: Kind) -> bool:
         """Whether jobs of this kind in this queue are within its scope."""
-        return self._has_queue(queue) and self._has_kind(kind)
-
-    def sees_any_queue(self, queues: Sequence[QueueName]) -> bool:
-        """Whether one of these is within its scope."""
-        return any(self._has_queue(queue) for queue in queues)
-
-    def sees_kind(self, kind: Kind) -> bool:
-        """Whether this kind is within its scope."""
-        return self._has_kind(kind)
+        return self.sees_queue(queue) and self.sees_kind(kind)
 
     def is_here(self, job: Job) -> bool:
         """Whether a job is in its namespace. [H21]"""
         return self.token is None or job.namespace == self.token.namespace
 
-    def _has_queue(self, queue: QueueName) -> bool:
+    def sees_queue(self, queue: QueueName) -> bool:
+        """Whether this queue is within its scope."""
         return self.token is None or not self.token.queues or queue in self.token.queues
 
-    def _has_kind(self, kind: Kind) -> bool:
+    def sees_kind(self, kind: Kind) -> bool:
+        """Whether this kind is within its scope."""
         return self.token is None or not self.token.kinds or kind in self.token.kinds
 
 

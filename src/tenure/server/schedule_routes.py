@@ -75,8 +75,7 @@ async def put_schedule(call: Call) -> Response:
     message, principal = call.message(PutScheduleMessage), call.principal
     principal.check_queues([message.queue])
     principal.check_kinds([message.kind])
-    undo = None if message.policy is None else message.policy.compensation
-    principal.check_job_ends(undo, message.on_dead_letter)
+    principal.check_job_ends(message.policy, message.on_dead_letter)
     is_worker = principal.token is not None and principal.token.role is Role.WORKER
     if is_worker and not message.only_new:
         raise out_of_scope("a worker only makes schedules that are new", field="only_new")
@@ -213,14 +212,7 @@ def _check_scope(call: Call, command: ScheduleCommand, found: Schedule | None) -
         return
     seen = _seen(call, command.name, found)
     if isinstance(command, ResumeSchedule | RunSchedule):
-        _check_makes(call, seen)
-
-
-def _check_makes(call: Call, found: Schedule) -> None:
-    """Raise unless the caller may make what follows from a job of this schedule. [H70]"""
-    policy = found.spec.policy
-    undo = None if policy is None else policy.compensation
-    call.principal.check_job_ends(undo, found.spec.on_dead_letter)
+        call.principal.check_job_ends(seen.spec.policy, seen.spec.on_dead_letter)
 
 
 def _name(call: Call) -> ScheduleName:

@@ -97,7 +97,7 @@ async def queues(call: Call) -> Response:
         read,
         limit=query.limit,
         at_once=QUEUES_AT_ONCE,
-        sees=lambda queue: call.principal.sees_any_queue([queue.name]),
+        sees=lambda queue: call.principal.sees_queue(queue.name),
         size_of=lambda queue: QUEUE_BYTES,
     )
     return await call.large_answer(
