@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import msgspec
 from starlette.requests import Request
@@ -18,6 +18,7 @@ from tenure.core.ids import Actor, JobId, Namespace
 from tenure.core.job import Job, JobError
 from tenure.core.validation import Limits, check_command
 from tenure.core.verdicts import Answer
+from tenure.core.workers import WorkerKey
 from tenure.core.views.events import EventFilter, EventKey, EventPage
 from tenure.core.views.job_search import JobFilter
 from tenure.errors import InvalidInput
@@ -54,43 +55,28 @@ ROW_BYTES = 1 << 10
 
 _M = TypeVar("_M")
 _Row = TypeVar("_Row")
+_Key = TypeVar("_Key", str, WorkerKey)
 
 
-class Call:
+class Call(msgspec.Struct, frozen=True, kw_only=True):
     """A request that was authenticated, allowed and read."""
 
-    def __init__(
-        self,
-        *,
-        route: Route,
-        services: Services,
-        principal: Principal,
-        http: Request,
-        path: dict[str, str],
-        query: Any,
-        body: Any,
-        request_id: str,
-        asked: RequestSpan,
-        memory: RequestMemory,
-        audit: RequestAudit,
-        is_small: bool = True,
-        is_ijson: bool = False,
-        is_encoded: bool = True,
-    ) -> None:
-        self.route = route
-        self.services = services
-        self.principal = principal
-        self.http = http
-        self.path = path
-        self.request_id = request_id
-        self.asked = asked
-        self.memory = memory
-        self.audit = audit
-        self.is_small = is_small
-        self._is_encoded = is_encoded
-        self._is_ijson = is_ijson
-        self._query = query
-        self._body = body
+    route: Route
+    services: Services
+    principal: Principal
+    http: Request
+    path: dict[str, str]
+    parameters: Any
+    """The query, as a message."""
+    body: Any
+    """A message, or the bytes of a file."""
+    request_id: str
+    asked: RequestSpan
+    memory: RequestMemory
+    audit: RequestAudit
+    is_small: bool = True
+    is_ijson: bool = False
+    is_encoded: bool = True
 
     @property
     def coordinator(self) -> Coordinator:
@@ -114,33 +100,23 @@ class Call:
 
     def message(self, kind: type[_M]) -> _M:
         """The body, which by the table of routes is of this kind."""
-        assert isinstance(self._body, kind)
-        return self._body
+        assert isinstance(self.body, kind)
+        return self.body
 
     @property
     def waits_s(self) -> float:
         """How long the caller is ready to wait: a claim says it in its body, a reader of the tail
         in its query."""
-        return max(float(getattr(part, "wait_s", 0.0)) for part in (self._query, self._body))
+        return max(float(getattr(part, "wait_s", 0.0)) for part in (self.parameters, self.body))
 
     def query(self, kind: type[_M]) -> _M:
         """The query, which by the table of routes is of this kind."""
-        assert isinstance(self._query, kind)
-        return self._query
-
-    @property
-    def body(self) -> Any:
-        """The body, whatever kind of message it is."""
-        return self._body
-
-    @property
-    def raw_body(self) -> bytes:
-        """A body that is not a message: a file."""
-        return cast(bytes, self._body)
+        assert isinstance(self.parameters, kind)
+        return self.parameters
 
     def check_bodies_wanted(self) -> bool:
         """Whether the caller wants payloads and results. Raises if it may not see them. [H46]"""
-        wanted = bool(getattr(self._query, "bodies", False))
+        wanted = bool(getattr(self.parameters, "bodies", False))
         self.principal.check_bodies(wanted=wanted)
         return wanted
 
@@ -154,7 +130,7 @@ class Call:
 
     def namespace(self) -> Namespace:
         """The caller's namespace; one that the query or body names must be the same."""
-        for part in (self._query, self._body):
+        for part in (self.parameters, self.body):
             believed = getattr(part, "namespace", None)
             if believed is not None:
                 return self.principal.namespace(believed)
@@ -220,32 +196,34 @@ class Call:
 
     async def page(
         self,
-        read: Callable[[_Row | None, int], list[_Row]],
+        read: Callable[[_Key, int], list[_Row]],
+        first: _Key,
         *,
+        key: Callable[[_Row], _Key],
         limit: int,
         at_once: int,
         sees: Callable[[_Row], bool],
         size_of: Callable[[_Row], int],
-    ) -> tuple[list[_Row], _Row | None]:
+    ) -> tuple[list[_Row], _Key | None]:
         """Up to `limit` rows that the caller may see, fewer if they are large, read a few at a
-        time, and the last one if there may be more. `read` gets the row after which to begin. The
-        next page begins after a row that the caller sees, so that it names nothing of others.
-        [H86]"""
+        time, and the key after which the next page begins if there may be more. `read` gets the key
+        after which to read. The next page begins after a row that the caller sees, so that it names
+        nothing of others. [H86]"""
         page: list[_Row] = []
-        last: _Row | None = None
+        after = first
         while True:
             wanted = at_once if self.principal.is_limited else min(at_once, limit - len(page))
-            rows = await self.services.listing(partial(read, last, wanted))
+            rows = await self.services.listing(partial(read, after, wanted))
             seen = [row for row in rows if sees(row)]
             self.memory.read(sum(map(size_of, seen)))
             page += seen
             if len(page) > limit or (len(page) == limit and len(rows) == wanted):
-                return page[:limit], page[limit - 1]
+                return page[:limit], key(page[limit - 1])
             if len(rows) < wanted:
                 return page, None
             if sum(map(size_of, page)) > MAX_PAGE_BYTES:
-                return page, page[-1]
-            last = rows[-1]
+                return page, key(page[-1])
+            after = key(rows[-1])
 
     def count_events(self, events: Sequence[Event]) -> None:
         """Count the memory of events that were read. [H45]"""
@@ -261,7 +239,7 @@ class Call:
 
         def submit() -> "Future[list[Answer]]":
             try:
-                return self.coordinator.submit_many(commands, bodies_are_ijson=self._is_ijson)
+                return self.coordinator.submit_many(commands, bodies_are_ijson=self.is_ijson)
             except InvalidInput as wrong:
                 if not within:
                     raise
@@ -285,7 +263,7 @@ class Call:
 
         def made() -> Message:
             message = Message(build())
-            return message.encoded() if self._is_encoded else message
+            return message.encoded() if self.is_encoded else message
 
         return await self.services.blocking(made)
 

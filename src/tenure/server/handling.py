@@ -169,7 +169,7 @@ async def _read(services: Services, asked: Asked) -> Call:
         principal=asked.audit.principal,
         http=asked.http,
         path=path,
-        query=query,
+        parameters=query,
         body=message,
         is_ijson=is_ijson,
         request_id=asked.request_id,

@@ -46,12 +46,10 @@ async def schedules(call: Call) -> Response:
     """List schedules within the caller's scope."""
     query, namespace = call.query(SchedulesQuery), call.namespace()
 
-    def read(last: Schedule | None, limit: int) -> list[Schedule]:
-        after = (query.after or "") if last is None else last.name
-        return call.store.schedules.page(namespace, after=after, limit=limit)
-
-    found, last = await call.page(
-        read,
+    found, next_after = await call.page(
+        lambda after, limit: call.store.schedules.page(namespace, after=after, limit=limit),
+        str(query.after or ""),
+        key=lambda each: each.name,
         limit=query.limit,
         at_once=ROWS_AT_ONCE,
         sees=lambda each: _sees(call, each),
@@ -60,7 +58,7 @@ async def schedules(call: Call) -> Response:
     return await call.large_answer(
         lambda: SchedulesReply(
             schedules=tuple(schedule_record(each, bodies=False) for each in found),
-            next_after=None if last is None else last.name,
+            next_after=next_after,
         )
     )
 

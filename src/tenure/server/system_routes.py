@@ -6,7 +6,6 @@ from typing import Any
 from msgspec import UNSET, UnsetType
 from starlette.responses import Response
 
-from tenure.core.claims import QueueState
 from tenure.core.ids import JobId, Kind, QueueName, WorkerId
 from tenure.core.instants import Instant
 from tenure.core.kind_settings import KindChange
@@ -89,21 +88,17 @@ async def queues(call: Call) -> Response:
     """List queues within the caller's scope."""
     query, namespace = call.query(QueuesQuery), call.namespace()
 
-    def read(last: QueueState | None, limit: int) -> list[QueueState]:
-        after = (query.after or "") if last is None else last.name
-        return call.store.settings.queues(namespace, after=after, limit=limit)
-
-    found, last = await call.page(
-        read,
+    found, next_after = await call.page(
+        lambda after, limit: call.store.settings.queues(namespace, after=after, limit=limit),
+        str(query.after or ""),
+        key=lambda queue: queue.name,
         limit=query.limit,
         at_once=QUEUES_AT_ONCE,
         sees=lambda queue: call.principal.sees_queue(queue.name),
         size_of=lambda queue: QUEUE_BYTES,
     )
     return await call.large_answer(
-        lambda: QueuesReply(
-            queues=tuple(map(queue_record, found)), next_after=None if last is None else last.name
-        )
+        lambda: QueuesReply(queues=tuple(map(queue_record, found)), next_after=next_after)
     )
 
 
@@ -197,14 +192,10 @@ async def put_kind(call: Call) -> Response:
 async def workers(call: Call) -> Response:
     """List workers within the caller's scope."""
     query, namespace = call.query(WorkersQuery), call.namespace()
-    begin = FIRST_WORKER if query.after is None else parse_worker_key(query.after)
-
-    def read(last: WorkerSeen | None, limit: int) -> list[WorkerSeen]:
-        after = begin if last is None else last.key
-        return call.store.workers.page(namespace, after=after, limit=limit)
-
-    found, last = await call.page(
-        read,
+    found, next_key = await call.page(
+        lambda after, limit: call.store.workers.page(namespace, after=after, limit=limit),
+        FIRST_WORKER if query.after is None else parse_worker_key(query.after),
+        key=lambda worker: worker.key,
         limit=query.limit,
         at_once=WORKERS_AT_ONCE,
         sees=call.principal.sees_worker,
@@ -221,7 +212,7 @@ async def workers(call: Call) -> Response:
                 )
                 for each in found
             ),
-            next_after=None if last is None else last.key.text,
+            next_after=None if next_key is None else next_key.text,
         )
     )
 

@@ -277,7 +277,7 @@ async def upload_artifact(call: Call) -> Response:
         lease_id=LeaseId(lease_id),
         actor=call.actor,
         name=call.path["name"],
-        body=call.raw_body,
+        body=call.body,
         media_type=call.http.headers.get("content-type", "application/octet-stream"),
     )
     staging = await call.services.blocking(lambda: call.coordinator.store.artifacts.stage(upload))
