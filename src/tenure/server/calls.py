@@ -18,9 +18,9 @@ from tenure.core.ids import Actor, JobId, Namespace
 from tenure.core.job import Job, JobError
 from tenure.core.validation import Limits, check_command
 from tenure.core.verdicts import Answer
-from tenure.core.workers import WorkerKey
 from tenure.core.views.events import EventFilter, EventKey, EventPage
 from tenure.core.views.job_search import JobFilter
+from tenure.core.workers import WorkerKey
 from tenure.errors import InvalidInput
 from tenure.ports import Store
 from tenure.protocol.codec import encode
