@@ -613,7 +613,8 @@ class StoredJobs(ReadableJobs, Protocol):
         jobs that it ends, and new edges whose parent has ended, with the parent's status. It notes
         a check of each job that it ends and that has children, and of each new job with a parent
         that was there before. [FL4] [FL5] `changes` may be an iterator that decides while the store
-        writes: the store reads it once, and the iterator never calls the store."""
+        writes: the store reads it once, and the iterator never calls the store.
+        """
 
     def save_locked(
         self,

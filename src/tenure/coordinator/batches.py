@@ -1,8 +1,8 @@
 """Executing a batch: load, decide, save, and decide again what lost its race.
 
-One transaction per round for all commands of the batch, whoever sent them. Only a change that
-the store accepted is ever answered as done; a refusal or a replay is only ever decided on a row
-that was read after the request arrived.
+One transaction per round for all commands of the batch, whichever caller sent them. Only a change
+that the store accepted is ever answered as done; a refusal or a replay is only ever decided on a
+row that was read after the request arrived.
 """
 
 from collections import OrderedDict, deque
@@ -70,7 +70,8 @@ REPLACED_PER_READ = 100
 """How many jobs that a redrive replaces are read at a time: their checkpoints take up to a MiB."""
 
 LARGEST_REMEMBERED_BYTES = 16 * 1024
-"""Of a row's bodies. Twenty thousand rows of the largest size allowed would be forty gigabytes."""
+"""The bodies of loaded rows. Twenty thousand rows of the largest size allowed would be forty
+gigabytes."""
 
 
 FRESH = seconds(1)
@@ -175,7 +176,7 @@ class PendingCommand(WritePermit):
         self.missed: Change | None = None  # the change that lost its race in the last round
         self.flow_exists = False  # or one of its jobs: the store refused to make it
         self.lost_races = 0
-        self.may_unblock: list[JobId] = []  # jobs that may be able to go on after its change [FL5]
+        self.may_unblock: list[JobId] = []  # jobs whose wait may be over after its change [FL5]
 
     @property
     def is_open(self) -> bool:
@@ -280,7 +281,7 @@ class Executor:
         return later
 
     def _answer(self, wave: list[PendingCommand]) -> None:
-        """Load what the commands need, decide, save; again for those that lost a race."""
+        """Load what the commands need, decide, save; again for commands that lost a race."""
         remembered = self._remembered(wave)
         if remembered is not None:
             self._decide_and_save(wave, remembered)
@@ -362,7 +363,7 @@ class Executor:
         held = self._store.jobs.holders(list(keys))
         expired = [job for job in held.values() if is_expired(job, read.now)]
         if expired:
-            # One that no worker will run must not stand for the same work. [EX2] [D5]
+            # A job that no worker will run must not block the same work. [EX2] [D5]
             self.run([PendingCommand(Sweep(job_id=job.id)) for job in expired])
             held = self._store.jobs.holders(list(keys))
         read.key_holders = {job_id: job for key, job in held.items() for job_id in keys[key]}
@@ -395,7 +396,7 @@ class Executor:
 
     def _load_to_replace(self, ids: Sequence[JobId]) -> dict[JobId, Job]:
         """The jobs that a redrive replaces. Their payloads together have a limit [FL3]; checkpoints
-        have none and are not needed, so that only those of one page are in memory."""
+        have none and are not needed, so that only the bodies of one page are in memory."""
         jobs: dict[JobId, Job] = {}
         for start in range(0, len(ids), REPLACED_PER_READ):
             page = self._store.jobs.load(ids[start : start + REPLACED_PER_READ]).jobs
@@ -412,7 +413,7 @@ class Executor:
         outcomes: list[tuple[PendingCommand, Outcome]] = []
         changes = self._decide_in_turn(wave, read, outcomes)
         if read.is_fresh:
-            # These may need histories: all of them are decided before the store begins to write.
+            # These may need histories: all of them are decided before the store starts to write.
             # Batches that each write and ask for one connection more would wait for each other.
             changes = iter(list(changes))
         first = next(changes, None)
@@ -660,8 +661,8 @@ def _applied(
 
 
 def _try_to_decide(pending: PendingCommand, context: Context) -> Outcome | None:
-    """The outcome. None if the decision raises, a bug of ours that only its own caller hears of, or
-    if it would write after its caller was told that nothing was."""
+    """The outcome. None if the decision raises, a bug of ours that only its own caller gets to
+    know, or if it would write after its caller was answered that nothing was written."""
     try:
         outcome = decide(pending.command, context)
     except Exception as bug:  # handed to the caller's future, never swallowed

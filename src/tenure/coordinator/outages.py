@@ -1,8 +1,8 @@
 """Outages: what this process saw of a store that failed or hung; and the store's clock between two
 readings of it.
 
-Every call to the store is timed by `watched`, whoever makes it: commands, claims and reads as well
-as the sweeper. An outage begins when the first unanswered call was sent, because a lease that ends
+Every call to the store is timed by `watched`, whatever makes it: commands, claims and reads as well
+as the sweeper. An outage starts when the first unanswered call was sent, because a lease that ends
 while its holder waits for an answer ended in the outage. [O5] Records nothing itself: the sweeper
 does, before it expires a lease. [O6]
 """
@@ -147,7 +147,7 @@ class Writability:
 
 
 def watched(store: Store, watch: OutageWatch) -> Store:
-    """The store with every call timed; those that may take long by themselves are left alone."""
+    """The store with every call timed, except calls that may take long by themselves."""
     return cast(Store, _Watched(store, watch))
 
 

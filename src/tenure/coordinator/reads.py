@@ -1,4 +1,4 @@
-"""Reads that sweep: no reader is told that a job runs whose lease is over. [W5]
+"""Reads that sweep: no reader sees a job as running whose lease is over. [W5]
 
 A store whose reads of jobs have the sweeper record such ends first. A read never fails because the
 sweep did, and writes nothing while no lease is over. Decides nothing: the sweeper says when leases
@@ -30,7 +30,7 @@ _Jobs = TypeVar("_Jobs", dict[JobId, Job], FoundJobs)
 
 
 def sweep_before_reads(coordinator: Coordinator, sweeper: Sweeper) -> None:
-    """From now on, whoever reads jobs of the coordinator's store has them swept first."""
+    """From now on, reading jobs of the coordinator's store sweeps them first."""
     coordinator.store = cast(Store, _SweepingReads(coordinator, sweeper))
 
 

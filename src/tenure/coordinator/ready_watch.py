@@ -47,7 +47,7 @@ class ReadyWatch:
         self._unwatch: Callable[[], None] | None = None
 
     def start(self) -> None:
-        """Begin to listen."""
+        """Start to listen."""
         self._unwatch = self._store.watch(self._hear)
         self._thread.start()
 

@@ -1,10 +1,10 @@
 """Upkeep: folds the log into rollups for plots, and deletes what is no longer needed.
 
 Renewals of ended attempts are summarised in the event that ended them; bodies of refused results
-expire; finished jobs are purged with all that is theirs; artifacts that nobody will ever see,
+expire; finished jobs are purged with all that is theirs; artifacts that can never become visible,
 workers and sessions that are long gone, outages that excuse nothing any more and old rollups are
 deleted.
-Refuses to keep finished jobs for less than a day: a history that vanishes before anybody read it
+Refuses to keep finished jobs for less than a day: a history that vanishes before it is read
 proves nothing. [G6]
 """
 
@@ -37,7 +37,7 @@ KEEP_FAIR_KEYS = seconds(3600)
 
 INTERVAL = seconds(30)
 RUN_WITHIN_S = 120.0
-"""Nobody waits for it, so it may take longer than a call. [K6]"""
+"""No caller waits for it, so it may take longer than a call. [K6]"""
 
 PRUNINGS = 100
 """Renewals are searched at most this often in the time for which they are kept: a search reads a
@@ -205,7 +205,7 @@ class Folder:
         report = self.fold_once() if is_behind else self.fold_if_due()
         if report.is_behind:
             self._pause_us = Duration(PAUSE_PER_COST * (self._monotonic() - began_us))
-        return False  # the pause says when to go on
+        return False  # the pause says when to continue
 
     def fold_if_due(self) -> FoldReport:
         """Fold a page, unless a process has folded one just now."""

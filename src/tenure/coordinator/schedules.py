@@ -1,7 +1,7 @@
-"""Schedules in a coordinator: what is asked about them, and firing those that are due.
+"""Schedules in a coordinator: requests about them, and firing the ones that are due.
 
 The core decides and the store compares and swaps, so that any number of processes may fire the same
-schedules: each occurrence is dealt with once. [SC2] Whoever sweeps also fires, and only when it may
+schedules: each occurrence is dealt with once. [SC2] The sweeper also fires, and only when it may
 sweep: not on a clock that jumped until a second reading confirms it. [SC6]
 """
 
@@ -47,7 +47,7 @@ _log = logging.getLogger("tenure.schedules")
 
 
 CheckSchedule: TypeAlias = Callable[[Schedule | None], None]
-"""Raises if the caller may not change the schedule as it is."""
+"""Raises if the caller may not change this schedule."""
 
 
 def allow_any(_: Schedule | None) -> None:
@@ -128,7 +128,7 @@ class Firer:
         self._served: dict[Namespace, int] = {}  # of those that were due last: when it was its turn
 
     def fire_due(self, *, within_us: Duration | None = None) -> FiringReport:
-        """Deal with every occurrence that is due, or begin with none after so long. Raises what the
+        """Deal with every occurrence that is due, but start none after this time. Raises what the
         store raises."""
         fired = 0
         until_us = math.inf if within_us is None else self._monotonic() + within_us
@@ -201,7 +201,7 @@ class Firer:
 
     def _cancel(self, schedule: Schedule, job_id: JobId, firing: Firing) -> None:
         """Ask the run before to stop. First: if this process dies now, the occurrence is still due,
-        and whoever fires it asks again, which changes nothing. [SC7]"""
+        and the next sweeper fires it again, which changes nothing. [SC7]"""
         made = firing.change.job
         assert made is not None
         self._coordinator.execute(

@@ -61,7 +61,7 @@ _log = logging.getLogger("tenure.coordinator")
 MAX_BATCH = 1000
 LAST_WRITTEN = 20_000
 WORTHWHILE = 100
-"""So many commands and wanted jobs start a batch at once, even while others run. Fewer wait for
+"""How many commands and wanted jobs start a batch at once, even while others run. Fewer wait for
 more, because each transaction costs two milliseconds of CPU, whatever its size."""
 UNDELAYED_BATCHES = 2
 """While fewer batches run, one starts with whatever there is: one is decided while another is
@@ -95,7 +95,7 @@ class _Commands:
         self.subjects = _subjects(commands)
         self.was_held_back = False  # for a batch about the same job or key
         self.deadline = until
-        self.waiting = self.pending  # those that wait for a batch
+        self.waiting = self.pending  # calls that wait for a batch
         self.future: Future[list[Answer]] = Future()
 
     def expire(self, timeout_s: float) -> None:
@@ -106,7 +106,7 @@ class _Commands:
         self.finish()
 
     def finish(self) -> None:
-        """Tell the caller, unless it was told at its deadline."""
+        """Answer the caller, unless its deadline was answered before."""
         failures = [pending.error for pending in self.pending if pending.error is not None]
         with suppress(InvalidStateError):
             if failures:
@@ -167,12 +167,12 @@ class _Claim:
         self.fail(deadline_error(timeout_s, is_known=self.permit.revoke()))
 
     def fail(self, error: Exception) -> None:
-        """Tell the caller, unless it was told at its deadline."""
+        """Answer the caller, unless its deadline was answered before."""
         with suppress(InvalidStateError):
             self.future.set_exception(error)
 
     def finish(self, answer: ClaimAnswer) -> None:
-        """Give the caller its answer, unless it was told at its deadline."""
+        """Give the caller its answer, unless its deadline was answered before."""
         with suppress(InvalidStateError):
             self.future.set_result(answer)
 
@@ -225,7 +225,7 @@ class OverdueCalls:
 
 
 class Coordinator:
-    """Decides for everybody who shares this store. Thread-safe; close it when done."""
+    """Decides for every caller that shares this store. Thread-safe; close it when done."""
 
     def __init__(
         self,
@@ -511,8 +511,8 @@ class Coordinator:
 
     def _take_commands(self) -> list[_Commands]:
         """The calls of the next batch. One about a job or dedupe key that a running batch is about
-        is held back: if a caller's own transaction holds the row, only one thread waits for it.
-        Calls that were held back get batches of their own, so that no others wait with them."""
+        is parked: if a caller's own transaction has locked the row, only one thread waits for it.
+        Parked calls get batches of their own, so that no others wait with them."""
         taken: list[_Commands] = []
         room = MAX_BATCH
         while self._commands and (not taken or len(self._commands[0].waiting) <= room):
@@ -531,14 +531,14 @@ class Coordinator:
         return taken
 
     def _is_free(self, call: _Commands) -> bool:
-        """Whether no running batch and no call that is held back is about the same. Nobody
-        overtakes those that are held back, or a call about many jobs might wait for ever."""
+        """Whether no running batch and no parked call is about the same jobs. No call overtakes a
+        parked one, or a call about many jobs might wait for ever."""
         return self._under_way.isdisjoint(call.subjects) and self._held_back_for.isdisjoint(
             call.subjects
         )
 
     def _end_batch(self, calls: list[_Commands]) -> None:
-        """Called with the lock held. What was held back for these calls goes to the front of the
+        """Called with the lock held. What was parked for these calls goes to the front of the
         queue."""
         for call in calls:
             self._under_way.difference_update(call.subjects)
@@ -579,7 +579,7 @@ class Coordinator:
             for pending in batch:
                 if pending.is_open:
                     pending.error = failure
-        with self._condition:  # before the answers: a caller's next command is not held back
+        with self._condition:  # before the answers: a caller's next command is not parked
             self._end_batch(calls)
             if later:
                 calls = self._put_back(calls)
@@ -591,7 +591,7 @@ class Coordinator:
 
     def _put_back(self, calls: list[_Commands]) -> list[_Commands]:
         """Called with the lock held. Commands that waited for an earlier one about their job go to
-        the end of the queue, so that a caller who sends many about one job delays nobody else.
+        the end of the queue, so that a caller who sends many about one job delays no other.
         Returns the calls that are done."""
         done: list[_Commands] = []
         for call in calls:
@@ -638,7 +638,7 @@ class Coordinator:
         def plan(view: ClaimView) -> ClaimPlan:
             nonlocal tries
             tries += 1
-            # Nothing is granted to a claim whose caller was told that nothing was.
+            # Nothing is granted to a claim whose caller was answered that nothing was.
             planned_for[:] = [call for call in calls if call.permit.use()]
             requests = [call.request for call in planned_for]
             if self.observer is not None:

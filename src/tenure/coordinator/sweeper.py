@@ -4,8 +4,8 @@ schedules.
 Any number may run; each passed deadline is recorded once, because every sweep is a command that
 compare-and-swap judges. [W1] It expires nothing on a clock that jumped until a second reading
 confirms it [W2], and records an outage or a jump that its process saw before it expires a lease.
-[O6] [O11] Where no sweeper runs, whoever reads a job whose lease is over sweeps that job, under the
-same rules. [W5]
+[O6] [O11] Where no sweeper runs, a process that reads a job whose lease is over sweeps that job,
+under the same rules. [W5]
 """
 
 import logging
@@ -123,7 +123,7 @@ class ClockGuard:
 
 class Sweeper:
     """Sweeps one store through a coordinator: once, or from `start` to `stop` in a thread, or the
-    jobs that somebody reads. Thread-safe."""
+    jobs that are read. Thread-safe."""
 
     def __init__(
         self,
@@ -213,12 +213,12 @@ class Sweeper:
         )
 
     def _unblock(self) -> bool:
-        """Let jobs go on whose parents have ended, where the process that ended the last one has
+        """Queue jobs whose parents have ended, where the process that ended the last one has
         not done it. Returns whether there may be more. [FL5]"""
         return unblock_noted(self._store, self._coordinator.submit_many, limit=PAGE).is_behind
 
     def sweep_before_read(self, ids: Sequence[JobId]) -> None:
-        """Sweep those of these jobs whose lease is over. [W5] Raises what the store raises.
+        """From these jobs, sweep the ones whose lease is over. [W5] Raises what the store raises.
 
         Waits while a sweeper that has just begun would wait, unless one runs in this process: then
         its next pass has the jobs. Another process may sweep them meanwhile.
@@ -256,7 +256,7 @@ class Sweeper:
             return False, SweepReport(is_behind=True)
         self._skipped_last_pass = False  # answers that are always late must not end all sweeping
         if not self._guard.admits(last_tick=last_tick, now=now, monotonic_us=self._monotonic()):
-            if self._guard.has_trusted:  # else nobody has read it for a while: no jump
+            if self._guard.has_trusted:  # else it was not read for a while: no jump
                 _log.warning("the store's clock jumped ahead; waiting for a second reading")
             return False, SweepReport(distrusts_clock=True, outage=outage)
         outage = self._record_jump() or outage
@@ -288,7 +288,7 @@ class Sweeper:
             self._admission.release()
 
     def _judged(self, call: Callable[[], _T]) -> _T:
-        """The answer to a call that tells whether the store can be written: the tick, which writes,
+        """The answer to a call that shows whether the store can be written: the tick, which writes,
         and the search for jobs that are due, which needs their table. A single job that cannot be
         swept, because a caller's own transaction holds its row, says nothing of the store. [H32]"""
         try:
@@ -335,7 +335,7 @@ class Sweeper:
     # --- sweeping ------------------------------------------------------------------------------
 
     def _sweep(self, due: Mapping[JobId, Job]) -> int:
-        # Those of a newer version are left to its processes. [Y5]
+        # Jobs of a newer version are left to its processes. [Y5]
         jobs = {job_id: job for job_id, job in due.items() if not has_unknown_word(job)}
         if not jobs:
             return 0

@@ -1,4 +1,4 @@
-"""Lets jobs of flows go on when their parents have ended.
+"""Queues jobs of flows when their parents have ended.
 
 The process that committed the end of a parent checks its children at once, after its callers have
 their answers. If it dies before that, or the store fails, a sweeper does: the end of a parent
@@ -23,13 +23,13 @@ from tenure.ports import Store
 _log = logging.getLogger("tenure.coordinator")
 
 TOGETHER = 500
-"""So many jobs go on in one transaction."""
+"""How many jobs are queued in one transaction."""
 
 Submit = Callable[[Sequence[Command]], "Future[list[Answer]]"]
 
 
 def unblock_at_once(store: Store, submit: Submit, ids: Sequence[JobId]) -> None:
-    """Let the children of these jobs go on if they can. No caller waits for it; if it fails, a
+    """Queue the children of these jobs whose wait is over. No caller waits for it; if it fails, a
     sweeper does it."""
     try:
         submit_unblocks(submit, store.flows.unblocked(ids, limit=MAX_FLOW_JOBS).jobs)
@@ -38,14 +38,14 @@ def unblock_at_once(store: Store, submit: Submit, ids: Sequence[JobId]) -> None:
 
 
 class UnblockReport(msgspec.Struct, frozen=True):
-    """How many jobs could go on, and whether there may be more."""
+    """How many jobs were queued, and whether there may be more."""
 
     jobs: int = 0
     is_behind: bool = False
 
 
 def unblock_noted(store: Store, submit: Submit, *, limit: int) -> UnblockReport:
-    """Check the jobs that are noted, let those go on that can, and delete the notes. For
+    """Check the jobs that are noted, queue the ones whose wait is over, and delete the notes. For
     sweepers."""
     checks = store.flows.checks(limit=limit)
     if not checks:

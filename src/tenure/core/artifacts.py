@@ -227,7 +227,8 @@ MAX_SHOWN_LOGS = 100
 class AttemptOutput(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a handler wrote to its standard streams during one attempt, sent under its lease.
 
-    It may be sent again while the attempt runs, whole and with a higher `part`. [B20]"""
+    It may be sent again while the attempt runs, whole and with a higher `part`. [B20]
+    """
 
     job_id: JobId
     lease_id: LeaseId

@@ -194,7 +194,8 @@ class Unblock(_Command, frozen=True, kw_only=True, gc=False):
     """Queue a job that waited: its parents have ended. [T28] [T29]
 
     Edges never change once they are marked, so what the store found stays true until this is
-    decided."""
+    decided.
+    """
 
     job_id: JobId
     ended_otherwise: ParentEnd | None = None  # a parent that did not end as the job needs it

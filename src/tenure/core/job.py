@@ -242,7 +242,8 @@ def compensation_id(job_id: JobId) -> JobId:
 def needs_dead_letter_job(job: Job) -> bool:
     """Whether a finished job is one that a job was enqueued for because it is a dead letter. [HK9]
 
-    A job that was enqueued for one has no such job itself, so that there is no loop. [HK10]"""
+    A job that was enqueued for one has no such job itself, so that there is no loop. [HK10]
+    """
     return job.status is JobStatus.DEAD_LETTERED and job.on_dead_letter is not None
 
 

@@ -110,7 +110,8 @@ def put_over(
     so does a limit that was removed. [RL5] [CK7]
 
     `only_new` is what a worker asks for: it sets limits where none were ever set, and a policy
-    where there is none. [RL6] [F10]"""
+    where there is none. [RL6] [F10]
+    """
     if before is not None and only_new:
         wanted = _unknown_of(wanted, before)
         if wanted == KindChange(kind=before.kind):

@@ -1,7 +1,8 @@
 """Words of a newer version: where a row or an event has one that this version does not know.
 
 Such a word is kept and shown unchanged. [Y4] It may change what the other fields mean, so nothing
-is decided about such a job here: it is left to processes of the newer version. [Y5]"""
+is decided about such a job here: it is left to processes of the newer version. [Y5]
+"""
 
 from collections.abc import Iterator
 

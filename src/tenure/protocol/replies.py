@@ -161,7 +161,8 @@ class ClaimReply(Record, frozen=True, kw_only=True):
     the sending of the claim and that. [WP12]
 
     `held_s`: nothing was granted, and rates held jobs back; the first of them has room after so
-    long. With `all_held` nothing can be granted before that. [RL9]"""
+    long. With `all_held` nothing can be granted before that. [RL9]
+    """
 
     verdict: VerdictKind
     grants: tuple[GrantRecord, ...] = ()

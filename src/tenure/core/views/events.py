@@ -116,7 +116,8 @@ class EventFilter(Scope, frozen=True, kw_only=True):
 
     `after` is the key that the previous page ended with; of one job's events only its `seq` counts.
     No two of `types` accept the same event: a caller who names one twice, or a name beside its
-    type, means it once."""
+    type, means it once.
+    """
 
     job_id: JobId | None = None
     types: tuple[TypeFilter, ...] = ()
@@ -286,7 +287,8 @@ class TailFilter(Scope, frozen=True, kw_only=True):
 
     `after` is where the reader was; None: before the oldest event. With `newest` the reader starts
     at the end instead, with at most this many of the newest events. `types`: only such events, any
-    if empty."""
+    if empty.
+    """
 
     job_id: JobId | None = None
     types: tuple[TypeFilter, ...] = ()

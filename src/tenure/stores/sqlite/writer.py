@@ -222,7 +222,8 @@ class Writer:
         Holds the write lock meanwhile: before SQLite 3.51.3 the file can be damaged if another
         process starts the log anew during a copy. No mode of `wal_checkpoint` is safe by itself:
         each copies without the lock if another connection has it. So one connection takes the lock
-        and a second one copies."""
+        and a second one copies.
+        """
         size = self._log_size()
         if not self._is_checkpoint_due(size):
             return
