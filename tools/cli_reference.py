@@ -47,9 +47,8 @@ A command uses `--url`, else the variable `TENURE_URL`, else `url` of `[tool.ten
 | `http://host:7717`, `https://host` | a server; the token is in `TENURE_TOKEN` |
 
 `migrate`, `raise-epoch`, `serve`, `tokens`, `verify` and `doctor` need the store itself. All other
-commands work through a server too. Through a server `queues ls` counts the jobs of a hundred queues
-at most, those with jobs first. Instead of `TENURE_TOKEN`, `TENURE_TOKEN_FILE` can name a file with
-the token. Without either, `enqueue --app` uses the application's own token if the URL is the
+commands work through a server too. Instead of `TENURE_TOKEN`, `TENURE_TOKEN_FILE` can name a file
+with the token. Without either, `enqueue --app` uses the application's own token if the URL is the
 application's.
 
 `enqueue`, `worker`, `dev`, `serve`, `tokens create` and `migrate` create a SQLite file that does

@@ -283,6 +283,7 @@ def watch_list(read: Callable[[], Listing[Any]]) -> None:
                 problem = str(failure)
             took_s = time.monotonic() - began_s
     except KeyboardInterrupt:
+        click.echo(err=True)  # the terminal shows ^C in a line of its own
         sys.exit(DONE)
 
 

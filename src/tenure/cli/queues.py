@@ -10,20 +10,14 @@ from tenure.cli.errors import refuse
 from tenure.cli.invocation import Invocation, Listing, command, list_command
 from tenure.cli.options import flag, together
 from tenure.cli.output import in_words, printable
-from tenure.coordinator.service import Coordinator
 from tenure.core.checks import check_name
 from tenure.core.claims import QueueState
 from tenure.core.close_names import closest
 from tenure.core.ids import QueueName
 from tenure.core.instants import MICROSECONDS_PER_SECOND
 from tenure.core.rates import Rate, parse_rate
-from tenure.core.views.overview import OverviewFilter, QueueOverview, TimeRange
+from tenure.core.views.overview import OverviewFilter, TimeRange, depth_limit
 from tenure.errors import InvalidInput
-from tenure.ports import QueueMeasure
-
-MAX_QUEUES = 500
-MAX_COUNTED = 100_000
-"""Counting stops here: `100000` means that many or more."""
 
 
 @click.group()
@@ -50,20 +44,17 @@ class QueueLine(msgspec.Struct, frozen=True, kw_only=True):
 
 @list_command(queues, json=list[QueueLine])
 def list_queues(cli: Invocation) -> Listing[QueueLine]:
-    """List queues with the number of waiting and running jobs."""
+    """List queues with the number of waiting and running jobs.
+
+    Jobs are counted for a hundred queues at most, those with jobs first, and each number up to a
+    limit: 2000+ means 2000 or more.
+    """
     found = cli.store.settings.queues(cli.namespace)
     overview = cli.store.views.overview(
         OverviewFilter(namespace=cli.namespace, range=TimeRange.QUARTER_HOUR)
     )
-    waiting = {each.queue: each.waiting for each in overview.queues}
-    depths: dict[QueueName, QueueMeasure | QueueOverview]
     depths = {each.queue: each for each in overview.queues}
-    # An overview counts fewer queues and jobs, but over HTTP there is nothing else.
-    if isinstance(cli.serving, Coordinator):
-        measured = cli.serving.store.views.measure(
-            queues=MAX_QUEUES, jobs=MAX_COUNTED, namespace=cli.namespace
-        )
-        depths |= {each.queue: each for each in measured.queues}
+    most = depth_limit(len(overview.queues))
 
     def line(queue: QueueState) -> QueueLine:
         depth = depths.get(queue.name)
@@ -77,7 +68,7 @@ def list_queues(cli: Invocation) -> Listing[QueueLine]:
             burst=None if queue.rate is None else queue.rate.burst,
             ready=None if depth is None else depth.ready,
             delayed=None if depth is None else depth.delayed,
-            waiting=waiting.get(queue.name),
+            waiting=None if depth is None else depth.waiting,
             live=queue.live,
             oldest_ready_s=None if age_us is None else age_us / MICROSECONDS_PER_SECOND,
         )
@@ -87,9 +78,9 @@ def list_queues(cli: Invocation) -> Listing[QueueLine]:
         {
             "QUEUE": lambda line: line.name,
             "STATE": lambda line: "paused" if line.paused else "open",
-            "READY": lambda line: _counted(line.ready),
-            "DELAYED": lambda line: _counted(line.delayed),
-            "WAITING": lambda line: _counted(line.waiting),
+            "READY": lambda line: _counted(line.ready, most),
+            "DELAYED": lambda line: _counted(line.delayed, most),
+            "WAITING": lambda line: _counted(line.waiting, most),
             "RUNNING": lambda line: line.live,
             "LIMIT": lambda line: line.limit,
             "RATE": lambda line: line.rate,
@@ -101,10 +92,10 @@ def list_queues(cli: Invocation) -> Listing[QueueLine]:
     )
 
 
-def _counted(jobs: int | None) -> str | None:
+def _counted(jobs: int | None, most: int) -> str | None:
     if jobs is None:
         return None
-    return f"{jobs}+" if jobs >= MAX_COUNTED else str(jobs)
+    return f"{jobs}+" if jobs >= most else str(jobs)
 
 
 queue_argument = together(
