@@ -4,9 +4,9 @@ The same requests as those of the commands. Over HTTP they are within the permis
 and refused with `RequestRefused` otherwise. Decides nothing itself.
 """
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
 from datetime import datetime
-from typing import Any, Literal, TypedDict, Unpack
+from typing import Any, Literal, TypedDict, TypeVar, Unpack
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -20,7 +20,7 @@ from tenure.core.checks import check_job_id, check_name
 from tenure.core.close_names import did_you_mean
 from tenure.core.commands import Discard, Redrive
 from tenure.core.concurrency import check_concurrency_limit
-from tenure.core.ids import JobId, Kind, QueueName, WorkerId
+from tenure.core.ids import JobId, Kind, Namespace, QueueName, WorkerId
 from tenure.core.instants import Instant
 from tenure.core.kind_settings import KindChange
 from tenure.core.rates import Rate, parse_rate
@@ -32,6 +32,7 @@ from tenure.core.views.overview import OverviewFilter, TimeRange
 from tenure.core.vocabulary import JobStatus, ReasonCode, Stage
 from tenure.errors import InvalidInput
 from tenure.handlers.options import check_known, duration, instant, plain, word
+from tenure.ports import JobStore
 from tenure.protocol.records import (
     DeadLetterGroupsReply,
     EventRecord,
@@ -52,17 +53,27 @@ from tenure.telemetry.kind_names import is_known_kind, meant_kind
 MAX_LIMIT = 1_000_000
 MAX_LISTED = 500
 
+_T = TypeVar("_T")
 
-class Queues:
-    """List, pause, resume and limit queues."""
+
+class _Operator:
+    """Asks the store of a channel about its namespace."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
 
+    def _asking(self, question: Callable[[JobStore, Namespace], _T]) -> Operation[_T]:
+        namespace = self._channel.namespace
+        return self._channel.asking(lambda store: question(store, namespace))
+
+
+class Queues(_Operator):
+    """List, pause, resume and limit queues."""
+
     @blocking
     def ls(self) -> Operation[list[QueueRecord]]:
         """Every queue that has jobs or settings, by name."""
-        return self._listing()
+        return self._asking(lambda store, space: [*map(queue_record, store.settings.queues(space))])
 
     als = awaiting(ls)
 
@@ -91,9 +102,9 @@ class Queues:
         burst: int | None = None,
         create: bool = False,
     ) -> Operation[QueueRecord]:
-        """Let at most so many jobs of the queue run at a time, on all workers together; None: any
-        number. With `rate`, such as `"100/m"`, at most so many begin per second, minute, hour or
-        day, and up to `burst` at once; None: any number. What is not given stays as it is."""
+        """Let at most `jobs` of the queue run at a time, on all workers together; None: any number.
+        With `rate`, such as `"100/m"`, at most that many begin per second, minute, hour or
+        day, and up to `burst` at once; None: any number. What is not given stays unchanged."""
         if jobs is UNSET and rate is UNSET:
             raise InvalidInput("jobs", "is missing, and so is rate", hint="give one of them")
         limit = None if isinstance(jobs, UnsetType) else _limit(jobs)
@@ -101,48 +112,34 @@ class Queues:
 
     alimit = awaiting(limit)
 
-    def _listing(self) -> Operation[list[QueueRecord]]:
-        namespace = self._channel.namespace
-        found = yield from self._channel.asking(lambda store: store.settings.queues(namespace))
-        return [queue_record(state) for state in found]
-
-    def _setting(
-        self,
-        queue: str,
-        create: bool,
-        *,
-        paused: bool | None = None,
-        limit: int | None = None,
-        rate: Rate | UnsetType | None = UNSET,
-    ) -> Operation[QueueRecord]:
+    def _setting(self, queue: str, create: bool, **settings: Any) -> Operation[QueueRecord]:
         name = QueueName(plain(queue))
         check_name("queue", name)
-        if not create:
-            known = yield from self._listing()
-            _refuse_unknown(name, [each.name for each in known])
-        namespace = self._channel.namespace
-        state = yield from self._channel.asking(
-            lambda store: store.settings.put_queue(
-                namespace, name, paused=paused, limit=limit, rate=rate
-            )
-        )
-        return queue_record(state)
+        fields: Any = {"paused": None, "limit": None, "rate": UNSET} | settings
+
+        def put(store: JobStore, space: Namespace) -> QueueRecord:
+            if not create:
+                known = [each.name for each in store.settings.queues(space)]
+                if name not in known:
+                    hint = f"{did_you_mean(name, known)} create=True makes the queue".lstrip()
+                    raise InvalidInput("queue", f"no job has used {name} so far", hint=hint)
+            return queue_record(store.settings.put_queue(space, name, **fields))
+
+        return self._asking(put)
 
 
-class Kinds:
+class Kinds(_Operator):
     """List what is set for kinds, and set it."""
 
     def __init__(self, channel: Channel, declared: Callable[[], Collection[Kind]]) -> None:
         """`declared` are the kinds and groups of the application itself."""
-        self._channel = channel
+        super().__init__(channel)
         self._declared = declared
 
     @blocking
     def ls(self) -> Operation[list[KindRecord]]:
         """Every kind that something was set for, by name."""
-        namespace = self._channel.namespace
-        found = yield from self._channel.asking(lambda store: store.settings.kinds(namespace))
-        return [kind_record(settings) for settings in found]
+        return self._asking(lambda store, space: [*map(kind_record, store.settings.kinds(space))])
 
     als = awaiting(ls)
 
@@ -157,12 +154,12 @@ class Kinds:
         fair: bool | UnsetType = UNSET,
         create: bool = False,
     ) -> Operation[KindRecord]:
-        """Let at most so many jobs of the kind begin per second, minute, hour or day, such as
-        `rate="10/s"`, and up to `burst` at once, on all workers together; None: any number. Of each
+        """Limit how many jobs of the kind begin: with a `rate` such as `"10/s"` (or `/m`, `/h`,
+        `/d`), and up to `burst` at once, on all workers together; None: any number. Of each
         concurrency key at most `concurrency_limit` jobs run at a time; None: one. With `fair` these
-        keys take turns. What is not given stays as it is; `kind` may also be the name of a group of
-        keys. A kind that no job, worker, setting or function has is refused without `create`: more
-        often it is a mistyped name."""
+        keys take turns. What is not given stays unchanged; `kind` may also be the name of a group
+        of keys. A kind that no job, worker, setting or function has is refused without `create`:
+        more often it is a mistyped name."""
         name = Kind(plain(kind))
         check_name("kind", name)
         wanted = changed_rate(rate, burst)
@@ -173,30 +170,28 @@ class Kinds:
             raise InvalidInput("fair", f"{type(fair).__name__} is neither True nor False")
         if concurrency_limit is not None and concurrency_limit is not UNSET:
             check_concurrency_limit("concurrency_limit", concurrency_limit)
-        if not create:
-            yield from self._refusing_unknown(name)
-        namespace = self._channel.namespace
         change = KindChange(kind=name, rate=wanted, concurrency_limit=concurrency_limit, fair=fair)
-        kept = yield from self._channel.asking(
-            lambda store: store.settings.put_kind(namespace, change)
-        )
-        return kind_record(kept)
+
+        def put(store: JobStore, space: Namespace) -> KindRecord:
+            if not create and name not in self._declared():
+                _check_known(store, space, name)
+            return kind_record(store.settings.put_kind(space, change))
+
+        return self._asking(put)
 
     alimit = awaiting(limit)
 
-    def _refusing_unknown(self, name: Kind) -> Operation[None]:
-        namespace = self._channel.namespace
-        if name in self._declared() or (
-            yield from self._channel.asking(lambda store: is_known_kind(store, namespace, name))
-        ):
-            return
-        close = yield from self._channel.asking(lambda store: meant_kind(store, namespace, name))
-        meant = "" if close is None else f"did you mean {close}? "
-        raise InvalidInput(
-            "kind",
-            f"no job, worker, setting or function has kind {name} so far",
-            hint=f"{meant}create=True sets it anyway",
-        )
+
+def _check_known(store: JobStore, namespace: Namespace, kind: Kind) -> None:
+    if is_known_kind(store, namespace, kind):
+        return
+    close = meant_kind(store, namespace, kind)
+    meant = "" if close is None else f"did you mean {close}? "
+    raise InvalidInput(
+        "kind",
+        f"no job, worker, setting or function has kind {kind} so far",
+        hint=f"{meant}create=True sets it anyway",
+    )
 
 
 def changed_rate(rate: str | UnsetType | None, burst: int | None) -> Rate | UnsetType | None:
@@ -221,26 +216,18 @@ def _limit(jobs: int | None) -> int:
     return jobs
 
 
-def _refuse_unknown(name: QueueName, known: Sequence[QueueName]) -> None:
-    if name in known:
-        return
-    hint = f"{did_you_mean(name, known)} create=True makes the queue".lstrip()
-    raise InvalidInput("queue", f"no job has used {name} so far", hint=hint)
-
-
-class Workers:
+class Workers(_Operator):
     """List worker processes, and ask one to drain."""
-
-    def __init__(self, channel: Channel) -> None:
-        self._channel = channel
 
     @blocking
     def ls(self) -> Operation[list[WorkerRecord]]:
         """The worker processes that were seen lately, by name."""
-        namespace = self._channel.namespace
-        found = yield from self._channel.asking(lambda store: store.workers.page(namespace))
-        now = yield from self._channel.asking(lambda store: store.now())
-        return [worker_record(seen, now=now) for seen in found]
+
+        def read(store: JobStore, space: Namespace) -> list[WorkerRecord]:
+            now = store.now()
+            return [worker_record(seen, now=now) for seen in store.workers.page(space)]
+
+        return self._asking(read)
 
     als = awaiting(ls)
 
@@ -250,11 +237,7 @@ class Workers:
         notice within seconds. Raises `InvalidInput` if there is none."""
         name = WorkerId(plain(worker))
         check_name("worker", name)
-        namespace = self._channel.namespace
-        is_there = yield from self._channel.asking(
-            lambda store: store.workers.drain(namespace, name)
-        )
-        if not is_there:
+        if not (yield from self._asking(lambda store, space: store.workers.drain(space, name))):
             raise InvalidInput(
                 "worker", f"there is no worker {name}", hint="app.workers.ls() lists them"
             )
@@ -262,11 +245,11 @@ class Workers:
     adrain = awaiting(drain)
 
 
-class DeadLetters:
+class DeadLetters(_Operator):
     """List dead letters, make new jobs of them, or put them away."""
 
     def __init__(self, channel: Channel, sender: Sender) -> None:
-        self._channel = channel
+        super().__init__(channel)
         self._sender = sender
 
     @blocking
@@ -294,8 +277,9 @@ class DeadLetters:
             before=before,
             limit=limit,
         )
-        found = yield from self._channel.asking(lambda store: store.views.dead_letters(wanted))
-        return [dead_letter_of(letter) for letter in found]
+        return self._asking(
+            lambda store, _: [*map(dead_letter_of, store.views.dead_letters(wanted))]
+        )
 
     als = awaiting(ls)
 
@@ -317,10 +301,9 @@ class DeadLetters:
             kinds=() if kind is None else (Kind(plain(kind)),),
             key=plain(key),
         )
-        found = yield from self._channel.asking(
-            lambda store: store.views.dead_letter_groups(wanted)
+        return self._asking(
+            lambda store, _: dead_letter_groups_reply(store.views.dead_letter_groups(wanted))
         )
-        return dead_letter_groups_reply(found)
 
     agroups = awaiting(groups)
 
