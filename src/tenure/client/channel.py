@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from tenure.client.shells import Operation, Wait, in_thread
+from tenure.client.shells import Operation, Wait, in_thread, run
 from tenure.core.commands import Command, Complete, NewJobs
 from tenure.core.ids import (
     ENTROPY_BYTES,
@@ -31,7 +31,7 @@ from tenure.core.job import Job
 from tenure.core.policy import Backoff, Retries, unit
 from tenure.core.verdicts import Answer, Reply, Verdict
 from tenure.deadlines import RETRY_FOR_S
-from tenure.errors import Contended, InvalidInput, StoreUnavailable, UnknownJob
+from tenure.errors import Contended, InvalidInput, StoreUnavailable, TenureError, UnknownJob
 from tenure.ports import Coordination, Entropy, JobStore, OnHint
 from tenure.protocol.fields import iso
 
@@ -142,7 +142,7 @@ class Channel:
             with self._lock:
                 if self._link is None:
                     opened = self._connect()
-                    self._skew_us = opened.coordination.store.now() - _host_us()
+                    self._skew_us = opened.coordination.store.now() - time.time_ns() // 1000
                     self._link = opened
                 link = self._link
         return link
@@ -195,7 +195,7 @@ class Channel:
         if self._pid != os.getpid():
             self._leave_to_parent()
         with self._lock:
-            now = max(_host_us() + self._skew_us, self._last_id_us + 1)
+            now = max(time.time_ns() // 1000 + self._skew_us, self._last_id_us + 1)
             self._last_id_us = now
             if not self._unused_entropy:
                 read = self._entropy(ENTROPY_BYTES * IDS_PER_ENTROPY)
@@ -215,8 +215,23 @@ class Channel:
         link: Link = yield Wait(self.link, self.alink)
         return link
 
-    def submitting(self, commands: Sequence[Command]) -> Operation[list[Answer]]:
-        """Submit commands; answers come in the order asked."""
+    def submit(self, commands: Sequence[Command]) -> list[Answer]:
+        """`submitting` in this thread, without generators for the first try: most need no other."""
+        link = self.link()
+        began_s = link.monotonic()
+        try:
+            return link.coordination.execute_many(commands)
+        except (StoreUnavailable, Contended) as failure:
+            return run(self.submitting(commands, failed=failure, began_s=began_s))
+
+    def submitting(
+        self,
+        commands: Sequence[Command],
+        *,
+        failed: TenureError | None = None,
+        began_s: float | None = None,
+    ) -> Operation[list[Answer]]:
+        """Submit commands; answers come in the order asked. `failed`: the first try did."""
 
         def wait(link: Link) -> Wait:
             coordination = link.coordination
@@ -225,7 +240,7 @@ class Channel:
                 lambda: asyncio.wrap_future(coordination.submit_many(commands)),
             )
 
-        answers: list[Answer] = yield from self._repeating(wait)
+        answers: list[Answer] = yield from self._repeating(wait, failed, began_s)
         return answers
 
     def asking(self, question: Callable[[JobStore], _T]) -> Operation[_T]:
@@ -235,23 +250,30 @@ class Channel:
         )
         return answer
 
-    def _repeating(self, wait: Callable[[Link], Wait]) -> Operation[Any]:
+    def _repeating(
+        self,
+        wait: Callable[[Link], Wait],
+        failed: TenureError | None = None,
+        began_s: float | None = None,
+    ) -> Operation[Any]:
         """Wait for an answer, and send again what got none."""
         link = yield from self.linking()
         retries = Retries(
             RETRY,
-            began_s=link.monotonic(),
+            began_s=link.monotonic() if began_s is None else began_s,
             within_s=link.retry_for_s,
             random=lambda: unit(self._entropy(ENTROPY_BYTES)),
         )
         while True:
-            try:
-                return (yield wait(link))
-            except (StoreUnavailable, Contended):
+            if failed is not None:
                 pause_s = retries.pause_s(link.monotonic())
                 if pause_s is None:
-                    raise
-            yield pausing(link, pause_s)
+                    raise failed
+                yield pausing(link, pause_s)
+            try:
+                return (yield wait(link))
+            except (StoreUnavailable, Contended) as failure:
+                failed = failure
 
     def loading(self, job_id: JobId) -> Operation[Job]:
         """A job of this namespace; `UnknownJob` if there is none."""
@@ -265,10 +287,6 @@ class Channel:
 def pausing(link: Link, pause_s: float) -> Wait:
     """A pause, as time passes for this link."""
     return Wait(lambda: link.pause(pause_s), lambda: link.apause(pause_s))
-
-
-def _host_us() -> int:
-    return time.time_ns() // 1000
 
 
 def poll_pauses() -> Iterator[float]:

@@ -39,6 +39,7 @@ from tenure.handlers.json_values import encode
 from tenure.handlers.options import (
     OPTION_NAMES,
     EnqueueOptions,
+    as_option,
     check_known,
     naming_options,
     overrides_from,
@@ -153,7 +154,7 @@ class Enqueueable(Generic[P, R]):
     def enqueue(self, *args: Any, **kwargs: Any) -> Job[R]:
         """Make a job of this call. Takes the function's own arguments, without the context."""
         spec = self._spec("enqueue", args, kwargs)
-        return run(self._definition.sender.enqueuing(spec, self._options))
+        return self._definition.sender.enqueue(spec, self._options)
 
     @overload
     async def aenqueue(
@@ -190,7 +191,8 @@ class Enqueueable(Generic[P, R]):
 
     def _spec(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> JobSpec:
         handler = self._definition.handler
-        _refuse_options(handler, method, kwargs)
+        if kwargs:
+            _refuse_options(handler, method, kwargs)
         return self._definition.spec(handler.encode_arguments(args, kwargs), self._options)
 
 
@@ -263,19 +265,19 @@ class Definition:
 
     def spec(self, payload: bytes, options: EnqueueOptions) -> JobSpec:
         """A job with this payload."""
-        spec = spec_of(self.handler.spec(payload, self._policy()), options)
+        policy = self.handler.policy if self._compensate is None else self._policy()
+        spec = spec_of(self.handler.spec(payload, policy), options)
         if self._on_dead_letter is not None:
             job = self.sender.dead_letter_job(self._on_dead_letter)
             spec = msgspec.structs.replace(spec, on_dead_letter=job)
-        group = self.handler.concurrency_group
-        if group is None or spec.concurrency_key is None or spec.concurrency_group is not None:
+        if spec.concurrency_key is None or spec.concurrency_group is not None:
             return spec
-        return msgspec.structs.replace(spec, concurrency_group=group)  # the key is the call's own
+        group = self.handler.concurrency_group  # the key is the call's own
+        return msgspec.structs.replace(spec, concurrency_group=group)
 
     def _policy(self) -> Policy:
         """The kind's policy with its compensation, which may be defined after this function."""
-        if self._compensate is None:
-            return self.handler.policy
+        assert self._compensate is not None
         return self.sender.compensated(self.handler, self._compensate)
 
 
@@ -389,6 +391,18 @@ class Sender:
             **msgspec.structs.asdict(call.spec),
         )
 
+    def enqueue(self, spec: JobSpec, options: EnqueueOptions) -> Job[Any]:
+        """`enqueuing` in this thread. Without generators: no call is made as often as this one."""
+        if "connection" in options or "notify" in options:
+            return run(self.enqueuing(spec, options))
+        self._channel.link()  # first: new ids are dated by the store's clock
+        call = self._call(spec, options)
+        try:
+            [answer] = self._channel.submit([self.command(call)])
+        except InvalidInput as wrong:
+            raise as_option(wrong) from wrong
+        return self._handle_of(call, answer)
+
     def enqueuing(self, spec: JobSpec, options: EnqueueOptions) -> Operation[Job[Any]]:
         """Enqueue one job."""
         yield from self._channel.linking()  # first: new ids are dated by the store's clock
@@ -412,7 +426,7 @@ class Sender:
             commands = [self.command(call) for call in chunk]
             with naming_options():
                 answers = yield from self.submitting(commands, connection, notify=notify)
-            jobs += self._handles(chunk, answers)
+            jobs += map(self._handle_of, chunk, answers)
         return jobs
 
     def submitting(
@@ -428,16 +442,16 @@ class Sender:
         )
         return answers
 
-    def _handles(self, calls: Sequence[Call[R]], answers: Sequence[Answer]) -> list[Job[R]]:
-        jobs = []
-        for call, answer in zip(calls, answers, strict=True):
-            assert isinstance(answer, Reply)
-            if answer.cause is not None or answer.job is None:
-                raise refusal(call.job_id, answer)
-            if answer.undeclared:
-                self._warn_of_undeclared(call.spec.kind)
-            jobs.append(self.handle(answer.job, deduplicated=answer.deduplicated))
-        return jobs
+    def _handle_of(self, call: Call[R], answer: Answer) -> Job[R]:
+        """A handle on the job of this call; raises why the call was refused."""
+        assert isinstance(answer, Reply)
+        job = answer.job
+        if answer.cause is not None or job is None:
+            raise refusal(call.job_id, answer)
+        if answer.undeclared:
+            self._warn_of_undeclared(call.spec.kind)
+        made = answer.deduplicated
+        return Job(self._channel, job.id, stored=job, decode=self.decode, deduplicated=made)
 
     def _warn_of_undeclared(self, kind: Kind) -> None:
         """Once for each kind. [F11]"""

@@ -286,7 +286,7 @@ class Executor:
         if remembered is not None:
             self._decide_and_save(wave, remembered)
         for _ in range(MAX_TRIES):
-            still_open = [pending for pending in wave if pending.is_open]
+            still_open = [each for each in wave if each.answer is None and each.error is None]
             if not still_open:
                 return
             unlocked = [pending for pending in still_open if not pending.needs_lock]
@@ -411,14 +411,19 @@ class Executor:
         if undeclared:
             read.policies = self._policies.of_kinds(undeclared)
         outcomes: list[tuple[PendingCommand, Outcome]] = []
-        changes = self._decide_in_turn(wave, read, outcomes)
-        if read.is_fresh:
-            # These may need histories: all of them are decided before the store starts to write.
-            # Batches that each write and ask for one connection more would wait for each other.
-            changes = iter(list(changes))
-        first = next(changes, None)
-        if first is not None:  # a store is not called to write nothing
-            self._save(chain([first], changes), outcomes, read)
+        if read.is_fresh or len(wave) <= DECIDED_TOGETHER:
+            # Rows that were just read may need histories: all of them are decided before the store
+            # begins to write. Batches that each write and ask for one connection more would wait
+            # for each other.
+            outcomes = self._decide_all(wave, read)
+            changes = [each.change for _, each in outcomes if isinstance(each, Applied)]
+            if changes:  # a store is not called to write nothing
+                self._save(changes, outcomes, read)
+        else:
+            further = self._decide_in_turn(wave, read, outcomes)
+            first = next(further, None)
+            if first is not None:
+                self._save(chain([first], further), outcomes, read)
         if read.is_fresh:  # anything but an accepted change must be decided on a row read by now
             self._answer_unchanged(outcomes, read)
 
@@ -536,7 +541,7 @@ class Executor:
 
     def _save(
         self,
-        changes: Iterator[Change],
+        changes: Iterable[Change],
         outcomes: list[tuple[PendingCommand, Outcome]],
         read: "_Read",
     ) -> None:
@@ -545,13 +550,13 @@ class Executor:
         try:
             saved = self._store.jobs.save(changes, epoch=read.epoch, window=read.window)
         except StoreRefused as refusal:
-            deque(changes, maxlen=0)  # decide the rest
+            deque(changes, maxlen=0)  # decide the rest, if they are decided in turn
             applied = _applied(outcomes)
             if len(applied) == 1:
                 self._answer_refused(*applied[0], refusal)
                 return
             for pending, outcome in applied:  # one bad change must not take its neighbours down
-                self._save(iter([outcome.change]), [(pending, outcome)], read)
+                self._save([outcome.change], [(pending, outcome)], read)
             return
         self._answer_saved(saved, outcomes, read, sent_at=sent_at)
 
@@ -583,7 +588,9 @@ class Executor:
             self._clock.update(saved.now, read.epoch, sent_at=sent_at)
         written: list[Change] = []
         missed: list[Command] = []
-        for pending, outcome in _applied(outcomes):
+        for pending, outcome in outcomes:
+            if not isinstance(outcome, Applied):
+                continue
             change = outcome.change
             if change.job.id in saved.applied:
                 pending.answer = outcome.answer

@@ -95,8 +95,8 @@ class _Commands:
         self.subjects = _subjects(commands)
         self.was_held_back = False  # for a batch about the same job or key
         self.deadline = until
-        self.waiting = self.pending  # calls that wait for a batch
-        self.future: Future[list[Answer]] = Future()
+        self.waiting = self.pending  # commands that wait for a batch
+        self.future: Future[list[Answer]] | None = None  # None: the caller's thread runs it
 
     def expire(self, timeout_s: float) -> None:
         """Answer it now: its deadline has passed."""
@@ -105,14 +105,30 @@ class _Commands:
                 pending.withdraw(timeout_s)
         self.finish()
 
+    def promise(self) -> "Future[list[Answer]]":
+        """The future answers, for a caller that waits."""
+        if self.future is None:
+            self.future = Future()
+        return self.future
+
     def finish(self) -> None:
-        """Answer the caller, unless its deadline was answered before."""
-        failures = [pending.error for pending in self.pending if pending.error is not None]
+        """Answer the caller, unless its deadline was answered before or its own thread decides."""
+        if self.future is None:
+            return
         with suppress(InvalidStateError):
-            if failures:
-                self.future.set_exception(self._summary(failures))
+            try:
+                answers = self.answers()
+            except Exception as failure:  # handed to the caller, never swallowed
+                self.future.set_exception(failure)
             else:
-                self.future.set_result([pending.answer for pending in self.pending])  # type: ignore[misc]  # no error: all are answered
+                self.future.set_result(answers)
+
+    def answers(self) -> list[Answer]:
+        """The answers, once every command has one or failed; raises the failure."""
+        failures = [pending.error for pending in self.pending if pending.error is not None]
+        if failures:
+            raise self._summary(failures)
+        return [pending.answer for pending in self.pending]  # type: ignore[misc]  # no error: all are answered
 
     def _summary(self, failures: list[Exception]) -> Exception:
         """One error for the whole call. It may say that nothing changed only if no command was
@@ -140,9 +156,9 @@ def _subjects(commands: Sequence[Command]) -> list[Subject]:
     return subjects
 
 
-def _may_start(future: "Future[Any]") -> bool:
+def _may_start(future: "Future[Any] | None") -> bool:
     """Whether a caller still waits. If so, it cannot cancel from now on."""
-    if future.done():
+    if future is None or future.done():
         return False
     return future.running() or future.set_running_or_notify_cancel()
 
@@ -179,6 +195,8 @@ class _Claim:
 
 def _latest(calls: Sequence[_Commands | _Claim]) -> Deadline:
     """The latest deadline: after it no caller waits for any of these."""
+    if len(calls) == 1:
+        return calls[0].deadline
     return Deadline(max(call.deadline.until_s for call in calls))
 
 
@@ -220,7 +238,7 @@ class OverdueCalls:
                 if call.deadline.has_passed:
                     with self._lock:
                         call.expire(self._timeout_s)
-                if call.future.done():
+                if call.future is None or call.future.done():
                     self._open.discard(call)
 
 
@@ -287,16 +305,17 @@ class Coordinator:
         """Answers in the order asked. Raises `InvalidInput` at once, before anything is sent. A
         caller that has parsed payloads and results says so: they are not parsed again."""
         call = self._checked(commands, bodies_are_ijson=bodies_are_ijson)
+        promised = call.promise()
         if not commands:
             call.finish()
-            return call.future
+            return promised
         with self._condition:
             if threading.current_thread() not in self._threads:
                 self._refuse_if_closed()
             # Else it follows from what was submitted: this thread ends it before it stops. [FL5]
             self._gather(call)
         self._overdue.add(call)
-        return call.future
+        return promised
 
     def execute_many(self, commands: Sequence[Command]) -> list[Answer]:
         """Submit and wait. If nothing else is under way, the caller's own thread runs the batch: to
@@ -311,11 +330,13 @@ class Coordinator:
                 self._deciding_callers.add(threading.get_ident())
                 self._note_start()
             else:
+                call.promise()
                 self._gather(call)
         if runs_here:
             self._run_here(call)
-        if not call.future.done():
-            self._overdue.add(call)
+        if call.future is None:  # this thread has run all of it
+            return call.answers()
+        self._overdue.add(call)
         return call.future.result()
 
     def submit(self, command: Command) -> Future[list[Answer]]:
@@ -542,7 +563,9 @@ class Coordinator:
         queue."""
         for call in calls:
             self._under_way.difference_update(call.subjects)
-        if all(self._held_back_for.isdisjoint(call.subjects) for call in calls):
+        if not self._held_back or all(
+            self._held_back_for.isdisjoint(call.subjects) for call in calls
+        ):
             return
         for call in self._held_back:
             call.was_held_back = True
@@ -570,7 +593,12 @@ class Coordinator:
         return taken
 
     def _run_commands(self, calls: list[_Commands]) -> None:
-        batch = [pending for call in calls for pending in call.waiting if pending.is_open]
+        batch = [
+            pending
+            for call in calls
+            for pending in call.waiting
+            if pending.answer is None and pending.error is None
+        ]
         later: list[PendingCommand] = []
         try:
             with waiting_until(_latest(calls)):
@@ -597,6 +625,7 @@ class Coordinator:
         for call in calls:
             call.waiting = [pending for pending in call.pending if pending.is_open]
             if call.waiting:
+                call.promise()  # another thread may go on with it
                 call.was_held_back = False
                 self._commands.append(call)
                 self._gathered += len(call.waiting)

@@ -435,7 +435,8 @@ def fingerprint(command: Command) -> Fingerprint:
     """
     asked: Command | dict[str, object] = command
     if isinstance(command, Enqueue):
-        asked = _without_context(command)
+        if command.trace_id is not None or isinstance(command, FollowUp):
+            asked = _without_context(command)
     elif isinstance(command, EnqueueFlow):
         # Each job as an enqueue of its own would be compared.
         asked = {

@@ -114,7 +114,7 @@ def ordered_job_id(now: Instant, entropy: bytes) -> JobId:
     """The same, sorting by the microsecond: jobs made one after the other are claimed, and stored,
     in that order. A UUIDv7 holds milliseconds and then 12 bits that sort."""
     finer = (now % 1000 << 2) + entropy[1] % 4
-    return new_job_id(now, finer.to_bytes(2, "big") + entropy[2:])
+    return _uuid(now // 1000, finer.to_bytes(2, "big") + entropy[2:], version=7)
 
 
 def last_instant_of(id_: JobId | FlowId) -> Instant:

@@ -62,10 +62,13 @@ _decoder = _decoder_with(_object)
 _decoder_of_escapes = _decoder_with(_object_with_escapes)
 
 
+_EMPTY = (b"null", b"{}")
+
+
 def check_ijson(body: bytes, *, max_bytes: int, max_depth: int) -> None:
     """Raise `NotIJson` unless `body` is one I-JSON text within the limits. [J1] [J2]"""
-    if body == b"null":
-        return  # no payload, or no result: common, and needs no parser
+    if body in _EMPTY:
+        return  # no arguments, no payload or no result: common, and needs no parser
     text = check_size(body, max_bytes=max_bytes, max_depth=max_depth)
     check_content(body, text)
 

@@ -145,7 +145,7 @@ def enqueued_facts(command: Enqueue, at: Moment, origin_id: JobId | None = None)
         rate_key=command.rate_key,
         run_at=run_at,
         on_dead_letter=command.on_dead_letter,
-        start_by=_start_by(command.expires_us, later(at.now, run_at)),
+        start_by=None if command.expires_us is None else _start_by(command.expires_us, at, run_at),
         sha256=digest(command.payload),
         size=len(command.payload),
     )
@@ -166,12 +166,10 @@ def is_undeclared(command: Enqueue, at: Moment) -> bool:
     return at.shared is None or (command.namespace, command.kind) not in at.shared.policies
 
 
-def _start_by(expires_us: Duration | None, waits_from: Instant) -> Instant | None:
-    """From when on a job that was not started is expired. It counts from the time that the job
-    could have been started: a delay longer than this is no mistake. [EX1]"""
-    if expires_us is None:
-        return None
-    return Instant(min(waits_from + expires_us, MAX_INSTANT))
+def _start_by(expires_us: Duration, at: Moment, run_at: Instant) -> Instant:
+    """From when on a job that was not started is expired. It counts from the time that the
+    job could have been started: a delay longer than this is no mistake. [EX1]"""
+    return Instant(min(later(at.now, run_at) + expires_us, MAX_INSTANT))
 
 
 def why_no_parent(

@@ -37,6 +37,8 @@ class Isolation(StrEnum):
     THREAD = "thread"
 
 
+_NO_ARGUMENTS = b"{}"
+
 KeySource: TypeAlias = str | Callable[..., str | int | None]
 """The name of an argument, or a function that takes some of the arguments by their names."""
 
@@ -211,6 +213,8 @@ class Handler(msgspec.Struct, frozen=True, kw_only=True):
     def encode_arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
         """The payload of a call; `ValidationError` names the argument that does not fit."""
         types = self.signature.types
+        if not (args or kwargs or types.parameters):
+            return _NO_ARGUMENTS
         bound = self._bind(args, kwargs)
         try:
             check_value(bound, types.arguments)
