@@ -1,6 +1,6 @@
 """Hints: who watches a store, and what a batch of changes is worth telling them.
 
-Nothing here is durable or exact. A watcher that hears nothing polls. [Z7]
+Nothing here is durable or exact. A watcher that gets no hint polls. [Z7]
 """
 
 import logging
@@ -17,7 +17,7 @@ _READY, _LATER, _ENDED = HintedChange.READY, HintedChange.LATER, HintedChange.EN
 
 
 class Watchers:
-    """The functions that want to hear of changes. Thread-safe."""
+    """The functions that are called after changes. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -46,7 +46,7 @@ class Watchers:
         for function in functions:
             try:
                 function(hint)
-            except Exception:  # a watcher's bug must not end the thread that tells the others
+            except Exception:  # a watcher's bug must not end the thread that calls the others
                 _log.exception("a watcher failed")
 
 

@@ -40,7 +40,7 @@ class FailoverMemory:
     """The last change that was acknowledged on each connection, the last tick, the highest epoch,
     and the server they were on. Thread-safe; outlives the connections. [A8]
 
-    A transaction that begins after a change was acknowledged comes later in the server's log, so
+    A transaction that starts after a change was acknowledged comes later in the server's log, so
     remembering its change is enough. At most one change per connection is remembered.
     """
 
@@ -59,7 +59,7 @@ class FailoverMemory:
         return None if self._server is None else self._server.timeline
 
     def begin(self) -> int:
-        """Call this before a transaction begins, and pass the result to `acknowledged`."""
+        """Call this before a transaction starts, and pass the result to `acknowledged`."""
         return self._acknowledgements
 
     def acknowledged(self, changes: Iterable[Change], *, begun: int) -> None:

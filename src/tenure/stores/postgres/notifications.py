@@ -48,7 +48,7 @@ _log = logging.getLogger("tenure.stores")
 
 
 class _Sent(msgspec.Struct, frozen=True, array_like=True):
-    """A hint as it travels. A process does not listen to itself: it has told its own watchers."""
+    """A hint on the wire. A process ignores its own hints: it has called its own watchers."""
 
     sender: str
     hint: Hint
@@ -81,7 +81,7 @@ Notify = Callable[[str, Sequence[str]], None]
 
 
 class Notifier:
-    """Tells other processes of committed changes, from a thread of its own."""
+    """Notifies other processes of committed changes, from a thread of its own."""
 
     def __init__(self, sender: str, channel: str, notify: Notify) -> None:
         self._sender = sender
@@ -137,7 +137,7 @@ class Notifier:
                 self._remember(due, now)
             try:
                 self._notify(self._channel, [payload_of(hint, self._sender) for hint in due])
-            except TenureError as failure:  # those who wait poll
+            except TenureError as failure:  # waiting processes poll
                 _log.debug("no hint was sent: %s", failure)
 
     def _due_at(self, hint: Hint) -> float:
@@ -152,7 +152,7 @@ class Notifier:
 
 
 class Listener:
-    """Hears the hints of all processes, on a connection and a thread of its own, from the first
+    """Receives the hints of all processes, on a connection and a thread of its own, from the first
     watcher on."""
 
     def __init__(
@@ -289,7 +289,7 @@ def _in_one_transaction(connection: Connection, statement: str) -> int:
 
 
 class Notifications:
-    """Both ends in one process: what it commits is sent, what others send is heard."""
+    """Both ends in one process: sends hints of its own commits and receives those of others."""
 
     def __init__(
         self,
@@ -321,7 +321,7 @@ class Notifications:
         return self._listener.add(on_hint)
 
     def arrive(self) -> bool | None:
-        """Whether notifications arrive in this process; None if nobody answered."""
+        """Whether notifications arrive in this process; None if there was no answer."""
         return self._listener.find_out()
 
     def close(self) -> None:

@@ -57,7 +57,7 @@ _DEFAULTS: Mapping[str, str] = {
 
 
 def schema_words(schema: str) -> dict[str, str]:
-    """What `{t}` and `{schema}` stand for; the name is checked, because it becomes SQL."""
+    """The values of `{t}` and `{schema}`; the name is checked, because it becomes SQL."""
     if not _SCHEMA_NAME.fullmatch(schema) or schema.startswith("pg_"):
         raise StoreError(
             f"{schema!r:.80} cannot be the name of a schema",
@@ -215,7 +215,7 @@ def check_schema(dsn: str, *, schema: str) -> None:
 def migrate(dsn: str, *, schema: str = DEFAULT_SCHEMA) -> int:
     """Bring a database's schema up to date, one migrator at a time; the version it then has.
 
-    A database of a newer Tenure is left as it is.
+    A database of a newer Tenure is left unchanged.
     """
     schema_words(schema)
     with connect(complete_dsn(dsn)) as connection:

@@ -46,7 +46,7 @@ class Vetoed(Exception):
 class PostgresTransaction:
     """Statements in one transaction, as many as possible in one round trip.
 
-    It begins with the first statements and may end with the last ones. Its timeouts are its own:
+    It starts with the first statements and may end with the last ones. Its timeouts are its own:
     a session's settings would leak to others behind a pooler.
     """
 
@@ -77,7 +77,7 @@ class PostgresTransaction:
         opening, self._opening = self._opening, []
         closing = [_COMMIT] if last else []
         if opening and last and self._begin == BEGIN:
-            # All that is sent up to a sync is one transaction, without BEGIN and COMMIT.
+            # Everything that is sent up to a sync is one transaction, without BEGIN and COMMIT.
             opening, closing = opening[1:], []
         trip = self._round_trip()
         self.is_committing = last

@@ -75,7 +75,7 @@ class PreparedStatements:
 
     @property
     def is_full(self) -> bool:
-        """Whether there are so many that all should be deallocated."""
+        """Whether there are enough of them to deallocate all."""
         return len(self._names) >= MOST_PREPARED
 
     def clear(self) -> None:

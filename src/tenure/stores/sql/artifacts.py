@@ -116,7 +116,7 @@ class SqlArtifacts(Part):
         return self._rows(self._query(statement, job_id=job_id, attempt=attempt, **more))
 
     def collect(self, *, limit: int) -> PruneResult:
-        """Delete artifacts that nobody will ever see, among the next `limit` ones. [B10]"""
+        """Delete artifacts that can never become visible, among the next `limit` ones. [B10]"""
         after = self._last_collected
         job_id, attempt, name = after or (None, None, None)
         query = self._query(

@@ -27,7 +27,7 @@ EventTypes = tuple[EventType, ...]
 
 
 CHANGES_PER_STATEMENT = 250
-"""So many changes of a stream are written by one statement while the next ones are decided."""
+"""How many changes of a stream one statement writes while the next ones are decided."""
 
 
 class ChangeStream:
@@ -48,7 +48,7 @@ class ChangeStream:
         return len(self.first) == CHANGES_PER_STATEMENT
 
     def pieces(self) -> Iterator[list[Change]]:
-        """All pieces, including those that were read before."""
+        """All pieces, including the ones that were read before."""
         yield from self._taken
         while piece := list(islice(self._rest, CHANGES_PER_STATEMENT)):
             self._taken.append(piece)

@@ -41,7 +41,7 @@ from tenure.stores.sql.statements import Query, Shape
 from tenure.stores.sql.transactions import Part, Transaction
 
 MAX_TYPES = 100
-"""Of events, that are merged by time: a bound for words that were written by hand."""
+"""How many types of events are merged by time: a bound for words that were written by hand."""
 
 _OLDEST_FIRST = {True: "seq", False: "ts, job_id, seq"}
 _NEWEST_FIRST = {True: "seq DESC", False: "ts DESC, job_id DESC, seq DESC"}
@@ -296,7 +296,7 @@ def _of_types(wanted: EventFilter, types: Sequence[str], given: dict[str, object
 
 
 def _arms(wanted: EventFilter, of_types: Sequence[str]) -> list[str]:
-    """What is read: of one job, of a correlation id, or of each type, merged by time."""
+    """What is read: the events of one job, of a correlation id, or of each type, merged by time."""
     if wanted.job_id is None and wanted.correlation_id is None:
         return list(of_types)
     of_any = " OR ".join(f"({condition})" for condition in of_types)

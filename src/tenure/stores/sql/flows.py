@@ -63,7 +63,7 @@ class SqlFlows(Part):
         self._edge_insertion = edge_insertion
 
     def unblocked(self, ids: Sequence[JobId], *, limit: int) -> UnblockedJobs:
-        """Those of these jobs and of their children that wait and can go on. [FL5]"""
+        """The waiting jobs among these and their children whose wait is over. [FL5]"""
         packed = self._pack(ids)
         names = ("unblocked_by_one", "unblocked_by_all")
         queries = [self._query(name, ids=packed, limit=limit) for name in names]
@@ -200,7 +200,7 @@ class SqlFlows(Part):
         )
 
     def existing(self, ids: Sequence[FlowId]) -> frozenset[FlowId]:
-        """Those of these flows that exist. [FL3] [FL13]"""
+        """Which of these flows exist. [FL3] [FL13]"""
         packed = self._pack([JobId(each) for each in ids])
         return frozenset(row[0] for row in self._rows(self._query("existing_flows", ids=packed)))
 
@@ -260,7 +260,7 @@ class SqlFlows(Part):
                 queries.append(self._edge_insertion(change.edges))
             children = sorted({edge.child_id for edge in change.edges if edge.is_outside})
             if children:
-                # Those that end from now on are marked by the sweeper: they know no child.
+                # Parents that end from now on are marked by the sweeper: they know no child.
                 packed = self._pack(children)
                 queries.append(self._query("mark_edges_of", ids=packed))
                 queries.append(self._query("note_children", ids=packed))

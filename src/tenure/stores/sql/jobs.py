@@ -141,7 +141,8 @@ class SqlJobs(Part, ABC):
         return self._loaded(self._query("due", limit=limit))
 
     def holders(self, keys: Sequence[DedupeKey]) -> dict[DedupeKey, Job]:
-        """The jobs that hold these dedupe keys: live ones, and those that keep theirs. [D13]"""
+        """The jobs that have these dedupe keys: live ones, and ended ones that keep theirs.
+        [D13]"""
         queries = [
             self._query("load_holder", namespace=key.namespace, kind=key.kind, dedupe_key=key.key)
             for key in keys

@@ -18,7 +18,7 @@ from tenure.stores.sql.transactions import Part, Transaction
 MAX_LEVELS = 32
 """How many kinds of a queue, and priorities of a kind, are searched for the oldest job."""
 MAX_POLICIES = 10
-"""Of so many policies in a queue the suspect jobs are counted."""
+"""In how many policies per queue suspect jobs are counted."""
 
 READY: Shape = (("waiting", "j.not_before = 0"), ("index", "{by_ready}"), ("not_due", ""))
 _DELAYED: Shape = (("waiting", "j.not_before > 0"), ("index", "{by_delayed}"))
@@ -137,7 +137,7 @@ class SqlMeasures(Part):
         )
 
     def about_waiting(self, sort: Shape, kinds: Sequence[Kind]) -> Shape:
-        """How jobs that wait are looked at: by the index of their sort, kind by kind."""
+        """How waiting jobs are read: by the index of their sort, kind by kind."""
         kinds_to_look_at = self._text("kinds_asked_for" if kinds else "kinds_that_wait")
         return (*sort, ("kinds_to_look_at", fill(kinds_to_look_at, dict(sort))))
 

@@ -44,7 +44,8 @@ def newest_version(package: str) -> int:
 
 def schema_digest(package: str, version: int) -> str:
     """Identifies the schema that the migrations up to this version make. Two states of Tenure may
-    give different schemas one number before the first release; the digest tells them apart. [Y7]"""
+    give different schemas one number before the first release; the digest distinguishes them.
+    [Y7]"""
     return _digests(package)[version]
 
 
@@ -69,5 +70,5 @@ def checked_version(package: str, *, version: int, digest: str | None) -> int:
 
 
 def transaction(scripts: list[str]) -> str:
-    """Scripts as somebody would run them by hand, each in a transaction."""
+    """Scripts for running by hand, each in a transaction."""
     return "".join(f"BEGIN;\n\n{script}\nCOMMIT;\n" for script in scripts)

@@ -42,7 +42,7 @@ MAX_KINDS = 100
 """Kinds of a queue whose waiting jobs are counted."""
 
 MAX_GROUPS = 100
-"""Of so many kinds and policies in a queue the suspect jobs are counted."""
+"""In how many kinds and policies per queue suspect jobs are counted."""
 
 READY_BY_KIND: Shape = (*READY, ("due", "0"))
 DELAYED_BY_KIND: Shape = (
@@ -54,7 +54,7 @@ DELAYED_BY_KIND: Shape = (
         " AND j.kind = k.kind LIMIT :jobs) AS looked_at WHERE looked_at.run_at <= :now)",
     ),
 )
-"""Jobs that are ready are counted once; of those that have a time, also how many are due."""
+"""Ready jobs are counted once; for jobs that have a time, also how many are due."""
 
 _UNRESOLVED = "NOT EXISTS (SELECT 1 FROM {t}dead_letter_resolution AS r WHERE r.job_id = d.id)"
 TROUBLES: dict[str, Shape] = {

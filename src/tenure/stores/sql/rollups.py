@@ -99,7 +99,7 @@ class SqlRollups(Part):
     def _begin(
         self, tx: Transaction, progress: FoldProgress, catch_up: int
     ) -> tuple[Place, Instant | None]:
-        """The place after which the page begins, and when the event there was if it is left out."""
+        """The place after which the page starts, and when the event there was if it is left out."""
         if progress.position is None:
             [found] = tx.fetch(self._query("fold_begin", catch_up=catch_up))
             if found:
@@ -131,11 +131,11 @@ class SqlRollups(Part):
         return self._query("load_rollups", names=names, length_us=length, since=since, until=until)
 
     def save_fold(self, fold: Fold) -> bool:
-        """Write the rollups if nobody has folded these events meanwhile. [OB33]"""
+        """Write the rollups unless another process has folded these events meanwhile. [OB33]"""
         return self._write(partial(self._save_fold, fold=fold))
 
     def _save_fold(self, tx: Transaction, fold: Fold) -> bool:
-        # First: whoever folds the same events waits here, and then finds another position.
+        # First: a process that folds the same events waits here, and then finds another position.
         [moved] = tx.fetch(
             self._query(
                 "move_fold_progress",
@@ -152,8 +152,8 @@ class SqlRollups(Part):
     def unfolded_queries(
         self, position: EventPosition | None, namespace: Namespace, since: Instant, most: int
     ) -> tuple[Query, Query]:
-        """Of the newest events that were not folded, those of a namespace and of a time; and when
-        the newest one was that was not looked at."""
+        """From the newest events that were not folded, the ones of a namespace and of a time; and
+        when the newest one was that was not read."""
         page = _after(place_of(position)) | {"reads": most}
         shape: Shape = (*_NEWEST, ("of_namespace", "AND j.namespace = :namespace"))
         given = {"namespace": namespace, "since": since, **page, **self._counted_types()}
@@ -194,7 +194,7 @@ def counted_from(row: Row) -> CountedEvent:
 
 
 def rollups_from(rows: Iterable[Row]) -> Iterator[Rollup]:
-    """Rows of `load_rollups`, without those that another version wrote in another shape: a plot may
+    """Rows of `load_rollups`, without rows that another version wrote in another shape: a plot may
     lack them, and an overview must not fail because of them. [OB33]"""
     for namespace, length_us, at, series in rows:
         key = RollupKey(Namespace(namespace), Duration(length_us), Instant(at))

@@ -47,7 +47,8 @@ INLINE_BODY_BYTES = 64 << 10
 first reads only the size: most of the large ones do not fit into its answer. [Z10]"""
 
 BODIES_LEFT_OUT = "#"
-"""In place of a payload: the bodies were not read, and their size follows. No JSON begins so."""
+"""In place of a payload: the bodies were not read, and their size follows. No JSON starts like
+this."""
 
 _POLICIES_REMEMBERED = 1024
 """Jobs of one kind share their policy: decoding it once per text saves a third of a load."""
@@ -134,7 +135,7 @@ class _Words(dict[str, StrEnum]):
         self._words = words
 
     def __missing__(self, value: str) -> StrEnum:
-        """A word of a newer version, as it is. [Y4]"""
+        """A word of a newer version, unchanged. [Y4]"""
         return self._words(value)
 
 
@@ -227,7 +228,7 @@ def left_out_bytes(job: Job) -> int | None:
 
 
 def event_from(row: Row) -> Event:
-    """The event of a row whose columns begin with `EVENT_FIELDS`."""
+    """The event of a row whose columns start with `EVENT_FIELDS`."""
     values = list(row[: len(EVENT_FIELDS)])
     position = 0  # of the value being read
     try:
@@ -266,7 +267,7 @@ def session_from(row: Row) -> Session:
 
 
 def rate_states_from(rows: Iterable[Row]) -> dict[Meter, Instant]:
-    """States of rates, from rows; without those that have none."""
+    """States of rates, from rows; rows without one are left out."""
     return {
         Meter(RateScope(scope), name, key): Instant(tat)
         for scope, name, key, tat in rows

@@ -118,7 +118,7 @@ class SqlSchedules(Part):
         if not written:
             return False
         if change.job is not None:
-            self._jobs.save_held(tx, [change.job], epoch)  # a job of this id stays as it is
+            self._jobs.save_held(tx, [change.job], epoch)  # a job of this id stays unchanged
         return True
 
     def pause_after_revocation(

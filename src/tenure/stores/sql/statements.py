@@ -1,6 +1,6 @@
 """Loads named statements from `.sql` files.
 
-`-- name: x` begins a statement; one in a dialect's file adds to those of `common.sql`, or replaces
+`-- name: x` starts a statement; one in a dialect's file adds to those of `common.sql`, or replaces
 the one of the same name. `{word}` is filled in when the files are loaded, `:name` is a parameter.
 Nothing that a caller of Tenure sends ever becomes text of a statement.
 """
@@ -22,7 +22,7 @@ _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]\w*)")
 
 
 class Statement(msgspec.Struct, frozen=True):
-    """SQL with numbered placeholders, and which parameter each number stands for."""
+    """SQL with numbered placeholders, and the parameter of each number."""
 
     text: str
     names: tuple[str, ...]

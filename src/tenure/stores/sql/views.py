@@ -90,7 +90,7 @@ _SEARCHED = {
 """What no index has: the jobs that match the rest are read for it."""
 
 FIRST_READS = 500
-"""A search looks at so many jobs first: often these have enough."""
+"""How many jobs a search reads first: often these have enough."""
 
 _WAITING = "AND finished_at IS NULL AND lease_id IS NULL"
 _LEASED = "AND lease_id IS NOT NULL"
@@ -157,7 +157,7 @@ class SqlViews(Part):
         self.measure = measures.measure
 
     def jobs(self, wanted: JobFilter) -> FoundJobs:
-        """A page of jobs, newest first, and where the next one begins. [J12]"""
+        """A page of jobs, newest first, and where the next one starts. [J12]"""
         if wanted.orphaned:
             return self._orphaned(wanted)
         kinds = self._kinds_to_list(wanted)
@@ -171,7 +171,7 @@ class SqlViews(Part):
         return found_jobs(jobs, last_read, wanted)
 
     def _orphaned(self, wanted: JobFilter) -> FoundJobs:
-        """How long a worker may be silent depends on the job's policy: the core looks at it."""
+        """How long a worker may be silent depends on the job's policy: the core checks it."""
         leased = leased_among(wanted)
         if not leased.statuses:
             return FoundJobs([], None)
@@ -191,7 +191,7 @@ class SqlViews(Part):
         uncorrelated_id: JobId | None = None,
         kinds: ListedKinds = None,
     ) -> tuple[list[Job], JobId | None]:
-        """Jobs, and the last one that was looked at if a search stopped at its limit."""
+        """Jobs, and the last one that was read if a search stopped at its limit."""
         if not wanted.is_search:
             query = self._jobs_query(wanted, uncorrelated_id=uncorrelated_id, kinds=kinds)
             return [job_from(row) for row in self._rows(query, listing=True)], None
@@ -234,7 +234,7 @@ class SqlViews(Part):
     def _search_queries(
         self, wanted: JobFilter, uncorrelated_id: JobId | None, kinds: ListedKinds
     ) -> tuple[Query, Query]:
-        """The jobs of a page, and the last job that may be looked at for it."""
+        """The jobs of a page, and the last job that may be read for it."""
         arms, given = self._listed_ids(wanted, uncorrelated_id, kinds)
         given |= {name: getattr(wanted, name) for name in _SEARCHED}
         if wanted.error is not None:

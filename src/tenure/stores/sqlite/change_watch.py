@@ -3,7 +3,7 @@
 SQLite has no notifications across processes, but `PRAGMA data_version` says on one connection
 whether any other has committed since. Asking is only worth it after something was written: the
 kernel tells that (inotify), or else the size and time of change of the write-ahead log, for a tenth
-of the cost of asking. Does nothing while nobody watches.
+of the cost of asking. Does nothing while there is no watcher.
 
 Never opens the database, its log or its shared memory by hand: closing such a descriptor would drop
 every lock that this process has on the file (POSIX).
@@ -24,30 +24,30 @@ from tenure.stores.sqlite.file_events import FileEvents
 
 LOOK_EVERY_S = 0.004
 LONGEST_REST_S = 0.1
-"""How long a look waits for the kernel to tell of a write; then it asks without one."""
+"""How long the thread waits for the kernel to report a write; then it asks without one."""
 
 QUICK_LOOK_S = 0.001
 QUICK_LOOKS = 8
-"""So many looks after such a rest follow each other more quickly: most writes are flushed within
+"""How many checks after such a rest follow each other more quickly: most writes are flushed within
 that time, and the commit can be seen then. A busy file has no rests."""
 
 AFTER_A_FAILURE_S = 1.0
 
 ASKED_AFTER_A_WRITE = 500
-"""So many looks after a write ask for the version until it changes, 2 s long: the commit that the
+"""How many checks after a write ask for the version until it changes, 2 s long: the commit that the
 write belongs to can be seen only after its flush, which takes more than 0.1 s on a busy disk."""
 
 ASKED_AFTER_A_COMMIT = 5
-"""So many looks after a commit ask for the version again, 20 ms long: a second write within the
+"""How many checks after a commit ask for the version again, 20 ms long: a second write within the
 same tick of the file system's clock, 10 ms at most, may leave size and time as they are."""
 
 ASKED_ANYWAY = 25
-"""Every so many looks ask for the version whatever the log looks like: a file system may keep its
-times coarsely."""
+"""One in this many checks asks for the version, whatever the log looks like: a file system may
+keep its times coarsely."""
 
 NOBODY_WATCHES_S = 1.0
-"""How often the thread looks whether it has to stop while nobody watches. `close` wakes it, but a
-watcher that leaves at that moment may undo that."""
+"""How often the thread checks whether it has to stop while there is no watcher. `close` wakes it,
+but a watcher that leaves at that moment may undo that."""
 
 _log = logging.getLogger("tenure.stores")
 
@@ -88,7 +88,7 @@ class WriteAheadLog:
 
 
 class ChangeWatch:
-    """One thread and one connection, made when somebody watches for the first time."""
+    """One thread and one connection, made for the first watcher."""
 
     def __init__(self, connect: Callable[[], sqlite3.Connection], path: Path) -> None:
         self._connect = connect

@@ -259,7 +259,7 @@ def check_schema(path: Path) -> None:
 def migrate(path: Path) -> int:
     """Bring a file's schema up to date, under the write lock; the version it then has.
 
-    A file of a newer Tenure is left as it is.
+    A file of a newer Tenure is left unchanged.
     """
     with closing(connect(path, host_clock, MIGRATION_TIMEOUT_S)) as connection:
         if _version(connection) >= newest_version(PACKAGE):

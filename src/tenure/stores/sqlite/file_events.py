@@ -46,6 +46,6 @@ class FileEvents:
         os.write(self._wakes, b".")
 
     def close(self) -> None:
-        """Stop watching. Nobody may wait then."""
+        """Stop watching. No thread may wait then."""
         for descriptor in (self._events, self._woken, self._wakes):
             os.close(descriptor)

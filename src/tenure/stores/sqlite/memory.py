@@ -1,7 +1,8 @@
 """`memory://`: SQLite in this process's memory, for tests and first steps.
 
 One connection under one lock: no file, no thread, no other process. It forgets everything when it
-is closed. Statements, schema and guards are those of a file, so that what passes here passes there.
+is closed. Statements, schema and guards are the same as for a file, so that what passes here passes
+there.
 """
 
 import os
@@ -44,7 +45,7 @@ class MemoryStore(SqliteStore):
         self._lock = threading.RLock()
         self._watchers = Watchers()
         self._connection = connect(IN_MEMORY, clock, 0.0)
-        # Whether or not somebody closes the store: there is nothing to lose.
+        # Whether or not the store is closed: there is nothing to lose.
         weakref.finalize(self, self._connection.close)
         self._connection.deserialize(_empty_store())
 
@@ -63,7 +64,7 @@ class MemoryStore(SqliteStore):
         ]
 
     def watch(self, on_hint: OnHint) -> Callable[[], None]:
-        """Hear that something was changed, but not what."""
+        """Call `on_hint` after any change, without saying what changed."""
         self._check()
         return self._watchers.add(on_hint)
 

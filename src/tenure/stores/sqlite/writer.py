@@ -5,7 +5,7 @@ Work that arrives during a commit shares the next one. Work must be repeatable: 
 group fails, the group is rolled back and each piece runs alone.
 
 No caller waits longer than its deadline. [K6] Work that has not begun by then is withdrawn and
-never runs; of work that has begun, the outcome is unknown.
+never runs; the outcome of work that has started is unknown.
 """
 
 import queue
@@ -29,10 +29,10 @@ CHECKPOINT_AT_BYTES = 8 << 20
 """The size of the write-ahead log at which the writer checkpoints it into the file."""
 
 PATIENT_CHECKPOINT_AT = 4
-"""From so many times that size on, a checkpoint waits for the readers that are in its way."""
+"""From this many times that size on, a checkpoint waits for the readers that are in its way."""
 
 READERS_WAIT_S = 0.05
-"""How long such a checkpoint waits each time. Readers that begin meanwhile are not in its way, so
+"""How long such a checkpoint waits each time. Readers that start meanwhile are not in its way, so
 that it is enough to wait for the longest read. No process writes during this time."""
 
 LOCK_SLICE_S = 0.5
@@ -138,7 +138,7 @@ class Writer:
         running: list[_Task[Any]] = []
         try:
             results = self._transact(tasks, running)
-        except Exception as failure:  # handed to the caller; this thread goes on
+        except Exception as failure:  # handed to the caller; this thread keeps running
             failed = running or [task for task in tasks if task.may_run()]
             if len(failed) > 1 and running and not isinstance(failure, OutcomeUnknown):
                 for task in failed:
