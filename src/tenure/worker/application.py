@@ -23,7 +23,7 @@ class Transactions(Protocol):
     def transaction_on(
         self, connection: Any
     ) -> AbstractContextManager[Callable[[Complete], Verdict]]:
-        """Begin on a connection of the handler's; commit at the end, roll back on an error."""
+        """Start on a connection of the handler's; commit at the end, roll back on an error."""
 
     def atransaction_on(
         self, connection: Any

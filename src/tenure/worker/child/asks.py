@@ -46,7 +46,7 @@ class Channel:
         self._reader = FrameReader(max_bytes=max_bytes)
 
     def send(self, *messages: ToSupervisor) -> None:
-        """Send frames together; those of several threads do not mix."""
+        """Send frames together; frames of several threads do not mix."""
         frames = b"".join(map(encode_frame, messages))
         with self._lock:
             self._sock.sendall(frames)

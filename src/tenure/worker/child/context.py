@@ -70,7 +70,7 @@ _R = TypeVar("_R")
 
 
 class AttemptContext(Context):
-    """Given to the handler; the child's listener tells it what the supervisor says."""
+    """Given to the handler; the child's listener passes the supervisor's frames to it."""
 
     def __init__(
         self,

@@ -19,7 +19,7 @@ _LIBRARY_FILES = (
     str(Path(asyncio.__file__).parent),
     str(Path(concurrent.futures.__file__).parent),
 )
-"""Frames of these files stand between the worker and a handler, or between two hooks."""
+"""Frames of these files are between the worker and a handler, or between two hooks."""
 
 
 def clean(text: str, *, most: int) -> str:
@@ -33,7 +33,7 @@ def message_of(error: BaseException) -> str:
     try:
         # Cut first, with room for what is hidden: a message may be of any size.
         said = without_secrets(str(error)[: 2 * MAX_MESSAGE])
-    except Exception as worse:  # said in the message, never swallowed
+    except Exception as worse:  # stated in the message, never swallowed
         return f"(its message cannot be shown: {type(worse).__name__})"
     return clean(said, most=MAX_MESSAGE)
 
@@ -45,7 +45,7 @@ def traceback_of(error: BaseException) -> str:
         shown = traceback.TracebackException.from_exception(error, limit=-MAX_FRAMES, compact=True)
         _cut_callers(shown)
         lines = list(shown.format())
-    except Exception as worse:  # said in the text, never swallowed
+    except Exception as worse:  # stated in the text, never swallowed
         return f"(its traceback cannot be shown: {type(worse).__name__})"
     text = without_secrets("".join(lines)[-10 * MAX_TRACEBACK :])
     if len(text) > MAX_TRACEBACK:

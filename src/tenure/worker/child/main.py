@@ -2,7 +2,7 @@
 
 Imports the application, runs attempts in one of three lanes, dies with its supervisor. Everything
 here runs beside user code and is trusted with nothing but the attempt. The main thread belongs to
-handlers (or to their event loop); a listener thread hears the supervisor while they run.
+handlers (or to their event loop); a listener thread reads the supervisor's frames while they run.
 """
 
 import asyncio
@@ -64,7 +64,7 @@ def resident_bytes() -> int:
 class Lane(ABC):
     """How a child runs its attempts."""
 
-    transactions: Transactions | None = None  # those of the application, if it has any
+    transactions: Transactions | None = None  # the application's, if it has any
     counts: Counts | None = None  # of what the application commits in this process
     measures_memory = False
     begun_mark: frames.BegunMark | None = None  # shared with the supervisor
@@ -81,7 +81,7 @@ class Lane(ABC):
 
     @abstractmethod
     def start(self, executions: list[Execution]) -> None:
-        """Begin attempts; called in the thread that reads."""
+        """Start attempts; called in the thread that reads."""
 
     @abstractmethod
     def retire(self) -> None:
@@ -100,7 +100,7 @@ class Lane(ABC):
         return received
 
     def take(self, received: list[frames.ToChild]) -> None:
-        """Pass on what the supervisor said."""
+        """Pass on a frame of the supervisor."""
         begun: list[Execution] = []
         for message in received:
             match message:
@@ -120,7 +120,7 @@ class Lane(ABC):
             self.start(begun)
 
     def send(self, message: frames.ToSupervisor) -> None:
-        """What an attempt tells the supervisor. Any thread."""
+        """A frame of an attempt for the supervisor. Any thread."""
         self.channel.send(message)
 
     def _execution(self, run: frames.Run) -> Execution:
@@ -449,7 +449,7 @@ def serve(descriptor: int, parent: int, mark: int) -> None:
     lane.begun_mark = begun_mark
     lane.take(received)  # what came together with the setup
     threading.Thread(target=lane.listen, name="tenure-listener", daemon=True).start()
-    gc.freeze()  # what the imports made stays: collections need not look at it
+    gc.freeze()  # what the imports made stays: collections need not visit it
     channel.send(frames.Ready())
     try:
         lane.serve()

@@ -31,7 +31,8 @@ LEAST_MARGIN = seconds(2)
 NO_DELAY = Duration(0)
 NEWS_INTERVAL = seconds(1)
 SHORTEST_REPEAT = seconds(2)
-"""Of a heartbeat without an answer, however little of its lease remains."""
+"""The shortest pause before a heartbeat without an answer is repeated, however little of its lease
+remains."""
 BOUNDED_MARGIN = seconds(0.02)
 SLOW_ANSWER = seconds(2)
 
@@ -244,7 +245,7 @@ class Attempt:
 
     @property
     def may_share_batch(self) -> bool:
-        """Whether its commands may share a batch with those of others."""
+        """Whether its commands may share a batch with other attempts' commands."""
         return self.tries == 0 and not self.sends_alone
 
     def heartbeat(self, now: Boot) -> Heartbeat:
@@ -370,7 +371,7 @@ def describe_end(
     run_at: Instant | None,
     now: Boot,
 ) -> str:
-    """How an attempt ended, after how long, when the next one begins if there is one, and with
+    """How an attempt ended, after how long, when the next one starts if there is one, and with
     which error if it failed."""
     ran_us = attempt.ran_us
     after = "" if ran_us is None else f" after {ran_us / MICROSECONDS_PER_SECOND:.3f} s"

@@ -64,7 +64,7 @@ class Group:
     def queues(self) -> tuple[QueueName, ...]:
         """All queues, oldest job first; under a backlog one queue at a time, by weight.
 
-        Smooth weighted round-robin: of weights 3 and 1, the pattern is a a b a.
+        Smooth weighted round-robin: for the weights 3 and 1 the pattern is a a b a.
         """
         weights = self._weights
         if not self.is_backlogged or len(set(weights.values())) == 1:

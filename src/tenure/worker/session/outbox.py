@@ -1,6 +1,6 @@
 """What is sent to the coordinator, in which batches, and what is still unanswered.
 
-Pure bookkeeping: it decides nothing about an attempt and hears no verdict. Requests that were lost
+Pure bookkeeping: it decides nothing about an attempt and gets no verdict. Requests that were lost
 or refused travel alone, so that one bad command cannot hold up its neighbours for ever.
 """
 
@@ -66,7 +66,7 @@ class Outbox:
         self._stats = stats
         self._waiting: _Batch = []
         self._waiting_since = Boot(0)
-        self._has_starts = False  # among those that wait
+        self._has_starts = False  # among the waiting ones
         self._sent: dict[int, Sent] = {}  # by ticket, and so by age
         self._under_way = 0  # calls with starts or reports
         self._tickets = 0
@@ -185,8 +185,8 @@ def _pieces(batch: _Batch) -> list[_Batch]:
 class LeasePolls:
     """When a worker polls its leases between two heartbeats; one poll is under way at most.
 
-    A worker hears of a cancel by a heartbeat, and a heartbeat is a write: often enough for a lease,
-    every half minute or so, is too seldom for a user who waits for a job to stop. A poll is
+    A worker learns of a cancel by a heartbeat, and a heartbeat is a write: often enough for a
+    lease, every half minute or so, is too seldom for a user who waits for a job to stop. A poll is
     a read. It decides nothing: where it finds news, the next heartbeat is due at once and brings
     the verdict. [C2]
 
@@ -197,7 +197,7 @@ class LeasePolls:
         self._next_at = Boot(0)
 
     def poll(self, running: dict[int, Attempt], now: Boot) -> PollLeases | None:
-        """The leases to poll now, if any: those that waited longest. They go to the end."""
+        """The leases to poll now, if any: the ones that waited longest. They go to the end."""
         if now < self.next_at(running):
             return None
         self._next_at = Boot(now + POLL_ANSWER_WITHIN)

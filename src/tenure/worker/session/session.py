@@ -6,7 +6,7 @@ and no randomness of its own, so a test or a simulator drives it through years i
 
 What a job costs does not depend on how many others run: deadlines are in a heap, slots are counted
 as they fill and empty, and no turn walks through all attempts, except when every one of them is
-concerned (a drain, a jump of the clock) and once a second for those that are polled.
+concerned (a drain, a jump of the clock) and once a second for polled attempts.
 """
 
 from collections import Counter, deque
@@ -390,11 +390,11 @@ class Session:
             self._long += oldest.is_long
 
     def _ready(self, kinds: tuple[Kind, ...]) -> int:
-        """How many attempts of any of these kinds could begin at once."""
+        """How many attempts of any of these kinds could start at once."""
         return min(map(self._ready_in, {self._lanes.get(kind) for kind in kinds}))
 
     def _needs_ready(self, kinds: tuple[Kind, ...]) -> bool:
-        """Whether only attempts are worth claiming that could begin at once."""
+        """Whether only attempts are worth claiming that could start at once."""
         lanes = (self._lanes.get(kind) for kind in kinds)
         can_grow = all(lane is None or self._can_grow.get(lane, True) for lane in lanes)
         return self._awaits_children or not can_grow
@@ -518,7 +518,7 @@ class Session:
     # --- heartbeats and answers ----------------------------------------------------------------
 
     def _heartbeats(self, looked_at: list[Attempt]) -> None:
-        """Renew every lease that is due, and with it those that would be due soon."""
+        """Renew every lease that is due, and with it the ones that would be due soon."""
         due = [e for e in looked_at if e.is_open and self._now >= e.heartbeat_at]
         if not due:
             return
@@ -818,7 +818,7 @@ class Session:
             self._actions.append(messages.EndWaits())
 
     def _continue_drain(self) -> None:
-        """Ask all to stop, later kill those that have not started. An attempt that begins to run
+        """Ask all to stop, later kill those that have not started. An attempt that starts to run
         in between is asked then."""
         drain = self._drain
         if drain is None or self._now < self._next_drain_step_at:

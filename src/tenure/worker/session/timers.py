@@ -28,13 +28,13 @@ class Timers:
         return number in self._at
 
     def by(self, number: int, at: Boot) -> None:
-        """It is due by then, or sooner if an earlier call said so."""
+        """Make it due by then, or sooner if an earlier call set an earlier time."""
         planned = self._at.get(number)
         if planned is None or at < planned:
             self.put(number, at)
 
     def put(self, number: int, at: Boot) -> None:
-        """It is due then, whatever earlier calls said."""
+        """Make it due then, whatever earlier calls set."""
         self._at[number] = at
         heappush(self._heap, (at, number))
         if len(self._heap) > 2 * len(self._at) + SPARE_ENTRIES:
@@ -52,7 +52,7 @@ class Timers:
         return self._heap[0][1] if self._heap else None
 
     def due(self, now: Boot) -> list[int]:
-        """Those that are due now; they are forgotten."""
+        """Remove and return the ones that are due now."""
         numbers: list[int] = []
         while self.next_at <= now:
             numbers.append(self._heap[0][1])

@@ -69,7 +69,7 @@ class Child:
         self.jobs_begun = 0
         self.first_job_at = Boot(0)
         self.runs: set[int] = set()
-        self.ends = LatestOf()  # when its runs have to be over, those that end with it left out
+        self.ends = LatestOf()  # when its runs have to be over, without runs that end with it
         self.doomed: dict[int, Boot | None] = {}  # runs that must stop, and by when
         self.deadline: Boot | None = None  # to be ready, or to be gone once it retires
         self.output = BoundedOutput(output_bytes)
@@ -125,7 +125,7 @@ class Child:
             self._selector.modify(self._sock.fileno(), events, lambda: self._on_readable(self))
 
     def receive(self) -> tuple[list[ToSupervisor], bool]:
-        """What the child said, and whether its end of the socket is closed or broken."""
+        """The child's frames, and whether its end of the socket is closed or broken."""
         if self._wants_to_write:
             self.flush()
         messages: list[ToSupervisor] = []
@@ -287,8 +287,8 @@ class RecentlyBegun:
 
     Of many short jobs that come at once each would wake a process of its own, whose memory is no
     longer in the processor's caches: a job that does nothing cost its child 300 µs of CPU in one of
-    32 processes, 130 µs in one of 4 that took turns. So a few begin, and the next one where one has
-    just ended. Jobs that have not ended after a moment are not short: then all begin.
+    32 processes, 130 µs in one of 4 that took turns. So a few start, and the next one where one has
+    just ended. Jobs that have not ended after a moment are not short: then all start.
     """
 
     def __init__(self, *, most: int) -> None:
@@ -367,10 +367,10 @@ class LaneChildren:
         self._starting.add(child)
 
     def ready(self, child: Child) -> list[Child]:
-        """It can run attempts. Returns those that it replaces in a shared lane."""
+        """It can run attempts. Returns the children that it replaces in a shared lane."""
         self._starting.discard(child)
         self._serving.add(child)
-        self._free.appendleft(child)  # the last choice: those before it are used up first
+        self._free.appendleft(child)  # the last choice: the children before it are used up first
         return [] if self._lane is Isolation.PROCESS else list(self._expiring)
 
     def expire(self, child: Child) -> None:

@@ -81,7 +81,7 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     sends_output_early: bool = False  # the sink gets output of running attempts, too
     echo: Callable[[OutputLine], None] | None = None  # called with each line that handlers write
     overwrites_declared: bool = False
-    """Write the settings of kinds and the schedules of the code over those of the store."""
+    """Let the code's settings of kinds and its schedules replace the store's."""
     limits: Limits = Limits()
 
 

@@ -5,7 +5,7 @@ attempt whose process dies by itself has failed; one whose process was killed be
 attempt in it is displaced, and costs its job nothing.
 
 Nothing is walked through for a job: free children and waiting attempts are in queues, deadlines in
-heaps. What children and keeper are told is written by `flush`, once per turn.
+heaps. Frames for children and keeper are written by `flush`, once per turn.
 """
 
 import logging
@@ -45,7 +45,7 @@ EXIT_ALONE_WITHIN_S = 1.0
 """How long children that have nothing to do may take to end when their worker does."""
 EXIT_POLL_S = 0.01
 BEGUN_PER_CORE = 2
-"""How many short attempts of the process lane begin at once; others begin a moment later."""
+"""How many short attempts of the process lane start at once; others start a moment later."""
 STARTING_PER_CORE = 2
 """How many process children start at a time: a start is work for a core. If all started at once,
 they would be ready together at the end, and jobs in ready children would wait for a core."""
@@ -105,7 +105,7 @@ class Pool:
         self._children: dict[Child, None] = {}
         self._by_number: dict[int, Child] = {}
         self._slots: dict[int, _Slot] = {}
-        self._child_timers = Timers()  # by number of the child: to be looked at
+        self._child_timers = Timers()  # by number of the child: when to check it
         self._stop_timers = Timers()  # by run: to have stopped
         self._outputs = OutputRelay(options, clock)
         self._recent = RecentlyBegun(most=BEGUN_PER_CORE * _cores())
@@ -121,7 +121,7 @@ class Pool:
         self._is_up = False
 
     def start(self) -> None:
-        """Begin to warm up every lane."""
+        """Start to warm up every lane."""
         self._keeper = KeeperClient(self._selector, self._clock)
         self.maintain()
 
@@ -302,7 +302,7 @@ class Pool:
             self._begin(slot, slot.child, slot.until)
 
     def _may_begin(self, slot: _Slot) -> bool:
-        """Whether it needs to wait for none of those that began just now."""
+        """Whether it need not wait for attempts that started just now."""
         is_alone = slot.lane is Isolation.PROCESS and slot.until is not None
         return not is_alone or self._recent.has_room(self._clock())
 
@@ -468,7 +468,7 @@ class Pool:
 
     def _check_wear(self, child: Child, rss_bytes: int) -> None:
         """Retire a process child that is used up. A shared one keeps running until its successor is
-        ready, so that its lane never stands still."""
+        ready, so that its lane never pauses."""
         rss_limit = self._options.child_rss_bytes
         is_too_large = rss_limit is not None and rss_bytes > rss_limit
         if child.lane is not Isolation.PROCESS:
@@ -657,7 +657,7 @@ class Pool:
         self._child_timers.put(child.number, self._check_at(child, now))
 
     def _check_at(self, child: Child, now: Boot) -> Boot:
-        """When to look at it again: at its deadline, and often while its exit is expected or on a
+        """When to check it again: at its deadline, and often while its exit is expected or on a
         system that does not report exits."""
         is_leaving = child.was_killed or child.is_retiring or child.fault is not None
         if is_leaving or not child.reports_exit:

@@ -261,7 +261,7 @@ def run_worker(
         app=import_string,
         overwrites=options.overwrites_declared,
     )
-    gc.freeze()  # what the imports made stays: collections need not look at it
+    gc.freeze()  # what the imports made stays: collections need not visit it
     return worker.run()
 
 
