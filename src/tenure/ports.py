@@ -604,8 +604,7 @@ class StoredJobs(ReadableJobs, Protocol):
         store is still in `epoch`. [K1] [K2] [K11] A change with a resolution is applied only if its
         dead letter exists and has no resolution yet [B17], one with a flow only if its parents
         outside the flow exist [FL3], one that redrives a flow only if what it replaces exists, too.
-        [FL10] The job that a new one takes its key from, if its end is still the one that the
-        change names, holds the key no longer. [D14]
+        [FL10] The ended job that a new one takes its key from holds the key no longer. [D14]
 
         One transaction writes all changes, each with its row, events, observations, spawned
         jobs, flow, redrive and edges, and with its resolutions of dead letters that have none;

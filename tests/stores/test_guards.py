@@ -4,8 +4,6 @@ A guard decides nothing; it is the second lock behind the core. Each test types 
 that a store made, as an operator with good intentions would.
 """
 
-from pathlib import Path
-
 import pytest
 
 from tenure.core.ids import Kind, QueueName
@@ -15,7 +13,6 @@ from tenure.core.tokens import TOKEN_ENTROPY_BYTES, NewToken, mint
 from tenure.core.views.event_counts import EventSpan
 from tenure.core.vocabulary import Role
 from tenure.errors import StoreError
-from tenure.stores.sqlite.store import SqliteStore
 from tenure.verify import verify
 from tenure_conformance.spec import spec
 from tests.stores.hands import ForeignHand, PostgresHand, Refused, SqliteHand
@@ -222,66 +219,21 @@ def test_a_finished_row_is_immutable(hand: ForeignHand, assignment: str) -> None
     assert hand.store.jobs.load([job.id]).jobs == {job.id: job}
 
 
-def _holder(hand: ForeignHand) -> Job:
-    """A job that has ended and whose key stays taken."""
-    save(hand.store, enqueue_changes(hand.store, 1, dedupe_key="k", unique_for_us=seconds(60)))
-    [job] = complete(hand.store, start(hand.store, claim(hand.store, 1)))
-    return job
-
-
-def _freed(hand: ForeignHand) -> str:
-    return "key_freed = " + ("TRUE" if isinstance(hand, PostgresHand) else "1")
-
-
-@spec("D14", "I19")
-def test_the_key_of_a_finished_row_is_freed_once(hand: ForeignHand) -> None:
-    job = _holder(hand)
-    freed = _freed(hand)
-
-    hand.run(f"UPDATE {{t}}job SET {freed}")
-    for again in (freed, "key_freed = NULL"):
-        with pytest.raises(Refused):
-            hand.run(f"UPDATE {{t}}job SET {again}")
-
-    assert hand.store.jobs.load([job.id]).jobs == {job.id: job}
-
-
-@spec("D14", "I19")
+@spec("I19")
 @pytest.mark.parametrize(
     "assignment",
     ["priority = 9", "rev = rev + 1", "payload = '{}'", "unique_for_us = 1", "finished_at = 1"],
 )
-def test_nothing_else_of_a_finished_row_changes_with_it(hand: ForeignHand, assignment: str) -> None:
-    job = _holder(hand)
+def test_a_finished_row_whose_key_stays_taken_is_immutable_too(
+    hand: ForeignHand, assignment: str
+) -> None:
+    save(hand.store, enqueue_changes(hand.store, 1, dedupe_key="k", unique_for_us=seconds(60)))
+    [job] = complete(hand.store, start(hand.store, claim(hand.store, 1)))
 
     with pytest.raises(Refused):
-        hand.run(f"UPDATE {{t}}job SET {assignment}, {_freed(hand)}")
+        hand.run(f"UPDATE {{t}}job SET {assignment}")
 
     assert hand.store.jobs.load([job.id]).jobs == {job.id: job}
-
-
-@spec("D14", "I19")
-def test_the_guard_of_sqlite_names_every_column(
-    sqlite_store: SqliteStore, sqlite_path: Path
-) -> None:
-    hand = SqliteHand(sqlite_store, sqlite_path)
-    _holder(hand)
-    columns = [name for (name,) in hand.run("SELECT name FROM pragma_table_info('tenure_job')")]
-
-    columns.remove("key_freed")
-    for column in columns:
-        with pytest.raises(Refused):
-            hand.run(f"UPDATE {{t}}job SET {column} = {column}, key_freed = 1")
-
-
-@spec("D2", "D14")
-def test_no_other_row_has_a_key_to_free(hand: ForeignHand) -> None:
-    without = _finished(hand)
-    save(hand.store, enqueue_changes(hand.store, 1, dedupe_key="k", unique_for_us=seconds(60)))
-
-    for comparison in ("=", "<>"):  # a finished job without the field, and a live one with it
-        with pytest.raises(Refused):
-            hand.run(f"UPDATE {{t}}job SET {_freed(hand)} WHERE id {comparison} '{without.id}'")
 
 
 @spec("K1", "A2")

@@ -142,7 +142,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     observations: tuple[Observation, ...] = ()
     spawned: tuple["Change", ...] = ()
     resolution: Resolution | None = None  # of another job: the dead letter this one was made from
-    takes_key_from: Job | None = None  # a job that has ended and still holds this one's key
+    takes_key_from: JobId | None = None  # a job that has ended and still holds this one's key
     flow: Flow | None = None  # a new one: its first job is this one, the others are spawned
     edges: tuple[Edge, ...] = ()  # of that flow, or of the jobs that a redrive makes
     redrive: FlowRedrive | None = None  # of a flow: its first new job is this one [FL10]

@@ -118,14 +118,16 @@ def may_take_key(holder: Job, command: Enqueue | Redrive, now: Instant) -> bool:
     """Whether the new job takes the key from this one, which has ended and still holds it: if its
     time is over [D14], or if it is the job that is redriven [D16]."""
     wanted = command.job_id if isinstance(command, Enqueue) else redriven_id(command)
-    until = holder.key_held_until
-    if until is None or holder.id == wanted:
+    if not holder.status.is_terminal or holder.id == wanted:
         return False
-    return until <= now or (isinstance(command, Redrive) and holder.id == command.job_id)
+    until = holder.key_held_until
+    if until is None or until <= now:
+        return True
+    return isinstance(command, Redrive) and holder.id == command.job_id
 
 
 def _taking_key(applied: Applied, holder: Job) -> Applied:
-    return replace(applied, change=replace(applied.change, takes_key_from=holder))
+    return replace(applied, change=replace(applied.change, takes_key_from=holder.id))
 
 
 def enqueued_facts(command: Enqueue, at: Moment, origin_id: JobId | None = None) -> Facts:

@@ -57,14 +57,19 @@ class _BorrowedPostgresJobs(PostgresJobs):
     """Saves within the transaction of a caller."""
 
     def _save(
-        self, tx: Transaction, groups: Sequence[Group], queries: Sequence[Query], epoch: Epoch
+        self,
+        tx: Transaction,
+        groups: Sequence[Group],
+        before: Sequence[Query],
+        queries: Sequence[Query],
+        epoch: Epoch,
     ) -> Saved:
         if not any(change.spawned for group in groups for change in group.changes):
-            return super()._save(tx, groups, queries, epoch)
+            return super()._save(tx, groups, before, queries, epoch)
         # A flow that the store refuses is an answer, not an error: no half of it may stay. [FL3]
         tx.fetch(Query("SAVEPOINT tenure_enqueue", ()))
         try:
-            saved = super()._save(tx, groups, queries, epoch)
+            saved = super()._save(tx, groups, before, queries, epoch)
         except BaseException:
             tx.fetch(Query("ROLLBACK TO SAVEPOINT tenure_enqueue", ()))
             raise

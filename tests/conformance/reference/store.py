@@ -312,9 +312,7 @@ class ReferenceStore(
         """Whether nobody holds the new job's key, or only the job that it takes it from. [D14]"""
         key, giver = _key_of(change.job), change.takes_key_from
         holder = None if key is None else self._keys.get(key)
-        if holder is None or giver is None:
-            return holder is None
-        return holder == giver.id and self._jobs[holder].finished_at == giver.finished_at
+        return holder is None or holder == giver
 
     def _guard(self, change: Change) -> None:
         """Refuse what the schema of a database would refuse: changes that only a bug can make."""

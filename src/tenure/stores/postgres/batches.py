@@ -162,6 +162,7 @@ def _shape(
         ("inserted_columns", ", ".join(("id", *assigned))),
         ("inserted_values", ", ".join(("i.id", *assigned.values()))),
         ("job_input", _input("ids", inputs, "i")),
+        *_words_of_keys(values),
         ("returned", returned),
         ("expected_rev", values["expected_rev"]),
         (
@@ -173,6 +174,14 @@ def _shape(
         ("event_input", event_input),
         ("event_source", event_source),
     )
+
+
+def _words_of_keys(values: Mapping[str, str]) -> Shape:
+    """What a statement needs whose jobs take dedupe keys."""
+    if "dedupe_key" not in values:
+        return ()
+    columns = [values[name] for name in ("namespace", "kind", "dedupe_key")]
+    return (("key_values", ", ".join(columns)), ("dedupe_key", columns[-1]))
 
 
 def _value(name: str, prefix: str, alias: str, arrays: tuple[str, ...]) -> str:

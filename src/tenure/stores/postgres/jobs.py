@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from tenure.core.ids import Epoch, JobId
 from tenure.core.instants import Instant
-from tenure.core.job import Job
 from tenure.core.outcomes import Change, SessionKey
 from tenure.errors import StoreRefused
 from tenure.ports import ANY_TIME, ClockWindow, Hint, HintedChange, Saved
@@ -17,7 +16,7 @@ from tenure.stores.postgres.transaction import PostgresTransaction, Vetoed
 from tenure.stores.sql.batches import ChangeStream, Group, groups_of
 from tenure.stores.sql.flows import SqlFlows, ended_members, needed_jobs
 from tenure.stores.sql.jobs import SqlJobs, letters_of, resolved_by
-from tenure.stores.sql.statements import Query
+from tenure.stores.sql.statements import Query, fill
 from tenure.stores.sql.transactions import Transaction
 
 if TYPE_CHECKING:
@@ -108,22 +107,23 @@ class PostgresJobs(SqlJobs):
         """One statement per shape, all in one round trip."""
         if not changes:
             return Saved(self._store.now(), frozenset())
-        if letters_of(changes) or needed_jobs(changes) or _givers(changes):
+        if letters_of(changes) or needed_jobs(changes):
             return self._write(lambda tx: self._save_holding_others(tx, changes, epoch))
         new_queues = self.registered.missing(changes, epoch)
         register = [*self._register(new_queues), *self._note_keys(changes)]
+        register += self._given_keys(changes, epoch)
         groups = groups_of(changes)
         saved = None
         if self._store._may_undo and _is_likely_to_apply(groups):
-            whole = [*register, self._group_query(groups[0], epoch, window, alone=True)]
+            whole = [self._group_query(groups[0], epoch, window, alone=True)]
             with suppress(Vetoed):
                 saved = self._store._write(
-                    lambda tx: self._save_and_tell(tx, groups, whole, epoch, told),
+                    lambda tx: self._save_and_tell(tx, groups, register, whole, epoch, told),
                     all_or_nothing=True,
                 )
         if saved is None:
-            each = [*register, *self._queries_by_group(groups, epoch, window)]
-            saved = self._write(lambda tx: self._save(tx, groups, each, epoch))
+            locks, each = self._queries_by_group(groups, epoch, window)
+            saved = self._write(lambda tx: self._save(tx, groups, [*register, *locks], each, epoch))
         self.registered.add(new_queues)
         return saved
 
@@ -131,6 +131,7 @@ class PostgresJobs(SqlJobs):
         self,
         tx: Transaction,
         groups: Sequence[Group],
+        before: Sequence[Query],
         queries: Sequence[Query],
         epoch: Epoch,
         told: set[Hint],
@@ -148,40 +149,42 @@ class PostgresJobs(SqlJobs):
             self._query("notify_at_once", channel=self._store._channel, payload=each)
             for each in payloads
         ]
-        saved = self._save(tx, groups, queries, epoch)
+        saved = self._save(tx, groups, before, queries, epoch)
         if tx.was_done_afterwards:
             told.update(due)
         return saved
 
     def _queries_by_group(
         self, groups: Sequence[Group], epoch: Epoch, window: ClockWindow
-    ) -> list[Query]:
-        """A statement for each group. Each locks its own rows: if several do, lock all rows first,
-        in id order."""
+    ) -> tuple[list[Query], list[Query]]:
+        """Locks, and a statement for each group. Each locks its own rows: if several do, lock all
+        rows first, in id order."""
         updates = [group for group in groups if not group.is_insert]
         if len(updates) < 2:
-            return [self._group_query(group, epoch, window) for group in groups]
+            return [], [self._group_query(group, epoch, window) for group in groups]
         ids = [change.job.id for group in updates for change in group.changes]
         lock = self._query("lock_jobs", ids=texts(ids))
-        return [lock, *[self._group_query(group, epoch, window, held=True) for group in groups]]
+        return [lock], [self._group_query(group, epoch, window, held=True) for group in groups]
 
     def save_held(self, tx: Transaction, changes: Sequence[Change], epoch: Epoch) -> Saved:
         groups = groups_of(changes)
-        queries = self._register(self.registered.missing(changes, epoch))
-        queries += self._note_keys(changes)
-        queries += self._free_keys(changes, epoch)
-        queries += [self._group_query(group, epoch, held=True) for group in groups]
-        return self._save(tx, groups, queries, epoch)
+        before = self._register(self.registered.missing(changes, epoch))
+        before += self._note_keys(changes)
+        before += self._given_keys(changes, epoch)
+        queries = [self._group_query(group, epoch, held=True) for group in groups]
+        return self._save(tx, groups, before, queries, epoch)
 
-    def _free_keys(self, changes: Sequence[Change], epoch: Epoch) -> list[Query]:
+    def _given_keys(self, changes: Sequence[Change], epoch: Epoch) -> list[Query]:
         """Jobs that have ended give their keys to these new ones. [D14]"""
-        givers = list({each.id: each for each in _givers(changes)}.values())
-        if not givers:
+        takers = [change for change in changes if change.takes_key_from is not None]
+        if not takers:
             return []
         query = self._query(
-            "free_keys",
-            ids=texts([giver.id for giver in givers]),
-            finished=integers([giver.finished_at or 0 for giver in givers]),
+            "give_keys",
+            namespaces=texts([change.job.namespace for change in takers]),
+            kinds=texts([change.job.kind for change in takers]),
+            keys=texts([change.job.dedupe_key for change in takers]),
+            ids=texts([change.takes_key_from for change in takers]),
             epoch=epoch,
             epoch_lock=self._store._key("epoch"),
         )
@@ -192,9 +195,8 @@ class PostgresJobs(SqlJobs):
     ) -> Saved:
         """Save changes some of which need other rows: lock these with the rows that change, then
         apply only changes whose dead letter is still unresolved [B17] and whose parents are still
-        there. [FL3] Jobs that give their key away are locked, too. [D14]"""
+        there. [FL3]"""
         held = [*letters_of(changes), *[each.job.id for each in changes if each.expected_rev > 0]]
-        held += [giver.id for giver in _givers(changes)]
         if held:
             tx.fetch(self._query("lock_jobs", ids=texts(held)))
         first = self.first_to_resolve(tx, self._flows.whose_parents_exist(tx, changes))
@@ -207,15 +209,28 @@ class PostgresJobs(SqlJobs):
         self,
         tx: Transaction,
         groups: Sequence[Group],
+        before: Sequence[Query],
         queries: Sequence[Query],
         epoch: Epoch,
     ) -> Saved:
+        """`before` prepares; then comes one of `queries` for each group."""
         changes = [change for group in groups for change in group.changes]
         with_more = [change for change in changes if _has_more(change)]
         # In the same round trip: the statement reads which of these jobs have ended. [FL4]
         edge_marks = self._flows.edge_marks(ended_members(changes))
-        answers = tx.fetch(*queries, *edge_marks, last=not with_more)
-        answers = answers[len(queries) - len(groups) : len(queries)]
+        # Between updates and inserts: a new job may have the key of one that ends here. [D2]
+        ended_keys = self.ended_keys(changes)
+        updates = sum(not group.is_insert for group in groups)
+        answers = tx.fetch(
+            *before,
+            *queries[:updates],
+            *ended_keys,
+            *queries[updates:],
+            *edge_marks,
+            last=not with_more,
+        )[len(before) :]
+        del answers[updates : updates + len(ended_keys)]
+        answers = answers[: len(groups)]
         applied: set[JobId] = set()
         for group, [(_, ids)] in zip(groups, answers, strict=True):
             applied.update(_applied_ids(group, ids))
@@ -258,8 +273,14 @@ class PostgresJobs(SqlJobs):
         statement = "insert_jobs" if group.is_insert else "update_jobs"
         batch = batch_of(group)
         text = self._text
+        of_keys = ("", "")
+        if group.is_insert and any(each.job.dedupe_key for each in group.changes):
+            words = dict(batch.shape)
+            of_keys = (fill(text("taken_keys"), words), fill(text("has_taken_key"), words))
         shape = (
             *batch.shape,
+            ("taken", of_keys[0]),
+            ("has_key", of_keys[1]),
             ("held", text("rows_are_held" if held else "rows_to_lock")),
             ("applied", text("applied")),
             ("unless_all_applied", text("unless_all_applied")),
@@ -280,11 +301,6 @@ def _are_new(groups: Sequence[Group]) -> bool:
     if not groups[0].is_insert or not _is_likely_to_apply(groups):
         return False
     return not any(_has_more(change) for change in groups[0].changes)
-
-
-def _givers(changes: Iterable[Change]) -> list[Job]:
-    """The jobs that these changes take their keys from."""
-    return [each.takes_key_from for each in changes if each.takes_key_from is not None]
 
 
 def _has_more(change: Change) -> bool:

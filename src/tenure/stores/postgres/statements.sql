@@ -295,13 +295,14 @@ SELECT j.id FROM {t}job AS j WHERE j.id {among_ids} AND j.finished_at IS NULL;
 SELECT count(*) FROM (SELECT j.id FROM {t}job AS j WHERE j.id {among_ids}
                        ORDER BY j.id FOR UPDATE) AS locked;
 
--- name: free_keys
--- Differs: many at once, of rows that this transaction has locked. From here on the epoch cannot
--- change before the commit, so the jobs that take these keys are written, too.
+-- name: give_keys
+-- Differs: many at once. Jobs that have ended give their keys to new ones. [D14] From here on the epoch
+-- cannot change before the commit, so the jobs that take these keys are written, too.
 WITH judged AS MATERIALIZED (SELECT j.epoch FROM {t}judge(0, CAST(:epoch_lock AS bigint)) AS j)
-UPDATE {t}job AS j SET key_freed = TRUE
-  FROM unnest(CAST(:ids AS uuid[]), CAST(:finished AS bigint[])) AS f(id, finished_at), judged
- WHERE j.id = f.id AND j.finished_at = f.finished_at AND j.key_freed IS NULL
+DELETE FROM {t}dedupe AS d
+ USING unnest(CAST(:namespaces AS text[]), CAST(:kinds AS text[]), CAST(:keys AS text[]),
+              CAST(:ids AS uuid[])) AS g(namespace, kind, key, job_id), judged
+ WHERE d.namespace = g.namespace AND d.kind = g.kind AND d.key = g.key AND d.job_id = g.job_id
    AND judged.epoch = CAST(:epoch AS bigint);
 
 -- name: update_jobs
@@ -345,20 +346,37 @@ SELECT judged.now, {unless_all_applied}
                        CAST(:latest AS bigint)) AS judged;
 
 -- name: insert_jobs
--- Differs: see update_jobs. ON CONFLICT names no index: an id and a dedupe key that is held both count.
+-- Differs: see update_jobs. A job with a dedupe key is written if it can take the key.
 WITH judged AS MATERIALIZED (
     SELECT j.now, j.epoch FROM {t}judge(0, CAST(:epoch_lock AS bigint)) AS j),
+{taken}
 written AS (
     INSERT INTO {t}job ({inserted_columns})
     SELECT {inserted_values} FROM {job_input}, judged
      WHERE judged.epoch = CAST(:epoch AS bigint) AND {in_time}
        AND judged.now BETWEEN CAST(:earliest AS bigint) AND CAST(:latest AS bigint)
+       {has_key}
         ON CONFLICT DO NOTHING
     RETURNING id),
 logged AS (
     INSERT INTO {t}job_event ({logged_columns})
     SELECT {logged_values} FROM {event_source})
 SELECT judged.now, {unless_all_applied} FROM judged, (SELECT {applied} FROM written) AS w;
+
+-- name: taken_keys
+-- Differs: part of insert_jobs, if jobs have keys. [I17] If the id exists already, nothing is written.
+taken AS (
+    INSERT INTO {t}dedupe (namespace, kind, key, job_id)
+    SELECT {key_values}, i.id FROM {job_input}, judged
+     WHERE judged.epoch = CAST(:epoch AS bigint) AND {in_time}
+       AND judged.now BETWEEN CAST(:earliest AS bigint) AND CAST(:latest AS bigint)
+       AND {dedupe_key} IS NOT NULL
+       AND NOT EXISTS (SELECT 1 FROM {t}job AS j WHERE j.id = i.id)
+        ON CONFLICT DO NOTHING RETURNING job_id),
+
+-- name: has_taken_key
+-- Differs: see taken_keys.
+AND ({dedupe_key} IS NULL OR i.id IN (SELECT job_id FROM taken))
 
 -- name: insert_jobs_alone
 -- Differs: insert_jobs for a statement that is the whole of a transaction of ours, applied all or

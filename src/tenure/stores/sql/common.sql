@@ -32,10 +32,28 @@ SELECT j.id, {body_bytes} FROM {t}job AS j WHERE j.id {among_ids};
 SELECT id, substr(payload, 1, CAST(:chars AS integer)) FROM {t}job WHERE id {among_ids};
 
 -- name: load_holder
--- The words of the index, so that both databases see that it serves. [D13]
 SELECT {job_columns} FROM {t}job
- WHERE namespace = :namespace AND kind = :kind AND dedupe_key = :dedupe_key
-   AND (finished_at IS NULL OR (unique_for_us IS NOT NULL AND key_freed IS NULL));
+ WHERE id = (SELECT d.job_id FROM {t}dedupe AS d
+              WHERE d.namespace = :namespace AND d.kind = :kind AND d.key = :dedupe_key);
+
+-- name: free_keys
+-- Of jobs that have ended, unless their keys stay taken. [D2]
+DELETE FROM {t}dedupe
+ WHERE (namespace, kind, key, job_id) IN (
+       SELECT j.namespace, j.kind, j.dedupe_key, j.id FROM {t}job AS j
+        WHERE j.id {among_ids} AND j.finished_at IS NOT NULL AND j.unique_for_us IS NULL);
+
+-- name: keep_keys
+-- Of jobs that have ended and whose keys stay taken. [D13]
+UPDATE {t}dedupe AS d SET until = j.finished_at + j.unique_for_us
+  FROM {t}job AS j
+ WHERE j.id {among_ids} AND j.finished_at IS NOT NULL AND j.unique_for_us IS NOT NULL
+   AND d.namespace = j.namespace AND d.kind = j.kind AND d.key = j.dedupe_key AND d.job_id = j.id;
+
+-- name: delete_keys
+DELETE FROM {t}dedupe
+ WHERE (namespace, kind, key, job_id) IN (
+       SELECT j.namespace, j.kind, j.dedupe_key, j.id FROM {t}job AS j WHERE j.id {among_ids});
 
 -- name: load_leased
 SELECT {job_columns_without_bodies} FROM {t}job {by_leases}

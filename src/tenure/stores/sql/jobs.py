@@ -269,6 +269,22 @@ class SqlJobs(Part, ABC):
                     break
         return noted
 
+    # --- dedupe keys ---------------------------------------------------------------------------
+
+    def ended_keys(self, changes: Sequence[Change]) -> list[Query]:
+        """The statements by which jobs that have ended free or keep their keys. [D2] [D13]"""
+        ended = [
+            change.job
+            for change in changes
+            if change.job.dedupe_key is not None and change.job.finished_at is not None
+        ]
+        names = {"free_keys": False, "keep_keys": True}
+        found = {
+            name: [job.id for job in ended if (job.unique_for_us is not None) is keeps]
+            for name, keeps in names.items()
+        }
+        return [self._query(name, ids=self._pack(ids)) for name, ids in found.items() if ids]
+
     # --- resolving --------------------------------------------------------------------------------
 
     def resolve(self, resolutions: Sequence[Resolution]) -> frozenset[JobId]:

@@ -31,6 +31,7 @@ _FROM_THE_LAST_SESSION: Shape = (
 )
 
 _PURGED_WITH_A_JOB = (
+    "delete_keys",  # before the rows, which have them
     "delete_jobs",
     "delete_events",
     "delete_edges",

@@ -4,7 +4,6 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from tenure.core.ids import Epoch, JobId
-from tenure.core.job import Job
 from tenure.core.outcomes import Change, SessionKey
 from tenure.errors import StoreRefused
 from tenure.ports import ANY_TIME, ClockWindow, Saved
@@ -66,6 +65,7 @@ class SqliteJobs(SqlJobs):
         ]
         updates = [change for change in in_time if change.expected_rev > 0]
         self._write_changes(tx, updates)
+        tx.fetch(*self.ended_keys(updates))
         # After the updates: a job that ends frees its key in the same transaction. [D2]
         inserts = self._with_free_keys(
             tx, [change for change in in_time if change.expected_rev == 0]
@@ -82,37 +82,18 @@ class SqliteJobs(SqlJobs):
         return Saved(now, frozenset(change.job.id for change in applied))
 
     def _with_free_keys(self, tx: SqliteTransaction, inserts: Sequence[Change]) -> list[Change]:
-        """Inserts whose key no job holds, and no earlier insert of this batch. [I17] [D13]"""
-        taken: set[tuple[str, str, str]] = set()
+        """Inserts that have no key, or that take it here. [I17] [D13]"""
         free = []
         for change in inserts:
-            job = change.job
+            job, giver = change.job, change.takes_key_from
             if job.dedupe_key is not None:
-                key = (job.namespace, job.kind, job.dedupe_key)
-                if key in taken:
+                key = {"namespace": job.namespace, "kind": job.kind, "dedupe_key": job.dedupe_key}
+                if giver is not None:
+                    tx.fetch(self._query("give_key", giver=giver, **key))
+                if not tx.fetch(self._query("take_key", job_id=job.id, **key))[0]:
                     continue
-                self._free_key(tx, change.takes_key_from)
-                if self._key_is_held(tx, job):
-                    continue
-                taken.add(key)
             free.append(change)
         return free
-
-    def _free_key(self, tx: SqliteTransaction, holder: Job | None) -> None:
-        """The job that has ended gives its key to a new one. [D14]"""
-        if holder is not None:
-            tx.fetch(self._query("free_key", job_id=holder.id, finished_at=holder.finished_at))
-
-    def _key_is_held(self, tx: SqliteTransaction, job: Job) -> bool:
-        [held] = tx.fetch(
-            self._query(
-                "held_key_exists",
-                namespace=job.namespace,
-                kind=job.kind,
-                dedupe_key=job.dedupe_key,
-            )
-        )
-        return bool(held)
 
     def _spawn(self, tx: SqliteTransaction, spawned: Sequence[Change]) -> None:
         if spawned:

@@ -40,16 +40,15 @@ SELECT json_extract(i.value, '$[0]'), json_extract(i.value, '$[1]'), json_extrac
        NULL
   FROM json_each(:rows) AS i;
 
--- name: held_key_exists
--- Differs: see load_revs.
-SELECT 1 FROM {t}job
- WHERE namespace = :namespace AND kind = :kind AND dedupe_key = :dedupe_key
-   AND (finished_at IS NULL OR (unique_for_us IS NOT NULL AND key_freed IS NULL));
+-- name: take_key
+-- Differs: see load_revs. No row if another job holds the key. [I17]
+INSERT INTO {t}dedupe (namespace, kind, key, job_id) VALUES (:namespace, :kind, :dedupe_key, :job_id)
+    ON CONFLICT DO NOTHING RETURNING job_id;
 
--- name: free_key
--- Differs: see load_revs. Of a job that has ended.
-UPDATE {t}job SET key_freed = 1
- WHERE id = :job_id AND finished_at = :finished_at AND key_freed IS NULL;
+-- name: give_key
+-- Differs: see load_revs. A job that has ended gives its key to a new one. [D14]
+DELETE FROM {t}dedupe
+ WHERE namespace = :namespace AND kind = :kind AND key = :dedupe_key AND job_id = :giver;
 
 -- name: delayed_levels
 -- Differs: PostgreSQL has a function of this name, whose plan it keeps. The priorities of the

@@ -106,7 +106,6 @@ CREATE TABLE {t}job (
     renewals              integer  NOT NULL,
     priority              smallint NOT NULL,
     was_started           boolean  NOT NULL,
-    key_freed             boolean,  -- by a job that took the key over, see job_dedupe
     origin_id             uuid,
     flow_id               uuid,
     namespace             text     NOT NULL COLLATE "C",
@@ -229,12 +228,9 @@ CREATE INDEX job_leased
 -- For the sweep, which every process does once a second. A heartbeat changes due_at, so it is no HOT
 -- update: 10,000 of them cost less than one sweep of so many leases did (docs/adr/0062).
 CREATE INDEX job_due ON {t}job (due_at, id) WHERE due_at IS NOT NULL;
--- Keys that are taken: by live jobs, and by those that have ended and keep theirs for a time. An index
--- knows no time, so the job that takes such a key over frees it here (docs/adr/0059).
-CREATE UNIQUE INDEX job_dedupe
-    ON {t}job (namespace, kind, dedupe_key)
- WHERE dedupe_key IS NOT NULL
-   AND (finished_at IS NULL OR (unique_for_us IS NOT NULL AND key_freed IS NULL));
+-- A guard: the table dedupe decides who has a key.
+CREATE UNIQUE INDEX job_live_key
+    ON {t}job (namespace, kind, dedupe_key) WHERE dedupe_key IS NOT NULL AND finished_at IS NULL;
 -- Jobs that expire unless they are started in time, while they wait. Both columns are in its condition,
 -- so that other jobs have no entry, and a claim's update, which is no HOT update anyway, takes it away.
 CREATE INDEX job_start_by ON {t}job (start_by) WHERE start_by IS NOT NULL AND not_before IS NOT NULL;
@@ -536,18 +532,6 @@ CREATE TRIGGER meta_epoch_rises BEFORE UPDATE OF epoch ON {t}meta FOR EACH ROW
   WHEN (NEW.epoch < OLD.epoch)
   EXECUTE FUNCTION {t}refuse('an epoch never falls');
 
--- Only called for what an ordinary write never does. The job that takes a key over frees it: nothing
--- else of a finished row changes.
-CREATE FUNCTION {t}refuse_unless_it_frees_a_key() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN
-    IF OLD.finished_at IS NULL OR OLD.unique_for_us IS NULL OR OLD.key_freed IS NOT NULL
-       OR NEW.key_freed IS NOT TRUE
-       OR to_jsonb(OLD) - 'key_freed' <> to_jsonb(NEW) - 'key_freed' THEN
-        RAISE EXCEPTION 'tenure: %', TG_ARGV[0] USING ERRCODE = 'integrity_constraint_violation';
-    END IF;
-    RETURN NEW;
-END $$;
-
 CREATE FUNCTION {t}refuse_while_job_exists() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     IF EXISTS (SELECT 1 FROM {t}job WHERE id = OLD.job_id) THEN
@@ -562,8 +546,7 @@ END $$;
 -- the lock is logged.
 CREATE TRIGGER job_moves_forward AFTER UPDATE ON {t}job FOR EACH ROW
   WHEN (OLD.finished_at IS NOT NULL OR NEW.rev <= OLD.rev OR NEW.id <> OLD.id)
-  EXECUTE FUNCTION {t}refuse_unless_it_frees_a_key(
-      'a finished job is immutable, and every change raises rev');
+  EXECUTE FUNCTION {t}refuse('a finished job is immutable, and every change raises rev');
 
 CREATE TRIGGER job_live_stays BEFORE DELETE ON {t}job FOR EACH ROW
   WHEN (OLD.finished_at IS NULL)
@@ -581,6 +564,17 @@ CREATE TRIGGER job_event_transition_stays BEFORE DELETE ON {t}job_event FOR EACH
 
 CREATE TRIGGER job_event_is_not_emptied BEFORE TRUNCATE ON {t}job_event FOR EACH STATEMENT
   EXECUTE FUNCTION {t}refuse('events are purged, never truncated');
+
+-- The dedupe keys that are taken (docs/adr/0059): by live jobs, and by those that have ended and keep
+-- theirs until a time, or until another job takes it after that time.
+CREATE TABLE {t}dedupe (
+    job_id    uuid   NOT NULL,
+    until     bigint,  -- NULL while the job is live
+    namespace text   NOT NULL COLLATE "C",
+    kind      text   NOT NULL COLLATE "C",
+    key       text   NOT NULL COLLATE "C",
+    PRIMARY KEY (namespace, kind, key)
+);
 
 -- Flows (docs/spec/flows.md): which jobs wait for which. The end of a parent marks its edges in its own
 -- transaction; the row of a child is written only when it goes on (docs/adr/0055).

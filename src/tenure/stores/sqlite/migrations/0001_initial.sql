@@ -68,7 +68,6 @@ CREATE TABLE tenure_job (
     stage                 TEXT,
     dedupe_key            TEXT,
     unique_for_us         INTEGER,
-    key_freed             INTEGER,  -- 1: by a job that took the key over, see tenure_job_dedupe
     concurrency_key       TEXT,
     concurrency_group     TEXT,
     rate_key              TEXT,
@@ -187,12 +186,10 @@ CREATE INDEX tenure_job_leased
     ON tenure_job (namespace, queue, enqueued_at, id) WHERE lease_id IS NOT NULL;
 -- For the sweep, which every process does once a second.
 CREATE INDEX tenure_job_due ON tenure_job (due_at, id) WHERE due_at IS NOT NULL;
--- Keys that are taken: by live jobs, and by those that have ended and keep theirs for a time. An index
--- knows no time, so the job that takes such a key over frees it here (docs/adr/0059).
-CREATE UNIQUE INDEX tenure_job_dedupe
+-- A guard: the table tenure_dedupe decides who has a key.
+CREATE UNIQUE INDEX tenure_job_live_key
     ON tenure_job (namespace, kind, dedupe_key)
- WHERE dedupe_key IS NOT NULL
-   AND (finished_at IS NULL OR (unique_for_us IS NOT NULL AND key_freed IS NULL));
+ WHERE dedupe_key IS NOT NULL AND finished_at IS NULL;
 -- For retention: by the time that the store keeps jobs, or by their own.
 CREATE INDEX tenure_job_finished
     ON tenure_job (finished_at) WHERE finished_at IS NOT NULL AND delete_at IS NULL;
@@ -449,24 +446,20 @@ CREATE TABLE tenure_rollup_progress (
 
 INSERT INTO tenure_rollup_progress (one) VALUES (1);
 
--- All columns but key_freed, which is the next one's.
-CREATE TRIGGER tenure_job_moves_forward BEFORE UPDATE OF
-    id, namespace, queue, kind, priority, status, rev, run_at, not_before, enqueued_at,
-    updated_at, attempt, failures, releases, outage_credits, lease_id, owner, principal,
-    claimed_at, lease_expires_at, due_at, claimed_run_at, hb_seq, renewals, started_at,
-    was_started, cancel_requested_at, cancel_deadline, cancel_reason, stall_cause, last_owner,
-    last_lease_expires_at, finished_at, delete_at, start_by, reason_code, stage, dedupe_key, unique_for_us,
-    concurrency_key, concurrency_group, rate_key, correlation_id, trace_id, origin_id,
-    origin_cause, flow_id, flow_step, schedule, scheduled_for, policy, on_dead_letter, progress, last_error,
-    error, payload, checkpoint, result
-  ON tenure_job
+CREATE TRIGGER tenure_job_moves_forward BEFORE UPDATE ON tenure_job
   WHEN OLD.finished_at IS NOT NULL OR NEW.rev <= OLD.rev OR NEW.id <> OLD.id
 BEGIN SELECT RAISE(ABORT, 'tenure: a finished job is immutable, and every change raises rev'); END;
 
-CREATE TRIGGER tenure_job_frees_its_key_once BEFORE UPDATE OF key_freed ON tenure_job
-  WHEN OLD.key_freed IS NOT NULL OR NEW.key_freed IS NOT 1
-    OR OLD.finished_at IS NULL OR OLD.unique_for_us IS NULL
-BEGIN SELECT RAISE(ABORT, 'tenure: a key is freed once, after its job has ended'); END;
+-- The dedupe keys that are taken (docs/adr/0059): by live jobs, and by those that have ended and keep
+-- theirs until a time, or until another job takes it after that time.
+CREATE TABLE tenure_dedupe (
+    namespace TEXT    NOT NULL,
+    kind      TEXT    NOT NULL,
+    key       TEXT    NOT NULL,
+    job_id    TEXT    NOT NULL,
+    until     INTEGER,  -- NULL while the job is live
+    PRIMARY KEY (namespace, kind, key)
+) STRICT, WITHOUT ROWID;
 
 -- REPLACE deletes without asking the triggers of deletion; these two refuse it.
 CREATE TRIGGER tenure_job_is_inserted_once BEFORE INSERT ON tenure_job
