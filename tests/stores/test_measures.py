@@ -11,8 +11,15 @@ import pytest
 
 from tenure.core.ids import Kind
 from tenure.stores.postgres.store import PostgresStore
-from tenure.stores.sql.measures import DELAYED, MAX_LEVELS, READY, SqlMeasures
-from tenure.stores.sql.overview import DELAYED_BY_KIND, READY_BY_KIND, TROUBLES
+from tenure.stores.sql.depths import (
+    DELAYED,
+    DELAYED_BY_KIND,
+    MAX_LEVELS,
+    READY,
+    READY_BY_KIND,
+    TROUBLES,
+    SqlDepths,
+)
 from tenure.stores.sql.statements import Query, Shape
 from tenure.stores.sqlite.store import SqliteStore
 from tenure_conformance.spec import spec
@@ -24,13 +31,9 @@ AMONG: dict[str, object] = {"namespace": "default", "names": "", "kinds": ""}
 QUESTIONS: dict[str, dict[str, object]] = {
     "measured_queues": {"queues": 100, "namespace": "default"},
     "count_ready": {"jobs": 10_000, **WHERE},
-    "count_delayed": {"jobs": 10_000, **WHERE},
-    "count_leased": {"jobs": 10_000, **WHERE},
-    "count_silent": {"jobs": 10_000, "policy": "[]", "until": 0, **WHERE},
     "oldest_waiting": {"levels": MAX_LEVELS, **AMONG},
     "oldest_waiting of kinds": {"levels": MAX_LEVELS, **AMONG},
     "waiting_kinds": {**WHERE},
-    "count_dead_letters": {"jobs": 10_000, "namespace": "default"},
     "waiting_by_kind ready": {"jobs": 10_000, "levels": 100, **AMONG},
     "waiting_by_kind ready of kinds": {"jobs": 10_000, "levels": 100, **AMONG},
     "waiting_by_kind delayed": {"jobs": 10_000, "levels": 100, "now": 0, **AMONG},
@@ -50,7 +53,7 @@ SHAPES: dict[str, Shape] = {
     "waiting_by_kind delayed": DELAYED_BY_KIND,
     **{f"troubled_by_kind {trouble}": shape for trouble, shape in TROUBLES.items()},
 }
-SORTED = ("measured_queues", "count_leased", "leased_by_kind", "letters_to_group")
+SORTED = ("measured_queues", "leased_by_kind", "letters_to_group")
 """They sort names, or the rows that the limit left; so do groups of a few."""
 
 
@@ -60,7 +63,7 @@ def _query(store: PostgresStore | SqliteStore, name: str) -> Query:
     if given.keys() >= AMONG.keys():
         kinds = [Kind("k")] if name.endswith("of kinds") else []
         given |= {"names": store._pack(["default", "other"]), "kinds": store._pack(kinds)}
-        shape = SqlMeasures(store).about_waiting(shape, kinds)
+        shape = SqlDepths(store).about_waiting(shape, kinds)
     return query(name.partition(" ")[0], shape, **given)
 
 

@@ -1176,28 +1176,6 @@ SELECT count(*) FROM (
      WHERE j.namespace = :namespace AND j.queue = :queue AND j.not_before = 0
      LIMIT :jobs) AS w;
 
--- name: count_delayed
--- Those that are due count as ready.
-SELECT count(*), count(CASE WHEN w.run_at <= (SELECT {t}clock()) THEN 1 END) FROM (
-    SELECT j.run_at FROM {t}job AS j {by_delayed}
-     WHERE j.namespace = :namespace AND j.queue = :queue AND j.not_before > 0
-     LIMIT :jobs) AS w;
-
--- name: count_leased
--- By policy, with the first end of a lease: whether some are suspect depends on both.
-SELECT w.policy, count(*), min(w.lease_expires_at) FROM (
-    SELECT j.policy, j.lease_expires_at FROM {t}job AS j {by_leases}
-     WHERE j.namespace = :namespace AND j.queue = :queue AND j.lease_id IS NOT NULL
-     LIMIT :jobs) AS w
- GROUP BY w.policy;
-
--- name: count_silent
-SELECT count(*) FROM (
-    SELECT j.policy, j.lease_expires_at FROM {t}job AS j {by_leases}
-     WHERE j.namespace = :namespace AND j.queue = :queue AND j.lease_id IS NOT NULL
-     LIMIT :jobs) AS w
- WHERE w.policy = :policy AND w.lease_expires_at <= :until;
-
 -- name: oldest_waiting
 -- Of each queue. {waiting} chooses ready or delayed jobs, {index} their index, which is by kind, whether
 -- they have a concurrency key, priority and time: from kind to kind, of each from priority to priority,
@@ -1222,13 +1200,6 @@ SELECT l.queue, min((SELECT min(j.run_at) FROM {t}job AS j {index}
                         {not_due}))
   FROM level AS l WHERE l.priority IS NOT NULL
  GROUP BY l.queue;
-
--- name: count_dead_letters
-SELECT count(*) FROM (
-    SELECT j.id FROM {t}job AS j
-     WHERE j.namespace = :namespace AND j.reason_code IS NOT NULL
-     ORDER BY j.enqueued_at DESC, j.id DESC LIMIT :jobs) AS d
- WHERE NOT EXISTS (SELECT 1 FROM {t}dead_letter_resolution AS r WHERE r.job_id = d.id);
 
 -- name: events_to_count
 -- {place}, {until} and {order} choose a page of the log. From its events to their jobs: SQLite keeps

@@ -53,11 +53,11 @@ from tenure.stores.sql.artifacts import SqlArtifacts
 from tenure.stores.sql.audit import SqlAudit
 from tenure.stores.sql.candidates import Reading, SqlCandidates
 from tenure.stores.sql.claim_marks import MarkedClaim
+from tenure.stores.sql.depths import DELAYED, NOT_DUE, SqlDepths
 from tenure.stores.sql.events import SqlEvents
 from tenure.stores.sql.flows import SqlFlows
 from tenure.stores.sql.jobs import SqlJobs
 from tenure.stores.sql.limits import SqlLimits, queue_state_from, rate_parameters
-from tenure.stores.sql.measures import DELAYED, NOT_DUE, SqlMeasures
 from tenure.stores.sql.overview import SqlOverview
 from tenure.stores.sql.quiet_rules import NO_RULES, QuietRules, Rules
 from tenure.stores.sql.rollups import SqlRollups
@@ -136,7 +136,7 @@ class SqlStore(SqlCandidates, SqlLimits, SqlTurns):
         self._unusual_queues: dict[tuple[Namespace, QueueName], QueueState] = {}
         self.artifact_quotas = ArtifactQuotas()
         flows = SqlFlows(self, self._edge_insertion)
-        measures, rollups, workers = SqlMeasures(self), SqlRollups(self), SqlWorkers(self)
+        depths, rollups, workers = SqlDepths(self), SqlRollups(self), SqlWorkers(self)
         artifacts = SqlArtifacts(self, lambda: self.artifact_quotas)
         made = self._make_jobs(flows)
         schedules = SqlSchedules(self, made)
@@ -145,15 +145,15 @@ class SqlStore(SqlCandidates, SqlLimits, SqlTurns):
         self.schedules, self.workers, self.artifacts = schedules, workers, artifacts
         self.tokens = SqlTokens(self, schedules)
         overview = SqlOverview(
-            self, measures=measures, rollups=rollups, workers=workers, schedules=schedules
+            self, depths=depths, rollups=rollups, workers=workers, schedules=schedules
         )
-        self.views = self._make_views(overview, measures)
+        self.views = self._make_views(overview, depths)
         self.upkeep = SqlUpkeep(self, artifacts=artifacts, rollups=rollups)
         self.audit = SqlAudit(self)
-        self._oldest = measures.oldest
+        self._oldest = depths.oldest
 
-    def _make_views(self, overview: SqlOverview, measures: SqlMeasures) -> SqlViews:
-        return SqlViews(self, overview=overview, measures=measures)
+    def _make_views(self, overview: SqlOverview, depths: SqlDepths) -> SqlViews:
+        return SqlViews(self, overview=overview, depths=depths)
 
     # --- what a dialect provides ---------------------------------------------------------------
 

@@ -40,8 +40,8 @@ from tenure.core.views.job_search import (
 )
 from tenure.core.vocabulary import JobStatus, ReasonCode, Stage
 from tenure.ports import DeadLetter
+from tenure.stores.sql.depths import SqlDepths
 from tenure.stores.sql.jobs import resolutions_of
-from tenure.stores.sql.measures import SqlMeasures
 from tenure.stores.sql.overview import SqlOverview
 from tenure.stores.sql.rows import (
     EVENT_FIELDS,
@@ -150,11 +150,11 @@ class SqlViews(Part):
     """`tenure.ports.Views`."""
 
     def __init__(
-        self, database: Transactional, *, overview: SqlOverview, measures: SqlMeasures
+        self, database: Transactional, *, overview: SqlOverview, depths: SqlDepths
     ) -> None:
         super().__init__(database)
         self.overview = overview.overview
-        self.measure = measures.measure
+        self.measure = depths.measure
 
     def jobs(self, wanted: JobFilter) -> FoundJobs:
         """A page of jobs, newest first, and where the next one starts. [J12]"""

@@ -26,9 +26,9 @@ from tenure.deadlines import CALL_TIMEOUT_S, Deadline, deadline
 from tenure.errors import Closed, StoreError
 from tenure.ports import Clock, HealthFact, OnHint
 from tenure.stores.host_clock import host_clock
+from tenure.stores.sql.depths import SqlDepths
 from tenure.stores.sql.flows import SqlFlows
 from tenure.stores.sql.jobs import SqlJobs
-from tenure.stores.sql.measures import SqlMeasures
 from tenure.stores.sql.overview import SqlOverview
 from tenure.stores.sql.rows import Row, rate_states_from
 from tenure.stores.sql.statements import Query, Statements, fill
@@ -284,8 +284,8 @@ class SqliteStore(SqlStore):
     def _make_jobs(self, flows: SqlFlows) -> SqlJobs:
         return SqliteJobs(self, flows)
 
-    def _make_views(self, overview: SqlOverview, measures: SqlMeasures) -> SqlViews:
-        return SqliteViews(self, overview=overview, measures=measures)
+    def _make_views(self, overview: SqlOverview, depths: SqlDepths) -> SqlViews:
+        return SqliteViews(self, overview=overview, depths=depths)
 
     def _queue_lock(self, namespace: Namespace, name: QueueName) -> list[Query]:
         return []
