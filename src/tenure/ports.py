@@ -927,3 +927,9 @@ class Store(Protocol):
 
     def close(self) -> None:
         """Let go of connections and threads. Calls after it fail with `Closed`."""
+
+
+SUBJECTS = frozenset(name for name, each in vars(Store).items() if isinstance(each, property)) - {
+    "parallelism"
+}
+"""The objects of a store."""

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from tenure.by_subject import SUBJECTS
+from tenure.ports import SUBJECTS
 
 Around = Callable[..., Any]
 """Takes a place such as `jobs.load`, the method, and its arguments."""

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
 
-from tenure.by_subject import BySubject
 from tenure.core.claims import ClaimRequest
 from tenure.core.commands import (
     Cancel,
@@ -80,6 +79,7 @@ from tenure.core.vocabulary import (
 )
 from tenure.ports import DedupeKey, Loaded, Record
 from tenure.verify import Ack, answer_line, flow_lines, grant_lines, request_line
+from tests.support.by_subject import BySubject
 from tools.driver import last_session
 
 BEGINNING = Instant(1_700_000_000_000_000)

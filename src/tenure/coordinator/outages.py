@@ -12,7 +12,6 @@ from functools import partial
 from threading import Lock
 from typing import Any, cast
 
-from tenure.by_subject import SUBJECTS
 from tenure.clock import Monotonic
 from tenure.core.claims import ClaimPlan, ClaimView
 from tenure.core.commands import Outage
@@ -20,7 +19,7 @@ from tenure.core.ids import Epoch, JobId
 from tenure.core.instants import Duration, Instant, seconds
 from tenure.core.job import Job
 from tenure.errors import StoreUnavailable
-from tenure.ports import Loaded, Saved, Store
+from tenure.ports import SUBJECTS, Loaded, Saved, Store
 
 SHORTEST_OUTAGE = seconds(5)
 

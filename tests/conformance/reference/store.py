@@ -12,7 +12,6 @@ from itertools import count
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-from tenure.by_subject import BySubject
 from tenure.core.checks import check_integer
 from tenure.core.claims import (
     ClaimPlan,
@@ -93,6 +92,7 @@ from tests.conformance.reference.measures import MemoryMeasures
 from tests.conformance.reference.overview import MemoryOverview
 from tests.conformance.reference.ready_jobs import eligible
 from tests.conformance.reference.tokens import MemoryTokens
+from tests.support.by_subject import BySubject
 
 _SessionOrder = tuple[str, str, str]
 

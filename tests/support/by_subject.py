@@ -119,9 +119,6 @@ _NAMES = {
     },
 }
 
-SUBJECTS = frozenset(_NAMES)
-"""The objects of a store."""
-
 _DELETING = {
     "observations": "expire_observations",
     "jobs": "purge",
