@@ -27,7 +27,7 @@ from tenure.core.views.job_search import JobFilter
 from tenure.core.vocabulary import JobStatus
 from tenure.ports import NO_WAIT
 from tenure.stores.postgres.store import PostgresStore
-from tenure.stores.sql import measures
+from tenure.stores.sql import depths
 from tenure.stores.sql.candidates import Reading
 from tenure.stores.sql.claim_marks import ClaimMarks, Mark
 from tenure.stores.sql.statements import Query
@@ -210,9 +210,9 @@ ASKED: dict[str, Callable[[AnyStore], Sequence[Query]]] = {
     "queues to measure": lambda store: [
         store._query("measured_queues", namespace=HERE, queues=100)
     ],
-    "oldest ready job": lambda store: [store._oldest(measures.READY, HERE, [QUEUE])],
+    "oldest ready job": lambda store: [store._oldest(depths.READY, HERE, [QUEUE])],
     "next delayed job": lambda store: [
-        store._oldest(sort, HERE, [QUEUE]) for sort in (measures.DELAYED, measures.NOT_DUE)
+        store._oldest(sort, HERE, [QUEUE]) for sort in (depths.DELAYED, depths.NOT_DUE)
     ],
     "newest jobs": lambda store: _listed(store),
     "jobs before one": lambda store: [

@@ -38,9 +38,9 @@ from tenure.stores.sqlite.change_watch import (
     ASKED_AFTER_A_COMMIT,
     ASKED_AFTER_A_WRITE,
     ASKED_ANYWAY,
+    FileEvents,
     WriteAheadLog,
 )
-from tenure.stores.sqlite.file_events import FileEvents
 from tenure.stores.sqlite.memory import MemoryStore
 from tenure.stores.sqlite.store import SqliteStore
 from tenure_conformance.spec import spec

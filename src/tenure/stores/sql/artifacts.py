@@ -25,8 +25,8 @@ from tenure.core.leases import why_not_on_record
 from tenure.core.outcomes import NeedsHistory
 from tenure.core.vocabulary import Cause, JobStatus
 from tenure.ports import PruneResult
-from tenure.stores.sql.lease_checks import decision_histories, moment_from
-from tenure.stores.sql.rows import Row, job_from
+from tenure.stores.sql.events import decision_histories
+from tenure.stores.sql.rows import Row, job_from, moment_from
 from tenure.stores.sql.statements import Query, Shape
 from tenure.stores.sql.transactions import Part, Transaction, Transactional
 

@@ -10,7 +10,7 @@ committed.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from msgspec.structs import replace
@@ -35,7 +35,6 @@ from tenure.core.views.events import (
 from tenure.core.vocabulary import EventType
 from tenure.errors import InvalidInput
 from tenure.ports import NO_WAIT
-from tenure.stores.sql.lease_checks import decision_histories
 from tenure.stores.sql.rows import event_from, word_from
 from tenure.stores.sql.statements import Query, Shape
 from tenure.stores.sql.transactions import Part, Transaction
@@ -390,3 +389,17 @@ def position_of(place: Place) -> EventPosition:
 
 def _tailed(number: int, event: Event) -> TailedEvent:
     return TailedEvent(position_of((number, event.job_id, event.seq)), event)
+
+
+def decision_histories(
+    tx: Transaction,
+    query: Callable[..., Query],
+    ids: Sequence[JobId],
+    events: int = MAX_DECISION_EVENTS,
+) -> dict[JobId, list[Event]]:
+    """The part of their events that decisions need. [J8]"""
+    name = "load_decision_history"
+    found = tx.fetch(*[query(name, job_id=job_id, events=events) for job_id in ids])
+    return {
+        job_id: [event_from(row) for row in rows] for job_id, rows in zip(ids, found, strict=True)
+    }

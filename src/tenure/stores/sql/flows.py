@@ -30,8 +30,8 @@ from tenure.core.instants import Instant
 from tenure.core.leases import HeldLease, why_not_held
 from tenure.core.outcomes import Change, History, NeedsHistory
 from tenure.core.vocabulary import EventCause, JobStatus
-from tenure.stores.sql.lease_checks import decision_histories, moment_from
-from tenure.stores.sql.rows import Row, job_from, word_from
+from tenure.stores.sql.events import decision_histories
+from tenure.stores.sql.rows import Row, job_from, moment_from, word_from
 from tenure.stores.sql.statements import Query, Shape
 from tenure.stores.sql.transactions import Part, Transaction, Transactional
 

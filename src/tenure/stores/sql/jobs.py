@@ -16,8 +16,8 @@ from tenure.core.verdicts import (
 )
 from tenure.core.vocabulary import LeaseNews, ResolutionKind
 from tenure.ports import ANY_TIME, ClockWindow, DedupeKey, Loaded, Locked, Saved
+from tenure.stores.sql.events import decision_histories
 from tenure.stores.sql.flows import SqlFlows
-from tenure.stores.sql.lease_checks import decision_histories
 from tenure.stores.sql.rows import (
     OBSERVATION_COLUMNS,
     Row,

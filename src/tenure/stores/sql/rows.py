@@ -14,9 +14,11 @@ import msgspec
 
 from tenure.core.events import Event, Facts
 from tenure.core.evolution import NEW_ROW_FIELDS, TOUCHES
+from tenure.core.failover import is_settling
+from tenure.core.ids import Epoch
 from tenure.core.instants import Instant
 from tenure.core.job import Job, JobError, Progress
-from tenure.core.outcomes import Session, SessionKey
+from tenure.core.outcomes import Moment, Session, SessionKey
 from tenure.core.policy import DeadLetterJob, Policy
 from tenure.core.rates import Meter, RateScope
 from tenure.core.verdicts import Observation
@@ -273,3 +275,14 @@ def rate_states_from(rows: Iterable[Row]) -> dict[Meter, Instant]:
         for scope, name, key, tat in rows
         if tat is not None
     }
+
+
+def moment_from(row: Row) -> Moment:
+    """From the row of `moment_to_decide`. Without entropy: no job is made here."""
+    now, epoch, settling_since = row
+    return Moment(
+        now=Instant(now),
+        epoch=Epoch(epoch),
+        entropy=b"",
+        is_settling=is_settling(settling_since, Instant(now)),
+    )

@@ -11,16 +11,16 @@ every lock that this process has on the file (POSIX).
 
 import logging
 import os
+import select
 import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from tenure.ports import OnHint
 from tenure.stores.hints import Watchers
-from tenure.stores.sqlite.file_events import FileEvents
 
 LOOK_EVERY_S = 0.004
 LONGEST_REST_S = 0.1
@@ -177,3 +177,46 @@ class ChangeWatch:
                 self._events = None
             if events is not None:
                 events.close()
+
+
+_IN_MODIFY = 0x2
+_READ_AT_ONCE = 64 * 1024
+
+
+class FileEvents:
+    """Waits for writes to one file. Raises `OSError` if the kernel cannot watch it."""
+
+    def __init__(self, file: str) -> None:
+        import ctypes  # here: who only opens a store, as commands do, needs none of it
+
+        libc = ctypes.CDLL(None, use_errno=True)
+        try:
+            begin, watch = libc.inotify_init1, libc.inotify_add_watch
+        except AttributeError as missing:
+            raise OSError("this system has no inotify") from missing
+        self._events = begin(os.O_CLOEXEC | os.O_NONBLOCK)
+        if self._events < 0:
+            raise OSError(ctypes.get_errno(), "inotify_init1 failed")
+        if watch(self._events, os.fsencode(file), _IN_MODIFY) < 0:
+            os.close(self._events)
+            raise OSError(ctypes.get_errno(), "inotify_add_watch failed", file)
+        self._woken, self._wakes = os.pipe()
+        self._poll = select.poll()
+        self._poll.register(self._events, select.POLLIN)
+        self._poll.register(self._woken, select.POLLIN)
+
+    def wait(self, timeout_s: float) -> None:
+        """Return when the file has been written to since the last wait, after `wake`, or after so
+        long."""
+        if self._poll.poll(timeout_s * 1000):
+            with suppress(BlockingIOError):
+                os.read(self._events, _READ_AT_ONCE)
+
+    def wake(self) -> None:
+        """End the wait of another thread, and all later ones."""
+        os.write(self._wakes, b".")
+
+    def close(self) -> None:
+        """Stop watching. No thread may wait then."""
+        for descriptor in (self._events, self._woken, self._wakes):
+            os.close(descriptor)
