@@ -26,6 +26,8 @@ from tenure.protocol.fields import PATTERNS_IN_WORDS, Moment
 # --- What is wrong with a field, in words --------------------------------------------------------
 
 
+_T = TypeVar("_T")
+
 _LENGTH = re.compile(r"Expected `(str|array)` of length (<=|>=) (\d+)")
 _BOUND = re.compile(r"Expected `(?:int|float)` (<=|>=) (\S+)")
 _TYPE = re.compile(r"Expected `([^`]+)`, got `(\w+)`")
@@ -127,6 +129,52 @@ def _unwrapped(kind: inspect.Type) -> list[inspect.Type]:
     return [kind]
 
 
+# --- Parts of a message ------------------------------------------------------------------------
+
+
+def _parts(value: object, wanted: type[_T], place: str = "$") -> Iterator[tuple[str, _T]]:
+    """The values of this type in a message, and where they are."""
+    if isinstance(value, wanted):
+        yield place, value
+    elif isinstance(value, msgspec.Struct):
+        for name, on_wire in _fields_with(type(value), cast(Hashable, wanted)):
+            yield from _parts(getattr(value, name), wanted, f"{place}.{on_wire}")
+    elif isinstance(value, tuple):
+        for number, each in enumerate(value):
+            yield from _parts(each, wanted, f"{place}[{number}]")
+
+
+@cache
+def _fields_with(kind: type[msgspec.Struct], wanted: Any) -> tuple[tuple[str, str], ...]:
+    """The fields of a struct that can hold such values, with their names on the wire."""
+    info = inspect.type_info(kind)
+    assert isinstance(info, inspect.StructType)
+    return tuple(
+        (each.name, each.encode_name)
+        for each in info.fields
+        if _may_hold(each.type, wanted, {kind})
+    )
+
+
+def _may_hold(info: inspect.Type, wanted: type, seen: set[type]) -> bool:
+    match info:
+        case inspect.RawType():
+            return wanted is msgspec.Raw
+        case inspect.EnumType():
+            return issubclass(info.cls, wanted)
+        case inspect.Metadata():
+            return _may_hold(info.type, wanted, seen)
+        case inspect.UnionType():
+            return any(_may_hold(each, wanted, seen) for each in info.types)
+        case inspect.VarTupleType():
+            return _may_hold(info.item_type, wanted, seen)
+        case inspect.StructType() if info.cls not in seen:
+            inside = {*seen, info.cls}
+            return any(_may_hold(each.type, wanted, inside) for each in info.fields)
+        case _:
+            return False
+
+
 # --- Bodies inside a large request ---------------------------------------------------------------
 
 
@@ -165,7 +213,7 @@ def is_parsed_whole(message: object, size_bytes: int) -> bool:
         return True
     if size_bytes > WHOLE_BYTES:
         return False
-    sizes = [memoryview(each).nbytes for each in _bodies(message)]
+    sizes = [memoryview(body).nbytes for _, body in _parts(message, msgspec.Raw)]
     fields_bytes = size_bytes - sum(sizes)
     largest_bytes = max(sizes, default=0)
     most_fields_bytes = SMALL_BYTES + FIELDS_BYTES * len(sizes)
@@ -183,42 +231,6 @@ def find_embedded(message: msgspec.Struct, request: bytes, limits: Limits) -> Em
         except NotIJson as wrong:
             raise InvalidMessage(field, str(wrong)) from wrong
     return EmbeddedBodies(walk.found)
-
-
-def _bodies(value: object) -> Iterator[msgspec.Raw]:
-    if isinstance(value, msgspec.Raw):
-        yield value
-    elif isinstance(value, msgspec.Struct):
-        for name in _with_bodies(type(value)):
-            yield from _bodies(getattr(value, name))
-    elif isinstance(value, tuple):
-        for each in value:
-            yield from _bodies(each)
-
-
-@cache
-def _with_bodies(kind: type[msgspec.Struct]) -> tuple[str, ...]:
-    """The fields of a message that can hold bodies."""
-    info = msgspec.inspect.type_info(kind)
-    assert isinstance(info, msgspec.inspect.StructType)
-    return tuple(each.name for each in info.fields if _may_hold_bodies(each.type, {kind}))
-
-
-def _may_hold_bodies(info: msgspec.inspect.Type, seen: set[type]) -> bool:
-    match info:
-        case msgspec.inspect.RawType():
-            return True
-        case msgspec.inspect.Metadata():
-            return _may_hold_bodies(info.type, seen)
-        case msgspec.inspect.UnionType():
-            return any(_may_hold_bodies(each, seen) for each in info.types)
-        case msgspec.inspect.VarTupleType():
-            return _may_hold_bodies(info.item_type, seen)
-        case msgspec.inspect.StructType() if info.cls not in seen:
-            inside = {*seen, info.cls}
-            return any(_may_hold_bodies(each.type, inside) for each in info.fields)
-        case _:
-            return False
 
 
 # Possessive: a text is never tried twice.
@@ -315,8 +327,6 @@ def _twice(field: str) -> InvalidMessage:
 
 # --- Messages ------------------------------------------------------------------------------------
 
-
-_T = TypeVar("_T")
 
 _encoder = msgspec.json.Encoder()
 _AT = " - at `"
@@ -430,47 +440,9 @@ def decode_query(kind: type[_T], pairs: Iterable[tuple[str, str]]) -> _T:
 
 def _check_words(request: object, kind: Any) -> None:
     """Refuse a word that this version does not know: only answers may have one. [Y6]"""
-    for place, word in _unknown_words(request, "$"):
-        raise _invalid(f"Invalid enum value '{word}' - at `{place}`", kind)
-
-
-def _unknown_words(value: object, place: str) -> Iterator[tuple[str, Word]]:
-    if isinstance(value, Word):
-        if not value.is_known:
-            yield place, value
-    elif isinstance(value, msgspec.Struct):
-        for name, on_wire in _with_words(type(value)):
-            yield from _unknown_words(getattr(value, name), f"{place}.{on_wire}")
-    elif isinstance(value, tuple):
-        for number, each in enumerate(value):
-            yield from _unknown_words(each, f"{place}[{number}]")
-
-
-@cache
-def _with_words(kind: type[msgspec.Struct]) -> tuple[tuple[str, str], ...]:
-    """The fields of a struct that can hold words, with their names on the wire."""
-    info = msgspec.inspect.type_info(kind)
-    assert isinstance(info, msgspec.inspect.StructType)
-    return tuple(
-        (each.name, each.encode_name) for each in info.fields if _may_hold_words(each.type, {kind})
-    )
-
-
-def _may_hold_words(info: msgspec.inspect.Type, seen: set[type]) -> bool:
-    match info:
-        case msgspec.inspect.Metadata():
-            return _may_hold_words(info.type, seen)
-        case msgspec.inspect.UnionType():
-            return any(_may_hold_words(each, seen) for each in info.types)
-        case msgspec.inspect.VarTupleType():
-            return _may_hold_words(info.item_type, seen)
-        case msgspec.inspect.EnumType():
-            return issubclass(info.cls, Word)
-        case msgspec.inspect.StructType() if info.cls not in seen:
-            inside = {*seen, info.cls}
-            return any(_may_hold_words(each.type, inside) for each in info.fields)
-        case _:
-            return False
+    for place, word in _parts(request, Word):
+        if not word.is_known:
+            raise _invalid(f"Invalid enum value '{word}' - at `{place}`", kind)
 
 
 def encode_query(query: msgspec.Struct) -> list[tuple[str, str]]:
@@ -488,12 +460,10 @@ def _word(value: object) -> str:
 
 @cache
 def _list_fields(kind: Hashable) -> frozenset[str]:
-    info = msgspec.inspect.type_info(kind)
-    assert isinstance(info, msgspec.inspect.StructType)
+    info = inspect.type_info(kind)
+    assert isinstance(info, inspect.StructType)
     return frozenset(
-        field.encode_name
-        for field in info.fields
-        if isinstance(field.type, msgspec.inspect.VarTupleType)
+        field.encode_name for field in info.fields if isinstance(field.type, inspect.VarTupleType)
     )
 
 

@@ -63,7 +63,7 @@ from tenure.core.vocabulary import (
     WorkerState,
 )
 from tenure.core.workers import WorkerSeen
-from tenure.protocol.fields import in_seconds, optional_instant, optional_moment
+from tenure.protocol.fields import in_seconds, optional_instant
 from tenure.protocol.translation import derived, to_core, to_wire
 
 
@@ -449,7 +449,7 @@ def worker_record(seen: WorkerSeen, *, now: Instant, in_part: bool = False) -> W
 # --- Queues and kinds --------------------------------------------------------------------------
 
 
-class QueueRecord(Record, frozen=True, kw_only=True):
+class QueueRecord(Record, frozen=True):
     """A queue; `live` is the number of its jobs that a worker holds, `limit` the most that it may
     have. Of its `rate`, such as `100/m`, up to `burst` jobs may begin at once. [RL4]"""
 
@@ -462,7 +462,7 @@ class QueueRecord(Record, frozen=True, kw_only=True):
     rate_since: datetime | None = None
 
 
-class KindRecord(Record, frozen=True, kw_only=True):
+class KindRecord(Record, frozen=True):
     """What is set for a kind: its rate, such as `100/m`, of which up to `burst` jobs may begin at
     once, for each rate key alone; how many of its jobs may run at a time for each concurrency key;
     since when; whether these keys take turns; and the policy of jobs that are enqueued without one,
@@ -511,58 +511,30 @@ def standing_of(record: RateRecord) -> RateStanding:
     )
 
 
+_queue_record = to_wire(QueueState, QueueRecord, without=("rate", "burst"))
+_queue = to_core(QueueRecord, QueueState, without=("rate",))
+_kind_record = to_wire(KindSettings, KindRecord, without=("rate", "burst"))
+_kind = to_core(KindRecord, KindSettings, without=("rate",))
+
+
 def queue_record(state: QueueState) -> QueueRecord:
     """A queue as it is shown."""
-    return QueueRecord(
-        name=state.name,
-        paused=state.paused,
-        limit=state.limit,
-        live=state.live,
-        rate_since=optional_moment(state.rate_since),
-        **_rate_fields(state.rate),
-    )
+    return _queue_record(state, **_rate_fields(state.rate))
 
 
 def queue_of(record: QueueRecord) -> QueueState:
     """A queue, as a client reads it back."""
-    return QueueState(
-        name=record.name,
-        paused=record.paused,
-        limit=record.limit,
-        live=record.live,
-        rate=_rate_of(record),
-        rate_since=optional_instant(record.rate_since),
-    )
+    return _queue(record, rate=_rate_of(record))
 
 
 def kind_record(settings: KindSettings) -> KindRecord:
     """What is set for a kind, as it is shown."""
-    return KindRecord(
-        kind=settings.kind,
-        rate_since=optional_moment(settings.rate_since),
-        concurrency_limit=settings.concurrency_limit,
-        concurrency_since=optional_moment(settings.concurrency_since),
-        fair=settings.fair,
-        policy=None if settings.policy is None else _policy_record(settings.policy),
-        **_rate_fields(settings.rate),
-    )
+    return _kind_record(settings, **_rate_fields(settings.rate))
 
 
 def kind_of(record: KindRecord) -> KindSettings:
     """What is set for a kind, as a client reads it back."""
-    return KindSettings(
-        kind=record.kind,
-        rate=_rate_of(record),
-        rate_since=optional_instant(record.rate_since),
-        concurrency_limit=record.concurrency_limit,
-        concurrency_since=optional_instant(record.concurrency_since),
-        fair=record.fair,
-        policy=None if record.policy is None else _policy(record.policy),
-    )
-
-
-_policy_record = to_wire(Policy, PolicyRecord)
-_policy = to_core(PolicyRecord, Policy)
+    return _kind(record, rate=_rate_of(record))
 
 
 def _rate_fields(rate: Rate | None) -> dict[str, Any]:
