@@ -67,7 +67,6 @@ from tenure.protocol.fields import (
     ScheduleField,
     ShortText,
     StepField,
-    optional_moment,
 )
 from tenure.protocol.translation import derived, to_core, to_wire
 
@@ -752,17 +751,19 @@ class LogQuery(Request, frozen=True, kw_only=True):
     namespace: NamespaceField | None = None
 
 
+_UNLIKE = ("type", "types", "after", "oldest_first", "namespace")
+_log_query = to_wire(EventFilter, LogQuery, without=_UNLIKE)
+event_filter = to_core(LogQuery, EventFilter, without=_UNLIKE)
+"""The events that a query is for."""
+
+
 def log_query(wanted: EventFilter) -> LogQuery:
     """The query for a page of events."""
-    return LogQuery(
+    return _log_query(
+        wanted,
         type=tuple(each.word for each in wanted.types),
-        job_id=wanted.job_id,
-        correlation_id=wanted.correlation_id,
-        since=optional_moment(wanted.since),
-        until=optional_moment(wanted.until),
         oldest_first=not wanted.newest_first,
         after=None if wanted.after is None else wanted.after.text,
-        limit=wanted.limit,
         namespace=wanted.namespace,
     )
 
@@ -786,16 +787,18 @@ class TailQuery(Request, frozen=True, kw_only=True):
     namespace: NamespaceField | None = None
 
 
+_tail_query = to_wire(TailFilter, TailQuery, without=_UNLIKE)
+tail_filter = to_core(TailQuery, TailFilter, without=_UNLIKE)
+"""The events that a reader of the tail follows."""
+
+
 def tail_query(wanted: TailFilter, *, wait_s: float) -> TailQuery:
     """The query for the next events of the tail."""
-    return TailQuery(
+    return _tail_query(
+        wanted,
         type=tuple(each.word for each in wanted.types),
-        job_id=wanted.job_id,
-        correlation_id=wanted.correlation_id,
         after=wanted.after,
-        newest=wanted.newest,
         wait_s=wait_s,
-        limit=wanted.limit,
         namespace=wanted.namespace,
     )
 

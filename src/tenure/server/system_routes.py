@@ -6,7 +6,7 @@ from typing import Any
 from msgspec import UNSET, UnsetType
 from starlette.responses import Response
 
-from tenure.core.ids import JobId, Kind, QueueName, WorkerId
+from tenure.core.ids import Kind, QueueName, WorkerId
 from tenure.core.instants import Instant
 from tenure.core.kind_settings import KindChange
 from tenure.core.policy import Policy
@@ -15,9 +15,7 @@ from tenure.core.validation import check_declared_policy
 from tenure.core.views.dead_letter_groups import DeadLetterGroupFilter
 from tenure.core.views.event_counts import DEFAULT_SPAN, EventSpan
 from tenure.core.views.events import (
-    EventFilter,
     EventPosition,
-    TailFilter,
     parse_event_key,
     parse_type_filter,
 )
@@ -63,7 +61,9 @@ from tenure.protocol.requests import (
     StatsQuery,
     TailQuery,
     WorkersQuery,
+    event_filter,
     policy_of_message,
+    tail_filter,
 )
 from tenure.server.calls import Call, Handler, ResponseInPieces, answer
 from tenure.server.limits import workers_named
@@ -226,18 +226,14 @@ def _worker_bytes(worker: WorkerSeen) -> int:
 async def log(call: Call) -> Response:
     """List events of all jobs within the caller's scope. [E9]"""
     query = call.query(LogQuery)
-    wanted = EventFilter(
+    wanted = event_filter(
+        query,
         namespace=call.namespace(),
-        job_id=None if query.job_id is None else JobId(query.job_id.lower()),
         types=tuple(map(parse_type_filter, query.type)),
-        correlation_id=query.correlation_id,
-        since=optional_instant(query.since),
-        until=optional_instant(query.until),
         queues=call.principal.queues,
         kinds=call.principal.kinds,
         newest_first=not query.oldest_first,
         after=None if query.after is None else parse_event_key(query.after),
-        limit=query.limit,
     )
     page = await call.events(wanted)
     digests = call.principal.sees_bodies
@@ -252,16 +248,13 @@ async def log(call: Call) -> Response:
 async def tail(call: Call) -> Response:
     """Follow the events of all jobs within the caller's scope. [E10]"""
     query = call.query(TailQuery)
-    wanted = TailFilter(
+    wanted = tail_filter(
+        query,
         namespace=call.namespace(),
-        job_id=None if query.job_id is None else JobId(query.job_id.lower()),
         types=tuple(map(parse_type_filter, query.type)),
-        correlation_id=query.correlation_id,
         queues=call.principal.queues,
         kinds=call.principal.kinds,
         after=None if query.after is None else EventPosition(query.after),
-        newest=query.newest,
-        limit=query.limit,
     )
     page = await call.services.followers.follow(
         call.store,
