@@ -147,11 +147,10 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
         """Those of these jobs that the caller may see, in this order. [H45] Unless the caller named
         them, the security log has nothing of the others. [OB41]"""
         at_once = JOBS_WITH_BODIES_AT_ONCE if bodies else JOBS_AT_ONCE
-        store = self.coordinator.store if bodies else self.store
         seen: list[Job] = []
         for begin in range(0, len(ids), at_once):
             some = ids[begin : begin + at_once]
-            found = await self.services.blocking(partial(store.jobs.read, some, bodies=bodies))
+            found = await self.services.blocking(partial(self.store.jobs.read, some, bodies=bodies))
             here = [found[each] for each in some if each in found]
             hidden = [job for job in here if not self.principal.sees(job)]
             if hidden and are_named:

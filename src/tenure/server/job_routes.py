@@ -38,7 +38,6 @@ from tenure.protocol.replies import (
     ObservationsReply,
     ProblemCode,
     VerificationReply,
-    ViolationRecord,
     WaitReasonRecord,
     WaitReasonsReply,
     flow_redrive_reply,
@@ -524,9 +523,7 @@ async def observations(call: Call) -> Response:
     """Read what is kept beside a job's log."""
     bodies = call.check_bodies_wanted()
     await call.job()
-    found = await call.services.blocking(
-        lambda: call.coordinator.store.jobs.observations(call.job_id)
-    )
+    found = await call.services.blocking(lambda: call.store.jobs.observations(call.job_id))
     call.memory.read(sum(len(seen.body or b"") for seen in found))
     digests = call.principal.sees_bodies
     return await call.large_answer(
@@ -544,25 +541,12 @@ async def verify_one(call: Call) -> Response:
     report = await call.services.listing(lambda: verify_job(call.store, job.id))
     if report is None:
         raise UnknownJob(job.id)
+    invariants = msgspec.convert(
+        report.findings, tuple[FindingRecord, ...], from_attributes=True, strict=False
+    )
     return answer(
         VerificationReply(
-            job_id=job.id,
-            holds=report.holds,
-            events=report.events,
-            invariants=tuple(
-                FindingRecord(
-                    id=each.id,
-                    title=each.title,
-                    state=each.state.value,
-                    why=each.why,
-                    violations=each.violations,
-                    first=tuple(
-                        ViolationRecord(seq=found.seq, message=found.message)
-                        for found in each.first
-                    ),
-                )
-                for each in report.findings
-            ),
+            job_id=job.id, holds=report.holds, events=report.events, invariants=invariants
         )
     )
 
@@ -592,7 +576,7 @@ async def wait_reasons(call: Call) -> Response:
 async def logs(call: Call) -> Response:
     """Read the output of a job's attempts."""
     await call.job()
-    found = await call.services.blocking(lambda: call.coordinator.store.artifacts.logs(call.job_id))
+    found = await call.services.blocking(lambda: call.store.artifacts.logs(call.job_id))
     call.memory.read(sum(len(log.text) for log in found))
     return await call.large_answer(lambda: LogsReply(logs=tuple(found)))
 
@@ -600,9 +584,7 @@ async def logs(call: Call) -> Response:
 async def artifacts(call: Call) -> Response:
     """List a job's artifacts."""
     await call.job()
-    found = await call.services.blocking(
-        lambda: call.coordinator.store.artifacts.of_job(call.job_id)
-    )
+    found = await call.services.blocking(lambda: call.store.artifacts.of_job(call.job_id))
     digests = call.principal.sees_bodies
     return await call.large_answer(
         lambda: ArtifactsReply(
@@ -622,9 +604,7 @@ async def artifact(call: Call) -> Response:
         )
     await call.job()
     name = call.path["name"]
-    found = await call.services.blocking(
-        lambda: call.coordinator.store.artifacts.load(call.job_id, name)
-    )
+    found = await call.services.blocking(lambda: call.store.artifacts.load(call.job_id, name))
     if found is None:
         raise Refused(
             404, ProblemCode.UNKNOWN_ARTIFACT, f"job {call.job_id} has no artifact {name}"

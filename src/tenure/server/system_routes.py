@@ -355,7 +355,7 @@ async def drain(call: Call) -> Response:
 
 async def time(call: Call) -> Response:
     """Read the store's clock."""
-    now = await call.services.blocking(call.coordinator.store.now)
+    now = await call.services.blocking(call.store.now)
     return answer(TimeReply(now=moment(now)))
 
 

@@ -280,7 +280,7 @@ async def upload_artifact(call: Call) -> Response:
         body=call.body,
         media_type=call.http.headers.get("content-type", "application/octet-stream"),
     )
-    staging = await call.services.blocking(lambda: call.coordinator.store.artifacts.stage(upload))
+    staging = await call.services.blocking(lambda: call.store.artifacts.stage(upload))
     await _check_known(call, call.job_id, upload.lease_id, staging.cause)
     return answer(staging_reply(staging))
 
@@ -289,7 +289,7 @@ async def output(call: Call) -> Response:
     """Store the output of a handler. [B20]"""
     sent = attempt_output(call.message(OutputMessage), actor=call.actor)
     kept = _decidable(sent, await hidden_jobs(call, [sent.job_id]))
-    cause = await call.services.blocking(lambda: call.coordinator.store.artifacts.put_log(kept))
+    cause = await call.services.blocking(lambda: call.store.artifacts.put_log(kept))
     await _check_known(call, sent.job_id, sent.lease_id, cause)
     return answer(KeptReply(verdict=verdict_for(cause), cause=cause))
 
@@ -300,7 +300,7 @@ async def parents(call: Call) -> Response:
     hidden = await hidden_jobs(call, [call.job_id])
     held = HeldLease(hidden.get(call.job_id, call.job_id), message.lease_id)
     page = await call.services.blocking(
-        lambda: call.coordinator.store.flows.parents(held, call.actor, after=message.after)
+        lambda: call.store.flows.parents(held, call.actor, after=message.after)
     )
     await _check_known(call, call.job_id, message.lease_id, page.cause)
     return answer(parents_reply(page))
@@ -311,9 +311,7 @@ async def peek_leases(call: Call) -> Response:
     held = [held_lease(each) for each in call.message(PeekLeasesMessage).leases]
     hidden = await hidden_jobs(call, (each.job_id for each in held))
     leases = [HeldLease(hidden.get(each.job_id, each.job_id), each.lease_id) for each in held]
-    news = await call.services.blocking(
-        lambda: call.coordinator.store.jobs.peek_leases(leases, call.actor)
-    )
+    news = await call.services.blocking(lambda: call.store.jobs.peek_leases(leases, call.actor))
     return answer(PeekLeasesReply(news=tuple(news)))
 
 
@@ -329,7 +327,7 @@ async def alive(call: Call) -> Response:
         namespace=call.namespace(),
     )
     await call.services.namespace_limits.check_worker(process)
-    drain = await call.services.blocking(lambda: call.coordinator.store.workers.see(process))
+    drain = await call.services.blocking(lambda: call.store.workers.see(process))
     return answer(AliveReply(drain=drain))
 
 
