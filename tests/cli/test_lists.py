@@ -1,6 +1,6 @@
 """`--watch` of every list: its screen on a terminal, and where it is refused."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from tenure.cli.main import COMMANDS, main
 from tenure.cli.output import display_width
 from tenure.core.ids import QueueName
 from tenure.errors import StoreUnavailable
+from tenure.wiring import open_coordinator
 from tenure_conformance.spec import spec
 from tests.cli.harness import Run, enqueued
 from tests.remote.sites import RemoteSite
@@ -172,6 +173,31 @@ def test_what_was_read_last_stays_while_the_store_is_away(monkeypatch: pytest.Mo
     assert "! it is away" in away
     assert all("mail" in each for each in (first, away, back))
     assert "it is away" not in first + back
+
+
+@spec("LV11")
+def test_a_list_that_no_server_has_is_read_again_from_the_same_store(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run("tokens", "create", "ann", "--role", "viewer")
+    opened: list[str] = []
+
+    def opening(url: str, **options: Any) -> Any:
+        opened.append(url)
+        return open_coordinator(url, **options)
+
+    def twice(read: Callable[[], Listing[Any]]) -> None:
+        read()
+        read().print(as_json=False)
+
+    monkeypatch.setattr(invocation, "open_coordinator", opening)
+    monkeypatch.setattr(invocation, "watch_list", twice)
+    monkeypatch.setattr(invocation, "terminal_columns", lambda: 80)
+
+    shown = run("tokens", "ls", "--watch")
+
+    assert "ann" in shown.stdout
+    assert len(opened) == 1
 
 
 @spec("LV11")

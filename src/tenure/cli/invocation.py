@@ -6,12 +6,13 @@ import getpass
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from functools import cached_property, wraps
 from typing import Any, Generic, Literal, NoReturn, TypeVar, cast
 
 import click
+import msgspec
 from click.core import ParameterSource
 
 from tenure.cli.errors import DONE, refuse, reported_errors
@@ -25,9 +26,9 @@ from tenure.cli.output import (
     redraw,
     say,
     table_lines,
+    terminal_columns,
     terminal_size,
 )
-from tenure.coordinator.service import Coordinator
 from tenure.core.checks import MAX_NAME, NAME_PATTERN, check_name, shown
 from tenure.core.ids import (
     SHORTEST_PREFIX,
@@ -46,7 +47,7 @@ from tenure.core.job import Job
 from tenure.core.views.job_search import JobFilter
 from tenure.deadlines import retrying_for
 from tenure.errors import InvalidInput, TenureError, UnknownJob
-from tenure.ports import Coordination, JobStore
+from tenure.ports import Coordination, JobStore, Store
 from tenure.settings import is_new, shown_url, url_from_environment
 from tenure.wiring import open_coordination, open_coordinator
 
@@ -85,8 +86,8 @@ class Invocation:
         return self.open(self.url)
 
     @cached_property
-    def coordinator(self) -> Coordinator:
-        """A coordinator over the chosen store itself, for what no server does."""
+    def own_store(self) -> Store:
+        """The chosen store itself, for what no server does."""
         return self.open_store()
 
     @property
@@ -98,21 +99,28 @@ class Invocation:
         self, url: str | None, *, create: bool = False, token: str | None = None
     ) -> Coordination:
         """Open a store or server; from now on it is the one of this command."""
-        chosen = url or url_from_environment()
-        with _told_if_created(chosen, create):
-            self.serving = self._stack.enter_context(
-                open_coordination(chosen, create=create, token=token)
-            )
+        self.serving = self._opened(
+            url, create, lambda chosen: open_coordination(chosen, create=create, token=token)
+        )
         return self.serving
 
-    def open_store(self, *, create: bool = False, accept_restored: bool = False) -> Coordinator:
-        """Open a store, not through a server; from now on it is the one of this command."""
-        chosen = self.url or url_from_environment()
-        with _told_if_created(chosen, create):
-            self.coordinator = self._stack.enter_context(
-                open_coordinator(chosen, create=create, accept_restored=accept_restored)
-            )
-        return self.coordinator
+    def open_store(self, *, create: bool = False, accept_restored: bool = False) -> Store:
+        """Open the chosen store, not through a server."""
+        return self._opened(
+            self.url,
+            create,
+            lambda chosen: open_coordinator(chosen, create=create, accept_restored=accept_restored),
+        ).store
+
+    def _opened(
+        self, url: str | None, create: bool, opening: Callable[[str], AbstractContextManager[_T]]
+    ) -> _T:
+        chosen = url or url_from_environment()
+        is_made = create and is_new(chosen)
+        opened = self._stack.enter_context(opening(chosen))
+        if is_made:  # said, because a mistyped path would look like an empty store
+            say(f"created {shown_url(chosen)}")
+        return opened
 
     @cached_property
     def namespace(self) -> Namespace:
@@ -134,15 +142,6 @@ class Invocation:
     def operator(self) -> Actor:
         """The principal of an operator command: the user of this machine."""
         return operator_actor(_user())
-
-
-@contextmanager
-def _told_if_created(url: str, create: bool) -> Iterator[None]:
-    """Say that a store was created: otherwise a mistyped path would look like an empty store."""
-    is_made = create and is_new(url)
-    yield
-    if is_made:
-        say(f"created {shown_url(url)}")
 
 
 def _user() -> str:
@@ -191,41 +190,36 @@ def command(
 # --- Lists ---------------------------------------------------------------------------------------
 
 
-class Listing(Generic[_T]):
+class Listing(msgspec.Struct, Generic[_T]):
     """What a list command has read: rows, how each is shown in columns and as a document, and what
     is said below. On a terminal a row is one line: `optional` columns are left out, the last one
     first, until the rest can fit; then the widest cells are cut, those of `whole` columns last."""
 
-    def __init__(
-        self,
-        rows: Sequence[_T],
-        columns: Mapping[str, Callable[[_T], object]],
-        *,
-        document: Callable[[_T], object],
-        optional: Sequence[str] = (),
-        whole: Sequence[str] = (),
-        notes: Sequence[str] = (),
-    ) -> None:
-        self._rows = rows
-        self._columns = columns
-        self._document = document
-        self._cut = {"optional": optional, "whole": whole}
-        self._notes = notes
+    rows: Sequence[_T]
+    columns: Mapping[str, Callable[[_T], object]]
+    document: Callable[[_T], object]
+    optional: Sequence[str] = ()
+    whole: Sequence[str] = ()
+    notes: Sequence[str] = ()
 
     def print(self, *, as_json: bool) -> None:
         """The documents on stdout, or the table; then the notes on stderr."""
         if as_json:
-            print_json([self._document(row) for row in self._rows])
+            print_json([self.document(row) for row in self.rows])
         else:
-            print_table(tuple(self._columns), self._cells(), **self._cut)
-        for note in self._notes:
+            print_table(
+                tuple(self.columns), self._cells(), optional=self.optional, whole=self.whole
+            )
+        for note in self.notes:
             say(note)
 
     def screen(self, columns: int, rows: int, problem: str | None = None) -> list[str]:
         """The same as lines for a terminal of this size, below what went wrong at the last read."""
-        head, *lines = table_lines(tuple(self._columns), self._cells(), columns, **self._cut)
+        head, *lines = table_lines(
+            tuple(self.columns), self._cells(), columns, optional=self.optional, whole=self.whole
+        )
         above = [] if problem is None else [click.style(f"! {printable(problem)}", fg="red")]
-        below = [printable(note) for note in self._notes]
+        below = [printable(note) for note in self.notes]
         room = max(0, rows - len(above) - len(below) - 1)
         if len(lines) > room:
             below = [f"{len(lines) - max(0, room - 1):,} more", *below]
@@ -234,7 +228,7 @@ class Listing(Generic[_T]):
         return [clipped(line, columns) for line in every[:rows]]
 
     def _cells(self) -> list[tuple[object, ...]]:
-        return [tuple(cell(row) for cell in self._columns.values()) for row in self._rows]
+        return [tuple(cell(row) for cell in self.columns.values()) for row in self.rows]
 
 
 def list_command(
@@ -252,7 +246,7 @@ def list_command(
         @flag("--watch", help="Show it again every second, until Ctrl-C.")
         @wraps(function)
         def run(cli: Invocation, *, watch: bool, **others: Any) -> None:
-            if watch and (cli.as_json or not sys.stdout.isatty()):
+            if watch and (cli.as_json or terminal_columns() is None):
                 raise click.UsageError("--watch needs a terminal, and does not go with --json.")
             if watch:
                 watch_list(lambda: function(cli, **others))

@@ -10,7 +10,7 @@ Exit codes: 0 all done, 1 some jobs were refused or the user said no, 2 it could
 """
 
 from collections.abc import Callable, Container, Iterator, Sequence
-from functools import cached_property, wraps
+from functools import wraps
 from typing import Any
 
 import click
@@ -34,6 +34,7 @@ MAX_JOBS = 100_000
 PER_PAGE = 500
 PER_BATCH = 100
 
+_ABOUT = ("job_ids", "every", "yes", "request_id", "expected_rev")
 _FIRST = "the first {} (there may be more; run it again for them)"
 
 
@@ -54,55 +55,46 @@ class JobOutcome(msgspec.Struct, frozen=True, kw_only=True):
     held_by: str | None = None
 
 
-class Many:
+class Many(msgspec.Struct, kw_only=True):
     """The jobs that the user means, by ids or by `--all` and filters, and how to ask about them."""
 
-    def __init__(
-        self,
-        cli: Invocation,
-        *,
-        job_ids: tuple[str, ...],
-        every: bool,
-        yes: bool,
-        filters: dict[str, Any],
-        request_id: str | None,
-        expected_rev: int | None,
-    ) -> None:
+    cli: Invocation
+    job_ids: tuple[str, ...]
+    every: bool
+    yes: bool
+    filters: dict[str, Any]
+    request_id: str | None
+    expected_rev: int | None
+
+    def __post_init__(self) -> None:
         """Refuse what could mean two things, or means nothing."""
-        if expected_rev is not None and len(job_ids) != 1:
+        if self.expected_rev is not None and len(self.job_ids) != 1:
             raise click.UsageError("--expected-rev goes with exactly one ID.")
-        if job_ids and any(filters.values()):
+        if self.job_ids and any(self.filters.values()):
             raise click.UsageError("Filters go with --all.")
-        if every and job_ids:
+        if self.every and self.job_ids:
             raise click.UsageError("Give IDs or --all, not both.")
-        if not every and not job_ids:
+        if not self.every and not self.job_ids:
             raise click.UsageError("Say which jobs: give IDs, or --all with or without filters.")
-        self.job_ids = job_ids
-        self.every = every
-        self._cli = cli
-        self._yes = yes
-        self.filters = filters
-        self._request_id = request_id
-        self._expected_rev = expected_rev
 
     def request(self, default_id: RequestId | None = None) -> dict[str, Any]:
         """The id and the revision under which the jobs are asked about: all under one id."""
-        asked_as = default_id if self._request_id is None else None
+        asked_as = default_id if self.request_id is None else None
         return {
-            "request_id": asked_as or new_request_id(self._request_id),
-            "expected_rev": self._expected_rev,
+            "request_id": asked_as or new_request_id(self.request_id),
+            "expected_rev": self.expected_rev,
         }
 
-    @cached_property
+    @property
     def ids(self) -> list[JobId]:
         """The jobs whose ids were typed."""
-        return find_job_ids(self._cli, self.job_ids)
+        return find_job_ids(self.cli, self.job_ids)
 
     def filter(
         self, among: Sequence[JobStatus] = (), *, problem: str = "", **fixed: Any
     ) -> JobFilter:
         """The jobs that match the filters and have one of the statuses `among`."""
-        wanted = JobFilter(namespace=self._cli.namespace, bodies=False, **(self.filters | fixed))
+        wanted = JobFilter(namespace=self.cli.namespace, bodies=False, **(self.filters | fixed))
         if among and any(status not in among for status in wanted.statuses):
             raise click.BadParameter(problem, param_hint="--status")
         return msgspec.structs.replace(wanted, statuses=wanted.statuses or tuple(among))
@@ -124,7 +116,7 @@ class Many:
             say(f"nothing to do: no {noun} matches")
             return found
         many = counted(len(found), noun)
-        if not self._yes:
+        if not self.yes:
             asked = f"{verb} {many if is_all else _FIRST.format(many)}?"
             click.confirm(asked, abort=True, err=True)
         elif not is_all:
@@ -138,7 +130,7 @@ class Many:
         wanted = msgspec.structs.replace(wanted, limit=PER_PAGE)
         found: list[JobId] = []
         for _ in range(MAX_JOBS // PER_PAGE):
-            page = [job.id for job in self._cli.store.views.jobs(wanted).jobs]
+            page = [job.id for job in self.cli.store.views.jobs(wanted).jobs]
             left_out = without(page)
             found += [job_id for job_id in page if job_id not in left_out]
             if len(page) < PER_PAGE:
@@ -162,26 +154,11 @@ def about_jobs(*filters: Option) -> Option:
 
     def decorate(function: Callable[..., None]) -> Any:
         @wraps(function)
-        def run(
-            cli: Invocation,
-            *,
-            job_ids: tuple[str, ...],
-            request_id: str | None,
-            expected_rev: int | None,
-            every: bool = False,
-            yes: bool = False,
-            **others: Any,
-        ) -> None:
-            many = Many(
-                cli,
-                job_ids=job_ids,
-                every=every,
-                yes=yes,
-                filters={name: others.pop(name) for name in names},
-                request_id=request_id,
-                expected_rev=expected_rev,
-            )
-            function(cli, many, **others)
+        def run(cli: Invocation, **given: Any) -> None:
+            filtered = {name: given.pop(name) for name in names}
+            about: dict[str, Any] = {"every": False, "yes": False}
+            about |= {name: given.pop(name) for name in _ABOUT if name in given}
+            function(cli, Many(cli=cli, filters=filtered, **about), **given)
 
         return together(request_id_option, expected_rev_option, *filters, *ids)(run)
 

@@ -96,10 +96,10 @@ def raise_epoch(cli: Invocation, yes: bool) -> None:
     Tenure refuses to use a PostgreSQL database that was restored to another cluster until you have
     run this. After a failover to a standby, Tenure notices lost commits and does this itself.
     """
-    serving = cli.open_store(accept_restored=True)
+    store = cli.open_store(accept_restored=True)
     if not yes:
         click.confirm(QUESTION, abort=True, err=True)
-    click.echo(serving.store.raise_epoch())
+    click.echo(store.raise_epoch())
 
 
 # --- Health --------------------------------------------------------------------------------------
@@ -117,7 +117,7 @@ def doctor(cli: Invocation) -> None:
 
     Exits with 0 if nothing is bad, 1 if something is, 2 if the store could not be reached.
     """
-    store = cli.open_store(accept_restored=True).store
+    store = cli.open_store(accept_restored=True)
     facts = [
         fact("tenure", version("tenure")),
         fact("python", platform.python_version()),

@@ -121,7 +121,7 @@ def create_token(cli: Invocation, **fields: Any) -> None:
     token_id, digest, text = mint(os.urandom(TOKEN_ENTROPY_BYTES))
     new = NewToken(id=token_id, secret_sha256=digest, namespace=cli.namespace, **fields)
     check_new_token(new)
-    made = cli.open_store(create=True).store.tokens.create(new)
+    made = cli.open_store(create=True).tokens.create(new)
     if cli.as_json:
         print_json(_view(made, made.created_at, text=text))
         return
@@ -135,9 +135,10 @@ def create_token(cli: Invocation, **fields: Any) -> None:
 @list_command(tokens, json=list[TokenView], url=store_url_option, namespace=None)
 def list_tokens(cli: Invocation) -> Listing[Token]:
     """List tokens, oldest first, without their secrets."""
-    now = cli.coordinator.store.now()
+    store = cli.own_store
+    now = store.now()
     return Listing(
-        cli.coordinator.store.tokens.all(),
+        store.tokens.all(),
         {
             "ID": lambda token: token.id,
             "STATE": lambda token: _state(token, now),
@@ -167,7 +168,7 @@ def revoke_token(cli: Invocation, token_id: str) -> None:
         # The message does not repeat the secret: it may end up in a log.
         refuse("give the token's id, not the token; the id is the part between the underscores")
     check_name("ID", token_id)
-    store = cli.coordinator.store
+    store = cli.own_store
     begun = [token.id for token in store.tokens.all() if token.id.startswith(token_id)]
     if len(token_id) < SHORTEST_PREFIX or not begun:
         refuse(f"there is no token {token_id}; see `tenure tokens ls`")
