@@ -1,6 +1,6 @@
 """The `tenure` command, and `python -m tenure`.
 
-A worker can be told to stop from its first moment on, so its signal handlers are set before the
+A worker can be asked to stop from its first moment on, so its signal handlers are set before the
 rest of the command line is imported.
 """
 

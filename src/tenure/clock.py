@@ -1,6 +1,6 @@
 """The host's clock for measuring spans: microseconds since it started, the time it slept included.
 
-`time.monotonic` stands still during a suspend on Linux: a laptop that slept for an hour would
+`time.monotonic` does not count a suspend on Linux: a laptop that slept for an hour would
 believe its leases fresh, and a coordinator would grant leases that end sooner than it says.
 Processes of one host read the same clock and may compare readings.
 """

@@ -330,7 +330,7 @@ class JobDeadLettered(NoResult):
 
 
 class WaitTimeout(TenureError, TimeoutError):
-    """A job was still unfinished when the time to wait was over. The job goes on."""
+    """A job was still unfinished when the time to wait was over. The job itself continues."""
 
     code = "wait_timeout"
 

@@ -1,7 +1,7 @@
 """Ports: what the parts of Tenure ask of each other and of the outside.
 
-`Coordination` decides about jobs. `JobStore` is how everybody else reads, near or over HTTP. The
-other protocols say what one caller each needs of a store; `Store` is all of them together.
+`Coordination` decides about jobs. `JobStore` is how all others read, in this process or over HTTP.
+The other protocols say what one caller each needs of a store; `Store` is all of them together.
 
 A store can lose a race but cannot have an opinion: it loads, it saves what was decided if the
 revision still matches, and it says which changes it applied. Instants come from the store's clock;
@@ -125,8 +125,8 @@ class Loaded(msgspec.Struct, frozen=True):
 
 
 class Locked(Loaded, frozen=True, kw_only=True):
-    """What a store holds locked while `decide` runs: rows that nobody else can change before the
-    transaction ends. Histories are read in the same transaction. [K9]"""
+    """What a store holds locked while `decide` runs: rows that no other transaction can change
+    before the transaction ends. Histories are read in the same transaction. [K9]"""
 
     sessions: dict[SessionKey, Session]
     load_histories: LoadHistories
@@ -163,7 +163,7 @@ class LoadedSchedule(msgspec.Struct, frozen=True):
 
 
 MAX_DUE_READ = 10_000
-"""So many of the schedules that are due take turns, those that are longest due."""
+"""How many due schedules take turns, the ones that are longest due."""
 
 
 class DueSchedules(msgspec.Struct, frozen=True):
@@ -269,7 +269,7 @@ class QueueMeasure(msgspec.Struct, frozen=True, kw_only=True):
     delayed: int = 0
     leased: int = 0
     suspect: int = 0
-    """Of the leased ones, those whose workers have missed two heartbeats. [L18]"""
+    """The leased jobs whose workers have missed two heartbeats. [L18]"""
     oldest_ready_at: Instant | None = None
 
 
@@ -300,7 +300,7 @@ class Observer(Protocol):
         """The changes decided for these lost their compare-and-swap."""
 
     def contended(self, conflict: ClaimConflict, number: int) -> None:
-        """Claims met so many conflicts of this sort."""
+        """Claims met this many conflicts of this sort."""
 
     def scheduled(self, before: Schedule, firing: Firing) -> None:
         """What was due of this schedule was dealt with."""
@@ -321,7 +321,7 @@ class ReadableJobs(Protocol):
 
     def observations(self, job_id: JobId) -> list[Observation]:
         """What was observed of a job besides its history: the first 500, oldest first; a server
-        leaves out bodies and digests for those who may not see them. [U3]"""
+        leaves out bodies and digests for readers who may not see them. [U3]"""
 
     def peek_leases(self, leases: Sequence[HeldLease], actor: Actor) -> list[LeaseNews]:
         """Which of an actor's leases deserve a heartbeat now, in this order. Decides and changes
@@ -335,7 +335,7 @@ class ReadableEvents(Protocol):
         """The events of these jobs in order of seq; an unknown job has none."""
 
     def page(self, wanted: EventFilter) -> EventPage:
-        """A page of events in the order of time, and where the next one begins. It reads at most
+        """A page of events in the order of time, and where the next one starts. It reads at most
         `wanted.reads` events, so that a page may have fewer than are wanted. [E4] [E8]"""
 
     def count(self, span: EventSpan) -> EventCounts:
@@ -343,7 +343,7 @@ class ReadableEvents(Protocol):
         them, or all of one instant; the answer says where counting stopped. [B31]"""
 
     def follow(self, wanted: TailFilter, *, wait_us: Duration = NO_WAIT) -> TailPage:
-        """The next events of one namespace in the order of the tail, and where to go on. It
+        """The next events of one namespace in the order of the tail, and where to continue. It
         reads at most `wanted.reads` events, so that a page may have none and not be at the end. A
         server may hold the call open for `wait_us` until there is an event; a store in this process
         answers at once. [E32] [E10]"""
@@ -389,7 +389,7 @@ class ReadableViews(Protocol):
     """Lists and summaries for people, whose cost does not grow with the number of jobs."""
 
     def jobs(self, wanted: JobFilter) -> FoundJobs:
-        """A page of jobs, newest first, and where the next one begins; a server leaves out their
+        """A page of jobs, newest first, and where the next one starts; a server leaves out their
         bodies. [J12]"""
 
     def dead_letters(self, wanted: JobFilter) -> list[DeadLetter]:
@@ -397,7 +397,7 @@ class ReadableViews(Protocol):
 
     def dead_letter_groups(self, wanted: DeadLetterGroupFilter) -> DeadLetterGroups:
         """The newest dead letters without a resolution, as `core.dead_letter_groups.group` makes
-        groups of them; `MAX_GROUPED` dead letters are looked at. [OB31]"""
+        groups of them; `MAX_GROUPED` dead letters are read. [OB31]"""
 
     def overview(self, wanted: OverviewFilter) -> Overview:
         """What the jobs of a namespace are doing and did lately, as `core.overview.assemble` makes
@@ -422,9 +422,9 @@ class ReadableSettings(Protocol):
         limit: int | None,
         rate: Rate | UnsetType | None = UNSET,
     ) -> QueueState:
-        """Pause or resume a queue (None: as it is), set its limit (None: as it is; 0: none) and its
-        rate (UNSET: as it is; None: none). When this returns no claim that ignores it can commit.
-        [Z2] [RL5]"""
+        """Pause or resume a queue (None: unchanged), set its limit (None: unchanged; 0: none) and
+        its rate (UNSET: unchanged; None: none). When this returns no claim that ignores it can
+        commit. [Z2] [RL5]"""
 
     def kinds(self, namespace: Namespace) -> list[KindSettings]:
         """Every kind that has settings, by name."""
@@ -432,7 +432,7 @@ class ReadableSettings(Protocol):
     def put_kind(
         self, namespace: Namespace, change: KindChange, *, only_new: bool = False
     ) -> KindSettings:
-        """Set what holds for a kind; what is UNSET stays as it is. With `only_new`, only if the
+        """Set what holds for a kind; what is UNSET stays unchanged. With `only_new`, only if the
         store has no settings of it. Returns what the store has then. When this returns no claim
         that ignores it can commit. [RL5] [RL6]"""
 
@@ -631,7 +631,7 @@ class StoredJobs(ReadableJobs, Protocol):
         resolution was recorded. [B1]"""
 
     def observe(self, observations: Sequence[Observation]) -> list[Observation]:
-        """Keep refused results, at most ten per lease. Returns those that were kept. [U1]"""
+        """Keep refused results, at most ten per lease. Returns the ones that were kept. [U1]"""
 
 
 class Claiming(Protocol):
@@ -672,7 +672,7 @@ class StoredFlows(ReadableFlows, Protocol):
     """What deciding about flows needs of a store."""
 
     def existing(self, ids: Sequence[FlowId]) -> frozenset[FlowId]:
-        """Those of these flows that exist, in whatever namespace. [FL3] [FL13]"""
+        """Which of these flows exist, in whatever namespace. [FL3] [FL13]"""
 
     def edges(self) -> Iterator[Edge]:
         """Every edge, by child and position; bounded memory however many there are."""
@@ -761,7 +761,7 @@ class StoredTokens(Protocol):
 
     def revoke(self, token_id: TokenId) -> tuple[ScheduleName, ...] | None:
         """End a token for good, and pause schedules of its holder by `pauses_after_revocation`.
-        Returns the names of those that were paused, or None if there is no such token. [SC24]"""
+        Returns the names of the paused ones, or None if there is no such token. [SC24]"""
 
     def use(self, token_id: TokenId) -> None:
         """Remember that it was used now."""
@@ -923,7 +923,7 @@ class Store(Protocol):
         """What is true of the store now, and what to do about it. [B14]"""
 
     def raise_epoch(self) -> Epoch:
-        """Begin a new epoch: every lease of an earlier one is lost. [A5]"""
+        """Start a new epoch: every lease of an earlier one is lost. [A5]"""
 
     def close(self) -> None:
         """Let go of connections and threads. Calls after it fail with `Closed`."""

@@ -45,7 +45,7 @@ class ProjectSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 def project_settings(directory: Path | None = None) -> ProjectSettings:
     """The settings of the project in a directory, by default the working directory.
 
-    No directory above it is searched: a file that somebody else can write, such as one in /tmp,
+    No directory above it is searched: a file that another user can write, such as one in /tmp,
     must not say where jobs go.
     """
     file = (directory or Path()) / PROJECT_FILE

@@ -1,5 +1,5 @@
 """Stop signals that reach a worker before its supervisor handles them, and the one that it sends to
-itself when whoever started it has died.
+itself when the process that started it has died.
 
 A worker imports the application and opens its store first. That takes a second or more, and until
 then the default action of SIGTERM would kill the process. Imports nothing of Tenure, so that it can
@@ -18,7 +18,7 @@ STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 class EarlyStop:
     """A signal handler that ends the process with exit code 0: it has no job yet to finish.
 
-    The code that runs may catch the exception; then `was_asked` tells the supervisor.
+    The code that runs may catch the exception; then `was_asked` says so to the supervisor.
     """
 
     def __init__(self) -> None:
@@ -45,8 +45,8 @@ def was_asked(handlers: Iterable[object]) -> bool:
 
 
 def stop_when_closed(pipe: int) -> None:
-    """From now on this process gets SIGTERM when the other end of the pipe is closed. The process
-    that has it need not do anything for that: the kernel closes it however that one dies."""
+    """From now on this process gets SIGTERM when the other end of the pipe is closed. The owner
+    needs no code: the kernel closes the pipe when it dies."""
     os.set_inheritable(pipe, False)
 
     def watch() -> None:

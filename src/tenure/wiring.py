@@ -160,8 +160,8 @@ def _opened(
     counts: "Counts | None" = None,
     accept_restored: bool = False,
 ) -> Iterator[tuple[Coordinator, Sweeper]]:
-    """A coordinator, and the sweeper of this process, which sweeps what is read until somebody
-    starts it. [W5]"""
+    """A coordinator, and the sweeper of this process, which sweeps what is read until it is
+    started. [W5]"""
     limits = limits_from_environment()  # a wrong setting must not leave a new store behind
     quotas = artifact_quotas_from_environment()
     timeout_s = store_timeout_from_environment()
@@ -279,7 +279,7 @@ def _introduce(worker: "Worker") -> None:
             " `tenure tokens create --role worker` makes one",
         ) from refusal
     except StoreUnavailable as failure:
-        # The server answered a moment ago, so the worker starts all the same.
+        # The server answered a moment ago, so the worker starts anyway.
         _log.warning("the first sign of life got no answer: %s", failure)
 
 
