@@ -14,7 +14,7 @@ from tenure.core.instants import parse_duration, seconds
 from tenure.core.policy import Backoff, LeaseBounds, Policy, backoff_us
 from tenure.core.validation import Limits
 from tenure.settings import LEASE_BOUNDS_VARIABLE, limits_from_environment
-from tenure.worker.session.claims import Claimer, ClaimSettings
+from tenure.worker.session.claims import ClaimPlanner, ClaimSettings
 from tests.docs.commands import environment_with_tenure, run_shell
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guide"
@@ -126,7 +126,7 @@ def test_an_idle_worker_on_a_database_looks_as_often_as_is_said(page: str) -> No
         queues={QueueName("default"): 1},
         kinds={Kind("add"): None},
     )
-    claimer = Claimer(settings, random=lambda: 1.0)
+    claimer = ClaimPlanner(settings, random=lambda: 1.0)
 
     asked_at = Boot(0)
     for _ in range(20):

@@ -10,7 +10,7 @@ from tenure.core.vocabulary import Role
 from tenure.errors import PermanentError
 from tenure.handlers.calls import Call, Enqueued, JobSpec
 from tenure.remote.coordinator import RemoteCoordinator
-from tenure.worker.supervisor.requests import HandlerRequests, Request
+from tenure.worker.supervisor.requests import HandlerRequest, HandlerRequests
 from tenure_conformance.harness import KIND, QUEUE
 from tenure_conformance.spec import spec
 from tenure_conformance.store.test_follow_ups import follow_up
@@ -45,7 +45,7 @@ def enqueue(parent: Job, worker: RemoteCoordinator, queue: QueueName) -> Enqueue
     assert parent.principal is not None
     requests = HandlerRequests(worker, actor=parent.principal, namespace=DEFAULT_NAMESPACE)
 
-    def supervisor(request: Request) -> None:
+    def supervisor(request: HandlerRequest) -> None:
         requests.enqueue(request, handler.receive)
 
     handler = context_of(supervisor, job_id=parent.id, lease_id=parent.lease_id)

@@ -5,12 +5,12 @@ from collections import Counter
 from tenure.clock import Boot
 from tenure.core.ids import DEFAULT_NAMESPACE, Kind, QueueName, WorkerId, worker_actor
 from tenure.core.instants import seconds
-from tenure.worker.session.claims import AT_ONCE, Claimer, ClaimSettings
+from tenure.worker.session.claims import AT_ONCE, ClaimPlanner, ClaimSettings
 
 WAIT = seconds(10)
 
 
-def claimer(**kinds: int | None) -> Claimer:
+def claimer(**kinds: int | None) -> ClaimPlanner:
     settings = ClaimSettings(
         namespace=DEFAULT_NAMESPACE,
         worker=WorkerId("w"),
@@ -19,7 +19,7 @@ def claimer(**kinds: int | None) -> Claimer:
         kinds={Kind(kind): limit for kind, limit in kinds.items()},
         wait_us=WAIT,
     )
-    made = Claimer(settings, lambda: 0.5)
+    made = ClaimPlanner(settings, lambda: 0.5)
     assert made.ask(free=1, running=Counter()) is not None
     return made
 

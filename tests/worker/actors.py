@@ -14,7 +14,7 @@ from tenure.worker.frames import BegunMark, Ended, Ready, Returned, encode_frame
 from tenure.worker.session.messages import Event, Finished, Stats
 from tenure.worker.supervisor import children
 from tenure.worker.supervisor.options import WorkerOptions
-from tenure.worker.supervisor.pool import Pool
+from tenure.worker.supervisor.pool import ChildPool
 from tests.support.coordinators import KIND
 from tests.worker.grants import grant_of, in_a_minute
 
@@ -35,7 +35,7 @@ class Actors:
         self.finished = 0
         self.selector = selectors.DefaultSelector()
         monkeypatch.setattr(children, "_spawn", self._spawn)
-        self.pool = Pool(
+        self.pool = ChildPool(
             "no:app",
             {lane: runs},
             WorkerOptions(concurrency=runs, jobs_per_child=jobs_per_child),

@@ -8,14 +8,14 @@ from tenure.core.instants import seconds
 from tenure.core.validation import Limits
 from tenure.worker.child.context import AttemptContext
 from tenure.worker.frames import Ask, AskAnswer, Run, ToSupervisor
-from tenure.worker.supervisor.requests import Request
+from tenure.worker.supervisor.requests import HandlerRequest
 
 PARENT = JobId("0190a5d4-7c3e-7000-8000-000000000001")
 LEASE = LeaseId("1-0123456789abcdef0123456789abcdef")
 
 
 def context_of(
-    supervisor: Callable[[Request], AskAnswer | None],
+    supervisor: Callable[[HandlerRequest], AskAnswer | None],
     *,
     job_id: JobId = PARENT,
     lease_id: LeaseId = LEASE,
@@ -25,7 +25,7 @@ def context_of(
 
     def send(message: ToSupervisor) -> None:
         assert isinstance(message, Ask)
-        answer = supervisor(Request(message, job_id, lease_id))
+        answer = supervisor(HandlerRequest(message, job_id, lease_id))
         if answer is not None:
             context.receive(answer)
 

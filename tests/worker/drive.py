@@ -38,7 +38,7 @@ from tenure.worker.session.messages import (
     Ticked,
     Unanswered,
 )
-from tenure.worker.session.session import Session
+from tenure.worker.session.session import WorkerSession
 from tests.support.coordinators import CLIENT, KIND, QUEUE, World
 
 A = TypeVar("A", bound=Action)
@@ -79,7 +79,7 @@ class Drive:
         self.network = Network()
         self.actions: list[Action] = []
         self.stats = Stats()
-        self.session = Session(
+        self.session = WorkerSession(
             ClaimSettings(
                 namespace=DEFAULT_NAMESPACE,
                 worker=WorkerId("w1"),

@@ -28,7 +28,7 @@ from tenure.worker.frames import (
     encode_frame,
     largest_frame,
 )
-from tenure.worker.supervisor.requests import HandlerRequests, Request
+from tenure.worker.supervisor.requests import HandlerRequest, HandlerRequests
 from tenure_conformance.spec import spec
 from tests.support.waiting import until
 from tests.worker.contexts import context_of
@@ -120,7 +120,7 @@ def handler_refused_for(refusal: Cause | Exception) -> AttemptContext:
         namespace=DEFAULT_NAMESPACE,
     )
 
-    def supervisor(request: Request) -> AskAnswer:
+    def supervisor(request: HandlerRequest) -> AskAnswer:
         another = replace(request, ask=replace(request.ask, id=request.ask.id - 1))
         context.receive(another.unavailable("about another one"))
         return requests.carry_out(request)
@@ -157,7 +157,7 @@ def test_a_supervisor_that_never_answers_is_a_lost_lease() -> None:
     ("name", "size"), [("", 1), ("a\nb", 1), ("large", MAX_ARTIFACT_BYTES + 1)]
 )
 def test_an_artifact_out_of_bounds_is_not_sent(name: str, size: int) -> None:
-    asked: list[Request] = []
+    asked: list[HandlerRequest] = []
     context = context_of(asked.append)
 
     with pytest.raises(InvalidInput):

@@ -21,7 +21,7 @@ from tenure.worker.supervisor.background import (
     storable,
 )
 from tenure.worker.supervisor.options import CapturedOutput
-from tenure.worker.supervisor.requests import Request
+from tenure.worker.supervisor.requests import HandlerRequest
 from tenure_conformance.spec import spec
 from tests.support.waiting import until
 from tests.worker.harness import Shop, read_pids
@@ -220,8 +220,8 @@ def _background(
     )
 
 
-def _received(number: int, body: bytes) -> Request:
-    return Request(
+def _received(number: int, body: bytes) -> HandlerRequest:
+    return HandlerRequest(
         Ask(1, number, StoreArtifact("large", "application/zip", body)),
         JobId("01890000-0000-7000-8000-000000000000"),
         LeaseId("0-" + "0" * 32),

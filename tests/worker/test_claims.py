@@ -13,7 +13,7 @@ from tenure.worker.session.claims import (
     LONGEST_HOLD,
     MAX_CLAIM_TRIES,
     RETRY,
-    Claimer,
+    ClaimPlanner,
     ClaimSettings,
 )
 from tenure_conformance.spec import spec
@@ -24,7 +24,7 @@ PLAIN, SCARCE = Kind("plain"), Kind("scarce")
 
 def claimer(
     queues: dict[QueueName, int] | None = None, kinds: dict[Kind, int | None] | None = None
-) -> Claimer:
+) -> ClaimPlanner:
     settings = ClaimSettings(
         namespace=DEFAULT_NAMESPACE,
         worker=WorkerId("w1"),
@@ -32,10 +32,12 @@ def claimer(
         queues=queues or {HIGH: 1},
         kinds=kinds or {PLAIN: None},
     )
-    return Claimer(settings, lambda: 0.5)
+    return ClaimPlanner(settings, lambda: 0.5)
 
 
-def answered(each: Claimer, *, free: int = 1, grants: int | None = None) -> tuple[QueueName, ...]:
+def answered(
+    each: ClaimPlanner, *, free: int = 1, grants: int | None = None
+) -> tuple[QueueName, ...]:
     """One claim and its answer, full unless said otherwise; which queues it named."""
     request = each.ask(free=free, running=Counter())
     assert request is not None
@@ -119,7 +121,7 @@ def test_transport_retries_have_full_jitter_below_a_ceiling(tries: int) -> None:
     assert 0 < delay_us(RETRY, failures=tries, fraction=0.999) <= seconds(5)
 
 
-def unanswered(each: Claimer) -> str:
+def unanswered(each: ClaimPlanner) -> str:
     """One claim that gets no answer; its request id."""
     request = each.ask(free=1, running=Counter())
     assert request is not None

@@ -20,7 +20,7 @@ from tenure.core.validation import Limits
 from tenure.core.verdicts import Grant, Verdict
 from tenure.core.vocabulary import Disposition, VerdictKind
 from tenure.handlers.registry import Isolation, Registry, make_handler
-from tenure.worker.child.asks import Channel
+from tenure.worker.child.asks import FrameSocket
 from tenure.worker.child.main import AsyncLane
 from tenure.worker.frames import FrameReader, Retire, Returned, Run, ToSupervisor
 from tenure.worker.session.claims import ClaimSettings
@@ -40,7 +40,7 @@ from tenure.worker.session.messages import (
     Stats,
     Ticked,
 )
-from tenure.worker.session.session import Session
+from tenure.worker.session.session import WorkerSession
 from tenure.worker.supervisor.keeper_client import KeeperClient
 from tests.support.coordinators import KIND, QUEUE, World
 from tests.worker.actors import Actors
@@ -68,7 +68,7 @@ class Grants:
         self.running: list[int] = []
         self._granted = 0
         self._events: list[Event] = []
-        self.session = Session(
+        self.session = WorkerSession(
             ClaimSettings(
                 namespace=DEFAULT_NAMESPACE,
                 worker=WorkerId("w1"),
@@ -216,7 +216,7 @@ def test_the_frames_of_one_turn_travel_to_a_child_in_one_write(
     actors.close()
 
 
-class CountingChannel(Channel):
+class CountingChannel(FrameSocket):
     """Counts how often something is written to the supervisor."""
 
     writes = 0

@@ -13,7 +13,7 @@ from tenure.errors import InvalidInput, LeaseConflictError
 from tenure.handlers.calls import Call, JobSpec
 from tenure.worker.child.context import AttemptContext
 from tenure.worker.frames import AskAnswer
-from tenure.worker.supervisor.requests import HandlerRequests, Request
+from tenure.worker.supervisor.requests import HandlerRequest, HandlerRequests
 from tenure_conformance.spec import spec
 from tests.worker.contexts import context_of
 
@@ -40,7 +40,7 @@ def handler_refused_for(cause: Cause) -> AttemptContext:
         namespace=DEFAULT_NAMESPACE,
     )
 
-    def supervisor(request: Request) -> AskAnswer:
+    def supervisor(request: HandlerRequest) -> AskAnswer:
         answers: list[AskAnswer] = []
         requests.enqueue(request, answers.append)
         return answers[0]

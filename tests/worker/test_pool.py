@@ -30,8 +30,8 @@ from tenure.worker.session.messages import (
 )
 from tenure.worker.supervisor import children, pool
 from tenure.worker.supervisor.options import WorkerOptions
-from tenure.worker.supervisor.pool import BEGUN_PER_CORE, Pool
-from tenure.worker.supervisor.requests import Request
+from tenure.worker.supervisor.pool import BEGUN_PER_CORE, ChildPool
+from tenure.worker.supervisor.requests import HandlerRequest
 from tenure_conformance.spec import spec
 from tests.support.waiting import PATIENCE_S
 from tests.worker.grants import grant_of, in_a_minute
@@ -45,10 +45,10 @@ class Loop:
 
     def __init__(self, *, children: int = 1, clock: Callable[[], Boot] = boot_now) -> None:
         self.events: list[Event] = []
-        self.requests: list[Request] = []
+        self.requests: list[HandlerRequest] = []
         self.selector = selectors.DefaultSelector()
         self.stats = Stats()
-        self.pool = Pool(
+        self.pool = ChildPool(
             APP,
             {Isolation.PROCESS: children},
             WorkerOptions(),

@@ -15,7 +15,7 @@ from tenure.core.validation import Limits
 from tenure.handlers.context import Context
 from tenure.handlers.registry import Registry, make_handler
 from tenure.worker.child import main as child_main
-from tenure.worker.child.asks import Channel
+from tenure.worker.child.asks import FrameSocket
 from tenure.worker.child.execution import Execution
 from tenure.worker.child.main import ProcessLane
 from tenure.worker.frames import (
@@ -65,7 +65,7 @@ class WatchedLane(ProcessLane):
         registry = Registry()
         for function in (short, polite, asking):
             registry.add(make_handler(function))
-        super().__init__(Channel(sock, max_bytes=MAX_BYTES), registry, Limits())
+        super().__init__(FrameSocket(sock, max_bytes=MAX_BYTES), registry, Limits())
         self._runner = threading.current_thread()
         self.read_by_runner: list[bool] = []
 

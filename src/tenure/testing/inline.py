@@ -47,9 +47,9 @@ from tenure.worker.frames import (
     SelfCompleted,
     ToSupervisor,
 )
-from tenure.worker.session.attempts import Attempt, report_of
+from tenure.worker.session.attempts import LeasedAttempt, report_of
 from tenure.worker.supervisor.declarations import declare_kinds
-from tenure.worker.supervisor.requests import HandlerRequests, Request
+from tenure.worker.supervisor.requests import HandlerRequest, HandlerRequests
 
 BEGINNING = Instant(1_767_225_600_000_000)  # the first instant of 2026
 MAX_ATTEMPTS = 2000
@@ -257,7 +257,7 @@ class Inline:
             self._held_until = min(until, self._held_until or until)
 
     def _attempt(self, grant: Grant) -> None:
-        attempt = Attempt(0, grant, actor=ACTOR, sent_at=Boot(0))
+        attempt = LeasedAttempt(0, grant, actor=ACTOR, sent_at=Boot(0))
         beats = count(grant.job.hb_seq + 1)
         self._send(
             Start(
@@ -282,14 +282,14 @@ class Inline:
     def _heard(
         self,
         said: ToSupervisor,
-        attempt: Attempt,
+        attempt: LeasedAttempt,
         execution: Execution,
         hb_seq: int,
     ) -> None:
         """Handle a frame of the handler as a supervisor does. A checkpoint or progress is sent with
         a heartbeat at once, and the answer may ask the handler to stop."""
         if isinstance(said, Ask):
-            request = Request(said, attempt.grant.job_id, attempt.grant.lease_id)
+            request = HandlerRequest(said, attempt.grant.job_id, attempt.grant.lease_id)
             execution.context.receive(self._requests.carry_out(request))
         elif isinstance(said, SelfCompleted):
             attempt.settled = said.result

@@ -137,7 +137,7 @@ class LeaseLost(msgspec.Struct, frozen=True, tag=True):
     run: int
 
 
-class Refused(msgspec.Struct, frozen=True, kw_only=True):
+class Refusal(msgspec.Struct, frozen=True, kw_only=True):
     """Why a handler does not get what it asked for, and so which exception it sees."""
 
     why: Literal["invalid", "lost", "forbidden", "unavailable"]
@@ -152,7 +152,7 @@ class AskAnswer(msgspec.Struct, frozen=True, tag=True):
     run: int
     id: int
     result: msgspec.Raw = msgspec.Raw(b"\xc0")  # None
-    refused: Refused | None = None
+    refused: Refusal | None = None
 
 
 class Retire(msgspec.Struct, frozen=True, tag=True):

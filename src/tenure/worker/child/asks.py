@@ -25,7 +25,7 @@ from tenure.worker.frames import (
     BorrowLease,
     FrameReader,
     Question,
-    Refused,
+    Refusal,
     ToChild,
     ToSupervisor,
     decode_to_child,
@@ -37,7 +37,7 @@ LEASE_CHECK_S = 0.1
 _T = TypeVar("_T")
 
 
-class Channel:
+class FrameSocket:
     """The child's end of the socket: blocking, any thread may send, one thread receives."""
 
     def __init__(self, sock: socket.socket, *, max_bytes: int) -> None:
@@ -124,7 +124,7 @@ class Asks:
         self._answers.put(answer)
 
 
-def _error_of(refused: Refused) -> TenureError:
+def _error_of(refused: Refusal) -> TenureError:
     match refused.why:
         case "invalid":
             return as_option(InvalidInput(refused.field, refused.problem, hint=refused.hint))

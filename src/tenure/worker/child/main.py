@@ -32,7 +32,7 @@ from tenure.handlers.registry import Isolation, Registry
 from tenure.telemetry.counts import Counts
 from tenure.worker import frames
 from tenure.worker.application import Transactions, load_application
-from tenure.worker.child.asks import Channel
+from tenure.worker.child.asks import FrameSocket
 from tenure.worker.child.confinement import (
     confine,
     die_with_parent,
@@ -69,7 +69,7 @@ class Lane(ABC):
     measures_memory = False
     begun_mark: frames.BegunMark | None = None  # shared with the supervisor
 
-    def __init__(self, channel: Channel, registry: Registry, limits: Limits) -> None:
+    def __init__(self, channel: FrameSocket, registry: Registry, limits: Limits) -> None:
         self.channel = channel
         self._registry = registry
         self._limits = limits
@@ -162,7 +162,7 @@ class ProcessLane(Lane):
     two threads one reads at a time: `_main_reads` says which.
     """
 
-    def __init__(self, channel: Channel, registry: Registry, limits: Limits) -> None:
+    def __init__(self, channel: FrameSocket, registry: Registry, limits: Limits) -> None:
         super().__init__(channel, registry, limits)
         self._inbox: SimpleQueue[Execution | None] = SimpleQueue()
         self._calls: SimpleQueue[None] = SimpleQueue()  # wake the listener
@@ -248,7 +248,7 @@ class ProcessLane(Lane):
 class ThreadLane(Lane):
     """Many attempts, a thread each. A thread cannot be killed; the process can."""
 
-    def __init__(self, channel: Channel, registry: Registry, limits: Limits) -> None:
+    def __init__(self, channel: FrameSocket, registry: Registry, limits: Limits) -> None:
         super().__init__(channel, registry, limits)
         self._threads: set[threading.Thread] = set()
         self._retiring = threading.Event()
@@ -283,7 +283,7 @@ class ThreadLane(Lane):
 class AsyncLane(Lane):
     """Many coroutines in one loop. Leases do not depend on the loop: the supervisor keeps them."""
 
-    def __init__(self, channel: Channel, registry: Registry, limits: Limits) -> None:
+    def __init__(self, channel: FrameSocket, registry: Registry, limits: Limits) -> None:
         super().__init__(channel, registry, limits)
         self._loop = asyncio.new_event_loop()
         self._retiring = asyncio.Event()
@@ -426,7 +426,7 @@ def serve(descriptor: int, parent: int, mark: int) -> None:
     sock.set_inheritable(False)
     begun_mark = frames.BegunMark(mark)
     os.close(mark)
-    channel = Channel(sock, max_bytes=MAX_SETUP_BYTES + frames.FRAME_OVERHEAD_BYTES)
+    channel = FrameSocket(sock, max_bytes=MAX_SETUP_BYTES + frames.FRAME_OVERHEAD_BYTES)
     received = channel.receive()
     if not received or not isinstance(received[0], frames.Setup):
         return

@@ -113,7 +113,7 @@ def _first_heartbeat_at(grant: Grant, sent_at: Boot) -> Boot:
     return Boot(sent_at + min(policy.heartbeat_interval_us, policy.start_within_us // 2))
 
 
-class Attempt:
+class LeasedAttempt:
     """What the session keeps of one grant."""
 
     def __init__(self, run: int, grant: Grant, *, actor: Actor, sent_at: Boot) -> None:
@@ -134,7 +134,7 @@ class Attempt:
         self.heartbeat_us = policy.heartbeat_interval_us
         self.heartbeat_at = _first_heartbeat_at(grant, sent_at)
         self._repeat_at = NEVER  # when the last heartbeat is repeated if it is not answered
-        self.start_sent_at: Boot | None = None
+        self.start_sent_at = NEVER
         self.began_at = NEVER  # when its handler started
         self.ran_us: Duration | None = None
         self.is_long = False  # whether its handler has run for longer than short jobs do
@@ -211,7 +211,7 @@ class Attempt:
         policy, ttl_us = self.grant.job.policy, verdict.ttl_us or NO_DELAY
         if verdict.cancel is not None and verdict.cancel.remaining_us <= ttl_us:
             return CANCEL_DUE
-        if ttl_us >= policy.lease_us or policy.timeout_us is None or self.start_sent_at is None:
+        if ttl_us >= policy.lease_us or policy.timeout_us is None:
             return None
         # The coordinator counted the ttl from some instant between these two.
         latest_end = min(answered_at, sent_at + SLOW_ANSWER) + ttl_us
@@ -317,7 +317,7 @@ class Attempt:
 
     def start(self, now: Boot) -> Start:
         """The start of this attempt; the same one every time."""
-        if self.start_sent_at is None:
+        if self.start_sent_at == NEVER:
             self.start_sent_at = now
             self.heartbeat_at = Boot(now + self.heartbeat_us)
         return self._command(Start, "start")
@@ -364,7 +364,7 @@ _ENDS = {
 
 
 def describe_end(
-    attempt: Attempt,
+    attempt: LeasedAttempt,
     report: WorkerCommand,
     disposition: Disposition | None,
     *,
@@ -385,7 +385,7 @@ def describe_end(
     return f"{ended}{after}{became}{said}"
 
 
-def _when(attempt: Attempt, run_at: Instant, now: Boot) -> str:
+def _when(attempt: LeasedAttempt, run_at: Instant, now: Boot) -> str:
     """The time until an instant of the store's clock. The host's clock may show another time, but
     the claim of this attempt is known on both."""
     claimed_at = attempt.grant.job.claimed_at
@@ -396,14 +396,14 @@ def _when(attempt: Attempt, run_at: Instant, now: Boot) -> str:
     return f"in {left_us / MICROSECONDS_PER_SECOND:.1f} s"
 
 
-def describe_kill(attempt: Attempt, now: Boot) -> str:
+def describe_kill(attempt: LeasedAttempt, now: Boot) -> str:
     """Why a cancelled handler is killed now."""
     assert attempt.asked_at is not None
     had_s = (now - attempt.asked_at) / MICROSECONDS_PER_SECOND
     return f"it did not stop within {had_s:.1f} s after it was asked to, killing it"
 
 
-def report_of(attempt: Attempt, outcome: Outcome) -> Settle | None:
+def report_of(attempt: LeasedAttempt, outcome: Outcome) -> Settle | None:
     """The report of an attempt whose lease is still valid; None: report nothing."""
     if attempt.settled is not None:
         return attempt.complete(attempt.settled)  # a replay, however the handler then ended
@@ -429,7 +429,7 @@ def report_of(attempt: Attempt, outcome: Outcome) -> Settle | None:
             assert_never(outcome)
 
 
-def malformed(attempt: Attempt, why: str) -> Settle:
+def malformed(attempt: LeasedAttempt, why: str) -> Settle:
     """The report of an attempt whose own report cannot be sent."""
     is_result = isinstance(attempt.report, Complete)
     return attempt.fail(

@@ -51,7 +51,7 @@ class ClaimSettings(msgspec.Struct, frozen=True, kw_only=True):
     wait_us: Duration = seconds(10)
 
 
-class Group:
+class KindGroup:
     """Kinds that are claimed together. Each group has its own backlog and turn of queues: an idle
     kind says nothing about a busy one."""
 
@@ -76,7 +76,7 @@ class Group:
         return (chosen,)
 
 
-class Claimer:
+class ClaimPlanner:
     """Decides on the next claim. Groups of kinds take turns: the unlimited ones together, each
     limited kind alone, because one claim has one limit."""
 
@@ -86,7 +86,7 @@ class Claimer:
         together += [(kind,) for kind, limit in settings.kinds.items() if limit is not None]
         self._settings = settings
         self._random = random
-        self._groups = [Group(kinds, settings.queues) for kinds in together]
+        self._groups = [KindGroup(kinds, settings.queues) for kinds in together]
         self._turn = 0
         self._empty_in_a_row = 0
         self._idle_us = settings.shortest_poll_us
@@ -140,11 +140,11 @@ class Claimer:
         limit = self._settings.kinds[kinds[0]]
         return MAX_PER_CLAIM if limit is None else limit - running[kinds[0]]
 
-    def _group(self) -> Group:
+    def _group(self) -> KindGroup:
         """Whose turn it is."""
         return self._groups[self._turn % len(self._groups)]
 
-    def _request(self, group: Group, limit: int, starts: bool) -> ClaimRequest:
+    def _request(self, group: KindGroup, limit: int, starts: bool) -> ClaimRequest:
         self._seq += 1
         settings = self._settings
         return ClaimRequest(

@@ -14,7 +14,7 @@ from tenure.core.commands import Heartbeat, Start, WorkerCommand
 from tenure.core.instants import Duration, seconds
 from tenure.core.leases import HeldLease
 from tenure.telemetry.tracing import trace_of_jobs
-from tenure.worker.session.attempts import Attempt
+from tenure.worker.session.attempts import LeasedAttempt
 from tenure.worker.session.messages import LeasesPolled, PollLeases, Send, Stats
 
 POLL_INTERVAL = seconds(1)
@@ -47,7 +47,7 @@ LONGEST_GATHER = PATIENCE
 """How long reports of short jobs wait for more of them, and claims for more free slots: as long as
 a claim takes, within these bounds."""
 
-_Batch = list[tuple[Attempt, WorkerCommand]]
+_Batch = list[tuple[LeasedAttempt, WorkerCommand]]
 
 
 class Sent(msgspec.Struct, frozen=True):
@@ -79,7 +79,7 @@ class Outbox:
 
     # --- sending -------------------------------------------------------------------------------
 
-    def put(self, attempt: Attempt, command: WorkerCommand, now: Boot) -> None:
+    def put(self, attempt: LeasedAttempt, command: WorkerCommand, now: Boot) -> None:
         """Send this command soon."""
         if not self._waiting:
             self._waiting_since = now
@@ -108,7 +108,7 @@ class Outbox:
             return Boot(self._waiting_since + PATIENCE)
         return self._waiting_since if is_enough else Boot(self._waiting_since + self._gather_us)
 
-    def renew(self, due: Iterable[Attempt], now: Boot) -> list[Send]:
+    def renew(self, due: Iterable[LeasedAttempt], now: Boot) -> list[Send]:
         """A heartbeat for each of these leases, at once and in as few batches as possible."""
         together: _Batch = []
         alone: list[_Batch] = []
@@ -139,7 +139,7 @@ class Outbox:
             with_news.append((attempt, command))
         return [*sends, self._post(with_news, now, is_counted=True)]
 
-    def _heartbeat(self, attempt: Attempt, now: Boot) -> WorkerCommand:
+    def _heartbeat(self, attempt: LeasedAttempt, now: Boot) -> WorkerCommand:
         self._stats.heartbeats += 1
         return attempt.heartbeat(now)
 
@@ -163,8 +163,12 @@ class Outbox:
 
     def overdue(self, now: Boot) -> list[int]:
         """The tickets of batches that count as lost."""
-        oldest_first = self._sent.items()
-        return [t for t, _ in takewhile(lambda sent: _is_overdue(sent[1], now), oldest_first)]
+        tickets: list[int] = []
+        for ticket, sent in self._sent.items():  # the oldest first
+            if now < sent.sent_at + ANSWER_WITHIN:
+                break
+            tickets.append(ticket)
+        return tickets
 
     def returned(self, ticket: int) -> Sent | None:
         """What was sent under this ticket; None if it was counted as lost meanwhile, and its
@@ -172,10 +176,6 @@ class Outbox:
         sent = self._sent.pop(ticket, None)
         self._under_way -= sent is not None and sent.is_counted
         return sent
-
-
-def _is_overdue(sent: Sent, now: Boot) -> bool:
-    return now >= sent.sent_at + ANSWER_WITHIN
 
 
 def _pieces(batch: _Batch) -> list[_Batch]:
@@ -196,29 +196,26 @@ class LeasePolls:
     def __init__(self) -> None:
         self._next_at = Boot(0)
 
-    def poll(self, running: dict[int, Attempt], now: Boot) -> PollLeases | None:
-        """The leases to poll now, if any: the ones that waited longest. They go to the end."""
+    def poll(self, running: dict[int, LeasedAttempt], now: Boot) -> PollLeases | None:
+        """The leases to poll now, if any: those that waited longest. They go to the end."""
         if now < self.next_at(running):
             return None
         self._next_at = Boot(now + POLL_ANSWER_WITHIN)
-        waiting = takewhile(lambda each: _poll_from(each) <= now, running.values())
+        waiting = takewhile(
+            lambda each: each.start_sent_at + POLL_INTERVAL <= now, running.values()
+        )
         seen = list(islice(waiting, MAX_POLLED))
         for each in seen:
             running[each.run] = running.pop(each.run)
         leases = {each.run: HeldLease(each.grant.job_id, each.grant.lease_id) for each in seen}
         return PollLeases(leases, trace_of_jobs(each.grant.job for each in seen))
 
-    def next_at(self, running: dict[int, Attempt]) -> Boot:
+    def next_at(self, running: dict[int, LeasedAttempt]) -> Boot:
         """When the next poll is due."""
         for first in running.values():
-            return Boot(max(_poll_from(first), self._next_at))
+            return Boot(max(first.start_sent_at + POLL_INTERVAL, self._next_at))
         return NEVER
 
     def answered(self, found: LeasesPolled, now: Boot) -> None:
         """A poll came back."""
         self._next_at = Boot(now + (POLL_AFTER_FAILURE if found.news is None else POLL_INTERVAL))
-
-
-def _poll_from(running: Attempt) -> Boot:
-    assert running.start_sent_at is not None
-    return Boot(running.start_sent_at + POLL_INTERVAL)

@@ -38,7 +38,7 @@ from tenure.worker.session import messages
 from tenure.worker.session.attempts import (
     NO_CHILD,
     NO_RENEWAL,
-    Attempt,
+    LeasedAttempt,
     Phase,
     StopFor,
     describe_end,
@@ -50,7 +50,7 @@ from tenure.worker.session.claims import (
     AT_ONCE,
     MAX_PER_CLAIM,
     RETRY,
-    Claimer,
+    ClaimPlanner,
     ClaimSettings,
 )
 from tenure.worker.session.outbox import GATHER, LONGEST_GATHER, LeasePolls, Outbox
@@ -130,7 +130,7 @@ def describe_drain(running: int, left_us: Duration, *, by_signal: bool) -> str:
     return f"{text}; press Ctrl-C or send SIGTERM again to stop {'it' if one else 'them'} now"
 
 
-class Session:
+class WorkerSession:
     """One worker session. Feed it events with `handle`, carry out the actions it returns."""
 
     def __init__(
@@ -150,12 +150,12 @@ class Session:
         self._concurrency = concurrency
         self._random = random
         self._notes_every_end = notes_every_end
-        self._claimer = Claimer(settings, random)
+        self._claimer = ClaimPlanner(settings, random)
         self._claim: tuple[int, Boot] | None = None  # ticket and send time of the claim in flight
         self._ended_claim: int | None = None  # the ticket of a held claim that we ended ourselves
-        self._attempts: dict[int, Attempt] = {}
+        self._attempts: dict[int, LeasedAttempt] = {}
         self._timers = Timers()  # the next deadline of each attempt, by run
-        self._running: dict[int, Attempt] = {}  # the longest unpolled first
+        self._running: dict[int, LeasedAttempt] = {}  # the longest unpolled first
         self._occupied = 0  # slots: attempts with a handler or a child reserved for it
         self._occupied_by: Counter[Kind] = Counter()
         self._occupied_in: Counter[Isolation | None] = Counter()
@@ -165,7 +165,7 @@ class Session:
         self._room_since: Boot | None = None  # since when slots become free for the next claim
         self._usual_run_us = 2 * SHORT_RUN
         self._usual_claim_us = GATHER
-        self._young: deque[Attempt] = deque()  # began within SHORT_RUN, the oldest first
+        self._young: deque[LeasedAttempt] = deque()  # began within SHORT_RUN, the oldest first
         self._long = 0  # slots whose handlers have run for longer
         self._leases: set[LeaseId] = set()
         self._handed_back: dict[JobId, int] = {}  # how often in a row, the longest ago first
@@ -271,13 +271,19 @@ class Session:
         )
         return next_at if self._drain is None else min(next_at, self._drain.next_at(self._now))
 
-    def _schedule(self, attempt: Attempt) -> None:
+    def _schedule(self, attempt: LeasedAttempt) -> None:
         """One of its deadlines may be sooner than before."""
         self._timers.by(attempt.run, attempt.next_at)
 
     def _do_due(self) -> None:
         self._drop_overdue_requests()
         self._continue_drain()
+        if self._now >= self._timers.next_at:
+            self._do_due_of_attempts()
+        self._poll_leases()
+        self._claim_jobs()
+
+    def _do_due_of_attempts(self) -> None:
         due = [self._attempts[run] for run in self._timers.due(self._now)]
         for attempt in due:
             self._check_lease(attempt)
@@ -287,8 +293,6 @@ class Session:
                 self._retry(attempt)
             if attempt.run in self._attempts:
                 self._schedule(attempt)
-        self._poll_leases()
-        self._claim_jobs()
 
     def _drop_overdue_requests(self) -> None:
         for ticket in self._outbox.overdue(self._now):
@@ -298,7 +302,7 @@ class Session:
             if self._now >= sent_at + CLAIM_ANSWER_WITHIN:
                 self._claim_failed("no answer in time")
 
-    def _check_lease(self, attempt: Attempt) -> None:
+    def _check_lease(self, attempt: LeasedAttempt) -> None:
         if not attempt.is_open or not attempt.phase.has_handler:
             return
         if self._now >= attempt.fence_at and attempt.phase is Phase.PREPARING:
@@ -319,7 +323,7 @@ class Session:
                 self._note_about(attempt, describe_kill(attempt, self._now))
             self._stop(attempt, StopFor.CANCEL if attempt.is_cancelled else StopFor.SHUTDOWN)
 
-    def _count_overdue(self, attempt: Attempt) -> None:
+    def _count_overdue(self, attempt: LeasedAttempt) -> None:
         is_silence = attempt.ends_by is NO_RENEWAL
         self.stats.fenced += is_silence
         self.stats.timed_out += not is_silence
@@ -463,7 +467,7 @@ class Session:
         """Take a grant whose lease began no earlier than `begun_at`."""
         self.stats.granted += 1
         self._runs += 1
-        attempt = Attempt(self._runs, grant, actor=self._actor, sent_at=begun_at)
+        attempt = LeasedAttempt(self._runs, grant, actor=self._actor, sent_at=begun_at)
         self._attempts[attempt.run] = attempt
         self._leases.add(grant.lease_id)
         self._occupied += 1
@@ -480,7 +484,7 @@ class Session:
         else:
             self._actions.append(messages.Prepare(attempt.run, grant))
 
-    def _begin(self, attempt: Attempt) -> None:
+    def _begin(self, attempt: LeasedAttempt) -> None:
         """Its claim has started it."""
         attempt.started_with_claim()
         self._move(attempt, Phase.RUNNING)
@@ -488,7 +492,7 @@ class Session:
         self._actions.append(messages.Prepare(attempt.run, attempt.grant, attempt.fence_at))
         self._schedule(attempt)
 
-    def _move(self, attempt: Attempt, phase: Phase) -> None:
+    def _move(self, attempt: LeasedAttempt, phase: Phase) -> None:
         """Count the slots and remember who runs: the only place where a phase changes."""
         if attempt.phase is phase:
             return
@@ -517,8 +521,8 @@ class Session:
 
     # --- heartbeats and answers ----------------------------------------------------------------
 
-    def _heartbeats(self, looked_at: list[Attempt]) -> None:
-        """Renew every lease that is due, and with it the ones that would be due soon."""
+    def _heartbeats(self, looked_at: list[LeasedAttempt]) -> None:
+        """Renew every lease that is due, and with it those that would be due soon."""
         due = [e for e in looked_at if e.is_open and self._now >= e.heartbeat_at]
         if not due:
             return
@@ -565,7 +569,7 @@ class Session:
     # --- verdicts ------------------------------------------------------------------------------
 
     def _verdict(
-        self, attempt: Attempt, command: WorkerCommand, verdict: Verdict, sent_at: Boot
+        self, attempt: LeasedAttempt, command: WorkerCommand, verdict: Verdict, sent_at: Boot
     ) -> None:
         match verdict.kind:
             case VerdictKind.CANCELLED:
@@ -593,7 +597,7 @@ class Session:
                 assert_never(verdict.kind)
 
     def _authorised(
-        self, attempt: Attempt, command: WorkerCommand, verdict: Verdict, sent_at: Boot
+        self, attempt: LeasedAttempt, command: WorkerCommand, verdict: Verdict, sent_at: Boot
     ) -> None:
         if isinstance(command, Heartbeat):
             attempt.heartbeat_answered(command.hb_seq, sent_at)
@@ -618,7 +622,7 @@ class Session:
         self._schedule(attempt)
 
     def _unanswered(
-        self, attempt: Attempt, command: WorkerCommand, retry_after_us: Duration = AT_ONCE
+        self, attempt: LeasedAttempt, command: WorkerCommand, retry_after_us: Duration = AT_ONCE
     ) -> None:
         not_before = self._now + retry_after_us
         if isinstance(command, Heartbeat):
@@ -632,7 +636,7 @@ class Session:
         self._schedule(attempt)
 
     def _refused(
-        self, attempt: Attempt, command: WorkerCommand, why: str, *, is_alone: bool
+        self, attempt: LeasedAttempt, command: WorkerCommand, why: str, *, is_alone: bool
     ) -> None:
         """Nothing was sent. Find the invalid command by sending each alone; then drop its part."""
         if not is_alone:
@@ -651,7 +655,7 @@ class Session:
             self.stats.rejected += 1
             self._lose(attempt)
 
-    def _retry(self, attempt: Attempt) -> None:
+    def _retry(self, attempt: LeasedAttempt) -> None:
         if attempt.retry_at is None or self._now < attempt.retry_at:
             return
         attempt.retry_at = None
@@ -691,7 +695,7 @@ class Session:
                 attempt.settled = event.result
         self._schedule(attempt)
 
-    def _ask_to_stop(self, attempt: Attempt, reason: str, kill_at: Boot) -> None:
+    def _ask_to_stop(self, attempt: LeasedAttempt, reason: str, kill_at: Boot) -> None:
         is_sooner = attempt.kill_at is None or kill_at < attempt.kill_at
         if is_sooner:
             attempt.kill_at = kill_at
@@ -700,14 +704,14 @@ class Session:
             attempt.asked_at = self._now
             self._actions.append(AskToStop(attempt.run, reason))
 
-    def _stop(self, attempt: Attempt, why: StopFor) -> None:
+    def _stop(self, attempt: LeasedAttempt, why: StopFor) -> None:
         if attempt.phase.has_handler and attempt.phase is not Phase.STOPPING:
             self.stats.kills += attempt.phase is Phase.RUNNING
             self._move(attempt, Phase.STOPPING)
             self._actions.append(messages.Kill(attempt.run))
         attempt.stop_for = why
 
-    def _lose(self, attempt: Attempt) -> None:
+    def _lose(self, attempt: LeasedAttempt) -> None:
         """The lease is lost: nothing that the handler still does is reported."""
         attempt.is_open = False
         if attempt.phase.has_handler:
@@ -715,7 +719,7 @@ class Session:
         else:
             self._close(attempt)
 
-    def _close(self, attempt: Attempt) -> None:
+    def _close(self, attempt: LeasedAttempt) -> None:
         attempt.is_open = False
         self._move(attempt, Phase.REPORTING)
         del self._attempts[attempt.run]
@@ -749,7 +753,7 @@ class Session:
         self._note_about(attempt, "its lease is lost, reporting nothing")
         self._close(attempt)
 
-    def _hand_back(self, attempt: Attempt) -> Release:
+    def _hand_back(self, attempt: LeasedAttempt) -> Release:
         """The release of an attempt that did not run. The first one of a job leaves it its place;
         if the job comes back and cannot run again, others get a longer chance each time. [WP24]"""
         why = attempt.unrun_because or SHUTDOWN
@@ -765,7 +769,7 @@ class Session:
         delay = delay_us(HAND_BACK, failures=times, fraction=self._random())
         return attempt.release(delay_us=delay)
 
-    def _report(self, attempt: Attempt, report: WorkerCommand) -> None:
+    def _report(self, attempt: LeasedAttempt, report: WorkerCommand) -> None:
         assert not isinstance(report, Start | Heartbeat)
         did_not_run = attempt.began_at == NEVER or bool(attempt.unrun_because)
         if isinstance(report, Release) and did_not_run and not attempt.is_cancelled:
@@ -861,7 +865,7 @@ class Session:
 
     def _note_end(
         self,
-        attempt: Attempt,
+        attempt: LeasedAttempt,
         report: WorkerCommand,
         disposition: Disposition | None,
         run_at: Instant | None = None,
@@ -879,7 +883,7 @@ class Session:
             )
         )
 
-    def _note_about(self, attempt: Attempt, text: str, *, is_error: bool = False) -> None:
+    def _note_about(self, attempt: LeasedAttempt, text: str, *, is_error: bool = False) -> None:
         self._actions.append(messages.Note(f"{attempt.name}: {text}", is_error, attempt.grant.job))
 
     def _note(self, text: str, *, is_error: bool = False) -> None:

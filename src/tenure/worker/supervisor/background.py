@@ -23,7 +23,7 @@ from tenure.telemetry.logs import one_line
 from tenure.worker.frames import AskAnswer, EnqueueJob
 from tenure.worker.session.messages import LeasesPolled, PollLeases
 from tenure.worker.supervisor.options import CapturedOutput
-from tenure.worker.supervisor.requests import HandlerRequests, Request
+from tenure.worker.supervisor.requests import HandlerRequest, HandlerRequests
 
 MAX_WAITING = 500
 MAX_WAITING_WITH_EARLY_OUTPUT = 20
@@ -113,7 +113,7 @@ class BackgroundTasks:
             what = f"storing the output of job {output.job_id}"
             self.submit(what, lambda: self._coordination.store.artifacts.put_log(kept))
 
-    def carry_out(self, request: Request, answer: Callable[[AskAnswer], None]) -> None:
+    def carry_out(self, request: HandlerRequest, answer: Callable[[AskAnswer], None]) -> None:
         """Carry out what a handler asks, then answer, once and in whatever thread."""
         if isinstance(request.ask.what, EnqueueJob):
             self._requests.enqueue(request, answer)

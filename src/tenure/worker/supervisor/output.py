@@ -95,12 +95,7 @@ class OutputRelay:
         self._options = options
         self._clock = clock
         self._printing: dict[int, _Printing] = {}
-        self._timers = Timers()  # by run: to send its output
-
-    @property
-    def next_at(self) -> Boot:
-        """When to call `send_due`."""
-        return self._timers.next_at
+        self.timers = Timers()  # by run: to send its output; when due, call `send_due`
 
     def begin(self, run: int, grant: Grant, output: BoundedOutput) -> None:
         """From here on this attempt prints there."""
@@ -125,16 +120,16 @@ class OutputRelay:
 
     def _send_soon(self, run: int, printing: _Printing) -> None:
         """The more there is, the less often: all of it is sent each time."""
-        if not self._options.sends_output_early or run in self._timers:
+        if not self._options.sends_output_early or run in self.timers:
             return
         size_bytes = min(printing.output.written_bytes, self._options.output_bytes)
         pause = max(OUTPUT_INTERVAL, seconds(size_bytes / OUTPUT_BYTES_PER_S))
         due = Boot(max(self._clock() + FIRST_OUTPUT_AFTER, printing.sent_at + pause))
-        self._timers.put(run, due)
+        self.timers.put(run, due)
 
     def send_due(self, now: Boot) -> None:
         """Send the output so far of running attempts."""
-        for run in self._timers.due(now):
+        for run in self.timers.due(now):
             printing = self._printing[run]
             printing.sent_at = now
             self._send(printing, *printing.output.peek(), is_last=False)
@@ -152,7 +147,7 @@ class OutputRelay:
     def drop(self, run: int) -> None:
         """The attempt has not begun after all."""
         self._printing.pop(run, None)
-        self._timers.drop(run)
+        self.timers.drop(run)
 
     def _send(self, printing: _Printing, text: bytes, left_out: int, *, is_last: bool) -> None:
         sink = self._options.output_sink

@@ -32,7 +32,7 @@ from tenure.worker.supervisor.children import Child, LaneChildren, RecentlyBegun
 from tenure.worker.supervisor.keeper_client import KeeperClient
 from tenure.worker.supervisor.options import WorkerOptions
 from tenure.worker.supervisor.output import OutputRelay
-from tenure.worker.supervisor.requests import Request
+from tenure.worker.supervisor.requests import HandlerRequest
 
 MAX_FAILED_STARTS = 3
 FIRST_RESTART = seconds(0.2)
@@ -74,7 +74,7 @@ class _Slot:
         self.asking: int | None = None  # the id of what its handler waits for
 
 
-class Pool:
+class ChildPool:
     """Every child of one supervisor."""
 
     def __init__(
@@ -89,7 +89,7 @@ class Pool:
         emit: Callable[[messages.Event], None],
         stats: messages.Stats,
         counts: Counts | None = None,
-        carry_out: Callable[[Request], None] = lambda request: None,
+        carry_out: Callable[[HandlerRequest], None] = lambda request: None,
     ) -> None:
         self._app = app
         self._carry_out = carry_out
@@ -131,7 +131,7 @@ class Pool:
         return min(
             self._child_timers.next_at,
             self._stop_timers.next_at,
-            self._outputs.next_at,
+            self._outputs.timers.next_at,
             self._spawn_at,
             self._spread_at,
             NEVER if self._keeper is None else self._keeper.next_at,
@@ -433,7 +433,7 @@ class Pool:
             self._emit(messages.LeaseWanted(slot.run))
         else:
             with tracing.use_trace(tracing.trace_of_jobs([slot.grant.job])):
-                self._carry_out(Request(ask, slot.grant.job_id, slot.grant.lease_id))
+                self._carry_out(HandlerRequest(ask, slot.grant.job_id, slot.grant.lease_id))
 
     def _ready(self, child: Child) -> None:
         if child.is_ready or child.is_retiring or child.was_killed:

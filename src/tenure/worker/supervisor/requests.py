@@ -37,7 +37,7 @@ from tenure.worker.frames import (
     EnqueueJob,
     LoadParents,
     MakeFlow,
-    Refused,
+    Refusal,
     StoreArtifact,
 )
 
@@ -52,7 +52,7 @@ _NAMES = {
 }
 
 
-class Request(msgspec.Struct, frozen=True):
+class HandlerRequest(msgspec.Struct, frozen=True):
     """A handler's question, with what only the supervisor knows: its attempt's job and lease."""
 
     ask: Ask
@@ -67,13 +67,13 @@ class Request(msgspec.Struct, frozen=True):
         """The answer with this result."""
         return AskAnswer(self.ask.run, self.ask.id, msgspec.Raw(msgspec.msgpack.encode(result)))
 
-    def refuse(self, refused: Refused) -> AskAnswer:
+    def refuse(self, refused: Refusal) -> AskAnswer:
         """The answer that says why there is no result."""
         return AskAnswer(self.ask.run, self.ask.id, refused=refused)
 
     def unavailable(self, problem: str) -> AskAnswer:
         """The answer of a store that does not answer."""
-        return self.refuse(Refused(why="unavailable", problem=problem))
+        return self.refuse(Refusal(why="unavailable", problem=problem))
 
     @property
     def size_bytes(self) -> int:
@@ -103,7 +103,7 @@ class HandlerRequests:
         self._actor = actor
         self._namespace = namespace
 
-    def carry_out(self, request: Request) -> AskAnswer:
+    def carry_out(self, request: HandlerRequest) -> AskAnswer:
         """The answer. Waits for the store."""
         what = request.ask.what
         try:
@@ -123,7 +123,7 @@ class HandlerRequests:
         except TenureError as failure:
             return _answer_to_failure(request, failure)
 
-    def enqueue(self, request: Request, answer: Callable[[AskAnswer], None]) -> None:
+    def enqueue(self, request: HandlerRequest, answer: Callable[[AskAnswer], None]) -> None:
         """Enqueue a handler's job without waiting: many share a transaction. `answer` is called
         once, in whatever thread."""
 
@@ -144,7 +144,7 @@ class HandlerRequests:
 
     # --- jobs and flows ------------------------------------------------------------------------
 
-    def _job(self, request: Request) -> FollowUp:
+    def _job(self, request: HandlerRequest) -> FollowUp:
         assert isinstance(request.ask.what, EnqueueJob)
         call, step = request.ask.what.call, request.ask.what.step
         return FollowUp(
@@ -155,7 +155,7 @@ class HandlerRequests:
             **msgspec.structs.asdict(call),
         )
 
-    def _enqueued(self, request: Request, decision: Answer) -> AskAnswer:
+    def _enqueued(self, request: HandlerRequest, decision: Answer) -> AskAnswer:
         assert isinstance(decision, Reply)
         assert isinstance(request.ask.what, EnqueueJob)
         call, step = request.ask.what.call, request.ask.what.step
@@ -176,7 +176,7 @@ class HandlerRequests:
         is_new = not (decision.replayed or decision.deduplicated)
         return request.answer(Enqueued(id=decision.job.id, is_new=is_new))
 
-    def _make_flow(self, request: Request, what: MakeFlow) -> AskAnswer:
+    def _make_flow(self, request: HandlerRequest, what: MakeFlow) -> AskAnswer:
         plan, parent = what.plan, request.job_id
         flow = EnqueueFlow(
             flow_id=handler_flow_id(parent, step=plan.step),
@@ -204,7 +204,7 @@ class HandlerRequests:
 
     # --- artifacts and parents -----------------------------------------------------------------
 
-    def _store_artifact(self, request: Request, what: StoreArtifact) -> AskAnswer:
+    def _store_artifact(self, request: HandlerRequest, what: StoreArtifact) -> AskAnswer:
         upload = ArtifactUpload(
             job_id=request.job_id,
             lease_id=request.lease_id,
@@ -221,21 +221,21 @@ class HandlerRequests:
             return _invalid(request, "artifact", problem)
         return request.answer(None) if staging.cause is None else _lost(request, staging.cause)
 
-    def _load_parents(self, request: Request, what: LoadParents) -> AskAnswer:
+    def _load_parents(self, request: HandlerRequest, what: LoadParents) -> AskAnswer:
         held = HeldLease(request.job_id, request.lease_id)
         page = self._coordination.store.flows.parents(held, self._actor, after=what.after)
         return request.answer(page) if page.cause is None else _lost(request, page.cause)
 
 
-def _invalid(request: Request, field: str, problem: str, hint: str = "") -> AskAnswer:
-    return request.refuse(Refused(why="invalid", field=field, problem=problem, hint=hint))
+def _invalid(request: HandlerRequest, field: str, problem: str, hint: str = "") -> AskAnswer:
+    return request.refuse(Refusal(why="invalid", field=field, problem=problem, hint=hint))
 
 
-def _lost(request: Request, cause: Cause) -> AskAnswer:
-    return request.refuse(Refused(why="lost", problem=f"the attempt has lost its lease ({cause})"))
+def _lost(request: HandlerRequest, cause: Cause) -> AskAnswer:
+    return request.refuse(Refusal(why="lost", problem=f"the attempt has lost its lease ({cause})"))
 
 
-def _answer_to_failure(request: Request, failure: Exception) -> AskAnswer:
+def _answer_to_failure(request: HandlerRequest, failure: Exception) -> AskAnswer:
     match request.ask.what:
         case StoreArtifact() if isinstance(failure, InvalidInput):
             return _invalid(request, "artifact", str(failure))
@@ -251,5 +251,5 @@ def _answer_to_failure(request: Request, failure: Exception) -> AskAnswer:
         return _invalid(request, failure.field, failure.problem, failure.hint)
     if isinstance(failure, RequestRefused) and failure.reason == ProblemCode.OUT_OF_SCOPE:
         problem = f"the worker may not enqueue {what}: {failure}"
-        return request.refuse(Refused(why="forbidden", problem=problem))
+        return request.refuse(Refusal(why="forbidden", problem=problem))
     return request.unavailable(f"{failure}; another attempt enqueues it under the same id")

@@ -32,10 +32,10 @@ from tenure.telemetry.log_lines import job_ids
 from tenure.telemetry.logs import one_line
 from tenure.worker.frames import AskAnswer, AskToStop, LeaseRenewed, Raised
 from tenure.worker.session import messages
-from tenure.worker.session.session import Session
+from tenure.worker.session.session import WorkerSession
 from tenure.worker.supervisor.background import BackgroundTasks
 from tenure.worker.supervisor.options import WorkerOptions, child_environment
-from tenure.worker.supervisor.pool import Pool
+from tenure.worker.supervisor.pool import ChildPool
 
 LONGEST_SLEEP = seconds(1)
 JUMP_THRESHOLD = seconds(5)
@@ -74,7 +74,7 @@ class Supervisor:
         self,
         coordination: Coordination,
         registry: Registry,
-        session: Session,
+        session: WorkerSession,
         options: WorkerOptions,
         *,
         app: str,
@@ -91,12 +91,13 @@ class Supervisor:
         self._background = background
         self._stops = 0
         self._has_begun = False
+        self._maintain_at = Boot(0)
         self._jumps = JumpWatch(threshold_us=JUMP_THRESHOLD)
         self._selector = selectors.DefaultSelector()
         self._wake_in, self._wake_out = socket.socketpair()
         for end in (self._wake_in, self._wake_out):
             end.setblocking(False)
-        self._pool = Pool(
+        self._pool = ChildPool(
             app,
             _lanes(registry, options),
             options,
@@ -205,7 +206,7 @@ class Supervisor:
             self._signalled(signal.Signals(self._signals.popleft()))
         while self._calls:
             self._calls.popleft()()
-        if now >= self._pool.next_at:
+        if now >= self._maintain_at:
             self._pool.maintain()
         if self._jumps.jumped(wall_us=time.time_ns() // 1000, now=boot_now()):
             self._inbox.append(messages.ClockJumped())
@@ -223,7 +224,8 @@ class Supervisor:
             _log.warning("ignoring %s; SIGTERM stops the worker", number.name)
 
     def _sleep_s(self) -> float:
-        next_at = min(self._pool.next_at, self._session.next_at)
+        self._maintain_at = self._pool.next_at
+        next_at = min(self._maintain_at, self._session.next_at)
         sleep_us = min(next_at - boot_now(), LONGEST_SLEEP)
         return max(0, sleep_us) / MICROSECONDS_PER_SECOND
 

@@ -25,7 +25,7 @@ from tenure.telemetry.counts import Counts
 from tenure.worker.application import load_registry
 from tenure.worker.session.claims import ClaimSettings
 from tenure.worker.session.messages import Stats
-from tenure.worker.session.session import Session
+from tenure.worker.session.session import WorkerSession
 from tenure.worker.supervisor.background import BackgroundTasks
 from tenure.worker.supervisor.declarations import declare_and_warn, declare_schedules
 from tenure.worker.supervisor.options import WorkerOptions
@@ -88,8 +88,8 @@ class Worker:
             background=self._background,
         )
 
-    def _new_session(self, registry: Registry, options: WorkerOptions) -> Session:
-        return Session(
+    def _new_session(self, registry: Registry, options: WorkerOptions) -> WorkerSession:
+        return WorkerSession(
             self._claim_settings(registry, options),
             concurrency=options.concurrency,
             random=random.SystemRandom().random,
