@@ -86,9 +86,9 @@ def test_a_group_is_killed_when_its_deadline_passes_without_an_extension(
     with a_keeper() as (keeper, _):
         for each in (late, extended, idle):
             keeper.watch(each.pid)
-            keeper.kill_at(each.pid, soon())
-        keeper.kill_at(extended.pid, far())
-        keeper.kill_at(idle.pid, None)
+            keeper.kill_at({each.pid: soon()})
+        keeper.kill_at({extended.pid: far()})
+        keeper.kill_at({idle.pid: None})
 
         assert late.wait(60) == -signal.SIGKILL
         assert (extended.poll(), idle.poll()) == (None, None)
@@ -111,12 +111,12 @@ def test_a_keeper_that_died_or_does_not_read_is_replaced_by_one_that_knows_all_g
         sooner = count(far(), -1)  # one that becomes later would be told later
 
         def is_replaced() -> bool:
-            keeper.kill_at(late.pid, Boot(next(sooner)))
+            keeper.kill_at({late.pid: Boot(next(sooner))})
             turn()
             return keeper.pid not in (None, first)
 
         until(is_replaced, "there is another keeper")
-        keeper.kill_at(late.pid, soon())
+        keeper.kill_at({late.pid: soon()})
 
         assert late.wait(60) == -signal.SIGKILL
         assert left.poll() is None
@@ -147,10 +147,10 @@ def test_a_sooner_deadline_is_told_at_once_and_a_later_one_or_none_within_a_seco
         keeper.watch(b)
         told.clear()
 
-        keeper.kill_each_at({a: at, b: at})
-        keeper.kill_each_at({a: Boot(at - 1), b: Boot(at + 1)})
+        keeper.kill_at({a: at, b: at})
+        keeper.kill_at({a: Boot(at - 1), b: Boot(at + 1)})
         for later in range(100):
-            keeper.kill_each_at({a: Boot(at + later), b: None})
+            keeper.kill_at({a: Boot(at + later), b: None})
         assert told == [b"=%d %d\n=%d %d\n" % (a, at, b, at), b"=%d %d\n" % (a, at - 1)]
         assert keeper.next_at == now + SEND_WITHIN
 
@@ -168,9 +168,9 @@ def test_a_later_deadline_is_told_at_once_if_the_known_one_is_near(
     with a_keeper() as (keeper, _):
         pid = group().pid
         keeper.watch(pid)
-        keeper.kill_at(pid, Boot(boot_now() + SEND_WITHIN))
+        keeper.kill_at({pid: Boot(boot_now() + SEND_WITHIN)})
 
-        keeper.kill_at(pid, None)
+        keeper.kill_at({pid: None})
 
         assert told[-1] == b"=%d 0\n" % pid
 
@@ -187,12 +187,12 @@ def test_a_much_later_deadline_is_told_at_once(
     with a_keeper(lambda: now) as (keeper, _):
         pid, known = group().pid, Boot(now + seconds(4))
         keeper.watch(pid)
-        keeper.kill_at(pid, known)
-        keeper.kill_at(pid, None)
+        keeper.kill_at({pid: known})
+        keeper.kill_at({pid: None})
         told.clear()
 
-        keeper.kill_at(pid, Boot(known + SEND_WITHIN))
+        keeper.kill_at({pid: Boot(known + SEND_WITHIN)})
         assert not told
 
-        keeper.kill_at(pid, Boot(known + SEND_WITHIN + 1))
+        keeper.kill_at({pid: Boot(known + SEND_WITHIN + 1)})
         assert told == [b"=%d %d\n" % (pid, known + SEND_WITHIN + 1)]

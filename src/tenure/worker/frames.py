@@ -1,4 +1,4 @@
-"""What a supervisor and its child say to each other: frames of msgpack on a socket pair, no pickle.
+"""What a supervisor and its child send each other: frames of msgpack on a socket pair, no pickle.
 
 Frames carry no lease id unless a handler asks for its own: a child knows its attempts by a local
 number, so user code that gets hold of the socket can at most spoil the attempts of its own process.

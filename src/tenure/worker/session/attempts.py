@@ -43,6 +43,7 @@ NO_CHILD = "no child was ready for it in time"
 
 News = tuple[Progress | None, bytes | None]
 """Progress and checkpoint that the coordinator does not know yet."""
+NO_NEWS: News = (None, None)
 
 
 def _merge(older: News, newer: News) -> News:
@@ -150,8 +151,8 @@ class LeasedAttempt:
         self.first_try_at: Boot | None = None
         self.retry_at: Boot | None = None
         self._hb_seq = grant.job.hb_seq
-        self._news: News = (None, None)
-        self._unconfirmed: News = (None, None)
+        self._news = NO_NEWS
+        self._unconfirmed = NO_NEWS
         self._news_sent_at = Boot(0)
         self._found = LeaseNews.NONE
         self.unrun_because = ""  # why it is handed back without having run
@@ -193,10 +194,6 @@ class LeasedAttempt:
         self.ends_by = bound or NO_RENEWAL
         return True
 
-    def started_with_claim(self) -> None:
-        """The claim has started it: its grant is the answer to its start, too. [N4]"""
-        self.start_sent_at = self.claim_sent_at
-
     @property
     def is_late(self) -> str:
         """Why a grant whose lease is over, or almost, was too late."""
@@ -234,14 +231,9 @@ class LeasedAttempt:
         self.heartbeat_at = min(self.heartbeat_at, soon)
 
     @property
-    def has_news(self) -> bool:
-        """Whether there is progress or a checkpoint that no heartbeat has carried yet."""
-        return self._news != (None, None)
-
-    @property
     def has_unconfirmed(self) -> bool:
         """Whether there is progress or a checkpoint that no answer has confirmed yet."""
-        return self.has_news or self._unconfirmed != (None, None)
+        return self._news != NO_NEWS or self._unconfirmed != NO_NEWS
 
     @property
     def may_share_batch(self) -> bool:
@@ -253,11 +245,11 @@ class LeasedAttempt:
         self._hb_seq += 1
         # Without an answer the next is due at half of what remains, with one after the interval.
         self.heartbeat_at = self._repeat_at = self.repeat_at(now)
-        if self.has_news:
+        if self._news != NO_NEWS:
             self._news_sent_at = now
         # Sends again what an earlier heartbeat carried and no answer confirmed.
         carried = _merge(self._unconfirmed, self._news)
-        self._unconfirmed, self._news = carried, (None, None)
+        self._unconfirmed, self._news = carried, NO_NEWS
         progress, checkpoint = carried
         return Heartbeat(
             job_id=self.grant.job_id,
@@ -288,7 +280,7 @@ class LeasedAttempt:
     def heartbeat_answered(self, hb_seq: int, sent_at: Boot) -> None:
         """What it carried is stored. An older heartbeat confirms nothing of the newest."""
         if hb_seq == self._hb_seq:
-            self._unconfirmed = (None, None)
+            self._unconfirmed = NO_NEWS
             if self.heartbeat_at == self._repeat_at:
                 self.heartbeat_at = Boot(sent_at + self.heartbeat_us)
 
@@ -296,13 +288,13 @@ class LeasedAttempt:
         """It got no answer: what it carried is sent again, unless there is newer news."""
         if hb_seq == self._hb_seq:
             self._news = _merge(self._unconfirmed, self._news)
-            self._unconfirmed = (None, None)
+            self._unconfirmed = NO_NEWS
             is_repeat = self.heartbeat_at == self._repeat_at  # nothing else has made it due since
             self.heartbeat_at = again_at if is_repeat else min(self.heartbeat_at, again_at)
 
     def drop_news(self) -> None:
         """Progress or checkpoint is out of bounds, and every heartbeat with it would be refused."""
-        self._news = self._unconfirmed = (None, None)
+        self._news = self._unconfirmed = NO_NEWS
 
     # --- commands ------------------------------------------------------------------------------
 

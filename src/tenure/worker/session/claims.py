@@ -31,11 +31,6 @@ RETRY = Backoff(initial_us=seconds(0.2), cap_us=seconds(5), floor=0.0)
 """Between two tries of a request that got no answer: claims, starts and reports."""
 
 
-def jittered(ceiling_us: int, random: Random) -> Duration:
-    """Full jitter: anything up to the ceiling, so that workers do not claim in step."""
-    return Duration(int(ceiling_us * random()))
-
-
 class ClaimSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Who asks, where, for what and how often."""
 
@@ -125,7 +120,7 @@ class ClaimPlanner:
                 self.unanswered = self._request(group, at_once or room, at_once > 0)
                 self._sent = 1
                 return self.unanswered
-            self._pass_turn()
+            self._turn += 1
         return None
 
     @property
@@ -159,9 +154,6 @@ class ClaimPlanner:
             start=starts,
         )
 
-    def _pass_turn(self) -> None:
-        self._turn += 1
-
     # --- answers -------------------------------------------------------------------------------
 
     def answered(
@@ -175,7 +167,7 @@ class ClaimPlanner:
         assert asked is not None
         self.tries = 0
         self._group().is_backlogged = granted >= asked.limit
-        self._pass_turn()
+        self._turn += 1
         if granted:
             self.wake(now)
             return
@@ -201,7 +193,8 @@ class ClaimPlanner:
     def _pause_us(self, holds: Sequence[Held | None]) -> int:
         """Until the next claim after one of everything that received nothing. If rates hold back
         all that could be granted, nothing is asked before the first of them has room."""
-        pause_us = self._idle_us // 2 + jittered(self._idle_us, self._random)
+        # With jitter, so that workers do not claim in step.
+        pause_us = self._idle_us // 2 + int(self._idle_us * self._random())
         waits = [held.wait_us for held in holds if held is not None]
         if not waits:
             return pause_us

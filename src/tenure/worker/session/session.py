@@ -486,7 +486,7 @@ class WorkerSession:
 
     def _begin(self, attempt: LeasedAttempt) -> None:
         """Its claim has started it."""
-        attempt.started_with_claim()
+        attempt.start_sent_at = attempt.claim_sent_at  # its grant answers its start, too [N4]
         self._move(attempt, Phase.RUNNING)
         self.stats.started += 1
         self._actions.append(messages.Prepare(attempt.run, attempt.grant, attempt.fence_at))

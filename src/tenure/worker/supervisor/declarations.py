@@ -46,21 +46,20 @@ class Difference(msgspec.Struct, frozen=True):
         return ", ".join(said)
 
 
+def stored_kinds(store: JobStore, namespace: Namespace) -> dict[Kind, KindSettings]:
+    """What the store has for each kind."""
+    return {each.kind: each for each in store.settings.kinds(namespace)}
+
+
 def declare_kinds(
-    store: JobStore, namespace: Namespace, handlers: Iterable[Handler]
-) -> Iterator[Difference]:
-    """Write what is declared for kinds that the store has never seen, and the policies of those
-    that have none; yields the kinds for which it has something else."""
-    stored = {each.kind: each for each in store.settings.kinds(namespace)}
-    yield from _declare(store, namespace, handlers, stored)
-
-
-def _declare(
     store: JobStore,
     namespace: Namespace,
     handlers: Iterable[Handler],
-    stored: Mapping[Kind, KindSettings],
+    stored: Mapping[Kind, KindSettings] | None = None,
 ) -> Iterator[Difference]:
+    """Write what is declared for kinds that the store has never seen, and the policies of those
+    that have none; yields the kinds for which it has something else."""
+    stored = stored_kinds(store, namespace) if stored is None else stored
     refused: RequestRefused | None = None
     unwritten: list[Kind] = []
     for wanted in settings_of(handlers):
@@ -110,8 +109,8 @@ def declare_and_warn(
     it, perhaps this code is old. A worker under development `overwrites` it and says so."""
     try:
         with retrying_for(RETRY_FOR_S):
-            stored = {each.kind: each for each in store.settings.kinds(namespace)}
-            for found in _declare(store, namespace, handlers, stored):
+            stored = stored_kinds(store, namespace)
+            for found in declare_kinds(store, namespace, handlers, stored):
                 if overwrites:
                     kept = store.settings.put_kind(namespace, found.declared.as_change())
                     _log.info("kind %s: %s", kept.kind, change_in_words(found.stored, kept))

@@ -74,12 +74,8 @@ class KeeperClient:
         sent_deadline = self._sent.get(group)
         return sent_deadline is not None and self._clock() >= sent_deadline
 
-    def kill_at(self, group: int, deadline: Boot | None) -> None:
-        """Kill this group at the deadline, unless it is changed before; None: no deadline."""
-        self.kill_each_at({group: deadline})
-
-    def kill_each_at(self, deadlines: Mapping[int, Boot | None]) -> None:
-        """The same for several groups at once."""
+    def kill_at(self, deadlines: Mapping[int, Boot | None]) -> None:
+        """Kill each group at its deadline, unless it is changed before; None: no deadline."""
         now = self._clock()
         at_once: list[int] = []
         for group, deadline in deadlines.items():

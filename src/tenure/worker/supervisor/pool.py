@@ -280,7 +280,7 @@ class ChildPool:
             return
         unflushed, self._unflushed = self._unflushed, {}
         if self._keeper is not None:
-            self._keeper.kill_each_at({child.pid: _deadline(child) for child in unflushed})
+            self._keeper.kill_at({child.pid: _deadline(child) for child in unflushed})
         for child in unflushed:
             child.flush()
 
