@@ -44,27 +44,10 @@ from tenure.handlers.json_values import encode
 from tenure.handlers.registry import Handler
 from tenure.protocol.fields import optional_moment
 from tenure.protocol.routes import MAX_FLOW_BYTES
+from tenure.worker import frames
 from tenure.worker.application import Transactions
 from tenure.worker.child.asks import Asks
 from tenure.worker.child.error_texts import clean
-from tenure.worker.frames import (
-    AskAnswer,
-    AskToStop,
-    Authority,
-    CheckpointSaved,
-    EnqueueJob,
-    LeaseLost,
-    LeaseRenewed,
-    LoadParents,
-    MakeFlow,
-    ProgressMade,
-    Run,
-    SelfCompleted,
-    StoreArtifact,
-    ToAttempt,
-    ToSupervisor,
-    completion,
-)
 
 _R = TypeVar("_R")
 
@@ -74,9 +57,9 @@ class AttemptContext(Context):
 
     def __init__(
         self,
-        run: Run,
+        run: frames.Run,
         *,
-        send: Callable[[ToSupervisor], None],
+        send: Callable[[frames.ToSupervisor], None],
         limits: Limits,
         transactions: Transactions | None = None,
     ) -> None:
@@ -124,7 +107,7 @@ class AttemptContext(Context):
         """Store a checkpoint for the next attempt; raises if it is too large or not JSON."""
         body = encode(checkpoint, what="checkpoint")
         check_body("checkpoint", body, self._limits)
-        self._send(CheckpointSaved(self._run, body))
+        self._send(frames.CheckpointSaved(self._run, body))
 
     def progress(self, done: int, total: int | None = None, note: str = "") -> None:
         """Report how far the job is."""
@@ -134,7 +117,7 @@ class AttemptContext(Context):
             total=None if total is None else counts[1],
             note=clean(note, most=MAX_TEXT),
         )
-        self._send(ProgressMade(self._run, made))
+        self._send(frames.ProgressMade(self._run, made))
 
     def log(self, message: str) -> None:
         """Add a line to the attempt's output."""
@@ -152,7 +135,7 @@ class AttemptContext(Context):
                     f"{len(body)} bytes are over the limit of {MAX_ARTIFACT_BYTES}",
                     hint="put it into an object store, and its address into the result",
                 )
-            self._asks.ask(StoreArtifact(name, kind, body), None)
+            self._asks.ask(frames.StoreArtifact(name, kind, body), None)
         except (InvalidInput, TransientError) as error:
             self._failed(error, Stage.OUTPUT)
             raise
@@ -171,7 +154,7 @@ class AttemptContext(Context):
         check_body("payload", spec.payload, self._limits)
         made_id = follow_up_id(self.job_id, kind=spec.kind, step=step)
         twice = already_enqueued(spec, step)
-        return self._asks.ask_once(made_id, twice, EnqueueJob(spec, step), Enqueued)
+        return self._asks.ask_once(made_id, twice, frames.EnqueueJob(spec, step), Enqueued)
 
     def _make_flow(self, plan: FlowPlan) -> bool:
         if self._is_in_transaction:
@@ -191,12 +174,12 @@ class AttemptContext(Context):
                 hint="make several flows, or give the jobs smaller arguments",
             )
         made_id = handler_flow_id(self.job_id, step=plan.step)
-        return self._asks.ask_once(made_id, already_made(plan.step), MakeFlow(plan), bool)
+        return self._asks.ask_once(made_id, already_made(plan.step), frames.MakeFlow(plan), bool)
 
     @cached_property
     def parents(self) -> Parents:
         """What the jobs that this one waited for returned, by name."""
-        return Parents(lambda after: self._asks.ask(LoadParents(after), ParentPage))
+        return Parents(lambda after: self._asks.ask(frames.LoadParents(after), ParentPage))
 
     def transaction(self, connection: Any) -> TransactionScope:
         """Complete the attempt in a transaction of the handler's own."""
@@ -235,12 +218,14 @@ class AttemptContext(Context):
                 transaction.judge(await end(self._completion(authority, transaction)))
         self._settled(transaction.result)
 
-    def _completion(self, authority: Authority, transaction: "AttemptTransaction") -> Complete:
+    def _completion(
+        self, authority: frames.Authority, transaction: "AttemptTransaction"
+    ) -> Complete:
         """The report of the success, under the request id that the supervisor will use: so the
         supervisor's report is a replay."""
         result = transaction.result
         transaction.is_ending = True
-        return completion(self.job_id, authority.lease_id, authority.actor, result)
+        return frames.completion(self.job_id, authority.lease_id, authority.actor, result)
 
     @contextmanager
     def _in_transaction(self) -> Iterator["AttemptTransaction"]:
@@ -258,7 +243,7 @@ class AttemptContext(Context):
     def _settled(self, result: bytes) -> None:
         """Committed: from here on the attempt has succeeded, whatever the handler still does."""
         self.result = result
-        self._send(SelfCompleted(self._run, result))
+        self._send(frames.SelfCompleted(self._run, result))
 
     # --- for the child -------------------------------------------------------------------------
 
@@ -281,18 +266,18 @@ class AttemptContext(Context):
         """Set the handler that this context is for."""
         self._handler = handler
 
-    def receive(self, message: ToAttempt) -> None:
+    def receive(self, message: frames.ToAttempt) -> None:
         """What the supervisor sends. Any thread."""
         match message:
-            case LeaseRenewed():
+            case frames.LeaseRenewed():
                 self._until = message.until
-            case AskToStop():
+            case frames.AskToStop():
                 self._reason = message.reason
                 self._stop()
-            case LeaseLost():
+            case frames.LeaseLost():
                 self._is_lost = True
                 self._stop()
-            case AskAnswer():
+            case frames.AskAnswer():
                 self._asks.answered(message)
             case _:
                 assert_never(message)

@@ -32,19 +32,10 @@ from tenure.errors import (
 from tenure.handlers.hooks import Attempt, arun_within, run_within
 from tenure.handlers.registry import Handler, Registry
 from tenure.telemetry.tracing import TraceContext, attempt_span
+from tenure.worker import frames
 from tenure.worker.application import Transactions
 from tenure.worker.child.context import AttemptContext
 from tenure.worker.child.error_texts import clean, message_of, traceback_of
-from tenure.worker.frames import (
-    Conflicted,
-    FromChild,
-    Raised,
-    Returned,
-    Run,
-    Snoozed,
-    Stopped,
-    ToSupervisor,
-)
 
 
 class Execution:
@@ -53,22 +44,22 @@ class Execution:
     def __init__(
         self,
         registry: Registry,
-        run: Run,
+        run: frames.Run,
         *,
-        send: Callable[[ToSupervisor], None],
+        send: Callable[[frames.ToSupervisor], None],
         limits: Limits,
         transactions: Transactions | None = None,
     ) -> None:
         self.run = run
         self.context = AttemptContext(run, send=send, limits=limits, transactions=transactions)
         self._registry = registry
-        self.outcome: FromChild | None = None  # of a coroutine, however its task ends
+        self.outcome: frames.FromChild | None = None  # of a coroutine, however its task ends
         self._stage = Stage.FETCH
         self._hooked: Attempt | None = None  # as hooks see it, if there are any
         self._is_of_hook = False  # whether the error that ends the attempt is a hook's own
-        self._encoded: Returned | None = None  # while the hooks were still there
+        self._encoded: frames.Returned | None = None  # while the hooks were still there
 
-    def perform(self) -> FromChild:
+    def perform(self) -> frames.FromChild:
         """Run a handler to its end in this thread; a coroutine gets a loop of its own."""
         try:
             handler, arguments = self._prepare()
@@ -84,7 +75,7 @@ class Execution:
         except BaseException as error:  # becomes the attempt's outcome, never swallowed
             return self.outcome_of(error)
 
-    async def perform_async(self) -> FromChild:
+    async def perform_async(self) -> frames.FromChild:
         """Run a handler as part of the loop it is called in."""
         try:
             handler, arguments = self._prepare()
@@ -171,17 +162,17 @@ class Execution:
             arguments[handler.context_parameter] = self.context
         return handler, arguments
 
-    def _returned(self, value: Any) -> Returned:
+    def _returned(self, value: Any) -> frames.Returned:
         if self.context.result is not None:
-            return Returned(self.context.result)
+            return frames.Returned(self.context.result)
         if self._encoded is not None:
             return self._encoded
         self._stage = Stage.OUTPUT
-        return Returned(self.context.encode_result(value))
+        return frames.Returned(self.context.encode_result(value))
 
     # --- exceptions ----------------------------------------------------------------------------
 
-    def outcome_of(self, error: BaseException) -> FromChild:
+    def outcome_of(self, error: BaseException) -> frames.FromChild:
         """The outcome of a handler that raised this."""
         self._is_of_hook = self._hooked is not None and error is self._hooked.hook_error
         while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
@@ -189,20 +180,20 @@ class Execution:
         if self.context.result is not None:
             # The success is committed, so a later error is only logged.
             self.context.log(f"after the job was completed: {traceback_of(error)}")
-            return Returned(self.context.result)
+            return frames.Returned(self.context.result)
         if self.context.fault is not None and error is self.context.fault[0]:
             self._stage = self.context.fault[1]
         if _is_stop(error) and self.context.should_stop:
-            return Stopped()
+            return frames.Stopped()
         match error:
             case LeaseConflictError():
-                return Conflicted()
+                return frames.Conflicted()
             case Snooze():
-                return Snoozed(_bounded(error.delay_s))
+                return frames.Snoozed(_bounded(error.delay_s))
             case TransientError():
-                return Raised(self._error(error), _bounded(error.retry_after_s))
+                return frames.Raised(self._error(error), _bounded(error.retry_after_s))
             case _:
-                return Raised(self._error(error))
+                return frames.Raised(self._error(error))
 
     def _error(self, error: BaseException) -> JobError:
         return JobError(

@@ -29,33 +29,23 @@ from tenure.errors import InvalidInput, RequestRefused, TenureError
 from tenure.handlers.calls import Enqueued
 from tenure.ports import Coordination
 from tenure.protocol.replies import ProblemCode
-from tenure.worker.frames import (
-    Ask,
-    AskAnswer,
-    Authority,
-    BorrowLease,
-    EnqueueJob,
-    LoadParents,
-    MakeFlow,
-    Refusal,
-    StoreArtifact,
-)
+from tenure.worker import frames
 
 _NEEDS_NO_KEY = "omit key: by its id alone, a job that a handler enqueues is made only once"
 
 
 _NAMES = {
-    StoreArtifact: "storing an artifact",
-    EnqueueJob: "enqueueing a job",
-    MakeFlow: "storing a flow",
-    LoadParents: "reading the parents",
+    frames.StoreArtifact: "storing an artifact",
+    frames.EnqueueJob: "enqueueing a job",
+    frames.MakeFlow: "storing a flow",
+    frames.LoadParents: "reading the parents",
 }
 
 
 class HandlerRequest(msgspec.Struct, frozen=True):
     """A handler's question, with what only the supervisor knows: its attempt's job and lease."""
 
-    ask: Ask
+    ask: frames.Ask
     job_id: JobId
     lease_id: LeaseId
 
@@ -63,25 +53,27 @@ class HandlerRequest(msgspec.Struct, frozen=True):
         """What it is, for the log."""
         return f"{_NAMES[type(self.ask.what)]} of job {self.job_id}"
 
-    def answer(self, result: object) -> AskAnswer:
+    def answer(self, result: object) -> frames.AskAnswer:
         """The answer with this result."""
-        return AskAnswer(self.ask.run, self.ask.id, msgspec.Raw(msgspec.msgpack.encode(result)))
+        return frames.AskAnswer(
+            self.ask.run, self.ask.id, msgspec.Raw(msgspec.msgpack.encode(result))
+        )
 
-    def refuse(self, refused: Refusal) -> AskAnswer:
+    def refuse(self, refused: frames.Refusal) -> frames.AskAnswer:
         """The answer that says why there is no result."""
-        return AskAnswer(self.ask.run, self.ask.id, refused=refused)
+        return frames.AskAnswer(self.ask.run, self.ask.id, refused=refused)
 
-    def unavailable(self, problem: str) -> AskAnswer:
+    def unavailable(self, problem: str) -> frames.AskAnswer:
         """The answer of a store that does not answer."""
-        return self.refuse(Refusal(why="unavailable", problem=problem))
+        return self.refuse(frames.Refusal(why="unavailable", problem=problem))
 
     @property
     def size_bytes(self) -> int:
         """How much memory it takes while it waits."""
         match self.ask.what:
-            case StoreArtifact(body=body):
+            case frames.StoreArtifact(body=body):
                 return len(body)
-            case MakeFlow(plan=plan):
+            case frames.MakeFlow(plan=plan):
                 return sum(len(job.call.payload) for job in plan.jobs)
             case _:
                 return 0
@@ -89,9 +81,9 @@ class HandlerRequest(msgspec.Struct, frozen=True):
     @property
     def parent(self) -> ParentAttempt:
         """The attempt that makes a job or a flow."""
-        assert isinstance(self.ask.what, EnqueueJob | MakeFlow)
+        assert isinstance(self.ask.what, frames.EnqueueJob | frames.MakeFlow)
         what = self.ask.what
-        step = what.step if isinstance(what, EnqueueJob) else what.plan.step
+        step = what.step if isinstance(what, frames.EnqueueJob) else what.plan.step
         return ParentAttempt(job_id=self.job_id, lease_id=self.lease_id, step=step)
 
 
@@ -103,27 +95,27 @@ class HandlerRequests:
         self._actor = actor
         self._namespace = namespace
 
-    def carry_out(self, request: HandlerRequest) -> AskAnswer:
+    def carry_out(self, request: HandlerRequest) -> frames.AskAnswer:
         """The answer. Waits for the store."""
         what = request.ask.what
         try:
             match what:
-                case StoreArtifact():
+                case frames.StoreArtifact():
                     return self._store_artifact(request, what)
-                case LoadParents():
+                case frames.LoadParents():
                     return self._load_parents(request, what)
-                case EnqueueJob():
+                case frames.EnqueueJob():
                     return self._enqueued(request, self._coordination.execute(self._job(request)))
-                case MakeFlow():
+                case frames.MakeFlow():
                     return self._make_flow(request, what)
-                case BorrowLease():
-                    return request.answer(Authority(request.lease_id, self._actor))
+                case frames.BorrowLease():
+                    return request.answer(frames.Authority(request.lease_id, self._actor))
                 case _:
                     assert_never(what)
         except TenureError as failure:
             return _answer_to_failure(request, failure)
 
-    def enqueue(self, request: HandlerRequest, answer: Callable[[AskAnswer], None]) -> None:
+    def enqueue(self, request: HandlerRequest, answer: Callable[[frames.AskAnswer], None]) -> None:
         """Enqueue a handler's job without waiting: many share a transaction. `answer` is called
         once, in whatever thread."""
 
@@ -145,7 +137,7 @@ class HandlerRequests:
     # --- jobs and flows ------------------------------------------------------------------------
 
     def _job(self, request: HandlerRequest) -> FollowUp:
-        assert isinstance(request.ask.what, EnqueueJob)
+        assert isinstance(request.ask.what, frames.EnqueueJob)
         call, step = request.ask.what.call, request.ask.what.step
         return FollowUp(
             job_id=follow_up_id(request.job_id, kind=call.kind, step=step),
@@ -155,9 +147,9 @@ class HandlerRequests:
             **msgspec.structs.asdict(call),
         )
 
-    def _enqueued(self, request: HandlerRequest, decision: Answer) -> AskAnswer:
+    def _enqueued(self, request: HandlerRequest, decision: Answer) -> frames.AskAnswer:
         assert isinstance(decision, Reply)
-        assert isinstance(request.ask.what, EnqueueJob)
+        assert isinstance(request.ask.what, frames.EnqueueJob)
         call, step = request.ask.what.call, request.ask.what.step
         if decision.job is None and decision.cause is None and decision.replayed:
             # The job exists, but the worker's token may not see it. Its id is no secret: it follows
@@ -176,7 +168,7 @@ class HandlerRequests:
         is_new = not (decision.replayed or decision.deduplicated)
         return request.answer(Enqueued(id=decision.job.id, is_new=is_new))
 
-    def _make_flow(self, request: HandlerRequest, what: MakeFlow) -> AskAnswer:
+    def _make_flow(self, request: HandlerRequest, what: frames.MakeFlow) -> frames.AskAnswer:
         plan, parent = what.plan, request.job_id
         flow = EnqueueFlow(
             flow_id=handler_flow_id(parent, step=plan.step),
@@ -204,7 +196,9 @@ class HandlerRequests:
 
     # --- artifacts and parents -----------------------------------------------------------------
 
-    def _store_artifact(self, request: HandlerRequest, what: StoreArtifact) -> AskAnswer:
+    def _store_artifact(
+        self, request: HandlerRequest, what: frames.StoreArtifact
+    ) -> frames.AskAnswer:
         upload = ArtifactUpload(
             job_id=request.job_id,
             lease_id=request.lease_id,
@@ -221,35 +215,37 @@ class HandlerRequests:
             return _invalid(request, "artifact", problem)
         return request.answer(None) if staging.cause is None else _lost(request, staging.cause)
 
-    def _load_parents(self, request: HandlerRequest, what: LoadParents) -> AskAnswer:
+    def _load_parents(self, request: HandlerRequest, what: frames.LoadParents) -> frames.AskAnswer:
         held = HeldLease(request.job_id, request.lease_id)
         page = self._coordination.store.flows.parents(held, self._actor, after=what.after)
         return request.answer(page) if page.cause is None else _lost(request, page.cause)
 
 
-def _invalid(request: HandlerRequest, field: str, problem: str, hint: str = "") -> AskAnswer:
-    return request.refuse(Refusal(why="invalid", field=field, problem=problem, hint=hint))
+def _invalid(request: HandlerRequest, field: str, problem: str, hint: str = "") -> frames.AskAnswer:
+    return request.refuse(frames.Refusal(why="invalid", field=field, problem=problem, hint=hint))
 
 
-def _lost(request: HandlerRequest, cause: Cause) -> AskAnswer:
-    return request.refuse(Refusal(why="lost", problem=f"the attempt has lost its lease ({cause})"))
+def _lost(request: HandlerRequest, cause: Cause) -> frames.AskAnswer:
+    return request.refuse(
+        frames.Refusal(why="lost", problem=f"the attempt has lost its lease ({cause})")
+    )
 
 
-def _answer_to_failure(request: HandlerRequest, failure: Exception) -> AskAnswer:
+def _answer_to_failure(request: HandlerRequest, failure: Exception) -> frames.AskAnswer:
     match request.ask.what:
-        case StoreArtifact() if isinstance(failure, InvalidInput):
+        case frames.StoreArtifact() if isinstance(failure, InvalidInput):
             return _invalid(request, "artifact", str(failure))
-        case StoreArtifact() | BorrowLease():
+        case frames.StoreArtifact() | frames.BorrowLease():
             return request.unavailable(str(failure))
-        case LoadParents():
+        case frames.LoadParents():
             return request.unavailable(f"the parents could not be read: {failure}")
-        case EnqueueJob() | MakeFlow() as made:
-            what = "this job" if isinstance(made, EnqueueJob) else "this flow"
+        case frames.EnqueueJob() | frames.MakeFlow() as made:
+            what = "this job" if isinstance(made, frames.EnqueueJob) else "this flow"
         case _:
             assert_never(request.ask.what)
     if isinstance(failure, InvalidInput):
         return _invalid(request, failure.field, failure.problem, failure.hint)
     if isinstance(failure, RequestRefused) and failure.reason == ProblemCode.OUT_OF_SCOPE:
         problem = f"the worker may not enqueue {what}: {failure}"
-        return request.refuse(Refusal(why="forbidden", problem=problem))
+        return request.refuse(frames.Refusal(why="forbidden", problem=problem))
     return request.unavailable(f"{failure}; another attempt enqueues it under the same id")
