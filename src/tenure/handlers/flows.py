@@ -165,8 +165,8 @@ class FlowPlan(msgspec.Struct, frozen=True):
 
 class HandlerFlow(FlowBuilder):
     """Jobs that wait for each other, made by a handler: `with ctx.flow() as flow:` sends them at
-    its end. There is nothing to wait with: the handler would hold its slot all the while. Return,
-    and let the last job of the flow go on with the work.
+    its end. There is nothing to wait with: the handler would keep its slot all the while. Return,
+    and let the last job of the flow continue the work.
 
     All attempts of the handler's job together make it once: if an earlier attempt made it, the
     block's end finds it, whatever was added this time. [FL13]

@@ -339,7 +339,7 @@ _COMPENSATION = "policy.compensation."
 
 def as_option(wrong: InvalidInput) -> InvalidInput:
     """The error with the option's name instead of the field's: `lease=…`, not `policy.lease_us`. An
-    error about something else is returned as it is."""
+    error about something else is returned unchanged."""
     field = _POSITION.sub("", wrong.field)
     whose = " of the compensation" if field.startswith(_COMPENSATION) else ""
     field = _UNIT.sub("", field.removeprefix(_COMPENSATION))

@@ -12,8 +12,8 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-# The C function. That around it looks whether the handler is a member of an enum: 3 µs instead of
-# 0.3, for two signals after each job.
+# The C function. The one around it checks whether the handler is a member of an enum: 3 µs instead
+# of 0.3, for two signals after each job.
 _set_handler = getattr(signal.signal, "__wrapped__", signal.signal)
 
 PR_SET_PDEATHSIG = 1

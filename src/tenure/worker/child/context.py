@@ -53,7 +53,7 @@ _R = TypeVar("_R")
 
 
 class AttemptContext(Context):
-    """Given to the handler; the child's listener passes the supervisor's frames to it."""
+    """Given to the handler; the child's listener passes on what the supervisor sends."""
 
     def __init__(
         self,

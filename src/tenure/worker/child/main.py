@@ -2,7 +2,7 @@
 
 Imports the application, runs attempts in one of three lanes, dies with its supervisor. Everything
 here runs beside user code and is trusted with nothing but the attempt. The main thread belongs to
-handlers (or to their event loop); a listener thread reads the supervisor's frames while they run.
+handlers (or to their event loop); a listener thread reads what the supervisor sends while they run.
 """
 
 import asyncio
@@ -120,7 +120,7 @@ class Lane(ABC):
             self.start(begun)
 
     def send(self, message: frames.ToSupervisor) -> None:
-        """A frame of an attempt for the supervisor. Any thread."""
+        """Send what an attempt has for the supervisor. Any thread."""
         self.channel.send(message)
 
     def _execution(self, run: frames.Run) -> Execution:
@@ -202,7 +202,7 @@ class ProcessLane(Lane):
             self._calls.put(None)
 
     def listen(self) -> None:
-        """The listener's thread: sleeps while nothing runs, looks now and then whether the same
+        """The listener's thread: sleeps while nothing runs, checks now and then whether the same
         attempt still runs, and if so reads."""
         seen = 0
         while True:
@@ -449,7 +449,7 @@ def serve(descriptor: int, parent: int, mark: int) -> None:
     lane.begun_mark = begun_mark
     lane.take(received)  # what came together with the setup
     threading.Thread(target=lane.listen, name="tenure-listener", daemon=True).start()
-    gc.freeze()  # what the imports made stays: collections need not visit it
+    gc.freeze()  # what the imports made stays: collections skip it
     channel.send(frames.Ready())
     try:
         lane.serve()

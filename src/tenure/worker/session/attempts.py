@@ -339,7 +339,7 @@ class LeasedAttempt:
         return self.fail(error)
 
 
-# --- what is reported of it, and said ------------------------------------------------------------
+# --- what is reported and logged of it -----------------------------------------------------------
 
 
 # --- what is reported --------------------------------------------------------------------------

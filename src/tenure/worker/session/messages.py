@@ -1,4 +1,4 @@
-"""What a session and its supervisor tell each other: one struct for each fact.
+"""What a session and its supervisor send each other: one struct for each fact.
 
 The supervisor feeds the session with events and carries out its actions, in order. Some of both are
 frames: they pass between the session and a child unchanged.
@@ -161,7 +161,7 @@ Event = (
 
 
 class SendClaim(msgspec.Struct, frozen=True):
-    """Send this claim; answer with `Answered` or `Unanswered`. It may be held open for
+    """Send this claim; answer with `Answered` or `Unanswered`. It may be kept open for
     `wait_us` while there is no work."""
 
     ticket: int
@@ -170,7 +170,7 @@ class SendClaim(msgspec.Struct, frozen=True):
 
 
 class EndWaits(msgspec.Struct, frozen=True):
-    """End a claim that is held open, without an answer."""
+    """End a claim that is kept open, without an answer."""
 
 
 class Send(msgspec.Struct, frozen=True):

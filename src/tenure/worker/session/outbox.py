@@ -1,7 +1,7 @@
 """What is sent to the coordinator, in which batches, and what is still unanswered.
 
-Pure bookkeeping: it decides nothing about an attempt and gets no verdict. Requests that were lost
-or refused travel alone, so that one bad command cannot hold up its neighbours for ever.
+Pure bookkeeping: it decides nothing about an attempt and reads no verdict. Requests that were lost
+or refused travel alone, so that one bad command cannot delay its neighbours for ever.
 """
 
 from collections.abc import Iterable
@@ -40,7 +40,7 @@ WORTHWHILE = 200
 """This many are sent whatever is under way."""
 
 PATIENCE = seconds(0.02)
-"""How long they gather at most for those under way: one that hangs must not hold up the others."""
+"""How long they gather at most for those under way: one that hangs must not delay the others."""
 
 GATHER = seconds(0.005)
 LONGEST_GATHER = PATIENCE

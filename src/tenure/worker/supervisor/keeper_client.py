@@ -114,7 +114,7 @@ class KeeperClient:
 
     def close(self) -> None:
         """Close its input: it kills the groups it still watches, and exits. One that does not, as
-        after SIGSTOP, is killed: it must not hold up the end of its worker."""
+        after SIGSTOP, is killed: it must not delay the end of its worker."""
         self._restart_at = self._send_at = NEVER
         if self._running is None:
             return

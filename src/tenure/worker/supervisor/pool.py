@@ -5,7 +5,7 @@ attempt whose process dies by itself has failed; one whose process was killed be
 attempt in it is displaced, and costs its job nothing.
 
 Nothing is walked through for a job: free children and waiting attempts are in queues, deadlines in
-heaps. Frames for children and keeper are written by `flush`, once per turn.
+heaps. `flush` writes to the children and the keeper, once per turn.
 """
 
 import logging
@@ -335,7 +335,7 @@ class ChildPool:
         return left * took_us <= 2 * self._start_us * child.jobs_begun
 
     def _finish(self, slot: _Slot, outcome: messages.Outcome) -> None:
-        """Free the slot and tell the session how the attempt ended."""
+        """Free the slot; the session gets how the attempt ended."""
         run, child = slot.run, slot.child
         del self._slots[run]
         self._recent.ended(run)
@@ -380,8 +380,8 @@ class ChildPool:
         """Its socket can be read, or written to after it could not."""
         if child not in self._children:
             return
-        heard, is_closed = child.receive()
-        for message in heard:
+        received, is_closed = child.receive()
+        for message in received:
             self._take(child, message)
         if is_closed and not self._has_ended(child) and not child.is_retiring:
             # Most likely it is about to exit; else it is broken, and killed soon.

@@ -261,7 +261,7 @@ def run_worker(
         app=import_string,
         overwrites=options.overwrites_declared,
     )
-    gc.freeze()  # what the imports made stays: collections need not visit it
+    gc.freeze()  # what the imports made stays: collections skip it
     return worker.run()
 
 
