@@ -197,7 +197,7 @@ class LeasePolls:
         self._next_at = Boot(0)
 
     def poll(self, running: dict[int, LeasedAttempt], now: Boot) -> PollLeases | None:
-        """The leases to poll now, if any: those that waited longest. They go to the end."""
+        """The leases to poll now, if any: the ones that waited longest. They go to the end."""
         if now < self.next_at(running):
             return None
         self._next_at = Boot(now + POLL_ANSWER_WITHIN)

@@ -522,7 +522,7 @@ class WorkerSession:
     # --- heartbeats and answers ----------------------------------------------------------------
 
     def _heartbeats(self, looked_at: list[LeasedAttempt]) -> None:
-        """Renew every lease that is due, and with it those that would be due soon."""
+        """Renew every lease that is due, and with it the ones that would be due soon."""
         due = [e for e in looked_at if e.is_open and self._now >= e.heartbeat_at]
         if not due:
             return
