@@ -38,7 +38,6 @@ CORRELATION_ID = {
             "src/tenure/protocol/requests.py",
             "src/tenure/remote/store.py",
             "src/tenure/server/job_routes.py",
-            "src/tenure/server/system_routes.py",
             "src/tenure/stores/sql/events.py",
             "src/tenure/stores/sql/views.py",
         ),
