@@ -35,7 +35,7 @@ from tenure.core.claims import (
     QueueState,
 )
 from tenure.core.commands import Command, Outage
-from tenure.core.events import MAX_DECISION_EVENTS, Event
+from tenure.core.events import Event
 from tenure.core.failover import is_settling
 from tenure.core.flow_rows import (
     Edge,
@@ -658,11 +658,10 @@ class Claiming(Protocol):
 class StoredEvents(ReadableEvents, Protocol):
     """The log: what decisions and its followers in this process read of it."""
 
-    def load_to_decide(
-        self, ids: Sequence[JobId], *, events: int = MAX_DECISION_EVENTS
-    ) -> dict[JobId, list[Event]]:
-        """The first event of each job, and so many of the latest others that are no renewals, in
-        order of seq: all that a decision needs, however long the log is. [J8]"""
+    def load(self, ids: Sequence[JobId], *, latest: int | None = None) -> dict[JobId, list[Event]]:
+        """The events of these jobs in order of seq; an unknown job has none. With `latest`, only
+        the first event of each job and this many of the latest others that are no renewals: with
+        `MAX_DECISION_EVENTS` all that a decision needs, however long the log is. [J8]"""
 
     def tail(self, *, after: EventPosition | None, limit: int) -> list[TailedEvent]:
         """The next events in the order in which they were written."""
@@ -674,11 +673,9 @@ class StoredFlows(ReadableFlows, Protocol):
     def existing(self, ids: Sequence[FlowId]) -> frozenset[FlowId]:
         """Which of these flows exist, in whatever namespace. [FL3] [FL13]"""
 
-    def edges(self) -> Iterator[Edge]:
-        """Every edge, by child and position; bounded memory however many there are."""
-
-    def edges_of(self, children: Sequence[JobId]) -> list[Edge]:
-        """The edges of these jobs, by child and position."""
+    def edges(self, children: Sequence[JobId] | None = None) -> Iterator[Edge]:
+        """The edges of these jobs, or every edge, by child and position; bounded memory however
+        many there are."""
 
     def unblocked(self, ids: Sequence[JobId], *, limit: int) -> UnblockedJobs:
         """Of these jobs and their children, those that wait although they need not: no parent is
@@ -821,11 +818,9 @@ class Upkeep(Protocol):
 class Audit(Protocol):
     """What `verify` reads besides: whole records, and what at most one job may hold."""
 
-    def records(self, *, page_size: int) -> Iterator[Record]:
-        """Every job with its log, by id; bounded memory however many there are."""
-
-    def record(self, job_id: JobId) -> Record | None:
-        """One job with its log, read in one snapshot; None if there is neither row nor event."""
+    def records(self, *, page_size: int, job_id: JobId | None = None) -> Iterator[Record]:
+        """Every job with its log, by id, or this one, if there is a row or an event; each is read
+        in one snapshot. Bounded memory however many there are."""
 
     def live_keys(self) -> Iterator[tuple[DedupeKey, JobId]]:
         """The dedupe keys of live jobs in order, so that equal neighbours show a duplicate."""

@@ -516,7 +516,7 @@ def test_an_enqueue_repeated_while_its_job_is_purged_makes_the_job_anew(world: W
     class Purging(ScriptedStore):
         def __init__(self, clock: VirtualClock) -> None:
             super().__init__(clock)
-            self._own_history = instead(self, "events.load_to_decide", self._history)
+            self._own_history = instead(self, "events.load", self._history)
 
         def _history(self, ids: Sequence[JobId], **named: Any) -> Any:
             self.upkeep.delete("jobs", limit=1)

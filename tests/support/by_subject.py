@@ -1,10 +1,11 @@
 """A store's methods by subject: `store.jobs.load` for a class that has all of them itself."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any, cast
 
 from tenure.core.events import Event
+from tenure.core.flow_rows import Edge
 from tenure.core.ids import JobId
 from tenure.core.instants import Duration
 from tenure.core.job import Job
@@ -14,6 +15,7 @@ from tenure.ports import (
     Claiming,
     Deletable,
     PruneResult,
+    Record,
     StoredArtifacts,
     StoredEvents,
     StoredFlows,
@@ -42,7 +44,6 @@ _NAMES = {
     },
     "claims": {"claim": "claim", "next_ready": "next_ready"},
     "events": {
-        "load_to_decide": "load_decision_histories",
         "page": "list_events",
         "count": "count_events",
         "follow": "follow_events",
@@ -54,8 +55,6 @@ _NAMES = {
         "page": "list_flows",
         "parents": "load_parents",
         "existing": "existing_flows",
-        "edges": "edges",
-        "edges_of": "load_edges",
         "unblocked": "unblocked",
         "checks": "edge_checks",
         "delete_checks": "delete_edge_checks",
@@ -110,8 +109,6 @@ _NAMES = {
         "save_fold": "save_fold",
     },
     "audit": {
-        "records": "records",
-        "record": "load_record",
         "live_keys": "live_keys",
         "lease_holders": "lease_holders",
         "rates_in_force": "rates_in_force",
@@ -147,10 +144,26 @@ class _Jobs(_Subject):
 
 
 class _Events(_Subject):
-    def load(self, ids: Sequence[JobId]) -> dict[JobId, list[Event]]:
-        if hasattr(self._store, "load_histories"):
-            return cast(dict[JobId, list[Event]], self._store.load_histories(ids))
-        return {job_id: self._store.load_events(job_id) for job_id in ids}
+    def load(self, ids: Sequence[JobId], *, latest: int | None = None) -> dict[JobId, list[Event]]:
+        if latest is not None:
+            found = self._store.load_decision_histories(ids, events=latest)
+        else:
+            found = self._store.load_histories(ids)
+        return cast(dict[JobId, list[Event]], found)
+
+
+class _Flows(_Subject):
+    def edges(self, children: Sequence[JobId] | None = None) -> Iterator[Edge]:
+        found = self._store.edges() if children is None else self._store.load_edges(children)
+        return iter(found)
+
+
+class _Audit(_Subject):
+    def records(self, *, page_size: int, job_id: JobId | None = None) -> Iterator[Record]:
+        if job_id is None:
+            yield from self._store.records(page_size=page_size)
+        elif (record := self._store.load_record(job_id)) is not None:
+            yield record
 
 
 class _Upkeep(_Subject):
@@ -187,7 +200,7 @@ class BySubject:
 
     @cached_property
     def flows(self) -> StoredFlows:
-        return cast(StoredFlows, _Subject(self, "flows"))
+        return cast(StoredFlows, _Flows(self, "flows"))
 
     @cached_property
     def schedules(self) -> StoredSchedules:
@@ -219,4 +232,4 @@ class BySubject:
 
     @cached_property
     def audit(self) -> Audit:
-        return cast(Audit, _Subject(self, "audit"))
+        return cast(Audit, _Audit(self, "audit"))

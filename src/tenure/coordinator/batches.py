@@ -7,6 +7,7 @@ row that was read after the request arrived.
 
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Sequence, Set
+from functools import partial
 from itertools import chain
 from threading import Lock
 from typing import Protocol
@@ -16,6 +17,7 @@ from msgspec.structs import replace
 from tenure.clock import Monotonic
 from tenure.coordinator.outages import ESTIMATE_ERROR, StoreClock
 from tenure.core.commands import Command, NewJobs, Sweep, WorkerCommand
+from tenure.core.events import MAX_DECISION_EVENTS
 from tenure.core.ids import ENTROPY_BYTES, Epoch, FlowId, JobId, Kind, Namespace
 from tenure.core.instants import Instant, seconds
 from tenure.core.job import Job, compensation_id, needs_compensation
@@ -376,7 +378,7 @@ class Executor:
             return FlowToRedrive(view=view)
         ids = view.to_replace
         jobs = self._load_to_replace(ids)
-        edges = self._store.flows.edges_of(ids)
+        edges = list(self._store.flows.edges(ids))
         undone = [job_id for job_id, job in jobs.items() if needs_compensation(job)]
         compensations = self._store.jobs.read(
             [compensation_id(each) for each in undone], bodies=False
@@ -525,7 +527,7 @@ class Executor:
         self, unclear: list[tuple[PendingCommand, Context, JobId]], read: "_Read"
     ) -> list[tuple[PendingCommand, Outcome]]:
         # The log is read after the row, so it has at least every event that led to the row.
-        load = read.load_histories or self._store.events.load_to_decide
+        load = read.load_histories or partial(self._store.events.load, latest=MAX_DECISION_EVENTS)
         histories = load(list(dict.fromkeys(job_id for _, _, job_id in unclear)))
         decided: list[tuple[PendingCommand, Outcome]] = []
         for pending, context, job_id in unclear:

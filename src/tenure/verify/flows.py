@@ -145,7 +145,7 @@ def _children(store: RecordSource) -> Iterator[tuple[Job, Sequence[Edge], _Rows]
     while some := list(islice(known, TOGETHER)):
         wanted = [job_id for child_id, parents in some for job_id in (child_id, *parents)]
         rows = _load(store, list(dict.fromkeys(wanted)))
-        edges = store.flows.edges_of([child_id for child_id, _ in some])
+        edges = store.flows.edges([child_id for child_id, _ in some])
         for child_id, found in groupby(edges, key=lambda edge: edge.child_id):
             child = rows.get(child_id)
             if child is not None and child.status.is_known:

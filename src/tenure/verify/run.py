@@ -191,7 +191,7 @@ def verify(
 def verify_job(store: RecordSource, job_id: JobId, *, limit: int = DEFAULT_LIMIT) -> Report | None:
     """Check one job's row and log; None if there is no such job. What is about several jobs is not
     checked, and the report says so. [X4]"""
-    record = store.audit.record(job_id)
+    record = next(store.audit.records(page_size=1, job_id=job_id), None)
     if record is None:
         return None
     report = ReportBuilder(limit=limit)

@@ -36,8 +36,13 @@ _REV, _SEQ = JOB_COLUMNS.index("rev"), EVENT_FIELDS.index("seq")
 class SqlAudit(Part):
     """`tenure.ports.Audit`."""
 
-    def records(self, *, page_size: int) -> Iterator[Record]:
+    def records(self, *, page_size: int, job_id: JobId | None = None) -> Iterator[Record]:
         """Every job with its log, by id; each page is one snapshot."""
+        if job_id is not None:
+            [record] = self._read(partial(self._records_of, ids=[job_id]), snapshot=True)
+            if record.job is not None or record.events or record.unreadable:
+                yield record
+            return
         after: JobId | None = None
         while True:
             page = self._read(partial(self._page, after=after, size=page_size), snapshot=True)
@@ -52,12 +57,6 @@ class SqlAudit(Part):
             shape = (("after_id", "WHERE id > :after"), ("after_job_id", "WHERE job_id > :after"))
         [found] = tx.fetch(self._query("record_ids", shape, after=after, limit=size))
         return self._records_of(tx, [JobId(row[0]) for row in found])
-
-    def record(self, job_id: JobId) -> Record | None:
-        """One job with its log, in one snapshot."""
-        [record] = self._read(partial(self._records_of, ids=[job_id]), snapshot=True)
-        is_there = record.job is not None or record.events or record.unreadable
-        return record if is_there else None
 
     def _records_of(self, tx: Transaction, ids: Sequence[JobId]) -> list[Record]:
         packed = self._pack(ids)

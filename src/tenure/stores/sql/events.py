@@ -86,19 +86,15 @@ AFTER = (
 class SqlEvents(Part):
     """`tenure.ports.StoredEvents`."""
 
-    def load(self, ids: Sequence[JobId]) -> dict[JobId, list[Event]]:
-        """The events of these jobs in order of seq."""
+    def load(self, ids: Sequence[JobId], *, latest: int | None = None) -> dict[JobId, list[Event]]:
+        """The events of these jobs in order of seq, or the part that decisions need. [J8]"""
+        if latest is not None:
+            return self._read(lambda tx: decision_histories(tx, self._query, ids, latest))
         histories: dict[JobId, list[Event]] = {job_id: [] for job_id in ids}
         for row in self._rows(self._query("load_histories", ids=self._pack(ids))):
             event = event_from(row)
             histories[event.job_id].append(event)
         return histories
-
-    def load_to_decide(
-        self, ids: Sequence[JobId], *, events: int = MAX_DECISION_EVENTS
-    ) -> dict[JobId, list[Event]]:
-        """The part of their events that decisions need. [J8]"""
-        return self._read(lambda tx: decision_histories(tx, self._query, ids, events))
 
     def tail(self, *, after: EventPosition | None, limit: int) -> list[TailedEvent]:
         """The next events in the order of the tail. [E32]"""

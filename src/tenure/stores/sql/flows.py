@@ -103,8 +103,12 @@ class SqlFlows(Part):
         """Whether a check is noted for one of these."""
         return bool(self._rows(self._query("noted_among", ids=self._pack(ids))))
 
-    def edges(self) -> Iterator[Edge]:
-        """Every edge, by child and position."""
+    def edges(self, children: Sequence[JobId] | None = None) -> Iterator[Edge]:
+        """The edges of these jobs, or every edge, by child and position."""
+        if children is not None:
+            rows = self._rows(self._query("load_edges", ids=self._pack(children)))
+            yield from map(_edge_from, rows)
+            return
         shape, last = _FROM_THE_FIRST, dict[str, object]()
         while True:
             query = self._query("page_of_edges", shape, limit=EDGES_PER_PAGE, **last)
@@ -114,11 +118,6 @@ class SqlFlows(Part):
                 return
             shape = _FROM_THE_LAST
             last = {"child_id": page[-1].child_id, "position": page[-1].position}
-
-    def edges_of(self, children: Sequence[JobId]) -> list[Edge]:
-        """The edges of these jobs, by child and position."""
-        rows = self._rows(self._query("load_edges", ids=self._pack(children)))
-        return [_edge_from(row) for row in rows]
 
     def page(
         self,

@@ -98,7 +98,7 @@ CALLS: dict[str, Callable[[Store], Any]] = {
     "jobs.leased": lambda store: store.jobs.leased(SESSION),
     "jobs.read without bodies": lambda store: store.jobs.read([JOB], bodies=False),
     "jobs.peek_leases": lambda store: store.jobs.peek_leases([HeldLease(JOB, LEASE)], WORKER),
-    "events.load_to_decide": lambda store: store.events.load_to_decide([JOB]),
+    "events.load latest": lambda store: store.events.load([JOB], latest=2),
     "events.load": lambda store: store.events.load([JOB]),
     "jobs.save_locked": lambda store: store.jobs.save_locked(
         [JOB], [SESSION], lambda _: pytest.fail("was asked to decide")
@@ -182,7 +182,7 @@ CALLS: dict[str, Callable[[Store], Any]] = {
     "events.follow": lambda store: store.events.follow(TailFilter(namespace=DEFAULT_NAMESPACE)),
     "events.tail": lambda store: store.events.tail(after=None, limit=1),
     "audit.records": lambda store: list(store.audit.records(page_size=1)),
-    "audit.record": lambda store: store.audit.record(JOB),
+    "audit.records of a job": lambda store: list(store.audit.records(page_size=1, job_id=JOB)),
     "audit.rates_in_force": lambda store: store.audit.rates_in_force(),
     "audit.grants": lambda store: list(store.audit.grants(since=BEGINNING)),
     "audit.live_keys": lambda store: list(store.audit.live_keys()),
@@ -195,7 +195,7 @@ CALLS: dict[str, Callable[[Store], Any]] = {
     "flows.load": lambda store: store.flows.load(DEFAULT_NAMESPACE, FlowId(JOB)),
     "flows.existing": lambda store: store.flows.existing([FlowId(JOB)]),
     "flows.parents": lambda store: store.flows.parents(HeldLease(JOB, LEASE), WORKER, after=-1),
-    "flows.edges_of": lambda store: store.flows.edges_of([JOB]),
+    "flows.edges of jobs": lambda store: list(store.flows.edges([JOB])),
     "audit.lease_holders": lambda store: list(store.audit.lease_holders()),
     "health": lambda store: store.health(),
     "views.overview": lambda store: store.views.overview(

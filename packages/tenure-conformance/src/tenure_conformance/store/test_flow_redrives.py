@@ -292,7 +292,7 @@ def test_a_replacement_waits_for_a_live_parent_outside_the_flow(kit: Kit) -> Non
     kit.fail(outside, ErrorClass.PERMANENT)
     kit.settle()
     kit.store.flows.checks(limit=10)
-    [edge] = kit.store.flows.edges_of([replacement_id(flow["one"].id)])
+    [edge] = kit.store.flows.edges([replacement_id(flow["one"].id)])
     assert (edge.is_outside, edge.outcome) == (True, JobStatus.FAILED)
 
 

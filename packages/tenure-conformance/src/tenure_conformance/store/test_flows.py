@@ -134,7 +134,7 @@ def test_a_flow_whose_last_job_exists_leaves_nothing_behind(kit: Kit) -> None:
     assert kit.reply(clash).cause is Cause.IDEMPOTENCY_KEY_REUSE
 
     assert not kit.exists(command.job_id)
-    assert kit.store.flows.edges_of([there.id]) == []
+    assert list(kit.store.flows.edges([there.id])) == []
 
 
 @spec("FL3")
@@ -293,7 +293,7 @@ def test_an_end_that_lost_its_race_marks_nothing(kit: Kit) -> None:
 
     assert kit.save(late) == frozenset()
 
-    [edge] = kit.store.flows.edges_of([flow["second"].id])
+    [edge] = kit.store.flows.edges([flow["second"].id])
     assert edge.outcome is None
     assert not kit.store.flows.has_check([first.id])
 
@@ -408,7 +408,7 @@ def test_edges_and_members_are_read_as_they_were_written(kit: Kit) -> None:
     outside = kit.succeeded_job(actor=CLIENT, kind=KIND)
     flow = kit.flow({'a "b"': [], "c": ['a "b"', outside]}, ended=["c"])
 
-    one, two = kit.store.flows.edges_of([flow["c"].id])
+    one, two = kit.store.flows.edges([flow["c"].id])
 
     assert (one.position, one.parent_id, one.step, one.needs, one.is_outside) == (
         0,
@@ -420,7 +420,7 @@ def test_edges_and_members_are_read_as_they_were_written(kit: Kit) -> None:
     assert (two.parent_id, two.is_outside, two.outcome) == (outside.id, True, JobStatus.SUCCEEDED)
     assert list(kit.store.flows.edges()) == [one, two]
     assert flow["c"].flow_id == flow['a "b"'].flow_id
-    assert kit.store.flows.edges_of([JobId(outside.id)]) == []
+    assert list(kit.store.flows.edges([JobId(outside.id)])) == []
 
 
 def test_many_edges_are_read_page_by_page(kit: Kit) -> None:

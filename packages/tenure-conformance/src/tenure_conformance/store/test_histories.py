@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from tenure.core.commands import Redrive, redriven_id
+from tenure.core.events import MAX_DECISION_EVENTS
 from tenure.core.ids import RequestId
 from tenure.core.instants import seconds
 from tenure.core.job import JobError, Progress
@@ -372,8 +373,8 @@ def test_a_decision_reads_the_first_event_and_the_latest_transitions(kit: Kit) -
     transitions = [event for event in log if event.type not in RENEWALS]
     other = kit.new_id()
 
-    found = kit.store.events.load_to_decide([job.id, other])
-    latest = kit.store.events.load_to_decide([job.id], events=2)[job.id]
+    found = kit.store.events.load([job.id, other], latest=MAX_DECISION_EVENTS)
+    latest = kit.store.events.load([job.id], latest=2)[job.id]
 
     assert len(log) == len(transitions) + 5
     assert found == {job.id: transitions, other: []}
