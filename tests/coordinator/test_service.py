@@ -189,9 +189,9 @@ def test_a_store_is_asked_for_nothing_while_it_takes_the_changes() -> None:
             self.is_taking = False
             return self._own_save(whole, **named)
 
-        def _load(self, ids: Sequence[JobId]) -> Any:
+        def _load(self, ids: Sequence[JobId], **named: Any) -> Any:
             assert not self.is_taking
-            return self._own_load(ids)
+            return self._own_load(ids, **named)
 
     clock = VirtualClock()
     store = Jealous(clock=clock)
