@@ -60,6 +60,17 @@ def test_a_flow_that_cannot_work_is_refused_whole(
 
 
 @spec("FL3")
+def test_a_parent_can_be_named_without_its_id(stage: Stage) -> None:
+    child = member(2)
+    child["after"] = [{"name": "job-1"}]
+
+    made = stage.ask("POST", "/v1/flows", flow(member(1), child), token=stage.token(Role.CLIENT))
+
+    assert made.status == 201, made.json
+    assert [stage.job(JOB.format(number)).status for number in (1, 2)] == ["queued", "waiting"]
+
+
+@spec("FL3")
 def test_ids_that_are_taken_are_the_callers_mistake(stage: Stage) -> None:
     client = stage.token(Role.CLIENT)
     stage.enqueue(2)
