@@ -186,8 +186,12 @@ class GuardedProtocol(H11Protocol):
         [H75]"""
         self._requests -= 1
         self._is_known = self._is_known or is_known
-        if not self._requests and self._peer is not None:
-            settings = self.settings
+        if self._requests or self._peer is None:
+            return
+        settings = self.settings
+        if self.conn.trailing_data[0]:  # the next head has begun
+            self._close_after(settings.head_within_s)
+        else:
             self._close_after(settings.idle_s if self._is_known else settings.unknown_idle_s)
             self._is_idle = True
 
