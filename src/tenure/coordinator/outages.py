@@ -46,15 +46,11 @@ class OutageWatch:
     """Tracks since when the store fails this process's calls, by the store's clock. Thread-safe."""
 
     def __init__(self, monotonic: Monotonic, *, shortest_us: Duration = SHORTEST_OUTAGE) -> None:
-        self._monotonic = monotonic
+        self.monotonic = self._monotonic = monotonic  # read it before a call
         self._shortest_us = shortest_us
         self._lock = Lock()
         self._reading: tuple[Instant, int] | None = None  # the store's clock, and when it came
         self._failing: tuple[int, int] | None = None  # first call sent, last failure received
-
-    def monotonic(self) -> int:
-        """This process's monotonic time: read it before a call, for the other methods."""
-        return self._monotonic()
 
     def is_late(self, sent_us: int) -> bool:
         """Whether a call sent then has waited longer than the shortest outage."""
@@ -80,7 +76,8 @@ class OutageWatch:
         """The store answered a call, and read its clock for it."""
         received_us = self._monotonic()
         with self._lock:
-            if self.is_late(sent_us) and now - self._instant(sent_us, now) > self._shortest_us:
+            is_late = received_us - sent_us > self._shortest_us
+            if is_late and now - self._instant(sent_us, now) > self._shortest_us:
                 # A store that read its clock at once is well, even if its answer came late: then
                 # this process was suspended.
                 self._fail(sent_us)
@@ -244,12 +241,8 @@ class StoreClock:
     """The last reading of the store's clock and epoch."""
 
     def __init__(self, monotonic: Monotonic) -> None:
-        self._monotonic = monotonic
+        self.monotonic = self._monotonic = monotonic  # read it before a call, for `update`
         self._reading: tuple[Instant, int, Epoch] | None = None
-
-    def monotonic(self) -> int:
-        """This process's monotonic time: read it before a call to the store, for `update`."""
-        return self._monotonic()
 
     def update(self, now: Instant, epoch: Epoch, *, sent_at: int) -> None:
         """Take a fresh reading. A late one is ignored: this process or the store was suspended."""

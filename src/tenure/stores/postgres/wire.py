@@ -56,7 +56,7 @@ _SENT_AS: dict[type, tuple[int, Format, _Encoder]] = {
     type(None): (_INFERRED, Format.TEXT, lambda _: None),
     str: (_INFERRED, Format.TEXT, str.encode),
     bool: (_BOOLEAN, Format.TEXT, lambda value: b"t" if value else b"f"),
-    int: (_INTEGER, Format.TEXT, lambda value: b"%d" % value),
+    int: (_INTEGER, Format.TEXT, b"%d".__mod__),
     bytes: (_BYTES, Format.BINARY, bytes),
 }
 """How each type of parameter is sent. There are no others."""

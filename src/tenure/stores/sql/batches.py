@@ -45,7 +45,7 @@ class ChangeStream:
     @property
     def is_long(self) -> bool:
         """Whether there may be more than one piece."""
-        return len(self.first) == CHANGES_PER_STATEMENT
+        return len(self._taken[0]) == CHANGES_PER_STATEMENT
 
     def pieces(self) -> Iterator[list[Change]]:
         """All pieces, including the ones that were read before."""
@@ -56,6 +56,8 @@ class ChangeStream:
 
     def whole(self) -> list[Change]:
         """All changes at once."""
+        if not self.is_long:
+            return self._taken[0]
         return [change for piece in self.pieces() for change in piece]
 
 
