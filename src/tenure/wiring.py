@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from tenure.coordinator.reads import sweep_before_reads
 from tenure.coordinator.service import Coordinator
-from tenure.coordinator.sweeper import SWEEP_INTERVAL, Sweeper
+from tenure.coordinator.sweeper import SWEEP_INTERVAL, Sweeper, sweep_before_reads
 from tenure.core.instants import MICROSECONDS_PER_SECOND
 from tenure.errors import (
     RequestRefused,

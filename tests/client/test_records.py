@@ -13,8 +13,7 @@ from pydantic import TypeAdapter
 from tenure import InvalidInput, JobRecord, JobStatus, Retry
 from tenure.client.app import Application
 from tenure.client.records import BODIES
-from tenure.coordinator.reads import sweep_before_reads
-from tenure.coordinator.sweeper import Sweeper
+from tenure.coordinator.sweeper import Sweeper, sweep_before_reads
 from tenure.core.vocabulary import ErrorClass
 from tenure.protocol import records as protocol
 from tenure.protocol.fields import moment

@@ -4,8 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tenure.coordinator.reads import sweep_before_reads
-from tenure.coordinator.sweeper import SWEEP_INTERVAL, Sweeper
+from tenure.coordinator.sweeper import SWEEP_INTERVAL, Sweeper, sweep_before_reads
 from tenure.core.commands import Outage
 from tenure.core.ids import DEFAULT_NAMESPACE, SYSTEM, JobId
 from tenure.core.instants import Instant, seconds

@@ -7,8 +7,7 @@ from functools import partial
 
 import pytest
 
-from tenure.coordinator.reads import sweep_before_reads
-from tenure.coordinator.sweeper import Sweeper
+from tenure.coordinator.sweeper import Sweeper, sweep_before_reads
 from tenure.core.claims import ClaimAnswer
 from tenure.core.ids import DEFAULT_NAMESPACE, QueueName
 from tenure.core.instants import Instant, seconds

@@ -7,9 +7,8 @@ from collections.abc import Iterator
 import pytest
 from msgspec.structs import replace
 
-from tenure.coordinator.reads import sweep_before_reads
 from tenure.coordinator.service import Coordinator
-from tenure.coordinator.sweeper import Sweeper
+from tenure.coordinator.sweeper import Sweeper, sweep_before_reads
 from tenure.core.checks import check_name
 from tenure.core.claims import ClaimConflict
 from tenure.core.ids import (

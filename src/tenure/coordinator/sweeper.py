@@ -10,15 +10,15 @@ under the same rules. [W5]
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from threading import Lock
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
 import msgspec
 
-from tenure.clock import Monotonic, boot_now
+from tenure.clock import Boot, Monotonic, boot_now
 from tenure.coordinator.outages import SHORTEST_OUTAGE
 from tenure.coordinator.periodic import Periodic
 from tenure.coordinator.schedules import Firer
@@ -31,10 +31,11 @@ from tenure.core.job import Job
 from tenure.core.leases import needs_sweep
 from tenure.core.unknown_words import has_unknown_word
 from tenure.core.verdicts import Answer, Reply
+from tenure.core.views.job_search import FoundJobs, JobFilter
 from tenure.deadlines import waiting_at_most
 from tenure.errors import Closed, StoreUnavailable
-from tenure.ports import Loaded
-from tenure.telemetry.log_lines import LostAttemptLog
+from tenure.ports import Loaded, Store
+from tenure.telemetry.log_lines import FailureLog, LostAttemptLog
 
 SWEEP_INTERVAL = seconds(0.75)
 """Less than the second in which a passed deadline is on record: a pass takes time, too. [V1]"""
@@ -376,3 +377,87 @@ def _moved_on(job: Job, call: "Future[list[Answer]]") -> Reply | None:
         return None
     assert isinstance(answer, Reply)
     return answer if answer.job is not None and answer.job.rev != job.rev else None
+
+
+# --- Reads that sweep ----------------------------------------------------------------------------
+
+
+RETRY_AFTER = seconds(5)
+"""After a sweep that failed, reads are not delayed by another for this long."""
+
+_Jobs = TypeVar("_Jobs", dict[JobId, Job], FoundJobs)
+
+
+def sweep_before_reads(coordinator: Coordinator, sweeper: Sweeper) -> None:
+    """From now on, reading jobs of the coordinator's store sweeps them first: no reader gets a job
+    as running whose lease is over. [W5] A read never fails because the sweep did, and writes
+    nothing while no lease is over."""
+    coordinator.store = cast(Store, _SweepingReads(coordinator, sweeper))
+
+
+class _SweepingReads:
+    def __init__(self, coordinator: Coordinator, sweeper: Sweeper) -> None:
+        self._coordinator = coordinator
+        self._store = coordinator.store
+        self._sweeper = sweeper
+        self._failure_log = FailureLog()
+        self._retries_at = boot_now()
+        self.jobs = _SweepingJobs(self, self._store)
+        self.views = _SweepingViews(self, self._store)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def read(self, read: Callable[[], _Jobs]) -> _Jobs:
+        found = read()
+        jobs = found.values() if isinstance(found, dict) else found.jobs
+        timed = [job for job in jobs if job.due_at is not None or job.start_by is not None]
+        if timed and self.has_swept(timed, self._coordinator.estimated_now()):
+            found = read()
+        return found
+
+    def has_swept(self, jobs: Iterable[Job], now: Instant) -> bool:
+        """Whether some were overdue and could be swept, by this process or another."""
+        overdue = [job.id for job in jobs if needs_sweep(job, now)]
+        if not overdue or boot_now() < self._retries_at:
+            return False
+        try:
+            self._sweeper.sweep_before_read(overdue)
+        except Exception as failure:  # for example a role or a file that may only be read
+            self._retries_at = Boot(boot_now() + RETRY_AFTER)
+            if self._failure_log.failed(boot_now()) is not None:
+                _log.warning("leases that are over could not be recorded: %s", failure)
+            return False
+        return True
+
+
+class _SweepingJobs:
+    def __init__(self, reads: _SweepingReads, store: Store) -> None:
+        self._reads = reads
+        self._jobs = store.jobs
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._jobs, name)
+
+    def read(self, ids: Sequence[JobId], *, bodies: bool = True) -> dict[JobId, Job]:
+        """With the clock that comes with the rows: a caller that waits for a running job asks four
+        times a second."""
+        if not bodies:
+            return self._reads.read(partial(self._jobs.read, ids, bodies=False))
+        loaded = self._jobs.load(ids)
+        if self._reads.has_swept(loaded.jobs.values(), loaded.now):
+            loaded = self._jobs.load(ids)
+        return loaded.jobs
+
+
+class _SweepingViews:
+    def __init__(self, reads: _SweepingReads, store: Store) -> None:
+        self._reads = reads
+        self._views = store.views
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._views, name)
+
+    def jobs(self, wanted: JobFilter) -> FoundJobs:
+        """Listed again after a sweep: a job may no longer have the status that is wanted."""
+        return self._reads.read(partial(self._views.jobs, wanted))

@@ -1,7 +1,6 @@
 """Jobs that expire: granted to nobody from `start_by` on, and cancelled by the next sweep."""
 
-from tenure.coordinator.reads import sweep_before_reads
-from tenure.coordinator.sweeper import Sweeper
+from tenure.coordinator.sweeper import Sweeper, sweep_before_reads
 from tenure.core.ids import SYSTEM
 from tenure.core.instants import Instant, seconds
 from tenure.core.vocabulary import (

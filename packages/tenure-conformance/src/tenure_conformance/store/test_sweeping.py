@@ -1,7 +1,6 @@
 """Sweeping: which jobs are due, in which order, and that each end is recorded once."""
 
-from tenure.coordinator.reads import sweep_before_reads
-from tenure.coordinator.sweeper import Sweeper
+from tenure.coordinator.sweeper import Sweeper, sweep_before_reads
 from tenure.core.ids import DEFAULT_NAMESPACE
 from tenure.core.instants import Instant, seconds
 from tenure.core.views.job_search import JobFilter
