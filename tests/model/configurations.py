@@ -37,7 +37,7 @@ SMALL = (
         asked=("soft cancel", "requeue 1"),
         **NARROW,
     ),
-    Bounds(name="stalled by an operator", asked=("soft cancel", "stall", "requeue 1"), **NARROW),
+    Bounds(name="stalled by an operator", asked=("stall", "requeue 1"), **BARE),
     Bounds(
         name="fail when exhausted",
         policy=tiny_policy(on_exhausted=OnExhausted.FAIL),
@@ -61,7 +61,7 @@ SMALL = (
     ),
     Bounds(name="grants taken back", undelivered=1, asked=(), **BARE),
     Bounds(name="outage credit", outages=1, asked=(), **BARE),
-    Bounds(name="epoch", epochs=2, asked=("soft cancel",), **NARROW),
+    Bounds(name="epoch", epochs=2, asked=(), **BARE),
     Bounds(
         name="compensated",
         policy=tiny_policy(compensated=True),
@@ -75,7 +75,7 @@ SMALL = (
         asked=("hard cancel",),
         **NARROW,
     ),
-    Bounds(name="expires", expires=2, undelivered=1, asked=("soft cancel",), **NARROW),
+    Bounds(name="expires", expires=2, undelivered=1, asked=("soft cancel",), **BARE),
     Bounds(
         name="expires, reclaim",
         policy=tiny_policy(on_lost=OnLost.RECLAIM),
@@ -132,6 +132,8 @@ FULL = (
         **BARE,
     ),
     Bounds(name="epoch", epochs=2),
+    Bounds(name="stalled by an operator", asked=("soft cancel", "stall", "requeue 1"), **NARROW),
+    Bounds(name="expires", expires=2, undelivered=1, asked=("soft cancel",), **NARROW),
     Bounds(
         name="late writes",
         is_racy=True,
