@@ -5,6 +5,7 @@ import inspect
 import re
 import sys
 from collections.abc import Iterator
+from functools import cache
 from typing import Any, get_args, get_origin
 
 import click
@@ -165,6 +166,7 @@ def _own_schemas(shape: Any) -> dict[str, dict[str, Any]]:
     }
 
 
+@cache
 def _of_the_protocol() -> frozenset[str]:
     return frozenset(openapi()["components"]["schemas"])
 
