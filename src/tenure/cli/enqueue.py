@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Never
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
@@ -130,12 +130,14 @@ def enqueue(
       tenure enqueue report --run-at 2026-12-01T08:00+01:00
     """
     body = payload.encode("utf-8", "surrogateescape")
-    application = _application(app or project_settings().app)
-    if application is None:
+    chosen = app or project_settings().app
+    application: Application | None = None
+    if chosen is None:
         cli.open(cli.url, create=True)
     else:
-        from tenure.cli.application import open_for
+        from tenure.cli.application import load_app, open_for  # here: it takes as long as the rest
 
+        application = load_app(chosen)
         _check(kind, body, application, named=app)  # before a store is opened, which may make one
         open_for(cli, application)
     with _naming_flags(given):
@@ -184,34 +186,23 @@ def _naming_flags(given: dict[str, Any]) -> Iterator[None]:
         raise InvalidInput(flag, wrong.problem, hint=wrong.hint) from wrong
 
 
-def _application(named: str | None) -> "Application | None":
-    if named is None:
-        return None
-    from tenure.cli.application import load_app  # here: it takes as long as all the rest
-
-    return load_app(named)
-
-
 def _check(kind: str, payload: bytes, app: "Application", *, named: str | None) -> None:
+    """End the command if the application has the kind and its function cannot take the payload; or
+    if it has no such kind and was named: no worker of it would run a job of another one."""
+    from tenure.cli.application import check_payload
+
     handler = app.registry.get(Kind(kind))
     if handler is not None:
-        from tenure.cli.application import check_payload
-
         check_payload(handler, payload)
     elif named:
-        _refuse_kind(kind, named, app)
-
-
-def _refuse_kind(kind: str, named: str, app: "Application") -> Never:
-    """Whoever names the application means one of its kinds: no worker of it would run another."""
-    kinds = app.registry.kinds()
-    close = closest(kind, kinds)
-    guess = "" if close is None else f"Did you mean {close}? "
-    has = f"It has {', '.join(kinds)}" if kinds else "It has none"
-    raise CouldNotRun(
-        f"{named} has no kind {kind}. {guess}{has}; to enqueue a job that another application"
-        " runs, omit --app"
-    )
+        kinds = app.registry.kinds()
+        close = closest(kind, kinds)
+        guess = "" if close is None else f"Did you mean {close}? "
+        has = f"It has {', '.join(kinds)}" if kinds else "It has none"
+        raise CouldNotRun(
+            f"{named} has no kind {kind}. {guess}{has}; to enqueue a job that another application"
+            " runs, omit --app"
+        )
 
 
 def _command(

@@ -147,19 +147,13 @@ def lease_note(job: Job, now: Instant) -> str | None:
 def print_timeline(
     events: Sequence[Event], observations: Sequence[Observation], *, folded: bool = False
 ) -> None:
-    """The events of a job, one per line."""
-    lines = timeline_rows(events, observations, folded=folded)
-    print_table(TIMELINE, lines, optional=("ATTEMPT", "CHANGE"), whole=("EVENT", "CHANGE"))
-
-
-def timeline_rows(
-    events: Sequence[Event], observations: Sequence[Observation], *, folded: bool = False
-) -> list[tuple[object, ...]]:
-    """The events of a job, one row each, with the time since the first. A row stands for the
+    """The events of a job, one per line, with the time since the first. A line stands for the
     renewals of an ended attempt that were pruned; `folded`, also for renewals in a row.
     Observations come where their time is, without a seq: they are no part of the log. [U3]"""
     start = events[0].ts if events else None
-    return [_timeline_line(each, start) for each in timeline(events, observations, folded=folded)]
+    entries = timeline(events, observations, folded=folded)
+    lines = [_timeline_line(each, start) for each in entries]
+    print_table(TIMELINE, lines, optional=("ATTEMPT", "CHANGE"), whole=("EVENT", "CHANGE"))
 
 
 def _timeline_line(entry: TimelineEntry, start: Instant | None) -> tuple[object, ...]:

@@ -12,7 +12,7 @@ import msgspec
 
 from tenure.cli.errors import refuse
 from tenure.cli.invocation import Invocation, Listing, command, list_command
-from tenure.cli.options import app_argument, app_url_option, choice, duration_value, flag
+from tenure.cli.options import app_argument, app_url_option, choice, flag
 from tenure.cli.output import ago, in_words, print_facts, print_json, print_table, printable, say
 from tenure.core.ids import (
     DEFAULT_NAMESPACE,
@@ -42,7 +42,7 @@ from tenure.core.vocabulary import CatchUp, Overlap, WorkerState, counted
 from tenure.core.workers import WorkerSeen
 from tenure.errors import InvalidInput, RequestRefused
 from tenure.handlers.calls import JobSpec
-from tenure.handlers.options import ScheduleOptions, called, schedule_name, schedule_spec
+from tenure.handlers.options import called, schedule_name, schedule_spec
 from tenure.ports import JobStore
 from tenure.protocol.fields import moment
 from tenure.protocol.records import JobRecord, ScheduleRecord, job_record, schedule_record
@@ -259,9 +259,7 @@ def _state(found: Schedule, is_undeclared: bool | None) -> str:
 @click.option("--namespace", help="The namespace. [default: the one of --app, then default]")
 @click.option("--cron", help="When it fires: minute, hour, day, month, day of the week.")
 @click.option("--tz", help="The time zone of --cron, as in Europe/Berlin. [default: UTC]")
-@click.option(
-    "--every", callback=duration_value, help="How often it fires, counted from 1970, as in 10m."
-)
+@click.option("--every", help="How often it fires, counted from 1970, as in 10m.")
 @choice(
     "--catch-up",
     words_of=CatchUp,
@@ -274,9 +272,7 @@ def _state(found: Schedule, is_undeclared: bool | None) -> str:
     default="skip",
     help="What to do while the last run has not ended.",
 )
-@click.option(
-    "--jitter", callback=duration_value, help="Spread the runs over this long, as in 30s."
-)
+@click.option("--jitter", help="Spread the runs over this long, as in 30s.")
 @click.option("--queue", "-q", help="The queue. [default: the kind's with --app, then default]")
 @click.option("--priority", type=int, help="Jobs with a higher number run first. [default: 0]")
 @flag("--replace", help="Change the schedule if there is one of this name.")
@@ -302,6 +298,7 @@ def add_schedule(
       tenure schedules add nightly report --cron '15 3 * * *' --tz Europe/Berlin
       tenure schedules add ping check '{"host": "a"}' --every 10m --overlap allow
     """
+    options: Any = {name: value for name, value in timing.items() if value is not None}
     body = payload.encode("utf-8", "surrogateescape")
     given = {"queue": queue, "priority": priority}
     if app is None:
@@ -323,7 +320,7 @@ def add_schedule(
         namespace=Namespace(namespace or space),
         name=schedule_name(schedule),
         actor=cli.operator,
-        spec=schedule_spec(job, _options(timing)),
+        spec=schedule_spec(job, options),
     )
     known = [each.name for each in cli.store.schedules.page(put.namespace)]
     if put.name in known and not replace:
@@ -331,16 +328,6 @@ def add_schedule(
     if app is None and (unknown := kind_hint(cli.store, put.namespace, kind)):
         say(f"{unknown} The schedule is made anyway")
     _say_when(_ask(cli, put))
-
-
-def _options(timing: dict[str, Any]) -> ScheduleOptions:
-    spans = {name: timing.pop(name) for name in ("every", "jitter")}
-    given: Any = {name: value for name, value in timing.items() if value is not None}
-    for name, value in spans.items():
-        if value is not None:
-            given[name] = value / MICROSECONDS_PER_SECOND
-    options: ScheduleOptions = given
-    return options
 
 
 def _job_of(app: Any, kind: str, payload: bytes, given: dict[str, Any]) -> JobSpec:
