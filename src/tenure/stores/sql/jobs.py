@@ -278,12 +278,12 @@ class SqlJobs(Part, ABC):
             for change in changes
             if change.job.dedupe_key is not None and change.job.finished_at is not None
         ]
-        names = {"free_keys": False, "keep_keys": True}
-        found = {
-            name: [job.id for job in ended if (job.unique_for_us is not None) is keeps]
-            for name, keeps in names.items()
-        }
-        return [self._query(name, ids=self._pack(ids)) for name, ids in found.items() if ids]
+        if not ended:
+            return []
+        kept = [job.id for job in ended if job.unique_for_us is not None]
+        freed = [job.id for job in ended if job.unique_for_us is None]
+        by_name = {"keep_keys": kept, "free_keys": freed}
+        return [self._query(name, ids=self._pack(ids)) for name, ids in by_name.items() if ids]
 
     # --- resolving --------------------------------------------------------------------------------
 

@@ -146,9 +146,13 @@ def group_queries(group: Group, statements: Statements) -> Iterator[Query]:
         else:
             rows += found.events.own.values()
             logged = ""
-        parameters: dict[str, object] = {"rows": _document(rows), "event_rows": logged}
-        parameters.update((f"j_{name}", value) for name, value in found.jobs.same.items())
-        parameters.update((f"e_{name}", value) for name, value in found.events.same.items())
+        # Comprehensions: a generator would cost a call for each of fifty columns.
+        parameters: dict[str, object] = {
+            "rows": _document(rows),
+            "event_rows": logged,
+            **{f"j_{name}": value for name, value in found.jobs.same.items()},
+            **{f"e_{name}": value for name, value in found.events.same.items()},
+        }
         shape = _shape(found.names, job_own, event_own, own_rows=own_rows)
         name = "insert_jobs" if piece.is_insert else "update_jobs"
         yield statements.query(name, shape, **parameters)
