@@ -1,7 +1,9 @@
 """Ports: what the parts of Tenure ask of each other and of the outside.
 
 `Coordination` decides about jobs. `JobStore` is how all others read, in this process or over HTTP.
-The other protocols say what one caller each needs of a store; `Store` is all of them together.
+`Store` is all that a database does. Both are small objects by subject. Deciding needs `jobs`,
+`claims`, `events`, `flows`, `schedules`, `settings` and `upkeep`; people and servers read `views`,
+`workers`, `artifacts` and `tokens`, and `verify` reads `audit`.
 
 A store can lose a race but cannot have an opinion: it loads, it saves what was decided if the
 revision still matches, and it says which changes it applied. Instants come from the store's clock;
