@@ -73,15 +73,6 @@ class KeyRule(msgspec.Struct, frozen=True, kw_only=True):
         return key
 
 
-class ConcurrencyRule(msgspec.Struct, frozen=True, kw_only=True):
-    """How the calls of one kind get their concurrency key, and what is declared for its group."""
-
-    rule: KeyRule
-    group: str | None
-    limit: int | None
-    fair: bool
-
-
 def key_rule(
     option: str, kind: Kind, parameters: Mapping[str, inspect.Parameter], source: Any
 ) -> KeyRule | None:
@@ -109,7 +100,7 @@ def key_rule(
     return KeyRule(option=option, kind=kind, source=source, names=names)
 
 
-def concurrency_rule(
+def concurrency_fields(
     kind: Kind,
     parameters: Mapping[str, inspect.Parameter],
     *,
@@ -117,8 +108,9 @@ def concurrency_rule(
     group: Any,
     limit: Any,
     fair: Any,
-) -> ConcurrencyRule | None:
-    """What a kind declares about concurrency keys. [CK5] [CK7] [CK8]"""
+) -> dict[str, Any]:
+    """The fields of `Handler` that say what a kind declares about concurrency keys. [CK5] [CK7]
+    [CK8]"""
     group = plain(group)
     if fair is not None and type(fair) is not bool:
         raise InvalidInput("fair", f"{type(fair).__name__} is neither True nor False")
@@ -128,12 +120,17 @@ def concurrency_rule(
         for name, value in given.items():
             if value is not None:
                 raise InvalidInput(name, "given without a key", hint="give concurrency_key= too")
-        return None
+        return {}
     if limit is not None:
         check_concurrency_limit("concurrency_limit", limit)
     if group is not None:
         check_name("concurrency_group", group)
-    return ConcurrencyRule(rule=rule, group=group, limit=limit, fair=bool(fair))
+    return {
+        "key_rule": rule,
+        "concurrency_group": group,
+        "concurrency_limit": limit,
+        "fair": bool(fair),
+    }
 
 
 class Handler(msgspec.Struct, frozen=True, kw_only=True):
@@ -148,7 +145,11 @@ class Handler(msgspec.Struct, frozen=True, kw_only=True):
     is_async: bool = False  # whether calling it gives a coroutine
     priority: int = 0
     concurrency: int | None = None
-    keys: ConcurrencyRule | None = None
+    key_rule: KeyRule | None = None
+    concurrency_group: str | None = None
+    """The group of its jobs' concurrency keys, if it is not the kind. [CK1]"""
+    concurrency_limit: int | None = None
+    fair: bool = False
     expires_us: Duration | None = None
     rate: Rate | None = None
     rate_rule: KeyRule | None = None
@@ -158,18 +159,17 @@ class Handler(msgspec.Struct, frozen=True, kw_only=True):
         """What is declared for all jobs of this kind, and for the group of their keys. [RL6]
         [F10]"""
         found = [KindSettings(kind=self.kind, rate=self.rate, policy=self.policy)]
-        if self.keys is not None and (self.keys.limit is not None or self.keys.fair):
-            group = Kind(self.keys.group or self.kind)
-            found.append(
-                KindSettings(kind=group, concurrency_limit=self.keys.limit, fair=self.keys.fair)
-            )
+        if self.concurrency_limit is not None or self.fair:
+            group = Kind(self.concurrency_group or self.kind)
+            limit = self.concurrency_limit
+            found.append(KindSettings(kind=group, concurrency_limit=limit, fair=self.fair))
         return found
 
     def spec(self, payload: bytes, policy: Policy) -> JobSpec:
         """A job of this kind, before the options of a call."""
-        has_keys = self.keys is not None or self.rate_rule is not None
+        has_keys = self.key_rule is not None or self.rate_rule is not None
         given = self.decode_arguments(payload) if has_keys else {}
-        key = None if self.keys is None else self._key(given, self.keys.rule)
+        key = None if self.key_rule is None else self._key(given, self.key_rule)
         return JobSpec(
             kind=self.kind,
             queue=self.queue,
@@ -189,11 +189,6 @@ class Handler(msgspec.Struct, frozen=True, kw_only=True):
             if name in rule.names and name not in given and not _is_required(parameter)
         }
         return rule.key_of(defaults | dict(given))
-
-    @property
-    def concurrency_group(self) -> str | None:
-        """The group of its jobs' concurrency keys, if it is not the kind. [CK1]"""
-        return None if self.keys is None else self.keys.group
 
     @property
     def parameters(self) -> Mapping[str, inspect.Parameter]:
@@ -325,7 +320,7 @@ def make_handler(
         signature=signature,
         isolation=isolation or default,
         is_async=is_async,
-        keys=concurrency_rule(
+        **concurrency_fields(
             name,
             signature.all_parameters,
             source=concurrency_key,
