@@ -23,8 +23,8 @@ from tenure.cli.errors import CouldNotRun, reported_errors
 from tenure.cli.invocation import Invocation
 from tenure.cli.output import say
 from tenure.client.app import Application
-from tenure.core.close_names import closest
 from tenure.core.ids import DEFAULT_NAMESPACE, Namespace
+from tenure.core.vocabulary import closest
 from tenure.errors import TenureError, ValidationError
 from tenure.handlers.registry import Handler, Registry, missing_parameter
 from tenure.protocol import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE

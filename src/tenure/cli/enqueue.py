@@ -19,7 +19,6 @@ from tenure.cli.following import show_end, wait_for_end
 from tenure.cli.invocation import Invocation, command
 from tenure.cli.options import app_url_option, duration_value, flag, instant_value
 from tenure.cli.output import print_json, say
-from tenure.core.close_names import closest
 from tenure.core.commands import Enqueue
 from tenure.core.ids import (
     DEFAULT_NAMESPACE,
@@ -33,6 +32,7 @@ from tenure.core.ids import (
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration
 from tenure.core.policy import policy_in_words
 from tenure.core.verdicts import Reply
+from tenure.core.vocabulary import closest
 from tenure.errors import InvalidInput
 from tenure.protocol.records import JobRecord, job_record
 from tenure.settings import project_settings

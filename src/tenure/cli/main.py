@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from tenure.core.close_names import closest
+from tenure.core.vocabulary import closest
 
 ADDED = "tenure.commands"
 """The entry point group of commands that other packages bring."""

@@ -12,11 +12,11 @@ from tenure.cli.options import flag, together
 from tenure.cli.output import in_words, printable
 from tenure.core.checks import check_name
 from tenure.core.claims import QueueState
-from tenure.core.close_names import closest
 from tenure.core.ids import QueueName
 from tenure.core.instants import MICROSECONDS_PER_SECOND
 from tenure.core.rates import Rate, parse_rate
 from tenure.core.views.overview import OverviewFilter, TimeRange, depth_limit
+from tenure.core.vocabulary import closest
 from tenure.errors import InvalidInput
 
 

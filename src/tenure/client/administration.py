@@ -17,7 +17,6 @@ from tenure.client.jobs import Job, RequestOptions, commanding, requested
 from tenure.client.records import DeadLetterRecord, dead_letter_of
 from tenure.client.shells import Operation, awaiting, blocking
 from tenure.core.checks import check_job_id, check_name
-from tenure.core.close_names import did_you_mean
 from tenure.core.commands import Discard, Redrive
 from tenure.core.concurrency import check_concurrency_limit
 from tenure.core.ids import JobId, Kind, Namespace, QueueName, WorkerId
@@ -29,7 +28,7 @@ from tenure.core.views.event_counts import EventSpan, Grouping, count_all
 from tenure.core.views.events import EventFilter, full_page, key_of, parse_type_filter
 from tenure.core.views.job_search import JobFilter
 from tenure.core.views.overview import OverviewFilter, TimeRange
-from tenure.core.vocabulary import JobStatus, ReasonCode, Stage
+from tenure.core.vocabulary import JobStatus, ReasonCode, Stage, did_you_mean
 from tenure.errors import InvalidInput
 from tenure.handlers.options import check_known, duration, instant, plain, word
 from tenure.ports import JobStore

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from tenure.clock import Monotonic
 from tenure.coordinator.outages import ESTIMATE_ERROR, StoreClock
 from tenure.core.commands import Command, NewJobs, Sweep, WorkerCommand
-from tenure.core.events import MAX_DECISION_EVENTS
+from tenure.core.events import MAX_DECISION_EVENTS, has_unknown_word, unknown_in_job
 from tenure.core.ids import ENTROPY_BYTES, Epoch, FlowId, JobId, Kind, Namespace
 from tenure.core.instants import Instant, seconds
 from tenure.core.job import Job, compensation_id, needs_compensation
@@ -40,7 +40,6 @@ from tenure.core.outcomes import (
     session_of,
 )
 from tenure.core.policy import LeaseBounds, Policy
-from tenure.core.unknown_words import has_unknown_word, unknown_in_job
 from tenure.core.verdicts import Answer, Observation, Resolution
 from tenure.errors import (
     Contended,

@@ -25,11 +25,11 @@ from tenure.coordinator.schedules import Firer
 from tenure.coordinator.service import Coordinator
 from tenure.coordinator.unblocking import unblock_noted
 from tenure.core.commands import Outage, Sweep
+from tenure.core.events import has_unknown_word
 from tenure.core.ids import JobId
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration, Instant, seconds
 from tenure.core.job import Job
 from tenure.core.leases import needs_sweep
-from tenure.core.unknown_words import has_unknown_word
 from tenure.core.verdicts import Answer, Reply
 from tenure.core.views.job_search import FoundJobs, JobFilter
 from tenure.deadlines import waiting_at_most

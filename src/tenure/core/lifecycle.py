@@ -37,7 +37,7 @@ from tenure.core.commands import (
     Unblock,
     start_request_id,
 )
-from tenure.core.events import Facts, digest
+from tenure.core.events import Facts, digest, has_unknown_word
 from tenure.core.flows import enqueue_flow, redrive_flow, unblock
 from tenure.core.ids import fence, new_lease_id
 from tenure.core.instants import Instant
@@ -53,7 +53,6 @@ from tenure.core.leases import (
 )
 from tenure.core.outcomes import Context, Moment, NeedsHistory, Outcome, Refused, Replayed
 from tenure.core.requests import cancel, dead_letter, discard, enqueue, redrive, requeue, stall
-from tenure.core.unknown_words import has_unknown_word
 from tenure.core.verdicts import CancelDirective, Grant, Reply, Verdict
 from tenure.core.vocabulary import (
     Cause,

@@ -32,7 +32,6 @@ from tenure.core.checks import (
     check_word,
     shown,
 )
-from tenure.core.close_names import did_you_mean
 from tenure.core.commands import Enqueue, ScheduledEnqueue
 from tenure.core.ids import (
     DERIVED_VERSION,
@@ -53,7 +52,7 @@ from tenure.core.outcomes import Applied, Change, Context, Moment
 from tenure.core.policy import DeadLetterJob, Policy
 from tenure.core.tokens import Token
 from tenure.core.validation import Limits, check_command
-from tenure.core.vocabulary import CatchUp, Cause, Overlap
+from tenure.core.vocabulary import CatchUp, Cause, Overlap, did_you_mean
 from tenure.errors import InvalidInput
 
 SHOWN_TIMES = 5

@@ -3,8 +3,12 @@
 Values are stored: renaming one is a schema change. Extensions only add members, so readers meet
 words that are younger than they are: words of a `Word` are kept and shown unchanged. [Y4] A
 request may not use them, and nothing is decided about a job that has one. [Y5]
+
+Also what texts for people are made of: counts in words, and the name that was probably meant.
 """
 
+from collections.abc import Iterable
+from difflib import get_close_matches
 from enum import StrEnum
 from typing import Self
 
@@ -389,3 +393,18 @@ def counted(count: int, noun: str, plural: str = "", *, thousands: str = ",") ->
     """The count and the noun that follows it."""
     number = f"{count:,}".replace(",", thousands)
     return f"{number} {noun_after(count, noun, plural)}"
+
+
+# --- Close names ---------------------------------------------------------------------------------
+
+
+def closest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that is written most nearly like this one; None if none is close."""
+    alike = get_close_matches(name, sorted(known), n=1)
+    return alike[0] if alike else None
+
+
+def did_you_mean(name: str, known: Iterable[str], otherwise: str = "") -> str:
+    """`did you mean charge?`, or the other text if no known name is close."""
+    meant = closest(name, known)
+    return otherwise if meant is None else f"did you mean {meant}?"

@@ -15,13 +15,12 @@ from typing import Any, Literal, TypeAlias, TypedDict, TypeVar
 import msgspec
 
 from tenure.core.checks import MAX_DURATION, check_duration, check_name
-from tenure.core.close_names import did_you_mean
 from tenure.core.ids import QueueName, ScheduleName
 from tenure.core.instants import Duration, Instant, parse_duration, seconds
 from tenure.core.policy import Backoff, LeaseBounds, Policy
 from tenure.core.schedules import ScheduleSpec, check_schedule_spec, job_fields
 from tenure.core.validation import check_policy
-from tenure.core.vocabulary import CatchUp, OnExhausted, OnLost, Overlap, Word
+from tenure.core.vocabulary import CatchUp, OnExhausted, OnLost, Overlap, Word, did_you_mean
 from tenure.errors import InvalidInput
 from tenure.handlers.calls import Call, JobSpec
 

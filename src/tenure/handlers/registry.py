@@ -13,7 +13,6 @@ from typing import Any, TypeAlias
 import msgspec
 
 from tenure.core.checks import MAX_DEDUPE_KEY, check_label, check_name
-from tenure.core.close_names import did_you_mean
 from tenure.core.concurrency import check_concurrency_limit
 from tenure.core.ids import DEFAULT_QUEUE, Kind, QueueName, ScheduleName
 from tenure.core.instants import Duration
@@ -21,6 +20,7 @@ from tenure.core.kind_settings import KindSettings
 from tenure.core.policy import Policy
 from tenure.core.rates import Rate
 from tenure.core.schedules import ScheduleSpec
+from tenure.core.vocabulary import did_you_mean
 from tenure.errors import InvalidInput, ValidationError
 from tenure.handlers.calls import JobSpec
 from tenure.handlers.hooks import Hook, make_hook

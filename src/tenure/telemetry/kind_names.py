@@ -1,9 +1,9 @@
 """Kinds that are known: to a worker, to a setting or to a job. An unknown kind is more often
 mistyped than one that comes later."""
 
-from tenure.core.close_names import closest
 from tenure.core.ids import Kind, Namespace
 from tenure.core.views.job_search import JobFilter
+from tenure.core.vocabulary import closest
 from tenure.errors import RequestRefused
 from tenure.ports import JobStore
 

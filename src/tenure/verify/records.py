@@ -7,11 +7,11 @@ contain payloads or texts of errors.
 
 import msgspec
 
+from tenure.core.events import unknown_in_event, unknown_in_job
 from tenure.core.evolution import digested, fold_step
 from tenure.core.ids import SYSTEM, occurrence_job_id
 from tenure.core.job import Job, dead_letter_job_id, row_violations
 from tenure.core.transitions import is_lawful
-from tenure.core.unknown_words import unknown_in_event, unknown_in_job
 from tenure.core.vocabulary import (
     ATTEMPT_ENDS,
     RENEWALS,

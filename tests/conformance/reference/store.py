@@ -35,7 +35,7 @@ from tenure.core.concurrency import (
     concurrency_limit_of,
     is_fair,
 )
-from tenure.core.events import MAX_DECISION_EVENTS, Event
+from tenure.core.events import MAX_DECISION_EVENTS, Event, has_unknown_word
 from tenure.core.ids import Actor, Epoch, JobId, Kind, Namespace, QueueName
 from tenure.core.instants import Duration, Instant
 from tenure.core.job import Job, row_violations
@@ -45,7 +45,6 @@ from tenure.core.outcomes import Change, Session, SessionKey
 from tenure.core.policy import Policy
 from tenure.core.rate_evidence import GrantMade, RateInForce, in_force
 from tenure.core.rates import Meter, Rate, RateStanding
-from tenure.core.unknown_words import has_unknown_word
 from tenure.core.verdicts import MAX_OBSERVATIONS_PER_LEASE, MAX_OBSERVATIONS_READ, Observation
 from tenure.core.views.event_counts import EventCount, EventCounts, EventSpan, page_end
 from tenure.core.views.events import (

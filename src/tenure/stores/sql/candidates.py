@@ -15,10 +15,10 @@ import msgspec
 from msgspec.structs import replace
 
 from tenure.core.claims import ClaimScope, GrantRoom
+from tenure.core.events import has_unknown_word
 from tenure.core.ids import Kind, QueueName
 from tenure.core.instants import Instant
 from tenure.core.job import Job
-from tenure.core.unknown_words import has_unknown_word
 from tenure.errors import UnreadableRow
 from tenure.stores.sql.claim_marks import ClaimMarks, Mark, MarkedClaim
 from tenure.stores.sql.rows import JOB_COLUMNS, Row, job_from
