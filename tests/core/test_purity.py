@@ -19,7 +19,7 @@ def test_the_rules_about_purity_look_at_every_module_of_the_core() -> None:
     for rule, folders, exempt in RULES:
         if rule.__name__.startswith("core_"):
             seen = {source.path.name for source in sources(folders, exempt)}
-            assert seen == modules, rule.__name__
+            assert modules <= seen, rule.__name__  # and the worker's session
     assert {"lifecycle.py", "attempt_end.py", "leases.py", "requests.py"} <= modules
 
 
