@@ -489,7 +489,7 @@ def test_a_grant_that_cannot_be_encoded_is_taken_back(
     def fail(found: ClaimAnswer) -> None:
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr(worker_routes, "claim_reply", fail)
+    monkeypatch.setattr(worker_routes.replies, "claim_reply", fail)
 
     async def scenario() -> Answer:
         message = stage.claim_message()

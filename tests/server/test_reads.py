@@ -347,7 +347,7 @@ def test_large_grants_are_encoded_on_a_thread(
         made_on.append(threading.current_thread())
         return claim_reply(found)
 
-    monkeypatch.setattr(worker_routes, "claim_reply", noted)
+    monkeypatch.setattr(worker_routes.replies, "claim_reply", noted)
     [grant] = stage.claim()
 
     assert len(grant["payload"]) == size

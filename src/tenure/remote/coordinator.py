@@ -54,34 +54,9 @@ from tenure.core.verdicts import Answer, Reply, Verdict
 from tenure.core.vocabulary import Cause, ReleaseKind
 from tenure.errors import Closed, InvalidInput, OutcomeUnknown
 from tenure.ports import NO_WAIT
-from tenure.protocol import replies
+from tenure.protocol import replies, requests
 from tenure.protocol.codec import encode
 from tenure.protocol.records import schedule_of
-from tenure.protocol.replies import (
-    claim_answer,
-    flow_redrive_of,
-    reply_of,
-    verdict_of,
-)
-from tenure.protocol.requests import (
-    LONGEST_WAIT_S,
-    MAX_BATCH,
-    MAX_CANCELLED,
-    BodiesQuery,
-    EnqueueManyMessage,
-    NamespaceQuery,
-    ReportsMessage,
-    RunScheduleMessage,
-    cancel_many_message,
-    claim_message,
-    enqueue_message,
-    flow_message,
-    follow_up_message,
-    handler_flow_message,
-    put_schedule_message,
-    redrive_flow_message,
-    report_of,
-)
 from tenure.protocol.routes import MAX_BATCH_BYTES, route_of
 from tenure.remote.caller import Call, Caller, NotFound
 from tenure.remote.store import RemoteJobs, RemoteStore
@@ -118,7 +93,7 @@ def _ask(
     message: msgspec.Struct,
     *,
     read: Callable[[Any], Reply],
-    query: BodiesQuery | None = None,
+    query: requests.BodiesQuery | None = None,
     **parts: str,
 ) -> Reply:
     """Send a request of its own; a 404 means that the job is unknown."""
@@ -131,22 +106,26 @@ def _ask(
 def _decide(caller: Caller, command: Command) -> Reply:
     route = route_of(command)
     assert route.to_message is not None
-    message, query = route.to_message(command), BodiesQuery(bodies=True)
-    return _ask(caller, route.name, message, read=reply_of, query=query, job_id=command.job_id)
+    message, query = route.to_message(command), requests.BodiesQuery(bodies=True)
+    return _ask(
+        caller, route.name, message, read=replies.reply_of, query=query, job_id=command.job_id
+    )
 
 
 def _follow_up(caller: Caller, command: FollowUp) -> Reply:
-    message, parent = follow_up_message(command), command.parent.job_id
-    return _ask(caller, "follow-up", message, read=reply_of, job_id=parent)
+    message, parent = requests.follow_up_message(command), command.parent.job_id
+    return _ask(caller, "follow-up", message, read=replies.reply_of, job_id=parent)
 
 
 def _flow(caller: Caller, command: EnqueueFlow) -> Reply:
     if command.handler is None:
-        return reply_of(caller.ask(Call(name="flow", message=flow_message(command))))
+        return replies.reply_of(
+            caller.ask(Call(name="flow", message=requests.flow_message(command)))
+        )
     return _ask(
         caller,
         "handler-flow",
-        handler_flow_message(command),
+        requests.handler_flow_message(command),
         read=lambda reply: Reply(job=None, cause=reply.cause, replayed=reply.replayed),
         job_id=command.handler.job_id,
     )
@@ -155,28 +134,30 @@ def _flow(caller: Caller, command: EnqueueFlow) -> Reply:
 def _redrive_flow(caller: Caller, command: RedriveFlow) -> Reply:
     def read(reply: replies.FlowRedriveReply) -> Reply:
         jobs = {} if reply.job_id is None else RemoteJobs(caller).read([reply.job_id])
-        return flow_redrive_of(command.flow_id, reply, next(iter(jobs.values()), None))
+        return replies.flow_redrive_of(command.flow_id, reply, next(iter(jobs.values()), None))
 
-    message, flow_id = redrive_flow_message(command), command.flow_id
+    message, flow_id = requests.redrive_flow_message(command), command.flow_id
     return _ask(caller, "redrive-flow", message, read=read, flow_id=flow_id)
 
 
 def _report(caller: Caller, commands: Sequence[WorkerCommand]) -> Iterator[Verdict]:
     """Send reports once: a worker retries them by its own rules."""
-    for batch in _batches(report_of(command) for command in commands):
-        call = Call(name="report", message=ReportsMessage(reports=batch))
+    for batch in _batches(requests.report_of(command) for command in commands):
+        call = Call(name="report", message=requests.ReportsMessage(reports=batch))
         heard = caller.ask_once(call).verdicts
         _check_count(len(heard), len(batch))
-        yield from (verdict_of(verdict) for verdict in heard)
+        yield from (replies.verdict_of(verdict) for verdict in heard)
 
 
 def _enqueue(caller: Caller, commands: Sequence[Enqueue]) -> Iterator[Reply]:
     sent = iter(commands)
-    for batch in _batches(enqueue_message(command) for command in commands):
-        call = Call(name="enqueue-many", message=EnqueueManyMessage(jobs=batch))
+    for batch in _batches(requests.enqueue_message(command) for command in commands):
+        call = Call(name="enqueue-many", message=requests.EnqueueManyMessage(jobs=batch))
         heard = caller.ask(call).replies
         _check_count(len(heard), len(batch))
-        yield from _with_bodies(caller, [_made(next(sent), reply_of(reply)) for reply in heard])
+        yield from _with_bodies(
+            caller, [_made(next(sent), replies.reply_of(reply)) for reply in heard]
+        )
 
 
 def _cancel(caller: Caller, commands: Sequence[Cancel]) -> Iterator[Reply]:
@@ -187,12 +168,12 @@ def _cancel(caller: Caller, commands: Sequence[Cancel]) -> Iterator[Reply]:
         if len(alike) == 1 or _expects_something(alike[0]):
             yield from (_decide(caller, each) for each in alike)
             continue
-        for start in range(0, len(alike), MAX_CANCELLED):
-            batch = alike[start : start + MAX_CANCELLED]
-            call = Call(name="cancel-many", message=cancel_many_message(batch))
+        for start in range(0, len(alike), requests.MAX_CANCELLED):
+            batch = alike[start : start + requests.MAX_CANCELLED]
+            call = Call(name="cancel-many", message=requests.cancel_many_message(batch))
             heard = caller.ask(call).replies
             _check_count(len(heard), len(batch))
-            yield from (_without_bodies(reply_of(reply)) for reply in heard)
+            yield from (_without_bodies(replies.reply_of(reply)) for reply in heard)
 
 
 def _expects_something(command: Cancel) -> bool:
@@ -240,7 +221,7 @@ def _batches(messages: Iterable[_T]) -> Iterator[tuple[_T, ...]]:
     size_bytes = 0
     for message in messages:
         encoded = msgspec.Raw(encode(message))
-        if batch and (len(batch) == MAX_BATCH or size_bytes + len(encoded) >= ROOM_BYTES):
+        if batch and (len(batch) == requests.MAX_BATCH or size_bytes + len(encoded) >= ROOM_BYTES):
             yield cast(tuple[_T, ...], tuple(batch))
             batch, size_bytes = [], 0
         batch.append(encoded)
@@ -328,13 +309,13 @@ class RemoteCoordinator:
     ) -> "Future[ClaimAnswer]":
         """Claim jobs; the server waits for some for up to `wait_us`, a minute at most."""
         check_claim(request, _LIMITS)
-        wait_s = min(wait_us / MICROSECONDS_PER_SECOND, LONGEST_WAIT_S)
+        wait_s = min(wait_us / MICROSECONDS_PER_SECOND, requests.LONGEST_WAIT_S)
         since = self._caller.hang_ups  # read now: `end_waits` may be called before a thread is free
 
         def claim() -> ClaimAnswer:
-            call = Call(name="claim", message=claim_message(request, wait_s=wait_s))
+            call = Call(name="claim", message=requests.claim_message(request, wait_s=wait_s))
             reply = self._caller.ask_and_wait(call, wait_s=wait_s, since=since)
-            return claim_answer(reply)
+            return replies.claim_answer(reply)
 
         return _submitted(self._claims, claim)
 
@@ -351,10 +332,10 @@ def _check(commands: Sequence[Command]) -> None:
 
 def _schedule_call(command: ScheduleCommand) -> Call:
     parts = {"schedule": str(command.name)}
-    query = NamespaceQuery(namespace=command.namespace)
+    query = requests.NamespaceQuery(namespace=command.namespace)
     match command:
         case PutSchedule():
-            message = put_schedule_message(command)
+            message = requests.put_schedule_message(command)
             return Call(name="put-schedule", parts=parts, message=message)
         case PauseSchedule():
             return Call(name="pause-schedule", parts=parts, query=query)
@@ -363,7 +344,7 @@ def _schedule_call(command: ScheduleCommand) -> Call:
         case RemoveSchedule():
             return Call(name="remove-schedule", parts=parts, query=query)
         case RunSchedule():
-            run = RunScheduleMessage(job_id=command.job_id)
+            run = requests.RunScheduleMessage(job_id=command.job_id)
             return Call(name="run-schedule", parts=parts, query=query, message=run)
         case _:
             assert_never(command)

@@ -16,58 +16,8 @@ from tenure.core.verdicts import Reply
 from tenure.core.views.events import EventFilter, EventKey
 from tenure.core.vocabulary import Cause, JobStatus
 from tenure.errors import InvalidInput, OutcomeUnknown, TenureError, UnknownJob
+from tenure.protocol import records, replies, requests
 from tenure.protocol.fields import optional_moment
-from tenure.protocol.records import (
-    artifact_record,
-    dead_letter_record,
-    event_record,
-    job_record,
-    observation_record,
-    resolution_record,
-)
-from tenure.protocol.replies import (
-    ArtifactsReply,
-    DeadLetterPage,
-    EventsReply,
-    FindingRecord,
-    FlowsReply,
-    HandlerFlowReply,
-    JobPage,
-    JobsReply,
-    LogsReply,
-    ObservationsReply,
-    ProblemCode,
-    VerificationReply,
-    WaitReasonRecord,
-    WaitReasonsReply,
-    flow_redrive_reply,
-    flow_reply,
-    flow_summary_record,
-    job_reply,
-)
-from tenure.protocol.requests import (
-    CancelManyMessage,
-    DeadLettersQuery,
-    EnqueueManyMessage,
-    EnqueueMessage,
-    EventsQuery,
-    FlowMemberMessage,
-    FlowMessage,
-    FlowsQuery,
-    FollowUpMessage,
-    HandlerFlowMessage,
-    JobsQuery,
-    LookupMessage,
-    RedriveFlowMessage,
-    cancel_commands,
-    dead_letter_filter,
-    enqueue_command,
-    flow_command,
-    follow_up_command,
-    handler_flow_command,
-    job_filter,
-    redrive_flow_command,
-)
 from tenure.protocol.routes import ROUTES
 from tenure.server.calls import Call, Handler, ResponseInPieces, answer
 from tenure.server.problems import Refused, out_of_scope
@@ -94,28 +44,28 @@ whole rows. [H66]"""
 async def enqueue(call: Call) -> Response:
     """Make a job: 201, or 200 with the job that exists already."""
     bodies = call.check_bodies_wanted()
-    message, traced = call.message(EnqueueMessage), call.asked.traced
+    message, traced = call.message(requests.EnqueueMessage), call.asked.traced
     command = _enqueue_of(call, message, await call.services.now(), traced=traced)
     [reply] = await _enqueued(call, [command])
     now = await call.services.now()
-    return answer(job_reply(reply, now=now, bodies=bodies), _status(call, reply))
+    return answer(replies.job_reply(reply, now=now, bodies=bodies), _status(call, reply))
 
 
 async def enqueue_many(call: Call) -> Response:
     """Make jobs, all of them or, where a field is wrong, none."""
-    messages = call.message(EnqueueManyMessage).jobs
+    messages = call.message(requests.EnqueueManyMessage).jobs
     bodies = call.check_with_bodies("jobs", len(messages))
     came_at = await call.services.now()
     traced = call.asked.traced
     commands = await call.work(
         lambda: [_enqueue_of(call, each, came_at, traced=traced) for each in messages]
     )
-    replies = await _enqueued(call, commands, within="jobs")
+    received = await _enqueued(call, commands, within="jobs")
     now = await call.services.now()
 
-    def reply() -> JobsReply:
-        return JobsReply(
-            replies=tuple(job_reply(reply, now=now, bodies=bodies) for reply in replies)
+    def reply() -> replies.JobsReply:
+        return replies.JobsReply(
+            replies=tuple(replies.job_reply(reply, now=now, bodies=bodies) for reply in received)
         )
 
     return await (
@@ -125,28 +75,28 @@ async def enqueue_many(call: Call) -> Response:
 
 async def flow(call: Call) -> Response:
     """Make jobs that wait for each other, all of them or none: 201, or 200 if they exist."""
-    message = call.message(FlowMessage)
+    message = call.message(requests.FlowMessage)
     if any(member.job.job_id is None for member in message.jobs):
         raise InvalidInput("jobs.job.job_id", "is missing", hint="give each job an id")
     jobs = await _members_of(call, message.jobs, traced=call.asked.traced)
-    reply = await _made(call, flow_command(message, jobs))
-    shown = job_reply(_shown(call, reply), now=await call.services.now(), bodies=False)
+    reply = await _made(call, requests.flow_command(message, jobs))
+    shown = replies.job_reply(_shown(call, reply), now=await call.services.now(), bodies=False)
     return answer(shown, _status(call, reply))
 
 
 async def handler_flow(call: Call) -> Response:
     """Make a flow from a job's handler: 201, or 200 if an earlier attempt made it."""
-    message = call.message(HandlerFlowMessage)
+    message = call.message(requests.HandlerFlowMessage)
     if any(member.job.job_id is not None for member in message.jobs):
         raise InvalidInput("jobs.job.job_id", "follows from the name", hint="leave it out")
     jobs = await _members_of(call, message.jobs, traced=call.asked.named)
     if await hidden_jobs(call, [call.job_id]):
         raise UnknownJob(call.job_id)
-    command = handler_flow_command(message, jobs, parent=call.job_id)
+    command = requests.handler_flow_command(message, jobs, parent=call.job_id)
     reply = await _made(call, command)
     if reply.cause is Cause.UNKNOWN_JOB:
         raise UnknownJob(call.job_id)
-    made = HandlerFlowReply(
+    made = replies.HandlerFlowReply(
         flow_id=command.flow_id if reply.is_ok else None,
         cause=reply.cause,
         replayed=reply.replayed,
@@ -155,7 +105,7 @@ async def handler_flow(call: Call) -> Response:
 
 
 async def _members_of(
-    call: Call, members: Sequence[FlowMemberMessage], *, traced: TraceContext
+    call: Call, members: Sequence[requests.FlowMemberMessage], *, traced: TraceContext
 ) -> list[Enqueue]:
     now = await call.services.now()
     return await call.work(
@@ -184,7 +134,7 @@ async def _made(call: Call, command: EnqueueFlow) -> Reply:
 
 async def flows(call: Call) -> Response:
     """List flows. They have no queue and no kind, so no limited token may ask. [FL9]"""
-    query, namespace = call.query(FlowsQuery), call.namespace()
+    query, namespace = call.query(requests.FlowsQuery), call.namespace()
     before = None if query.before is None else FlowId(query.before.lower())
     prefix = None if query.id_prefix is None else query.id_prefix.lower()
     if prefix is not None:
@@ -192,7 +142,9 @@ async def flows(call: Call) -> Response:
     found = await call.services.listing(
         lambda: call.store.flows.page(namespace, before=before, limit=query.limit, id_prefix=prefix)
     )
-    return answer(FlowsReply(flows=tuple(flow_summary_record(each) for each in found)))
+    return answer(
+        replies.FlowsReply(flows=tuple(replies.flow_summary_record(each) for each in found))
+    )
 
 
 async def show_flow(call: Call) -> Response:
@@ -205,7 +157,7 @@ async def show_flow(call: Call) -> Response:
     shown = msgspec.structs.replace(view, steps=steps)
     hidden = len(view.current) - len(shown.current)
     shown = msgspec.structs.replace(shown, hidden=hidden)
-    return await call.large_answer(lambda: flow_reply(shown))
+    return await call.large_answer(lambda: replies.flow_reply(shown))
 
 
 def _seen_steps(call: Call, steps: tuple[FlowStep, ...]) -> tuple[FlowStep, ...]:
@@ -235,8 +187,10 @@ async def redrive_flow(call: Call) -> Response:
         jobs = await call.services.blocking(lambda: call.store.jobs.read(ids, bodies=False))
         for job in jobs.values():
             call.principal.check_job_ends(job.policy, job.on_dead_letter)
-    message = call.message(RedriveFlowMessage)
-    command = redrive_flow_command(message, flow_id=flow_id, actor=call.actor, namespace=namespace)
+    message = call.message(requests.RedriveFlowMessage)
+    command = requests.redrive_flow_command(
+        message, flow_id=flow_id, actor=call.actor, namespace=namespace
+    )
     [reply] = await call.decide([command])
     assert isinstance(reply, Reply)
     if reply.cause is Cause.UNKNOWN_JOB:
@@ -244,23 +198,23 @@ async def redrive_flow(call: Call) -> Response:
     if reply.is_ok:
         queues = {step.queue for step in steps}
         call.services.waiting_claims.enqueued(namespace, queues)
-    return answer(flow_redrive_reply(reply), _status(call, reply))
+    return answer(replies.flow_redrive_reply(reply), _status(call, reply))
 
 
 async def follow_up(call: Call) -> Response:
     """Make a job from another job's handler: 201, or 200 with the job that exists already."""
-    message = call.message(FollowUpMessage)
+    message = call.message(requests.FollowUpMessage)
     if message.job.job_id is not None:
         raise InvalidInput("job.job_id", "follows from the parent", hint="leave it out")
     now = await call.services.now()
     enqueue = _enqueue_of(call, message.job, now, traced=call.asked.named)
     if await hidden_jobs(call, [call.job_id]):
         raise UnknownJob(call.job_id)
-    command = follow_up_command(enqueue, message, parent=call.job_id)
+    command = requests.follow_up_command(enqueue, message, parent=call.job_id)
     [reply] = await _enqueued(call, [command])
     if reply.cause is Cause.UNKNOWN_JOB:
         raise UnknownJob(call.job_id)
-    return answer(job_reply(reply, now=now, bodies=False), _status(call, reply))
+    return answer(replies.job_reply(reply, now=now, bodies=False), _status(call, reply))
 
 
 def _lower(job_id: _Id | None) -> _Id | None:
@@ -269,7 +223,7 @@ def _lower(job_id: _Id | None) -> _Id | None:
 
 
 def _enqueue_of(
-    call: Call, message: EnqueueMessage, now: Instant, *, traced: TraceContext
+    call: Call, message: requests.EnqueueMessage, now: Instant, *, traced: TraceContext
 ) -> Enqueue:
     call.principal.check_queues([message.queue])
     call.principal.check_kinds([message.kind])
@@ -279,10 +233,10 @@ def _enqueue_of(
         job_id = new_job_id(now, os.urandom(ENTROPY_BYTES))
     namespace = call.principal.namespace(message.namespace)
     message = _labelled(message, traced)
-    return enqueue_command(message, job_id=job_id, actor=call.actor, namespace=namespace)
+    return requests.enqueue_command(message, job_id=job_id, actor=call.actor, namespace=namespace)
 
 
-def _labelled(message: EnqueueMessage, traced: TraceContext) -> EnqueueMessage:
+def _labelled(message: requests.EnqueueMessage, traced: TraceContext) -> requests.EnqueueMessage:
     """The message, with the request's trace and correlation ids where it has none. [OB3]"""
     trace_id, correlation_id = message.trace_id, message.correlation_id
     return msgspec.structs.replace(
@@ -295,14 +249,14 @@ def _labelled(message: EnqueueMessage, traced: TraceContext) -> EnqueueMessage:
 async def _enqueued(call: Call, commands: Sequence[Enqueue], *, within: str = "") -> list[Reply]:
     await _check_limits(call, commands)
     answers = await call.decide(commands, within=within)
-    replies = [reply for reply in answers if isinstance(reply, Reply)]
-    assert len(replies) == len(commands)
+    received = [reply for reply in answers if isinstance(reply, Reply)]
+    assert len(received) == len(commands)
     made: dict[Namespace, set[QueueName]] = {}
     for command in commands:
         made.setdefault(command.namespace, set()).add(command.queue)
     for namespace, queues in made.items():
         call.services.waiting_claims.enqueued(namespace, queues)
-    return [_shown(call, reply) for reply in replies]
+    return [_shown(call, reply) for reply in received]
 
 
 async def _check_limits(call: Call, jobs: Sequence[Enqueue]) -> None:
@@ -348,26 +302,26 @@ async def decide(call: Call) -> Response:
         call.services.waiting_claims.enqueued(reply.job.namespace, [reply.job.queue])
     # The reply may be about another job than the path: the one that a redrive made. [H41]
     reply = _shown(call, reply)
-    shown = job_reply(reply, now=await call.services.now(), bodies=bodies)
+    shown = replies.job_reply(reply, now=await call.services.now(), bodies=bodies)
     return answer(shown, _status(call, reply))
 
 
 async def cancel_many(call: Call) -> Response:
     """Stop jobs, in groups whose bodies fit into memory. One out of the caller's scope is unknown.
     [H66]"""
-    commands = cancel_commands(call.message(CancelManyMessage), call.actor)
+    commands = requests.cancel_commands(call.message(requests.CancelManyMessage), call.actor)
     ids = list(dict.fromkeys(command.job_id for command in commands))
     seen = {job.id for job in await call.jobs(ids, bodies=False)}
     decided = [command for command in commands if command.job_id in seen]
     sizes = await call.services.blocking(lambda: call.store.views.body_sizes(list(seen)))
-    replies = iter(await _decide_in_groups(call, decided, sizes))
+    received = iter(await _decide_in_groups(call, decided, sizes))
     unknown = Reply(job=None, cause=Cause.UNKNOWN_JOB)
-    answers = [next(replies) if each.job_id in seen else unknown for each in commands]
+    answers = [next(received) if each.job_id in seen else unknown for each in commands]
     now = await call.services.now()
     call.audit.done = sum(each.is_ok for each in answers)
     return await call.answer_about(
-        lambda: JobsReply(
-            replies=tuple(job_reply(each, now=now, bodies=False) for each in answers)
+        lambda: replies.JobsReply(
+            replies=tuple(replies.job_reply(each, now=now, bodies=False) for each in answers)
         ),
         jobs=len(answers),
     )
@@ -377,19 +331,19 @@ async def _decide_in_groups(
     call: Call, commands: Sequence[Command], sizes: Mapping[JobId, int]
 ) -> list[Reply]:
     """The replies without bodies. Only one group's rows are in memory at a time. [H66]"""
-    replies: list[Reply] = []
+    received: list[Reply] = []
     for group in _groups(commands, sizes):
         try:
             decided = await call.decide(group)
         except TenureError as error:
-            if not replies or not error.nothing_changed:
+            if not received or not error.nothing_changed:
                 raise
             raise OutcomeUnknown(
                 f"a part of the call was carried out, then: {error}",
                 hint="send the same request again: its ids tell what became of it",
             ) from error
-        replies += [_without_bodies(each) for each in decided if isinstance(each, Reply)]
-    return replies
+        received += [_without_bodies(each) for each in decided if isinstance(each, Reply)]
+    return received
 
 
 def _groups(commands: Sequence[Command], sizes: Mapping[JobId, int]) -> list[list[Command]]:
@@ -426,12 +380,14 @@ async def job(call: Call) -> Response:
         resolutions = await call.services.blocking(lambda: call.store.jobs.resolutions(ids))
         resolution = resolutions.get(found.id)
     reply = Reply(job=found, resolution=resolution)
-    return answer(job_reply(reply, now=await call.services.now(), bodies=bodies))
+    return answer(replies.job_reply(reply, now=await call.services.now(), bodies=bodies))
 
 
 async def lookup(call: Call) -> Response:
     """Read several jobs; omits those out of the caller's scope."""
-    ids = list(dict.fromkeys(JobId(each.lower()) for each in call.message(LookupMessage).job_ids))
+    ids = list(
+        dict.fromkeys(JobId(each.lower()) for each in call.message(requests.LookupMessage).job_ids)
+    )
     bodies = call.check_with_bodies("job_ids", len(ids))
     seen = await call.jobs(ids, bodies=bodies)
     now = await call.services.now()
@@ -440,19 +396,19 @@ async def lookup(call: Call) -> Response:
     if dead:
         resolutions = await call.services.blocking(lambda: call.store.jobs.resolutions(dead))
     return await call.large_answer(
-        lambda: JobPage(
-            jobs=tuple(job_record(job, now=now, bodies=bodies) for job in seen),
-            resolutions=tuple(map(resolution_record, resolutions.values())),
+        lambda: replies.JobPage(
+            jobs=tuple(records.job_record(job, now=now, bodies=bodies) for job in seen),
+            resolutions=tuple(map(records.resolution_record, resolutions.values())),
         )
     )
 
 
 async def jobs(call: Call) -> Response:
     """List jobs."""
-    query = call.query(JobsQuery)
+    query = call.query(requests.JobsQuery)
     bodies = call.check_with_bodies("limit", query.limit)
     call.principal.check_bodies(wanted=query.previews, field="previews")
-    wanted = job_filter(
+    wanted = requests.job_filter(
         query,
         namespace=call.namespace(),
         queue=call.principal.listed_queue(query.queue),
@@ -465,8 +421,8 @@ async def jobs(call: Call) -> Response:
     previews = await call.services.listing(lambda: call.store.views.previews(ids)) if ids else {}
     now = await call.services.now()
     return await call.large_answer(
-        lambda: JobPage(
-            jobs=tuple(job_record(job, now=now, bodies=bodies) for job in found),
+        lambda: replies.JobPage(
+            jobs=tuple(records.job_record(job, now=now, bodies=bodies) for job in found),
             next_before=next_before,
             previews=previews,
         )
@@ -475,9 +431,9 @@ async def jobs(call: Call) -> Response:
 
 async def dead_letters(call: Call) -> Response:
     """List dead letters."""
-    query = call.query(DeadLettersQuery)
+    query = call.query(requests.DeadLettersQuery)
     bodies = call.check_with_bodies("limit", query.limit)
-    wanted = dead_letter_filter(
+    wanted = requests.dead_letter_filter(
         query,
         namespace=call.namespace(),
         statuses=(JobStatus.DEAD_LETTERED,),
@@ -489,9 +445,9 @@ async def dead_letters(call: Call) -> Response:
     resolutions = await call.services.blocking(lambda: call.store.jobs.resolutions(ids))
     now = await call.services.now()
     return await call.large_answer(
-        lambda: DeadLetterPage(
+        lambda: replies.DeadLetterPage(
             dead_letters=tuple(
-                dead_letter_record(job, resolutions.get(job.id), now=now, bodies=bodies)
+                records.dead_letter_record(job, resolutions.get(job.id), now=now, bodies=bodies)
                 for job in found
             ),
             next_before=next_before,
@@ -502,7 +458,7 @@ async def dead_letters(call: Call) -> Response:
 async def events(call: Call) -> Response:
     """Read a job's log."""
     job = await call.job()
-    query = call.query(EventsQuery)
+    query = call.query(requests.EventsQuery)
     wanted = EventFilter(
         namespace=job.namespace,
         job_id=job.id,
@@ -512,8 +468,8 @@ async def events(call: Call) -> Response:
     found = await call.events(wanted)
     digests = call.principal.sees_bodies
     return await call.large_answer(
-        lambda: EventsReply(
-            events=tuple(event_record(event, digests=digests) for event in found.events),
+        lambda: replies.EventsReply(
+            events=tuple(records.event_record(event, digests=digests) for event in found.events),
             next_after_seq=None if found.next is None else found.next.seq,
         )
     )
@@ -527,9 +483,9 @@ async def observations(call: Call) -> Response:
     call.memory.read(sum(len(seen.body or b"") for seen in found))
     digests = call.principal.sees_bodies
     return await call.large_answer(
-        lambda: ObservationsReply(
+        lambda: replies.ObservationsReply(
             observations=tuple(
-                observation_record(seen, bodies=bodies, digests=digests) for seen in found
+                records.observation_record(seen, bodies=bodies, digests=digests) for seen in found
             )
         )
     )
@@ -542,10 +498,10 @@ async def verify_one(call: Call) -> Response:
     if report is None:
         raise UnknownJob(job.id)
     invariants = msgspec.convert(
-        report.findings, tuple[FindingRecord, ...], from_attributes=True, strict=False
+        report.findings, tuple[replies.FindingRecord, ...], from_attributes=True, strict=False
     )
     return answer(
-        VerificationReply(
+        replies.VerificationReply(
             job_id=job.id, holds=report.holds, events=report.events, invariants=invariants
         )
     )
@@ -559,9 +515,9 @@ async def wait_reasons(call: Call) -> Response:
     # The caller did not name these jobs, so that a hidden one is no violation of its scope.
     seen = {each.id for each in await call.jobs(named, bodies=False, are_named=False)}
     return answer(
-        WaitReasonsReply(
+        replies.WaitReasonsReply(
             reasons=tuple(
-                WaitReasonRecord(
+                replies.WaitReasonRecord(
                     why=each.why.value,
                     message=each.message,
                     until=optional_moment(each.until),
@@ -578,7 +534,7 @@ async def logs(call: Call) -> Response:
     await call.job()
     found = await call.services.blocking(lambda: call.store.artifacts.logs(call.job_id))
     call.memory.read(sum(len(log.text) for log in found))
-    return await call.large_answer(lambda: LogsReply(logs=tuple(found)))
+    return await call.large_answer(lambda: replies.LogsReply(logs=tuple(found)))
 
 
 async def artifacts(call: Call) -> Response:
@@ -587,8 +543,8 @@ async def artifacts(call: Call) -> Response:
     found = await call.services.blocking(lambda: call.store.artifacts.of_job(call.job_id))
     digests = call.principal.sees_bodies
     return await call.large_answer(
-        lambda: ArtifactsReply(
-            artifacts=tuple(artifact_record(each, digests=digests) for each in found)
+        lambda: replies.ArtifactsReply(
+            artifacts=tuple(records.artifact_record(each, digests=digests) for each in found)
         )
     )
 
@@ -599,7 +555,7 @@ async def artifact(call: Call) -> Response:
     if wanted_as not in DOWNLOADS:
         raise Refused(
             403,
-            ProblemCode.OUT_OF_SCOPE,
+            replies.ProblemCode.OUT_OF_SCOPE,
             "an artifact is a download: no page may use it as a script, a style or a frame",
         )
     await call.job()
@@ -607,7 +563,7 @@ async def artifact(call: Call) -> Response:
     found = await call.services.blocking(lambda: call.store.artifacts.load(call.job_id, name))
     if found is None:
         raise Refused(
-            404, ProblemCode.UNKNOWN_ARTIFACT, f"job {call.job_id} has no artifact {name}"
+            404, replies.ProblemCode.UNKNOWN_ARTIFACT, f"job {call.job_id} has no artifact {name}"
         )
     headers = {
         "Content-Disposition": f'attachment; filename="{name.rpartition("/")[2] or "artifact"}"',

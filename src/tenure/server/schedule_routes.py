@@ -22,16 +22,11 @@ from tenure.core.schedules import (
 )
 from tenure.core.vocabulary import Role
 from tenure.errors import InvalidInput
+from tenure.protocol import requests
 from tenure.protocol.fields import moment
 from tenure.protocol.records import schedule_record
 from tenure.protocol.replies import ProblemCode, SchedulesReply
 from tenure.protocol.replies import ScheduleReply as ScheduleMessage
-from tenure.protocol.requests import (
-    PutScheduleMessage,
-    RunScheduleMessage,
-    SchedulesQuery,
-    schedule_spec,
-)
 from tenure.server.calls import Call, Handler, answer
 from tenure.server.problems import Refused, out_of_scope
 
@@ -44,7 +39,7 @@ ROWS_AT_ONCE = 500
 
 async def schedules(call: Call) -> Response:
     """List schedules within the caller's scope."""
-    query, namespace = call.query(SchedulesQuery), call.namespace()
+    query, namespace = call.query(requests.SchedulesQuery), call.namespace()
 
     found, next_after = await call.page(
         lambda after, limit: call.store.schedules.page(namespace, after=after, limit=limit),
@@ -70,7 +65,7 @@ async def schedule(call: Call) -> Response:
 
 async def put_schedule(call: Call) -> Response:
     """Make a schedule, or change it."""
-    message, principal = call.message(PutScheduleMessage), call.principal
+    message, principal = call.message(requests.PutScheduleMessage), call.principal
     principal.check_queues([message.queue])
     principal.check_kinds([message.kind])
     principal.check_job_ends(message.policy, message.on_dead_letter)
@@ -83,7 +78,7 @@ async def put_schedule(call: Call) -> Response:
         namespace=namespace,
         name=name,
         actor=call.actor,
-        spec=schedule_spec(message),
+        spec=requests.schedule_spec(message),
         declared_by=message.declared_by,
         only_new=message.only_new,
     )
@@ -124,7 +119,7 @@ async def change_schedule(call: Call) -> Response:
 
 async def run_schedule(call: Call) -> Response:
     """Make a job of a schedule now."""
-    job_id = call.message(RunScheduleMessage).job_id
+    job_id = call.message(requests.RunScheduleMessage).job_id
     if job_id is None:
         job_id = new_job_id(await call.services.now(), os.urandom(ENTROPY_BYTES))
     command = RunSchedule(

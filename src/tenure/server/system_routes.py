@@ -22,49 +22,10 @@ from tenure.core.views.events import (
 from tenure.core.views.overview import OverviewFilter
 from tenure.core.workers import FIRST_WORKER, WorkerSeen, parse_worker_key
 from tenure.errors import InvalidInput
+from tenure.protocol import records, replies, requests
 from tenure.protocol.codec import encode
 from tenure.protocol.fields import moment, optional_instant
 from tenure.protocol.openapi import openapi
-from tenure.protocol.records import (
-    dead_letter_groups_reply,
-    event_record,
-    kind_record,
-    overview_reply,
-    queue_record,
-    rate_record,
-    worker_record,
-)
-from tenure.protocol.replies import (
-    DrainReply,
-    FollowedEvent,
-    HealthReply,
-    KindsReply,
-    LogReply,
-    ProblemCode,
-    QueuesReply,
-    RatesReply,
-    StatsReply,
-    TailReply,
-    TimeReply,
-    WorkersReply,
-    tail_delay_record,
-)
-from tenure.protocol.requests import (
-    DeadLetterGroupsQuery,
-    KindMessage,
-    LimitMessage,
-    LogQuery,
-    OverviewQuery,
-    PolicyMessage,
-    QueuesQuery,
-    RatesQuery,
-    StatsQuery,
-    TailQuery,
-    WorkersQuery,
-    event_filter,
-    policy_of_message,
-    tail_filter,
-)
 from tenure.server.calls import Call, Handler, ResponseInPieces, answer
 from tenure.server.limits import workers_named
 from tenure.server.principals import Principal
@@ -86,7 +47,7 @@ WORKERS_AT_ONCE = 50
 
 async def queues(call: Call) -> Response:
     """List queues within the caller's scope."""
-    query, namespace = call.query(QueuesQuery), call.namespace()
+    query, namespace = call.query(requests.QueuesQuery), call.namespace()
 
     found, next_after = await call.page(
         lambda after, limit: call.store.settings.queues(namespace, after=after, limit=limit),
@@ -98,7 +59,9 @@ async def queues(call: Call) -> Response:
         size_of=lambda queue: QUEUE_BYTES,
     )
     return await call.large_answer(
-        lambda: QueuesReply(queues=tuple(map(queue_record, found)), next_after=next_after)
+        lambda: replies.QueuesReply(
+            queues=tuple(map(records.queue_record, found)), next_after=next_after
+        )
     )
 
 
@@ -107,17 +70,17 @@ async def put_queue(call: Call) -> Response:
     name, namespace = QueueName(call.path["queue"]), call.namespace()
     call.principal.check_queues([name])
     wanted: dict[str, Any] = {"paused": None, "limit": None, **call.route.sets}
-    if isinstance(call.body, LimitMessage):
+    if isinstance(call.body, requests.LimitMessage):
         wanted |= _limits(call.body)
     await call.services.namespace_limits.check_queues(namespace, [name])
     state = await call.services.blocking(
         lambda: call.store.settings.put_queue(namespace, name, **wanted)
     )
     call.services.waiting_claims.enqueued(namespace, [name])
-    return answer(queue_record(state))
+    return answer(records.queue_record(state))
 
 
-def _limits(body: LimitMessage) -> dict[str, Any]:
+def _limits(body: requests.LimitMessage) -> dict[str, Any]:
     if body.rate is UNSET:
         if body.burst is not None:
             raise InvalidInput("burst", "belongs to a rate", hint="give both: rate and burst")
@@ -137,13 +100,13 @@ def _rate(rate: str | UnsetType | None, burst: int | None) -> Rate | UnsetType |
 
 async def rates(call: Call) -> Response:
     """The rates that jobs of a kind in a queue are under."""
-    query, namespace = call.query(RatesQuery), call.namespace()
+    query, namespace = call.query(requests.RatesQuery), call.namespace()
     call.principal.check_queues([query.queue])
     call.principal.check_kinds([query.kind])
     found = await call.services.blocking(
         lambda: call.store.settings.rates(namespace, query.queue, query.kind, query.rate_key)
     )
-    return answer(RatesReply(rates=tuple(map(rate_record, found))))
+    return answer(replies.RatesReply(rates=tuple(map(records.rate_record, found))))
 
 
 async def kinds(call: Call) -> Response:
@@ -151,8 +114,10 @@ async def kinds(call: Call) -> Response:
     namespace = call.namespace()
     found = await call.services.listing(lambda: call.store.settings.kinds(namespace))
     return await call.large_answer(
-        lambda: KindsReply(
-            kinds=tuple(kind_record(each) for each in found if call.principal.sees_kind(each.kind))
+        lambda: replies.KindsReply(
+            kinds=tuple(
+                records.kind_record(each) for each in found if call.principal.sees_kind(each.kind)
+            )
         )
     )
 
@@ -162,15 +127,15 @@ async def put_kind(call: Call) -> Response:
     kind, namespace = Kind(call.path["kind"]), call.namespace()
     only_new = call.route.name == "declare-kind"
     call.principal.check_kinds([kind])
-    body: KindMessage = call.body
+    body: requests.KindMessage = call.body
     given = (body.rate, body.concurrency_limit, body.fair, body.policy)
     if not only_new and all(each is UNSET for each in given):
         hint = "give one of them"
         problem = "is missing, as are concurrency_limit, fair and policy"
         raise InvalidInput("rate", problem, hint=hint)
     policy: Policy | UnsetType | None = None
-    if isinstance(body.policy, PolicyMessage):
-        policy = policy_of_message(body.policy)
+    if isinstance(body.policy, requests.PolicyMessage):
+        policy = requests.policy_of_message(body.policy)
         check_declared_policy(policy, call.coordinator.limits.lease)
     else:
         policy = body.policy
@@ -186,12 +151,12 @@ async def put_kind(call: Call) -> Response:
         lambda: call.store.settings.put_kind(namespace, change, only_new=only_new)
     )
     call.services.waiting_claims.settings_changed(namespace)
-    return answer(kind_record(kept))
+    return answer(records.kind_record(kept))
 
 
 async def workers(call: Call) -> Response:
     """List workers within the caller's scope."""
-    query, namespace = call.query(WorkersQuery), call.namespace()
+    query, namespace = call.query(requests.WorkersQuery), call.namespace()
     found, next_key = await call.page(
         lambda after, limit: call.store.workers.page(namespace, after=after, limit=limit),
         FIRST_WORKER if query.after is None else parse_worker_key(query.after),
@@ -203,9 +168,9 @@ async def workers(call: Call) -> Response:
     )
     now = await call.services.now()
     return await call.large_answer(
-        lambda: WorkersReply(
+        lambda: replies.WorkersReply(
             workers=tuple(
-                worker_record(
+                records.worker_record(
                     call.principal.seen_of(each),
                     now=now,
                     in_part=not call.principal.decides_worker(each),
@@ -225,8 +190,8 @@ def _worker_bytes(worker: WorkerSeen) -> int:
 
 async def log(call: Call) -> Response:
     """List events of all jobs within the caller's scope. [E9]"""
-    query = call.query(LogQuery)
-    wanted = event_filter(
+    query = call.query(requests.LogQuery)
+    wanted = requests.event_filter(
         query,
         namespace=call.namespace(),
         types=tuple(map(parse_type_filter, query.type)),
@@ -238,8 +203,8 @@ async def log(call: Call) -> Response:
     page = await call.events(wanted)
     digests = call.principal.sees_bodies
     return await call.large_answer(
-        lambda: LogReply(
-            events=tuple(event_record(event, digests=digests) for event in page.events),
+        lambda: replies.LogReply(
+            events=tuple(records.event_record(event, digests=digests) for event in page.events),
             next_after=None if page.next is None else page.next.text,
         )
     )
@@ -247,8 +212,8 @@ async def log(call: Call) -> Response:
 
 async def tail(call: Call) -> Response:
     """Follow the events of all jobs within the caller's scope. [E10]"""
-    query = call.query(TailQuery)
-    wanted = tail_filter(
+    query = call.query(requests.TailQuery)
+    wanted = requests.tail_filter(
         query,
         namespace=call.namespace(),
         types=tuple(map(parse_type_filter, query.type)),
@@ -268,23 +233,23 @@ async def tail(call: Call) -> Response:
         delay = await call.services.listing(call.store.events.delay)
     digests = call.principal.sees_bodies
     return await call.large_answer(
-        lambda: TailReply(
+        lambda: replies.TailReply(
             events=tuple(
-                FollowedEvent(
-                    position=each.position, event=event_record(each.event, digests=digests)
+                replies.FollowedEvent(
+                    position=each.position, event=records.event_record(each.event, digests=digests)
                 )
                 for each in page.events
             ),
             next_after=page.next,
             is_end=page.is_end,
-            delayed_by=None if delay is None else tail_delay_record(delay),
+            delayed_by=None if delay is None else replies.tail_delay_record(delay),
         )
     )
 
 
 async def stats(call: Call) -> Response:
     """Count the events of a span of time within the caller's scope. [OB25]"""
-    query, namespace = call.query(StatsQuery), call.namespace()
+    query, namespace = call.query(requests.StatsQuery), call.namespace()
     since, until = optional_instant(query.since), optional_instant(query.until)
     if until is None:
         until = await call.services.now()
@@ -296,7 +261,7 @@ async def stats(call: Call) -> Response:
     found = await call.services.listing(lambda: call.store.events.count(span))
     call.memory.read(COUNT_BYTES * len(found.counts))
     return await call.large_answer(
-        lambda: StatsReply(
+        lambda: replies.StatsReply(
             since=moment(span.since),
             until=moment(found.until),
             counts=tuple(
@@ -309,24 +274,24 @@ async def stats(call: Call) -> Response:
 async def overview(call: Call) -> Response:
     """What is going on within the caller's scope; those who may see the same share the answer.
     [OB30]"""
-    query = call.query(OverviewQuery)
+    query = call.query(requests.OverviewQuery)
     queues, kinds = _narrowed(call.principal, query.queue, query.kind)
     wanted = OverviewFilter(
         namespace=call.namespace(), range=query.range, queues=queues, kinds=kinds
     )
     found = await call.services.overview(wanted)
-    return await call.large_answer(lambda: overview_reply(found))
+    return await call.large_answer(lambda: records.overview_reply(found))
 
 
 async def dead_letter_groups(call: Call) -> Response:
     """Unresolved dead letters by kind and error, within the caller's scope. [OB31]"""
-    query = call.query(DeadLetterGroupsQuery)
+    query = call.query(requests.DeadLetterGroupsQuery)
     queues, kinds = _narrowed(call.principal, query.queue, query.kind)
     wanted = DeadLetterGroupFilter(
         namespace=call.namespace(), range=query.range, queues=queues, kinds=kinds, key=query.key
     )
     found = await call.services.listing(lambda: call.store.views.dead_letter_groups(wanted))
-    return await call.large_answer(lambda: dead_letter_groups_reply(found))
+    return await call.large_answer(lambda: records.dead_letter_groups_reply(found))
 
 
 def _narrowed(
@@ -346,17 +311,17 @@ async def drain(call: Call) -> Response:
     worker, namespace = WorkerId(call.path["worker"]), call.namespace()
     named = await call.services.blocking(lambda: workers_named(call.store, namespace, worker))
     if not any(map(call.principal.sees_worker, named)):
-        raise Refused(404, ProblemCode.UNKNOWN_WORKER, f"there is no worker {worker}")
+        raise Refused(404, replies.ProblemCode.UNKNOWN_WORKER, f"there is no worker {worker}")
     for each in named:
         call.principal.check_worker(each)
     await call.services.blocking(lambda: call.store.workers.drain(namespace, worker))
-    return answer(DrainReply(worker=worker))
+    return answer(replies.DrainReply(worker=worker))
 
 
 async def time(call: Call) -> Response:
     """Read the store's clock."""
     now = await call.services.blocking(call.store.now)
-    return answer(TimeReply(now=moment(now)))
+    return answer(replies.TimeReply(now=moment(now)))
 
 
 async def description(call: Call) -> Response:
@@ -380,7 +345,7 @@ async def metrics(call: Call) -> Response:
 
 async def healthz(call: Call) -> Response:
     """Say that the server is alive."""
-    return answer(HealthReply(status="ok"))
+    return answer(replies.HealthReply(status="ok"))
 
 
 async def readyz(call: Call) -> Response:
@@ -390,7 +355,7 @@ async def readyz(call: Call) -> Response:
         raise shutting_down()
     if not call.coordinator.writability.is_writable:
         raise not_ready()
-    return answer(HealthReply(status="ready"))
+    return answer(replies.HealthReply(status="ready"))
 
 
 HANDLERS: dict[str, Handler] = {

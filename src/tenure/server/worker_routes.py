@@ -17,34 +17,8 @@ from tenure.core.leases import HeldLease
 from tenure.core.verdicts import Verdict, verdict_for
 from tenure.core.vocabulary import Cause, VerdictKind
 from tenure.errors import InvalidInput, UnknownJob
-from tenure.protocol import LEASE_HEADER
+from tenure.protocol import LEASE_HEADER, replies, requests
 from tenure.protocol.codec import encode
-from tenure.protocol.replies import (
-    AliveReply,
-    KeptReply,
-    PeekLeasesReply,
-    ProblemCode,
-    VerdictsReply,
-    claim_reply,
-    parents_reply,
-    staging_reply,
-    verdict_reply,
-)
-from tenure.protocol.requests import (
-    AliveMessage,
-    ClaimMessage,
-    HeartbeatsMessage,
-    OutputMessage,
-    ParentsMessage,
-    PeekLeasesMessage,
-    ReportsMessage,
-    WorkerMessage,
-    attempt_output,
-    claim_request,
-    held_lease,
-    worker_command,
-    worker_process,
-)
 from tenure.server.calls import Call, Handler, ResponseInPieces, answer
 from tenure.server.limits import LARGE_BYTES
 from tenure.server.problems import too_many
@@ -80,7 +54,7 @@ class _TokenClaimer:
         if found.grants or found.cause is not None:
             return found
         raise too_many(
-            ProblemCode.TOO_MANY_LEASES,
+            replies.ProblemCode.TOO_MANY_LEASES,
             "this token would have too many leases",
             hint="report on some, claim fewer, or make a token with a higher --max-leases",
         )
@@ -88,10 +62,10 @@ class _TokenClaimer:
 
 async def claim(call: Call) -> Response:
     """Ask for work, and wait for it. [H10] [H35]"""
-    message = call.message(ClaimMessage)
+    message = call.message(requests.ClaimMessage)
     call.principal.check_queues(message.queues)
     kinds = call.principal.claimed_kinds(message.kinds)
-    request = claim_request(message, actor=call.actor, namespace=call.namespace())
+    request = requests.claim_request(message, actor=call.actor, namespace=call.namespace())
     request = msgspec.structs.replace(request, kinds=kinds)
     waiter = Waiter(call.principal.token_id)
     watching = asyncio.create_task(_watch(call, waiter))
@@ -118,8 +92,8 @@ async def _told(call: Call, found: ClaimAnswer) -> bytes:
     """The encoded reply. A large one is encoded on a thread."""
     jobs = [grant.job for grant in found.grants]
     if sum(len(job.payload) + len(job.checkpoint or b"") for job in jobs) <= LARGE_BYTES:
-        return encode(claim_reply(found))
-    return await call.services.blocking(lambda: encode(claim_reply(found)))
+        return encode(replies.claim_reply(found))
+    return await call.services.blocking(lambda: encode(replies.claim_reply(found)))
 
 
 async def _watch(call: Call, waiter: Waiter) -> None:
@@ -169,32 +143,32 @@ async def report_one(call: Call) -> Response:
     [verdict] = await _verdicts(call, [call.body])
     if verdict.cause is Cause.UNKNOWN_JOB:
         raise UnknownJob(call.body.job_id)
-    return answer(verdict_reply(verdict))
+    return answer(replies.verdict_reply(verdict))
 
 
 async def heartbeat(call: Call) -> Response:
     """Renew leases."""
-    return await _batch(call, call.message(HeartbeatsMessage).leases, "leases")
+    return await _batch(call, call.message(requests.HeartbeatsMessage).leases, "leases")
 
 
 async def report(call: Call) -> Response:
     """A batch of reports, of any kinds. [H42]"""
-    return await _batch(call, call.message(ReportsMessage).reports, "reports")
+    return await _batch(call, call.message(requests.ReportsMessage).reports, "reports")
 
 
-async def _batch(call: Call, messages: Sequence[WorkerMessage], within: str) -> Response:
+async def _batch(call: Call, messages: Sequence[requests.WorkerMessage], within: str) -> Response:
     verdicts = await _verdicts(call, messages, within)
     told = await call.work(
-        lambda: encode(VerdictsReply(verdicts=tuple(map(verdict_reply, verdicts))))
+        lambda: encode(replies.VerdictsReply(verdicts=tuple(map(replies.verdict_reply, verdicts))))
     )
     return ResponseInPieces(told, media_type="application/json")
 
 
 async def _verdicts(
-    call: Call, messages: Sequence[WorkerMessage], within: str = ""
+    call: Call, messages: Sequence[requests.WorkerMessage], within: str = ""
 ) -> list[Verdict]:
     actor = call.actor
-    commands = await call.work(lambda: [worker_command(each, actor) for each in messages])
+    commands = await call.work(lambda: [requests.worker_command(each, actor) for each in messages])
     hidden = await hidden_jobs(call, (command.job_id for command in commands))
     commands = [_decidable(command, hidden) for command in commands]
     answers = await call.decide(commands, within=within)
@@ -282,45 +256,45 @@ async def upload_artifact(call: Call) -> Response:
     )
     staging = await call.services.blocking(lambda: call.store.artifacts.stage(upload))
     await _check_known(call, call.job_id, upload.lease_id, staging.cause)
-    return answer(staging_reply(staging))
+    return answer(replies.staging_reply(staging))
 
 
 async def output(call: Call) -> Response:
     """Store the output of a handler. [B20]"""
-    sent = attempt_output(call.message(OutputMessage), actor=call.actor)
+    sent = requests.attempt_output(call.message(requests.OutputMessage), actor=call.actor)
     kept = _decidable(sent, await hidden_jobs(call, [sent.job_id]))
     cause = await call.services.blocking(lambda: call.store.artifacts.put_log(kept))
     await _check_known(call, sent.job_id, sent.lease_id, cause)
-    return answer(KeptReply(verdict=verdict_for(cause), cause=cause))
+    return answer(replies.KeptReply(verdict=verdict_for(cause), cause=cause))
 
 
 async def parents(call: Call) -> Response:
     """Read what the parents of a leased job returned. [FL7]"""
-    message = call.message(ParentsMessage)
+    message = call.message(requests.ParentsMessage)
     hidden = await hidden_jobs(call, [call.job_id])
     held = HeldLease(hidden.get(call.job_id, call.job_id), message.lease_id)
     page = await call.services.blocking(
         lambda: call.store.flows.parents(held, call.actor, after=message.after)
     )
     await _check_known(call, call.job_id, message.lease_id, page.cause)
-    return answer(parents_reply(page))
+    return answer(replies.parents_reply(page))
 
 
 async def peek_leases(call: Call) -> Response:
     """Say which leases need a heartbeat now. [C2]"""
-    held = [held_lease(each) for each in call.message(PeekLeasesMessage).leases]
+    held = [requests.held_lease(each) for each in call.message(requests.PeekLeasesMessage).leases]
     hidden = await hidden_jobs(call, (each.job_id for each in held))
     leases = [HeldLease(hidden.get(each.job_id, each.job_id), each.lease_id) for each in held]
     news = await call.services.blocking(lambda: call.store.jobs.peek_leases(leases, call.actor))
-    return answer(PeekLeasesReply(news=tuple(news)))
+    return answer(replies.PeekLeasesReply(news=tuple(news)))
 
 
 async def alive(call: Call) -> Response:
     """Record that a worker is alive. [B12]"""
-    message = call.message(AliveMessage)
+    message = call.message(requests.AliveMessage)
     call.principal.check_queues(message.queues)
     call.principal.check_kinds(message.kinds)
-    process = worker_process(
+    process = requests.worker_process(
         message,
         worker=WorkerId(call.path["worker"]),
         actor=call.actor,
@@ -328,7 +302,7 @@ async def alive(call: Call) -> Response:
     )
     await call.services.namespace_limits.check_worker(process)
     drain = await call.services.blocking(lambda: call.store.workers.see(process))
-    return answer(AliveReply(drain=drain))
+    return answer(replies.AliveReply(drain=drain))
 
 
 HANDLERS: dict[str, Handler] = {
