@@ -13,7 +13,7 @@ from tenure.core.claims import ClaimAnswer
 from tenure.core.commands import Sweep
 from tenure.core.ids import JobId
 from tenure.core.vocabulary import EventCause, EventType, JobStatus, Role
-from tenure.server import worker_routes
+from tenure.protocol import replies
 from tenure.server.app import make_app
 from tenure.server.services import Services
 from tenure_conformance.spec import spec
@@ -489,7 +489,7 @@ def test_a_grant_that_cannot_be_encoded_is_taken_back(
     def fail(found: ClaimAnswer) -> None:
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr(worker_routes.replies, "claim_reply", fail)
+    monkeypatch.setattr(replies, "claim_reply", fail)
 
     async def scenario() -> Answer:
         message = stage.claim_message()

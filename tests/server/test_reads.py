@@ -15,10 +15,11 @@ from tenure.core.validation import REPORTABLE_REASONS
 from tenure.core.views.overview import Overview, OverviewFilter
 from tenure.core.vocabulary import Role
 from tenure.errors import StoreUnavailable
+from tenure.protocol import replies
 from tenure.protocol.codec import encode
 from tenure.protocol.replies import ClaimReply, claim_reply
 from tenure.protocol.routes import BY_NAME
-from tenure.server import calls, worker_routes
+from tenure.server import calls
 from tenure.server.services import SharedAnswers
 from tenure_conformance.spec import spec
 from tests.server.harness import JOB, Stage
@@ -347,7 +348,7 @@ def test_large_grants_are_encoded_on_a_thread(
         made_on.append(threading.current_thread())
         return claim_reply(found)
 
-    monkeypatch.setattr(worker_routes.replies, "claim_reply", noted)
+    monkeypatch.setattr(replies, "claim_reply", noted)
     [grant] = stage.claim()
 
     assert len(grant["payload"]) == size
