@@ -1,10 +1,9 @@
 """Claiming beside a backlog that keys hold back: 10 jobs of other keys at a time, with 100,000 jobs
 that wait before them, and without. The backlog is of one key, or of 10,000 keys with 10 jobs each.
 
-Once for concurrency keys, once for such keys that take turns, and once for rate keys; on both
-databases. What is measured is the median claim as its caller feels it. Every key of the backlog is
-at its limit, or has used up its rate, all the time; its jobs come before those that are claimed,
-because their priority is higher.
+Once for concurrency keys, and once for rate keys; on both databases. What is measured is the median
+claim as its caller feels it. Every key of the backlog is at its limit, or has used up its rate, all
+the time; its jobs come before those that are claimed, because their priority is higher.
 """
 
 import os
@@ -50,7 +49,6 @@ class Keys(msgspec.Struct, frozen=True):
 
 KEYS = (
     Keys("concurrency keys", "concurrency_key"),
-    Keys("fair keys", "concurrency_key", KindChange(kind=KIND, fair=True)),
     Keys("rate keys", "rate_key", KindChange(kind=KIND, rate=parse_rate("rate", "1/d", 1))),
 )
 

@@ -69,7 +69,9 @@ CONTENTS = (
 
 def _claim(kind: str, wanted: int) -> Question:
     scope = ClaimScope(namespace=HERE, queues=(BUSY,), kinds=(Kind(kind),))
-    return lambda store: store._candidate_queries(Reading(scope, {BUSY: [kind]}, {BUSY: wanted}))
+    return lambda store: store._candidate_queries(
+        Reading.of_all(scope, {BUSY: [Kind(kind)]}, wanted)
+    )
 
 
 def _list(

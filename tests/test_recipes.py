@@ -14,7 +14,7 @@ PRIORITY = {
     "src/tenure/core/changes.py": "a compensation has that of the job it undoes",
     "src/tenure/core/claims.py": "jobs are claimed in its order",
     "src/tenure/stores/sql/candidates.py": "jobs are claimed in its order",
-    "src/tenure/stores/sql/claim_marks.py": "jobs are claimed in its order",
+    "src/tenure/core/concurrency.py": "jobs are claimed in its order",
     "src/tenure/stores/sql/common.sql": "jobs are claimed in its order",
     "src/tenure/stores/postgres/statements.sql": "delayed jobs are searched by it",
     "src/tenure/stores/sqlite/statements.sql": "delayed jobs are searched by it",

@@ -810,8 +810,7 @@ class Upkeep(Protocol):
           everything of theirs. [T26] [G7]
         - `outages` that ended longer ago than this and before every claim of a job that is still
           leased. [O4]
-        - `keys`: what is remembered of rate keys that have a whole burst again [RL13], and of fair
-          concurrency keys that were granted nothing for this long. [CK9]
+        - `keys`: what is remembered of rate keys that have a whole burst again. [RL13]
         - `workers` that were not seen for this long. [B13]
         - `rollups` that began longer ago than `KEPT_FOR` keeps those of their length. [OB36]
         """

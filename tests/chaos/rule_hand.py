@@ -52,17 +52,15 @@ FREE, LIMITED, RATED, MOVING = (QueueName(name) for name in ("free", "limited", 
 QUEUES = (FREE, LIMITED, RATED, MOVING)
 QUEUE_LIMIT = 3
 KEY_LIMIT = 1
-"""Of every group but that of the kind whose rules change: nothing is set for the others. [CK2]"""
+"""Of every kind but the one whose rules change: nothing is set for the others. [CK2]"""
 QUEUE_RATE = parse_rate("rate", "40/s", 2)
 
-PLAIN, PACED, KEYED, FAIR, METERED, BOTH, SHIFTING = (
-    Kind(name) for name in ("plain", "paced", "keyed", "fair", "metered", "both", "shifting")
+PLAIN, PACED, KEYED, SINGLE, METERED, BOTH, SHIFTING = (
+    Kind(name) for name in ("plain", "paced", "keyed", "single", "metered", "both", "shifting")
 )
-KINDS = (PLAIN, PACED, KEYED, FAIR, METERED, BOTH, SHIFTING)
-SHARED_GROUP = "shared"
+KINDS = (PLAIN, PACED, KEYED, SINGLE, METERED, BOTH, SHIFTING)
 KIND_CHANGES = (
     KindChange(kind=PACED, rate=parse_rate("rate", "40/s", 2)),
-    KindChange(kind=FAIR, fair=True),
     KindChange(kind=METERED, rate=parse_rate("rate", "10/s", 1)),
     KindChange(kind=BOTH, rate=parse_rate("rate", "20/s", 2)),
 )
@@ -79,7 +77,7 @@ SCOPES: tuple[tuple[tuple[QueueName, ...], tuple[Kind, ...] | None], ...] = (
     (QUEUES, KINDS),
     (QUEUES, None),
     (QUEUES, (PLAIN, METERED, BOTH)),
-    (QUEUES, (KEYED, PACED, SHIFTING, FAIR)),
+    (QUEUES, (KEYED, PACED, SHIFTING, SINGLE)),
     ((FREE, LIMITED), KINDS),
     ((RATED, MOVING), None),
 )
@@ -117,16 +115,13 @@ def keys_of(kind: Kind, random: Random, names: str) -> dict[str, Any]:
     """The keys of a job: few, so that jobs wait for each other."""
     key = {"concurrency_key": f"{names}-{random.randrange(2)}"}
     rate_key = {"rate_key": f"{names}-{random.randrange(2)}"}
-    shared = {"concurrency_group": SHARED_GROUP}
     match kind:
-        case "keyed":
-            return key | (shared if random.random() < 0.5 else {})
-        case "fair":
+        case "keyed" | "single":
             return key
         case "metered":
             return rate_key
         case "both":
-            return key | rate_key | (shared if random.random() < 0.5 else {})
+            return key | rate_key
         case "shifting":
             return random.choice([{}, key, rate_key, key | rate_key])
         case _:
@@ -274,7 +269,6 @@ def setting(url: str, seed: int) -> Callable[[], None]:
                     KindChange(
                         kind=SHIFTING,
                         concurrency_limit=random.choice(KEY_LIMITS),
-                        fair=random.random() < 0.5,
                     ),
                 )
 

@@ -83,9 +83,9 @@ class Massacre:
 
 
 def prepare(url: str) -> None:
-    """Some of the jobs wait for the rate of their rate key, and the other keys take turns."""
+    """Some of the jobs wait for the rate of their rate key."""
     store = open_store(url, migrate=True)
-    change = KindChange(kind=Kind("chaos"), rate=parse_rate("rate", "60/s", 5), fair=True)
+    change = KindChange(kind=Kind("chaos"), rate=parse_rate("rate", "60/s", 5))
     store.settings.put_kind(DEFAULT_NAMESPACE, change)
     store.close()
 

@@ -36,9 +36,8 @@ class Watch:
         SELECT (SELECT count(*) FROM tenure.job WHERE queue = %s AND lease_id IS NOT NULL),
                (SELECT coalesce(max(n), 0) FROM (
                   SELECT count(*) AS n FROM tenure.job
-                   WHERE lease_id IS NOT NULL AND concurrency_group IN
-                         ('keyed', 'fair', 'both', 'shared')
-                   GROUP BY concurrency_group, concurrency_key) AS k)
+                   WHERE lease_id IS NOT NULL AND kind IN ('keyed', 'single', 'both')
+                   GROUP BY kind, concurrency_key) AS k)
     """
 
     def __init__(self, url: str) -> None:

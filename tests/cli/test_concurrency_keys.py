@@ -21,24 +21,11 @@ def test_a_job_that_is_passed_by_names_the_job_that_runs(run: Run, serving: Coor
     assert "waits for another job" not in run("jobs", "show", other).stdout
 
 
-@spec("CK1")
-def test_kinds_can_share_a_key_by_a_group(run: Run) -> None:
-    options = ("--concurrency-key", "42", "--concurrency-group", "accounts")
-    job_id = run("enqueue", "bill", *options).stdout.strip()
-
-    record = json.loads(run("jobs", "show", job_id, "--json").stdout)["job"]
-
-    assert (record["concurrency_key"], record["concurrency_group"]) == ("42", "accounts")
-    assert "42 of the group accounts" in run("jobs", "show", job_id).stdout
-
-
 @spec("CK5")
 def test_what_is_wrong_with_a_key_names_the_option_and_writes_nothing(run: Run) -> None:
-    alone = run("enqueue", "bill", "--concurrency-group", "accounts")
     long = run("enqueue", "bill", "--concurrency-key", "x" * 201)
 
-    assert alone.exit_code == long.exit_code == 2
-    assert "--concurrency-group: given without a key" in alone.stderr
+    assert long.exit_code == 2
     assert "--concurrency-key: 201 characters are over the limit of 200" in long.stderr
     assert json.loads(run("jobs", "ls", "--json").stdout) == []
 

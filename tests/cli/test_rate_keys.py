@@ -1,4 +1,4 @@
-"""Rate keys and fair keys on the command line."""
+"""Rate keys on the command line."""
 
 import json
 
@@ -31,21 +31,3 @@ def test_a_rate_key_that_is_too_long_names_the_option_and_writes_nothing(run: Ru
     assert long.exit_code == 2
     assert "--rate-key: 201 characters are over the limit of 200" in long.stderr
     assert json.loads(run("jobs", "ls", "--json").stdout) == []
-
-
-@spec("CK8")
-def test_fair_is_set_shown_and_removed(run: Run) -> None:
-    run("enqueue", "bill")
-
-    first = run("kinds", "limit", "bill", "--fair")
-    second = run("kinds", "limit", "bill", "--concurrency-limit", "3")
-    (shown,) = json.loads(run("kinds", "ls", "--json").stdout)
-    table = run("kinds", "ls").stdout.splitlines()
-    removed = run("kinds", "limit", "bill", "--not-fair")
-
-    assert first.stdout == "bill: no rate, keys take turns\n"
-    assert second.stdout == "bill: no rate, at most 3 at a time for each key, keys take turns\n"
-    assert (shown["fair"], shown["concurrency_limit"]) == (True, 3)
-    assert table[0].split()[-2:] == ["FAIR", "POLICY"]
-    assert table[1].split()[-2:] == ["yes", "-"]
-    assert removed.stdout == "bill: no rate, at most 3 at a time for each key\n"

@@ -330,7 +330,7 @@ def test_jobs_are_searched(
 
 
 def test_the_settings_of_a_kind_that_nobody_has_are_refused(app: Application) -> None:
-    @app.job(concurrency_key="customer", concurrency_group="customers")
+    @app.job(concurrency_key="customer")
     def bill(customer: str) -> None: ...
 
     app.enqueue("mail")
@@ -342,7 +342,7 @@ def test_the_settings_of_a_kind_that_nobody_has_are_refused(app: Application) ->
         " create=True sets it anyway"
     )
     assert app.kinds.ls() == []
-    for known in ("mail", "bill", "customers"):
+    for known in ("mail", "bill"):
         app.kinds.limit(known, rate="1/s")
     assert app.kinds.limit("later", rate="1/s", create=True).kind == "later"
 

@@ -49,7 +49,6 @@ def test_a_key_is_an_argument_or_a_function_of_some_arguments(
 
     for job in (bill.enqueue(42), app.enqueue("bill", {"customer_id": 42})):
         assert job.refresh().concurrency_key == expected
-        assert job.refresh().concurrency_group == (None if expected is None else "bill")
 
 
 @spec("CK5")
@@ -57,17 +56,17 @@ def test_a_call_may_have_a_key_of_its_own(app: Tenure, jobs: Inline) -> None:
     class Region(StrEnum):
         NORTH = "north"
 
-    @app.job(concurrency_key=lambda customer_id: None, concurrency_group="accounts")
+    @app.job(concurrency_key=lambda customer_id: None)
     def bill(customer_id: int) -> None: ...
 
     @app.job
     def mail(to: str) -> None: ...
 
     own = bill.using(concurrency_key=7).enqueue(42).refresh()
-    other = mail.using(concurrency_key=Region.NORTH, concurrency_group="g").enqueue("a").refresh()
+    other = mail.using(concurrency_key=Region.NORTH).enqueue("a").refresh()
 
-    assert (own.concurrency_key, own.concurrency_group) == ("7", "accounts")
-    assert (other.concurrency_key, other.concurrency_group) == ("north", "g")
+    assert own.concurrency_key == "7"
+    assert other.concurrency_key == "north"
 
 
 @spec("CK5")
@@ -101,8 +100,6 @@ def test_a_key_that_is_none_is_refused_and_nothing_is_written(
         ({"concurrency_key": "customer"}, "bill has no argument 'customer'"),
         ({"concurrency_key": lambda who: who}, "bill has no argument 'who'"),
         ({"concurrency_key": 42}, "int is neither an argument's name nor a function"),
-        ({"concurrency_group": "g"}, "given without a key"),
-        ({"concurrency_key": "customer_id", "concurrency_group": "a b"}, "concurrency_group"),
     ],
 )
 def test_a_wrong_key_is_refused_where_the_kind_is_declared(
@@ -112,17 +109,6 @@ def test_a_wrong_key_is_refused_where_the_kind_is_declared(
 
         @app.job(**options)
         def bill(customer_id: int) -> None: ...
-
-
-@spec("CK5")
-def test_a_group_without_a_key_is_refused(app: Tenure, jobs: Inline) -> None:
-    @app.job
-    def mail(to: str) -> None: ...
-
-    with pytest.raises(InvalidInput, match="given without a key"):
-        mail.using(concurrency_group="g").enqueue("a")
-
-    assert app.jobs() == []
 
 
 @spec("CK3", "CK6")
@@ -166,14 +152,14 @@ def test_what_is_declared_is_written_and_shown(app: Tenure, jobs: Inline) -> Non
     @app.job(concurrency_key="customer_id", concurrency_limit=2, rate="10/s")
     def bill(customer_id: int) -> None: ...
 
-    @app.job(concurrency_key="customer_id", concurrency_group="accounts", concurrency_limit=3)
+    @app.job
     def close(customer_id: int) -> None: ...
 
     bill.enqueue(1)
     jobs.drain()
 
     found = {each.kind: (each.rate, each.concurrency_limit) for each in app.kinds.ls()}
-    assert found == {"bill": ("10/s", 2), "accounts": (None, 3), "close": (None, None)}
+    assert found == {"bill": ("10/s", 2), "close": (None, None)}
 
 
 @spec("CK7")
@@ -186,19 +172,5 @@ def test_what_is_not_given_stays_as_it_is(app: Tenure, jobs: Inline) -> None:
     assert (by_limit.rate, by_limit.concurrency_limit) == (None, None)
     with pytest.raises(InvalidInput, match="concurrency_limit"):
         app.kinds.limit("bill", concurrency_limit=0)
-    with pytest.raises(InvalidInput, match="rate: is missing, as are concurrency_limit and fair"):
+    with pytest.raises(InvalidInput, match="rate: is missing, as is concurrency_limit"):
         app.kinds.limit("bill")
-
-
-@spec("CK7")
-def test_kinds_of_one_group_declare_the_same_limit(app: Tenure, jobs: Inline) -> None:
-    @app.job(concurrency_key="customer_id", concurrency_group="accounts", concurrency_limit=3)
-    def close(customer_id: int) -> None: ...
-
-    @app.job(concurrency_key="customer_id", concurrency_group="accounts", concurrency_limit=2)
-    def bill(customer_id: int) -> None: ...
-
-    bill.enqueue(1)
-
-    with pytest.raises(InvalidInput, match="kinds of the group accounts declare 3 and 2"):
-        jobs.drain()

@@ -1,4 +1,4 @@
-"""Rate keys and fair keys in an application: what is declared, computed, refused and obeyed."""
+"""Rate keys in an application: what is declared, computed, refused and obeyed."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -73,15 +73,13 @@ def test_a_rate_key_that_is_none_is_refused_and_nothing_is_written(
     assert app.jobs() == []
 
 
-@spec("RL12", "CK8")
+@spec("RL12", "CK13")
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
         ({"rate_key": "customer_id"}, "rate_key: belongs to a rate"),
         ({"rate": "1/s", "rate_key": "customer"}, "has no argument 'customer'"),
         ({"rate": "1/s", "rate_key": 42}, "int is neither an argument's name nor a function"),
-        ({"fair": True}, "fair: given without a key"),
-        ({"concurrency_key": "customer_id", "fair": "yes"}, "fair: str is neither True nor False"),
     ],
 )
 def test_a_wrong_declaration_is_refused(app: Tenure, options: dict[str, Any], problem: str) -> None:
@@ -110,11 +108,11 @@ def test_rate_keys_hold_in_virtual_time(app: Tenure, jobs: Inline) -> None:
     assert jobs.clock() - began == 1_000_000
 
 
-@spec("CK8")
-def test_fair_keys_take_turns_in_virtual_time(app: Tenure, jobs: Inline) -> None:
+@spec("CK13")
+def test_keys_take_turns_in_virtual_time(app: Tenure, jobs: Inline) -> None:
     seen: list[str] = []
 
-    @app.job(concurrency_key="customer", concurrency_limit=5, fair=True)
+    @app.job(concurrency_key="customer")
     def sync(customer: str) -> None:
         seen.append(customer)
 
@@ -123,8 +121,3 @@ def test_fair_keys_take_turns_in_virtual_time(app: Tenure, jobs: Inline) -> None
     jobs.drain()
 
     assert "".join(seen) == "abcabaa"
-    [kept] = app.kinds.ls()
-    assert (kept.concurrency_limit, kept.fair) == (5, True)
-    assert app.kinds.limit("sync", fair=False).fair is False
-    with pytest.raises(InvalidInput, match="fair: str is neither"):
-        app.kinds.limit("sync", fair="yes")  # type: ignore[arg-type]  # that is the point

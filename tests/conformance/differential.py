@@ -90,8 +90,8 @@ RATES = (None, None, None, "none", "none", "1/s", "2/s")
 KEY_LIMITS = (None, None, 0, 2, 3)
 """None leaves a limit as it is, 0 removes it."""
 KEYS = (None, None, "k", "K", "ключ")
-CONCURRENCY = ((None, None), ("1", None), (None, None), ("1", "g"), ("2", None), ("1", "g"))
-"""The concurrency keys and groups of the jobs of a program, in turns."""
+CONCURRENCY = (None, "1", None, "1", "2", "1")
+"""The concurrency keys of the jobs of a program, in turns."""
 RATE_KEYS = (None, "r", None, "s", "r")
 """The rate keys of the jobs of a program, in turns."""
 PRINCIPALS = (worker_actor("a"), worker_actor("b"))
@@ -190,7 +190,6 @@ class Differential(RuleBasedStateMachine):
     ) -> Enqueue:
         """The command that enqueues the next job."""
         number = len(self.sent)
-        concurrency_key, concurrency_group = CONCURRENCY[number % len(CONCURRENCY)]
         return Enqueue(
             job_id=new_job_id(Instant(seconds(number)), bytes([number % 256] * 16)),
             namespace=DEFAULT_NAMESPACE,
@@ -204,8 +203,7 @@ class Differential(RuleBasedStateMachine):
             expires_us=seconds(20) if number % 5 == 4 else None,
             dedupe_key=key,
             unique_for_us=seconds(30) if number % 2 and key is not None else None,
-            concurrency_key=concurrency_key,
-            concurrency_group=concurrency_group,
+            concurrency_key=CONCURRENCY[number % len(CONCURRENCY)],
             rate_key=RATE_KEYS[number % len(RATE_KEYS)],
             correlation_id=f"c{number % 3}" if number % 2 else None,
             policy=POLICIES[how],
@@ -570,7 +568,6 @@ class Differential(RuleBasedStateMachine):
         kind=st.integers(0, 2),
         rate=st.sampled_from(RATES),
         limit=st.sampled_from(KEY_LIMITS),
-        fair=st.sampled_from((UNSET, UNSET, True, False)),
         only_new=st.booleans(),
     )
     def put_kind(
@@ -578,14 +575,12 @@ class Differential(RuleBasedStateMachine):
         kind: int,
         rate: str | None,
         limit: int | None,
-        fair: bool | UnsetType,
         only_new: bool,
     ) -> None:
         change = KindChange(
             kind=KINDS_AND_GROUP[kind],
             rate=_rate(rate),
             concurrency_limit=UNSET if limit is None else limit or None,
-            fair=fair,
         )
         self.worlds.step(
             "put_kind",

@@ -7,8 +7,6 @@ attempts of many jobs. On a difference the program so far is printed, ready to b
 from collections.abc import Callable
 from random import Random
 
-from msgspec import UNSET
-
 from tenure.core.vocabulary import CatchUp, EventCause, Overlap, Stage
 from tenure_conformance.harness import StoreFactory
 from tests.conformance.differential import (
@@ -136,7 +134,6 @@ STEPS: dict[str, tuple[float, Callable[[Random], Arguments]]] = {
             "kind": luck.randint(0, 2),
             "rate": luck.choice(RATES),
             "limit": luck.choice(KEY_LIMITS),
-            "fair": luck.choice((UNSET, UNSET, True, False)),
             "only_new": luck.random() < 0.3,
         },
     ),

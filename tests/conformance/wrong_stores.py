@@ -6,9 +6,16 @@ from typing import Any
 from msgspec.structs import replace
 
 from tenure.core.artifacts import Artifact, ArtifactUpload, ArtifactUsage, AttemptOutput, Staging
-from tenure.core.claims import ClaimPlan, ClaimScope, ClaimView, GrantRoom, QueueState
+from tenure.core.claims import (
+    ClaimPlan,
+    ClaimScope,
+    ClaimView,
+    GrantRoom,
+    QueueState,
+    claim_order,
+)
 from tenure.core.commands import Outage
-from tenure.core.concurrency import ConcurrencyKey, KeyState
+from tenure.core.concurrency import Key, KeyRules
 from tenure.core.events import MAX_DECISION_EVENTS, Event
 from tenure.core.ids import Epoch, JobId, Namespace, QueueName, ScheduleName
 from tenure.core.instants import Duration, Instant
@@ -35,7 +42,9 @@ from tenure.ports import (
     Saved,
     Store,
 )
+from tenure.stores.host_clock import host_clock
 from tenure_conformance.harness import MemoryFactory
+from tests.conformance.reference.admission import Admission
 from tests.conformance.reference.store import ReferenceStore
 
 
@@ -63,25 +72,29 @@ class IgnoresRev(ReferenceStore):
         return super()._matches(change, now)
 
 
+class OneMoreRoom(KeyRules):
+    def room(self, key: Key, uses: int | None) -> int:
+        return super().room(key, uses) + 1
+
+
 class RunsTwoOfAKey(ReferenceStore):
     """Counts the live leases of a concurrency key too low by one. [CK3]"""
 
-    def _concurrency_keys(self, namespace: Namespace) -> dict[ConcurrencyKey, KeyState]:
-        found = super()._concurrency_keys(namespace)
-        return {key: replace(state, live=max(0, state.live - 1)) for key, state in found.items()}
+    def _key_rules(self, namespace: Namespace, now: Instant) -> KeyRules:
+        return OneMoreRoom(super()._key_rules(namespace, now)._kinds, now)
+
+
+class LeasesOfAllKinds(Admission):
+    def leases(self, key: Key, mine: Iterable[Job], jobs: Iterable[Job]) -> int:
+        return sum(job.lease_id is not None and job.concurrency_key == key.key for job in jobs)
 
 
 class SharesConcurrencyKeys(ReferenceStore):
-    """Counts the leases of equal keys of all groups. [CK1]"""
+    """Counts the leases of equal keys of all kinds. [CK1]"""
 
-    def _concurrency_keys(self, namespace: Namespace) -> dict[ConcurrencyKey, KeyState]:
-        found = super()._concurrency_keys(namespace)
-        return {
-            key: replace(
-                state, live=sum(each.live for other, each in found.items() if other.key == key.key)
-            )
-            for key, state in found.items()
-        }
+    def __init__(self, *, clock: Clock = host_clock) -> None:
+        super().__init__(clock=clock)
+        self._admission = LeasesOfAllKinds()
 
 
 class CountsRateKeysTogether(ReferenceStore):
@@ -101,22 +114,25 @@ class CountsRateKeysTogether(ReferenceStore):
 class ForgetsRateKeysTooEarly(ReferenceStore):
     """Removes the state of a rate key that has not got its burst back. [RL13]"""
 
-    def delete_idle_keys(self, *, older_than_us: Duration, limit: int) -> int:
+    def delete_idle_keys(self, *, limit: int) -> int:
         idle = [each for each in self._rate_states if each[1].key][:limit]
         for each in idle:
             del self._rate_states[each]
         return len(idle)
 
 
-class ForgetsWhoseTurnItWas(ReferenceStore):
-    """Remembers of fair keys only the one that was granted a job last. [CK8]"""
+class WithoutTurns(Admission):
+    def order(self, job: Job) -> tuple[int, int, int, str]:
+        priority, run_at, job_id = claim_order(job)
+        return (priority, run_at, run_at, job_id)
 
-    def claim(self, *args: Any) -> ClaimPlan:
-        planned = super().claim(*args)
-        if planned.served:
-            last = max(self._served.items(), key=lambda each: each[1])
-            self._served = dict([last])
-        return planned
+
+class GivesOldJobsThePlaceOfTheirEnqueue(ReferenceStore):
+    """Grants the jobs of a key that was at its limit before those that came meanwhile. [CK13]"""
+
+    def __init__(self, *, clock: Clock = host_clock) -> None:
+        super().__init__(clock=clock)
+        self._admission = WithoutTurns()
 
 
 class ExceedsTheLimit(ReferenceStore):
@@ -550,7 +566,7 @@ WRONG: dict[type[ReferenceStore], str] = {
     CountsRateKeysTogether: "rate_keys",
     ForgetsRateKeysTooEarly: "rate_keys",
     RunsTwoOfAKey: "concurrency_keys",
-    ForgetsWhoseTurnItWas: "fair_keys",
+    GivesOldJobsThePlaceOfTheirEnqueue: "turns_of_keys",
     SharesConcurrencyKeys: "concurrency_keys",
     ForgetsEvents: "saving",
     ForgetsSpawnedJobs: "saving",

@@ -44,7 +44,6 @@ BIRTH = {
     "dedupe_key",
     "unique_for_us",
     "concurrency_key",
-    "concurrency_group",
     "rate_key",
     "correlation_id",
     "trace_id",

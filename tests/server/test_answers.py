@@ -613,11 +613,10 @@ def test_what_a_message_about_a_kind_does_not_name_stays_as_it_is(stage: Stage) 
     assert stage.call("kinds", role=V).json["kinds"] == [changed.json]
 
 
-@spec("RL11", "CK8")
-def test_rate_keys_and_fair_over_http(stage: Stage) -> None:
+@spec("RL11")
+def test_rate_keys_over_http(stage: Stage) -> None:
     job = stage.enqueue(rate_key="ключ/1")
     stage.call("set-kind", {"rate": "1/h"}, role=O, kind="k")
-    fair = stage.call("set-kind", {"fair": True}, role=O, kind="k")
     stage.claim()
 
     shown = stage.call("job", role=C, job_id=job)
@@ -626,7 +625,6 @@ def test_rate_keys_and_fair_over_http(stage: Stage) -> None:
     others = stage.ask("GET", where, token=stage.of(C))
     long = stage.ask("GET", f"{where}&rate_key={'x' * 201}", token=stage.of(C))
 
-    assert (fair.json["fair"], fair.json["rate"]) == (True, "1/h")
     assert shown.json["job"]["rate_key"] == "ключ/1"
     [rate] = rates.json["rates"]
     assert (rate["rate_key"], 3500 < rate["wait_s"] <= 3600) == ("ключ/1", True)

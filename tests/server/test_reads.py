@@ -639,7 +639,7 @@ def test_why_a_job_waits_is_data(stage: Stage) -> None:
 
 @spec("OB32", "H41")
 def test_a_reason_names_only_jobs_in_the_tokens_scope(stage: Stage) -> None:
-    held = {"concurrency_key": "tenant-1", "concurrency_group": "g"}
+    held = {"concurrency_key": "tenant-1"}
     stage.leased(1, kind="k", **held)
     stage.enqueue(2, kind="other", **held)
     limited = stage.token(V, "limited", kinds=("other",))

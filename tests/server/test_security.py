@@ -184,7 +184,7 @@ def test_an_action_whose_outcome_is_unknown_is_logged(
 
 @spec("OB41", "OB32")
 def test_why_a_job_waits_is_no_violation_of_the_scope(stage: Stage) -> None:
-    held = {"concurrency_key": "tenant-1", "concurrency_group": "g"}
+    held = {"concurrency_key": "tenant-1"}
     stage.leased(1, kind="k", **held)
     stage.enqueue(2, kind="other", **held)
     limited = stage.token(V, "limited", kinds=("other",))

@@ -394,7 +394,7 @@ def test_a_change_of_a_kind_wakes_the_workers_of_every_queue(on_postgres: Pair) 
     second.watch(heard.append)
     until(lambda: heard == [None], "it listens")
 
-    first.settings.put_kind(DEFAULT_NAMESPACE, KindChange(kind=Kind("send"), fair=True))
+    first.settings.put_kind(DEFAULT_NAMESPACE, KindChange(kind=Kind("send"), concurrency_limit=2))
 
     until(lambda: READY in heard, "it is heard")
 
@@ -410,7 +410,7 @@ def test_a_store_that_hears_no_notifications_says_that_it_polls(
     def connect(_: object) -> psycopg.Connection[tuple[object, ...]]:
         return psycopg.connect(postgres_url, autocommit=True)
 
-    deaf = Listener("me", channel_of("tenure"), connect, lambda *_: None, lambda hint: None)
+    deaf = Listener("me", channel_of("tenure"), connect, lambda *_: None)
 
     assert facts["wake-ups"] == "notifications"
     with closing(deaf):
@@ -435,9 +435,7 @@ def test_a_listener_that_heard_nothing_tries_again(
                 for payload in payloads:
                     connection.execute("SELECT pg_notify(%s, %s)", [channel, payload])
 
-    with closing(
-        Listener("me", channel_of("tenure"), connect, notify, lambda hint: None)
-    ) as listener:
+    with closing(Listener("me", channel_of("tenure"), connect, notify)) as listener:
         assert listener.find_out() is False
         listener.add(heard.append)
 
@@ -470,7 +468,7 @@ def test_a_probe_behind_a_pooler_in_transaction_mode_leaves_no_connection_listen
         def connect(_: object) -> psycopg.Connection[tuple[object, ...]]:
             return psycopg.connect(postgres_url, autocommit=True)
 
-        client = Listener("me", channel_of("tenure"), connect, notify, lambda hint: None)
+        client = Listener("me", channel_of("tenure"), connect, notify)
         with closing(client):
             assert client.find_out(PATIENCE_S) is False
 

@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 
-from tenure.core.claims import QueueState
-from tenure.core.ids import DEFAULT_NAMESPACE, Namespace, QueueName
+from tenure.core.ids import DEFAULT_NAMESPACE, Kind
 from tenure.deadlines import waiting_at_most
 from tenure.errors import Closed, OutcomeUnknown, StoreError, StoreRefused, StoreUnavailable
 from tenure.stores.host_clock import host_clock
@@ -306,41 +305,18 @@ def test_a_closed_store_says_so(sqlite_store: SqliteStore) -> None:
 @spec("Z1")
 def test_the_claim_reads_its_index_in_order(sqlite_store: SqliteStore, sqlite_path: Path) -> None:
     enqueue(sqlite_store, 50)
-    kinds = {QUEUE: ["send"]}
-    query, *_ = sqlite_store._candidate_queries(
-        Reading(claim_request(10).scope, kinds, {QUEUE: 10})
-    )
+    kinds = {QUEUE: [Kind("send")]}
+    query, *_ = sqlite_store._candidate_queries(Reading.of_all(claim_request(10).scope, kinds, 10))
 
     with closing(connect(sqlite_path, host_clock, 1.0)) as connection:
         plan = connection.execute("EXPLAIN QUERY PLAN " + query.text, query.parameters).fetchall()
 
     steps = " ".join(row[3] for row in plan)
-    assert "tenure_job_ready (namespace=? AND queue=? AND kind=? AND <expr>=?)" in steps
+    assert "tenure_job_ready (namespace=? AND queue=? AND kind=? AND lane=?)" in steps
     assert "TEMP B-TREE" not in steps
 
 
 # --- Forks ---------------------------------------------------------------------------------------
-
-
-class OldHints(dict[tuple[Namespace, QueueName], QueueState]):
-    """Hints as another thread left them, whatever this one has just read."""
-
-    def __setitem__(self, key: tuple[Namespace, QueueName], state: QueueState) -> None:
-        super().__setitem__(key, QueueState(name=state.name, limit=100))
-
-
-@spec("Z2", "Z3")
-@pytest.mark.parametrize(("paused", "granted"), [(True, 0), (False, 1)])
-def test_a_claim_uses_the_queue_settings_that_it_read_itself(
-    sqlite_store: SqliteStore, paused: bool, granted: int
-) -> None:
-    enqueue(sqlite_store, 3)
-    sqlite_store._unusual_queues = OldHints()
-    sqlite_store.settings.put_queue(DEFAULT_NAMESPACE, QUEUE, paused=paused, limit=1)
-
-    jobs = claim(sqlite_store, 3)
-
-    assert len(jobs) == granted
 
 
 @spec("OB46")

@@ -121,7 +121,6 @@ _DELETING = {
     "jobs": "purge",
     "sessions": "delete_sessions",
     "outages": "delete_outages",
-    "keys": "delete_idle_keys",
     "workers": "delete_workers",
 }
 
@@ -178,6 +177,9 @@ class _Upkeep(_Subject):
             )
         if what == "rollups":
             return cast(PruneResult, self._store.delete_rollups(limit=limit))
+        if what == "keys":
+            deleted = self._store.delete_idle_keys(limit=limit)
+            return PruneResult(deleted, deleted >= limit)
         delete = getattr(self._store, _DELETING[what])
         deleted = delete(older_than_us=older_than_us, limit=limit)
         return PruneResult(deleted, deleted >= limit)

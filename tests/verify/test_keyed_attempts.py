@@ -22,7 +22,7 @@ from tests.support.histories import RecordedStore, World
 Span = tuple[float, float | None]
 
 
-def _ran(*spans: Span, key: str | None = "42", group: str = "task") -> list[Record]:
+def _ran(*spans: Span, key: str | None = "42", kind: str = "task") -> list[Record]:
     """A job for each span of seconds in which an attempt of it ran; None: it still runs."""
     world = World(0, lost_answers=0)
     found = []
@@ -37,7 +37,7 @@ def _ran(*spans: Span, key: str | None = "42", group: str = "task") -> list[Reco
         if ended_s is not None:
             ended_at = Instant(seconds(ended_s))
             events.append(replace(begun, seq=3, type=EventType.SUCCEEDED, ts=ended_at))
-        job = replace(record.job, concurrency_key=key, concurrency_group=group)
+        job = replace(record.job, concurrency_key=key, kind=Kind(kind))
         found.append(replace(record, job=job, events=tuple(events)))
     return found
 
@@ -59,11 +59,11 @@ def _broken(
         store.parallelism = writers
         store.kinds = [
             KindSettings(
-                kind=Kind(group),
+                kind=Kind(kind),
                 concurrency_limit=limit,
                 concurrency_since=Instant(seconds(since_s)),
             )
-            for group in ("task", "other")
+            for kind in ("task", "other")
         ]
         return [ids.index(job_id) for job_id, _, _ in attempts.problems(store)]
 
@@ -114,12 +114,12 @@ def test_where_one_writes_at_a_time_the_order_counts_and_not_the_times() -> None
 
 
 @spec("I31")
-def test_other_keys_and_groups_and_jobs_without_a_key_do_not_count() -> None:
+def test_other_keys_and_kinds_and_jobs_without_a_key_do_not_count() -> None:
     spans: list[Span] = [(1, 2)]
     records = [
         *_ran(*spans),
         *_ran(*spans, key="43"),
-        *_ran(*spans, group="other"),
+        *_ran(*spans, kind="other"),
         *_ran(*spans, key=None),
         *_ran(*spans, key=None),
     ]

@@ -68,10 +68,6 @@ DURATIONS = ("unique_for", "delay", "expires")
     help="While a job of this kind and key runs, others wait. [default: the kind's with --app]",
 )
 @click.option(
-    "--concurrency-group",
-    help="With --concurrency-key: also wait for jobs of other kinds of this group.",
-)
-@click.option(
     "--rate-key",
     help="The kind's rate counts for jobs of this key alone. [default: the kind's with --app]",
 )
@@ -230,7 +226,6 @@ def _command(
         dedupe_key=given["key"],
         unique_for_us=given["unique_for"],
         concurrency_key=given["concurrency_key"],
-        concurrency_group=given["concurrency_group"],
         rate_key=given["rate_key"],
         correlation_id=given["correlation_id"],
     )

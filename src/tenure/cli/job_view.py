@@ -62,7 +62,7 @@ def job_facts(job: Job, *, now: Instant, bodies: bool) -> list[tuple[str, object
         ("error", None if error is None else error.headline),
         ("key", job.dedupe_key),
         ("key taken until", _key_hold(job, now)),
-        ("concurrency key", _concurrency(job)),
+        ("concurrency key", job.concurrency_key),
         ("rate key", job.rate_key),
         ("schedule", _schedule_fact(job)),
         ("correlation", job.correlated_by),
@@ -94,12 +94,6 @@ def _key_hold(job: Job, now: Instant) -> str | None:
     if job.key_held_until is None:
         return f"{in_words(job.unique_for_us / MICROSECONDS_PER_SECOND)} after the job has ended"
     return exact_and_ago(job.key_held_until, now)
-
-
-def _concurrency(job: Job) -> str | None:
-    if job.concurrency_group in (None, job.kind):
-        return job.concurrency_key
-    return f"{job.concurrency_key} of the group {job.concurrency_group}"
 
 
 def _schedule_fact(job: Job) -> str | None:

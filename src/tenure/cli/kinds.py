@@ -41,7 +41,6 @@ def list_kinds(cli: Invocation) -> Listing[KindSettings]:
             "RATE": lambda each: each.rate,
             "BURST": lambda each: None if each.rate is None else each.rate.burst,
             "PER KEY": lambda each: each.concurrency_limit,
-            "FAIR": lambda each: "yes" if each.fair else None,
             "POLICY": lambda each: None if each.policy is None else policy_in_words(each.policy),
         },
         document=kind_record,
@@ -85,9 +84,7 @@ def sync_kinds(cli: Invocation, prune: bool, former: tuple[str, ...], app: str) 
     others = [each for each in stored.values() if each.kind not in declared]
     for gone in _gone(cli, found.namespace, others, former):
         if prune and gone in former:
-            nothing = KindChange(
-                kind=gone, rate=None, concurrency_limit=None, fair=False, policy=None
-            )
+            nothing = KindChange(kind=gone, rate=None, concurrency_limit=None, policy=None)
             cli.store.settings.put_kind(found.namespace, nothing)
             click.echo(f"{gone}: removed")
         elif gone in former:
@@ -133,11 +130,6 @@ def _undeclared(
     metavar="JOBS",
     help="At most this many jobs of each concurrency key run at a time; none means 1.",
 )
-@click.option(
-    "--fair/--not-fair",
-    default=None,
-    help="Whether the concurrency keys of KIND take turns.",
-)
 @flag("--create", help="Set it even if no worker or job has KIND yet.")
 @click.argument("kind")
 def limit_kind(
@@ -145,7 +137,6 @@ def limit_kind(
     rate: str | None,
     burst: int | None,
     concurrency_limit: str | None,
-    fair: bool | None,
     create: bool,
     kind: str,
 ) -> None:
@@ -154,16 +145,15 @@ def limit_kind(
 
     --rate 10/s lets at most 10 jobs begin per second, --burst 5 up to 5 of them at once; --rate
     none removes the rate. If jobs have a rate key, the rate counts for each key alone.
-    --concurrency-limit 2 lets two jobs of each concurrency key run, --fair lets these keys take
-    turns; KIND may also be the name of a group of keys. What is not given stays unchanged.
+    --concurrency-limit 2 lets two jobs of each concurrency key run. What is not given stays
+    unchanged.
     """
-    if rate is None and concurrency_limit is None and fair is None:
-        raise click.UsageError("give --rate, --concurrency-limit, --fair or --not-fair")
+    if rate is None and concurrency_limit is None:
+        raise click.UsageError("give --rate or --concurrency-limit")
     change = KindChange(
         kind=Kind(kind),
         rate=given_rate(rate, burst),
         concurrency_limit=_given_limit(concurrency_limit),
-        fair=UNSET if fair is None else fair,
     )
     check_name("KIND", kind)
     if not create and (unknown := kind_hint(cli.store, cli.namespace, kind)):
@@ -172,8 +162,6 @@ def limit_kind(
     said = "no rate" if kept.rate is None else rate_in_words(kept.rate)
     if kept.concurrency_limit is not None:
         said += f", at most {kept.concurrency_limit} at a time for each key"
-    if kept.fair:
-        said += ", keys take turns"
     click.echo(f"{printable(kind)}: {said}")
 
 

@@ -131,7 +131,7 @@ class Kinds(_Operator):
     """List what is set for kinds, and set it."""
 
     def __init__(self, channel: Channel, declared: Callable[[], Collection[Kind]]) -> None:
-        """`declared` are the kinds and groups of the application itself."""
+        """`declared` are the kinds of the application itself."""
         super().__init__(channel)
         self._declared = declared
 
@@ -150,26 +150,22 @@ class Kinds(_Operator):
         rate: str | UnsetType | None = UNSET,
         burst: int | None = None,
         concurrency_limit: int | UnsetType | None = UNSET,
-        fair: bool | UnsetType = UNSET,
         create: bool = False,
     ) -> Operation[KindRecord]:
         """Limit how many jobs of the kind begin: with a `rate` such as `"10/s"` (or `/m`, `/h`,
         `/d`), and up to `burst` at once, on all workers together; None: any number. Of each
-        concurrency key at most `concurrency_limit` jobs run at a time; None: one. With `fair` these
-        keys take turns. What is not given stays unchanged; `kind` may also be the name of a group
-        of keys. A kind that no job, worker, setting or function has is refused without `create`:
-        more often it is a mistyped name."""
+        concurrency key at most `concurrency_limit` jobs run at a time; None: one. What is not given
+        stays unchanged. A kind that no job, worker, setting or function has is refused without
+        `create`: more often it is a mistyped name."""
         name = Kind(plain(kind))
         check_name("kind", name)
         wanted = changed_rate(rate, burst)
-        if rate is UNSET and concurrency_limit is UNSET and fair is UNSET:
+        if rate is UNSET and concurrency_limit is UNSET:
             hint = "give one of them"
-            raise InvalidInput("rate", "is missing, as are concurrency_limit and fair", hint=hint)
-        if fair is not UNSET and type(fair) is not bool:
-            raise InvalidInput("fair", f"{type(fair).__name__} is neither True nor False")
+            raise InvalidInput("rate", "is missing, as is concurrency_limit", hint=hint)
         if concurrency_limit is not None and concurrency_limit is not UNSET:
             check_concurrency_limit("concurrency_limit", concurrency_limit)
-        change = KindChange(kind=name, rate=wanted, concurrency_limit=concurrency_limit, fair=fair)
+        change = KindChange(kind=name, rate=wanted, concurrency_limit=concurrency_limit)
 
         def put(store: JobStore, space: Namespace) -> KindRecord:
             if not create and name not in self._declared():

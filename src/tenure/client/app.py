@@ -92,9 +92,7 @@ class JobOptions(PolicyOptions, total=False):
     isolation: Literal["process", "async", "thread"] | Isolation
     concurrency: int
     concurrency_key: KeySource
-    concurrency_group: str
     concurrency_limit: int
-    fair: bool
     rate: str
     burst: int
     rate_key: KeySource
@@ -132,9 +130,8 @@ class Application:
         self._definitions: dict[Kind, Definition] = {}
 
     def _declared_kinds(self) -> set[Kind]:
-        """The kinds of the application, and the groups of their concurrency keys."""
-        groups = {Kind(each.concurrency_group or each.kind) for each in self.registry}
-        return groups | set(self.registry.kinds())
+        """The kinds of the application."""
+        return set(self.registry.kinds())
 
     @property
     def coordination(self) -> Coordination:
@@ -219,9 +216,7 @@ class Application:
             priority=options.get("priority", 0),
             concurrency=_concurrency(options),
             concurrency_key=options.get("concurrency_key"),
-            concurrency_group=options.get("concurrency_group"),
             concurrency_limit=options.get("concurrency_limit"),
-            fair=options.get("fair"),
             expires_us=expires_us,
             rate=_rate(options),
             rate_key=options.get("rate_key"),

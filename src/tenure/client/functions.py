@@ -270,10 +270,7 @@ class Definition:
         if self._on_dead_letter is not None:
             job = self.sender.dead_letter_job(self._on_dead_letter)
             spec = msgspec.structs.replace(spec, on_dead_letter=job)
-        if spec.concurrency_key is None or spec.concurrency_group is not None:
-            return spec
-        group = self.handler.concurrency_group  # the key is the call's own
-        return msgspec.structs.replace(spec, concurrency_group=group)
+        return spec
 
     def _policy(self) -> Policy:
         """The kind's policy with its compensation, which may be defined after this function."""

@@ -32,9 +32,6 @@ KEEP_SESSIONS = Duration(7 * DAY)
 KEEP_OUTAGES = Duration(7 * DAY)
 """How long an outage is remembered after its end, at least. [O4]"""
 
-KEEP_FAIR_KEYS = seconds(3600)
-"""How long it is remembered that a fair key was granted a job. [CK9]"""
-
 INTERVAL = seconds(30)
 RUN_WITHIN_S = 120.0
 """No caller waits for it, so it may take longer than a call. [K6]"""
@@ -140,9 +137,7 @@ class Retention:
             "sessions_deleted": store.upkeep.delete(
                 "sessions", older_than_us=KEEP_SESSIONS, limit=page
             ).deleted,
-            "keys_forgotten": store.upkeep.delete(
-                "keys", older_than_us=KEEP_FAIR_KEYS, limit=page
-            ).deleted,
+            "keys_forgotten": store.upkeep.delete("keys", limit=page).deleted,
             "outages_deleted": store.upkeep.delete(
                 "outages", older_than_us=KEEP_OUTAGES, limit=page
             ).deleted,

@@ -2,24 +2,18 @@
 
 One outstanding claim per session: the store locks the session, so that claims of one session wait
 for each other, and `claim_seq` only rises. [Q1] [Q2] The planner hands out what the store found, in
-the order it found it, never past the limit of a queue [Z3], the limit of a concurrency key [CK3]
-or a rate [RL1]; each grant is still `decide`'s.
+the order it found it, never past the limit of a queue [Z3] or a rate [RL1]; each grant is still
+`decide`'s. Jobs with a key are admitted before a claim looks for jobs: see `core.concurrency`.
 """
 
 import hashlib
-import heapq
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from enum import Enum, StrEnum, auto
 
 import msgspec
 
 from tenure.core.commands import Claim
-from tenure.core.concurrency import (
-    ConcurrencyKey,
-    KeyState,
-    concurrency_key_of,
-)
 from tenure.core.failover import is_settling
 from tenure.core.ids import (
     Actor,
@@ -32,7 +26,7 @@ from tenure.core.ids import (
     WorkerId,
     epoch_of,
 )
-from tenure.core.instants import Duration, Instant
+from tenure.core.instants import Duration, Instant, seconds
 from tenure.core.job import Job
 from tenure.core.kind_settings import KindSettings
 from tenure.core.lifecycle import decide, grant_of
@@ -53,9 +47,9 @@ from tenure.core.vocabulary import Cause, EventType
 MAX_CLAIM_QUEUES = 64
 MAX_CLAIM_KINDS = 1000
 
-MAX_TURNS_OF_RATE_KEY = 100
-"""How many jobs of one rate key a claim looks at in each queue. If the burst of the rate is higher,
-or the kind has no rate, it would otherwise look at a whole backlog. [CK11]"""
+RULE_BUSY_US = seconds(0.01)
+"""How soon a claim comes again that received nothing, because another claim was counting under the
+limit or rate of what it asked for."""
 
 MAX_CLAIM_BYTES = 8 << 20
 """The limit of the bodies that are granted in one transaction. Answering a claim takes about three
@@ -151,6 +145,7 @@ class GrantRoom:
         kinds: Mapping[Kind, KindSettings],
         rate_states: Mapping[Meter, Instant],
         key_waits: Mapping[Kind, Duration] | None = None,
+        busy: Set[Meter] = frozenset(),
     ) -> None:
         self._now = now
         self._leases = {name: state.room for name, state in queues.items()}
@@ -158,8 +153,11 @@ class GrantRoom:
         self._states = dict(rate_states)
         self._kinds = tuple(kinds)
         self._key_waits = key_waits or {}
+        self._busy = busy
         # As nearly always: then nothing is looked up job by job.
-        self._is_endless = not self._rates and all(left is None for left in self._leases.values())
+        self._is_endless = not (
+            self._rates or busy or any(left is not None for left in self._leases.values())
+        )
         self.changed = self._too_far_ahead()
 
     def _too_far_ahead(self) -> dict[Meter, Instant]:
@@ -173,12 +171,20 @@ class GrantRoom:
         self._states |= found
         return found
 
+    def is_busy(self, meter: Meter) -> bool:
+        """Whether another claim counts under this rule just now."""
+        return meter in self._busy
+
     def of_queue(self, name: QueueName) -> int | None:
         """How many more; None is any number."""
+        if queue_meter(name) in self._busy:
+            return 0
         return _least(self._leases.get(name), self._rate_room(queue_meter(name)))
 
     def of_kind(self, kind: Kind, rate_key: str | None = None) -> int | None:
         """How many more, of its jobs with this rate key or without one; None is any number."""
+        if kind_meter(kind) in self._busy:
+            return 0
         return self._rate_room(kind_meter(kind, rate_key))
 
     def has_room_for(self, job: Job) -> bool:
@@ -215,22 +221,17 @@ class GrantRoom:
         is_all = all(of_queues) or (request.kinds is not None and all(of_kinds) and not of_keys)
         return Held(min(waits), is_all)
 
-    def wait_of_key(self, kind: Kind, rate_key: str, *, more: bool = False) -> Duration:
-        """How long the kind's rate has no room for a job of this rate key; with `more`, for one
-        more than now. 0 if it has that, or can never have it."""
-        meter = kind_meter(kind, rate_key)
-        rate, room = self._rate(meter), self._rate_room(meter)
-        if rate is None or room is None or not more:
-            return self._rate_wait(meter)
-        if room >= rate.burst:
-            return Duration(0)
-        return rate.wait_us(self._states.get(meter, NOTHING_GRANTED), self._now, grants=room + 1)
+    def wait_of_key(self, kind: Kind, rate_key: str) -> Duration:
+        """How long the kind's rate has no room for a job of this rate key."""
+        return self._rate_wait(kind_meter(kind, rate_key))
 
     def _rate(self, meter: Meter) -> Rate | None:
         """The rate that a meter is under: that of a kind counts for each of its rate keys."""
         return self._rates.get(Meter(meter.scope, meter.name) if meter.key else meter)
 
     def _rate_wait(self, meter: Meter) -> Duration:
+        if meter in self._busy:
+            return RULE_BUSY_US
         rate = self._rate(meter)
         if rate is None:
             return Duration(0)
@@ -312,13 +313,12 @@ class ClaimView(msgspec.Struct, frozen=True, kw_only=True):
     """Where the rates of the queues and kinds stand; one that is missing has a whole burst."""
     settling_since: Instant | None = None
     """When another server took over, if one did."""
-    keys: dict[ConcurrencyKey, KeyState] = msgspec.field(default_factory=dict)
-    """The keys of the candidates, none of which another claim can use meanwhile."""
     key_waits: dict[Kind, Duration] = msgspec.field(default_factory=dict)
     """The kinds that have had jobs with rate keys in these queues, and how long until a job that
     waits for such a rate may be granted; 0 if none is known to wait."""
-    served: dict[str, int] = msgspec.field(default_factory=dict)
-    """The groups whose keys take turns, and the number of the last grant of each. [CK8]"""
+    busy: frozenset[Meter] = frozenset()
+    """The queues and kinds under whose limits and rates another claim counts just now: nothing of
+    them is granted."""
 
     @property
     def room(self) -> GrantRoom:
@@ -329,6 +329,7 @@ class ClaimView(msgspec.Struct, frozen=True, kw_only=True):
             kinds=self.kinds,
             rate_states=self.rate_states,
             key_waits=self.key_waits,
+            busy=self.busy,
         )
 
     @property
@@ -357,11 +358,7 @@ class ClaimPlan(msgspec.Struct, frozen=True, kw_only=True):
     sessions: tuple[Session, ...]
     answers: tuple[ClaimAnswer, ...]
     rate_states: dict[Meter, Instant] = msgspec.field(default_factory=dict)
-    served: dict[ConcurrencyKey, int] = msgspec.field(default_factory=dict)
-    """The fair keys that were granted a job, with the number of that grant. [CK8]"""
     restarts: int = 0
-    skipped_locked: bool = False
-    """Whether jobs are missing among the candidates because other transactions had locked them."""
 
 
 class ClaimConflict(StrEnum):
@@ -370,7 +367,6 @@ class ClaimConflict(StrEnum):
     REFUSED = "refused"  # another claim of its session came first
     RESTARTED = "restarted"  # the settings of its queues changed
     LOST = "lost"  # the database gave its transaction up for another one
-    LOCKED = "locked"  # it received too little, and others had jobs locked that it asked for
     HELD = "held"  # it received nothing, and a rate held jobs back that it asked for
 
 
@@ -392,46 +388,14 @@ def claim_order(job: Job) -> tuple[int, int, str]:
     return (-job.priority, job.run_at, job.id)
 
 
-def rate_key_turns(room: GrantRoom, kind: Kind, rate_key: str) -> int:
-    """How many jobs of a rate key, in each queue, one claim may choose from. [RL8]"""
-    most = room.of_kind(kind, rate_key)
-    return MAX_TURNS_OF_RATE_KEY if most is None else min(most, MAX_TURNS_OF_RATE_KEY)
-
-
-def in_order(jobs: Iterable[Job], keys: Mapping[ConcurrencyKey, KeyState]) -> list[Job]:
-    """Candidates as they are handed out: in claim order, but among the keys of a fair group the one
-    that was granted a job longest ago comes first. [Z1] [CK8]"""
-    ordinary: list[Job] = []
-    fair: dict[str, list[tuple[int, tuple[int, int, str], Job]]] = {}
-    for job in jobs:
-        key = concurrency_key_of(job)
-        state = None if key is None else keys.get(key)
-        if key is None or state is None or not state.is_fair:
-            ordinary.append(job)
-        else:
-            fair.setdefault(key.group, []).append((state.served, claim_order(job), job))
-    ordinary.sort(key=claim_order)
-    if not fair:
-        return ordinary
-    turns = [[job for *_, job in sorted(each)] for each in fair.values()]
-    # Each step takes the first of the sequence whose first job comes first: the sequences keep
-    # their own order.
-    return list(heapq.merge(ordinary, *turns, key=claim_order))
-
-
-def first_with_room(
-    jobs: Iterable[Job],
-    room: GrantRoom,
-    keys: Mapping[ConcurrencyKey, KeyState],
-    *,
-    wanted: int,
-) -> list[Job]:
-    """The first jobs in order that could be granted together: of each queue `wanted` at most, of
-    each queue, kind and rate key as many as it has room for. [Z1] [Z3] [RL1]"""
+def first_with_room(jobs: Iterable[Job], room: GrantRoom, *, wanted: int) -> list[Job]:
+    """From jobs in the order in which they are handed out, those that could be granted together:
+    of each queue `wanted` at most, of each queue, kind and rate key as many as it has room for.
+    [Z1] [Z3] [RL1]"""
     of_queues: dict[QueueName, int] = {}
     of_kinds: dict[tuple[Kind, str | None], int | None] = {}
     chosen: list[Job] = []
-    for job in in_order(jobs, keys):
+    for job in jobs:
         if job.queue not in of_queues:
             most = room.of_queue(job.queue)
             of_queues[job.queue] = wanted if most is None else min(wanted, most)
@@ -493,7 +457,6 @@ def plan_claims(
         sessions=tuple(changed.values()),
         answers=tuple(answers),
         rate_states=pool.room.changed,
-        served=pool.served,
     )
 
 
@@ -545,9 +508,6 @@ class _Pool:
         self._candidates = deque(zip(view.ready, entropies, strict=False))
         self._bytes_left = MAX_CLAIM_BYTES
         self.room = view.room
-        self._key_room = {key: state.room for key, state in view.keys.items()}
-        self._last_served = dict(view.served)
-        self.served: dict[ConcurrencyKey, int] = {}
         self._view = view
         self._shared = Shared()
         self.changes: list[Change] = []
@@ -578,9 +538,6 @@ class _Pool:
     ) -> Grant | None:
         if not self.room.has_room_for(job):
             return None
-        key = concurrency_key_of(job)
-        if key is not None and self._key_room[key] <= 0:
-            return None  # [CK3]
         command = Claim(
             job_id=job.id,
             actor=request.actor,
@@ -601,16 +558,8 @@ class _Pool:
             return None
         assert isinstance(outcome.answer, Grant)
         self.room.take(job)
-        if key is not None:
-            self._take_turn(key)
         self.changes.append(outcome.change)
         return outcome.answer
-
-    def _take_turn(self, key: ConcurrencyKey) -> None:
-        self._key_room[key] -= 1
-        if self._view.keys[key].is_fair:
-            number = self._last_served.get(key.group, 0) + 1
-            self._last_served[key.group] = self.served[key] = number  # [CK8]
 
 
 def body_bytes(job: Job) -> int:

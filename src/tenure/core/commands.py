@@ -78,7 +78,6 @@ class Enqueue(_Command, frozen=True, kw_only=True, gc=False):
     dedupe_key: str | None = None
     unique_for_us: Duration | None = None
     concurrency_key: str | None = None
-    concurrency_group: str | None = None
     rate_key: str | None = None
     correlation_id: str | None = None
     trace_id: str | None = None

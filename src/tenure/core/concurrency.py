@@ -1,25 +1,36 @@
-"""Concurrency keys: how many jobs of one key may run at a time.
+"""Keys: which jobs that share one may be claimed next.
 
-A key counts within its group: the jobs of one kind, or of all kinds that name the same group. What
-is said here is about one namespace. Pure; the claim planner asks `room` before each grant.
+A job with a concurrency key or a rate key is parked when it is queued: claims do not see it. It is
+admitted when its key has room, and then it is an ordinary candidate that holds its place under the
+key until it is claimed. The store marks a key dirty whenever this may have changed, and claims
+admit the jobs of dirty keys first. Here is decided which (docs/adr/0095). Pure.
 """
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
+from enum import IntEnum
 
 import msgspec
 
 from tenure.core.checks import check_integer
-from tenure.core.ids import QueueName
-from tenure.core.job import Job
+from tenure.core.ids import JobId, Kind, QueueName
+from tenure.core.instants import Instant, after, later, seconds
+from tenure.core.job import AT_ONCE, Job
 from tenure.core.kind_settings import KindSettings
+from tenure.core.outcomes import Change
+from tenure.core.rates import NOTHING_GRANTED, Meter, Rate, RateScope
 
 MAX_CONCURRENCY_LIMIT = 1_000_000
-MAX_GRANTS_OF_KEY = 100
-"""The most jobs of one key that a claim grants: it has to choose from this number. [CK11]"""
+MAX_ADMITTED = 100
+"""How many jobs of one key are admitted and not yet claimed at most. [CK11]"""
+
+ADMISSION_LAPSES_US = seconds(10)
+"""After this time an admitted job gives way to one of its key in another queue. [CK12]"""
+
+ASKED_AGAIN_US = seconds(1)
+"""How soon such a key is decided about again at the earliest."""
 
 DEFAULT_CONCURRENCY_LIMIT = 1
-"""How many jobs of one key may run at a time by default. [CK2]"""
+"""How many jobs of one key may run at a time if nothing is set. [CK2]"""
 
 
 def check_concurrency_limit(field: str, value: object) -> None:
@@ -28,61 +39,197 @@ def check_concurrency_limit(field: str, value: object) -> None:
 
 
 def concurrency_limit_of(settings: KindSettings | None) -> int:
-    """How many jobs of one key may run at a time, by what is set for their group. [CK2]"""
+    """How many jobs of one key may run at a time, by what is set for their kind. [CK2]"""
     if settings is None or settings.concurrency_limit is None:
         return DEFAULT_CONCURRENCY_LIMIT
     return settings.concurrency_limit
 
 
-def is_fair(settings: KindSettings | None) -> bool:
-    """Whether the keys of a group take turns, by what is set for the group. [CK8]"""
-    return settings is not None and settings.fair
+class Lane(IntEnum):
+    """Where a job that waits is. Claims read the first two; the others are parked."""
+
+    OPEN = 0
+    """Nothing but limits and rates of its queue and kind holds it back."""
+    RATED = 1
+    """It was admitted under the rate of its rate key. Apart from the open jobs of its kind, which
+    count under another rate. [RL11]"""
+    WAITS_FOR_KEY = 2
+    """For room under its concurrency key."""
+    WAITS_FOR_RATE = 3
+    """For room under its rate key; one with a concurrency key holds its place under that. [RL14]"""
 
 
-class ConcurrencyKey(msgspec.Struct, frozen=True):
-    """The jobs of a namespace that exclude each other."""
+class Key(msgspec.Struct, frozen=True, order=True):
+    """The jobs of a kind that share a concurrency key or a rate key."""
 
-    group: str
+    kind: Kind
+    is_rate: bool
     key: str
 
-
-class KeyState(msgspec.Struct, frozen=True, kw_only=True):
-    """A key at the moment of a claim."""
-
-    limit: int = DEFAULT_CONCURRENCY_LIMIT
-    live: int = 0
-    is_fair: bool = False
-    served: int = 0
-    """With fair keys, the number of its last grant within its group; 0 if it has none."""
-
     @property
-    def room(self) -> int:
-        """How many more leases its jobs may get from this claim. [CK3] [CK11] Of fair keys, each
-        gets one at most: the others come first. [CK8]"""
-        return min(max(0, self.limit - self.live), 1 if self.is_fair else MAX_GRANTS_OF_KEY)
+    def meter(self) -> Meter:
+        """What the grants of a rate key are counted by."""
+        return Meter(RateScope.KIND, self.kind, self.key)
 
 
-def concurrency_key_of(job: Job) -> ConcurrencyKey | None:
-    """The key that a job shares with others; None if it has none."""
-    if job.concurrency_key is None:
-        return None
-    assert job.concurrency_group is not None
-    return ConcurrencyKey(job.concurrency_group, job.concurrency_key)
+def dirtied_by(change: Change) -> set[tuple[Key, int]]:
+    """The keys whose places a change may take or give, and when this must be decided: at once, when
+    a delayed job is due, and when a job expires, because then its place goes to the next one. [EX2]
+
+    A new job is not under its rate key before it is admitted under its concurrency key."""
+    job, keys = change.job, []
+    if job.lease_id is not None:
+        return set()
+    if job.concurrency_key is not None:
+        keys.append(Key(job.kind, False, job.concurrency_key))
+    if job.rate_key is not None and not (keys and change.expected_rev == 0):
+        keys.append(Key(job.kind, True, job.rate_key))
+    if not keys:
+        return set()
+    due_at: int = job.not_before or AT_ONCE
+    instants = {due_at} if change.expected_rev == 0 else {due_at, AT_ONCE}
+    if job.not_before is not None and job.start_by is not None:
+        instants.add(job.start_by)
+    return {(key, at) for key in keys for at in instants}
 
 
-def with_room(jobs: Sequence[Job], keys: Mapping[ConcurrencyKey, KeyState]) -> list[Job]:
-    """From ready jobs in claim order, keep the first N of each (queue, key), N being the key's free
-    capacity. [CK3] [CK4]
+def most_admitted(kinds: Mapping[Kind, KindSettings], key: Key) -> int:
+    """How many of a key's jobs may be admitted at best. [CK11]"""
+    settings = kinds.get(key.kind)
+    if not key.is_rate:
+        return min(concurrency_limit_of(settings), MAX_ADMITTED)
+    if settings is None or settings.rate is None:
+        return MAX_ADMITTED
+    return min(settings.rate.burst, MAX_ADMITTED)
 
-    By queue, because a queue may be paused or full: its first job must not block the jobs of the
-    same key in another one. The planner grants no more than the key has room for in all queues.
+
+class KeyRules:
+    """What is set for the kinds of keys: how many of their jobs may be admitted."""
+
+    def __init__(self, kinds: Mapping[Kind, KindSettings], now: Instant) -> None:
+        self._kinds = kinds
+        self._now = now
+
+    def rate(self, key: Key) -> Rate | None:
+        """The rate of a rate key."""
+        settings = self._kinds.get(key.kind)
+        return None if settings is None or not key.is_rate else settings.rate
+
+    def room(self, key: Key, uses: int | None) -> int:
+        """How many may be admitted now. `uses` is how many leases a key has, or where its rate
+        stands. [CK3] [RL8]"""
+        rate = self.rate(key)
+        if rate is not None:
+            left = rate.room(Instant(uses or NOTHING_GRANTED), self._now)
+        elif key.is_rate:
+            left = MAX_ADMITTED
+        else:
+            left = concurrency_limit_of(self._kinds.get(key.kind)) - (uses or 0)
+        return max(0, min(left, MAX_ADMITTED))
+
+    def corrected(self, key: Key, uses: int | None) -> Instant | None:
+        """What a state of a rate counts for that says more. [RL3]"""
+        rate, tat = self.rate(key), Instant(uses or NOTHING_GRANTED)
+        if rate is None or tat <= (least := rate.used(tat, self._now)):
+            return None
+        return least
+
+    def lane_behind(self, key: Key, rate_key: str | None) -> "Lane":
+        """Where a job goes that its key lets through."""
+        if not key.is_rate:
+            return Lane.OPEN if rate_key is None else Lane.WAITS_FOR_RATE
+        return Lane.OPEN if self.rate(key) is None else Lane.RATED
+
+    def again_at(self, key: Key, uses: int | None, decided: "Admission") -> list[Instant]:
+        """When to decide about a key again. If a rate has no room for one job more, and no grant of
+        an admitted one will say when it has, then when it has."""
+        rate, instants = self.rate(key), [decided.again_at] if decided.again_at else []
+        if rate is not None and decided.has_more and decided.total < rate.burst:
+            tat = Instant(uses or NOTHING_GRANTED)
+            wait = rate.wait_us(tat, self._now, grants=decided.total + 1)
+            instants.append(after(self._now, wait))
+        return instants
+
+    def dirtied_by_grant(
+        self, job: Job, rate_states: Mapping[Meter, Instant]
+    ) -> set[tuple[Key, int]]:
+        """The keys under which more jobs could be admitted once this one is granted: its rate key,
+        when the rate has room again, and a key with a very high limit."""
+        found: set[tuple[Key, int]] = set()
+        if job.rate_key is not None:
+            key = Key(job.kind, True, job.rate_key)
+            rate, tat = self.rate(key), rate_states.get(key.meter, NOTHING_GRANTED)
+            wait = 0 if rate is None else rate.wait_us(tat, self._now)
+            found.add((key, self._now + wait if wait else AT_ONCE))
+        if job.concurrency_key is not None:
+            key = Key(job.kind, False, job.concurrency_key)
+            if concurrency_limit_of(self._kinds.get(job.kind)) > MAX_ADMITTED:
+                found.add((key, AT_ONCE))
+        return found
+
+
+class KeyedJob(msgspec.Struct, frozen=True):
+    """A job that waits, as its key sees it."""
+
+    id: JobId
+    queue: QueueName
+    priority: int
+    run_at: Instant
+    not_before: Instant
+    start_by: Instant | None
+    admitted_at: Instant | None
+
+    def is_ready(self, now: Instant) -> bool:
+        """Whether its delay is over and it has not expired. [Z6] [EX2]"""
+        return self.not_before <= now and (self.start_by is None or self.start_by > now)
+
+
+class Admission(msgspec.Struct, frozen=True):
+    """Which jobs of a key are to be admitted and which parked again, and when to decide again."""
+
+    admitted: tuple[JobId, ...]
+    parked: tuple[JobId, ...]
+    total: int
+    """How many are admitted then."""
+    has_more: bool
+    """Whether more jobs could be admitted if the key had room."""
+    again_at: Instant | None
+    """When a place may be given to a job of another queue."""
+
+
+def admit(
+    jobs: Sequence[KeyedJob], room: int, *, now: Instant, queues: Set[QueueName]
+) -> Admission:
+    """Give the places of a key to its first ready jobs, in claim order. [CK6]
+
+    `jobs` are the first that wait and all that are admitted, `room` is how many of them may be
+    admitted in all, `queues` are those that the claim asks for. Their jobs come first: another
+    queue may be paused or have no workers. A job of another queue that was admitted gives its place
+    back after a while, if another one needs it. [CK12]
     """
-    taken: Counter[tuple[QueueName, ConcurrencyKey]] = Counter()
-    found: list[Job] = []
-    for job in jobs:
-        key = concurrency_key_of(job)
-        if key is not None:
-            taken[job.queue, key] += 1
-        if key is None or taken[job.queue, key] <= keys[key].room:
-            found.append(job)
-    return found
+    ready = [job for job in jobs if job.is_ready(now)]
+    ready.sort(
+        key=lambda job: (
+            job.queue not in queues and (job.admitted_at is None or _lapses_at(job, now) <= now),
+            -job.priority,
+            job.run_at,
+            job.id,
+        )
+    )
+    chosen, rest = ready[:room], ready[room:]
+    kept = {job.id for job in chosen}
+    waiting = {job.queue for job in rest}
+    lapses = [
+        _lapses_at(job, now) for job in chosen if job.queue not in queues and waiting - {job.queue}
+    ]
+    return Admission(
+        admitted=tuple(job.id for job in chosen if job.admitted_at is None),
+        parked=tuple(job.id for job in jobs if job.admitted_at is not None and job.id not in kept),
+        total=len(chosen),
+        has_more=bool(rest),
+        again_at=later(min(lapses), after(now, ASKED_AGAIN_US)) if lapses else None,
+    )
+
+
+def _lapses_at(job: KeyedJob, now: Instant) -> Instant:
+    return after(now if job.admitted_at is None else job.admitted_at, ADMISSION_LAPSES_US)

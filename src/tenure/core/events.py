@@ -79,7 +79,6 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     dedupe_key: str | None = None
     unique_for_us: Duration | None = None
     concurrency_key: str | None = None
-    concurrency_group: str | None = None
     rate_key: str | None = None
     origin_id: JobId | None = None
     flow_id: FlowId | None = None
@@ -119,7 +118,6 @@ FACTS_OF: dict[EventType, tuple[str, ...]] = {
         "dedupe_key",
         "unique_for_us",
         "concurrency_key",
-        "concurrency_group",
         "rate_key",
         "origin_id",
         "flow_id",

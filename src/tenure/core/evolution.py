@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 import msgspec
 from msgspec.structs import replace
 
-from tenure.core.events import Event, Facts, digest
+from tenure.core.events import Event, digest
 from tenure.core.ids import is_worker
 from tenure.core.instants import Instant
 from tenure.core.job import LEASE_FIELDS, Job, due_at, not_before
@@ -119,7 +119,7 @@ def _new_row(event: Event, body: bytes | None) -> Job:
     assert facts.kind is not None
     assert facts.policy is not None
     assert body is not None
-    # Twenty-six positional arguments: see `changes._event`.
+    # Twenty-five positional arguments: see `changes._event`.
     return Job(
         event.job_id,
         facts.namespace,
@@ -131,7 +131,6 @@ def _new_row(event: Event, body: bytes | None) -> Job:
         facts.dedupe_key,
         facts.unique_for_us,
         facts.concurrency_key,
-        _group(facts),
         facts.rate_key,
         event.correlation_id,
         event.trace_id,
@@ -150,11 +149,6 @@ def _new_row(event: Event, body: bytes | None) -> Job:
         run_at=facts.run_at,
         not_before=not_before(facts.run_at, queued_at=event.ts),
     )
-
-
-def _group(facts: Facts) -> str | None:
-    """The jobs that it shares its key with: all of its kind, unless a group was named. [CK1]"""
-    return None if facts.concurrency_key is None else facts.concurrency_group or facts.kind
 
 
 def _claimed(job: Job, event: Event, _: bytes | None) -> Job:

@@ -93,7 +93,6 @@ class Job(msgspec.Struct, frozen=True, gc=False):
     dedupe_key: str | None
     unique_for_us: Duration | None  # how long its key stays taken after its end [D13]
     concurrency_key: str | None
-    concurrency_group: str | None  # which jobs it shares the key with: a kind or a name [CK1]
     rate_key: str | None  # which jobs of its kind share the kind's rate with it [RL11]
     correlation_id: str | None
     trace_id: str | None

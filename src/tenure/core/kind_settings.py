@@ -16,8 +16,7 @@ from tenure.core.rates import Rate
 
 
 class KindSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings of one kind, or of a group of concurrency keys, which has only a limit.
-    `..._since` is when something was set last; a store sets it."""
+    """The settings of one kind. `..._since` is when something was set last; a store sets it."""
 
     kind: Kind
     rate: Rate | None = None
@@ -25,23 +24,21 @@ class KindSettings(msgspec.Struct, frozen=True, kw_only=True):
     concurrency_limit: int | None = None
     """How many of its jobs may run at a time for each concurrency key; None is 1. [CK2]"""
     concurrency_since: Instant | None = None
-    fair: bool = False
-    """Whether its concurrency keys take turns. [CK8]"""
     limits_set: bool = True
     """Whether a rate or a limit was ever set, even if none is now."""
     policy: Policy | None = None
     """The policy of jobs whose enqueue brings none; None if no worker declared the kind. [F9]"""
 
     def __str__(self) -> str:
-        """For people, such as "rate 10/s, burst 5, 2 per key, fair, 1 attempt, lease 1m, …"."""
+        """For people, such as "rate 10/s, burst 5, 2 per key, 1 attempt, lease 1m, …"."""
         if self.policy is None:
             return self.limits_in_words
         policy = policy_in_words(self.policy)
         return f"{self.limits_in_words}, {policy}" if self.has_limits else policy
 
     @property
-    def _limits(self) -> tuple[Rate | None, int | None, bool]:
-        return self.rate, self.concurrency_limit, self.fair
+    def _limits(self) -> tuple[Rate | None, int | None]:
+        return self.rate, self.concurrency_limit
 
     @property
     def has_limits(self) -> bool:
@@ -54,17 +51,15 @@ class KindSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def limits_in_words(self) -> str:
-        """For people, such as "rate 10/s, burst 5, 2 per key, fair"."""
+        """For people, such as "rate 10/s, burst 5, 2 per key"."""
         said = [] if self.rate is None else [f"rate {self.rate}, burst {self.rate.burst}"]
         if self.concurrency_limit is not None:
             said.append(f"{self.concurrency_limit} per key")
-        if self.fair:
-            said.append("fair")
         return ", ".join(said) or "no rate"
 
     def is_declared_as(self, declared: "KindSettings") -> bool:
         """Whether this has what is declared, whenever it was set. A declaration without any limit
-        says nothing about limits, and that of a group nothing about a policy."""
+        says nothing about limits."""
         if declared.has_limits and not self.has_limits_of(declared):
             return False
         return declared.policy is None or self.policy == declared.policy
@@ -78,28 +73,26 @@ class KindSettings(msgspec.Struct, frozen=True, kw_only=True):
             kind=self.kind,
             rate=self.rate,
             concurrency_limit=self.concurrency_limit,
-            fair=self.fair,
             policy=policy,
         )
 
 
-_NO_LIMITS = (None, None, False)
+_NO_LIMITS = (None, None)
 
 
 class KindChange(msgspec.Struct, frozen=True, kw_only=True):
-    """What to set for a kind or a group. UNSET stays unchanged: a caller that sets one of them may
-    not have seen what another has just set for the other. None removes it. [RL5]"""
+    """What to set for a kind. UNSET stays unchanged: a caller that sets one of them may not have
+    seen what another has just set for the other. None removes it. [RL5]"""
 
     kind: Kind
     rate: Rate | UnsetType | None = UNSET
     concurrency_limit: int | UnsetType | None = UNSET
-    fair: bool | UnsetType = UNSET
     policy: Policy | UnsetType | None = UNSET
 
     @property
     def sets_limits(self) -> bool:
         """Whether it says anything about a rate or a limit."""
-        return any(each is not UNSET for each in (self.rate, self.concurrency_limit, self.fair))
+        return any(each is not UNSET for each in (self.rate, self.concurrency_limit))
 
 
 def put_over(
@@ -128,7 +121,6 @@ def put_over(
         rate_since=None if rate is None else rate_since,
         concurrency_limit=limit,
         concurrency_since=known.concurrency_since if limit == known.concurrency_limit else now,
-        fair=known.fair if wanted.fair is UNSET else wanted.fair,
         limits_set=known.limits_set or wanted.sets_limits,
         policy=known.policy if wanted.policy is UNSET else wanted.policy,
     )

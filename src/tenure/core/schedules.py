@@ -87,7 +87,6 @@ class ScheduleSpec(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     policy: Policy | None = None
     """None: the policy that workers declare for the kind, whenever it fires. [F9]"""
     concurrency_key: str | None = None
-    concurrency_group: str | None = None
     rate_key: str | None = None
     expires_us: Duration | None = None
     on_dead_letter: DeadLetterJob | None = None
@@ -111,7 +110,6 @@ _OF_ITS_JOB = (
     "priority",
     "policy",
     "concurrency_key",
-    "concurrency_group",
     "rate_key",
     "expires_us",
     "on_dead_letter",

@@ -256,12 +256,6 @@ def _check_new_job(command: Enqueue, limits: Limits, before: Command | None) -> 
     _check_dedupe_key(command)
     if command.concurrency_key is not None:
         check_label("concurrency_key", command.concurrency_key, most=MAX_DEDUPE_KEY)
-    if command.concurrency_group is not None:
-        check_name("concurrency_group", command.concurrency_group)
-        if command.concurrency_key is None:
-            raise InvalidInput(
-                "concurrency_group", "given without a key", hint="give a concurrency_key too"
-            )
     if command.rate_key is not None:
         check_label("rate_key", command.rate_key, most=MAX_DEDUPE_KEY)
     if command.correlation_id is not None:

@@ -67,7 +67,6 @@ class EnqueueOptions(PolicyOptions, total=False):
     key: str | None
     unique_for: Span | None
     concurrency_key: str | int | None
-    concurrency_group: str | None
     rate_key: str | int | None
     delay: Span
     run_at: datetime | Instant | None
@@ -286,7 +285,6 @@ _JOB_OPTIONS: dict[str, tuple[str, _Parse]] = {
     "key": ("dedupe_key", _unchanged),
     "unique_for": ("unique_for_us", positive_duration),
     "concurrency_key": ("concurrency_key", job_key),
-    "concurrency_group": ("concurrency_group", _unchanged),
     "rate_key": ("rate_key", job_key),
     "delay": ("delay_us", bounded_duration),
     "run_at": ("run_at", instant),

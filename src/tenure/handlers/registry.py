@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from tenure.core.checks import MAX_DEDUPE_KEY, check_label, check_name
+from tenure.core.checks import MAX_DEDUPE_KEY, check_label
 from tenure.core.concurrency import check_concurrency_limit
 from tenure.core.ids import DEFAULT_QUEUE, Kind, QueueName, ScheduleName
 from tenure.core.instants import Duration
@@ -105,32 +105,19 @@ def concurrency_fields(
     parameters: Mapping[str, inspect.Parameter],
     *,
     source: Any,
-    group: Any,
     limit: Any,
-    fair: Any,
 ) -> dict[str, Any]:
-    """The fields of `Handler` that say what a kind declares about concurrency keys. [CK5] [CK7]
-    [CK8]"""
-    group = plain(group)
-    if fair is not None and type(fair) is not bool:
-        raise InvalidInput("fair", f"{type(fair).__name__} is neither True nor False")
+    """The fields of `Handler` that say what a kind declares about concurrency keys. [CK5] [CK7]"""
     rule = key_rule("concurrency_key", kind, parameters, source)
     if rule is None:
-        given = {"concurrency_group": group, "concurrency_limit": limit, "fair": fair or None}
-        for name, value in given.items():
-            if value is not None:
-                raise InvalidInput(name, "given without a key", hint="give concurrency_key= too")
+        if limit is not None:
+            raise InvalidInput(
+                "concurrency_limit", "given without a key", hint="give concurrency_key= too"
+            )
         return {}
     if limit is not None:
         check_concurrency_limit("concurrency_limit", limit)
-    if group is not None:
-        check_name("concurrency_group", group)
-    return {
-        "key_rule": rule,
-        "concurrency_group": group,
-        "concurrency_limit": limit,
-        "fair": bool(fair),
-    }
+    return {"key_rule": rule, "concurrency_limit": limit}
 
 
 class Handler(msgspec.Struct, frozen=True, kw_only=True):
@@ -146,24 +133,21 @@ class Handler(msgspec.Struct, frozen=True, kw_only=True):
     priority: int = 0
     concurrency: int | None = None
     key_rule: KeyRule | None = None
-    concurrency_group: str | None = None
     """The group of its jobs' concurrency keys, if it is not the kind. [CK1]"""
     concurrency_limit: int | None = None
-    fair: bool = False
     expires_us: Duration | None = None
     rate: Rate | None = None
     rate_rule: KeyRule | None = None
 
     @property
-    def settings(self) -> list[KindSettings]:
-        """What is declared for all jobs of this kind, and for the group of their keys. [RL6]
-        [F10]"""
-        found = [KindSettings(kind=self.kind, rate=self.rate, policy=self.policy)]
-        if self.concurrency_limit is not None or self.fair:
-            group = Kind(self.concurrency_group or self.kind)
-            limit = self.concurrency_limit
-            found.append(KindSettings(kind=group, concurrency_limit=limit, fair=self.fair))
-        return found
+    def settings(self) -> KindSettings:
+        """What is declared for all jobs of this kind. [RL6] [F10]"""
+        return KindSettings(
+            kind=self.kind,
+            rate=self.rate,
+            concurrency_limit=self.concurrency_limit,
+            policy=self.policy,
+        )
 
     def spec(self, payload: bytes, policy: Policy) -> JobSpec:
         """A job of this kind, before the options of a call."""
@@ -178,7 +162,6 @@ class Handler(msgspec.Struct, frozen=True, kw_only=True):
             expires_us=self.expires_us,
             policy=policy,
             concurrency_key=key,
-            concurrency_group=None if key is None else self.concurrency_group,
             rate_key=None if self.rate_rule is None else self._key(given, self.rate_rule),
         )
 
@@ -294,9 +277,7 @@ def make_handler(
     kind: str | None = None,
     isolation: Isolation | None = None,
     concurrency_key: object = None,
-    concurrency_group: object = None,
     concurrency_limit: object = None,
-    fair: object = None,
     rate_key: object = None,
     local_names: Mapping[str, Any] | None = None,
     **fields: Any,
@@ -324,9 +305,7 @@ def make_handler(
             name,
             signature.all_parameters,
             source=concurrency_key,
-            group=concurrency_group,
             limit=concurrency_limit,
-            fair=fair,
         ),
         rate_rule=key_rule("rate_key", name, signature.all_parameters, rate_key),
         **fields,

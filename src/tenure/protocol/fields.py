@@ -97,7 +97,6 @@ LIMITS_BY_TYPE: dict[Any, Any] = {
 LIMITS_BY_NAME: dict[str, Any] = {
     "claim_seq": Sequence,
     "concurrency": Count,
-    "concurrency_group": Name,
     "concurrency_key": Label,
     "rate_key": Label,
     "cron": Annotated[str, Meta(min_length=1, max_length=MAX_CRON)],

@@ -158,7 +158,6 @@ class JobRecord(Record, frozen=True, kw_only=True):
     dedupe_key: str | None
     unique_for_s: float | None
     concurrency_key: str | None
-    concurrency_group: str | None
     rate_key: str | None
     correlation_id: str
     trace_id: str | None
@@ -465,8 +464,8 @@ class QueueRecord(Record, frozen=True):
 class KindRecord(Record, frozen=True):
     """What is set for a kind: its rate, such as `100/m`, of which up to `burst` jobs may begin at
     once, for each rate key alone; how many of its jobs may run at a time for each concurrency key;
-    since when; whether these keys take turns; and the policy of jobs that are enqueued without one,
-    null if no worker declared it. [RL4] [CK8] [F9]"""
+    since when; and the policy of jobs that are enqueued without one, null if no worker declared it.
+    [RL4] [F9]"""
 
     kind: Kind
     rate: str | None = None
@@ -474,7 +473,6 @@ class KindRecord(Record, frozen=True):
     rate_since: datetime | None = None
     concurrency_limit: int | None = None
     concurrency_since: datetime | None = None
-    fair: bool = False
     policy: PolicyRecord | None = None
 
 
@@ -565,7 +563,6 @@ class ScheduleRecord(DerivedRecord, frozen=True, kw_only=True):
     priority: int
     policy: PolicyRecord | None
     concurrency_key: str | None = None
-    concurrency_group: str | None = None
     rate_key: str | None = None
     expires_s: float | None = None
     cron: str | None

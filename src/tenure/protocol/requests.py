@@ -619,14 +619,13 @@ class RatesQuery(Request, frozen=True, kw_only=True):
 
 class KindMessage(Request, frozen=True, kw_only=True):
     """What is set for a kind: its rate, such as `100/m`; null means none. [RL4] And how many of its
-    jobs may run at a time for each concurrency key; null means 1. [CK7] With `fair` these keys take
-    turns. [CK8] `policy` is the policy of jobs that are enqueued without one; null means that there
-    is none. [F9] What is missing stays as it is."""
+    jobs may run at a time for each concurrency key; null means 1. [CK7] `policy` is the policy
+    of jobs that are enqueued without one; null means that there is none. [F9] What is missing stays
+    as it is."""
 
     rate: ShortText | UnsetType | None = UNSET
     burst: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
     concurrency_limit: Annotated[int, Meta(ge=1, le=1_000_000)] | UnsetType | None = UNSET
-    fair: bool | UnsetType = UNSET
     policy: PolicyMessage | UnsetType | None = UNSET
 
 

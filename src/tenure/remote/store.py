@@ -408,7 +408,6 @@ class _Settings(_Part):
         message = requests.KindMessage(
             **_rate_fields(change.rate),
             concurrency_limit=change.concurrency_limit,
-            fair=change.fair,
             policy=requests.policy_message(policy) if isinstance(policy, Policy) else policy,
         )
         return self._read(

@@ -128,10 +128,10 @@ async def put_kind(call: Call) -> Response:
     only_new = call.route.name == "declare-kind"
     call.principal.check_kinds([kind])
     body: requests.KindMessage = call.body
-    given = (body.rate, body.concurrency_limit, body.fair, body.policy)
+    given = (body.rate, body.concurrency_limit, body.policy)
     if not only_new and all(each is UNSET for each in given):
         hint = "give one of them"
-        problem = "is missing, as are concurrency_limit, fair and policy"
+        problem = "is missing, as are concurrency_limit and policy"
         raise InvalidInput("rate", problem, hint=hint)
     policy: Policy | UnsetType | None = None
     if isinstance(body.policy, requests.PolicyMessage):
@@ -143,7 +143,6 @@ async def put_kind(call: Call) -> Response:
         kind=kind,
         rate=_rate(body.rate, body.burst),
         concurrency_limit=body.concurrency_limit,
-        fair=body.fair,
         policy=policy,
     )
     await call.services.namespace_limits.check_kind(namespace, kind)

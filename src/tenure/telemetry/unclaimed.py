@@ -12,7 +12,7 @@ from enum import StrEnum
 import msgspec
 
 from tenure.core.concurrency import concurrency_limit_of
-from tenure.core.ids import JobId, Kind
+from tenure.core.ids import JobId
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Instant
 from tenure.core.job import Job
 from tenure.core.leases import is_overdue, is_suspect, silent_for
@@ -129,7 +129,7 @@ def _held_by_key(store: JobStore, job: Job) -> Iterator[WaitReason]:
     if not holders:
         return
     known = {each.kind: each for each in store.settings.kinds(job.namespace)}
-    limit = concurrency_limit_of(known.get(Kind(job.concurrency_group or job.kind)))
+    limit = concurrency_limit_of(known.get(job.kind))
     if len(holders) >= limit:
         others = "another job" if limit == 1 else "other jobs"
         message = f"waits for {others} with the key {job.concurrency_key} (limit {limit})"
@@ -145,15 +145,14 @@ def _holders(store: JobStore, job: Job) -> list[JobId]:
     leased = JobFilter(
         namespace=job.namespace,
         statuses=(JobStatus.CLAIMED, JobStatus.RUNNING),
-        kind=job.kind if job.concurrency_group == job.kind else None,
+        kind=job.kind,
         limit=MAX_HOLDERS_READ,
         bodies=False,
     )
-    wanted = (job.concurrency_group, job.concurrency_key)
     return [
         each.id
         for each in store.views.jobs(leased).jobs
-        if (each.concurrency_group, each.concurrency_key) == wanted
+        if each.concurrency_key == job.concurrency_key
     ]
 
 

@@ -179,7 +179,7 @@ class KeyedAttempts:
 
     def __init__(self) -> None:
         self._database = temporary_database(
-            "CREATE TABLE attempt (namespace TEXT, concurrency_group TEXT, concurrency_key TEXT,"
+            "CREATE TABLE attempt (namespace TEXT, kind TEXT, concurrency_key TEXT,"
             " claimed_at INTEGER, began INTEGER, ended INTEGER, job_id TEXT, seq INTEGER,"
             " end_seq INTEGER)"
         )
@@ -192,7 +192,7 @@ class KeyedAttempts:
         if job is None or job.concurrency_key is None:
             return
         self._is_empty = False
-        key = (job.namespace, job.concurrency_group, job.concurrency_key)
+        key = (job.namespace, job.kind, job.concurrency_key)
         for attempt in attempts_of(record.events):
             began, end = attempt.claimed, attempt.end
             ended = (NEVER, None) if end is None else (end.ts, end.seq)
@@ -241,12 +241,12 @@ class KeyedAttempts:
             lambda namespace: {each.kind: each for each in store.settings.kinds(namespace)}
         )
         rows = self._database.execute(
-            "SELECT namespace, concurrency_group, concurrency_key, claimed_at, began, ended,"
+            "SELECT namespace, kind, concurrency_key, claimed_at, began, ended,"
             " job_id, seq FROM attempt"
-            " ORDER BY namespace, concurrency_group, concurrency_key, began, ended, job_id"
+            " ORDER BY namespace, kind, concurrency_key, began, ended, job_id"
         )
-        for (namespace, group, key), attempts in groupby(rows, key=itemgetter(0, 1, 2)):
-            settings = kinds(namespace).get(group)
+        for (namespace, kind, key), attempts in groupby(rows, key=itemgetter(0, 1, 2)):
+            settings = kinds(namespace).get(kind)
             limit = concurrency_limit_of(settings)
             set_at = 0 if settings is None else settings.concurrency_since or 0
             running: list[tuple[int, str]] = []  # a heap: the attempt that ends first comes first
@@ -257,7 +257,7 @@ class KeyedAttempts:
                 if len(running) >= limit and claimed_at > set_at:
                     others = ", ".join(sorted(other for _, other in running))
                     what = (
-                        f"claimed with the key {key} of {namespace}/{group}, whose limit is"
+                        f"claimed with the key {key} of {namespace}/{kind}, whose limit is"
                         f" {limit}, while {others} ran"
                     )
                     yield claimed_at, job_id, seq, what

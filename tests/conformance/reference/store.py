@@ -28,13 +28,7 @@ from tenure.core.claims import (
     usable_candidates,
 )
 from tenure.core.commands import Outage
-from tenure.core.concurrency import (
-    ConcurrencyKey,
-    KeyState,
-    concurrency_key_of,
-    concurrency_limit_of,
-    is_fair,
-)
+from tenure.core.concurrency import KeyRules
 from tenure.core.events import MAX_DECISION_EVENTS, Event, has_unknown_word
 from tenure.core.ids import Actor, Epoch, JobId, Kind, Namespace, QueueName
 from tenure.core.instants import Duration, Instant
@@ -83,13 +77,13 @@ from tenure.ports import (
 )
 from tenure.stores.hints import Watchers, hints_of
 from tenure.stores.host_clock import host_clock
+from tests.conformance.reference.admission import Admission
 from tests.conformance.reference.artifacts import MemoryArtifacts
 from tests.conformance.reference.attempt_logs import MemoryAttemptLogs
 from tests.conformance.reference.flows import MemoryFlows
 from tests.conformance.reference.job_lists import find_among
 from tests.conformance.reference.measures import MemoryMeasures
 from tests.conformance.reference.overview import MemoryOverview
-from tests.conformance.reference.ready_jobs import eligible
 from tests.conformance.reference.tokens import MemoryTokens
 from tests.support.by_subject import BySubject
 
@@ -123,7 +117,7 @@ class ReferenceStore(
         self._kinds: dict[tuple[Namespace, Kind], KindSettings] = {}
         self._rate_states: dict[tuple[Namespace, Meter], Instant] = {}
         self._rate_keyed: set[tuple[Namespace, QueueName, Kind]] = set()
-        self._served: dict[tuple[Namespace, ConcurrencyKey], tuple[int, Instant]] = {}
+        self._admission = Admission()
         self._epoch = Epoch(1)
         self._tick: Instant | None = None
         self._outages: list[Outage] = []
@@ -333,6 +327,7 @@ class ReferenceStore(
     def _write(self, change: Change) -> None:
         job = change.job
         self._jobs[job.id] = job
+        self._admission.written(change)
         self._events.setdefault(job.id, []).extend(change.events)
         self._tail.update((next(self._positions), event) for event in change.events)
         if job.rate_key is not None:
@@ -390,11 +385,15 @@ class ReferenceStore(
         """Find ready jobs, let `plan` decide, write what it says; all under the lock."""
         with self._lock:
             self._open()
+            now = self._clock()
+            rules = self._key_rules(scope.namespace, now)
+            queues = {name: self._queue(scope.namespace, name) for name in scope.queues}
+            self._admission.run(scope, self._jobs, rules, self._rate_states, queues, now)
             view = ClaimView(
-                now=self._clock(),
+                now=now,
                 epoch=self._epoch,
                 sessions={key: self._sessions[key] for key in sessions if key in self._sessions},
-                queues={name: self._queue(scope.namespace, name) for name in scope.queues},
+                queues=queues,
                 candidates=(),
                 kinds=self._settings_of(scope),
                 rate_states={
@@ -402,8 +401,6 @@ class ReferenceStore(
                     for (space, meter), tat in self._rate_states.items()
                     if space == scope.namespace
                 },
-                keys=self._concurrency_keys(scope.namespace),
-                served=self._last_served(scope.namespace),
             )
             candidates = self._candidates(scope, wanted, view.now, view.room)
             key_waits = self._key_waits(scope, view.now, view.room)
@@ -417,36 +414,15 @@ class ReferenceStore(
             self._sessions.update({session.key: session for session in planned.sessions})
             for meter, tat in planned.rate_states.items():
                 self._rate_states[scope.namespace, meter] = tat
-            for key, number in planned.served.items():
-                self._served[scope.namespace, key] = (number, view.now)
+            states = view.rate_states | planned.rate_states
+            for change in planned.changes:
+                self._admission.granted(scope.namespace, change.job, rules, states, now)
             return planned
 
-    def _concurrency_keys(self, namespace: Namespace) -> dict[ConcurrencyKey, KeyState]:
-        """The concurrency keys of a namespace's jobs, with the leases that they have."""
-        live: Counter[ConcurrencyKey] = Counter()
-        for job in self._jobs.values():
-            key = concurrency_key_of(job) if job.namespace == namespace else None
-            if key is not None:
-                live[key] += job.lease_id is not None
-        groups = {key.group for key in live}
-        settings = {group: self._kinds.get((namespace, Kind(group))) for group in groups}
-        return {
-            key: KeyState(
-                limit=concurrency_limit_of(settings[key.group]),
-                live=number,
-                is_fair=is_fair(settings[key.group]),
-                served=self._served.get((namespace, key), (0, 0))[0],
-            )
-            for key, number in live.items()
-        }
-
-    def _last_served(self, namespace: Namespace) -> dict[str, int]:
-        """The number of the last grant of each fair group."""
-        last: dict[str, int] = {}
-        for (space, key), (number, _) in self._served.items():
-            if space == namespace:
-                last[key.group] = max(number, last.get(key.group, 0))
-        return last
+    def _key_rules(self, namespace: Namespace, now: Instant) -> KeyRules:
+        """What is set for the kinds of a namespace."""
+        kinds = {kind: each for (space, kind), each in self._kinds.items() if space == namespace}
+        return KeyRules(kinds, now)
 
     def _key_waits(self, scope: ClaimScope, now: Instant, room: GrantRoom) -> dict[Kind, Duration]:
         """The kinds with rate keys, and how long until the first job that waits for such a rate may
@@ -479,9 +455,12 @@ class ReferenceStore(
     def _candidates(
         self, scope: ClaimScope, wanted: int, now: Instant, room: GrantRoom
     ) -> list[Job]:
-        keys = self._concurrency_keys(scope.namespace)
-        found = eligible(self._ready(scope, now), room, keys)
-        return first_with_room(found, room, keys, wanted=wanted)
+        found = [
+            job
+            for job in self._ready(scope, now)
+            if self._admission.is_open(job) and self._admission.has_come(job, now)
+        ]
+        return first_with_room(sorted(found, key=self._admission.order), room, wanted=wanted)
 
     def _ready(self, scope: ClaimScope, now: Instant) -> list[Job]:
         return [
@@ -573,6 +552,8 @@ class ReferenceStore(
             after = put_over(before, change, self._clock(), only_new=only_new)
             if after is not before:
                 self._kinds[namespace, change.kind] = after
+                if change.sets_limits:
+                    self._admission.set_again(namespace, change.kind, self._jobs)
                 self._watchers.tell(None)
             return after
 
@@ -716,23 +697,15 @@ class ReferenceStore(
             self._outages = [outage for outage in self._outages if outage not in old]
             return len(old)
 
-    def delete_idle_keys(self, *, older_than_us: Duration, limit: int) -> int:
-        """Delete what is remembered of rate keys that have a whole burst, and of fair keys that
-        were granted nothing for this long."""
+    def delete_idle_keys(self, *, limit: int) -> int:
+        """Delete what is remembered of rate keys that have a whole burst."""
         with self._lock:
             self._open()
             now = self._clock()
-            rated = [each for each, tat in self._rate_states.items() if each[1].key and tat <= now][
-                :limit
-            ]
-            fair = [each for each, (_, at) in self._served.items() if at < now - older_than_us][
-                : limit - len(rated)
-            ]
-            for meter in rated:
+            idle = [each for each, tat in self._rate_states.items() if each[1].key and tat <= now]
+            for meter in idle[:limit]:
                 del self._rate_states[meter]
-            for key in fair:
-                del self._served[key]
-            return len(rated) + len(fair)
+            return len(idle[:limit])
 
     def purge(self, *, older_than_us: Duration, limit: int) -> int:
         """Delete terminal jobs past their retention, with everything that belongs to them."""

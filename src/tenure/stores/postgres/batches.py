@@ -11,7 +11,9 @@ from tenure.core.events import Event
 from tenure.core.job import Job
 from tenure.stores.postgres.arrays import integers, texts
 from tenure.stores.sql.batches import (
+    FIRST_LANE,
     LOGGED,
+    PARKED,
     Columns,
     Group,
     GroupColumns,
@@ -151,8 +153,10 @@ def _shape(
         event_source = f"{event_input} JOIN written USING (id)"
     assigned = {name: values[name] for name in names}
     if is_insert:
-        assigned["event_position"] = logged["position"] = "{position}"
+        logged["position"] = "{position}"
+        assigned |= {"event_position": "{position}", **_first_lane(names, values)}
     else:
+        assigned |= dict(PARKED) if "not_before" in names else {}
         # A transaction may have got its id before the one that wrote the job's last event.
         assigned["event_position"] = "greatest(j.event_position, {position})"
         row = "e" if source is EventSource.UPDATED_ROWS else "written"
@@ -182,6 +186,12 @@ def _words_of_keys(values: Mapping[str, str]) -> Shape:
         return ()
     columns = [values[name] for name in ("namespace", "kind", "dedupe_key")]
     return (("key_values", ", ".join(columns)), ("dedupe_key", columns[-1]))
+
+
+def _first_lane(names: tuple[str, ...], values: Mapping[str, str]) -> dict[str, str]:
+    """Where new jobs with keys wait; the others are in the lane that is the column's default."""
+    keys = [values[n] if n in names else "NULL" for n in ("concurrency_key", "rate_key")]
+    return {} if keys == ["NULL", "NULL"] else {"lane": FIRST_LANE.format(ck=keys[0], rk=keys[1])}
 
 
 def _value(name: str, prefix: str, alias: str, arrays: tuple[str, ...]) -> str:

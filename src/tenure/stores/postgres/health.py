@@ -125,8 +125,11 @@ def _shown(instant: int | None) -> str:
 
 
 def _transactions(row: Row) -> list[HealthFact]:
-    oldest_s, xmin_age = row
-    advice = "while it is open no dead row of any table is removed, and claims slow down; end it"
+    oldest_s, xmin_age, pinned_by = row
+    advice = (
+        "while it is open no dead row of any table is removed, and claims slow down; end"
+        f" {pinned_by or 'it'}"
+    )
     return [
         fact(
             "oldest_transaction_s",

@@ -13,9 +13,14 @@ SELECT m.schema_version, m.epoch, s.system_identifier, m.system_identifier, {t}t
   FROM {t}meta AS m, pg_control_system() AS s;
 
 -- name: health_transactions
--- The oldest transaction of anybody is what keeps dead rows from being removed.
+-- The oldest snapshot is what keeps dead rows from being removed, and claims read past them. Every role
+-- may read whose it is.
 SELECT coalesce(CAST(max(extract(epoch FROM clock_timestamp() - xact_start)) AS bigint), 0),
-       coalesce(max(age(backend_xmin)), 0)
+       coalesce(max(age(backend_xmin)), 0),
+       (SELECT 'process ' || o.pid || coalesce(' of ' || nullif(o.application_name, ''), '')
+          FROM pg_stat_activity AS o
+         WHERE o.pid <> pg_backend_pid() AND o.backend_xmin IS NOT NULL
+         ORDER BY age(o.backend_xmin) DESC, o.xact_start LIMIT 1)
   FROM pg_stat_activity WHERE pid <> pg_backend_pid();
 
 -- name: health_connections

@@ -27,7 +27,7 @@ class PostgresJobs(SqlJobs):
     """`tenure.ports.StoredJobs` in PostgreSQL."""
 
     def __init__(self, store: "PostgresStore", flows: SqlFlows) -> None:
-        super().__init__(store, flows=flows, note_keys=store._note_key_changes)
+        super().__init__(store, flows=flows, note_keys=store._note_keys)
         self._store = store
 
     def begin(self) -> int:

@@ -161,11 +161,9 @@ class Listener:
         channel: str,
         connect: Callable[[Deadline], Connection],
         notify: Notify,
-        on_heard: OnHint,
     ) -> None:
         self._sender = sender
         self._channel = channel
-        self._on_heard = on_heard
         self._connect = connect
         self._notify = notify
         self.watchers = Watchers()
@@ -262,7 +260,6 @@ class Listener:
                     self._hear(sent.hint)
 
     def _hear(self, hint: Hint | None) -> None:
-        self._on_heard(hint)
         self.watchers.tell(hint)
 
     def _received(self, connection: Connection, within_s: float | None) -> list[str]:
@@ -296,13 +293,10 @@ class Notifications:
         channel: str,
         connect: Callable[[Deadline], Connection],
         notify: Notify,
-        *,
-        on_heard: OnHint,
     ) -> None:
-        """`on_heard` is called with what others send, as long as anybody watches."""
         sender = os.urandom(8).hex()
         self._notifier = Notifier(sender, channel, notify)
-        self._listener = Listener(sender, channel, connect, notify, on_heard)
+        self._listener = Listener(sender, channel, connect, notify)
 
     def tell(self, hints: Collection[Hint], *, sent: Collection[Hint] = ()) -> None:
         """Tell everybody: this process at once, the others soon. `sent` are those that the caller

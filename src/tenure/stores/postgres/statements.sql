@@ -51,11 +51,6 @@ SELECT CASE WHEN l.is_shared THEN pg_advisory_xact_lock_shared(l.key)
             ELSE pg_advisory_xact_lock(l.key) END
   FROM unnest(CAST(:keys AS bigint[]), CAST(:are_shared AS boolean[])) AS l(key, is_shared);
 
--- name: delayed_levels
--- Differs: the server keeps the plan of a function, see the migration.
-SELECT l.kind, l.priority, l.nth, l.first_at
-  FROM {t}delayed_levels(:namespace, :queue, CAST(:kinds AS text[]), CAST(:levels AS integer)) AS l;
-
 -- name: remember_sessions
 -- Differs: many at once. A statement for each of twenty workers that claim
 -- together was a third of the CPU of their claim.
@@ -69,211 +64,65 @@ SELECT s.* FROM unnest(CAST(:namespaces AS text[]), CAST(:actors AS text[]),
        fingerprint = excluded.fingerprint, claimed_at = excluded.claimed_at,
        is_repeated = excluded.is_repeated;
 
--- name: note_key_changes
+-- name: delayed_levels
+-- Differs: the server keeps the plan of a function, see the migration.
+SELECT l.kind, l.lane, l.priority, l.nth, l.first_at
+  FROM {t}delayed_levels(:namespace, :queue, CAST(:kinds AS text[]), CAST(:lanes AS smallint[]),
+                         CAST(:levels AS integer)) AS l;
+
+-- name: note_dirty_keys
 -- Differs: many at once. Rows are only added, so that nobody waits for a transaction of a caller's own.
--- That a rate key has room from an instant on is noted once, and only by claims that hold its lock.
-INSERT INTO {t}key_change (namespace, key_group, key, at, noted_at)
-SELECT c.* FROM unnest(CAST(:namespaces AS text[]), CAST(:groups AS text[]),
-                       CAST(:keys AS text[]), CAST(:instants AS bigint[]),
-                       CAST(:noted_ats AS bigint[])) AS c
+INSERT INTO {t}dirty_key (namespace, kind, is_rate, key, at, noted_at)
+SELECT d.* FROM unnest(CAST(:namespaces AS text[]), CAST(:kinds AS text[]),
+                       CAST(:are_rates AS boolean[]), CAST(:keys AS text[]),
+                       CAST(:instants AS bigint[]), CAST(:noted_ats AS bigint[])) AS d
     ON CONFLICT DO NOTHING;
 
--- name: set_served
+-- name: set_slots
 -- Differs: many at once.
-INSERT INTO {t}key_served (namespace, concurrency_group, concurrency_key, served, served_at)
-SELECT :namespace, k.*, CAST(:served_at AS bigint)
-  FROM unnest(CAST(:groups AS text[]), CAST(:keys AS text[]), CAST(:served AS bigint[])) AS k
-    ON CONFLICT (namespace, concurrency_group, concurrency_key)
-    DO UPDATE SET served = excluded.served, served_at = excluded.served_at;
-
--- name: set_rate_states
--- Differs: many at once.
-INSERT INTO {t}rate_state (namespace, scope, name, key, tat)
+INSERT INTO {t}slot (namespace, scope, name, key, tat)
 SELECT :namespace, s.*
   FROM unnest(CAST(:scopes AS text[]), CAST(:names AS text[]), CAST(:keys AS text[]),
               CAST(:tats AS bigint[])) AS s
     ON CONFLICT (namespace, scope, name, key) DO UPDATE SET tat = excluded.tat;
 
--- name: take_key_changes
--- Differs: all groups in one statement, and what decides about the turns of each key with it: a round
--- trip less. Changes are found by their place in the table: nobody updates them, and only claims that
--- hold the lock of the group delete them. The last ones wait for a rate and were noted later than now:
--- the clock was set back.
-WITH taken AS (
-    DELETE FROM {t}key_change
-     WHERE ctid = ANY(ARRAY(
-           SELECT c.place FROM unnest(CAST(:groups AS text[])) AS g(key_group)
-            CROSS JOIN LATERAL (
-              (SELECT c.ctid AS place FROM {t}key_change AS c
-                WHERE c.namespace = :namespace AND c.key_group = g.key_group AND c.at = 0
-                ORDER BY c.id LIMIT :changes)
-               UNION ALL
-              (SELECT c.ctid FROM {t}key_change AS c
-                WHERE c.namespace = :namespace AND c.key_group = g.key_group
-                  AND c.at > 0 AND c.at <= (SELECT {t}clock())
-                ORDER BY c.at, c.id LIMIT :changes)
-               UNION ALL
-              (SELECT c.ctid FROM {t}key_change AS c
-                WHERE c.namespace = :namespace AND c.key_group = g.key_group
-                  AND c.noted_at > 0 AND c.noted_at > (SELECT {t}clock())
-                ORDER BY c.noted_at LIMIT :changes)) AS c))
-    RETURNING key_group, key, at, noted_at)
-SELECT k.key_group, k.key, k.changes,
-       (SELECT count(*) FROM {t}job AS j
-         WHERE j.namespace = :namespace AND j.concurrency_group = k.key_group
-           AND j.concurrency_key = k.key AND j.concurrency_key IS NOT NULL
-           AND j.lease_id IS NOT NULL),
-       (SELECT s.tat FROM {t}rate_state AS s
-         WHERE s.namespace = :namespace AND s.scope = :scope AND s.name = g.rated_kind
-           AND s.key = k.key),
-       k.due_at, k.noted_at
-  FROM (SELECT t.key_group, t.key, count(*) AS changes,
-               coalesce(max(t.at) FILTER (WHERE t.noted_at = 0), 0) AS due_at,
-               max(t.noted_at) AS noted_at
-          FROM taken AS t
-         GROUP BY t.key_group, t.key) AS k
-  JOIN unnest(CAST(:groups AS text[]), CAST(:rated_kinds AS text[])) AS g(key_group, rated_kind)
-    ON g.key_group = k.key_group
- ORDER BY k.key_group, k.key;
+-- name: take_dirty_keys
+-- Differs: leaves out kinds that another transaction is deciding about, see the migration.
+SELECT d.kind, d.is_rate, d.key, d.at, d.noted_at
+  FROM {t}take_dirty_keys(:namespace, CAST(:kinds AS text[]), CAST(:page AS integer)) AS d;
 
--- name: has_turns
--- Differs: SQLite needs no locks, and so never passes by a group. Whether a claim that holds the locks
--- of these groups would find something: a change that take_key_changes takes, or a turn in one of these
--- places. One by one through an index: see delete_turns_of_keys. The order is that of key_turn_order: a
--- planner with statistics expects many turns in a place, so that any index of the namespace soon finds
--- one, and reads all turns if there is none.
-SELECT EXISTS (
-    SELECT 1 FROM unnest(CAST(:key_groups AS text[])) AS g(key_group)
+-- name: moment_to_admit
+-- Differs: see take_dirty_keys. Also says which revision of the settings is in force.
+SELECT {t}clock(), epoch, settings_rev FROM {t}meta;
+
+-- name: jobs_of_keys
+-- Differs: all keys in one statement, and so from one snapshot: a job that is claimed meanwhile counts once.
+-- SQLite has no LATERAL. Of each key what is in use ({uses}), the first ready and due jobs in each queue of
+-- its kind, and the jobs that are admitted. OFFSET 0: a planner whose statistics are behind joins whole
+-- tables.
+SELECT k.kind, k.key, k.uses, j.*
+  FROM (SELECT k.kind, k.key, k.most, {uses} AS uses
+          FROM unnest(CAST(:kinds AS text[]), CAST(:keys AS text[]), CAST(:most AS bigint[]))
+               AS k(kind, key, most)) AS k
+  LEFT JOIN LATERAL (
+    SELECT first.* FROM (
+        SELECT q.queue FROM {t}keyed_kind AS q
+         WHERE q.namespace = :namespace AND q.kind = k.kind AND q.is_rate = {is_rate} OFFSET 0) AS q
      CROSS JOIN LATERAL (
-       (SELECT 1 FROM {t}key_change AS c
-         WHERE c.namespace = :namespace AND c.key_group = g.key_group
-           AND c.at <= (SELECT {t}clock()) LIMIT 1)
+       (SELECT {key_columns} FROM {t}job AS j
+         WHERE j.namespace = :namespace AND j.kind = k.kind AND {of_key} AND j.queue = q.queue
+           AND least(j.not_before, 1) = 0
+           AND (j.start_by IS NULL OR j.start_by > (SELECT {t}clock()))
+         ORDER BY j.priority DESC, j.run_at, j.id LIMIT k.most)
         UNION ALL
-       (SELECT 1 FROM {t}key_change AS c
-         WHERE c.namespace = :namespace AND c.key_group = g.key_group
-           AND c.noted_at > 0 AND c.noted_at > (SELECT {t}clock()) LIMIT 1)) AS due
-     UNION ALL
-    SELECT 1 FROM unnest(CAST(:queues AS text[]), CAST(:kinds AS text[]), CAST(:groups AS text[]),
-                         CAST(:are_rated AS boolean[])) AS p(queue, kind, concurrency_group, is_rated)
-     CROSS JOIN LATERAL (
-       SELECT 1 FROM {t}key_turn AS f
-        CROSS JOIN LATERAL (
-          SELECT 1 FROM {t}job AS j
-           WHERE j.id = f.job_id AND j.not_before <= (SELECT {t}clock())
-             AND (j.start_by IS NULL OR j.start_by > (SELECT {t}clock())) OFFSET 0) AS ready
-        WHERE f.namespace = :namespace AND f.queue = p.queue AND f.kind = p.kind
-          AND f.concurrency_group = p.concurrency_group AND f.is_rated = p.is_rated AND f.{is_open}
-        ORDER BY f.served, f.priority DESC, f.run_at, f.job_id LIMIT 1) AS turn);
-
--- name: delete_turns_of_keys
--- Differs: key by key through an index. A planner whose statistics are behind joins the whole table.
-DELETE FROM {t}key_turn
- WHERE job_id = ANY(ARRAY(
-       SELECT f.job_id FROM ({each_key}) AS k
-        CROSS JOIN LATERAL (
-          SELECT f.job_id FROM {t}key_turn AS f
-           WHERE f.namespace = :namespace AND f.concurrency_group = k.concurrency_group
-             AND f.concurrency_key = k.concurrency_key OFFSET 0) AS f))
-RETURNING kind, rate_key;
-
--- name: give_turns
--- Differs: all keys in one statement; SQLite has no LATERAL, and a statement costs no round trip there.
-INSERT INTO {t}key_turn (job_id, namespace, queue, kind, concurrency_group, concurrency_key,
-                         rate_key, is_rated, is_open, served, priority, run_at)
-SELECT f.id, :namespace, q.queue, q.kind, k.concurrency_group, k.concurrency_key,
-       coalesce(f.rate_key, ''), f.rate_key IS NOT NULL, f.rate_key IS NULL,
-       coalesce((SELECT s.served FROM {t}key_served AS s
-                  WHERE s.namespace = :namespace AND s.concurrency_group = k.concurrency_group
-                    AND s.concurrency_key = k.concurrency_key), 0),
-       f.priority, f.run_at
-  FROM unnest(CAST(:groups AS text[]), CAST(:keys AS text[]), CAST(:room AS bigint[]))
-       AS k(concurrency_group, concurrency_key, room)
-  JOIN {t}keyed_kind AS q
-    ON q.namespace = :namespace AND q.key_group = k.concurrency_group
- CROSS JOIN LATERAL (
-   SELECT first.* FROM (
-    (SELECT j.priority, j.run_at, j.id, j.rate_key FROM {t}job AS j
-      WHERE j.namespace = :namespace AND j.concurrency_group = k.concurrency_group
-        AND j.concurrency_key = k.concurrency_key AND j.concurrency_key IS NOT NULL
-        AND j.queue = q.queue AND j.kind = q.kind AND j.not_before = 0
-        AND (j.start_by IS NULL OR j.start_by > (SELECT {t}clock()))
-      ORDER BY j.priority DESC, j.run_at, j.id LIMIT k.room)
-     UNION ALL
-    (SELECT j.priority, j.run_at, j.id, j.rate_key FROM {t}job AS j
-      WHERE j.namespace = :namespace AND j.concurrency_group = k.concurrency_group
-        AND j.concurrency_key = k.concurrency_key AND j.concurrency_key IS NOT NULL
-        AND j.queue = q.queue AND j.kind = q.kind AND j.not_before > 0
-        AND j.run_at <= (SELECT {t}clock())
-        AND (j.start_by IS NULL OR j.start_by > (SELECT {t}clock()))
-      ORDER BY j.priority DESC, j.run_at, j.id LIMIT k.room)) AS first
-    ORDER BY first.priority DESC, first.run_at, first.id LIMIT k.room) AS f
-    ON CONFLICT DO NOTHING
-RETURNING queue, kind, rate_key;
-
--- name: open_turns
--- Differs: see give_turns. Those that have no concurrency key, and turns of those that have one.
-INSERT INTO {t}key_turn (job_id, namespace, queue, kind, concurrency_group, concurrency_key,
-                         rate_key, is_rated, is_open, served, priority, run_at)
-SELECT f.id, :namespace, q.queue, k.kind, '', '', k.rate_key, TRUE, TRUE, 0, f.priority, f.run_at
-  FROM unnest(CAST(:rate_groups AS text[]), CAST(:groups AS text[]), CAST(:keys AS text[]),
-              CAST(:room AS bigint[])) AS k(key_group, kind, rate_key, room)
-  JOIN {t}keyed_kind AS q ON q.namespace = :namespace AND q.key_group = k.key_group
- CROSS JOIN LATERAL (
-   SELECT first.* FROM (
-    (SELECT j.priority, j.run_at, j.id FROM {t}job AS j
-      WHERE j.namespace = :namespace AND j.kind = k.kind AND j.rate_key = k.rate_key
-        AND j.rate_key IS NOT NULL AND j.concurrency_key IS NULL
-        AND j.queue = q.queue AND j.not_before = 0
-        AND (j.start_by IS NULL OR j.start_by > (SELECT {t}clock()))
-      ORDER BY j.priority DESC, j.run_at, j.id LIMIT k.room)
-     UNION ALL
-    (SELECT j.priority, j.run_at, j.id FROM {t}job AS j
-      WHERE j.namespace = :namespace AND j.kind = k.kind AND j.rate_key = k.rate_key
-        AND j.rate_key IS NOT NULL AND j.concurrency_key IS NULL
-        AND j.queue = q.queue AND j.not_before > 0 AND j.run_at <= (SELECT {t}clock())
-        AND (j.start_by IS NULL OR j.start_by > (SELECT {t}clock()))
-      ORDER BY j.priority DESC, j.run_at, j.id LIMIT k.room)
-     UNION ALL
-    (SELECT t.priority, t.run_at, t.job_id FROM {t}key_turn AS t
-      WHERE t.namespace = :namespace AND t.kind = k.kind AND t.rate_key = k.rate_key
-        AND t.rate_key <> '' AND t.concurrency_key <> '' AND t.queue = q.queue
-      ORDER BY t.priority DESC, t.run_at, t.job_id LIMIT k.room)) AS first
-    ORDER BY first.priority DESC, first.run_at, first.id LIMIT k.room) AS f
-    ON CONFLICT (job_id) DO UPDATE SET is_open = TRUE
-RETURNING queue, kind, rate_key;
-
--- name: delete_turns_of_rates
--- Differs: see delete_turns_of_keys. Of jobs that have no concurrency key: an expression, so that the
--- planner does not look for all of them by key_turn_key.
-DELETE FROM {t}key_turn
- WHERE job_id = ANY(ARRAY(
-       SELECT f.job_id FROM ({each_key}) AS k
-        CROSS JOIN LATERAL (
-          SELECT f.job_id FROM {t}key_turn AS f
-           WHERE f.namespace = :namespace AND f.kind = k.concurrency_group
-             AND f.rate_key = k.concurrency_key AND f.rate_key <> '' AND f.concurrency_key || '' = ''
-          OFFSET 0) AS f));
-
--- name: close_turns_of_rates
--- Differs: see delete_turns_of_keys.
-UPDATE {t}key_turn SET is_open = FALSE
- WHERE job_id = ANY(ARRAY(
-       SELECT f.job_id FROM ({each_key}) AS k
-        CROSS JOIN LATERAL (
-          SELECT f.job_id FROM {t}key_turn AS f
-           WHERE f.namespace = :namespace AND f.kind = k.concurrency_group
-             AND f.rate_key = k.concurrency_key AND f.rate_key <> '' AND f.is_open
-          OFFSET 0) AS f));
-
--- name: note_rates_of_keys
--- Differs: see delete_turns_of_keys.
-INSERT INTO {t}key_change (namespace, key_group, key, at, noted_at)
-SELECT DISTINCT CAST(:namespace AS text), CAST(:rates AS text) || f.kind, f.rate_key, 0, 0
-  FROM ({each_key}) AS k
- CROSS JOIN LATERAL (
-   SELECT f.kind, f.rate_key FROM {t}key_turn AS f
-    WHERE f.namespace = :namespace AND f.concurrency_group = k.concurrency_group
-      AND f.concurrency_key = k.concurrency_key AND f.rate_key <> '' OFFSET 0) AS f;
+       (SELECT {key_columns} FROM {t}job AS j
+         WHERE j.namespace = :namespace AND j.kind = k.kind AND {of_key} AND j.queue = q.queue
+           AND least(j.not_before, 1) = 1 AND j.run_at <= (SELECT {t}clock())
+           AND (j.start_by IS NULL OR j.start_by > (SELECT {t}clock()))
+         ORDER BY j.priority DESC, j.run_at, j.id LIMIT k.most)) AS first
+     UNION
+    SELECT {key_columns} FROM {t}job AS j
+     WHERE j.namespace = :namespace AND j.kind = k.kind AND {places}) AS j ON TRUE;
 
 -- name: hold_job
 -- Differs: a purge skips rows that are held; nothing else waits for this lock.

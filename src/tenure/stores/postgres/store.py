@@ -8,7 +8,7 @@ import hashlib
 import logging
 import random
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from typing import TypeVar
@@ -17,14 +17,14 @@ from weakref import WeakKeyDictionary
 from msgspec import UNSET, UnsetType
 
 from tenure.core.claims import ClaimPlan, ClaimScope, ClaimView, QueueState
-from tenure.core.concurrency import ConcurrencyKey
+from tenure.core.concurrency import Key
 from tenure.core.failover import Server, newest
 from tenure.core.flow_rows import Edge
 from tenure.core.ids import Epoch, Kind, Namespace, QueueName
 from tenure.core.instants import Instant
 from tenure.core.kind_settings import KindChange, KindSettings
 from tenure.core.outcomes import Change, Session, SessionKey
-from tenure.core.rates import Meter, Rate, RateScope
+from tenure.core.rates import Meter, Rate
 from tenure.core.views.job_search import ERROR_CHARS
 from tenure.deadlines import CALL_TIMEOUT_S, Deadline, deadline
 from tenure.errors import (
@@ -80,23 +80,13 @@ from tenure.stores.postgres.transaction import (
     Vetoed,
 )
 from tenure.stores.postgres.wire import NoAnswer, PreparedStatements
-from tenure.stores.sql.claim_marks import ClaimMarks
+from tenure.stores.sql.admission import MAX_DIRTY_KEYS, DirtyKey
 from tenure.stores.sql.flows import SqlFlows
 from tenure.stores.sql.jobs import SqlJobs
-from tenure.stores.sql.quiet_rules import QuietRules
 from tenure.stores.sql.rows import Row
 from tenure.stores.sql.statements import Query, Statements
 from tenure.stores.sql.store import COLUMN_WORDS, LISTING_SHARE, SqlStore
 from tenure.stores.sql.transactions import Transaction
-from tenure.stores.sql.turns import (
-    MAX_KEY_CHANGES,
-    KeyChange,
-    KeyedKind,
-    RateKey,
-    TakenKey,
-    rate_group,
-    rated_kind_of,
-)
 
 _log = logging.getLogger("tenure.stores")
 
@@ -155,21 +145,16 @@ WORDS = COLUMN_WORDS | {
     "by_cancelled": "",
     "by_ready": "",
     "by_delayed": "",
-    # Constants of the indexes: see 0001_initial.sql.
-    "keys": "num_nonnulls(coalesce(j.concurrency_key, j.rate_key))",
-    "keyless": "num_nonnulls(coalesce(j.concurrency_key, j.rate_key)) = 0",
-    "is_open": "is_open",
     "true": "TRUE",
     "false": "FALSE",
-    "by_leases_of_keys": "",
+    "this_kind": "k.kind",
+    "this_key": "k.key",
+    "by_key": "",
+    "by_place_of_key": "",
+    "by_rate_key": "",
+    "by_place_of_rate_key": "",
     "by_rate_waits": "",
-    "by_ready_of_keys": "",
-    "by_delayed_of_keys": "",
-    "by_ready_of_rates": "",
-    "by_delayed_of_rates": "",
-    "each_key": "SELECT k.concurrency_group, k.concurrency_key FROM"
-    " unnest(CAST(:groups AS text[]), CAST(:keys AS text[]))"
-    " AS k(concurrency_group, concurrency_key)",
+    "one_by_one": "OFFSET 0",
     "each_name": "SELECT unnest(CAST(:names AS text[])) AS name",
     "each_kind": "SELECT unnest(CAST(:kinds AS text[])) AS kind",
     "smallint": "smallint",
@@ -191,6 +176,7 @@ class PostgresStore(SqlStore):
     """
 
     _locked_by_others = 1000
+    _admits_apart = True
     _may_undo = True  # whether a transaction of ours may be undone as a whole
 
     def __init__(
@@ -219,11 +205,7 @@ class PostgresStore(SqlStore):
         self._accepts_restored = accept_restored
         self._pool = Pool(self._connect, size=pool_size)
         self._channel = channel_of(schema)
-        self._claim_marks = marks = ClaimMarks()
-        self._quiet_rules = QuietRules()
-        self._notifications = Notifications(
-            self._channel, self._connect, self._notify, on_heard=marks.hear
-        )
+        self._notifications = Notifications(self._channel, self._connect, self._notify)
         self._listing_pool = Pool(self._connect, size=LISTING_CONNECTIONS)
         self._prepared: WeakKeyDictionary[Connection, PreparedStatements] = WeakKeyDictionary()
         self._prepares = True
@@ -355,8 +337,6 @@ class PostgresStore(SqlStore):
     ) -> None:
         """After every commit of changes but a claim's, which makes no job ready. Other processes
         know of the hints that were `told`."""
-        if self._claim_marks is not None:
-            self._claim_marks.made_ready(written)
         self._memory.acknowledged(written, begun=begun)
         self._hint(written, now, told=told)
 
@@ -419,13 +399,7 @@ class PostgresStore(SqlStore):
         return self._transact(begin, work, listing=listing, prepares=repeated or not listing)
 
     def _write(self, work: Callable[[Transaction], _T], *, all_or_nothing: bool = False) -> _T:
-        try:
-            return self._transact(BEGIN, work, all_or_nothing=all_or_nothing)
-        except OutcomeUnknown:
-            # What is ready by it may be on record, and the same request again writes nothing. [Z8]
-            if self._claim_marks is not None:
-                self._claim_marks.forget()
-            raise
+        return self._transact(BEGIN, work, all_or_nothing=all_or_nothing)
 
     def _transact(
         self,
@@ -539,29 +513,14 @@ class PostgresStore(SqlStore):
 
     # --- locks ---------------------------------------------------------------------------------
 
-    def _claim_locks(
-        self,
-        scope: ClaimScope,
-        sessions: Sequence[SessionKey],
-        limited: Set[QueueName],
-        kinds: Set[Kind],
-    ) -> list[Query]:
-        """Epoch, then sessions, then queues, then kinds, each sorted, so that no deadlock can
-        occur.
+    def _claim_locks(self, namespace: Namespace, sessions: Sequence[SessionKey]) -> list[Query]:
+        """Epoch, then sessions, sorted, then settings, so that no deadlock can occur.
 
         Advisory locks, not row locks: a claim that finds nothing must write nothing.
         """
-        namespace = scope.namespace
-        own = {self._key("session", *_parts(key)) for key in sessions}
-        queues = {self._key("queue", scope.namespace, name): name for name in scope.queues}
-        locks = [
-            (self._key("epoch"), True),
-            *[(key, False) for key in sorted(own)],
-            *[(key, name not in limited) for key, name in sorted(queues.items())],
-            (self._key("kinds"), True),
-            *[(key, False) for key in sorted({self._key("kind", namespace, k) for k in kinds})],
-        ]
-        keys, are_shared = zip(*locks, strict=True)
+        own = sorted({self._key("session", *_parts(key)) for key in sessions})
+        keys = [self._key("epoch"), *own, self._key("settings", namespace)]
+        are_shared = [True, *[False] * len(own), True]
         return [self._query("lock_in_order", keys=integers(keys), are_shared=truths(are_shared))]
 
     def _session_queries(self, sessions: Sequence[Session]) -> list[Query]:
@@ -581,83 +540,64 @@ class PostgresStore(SqlStore):
         )
         return [query]
 
-    def _group_locks(self, namespace: Namespace, groups: Sequence[str]) -> list[Query]:
-        """After all other locks of a claim. Whoever has one of these waits for no job: claims pass
-        by jobs that are locked, and an attempt that ends takes none of them."""
-        keys = sorted(self._key("group", namespace, group) for group in groups)
-        shared = truths([False] * len(keys))
-        return [self._query("lock_in_order", keys=integers(keys), are_shared=shared)]
+    def _pack_places(self, places: Sequence[tuple[Kind, int]]) -> dict[str, object]:
+        return {
+            "kinds": texts([kind for kind, _ in places]),
+            "lanes": integers([lane for _, lane in places]),
+        }
 
-    def _key_change_queries(self, changes: Sequence[KeyChange]) -> list[Query]:
+    def _dirty_key_queries(self, keys: Sequence[DirtyKey]) -> list[Query]:
         query = self._query(
-            "note_key_changes",
-            namespaces=texts([change.namespace for change in changes]),
-            groups=texts([change.group for change in changes]),
-            keys=texts([change.key for change in changes]),
-            instants=integers([change.at for change in changes]),
-            noted_ats=integers([change.noted_at for change in changes]),
+            "note_dirty_keys",
+            namespaces=texts([each.namespace for each in keys]),
+            kinds=texts([each.key.kind for each in keys]),
+            are_rates=truths([each.key.is_rate for each in keys]),
+            keys=texts([each.key.key for each in keys]),
+            instants=integers([each.at for each in keys]),
+            noted_ats=integers([each.noted_at for each in keys]),
         )
         return [query]
 
-    def _take_queries(self, namespace: Namespace, groups: Sequence[str]) -> list[Query]:
-        query = self._query(
-            "take_key_changes",
-            namespace=namespace,
-            scope=RateScope.KIND.value,
-            groups=texts(groups),
-            rated_kinds=texts([rated_kind_of(group) or "" for group in groups]),
-            changes=MAX_KEY_CHANGES,
+    def _take_dirty(
+        self, tx: Transaction, namespace: Namespace, kinds: Sequence[Kind] | None
+    ) -> tuple[Instant, list[Row]]:
+        _, rows, [(now, epoch, rev)] = tx.fetch(
+            *self._claim_locks(namespace, ()),
+            self._query(
+                "take_dirty_keys",
+                namespace=namespace,
+                kinds=None if kinds is None else texts(kinds),
+                page=MAX_DIRTY_KEYS,
+            ),
+            self._query("moment_to_admit"),
         )
-        return [query]
+        self._refresh(tx, namespace, epoch, rev)
+        return now, rows
 
-    def _taken(
-        self, tx: Transaction, namespace: Namespace, answers: Sequence[Sequence[Row]]
-    ) -> list[TakenKey]:
-        return [TakenKey(*row) for rows in answers for row in rows]
-
-    def _give_queries(
+    def _jobs_of_keys(
         self,
+        tx: Transaction,
         namespace: Namespace,
-        room: Mapping[ConcurrencyKey, int],
-        kinds: Sequence[KeyedKind],
-    ) -> list[Query]:
-        rooms = integers(list(room.values()))
-        packed = self._pack_keys(room)
-        return [self._query("give_turns", namespace=namespace, room=rooms, **packed)]
-
-    def _open_queries(
-        self,
-        namespace: Namespace,
-        room: Mapping[RateKey, int],
-        kinds: Sequence[KeyedKind],
-    ) -> list[Query]:
+        keys: Mapping[Key, int],
+        *,
+        is_rate: bool,
+    ) -> tuple[Instant, list[Row]]:
         query = self._query(
-            "open_turns",
+            "jobs_of_keys",
+            self._key_shapes[is_rate],
             namespace=namespace,
-            rate_groups=texts([rate_group(each.kind) for each in room]),
-            room=integers(list(room.values())),
-            **self._pack_rate_keys(room),
+            kinds=texts([key.kind for key in keys]),
+            keys=texts([key.key for key in keys]),
+            most=integers(list(keys.values())),
         )
-        return [query]
+        rows, [(now, _)] = tx.fetch(query, self._query("moment"))
+        return now, rows
 
-    def _served_queries(
-        self, namespace: Namespace, served: Mapping[ConcurrencyKey, int], now: Instant
-    ) -> list[Query]:
-        if not served:
-            return []
-        numbers = integers(list(served.values()))
-        packed = self._pack_keys(served)
-        return [
-            self._query("set_served", namespace=namespace, served=numbers, served_at=now, **packed)
-        ]
-
-    def _rate_state_changes(
-        self, namespace: Namespace, states: Mapping[Meter, Instant]
-    ) -> list[Query]:
+    def _slot_changes(self, namespace: Namespace, states: Mapping[Meter, Instant]) -> list[Query]:
         if not states:
             return []
         query = self._query(
-            "set_rate_states",
+            "set_slots",
             namespace=namespace,
             scopes=texts([meter.scope.value for meter in states]),
             names=texts([meter.name for meter in states]),
@@ -666,18 +606,8 @@ class PostgresStore(SqlStore):
         )
         return [query]
 
-    def _pack_keys(self, keys: Iterable[ConcurrencyKey]) -> dict[str, object]:
-        listed = list(keys)
-        return {
-            "groups": texts([each.group for each in listed]),
-            "keys": texts([each.key for each in listed]),
-        }
-
-    def _queue_lock(self, namespace: Namespace, name: QueueName) -> list[Query]:
-        return [self._query("lock_exclusive", key=self._key("queue", namespace, name))]
-
-    def _kinds_lock(self) -> list[Query]:
-        return [self._query("lock_exclusive", key=self._key("kinds"))]
+    def _settings_lock(self, namespace: Namespace) -> list[Query]:
+        return [self._query("lock_exclusive", key=self._key("settings", namespace))]
 
     def _epoch_queries(self) -> list[Query]:
         # `adopt_server` records the server that the store is on now.

@@ -115,6 +115,14 @@ class GroupColumns(msgspec.Struct, frozen=True):
     event_ids: Sequence[JobId] | None
 
 
+FIRST_LANE = "CASE WHEN {ck} IS NOT NULL THEN 2 WHEN {rk} IS NOT NULL THEN 3 ELSE 0 END"
+"""Where a job waits until its keys let it through; see core/concurrency.py."""
+PARKED = (
+    ("lane", FIRST_LANE.format(ck="concurrency_key", rk="rate_key")),
+    ("admitted_at", "NULL"),
+)
+"""What every change assigns that begins or ends the wait of a job: the store's own columns."""
+
 LOGGED = tuple(name for name in EVENT_FIELDS if name != "job_id")
 _JOB_ID = EVENT_FIELDS.index("job_id")
 

@@ -10,8 +10,17 @@ SELECT {t}clock(), epoch FROM {t}meta;
 SELECT {t}clock(), epoch, settling_since FROM {t}meta;
 
 -- name: moment_to_claim
--- Also says which revision of the settings of kinds is in force.
-SELECT {t}clock(), epoch, settling_since, kind_settings_rev FROM {t}meta;
+-- Also says which revision of the settings is in force, and whether keys of the kinds that are asked for
+-- ({kinds}) are dirty.
+SELECT {t}clock(), epoch, settling_since, settings_rev,
+       EXISTS (SELECT 1 FROM ({kinds}) AS k
+                WHERE EXISTS (SELECT 1 FROM {t}dirty_key AS d
+                               WHERE d.namespace = :namespace AND d.kind = k.kind
+                                 AND d.at <= (SELECT {t}clock()) {one_by_one})
+                   OR EXISTS (SELECT 1 FROM {t}dirty_key AS d
+                               WHERE d.namespace = :namespace AND d.kind = k.kind
+                                 AND d.noted_at > (SELECT {t}clock()) AND d.noted_at > 0 {one_by_one}))
+  FROM {t}meta;
 
 -- name: count_losses
 SELECT losses FROM {t}meta;
@@ -128,225 +137,167 @@ DELETE FROM {t}worker
 RETURNING worker;
 
 -- name: load_queue_settings
--- Also says whether a queue has had jobs with concurrency keys or rate keys.
-SELECT {queue_columns},
-       EXISTS (SELECT 1 FROM {t}keyed_kind AS k WHERE k.namespace = :namespace AND k.queue = name)
-  FROM {t}queue
- WHERE namespace = :namespace AND name {among_queues};
+SELECT {queue_columns} FROM {t}queue WHERE namespace = :namespace AND name {among_queues};
 
--- name: keyed_kinds
--- The kinds of these queues that have jobs with a key, and all that share their groups.
-SELECT k.queue, k.kind, k.key_group FROM {t}keyed_kind AS k
- WHERE k.namespace = :namespace
-   AND k.key_group IN (SELECT g.key_group FROM {t}keyed_kind AS g
-                        WHERE g.namespace = :namespace AND g.queue {among_queues})
- ORDER BY k.queue, k.kind, k.key_group;
-
--- name: register_keyed_kind
-INSERT INTO {t}keyed_kind (namespace, queue, kind, key_group)
-VALUES (:namespace, :queue, :kind, :key_group) ON CONFLICT DO NOTHING;
-
--- name: first_rate_wait
--- Not min(at): both databases may look at all of them for it.
-SELECT (SELECT c.at FROM {t}key_change AS c {by_rate_waits}
-         WHERE c.namespace = :namespace AND c.key_group = :key_group AND c.noted_at > 0
-           AND c.key <> ''
-         ORDER BY c.at LIMIT 1);
-
--- name: mark_due
--- The mark of a group says up to when claims have taken changes of delayed jobs. No key is empty, and
--- the mark is never due: like what waits for a rate, it is taken after the clock was set back.
-INSERT INTO {t}key_change AS c (namespace, key_group, key, at, noted_at)
-VALUES (:namespace, :key_group, '', :never, :due_at)
-    ON CONFLICT (namespace, key_group, at, key) WHERE noted_at > 0
-    DO UPDATE SET noted_at = excluded.noted_at WHERE c.noted_at < excluded.noted_at;
-
--- name: note_delayed_keys_again
-INSERT INTO {t}key_change (namespace, key_group, key, at, noted_at)
-SELECT DISTINCT CAST(:namespace AS text), CAST(:concurrency_group AS text), j.concurrency_key,
-       j.run_at, 0
-  FROM {t}job AS j {by_delayed_of_keys}
- WHERE j.namespace = :namespace AND j.concurrency_group = :concurrency_group
-   AND j.concurrency_key IS NOT NULL AND j.not_before > 0
-   AND j.run_at > CAST(:since AS bigint) AND j.run_at <= CAST(:until AS bigint);
-
--- name: note_delayed_rate_keys_again
-INSERT INTO {t}key_change (namespace, key_group, key, at, noted_at)
-SELECT DISTINCT CAST(:namespace AS text), CAST(:key_group AS text), j.rate_key, j.run_at, 0
-  FROM {t}job AS j {by_delayed_of_rates}
- WHERE j.namespace = :namespace AND j.kind = :kind AND j.rate_key IS NOT NULL
-   AND j.concurrency_key IS NULL AND j.not_before > 0
-   AND j.run_at > CAST(:since AS bigint) AND j.run_at <= CAST(:until AS bigint);
-
--- name: note_keys_of_group
--- Every key of the group that has a job that waits: from key to key through two indexes.
-WITH RECURSIVE ready (concurrency_key) AS (
-    SELECT (SELECT min(j.concurrency_key) FROM {t}job AS j {by_ready_of_keys}
-             WHERE j.namespace = :namespace AND j.concurrency_group = :concurrency_group
-               AND j.concurrency_key IS NOT NULL AND j.not_before = 0)
-     UNION ALL
-    SELECT (SELECT min(j.concurrency_key) FROM {t}job AS j {by_ready_of_keys}
-             WHERE j.namespace = :namespace AND j.concurrency_group = :concurrency_group
-               AND j.concurrency_key IS NOT NULL AND j.not_before = 0
-               AND j.concurrency_key > r.concurrency_key)
-      FROM ready AS r WHERE r.concurrency_key IS NOT NULL),
-delayed (concurrency_key) AS (
-    SELECT (SELECT min(j.concurrency_key) FROM {t}job AS j {by_delayed_of_keys}
-             WHERE j.namespace = :namespace AND j.concurrency_group = :concurrency_group
-               AND j.concurrency_key IS NOT NULL AND j.not_before > 0)
-     UNION ALL
-    SELECT (SELECT min(j.concurrency_key) FROM {t}job AS j {by_delayed_of_keys}
-             WHERE j.namespace = :namespace AND j.concurrency_group = :concurrency_group
-               AND j.concurrency_key IS NOT NULL AND j.not_before > 0
-               AND j.concurrency_key > d.concurrency_key)
-      FROM delayed AS d WHERE d.concurrency_key IS NOT NULL)
-INSERT INTO {t}key_change (namespace, key_group, key, at, noted_at)
-SELECT CAST(:namespace AS text), CAST(:concurrency_group AS text), k.concurrency_key, 0, 0
-  FROM (SELECT r.concurrency_key FROM ready AS r UNION
-        SELECT d.concurrency_key FROM delayed AS d) AS k
- WHERE k.concurrency_key IS NOT NULL;
-
--- name: live_of_keys
-SELECT k.concurrency_group, k.concurrency_key,
-       (SELECT count(*) FROM {t}job AS j {by_leases_of_keys}
-         WHERE j.namespace = :namespace AND j.concurrency_group = k.concurrency_group
-           AND j.concurrency_key = k.concurrency_key AND j.concurrency_key IS NOT NULL
-           AND j.lease_id IS NOT NULL)
-  FROM ({each_key}) AS k;
-
--- name: note_rate_keys_of_kind
--- Every rate key of the kind that has a job that waits, as above, and those that turns wait for.
-WITH RECURSIVE ready (rate_key) AS (
-    SELECT (SELECT min(j.rate_key) FROM {t}job AS j {by_ready_of_rates}
-             WHERE j.namespace = :namespace AND j.kind = :kind AND j.rate_key IS NOT NULL
-               AND j.concurrency_key IS NULL AND j.not_before = 0)
-     UNION ALL
-    SELECT (SELECT min(j.rate_key) FROM {t}job AS j {by_ready_of_rates}
-             WHERE j.namespace = :namespace AND j.kind = :kind AND j.rate_key IS NOT NULL
-               AND j.concurrency_key IS NULL AND j.not_before = 0 AND j.rate_key > r.rate_key)
-      FROM ready AS r WHERE r.rate_key IS NOT NULL),
-delayed (rate_key) AS (
-    SELECT (SELECT min(j.rate_key) FROM {t}job AS j {by_delayed_of_rates}
-             WHERE j.namespace = :namespace AND j.kind = :kind AND j.rate_key IS NOT NULL
-               AND j.concurrency_key IS NULL AND j.not_before > 0)
-     UNION ALL
-    SELECT (SELECT min(j.rate_key) FROM {t}job AS j {by_delayed_of_rates}
-             WHERE j.namespace = :namespace AND j.kind = :kind AND j.rate_key IS NOT NULL
-               AND j.concurrency_key IS NULL AND j.not_before > 0 AND j.rate_key > d.rate_key)
-      FROM delayed AS d WHERE d.rate_key IS NOT NULL)
-INSERT INTO {t}key_change (namespace, key_group, key, at, noted_at)
-SELECT CAST(:namespace AS text), CAST(:key_group AS text), k.rate_key, 0, 0
-  FROM (SELECT r.rate_key FROM ready AS r UNION
-        SELECT d.rate_key FROM delayed AS d UNION
-        SELECT f.rate_key FROM {t}key_turn AS f
-         WHERE f.namespace = :namespace AND f.kind = :kind AND f.rate_key <> '') AS k
- WHERE k.rate_key IS NOT NULL;
-
--- name: delete_turns_of_keys
--- Returns the rate keys that these turns were chosen for.
-DELETE FROM {t}key_turn
+-- name: load_unusual_queues
+SELECT {queue_columns} FROM {t}queue
  WHERE namespace = :namespace
-   AND (concurrency_group, concurrency_key) IN (
-       SELECT k.concurrency_group, k.concurrency_key FROM ({each_key}) AS k)
-RETURNING kind, rate_key;
+   AND (paused = {true} OR concurrency_limit IS NOT NULL OR rate_grants IS NOT NULL);
 
--- name: delete_turns_of_rates
--- Of jobs that have no concurrency key.
-DELETE FROM {t}key_turn
- WHERE namespace = :namespace AND concurrency_key || '' = '' AND rate_key <> ''
-   AND (kind, rate_key) IN (
-       SELECT k.concurrency_group, k.concurrency_key FROM ({each_key}) AS k);
-
--- name: close_turns_of_rates
-UPDATE {t}key_turn SET is_open = {false}
- WHERE namespace = :namespace AND rate_key <> ''
-   AND (kind, rate_key) IN (
-       SELECT k.concurrency_group, k.concurrency_key FROM ({each_key}) AS k);
-
--- name: note_rates_of_keys
--- The rate keys that turns of these concurrency keys were chosen for.
-INSERT INTO {t}key_change (namespace, key_group, key, at, noted_at)
-SELECT DISTINCT f.namespace, CAST(:rates AS text) || f.kind, f.rate_key, 0, 0
-  FROM {t}key_turn AS f
- WHERE f.namespace = :namespace AND f.rate_key <> ''
-   AND (f.concurrency_group, f.concurrency_key) IN (
-       SELECT k.concurrency_group, k.concurrency_key FROM ({each_key}) AS k);
-
--- name: delete_turns
-DELETE FROM {t}key_turn WHERE job_id {among_ids};
-
--- name: turns
--- The jobs of one kind and group whose turn it is, in the order in which they are handed out. With
--- each: the leases and the last grant of its concurrency key, and the state of its rate key.
-SELECT {job_columns_to_claim},
-       (SELECT count(*) FROM {t}job AS l {by_leases_of_keys}
-         WHERE l.namespace = f.namespace AND l.concurrency_group = f.concurrency_group
-           AND l.concurrency_key = f.concurrency_key AND l.concurrency_key IS NOT NULL
-           AND l.lease_id IS NOT NULL),
-       coalesce((SELECT s.served FROM {t}key_served AS s
-                  WHERE s.namespace = f.namespace AND s.concurrency_group = f.concurrency_group
-                    AND s.concurrency_key = f.concurrency_key), 0),
-       (SELECT s.tat FROM {t}rate_state AS s
-         WHERE s.namespace = f.namespace AND s.scope = :scope AND s.name = f.kind
-           AND s.key = f.rate_key AND f.rate_key <> '')
-  FROM {t}key_turn AS f
- CROSS JOIN {t}job AS j
- WHERE f.namespace = :namespace AND f.queue = :queue AND f.kind = :kind
-   AND f.concurrency_group = :concurrency_group AND f.is_rated = :is_rated AND f.{is_open}
-   AND j.id = f.job_id AND j.not_before <= (SELECT {t}clock())
-   AND (j.start_by IS NULL OR j.start_by > (SELECT {t}clock()))
- ORDER BY f.served, f.priority DESC, f.run_at, f.job_id
- LIMIT :wanted {skip_locked_jobs};
-
--- name: last_served
-SELECT max(served) FROM {t}key_served
- WHERE namespace = :namespace AND concurrency_group || '' = :concurrency_group;
-
--- name: forget_served
-DELETE FROM {t}key_served WHERE namespace = :namespace AND concurrency_group = :kind;
-
--- name: delete_idle_served
-DELETE FROM {t}key_served
- WHERE (namespace, concurrency_group, concurrency_key) IN (
-       SELECT s.namespace, s.concurrency_group, s.concurrency_key FROM {t}key_served AS s
-        WHERE s.served_at < (SELECT {t}clock()) - :older_than_us
-        ORDER BY s.served_at LIMIT :limit)
-   AND served_at < (SELECT {t}clock()) - :older_than_us
-RETURNING concurrency_key;
-
--- name: delete_idle_rate_states
+-- name: delete_idle_slots
 -- The outer condition: a claim may have used the key since.
-DELETE FROM {t}rate_state
+DELETE FROM {t}slot
  WHERE (namespace, scope, name, key) IN (
-       SELECT s.namespace, s.scope, s.name, s.key FROM {t}rate_state AS s
+       SELECT s.namespace, s.scope, s.name, s.key FROM {t}slot AS s
         WHERE s.key <> '' AND s.tat <= (SELECT {t}clock()) ORDER BY s.tat LIMIT :limit)
    AND tat <= (SELECT {t}clock())
 RETURNING key;
 
--- name: count_live
-SELECT count(*) FROM {t}job {by_leases}
- WHERE namespace = :namespace AND queue = :queue AND lease_id IS NOT NULL;
-
 -- name: candidates
--- The jobs of one arm (see stores/sql/candidates.py), in claim order. Columns are qualified: a bare
--- `id` in ORDER BY would name the output column and force a sort. {begin} and {end} may add a row without
--- an id if these are fewer than wanted: how many there are, with those that others have locked.
-{begin}SELECT {job_columns_to_claim} FROM {t}job AS j {index}
+-- The jobs of one arm (see stores/sql/candidates.py), in claim order, with their place in it and the rate
+-- of their rate key ({tat}). Columns are qualified: a bare `id` in ORDER BY would name the output column
+-- and force a sort.
+SELECT {job_columns_to_claim}, {claim_place}, {tat} FROM {t}job AS j {index}
  WHERE j.namespace = :namespace AND j.queue = :queue AND {arm}
- ORDER BY j.priority DESC, j.run_at, j.id
- LIMIT :wanted {skip_locked}{end};
+ ORDER BY j.priority DESC, {claim_place}, j.run_at, j.id
+ LIMIT :wanted {skip_locked};
 
 -- name: merged_candidates
 -- The jobs of several arms, merged in claim order: keys first, and of each arm only as many as are
--- needed. A job that was claimed since its key was read is left out. {by_level} is empty if all arms
--- are of one priority: PostgreSQL does not know that, and would sort what is in order already.
-{begin}SELECT {job_columns_to_claim} FROM (
-    SELECT job_id, level, since FROM ({arms}) AS found
-     ORDER BY {by_level} since, job_id LIMIT :most) AS f
+-- needed. A job that was claimed since its key was read is left out.
+SELECT {job_columns_to_claim}, f.since, NULL FROM (
+    SELECT job_id, level, since, began FROM ({arms}) AS found
+     ORDER BY level DESC, since, began, job_id LIMIT :most) AS f
  CROSS JOIN {t}job AS j
- WHERE j.id = f.job_id AND j.not_before <= (SELECT {t}clock())
- ORDER BY {by_level} f.since, f.job_id
- LIMIT :wanted {skip_locked_jobs}{end};
+ WHERE j.id = f.job_id AND j.not_before <= (SELECT {t}clock()) AND j.lane = 0
+ ORDER BY f.level DESC, f.since, f.began, f.job_id
+ LIMIT :wanted {skip_locked_jobs};
+
+-- name: lock_slots
+-- The rules that no other claim is counting under just now, and where their rates stand.
+SELECT s.scope, s.name, s.key, s.tat FROM {t}slot AS s
+ WHERE s.namespace = :namespace AND s.key = ''
+   AND ((s.scope = 'queue' AND s.name {among_queues}) OR (s.scope = 'kind' AND s.name {among_kinds}))
+{skip_locked};
+
+-- name: correct_slot
+-- Of a rate key that counts for less than it says, unless a claim has changed it meanwhile.
+UPDATE {t}slot SET tat = :least
+ WHERE namespace = :namespace AND scope = :scope AND name = :name AND key = :key AND tat = :tat;
+
+-- name: make_slot
+-- Of a rule: what claims lock while they count under it.
+INSERT INTO {t}slot (namespace, scope, name, key, tat) VALUES (:namespace, :scope, :name, '', 0)
+    ON CONFLICT DO NOTHING;
+
+-- name: register_keyed_kind
+INSERT INTO {t}keyed_kind (namespace, kind, queue, is_rate)
+VALUES (:namespace, :kind, :queue, :is_rate) ON CONFLICT DO NOTHING;
+
+-- name: rate_waits
+-- The kinds among these that have had jobs with rate keys, and when the first key of each has room. Not
+-- min(at): both databases may look at all of them for it.
+SELECT r.kind, (SELECT d.at FROM {t}dirty_key AS d {by_rate_waits}
+                 WHERE d.namespace = :namespace AND d.kind = r.kind AND d.noted_at > 0
+                   AND d.is_rate = {true} ORDER BY d.at LIMIT 1)
+  FROM (SELECT DISTINCT k.kind FROM {t}keyed_kind AS k
+         WHERE k.namespace = :namespace AND k.kind {among_kinds} AND k.is_rate = {true}) AS r;
+
+-- name: columns_of_key
+-- Part of the statements that read the jobs of a key, as are the next ones: what decides about a job. Their
+-- conditions are written like those of the indexes.
+j.id, j.queue, j.priority, j.run_at, j.not_before, j.start_by, j.admitted_at, j.rate_key;
+
+-- name: of_key
+j.concurrency_key = {this_key} AND j.concurrency_key IS NOT NULL AND j.not_before IS NOT NULL;
+
+-- name: places_of_key
+j.concurrency_key = {this_key} AND j.concurrency_key IS NOT NULL
+AND (j.lease_id IS NOT NULL OR j.admitted_at IS NOT NULL) AND j.admitted_at IS NOT NULL;
+
+-- name: uses_of_key
+(SELECT count(*) FROM {t}job AS j {by_place_of_key}
+  WHERE j.namespace = :namespace AND j.kind = {this_kind} AND j.concurrency_key = {this_key}
+    AND j.concurrency_key IS NOT NULL AND (j.lease_id IS NOT NULL OR j.admitted_at IS NOT NULL)
+    AND j.lease_id IS NOT NULL);
+
+-- name: columns_of_rate_key
+-- A job that waits for its rate key may have been admitted under its concurrency key.
+j.id, j.queue, j.priority, j.run_at, j.not_before, j.start_by,
+CASE WHEN j.lane < 2 THEN j.admitted_at END AS admitted_at, j.rate_key;
+
+-- name: of_rate_key
+j.rate_key = {this_key} AND j.rate_key IS NOT NULL AND j.not_before IS NOT NULL AND j.lane <> 2;
+
+-- name: places_of_rate_key
+j.rate_key = {this_key} AND j.rate_key IS NOT NULL AND j.admitted_at IS NOT NULL AND j.lane < 2;
+
+-- name: uses_of_rate_key
+(SELECT s.tat FROM {t}slot AS s
+  WHERE s.namespace = :namespace AND s.scope = 'kind' AND s.name = {this_kind} AND s.key = {this_key});
+
+-- name: move_jobs
+-- Into another lane, if they are still in one of these ({lanes}) and no other transaction has locked them.
+UPDATE {t}job AS j SET lane = :lane, admitted_at = {admitted_at}
+ WHERE j.id IN (SELECT j.id FROM {t}job AS j
+                 WHERE j.id {among_ids} AND j.not_before IS NOT NULL AND {lanes} {skip_locked})
+RETURNING id;
+
+-- name: mark_due
+-- Says up to when delayed jobs of a kind were found due. No key is empty, and the mark is never due: it is
+-- taken after the clock was set back.
+INSERT INTO {t}dirty_key AS d (namespace, kind, is_rate, key, at, noted_at)
+VALUES (:namespace, :kind, {false}, '', :never, :due_at)
+    ON CONFLICT (namespace, kind, at, is_rate, key) WHERE noted_at > 0
+    DO UPDATE SET noted_at = excluded.noted_at WHERE d.noted_at < excluded.noted_at;
+
+-- name: note_delayed_keys_again
+INSERT INTO {t}dirty_key (namespace, kind, is_rate, key, at, noted_at)
+SELECT DISTINCT j.namespace, j.kind, {false}, j.concurrency_key, j.run_at, 0 FROM {t}job AS j {by_key}
+ WHERE j.namespace = :namespace AND j.kind = :kind AND j.concurrency_key IS NOT NULL
+   AND j.not_before IS NOT NULL AND j.not_before > 0
+   AND j.run_at > CAST(:since AS bigint) AND j.run_at <= CAST(:until AS bigint);
+
+-- name: note_delayed_rate_keys_again
+INSERT INTO {t}dirty_key (namespace, kind, is_rate, key, at, noted_at)
+SELECT DISTINCT j.namespace, j.kind, {true}, j.rate_key, j.run_at, 0 FROM {t}job AS j {by_rate_key}
+ WHERE j.namespace = :namespace AND j.kind = :kind AND j.rate_key IS NOT NULL
+   AND j.not_before IS NOT NULL AND j.lane <> 2 AND j.not_before > 0
+   AND j.run_at > CAST(:since AS bigint) AND j.run_at <= CAST(:until AS bigint);
+
+-- name: note_keys_of_kind
+-- Every concurrency key of the kind that has a job that waits: from key to key through the index.
+WITH RECURSIVE known (key) AS (
+    SELECT (SELECT min(j.concurrency_key) FROM {t}job AS j {by_key}
+             WHERE j.namespace = :namespace AND j.kind = :kind AND j.concurrency_key IS NOT NULL
+               AND j.not_before IS NOT NULL)
+     UNION ALL
+    SELECT (SELECT min(j.concurrency_key) FROM {t}job AS j {by_key}
+             WHERE j.namespace = :namespace AND j.kind = :kind AND j.concurrency_key IS NOT NULL
+               AND j.not_before IS NOT NULL AND j.concurrency_key > k.key)
+      FROM known AS k WHERE k.key IS NOT NULL)
+INSERT INTO {t}dirty_key (namespace, kind, is_rate, key, at, noted_at)
+SELECT CAST(:namespace AS text), CAST(:kind AS text), {false}, k.key, 0, 0
+  FROM known AS k WHERE k.key IS NOT NULL;
+
+-- name: note_rate_keys_of_kind
+-- Every rate key of the kind that has a job that waits, as above.
+WITH RECURSIVE known (key) AS (
+    SELECT (SELECT min(j.rate_key) FROM {t}job AS j {by_rate_key}
+             WHERE j.namespace = :namespace AND j.kind = :kind AND j.rate_key IS NOT NULL
+               AND j.not_before IS NOT NULL AND j.lane <> 2)
+     UNION ALL
+    SELECT (SELECT min(j.rate_key) FROM {t}job AS j {by_rate_key}
+             WHERE j.namespace = :namespace AND j.kind = :kind AND j.rate_key IS NOT NULL
+               AND j.not_before IS NOT NULL AND j.lane <> 2 AND j.rate_key > k.key)
+      FROM known AS k WHERE k.key IS NOT NULL)
+INSERT INTO {t}dirty_key (namespace, kind, is_rate, key, at, noted_at)
+SELECT CAST(:namespace AS text), CAST(:kind AS text), {true}, k.key, 0, 0
+  FROM known AS k WHERE k.key IS NOT NULL;
+
+-- name: count_live
+SELECT count(*) FROM {t}job {by_leases}
+ WHERE namespace = :namespace AND queue = :queue AND lease_id IS NOT NULL;
 
 -- name: waiting_kinds
 -- From kind to kind through the two indexes of jobs that wait, however many jobs each has.
@@ -391,6 +342,16 @@ SELECT {job_columns} FROM (
 -- name: register_queue
 INSERT INTO {t}queue (namespace, name) VALUES (:namespace, :name) ON CONFLICT DO NOTHING;
 
+-- name: park_keys_of_kind
+UPDATE {t}job AS j SET lane = 2, admitted_at = NULL
+ WHERE j.namespace = :namespace AND j.kind = :kind AND j.concurrency_key IS NOT NULL
+   AND (j.lease_id IS NOT NULL OR j.admitted_at IS NOT NULL) AND j.admitted_at IS NOT NULL;
+
+-- name: park_rate_keys_of_kind
+UPDATE {t}job AS j SET lane = 3, admitted_at = NULL
+ WHERE j.namespace = :namespace AND j.kind = :kind AND j.rate_key IS NOT NULL
+   AND j.admitted_at IS NOT NULL AND j.lane < 2;
+
 -- name: set_queue_paused
 UPDATE {t}queue SET paused = :paused WHERE namespace = :namespace AND name = :name;
 
@@ -419,7 +380,7 @@ DELETE FROM {t}kind_setting WHERE namespace = :namespace AND kind = :kind;
 -- name: insert_kind
 INSERT INTO {t}kind_setting (namespace, {kind_columns})
 VALUES (:namespace, :kind, :rate_grants, :rate_per, :rate_burst, :rate_since, :concurrency_limit,
-        :concurrency_since, :fair, :limits_set, :policy);
+        :concurrency_since, :limits_set, :policy);
 
 -- name: declared_policies
 SELECT kind, policy FROM {t}kind_setting
@@ -441,20 +402,12 @@ SELECT e.position, e.job_id, e.seq, e.ts, j.namespace, j.queue, j.kind, j.rate_k
    AND (e.position, e.job_id, e.seq) > (:position, CAST(:job_id AS {uuid}), :seq)
  ORDER BY e.position, e.job_id, e.seq LIMIT :limit;
 
--- name: raise_kind_settings_rev
-UPDATE {t}meta SET kind_settings_rev = kind_settings_rev + 1;
+-- name: raise_settings_rev
+UPDATE {t}meta SET settings_rev = settings_rev + 1;
 
--- name: load_rate_states
-SELECT scope, name, key, tat FROM {t}rate_state
+-- name: load_slots
+SELECT scope, name, key, tat FROM {t}slot
  WHERE namespace = :namespace AND scope = :scope AND name {among_names} AND key = :key;
-
--- name: load_rate_states_of_keys
--- Key by key: planners would rather join them with all states of the kind. NULL if there is none.
-SELECT CAST(:scope AS text), k.concurrency_group, k.concurrency_key,
-       (SELECT s.tat FROM {t}rate_state AS s
-         WHERE s.namespace = :namespace AND s.scope = :scope AND s.name = k.concurrency_group
-           AND s.key = k.concurrency_key)
-  FROM ({each_key}) AS k;
 
 -- name: count_live_by_queue
 -- For the queues of a page.
@@ -1177,27 +1130,27 @@ SELECT count(*) FROM (
      LIMIT :jobs) AS w;
 
 -- name: oldest_waiting
--- Of each queue. {waiting} chooses ready or delayed jobs, {index} their index, which is by kind, whether
--- they have a concurrency key, priority and time: from kind to kind, of each from priority to priority,
+-- Of each queue. {waiting} chooses ready or delayed jobs, {index} their index, which is by kind, lane,
+-- priority and time: from kind to kind, of each from priority to priority,
 -- and of each the first. {not_due} may leave out those that are due.
 WITH RECURSIVE known (queue, kind, nth) AS ({kinds_to_look_at}),
-level (queue, kind, keys, priority, nth) AS (
-    SELECT k.queue, k.kind, f.keys,
+level (queue, kind, lane, priority, nth) AS (
+    SELECT k.queue, k.kind, f.lane,
            (SELECT max(j.priority) FROM {t}job AS j {index}
              WHERE j.namespace = :namespace AND j.queue = k.queue AND {waiting}
-               AND j.kind = k.kind AND {keys} = f.keys), 1
-      FROM known AS k CROSS JOIN (SELECT 0 AS keys UNION ALL SELECT 1) AS f
+               AND j.kind = k.kind AND j.lane = f.lane), 1
+      FROM known AS k CROSS JOIN (SELECT 0 AS lane UNION ALL SELECT 1 UNION ALL SELECT 2 UNION ALL SELECT 3) AS f
      WHERE k.kind IS NOT NULL
      UNION ALL
-    SELECT l.queue, l.kind, l.keys,
+    SELECT l.queue, l.kind, l.lane,
            (SELECT max(j.priority) FROM {t}job AS j {index}
              WHERE j.namespace = :namespace AND j.queue = l.queue AND {waiting}
-               AND j.kind = l.kind AND {keys} = l.keys AND j.priority < l.priority), l.nth + 1
+               AND j.kind = l.kind AND j.lane = l.lane AND j.priority < l.priority), l.nth + 1
       FROM level AS l WHERE l.priority IS NOT NULL AND l.nth < :levels)
-SELECT l.queue, min((SELECT min(j.run_at) FROM {t}job AS j {index}
+SELECT l.queue, min((SELECT j.run_at FROM {t}job AS j {index}
                       WHERE j.namespace = :namespace AND j.queue = l.queue AND {waiting}
-                        AND j.kind = l.kind AND {keys} = l.keys AND j.priority = l.priority
-                        {not_due}))
+                        AND j.kind = l.kind AND j.lane = l.lane AND j.priority = l.priority
+                        {not_due} ORDER BY {claim_place} LIMIT 1))
   FROM level AS l WHERE l.priority IS NOT NULL
  GROUP BY l.queue;
 

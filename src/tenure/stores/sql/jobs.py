@@ -28,7 +28,6 @@ from tenure.stores.sql.rows import (
 )
 from tenure.stores.sql.statements import Query
 from tenure.stores.sql.transactions import Part, Transaction, Transactional
-from tenure.stores.sql.turns import rate_group
 
 RESOLUTION_COLUMNS: tuple[str, ...] = Resolution.__struct_fields__
 COLUMN_WORDS = {"resolution_columns": ", ".join(RESOLUTION_COLUMNS)}
@@ -58,9 +57,9 @@ class RegisteredQueues:
         self._known |= names
 
     def missing(self, changes: Sequence[Change], epoch: Epoch) -> set[tuple[str, ...]]:
-        """Queues of new jobs that are not known to be registered, and the kinds and groups of those
-        that have a key. After a new epoch all are registered again: the last writes, and with them
-        names of queues, may be lost. [A5]"""
+        """Queues of new jobs that are not known to be registered, and the kinds of new jobs with a
+        key. After a new epoch all are registered again: the last writes, and with them names of
+        queues, may be lost. [A5]"""
         if epoch != self._epoch:
             self._epoch, self._known = epoch, set()
         found: set[tuple[str, ...]] = set()
@@ -69,10 +68,10 @@ class RegisteredQueues:
                 if each.expected_rev == 0:
                     job = each.job
                     found.add((job.namespace, job.queue))
-                    if job.concurrency_group is not None:
-                        found.add((job.namespace, job.queue, job.kind, job.concurrency_group))
+                    if job.concurrency_key is not None:
+                        found.add((job.namespace, job.queue, job.kind, "key"))
                     if job.rate_key is not None:
-                        found.add((job.namespace, job.queue, job.kind, rate_group(job.kind)))
+                        found.add((job.namespace, job.queue, job.kind, "rate key"))
         return found - self._known
 
 
@@ -332,13 +331,13 @@ class SqlJobs(Part, ABC):
     def _registration(self, namespace: str, queue: str, *keyed: str) -> Query:
         if not keyed:
             return self._query("register_queue", namespace=namespace, name=queue)
-        kind, group = keyed
+        kind, sort = keyed
         return self._query(
             "register_keyed_kind",
             namespace=namespace,
-            queue=queue,
             kind=kind,
-            key_group=group,
+            queue=queue,
+            is_rate=sort == "rate key",
         )
 
 

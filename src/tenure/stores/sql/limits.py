@@ -1,8 +1,8 @@
-"""What is set for kinds, and where rates stand. A mixin of `SqlStore`.
+"""What is set for queues and kinds, and where rates stand. A mixin of `SqlStore`.
 
-A claim does not read the settings of kinds: it compares their revision, which comes with the clock,
-with the one that this process has read them at. So a store without such settings pays nothing for
-them. Decides nothing: `core.rates` says what a state means.
+A claim does not read the settings: it compares their revision, which comes with the clock, with the
+one that this process has read them at. So a store without settings pays nothing for them. Decides
+nothing: `core.rates` says what a state means.
 """
 
 from abc import abstractmethod
@@ -10,8 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from tenure.core.claims import QueueState, rates_of, standings
-from tenure.core.concurrency import concurrency_limit_of, is_fair
+from tenure.core.claims import QueueState, kind_meter, rates_of, standings
 from tenure.core.ids import Epoch, Kind, Namespace, QueueName
 from tenure.core.instants import Instant
 from tenure.core.kind_settings import KindChange, KindSettings, put_over
@@ -20,7 +19,6 @@ from tenure.core.rates import Meter, Rate, RateScope, RateStanding, RateUnit
 from tenure.stores.sql.rows import Row, decode_policy, encode_document, rate_states_from
 from tenure.stores.sql.statements import Query, Statements
 from tenure.stores.sql.transactions import Transaction, Transactional
-from tenure.stores.sql.turns import rate_group
 
 RATE_COLUMNS = ("rate_grants", "rate_per", "rate_burst", "rate_since")
 QUEUE_COLUMNS = ("name", "paused", "concurrency_limit", *RATE_COLUMNS)
@@ -29,7 +27,6 @@ KIND_COLUMNS = (
     *RATE_COLUMNS,
     "concurrency_limit",
     "concurrency_since",
-    "fair",
     "limits_set",
     "policy",
 )
@@ -37,12 +34,14 @@ KIND_COLUMNS = (
 COLUMN_WORDS = {"queue_columns": ", ".join(QUEUE_COLUMNS), "kind_columns": ", ".join(KIND_COLUMNS)}
 
 
-class KnownKinds(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings of a namespace's kinds as this process has read them, and at which revision."""
+class KnownSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What is set for a namespace's kinds and queues, as this process has read it, and at which
+    revision. Queues for which nothing is set are missing."""
 
     epoch: Epoch | None = None
     rev: int = 0
-    settings: Mapping[Kind, KindSettings] = msgspec.field(default_factory=dict)
+    kinds: Mapping[Kind, KindSettings] = msgspec.field(default_factory=dict)
+    queues: Mapping[QueueName, QueueState] = msgspec.field(default_factory=dict)
 
     def is_current(self, epoch: Epoch, rev: int) -> bool:
         """Whether nothing was set since. After a loss the revisions of a new epoch begin anew;
@@ -50,7 +49,7 @@ class KnownKinds(msgspec.Struct, frozen=True, kw_only=True):
         return self.rev == rev and (rev == 0 or self.epoch == epoch)
 
 
-NOTHING_KNOWN = KnownKinds()
+NOTHING_KNOWN = KnownSettings()
 
 
 class SqlLimits(Transactional):
@@ -58,11 +57,11 @@ class SqlLimits(Transactional):
 
     def __init__(self, statements: Statements) -> None:
         super().__init__(statements)
-        self._kinds: dict[Namespace, KnownKinds] = {}
+        self._known_settings: dict[Namespace, KnownSettings] = {}
 
     @abstractmethod
-    def _kinds_lock(self) -> list[Query]:
-        """The lock that every claim waits for while the settings of kinds change."""
+    def _settings_lock(self, namespace: Namespace) -> list[Query]:
+        """The lock that every claim waits for while settings change."""
 
     def kinds(self, namespace: Namespace) -> list[KindSettings]:
         """Every kind that has settings."""
@@ -104,7 +103,7 @@ class SqlLimits(Transactional):
         key = {"namespace": namespace, "kind": change.kind}
 
         def put(tx: Transaction) -> KindSettings:
-            tx.fetch(*self._kinds_lock())
+            tx.fetch(*self._settings_lock(namespace))
             rows, [(now, _)] = tx.fetch(self._query("load_kind", **key), self._query("moment"))
             before = kind_settings_from(rows[0]) if rows else None
             after = put_over(before, change, Instant(now), only_new=only_new)
@@ -118,7 +117,6 @@ class SqlLimits(Transactional):
                     **rate_parameters(after.rate, after.rate_since),
                     concurrency_limit=after.concurrency_limit,
                     concurrency_since=after.concurrency_since,
-                    fair=after.fair,
                     limits_set=after.limits_set,
                     policy=None if after.policy is None else encode_document(after.policy),
                 ),
@@ -132,35 +130,38 @@ class SqlLimits(Transactional):
         """What claims have to notice; they do not use a kind's policy."""
         key = {"namespace": namespace, "kind": after.kind}
         return [
-            *([] if after.fair else [self._query("forget_served", **key)]),
-            self._query("raise_kind_settings_rev"),
-            # Their turns are chosen again, because more or fewer may run now. [CK7]
-            self._query("note_keys_of_group", namespace=namespace, concurrency_group=after.kind),
-            self._query("note_rate_keys_of_kind", key_group=rate_group(after.kind), **key),
+            self._query("raise_settings_rev"),
+            *self._slot_queries(namespace, kind_meter(after.kind), after.rate is not None),
+            # Their jobs are admitted again, because more or fewer may run now. [CK7]
+            self._query("park_keys_of_kind", **key),
+            self._query("park_rate_keys_of_kind", **key),
+            self._query("note_keys_of_kind", **key),
+            self._query("note_rate_keys_of_kind", **key),
         ]
 
-    def _known_kinds(self, namespace: Namespace) -> KnownKinds:
-        return self._kinds.get(namespace, NOTHING_KNOWN)
+    def _slot_queries(self, namespace: Namespace, meter: Meter, is_ruled: bool) -> list[Query]:
+        """What claims lock while they count under this rule; none for no rule."""
+        slot = {"namespace": namespace, "scope": meter.scope.value, "name": meter.name}
+        return [self._query("make_slot", **slot)] if is_ruled else []
 
-    def _settings_of_kinds(self, namespace: Namespace) -> Mapping[Kind, KindSettings]:
-        """What is set for kinds, in a claim that has checked that it is current."""
-        return self._known_kinds(namespace).settings
+    def _known(self, namespace: Namespace) -> KnownSettings:
+        """What is set, as this process has read it last."""
+        return self._known_settings.get(namespace, NOTHING_KNOWN)
 
-    def _is_fair(self, namespace: Namespace, group: str) -> bool:
-        """Whether the keys of this group take turns, in such a claim. [CK8]"""
-        return is_fair(self._settings_of_kinds(namespace).get(Kind(group)))
-
-    def _concurrency_limit(self, namespace: Namespace, group: str) -> int:
-        """How many jobs of one key of this group may run at a time, in such a claim. [CK2]"""
-        return concurrency_limit_of(self._settings_of_kinds(namespace).get(Kind(group)))
-
-    def _refresh_kinds(self, tx: Transaction, namespace: Namespace, epoch: Epoch, rev: int) -> None:
-        """Read the settings of kinds, if they have changed since this process read them."""
-        if self._known_kinds(namespace).is_current(epoch, rev):
+    def _refresh(self, tx: Transaction, namespace: Namespace, epoch: Epoch, rev: int) -> None:
+        """Read the settings, if they have changed since this process read them."""
+        if self._known(namespace).is_current(epoch, rev):
             return
-        [rows] = tx.fetch(self._query("load_kinds", namespace=namespace))
-        settings = {each.kind: each for each in map(kind_settings_from, rows)}
-        self._kinds[namespace] = KnownKinds(epoch=epoch, rev=rev, settings=settings)
+        kinds, queues = tx.fetch(
+            self._query("load_kinds", namespace=namespace),
+            self._query("load_unusual_queues", namespace=namespace),
+        )
+        self._known_settings[namespace] = KnownSettings(
+            epoch=epoch,
+            rev=rev,
+            kinds={each.kind: each for each in map(kind_settings_from, kinds)},
+            queues={each.name: each for each in map(queue_state_from, queues)},
+        )
 
     def _rate_queries(self, namespace: Namespace, rates: Iterable[Meter]) -> list[Query]:
         """Where these rates stand."""
@@ -169,7 +170,7 @@ class SqlLimits(Transactional):
             by_scope.setdefault((meter.scope, meter.key), []).append(meter.name)
         return [
             self._query(
-                "load_rate_states",
+                "load_slots",
                 namespace=namespace,
                 scope=scope.value,
                 names=self._pack(names),
@@ -179,9 +180,7 @@ class SqlLimits(Transactional):
         ]
 
     @abstractmethod
-    def _rate_state_changes(
-        self, namespace: Namespace, states: Mapping[Meter, Instant]
-    ) -> list[Query]:
+    def _slot_changes(self, namespace: Namespace, states: Mapping[Meter, Instant]) -> list[Query]:
         """The statements that write where these rates stand; none for none."""
 
 
@@ -203,14 +202,13 @@ def _rate_from(grants: int | None, per: str | None, burst: int | None) -> Rate |
 
 def kind_settings_from(row: Row) -> KindSettings:
     """A kind's settings, from a row."""
-    kind, grants, per, burst, since, limit, limited_since, fair, limits_set, policy = row
+    kind, grants, per, burst, since, limit, limited_since, limits_set, policy = row
     return KindSettings(
         kind=Kind(kind),
         rate=_rate_from(grants, per, burst),
         rate_since=since,
         concurrency_limit=limit,
         concurrency_since=limited_since,
-        fair=bool(fair),
         limits_set=bool(limits_set),
         policy=None if policy is None else decode_policy(policy),
     )
@@ -218,7 +216,7 @@ def kind_settings_from(row: Row) -> KindSettings:
 
 def queue_state_from(row: Row, live: int = 0) -> QueueState:
     """A queue's settings with its live leases, from a row."""
-    name, paused, limit, grants, per, burst, since, *_ = row
+    name, paused, limit, grants, per, burst, since = row
     return QueueState(
         name=QueueName(name),
         paused=bool(paused),

@@ -12,11 +12,6 @@ from tenure.stores.sql.statements import Query, Statements
 _T = TypeVar("_T")
 
 
-class RestartClaim(Exception):
-    """A claim chose its locks for other settings, or other keys, than those that it then read. It
-    begins again."""
-
-
 class Transaction(Protocol):
     """An open transaction, as work in it sees it."""
 

@@ -115,10 +115,7 @@ class SqlUpkeep(Part):
                 ]
                 return self._deleted(limit, *[("delete_rollups", each) for each in lengths])
             case "keys":
-                age = {"older_than_us": older_than_us}
-                return self._deleted(
-                    limit, ("delete_idle_rate_states", {}), ("delete_idle_served", age)
-                )
+                return self._deleted(limit, ("delete_idle_slots", {}))
             case "observations" | "outages" | "workers":
                 return self._deleted(
                     limit, (f"delete_old_{what}", {"older_than_us": older_than_us})

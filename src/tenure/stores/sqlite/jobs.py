@@ -15,7 +15,7 @@ from tenure.core.ids import Epoch, JobId
 from tenure.core.outcomes import Change, SessionKey
 from tenure.errors import StoreRefused
 from tenure.ports import ANY_TIME, ClockWindow, Saved
-from tenure.stores.sql.batches import LOGGED, Group, group_columns, groups_of
+from tenure.stores.sql.batches import FIRST_LANE, LOGGED, PARKED, Group, group_columns, groups_of
 from tenure.stores.sql.flows import SqlFlows, ended_members
 from tenure.stores.sql.jobs import SqlJobs, resolved_by
 from tenure.stores.sql.rows import JOB_ENCODERS
@@ -31,7 +31,7 @@ class SqliteJobs(SqlJobs):
     """`tenure.ports.StoredJobs` in SQLite."""
 
     def __init__(self, store: "SqliteStore", flows: SqlFlows) -> None:
-        super().__init__(store, flows=flows, note_keys=store._note_key_changes)
+        super().__init__(store, flows=flows, note_keys=store._note_keys)
         self._store = store
 
     def row_locks(self, ids: Sequence[JobId], sessions: Sequence[SessionKey]) -> list[Query]:
@@ -189,10 +189,14 @@ def _shape(
     values |= {name: _at(position) for position, name in enumerate(job_own, 1)}
     logged = {name: f":e_{name}" for name in LOGGED}
     logged |= {name: _at(position) for position, name in enumerate(event_own, before_events)}
+    assigned = values | dict(PARKED) if "not_before" in names else values
+    inserted = dict(values)
+    if "concurrency_key" in names:
+        inserted["lane"] = FIRST_LANE.format(ck=values["concurrency_key"], rk=values["rate_key"])
     return (
-        ("assignments", ", ".join(f"{name} = {values[name]}" for name in names)),
-        ("inserted_columns", ", ".join(("id", *names))),
-        ("inserted_values", ", ".join([_at(0), *[values[name] for name in names]])),
+        ("assignments", ", ".join(f"{name} = {value}" for name, value in assigned.items())),
+        ("inserted_columns", ", ".join(("id", *inserted))),
+        ("inserted_values", ", ".join([_at(0), *inserted.values()])),
         ("logged_columns", ", ".join(("job_id", *LOGGED))),
         ("logged_values", ", ".join([_at(0), *[logged[name] for name in LOGGED]])),
         ("logged_rows", ":event_rows" if own_rows else ":rows"),

@@ -52,127 +52,81 @@ DELETE FROM {t}dedupe
 
 -- name: delayed_levels
 -- Differs: PostgreSQL has a function of this name, whose plan it keeps. The priorities of the
--- delayed jobs of each kind, highest first, and when the first job of each is due: from priority to
--- priority through the index, however many jobs are not due yet.
-WITH RECURSIVE level (kind, priority, nth) AS (
-    SELECT k.kind, (SELECT max(j.priority) FROM {t}job AS j {by_delayed}
+-- delayed jobs of each kind and lane, highest first, and when the first job of each is due: from
+-- priority to priority through the index, however many jobs are not due yet.
+WITH RECURSIVE level (kind, lane, priority, nth) AS (
+    SELECT k.value ->> 0, k.value ->> 1, (SELECT max(j.priority) FROM {t}job AS j {by_delayed}
                      WHERE j.namespace = :namespace AND j.queue = :queue AND j.not_before > 0
-                       AND {keyless} AND j.kind = k.kind), 1
-      FROM (SELECT value AS kind FROM json_each(:kinds)) AS k
+                       AND j.lane = k.value ->> 1 AND j.kind = k.value ->> 0), 1
+      FROM json_each(:places) AS k
      UNION ALL
-    SELECT l.kind, (SELECT max(j.priority) FROM {t}job AS j {by_delayed}
+    SELECT l.kind, l.lane, (SELECT max(j.priority) FROM {t}job AS j {by_delayed}
                      WHERE j.namespace = :namespace AND j.queue = :queue AND j.not_before > 0
-                       AND {keyless} AND j.kind = l.kind AND j.priority < l.priority), l.nth + 1
+                       AND j.lane = l.lane AND j.kind = l.kind AND j.priority < l.priority), l.nth + 1
       FROM level AS l WHERE l.priority IS NOT NULL AND l.nth < :levels)
-SELECT l.kind, l.priority, l.nth,
-       (SELECT min(j.run_at) FROM {t}job AS j {by_delayed}
+SELECT l.kind, l.lane, l.priority, l.nth,
+       (SELECT min({claim_place}) FROM {t}job AS j {by_delayed}
          WHERE j.namespace = :namespace AND j.queue = :queue AND j.not_before > 0
-           AND {keyless} AND j.kind = l.kind AND j.priority = l.priority) AS first_at
+           AND j.lane = l.lane AND j.kind = l.kind AND j.priority = l.priority) AS first_at
   FROM level AS l WHERE l.priority IS NOT NULL;
 
--- name: note_key_change
--- Differs: many at once in PostgreSQL; here a statement costs no round trip. That a rate key has room
--- from an instant on is noted once.
-INSERT INTO {t}key_change (namespace, key_group, key, at, noted_at)
-VALUES (:namespace, :key_group, :key, :at, :noted_at) ON CONFLICT DO NOTHING;
+-- name: note_dirty_key
+-- Differs: many at once in PostgreSQL; here a statement costs no round trip. What claims write is
+-- noted once.
+INSERT INTO {t}dirty_key (namespace, kind, is_rate, key, at, noted_at)
+VALUES (:namespace, :kind, :is_rate, :key, :at, :noted_at) ON CONFLICT DO NOTHING;
 
--- name: set_served
--- Differs: see note_key_change.
-INSERT INTO {t}key_served (namespace, concurrency_group, concurrency_key, served, served_at)
-VALUES (:namespace, :concurrency_group, :concurrency_key, :served, :served_at)
-    ON CONFLICT (namespace, concurrency_group, concurrency_key)
-    DO UPDATE SET served = excluded.served, served_at = excluded.served_at;
-
--- name: set_rate_state
--- Differs: see note_key_change.
-INSERT INTO {t}rate_state (namespace, scope, name, key, tat)
+-- name: set_slot
+-- Differs: see note_dirty_key.
+INSERT INTO {t}slot (namespace, scope, name, key, tat)
 VALUES (:namespace, :scope, :name, :key, :tat)
     ON CONFLICT (namespace, scope, name, key) DO UPDATE SET tat = excluded.tat;
 
--- name: take_key_changes
--- Differs: see note_key_change. Only claims call this, and there is one writer. The last ones wait for
--- a rate and were noted later than now: the clock was set back. (The first of the two conditions on
--- noted_at is the one that SQLite begins by; the other one is that of the index.)
-DELETE FROM {t}key_change
+-- name: take_dirty_keys
+-- Differs: see note_dirty_key; there is one writer, so that no kind must be left out. (The first of the
+-- two conditions on noted_at is the one that SQLite begins by; the other one is that of the index.)
+DELETE FROM {t}dirty_key
  WHERE id IN (
-       SELECT id FROM (SELECT c.id FROM {t}key_change AS c INDEXED BY {t}key_change_order
-                        WHERE c.namespace = :namespace AND c.key_group = :key_group AND c.at = 0
-                        ORDER BY c.id LIMIT :changes)
+       SELECT id FROM (SELECT d.id FROM {t}dirty_key AS d INDEXED BY {t}dirty_key_due
+                        WHERE d.namespace = :namespace AND d.kind = :kind AND d.at = 0
+                        ORDER BY d.id LIMIT :page)
         UNION ALL
-       SELECT id FROM (SELECT c.id FROM {t}key_change AS c INDEXED BY {t}key_change_order
-                        WHERE c.namespace = :namespace AND c.key_group = :key_group
-                          AND c.at > 0 AND c.at <= (SELECT {t}clock())
-                        ORDER BY c.at, c.id LIMIT :changes)
+       SELECT id FROM (SELECT d.id FROM {t}dirty_key AS d INDEXED BY {t}dirty_key_due
+                        WHERE d.namespace = :namespace AND d.kind = :kind
+                          AND d.at > 0 AND d.at <= (SELECT {t}clock())
+                        ORDER BY d.at, d.id LIMIT :page)
         UNION ALL
-       SELECT id FROM (SELECT c.id FROM {t}key_change AS c INDEXED BY {t}key_change_noted
-                        WHERE c.namespace = :namespace AND c.key_group = :key_group
-                          AND c.noted_at > (SELECT {t}clock()) AND c.noted_at > 0
-                        ORDER BY c.noted_at LIMIT :changes))
-RETURNING key_group, key, at, noted_at;
+       SELECT id FROM (SELECT d.id FROM {t}dirty_key AS d INDEXED BY {t}dirty_key_noted
+                        WHERE d.namespace = :namespace AND d.kind = :kind
+                          AND d.noted_at > (SELECT {t}clock()) AND d.noted_at > 0
+                        ORDER BY d.noted_at LIMIT :page))
+RETURNING kind, is_rate, key, at, noted_at;
 
--- name: give_turns
--- Differs: see note_key_change. Those of one key, queue and kind.
-INSERT INTO {t}key_turn (job_id, namespace, queue, kind, concurrency_group, concurrency_key,
-                         rate_key, is_rated, is_open, served, priority, run_at)
-SELECT f.id, :namespace, :queue, :kind, :concurrency_group, :concurrency_key,
-       coalesce(f.rate_key, ''), f.rate_key IS NOT NULL, f.rate_key IS NULL,
-       coalesce((SELECT s.served FROM {t}key_served AS s
-                  WHERE s.namespace = :namespace AND s.concurrency_group = :concurrency_group
-                    AND s.concurrency_key = :concurrency_key), 0),
-       f.priority, f.run_at
-  FROM (
-    SELECT * FROM (
-      SELECT j.priority, j.run_at, j.id, j.rate_key FROM {t}job AS j INDEXED BY {t}job_ready_by_key
-       WHERE j.namespace = :namespace AND j.concurrency_group = :concurrency_group
-         AND j.concurrency_key = :concurrency_key AND j.concurrency_key IS NOT NULL
-         AND j.queue = :queue AND j.kind = :kind AND j.not_before = 0
-         AND (j.start_by IS NULL OR j.start_by > (SELECT {t}clock()))
-       ORDER BY j.priority DESC, j.run_at, j.id LIMIT :room)
-     UNION ALL
-    SELECT * FROM (
-      SELECT j.priority, j.run_at, j.id, j.rate_key FROM {t}job AS j INDEXED BY {t}job_delayed_by_key
-       WHERE j.namespace = :namespace AND j.concurrency_group = :concurrency_group
-         AND j.concurrency_key = :concurrency_key AND j.concurrency_key IS NOT NULL
-         AND j.queue = :queue AND j.kind = :kind AND j.not_before > 0
-         AND j.run_at <= (SELECT {t}clock())
-         AND (j.start_by IS NULL OR j.start_by > (SELECT {t}clock()))
-       ORDER BY j.priority DESC, j.run_at, j.id LIMIT :room)
-     ORDER BY 1 DESC, 2, 3 LIMIT :room) AS f
- WHERE TRUE
-    ON CONFLICT DO NOTHING
-RETURNING queue, kind, rate_key;
+-- name: used_of_key
+-- Differs: see jobs_of_key.
+SELECT {uses};
 
--- name: open_turns
--- Differs: see note_key_change. Those of one rate key and queue: of jobs that have no concurrency key,
--- and turns of those that have one.
-INSERT INTO {t}key_turn (job_id, namespace, queue, kind, concurrency_group, concurrency_key,
-                         rate_key, is_rated, is_open, served, priority, run_at)
-SELECT f.id, :namespace, :queue, :kind, '', '', :rate_key, 1, 1, 0, f.priority, f.run_at
-  FROM (
-    SELECT * FROM (
-      SELECT j.priority, j.run_at, j.id FROM {t}job AS j INDEXED BY {t}job_ready_by_rate
-       WHERE j.namespace = :namespace AND j.kind = :kind AND j.rate_key = :rate_key
-         AND j.rate_key IS NOT NULL AND j.concurrency_key IS NULL AND j.queue = :queue
-         AND j.not_before = 0 AND (j.start_by IS NULL OR j.start_by > (SELECT {t}clock()))
-       ORDER BY j.priority DESC, j.run_at, j.id LIMIT :room)
-     UNION ALL
-    SELECT * FROM (
-      SELECT j.priority, j.run_at, j.id FROM {t}job AS j INDEXED BY {t}job_delayed_by_rate
-       WHERE j.namespace = :namespace AND j.kind = :kind AND j.rate_key = :rate_key
-         AND j.rate_key IS NOT NULL AND j.concurrency_key IS NULL AND j.queue = :queue
-         AND j.not_before > 0 AND j.run_at <= (SELECT {t}clock())
-         AND (j.start_by IS NULL OR j.start_by > (SELECT {t}clock()))
-       ORDER BY j.priority DESC, j.run_at, j.id LIMIT :room)
-     UNION ALL
-    SELECT * FROM (
-      SELECT t.priority, t.run_at, t.job_id FROM {t}key_turn AS t INDEXED BY {t}key_turn_rate
-       WHERE t.namespace = :namespace AND t.kind = :kind AND t.rate_key = :rate_key
-         AND t.rate_key <> '' AND t.concurrency_key <> '' AND t.queue = :queue
-       ORDER BY t.priority DESC, t.run_at, t.job_id LIMIT :room)
-     ORDER BY 1 DESC, 2, 3 LIMIT :room) AS f
- WHERE TRUE
-    ON CONFLICT (job_id) DO UPDATE SET is_open = 1
-RETURNING queue, kind, rate_key;
+-- name: jobs_of_key
+-- Differs: PostgreSQL asks for all keys in one statement. The first jobs of a key in one queue: those that
+-- are ready since they were queued, or, with :delayed, delayed ones that are due.
+SELECT {key_columns} FROM {t}job AS j {by_waiting}
+ WHERE j.namespace = :namespace AND j.kind = :kind AND {of_key} AND j.queue = :queue
+   AND min(j.not_before, 1) = :delayed AND j.not_before <= (SELECT {t}clock())
+   AND (j.start_by IS NULL OR j.start_by > (SELECT {t}clock()))
+ ORDER BY j.priority DESC, j.run_at, j.id LIMIT :most;
+
+-- name: admitted_of_key
+-- Differs: see jobs_of_key.
+SELECT {key_columns} FROM {t}job AS j {by_place}
+ WHERE j.namespace = :namespace AND j.kind = :kind AND {places};
+
+-- name: dirty_kinds
+-- Differs: see take_dirty_keys.
+SELECT DISTINCT kind FROM {t}dirty_key WHERE namespace = :namespace;
+
+-- name: queues_of_kind
+-- Differs: see jobs_of_key.
+SELECT queue FROM {t}keyed_kind WHERE namespace = :namespace AND kind = :kind AND is_rate = :is_rate;
 
 -- name: remember_session
 -- Differs: many at once in PostgreSQL; here a statement costs no round trip.

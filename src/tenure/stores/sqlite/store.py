@@ -8,16 +8,15 @@ import json
 import os
 import sqlite3
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
-from tenure.core.claims import ClaimScope
-from tenure.core.concurrency import ConcurrencyKey
+from tenure.core.concurrency import Key
 from tenure.core.flow_rows import Edge
-from tenure.core.ids import JobId, Kind, Namespace, QueueName
+from tenure.core.ids import JobId, Kind, Namespace
 from tenure.core.instants import Instant
 from tenure.core.outcomes import Session, SessionKey
 from tenure.core.rates import Meter
@@ -26,22 +25,15 @@ from tenure.deadlines import CALL_TIMEOUT_S, Deadline, deadline
 from tenure.errors import Closed, StoreError
 from tenure.ports import Clock, HealthFact, OnHint
 from tenure.stores.host_clock import host_clock
+from tenure.stores.sql.admission import MAX_DIRTY_KEYS, DirtyKey
 from tenure.stores.sql.depths import SqlDepths
 from tenure.stores.sql.flows import SqlFlows
 from tenure.stores.sql.jobs import SqlJobs
 from tenure.stores.sql.overview import SqlOverview
-from tenure.stores.sql.rows import Row, rate_states_from
+from tenure.stores.sql.rows import Row
 from tenure.stores.sql.statements import Query, Statements, fill
 from tenure.stores.sql.store import COLUMN_WORDS, LISTING_SHARE, SqlStore
 from tenure.stores.sql.transactions import Transaction
-from tenure.stores.sql.turns import (
-    MAX_KEY_CHANGES,
-    KeyChange,
-    KeyedKind,
-    RateKey,
-    TakenKey,
-    rated_kind_of,
-)
 from tenure.stores.sql.views import SqlViews
 from tenure.stores.sqlite.change_watch import ChangeWatch
 from tenure.stores.sqlite.file import (
@@ -96,21 +88,16 @@ WORDS = COLUMN_WORDS | {
     "by_cancelled": "INDEXED BY tenure_job_cancelled",
     "by_ready": "INDEXED BY tenure_job_ready",
     "by_delayed": "INDEXED BY tenure_job_delayed",
-    # Constants of the indexes: see 0001_initial.sql.
-    "keys": "(coalesce(j.concurrency_key, j.rate_key) IS NOT NULL)",
-    "keyless": "(coalesce(j.concurrency_key, j.rate_key) IS NOT NULL) = 0",
-    "is_open": "is_open = 1",
     "true": "1",
     "false": "0",
-    "by_leases_of_keys": "INDEXED BY tenure_job_leased_by_key",
-    "by_rate_waits": "INDEXED BY tenure_key_change_wait",
-    "by_ready_of_keys": "INDEXED BY tenure_job_ready_by_key",
-    "by_delayed_of_keys": "INDEXED BY tenure_job_delayed_by_key",
-    "by_ready_of_rates": "INDEXED BY tenure_job_ready_by_rate",
-    "by_delayed_of_rates": "INDEXED BY tenure_job_delayed_by_rate",
-    # One array of pairs: two arrays would be joined without an index.
-    "each_key": "SELECT p.value ->> 0 AS concurrency_group, p.value ->> 1 AS concurrency_key"
-    " FROM json_each(:keys) AS p",
+    "this_kind": ":kind",
+    "this_key": ":key",
+    "by_key": "INDEXED BY tenure_job_of_key",
+    "by_place_of_key": "INDEXED BY tenure_job_place_of_key",
+    "by_rate_key": "INDEXED BY tenure_job_of_rate_key",
+    "by_place_of_rate_key": "INDEXED BY tenure_job_place_of_rate_key",
+    "by_rate_waits": "INDEXED BY tenure_dirty_key_once",
+    "one_by_one": "",
     "each_name": "SELECT value AS name FROM json_each(:names)",
     "each_kind": "SELECT value AS kind FROM json_each(:kinds)",
     "smallint": "integer",
@@ -272,14 +259,8 @@ class SqliteStore(SqlStore):
     def _pack(self, values: Sequence[str]) -> str:
         return json.dumps(list(values))
 
-    def _claim_locks(
-        self,
-        scope: ClaimScope,
-        sessions: Sequence[SessionKey],
-        limited: Set[QueueName],
-        kinds: Set[Kind],
-    ) -> list[Query]:
-        return []
+    def _claim_locks(self, namespace: Namespace, sessions: Sequence[SessionKey]) -> list[Query]:
+        return []  # one writer
 
     def _make_jobs(self, flows: SqlFlows) -> SqlJobs:
         return SqliteJobs(self, flows)
@@ -287,125 +268,78 @@ class SqliteStore(SqlStore):
     def _make_views(self, overview: SqlOverview, depths: SqlDepths) -> SqlViews:
         return SqliteViews(self, overview=overview, depths=depths)
 
-    def _queue_lock(self, namespace: Namespace, name: QueueName) -> list[Query]:
+    def _settings_lock(self, namespace: Namespace) -> list[Query]:
         return []
 
-    def _kinds_lock(self) -> list[Query]:
-        return []
+    def _pack_places(self, places: Sequence[tuple[Kind, int]]) -> dict[str, object]:
+        return {"places": json.dumps(places)}
 
-    def _group_locks(self, namespace: Namespace, groups: Sequence[str]) -> list[Query]:
-        return []
-
-    def _key_change_queries(self, changes: Sequence[KeyChange]) -> list[Query]:
+    def _dirty_key_queries(self, keys: Sequence[DirtyKey]) -> list[Query]:
         return [
             self._query(
-                "note_key_change",
-                namespace=change.namespace,
-                key_group=change.group,
-                key=change.key,
-                at=change.at,
-                noted_at=change.noted_at,
+                "note_dirty_key",
+                namespace=each.namespace,
+                kind=each.key.kind,
+                is_rate=each.key.is_rate,
+                key=each.key.key,
+                at=each.at,
+                noted_at=each.noted_at,
             )
-            for change in changes
+            for each in keys
         ]
 
-    def _take_queries(self, namespace: Namespace, groups: Sequence[str]) -> list[Query]:
-        return [
-            self._query(
-                "take_key_changes", namespace=namespace, key_group=group, changes=MAX_KEY_CHANGES
-            )
-            for group in groups
-        ]
-
-    def _taken(
-        self, tx: Transaction, namespace: Namespace, answers: Sequence[Sequence[Row]]
-    ) -> list[TakenKey]:
-        changes: dict[ConcurrencyKey, list[tuple[int, int]]] = {}
-        for group, key, at, noted_at in (row for rows in answers for row in rows):
-            changes.setdefault(ConcurrencyKey(group, key), []).append((at, noted_at))
-        if not changes:
-            return []
-        rated = {key: kind for key in changes if (kind := rated_kind_of(key.group)) is not None}
-        live, states = tx.fetch(
-            self._query("live_of_keys", namespace=namespace, **self._pack_keys(changes)),
-            self._rate_key_query(namespace, [RateKey(rated[key], key.key) for key in rated]),
+    def _take_dirty(
+        self, tx: Transaction, namespace: Namespace, kinds: Sequence[Kind] | None
+    ) -> tuple[Instant, list[Row]]:
+        if kinds is None:
+            [found] = tx.fetch(self._query("dirty_kinds", namespace=namespace))
+            kinds = [Kind(kind) for (kind,) in found]
+        *taken, [(now, _)] = tx.fetch(
+            *[
+                self._query("take_dirty_keys", namespace=namespace, kind=kind, page=MAX_DIRTY_KEYS)
+                for kind in dict.fromkeys(kinds)
+            ],
+            self._query("moment"),
         )
-        tats = rate_states_from(states)
-        return [
-            TakenKey(
-                group,
-                key,
-                len(changes[found := ConcurrencyKey(group, key)]),
-                leases,
-                tats.get(RateKey(rated[found], key).meter) if found in rated else None,
-                max((at for at, noted_at in changes[found] if not noted_at), default=0),
-                max(noted_at for _, noted_at in changes[found]),
-            )
-            for group, key, leases in sorted(live)
-        ]
+        return now, [row for rows in taken for row in rows]
 
-    def _give_queries(
+    def _jobs_of_keys(
         self,
+        tx: Transaction,
         namespace: Namespace,
-        room: Mapping[ConcurrencyKey, int],
-        kinds: Sequence[KeyedKind],
-    ) -> list[Query]:
-        return [
-            self._query(
-                "give_turns",
-                namespace=namespace,
-                queue=each.queue,
-                kind=each.kind,
-                concurrency_group=key.group,
-                concurrency_key=key.key,
-                room=most,
+        keys: Mapping[Key, int],
+        *,
+        is_rate: bool,
+    ) -> tuple[Instant, list[Row]]:
+        rows: list[Row] = []
+        shape, queues = self._key_shapes[is_rate], dict[Kind, list[Row]]()
+        for key, most in keys.items():
+            of_kind = {"namespace": namespace, "kind": key.kind}
+            if key.kind not in queues:
+                [queues[key.kind]] = tx.fetch(
+                    self._query("queues_of_kind", is_rate=is_rate, **of_kind)
+                )
+            of_key = of_kind | {"key": key.key}
+            [(uses,)], admitted, *waiting = tx.fetch(
+                self._query("used_of_key", shape, **of_key),
+                self._query("admitted_of_key", shape, **of_key),
+                *[
+                    self._query(
+                        "jobs_of_key", shape, queue=queue, delayed=delayed, most=most, **of_key
+                    )
+                    for (queue,) in queues[key.kind]
+                    for delayed in (0, 1)
+                ],
             )
-            for key, most in room.items()
-            for each in kinds
-            if each.group == key.group
-        ]
+            found = {row[0]: row for rows in (admitted, *waiting) for row in rows}
+            rows += [(key.kind, key.key, uses, *row) for row in found.values() or [(None,) * 8]]
+        [[(now, _)]] = tx.fetch(self._query("moment"))
+        return now, rows
 
-    def _open_queries(
-        self,
-        namespace: Namespace,
-        room: Mapping[RateKey, int],
-        kinds: Sequence[KeyedKind],
-    ) -> list[Query]:
+    def _slot_changes(self, namespace: Namespace, states: Mapping[Meter, Instant]) -> list[Query]:
         return [
             self._query(
-                "open_turns",
-                namespace=namespace,
-                queue=each.queue,
-                kind=key.kind,
-                rate_key=key.key,
-                room=most,
-            )
-            for key, most in room.items()
-            for each in kinds
-            if each.is_rated and each.kind == key.kind
-        ]
-
-    def _served_queries(
-        self, namespace: Namespace, served: Mapping[ConcurrencyKey, int], now: Instant
-    ) -> list[Query]:
-        return [
-            self._query(
-                "set_served",
-                namespace=namespace,
-                concurrency_group=key.group,
-                concurrency_key=key.key,
-                served=number,
-                served_at=now,
-            )
-            for key, number in served.items()
-        ]
-
-    def _rate_state_changes(
-        self, namespace: Namespace, states: Mapping[Meter, Instant]
-    ) -> list[Query]:
-        return [
-            self._query(
-                "set_rate_state",
+                "set_slot",
                 namespace=namespace,
                 scope=meter.scope.value,
                 name=meter.name,
@@ -414,9 +348,6 @@ class SqliteStore(SqlStore):
             )
             for meter, tat in states.items()
         ]
-
-    def _pack_keys(self, keys: Iterable[ConcurrencyKey]) -> dict[str, object]:
-        return {"keys": json.dumps([(each.group, each.key) for each in keys])}
 
     def _epoch_queries(self) -> list[Query]:
         names = ("delete_last_position", "begin_positions", "raise_epoch")

@@ -145,7 +145,6 @@ def without_limits(declared: KindSettings) -> KindChange:
         kind=declared.kind,
         rate=None,
         concurrency_limit=None,
-        fair=False,
         policy=declared.as_change().policy,
     )
 
@@ -171,33 +170,9 @@ def change_in_words(before: KindSettings | None, after: KindSettings) -> str:
 
 
 def settings_of(handlers: Iterable[Handler]) -> Iterator[KindSettings]:
-    """What is declared, for each kind and group for which something is."""
-    found: dict[Kind, KindSettings] = {}
+    """What is declared for each kind."""
     for handler in handlers:
-        for wanted in handler.settings:
-            found[wanted.kind] = _joined(found.get(wanted.kind), wanted)
-    yield from found.values()
-
-
-def _joined(before: KindSettings | None, wanted: KindSettings) -> KindSettings:
-    """What two declarations say together; kinds of one group must declare the same limit."""
-    if before is None:
-        return wanted
-    limits = {before.concurrency_limit, wanted.concurrency_limit} - {None}
-    if len(limits) > 1:
-        raise InvalidInput(
-            "concurrency_limit",
-            f"kinds of the group {wanted.kind} declare {before.concurrency_limit} and"
-            f" {wanted.concurrency_limit}",
-            hint="declare the same limit for all kinds of a group",
-        )
-    return msgspec.structs.replace(
-        before,
-        rate=before.rate or wanted.rate,
-        concurrency_limit=next(iter(limits), None),
-        fair=before.fair or wanted.fair,
-        policy=before.policy or wanted.policy,
-    )
+        yield handler.settings
 
 
 # --- schedules -----------------------------------------------------------------------------------

@@ -8,11 +8,11 @@ from tenure.core.job import Job
 from tenure.core.kind_settings import KindChange, KindSettings
 from tenure.core.rates import parse_rate
 from tenure.core.vocabulary import EventType, JobStatus, OnLost
-from tenure_conformance.harness import KIND, QUEUE, Kit, ids, policy
+from tenure_conformance.harness import KIND, Kit, ids, policy
 from tenure_conformance.spec import spec
 
 OTHER_KIND = Kind("other")
-OTHER_QUEUE = QueueName("other")
+OTHER_QUEUE, THIRD_QUEUE = QueueName("other"), QueueName("third")
 
 
 @spec("CK1", "CK2", "CK3")
@@ -128,27 +128,11 @@ def test_keys_count_within_their_namespace_and_kind(kit: Kit) -> None:
     assert ids(kit.claimed(limit=10, namespace=Namespace("else"))) == [elsewhere.id]
 
 
-@spec("CK1", "CK3")
-def test_kinds_of_one_group_share_their_keys(kit: Kit) -> None:
-    first = kit.enqueue(concurrency_key="42", concurrency_group="accounts")
-    second = kit.enqueue(
-        concurrency_key="42", concurrency_group="accounts", kind=OTHER_KIND, queue=OTHER_QUEUE
-    )
-
-    granted = kit.claimed(limit=10, queues=(QUEUE, OTHER_QUEUE))
-    kit.complete(granted[0])
-
-    assert ids(granted) == [first.id]
-    assert ids(kit.claimed(limit=10, queues=(OTHER_QUEUE,))) == [second.id]
-    assert kit.reload(second).concurrency_group == "accounts"
-    assert kit.reload(kit.enqueue(concurrency_key="42")).concurrency_group == KIND
-
-
 @spec("CK4")
-def test_a_key_is_free_for_a_claim_of_another_queue_or_kind(kit: Kit) -> None:
-    kit.enqueue(concurrency_key="42", concurrency_group="g", priority=5)
-    kit.enqueue(concurrency_key="42", concurrency_group="g", priority=4, kind=OTHER_KIND)
-    wanted = kit.enqueue(concurrency_key="42", concurrency_group="g", queue=OTHER_QUEUE)
+def test_a_key_is_free_for_a_claim_of_another_queue(kit: Kit) -> None:
+    kit.enqueue(concurrency_key="42", priority=5)
+    kit.enqueue(concurrency_key="42", priority=4, queue=THIRD_QUEUE)
+    wanted = kit.enqueue(concurrency_key="42", queue=OTHER_QUEUE)
 
     assert ids(kit.claimed(limit=10, queues=(OTHER_QUEUE,))) == [wanted.id]
     assert kit.claimed(limit=10) == []
@@ -285,8 +269,8 @@ def test_a_repeated_claim_gets_the_same_job_of_a_key(kit: Kit) -> None:
     assert [[grant.job_id for grant in answer.grants] for answer in answers] == [[first.id]] * 2
 
 
-def _limit(kit: Kit, limit: int | None, group: str = KIND) -> KindSettings:
-    change = KindChange(kind=Kind(group), concurrency_limit=limit)
+def _limit(kit: Kit, limit: int | None) -> KindSettings:
+    change = KindChange(kind=KIND, concurrency_limit=limit)
     return kit.store.settings.put_kind(DEFAULT_NAMESPACE, change)
 
 
@@ -339,18 +323,6 @@ def test_a_limit_keeps_its_instant_while_it_stays_the_same(kit: Kit) -> None:
     assert changed.concurrency_since == kit.now() - seconds(5)
     assert removed.concurrency_since == kit.now()
     assert kit.store.settings.kinds(DEFAULT_NAMESPACE) == [removed]
-
-
-@spec("CK7", "CK1")
-def test_a_group_has_a_limit_of_its_own(kit: Kit) -> None:
-    _limit(kit, 5)
-    _limit(kit, 2, "accounts")
-    jobs = [
-        kit.enqueue(concurrency_key="42", concurrency_group="accounts", kind=kind)
-        for kind in (KIND, OTHER_KIND, KIND)
-    ]
-
-    assert ids(kit.claimed(limit=10)) == ids(jobs[:2])
 
 
 @spec("CK3", "RL1")

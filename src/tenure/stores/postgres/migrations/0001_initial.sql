@@ -42,8 +42,8 @@ CREATE TABLE {t}meta (
     settling_since    bigint,
     lost_at           bigint,
     losses            integer NOT NULL DEFAULT 0,
-    -- Rises with every change of kind_setting, so that a claim need not read that table again.
-    kind_settings_rev bigint  NOT NULL DEFAULT 0,
+    -- Rises with every change of what is set for a queue or a kind, so that a claim need not read it.
+    settings_rev      bigint  NOT NULL DEFAULT 0,
     schema_digest     text     -- of the migrations that made the schema
 ) WITH (fillfactor = 50);
 
@@ -96,6 +96,7 @@ CREATE TABLE {t}job (
     last_lease_expires_at bigint,
     scheduled_for         bigint,
     unique_for_us         bigint,
+    admitted_at           bigint,  -- when its key let it through, while it waits to be claimed
     hb_seq                bigint   NOT NULL,
     event_position        bigint   NOT NULL,  -- of the job's last event, see job_event
     rev                   integer  NOT NULL,
@@ -105,6 +106,7 @@ CREATE TABLE {t}job (
     outage_credits        integer  NOT NULL,
     renewals              integer  NOT NULL,
     priority              smallint NOT NULL,
+    lane                  smallint NOT NULL DEFAULT 0,  -- while it waits: see core/concurrency.py
     was_started           boolean  NOT NULL,
     origin_id             uuid,
     flow_id               uuid,
@@ -117,7 +119,6 @@ CREATE TABLE {t}job (
     principal             text     COLLATE "C",
     dedupe_key            text     COLLATE "C",
     concurrency_key       text     COLLATE "C",
-    concurrency_group     text     COLLATE "C",
     rate_key              text     COLLATE "C",
     correlation_id        text     COLLATE "C",
     trace_id              text     COLLATE "C",
@@ -196,33 +197,31 @@ CREATE TABLE {t}job (
 
 -- A job that waits is in one of these two: ready since it was queued (not_before is 0), or delayed
 -- until its run_at. So neither jobs of other kinds nor jobs that are not due lie in the way of a
--- claim (docs/adr/0047), nor do those with a concurrency key or a rate key, which claims
--- find by key_turn.
+-- claim (docs/adr/0047), nor do those that are parked because of a key: they are in another lane
+-- (docs/adr/0095). A job that was admitted takes its place at that time; run_at is the order of those
+-- that were admitted together.
 CREATE INDEX job_ready
-    ON {t}job (namespace, queue, kind, num_nonnulls(coalesce(concurrency_key, rate_key)),
-               priority DESC, run_at, id)
+    ON {t}job (namespace, queue, kind, lane, priority DESC, coalesce(admitted_at, run_at),
+                   run_at, id)
  WHERE not_before = 0;
 CREATE INDEX job_delayed
-    ON {t}job (namespace, queue, kind, num_nonnulls(coalesce(concurrency_key, rate_key)),
-               priority DESC, run_at, id)
+    ON {t}job (namespace, queue, kind, lane, priority DESC, coalesce(admitted_at, run_at),
+                   run_at, id)
  WHERE not_before > 0;
--- The same by concurrency key, and the live leases of each key (docs/adr/0054).
-CREATE INDEX job_ready_by_key
-    ON {t}job (namespace, concurrency_group, concurrency_key, queue, kind, priority DESC, run_at, id)
- WHERE concurrency_key IS NOT NULL AND not_before = 0;
-CREATE INDEX job_delayed_by_key
-    ON {t}job (namespace, concurrency_group, concurrency_key, queue, kind, priority DESC, run_at, id)
- WHERE concurrency_key IS NOT NULL AND not_before > 0;
-CREATE INDEX job_leased_by_key
-    ON {t}job (namespace, concurrency_group, concurrency_key)
- WHERE concurrency_key IS NOT NULL AND lease_id IS NOT NULL;
--- The same by rate key, of jobs that have no concurrency key (docs/adr/0069).
-CREATE INDEX job_ready_by_rate
-    ON {t}job (namespace, kind, rate_key, queue, priority DESC, run_at, id)
- WHERE rate_key IS NOT NULL AND concurrency_key IS NULL AND not_before = 0;
-CREATE INDEX job_delayed_by_rate
-    ON {t}job (namespace, kind, rate_key, queue, priority DESC, run_at, id)
- WHERE rate_key IS NOT NULL AND concurrency_key IS NULL AND not_before > 0;
+-- The jobs of a key that wait, and those that have a place under it. Of a rate key without those that
+-- still wait for their concurrency key.
+CREATE INDEX job_of_key
+    ON {t}job (namespace, kind, concurrency_key, queue, least(not_before, 1), priority DESC, run_at, id)
+ WHERE concurrency_key IS NOT NULL AND not_before IS NOT NULL;
+CREATE INDEX job_place_of_key
+    ON {t}job (namespace, kind, concurrency_key)
+ WHERE concurrency_key IS NOT NULL AND (lease_id IS NOT NULL OR admitted_at IS NOT NULL);
+CREATE INDEX job_of_rate_key
+    ON {t}job (namespace, kind, rate_key, queue, least(not_before, 1), priority DESC, run_at, id)
+ WHERE rate_key IS NOT NULL AND not_before IS NOT NULL AND lane <> 2;
+CREATE INDEX job_place_of_rate_key
+    ON {t}job (namespace, kind, rate_key)
+ WHERE rate_key IS NOT NULL AND admitted_at IS NOT NULL AND lane < 2;
 CREATE INDEX job_leased
     ON {t}job (namespace, queue, enqueued_at, id) WHERE lease_id IS NOT NULL;
 -- For the sweep, which every process does once a second. A heartbeat changes due_at, so it is no HOT
@@ -274,35 +273,32 @@ CREATE INDEX job_scheduled
 CREATE INDEX job_made_by_an_end ON {t}job (origin_id)
  WHERE origin_cause IN ('compensation', 'dead_letter');
 
--- The priorities of the delayed jobs of each kind, highest first, and when the first job of each is
--- due: from priority to priority through the index, however many jobs are not due yet. A function,
--- because its statement is then planned once per connection; by itself the server planned it anew for
--- each claim, 0.4 ms, longer than all other statements of a claim took together.
+-- The priorities of the delayed jobs of each kind and lane, highest first, and when the first job of
+-- each is due: from priority to priority through the index, however many jobs are not due yet. A
+-- function, because its statement is then planned once per connection; by itself the server planned it
+-- anew for each claim, 0.4 ms, longer than all other statements of a claim took together.
 CREATE FUNCTION {t}delayed_levels(
-    in_namespace text, in_queue text, in_kinds text[], most_levels integer,
-    OUT kind text, OUT priority smallint, OUT nth integer, OUT first_at bigint)
+    in_namespace text, in_queue text, in_kinds text[], in_lanes smallint[], most_levels integer,
+    OUT kind text, OUT lane smallint, OUT priority smallint, OUT nth integer, OUT first_at bigint)
     RETURNS SETOF record LANGUAGE plpgsql STABLE SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 BEGIN
     RETURN QUERY
-    WITH RECURSIVE level (kind, priority, nth) AS (
-        SELECT k.kind, (SELECT max(j.priority) FROM {t}job AS j
+    WITH RECURSIVE level (kind, lane, priority, nth) AS (
+        SELECT k.kind, k.lane, (SELECT max(j.priority) FROM {t}job AS j
                          WHERE j.namespace = in_namespace AND j.queue = in_queue
-                           AND j.not_before > 0 AND num_nonnulls(coalesce(j.concurrency_key, j.rate_key)) = 0
-                           AND j.kind = k.kind), 1
-          FROM unnest(in_kinds) AS k(kind)
+                           AND j.not_before > 0 AND j.lane = k.lane AND j.kind = k.kind), 1
+          FROM unnest(in_kinds, in_lanes) AS k(kind, lane)
          UNION ALL
-        SELECT l.kind, (SELECT max(j.priority) FROM {t}job AS j
+        SELECT l.kind, l.lane, (SELECT max(j.priority) FROM {t}job AS j
                          WHERE j.namespace = in_namespace AND j.queue = in_queue
-                           AND j.not_before > 0 AND num_nonnulls(coalesce(j.concurrency_key, j.rate_key)) = 0
-                           AND j.kind = l.kind
+                           AND j.not_before > 0 AND j.lane = l.lane AND j.kind = l.kind
                            AND j.priority < l.priority), l.nth + 1
           FROM level AS l WHERE l.priority IS NOT NULL AND l.nth < most_levels)
-    SELECT l.kind, l.priority, l.nth,
-           (SELECT min(j.run_at) FROM {t}job AS j
+    SELECT l.kind, l.lane, l.priority, l.nth,
+           (SELECT min(coalesce(j.admitted_at, j.run_at)) FROM {t}job AS j
              WHERE j.namespace = in_namespace AND j.queue = in_queue AND j.not_before > 0
-               AND num_nonnulls(coalesce(j.concurrency_key, j.rate_key)) = 0 AND j.kind = l.kind
-               AND j.priority = l.priority)
+               AND j.lane = l.lane AND j.kind = l.kind AND j.priority = l.priority)
       FROM level AS l WHERE l.priority IS NOT NULL;
 END $$;
 
@@ -387,15 +383,16 @@ CREATE TABLE {t}kind_setting (
     rate_since  bigint,
     concurrency_limit integer CHECK (concurrency_limit > 0),
     concurrency_since bigint,
-    fair        boolean NOT NULL,
     limits_set  boolean NOT NULL,
     policy      text    COLLATE "C",
     PRIMARY KEY (namespace, kind)
 );
 
--- Where a rate stands: the theoretical arrival time of core/rates.py. Only claims that hold the lock
--- of the queue or kind write it, each time they grant: room on the page for the next version.
-CREATE TABLE {t}rate_state (
+-- What claims count under: a limit or a rate of a queue, a rate of a kind, and, with a key, the rate of
+-- one rate key of a kind. `tat` is where the rate stands: the theoretical arrival time of
+-- core/rates.py. Only claims that have locked the row of the queue or kind change it, each time they
+-- grant: room on the page for the next version.
+CREATE TABLE {t}slot (
     namespace text   NOT NULL COLLATE "C",
     scope     text   NOT NULL COLLATE "C",
     name      text   NOT NULL COLLATE "C",
@@ -404,22 +401,7 @@ CREATE TABLE {t}rate_state (
     PRIMARY KEY (namespace, scope, name, key)
 ) WITH (fillfactor = 50);
 
-CREATE INDEX rate_state_idle ON {t}rate_state (tat) WHERE key <> '';
-
--- The last grant of each concurrency key of a group whose keys take turns.
-CREATE TABLE {t}key_served (
-    served            bigint NOT NULL,
-    served_at         bigint NOT NULL,
-    namespace         text   NOT NULL COLLATE "C",
-    concurrency_group text   NOT NULL COLLATE "C",
-    concurrency_key   text   NOT NULL COLLATE "C",
-    PRIMARY KEY (namespace, concurrency_group, concurrency_key)
-);
-
--- An expression, so that the planner cannot look a key up here: without statistics it did, and passed
--- every key of the group.
-CREATE INDEX key_served_last ON {t}key_served (namespace, (concurrency_group || ''), served);
-CREATE INDEX key_served_idle ON {t}key_served (served_at);
+CREATE INDEX slot_idle ON {t}slot (tat) WHERE key <> '';
 
 CREATE TABLE {t}worker (
     namespace   text   NOT NULL COLLATE "C",
@@ -433,65 +415,78 @@ CREATE TABLE {t}worker (
     PRIMARY KEY (namespace, worker, actor)
 ) WITH (fillfactor = 50);
 
--- How claims find jobs with a concurrency key (docs/adr/0054) or a rate key (docs/adr/0069). None of
--- this is part of a job.
+-- How jobs with a concurrency key or a rate key are admitted (docs/adr/0095). None of this is part of a
+-- job.
 --
--- The kinds that have such jobs in a queue, and the groups of their keys. The rate keys of a kind are a
--- group too: its name is the kind's after a slash, with which no other name begins.
+-- The queues in which a kind has had such jobs.
 CREATE TABLE {t}keyed_kind (
-    namespace text NOT NULL COLLATE "C",
-    queue     text NOT NULL COLLATE "C",
-    kind      text NOT NULL COLLATE "C",
-    key_group text NOT NULL COLLATE "C",
-    PRIMARY KEY (namespace, queue, kind, key_group)
+    namespace text    NOT NULL COLLATE "C",
+    kind      text    NOT NULL COLLATE "C",
+    queue     text    NOT NULL COLLATE "C",
+    is_rate   boolean NOT NULL,
+    PRIMARY KEY (namespace, kind, queue, is_rate)
 );
 
-CREATE INDEX keyed_kind_group ON {t}keyed_kind (namespace, key_group);
-
--- The jobs whose turn it is: of each key, queue and kind as many as the key has room for. Texts are
--- empty where a job has no such key. Claims read those that are open: the others wait for the rate of
--- their rate key.
-CREATE TABLE {t}key_turn (
-    job_id            uuid     NOT NULL PRIMARY KEY,
-    run_at            bigint   NOT NULL,
-    served            bigint   NOT NULL,  -- the last grant of its key, if keys take turns
-    priority          smallint NOT NULL,
-    is_rated          boolean  NOT NULL,  -- it has a rate key
-    is_open           boolean  NOT NULL,
-    namespace         text     NOT NULL COLLATE "C",
-    queue             text     NOT NULL COLLATE "C",
-    kind              text     NOT NULL COLLATE "C",
-    concurrency_group text     NOT NULL COLLATE "C",
-    concurrency_key   text     NOT NULL COLLATE "C",
-    rate_key          text     NOT NULL COLLATE "C"
-);
-
-CREATE INDEX key_turn_order
-    ON {t}key_turn (namespace, queue, kind, concurrency_group, is_rated, served, priority DESC,
-                    run_at, job_id)
- WHERE is_open;
-CREATE INDEX key_turn_key ON {t}key_turn (namespace, concurrency_group, concurrency_key);
-CREATE INDEX key_turn_rate
-    ON {t}key_turn (namespace, kind, rate_key, queue, priority DESC, run_at, job_id)
- WHERE rate_key <> '';
-
--- The keys whose turns must be chosen again from an instant on: written with every change of their
--- jobs, without a lock, and deleted by the next claim. One that waits for a rate says when it was
--- written: after the clock was set back it must not wait any longer. An empty key is the mark of its
--- group: up to noted_at, changes of delayed jobs were taken.
-CREATE TABLE {t}key_change (
-    id        bigint NOT NULL GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    at        bigint NOT NULL,
-    noted_at  bigint NOT NULL,  -- 0 if it does not wait for a rate
-    namespace text   NOT NULL COLLATE "C",
-    key_group text   NOT NULL COLLATE "C",
-    key       text   NOT NULL COLLATE "C"
+-- The keys about whose jobs must be decided again from an instant on: written with every change of
+-- their jobs, without a lock, and deleted when claims have decided. One that claims wrote says when: if
+-- the clock was set back since, it must not wait any longer. An empty key is the mark of its kind: up to
+-- noted_at, delayed jobs were found due.
+CREATE TABLE {t}dirty_key (
+    id        bigint  NOT NULL GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    at        bigint  NOT NULL,
+    noted_at  bigint  NOT NULL,  -- 0 if no claim wrote it
+    is_rate   boolean NOT NULL,  -- a rate key, not a concurrency key
+    namespace text    NOT NULL COLLATE "C",
+    kind      text    NOT NULL COLLATE "C",
+    key       text    NOT NULL COLLATE "C"
 ) WITH (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_cost_delay = 0);
 
-CREATE INDEX key_change_order ON {t}key_change (namespace, key_group, at, id);
-CREATE UNIQUE INDEX key_change_wait
-    ON {t}key_change (namespace, key_group, at, key) WHERE noted_at > 0;
-CREATE INDEX key_change_noted ON {t}key_change (namespace, key_group, noted_at) WHERE noted_at > 0;
+CREATE INDEX dirty_key_due ON {t}dirty_key (namespace, kind, at, id);
+CREATE UNIQUE INDEX dirty_key_once
+    ON {t}dirty_key (namespace, kind, at, is_rate, key) WHERE noted_at > 0;
+CREATE INDEX dirty_key_noted ON {t}dirty_key (namespace, kind, noted_at) WHERE noted_at > 0;
+
+-- Takes dirty keys of these kinds, or of all: of each up to `page` of those that are due at once, of those
+-- that became due later, and of those that claims wrote before the clock was set back. Leaves out kinds
+-- whose keys another transaction is deciding about. A function, because each of its statements sees what
+-- was committed before it: what that transaction has written, once its lock is free. The commit need not
+-- wait for the disk: if it is lost, so is what was decided, and the keys are dirty again.
+CREATE FUNCTION {t}take_dirty_keys(
+    in_namespace text, in_kinds text[], page integer,
+    OUT kind text, OUT is_rate boolean, OUT key text, OUT at bigint, OUT noted_at bigint)
+    RETURNS SETOF record LANGUAGE plpgsql VOLATILE AS $$
+#variable_conflict use_column
+DECLARE free_kinds text[];
+BEGIN
+    PERFORM set_config('synchronous_commit', 'off', TRUE);
+    free_kinds := ARRAY(
+        SELECT k.kind FROM (
+            SELECT unnest(in_kinds) AS kind WHERE in_kinds IS NOT NULL
+             UNION
+            SELECT DISTINCT d.kind FROM {t}dirty_key AS d
+             WHERE d.namespace = in_namespace AND in_kinds IS NULL) AS k
+         WHERE pg_try_advisory_xact_lock(
+               hashtextextended('{t}' || in_namespace || '/' || k.kind, 0)));
+    RETURN QUERY
+    DELETE FROM {t}dirty_key AS gone
+     WHERE gone.id = ANY(ARRAY(
+           SELECT d.id FROM unnest(free_kinds) AS k(kind)
+            CROSS JOIN LATERAL (
+              (SELECT d.id FROM {t}dirty_key AS d
+                WHERE d.namespace = in_namespace AND d.kind = k.kind AND d.at = 0
+                ORDER BY d.id LIMIT page)
+               UNION
+              (SELECT d.id FROM {t}dirty_key AS d
+                WHERE d.namespace = in_namespace AND d.kind = k.kind
+                  AND d.at > 0 AND d.at <= (SELECT {t}clock())
+                ORDER BY d.at, d.id LIMIT page)
+               UNION
+              (SELECT d.id FROM {t}dirty_key AS d
+                WHERE d.namespace = in_namespace AND d.kind = k.kind
+                  AND d.noted_at > 0 AND d.noted_at > (SELECT {t}clock())
+                ORDER BY d.noted_at LIMIT page)) AS d))
+    RETURNING gone.kind, gone.is_rate, gone.key, gone.at, gone.noted_at;
+END $$;
 
 CREATE TABLE {t}outage (
     began_at bigint  NOT NULL,
@@ -545,7 +540,9 @@ END $$;
 -- AFTER, where nothing of it is needed before: for a BEFORE trigger the row is locked first, and
 -- the lock is logged.
 CREATE TRIGGER job_moves_forward AFTER UPDATE ON {t}job FOR EACH ROW
-  WHEN (OLD.finished_at IS NOT NULL OR NEW.rev <= OLD.rev OR NEW.id <> OLD.id)
+  WHEN (OLD.finished_at IS NOT NULL OR NEW.id <> OLD.id OR NEW.rev < OLD.rev
+        OR (NEW.rev = OLD.rev  -- only admission changes a job's lane and nothing else
+            AND (NEW.lane, NEW.admitted_at) IS NOT DISTINCT FROM (OLD.lane, OLD.admitted_at)))
   EXECUTE FUNCTION {t}refuse('a finished job is immutable, and every change raises rev');
 
 CREATE TRIGGER job_live_stays BEFORE DELETE ON {t}job FOR EACH ROW

@@ -18,8 +18,8 @@ CREATE TABLE tenure_meta (
     settling_since    INTEGER,
     lost_at           INTEGER,
     losses            INTEGER NOT NULL DEFAULT 0,
-    -- Rises with every change of tenure_kind_setting: a claim need not read that table again.
-    kind_settings_rev INTEGER NOT NULL DEFAULT 0
+    -- Rises with every change of what is set for a queue or a kind: a claim need not read it again.
+    settings_rev      INTEGER NOT NULL DEFAULT 0
 ) STRICT;
 
 INSERT INTO tenure_meta (one, schema_version, epoch, system_identifier, timeline)
@@ -69,8 +69,9 @@ CREATE TABLE tenure_job (
     dedupe_key            TEXT,
     unique_for_us         INTEGER,
     concurrency_key       TEXT,
-    concurrency_group     TEXT,
     rate_key              TEXT,
+    lane                  INTEGER NOT NULL DEFAULT 0,  -- while it waits: see core/concurrency.py
+    admitted_at           INTEGER,  -- when its key let it through, while it waits to be claimed
     correlation_id        TEXT,
     trace_id              TEXT,
     origin_id             TEXT,
@@ -150,38 +151,34 @@ CREATE TABLE tenure_job (
 
 -- A job that waits is in one of these two: ready since it was queued (not_before is 0), or delayed
 -- until its run_at. So neither jobs of other kinds nor jobs that are not due lie in the way of a
--- claim (docs/adr/0047), nor do those with a concurrency key or a rate key, which claims
--- find by key_turn.
+-- claim (docs/adr/0047), nor do those that are parked because of a key: they are in another lane
+-- (docs/adr/0095). A job that was admitted takes its place at that time; run_at is the order of those
+-- that were admitted together.
 CREATE INDEX tenure_job_ready
-    ON tenure_job (namespace, queue, kind, (coalesce(concurrency_key, rate_key) IS NOT NULL),
-                   priority DESC, run_at, id)
+    ON tenure_job (namespace, queue, kind, lane, priority DESC, coalesce(admitted_at, run_at),
+                   run_at, id)
  WHERE not_before = 0;
 CREATE INDEX tenure_job_delayed
-    ON tenure_job (namespace, queue, kind, (coalesce(concurrency_key, rate_key) IS NOT NULL),
-                   priority DESC, run_at, id)
+    ON tenure_job (namespace, queue, kind, lane, priority DESC, coalesce(admitted_at, run_at),
+                   run_at, id)
  WHERE not_before > 0;
--- The same by concurrency key, and the live leases of each key (docs/adr/0054).
-CREATE INDEX tenure_job_ready_by_key
-    ON tenure_job (namespace, concurrency_group, concurrency_key, queue, kind, priority DESC,
-                   run_at, id)
- WHERE concurrency_key IS NOT NULL AND not_before = 0;
-CREATE INDEX tenure_job_delayed_by_key
-    ON tenure_job (namespace, concurrency_group, concurrency_key, queue, kind, priority DESC,
-                   run_at, id)
- WHERE concurrency_key IS NOT NULL AND not_before > 0;
-CREATE INDEX tenure_job_leased_by_key
-    ON tenure_job (namespace, concurrency_group, concurrency_key)
- WHERE concurrency_key IS NOT NULL AND lease_id IS NOT NULL;
+-- The jobs of a key that wait, and those that have a place under it. Of a rate key without those that
+-- still wait for their concurrency key.
+CREATE INDEX tenure_job_of_key
+    ON tenure_job (namespace, kind, concurrency_key, queue, min(not_before, 1), priority DESC, run_at, id)
+ WHERE concurrency_key IS NOT NULL AND not_before IS NOT NULL;
+CREATE INDEX tenure_job_place_of_key
+    ON tenure_job (namespace, kind, concurrency_key)
+ WHERE concurrency_key IS NOT NULL AND (lease_id IS NOT NULL OR admitted_at IS NOT NULL);
+CREATE INDEX tenure_job_of_rate_key
+    ON tenure_job (namespace, kind, rate_key, queue, min(not_before, 1), priority DESC, run_at, id)
+ WHERE rate_key IS NOT NULL AND not_before IS NOT NULL AND lane <> 2;
+CREATE INDEX tenure_job_place_of_rate_key
+    ON tenure_job (namespace, kind, rate_key)
+ WHERE rate_key IS NOT NULL AND admitted_at IS NOT NULL AND lane < 2;
 -- Jobs that expire unless they are started in time, while they wait; other jobs have no entry.
 CREATE INDEX tenure_job_start_by
     ON tenure_job (start_by) WHERE start_by IS NOT NULL AND not_before IS NOT NULL;
--- The same by rate key, of jobs that have no concurrency key (docs/adr/0069).
-CREATE INDEX tenure_job_ready_by_rate
-    ON tenure_job (namespace, kind, rate_key, queue, priority DESC, run_at, id)
- WHERE rate_key IS NOT NULL AND concurrency_key IS NULL AND not_before = 0;
-CREATE INDEX tenure_job_delayed_by_rate
-    ON tenure_job (namespace, kind, rate_key, queue, priority DESC, run_at, id)
- WHERE rate_key IS NOT NULL AND concurrency_key IS NULL AND not_before > 0;
 CREATE INDEX tenure_job_leased
     ON tenure_job (namespace, queue, enqueued_at, id) WHERE lease_id IS NOT NULL;
 -- For the sweep, which every process does once a second.
@@ -309,14 +306,15 @@ CREATE TABLE tenure_kind_setting (
     rate_since  INTEGER,
     concurrency_limit INTEGER CHECK (concurrency_limit > 0),
     concurrency_since INTEGER,
-    fair        INTEGER NOT NULL CHECK (fair IN (0, 1)),
     limits_set  INTEGER NOT NULL CHECK (limits_set IN (0, 1)),
     policy      TEXT,
     PRIMARY KEY (namespace, kind)
 ) STRICT, WITHOUT ROWID;
 
--- Where a rate stands: the theoretical arrival time of core/rates.py.
-CREATE TABLE tenure_rate_state (
+-- What claims count under: a limit or a rate of a queue, a rate of a kind, and, with a key, the rate of
+-- one rate key of a kind. `tat` is where the rate stands: the theoretical arrival time of
+-- core/rates.py.
+CREATE TABLE tenure_slot (
     namespace TEXT    NOT NULL,
     scope     TEXT    NOT NULL,
     name      TEXT    NOT NULL,
@@ -325,21 +323,7 @@ CREATE TABLE tenure_rate_state (
     PRIMARY KEY (namespace, scope, name, key)
 ) STRICT, WITHOUT ROWID;
 
-CREATE INDEX tenure_rate_state_idle ON tenure_rate_state (tat) WHERE key <> '';
-
--- The last grant of each concurrency key of a group whose keys take turns.
-CREATE TABLE tenure_key_served (
-    namespace         TEXT    NOT NULL,
-    concurrency_group TEXT    NOT NULL,
-    concurrency_key   TEXT    NOT NULL,
-    served            INTEGER NOT NULL,
-    served_at         INTEGER NOT NULL,
-    PRIMARY KEY (namespace, concurrency_group, concurrency_key)
-) STRICT, WITHOUT ROWID;
-
--- An expression, as in PostgreSQL: nobody looks a key up here.
-CREATE INDEX tenure_key_served_last ON tenure_key_served (namespace, concurrency_group || '', served);
-CREATE INDEX tenure_key_served_idle ON tenure_key_served (served_at);
+CREATE INDEX tenure_slot_idle ON tenure_slot (tat) WHERE key <> '';
 
 CREATE TABLE tenure_worker (
     namespace   TEXT    NOT NULL,
@@ -353,67 +337,37 @@ CREATE TABLE tenure_worker (
     PRIMARY KEY (namespace, worker, actor)
 ) STRICT;
 
--- How claims find jobs with a concurrency key (docs/adr/0054) or a rate key (docs/adr/0069). None of
--- this is part of a job.
+-- How jobs with a concurrency key or a rate key are admitted (docs/adr/0095). None of this is part of a
+-- job.
 --
--- The kinds that have such jobs in a queue, and the groups of their keys. The rate keys of a kind are a
--- group too: its name is the kind's after a slash, with which no other name begins.
+-- The queues in which a kind has had such jobs.
 CREATE TABLE tenure_keyed_kind (
-    namespace TEXT NOT NULL,
-    queue     TEXT NOT NULL,
-    kind      TEXT NOT NULL,
-    key_group TEXT NOT NULL,
-    PRIMARY KEY (namespace, queue, kind, key_group)
-) STRICT;
+    namespace TEXT    NOT NULL,
+    kind      TEXT    NOT NULL,
+    queue     TEXT    NOT NULL,
+    is_rate   INTEGER NOT NULL CHECK (is_rate IN (0, 1)),
+    PRIMARY KEY (namespace, kind, queue, is_rate)
+) STRICT, WITHOUT ROWID;
 
-CREATE INDEX tenure_keyed_kind_group ON tenure_keyed_kind (namespace, key_group);
-
--- The jobs whose turn it is: of each key, queue and kind as many as the key has room for. Texts are
--- empty where a job has no such key. Claims read those that are open: the others wait for the rate of
--- their rate key.
-CREATE TABLE tenure_key_turn (
-    job_id            TEXT    NOT NULL PRIMARY KEY,
-    namespace         TEXT    NOT NULL,
-    queue             TEXT    NOT NULL,
-    kind              TEXT    NOT NULL,
-    concurrency_group TEXT    NOT NULL,
-    concurrency_key   TEXT    NOT NULL,
-    rate_key          TEXT    NOT NULL,
-    is_rated          INTEGER NOT NULL CHECK (is_rated IN (0, 1)),  -- it has a rate key
-    is_open           INTEGER NOT NULL CHECK (is_open IN (0, 1)),
-    served            INTEGER NOT NULL,  -- the last grant of its key, if keys take turns
-    priority          INTEGER NOT NULL,
-    run_at            INTEGER NOT NULL
-) STRICT;
-
-CREATE INDEX tenure_key_turn_order
-    ON tenure_key_turn (namespace, queue, kind, concurrency_group, is_rated, served, priority DESC,
-                        run_at, job_id)
- WHERE is_open = 1;
-CREATE INDEX tenure_key_turn_key
-    ON tenure_key_turn (namespace, concurrency_group, concurrency_key);
-CREATE INDEX tenure_key_turn_rate
-    ON tenure_key_turn (namespace, kind, rate_key, queue, priority DESC, run_at, job_id)
- WHERE rate_key <> '';
-
--- The keys whose turns must be chosen again from an instant on: written with every change of their
--- jobs, and deleted by the next claim. One that waits for a rate says when it was written: after the
--- clock was set back it must not wait any longer. An empty key is the mark of its group: up to noted_at,
--- changes of delayed jobs were taken.
-CREATE TABLE tenure_key_change (
+-- The keys about whose jobs must be decided again from an instant on: written with every change of
+-- their jobs, and deleted when a claim has decided. One that claims wrote says when: if the clock was set
+-- back since, it must not wait any longer. An empty key is the mark of its kind: up to noted_at, delayed
+-- jobs were found due.
+CREATE TABLE tenure_dirty_key (
     id        INTEGER NOT NULL PRIMARY KEY,
     namespace TEXT    NOT NULL,
-    key_group TEXT    NOT NULL,
+    kind      TEXT    NOT NULL,
+    is_rate   INTEGER NOT NULL CHECK (is_rate IN (0, 1)),  -- a rate key, not a concurrency key
     key       TEXT    NOT NULL,
     at        INTEGER NOT NULL,
-    noted_at  INTEGER NOT NULL  -- 0 if it does not wait for a rate
+    noted_at  INTEGER NOT NULL  -- 0 if no claim wrote it
 ) STRICT;
 
-CREATE INDEX tenure_key_change_order ON tenure_key_change (namespace, key_group, at, id);
-CREATE UNIQUE INDEX tenure_key_change_wait
-    ON tenure_key_change (namespace, key_group, at, key) WHERE noted_at > 0;
-CREATE INDEX tenure_key_change_noted
-    ON tenure_key_change (namespace, key_group, noted_at) WHERE noted_at > 0;
+CREATE INDEX tenure_dirty_key_due ON tenure_dirty_key (namespace, kind, at, id);
+CREATE UNIQUE INDEX tenure_dirty_key_once
+    ON tenure_dirty_key (namespace, kind, at, is_rate, key) WHERE noted_at > 0;
+CREATE INDEX tenure_dirty_key_noted
+    ON tenure_dirty_key (namespace, kind, noted_at) WHERE noted_at > 0;
 
 CREATE TABLE tenure_outage (
     began_at INTEGER NOT NULL,
@@ -447,7 +401,9 @@ CREATE TABLE tenure_rollup_progress (
 INSERT INTO tenure_rollup_progress (one) VALUES (1);
 
 CREATE TRIGGER tenure_job_moves_forward BEFORE UPDATE ON tenure_job
-  WHEN OLD.finished_at IS NOT NULL OR NEW.rev <= OLD.rev OR NEW.id <> OLD.id
+  WHEN OLD.finished_at IS NOT NULL OR NEW.id <> OLD.id OR NEW.rev < OLD.rev
+    OR (NEW.rev = OLD.rev  -- only admission changes a job's lane and nothing else
+        AND NEW.lane IS OLD.lane AND NEW.admitted_at IS OLD.admitted_at)
 BEGIN SELECT RAISE(ABORT, 'tenure: a finished job is immutable, and every change raises rev'); END;
 
 -- The dedupe keys that are taken (docs/adr/0059): by live jobs, and by those that have ended and keep

@@ -1,8 +1,10 @@
-"""Turns of concurrency keys in the SQL stores: who pays for them, and that they stay few."""
+"""Admission in the SQL stores: who pays for it, and that no transaction of another process delays
+jobs that it has nothing to do with."""
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -11,16 +13,17 @@ import pytest
 from msgspec.structs import replace
 
 from tenure import Tenure
+from tenure.core.claims import RULE_BUSY_US
 from tenure.core.commands import Enqueue
-from tenure.core.concurrency import MAX_GRANTS_OF_KEY
-from tenure.core.ids import DEFAULT_NAMESPACE, Actor, Kind, Namespace, QueueName, new_job_id
+from tenure.core.concurrency import MAX_ADMITTED, Lane
+from tenure.core.ids import DEFAULT_NAMESPACE, Actor, Kind, QueueName, new_job_id
 from tenure.core.instants import Duration
 from tenure.core.job import Job
 from tenure.core.kind_settings import KindChange
 from tenure.core.rates import parse_rate
 from tenure.stores.postgres.store import PostgresStore
+from tenure.stores.sql.admission import MAX_DIRTY_KEYS
 from tenure.stores.sql.statements import Query
-from tenure.stores.sql.turns import MAX_KEY_CHANGES
 from tenure.stores.sqlite.store import SqliteStore
 from tenure_conformance.spec import spec
 from tests.stores.lives import (
@@ -33,19 +36,17 @@ from tests.stores.lives import (
     save,
     start,
 )
+from tests.support.waiting import until
 
 AnyStore: TypeAlias = SqliteStore | PostgresStore
 
 OF_KEYS = {
-    "keyed_kinds",
-    "take_key_changes",
-    "live_of_keys",
-    "turns",
-    "give_turns",
-    "delete_turns",
-    "delete_turns_of_keys",
-    "note_key_change",
-    "note_key_changes",
+    "take_dirty_keys",
+    "jobs_of_keys",
+    "jobs_of_key",
+    "move_jobs",
+    "note_dirty_key",
+    "note_dirty_keys",
     "register_keyed_kind",
 }
 
@@ -60,9 +61,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[AnyStore]:
     made.close()
 
 
-def _enqueue(
-    store: AnyStore, keys: Sequence[str | None], *, group: str | None = None, priority: int = 0
-) -> None:
+def _enqueue(store: AnyStore, keys: Sequence[str | None], *, priority: int = 0) -> None:
     now = store.now()
     save(
         store,
@@ -77,7 +76,6 @@ def _enqueue(
                     actor=Actor("client:c"),
                     priority=priority,
                     concurrency_key=key,
-                    concurrency_group=group,
                 ),
                 now,
             )
@@ -108,11 +106,11 @@ def test_jobs_without_a_key_need_no_statement_about_keys(store: AnyStore) -> Non
 
 @spec("CK4")
 def test_jobs_with_a_key_do(store: AnyStore) -> None:
-    assert {"turns", "take_key_changes", "delete_turns"} <= _statements(store, ["1", "1", "2"])
+    assert {"take_dirty_keys", "move_jobs"} <= _statements(store, ["1", "1", "2"])
 
 
 @spec("CK3")
-def test_a_key_has_one_turn_however_many_jobs_wait(store: AnyStore) -> None:
+def test_a_key_admits_one_job_however_many_wait(store: AnyStore) -> None:
     _enqueue(store, ["1"] * 50 + ["2"])
 
     [first, second] = claim(store, 10)
@@ -120,11 +118,18 @@ def test_a_key_has_one_turn_however_many_jobs_wait(store: AnyStore) -> None:
     complete(store, start(store, [first]))
     [third] = claim(store, 1, seq=3)
 
-    turns = _rows_of(store, "key_turn")
     assert (first.concurrency_key, second.concurrency_key) == ("1", "2")
     assert none == []
     assert third.concurrency_key == "1"
-    assert turns == 0
+    assert _lanes(store) == {Lane.WAITS_FOR_KEY: 48}
+
+
+def _lanes(store: AnyStore) -> dict[Lane, int]:
+    """How many jobs wait in each lane."""
+    table = "tenure_job" if isinstance(store, SqliteStore) else "tenure.job"
+    text = f"SELECT lane, count(*) FROM {table} WHERE not_before IS NOT NULL GROUP BY lane"
+    [rows] = store._read(lambda tx: tx.fetch(Query(text, ())))
+    return {Lane(lane): count for lane, count in rows}
 
 
 def _rows_of(store: AnyStore, table: str) -> int:
@@ -136,7 +141,7 @@ def _rows_of(store: AnyStore, table: str) -> int:
 
 
 @spec("CK3", "CK4")
-def test_a_key_in_a_callers_open_transaction_holds_up_nobody(postgres_url: str) -> None:
+def test_a_key_in_a_callers_open_transaction_delays_no_other_job(postgres_url: str) -> None:
     store = PostgresStore(postgres_url, migrate=True)
     with closing(store), Tenure(postgres_url) as app:
 
@@ -157,71 +162,107 @@ def test_a_key_in_a_callers_open_transaction_holds_up_nobody(postgres_url: str) 
         assert [job.id for job in _claimed(store, 3)] == [second.id]
 
 
-@spec("CK3")
-def test_a_claim_grants_nothing_of_a_group_that_it_has_not_locked(
-    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+# --- What other transactions hold ----------------------------------------------------------------
+
+BILL, OTHER = Kind("bill"), Kind("other")
+
+
+@contextmanager
+def _held(url: str, text: str) -> Iterator[None]:
+    """A transaction of another process that does this, and is frozen then."""
+    with psycopg.connect(url) as other:
+        other.execute(text.encode())
+        yield
+        other.rollback()
+
+
+def _claim_both(store: PostgresStore, seq: int) -> list[Job]:
+    request = replace(claim_request(10, seq=seq), kinds=(BILL, OTHER))
+    plan = store.claims.claim(request.scope, [request.session], 10, planner(request))
+    return [grant.job for answer in plan.answers for grant in answer.grants]
+
+
+def _enqueue_both(store: PostgresStore, **fields: Any) -> None:
+    now = store.now()
+    jobs = [
+        Enqueue(
+            job_id=new_job_id(now, os.urandom(16)),
+            namespace=DEFAULT_NAMESPACE,
+            queue=QUEUE,
+            kind=kind,
+            actor=Actor("client:c"),
+            **(fields if kind is BILL else {}),
+        )
+        for kind in (BILL, OTHER)
+    ]
+    save(store, [change(None, job, now) for job in jobs])
+
+
+@spec("RL8", "RL15")
+@pytest.mark.parametrize("rate_key", [None, "42"])
+def test_a_claim_that_is_frozen_while_it_counts_delays_only_jobs_under_its_rule(
+    postgres_store: PostgresStore, postgres_url: str, rate_key: str | None
 ) -> None:
-    """Its kind gets a new group while it waits for the locks of those that it knows of: meanwhile
-    another claim may grant a job of the same key in another queue. So it begins again, and locks
-    the new group too."""
-    store, other = PostgresStore(postgres_url, migrate=True), PostgresStore(postgres_url)
-    with closing(store), closing(other):
-        _enqueue(store, ["1"])
-        locks = store._group_locks
-        locked: list[list[str]] = []
+    rate = KindChange(kind=BILL, rate=parse_rate("rate", "100/s", 10))
+    postgres_store.settings.put_kind(DEFAULT_NAMESPACE, rate)
+    _enqueue_both(postgres_store, rate_key=rate_key)
 
-        def locks_later(namespace: Namespace, groups: Sequence[str]) -> list[Query]:
-            if not locked:
-                _enqueue(other, ["2", "3"], group="accounts", priority=5)
-                assert [job.concurrency_key for job in claim(other, 1, worker="other")] == ["2"]
-            locked.append(list(groups))
-            return locks(namespace, groups)
+    with _held(postgres_url, "SELECT 1 FROM tenure.slot FOR UPDATE"):
+        meanwhile = _claim_both(postgres_store, 1)
+        request = replace(claim_request(10, seq=2), kinds=(BILL, OTHER))
+        plan = postgres_store.claims.claim(request.scope, [request.session], 10, planner(request))
+    afterwards = _claim_both(postgres_store, 3)
 
-        monkeypatch.setattr(store, "_group_locks", locks_later)
-        granted = claim(store, 10)
-
-        assert locked == [["bill"], ["accounts", "bill"]]
-        assert [job.concurrency_key for job in granted] == ["3", "1"]
+    assert [job.kind for job in meanwhile] == [OTHER]
+    [answer] = plan.answers
+    assert answer.held is not None  # it comes again soon, and not only after its usual pause
+    assert answer.held.wait_us == RULE_BUSY_US
+    assert [job.kind for job in afterwards] == [BILL]
 
 
-@spec("RL14", "CK10")
-def test_a_claim_that_does_not_know_a_rate_key_leaves_it_to_those_that_do(store: AnyStore) -> None:
-    """It chooses turns of a group that a job with a rate key in another queue shares."""
-    other, now = QueueName("other"), store.now()
-    shared = Enqueue(
-        job_id=new_job_id(now, os.urandom(16)),
-        namespace=DEFAULT_NAMESPACE,
-        queue=QUEUE,
-        kind=Kind("bill"),
-        actor=Actor("client:c"),
-        concurrency_key="1",
-        concurrency_group="accounts",
-    )
-    rated = replace(
-        shared,
-        job_id=new_job_id(now, os.urandom(16)),
-        queue=other,
-        kind=Kind("mail"),
-        concurrency_key="2",
-        rate_key="customer",
-    )
-    save(store, [change(None, each, now) for each in (shared, rated)])
+@spec("CK4", "CK10")
+def test_a_claim_that_is_frozen_while_it_admits_delays_only_jobs_with_keys_of_its_kind(
+    postgres_store: PostgresStore, postgres_url: str
+) -> None:
+    _enqueue_both(postgres_store, concurrency_key="42")
 
-    [first] = claim(store, 10)
-    asked = replace(claim_request(10, worker="v"), queues=(other,))
-    plan = store.claims.claim(asked.scope, [asked.session], 10, planner(asked))
+    taking = "SELECT * FROM tenure.take_dirty_keys('default', ARRAY['bill'], 10)"
+    with _held(postgres_url, taking):
+        meanwhile = _claim_both(postgres_store, 1)
+    afterwards = _claim_both(postgres_store, 2)
 
-    assert first.id == shared.job_id
-    assert [each.job.id for each in plan.changes] == [rated.job_id]
+    assert [job.kind for job in meanwhile] == [OTHER]
+    assert [job.kind for job in afterwards] == [BILL]
 
 
-# --- Nobody waits for ever -----------------------------------------------------------------------
+@spec("CK4", "CK6", "CK10")
+def test_a_job_that_another_transaction_has_locked_is_admitted_when_it_is_free(
+    postgres_store: PostgresStore, postgres_url: str
+) -> None:
+    _enqueue(postgres_store, ["1", "1"])
+
+    with _held(postgres_url, "SELECT 1 FROM tenure.job ORDER BY run_at, id LIMIT 1 FOR UPDATE"):
+        meanwhile = claim(postgres_store, 10)
+    seqs = count(2)
+    found: list[Job] = []
+
+    def is_granted() -> bool:
+        found.extend(claim(postgres_store, 10, seq=next(seqs)))
+        return bool(found)
+
+    until(is_granted, "it is free")
+
+    assert meanwhile == []
+    assert len(found) == 1
+
+
+# --- No job waits for ever -----------------------------------------------------------------------
 
 
 def _enqueue_many(
     store: AnyStore, jobs: int, *, prefix: str, priority: int = 0, delay_us: int = 0
 ) -> None:
-    """Jobs of a key each: each of them notes a change."""
+    """Jobs of a key each: each of them marks its key."""
     now = store.now()
     save(
         store,
@@ -246,43 +287,42 @@ def _enqueue_many(
 
 
 @spec("CK10")
-def test_a_delayed_job_is_granted_though_more_changes_come_than_claims_take(
+def test_a_delayed_job_is_granted_though_more_keys_get_dirty_than_claims_take(
     store: AnyStore,
 ) -> None:
     _enqueue_many(store, 1, prefix="delayed", priority=5, delay_us=1)
 
     granted = []
     for seq in range(1, 4):
-        _enqueue_many(store, MAX_KEY_CHANGES + 100, prefix=f"other-{seq}")
+        _enqueue_many(store, MAX_DIRTY_KEYS + 100, prefix=f"other-{seq}")
         granted += claim(store, 1, seq=seq)
 
     assert granted[0].concurrency_key == "delayed-0"
 
 
 @spec("CK10")
-def test_a_key_waits_only_for_the_changes_that_were_noted_before(store: AnyStore) -> None:
-    _enqueue_many(store, 2 * MAX_KEY_CHANGES, prefix="earlier")
+def test_a_key_waits_only_for_those_that_were_dirty_before(store: AnyStore) -> None:
+    _enqueue_many(store, 2 * MAX_DIRTY_KEYS, prefix="earlier")
     _enqueue_many(store, 1, prefix="urgent", priority=5)
 
     granted = []
     for seq in range(1, 4):
         granted += claim(store, 1, seq=seq)
-        _enqueue_many(store, MAX_KEY_CHANGES, prefix=f"later-{seq}")
+        _enqueue_many(store, MAX_DIRTY_KEYS, prefix=f"later-{seq}")
 
     assert "urgent-0" in {job.concurrency_key for job in granted}
 
 
 @spec("CK11")
-def test_a_key_with_a_high_limit_has_few_turns(store: AnyStore) -> None:
+def test_a_key_with_a_high_limit_admits_few_jobs_at_a_time(store: AnyStore) -> None:
     store.settings.put_kind(
         DEFAULT_NAMESPACE, KindChange(kind=Kind("bill"), concurrency_limit=100_000)
     )
     _enqueue(store, ["1"] * 250)
 
     first = claim(store, 200)
-    turns = _rows_of(store, "key_turn")
 
-    assert (len(first), turns) == (MAX_GRANTS_OF_KEY, 0)
+    assert len(first) == MAX_ADMITTED
     assert [len(claim(store, 200, seq=seq)) for seq in (2, 3, 4)] == [100, 50, 0]
 
 
@@ -314,4 +354,4 @@ def test_a_rate_key_that_waits_is_noted_once_however_many_jobs_come(
         granted += claim(store, 5, seq=seq)
 
     assert len(granted) == burst
-    assert _rows_of(store, "key_change") <= burst
+    assert _rows_of(store, "dirty_key") <= burst

@@ -1,0 +1,331 @@
+"""Admits jobs with a concurrency or rate key, so that claims find them. A mixin of `SqlStore`.
+
+A job with a key is parked, in a lane that claims do not read. Every change of such a job marks its
+key dirty: a row is added, and no lock is taken, because the change may be part of a caller's own
+transaction. Before a claim, the jobs of dirty keys are admitted, as many as `core.concurrency`
+says. One transaction at a time decides about the keys of a kind; claims that meet it do without
+(docs/adr/0095).
+
+At every commit this is true of each key: it is dirty, or it has no room, or none of its parked jobs
+is ready. So no job is forgotten: whatever makes room or brings a job marks its key in the same
+transaction, and the transaction that deletes a mark reads the state after it.
+"""
+
+from abc import abstractmethod
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+
+import msgspec
+
+from tenure.core.claims import ClaimScope
+from tenure.core.concurrency import (
+    Key,
+    KeyedJob,
+    KeyRules,
+    Lane,
+    admit,
+    dirtied_by,
+    most_admitted,
+)
+from tenure.core.ids import JobId, Kind, Namespace, QueueName
+from tenure.core.instants import NEVER, Instant, after, seconds
+from tenure.core.job import Job
+from tenure.core.outcomes import Change
+from tenure.core.rates import Meter
+from tenure.stores.sql.limits import SqlLimits
+from tenure.stores.sql.rows import Row
+from tenure.stores.sql.statements import Query, Shape, Statements
+from tenure.stores.sql.transactions import Transaction
+
+MAX_DIRTY_KEYS = 1000
+"""How many marks of a kind are on a page: so many that were due at once, and as many that became
+due later, so that neither sort delays the other. [CK10]"""
+
+MAX_PAGES = 50
+"""How many pages are read while nothing could be admitted."""
+
+LOCKED_AGAIN_US = seconds(0.1)
+"""When a key is decided about again whose first job another transaction has locked."""
+
+_MARK = ""
+"""The key of the row that is the mark of its kind. No key is empty."""
+
+
+class DirtyKey(msgspec.Struct, frozen=True, order=True):
+    """A key about whose jobs must be decided at this time. `noted_at` is 0 unless a claim says so:
+    if that is in the future, the clock was set back, and it is due. [RL3]"""
+
+    namespace: Namespace
+    key: Key
+    at: int
+    noted_at: int = 0
+
+
+class KeyInUse(msgspec.Struct, frozen=True):
+    """A key, how many leases its jobs have or where its rate stands, and its first jobs."""
+
+    key: Key
+    uses: int | None
+    jobs: list[KeyedJob]
+    rate_keys: dict[JobId, str | None]
+
+
+class SqlAdmission(SqlLimits):
+    """The part of `Store.claim` that admits jobs with keys."""
+
+    def __init__(self, statements: Statements) -> None:
+        super().__init__(statements)
+        # By whether the keys are rate keys.
+        self._key_shapes = {is_rate: _shape_of(statements, is_rate) for is_rate in (False, True)}
+
+    @abstractmethod
+    def _dirty_key_queries(self, keys: Sequence[DirtyKey]) -> list[Query]:
+        """The statements that mark these keys."""
+
+    @abstractmethod
+    def _take_dirty(
+        self, tx: Transaction, namespace: Namespace, kinds: Sequence[Kind] | None
+    ) -> tuple[Instant, list[Row]]:
+        """The clock, and marks of these kinds, or of all, that were due, a page of each sort: kind,
+        is_rate, key, at, noted_at. They are deleted. The settings that this process knows are
+        current then, and stay so until the commit."""
+
+    @abstractmethod
+    def _jobs_of_keys(
+        self,
+        tx: Transaction,
+        namespace: Namespace,
+        keys: Mapping[Key, int],
+        *,
+        is_rate: bool,
+    ) -> tuple[Instant, Sequence[Row]]:
+        """From each key, in one state of the store, its first ready jobs, up to N of each queue,
+        and those that are admitted: kind, key, how many leases it has or where its rate stands, and
+        what decides about a job. A key without jobs has a row without a job. And the clock after
+        that: by an earlier one, a rate that was granted meanwhile would seem too far ahead."""
+
+    # --- marking -------------------------------------------------------------------------------
+
+    def _note_keys(self, changes: Iterable[Change]) -> list[Query]:
+        """The statements that mark the keys of these changes; none for jobs without one. A mark for
+        a change that is not applied after all is harmless."""
+        dirty = {
+            DirtyKey(each.job.namespace, key, at)
+            for change in changes
+            for each in (change, *change.spawned)
+            for key, at in dirtied_by(each)
+        }
+        return self._dirty_key_queries(sorted(dirty)) if dirty else []
+
+    def _note_granted(
+        self,
+        namespace: Namespace,
+        granted: Sequence[Job],
+        rates: Mapping[Meter, Instant],
+        now: Instant,
+    ) -> list[Query]:
+        """Mark the keys under which more jobs could be admitted once these are granted."""
+        rules = KeyRules(self._known(namespace).kinds, now)
+        dirty = {
+            DirtyKey(namespace, key, at, now)
+            for job in granted
+            if job.rate_key is not None or job.concurrency_key is not None
+            for key, at in rules.dirtied_by_grant(job, rates)
+        }
+        return self._dirty_key_queries(sorted(dirty)) if dirty else []
+
+    # --- admitting -----------------------------------------------------------------------------
+
+    def _admit(self, tx: Transaction, scope: ClaimScope) -> None:
+        """Admit jobs of the dirty keys of the kinds that a claim asks for. Reads more marks until
+        a job is admitted, because those of a long backlog of one key may come first. [CK4]"""
+        namespace = scope.namespace
+        for _ in range(MAX_PAGES):
+            now, rows = self._take_dirty(tx, namespace, scope.kinds)
+            if not rows:
+                return
+            dirty = [
+                DirtyKey(namespace, Key(Kind(kind), bool(is_rate), key), at, noted_at)
+                for kind, is_rate, key, at, noted_at in rows
+            ]
+            self._look_back(tx, namespace, dirty, now)
+            keys = {each.key for each in dirty if each.key.key != _MARK}
+            settings = self._known(namespace)
+            paused = {name for name, each in settings.queues.items() if each.paused}
+            admitted = self._admit_keys(tx, namespace, keys, set(scope.queues) - paused)
+            if admitted or len(rows) < MAX_DIRTY_KEYS:
+                return
+
+    def _look_back(
+        self, tx: Transaction, namespace: Namespace, dirty: Sequence[DirtyKey], now: Instant
+    ) -> None:
+        """The mark of a delayed job is taken when the job is due. If the clock is set back then,
+        the job is delayed again, and nothing would say when it is due. So each kind has a mark that
+        says up to when such marks were taken. Before that instant, the keys of jobs that are due in
+        between are marked again. [CK10] [Z6]"""
+        due_at: dict[Kind, int] = {}
+        for each in dirty:
+            kind = each.key.kind
+            if each.key.key == _MARK:
+                span = {"namespace": namespace, "kind": kind, "since": now, "until": each.noted_at}
+                tx.fetch(
+                    self._query("note_delayed_keys_again", **span),
+                    self._query("note_delayed_rate_keys_again", **span),
+                )
+                due_at[kind] = max(due_at.get(kind, 0), now)
+            elif each.at and not each.noted_at:
+                due_at[kind] = max(due_at.get(kind, 0), each.at)
+        tx.fetch(
+            *[
+                self._query("mark_due", namespace=namespace, kind=kind, never=NEVER, due_at=at)
+                for kind, at in sorted(due_at.items())
+            ]
+        )
+
+    def _admit_keys(
+        self,
+        tx: Transaction,
+        namespace: Namespace,
+        keys: Collection[Key],
+        queues: Set[QueueName],
+    ) -> int:
+        """Admit jobs of these keys: under concurrency keys first, because those that then wait for
+        a rate key are admitted under that. Returns how many jobs claims can find now. [RL14]"""
+        of_keys = {key for key in keys if not key.is_rate}
+        admitted, rate_keys = self._admit_under(tx, namespace, of_keys, queues, is_rate=False)
+        of_rates = (set(keys) - of_keys) | rate_keys
+        more, _ = self._admit_under(tx, namespace, of_rates, queues, is_rate=True)
+        return admitted + more
+
+    def _admit_under(
+        self,
+        tx: Transaction,
+        namespace: Namespace,
+        keys: Set[Key],
+        queues: Set[QueueName],
+        *,
+        is_rate: bool,
+    ) -> tuple[int, set[Key]]:
+        """How many jobs claims can find now, and the rate keys to decide about next."""
+        if not keys:
+            return 0, set()
+        kinds = self._known(namespace).kinds
+        most = {key: most_admitted(kinds, key) for key in sorted(keys)}
+        now, rows = self._jobs_of_keys(tx, namespace, most, is_rate=is_rate)
+        rules, in_use = KeyRules(kinds, now), _by_key(rows, is_rate=is_rate)
+        decided = [
+            (each, admit(each.jobs, rules.room(each.key, each.uses), now=now, queues=queues))
+            for each in in_use
+        ]
+        self._correct(tx, namespace, rules, in_use)
+        parked = self._park(tx, [each for _, to in decided for each in to.parked], is_rate=is_rate)
+        # If one of them cannot be parked, because a claim has just locked it, it keeps its place.
+        decided = [(found, to) for found, to in decided if parked.issuperset(to.parked)]
+        targets = {
+            job_id: rules.lane_behind(found.key, found.rate_keys[job_id])
+            for found, to in decided
+            for job_id in to.admitted
+        }
+        moved = self._let_through(tx, targets, now, is_rate=is_rate)
+        settled = {found.key for found, to in decided if moved.issuperset(to.admitted)}
+        notes = [
+            DirtyKey(namespace, key, after(now, LOCKED_AGAIN_US), now) for key in keys - settled
+        ]
+        for found, to in decided:
+            notes += [
+                DirtyKey(namespace, found.key, at, now)
+                for at in rules.again_at(found.key, found.uses, to)
+            ]
+        if notes:
+            tx.fetch(*self._dirty_key_queries(sorted(notes)))
+        touched = parked | {job_id for job_id in moved if targets[job_id] is Lane.WAITS_FOR_RATE}
+        rate_keys = {
+            Key(found.key.kind, True, rate_key)
+            for found in in_use
+            for job_id, rate_key in found.rate_keys.items()
+            if not is_rate and rate_key is not None and job_id in touched
+        }
+        return sum(targets[each] < Lane.WAITS_FOR_KEY for each in moved), rate_keys
+
+    def _correct(
+        self, tx: Transaction, namespace: Namespace, rules: KeyRules, found: Sequence[KeyInUse]
+    ) -> None:
+        """Write the states of rates that count for less than they say: otherwise they would stay a
+        whole burst ahead of now. [RL3]"""
+        tx.fetch(
+            *[
+                self._query(
+                    "correct_slot",
+                    namespace=namespace,
+                    scope=each.key.meter.scope.value,
+                    name=each.key.kind,
+                    key=each.key.key,
+                    least=least,
+                    tat=each.uses,
+                )
+                for each in found
+                if (least := rules.corrected(each.key, each.uses)) is not None
+            ]
+        )
+
+    def _park(self, tx: Transaction, ids: Sequence[JobId], *, is_rate: bool) -> set[JobId]:
+        """Take the places of these jobs away. Returns the ids of those that are parked now."""
+        kept = "CASE WHEN j.concurrency_key IS NULL THEN NULL ELSE j.admitted_at END"
+        lane, admitted_at, lanes = (
+            (Lane.WAITS_FOR_RATE, kept, "j.lane < 2")
+            if is_rate
+            else (Lane.WAITS_FOR_KEY, "NULL", "j.admitted_at IS NOT NULL")
+        )
+        return self._move(tx, ids, lane, admitted_at, lanes, None) if ids else set()
+
+    def _let_through(
+        self, tx: Transaction, targets: Mapping[JobId, Lane], now: Instant, *, is_rate: bool
+    ) -> set[JobId]:
+        """Move jobs to these lanes. Returns the ids of those that were moved."""
+        source = Lane.WAITS_FOR_RATE if is_rate else Lane.WAITS_FOR_KEY
+        moved: set[JobId] = set()
+        for lane in sorted(set(targets.values())):
+            ids = [job_id for job_id, target in targets.items() if target is lane]
+            moved |= self._move(tx, ids, lane, ":at", f"j.lane = {source.value}", now)
+        return moved
+
+    def _move(
+        self,
+        tx: Transaction,
+        ids: Sequence[JobId],
+        lane: Lane,
+        admitted_at: str,
+        lanes: str,
+        at: Instant | None,
+    ) -> set[JobId]:
+        shape = (("admitted_at", admitted_at), ("lanes", lanes))
+        [rows] = tx.fetch(
+            self._query("move_jobs", shape, ids=self._pack(sorted(ids)), lane=lane.value, at=at)
+        )
+        return {JobId(str(job_id)) for (job_id,) in rows}
+
+
+def _shape_of(statements: Statements, is_rate: bool) -> Shape:
+    """What the statements about concurrency keys and about rate keys differ in."""
+    name = "rate_key" if is_rate else "key"
+    return (
+        ("key_columns", statements.text(f"columns_of_{name}")),
+        ("of_key", statements.text(f"of_{name}")),
+        ("places", statements.text(f"places_of_{name}")),
+        ("uses", statements.text(f"uses_of_{name}")),
+        ("by_waiting", f"{{by_{name}}}"),
+        ("by_place", f"{{by_place_of_{name}}}"),
+        ("is_rate", "{true}" if is_rate else "{false}"),
+    )
+
+
+def _by_key(rows: Iterable[Row], *, is_rate: bool) -> list[KeyInUse]:
+    """The rows of `_jobs_of_keys`, by key."""
+    found: dict[Key, KeyInUse] = {}
+    for kind, name, uses, job_id, *columns, rate_key in rows:
+        key = Key(Kind(kind), is_rate, name)
+        each = found.setdefault(key, KeyInUse(key, uses, [], {}))
+        if job_id is not None:
+            job = KeyedJob(JobId(str(job_id)), *columns)
+            each.jobs.append(job)
+            each.rate_keys[job.id] = rate_key
+    return list(found.values())

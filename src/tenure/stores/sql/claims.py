@@ -1,0 +1,350 @@
+"""One claim: lock, read, let the planner decide, write. A mixin of `SqlStore`.
+
+A claim without limits and rates is one round trip that locks and reads and one that writes:
+
+1. Jobs of dirty keys are admitted, if there are some (`admission`).
+2. Locks: the sessions that claim, and the settings, which cannot change until the commit. If they
+   are not those that this process knew, the claim begins again.
+3. Limits and rates of the queues and kinds that it asks for are counted under the lock of their
+   row in `slot`. One that another claim has locked is left out: jobs without such a rule never wait
+   for one. Most claims have none of these.
+4. Candidates are read in claim order, no more than there is room for, and locked (`candidates`).
+5. The plan is written: jobs, sessions, states of rates, and marks of the keys it has used.
+"""
+
+import random
+import time
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+import msgspec
+from msgspec.structs import replace
+
+from tenure.core.claims import (
+    ClaimPlan,
+    ClaimScope,
+    ClaimView,
+    QueueState,
+    body_bytes,
+    first_with_room,
+    kind_meter,
+    queue_meter,
+    usable_candidates,
+)
+from tenure.core.ids import Kind, Namespace, QueueName
+from tenure.core.instants import Duration
+from tenure.core.kind_settings import KindSettings
+from tenure.core.outcomes import Session, SessionKey
+from tenure.core.rates import Meter
+from tenure.errors import StoreUnavailable
+from tenure.stores.sql.candidates import Candidates, Reading, SqlCandidates
+from tenure.stores.sql.jobs import SqlJobs
+from tenure.stores.sql.rows import Row, left_out_bytes, rate_states_from, session_from
+from tenure.stores.sql.statements import Query, Shape, Statements
+from tenure.stores.sql.transactions import Transaction
+
+MAX_CLAIM_RESTARTS = 10
+"""How often a claim begins again: because the settings are not those that this process knew, or
+keys are dirty, or other claims count under all rules of what it asks for."""
+
+LONGEST_PAUSE_S = 0.005
+"""Before a claim begins again because other claims are counting."""
+
+MAX_REMEMBERED_SCOPES = 1_000
+"""For how many scopes of claims a process remembers that keys were dirty."""
+
+_OF_KINDS: Shape = (("kinds", "{each_kind}"),)
+_DIRTY_KINDS = """WITH RECURSIVE dirty (kind) AS (
+    SELECT (SELECT min(d.kind) FROM {t}dirty_key AS d WHERE d.namespace = :namespace)
+     UNION ALL
+    SELECT (SELECT min(d.kind) FROM {t}dirty_key AS d
+             WHERE d.namespace = :namespace AND d.kind > f.kind)
+      FROM dirty AS f WHERE f.kind IS NOT NULL)
+SELECT f.kind FROM dirty AS f WHERE f.kind IS NOT NULL"""
+"""From kind to kind through the index."""
+_OF_ANY_KIND: Shape = (("kinds", _DIRTY_KINDS),)
+
+
+class RestartClaim(Exception):
+    """The claim begins again: it has learned what it must know before it locks and reads."""
+
+
+class RulesAreBusy(Exception):
+    """The claim begins again after a pause: it found nothing, and left out what other claims count
+    under just now."""
+
+
+class Rules(msgspec.Struct, frozen=True):
+    """What is set for the queues and kinds that a claim asks for. Most claims have no rules."""
+
+    queues: dict[QueueName, QueueState]
+    """Those that are paused, limited or rated."""
+    kinds: dict[Kind, KindSettings]
+    """Those that have a rate."""
+
+    @property
+    def limited(self) -> list[QueueName]:
+        """The queues whose leases are counted."""
+        return [
+            name for name, each in self.queues.items() if each.limit is not None and not each.paused
+        ]
+
+    @property
+    def meters(self) -> list[Meter]:
+        """What claims count under, one at a time."""
+        return [
+            *[
+                queue_meter(name)
+                for name, each in self.queues.items()
+                if not each.paused and (each.limit is not None or each.rate is not None)
+            ],
+            *[kind_meter(kind) for kind in self.kinds],
+        ]
+
+
+class SqlClaims(SqlCandidates):
+    """`Store.claim` over SQL."""
+
+    _admits_apart = False
+    """Whether keys are decided about in a transaction of their own, before that of the claim: its
+    locks last only for that, and other claims find what was admitted at once."""
+
+    def __init__(self, statements: Statements) -> None:
+        super().__init__(statements)
+        # A hint that saves a round trip: the last claim of these scopes found dirty keys.
+        self._dirty_scopes: set[ClaimScope] = set()
+
+    @abstractmethod
+    def _claim_locks(self, namespace: Namespace, sessions: Sequence[SessionKey]) -> list[Query]:
+        """Locks that keep claims apart from changes of settings, and from other claims of the same
+        sessions."""
+
+    @abstractmethod
+    def _session_queries(self, sessions: Sequence[Session]) -> list[Query]:
+        """The statements that record what each session was granted last."""
+
+    jobs: SqlJobs
+    """They write what is granted."""
+
+    def claim(
+        self,
+        scope: ClaimScope,
+        sessions: Sequence[SessionKey],
+        wanted: int,
+        plan: Callable[[ClaimView], ClaimPlan],
+    ) -> ClaimPlan:
+        """Lock, read, let `plan` decide, write what it says."""
+        for restarts in range(MAX_CLAIM_RESTARTS):
+            has_admitted = scope in self._dirty_scopes
+            if has_admitted:
+                self._write(lambda tx: self._admit(tx, scope))
+            is_last = restarts == MAX_CLAIM_RESTARTS - 1
+            work = partial(self._claim, scope, sessions, wanted, plan, has_admitted, is_last)
+            try:
+                planned = self._write(work)
+            except RestartClaim:
+                continue
+            except RulesAreBusy:
+                time.sleep(random.uniform(0, LONGEST_PAUSE_S))  # noqa: S311 - guards nothing
+                continue
+            return replace(planned, restarts=restarts) if restarts else planned
+        raise StoreUnavailable(
+            f"the settings of {', '.join(scope.queues)} keep changing", hint="claim again"
+        )
+
+    def _claim(
+        self,
+        scope: ClaimScope,
+        sessions: Sequence[SessionKey],
+        wanted: int,
+        plan: Callable[[ClaimView], ClaimPlan],
+        has_admitted: bool,
+        is_last: bool,
+        tx: Transaction,
+    ) -> ClaimPlan:
+        kinds = self._kinds_to_claim(tx, scope, tuple(dict.fromkeys(scope.queues)))
+        rules = self._rules_of(scope.namespace, kinds)
+        reading = None if rules else Reading.of_all(scope, kinds, wanted)
+        remembered, counted, found, moment = self._open(tx, scope, sessions, rules, reading)
+        now, epoch, settling_since, rev, is_dirty = moment
+        self._saw_epoch(epoch)
+        self._refresh(tx, scope.namespace, epoch, rev)
+        if self._rules_of(scope.namespace, kinds) != rules:
+            raise RestartClaim
+        if is_dirty and not self._admits_apart:
+            self._admit(tx, scope)
+            [[(now, _)]] = tx.fetch(self._query("moment"))
+        elif is_dirty or has_admitted:
+            self._remember_dirty(scope, is_dirty=is_dirty)
+            if is_dirty and not has_admitted and not is_last:
+                raise RestartClaim  # what its keys let through may come before what it found
+        view = ClaimView(
+            now=now,
+            epoch=epoch,
+            sessions=_sessions_among(remembered, sessions),
+            queues={name: QueueState(name=name) for name in kinds},
+            candidates=(),
+            settling_since=settling_since,
+        )
+        if rules is not None:
+            view = _with_usage(view, rules, counted)
+            reading = Reading.within(scope, kinds, rules.kinds.keys(), view.room, wanted)
+        assert reading is not None
+        if rules is not None or not self._admits_apart:
+            found = tx.fetch(*self._candidate_queries(reading))
+        candidates = self._readable_candidates(tx, reading, found, now)
+        view = _with_candidates(view, rules, candidates, wanted)
+        if view.busy and not view.candidates and not is_last:
+            raise RulesAreBusy
+        view = self._with_large_bodies(tx, view, claims=len(sessions))
+        planned = plan(view)
+        self._write_plan(tx, scope.namespace, view, planned)
+        return planned
+
+    def _open(
+        self,
+        tx: Transaction,
+        scope: ClaimScope,
+        sessions: Sequence[SessionKey],
+        rules: Rules | None,
+        reading: Reading | None,
+    ) -> tuple[Sequence[Row], Sequence[Sequence[Row]], Sequence[Sequence[Row]], Row]:
+        """Lock and read in one round trip: the sessions, what counts under the rules, the
+        candidates if there are none and jobs are admitted apart, and the clock."""
+        locks = self._claim_locks(scope.namespace, sessions)
+        counts = [] if rules is None else self._counting_queries(scope.namespace, rules)
+        reads = (
+            self._candidate_queries(reading) if reading is not None and self._admits_apart else []
+        )
+        workers = self._pack([key.worker for key in sessions])
+        remembered, *answers, [moment] = tx.fetch(
+            *locks,
+            self._query("load_sessions", namespace=scope.namespace, workers=workers),
+            *counts,
+            *reads,
+            self._moment_query(scope),
+        )[len(locks) :]
+        return remembered, answers[: len(counts)], answers[len(counts) :], moment
+
+    def _moment_query(self, scope: ClaimScope) -> Query:
+        if scope.kinds is None:
+            return self._query("moment_to_claim", _OF_ANY_KIND, namespace=scope.namespace)
+        return self._query(
+            "moment_to_claim",
+            _OF_KINDS,
+            namespace=scope.namespace,
+            kinds=self._pack(scope.kinds),
+        )
+
+    def _remember_dirty(self, scope: ClaimScope, *, is_dirty: bool) -> None:
+        if not is_dirty:
+            self._dirty_scopes.discard(scope)
+            return
+        if len(self._dirty_scopes) >= MAX_REMEMBERED_SCOPES:
+            self._dirty_scopes.clear()
+        self._dirty_scopes.add(scope)
+
+    # --- limits and rates ----------------------------------------------------------------------
+
+    def _rules_of(
+        self, namespace: Namespace, kinds: Mapping[QueueName, Sequence[Kind]]
+    ) -> Rules | None:
+        """What is set for these queues and kinds, as this process knows it; None for nothing."""
+        known = self._known(namespace)
+        if not known.queues and not known.kinds:
+            return None
+        queues = {name: known.queues[name] for name in kinds if name in known.queues}
+        rated = {
+            kind: known.kinds[kind]
+            for kind in sorted({kind for names in kinds.values() for kind in names})
+            if kind in known.kinds and known.kinds[kind].rate is not None
+        }
+        return Rules(queues, rated) if queues or rated else None
+
+    def _counting_queries(self, namespace: Namespace, rules: Rules) -> list[Query]:
+        """Lock the rules, then count the leases of limited queues, and say when the first rate key
+        of each kind has room."""
+        names = [name for name, each in rules.queues.items() if not each.paused]
+        kinds = self._pack(list(rules.kinds))
+        slots = {"queues": self._pack(names), "kinds": kinds}
+        return [
+            self._query("lock_slots", namespace=namespace, **slots),
+            self._query("rate_waits", namespace=namespace, kinds=kinds),
+            *[self._query("count_live", namespace=namespace, queue=name) for name in rules.limited],
+        ]
+
+    # --- writing -------------------------------------------------------------------------------
+
+    def _write_plan(
+        self, tx: Transaction, namespace: Namespace, view: ClaimView, planned: ClaimPlan
+    ) -> None:
+        also = self._session_queries(planned.sessions)
+        also += self._slot_changes(namespace, planned.rate_states)
+        granted = [change.job for change in planned.changes]
+        states = view.rate_states | planned.rate_states
+        also += self._note_granted(namespace, granted, states, view.now)
+        if planned.changes or also:
+            self.jobs.write_claimed(tx, planned.changes, view.epoch, also)
+
+    def _with_large_bodies(self, tx: Transaction, view: ClaimView, *, claims: int) -> ClaimView:
+        """The view, if bodies of candidates were left out: with the candidates that the plan can
+        use, and with their bodies. [Z10]"""
+        sizes = [left_out_bytes(job) for job in view.candidates]
+        if not any(sizes):
+            return view
+        known = [
+            body_bytes(job) if size is None else size
+            for job, size in zip(view.candidates, sizes, strict=True)
+        ]
+        usable = view.candidates[: usable_candidates(known, claims=claims)]
+        large = [job.id for job, size in zip(usable, sizes, strict=False) if size is not None]
+        found: dict[str, tuple[bytes, bytes | None]] = {}
+        if large:
+            [rows] = tx.fetch(self._query("load_bodies", ids=self._pack(large)))
+            found = {
+                str(job_id): (payload.encode(), None if point is None else point.encode())
+                for job_id, payload, point in rows
+            }
+        return replace(
+            view,
+            candidates=[
+                replace(job, payload=found[job.id][0], checkpoint=found[job.id][1])
+                if job.id in found
+                else job
+                for job in usable
+            ],
+        )
+
+
+def _with_usage(view: ClaimView, rules: Rules, counted: Sequence[Sequence[Row]]) -> ClaimView:
+    """The view with what counts under the rules that this claim has locked."""
+    slots, waits, *live = counted
+    states = rate_states_from(slots)
+    leases = {name: number for name, [(number,)] in zip(rules.limited, live, strict=True)}
+    return replace(
+        view,
+        queues=view.queues
+        | {name: replace(each, live=leases.get(name, 0)) for name, each in rules.queues.items()},
+        kinds=rules.kinds,
+        rate_states=states,
+        key_waits={
+            Kind(kind): Duration(0 if at is None else max(1, at - view.now)) for kind, at in waits
+        },
+        busy=frozenset(rules.meters) - states.keys(),
+    )
+
+
+def _with_candidates(
+    view: ClaimView, rules: Rules | None, found: Candidates, wanted: int
+) -> ClaimView:
+    """The view with those of the jobs that were found that could be granted together."""
+    if rules is None:
+        return replace(view, candidates=found.jobs)
+    view = replace(view, rate_states=view.rate_states | found.rate_states)
+    return replace(view, candidates=first_with_room(found.jobs, view.room, wanted=wanted))
+
+
+def _sessions_among(rows: Sequence[Row], wanted: Sequence[SessionKey]) -> dict[SessionKey, Session]:
+    found = map(session_from, rows)
+    return {session.key: session for session in found if session.key in wanted}
