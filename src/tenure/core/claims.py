@@ -463,8 +463,8 @@ def plan_claims(
 def repeated_claim(
     request: ClaimRequest, leased: Iterable[tuple[Job, History]], at: Moment
 ) -> ClaimAnswer:
-    """What is left of the grants an earlier, equal claim received: those of its leases that are
-    still valid, never other jobs and never a revived lease. [Q1] What another claim received
+    """What is left of the grants that an earlier, equal claim received: the ones of its leases that
+    are still valid, never other jobs and never a revived lease. [Q1] What another claim received
     under the same request id is not shown: this caller may not be allowed to see it. [Q2]"""
     asked_by = claim_fingerprint(request)
     grants: list[Grant] = []

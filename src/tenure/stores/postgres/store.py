@@ -95,7 +95,8 @@ LISTING_CONNECTIONS = 5
 server that lists, and one for its metrics. They are opened when they are needed."""
 
 MAX_HINTED_QUEUES = 200
-"""After a change of a kind, the workers of so many queues are told; others find out by polling."""
+"""After a change of a kind, the workers of this many queues get a hint; others find out by
+polling."""
 
 MAX_TRIES = 5
 """How often a transaction is tried that PostgreSQL aborts because of another one."""
@@ -343,7 +344,7 @@ class PostgresStore(SqlStore):
     # --- hints ---------------------------------------------------------------------------------
 
     def watch(self, on_hint: OnHint) -> Callable[[], None]:
-        """Hear what any process commits, if notifications arrive."""
+        """Call `on_hint` after commits of any process, if notifications arrive."""
         self._pool.check()
         return self._notifications.watch(on_hint)
 

@@ -37,7 +37,7 @@ from tenure.stores.sql.statements import Query, Shape, Statements
 from tenure.stores.sql.transactions import Transaction
 
 MAX_DIRTY_KEYS = 1000
-"""How many marks of a kind are on a page: so many that were due at once, and as many that became
+"""How many marks of a kind are on a page: this many that were due at once, and as many that became
 due later, so that neither sort delays the other. [CK10]"""
 
 MAX_PAGES = 50
@@ -268,7 +268,7 @@ class SqlAdmission(SqlLimits):
         )
 
     def _park(self, tx: Transaction, ids: Sequence[JobId], *, is_rate: bool) -> set[JobId]:
-        """Take the places of these jobs away. Returns the ids of those that are parked now."""
+        """Take the places of these jobs away. Returns the ids of the ones that are parked now."""
         kept = "CASE WHEN j.concurrency_key IS NULL THEN NULL ELSE j.admitted_at END"
         lane, admitted_at, lanes = (
             (Lane.WAITS_FOR_RATE, kept, "j.lane < 2")
@@ -280,7 +280,7 @@ class SqlAdmission(SqlLimits):
     def _let_through(
         self, tx: Transaction, targets: Mapping[JobId, Lane], now: Instant, *, is_rate: bool
     ) -> set[JobId]:
-        """Move jobs to these lanes. Returns the ids of those that were moved."""
+        """Move jobs to these lanes. Returns the ids of the moved ones."""
         source = Lane.WAITS_FOR_RATE if is_rate else Lane.WAITS_FOR_KEY
         moved: set[JobId] = set()
         for lane in sorted(set(targets.values())):

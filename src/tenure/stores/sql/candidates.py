@@ -26,13 +26,13 @@ from tenure.stores.sql.statements import Query
 from tenure.stores.sql.transactions import Transaction
 
 MAX_ARMS = 64
-"""How many arms one statement merges. A claim with more of them locks some jobs in vain."""
+"""How many arms one statement merges. A claim with more of them locks some jobs without need."""
 
 MAX_LEVELS = 32
 """How many priorities of delayed jobs of one kind are read one by one; the lower ones together."""
 
 MAX_PASSED_OVER = 1000
-"""So many jobs of a newer version may stand before those that a claim can have. [Y5]"""
+"""How many jobs of a newer version may precede the ones that a claim can have. [Y5]"""
 
 _PLACE, _TAT = len(JOB_COLUMNS), len(JOB_COLUMNS) + 1
 """Where a candidate says its place in claim order and the state of its rate, behind its job."""
@@ -127,7 +127,7 @@ class Reading(msgspec.Struct, frozen=True):
         )
 
     def and_more(self, jobs: int) -> "Reading":
-        """The same, and so many more jobs of each queue and kind."""
+        """The same, and this many more jobs of each queue and kind."""
         return replace(
             self,
             most={name: most + jobs for name, most in self.most.items()},
@@ -147,7 +147,7 @@ class SqlCandidates(SqlAdmission):
     """The part of `Store.claim` that finds ready jobs."""
 
     _locked_by_others = 0
-    """How many jobs that other claims hold locked a merged claim passes by. If that is 0, there is
+    """How many jobs that other claims have locked a merged claim skips. If that is 0, there is
     only one writer."""
 
     def _kinds_to_claim(

@@ -45,7 +45,7 @@ from tenure.stores.sql.statements import Query, Shape, Statements
 from tenure.stores.sql.transactions import Transaction
 
 MAX_CLAIM_RESTARTS = 10
-"""How often a claim begins again: because the settings are not those that this process knew, or
+"""How often a claim starts again: because the settings are not those that this process knew, or
 keys are dirty, or other claims count under all rules of what it asks for."""
 
 LONGEST_PAUSE_S = 0.005
@@ -67,11 +67,11 @@ _OF_ANY_KIND: Shape = (("kinds", _DIRTY_KINDS),)
 
 
 class RestartClaim(Exception):
-    """The claim begins again: it has learned what it must know before it locks and reads."""
+    """The claim starts again: it has learned what it must know before it locks and reads."""
 
 
 class RulesAreBusy(Exception):
-    """The claim begins again after a pause: it found nothing, and left out what other claims count
+    """The claim starts again after a pause: it found nothing, and left out what other claims count
     under just now."""
 
 
@@ -79,7 +79,7 @@ class Rules(msgspec.Struct, frozen=True):
     """What is set for the queues and kinds that a claim asks for. Most claims have no rules."""
 
     queues: dict[QueueName, QueueState]
-    """Those that are paused, limited or rated."""
+    """The queues that are paused, limited or rated."""
     kinds: dict[Kind, KindSettings]
     """Those that have a rate."""
 

@@ -164,7 +164,7 @@ class SqlLimits(Transactional):
         )
 
     def _rate_queries(self, namespace: Namespace, rates: Iterable[Meter]) -> list[Query]:
-        """Where these rates stand."""
+        """The levels of these rates."""
         by_scope: dict[tuple[RateScope, str], list[str]] = {}
         for meter in rates:
             by_scope.setdefault((meter.scope, meter.key), []).append(meter.name)

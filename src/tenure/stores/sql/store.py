@@ -211,7 +211,7 @@ class SqlStore(SqlClaims):
         return [queue_state_from(row, live.get(row[0], 0)) for row in settings]
 
     def raise_epoch(self) -> Epoch:
-        """Begin a new epoch, after every write under the old one has ended. [A5] [A12]"""
+        """Start a new epoch, after every write under the old one has ended. [A5] [A12]"""
         queries = self._epoch_queries()
         [(epoch,)] = self._write(lambda tx: tx.fetch(*queries, last=True))[-1]
         self._saw_epoch(Epoch(epoch))

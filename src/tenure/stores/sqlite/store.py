@@ -182,7 +182,7 @@ class SqliteStore(SqlStore):
         return sqlite_facts(self._path, mode, synchronous, meta)
 
     def watch(self, on_hint: OnHint) -> Callable[[], None]:
-        """Hear that any process has changed something, but not what."""
+        """Call `on_hint` after a change of any process, without saying what changed."""
         self._check()
         return self._changes.add(on_hint)
 
