@@ -1,6 +1,7 @@
 """Our own stores as the conformance kit wants them: factories with virtual clocks."""
 
 import tempfile
+from functools import cache
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -24,6 +25,15 @@ from tests.support.postgres import PostgresServer
 __all__ = ["MemoryFactory", "PostgresDatabases", "PostgresFactory", "SqliteFactory"]
 
 
+@cache
+def _migrated_file() -> bytes:
+    """An empty SQLite store as a file: copying it is cheaper than migrating one for every test."""
+    with tempfile.TemporaryDirectory(prefix="tenure-kit-") as directory:
+        path = Path(directory) / "tenure.db"
+        SqliteStore(path).close()
+        return path.read_bytes()
+
+
 class SqliteFactory:
     """SQLite in a directory of its own, in memory where the system has such a place."""
 
@@ -34,10 +44,11 @@ class SqliteFactory:
             prefix="tenure-kit-", dir=fast if fast.is_dir() else None
         )
         self._path = Path(self._directory.name) / "tenure.db"
+        self._path.write_bytes(_migrated_file())
         self._opened: list[Store] = []
 
     def open(self) -> Store:
-        """The file, created and migrated by the first handle."""
+        """A handle on the file."""
         store = SqliteStore(self._path, clock=self.clock)
         self._opened.append(store)
         return store
