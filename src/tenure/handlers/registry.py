@@ -133,7 +133,6 @@ class Handler(msgspec.Struct, frozen=True, kw_only=True):
     priority: int = 0
     concurrency: int | None = None
     key_rule: KeyRule | None = None
-    """The group of its jobs' concurrency keys, if it is not the kind. [CK1]"""
     concurrency_limit: int | None = None
     expires_us: Duration | None = None
     rate: Rate | None = None
