@@ -115,6 +115,7 @@ def test_keys_take_turns_in_virtual_time(app: Tenure, jobs: Inline) -> None:
     @app.job(concurrency_key="customer")
     def sync(customer: str) -> None:
         seen.append(customer)
+        jobs.clock.advance("1s")  # the job takes a second
 
     for customer in "aaaabbc":
         sync.enqueue(customer)

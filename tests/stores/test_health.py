@@ -120,7 +120,7 @@ def test_a_fresh_database_is_current_and_a_forgotten_transaction_is_seen(postgre
 HEALTHY: dict[str, list[Row]] = {
     "server": [("17.1", 170001, "on", "on", 0, 1_000_000_000)],
     "meta": [(newest_version(PACKAGE), 1, 7, 7, 1, 0, None)],
-    "transactions": [(1, 10)],
+    "transactions": [(1, 10, None)],
     "connections": [(5, 100)],
     "slots": [(0, 0)],
     "tables": [("job", 1000, 10)],
