@@ -1,5 +1,7 @@
 """Fixtures of the conformance tests: our stores, ready for the kit."""
 
+from collections.abc import Iterator
+
 import pytest
 
 from tenure_conformance.harness import StoreFactory
@@ -13,9 +15,11 @@ from tests.support.postgres import PostgresServer
 
 
 @pytest.fixture(scope="session")
-def postgres_databases(postgres: PostgresServer) -> PostgresDatabases:
+def postgres_databases(postgres: PostgresServer) -> Iterator[PostgresDatabases]:
     """Migrated databases on virtual time, each of which serves one test after the other."""
-    return PostgresDatabases(postgres)
+    databases = PostgresDatabases(postgres)
+    yield databases
+    databases.close()
 
 
 # The quick tests run the kit on the reference store; SQLite adds a third of their time.

@@ -100,6 +100,14 @@ class PostgresDatabases:
             database.connection.execute(self._emptying)
             self._free.append(database)
             return
+        self._drop(database)
+
+    def close(self) -> None:
+        """Drop those that no test uses."""
+        while self._free:
+            self._drop(self._free.pop())
+
+    def _drop(self, database: "Database") -> None:
         database.connection.close()
         self._server.drop_database(database.dsn)
 
