@@ -640,9 +640,9 @@ def test_why_a_job_waits_is_data(stage: Stage) -> None:
 @spec("OB32", "H41")
 def test_a_reason_names_only_jobs_in_the_tokens_scope(stage: Stage) -> None:
     held = {"concurrency_key": "tenant-1"}
-    stage.leased(1, kind="k", **held)
-    stage.enqueue(2, kind="other", **held)
-    limited = stage.token(V, "limited", kinds=("other",))
+    stage.leased(1, **held)
+    stage.enqueue(2, queue="other", **held)
+    limited = stage.token(V, "limited", queues=("other",))
 
     every = stage.call("wait-reasons", role=V, job_id=JOB.format(2)).json["reasons"]
     path = f"/v1/jobs/{JOB.format(2)}/wait-reasons"

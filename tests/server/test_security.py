@@ -185,9 +185,9 @@ def test_an_action_whose_outcome_is_unknown_is_logged(
 @spec("OB41", "OB32")
 def test_why_a_job_waits_is_no_violation_of_the_scope(stage: Stage) -> None:
     held = {"concurrency_key": "tenant-1"}
-    stage.leased(1, kind="k", **held)
-    stage.enqueue(2, kind="other", **held)
-    limited = stage.token(V, "limited", kinds=("other",))
+    stage.leased(1, **held)
+    stage.enqueue(2, queue="other", **held)
+    limited = stage.token(V, "limited", queues=("other",))
     noted(stage)
 
     answer = stage.ask("GET", f"/v1/jobs/{JOB.format(2)}/wait-reasons", token=limited)
