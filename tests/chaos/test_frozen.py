@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from itertools import count
 
 import pytest
 
@@ -61,16 +62,20 @@ def thaw(process: "subprocess.Popen[bytes]") -> int:
 
 
 @spec("K6", "Z4")
-def test_claims_wait_for_a_process_that_is_frozen_inside_a_claim_for_two_seconds(
+def test_a_process_that_is_frozen_inside_a_claim_keeps_a_limit_for_two_seconds(
     coordinator: Coordinator, postgres_url: str
 ) -> None:
     store = coordinator.store
     store.settings.put_queue(DEFAULT_NAMESPACE, QUEUE, paused=None, limit=10)
     enqueue(store, 2)
+    numbers = count(1)
     with frozen_in_a_transaction(postgres_url, "claim") as process:
         began = time.monotonic()
 
-        own = coordinator.claim(claim_request(1)).grants
+        own = until(
+            lambda: coordinator.claim(claim_request(1, seq=next(numbers))).grants,
+            "a claim counts under the limit",
+        )
         store.settings.put_queue(DEFAULT_NAMESPACE, QUEUE, paused=None, limit=20)
         waited_s = time.monotonic() - began
 

@@ -105,7 +105,7 @@ def test_a_line_that_a_rate_holds_back_asks_when_there_is_room(
     async def scenario() -> Answer:
         message = stage.claim_message(wait_s=60)
         claim = asyncio.create_task(stage.aask("POST", "/v1/claim", message, token=stage.of(W)))
-        await auntil(lambda: len(asked) >= 5)
+        await auntil(lambda: len(asked) >= 7)
         stage.clock.advance(1)
         return await claim
 
@@ -113,8 +113,9 @@ def test_a_line_that_a_rate_holds_back_asks_when_there_is_room(
 
     assert len(answer.json["grants"]) == 1
     # The store's clock stands still, so the rate has room "in 0.2 s" each time it is asked. The
-    # first two are the claim itself and its place in the line; a hint of the enqueue may add one.
-    assert all(later - before > 0.15 for before, later in pairwise(asked[2:]))
+    # first two are the claim itself and its place in the line; a hint of an enqueue may add one,
+    # on a busy machine even after the third.
+    assert all(later - before > 0.15 for before, later in pairwise(asked[3:]))
 
 
 @spec("RL9")
