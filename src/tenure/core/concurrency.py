@@ -204,8 +204,9 @@ def admit(
 
     `jobs` are the first that wait and all that are admitted, `room` is how many of them may be
     admitted in all, `queues` are those that the claim asks for. Their jobs come first: another
-    queue may be paused or have no workers. A job of another queue that was admitted gives its place
-    back after a while, if another one needs it. [CK12]
+    queue may be paused or have no workers. If a job of another queue needs the place of an admitted
+    one, this is decided again after a while, also if the claim asks for the queue of the admitted
+    job: it may take other jobs, its worker may die, or the queue may be paused. [CK12]
     """
     ready = [job for job in jobs if job.is_ready(now)]
     ready.sort(
@@ -219,9 +220,7 @@ def admit(
     chosen, rest = ready[:room], ready[room:]
     kept = {job.id for job in chosen}
     waiting = {job.queue for job in rest}
-    lapses = [
-        _lapses_at(job, now) for job in chosen if job.queue not in queues and waiting - {job.queue}
-    ]
+    lapses = [_lapses_at(job, now) for job in chosen if waiting - {job.queue}]
     return Admission(
         admitted=tuple(job.id for job in chosen if job.admitted_at is None),
         parked=tuple(job.id for job in jobs if job.admitted_at is not None and job.id not in kept),

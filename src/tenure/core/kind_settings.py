@@ -95,6 +95,12 @@ class KindChange(msgspec.Struct, frozen=True, kw_only=True):
         return any(each is not UNSET for each in (self.rate, self.concurrency_limit))
 
 
+def changes_limits(before: KindSettings | None, after: KindSettings) -> bool:
+    """Whether claims have to notice a change; they do not use a kind's policy."""
+    known = before or KindSettings(kind=after.kind, limits_set=False)
+    return msgspec.structs.replace(known, policy=after.policy) != after
+
+
 def put_over(
     before: KindSettings | None, wanted: KindChange, now: Instant, *, only_new: bool = False
 ) -> KindSettings:

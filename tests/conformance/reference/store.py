@@ -33,7 +33,7 @@ from tenure.core.events import MAX_DECISION_EVENTS, Event, has_unknown_word
 from tenure.core.ids import Actor, Epoch, JobId, Kind, Namespace, QueueName
 from tenure.core.instants import Duration, Instant
 from tenure.core.job import Job, row_violations
-from tenure.core.kind_settings import KindChange, KindSettings, put_over
+from tenure.core.kind_settings import KindChange, KindSettings, changes_limits, put_over
 from tenure.core.leases import HeldLease, lease_news
 from tenure.core.outcomes import Change, Session, SessionKey
 from tenure.core.policy import Policy
@@ -550,9 +550,9 @@ class ReferenceStore(
             self._open()
             before = self._kinds.get((namespace, change.kind))
             after = put_over(before, change, self._clock(), only_new=only_new)
-            if after is not before:
+            if after != before:
                 self._kinds[namespace, change.kind] = after
-                if change.sets_limits:
+                if changes_limits(before, after):
                     self._admission.set_again(namespace, change.kind, self._jobs)
                 self._watchers.tell(None)
             return after

@@ -393,7 +393,7 @@ SELECT namespace, {queue_columns} FROM {t}queue WHERE rate_grants IS NOT NULL;
 SELECT namespace, {kind_columns} FROM {t}kind_setting WHERE rate_grants IS NOT NULL;
 
 -- name: grants
--- In the order of commits: claims under one rate wait for each other, so that an event of a lower
+-- In the order of commits: claims count under one rate one after the other, so that an event of a lower
 -- position was granted before.
 SELECT e.position, e.job_id, e.seq, e.ts, j.namespace, j.queue, j.kind, j.rate_key,
        (SELECT b.ts FROM {t}job_event AS b WHERE b.job_id = e.job_id AND b.seq = e.seq - 1)

@@ -13,7 +13,7 @@ import msgspec
 from tenure.core.claims import QueueState, kind_meter, rates_of, standings
 from tenure.core.ids import Epoch, Kind, Namespace, QueueName
 from tenure.core.instants import Instant
-from tenure.core.kind_settings import KindChange, KindSettings, put_over
+from tenure.core.kind_settings import KindChange, KindSettings, changes_limits, put_over
 from tenure.core.policy import Policy
 from tenure.core.rates import Meter, Rate, RateScope, RateStanding, RateUnit
 from tenure.stores.sql.rows import Row, decode_policy, encode_document, rate_states_from
@@ -107,7 +107,7 @@ class SqlLimits(Transactional):
             rows, [(now, _)] = tx.fetch(self._query("load_kind", **key), self._query("moment"))
             before = kind_settings_from(rows[0]) if rows else None
             after = put_over(before, change, Instant(now), only_new=only_new)
-            if after is before:
+            if after == before:
                 return after
             tx.fetch(
                 self._query("delete_kind", **key),
@@ -120,14 +120,14 @@ class SqlLimits(Transactional):
                     limits_set=after.limits_set,
                     policy=None if after.policy is None else encode_document(after.policy),
                 ),
-                *(self._limits_changed(namespace, after) if change.sets_limits else []),
+                *(self._limits_changed(namespace, after) if changes_limits(before, after) else []),
             )
             return after
 
         return self._write(put)
 
     def _limits_changed(self, namespace: Namespace, after: KindSettings) -> list[Query]:
-        """What claims have to notice; they do not use a kind's policy."""
+        """What claims have to notice."""
         key = {"namespace": namespace, "kind": after.kind}
         return [
             self._query("raise_settings_rev"),

@@ -182,6 +182,46 @@ def test_a_job_that_nobody_claims_gives_its_place_to_another_queue(kit: Kit) -> 
     assert ids(kit.claimed(queues=(OTHER_QUEUE,))) == [elsewhere.id]
 
 
+@spec("CK12", "CK10")
+def test_a_job_gives_its_place_to_another_queue_if_its_workers_leave(kit: Kit) -> None:
+    ahead = kit.enqueue(queue=OTHER_QUEUE, priority=9)
+    kit.enqueue(concurrency_key="a", queue=OTHER_QUEUE)
+    kit.advance(seconds=1)
+    mine = kit.enqueue(concurrency_key="a")
+    assert ids(kit.claimed(limit=1, queues=(OTHER_QUEUE,))) == [ahead.id]
+    kit.advance(microseconds=ADMISSION_LAPSES_US + seconds(1))
+
+    assert ids(kit.claimed(queues=(QUEUE,))) == [mine.id]
+
+
+@spec("CK12", "Z2")
+def test_a_job_gives_its_place_to_another_queue_if_its_own_is_paused_later(kit: Kit) -> None:
+    both = (QUEUE, OTHER_QUEUE)
+    ahead = kit.enqueue(queue=OTHER_QUEUE, priority=9)
+    kit.enqueue(concurrency_key="a", queue=OTHER_QUEUE)
+    kit.advance(seconds=1)
+    mine = kit.enqueue(concurrency_key="a")
+    assert ids(kit.claimed(limit=1, queues=both)) == [ahead.id]
+    kit.store.settings.put_queue(DEFAULT_NAMESPACE, OTHER_QUEUE, paused=True, limit=None)
+    kit.advance(microseconds=ADMISSION_LAPSES_US + seconds(1))
+
+    assert ids(kit.claimed(queues=both)) == [mine.id]
+
+
+@spec("CK13")
+def test_setting_the_same_limit_again_changes_no_turn(kit: Kit) -> None:
+    limit(kit, 1)
+    ahead = kit.enqueue(priority=9)
+    admitted = kit.enqueue(concurrency_key="a")
+    assert ids(kit.claimed(limit=1)) == [ahead.id]
+    kit.advance(seconds=1)
+    later = kit.enqueue()
+    kit.advance(seconds=1)
+    limit(kit, 1)
+
+    assert ids(kit.claimed(limit=2)) == [admitted.id, later.id]
+
+
 @spec("CK12", "Z2")
 def test_a_job_of_a_paused_queue_holds_its_key_for_a_while_only(kit: Kit) -> None:
     both = (QUEUE, OTHER_QUEUE)
