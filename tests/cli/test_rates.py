@@ -46,7 +46,7 @@ def test_the_rate_of_a_kind_is_set_shown_and_removed(run: Run) -> None:
 
     assert set_to.stdout == "letter: at most 10/s, up to 1 at once\n"
     assert (shown["kind"], shown["rate"], shown["burst"]) == ("letter", "10/s", 1)
-    assert table.splitlines()[-1].split() == ["letter", "10/s", "1", "-", "-", "-"]
+    assert table.splitlines()[-1].split() == ["letter", "10/s", "1", "-", "-"]
     assert removed.stdout == "letter: no rate\n"
     assert (left["kind"], left["rate"], left["rate_since"]) == ("letter", None, None)
 
