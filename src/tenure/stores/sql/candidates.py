@@ -6,6 +6,7 @@ much as it needs, whatever other kinds wait in the queue, however many jobs are 
 however many are parked (docs/adr/0047).
 """
 
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import NamedTuple
 
@@ -218,9 +219,9 @@ class SqlCandidates(SqlAdmission):
         ]
         return [*ready, *levels]
 
+    @abstractmethod
     def _pack_places(self, places: Sequence[tuple[Kind, int]]) -> dict[str, object]:
         """Kinds and lanes as the parameters of `delayed_levels`."""
-        raise NotImplementedError
 
     def _with_delayed(
         self, tx: Transaction, reading: Reading, answers: Sequence[Sequence[Row]], now: Instant
