@@ -3,8 +3,7 @@
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 
-import pytest
-
+from tests.support.cases import each_case
 from tests.support.tidy import (
     MAX_FUNCTION_LINES,
     Source,
@@ -147,12 +146,12 @@ def test_the_house_is_tidy() -> None:
     assert not complaints, "\n" + "\n".join(complaints)
 
 
-@pytest.mark.parametrize(("rule", "snippet"), OFFENDERS)
+@each_case(("rule", "snippet"), OFFENDERS)
 def test_a_rule_catches_an_offender(rule: Rule, snippet: str) -> None:
     assert list(rule(Source(PurePosixPath("offender.py"), snippet)))
 
 
-@pytest.mark.parametrize(("rule", "snippet"), INNOCENTS)
+@each_case(("rule", "snippet"), INNOCENTS)
 def test_a_rule_leaves_the_innocent_alone(rule: Rule, snippet: str) -> None:
     assert not list(rule(Source(PurePosixPath("innocent.py"), snippet)))
 

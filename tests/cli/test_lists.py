@@ -17,6 +17,7 @@ from tenure.wiring import open_coordinator
 from tenure_conformance.spec import spec
 from tests.cli.harness import Run, enqueued
 from tests.remote.sites import RemoteSite
+from tests.support.cases import each_case
 from tests.support.terminals import CTRL_C, Terminal
 
 process = pytest.mark.process
@@ -206,8 +207,8 @@ def test_after_a_slow_read_it_waits_longer(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @spec("LV11")
-@pytest.mark.parametrize("columns", [1, 20, 60, 100, 300])
-@pytest.mark.parametrize("rows", [1, 2, 5, 12, 60])
+@each_case("columns", [1, 20, 60, 100, 300])
+@each_case("rows", [1, 2, 5, 12, 60])
 def test_a_screen_of_any_size_is_never_longer_or_wider(columns: int, rows: int) -> None:
     for found in (0, 3, 40):
         lines = listing(found, notes=("look at it " * 20,)).screen(columns, rows, "x" * 500)

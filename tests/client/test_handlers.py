@@ -30,6 +30,7 @@ import pytest
 from tenure import Context, InvalidInput, ValidationError
 from tenure.core.validation import Limits, check_body
 from tenure.handlers.registry import Handler, Isolation, Registry, make_handler
+from tests.support.cases import each_case
 
 UserId = NewType("UserId", int)
 T = TypeVar("T")
@@ -177,7 +178,7 @@ def test_the_payload_of_a_call_does_not_depend_on_how_its_arguments_were_given()
     assert payloads == {b'{"room":1,"guest":"ann"}'}
 
 
-@pytest.mark.parametrize(("hint", "value"), VALUES, ids=name_of)
+@each_case(("hint", "value"), VALUES)
 def test_what_is_given_arrives_equal(hint: Any, value: Any) -> None:
     handler = taking(hint)
 
@@ -190,7 +191,7 @@ def test_what_is_given_arrives_equal(hint: Any, value: Any) -> None:
     assert type(arrived) is type(value) or isinstance(value, int)
 
 
-@pytest.mark.parametrize(("hint", "value"), VALUES, ids=name_of)
+@each_case(("hint", "value"), VALUES)
 def test_what_is_returned_arrives_equal(hint: Any, value: Any) -> None:
     handler = giving(hint)
 
@@ -220,7 +221,7 @@ WRONG: list[tuple[Any, Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("hint", "value", "message"), WRONG, ids=name_of)
+@each_case(("hint", "value", "message"), WRONG)
 def test_what_does_not_fit_is_refused_with_its_path(hint: Any, value: Any, message: str) -> None:
     with pytest.raises(ValidationError, match=message) as caught:
         taking(hint).encode_arguments((value,), {})

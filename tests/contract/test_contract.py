@@ -12,6 +12,7 @@ from tenure.core.evolution import fold
 from tenure.errors import InvalidInput
 from tenure_conformance.golden import GoldenLog, golden_logs
 from tenure_conformance.spec import spec
+from tests.support.cases import each_case
 from tests.support.evidence import defined_ids
 
 SPEC = Path(__file__).parents[2] / "docs" / "spec"
@@ -120,7 +121,7 @@ def _as_ruff_sorts(name: str) -> tuple[int, str]:
 
 
 @spec("I8", "S1", "S2")
-@pytest.mark.parametrize(
+@each_case(
     ("change", "complaint"),
     [
         ({}, []),
@@ -271,7 +272,7 @@ GOLDEN = [each for each in golden_logs() if fold(each.read_events()) is not None
 
 
 @spec("I1", "I10", "P1", "P2", "P3")
-@pytest.mark.parametrize("golden", GOLDEN, ids=[each.name for each in GOLDEN])
+@each_case("golden", GOLDEN)
 def test_the_logs_that_tenure_itself_wrote_are_lawful_as_mappings(golden: GoldenLog) -> None:
     job = fold(golden.read_events())
     assert job is not None

@@ -7,6 +7,7 @@ import pytest
 from tenure import contract
 from tenure_conformance.spec import spec
 from tests.contract.foreign_queue import LEASE, ForeignQueue, Task, Unlawful, log_of, row_of
+from tests.support.cases import each_case
 
 
 def problems(queue: ForeignQueue) -> list[str]:
@@ -50,7 +51,7 @@ def walk(queue: ForeignQueue, seed: int, *, steps: int = 60) -> ForeignQueue:
 
 
 @spec("N1", "I4", "I8", "P4")
-@pytest.mark.parametrize("seed", range(20))
+@each_case("seed", range(20))
 def test_a_queue_that_follows_the_plan_is_found_lawful(seed: int) -> None:
     queue = walk(ForeignQueue(), seed)
 

@@ -19,6 +19,7 @@ from tenure.core.outcomes import Moment
 from tenure.core.vocabulary import Cause, JobStatus
 from tenure.errors import InvalidInput
 from tenure_conformance.spec import spec
+from tests.support.cases import each_case
 from tools import lives
 
 NO_ARTIFACTS = ArtifactUsage(
@@ -56,7 +57,7 @@ def test_an_upload_is_checked_against_its_lease_and_then_against_the_quotas() ->
 
 
 @spec("B28", "J9")
-@pytest.mark.parametrize(
+@each_case(
     ("used", "quotas", "expected"),
     [
         ({"others_bytes": 6}, {"job_bytes": 10}, None),

@@ -11,6 +11,7 @@ from tenure.core.ids import DEFAULT_QUEUE, Kind
 from tenure.core.instants import Instant
 from tenure.core.schedules import ScheduleSpec, next_after
 from tenure_conformance.spec import spec
+from tests.support.cases import each_case
 
 MINUTE = timedelta(minutes=1)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -114,7 +115,7 @@ def fired(of: ScheduleSpec, begin: datetime) -> Iterator[datetime]:
 
 
 @spec("SC4")
-@pytest.mark.parametrize(("tz", "day"), CHANGES, ids=lambda each: str(each))
+@each_case(("tz", "day"), CHANGES)
 def test_no_time_is_lost_and_none_is_added_where_clocks_are_set(tz: str, day: date) -> None:
     midnight = datetime(day.year, day.month, day.day, tzinfo=UTC)
     begin, end = midnight - timedelta(hours=36), midnight + timedelta(hours=36)

@@ -29,6 +29,7 @@ from tenure.core.vocabulary import (
     Stage,
 )
 from tenure_conformance.spec import spec
+from tests.support.cases import each_case
 from tools import lives
 from tools.driver import FORBIDDEN, OPERATOR, PERMANENT, Driver
 
@@ -399,7 +400,7 @@ def counters(driver: Driver) -> tuple[int, int, int]:
 
 
 @spec("N1", "A1", "A2", "T25")
-@pytest.mark.parametrize(("situation", "command"), PAIRS)
+@each_case(("situation", "command"), PAIRS)
 def test_each_command_in_each_situation_does_what_the_table_says(
     situation: str, command: str
 ) -> None:

@@ -30,6 +30,7 @@ from tenure.core.vocabulary import (
     Stage,
 )
 from tenure_conformance.spec import spec
+from tests.support.cases import each_case
 from tools import lives
 from tools.driver import OTHER_OWNER, OTHER_WORKER, Driver
 
@@ -285,7 +286,7 @@ def every_life() -> list[Driver]:
     return found
 
 
-@pytest.mark.parametrize("kind", sorted(set(EventType) - {EventType.ENQUEUED}))
+@each_case("kind", sorted(set(EventType) - {EventType.ENQUEUED}))
 def test_only_a_birth_needs_no_job(kind: EventType) -> None:
     event = replace(lives.running().events[1], type=kind)
 
@@ -407,7 +408,7 @@ def test_a_digested_row_has_no_body() -> None:
     assert isinstance(driver.ask(driver.redrive()), Applied)
 
 
-@pytest.mark.parametrize(
+@each_case(
     "function",
     [changes._event, evolution._new_row, *evolution._EVOLVERS.values(), evolution._ended],
 )

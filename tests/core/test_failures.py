@@ -23,6 +23,7 @@ from tenure.core.vocabulary import (
     Stage,
 )
 from tenure_conformance.spec import spec
+from tests.support.cases import each_case
 from tests.support.jobs import (
     OPERATOR,
     PERMANENT,
@@ -144,8 +145,8 @@ def test_retry_after_is_a_lower_bound(retry_after_s: float, wait_s: float) -> No
 
 
 @spec("F13")
-@pytest.mark.parametrize("stage", [None, *Stage])
-@pytest.mark.parametrize("word", list(ErrorClass))
+@each_case("stage", [None, *Stage])
+@each_case("word", list(ErrorClass))
 def test_the_error_class_decides_and_the_stage_only_for_validation(
     word: ErrorClass, stage: Stage | None
 ) -> None:
@@ -189,9 +190,9 @@ def test_exhaustion_by_failure_names_the_dependency_only_if_the_last_error_did(
 
 
 @spec("T34", "F13", "F12")
-@pytest.mark.parametrize("reason", [ReasonCode.POLICY_VIOLATION, ReasonCode.INFRASTRUCTURE_FAILURE])
-@pytest.mark.parametrize("word", list(ErrorClass))
-@pytest.mark.parametrize("is_cancelling", [False, True])
+@each_case("reason", [ReasonCode.POLICY_VIOLATION, ReasonCode.INFRASTRUCTURE_FAILURE])
+@each_case("word", list(ErrorClass))
+@each_case("is_cancelling", [False, True])
 def test_a_worker_that_names_such_a_reason_makes_a_dead_letter_at_once(
     reason: ReasonCode, word: ErrorClass, is_cancelling: bool
 ) -> None:

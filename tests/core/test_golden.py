@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 import msgspec
-import pytest
 from msgspec.structs import replace
 
 from tenure.core.events import EVENT_VERSION, Event
@@ -13,6 +12,7 @@ from tenure.core.job import row_violations
 from tenure.core.vocabulary import EventType, JobStatus
 from tenure_conformance.golden import FOLDER, GoldenLog, golden_logs, row_as_json
 from tenure_conformance.spec import spec
+from tests.support.cases import each_case
 from tools.golden_logs import LIVES, log_of, write_missing
 
 LOGS = list(golden_logs(1))
@@ -23,7 +23,7 @@ def name_of(log: GoldenLog) -> str:
 
 
 @spec("Y1", "I12")
-@pytest.mark.parametrize("log", LOGS, ids=name_of)
+@each_case("log", LOGS)
 def test_a_log_of_version_1_folds_to_the_row_it_always_folded_to(log: GoldenLog) -> None:
     events = log.read_events()
 
@@ -36,7 +36,7 @@ def test_a_log_of_version_1_folds_to_the_row_it_always_folded_to(log: GoldenLog)
 
 
 @spec("Y2")
-@pytest.mark.parametrize("log", LOGS, ids=name_of)
+@each_case("log", LOGS)
 def test_a_reader_ignores_fields_it_does_not_know(log: GoldenLog) -> None:
     events = json.loads(json.dumps(log.events))
     for event in events:
@@ -59,7 +59,7 @@ WORDS = {"type": "split", "cause": "weather", "to_status": "waiting"}
 
 
 @spec("Y4")
-@pytest.mark.parametrize("log", LOGS, ids=name_of)
+@each_case("log", LOGS)
 def test_a_reader_keeps_words_it_does_not_know(log: GoldenLog) -> None:
     last = log.events[-1]
     newer = {**last, "seq": int(str(last["seq"])) + 1, "from_status": last["to_status"], **WORDS}
@@ -109,7 +109,7 @@ def stored(name: str) -> GoldenLog:
     return msgspec.json.decode((FOLDER / "v1" / f"{name}.json").read_bytes(), type=GoldenLog)
 
 
-@pytest.mark.parametrize("name", sorted(LIVES))
+@each_case("name", sorted(LIVES))
 def test_today_s_core_still_writes_what_version_1_wrote(name: str) -> None:
     """While the schema is at version 1, writers have not changed either: if this fails, decide
     whether the new log needs a new version, and never edit the golden file."""

@@ -2,7 +2,6 @@
 
 import uuid
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,6 +22,7 @@ from tenure.core.ids import (
 )
 from tenure.core.instants import Instant, after, later, seconds
 from tenure_conformance.spec import spec
+from tests.support.cases import each_case
 
 ENTROPIES = st.binary(min_size=16, max_size=16)
 INSTANTS = st.integers(0, (2**48 - 1) * 1000 + 999).map(Instant)
@@ -101,7 +101,7 @@ def test_a_lease_id_is_its_epoch_and_128_random_bits(epoch: Epoch, luck: bytes) 
 
 
 @spec("J5")
-@pytest.mark.parametrize(
+@each_case(
     "wrong",
     [
         "",

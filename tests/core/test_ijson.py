@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from tenure.core.ijson import MAX_EXACT_INTEGER, NotIJson, check_ijson
 from tenure_conformance.spec import spec
+from tests.support.cases import each_case
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\x00"))
 SCALARS = (
@@ -123,7 +124,7 @@ def test_any_bytes_are_judged_without_another_error(body: bytes) -> None:
 
 
 @spec("J1")
-@pytest.mark.parametrize(
+@each_case(
     ("body", "word"),
     [
         (b"NaN", "NaN"),
@@ -171,7 +172,7 @@ def test_each_refusal_says_why(body: bytes, word: str) -> None:
 
 
 @spec("J1")
-@pytest.mark.parametrize(
+@each_case(
     "body",
     [
         b"-0",

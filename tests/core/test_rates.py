@@ -10,6 +10,7 @@ from tenure.core.instants import Instant
 from tenure.core.rates import NOTHING_GRANTED, Rate, RateUnit, parse_rate
 from tenure.errors import InvalidInput
 from tenure_conformance.spec import spec
+from tests.support.cases import each_case
 
 NOW = Instant(1_767_225_600_000_000)
 
@@ -93,7 +94,7 @@ def test_a_rate_is_read_as_people_write_it() -> None:
 
 
 @spec("RL4")
-@pytest.mark.parametrize(
+@each_case(
     ("text", "burst", "field", "said"),
     [
         ("0/s", None, "rate", "0/s is not from 1 to 1,000,000 jobs"),

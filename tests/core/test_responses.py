@@ -1,11 +1,13 @@
 """Every cell of both response matrices, against tables written from docs/spec/responses.md."""
 
-import pytest
+from collections.abc import Callable
+
 from msgspec.structs import replace
 
 from tenure.core.outcomes import Applied, Refused, Replayed
 from tenure.core.verdicts import Verdict
 from tenure_conformance.spec import spec
+from tests.support.cases import Test, each_case
 from tests.support.jobs import verdict
 from tools.driver import Driver
 from tools.lives import claimed
@@ -22,8 +24,8 @@ LIVING = ("heartbeat", "start")
 REVS = (CURRENT_REV, ANOTHER_REV)
 
 
-def cells(*rows: str, living: bool = False) -> pytest.MarkDecorator:
-    """The cells of these rows, as a test's parameters."""
+def cells(*rows: str, living: bool = False) -> Callable[[Test], Test]:
+    """The cells of these rows, as a test's cases."""
     chosen = [
         (situation, exchange)
         for situation, exchange in CELLS
@@ -31,8 +33,7 @@ def cells(*rows: str, living: bool = False) -> pytest.MarkDecorator:
         and exchange.column not in REVS
         and (situation.live_row if living else situation.settle_row) in rows
     ]
-    names = [f"{one.name}: {two.operation}, {two.column}" for one, two in chosen]
-    return pytest.mark.parametrize(("situation", "exchange"), chosen, ids=names)
+    return each_case(("situation", "exchange"), chosen)
 
 
 # --- Why a lease without authority was lost, by how it was lost: R2, R10 to R14 ------------------
@@ -346,10 +347,9 @@ def is_live(situation: Situation, exchange: Exchange) -> bool:
     return situation.live_row in ("R17", "R18", "R19")
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("situation", "exchange"),
     [(one, two) for one, two in CELLS if two.column in REVS],
-    ids=[f"{one.name}: {two.operation}, {two.column}" for one, two in CELLS if two.column in REVS],
 )
 @spec("K13")
 def test_a_request_for_another_rev_is_rejected_where_it_would_be_carried_out(

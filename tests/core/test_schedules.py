@@ -47,6 +47,7 @@ from tenure.core.validation import Limits
 from tenure.core.vocabulary import CatchUp, Cause, EventCause, JobStatus, Overlap
 from tenure.errors import InvalidInput
 from tenure_conformance.spec import spec
+from tests.support.cases import each_case
 
 HOUR = seconds(3600)
 OPERATOR = operator_actor("tests")
@@ -134,7 +135,7 @@ DST = [
 
 
 @spec("SC4")
-@pytest.mark.parametrize(("expression", "tz", "begin", "expected"), DST)
+@each_case(("expression", "tz", "begin", "expected"), DST)
 def test_cron_on_the_days_when_clocks_are_set(
     expression: str, tz: str, begin: str, expected: list[str]
 ) -> None:
@@ -265,8 +266,8 @@ def test_jitter_follows_from_the_id_and_is_bounded() -> None:
 
 
 @spec("SC7")
-@pytest.mark.parametrize("status", list(JobStatus))
-@pytest.mark.parametrize("overlap", list(Overlap))
+@each_case("status", list(JobStatus))
+@each_case("overlap", list(Overlap))
 def test_what_an_occurrence_does_about_the_run_before(status: JobStatus, overlap: Overlap) -> None:
     first = plan_firing(made(every(HOUR, overlap=overlap)), None, at(Instant(MIDNIGHT + HOUR)))
     previous = replace(job_of(first), status=status)
@@ -292,8 +293,8 @@ def test_a_run_that_was_purged_is_over() -> None:
 
 
 @spec("SC8")
-@pytest.mark.parametrize("timing", [every(HOUR), cron("0 * * * *")], ids=["every", "cron"])
-@pytest.mark.parametrize(
+@each_case("timing", [every(HOUR), cron("0 * * * *")])
+@each_case(
     ("catch_up", "late", "fired", "missed"),
     [
         (CatchUp.LATEST, Duration(0), [3], 2),
@@ -484,7 +485,7 @@ BAD: list[tuple[PutSchedule, str]] = [
 
 
 @spec("SC12")
-@pytest.mark.parametrize(("command", "field"), BAD, ids=range(len(BAD)))
+@each_case(("command", "field"), BAD)
 def test_a_request_that_breaks_a_limit_is_refused(command: PutSchedule, field: str) -> None:
     with pytest.raises(InvalidInput) as refused:
         check_schedule_command(command, Limits())

@@ -19,6 +19,7 @@ from tenure.core.vocabulary import (
     Stage,
 )
 from tenure_conformance.spec import spec
+from tests.support.cases import each_case
 from tests.support.jobs import BEGINNING, OWNER, WORKER, Driver, applied, granted
 from tools import lives
 
@@ -271,10 +272,9 @@ BROKEN: list[tuple[str, Callable[[], Job], dict[str, object], str]] = [
 
 
 @spec("S1", "S2", "S3", "S4", "I8")
-@pytest.mark.parametrize(
+@each_case(
     ("build", "fields", "word"),
     [case[1:] for case in BROKEN],
-    ids=[case[0] for case in BROKEN],
 )
 def test_a_row_that_breaks_the_table_is_reported(
     build: Callable[[], Job], fields: dict[str, object], word: str

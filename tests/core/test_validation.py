@@ -24,6 +24,7 @@ from tenure.core.validation import Limits, check_claim, check_command
 from tenure.core.vocabulary import ErrorClass, JobStatus, OnLost, ReasonCode
 from tenure.errors import InvalidInput
 from tenure_conformance.spec import spec
+from tests.support.cases import each_case
 from tests.support.jobs import OWNER, WORKER
 from tools import lives
 from tools.driver import QUEUE
@@ -79,7 +80,7 @@ def enqueue_with_policy(**fields: Any) -> Command:
     return changed("enqueue", policy=replace(Policy(), **fields))
 
 
-@pytest.mark.parametrize("verb", sorted(LAWFUL))
+@each_case("verb", sorted(LAWFUL))
 def test_a_valid_command_is_accepted(verb: str) -> None:
     check_command(LAWFUL[verb], LIMITS)
 
@@ -117,8 +118,8 @@ NAMED = [
 
 
 @spec("J3", "J6")
-@pytest.mark.parametrize("name", BAD_NAMES, ids=ascii)
-@pytest.mark.parametrize(("verb", "field"), NAMED)
+@each_case("name", BAD_NAMES)
+@each_case(("verb", "field"), NAMED)
 def test_a_bad_name_is_refused_by_its_field(verb: str, field: str, name: Any) -> None:
     error = refused(changed(verb, **{field: name}))
 
@@ -135,7 +136,7 @@ def test_a_valid_name_is_accepted(name: str) -> None:
 
 
 @spec("J3")
-@pytest.mark.parametrize(
+@each_case(
     "job_id",
     [
         "",
@@ -148,16 +149,15 @@ def test_a_valid_name_is_accepted(name: str) -> None:
         None,
         7,
     ],
-    ids=ascii,
 )
-@pytest.mark.parametrize("verb", sorted(LAWFUL))
+@each_case("verb", sorted(LAWFUL))
 def test_a_bad_job_id_is_refused(verb: str, job_id: Any) -> None:
     assert refused(changed(verb, job_id=job_id)).field == "job_id"
 
 
 @spec("J5", "J6")
-@pytest.mark.parametrize("verb", ["start", "heartbeat", "complete", "fail", "release"])
-@pytest.mark.parametrize(
+@each_case("verb", ["start", "heartbeat", "complete", "fail", "release"])
+@each_case(
     "lease_id",
     [
         "",
@@ -171,7 +171,6 @@ def test_a_bad_job_id_is_refused(verb: str, job_id: Any) -> None:
         None,
         1,
     ],
-    ids=lambda value: ascii(value)[:20],
 )
 def test_a_lease_id_of_the_wrong_shape_is_refused(verb: str, lease_id: Any) -> None:
     error = refused(changed(verb, lease_id=lease_id))
@@ -227,11 +226,10 @@ def test_only_the_system_sweeps() -> None:
 
 
 @spec("D4")
-@pytest.mark.parametrize("field", ["dedupe_key", "correlation_id", "trace_id"])
-@pytest.mark.parametrize(
+@each_case("field", ["dedupe_key", "correlation_id", "trace_id"])
+@each_case(
     "value",
     ["", "a" * 201, "a\x00", "a\n", "\x7f", "a\x85b", "a\ud800", 7, b"a"],
-    ids=lambda value: ascii(value)[:20],
 )
 def test_a_label_is_short_text_without_control_characters(field: str, value: Any) -> None:
     assert refused(changed("enqueue", **{field: value})).field == field
@@ -254,8 +252,8 @@ BODIES = [
 
 
 @spec("J1", "J2", "J6")
-@pytest.mark.parametrize(("verb", "field"), BODIES)
-@pytest.mark.parametrize(
+@each_case(("verb", "field"), BODIES)
+@each_case(
     ("body", "word"),
     [
         (b"NaN", "NaN"),
@@ -270,7 +268,6 @@ BODIES = [
         ("text", "bytes"),
         ({"a": 1}, "bytes"),
     ],
-    ids=lambda value: ascii(value)[:16],
 )
 def test_a_bad_body_is_refused_by_its_field(verb: str, field: str, body: Any, word: str) -> None:
     error = refused(changed(verb, **{field: body}))
@@ -296,8 +293,8 @@ BAD_DURATIONS: list[Any] = [-1, DAYS_366 + 1, True, 1.5, NAN, "1", None, 10**500
 
 
 @spec("J4", "J6")
-@pytest.mark.parametrize("value", BAD_DURATIONS, ids=kind_of)
-@pytest.mark.parametrize(
+@each_case("value", BAD_DURATIONS)
+@each_case(
     ("verb", "field"),
     [("enqueue", "delay_us"), ("fail", "retry_after_us"), ("release", "delay_us")],
 )
@@ -306,8 +303,8 @@ def test_a_duration_out_of_range_is_refused(verb: str, field: str, value: Any) -
 
 
 @spec("J4")
-@pytest.mark.parametrize("value", BAD_DURATIONS, ids=kind_of)
-@pytest.mark.parametrize("field", ["lease_us", "start_within_us", "grace_us", "timeout_us"])
+@each_case("value", BAD_DURATIONS)
+@each_case("field", ["lease_us", "start_within_us", "grace_us", "timeout_us"])
 def test_a_duration_out_of_range_in_a_policy_is_refused(field: str, value: Any) -> None:
     if field == "timeout_us" and value is None:
         check_command(enqueue_with_policy(timeout_us=None), LIMITS)
@@ -317,8 +314,8 @@ def test_a_duration_out_of_range_in_a_policy_is_refused(field: str, value: Any) 
 
 
 @spec("J4")
-@pytest.mark.parametrize("field", ["initial_us", "cap_us"])
-@pytest.mark.parametrize("value", BAD_DURATIONS, ids=kind_of)
+@each_case("field", ["initial_us", "cap_us"])
+@each_case("value", BAD_DURATIONS)
 def test_a_duration_out_of_range_in_a_backoff_is_refused(field: str, value: Any) -> None:
     command = enqueue_with_policy(backoff=replace(Backoff(), **{field: value}))
 
@@ -345,7 +342,7 @@ def test_a_priority_within_its_bounds_passes(value: int) -> None:
     check_command(changed("enqueue", priority=value), LIMITS)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("verb", "fields", "field"),
     [
         ("enqueue", {"run_at": -1}, "run_at"),
@@ -389,7 +386,7 @@ def test_every_other_field_has_its_bounds_too(
 
 
 @spec("J4")
-@pytest.mark.parametrize(
+@each_case(
     ("command", "field"),
     [
         (enqueue_with_policy(on_lost="drop"), "policy.on_lost"),
@@ -421,7 +418,7 @@ def test_a_limit_that_no_attempt_could_keep_is_refused(field: str) -> None:
 
 
 @spec("J4")
-@pytest.mark.parametrize(
+@each_case(
     ("fields", "field"),
     [
         ({"max_attempts": 0}, "policy.max_attempts"),
@@ -436,7 +433,6 @@ def test_a_limit_that_no_attempt_could_keep_is_refused(field: str) -> None:
         ({"backoff": Backoff(floor=-0.1)}, "policy.backoff.floor"),
         ({"backoff": Backoff(floor=1.1)}, "policy.backoff.floor"),
     ],
-    ids=ascii,
 )
 def test_budgets_and_backoff_have_bounds(fields: dict[str, Any], field: str) -> None:
     assert refused(enqueue_with_policy(**fields)).field == field
@@ -512,7 +508,7 @@ class Number(float):
 
 
 @spec("J6")
-@pytest.mark.parametrize(
+@each_case(
     ("command", "field"),
     [
         (changed("enqueue", kind=Text("mail")), "kind"),
@@ -555,7 +551,7 @@ def test_a_caller_cannot_choose_an_id_that_is_reserved_for_derived_jobs() -> Non
 
 
 @spec("J3", "J6")
-@pytest.mark.parametrize(
+@each_case(
     ("fields", "field"),
     [
         ({"namespace": ""}, "namespace"),
@@ -579,7 +575,6 @@ def test_a_caller_cannot_choose_an_id_that_is_reserved_for_derived_jobs() -> Non
         ({"claim_seq": 0}, "claim_seq"),
         ({"claim_seq": 2**53}, "claim_seq"),
     ],
-    ids=lambda value: ascii(value)[:30],
 )
 def test_a_claim_is_checked_field_by_field(fields: dict[str, Any], field: str) -> None:
     with pytest.raises(InvalidInput) as caught:
@@ -606,7 +601,7 @@ def test_an_error_shows_a_line_of_the_value_at_most_and_no_control_codes() -> No
 
 
 @spec("J6")
-@pytest.mark.parametrize("verb", sorted(LAWFUL))
+@each_case("verb", sorted(LAWFUL))
 def test_an_unknown_field_cannot_be_given(verb: str) -> None:
     command = LAWFUL[verb]
 

@@ -18,9 +18,10 @@ from tests.dashboard.harness import DashboardStage
 from tests.dashboard.test_job_pages import ended_flow
 from tests.dashboard.test_pages import furnish
 from tests.server.harness import JOB
+from tests.support.cases import each_case
 
 
-@pytest.mark.parametrize("action", ACTIONS, ids=lambda action: action.name)
+@each_case("action", ACTIONS)
 def test_every_action_is_a_route_that_changes_something(action: Any) -> None:
     route = BY_NAME[action.name]
 
@@ -45,10 +46,8 @@ def test_what_is_left_empty_stays_as_it_is(
     assert limits_in("limit")(form) == body
 
 
-@pytest.mark.parametrize("read", [limits_in("limit"), limits_in("concurrency_limit")])
-@pytest.mark.parametrize(
-    "form", [{}, {"limit": "  "}, {"burst": "-1"}, {"burst": "1e3"}, {"burst": "²"}]
-)
+@each_case("read", [limits_in("limit"), limits_in("concurrency_limit")])
+@each_case("form", [{}, {"limit": "  "}, {"burst": "-1"}, {"burst": "1e3"}, {"burst": "²"}])
 def test_a_form_that_says_nothing_or_nonsense_is_refused(
     read: Any, form: Mapping[str, str]
 ) -> None:

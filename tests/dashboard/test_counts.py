@@ -3,9 +3,8 @@
 import re
 from pathlib import Path
 
-import pytest
-
 import tenure.dashboard
+from tests.support.cases import each_case
 
 TEMPLATES = sorted((Path(tenure.dashboard.__file__).parent / "templates").glob("*.html"))
 BY_HAND = re.compile(
@@ -15,7 +14,7 @@ BY_HAND = re.compile(
 )
 
 
-@pytest.mark.parametrize("template", TEMPLATES, ids=lambda path: path.name)
+@each_case("template", TEMPLATES)
 def test_no_template_words_a_count_by_hand(template: Path) -> None:
     found = BY_HAND.findall(template.read_text("utf-8"))
 

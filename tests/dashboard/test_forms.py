@@ -7,6 +7,7 @@ from tenure.core.vocabulary import Role
 from tenure.dashboard.app import MAX_FORM_BYTES
 from tenure_conformance.spec import spec
 from tests.dashboard.harness import DashboardStage
+from tests.support.cases import each_case
 
 PAUSE = {"target": "q"}
 
@@ -56,7 +57,7 @@ def test_the_form_of_another_browser_changes_nothing(stage: DashboardStage) -> N
 
 
 @spec("DB7")
-@pytest.mark.parametrize(
+@each_case(
     "headers",
     [
         {"origin": "http://evil.example", "sec_fetch_site": "cross-site"},
@@ -68,7 +69,7 @@ def test_the_form_of_another_browser_changes_nothing(stage: DashboardStage) -> N
         {"sec_fetch_site": "none"},
     ],
 )
-@pytest.mark.parametrize("authenticated", [True, False])
+@each_case("authenticated", [True, False])
 def test_a_form_of_another_site_changes_nothing(
     headers: dict[str, str], authenticated: bool
 ) -> None:

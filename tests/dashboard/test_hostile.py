@@ -17,6 +17,7 @@ from tests.dashboard.hostile import (
     furnish_marked,
     mark,
 )
+from tests.support.cases import each_case
 
 MAX_PAGE_BYTES = 3 << 20
 MAX_CRAWLED = 150
@@ -68,7 +69,7 @@ def test_every_field_is_shown_as_text(stage: DashboardStage) -> None:
 
 
 @spec("DB9")
-@pytest.mark.parametrize(
+@each_case(
     ("text", "shown"),
     [
         ("a\u202eb", "a⟨U+202E⟩b"),

@@ -4,10 +4,9 @@ import re
 import shlex
 from pathlib import Path
 
-import pytest
-
 import tenure.dashboard
 from tests.docs.commands import check_command
+from tests.support.cases import each_case
 
 TEMPLATES = sorted((Path(tenure.dashboard.__file__).parent / "templates").glob("*.html"))
 
@@ -17,7 +16,7 @@ def commands(template: Path) -> list[str]:
     return [re.sub(r"\{\{.*?\}\}", "X", first or second) for first, second in found]
 
 
-@pytest.mark.parametrize("template", TEMPLATES, ids=lambda path: path.stem)
+@each_case("template", TEMPLATES)
 def test_commands_exist(template: Path) -> None:
     for command in commands(template):
         check_command(shlex.split(command))

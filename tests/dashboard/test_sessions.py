@@ -28,6 +28,7 @@ from tenure.errors import InvalidInput
 from tenure_conformance.spec import spec
 from tests.dashboard.harness import DashboardStage
 from tests.server.harness import SETTINGS
+from tests.support.cases import each_case
 from tests.support.waiting import PATIENCE_S
 
 NOW = Instant(1_800_000_000_000_000)
@@ -83,7 +84,7 @@ def test_a_cookie_is_found_by_its_name(header: str, text: str | None) -> None:
 
 
 @spec("DB3")
-@pytest.mark.parametrize("position", range(0, 120, 7))
+@each_case("position", range(0, 120, 7))
 def test_a_cookie_that_was_changed_is_no_session(position: int) -> None:
     cookie = SIGNER.cookie(SESSION)
     other = "0" if cookie[position] != "0" else "1"

@@ -17,6 +17,7 @@ from tenure.dashboard.time_axis import (
     TimeAxis,
     time_axis,
 )
+from tests.support.cases import each_case
 
 BEGINNING = 1_700_000_000_000_000
 MINUTE, HOUR, DAY = 60_000_000, 3_600_000_000, 86_400_000_000
@@ -125,7 +126,7 @@ def test_an_axis_of_no_time_has_a_length() -> None:
     assert axis.ticks()[0].label == "0 s"
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("span_us", "words"),
     [
         (-5, "0 s"),

@@ -11,6 +11,7 @@ import yaml
 
 from tenure.core.vocabulary import EventType
 from tenure.telemetry.catalogue import METRICS, TRANSITIONS, Metric, Sort
+from tests.support.cases import each_case
 from tests.support.promql import NotUnderstood, Use, uses
 
 ROOT = Path(__file__).parents[2]
@@ -70,13 +71,13 @@ def _misuses(use: Use, metric: Metric) -> Iterator[str]:
         yield f"{metric.name} has the same value in every process: max before sum"
 
 
-@pytest.mark.parametrize("expression", EXPRESSIONS)
+@each_case("expression", EXPRESSIONS)
 def test_an_expression_uses_metrics_as_the_catalogue_has_them(expression: str) -> None:
     assert uses(expression)
     assert problems(expression) == []
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("expression", "problem"),
     [
         ("rate(tenure_nothing_total[5m])", "there is no metric tenure_nothing_total"),

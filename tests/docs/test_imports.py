@@ -4,7 +4,7 @@ import importlib
 import re
 from pathlib import Path
 
-import pytest
+from tests.support.cases import each_case
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -19,6 +19,6 @@ IMPORTS = sorted(
 )
 
 
-@pytest.mark.parametrize(("page", "module", "name"), IMPORTS)
+@each_case(("page", "module", "name"), IMPORTS)
 def test_an_import_in_a_document_works(page: str, module: str, name: str) -> None:
     assert hasattr(importlib.import_module(module), name), f"{page} imports it"

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.commands import check_command, environment_with_tenure, run_shell
+from tests.support.cases import each_case
 
 GUIDES = Path(__file__).parents[2] / "docs" / "guide"
 PAGES = sorted(GUIDES.rglob("*.md"))
@@ -19,7 +20,7 @@ def inline_commands(page: Path) -> list[str]:
     return [" ".join(words.split()) for words in found]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@each_case("page", PAGES)
 def test_the_commands_of_a_page_exist_with_their_options(page: Path) -> None:
     for command in inline_commands(page):
         check_command(shlex.split(command))

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.commands import check_command
+from tests.support.cases import each_case
 
 pytestmark = pytest.mark.process
 
@@ -39,7 +40,7 @@ def commands() -> list[str]:
     return [line.partition("#")[0].strip() for line in lines if line.startswith("tenure ")]
 
 
-@pytest.mark.parametrize("line", commands())
+@each_case("line", commands())
 def test_every_command_in_the_readme_exists(line: str) -> None:
     check_command(line.split()[1:])
 
@@ -70,7 +71,7 @@ def anchors(path: Path) -> set[str]:
     return {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("page", pages())
+@each_case("page", pages())
 def test_links_between_pages_lead_somewhere(page: str) -> None:
     path = ROOT / page
 

@@ -4,9 +4,10 @@ import pytest
 
 from tenure.protocol.hosts import is_loopback
 from tenure.remote.settings import parse_address
+from tests.support.cases import each_case
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("host", "expected"),
     [
         ("127.0.0.1", True),

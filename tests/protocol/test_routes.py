@@ -12,6 +12,7 @@ from tenure.protocol import codec, fields, requests
 from tenure.protocol.openapi import STATUS_TEXT, openapi, statuses
 from tenure.protocol.routes import BY_NAME, ROUTES, Route, Shape
 from tenure_conformance.spec import spec
+from tests.support.cases import each_case
 from tools.http_reference import page
 
 ROOT = Path(__file__).parents[2]
@@ -31,14 +32,14 @@ def test_only_routes_that_reveal_nothing_are_public() -> None:
     assert {route.name for route in ROUTES if route.is_public} == PUBLIC
 
 
-@pytest.mark.parametrize("route", ROUTES, ids=name_of)
+@each_case("route", ROUTES)
 def test_a_viewer_changes_nothing(route: Route) -> None:
     is_a_look = route.method == "GET" or route.name == "lookup"
 
     assert is_a_look or Role.VIEWER not in route.roles
 
 
-@pytest.mark.parametrize("route", ROUTES, ids=name_of)
+@each_case("route", ROUTES)
 def test_a_route_with_a_body_says_what_it_is_and_how_large(route: Route) -> None:
     has_body = route.request_shape is not Shape.NONE
 
@@ -47,7 +48,7 @@ def test_a_route_with_a_body_says_what_it_is_and_how_large(route: Route) -> None
 
 
 @spec("H1")
-@pytest.mark.parametrize("route", ROUTES, ids=name_of)
+@each_case("route", ROUTES)
 def test_the_description_has_every_route_with_every_status(route: Route) -> None:
     described = openapi()["paths"][route.path][route.method.lower()]
 

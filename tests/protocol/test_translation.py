@@ -61,6 +61,7 @@ from tenure.protocol import codec, records, replies, requests
 from tenure.protocol.routes import ROUTES, route_of
 from tenure_conformance.golden import GoldenLog, golden_logs
 from tenure_conformance.spec import spec
+from tests.support.cases import each_case
 from tools import lives
 
 WORKER = worker_actor("w")
@@ -88,7 +89,7 @@ def over_the_wire(message: Any) -> Any:
     return codec.decode(type(message), codec.encode(message))
 
 
-@pytest.mark.parametrize("log", LOGS, ids=name_of)
+@each_case("log", LOGS)
 def test_a_job_comes_back_as_it_was_but_for_its_lease_and_its_place(log: GoldenLog) -> None:
     row = row_of(log)
 
@@ -99,7 +100,7 @@ def test_a_job_comes_back_as_it_was_but_for_its_lease_and_its_place(log: GoldenL
 
 
 @spec("H7")
-@pytest.mark.parametrize("log", LOGS, ids=name_of)
+@each_case("log", LOGS)
 def test_no_record_of_a_job_or_event_carries_a_lease_that_could_be_used(log: GoldenLog) -> None:
     events = log.read_events()
     leases = {event.lease_id for event in events if event.lease_id is not None}
@@ -141,7 +142,7 @@ OPERATIONS = {
 
 
 @spec("E1", "E6", "E7")
-@pytest.mark.parametrize("log", LOGS, ids=name_of)
+@each_case("log", LOGS)
 def test_an_event_shows_its_id_its_name_and_why_it_happened(log: GoldenLog) -> None:
     for event in log.read_events():
         shown = json.loads(codec.encode(records.event_record(event)))
@@ -172,7 +173,7 @@ def test_the_end_of_a_compensation_is_named_after_what_it_did() -> None:
     assert shown.cause == "compensation"
 
 
-@pytest.mark.parametrize("log", LOGS, ids=name_of)
+@each_case("log", LOGS)
 def test_events_come_back_as_they_were_but_for_leases(log: GoldenLog) -> None:
     for event in log.read_events():
         back = records.event_of(over_the_wire(records.event_record(event)))

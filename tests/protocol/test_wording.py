@@ -11,6 +11,7 @@ from tenure.protocol import codec, requests
 from tenure.protocol.routes import ROUTES
 from tenure_conformance.golden import golden_logs
 from tenure_conformance.spec import spec
+from tests.support.cases import each_case
 
 JOB = "018f0000-0000-7000-8000-000000000001"
 LEASE = "1-" + "ab" * 16
@@ -30,7 +31,7 @@ def refusal(message: Any, body: str) -> InvalidInput:
 
 
 @spec("H49", "Y6")
-@pytest.mark.parametrize(
+@each_case(
     ("body", "field", "problem"),
     [
         ('{"queue":"a b","kind":"k"}', "queue", f"expected {NAME}"),
@@ -100,10 +101,8 @@ def test_a_field_within_a_batch_hears_what_is_expected(body: str, field: str, pr
 
 
 @spec("H49", "Y6")
-@pytest.mark.parametrize("message", sorted(MESSAGES, key=str), ids=lambda kind: kind.__name__)
-@pytest.mark.parametrize(
-    "value", ['"\\n"', '""', "{}", "[]", "-1.5", "null", '"' + "x" * 5000 + '"']
-)
+@each_case("message", sorted(MESSAGES, key=str))
+@each_case("value", ['"\\n"', '""', "{}", "[]", "-1.5", "null", '"' + "x" * 5000 + '"'])
 def test_no_problem_of_any_field_shows_a_pattern_or_a_type(message: Any, value: str) -> None:
     for name in message.__struct_encode_fields__:
         wrong = refusal(message, f'{{"unknown":1,"{name}":{value}}}')

@@ -27,6 +27,7 @@ from tenure.server.principals import Principal
 from tenure_conformance.spec import spec
 from tests.server.harness import JOB, SETTINGS, Answer, Stage
 from tests.server.test_roles import name_of, send
+from tests.support.cases import each_case
 from tests.support.waiting import auntil
 
 C, W, O, V = Role.CLIENT, Role.WORKER, Role.OPERATOR, Role.VIEWER  # noqa: E741 - as in the table
@@ -520,7 +521,7 @@ def test_at_the_lease_limit_a_claim_with_another_body_gets_no_grants(
     assert heard["grants"] == []
 
 
-@pytest.mark.parametrize(
+@each_case(
     "fields",
     [
         {"name": "a/b"},
@@ -544,7 +545,7 @@ def test_an_inconsistent_token_is_refused(fields: dict[str, Any]) -> None:
 
 
 @spec("H28")
-@pytest.mark.parametrize(
+@each_case(
     ("host", "is_ours"),
     [
         ("localhost", True),

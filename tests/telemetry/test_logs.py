@@ -21,6 +21,7 @@ from tenure_conformance.harness import Kit, MemoryFactory
 from tenure_conformance.spec import spec
 from tests.server.harness import Stage
 from tests.server.processes import House
+from tests.support.cases import each_case
 from tests.support.waiting import until
 from tests.telemetry.test_processes import Fleet
 from tests.telemetry.test_tracing import TRACEPARENT
@@ -93,7 +94,7 @@ def test_a_token_is_left_out_wherever_it_stands() -> None:
 
 
 @spec("OB5")
-@pytest.mark.parametrize(
+@each_case(
     "extra",
     [
         {"password": SECRET},

@@ -2,17 +2,16 @@
 
 import time
 
-import pytest
-
 from tenure.telemetry.logs import REDACTED, without_secrets
 from tenure_conformance.spec import spec
+from tests.support.cases import each_case
 
 SECRET = "s3cr3tS3CR3Ts3cr3tS3CR3T"
 TOKEN = f"tenure_{'a' * 16}_{'b' * 64}"
 
 
 @spec("OB13")
-@pytest.mark.parametrize(
+@each_case(
     "text",
     [
         f"cannot connect to postgresql://app:{SECRET}@db/app",
@@ -64,7 +63,7 @@ def test_what_stands_around_a_secret_is_kept() -> None:
     assert without_secrets(TOKEN) == f"tenure_{'a' * 16}_{REDACTED}"
 
 
-@pytest.mark.parametrize(
+@each_case(
     "text",
     [
         "Bearer authentication is not supported",
@@ -108,7 +107,7 @@ ValueError: token=abc123 of x
     assert "hunter2" not in shown
 
 
-@pytest.mark.parametrize(
+@each_case(
     "piece",
     [
         "://",

@@ -29,6 +29,7 @@ from tenure.telemetry.logs import JsonFormatter
 from tenure.testing import Inline, inline
 from tenure_conformance.spec import spec
 from tests.server.harness import JOB, Stage
+from tests.support.cases import each_case
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 TRACEPARENT = f"00-{TRACE}-{SPAN}-01"
@@ -418,7 +419,7 @@ def test_the_head_of_a_request_about_many_jobs_stays_small_and_names_several() -
 
 
 @spec("OB6")
-@pytest.mark.parametrize(
+@each_case(
     "text",
     [
         "",

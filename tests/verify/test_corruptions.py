@@ -1,6 +1,7 @@
 """Whatever is broken in a history is found, and the rule that was broken is named."""
 
 import random
+from collections.abc import Callable
 from functools import cache
 from itertools import islice
 from typing import Any
@@ -28,6 +29,7 @@ from tenure.ports import Record, Unreadable
 from tenure.verify import check_record
 from tenure.verify.records import occurrences_have_one_job
 from tenure_conformance.spec import spec
+from tests.support.cases import Test, each_case
 from tests.support.corruptions import CORRUPTIONS, STATUS_TABLE, with_job
 from tests.support.histories import World
 
@@ -54,11 +56,9 @@ def corrupted(name: str) -> list[Record]:
     return list(islice((record for record in found if record is not None), MOST))
 
 
-def names(*rules: str) -> pytest.MarkDecorator:
+def names(*rules: str) -> Callable[[Test], Test]:
     """The corruptions that these rules have to notice."""
-    return pytest.mark.parametrize(
-        "name", [name for name, (rule, _) in CORRUPTIONS.items() if rule in rules]
-    )
+    return each_case("name", [name for name, (rule, _) in CORRUPTIONS.items() if rule in rules])
 
 
 def assert_noticed(name: str) -> None:
@@ -183,7 +183,7 @@ def test_an_unreadable_job_is_reported_and_not_checked_further() -> None:
 
 
 @spec("I8")
-@pytest.mark.parametrize(
+@each_case(
     ("status", "field"),
     [(status, field) for status in STATUS_TABLE for field in STATUS_TABLE[status]],
 )

@@ -41,6 +41,7 @@ from tenure.verify.projections import (
     CState,
 )
 from tenure_conformance.spec import spec
+from tests.support.cases import each_case
 
 # --- What the documents say ----------------------------------------------------------------------
 
@@ -302,7 +303,7 @@ A_FORBIDDEN = [
 
 
 @spec("P1")
-@pytest.mark.parametrize(("here", "there"), sorted(set(A_FORBIDDEN)))
+@each_case(("here", "there"), sorted(set(A_FORBIDDEN)))
 def test_no_way_leads_out_of_an_end_of_the_invariants(here: JobStatus, there: JobStatus) -> None:
     before = history(WAY_TO[here])
     kind = next(each for each, status in STATUS_AFTER.items() if status is there)
@@ -323,7 +324,7 @@ B_FORBIDDEN = sorted(set(product(B1_STATES, B1_STATES)) - B1_EDGES - B2_EDGES)
 
 
 @spec("P2")
-@pytest.mark.parametrize(("here", "there"), B_FORBIDDEN)
+@each_case(("here", "there"), B_FORBIDDEN)
 def test_an_edge_that_the_state_machine_does_not_have_is_found(here: str, there: str) -> None:
     source, target = B_STATUS[here], B_STATUS[there]
     before = history(WAY_TO[source])
@@ -355,7 +356,7 @@ C_FORBIDDEN = list(product(("COMPLETED", "FAILED", "LOST"), END_OF))
 
 
 @spec("P3")
-@pytest.mark.parametrize(("first", "second"), C_FORBIDDEN)
+@each_case(("first", "second"), C_FORBIDDEN)
 def test_nothing_follows_the_end_of_an_attempt_under_its_lease(first: str, second: str) -> None:
     events = history(WAY_TO[JobStatus.RUNNING])
     for name in (first, second):
@@ -429,8 +430,8 @@ def test_an_edge_that_the_lifecycle_plan_does_not_have_is_found() -> None:
 
 
 @spec("P4")
-@pytest.mark.parametrize("kind", [EventType.READY, EventType.CANCEL_REQUESTED])
-@pytest.mark.parametrize("there", sorted(D_STATUSES - {"running"}))
+@each_case("kind", [EventType.READY, EventType.CANCEL_REQUESTED])
+@each_case("there", sorted(D_STATUSES - {"running"}))
 def test_an_event_that_the_lifecycle_plan_does_not_have_changes_nothing(
     kind: EventType, there: str
 ) -> None:

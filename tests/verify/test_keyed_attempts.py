@@ -17,6 +17,7 @@ from tenure.ports import Record
 from tenure.verify import verify
 from tenure.verify.between_jobs import OLDEST_ESTIMATE_US, KeyedAttempts
 from tenure_conformance.spec import spec
+from tests.support.cases import each_case
 from tests.support.histories import RecordedStore, World
 
 Span = tuple[float, float | None]
@@ -69,7 +70,7 @@ def _broken(
 
 
 @spec("I31")
-@pytest.mark.parametrize(
+@each_case(
     ("limit", "spans", "broken"),
     [
         (1, [(1, 2), (2, 3), (3, None)], []),

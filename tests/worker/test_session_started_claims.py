@@ -28,6 +28,7 @@ from tenure.worker.session.messages import (
 from tenure.worker.session.outbox import GATHER, LONGEST_GATHER, PATIENCE
 from tenure.worker.session.session import SHORT_RUN
 from tenure_conformance.spec import spec
+from tests.support.cases import each_case
 from tests.support.coordinators import KIND
 from tests.worker.drive import Drive
 
@@ -354,9 +355,9 @@ def notes(drive: Drive) -> list[str]:
 
 
 @spec("WP23")
-@pytest.mark.parametrize("lease_s", [30, 60, 120])
-@pytest.mark.parametrize("timeout_s", [0.1, 1, 3, 5, 6, 12])
-@pytest.mark.parametrize("serving", [0, 1])
+@each_case("lease_s", [30, 60, 120])
+@each_case("timeout_s", [0.1, 1, 3, 5, 6, 12])
+@each_case("serving", [0, 1])
 def test_a_job_whose_timeout_is_shorter_than_the_margin_of_its_lease_runs(
     timeout_s: float, lease_s: float, serving: int
 ) -> None:
