@@ -1,7 +1,8 @@
 """Short lives of jobs, led directly on a store: no coordinator between test and database."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from tenure.core.claims import ClaimPlan, ClaimRequest, ClaimView, plan_claims
 from tenure.core.commands import Command, Complete, Enqueue, Heartbeat, Start
@@ -20,11 +21,25 @@ from tenure.core.instants import Duration, Instant
 from tenure.core.job import Job, Progress
 from tenure.core.lifecycle import decide
 from tenure.core.outcomes import Applied, Change, Context
+from tenure.deadlines import deadline
 from tenure.ports import NO_WAIT, Saved, Store
+from tenure.stores.postgres.store import PostgresStore
+from tenure.stores.postgres.wire import Wire
 
 QUEUE = QueueName("mail")
 WORKER = Actor("worker:w")
 EPOCH = Epoch(1)
+
+
+@contextmanager
+def taken(store: PostgresStore, *, listing: bool = False) -> Iterator[Wire]:
+    """A connection of the store, which no other thread has meanwhile."""
+    pool = store._listing_pool if listing else store._pool
+    wire = pool.take(deadline(10))
+    try:
+        yield wire
+    finally:
+        pool.give_back(wire)
 
 
 def change(job: Job | None, command: Command, now: Instant) -> Change:

@@ -32,7 +32,7 @@ from tenure.stores.hints import Watchers
 from tenure.stores.postgres import notifications
 from tenure.stores.postgres.notifications import Listener, Notifier, channel_of
 from tenure.stores.postgres.store import PostgresStore
-from tenure.stores.postgres.wire import RoundTrip
+from tenure.stores.postgres.wire import RoundTrip, Wire
 from tenure.stores.sqlite import change_watch
 from tenure.stores.sqlite.change_watch import (
     ASKED_AFTER_A_COMMIT,
@@ -407,8 +407,8 @@ def test_a_store_that_hears_no_notifications_says_that_it_polls(
     facts = {fact.name: fact.value for fact in first.health()}
     monkeypatch.setattr(notifications, "HANDSHAKE_S", 0.05)
 
-    def connect(_: object) -> psycopg.Connection[tuple[object, ...]]:
-        return psycopg.connect(postgres_url, autocommit=True)
+    def connect(_: object) -> Wire:
+        return Wire(psycopg.connect(postgres_url, autocommit=True))
 
     deaf = Listener("me", channel_of("tenure"), connect, lambda *_: None)
 
@@ -426,8 +426,8 @@ def test_a_listener_that_heard_nothing_tries_again(
     heard: list[Hint | None] = []
     is_passed_on = threading.Event()
 
-    def connect(_: object) -> psycopg.Connection[tuple[object, ...]]:
-        return psycopg.connect(postgres_url, autocommit=True)
+    def connect(_: object) -> Wire:
+        return Wire(psycopg.connect(postgres_url, autocommit=True))
 
     def notify(channel: str, payloads: Sequence[str]) -> None:
         if is_passed_on.is_set():
@@ -454,19 +454,19 @@ def test_a_probe_behind_a_pooler_in_transaction_mode_leaves_no_connection_listen
         pooled = [
             stack.enter_context(psycopg.connect(postgres_url, autocommit=True)) for _ in range(3)
         ]
-        turns = cycle(pooled)
+        turns = cycle(map(Wire, pooled))
         monkeypatch.setattr(
             notifications,
             "RoundTrip",
-            lambda _, *given, until: RoundTrip(next(turns), *given, until=until),
+            lambda _, **named: RoundTrip(next(turns), **named),
         )
         while_probing: list[str] = []
 
         def notify(*_: object) -> None:
             while_probing.extend(_listened_to(pooled))
 
-        def connect(_: object) -> psycopg.Connection[tuple[object, ...]]:
-            return psycopg.connect(postgres_url, autocommit=True)
+        def connect(_: object) -> Wire:
+            return Wire(psycopg.connect(postgres_url, autocommit=True))
 
         client = Listener("me", channel_of("tenure"), connect, notify)
         with closing(client):

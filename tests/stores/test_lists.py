@@ -34,7 +34,7 @@ from tenure.stores.sql.events import SqlEvents
 from tenure.stores.sql.statements import Query
 from tenure.stores.sqlite.store import SqliteStore
 from tenure_conformance.spec import spec
-from tests.stores.lives import QUEUE, claim, enqueue
+from tests.stores.lives import QUEUE, claim, enqueue, taken
 from tests.stores.test_prepared_statements import PREPARED
 from tests.support.postgres import PostgresServer
 
@@ -162,8 +162,8 @@ def test_postgres_plans_each_search_for_its_limit(full_store: tuple[PostgresStor
     wanted = JobFilter(namespace=HERE, worker=WorkerId("nobody"), reads=100)
     for _ in range(4 * PREPARED_AFTER):
         assert store.views.jobs(wanted).jobs == []
-    with store._listing_pool.connection(deadline(10)) as connection:
-        [(prepared,)] = connection.execute(PREPARED).fetchall()
+    with taken(store, listing=True) as wire:
+        [(prepared,)] = wire.connection.execute(PREPARED).fetchall()
     with psycopg.connect(url, cursor_factory=psycopg.RawCursor) as raw:
         settings = store._settings(deadline(10), None)
         raw.execute(settings.text, settings.parameters)

@@ -49,6 +49,7 @@ from tests.stores.lives import (
     save,
     start,
     start_command,
+    taken,
 )
 from tests.support.postgres import PostgresCluster, PostgresServer
 from tests.support.waiting import PATIENCE_S, joined, until
@@ -298,9 +299,10 @@ def test_settings_end_with_their_transaction(postgres_store: PostgresStore) -> N
     names = ("statement_timeout", "lock_timeout", "enable_seqscan", "jit")
     show = [Query("SELECT current_setting($1)", (name,)) for name in names]
     inside = postgres_store._read(lambda tx: tx.fetch(*show))
-    with postgres_store._pool.connection(deadline(10)) as connection:
+    with taken(postgres_store) as wire:
         outside = [
-            connection.execute("SELECT current_setting($1)", [name]).fetchall() for name in names
+            wire.connection.execute("SELECT current_setting($1)", [name]).fetchall()
+            for name in names
         ]
 
     assert [rows[0][0] for rows in inside][2:] == ["off", "off"]
@@ -316,8 +318,8 @@ PREPARED = "SELECT count(*) FROM pg_prepared_statements WHERE name LIKE 'tenure_
 
 
 def prepared_by(store: PostgresStore) -> int:
-    with store._pool.connection(deadline(10)) as connection:
-        [(number,)] = connection.execute(PREPARED).fetchall()
+    with taken(store) as wire:
+        [(number,)] = wire.connection.execute(PREPARED).fetchall()
     return int(number)
 
 
@@ -350,7 +352,8 @@ def test_a_statement_that_is_sent_many_times_at_once_is_prepared_once(postgres_u
 def test_a_batch_of_many_changes_keeps_its_connection(postgres_url: str) -> None:
     store = PostgresStore(postgres_url, migrate=True, pool_size=1)
     store.jobs.save(iter(enqueue_changes(store, 2 * CHANGES_PER_STATEMENT + 1)), epoch=EPOCH)
-    [connection] = store._pool._idle
+    with taken(store) as before:
+        pass
     jobs = claim(store, 2 * CHANGES_PER_STATEMENT + 1)
     now = store.now()
 
@@ -358,7 +361,8 @@ def test_a_batch_of_many_changes_keeps_its_connection(postgres_url: str) -> None
     saved = store.jobs.save(starts, epoch=EPOCH)
 
     assert len(saved.applied) == 2 * CHANGES_PER_STATEMENT + 1
-    assert store._pool._idle == [connection]
+    with taken(store) as after:
+        assert after is before
     store.close()
 
 
@@ -366,8 +370,8 @@ def test_statements_that_a_pooler_forgot_are_sent_whole(postgres_url: str) -> No
     """Behind one, the next transaction may run on a connection that never saw them."""
     store = PostgresStore(postgres_url, migrate=True, pool_size=1)
     early = [enqueue(store) for _ in range(PREPARED_AFTER + 1)]
-    with store._pool.connection(deadline(10)) as connection:
-        connection.execute("DEALLOCATE ALL")
+    with taken(store) as wire:
+        wire.connection.execute("DEALLOCATE ALL")
 
     late = enqueue(store, 3)
 
@@ -383,8 +387,8 @@ def test_statements_that_another_client_of_a_pooler_prepared_are_sent_whole(
     store = PostgresStore(postgres_url, migrate=True, pool_size=1)
     early = [enqueue(store) for _ in range(PREPARED_AFTER + 1)]
     before = prepared_by(store)
-    with store._pool.connection(deadline(10)) as connection:
-        newcomer = store._prepared[connection] = PreparedStatements()
+    with taken(store) as wire:
+        newcomer = wire.prepared = PreparedStatements()
         newcomer._uses = defaultdict(lambda: PREPARED_AFTER)  # it has seen them all elsewhere
 
     late = enqueue(store, 3)
@@ -413,7 +417,7 @@ def test_waiting_for_a_lock_has_a_limit(postgres_store: PostgresStore, postgres_
 def test_more_callers_than_connections_are_answered_in_time(postgres_url: str) -> None:
     store = PostgresStore(postgres_url, migrate=True, pool_size=1, timeout_s=0.05)
 
-    with store._pool.connection(deadline(10)), pytest.raises(StoreUnavailable, match="busy"):
+    with taken(store), pytest.raises(StoreUnavailable, match="busy"):
         store.jobs.load([])
 
     assert not store.jobs.load([]).jobs

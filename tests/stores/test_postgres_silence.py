@@ -14,12 +14,11 @@ from psycopg import errors, sql
 from tenure.core.ids import DEFAULT_NAMESPACE
 from tenure.core.outcomes import Change
 from tenure.core.views.job_search import JobFilter
-from tenure.deadlines import deadline
 from tenure.errors import OutcomeUnknown, StoreUnavailable
 from tenure.stores.postgres import store as postgres
 from tenure.stores.postgres.store import PostgresStore
 from tenure_conformance.spec import spec
-from tests.stores.lives import EPOCH, enqueue, enqueue_changes
+from tests.stores.lives import EPOCH, enqueue, enqueue_changes, taken
 from tests.support.hanging import frozen
 from tests.support.postgres import PostgresCluster
 from tests.support.waiting import until
@@ -37,8 +36,8 @@ def store(postgres_url: str) -> Iterator[PostgresStore]:
 @contextmanager
 def stopped_backend(store: PostgresStore) -> Iterator[None]:
     """The process that serves the store's one connection, standing still."""
-    with store._pool.connection(deadline(10)) as connection:
-        [(pid,)] = connection.execute("SELECT pg_backend_pid()").fetchall()
+    with taken(store) as wire:
+        [(pid,)] = wire.connection.execute("SELECT pg_backend_pid()").fetchall()
     os.kill(pid, signal.SIGSTOP)
     try:
         yield

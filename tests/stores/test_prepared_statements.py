@@ -4,12 +4,11 @@ import itertools
 
 import pytest
 
-from tenure.deadlines import deadline
 from tenure.stores.postgres import wire as postgres_wire
 from tenure.stores.postgres.store import PostgresStore
 from tenure.stores.postgres.wire import MOST_COUNTED, PREPARED_AFTER, PreparedStatements
 from tenure.stores.sql.statements import MOST_COMPILED
-from tests.stores.lives import enqueue
+from tests.stores.lives import enqueue, taken
 
 PREPARED = "SELECT count(*) FROM pg_prepared_statements WHERE name LIKE 'tenure_%'"
 
@@ -23,8 +22,8 @@ def test_a_connection_with_too_many_statements_begins_anew(
     for _ in range(3 * PREPARED_AFTER):
         enqueue(store)
         store.now()
-        with store._pool.connection(deadline(10)) as connection:
-            [(number,)] = connection.execute(PREPARED).fetchall()
+        with taken(store) as wire:
+            [(number,)] = wire.connection.execute(PREPARED).fetchall()
         numbers.append(number)
 
     rises = [later > before for before, later in itertools.pairwise(numbers)]
@@ -39,7 +38,7 @@ def test_the_number_of_statements_whose_uses_are_counted_is_limited() -> None:
     prepared = PreparedStatements()
 
     for number in range(3 * MOST_COUNTED):
-        prepared.name_of(f"SELECT {number}", [])
+        prepared.name_of(f"SELECT {number}", ())
 
     assert len(prepared._uses) <= MOST_COUNTED
 

@@ -11,7 +11,7 @@ from tenure.deadlines import deadline
 from tenure.stores.postgres.notifications import channel_of
 from tenure.stores.postgres.schema import connect
 from tenure.stores.postgres.store import PostgresStore
-from tenure.stores.postgres.wire import RoundTrip
+from tenure.stores.postgres.wire import RoundTrip, Wire
 from tenure.stores.sql.statements import Query
 from tenure_conformance.spec import spec
 from tests.stores.lives import enqueue
@@ -20,8 +20,8 @@ COUNT = Query("SELECT count(*) FROM seen", ())
 
 
 @pytest.fixture
-def connection(postgres_url: str) -> Iterator["psycopg.Connection[tuple[object, ...]]"]:
-    with closing(connect(postgres_url, until=deadline(10))) as opened:
+def wire(postgres_url: str) -> Iterator[Wire]:
+    with closing(Wire(connect(postgres_url, until=deadline(10)))) as opened:
         _round_trip(
             opened,
             "CREATE TABLE seen (n integer)",
@@ -30,17 +30,15 @@ def connection(postgres_url: str) -> Iterator["psycopg.Connection[tuple[object, 
         yield opened
 
 
-def _round_trip(
-    connection: "psycopg.Connection[tuple[object, ...]]", *texts: str, afterwards: str = ""
-) -> RoundTrip:
-    trip = RoundTrip(connection, None, until=deadline(10))
+def _round_trip(wire: Wire, *texts: str, afterwards: str = "") -> RoundTrip:
+    trip = RoundTrip(wire, until=deadline(10), prepares=False)
     trip.send([Query(text, ()) for text in texts])
     trip.finish([Query(afterwards, ())] if afterwards else ())
     return trip
 
 
-def _seen(connection: "psycopg.Connection[tuple[object, ...]]") -> object:
-    trip = RoundTrip(connection, None, until=deadline(10))
+def _seen(wire: Wire) -> object:
+    trip = RoundTrip(wire, until=deadline(10), prepares=False)
     trip.send([COUNT])
     [[(number,)]] = trip.finish()
     return number
@@ -48,40 +46,40 @@ def _seen(connection: "psycopg.Connection[tuple[object, ...]]") -> object:
 
 @spec("K1")
 def test_without_begin_all_statements_of_a_round_trip_are_one_transaction(
-    connection: "psycopg.Connection[tuple[object, ...]]",
+    wire: Wire,
 ) -> None:
     with pytest.raises(psycopg.errors.DivisionByZero):
-        _round_trip(connection, "INSERT INTO seen VALUES (1)", "SELECT 1 / 0")
+        _round_trip(wire, "INSERT INTO seen VALUES (1)", "SELECT 1 / 0")
 
-    assert _seen(connection) == 0
+    assert _seen(wire) == 0
 
 
 @spec("K1")
 def test_an_error_of_the_commit_itself_is_raised(
-    connection: "psycopg.Connection[tuple[object, ...]]",
+    wire: Wire,
 ) -> None:
     with pytest.raises(psycopg.errors.UniqueViolation):
-        _round_trip(connection, "INSERT INTO seen VALUES (1)", "INSERT INTO late VALUES (1), (1)")
+        _round_trip(wire, "INSERT INTO seen VALUES (1)", "INSERT INTO late VALUES (1), (1)")
 
-    assert _seen(connection) == 0
+    assert _seen(wire) == 0
 
 
 def test_what_comes_afterwards_cannot_undo_what_was_committed(
-    connection: "psycopg.Connection[tuple[object, ...]]",
+    wire: Wire,
 ) -> None:
-    trip = _round_trip(connection, "INSERT INTO seen VALUES (1)", afterwards="SELECT 1 / 0")
+    trip = _round_trip(wire, "INSERT INTO seen VALUES (1)", afterwards="SELECT 1 / 0")
 
     assert not trip.was_done_afterwards
-    assert _seen(connection) == 1
+    assert _seen(wire) == 1
 
 
 def test_what_comes_afterwards_is_done_also_if_the_statements_before_failed(
-    connection: "psycopg.Connection[tuple[object, ...]]",
+    wire: Wire,
 ) -> None:
     with pytest.raises(psycopg.errors.DivisionByZero):
-        _round_trip(connection, "SELECT 1 / 0", afterwards="SELECT 1")
+        _round_trip(wire, "SELECT 1 / 0", afterwards="SELECT 1")
 
-    assert _seen(connection) == 0  # the connection is as good as before
+    assert _seen(wire) == 0  # the connection is as good as before
 
 
 @spec("Z7")

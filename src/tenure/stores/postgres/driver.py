@@ -16,7 +16,6 @@ try:
     from psycopg.pq import ExecStatus as ExecStatus
     from psycopg.pq import Format as Format
     from psycopg.pq import TransactionStatus as TransactionStatus
-    from psycopg.pq.abc import PGconn as PGconn
     from psycopg.pq.abc import PGresult as PGresult
     from psycopg.rows import TupleRow as TupleRow
     from psycopg.types.string import TextLoader as TextLoader

@@ -51,12 +51,9 @@ class FailoverMemory:
         self._tick: Instant | None = None
         self._epoch = Epoch(0)
         self._server: Server | None = None
-
-    @property
-    def timeline(self) -> int | None:
+        self.timeline: int | None = None
         """The timeline that transactions are sent to; None before the first check of a server, and
         on a standby."""
-        return None if self._server is None else self._server.timeline
 
     def begin(self) -> int:
         """Call this before a transaction starts, and pass the result to `acknowledged`."""
@@ -91,7 +88,10 @@ class FailoverMemory:
     def expect(self, server: Server | None) -> None:
         """Remember the newest server: servers behind it are not used."""
         with self._lock:
-            self._server = server
+            self._lead_to(server)
+
+    def _lead_to(self, server: Server | None) -> None:
+        self._server, self.timeline = server, None if server is None else server.timeline
 
     def remembered(self) -> Remembered:
         """A consistent copy of all that is remembered."""
@@ -110,7 +110,7 @@ class FailoverMemory:
         with self._lock:
             self._epoch = max(result.epoch, self._epoch)
             if (found.server.timeline or 0) >= highest_timeline(self._server, found.server):
-                self._server = found.server
+                self._lead_to(found.server)
             if result.ruling.missing is not None:
                 self._changes = [each for each in self._changes if each[1] not in asked.changes]
                 if self._tick == asked.tick:

@@ -24,8 +24,8 @@ from tenure.deadlines import Deadline, deadline
 from tenure.errors import TenureError
 from tenure.ports import Hint, OnHint
 from tenure.stores.hints import Watchers
-from tenure.stores.postgres.driver import Connection, psycopg
-from tenure.stores.postgres.wire import RoundTrip
+from tenure.stores.postgres.driver import psycopg
+from tenure.stores.postgres.wire import RoundTrip, Wire
 from tenure.stores.sql.statements import Query
 
 SHORTEST_GAP_S = 0.01
@@ -159,7 +159,7 @@ class Listener:
         self,
         sender: str,
         channel: str,
-        connect: Callable[[Deadline], Connection],
+        connect: Callable[[Deadline], Wire],
         notify: Notify,
     ) -> None:
         self._sender = sender
@@ -210,17 +210,17 @@ class Listener:
         pause_s = 1.0
         while not self._closed.is_set():
             try:
-                with closing(self._connect(deadline(HANDSHAKE_S))) as connection:
-                    arrive = self._probe(connection)
+                with closing(self._connect(deadline(HANDSHAKE_S))) as wire:
+                    arrive = self._probe(wire)
                     if self._closed.is_set():
                         return
                     if arrive:
-                        _in_one_transaction(connection, f'LISTEN "{self._channel}"')
+                        _in_one_transaction(wire, f'LISTEN "{self._channel}"')
                     self._found_out(arrive=arrive)
                     pause_s = 1.0
                     if arrive:
                         self._hear(None)  # some may have been missed
-                        self._listen(connection)
+                        self._listen(wire)
                 self._closed.wait(TRY_AGAIN_S)
             except (TenureError, psycopg.Error, OSError) as problem:
                 _log.debug("hints are not heard, trying again: %s", problem)
@@ -236,25 +236,25 @@ class Listener:
             self.arrive = arrive
             self._state.notify_all()
 
-    def _probe(self, connection: Connection) -> bool:
+    def _probe(self, wire: Wire) -> bool:
         """Whether a notification from another connection arrives."""
         channel = f"tenure_probe_{os.urandom(8).hex()}"
-        listening = _in_one_transaction(connection, f'LISTEN "{channel}"')
+        listening = _in_one_transaction(wire, f'LISTEN "{channel}"')
         try:
             self._notify(channel, [channel])
             until = deadline(HANDSHAKE_S)
             while not until.has_passed and not self._closed.is_set():
-                if channel in self._received(connection, until.remaining_s):
+                if channel in self._received(wire, until.remaining_s):
                     return True
             return False
         finally:
             for _ in range(MAX_UNLISTENS):
-                if _in_one_transaction(connection, f'UNLISTEN "{channel}"') == listening:
+                if _in_one_transaction(wire, f'UNLISTEN "{channel}"') == listening:
                     break
 
-    def _listen(self, connection: Connection) -> None:
+    def _listen(self, wire: Wire) -> None:
         while not self._closed.is_set():
-            for payload in self._received(connection, None):
+            for payload in self._received(wire, None):
                 sent = _hint_in(payload)
                 if sent is not None and sent.sender != self._sender:
                     self._hear(sent.hint)
@@ -262,9 +262,9 @@ class Listener:
     def _hear(self, hint: Hint | None) -> None:
         self.watchers.tell(hint)
 
-    def _received(self, connection: Connection, within_s: float | None) -> list[str]:
+    def _received(self, wire: Wire, within_s: float | None) -> list[str]:
         """The payloads that have arrived; waits for some, or until it is time to stop."""
-        pgconn = connection.pgconn
+        pgconn = wire.pgconn
         arrived = list(iter(pgconn.notifies, None))  # a round trip may have read some
         if not arrived:
             poll = select.poll()
@@ -276,9 +276,9 @@ class Listener:
         return [each.extra.decode(errors="replace") for each in arrived]
 
 
-def _in_one_transaction(connection: Connection, statement: str) -> int:
+def _in_one_transaction(wire: Wire, statement: str) -> int:
     """Run a statement. Returns the id of the server's process that ran it."""
-    trip = RoundTrip(connection, None, until=deadline(HANDSHAKE_S))
+    trip = RoundTrip(wire, until=deadline(HANDSHAKE_S), prepares=False)
     trip.send([Query("SELECT pg_backend_pid()", ()), Query(statement, ())])
     [[(process,)], _] = trip.finish()
     assert isinstance(process, int)
@@ -291,7 +291,7 @@ class Notifications:
     def __init__(
         self,
         channel: str,
-        connect: Callable[[Deadline], Connection],
+        connect: Callable[[Deadline], Wire],
         notify: Notify,
     ) -> None:
         sender = os.urandom(8).hex()

@@ -6,52 +6,63 @@ unknown outcomes.
 """
 
 import os
-import select
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
 
 from tenure.deadlines import Deadline
 from tenure.errors import Closed, StoreError, StoreUnavailable
-from tenure.stores.postgres.driver import Connection, TransactionStatus, psycopg
+from tenure.stores.postgres.wire import Wire
 
 
 class Pool:
     """At most `size` connections, each used by one thread at a time."""
 
-    def __init__(self, connect: Callable[[Deadline], Connection], *, size: int) -> None:
+    def __init__(self, connect: Callable[[Deadline], Wire], *, size: int) -> None:
         self._connect = connect
         self._size = size
-        self._free = threading.Semaphore(size)
-        self._idle: list[Connection] = []
+        self._open = 0  # in use or idle
+        self._idle: list[Wire] = []
         self._lock = threading.Lock()
+        self._freed = threading.Condition(self._lock)
         self._closed = False
         self._pid = os.getpid()
 
-    @contextmanager
-    def connection(self, until: Deadline) -> Iterator[Connection]:
-        """A connection that was alive a moment ago. It returns to the pool unless it is broken."""
+    def take(self, until: Deadline) -> Wire:
+        """A connection that was alive a moment ago. Give it back, broken or not."""
         self.check()
-        if not self._free.acquire(timeout=until.remaining_s):
-            raise StoreUnavailable(
-                f"all {self._size} connections to PostgreSQL were busy for too long",
-                hint="send the same request again, or raise the pool's size",
-            )
-        try:
-            connection = self._take() or self._connect(until)
-            try:
-                yield connection
-            finally:
-                self._give_back(connection)
-        finally:
-            self._free.release()
+        while True:
+            with self._lock:
+                if not self._has_room() and not self._freed.wait_for(
+                    self._has_room, until.remaining_s
+                ):
+                    raise StoreUnavailable(
+                        f"all {self._size} connections to PostgreSQL were busy for too long",
+                        hint="send the same request again, or raise the pool's size",
+                    )
+                wire = self._idle.pop() if self._idle else None
+                if wire is None:
+                    self._open += 1
+            if wire is None:
+                return self._opened(until)
+            if wire.is_quiet:
+                return wire
+            self._discard([wire])
+
+    def give_back(self, wire: Wire) -> None:
+        """It returns to the pool unless it is broken."""
+        if wire.is_idle:
+            with self._lock:  # close() sets `_closed` before it takes the idle ones under this lock
+                if not self._closed:
+                    self._idle.append(wire)
+                    self._freed.notify()
+                    return
+        self._discard([wire])
 
     def drop_idle(self) -> None:
         """Close all idle connections: one was found dead, so the others may be dead too."""
         with self._lock:
             idle, self._idle = self._idle, []
-        for connection in idle:
-            _close(connection)
+        self._discard(idle)
 
     def close(self) -> None:
         """Close the idle connections now, and the others when they return."""
@@ -69,36 +80,21 @@ class Pool:
         if self._closed:
             raise Closed
 
-    def _take(self) -> Connection | None:
-        while True:
-            with self._lock:
-                if not self._idle:
-                    return None
-                connection = self._idle.pop()
-            if _is_quiet(connection):
-                return connection
-            _close(connection)
+    def _has_room(self) -> bool:
+        return bool(self._idle) or self._open < self._size
 
-    def _give_back(self, connection: Connection) -> None:
-        is_usable = connection.info.transaction_status == TransactionStatus.IDLE
-        with self._lock:  # close() sets `_closed` before it takes the idle ones under this lock
-            is_kept = is_usable and not self._closed
-            if is_kept:
-                self._idle.append(connection)
-        if not is_kept:
-            _close(connection)
+    def _opened(self, until: Deadline) -> Wire:
+        try:
+            return self._connect(until)
+        except BaseException:
+            self._discard([None])
+            raise
 
-
-def _is_quiet(connection: Connection) -> bool:
-    """Whether there is nothing to read: a server sends something on an idle connection only when it
-    closes it."""
-    if connection.closed:
-        return False
-    poll = select.poll()
-    poll.register(connection.fileno(), select.POLLIN)
-    return not poll.poll(0)
-
-
-def _close(connection: Connection) -> None:
-    with suppress(psycopg.Error):
-        connection.close()
+    def _discard(self, wires: Sequence[Wire | None]) -> None:
+        """None: it could not be opened."""
+        for wire in wires:
+            if wire is not None:
+                wire.close()
+        with self._lock:
+            self._open -= len(wires)
+            self._freed.notify(len(wires))

@@ -12,7 +12,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from typing import TypeVar
-from weakref import WeakKeyDictionary
 
 from msgspec import UNSET, UnsetType
 
@@ -43,12 +42,7 @@ from tenure.ports import (
 from tenure.stores.hints import hints_of
 from tenure.stores.host_clock import host_clock
 from tenure.stores.postgres.arrays import integers, texts, truths
-from tenure.stores.postgres.driver import (
-    Connection,
-    errors,
-    make_conninfo,
-    psycopg,
-)
+from tenure.stores.postgres.driver import errors, make_conninfo, psycopg
 from tenure.stores.postgres.failover import FailoverMemory, check_server, log_check
 from tenure.stores.postgres.health import QUESTIONS, postgres_facts
 from tenure.stores.postgres.jobs import PostgresJobs
@@ -79,7 +73,7 @@ from tenure.stores.postgres.transaction import (
     PostgresTransaction,
     Vetoed,
 )
-from tenure.stores.postgres.wire import NoAnswer, PreparedStatements
+from tenure.stores.postgres.wire import NoAnswer, Wire
 from tenure.stores.sql.admission import MAX_DIRTY_KEYS, DirtyKey
 from tenure.stores.sql.flows import SqlFlows
 from tenure.stores.sql.jobs import SqlJobs
@@ -106,8 +100,6 @@ LONGEST_PAUSE_S = 0.05
 SERVER_FIRST_S = 0.5
 """By how much the server's time-out is shorter than this process's, if there is time: then the
 server answers, and its answer says that nothing was written."""
-
-_NO_IDLE_LIMIT_MS = 2**31 - 1  # a reader holds no lock that others wait for
 
 COMPARE_WITHIN_S = 3
 """How long a process that starts waits for each host of its URL, if there are several."""
@@ -208,13 +200,11 @@ class PostgresStore(SqlStore):
         self._channel = channel_of(schema)
         self._notifications = Notifications(self._channel, self._connect, self._notify)
         self._listing_pool = Pool(self._connect, size=LISTING_CONNECTIONS)
-        self._prepared: WeakKeyDictionary[Connection, PreparedStatements] = WeakKeyDictionary()
         self._prepares = True
         self._random = random.Random()  # noqa: S311 - spreads retries, guards nothing
         self._compare_hosts()
         opened_by = Deadline(time.monotonic() + max(timeout_s, CONNECT_TIMEOUT_S))
-        with self._pool.connection(opened_by):
-            pass  # raises now if this server must not be used
+        self._pool.give_back(self._pool.take(opened_by))  # raises if this server must not be used
 
     @property
     def parallelism(self) -> int:
@@ -248,7 +238,7 @@ class PostgresStore(SqlStore):
 
     # --- failover ------------------------------------------------------------------------------
 
-    def _connect(self, until: Deadline) -> Connection:
+    def _connect(self, until: Deadline) -> Wire:
         """A new connection to a server that has everything that was acknowledged to this process.
         [A8] Hosts are tried in the URL's order; one that is behind is skipped. [A11]"""
         problems: list[StoreUnavailable] = []
@@ -261,17 +251,17 @@ class PostgresStore(SqlStore):
                     _log.warning("%s was passed over: %s", shown_host(dsn), problem)
         raise next((each for each in problems if isinstance(each, ServerBehind)), problems[-1])
 
-    def _connect_to(self, dsn: str, until: Deadline) -> Connection:
-        connection = connect(dsn, until=until)
+    def _connect_to(self, dsn: str, until: Deadline) -> Wire:
+        wire = Wire(connect(dsn, until=until))
         try:
-            self._check_server(connection, until)
+            self._check_server(wire, until)
         except psycopg.Error as problem:
-            connection.close()
+            wire.close()
             raise translate(problem) from problem
         except BaseException:
-            connection.close()
+            wire.close()
             raise
-        return connection
+        return wire
 
     def _compare_hosts(self) -> None:
         """Find the newest primary among the hosts of the URL, so that this process does not start
@@ -293,10 +283,10 @@ class PostgresStore(SqlStore):
             )
         self._memory.expect(newest(list(found.values())))
 
-    def _check_server(self, connection: Connection, until: Deadline) -> None:
+    def _check_server(self, wire: Wire, until: Deadline) -> None:
         """Check that the server has everything that this process remembers."""
         asked = self._memory.remembered()
-        tx = self._transaction(connection, BEGIN, until, timeline=None, prepared=None)
+        tx = self._transaction(wire, BEGIN, until, None, prepares=False)
         result = tx.run(
             lambda tx: check_server(
                 tx,
@@ -416,26 +406,26 @@ class PostgresStore(SqlStore):
         until, tries = deadline(self._timeout_s * (LISTING_SHARE if listing else 1)), 0
         while True:
             tries += 1
-            with pool.connection(until) as connection:
-                prepared = self._prepared_on(connection) if prepares else None
+            wire = pool.take(until)
+            try:
                 timeline = self._memory.timeline
-                tx = self._transaction(connection, begin, until, timeline, prepared)
+                prepares = prepares and self._prepares
+                tx = self._transaction(wire, begin, until, timeline, prepares=prepares)
                 try:
-                    tx.make_room()
-                    return self._run_on(tx, work, timeline)
+                    result = tx.run(work)
                 except (errors.SerializationFailure, errors.DeadlockDetected) as given_up:
                     tx.undo()
                     if tries >= MAX_TRIES or until.has_passed:
                         raise translate(given_up) from given_up
                 except psycopg.Error as problem:
-                    if not connection.closed:
+                    if not wire.is_closed:
                         tx.undo()
-                        if prepared is not None and problem.sqlstate in NOT_CARRIED:
+                        if prepares and problem.sqlstate in NOT_CARRIED:
                             self._stop_preparing(problem)
                             continue
                         if problem.sqlstate == OTHER_TIMELINE and tries < MAX_TRIES:
                             # A pooler hid a failover, or idle connections lead to an old primary.
-                            connection.close()
+                            wire.close()
                             self._drop_idle()
                             continue
                         is_in_the_way = all_or_nothing and problem.sqlstate == UNIQUE_VIOLATION
@@ -452,55 +442,47 @@ class PostgresStore(SqlStore):
                 except BaseException:
                     tx.undo()
                     raise
+                else:
+                    if timeline != self._memory.timeline and tx.may_have_written:
+                        raise _unknown("another PostgreSQL server took over while committing")
+                    return result
+            finally:
+                pool.give_back(wire)
             time.sleep(self._random.uniform(0, LONGEST_PAUSE_S))
 
     def _transaction(
         self,
-        connection: Connection,
+        wire: Wire,
         begin: str,
         until: Deadline,
         timeline: int | None,
-        prepared: PreparedStatements | None,
+        *,
+        prepares: bool,
     ) -> PostgresTransaction:
         """A transaction that a server on another timeline refuses; with None, none refuses it."""
-        idle_ms = LONGEST_IDLE_MS if begin == BEGIN else _NO_IDLE_LIMIT_MS
-        settings = self._settings(until, timeline, idle_ms)
-        return PostgresTransaction(connection, begin, settings, prepared, until=until)
+        settings = self._settings(until, timeline, writes=begin == BEGIN)
+        return PostgresTransaction(wire, begin, settings, until=until, prepares=prepares)
 
-    def _settings(
-        self, until: Deadline, timeline: int | None, idle_ms: int = _NO_IDLE_LIMIT_MS
-    ) -> Query:
+    def _settings(self, until: Deadline, timeline: int | None, *, writes: bool = False) -> Query:
         """The first statement of a transaction. Sets the server's time-outs a little shorter than
         this process's."""
         left_s = until.remaining_s
         whole_ms = max(2, int((left_s - min(SERVER_FIRST_S, left_s / 10)) * 1000))
         lock_ms = whole_ms * 9 // 10  # the shortest, so that the error names the lock
+        # A reader holds no lock that others wait for.
+        idle_ms = min(whole_ms, LONGEST_IDLE_MS) if writes else whole_ms
         return self._query(
             "settings",
             timeline=timeline,
             statement_timeout=f"{whole_ms}ms",
             lock_timeout=f"{lock_ms}ms",
-            idle_timeout=f"{min(whole_ms, idle_ms)}ms",
+            idle_timeout=f"{idle_ms}ms",
         )
 
     def _drop_idle(self) -> None:
         """Close idle connections, after one was found dead or leads to the wrong server."""
         self._pool.drop_idle()
         self._listing_pool.drop_idle()
-
-    def _run_on(
-        self, tx: PostgresTransaction, work: Callable[[Transaction], _T], timeline: int | None
-    ) -> _T:
-        result = tx.run(work)
-        if tx.may_have_written and timeline != self._memory.timeline:
-            raise _unknown("another PostgreSQL server took over while committing")
-        return result
-
-    def _prepared_on(self, connection: Connection) -> PreparedStatements | None:
-        """The statements that the connection has prepared; None if none are to be prepared."""
-        if not self._prepares:
-            return None
-        return self._prepared.setdefault(connection, PreparedStatements())
 
     def _stop_preparing(self, problem: psycopg.Error) -> None:
         self._prepares = False

@@ -7,8 +7,8 @@ from typing import TypeVar
 from tenure.clock import NEVER, boot_now
 from tenure.deadlines import Deadline
 from tenure.errors import OutcomeUnknown
-from tenure.stores.postgres.driver import Connection, Diagnostic, TransactionStatus, psycopg
-from tenure.stores.postgres.wire import PreparedStatements, RoundTrip
+from tenure.stores.postgres.driver import TransactionStatus, psycopg
+from tenure.stores.postgres.wire import RoundTrip, Wire
 from tenure.stores.sql.rows import Row
 from tenure.stores.sql.statements import Query
 from tenure.stores.sql.transactions import Transaction
@@ -26,8 +26,6 @@ _ROLLBACK = Query("ROLLBACK", ())
 _DEALLOCATE = Query("DEALLOCATE ALL", ())
 
 _OPEN_TRANSACTION = frozenset({TransactionStatus.INTRANS, TransactionStatus.INERROR})
-
-_INTERRUPTED = frozenset({"57014", "57P01"})  # query_canceled, admin_shutdown
 
 _T = TypeVar("_T")
 
@@ -51,23 +49,16 @@ class PostgresTransaction:
     """
 
     def __init__(
-        self,
-        connection: Connection,
-        begin: str,
-        settings: Query,
-        prepared: PreparedStatements | None,
-        *,
-        until: Deadline,
+        self, wire: Wire, begin: str, settings: Query, *, until: Deadline, prepares: bool
     ) -> None:
-        self._connection = connection
-        self._prepared = prepared
+        self._wire = wire
         self._until = until
+        self._prepares = prepares
+        self._writes = begin == BEGIN
         self._opening = [Query(begin, ()), settings]
-        self._begin = begin
         self.afterwards: Sequence[Query] = ()
         self.was_done_afterwards = False
         self.is_committing = False
-        self._is_local_only = False
         self._idle_since = NEVER  # when the last answer arrived; before the first, no limit
 
     def fetch(self, *queries: Query, last: bool = False) -> list[list[Row]]:
@@ -76,10 +67,12 @@ class PostgresTransaction:
             return []
         opening, self._opening = self._opening, []
         closing = [_COMMIT] if last else []
-        if opening and last and self._begin == BEGIN:
+        if not opening:
+            self._check_idle_limit()
+        elif last and self._writes:
             # Everything that is sent up to a sync is one transaction, without BEGIN and COMMIT.
             opening, closing = opening[1:], []
-        trip = self._round_trip()
+        trip = RoundTrip(self._wire, until=self._until, prepares=self._prepares)
         self.is_committing = last
         trip.send([*opening, *queries, *closing])
         answers = trip.finish(self.afterwards if last else ())
@@ -90,7 +83,7 @@ class PostgresTransaction:
     def stream(self, parts: Iterable[Sequence[Query]]) -> list[list[Row]]:
         """The rows of each statement, and the end of the transaction. Each part is sent as it
         comes, so that the server works on it while the next one is being made."""
-        trip = self._round_trip()
+        trip = RoundTrip(self._wire, until=self._until, prepares=self._prepares)
         opening, self._opening = self._opening, []
         trip.send(opening)
         for part in parts:
@@ -100,62 +93,47 @@ class PostgresTransaction:
         trip.send([_COMMIT])
         return trip.finish()[len(opening) : -1]
 
-    def _round_trip(self) -> RoundTrip:
-        self._check_idle_limit()
-        return RoundTrip(self._connection, self._prepared, until=self._until)
-
     def _check_idle_limit(self) -> None:
         """Raise if the server has ended this transaction because this process was frozen. Checked
         before a commit is sent: after that, a lost connection leaves the outcome unknown."""
-        if self._begin == BEGIN and boot_now() - self._idle_since > LONGEST_IDLE_MS * 1000:
-            self._connection.close()
+        if self._writes and boot_now() - self._idle_since > LONGEST_IDLE_MS * 1000:
+            self._wire.close()
             raise psycopg.OperationalError(
                 "this process was frozen in a transaction, and the server has ended it"
             )
 
     def run(self, work: Callable[[Transaction], _T]) -> _T:
         """Do the work and commit, unless the last statements did."""
-        self._connection.add_notice_handler(self._on_notice)
-        try:
-            result = work(self)
-            if self._connection.info.transaction_status != TransactionStatus.IDLE:
-                self._check_idle_limit()
-                self.is_committing = True
-                self._run_alone(_COMMIT)
-        finally:
-            self._connection.remove_notice_handler(self._on_notice)
-        if self._is_local_only:
+        wire = self._wire
+        wire.was_interrupted = False
+        if wire.prepared.is_full:
+            self._run_alone(_DEALLOCATE)
+            wire.prepared.clear()
+        result = work(self)
+        if not wire.is_idle:
+            self._check_idle_limit()
+            self.is_committing = True
+            self._run_alone(_COMMIT)
+        if wire.was_interrupted:
             raise OutcomeUnknown(
                 "the commit is on the primary's disk, but its standby has not confirmed it",
                 hint="send the same request again once replication works",
             )
         return result
 
-    def _on_notice(self, notice: Diagnostic) -> None:
-        """When a wait for a synchronous standby is cut short, PostgreSQL commits with a warning:
-        such a commit must not be reported as durable."""
-        if self.is_committing and notice.sqlstate in _INTERRUPTED:
-            self._is_local_only = True
-
     @property
     def may_have_written(self) -> bool:
         """Whether a lost connection leaves the outcome open."""
-        return self.is_committing and self._begin == BEGIN
+        return self.is_committing and self._writes
 
     def undo(self) -> None:
         """Roll back. If that fails, the pool does not use the connection again."""
-        if self._connection.info.transaction_status in _OPEN_TRANSACTION:
+        if self._wire.pgconn.transaction_status in _OPEN_TRANSACTION:
             with suppress(psycopg.Error):
                 self._run_alone(_ROLLBACK)
 
-    def make_room(self) -> None:
-        """Deallocate the statements that this connection has prepared, if there are too many."""
-        if self._prepared is not None and self._prepared.is_full:
-            self._run_alone(_DEALLOCATE)
-            self._prepared.clear()
-
     def _run_alone(self, query: Query) -> None:
         """Run one statement by itself, under the same deadline."""
-        trip = RoundTrip(self._connection, None, until=self._until)
+        trip = RoundTrip(self._wire, until=self._until, prepares=False)
         trip.send([query])
         trip.finish()

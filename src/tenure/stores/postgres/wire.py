@@ -12,6 +12,7 @@ server's work in a drain of 200 jobs a call. No server-side cursors, text result
 import hashlib
 import select
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 
@@ -19,10 +20,11 @@ from tenure.deadlines import Deadline
 from tenure.stores.postgres.driver import (
     Connection,
     ConnStatus,
+    Diagnostic,
     ExecStatus,
     Format,
-    PGconn,
     PGresult,
+    TransactionStatus,
     Transformer,
     error_from_result,
     psycopg,
@@ -47,9 +49,9 @@ some texts are used only once."""
 
 _UNPREPARED = ("BEGIN", "COMMIT", "ROLLBACK")
 
-_Bound = tuple[list[bytes | None], list[int], list[Format]]
-"""Values, types and formats of a statement's parameters."""
+_INTERRUPTED = frozenset({"57014", "57P01"})  # query_canceled, admin_shutdown
 
+_Types = tuple[int, ...]
 _Encoder = Callable[[Any], bytes | None]
 
 _SENT_AS: dict[type, tuple[int, Format, _Encoder]] = {
@@ -70,8 +72,8 @@ class PreparedStatements:
     """
 
     def __init__(self) -> None:
-        self._uses: dict[tuple[str, tuple[int, ...]], int] = {}
-        self._names: dict[tuple[str, tuple[int, ...]], bytes] = {}
+        self._uses: dict[tuple[str, _Types], int] = {}
+        self._names: dict[tuple[str, _Types], bytes] = {}
 
     @property
     def is_full(self) -> bool:
@@ -83,10 +85,10 @@ class PreparedStatements:
         self._uses.clear()
         self._names.clear()
 
-    def name_of(self, text: str, types: list[int]) -> tuple[bytes | None, bool]:
+    def name_of(self, text: str, types: _Types) -> tuple[bytes | None, bool]:
         """The name under which to execute a statement (None: without a name), and whether it must
         be prepared first."""
-        key = (text, tuple(types))
+        key = (text, types)
         name = self._names.get(key)
         if name is not None:
             return name, False
@@ -96,16 +98,101 @@ class PreparedStatements:
         self._uses[key] = uses
         if uses <= PREPARED_AFTER or text.startswith(_UNPREPARED):
             return None, False
-        digest = hashlib.blake2b(repr(key).encode(), digest_size=12).hexdigest()
-        return f"tenure_{digest}".encode(), True
+        digest = hashlib.blake2b(repr((text, list(types))).encode(), digest_size=12).hexdigest()
+        self._names[key] = name = f"tenure_{digest}".encode()
+        return name, True
 
-    def keep(self, text: str, types: list[int], name: bytes) -> None:
-        """The server has prepared it."""
-        self._names[text, tuple(types)] = name
+    def forget(self, text: str, types: _Types) -> None:
+        """The server has not prepared it: a statement before it failed."""
+        self._names.pop((text, types), None)
 
 
 class NoAnswer(psycopg.OperationalError):
     """The server did not answer within the deadline. The connection is closed."""
+
+
+class Wire:
+    """A connection, and what belongs to it as long as it lasts."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.pgconn = connection.pgconn
+        self.prepared = PreparedStatements()
+        self.was_interrupted = False
+        """Whether a wait for a synchronous standby was cut short: then PostgreSQL commits with a
+        warning, and the commit must not be reported as durable."""
+        self._transformer = Transformer.from_context(connection)
+        self._poll = select.poll()
+        self._poll.register(self.pgconn.socket, select.POLLIN)
+        connection.add_notice_handler(self._on_notice)
+
+    def _on_notice(self, notice: Diagnostic) -> None:
+        if notice.sqlstate in _INTERRUPTED:
+            self.was_interrupted = True
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the connection was lost, or closed here."""
+        return bool(self.pgconn.status == ConnStatus.BAD)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether a new transaction can begin on it."""
+        return bool(self.pgconn.transaction_status == TransactionStatus.IDLE)
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether there is nothing to read: a server sends something on an idle connection only
+        when it closes it."""
+        return not self.is_closed and not self._poll.poll(0)
+
+    def close(self) -> None:
+        """Close the connection, whatever its state."""
+        with suppress(psycopg.Error):
+            self.connection.close()
+
+    def receive(self, until: Deadline) -> list[PGresult]:
+        """Read everything up to the sync. Returns the statements' results in their order."""
+        pgconn = self.pgconn
+        while pgconn.flush():  # the server may have to send before it reads on
+            self._poll.modify(pgconn.socket, select.POLLIN | select.POLLOUT)
+            for _, ready in self._ready(until):
+                if ready & ~select.POLLOUT:
+                    pgconn.consume_input()
+            self._poll.modify(pgconn.socket, select.POLLIN)
+        results: list[PGresult] = []
+        while True:
+            while pgconn.is_busy():
+                self._ready(until)
+                pgconn.consume_input()
+            result = pgconn.get_result()
+            if result is None:  # the end of one statement's answer, or of the connection
+                if self.is_closed:
+                    raise psycopg.OperationalError("the connection to the server was lost")
+            elif result.status == ExecStatus.PIPELINE_SYNC:
+                return results
+            else:
+                results.append(result)
+
+    def rows_of(self, results: Iterable[PGresult]) -> list[list[Row]]:
+        """The rows of each result."""
+        answers: list[list[Row]] = []
+        for result in results:
+            rows: list[Row] = []
+            if result.ntuples:
+                self._transformer.set_pgresult(result)
+                rows += self._transformer.load_rows(0, result.ntuples, tuple)
+            answers.append(rows)
+        return answers
+
+    def _ready(self, until: Deadline) -> list[tuple[int, int]]:
+        """Wait until the socket is ready, at most until the deadline: the server's own time-outs
+        end its statements, but a server that hangs or whose host is gone never answers."""
+        found = self._poll.poll(until.remaining_s * 1000)
+        if not found:
+            self.close()
+            raise NoAnswer("the server has not answered in time")
+        return found
 
 
 class RoundTrip:
@@ -116,30 +203,30 @@ class RoundTrip:
     sees that it is not idle and closes it.
     """
 
-    def __init__(
-        self, connection: Connection, prepared: PreparedStatements | None, *, until: Deadline
-    ) -> None:
-        self._connection = connection
-        self._prepared = prepared
+    def __init__(self, wire: Wire, *, until: Deadline, prepares: bool = True) -> None:
+        self._wire = wire
+        self._prepares = prepares
         self._until = until
         self._sent = 0
         self.was_done_afterwards = False
-        self._preparing: dict[int, tuple[str, list[int], bytes]] = {}  # by place among the results
-        self._new_names: set[bytes] = set()  # a statement may be sent many times in one exchange
-        connection.pgconn.enter_pipeline_mode()
+        self._preparing: dict[int, tuple[str, _Types]] = {}  # by place among the results
+        wire.pgconn.enter_pipeline_mode()
 
     def send(self, statements: Iterable[Query]) -> None:
         """Put them into the buffer."""
-        pgconn, prepared = self._connection.pgconn, self._prepared
+        pgconn, name_of = self._wire.pgconn, self._wire.prepared.name_of
         for query in statements:
-            values, types, formats = _bound(query)
-            name, is_new = prepared.name_of(query.text, types) if prepared else (None, False)
+            types, formats, encoders = _layout(tuple(map(type, query.parameters)))
+            values = [
+                None if value is None else encode(value)  # half of a single row is NULL
+                for encode, value in zip(encoders, query.parameters, strict=True)
+            ]
+            name, is_new = name_of(query.text, types) if self._prepares else (None, False)
             if name is None:
                 pgconn.send_query_params(query.text.encode(), values, types, formats)
             else:
-                if is_new and name not in self._new_names:
-                    self._new_names.add(name)
-                    self._preparing[self._sent] = (query.text, types, name)
+                if is_new:
+                    self._preparing[self._sent] = (query.text, types)
                     pgconn.send_prepare(name, query.text.encode(), types)
                     self._sent += 1
                 pgconn.send_query_prepared(name, values, formats)
@@ -147,7 +234,7 @@ class RoundTrip:
 
     def push(self) -> None:
         """Send as much of the buffer as the server reads now."""
-        self._connection.pgconn.flush()
+        self._wire.pgconn.flush()
 
     def finish(self, afterwards: Sequence[Query] = ()) -> list[list[Row]]:
         """The rows of each statement. Raises the first error; the server does not execute the
@@ -156,52 +243,44 @@ class RoundTrip:
         The server executes `afterwards` in a transaction of its own, without another round trip,
         whatever became of the statements before. An error of it is not raised.
         """
-        pgconn = self._connection.pgconn
-        pgconn.pipeline_sync()
+        wire, sent = self._wire, self._sent
+        wire.pgconn.pipeline_sync()
         if afterwards:
-            for query in afterwards:
-                values, types, formats = _bound(query)
-                pgconn.send_query_params(query.text.encode(), values, types, formats)
-            pgconn.pipeline_sync()
-        try:
-            results = _receive(pgconn, self._until)
-        except NoAnswer:
-            self._connection.close()
-            raise
+            self.send(afterwards)
+            wire.pgconn.pipeline_sync()
+        results = wire.receive(self._until)
         if afterwards:
-            self._finish_afterwards()
+            self._finish_afterwards(sent)
         else:
-            pgconn.exit_pipeline_mode()
-        for position, result in enumerate(results):
-            if result.status == ExecStatus.FATAL_ERROR:
-                raise error_from_result(result, encoding="utf-8")
-            if self._prepared is not None and position in self._preparing:
-                self._prepared.keep(*self._preparing[position])
-        assert len(results) == self._sent, f"{len(results)} answers to {self._sent}"
-        wanted = [each for at, each in enumerate(results) if at not in self._preparing]
-        return _rows(self._connection, wanted)
+            wire.pgconn.exit_pipeline_mode()
+        failed = self._first_failure(results)
+        if failed is not None:
+            raise error_from_result(failed, encoding="utf-8")
+        assert len(results) == sent, f"{len(results)} answers to {sent}"
+        return wire.rows_of([each for at, each in enumerate(results) if at not in self._preparing])
 
-    def _finish_afterwards(self) -> None:
+    def _finish_afterwards(self, sent: int) -> None:
         try:
-            done = _receive(self._connection.pgconn, self._until)
+            done = self._wire.receive(self._until)
         except psycopg.Error:
-            self._connection.close()
+            self._wire.close()
             return
-        self._connection.pgconn.exit_pipeline_mode()
-        self.was_done_afterwards = all(each.status == ExecStatus.TUPLES_OK for each in done)
+        self._wire.pgconn.exit_pipeline_mode()
+        self.was_done_afterwards = self._first_failure(done, sent) is None
 
-
-def _bound(query: Query) -> _Bound:
-    types, formats, encoders = _layout(tuple(map(type, query.parameters)))
-    values = [
-        None if value is None else encode(value)  # half of a single row is NULL
-        for encode, value in zip(encoders, query.parameters, strict=True)
-    ]
-    return values, types, formats
+    def _first_failure(self, results: Sequence[PGresult], first: int = 0) -> PGresult | None:
+        """The first error, if there is one; the server has prepared nothing from there on."""
+        for at, result in enumerate(results, first):
+            if result.status == ExecStatus.FATAL_ERROR:
+                for place, (text, types) in self._preparing.items():
+                    if place >= at:
+                        self._wire.prepared.forget(text, types)
+                return result
+        return None
 
 
 @lru_cache(maxsize=4096)
-def _layout(kinds: tuple[type, ...]) -> tuple[list[int], list[Format], list[_Encoder]]:
+def _layout(kinds: tuple[type, ...]) -> tuple[_Types, list[Format], list[_Encoder]]:
     """How parameters of these types are sent. Cached: a statement has the same types each time."""
     found = []
     for kind in kinds:
@@ -209,52 +288,7 @@ def _layout(kinds: tuple[type, ...]) -> tuple[list[int], list[Format], list[_Enc
         assert base is not None, f"a parameter of type {kind.__name__} cannot be sent"
         found.append(_SENT_AS[base])
     return (
-        [type_ for type_, _, _ in found],
+        tuple(type_ for type_, _, _ in found),
         [form for _, form, _ in found],
         [encode for _, _, encode in found],
     )
-
-
-def _receive(pgconn: PGconn, until: Deadline) -> list[PGresult]:
-    """Read everything up to the sync. Returns the statements' results in their order."""
-    poll = select.poll()
-    poll.register(pgconn.socket, select.POLLIN | select.POLLOUT)
-    while pgconn.flush():  # the server may have to send before it reads on
-        for _, ready in _ready(poll, until):
-            if ready & ~select.POLLOUT:
-                pgconn.consume_input()
-    poll.modify(pgconn.socket, select.POLLIN)
-    results: list[PGresult] = []
-    while True:
-        while pgconn.is_busy():
-            _ready(poll, until)
-            pgconn.consume_input()
-        result = pgconn.get_result()
-        if result is None:  # the end of one statement's answer, or of the connection
-            if pgconn.status == ConnStatus.BAD:
-                raise psycopg.OperationalError("the connection to the server was lost")
-        elif result.status == ExecStatus.PIPELINE_SYNC:
-            return results
-        else:
-            results.append(result)
-
-
-def _ready(poll: select.poll, until: Deadline) -> list[tuple[int, int]]:
-    """Wait until the socket is ready, at most until the deadline: the server's own time-outs end
-    its statements, but a server that hangs or whose host is gone never answers."""
-    found = poll.poll(until.remaining_s * 1000)
-    if not found:
-        raise NoAnswer("the server has not answered in time")
-    return found
-
-
-def _rows(connection: Connection, results: Sequence[PGresult]) -> list[list[Row]]:
-    transformer = Transformer.from_context(connection)
-    answers: list[list[Row]] = []
-    for result in results:
-        rows: list[Row] = []
-        if result.ntuples:
-            transformer.set_pgresult(result)
-            rows += transformer.load_rows(0, result.ntuples, tuple)
-        answers.append(rows)
-    return answers
