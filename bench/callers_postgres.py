@@ -13,7 +13,7 @@ from bench.servers import coordinator_of, durable_postgres, fresh_store
 from bench.workload import Coordinated, Service, check_history, drain, enqueue
 from tenure.clock import boot_now
 from tenure.coordinator.batches import Executor, LastWritten, PendingCommand
-from tenure.coordinator.outages import StoreClock
+from tenure.coordinator.outages import OutageWatch
 from tenure.coordinator.service import LAST_WRITTEN
 from tenure.core.claims import ClaimAnswer, ClaimPlan, ClaimRequest, ClaimView, plan_claims
 from tenure.core.commands import Command
@@ -32,10 +32,10 @@ class Direct:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._clock = StoreClock(boot_now)
+        self._watch = OutageWatch(boot_now)
         self._last_written = LastWritten(LAST_WRITTEN)
         self._executor = Executor(
-            store, entropy=os.urandom, clock=self._clock, last_written=self._last_written
+            store, entropy=os.urandom, watch=self._watch, last_written=self._last_written
         )
 
     def report(self, commands: Sequence[Command]) -> list[Answer]:
@@ -52,10 +52,10 @@ class Direct:
 
     def claim(self, request: ClaimRequest) -> ClaimAnswer:
         """Claim for one session."""
-        sent_at = self._clock.monotonic()
+        sent_us = self._watch.monotonic()
 
         def plan(view: ClaimView) -> ClaimPlan:
-            self._clock.update(view.now, view.epoch, sent_at=sent_at)
+            self._watch.read_clock(view.now, sent_us=sent_us, epoch=view.epoch)
             luck = [os.urandom(ENTROPY_BYTES) for _ in view.candidates]
             return plan_claims([request], view, luck)
 

@@ -527,6 +527,12 @@ class Coordination(Protocol):
     def store(self) -> JobStore:
         """The jobs it decides about."""
 
+    def read_jobs(self, ids: Sequence[JobId], *, bodies: bool = True) -> dict[JobId, Job]:
+        """The store's `jobs.read` for a reader: jobs whose lease is over are swept first. [W5]"""
+
+    def list_jobs(self, wanted: JobFilter) -> FoundJobs:
+        """The store's `views.jobs` for a reader: jobs whose lease is over are swept first. [W5]"""
+
     def submit_many(self, commands: Sequence[Command]) -> "Future[list[Answer]]":
         """Answers in the order asked. Raises `InvalidInput` at once, before anything is sent."""
 
@@ -923,9 +929,3 @@ class Store(Protocol):
 
     def close(self) -> None:
         """Let go of connections and threads. Calls after it fail with `Closed`."""
-
-
-SUBJECTS = frozenset(name for name, each in vars(Store).items() if isinstance(each, property)) - {
-    "parallelism"
-}
-"""The objects of a store."""

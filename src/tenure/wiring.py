@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from tenure.coordinator.service import Coordinator
-from tenure.coordinator.sweeper import SWEEP_INTERVAL, Sweeper, sweep_before_reads
+from tenure.coordinator.sweeper import SWEEP_INTERVAL, Sweeper
 from tenure.core.instants import MICROSECONDS_PER_SECOND
 from tenure.errors import (
     RequestRefused,
@@ -172,7 +172,7 @@ def _opened(
     ):
         store.artifact_quotas = quotas
         sweeper = Sweeper(coordinator)
-        sweep_before_reads(coordinator, sweeper)
+        coordinator.sweep_overdue = sweeper.sweep_overdue
         yield coordinator, sweeper
 
 
@@ -202,12 +202,12 @@ def open_link(
         retry_for_s = retry_for_from_environment()
     opened = ExitStack()
     coordinator = opened.enter_context(open_coordinator(url, counts=counts))
-    store = coordinator.unwatched_store
+    store = coordinator.store
     link = Link(
         coordination=coordinator,
         close=opened.close,
         retry_for_s=retry_for_s,
-        why_waiting=partial(why_waiting, coordinator.store),
+        why_waiting=partial(why_waiting, store),
         watch=store.watch,
     )
     if is_in_memory(url):  # no connection of the caller reaches it
@@ -258,7 +258,7 @@ def run_worker(
         with (
             _exposed(expose, metrics),
             _swept(coordinator, sweeper, retention),
-            _wake_ups(coordinator.unwatched_store, options) as wake_up,
+            _wake_ups(coordinator.store, options) as wake_up,
         ):
             return work(
                 coordinator, import_string, options, stats=stats, counts=counts, made=wake_up
@@ -289,8 +289,8 @@ def _swept(
     """Sweep expired leases, delete old jobs and count what happens while the block runs."""
     from tenure.coordinator.retention import Folder, Retention
 
-    purging = Retention(coordinator.unwatched_store, retention)
-    folding = Folder(coordinator.unwatched_store)
+    purging = Retention(coordinator.store, retention)
+    folding = Folder(coordinator.store)
     try:
         sweeper.start()
         purging.start()

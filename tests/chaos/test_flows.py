@@ -187,7 +187,7 @@ def test_a_child_is_released_once_if_its_parents_process_dies_after_the_commit(u
     assert verify(store).holds
     for each in rivals:
         each.close()
-        each.unwatched_store.close()
+        each.store.close()
     coordinator.close()
     store.close()
 

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import psycopg
@@ -23,7 +24,7 @@ from tenure.core.views.events import TailedEvent, TailFilter, TailPage
 from tenure.core.vocabulary import JobStatus
 from tenure.errors import StoreUnavailable
 from tenure.own_transaction.postgres import store_on
-from tenure.ports import JobStore
+from tenure.ports import Coordination, JobStore
 from tenure.stores.postgres.store import PostgresStore
 from tenure_conformance.spec import spec
 from tests.cli.harness import TENURE, Run, enqueued, started
@@ -314,7 +315,9 @@ def test_a_wait_goes_on_after_the_store_was_lost(
     cancel = Cancel(job_id=job.id, actor=operator_actor("ann"), request_id=world.request_id())
     lost = Lost(world.store, ends=lambda: world.coordinator.execute(cancel))
 
-    ended = wait_for_end(cast(JobStore, lost), job, None)
+    serving = SimpleNamespace(store=lost, read_jobs=lost.jobs.read)
+
+    ended = wait_for_end(cast(Coordination, serving), job, None)
 
     assert ended.status is JobStatus.CANCELLED
     assert capsys.readouterr().err.splitlines()[-2:] == [

@@ -26,7 +26,8 @@ from tenure import (
 from tenure.client.app import Application
 from tenure.client.channel import IDS_PER_ENTROPY, Channel, Link, close_at_exit
 from tenure.core.commands import Command
-from tenure.core.ids import DEFAULT_NAMESPACE
+from tenure.core.ids import DEFAULT_NAMESPACE, JobId
+from tenure.core.job import Job as StoredJob
 from tenure.core.verdicts import Answer
 from tenure.ports import JobStore
 from tenure_conformance.spec import spec
@@ -115,6 +116,10 @@ class Away:
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._coordinator, name)
+
+    def read_jobs(self, ids: Sequence[JobId]) -> dict[JobId, StoredJob]:
+        found: dict[JobId, StoredJob] = self.store.jobs.read(ids)
+        return found
 
 
 class AwayStore(Intercepted):

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 from tenure import InvalidInput, JobRecord, JobStatus, Retry
 from tenure.client.app import Application
 from tenure.client.records import BODIES
-from tenure.coordinator.sweeper import Sweeper, sweep_before_reads
+from tenure.coordinator.sweeper import Sweeper
 from tenure.core.vocabulary import ErrorClass
 from tenure.protocol import records as protocol
 from tenure.protocol.fields import moment
@@ -103,7 +103,7 @@ def test_a_handle_sweeps_a_job_whose_lease_is_over(scene: Scene, app: Applicatio
         scene.claim()
     world = scene.world
     sweeper = Sweeper(world.coordinator, monotonic=world.clock, pause=world.clock.advance)
-    sweep_before_reads(world.coordinator, sweeper)
+    world.coordinator.sweep_overdue = sweeper.sweep_overdue
     world.clock.advance(480)
 
     assert waited.wait(timeout="1s") is JobStatus.DEAD_LETTERED

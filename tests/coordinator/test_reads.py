@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tenure.coordinator.sweeper import SWEEP_INTERVAL, Sweeper, sweep_before_reads
+from tenure.coordinator.sweeper import SWEEP_INTERVAL, Sweeper
 from tenure.core.commands import Outage
 from tenure.core.ids import DEFAULT_NAMESPACE, SYSTEM, JobId
 from tenure.core.instants import Instant, seconds
@@ -37,14 +37,14 @@ class Reader:
         self.store.upkeep.tick = counted  # type: ignore[method-assign]  # the test counts its calls
         self.world.coordinator.outages._monotonic = self.elapsed
         self.sweeper = Sweeper(self.world.coordinator, monotonic=self.elapsed, pause=self.advance)
-        sweep_before_reads(self.world.coordinator, self.sweeper)
+        self.world.coordinator.sweep_overdue = self.sweeper.sweep_overdue
 
     def advance(self, amount_s: float) -> None:
         self.clock.advance(amount_s)
         self.elapsed.advance(amount_s)
 
     def read(self, job_id: JobId) -> Job:
-        return self.world.coordinator.store.jobs.read([job_id])[job_id]
+        return self.world.coordinator.read_jobs([job_id])[job_id]
 
     def stalled_by(self, job_id: JobId) -> EventCause | None:
         """What the log says ended the attempt; None if it has not ended."""
@@ -89,7 +89,7 @@ def test_a_list_sweeps_its_page_and_shows_what_still_has_the_wanted_status(reade
     kept = reader.world.running()
     running = JobFilter(namespace=DEFAULT_NAMESPACE, statuses=(JobStatus.RUNNING,))
 
-    listed = reader.world.coordinator.store.views.jobs(running).jobs
+    listed = reader.world.coordinator.list_jobs(running).jobs
 
     assert [job.id for job in listed] == [kept.job_id]
     assert all(reader.stalled_by(grant.job_id) for grant in lost)

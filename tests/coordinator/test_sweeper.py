@@ -3,11 +3,11 @@
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from threading import Barrier, Thread
-from typing import Any, get_type_hints
+from typing import Any
 
 import pytest
 
-from tenure.coordinator.outages import _UNWATCHED, OutageWatch
+from tenure.coordinator.outages import OutageWatch
 from tenure.coordinator.sweeper import SWEEP_INTERVAL, ClockGuard, Sweeper
 from tenure.core.commands import Outage
 from tenure.core.ids import JobId, worker_actor
@@ -16,7 +16,6 @@ from tenure.core.outcomes import Change
 from tenure.core.policy import Backoff, Policy, backoff_us
 from tenure.core.vocabulary import EventCause, EventType, JobStatus, VerdictKind
 from tenure.errors import StoreRefused, StoreUnavailable
-from tenure.ports import Store
 from tenure.stores.sqlite.memory import MemoryStore
 from tenure_conformance.spec import spec
 from tests.support.coordinators import VirtualClock, World
@@ -434,9 +433,7 @@ def test_an_unanswered_call_of_any_kind_begins_an_outage(
     with monkeypatch.context() as patched:
         patched.setattr(subject, method, hang)
         with suppress(StoreUnavailable):
-            world.claim() if method == "claim" else world.coordinator.store.jobs.read(
-                [grant.job_id]
-            )
+            world.claim() if method == "claim" else world.coordinator.read_jobs([grant.job_id])
     report = sweeping.sweep_once()
 
     assert report.outage is not None
@@ -555,16 +552,6 @@ def test_jobs_requeued_with_a_credit_come_back_spread_over_the_backoff_cap() -> 
     assert len(set(waits)) == len(waits)
     assert waits[-1] > backoff_us(Backoff(), failures=1, entropy=b"\xff" * 16)
     world.coordinator.close()
-
-
-def test_every_method_that_outages_ignore_is_a_method_of_a_store() -> None:
-    """Or a method that gets another name would count, however slow it may be."""
-    assert [name for name in _UNWATCHED if not _is_of_a_store(*name.split("."))] == []
-
-
-def _is_of_a_store(subject: str, method: str) -> bool:
-    port = get_type_hints(getattr(Store, subject).fget)["return"]
-    return hasattr(port, method)
 
 
 def test_the_thread_sweeps_until_it_is_stopped() -> None:

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from tenure.coordinator.sweeper import Sweeper, sweep_before_reads
+from tenure.coordinator.sweeper import Sweeper
 from tenure.core.claims import ClaimAnswer
 from tenure.core.ids import DEFAULT_NAMESPACE, QueueName
 from tenure.core.instants import Instant, seconds
@@ -407,7 +407,7 @@ def test_every_read_says_that_a_job_is_suspect(stage: Stage) -> None:
 def test_a_read_by_a_viewer_sweeps_a_job_whose_lease_is_over(stage: Stage, route: str) -> None:
     job_id = stage.leased(policy={"lease_s": 60})["job_id"]
     sweeper = Sweeper(stage.coordinator, monotonic=stage.clock, pause=stage.clock.advance)
-    sweep_before_reads(stage.coordinator, sweeper)
+    stage.coordinator.sweep_overdue = sweeper.sweep_overdue
     stage.clock.advance(480)
 
     more = {"job_id": job_id} if route in ("job", "events") else {}

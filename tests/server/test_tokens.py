@@ -332,7 +332,7 @@ def test_wrong_leases_of_a_batch_are_read_in_one_call(
         {"job_id": job_id, "lease_id": "1-" + "ab" * 16, "hb_seq": number}
         for number, job_id in enumerate((*jobs, *jobs), 1)
     ]
-    stored = stage.coordinator.unwatched_store.jobs
+    stored = stage.coordinator.store.jobs
     read = stored.read
     loaded: list[list[str]] = []
 

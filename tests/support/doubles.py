@@ -3,7 +3,12 @@
 from collections.abc import Callable
 from typing import Any
 
-from tenure.ports import SUBJECTS
+from tenure.ports import Store
+
+SUBJECTS = {name for name, each in vars(Store).items() if isinstance(each, property)} - {
+    "parallelism"
+}
+"""The objects of a store."""
 
 Around = Callable[..., Any]
 """Takes a place such as `jobs.load`, the method, and its arguments."""

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from tenure.coordinator.service import Coordinator
-from tenure.coordinator.sweeper import Sweeper, sweep_before_reads
+from tenure.coordinator.sweeper import Sweeper
 from tenure.core.checks import check_name
 from tenure.core.claims import ClaimConflict
 from tenure.core.ids import (
@@ -381,10 +381,10 @@ def test_a_lease_that_a_reader_found_over_is_counted_by_its_process(kit: Observe
         monotonic=kit.monotonic,
         pause=lambda pause_s: kit.advance(seconds=pause_s),
     )
-    sweep_before_reads(kit.coordinator, sweeper)
+    kit.coordinator.sweep_overdue = sweeper.sweep_overdue
     kit.advance(seconds=480)
 
-    kit.coordinator.store.jobs.read([job.id])
+    kit.coordinator.read_jobs([job.id])
 
     text = Metrics(kit.counts).text()
     assert total(text, "tenure_lease_expiries_total", cause="lease_expired") == 1

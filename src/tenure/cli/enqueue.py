@@ -159,7 +159,7 @@ def enqueue(
         if why is not None:
             say(f"it waits: {why}")
     if waits:
-        show_end(cli, wait_for_end(cli.store, reply.job, timeout))
+        show_end(cli, wait_for_end(cli.serving, reply.job, timeout))
     elif cli.as_json:
         print_json(job_record(reply.job, now=cli.now, bodies=False))
     else:

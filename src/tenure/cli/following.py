@@ -35,7 +35,7 @@ from tenure.core.job import Job
 from tenure.core.vocabulary import EventCause, EventType, JobStatus, counted
 from tenure.deadlines import retrying_for
 from tenure.errors import StoreUnavailable, UnknownJob
-from tenure.ports import JobStore
+from tenure.ports import Coordination, JobStore
 from tenure.protocol.records import job_record
 from tenure.telemetry.unclaimed import why_waiting
 
@@ -225,16 +225,16 @@ class WaitingReasons:
 
 
 def watch_to_the_end(
-    store: JobStore, ids: Sequence[JobId], timeout: Duration | None, *, err: bool
+    serving: Coordination, ids: Sequence[JobId], timeout: Duration | None, *, err: bool
 ) -> list[Job]:
     """Show a line for each job until all have ended. Ends the command after the timeout, and
     because of Ctrl-C."""
     with _until_ended(ids):
         lines = LiveLines(err=err)
         reading = Reconnecting(timeout=timeout, make_room=lines.erase)
-        reasons = WaitingReasons(store)
+        store, reasons = serving.store, WaitingReasons(serving.store)
         while True:
-            loaded = reading.ask(lambda: store.jobs.read(ids))
+            loaded = reading.ask(lambda: serving.read_jobs(ids))
             found = [loaded.get(each) or refuse(str(UnknownJob(each))) for each in ids]
             now = reading.ask(store.now) if lines.is_terminal else None
             lines.show([job_line(job, reading.ask(partial(reasons.of, job)), now) for job in found])
@@ -281,11 +281,12 @@ def lost_attempts(events: Sequence[Event], *, after: int, now: Instant) -> list[
     return lines
 
 
-def wait_for_end(store: JobStore, job: Job, timeout: Duration | None) -> Job:
+def wait_for_end(serving: Coordination, job: Job, timeout: Duration | None) -> Job:
     """The job once it has ended. Meanwhile stderr shows how far it is, on a terminal in a line that
     is redrawn, and reports failed attempts. A lost store or server is waited for. [LV5] Ctrl-C ends
     the command, and not the job. [LV8]"""
     with _until_ended([job.id]):
+        store = serving.store
         shown = _ShownProgress(store)
         reading = Reconnecting(timeout=timeout, was_answered=True, make_room=shown.erase)
         told, failures = job.rev, job.failures
@@ -306,7 +307,7 @@ def wait_for_end(store: JobStore, job: Job, timeout: Duration | None) -> Job:
                 give_up(problem, told=going_on([job.id]))
             reading.ask(partial(shown.show, job))
             pause(WAIT_POLL_S)
-            job = reading.ask(partial(load_job, store, job.id))
+            job = reading.ask(partial(load_job, serving, job.id))
         shown.erase()
         return job
 

@@ -311,7 +311,7 @@ def find_job_id(cli: Invocation, text: str, *, is_before: bool = False) -> JobId
     wanted = JobFilter(
         namespace=cli.namespace, id_prefix=typed, limit=MAX_CANDIDATES + 1, bodies=False
     )
-    found = cli.store.views.jobs(wanted).jobs
+    found = cli.serving.list_jobs(wanted).jobs
     if not found and is_whole:
         refuse(f"there is no job {typed} in namespace {cli.namespace}")
     if not found:
@@ -333,12 +333,12 @@ def find_job_ids(cli: Invocation, texts: Sequence[str]) -> list[JobId]:
 
 def find_job(cli: Invocation, text: str) -> Job:
     """The job of this id, whole or shortened; ends the command if there is none."""
-    return load_job(cli.store, find_job_id(cli, text))
+    return load_job(cli.serving, find_job_id(cli, text))
 
 
-def load_job(store: JobStore, job_id: JobId) -> Job:
+def load_job(serving: Coordination, job_id: JobId) -> Job:
     """The job of this id; ends the command if there is none."""
-    job = store.jobs.read([job_id]).get(job_id)
+    job = serving.read_jobs([job_id]).get(job_id)
     if job is None:
         refuse(str(UnknownJob(job_id)))
     return job

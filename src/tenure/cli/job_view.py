@@ -264,7 +264,7 @@ def follow_output(cli: Invocation, job: Job, attempt: int | None) -> None:
         reading.ask(view.show)
         while _may_write(job, attempt):
             pause(POLL_S)
-            job = reading.ask(partial(load_job, cli.store, job.id))
+            job = reading.ask(partial(load_job, cli.serving, job.id))
             reading.ask(view.show)
     told = None if job.status.is_terminal else going_on([job.id])
     with following(interrupted=INTERRUPTED, told=told):

@@ -175,7 +175,7 @@ def list_jobs(cli: Invocation, before: str | None, limit: int, **filters: Any) -
     filters |= {name: filters[name].instant(now) for name in _TIMES if filters[name] is not None}
     last = None if before is None else find_job_id(cli, before, is_before=True)
     wanted = JobFilter(namespace=cli.namespace, before=last, limit=limit, bodies=False, **filters)
-    page = cli.store.views.jobs(wanted)
+    page = cli.serving.list_jobs(wanted)
     found, now = page.jobs, cli.now
     notes = []
     if not found and wanted.kind is not None:
@@ -378,7 +378,7 @@ def wait_for_job(cli: Invocation, timeout: Duration | None, job_id: str) -> None
 
     Exits with 0 if it succeeded, 1 otherwise.
     """
-    show_end(cli, wait_for_end(cli.store, find_job(cli, job_id), timeout))
+    show_end(cli, wait_for_end(cli.serving, find_job(cli, job_id), timeout))
 
 
 @command(jobs, "watch", json=list[JobRecord])
@@ -397,7 +397,7 @@ def watch_jobs(cli: Invocation, timeout: Duration | None, job_ids: tuple[str, ..
     if len(ids) > MAX_WATCHED:
         many = counted(len(ids), "job")
         refuse(f"{many} are more than {MAX_WATCHED}, the most that can be watched")
-    found = watch_to_the_end(cli.store, ids, timeout, err=cli.as_json)
+    found = watch_to_the_end(cli.serving, ids, timeout, err=cli.as_json)
     if cli.as_json:
         now = cli.now
         print_json([job_record(job, now=now, bodies=False) for job in found])

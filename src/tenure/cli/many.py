@@ -130,7 +130,7 @@ class Many(msgspec.Struct, kw_only=True):
         wanted = msgspec.structs.replace(wanted, limit=PER_PAGE)
         found: list[JobId] = []
         for _ in range(MAX_JOBS // PER_PAGE):
-            page = [job.id for job in self.cli.store.views.jobs(wanted).jobs]
+            page = [job.id for job in self.cli.serving.list_jobs(wanted).jobs]
             left_out = without(page)
             found += [job_id for job_id in page if job_id not in left_out]
             if len(page) < PER_PAGE:

@@ -131,7 +131,7 @@ def list_schedules(cli: Invocation) -> Listing[Any]:
     found = cli.store.schedules.page(cli.namespace)
     workers = live_workers(cli.store, cli.namespace, now)
     ids = [each.last_job_id for each in found if each.last_job_id is not None]
-    runs = cli.store.jobs.read(ids) if ids else {}
+    runs = cli.serving.read_jobs(ids) if ids else {}
     lines = [
         (each, undeclared(each, workers), runs.get(each.last_job_id) if each.last_job_id else None)
         for each in found
@@ -173,7 +173,7 @@ def show_schedule(cli: Invocation, schedule: str) -> None:
     now = cli.now
     is_undeclared = undeclared(found, live_workers(cli.store, cli.namespace, now))
     wanted = JobFilter(namespace=cli.namespace, schedule=found.name, limit=SHOWN_RUNS, bodies=False)
-    runs = cli.store.views.jobs(wanted).jobs
+    runs = cli.serving.list_jobs(wanted).jobs
     times = shown_times(found)
     if cli.as_json:
         print_json(

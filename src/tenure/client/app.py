@@ -340,9 +340,9 @@ class Application:
             limit=limit,
             **searched(search),
         )
-        found = yield from self.channel.asking(lambda store: store.views.jobs(wanted).jobs)
+        found = yield from self.channel.listing(wanted)
         now = yield from self.channel.asking(lambda store: store.now())
-        return [record_of(job, now=now, bodies=False) for job in found]
+        return [record_of(job, now=now, bodies=False) for job in found.jobs]
 
     ajobs = awaiting(jobs)
 

@@ -30,6 +30,7 @@ from tenure.core.instants import Instant, seconds
 from tenure.core.job import Job
 from tenure.core.policy import Backoff, Retries, unit
 from tenure.core.verdicts import Answer, Reply, Verdict
+from tenure.core.views.job_search import FoundJobs, JobFilter
 from tenure.deadlines import RETRY_FOR_S
 from tenure.errors import Contended, InvalidInput, StoreUnavailable, TenureError, UnknownJob
 from tenure.ports import Coordination, Entropy, JobStore, OnHint
@@ -250,6 +251,20 @@ class Channel:
         )
         return answer
 
+    def reading(self, ids: Sequence[JobId]) -> Operation[dict[JobId, Job]]:
+        """These jobs, as a reader gets them. [W5]"""
+        found: dict[JobId, Job] = yield from self._repeating(
+            lambda link: in_thread(lambda: link.coordination.read_jobs(ids))
+        )
+        return found
+
+    def listing(self, wanted: JobFilter) -> Operation[FoundJobs]:
+        """A page of jobs, as a reader gets them. [W5]"""
+        found: FoundJobs = yield from self._repeating(
+            lambda link: in_thread(lambda: link.coordination.list_jobs(wanted))
+        )
+        return found
+
     def _repeating(
         self,
         wait: Callable[[Link], Wait],
@@ -277,7 +292,7 @@ class Channel:
 
     def loading(self, job_id: JobId) -> Operation[Job]:
         """A job of this namespace; `UnknownJob` if there is none."""
-        found = yield from self.asking(lambda store: store.jobs.read([job_id]))
+        found = yield from self.reading([job_id])
         job = found.get(job_id)
         if job is None or job.namespace != self.namespace:
             raise UnknownJob(job_id)

@@ -148,7 +148,7 @@ def ending(
     with closing(EndHints(link, channel.namespace)) as hints:
         while left:
             some = left[:READ_TOGETHER]
-            rows = yield from channel.asking(lambda store, ids=some: store.jobs.read(ids))  # type: ignore[misc]  # a default binds the loop's value
+            rows = yield from channel.reading(some)
             ended |= {job_id: job.status for job_id, job in rows.items() if job.status.is_terminal}
             for job_id in some:
                 if job_id not in rows:

@@ -15,7 +15,7 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from tenure.clock import Monotonic
-from tenure.coordinator.outages import ESTIMATE_ERROR, StoreClock
+from tenure.coordinator.outages import ESTIMATE_ERROR, OutageWatch
 from tenure.core.commands import Command, NewJobs, Sweep, WorkerCommand
 from tenure.core.events import MAX_DECISION_EVENTS, has_unknown_word, unknown_in_job
 from tenure.core.ids import ENTROPY_BYTES, Epoch, FlowId, JobId, Kind, Namespace
@@ -253,16 +253,16 @@ class Executor:
         store: Store,
         *,
         entropy: Entropy,
-        clock: StoreClock,
+        watch: OutageWatch,
         last_written: LastWritten,
         observer: Observer | None = None,
         policies: PolicyCache | None = None,
     ) -> None:
         self._store = store
-        self._policies = policies or PolicyCache(store.settings, clock.monotonic)
+        self._policies = policies or PolicyCache(store.settings, watch.monotonic)
         self._observer = observer
         self._entropy = entropy
-        self._clock = clock
+        self._watch = watch
         self._last_written = last_written
 
     def run(self, batch: Sequence[PendingCommand]) -> None:
@@ -305,7 +305,7 @@ class Executor:
     def _remembered(self, wave: list[PendingCommand]) -> "_Read | None":
         """The rows as this process last wrote them, and that new jobs do not exist yet: a
         compare-and-swap proves both. None without a recent reading of the clock."""
-        estimate = self._clock.estimate()
+        estimate = self._watch.estimate()
         if estimate is None:
             return None
         now, epoch = estimate
@@ -331,9 +331,7 @@ class Executor:
             ids.update(dict.fromkeys(pending.needs.jobs))
             if pending.missed is not None:
                 ids[pending.missed.job.id] = None
-        sent_at = self._clock.monotonic()
-        loaded = self._store.jobs.load(list(ids))
-        self._clock.update(loaded.now, loaded.epoch, sent_at=sent_at)
+        loaded = self._watch.call(self._store.jobs.load, list(ids))
         read = _Read(loaded.now, loaded.epoch, is_fresh=True, is_settling=loaded.is_settling)
         read.others = loaded.jobs
         read.jobs = {each.command.job_id: loaded.jobs.get(each.command.job_id) for each in wave}
@@ -445,14 +443,15 @@ class Executor:
             rounds.append((read, self._decide_all([pending], read)))
             return [each.change for _, each in _applied(rounds[-1][1])]
 
-        sent_at = self._clock.monotonic()
         try:
-            saved = self._store.jobs.save_locked([job_id], sessions, decide_locked)
+            saved = self._watch.call(
+                self._store.jobs.save_locked, [job_id], sessions, decide_locked
+            )
         except StoreRefused as refusal:
             pending.error = refusal
             return
         read, outcomes = rounds[-1]  # the last one is the one that was written
-        self._answer_saved(saved, outcomes, read, sent_at=sent_at)
+        self._answer_saved(saved, outcomes, read)
         self._answer_unchanged(outcomes, read)
 
     def _answer_unchanged(
@@ -527,7 +526,8 @@ class Executor:
     ) -> list[tuple[PendingCommand, Outcome]]:
         # The log is read after the row, so it has at least every event that led to the row.
         load = read.load_histories or partial(self._store.events.load, latest=MAX_DECISION_EVENTS)
-        histories = load(list(dict.fromkeys(job_id for _, _, job_id in unclear)))
+        ids = list(dict.fromkeys(job_id for _, _, job_id in unclear))
+        histories = self._watch.call(load, ids)
         decided: list[tuple[PendingCommand, Outcome]] = []
         for pending, context, job_id in unclear:
             history = histories.get(job_id, [])
@@ -547,9 +547,10 @@ class Executor:
         read: "_Read",
     ) -> None:
         """`outcomes` grows while the changes are taken."""
-        sent_at = self._clock.monotonic()
         try:
-            saved = self._store.jobs.save(changes, epoch=read.epoch, window=read.window)
+            saved = self._watch.call(
+                self._store.jobs.save, changes, epoch=read.epoch, window=read.window
+            )
         except StoreRefused as refusal:
             deque(changes, maxlen=0)  # decide the rest, if they are decided in turn
             applied = _applied(outcomes)
@@ -559,7 +560,7 @@ class Executor:
             for pending, outcome in applied:  # one bad change must not take its neighbours down
                 self._save([outcome.change], [(pending, outcome)], read)
             return
-        self._answer_saved(saved, outcomes, read, sent_at=sent_at)
+        self._answer_saved(saved, outcomes, read)
 
     def _answer_refused(
         self, pending: PendingCommand, outcome: Applied, refusal: StoreRefused
@@ -577,16 +578,9 @@ class Executor:
         pending.error = refusal
 
     def _answer_saved(
-        self,
-        saved: Saved,
-        outcomes: list[tuple[PendingCommand, Outcome]],
-        read: "_Read",
-        *,
-        sent_at: int,
+        self, saved: Saved, outcomes: list[tuple[PendingCommand, Outcome]], read: "_Read"
     ) -> None:
         """Answer the commands whose changes were applied; the others lost a race."""
-        if saved.applied:  # otherwise the epoch of `read` may be outdated
-            self._clock.update(saved.now, read.epoch, sent_at=sent_at)
         written: list[Change] = []
         missed: list[Command] = []
         for pending, outcome in outcomes:

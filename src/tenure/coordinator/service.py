@@ -13,7 +13,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from typing import Any, TypeAlias
@@ -30,7 +30,7 @@ from tenure.coordinator.batches import (
     WritePermit,
     deadline_error,
 )
-from tenure.coordinator.outages import OutageWatch, StoreClock, Writability, watched
+from tenure.coordinator.outages import OutageWatch, Writability
 from tenure.coordinator.schedules import CheckSchedule, allow_any, change_schedule
 from tenure.coordinator.unblocking import unblock_at_once
 from tenure.core.claims import (
@@ -52,6 +52,7 @@ from tenure.core.outcomes import Moment
 from tenure.core.schedules import ScheduleCommand, ScheduleReply, check_schedule_command
 from tenure.core.validation import Limits, check_claim, check_commands
 from tenure.core.verdicts import Answer
+from tenure.core.views.job_search import FoundJobs, JobFilter
 from tenure.deadlines import CALL_TIMEOUT_S, Deadline, deadline, waiting_until
 from tenure.errors import Closed, OutcomeUnknown, TenureError
 from tenure.ports import NO_WAIT, DedupeKey, Entropy, Observer, Store
@@ -79,6 +80,16 @@ CLOSE_WITHIN_S = 60.0
 
 OVERDUE_EVERY_S = 0.1
 """How often deadlines are checked: a call may be answered this much late."""
+
+
+SweepOverdue: TypeAlias = Callable[[Iterable[Job], Instant | None], bool]
+"""Sweeps the jobs whose time is over at an instant, None for now, and says whether it did: the
+sweeper's function of this name."""
+
+
+def no_sweeper(_: Iterable[Job], __: Instant | None) -> bool:
+    """In place of the sweeper's, where readers leave jobs to other processes."""
+    return False
 
 
 Subject: TypeAlias = JobId | DedupeKey
@@ -260,17 +271,17 @@ class Coordinator:
     ) -> None:
         """Every call is answered within `timeout_s`. [K6]"""
         self.outages = outages or OutageWatch(monotonic)
-        self.unwatched_store, self.store = store, watched(store, self.outages)
+        self.store = store
+        self.sweep_overdue: SweepOverdue = no_sweeper
         self.observer, self.limits = observer, limits or Limits()
         self._last_checked: Enqueue | None = None
         self._entropy = entropy
-        self._clock = StoreClock(monotonic)
         self._last_written = LastWritten(remembered)
         self.policies = PolicyCache(self.store.settings, monotonic, self.limits.lease)
         self._executor = Executor(
             self.store,
             entropy=entropy,
-            clock=self._clock,
+            watch=self.outages,
             last_written=self._last_written,
             observer=observer,
             policies=self.policies,
@@ -394,16 +405,35 @@ class Coordinator:
     def estimated_now(self) -> Instant:
         """The store's clock, without asking for it if it was read lately: good enough to see
         whether something may be due."""
-        estimate = self._clock.estimate()
+        estimate = self.outages.estimate()
         return self.store.now() if estimate is None else estimate[0]
 
     def tick(self) -> tuple[Instant | None, Instant]:
         """The sweeper's tick of the store: the highest tick before it, and now. The reading
         corrects the estimate of the store's clock."""
-        sent_at = self._clock.monotonic()
-        last_tick, now = self.store.upkeep.tick()
-        self._clock.adjust(now, sent_at=sent_at)
+        sent_us = self.outages.monotonic()
+        last_tick, now = self.outages.call(self.store.upkeep.tick)
+        self.outages.read_clock(now, sent_us=sent_us)
         return last_tick, now
+
+    def read_jobs(self, ids: Sequence[JobId], *, bodies: bool = True) -> dict[JobId, Job]:
+        """The rows of these jobs, for a reader: those whose time is over are swept first. [W5]"""
+        jobs, now = self._rows(ids, bodies)
+        return self._rows(ids, bodies)[0] if self.sweep_overdue(jobs.values(), now) else jobs
+
+    def _rows(self, ids: Sequence[JobId], bodies: bool) -> tuple[dict[JobId, Job], Instant | None]:
+        """With the clock that comes with whole rows: a caller that waits for a running job asks
+        four times a second."""
+        if bodies:
+            loaded = self.outages.call(self.store.jobs.load, ids)
+            return loaded.jobs, loaded.now
+        return self.outages.call(self.store.jobs.read, ids, bodies=False), None
+
+    def list_jobs(self, wanted: JobFilter) -> FoundJobs:
+        """A page of jobs, for a reader. It is listed again after a sweep, because a job may no
+        longer have the status that is wanted. [W5]"""
+        found = self.store.views.jobs(wanted)
+        return self.store.views.jobs(wanted) if self.sweep_overdue(found.jobs, None) else found
 
     @property
     def is_busy(self) -> bool:
@@ -660,7 +690,7 @@ class Coordinator:
 
     def _plan_and_claim(self, calls: list[_Claim]) -> list[tuple[_Claim, ClaimAnswer]]:
         before: dict[JobId, Job] = {}
-        sent_at = self._clock.monotonic()
+        sent_us = self.outages.monotonic()
         planned_for: list[_Claim] = []
         tries = 0
 
@@ -672,7 +702,7 @@ class Coordinator:
             requests = [call.request for call in planned_for]
             if self.observer is not None:
                 before.update((job.id, job) for job in view.candidates)
-            self._clock.update(view.now, view.epoch, sent_at=sent_at)
+            self.outages.read_clock(view.now, sent_us=sent_us, epoch=view.epoch)
             entropy = self._entropy(ENTROPY_BYTES * len(view.candidates))
             starts = range(0, len(entropy), ENTROPY_BYTES)
             pieces = [entropy[start : start + ENTROPY_BYTES] for start in starts]
@@ -680,7 +710,9 @@ class Coordinator:
 
         requests = [call.request for call in calls]
         sessions = list(dict.fromkeys(request.session for request in requests))
-        planned = self.store.claims.claim(requests[0].scope, sessions, wanted(requests), plan)
+        planned = self.outages.call(
+            self.store.claims.claim, requests[0].scope, sessions, wanted(requests), plan
+        )
         self._last_written.remember(planned.changes)
         if self.observer is not None:
             self.observer.saved(planned.changes, before)
@@ -705,15 +737,15 @@ class Coordinator:
 
     def _repeat(self, request: ClaimRequest) -> ClaimAnswer:
         """What is left of the grants an earlier, equal claim received. [Q1]"""
-        loaded = self.store.jobs.leased(request.session)
-        histories = self.store.events.load(list(loaded.jobs))
+        loaded = self.outages.call(self.store.jobs.leased, request.session)
+        histories = self.outages.call(self.store.events.load, list(loaded.jobs))
         at = Moment(now=loaded.now, epoch=loaded.epoch, entropy=b"")
         jobs = [(job, histories[job.id]) for job in loaded.jobs.values()]
         answer = repeated_claim(request, jobs, at)
         if not answer.grants:
             return answer
         # The session may have many more leases: bodies are read only for this answer. [Z10]
-        whole = self.store.jobs.load([grant.job_id for grant in answer.grants])
+        whole = self.outages.call(self.store.jobs.load, [grant.job_id for grant in answer.grants])
         at = Moment(now=whole.now, epoch=whole.epoch, entropy=b"")
         jobs = [(job, histories[job.id]) for job in whole.jobs.values()]
         return repeated_claim(request, jobs, at)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from threading import Lock
-from typing import Any, TypeVar, cast
+from typing import TypeVar
 
 import msgspec
 
@@ -31,10 +31,9 @@ from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration, Instant, sec
 from tenure.core.job import Job
 from tenure.core.leases import needs_sweep
 from tenure.core.verdicts import Answer, Reply
-from tenure.core.views.job_search import FoundJobs, JobFilter
 from tenure.deadlines import waiting_at_most
 from tenure.errors import Closed, StoreUnavailable
-from tenure.ports import Loaded, Store
+from tenure.ports import Loaded
 from tenure.telemetry.log_lines import FailureLog, LostAttemptLog
 
 SWEEP_INTERVAL = seconds(0.75)
@@ -53,6 +52,8 @@ READER_WAITS = seconds(3)
 """How long a reader waits until it may sweep: usually two intervals. [O6]"""
 READER_CALL_S = 2.0
 """How long a reader waits for the store: the caller's own transaction may have it locked."""
+RETRY_AFTER = seconds(5)
+"""After a sweep that failed, reads are not delayed by another for this long."""
 
 _log = logging.getLogger("tenure.sweeper")
 
@@ -149,6 +150,8 @@ class Sweeper:
         self._is_running = False
         self._firer = Firer(coordinator, monotonic=monotonic)
         self._next_in_us: Duration | None = None  # until a schedule is due
+        self._failure_log = FailureLog()
+        self._retries_at = boot_now()
         self._periodic = Periodic(
             "sweeper",
             self._sweep_often,
@@ -191,7 +194,7 @@ class Sweeper:
         self._lost.log_left_out(self._monotonic())
         swept, is_behind, overdue_us = 0, True, 0
         for _ in range(PAGES_PER_PASS):
-            due = self._judged(partial(self._store.jobs.due, limit=PAGE))
+            due = self._judged(partial(self._watch.call, self._store.jobs.due, limit=PAGE))
             self._coordinator.writability.wrote()
             if self._watch.is_out:  # since the tick: the next pass records it
                 return SweepReport(swept=swept, is_behind=True, outage=report.outage)
@@ -218,12 +221,29 @@ class Sweeper:
         not done it. Returns whether there may be more. [FL5]"""
         return unblock_noted(self._store, self._coordinator.submit_many, limit=PAGE).is_behind
 
-    def sweep_before_read(self, ids: Sequence[JobId]) -> None:
-        """From these jobs, sweep the ones whose lease is over. [W5] Raises what the store raises.
+    def sweep_overdue(self, jobs: Iterable[Job], now: Instant | None) -> bool:
+        """For a reader: sweep those of these jobs whose lease or wait is over. Returns whether some
+        were over and could be swept, by this process or another. A read never fails because the
+        sweep did, and writes nothing while nothing is over. [W5]"""
+        timed = [job for job in jobs if job.due_at is not None or job.start_by is not None]
+        if not timed or boot_now() < self._retries_at:
+            return False
+        now = self._coordinator.estimated_now() if now is None else now
+        overdue = [job.id for job in timed if needs_sweep(job, now)]
+        if not overdue:
+            return False
+        try:
+            self._sweep_for_reader(overdue)
+        except Exception as failure:  # for example a role or a file that may only be read
+            self._retries_at = Boot(boot_now() + RETRY_AFTER)
+            if self._failure_log.failed(boot_now()) is not None:
+                _log.warning("leases that are over could not be recorded: %s", failure)
+            return False
+        return True
 
-        Waits while a sweeper that has just begun would wait, unless one runs in this process: then
-        its next pass has the jobs. Another process may sweep them meanwhile.
-        """
+    def _sweep_for_reader(self, ids: Sequence[JobId]) -> None:
+        """Waits while a sweeper that has just begun would wait, unless one runs in this process:
+        then its next pass has the jobs. Another process may sweep them meanwhile."""
         give_up_us = self._monotonic() + READER_WAITS
         while True:
             with waiting_at_most(READER_CALL_S):
@@ -270,7 +290,7 @@ class Sweeper:
         if not self._admission.acquire(timeout=READER_CALL_S):
             return False
         try:
-            now = self._store.jobs.load([]).now
+            now = self._watch.call(self._store.jobs.load, []).now
             monotonic_us = self._monotonic()
             is_fresh = self._ticked_us is not None and monotonic_us - self._ticked_us <= FRESH
             if (
@@ -321,7 +341,7 @@ class Sweeper:
 
     def _record_all(self) -> None:
         while self._unrecorded:  # the store may fail again just now, and the outage still counts
-            self._store.upkeep.record_outage(self._unrecorded[0])
+            self._watch.call(self._store.upkeep.record_outage, self._unrecorded[0])
             del self._unrecorded[0]
 
     def _lets_others_record(self, last_tick: Instant | None) -> bool:
@@ -342,10 +362,12 @@ class Sweeper:
             return 0
         # A time-out may count from the claim, which is before every renewal.
         claimed_at = [job.claimed_at for job in jobs.values() if job.claimed_at is not None]
-        outages = tuple(self._store.upkeep.outages(since=min(claimed_at))) if claimed_at else ()
+        outages: Sequence[Outage] = ()
+        if claimed_at:
+            outages = self._watch.call(self._store.upkeep.outages, since=min(claimed_at))
         # One call each, coalesced anyway: a job that cannot be swept must not stop the others.
         calls = [
-            (job, self._coordinator.submit(Sweep(job_id=job.id, outages=outages)))
+            (job, self._coordinator.submit(Sweep(job_id=job.id, outages=tuple(outages))))
             for job in jobs.values()
         ]
         moved = [(job, reply) for job, call in calls if (reply := _moved_on(job, call)) is not None]
@@ -356,8 +378,8 @@ class Sweeper:
         return len(moved)
 
     def _overdue_of(self, ids: Sequence[JobId]) -> dict[JobId, Job]:
-        now = self._store.jobs.load([]).now
-        rows = self._store.jobs.read(ids, bodies=False)
+        now = self._watch.call(self._store.jobs.load, []).now
+        rows = self._watch.call(self._store.jobs.read, ids, bodies=False)
         return {job_id: job for job_id, job in rows.items() if needs_sweep(job, now)}
 
 
@@ -377,87 +399,3 @@ def _moved_on(job: Job, call: "Future[list[Answer]]") -> Reply | None:
         return None
     assert isinstance(answer, Reply)
     return answer if answer.job is not None and answer.job.rev != job.rev else None
-
-
-# --- Reads that sweep ----------------------------------------------------------------------------
-
-
-RETRY_AFTER = seconds(5)
-"""After a sweep that failed, reads are not delayed by another for this long."""
-
-_Jobs = TypeVar("_Jobs", dict[JobId, Job], FoundJobs)
-
-
-def sweep_before_reads(coordinator: Coordinator, sweeper: Sweeper) -> None:
-    """From now on, reading jobs of the coordinator's store sweeps them first: no reader gets a job
-    as running whose lease is over. [W5] A read never fails because the sweep did, and writes
-    nothing while no lease is over."""
-    coordinator.store = cast(Store, _SweepingReads(coordinator, sweeper))
-
-
-class _SweepingReads:
-    def __init__(self, coordinator: Coordinator, sweeper: Sweeper) -> None:
-        self._coordinator = coordinator
-        self._store = coordinator.store
-        self._sweeper = sweeper
-        self._failure_log = FailureLog()
-        self._retries_at = boot_now()
-        self.jobs = _SweepingJobs(self, self._store)
-        self.views = _SweepingViews(self, self._store)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
-
-    def read(self, read: Callable[[], _Jobs]) -> _Jobs:
-        found = read()
-        jobs = found.values() if isinstance(found, dict) else found.jobs
-        timed = [job for job in jobs if job.due_at is not None or job.start_by is not None]
-        if timed and self.has_swept(timed, self._coordinator.estimated_now()):
-            found = read()
-        return found
-
-    def has_swept(self, jobs: Iterable[Job], now: Instant) -> bool:
-        """Whether some were overdue and could be swept, by this process or another."""
-        overdue = [job.id for job in jobs if needs_sweep(job, now)]
-        if not overdue or boot_now() < self._retries_at:
-            return False
-        try:
-            self._sweeper.sweep_before_read(overdue)
-        except Exception as failure:  # for example a role or a file that may only be read
-            self._retries_at = Boot(boot_now() + RETRY_AFTER)
-            if self._failure_log.failed(boot_now()) is not None:
-                _log.warning("leases that are over could not be recorded: %s", failure)
-            return False
-        return True
-
-
-class _SweepingJobs:
-    def __init__(self, reads: _SweepingReads, store: Store) -> None:
-        self._reads = reads
-        self._jobs = store.jobs
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._jobs, name)
-
-    def read(self, ids: Sequence[JobId], *, bodies: bool = True) -> dict[JobId, Job]:
-        """With the clock that comes with the rows: a caller that waits for a running job asks four
-        times a second."""
-        if not bodies:
-            return self._reads.read(partial(self._jobs.read, ids, bodies=False))
-        loaded = self._jobs.load(ids)
-        if self._reads.has_swept(loaded.jobs.values(), loaded.now):
-            loaded = self._jobs.load(ids)
-        return loaded.jobs
-
-
-class _SweepingViews:
-    def __init__(self, reads: _SweepingReads, store: Store) -> None:
-        self._reads = reads
-        self._views = store.views
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._views, name)
-
-    def jobs(self, wanted: JobFilter) -> FoundJobs:
-        """Listed again after a sweep: a job may no longer have the status that is wanted."""
-        return self._reads.read(partial(self._views.jobs, wanted))

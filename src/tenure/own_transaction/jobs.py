@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from tenure.clock import boot_now
 from tenure.coordinator.batches import Executor, LastWritten, PendingCommand, PolicyCache
-from tenure.coordinator.outages import StoreClock
+from tenure.coordinator.outages import OutageWatch
 from tenure.coordinator.service import Coordinator
 from tenure.core.commands import Command, Complete, NewJobs
 from tenure.core.validation import Limits, check_command
@@ -34,7 +34,7 @@ def enqueue_within(
     """Enqueue on a connection of the caller's, as part of its transaction. With `notify` its commit
     tells waiting workers."""
     _check(coordinator, commands)
-    with _store_on(coordinator.unwatched_store, connection, notify=notify) as store:
+    with _store_on(coordinator.store, connection, notify=notify) as store:
         return _replies(_decide_on(store, commands, coordinator.limits))
 
 
@@ -44,7 +44,7 @@ async def aenqueue_within(
     """`enqueue_within` for an asynchronous connection."""
     _check(coordinator, commands)
     return await _work_on(
-        coordinator.unwatched_store,
+        coordinator.store,
         connection,
         lambda store: _replies(_decide_on(store, commands, coordinator.limits)),
         notify=notify,
@@ -120,7 +120,7 @@ def _decide_on(store: Store, commands: Sequence[Command], limits: Limits) -> lis
     executor = Executor(
         store,
         entropy=os.urandom,
-        clock=StoreClock(boot_now),
+        watch=OutageWatch(boot_now),
         last_written=LastWritten(0),
         policies=PolicyCache(store.settings, boot_now, limits.lease),
     )

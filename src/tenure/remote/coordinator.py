@@ -37,7 +37,7 @@ from tenure.core.commands import (
 )
 from tenure.core.ids import JobId
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration
-from tenure.core.job import HIDDEN
+from tenure.core.job import HIDDEN, Job
 from tenure.core.policy import LeaseBounds
 from tenure.core.schedules import (
     PauseSchedule,
@@ -51,6 +51,7 @@ from tenure.core.schedules import (
 )
 from tenure.core.validation import Limits, check_claim, check_commands
 from tenure.core.verdicts import Answer, Reply, Verdict
+from tenure.core.views.job_search import FoundJobs, JobFilter
 from tenure.core.vocabulary import Cause, ReleaseKind
 from tenure.errors import Closed, InvalidInput, OutcomeUnknown
 from tenure.ports import NO_WAIT
@@ -271,6 +272,16 @@ class RemoteCoordinator:
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._claims.shutdown(wait=False, cancel_futures=True)
         self._caller.close()
+
+    # --- reading -------------------------------------------------------------------------------
+
+    def read_jobs(self, ids: Sequence[JobId], *, bodies: bool = True) -> dict[JobId, Job]:
+        """The rows of these jobs; the server sweeps them first."""
+        return self.store.jobs.read(ids, bodies=bodies)
+
+    def list_jobs(self, wanted: JobFilter) -> FoundJobs:
+        """A page of jobs; the server sweeps them first."""
+        return self.store.views.jobs(wanted)
 
     # --- deciding ------------------------------------------------------------------------------
 

@@ -150,7 +150,9 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
         seen: list[Job] = []
         for begin in range(0, len(ids), at_once):
             some = ids[begin : begin + at_once]
-            found = await self.services.blocking(partial(self.store.jobs.read, some, bodies=bodies))
+            found = await self.services.blocking(
+                partial(self.coordinator.read_jobs, some, bodies=bodies)
+            )
             here = [found[each] for each in some if each in found]
             hidden = [job for job in here if not self.principal.sees(job)]
             if hidden and are_named:
@@ -168,7 +170,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
         while len(page) < wanted.limit:
             limit = min(JOBS_AT_ONCE, wanted.limit - len(page))
             part = msgspec.structs.replace(wanted, before=before, limit=limit, bodies=False)
-            found = await self.services.listing(partial(self.store.views.jobs, part))
+            found = await self.services.listing(partial(self.coordinator.list_jobs, part))
             page += found.jobs if bodies else self._kept(found.jobs)
             before = found.next_before
             if len(found.jobs) < limit:

@@ -142,9 +142,7 @@ async def _serve(
     address = f"{scheme}://{_shown(listening)}"
     server = _Server(config, services, started=lambda: announce(address))
     loop = asyncio.get_running_loop()
-    unwatch = coordinator.unwatched_store.watch(
-        lambda hint: _told(loop, services.waiting_claims, hint)
-    )
+    unwatch = coordinator.store.watch(lambda hint: _told(loop, services.waiting_claims, hint))
     try:
         await server.serve(sockets=[listening])
     finally:

@@ -165,7 +165,7 @@ store's clock itself."""
 
 OLDEST_ESTIMATE_US = seconds(30)
 """So long after the clock was set back, ends may be dated by an estimate from before
-(`coordinator.outages.StoreClock`): too late by as much as it was set back."""
+(`coordinator.outages.OutageWatch`): too late by as much as it was set back."""
 
 
 class KeyedAttempts:

@@ -1,6 +1,6 @@
 """Jobs that expire: granted to nobody from `start_by` on, and cancelled by the next sweep."""
 
-from tenure.coordinator.sweeper import Sweeper, sweep_before_reads
+from tenure.coordinator.sweeper import Sweeper
 from tenure.core.ids import SYSTEM
 from tenure.core.instants import Instant, seconds
 from tenure.core.vocabulary import (
@@ -90,9 +90,9 @@ def test_whoever_reads_an_expired_job_sweeps_it(kit: Kit) -> None:
         monotonic=kit.monotonic,
         pause=lambda pause_s: kit.advance(seconds=pause_s),
     )
-    sweep_before_reads(kit.coordinator, sweeper)
+    kit.coordinator.sweep_overdue = sweeper.sweep_overdue
 
-    found = kit.coordinator.store.jobs.read([job.id], bodies=False)
+    found = kit.coordinator.read_jobs([job.id], bodies=False)
 
     assert found[job.id].status is JobStatus.CANCELLED
 

@@ -1,6 +1,6 @@
 """Sweeping: which jobs are due, in which order, and that each end is recorded once."""
 
-from tenure.coordinator.sweeper import Sweeper, sweep_before_reads
+from tenure.coordinator.sweeper import Sweeper
 from tenure.core.ids import DEFAULT_NAMESPACE
 from tenure.core.instants import Instant, seconds
 from tenure.core.views.job_search import JobFilter
@@ -124,11 +124,11 @@ def test_a_job_whose_lease_is_over_is_swept_by_whoever_reads_it(kit: Kit) -> Non
         monotonic=kit.monotonic,
         pause=lambda pause_s: kit.advance(seconds=pause_s),
     )
-    sweep_before_reads(kit.coordinator, sweeper)
+    kit.coordinator.sweep_overdue = sweeper.sweep_overdue
     running = JobFilter(namespace=DEFAULT_NAMESPACE, statuses=(JobStatus.RUNNING,))
 
-    found = kit.coordinator.store.jobs.read([lost.id, kept.id], bodies=False)
-    others = kit.coordinator.store.views.jobs(running).jobs
+    found = kit.coordinator.read_jobs([lost.id, kept.id], bodies=False)
+    others = kit.coordinator.list_jobs(running).jobs
 
     assert [found[job.id].status for job in (lost, kept)] == [JobStatus.QUEUED, JobStatus.RUNNING]
     assert [job.id for job in others] == [kept.id]
