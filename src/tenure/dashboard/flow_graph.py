@@ -8,6 +8,8 @@ and says so. Equal jobs are in the same layer, hence the boxes form no cycle eit
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from statistics import fmean
 
 import msgspec
 
@@ -36,8 +38,6 @@ LONGEST_NAME = 20
 SHRUNK_WIDTH = 1_320
 """A graph of up to this width can be shrunk to the width of a desktop's page and read; wider ones
 scroll."""
-
-_Place = tuple[int, int]  # a layer, and a number within the graph
 
 
 class Segment(msgspec.Struct, frozen=True):
@@ -131,18 +131,9 @@ def by_urgency(
     return tuple((status, counts[status]) for status in ordered)
 
 
-class _Edge(msgspec.Struct, frozen=True, kw_only=True):
-    """A curve from one box to another, and the places that it passes between them."""
-
-    parent: int
-    child: int
-    passes: tuple[_Place, ...]
-
-
 class _Group(msgspec.Struct, kw_only=True):
-    """Jobs that are drawn as one box."""
+    """Jobs that are drawn as one box, and the numbers of the boxes of their parents."""
 
-    number: int
     layer: int
     steps: list[FlowStepRecord]
     parents: set[int]
@@ -155,18 +146,26 @@ def graph_of(steps: Sequence[FlowStepRecord]) -> FlowGraph:
     parents = _without_cycles(
         {step.name: [name for name in step.after if name in known] for step in steps}
     )
-    layers = _layers(parents)
-    groups = _groups(steps, parents, layers)
-    drawn, left_out = _first(groups)
-    edges = _edges(drawn)
-    rows = _arranged(drawn, edges)
-    boxes = _boxes(drawn, rows)
+    groups = _groups(steps, parents)
+    drawn = groups[:MAX_BOXES]
+    ways, layers = _ways(drawn)
+    rows = _rows(ways, layers)
+    places = {
+        place: (
+            MARGIN + layer * (BOX_WIDTH + LAYER_GAP),
+            MARGIN + round(rows[place] * (BOX_HEIGHT + ROW_GAP)),
+        )
+        for place, layer in layers.items()
+    }
+    boxes = [_box(group, *places[number]) for number, group in enumerate(drawn)]
     return FlowGraph(
-        width=max((box.x for box in boxes.values()), default=0) + BOX_WIDTH + MARGIN,
-        height=max((box.y for box in boxes.values()), default=0) + BOX_HEIGHT + MARGIN,
-        boxes=tuple(boxes.values()),
-        curves=tuple(_curve(edge, boxes, rows) for edge in edges),
-        left_out=left_out,
+        width=max((box.x for box in boxes), default=0) + BOX_WIDTH + MARGIN,
+        height=max((box.y for box in boxes), default=0) + BOX_HEIGHT + MARGIN,
+        boxes=tuple(boxes),
+        curves=tuple(
+            Curve(_path([places[place] for place in way]), boxes[way[0]].status) for way in ways
+        ),
+        left_out=sum(len(group.steps) for group in groups[MAX_BOXES:]),
         has_groups=any(len(group.steps) > 1 for group in drawn),
     )
 
@@ -184,55 +183,48 @@ def _without_cycles(parents: Mapping[str, Sequence[str]]) -> dict[str, Sequence[
     return found
 
 
-def _layers(parents: Mapping[str, Sequence[str]]) -> dict[str, int]:
-    """The longest way from a job without parents to each job, in the order of layers."""
+def _groups(steps: Sequence[FlowStepRecord], parents: Mapping[str, Sequence[str]]) -> list[_Group]:
+    """Jobs that are drawn together, in the order of layers: a job's layer is the longest way to it
+    from a job without parents."""
     layers: dict[str, int] = {}
     for name, after in parents.items():  # parents come first
         layers[name] = max((layers[parent] + 1 for parent in after), default=0)
-    return dict(sorted(layers.items(), key=lambda each: each[1]))
-
-
-def _groups(
-    steps: Sequence[FlowStepRecord],
-    parents: Mapping[str, Sequence[str]],
-    layers: dict[str, int],
-) -> list[_Group]:
-    """Jobs that are drawn together, in the order of layers."""
+    names = sorted(layers, key=layers.__getitem__)
     by_name = {step.name: step for step in steps}
-    classes = _classes(by_name, parents, layers)
+    classes = _classes(names, by_name, parents)
     sizes = Counter(classes.values())
     is_small = len(steps) <= MAX_SINGLE_JOBS
-    group_of: dict[str, int] = {}
     groups: list[_Group] = []
-    number_of: dict[int, int] = {}
-    for name, layer in layers.items():  # parents come first
+    number_of_job: dict[str, int] = {}
+    number_of_class: dict[int, int] = {}
+    for name in names:
         shared = classes[name]
         stands_alone = is_small and sizes[shared] <= MAX_SIBLINGS
-        if stands_alone or shared not in number_of:
-            number_of[shared] = len(groups)
-            groups.append(_Group(number=len(groups), layer=layer, steps=[], parents=set()))
-        number = number_of[shared]
-        group_of[name] = number
-        groups[number].steps.append(by_name[name])
-        groups[number].parents.update(group_of[parent] for parent in parents[name])
+        if stands_alone or shared not in number_of_class:
+            number_of_class[shared] = len(groups)
+            groups.append(_Group(layer=layers[name], steps=[], parents=set()))
+        number_of_job[name] = number_of_class[shared]
+        group = groups[number_of_job[name]]
+        group.steps.append(by_name[name])
+        group.parents.update(number_of_job[parent] for parent in parents[name])
     return groups
 
 
 def _classes(
+    names: Sequence[str],
     steps: Mapping[str, FlowStepRecord],
     parents: Mapping[str, Sequence[str]],
-    layers: dict[str, int],
 ) -> dict[str, int]:
     """A number for each job: equal for equal kinds with equal parents and equal children."""
     numbers: dict[object, int] = {}
     downwards: dict[str, int] = {}
-    for name in layers:
+    for name in names:
         above = frozenset(downwards[parent] for parent in parents[name])
         downwards[name] = numbers.setdefault((steps[name].kind, above), len(numbers))
-    children: dict[str, set[int]] = {name: set() for name in layers}
+    children: dict[str, set[int]] = {name: set() for name in names}
     both: dict[str, int] = {}
     numbers = {}
-    for name in reversed(layers):
+    for name in reversed(names):
         shared = (downwards[name], frozenset(children[name]))
         both[name] = numbers.setdefault(shared, len(numbers))
         for parent in parents[name]:
@@ -240,127 +232,78 @@ def _classes(
     return both
 
 
-def _first(groups: Sequence[_Group]) -> tuple[list[_Group], int]:
-    """The first boxes in the order of layers, and how many jobs are in none of them."""
-    ordered = sorted(groups, key=lambda group: group.layer)
-    drawn = ordered[:MAX_BOXES]
-    return drawn, sum(len(group.steps) for group in ordered[MAX_BOXES:])
-
-
-def _edges(groups: Sequence[_Group]) -> list[_Edge]:
-    """The edges between these groups. A curve across several layers has a place in each, so that it
+def _ways(groups: Sequence[_Group]) -> tuple[list[list[int]], dict[int, int]]:
+    """The edges, each as the places on its way, and the layer of each place. A box is a place with
+    its number; between two boxes an edge has a place below zero in each layer, so that its curve
     goes around the boxes there."""
-    layer_of = {group.number: group.layer for group in groups}
-    edges: list[_Edge] = []
+    layers = {number: group.layer for number, group in enumerate(groups)}
+    ways: list[list[int]] = []
     bends = 0
-    for group in groups:
-        for parent in sorted(group.parents & layer_of.keys()):
-            passes = range(layer_of[parent] + 1, group.layer)
-            bends += len(passes)
-            if len(edges) == MAX_CURVES:
-                return edges
-            number = -1 - len(edges)  # below zero: the place of a curve, not of a box
-            places = tuple((layer, number) for layer in passes) if bends <= MAX_BENDS else ()
-            edges.append(_Edge(parent=parent, child=group.number, passes=places))
-    return edges
+    for number, group in enumerate(groups):
+        for parent in sorted(group.parents)[: MAX_CURVES - len(ways)]:
+            passed = range(groups[parent].layer + 1, group.layer)
+            bends += len(passed)
+            between = {-len(layers) - at: layer for at, layer in enumerate(passed, 1)}
+            if bends > MAX_BENDS:
+                between = {}
+            layers |= between
+            ways.append([parent, *between, number])
+    return ways, layers
 
 
-def _arranged(groups: Sequence[_Group], edges: Sequence[_Edge]) -> dict[_Place, float]:
-    """The row of each box, and of each place that a curve passes. A few sweeps move everything
-    towards the middle of its neighbours, which removes most crossings."""
-    place_of = {group.number: (group.layer, group.number) for group in groups}
-    above: dict[_Place, list[_Place]] = {place: [] for place in place_of.values()}
-    for edge in edges:
-        here = place_of[edge.parent]
-        for place in (*edge.passes, place_of[edge.child]):
-            above.setdefault(place, []).append(here)
-            here = place
-    return _swept(above)
-
-
-def _swept(above: Mapping[_Place, Sequence[_Place]]) -> dict[_Place, float]:
-    below: dict[_Place, list[_Place]] = {place: [] for place in above}
-    for place, parents in above.items():
-        for parent in parents:
-            below[parent].append(place)
-    layers: dict[int, list[_Place]] = {}
-    for place in above:
-        layers.setdefault(place[0], []).append(place)
-    rows = {place: float(row) for places in layers.values() for row, place in enumerate(places)}
+def _rows(ways: Sequence[Sequence[int]], layers: Mapping[int, int]) -> dict[int, float]:
+    """The row of each place. A few sweeps move everything towards the middle of its neighbours,
+    which removes most crossings; then short layers are centred on the longest one."""
+    above: dict[int, list[int]] = {place: [] for place in layers}
+    below: dict[int, list[int]] = {place: [] for place in layers}
+    for way in ways:
+        for parent, child in pairwise(way):
+            above[child].append(parent)
+            below[parent].append(child)
+    columns: dict[int, list[int]] = {}
+    for place, layer in layers.items():
+        columns.setdefault(layer, []).append(place)
+    rows = {place: float(row) for places in columns.values() for row, place in enumerate(places)}
     for sweep in range(SWEEPS):
-        neighbours = above if sweep % 2 == 0 else below
-        for layer in sorted(layers, reverse=bool(sweep % 2)):
-            _sort_layer(layers[layer], rows, neighbours)
-    _centre(layers, rows)
-    return rows
+        neighbours = below if sweep % 2 else above
+        for layer in sorted(columns, reverse=bool(sweep % 2)):
+            places = columns[layer]
+            wanted = {
+                place: fmean(rows[each] for each in neighbours[place] or [place])
+                for place in places
+            }
+            places.sort(key=wanted.__getitem__)
+            rows |= {place: float(row) for row, place in enumerate(places)}
+    longest = max(map(len, columns.values()), default=0)
+    return {
+        place: rows[place] + (longest - len(places)) / 2
+        for places in columns.values()
+        for place in places
+    }
 
 
-def _sort_layer(
-    places: list[_Place], rows: dict[_Place, float], neighbours: Mapping[_Place, Sequence[_Place]]
-) -> None:
-    def wanted(place: _Place) -> float:
-        near = neighbours[place]
-        return sum(rows[each] for each in near) / len(near) if near else rows[place]
-
-    places.sort(key=wanted)
-    for row, place in enumerate(places):
-        rows[place] = float(row)
-
-
-def _centre(layers: Mapping[int, Sequence[_Place]], rows: dict[_Place, float]) -> None:
-    """Centre short layers on the longest one."""
-    longest = max((len(places) for places in layers.values()), default=0)
-    for places in layers.values():
-        for place in places:
-            rows[place] += (longest - len(places)) / 2
+def _box(group: _Group, x: int, y: int) -> Box:
+    first, count = group.steps[0], len(group.steps)
+    name = first.name if count == 1 else first.kind
+    return Box(
+        name=name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1]}…",
+        kind=first.kind,
+        count=count,
+        statuses=by_urgency(step.status for step in group.steps),
+        job_id=first.job_id if count == 1 else None,
+        first_step=first.name,
+        x=x,
+        y=y,
+    )
 
 
-def _x(layer: int) -> int:
-    return MARGIN + layer * (BOX_WIDTH + LAYER_GAP)
-
-
-def _y(row: float) -> int:
-    return MARGIN + round(row * (BOX_HEIGHT + ROW_GAP))
-
-
-def _boxes(groups: Sequence[_Group], rows: Mapping[_Place, float]) -> dict[int, Box]:
-    boxes = {}
-    for group in groups:
-        first, count = group.steps[0], len(group.steps)
-        boxes[group.number] = Box(
-            name=shortened(first.name if count == 1 else first.kind),
-            kind=first.kind,
-            count=count,
-            statuses=by_urgency(step.status for step in group.steps),
-            job_id=first.job_id if count == 1 else None,
-            first_step=first.name,
-            x=_x(group.layer),
-            y=_y(rows[group.layer, group.number]),
-        )
-    return boxes
-
-
-def shortened(name: str) -> str:
-    """A name that fits a box."""
-    return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1]}…"
-
-
-def _curve(edge: _Edge, boxes: Mapping[int, Box], rows: Mapping[_Place, float]) -> Curve:
-    parent, child = boxes[edge.parent], boxes[edge.child]
-    between = [(_x(place[0]), _y(rows[place])) for place in edge.passes]
-    return Curve(_path(parent, between, child), parent.status)
-
-
-def _path(parent: Box, between: Sequence[tuple[int, int]], child: Box) -> str:
-    """From the right side of a box to the left side of another, level within each layer."""
-    middle = BOX_HEIGHT // 2
-    x, y = parent.x + BOX_WIDTH, parent.y + middle
-    path = [f"M{x} {y}"]
-    for left, top in [*between, (child.x, child.y)]:
-        to = top + middle
-        path.append(f"C{x + LAYER_GAP // 2} {y} {left - LAYER_GAP // 2} {to} {left} {to}")
-        x, y = left, to
-        if (left, top) != (child.x, child.y):
-            x = left + BOX_WIDTH
-            path.append(f"H{x}")
+def _path(corners: Sequence[tuple[int, int]]) -> str:
+    """From the right side of a box to the left side of another, level within each layer. `corners`
+    are the upper left ones of the places on the way."""
+    middle, bend = BOX_HEIGHT // 2, LAYER_GAP // 2
+    path = []
+    for (left, top), (to_left, to_top) in pairwise(corners):
+        x, y, to_y = left + BOX_WIDTH, top + middle, to_top + middle
+        path.append(f"H{x}" if path else f"M{x} {y}")
+        path.append(f"C{x + bend} {y} {to_left - bend} {to_y} {to_left} {to_y}")
     return " ".join(path)
