@@ -301,7 +301,7 @@ def _path(corners: Sequence[tuple[int, int]]) -> str:
     """From the right side of a box to the left side of another, level within each layer. `corners`
     are the upper left ones of the places on the way."""
     middle, bend = BOX_HEIGHT // 2, LAYER_GAP // 2
-    path = []
+    path: list[str] = []
     for (left, top), (to_left, to_top) in pairwise(corners):
         x, y, to_y = left + BOX_WIDTH, top + middle, to_top + middle
         path.append(f"H{x}" if path else f"M{x} {y}")
