@@ -38,7 +38,7 @@ def test_dead_letters_are_listed_by_filter_and_shown(run: Run) -> None:
     assert listed(run, "--kind", "mail") == listed(run, "--queue", "post") == [spam]
     assert listed(run, "--stage", "exec") == []
     assert "DeadLettered: spam" in table
-    assert "resolved" in run("dlq", "show", spam).stdout
+    assert "resolved" in run("jobs", "show", spam).stdout
 
 
 def test_an_empty_list_of_dead_letters_says_so(run: Run) -> None:
@@ -70,14 +70,12 @@ def test_at_80_columns_the_error_stays_and_the_queue_goes(run: Run, store_path: 
 def test_the_documents_of_a_dead_letter_have_the_required_fields(run: Run) -> None:
     job_id = dead_letter(run)
 
-    shown = json.loads(run("dlq", "show", job_id, "--json").stdout)
-    [in_list] = json.loads(run("dlq", "ls", "--json").stdout)
+    [letter] = json.loads(run("dlq", "ls", "--json").stdout)
 
-    for letter in (shown, in_list):
-        assert set(letter) == {*REQUIRED_OF_DEAD_LETTERS, "id", "job", "resolution"}
-        assert (letter["id"], letter["correlation_id"], letter["attempts"]) == (job_id, job_id, 0)
-        assert letter["reason_code"] == "policy_violation"
-        assert (letter["last_error"]["message"], letter["last_owner"]) == ("spam", None)
+    assert set(letter) == {*REQUIRED_OF_DEAD_LETTERS, "id", "job", "resolution"}
+    assert (letter["id"], letter["correlation_id"], letter["attempts"]) == (job_id, job_id, 0)
+    assert letter["reason_code"] == "policy_violation"
+    assert (letter["last_error"]["message"], letter["last_owner"]) == ("spam", None)
 
 
 def test_a_redriven_dead_letter_is_no_longer_listed_and_names_its_new_job(run: Run) -> None:
@@ -85,15 +83,16 @@ def test_a_redriven_dead_letter_is_no_longer_listed_and_names_its_new_job(run: R
 
     new_id = run("dlq", "redrive", job_id, "--payload", '{"to":"bob"}').stdout.strip()
 
-    shown = json.loads(run("dlq", "show", job_id, "--json").stdout)
+    [listed_letter] = json.loads(run("dlq", "ls", "--resolved", "--json").stdout)
     new = json.loads(run("jobs", "show", new_id, "--json", "--bodies").stdout)["job"]
     facts = run("jobs", "show", job_id)
     document = json.loads(run("jobs", "show", job_id, "--json").stdout)
     assert re.search("^resolved +redriven by operator:", facts.stdout, re.M)
     assert re.search(f"^new job +{new_id}$", facts.stdout, re.M)
-    assert document["resolution"] == shown["resolution"]
+    assert document["resolution"] == listed_letter["resolution"]
     assert (listed(run), listed(run, "--resolved")) == ([], [job_id])
-    assert (shown["resolution"]["kind"], shown["resolution"]["new_job_id"]) == ("redriven", new_id)
+    assert document["resolution"]["kind"] == "redriven"
+    assert document["resolution"]["new_job_id"] == new_id
     assert (new["payload"], new["origin_id"]) == ({"to": "bob"}, job_id)
 
 
@@ -219,7 +218,6 @@ def test_dlq_commands_refuse_jobs_that_are_not_dead_letters(run: Run) -> None:
     said = f"tenure: job {job_id}: it is queued, not a dead letter"
     assert run("dlq", "redrive", job_id).stderr == f"{said} (not_dead_lettered)\n"
     assert run("dlq", "discard", job_id).stderr == f"{said} (not_dead_lettered)\n"
-    assert "not a dead letter" in run("dlq", "show", job_id).stderr
 
 
 @pytest.mark.parametrize(

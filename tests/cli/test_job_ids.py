@@ -106,7 +106,6 @@ def test_a_shortened_id_is_looked_up_in_one_namespace(run: Run, ids: list[str]) 
         "jobs stall",
         "jobs requeue",
         "jobs dead-letter",
-        "dlq show",
         "dlq redrive",
         "dlq discard",
     ],
@@ -130,7 +129,7 @@ def test_a_whole_id_in_the_namespace_beside_it_is_taken(run: Run, ids: list[str]
 def test_dead_letters_are_named_by_shortened_ids_too(run: Run, ids: list[str]) -> None:
     run("jobs", "dead-letter", LATER)
 
-    shown = json.loads(run("dlq", "show", "01890001", "--json").stdout)
+    shown = json.loads(run("jobs", "show", "01890001", "--json").stdout)
     redriven = run("dlq", "redrive", "01890001-0")
 
     assert shown["job"]["id"] == LATER

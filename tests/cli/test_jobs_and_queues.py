@@ -411,7 +411,7 @@ def test_a_job_without_a_correlation_id_is_shown_and_found_under_its_own_id(run:
     ]
 
 
-@pytest.mark.parametrize("words", ["jobs show ID", "dlq ls", "dlq show ID"])
+@pytest.mark.parametrize("words", ["jobs show ID", "dlq ls"])
 @pytest.mark.parametrize(("form", "escaped"), [("", "a\\x1b[2Jb"), (" --json", "a\\u001b[2Jb")])
 def test_escape_sequences_of_data_are_shown_and_not_obeyed(
     run: Run, words: str, form: str, escaped: str

@@ -151,17 +151,13 @@ def test_show_says_that_bodies_are_hidden_from_a_viewer(ask: Ask, look: Ask) -> 
     empty = ask("enqueue", "mail").stdout.strip()
     ask("jobs", "dead-letter", job_id)
 
-    told = [look(*words, job_id, "--bodies") for words in (("jobs", "show"), ("dlq", "show"))]
-    read = [
-        json.loads(look(*words, job_id, "--bodies", "--json").stdout)["job"]
-        for words in (("jobs", "show"), ("dlq", "show"))
-    ]
+    told = look("jobs", "show", job_id, "--bodies")
+    read = json.loads(look("jobs", "show", job_id, "--bodies", "--json").stdout)["job"]
     known = [ask("jobs", "show", each, "--bodies").stdout for each in (job_id, empty)]
 
-    for each in told:
-        assert "hidden: a token of this role sees no payload" in each.stdout
-        assert "null" not in each.stdout
-    assert ["payload" in each for each in read] == [False, False]
+    assert "hidden: a token of this role sees no payload" in told.stdout
+    assert "null" not in told.stdout
+    assert "payload" not in read
     assert '{"to":"ada"}' in known[0]
     assert [line for line in known[1].splitlines() if line.split() == ["payload", "null"]]
     assert "hidden" not in known[0] + known[1]

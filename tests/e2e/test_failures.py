@@ -80,7 +80,7 @@ def test_a_dead_letter_is_redriven_with_another_payload_and_says_by_whom(staffed
     redriven = staffed.tenure("dlq", "redrive", job_id, "--payload", '{"one": 1, "two": 2}')
     new = staffed.until_ended(JobId(redriven.stdout.decode().strip()))
 
-    shown = json.decode(staffed.tenure("dlq", "show", job_id, "--json").stdout)
+    shown = json.decode(staffed.tenure("jobs", "show", job_id, "--json").stdout)
     assert (new.status, new.result, new.origin_id) == (JobStatus.SUCCEEDED, b"3", job_id)
     assert shown["resolution"]["actor"].startswith("operator:")
     assert shown["resolution"]["new_job_id"] == new.id

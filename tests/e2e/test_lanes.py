@@ -101,7 +101,7 @@ def test_a_handler_that_its_child_does_not_have_fails_at_fetch(site: Site) -> No
     assert (job.status, job.reason_code) == (JobStatus.DEAD_LETTERED, ReasonCode.EXHAUSTED_RETRIES)
     assert job.error is not None
     assert (job.error.stage, job.error.type) == (Stage.FETCH, "LookupError")
-    assert b"fetch" in site.tenure("dlq", "show", job.id).stdout
+    assert b"fetch" in site.tenure("jobs", "show", job.id).stdout
 
 
 def test_what_handlers_print_is_bounded_and_says_so(site: Site, tmp_path: Path) -> None:

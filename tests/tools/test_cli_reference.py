@@ -47,7 +47,6 @@ WORDS = {
     "jobs requeue": "jobs requeue {done}",
     "jobs dead-letter": "jobs dead-letter {done}",
     "dlq ls": "dlq ls --resolved",
-    "dlq show": "dlq show {dead}",
     "dlq redrive": "dlq redrive {dead} --again",
     "dlq discard": "dlq discard {dead}",
     "queues ls": "queues ls",

@@ -31,10 +31,6 @@ from tenure.protocol import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE
 from tenure.settings import shown_url, url_from_environment
 from tenure.worker.application import load_registry
 
-MAX_SEARCHED = 200
-"""At most this many files in an application's directory are searched for its jobs."""
-MAX_NAMED = 10
-"""At most this many of them are named."""
 _MISSING = re.compile(r"Object missing required field `(.+)`")
 _UNKNOWN = re.compile(r"Object contains unknown field `(.+)`")
 _JSON_NAMES = {
@@ -90,44 +86,11 @@ def check_has_jobs(app: object, import_string: str) -> None:
     registry = getattr(app, "registry", None)
     if not isinstance(registry, Registry) or registry.kinds():
         return
-    module, _, attribute = import_string.partition(":")
-    found = _modules_with_jobs(module, attribute.rpartition(".")[2])
-    if len(found) == 1:
-        hint = f"they are in {found[0]}; name it here: {found[0]}:{attribute}"
-    elif found:
-        shown = ", ".join(found[:MAX_NAMED]) + (", …" if len(found) > MAX_NAMED else "")
-        package = found[0].rpartition(".")[0]
-        example = f"{package}.all_jobs" if package else "all_jobs"
-        hint = (
-            f"they are in {shown}; name here a module that imports {attribute} and all of these,"
-            f" such as {example}:{attribute}"
-        )
-    else:
-        hint = (
-            f"decorate a function with @{attribute}.job, and name here a module that imports"
-            f" {attribute} and the module of the function"
-        )
-    raise CouldNotRun(f"{import_string} has no jobs; {hint}")
-
-
-def _modules_with_jobs(module: str, name: str) -> list[str]:
-    """Modules in the same directory that seem to declare jobs of the application `name`."""
-    file = getattr(sys.modules.get(module), "__file__", None)
-    if file is None:
-        return []
-    package, _, last = module.rpartition(".")
-    if Path(file).name == "__init__.py":
-        package = module
-    declares = re.compile(rf"^\s*@([\w.]+\.)?{re.escape(name)}\.job\b", re.MULTILINE)
-    found = []
-    for path in sorted(Path(file).parent.glob("*.py"))[:MAX_SEARCHED]:
-        try:
-            text = path.read_text(errors="replace")
-        except OSError:
-            continue
-        if path.stem not in (last, "__init__") and declares.search(text):
-            found.append(f"{package}.{path.stem}" if package else path.stem)
-    return found
+    attribute = import_string.partition(":")[2]
+    raise CouldNotRun(
+        f"{import_string} has no jobs; decorate a function with @{attribute}.job, and name here a"
+        f" module that imports {attribute} and the module of the function"
+    )
 
 
 def load_app(import_string: str) -> Application:

@@ -1,7 +1,7 @@
-"""`tenure dlq …`: show dead letters, redrive them, discard them.
+"""`tenure dlq …`: list dead letters, redrive them, discard them.
 
-Running redrive and discard again is safe: the coordinator resolves a dead letter once, whoever else
-runs the same command at the same time. [B17]
+Running redrive and discard again is safe: the coordinator resolves a dead letter once, even if
+another process runs the same command at the same time. [B17]
 """
 
 from datetime import datetime
@@ -10,21 +10,19 @@ from typing import Any
 import click
 import msgspec
 
-from tenure.cli.errors import refuse
-from tenure.cli.invocation import Invocation, Listing, command, find_job, find_job_id, list_command
-from tenure.cli.job_view import headline, job_facts, print_traceback, resolution_facts
+from tenure.cli.invocation import Invocation, Listing, command, find_job_id, list_command
+from tenure.cli.job_view import headline
 from tenure.cli.many import JobOutcome, Many, about_jobs, execute_all, hint_again, id_that_runs
 from tenure.cli.options import (
     before_option,
     choice,
     flag,
-    job_namespace_option,
     kind_option,
     limit_option,
     queue_option,
     together,
 )
-from tenure.cli.output import ago, print_facts, print_json
+from tenure.cli.output import ago
 from tenure.core.commands import Discard, Redrive
 from tenure.core.views.dead_letter_groups import MAX_GROUPED, DeadLetterGroup, DeadLetterGroupFilter
 from tenure.core.views.job_search import JobFilter
@@ -38,10 +36,11 @@ MAX_LISTED = 500
 
 @click.group()
 def dlq() -> None:
-    """Show dead letters, redrive them, discard them.
+    """List dead letters, redrive them, discard them.
 
     A dead letter is a job that will not run again by itself: its attempts are used up, or its
-    arguments can never work. Redriving makes a new job of it.
+    arguments can never work. Redriving makes a new job of it. `tenure jobs show` shows one with its
+    error and what became of it.
     """
 
 
@@ -174,23 +173,6 @@ def _by_error(
         ),
         notes=notes,
     )
-
-
-@command(dlq, "show", json=DeadLetterRecord, namespace=job_namespace_option)
-@flag("--bodies", help="Also show payload and checkpoint.")
-@click.argument("job_id", metavar="ID")
-def show_dead_letter(cli: Invocation, bodies: bool, job_id: str) -> None:
-    """Show a dead letter, its error and what became of it."""
-    job = find_job(cli, job_id)
-    if job.status is not JobStatus.DEAD_LETTERED:
-        refuse(f"job {job.id} is {job.status}, not a dead letter")
-    found = cli.store.jobs.resolutions([job.id]).get(job.id)
-    now = cli.now
-    if cli.as_json:
-        print_json(dead_letter_record(job, found, now=now, bodies=bodies))
-        return
-    print_facts([*job_facts(job, now=now, bodies=bodies), *resolution_facts(found, now)])
-    print_traceback(job)
 
 
 # --- Deciding ------------------------------------------------------------------------------------

@@ -19,7 +19,6 @@ from tenure.cli.output import (
     SHORTEST_ID,
     ProgressLine,
     ago,
-    duration,
     print_json,
     print_json_line,
     print_table,
@@ -45,17 +44,10 @@ from tenure.core.views.events import (
     parse_event_key,
     parse_type_filter,
 )
-from tenure.core.views.overview import (
-    KindOverview,
-    Overview,
-    OverviewFilter,
-    TimeRange,
-    range_since,
-)
 from tenure.core.vocabulary import RENEWALS, EventType, counted
 from tenure.ports import JobStore
 from tenure.protocol.fields import iso, moment
-from tenure.protocol.records import DurationsRecord, durations_record, event_record
+from tenure.protocol.records import event_record
 from tenure.protocol.replies import FollowedEvent, LogReply
 
 LISTED = 50
@@ -387,34 +379,14 @@ class StatsLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     queue: str | None = None
 
 
-class KindDurations(msgspec.Struct, frozen=True, kw_only=True):
-    """How long jobs of a kind waited, from ready to claimed, and how long those that succeeded
-    ran."""
-
-    kind: str
-    wait: DurationsRecord
-    run: DurationsRecord
-
-
-class StatsDurations(msgspec.Struct, frozen=True, kw_only=True):
-    """Waits and runs of the kinds that had any since `since`, which is where `range` began, or
-    later if older events were not counted."""
-
-    range: TimeRange
-    since: datetime
-    kinds: list[KindDurations]
-
-
 class StatsDocument(msgspec.Struct, frozen=True, kw_only=True):
     """The events from `since` until before `until`. If it is not `complete`, the log has more than
-    are counted for one answer, and `until` is where counting stopped. `durations` are there with
-    `--by kind` and without `--until`. [OB51]"""
+    are counted for one answer, and `until` is where counting stopped."""
 
     since: datetime
     until: datetime
     complete: bool
     counts: list[StatsLine]
-    durations: StatsDurations | None
 
 
 @command(None, "stats", json=StatsDocument)
@@ -441,10 +413,6 @@ def stats(cli: Invocation, since: When, until: When | None, by: tuple[str, ...])
     finished jobs, which it deletes with their histories after a time (see --keep-finished of
     `tenure worker`).
 
-    With --by kind, and without --until, it also shows how long the jobs of each kind waited and
-    ran, median and 95th percentile, in the last 15m, 1h, 6h, 24h or 7d: the shortest of these that
-    is as long as the time since --since, else 7d.
-
     \b
     Examples:
       tenure stats --since 7d --by kind --by type
@@ -461,11 +429,6 @@ def stats(cli: Invocation, since: When, until: When | None, by: tuple[str, ...])
             return cli.store.events.count(part)
 
         totals = count_all(count, span, groups)
-    overview: Overview | None = None
-    if Grouping.KIND in groups and until is None:
-        overview = cli.store.views.overview(
-            OverviewFilter(namespace=span.namespace, range=range_since(span.since, now))
-        )
     in_order = sorted(totals.events, key=lambda values: _place(totals.by, values))
     is_complete = totals.until >= span.until
     if cli.as_json:
@@ -480,7 +443,6 @@ def stats(cli: Invocation, since: When, until: When | None, by: tuple[str, ...])
                     )
                     for values in in_order
                 ],
-                durations=None if overview is None else _durations(overview),
             )
         )
     else:
@@ -488,41 +450,8 @@ def stats(cli: Invocation, since: When, until: When | None, by: tuple[str, ...])
         print_table([*(group.upper() for group in groups), "EVENTS"], rows)
         counts = counted(sum(totals.events.values()), "event")
         say(f"{counts} from {iso(totals.since)} to {iso(totals.until)}")
-        if overview is not None:
-            _print_durations(overview)
     if not is_complete:
         say("the log has more events than are counted at once; ask for shorter spans")
-
-
-def _print_durations(overview: Overview) -> None:
-    rows = [
-        (
-            each.kind,
-            *(duration(us) for of in (each.wait, each.run) for us in (of.p50_us, of.p95_us)),
-        )
-        for each in _kinds_with_durations(overview)
-    ]
-    if rows:
-        click.echo()
-        print_table(["KIND", "WAIT P50", "WAIT P95", "RUN P50", "RUN P95"], rows)
-        say(f"waits and runs of the last {overview.range}, from {iso(overview.counted_since)} on")
-
-
-def _durations(overview: Overview) -> StatsDurations:
-    return StatsDurations(
-        range=overview.range,
-        since=moment(overview.counted_since),
-        kinds=[
-            KindDurations(
-                kind=each.kind, wait=durations_record(each.wait), run=durations_record(each.run)
-            )
-            for each in _kinds_with_durations(overview)
-        ],
-    )
-
-
-def _kinds_with_durations(overview: Overview) -> list[KindOverview]:
-    return [each for each in overview.kinds if each.wait.samples or each.run.samples]
 
 
 def _place(by: Sequence[Grouping], values: Sequence[str]) -> list[tuple[int, str]]:

@@ -29,7 +29,7 @@ COMMANDS = {
     "serve": ("tenure.cli.serve:serve", "Run the HTTP server, for remote clients and workers."),
     "enqueue": ("tenure.cli.enqueue:enqueue", "Enqueue a job."),
     "jobs": ("tenure.cli.jobs:jobs", "Show jobs, cancel them, run them again."),
-    "dlq": ("tenure.cli.dlq:dlq", "Show dead letters, redrive them, discard them."),
+    "dlq": ("tenure.cli.dlq:dlq", "List dead letters, redrive them, discard them."),
     "queues": ("tenure.cli.queues:queues", "List queues, pause them, limit them."),
     "flows": ("tenure.cli.flows:flows", "List flows, show their jobs, cancel them, redrive them."),
     "kinds": ("tenure.cli.kinds:kinds", "List what is set for kinds, and set it."),

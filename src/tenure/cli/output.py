@@ -18,7 +18,7 @@ import click
 import msgspec
 
 from tenure.core.ids import ELLIPSIS, SHORT_ID
-from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration, Instant
+from tenure.core.instants import MICROSECONDS_PER_SECOND, Instant
 from tenure.protocol.fields import iso
 
 COLOURS = {
@@ -227,15 +227,6 @@ def in_words(span_s: float) -> str:
         if span_s >= unit_s:
             return f"{span_s / unit_s:.0f} {unit}"
     return f"{span_s:.0f} s" if span_s >= 10 else f"{span_s:.1f} s"
-
-
-def duration(span_us: Duration | None) -> str | None:
-    """How long jobs waited or ran, for a table: most wait for milliseconds."""
-    if span_us is None:
-        return None
-    if span_us < MICROSECONDS_PER_SECOND:
-        return f"{span_us / 1000:.0f} ms"
-    return in_words(span_us / MICROSECONDS_PER_SECOND)
 
 
 def ago(instant: Instant | None, now: Instant) -> str | None:
