@@ -126,7 +126,7 @@ def test_a_dead_letter_is_redriven_again_only_with_again(run: Run) -> None:
     assert refused.stderr.startswith(
         f"tenure: job {job_id}: it was redriven as job {first} by operator:"
     )
-    assert refused.stderr.endswith("; --again makes a new job of it all the same\n")
+    assert refused.stderr.endswith("; --again makes a new job of it anyway\n")
     assert [(each["cause"], each["resolution"]["new_job_id"]) for each in told] == [
         ("already_resolved", first)
     ]
@@ -193,7 +193,7 @@ def test_of_two_operators_who_redrive_the_same_dead_letter_one_is_refused(
     assert told["resolution"]["new_job_id"] == new["id"]
 
 
-def test_discard_all_goes_on_after_a_yes(run: Run) -> None:
+def test_discard_all_keeps_running_after_a_yes(run: Run) -> None:
     dead_letter(run)
 
     result = run("dlq", "discard", "--all", typed="y\n")

@@ -174,12 +174,12 @@ def test_what_does_not_exist_or_does_not_end_is_an_error(flow: Flow) -> None:
     )
     assert slow.stderr.splitlines() == [
         "tenure: the flow has not ended: 7 jobs: 2 waiting, 5 queued",
-        f"tenure: flow {flow.id} goes on; `tenure flows show {flow.id}` shows it",
+        f"tenure: flow {flow.id} keeps running; `tenure flows show {flow.id}` shows it",
     ]
 
 
 @spec("LV8")
-def test_ctrl_c_while_waiting_says_that_the_flow_goes_on(
+def test_ctrl_c_while_waiting_says_that_the_flow_keeps_running(
     flow: Flow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def stop(_: float) -> None:
@@ -192,7 +192,7 @@ def test_ctrl_c_while_waiting_says_that_the_flow_goes_on(
     assert stopped.exit_code == 130
     assert stopped.stderr.splitlines() == [
         "",
-        f"tenure: flow {flow.id} goes on; `tenure flows show {flow.id}` shows it",
+        f"tenure: flow {flow.id} keeps running; `tenure flows show {flow.id}` shows it",
     ]
 
 
@@ -246,7 +246,7 @@ def test_a_flow_of_another_namespace_is_shown_by_the_command_that_is_named(
 
 
 @spec("LV5")
-def test_a_wait_for_a_flow_goes_on_after_the_store_was_lost(
+def test_a_wait_for_a_flow_keeps_running_after_the_store_was_lost(
     flow: Flow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     load, lost = SqlFlows.load, []

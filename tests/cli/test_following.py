@@ -62,7 +62,9 @@ class Following:
 
 @process
 @spec("E33", "LV2")
-def test_a_program_reads_one_document_on_each_line_and_goes_on_at_a_position(run: Run) -> None:
+def test_a_program_reads_one_document_on_each_line_and_continues_at_a_position(
+    run: Run,
+) -> None:
     first = enqueued(run, "mail")
     follower = Following("--json", "-n", "1")
     shown = json.loads(follower.line())
@@ -276,7 +278,7 @@ def test_it_says_once_which_transaction_delays_events(
 
 
 @spec("LV5")
-def test_after_a_lost_connection_it_says_so_without_advice_and_goes_on_where_it_was(
+def test_after_a_lost_connection_it_says_so_without_advice_and_continues_where_it_was(
     capsys: pytest.CaptureFixture[str], quick_polls: None
 ) -> None:
     answers: list[Callable[[], str]] = [lambda: "first", _away, _away, lambda: "second"]
@@ -287,7 +289,7 @@ def test_after_a_lost_connection_it_says_so_without_advice_and_goes_on_where_it_
     assert given == ["first", "second"]
     assert capsys.readouterr().err.splitlines() == [
         "tenure: lost the connection: it is away; trying again until it is back",
-        "tenure: connected again; goes on where it was",
+        "tenure: connected again; continues where it was",
     ]
 
 
@@ -307,7 +309,7 @@ def test_a_view_with_a_timeout_does_not_wait_longer_for_a_lost_store(quick_polls
 
 
 @spec("LV5")
-def test_a_wait_goes_on_after_the_store_was_lost(
+def test_a_wait_continues_after_the_store_was_lost(
     capsys: pytest.CaptureFixture[str], quick_polls: None
 ) -> None:
     world = World()
@@ -322,7 +324,7 @@ def test_a_wait_goes_on_after_the_store_was_lost(
     assert ended.status is JobStatus.CANCELLED
     assert capsys.readouterr().err.splitlines()[-2:] == [
         "tenure: lost the connection: it is away; trying again until it is back",
-        "tenure: connected again; goes on where it was",
+        "tenure: connected again; continues where it was",
     ]
 
 

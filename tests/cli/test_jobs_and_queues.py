@@ -336,7 +336,7 @@ def test_a_wait_that_times_out_says_why_the_job_waits(run: Run) -> None:
     assert (result.exit_code, result.stderr) == (
         1,
         f"tenure: job {job_id} is still queued: {why}\n"
-        f"tenure: job {job_id} goes on; `tenure jobs watch {job_id}` shows it\n",
+        f"tenure: job {job_id} keeps running; `tenure jobs watch {job_id}` shows it\n",
     )
 
 

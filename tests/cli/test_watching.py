@@ -89,13 +89,13 @@ def test_ctrl_c_ends_a_watch_before_the_job_has_ended(run: Run, store_path: Path
         shown = terminal.until("shows it")
 
     assert code == 130
-    assert f"job {job_id} goes on; `tenure jobs watch {job_id}` shows it" in shown
+    assert f"job {job_id} keeps running; `tenure jobs watch {job_id}` shows it" in shown
     assert "Aborted" not in shown
 
 
 @process
 @spec("LV3", "LV8")
-def test_ctrl_c_ends_a_wait_and_says_which_job_goes_on(run: Run, store_path: Path) -> None:
+def test_ctrl_c_ends_a_wait_and_says_which_job_keeps_running(run: Run, store_path: Path) -> None:
     words = ("enqueue", "mail", "--wait")
 
     with Terminal(*words, directory=store_path.parent, columns=140) as terminal:
@@ -105,7 +105,7 @@ def test_ctrl_c_ends_a_wait_and_says_which_job_goes_on(run: Run, store_path: Pat
         shown = terminal.until("shows it")
 
     assert code == 130
-    assert f"job {job_id} goes on; `tenure jobs watch {job_id}` shows it" in shown
+    assert f"job {job_id} keeps running; `tenure jobs watch {job_id}` shows it" in shown
     assert "Aborted" not in shown
 
 
@@ -170,24 +170,24 @@ def test_a_watch_gives_up_and_refuses_unknown_jobs(run: Run) -> None:
     assert too_long.exit_code == several.exit_code == unknown.exit_code == 1
     assert too_long.stderr.splitlines() == [
         "tenure: not finished in time: 1 of 1 job",
-        f"tenure: job {job_id} goes on; `tenure jobs watch {job_id}` shows it",
+        f"tenure: job {job_id} keeps running; `tenure jobs watch {job_id}` shows it",
     ]
     assert several.stderr.splitlines() == [
         "tenure: not finished in time: 2 of 2 jobs",
-        "tenure: the jobs that have not ended go on; the same command shows them again",
+        "tenure: the jobs that have not ended keep running; the same command shows them again",
     ]
     assert "no job" in unknown.stderr
 
 
 @spec("LV8")
-def test_a_wait_that_gives_up_says_that_the_job_goes_on(run: Run) -> None:
+def test_a_wait_that_gives_up_says_that_the_job_keeps_running(run: Run) -> None:
     job_id = enqueued(run, "mail")
 
     too_long = run("jobs", "wait", job_id, "--timeout", "0s")
 
     assert too_long.exit_code == 1
     assert too_long.stderr.splitlines()[1:] == [
-        f"tenure: job {job_id} goes on; `tenure jobs watch {job_id}` shows it"
+        f"tenure: job {job_id} keeps running; `tenure jobs watch {job_id}` shows it"
     ]
 
 
@@ -324,7 +324,7 @@ def test_programs_read_each_piece_once(
 
 @spec("LV8")
 @pytest.mark.parametrize("has_ended", [False, True])
-def test_ctrl_c_while_output_is_followed_says_that_the_job_goes_on_unless_it_has_ended(
+def test_ctrl_c_while_output_is_followed_says_that_the_job_keeps_running_unless_it_has_ended(
     run: Run, serving: Coordinator, monkeypatch: pytest.MonkeyPatch, has_ended: bool
 ) -> None:
     job_id = enqueued(run, "mail")
@@ -339,9 +339,9 @@ def test_ctrl_c_while_output_is_followed_says_that_the_job_goes_on_unless_it_has
 
     followed = run("jobs", "logs", "-f", job_id)
 
-    goes_on = f"tenure: job {job_id} goes on; `tenure jobs watch {job_id}` shows it"
+    keeps_running = f"tenure: job {job_id} keeps running; `tenure jobs watch {job_id}` shows it"
     assert followed.exit_code == 130
-    assert followed.stderr.splitlines() == ([""] if has_ended else ["", goes_on])
+    assert followed.stderr.splitlines() == ([""] if has_ended else ["", keeps_running])
 
 
 def _kept(output: BoundedOutput) -> AttemptLog:

@@ -104,7 +104,7 @@ def precious(ctx: Context, steps: int) -> dict[str, int]:
 
 
 def as_text(result: bytes | None) -> str | None:
-    """A result as it is stored: JSON."""
+    """A result, which is stored as JSON."""
     return None if result is None else result.decode()
 
 
@@ -132,7 +132,7 @@ class Demo:
         self.tell(f"{name} is started: tenure worker, pid {self.workers[name].pid}")
 
     def send(self, number: signal.Signals, name: str) -> int:
-        """Send a worker a signal while nobody writes: a machine that freezes holds no lock on
+        """Send a worker a signal while no process writes: a machine that freezes holds no lock on
         another machine's disk, but this worker could hold SQLite's only write lock."""
         worker = self.workers[name]
         file = self.directory / "demo.db"
@@ -233,7 +233,7 @@ def mixed_jobs(demo: Demo) -> None:
     demo.enqueue("quick-2", quick.call(8))
     demo.owner_at_step(endless, 3)
     actor, request_id = app.channel.actor, app.channel.new_request_id()
-    reason = "nobody needs it any more"
+    reason = "it is not needed any more"
     demo.execute(Cancel(job_id=endless, actor=actor, request_id=request_id, reason=reason))
     demo.until_ended()
 
@@ -253,7 +253,7 @@ def frozen_worker(demo: Demo) -> None:
     click.secho("\n3. A worker freezes, its lease expires, it wakes up with a result", bold=True)
     frozen = demo.owner_at_step(demo.enqueue("precious", precious.call(steps=8)), 1)
     demo.tell(f"{frozen} freezes: kill -STOP {demo.send(signal.SIGSTOP, frozen)}", "red")
-    demo.tell("its handler, a process of its own, finishes; nobody reads the result")
+    demo.tell("its handler, a process of its own, finishes; its result is not read")
     job = demo.until_ended()
     demo.tell(f"{frozen} wakes up: kill -CONT {demo.send(signal.SIGCONT, frozen)}")
     log, refusal = demo.directory / f"{frozen}.log", re.compile(" WARNING (.* CANCELLED .*)")

@@ -1,7 +1,8 @@
 """How a command ends other than well: exit codes, one line on stderr, and why a job was refused.
 
 Exit codes: 0 done, 1 refused or not successful, 2 could not run (usage, store, schema), 130 Ctrl-C
-while jobs were changed or watched, 141 nobody reads the output of a command that waits for jobs.
+while jobs were changed or watched, 141 the output of a command that waits for jobs has no
+reader.
 """
 
 import os

@@ -112,15 +112,15 @@ _ENDINGS = frozenset(
 @click.option(
     "--after",
     metavar="PLACE",
-    help="Go on where a page ended, at its next_after; give the same filters and order. With"
-    " --follow: go on after the event that has this `position` in --json.",
+    help="Continue where a page ended, at its next_after; give the same filters and order. With"
+    " --follow: continue after the event that has this `position` in --json.",
 )
 @whole_number(
     "--limit",
     "-n",
     least=0,
     most=MAX_LISTED_EVENTS,
-    help=f"At most this many events. [default: {LISTED}] With --follow: begin with so many of the"
+    help=f"At most this many events. [default: {LISTED}] With --follow: begin with this many of the"
     f" newest ones, at most {MAX_NEWEST}. [default: {SHOWN_FIRST}]",
 )
 def events(
@@ -144,7 +144,7 @@ def events(
     write before its own have ended; after about 3 s it is said which transaction delays events.
     Heartbeats and renewals of leases are not shown unless you ask for them. With --oldest-first it
     begins with the oldest event that the store has. It ends with Ctrl-C; after a lost connection it
-    goes on where it was.
+    continues where it was.
 
     \b
     Examples:
@@ -305,7 +305,7 @@ class _Delays:
 
 
 def _described(delay: TailDelay) -> str:
-    """The transaction, for whoever wants to end it."""
+    """The transaction, for the user who wants to end it."""
     name = delay.name or "an application without a name"
     facts = [] if delay.state is None else [delay.state]
     if delay.open_us is not None:

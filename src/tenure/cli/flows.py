@@ -15,7 +15,7 @@ from tenure.cli.errors import (
     refusal,
     refuse,
 )
-from tenure.cli.following import Reconnecting, following, give_up, goes_on, pause
+from tenure.cli.following import Reconnecting, following, give_up, keeps_running, pause
 from tenure.cli.invocation import (
     Invocation,
     Listing,
@@ -125,7 +125,7 @@ def wait_for_flow(cli: Invocation, timeout: Duration | None, flow_id: str) -> No
     Ctrl-C. The jobs continue.
     """
     view = _find(cli, flow_id)
-    told = _goes_on(view.flow)
+    told = _keeps_running(view.flow)
     with following(interrupted=INTERRUPTED, told=told, output_closed=OUTPUT_CLOSED):
         view = _ended(cli, view, timeout)
     _show_counted(cli, view)
@@ -144,15 +144,15 @@ def _ended(cli: Invocation, view: FlowView, timeout: Duration | None) -> FlowVie
     flow = view.flow
     while _live(view):
         if reading.is_too_late:
-            give_up(f"the flow has not ended: {_counted(view)}", told=_goes_on(flow))
+            give_up(f"the flow has not ended: {_counted(view)}", told=_keeps_running(flow))
         pause(PAUSE_S)
         view = reading.ask(partial(_load, cli, flow.id))
     return view
 
 
-def _goes_on(flow: Flow) -> str:
+def _keeps_running(flow: Flow) -> str:
     elsewhere = "" if flow.namespace == DEFAULT_NAMESPACE else f" --namespace {flow.namespace}"
-    return goes_on(f"flow {flow.id}", shown_by=f"flows show {flow.id}{elsewhere}")
+    return keeps_running(f"flow {flow.id}", shown_by=f"flows show {flow.id}{elsewhere}")
 
 
 @command(flows, "cancel", json=FlowReply)

@@ -2,7 +2,7 @@
 jobs are shown until they have ended.
 
 Such a command runs until what it follows has ended, its time is over, the user presses Ctrl-C, or
-nobody reads its output any more.
+its output has no reader any more.
 """
 
 import select
@@ -52,7 +52,7 @@ _T = TypeVar("_T")
 
 
 class OutputClosed(Exception):
-    """Nobody reads stdout any more: there is nothing left to do, and nothing to say."""
+    """Stdout has no reader any more: there is nothing left to do, and nothing to say."""
 
 
 def pause(span_s: float) -> None:
@@ -112,7 +112,7 @@ class Reconnecting:
                 continue
             if is_lost:
                 self._make_room()
-                say("connected again; goes on where it was")
+                say("connected again; continues where it was")
             self._was_answered = True
             return answer
 
@@ -121,7 +121,7 @@ class Reconnecting:
 def following(
     *, interrupted: int, told: str | None = None, output_closed: int = DONE
 ) -> Iterator[None]:
-    """End the command with the exit code `output_closed` when nobody reads its output any more
+    """End the command with the exit code `output_closed` when its output has no reader any more
     [LV9]; with `interrupted` when the user presses Ctrl-C, after a line that says `told`."""
     try:
         yield
@@ -135,16 +135,16 @@ def following(
         sys.exit(interrupted)
 
 
-def goes_on(what: str, *, shown_by: str) -> str:
+def keeps_running(what: str, *, shown_by: str) -> str:
     """What a command says whose user stops waiting: that stops no job. [LV8]"""
-    return f"{what} goes on; `tenure {shown_by}` shows it"
+    return f"{what} keeps running; `tenure {shown_by}` shows it"
 
 
-def going_on(ids: Sequence[JobId]) -> str:
+def keep_running(ids: Sequence[JobId]) -> str:
     """The same about jobs."""
     if len(ids) == 1:
-        return goes_on(f"job {ids[0]}", shown_by=f"jobs watch {ids[0]}")
-    return "the jobs that have not ended go on; the same command shows them again"
+        return keeps_running(f"job {ids[0]}", shown_by=f"jobs watch {ids[0]}")
+    return "the jobs that have not ended keep running; the same command shows them again"
 
 
 def give_up(problem: str, *, told: str) -> NoReturn:
@@ -159,7 +159,7 @@ MAX_WATCHED = 50
 """Jobs that one command watches, because this many can be read with their bodies at a time."""
 
 ASK_WHY_EVERY_S = 5.0
-"""Why a job waits takes several reads: they are not repeated for each look at the job."""
+"""Why a job waits takes several reads: they are not repeated for each read of the job."""
 
 
 def progress_words(job: Job, why: str | None, *, now: Instant | None) -> str:
@@ -243,7 +243,7 @@ def watch_to_the_end(
                 return found
             if reading.is_too_late:
                 problem = f"not finished in time: {len(live)} of {counted(len(found), 'job')}"
-                give_up(problem, told=going_on(live))
+                give_up(problem, told=keep_running(live))
             pause(POLL_S)
 
 
@@ -304,7 +304,7 @@ def wait_for_end(serving: Coordination, job: Job, timeout: Duration | None) -> J
                 why = why_waiting(store, job)
                 reasons = "; ".join([*_failures(job), *([] if why is None else [why])])
                 problem = f"job {job.id} is still {job.status}" + (reasons and f": {reasons}")
-                give_up(problem, told=going_on([job.id]))
+                give_up(problem, told=keep_running([job.id]))
             reading.ask(partial(shown.show, job))
             pause(WAIT_POLL_S)
             job = reading.ask(partial(load_job, serving, job.id))
@@ -314,7 +314,7 @@ def wait_for_end(serving: Coordination, job: Job, timeout: Duration | None) -> J
 
 @contextmanager
 def _until_ended(ids: Sequence[JobId]) -> Iterator[None]:
-    with following(interrupted=INTERRUPTED, told=going_on(ids), output_closed=OUTPUT_CLOSED):
+    with following(interrupted=INTERRUPTED, told=keep_running(ids), output_closed=OUTPUT_CLOSED):
         yield
 
 

@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from tenure.cli.errors import INTERRUPTED
-from tenure.cli.following import POLL_S, Reconnecting, following, going_on, pause
+from tenure.cli.following import POLL_S, Reconnecting, following, keep_running, pause
 from tenure.cli.invocation import Invocation, load_job
 from tenure.cli.output import (
     ago,
@@ -260,13 +260,13 @@ def follow_output(cli: Invocation, job: Job, attempt: int | None) -> None:
     """Print output as it is written, until the job, or the one attempt, has ended. [LV4]"""
     reading = Reconnecting()
     view = _NewOutput(cli.store, job.id, attempt, as_json=cli.as_json)
-    with following(interrupted=INTERRUPTED, told=going_on([job.id])):
+    with following(interrupted=INTERRUPTED, told=keep_running([job.id])):
         reading.ask(view.show)
         while _may_write(job, attempt):
             pause(POLL_S)
             job = reading.ask(partial(load_job, cli.serving, job.id))
             reading.ask(view.show)
-    told = None if job.status.is_terminal else going_on([job.id])
+    told = None if job.status.is_terminal else keep_running([job.id])
     with following(interrupted=INTERRUPTED, told=told):
         ends_at = time.monotonic() + LAST_OUTPUT_S
         while time.monotonic() < ends_at:
@@ -278,7 +278,7 @@ def follow_output(cli: Invocation, job: Job, attempt: int | None) -> None:
 
 
 class _NewOutput:
-    """Prints what a job, or one attempt of it, has written since the last look."""
+    """Prints what a job, or one attempt of it, has written since the last read."""
 
     def __init__(
         self, store: JobStore, job_id: JobId, attempt: int | None, *, as_json: bool
@@ -295,7 +295,7 @@ class _NewOutput:
         return bool(self._seen)
 
     def show(self) -> None:
-        """Look once."""
+        """Read once."""
         for log in self._store.artifacts.logs(self._job_id):
             if self._attempt in (None, log.attempt):
                 piece = unseen(self._seen.get(log.attempt), log)
@@ -322,7 +322,7 @@ class _TextShown:
         self._is_within_line = False
 
     def show(self, attempt: int, text: str) -> None:
-        """Print a piece; its last line may go on with the next one."""
+        """Print a piece; its last line may continue with the next one."""
         if attempt != self._attempt:
             if self._is_within_line:
                 click.echo()

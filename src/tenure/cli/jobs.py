@@ -182,8 +182,7 @@ def list_jobs(cli: Invocation, before: str | None, limit: int, **filters: Any) -
         notes += [text] if (text := kind_hint(cli.store, cli.namespace, wanted.kind)) else []
     if page.next_before is not None and len(found) < limit:
         notes.append(
-            f"{MAX_JOBS_READ} jobs were looked at; for those before them, add"
-            f" --before {page.next_before}"
+            f"{MAX_JOBS_READ} jobs were read; for older ones, add --before {page.next_before}"
         )
     columns = {
         "ID": lambda job: job.id,
@@ -411,8 +410,8 @@ def watch_jobs(cli: Invocation, timeout: Duration | None, job_ids: tuple[str, ..
 @command(jobs, "cancel", json=list[JobOutcome])
 @flag(
     "--hard",
-    help="End the lease of a running job at once. Its worker kills the handler as soon as it hears"
-    " of it.",
+    help="End the lease of a running job at once. Its worker kills the handler as soon as it gets"
+    " that.",
 )
 @click.option("--reason", default="", help="Why; stored with the job.")
 @about_jobs(filter_options)
@@ -447,7 +446,7 @@ def cancel_jobs(cli: Invocation, many: Many, hard: bool, reason: str) -> None:
 def rerun_jobs(cli: Invocation, many: Many, again: bool) -> None:
     """Make new jobs out of finished ones; prints the new ids.
 
-    The new job has the kind, queue, payload and policy of the old one, which stays as it is. --all
+    The new job has the kind, queue, payload and policy of the old one, which stays unchanged. --all
     needs --status, and skips jobs that were already rerun with --all, so that the command is safe
     to run again. For dead letters use `tenure dlq redrive --all`.
 

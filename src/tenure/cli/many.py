@@ -185,7 +185,7 @@ def hint_again(reply: Reply) -> str | None:
     """How to make another job of a dead letter that was resolved before."""
     if reply.cause is not Cause.ALREADY_RESOLVED:
         return None
-    return "--again makes a new job of it all the same"
+    return "--again makes a new job of it anyway"
 
 
 def execute_all(

@@ -114,7 +114,7 @@ def table_lines(
     optional: Sequence[str] = (),
     whole: Sequence[str] = (),
 ) -> list[str]:
-    """The lines of such a table, its titles first, for so many columns of a terminal. Statuses are
+    """The lines of such a table for a terminal of this width, its titles first. Statuses are
     coloured."""
     columns = [[title, *(_cell(row[at]) for row in rows)] for at, title in enumerate(head)]
     widths = [max(map(display_width, column)) for column in columns]
@@ -143,8 +143,8 @@ COMMON_SIZE = os.terminal_size((80, 24))
 
 
 def terminal_size(terminal: int) -> os.terminal_size:
-    """The size of a terminal. One that does not know it, as over a serial line or in a container
-    whose terminal nobody has resized, counts as a common one."""
+    """The size of a terminal. One that does not know it, such as over a serial line or in a
+    container whose terminal was not resized, counts as a common one."""
     columns, rows = os.get_terminal_size(terminal)
     return os.terminal_size((columns or COMMON_SIZE.columns, rows or COMMON_SIZE.lines))
 

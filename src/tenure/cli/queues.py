@@ -26,7 +26,7 @@ def queues() -> None:
 
 
 class QueueLine(msgspec.Struct, frozen=True, kw_only=True):
-    """A queue as it is listed. `live` is the number of its leases. `ready` jobs can be claimed,
+    """A queue in a list. `live` is the number of its leases. `ready` jobs can be claimed,
     `delayed` ones wait for their time, `waiting` ones for other jobs of their flow. Numbers that
     were not counted are null, and so is the age of the oldest ready job if there is none."""
 

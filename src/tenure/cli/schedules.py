@@ -52,7 +52,7 @@ SHOWN_RUNS = 10
 
 
 class ListedSchedule(msgspec.Struct, frozen=True, kw_only=True):
-    """A schedule as it is listed. `undeclared`: its application declares it no more, as far as its
+    """A schedule in a list. `undeclared`: its application declares it no more, as far as its
     live workers say; null if no worker lives, or if this token may not list them all."""
 
     schedule: ScheduleRecord
@@ -226,7 +226,7 @@ def _facts(found: Schedule, is_undeclared: bool | None) -> list[tuple[str, objec
         ("changed", f"{_local(found.changed_at, found)} by {found.changed_by}"),
         ("fired", found.fired),
         ("skipped", f"{found.skipped}, because the run before had not ended"),
-        ("missed", f"{found.missed}, because nobody fired them in time"),
+        ("missed", f"{found.missed}, because no process fired them in time"),
     ]
 
 

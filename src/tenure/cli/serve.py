@@ -126,7 +126,7 @@ def pages_of(
     namespace: Namespace = DEFAULT_NAMESPACE,
 ) -> "MakePages":
     """What makes the pages of a server on this store. Without jinja2 there is one page, which says
-    what to install. Where nobody signs in, no session outlives the server, so its key is not
+    what to install. Without sign-in, no session outlives the server, so its key is not
     kept."""
     try:
         from tenure.dashboard.app import make_pages

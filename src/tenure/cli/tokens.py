@@ -27,7 +27,7 @@ from tenure.protocol.fields import iso
 
 
 class TokenView(msgspec.Struct, frozen=True, kw_only=True):
-    """A token as it is shown: everything but its secret, which is not stored."""
+    """A token without its secret, which is not stored."""
 
     id: str
     state: str

@@ -78,8 +78,8 @@ class Queues(_Operator):
 
     @blocking
     def pause(self, queue: str, *, create: bool = False) -> Operation[QueueRecord]:
-        """Grant nothing from the queue until it is resumed; running jobs go on. A queue that no job
-        has used so far is refused without `create`: more often it is a mistyped name."""
+        """Grant nothing from the queue until it is resumed; running jobs continue. A queue that no
+        job has used so far is refused without `create`: more often it is a mistyped name."""
         return self._setting(queue, create, paused=True)
 
     apause = awaiting(pause)
@@ -190,7 +190,7 @@ def _check_known(store: JobStore, namespace: Namespace, kind: Kind) -> None:
 
 
 def changed_rate(rate: str | UnsetType | None, burst: int | None) -> Rate | UnsetType | None:
-    """A rate as the port has it: UNSET leaves it as it is, None removes it. [RL4]"""
+    """A rate as the port has it: UNSET leaves it unchanged, None removes it. [RL4]"""
     if rate is not None and rate is not UNSET:
         return parse_rate("rate", plain(rate), burst)
     if burst is not None:
@@ -259,7 +259,7 @@ class DeadLetters(_Operator):
         before: str | None = None,
         limit: int = 50,
     ) -> Operation[list[DeadLetterRecord]]:
-        """Dead letters that nobody has decided about, newest first, or with `resolved` the others;
+        """Dead letters that are not resolved, newest first, or with `resolved` the others;
         without their payloads. `before` is the last job id of the previous page."""
         wanted = job_filter(
             self._channel,
@@ -312,7 +312,7 @@ class DeadLetters(_Operator):
         **request: Unpack[RequestOptions],
     ) -> Operation[Job[Any]]:
         """Make a new job of a dead letter, with its own payload or this one. One that was redriven
-        or discarded before raises `Conflict`; `again` makes another job of it all the same."""
+        or discarded before raises `Conflict`; `again` makes another job of it anyway."""
         asked = requested(self._channel, request, of="redrive()")
         letter = yield from self._loading(job_id)
         body = None

@@ -290,7 +290,7 @@ ACTIONS = (
         target=JOB,
         verb="Stall",
         explains="Takes the job from a worker that you no longer trust: its lease ends at once and"
-        " its report is discarded. The job stays stalled until somebody requeues it. It costs no"
+        " its report is discarded. The job stays stalled until it is requeued. It costs no"
         " attempt.",
         done="stalled",
         icon="warn",
@@ -342,7 +342,7 @@ ACTIONS = (
         name="discard",
         target=DEAD_LETTER,
         verb="Discard",
-        explains="Marks the dead letter as resolved: nobody will redrive it. Its record stays until"
+        explains="Marks the dead letter as resolved: it is not redriven. Its record stays until"
         " it is purged.",
         done="discarded",
         icon="trash",

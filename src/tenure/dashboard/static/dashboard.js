@@ -5,7 +5,7 @@
 (() => {
   const KEY_WITHIN_MS = 1500;
 
-  // --- live parts: asked for again while the tab is visible and nobody works in them
+  // --- live parts: asked for again while the tab is visible and the visitor does not work in them
 
   const isBusy = (live) => {
     if (document.hidden || document.getElementById("dialog").open) return true;
