@@ -72,8 +72,10 @@ _OBSERVED = {
 }
 
 
-def what_happened(event: Event) -> str:
-    """The event in a few words."""
+def what_happened(event: Event | Observation) -> str:
+    """The event or observation in a few words."""
+    if isinstance(event, Observation):
+        return _OBSERVED.get(event.type, str(event.type))
     if event.type is EventType.STALLED and event.cause is not None:
         return _STALLED.get(event.cause, str(event.cause))
     if event.type is EventType.HEARTBEAT and has_checkpoint(event):
@@ -83,8 +85,10 @@ def what_happened(event: Event) -> str:
     return _WHAT.get(event.type, str(event.type))
 
 
-def why_it_happened(event: Event) -> str:
+def why_it_happened(event: Event | Observation) -> str:
     """Its cause, the reason that was given and the error; each only if there is one."""
+    if isinstance(event, Observation):
+        return _why_it_was_observed(event)
     facts = event.payload
     parts = []
     if event.cause is not None and event.type is not EventType.STALLED:
@@ -102,6 +106,12 @@ def why_it_happened(event: Event) -> str:
     return "; ".join(parts)
 
 
+def _why_it_was_observed(seen: Observation) -> str:
+    if seen.compensated_by is not None:
+        return f"by job {seen.compensated_by}"
+    return "" if seen.cause is None else str(seen.cause).replace("_", " ")
+
+
 def _cause_words(event: Event, cause: EventCause) -> str:
     if cause is EventCause.REDRIVE and event.payload.flow_id is not None:
         return "redrive of its flow: replaces a job that did not succeed"
@@ -117,15 +127,3 @@ def progress_words(progress: Progress) -> str:
     """`3 of 10, resizing`."""
     of = "" if progress.total is None else f" of {progress.total}"
     return f"{progress.done}{of}" + (f", {progress.note}" if progress.note else "")
-
-
-def what_was_observed(seen: Observation) -> str:
-    """The observation in a few words."""
-    return _OBSERVED.get(seen.type, str(seen.type))
-
-
-def why_it_was_observed(seen: Observation) -> str:
-    """Why the report was refused, or which job compensated this one."""
-    if seen.compensated_by is not None:
-        return f"by job {seen.compensated_by}"
-    return "" if seen.cause is None else str(seen.cause).replace("_", " ")

@@ -23,13 +23,7 @@ from tenure.core.vocabulary import (
     JobStatus,
     ObservationType,
 )
-from tenure.dashboard.event_words import (
-    has_checkpoint,
-    what_happened,
-    what_was_observed,
-    why_it_happened,
-    why_it_was_observed,
-)
+from tenure.dashboard.event_words import has_checkpoint, what_happened, why_it_happened
 
 MAX_LANES = 24
 """The newest are shown; hundreds of lanes would not be readable."""
@@ -237,13 +231,7 @@ class _Reader:
         sign = _sign_of(event)
         if sign is None:
             return
-        mark = Mark(
-            sign=sign,
-            at=event.ts,
-            what=what_happened(event),
-            who=event.actor,
-            why=why_it_happened(event),
-        )
+        mark = _mark(sign, event)
         self.lane.marks.append(mark)
         if event.type in ATTEMPT_ENDS:
             self.lane.end = mark
@@ -277,15 +265,7 @@ class _Reader:
         if is_late and lane.last is not None:
             lane.add(Phase.LATE, lane.last, seen.ts)
         compensated = seen.type is ObservationType.COMPENSATED
-        lane.marks.append(
-            Mark(
-                sign=Sign.COMPENSATED if compensated else Sign.REFUSED,
-                at=seen.ts,
-                what=what_was_observed(seen),
-                who=seen.actor,
-                why=why_it_was_observed(seen),
-            )
-        )
+        lane.marks.append(_mark(Sign.COMPENSATED if compensated else Sign.REFUSED, seen))
 
     def bound_lease(self, job: Job) -> None:
         """A time-out or the grace of a cancellation can end a lease before its expiry. [L9]"""
@@ -303,6 +283,11 @@ class _Reader:
 
 
 _BEFORE_A_CLAIM = frozenset({None, JobStatus.WAITING, JobStatus.QUEUED})
+
+
+def _mark(sign: Sign, of: Event | Observation) -> Mark:
+    what, why = what_happened(of), why_it_happened(of)
+    return Mark(sign=sign, at=of.ts, what=what, who=of.actor, why=why)
 
 
 def _is_of_attempt(event: Event) -> bool:

@@ -4,23 +4,17 @@ The log is read from its newest part: `rev` is the seq of its last event, so the
 long one is left out without counting it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 from starlette.responses import Response
 
 from tenure.core.artifacts import AttemptLog
 from tenure.core.events import Event
-from tenure.core.ids import JobId
-from tenure.core.verdicts import Observation
-from tenure.core.views.events import TimelineEntry, timeline
+from tenure.core.views.events import timeline
 from tenure.dashboard.actions import DEAD_LETTER, JOB, Action, Field
-from tenure.dashboard.event_words import (
-    what_happened,
-    what_was_observed,
-    why_it_happened,
-    why_it_was_observed,
-)
+from tenure.dashboard.event_words import what_happened, why_it_happened
 from tenure.dashboard.job_life import life_of
 from tenure.dashboard.life_picture import picture_of
 from tenure.dashboard.visits import Page, Visit
@@ -30,7 +24,6 @@ from tenure.protocol.replies import (
     ArtifactsReply,
     EventsReply,
     FlowReply,
-    FlowStepRecord,
     JobReply,
     LogsReply,
     ObservationsReply,
@@ -50,34 +43,6 @@ MAX_BODY_CHARACTERS = 100_000
 MAX_OUTPUT_CHARACTERS = 200_000
 """A page shows no more of a body or of an attempt's output; the command line shows all."""
 
-MAX_RELATIVES = 20
-
-
-class EventRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A line of the table of events."""
-
-    entry: TimelineEntry
-    seqs: str
-    what: str
-    why: str
-
-    @property
-    def at(self) -> object:
-        """When it happened."""
-        return moment(self.entry.ts)
-
-
-class Relatives(msgspec.Struct, frozen=True, kw_only=True):
-    """The jobs of a flow before and after one, the first of each, and how many there are."""
-
-    parents: Sequence[FlowStepRecord]
-    children: Sequence[FlowStepRecord]
-    parent_count: int
-    child_count: int
-    flow_jobs: int
-    names: Mapping[JobId, str]
-    """The names of the flow's jobs, replaced ones included."""
-
 
 async def job(visit: Visit) -> Response:
     """The page of one job."""
@@ -94,20 +59,23 @@ async def job(visit: Visit) -> Response:
         logs = (await visit.ask("logs", LogsReply, path=path)).logs
     artifacts = await visit.ask("artifacts", ArtifactsReply, path=path)
     life = life_of(job_of(record), events, observations, now=visit.instant)
-    rows = event_rows(timeline(events, observations, folded=True, after_seq=after_seq))
+    entries = timeline(events, observations, folded=True, after_seq=after_seq)
     return await visit.show(
         "job.html",
         job=record,
         resolution=reply.resolution,
         picture=picture_of(life),
-        rows=rows[-MAX_ENTRIES:],
-        rows_left_out=max(0, len(rows) - MAX_ENTRIES),
-        events_left_out=after_seq,
+        entries=entries[-MAX_ENTRIES:],
+        has_more_events=after_seq > 0 or len(entries) > MAX_ENTRIES,
+        what=what_happened,
+        why=why_it_happened,
+        moment=moment,
         logs=logs,
         artifacts=artifacts.artifacts,
         reasons=await _wait_reasons(visit, record),
         relatives=await _relatives(visit, record),
         bodies=_bodies(record),
+        max_body=MAX_BODY_CHARACTERS,
         max_output=MAX_OUTPUT_CHARACTERS,
         offered=offered_actions(record, is_resolved=reply.resolution is not None),
     )
@@ -134,9 +102,7 @@ async def _newest_events(visit: Visit, record: JobRecord) -> tuple[list[Event], 
     first_after = max(0, record.rev - MAX_EVENTS)
     after: int | None = first_after
     events: list[Event] = []
-    for _ in range(MAX_EVENTS // EVENTS_PER_READ + 1):
-        if after is None:
-            break
+    while after is not None and len(events) <= MAX_EVENTS:
         page = await visit.ask(
             "events",
             EventsReply,
@@ -148,86 +114,29 @@ async def _newest_events(visit: Visit, record: JobRecord) -> tuple[list[Event], 
     return events, first_after
 
 
-def event_rows(entries: Sequence[TimelineEntry]) -> list[EventRow]:
-    """The lines of the table of events."""
-    return [_event_row(entry) for entry in entries]
+def _bodies(record: JobRecord) -> list[tuple[str, int, str]]:
+    """Each body that is known: its name, size and text."""
+    known = ((name, getattr(record, name)) for name in ("payload", "result", "checkpoint"))
+    return [
+        (name, len(bytes(raw)), msgspec.json.format(bytes(raw).decode(), indent=2))
+        for name, raw in known
+        if raw is not msgspec.UNSET and raw is not None
+    ]
 
 
-def _event_row(entry: TimelineEntry) -> EventRow:
-    if entry.observation is not None:
-        return _observation_row(entry, entry.observation)
-    if entry.pruned is not None:
-        return EventRow(
-            entry=entry,
-            seqs=_seqs(*entry.pruned),
-            what=_renewals(entry.pruned[1] - entry.pruned[0] + 1),
-            why="pruned after the attempt had ended",
-        )
-    first, last = entry.events[0], entry.events[-1]
-    several = len(entry.events) > 1
-    return EventRow(
-        entry=entry,
-        seqs=_seqs(first.seq, last.seq),
-        what=_renewals(len(entry.events)) if several else what_happened(first),
-        why=why_it_happened(last),
-    )
-
-
-def _observation_row(entry: TimelineEntry, seen: Observation) -> EventRow:
-    return EventRow(
-        entry=entry, seqs="", what=what_was_observed(seen), why=why_it_was_observed(seen)
-    )
-
-
-def _seqs(first: int, last: int) -> str:
-    return str(first) if first == last else f"{first}–{last}"
-
-
-def _renewals(count: int) -> str:
-    return "Lease renewed" if count == 1 else f"Lease renewed {count} times"
-
-
-class Body(msgspec.Struct, frozen=True, kw_only=True):
-    """A payload, checkpoint or result, as much of it as a page shows."""
-
-    name: str
-    text: str
-    size: int
-    is_cut: bool
-
-
-def _bodies(record: JobRecord) -> list[Body]:
-    found = []
-    for name in ("payload", "result", "checkpoint"):
-        raw = getattr(record, name)
-        if raw is msgspec.UNSET or raw is None:
-            continue
-        text = bytes(raw).decode()
-        pretty = msgspec.json.format(text, indent=2)
-        shown = pretty[:MAX_BODY_CHARACTERS]
-        is_cut = len(pretty) > MAX_BODY_CHARACTERS
-        found.append(Body(name=name, text=shown, size=len(bytes(raw)), is_cut=is_cut))
-    return found
-
-
-async def _relatives(visit: Visit, record: JobRecord) -> Relatives | None:
-    """The parents and children of a job in its flow. The whole flow is read for it, so the page of
-    a job in a large flow is asked for less often."""
+async def _relatives(visit: Visit, record: JobRecord) -> dict[str, Any] | None:
+    """The jobs of the flow before and after this one, and the names of all, replaced ones included.
+    The whole flow is read for it, so the page of a job in a large flow is asked for less often."""
     if record.flow_id is None:
         return None
     found = await visit.ask("show-flow", FlowReply, path={"flow_id": record.flow_id})
-    own = next((step for step in found.steps if step.job_id == record.id), None)
-    before = set(() if own is None else own.after)
-    parents = [step for step in found.current if step.name in before]
-    children = [step for step in found.current if record.flow_step in step.after]
-    return Relatives(
-        parents=parents[:MAX_RELATIVES],
-        children=children[:MAX_RELATIVES],
-        parent_count=len(parents),
-        child_count=len(children),
-        flow_jobs=len(found.current),
-        names={step.job_id: step.name for step in found.steps},
-    )
+    before = next((step.after for step in found.steps if step.job_id == record.id), ())
+    return {
+        "parents": [step for step in found.current if step.name in before],
+        "children": [step for step in found.current if record.flow_step in step.after],
+        "flow_jobs": len(found.current),
+        "names": {step.job_id: step.name for step in found.steps},
+    }
 
 
 async def artifact(visit: Visit) -> Response:
