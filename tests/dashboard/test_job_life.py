@@ -250,7 +250,7 @@ def test_pruned_renewals_are_still_counted_and_leave_no_silence() -> None:
 
     lane = life(driver).lanes[0]
 
-    assert (lane.renewals, lane.renewal_count) == ((), 20)
+    assert (lane.renewals, lane.renewal_count) == ([], 20)
     assert Phase.SILENT not in [span.phase for span in lane.spans]
 
 

@@ -103,19 +103,43 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True):
     why: str
 
 
-class Lane(msgspec.Struct, frozen=True, kw_only=True):
+class Lane(msgspec.Struct, kw_only=True):
     """One attempt with the wait before it; `attempt` is 0 before the job is claimed."""
 
-    attempt: int
-    owner: WorkerId | None
-    spans: tuple[Span, ...]
-    marks: tuple[Mark, ...]
-    lease: Span | None
-    renewals: tuple[Instant, ...]
-    renewal_count: int
+    attempt: int = 0
+    owner: WorkerId | None = None
+    lease_id: LeaseId | None = None
+    claimed_at: Instant | None = None
+    lease_until: Instant | None = None
+    spans: list[Span] = []
+    marks: list[Mark] = []
+    renewals: list[Instant] = []
+    renewal_count: int = 0
     """Also counts renewals that were pruned from the log."""
-    end: Mark | None
+    end: Mark | None = None
     """How the attempt, or the job's wait, ended; None while it lasts."""
+
+    @property
+    def lease(self) -> Span | None:
+        """From the claim to the end of the last phase under the lease."""
+        ends = [span.end for span in self.spans if span.phase in LEASED]
+        if self.claimed_at is None or not ends or max(ends) <= self.claimed_at:
+            return None
+        return Span(phase=Phase.CLAIMED, start=self.claimed_at, end=max(ends))
+
+    def add(self, phase: Phase, start: Instant, end: Instant) -> None:
+        """Add a phase, if it took any time. A renewal does not start another one."""
+        last = self.spans[-1] if self.spans else None
+        if last is not None and last.phase is phase and last.end == start:
+            start = self.spans.pop().start
+        if start < end:
+            self.spans.append(Span(phase=phase, start=start, end=end))
+
+    def add_leased(self, phase: Phase, start: Instant, end: Instant) -> None:
+        """Add a phase under the lease; what is after its end is silence."""
+        until = end if self.lease_until is None else max(start, min(end, self.lease_until))
+        self.add(phase, start, until)
+        self.add(Phase.SILENT, until, end)
 
 
 class Life(msgspec.Struct, frozen=True, kw_only=True):
@@ -128,70 +152,18 @@ class Life(msgspec.Struct, frozen=True, kw_only=True):
     left_out: int
 
 
-class _Lane:
-    """A lane that is being read."""
-
-    def __init__(self) -> None:
-        self.attempt = 0
-        self.owner: WorkerId | None = None
-        self.lease_id: LeaseId | None = None
-        self.claimed_at: Instant | None = None
-        self.lease_until: Instant | None = None
-        self.spans: list[Span] = []
-        self.marks: list[Mark] = []
-        self.renewals: list[Instant] = []
-        self.renewal_count = 0
-        self.end: Mark | None = None
-
-    @property
-    def last(self) -> Instant | None:
-        """Until when it reaches so far."""
-        return max((span.end for span in self.spans), default=None)
-
-    def add(self, phase: Phase, start: Instant, end: Instant) -> None:
-        """A phase, if it took any time. A renewal does not start another one."""
-        last = self.spans[-1] if self.spans else None
-        if last is not None and last.phase is phase and last.end == start:
-            start = self.spans.pop().start
-        if start < end:
-            self.spans.append(Span(phase=phase, start=start, end=end))
-
-    def add_leased(self, phase: Phase, start: Instant, end: Instant) -> None:
-        """A phase under the lease; what is after its end is silence."""
-        until = end if self.lease_until is None else max(start, min(end, self.lease_until))
-        self.add(phase, start, until)
-        self.add(Phase.SILENT, until, end)
-
-    def finished(self) -> Lane:
-        """The lane as a value."""
-        lease = None
-        leased = [span.end for span in self.spans if span.phase in LEASED]
-        if self.claimed_at is not None and leased and max(leased) > self.claimed_at:
-            lease = Span(phase=Phase.CLAIMED, start=self.claimed_at, end=max(leased))
-        return Lane(
-            attempt=self.attempt,
-            owner=self.owner,
-            spans=tuple(self.spans),
-            marks=tuple(self.marks),
-            lease=lease,
-            renewals=tuple(self.renewals),
-            renewal_count=max(self.renewal_count, len(self.renewals)),
-            end=self.end,
-        )
-
-
 class _Reader:
     """Reads a log from its first event to its last."""
 
     def __init__(self) -> None:
-        self.lanes = [_Lane()]
+        self.lanes = [Lane()]
         self.status: JobStatus | None = None
         self.since = Instant(0)
         self.run_at: Instant | None = None
         self.is_stopping = False
 
     @property
-    def lane(self) -> _Lane:
+    def lane(self) -> Lane:
         return self.lanes[-1]
 
     def read(self, event: Event) -> None:
@@ -202,11 +174,12 @@ class _Reader:
             self.lane.lease_until = event.lease_expires_at or self.lane.lease_until
         self.close_phase(event.ts)
         if self._begins_lane(event):
-            self.lanes.append(_Lane())
+            self.lanes.append(Lane())
             self.is_stopping = False
         lane = self.lane
         if event.type in RENEWALS:
             lane.renewals.append(event.ts)
+            lane.renewal_count += 1
         if _is_of_attempt(event):
             lane.attempt = event.attempt
             lane.owner = lane.owner or event.owner
@@ -262,8 +235,8 @@ class _Reader:
         of_lease = [lane for lane in self.lanes if seen.lease_id and lane.lease_id == seen.lease_id]
         lane = of_lease[-1] if of_lease else self.lane
         is_late = seen.type is ObservationType.RESULT_DISCARDED
-        if is_late and lane.last is not None:
-            lane.add(Phase.LATE, lane.last, seen.ts)
+        if is_late and lane.spans:
+            lane.add(Phase.LATE, max(span.end for span in lane.spans), seen.ts)
         compensated = seen.type is ObservationType.COMPENSATED
         lane.marks.append(_mark(Sign.COMPENSATED if compensated else Sign.REFUSED, seen))
 
@@ -325,7 +298,7 @@ def life_of(
         reader.observe(seen)
     if not ended:
         reader.look_ahead(now)
-    lanes = tuple(lane.finished() for lane in reader.lanes[-MAX_LANES:])
+    lanes = tuple(reader.lanes[-MAX_LANES:])
     shown = sum(lane.attempt > 0 for lane in lanes)
     attempts = max([job.attempt, *(lane.attempt for lane in lanes)])
     instants = [mark.at for lane in lanes for mark in lane.marks]

@@ -123,23 +123,17 @@ def picture_of(life: Life) -> Picture:
     """The picture of a life."""
     axis = time_axis(life.start, life.end, idle=_idle_gaps(life))
     rows = tuple(_row(lane, axis) for lane in life.lanes)
+    phases = {bar.phase for row in rows for bar in row.bars}
+    signs = {glyph.sign for row in rows for glyph in row.glyphs}
     return Picture(
         ticks=axis.ticks(),
         cuts=axis.cuts,
         rows=rows,
         now=None if life.now is None else axis.position(life.now),
         left_out=life.left_out,
-        phases=tuple(each for each in Phase if any(_has_phase(row, each) for row in rows)),
-        signs=tuple(each for each in Sign if any(_has_sign(row, each) for row in rows)),
+        phases=tuple(each for each in Phase if each in phases),
+        signs=tuple(each for each in Sign if each in signs),
     )
-
-
-def _has_phase(row: LaneRow, phase: Phase) -> bool:
-    return any(bar.phase is phase for bar in row.bars)
-
-
-def _has_sign(row: LaneRow, sign: Sign) -> bool:
-    return any(glyph.sign is sign for glyph in row.glyphs)
 
 
 def _idle_gaps(life: Life) -> list[Gap]:
