@@ -39,8 +39,8 @@ def test_jobs_in_several_modules_are_found_by_the_command_that_is_shown(tmp_path
     assert ran.returncode == 0, ran
     with Tenure(url) as client:
         assert client.get(ran.stdout.strip()).refresh().queue == "money"
-    assert "they are in shop.mail, shop.money; name here a module" in none.stderr
-    assert f"such as {app}\n" in none.stderr
+    assert "shop.app:app has no jobs; decorate a function with @app.job" in none.stderr
+    assert "a module that imports app and the module of the function\n" in none.stderr
 
 
 def test_heartbeat_intervals_are_those_of_the_leases_named() -> None:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from functools import cached_property, wraps
-from typing import Any, Generic, Literal, NoReturn, TypeVar, cast
+from typing import Any, Generic, Literal, TypeVar, cast
 
 import click
 import msgspec
@@ -30,6 +30,7 @@ from tenure.cli.output import (
     terminal_size,
 )
 from tenure.core.checks import MAX_NAME, NAME_PATTERN, check_name, shown
+from tenure.core.flow_rows import FlowSummary
 from tenure.core.ids import (
     SHORTEST_PREFIX,
     Actor,
@@ -314,16 +315,11 @@ def find_job_id(cli: Invocation, text: str, *, is_before: bool = False) -> JobId
     found = cli.serving.list_jobs(wanted).jobs
     if not found and is_whole:
         refuse(f"there is no job {typed} in namespace {cli.namespace}")
-    if not found:
-        refuse(f"no job in namespace {cli.namespace} has an id that begins with {typed}")
-    if len(found) > 1:
-        now = cli.now
-        lines = [
-            f"  {job.id}  {job.kind}, {job.status}, enqueued {ago(job.enqueued_at, now)}"
-            for job in found
-        ]
-        _refuse_ambiguous("jobs", typed, lines)
-    return found[0].id
+
+    def described(job: Job) -> str:
+        return f"{job.id}  {job.kind}, {job.status}, enqueued {ago(job.enqueued_at, cli.now)}"
+
+    return _only_one(cli, "job", typed, found, described).id
 
 
 def find_job_ids(cli: Invocation, texts: Sequence[str]) -> list[JobId]:
@@ -350,17 +346,14 @@ def find_flow_id(cli: Invocation, text: str) -> FlowId:
     typed = typed_id("FLOW_ID", text, of="flow")
     if len(typed) >= LONGEST_PREFIX:
         return FlowId(typed)
-    listed = cli.store.flows.page(
+    found = cli.store.flows.page(
         cli.namespace, before=None, id_prefix=typed, limit=MAX_CANDIDATES + 1
     )
-    found = [each.flow for each in listed]
-    if not found:
-        refuse(f"no flow in namespace {cli.namespace} has an id that begins with {typed}")
-    if len(found) > 1:
-        now = cli.now
-        lines = [f"  {flow.id}  {flow.name}, made {ago(flow.made_at, now)}" for flow in found]
-        _refuse_ambiguous("flows", typed, lines)
-    return found[0].id
+
+    def described(each: FlowSummary) -> str:
+        return f"{each.flow.id}  {each.flow.name}, made {ago(each.flow.made_at, cli.now)}"
+
+    return _only_one(cli, "flow", typed, found, described).flow.id
 
 
 def _is_namespace_given() -> bool:
@@ -369,9 +362,14 @@ def _is_namespace_given() -> bool:
     return source is not ParameterSource.DEFAULT
 
 
-def _refuse_ambiguous(what: str, typed: str, lines: Sequence[str]) -> NoReturn:
-    many = f"more than {MAX_CANDIDATES}" if len(lines) > MAX_CANDIDATES else str(len(lines))
-    refuse(
-        f"{many} {what} have an id that begins with {typed}; give more of it:",
-        lines[:MAX_CANDIDATES],
-    )
+def _only_one(
+    cli: Invocation, noun: str, typed: str, found: Sequence[_T], described: Callable[[_T], str]
+) -> _T:
+    """The one thing that was found; ends the command if there is none, or more than one."""
+    if not found:
+        refuse(f"no {noun} in namespace {cli.namespace} has an id that begins with {typed}")
+    if len(found) > 1:
+        many = f"more than {MAX_CANDIDATES}" if len(found) > MAX_CANDIDATES else str(len(found))
+        lines = [f"  {described(each)}" for each in found[:MAX_CANDIDATES]]
+        refuse(f"{many} {noun}s have an id that begins with {typed}; give more of it:", lines)
+    return found[0]
