@@ -5,10 +5,19 @@ from datetime import UTC, datetime
 import msgspec
 import pytest
 
+from tenure.core.ids import Actor, Kind, Namespace, QueueName, ScheduleName
 from tenure.core.instants import Duration, Instant, seconds
 from tenure.core.job import Job
+from tenure.core.policy import Compensation, DeadLetterJob, Policy
+from tenure.core.schedules import Schedule, ScheduleSpec
 from tenure.protocol import codec
-from tenure.protocol.records import DerivedRecord, JobRecord
+from tenure.protocol.records import (
+    DerivedRecord,
+    JobRecord,
+    ScheduleRecord,
+    schedule_of,
+    schedule_record,
+)
 from tenure.protocol.requests import DerivedRequest
 from tenure.protocol.translation import derived, to_core, to_wire
 
@@ -107,3 +116,33 @@ def test_every_field_of_a_job_is_shown_but_those_that_only_the_store_needs() -> 
         "not_before",
         "delete_at",
     }
+
+
+def test_a_schedule_comes_back_with_everything_that_its_spec_says() -> None:
+    spec = ScheduleSpec(
+        kind=Kind("k"),
+        queue=QueueName("q"),
+        payload=b"[1]",
+        policy=Policy(
+            compensation=Compensation(kind=Kind("undo"), queue=QueueName("q"), policy=Policy())
+        ),
+        on_dead_letter=DeadLetterJob(kind=Kind("tell"), queue=QueueName("q"), policy=Policy()),
+        expires_us=seconds(60),
+        every_us=seconds(3600),
+        jitter_us=seconds(1),
+    )
+    kept = Schedule(
+        namespace=Namespace("default"),
+        name=ScheduleName("s"),
+        spec=spec,
+        rev=1,
+        created_at=Instant(1),
+        created_by=Actor("operator:o"),
+        changed_at=Instant(1),
+        changed_by=Actor("operator:o"),
+        updated_at=Instant(1),
+    )
+
+    sent = codec.encode(schedule_record(kept, bodies=True))
+
+    assert schedule_of(codec.decode(ScheduleRecord, sent)) == kept

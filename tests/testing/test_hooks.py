@@ -33,7 +33,7 @@ who: ContextVar[str] = ContextVar("who", default="nobody")
 
 def error_of(job: Job[Any]) -> ErrorRecord:
     error = job.refresh().error
-    assert error is not None
+    assert isinstance(error, ErrorRecord)
     return error
 
 

@@ -147,7 +147,8 @@ class Job(JobHandle, Generic[R_co]):
     def error(self) -> ErrorRecord | None:
         """What ended it, or what its last failed attempt reported."""
         record = self.refresh()
-        return record.error or record.last_error
+        error: ErrorRecord | None = record.error or record.last_error
+        return error
 
     @blocking
     def events(self) -> Operation[list[EventRecord]]:

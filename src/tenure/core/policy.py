@@ -24,7 +24,8 @@ MAX_HEARTBEAT = seconds(30)
 
 
 class Backoff(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
-    """Exponential, with jitter between `floor` times the delay and all of it. [F6]"""
+    """How long a failed job waits for its next attempt: exponential, with jitter between `floor`
+    times the delay and all of it. [F6]"""
 
     initial_us: Duration = seconds(2)
     factor: float = 2.0

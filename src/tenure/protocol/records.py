@@ -11,22 +11,17 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, overload
 
 import msgspec
-from msgspec import UNSET, Raw, UnsetType
 
 from tenure.core.artifacts import Artifact
 from tenure.core.claims import QueueState
 from tenure.core.events import Event, Facts
 from tenure.core.ids import (
     LEASE_ID_PATTERN,
-    Actor,
     Fingerprint,
-    FlowId,
     JobId,
     Kind,
-    Namespace,
     QueueName,
     RequestId,
-    ScheduleName,
     WorkerId,
     given_correlation_id,
     shown_lease,
@@ -35,36 +30,28 @@ from tenure.core.instants import Instant, seconds
 from tenure.core.job import HIDDEN, Job, JobError, Progress, not_before
 from tenure.core.kind_settings import KindSettings
 from tenure.core.leases import is_suspect
-from tenure.core.policy import Backoff, Compensation, DeadLetterJob, Policy
+from tenure.core.policy import Compensation, DeadLetterJob, Policy
 from tenure.core.rates import Meter, Rate, RateScope, RateStanding, parse_rate
 from tenure.core.schedules import Schedule, ScheduleSpec
 from tenure.core.verdicts import Observation, Resolution
 from tenure.core.views.dead_letter_groups import DeadLetterGroup, DeadLetterGroups
 from tenure.core.views.overview import (
-    Attention,
     Durations,
-    KindOverview,
     OutcomeBucket,
-    OutcomeCounts,
     Overview,
-    QueueOverview,
-    WorkerCounts,
 )
 from tenure.core.vocabulary import (
-    CatchUp,
     ErrorClass,
     EventCause,
     EventClass,
-    JobStatus,
     Operation,
-    Overlap,
     ReasonCode,
     Stage,
     WorkerState,
 )
 from tenure.core.workers import WorkerSeen
 from tenure.protocol.fields import in_seconds, optional_instant
-from tenure.protocol.translation import derived, to_core, to_wire
+from tenure.protocol.translation import derived, shown_unchanged, to_core, to_wire
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,9 +92,7 @@ else:
         """A record with the fields of a core struct, in the units of the wire."""
 
 
-@derived(Backoff)
-class BackoffRecord(DerivedRecord, frozen=True, kw_only=True):
-    """How long a failed job waits for its next attempt. [F6]"""
+shown_unchanged(Progress)
 
 
 @derived(Compensation)
@@ -139,8 +124,11 @@ class ErrorRecord(DerivedRecord, frozen=True, kw_only=True):
 # --- Jobs --------------------------------------------------------------------------------------
 
 
-@derived(Job, without=("lease_id", "claimed_run_at", "not_before", "delete_at"))
-class JobRecord(Record, frozen=True, kw_only=True):
+CORRELATED = {"correlated_by": "correlation_id"}
+
+
+@derived(Job, without=("lease_id", "claimed_run_at", "not_before", "delete_at"), names=CORRELATED)
+class JobRecord(DerivedRecord, frozen=True, kw_only=True):
     """A job. `suspect` says that its worker has been silent for two heartbeats. [L18]
 
     A job that finished while an attempt was running keeps that attempt's `started_at`, and
@@ -149,69 +137,16 @@ class JobRecord(Record, frozen=True, kw_only=True):
     job that undoes this one, `compensates` the job that this one undoes. [M5]
     """
 
-    id: JobId
-    namespace: Namespace
-    queue: QueueName
-    kind: Kind
-    priority: int
-    policy: PolicyRecord
-    dedupe_key: str | None
-    unique_for_s: float | None
-    concurrency_key: str | None
-    rate_key: str | None
     correlation_id: str
-    trace_id: str | None
-    origin_id: JobId | None
-    origin_cause: EventCause | None
-    flow_id: FlowId | None
-    flow_step: str | None
-    on_dead_letter: DeadLetterJobRecord | None
-    start_by: datetime | None
-    schedule: ScheduleName | None
-    scheduled_for: datetime | None
-    enqueued_at: datetime
-    status: JobStatus
-    rev: int
-    updated_at: datetime
-    run_at: datetime | None
     suspect: bool
-    payload: Raw | UnsetType = UNSET
-    attempt: int = 0
-    failures: int = 0
-    releases: int = 0
-    outage_credits: int = 0
-    owner: WorkerId | None = None
-    principal: Actor | None = None
-    claimed_at: datetime | None = None
-    lease_expires_at: datetime | None = None
-    due_at: datetime | None = None
-    hb_seq: int = 0
-    renewals: int = 0
-    started_at: datetime | None = None
-    was_started: bool = False
-    checkpoint: Raw | UnsetType = UNSET
-    progress: Progress | None = None
-    cancel_requested_at: datetime | None = None
-    cancel_deadline: datetime | None = None
-    cancel_reason: str | None = None
-    stall_cause: EventCause | None = None
-    last_owner: WorkerId | None = None
-    last_lease_expires_at: datetime | None = None
-    last_error: ErrorRecord | None = None
-    result: Raw | UnsetType = UNSET
-    error: ErrorRecord | None = None
-    reason_code: ReasonCode | None = None
-    stage: Stage | None = None
-    finished_at: datetime | None = None
     duration_s: float | None = None
     compensates: JobId | None = None
     compensated_by: JobId | None = None
 
 
 BODIES = ("payload", "result", "checkpoint")
-CORRELATED = {"correlated_by": "correlation_id"}
-_with_bodies = to_wire(Job, JobRecord, names=CORRELATED)
-_without_bodies = to_wire(Job, JobRecord, without=BODIES, names=CORRELATED)
+_with_bodies = to_wire(Job, JobRecord)
+_without_bodies = to_wire(Job, JobRecord, without=BODIES)
 _job = to_core(JobRecord, Job, without=("correlation_id",))
 
 
@@ -548,7 +483,7 @@ def _rate_of(record: QueueRecord | KindRecord) -> Rate | None:
 # --- Schedules ---------------------------------------------------------------------------------
 
 
-@derived(Schedule, without=("spec",))
+@derived(Schedule, via=("spec",))
 class ScheduleRecord(DerivedRecord, frozen=True, kw_only=True):
     """A schedule: when it fires, which job that makes, and what it has done so far.
 
@@ -556,21 +491,6 @@ class ScheduleRecord(DerivedRecord, frozen=True, kw_only=True):
     had not ended, `missed` those that nobody fired in time. `declared_by` is the application whose
     code declares it, null if it was made by hand. The payload is left out of lists. [SC13]
     """
-
-    kind: Kind
-    queue: QueueName
-    payload: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
-    priority: int
-    policy: PolicyRecord | None
-    concurrency_key: str | None = None
-    rate_key: str | None = None
-    expires_s: float | None = None
-    cron: str | None
-    tz: str
-    every_s: float | None
-    catch_up: CatchUp
-    overlap: Overlap
-    jitter_s: float
 
 
 _schedule_record = to_wire(Schedule, ScheduleRecord, via=("spec",))
@@ -592,21 +512,9 @@ def schedule_of(record: ScheduleRecord) -> Schedule:
 # --- Overviews -----------------------------------------------------------------------------------
 
 
-@derived(OutcomeCounts)
-class OutcomeCountsRecord(DerivedRecord, frozen=True, kw_only=True):
-    """Events by type: how many jobs were enqueued, claimed, requeued after an attempt, and how many
-    ended in which way."""
-
-
 @derived(OutcomeBucket)
 class OutcomeBucketRecord(DerivedRecord, frozen=True, kw_only=True):
     """The events of the bucket that begins at `at`."""
-
-
-@derived(QueueOverview)
-class QueueOverviewRecord(DerivedRecord, frozen=True, kw_only=True):
-    """A queue: its jobs now, since when the oldest ready one is ready, what is set for it, how many
-    live workers claim from it, and its events since `since`."""
 
 
 @derived(Durations)
@@ -617,22 +525,6 @@ class DurationsRecord(DerivedRecord, frozen=True, kw_only=True):
 
 durations_record = to_wire(Durations, DurationsRecord)
 """Durations as they are shown."""
-
-
-@derived(KindOverview)
-class KindOverviewRecord(DerivedRecord, frozen=True, kw_only=True):
-    """A kind: its jobs now in all queues, its events since `since`, and how long its jobs waited
-    and ran since then. [OB50]"""
-
-
-@derived(WorkerCounts)
-class WorkerCountsRecord(DerivedRecord, frozen=True, kw_only=True):
-    """Workers by their state."""
-
-
-@derived(Attention)
-class AttentionRecord(DerivedRecord, frozen=True, kw_only=True):
-    """Something that somebody should look at: how many jobs it is about, and where they are."""
 
 
 @derived(DeadLetterGroup)

@@ -38,8 +38,9 @@ from tenure.core.verdicts import CancelDirective, Grant, Reply, Verdict, verdict
 from tenure.core.views.event_counts import EventCount
 from tenure.core.views.events import TailDelay
 from tenure.core.vocabulary import Cause, JobStatus, LeaseNews, VerdictKind
-from tenure.protocol.fields import in_seconds, moment, optional_moment
+from tenure.protocol.fields import in_seconds
 from tenure.protocol.records import (
+    CORRELATED,
     ArtifactRecord,
     DeadLetterRecord,
     DerivedRecord,
@@ -173,45 +174,23 @@ class ClaimReply(Record, frozen=True, kw_only=True):
     all_held: bool = False
 
 
+_grant_record = to_wire(
+    Grant,
+    GrantRecord,
+    via=("job", "job.policy"),
+    names={
+        "ttl_us": "lease_ttl_s",
+        "heartbeat_interval_us": "heartbeat_s",
+        "status": "job_status",
+        **CORRELATED,
+    },
+)
 _granted_job = to_core(
     GrantRecord,
     Job,
     without=("correlation_id", "lease_id"),
     names={"id": "job_id", "status": "job_status", "updated_at": "enqueued_at"},
 )
-
-
-def grant_record(grant: Grant) -> GrantRecord:
-    """A grant as it travels: in one piece, with what a worker needs of the job and its policy."""
-    job, policy = grant.job, grant.job.policy
-    return GrantRecord(
-        job_id=grant.job_id,
-        namespace=job.namespace,
-        queue=job.queue,
-        kind=job.kind,
-        attempt=grant.attempt,
-        fence=grant.fence,
-        lease_id=grant.lease_id,
-        lease_ttl_s=in_seconds(grant.ttl_us),
-        lease_s=in_seconds(policy.lease_us),
-        heartbeat_s=in_seconds(policy.heartbeat_interval_us),
-        timeout_s=None if policy.timeout_us is None else in_seconds(policy.timeout_us),
-        grace_s=in_seconds(policy.grace_us),
-        hb_seq=job.hb_seq,
-        job_status=job.status,
-        rev=job.rev,
-        priority=job.priority,
-        failures=job.failures,
-        max_attempts=policy.max_attempts,
-        enqueued_at=moment(job.enqueued_at),
-        payload=msgspec.Raw(job.payload),
-        checkpoint=msgspec.UNSET if job.checkpoint is None else msgspec.Raw(job.checkpoint),
-        progress=job.progress,
-        correlation_id=job.correlated_by,
-        trace_id=job.trace_id,
-        schedule=job.schedule,
-        scheduled_for=optional_moment(job.scheduled_for),
-    )
 
 
 def grant_of(record: GrantRecord) -> Grant:
@@ -241,7 +220,7 @@ def claim_reply(answer: ClaimAnswer) -> ClaimReply:
     """The answer to a claim as it travels."""
     return ClaimReply(
         verdict=VerdictKind.OK if answer.cause is None else VerdictKind.REJECTED,
-        grants=tuple(grant_record(grant) for grant in answer.grants),
+        grants=tuple(map(_grant_record, answer.grants)),
         cause=answer.cause,
         repeated=answer.is_repeat,
         waited_s=in_seconds(answer.waited_us),
@@ -253,7 +232,7 @@ def claim_reply(answer: ClaimAnswer) -> ClaimReply:
 def claim_answer(reply: ClaimReply) -> ClaimAnswer:
     """The answer to a claim that came."""
     return ClaimAnswer(
-        grants=tuple(grant_of(record) for record in reply.grants),
+        grants=tuple(map(grant_of, reply.grants)),
         cause=reply.cause,
         is_repeat=reply.repeated,
         waited_us=seconds(reply.waited_s),

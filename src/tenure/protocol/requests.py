@@ -42,9 +42,9 @@ from tenure.core.ids import (
     handler_member_id,
 )
 from tenure.core.instants import MICROSECONDS_PER_SECOND
-from tenure.core.job import Job, JobError, Progress
+from tenure.core.job import Job, JobError
 from tenure.core.leases import HeldLease
-from tenure.core.policy import Backoff, Compensation, DeadLetterJob, Policy
+from tenure.core.policy import Compensation, DeadLetterJob, Policy
 from tenure.core.schedules import PutSchedule, ScheduleSpec
 from tenure.core.verdicts import Resolution
 from tenure.core.views.events import MAX_NEWEST, EventFilter, TailFilter
@@ -170,11 +170,6 @@ class ReleaseMessage(DerivedRequest, frozen=True, kw_only=True):
     """Hand the job back unharmed, to be taken up again after `delay_s`. [T11]"""
 
     kind: Literal["deploy", "snooze"] = "deploy"
-
-
-@derived(Progress)
-class ProgressMessage(DerivedRequest, frozen=True, kw_only=True):
-    """How far a handler says it is."""
 
 
 @derived(Heartbeat, without=("actor",))
@@ -320,11 +315,6 @@ alive_message = to_wire(WorkerProcess, AliveMessage)
 
 
 # --- Clients and operators ---------------------------------------------------------------------
-
-
-@derived(Backoff)
-class BackoffMessage(DerivedRequest, frozen=True, kw_only=True, omit_defaults=False):
-    """How long a failed job waits for its next attempt. [F6]"""
 
 
 @derived(Compensation)

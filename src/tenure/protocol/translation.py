@@ -79,28 +79,29 @@ def derived(
     core: type[msgspec.Struct],
     *,
     without: Iterable[str] = (),
+    via: Collection[str] = (),
     names: Mapping[str, str] | None = None,
 ) -> Callable[[type[_S]], type[_S]]:
     """Give a message the fields of a core struct but for `without`, the required ones first. A
-    field that the message declares itself stays as it is declared."""
+    field that the message declares itself stays as declared. In the place of a field in `via` come
+    the fields of its struct."""
 
     def derive(declared: Any) -> Any:
         own = dict(_declared_fields(declared))
         fields: list[Any] = []
-        hints = _hints(core)
-        for field, default in _struct_fields(core):
+        for field, annotation, default in _core_fields(core, via):
             name = wire_name(field, names or {})
             if name in own:
                 fields.append(own.pop(name))
             elif field not in without:
-                fields.append(_derived_field(name, hints[field], default, declared))
+                fields.append(_derived_field(name, annotation, default, declared))
         fields += own.values()
         made = msgspec.defstruct(
             declared.__name__,
             sorted(fields, key=_has_default),
             bases=declared.__bases__,
             module=declared.__module__,
-            namespace={"__doc__": declared.__doc__},
+            namespace={name: each for name, each in vars(declared).items() if _stays(name, each)},
             frozen=True,
             omit_defaults=declared.__struct_config__.omit_defaults,
         )
@@ -109,6 +110,34 @@ def derived(
         return made
 
     return derive
+
+
+def _stays(name: str, member: Any) -> bool:
+    return name == "__doc__" or isinstance(member, property)
+
+
+def shown_unchanged(core: type[msgspec.Struct]) -> None:
+    """Let answers have this core struct itself."""
+    _messages[core, False] = core
+
+
+def _message_of(core: Any, outer: Any) -> Any:
+    """The message of a core struct within a message: the one that was declared for it, or one with
+    its fields and its documentation."""
+    strict = is_request(outer)
+    if (core, strict) not in _messages and _is_a(core, msgspec.Struct):
+        root = outer.__mro__[outer.__mro__.index(msgspec.Struct) - 1]
+        declared = msgspec.defstruct(
+            f"{core.__name__}{'Message' if strict else 'Record'}",
+            (),
+            bases=(root,),
+            module=outer.__module__,
+            namespace={"__doc__": core.__doc__},
+            frozen=True,
+            omit_defaults=outer.__struct_config__.omit_defaults,
+        )
+        derived(core)(declared)
+    return _messages.get((core, strict), core)
 
 
 _Field = tuple[str, Any, Any]
@@ -120,6 +149,16 @@ def _struct_fields(struct: Any) -> Iterator[tuple[str, Any]]:
     first = len(names) - len(defaults)
     for position, name in enumerate(names):
         yield name, msgspec.NODEFAULT if position < first else defaults[position - first]
+
+
+def _core_fields(core: Any, via: Collection[str]) -> Iterator[_Field]:
+    """Names, types and defaults."""
+    hints = _hints(core)
+    for name, default in _struct_fields(core):
+        if name in via:
+            yield from _core_fields(hints[name], ())
+        else:
+            yield name, hints[name], default
 
 
 def _declared_fields(declared: Any) -> Iterator[tuple[str, _Field]]:
@@ -167,7 +206,7 @@ def _of_family(name: str, bare: Any, message: type) -> Any:
         return datetime
     if bare is Duration:
         return float
-    return _messages.get((bare, strict), bare)
+    return _message_of(bare, message)
 
 
 def _wire_default(default: Any, annotation: Any, wire: Any) -> Any:
