@@ -166,6 +166,7 @@ def test_a_wrong_command_or_argument_says_what_was_meant(words: list[str], meant
         ("psycopg", ["jobs", "ls", "--url", "postgresql:///jobs"], "postgres"),
         ("urllib3", ["jobs", "ls", "--url", "http://localhost:1"], "http"),
         ("starlette", ["serve"], "server"),
+        ("jinja2", ["serve"], "server"),
     ],
 )
 def test_a_missing_extra_is_named_with_the_way_to_install_it(

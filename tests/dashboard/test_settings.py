@@ -2,9 +2,8 @@
 
 import pytest
 
-from tenure.cli.serve import missing_pages
 from tenure.dashboard.settings import check_origin
-from tenure.errors import InvalidInput, install_hint
+from tenure.errors import InvalidInput
 from tenure_conformance.spec import spec
 from tests.server.harness import Stage
 
@@ -44,19 +43,6 @@ def test_an_origin_is_written_as_browsers_send_it(given: str, origin: str) -> No
 def test_what_is_no_origin_is_refused(given: str) -> None:
     with pytest.raises(InvalidInput, match="--public-origin"):
         check_origin(given)
-
-
-@spec("DB1")
-def test_without_jinja_the_first_page_says_what_to_install() -> None:
-    stage = Stage(pages=missing_pages)
-    try:
-        answer = stage.ask("GET", "/", headers={"accept": "text/html"})
-
-        assert answer.status == 503
-        assert install_hint("dashboard") in answer.text
-        assert stage.ask("GET", "/queues").code == "unknown_route"
-    finally:
-        stage.close()
 
 
 @spec("DB1")

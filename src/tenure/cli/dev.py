@@ -255,11 +255,12 @@ def main(words: list[str]) -> int:
     try:
         from tenure.cli.serve import pages_of
         from tenure.server.lifetime import ServeOptions
+
+        options = ServeOptions(host=HOST, port=_free(int(port)), authenticated=False)
+        pages = pages_of(chosen, authenticated=False, namespace=namespace_of(application))
     except ModuleNotFoundError:
         say(f"no dashboard, which needs the extra server; {install_hint('server')}")
         return 0
-    options = ServeOptions(host=HOST, port=_free(int(port)), authenticated=False)
-    pages = pages_of(chosen, authenticated=False, namespace=namespace_of(application))
     try:
         run_server(
             chosen,

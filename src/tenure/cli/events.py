@@ -187,13 +187,13 @@ def _list(
         after=None if after is None else parse_event_key(after),
         limit=LISTED if limit is None else limit,
     )
-    with ProgressLine() as progress:
+    progress = ProgressLine()
 
-        def read(part: EventFilter) -> EventPage:
-            progress.show(f"reading from {iso(None if part.after is None else part.after.ts)}")
-            return cli.store.events.page(part)
+    def read(part: EventFilter) -> EventPage:
+        progress.show(f"reading from {iso(None if part.after is None else part.after.ts)}")
+        return cli.store.events.page(part)
 
-        page = full_page(read, wanted)
+    page = full_page(read, wanted)
     next_after = None if page.next is None else page.next.text
     if cli.as_json:
         shown = tuple(event_record(event) for event in page.events)
@@ -422,13 +422,13 @@ def stats(cli: Invocation, since: When, until: When | None, by: tuple[str, ...])
     now = cli.now
     begin, end = _span(since, until, now)
     span = EventSpan(namespace=cli.namespace, since=begin or now, until=now if end is None else end)
-    with ProgressLine() as progress:
+    progress = ProgressLine()
 
-        def count(part: EventSpan) -> EventCounts:
-            progress.show(f"counting from {iso(part.since)}")
-            return cli.store.events.count(part)
+    def count(part: EventSpan) -> EventCounts:
+        progress.show(f"counting from {iso(part.since)}")
+        return cli.store.events.count(part)
 
-        totals = count_all(count, span, groups)
+    totals = count_all(count, span, groups)
     in_order = sorted(totals.events, key=lambda values: _place(totals.by, values))
     is_complete = totals.until >= span.until
     if cli.as_json:

@@ -246,13 +246,13 @@ def _report(
 
 
 def _answers(serving: Coordination, commands: Sequence[Command]) -> Iterator[tuple[Command, Reply]]:
-    with ProgressLine() as progress:
-        for start in range(0, len(commands), PER_BATCH):
-            batch = commands[start : start + PER_BATCH]
-            for command, reply in zip(batch, serving.execute_many(batch), strict=True):
-                assert isinstance(reply, Reply)
-                yield command, reply
-            progress.show(f"{start + len(batch):,} of {counted(len(commands), 'job')}")
+    progress = ProgressLine()
+    for start in range(0, len(commands), PER_BATCH):
+        batch = commands[start : start + PER_BATCH]
+        for command, reply in zip(batch, serving.execute_many(batch), strict=True):
+            assert isinstance(reply, Reply)
+            yield command, reply
+        progress.show(f"{start + len(batch):,} of {counted(len(commands), 'job')}")
 
 
 def _stopped(

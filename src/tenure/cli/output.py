@@ -245,41 +245,6 @@ def exact_and_ago(instant: Instant | None, now: Instant) -> str | None:
     return None if instant is None else f"{iso(instant)} ({ago(instant, now)})"
 
 
-# --- Progress ------------------------------------------------------------------------------------
-
-
-class ProgressLine:
-    """Shows on stderr how far long work has come: on a terminal in one line that is rewritten,
-    elsewhere in a new line every 30 s."""
-
-    FIRST_AFTER_S = 2.0
-    TERMINAL_EVERY_S = 0.5
-    LOG_EVERY_S = 30.0
-
-    def __init__(self) -> None:
-        self._is_terminal = sys.stderr.isatty()
-        self._every_s = self.TERMINAL_EVERY_S if self._is_terminal else self.LOG_EVERY_S
-        self._next = time.monotonic() + (self.FIRST_AFTER_S if self._is_terminal else self._every_s)
-        self._is_shown = False
-
-    def show(self, text: str) -> None:
-        """Show this, unless something was shown a moment ago."""
-        if time.monotonic() < self._next:
-            return
-        self._next = time.monotonic() + self._every_s
-        self._is_shown = True
-        start, end = ("\r", False) if self._is_terminal else ("", True)
-        click.echo(f"{start}{printable(text)}", err=True, nl=end)
-
-    def __enter__(self) -> "ProgressLine":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """End the line, if there is one."""
-        if self._is_shown and self._is_terminal:
-            click.echo(err=True)
-
-
 # --- Lines that change ---------------------------------------------------------------------------
 
 BAR_COLUMNS = 20
@@ -343,6 +308,27 @@ class LiveLines:
 
     def _echo(self, text: str) -> None:
         click.echo(text, err=self._err)
+
+
+class ProgressLine:
+    """Shows on stderr how far long work has come: on a terminal in one line that is redrawn,
+    elsewhere in a new line every 30 s."""
+
+    FIRST_AFTER_S = 2.0
+    TERMINAL_EVERY_S = 0.5
+    LOG_EVERY_S = 30.0
+
+    def __init__(self) -> None:
+        self._lines = LiveLines(err=True)
+        is_terminal = self._lines.is_terminal
+        self._every_s = self.TERMINAL_EVERY_S if is_terminal else self.LOG_EVERY_S
+        self._next = time.monotonic() + (self.FIRST_AFTER_S if is_terminal else self._every_s)
+
+    def show(self, text: str) -> None:
+        """Show this, unless something was shown a moment ago."""
+        if time.monotonic() >= self._next:
+            self._next = time.monotonic() + self._every_s
+            self._lines.show([(text, "", "")])
 
 
 def _joined(line: tuple[str, str, str]) -> str:

@@ -22,7 +22,7 @@ from tenure.telemetry.logs import LogFormat, log_to_stderr
 from tenure.wiring import run_server
 
 if TYPE_CHECKING:
-    from starlette.types import ASGIApp, Receive, Scope, Send
+    from starlette.types import ASGIApp
 
     from tenure.server.lifetime import MakePages
     from tenure.server.services import Services
@@ -89,22 +89,23 @@ def serve(
       tenure serve
       tenure serve --host 0.0.0.0 --tls-cert cert.pem --tls-key key.pem
     """
-    try:
-        from tenure.server.lifetime import ServeOptions
-    except ImportError as missing:
-        raise CouldNotRun(f"serve needs the extra server; {install_hint('server')}") from missing
-    options = ServeOptions(authenticated=not no_auth, **listen)
     log_to_stderr(LogFormat(log_format))
     retention = retention_of(keep)
     store_url = cli.url or url_from_environment()
-    pages = None
-    if not no_dashboard:
-        pages = pages_of(
-            store_url,
-            authenticated=options.authenticated,
-            public_origin=public_origin,
-            session_key=session_key,
-        )
+    try:
+        from tenure.server.lifetime import ServeOptions
+
+        options = ServeOptions(authenticated=not no_auth, **listen)
+        pages = None
+        if not no_dashboard:
+            pages = pages_of(
+                store_url,
+                authenticated=options.authenticated,
+                public_origin=public_origin,
+                session_key=session_key,
+            )
+    except ImportError as missing:
+        raise CouldNotRun(f"serve needs the extra server; {install_hint('server')}") from missing
     name = f"`tenure serve`, process {os.getpid()}"
     run_server(store_url, options, _announce, retention=retention, pages=pages, name=name)
 
@@ -125,15 +126,9 @@ def pages_of(
     session_key: Path | None = None,
     namespace: Namespace = DEFAULT_NAMESPACE,
 ) -> "MakePages":
-    """What makes the pages of a server on this store. Without jinja2 there is one page, which says
-    what to install. Without sign-in, no session outlives the server, so its key is not
-    kept."""
-    try:
-        from tenure.dashboard.app import make_pages
-    except ModuleNotFoundError as missing:
-        if missing.name != "jinja2":
-            raise
-        return missing_pages
+    """What makes the pages of a server on this store. Without sign-in, no session outlives
+    the server, so its key is not kept."""
+    from tenure.dashboard.app import make_pages
     from tenure.dashboard.sessions import KEY_BYTES
     from tenure.dashboard.settings import SUFFIX, DashboardSettings, check_origin, read_or_make_key
     from tenure.stores.sqlite.path import sqlite_path
@@ -152,17 +147,3 @@ def pages_of(
         return make_pages(services, settings)
 
     return make
-
-
-def missing_pages(services: "Services") -> "ASGIApp":
-    """One page, at `/`, which says that jinja2 is missing."""
-    from starlette.exceptions import HTTPException
-    from starlette.responses import PlainTextResponse
-
-    async def say(scope: "Scope", receive: "Receive", send: "Send") -> None:
-        if scope["path"] != "/":
-            raise HTTPException(404)
-        text = f"The dashboard needs the extra dashboard; {install_hint('dashboard')}.\n"
-        await PlainTextResponse(text, 503)(scope, receive, send)
-
-    return say

@@ -124,10 +124,8 @@ def verify_command(
 def _verify(
     url: str, acks: tuple[Path, ...], limit: int, retention: Duration, job: str | None
 ) -> Report:
-    with (
-        closing(open_store(url, create=False, timeout_s=PAGE_WITHIN_S)) as store,
-        ProgressLine() as progress,
-    ):
+    progress = ProgressLine()
+    with closing(open_store(url, create=False, timeout_s=PAGE_WITHIN_S)) as store:
 
         def show(jobs: int, events: int) -> None:
             progress.show(f"verify: {counted(jobs, 'job')}, {counted(events, 'event')} read")

@@ -2,5 +2,4 @@
 
 It is a reader like any other client and decides nothing: every page and every action calls the
 handlers of the table of routes, as the principal of its session. It has no access to the store.
-Importing this package needs no package that `tenure[dashboard]` brings.
 """
