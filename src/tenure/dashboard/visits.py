@@ -6,7 +6,7 @@ before it is encoded, so no page can see a field that the protocol does not have
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any, TypedDict, TypeVar, Unpack
 
 import msgspec
 from jinja2 import Environment
@@ -37,6 +37,15 @@ FRAGMENT_HEADER = "hx-request"
 _R = TypeVar("_R")
 
 Query = Mapping[str, str | int | bool | Sequence[str] | None]
+
+
+class _Message(TypedDict, total=False):
+    """What is asked of a route: the parts of its path, its query and its body."""
+
+    path: Mapping[str, str]
+    query: Query
+    body: Mapping[str, Any]
+
 
 NONCE = "tenure.script_nonce"
 """In the scope of a request: what the scripts of its page are named by. [DB40]"""
@@ -179,40 +188,30 @@ class Visit(msgspec.Struct, kw_only=True, eq=False):
         self,
         name: str,
         reply: type[_R],
-        *,
-        path: Mapping[str, str] | None = None,
-        query: Query | None = None,
-        body: Mapping[str, Any] | None = None,
+        **message: Unpack[_Message],
     ) -> _R:
         """The reply of a route, which by the table of routes is of this type. Raises what the
         handler raises."""
         assert BY_NAME[name].reply is reply
-        response = await self.response(name, path=path, query=query, body=body)
+        response = await self.response(name, **message)
         assert isinstance(response, Message)
         assert isinstance(response.message, reply)
         return response.message
 
-    async def response(
-        self,
-        name: str,
-        *,
-        path: Mapping[str, str] | None = None,
-        query: Query | None = None,
-        body: Mapping[str, Any] | None = None,
-    ) -> Response:
+    async def response(self, name: str, **message: Unpack[_Message]) -> Response:
         """The response of a route: for files, and for its status. A message is not encoded."""
         if self.principal is None:
             raise unauthenticated("sign in first")
-        route, given = BY_NAME[name], dict(path or {})
+        route, given = BY_NAME[name], dict(message.get("path", {}))
         # The security log names the parts of the route's path, not of the page's.
         http = Request({**self.http.scope, "path_params": given})
         request_id = http.scope["tenure.request_id"]
         audit = RequestAudit(self.services.security, route, http, request_id)
         audit.principal = self.principal
-        message = b"" if route.request is None else encode(dict(body or {}))
+        body = b"" if route.request is None else encode(dict(message.get("body", {})))
 
         async def read() -> bytes:
-            return message
+            return body
 
         try:
             self.principal.check_route(route)
@@ -222,7 +221,7 @@ class Visit(msgspec.Struct, kw_only=True, eq=False):
                     route=route,
                     http=http,
                     path=given,
-                    query=_pairs(query or {}, self._namespace_for(route)),
+                    query=_pairs(message.get("query", {}), self._namespace_for(route)),
                     body=read,
                     request_id=request_id,
                     span=self.span,

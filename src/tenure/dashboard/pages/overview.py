@@ -50,10 +50,12 @@ LEAST_OF_BUCKET = 0.25
 
 
 class Line(msgspec.Struct, frozen=True):
-    """One line of a plot: its word, and the name of its colour and dashes in the style sheet."""
+    """One line of a plot: its word, the name of its colour and dashes in the style sheet, and the
+    field of a bucket that it draws, if it draws one."""
 
     label: str
     style: str
+    field: str = ""
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -74,12 +76,12 @@ class Plot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 RATES = (
-    Line("enqueued", "enqueued"),
-    Line("succeeded", "succeeded"),
-    Line("retried", "retried"),
-    Line("failed", "failed"),
-    Line("dead-lettered", "dead"),
-    Line("cancelled", "cancelled"),
+    Line("enqueued", "enqueued", "enqueued"),
+    Line("succeeded", "succeeded", "succeeded"),
+    Line("retried", "retried", "requeued"),
+    Line("failed", "failed", "failed"),
+    Line("dead-lettered", "dead", "dead_lettered"),
+    Line("cancelled", "cancelled", "cancelled"),
 )
 BACKLOG = (Line("ready or delayed", "backlog"),)
 
@@ -124,14 +126,7 @@ def rates(
         length_s = min(bucket_s, (now - bucket.at).total_seconds())
         if length_s < LEAST_OF_BUCKET * bucket_s:
             continue
-        counts = (
-            bucket.enqueued,
-            bucket.succeeded,
-            bucket.requeued,
-            bucket.failed,
-            bucket.dead_lettered,
-            bucket.cancelled,
-        )
+        counts = (getattr(bucket, line.field) for line in RATES)
         rows.append(Row(bucket.at, tuple(count / length_s for count in counts)))
     return tuple(rows)
 

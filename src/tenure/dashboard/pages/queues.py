@@ -1,6 +1,6 @@
 """Queues and kinds: how full they are, and what is set for them."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from starlette.responses import Response
@@ -21,21 +21,6 @@ async def queues(visit: Visit) -> Response:
     return await visit.show("queues.html", queues=found.queues, depths=depths)
 
 
-async def queue(visit: Visit) -> Response:
-    """One queue."""
-    name = visit.part("queue")
-    return await show_one(visit, "queue", name, await _queue_settings(visit, name))
-
-
-async def _queue_settings(visit: Visit, name: str) -> QueueRecord | None:
-    found = await visit.ask("queues", QueuesReply)
-    return next((each for each in found.queues if each.name == name), None)
-
-
-async def _queue_limits(visit: Visit, name: str) -> dict[str, str]:
-    return limits_of(await _queue_settings(visit, name), "limit", "rate", "burst")
-
-
 async def kinds(visit: Visit) -> Response:
     """The kinds that have jobs now, had events in the range, or have settings."""
     found = await visit.ask("kinds", KindsReply)
@@ -52,19 +37,38 @@ async def kinds(visit: Visit) -> Response:
     )
 
 
+async def queue(visit: Visit) -> Response:
+    """One queue. It has a page even if nothing is set for it."""
+    return await _show_one(visit, "queue")
+
+
 async def kind(visit: Visit) -> Response:
     """One kind. It has a page even if nothing is set for it."""
-    name = visit.part("kind")
-    return await show_one(visit, "kind", name, await _kind_settings(visit, name))
+    return await _show_one(visit, "kind")
 
 
-async def _kind_settings(visit: Visit, name: str) -> KindRecord | None:
-    found = await visit.ask("kinds", KindsReply)
-    return next((each for each in found.kinds if each.kind == name), None)
+async def _show_one(visit: Visit, sort: str) -> Response:
+    name = visit.part(sort)
+    overview = await ask_overview(visit, **{sort: name})
+    depths = overview.queues if sort == "queue" else overview.kinds
+    return await visit.show(
+        f"{sort}.html",
+        name=name,
+        settings=await _settings(visit, sort, name),
+        depth=next((each for each in depths if getattr(each, sort) == name), None),
+        overview=overview,
+        plots=plots_of(overview),
+        ranges=RANGES,
+    )
 
 
-async def _kind_limits(visit: Visit, name: str) -> dict[str, str]:
-    return limits_of(await _kind_settings(visit, name), "rate", "burst", "concurrency_limit")
+async def _settings(visit: Visit, sort: str, name: str) -> QueueRecord | KindRecord | None:
+    """What is set for a queue or kind."""
+    if sort == "queue":
+        queues = (await visit.ask("queues", QueuesReply)).queues
+        return next((each for each in queues if each.name == name), None)
+    kinds = (await visit.ask("kinds", KindsReply)).kinds
+    return next((each for each in kinds if each.kind == name), None)
 
 
 # --- limits
@@ -100,26 +104,15 @@ def limits_in(number: str) -> Callable[[Mapping[str, str]], dict[str, Any]]:
     return read
 
 
-def limits_of(settings: object | None, *names: str) -> dict[str, str]:
-    """What is set, as the fields of these names show it."""
-    found = {name: getattr(settings, name, None) for name in names}
-    return {name: str(value) for name, value in found.items() if value is not None}
+def limits_of(sort: str, *fields: str) -> Callable[[Visit, str], Awaitable[Mapping[str, str]]]:
+    """Reads what is set for a queue or kind, as the fields of these names show it."""
 
+    async def read(visit: Visit, name: str) -> Mapping[str, str]:
+        settings = await _settings(visit, sort, name)
+        found = {field: getattr(settings, field, None) for field in fields}
+        return {field: str(value) for field, value in found.items() if value is not None}
 
-async def show_one(visit: Visit, sort: str, name: str, settings: object | None) -> Response:
-    """The page of a queue or kind, by `sort`; `settings` is what is set for it."""
-    overview = await ask_overview(visit, **{sort: name})
-    depths = overview.queues if sort == "queue" else overview.kinds
-    depth = next((each for each in depths if getattr(each, sort) == name), None)
-    return await visit.show(
-        f"{sort}.html",
-        name=name,
-        settings=settings,
-        depth=depth,
-        overview=overview,
-        plots=plots_of(overview),
-        ranges=RANGES,
-    )
+    return read
 
 
 ACTIONS = (
@@ -159,7 +152,7 @@ ACTIONS = (
             BURST,
         ),
         message=limits_in("limit"),
-        current=_queue_limits,
+        current=limits_of("queue", "limit", "rate", "burst"),
     ),
     Action(
         name="set-kind",
@@ -180,7 +173,7 @@ ACTIONS = (
             ),
         ),
         message=limits_in("concurrency_limit"),
-        current=_kind_limits,
+        current=limits_of("kind", "rate", "burst", "concurrency_limit"),
     ),
 )
 
