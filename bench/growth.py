@@ -99,9 +99,9 @@ QUESTIONS: dict[str, Question] = {
     "list queued of a rare kind": _list(JobStatus.QUEUED, kind=Kind(RARE)),
     "list succeeded of a kind without any": _list(JobStatus.SUCCEEDED, kind=Kind(RARE)),
     "queues to measure": lambda store: [
-        store._query("measured_queues", namespace=HERE, queues=100)
+        store.database.query("measured_queues", namespace=HERE, queues=100)
     ],
-    "idle sweep": lambda store: [store._query("due", limit=500)],
+    "idle sweep": lambda store: [store.database.query("due", limit=500)],
 }
 
 
@@ -266,7 +266,7 @@ def _costs(store: AnyStore, counted: Callable[[Sequence[Query]], int]) -> dict[s
 def _cost(store: AnyStore, ask: Question, counted: Callable[[Sequence[Query]], int]) -> Cost:
     queries = ask(store)
     locks_rows = any("FOR UPDATE" in query.text for query in queries)
-    transact = store._write if locks_rows else partial(store._read, listing=True)
+    transact = store.database.write if locks_rows else partial(store.database.read, listing=True)
     fastest_ms = float("inf")
     for _ in range(RUNS):
         began_s = time.perf_counter()

@@ -104,6 +104,6 @@ class Tenure(Application):
 
 def _unopened_store() -> Store:
     """A worker withholds only URLs with a password, and those are PostgreSQL's."""
-    from tenure.own_transaction.postgres import UnopenedPostgresStore
+    from tenure.own_transaction.postgres import unopened_store
 
-    return UnopenedPostgresStore()
+    return unopened_store()

@@ -78,7 +78,7 @@ def store() -> ScriptedStore:
 
 @pytest.fixture
 def world(store: ScriptedStore) -> Iterator[World]:
-    clock = store._clock
+    clock = store.database.clock
     assert isinstance(clock, VirtualClock)
     world = World(store, clock)
     yield world
@@ -144,7 +144,7 @@ def test_a_batch_that_hangs_in_the_store_is_abandoned_and_logged(
 
 
 def test_a_hung_batch_does_not_block_other_batches(store: ScriptedStore) -> None:
-    clock = store._clock
+    clock = store.database.clock
     assert isinstance(clock, VirtualClock)
     world = World(store, clock, threads=UNDELAYED_BATCHES + 1)
     world.enqueue()

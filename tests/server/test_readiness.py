@@ -70,7 +70,7 @@ def test_a_file_that_became_read_only_is_unavailable(tmp_path: Path) -> None:
     ):
         sweeper = Sweeper(coordinator)
         sweeper.sweep_once()
-        store._writer.run(lambda connection: connection.execute("PRAGMA query_only = ON"))
+        store.database.writer.run(lambda connection: connection.execute("PRAGMA query_only = ON"))
 
         with pytest.raises(StoreUnavailable, match="read-only"):
             sweeper.sweep_once()

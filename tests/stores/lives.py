@@ -34,7 +34,7 @@ EPOCH = Epoch(1)
 @contextmanager
 def taken(store: PostgresStore, *, listing: bool = False) -> Iterator[Wire]:
     """A connection of the store, which no other thread has meanwhile."""
-    pool = store._listing_pool if listing else store._pool
+    pool = store.database.listing_pool if listing else store.database.pool
     wire = pool.take(deadline(10))
     try:
         yield wire

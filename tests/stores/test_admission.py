@@ -87,7 +87,7 @@ def _enqueue(store: AnyStore, keys: Sequence[str | None], *, priority: int = 0) 
 def _statements(store: AnyStore, keys: Sequence[str | None]) -> set[str]:
     """The statements that a life of such jobs needs, by name."""
     asked: set[str] = set()
-    query = store._query
+    query = store.database.query
 
     def noting(statement: str, *shape: Any, **parameters: Any) -> Query:
         asked.add(statement)
@@ -128,14 +128,14 @@ def _lanes(store: AnyStore) -> dict[Lane, int]:
     """How many jobs wait in each lane."""
     table = "tenure_job" if isinstance(store, SqliteStore) else "tenure.job"
     text = f"SELECT lane, count(*) FROM {table} WHERE not_before IS NOT NULL GROUP BY lane"
-    [rows] = store._read(lambda tx: tx.fetch(Query(text, ())))
+    [rows] = store.database.read(lambda tx: tx.fetch(Query(text, ())))
     return {Lane(lane): count for lane, count in rows}
 
 
 def _rows_of(store: AnyStore, table: str) -> int:
     """How many rows a table has."""
     name = f"tenure_{table}" if isinstance(store, SqliteStore) else f"tenure.{table}"
-    [[(rows,)]] = store._read(lambda tx: tx.fetch(Query(f"SELECT count(*) FROM {name}", ())))
+    [(rows,)] = store.database.rows(Query(f"SELECT count(*) FROM {name}", ()))
     assert isinstance(rows, int)
     return rows
 

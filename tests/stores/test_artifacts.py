@@ -30,7 +30,7 @@ def test_an_artifact_whose_size_is_not_its_bodys_is_refused(hand: ForeignHand) -
 
 def test_sqlite_reads_the_usage_of_artifacts_by_keys(sqlite_path: Path) -> None:
     store = SqliteStore(sqlite_path)
-    query = store._query("artifact_usage", job_id="j", name="a")
+    query = store.database.query("artifact_usage", job_id="j", name="a")
 
     with closing(sqlite3.connect(sqlite_path)) as raw:
         rows = raw.execute(f"EXPLAIN QUERY PLAN {query.text}", query.parameters).fetchall()

@@ -88,11 +88,11 @@ def filled(store: AnyStore, parents: int) -> list[JobId]:
 
 def at_the_end_of_a_parent(store: AnyStore, ids: Sequence[JobId]) -> list[Query]:
     """What is asked and written when a parent ends, and by the process that looks afterwards."""
-    packed = store._pack(ids)
+    packed = store.database.pack(ids)
     names = ("unblocked_by_one", "unblocked_by_all")
     return [
         *store.flows.edge_marks(ids),
-        *[store._query(name, ids=packed, limit=10_000) for name in names],
+        *[store.database.query(name, ids=packed, limit=10_000) for name in names],
     ]
 
 
@@ -133,7 +133,7 @@ def test_a_sweeper_that_has_nothing_to_do_reads_nothing_of_what_waits(tmp_path: 
         with closing(SqliteStore(path)) as store:
             save(store, [change(None, fan_in(store, size), store.now())])
             names = ("ended_outside", "load_edge_checks")
-            queries = [store._query(name, limit=500) for name in names]
+            queries = [store.database.query(name, limit=500) for name in names]
             steps.append(steps_taken(store, path, queries))
 
     assert steps[0] == steps[1]

@@ -30,9 +30,9 @@ from tenure.stores.postgres.store import PostgresStore
 from tenure.stores.sql import depths
 from tenure.stores.sql.admission import MAX_DIRTY_KEYS
 from tenure.stores.sql.candidates import Reading
+from tenure.stores.sql.database import Transaction
 from tenure.stores.sql.rows import Row
 from tenure.stores.sql.statements import Query
-from tenure.stores.sql.transactions import Transaction
 from tenure.stores.sqlite.store import SqliteStore
 from tenure_conformance.spec import spec
 from tests.stores.lives import QUEUE, change, claim_request, planner, save, start
@@ -171,7 +171,7 @@ def _jobs_of(keys: Sequence[Key]) -> Callable[[AnyStore], Sequence[Query]]:
             store._jobs_of_keys(recorded, HERE, of_keys, is_rate=keys[0].is_rate)
             return recorded.queries
 
-        return store._read(read)
+        return store.database.read(read)
 
     return queries
 
@@ -191,20 +191,20 @@ ASKED: dict[str, Callable[[AnyStore], Sequence[Query]]] = {
     "jobs of concurrency keys": _jobs_of(KEYS),
     "jobs of rate keys": _jobs_of(RATE_KEYS),
     "how long rate keys wait": lambda store: [
-        store._query("rate_waits", namespace=HERE, kinds=store._pack([RATED]))
+        store.database.query("rate_waits", namespace=HERE, kinds=store.database.pack([RATED]))
     ],
     "whether keys are dirty": lambda store: [
         store._moment_query(ClaimScope(namespace=HERE, queues=(QUEUE,), kinds=named))
         for named in ((Kind(KEYED), Kind(RATED)), None)
     ],
     "leases that are over and jobs that have expired": lambda store: [
-        store._query("due", limit=500)
+        store.database.query("due", limit=500)
     ],
     "kinds that wait": lambda store: [
-        store._query("waiting_kinds", namespace=HERE, queue=QUEUE),
+        store.database.query("waiting_kinds", namespace=HERE, queue=QUEUE),
     ],
     "queues to measure": lambda store: [
-        store._query("measured_queues", namespace=HERE, queues=100)
+        store.database.query("measured_queues", namespace=HERE, queues=100)
     ],
     "oldest ready job": lambda store: [store._oldest(depths.READY, HERE, [QUEUE])],
     "next delayed job": lambda store: [
@@ -365,7 +365,7 @@ OF_FEW_KEYS: dict[str, Callable[[AnyStore], Sequence[Query]]] = {
     "jobs of concurrency keys": _jobs_of([Key(LIMITED, False, key) for key in FEW]),
     "jobs of rate keys": _jobs_of([Key(Kind(RATED), True, key) for key in FEW]),
     "first rate key that has room": lambda store: [
-        store._query("rate_waits", namespace=HERE, kinds=store._pack([RATED]))
+        store.database.query("rate_waits", namespace=HERE, kinds=store.database.pack([RATED]))
     ],
     "whether keys are dirty": lambda store: [
         store._moment_query(ClaimScope(namespace=HERE, queues=(QUEUE,), kinds=named))

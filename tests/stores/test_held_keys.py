@@ -30,7 +30,7 @@ def _used_keys(store: Store) -> None:
 @spec("D13")
 def test_sqlite_finds_a_holder_by_its_index(sqlite_store: SqliteStore, sqlite_path: Path) -> None:
     _used_keys(sqlite_store)
-    query = sqlite_store._query("load_holder", **WHERE)
+    query = sqlite_store.database.query("load_holder", **WHERE)
 
     with closing(sqlite3.connect(sqlite_path)) as raw:
         plan = raw.execute(f"EXPLAIN QUERY PLAN {query.text}", query.parameters).fetchall()
@@ -46,7 +46,7 @@ def test_sqlite_finds_a_holder_by_its_index(sqlite_store: SqliteStore, sqlite_pa
 def test_postgres_finds_a_holder_by_its_index(postgres_url: str) -> None:
     store = PostgresStore(postgres_url, migrate=True)
     _used_keys(store)
-    query = store._query("load_holder", **WHERE)
+    query = store.database.query("load_holder", **WHERE)
     with psycopg.connect(postgres_url, cursor_factory=psycopg.RawCursor) as raw:
         raw.execute("SET enable_seqscan = off")
         rows = raw.execute(f"EXPLAIN {query.text}".encode(), query.parameters).fetchall()

@@ -221,7 +221,7 @@ def test_while_a_sqlite_file_rests_nobody_looks_at_it_between_the_kernels_events
 
     monkeypatch.setattr(change_watch, "FileEvents", make)
     with closing(SqliteStore(tmp_path / "jobs.db")) as store:
-        monkeypatch.setattr(store._changes, "_pause", pauses.append)
+        monkeypatch.setattr(store.database.changes, "_pause", pauses.append)
         store.watch(lambda hint: None)
         until(lambda: bool(made) and made[0].rests == 1, "it rests")
         before = len(pauses)
@@ -297,12 +297,12 @@ def test_a_watcher_that_leaves_while_a_sqlite_store_is_closed_does_not_hold_it_u
 ) -> None:
     pause = HeldUp()
     with closing(SqliteStore(tmp_path / "jobs.db")) as store:
-        monkeypatch.setattr(store._changes, "_pause", pause)
+        monkeypatch.setattr(store.database.changes, "_pause", pause)
         leave = store.watch(lambda hint: None)
         assert pause.has_begun.wait(10)
         closer = threading.Thread(target=store.close, daemon=True)
         closer.start()
-        until(store._changes._stopping.is_set, "the store is being closed")
+        until(store.database.changes._stopping.is_set, "the store is being closed")
         leave()
         pause.may_end.set()
 

@@ -28,7 +28,8 @@ from tenure.core.views.job_search import JobFilter
 from tenure.core.vocabulary import EventCause, EventType, JobStatus, ReasonCode
 from tenure.deadlines import deadline
 from tenure.errors import StoreUnavailable
-from tenure.stores.postgres.store import LISTING_CONNECTIONS, PostgresStore
+from tenure.stores.postgres.database import LISTING_CONNECTIONS
+from tenure.stores.postgres.store import PostgresStore
 from tenure.stores.postgres.wire import PREPARED_AFTER
 from tenure.stores.sql.events import SqlEvents
 from tenure.stores.sql.statements import Query
@@ -133,7 +134,7 @@ def _postgres_plan(full_store: tuple[PostgresStore, str], wanted: JobFilter) -> 
     store, url = full_store
     query = store.views._jobs_query(wanted, kinds=store.views._kinds_to_list(wanted))
     with psycopg.connect(url, cursor_factory=psycopg.RawCursor) as raw:
-        settings = store._settings(deadline(10), None)
+        settings = store.database.settings(deadline(10), None)
         raw.execute(settings.text, settings.parameters)
         explain = f"EXPLAIN (ANALYZE, TIMING OFF) {query.text}".encode()
         return [row[0] for row in raw.execute(explain, query.parameters).fetchall()]
@@ -165,7 +166,7 @@ def test_postgres_plans_each_search_for_its_limit(full_store: tuple[PostgresStor
     with taken(store, listing=True) as wire:
         [(prepared,)] = wire.connection.execute(PREPARED).fetchall()
     with psycopg.connect(url, cursor_factory=psycopg.RawCursor) as raw:
-        settings = store._settings(deadline(10), None)
+        settings = store.database.settings(deadline(10), None)
         raw.execute(settings.text, settings.parameters)
         query, _ = store.views._search_queries(wanted, None, {})
         explain = f"EXPLAIN (ANALYZE, TIMING OFF) {query.text}".encode()
@@ -188,7 +189,7 @@ def test_slow_lists_end_soon_and_delay_nothing_on_postgres(postgres_url: str) ->
         ThreadPoolExecutor(crowd) as callers,
     ):
         began = time.monotonic()
-        slow = [callers.submit(store._rows, sleep, listing=True) for _ in range(crowd)]
+        slow = [callers.submit(store.database.rows, sleep, listing=True) for _ in range(crowd)]
         loaded_s = []
         while not any(each.done() for each in slow):
             asked = time.monotonic()
@@ -211,7 +212,7 @@ def test_a_slow_list_ends_in_time_on_sqlite(tmp_path: Path) -> None:
     with closing(SqliteStore(tmp_path / "tenure.db", timeout_s=0.4)) as store:
         began = time.monotonic()
         with pytest.raises(StoreUnavailable, match="in time"):
-            store._rows(endless, listing=True)
+            store.database.rows(endless, listing=True)
         took_s = time.monotonic() - began
 
         assert store.jobs.load([]).epoch == 1  # on a connection that waits for nothing
@@ -233,8 +234,8 @@ def test_leases_are_found_among_leases_whatever_is_there_for_lists(
 ) -> None:
     store, url = full_store
     with psycopg.connect(url, cursor_factory=psycopg.RawCursor) as raw:
-        query = store._query(name, **LEASED[name])
-        settings = store._settings(deadline(10), None)
+        query = store.database.query(name, **LEASED[name])
+        settings = store.database.settings(deadline(10), None)
         raw.execute(settings.text, settings.parameters)
         rows = raw.execute(f"EXPLAIN {query.text}".encode(), query.parameters).fetchall()
     on_postgres = "\n".join(row[0] for row in rows)
@@ -365,7 +366,7 @@ def _plans(
     with psycopg.connect(url, cursor_factory=psycopg.RawCursor) as raw:
         raw.execute("ANALYZE tenure.job_event")
         asked = query(store.events)
-        settings = store._settings(deadline(10), None)
+        settings = store.database.settings(deadline(10), None)
         raw.execute(settings.text, settings.parameters)
         rows = raw.execute(f"EXPLAIN {asked.text}".encode(), asked.parameters).fetchall()
     on_postgres = "\n".join(row[0] for row in rows)

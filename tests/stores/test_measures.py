@@ -58,12 +58,13 @@ SORTED = ("measured_queues", "leased_by_kind", "letters_to_group")
 
 
 def _query(store: PostgresStore | SqliteStore, name: str) -> Query:
-    query: Callable[..., Query] = store._query
+    query: Callable[..., Query] = store.database.query
     given, shape = dict(QUESTIONS[name]), SHAPES.get(name, ())
     if given.keys() >= AMONG.keys():
         kinds = [Kind("k")] if name.endswith("of kinds") else []
-        given |= {"names": store._pack(["default", "other"]), "kinds": store._pack(kinds)}
-        shape = SqlDepths(store).about_waiting(shape, kinds)
+        pack = store.database.pack
+        given |= {"names": pack(["default", "other"]), "kinds": pack(kinds)}
+        shape = SqlDepths(store.database).about_waiting(shape, kinds)
     return query(name.partition(" ")[0], shape, **given)
 
 

@@ -71,7 +71,7 @@ def big_store(postgres: PostgresServer) -> Iterator[tuple[PostgresStore, str]]:
 
 def _plan(store: PostgresStore, dsn: str, query: Query) -> str:
     with psycopg.connect(dsn, cursor_factory=psycopg.RawCursor) as raw:
-        settings = store._settings(deadline(10), None)
+        settings = store.database.settings(deadline(10), None)
         raw.execute(settings.text, settings.parameters)
         rows = raw.execute("EXPLAIN " + query.text, query.parameters).fetchall()
         raw.rollback()
@@ -86,11 +86,8 @@ def test_the_tail_reads_its_index_in_order(big_store: tuple[PostgresStore, str])
     middle = store.events.tail(after=None, limit=9_000)[-1].position
     position, job_id, seq = middle.split(":")
 
-    plan = _plan(
-        store,
-        dsn,
-        store._query("tail_events", position=int(position), job_id=job_id, seq=int(seq), limit=100),
-    )
+    after = {"position": int(position), "job_id": job_id, "seq": int(seq)}
+    plan = _plan(store, dsn, store.database.query("tail_events", limit=100, **after))
 
     assert "Index Scan using job_event_position" in plan
     assert "Seq Scan on job_event" not in plan
@@ -298,7 +295,7 @@ def test_settings_end_with_their_transaction(postgres_store: PostgresStore) -> N
     """Behind a pooler the next transaction of this session is somebody else's."""
     names = ("statement_timeout", "lock_timeout", "enable_seqscan", "jit")
     show = [Query("SELECT current_setting($1)", (name,)) for name in names]
-    inside = postgres_store._read(lambda tx: tx.fetch(*show))
+    inside = postgres_store.database.read(lambda tx: tx.fetch(*show))
     with taken(postgres_store) as wire:
         outside = [
             wire.connection.execute("SELECT current_setting($1)", [name]).fetchall()
@@ -471,7 +468,7 @@ def test_a_connection_cut_before_the_commit_is_replaced(
     postgres_store: PostgresStore, postgres_hand: PostgresHand
 ) -> None:
     enqueue(postgres_store, 3)
-    key = postgres_store._key("settings", DEFAULT_NAMESPACE)
+    key = postgres_store.database.key("settings", DEFAULT_NAMESPACE)
     postgres_hand.run(f"SELECT pg_advisory_lock({key})")
     grants: list[int] = []
 

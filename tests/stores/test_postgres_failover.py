@@ -136,13 +136,13 @@ def test_a_transaction_is_refused_by_a_server_on_another_timeline(postgres_url: 
     """As behind a pooler, whose connections outlive a failover."""
     store = PostgresStore(postgres_url, migrate=True)
     identifier, timeline = _identity(store)
-    store._memory.expect(Server(identifier, timeline - 1))
+    store.database.memory.expect(Server(identifier, timeline - 1))
 
     assert (
         store.jobs.load([]).epoch == 1
     )  # it was checked once more, and is ahead of what was known
-    assert store._memory.timeline == timeline
-    store._memory.expect(Server(identifier, timeline + 1))
+    assert store.database.memory.timeline == timeline
+    store.database.memory.expect(Server(identifier, timeline + 1))
     with pytest.raises(ServerBehind):
         store.now()
     store.close()
@@ -153,7 +153,7 @@ def test_a_restored_store_is_refused_until_the_epoch_is_raised(postgres_url: str
     store = PostgresStore(postgres_url, migrate=True)
     with psycopg.connect(postgres_url, autocommit=True) as raw:  # as a dump of another cluster has
         raw.execute("UPDATE tenure.meta SET system_identifier = system_identifier - 1")
-    store._pool.drop_idle()
+    store.database.pool.drop_idle()
 
     with pytest.raises(StoreRestored, match="run `tenure raise-epoch`"):
         store.now()
@@ -190,7 +190,7 @@ def run(*words: str) -> Result:
 
 
 def _identity(store: PostgresStore) -> tuple[int, int]:
-    server = store._memory.remembered().server
+    server = store.database.memory.remembered().server
     assert server is not None
     assert server.timeline is not None
     return server.system_identifier, server.timeline
@@ -214,9 +214,9 @@ def test_every_way_to_write_a_change_is_remembered(postgres_url: str) -> None:
 
         store.jobs.save_locked([job.id], [], start)
         assert _remembered(store) == [(job.id, 3)]
-        assert store._memory.remembered().tick is None
+        assert store.database.memory.remembered().tick is None
         _, now = store.upkeep.tick()
-        assert store._memory.remembered().tick == now
+        assert store.database.memory.remembered().tick == now
 
 
 @spec("A8")
@@ -240,4 +240,4 @@ def _change(seq: int) -> Change:
 
 
 def _remembered(store: PostgresStore) -> list[tuple[JobId, int]]:
-    return [(each.job_id, each.seq) for each in store._memory.remembered().changes]
+    return [(each.job_id, each.seq) for each in store.database.memory.remembered().changes]

@@ -30,7 +30,7 @@ def test_a_connection_with_too_many_statements_begins_anew(
     falls = [later < before for before, later in itertools.pairwise(numbers)]
     assert any(rises[rises.index(True) + 1 :])  # prepared, forgotten, prepared again
     assert any(falls)
-    assert store._prepares
+    assert store.database._prepares
     store.close()
 
 
@@ -44,7 +44,7 @@ def test_the_number_of_statements_whose_uses_are_counted_is_limited() -> None:
 
 
 def test_the_number_of_kept_statements_is_limited(postgres_store: PostgresStore) -> None:
-    statements = postgres_store._statements
+    statements = postgres_store.database.statements
 
     for number in range(MOST_COMPILED + 10):
         statements.shaped("candidates", (("kinds", f"AND j.kind <> '{number}'"),))

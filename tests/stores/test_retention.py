@@ -38,7 +38,7 @@ def _renewed(store: Store) -> dict[str, object]:
 @SHAPES
 def test_sqlite_finds_renewals_by_an_index(sqlite_path: Path, shape: Shape) -> None:
     store = SqliteStore(sqlite_path)
-    query = store._query("page_of_renewals", shape, **_renewed(store))
+    query = store.database.query("page_of_renewals", shape, **_renewed(store))
     with closing(connect(sqlite_path, host_clock, 1.0)) as raw:
         plan = raw.execute(f"EXPLAIN QUERY PLAN {query.text}", query.parameters).fetchall()
         looked = raw.execute(query.text, query.parameters).fetchall()
@@ -56,7 +56,7 @@ def test_postgres_finds_renewals_by_an_index_without_a_sort(
     postgres_url: str, shape: Shape
 ) -> None:
     store = PostgresStore(postgres_url, migrate=True)
-    query = store._query("page_of_renewals", shape, **_renewed(store))
+    query = store.database.query("page_of_renewals", shape, **_renewed(store))
     with psycopg.connect(postgres_url, cursor_factory=psycopg.RawCursor) as raw:
         raw.execute("SET enable_seqscan = off")
         rows = raw.execute(f"EXPLAIN {query.text}".encode(), query.parameters).fetchall()
@@ -84,7 +84,7 @@ def test_sqlite_finds_jobs_that_an_end_enqueued_by_their_index(
     sqlite_path: Path, due: Shape, index: str
 ) -> None:
     store = SqliteStore(sqlite_path)
-    query = store._query(
+    query = store.database.query(
         "purgeable", (*store.upkeep._kept_by_flow, *due), older_than_us=0, limit=10
     )
     with closing(connect(sqlite_path, host_clock, 1.0)) as raw:

@@ -209,10 +209,10 @@ def test_postgres_folds_by_its_indexes(postgres_url: str, name: str) -> None:
 
 
 def _question(store: PostgresStore | SqliteStore, name: str) -> Query:
-    query: Callable[..., Query] = store._query
+    query: Callable[..., Query] = store.database.query
     shape, parameters = QUESTIONS[name]
     packed = {
-        key: store._pack(["x"]) if key in ("names", "types") else value
+        key: store.database.pack(["x"]) if key in ("names", "types") else value
         for key, value in parameters.items()
     }
     return query(name.partition(" ")[0], shape, **packed)

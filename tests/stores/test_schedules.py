@@ -71,12 +71,12 @@ def test_a_sweep_looks_into_the_index_of_what_will_fire(hand: ForeignHand) -> No
         hand.run("SET enable_seqscan = off")
 
     plans = [
-        plan(hand, store._query("next_schedule")),  # type: ignore[attr-defined]  # of SQL stores
+        plan(hand, store.database.query("next_schedule")),  # type: ignore[attr-defined]  # of SQL stores
         plan(
             hand,
-            store._query("due_schedules", until=1, latest_write=2, limit=1, reads=1),  # type: ignore[attr-defined]  # of SQL stores
+            store.database.query("due_schedules", until=1, latest_write=2, limit=1, reads=1),  # type: ignore[attr-defined]  # of SQL stores
         ),
-        plan(hand, store._query("longest_due_schedules", reads=1)),  # type: ignore[attr-defined]  # of SQL stores
+        plan(hand, store.database.query("longest_due_schedules", reads=1)),  # type: ignore[attr-defined]  # of SQL stores
     ]
 
     assert all("schedule_next" in each for each in plans), plans

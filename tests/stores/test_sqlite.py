@@ -227,7 +227,7 @@ def test_network_filesystems_are_known_by_name() -> None:
 @spec("K3")
 def test_work_that_fails_fails_alone(sqlite_store: SqliteStore) -> None:
     holding, gate = threading.Event(), threading.Event()
-    writer, runs = sqlite_store._writer, Counter[str]()
+    writer, runs = sqlite_store.database.writer, Counter[str]()
 
     def hold(connection: sqlite3.Connection) -> None:
         holding.set()

@@ -20,7 +20,7 @@ def pages_read(store: PostgresStore, url: str, queries: Sequence[Query]) -> int:
     """Pages that PostgreSQL reads for these statements."""
     pages = 0
     with psycopg.connect(url, cursor_factory=psycopg.RawCursor) as raw:
-        settings = store._settings(deadline(10), None)
+        settings = store.database.settings(deadline(10), None)
         raw.execute(settings.text, settings.parameters)
         for query in queries:
             explain = f"EXPLAIN (ANALYZE, BUFFERS, TIMING OFF) {query.text}".encode()

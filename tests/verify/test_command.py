@@ -344,7 +344,7 @@ def test_a_store_is_closed_after_verifying(monkeypatch: pytest.MonkeyPatch) -> N
 
     CliRunner().invoke(main, ["verify", "--url", "memory://"])
 
-    assert store._closed
+    assert store.database.closed
 
 
 @spec("X4")

@@ -7,7 +7,7 @@ no setting, and works however the connection's own cursors and types are set up.
 import asyncio
 import threading
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar, cast
 
 from psycopg import AsyncConnection, AsyncRawCursor, Connection, RawCursor
 from psycopg.pq import TransactionStatus
@@ -15,25 +15,21 @@ from psycopg.rows import tuple_row
 from psycopg.types.string import TextLoader
 
 from tenure.core.ids import Epoch
-from tenure.core.instants import Instant
-from tenure.core.outcomes import Change
 from tenure.errors import Closed, InvalidInput
 from tenure.own_transaction.connections import another_database
 from tenure.ports import Hint, Saved, Store
-from tenure.stores.hints import hints_of
 from tenure.stores.postgres.arrays import texts
-from tenure.stores.postgres.failover import FailoverMemory
+from tenure.stores.postgres.database import PostgresDialect
 from tenure.stores.postgres.jobs import PostgresJobs
-from tenure.stores.postgres.notifications import channel_of, payload_of
-from tenure.stores.postgres.schema import DEFAULT_SCHEMA, PACKAGE, schema_words
-from tenure.stores.postgres.store import WORDS, PostgresStore
+from tenure.stores.postgres.notifications import payload_of
+from tenure.stores.postgres.schema import DEFAULT_SCHEMA
+from tenure.stores.postgres.store import PostgresParts
 from tenure.stores.sql.batches import Group
+from tenure.stores.sql.database import Transaction
 from tenure.stores.sql.flows import SqlFlows
 from tenure.stores.sql.jobs import SqlJobs
 from tenure.stores.sql.rows import Row
-from tenure.stores.sql.statements import Query, Statements
-from tenure.stores.sql.store import SqlStore
-from tenure.stores.sql.transactions import Transaction
+from tenure.stores.sql.statements import Query
 
 _T = TypeVar("_T")
 
@@ -77,67 +73,67 @@ class _BorrowedPostgresJobs(PostgresJobs):
         return saved
 
 
-class BorrowedPostgresStore(PostgresStore):
-    """Loads and saves by `fetch`, within the transaction that is open there."""
+class CallersDatabase(PostgresDialect):
+    """Runs statements by `fetch`, within the transaction that is open there. What is written there
+    is never remembered as acknowledged: nobody tells us how that transaction ends."""
 
-    _may_undo = False
-
-    def __init__(self, lender: PostgresStore, fetch: Fetch, *, notify: bool = False) -> None:
-        """With `notify` the caller's commit tells waiting workers."""
-        SqlStore.__init__(self, lender._statements)
-        self._statements = lender._statements
-        self._schema = lender._schema
-        self.jobs.registered = lender.jobs.registered.copy()
-        self._memory = FailoverMemory()  # of a transaction whose end nobody tells us: never asked
-        self._transaction_of_caller = _CallersTransaction(fetch)
-        self._channel = lender._channel
+    def __init__(self, schema: str, fetch: Fetch, *, notify: bool) -> None:
+        super().__init__(schema)
+        self._tx = _CallersTransaction(fetch)
         self._notifies = notify
 
-    def _make_jobs(self, flows: SqlFlows) -> SqlJobs:
-        return _BorrowedPostgresJobs(self, flows)
-
-    def _transact(
+    def read(
         self,
-        begin: str,
         work: Callable[[Transaction], _T],
         *,
-        all_or_nothing: bool = False,
+        snapshot: bool = False,
         listing: bool = False,
-        prepares: bool = True,
+        repeated: bool = False,
     ) -> _T:
-        return work(self._transaction_of_caller)
+        return work(self._tx)
 
-    def _hint(
-        self, written: Sequence[Change], now: Instant, *, told: Collection[Hint] = ()
-    ) -> None:
-        assert not told, "nothing is told before the caller commits"
-        hints = hints_of(written, now)
+    def write(self, work: Callable[[Transaction], _T], *, all_or_nothing: bool = False) -> _T:
+        return work(self._tx)
+
+    def tell(self, hints: Collection[Hint], *, sent: Collection[Hint] = ()) -> None:
+        assert not sent, "nothing is told before the caller commits"
         if self._notifies and hints:
             payloads = texts([payload_of(hint) for hint in hints])
-            query = self._query("notify_within", channel=self._channel, payloads=payloads)
-            self._transaction_of_caller.fetch(query)
+            self._tx.fetch(self.query("notify_within", channel=self.channel, payloads=payloads))
 
 
-class UnopenedPostgresStore(PostgresStore):
+class BorrowedPostgresStore(PostgresParts):
+    """Loads and saves by `fetch`, within the transaction that is open there."""
+
+    def __init__(self, lender: PostgresParts, fetch: Fetch, *, notify: bool = False) -> None:
+        """With `notify` the caller's commit tells waiting workers."""
+        super().__init__(CallersDatabase(lender.database.schema, fetch, notify=notify))
+        self.jobs.registered = lender.jobs.registered.copy()
+
+    def _make_jobs(self, flows: SqlFlows) -> SqlJobs:
+        return _BorrowedPostgresJobs(self.database, flows, note_keys=self._note_keys)
+
+
+def unopened_store(schema: str = DEFAULT_SCHEMA) -> Store:
     """Statements and a schema without a connection: usable only on a caller's.
 
     For handlers whose worker keeps the password of its URL to itself: they bring their own
     connection, and the statements are all that is needed.
     """
 
-    def __init__(self, *, schema: str = DEFAULT_SCHEMA) -> None:
-        self._statements = Statements(PACKAGE, WORDS | schema_words(schema), placeholder="$")
-        SqlStore.__init__(self, self._statements)
-        self._schema = schema
-        self._channel = channel_of(schema)
+    def refuse(_: Sequence[Query]) -> list[list[Row]]:
+        raise Closed
+
+    return cast(Store, PostgresParts(CallersDatabase(schema, refuse, notify=False)))
 
 
 def store_on(store: Store, connection: AnyConnection, *, notify: bool = False) -> Store:
     """`store`, reading and writing within the transaction of `connection`."""
     lender = _checked(store, connection)
-    return BorrowedPostgresStore(
+    lent = BorrowedPostgresStore(
         lender, lambda queries: _fetch_on(connection, queries), notify=notify
     )
+    return cast(Store, lent)
 
 
 async def work_on(
@@ -161,7 +157,7 @@ async def work_on(
             raise Closed
         return asyncio.run_coroutine_threadsafe(_afetch_on(connection, queries), loop).result()
 
-    lent = BorrowedPostgresStore(lender, fetch, notify=notify)
+    lent = cast(Store, BorrowedPostgresStore(lender, fetch, notify=notify))
     running = asyncio.ensure_future(asyncio.to_thread(work, lent))
     try:
         return await asyncio.shield(running)
@@ -202,9 +198,9 @@ async def _afetch_on(connection: AnyAsyncConnection, queries: Sequence[Query]) -
     return answers
 
 
-def _checked(store: Store, connection: AnyConnection | AnyAsyncConnection) -> PostgresStore:
+def _checked(store: Store, connection: AnyConnection | AnyAsyncConnection) -> PostgresParts:
     """Refuse another database, and a connection that would commit each statement by itself."""
-    if not isinstance(store, PostgresStore):
+    if not isinstance(store, PostgresParts):
         raise another_database("PostgreSQL")
     is_idle = connection.info.transaction_status == TransactionStatus.IDLE
     if is_idle and connection.autocommit:

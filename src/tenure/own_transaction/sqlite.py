@@ -18,13 +18,13 @@ from tenure.core.outcomes import Change
 from tenure.errors import InvalidInput
 from tenure.own_transaction.connections import another_database
 from tenure.ports import ANY_TIME, ClockWindow, Saved, Store
+from tenure.stores.sql.database import Transaction
 from tenure.stores.sql.flows import SqlFlows
-from tenure.stores.sql.jobs import SqlJobs
-from tenure.stores.sql.store import SqlStore
-from tenure.stores.sql.transactions import Transaction
+from tenure.stores.sql.jobs import NoteKeys, SqlJobs
+from tenure.stores.sqlite.database import SqliteDialect
 from tenure.stores.sqlite.file import SqliteTransaction
 from tenure.stores.sqlite.jobs import SqliteJobs
-from tenure.stores.sqlite.store import SqliteStore
+from tenure.stores.sqlite.store import SqliteParts, SqliteStore
 
 _T = TypeVar("_T")
 
@@ -47,9 +47,11 @@ class _PlainRows:
 class _BorrowedSqliteJobs(SqliteJobs):
     """Saves within the transaction of a caller."""
 
-    def __init__(self, store: SqliteStore, flows: SqlFlows, tx: SqliteTransaction) -> None:
-        super().__init__(store, flows)
-        self._tx = tx
+    def __init__(
+        self, database: "CallersDatabase", flows: SqlFlows, *, note_keys: NoteKeys
+    ) -> None:
+        super().__init__(database, flows, note_keys=note_keys)
+        self._tx = database.tx
 
     def save(
         self, changes: Iterable[Change], *, epoch: Epoch, window: ClockWindow = ANY_TIME
@@ -72,19 +74,14 @@ class _BorrowedSqliteJobs(SqliteJobs):
         return saved
 
 
-class BorrowedSqliteStore(SqliteStore):
-    """Loads and saves on one connection, within its transaction."""
+class CallersDatabase(SqliteDialect):
+    """One connection, within its transaction."""
 
-    def __init__(self, lender: SqliteStore, connection: sqlite3.Connection) -> None:
-        self._tx = SqliteTransaction(cast(sqlite3.Connection, _PlainRows(connection)))
-        self._statements = lender._statements
-        SqlStore.__init__(self, lender._statements)
-        self.jobs.registered = lender.jobs.registered.copy()
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        super().__init__()
+        self.tx = SqliteTransaction(cast(sqlite3.Connection, _PlainRows(connection)))
 
-    def _make_jobs(self, flows: SqlFlows) -> SqlJobs:
-        return _BorrowedSqliteJobs(self, flows, self._tx)
-
-    def _read(
+    def read(
         self,
         work: Callable[[Transaction], _T],
         *,
@@ -92,10 +89,23 @@ class BorrowedSqliteStore(SqliteStore):
         listing: bool = False,
         repeated: bool = False,
     ) -> _T:
-        return work(self._tx)
+        return work(self.tx)
 
-    def _write(self, work: Callable[[Transaction], _T]) -> _T:
-        return work(self._tx)
+    def write(self, work: Callable[[Transaction], _T]) -> _T:
+        return work(self.tx)
+
+
+class BorrowedSqliteStore(SqliteParts):
+    """Loads and saves on one connection, within its transaction."""
+
+    database: CallersDatabase
+
+    def __init__(self, lender: SqliteStore, connection: sqlite3.Connection) -> None:
+        super().__init__(CallersDatabase(connection))
+        self.jobs.registered = lender.jobs.registered.copy()
+
+    def _make_jobs(self, flows: SqlFlows) -> SqlJobs:
+        return _BorrowedSqliteJobs(self.database, flows, note_keys=self._note_keys)
 
 
 @contextmanager
@@ -104,7 +114,7 @@ def store_on(lender: Store, connection: sqlite3.Connection) -> Iterator[Store]:
     undone if it raises."""
     if not isinstance(lender, SqliteStore):
         raise another_database("SQLite")
-    if _name_of_file(connection, lender._path) == "main":
+    if _name_of_file(connection, lender.database.path) == "main":
         # Not if it is attached: the first setting applies to all files of the connection.
         connection.execute("PRAGMA wal_autocheckpoint = 0")
         connection.execute("PRAGMA main.journal_size_limit = 0")  # as Tenure's own connections
@@ -115,7 +125,7 @@ def store_on(lender: Store, connection: sqlite3.Connection) -> Iterator[Store]:
         # A job without its event must not survive an error that the caller then ignores.
         connection.execute("SAVEPOINT tenure_enqueue")
         try:
-            yield BorrowedSqliteStore(lender, connection)
+            yield cast(Store, BorrowedSqliteStore(lender, connection))
         except BaseException:
             if connection.in_transaction:
                 connection.execute("ROLLBACK TO tenure_enqueue")
@@ -124,7 +134,7 @@ def store_on(lender: Store, connection: sqlite3.Connection) -> Iterator[Store]:
         connection.execute("RELEASE tenure_enqueue")
     finally:
         connection.text_factory = text_factory
-    lender.checkpoint_soon()
+    lender.database.checkpoint_soon()
 
 
 def _name_of_file(connection: sqlite3.Connection, path: Path) -> str:
@@ -159,4 +169,4 @@ def _ensure_clock(connection: sqlite3.Connection, lender: SqliteStore) -> None:
     try:
         connection.execute("SELECT tenure_clock()")
     except sqlite3.OperationalError:
-        connection.create_function("tenure_clock", 0, lender._clock)
+        connection.create_function("tenure_clock", 0, lender.database.clock)

@@ -28,8 +28,8 @@ from tenure.core.outcomes import Change
 from tenure.core.vocabulary import EventClass
 from tenure.errors import ServerBehind, StoreRestored
 from tenure.stores.postgres.arrays import integers, texts
+from tenure.stores.sql.database import Transaction
 from tenure.stores.sql.statements import Query
-from tenure.stores.sql.transactions import Transaction
 
 _log = logging.getLogger("tenure.stores")
 

@@ -1,8 +1,7 @@
 """Saving on PostgreSQL: one statement per shape of changes, as many as possible in a round trip."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from tenure.core.ids import Epoch, JobId
 from tenure.core.instants import Instant
@@ -10,42 +9,48 @@ from tenure.core.outcomes import Change, SessionKey
 from tenure.errors import StoreRefused
 from tenure.ports import ANY_TIME, ClockWindow, Hint, HintedChange, Saved
 from tenure.stores.hints import hints_of
-from tenure.stores.postgres.arrays import integers, texts, truths
+from tenure.stores.postgres.arrays import texts
 from tenure.stores.postgres.batches import batch_of
+from tenure.stores.postgres.database import PostgresDialect
 from tenure.stores.postgres.transaction import PostgresTransaction, Vetoed
 from tenure.stores.sql.batches import ChangeStream, Group, groups_of
+from tenure.stores.sql.database import Transaction
 from tenure.stores.sql.flows import SqlFlows, ended_members, needed_jobs
-from tenure.stores.sql.jobs import SqlJobs, letters_of, resolved_by
+from tenure.stores.sql.jobs import NoteKeys, SqlJobs, letters_of, resolved_by
 from tenure.stores.sql.statements import Query, fill
-from tenure.stores.sql.transactions import Transaction
-
-if TYPE_CHECKING:
-    from tenure.stores.postgres.store import PostgresStore
 
 
 class PostgresJobs(SqlJobs):
     """`tenure.ports.StoredJobs` in PostgreSQL."""
 
-    def __init__(self, store: "PostgresStore", flows: SqlFlows) -> None:
-        super().__init__(store, flows=flows, note_keys=store._note_keys)
-        self._store = store
+    def __init__(self, database: PostgresDialect, flows: SqlFlows, *, note_keys: NoteKeys) -> None:
+        super().__init__(database, flows=flows, note_keys=note_keys)
+        self._database = database
 
     def begin(self) -> int:
         """Called before a transaction that writes."""
-        return self._store._memory.begin()
+        return self._database.begin()
 
-    def written(self, changes: Sequence[Change], now: Instant, *, begun: int) -> None:
-        """Remember these as acknowledged, and tell waiting workers."""
-        self._store._remember(changes, now, begun=begun)
+    def written(
+        self,
+        changes: Sequence[Change],
+        now: Instant,
+        *,
+        begun: int,
+        told: Collection[Hint] = (),
+    ) -> None:
+        """Remember these as acknowledged, and tell waiting workers; others know of the hints that
+        were `told`. Not for claims, which make no job ready."""
+        self._database.acknowledged(changes, begun=begun)
+        self._database.tell(hints_of(changes, now), sent=told)
 
     def row_locks(self, ids: Sequence[JobId], sessions: Sequence[SessionKey]) -> list[Query]:
         """Epoch, then sessions as a claim locks them, then rows in id order."""
-        own = sorted(
-            {self._store._key("session", key.namespace, key.actor, key.worker) for key in sessions}
-        )
-        keys, shared = [self._store._key("epoch"), *own], [True, *[False] * len(own)]
+        key = self._database.key
+        own = sorted({key("session", each.namespace, each.actor, each.worker) for each in sessions})
+        locks = [(key("epoch"), True), *[(each, False) for each in own]]
         return [
-            self._query("lock_in_order", keys=integers(keys), are_shared=truths(shared)),
+            self._database.locks_in_order(locks),
             self._query("lock_jobs", ids=texts(ids)),
         ]
 
@@ -58,7 +63,7 @@ class PostgresJobs(SqlJobs):
         ahead: set[Hint] = set()
         saved = self._save_offered(offered, epoch, window, ahead)
         written = [each for each in offered.whole() if each.job.id in saved.applied]
-        self._store._remember(written, saved.now, begun=begun, told=ahead)
+        self.written(written, saved.now, begun=begun, told=ahead)
         return saved
 
     def _save_offered(
@@ -66,9 +71,9 @@ class PostgresJobs(SqlJobs):
     ) -> Saved:
         """Write a long stream of new jobs while the rest is decided; anything else at once. `told`
         gets the hints that were sent with it."""
-        if self._store._may_undo and offered.is_long and _are_new(groups_of(offered.first)):
+        if self._database.may_undo and offered.is_long and _are_new(groups_of(offered.first)):
             with suppress(Vetoed):
-                return self._store._write(
+                return self._database.write(
                     lambda tx: self._save_as_offered(tx, offered, epoch, window),
                     all_or_nothing=True,
                 )
@@ -106,7 +111,7 @@ class PostgresJobs(SqlJobs):
     ) -> Saved:
         """One statement per shape, all in one round trip."""
         if not changes:
-            return Saved(self._store.now(), frozenset())
+            return Saved(self._database.now(), frozenset())
         if letters_of(changes) or needed_jobs(changes):
             return self._write(lambda tx: self._save_holding_others(tx, changes, epoch))
         new_queues = self.registered.missing(changes, epoch)
@@ -114,10 +119,10 @@ class PostgresJobs(SqlJobs):
         register += self._given_keys(changes, epoch)
         groups = groups_of(changes)
         saved = None
-        if self._store._may_undo and _is_likely_to_apply(groups):
+        if self._database.may_undo and _is_likely_to_apply(groups):
             whole = [self._group_query(groups[0], epoch, window, alone=True)]
             with suppress(Vetoed):
-                saved = self._store._write(
+                saved = self._database.write(
                     lambda tx: self._save_and_tell(tx, groups, register, whole, epoch, told),
                     all_or_nothing=True,
                 )
@@ -144,9 +149,9 @@ class PostgresJobs(SqlJobs):
             for hint in hints_of(groups[0].changes, Instant(0))
             if hint.change is HintedChange.READY
         }
-        due, payloads = self._store._notifications.take_due(ready)
+        due, payloads = self._database.take_due(ready)
         tx.afterwards = [
-            self._query("notify_at_once", channel=self._store._channel, payload=each)
+            self._query("notify_at_once", channel=self._database.channel, payload=each)
             for each in payloads
         ]
         saved = self._save(tx, groups, before, queries, epoch)
@@ -186,7 +191,7 @@ class PostgresJobs(SqlJobs):
             keys=texts([change.job.dedupe_key for change in takers]),
             ids=texts([change.takes_key_from for change in takers]),
             epoch=epoch,
-            epoch_lock=self._store._key("epoch"),
+            epoch_lock=self._database.key("epoch"),
         )
         return [query]
 
@@ -289,7 +294,7 @@ class PostgresJobs(SqlJobs):
             f"{statement}_alone" if alone else statement,
             shape,
             epoch=epoch,
-            epoch_lock=self._store._key("epoch"),
+            epoch_lock=self._database.key("epoch"),
             earliest=window.earliest,
             latest=window.latest,
             **batch.parameters,

@@ -9,9 +9,9 @@ from tenure.deadlines import Deadline
 from tenure.errors import OutcomeUnknown
 from tenure.stores.postgres.driver import TransactionStatus, psycopg
 from tenure.stores.postgres.wire import RoundTrip, Wire
+from tenure.stores.sql.database import Transaction
 from tenure.stores.sql.rows import Row
 from tenure.stores.sql.statements import Query
-from tenure.stores.sql.transactions import Transaction
 
 LONGEST_IDLE_MS = 2000
 """How long a transaction that writes may wait for this process's next statement. A process that is

@@ -13,6 +13,7 @@ transaction, and the transaction that deletes a mark reads the state after it.
 
 from abc import abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from functools import partial
 
 import msgspec
 
@@ -31,10 +32,10 @@ from tenure.core.instants import NEVER, Instant, after, seconds
 from tenure.core.job import Job
 from tenure.core.outcomes import Change
 from tenure.core.rates import Meter
+from tenure.stores.sql.database import Database, Transaction
 from tenure.stores.sql.limits import SqlLimits
 from tenure.stores.sql.rows import Row
 from tenure.stores.sql.statements import Query, Shape, Statements
-from tenure.stores.sql.transactions import Transaction
 
 MAX_DIRTY_KEYS = 1000
 """How many marks of a kind are on a page: this many that were due at once, and as many that became
@@ -72,10 +73,11 @@ class KeyInUse(msgspec.Struct, frozen=True):
 class SqlAdmission(SqlLimits):
     """The part of `Store.claim` that admits jobs with keys."""
 
-    def __init__(self, statements: Statements) -> None:
-        super().__init__(statements)
+    def __init__(self, database: Database) -> None:
+        super().__init__(database)
         # By whether the keys are rate keys.
-        self._key_shapes = {is_rate: _shape_of(statements, is_rate) for is_rate in (False, True)}
+        shapes = partial(_shape_of, database.statements)
+        self._key_shapes = {is_rate: shapes(is_rate) for is_rate in (False, True)}
 
     @abstractmethod
     def _dirty_key_queries(self, keys: Sequence[DirtyKey]) -> list[Query]:

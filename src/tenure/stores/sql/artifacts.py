@@ -25,10 +25,10 @@ from tenure.core.leases import why_not_on_record
 from tenure.core.outcomes import NeedsHistory
 from tenure.core.vocabulary import Cause, JobStatus
 from tenure.ports import PruneResult
+from tenure.stores.sql.database import Database, Part, Transaction
 from tenure.stores.sql.events import decision_histories
 from tenure.stores.sql.rows import Row, job_from, moment_from
 from tenure.stores.sql.statements import Query, Shape
-from tenure.stores.sql.transactions import Part, Transaction, Transactional
 
 ARTIFACT_COLUMNS: tuple[str, ...] = Artifact.__struct_fields__
 USAGE_COLUMNS: tuple[str, ...] = ArtifactUsage.__struct_fields__
@@ -50,7 +50,7 @@ _FROM_THE_LAST: Shape = (
 class SqlArtifacts(Part):
     """`tenure.ports.StoredArtifacts`."""
 
-    def __init__(self, database: Transactional, quotas: Callable[[], ArtifactQuotas]) -> None:
+    def __init__(self, database: Database, quotas: Callable[[], ArtifactQuotas]) -> None:
         super().__init__(database)
         self._quotas = quotas
         self._last_collected: Row | None = None  # the next collection continues after this one

@@ -12,6 +12,7 @@ from tenure.core.rate_evidence import GrantMade, RateInForce, in_force
 from tenure.core.verdicts import Observation
 from tenure.errors import UnreadableRow
 from tenure.ports import DedupeKey, Record, Unreadable
+from tenure.stores.sql.database import Part, Transaction
 from tenure.stores.sql.limits import kind_settings_from, queue_state_from
 from tenure.stores.sql.rows import (
     EVENT_FIELDS,
@@ -22,7 +23,6 @@ from tenure.stores.sql.rows import (
     observation_from,
 )
 from tenure.stores.sql.statements import Shape
-from tenure.stores.sql.transactions import Part, Transaction
 
 KEYS_PER_PAGE = 1000
 GRANTS_PER_PAGE = 2000

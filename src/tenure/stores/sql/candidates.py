@@ -22,9 +22,9 @@ from tenure.core.job import Job
 from tenure.core.rates import Meter
 from tenure.errors import UnreadableRow
 from tenure.stores.sql.admission import SqlAdmission
+from tenure.stores.sql.database import Transaction
 from tenure.stores.sql.rows import JOB_COLUMNS, Row, job_from
 from tenure.stores.sql.statements import Query
-from tenure.stores.sql.transactions import Transaction
 
 MAX_ARMS = 64
 """How many arms one statement merges. A claim with more of them locks some jobs without need."""

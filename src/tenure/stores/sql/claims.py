@@ -39,10 +39,10 @@ from tenure.core.outcomes import Session, SessionKey
 from tenure.core.rates import Meter
 from tenure.errors import StoreUnavailable
 from tenure.stores.sql.candidates import Candidates, Reading, SqlCandidates
+from tenure.stores.sql.database import Database, Transaction
 from tenure.stores.sql.jobs import SqlJobs
 from tenure.stores.sql.rows import Row, left_out_bytes, rate_states_from, session_from
-from tenure.stores.sql.statements import Query, Shape, Statements
-from tenure.stores.sql.transactions import Transaction
+from tenure.stores.sql.statements import Query, Shape
 
 MAX_CLAIM_RESTARTS = 10
 """How often a claim starts again: because the settings are not those that this process knew, or
@@ -110,8 +110,8 @@ class SqlClaims(SqlCandidates):
     """Whether keys are decided about in a transaction of their own, before that of the claim: its
     locks last only for that, and other claims find what was admitted at once."""
 
-    def __init__(self, statements: Statements) -> None:
-        super().__init__(statements)
+    def __init__(self, database: Database) -> None:
+        super().__init__(database)
         # A hint that saves a round trip: the last claim of these scopes found dirty keys.
         self._dirty_scopes: set[ClaimScope] = set()
 

@@ -15,9 +15,9 @@ from tenure.core.instants import Instant
 from tenure.core.leases import latest_suspect_expiry
 from tenure.core.views.overview import KnownQueue, fair_share
 from tenure.ports import MAX_DUE_READ, Measures, QueueMeasure
+from tenure.stores.sql.database import Part, Transaction
 from tenure.stores.sql.rows import Row, decode_policy
 from tenure.stores.sql.statements import Query, Shape, fill
-from tenure.stores.sql.transactions import Part, Transaction
 
 MAX_LEVELS = 32
 """How many kinds of a queue, and priorities of a kind, are searched for the oldest job."""

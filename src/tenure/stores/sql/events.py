@@ -35,9 +35,9 @@ from tenure.core.views.events import (
 from tenure.core.vocabulary import EventType
 from tenure.errors import InvalidInput
 from tenure.ports import NO_WAIT
+from tenure.stores.sql.database import Part, Transaction
 from tenure.stores.sql.rows import event_from, word_from
 from tenure.stores.sql.statements import Query, Shape
-from tenure.stores.sql.transactions import Part, Transaction
 
 MAX_TYPES = 100
 """How many types of events are merged by time: a bound for words that were written by hand."""

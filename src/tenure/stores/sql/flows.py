@@ -30,10 +30,10 @@ from tenure.core.instants import Instant
 from tenure.core.leases import HeldLease, why_not_held
 from tenure.core.outcomes import Change, History, NeedsHistory
 from tenure.core.vocabulary import EventCause, JobStatus
+from tenure.stores.sql.database import Database, Part, Transaction
 from tenure.stores.sql.events import decision_histories
 from tenure.stores.sql.rows import Row, job_from, moment_from, word_from
 from tenure.stores.sql.statements import Query, Shape
-from tenure.stores.sql.transactions import Part, Transaction, Transactional
 
 EDGE_COLUMNS = Edge.__struct_fields__
 COLUMN_WORDS = {
@@ -57,7 +57,7 @@ class SqlFlows(Part):
     """`tenure.ports.StoredFlows`, and how a change writes what flows need."""
 
     def __init__(
-        self, database: Transactional, edge_insertion: Callable[[Sequence[Edge]], Query]
+        self, database: Database, edge_insertion: Callable[[Sequence[Edge]], Query]
     ) -> None:
         super().__init__(database)
         self._edge_insertion = edge_insertion

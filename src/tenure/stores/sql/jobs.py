@@ -16,6 +16,7 @@ from tenure.core.verdicts import (
 )
 from tenure.core.vocabulary import LeaseNews, ResolutionKind
 from tenure.ports import ANY_TIME, ClockWindow, DedupeKey, Loaded, Locked, Saved
+from tenure.stores.sql.database import Database, Part, Transaction
 from tenure.stores.sql.events import decision_histories
 from tenure.stores.sql.flows import SqlFlows
 from tenure.stores.sql.rows import (
@@ -27,7 +28,6 @@ from tenure.stores.sql.rows import (
     word_from,
 )
 from tenure.stores.sql.statements import Query
-from tenure.stores.sql.transactions import Part, Transaction, Transactional
 
 RESOLUTION_COLUMNS: tuple[str, ...] = Resolution.__struct_fields__
 COLUMN_WORDS = {"resolution_columns": ", ".join(RESOLUTION_COLUMNS)}
@@ -78,9 +78,8 @@ class RegisteredQueues:
 class SqlJobs(Part, ABC):
     """`tenure.ports.StoredJobs`. Dialects write the changes."""
 
-    def __init__(self, database: Transactional, *, flows: SqlFlows, note_keys: NoteKeys) -> None:
+    def __init__(self, database: Database, *, flows: SqlFlows, note_keys: NoteKeys) -> None:
         super().__init__(database)
-        self._saw_epoch = database._saw_epoch
         self._flows = flows
         self._note_keys = note_keys
         self.registered = RegisteredQueues()

@@ -16,9 +16,9 @@ from tenure.core.instants import Instant
 from tenure.core.kind_settings import KindChange, KindSettings, changes_limits, put_over
 from tenure.core.policy import Policy
 from tenure.core.rates import Meter, Rate, RateScope, RateStanding, RateUnit
+from tenure.stores.sql.database import Database, Part, Transaction
 from tenure.stores.sql.rows import Row, decode_policy, encode_document, rate_states_from
-from tenure.stores.sql.statements import Query, Statements
-from tenure.stores.sql.transactions import Transaction, Transactional
+from tenure.stores.sql.statements import Query
 
 RATE_COLUMNS = ("rate_grants", "rate_per", "rate_burst", "rate_since")
 QUEUE_COLUMNS = ("name", "paused", "concurrency_limit", *RATE_COLUMNS)
@@ -52,11 +52,11 @@ class KnownSettings(msgspec.Struct, frozen=True, kw_only=True):
 NOTHING_KNOWN = KnownSettings()
 
 
-class SqlLimits(Transactional):
+class SqlLimits(Part):
     """The part of `tenure.ports.Store` about settings of kinds and states of rates."""
 
-    def __init__(self, statements: Statements) -> None:
-        super().__init__(statements)
+    def __init__(self, database: Database) -> None:
+        super().__init__(database)
         self._known_settings: dict[Namespace, KnownSettings] = {}
 
     @abstractmethod

@@ -28,11 +28,11 @@ from tenure.core.views.overview import (
 )
 from tenure.core.views.rollups import Rollup, tally
 from tenure.core.workers import WorkerSeen
+from tenure.stores.sql.database import Database, Part, Transaction
 from tenure.stores.sql.depths import DepthQuestion, SqlDepths
 from tenure.stores.sql.limits import queue_state_from
 from tenure.stores.sql.rollups import SqlRollups, counted_from, progress_from, rollups_from
 from tenure.stores.sql.schedules import SqlSchedules
-from tenure.stores.sql.transactions import Part, Transaction, Transactional
 from tenure.stores.sql.workers import SqlWorkers
 
 
@@ -41,7 +41,7 @@ class SqlOverview(Part):
 
     def __init__(
         self,
-        database: Transactional,
+        database: Database,
         *,
         depths: SqlDepths,
         rollups: SqlRollups,

@@ -29,6 +29,7 @@ from tenure.core.views.rollups import (
     wait_of,
 )
 from tenure.core.vocabulary import EventType
+from tenure.stores.sql.database import Part, Transaction
 from tenure.stores.sql.events import (
     AFTER,
     LAST_JOB,
@@ -40,7 +41,6 @@ from tenure.stores.sql.events import (
 )
 from tenure.stores.sql.rows import Row
 from tenure.stores.sql.statements import Query, Shape
-from tenure.stores.sql.transactions import Part, Transaction
 
 
 class _Queued(msgspec.Struct):

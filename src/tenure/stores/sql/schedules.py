@@ -19,9 +19,9 @@ from tenure.core.schedules import (
 from tenure.core.tokens import Token
 from tenure.errors import StoreError
 from tenure.ports import MAX_DUE_READ, NO_LIMIT, DueSchedules, LoadedSchedule, Saved
+from tenure.stores.sql.database import Database, Part, Transaction
 from tenure.stores.sql.rows import Row
 from tenure.stores.sql.statements import Query
-from tenure.stores.sql.transactions import Part, Transaction, Transactional
 
 SCHEDULE_COLUMNS: tuple[str, ...] = (*Schedule.__struct_fields__, "payload")
 _KEY = ("namespace", "name")
@@ -61,7 +61,7 @@ class JobWriter(Protocol):
 class SqlSchedules(Part):
     """`tenure.ports.StoredSchedules`."""
 
-    def __init__(self, database: Transactional, jobs: JobWriter) -> None:
+    def __init__(self, database: Database, jobs: JobWriter) -> None:
         super().__init__(database)
         self._jobs = jobs
 

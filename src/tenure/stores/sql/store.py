@@ -36,6 +36,7 @@ from tenure.stores.sql import (
 from tenure.stores.sql.artifacts import SqlArtifacts
 from tenure.stores.sql.audit import SqlAudit
 from tenure.stores.sql.claims import SqlClaims
+from tenure.stores.sql.database import Database, Transaction
 from tenure.stores.sql.depths import DELAYED, NOT_DUE, SqlDepths
 from tenure.stores.sql.events import SqlEvents
 from tenure.stores.sql.flows import SqlFlows
@@ -52,15 +53,11 @@ from tenure.stores.sql.rows import (
     SESSION_COLUMNS,
 )
 from tenure.stores.sql.schedules import SqlSchedules
-from tenure.stores.sql.statements import Query, Statements
+from tenure.stores.sql.statements import Query
 from tenure.stores.sql.tokens import SqlTokens
-from tenure.stores.sql.transactions import Transaction
 from tenure.stores.sql.upkeep import SqlUpkeep
 from tenure.stores.sql.views import SqlViews
 from tenure.stores.sql.workers import SqlWorkers
-
-LISTING_SHARE = 0.5
-"""The share of a call's time that a list may take. [B24]"""
 
 _BODY_PLACEHOLDERS = {"payload": "'null'", "checkpoint": "NULL", "result": "NULL"}
 """What is selected instead of a job's bodies if these are not wanted."""
@@ -99,28 +96,30 @@ COLUMN_WORDS = {
 class SqlStore(SqlClaims):
     """`tenure.ports.Store` over SQL. Dialects fill in the abstract methods."""
 
-    def __init__(self, statements: Statements) -> None:
-        super().__init__(statements)
+    def __init__(self, database: Database) -> None:
+        super().__init__(database)
+        self.database = database
         self.artifact_quotas = ArtifactQuotas()
-        flows = SqlFlows(self, self._edge_insertion)
-        depths, rollups, workers = SqlDepths(self), SqlRollups(self), SqlWorkers(self)
-        artifacts = SqlArtifacts(self, lambda: self.artifact_quotas)
+        flows = SqlFlows(database, self._edge_insertion)
+        depths, rollups = SqlDepths(database), SqlRollups(database)
+        workers = SqlWorkers(database)
+        artifacts = SqlArtifacts(database, lambda: self.artifact_quotas)
         made = self._make_jobs(flows)
-        schedules = SqlSchedules(self, made)
-        self.jobs, self.flows, self.events = made, flows, SqlEvents(self)
+        schedules = SqlSchedules(database, made)
+        self.jobs, self.flows, self.events = made, flows, SqlEvents(database)
         self.claims = self.settings = self
         self.schedules, self.workers, self.artifacts = schedules, workers, artifacts
-        self.tokens = SqlTokens(self, schedules)
+        self.tokens = SqlTokens(database, schedules)
         overview = SqlOverview(
-            self, depths=depths, rollups=rollups, workers=workers, schedules=schedules
+            database, depths=depths, rollups=rollups, workers=workers, schedules=schedules
         )
         self.views = self._make_views(overview, depths)
-        self.upkeep = SqlUpkeep(self, artifacts=artifacts, rollups=rollups)
-        self.audit = SqlAudit(self)
+        self.upkeep = SqlUpkeep(database, artifacts=artifacts, rollups=rollups)
+        self.audit = SqlAudit(database)
         self._oldest = depths.oldest
 
     def _make_views(self, overview: SqlOverview, depths: SqlDepths) -> SqlViews:
-        return SqlViews(self, overview=overview, depths=depths)
+        return SqlViews(self.database, overview=overview, depths=depths)
 
     # --- what a dialect provides ---------------------------------------------------------------
 
@@ -139,8 +138,7 @@ class SqlStore(SqlClaims):
 
     def now(self) -> Instant:
         """The store's clock."""
-        [(now, _)] = self._rows(self._query("moment"))
-        return Instant(now)
+        return self.database.now()
 
     def put_queue(
         self,

@@ -9,9 +9,9 @@ from tenure.core.tokens import LoadedToken, NewToken, Token, TokenId
 from tenure.core.vocabulary import Role
 from tenure.core.workers import SILENT_AFTER
 from tenure.ports import NameCounts
+from tenure.stores.sql.database import Database, Part, Transaction
 from tenure.stores.sql.rows import Row, word_from
 from tenure.stores.sql.schedules import SqlSchedules
-from tenure.stores.sql.transactions import Part, Transaction, Transactional
 
 TOKEN_COLUMNS: tuple[str, ...] = Token.__struct_fields__
 COLUMN_WORDS = {"token_columns": ", ".join(TOKEN_COLUMNS)}
@@ -23,7 +23,7 @@ _decode_names = msgspec.json.Decoder(tuple[str, ...]).decode
 class SqlTokens(Part):
     """`tenure.ports.StoredTokens`."""
 
-    def __init__(self, database: Transactional, schedules: SqlSchedules) -> None:
+    def __init__(self, database: Database, schedules: SqlSchedules) -> None:
         super().__init__(database)
         self._schedules = schedules
 

@@ -11,10 +11,10 @@ from tenure.core.instants import Duration, Instant
 from tenure.core.views.rollups import KEPT_FOR
 from tenure.ports import NO_AGE, Deletable, PruneResult
 from tenure.stores.sql.artifacts import SqlArtifacts, count_artifact_bytes
+from tenure.stores.sql.database import Database, Part, Transaction
 from tenure.stores.sql.rollups import SqlRollups
 from tenure.stores.sql.rows import Row
 from tenure.stores.sql.statements import Shape
-from tenure.stores.sql.transactions import Part, Transaction, Transactional
 
 _FROM_THE_FIRST: Shape = (("after_renewal", ""),)
 _FROM_THE_LAST: Shape = (
@@ -55,11 +55,9 @@ DUE_BY_THEMSELVES: Shape = (
 class SqlUpkeep(Part):
     """`tenure.ports.Upkeep`."""
 
-    def __init__(
-        self, database: Transactional, *, artifacts: SqlArtifacts, rollups: SqlRollups
-    ) -> None:
+    def __init__(self, database: Database, *, artifacts: SqlArtifacts, rollups: SqlRollups) -> None:
         super().__init__(database)
-        self._saw_tick = database._saw_tick
+        self._saw_tick = database.saw_tick
         self._collect = artifacts.collect
         self.fold_progress = rollups.fold_progress
         self.unfolded = rollups.unfolded

@@ -40,6 +40,7 @@ from tenure.core.views.job_search import (
 )
 from tenure.core.vocabulary import JobStatus, ReasonCode, Stage
 from tenure.ports import DeadLetter
+from tenure.stores.sql.database import Database, Part
 from tenure.stores.sql.depths import SqlDepths
 from tenure.stores.sql.jobs import resolutions_of
 from tenure.stores.sql.overview import SqlOverview
@@ -50,7 +51,6 @@ from tenure.stores.sql.rows import (
     job_from,
 )
 from tenure.stores.sql.statements import Query, fill
-from tenure.stores.sql.transactions import Part, Transactional
 
 KEYS_PER_PAGE = 1000
 
@@ -149,9 +149,7 @@ _JOB_FLAGS = {None: "", True: f"AND {_RESOLVED}", False: f"AND NOT {_RESOLVED}"}
 class SqlViews(Part):
     """`tenure.ports.Views`."""
 
-    def __init__(
-        self, database: Transactional, *, overview: SqlOverview, depths: SqlDepths
-    ) -> None:
+    def __init__(self, database: Database, *, overview: SqlOverview, depths: SqlDepths) -> None:
         super().__init__(database)
         self.overview = overview.overview
         self.measure = depths.measure

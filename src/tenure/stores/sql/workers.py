@@ -13,8 +13,8 @@ from tenure.core.workers import (
     start_of,
 )
 from tenure.ports import NO_LIMIT
+from tenure.stores.sql.database import Part, Transaction
 from tenure.stores.sql.rows import Row
-from tenure.stores.sql.transactions import Part, Transaction
 
 PROCESS_COLUMNS: tuple[str, ...] = WorkerSeen.__struct_fields__
 COLUMN_WORDS = {"process_columns": ", ".join(PROCESS_COLUMNS)}

@@ -5,7 +5,6 @@ is closed. Statements, schema and guards are the same as for a file, so that wha
 there.
 """
 
-import os
 import threading
 import weakref
 from collections.abc import Callable
@@ -17,10 +16,10 @@ from typing import TypeVar
 from tenure.ports import Clock, HealthFact, OnHint, fact
 from tenure.stores.hints import Watchers
 from tenure.stores.host_clock import host_clock
-from tenure.stores.sql.store import SqlStore
-from tenure.stores.sql.transactions import Transaction
+from tenure.stores.sql.database import Transaction
+from tenure.stores.sqlite.database import OpenSqlite
 from tenure.stores.sqlite.file import SqliteTransaction, apply_migrations, connect, translated
-from tenure.stores.sqlite.store import SqliteStore, statements
+from tenure.stores.sqlite.store import SqliteParts
 from tenure.stores.urls import StoreOptions
 
 IN_MEMORY = Path(":memory:")
@@ -33,21 +32,71 @@ def open_store(_url: str, _options: StoreOptions) -> "MemoryStore":
     return MemoryStore()
 
 
-class MemoryStore(SqliteStore):
-    """`tenure.ports.Store` in a SQLite database without a file. A call waits for those of other
-    threads of this process and for nothing else, so that it has no time limit."""
+class MemoryDatabase(OpenSqlite):
+    """A database without a file. A call waits for those of other threads of this process and for
+    nothing else, so that it has no time limit."""
 
-    def __init__(self, *, clock: Clock = host_clock) -> None:
-        self._statements = statements()
-        SqlStore.__init__(self, self._statements)
-        self._path, self._clock = IN_MEMORY, clock
-        self._pid, self._closed = os.getpid(), False
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(IN_MEMORY, clock)
+        self.watchers = Watchers()
         self._lock = threading.RLock()
-        self._watchers = Watchers()
         self._connection = connect(IN_MEMORY, clock, 0.0)
         # Whether or not the store is closed: there is nothing to lose.
         weakref.finalize(self, self._connection.close)
         self._connection.deserialize(_empty_store())
+
+    def close(self) -> None:
+        """Forget everything."""
+        if self.is_ours:
+            with self._lock:
+                self.closed = True
+                self._connection.close()
+
+    def read(
+        self,
+        work: Callable[[Transaction], _T],
+        *,
+        snapshot: bool = False,
+        listing: bool = False,
+        repeated: bool = False,
+    ) -> _T:
+        return self._transact(work)
+
+    def write(self, work: Callable[[Transaction], _T]) -> _T:
+        with self._lock:
+            self.check()
+            before = self._connection.total_changes
+            result = self._transact(work)
+            is_changed = self._connection.total_changes != before
+        if is_changed:
+            self.watchers.tell(None)
+        return result
+
+    def _transact(self, work: Callable[[Transaction], _T]) -> _T:
+        """Run the work in a transaction, or in the one of the work that asks for it."""
+        with self._lock:
+            self.check()
+            connection = self._connection
+            with translated(IN_MEMORY):
+                if connection.in_transaction:
+                    return work(SqliteTransaction(connection))
+                connection.execute("BEGIN")
+                try:
+                    result = work(SqliteTransaction(connection))
+                except BaseException:
+                    connection.execute("ROLLBACK")
+                    raise
+                connection.execute("COMMIT")
+                return result
+
+
+class MemoryStore(SqliteParts):
+    """`tenure.ports.Store` in a SQLite database without a file."""
+
+    database: MemoryDatabase
+
+    def __init__(self, *, clock: Clock = host_clock) -> None:
+        super().__init__(MemoryDatabase(clock))
 
     def health(self) -> list[HealthFact]:
         """What is true of every store in memory."""
@@ -65,52 +114,12 @@ class MemoryStore(SqliteStore):
 
     def watch(self, on_hint: OnHint) -> Callable[[], None]:
         """Call `on_hint` after any change, without saying what changed."""
-        self._check()
-        return self._watchers.add(on_hint)
+        self.database.check()
+        return self.database.watchers.add(on_hint)
 
     def close(self) -> None:
         """Forget everything."""
-        if os.getpid() == self._pid:
-            with self._lock:
-                self._closed = True
-                self._connection.close()
-
-    def _read(
-        self,
-        work: Callable[[Transaction], _T],
-        *,
-        snapshot: bool = False,
-        listing: bool = False,
-        repeated: bool = False,
-    ) -> _T:
-        return self._transact(work)
-
-    def _write(self, work: Callable[[Transaction], _T]) -> _T:
-        with self._lock:
-            self._check()
-            before = self._connection.total_changes
-            result = self._transact(work)
-            is_changed = self._connection.total_changes != before
-        if is_changed:
-            self._watchers.tell(None)
-        return result
-
-    def _transact(self, work: Callable[[Transaction], _T]) -> _T:
-        """Run the work in a transaction, or in the one of the work that asks for it."""
-        with self._lock:
-            self._check()
-            connection = self._connection
-            with translated(IN_MEMORY):
-                if connection.in_transaction:
-                    return work(SqliteTransaction(connection))
-                connection.execute("BEGIN")
-                try:
-                    result = work(SqliteTransaction(connection))
-                except BaseException:
-                    connection.execute("ROLLBACK")
-                    raise
-                connection.execute("COMMIT")
-                return result
+        self.database.close()
 
 
 @cache

@@ -1,18 +1,10 @@
-"""SQLite: one file, one writer thread per process, durable to the disk.
-
-Safe with several processes on one file. Refuses network filesystems, and use across a fork. Every
-write begins IMMEDIATE; readers cannot write at all.
-"""
+"""SQLite: one file, one writer thread per process, durable to the disk."""
 
 import json
 import os
 import sqlite3
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from functools import cache
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
 
 from tenure.core.concurrency import Key
 from tenure.core.flow_rows import Edge
@@ -20,102 +12,33 @@ from tenure.core.ids import JobId, Kind, Namespace
 from tenure.core.instants import Instant
 from tenure.core.outcomes import Session, SessionKey
 from tenure.core.rates import Meter
-from tenure.core.views.job_search import ERROR_CHARS, PREVIEW_CHARS
-from tenure.deadlines import CALL_TIMEOUT_S, Deadline, deadline
-from tenure.errors import Closed, StoreError
+from tenure.core.views.job_search import PREVIEW_CHARS
+from tenure.deadlines import CALL_TIMEOUT_S
 from tenure.ports import Clock, HealthFact, OnHint
 from tenure.stores.host_clock import host_clock
 from tenure.stores.sql.admission import MAX_DIRTY_KEYS, DirtyKey
+from tenure.stores.sql.database import Transaction
 from tenure.stores.sql.depths import SqlDepths
 from tenure.stores.sql.flows import SqlFlows
 from tenure.stores.sql.jobs import SqlJobs
 from tenure.stores.sql.overview import SqlOverview
 from tenure.stores.sql.rows import Row
-from tenure.stores.sql.statements import Query, Statements, fill
-from tenure.stores.sql.store import COLUMN_WORDS, LISTING_SHARE, SqlStore
-from tenure.stores.sql.transactions import Transaction
+from tenure.stores.sql.statements import Query
+from tenure.stores.sql.store import SqlStore
 from tenure.stores.sql.views import SqlViews
-from tenure.stores.sqlite.change_watch import ChangeWatch
+from tenure.stores.sqlite.database import WORDS, SqliteDatabase, SqliteDialect
 from tenure.stores.sqlite.file import (
-    PACKAGE,
     SqliteTransaction,
     check_schema,
-    connect,
     is_empty_database,
-    migrate,
     prepare_file,
     translated,
 )
+from tenure.stores.sqlite.file import migrate as migrate_file
 from tenure.stores.sqlite.health import sqlite_facts
 from tenure.stores.sqlite.jobs import SqliteJobs
-from tenure.stores.sqlite.writer import LOCK_SLICE_S, Writer
-
-MAX_IDLE_READERS = 4
-
-STEPS_BETWEEN_CLOCK_CHECKS = 20_000
-"""Steps of SQLite's virtual machine; they take about a millisecond."""
 
 MAX_BYTES_PER_CHARACTER = 4  # of UTF-8
-
-# From 3.43 on SQLite knows the size of a text without reading it.
-_SIZE = "octet_length({})" if sqlite3.sqlite_version_info >= (3, 43) else "length(CAST({} AS blob))"
-
-WORDS = COLUMN_WORDS | {
-    "t": "tenure_",
-    "uuid": "text",
-    "committed": "TRUE",  # one writer: positions are in the order of commits
-    "bytes": "blob",
-    "body_bytes": f"({_SIZE.format('j.payload')} + coalesce({_SIZE.format('j.checkpoint')}, 0)"
-    f" + coalesce({_SIZE.format('j.result')}, 0))",
-    # The text in which a search looks for errors, in lower case of ASCII.
-    "error_text": "lower(substr(coalesce(coalesce(error, last_error) ->> '$.type', '') || ': '"
-    f" || coalesce(coalesce(error, last_error) ->> '$.message', ''), 1, {ERROR_CHARS}))",
-    # One writer at a time needs no row locks.
-    "lock": "",
-    "skip_locked": "",
-    "skip_locked_jobs": "",
-    # Without statistics SQLite takes another index that begins with the same columns.
-    "by_leases": "INDEXED BY tenure_job_leased",
-    "by_due": "INDEXED BY tenure_job_due",
-    "by_blocked": "INDEXED BY tenure_job_blocked",
-    "by_claimed": "INDEXED BY tenure_job_claimed",
-    "by_flow": "INDEXED BY tenure_job_flow",
-    "by_id": "INDEXED BY sqlite_autoindex_tenure_job_1",
-    "by_flow_id": "INDEXED BY sqlite_autoindex_tenure_flow_1",
-    "by_enqueue": "INDEXED BY tenure_job_listed",
-    "listed_at": "enqueued_at",
-    "listed_id": "id",
-    "by_cancelled": "INDEXED BY tenure_job_cancelled",
-    "by_ready": "INDEXED BY tenure_job_ready",
-    "by_delayed": "INDEXED BY tenure_job_delayed",
-    "true": "1",
-    "false": "0",
-    "this_kind": ":kind",
-    "this_key": ":key",
-    "by_key": "INDEXED BY tenure_job_of_key",
-    "by_place_of_key": "INDEXED BY tenure_job_place_of_key",
-    "by_rate_key": "INDEXED BY tenure_job_of_rate_key",
-    "by_place_of_rate_key": "INDEXED BY tenure_job_place_of_rate_key",
-    "by_rate_waits": "INDEXED BY tenure_dirty_key_once",
-    "one_by_one": "",
-    "each_name": "SELECT value AS name FROM json_each(:names)",
-    "each_kind": "SELECT value AS kind FROM json_each(:kinds)",
-    "smallint": "integer",
-    "is_outside": "e.is_outside = 1",
-    # SQLite has no arrays: a list travels as one JSON document.
-    **{
-        f"among_{name}": fill("IN (SELECT value FROM json_each(:{name}))", {"name": name})
-        for name in ("ids", "workers", "queues", "kinds", "names", "statuses", "types")
-    },
-}
-
-_T = TypeVar("_T")
-
-
-@cache
-def statements() -> Statements:
-    """The statements of this dialect, read and compiled once for all stores of this process."""
-    return Statements(PACKAGE, WORDS, placeholder="?")
 
 
 def _payload_start(connection: sqlite3.Connection, row: int) -> str:
@@ -125,148 +48,21 @@ def _payload_start(connection: sqlite3.Connection, row: int) -> str:
     return start.decode(errors="ignore")[:PREVIEW_CHARS]  # it may end within a character
 
 
-class SqliteStore(SqlStore):
-    """`tenure.ports.Store` in one SQLite file. A new or empty file is migrated when opened.
+class SqliteParts(SqlStore):
+    """The parts of a store in SQLite, on whichever transactions."""
 
-    A call without a deadline of its own waits for `timeout_s` at most.
-    """
-
-    def __init__(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        clock: Clock = host_clock,
-        migrate: bool = False,
-        timeout_s: float = CALL_TIMEOUT_S,
-        allow_network_filesystem: bool = False,
-    ) -> None:
-        self._statements = statements()
-        super().__init__(self._statements)
-        self._path = prepare_file(Path(path), allow_network_filesystem=allow_network_filesystem)
-        self._clock = clock
-        self._timeout_s = timeout_s
-        self._pid = os.getpid()
-        self._closed = False
-        self._readers: list[sqlite3.Connection] = []
-        self._readers_lock = threading.Lock()
-        with translated(self._path):
-            self._prepare_schema(migrate_it=migrate)
-        self._changes = ChangeWatch(
-            lambda: connect(self._path, clock, LOCK_SLICE_S, reader=True), self._path
-        )
-        self._writer = Writer(
-            lambda: connect(self._path, clock, LOCK_SLICE_S), path=self._path, timeout_s=timeout_s
-        )
-
-    def _prepare_schema(self, *, migrate_it: bool) -> None:
-        if migrate_it or is_empty_database(self._path):
-            migrate(self._path)
-        check_schema(self._path)
-
-    @property
-    def parallelism(self) -> int:
-        """One writer."""
-        return 1
-
-    def now(self) -> Instant:
-        """The injected clock."""
-        self._check()
-        return self._clock()
-
-    def health(self) -> list[HealthFact]:
-        """What is true of the file now, and what to do about it."""
-        names = ("health_journal_mode", "health_synchronous", "health_meta")
-        [(mode,)], [(synchronous,)], [meta] = self._read(
-            lambda tx: tx.fetch(*[self._query(name) for name in names])
-        )
-        return sqlite_facts(self._path, mode, synchronous, meta)
-
-    def watch(self, on_hint: OnHint) -> Callable[[], None]:
-        """Call `on_hint` after a change of any process, without saying what changed."""
-        self._check()
-        return self._changes.add(on_hint)
-
-    def checkpoint_soon(self) -> None:
-        """Checkpoint after the current write of any process, if the log is large."""
-        self._check()
-        self._writer.checkpoint_soon()
-
-    def close(self) -> None:
-        """End the writer and close every connection."""
-        if self._closed or os.getpid() != self._pid:
-            return
-        self._closed = True
-        self._changes.close()
-        self._writer.close()
-        with self._readers_lock:
-            while self._readers:
-                self._readers.pop().close()
-
-    def _check(self) -> None:
-        if os.getpid() != self._pid:
-            raise StoreError(
-                "this store was opened before a fork, and a SQLite connection must not cross one",
-                hint="open the store again in the child process",
-            )
-        if self._closed:
-            raise Closed
-
-    # --- transactions --------------------------------------------------------------------------
-
-    def _read(
-        self,
-        work: Callable[[Transaction], _T],
-        *,
-        snapshot: bool = False,
-        listing: bool = False,
-        repeated: bool = False,
-    ) -> _T:
-        self._check()
-        until = deadline(self._timeout_s * (LISTING_SHARE if listing else 1))
-        with translated(self._path), self._reader(until) as connection:
-            # One transaction, so that the rows and the clock of a call belong together. In WAL mode
-            # a deferred transaction that only reads neither waits nor fails.
-            connection.execute("BEGIN")
-            result = work(SqliteTransaction(connection))
-            connection.execute("COMMIT")
-            return result
-
-    @contextmanager
-    def _reader(self, until: Deadline) -> Iterator[sqlite3.Connection]:
-        with self._readers_lock:
-            connection = self._readers.pop() if self._readers else None
-        if connection is None:
-            connection = connect(self._path, self._clock, self._timeout_s, reader=True)
-        # Ends a read at its deadline: SQLite itself has no time-out for statements. [K6]
-        connection.set_progress_handler(lambda: until.has_passed, STEPS_BETWEEN_CLOCK_CHECKS)
-        try:
-            yield connection
-        except BaseException:
-            # Whatever went wrong, the next reader starts from a fresh connection.
-            with suppress(sqlite3.Error):
-                connection.close()
-            raise
-        with self._readers_lock:
-            if len(self._readers) < MAX_IDLE_READERS and not self._closed:
-                self._readers.append(connection)
-                return
-        connection.close()
-
-    def _write(self, work: Callable[[Transaction], _T]) -> _T:
-        self._check()
-        return self._writer.run(lambda connection: work(SqliteTransaction(connection)))
-
-    def _pack(self, values: Sequence[str]) -> str:
-        return json.dumps(list(values))
+    database: SqliteDialect
+    parallelism = 1
+    """One writer."""
 
     def _claim_locks(self, namespace: Namespace, sessions: Sequence[SessionKey]) -> list[Query]:
         return []  # one writer
 
     def _make_jobs(self, flows: SqlFlows) -> SqlJobs:
-        return SqliteJobs(self, flows)
+        return SqliteJobs(self.database, flows, note_keys=self._note_keys)
 
     def _make_views(self, overview: SqlOverview, depths: SqlDepths) -> SqlViews:
-        return SqliteViews(self, overview=overview, depths=depths)
+        return SqliteViews(self.database, overview=overview, depths=depths)
 
     def _settings_lock(self, namespace: Namespace) -> list[Query]:
         return []
@@ -375,6 +171,44 @@ class SqliteStore(SqlStore):
             for edge in edges
         ]
         return self._query("insert_edges", rows=json.dumps(rows))
+
+
+class SqliteStore(SqliteParts):
+    """`tenure.ports.Store` in one SQLite file. A new or empty file is migrated when opened."""
+
+    database: SqliteDatabase
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        clock: Clock = host_clock,
+        migrate: bool = False,
+        timeout_s: float = CALL_TIMEOUT_S,
+        allow_network_filesystem: bool = False,
+    ) -> None:
+        file = prepare_file(Path(path), allow_network_filesystem=allow_network_filesystem)
+        with translated(file):
+            if migrate or is_empty_database(file):
+                migrate_file(file)
+            check_schema(file)
+        super().__init__(SqliteDatabase(file, clock=clock, timeout_s=timeout_s))
+
+    def health(self) -> list[HealthFact]:
+        """What is true of the file now, and what to do about it."""
+        names = ("health_journal_mode", "health_synchronous", "health_meta")
+        [(mode,)], [(synchronous,)], [meta] = self._read(
+            lambda tx: tx.fetch(*[self._query(name) for name in names])
+        )
+        return sqlite_facts(self.database.path, mode, synchronous, meta)
+
+    def watch(self, on_hint: OnHint) -> Callable[[], None]:
+        """Call `on_hint` after a change of any process, without saying what changed."""
+        return self.database.watch(on_hint)
+
+    def close(self) -> None:
+        """End the writer and close every connection."""
+        self.database.close()
 
 
 class SqliteViews(SqlViews):

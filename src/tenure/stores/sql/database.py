@@ -1,4 +1,4 @@
-"""Transactions: how the code that the SQL stores share runs statements on a dialect."""
+"""The database under a SQL store: runs statements in transactions. Each dialect has its own."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -11,6 +11,9 @@ from tenure.stores.sql.statements import Query, Statements
 
 _T = TypeVar("_T")
 
+LISTING_SHARE = 0.5
+"""The share of a call's time that a list may take. [B24]"""
+
 
 class Transaction(Protocol):
     """An open transaction, as work in it sees it."""
@@ -20,15 +23,15 @@ class Transaction(Protocol):
         nothing follows, so that the commit may be sent in the same round trip."""
 
 
-class Transactional(ABC):
+class Database(ABC):
     """Runs named statements. Dialects fill in the abstract methods."""
 
     def __init__(self, statements: Statements) -> None:
-        self._query = statements.query
-        self._text = statements.text
+        self.statements = statements
+        self.query = statements.query
 
     @abstractmethod
-    def _read(
+    def read(
         self,
         work: Callable[[Transaction], _T],
         *,
@@ -42,33 +45,40 @@ class Transactional(ABC):
         `repeated`: many small ones whose plan is always the same."""
 
     @abstractmethod
-    def _write(self, work: Callable[[Transaction], _T]) -> _T:
+    def write(self, work: Callable[[Transaction], _T]) -> _T:
         """Run writing work in a transaction of its own and make it durable."""
 
-    def _saw_epoch(self, epoch: Epoch) -> None:
+    def now(self) -> Instant:
+        """The store's clock."""
+        [(now, _)] = self.rows(self.query("moment"))
+        return Instant(now)
+
+    def rows(self, query: Query, *, listing: bool = False) -> list[Row]:
+        """The rows of one statement that only reads."""
+        [rows] = self.read(lambda tx: tx.fetch(query, last=True), listing=listing)
+        return rows
+
+    @abstractmethod
+    def pack(self, values: Sequence[str]) -> str:
+        """A list as one parameter for `{among_...}`."""
+
+    def saw_epoch(self, epoch: Epoch) -> None:
         """Called with the epoch of the store; one that can fail over remembers the highest. [A9]"""
         return
 
-    def _saw_tick(self, tick: Instant) -> None:
+    def saw_tick(self, tick: Instant) -> None:
         """Called with a tick that was written."""
         return
-
-    @abstractmethod
-    def _pack(self, values: Sequence[str]) -> str:
-        """A list as one parameter for `{among_...}`."""
-
-    def _rows(self, query: Query, *, listing: bool = False) -> list[Row]:
-        [rows] = self._read(lambda tx: tx.fetch(query, last=True), listing=listing)
-        return rows
 
 
 class Part:
     """What a store does about one subject, on the store's database."""
 
-    def __init__(self, database: Transactional) -> None:
-        self._query = database._query
-        self._text = database._text
-        self._read = database._read
-        self._write = database._write
-        self._rows = database._rows
-        self._pack = database._pack
+    def __init__(self, database: Database) -> None:
+        self._query = database.query
+        self._text = database.statements.text
+        self._read = database.read
+        self._write = database.write
+        self._rows = database.rows
+        self._pack = database.pack
+        self._saw_epoch = database.saw_epoch
