@@ -168,7 +168,7 @@ def _jobs_of(keys: Sequence[Key]) -> Callable[[AnyStore], Sequence[Query]]:
         def read(tx: Transaction) -> list[Query]:
             recorded = Recorded(tx)
             of_keys = dict.fromkeys(keys, 1)
-            store._jobs_of_keys(recorded, HERE, of_keys, is_rate=keys[0].is_rate)
+            store._jobs_of_keys(recorded, HERE, of_keys, store.now(), is_rate=keys[0].is_rate)
             return recorded.queries
 
         return store.database.read(read)

@@ -183,6 +183,12 @@ class KeyedJob(msgspec.Struct, frozen=True):
         """Whether its delay is over and it has not expired. [Z6] [EX2]"""
         return self.not_before <= now and (self.start_by is None or self.start_by > now)
 
+    def place_since(self, now: Instant) -> Instant | None:
+        """Since when it has a place under its key. An instant after now counts as none: the clock
+        was set back, and claims would not find the job before that instant. [CK10]"""
+        since = self.admitted_at
+        return None if since is None or since > now else since
+
 
 class Admission(msgspec.Struct, frozen=True):
     """Which jobs of a key are to be admitted and which parked again, and when to decide again."""
@@ -211,18 +217,19 @@ def admit(
     ready = [job for job in jobs if job.is_ready(now)]
     ready.sort(
         key=lambda job: (
-            job.queue not in queues and (job.admitted_at is None or _lapses_at(job, now) <= now),
+            job.queue not in queues
+            and (job.place_since(now) is None or _lapses_at(job, now) <= now),
             -job.priority,
             job.run_at,
             job.id,
         )
     )
     chosen, rest = ready[:room], ready[room:]
-    kept = {job.id for job in chosen}
+    kept = {job.id for job in chosen if job.place_since(now) is not None}
     waiting = {job.queue for job in rest}
     lapses = [_lapses_at(job, now) for job in chosen if waiting - {job.queue}]
     return Admission(
-        admitted=tuple(job.id for job in chosen if job.admitted_at is None),
+        admitted=tuple(job.id for job in chosen if job.id not in kept),
         parked=tuple(job.id for job in jobs if job.admitted_at is not None and job.id not in kept),
         total=len(chosen),
         has_more=bool(rest),
@@ -231,4 +238,5 @@ def admit(
 
 
 def _lapses_at(job: KeyedJob, now: Instant) -> Instant:
-    return after(now if job.admitted_at is None else job.admitted_at, ADMISSION_LAPSES_US)
+    since = job.place_since(now)
+    return after(now if since is None else since, ADMISSION_LAPSES_US)

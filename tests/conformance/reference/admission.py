@@ -38,9 +38,7 @@ class Admission:
         """Something else is set for a kind."""
         for job in jobs.values():
             if (job.namespace, job.kind) == (namespace, kind) and job.not_before is not None:
-                for is_rate, key in ((False, job.concurrency_key), (True, job.rate_key)):
-                    if key is not None:
-                        self._dirty.add((namespace, Key(kind, is_rate, key), 0, 0))
+                self._dirty |= {(namespace, key, 0, 0) for key in _keys_of(job)}
                 if job.concurrency_key is not None:
                     self._lanes[job.id] = (Lane.WAITS_FOR_KEY, None)
                 elif job.rate_key is not None:
@@ -71,18 +69,16 @@ class Admission:
         now: Instant,
     ) -> None:
         """Decide about the dirty keys of the kinds that a claim asks for."""
-        self._look_back(now)
+        set_back = self._look_back(scope, jobs, now)
         due = {
             mark
             for mark in self._dirty
-            if mark[0] == scope.namespace
-            and (scope.kinds is None or mark[1].kind in scope.kinds)
-            and (mark[2] <= now or mark[3] > now)
+            if _is_asked_for(scope, mark[0], mark[1].kind) and (mark[2] <= now or mark[3] > now)
         }
         self._dirty -= due
         self._taken += [(space, key, at) for space, key, at, noted_at in due if at and not noted_at]
         asked = {name for name in scope.queues if not queues[name].paused}
-        keys = {key for _, key, *_ in due}
+        keys = {key for _, key, *_ in due} | set_back
         under = [job for job in jobs.values() if job.namespace == scope.namespace]
         for key in sorted(key for key in keys if not key.is_rate):
             keys |= self._decide(key, under, rules, asked, now, scope.namespace, None)
@@ -93,11 +89,24 @@ class Admission:
                 states[scope.namespace, key.meter] = corrected
             self._decide(key, under, rules, asked, now, scope.namespace, tat)
 
-    def _look_back(self, now: Instant) -> None:
-        """After the clock was set back, marks of delayed jobs count again."""
-        again = [mark for mark in self._taken if mark[2] > now]
+    def _look_back(self, scope: ClaimScope, jobs: Jobs, now: Instant) -> set[Key]:
+        """After the clock was set back, marks of delayed jobs count again. Returns their keys, and
+        those of delayed jobs that were admitted at an instant that is still to come."""
+        again = [
+            mark
+            for mark in self._taken
+            if mark[2] > now and _is_asked_for(scope, mark[0], mark[1].kind)
+        ]
         self._dirty |= {(space, key, at, 0) for space, key, at in again}
-        self._taken = [mark for mark in self._taken if mark[2] <= now]
+        self._taken = [mark for mark in self._taken if mark not in again]
+        return {key for _, key, _ in again} | {
+            key
+            for job in jobs.values()
+            if _is_asked_for(scope, job.namespace, job.kind)
+            and job.not_before
+            and (self._lanes[job.id][1] or 0) > now
+            for key in _keys_of(job)
+        }
 
     def _decide(
         self,
@@ -173,6 +182,16 @@ class Admission:
         self._dirty |= {
             (namespace, key, at, now) for key, at in rules.dirtied_by_grant(job, states)
         }
+
+
+def _is_asked_for(scope: ClaimScope, namespace: Namespace, kind: Kind) -> bool:
+    return namespace == scope.namespace and (scope.kinds is None or kind in scope.kinds)
+
+
+def _keys_of(job: Job) -> list[Key]:
+    """The keys of a job."""
+    named = ((False, job.concurrency_key), (True, job.rate_key))
+    return [Key(job.kind, is_rate, key) for is_rate, key in named if key is not None]
 
 
 def _key_of(job: Job, key: Key) -> str | None:

@@ -110,15 +110,15 @@ SELECT k.kind, k.key, k.uses, j.*
          WHERE q.namespace = :namespace AND q.kind = k.kind AND q.is_rate = {is_rate} OFFSET 0) AS q
      CROSS JOIN LATERAL (
        (SELECT {key_columns} FROM {t}job AS j
-         WHERE j.namespace = :namespace AND j.kind = k.kind AND {of_key} AND j.queue = q.queue
-           AND least(j.not_before, 1) = 0
-           AND (j.start_by IS NULL OR j.start_by > (SELECT {t}clock()))
+         WHERE j.namespace = :namespace AND j.kind = k.kind AND {key} = k.key AND {waits}
+           AND j.queue = q.queue AND least(j.not_before, 1) = 0
+           AND (j.start_by IS NULL OR j.start_by > CAST(:now AS bigint))
          ORDER BY j.priority DESC, j.run_at, j.id LIMIT k.most)
         UNION ALL
        (SELECT {key_columns} FROM {t}job AS j
-         WHERE j.namespace = :namespace AND j.kind = k.kind AND {of_key} AND j.queue = q.queue
-           AND least(j.not_before, 1) = 1 AND j.run_at <= (SELECT {t}clock())
-           AND (j.start_by IS NULL OR j.start_by > (SELECT {t}clock()))
+         WHERE j.namespace = :namespace AND j.kind = k.kind AND {key} = k.key AND {waits}
+           AND j.queue = q.queue AND least(j.not_before, 1) = 1 AND j.run_at <= CAST(:now AS bigint)
+           AND (j.start_by IS NULL OR j.start_by > CAST(:now AS bigint))
          ORDER BY j.priority DESC, j.run_at, j.id LIMIT k.most)) AS first
      UNION
     SELECT {key_columns} FROM {t}job AS j

@@ -155,6 +155,7 @@ class PostgresParts(SqlStore):
         tx: Transaction,
         namespace: Namespace,
         keys: Mapping[Key, int],
+        now: Instant,
         *,
         is_rate: bool,
     ) -> tuple[Instant, list[Row]]:
@@ -165,9 +166,10 @@ class PostgresParts(SqlStore):
             kinds=texts([key.kind for key in keys]),
             keys=texts([key.key for key in keys]),
             most=integers(list(keys.values())),
+            now=now,
         )
-        rows, [(now, _)] = tx.fetch(query, self._query("moment"))
-        return now, rows
+        rows, [(read_at, _)] = tx.fetch(query, self._query("moment"))
+        return read_at, rows
 
     def _slot_changes(self, namespace: Namespace, states: Mapping[Meter, Instant]) -> list[Query]:
         if not states:

@@ -29,7 +29,7 @@ from tenure.core.concurrency import (
 )
 from tenure.core.ids import JobId, Kind, Namespace, QueueName
 from tenure.core.instants import NEVER, Instant, after, seconds
-from tenure.core.job import Job
+from tenure.core.job import AT_ONCE, Job
 from tenure.core.outcomes import Change
 from tenure.core.rates import Meter
 from tenure.stores.sql.database import Database, Transaction
@@ -47,8 +47,8 @@ MAX_PAGES = 50
 LOCKED_AGAIN_US = seconds(0.1)
 """When a key is decided about again whose first job another transaction has locked."""
 
-_MARK = ""
-"""The key of the row that is the mark of its kind. No key is empty."""
+_WATERMARK = ""
+"""The key of the row that is the watermark of its kind. No key is empty."""
 
 
 class DirtyKey(msgspec.Struct, frozen=True, order=True):
@@ -97,13 +97,15 @@ class SqlAdmission(SqlLimits):
         tx: Transaction,
         namespace: Namespace,
         keys: Mapping[Key, int],
+        now: Instant,
         *,
         is_rate: bool,
     ) -> tuple[Instant, Sequence[Row]]:
-        """From each key, in one state of the store, its first ready jobs, up to N of each queue,
-        and those that are admitted: kind, key, how many leases it has or where its rate stands, and
-        what decides about a job. A key without jobs has a row without a job. And the clock after
-        that: by an earlier one, a rate that was granted meanwhile would seem too far ahead."""
+        """From each key, in one state of the store, its first jobs that are ready at `now`, up to N
+        of each queue, and those that are admitted: kind, key, how many leases it has or where its
+        rate stands, and what decides about a job. A key without jobs has a row without a job. And
+        the clock after that: by an earlier one, a rate that was granted meanwhile would seem too
+        far ahead."""
 
     # --- marking -------------------------------------------------------------------------------
 
@@ -135,6 +137,18 @@ class SqlAdmission(SqlLimits):
         }
         return self._dirty_key_queries(sorted(dirty)) if dirty else []
 
+    def _admit_again(self, namespace: Namespace, kind: Kind) -> list[Query]:
+        """Park the jobs of the kind's keys, and mark these keys dirty."""
+        of_kind = {"namespace": namespace, "kind": kind}
+        return [
+            self._query("park_keys_of_kind", **of_kind),
+            self._query("park_rate_keys_of_kind", **of_kind),
+            *[
+                self._query("mark_keys_of_kind", shape, **of_kind)
+                for shape in self._key_shapes.values()
+            ],
+        ]
+
     # --- admitting -----------------------------------------------------------------------------
 
     def _admit(self, tx: Transaction, scope: ClaimScope) -> None:
@@ -149,37 +163,47 @@ class SqlAdmission(SqlLimits):
                 DirtyKey(namespace, Key(Kind(kind), bool(is_rate), key), at, noted_at)
                 for kind, is_rate, key, at, noted_at in rows
             ]
-            self._look_back(tx, namespace, dirty, now)
-            keys = {each.key for each in dirty if each.key.key != _MARK}
+            looked_back = self._look_back(tx, namespace, dirty, now)
+            keys = {each.key for each in dirty if each.key.key != _WATERMARK}
             settings = self._known(namespace)
             paused = {name for name, each in settings.queues.items() if each.paused}
-            admitted = self._admit_keys(tx, namespace, keys, set(scope.queues) - paused)
-            if admitted or len(rows) < MAX_DIRTY_KEYS:
+            admitted = self._admit_keys(tx, namespace, keys, now, set(scope.queues) - paused)
+            if not looked_back and (admitted or len(rows) < MAX_DIRTY_KEYS):
                 return
 
     def _look_back(
-        self, tx: Transaction, namespace: Namespace, dirty: Sequence[DirtyKey], now: Instant
-    ) -> None:
+        self, tx: Transaction, namespace: Namespace, taken: Sequence[DirtyKey], now: Instant
+    ) -> bool:
         """The mark of a delayed job is taken when the job is due. If the clock is set back then,
-        the job is delayed again, and nothing would say when it is due. So each kind has a mark that
-        says up to when such marks were taken. Before that instant, the keys of jobs that are due in
-        between are marked again. [CK10] [Z6]"""
-        due_at: dict[Kind, int] = {}
-        for each in dirty:
-            kind = each.key.kind
-            if each.key.key == _MARK:
-                span = {"namespace": namespace, "kind": kind, "since": now, "until": each.noted_at}
-                tx.fetch(
-                    self._query("note_delayed_keys_again", **span),
-                    self._query("note_delayed_rate_keys_again", **span),
-                )
-                due_at[kind] = max(due_at.get(kind, 0), now)
-            elif each.at and not each.noted_at:
-                due_at[kind] = max(due_at.get(kind, 0), each.at)
+        the job is delayed again, and nothing would say when it is due. So each kind has a
+        watermark: up to when such marks were taken and delayed jobs were admitted. If the clock is
+        before it, the keys of the jobs in between are marked again. Returns whether it is. [CK10]
+        [Z6]"""
+        passed = [each for each in taken if each.key.key == _WATERMARK]
+        for each in passed:
+            span = {"kind": each.key.kind, "since": now, "until": each.noted_at}
+            tx.fetch(
+                *[
+                    self._query("mark_keys_again", shape, namespace=namespace, **span)
+                    for shape in self._key_shapes.values()
+                ]
+            )
+        # The clock was set back after these were taken.
+        early = [each for each in taken if each.at > now and not each.noted_at]
+        tx.fetch(*(self._dirty_key_queries(early) if early else []))
+        kinds = {each.key.kind for each in taken if each.at and not each.noted_at}
+        self._raise_watermarks(tx, namespace, kinds | {each.key.kind for each in passed}, now)
+        return bool(passed)
+
+    def _raise_watermarks(
+        self, tx: Transaction, namespace: Namespace, kinds: Iterable[Kind], until: Instant
+    ) -> None:
         tx.fetch(
             *[
-                self._query("mark_due", namespace=namespace, kind=kind, never=NEVER, due_at=at)
-                for kind, at in sorted(due_at.items())
+                self._query(
+                    "raise_watermark", namespace=namespace, kind=kind, never=NEVER, until=until
+                )
+                for kind in sorted(kinds)
             ]
         )
 
@@ -188,14 +212,15 @@ class SqlAdmission(SqlLimits):
         tx: Transaction,
         namespace: Namespace,
         keys: Collection[Key],
+        now: Instant,
         queues: Set[QueueName],
     ) -> int:
         """Admit jobs of these keys: under concurrency keys first, because those that then wait for
         a rate key are admitted under that. Returns how many jobs claims can find now. [RL14]"""
         of_keys = {key for key in keys if not key.is_rate}
-        admitted, rate_keys = self._admit_under(tx, namespace, of_keys, queues, is_rate=False)
+        admitted, rate_keys = self._admit_under(tx, namespace, of_keys, now, queues, is_rate=False)
         of_rates = (set(keys) - of_keys) | rate_keys
-        more, _ = self._admit_under(tx, namespace, of_rates, queues, is_rate=True)
+        more, _ = self._admit_under(tx, namespace, of_rates, now, queues, is_rate=True)
         return admitted + more
 
     def _admit_under(
@@ -203,17 +228,20 @@ class SqlAdmission(SqlLimits):
         tx: Transaction,
         namespace: Namespace,
         keys: Set[Key],
+        now: Instant,
         queues: Set[QueueName],
         *,
         is_rate: bool,
     ) -> tuple[int, set[Key]]:
-        """How many jobs claims can find now, and the rate keys to decide about next."""
+        """How many jobs claims can find now, and the rate keys to decide about next. Which jobs are
+        ready is decided at the instant at which the marks were taken: at an earlier one, a job
+        whose mark was taken would be forgotten."""
         if not keys:
             return 0, set()
         kinds = self._known(namespace).kinds
         most = {key: most_admitted(kinds, key) for key in sorted(keys)}
-        now, rows = self._jobs_of_keys(tx, namespace, most, is_rate=is_rate)
-        rules, in_use = KeyRules(kinds, now), _by_key(rows, is_rate=is_rate)
+        read_at, rows = self._jobs_of_keys(tx, namespace, most, now, is_rate=is_rate)
+        rules, in_use = KeyRules(kinds, read_at), _by_key(rows, is_rate=is_rate)
         decided = [
             (each, admit(each.jobs, rules.room(each.key, each.uses), now=now, queues=queues))
             for each in in_use
@@ -230,15 +258,23 @@ class SqlAdmission(SqlLimits):
         moved = self._let_through(tx, targets, now, is_rate=is_rate)
         settled = {found.key for found, to in decided if moved.issuperset(to.admitted)}
         notes = [
-            DirtyKey(namespace, key, after(now, LOCKED_AGAIN_US), now) for key in keys - settled
+            DirtyKey(namespace, key, after(read_at, LOCKED_AGAIN_US), read_at)
+            for key in keys - settled
         ]
         for found, to in decided:
             notes += [
-                DirtyKey(namespace, found.key, at, now)
+                DirtyKey(namespace, found.key, at, read_at)
                 for at in rules.again_at(found.key, found.uses, to)
             ]
         if notes:
             tx.fetch(*self._dirty_key_queries(sorted(notes)))
+        delayed = {
+            found.key.kind
+            for found in in_use
+            for job in found.jobs
+            if job.id in moved and job.not_before > AT_ONCE
+        }
+        self._raise_watermarks(tx, namespace, delayed, now)
         touched = parked | {job_id for job_id in moved if targets[job_id] is Lane.WAITS_FOR_RATE}
         rate_keys = {
             Key(found.key.kind, True, rate_key)
@@ -311,7 +347,8 @@ def _shape_of(statements: Statements, is_rate: bool) -> Shape:
     name = "rate_key" if is_rate else "key"
     return (
         ("key_columns", statements.text(f"columns_of_{name}")),
-        ("of_key", statements.text(f"of_{name}")),
+        ("key", "j.rate_key" if is_rate else "j.concurrency_key"),
+        ("waits", statements.text(f"waits_for_{name}")),
         ("places", statements.text(f"places_of_{name}")),
         ("uses", statements.text(f"uses_of_{name}")),
         ("by_waiting", f"{{by_{name}}}"),

@@ -208,8 +208,8 @@ SELECT r.kind, (SELECT d.at FROM {t}dirty_key AS d {by_rate_waits}
 -- conditions are written like those of the indexes.
 j.id, j.queue, j.priority, j.run_at, j.not_before, j.start_by, j.admitted_at, j.rate_key;
 
--- name: of_key
-j.concurrency_key = {this_key} AND j.concurrency_key IS NOT NULL AND j.not_before IS NOT NULL;
+-- name: waits_for_key
+j.concurrency_key IS NOT NULL AND j.not_before IS NOT NULL;
 
 -- name: places_of_key
 j.concurrency_key = {this_key} AND j.concurrency_key IS NOT NULL
@@ -226,8 +226,8 @@ AND (j.lease_id IS NOT NULL OR j.admitted_at IS NOT NULL) AND j.admitted_at IS N
 j.id, j.queue, j.priority, j.run_at, j.not_before, j.start_by,
 CASE WHEN j.lane < 2 THEN j.admitted_at END AS admitted_at, j.rate_key;
 
--- name: of_rate_key
-j.rate_key = {this_key} AND j.rate_key IS NOT NULL AND j.not_before IS NOT NULL AND j.lane <> 2;
+-- name: waits_for_rate_key
+j.rate_key IS NOT NULL AND j.not_before IS NOT NULL AND j.lane <> 2;
 
 -- name: places_of_rate_key
 j.rate_key = {this_key} AND j.rate_key IS NOT NULL AND j.admitted_at IS NOT NULL AND j.lane < 2;
@@ -243,56 +243,42 @@ UPDATE {t}job AS j SET lane = :lane, admitted_at = {admitted_at}
                  WHERE j.id {among_ids} AND j.not_before IS NOT NULL AND {lanes} {skip_locked})
 RETURNING id;
 
--- name: mark_due
--- Says up to when delayed jobs of a kind were found due. No key is empty, and the mark is never due: it is
--- taken after the clock was set back.
+-- name: raise_watermark
+-- Up to when delayed jobs of a kind were found due or admitted. No key is empty, and the watermark is never due:
+-- it is taken after the clock was set back.
 INSERT INTO {t}dirty_key AS d (namespace, kind, is_rate, key, at, noted_at)
-VALUES (:namespace, :kind, {false}, '', :never, :due_at)
+VALUES (:namespace, :kind, {false}, '', :never, :until)
     ON CONFLICT (namespace, kind, at, is_rate, key) WHERE noted_at > 0
     DO UPDATE SET noted_at = excluded.noted_at WHERE d.noted_at < excluded.noted_at;
 
--- name: note_delayed_keys_again
+-- name: mark_keys_again
+-- After the clock was set back: the keys of jobs that will be due, or will expire, by the watermark, for that time.
+-- And at once the keys of jobs that had expired, and of delayed ones that were admitted at an instant to come.
 INSERT INTO {t}dirty_key (namespace, kind, is_rate, key, at, noted_at)
-SELECT DISTINCT j.namespace, j.kind, {false}, j.concurrency_key, j.run_at, 0 FROM {t}job AS j {by_key}
- WHERE j.namespace = :namespace AND j.kind = :kind AND j.concurrency_key IS NOT NULL
-   AND j.not_before IS NOT NULL AND j.not_before > 0
-   AND j.run_at > CAST(:since AS bigint) AND j.run_at <= CAST(:until AS bigint);
+SELECT j.namespace, j.kind, {is_rate}, {key}, j.run_at, 0 FROM {t}job AS j {by_waiting}
+ WHERE j.namespace = :namespace AND j.kind = :kind AND {waits} AND j.not_before > 0
+   AND j.run_at > CAST(:since AS bigint) AND j.run_at <= CAST(:until AS bigint)
+ UNION
+SELECT j.namespace, j.kind, {is_rate}, {key}, CASE WHEN m.at_once = 1 THEN 0 ELSE j.start_by END, 0
+  FROM (SELECT 0 AS at_once UNION ALL SELECT 1) AS m CROSS JOIN {t}job AS j {by_waiting}
+ WHERE j.namespace = :namespace AND j.kind = :kind AND {waits}
+   AND j.start_by > CAST(:since AS bigint) AND j.start_by <= CAST(:until AS bigint)
+ UNION
+SELECT j.namespace, j.kind, {is_rate}, {key}, 0, 0 FROM {t}job AS j {by_waiting}
+ WHERE j.namespace = :namespace AND j.kind = :kind AND {waits} AND j.not_before > 0
+   AND j.admitted_at > CAST(:since AS bigint);
 
--- name: note_delayed_rate_keys_again
-INSERT INTO {t}dirty_key (namespace, kind, is_rate, key, at, noted_at)
-SELECT DISTINCT j.namespace, j.kind, {true}, j.rate_key, j.run_at, 0 FROM {t}job AS j {by_rate_key}
- WHERE j.namespace = :namespace AND j.kind = :kind AND j.rate_key IS NOT NULL
-   AND j.not_before IS NOT NULL AND j.lane <> 2 AND j.not_before > 0
-   AND j.run_at > CAST(:since AS bigint) AND j.run_at <= CAST(:until AS bigint);
-
--- name: note_keys_of_kind
--- Every concurrency key of the kind that has a job that waits: from key to key through the index.
+-- name: mark_keys_of_kind
+-- Every key of the kind that has a job that waits: from key to key through the index.
 WITH RECURSIVE known (key) AS (
-    SELECT (SELECT min(j.concurrency_key) FROM {t}job AS j {by_key}
-             WHERE j.namespace = :namespace AND j.kind = :kind AND j.concurrency_key IS NOT NULL
-               AND j.not_before IS NOT NULL)
+    SELECT (SELECT min({key}) FROM {t}job AS j {by_waiting}
+             WHERE j.namespace = :namespace AND j.kind = :kind AND {waits})
      UNION ALL
-    SELECT (SELECT min(j.concurrency_key) FROM {t}job AS j {by_key}
-             WHERE j.namespace = :namespace AND j.kind = :kind AND j.concurrency_key IS NOT NULL
-               AND j.not_before IS NOT NULL AND j.concurrency_key > k.key)
+    SELECT (SELECT min({key}) FROM {t}job AS j {by_waiting}
+             WHERE j.namespace = :namespace AND j.kind = :kind AND {waits} AND {key} > k.key)
       FROM known AS k WHERE k.key IS NOT NULL)
 INSERT INTO {t}dirty_key (namespace, kind, is_rate, key, at, noted_at)
-SELECT CAST(:namespace AS text), CAST(:kind AS text), {false}, k.key, 0, 0
-  FROM known AS k WHERE k.key IS NOT NULL;
-
--- name: note_rate_keys_of_kind
--- Every rate key of the kind that has a job that waits, as above.
-WITH RECURSIVE known (key) AS (
-    SELECT (SELECT min(j.rate_key) FROM {t}job AS j {by_rate_key}
-             WHERE j.namespace = :namespace AND j.kind = :kind AND j.rate_key IS NOT NULL
-               AND j.not_before IS NOT NULL AND j.lane <> 2)
-     UNION ALL
-    SELECT (SELECT min(j.rate_key) FROM {t}job AS j {by_rate_key}
-             WHERE j.namespace = :namespace AND j.kind = :kind AND j.rate_key IS NOT NULL
-               AND j.not_before IS NOT NULL AND j.lane <> 2 AND j.rate_key > k.key)
-      FROM known AS k WHERE k.key IS NOT NULL)
-INSERT INTO {t}dirty_key (namespace, kind, is_rate, key, at, noted_at)
-SELECT CAST(:namespace AS text), CAST(:kind AS text), {true}, k.key, 0, 0
+SELECT CAST(:namespace AS text), CAST(:kind AS text), {is_rate}, k.key, 0, 0
   FROM known AS k WHERE k.key IS NOT NULL;
 
 -- name: count_live

@@ -63,6 +63,10 @@ class SqlLimits(Part):
     def _settings_lock(self, namespace: Namespace) -> list[Query]:
         """The lock that every claim waits for while settings change."""
 
+    @abstractmethod
+    def _admit_again(self, namespace: Namespace, kind: Kind) -> list[Query]:
+        """Park the jobs of the kind's keys, and mark these keys dirty."""
+
     def kinds(self, namespace: Namespace) -> list[KindSettings]:
         """Every kind that has settings."""
         rows = self._rows(self._query("load_kinds", namespace=namespace), listing=True)
@@ -128,15 +132,11 @@ class SqlLimits(Part):
 
     def _limits_changed(self, namespace: Namespace, after: KindSettings) -> list[Query]:
         """What claims have to notice."""
-        key = {"namespace": namespace, "kind": after.kind}
         return [
             self._query("raise_settings_rev"),
             *self._slot_queries(namespace, kind_meter(after.kind), after.rate is not None),
-            # Their jobs are admitted again, because more or fewer may run now. [CK7]
-            self._query("park_keys_of_kind", **key),
-            self._query("park_rate_keys_of_kind", **key),
-            self._query("note_keys_of_kind", **key),
-            self._query("note_rate_keys_of_kind", **key),
+            # Because more or fewer of their jobs may run now. [CK7]
+            *self._admit_again(namespace, after.kind),
         ]
 
     def _slot_queries(self, namespace: Namespace, meter: Meter, is_ruled: bool) -> list[Query]:

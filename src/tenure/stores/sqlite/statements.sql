@@ -110,9 +110,9 @@ SELECT {uses};
 -- Differs: PostgreSQL asks for all keys in one statement. The first jobs of a key in one queue: those that
 -- are ready since they were queued, or, with :delayed, delayed ones that are due.
 SELECT {key_columns} FROM {t}job AS j {by_waiting}
- WHERE j.namespace = :namespace AND j.kind = :kind AND {of_key} AND j.queue = :queue
-   AND min(j.not_before, 1) = :delayed AND j.not_before <= (SELECT {t}clock())
-   AND (j.start_by IS NULL OR j.start_by > (SELECT {t}clock()))
+ WHERE j.namespace = :namespace AND j.kind = :kind AND {key} = :key AND {waits} AND j.queue = :queue
+   AND min(j.not_before, 1) = :delayed AND j.not_before <= :now
+   AND (j.start_by IS NULL OR j.start_by > :now)
  ORDER BY j.priority DESC, j.run_at, j.id LIMIT :most;
 
 -- name: admitted_of_key

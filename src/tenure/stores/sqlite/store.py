@@ -104,6 +104,7 @@ class SqliteParts(SqlStore):
         tx: Transaction,
         namespace: Namespace,
         keys: Mapping[Key, int],
+        now: Instant,
         *,
         is_rate: bool,
     ) -> tuple[Instant, list[Row]]:
@@ -121,7 +122,13 @@ class SqliteParts(SqlStore):
                 self._query("admitted_of_key", shape, **of_key),
                 *[
                     self._query(
-                        "jobs_of_key", shape, queue=queue, delayed=delayed, most=most, **of_key
+                        "jobs_of_key",
+                        shape,
+                        queue=queue,
+                        delayed=delayed,
+                        most=most,
+                        now=now,
+                        **of_key,
                     )
                     for (queue,) in queues[key.kind]
                     for delayed in (0, 1)
@@ -129,8 +136,8 @@ class SqliteParts(SqlStore):
             )
             found = {row[0]: row for rows in (admitted, *waiting) for row in rows}
             rows += [(key.kind, key.key, uses, *row) for row in found.values() or [(None,) * 8]]
-        [[(now, _)]] = tx.fetch(self._query("moment"))
-        return now, rows
+        [[(read_at, _)]] = tx.fetch(self._query("moment"))
+        return read_at, rows
 
     def _slot_changes(self, namespace: Namespace, states: Mapping[Meter, Instant]) -> list[Query]:
         return [

@@ -1,6 +1,9 @@
 """Concurrency keys: how many jobs of one key run at a time, and which of them comes next."""
 
 from collections.abc import Callable
+from typing import Any
+
+import pytest
 
 from tenure.core.ids import DEFAULT_NAMESPACE, Kind, Namespace, QueueName
 from tenure.core.instants import seconds
@@ -374,3 +377,46 @@ def test_nor_when_it_is_set_back_twice(kit: Kit) -> None:
     kit.advance(seconds=10)
 
     assert ids(kit.claimed(limit=10)) == [delayed[1].id]
+
+
+@spec("CK10", "Z6")
+@pytest.mark.parametrize("key", [{"concurrency_key": "42"}, {"rate_key": "42"}])
+def test_an_admitted_job_is_granted_though_the_clock_is_set_back(
+    kit: Kit, key: dict[str, Any]
+) -> None:
+    if "rate_key" in key:
+        kit.rate_of_kind(parse_rate("rate", "1000/s", 10))
+    delayed = kit.enqueue(delay_s=10, **key)
+    kit.advance(seconds=30)
+    _grant_to_another_key(kit)
+    kit.step_back(seconds=15)
+
+    assert ids(kit.claimed(limit=10)) == [delayed.id]
+
+
+@spec("Z6", "CK4", "CK10")
+def test_an_admitted_job_that_is_not_due_any_longer_gives_its_place_until_it_is(kit: Kit) -> None:
+    delayed = kit.enqueue(concurrency_key="42", delay_s=10, priority=1)
+    kit.advance(seconds=11)
+    _grant_to_another_key(kit)
+    kit.step_back(seconds=5)
+    ready = kit.enqueue(concurrency_key="42")
+
+    first = kit.claimed(limit=10)
+    kit.complete(first[0])
+    early = kit.claimed(limit=10)
+    kit.advance(seconds=4)
+
+    assert ids(first) == [ready.id]
+    assert early == []
+    assert ids(kit.claimed(limit=10)) == [delayed.id]
+
+
+@spec("CK10", "EX2")
+def test_a_job_that_has_not_expired_any_longer_is_admitted_again(kit: Kit) -> None:
+    job = kit.enqueue(concurrency_key="42", expires_us=seconds(20), delay_s=5)
+    kit.advance(seconds=20)
+    _grant_to_another_key(kit)
+    kit.step_back(seconds=10)
+
+    assert ids(kit.claimed(limit=10)) == [job.id]
