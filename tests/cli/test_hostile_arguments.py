@@ -1,6 +1,7 @@
 """Whatever is typed: one of the documented exit codes, no traceback, nothing a terminal obeys.
 
 The commands, their options and arguments are read from the program, so a new one is tried too.
+Each of them gets every fourth hostile word, and with the long tests all.
 """
 
 from collections.abc import Iterator
@@ -57,8 +58,8 @@ def command_of(words: tuple[str, ...]) -> click.Command:
     return command
 
 
-def lines(words: tuple[str, ...], job_id: str) -> Iterator[list[str]]:
-    """Command lines with one hostile word each."""
+def lines(words: tuple[str, ...], job_id: str, *, every: int) -> Iterator[list[str]]:
+    """Command lines with one hostile word each: each parameter gets every so many of the words."""
     parameters = command_of(words).params
     arguments = [each.name for each in parameters if isinstance(each, click.Argument)]
     lawful = [
@@ -66,24 +67,39 @@ def lines(words: tuple[str, ...], job_id: str) -> Iterator[list[str]]:
         for name in arguments
     ]
     start = [*words, *WAITING.get(words, [])]
-    for hostile in HOSTILE:
-        for position in range(len(lawful)):
-            yield [*start, *lawful[:position], hostile, *lawful[position + 1 :]]
-        for option in parameters:
-            if isinstance(option, click.Option) and not option.is_flag:
-                yield [*start, option.opts[0], hostile, *lawful]
+    options = [each for each in parameters if isinstance(each, click.Option) and not each.is_flag]
+    for number in range(len(lawful)):
+        for hostile in HOSTILE[number % every :: every]:
+            yield [*start, *lawful[:number], hostile, *lawful[number + 1 :]]
+    for number, option in enumerate(options):
+        for hostile in HOSTILE[number % every :: every]:
+            yield [*start, option.opts[0], hostile, *lawful]
 
 
 @pytest.mark.parametrize("words", sorted(commands()), ids=" ".join)
+def test_an_argument_is_answered_without_a_traceback(
+    words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check_answers(words, tmp_path, monkeypatch, every=4)
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("words", sorted(commands()), ids=" ".join)
 def test_any_argument_is_answered_without_a_traceback(
     words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check_answers(words, tmp_path, monkeypatch, every=1)
+
+
+def check_answers(
+    words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, every: int
 ) -> None:
     monkeypatch.chdir(tmp_path)  # some commands write the files that they are told
     environment = {"TENURE_URL": f"sqlite:///{tmp_path / 'tenure.db'}"}
     runner = CliRunner()
     job_id = runner.invoke(main, ["enqueue", "mail"], env=environment).stdout.strip()
 
-    for line in lines(words, job_id):
+    for line in lines(words, job_id, every=every):
         result = runner.invoke(main, line, env=environment, input="n\n")
 
         assert result.exception is None or isinstance(result.exception, SystemExit), line

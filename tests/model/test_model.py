@@ -48,7 +48,7 @@ def test_decisions_that_reach_the_store_late_break_nothing() -> None:
     "seed", [pytest.param(seed, marks=spec(seed.broken), id=seed.name) for seed in SEEDS]
 )
 def test_a_seeded_bug_is_found_with_a_short_trace(seed: Seed) -> None:
-    # Without the bug the same search finds nothing: it is the first of SMALL.
+    # Without the bug the same search finds nothing: it is the first of FULL.
     with seeded(seed.bug):
         report = check(EVERYTHING)
 
