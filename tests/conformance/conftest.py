@@ -22,8 +22,8 @@ def postgres_databases(postgres: PostgresServer) -> Iterator[PostgresDatabases]:
     databases.close()
 
 
-# The quick tests run the kit on the reference store; SQLite adds a third of their time.
-@pytest.fixture(params=["memory", pytest.param("sqlite", marks=pytest.mark.slow), "postgres"])
+# SQLite in memory has the statements of a file: the whole kit runs on it with the long tests.
+@pytest.fixture(params=[pytest.param("memory", marks=pytest.mark.proof), "sqlite", "postgres"])
 def tenure_store_factory(request: pytest.FixtureRequest) -> StoreFactory:
     """Each store of ours in turn; whoever opens it closes it."""
     match request.param:

@@ -53,13 +53,13 @@ def all_three(postgres_databases: PostgresDatabases) -> Factories:
 
 @spec("I12", "A2")
 def test_odd_programs_do_not_differ_in_sqlite() -> None:
-    # 60 with those over all three stores, each of which takes four times as long.
+    # 50 with those over all three stores, each of which takes four times as long.
     _run({"reference": Reference, "sqlite": SqliteFactory}, programs=40, steps=40)
 
 
 @spec("I12", "A2")
 def test_odd_programs_do_not_differ_in_any_store(all_three: Factories) -> None:
-    _run(all_three, programs=20, steps=40)
+    _run(all_three, programs=10, steps=40)
 
 
 @spec("I12", "A2")

@@ -224,8 +224,7 @@ def _grant_to_another_key(kit: Kit) -> None:
 @spec("CK4")
 def test_a_backlog_of_one_key_that_was_never_looked_at_holds_up_no_other_key(kit: Kit) -> None:
     kit.claimed_job(concurrency_key="42")
-    for _ in range(1100):
-        kit.enqueue(concurrency_key="42")
+    kit.coordinator.submit_many([kit.new(concurrency_key="42") for _ in range(1100)]).result()
     free = kit.enqueue(concurrency_key="43")
 
     assert ids(kit.claimed(limit=10)) == [free.id]
