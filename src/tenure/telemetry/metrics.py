@@ -9,24 +9,21 @@ its gauges are absent and the counters are not.
 import socket
 import threading
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from itertools import accumulate
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
 from tenure.core.ids import Namespace
-from tenure.core.instants import MICROSECONDS_PER_SECOND
-from tenure.core.vocabulary import RENEWALS as RENEWAL_TYPES
-from tenure.core.vocabulary import EventType
 from tenure.errors import InvalidInput, TenureError, install_hint
 from tenure.ports import Measures
-from tenure.telemetry import catalogue
-from tenure.telemetry.catalogue import Metric, Sort, Source
-from tenure.telemetry.counts import BOUNDS_S, EXPIRIES, RELEASES, Counts, Histogram, Snapshot
+from tenure.telemetry.catalogue import METRICS, STORE_UP, Metric, Samples, Sort, Source
+from tenure.telemetry.counts import BOUNDS_S, Counts
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -47,8 +44,6 @@ MAX_CALLERS = 20
 
 Measure = Callable[[Namespace | None], Measures]
 """How full the store is, or one namespace of it."""
-Values = Iterable[tuple[tuple[str, ...], float]]
-"""Values of labels, and the number."""
 
 
 class MetricsAddress(msgspec.Struct, frozen=True):
@@ -96,10 +91,15 @@ class Metrics:
         worker: Callable[[], Mapping[str, int]] | None = None,
         security: Callable[[], Mapping[str, int]] | None = None,
     ) -> None:
-        self._counts = counts
-        self._gauge = gauge
-        self._worker = worker
-        self._security = security
+        self._sources: dict[Source, Callable[[Namespace | None], Any]] = {}
+        if counts is not None:
+            self._sources[Source.PROCESS] = lambda _: counts.snapshot()
+        if gauge is not None:
+            self._sources[Source.STORE] = gauge.read
+        if worker is not None:
+            self._sources[Source.WORKER] = lambda _: worker()
+        if security is not None:
+            self._sources[Source.SERVER] = lambda _: security()
 
     def collect(self) -> "Iterator[Family]":
         """Every metric with its samples, as a registry asks for them."""
@@ -107,12 +107,7 @@ class Metrics:
 
     def describe(self) -> "Iterator[Family]":
         """The names, for a registry that refuses duplicates; nothing is read for them."""
-        for metric in self._exposed():
-            yield (
-                _histogram_family(metric, {})
-                if metric.sort is Sort.HISTOGRAM
-                else _family(metric, [])
-            )
+        return (_family(metric, ()) for metric in METRICS if metric.source in self._sources)
 
     def text(self, namespace: Namespace | None = None) -> bytes:
         """Everything; with a namespace, nothing of the others. [OB2]"""
@@ -122,50 +117,13 @@ class Metrics:
         registry.register(_OneReading(list(self._families(namespace))))
         return generate_latest(registry)
 
-    def _exposed(self) -> list[Metric]:
-        sources = {
-            Source.PROCESS: self._counts,
-            Source.STORE: self._gauge,
-            Source.WORKER: self._worker,
-            Source.SERVER: self._security,
-        }
-        return [metric for metric in catalogue.METRICS if sources[metric.source] is not None]
-
     def _families(self, namespace: Namespace | None) -> "Iterator[Family]":
-        snapshot = None if self._counts is None else self._counts.snapshot()
-        for metric, values in self._plain(snapshot, namespace):
-            yield _family(metric, _of_namespace(metric, values, namespace))
-        if snapshot is not None:
-            for metric, name in (
-                (catalogue.LATE, "lateness"),
-                (catalogue.WAIT, "waits"),
-                (catalogue.RUN, "runs"),
-            ):
-                found = {
-                    labels: getattr(tally, name)
-                    for labels, tally in snapshot.tallies.items()
-                    if namespace in (None, labels[0])
-                }
-                yield _histogram_family(metric, found)
-
-    def _plain(
-        self, snapshot: Snapshot | None, namespace: Namespace | None
-    ) -> Iterator[tuple[Metric, Values]]:
-        if snapshot is not None:
-            yield from _counters(snapshot)
-            lag_s = snapshot.sweeper_lag_s
-            yield catalogue.SWEEPER_LAG, [] if lag_s is None else [((), lag_s)]
-        if self._gauge is not None:
-            measures = self._gauge.read(namespace)
-            yield catalogue.STORE_UP, [((), float(measures is not None))]
-            if measures is not None:
-                yield from _gauges(measures)
-        if self._worker is not None:
-            seen = self._worker()
-            yield catalogue.WORKER_EVENTS, [((name,), number) for name, number in seen.items()]
-        if self._security is not None:
-            noted = self._security()
-            yield catalogue.SECURITY_EVENTS, [((name,), number) for name, number in noted.items()]
+        readings = {source: read(namespace) for source, read in self._sources.items()}
+        for metric in METRICS:
+            # Of a store that cannot be read only that is exposed.
+            is_read = readings.get(metric.source) is not None
+            if is_read or (metric is STORE_UP and metric.source in readings):
+                yield _family(metric, metric.read(readings[metric.source]), namespace)
 
 
 class _OneReading:
@@ -178,114 +136,31 @@ class _OneReading:
         return self._families
 
 
-# --- from counts to samples ----------------------------------------------------------------------
-
-
-def _counters(snapshot: Snapshot) -> Iterator[tuple[Metric, Values]]:
-    tallies = snapshot.tallies.items()
-    events = [
-        (labels, kind, cause, number)
-        for labels, tally in tallies
-        for (kind, cause), number in tally.events.items()
-    ]
-    yield catalogue.TRANSITIONS, [((*labels, kind), number) for labels, kind, _, number in events]
-    yield (
-        catalogue.CLAIMS,
-        [(labels, number) for labels, kind, _, number in events if kind is EventType.CLAIMED],
+def _family(metric: Metric, samples: Samples, namespace: Namespace | None = None) -> "Family":
+    """A metric with its samples, or those that one namespace may see."""
+    from prometheus_client.core import (
+        CounterMetricFamily,
+        GaugeMetricFamily,
+        HistogramMetricFamily,
     )
-    yield catalogue.CONFLICTS, [((how,), number) for how, number in snapshot.conflicts.items()]
-    yield catalogue.LOST_RACES, [((name,), number) for name, number in snapshot.misses.items()]
-    yield (
-        catalogue.RENEWALS,
-        [(labels, number) for labels, kind, _, number in events if kind in RENEWAL_TYPES],
-    )
-    for metric, causes in ((catalogue.EXPIRIES, EXPIRIES), (catalogue.RELEASES, RELEASES)):
-        yield (
-            metric,
-            [
-                ((*labels, cause), number)
-                for labels, kind, cause, number in events
-                if kind is EventType.STALLED and cause in causes
-            ],
-        )
-    for metric, name in _TALLIED:
-        yield (
-            metric,
-            [
-                ((*labels, *_key_labels(key)), number)
-                for labels, tally in tallies
-                for key, number in getattr(tally, name).items()
-            ],
-        )
 
-
-_TALLIED = (
-    (catalogue.RETRIES, "retries"),
-    (catalogue.FAILURES, "failures"),
-    (catalogue.DEAD_LETTERS, "dead_letters"),
-    (catalogue.OBSERVATIONS, "observations"),
-    (catalogue.OCCURRENCES, "occurrences"),
-)
-"""Counters of what an event's type and cause do not say, and the field of a tally that has each."""
-
-
-def _key_labels(key: str | tuple[str | None, ...] | None) -> tuple[str, ...]:
-    """A label cannot be null."""
-    return tuple(word or "none" for word in (key if isinstance(key, tuple) else (key,)))
-
-
-def _gauges(measures: Measures) -> Iterator[tuple[Metric, Values]]:
-    queues = [((each.namespace, each.queue), each) for each in measures.queues]
-    yield catalogue.DEPTH, [(at, each.ready) for at, each in queues]
-    yield catalogue.DELAYED, [(at, each.delayed) for at, each in queues]
-    yield catalogue.RUNNING, [(at, each.leased) for at, each in queues]
-    yield catalogue.SUSPECT, [(at, each.suspect) for at, each in queues]
-    ages = [
-        # A job that was ready before the clock was set back has a `run_at` in the future.
-        (at, 0 if each.oldest_ready_at is None else max(0, measures.now - each.oldest_ready_at))
-        for at, each in queues
-    ]
-    yield catalogue.OLDEST, [(at, age_us / MICROSECONDS_PER_SECOND) for at, age_us in ages]
-    yield catalogue.LEFT_OUT, [((), measures.left_out)]
-    yield catalogue.LOSSES, [((), measures.losses)]
-    since = dict.fromkeys(measures.dead_letters, measures.now) | measures.schedules_due_since
-    lags = [((name,), measures.now - at) for name, at in since.items()]
-    yield catalogue.SCHEDULE_LAG, [(at, us / MICROSECONDS_PER_SECOND) for at, us in lags]
-    yield catalogue.DLQ, [((name,), number) for name, number in measures.dead_letters.items()]
-
-
-# --- from samples to families --------------------------------------------------------------------
-
-
-def _of_namespace(metric: Metric, values: Values, namespace: Namespace | None) -> Values:
-    """The samples that one namespace may see; the first label is the namespace if there is one."""
-    if namespace is None or metric.labels[:1] != ("namespace",):
-        return values
-    return [(labels, number) for labels, number in values if labels[0] == namespace]
-
-
-def _family(metric: Metric, values: Values) -> "Family":
-    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-
-    summed: dict[tuple[str, ...], float] = {}
-    for labels, number in values:
-        summed[labels] = summed.get(labels, 0) + number
+    if namespace is not None and metric.labels[:1] == ("namespace",):
+        samples = [(labels, each) for labels, each in samples if labels[0] == namespace]
+    if metric.sort is Sort.HISTOGRAM:
+        histograms = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
+        bounds = [*(str(bound) for bound in BOUNDS_S), "+Inf"]
+        for labels, histogram in sorted(samples, key=itemgetter(0)):
+            if any(histogram.buckets):
+                reached = zip(bounds, accumulate(histogram.buckets), strict=True)
+                histograms.add_metric(labels, buckets=list(reached), sum_value=histogram.sum_s)
+        return histograms
     sort = CounterMetricFamily if metric.sort is Sort.COUNTER else GaugeMetricFamily
     family = sort(metric.name, metric.help, labels=metric.labels)
+    summed: Counter[tuple[str, ...]] = Counter()
+    for labels, number in samples:
+        summed[labels] += number
     for labels, number in sorted(summed.items()):
         family.add_metric(labels, number)
-    return family
-
-
-def _histogram_family(metric: Metric, found: Mapping[tuple[str, str], Histogram]) -> "Family":
-    from prometheus_client.core import HistogramMetricFamily
-
-    family = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
-    bounds = [*(str(bound) for bound in BOUNDS_S), "+Inf"]
-    for labels, histogram in sorted(found.items()):
-        if any(histogram.buckets):
-            reached = zip(bounds, accumulate(histogram.buckets), strict=True)
-            family.add_metric(labels, buckets=list(reached), sum_value=histogram.sum_s)
     return family
 
 
