@@ -11,7 +11,7 @@ import msgspec
 
 from tenure.clock import NEVER, Boot
 from tenure.core.commands import Heartbeat, Start, WorkerCommand
-from tenure.core.instants import Duration, seconds
+from tenure.core.instants import seconds
 from tenure.core.leases import HeldLease
 from tenure.telemetry.tracing import trace_of_jobs
 from tenure.worker.session.attempts import LeasedAttempt
@@ -42,11 +42,6 @@ WORTHWHILE = 200
 PATIENCE = seconds(0.02)
 """How long they gather at most for those under way: one that hangs must not delay the others."""
 
-GATHER = seconds(0.005)
-LONGEST_GATHER = PATIENCE
-"""How long reports of short jobs wait for more of them, and claims for more free slots: as long as
-a claim takes, within these bounds."""
-
 _Batch = list[tuple[LeasedAttempt, WorkerCommand]]
 
 
@@ -66,11 +61,9 @@ class Outbox:
         self._stats = stats
         self._waiting: _Batch = []
         self._waiting_since = Boot(0)
-        self._has_starts = False  # among the waiting ones
         self._sent: dict[int, Sent] = {}  # by ticket, and so by age
         self._under_way = 0  # calls with starts or reports
         self._tickets = 0
-        self._gather_us = GATHER
 
     def ticket(self) -> int:
         """A number for a request, by which its answer is recognised."""
@@ -84,29 +77,24 @@ class Outbox:
         if not self._waiting:
             self._waiting_since = now
         self._waiting.append((attempt, command))
-        self._has_starts |= isinstance(command, Start)
 
-    def flush(self, now: Boot, *, worthwhile: int = 1, gather_us: Duration = GATHER) -> list[Send]:
-        """All first tries together, each retry alone; nothing while it is better to gather.
-        Reports alone wait until a call is worthwhile, for `gather_us` at most."""
-        self._gather_us = gather_us
-        if not self._waiting or not self._is_worth_sending(now, worthwhile):
+    def flush(self, now: Boot) -> list[Send]:
+        """All first tries together, each retry alone; nothing while it is better to gather."""
+        if now < self._flush_at and len(self._waiting) < WORTHWHILE:
             return []
         waiting, self._waiting = self._waiting, []
-        self._has_starts = False
         together = [pair for pair in waiting if pair[0].may_share_batch]
         alone = [[pair] for pair in waiting if not pair[0].may_share_batch]
         batches = [*_pieces(together), *alone]
         return [send for batch in batches for send in self._with_news(batch, now)]
 
-    def _is_worth_sending(self, now: Boot, worthwhile: int) -> bool:
-        is_enough = self._has_starts or len(self._waiting) >= worthwhile
-        return len(self._waiting) >= WORTHWHILE or now >= self._flush_at(is_enough=is_enough)
-
-    def _flush_at(self, *, is_enough: bool) -> Boot:
-        if self._under_way >= UNDELAYED_CALLS:
-            return Boot(self._waiting_since + PATIENCE)
-        return self._waiting_since if is_enough else Boot(self._waiting_since + self._gather_us)
+    @property
+    def _flush_at(self) -> Boot:
+        """When what has gathered is sent, however little it is."""
+        if not self._waiting:
+            return NEVER
+        is_delayed = self._under_way >= UNDELAYED_CALLS
+        return Boot(self._waiting_since + PATIENCE) if is_delayed else self._waiting_since
 
     def renew(self, due: Iterable[LeasedAttempt], now: Boot) -> list[Send]:
         """A heartbeat for each of these leases, at once and in as few batches as possible."""
@@ -156,10 +144,9 @@ class Outbox:
     @property
     def next_at(self) -> Boot:
         """When the oldest unanswered batch counts as lost, or what has gathered is sent."""
-        flush_at = self._flush_at(is_enough=False) if self._waiting else NEVER
         for sent in self._sent.values():
-            return min(flush_at, Boot(sent.sent_at + ANSWER_WITHIN))
-        return flush_at
+            return min(self._flush_at, Boot(sent.sent_at + ANSWER_WITHIN))
+        return self._flush_at
 
     def overdue(self, now: Boot) -> list[int]:
         """The tickets of batches that count as lost."""

@@ -53,7 +53,7 @@ from tenure.worker.session.claims import (
     ClaimPlanner,
     ClaimSettings,
 )
-from tenure.worker.session.outbox import GATHER, LONGEST_GATHER, LeasePolls, Outbox
+from tenure.worker.session.outbox import LeasePolls, Outbox
 from tenure.worker.session.timers import Timers
 
 CLAIM_ANSWER_WITHIN = seconds(60)  # a coordinator may hold a claim open while it waits for work
@@ -74,7 +74,12 @@ MAX_HANDED_BACK = 1000
 """How many jobs are remembered that were handed back without having run."""
 
 SHORT_RUN = seconds(0.05)
-"""Jobs that usually run longer gain nothing from claims and reports that wait for more of them."""
+"""Jobs that usually run longer gain nothing from claims that wait for more free slots."""
+
+GATHER = seconds(0.005)
+LONGEST_GATHER = seconds(0.02)
+"""How long claims wait for more free slots while short jobs run: as long as a claim takes, within
+these bounds."""
 
 LAST_CLAIM_TRIES = 4
 """How often a drain repeats an unanswered claim before it takes the coordinator for gone. One try
@@ -213,8 +218,7 @@ class WorkerSession:
             self._dispatch(event)
         self._count_long()
         self._do_due()
-        good_part, gather_us = self._good_part(), self._gather_us()
-        self._actions += self._outbox.flush(now, worthwhile=good_part, gather_us=gather_us)
+        self._actions += self._outbox.flush(now)
         self.next_at = self._earliest()
         actions, self._actions = self._actions, []
         return actions
@@ -357,9 +361,9 @@ class WorkerSession:
         return self._occupied < self._concurrency and not is_piling_up
 
     def _good_part(self) -> int:
-        """How many jobs a claim or a call with reports should be about at least. Short jobs end one
-        soon after the other, and a transaction for one costs almost as much as one for many: while
-        more of them run, both wait a moment. Long ones are not waited for."""
+        """How many jobs a claim should be about at least. Short jobs end one soon after the other,
+        and a claim of one costs almost as much as one of many: while more of them run, it waits a
+        moment. Long ones are not waited for."""
         is_quiet = self._occupied <= self._long or self._drain is not None
         if is_quiet or self._usual_run_us > SHORT_RUN:
             return 1
@@ -372,8 +376,8 @@ class WorkerSession:
         return bool(self._young) and self._good_part() > 1
 
     def _gather_us(self) -> Duration:
-        """How long both wait at most: a few milliseconds, or as long as a claim takes if jobs take
-        no longer than that. On a busy machine both take long."""
+        """How long a claim waits at most: a few milliseconds, or as long as a claim takes if jobs
+        take no longer than that. On a busy machine both take long."""
         usual_us = max(GATHER, self._usual_claim_us)
         return GATHER if self._usual_run_us > usual_us else usual_us
 
