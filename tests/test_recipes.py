@@ -20,7 +20,6 @@ PRIORITY = {
     "src/tenure/stores/sqlite/statements.sql": "delayed jobs are searched by it",
     "src/tenure/protocol/replies.py": "grants have it",
     "src/tenure/core/schedules.py": "a schedule says which job it makes",
-    "src/tenure/protocol/records.py": "a schedule says which job it makes",
     "src/tenure/cli/schedules.py": "a schedule says which job it makes",
 }
 """Where `priority` is besides the recipe, and why."""
@@ -98,7 +97,7 @@ def modules_that_mention(field: str) -> set[str]:
 def test_the_recipe_for_a_field_is_where_priority_is() -> None:
     listed = recipe("an optional field of a job")
 
-    assert len(listed) == 14
+    assert len(listed) == 13
     assert modules_that_mention("priority") == listed - PRIORITY_LACKS | PRIORITY.keys()
 
 

@@ -359,13 +359,7 @@ class PostgresDatabase(PostgresDialect):
                 except psycopg.Error as problem:
                     if not wire.is_closed:
                         tx.undo()
-                        if prepares and problem.sqlstate in NOT_CARRIED:
-                            self._stop_preparing(problem)
-                            continue
-                        if problem.sqlstate == OTHER_TIMELINE and tries < MAX_TRIES:
-                            # A pooler hid a failover, or idle connections lead to an old primary.
-                            wire.close()
-                            self._drop_idle()
+                        if self._fits_next_time(problem, wire, tries, prepares=prepares):
                             continue
                         is_in_the_way = all_or_nothing and problem.sqlstate == UNIQUE_VIOLATION
                         if is_in_the_way or problem.sqlstate == VETO:
@@ -388,6 +382,21 @@ class PostgresDatabase(PostgresDialect):
             finally:
                 pool.give_back(wire)
             time.sleep(self._random.uniform(0, LONGEST_PAUSE_S))
+
+    def _fits_next_time(
+        self, problem: psycopg.Error, wire: Wire, tries: int, *, prepares: bool
+    ) -> bool:
+        """Put aside what made a connection unfit for a transaction. Returns whether there was
+        something, so that the transaction is worth another try."""
+        if prepares and problem.sqlstate in NOT_CARRIED:
+            self._stop_preparing(problem)
+            return True
+        if problem.sqlstate == OTHER_TIMELINE and tries < MAX_TRIES:
+            # A pooler hid a failover, or idle connections lead to an old primary.
+            wire.close()
+            self._drop_idle()
+            return True
+        return False
 
     def _transaction(
         self,

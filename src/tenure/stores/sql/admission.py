@@ -19,6 +19,7 @@ import msgspec
 
 from tenure.core.claims import ClaimScope
 from tenure.core.concurrency import (
+    Admission,
     Key,
     KeyedJob,
     KeyRules,
@@ -257,17 +258,9 @@ class SqlAdmission(SqlLimits):
         }
         moved = self._let_through(tx, targets, now, is_rate=is_rate)
         settled = {found.key for found, to in decided if moved.issuperset(to.admitted)}
-        notes = [
-            DirtyKey(namespace, key, after(read_at, LOCKED_AGAIN_US), read_at)
-            for key in keys - settled
-        ]
-        for found, to in decided:
-            notes += [
-                DirtyKey(namespace, found.key, at, read_at)
-                for at in rules.again_at(found.key, found.uses, to)
-            ]
-        if notes:
-            tx.fetch(*self._dirty_key_queries(sorted(notes)))
+        marks = _marks_again(namespace, rules, decided, keys - settled, read_at)
+        if marks:
+            tx.fetch(*self._dirty_key_queries(marks))
         delayed = {
             found.key.kind
             for found in in_use
@@ -355,6 +348,25 @@ def _shape_of(statements: Statements, is_rate: bool) -> Shape:
         ("by_place", f"{{by_place_of_{name}}}"),
         ("is_rate", "{true}" if is_rate else "{false}"),
     )
+
+
+def _marks_again(
+    namespace: Namespace,
+    rules: KeyRules,
+    decided: Iterable[tuple[KeyInUse, Admission]],
+    unsettled: Iterable[Key],
+    read_at: Instant,
+) -> list[DirtyKey]:
+    """When to decide again: soon about keys whose jobs could not all be moved, and about the
+    others when their rules say so."""
+    soon = after(read_at, LOCKED_AGAIN_US)
+    marks = [DirtyKey(namespace, key, soon, read_at) for key in unsettled]
+    marks += [
+        DirtyKey(namespace, found.key, at, read_at)
+        for found, to in decided
+        for at in rules.again_at(found.key, found.uses, to)
+    ]
+    return sorted(marks)
 
 
 def _by_key(rows: Iterable[Row], *, is_rate: bool) -> list[KeyInUse]:
