@@ -275,7 +275,7 @@ def test_a_wait_for_a_flow_keeps_running_after_the_store_was_lost(
 def test_a_flow_is_redriven_and_shows_which_job_replaces_which(flow: Flow) -> None:
     live = tenure("flows", "redrive", flow.id)
     tenure("flows", "cancel", flow.id)
-    alone = tenure("jobs", "retry", flow.jobs[0].id)
+    alone = tenure("jobs", "rerun", flow.jobs[0].id)
 
     made = tenure("flows", "redrive", flow.id, "--request-id", "once")
     again = tenure("flows", "redrive", flow.id, "--request-id", "once", "--json")

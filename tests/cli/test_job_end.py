@@ -9,12 +9,8 @@ from pathlib import Path
 import pytest
 
 from tenure import Tenure
-from tenure.cli.following import lost_attempts
 from tenure.cli.output import in_words
-from tenure.core.commands import Sweep
-from tenure.core.policy import Policy
 from tests.cli.harness import TENURE, at_a_terminal
-from tests.support.coordinators import World
 from tests.support.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.process
@@ -71,20 +67,6 @@ def until_failed(client: Tenure, job_id: str) -> None:
     until(lambda: client.get(job_id).refresh().failures, "an attempt has failed")
 
 
-def test_failed_attempts_are_reported_during_a_wait(ask: Ask) -> None:
-    waited = ask("enqueue", "unlucky", "--app", "luck:app", "--wait")
-
-    lines = waited.stderr.splitlines()
-    told = re.compile(
-        r"tenure: attempt (\d) failed: RuntimeError: no luck today; "
-        r"the next (?:begins in [0-9.]+ s|is due)"
-    )
-    numbers = [found[1] for found in map(told.fullmatch, lines) if found is not None]
-    assert (waited.returncode, waited.stdout) == (1, "")
-    assert numbers == ["1", "2"]
-    assert lines[-1].endswith(" is dead_lettered: RuntimeError: no luck today")
-
-
 def test_a_wait_that_times_out_names_the_failures_and_the_next_attempt(
     ask: Ask, tmp_path: Path
 ) -> None:
@@ -99,23 +81,6 @@ def test_a_wait_that_times_out_names_the_failures_and_the_next_attempt(
     assert "is still queued: 1 of 3 attempts failed, the last with RuntimeError: come" in last
     assert re.search(r"; it is not due before \d{4}-\d\d-\d\dT", last)
     assert f"store sqlite:///{tmp_path / 'tenure.db'}" in (tmp_path / "worker.log").read_text()
-
-
-def test_a_lost_attempt_is_reported_too() -> None:
-    world = World()
-    job = world.running(policy=Policy(max_attempts=2)).job_id
-    world.clock.advance(120)
-    world.coordinator.execute(Sweep(job_id=job))
-    events = world.coordinator.store.events.load([job])[job]
-    world.coordinator.close()
-
-    lines = lost_attempts(events, after=0, now=events[-1].ts)
-
-    [line] = lines
-    assert line.startswith(
-        "attempt 1 was lost: its worker sent no heartbeat before the lease ended"
-    )
-    assert lost_attempts(events, after=events[-1].seq, now=events[-1].ts) == []
 
 
 @pytest.mark.parametrize(

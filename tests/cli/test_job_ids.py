@@ -102,7 +102,6 @@ def test_a_shortened_id_is_looked_up_in_one_namespace(run: Run, ids: list[str]) 
         "jobs show",
         "jobs cancel",
         "jobs rerun",
-        "jobs retry",
         "jobs stall",
         "jobs requeue",
         "jobs dead-letter",

@@ -210,7 +210,7 @@ def test_only_a_job_that_a_worker_has_is_stalled(run: Run) -> None:
     )
 
 
-def test_requeue_refuses_a_finished_job_and_names_retry(run: Run) -> None:
+def test_requeue_refuses_a_finished_job(run: Run) -> None:
     dead, cancelled = enqueued(run, "mail"), enqueued(run, "mail")
     run("jobs", "dead-letter", dead)
     run("jobs", "cancel", cancelled)
@@ -218,8 +218,8 @@ def test_requeue_refuses_a_finished_job_and_names_retry(run: Run) -> None:
     refused = [run("jobs", "requeue", job_id) for job_id in (dead, cancelled)]
 
     assert [result.exit_code for result in refused] == [1, 1]
-    assert f"`tenure jobs retry {dead}` makes a new job of it" in refused[0].stderr
-    assert f"`tenure jobs retry {cancelled}` makes a new job of it" in refused[1].stderr
+    assert "it is dead_lettered already" in refused[0].stderr
+    assert "it is cancelled already" in refused[1].stderr
 
 
 def test_bodies_that_were_not_asked_for_are_left_out(run: Run) -> None:
@@ -336,7 +336,7 @@ def test_a_wait_that_times_out_says_why_the_job_waits(run: Run) -> None:
     assert (result.exit_code, result.stderr) == (
         1,
         f"tenure: job {job_id} is still queued: {why}\n"
-        f"tenure: job {job_id} keeps running; `tenure jobs watch {job_id}` shows it\n",
+        f"tenure: job {job_id} keeps running; `tenure jobs wait {job_id}` shows it\n",
     )
 
 

@@ -143,7 +143,7 @@ class Watched:
         self.now = 0.0
         self._reads = iter(reads)
         monkeypatch.setattr(invocation, "time", self)
-        monkeypatch.setattr(invocation, "terminal_size", lambda _: (80, 24))
+        monkeypatch.setattr(invocation, "get_terminal_size", lambda: (80, 24))
         monkeypatch.setattr(invocation, "redraw", lambda lines: self.screens.append(str(lines)))
         with pytest.raises(SystemExit) as ended:
             watch_list(self._read)

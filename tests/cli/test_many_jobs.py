@@ -1,8 +1,6 @@
 """`tenure jobs cancel`, `rerun`, `retry`: several ids, or all jobs that a filter leaves."""
 
 import json
-from contextlib import closing
-from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
@@ -10,24 +8,20 @@ import pytest
 from tenure.cli import many
 from tenure.cli.invocation import Invocation
 from tenure.coordinator.service import Coordinator
-from tenure.core.commands import Command, Enqueue, Fail, Sweep
+from tenure.core.commands import Command, Enqueue
 from tenure.core.ids import (
     DEFAULT_NAMESPACE,
     JobId,
     Kind,
     QueueName,
-    RequestId,
     client_actor,
     operator_actor,
 )
 from tenure.core.instants import Instant, seconds
-from tenure.core.job import JobError
 from tenure.core.policy import Policy
 from tenure.core.verdicts import Answer
-from tenure.core.vocabulary import OnExhausted, OnLost
 from tenure.errors import StoreUnavailable
 from tenure.stores.host_clock import host_clock
-from tenure.stores.sqlite.store import SqliteStore
 from tests.cli.harness import Run, enqueued, started
 
 NOBODY = "01890000-0000-7000-8000-000000000000"
@@ -125,7 +119,7 @@ def test_a_running_job_is_asked_to_stop(run: Run, serving: Coordinator) -> None:
         (("rerun", "--all", "--yes"), "Say which jobs"),
         (("rerun", "--all", "--yes", "--status", "queued"), "only jobs that failed, succeeded"),
         (("rerun", "--all", "--yes", "-s", "dead_lettered"), "only jobs that failed, succeeded"),
-        (("retry",), "ID..."),
+        (("stall",), "ID..."),
     ],
 )
 def test_ambiguous_arguments_change_nothing(run: Run, words: tuple[str, ...], said: str) -> None:
@@ -188,73 +182,6 @@ def test_rerun_by_id_makes_a_new_job_each_time(run: Run) -> None:
     new = [run("jobs", "rerun", old).stdout.strip() for _ in range(2)]
 
     assert len({old, *new}) == 3
-
-
-# --- Retrying ------------------------------------------------------------------------------------
-
-
-def test_retry_makes_a_new_job_of_a_finished_one(run: Run, serving: Coordinator) -> None:
-    enqueue(serving, Policy(max_attempts=1, on_exhausted=OnExhausted.FAIL))
-    held = started(serving)
-    error = JobError(type="ValueError", message="no")
-    serving.execute(Fail(**held, request_id=RequestId("fail"), error=error))
-    failed, old = str(held["job_id"]), cancelled(run, "mail")
-
-    done = run("jobs", "retry", failed, old, "--request-id", "r1")
-    repeated = run("jobs", "retry", failed, old, "--request-id", "r1")
-
-    assert statuses(run)[failed] == "failed"
-    assert (done.exit_code, len(done.stdout.split())) == (0, 2)
-    assert repeated.stdout == done.stdout
-    assert [statuses(run)[each] for each in done.stdout.split()] == ["queued", "queued"]
-
-
-def test_retry_sends_a_stalled_job_back_to_its_queue(
-    run: Run, serving: Coordinator, store_path: Path
-) -> None:
-    job_id = enqueue(serving, Policy(on_lost=OnLost.HOLD))
-    started(serving)
-    store = SqliteStore(store_path, clock=an_hour_later)
-    with closing(store), closing(Coordinator(store)) as sweeping:
-        sweeping.execute(Sweep(job_id=job_id))
-    before = statuses(run)[job_id]
-
-    done = run("jobs", "retry", job_id, "--request-id", "r1")
-    repeated = run("jobs", "retry", job_id, "--request-id", "r1")
-
-    assert (before, statuses(run)[job_id]) == ("stalled", "queued")
-    assert (done.exit_code, done.stdout) == (0, f"{job_id}\n")
-    assert (repeated.exit_code, repeated.stdout) == (0, done.stdout)
-
-
-def test_retry_redrives_a_dead_letter_once(run: Run) -> None:
-    dead = enqueued(run, "mail")
-    run("jobs", "dead-letter", dead)
-
-    first = run("jobs", "retry", dead)
-    second = run("jobs", "retry", dead)
-
-    assert json.loads(run("dlq", "ls", "--json").stdout) == []
-    assert second.exit_code == 1
-    assert f"it was redriven as job {first.stdout.strip()} by" in second.stderr
-    assert f"`tenure jobs rerun --again {dead}` makes another job of it" in second.stderr
-
-
-def test_retry_says_what_to_do_with_a_job_that_has_not_finished(
-    run: Run, serving: Coordinator
-) -> None:
-    enqueued(run, "mail")
-    running = started(serving)["job_id"]
-    due, later = enqueued(run, "mail"), enqueued(run, "mail", "--delay", "2h")
-
-    refused = {each: run("jobs", "retry", each) for each in (running, due, later)}
-
-    assert {result.exit_code for result in refused.values()} == {1}
-    assert f"worker w has it: wait for its end, or `tenure jobs cancel {running}`" in (
-        refused[running].stderr
-    )
-    assert "no worker is alive that takes kind mail" in refused[due].stderr
-    assert f"it runs in 2 h; to run it now, `tenure jobs cancel {later}`" in refused[later].stderr
 
 
 # --- Long work and failures on the way -----------------------------------------------------------

@@ -12,7 +12,7 @@ import msgspec
 
 from tenure.cli.invocation import Invocation, Listing, command, find_job_id, list_command
 from tenure.cli.job_view import headline
-from tenure.cli.many import JobOutcome, Many, about_jobs, execute_all, hint_again, id_that_runs
+from tenure.cli.many import JobOutcome, Many, about_jobs, execute_all, id_that_runs
 from tenure.cli.options import (
     before_option,
     choice,
@@ -209,7 +209,7 @@ def redrive_dead_letters(cli: Invocation, many: Many, payload: str | None, again
     }
     chosen = _select(many, "Redrive")
     commands = [Redrive(job_id=each, actor=cli.operator, **fields) for each in chosen]
-    execute_all(cli, commands, line=id_that_runs, hint=hint_again)
+    execute_all(cli, commands, line=id_that_runs)
 
 
 @command(dlq, "discard", json=list[JobOutcome])

@@ -106,6 +106,8 @@ def refusal(command: Command, reply: Reply) -> str | None:
         return str(UnknownJob(command.job_id))
     if reply.cause is not None:
         why = _cause_in_words(reply, reply.cause)
+        if isinstance(command, Redrive) and reply.cause is Cause.ALREADY_RESOLVED:
+            why += "; --again makes another job of it"
         return f"job {command.job_id}: {why} ({reply.cause.value})"
     if isinstance(command, Redrive) and reply.deduplicated:
         assert reply.job is not None

@@ -1,7 +1,7 @@
 """`tenure events` lists the events of all jobs, or follows the tail; `tenure stats` counts them."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -17,7 +17,6 @@ from tenure.cli.output import (
     COLOURS,
     GAP,
     SHORTEST_ID,
-    ProgressLine,
     ago,
     print_json,
     print_json_line,
@@ -29,15 +28,13 @@ from tenure.cli.output import (
 )
 from tenure.core.events import Event
 from tenure.core.ids import JobId, Kind
-from tenure.core.instants import MICROSECONDS_PER_SECOND, Instant, seconds
-from tenure.core.views.event_counts import EventCounts, EventSpan, Grouping, count_all
+from tenure.core.instants import Instant, seconds
+from tenure.core.views.event_counts import EventSpan, Grouping, count_all
 from tenure.core.views.events import (
     MAX_LISTED_EVENTS,
     MAX_NEWEST,
     EventFilter,
-    EventPage,
     EventPosition,
-    TailDelay,
     TailedEvent,
     TailFilter,
     full_page,
@@ -55,20 +52,16 @@ SHOWN_FIRST = 10
 HELD = seconds(5)
 """How long a server may hold a question for new events."""
 
-DELAY_S = 1.5
-"""How often it is asked what delays the tail. Two equal answers are a delay. [E35]"""
-
 MAX_KINDS_KEPT = 10_000
 MAX_KINDS_READ = 50
 """Jobs whose kind is looked up at a time: of a followed page, the rest of them show none."""
 
 _TITLES = ("TIME", "JOB", "KIND", "EVENT", "CHANGE", "ATTEMPT", "BY", "CAUSE")
 _WIDTHS = (27, 36, 20, 16, 23, 7, 12, 1)
-"""Of the columns of a followed log: a job's id and the words of the vocabulary are never cut."""
+"""Of the columns of a followed log: the words of the vocabulary are never cut."""
 
-_WIDE = 160
-_NARROW_KIND = 14
 _CLOCK, _MICROSECOND_CLOCK = len("20:15:00.123"), len("20:15:00.123456Z")
+_TERMINAL_WIDTHS = (_CLOCK, SHORTEST_ID, 14, *_WIDTHS[3:])
 
 _ENDINGS = frozenset(
     (
@@ -84,11 +77,6 @@ _ENDINGS = frozenset(
     "-f",
     "follows",
     help="Show new events as they are committed, until you press Ctrl-C.",
-)
-@flag(
-    "--heartbeats",
-    help="With -f: show heartbeats and renewals of leases, too. They are also shown if --type names"
-    " them, and with --json.",
 )
 @click.option("--job", "job", metavar="ID", help="Only events of this job.")
 @click.option(
@@ -126,7 +114,6 @@ _ENDINGS = frozenset(
 def events(
     cli: Invocation,
     follows: bool,
-    heartbeats: bool,
     job: str | None,
     words: tuple[str, ...],
     correlation_id: str | None,
@@ -141,8 +128,8 @@ def events(
     With -f, none is missed and none comes twice. Events of one job come in their order. Those of
     different jobs come in the order of commits on SQLite, and on PostgreSQL in the order in which
     their transactions began to write. There, an event is shown when all transactions that began to
-    write before its own have ended; after about 3 s it is said which transaction delays events.
-    Heartbeats and renewals of leases are not shown unless you ask for them. With --oldest-first it
+    write before its own have ended; `tenure doctor` names one that stays open. Heartbeats and
+    renewals of leases are shown only if --type names them, and with --json. With --oldest-first it
     begins with the oldest event that the store has. It ends with Ctrl-C; after a lost connection it
     continues where it was.
 
@@ -161,7 +148,7 @@ def events(
     }
     if follows:
         wanted = TailFilter(**filters, **_begin(**paging))
-        hides = not (heartbeats or words or cli.as_json)
+        hides = not (words or cli.as_json)
         _follow(cli.store, wanted, as_json=cli.as_json, hides_renewals=hides)
     else:
         _list(cli, filters, **paging)
@@ -187,22 +174,16 @@ def _list(
         after=None if after is None else parse_event_key(after),
         limit=LISTED if limit is None else limit,
     )
-    progress = ProgressLine()
-
-    def read(part: EventFilter) -> EventPage:
-        progress.show(f"reading from {iso(None if part.after is None else part.after.ts)}")
-        return cli.store.events.page(part)
-
-    page = full_page(read, wanted)
+    page = full_page(cli.store.events.page, wanted)
     next_after = None if page.next is None else page.next.text
     if cli.as_json:
         shown = tuple(event_record(event) for event in page.events)
         print_json(LogReply(events=shown, next_after=next_after))
         return
-    kinds = _Kinds(cli.store)
+    kinds: dict[JobId, Kind | None] = {}
     for start in range(0, len(page.events), MAX_KINDS_READ):
-        kinds.learn(page.events[start : start + MAX_KINDS_READ])
-    rows = [_cells(each, ago(each.ts, now), kinds.of(each.job_id)) for each in page.events]
+        _learn_kinds(cli.store, kinds, page.events[start : start + MAX_KINDS_READ])
+    rows = [_cells(each, ago(each.ts, now), kinds.get(each.job_id)) for each in page.events]
     print_table(_TITLES, rows, optional=("KIND", "CHANGE", "BY", "ATTEMPT"))
     if next_after is not None:
         say(f"there may be more; for the next page, add --after {next_after}")
@@ -255,8 +236,7 @@ def _follow(
 ) -> None:
     """Show events as they come, until Ctrl-C. [E33]"""
     reading = Reconnecting()
-    kinds = _Kinds(store)
-    delays = _Delays(store)
+    kinds: dict[JobId, Kind | None] = {}
     newest = wanted.newest
     if newest and hides_renewals:  # so that enough of them are left
         wanted = msgspec.structs.replace(wanted, newest=MAX_NEWEST)
@@ -273,96 +253,47 @@ def _follow(
             if newest:
                 shown, newest = shown[-newest:], None
             if not as_json:
-                reading.ask(partial(kinds.learn, [each.event for each in shown]))
+                reading.ask(partial(_learn_kinds, store, kinds, [each.event for each in shown]))
             for each in shown:
                 _show(each, kinds, as_json=as_json)
             wanted = msgspec.structs.replace(wanted, after=page.next, newest=None)
-            delays.tell(reading)
             if page.is_end:  # a server that held the call has waited already
                 pause(max(0.0, POLL_S - (time.monotonic() - asked_at)))
 
 
-class _Delays:
-    """Says which transaction delays the tail, once for each. [E35]"""
-
-    def __init__(self, store: JobStore) -> None:
-        self._store = store
-        self._asked_at = time.monotonic()
-        self._seen: int | None = None
-        self._told: int | None = None
-
-    def tell(self, reading: Reconnecting) -> None:
-        """Ask every few seconds, and say it if the answer is the same transaction again."""
-        if time.monotonic() - self._asked_at < DELAY_S:
-            return
-        found = reading.ask(self._store.events.delay)
-        self._asked_at = time.monotonic()
-        transaction = None if found is None else found.transaction
-        if found is not None and transaction == self._seen != self._told:
-            say(f"events are delayed by {_described(found)}; they come when it has ended")
-            self._told = transaction
-        self._seen = transaction
+def _learn_kinds(store: JobStore, known: dict[JobId, Kind | None], events: Sequence[Event]) -> None:
+    """Add the kinds of the jobs of these events. Only the first event of a job says its kind; other
+    jobs are read, a bounded number at a time."""
+    if len(known) > MAX_KINDS_KEPT:
+        known.clear()
+    known |= {each.job_id: each.payload.kind for each in events if each.payload.kind is not None}
+    rest = sorted({each.job_id for each in events} - known.keys())[:MAX_KINDS_READ]
+    found = store.jobs.read(rest) if rest else {}
+    known |= {each: found[each].kind if each in found else None for each in rest}
 
 
-def _described(delay: TailDelay) -> str:
-    """The transaction, for the user who wants to end it."""
-    name = delay.name or "an application without a name"
-    facts = [] if delay.state is None else [delay.state]
-    if delay.open_us is not None:
-        facts.append(f"open for {delay.open_us // MICROSECONDS_PER_SECOND} s")
-    of = f"{name} (backend {delay.pid})" if delay.pid else f"the prepared transaction {name}"
-    return ", ".join((f"an open transaction of {of}" if delay.pid else of, *facts))
-
-
-class _Kinds:
-    """Of which kind jobs are: an event tells that only if it is the job's first one. Others are
-    looked up, once for each job and a bounded number at a time."""
-
-    def __init__(self, store: JobStore) -> None:
-        self._store = store
-        self._known: dict[JobId, Kind | None] = {}
-
-    def learn(self, events: Sequence[Event]) -> None:
-        """Find out the kinds of the jobs of these events."""
-        told: dict[JobId, Kind | None] = {
-            each.job_id: each.payload.kind for each in events if each.payload.kind is not None
-        }
-        rest = {each.job_id for each in events} - told.keys() - self._known.keys()
-        asked = sorted(rest)[:MAX_KINDS_READ]
-        found = self._store.jobs.read(asked) if asked else {}
-        told |= {each: found[each].kind if each in found else None for each in asked}
-        if len(self._known) + len(told) > MAX_KINDS_KEPT:
-            self._known.clear()
-        self._known |= told
-
-    def of(self, job_id: JobId) -> Kind | None:
-        """The kind of a job; None if it is not known."""
-        return self._known.get(job_id)
-
-
-def _show(tailed: TailedEvent, kinds: _Kinds, *, as_json: bool) -> None:
+def _show(tailed: TailedEvent, kinds: Mapping[JobId, Kind | None], *, as_json: bool) -> None:
     event = tailed.event
     if as_json:
         print_json_line(FollowedEvent(position=tailed.position, event=event_record(event)))
         return
-    line = _row(*_cells(event, iso(event.ts), kinds.of(event.job_id) or "-"))
+    line = _row(*_cells(event, iso(event.ts), kinds.get(event.job_id) or "-"))
     click.secho(line, fg=COLOURS.get(event.to_status) if event.type in _ENDINGS else None)
 
 
 def _row(*cells: object) -> str:
     """A line of the table: its columns have the same widths in every line, whatever comes. On a
-    narrow terminal, times, ids and kinds are shorter."""
-    columns = terminal_columns()
-    at, job_id, kind, *rest = [printable(str(cell)) for cell in cells]
-    widths = _WIDTHS
-    if columns is not None and columns < _WIDE:
-        at, job_id = at[-_MICROSECOND_CLOCK:][:_CLOCK], shortened(job_id, SHORTEST_ID)
-        widths = (_CLOCK, SHORTEST_ID, _NARROW_KIND, *_WIDTHS[3:])
-    if columns is not None:
-        kind = shortened(kind, widths[2])
-    cut = [text.ljust(width) for text, width in zip((at, job_id, kind, *rest), widths, strict=True)]
-    line = GAP.join(cut).rstrip()
-    return line if columns is None else shortened(line, columns)
+    terminal, times, ids and kinds are shorter."""
+    columns, texts = terminal_columns(), [printable(str(cell)) for cell in cells]
+    if columns is None:
+        return GAP.join(map(str.ljust, texts, _WIDTHS)).rstrip()
+    at, *rest = texts
+    texts = [
+        at[-_MICROSECOND_CLOCK:][:_CLOCK],
+        *map(shortened, rest[:2], _TERMINAL_WIDTHS[1:]),
+        *rest[2:],
+    ]
+    return shortened(GAP.join(map(str.ljust, texts, _TERMINAL_WIDTHS)).rstrip(), columns)
 
 
 # --- Counting ------------------------------------------------------------------------------------
@@ -422,13 +353,7 @@ def stats(cli: Invocation, since: When, until: When | None, by: tuple[str, ...])
     now = cli.now
     begin, end = _span(since, until, now)
     span = EventSpan(namespace=cli.namespace, since=begin or now, until=now if end is None else end)
-    progress = ProgressLine()
-
-    def count(part: EventSpan) -> EventCounts:
-        progress.show(f"counting from {iso(part.since)}")
-        return cli.store.events.count(part)
-
-    totals = count_all(count, span, groups)
+    totals = count_all(cli.store.events.count, span, groups)
     in_order = sorted(totals.events, key=lambda values: _place(totals.by, values))
     is_complete = totals.until >= span.until
     if cli.as_json:

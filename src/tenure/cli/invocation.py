@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from functools import cached_property, wraps
+from shutil import get_terminal_size
 from typing import Any, Generic, Literal, TypeVar, cast
 
 import click
@@ -27,7 +28,6 @@ from tenure.cli.output import (
     say,
     table_lines,
     terminal_columns,
-    terminal_size,
 )
 from tenure.core.checks import MAX_NAME, NAME_PATTERN, check_name, shown
 from tenure.core.flow_rows import FlowSummary
@@ -63,8 +63,6 @@ tenth of the time; never longer than this, or it would be far behind after an ou
 
 RETRY_FOR_S = 5.0
 """A store that does not answer for this long is a line on the screen; the next read asks again."""
-
-STDOUT = 1
 
 _T = TypeVar("_T")
 
@@ -267,7 +265,7 @@ def watch_list(read: Callable[[], Listing[Any]]) -> None:
     click.clear()
     try:
         while True:
-            columns, rows = terminal_size(STDOUT)
+            columns, rows = get_terminal_size()
             redraw(shown.screen(columns, rows - 1, problem))
             time.sleep(max(WATCH_EVERY_S, min(PAUSE_PER_READ * took_s, LONGEST_PAUSE_S)))
             began_s = time.monotonic()

@@ -1,35 +1,19 @@
 """How one job is shown: its facts, its timeline, its traceback and the output of its handler."""
 
-import re
-import time
 from collections.abc import Sequence
-from functools import partial
 
 import click
-import msgspec
 
-from tenure.cli.errors import INTERRUPTED
-from tenure.cli.following import POLL_S, Reconnecting, following, keep_running, pause
-from tenure.cli.invocation import Invocation, load_job
-from tenure.cli.output import (
-    ago,
-    exact_and_ago,
-    in_words,
-    print_json_line,
-    print_table,
-    printable,
-    say,
-)
+from tenure.cli.output import ago, exact_and_ago, in_words, print_table, printable
 from tenure.core.artifacts import AttemptLog
 from tenure.core.events import Event
-from tenure.core.ids import JobId, WorkerId
+from tenure.core.ids import WorkerId
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Instant
 from tenure.core.job import HIDDEN, Job
 from tenure.core.leases import is_overdue, is_suspect, silent_for
 from tenure.core.verdicts import Observation, Resolution
 from tenure.core.views.events import TimelineEntry, timeline
 from tenure.core.vocabulary import counted
-from tenure.ports import JobStore
 from tenure.protocol.fields import iso
 
 TIMELINE = ("SEQ", "TIME", "EVENT", "CHANGE", "ATTEMPT", "BY", "CAUSE")
@@ -191,18 +175,6 @@ def print_traceback(job: Job) -> None:
 
 # --- Output of its handler -----------------------------------------------------------------------
 
-LAST_OUTPUT_S = 3.0
-"""A worker may send the last output of an attempt so long after its result."""
-
-_LEFT_OUT = re.compile(r"\n?\[\.\.\. .*?left out \.\.\.\]\n?")
-
-
-class OutputPiece(msgspec.Struct, frozen=True, kw_only=True):
-    """What an attempt wrote since the last piece."""
-
-    attempt: int
-    text: str
-
 
 def is_running(job: Job, attempt: int) -> bool:
     """Whether this attempt of the job has not ended."""
@@ -235,99 +207,3 @@ def print_output(job: Job, logs: Sequence[AttemptLog]) -> None:
         click.secho(f"attempt {log.attempt}{so_far}{left_out}", bold=True, err=True)
         for line in log.text.splitlines():
             click.echo(printable(line))
-
-
-def unseen(old: AttemptLog | None, new: AttemptLog) -> str:
-    """What an attempt wrote after `old`. The kept text has its beginning and its end: if more was
-    written than the end has room for, what is left out is said where it was."""
-    if old is None:
-        return new.text
-    if new.text.startswith(old.text):
-        return new.text[len(old.text) :]
-    written = _written_bytes(new) - _written_bytes(old)
-    gaps = list(_LEFT_OUT.finditer(new.text))
-    end = new.text[gaps[-1].end() :] if gaps else new.text
-    if 0 <= written <= len(end.encode()):
-        return end.encode()[len(end.encode()) - written :].decode("utf-8", "replace")
-    return new.text[gaps[-1].start() :] if gaps else new.text
-
-
-def _written_bytes(log: AttemptLog) -> int:
-    return len(_LEFT_OUT.sub("", log.text).encode()) + log.left_out_bytes
-
-
-def follow_output(cli: Invocation, job: Job, attempt: int | None) -> None:
-    """Print output as it is written, until the job, or the one attempt, has ended. [LV4]"""
-    reading = Reconnecting()
-    view = _NewOutput(cli.store, job.id, attempt, as_json=cli.as_json)
-    with following(interrupted=INTERRUPTED, told=keep_running([job.id])):
-        reading.ask(view.show)
-        while _may_write(job, attempt):
-            pause(POLL_S)
-            job = reading.ask(partial(load_job, cli.serving, job.id))
-            reading.ask(view.show)
-    told = None if job.status.is_terminal else keep_running([job.id])
-    with following(interrupted=INTERRUPTED, told=told):
-        ends_at = time.monotonic() + LAST_OUTPUT_S
-        while time.monotonic() < ends_at:
-            pause(POLL_S)
-            reading.ask(view.show)
-    if not view.has_shown:
-        say(why_no_output(job, attempt))
-    say(f"job {job.id} is {job.status}")
-
-
-class _NewOutput:
-    """Prints what a job, or one attempt of it, has written since the last read."""
-
-    def __init__(
-        self, store: JobStore, job_id: JobId, attempt: int | None, *, as_json: bool
-    ) -> None:
-        self._store = store
-        self._job_id = job_id
-        self._attempt = attempt
-        self._print = _print_json if as_json else _TextShown().show
-        self._seen: dict[int, AttemptLog] = {}
-
-    @property
-    def has_shown(self) -> bool:
-        """Whether anything was written."""
-        return bool(self._seen)
-
-    def show(self) -> None:
-        """Read once."""
-        for log in self._store.artifacts.logs(self._job_id):
-            if self._attempt in (None, log.attempt):
-                piece = unseen(self._seen.get(log.attempt), log)
-                if piece:
-                    self._print(log.attempt, piece)
-                self._seen[log.attempt] = log
-
-
-def _may_write(job: Job, attempt: int | None) -> bool:
-    if job.status.is_terminal:
-        return False
-    return attempt is None or job.attempt < attempt or is_running(job, attempt)
-
-
-def _print_json(attempt: int, text: str) -> None:
-    print_json_line(OutputPiece(attempt=attempt, text=text))
-
-
-class _TextShown:
-    """Prints pieces as lines, each attempt's under a line on stderr that names it."""
-
-    def __init__(self) -> None:
-        self._attempt = 0
-        self._is_within_line = False
-
-    def show(self, attempt: int, text: str) -> None:
-        """Print a piece; its last line may continue with the next one."""
-        if attempt != self._attempt:
-            if self._is_within_line:
-                click.echo()
-            click.secho(f"attempt {attempt}", bold=True, err=True)
-            self._attempt = attempt
-        lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
-        click.echo("\n".join(map(printable, lines)), nl=False)
-        self._is_within_line = lines[-1] != ""

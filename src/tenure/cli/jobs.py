@@ -8,20 +8,17 @@ from typing import Any
 import click
 import msgspec
 
-from tenure.cli.errors import REFUSED, refuse
-from tenure.cli.following import MAX_WATCHED, show_end, wait_for_end, watch_to_the_end
+from tenure.cli.errors import refuse
+from tenure.cli.following import show_end, wait_for_end
 from tenure.cli.invocation import (
     Invocation,
     Listing,
     command,
     find_job,
     find_job_id,
-    find_job_ids,
     list_command,
 )
 from tenure.cli.job_view import (
-    OutputPiece,
-    follow_output,
     headline,
     job_facts,
     lease_note,
@@ -32,7 +29,7 @@ from tenure.cli.job_view import (
     shown_worker,
     why_no_output,
 )
-from tenure.cli.many import JobOutcome, Many, about_jobs, execute_all, hint_again, id_that_runs
+from tenure.cli.many import JobOutcome, Many, about_jobs, execute_all, id_that_runs
 from tenure.cli.options import (
     before_option,
     choice,
@@ -49,15 +46,13 @@ from tenure.cli.options import (
 from tenure.cli.output import ago, print_facts, print_json, say
 from tenure.core.artifacts import AttemptLog
 from tenure.core.checks import check_name
-from tenure.core.commands import Cancel, Command, DeadLetter, Redrive, Requeue, Stall, redriven_id
+from tenure.core.commands import Cancel, DeadLetter, Redrive, Requeue, Stall, redriven_id
 from tenure.core.ids import JobId, RequestId
 from tenure.core.instants import Duration
 from tenure.core.job import Job
-from tenure.core.verdicts import Reply
 from tenure.core.views.job_search import MAX_JOBS_READ, JobFilter
 from tenure.core.vocabulary import (
     CancelMode,
-    Cause,
     EventCause,
     JobStatus,
     ReasonCode,
@@ -150,7 +145,6 @@ search_options = together(
 """[J12]"""
 
 _TIMES = ("enqueued_since", "enqueued_until", "finished_since", "finished_until")
-ids_argument = click.argument("job_ids", metavar="ID...", nargs=-1, required=True)
 job_argument = click.argument("job_id", metavar="ID")
 
 
@@ -340,25 +334,16 @@ def _fetch_artifact(cli: Invocation, job: Job, name: str, output: Path | None) -
         sys.stdout.buffer.flush()  # here, where a full disk can still be reported
 
 
-@command(jobs, "logs", json=list[AttemptLog], followed=OutputPiece, namespace=job_namespace_option)
+@command(jobs, "logs", json=list[AttemptLog], namespace=job_namespace_option)
 @whole_number("--attempt", "-a", least=1, help="Only this attempt.")
-@flag(
-    "--follow",
-    "-f",
-    "follows",
-    help="Continue until the job has ended, and show what its handler writes meanwhile.",
-)
 @job_argument
-def job_logs(cli: Invocation, attempt: int | None, follows: bool, job_id: str) -> None:
+def job_logs(cli: Invocation, attempt: int | None, job_id: str) -> None:
     """Show the output of a job's handler, attempt by attempt.
 
     The output of a running attempt is a few seconds behind. Of each attempt 64 KiB are kept, the
-    beginning and the end: -f shows what is between if it comes slowly enough.
+    beginning and the end.
     """
     job = find_job(cli, job_id)
-    if follows:
-        follow_output(cli, job, attempt)
-        return
     every = cli.store.artifacts.logs(job.id)
     logs = [log for log in every if attempt is None or log.attempt == attempt]
     if cli.as_json:
@@ -375,33 +360,10 @@ def job_logs(cli: Invocation, attempt: int | None, follows: bool, job_id: str) -
 def wait_for_job(cli: Invocation, timeout: Duration | None, job_id: str) -> None:
     """Wait until a job has finished, and print its result.
 
-    Exits with 0 if it succeeded, 1 otherwise.
+    stderr shows how far the job is. Exits with 0 if it succeeded, 1 otherwise, 130 if you press
+    Ctrl-C, which does not stop the job.
     """
     show_end(cli, wait_for_end(cli.serving, find_job(cli, job_id), timeout))
-
-
-@command(jobs, "watch", json=list[JobRecord])
-@timeout_option
-@ids_argument
-def watch_jobs(cli: Invocation, timeout: Duration | None, job_ids: tuple[str, ...]) -> None:
-    """Show how far jobs are until they have finished.
-
-    On a terminal each job has a line that is redrawn, with a bar if its handler reports progress.
-    Elsewhere a line is printed when something has changed. With --json the jobs are printed at the
-    end, and the lines go to stderr.
-
-    Exits with 0 if all succeeded, 1 otherwise, 130 if you press Ctrl-C.
-    """
-    ids = find_job_ids(cli, job_ids)
-    if len(ids) > MAX_WATCHED:
-        many = counted(len(ids), "job")
-        refuse(f"{many} are more than {MAX_WATCHED}, the most that can be watched")
-    found = watch_to_the_end(cli.serving, ids, timeout, err=cli.as_json)
-    if cli.as_json:
-        now = cli.now
-        print_json([job_record(job, now=now, bodies=False) for job in found])
-    if any(job.status is not JobStatus.SUCCEEDED for job in found):
-        sys.exit(REFUSED)
 
 
 # --- Deciding ------------------------------------------------------------------------------------
@@ -477,62 +439,7 @@ def rerun_jobs(cli: Invocation, many: Many, again: bool) -> None:
         return found
 
     chosen = many.select(wanted, verb="Rerun", without=rerun_before)
-    execute_all(cli, [rerun(each) for each in chosen], line=id_that_runs, hint=hint_again)
-
-
-@command(jobs, "retry", json=list[JobOutcome])
-@about_jobs()
-def retry_jobs(cli: Invocation, many: Many) -> None:
-    """Run jobs again; prints the ids of the jobs that will run.
-
-    What it does depends on the status of the job:
-
-    \b
-    dead_lettered                 makes a new job, marks the old one as redriven
-    failed, cancelled, succeeded  makes a new job
-    stalled                       sends the job back to its queue
-    queued, claimed, running      refuses, and says what to do instead
-
-    For many jobs at once use `tenure jobs rerun --all` or `tenure dlq redrive --all`.
-
-    Exits with 0 if all will run, 1 if some were refused, 2 if it could not be done.
-    """
-    asked = many.request()
-
-    def retry(job: Job) -> Command:
-        # A job that has not finished goes back to its queue if it is stalled: the coordinator
-        # decides, and answers a repeated request as it did before.
-        if not job.status.is_terminal:
-            return Requeue(job_id=job.id, actor=cli.operator, **asked)
-        is_dead = job.status is JobStatus.DEAD_LETTERED
-        cause = EventCause.REDRIVE if is_dead else EventCause.RERUN
-        return Redrive(job_id=job.id, actor=cli.operator, **asked, cause=cause)
-
-    found = {job.id: job for job in (find_job(cli, text) for text in many.job_ids)}
-    commands = [retry(job) for job in found.values()]
-    execute_all(cli, commands, line=id_that_runs, hint=lambda reply: _instead_of_retry(cli, reply))
-
-
-def _instead_of_retry(cli: Invocation, reply: Reply) -> str | None:
-    job = reply.job
-    if reply.cause is Cause.ALREADY_RESOLVED and job is not None:
-        return f"`tenure jobs rerun --again {job.id}` makes another job of it"
-    if reply.cause is not Cause.NOT_HELD or job is None:
-        return None
-    if job.status is JobStatus.WAITING:
-        return why_waiting(cli.store, job)
-    if job.status is not JobStatus.QUEUED:
-        return (
-            f"worker {job.owner} has it: wait for its end, or `tenure jobs cancel {job.id}` and"
-            " then retry it"
-        )
-    now = cli.now
-    if job.run_at is not None and job.run_at > now:
-        return (
-            f"it runs {ago(job.run_at, now)}; to run it now, `tenure jobs cancel {job.id}` and then"
-            " retry it"
-        )
-    return why_waiting(cli.store, job) or "a worker will claim it soon"
+    execute_all(cli, [rerun(each) for each in chosen], line=id_that_runs)
 
 
 @command(jobs, "stall", json=list[JobOutcome])
@@ -556,15 +463,7 @@ def requeue_jobs(cli: Invocation, many: Many) -> None:
     A job of a kind with on_lost="hold" stalls when its worker is lost, and waits for this.
     """
     asked = many.request()
-    commands = [Requeue(job_id=each, actor=cli.operator, **asked) for each in many.ids]
-    execute_all(cli, commands, hint=_instead_of_requeue)
-
-
-def _instead_of_requeue(reply: Reply) -> str | None:
-    """What to do with a job that has finished."""
-    if reply.job is not None and reply.job.status.is_terminal:
-        return f"`tenure jobs retry {reply.job.id}` makes a new job of it"
-    return None
+    execute_all(cli, [Requeue(job_id=each, actor=cli.operator, **asked) for each in many.ids])
 
 
 @command(jobs, "dead-letter", json=list[JobOutcome])

@@ -18,7 +18,7 @@ import msgspec
 
 from tenure.cli.errors import REFUSED, CouldNotRun, Interrupted, how_to_continue, refusal
 from tenure.cli.invocation import Invocation, find_job_ids, new_request_id
-from tenure.cli.options import Option, expected_rev_option, flag, request_id_option, together
+from tenure.cli.options import Option, flag, request_id_option, together
 from tenure.cli.output import ProgressLine, coloured, print_json, say
 from tenure.core.commands import Command, Discard, Redrive
 from tenure.core.ids import JobId, RequestId
@@ -34,7 +34,7 @@ MAX_JOBS = 100_000
 PER_PAGE = 500
 PER_BATCH = 100
 
-_ABOUT = ("job_ids", "every", "yes", "request_id", "expected_rev")
+_ABOUT = ("job_ids", "every", "yes", "request_id")
 _FIRST = "the first {} (there may be more; run it again for them)"
 
 
@@ -64,12 +64,9 @@ class Many(msgspec.Struct, kw_only=True):
     yes: bool
     filters: dict[str, Any]
     request_id: str | None
-    expected_rev: int | None
 
     def __post_init__(self) -> None:
         """Refuse what could mean two things, or means nothing."""
-        if self.expected_rev is not None and len(self.job_ids) != 1:
-            raise click.UsageError("--expected-rev goes with exactly one ID.")
         if self.job_ids and any(self.filters.values()):
             raise click.UsageError("Filters go with --all.")
         if self.every and self.job_ids:
@@ -78,12 +75,8 @@ class Many(msgspec.Struct, kw_only=True):
             raise click.UsageError("Say which jobs: give IDs, or --all with or without filters.")
 
     def request(self, default_id: RequestId | None = None) -> dict[str, Any]:
-        """The id and the revision under which the jobs are asked about: all under one id."""
-        asked_as = default_id if self.request_id is None else None
-        return {
-            "request_id": asked_as or new_request_id(self.request_id),
-            "expected_rev": self.expected_rev,
-        }
+        """The id under which all of the jobs are asked about."""
+        return {"request_id": new_request_id(self.request_id or default_id)}
 
     @property
     def ids(self) -> list[JobId]:
@@ -140,7 +133,7 @@ class Many(msgspec.Struct, kw_only=True):
 
 
 def about_jobs(*filters: Option) -> Option:
-    """`--request-id`, `--expected-rev` and the ids of jobs; with `filters` these, and `--all`. The
+    """`--request-id` and the ids of jobs; with `filters` these, and `--all`. The
     function gets them as a `Many` after the `Invocation`. The filters are named like the fields of
     a `JobFilter`."""
     names = [each.name or "" for each in click.command()(together(*filters)(lambda: None)).params]
@@ -160,7 +153,7 @@ def about_jobs(*filters: Option) -> Option:
             about |= {name: given.pop(name) for name in _ABOUT if name in given}
             function(cli, Many(cli=cli, filters=filtered, **about), **given)
 
-        return together(request_id_option, expected_rev_option, *filters, *ids)(run)
+        return together(request_id_option, *filters, *ids)(run)
 
     return decorate
 
@@ -181,19 +174,11 @@ def id_that_runs(_: Command, reply: Reply) -> str:
     return reply.job.id
 
 
-def hint_again(reply: Reply) -> str | None:
-    """How to make another job of a dead letter that was resolved before."""
-    if reply.cause is not Cause.ALREADY_RESOLVED:
-        return None
-    return "--again makes a new job of it anyway"
-
-
 def execute_all(
     cli: Invocation,
     commands: Sequence[Command],
     *,
     line: Callable[[Command, Reply], str] = status_line,
-    hint: Callable[[Reply], str | None] = lambda _: None,
 ) -> None:
     """Send the commands and report each: what was done on stdout, what was refused on stderr.
 
@@ -212,7 +197,7 @@ def execute_all(
     except KeyboardInterrupt as interrupt:
         problem = interrupt
     try:
-        refused = _report(answered, as_json=cli.as_json, line=line, hint=hint)
+        refused = _report(answered, as_json=cli.as_json, line=line)
     except KeyboardInterrupt as interrupt:
         raise _stopped(interrupt, commands, len(answered)) from interrupt
     if problem is not None:
@@ -228,7 +213,6 @@ def _report(
     *,
     as_json: bool,
     line: Callable[[Command, Reply], str],
-    hint: Callable[[Reply], str | None],
 ) -> int:
     """Print what became of each job; returns how many were refused."""
     if as_json:
@@ -238,8 +222,7 @@ def _report(
         why = refusal(command, reply)
         refused += why is not None
         if why is not None and not as_json:
-            more = hint(reply)
-            say(f"{why}; {more}" if more else why)
+            say(why)
         elif not as_json:
             click.echo(line(command, reply))
     return refused
@@ -253,6 +236,7 @@ def _answers(serving: Coordination, commands: Sequence[Command]) -> Iterator[tup
             assert isinstance(reply, Reply)
             yield command, reply
         progress.show(f"{start + len(batch):,} of {counted(len(commands), 'job')}")
+    progress.erase()
 
 
 def _stopped(

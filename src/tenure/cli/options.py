@@ -215,12 +215,6 @@ request_id_option = click.option(
     help="An id for this request: if you repeat the command with the same id, it is done only once."
     " [default: a new id]",
 )
-expected_rev_option = click.option(
-    "--expected-rev",
-    type=click.IntRange(1),
-    help="Refuse if the job has changed: its rev, as `tenure jobs show --json` printed it, must"
-    " still be this one; for one ID.",
-)
 
 
 # --- Processes -----------------------------------------------------------------------------------

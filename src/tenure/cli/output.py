@@ -1,11 +1,10 @@
-"""How commands print: tables that fit the terminal, JSON for programs, times, progress of long
-work, and lines that change.
+"""How commands print: tables that fit the terminal, JSON for programs, times, and how far long work
+is.
 
 Colours only on a terminal (click sees to that). Every cell is escaped, so that a job's data cannot
 move the cursor, change a colour or reorder a line.
 """
 
-import os
 import shutil
 import sys
 import textwrap
@@ -139,16 +138,6 @@ def terminal_columns() -> int | None:
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
-COMMON_SIZE = os.terminal_size((80, 24))
-
-
-def terminal_size(terminal: int) -> os.terminal_size:
-    """The size of a terminal. One that does not know it, such as over a serial line or in a
-    container whose terminal was not resized, counts as a common one."""
-    columns, rows = os.get_terminal_size(terminal)
-    return os.terminal_size((columns or COMMON_SIZE.columns, rows or COMMON_SIZE.lines))
-
-
 def wrapped(text: str, *, indent: str) -> str:
     """`text` in lines that fit the terminal, those after the first indented; elsewhere one line."""
     columns = terminal_columns()
@@ -247,9 +236,7 @@ def exact_and_ago(instant: Instant | None, now: Instant) -> str | None:
 
 # --- Lines that change ---------------------------------------------------------------------------
 
-BAR_COLUMNS = 20
-_FULL, _EMPTY = "█", "░"
-_HOME, _UP, _ERASE_LINE, _ERASE_BELOW = "\x1b[H", "\x1b[{}A", "\x1b[K", "\x1b[J"
+_HOME, _ERASE_LINE, _ERASE_BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
 
 
 def clipped(line: str, columns: int) -> str:
@@ -264,83 +251,38 @@ def redraw(lines: Sequence[str]) -> None:
     click.echo(f"{_HOME}{drawn}{_ERASE_BELOW}", nl=False)
 
 
-def bar(done: int, total: int, columns: int = BAR_COLUMNS) -> str:
-    """How much of a whole is done, as a bar and in percent."""
-    share = min(1.0, max(0.0, done / total)) if total > 0 else 0.0
-    full = int(share * columns)
-    return f"{_FULL * full}{_EMPTY * (columns - full)} {share:4.0%}"
-
-
-class LiveLines:
-    """Some lines at the bottom of the output. Each is a status, which is coloured, between a text
-    before it and one after it."""
-
-    def __init__(self, *, err: bool = False) -> None:
-        self._err = err
-        self._stream = sys.stderr if err else sys.stdout
-        self.is_terminal = self._stream.isatty()
-        self._shown: list[tuple[str, str, str]] = []
-        self._drawn = 0
-
-    def show(self, lines: Sequence[tuple[str, str, str]]) -> None:
-        """Show these lines instead of the last ones."""
-        if not self.is_terminal:
-            for line in lines:
-                if line not in self._shown:
-                    self._echo(_joined(line))
-        elif list(lines) != self._shown or not self._drawn:
-            self._redraw(lines)
-        self._shown = list(lines)
-
-    def erase(self) -> None:
-        """Take the lines off the terminal, so that something else can be printed."""
-        if self._drawn:
-            click.echo(f"{_UP.format(self._drawn)}\r{_ERASE_BELOW}", nl=False, err=self._err)
-        self._drawn = 0
-
-    def _redraw(self, lines: Sequence[tuple[str, str, str]]) -> None:
-        size = terminal_size(self._stream.fileno())
-        fitting = lines[: max(1, size.lines - 1)]  # more could not be taken back
-        drawn = [_fitted(line, size.columns) + _ERASE_LINE for line in fitting]
-        start = _UP.format(self._drawn) + "\r" if self._drawn else ""
-        click.echo(start + "\n".join(drawn) + "\n" + _ERASE_BELOW, nl=False, err=self._err)
-        self._drawn = len(drawn)
-
-    def _echo(self, text: str) -> None:
-        click.echo(text, err=self._err)
-
-
 class ProgressLine:
-    """Shows on stderr how far long work has come: on a terminal in one line that is redrawn,
-    elsewhere in a new line every 30 s."""
+    """Shows on stderr how far long work is: on a terminal in one line that is redrawn, elsewhere in
+    a new line if it differs, and at most one in `log_every_s`."""
 
-    FIRST_AFTER_S = 2.0
+    FIRST_AFTER_S = 1.0
     TERMINAL_EVERY_S = 0.5
-    LOG_EVERY_S = 30.0
 
-    def __init__(self) -> None:
-        self._lines = LiveLines(err=True)
-        is_terminal = self._lines.is_terminal
-        self._every_s = self.TERMINAL_EVERY_S if is_terminal else self.LOG_EVERY_S
-        self._next = time.monotonic() + (self.FIRST_AFTER_S if is_terminal else self._every_s)
+    def __init__(self, *, log_every_s: float = 30.0) -> None:
+        self._is_terminal = sys.stderr.isatty()
+        self._every_s = self.TERMINAL_EVERY_S if self._is_terminal else log_every_s
+        self._next = time.monotonic() + max(self.FIRST_AFTER_S, self._every_s)
+        self._shown = ""
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the last line was shown long enough ago."""
+        return time.monotonic() >= self._next
 
     def show(self, text: str) -> None:
         """Show this, unless something was shown a moment ago."""
-        if time.monotonic() >= self._next:
-            self._next = time.monotonic() + self._every_s
-            self._lines.show([(text, "", "")])
+        if not self.is_due:
+            return
+        self._next = time.monotonic() + self._every_s
+        if self._is_terminal:
+            columns = shutil.get_terminal_size().columns - 1
+            cut = shortened(printable(text), columns)
+            click.echo(f"\r{cut}{_ERASE_LINE}", nl=False, err=True)
+        elif text != self._shown:
+            click.echo(printable(text), err=True)
+        self._shown = text
 
-
-def _joined(line: tuple[str, str, str]) -> str:
-    return GAP.join(printable(part) for part in line if part)
-
-
-def _fitted(line: tuple[str, str, str], columns: int) -> str:
-    """The line, cut so that it does not wrap, its status in colour."""
-    before, status, after = (printable(part) for part in line)
-    start = before + GAP if before else ""
-    whole = shortened(f"{start}{status}{GAP}{after}".rstrip(), columns - 1)
-    if not whole.startswith(start + status):
-        return whole
-    coloured = click.style(status, fg=COLOURS.get(status))
-    return start + coloured + whole[len(start + status) :]
+    def erase(self) -> None:
+        """Take the line off a terminal, so that something else can be printed."""
+        if self._is_terminal and self._shown:
+            click.echo(f"\r{_ERASE_LINE}", nl=False, err=True)

@@ -131,7 +131,9 @@ def _verify(
             progress.show(f"verify: {counted(jobs, 'job')}, {counted(events, 'event')} read")
 
         if job is None:
-            return verify(store, acks or None, limit=limit, retention_us=retention, progress=show)
+            found = verify(store, acks or None, limit=limit, retention_us=retention, progress=show)
+            progress.erase()
+            return found
         check_job_id("job", job.lower())
         report = verify_job(store, JobId(job.lower()), limit=limit)
         if report is None:

@@ -172,7 +172,7 @@ def _what_follows(job: Job) -> str:
         wait_s = max(0, job.run_at - job.updated_at) / MICROSECONDS_PER_SECOND
         return f"next attempt in {wait_s:.1f} s"
     if job.status is JobStatus.STALLED and job.policy.on_lost is OnLost.HOLD:
-        return "the job is held until `tenure jobs retry`"
+        return "the job is held until `tenure jobs requeue`"
     if job.status is JobStatus.STALLED:
         return "the next worker takes it"
     return f"the job is {job.status.value}"
