@@ -207,6 +207,7 @@ class Kit:
         self.factory = factory
         self.store = factory.open()
         self._elapsed_us = 0
+        self._moving = threading.Lock()
         self._numbers = iter(range(1, 1_000_000))
         self._ids = counted_entropy("ids")
         self._seqs: dict[tuple[str, str], int] = {}
@@ -242,8 +243,11 @@ class Kit:
         """Let time pass, for the store and for this process."""
         by = Duration(round(seconds * 1_000_000) + microseconds)
         assert by >= 0, "cannot advance by a negative time: use step_back"
-        self._elapsed_us += by
-        self.factory.advance(by)
+        # Without the lock, of two threads that read the clock at once the later to write sets it
+        # back, and the store admits keys in an order that no clock ever had.
+        with self._moving:
+            self._elapsed_us += by
+            self.factory.advance(by)
 
     def advance_to(self, instant: Instant | None) -> None:
         """Let time pass until the store's clock shows `instant`."""
