@@ -68,7 +68,7 @@ VALUE = Core(
 
 
 def test_a_derived_record_has_the_units_and_names_of_the_wire() -> None:
-    shown = to_wire(Core, CoreRecord)(VALUE)
+    shown = to_wire(CoreRecord, VALUE)
 
     assert msgspec.json.decode(codec.encode(shown)) == {
         "label": "n",
@@ -83,18 +83,16 @@ def test_a_derived_record_has_the_units_and_names_of_the_wire() -> None:
 
 @pytest.mark.parametrize("value", [VALUE, msgspec.structs.replace(VALUE, result=b"null")])
 def test_a_value_comes_back_as_it_was(value: Core) -> None:
-    shown = codec.decode(CoreRecord, codec.encode(to_wire(Core, CoreRecord)(value)))
+    shown = codec.decode(CoreRecord, codec.encode(to_wire(CoreRecord, value)))
 
-    assert to_core(CoreRecord, Core)(shown) == value
+    assert to_core(Core, shown) == value
 
 
 def test_a_default_of_the_core_is_the_default_on_the_wire() -> None:
     sent = codec.decode(CoreRequest, b'{"name":"n","at":"2030-01-01T00:00:00Z"}')
 
     assert sent.at == datetime(2030, 1, 1, tzinfo=UTC)
-    assert to_core(CoreRequest, Core)(sent) == Core(
-        name="n", at=Instant(1_893_456_000_000_000), payload=b"null"
-    )
+    assert to_core(Core, sent) == Core(name="n", at=Instant(1_893_456_000_000_000), payload=b"null")
 
 
 def test_what_the_message_does_not_have_is_an_argument() -> None:
@@ -102,9 +100,9 @@ def test_what_the_message_does_not_have_is_an_argument() -> None:
         name: str
 
     with pytest.raises(TypeError, match="at"):
-        to_core(Bare, Core)(Bare(name="n"))
+        to_core(Core, Bare(name="n"))
 
-    assert to_core(Bare, Core)(Bare(name="n"), at=Instant(1), payload=b"1").at == 1
+    assert to_core(Core, Bare(name="n"), at=Instant(1), payload=b"1").at == 1
 
 
 def test_every_field_of_a_job_is_shown_but_those_that_only_the_store_needs() -> None:

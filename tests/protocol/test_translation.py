@@ -59,6 +59,7 @@ from tenure.core.vocabulary import (
 from tenure.errors import InvalidInput
 from tenure.protocol import codec, records, replies, requests
 from tenure.protocol.routes import ROUTES, route_of
+from tenure.protocol.translation import to_core, to_wire
 from tenure_conformance.golden import GoldenLog, golden_logs
 from tenure_conformance.spec import spec
 from tests.support.cases import each_case
@@ -248,7 +249,7 @@ def test_a_claim_comes_back_as_it_was() -> None:
     message = over_the_wire(requests.claim_message(request, wait_s=20.0))
 
     assert message.wait_s == 20.0
-    back = requests.claim_request(message, actor=WORKER, namespace=Namespace("default"))
+    back = to_core(ClaimRequest, message, actor=WORKER, namespace=Namespace("default"))
     assert back == request
 
 
@@ -310,11 +311,9 @@ ENQUEUE = Enqueue(
     ],
 )
 def test_an_enqueue_comes_back_as_it_was(command: Enqueue) -> None:
-    message = over_the_wire(requests.enqueue_message(command))
+    message = over_the_wire(to_wire(requests.EnqueueMessage, command))
 
-    back = requests.enqueue_command(
-        message, job_id=JOB, actor=CLIENT, namespace=Namespace("default")
-    )
+    back = to_core(Enqueue, message, job_id=JOB, actor=CLIENT, namespace=Namespace("default"))
 
     assert back == command
 
@@ -345,12 +344,13 @@ def test_what_operators_ask_comes_back_as_it_was(
     command: Cancel | Stall | Requeue | DeadLetter | Redrive | Discard,
 ) -> None:
     route = route_of(command)
-    assert route.to_message is not None
-    assert route.to_command is not None
+    assert route.request is not None
+    assert route.command is not None
 
-    message = over_the_wire(route.to_message(command))
+    message = over_the_wire(to_wire(route.request, command))
 
-    assert route.to_command(message, job_id=JOB, actor=OPERATOR) == command
+    back = to_core(route.command, message, job_id=JOB, actor=OPERATOR, **route.sets)
+    assert back == command
 
 
 @pytest.mark.parametrize(
@@ -372,7 +372,7 @@ def test_what_operators_ask_comes_back_as_it_was(
     ],
 )
 def test_a_verdict_comes_back_as_it_was(verdict: Verdict) -> None:
-    assert replies.verdict_of(over_the_wire(replies.verdict_reply(verdict))) == verdict
+    assert to_core(Verdict, over_the_wire(to_wire(replies.VerdictReply, verdict))) == verdict
 
 
 def test_a_grant_brings_what_a_worker_needs() -> None:

@@ -3,11 +3,13 @@
 import pytest
 
 from tenure.core.ids import DEFAULT_NAMESPACE
+from tenure.core.verdicts import Verdict
 from tenure.core.views.job_search import JobFilter
 from tenure.core.vocabulary import CancelMode, VerdictKind
 from tenure.errors import TenureError
 from tenure.protocol.codec import decode
-from tenure.protocol.replies import ClaimReply, JobReply, VerdictsReply, verdict_of
+from tenure.protocol.replies import ClaimReply, JobReply, VerdictsReply
+from tenure.protocol.translation import to_core
 from tenure_conformance.harness import OPERATOR
 from tenure_conformance.spec import spec
 from tenure_conformance.store.test_unknown_words import of_tomorrow
@@ -44,7 +46,7 @@ def test_verdicts_and_refusals_of_a_newer_server_are_read() -> None:
         b'{"verdict":"CANCELLED","cause":"eclipse"}]}'
     )
 
-    accepted, stopped = map(verdict_of, decode(VerdictsReply, body).verdicts)
+    accepted, stopped = (to_core(Verdict, each) for each in decode(VerdictsReply, body).verdicts)
     claim = decode(ClaimReply, b'{"verdict":"REJECTED","cause":"eclipse"}')
     reply = decode(JobReply, b'{"job":null,"cause":"eclipse"}')
 

@@ -39,14 +39,13 @@ from tenure.protocol.records import (
     OverviewReply,
     QueueRecord,
     WorkerRecord,
-    dead_letter_groups_reply,
     event_of,
     event_record,
     kind_record,
-    overview_reply,
     queue_record,
     worker_record,
 )
+from tenure.protocol.translation import to_wire
 from tenure.telemetry.kind_names import is_known_kind, meant_kind
 
 MAX_LIMIT = 1_000_000
@@ -297,7 +296,7 @@ class DeadLetters(_Operator):
             key=plain(key),
         )
         return self._asking(
-            lambda store, _: dead_letter_groups_reply(store.views.dead_letter_groups(wanted))
+            lambda store, _: to_wire(DeadLetterGroupsReply, store.views.dead_letter_groups(wanted))
         )
 
     agroups = awaiting(groups)
@@ -454,7 +453,7 @@ def overview(
         kinds=() if kind is None else (Kind(kind),),
     )
     found = yield from channel.asking(lambda store: store.views.overview(wanted))
-    return overview_reply(found)
+    return to_wire(OverviewReply, found)
 
 
 def stats(

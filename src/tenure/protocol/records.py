@@ -7,7 +7,6 @@ A lease id is the right to report: no record carries a usable one, only grants d
 """
 
 from collections.abc import Iterator
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, overload
 
 import msgspec
@@ -19,10 +18,7 @@ from tenure.core.ids import (
     LEASE_ID_PATTERN,
     Fingerprint,
     JobId,
-    Kind,
-    QueueName,
     RequestId,
-    WorkerId,
     given_correlation_id,
     shown_lease,
 )
@@ -45,8 +41,6 @@ from tenure.core.vocabulary import (
     EventCause,
     EventClass,
     Operation,
-    ReasonCode,
-    Stage,
     WorkerState,
 )
 from tenure.core.workers import WorkerSeen
@@ -145,15 +139,13 @@ class JobRecord(DerivedRecord, frozen=True, kw_only=True):
 
 
 BODIES = ("payload", "result", "checkpoint")
-_with_bodies = to_wire(Job, JobRecord)
-_without_bodies = to_wire(Job, JobRecord, without=BODIES)
-_job = to_core(JobRecord, Job, without=("correlation_id",))
+_HIDDEN_BODIES = dict.fromkeys(BODIES, msgspec.UNSET)
 
 
 def job_record(job: Job, *, now: Instant, bodies: bool) -> JobRecord:
     """A job as it is shown at `now`; without bodies if they are hidden here too."""
-    translate = _with_bodies if bodies and job.payload != HIDDEN else _without_bodies
-    return translate(job, suspect=is_suspect(job, now))
+    hidden = {} if bodies and job.payload != HIDDEN else _HIDDEN_BODIES
+    return to_wire(JobRecord, job, suspect=is_suspect(job, now), **hidden)
 
 
 def job_of(record: JobRecord) -> Job:
@@ -161,7 +153,8 @@ def job_of(record: JobRecord) -> Job:
     that was not asked for is null."""
     run_at, updated_at = optional_instant(record.run_at), optional_instant(record.updated_at)
     assert updated_at is not None
-    return _job(
+    return to_core(
+        Job,
         record,
         not_before=not_before(run_at, queued_at=updated_at),
         correlation_id=given_correlation_id(record.correlation_id, record.id),
@@ -188,19 +181,13 @@ class EventRecord(DerivedRecord, frozen=True, kw_only=True):
     correlation_id: str
 
 
-_event_record = to_wire(
-    Event,
-    EventRecord,
-    without=("id", "lease_id", "request_id"),
-    names={"shown_cause": "cause", **CORRELATED},
-)
-_event = to_core(EventRecord, Event, without=("cause", "correlation_id"))
 _OPERATIONS = frozenset(Operation)
 
 
 def event_of(record: EventRecord) -> Event:
     """The event behind a record; its lease id is only what may be shown of it."""
-    return _event(
+    return to_core(
+        Event,
         record,
         cause=_cause_of(record),
         correlation_id=given_correlation_id(record.correlation_id, record.job_id),
@@ -220,9 +207,12 @@ def event_record(event: Event, *, digests: bool = True) -> EventRecord:
     if not digests:
         facts = msgspec.structs.replace(event.payload, sha256=None, checkpoint_sha256=None)
         event = msgspec.structs.replace(event, fingerprint=None, payload=facts)
-    return _event_record(
+    return to_wire(
+        EventRecord,
         event,
         id=f"{event.job_id}:{event.seq}",
+        cause=event.shown_cause,
+        correlation_id=event.correlated_by,
         lease_id=None if event.lease_id is None else shown_lease(event.lease_id),
         request_id=_shown_request_id(event.request_id),
     )
@@ -251,18 +241,13 @@ class ObservationRecord(DerivedRecord, frozen=True, kw_only=True):
     compensated_by: JobId | None
 
 
-_observation_record = to_wire(
-    Observation, ObservationRecord, without=("lease_id", "request_id", "sha256", "body")
-)
-_observation = to_core(ObservationRecord, Observation, without=("request_id", "body"))
-
-
 def observation_record(
     seen: Observation, *, bodies: bool, digests: bool = True
 ) -> ObservationRecord:
     """An observation as it is shown; without its digest for those who may not see bodies. [H46]"""
     asked_as = None if seen.compensated_by is not None else seen.request_id
-    return _observation_record(
+    return to_wire(
+        ObservationRecord,
         seen,
         lease_id=None if seen.lease_id is None else shown_lease(seen.lease_id),
         request_id=None if asked_as is None else _shown_request_id(asked_as),
@@ -273,7 +258,8 @@ def observation_record(
 
 def observation_of(record: ObservationRecord) -> Observation:
     """The observation behind a record; its lease id is only what may be shown of it."""
-    return _observation(
+    return to_core(
+        Observation,
         record,
         request_id=record.compensated_by or record.request_id,
         body=None if record.body is None else record.body.encode(),
@@ -285,17 +271,13 @@ class ResolutionRecord(DerivedRecord, frozen=True, kw_only=True):
     """What became of a dead letter. [B1]"""
 
 
-_resolution_record = to_wire(Resolution, ResolutionRecord)
-_resolution = to_core(ResolutionRecord, Resolution)
-
-
 @overload
 def resolution_record(resolution: Resolution) -> ResolutionRecord: ...
 @overload
 def resolution_record(resolution: Resolution | None) -> ResolutionRecord | None: ...
 def resolution_record(resolution: Resolution | None) -> ResolutionRecord | None:
     """A resolution as it is shown, without its fingerprint."""
-    return None if resolution is None else _resolution_record(resolution)
+    return None if resolution is None else to_wire(ResolutionRecord, resolution)
 
 
 @overload
@@ -304,37 +286,29 @@ def resolution_of(record: ResolutionRecord) -> Resolution: ...
 def resolution_of(record: ResolutionRecord | None) -> Resolution | None: ...
 def resolution_of(record: ResolutionRecord | None) -> Resolution | None:
     """The resolution behind a record."""
-    return None if record is None else _resolution(record, fingerprint=Fingerprint(""))
+    if record is None:
+        return None
+    return to_core(Resolution, record, fingerprint=Fingerprint(""))
 
 
-class DeadLetterRecord(Record, frozen=True):
-    """A dead letter, and what became of it: null if nobody has decided yet. [F7]"""
-
-    id: JobId
-    reason_code: ReasonCode | None
-    stage: Stage | None
-    last_error: ErrorRecord | None
-    attempts: int
-    last_owner: WorkerId | None
-    last_lease_expires_at: datetime | None
-    correlation_id: str
-    job: JobRecord
-    resolution: ResolutionRecord | None
-
-
-_dead_letter = to_wire(
+@derived(
     Job,
-    DeadLetterRecord,
-    without=("job", "resolution"),
+    only="id reason_code stage last_error attempt last_owner last_lease_expires_at correlated_by",
     names={"attempt": "attempts", **CORRELATED},
 )
+class DeadLetterRecord(DerivedRecord, frozen=True):
+    """A dead letter, and what became of it: null if nobody has decided yet. [F7]"""
+
+    job: JobRecord
+    resolution: ResolutionRecord | None
 
 
 def dead_letter_record(
     job: Job, resolution: Resolution | None, *, now: Instant, bodies: bool
 ) -> DeadLetterRecord:
     """A dead letter as it is shown at `now`."""
-    return _dead_letter(
+    return to_wire(
+        DeadLetterRecord,
         job,
         job=job_record(job, now=now, bodies=bodies),
         resolution=resolution_record(resolution),
@@ -348,14 +322,9 @@ class ArtifactRecord(DerivedRecord, frozen=True, kw_only=True):
     sha256: str | None
 
 
-_artifact_record = to_wire(Artifact, ArtifactRecord, without=("sha256",))
-artifact_of = to_core(ArtifactRecord, Artifact)
-"""The artifact behind a record."""
-
-
 def artifact_record(artifact: Artifact, *, digests: bool = True) -> ArtifactRecord:
     """An artifact as it is shown; without its digest for those who may not see bodies. [H46]"""
-    return _artifact_record(artifact, sha256=artifact.sha256 if digests else None)
+    return to_wire(ArtifactRecord, artifact, sha256=artifact.sha256 if digests else None)
 
 
 @derived(WorkerSeen)
@@ -368,47 +337,34 @@ class WorkerRecord(DerivedRecord, frozen=True, kw_only=True):
     in_part: bool = False
 
 
-_worker_record = to_wire(WorkerSeen, WorkerRecord, without=("state", "in_part"))
-worker_of = to_core(WorkerRecord, WorkerSeen)
-"""The worker behind a record."""
-
-
 def worker_record(seen: WorkerSeen, *, now: Instant, in_part: bool = False) -> WorkerRecord:
     """A worker as it is shown at `now`."""
     if not seen.has_drain_request:  # the row keeps a request to an earlier process [B33]
         seen = msgspec.structs.replace(seen, drain_requested_at=None)
-    return _worker_record(seen, state=seen.state(now), in_part=in_part)
+    return to_wire(WorkerRecord, seen, state=seen.state(now), in_part=in_part)
 
 
 # --- Queues and kinds --------------------------------------------------------------------------
 
 
-class QueueRecord(Record, frozen=True):
+@derived(QueueState)
+class QueueRecord(DerivedRecord, frozen=True):
     """A queue; `live` is the number of its jobs that a worker holds, `limit` the most that it may
     have. Of its `rate`, such as `100/m`, up to `burst` jobs may begin at once. [RL4]"""
 
-    name: QueueName
-    paused: bool = False
-    limit: int | None = None
-    live: int = 0
     rate: str | None = None
     burst: int | None = None
-    rate_since: datetime | None = None
 
 
-class KindRecord(Record, frozen=True):
+@derived(KindSettings, without=("limits_set",))
+class KindRecord(DerivedRecord, frozen=True):
     """What is set for a kind: its rate, such as `100/m`, of which up to `burst` jobs may begin at
     once, for each rate key alone; how many of its jobs may run at a time for each concurrency key;
     since when; and the policy of jobs that are enqueued without one, null if no worker declared it.
     [RL4] [F9]"""
 
-    kind: Kind
     rate: str | None = None
     burst: int | None = None
-    rate_since: datetime | None = None
-    concurrency_limit: int | None = None
-    concurrency_since: datetime | None = None
-    policy: PolicyRecord | None = None
 
 
 class RateRecord(Record, frozen=True, kw_only=True):
@@ -444,36 +400,29 @@ def standing_of(record: RateRecord) -> RateStanding:
     )
 
 
-_queue_record = to_wire(QueueState, QueueRecord, without=("rate", "burst"))
-_queue = to_core(QueueRecord, QueueState, without=("rate",))
-_kind_record = to_wire(KindSettings, KindRecord, without=("rate", "burst"))
-_kind = to_core(KindRecord, KindSettings, without=("rate",))
-
-
 def queue_record(state: QueueState) -> QueueRecord:
     """A queue as it is shown."""
-    return _queue_record(state, **_rate_fields(state.rate))
+    return to_wire(QueueRecord, state, **_rate_fields(state.rate))
 
 
 def queue_of(record: QueueRecord) -> QueueState:
     """A queue, as a client reads it back."""
-    return _queue(record, rate=_rate_of(record))
+    return to_core(QueueState, record, rate=_rate_of(record))
 
 
 def kind_record(settings: KindSettings) -> KindRecord:
     """What is set for a kind, as it is shown."""
-    return _kind_record(settings, **_rate_fields(settings.rate))
+    return to_wire(KindRecord, settings, **_rate_fields(settings.rate))
 
 
 def kind_of(record: KindRecord) -> KindSettings:
     """What is set for a kind, as a client reads it back."""
-    return _kind(record, rate=_rate_of(record))
+    return to_core(KindSettings, record, rate=_rate_of(record))
 
 
 def _rate_fields(rate: Rate | None) -> dict[str, Any]:
-    if rate is None:
-        return {}
-    return {"rate": str(rate), "burst": rate.burst}
+    shown = (None, None) if rate is None else (str(rate), rate.burst)
+    return dict(zip(("rate", "burst"), shown, strict=True))
 
 
 def _rate_of(record: QueueRecord | KindRecord) -> Rate | None:
@@ -493,20 +442,14 @@ class ScheduleRecord(DerivedRecord, frozen=True, kw_only=True):
     """
 
 
-_schedule_record = to_wire(Schedule, ScheduleRecord, via=("spec",))
-_without_payload = to_wire(Schedule, ScheduleRecord, via=("spec",), without=("payload",))
-_schedule = to_core(ScheduleRecord, Schedule, without=("spec",))
-_schedule_spec = to_core(ScheduleRecord, ScheduleSpec)
-
-
 def schedule_record(schedule: Schedule, *, bodies: bool) -> ScheduleRecord:
     """A schedule as it is shown."""
-    return (_schedule_record if bodies else _without_payload)(schedule)
+    return to_wire(ScheduleRecord, schedule, **({} if bodies else {"payload": msgspec.UNSET}))
 
 
 def schedule_of(record: ScheduleRecord) -> Schedule:
     """The schedule behind a record; a payload that was left out is null."""
-    return _schedule(record, spec=_schedule_spec(record))
+    return to_core(Schedule, record, spec=to_core(ScheduleSpec, record))
 
 
 # --- Overviews -----------------------------------------------------------------------------------
@@ -521,10 +464,6 @@ class OutcomeBucketRecord(DerivedRecord, frozen=True, kw_only=True):
 class DurationsRecord(DerivedRecord, frozen=True, kw_only=True):
     """The median and the 95th percentile of durations, and how many jobs were looked at; null
     without any."""
-
-
-durations_record = to_wire(Durations, DurationsRecord)
-"""Durations as they are shown."""
 
 
 @derived(DeadLetterGroup)
@@ -543,21 +482,9 @@ class DeadLetterGroupsReply(DerivedRecord, frozen=True, kw_only=True):
     letters that were not looked at. [OB31]"""
 
 
-dead_letter_groups_reply = to_wire(DeadLetterGroups, DeadLetterGroupsReply)
-"""Groups of dead letters as they are shown."""
-dead_letter_groups_of = to_core(DeadLetterGroupsReply, DeadLetterGroups)
-"""The groups that were shown."""
-
-
 @derived(Overview)
 class OverviewReply(DerivedRecord, frozen=True, kw_only=True):
     """What a namespace is doing, at `now` and since `since`, in buckets of `bucket_s`. The last
     bucket is still going on. `wait` is from ready to claimed, `run` from the start to the end of
     the attempt that succeeded. A number of jobs as large as its limit means "that many or more".
     [OB28]"""
-
-
-overview_reply = to_wire(Overview, OverviewReply)
-"""An overview as it is shown."""
-overview_of = to_core(OverviewReply, Overview)
-"""The overview that was shown."""

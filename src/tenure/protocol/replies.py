@@ -24,21 +24,16 @@ from tenure.core.flow_rows import (
 from tenure.core.ids import (
     FlowId,
     JobId,
-    Kind,
-    LeaseId,
-    Namespace,
-    QueueName,
-    ScheduleName,
     given_correlation_id,
 )
 from tenure.core.instants import Instant, seconds
-from tenure.core.job import Job, Progress
+from tenure.core.job import Job
 from tenure.core.policy import Policy
 from tenure.core.verdicts import CancelDirective, Grant, Reply, Verdict, verdict_for
 from tenure.core.views.event_counts import EventCount
 from tenure.core.views.events import TailDelay
 from tenure.core.vocabulary import Cause, JobStatus, LeaseNews, VerdictKind
-from tenure.protocol.fields import in_seconds
+from tenure.protocol.fields import in_seconds, instant
 from tenure.protocol.records import (
     CORRELATED,
     ArtifactRecord,
@@ -113,46 +108,30 @@ class VerdictsReply(Record, frozen=True, kw_only=True):
     verdicts: tuple[VerdictReply, ...]
 
 
-verdict_reply = to_wire(Verdict, VerdictReply)
-verdict_of = to_core(VerdictReply, Verdict)
-
-
 # --- Grants ------------------------------------------------------------------------------------
 
 
-class GrantRecord(Record, frozen=True):
+@derived(
+    Grant,
+    only="job_id namespace queue kind attempt fence lease_id ttl_us lease_us heartbeat_interval_us"
+    " timeout_us grace_us hb_seq status rev priority failures max_attempts enqueued_at payload"
+    " correlated_by checkpoint progress trace_id schedule scheduled_for",
+    via=("job", "job.policy"),
+    names={
+        "ttl_us": "lease_ttl_s",
+        "heartbeat_interval_us": "heartbeat_s",
+        "status": "job_status",
+        **CORRELATED,
+    },
+)
+class GrantRecord(DerivedRecord, frozen=True):
     """One job handed to a worker: everything it needs to run it, durations only. [L8]
 
     `lease_ttl_s` is what remains of the lease, `lease_s` what a renewal gives. `hb_seq` is the
     highest heartbeat seen, not 0 when a repeated claim finds its lease in use.
     """
 
-    job_id: JobId
-    namespace: Namespace
-    queue: QueueName
-    kind: Kind
-    attempt: int
-    fence: int
-    lease_id: LeaseId
-    lease_ttl_s: float
-    lease_s: float
-    heartbeat_s: float
-    timeout_s: float | None
-    grace_s: float
-    hb_seq: int
-    job_status: JobStatus
-    rev: int
-    priority: int
-    failures: int
-    max_attempts: int
-    enqueued_at: datetime
     payload: msgspec.Raw
-    correlation_id: str
-    checkpoint: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
-    progress: Progress | None = None
-    trace_id: str | None = None
-    schedule: ScheduleName | None = None
-    scheduled_for: datetime | None = None
 
 
 class ClaimReply(Record, frozen=True, kw_only=True):
@@ -174,25 +153,6 @@ class ClaimReply(Record, frozen=True, kw_only=True):
     all_held: bool = False
 
 
-_grant_record = to_wire(
-    Grant,
-    GrantRecord,
-    via=("job", "job.policy"),
-    names={
-        "ttl_us": "lease_ttl_s",
-        "heartbeat_interval_us": "heartbeat_s",
-        "status": "job_status",
-        **CORRELATED,
-    },
-)
-_granted_job = to_core(
-    GrantRecord,
-    Job,
-    without=("correlation_id", "lease_id"),
-    names={"id": "job_id", "status": "job_status", "updated_at": "enqueued_at"},
-)
-
-
 def grant_of(record: GrantRecord) -> Grant:
     """The grant that came. Its job is what a worker needs of one: no instants but its beginning."""
     policy = Policy(
@@ -208,8 +168,12 @@ def grant_of(record: GrantRecord) -> Grant:
         attempt=record.attempt,
         fence=record.fence,
         ttl_us=seconds(record.lease_ttl_s),
-        job=_granted_job(
+        job=to_core(
+            Job,
             record,
+            id=record.job_id,
+            lease_id=None,
+            updated_at=instant(record.enqueued_at),
             policy=policy,
             correlation_id=given_correlation_id(record.correlation_id, record.job_id),
         ),
@@ -220,7 +184,7 @@ def claim_reply(answer: ClaimAnswer) -> ClaimReply:
     """The answer to a claim as it travels."""
     return ClaimReply(
         verdict=VerdictKind.OK if answer.cause is None else VerdictKind.REJECTED,
-        grants=tuple(map(_grant_record, answer.grants)),
+        grants=tuple([to_wire(GrantRecord, grant) for grant in answer.grants]),
         cause=answer.cause,
         repeated=answer.is_repeat,
         waited_s=in_seconds(answer.waited_us),
@@ -254,20 +218,16 @@ class JobsReply(Record, frozen=True, kw_only=True):
     replies: tuple[JobReply, ...]
 
 
-_job_reply = to_wire(Reply, JobReply, without=("job",))
-_reply = to_core(JobReply, Reply, without=("job", "resolution"))
-
-
 def job_reply(reply: Reply, *, now: Instant, bodies: bool) -> JobReply:
     """A reply as it travels."""
-    job = reply.job
-    return _job_reply(reply, job=None if job is None else job_record(job, now=now, bodies=bodies))
+    job = None if reply.job is None else job_record(reply.job, now=now, bodies=bodies)
+    return to_wire(JobReply, reply, job=job)
 
 
 def reply_of(reply: JobReply) -> Reply:
     """The reply that came."""
     job = None if reply.job is None else job_of(reply.job)
-    return _reply(reply, job=job, resolution=resolution_of(reply.resolution))
+    return to_core(Reply, reply, job=job, resolution=resolution_of(reply.resolution))
 
 
 # --- Reads ------------------------------------------------------------------------------------
@@ -336,10 +296,6 @@ class TailReply(Record, frozen=True, kw_only=True):
     next_after: str
     is_end: bool
     delayed_by: TailDelayRecord | None = None
-
-
-tail_delay_record = to_wire(TailDelay, TailDelayRecord)
-tail_delay_of = to_core(TailDelayRecord, TailDelay)
 
 
 class ViolationRecord(Record, frozen=True, kw_only=True):
@@ -471,15 +427,6 @@ class StagingReply(DerivedRecord, frozen=True, kw_only=True):
     message: str | None = None
 
 
-_staging_reply = to_wire(Staging, StagingReply)
-staging_of = to_core(StagingReply, Staging)
-
-
-def staging_reply(staging: Staging) -> StagingReply:
-    """The answer to an upload as it travels."""
-    return _staging_reply(staging, verdict=verdict_for(staging.cause))
-
-
 class KeptReply(Record, frozen=True, kw_only=True):
     """Whether an attempt's output was kept, or why not. [B20]"""
 
@@ -489,20 +436,13 @@ class KeptReply(Record, frozen=True, kw_only=True):
 
 # --- Flows -------------------------------------------------------------------------------------
 
-_STEP = {"step": "name"}
-_PARENT = _STEP | {"outcome": "status"}
 
-
-class FlowRecord(Record, frozen=True):
+@derived(Flow)
+class FlowRecord(DerivedRecord, frozen=True):
     """Jobs that were made together; `is_live` says whether one of them has not ended. `statuses`
     counts them by status, without those that others replace; null where a list has too many. [FL15]
     """
 
-    id: FlowId
-    namespace: Namespace
-    name: str
-    made_at: datetime
-    jobs: int
     is_live: bool
     statuses: dict[JobStatus, int] | None = None
 
@@ -522,10 +462,6 @@ class FlowRedriveRecord(DerivedRecord, frozen=True, kw_only=True):
     """A redrive of a flow: who asked for it, and how many jobs it made. [FL11]"""
 
 
-_redrive_record = to_wire(FlowRedrive, FlowRedriveRecord)
-_redrive = to_core(FlowRedriveRecord, FlowRedrive, without=("flow_id",))
-
-
 class FlowRedriveReply(Record, frozen=True, kw_only=True):
     """The redrive of a flow, or why it was refused, and because of which job."""
 
@@ -539,7 +475,7 @@ def flow_redrive_reply(reply: Reply) -> FlowRedriveReply:
     """The answer to the redrive of a flow as it travels."""
     refused_for = reply.job if reply.cause is not None else None
     return FlowRedriveReply(
-        redrive=None if reply.redrive is None else _redrive_record(reply.redrive),
+        redrive=None if reply.redrive is None else to_wire(FlowRedriveRecord, reply.redrive),
         cause=reply.cause,
         replayed=reply.replayed,
         job_id=None if refused_for is None else refused_for.id,
@@ -548,7 +484,8 @@ def flow_redrive_reply(reply: Reply) -> FlowRedriveReply:
 
 def flow_redrive_of(flow_id: FlowId, reply: FlowRedriveReply, job: Job | None) -> Reply:
     """The answer that came."""
-    redrive = None if reply.redrive is None else _redrive(reply.redrive, flow_id=flow_id)
+    made = reply.redrive
+    redrive = None if made is None else to_core(FlowRedrive, made, flow_id=flow_id)
     return Reply(job=job, cause=reply.cause, replayed=reply.replayed, redrive=redrive)
 
 
@@ -560,17 +497,10 @@ class HandlerFlowReply(Record, frozen=True, kw_only=True):
     replayed: bool = False
 
 
-class FlowStepRecord(Record, frozen=True):
+@derived(FlowStep, names={"step": "name"})
+class FlowStepRecord(DerivedRecord, frozen=True):
     """A job of a flow, the names of those that it waits for, and the job that it replaces since the
     flow was redriven."""
-
-    job_id: JobId
-    name: str
-    kind: Kind
-    queue: QueueName
-    status: JobStatus
-    after: tuple[str, ...] = ()
-    replaces: JobId | None = None
 
 
 class FlowsReply(Record, frozen=True, kw_only=True):
@@ -595,33 +525,28 @@ class FlowReply(Record, frozen=True, kw_only=True):
         return without_replaced(self.steps)
 
 
-_flow_record = to_wire(Flow, FlowRecord, without=("statuses",))
-_flow = to_core(FlowRecord, Flow)
-_step_record = to_wire(FlowStep, FlowStepRecord, names=_STEP)
-_step = to_core(FlowStepRecord, FlowStep, names=_STEP)
-
-
 def flow_summary_record(listed: FlowSummary) -> FlowRecord:
     """A flow as it is listed."""
     statuses = None if listed.statuses is None else dict(listed.statuses)
-    return _flow_record(listed.flow, is_live=listed.is_live, statuses=statuses)
+    return to_wire(FlowRecord, listed.flow, is_live=listed.is_live, statuses=statuses)
 
 
 def flow_summary_of(record: FlowRecord) -> FlowSummary:
     """The flow that was listed."""
-    return FlowSummary(flow=_flow(record), is_live=record.is_live, statuses=record.statuses)
+    return FlowSummary(flow=to_core(Flow, record), is_live=record.is_live, statuses=record.statuses)
 
 
 def flow_reply(view: FlowView) -> FlowReply:
     """A flow with its jobs as it is shown."""
     return FlowReply(
-        flow=_flow_record(
+        flow=to_wire(
+            FlowRecord,
             view.flow,
             is_live=view.is_live,
             statuses=dict(Counter(step.status for step in view.current)),
         ),
-        steps=tuple(_step_record(each) for each in view.steps),
-        redrives=tuple(_redrive_record(each) for each in view.redrives),
+        steps=tuple(to_wire(FlowStepRecord, each) for each in view.steps),
+        redrives=tuple(to_wire(FlowRedriveRecord, each) for each in view.redrives),
         hidden=view.hidden,
     )
 
@@ -629,20 +554,18 @@ def flow_reply(view: FlowView) -> FlowReply:
 def flow_view_of(reply: FlowReply) -> FlowView:
     """The flow that was shown."""
     return FlowView(
-        flow=_flow(reply.flow),
-        steps=tuple(_step(each) for each in reply.steps),
-        redrives=tuple(_redrive(each, flow_id=reply.flow.id) for each in reply.redrives),
+        flow=to_core(Flow, reply.flow),
+        steps=tuple(to_core(FlowStep, each) for each in reply.steps),
+        redrives=tuple(
+            to_core(FlowRedrive, each, flow_id=reply.flow.id) for each in reply.redrives
+        ),
         hidden=reply.hidden,
     )
 
 
-class ParentRecord(Record, frozen=True):
+@derived(ParentResult, names={"step": "name", "outcome": "status"})
+class ParentRecord(DerivedRecord, frozen=True):
     """How a parent ended, and what it returned if it succeeded."""
-
-    position: int
-    name: str
-    status: JobStatus | None
-    result: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
 
 class ParentsReply(Record, frozen=True, kw_only=True):
@@ -655,15 +578,11 @@ class ParentsReply(Record, frozen=True, kw_only=True):
     cause: Cause | None = None
 
 
-_parent_record = to_wire(ParentResult, ParentRecord, names=_PARENT)
-_parent = to_core(ParentRecord, ParentResult, names=_PARENT)
-
-
 def parents_reply(page: ParentPage) -> ParentsReply:
     """A page of parents as it is sent."""
     return ParentsReply(
         verdict=verdict_for(page.cause),
-        parents=tuple(_parent_record(each) for each in page.parents),
+        parents=tuple(to_wire(ParentRecord, each) for each in page.parents),
         is_last=page.is_last,
         cause=page.cause,
     )
@@ -672,7 +591,7 @@ def parents_reply(page: ParentPage) -> ParentsReply:
 def parent_page_of(reply: ParentsReply) -> ParentPage:
     """The page that was sent."""
     return ParentPage(
-        parents=tuple(_parent(each) for each in reply.parents),
+        parents=tuple(to_core(ParentResult, each) for each in reply.parents),
         is_last=reply.is_last,
         cause=reply.cause,
     )

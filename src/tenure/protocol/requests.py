@@ -4,7 +4,7 @@ No message says who asks: principal and namespace are the token's. A namespace i
 says which one the caller expects; the server refuses another. [H21]
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from collections.abc import Sequence as Several
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias, get_type_hints
@@ -45,7 +45,7 @@ from tenure.core.instants import MICROSECONDS_PER_SECOND
 from tenure.core.job import Job, JobError
 from tenure.core.leases import HeldLease
 from tenure.core.policy import Compensation, DeadLetterJob, Policy
-from tenure.core.schedules import PutSchedule, ScheduleSpec
+from tenure.core.schedules import PutSchedule
 from tenure.core.verdicts import Resolution
 from tenure.core.views.events import MAX_NEWEST, EventFilter, TailFilter
 from tenure.core.views.job_search import JobFilter
@@ -117,13 +117,9 @@ class ClaimMessage(DerivedRequest, frozen=True, kw_only=True):
     namespace: NamespaceField | None = None
 
 
-claim_request = to_core(ClaimMessage, ClaimRequest, without=("actor", "namespace"))
-_claim_message = to_wire(ClaimRequest, ClaimMessage, without=("limit", "wait_s"))
-
-
 def claim_message(request: ClaimRequest, *, wait_s: float) -> ClaimMessage:
     """A claim as it travels; one that wants more than an answer can hold asks for that much."""
-    return _claim_message(request, limit=min(request.limit, MAX_CLAIM), wait_s=wait_s)
+    return to_wire(ClaimMessage, request, limit=min(request.limit, MAX_CLAIM), wait_s=wait_s)
 
 
 @derived(Start, without=("actor",))
@@ -188,21 +184,10 @@ class LeaseMessage(DerivedRequest, frozen=True, kw_only=True):
     """A lease that a worker holds."""
 
 
-held_lease = to_core(LeaseMessage, HeldLease)
-_lease_message = to_wire(HeldLease, LeaseMessage)
-
-
 class PeekLeasesMessage(Request, frozen=True, kw_only=True):
     """Poll leases between two heartbeats. The answer is in this order and decides nothing. [C2]"""
 
     leases: Annotated[tuple[LeaseMessage, ...], Meta(min_length=1, max_length=MAX_BATCH)]
-
-
-def peek_leases_messages(leases: Several[HeldLease]) -> Iterator[PeekLeasesMessage]:
-    """Polls of these leases, each with as many as one message holds."""
-    messages = [_lease_message(each) for each in leases]
-    for start in range(0, len(messages), MAX_BATCH):
-        yield PeekLeasesMessage(leases=tuple(messages[start : start + MAX_BATCH]))
 
 
 class StartReport(StartMessage, frozen=True, kw_only=True, tag_field="op", tag="start"):
@@ -230,42 +215,34 @@ WorkerMessage: TypeAlias = (
     StartMessage | CompleteMessage | FailMessage | ReleaseMessage | HeartbeatMessage
 )
 
-_reported_error = to_core(ErrorMessage, JobError, without=("stage", "reason_code"))
-_fail = to_core(FailMessage, Fail, without=("actor", "error"))
-
-
-def _fail_command(message: FailMessage, *, actor: Actor) -> Fail:
-    reason = None if message.reason_code is None else ReasonCode(message.reason_code)
-    error = _reported_error(message.error, stage=message.stage, reason_code=reason)
-    return _fail(message, actor=actor, error=error)
-
-
-_REPORTS: tuple[tuple[type[WorkerMessage], type[Report], type[WorkerCommand]], ...] = (
+_COMMANDS: tuple[tuple[type[WorkerMessage], type[Report], type[WorkerCommand]], ...] = (
     (StartMessage, StartReport, Start),
     (CompleteMessage, CompleteReport, Complete),
     (FailMessage, FailReport, Fail),
     (ReleaseMessage, ReleaseReport, Release),
     (HeartbeatMessage, HeartbeatReport, Heartbeat),
 )
-_to_report = {
-    command: to_wire(command, report, via=("error",) if command is Fail else ())
-    for _, report, command in _REPORTS
+_COMMAND_OF: dict[type, type[WorkerCommand]] = {
+    kind: command for message, report, command in _COMMANDS for kind in (message, report)
 }
-_to_command: dict[type, Callable[..., WorkerCommand]] = {
-    kind: _fail_command if command is Fail else to_core(message, command, without=("actor",))
-    for message, report, command in _REPORTS
-    for kind in (message, report)
-}
+_REPORT_OF = {command: report for _, report, command in _COMMANDS}
 
 
 def worker_command(message: WorkerMessage, actor: Actor) -> WorkerCommand:
     """The command that a worker's report stands for."""
-    return _to_command[type(message)](message, actor=actor)
+    if not isinstance(message, FailMessage):
+        return to_core(_COMMAND_OF[type(message)], message, actor=actor)
+    reason = None if message.reason_code is None else ReasonCode(message.reason_code)
+    error = to_core(JobError, message.error, stage=message.stage, reason_code=reason)
+    return to_core(Fail, message, actor=actor, error=error)
 
 
 def report_of(command: WorkerCommand) -> Report:
     """A worker's command as part of a batch."""
-    return _to_report[type(command)](command)
+    if isinstance(command, Fail):
+        error = command.error
+        return to_wire(FailReport, command, stage=error.stage, reason_code=error.reason_code)
+    return to_wire(_REPORT_OF[type(command)], command)
 
 
 class ReportsMessage(Request, frozen=True, kw_only=True):
@@ -280,10 +257,6 @@ class OutputMessage(DerivedRequest, frozen=True, kw_only=True):
 
     text: Annotated[str, Meta(max_length=MAX_ATTEMPT_LOG_BYTES)]
     part: Annotated[int, Meta(ge=0, le=MAX_OUTPUT_PARTS)] = 0
-
-
-attempt_output = to_core(OutputMessage, AttemptOutput, without=("actor",))
-output_message = to_wire(AttemptOutput, OutputMessage)
 
 
 class ParentsMessage(Request, frozen=True, kw_only=True):
@@ -308,10 +281,6 @@ class AliveMessage(DerivedRequest, frozen=True, kw_only=True):
     uptime_s: Annotated[float, Meta(ge=0, le=LONGEST_UPTIME_S)]
     namespace: NamespaceField | None = None
     instance: Annotated[str, Meta(max_length=MAX_NAME)] = ""
-
-
-worker_process = to_core(AliveMessage, WorkerProcess, without=("worker", "actor", "namespace"))
-alive_message = to_wire(WorkerProcess, AliveMessage)
 
 
 # --- Clients and operators ---------------------------------------------------------------------
@@ -348,12 +317,6 @@ class EnqueueMessage(DerivedRequest, frozen=True, kw_only=True):
     namespace: NamespaceField | None = None
 
 
-enqueue_command = to_core(EnqueueMessage, Enqueue, without=("job_id", "actor", "namespace"))
-"""The job that a message asks for; `job_id` is the caller's, or one made for it."""
-enqueue_message = to_wire(Enqueue, EnqueueMessage)
-_follow_up_job = to_wire(Enqueue, EnqueueMessage, without=("job_id",))
-
-
 class EnqueueManyMessage(Request, frozen=True, kw_only=True):
     """Enqueue jobs; replies come back in this order."""
 
@@ -375,12 +338,6 @@ class RedriveFlowMessage(DerivedRequest, frozen=True, kw_only=True):
     """Replace the jobs of a flow that did not succeed. [FL10]"""
 
     namespace: NamespaceField | None = None
-
-
-redrive_flow_command = to_core(
-    RedriveFlowMessage, RedriveFlow, without=("flow_id", "actor", "namespace")
-)
-redrive_flow_message = to_wire(RedriveFlow, RedriveFlowMessage)
 
 
 class ParentMessage(Request, frozen=True, kw_only=True):
@@ -428,7 +385,7 @@ def flow_message(command: EnqueueFlow) -> FlowMessage:
     return FlowMessage(
         flow_id=JobId(command.flow_id),
         name=command.name,
-        jobs=_member_messages(command, enqueue_message),
+        jobs=_member_messages(command),
     )
 
 
@@ -439,16 +396,16 @@ def handler_flow_message(command: EnqueueFlow) -> HandlerFlowMessage:
         lease_id=command.handler.lease_id,
         step=command.handler.step,
         name=command.name,
-        jobs=_member_messages(command, _follow_up_job),
+        jobs=_member_messages(command),
     )
 
 
-def _member_messages(
-    command: EnqueueFlow, message_of: Callable[[Enqueue], EnqueueMessage]
-) -> tuple[FlowMemberMessage, ...]:
+def _member_messages(command: EnqueueFlow) -> tuple[FlowMemberMessage, ...]:
+    """The jobs of a handler's flow are sent without ids: these follow from their names."""
+    without_id = {} if command.handler is None else {"job_id": None}
     return tuple(
         FlowMemberMessage(
-            job=message_of(member.job),
+            job=to_wire(EnqueueMessage, member.job, **without_id),
             name=member.step,
             after=tuple(
                 ParentMessage(job_id=each.job_id, name=each.step, ended=each.needs is None)
@@ -528,7 +485,7 @@ def follow_up_message(command: FollowUp) -> FollowUpMessage:
     return FollowUpMessage(
         lease_id=command.parent.lease_id,
         step=command.parent.step,
-        job=_follow_up_job(command),
+        job=to_wire(EnqueueMessage, command, job_id=None),
     )
 
 
@@ -564,29 +521,17 @@ class CancelManyMessage(DerivedRequest, frozen=True, kw_only=True):
     job_ids: Annotated[tuple[JobIdField, ...], Meta(min_length=1, max_length=MAX_CANCELLED)]
 
 
-_cancel = to_core(
-    CancelManyMessage, Cancel, without=("job_id", "actor", "expected_rev", "expected_status")
-)
-_cancel_many = to_wire(Cancel, CancelManyMessage, without=("job_ids",))
-
-
 def cancel_commands(message: CancelManyMessage, actor: Actor) -> list[Cancel]:
     """The commands that a message stands for."""
     return [
-        _cancel(
-            message,
-            job_id=JobId(each.lower()),
-            actor=actor,
-            expected_rev=None,
-            expected_status=None,
-        )
+        to_core(Cancel, message, job_id=JobId(each.lower()), actor=actor)
         for each in message.job_ids
     ]
 
 
 def cancel_many_message(commands: Several[Cancel]) -> CancelManyMessage:
     """These commands as one message. They differ in nothing but their job."""
-    return _cancel_many(commands[0], job_ids=tuple(each.job_id for each in commands))
+    return to_wire(CancelManyMessage, commands[0], job_ids=tuple(each.job_id for each in commands))
 
 
 class LimitMessage(Request, frozen=True, kw_only=True):
@@ -619,11 +564,7 @@ class KindMessage(Request, frozen=True, kw_only=True):
     policy: PolicyMessage | UnsetType | None = UNSET
 
 
-policy_message = to_wire(Policy, PolicyMessage)
-policy_of_message = to_core(PolicyMessage, Policy)
-
-
-@derived(ScheduleSpec)
+@derived(PutSchedule, via=("spec",), without=("name", "actor"))
 class PutScheduleMessage(DerivedRequest, frozen=True, kw_only=True, omit_defaults=False):
     """When a schedule fires, by `cron` and `tz` or by `every_s`, and which job that makes.
     `only_new`: only if the store never had a schedule of this name. `declared_by` is the
@@ -632,16 +573,6 @@ class PutScheduleMessage(DerivedRequest, frozen=True, kw_only=True, omit_default
     declared_by: Annotated[str, Meta(min_length=1, max_length=2 * MAX_NAME)] | None = None
     only_new: bool = False
     namespace: NamespaceField | None = None
-
-
-schedule_spec = to_core(PutScheduleMessage, ScheduleSpec)
-"""What a message says about a schedule."""
-_put_schedule_message = to_wire(PutSchedule, PutScheduleMessage, via=("spec",))
-
-
-def put_schedule_message(command: PutSchedule) -> PutScheduleMessage:
-    """A schedule as it is sent; its name is in the path."""
-    return _put_schedule_message(command)
 
 
 class RunScheduleMessage(Request, frozen=True, kw_only=True):
@@ -740,15 +671,10 @@ class LogQuery(Request, frozen=True, kw_only=True):
     namespace: NamespaceField | None = None
 
 
-_UNLIKE = ("type", "types", "after", "oldest_first", "namespace")
-_log_query = to_wire(EventFilter, LogQuery, without=_UNLIKE)
-event_filter = to_core(LogQuery, EventFilter, without=_UNLIKE)
-"""The events that a query is for."""
-
-
 def log_query(wanted: EventFilter) -> LogQuery:
     """The query for a page of events."""
-    return _log_query(
+    return to_wire(
+        LogQuery,
         wanted,
         type=tuple(each.word for each in wanted.types),
         oldest_first=not wanted.newest_first,
@@ -776,14 +702,10 @@ class TailQuery(Request, frozen=True, kw_only=True):
     namespace: NamespaceField | None = None
 
 
-_tail_query = to_wire(TailFilter, TailQuery, without=_UNLIKE)
-tail_filter = to_core(TailQuery, TailFilter, without=_UNLIKE)
-"""The events that a reader of the tail follows."""
-
-
 def tail_query(wanted: TailFilter, *, wait_s: float) -> TailQuery:
     """The query for the next events of the tail."""
-    return _tail_query(
+    return to_wire(
+        TailQuery,
         wanted,
         type=tuple(each.word for each in wanted.types),
         after=wanted.after,
@@ -820,13 +742,6 @@ class JobsQuery(DerivedRequest, frozen=True, kw_only=True):
     namespace: NamespaceField | None = None
 
 
-jobs_query = to_wire(JobFilter, JobsQuery, without=("bodies",))
-"""The query for a page of jobs, without their bodies."""
-_BY_CALLER = ("namespace", "queue", "kind", "bodies")
-job_filter = to_core(JobsQuery, JobFilter, without=("flow_id", "id_prefix", *_BY_CALLER))
-"""The jobs that a query is for."""
-
-
 @derived(JobFilter, without=_NOT_OF_DEAD_LETTERS)
 class DeadLettersQuery(DerivedRequest, frozen=True, kw_only=True):
     """Which dead letters a listing shows, newest first."""
@@ -835,9 +750,3 @@ class DeadLettersQuery(DerivedRequest, frozen=True, kw_only=True):
     limit: Annotated[int, Meta(ge=1, le=MAX_PAGE)] = 50
     bodies: bool = False
     namespace: NamespaceField | None = None
-
-
-dead_letters_query = to_wire(JobFilter, DeadLettersQuery, without=("resolved", "bodies"))
-"""The query for a page of dead letters, without their bodies."""
-dead_letter_filter = to_core(DeadLettersQuery, JobFilter, without=_BY_CALLER)
-"""The dead letters that a query is for."""

@@ -6,9 +6,7 @@ public; only routes that reveal nothing may be. [H1] [H22]
 """
 
 import re
-from collections.abc import Callable
 from enum import StrEnum
-from functools import partial
 from typing import Any
 from urllib.parse import quote
 
@@ -27,7 +25,6 @@ from tenure.protocol.fields import (
     WorkerField,
 )
 from tenure.protocol.records import DeadLetterGroupsReply, KindRecord, OverviewReply, QueueRecord
-from tenure.protocol.translation import to_core, to_wire
 
 MAX_BODY_BYTES = (1 << 20) + (64 << 10)
 """A payload, result or checkpoint of the largest size, and the fields around it."""
@@ -97,8 +94,6 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     """A token that is limited to some of these may not use the route. [H41]"""
     declares: bool = False
     """A worker's token may use the route only if it was created to declare. [H78]"""
-    to_command: Callable[..., Command] | None = None
-    to_message: Callable[[Command], Any] | None = None
 
     @property
     def not_found(self) -> str:
@@ -198,8 +193,6 @@ def _decide(name: str, summary: str, command: type[Command], roles: str, **more:
         request,
         command=command,
         sets=sets,
-        to_command=partial(to_core(request, command, without=("job_id", "actor", *sets)), **sets),
-        to_message=to_wire(command, request),
         query=requests.BodiesQuery,
         reply=replies.JobReply,
         conflict=True,

@@ -11,10 +11,10 @@ A field has the same name and the same value on both sides, with these exception
 | `JobId` in a request | any case |
 
 Any other exception is an argument of `derived`: `names` maps a core field to its name on the wire.
-`derived` gives a message its fields, `to_wire` and `to_core` make the functions that translate. All
-three work at import, once per pair of types: a call only reads the attributes, converts those that
-need it and makes the other struct. Required fields of a message come first, so that it can be made
-of values by position, which takes half the time of names.
+`derived` gives a message its fields, at import. `to_wire` and `to_core` translate: the first call
+for a pair of types makes the function that does it, later ones only read the attributes, convert
+those that need it and make the other struct. Required fields of a message come first, so that it
+can be made of values by position, which takes half the time of names.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -48,10 +48,7 @@ _hints: Callable[[type], dict[str, Any]] = cache(partial(get_type_hints, include
 
 _messages: dict[tuple[type, bool], type[msgspec.Struct]] = {}
 """The message of a core struct, for answers and for requests (True)."""
-_names: dict[type, Mapping[str, str]] = {}
-"""Of a message: the wire's names of core fields, where they differ by more than their unit."""
-_functions: dict[tuple[type, type], Callable[[Any], Any]] = {}
-"""From a type to another, for structs within structs."""
+_plans: "dict[type, _Plan]" = {}
 
 
 if TYPE_CHECKING:
@@ -75,21 +72,32 @@ def wire_name(field: str, names: Mapping[str, str]) -> str:
 # --- Messages ----------------------------------------------------------------------------------
 
 
+class _Plan(NamedTuple):
+    """Of a message: the wire's names of core fields, where they differ by more than their unit, and
+    the parts of the core value whose fields it has too."""
+
+    names: Mapping[str, str]
+    via: tuple[str, ...]
+
+
 def derived(
     core: type[msgspec.Struct],
     *,
+    only: str = "",
     without: Iterable[str] = (),
-    via: Collection[str] = (),
+    via: tuple[str, ...] = (),
     names: Mapping[str, str] | None = None,
 ) -> Callable[[type[_S]], type[_S]]:
     """Give a message the fields of a core struct but for `without`, the required ones first. A
     field that the message declares itself stays as declared. In the place of a field in `via` come
-    the fields of its struct."""
+    the fields of its struct. With `only` it has these fields and properties, in this order, of the
+    struct or of those in `via`."""
 
     def derive(declared: Any) -> Any:
         own = dict(_declared_fields(declared))
         fields: list[Any] = []
-        for field, annotation, default in _core_fields(core, via):
+        found = _chosen_fields(core, only.split(), via) if only else _core_fields(core, via)
+        for field, annotation, default in found:
             name = wire_name(field, names or {})
             if name in own:
                 fields.append(own.pop(name))
@@ -106,10 +114,14 @@ def derived(
             omit_defaults=declared.__struct_config__.omit_defaults,
         )
         _messages.setdefault((core, is_request(made)), made)
-        _names[made] = names or {}
+        _plans[made] = _Plan(names or {}, via)
         return made
 
     return derive
+
+
+def _plan(message: type) -> _Plan:
+    return next((_plans[each] for each in message.__mro__ if each in _plans), _Plan({}, ()))
 
 
 def _stays(name: str, member: Any) -> bool:
@@ -159,6 +171,13 @@ def _core_fields(core: Any, via: Collection[str]) -> Iterator[_Field]:
             yield from _core_fields(hints[name], ())
         else:
             yield name, hints[name], default
+
+
+def _chosen_fields(core: Any, chosen: Iterable[str], via: Iterable[str]) -> Iterator[_Field]:
+    parts = [core, *(_type_at(core, path) for path in via)]
+    for name in chosen:
+        part = next(each for each in parts if name in _sources(each))
+        yield name, _sources(part)[name], dict(_struct_fields(part)).get(name, msgspec.NODEFAULT)
 
 
 def _declared_fields(declared: Any) -> Iterator[tuple[str, _Field]]:
@@ -216,7 +235,7 @@ def _wire_default(default: Any, annotation: Any, wire: Any) -> Any:
     if bare is Duration:
         return in_seconds(default)
     if isinstance(default, msgspec.Struct) and _without_none(wire)[0] is not type(default):
-        return to_wire(type(default), _without_none(wire)[0])(default)
+        return to_wire(_without_none(wire)[0], default)
     return default
 
 
@@ -236,7 +255,7 @@ def _is_body(wire: Any) -> bool:
     return _without_none(wire)[0] is msgspec.Raw
 
 
-# --- Functions ---------------------------------------------------------------------------------
+# --- Values --------------------------------------------------------------------------------------
 
 
 class _Change(NamedTuple):
@@ -249,93 +268,93 @@ class _Change(NamedTuple):
 _Sources = dict[str, tuple[str, _Change | None]]
 """By field: the path of the attribute that its value is read from, and how the value changes."""
 
+_translations: dict[tuple[object, ...], Callable[[Any, Mapping[str, Any]], Any]] = {}
 
-def to_wire(
-    core: type,
-    wire: type[_S],
-    *,
-    without: Iterable[str] = (),
-    via: Iterable[str] = (),
-    names: Mapping[str, str] | None = None,
-) -> Callable[..., _S]:
-    """The function that makes a message of a core value.
 
-    What the core does not have, and fields in `without`, are arguments of the function by keyword,
-    or keep their defaults. `via` are parts of the value whose fields the message has too, such as
-    `job.policy` of a grant.
-    """
-    hints = _hints(wire)
-    places = [("", _sources(core)), *((f"{path}.", _sources(_type_at(core, path))) for path in via)]
-    renamed = _names.get(wire, {}) if names is None else names
-    core_names = {on_wire: field for field, on_wire in renamed.items()}
+def to_wire(message: type[_S], value: object, **given: Any) -> _S:
+    """A core value as a message. Fields that the core does not have are `given`, or keep their
+    defaults."""
+    key = (message, type(value), *given)
+    translate = _translations.get(key)
+    if translate is None:
+        sources = _wire_sources(message, type(value), given)
+        translate = _translations[key] = _translation(message, sources, given)
+    made: _S = translate(value, given)
+    return made
+
+
+def to_core(core: type[_S], message: object, **given: Any) -> _S:
+    """The core value that a message stands for. Fields that the message does not have are `given`,
+    or keep their defaults, or are None."""
+    key = (core, type(message), *given)
+    translate = _translations.get(key)
+    if translate is None:
+        sources = _core_sources(core, type(message), given)
+        may_lack = [name for name, hint in _hints(core).items() if _without_none(hint)[1]]
+        translate = _translations[key] = _translation(core, sources, given, may_lack)
+    made: _S = translate(message, given)
+    return made
+
+
+def _wire_sources(message: Any, core: Any, given: Collection[str]) -> _Sources:
+    hints, plan = _hints(message), _plan(message)
+    places = [("", _sources(core))]
+    places += [(f"{path}.", _sources(_type_at(core, path))) for path in plan.via]
+    core_names = {on_wire: field for field, on_wire in plan.names.items()}
     found: _Sources = {}
-    for name, _ in _struct_fields(wire):
-        fields = [*_core_names(name, core_names)] if name not in without else []
-        for place, sources in places:
+    for name in message.__struct_fields__:
+        for place, sources in places if name not in given else ():
+            fields = _core_names(name, core_names)
             field = next((each for each in fields if each in sources), None)
             if field is not None:
                 found[name] = (place + field, _shown(sources[field], hints[name]))
                 break
-    return _translation(wire, found)
+    return found
 
 
-def to_core(
-    wire: type,
-    core: type[_S],
-    *,
-    without: Iterable[str] = (),
-    names: Mapping[str, str] | None = None,
-) -> Callable[..., _S]:
-    """The function that makes a core value of a message. What the message does not have, and fields
-    in `without`, are arguments of the function by keyword, or keep their defaults, or are None."""
-    renamed = _names.get(wire, {}) if names is None else names
-    sources, hints = _hints(wire), _hints(core)
-    found: _Sources = {}
-    for field, _ in _struct_fields(core):
-        name = wire_name(field, renamed)
-        if field not in without and name in sources:
-            found[field] = (name, _read(sources[name], hints[field], wire))
-    may_lack = {field for field, hint in hints.items() if _without_none(hint)[1]}
-    return _translation(core, found, may_lack)
+def _core_sources(core: Any, message: Any, given: Collection[str]) -> _Sources:
+    sources, hints, names = _hints(message), _hints(core), _plan(message).names
+    return {
+        field: (name, _read(sources[name], hints[field], message))
+        for field in core.__struct_fields__
+        if field not in given and (name := wire_name(field, names)) in sources
+    }
 
 
 def _translation(
-    made: Any, sources: _Sources, may_lack: Collection[str] = ()
-) -> Callable[..., Any]:
-    """The function that makes a struct of the values of these sources and of arguments. Arguments
-    in `may_lack` are None if they are not given and have no default."""
-    others = {name: default for name, default in _struct_fields(made) if name not in sources}
-    required = {name for name in others if others[name] is msgspec.NODEFAULT}
-    absent = dict.fromkeys(required.intersection(may_lack))
-    names, values_of = (*sources, *others), _reader(sources)
-
-    def by_name(value: Any, **fields: Any) -> Any:
-        fields.update(zip(sources, values_of(value), strict=True))
-        return made(**absent | fields)
-
+    made: Any, sources: _Sources, given: Collection[str], may_lack: Collection[str] = ()
+) -> Callable[[Any, Mapping[str, Any]], Any]:
+    """The function that makes a struct of the values of these sources, of those that are given, and
+    of defaults; fields in `may_lack` are None if they have none of these."""
+    rest = {
+        name: None if default is msgspec.NODEFAULT and name in may_lack else default
+        for name, default in _struct_fields(made)
+        if name not in sources and name not in given
+    }
+    wrong = set(given).difference(made.__struct_fields__)
+    wrong |= {name for name, default in rest.items() if default is msgspec.NODEFAULT}
+    if wrong:
+        raise TypeError(f"{made.__name__} lacks, or does not have: {', '.join(sorted(wrong))}")
+    names, values_of = (*sources, *given), _reader(sources)
     if made.__match_args__ != made.__struct_fields__:
+        absent = {name: None for name in rest if rest[name] is None}
+
+        def by_name(value: Any, given: Mapping[str, Any]) -> Any:
+            return made(**absent, **given, **dict(zip(sources, values_of(value), strict=True)))
+
         return by_name
-    if names == made.__struct_fields__ and not others:
-        return lambda value: made(*values_of(value))
-    required -= absent.keys()
-    defaults = list((others | absent).values())
-    place = {name: at for at, name in enumerate(others)}
-    arrange = itemgetter(*(names.index(name) for name in made.__struct_fields__))
-
-    def by_position(value: Any, **arguments: Any) -> Any:
-        rest = defaults.copy()
-        for name, argument in arguments.items():
-            rest[place[name]] = argument
-        if not required <= arguments.keys():
-            raise TypeError(f"{made.__name__} needs {', '.join(required)}")
-        return made(*arrange(values_of(value) + rest))
-
-    return by_position
+    defaults = list(rest.values())
+    if (*names, *rest) == made.__struct_fields__:
+        return lambda value, given: made(*values_of(value), *given.values(), *defaults)
+    arrange = itemgetter(*((*names, *rest).index(name) for name in made.__struct_fields__))
+    return lambda value, given: made(*arrange([*values_of(value), *given.values(), *defaults]))
 
 
 def _reader(sources: _Sources) -> Callable[[Any], list[Any]]:
     """The function that reads the values of these sources."""
     paths = [path for path, _ in sources.values()]
+    if not paths:
+        return lambda value: []
     read = attrgetter(*paths) if len(paths) > 1 else lambda value: [getattr(value, *paths)]
     changes = [(at, *change) for at, (_, change) in enumerate(sources.values()) if change]
 
@@ -413,10 +432,9 @@ def _change_within(
     one: Any,
     other: Any,
     change_of: Callable[[Any, Any], _Change | None],
-    translation: Callable[[type, type], Callable[[Any], Any]],
+    translated: Callable[[Any, Any], Any],
 ) -> _Change | None:
-    """How a list or a struct within a struct becomes that of the other side. A policy may hold a
-    policy: those that need a function before it is there look it up when they are called."""
+    """How a list or a struct within a struct becomes that of the other side."""
     if get_origin(one) is tuple and get_args(one)[0] is not get_args(other)[0]:
         change = change_of(get_args(one)[0], get_args(other)[0])
         if change is None:
@@ -425,10 +443,7 @@ def _change_within(
         return _Change(lambda values: tuple([convert(each) for each in values]))
     if not (_is_a(one, msgspec.Struct) and _is_a(other, msgspec.Struct)) or one is other:
         return None
-    if (one, other) not in _functions:
-        _functions[one, other] = lambda value: _functions[one, other](value)
-        _functions[one, other] = translation(one, other)
-    return _Change(_functions[one, other])
+    return _Change(partial(translated, other))
 
 
 def _is_a(kind: Any, base: type) -> bool:

@@ -59,6 +59,7 @@ from tenure.protocol import replies, requests
 from tenure.protocol.codec import encode
 from tenure.protocol.records import schedule_of
 from tenure.protocol.routes import MAX_BATCH_BYTES, route_of
+from tenure.protocol.translation import to_core, to_wire
 from tenure.remote.caller import Call, Caller, NotFound
 from tenure.remote.store import RemoteJobs, RemoteStore
 
@@ -106,8 +107,8 @@ def _ask(
 
 def _decide(caller: Caller, command: Command) -> Reply:
     route = route_of(command)
-    assert route.to_message is not None
-    message, query = route.to_message(command), requests.BodiesQuery(bodies=True)
+    assert route.request is not None
+    message, query = to_wire(route.request, command), requests.BodiesQuery(bodies=True)
     return _ask(
         caller, route.name, message, read=replies.reply_of, query=query, job_id=command.job_id
     )
@@ -137,8 +138,8 @@ def _redrive_flow(caller: Caller, command: RedriveFlow) -> Reply:
         jobs = {} if reply.job_id is None else RemoteJobs(caller).read([reply.job_id])
         return replies.flow_redrive_of(command.flow_id, reply, next(iter(jobs.values()), None))
 
-    message, flow_id = requests.redrive_flow_message(command), command.flow_id
-    return _ask(caller, "redrive-flow", message, read=read, flow_id=flow_id)
+    message = to_wire(requests.RedriveFlowMessage, command)
+    return _ask(caller, "redrive-flow", message, read=read, flow_id=command.flow_id)
 
 
 def _report(caller: Caller, commands: Sequence[WorkerCommand]) -> Iterator[Verdict]:
@@ -147,12 +148,12 @@ def _report(caller: Caller, commands: Sequence[WorkerCommand]) -> Iterator[Verdi
         call = Call(name="report", message=requests.ReportsMessage(reports=batch))
         heard = caller.ask_once(call).verdicts
         _check_count(len(heard), len(batch))
-        yield from (replies.verdict_of(verdict) for verdict in heard)
+        yield from (to_core(Verdict, verdict) for verdict in heard)
 
 
 def _enqueue(caller: Caller, commands: Sequence[Enqueue]) -> Iterator[Reply]:
     sent = iter(commands)
-    for batch in _batches(requests.enqueue_message(command) for command in commands):
+    for batch in _batches(to_wire(requests.EnqueueMessage, command) for command in commands):
         call = Call(name="enqueue-many", message=requests.EnqueueManyMessage(jobs=batch))
         heard = caller.ask(call).replies
         _check_count(len(heard), len(batch))
@@ -346,7 +347,7 @@ def _schedule_call(command: ScheduleCommand) -> Call:
     query = requests.NamespaceQuery(namespace=command.namespace)
     match command:
         case PutSchedule():
-            message = requests.put_schedule_message(command)
+            message = to_wire(requests.PutScheduleMessage, command)
             return Call(name="put-schedule", parts=parts, message=message)
         case PauseSchedule():
             return Call(name="pause-schedule", parts=parts, query=query)

@@ -4,6 +4,7 @@ The calling thread waits for the answer. Lists never request bodies.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, TypeVar, cast
 
 import msgspec
@@ -51,6 +52,7 @@ from tenure.ports import NO_LIMIT, NO_WAIT, DeadLetter
 from tenure.protocol import LEASE_HEADER, records, replies, requests
 from tenure.protocol.fields import instant, moment
 from tenure.protocol.requests import MAX_FOLLOW_WAIT_S, MAX_PAGE, MAX_WITH_BODIES, BodiesQuery
+from tenure.protocol.translation import to_core, to_wire
 from tenure.remote.caller import Call, Caller, NotFound
 
 _Name = TypeVar("_Name", bound=str)
@@ -166,8 +168,12 @@ class RemoteJobs(_Part):
     def peek_leases(self, leases: Sequence[HeldLease], actor: Actor) -> list[LeaseNews]:
         """For each of these leases, whether it needs a heartbeat now."""
         found: list[LeaseNews] = []
-        for message in requests.peek_leases_messages(leases):
-            found += self._caller.ask(Call(name="peek-leases", message=message)).news
+        messages = [to_wire(requests.LeaseMessage, each) for each in leases]
+        for start in range(0, len(messages), requests.MAX_BATCH):
+            some = requests.PeekLeasesMessage(
+                leases=tuple(messages[start : start + requests.MAX_BATCH])
+            )
+            found += self._caller.ask(Call(name="peek-leases", message=some)).news
         return found
 
 
@@ -237,7 +243,7 @@ class _Events(_Part):
     def delay(self) -> TailDelay | None:
         """As the server sees it, if the token may know. [E35]"""
         reply = self._caller.ask(Call(name="tail", query=requests.TailQuery(newest=0, limit=1)))
-        return None if reply.delayed_by is None else replies.tail_delay_of(reply.delayed_by)
+        return None if reply.delayed_by is None else to_core(TailDelay, reply.delayed_by)
 
 
 def _check_no_scope(wanted: EventFilter | TailFilter) -> None:
@@ -311,7 +317,9 @@ class _Views(_Part):
         if (wanted.resolved, wanted.reason_code, wanted.stage) != (None, None, None):
             letters = [letter.job for letter in self.dead_letters(wanted)]
             return found_jobs(letters, None, wanted)
-        page = self._caller.ask(Call(name="jobs", query=requests.jobs_query(wanted)))
+        page = self._caller.ask(
+            Call(name="jobs", query=to_wire(requests.JobsQuery, wanted, bodies=False))
+        )
         return FoundJobs(_listed(page), page.next_before)
 
     def dead_letters(self, wanted: JobFilter) -> list[DeadLetter]:
@@ -320,7 +328,8 @@ class _Views(_Part):
         is_more = wanted.is_search or others != (None,) * len(others)
         if wanted.statuses != (JobStatus.DEAD_LETTERED,) or is_more:
             raise InvalidInput("status", "a server takes these filters for dead letters only")
-        query = requests.dead_letters_query(wanted, resolved=bool(wanted.resolved))
+        resolved = bool(wanted.resolved)
+        query = to_wire(requests.DeadLettersQuery, wanted, resolved=resolved, bodies=False)
         page = self._caller.ask(Call(name="dead-letters", query=query))
         return [
             DeadLetter(records.job_of(letter.job), records.resolution_of(letter.resolution))
@@ -331,12 +340,12 @@ class _Views(_Part):
         """Dead letters within the token's scope by kind and error, of all or of one queue or
         kind."""
         query = requests.DeadLetterGroupsQuery(key=wanted.key, **_narrowed(wanted))
-        return self._read("dead-letter-groups", query=query, of=records.dead_letter_groups_of)
+        return self._read("dead-letter-groups", query=query, of=partial(to_core, DeadLetterGroups))
 
     def overview(self, wanted: OverviewFilter) -> Overview:
         """What is going on within the token's scope, of all of it or of one queue or kind."""
         query = requests.OverviewQuery(**_narrowed(wanted))
-        return self._read("overview", query=query, of=records.overview_of)
+        return self._read("overview", query=query, of=partial(to_core, Overview))
 
 
 def _narrowed(wanted: OverviewFilter | DeadLetterGroupFilter) -> dict[str, Any]:
@@ -408,7 +417,9 @@ class _Settings(_Part):
         message = requests.KindMessage(
             **_rate_fields(change.rate),
             concurrency_limit=change.concurrency_limit,
-            policy=requests.policy_message(policy) if isinstance(policy, Policy) else policy,
+            policy=to_wire(requests.PolicyMessage, policy)
+            if isinstance(policy, Policy)
+            else policy,
         )
         return self._read(
             "declare-kind" if only_new else "set-kind",
@@ -441,7 +452,7 @@ class _Workers(_Part):
             "workers",
             requests.WorkersQuery,
             namespace,
-            lambda page: map(records.worker_of, page.workers),
+            lambda page: [to_core(WorkerSeen, each) for each in page.workers],
             after=None if after == FIRST_WORKER else after.text,
             limit=limit,
         )
@@ -453,7 +464,7 @@ class _Workers(_Part):
 
     def see(self, process: WorkerProcess) -> bool:
         """Record that a worker is alive. Returns whether it should drain."""
-        message = requests.alive_message(process)
+        message = to_wire(requests.AliveMessage, process)
         call = Call(name="alive", parts={"worker": process.worker}, message=message)
         return bool(self._caller.ask(call).drain)
 
@@ -468,7 +479,7 @@ class _Artifacts(_Part):
             headers={LEASE_HEADER: upload.lease_id, "Content-Type": upload.media_type},
         )
         try:
-            return replies.staging_of(self._caller.ask(call))
+            return to_core(Staging, self._caller.ask(call))
         except NotFound:
             return Staging(cause=Cause.UNKNOWN_JOB)
 
@@ -478,7 +489,7 @@ class _Artifacts(_Part):
         return self._read(
             "artifacts",
             job_id=job_id,
-            of=lambda reply: list(map(records.artifact_of, reply.artifacts)),
+            of=lambda reply: [to_core(Artifact, each) for each in reply.artifacts],
             absent=list,
         )
 
@@ -496,7 +507,7 @@ class _Artifacts(_Part):
         """Store the output of a handler. Returns None, or why it was not stored."""
         return self._read(
             "output",
-            message=requests.output_message(output),
+            message=to_wire(requests.OutputMessage, output),
             of=lambda reply: cast(Cause | None, reply.cause),
             absent=lambda: Cause.UNKNOWN_JOB,
         )

@@ -8,17 +8,19 @@ import msgspec
 from starlette.responses import Response
 
 from tenure.core.checks import check_job_id_prefix
-from tenure.core.commands import Command, Enqueue, EnqueueFlow, Redrive
+from tenure.core.commands import Command, Enqueue, EnqueueFlow, Redrive, RedriveFlow
 from tenure.core.flow_rows import FlowStep
 from tenure.core.ids import ENTROPY_BYTES, FlowId, JobId, Namespace, QueueName, new_job_id
 from tenure.core.instants import Instant
 from tenure.core.verdicts import Reply
 from tenure.core.views.events import EventFilter, EventKey
+from tenure.core.views.job_search import JobFilter
 from tenure.core.vocabulary import Cause, JobStatus
 from tenure.errors import InvalidInput, OutcomeUnknown, TenureError, UnknownJob
 from tenure.protocol import records, replies, requests
 from tenure.protocol.fields import optional_moment
 from tenure.protocol.routes import ROUTES
+from tenure.protocol.translation import to_core
 from tenure.server.calls import Call, Handler, ResponseInPieces, answer
 from tenure.server.problems import Refused, out_of_scope
 from tenure.server.worker_routes import hidden_jobs
@@ -188,9 +190,7 @@ async def redrive_flow(call: Call) -> Response:
         for job in jobs.values():
             call.principal.check_job_ends(job.policy, job.on_dead_letter)
     message = call.message(requests.RedriveFlowMessage)
-    command = requests.redrive_flow_command(
-        message, flow_id=flow_id, actor=call.actor, namespace=namespace
-    )
+    command = to_core(RedriveFlow, message, flow_id=flow_id, actor=call.actor, namespace=namespace)
     [reply] = await call.decide([command])
     assert isinstance(reply, Reply)
     if reply.cause is Cause.UNKNOWN_JOB:
@@ -233,7 +233,7 @@ def _enqueue_of(
         job_id = new_job_id(now, os.urandom(ENTROPY_BYTES))
     namespace = call.principal.namespace(message.namespace)
     message = _labelled(message, traced)
-    return requests.enqueue_command(message, job_id=job_id, actor=call.actor, namespace=namespace)
+    return to_core(Enqueue, message, job_id=job_id, actor=call.actor, namespace=namespace)
 
 
 def _labelled(message: requests.EnqueueMessage, traced: TraceContext) -> requests.EnqueueMessage:
@@ -292,8 +292,9 @@ async def decide(call: Call) -> Response:
     job = await call.job()
     if call.route.command is Redrive:
         call.principal.check_job_ends(job.policy, job.on_dead_letter)
-    assert call.route.to_command is not None
-    command = call.route.to_command(call.body, job_id=call.job_id, actor=call.actor)
+    assert call.route.command is not None
+    given = {"job_id": call.job_id, "actor": call.actor, **call.route.sets}
+    command = to_core(call.route.command, call.body, **given)
     [reply] = await call.decide([command])
     assert isinstance(reply, Reply)
     if reply.cause is Cause.UNKNOWN_JOB:
@@ -408,7 +409,8 @@ async def jobs(call: Call) -> Response:
     query = call.query(requests.JobsQuery)
     bodies = call.check_with_bodies("limit", query.limit)
     call.principal.check_bodies(wanted=query.previews, field="previews")
-    wanted = requests.job_filter(
+    wanted = to_core(
+        JobFilter,
         query,
         namespace=call.namespace(),
         queue=call.principal.listed_queue(query.queue),
@@ -433,7 +435,8 @@ async def dead_letters(call: Call) -> Response:
     """List dead letters."""
     query = call.query(requests.DeadLettersQuery)
     bodies = call.check_with_bodies("limit", query.limit)
-    wanted = requests.dead_letter_filter(
+    wanted = to_core(
+        JobFilter,
         query,
         namespace=call.namespace(),
         statuses=(JobStatus.DEAD_LETTERED,),

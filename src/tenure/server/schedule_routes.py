@@ -18,6 +18,7 @@ from tenure.core.schedules import (
     Schedule,
     ScheduleCommand,
     ScheduleReply,
+    ScheduleSpec,
     shown_times,
 )
 from tenure.core.vocabulary import Role
@@ -27,6 +28,7 @@ from tenure.protocol.fields import moment
 from tenure.protocol.records import schedule_record
 from tenure.protocol.replies import ProblemCode, SchedulesReply
 from tenure.protocol.replies import ScheduleReply as ScheduleMessage
+from tenure.protocol.translation import to_core
 from tenure.server.calls import Call, Handler, answer
 from tenure.server.problems import Refused, out_of_scope
 
@@ -74,13 +76,9 @@ async def put_schedule(call: Call) -> Response:
         raise out_of_scope("a worker only makes schedules that are new", field="only_new")
     name, namespace = _name(call), call.namespace()
     loaded = await call.services.blocking(lambda: call.store.schedules.load(namespace, name))
-    command = PutSchedule(
-        namespace=namespace,
-        name=name,
-        actor=call.actor,
-        spec=requests.schedule_spec(message),
-        declared_by=message.declared_by,
-        only_new=message.only_new,
+    spec = to_core(ScheduleSpec, message)
+    command = to_core(
+        PutSchedule, message, namespace=namespace, name=name, actor=call.actor, spec=spec
     )
     _check_scope(call, command, loaded.schedule)
     await _check_limits(call, command, loaded.schedule)

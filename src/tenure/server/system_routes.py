@@ -15,7 +15,9 @@ from tenure.core.validation import check_declared_policy
 from tenure.core.views.dead_letter_groups import DeadLetterGroupFilter
 from tenure.core.views.event_counts import DEFAULT_SPAN, EventSpan
 from tenure.core.views.events import (
+    EventFilter,
     EventPosition,
+    TailFilter,
     parse_event_key,
     parse_type_filter,
 )
@@ -26,6 +28,7 @@ from tenure.protocol import records, replies, requests
 from tenure.protocol.codec import encode
 from tenure.protocol.fields import moment, optional_instant
 from tenure.protocol.openapi import openapi
+from tenure.protocol.translation import to_core, to_wire
 from tenure.server.calls import Call, Handler, ResponseInPieces, answer
 from tenure.server.limits import workers_named
 from tenure.server.principals import Principal
@@ -135,7 +138,7 @@ async def put_kind(call: Call) -> Response:
         raise InvalidInput("rate", problem, hint=hint)
     policy: Policy | UnsetType | None = None
     if isinstance(body.policy, requests.PolicyMessage):
-        policy = requests.policy_of_message(body.policy)
+        policy = to_core(Policy, body.policy)
         check_declared_policy(policy, call.coordinator.limits.lease)
     else:
         policy = body.policy
@@ -190,7 +193,8 @@ def _worker_bytes(worker: WorkerSeen) -> int:
 async def log(call: Call) -> Response:
     """List events of all jobs within the caller's scope. [E9]"""
     query = call.query(requests.LogQuery)
-    wanted = requests.event_filter(
+    wanted = to_core(
+        EventFilter,
         query,
         namespace=call.namespace(),
         types=tuple(map(parse_type_filter, query.type)),
@@ -212,7 +216,8 @@ async def log(call: Call) -> Response:
 async def tail(call: Call) -> Response:
     """Follow the events of all jobs within the caller's scope. [E10]"""
     query = call.query(requests.TailQuery)
-    wanted = requests.tail_filter(
+    wanted = to_core(
+        TailFilter,
         query,
         namespace=call.namespace(),
         types=tuple(map(parse_type_filter, query.type)),
@@ -241,7 +246,7 @@ async def tail(call: Call) -> Response:
             ),
             next_after=page.next,
             is_end=page.is_end,
-            delayed_by=None if delay is None else replies.tail_delay_record(delay),
+            delayed_by=None if delay is None else to_wire(replies.TailDelayRecord, delay),
         )
     )
 
@@ -279,7 +284,7 @@ async def overview(call: Call) -> Response:
         namespace=call.namespace(), range=query.range, queues=queues, kinds=kinds
     )
     found = await call.services.overview(wanted)
-    return await call.large_answer(lambda: records.overview_reply(found))
+    return await call.large_answer(lambda: to_wire(records.OverviewReply, found))
 
 
 async def dead_letter_groups(call: Call) -> Response:
@@ -290,7 +295,7 @@ async def dead_letter_groups(call: Call) -> Response:
         namespace=call.namespace(), range=query.range, queues=queues, kinds=kinds, key=query.key
     )
     found = await call.services.listing(lambda: call.store.views.dead_letter_groups(wanted))
-    return await call.large_answer(lambda: records.dead_letter_groups_reply(found))
+    return await call.large_answer(lambda: to_wire(records.DeadLetterGroupsReply, found))
 
 
 def _narrowed(

@@ -16,10 +16,12 @@ from tenure.core.ids import ENTROPY_BYTES, JobId, LeaseId, WorkerId, new_job_id
 from tenure.core.leases import HeldLease
 from tenure.core.verdicts import Verdict, verdict_for
 from tenure.core.vocabulary import Cause, VerdictKind
+from tenure.core.workers import WorkerProcess
 from tenure.errors import InvalidInput, UnknownJob
 from tenure.protocol import LEASE_HEADER, replies, requests
 from tenure.protocol.codec import encode
-from tenure.server.calls import Call, Handler, ResponseInPieces, answer
+from tenure.protocol.translation import to_core, to_wire
+from tenure.server.calls import Call, Handler, Message, ResponseInPieces, answer
 from tenure.server.limits import LARGE_BYTES
 from tenure.server.problems import too_many
 from tenure.server.waiting import Waiter
@@ -65,8 +67,9 @@ async def claim(call: Call) -> Response:
     message = call.message(requests.ClaimMessage)
     call.principal.check_queues(message.queues)
     kinds = call.principal.claimed_kinds(message.kinds)
-    request = requests.claim_request(message, actor=call.actor, namespace=call.namespace())
-    request = msgspec.structs.replace(request, kinds=kinds)
+    request = to_core(
+        ClaimRequest, message, actor=call.actor, namespace=call.namespace(), kinds=kinds
+    )
     waiter = Waiter(call.principal.token_id)
     watching = asyncio.create_task(_watch(call, waiter))
     found = ClaimAnswer()
@@ -143,7 +146,7 @@ async def report_one(call: Call) -> Response:
     [verdict] = await _verdicts(call, [call.body])
     if verdict.cause is Cause.UNKNOWN_JOB:
         raise UnknownJob(call.body.job_id)
-    return answer(replies.verdict_reply(verdict))
+    return answer(to_wire(replies.VerdictReply, verdict))
 
 
 async def heartbeat(call: Call) -> Response:
@@ -158,10 +161,12 @@ async def report(call: Call) -> Response:
 
 async def _batch(call: Call, messages: Sequence[requests.WorkerMessage], within: str) -> Response:
     verdicts = await _verdicts(call, messages, within)
-    told = await call.work(
-        lambda: encode(replies.VerdictsReply(verdicts=tuple(map(replies.verdict_reply, verdicts))))
-    )
-    return ResponseInPieces(told, media_type="application/json")
+
+    def reply() -> replies.VerdictsReply:
+        verdicts_ = tuple([to_wire(replies.VerdictReply, each) for each in verdicts])
+        return replies.VerdictsReply(verdicts=verdicts_)
+
+    return await call.work(lambda: Message(reply()).encoded())
 
 
 async def _verdicts(
@@ -256,12 +261,13 @@ async def upload_artifact(call: Call) -> Response:
     )
     staging = await call.services.blocking(lambda: call.store.artifacts.stage(upload))
     await _check_known(call, call.job_id, upload.lease_id, staging.cause)
-    return answer(replies.staging_reply(staging))
+    verdict = verdict_for(staging.cause)
+    return answer(to_wire(replies.StagingReply, staging, verdict=verdict))
 
 
 async def output(call: Call) -> Response:
     """Store the output of a handler. [B20]"""
-    sent = requests.attempt_output(call.message(requests.OutputMessage), actor=call.actor)
+    sent = to_core(AttemptOutput, call.message(requests.OutputMessage), actor=call.actor)
     kept = _decidable(sent, await hidden_jobs(call, [sent.job_id]))
     cause = await call.services.blocking(lambda: call.store.artifacts.put_log(kept))
     await _check_known(call, sent.job_id, sent.lease_id, cause)
@@ -282,7 +288,8 @@ async def parents(call: Call) -> Response:
 
 async def peek_leases(call: Call) -> Response:
     """Say which leases need a heartbeat now. [C2]"""
-    held = [requests.held_lease(each) for each in call.message(requests.PeekLeasesMessage).leases]
+    asked = call.message(requests.PeekLeasesMessage).leases
+    held = [to_core(HeldLease, each) for each in asked]
     hidden = await hidden_jobs(call, (each.job_id for each in held))
     leases = [HeldLease(hidden.get(each.job_id, each.job_id), each.lease_id) for each in held]
     news = await call.services.blocking(lambda: call.store.jobs.peek_leases(leases, call.actor))
@@ -294,7 +301,8 @@ async def alive(call: Call) -> Response:
     message = call.message(requests.AliveMessage)
     call.principal.check_queues(message.queues)
     call.principal.check_kinds(message.kinds)
-    process = requests.worker_process(
+    process = to_core(
+        WorkerProcess,
         message,
         worker=WorkerId(call.path["worker"]),
         actor=call.actor,
