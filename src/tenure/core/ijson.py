@@ -79,14 +79,6 @@ def check_content(body: bytes, text: str | None = None) -> None:
         _check_text(_text(body) if text is None else text)
 
 
-def parsed_bytes(body: bytes) -> int:
-    """About how much memory checking the body takes besides its text, at most."""
-    return PARSED_VALUE_BYTES * (body.count(b",") + body.count(b"[") + body.count(b"{"))
-
-
-PARSED_VALUE_BYTES = 128
-"""Memory of a value: 88 bytes for a list of one value, 232 for an object, which counts twice."""
-
 _AS_ZERO = bytes.maketrans(b"123456789E", b"000000000e")
 _LONG_NUMBER, _EXPONENT = b"0" * 16, b"0e"
 _decode, _encode = msgspec.json.Decoder().decode, msgspec.json.Encoder().encode
@@ -120,16 +112,6 @@ def check_size(body: bytes, *, max_bytes: int, max_depth: int) -> str:
     if text.count("[") + text.count("{") > max_depth and _is_deeper(text, max_depth):
         raise NotIJson(f"nested deeper than {max_depth}")
     return text
-
-
-def is_ijson(document: bytes) -> bool:
-    """Whether a document, and so every body in it, is I-JSON. [J1] Raises `RecursionError` if it is
-    nested more deeply than the parser can follow."""
-    try:
-        check_content(document)
-    except NotIJson:
-        return False
-    return True
 
 
 def _text(body: bytes) -> str:

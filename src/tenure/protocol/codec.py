@@ -1,23 +1,21 @@
 """Encodes and decodes messages; one that cannot be read is an error that names the field. [H8]
 
 Requests are read strictly, answers leniently; that is a property of their types. [H2] What msgspec
-says of a field names types and regular expressions; here it is said in words. The payloads, results
-and checkpoints of a large request are found and checked one by one: a parser that reads the whole
-request would keep a tree of it, and 16 MiB of empty lists took 800 MB and held the interpreter for
-seconds. [H85]
+says of a field names types and regular expressions; here it is said in words. Payloads, results and
+checkpoints are checked one by one: a parser that reads a whole large request would keep a tree of
+it, and 16 MiB of empty lists took 800 MB and held the interpreter for seconds. [H85]
 """
 
-import json
 import re
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from enum import Enum
-from functools import cache
-from typing import Any, Generic, NamedTuple, TypeVar, cast, get_args, get_type_hints
+from functools import cache, partial
+from typing import Any, TypeVar, cast, get_args, get_type_hints
 
 import msgspec
 from msgspec import inspect
 
-from tenure.core.ijson import NotIJson, check_content, check_size, is_ijson, parsed_bytes
+from tenure.core.ijson import NotIJson, check_content, check_size
 from tenure.core.validation import Limits
 from tenure.core.vocabulary import Word
 from tenure.errors import InvalidInput, MalformedBody
@@ -175,144 +173,55 @@ def _may_hold(info: inspect.Type, wanted: type, seen: set[type]) -> bool:
             return False
 
 
-# --- Bodies inside a large request ---------------------------------------------------------------
-
-
-SMALL_BYTES = 64 << 10
-"""A request, or a body in it, up to this size is parsed with the rest: 3 ms, 3 MB."""
-
-WHOLE_BYTES = 1 << 20
-"""A larger request is never parsed as a whole."""
-
-FIELDS_BYTES = 1 << 10
-"""The other fields of a job or report take no more than this, or the request is not parsed as a
-whole: a field that is given twice can hide anything."""
-
-
-class EmbeddedBodies:
-    """The payloads, results and checkpoints of a request. None is too large or too deep."""
-
-    def __init__(self, found: Sequence[tuple[str, bytes]]) -> None:
-        self._found = found
-        self.parsing_bytes = max((parsed_bytes(body) for _, body in found), default=0)
-        """About how much memory `check` takes: that of one body."""
-
-    def check(self) -> None:
-        """Raise `InvalidMessage` if a body is not I-JSON. [J1]"""
-        for field, body in self._found:
+def check_bodies(message: msgspec.Struct, limits: Limits) -> None:
+    """Raise `InvalidMessage` if a payload, result or checkpoint is too large, too deep or not
+    I-JSON. Parses none if one is too large or too deep, and one after the other. [J1] [J2] [H85]"""
+    bodies = [(place[2:], bytes(body)) for place, body in _parts(message, msgspec.Raw)]
+    for check in (
+        partial(check_size, max_bytes=limits.body_bytes, max_depth=limits.depth),
+        check_content,
+    ):
+        for field, body in bodies:
             try:
-                check_content(body)
+                check(body)
             except NotIJson as wrong:
                 raise InvalidMessage(field, str(wrong)) from wrong
 
 
-def is_parsed_whole(message: object, size_bytes: int) -> bool:
-    """Whether a request of this size has no large body, so that parsing all of it at once takes
-    little time and memory."""
-    if size_bytes <= SMALL_BYTES:
-        return True
-    if size_bytes > WHOLE_BYTES:
-        return False
-    sizes = [memoryview(body).nbytes for _, body in _parts(message, msgspec.Raw)]
-    fields_bytes = size_bytes - sum(sizes)
-    largest_bytes = max(sizes, default=0)
-    most_fields_bytes = SMALL_BYTES + FIELDS_BYTES * len(sizes)
-    return largest_bytes <= SMALL_BYTES and fields_bytes <= most_fields_bytes
+# --- Fields that are given twice -----------------------------------------------------------------
 
 
-def find_embedded(message: msgspec.Struct, request: bytes, limits: Limits) -> EmbeddedBodies:
-    """The bodies in a request from which `message` was decoded. Raises `InvalidMessage` if a field
-    is given twice, or if a body is too large or too deep, without parsing any. [H2] [J2]"""
-    walk = _Walk(request)
-    walk.value(walk.after_space(0), message, "")
-    for field, body in walk.found:
-        try:
-            check_size(body, max_bytes=limits.body_bytes, max_depth=limits.depth)
-        except NotIJson as wrong:
-            raise InvalidMessage(field, str(wrong)) from wrong
-    return EmbeddedBodies(walk.found)
+MAX_NESTED = 32
+"""Objects and lists of a message within each other; bodies not counted."""
+
+_fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_elements = msgspec.json.Decoder(list[msgspec.Raw])
 
 
-# Possessive: a text is never tried twice.
-_SPACE = re.compile(rb"[ \t\r\n]*+")
-_KEY = re.compile(rb'[ \t\r\n]*+("(?:[^"\\]++|\\.)*+")[ \t\r\n]*+:[ \t\r\n]*+', re.DOTALL)
-_SCALAR = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[^][{}",: \t\r\n]++', re.DOTALL)
-_NEXT = re.compile(rb"[ \t\r\n]*+(?:(,)[ \t\r\n]*+|[]}])")
-_NOTHING = re.compile(rb"[ \t\r\n]*+[]}]")
-
-
-class _Walk:
-    """Walks the fields of a request. It is known to be JSON, and to be the message except for
-    fields that are given twice: of those the message has the last."""
-
-    def __init__(self, request: bytes) -> None:
-        self._request = request
-        self.found: list[tuple[str, bytes]] = []
-
-    def after_space(self, at: int) -> int:
-        """Where the value after this white space begins."""
-        space = _SPACE.match(self._request, at)
-        assert space is not None  # it matches nothing, too
-        return space.end()
-
-    def value(self, at: int, value: object, field: str) -> int:
-        """Where the value that begins here ends."""
-        request = self._request
-        if isinstance(value, msgspec.Raw):
-            body = bytes(value)
-            # No JSON value is the beginning of another, except numbers, and `_end` notices these.
-            if not request.startswith(body, at):
-                raise _twice(field)
-            self.found.append((field, body))
-            return at + len(body)
-        first = request[at : at + 1]
-        if first == b"{" and isinstance(value, msgspec.Struct):
-            return self._object(at + 1, value, field)
-        if first == b"[" and isinstance(value, tuple):
-            return self._list(at + 1, value, field)
-        scalar = _SCALAR.match(request, at)
-        if scalar is None:
-            raise _twice(field)
-        return scalar.end()
-
-    def _object(self, at: int, value: msgspec.Struct, field: str) -> int:
-        nothing = _NOTHING.match(self._request, at)
-        if nothing is not None:
-            return nothing.end()
+def _check_fields_once(value: object, text: bytes, place: str = "", depth: int = 0) -> None:
+    """Refuse an object in which a field is given twice: it has more text than the fields that were
+    read from it. Some reader between here and the sender may have taken the other one. [H2] Bodies
+    are neither parsed nor kept. The text is known to be that of `value`, but for such fields."""
+    if depth > MAX_NESTED:
+        raise InvalidMessage("body", "is nested too deeply")
+    if isinstance(value, tuple) and value and isinstance(value[0], msgspec.Struct | tuple):
+        for number, (each, part) in enumerate(zip(value, _elements.decode(text), strict=True)):
+            _check_fields_once(each, bytes(part), f"{place}[{number}]", depth + 1)
+    elif isinstance(value, msgspec.Struct):
+        found = _fields.decode(text)
+        if _dense_bytes(_encoder.encode(found)) != _dense_bytes(text):
+            raise _twice(text, found, place)
         attributes = _attributes(type(value))
-        seen = set()
-        while True:
-            key = _KEY.match(self._request, at)
-            if key is None:
-                raise _twice(field)
-            name = msgspec.json.decode(key[1], type=str)
-            inside = f"{field}.{name}" if field else name
-            if name in seen:
-                raise _twice(inside)
-            seen.add(name)
-            attribute = attributes.get(name)
-            held = None if attribute is None else getattr(value, attribute)
-            is_last, at = self._end(self.value(key.end(), held, inside), inside)
-            if is_last:
-                return at
+        for name, part in found.items():
+            held = getattr(value, attributes.get(name, ""), None)
+            if isinstance(held, msgspec.Struct | tuple):
+                inside = f"{place}.{name}" if place else name
+                _check_fields_once(held, bytes(part), inside, depth + 1)
 
-    def _list(self, at: int, values: tuple[object, ...], field: str) -> int:
-        nothing = _NOTHING.match(self._request, at)
-        if nothing is not None:
-            return nothing.end()
-        at = self.after_space(at)
-        for number, each in enumerate(values):
-            is_last, at = self._end(self.value(at, each, f"{field}[{number}]"), field)
-            if is_last:
-                return at
-        raise _twice(field)
 
-    def _end(self, at: int, field: str) -> tuple[bool, int]:
-        """Whether the value that ends here is the last one, and where the next begins."""
-        then = _NEXT.match(self._request, at)
-        if then is None:
-            raise _twice(field)
-        return then[1] is None, then.end()
+def _dense_bytes(text: bytes) -> int:
+    """The length of a text without white space."""
+    return len(text) - sum(map(text.count, (b" ", b"\t", b"\r", b"\n")))
 
 
 @cache
@@ -321,8 +230,15 @@ def _attributes(kind: type[msgspec.Struct]) -> dict[str, str]:
     return dict(zip(kind.__struct_encode_fields__, kind.__struct_fields__, strict=True))
 
 
-def _twice(field: str) -> InvalidMessage:
-    return InvalidMessage(ascii(field[:200])[1:-1] or "body", "is given twice")
+def _twice(text: bytes, found: Mapping[str, msgspec.Raw], place: str) -> InvalidMessage:
+    """The error that names the field: the one whose name is in the text outside the values that
+    were read more than once."""
+    values = [bytes(each) for each in found.values()]
+    for name in found:
+        quoted = f'"{name}"'.encode()
+        if text.count(quoted) > 1 + sum(each.count(quoted) for each in values):
+            return InvalidMessage(f"{place}.{name}" if place else name, "is given twice")
+    return InvalidMessage(place or "body", "has a field whose name is given twice or has escapes")
 
 
 # --- Messages ------------------------------------------------------------------------------------
@@ -352,55 +268,13 @@ def decode(kind: type[_T], body: bytes) -> _T:
     return decoded
 
 
-class Decoded(NamedTuple, Generic[_T]):
-    """A request that was read, and whether every payload, result and checkpoint in it is I-JSON;
-    where one is not, the core finds it and names its field."""
-
-    message: _T
-    is_ijson: bool
-    is_unchecked: bool = False
-    """Whether the request is large, and `embedded` has yet to check it."""
-
-
-def decode_request(kind: type[_T], body: bytes) -> Decoded[_T]:
-    """The message that a request's `body` is. What says a thing twice is refused too: some reader
-    between here and its author may have taken the other one. [H2]
-
-    One pass finds both duplicates and what is not I-JSON, so that nobody parses a payload again. It
-    holds the interpreter and keeps the lists that it parses, so a request with large payloads is
-    left to `embedded`. [H85]
-    """
+def decode_request(kind: type[_T], body: bytes) -> _T:
+    """The message that a request's `body` is. Its payloads, results and checkpoints are not checked
+    here: the core does it, or, where they are large, `check_bodies` before."""
     message = decode(kind, body)
     _check_words(message, kind)
-    if not is_parsed_whole(message, len(body)):
-        return Decoded(message, is_ijson=False, is_unchecked=True)
-    try:
-        if is_ijson(body):
-            return Decoded(message, is_ijson=True)
-        _duplicate_finder.decode(body.decode("utf-8", "replace"))
-    except json.JSONDecodeError as wrong:
-        raise MalformedBody(f"is not JSON: {wrong}") from wrong
-    except RecursionError as wrong:
-        raise InvalidMessage("body", "is nested too deeply") from wrong
-    return Decoded(message, is_ijson=False)
-
-
-def _check_once(pairs: list[tuple[str, object]]) -> None:
-    """One pass: the sender of the body chooses how many keys there are."""
-    seen = set()
-    for name, _ in pairs:
-        if name in seen:
-            raise InvalidMessage(ascii(name[:40])[1:-1], "is given twice")
-        seen.add(name)
-
-
-def _unread(digits: str) -> None:
-    """Skips a number, however long."""
-
-
-_duplicate_finder = json.JSONDecoder(
-    object_pairs_hook=_check_once, parse_int=_unread, parse_float=_unread, strict=False
-)
+    _check_fields_once(message, body)
+    return message
 
 
 @cache
