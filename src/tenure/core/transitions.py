@@ -21,17 +21,8 @@ Path = tuple[Step, ...]
 Edge = tuple[JobStatus | None, EventType, JobStatus]
 Way = tuple[str, JobStatus | None, Path]
 
-_REQUEUED: Step = (EventType.REQUEUED, Q)
-_STALLED: Step = (EventType.STALLED, S)
-_SUCCEEDED: Step = (EventType.SUCCEEDED, OK)
-_FAILED: Step = (EventType.FAILED, F)
-_CANCELLED: Step = (EventType.CANCELLED, X)
-_DEAD_LETTERED: Step = (EventType.DEAD_LETTERED, D)
-_CLAIMED: Step = (EventType.CLAIMED, C)
-_STARTED: Step = (EventType.STARTED, R)
 
-
-class Transition(msgspec.Struct, frozen=True, kw_only=True):
+class Transition(msgspec.Struct, frozen=True):
     """One row: from where, by which operation, along which paths, by whom."""
 
     id: str
@@ -43,323 +34,192 @@ class Transition(msgspec.Struct, frozen=True, kw_only=True):
     grants: bool = False  # the only rows that raise `attempt`
 
 
-_WORKER = ("worker",)
-_SYSTEM = ("system",)
-_PEOPLE = ("client", "operator")
+_REQUEUED: Step = (EventType.REQUEUED, Q)
+_STALLED: Step = (EventType.STALLED, S)
+_SUCCEEDED: Step = (EventType.SUCCEEDED, OK)
+_FAILED: Step = (EventType.FAILED, F)
+_CANCELLED: Step = (EventType.CANCELLED, X)
+_DEAD_LETTERED: Step = (EventType.DEAD_LETTERED, D)
+_CLAIMED: Step = (EventType.CLAIMED, C)
+_STARTED: Step = (EventType.STARTED, R)
+
+_ENQUEUE: tuple[Path, ...] = (((EventType.ENQUEUED, Q),), ((EventType.ENQUEUED, W),))
+_GRANT: tuple[Path, ...] = ((_CLAIMED,), (_CLAIMED, _STARTED))
+_RENEWAL: tuple[Path, ...] = tuple(
+    ((renewal, here),)
+    for renewal in (EventType.LEASE_RENEWED, EventType.HEARTBEAT)
+    for here in (C, R)
+)
+_RETRY: Path = (_STALLED, _REQUEUED)
+_LOSS: tuple[Path, ...] = ((_STALLED,), _RETRY, (_STALLED, _DEAD_LETTERED), (_STALLED, _CANCELLED))
+_CANCEL: tuple[Path, ...] = ((_CANCELLED,),)
+_DEAD_LETTER: tuple[Path, ...] = ((_DEAD_LETTERED,),)
+_NONE: tuple[Path, ...] = ((),)
+
+_WORKER, _SYSTEM, _OPERATOR = ("worker",), ("system",), ("operator",)
+_REQUESTERS = ("system", "client", "operator")
+_ALL = ("client", "operator", "worker", "system")
 
 TABLE: tuple[Transition, ...] = (
+    # A job of a flow that has parents waits for them. [FL1]
+    Transition("T1", (None,), "enqueue", "size, dedupe key free", _ENQUEUE, _ALL),
+    Transition("T2", (Q,), "claim", "ready", _GRANT, _WORKER, grants=True),
+    Transition("T3", (C,), "start", "valid", ((_STARTED,),), _WORKER),
+    Transition("T4", (C, R), "heartbeat", "valid, newer hb_seq", _RENEWAL, _WORKER),
+    Transition("T5", (R,), "complete", "valid", ((_SUCCEEDED,),), _WORKER),
     Transition(
-        id="T1",
-        sources=(None,),
-        operation="enqueue",
-        guard="size, dedupe key free",
-        # A job of a flow that has parents waits for them. [FL1]
-        paths=(((EventType.ENQUEUED, Q),), ((EventType.ENQUEUED, W),)),
-        actors=("client", "operator", "worker", "system"),
-    ),
-    Transition(
-        id="T2",
-        sources=(Q,),
-        operation="claim",
-        guard="ready",
-        paths=((_CLAIMED,), (_CLAIMED, _STARTED)),
-        actors=_WORKER,
-        grants=True,
-    ),
-    Transition(
-        id="T3",
-        sources=(C,),
-        operation="start",
-        guard="valid",
-        paths=((_STARTED,),),
-        actors=_WORKER,
-    ),
-    Transition(
-        id="T4",
-        sources=(C, R),
-        operation="heartbeat",
-        guard="valid, newer hb_seq",
-        paths=(
-            ((EventType.LEASE_RENEWED, C),),
-            ((EventType.LEASE_RENEWED, R),),
-            ((EventType.HEARTBEAT, C),),
-            ((EventType.HEARTBEAT, R),),
-        ),
-        actors=_WORKER,
-    ),
-    Transition(
-        id="T5",
-        sources=(R,),
-        operation="complete",
-        guard="valid",
-        paths=((_SUCCEEDED,),),
-        actors=_WORKER,
-    ),
-    Transition(
-        id="T6",
-        sources=(C,),
-        operation="complete, fail",
-        guard="valid",
-        paths=(
+        "T6",
+        (C,),
+        "complete, fail",
+        "valid",
+        (
             (_STARTED, _SUCCEEDED),
             (_STARTED, _FAILED),
-            (_STARTED, _STALLED, _REQUEUED),
+            (_STARTED, *_RETRY),
             (_STARTED, _DEAD_LETTERED),
         ),
-        actors=_WORKER,
+        _WORKER,
+    ),
+    # A compensation never ends failed: its permanent failure is a dead letter. [M2]
+    Transition("T7", (R,), "fail", "valid, permanent", ((_FAILED,), (_DEAD_LETTERED,)), _WORKER),
+    Transition(
+        "T8", (R,), "fail", "valid, retryable, budget left, no cancel request", (_RETRY,), _WORKER
     ),
     Transition(
-        id="T7",
-        sources=(R,),
-        operation="fail",
-        guard="valid, permanent",
-        # A compensation never ends failed: its permanent failure is a dead letter. [M2]
-        paths=((_FAILED,), (_DEAD_LETTERED,)),
-        actors=_WORKER,
+        "T9",
+        (R,),
+        "fail",
+        "valid, retryable, exhausted, no cancel request",
+        ((_DEAD_LETTERED,), (_FAILED,)),
+        _WORKER,
     ),
     Transition(
-        id="T8",
-        sources=(R,),
-        operation="fail",
-        guard="valid, retryable, budget left, no cancel request",
-        paths=((_STALLED, _REQUEUED),),
-        actors=_WORKER,
+        "T9b",
+        (R,),
+        "fail",
+        "valid, validation or parse error at stage input",
+        _DEAD_LETTER,
+        _WORKER,
     ),
     Transition(
-        id="T9",
-        sources=(R,),
-        operation="fail",
-        guard="valid, retryable, exhausted, no cancel request",
-        paths=((_DEAD_LETTERED,), (_FAILED,)),
-        actors=_WORKER,
+        "T34",
+        (R,),
+        "fail",
+        "valid, reported with the reason policy_violation or infrastructure_failure",
+        _DEAD_LETTER,
+        _WORKER,
     ),
     Transition(
-        id="T9b",
-        sources=(R,),
-        operation="fail",
-        guard="valid, validation or parse error at stage input",
-        paths=((_DEAD_LETTERED,),),
-        actors=_WORKER,
+        "T10", (R,), "fail, release", "valid, retryable, cancel requested", _CANCEL, _WORKER
     ),
     Transition(
-        id="T34",
-        sources=(R,),
-        operation="fail",
-        guard="valid, reported with the reason policy_violation or infrastructure_failure",
-        paths=((_DEAD_LETTERED,),),
-        actors=_WORKER,
+        "T11",
+        (C, R),
+        "release",
+        "valid, no cancel request",
+        (_RETRY, (_STALLED, _DEAD_LETTERED)),
+        ("worker", "system"),
+    ),
+    Transition("T12", (C, R), "expire", "lease_expires_at reached", _LOSS, _SYSTEM),
+    Transition("T13", (C, R), "time out", "timeout or start_within reached", _LOSS, _SYSTEM),
+    Transition(
+        "T14",
+        (S,),
+        "requeue",
+        "budget left, no cancel request",
+        ((_REQUEUED,),),
+        ("system", "operator"),
+    ),
+    Transition("T15", (S,), "dead-letter", "exhausted", _DEAD_LETTER, _SYSTEM),
+    Transition("T16", (S,), "cancel", "", _CANCEL, _REQUESTERS),
+    Transition("T17", (W, Q), "cancel", "soft or hard", _CANCEL, _REQUESTERS),
+    Transition("T18", (C,), "cancel", "soft or hard", _CANCEL, _REQUESTERS),
+    Transition("T19", (R,), "cancel", "soft", (((EventType.CANCEL_REQUESTED, R),),), _REQUESTERS),
+    Transition(
+        "T20", (R,), "cancel", "hard, or the soft cancel's grace is over", _CANCEL, _REQUESTERS
     ),
     Transition(
-        id="T10",
-        sources=(R,),
-        operation="fail, release",
-        guard="valid, retryable, cancel requested",
-        paths=((_CANCELLED,),),
-        actors=_WORKER,
+        "T21",
+        LIVE,
+        "dead-letter",
+        "policy violation, corrupt payload, infrastructure",
+        _DEAD_LETTER,
+        ("system", "operator"),
     ),
     Transition(
-        id="T11",
-        sources=(C, R),
-        operation="release",
-        guard="valid, no cancel request",
-        paths=((_STALLED, _REQUEUED), (_STALLED, _DEAD_LETTERED)),
-        actors=("worker", "system"),
-    ),
-    Transition(
-        id="T12",
-        sources=(C, R),
-        operation="expire",
-        guard="lease_expires_at reached",
-        paths=(
-            (_STALLED,),
-            (_STALLED, _REQUEUED),
-            (_STALLED, _DEAD_LETTERED),
-            (_STALLED, _CANCELLED),
-        ),
-        actors=_SYSTEM,
-    ),
-    Transition(
-        id="T13",
-        sources=(C, R),
-        operation="time out",
-        guard="timeout or start_within reached",
-        paths=(
-            (_STALLED,),
-            (_STALLED, _REQUEUED),
-            (_STALLED, _DEAD_LETTERED),
-            (_STALLED, _CANCELLED),
-        ),
-        actors=_SYSTEM,
-    ),
-    Transition(
-        id="T14",
-        sources=(S,),
-        operation="requeue",
-        guard="budget left, no cancel request",
-        paths=((_REQUEUED,),),
-        actors=("system", "operator"),
-    ),
-    Transition(
-        id="T15",
-        sources=(S,),
-        operation="dead-letter",
-        guard="exhausted",
-        paths=((_DEAD_LETTERED,),),
-        actors=_SYSTEM,
-    ),
-    Transition(
-        id="T16",
-        sources=(S,),
-        operation="cancel",
-        guard="",
-        paths=((_CANCELLED,),),
-        actors=("system", *_PEOPLE),
-    ),
-    Transition(
-        id="T17",
-        sources=(W, Q),
-        operation="cancel",
-        guard="soft or hard",
-        paths=((_CANCELLED,),),
-        actors=("system", *_PEOPLE),
-    ),
-    Transition(
-        id="T18",
-        sources=(C,),
-        operation="cancel",
-        guard="soft or hard",
-        paths=((_CANCELLED,),),
-        actors=("system", *_PEOPLE),
-    ),
-    Transition(
-        id="T19",
-        sources=(R,),
-        operation="cancel",
-        guard="soft",
-        paths=(((EventType.CANCEL_REQUESTED, R),),),
-        actors=("system", *_PEOPLE),
-    ),
-    Transition(
-        id="T20",
-        sources=(R,),
-        operation="cancel",
-        guard="hard, or the soft cancel's grace is over",
-        paths=((_CANCELLED,),),
-        actors=("system", *_PEOPLE),
-    ),
-    Transition(
-        id="T21",
-        sources=LIVE,
-        operation="dead-letter",
-        guard="policy violation, corrupt payload, infrastructure",
-        paths=((_DEAD_LETTERED,),),
-        actors=("system", "operator"),
-    ),
-    Transition(
-        id="T22",
-        sources=(S,),
-        operation="reclaim",
-        guard="on_lost is reclaim, budget left, no cancel request, ready",
-        paths=((_CLAIMED,), (_CLAIMED, _STARTED)),
-        actors=_WORKER,
+        "T22",
+        (S,),
+        "reclaim",
+        "on_lost is reclaim, budget left, no cancel request, ready",
+        _GRANT,
+        _WORKER,
         grants=True,
     ),
+    Transition("T33", (C, R), "stall", "", ((_STALLED,), (_STALLED, _CANCELLED)), _OPERATOR),
     Transition(
-        id="T33",
-        sources=(C, R),
-        operation="stall",
-        guard="",
-        paths=((_STALLED,), (_STALLED, _CANCELLED)),
-        actors=("operator",),
+        "T28",
+        (W,),
+        "unblock",
+        "every parent has ended as the job needs it",
+        (((EventType.READY, Q),),),
+        _SYSTEM,
     ),
     Transition(
-        id="T28",
-        sources=(W,),
-        operation="unblock",
-        guard="every parent has ended as the job needs it",
-        paths=(((EventType.READY, Q),),),
-        actors=_SYSTEM,
+        "T29",
+        (W,),
+        "unblock",
+        "a parent has ended otherwise than the job needs it",
+        _CANCEL,
+        _SYSTEM,
     ),
     Transition(
-        id="T29",
-        sources=(W,),
-        operation="unblock",
-        guard="a parent has ended otherwise than the job needs it",
-        paths=((_CANCELLED,),),
-        actors=_SYSTEM,
-    ),
-    Transition(
-        id="T31",
-        sources=(Q, S),
-        operation="expire unstarted",
-        guard="start_by reached, no attempt has started",
-        paths=((_CANCELLED,),),
-        actors=_SYSTEM,
+        "T31",
+        (Q, S),
+        "expire unstarted",
+        "start_by reached, no attempt has started",
+        _CANCEL,
+        _SYSTEM,
     ),
     # The rows below leave the job unchanged: a redrive is T1 of another job, `compensated` is an
     # observation, T25 refuses, and a purge takes row and events away together.
     Transition(
-        id="T27",
-        sources=ENDED,
-        operation="redrive, rerun",
-        guard="its compensation is over; a dead letter is unresolved, or another job is asked for",
-        paths=((),),
-        actors=("operator",),
+        "T27",
+        ENDED,
+        "redrive, rerun",
+        "its compensation is over; a dead letter is unresolved, or another job is asked for",
+        _NONE,
+        _OPERATOR,
     ),
-    Transition(
-        id="T24", sources=ENDED, operation="compensate", guard="", paths=((),), actors=_SYSTEM
-    ),
-    Transition(
-        id="T25",
-        sources=ENDED,
-        operation="anything else",
-        guard="",
-        paths=((),),
-        actors=("client", "operator", "worker", "system"),
-    ),
-    Transition(
-        id="T26",
-        sources=ENDED,
-        operation="purge",
-        guard="retention over",
-        paths=((),),
-        actors=_SYSTEM,
-    ),
+    Transition("T24", ENDED, "compensate", "", _NONE, _SYSTEM),
+    Transition("T25", ENDED, "anything else", "", _NONE, _ALL),
+    Transition("T26", ENDED, "purge", "retention over", _NONE, _SYSTEM),
 )
 
 BY_ID: dict[str, Transition] = {row.id: row for row in TABLE}
 
 
+_WAYS: dict[Way, None] = {
+    (row.id, source, path): None
+    for row in TABLE
+    for source in row.sources
+    for path in row.paths
+    # A renewal stays where it is; the row lists both homes.
+    if not path or path[0][0] not in RENEWALS or path[0][1] is source
+}
+
+
 def _edges() -> dict[Edge, frozenset[str]]:
-    found: dict[Edge, set[str]] = {}
-    for row in TABLE:
-        for source in row.sources:
-            for path in row.paths:
-                here = source
-                for event_type, there in path:
-                    if event_type in RENEWALS and here is not there:
-                        break  # a renewal stays where it is; the row lists both homes
-                    found.setdefault((here, event_type, there), set()).add(row.id)
-                    here = there
-    return {edge: frozenset(ids) for edge, ids in found.items()}
+    found: dict[Edge, frozenset[str]] = {}
+    for rule, here, path in _WAYS:
+        for event_type, there in path:
+            edge = (here, event_type, there)
+            found[edge] = found.get(edge, frozenset()) | {rule}
+            here = there
+    return found
 
 
 EDGES: dict[Edge, frozenset[str]] = _edges()
 """Every lawful (from, event, to) and the rows that allow it. [I4]"""
-
-
-def _ways() -> frozenset[Way]:
-    return frozenset(
-        (row.id, source, path)
-        for row in TABLE
-        for source in row.sources
-        for path in row.paths
-        # A renewal stays where it is; the row lists both homes.
-        if not path or path[0][0] not in RENEWALS or path[0][1] is source
-    )
-
-
-_WAYS = _ways()
 
 
 def is_lawful(source: str | None, event_type: str, target: str) -> bool:
