@@ -5,10 +5,19 @@ the sweep only records that. Which reason and stage a dead letter carries is
 decided here and nowhere else.
 """
 
-from enum import Enum, auto
 from typing import assert_never
 
-from tenure.core.changes import Draft, Origin, apply, attempt_summary, origin_of
+from msgspec.structs import replace
+
+from tenure.core.changes import (
+    Draft,
+    Origin,
+    apply,
+    attempt_summary,
+    ending,
+    ending_after_stall,
+    origin_of,
+)
 from tenure.core.commands import (
     Complete,
     Fail,
@@ -85,7 +94,7 @@ def settle(command: Settle, at: Context) -> Outcome:
             return NeedsHistory(job_id=job.id)
         if _may_have_arrived(job, judgement, at.history, at.session):
             # Nothing proves the contrary, so the grant is not the system's to take back.
-            return Refused(answer=Verdict(kind=VerdictKind.REJECTED, cause=Cause.ALREADY_STARTED))
+            return rejected(Cause.ALREADY_STARTED)
     if states_another_rev(job, command):
         return another_rev(job)
     match command:
@@ -142,6 +151,12 @@ def committed(events: tuple[Event, ...], *, replayed: bool = False) -> Verdict:
     )
 
 
+def rejected(cause: Cause, observation: Observation | None = None) -> Refused:
+    """The answer to a request that carries no authority, or comes a second time."""
+    answer = Verdict(kind=VerdictKind.REJECTED, cause=cause)
+    return Refused(answer=answer, observation=observation)
+
+
 def refusal(judgement: LeaseJudgement, job: Job | None) -> Verdict:
     """The verdict for a worker without a valid lease: CANCELLED if it once had one, else REJECTED.
 
@@ -174,13 +189,9 @@ def _settled_before(command: Settle, judgement: LeaseJudgement, at: Moment) -> O
     end = judgement.settled[0]
     if end.request_id != command.request_id:
         cause = Cause.DUPLICATE_COMPLETION
-        return Refused(
-            answer=Verdict(kind=VerdictKind.REJECTED, cause=cause),
-            observation=_discarded(command, cause, at),
-        )
+        return rejected(cause, _discarded(command, cause, at))
     if end.fingerprint != fingerprint(command):
-        cause = Cause.IDEMPOTENCY_KEY_REUSE
-        return Refused(answer=Verdict(kind=VerdictKind.REJECTED, cause=cause))
+        return rejected(Cause.IDEMPOTENCY_KEY_REUSE)
     return Replayed(answer=committed(judgement.settled, replayed=True))
 
 
@@ -188,17 +199,17 @@ def _refused(job: Job | None, command: Settle, judgement: LeaseJudgement, at: Mo
     observation = None
     if job is not None and judgement.was_issued and judgement.cause is not None:
         if judgement.situation is Situation.FOREIGN:
-            observation = _intrusion(command, judgement.cause, at)
+            # Another principal's lease was used. That is recorded, the result is not. [U2]
+            observation = _observed(ObservationType.FOREIGN_LEASE, command, judgement.cause, at)
         else:
             observation = _discarded(command, judgement.cause, at)
     return Refused(answer=refusal(judgement, job), observation=observation)
 
 
-def _intrusion(command: Settle, cause: Cause, at: Moment) -> Observation:
-    """The caller used another principal's lease. That is recorded, the result is not. [U2]"""
+def _observed(type_: ObservationType, command: Settle, cause: Cause, at: Moment) -> Observation:
     return Observation(
         job_id=command.job_id,
-        type=ObservationType.FOREIGN_LEASE,
+        type=type_,
         ts=at.now,
         actor=command.actor,
         lease_id=command.lease_id,
@@ -209,23 +220,11 @@ def _intrusion(command: Settle, cause: Cause, at: Moment) -> Observation:
 
 def _discarded(command: Settle, cause: Cause, at: Moment) -> Observation | None:
     """What is kept of a result that came too late: who, why, and a bounded body. [U1]"""
-    match command:
-        case Complete():
-            body = command.result
-        case Fail():
-            body = command.error.message.encode()
-        case Release():
-            return None
-        case _:
-            assert_never(command)
-    return Observation(
-        job_id=command.job_id,
-        type=ObservationType.RESULT_DISCARDED,
-        ts=at.now,
-        actor=command.actor,
-        lease_id=command.lease_id,
-        request_id=command.request_id,
-        cause=cause.value,
+    if isinstance(command, Release):
+        return None
+    body = command.result if isinstance(command, Complete) else command.error.message.encode()
+    return replace(
+        _observed(ObservationType.RESULT_DISCARDED, command, cause, at),
         size=len(body),
         sha256=digest(body),
         body=body[:OBSERVED_BODY_BYTES],
@@ -289,59 +288,27 @@ def _completion(job: Job | None, result: bytes) -> Draft:
     )
 
 
-class _Treatment(Enum):
-    """How a reported error is treated."""
-
-    RETRY = auto()
-    END = auto()
-    UNREADABLE = auto()
-    BURY = auto()
-
-
-def _treatment(error: JobError) -> _Treatment:
-    """Which treatment an error's reason asks for, or else its class and its stage. [F13]"""
-    if error.reason_code in DEAD_LETTERS_AT_ONCE:
-        return _Treatment.BURY
+def _fail(job: Job, command: Fail, at: Moment) -> Applied:
+    """What an error leads to: by its reason, or else by its class and its stage. [F13]"""
+    error = command.error
+    if error.reason_code is not None and error.reason_code in DEAD_LETTERS_AT_ONCE:
+        return _report("T34", job, [_dead_letter(job, error, error.reason_code)], command, at)
     match error.error_class:
         case ErrorClass.TRANSIENT | ErrorClass.UNCLASSIFIED:
-            return _Treatment.RETRY
-        case ErrorClass.PERMANENT:
-            return _Treatment.END
-        case ErrorClass.VALIDATION:
+            return _fail_retryable(job, command, at)
+        case ErrorClass.VALIDATION if error.stage is Stage.INPUT:
             # No user code has run, so the input itself is wrong: it goes to the dead letters.
-            return _Treatment.UNREADABLE if error.stage is Stage.INPUT else _Treatment.END
+            is_parse_error = error.reason_code is ReasonCode.PARSE_ERROR
+            reason = ReasonCode.PARSE_ERROR if is_parse_error else ReasonCode.VALIDATION_FAILED
+            return _report("T9b", job, [_dead_letter(job, error, reason)], command, at)
+        case ErrorClass.PERMANENT | ErrorClass.VALIDATION:
+            if job.compensates is None:
+                draft = ending(job, EventType.FAILED, Facts(error=error))
+            else:
+                draft = _dead_letter(job, error, ReasonCode.COMPENSATION_FAILED)
+            return _report("T7", job, [draft], command, at)
         case _:
             assert_never(error.error_class)
-
-
-def _fail(job: Job, command: Fail, at: Moment) -> Applied:
-    error = command.error
-    match _treatment(error):
-        case _Treatment.UNREADABLE:
-            draft = _dead_letter(job, error, reason=_unreadable_reason(job, error))
-            return _report("T9b", job, [draft], command, at)
-        case _Treatment.BURY:
-            assert error.reason_code is not None
-            is_undo = job.compensates is not None
-            reason = ReasonCode.COMPENSATION_FAILED if is_undo else error.reason_code
-            draft = _dead_letter(job, error, reason=reason)
-            return _report("T34", job, [draft], command, at)
-        case _Treatment.END:
-            if job.compensates is not None:
-                draft = _dead_letter(job, error, reason=ReasonCode.COMPENSATION_FAILED)
-            else:
-                draft = _failed(job, error, failures=None)
-            return _report("T7", job, [draft], command, at)
-        case _Treatment.RETRY:
-            return _fail_retryable(job, command, at)
-
-
-def _unreadable_reason(job: Job, error: JobError) -> ReasonCode:
-    if job.compensates is not None:
-        return ReasonCode.COMPENSATION_FAILED
-    if error.reason_code is ReasonCode.PARSE_ERROR:
-        return ReasonCode.PARSE_ERROR
-    return ReasonCode.VALIDATION_FAILED
 
 
 def _fail_retryable(job: Job, command: Fail, at: Moment) -> Applied:
@@ -350,54 +317,33 @@ def _fail_retryable(job: Job, command: Fail, at: Moment) -> Applied:
         return _report("T10", job, [_cancel_acknowledged(job, error)], command, at)
     failures = job.failures + 1
     if failures >= job.policy.max_attempts:
-        reason = _exhaustion_reason(job, error)
-        may_fail = job.policy.on_exhausted is OnExhausted.FAIL and job.compensates is None
-        draft = (
-            _failed(job, error, failures=failures)
-            if may_fail
-            else _dead_letter(job, error, reason=reason, failures=failures)
-        )
+        if job.policy.on_exhausted is OnExhausted.FAIL and job.compensates is None:
+            draft = ending(job, EventType.FAILED, Facts(error=error, failures=failures))
+        else:
+            draft = _dead_letter(job, error, _exhaustion_reason(job, error), failures=failures)
         return _report("T9", job, [draft], command, at)
     wait_us = max(
         command.retry_after_us,
         backoff_us(job.policy.backoff, failures=failures, entropy=at.entropy),
     )
-    stalled = Draft(
-        type=EventType.STALLED,
-        to=JobStatus.STALLED,
-        cause=EventCause.ATTEMPT_FAILED,
-        facts=attempt_summary(job, Facts(error=error, failures=failures)),
-    )
+    facts = Facts(error=error, failures=failures)
+    stalled = ending(job, EventType.STALLED, facts, cause=EventCause.ATTEMPT_FAILED)
     drafts = [stalled, requeued(Instant(later(at.now, job.updated_at) + wait_us))]
     return _report("T8", job, drafts, command, at)
 
 
-def _failed(job: Job, error: JobError, *, failures: int | None) -> Draft:
-    return Draft(
-        type=EventType.FAILED,
-        to=JobStatus.FAILED,
-        facts=attempt_summary(job, Facts(error=error, failures=failures)),
-    )
-
-
 def _dead_letter(
-    job: Job, error: JobError, *, reason: ReasonCode, failures: int | None = None
+    job: Job, error: JobError, reason: ReasonCode, *, failures: int | None = None
 ) -> Draft:
+    if job.compensates is not None:
+        reason = ReasonCode.COMPENSATION_FAILED
     facts = Facts(error=error, failures=failures, reason_code=reason, stage=error.stage)
-    return Draft(
-        type=EventType.DEAD_LETTERED,
-        to=JobStatus.DEAD_LETTERED,
-        facts=attempt_summary(job, facts),
-    )
+    return ending(job, EventType.DEAD_LETTERED, facts)
 
 
 def _cancel_acknowledged(job: Job, error: JobError | None) -> Draft:
-    return Draft(
-        type=EventType.CANCELLED,
-        to=JobStatus.CANCELLED,
-        cause=EventCause.ACKNOWLEDGED,
-        facts=attempt_summary(job, Facts(error=error, reason=job.cancel_reason)),
-    )
+    facts = Facts(error=error, reason=job.cancel_reason)
+    return ending(job, EventType.CANCELLED, facts, cause=EventCause.ACKNOWLEDGED)
 
 
 def requeued(run_at: Instant, *, cause: EventCause | None = None) -> Draft:
@@ -439,17 +385,12 @@ def _release(job: Job, command: Release, at: Moment) -> Applied:
     costs = counts and releases > job.policy.max_releases
     failures = job.failures + 1 if costs else job.failures
     facts = Facts(releases=releases if counts else None, failures=failures if costs else None)
-    stalled = Draft(
-        type=EventType.STALLED,
-        to=JobStatus.STALLED,
-        cause=_RELEASE_CAUSE[command.kind],
-        facts=attempt_summary(job, facts),
-    )
+    stalled = ending(job, EventType.STALLED, facts, cause=_RELEASE_CAUSE[command.kind])
     if costs and failures >= job.policy.max_attempts:
         error = JobError(type="ReleasedTooOften", message=f"handed back {releases} times")
         reason = _exhaustion_reason(job, job.last_error)
         facts = Facts(error=error, reason_code=reason)
-        end = Draft(type=EventType.DEAD_LETTERED, to=JobStatus.DEAD_LETTERED, facts=facts)
+        end = ending_after_stall(EventType.DEAD_LETTERED, facts)
     else:
         end = requeued(_released_to(job, command, at))
     return _report("T11", job, [stalled, end], command, at, starts=False)
@@ -470,21 +411,17 @@ def sweep(command: Sweep, at: Context) -> Outcome:
     if job is None or at.is_settling:  # [A10]
         return Replayed(answer=Reply(job=job, replayed=True))
     if is_expired(job, at.now):
-        return _expire(job, command, at)
+        expired = Facts(reason=EXPIRED_REASON)
+        draft = ending(job, EventType.CANCELLED, expired, cause=EventCause.EXPIRED)
+        return _swept("T31", job, [draft], at)  # [EX2]
     if not job.status.is_leased:
         return Replayed(answer=Reply(job=job, replayed=True))
     cause = revocation(job, at.now)
     if cause is None:
         return Replayed(answer=Reply(job=job, replayed=True))
-    origin = Origin(actor=command.actor, request_id=None)  # no request: its id is job_id:seq [Q6]
     if cause is EventCause.GRACE_OVER:
-        draft = Draft(
-            type=EventType.CANCELLED,
-            to=JobStatus.CANCELLED,
-            cause=EventCause.GRACE_OVER,
-            facts=attempt_summary(job, Facts(reason=job.cancel_reason)),
-        )
-        return _swept("T20", job, [draft], origin, at)
+        draft = ending(job, EventType.CANCELLED, Facts(reason=job.cancel_reason), cause=cause)
+        return _swept("T20", job, [draft], at)
     is_expiry = cause is EventCause.LEASE_EXPIRED
     is_excused = _excuses_expiry(job, command) if is_expiry else _excuses_timeout(job, command)
     has_credit = is_excused and job.outage_credits < MAX_OUTAGE_CREDITS  # [O3]
@@ -493,21 +430,11 @@ def sweep(command: Sweep, at: Context) -> Outcome:
         cause = EventCause.OUTAGE  # an excused time-out stays one: its worker gets `timed_out`
     is_free = has_credit or is_of_earlier_epoch
     drafts = _lose(job, cause, at, is_free=is_free, not_before=_old_end(job, command, at))
-    return _swept("T12" if is_expiry else "T13", job, drafts, origin, at)
+    return _swept("T12" if is_expiry else "T13", job, drafts, at)
 
 
-def _expire(job: Job, command: Sweep, at: Moment) -> Applied:
-    """Cancel a job that should have been started before now. [T31] [EX2]"""
-    draft = Draft(
-        type=EventType.CANCELLED,
-        to=JobStatus.CANCELLED,
-        cause=EventCause.EXPIRED,
-        facts=Facts(reason=EXPIRED_REASON),
-    )
-    return _swept("T31", job, [draft], Origin(actor=command.actor, request_id=None), at)
-
-
-def _swept(rule: str, job: Job, drafts: list[Draft], origin: Origin, at: Moment) -> Applied:
+def _swept(rule: str, job: Job, drafts: list[Draft], at: Moment) -> Applied:
+    origin = Origin(actor=SYSTEM, request_id=None)  # no request: its id is job_id:seq [Q6]
     return apply(rule, job, drafts, origin=origin, at=at, answer=lambda swept, _: Reply(job=swept))
 
 
@@ -576,12 +503,7 @@ def _lose(
         outage_credits=min(job.outage_credits + 1, MAX_OUTAGE_CREDITS) if is_free else None,
         run_at=run_at if reclaims else None,
     )
-    stalled = Draft(
-        type=EventType.STALLED,
-        to=JobStatus.STALLED,
-        cause=cause,
-        facts=attempt_summary(job, facts),
-    )
+    stalled = ending(job, EventType.STALLED, facts, cause=cause)
     if job.cancel_requested_at is not None:
         return [stalled, _outlived_cancel(job)]
     if exhausted:
@@ -596,19 +518,13 @@ def stalled_by_operator(job: Job, at: Moment) -> list[Draft]:
     against the job. [T33]"""
     reclaims = job.policy.on_lost is OnLost.RECLAIM and job.cancel_requested_at is None
     facts = Facts(run_at=later(at.now, job.updated_at) if reclaims else None)
-    stalled = Draft(
-        type=EventType.STALLED,
-        to=JobStatus.STALLED,
-        cause=EventCause.OPERATOR,
-        facts=attempt_summary(job, facts),
-    )
+    stalled = ending(job, EventType.STALLED, facts, cause=EventCause.OPERATOR)
     return [stalled] if job.cancel_requested_at is None else [stalled, _outlived_cancel(job)]
 
 
 def _outlived_cancel(job: Job) -> Draft:
     """A cancel request whose attempt is lost ends the job. [T16]"""
-    reason = Facts(reason=job.cancel_reason)
-    return Draft(type=EventType.CANCELLED, to=JobStatus.CANCELLED, facts=reason)
+    return ending_after_stall(EventType.CANCELLED, Facts(reason=job.cancel_reason))
 
 
 def _lost_for_good(job: Job, cause: EventCause) -> Draft:
@@ -619,4 +535,4 @@ def _lost_for_good(job: Job, cause: EventCause) -> Draft:
     )
     reason = _exhaustion_reason(job, job.last_error, lost_by=cause)
     facts = Facts(error=error, reason_code=reason, stage=error.stage)
-    return Draft(type=EventType.DEAD_LETTERED, to=JobStatus.DEAD_LETTERED, facts=facts)
+    return ending_after_stall(EventType.DEAD_LETTERED, facts)

@@ -11,12 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 
 from msgspec.structs import replace
 
-from tenure.core.changes import Draft, Origin, apply
+from tenure.core.changes import Draft, Origin, apply, ending, new_job
 from tenure.core.commands import (
     EnqueueFlow,
     FlowMember,
     ParentAttempt,
-    ParentEnd,
     RedriveFlow,
     Unblock,
     fingerprint,
@@ -112,7 +111,6 @@ def _known_to_client(command: EnqueueFlow, at: Context) -> Outcome | None:
 
 def _member(member: FlowMember, flow: EnqueueFlow, at: Context, asked: Fingerprint) -> Applied:
     command = member.job
-    waits = bool(member.after)
     handler = None if flow.handler is None else at.others.get(flow.handler.job_id)
     facts = replace(
         enqueued_facts(command, at, None if handler is None else handler.id),
@@ -120,27 +118,15 @@ def _member(member: FlowMember, flow: EnqueueFlow, at: Context, asked: Fingerpri
         flow_step=member.step,
         parents=len(member.after) or None,
     )
-    if waits:
-        facts = replace(facts, run_at=None)
-    draft = Draft(
-        type=EventType.ENQUEUED,
-        to=JobStatus.WAITING if waits else JobStatus.QUEUED,
-        cause=None if handler is None else EventCause.FOLLOW_UP,
-        facts=facts,
-        body=command.payload,
-    )
-    correlation_id, trace_id = inherited_ids(command, handler)
-    return apply(
-        "T1",
-        None,
-        [draft],
+    return new_job(
+        command.job_id,
+        replace(facts, run_at=None) if member.after else facts,
+        command.payload,
         origin=Origin(actor=command.actor, request_id=RequestId(command.job_id), fingerprint=asked),
         at=at,
-        answer=lambda enqueued, _: Reply(job=enqueued),
-        job_id=command.job_id,
+        cause=None if handler is None else EventCause.FOLLOW_UP,
+        ids=inherited_ids(command, handler),
         not_after=None if handler is None else handler.due_at,
-        correlation_id=correlation_id,
-        trace_id=trace_id,
     )
 
 
@@ -276,25 +262,16 @@ def _replacement(job: Job, command: RedriveFlow, at: Moment, parents: int) -> Ch
         flow_step=job.flow_step,
         parents=parents or None,
     )
-    draft = Draft(
-        type=EventType.ENQUEUED,
-        to=JobStatus.WAITING if parents else JobStatus.QUEUED,
-        cause=EventCause.REDRIVE,
-        facts=replace(facts, run_at=None) if parents else facts,
-        body=job.payload,
-    )
-    return apply(
-        "T1",
-        None,
-        [draft],
+    return new_job(
+        replacement_id(job.id),
+        replace(facts, run_at=None) if parents else facts,
+        job.payload,
         origin=Origin(
             actor=command.actor, request_id=command.request_id, fingerprint=fingerprint(command)
         ),
         at=at,
-        answer=lambda enqueued, _: Reply(job=enqueued),
-        job_id=replacement_id(job.id),
-        correlation_id=job.correlated_by,
-        trace_id=job.trace_id,
+        cause=EventCause.REDRIVE,
+        ids=(job.correlated_by, job.trace_id),
     ).change
 
 
@@ -321,7 +298,13 @@ def unblock(command: Unblock, at: Context) -> Outcome:
     if job is None or job.status is not JobStatus.WAITING:
         return Replayed(answer=Reply(job=job))
     ended = command.ended_otherwise
-    rule, draft = ("T28", _ready(job, at)) if ended is None else ("T29", _given_up(ended))
+    if ended is None:
+        facts = Facts(run_at=later(at.now, job.updated_at))
+        rule, draft = "T28", Draft(type=EventType.READY, to=JobStatus.QUEUED, facts=facts)
+    else:
+        facts = Facts(reason=f"its parent {ended.job_id} ended as {ended.status}")
+        cause = EventCause.PARENT_ENDED
+        rule, draft = "T29", ending(job, EventType.CANCELLED, facts, cause=cause)
     return apply(
         rule,
         job,
@@ -329,18 +312,4 @@ def unblock(command: Unblock, at: Context) -> Outcome:
         origin=Origin(actor=command.actor, request_id=None),
         at=at,
         answer=lambda after, _: Reply(job=after),
-    )
-
-
-def _ready(job: Job, at: Moment) -> Draft:
-    run_at = later(at.now, job.updated_at)
-    return Draft(type=EventType.READY, to=JobStatus.QUEUED, facts=Facts(run_at=run_at))
-
-
-def _given_up(ended: ParentEnd) -> Draft:
-    return Draft(
-        type=EventType.CANCELLED,
-        to=JobStatus.CANCELLED,
-        cause=EventCause.PARENT_ENDED,
-        facts=Facts(reason=f"its parent {ended.job_id} ended as {ended.status}"),
     )

@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from tenure.core.attempt_end import another_rev, refusal, settle, sweep
+from tenure.core.attempt_end import another_rev, refusal, rejected, settle, sweep
 from tenure.core.changes import Draft, Origin, apply
 from tenure.core.commands import (
     Cancel,
@@ -171,7 +171,7 @@ def _start(command: Start, at: Context) -> Outcome:
         return judgement
     if not judgement.is_valid:
         if judgement.situation is Situation.SETTLED:
-            return Refused(answer=Verdict(kind=VerdictKind.REJECTED, cause=Cause.LEASE_SETTLED))
+            return rejected(Cause.LEASE_SETTLED)
         return Refused(answer=refusal(judgement, job))
     assert job is not None
     if judgement is not CLAIMED:
@@ -206,7 +206,7 @@ def _start_again(job: Job, command: Start, at: Context) -> Outcome:
     ]
     if command.request_id in started_by:
         return Replayed(answer=replace(_authority(job, at), replayed=True))
-    return Refused(answer=Verdict(kind=VerdictKind.REJECTED, cause=Cause.ALREADY_STARTED))
+    return rejected(Cause.ALREADY_STARTED)
 
 
 def _heartbeat(command: Heartbeat, at: Context) -> Outcome:

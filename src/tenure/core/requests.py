@@ -12,13 +12,7 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from tenure.core.attempt_end import requeued, stalled_by_operator
-from tenure.core.changes import (
-    Draft,
-    Origin,
-    apply,
-    attempt_summary,
-    origin_of,
-)
+from tenure.core.changes import Draft, Origin, apply, ending, new_job, origin_of
 from tenure.core.checks import MAX_INSTANT
 from tenure.core.commands import (
     Cancel,
@@ -65,7 +59,6 @@ from tenure.core.vocabulary import (
 )
 
 _C = TypeVar("_C", bound=OperatorCommand)
-_ENQUEUED, _QUEUED = EventType.ENQUEUED, JobStatus.QUEUED  # constants: see `evolution`
 
 
 def enqueue(command: Enqueue, at: Context) -> Outcome:
@@ -79,27 +72,24 @@ def enqueue(command: Enqueue, at: Context) -> Outcome:
     existing = at.key_holder or at.job
     if existing is not None and not may_take_key(existing, command, at.now):
         return answer_existing(existing, command, at)
-    correlation_id, trace_id = inherited_ids(command, parent)
     facts = enqueued_facts(command, at, None if parent is None else parent.id)
     if isinstance(command, ScheduledEnqueue):
         cause = EventCause.SCHEDULE
         facts = replace(facts, schedule=command.schedule, scheduled_for=command.scheduled_for)
-    draft = Draft(type=_ENQUEUED, to=_QUEUED, cause=cause, facts=facts, body=command.payload)
-    applied = apply(
-        "T1",
-        None,
-        [draft],
+    applied = new_job(
+        command.job_id,
+        facts,
+        command.payload,
         origin=Origin(
             actor=command.actor,
             request_id=RequestId(command.job_id),
             fingerprint=fingerprint(command),
         ),
         at=at,
-        answer=lambda enqueued, _: Reply(job=enqueued, undeclared=is_undeclared(command, at)),
-        job_id=command.job_id,
+        cause=cause,
+        ids=inherited_ids(command, parent),
         not_after=None if parent is None else parent.due_at,
-        correlation_id=correlation_id,
-        trace_id=trace_id,
+        undeclared=command.policy is None and is_undeclared(command, at),
     )
     return applied if existing is None else _taking_key(applied, existing)
 
@@ -321,12 +311,7 @@ def _cancel_live(job: Job, command: Cancel, at: Moment) -> Applied:
         JobStatus.RUNNING: "T20",
         JobStatus.STALLED: "T16",
     }
-    draft = Draft(
-        type=EventType.CANCELLED,
-        to=JobStatus.CANCELLED,
-        cause=mode,
-        facts=attempt_summary(job, Facts(reason=command.reason)),
-    )
+    draft = ending(job, EventType.CANCELLED, Facts(reason=command.reason), cause=mode)
     return _apply_request([draft], rules[job.status], job, command, at)
 
 
@@ -365,12 +350,7 @@ def dead_letter(job: Job, command: DeadLetter, at: Moment) -> Outcome:
         reason_code=command.reason_code,
     )
     facts = Facts(error=error, reason_code=reason_code, stage=command.stage, reason=command.message)
-    draft = Draft(
-        type=EventType.DEAD_LETTERED,
-        to=JobStatus.DEAD_LETTERED,
-        cause=EventCause.OPERATOR,
-        facts=attempt_summary(job, facts),
-    )
+    draft = ending(job, EventType.DEAD_LETTERED, facts, cause=EventCause.OPERATOR)
     return _apply_request([draft], "T21", job, command, at)
 
 
@@ -395,24 +375,14 @@ def redrive(command: Redrive, at: Context) -> Outcome:
     if is_being_compensated(job, at.others.get(compensation_id(job.id))):
         return _refused(job, Cause.COMPENSATION_PENDING)
     payload = job.payload if command.payload is None else command.payload
-    facts = facts_of_another(job, payload, at.now)
-    draft = Draft(
-        type=EventType.ENQUEUED,
-        to=JobStatus.QUEUED,
-        cause=command.cause,
-        facts=facts,
-        body=payload,
-    )
-    applied = apply(
-        "T1",
-        None,
-        [draft],
+    applied = new_job(
+        redriven_id(command),
+        facts_of_another(job, payload, at.now),
+        payload,
         origin=origin_of(command),
         at=at,
-        answer=lambda enqueued, _: Reply(job=enqueued),
-        job_id=redriven_id(command),
-        correlation_id=job.correlated_by,
-        trace_id=job.trace_id,
+        cause=command.cause,
+        ids=(job.correlated_by, job.trace_id),
     )
     if existing is not None:
         applied = _taking_key(applied, existing)
