@@ -52,7 +52,6 @@ CORRELATION_ID = {
     ),
     "src/tenure/dashboard/pages/jobs.py": "the list of jobs is filtered by it",
     "src/tenure/core/changes.py": "each event of a job has it",
-    "src/tenure/core/flows.py": "each event of a job has it",
     "src/tenure/verify/records.py": "each event of a job has it",
     **dict.fromkeys(
         (

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tenure.core.ijson import MAX_EXACT_INTEGER, NotIJson, check_ijson
+from tenure.core.checks import MAX_EXACT_INTEGER
+from tenure.core.ijson import NotIJson, check_ijson
 from tenure_conformance.spec import spec
 from tests.support.cases import each_case
 

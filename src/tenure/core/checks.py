@@ -1,42 +1,56 @@
 """Checks of single fields: names, ids, texts, numbers and durations.
 
-`validation` and the structs of each subject use them. Each violation is an
-`InvalidInput` that names the field and says what is allowed. [J6]
+`check_fields` checks every field of a struct: its type says what a value is, the two tables at the
+end have the limits. `validation` and the structs of each subject use it, and check what concerns
+several fields. Each violation is an `InvalidInput` that names the field and says what is allowed.
+[J6]
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import StrEnum
+from functools import cache, partial
+from itertools import compress
+from operator import is_not
+from types import NoneType, UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from tenure.core.ids import JOB_ID_PATTERN, LEASE_ID_PATTERN, SYSTEM, is_job_id_prefix, role_of
-from tenure.core.instants import MICROSECONDS_PER_SECOND, NEVER, seconds
+import msgspec
+from msgspec.structs import astuple
+
+from tenure.core.ids import (
+    JOB_ID_PATTERN,
+    LEASE_ID_PATTERN,
+    SYSTEM,
+    Actor,
+    FlowId,
+    JobId,
+    Kind,
+    LeaseId,
+    Namespace,
+    QueueName,
+    RequestId,
+    ScheduleName,
+    WorkerId,
+    is_job_id_prefix,
+    role_of,
+)
+from tenure.core.instants import MICROSECONDS_PER_SECOND, NEVER, Duration, Instant, seconds
 from tenure.errors import InvalidInput
 
 MAX_DURATION = seconds(366 * 24 * 3600)
-
-
 MAX_INSTANT = 253_402_300_800 * MICROSECONDS_PER_SECOND  # the end of the year 9999
-
-
 MAX_NAME = 128
-
-
 MAX_DEDUPE_KEY = 200
-
-
 MAX_TEXT = 4096
 MAX_SEARCHED_TEXT = 200
-
-
 MAX_COUNT = 2**31 - 1
-
+PRIORITIES = (-32768, 32767)
+MAX_EXACT_INTEGER = 2**53 - 1
+"""The largest integer that every language reads exactly."""
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
-
-
 NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]*")
-
-
 ROLES = frozenset({"worker", "client", "operator"})
 
 
@@ -80,14 +94,15 @@ def check_lease_id(field: str, value: object) -> None:
         )
 
 
-def check_actor(actor: object) -> None:
+def check_actor(field: str, actor: object) -> None:
+    """A worker, a client, an operator or the system."""
     if actor == SYSTEM:
         return
     if type(actor) is not str or role_of(actor) not in ROLES:  # type: ignore[arg-type]  # a str is what an Actor is
         raise InvalidInput(
-            "actor", f"{shown(actor)} is no principal", hint="use worker:NAME, client:NAME, …"
+            field, f"{shown(actor)} is no principal", hint="use worker:NAME, client:NAME, …"
         )
-    check_label("actor", actor.partition(":")[2], most=MAX_NAME)
+    check_label(field, actor.partition(":")[2], most=MAX_NAME)
 
 
 def check_correlation_id(field: str, value: object) -> None:
@@ -187,3 +202,106 @@ def shown(value: object) -> str:
         return "a huge integer"  # Python refuses to write out more than 4300 digits
     text = ascii(value)
     return text if len(text) <= 60 else text[:57] + "..."
+
+
+# --- Structs, field by field ---------------------------------------------------------------------
+
+Check = Callable[[str, Any], None]
+
+_BY_TYPE: dict[object, Check] = {
+    Actor: check_actor,
+    Duration: check_duration,
+    FlowId: check_job_id,
+    Instant: check_instant,
+    JobId: check_job_id,
+    Kind: check_name,
+    LeaseId: check_lease_id,
+    Namespace: check_name,
+    QueueName: check_name,
+    RequestId: check_name,
+    ScheduleName: check_name,
+    WorkerId: check_name,
+}
+"""What a field of this type may have. A `StrEnum` may have the words of its set."""
+
+_KEY = partial(check_label, most=MAX_DEDUPE_KEY)
+_COUNT = partial(check_integer, low=0, high=MAX_COUNT)
+_EXACT = partial(check_integer, low=0, high=MAX_EXACT_INTEGER)
+_BY_NAME: dict[str, Check] = {
+    "claim_seq": partial(check_integer, low=1, high=MAX_EXACT_INTEGER),
+    "concurrency_key": _KEY,
+    "correlation_id": _KEY,
+    "dedupe_key": _KEY,
+    "done": _EXACT,
+    "expected_rev": partial(check_integer, low=1, high=MAX_COUNT),
+    "factor": partial(check_number, low=1.0, high=100.0),
+    "floor": partial(check_number, low=0.0, high=1.0),
+    "hb_seq": partial(check_integer, low=1, high=MAX_EXACT_INTEGER),
+    "id_prefix": check_job_id_prefix,
+    "left_out_bytes": _EXACT,
+    "max_attempts": partial(check_integer, low=1, high=MAX_COUNT),
+    "max_releases": _COUNT,
+    "note": check_text,
+    "pid": _COUNT,
+    "priority": partial(check_integer, low=PRIORITIES[0], high=PRIORITIES[1]),
+    "rate_key": _KEY,
+    "reason": check_text,
+    "run_at": partial(check_integer, low=0, high=MAX_INSTANT),
+    "total": _EXACT,
+    "trace_id": _KEY,
+    "uptime_us": partial(check_integer, low=0, high=MAX_INSTANT),
+}
+"""What a field of this name may have, whatever its type allows."""
+
+
+_Row = tuple[int, str, Check | None, object]
+"""A field's place in its struct, its name, its check if it has one, and its default."""
+
+
+@cache
+def _rows_of(kind: type[msgspec.Struct]) -> tuple[list[_Row], list[object]]:
+    """The fields of a type of structs, and their defaults alone."""
+    hints = get_type_hints(kind)
+    rows: list[_Row] = []
+    for place, field in enumerate(msgspec.structs.fields(kind)):
+        hint = hints[field.name]
+        types = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+        check = _BY_NAME.get(field.name) or _check_of(types[0])
+        if check is not None and NoneType in types and field.default is not None:
+            check = partial(_unless_none, check)
+        rows.append((place, field.name, check, field.default))
+    return rows, [default for *_, default in rows]
+
+
+def _check_of(kind: object) -> Check | None:
+    if isinstance(kind, type) and issubclass(kind, StrEnum):
+        return partial(check_word, words=kind)
+    return _BY_TYPE.get(kind)
+
+
+def _unless_none(check: Check, field: str, value: object) -> None:
+    if value is not None:
+        check(field, value)
+
+
+def check_fields(
+    value: msgspec.Struct, *, before: msgspec.Struct | None = None, prefix: str = ""
+) -> None:
+    """Check each field of a struct whose type or name has a limit, in their order.
+
+    A default needs no check, nor does what `value` shares with a struct of its type that was
+    checked `before`. By identity: equal values may differ in type, as 1 and True do. A batch
+    repeats its names, actor and policy; that was half of its checks.
+    """
+    rows, defaults = _rows_of(type(value))
+    given = astuple(value)
+    known = astuple(before) if before is not None and type(before) is type(value) else defaults
+    for place, name, check, default in compress(rows, map(is_not, given, known)):
+        if check is not None and given[place] is not default:
+            check(prefix + name if prefix else name, given[place])
+
+
+def check_struct(field: str, value: msgspec.Struct, kind: type[msgspec.Struct]) -> None:
+    """Exactly this type of struct, and each of its fields."""
+    check_type(field, value, kind)
+    check_fields(value, prefix=f"{field}.")

@@ -13,7 +13,7 @@ from typing import NoReturn
 
 import msgspec
 
-MAX_EXACT_INTEGER = 2**53 - 1
+from tenure.core.checks import MAX_EXACT_INTEGER
 
 
 class NotIJson(ValueError):
@@ -70,13 +70,14 @@ def check_ijson(body: bytes, *, max_bytes: int, max_depth: int) -> None:
     if body in _EMPTY:
         return  # no arguments, no payload or no result: common, and needs no parser
     text = check_size(body, max_bytes=max_bytes, max_depth=max_depth)
-    check_content(body, text)
-
-
-def check_content(body: bytes, text: str | None = None) -> None:
-    """Raise `NotIJson` unless `body`, whose size was checked, is I-JSON. `text`: the same."""
     if not _is_as_written_here(body):
-        _check_text(_text(body) if text is None else text)
+        _check_text(text)
+
+
+def check_content(body: bytes) -> None:
+    """Raise `NotIJson` unless `body`, whose size was checked, is I-JSON."""
+    if not _is_as_written_here(body):
+        _check_text(_text(body))
 
 
 _AS_ZERO = bytes.maketrans(b"123456789E", b"000000000e")

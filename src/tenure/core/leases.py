@@ -11,7 +11,7 @@ from typing import assert_never
 
 import msgspec
 
-from tenure.core.checks import check_job_id, check_lease_id
+from tenure.core.checks import check_fields
 from tenure.core.commands import WorkerCommand
 from tenure.core.events import Event
 from tenure.core.ids import Actor, Epoch, JobId, LeaseId, epoch_of
@@ -183,8 +183,7 @@ class HeldLease(msgspec.Struct, frozen=True, gc=False):
 
     def __post_init__(self) -> None:
         """Refuse what cannot be a lease. [J5]"""
-        check_job_id("job_id", self.job_id)
-        check_lease_id("lease_id", self.lease_id)
+        check_fields(self)
 
 
 class LeaseRow(msgspec.Struct, frozen=True, gc=False):

@@ -23,13 +23,10 @@ from msgspec.structs import replace
 
 from tenure.core.checks import (
     MAX_NAME,
-    check_actor,
-    check_duration,
-    check_job_id,
+    check_fields,
     check_label,
     check_name,
     check_type,
-    check_word,
     shown,
 )
 from tenure.core.commands import Enqueue, ScheduledEnqueue
@@ -670,13 +667,10 @@ _CRON_NAMES = {
 
 def check_schedule_command(command: ScheduleCommand, limits: Limits) -> None:
     """Raise `InvalidInput` unless every field of the request is within its limits. [SC12]"""
-    check_name("namespace", command.namespace)
     check_name("schedule", command.name)
-    check_actor(command.actor)
-    if isinstance(command, RunSchedule):
-        check_job_id("job_id", command.job_id)
-        if command.job_id[14] == DERIVED_VERSION:
-            raise InvalidInput("job_id", "is a UUID of version 8: such ids follow from other jobs")
+    check_fields(command)
+    if isinstance(command, RunSchedule) and command.job_id[14] == DERIVED_VERSION:
+        raise InvalidInput("job_id", "is a UUID of version 8: such ids follow from other jobs")
     if isinstance(command, PutSchedule):
         if command.declared_by is not None:
             check_label("declared_by", command.declared_by, most=2 * MAX_NAME)
@@ -698,9 +692,7 @@ def _check_job(command: PutSchedule, limits: Limits) -> None:
 def check_schedule_spec(spec: ScheduleSpec) -> None:
     """When it fires, and what it does about late and overlapping runs. [SC12]"""
     check_type("spec", spec, ScheduleSpec)
-    check_word("catch_up", spec.catch_up, CatchUp)
-    check_word("overlap", spec.overlap, Overlap)
-    check_duration("jitter_us", spec.jitter_us)
+    check_fields(spec)
     if spec.catch_up is CatchUp.ALL and spec.overlap is Overlap.SKIP:
         raise InvalidInput(
             "catch_up",
@@ -712,7 +704,6 @@ def check_schedule_spec(spec: ScheduleSpec) -> None:
         raise InvalidInput("cron", f"a schedule has cron or every, {given}", hint="give one")
     _check_zone(spec)
     if spec.every_us is not None:
-        check_duration("every_us", spec.every_us)
         if spec.every_us < SHORTEST_EVERY:
             raise InvalidInput("every_us", "is less than a second", hint="write 1s or more")
     else:

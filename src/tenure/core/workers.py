@@ -9,9 +9,8 @@ import msgspec
 
 from tenure.core.checks import (
     MAX_COUNT,
-    MAX_INSTANT,
     MAX_NAME,
-    check_actor,
+    check_fields,
     check_integer,
     check_label,
     check_name,
@@ -56,11 +55,8 @@ class WorkerProcess(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     def __post_init__(self) -> None:
         """Refuse what is over a limit."""
-        check_name("namespace", self.namespace)
-        check_name("worker", self.worker)
-        check_actor(self.actor)
+        check_fields(self)
         check_label("host", self.host, most=2 * MAX_NAME)
-        check_integer("pid", self.pid, low=0, high=MAX_COUNT)
         check_names("queues", self.queues, most=MAX_CLAIM_QUEUES, least=1)
         check_names("kinds", self.kinds, most=MAX_CLAIM_KINDS, least=0)
         check_names("schedules", self.schedules, most=MAX_DECLARED_SCHEDULES, least=0)
@@ -74,7 +70,6 @@ class WorkerProcess(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             )
         check_integer("concurrency", self.concurrency, low=0, high=MAX_COUNT)
         check_label("version", self.version, most=MAX_NAME)
-        check_integer("uptime_us", self.uptime_us, low=0, high=MAX_INSTANT)
         if self.instance:
             check_name("instance", self.instance)
 

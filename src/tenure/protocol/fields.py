@@ -14,9 +14,11 @@ from tenure.core.checks import (
     MAX_COUNT,
     MAX_DEDUPE_KEY,
     MAX_DURATION,
+    MAX_EXACT_INTEGER,
     MAX_NAME,
     MAX_TEXT,
     NAME_PATTERN,
+    PRIORITIES,
 )
 from tenure.core.ids import (
     ANY_CASE_JOB_ID_PATTERN,
@@ -30,10 +32,8 @@ from tenure.core.ids import (
     ScheduleName,
     WorkerId,
 )
-from tenure.core.ijson import MAX_EXACT_INTEGER
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration, Instant
 from tenure.core.schedules import MAX_CRON
-from tenure.core.validation import PRIORITIES
 
 MAX_SECONDS = MAX_DURATION / MICROSECONDS_PER_SECOND
 

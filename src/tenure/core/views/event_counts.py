@@ -10,7 +10,7 @@ from enum import StrEnum
 
 import msgspec
 
-from tenure.core.checks import check_instant
+from tenure.core.checks import check_fields
 from tenure.core.ids import Kind, Namespace, QueueName
 from tenure.core.instants import Instant, seconds
 from tenure.core.vocabulary import EventType
@@ -34,8 +34,7 @@ class EventSpan(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Refuse times that no store holds. [J6]"""
-        check_instant("since", self.since)
-        check_instant("until", self.until)
+        check_fields(self)
 
 
 class EventCount(msgspec.Struct, frozen=True, kw_only=True):

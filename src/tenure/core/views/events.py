@@ -11,12 +11,7 @@ from typing import NewType
 
 import msgspec
 
-from tenure.core.checks import (
-    check_correlation_id,
-    check_instant,
-    check_integer,
-    check_job_id,
-)
+from tenure.core.checks import check_integer, check_job_id
 from tenure.core.events import COMPENSATED_NAME, NAME_PREFIX, Event
 from tenure.core.ids import Actor, JobId
 from tenure.core.instants import Duration, Instant
@@ -111,39 +106,41 @@ def _disjoint(types: tuple[TypeFilter, ...]) -> tuple[TypeFilter, ...]:
     )
 
 
-class EventFilter(Scope, frozen=True, kw_only=True):
-    """Events by job and time, by type and time, or by correlation id, of one namespace. [E4]
-
-    `after` is the key that the previous page ended with; of one job's events only its `seq` counts.
-    No two of `types` accept the same event: a caller who names one twice, or a name beside its
-    type, means it once.
-    """
+class _LogFilter(Scope, frozen=True, kw_only=True):
+    """Which events of one namespace a reader wants, of any type if `types` is empty. No two of
+    `types` accept the same event: a caller who names one twice, or a name beside its type, means it
+    once."""
 
     job_id: JobId | None = None
     types: tuple[TypeFilter, ...] = ()
     correlation_id: str | None = None
-    since: Instant | None = None
-    until: Instant | None = None
-    newest_first: bool = False
-    after: EventKey | None = None
     limit: int = MAX_LISTED_EVENTS
     reads: int = MAX_EVENTS_READ
 
     def __post_init__(self) -> None:
-        """Refuse names that nothing can have [J6], and a span of time that is empty."""
-        msgspec.structs.force_setattr(self, "types", _disjoint(self.types))
+        """Refuse names that nothing can have. [J6]"""
         super().__post_init__()
-        if self.job_id is not None:
-            check_job_id("job_id", self.job_id)
-        if self.correlation_id is not None:
-            check_correlation_id("correlation_id", self.correlation_id)
-        for field, instant in (("since", self.since), ("until", self.until)):
-            if instant is not None:
-                check_instant(field, instant)
-        if self.since is not None and self.until is not None and self.since >= self.until:
-            raise InvalidInput("since", "is not before until")
+        msgspec.structs.force_setattr(self, "types", _disjoint(self.types))
         check_integer("limit", self.limit, low=1, high=MAX_LISTED_EVENTS)
         check_integer("reads", self.reads, low=1, high=MAX_EVENTS_READ)
+
+
+class EventFilter(_LogFilter, frozen=True, kw_only=True):
+    """Events by job and time, by type and time, or by correlation id. [E4]
+
+    `after` is the key that the previous page ended with; of one job's events only its `seq` counts.
+    """
+
+    since: Instant | None = None
+    until: Instant | None = None
+    newest_first: bool = False
+    after: EventKey | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse a span of time that is empty, too."""
+        super().__post_init__()
+        if self.since is not None and self.until is not None and self.since >= self.until:
+            raise InvalidInput("since", "is not before until")
 
 
 class EventPage(msgspec.Struct, frozen=True, kw_only=True):
@@ -282,31 +279,19 @@ class TailDelay(msgspec.Struct, frozen=True, kw_only=True):
     open_us: Duration | None
 
 
-class TailFilter(Scope, frozen=True, kw_only=True):
-    """Which events of one namespace a reader of the tail follows. [E10]
+class TailFilter(_LogFilter, frozen=True, kw_only=True):
+    """Which events a reader of the tail follows. [E10]
 
     `after` is where the reader was; None: before the oldest event. With `newest` the reader starts
-    at the end instead, with at most this many of the newest events. `types`: only such events, any
-    if empty.
+    at the end instead, with at most this many of the newest events.
     """
 
-    job_id: JobId | None = None
-    types: tuple[TypeFilter, ...] = ()
-    correlation_id: str | None = None
     after: EventPosition | None = None
     newest: int | None = None
-    limit: int = MAX_LISTED_EVENTS
-    reads: int = MAX_EVENTS_READ
 
     def __post_init__(self) -> None:
-        """Refuse names that nothing can have [J6], and two places to start."""
+        """Refuse two places to start, too."""
         super().__post_init__()
-        if self.job_id is not None:
-            check_job_id("job_id", self.job_id)
-        if self.correlation_id is not None:
-            check_correlation_id("correlation_id", self.correlation_id)
-        check_integer("limit", self.limit, low=1, high=MAX_LISTED_EVENTS)
-        check_integer("reads", self.reads, low=1, high=MAX_EVENTS_READ)
         if self.newest is not None:
             check_integer("newest", self.newest, low=0, high=MAX_NEWEST)
             if self.after is not None:

@@ -8,11 +8,8 @@ import msgspec
 
 from tenure.core.checks import (
     MAX_SEARCHED_TEXT,
-    check_correlation_id,
-    check_instant,
+    check_fields,
     check_integer,
-    check_job_id,
-    check_job_id_prefix,
     check_name,
     check_text,
 )
@@ -78,24 +75,10 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         """Refuse names that no job can have: a database may fail on them, for example on bytes that
         are not UTF-8. [J6]"""
-        check_name("namespace", self.namespace)
-        for field in ("queue", "kind", "schedule", "worker"):
-            name = getattr(self, field)
-            if name is not None:
-                check_name(field, name)
-        for field in ("enqueued_since", "enqueued_until", "finished_since", "finished_until"):
-            instant = getattr(self, field)
-            if instant is not None:
-                check_instant(field, instant)
-        if self.flow_id is not None:
-            check_job_id("flow_id", self.flow_id)
+        check_fields(self)
         if self.error is not None:
             check_text("error", self.error, most=MAX_SEARCHED_TEXT)
         check_integer("reads", self.reads, low=1, high=MAX_JOBS_READ)
-        if self.correlation_id is not None:
-            check_correlation_id("correlation_id", self.correlation_id)
-        if self.id_prefix is not None:
-            check_job_id_prefix("id_prefix", self.id_prefix)
 
     @property
     def is_search(self) -> bool:
@@ -141,7 +124,7 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Refuse names that nothing can have: a database may fail on them. [J6]"""
-        check_name("namespace", self.namespace)
+        check_fields(self)
         for queue in self.queues:
             check_name("queue", queue)
         for kind in self.kinds:

@@ -15,11 +15,10 @@ import msgspec
 
 from tenure.clock import boot_now
 from tenure.core.artifacts import MAX_ARTIFACT_BYTES
-from tenure.core.checks import MAX_TEXT, check_name
+from tenure.core.checks import MAX_EXACT_INTEGER, MAX_TEXT, check_name
 from tenure.core.commands import Complete
 from tenure.core.flow_rows import ParentPage
 from tenure.core.ids import follow_up_id, handler_flow_id, traceparent_of
-from tenure.core.ijson import MAX_EXACT_INTEGER
 from tenure.core.job import Progress
 from tenure.core.validation import Limits, check_body
 from tenure.core.verdicts import Verdict

@@ -7,13 +7,13 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tenure.core.checks import MAX_COUNT, MAX_DURATION, MAX_INSTANT
+from tenure.core.checks import MAX_COUNT, MAX_DURATION, MAX_INSTANT, PRIORITIES
 from tenure.core.commands import Command, DeadLetter, Outage
 from tenure.core.ids import Kind, LeaseId, Namespace, QueueName, RequestId, WorkerId, worker_actor
 from tenure.core.instants import Duration, Instant
 from tenure.core.job import Job, JobError, Progress
 from tenure.core.policy import Backoff, Compensation, Policy
-from tenure.core.validation import PRIORITIES, SHORTEST_LIMIT
+from tenure.core.validation import SHORTEST_LIMIT
 from tenure.core.verdicts import Observation
 from tenure.core.vocabulary import (
     CancelMode,
