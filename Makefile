@@ -101,7 +101,7 @@ clean: ## remove everything that make and the tools made
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Build isolation is off so that the build backend, too, is the pinned one.
-.venv/.ready: pyproject.toml packages/tenure-conformance/pyproject.toml constraints.txt
+.venv/.ready: pyproject.toml packages/tenure-conformance/pyproject.toml requirements-dev.txt
 	@test -n "$(PYTHON)" && command -v $(PYTHON) >/dev/null || \
 		{ echo "tenure needs Python 3.11 or newer as python3: install it (Debian, Ubuntu: apt install python3 python3-venv)" >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -109,18 +109,18 @@ clean: ## remove everything that make and the tools made
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
 		{ echo "tenure needs Python's venv module: install it (Debian, Ubuntu: apt install python3-venv)" >&2; exit 1; }
 	$(PYTHON) -m venv .venv
-	$(PIP) install -c constraints.txt hatchling editables
-	$(PIP) install -c constraints.txt --no-build-isolation -e '.[dev]' -e packages/tenure-conformance
+	$(PIP) install --require-hashes -r requirements-dev.txt
+	$(PIP) install --no-deps --no-build-isolation -e . -e packages/tenure-conformance
 	@touch $@
 
-.venv-newest/.ready: pyproject.toml packages/tenure-conformance/pyproject.toml constraints.txt
+.venv-newest/.ready: pyproject.toml packages/tenure-conformance/pyproject.toml requirements-dev.txt
 	$(NEWEST) -m venv .venv-newest
-	.venv-newest/bin/python -m pip --disable-pip-version-check --quiet install -c constraints.txt hatchling editables
-	.venv-newest/bin/python -m pip --disable-pip-version-check --quiet install -c constraints.txt --no-build-isolation -e '.[dev]' -e packages/tenure-conformance
+	.venv-newest/bin/python -m pip --disable-pip-version-check --quiet install --require-hashes -r requirements-dev.txt
+	.venv-newest/bin/python -m pip --disable-pip-version-check --quiet install --no-deps --no-build-isolation -e . -e packages/tenure-conformance
 	@touch $@
 
 # The fuzzer has many dependencies and none of them is ours: an environment of its own.
-.venv-fuzz/.ready: constraints-fuzz.txt
+.venv-fuzz/.ready: requirements-fuzz.txt
 	$(PYTHON) -m venv .venv-fuzz
-	.venv-fuzz/bin/python -m pip --disable-pip-version-check --quiet install -c constraints-fuzz.txt schemathesis
+	.venv-fuzz/bin/python -m pip --disable-pip-version-check --quiet install --require-hashes -r requirements-fuzz.txt
 	@touch $@
