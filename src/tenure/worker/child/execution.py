@@ -143,7 +143,7 @@ class Execution:
         traced = TraceContext(
             traceparent=context.traceparent,
             label=label,
-            correlation_ids=(context.correlation_id,),
+            correlation_id=context.correlation_id,
         )
         return attempt_span(
             job_id=run.job_id, kind=run.kind, queue=run.queue, attempt=run.attempt, traced=traced
