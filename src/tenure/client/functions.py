@@ -433,9 +433,10 @@ class Sender:
         if connection is None:
             return (yield from self._channel.submitting(commands))
         link = yield from self._channel.linking()
-        answers: list[Reply] = yield Wait(
-            lambda: link.enqueue_within(connection, commands, notify),
-            lambda: link.aenqueue_within(connection, commands, notify),
+        own = link.transactions
+        answers: list[Answer] = yield Wait(
+            lambda: own.execute(connection, commands, notify=notify),
+            lambda: own.aexecute(connection, commands, notify=notify),
         )
         return answers
 

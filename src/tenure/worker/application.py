@@ -4,31 +4,13 @@ The name comes from the command line, never from a job.
 """
 
 import importlib
-from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from types import ModuleType
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple
 
-from tenure.core.commands import Complete
-from tenure.core.verdicts import Verdict
 from tenure.errors import InvalidInput
 from tenure.handlers.registry import Registry
+from tenure.ports import Transactions
 from tenure.telemetry.counts import Counts
-
-
-@runtime_checkable
-class Transactions(Protocol):
-    """What an application can do if its jobs are in a database that handlers can reach."""
-
-    def transaction_on(
-        self, connection: Any
-    ) -> AbstractContextManager[Callable[[Complete], Verdict]]:
-        """Start on a connection of the handler's; commit at the end, roll back on an error."""
-
-    def atransaction_on(
-        self, connection: Any
-    ) -> AbstractAsyncContextManager[Callable[[Complete], Awaitable[Verdict]]]:
-        """The same on an asynchronous connection."""
 
 
 class LoadedApplication(NamedTuple):

@@ -31,9 +31,9 @@ from tenure.errors import (
 )
 from tenure.handlers.hooks import Attempt, arun_within, run_within
 from tenure.handlers.registry import Handler, Registry
+from tenure.ports import Transactions
 from tenure.telemetry.tracing import TraceContext, attempt_span
 from tenure.worker import frames
-from tenure.worker.application import Transactions
 from tenure.worker.child.context import AttemptContext
 from tenure.worker.child.error_texts import clean, message_of, traceback_of
 

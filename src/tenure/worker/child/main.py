@@ -29,9 +29,10 @@ from tenure.clock import boot_now
 from tenure.core.instants import Duration, seconds
 from tenure.core.validation import Limits
 from tenure.handlers.registry import Isolation, Registry
+from tenure.ports import Transactions
 from tenure.telemetry.counts import Counts
 from tenure.worker import frames
-from tenure.worker.application import Transactions, load_application
+from tenure.worker.application import load_application
 from tenure.worker.child.asks import FrameSocket
 from tenure.worker.child.confinement import (
     confine,
