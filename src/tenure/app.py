@@ -54,9 +54,9 @@ class Tenure(Application):
         retry_for: str | None = None,
         metrics: "bool | CollectorRegistry" = False,
     ) -> None:
-        self.counts = Counts()
-        if metrics is not False:
-            register(Metrics(self.counts), metrics)
+        self._counts = None if metrics is False else Counts()
+        if self._counts is not None and metrics is not False:
+            register(Metrics(self._counts), metrics)
         self._url = url
         self._token = token
         self._retry_for_s = (
@@ -76,7 +76,7 @@ class Tenure(Application):
 
     def _open(self, url: str) -> Link:
         is_made = url == DEFAULT_URL and is_new(url)
-        link = open_link(url, token=self._token, counts=self.counts, retry_for_s=self._retry_for_s)
+        link = open_link(url, token=self._token, counts=self._counts, retry_for_s=self._retry_for_s)
         if is_made:
             # A worker that starts in another directory would use another file.
             _log.warning("no URL is set, so jobs go to a new file: %s", shown_url(url))

@@ -249,9 +249,7 @@ def run_worker(
             _swept(coordinator, sweeper, retention),
             _wake_ups(coordinator.store, options) as wake_up,
         ):
-            return work(
-                coordinator, import_string, options, stats=stats, counts=counts, made=wake_up
-            )
+            return work(coordinator, import_string, options, stats=stats, made=wake_up)
 
 
 def _introduce(worker: "Worker") -> None:

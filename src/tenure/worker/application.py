@@ -10,7 +10,6 @@ from typing import NamedTuple
 from tenure.errors import InvalidInput
 from tenure.handlers.registry import Registry
 from tenure.ports import Transactions
-from tenure.telemetry.counts import Counts
 
 
 class LoadedApplication(NamedTuple):
@@ -19,8 +18,6 @@ class LoadedApplication(NamedTuple):
     registry: Registry
     transactions: Transactions | None
     """Its way to the handlers' own transactions, if it has one."""
-    counts: Counts | None
-    """What the application commits in this process. [OB24]"""
 
 
 def load_registry(import_string: str) -> Registry:
@@ -46,11 +43,9 @@ def load_application(import_string: str) -> LoadedApplication:
             hint="name the Tenure object of your application, as in myapp.jobs:app",
         )
     registry.check()
-    counts = getattr(found, "counts", None)
     return LoadedApplication(
         registry,
         transactions=found if isinstance(found, Transactions) else None,
-        counts=counts if isinstance(counts, Counts) else None,
     )
 
 
