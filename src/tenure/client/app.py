@@ -287,7 +287,8 @@ class Application:
         """A job for each call: `enqueue_many(f.call(n) for n in numbers)`. Far cheaper than one by
         one; one transaction only if it is yours, by `connection`. With `notify` your commit also
         tells waiting workers; on PostgreSQL such commits wait for each other."""
-        return self._sender.sending(list(calls), connection, notify=notify)
+        commands = map(self._sender.command, list(calls))
+        return self._sender.sending(commands, connection, notify=notify)
 
     aenqueue_many = awaiting(enqueue_many)
 
@@ -492,8 +493,7 @@ def _check_timing(job: JobFunction[..., Any, Any], timing: ScheduleOptions) -> N
     """Refuse at decoration what could only fail when a worker starts. The arguments too, unless
     an annotation names what is defined later."""
     handler = job.handler
-    spec = handler.spec(b"null", handler.policy)
-    schedule_spec(_call_of(job) if handler.signature.is_resolved else spec, timing)
+    schedule_spec(_call_of(job) if handler.signature.is_resolved else handler.spec, timing)
 
 
 def _call_of(job: JobFunction[..., Any, Any]) -> JobSpec:

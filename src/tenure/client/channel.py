@@ -223,9 +223,8 @@ class Channel:
         link: Link = yield Wait(self.link, self.alink)
         return link
 
-    def submit(self, commands: Sequence[Command]) -> list[Answer]:
+    def submit(self, link: Link, commands: Sequence[Command]) -> list[Answer]:
         """`submitting` in this thread, without generators for the first try: most need no other."""
-        link = self.link()
         began_s = link.monotonic()
         try:
             return link.coordination.execute_many(commands)

@@ -67,8 +67,10 @@ def current() -> TraceContext:
     traced = _current.get()
     if not has_opentelemetry():
         return traced
-    here = _as_traceparent(_current_span()().get_span_context())
-    return traced if here is None else msgspec.structs.replace(traced, traceparent=here)
+    here = _current_span()().get_span_context()
+    if not here.is_valid:
+        return traced
+    return msgspec.structs.replace(traced, traceparent=_as_traceparent(here))
 
 
 def enqueue_span(kind: str, queue: str) -> TraceContext:
