@@ -13,6 +13,7 @@ from tenure.core.ids import DEFAULT_NAMESPACE, Actor, Kind, QueueName, WorkerId
 from tenure.core.instants import parse_duration, seconds
 from tenure.core.policy import Backoff, LeaseBounds, Policy, backoff_us
 from tenure.core.validation import Limits
+from tenure.handlers.registry import Isolation
 from tenure.settings import LEASE_BOUNDS_VARIABLE, limits_from_environment
 from tenure.worker.session.claims import ClaimPlanner, ClaimSettings
 from tests.docs.commands import environment_with_tenure, run_shell
@@ -125,13 +126,14 @@ def test_an_idle_worker_on_a_database_looks_as_often_as_is_said(page: str) -> No
         actor=Actor("worker:w"),
         queues={QueueName("default"): 1},
         kinds={Kind("add"): None},
+        lanes={Kind("add"): Isolation.ASYNC},
     )
     claimer = ClaimPlanner(settings, random=lambda: 1.0)
 
     asked_at = Boot(0)
     for _ in range(20):
         asked_at = claimer.next_at
-        claimer.ask(free=1, running=Counter())
+        claimer.ask(free=1, running=Counter(), ready=lambda lane: 1)
         claimer.answered(0, asked_at)
 
     assert claimer.next_at - asked_at == seconds(float(longest_s))

@@ -5,6 +5,7 @@ from collections import Counter
 from tenure.clock import Boot
 from tenure.core.ids import DEFAULT_NAMESPACE, Kind, QueueName, WorkerId, worker_actor
 from tenure.core.instants import seconds
+from tenure.handlers.registry import Isolation
 from tenure.worker.session.claims import AT_ONCE, ClaimPlanner, ClaimSettings
 
 WAIT = seconds(10)
@@ -17,10 +18,11 @@ def claimer(**kinds: int | None) -> ClaimPlanner:
         actor=worker_actor("w"),
         queues={QueueName("a"): 1},
         kinds={Kind(kind): limit for kind, limit in kinds.items()},
+        lanes={Kind(kind): Isolation.ASYNC for kind in kinds},
         wait_us=WAIT,
     )
     made = ClaimPlanner(settings, lambda: 0.5)
-    assert made.ask(free=1, running=Counter()) is not None
+    assert made.ask(free=1, running=Counter(), ready=lambda lane: 1) is not None
     return made
 
 

@@ -1,6 +1,5 @@
 """A pool whose children are processes that do nothing: the test says what they say."""
 
-import os
 import selectors
 import socket
 import subprocess
@@ -10,13 +9,44 @@ import pytest
 
 from tenure.clock import Boot, boot_now
 from tenure.handlers.registry import Isolation
-from tenure.worker.frames import BegunMark, Ended, Ready, Returned, encode_frame, shared_file
-from tenure.worker.session.messages import Event, Finished, Stats
+from tenure.worker.frames import (
+    Authority,
+    CheckpointSaved,
+    Ended,
+    ProgressMade,
+    Ready,
+    Returned,
+    SelfCompleted,
+    encode_frame,
+)
+from tenure.worker.session.messages import Outcome, Stats
 from tenure.worker.supervisor import children
 from tenure.worker.supervisor.options import WorkerOptions
 from tenure.worker.supervisor.pool import ChildPool
 from tests.support.coordinators import KIND
 from tests.worker.grants import grant_of, in_a_minute
+
+
+class Events:
+    """What a pool said, in place of a session."""
+
+    def __init__(self) -> None:
+        self.finished_runs: list[tuple[int, Outcome]] = []
+
+    def finished(self, run: int, outcome: Outcome) -> None:
+        self.finished_runs.append((run, outcome))
+
+    def child_sent(self, message: CheckpointSaved | ProgressMade | SelfCompleted) -> None:
+        pass
+
+    def lend(self, run: int) -> Authority | None:
+        raise AssertionError(run)
+
+    def children_serving(self, lane: Isolation, children: int) -> None:
+        pass
+
+    def break_off(self, why: str) -> None:
+        raise AssertionError(why)
 
 
 class Actors:
@@ -32,7 +62,7 @@ class Actors:
         clock: Callable[[], Boot] = boot_now,
     ) -> None:
         self.ends: list[socket.socket] = []  # of the sockets that belong to children
-        self.finished = 0
+        self.owner = Events()
         self.selector = selectors.DefaultSelector()
         monkeypatch.setattr(children, "_spawn", self._spawn)
         self.pool = ChildPool(
@@ -42,7 +72,7 @@ class Actors:
             environment={},
             selector=self.selector,
             clock=clock,
-            emit=self._emit,
+            owner=self.owner,
             stats=Stats(),
         )
         self._lane = lane
@@ -55,22 +85,21 @@ class Actors:
             ready += 1
         for run in range(runs - 1):
             self.begin(run)
+            self.pool._recent.forget()  # none waits for those before it
         self.turn()
 
-    def _spawn(self, _: object) -> tuple["subprocess.Popen[bytes]", socket.socket, BegunMark]:
+    def _spawn(self, _: object) -> tuple["subprocess.Popen[bytes]", socket.socket]:
         process = subprocess.Popen(
             ["sleep", "600"], stdout=subprocess.PIPE, start_new_session=True, bufsize=0
         )
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         self.ends.append(theirs)
-        page = shared_file()
-        begun_mark = BegunMark(page)
-        os.close(page)
-        return process, ours, begun_mark
+        return process, ours
 
-    def _emit(self, event: Event) -> None:
-        self.finished += isinstance(event, Finished)
+    @property
+    def finished(self) -> int:
+        return len(self.owner.finished_runs)
 
     @property
     def serving(self) -> int:
@@ -80,8 +109,7 @@ class Actors:
         self.ends[child].sendall(encode_frame(Ready()))
 
     def begin(self, run: int) -> None:
-        self.pool.prepare(run, self._lane, grant_of(KIND))
-        self.pool.begin(run, in_a_minute())
+        self.pool.begin(run, self._lane, grant_of(KIND), in_a_minute())
 
     def turn(self) -> None:
         for key, _ in self.selector.select(0):

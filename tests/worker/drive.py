@@ -20,23 +20,14 @@ from tenure.worker.frames import Returned
 from tenure.worker.session.claims import ClaimSettings
 from tenure.worker.session.messages import (
     Action,
-    Answered,
     Begin,
-    ChildrenReady,
-    Event,
-    Finished,
     Kill,
     Killed,
-    LeasesPolled,
     Outcome,
     PollLeases,
-    Prepare,
-    Prepared,
     Send,
     SendClaim,
     Stats,
-    Ticked,
-    Unanswered,
 )
 from tenure.worker.session.session import WorkerSession
 from tests.support.coordinators import CLIENT, KIND, QUEUE, World
@@ -72,7 +63,6 @@ class Drive:
         queues: Mapping[QueueName, int] | None = None,
         random: Callable[[], float] = lambda: 0.5,
         notes_every_end: bool = True,
-        prepares: bool = True,
         kills: bool = True,
     ) -> None:
         self.world = World()
@@ -86,16 +76,15 @@ class Drive:
                 actor=ACTOR,
                 queues=queues or {QUEUE: 1},
                 kinds=kinds or {KIND: None},
-                lanes=lanes or {},
+                lanes=lanes or dict.fromkeys(kinds or [KIND], Isolation.ASYNC),
             ),
             concurrency=concurrency,
             random=random,
             stats=self.stats,
             notes_every_end=notes_every_end,
         )
-        self._prepares = prepares
         self._kills = kills
-        self._events: list[Event] = []
+        self._serves = lanes is None
 
     # --- time and events -----------------------------------------------------------------------
 
@@ -104,13 +93,27 @@ class Drive:
         return Boot(self.world.clock.now)
 
     def begin(self) -> "Drive":
-        self.feed(ChildrenReady())
+        """Turn for the first time; a child of the async lane is ready unless there are lanes."""
+        if self._serves:
+            self.session.children_serving(Isolation.ASYNC, 1)
+        self.turn()
         return self
 
-    def feed(self, event: Event) -> None:
-        self._events.append(event)
-        while self._events:
-            actions = self.session.handle(self._events.pop(0), self.now)
+    def feed(self, event: Callable[..., None], *values: Any, **named: Any) -> None:
+        """An event of the session, and its turn."""
+        self.session.now = self.now
+        event(*values, **named)
+        self.turn()
+
+    def decide(self, event: Callable[..., None], *values: Any) -> list[Action]:
+        """What the session wants after an event; the test carries it out."""
+        self.session.now = self.now
+        event(*values)
+        return self.session.turn()
+
+    def turn(self) -> None:
+        self.session.now = self.now
+        while actions := self.session.turn():
             if self.network.claim_takes_s:  # and nothing else waits for it
                 actions.sort(key=lambda each: isinstance(each, SendClaim))
             for action in actions:
@@ -125,14 +128,14 @@ class Drive:
         turns = 0
         while not (sleeping or self.session.is_done) and self.session.next_at <= end:
             self.world.clock.now = max(self.world.clock.now, self.session.next_at)  # type: ignore[assignment]  # both count microseconds
-            self.feed(Ticked())
+            self.turn()
             turns += 1
             assert turns < 10_000, "the session turns without end"
         self.world.clock.now = end  # type: ignore[assignment]  # both count microseconds
-        self.feed(Ticked())
+        self.turn()
 
     def finish(self, run: int, outcome: Outcome | None = None) -> None:
-        self.feed(Finished(run, outcome or Returned(b'"done"')))
+        self.feed(self.session.finished, run, outcome or Returned(b'"done"'))
 
     # --- jobs ----------------------------------------------------------------------------------
 
@@ -143,9 +146,7 @@ class Drive:
         """A job that this session runs: its number and its id."""
         job_id = self.enqueue(policy)
         self.advance(3)
-        begun = {each.run for each in self.wanted(Begin)}
-        prepared = [each for each in self.wanted(Prepare) if each.grant.job_id == job_id]
-        (run,) = [each.run for each in prepared if each.run in begun]
+        (run,) = [each.run for each in self.wanted(Begin) if each.grant.job_id == job_id]
         return run, job_id
 
     def cancel(self, job_id: JobId, mode: CancelMode = CancelMode.SOFT) -> None:
@@ -177,7 +178,7 @@ class Drive:
         return [c for send in self.wanted(Send) for c in send.commands if isinstance(c, kind)]
 
     def grants(self) -> list[Grant]:
-        return [action.grant for action in self.wanted(Prepare)]
+        return [action.grant for action in self.wanted(Begin)]
 
     # --- carrying it out -----------------------------------------------------------------------
 
@@ -190,10 +191,8 @@ class Drive:
                 self._send(action.ticket, action.commands)
             case PollLeases():
                 self._poll_leases(action)
-            case Prepare() if self._prepares:
-                self._events.append(Prepared(action.run))
             case Kill() if self._kills:
-                self._events.append(Finished(action.run, Killed()))
+                self.session.finished(action.run, Killed())
             case _:
                 pass
 
@@ -202,24 +201,25 @@ class Drive:
             news = self.world.coordinator.store.jobs.peek_leases(
                 list(action.leases.values()), ACTOR
             )
-            self._events.append(LeasesPolled(dict(zip(action.leases, news, strict=True))))
+            self.session.leases_polled(dict(zip(action.leases, news, strict=True)))
         else:
-            self._events.append(LeasesPolled(None))
+            self.session.leases_polled(None)
 
     def _claim(self, action: SendClaim) -> None:
         if self.network.requests_arrive:
             answer = self.world.coordinator.claim(action.request)
             self.world.clock.now += seconds(self.network.claim_takes_s)  # type: ignore[assignment]  # both count microseconds
+            self.session.now = self.now
             if self.network.answers_return:
-                self._events.append(Answered(action.ticket, answer))
+                self.session.claim_answered(action.ticket, answer)
                 return
-        self._events.append(Unanswered(action.ticket, "cut"))
+        self.session.unanswered(action.ticket, "cut")
 
     def _send(self, ticket: int, commands: tuple[WorkerCommand, ...]) -> None:
         if self.network.requests_arrive:
             answers = self.world.coordinator.submit_many(commands).result()
             if self.network.answers_return:
-                verdicts = tuple(each for each in answers if isinstance(each, Verdict))
-                self._events.append(Answered(ticket, verdicts))
+                verdicts = [each for each in answers if isinstance(each, Verdict)]
+                self.session.answered(ticket, verdicts)
                 return
-        self._events.append(Unanswered(ticket, "cut"))
+        self.session.unanswered(ticket, "cut")

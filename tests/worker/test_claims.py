@@ -9,6 +9,7 @@ from tenure.core.claims import Held
 from tenure.core.ids import DEFAULT_NAMESPACE, Actor, Kind, QueueName, WorkerId
 from tenure.core.instants import seconds
 from tenure.core.policy import delay_us
+from tenure.handlers.registry import Isolation
 from tenure.worker.session.claims import (
     LONGEST_HOLD,
     MAX_CLAIM_TRIES,
@@ -22,6 +23,11 @@ HIGH, LOW = QueueName("high"), QueueName("low")
 PLAIN, SCARCE = Kind("plain"), Kind("scarce")
 
 
+def plenty(lane: Isolation) -> int:
+    """How many attempts could begin at once."""
+    return 1000
+
+
 def claimer(
     queues: dict[QueueName, int] | None = None, kinds: dict[Kind, int | None] | None = None
 ) -> ClaimPlanner:
@@ -31,6 +37,7 @@ def claimer(
         actor=Actor("worker:w1"),
         queues=queues or {HIGH: 1},
         kinds=kinds or {PLAIN: None},
+        lanes=dict.fromkeys([PLAIN, SCARCE], Isolation.ASYNC),
     )
     return ClaimPlanner(settings, lambda: 0.5)
 
@@ -39,7 +46,7 @@ def answered(
     each: ClaimPlanner, *, free: int = 1, grants: int | None = None
 ) -> tuple[QueueName, ...]:
     """One claim and its answer, full unless said otherwise; which queues it named."""
-    request = each.ask(free=free, running=Counter())
+    request = each.ask(free=free, running=Counter(), ready=plenty)
     assert request is not None
     each.answered(request.limit if grants is None else grants, Boot(0))
     return request.queues
@@ -58,7 +65,7 @@ def test_an_idle_limited_kind_does_not_hide_the_backlog_of_the_others() -> None:
     each = claimer({HIGH: 3, LOW: 1}, kinds={PLAIN: None, SCARCE: 2})
     asked: Counter[QueueName] = Counter()
     for turn in range(401):
-        request = each.ask(free=1, running=Counter())
+        request = each.ask(free=1, running=Counter(), ready=plenty)
         assert request is not None
         assert request.kinds == (PLAIN,)
         if turn:
@@ -95,11 +102,11 @@ def test_a_limited_kind_is_claimed_alone_and_only_while_it_has_room() -> None:
 
     seen = []
     for _ in range(4):
-        request = each.ask(free=10, running=Counter({SCARCE: 1}))
+        request = each.ask(free=10, running=Counter({SCARCE: 1}), ready=plenty)
         assert request is not None
         seen.append((request.kinds, request.limit))
         each.answered(request.limit, Boot(0))
-    request = each.ask(free=10, running=Counter({SCARCE: 2}))
+    request = each.ask(free=10, running=Counter({SCARCE: 2}), ready=plenty)
 
     assert seen == [((PLAIN,), 10), ((SCARCE,), 1)] * 2
     assert request is not None
@@ -123,7 +130,7 @@ def test_transport_retries_have_full_jitter_below_a_ceiling(tries: int) -> None:
 
 def unanswered(each: ClaimPlanner) -> str:
     """One claim that gets no answer; its request id."""
-    request = each.ask(free=1, running=Counter())
+    request = each.ask(free=1, running=Counter(), ready=plenty)
     assert request is not None
     each.failed(Boot(0))
     return request.request_id
@@ -166,12 +173,12 @@ def test_a_claim_that_is_answered_starts_the_count_anew() -> None:
 def test_a_worker_sleeps_until_a_rate_that_holds_back_everything_has_room() -> None:
     each = claimer()
     answered(each, grants=0)
-    each.ask(free=1, running=Counter())
+    each.ask(free=1, running=Counter(), ready=plenty)
     each.answered(0, Boot(0), held=Held(seconds(20), is_all=True))
 
     assert each.next_at == Boot(seconds(20))
 
-    each.ask(free=1, running=Counter())
+    each.ask(free=1, running=Counter(), ready=plenty)
     each.answered(0, Boot(0), held=Held(seconds(3600), is_all=True))
 
     assert each.next_at == Boot(LONGEST_HOLD)
@@ -180,10 +187,10 @@ def test_a_worker_sleeps_until_a_rate_that_holds_back_everything_has_room() -> N
 @spec("RL9")
 def test_a_worker_asks_when_a_rate_has_room_and_polls_for_the_rest_meanwhile() -> None:
     each = claimer()
-    each.ask(free=1, running=Counter())
+    each.ask(free=1, running=Counter(), ready=plenty)
     each.answered(0, Boot(0), held=Held(seconds(0.01), is_all=False))
     soon = each.next_at
-    each.ask(free=1, running=Counter())
+    each.ask(free=1, running=Counter(), ready=plenty)
     each.answered(0, Boot(0), held=Held(seconds(20), is_all=False))
 
     assert soon == Boot(seconds(0.01))
@@ -194,13 +201,13 @@ def test_a_worker_asks_when_a_rate_has_room_and_polls_for_the_rest_meanwhile() -
 def test_one_group_of_kinds_that_is_not_held_is_polled_for() -> None:
     each = claimer(kinds={PLAIN: None, SCARCE: 2})
     for held in (None, Held(seconds(20), is_all=True)):
-        each.ask(free=1, running=Counter())
+        each.ask(free=1, running=Counter(), ready=plenty)
         each.answered(0, Boot(0), held=held)
 
     assert each.next_at < seconds(0.75)
 
     for held in (Held(seconds(20), is_all=True), Held(seconds(7), is_all=True)):
-        each.ask(free=1, running=Counter())
+        each.ask(free=1, running=Counter(), ready=plenty)
         each.answered(0, Boot(0), held=held)
 
     assert each.next_at == Boot(seconds(7))

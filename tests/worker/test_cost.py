@@ -13,7 +13,6 @@ from msgspec.structs import replace
 
 from tenure.clock import Boot
 from tenure.core.claims import ClaimAnswer
-from tenure.core.commands import Start, WorkerCommand
 from tenure.core.ids import DEFAULT_NAMESPACE, Actor, JobId, LeaseId, WorkerId
 from tenure.core.instants import seconds
 from tenure.core.validation import Limits
@@ -26,19 +25,11 @@ from tenure.worker.frames import FrameReader, Retire, Returned, Run, ToSuperviso
 from tenure.worker.session.claims import ClaimSettings
 from tenure.worker.session.messages import (
     Action,
-    Answered,
     Begin,
-    ChildrenReady,
-    Event,
-    Finished,
-    LeasesPolled,
     PollLeases,
-    Prepare,
-    Prepared,
     Send,
     SendClaim,
     Stats,
-    Ticked,
 )
 from tenure.worker.session.session import WorkerSession
 from tenure.worker.supervisor.keeper_client import KeeperClient
@@ -67,7 +58,6 @@ class Grants:
         self.stats = Stats()
         self.running: list[int] = []
         self._granted = 0
-        self._events: list[Event] = []
         self.session = WorkerSession(
             ClaimSettings(
                 namespace=DEFAULT_NAMESPACE,
@@ -75,42 +65,41 @@ class Grants:
                 actor=Actor("worker:w1"),
                 queues={QUEUE: 1},
                 kinds={KIND: None},
+                lanes={KIND: Isolation.ASYNC},
             ),
             concurrency=concurrency,
             random=lambda: 0.5,
             stats=self.stats,
         )
-        self.feed(ChildrenReady())
+        self.session.children_serving(Isolation.ASYNC, 1)
         while len(self.running) < concurrency:
             self.pass_time(A_MOMENT_S)
 
-    def feed(self, event: Event) -> None:
-        self._events.append(event)
-        while self._events:
-            for action in self.session.handle(self._events.pop(0), self.now):
+    def turn(self) -> None:
+        while actions := self.session.turn():
+            for action in actions:
                 self._perform(action)
 
     def pass_time(self, amount_s: float) -> None:
-        self.now = Boot(self.now + seconds(amount_s))
-        self.feed(Ticked())
+        self.now = self.session.now = Boot(self.now + seconds(amount_s))
+        self.turn()
 
     def finish_newest(self) -> None:
         """The job that began last ends, and the next one takes its slot."""
-        self.feed(Finished(self.running.pop(), Returned(b"null")))
+        self.session.finished(self.running.pop(), Returned(b"null"))
+        self.turn()
         self.pass_time(A_MOMENT_S)
 
     def _perform(self, action: Action) -> None:
         match action:
             case SendClaim():
                 grants = tuple(self._grant() for _ in range(action.request.limit))
-                self._events.append(Answered(action.ticket, ClaimAnswer(grants=grants)))
+                self.session.claim_answered(action.ticket, ClaimAnswer(grants=grants))
             case Send():
-                verdicts = tuple(self._verdict(each) for each in action.commands)
-                self._events.append(Answered(action.ticket, verdicts))
+                committed = Verdict(kind=VerdictKind.COMMITTED, disposition=Disposition.SUCCEEDED)
+                self.session.answered(action.ticket, [committed] * len(action.commands))
             case PollLeases():
-                self._events.append(LeasesPolled({}))
-            case Prepare():
-                self._events.append(Prepared(action.run))
+                self.session.leases_polled({})
             case Begin():
                 self.running.append(action.run)
             case _:
@@ -120,11 +109,6 @@ class Grants:
         self._granted += 1
         number = self._granted
         return replace(self._pattern, job_id=JobId(f"j{number}"), lease_id=LeaseId(f"l{number}"))
-
-    def _verdict(self, command: WorkerCommand) -> Verdict:
-        if isinstance(command, Start):
-            return Verdict(kind=VerdictKind.OK, ttl_us=self._pattern.ttl_us)
-        return Verdict(kind=VerdictKind.COMMITTED, disposition=Disposition.SUCCEEDED)
 
 
 def session_steps_per_job(concurrency: int) -> float:

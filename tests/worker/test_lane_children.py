@@ -44,7 +44,7 @@ def test_warm_children_and_one_for_each_waiting_attempt_are_missing() -> None:
 
 
 def test_when_all_children_are_taken_one_more_is_started_unless_there_are_enough() -> None:
-    lane = a_lane(Isolation.PROCESS, warm=1, most=3)
+    lane = a_lane(Isolation.PROCESS, warm=1, most=3, most_starting=2)
     serving(lane, 1)
     assert lane.missing == 0
 

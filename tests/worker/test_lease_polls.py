@@ -4,7 +4,7 @@ from tenure.core.commands import Heartbeat
 from tenure.core.instants import seconds
 from tenure.core.vocabulary import CancelMode, JobStatus, LeaseNews
 from tenure.worker.frames import AskToStop
-from tenure.worker.session.messages import Kill, LeasesPolled, PollLeases
+from tenure.worker.session.messages import Kill, PollLeases
 from tenure.worker.session.outbox import POLL_AFTER_FAILURE, POLL_ANSWER_WITHIN, POLL_INTERVAL
 from tenure_conformance.spec import spec
 from tests.worker.drive import Drive
@@ -67,7 +67,7 @@ def test_a_poll_ends_nothing_and_causes_one_heartbeat() -> None:
     before = len(drive.commands(Heartbeat))
 
     for _ in range(5):
-        drive.feed(LeasesPolled({run: LeaseNews.LOST, 99: LeaseNews.LOST}))
+        drive.feed(drive.session.leases_polled, {run: LeaseNews.LOST, 99: LeaseNews.LOST})
 
     assert len(drive.commands(Heartbeat)) == before + 1
     assert not drive.wanted(Kill)

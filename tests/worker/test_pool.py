@@ -19,12 +19,9 @@ from tenure.core.instants import seconds
 from tenure.handlers.registry import Isolation
 from tenure.worker.frames import AskToStop, LeaseRenewed, Returned, Stopped, StoreArtifact
 from tenure.worker.session.messages import (
-    ChildrenServing,
     Died,
-    Event,
-    Finished,
     Killed,
-    Prepared,
+    Outcome,
     Stats,
     Unstarted,
 )
@@ -34,6 +31,7 @@ from tenure.worker.supervisor.pool import BEGUN_PER_CORE, ChildPool
 from tenure.worker.supervisor.requests import HandlerRequest
 from tenure_conformance.spec import spec
 from tests.support.waiting import PATIENCE_S
+from tests.worker.actors import Events
 from tests.worker.grants import grant_of, in_a_minute
 from tests.worker.sample import APP
 
@@ -44,7 +42,7 @@ class Loop:
     """A pool and the turning that a supervisor would do."""
 
     def __init__(self, *, children: int = 1, clock: Callable[[], Boot] = boot_now) -> None:
-        self.events: list[Event] = []
+        self.owner = Events()
         self.requests: list[HandlerRequest] = []
         self.selector = selectors.DefaultSelector()
         self.stats = Stats()
@@ -55,19 +53,19 @@ class Loop:
             environment=dict(os.environ),
             selector=self.selector,
             clock=clock,
-            emit=self._emit,
+            owner=self.owner,
             stats=self.stats,
             carry_out=self.requests.append,
         )
 
-    def _emit(self, event: Event) -> None:
-        if not isinstance(event, ChildrenServing):
-            self.events.append(event)
+    @property
+    def finished(self) -> list[tuple[int, Outcome]]:
+        return self.owner.finished_runs
 
     def turn_until(self, condition: Callable[[], object]) -> None:
         end = time.monotonic() + PATIENCE_S
         while not condition():
-            assert time.monotonic() < end, self.events
+            assert time.monotonic() < end, self.finished
             self.pool.flush()
             for key, _ in self.selector.select(0.02):
                 key.data()
@@ -75,8 +73,7 @@ class Loop:
                 self.pool.maintain()
 
     def begin(self, run: int, kind: str, payload: bytes = b"{}") -> None:
-        """An attempt that its claim has started."""
-        self.pool.prepare(run, Isolation.PROCESS, grant_of(kind, payload), in_a_minute())
+        self.pool.begin(run, Isolation.PROCESS, grant_of(kind, payload), in_a_minute())
 
     def wait_for_children(self, number: int) -> None:
         self.turn_until(lambda: self.pool._lanes[Isolation.PROCESS].serving == number)
@@ -100,56 +97,7 @@ def loop() -> Iterator[Loop]:
     loop.close()
 
 
-def test_an_attempt_whose_reserved_child_died_runs_in_another(loop: Loop) -> None:
-    loop.pool.prepare(1, Isolation.PROCESS, grant_of("add", b'{"a": 1, "b": 2}'))
-    loop.turn_until(lambda: Prepared(1) in loop.events)
-
-    loop.kill_children()
-    loop.pool.begin(1, in_a_minute())
-    loop.turn_until(lambda: len(loop.events) > 1)
-
-    assert loop.events == [Prepared(1), Finished(1, Returned(b"3"))]
-
-
-def killed_before_it_reads(loop: Loop, run: int) -> None:
-    """The child that has this attempt dies before it has read it."""
-    [child] = [child for child in loop.pool._children if run in child.runs]
-    os.kill(child.pid, signal.SIGSTOP)
-    loop.pool.flush()
-    os.kill(child.pid, signal.SIGKILL)
-    loop.turn_until(lambda: child not in loop.pool._children)
-
-
-@spec("WP21")
-def test_an_attempt_whose_child_died_before_its_handler_began_runs_in_another(loop: Loop) -> None:
-    loop.wait_for_children(1)
-    loop.begin(1, "add", b'{"a": 1, "b": 2}')
-
-    killed_before_it_reads(loop, 1)
-    loop.turn_until(lambda: loop.events)
-
-    assert loop.events == [Finished(1, Returned(b"3"))]  # the first child never read it
-
-
-@spec("WP21")
-def test_an_attempt_whose_children_died_twice_before_its_handler_began_has_failed(
-    loop: Loop,
-) -> None:
-    loop.wait_for_children(1)
-    loop.begin(1, "add", b'{"a": 1, "b": 2}')
-    killed_before_it_reads(loop, 1)
-    loop.turn_until(lambda: loop.pool._slots[1].is_sent or loop.pool._unflushed)
-
-    killed_before_it_reads(loop, 1)
-    loop.turn_until(lambda: loop.events)
-
-    [finished] = loop.events
-    assert isinstance(finished, Finished)
-    assert isinstance(finished.outcome, Died)
-
-
-@spec("WP21")
-def test_an_attempt_whose_handler_began_is_not_begun_again(loop: Loop, tmp_path: Path) -> None:
+def test_an_attempt_whose_child_died_has_failed(loop: Loop, tmp_path: Path) -> None:
     loop.wait_for_children(1)
     file = tmp_path / "began"
     loop.begin(1, "nap", msgspec.json.encode({"amount_s": 60, "file": str(file)}))
@@ -157,43 +105,26 @@ def test_an_attempt_whose_handler_began_is_not_begun_again(loop: Loop, tmp_path:
 
     loop.kill_children()
 
-    [finished] = loop.events
-    assert isinstance(finished, Finished)
-    assert isinstance(finished.outcome, Died)
+    [(run, outcome)] = loop.finished
+    assert (run, type(outcome)) == (1, Died)
 
 
-def test_renewals_and_stop_requests_reach_the_next_child_of_an_attempt(loop: Loop) -> None:
-    loop.pool.prepare(1, Isolation.PROCESS, grant_of("polite"))
-    loop.turn_until(lambda: Prepared(1) in loop.events)
-    loop.kill_children()
-
-    loop.pool.begin(1, in_a_minute())
+def test_renewals_and_stop_requests_reach_an_attempt_that_waited_for_its_child(loop: Loop) -> None:
+    loop.begin(1, "polite")
     loop.pool.renew(LeaseRenewed(1, Boot(boot_now() + seconds(90))))
     loop.pool.ask_to_stop(AskToStop(1, "enough"))
-    loop.turn_until(lambda: len(loop.events) > 1)
 
-    assert loop.events[-1] == Finished(1, Stopped())
+    loop.turn_until(lambda: loop.finished)
 
-
-def test_a_reserved_child_that_is_given_up_goes_to_a_waiting_attempt(loop: Loop) -> None:
-    loop.turn_until(lambda: loop.pool.is_up)
-    loop.pool.prepare(1, Isolation.PROCESS, grant_of("add"))
-    loop.pool.prepare(2, Isolation.PROCESS, grant_of("add"))
-    assert loop.events == [Prepared(1)]
-
-    loop.pool.kill(1)
-
-    assert loop.events == [Prepared(1), Finished(1, Killed()), Prepared(2)]
+    assert loop.finished == [(1, Stopped())]
 
 
 def test_a_flood_of_artifacts_is_taken_one_at_a_time(loop: Loop) -> None:
-    loop.pool.prepare(1, Isolation.PROCESS, grant_of("flood"))
-    loop.turn_until(lambda: Prepared(1) in loop.events)
+    loop.begin(1, "flood")
 
-    loop.pool.begin(1, in_a_minute())
-    loop.turn_until(lambda: len(loop.events) > 1)
+    loop.turn_until(lambda: loop.finished)
 
-    assert loop.events[1:] == [Finished(1, Returned(b'"flooded"'))]
+    assert loop.finished == [(1, Returned(b'"flooded"'))]
     [request] = loop.requests
     assert request.ask.what == StoreArtifact("file-0", "text/plain", bytes(10_000))
 
@@ -202,9 +133,8 @@ def test_messages_about_unknown_attempts_are_ignored(loop: Loop) -> None:
     loop.pool.kill(99)
     loop.pool.renew(LeaseRenewed(99, Boot(0)))
     loop.pool.ask_to_stop(AskToStop(99, "enough"))
-    loop.pool.begin(99, in_a_minute())
 
-    assert loop.events == []
+    assert loop.finished == []
 
 
 # --- several at once ---------------------------------------------------------------------------
@@ -233,9 +163,9 @@ def test_short_jobs_that_come_at_once_run_one_after_the_other_in_a_few_children(
 
         for run in range(12):
             loop.begin(run, "pid")
-        loop.turn_until(lambda: len(loop.events) == 12)
+        loop.turn_until(lambda: len(loop.finished) == 12)
 
-        outcomes = [each.outcome for each in loop.events if isinstance(each, Finished)]
+        outcomes = [outcome for _, outcome in loop.finished]
         assert (
             len({each.result for each in outcomes if isinstance(each, Returned)}) == BEGUN_PER_CORE
         )
@@ -262,7 +192,7 @@ def test_an_attempt_that_has_not_begun_is_killed_without_its_child() -> None:
 
         loop.pool.kill(BEGUN_PER_CORE)
 
-        assert loop.events == [Finished(BEGUN_PER_CORE, Killed())]
+        assert loop.finished == [(BEGUN_PER_CORE, Killed())]
 
 
 @pytest.mark.usefixtures("one_core")
@@ -277,9 +207,9 @@ def test_after_crashes_the_next_attempts_begin_in_children_that_are_free(
         for run in range(BEGUN_PER_CORE):
             loop.begin(run, "crash", b'{"how": "exit"}')
         loop.begin(BEGUN_PER_CORE, "pid")
-        loop.turn_until(lambda: len(loop.events) > BEGUN_PER_CORE)
+        loop.turn_until(lambda: len(loop.finished) > BEGUN_PER_CORE)
 
-        ends = {each.run: type(each.outcome) for each in loop.events if isinstance(each, Finished)}
+        ends = {run: type(outcome) for run, outcome in loop.finished}
         assert ends == dict.fromkeys(range(BEGUN_PER_CORE), Died) | {BEGUN_PER_CORE: Returned}
 
 
@@ -295,9 +225,9 @@ def test_a_child_that_the_system_refuses_costs_a_slot_and_is_tried_again(
     monkeypatch.setattr(children, "_spawn", refuse)
     loop.begin(1, "nap", b'{"amount_s": 600}')
     loop.begin(2, "add", b'{"a": 1, "b": 2}')
-    loop.turn_until(lambda: loop.events)
+    loop.turn_until(lambda: loop.finished)
     why = "no child can be started: Too many open files"
-    assert loop.events == [Finished(2, Unstarted(why))]
+    assert loop.finished == [(2, Unstarted(why))]
 
     monkeypatch.setattr(children, "_spawn", spawn)
     loop.wait_for_children(2)

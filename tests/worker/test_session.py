@@ -11,6 +11,7 @@ from tenure.core.job import JobError, Progress
 from tenure.core.policy import Policy
 from tenure.core.verdicts import Verdict
 from tenure.core.vocabulary import Cause, JobStatus, VerdictKind
+from tenure.handlers.registry import Isolation
 from tenure.verify import assert_holds
 from tenure.worker.frames import (
     CheckpointSaved,
@@ -22,19 +23,14 @@ from tenure.worker.frames import (
 )
 from tenure.worker.session.attempts import fence_at, margin_us
 from tenure.worker.session.messages import (
-    Answered,
     Begin,
-    ChildrenReady,
-    ClockJumped,
     Died,
     Displaced,
     Kill,
     Note,
     Outcome,
-    Prepared,
     Send,
     SendClaim,
-    Woken,
 )
 from tenure_conformance.spec import spec
 from tests.worker.drive import Drive
@@ -61,25 +57,13 @@ def test_a_grant_is_started_run_and_reported() -> None:
 def test_nothing_is_claimed_before_the_children_are_up() -> None:
     drive = Drive()
     drive.enqueue()
-    drive.feed(Woken())
+    drive.feed(drive.session.work_expected)
     drive.advance(5)
     assert drive.wanted(SendClaim) == []
 
     drive.begin()
 
     assert len(drive.grants()) == 1
-
-
-def test_a_job_is_not_started_before_a_child_has_room() -> None:
-    drive = Drive(prepares=False).begin()
-    job_id = drive.enqueue()
-    drive.advance(40)
-    assert drive.status(job_id) is JobStatus.CLAIMED
-    assert drive.types(job_id)[2:] == ["lease_renewed"]
-
-    drive.feed(Prepared(1))
-
-    assert drive.status(job_id) is JobStatus.RUNNING
 
 
 def test_outcomes_become_their_reports() -> None:
@@ -156,7 +140,7 @@ def test_claim_seq_rises_and_idle_polls_slow_down() -> None:
     assert numbers == sorted(set(numbers))
     assert 115 <= len(claims) <= 130
 
-    drive.feed(Woken())
+    drive.feed(drive.session.work_expected)
     drive.advance(0.2)
 
     assert len(drive.wanted(SendClaim)) - len(claims) >= 3, "a hint makes it look often again"
@@ -180,7 +164,7 @@ def test_a_claim_without_an_answer_is_repeated_as_it_was_and_grants_once() -> No
 
 
 def test_the_lease_of_a_repeated_claim_counts_from_its_own_sending() -> None:
-    drive = Drive(prepares=False)
+    drive = Drive()
     drive.enqueue()
     drive.network.answers_return = False
     drive.begin()
@@ -193,7 +177,7 @@ def test_the_lease_of_a_repeated_claim_counts_from_its_own_sending() -> None:
     drive.network.cut()
     drive.advance(31)
 
-    assert len(drive.wanted(Kill)) == 1, "nobody waits for its child any more"
+    assert len(drive.wanted(Kill)) == 1
 
 
 @spec("WP12")
@@ -209,18 +193,18 @@ def test_the_lease_of_a_held_claim_counts_from_the_end_of_the_hold() -> None:
 
 @spec("WP12")
 def test_a_claim_cannot_have_been_held_longer_than_the_worker_waited() -> None:
-    drive = Drive(prepares=False)
+    drive = Drive()
     drive.enqueue(SHORT)
 
     held_claim(drive, held_s=0, said_s=3600)
     drive.network.cut()
     drive.advance(30)
 
-    assert len(drive.wanted(Kill)) == 1, "nobody waits for its child any more"
+    assert len(drive.wanted(Kill)) == 1
 
 
 @spec("WP12")
-@pytest.mark.parametrize(("late_s", "becomes"), [(28, JobStatus.QUEUED), (30, JobStatus.CLAIMED)])
+@pytest.mark.parametrize(("late_s", "becomes"), [(28, JobStatus.QUEUED), (30, JobStatus.RUNNING)])
 def test_a_grant_that_comes_too_late_is_handed_back_unless_its_lease_is_over(
     late_s: float, becomes: JobStatus
 ) -> None:
@@ -237,27 +221,29 @@ def test_a_grant_that_comes_too_late_is_handed_back_unless_its_lease_is_over(
 
 def held_claim(drive: Drive, *, held_s: float, said_s: float, late_s: float = 0) -> None:
     """The session's claim is held, then granted; the answer says so, and is on its way for long."""
-    [asked] = drive.session.handle(ChildrenReady(), drive.now)
+    [asked] = drive.decide(drive.session.children_serving, Isolation.ASYNC, 1)
     assert isinstance(asked, SendClaim)
     drive.world.clock.now += seconds(held_s)  # type: ignore[assignment]  # both count microseconds
     answer = drive.world.coordinator.claim(asked.request)
     drive.world.clock.now += seconds(late_s)  # type: ignore[assignment]  # both count microseconds
-    drive.feed(Answered(asked.ticket, replace(answer, waited_us=seconds(said_s))))
+    drive.feed(
+        drive.session.claim_answered, asked.ticket, replace(answer, waited_us=seconds(said_s))
+    )
 
 
 def test_a_rejected_claim_ends_the_worker() -> None:
     drive = Drive().begin()
     (claim,) = drive.wanted(SendClaim)[-1:]
     drive.network.cut()
-    drive.feed(Woken())
+    drive.feed(drive.session.work_expected)
     drive.advance(0.01)
 
     ticket = drive.wanted(SendClaim)[-1].ticket
-    drive.session.handle(Answered(ticket + 1, ClaimAnswer(cause=Cause.STALE_CLAIM)), drive.now)
+    drive.decide(drive.session.claim_answered, ticket + 1, ClaimAnswer(cause=Cause.STALE_CLAIM))
     assert drive.session.failure is None, "that was no answer to its claim"
     session = drive.session
     session._claim = (ticket, drive.now)
-    session.handle(Answered(ticket, ClaimAnswer(cause=Cause.STALE_CLAIM)), drive.now)
+    drive.decide(drive.session.claim_answered, ticket, ClaimAnswer(cause=Cause.STALE_CLAIM))
 
     assert claim.request.claim_seq >= 1
     assert session.failure is not None
@@ -332,12 +318,12 @@ def test_the_deadline_counts_from_sending_not_from_the_answer() -> None:
     drive.network.cut()
     drive.advance(14)
     before = drive.now
-    actions = drive.session.handle(ClockJumped(), before)
+    actions = drive.decide(drive.session.clock_jumped)
     (send,) = [action for action in actions if isinstance(action, Send)]
     drive.world.clock.advance(10)
 
     verdict = Verdict(kind=VerdictKind.OK, ttl_us=LEASE)
-    drive.session.handle(Answered(send.ticket, (verdict,)), drive.now)
+    drive.decide(drive.session.answered, send.ticket, [verdict])
 
     assert drive.session._attempts[run].fence_at == before + seconds(54)
 
@@ -412,7 +398,7 @@ def test_a_jump_of_the_wall_clock_renews_every_lease_now() -> None:
     drive.running()
     before = len(drive.commands(Heartbeat))
 
-    drive.feed(ClockJumped())
+    drive.feed(drive.session.clock_jumped)
 
     assert len(drive.commands(Heartbeat)) == before + 2
 
@@ -440,8 +426,8 @@ def test_news_is_sent_at_once_and_then_once_a_second() -> None:
     before = len(drive.commands(Heartbeat))
 
     for step in range(20):
-        drive.feed(CheckpointSaved(run, b"%d" % step))
-        drive.feed(ProgressMade(run, Progress(done=step)))
+        drive.feed(drive.session.child_sent, CheckpointSaved(run, b"%d" % step))
+        drive.feed(drive.session.child_sent, ProgressMade(run, Progress(done=step)))
         drive.advance(0.1)
 
     assert 2 <= len(drive.commands(Heartbeat)) - before <= 4
@@ -454,7 +440,7 @@ def test_the_last_checkpoint_arrives_before_the_report() -> None:
     drive = Drive().begin()
     run, job_id = drive.running()
     for step in range(3):
-        drive.feed(CheckpointSaved(run, b"%d" % step))
+        drive.feed(drive.session.child_sent, CheckpointSaved(run, b"%d" % step))
 
     drive.finish(run, Raised(JobError(type="Boom", message="half-way")))
 
@@ -465,7 +451,7 @@ def test_the_last_checkpoint_arrives_before_the_report() -> None:
 def test_a_report_that_overtakes_a_heartbeat_brings_its_news_along() -> None:
     drive = Drive().begin()
     run, job_id = drive.running()
-    on_its_way = drive.session.handle(CheckpointSaved(run, b"1"), drive.now)
+    on_its_way = drive.decide(drive.session.child_sent, CheckpointSaved(run, b"1"))
     assert [type(each) for each in on_its_way] == [Send]
 
     drive.finish(run)
@@ -478,11 +464,11 @@ def test_news_of_a_lost_heartbeat_is_sent_again() -> None:
     drive = Drive().begin()
     run, job_id = drive.running()
     drive.network.cut()
-    drive.feed(CheckpointSaved(run, b"1"))
-    drive.feed(ProgressMade(run, Progress(done=1)))
+    drive.feed(drive.session.child_sent, CheckpointSaved(run, b"1"))
+    drive.feed(drive.session.child_sent, ProgressMade(run, Progress(done=1)))
     drive.advance(0.1)
     drive.network.heal()
-    drive.feed(ProgressMade(run, Progress(done=2)))
+    drive.feed(drive.session.child_sent, ProgressMade(run, Progress(done=2)))
     drive.advance(5)
 
     assert drive.job(job_id).checkpoint == b"1"

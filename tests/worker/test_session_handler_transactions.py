@@ -5,8 +5,8 @@ import pytest
 from tenure.core.commands import Complete, Fail, Release
 from tenure.core.job import JobError
 from tenure.core.vocabulary import CancelMode, JobStatus
-from tenure.worker.frames import Raised, Returned, SelfCompleted, Stopped, completion
-from tenure.worker.session.messages import Died, Displaced, LeaseLent, LeaseWanted, Note, Outcome
+from tenure.worker.frames import Authority, Raised, Returned, SelfCompleted, Stopped, completion
+from tenure.worker.session.messages import Died, Displaced, Note, Outcome
 from tests.worker.drive import ACTOR, Drive
 
 RESULT = b'"posted"'
@@ -21,33 +21,19 @@ ENDS: list[Outcome] = [
 
 def settle(drive: Drive, run: int) -> None:
     """What the child does on the handler's connection."""
-    drive.feed(LeaseWanted(run))
-    [lent] = drive.wanted(LeaseLent)
+    lent = drive.session.lend(run)
+    assert lent is not None
     job_id = drive.session._attempts[run].grant.job_id
     command = completion(job_id=job_id, lease_id=lent.lease_id, actor=lent.actor, result=RESULT)
     drive.world.coordinator.execute(command)
 
 
-def test_a_lease_is_lent_only_on_request_and_only_ones_own() -> None:
+def test_a_lease_is_lent_on_request() -> None:
     drive = Drive().begin()
     run, _ = drive.running()
-    drive.running()
-    assert drive.wanted(LeaseLent) == []
-
-    drive.feed(LeaseWanted(run))
 
     lease_id = drive.session._attempts[run].grant.lease_id
-    assert drive.wanted(LeaseLent) == [LeaseLent(run, lease_id, ACTOR)]
-
-
-def test_a_handler_that_asks_again_and_again_is_answered_once() -> None:
-    drive = Drive().begin()
-    run, _ = drive.running()
-
-    for _ in range(100):
-        drive.feed(LeaseWanted(run))
-
-    assert len(drive.wanted(LeaseLent)) == 1
+    assert drive.session.lend(run) == Authority(lease_id, ACTOR)
 
 
 def test_an_attempt_that_is_lost_is_lent_nothing() -> None:
@@ -56,9 +42,7 @@ def test_an_attempt_that_is_lost_is_lent_nothing() -> None:
     drive.cancel(job_id, CancelMode.HARD)
     drive.advance(20)
 
-    drive.feed(LeaseWanted(run))
-
-    assert drive.wanted(LeaseLent) == []
+    assert drive.session.lend(run) is None
 
 
 @pytest.mark.parametrize("end", ENDS)
@@ -69,7 +53,7 @@ def test_the_report_of_a_committed_success_is_a_replay_however_the_handler_ends(
     run, job_id = drive.running()
 
     settle(drive, run)
-    drive.feed(SelfCompleted(run, RESULT))
+    drive.feed(drive.session.child_sent, SelfCompleted(run, RESULT))
     drive.finish(run, end)
     drive.advance(1)
 
@@ -98,7 +82,7 @@ def test_a_handler_that_was_lent_a_lease_and_did_not_use_it_fails_as_always() ->
     drive = Drive().begin()
     run, job_id = drive.running()
 
-    drive.feed(LeaseWanted(run))
+    drive.session.lend(run)
     drive.finish(run, Died("exited with code 3"))
     drive.advance(0.01)
 

@@ -7,15 +7,11 @@ import pytest
 from tenure.core.claims import ClaimAnswer
 from tenure.core.instants import seconds
 from tenure.core.vocabulary import JobStatus
+from tenure.handlers.registry import Isolation
 from tenure.telemetry.log_lines import REMIND_EVERY
 from tenure.worker.session.messages import (
-    Answered,
-    ChildrenReady,
-    DrainRequested,
     Note,
     SendClaim,
-    Ticked,
-    Unanswered,
 )
 from tenure.worker.session.session import CLAIM_LOST
 from tests.worker.drive import Drive
@@ -83,13 +79,15 @@ def test_a_network_that_comes_and_goes_is_logged_twice_in_half_a_minute_at_most(
 def test_a_lost_answer_that_comes_with_the_next_try_is_logged_with_its_end() -> None:
     drive = Drive()
     [claim] = [
-        a for a in drive.session.handle(ChildrenReady(), drive.now) if isinstance(a, SendClaim)
+        a
+        for a in drive.decide(drive.session.children_serving, Isolation.ASYNC, 1)
+        if isinstance(a, SendClaim)
     ]
-    lost = drive.session.handle(Unanswered(claim.ticket, "cut"), drive.now)
+    lost = drive.decide(drive.session.unanswered, claim.ticket, "cut")
     drive.world.clock.now += seconds(5)  # type: ignore[assignment]  # both count microseconds
-    [again] = [a for a in drive.session.handle(Ticked(), drive.now) if isinstance(a, SendClaim)]
+    [again] = [a for a in drive.decide(lambda: None) if isinstance(a, SendClaim)]
 
-    heard = drive.session.handle(Answered(again.ticket, ClaimAnswer(grants=())), drive.now)
+    heard = drive.decide(drive.session.claim_answered, again.ticket, ClaimAnswer(grants=()))
 
     assert [a.text for a in lost if isinstance(a, Note)] == [
         "no answer to a claim, asking until there is one: cut"
@@ -110,7 +108,7 @@ def test_a_worker_without_jobs_does_not_wait_for_an_unreachable_coordinator(
     drive.network.cut()
     drive.advance(away_s)
 
-    drive.feed(DrainRequested(seconds(30)))
+    drive.feed(drive.session.drain, seconds(30))
     drive.advance(2)
 
     assert drive.is_done()
@@ -122,7 +120,7 @@ def test_a_report_that_is_not_delivered_yet_is_worth_waiting_for() -> None:
     run, job_id = drive.running()
     drive.network.cut()
     drive.finish(run)
-    drive.feed(DrainRequested(seconds(30)))
+    drive.feed(drive.session.drain, seconds(30))
     drive.advance(10)
     assert not drive.is_done()
 
@@ -140,7 +138,7 @@ def test_a_coordinator_that_answers_reports_again_is_asked_for_the_grants_of_a_l
     granted = drive.enqueue()
     drive.advance(3)  # its claim arrives, its grant does not
     drive.network.cut()
-    drive.feed(DrainRequested(seconds(60)))
+    drive.feed(drive.session.drain, seconds(60))
     drive.advance(10)
     drive.network.heal()
 
@@ -155,11 +153,13 @@ def test_a_coordinator_that_answers_reports_again_is_asked_for_the_grants_of_a_l
 def test_a_drain_respects_the_retry_after_of_its_coordinator() -> None:
     drive = Drive()
     [claim] = [
-        a for a in drive.session.handle(ChildrenReady(), drive.now) if isinstance(a, SendClaim)
+        a
+        for a in drive.decide(drive.session.children_serving, Isolation.ASYNC, 1)
+        if isinstance(a, SendClaim)
     ]
-    drive.session.handle(Unanswered(claim.ticket, "busy", seconds(7)), drive.now)
+    drive.decide(drive.session.unanswered, claim.ticket, "busy", seconds(7))
 
-    asked = drive.session.handle(DrainRequested(seconds(30)), drive.now)
+    asked = drive.decide(drive.session.drain, seconds(30))
 
     assert [action for action in asked if isinstance(action, SendClaim)] == []
     assert drive.session.next_at == drive.now + seconds(7)

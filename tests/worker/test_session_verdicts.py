@@ -5,7 +5,7 @@ import re
 import pytest
 from msgspec import structs
 
-from tenure.core.commands import Complete, Fail, Heartbeat, Release, Start
+from tenure.core.commands import Complete, Fail, Heartbeat, Release
 from tenure.core.ids import JobId
 from tenure.core.instants import seconds
 from tenure.core.job import JobError
@@ -24,15 +24,11 @@ from tenure.protocol.fields import moment
 from tenure.worker.frames import AskToStop, CheckpointSaved, Raised, Returned, Snoozed, Stopped
 from tenure.worker.session.attempts import NO_RENEWAL
 from tenure.worker.session.messages import (
-    Answered,
-    ClockJumped,
-    Finished,
     Kill,
     Note,
     Outcome,
     Send,
     SendClaim,
-    Unanswered,
 )
 from tenure_conformance.spec import spec
 from tests.worker.drive import Drive
@@ -65,10 +61,10 @@ def test_verdicts_with_words_of_a_newer_server_end_the_attempt_as_others_do() ->
         drive = Drive().begin()
         run, _ = drive.running()
         drive.network.cut()
-        finished = drive.session.handle(Finished(run, Returned(b"1")), drive.now)
+        finished = drive.decide(drive.session.finished, run, Returned(b"1"))
         (send,) = [action for action in finished if isinstance(action, Send)]
 
-        actions = drive.session.handle(Answered(send.ticket, (verdict,)), drive.now)
+        actions = drive.decide(drive.session.answered, send.ticket, (verdict,))
 
         notes = [action.text for action in actions if isinstance(action, Note)]
         assert any("split" in note or "eclipse" in note for note in notes), notes
@@ -91,10 +87,10 @@ def test_rejected_stops_the_handler_and_is_counted_and_logged() -> None:
     drive = Drive().begin()
     run, _ = drive.running()
     drive.network.cut()
-    (send,) = [a for a in drive.session.handle(ClockJumped(), drive.now) if isinstance(a, Send)]
+    (send,) = [a for a in drive.decide(drive.session.clock_jumped) if isinstance(a, Send)]
 
     verdict = Verdict(kind=VerdictKind.REJECTED, cause=Cause.INVALID_LEASE)
-    actions = drive.session.handle(Answered(send.ticket, (verdict,)), drive.now)
+    actions = drive.decide(drive.session.answered, send.ticket, (verdict,))
 
     assert Kill(run) in actions
     assert any(isinstance(a, Note) and a.is_error and "REJECTED" in a.text for a in actions)
@@ -181,7 +177,7 @@ def test_verdicts_are_never_retried() -> None:
 
 
 def _is_routine(command: object) -> bool:
-    return isinstance(command, Start | Heartbeat)
+    return isinstance(command, Heartbeat)
 
 
 def test_a_report_without_an_answer_is_repeated_under_its_id_and_replayed() -> None:
@@ -233,10 +229,10 @@ def test_one_bad_command_does_not_hold_up_its_neighbours() -> None:
     _refuse_bad_checkpoints(drive)
 
     drive.advance(20)
-    drive.feed(CheckpointSaved(good, b"[1]"))
-    drive.feed(CheckpointSaved(bad, b"NaN"))
+    drive.feed(drive.session.child_sent, CheckpointSaved(good, b"[1]"))
+    drive.feed(drive.session.child_sent, CheckpointSaved(bad, b"NaN"))
     drive.advance(60)
-    drive.feed(CheckpointSaved(bad, b"NaN"))
+    drive.feed(drive.session.child_sent, CheckpointSaved(bad, b"NaN"))
     drive.finish(bad)
     drive.finish(good)
     drive.advance(10)
@@ -252,7 +248,7 @@ def _refuse_bad_checkpoints(drive: Drive) -> None:
 
     def refuse(ticket: int, commands: tuple[object, ...]) -> None:
         if any(isinstance(c, Heartbeat) and c.checkpoint == b"NaN" for c in commands):
-            drive._events.append(Unanswered(ticket, "checkpoint: NaN is not JSON", is_refused=True))
+            drive.session.refused(ticket, "checkpoint: NaN is not JSON")
         else:
             send(ticket, commands)  # type: ignore[arg-type]  # only worker commands are sent
 
@@ -262,10 +258,10 @@ def _refuse_bad_checkpoints(drive: Drive) -> None:
 def test_a_result_the_coordinator_does_not_take_is_permanent_at_output() -> None:
     drive = Drive().begin()
     run, job_id = drive.running()
-    (send,) = drive.session.handle(Finished(run, Returned(b"[" * 99)), drive.now)
+    (send,) = drive.decide(drive.session.finished, run, Returned(b"[" * 99))
     assert isinstance(send, Send)
 
-    drive.feed(Unanswered(send.ticket, "result: too deep", is_refused=True))
+    drive.feed(drive.session.refused, send.ticket, "result: too deep")
 
     job = drive.job(job_id)
     assert job.status is JobStatus.FAILED
@@ -277,10 +273,10 @@ def test_a_failure_the_coordinator_does_not_take_is_one_at_commit() -> None:
     drive = Drive().begin()
     run, job_id = drive.running()
     outcome = Raised(JobError(type="RuntimeError", message="x" * 99_999))
-    (send,) = drive.session.handle(Finished(run, outcome), drive.now)
+    (send,) = drive.decide(drive.session.finished, run, outcome)
     assert isinstance(send, Send)
 
-    drive.feed(Unanswered(send.ticket, "error.message: too long", is_refused=True))
+    drive.feed(drive.session.refused, send.ticket, "error.message: too long")
 
     job = drive.job(job_id)
     assert job.last_error is not None
@@ -358,7 +354,7 @@ def test_an_early_heartbeat_shortly_before_a_time_out_leaves_the_margin_of_the_l
     drive = Drive().begin()
     _, job_id = drive.running(policy)
     _until_a_heartbeat_is_recorded(drive, job_id)
-    drive.feed(ClockJumped())  # every lease is renewed at once
+    drive.feed(drive.session.clock_jumped)  # every lease is renewed at once
     job = drive.job(job_id)
     assert job.lease_expires_at is not None
     assert job.started_at is not None

@@ -4,7 +4,6 @@ Importing a module and decorating a function open nothing: the first call that n
 connects to it. `tenure.app` says to which one.
 """
 
-import asyncio
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
 from contextlib import asynccontextmanager
@@ -32,7 +31,7 @@ from tenure.client.administration import (
     searched,
     stats,
 )
-from tenure.client.channel import Channel, Link
+from tenure.client.channel import AsyncScope, Channel, Link, Scope
 from tenure.client.flows import Flow, Flows, MappedCalls, chain_of
 from tenure.client.functions import (
     Definition,
@@ -78,7 +77,7 @@ from tenure.handlers.options import (
     schedule_spec,
 )
 from tenure.handlers.registry import Handler, Isolation, KeySource, Registry, make_handler
-from tenure.ports import Coordination, Scope, Transactions
+from tenure.ports import Coordination
 from tenure.protocol.records import EventRecord, OverviewReply
 
 P = ParamSpec("P")
@@ -145,20 +144,20 @@ class Application:
 
     # --- for a worker's child, which completes a job in the handler's own transaction ------------
 
-    def _transactions(self) -> Transactions:
-        return self.channel.link().transactions
-
     def transaction_on(self, connection: Any) -> Scope:
         """A transaction on a connection to this application's database; see `ctx.transaction`."""
-        return self._transactions().transaction_on(connection)
+        return self.channel.link().transaction_on(connection)
+
+    def atransaction_on(self, connection: Any) -> AsyncScope:
+        """`transaction_on` for an asynchronous connection."""
+        return self._atransaction_on(connection)
 
     @asynccontextmanager
-    async def atransaction_on(
+    async def _atransaction_on(
         self, connection: Any
     ) -> AsyncIterator[Callable[[Complete], Awaitable[Verdict]]]:
-        """`transaction_on` for an asynchronous connection."""
-        own = await asyncio.to_thread(self._transactions)
-        async with own.atransaction_on(connection) as settle:
+        link = await self.channel.alink()
+        async with link.atransaction_on(connection) as settle:
             yield settle
 
     def __enter__(self) -> Self:
@@ -287,8 +286,7 @@ class Application:
         """A job for each call: `enqueue_many(f.call(n) for n in numbers)`. Far cheaper than one by
         one; one transaction only if it is yours, by `connection`. With `notify` your commit also
         tells waiting workers; on PostgreSQL such commits wait for each other."""
-        commands = map(self._sender.command, list(calls))
-        return self._sender.sending(commands, connection, notify=notify)
+        return self._sender.sending(list(calls), connection, notify=notify)
 
     aenqueue_many = awaiting(enqueue_many)
 
@@ -493,7 +491,8 @@ def _check_timing(job: JobFunction[..., Any, Any], timing: ScheduleOptions) -> N
     """Refuse at decoration what could only fail when a worker starts. The arguments too, unless
     an annotation names what is defined later."""
     handler = job.handler
-    schedule_spec(_call_of(job) if handler.signature.is_resolved else handler.spec, timing)
+    spec = handler.spec(b"null", handler.policy)
+    schedule_spec(_call_of(job) if handler.signature.is_resolved else spec, timing)
 
 
 def _call_of(job: JobFunction[..., Any, Any]) -> JobSpec:

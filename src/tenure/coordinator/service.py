@@ -102,7 +102,7 @@ class _Commands:
     __slots__ = ("deadline", "future", "pending", "subjects", "waiting", "was_held_back")
 
     def __init__(self, commands: Sequence[Command], until: Deadline) -> None:
-        self.pending = list(map(PendingCommand, commands))
+        self.pending = [PendingCommand(command) for command in commands]
         self.subjects = _subjects(commands)
         self.was_held_back = False  # for a batch about the same job or key
         self.deadline = until
@@ -136,16 +136,10 @@ class _Commands:
 
     def answers(self) -> list[Answer]:
         """The answers, once every command has one or failed; raises the failure."""
-        answers: list[Answer] = []
-        failures: list[Exception] = []
-        for pending in self.pending:
-            if pending.error is not None:
-                failures.append(pending.error)
-            elif pending.answer is not None:  # as it is, unless another one failed
-                answers.append(pending.answer)
+        failures = [pending.error for pending in self.pending if pending.error is not None]
         if failures:
             raise self._summary(failures)
-        return answers
+        return [pending.answer for pending in self.pending]  # type: ignore[misc]  # no error: all are answered
 
     def _summary(self, failures: list[Exception]) -> Exception:
         """One error for the whole call. It may say that nothing changed only if no command was
@@ -166,9 +160,8 @@ class _Commands:
 
 def _subjects(commands: Sequence[Command]) -> list[Subject]:
     """The jobs and dedupe keys that these are about."""
-    subjects: list[Subject] = []
+    subjects: list[Subject] = [command.job_id for command in commands]
     for command in commands:
-        subjects.append(command.job_id)
         if isinstance(command, Enqueue) and command.dedupe_key is not None:
             subjects.append(DedupeKey(command.namespace, command.kind, command.dedupe_key))
     return subjects
@@ -649,11 +642,8 @@ class Coordinator:
             if later:
                 calls = self._put_back(calls)
         for call in calls:
-            if call.future is not None:
-                call.finish()
-        blocked: list[JobId] = []
-        for pending in batch:
-            blocked += pending.may_unblock
+            call.finish()
+        blocked = [job_id for pending in batch for job_id in pending.may_unblock]
         if blocked:
             unblock_at_once(self.store, self.submit_many, blocked)
 

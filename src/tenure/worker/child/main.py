@@ -1,4 +1,4 @@
-"""`python -m tenure.worker.child.main FD PARENT MARK`: the child process, started by a supervisor.
+"""`python -m tenure.worker.child.main FD PARENT`: the child process, started by a supervisor.
 
 Imports the application, runs attempts in one of three lanes, dies with its supervisor. Everything
 here runs beside user code and is trusted with nothing but the attempt. The main thread belongs to
@@ -29,9 +29,9 @@ from tenure.clock import boot_now
 from tenure.core.instants import Duration, seconds
 from tenure.core.validation import Limits
 from tenure.handlers.registry import Isolation, Registry
-from tenure.ports import Transactions
+from tenure.telemetry.counts import Counts
 from tenure.worker import frames
-from tenure.worker.application import load_application
+from tenure.worker.application import Transactions, load_application
 from tenure.worker.child.asks import FrameSocket
 from tenure.worker.child.confinement import (
     confine,
@@ -65,8 +65,8 @@ class Lane(ABC):
     """How a child runs its attempts."""
 
     transactions: Transactions | None = None  # the application's, if it has any
+    counts: Counts | None = None  # of what the application commits in this process
     measures_memory = False
-    begun_mark: frames.BegunMark | None = None  # shared with the supervisor
 
     def __init__(self, channel: FrameSocket, registry: Registry, limits: Limits) -> None:
         self.channel = channel
@@ -135,15 +135,21 @@ class Lane(ABC):
 
     def end(self, execution: Execution, outcome: frames.FromChild) -> None:
         """Tell the supervisor that an attempt's handler is gone."""
-        self.channel.send(self._ended(execution, outcome))
+        self.channel.send(*self._last_words(execution, outcome))
 
-    def _ended(self, execution: Execution, outcome: frames.FromChild) -> frames.Ended:
+    def _last_words(
+        self, execution: Execution, outcome: frames.FromChild
+    ) -> list[frames.ToSupervisor]:
         del self._running[execution.run.run]
         for stream in (sys.stdout, sys.stderr):
             with suppress(Exception):  # the handler may have closed it, or put None in its place
                 stream.flush()
         rss_bytes = resident_bytes() if self.measures_memory else 0
-        return frames.Ended(run=execution.run.run, outcome=outcome, rss_bytes=rss_bytes)
+        words: list[frames.ToSupervisor] = [
+            frames.Ended(run=execution.run.run, outcome=outcome, rss_bytes=rss_bytes)
+        ]
+        counted = None if self.counts is None else self.counts.take()
+        return words if counted is None else [frames.EventsCounted(counted), *words]
 
 
 class ProcessLane(Lane):
@@ -170,8 +176,6 @@ class ProcessLane(Lane):
         home = str(Path.cwd())
         while (execution := self._next()) is not None:
             self._begins()
-            if self.begun_mark is not None:
-                self.begun_mark.write(execution.run.run)  # [WP21]
             outcome = execution.perform()
             reset_process(home)
             with self._lock:
@@ -339,7 +343,7 @@ class AsyncLane(Lane):
         outcome = execution.outcome or execution.outcome_of(asyncio.CancelledError())
         if not self._unsent:
             self._loop.call_soon(self._send_ends)
-        self._unsent.append(self._ended(execution, outcome))
+        self._unsent += self._last_words(execution, outcome)
 
     def _send_ends(self) -> None:
         """Tell the supervisor of all attempts that have ended since the last time. Any thread."""
@@ -410,15 +414,13 @@ _LANES: dict[Isolation, type[Lane]] = {
 }
 
 
-def serve(descriptor: int, parent: int, mark: int) -> None:
+def serve(descriptor: int, parent: int) -> None:
     """Run one child from start to end."""
     die_with_parent(parent)
     ignore_termination()
     faulthandler.enable()  # a crash leaves its stack in the attempt's output
     sock = socket.socket(fileno=descriptor)
     sock.set_inheritable(False)
-    begun_mark = frames.BegunMark(mark)
-    os.close(mark)
     channel = FrameSocket(sock, max_bytes=MAX_SETUP_BYTES + frames.FRAME_OVERHEAD_BYTES)
     received = channel.receive()
     if not received or not isinstance(received[0], frames.Setup):
@@ -437,8 +439,8 @@ def serve(descriptor: int, parent: int, mark: int) -> None:
     limits = Limits(body_bytes=setup.body_bytes, depth=setup.depth)
     lane = _LANES[setup.lane](channel, application.registry, limits)
     lane.transactions = application.transactions
+    lane.counts = application.counts
     lane.measures_memory = setup.measures_memory
-    lane.begun_mark = begun_mark
     lane.take(received)  # what came together with the setup
     threading.Thread(target=lane.listen, name="tenure-listener", daemon=True).start()
     gc.freeze()  # what the imports made stays: collections skip it
@@ -451,4 +453,4 @@ def serve(descriptor: int, parent: int, mark: int) -> None:
 
 
 if __name__ == "__main__":
-    serve(*map(int, sys.argv[1:4]))
+    serve(*map(int, sys.argv[1:3]))

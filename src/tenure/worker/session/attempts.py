@@ -9,7 +9,7 @@ from enum import Enum, auto
 from typing import Any, TypeVar, assert_never
 
 from tenure.clock import NEVER, Boot
-from tenure.core.commands import Complete, Fail, Heartbeat, Release, Settle, Start, WorkerCommand
+from tenure.core.commands import Complete, Fail, Heartbeat, Release, Settle, WorkerCommand
 from tenure.core.ids import Actor
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration, Instant, seconds
 from tenure.core.job import JobError, Progress
@@ -39,7 +39,6 @@ SLOW_ANSWER = seconds(2)
 NO_RENEWAL = "its lease was not renewed in time, stopping it"
 TIMED_OUT = "it ran into its timeout, stopping it"
 CANCEL_DUE = "it did not stop within the grace of its cancel, stopping it"
-NO_CHILD = "no child was ready for it in time"
 
 News = tuple[Progress | None, bytes | None]
 """Progress and checkpoint that the coordinator does not know yet."""
@@ -53,21 +52,15 @@ def _merge(older: News, newer: News) -> News:
     )
 
 
-_C = TypeVar("_C", Start, Fail, Release)
+_C = TypeVar("_C", Fail, Release)
 
 
 class Phase(Enum):
     """How far an attempt is."""
 
-    PREPARING = auto()  # granted, waiting for a child
-    STARTING = auto()  # the start is on its way
-    RUNNING = auto()
+    RUNNING = auto()  # or about to: its child gets it as soon as it may
     STOPPING = auto()  # killed, not yet known to be gone
     REPORTING = auto()  # the handler is gone, its report is on its way
-
-    def __init__(self, _: int) -> None:
-        self.has_handler = self.name != "REPORTING"
-        """Whether a handler runs, or a child is reserved for it."""
 
 
 class StopFor(Enum):
@@ -99,63 +92,50 @@ def fence_at(
     return Boot(sent_at + max(0, min(ttl_us, lease_us) - margin))
 
 
-def _first_heartbeat_at(grant: Grant, sent_at: Boot) -> Boot:
-    """When the first heartbeat is due if the attempt has not started by then.
-
-    For an attempt that waits for a child a heartbeat ends `start_within`, and from then on its
-    timeout counts from the claim. [L9] So it is sent in time where that is a gain, and not at all
-    where the timeout would end the attempt before its lease does.
-    """
-    policy = grant.job.policy
-    if grant.is_started:
-        return Boot(sent_at + policy.heartbeat_interval_us)
-    if policy.timeout_us is not None and policy.timeout_us < policy.lease_us:
-        return NEVER
-    return Boot(sent_at + min(policy.heartbeat_interval_us, policy.start_within_us // 2))
-
-
 class LeasedAttempt:
-    """What the session keeps of one grant."""
+    """What the session keeps of one grant, which its claim has started. [N4]"""
 
-    def __init__(self, run: int, grant: Grant, *, actor: Actor, sent_at: Boot) -> None:
+    # What most attempts never change: an assignment for each would cost every job.
+    phase = Phase.RUNNING
+    is_open = True  # as far as is known, the lease is valid
+    asked_at: Boot | None = None  # when its handler was asked to stop
+    is_cancelled = False  # asked to stop by a cancel, not by this worker's shutdown
+    kill_at = NEVER
+    stop_for: StopFor | None = None
+    sends_alone = False  # a batch it was part of was refused
+    is_lent = False  # the handler may complete the attempt itself
+    settled: bytes | None = None  # the result that the handler committed itself
+    unrun_because = ""  # why it is handed back without having run
+    ran_us: Duration | None = None
+    report: Settle | None = None
+    tries = 0  # of the report
+    first_try_at: Boot | None = None
+    retry_at = NEVER
+    _repeat_at = NEVER  # when the last heartbeat is repeated if it is not answered
+    _news = NO_NEWS
+    _unconfirmed = NO_NEWS
+    _news_sent_at = Boot(0)
+    _found = LeaseNews.NONE
+
+    def __init__(
+        self, run: int, grant: Grant, *, actor: Actor, sent_at: Boot, began_at: Boot
+    ) -> None:
         policy = grant.job.policy
+        timeout_us, lease_us = policy.timeout_us, policy.lease_us
         self.run = run
         self.grant = grant
         self.actor = actor
-        self.phase = Phase.PREPARING
         self.claim_sent_at = sent_at
-        self.is_open = True  # as far as is known, the lease is valid
-        limit_us = policy.timeout_us if grant.is_started else policy.start_within_us
-        is_bounded = limit_us is not None and limit_us <= policy.lease_us
+        self.began_at = began_at  # on this worker
+        is_bounded = timeout_us is not None and timeout_us <= lease_us
         self.fence_at = fence_at(
-            sent_at, ttl_us=grant.ttl_us, lease_us=policy.lease_us, is_bounded=is_bounded
+            sent_at, ttl_us=grant.ttl_us, lease_us=lease_us, is_bounded=is_bounded
         )
         # The reason to log if nothing changes until `fence_at`.
-        self.ends_by = TIMED_OUT if grant.is_started and is_bounded else NO_RENEWAL
+        self.ends_by = TIMED_OUT if is_bounded else NO_RENEWAL
         self.heartbeat_us = policy.heartbeat_interval_us
-        self.heartbeat_at = _first_heartbeat_at(grant, sent_at)
-        self._repeat_at = NEVER  # when the last heartbeat is repeated if it is not answered
-        self.start_sent_at = NEVER
-        self.began_at = NEVER  # when its handler started
-        self.ran_us: Duration | None = None
-        self.is_long = False  # whether its handler has run for longer than short jobs do
-        self.asked_at: Boot | None = None  # when its handler was asked to stop
-        self.is_cancelled = False  # asked to stop by a cancel, not by this worker's shutdown
-        self.kill_at: Boot | None = None
-        self.stop_for: StopFor | None = None
-        self.sends_alone = False  # a batch it was part of was refused
-        self.is_lent = False  # the handler may complete the attempt itself
-        self.settled: bytes | None = None  # the result that the handler committed itself
-        self.report: Settle | None = None
-        self.tries = 0
-        self.first_try_at: Boot | None = None
-        self.retry_at: Boot | None = None
+        self.heartbeat_at = Boot(sent_at + self.heartbeat_us)
         self._hb_seq = grant.job.hb_seq
-        self._news = NO_NEWS
-        self._unconfirmed = NO_NEWS
-        self._news_sent_at = Boot(0)
-        self._found = LeaseNews.NONE
-        self.unrun_because = ""  # why it is handed back without having run
 
     @property
     def name(self) -> str:
@@ -163,26 +143,17 @@ class LeasedAttempt:
         return f"job {self.grant.job_id} ({self.grant.job.kind}) attempt {self.grant.attempt}"
 
     @property
-    def asked_to_stop(self) -> bool:
-        """Whether its handler was asked to stop."""
-        return self.asked_at is not None
-
-    @property
     def next_at(self) -> Boot:
         """Its next deadline."""
-        next_at = NEVER if self.retry_at is None else self.retry_at
-        if self.is_open:
-            next_at = min(next_at, self.heartbeat_at)
-            if self.phase.has_handler:
-                next_at = min(next_at, self.fence_at)
-        if self.kill_at is not None and self.phase is Phase.RUNNING:
-            next_at = min(next_at, self.kill_at)
-        return next_at
+        if self.phase is Phase.REPORTING:
+            return min(self.retry_at, self.heartbeat_at) if self.is_open else self.retry_at
+        next_at = min(self.fence_at, self.heartbeat_at) if self.is_open else NEVER
+        return min(next_at, self.kill_at) if self.phase is Phase.RUNNING else next_at
 
     # --- the lease -----------------------------------------------------------------------------
 
     def renewed(self, sent_at: Boot, answered_at: Boot, verdict: Verdict) -> bool:
-        """A start or heartbeat sent at `sent_at` was accepted; whether the lease's end moved."""
+        """A heartbeat sent at `sent_at` was accepted; whether the lease's end moved."""
         lease_us, ttl_us = self.grant.job.policy.lease_us, verdict.ttl_us or NO_DELAY
         bound = self._bound(sent_at, answered_at, verdict)
         until = fence_at(sent_at, ttl_us=ttl_us, lease_us=lease_us, is_bounded=bound is not None)
@@ -212,7 +183,7 @@ class LeasedAttempt:
             return None
         # The coordinator counted the ttl from some instant between these two.
         latest_end = min(answered_at, sent_at + SLOW_ANSWER) + ttl_us
-        return TIMED_OUT if latest_end >= self.start_sent_at + policy.timeout_us else None
+        return TIMED_OUT if latest_end >= self.claim_sent_at + policy.timeout_us else None
 
     # --- heartbeats and news -------------------------------------------------------------------
 
@@ -234,11 +205,6 @@ class LeasedAttempt:
     def has_unconfirmed(self) -> bool:
         """Whether there is progress or a checkpoint that no answer has confirmed yet."""
         return self._news != NO_NEWS or self._unconfirmed != NO_NEWS
-
-    @property
-    def may_share_batch(self) -> bool:
-        """Whether its commands may share a batch with other attempts' commands."""
-        return self.tries == 0 and not self.sends_alone
 
     def heartbeat(self, now: Boot) -> Heartbeat:
         """The next heartbeat, with whatever is new."""
@@ -307,13 +273,6 @@ class LeasedAttempt:
             **fields,
         )
 
-    def start(self, now: Boot) -> Start:
-        """The start of this attempt; the same one every time."""
-        if self.start_sent_at == NEVER:
-            self.start_sent_at = now
-            self.heartbeat_at = Boot(now + self.heartbeat_us)
-        return self._command(Start, "start")
-
     def complete(self, result: bytes) -> Complete:
         """The report of a success."""
         return completion(self.grant.job_id, self.grant.lease_id, self.actor, result)
@@ -340,9 +299,6 @@ class LeasedAttempt:
 
 
 # --- what is reported and logged of it -----------------------------------------------------------
-
-
-# --- what is reported --------------------------------------------------------------------------
 
 _ENDS = {
     Disposition.SUCCEEDED: ("succeeded", ""),
@@ -414,7 +370,7 @@ def report_of(attempt: LeasedAttempt, outcome: Outcome) -> Settle | None:
             return None if attempt.stop_for is StopFor.LOST else attempt.release()
         case Stopped():
             # It was not asked to stop: it saw by the host's clock that its lease ended.
-            return attempt.release() if attempt.asked_to_stop else None
+            return None if attempt.asked_at is None else attempt.release()
         case Conflicted():
             return None
         case _:

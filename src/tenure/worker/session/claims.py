@@ -39,7 +39,7 @@ class ClaimSettings(msgspec.Struct, frozen=True, kw_only=True):
     actor: Actor
     queues: Mapping[QueueName, int]
     kinds: Mapping[Kind, int | None]
-    lanes: Mapping[Kind, Isolation] = msgspec.field(default_factory=dict)
+    lanes: Mapping[Kind, Isolation]
     first_claim_seq: int = 1
     shortest_poll_us: Duration = seconds(0.05)
     longest_poll_us: Duration = seconds(0.5)
@@ -91,33 +91,31 @@ class ClaimPlanner:
         self._sent = 0  # how often the unanswered claim was sent
         self.next_at = Boot(0)
         self.unanswered: ClaimRequest | None = None
+        self._is_whole = True  # whether the last claim was for all kinds of its group
         self._was_woken = False  # while a claim was unanswered: it may have come too early
         self._held: list[Held | None] = []  # what the empty answers in a row say of rates
 
     # --- asking --------------------------------------------------------------------------------
 
     def ask(
-        self,
-        *,
-        free: int,
-        running: Counter[Kind],
-        ready: Callable[[tuple[Kind, ...]], int] = lambda kinds: 0,
-        only_ready: Callable[[tuple[Kind, ...]], bool] = lambda kinds: False,
+        self, *, free: int, running: Counter[Kind], ready: Callable[[Isolation], int]
     ) -> ClaimRequest | None:
-        """The claim to send now: the unanswered one again, or a new one; None without room, and for
-        kinds of which `only_ready` holds also if no attempt could begin at once. It starts what it
-        is granted if as many attempts of its kinds can begin at once. [N4]"""
+        """The claim to send now: the unanswered one again, or a new one for kinds of which `ready`
+        attempts could begin at once, each in its lane; None without room. It starts what it is
+        granted. [N4]"""
         if self.unanswered is not None:
             self._sent += 1
             return self.unanswered
+        lanes = self._settings.lanes
         for _ in self._groups:
             group = self._group()
             room = min(free, MAX_PER_CLAIM, self._room(group.kinds, running))
-            at_once = min(room, ready(group.kinds))
-            if at_once > 0 or (room > 0 and not only_ready(group.kinds)):
-                # Beside ready children nothing is claimed for children that are still to be
-                # started: another worker may have ready ones.
-                self.unanswered = self._request(group, at_once or room, at_once > 0)
+            can_begin = {lane: ready(lane) for lane in {lanes[kind] for kind in group.kinds}}
+            kinds = tuple([kind for kind in group.kinds if can_begin[lanes[kind]]])
+            if kinds and room > 0:
+                limit = min(room, *(can_begin[lanes[kind]] for kind in kinds))
+                self.unanswered = self._request(group.queues(), kinds, limit)
+                self._is_whole = kinds == group.kinds
                 self._sent = 1
                 return self.unanswered
             self._turn += 1
@@ -126,9 +124,9 @@ class ClaimPlanner:
     @property
     def wait_us(self) -> Duration:
         """How long the claim may be held open while there is no work: not at all while another
-        group of kinds has to have its turn, or only the favoured queue was asked."""
+        group of kinds has to have its turn, or only some kinds or the favoured queue were asked."""
         asked = self.unanswered
-        is_whole = asked is not None and asked.queues == tuple(self._settings.queues)
+        is_whole = self._is_whole and asked is not None and self._is_of_all_queues(asked)
         return self._settings.wait_us if is_whole and len(self._groups) == 1 else AT_ONCE
 
     def _room(self, kinds: tuple[Kind, ...], running: Counter[Kind]) -> int:
@@ -139,19 +137,24 @@ class ClaimPlanner:
         """Whose turn it is."""
         return self._groups[self._turn % len(self._groups)]
 
-    def _request(self, group: KindGroup, limit: int, starts: bool) -> ClaimRequest:
+    def _is_of_all_queues(self, asked: ClaimRequest) -> bool:
+        return asked.queues == tuple(self._settings.queues)
+
+    def _request(
+        self, queues: tuple[QueueName, ...], kinds: tuple[Kind, ...], limit: int
+    ) -> ClaimRequest:
         self._seq += 1
         settings = self._settings
         return ClaimRequest(
             namespace=settings.namespace,
             worker=settings.worker,
             actor=settings.actor,
-            queues=group.queues(),
+            queues=queues,
             limit=limit,
             claim_seq=self._seq,
             request_id=RequestId(f"claim-{self._seq}"),
-            kinds=group.kinds,
-            start=starts,
+            kinds=kinds,
+            start=True,
         )
 
     # --- answers -------------------------------------------------------------------------------
@@ -174,7 +177,7 @@ class ClaimPlanner:
         if self._was_woken:
             self.wake(now)
             return
-        if asked.queues != tuple(self._settings.queues):
+        if not self._is_of_all_queues(asked):
             self.next_at = now  # only the favoured queue was empty: claim from all of them
             return
         self._empty_in_a_row += 1
@@ -217,6 +220,11 @@ class ClaimPlanner:
         the coordinator asked for."""
         self.tries = 0
         self.next_at = max(now, self._not_before)
+
+    def room_was_made(self, now: Boot) -> None:
+        """Attempts can begin that could not before: jobs may wait for a lane that was full."""
+        if not self._is_whole:
+            self.wake(now)
 
     def wake(self, now: Boot) -> None:
         """There may be work: ask now, and often for a while."""

@@ -1,29 +1,24 @@
-"""What a session and its supervisor send each other: one struct for each fact.
+"""What a session wants done, how attempts end, and what is counted.
 
-The supervisor feeds the session with events and carries out its actions, in order. Some of both are
-frames: they pass between the session and a child unchanged.
+The supervisor carries out the session's actions in order. Two of them are frames, which pass to the
+child unchanged.
 """
 
 import msgspec
 
 from tenure.clock import Boot
-from tenure.core.claims import ClaimAnswer, ClaimRequest
+from tenure.core.claims import ClaimRequest
 from tenure.core.commands import WorkerCommand
-from tenure.core.ids import Actor, LeaseId
 from tenure.core.instants import Duration
 from tenure.core.job import Job
 from tenure.core.leases import HeldLease
-from tenure.core.verdicts import Grant, Verdict
-from tenure.core.vocabulary import Disposition, LeaseNews
-from tenure.handlers.registry import Isolation
+from tenure.core.verdicts import Grant
+from tenure.core.vocabulary import Disposition
 from tenure.telemetry.tracing import NO_TRACE, TraceContext
 from tenure.worker.frames import (
     AskToStop,
-    CheckpointSaved,
     FromChild,
     LeaseRenewed,
-    ProgressMade,
-    SelfCompleted,
 )
 
 # --- how an attempt ended: as its child or its supervisor saw it ---------------------------------
@@ -51,117 +46,11 @@ class Unstarted(msgspec.Struct, frozen=True, tag="unstarted"):
 
 Outcome = FromChild | Died | Killed | Displaced | Unstarted
 
-# --- events --------------------------------------------------------------------------------------
-
-
-class Ticked(msgspec.Struct, frozen=True):
-    """Time passed."""
-
-
-class ChildrenReady(msgspec.Struct, frozen=True):
-    """Every lane has a child that imported the application: work may be claimed."""
-
-
-class ChildrenServing(msgspec.Struct, frozen=True):
-    """How many children of this lane can run attempts now, and whether more can be started."""
-
-    lane: Isolation
-    children: int
-    can_grow: bool = True
-
-
-class Woken(msgspec.Struct, frozen=True):
-    """A hint: there may be work."""
-
-
-class ClockJumped(msgspec.Struct, frozen=True):
-    """The wall clock ran ahead: the leases may be older than they look."""
-
-
-class LeasesPolled(msgspec.Struct, frozen=True):
-    """What a poll of leases found, by run; None if it failed. [C2]"""
-
-    news: dict[int, LeaseNews] | None
-
-
-class Answered(msgspec.Struct, frozen=True):
-    """The coordinator answered a claim, or a batch in its order."""
-
-    ticket: int
-    answer: ClaimAnswer | tuple[Verdict, ...]
-
-
-class Unanswered(msgspec.Struct, frozen=True):
-    """A claim or a batch got no answer; `why` is for the log. It may or may not have been carried
-    out, and is not repeated before `retry_after_us`."""
-
-    ticket: int
-    why: str
-    retry_after_us: Duration = Duration(0)
-    is_refused: bool = False  # a batch that was not sent: a field of it is out of bounds
-
-
-class Prepared(msgspec.Struct, frozen=True):
-    """A child has room for this attempt."""
-
-    run: int
-
-
-class Finished(msgspec.Struct, frozen=True):
-    """The attempt's handler is gone, for certain; this is how."""
-
-    run: int
-    outcome: Outcome
-
-
-class LeaseWanted(msgspec.Struct, frozen=True):
-    """A handler is about to complete its attempt in a transaction of its own."""
-
-    run: int
-
-
-class DrainRequested(msgspec.Struct, frozen=True):
-    """Finish within the grace, then stop."""
-
-    grace_us: Duration
-    by_signal: bool = True  # the next signal stops at once; False: an operator asked
-
-
-class StopRequested(msgspec.Struct, frozen=True):
-    """Stop now: kill, hand back what can be handed back quickly."""
-
-
-class Broken(msgspec.Struct, frozen=True):
-    """The worker has to stop: its children do not start, or claims are refused."""
-
-    why: str
-
-
-Event = (
-    Ticked
-    | ChildrenReady
-    | ChildrenServing
-    | Woken
-    | ClockJumped
-    | LeasesPolled
-    | Answered
-    | Unanswered
-    | Prepared
-    | Finished
-    | CheckpointSaved
-    | ProgressMade
-    | LeaseWanted
-    | SelfCompleted
-    | DrainRequested
-    | StopRequested
-    | Broken
-)
-
 # --- actions -------------------------------------------------------------------------------------
 
 
 class SendClaim(msgspec.Struct, frozen=True):
-    """Send this claim; answer with `Answered` or `Unanswered`. It may be kept open for
+    """Send this claim; answer with `claim_answered` or `unanswered`. It may be kept open for
     `wait_us` while there is no work."""
 
     ticket: int
@@ -174,7 +63,7 @@ class EndWaits(msgspec.Struct, frozen=True):
 
 
 class Send(msgspec.Struct, frozen=True):
-    """Send these together; answer with `Answered` or `Unanswered`."""
+    """Send these together; answer with `answered` or `unanswered`."""
 
     ticket: int
     commands: tuple[WorkerCommand, ...]
@@ -183,38 +72,23 @@ class Send(msgspec.Struct, frozen=True):
 
 
 class PollLeases(msgspec.Struct, frozen=True):
-    """Poll these leases, by run; answer with `LeasesPolled`. [C2]"""
+    """Poll these leases, by run; answer with `leases_polled`. [C2]"""
 
     leases: dict[int, HeldLease]
     traced: TraceContext = NO_TRACE
 
 
-class Prepare(msgspec.Struct, frozen=True):
-    """Find a child for this grant; answer with `Prepared`. With `until` it is already started: its
-    handler is called as soon as there is a child."""
+class Begin(msgspec.Struct, frozen=True):
+    """Call the handler of this attempt; answer with `finished`. `until` is when its lease ends
+    unless renewed."""
 
     run: int
     grant: Grant
-    until: Boot | None = None
-
-
-class Begin(msgspec.Struct, frozen=True):
-    """The attempt is started: call its handler. `until` is when its lease ends unless renewed."""
-
-    run: int
     until: Boot
 
 
-class LeaseLent(msgspec.Struct, frozen=True):
-    """The handler that asked for the lease gets it."""
-
-    run: int
-    lease_id: LeaseId
-    actor: Actor
-
-
 class Kill(msgspec.Struct, frozen=True):
-    """Kill the handler, or free its reserved child; answer with `Finished`."""
+    """Kill the handler; answer with `finished`."""
 
     run: int
 
@@ -241,10 +115,8 @@ Action = (
     | EndWaits
     | Send
     | PollLeases
-    | Prepare
     | Begin
     | LeaseRenewed
-    | LeaseLent
     | AskToStop
     | Kill
     | Draining

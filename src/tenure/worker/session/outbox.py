@@ -10,12 +10,12 @@ from itertools import islice, takewhile
 import msgspec
 
 from tenure.clock import NEVER, Boot
-from tenure.core.commands import Heartbeat, Start, WorkerCommand
+from tenure.core.commands import WorkerCommand
 from tenure.core.instants import seconds
 from tenure.core.leases import HeldLease
 from tenure.telemetry.tracing import trace_of_jobs
 from tenure.worker.session.attempts import LeasedAttempt
-from tenure.worker.session.messages import LeasesPolled, PollLeases, Send, Stats
+from tenure.worker.session.messages import PollLeases, Send, Stats
 
 POLL_INTERVAL = seconds(1)
 """Also the age from which on an attempt is polled: a worker of quick jobs never polls."""
@@ -33,7 +33,7 @@ MAX_PER_CALL = 500
 """Commands in one call; more go into several."""
 
 UNDELAYED_CALLS = 2
-"""While fewer calls have no answer, starts and reports are sent with whatever there is; else they
+"""While fewer calls have no answer, reports are sent with whatever there is; else they
 gather, because each transaction costs about as much as a hundred more commands in it."""
 
 WORTHWHILE = 200
@@ -51,7 +51,7 @@ class Sent(msgspec.Struct, frozen=True):
     sent_at: Boot
     commands: tuple[WorkerCommand, ...]
     runs: tuple[int, ...]
-    is_counted: bool  # among the calls under way: one that carries starts or reports
+    is_counted: bool  # among the calls under way: one that carries reports
 
 
 class Outbox:
@@ -62,7 +62,7 @@ class Outbox:
         self._waiting: _Batch = []
         self._waiting_since = Boot(0)
         self._sent: dict[int, Sent] = {}  # by ticket, and so by age
-        self._under_way = 0  # calls with starts or reports
+        self._under_way = 0  # calls with reports
         self._tickets = 0
 
     def ticket(self) -> int:
@@ -83,8 +83,10 @@ class Outbox:
         if now < self._flush_at and len(self._waiting) < WORTHWHILE:
             return []
         waiting, self._waiting = self._waiting, []
-        together = [pair for pair in waiting if pair[0].may_share_batch]
-        alone = [[pair] for pair in waiting if not pair[0].may_share_batch]
+        alone = [[pair] for pair in waiting if pair[0].tries or pair[0].sends_alone]
+        together = waiting
+        if alone:
+            together = [pair for pair in waiting if not (pair[0].tries or pair[0].sends_alone)]
         batches = [*_pieces(together), *alone]
         return [send for batch in batches for send in self._with_news(batch, now)]
 
@@ -117,8 +119,7 @@ class Outbox:
         sends: list[Send] = []
         with_news: _Batch = []
         for attempt, command in batch:
-            is_report = not isinstance(command, Start | Heartbeat)
-            if is_report and attempt.has_unconfirmed and attempt.is_open:
+            if attempt.has_unconfirmed and attempt.is_open:
                 heartbeat = (attempt, self._heartbeat(attempt, now))
                 if attempt.sends_alone:
                     sends.append(self._post([heartbeat], now))
@@ -189,7 +190,7 @@ class LeasePolls:
             return None
         self._next_at = Boot(now + POLL_ANSWER_WITHIN)
         waiting = takewhile(
-            lambda each: each.start_sent_at + POLL_INTERVAL <= now, running.values()
+            lambda each: each.claim_sent_at + POLL_INTERVAL <= now, running.values()
         )
         seen = list(islice(waiting, MAX_POLLED))
         for each in seen:
@@ -200,9 +201,9 @@ class LeasePolls:
     def next_at(self, running: dict[int, LeasedAttempt]) -> Boot:
         """When the next poll is due."""
         for first in running.values():
-            return Boot(max(first.start_sent_at + POLL_INTERVAL, self._next_at))
+            return Boot(max(first.claim_sent_at + POLL_INTERVAL, self._next_at))
         return NEVER
 
-    def answered(self, found: LeasesPolled, now: Boot) -> None:
+    def answered(self, now: Boot, *, is_answer: bool) -> None:
         """A poll came back."""
-        self._next_at = Boot(now + (POLL_AFTER_FAILURE if found.news is None else POLL_INTERVAL))
+        self._next_at = Boot(now + (POLL_INTERVAL if is_answer else POLL_AFTER_FAILURE))

@@ -1,32 +1,37 @@
 """The worker's side of the contract, without input or output: events in, actions out.
 
 Workers do work, never decide truth: every verdict is final for its attempt and nothing is retried
-but transport. Holds no clock (events come with one, in microseconds of the boot clock), no thread
+but transport. Holds no clock (its owner sets `now`, in microseconds of the boot clock), no thread
 and no randomness of its own, so a test or a simulator drives it through years in milliseconds.
+
+An event is a call of a method; `turn` then returns what must be done, once for all events since the
+last turn, so that their commands travel in one batch. A claim starts what it is granted, and asks
+for no more than children can begin at once: an attempt runs from its grant on.
 
 What a job costs does not depend on how many others run: deadlines are in a heap, slots are counted
 as they fill and empty, and no turn walks through all attempts, except when every one of them is
 concerned (a drain, a jump of the clock) and once a second for polled attempts.
 """
 
-from collections import Counter, deque
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import assert_never
 
 import msgspec
 
 from tenure.clock import NEVER, Boot
 from tenure.core.claims import ClaimAnswer
-from tenure.core.commands import Fail, Heartbeat, Release, Start, WorkerCommand
-from tenure.core.ids import JobId, Kind, LeaseId
+from tenure.core.commands import Fail, Heartbeat, Release, Settle, WorkerCommand
+from tenure.core.ids import Kind, LeaseId
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration, Instant, seconds
-from tenure.core.policy import Backoff, Random, delay_us
+from tenure.core.policy import Random, delay_us
 from tenure.core.verdicts import Grant, Verdict
-from tenure.core.vocabulary import Cause, Disposition, VerdictKind, counted
+from tenure.core.vocabulary import Cause, Disposition, LeaseNews, VerdictKind, counted
 from tenure.handlers.registry import Isolation
 from tenure.telemetry.log_lines import FailureLog
 from tenure.worker.frames import (
     AskToStop,
+    Authority,
     CheckpointSaved,
     Conflicted,
     LeaseRenewed,
@@ -36,7 +41,6 @@ from tenure.worker.frames import (
 )
 from tenure.worker.session import messages
 from tenure.worker.session.attempts import (
-    NO_CHILD,
     NO_RENEWAL,
     LeasedAttempt,
     Phase,
@@ -67,11 +71,8 @@ QUICK_STOP = seconds(3)
 TIME_TO_STOP = seconds(2)
 """How long a handler that was asked to stop has at least, even on a busy machine."""
 
-HAND_BACK = Backoff(initial_us=seconds(1), cap_us=seconds(60))
-"""How long a job waits that was handed back again without having run."""
-
-MAX_HANDED_BACK = 1000
-"""How many jobs are remembered that were handed back without having run."""
+HAND_BACK_DELAY = seconds(1)
+"""How long a job waits that this worker could not run, unless the worker stops."""
 
 SHORT_RUN = seconds(0.05)
 """Jobs that usually run longer gain nothing from claims that wait for more free slots."""
@@ -161,27 +162,22 @@ class WorkerSession:
         self._attempts: dict[int, LeasedAttempt] = {}
         self._timers = Timers()  # the next deadline of each attempt, by run
         self._running: dict[int, LeasedAttempt] = {}  # the longest unpolled first
-        self._occupied = 0  # slots: attempts with a handler or a child reserved for it
+        self._occupied = 0  # slots: attempts with a handler
         self._occupied_by: Counter[Kind] = Counter()
         self._occupied_in: Counter[Isolation | None] = Counter()
         self._lanes = settings.lanes
         self._serving: dict[Isolation, int] = {}  # children, as far as is known
-        self._can_grow: dict[Isolation, bool] = {}
         self._room_since: Boot | None = None  # since when slots become free for the next claim
         self._usual_run_us = 2 * SHORT_RUN
         self._usual_claim_us = GATHER
-        self._young: deque[LeasedAttempt] = deque()  # began within SHORT_RUN, the oldest first
-        self._long = 0  # slots whose handlers have run for longer
         self._leases: set[LeaseId] = set()
-        self._handed_back: dict[JobId, int] = {}  # how often in a row, the longest ago first
         self._outbox = Outbox(stats)
         self._lease_polls = LeasePolls()
         self._actions: list[messages.Action] = []
-        self._has_begun = False
         self._drain: Drain | None = None
         self._next_drain_step_at = NEVER
         self._runs = 0
-        self._now = Boot(0)
+        self.now = Boot(0)  # set before the events of a turn
 
     @property
     def has_reported_silence(self) -> bool:
@@ -199,7 +195,7 @@ class WorkerSession:
         if self._drain is None:
             return False
         is_idle = not self._attempts and (self._claimer.unanswered is None or self._is_claim_lost)
-        return is_idle or self._now >= self._drain.end_at
+        return is_idle or self.now >= self._drain.end_at
 
     @property
     def _is_claim_lost(self) -> bool:
@@ -207,61 +203,13 @@ class WorkerSession:
         end: no reason to wait for a coordinator that is gone."""
         return self._claim is None and self._claimer.tries >= LAST_CLAIM_TRIES
 
-    def handle(self, event: messages.Event, now: Boot) -> list[messages.Action]:
-        """Take one event; return what must be done now."""
-        return self.handle_all([event], now)
-
-    def handle_all(self, events: Sequence[messages.Event], now: Boot) -> list[messages.Action]:
-        """Take all events since the last turn, so that their commands are sent in one batch."""
-        self._now = now
-        for event in events:
-            self._dispatch(event)
-        self._count_long()
+    def turn(self) -> list[messages.Action]:
+        """What must be done after the events since the last turn, and because time has passed."""
         self._do_due()
-        self._actions += self._outbox.flush(now)
+        self._actions += self._outbox.flush(self.now)
         self.next_at = self._earliest()
         actions, self._actions = self._actions, []
         return actions
-
-    def _dispatch(self, event: messages.Event) -> None:
-        match event:
-            case messages.Finished():
-                self._finished(event)
-            case messages.Prepared():
-                self._prepared(event.run)
-            case messages.Answered(answer=ClaimAnswer() as answer):
-                self._coordinator_answers()
-                self._claim_answered(event.ticket, answer)
-            case messages.Answered():
-                self._coordinator_answers()
-                self._batch_returned(event)
-            case messages.Unanswered():
-                if self._claim is not None and self._claim[0] == event.ticket:
-                    self._claim_failed(event.why, event.retry_after_us)
-                else:
-                    self._batch_returned(event)
-            case messages.Ticked():
-                pass
-            case messages.ChildrenReady() | messages.Woken():
-                self._has_begun |= isinstance(event, messages.ChildrenReady)
-                self._claimer.wake(self._now)
-            case messages.ChildrenServing():
-                self._serving[event.lane] = event.children
-                self._can_grow[event.lane] = event.can_grow
-            case messages.ClockJumped():
-                self._clock_jumped()
-            case messages.LeasesPolled():
-                self._leases_polled(event)
-            case CheckpointSaved() | ProgressMade() | messages.LeaseWanted() | SelfCompleted():
-                self._child_sent(event)
-            case messages.DrainRequested():
-                self._asked_to_drain(event)
-            case messages.StopRequested():
-                self._stop_now()
-            case messages.Broken():
-                self._break(event.why)
-            case _:
-                assert_never(event)
 
     # --- time ----------------------------------------------------------------------------------
 
@@ -273,7 +221,7 @@ class WorkerSession:
             self._lease_polls.next_at(self._running),
             self._next_claim_at(),
         )
-        return next_at if self._drain is None else min(next_at, self._drain.next_at(self._now))
+        return next_at if self._drain is None else min(next_at, self._drain.next_at(self.now))
 
     def _schedule(self, attempt: LeasedAttempt) -> None:
         """One of its deadlines may be sooner than before."""
@@ -282,13 +230,13 @@ class WorkerSession:
     def _do_due(self) -> None:
         self._drop_overdue_requests()
         self._continue_drain()
-        if self._now >= self._timers.next_at:
+        if self.now >= self._timers.next_at:
             self._do_due_of_attempts()
         self._poll_leases()
         self._claim_jobs()
 
     def _do_due_of_attempts(self) -> None:
-        due = [self._attempts[run] for run in self._timers.due(self._now)]
+        due = [self._attempts[run] for run in self._timers.due(self.now)]
         for attempt in due:
             self._check_lease(attempt)
         self._heartbeats(due)
@@ -299,32 +247,26 @@ class WorkerSession:
                 self._schedule(attempt)
 
     def _drop_overdue_requests(self) -> None:
-        for ticket in self._outbox.overdue(self._now):
-            self._batch_returned(messages.Unanswered(ticket, "no answer in time"))
+        for ticket in self._outbox.overdue(self.now):
+            self.unanswered(ticket, "no answer in time")
         if self._claim is not None:
             _, sent_at = self._claim
-            if self._now >= sent_at + CLAIM_ANSWER_WITHIN:
+            if self.now >= sent_at + CLAIM_ANSWER_WITHIN:
                 self._claim_failed("no answer in time")
 
     def _check_lease(self, attempt: LeasedAttempt) -> None:
-        if not attempt.is_open or not attempt.phase.has_handler:
+        if not attempt.is_open or attempt.phase is Phase.REPORTING:
             return
-        if self._now >= attempt.fence_at and attempt.phase is Phase.PREPARING:
-            # Nothing of it has run, and its lease is still valid for a moment. [WP24]
-            attempt.unrun_because = NO_CHILD
-            self._stop(attempt, StopFor.SHUTDOWN)
-            return
-        if self._now >= attempt.fence_at:
+        if self.now >= attempt.fence_at:
             # By the time the coordinator gives the job to someone else, this handler must be
             # gone. Nothing is reported.
             self._count_overdue(attempt)
             self._note_about(attempt, attempt.ends_by)
             self._lose(attempt)
             return
-        is_running = attempt.phase is Phase.RUNNING
-        if is_running and attempt.kill_at is not None and self._now >= attempt.kill_at:
+        if self.now >= attempt.kill_at and attempt.phase is Phase.RUNNING:
             if attempt.is_cancelled:
-                self._note_about(attempt, describe_kill(attempt, self._now))
+                self._note_about(attempt, describe_kill(attempt, self.now))
             self._stop(attempt, StopFor.CANCEL if attempt.is_cancelled else StopFor.SHUTDOWN)
 
     def _count_overdue(self, attempt: LeasedAttempt) -> None:
@@ -339,41 +281,24 @@ class WorkerSession:
         if self._claim is not None:
             return Boot(self._claim[1] + CLAIM_ANSWER_WITHIN)
         claim_at = max(self._claimer.next_at, self._gathers_until())
-        if self._now >= claim_at and self._awaits_children:
-            claim_at = Boot(self._young[0].began_at + SHORT_RUN)
         # A claim that is due and was not sent needs a slot of its kinds: an event will bring it.
-        return claim_at if self._now < claim_at and self._may_claim() else NEVER
+        return claim_at if self.now < claim_at and self._may_claim() else NEVER
 
     @property
     def is_waiting_for_work(self) -> bool:
         """Whether it has room and has found nothing to do, so that a hint is worth something. May
         be read by any thread: a wrong answer only costs a moment."""
-        return self._claim is None and self._now < self._claimer.next_at and self._may_claim()
+        return self._claim is None and self.now < self._claimer.next_at and self._may_claim()
 
     def _may_claim(self) -> bool:
         """Whether a claim could be sent now, as far as this session is concerned."""
         if self._claimer.unanswered is not None:
             return True
-        if self._drain is not None or not self._has_begun:
+        if self._drain is not None:
             return False
         # Reports that cannot be delivered must not pile up while the store is unreachable.
         is_piling_up = len(self._attempts) >= 2 * self._concurrency
         return self._occupied < self._concurrency and not is_piling_up
-
-    def _good_part(self) -> int:
-        """How many jobs a claim should be about at least. Short jobs end one soon after the other,
-        and a claim of one costs almost as much as one of many: while more of them run, it waits a
-        moment. Long ones are not waited for."""
-        is_quiet = self._occupied <= self._long or self._drain is not None
-        if is_quiet or self._usual_run_us > SHORT_RUN:
-            return 1
-        return min(self._concurrency - self._long, MAX_PER_CLAIM)
-
-    @property
-    def _awaits_children(self) -> bool:
-        """Whether running jobs will soon leave their children, so that no job is claimed that would
-        need a new one: a start of a process takes longer than many short jobs."""
-        return bool(self._young) and self._good_part() > 1
 
     def _gather_us(self) -> Duration:
         """How long a claim waits at most: a few milliseconds, or as long as a claim takes if jobs
@@ -382,57 +307,46 @@ class WorkerSession:
         return GATHER if self._usual_run_us > usual_us else usual_us
 
     def _gathers_until(self) -> Boot:
+        """Short jobs end one soon after the other, and a claim of one costs almost as much as one
+        of many: while others run, a claim waits a moment."""
         free = self._concurrency - self._occupied
-        if self._room_since is None or free >= self._good_part():
+        is_enough = free >= min(self._concurrency, MAX_PER_CLAIM) or self._drain is not None
+        if self._room_since is None or is_enough or self._usual_run_us > SHORT_RUN:
             return Boot(0)
         return Boot(self._room_since + self._gather_us())
 
-    def _count_long(self) -> None:
-        """Find the handlers that are no longer young."""
-        while self._young:
-            oldest = self._young[0]
-            if self._now < oldest.began_at + SHORT_RUN:
-                return
-            self._young.popleft()
-            oldest.is_long = oldest.phase.has_handler
-            self._long += oldest.is_long
-
-    def _ready(self, kinds: tuple[Kind, ...]) -> int:
-        """How many attempts of any of these kinds could start at once."""
-        return min(map(self._ready_in, {self._lanes.get(kind) for kind in kinds}))
-
-    def _needs_ready(self, kinds: tuple[Kind, ...]) -> bool:
-        """Whether only attempts are worth claiming that could start at once."""
-        lanes = (self._lanes.get(kind) for kind in kinds)
-        can_grow = all(lane is None or self._can_grow.get(lane, True) for lane in lanes)
-        return self._awaits_children or not can_grow
-
-    def _ready_in(self, lane: Isolation | None) -> int:
-        serving = 0 if lane is None else self._serving.get(lane, 0)
+    def _ready_in(self, lane: Isolation) -> int:
+        """How many attempts could begin at once in this lane."""
+        serving = self._serving.get(lane, 0)
         if lane is Isolation.PROCESS:
             return max(0, serving - self._occupied_in[lane])
         return self._concurrency if serving else 0
 
+    def children_serving(self, lane: Isolation, children: int) -> None:
+        """So many children of this lane can run attempts now."""
+        is_more = children > self._serving.get(lane, 0)
+        self._serving[lane] = children
+        if is_more:
+            self._claimer.room_was_made(self.now)
+
+    def work_expected(self) -> None:
+        """A hint: there may be work."""
+        self._claimer.wake(self.now)
+
     def _claim_jobs(self) -> None:
-        if self._claim is not None or self._now < self._claimer.next_at or not self._may_claim():
+        if self._claim is not None or self.now < self._claimer.next_at or not self._may_claim():
             return
-        if self._claimer.unanswered is None and self._now < self._gathers_until():
+        if self._claimer.unanswered is None and self.now < self._gathers_until():
             return
         free = self._concurrency - self._occupied
-        request = self._claimer.ask(
-            free=free,
-            running=self._occupied_by,
-            ready=self._ready,
-            only_ready=self._needs_ready,
-        )
+        request = self._claimer.ask(free=free, running=self._occupied_by, ready=self._ready_in)
         if request is None:
             return
         self._room_since = None
         ticket = self._outbox.ticket()
-        self._claim = (ticket, self._now)
+        self._claim = (ticket, self.now)
         self.stats.claims += 1
-        is_closed = self._drain is not None or not self._has_begun
-        wait_us = AT_ONCE if is_closed else self._claimer.wait_us
+        wait_us = AT_ONCE if self._drain is not None else self._claimer.wait_us
         self._actions.append(messages.SendClaim(ticket, request, wait_us))
 
     def _claim_failed(self, why: str, retry_after_us: Duration = AT_ONCE) -> None:
@@ -441,28 +355,30 @@ class WorkerSession:
         if ticket != self._ended_claim:
             self.stats.transport_failures += 1
             self._note_failure("a claim", why)
-        self._claimer.failed(self._now, retry_after_us=retry_after_us)
+        self._claimer.failed(self.now, retry_after_us=retry_after_us)
         if self.is_done:
             self._note(CLAIM_LOST)
 
-    def _claim_answered(self, ticket: int, answer: ClaimAnswer) -> None:
+    def claim_answered(self, ticket: int, answer: ClaimAnswer) -> None:
+        """The coordinator answered a claim."""
+        self._coordinator_answers()
         if self._claim is None or self._claim[0] != ticket:
             return  # its retry, already sent, brings the same grants
         sent_at = self._claim[1]
         self._claim = None
         if answer.cause is not None:
             self.stats.rejected += 1
-            self._claimer.answered(0, self._now)
+            self._claimer.answered(0, self.now)
             worker = "another worker uses the same worker id"
-            self._break(f"a claim was REJECTED ({answer.cause}): {worker}")
+            self.break_off(f"a claim was REJECTED ({answer.cause}): {worker}")
             return
-        took_us = self._now - sent_at
-        self._claimer.answered(len(answer.grants), self._now, waited_us=took_us, held=answer.held)
+        took_us = self.now - sent_at
+        self._claimer.answered(len(answer.grants), self.now, waited_us=took_us, held=answer.held)
         if answer.grants:
             took_us = min(took_us - min(answer.waited_us, took_us), LONGEST_GATHER)
             self._usual_claim_us = Duration((3 * self._usual_claim_us + took_us) // 4)
         # While the coordinator held the claim, no lease had begun. [WP12]
-        begun_at = Boot(sent_at + min(answer.waited_us, self._now - sent_at))
+        begun_at = Boot(sent_at + min(answer.waited_us, self.now - sent_at))
         for grant in answer.grants:
             if grant.lease_id not in self._leases:
                 self._granted(grant, begun_at)
@@ -471,104 +387,103 @@ class WorkerSession:
         """Take a grant whose lease began no earlier than `begun_at`."""
         self.stats.granted += 1
         self._runs += 1
-        attempt = LeasedAttempt(self._runs, grant, actor=self._actor, sent_at=begun_at)
-        self._attempts[attempt.run] = attempt
+        run, kind = self._runs, grant.job.kind
+        attempt = LeasedAttempt(run, grant, actor=self._actor, sent_at=begun_at, began_at=self.now)
+        self._attempts[run] = attempt
         self._leases.add(grant.lease_id)
         self._occupied += 1
-        self._occupied_by[grant.job.kind] += 1
-        self._occupied_in[self._lanes.get(grant.job.kind)] += 1
+        self._occupied_by[kind] += 1
+        self._occupied_in[self._lanes.get(kind)] += 1
+        self._running[run] = attempt
         self._schedule(attempt)
-        # Too late to start it; handing it back costs the job nothing.
-        if self._drain is not None or self._now >= attempt.fence_at:
+        # Too late to run it; handing it back costs the job nothing.
+        if self._drain is not None or self.now >= attempt.fence_at:
             attempt.unrun_because = SHUTDOWN if self._drain is not None else attempt.is_late
+            self._leave_slot(attempt)
             self._report(attempt, attempt.release())
             return
-        if grant.is_started:
-            self._begin(attempt)
-        else:
-            self._actions.append(messages.Prepare(attempt.run, grant))
-
-    def _begin(self, attempt: LeasedAttempt) -> None:
-        """Its claim has started it."""
-        attempt.start_sent_at = attempt.claim_sent_at  # its grant answers its start, too [N4]
-        self._move(attempt, Phase.RUNNING)
         self.stats.started += 1
-        self._actions.append(messages.Prepare(attempt.run, attempt.grant, attempt.fence_at))
-        self._schedule(attempt)
+        self._actions.append(messages.Begin(run, grant, attempt.fence_at))
 
-    def _move(self, attempt: LeasedAttempt, phase: Phase) -> None:
-        """Count the slots and remember who runs: the only place where a phase changes."""
-        if attempt.phase is phase:
-            return
-        if phase is Phase.RUNNING:
-            self._running[attempt.run] = attempt
-            self._young.append(attempt)
-            self._handed_back.pop(attempt.grant.job_id, None)
-            attempt.began_at = self._now
-        elif attempt.phase is Phase.RUNNING:
-            del self._running[attempt.run]
-        if attempt.phase.has_handler and not phase.has_handler:
-            kind = attempt.grant.job.kind
-            self._occupied -= 1
-            self._long -= attempt.is_long
-            self._occupied_by[kind] -= 1
-            self._occupied_in[self._lanes.get(kind)] -= 1
-            if self._room_since is None:
-                self._room_since = self._now
-        attempt.phase = phase
-
-    def _prepared(self, run: int) -> None:
-        attempt = self._attempts.get(run)
-        if attempt is not None and attempt.phase is Phase.PREPARING:
-            self._move(attempt, Phase.STARTING)
-            self._outbox.put(attempt, attempt.start(self._now), self._now)
+    def _leave_slot(self, attempt: LeasedAttempt) -> None:
+        """Its handler is gone."""
+        kind = attempt.grant.job.kind
+        lane = self._lanes.get(kind)
+        self._occupied -= 1
+        self._occupied_by[kind] -= 1
+        self._occupied_in[lane] -= 1
+        self._running.pop(attempt.run, None)
+        attempt.phase = Phase.REPORTING
+        if self._room_since is None:
+            self._room_since = self.now
+        if lane is Isolation.PROCESS and self._ready_in(lane) == 1:
+            self._claimer.room_was_made(self.now)
 
     # --- heartbeats and answers ----------------------------------------------------------------
 
     def _heartbeats(self, looked_at: list[LeasedAttempt]) -> None:
         """Renew every lease that is due, and with it the ones that would be due soon."""
-        due = [e for e in looked_at if e.is_open and self._now >= e.heartbeat_at]
+        due = [e for e in looked_at if e.is_open and self.now >= e.heartbeat_at]
         if not due:
             return
         while (run := self._timers.first()) is not None:
             attempt = self._attempts[run]
-            if not attempt.is_open or self._now < attempt.heartbeat_at - attempt.heartbeat_us // 2:
+            if not attempt.is_open or self.now < attempt.heartbeat_at - attempt.heartbeat_us // 2:
                 break
             self._timers.drop(run)
             looked_at.append(attempt)
             due.append(attempt)
-        self._actions += self._outbox.renew(due, self._now)
+        self._actions += self._outbox.renew(due, self.now)
 
     def _poll_leases(self) -> None:
-        poll = self._lease_polls.poll(self._running, self._now)
+        poll = self._lease_polls.poll(self._running, self.now)
         if poll is not None:
             self._actions.append(poll)
 
-    def _leases_polled(self, found: messages.LeasesPolled) -> None:
-        self._lease_polls.answered(found, self._now)
-        for run, news in (found.news or {}).items():
+    def leases_polled(self, news: Mapping[int, LeaseNews] | None) -> None:
+        """What a poll of leases found, by run; None if it failed. [C2]"""
+        self._lease_polls.answered(self.now, is_answer=news is not None)
+        for run, found in (news or {}).items():
             attempt = self._attempts.get(run)
-            if attempt is not None and attempt.hurry(news, self._now):
+            if attempt is not None and attempt.hurry(found, self.now):
                 self._schedule(attempt)
 
-    def _batch_returned(self, event: messages.Answered | messages.Unanswered) -> None:
-        sent = self._outbox.returned(event.ticket)
+    def answered(self, ticket: int, verdicts: Sequence[Verdict]) -> None:
+        """The coordinator answered a batch, in its order."""
+        self._coordinator_answers()
+        sent = self._outbox.returned(ticket)
         if sent is None:
             return
-        if isinstance(event, messages.Unanswered) and not event.is_refused:
-            self.stats.transport_failures += 1
-            self._note_failure(counted(len(sent.commands), "request"), event.why)
-        for position, (run, command) in enumerate(zip(sent.runs, sent.commands, strict=True)):
+        for run, command, verdict in zip(sent.runs, sent.commands, verdicts, strict=True):
             attempt = self._attempts.get(run)
-            if attempt is None:
-                continue
-            if isinstance(event, messages.Answered):
-                assert not isinstance(event.answer, ClaimAnswer)
-                self._verdict(attempt, command, event.answer[position], sent.sent_at)
-            elif event.is_refused:
-                self._refused(attempt, command, event.why, is_alone=len(sent.commands) == 1)
-            else:
-                self._unanswered(attempt, command, event.retry_after_us)
+            if attempt is not None:
+                self._verdict(attempt, command, verdict, sent.sent_at)
+
+    def unanswered(self, ticket: int, why: str, retry_after_us: Duration = AT_ONCE) -> None:
+        """A claim or a batch got no answer; `why` is for the log. It may or may not have been
+        carried out, and is not repeated before `retry_after_us`."""
+        if self._claim is not None and self._claim[0] == ticket:
+            self._claim_failed(why, retry_after_us)
+            return
+        sent = self._outbox.returned(ticket)
+        if sent is None:
+            return
+        self.stats.transport_failures += 1
+        self._note_failure(counted(len(sent.commands), "request"), why)
+        for run, command in zip(sent.runs, sent.commands, strict=True):
+            attempt = self._attempts.get(run)
+            if attempt is not None:
+                self._repeat(attempt, command, retry_after_us)
+
+    def refused(self, ticket: int, why: str) -> None:
+        """A batch was not sent: a field of it is out of bounds."""
+        sent = self._outbox.returned(ticket)
+        if sent is None:
+            return
+        for run, command in zip(sent.runs, sent.commands, strict=True):
+            attempt = self._attempts.get(run)
+            if attempt is not None:
+                self._refused(attempt, command, why, is_alone=len(sent.commands) == 1)
 
     # --- verdicts ------------------------------------------------------------------------------
 
@@ -576,6 +491,10 @@ class WorkerSession:
         self, attempt: LeasedAttempt, command: WorkerCommand, verdict: Verdict, sent_at: Boot
     ) -> None:
         match verdict.kind:
+            case VerdictKind.COMMITTED:
+                self.stats.count(verdict.disposition)
+                self._note_end(attempt, command, verdict.disposition, verdict.run_at)
+                self._close(attempt)
             case VerdictKind.CANCELLED:
                 self.stats.cancelled += 1
                 self._note_about(attempt, f"CANCELLED ({verdict.cause}), discarding its outcome")
@@ -591,10 +510,6 @@ class WorkerSession:
                 text = f"its {what} was REJECTED ({verdict.cause or SERVER_REFUSES}), stopping it"
                 self._note_about(attempt, text, is_error=True)
                 self._lose(attempt)
-            case VerdictKind.COMMITTED:
-                self.stats.count(verdict.disposition)
-                self._note_end(attempt, command, verdict.disposition, verdict.run_at)
-                self._close(attempt)
             case VerdictKind.OK:
                 self._authorised(attempt, command, verdict, sent_at)
             case _:
@@ -607,15 +522,8 @@ class WorkerSession:
             attempt.heartbeat_answered(command.hb_seq, sent_at)
         if verdict.settled or not attempt.is_open:
             return  # the report overtook its heartbeat [R21]
-        is_renewed = attempt.renewed(sent_at, self._now, verdict)
-        if isinstance(command, Start) and attempt.phase is Phase.STARTING:
-            self.stats.started += 1
-            self._move(attempt, Phase.RUNNING)
-            attempt.tries = 0
-            self._actions.append(messages.Begin(attempt.run, attempt.fence_at))
-            if self._drain is not None and self._now >= self._drain.ask_at:
-                self._ask_to_stop(attempt, SHUTDOWN, self._drain.kill_at)
-        elif is_renewed and attempt.phase is Phase.RUNNING:
+        is_renewed = attempt.renewed(sent_at, self.now, verdict)
+        if is_renewed and attempt.phase is Phase.RUNNING:
             self._actions.append(LeaseRenewed(attempt.run, attempt.fence_at))
         if verdict.cancel is not None and not attempt.is_cancelled:
             attempt.is_cancelled = True
@@ -625,15 +533,15 @@ class WorkerSession:
             self._ask_to_stop(attempt, verdict.cancel.reason or "cancelled", kill_at)
         self._schedule(attempt)
 
-    def _unanswered(
+    def _repeat(
         self, attempt: LeasedAttempt, command: WorkerCommand, retry_after_us: Duration = AT_ONCE
     ) -> None:
-        not_before = self._now + retry_after_us
+        not_before = self.now + retry_after_us
         if isinstance(command, Heartbeat):
-            latest = self._now + attempt.heartbeat_us
-            again_at = max(attempt.repeat_at(self._now), min(not_before, latest))
+            latest = self.now + attempt.heartbeat_us
+            again_at = max(attempt.repeat_at(self.now), min(not_before, latest))
             attempt.heartbeat_lost(command.hb_seq, again_at=Boot(again_at))
-        elif command is attempt.report or attempt.phase is Phase.STARTING:
+        elif command is attempt.report:
             attempt.tries += 1
             delay = delay_us(RETRY, failures=attempt.tries, fraction=self._random())
             attempt.retry_at = Boot(not_before + delay)
@@ -645,12 +553,12 @@ class WorkerSession:
         """Nothing was sent. Find the invalid command by sending each alone; then drop its part."""
         if not is_alone:
             attempt.sends_alone = True
-            self._unanswered(attempt, command)
+            self._repeat(attempt, command)
             return
         self._note_about(attempt, why, is_error=True)
         if isinstance(command, Heartbeat):
             attempt.drop_news()
-            attempt.heartbeat_at = self._now
+            attempt.heartbeat_at = self.now
             self._schedule(attempt)
         elif attempt.report is command and attempt.tries <= MAX_REFUSED_REPORTS:
             attempt.tries += 1
@@ -660,90 +568,86 @@ class WorkerSession:
             self._lose(attempt)
 
     def _retry(self, attempt: LeasedAttempt) -> None:
-        if attempt.retry_at is None or self._now < attempt.retry_at:
+        if self.now < attempt.retry_at:
             return
-        attempt.retry_at = None
-        if attempt.phase is Phase.STARTING:
-            self._outbox.put(attempt, attempt.start(self._now), self._now)
-        elif attempt.report is not None:
-            assert attempt.first_try_at is not None
-            is_late = self._now >= attempt.first_try_at + REPORT_WITHIN
-            if is_late or attempt.tries >= MAX_REPORT_TRIES:
-                self.stats.unreported += 1
-                self._note_about(attempt, "its report could not be delivered", is_error=True)
-                self._close(attempt)
-            else:
-                self._outbox.put(attempt, attempt.report, self._now)
+        attempt.retry_at = NEVER
+        assert attempt.report is not None
+        assert attempt.first_try_at is not None
+        is_late = self.now >= attempt.first_try_at + REPORT_WITHIN
+        if is_late or attempt.tries >= MAX_REPORT_TRIES:
+            self.stats.unreported += 1
+            self._note_about(attempt, "its report could not be delivered", is_error=True)
+            self._close(attempt)
+        else:
+            self._outbox.put(attempt, attempt.report, self.now)
 
     # --- handlers ------------------------------------------------------------------------------
 
-    def _child_sent(
-        self, event: CheckpointSaved | ProgressMade | messages.LeaseWanted | SelfCompleted
-    ) -> None:
-        attempt = self._attempts.get(event.run)
+    def child_sent(self, message: CheckpointSaved | ProgressMade | SelfCompleted) -> None:
+        """A handler has news of its attempt."""
+        attempt = self._attempts.get(message.run)
         if attempt is None or not attempt.is_open:
             return
-        match event:
+        match message:
             case CheckpointSaved():
-                attempt.saved_checkpoint(event.checkpoint, self._now)
+                attempt.saved_checkpoint(message.checkpoint, self.now)
             case ProgressMade():
-                attempt.progressed(event.progress, self._now)
-            case messages.LeaseWanted() if not attempt.is_lent:
-                attempt.is_lent = True
-                self._actions.append(
-                    messages.LeaseLent(attempt.run, attempt.grant.lease_id, self._actor)
-                )
-            case messages.LeaseWanted():
-                pass  # it has the lease; answering each time would let a handler fill our memory
+                attempt.progressed(message.progress, self.now)
             case SelfCompleted():
-                attempt.settled = event.result
+                attempt.settled = message.result
         self._schedule(attempt)
 
+    def lend(self, run: int) -> Authority | None:
+        """The lease, for a handler that is about to complete its attempt in a transaction of its
+        own; None if the attempt has lost it."""
+        attempt = self._attempts.get(run)
+        if attempt is None or not attempt.is_open:
+            return None
+        attempt.is_lent = True
+        return Authority(attempt.grant.lease_id, self._actor)
+
     def _ask_to_stop(self, attempt: LeasedAttempt, reason: str, kill_at: Boot) -> None:
-        is_sooner = attempt.kill_at is None or kill_at < attempt.kill_at
-        if is_sooner:
+        if kill_at < attempt.kill_at:
             attempt.kill_at = kill_at
             self._schedule(attempt)
-        if not attempt.asked_to_stop and attempt.phase is Phase.RUNNING:
-            attempt.asked_at = self._now
+        if attempt.asked_at is None and attempt.phase is Phase.RUNNING:
+            attempt.asked_at = self.now
             self._actions.append(AskToStop(attempt.run, reason))
 
     def _stop(self, attempt: LeasedAttempt, why: StopFor) -> None:
-        if attempt.phase.has_handler and attempt.phase is not Phase.STOPPING:
-            self.stats.kills += attempt.phase is Phase.RUNNING
-            self._move(attempt, Phase.STOPPING)
+        if attempt.phase is Phase.RUNNING:
+            self.stats.kills += 1
+            attempt.phase = Phase.STOPPING
+            del self._running[attempt.run]
             self._actions.append(messages.Kill(attempt.run))
         attempt.stop_for = why
 
     def _lose(self, attempt: LeasedAttempt) -> None:
         """The lease is lost: nothing that the handler still does is reported."""
         attempt.is_open = False
-        if attempt.phase.has_handler:
-            self._stop(attempt, StopFor.LOST)
-        else:
+        if attempt.phase is Phase.REPORTING:
             self._close(attempt)
+        else:
+            self._stop(attempt, StopFor.LOST)
 
     def _close(self, attempt: LeasedAttempt) -> None:
         attempt.is_open = False
-        self._move(attempt, Phase.REPORTING)
         del self._attempts[attempt.run]
         self._timers.drop(attempt.run)
         self._leases.discard(attempt.grant.lease_id)
 
-    def _finished(self, event: messages.Finished) -> None:
-        attempt = self._attempts.get(event.run)
+    def finished(self, run: int, outcome: messages.Outcome) -> None:
+        """The attempt's handler is gone, for certain; this is how."""
+        attempt = self._attempts.get(run)
         if attempt is None:
             return
-        outcome = event.outcome
         self.stats.crashes += isinstance(outcome, messages.Died)
         self.stats.displaced += isinstance(outcome, messages.Displaced)
         if isinstance(outcome, messages.Unstarted):
             attempt.unrun_because = outcome.why
-        self._move(attempt, Phase.REPORTING)
-        if attempt.began_at != NEVER:
-            attempt.ran_us = Duration(self._now - attempt.began_at)
-            ran_us = min(attempt.ran_us, 2 * SHORT_RUN)
-            self._usual_run_us = (7 * self._usual_run_us + ran_us) // 8
+        self._leave_slot(attempt)
+        attempt.ran_us = Duration(self.now - attempt.began_at)
+        self._usual_run_us = (7 * self._usual_run_us + min(attempt.ran_us, 2 * SHORT_RUN)) // 8
         if not attempt.is_open:
             self._close(attempt)
             return
@@ -757,65 +661,46 @@ class WorkerSession:
         self._note_about(attempt, "its lease is lost, reporting nothing")
         self._close(attempt)
 
-    def _hand_back(self, attempt: LeasedAttempt) -> Release:
-        """The release of an attempt that did not run. The first one of a job leaves it its place;
-        if the job comes back and cannot run again, others get a longer chance each time. [WP24]"""
-        why = attempt.unrun_because or SHUTDOWN
-        self._note_about(attempt, f"handing it back, it did not run: {why}")
-        if why == SHUTDOWN:
-            return attempt.release()
-        times = self._handed_back.pop(attempt.grant.job_id, 0)
-        self._handed_back[attempt.grant.job_id] = times + 1
-        if len(self._handed_back) > MAX_HANDED_BACK:
-            del self._handed_back[next(iter(self._handed_back))]
-        if not times:
-            return attempt.release()
-        delay = delay_us(HAND_BACK, failures=times, fraction=self._random())
-        return attempt.release(delay_us=delay)
-
-    def _report(self, attempt: LeasedAttempt, report: WorkerCommand) -> None:
-        assert not isinstance(report, Start | Heartbeat)
-        did_not_run = attempt.began_at == NEVER or bool(attempt.unrun_because)
-        if isinstance(report, Release) and did_not_run and not attempt.is_cancelled:
-            report = self._hand_back(attempt)
-        self._move(attempt, Phase.REPORTING)
+    def _report(self, attempt: LeasedAttempt, report: Settle) -> None:
+        if attempt.unrun_because and isinstance(report, Release) and not attempt.is_cancelled:
+            why = attempt.unrun_because
+            self._note_about(attempt, f"handing it back, it did not run: {why}")
+            report = attempt.release(delay_us=AT_ONCE if why == SHUTDOWN else HAND_BACK_DELAY)
         attempt.report = report
         if attempt.first_try_at is None:
-            attempt.first_try_at = self._now
-        self._outbox.put(attempt, report, self._now)
+            attempt.first_try_at = self.now
+        self._outbox.put(attempt, report, self.now)
 
     # --- ending --------------------------------------------------------------------------------
 
-    def _clock_jumped(self) -> None:
+    def clock_jumped(self) -> None:
+        """The wall clock ran ahead: the leases may be older than they look."""
         self._note("the wall clock jumped ahead: renewing every lease now")
         for attempt in self._attempts.values():
-            if attempt.heartbeat_at != NEVER:  # else a heartbeat would start its timeout
-                attempt.heartbeat_at = self._now
-                self._schedule(attempt)
+            attempt.heartbeat_at = self.now
+            self._schedule(attempt)
 
-    def _asked_to_drain(self, request: messages.DrainRequested) -> None:
-        """Drain. A signal is answered by a line in the log, even if the worker was draining."""
+    def drain(self, grace_us: Duration, *, by_signal: bool = True) -> None:
+        """Finish within the grace, then stop. A signal is answered by a line in the log, even if
+        the worker was draining: the next one stops at once."""
         drain = self._drain
-        if drain is not None and not request.by_signal:
+        if drain is not None and not by_signal:
             return
         if drain is None:
-            drain = self._begin_drain(request.grace_us)
+            drain = self._begin_drain(grace_us)
         running = sum(
-            attempt.phase.has_handler and attempt.stop_for is None
+            attempt.phase is Phase.RUNNING and attempt.stop_for is None
             for attempt in self._attempts.values()
         )
-        left_us = Duration(max(0, drain.kill_at - self._now))
-        text = describe_drain(running, left_us, by_signal=request.by_signal)
+        left_us = Duration(max(0, drain.kill_at - self.now))
+        text = describe_drain(running, left_us, by_signal=by_signal)
         self._actions.append(messages.Draining(text, running))
 
     def _begin_drain(self, grace_us: Duration) -> Drain:
         """Stop claiming; what runs may finish."""
-        self._drain = drain = drain_within(grace_us, self._now)
+        self._drain = drain = drain_within(grace_us, self.now)
         self._next_drain_step_at = drain.ask_at
-        self._claimer.hurry(self._now)
-        for attempt in list(self._attempts.values()):
-            if attempt.phase is Phase.PREPARING:
-                self._stop(attempt, StopFor.SHUTDOWN)
+        self._claimer.hurry(self.now)
         self._end_waits()
         return drain
 
@@ -826,42 +711,39 @@ class WorkerSession:
             self._actions.append(messages.EndWaits())
 
     def _continue_drain(self) -> None:
-        """Ask all to stop, later kill those that have not started. An attempt that starts to run
-        in between is asked then."""
+        """Ask all to stop; those that have not are killed later."""
         drain = self._drain
-        if drain is None or self._now < self._next_drain_step_at:
+        if drain is None or self.now < self._next_drain_step_at:
             return
-        self._next_drain_step_at = drain.kill_at if self._now < drain.kill_at else NEVER
-        for attempt in list(self._attempts.values()):
-            if attempt.phase is Phase.RUNNING:
-                self._ask_to_stop(attempt, SHUTDOWN, drain.kill_at)
-            if attempt.phase is Phase.STARTING and self._now >= drain.kill_at:
-                self._stop(attempt, StopFor.SHUTDOWN)
+        self._next_drain_step_at = drain.kill_at if self.now < drain.kill_at else NEVER
+        for attempt in list(self._running.values()):
+            self._ask_to_stop(attempt, SHUTDOWN, drain.kill_at)
 
-    def _stop_now(self) -> None:
-        self._drain = stop_at_once(self._drain, self._now)
+    def stop(self) -> None:
+        """Stop now: kill, hand back what can be handed back quickly."""
+        self._drain = stop_at_once(self._drain, self.now)
         self._next_drain_step_at = NEVER  # all is stopped here
-        for attempt in list(self._attempts.values()):
-            if attempt.phase.has_handler and attempt.stop_for is None:
-                self._stop(attempt, StopFor.SHUTDOWN)
+        for attempt in list(self._running.values()):
+            self._stop(attempt, StopFor.SHUTDOWN)
         self._end_waits()
 
-    def _break(self, why: str) -> None:
+    def break_off(self, why: str) -> None:
+        """The worker has to stop: its children do not start, or claims are refused."""
         self.failure = self.failure or why
         self._note(why, is_error=True)
-        self._stop_now()
+        self.stop()
 
     def _coordinator_answers(self) -> None:
         """The coordinator answered."""
         if self._drain is not None:
-            self._claimer.hurry(self._now)  # grants of a claim that was lost can be handed back
-        lasted_us = self._failure_log.succeeded(self._now)
+            self._claimer.hurry(self.now)  # grants of a claim that was lost can be handed back
+        lasted_us = self._failure_log.succeeded(self.now)
         if lasted_us is not None:
             self._note(f"the coordinator answers again, after {_in_seconds(lasted_us):.1f} s")
 
     def _note_failure(self, what: str, why: str) -> None:
         """Log that a request got no answer, at most every half minute. Decides nothing."""
-        line = self._failure_log.failed(self._now)
+        line = self._failure_log.failed(self.now)
         if line is not None and line.is_reminder:
             self._note(f"still no answer after {_in_seconds(line.lasts_us):.0f} s: {why}")
         elif line is not None:
@@ -877,7 +759,7 @@ class WorkerSession:
         is_routine = not isinstance(report, Fail)
         if is_routine and not self._notes_every_end:
             return
-        how = describe_end(attempt, report, disposition, run_at=run_at, now=self._now)
+        how = describe_end(attempt, report, disposition, run_at=run_at, now=self.now)
         below = ""
         if isinstance(report, Fail) and self._notes_every_end:
             below = report.error.traceback  # bounded, and without secrets, as it was reported

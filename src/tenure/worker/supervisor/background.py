@@ -16,12 +16,13 @@ from msgspec.structs import replace
 
 from tenure.core.artifacts import MAX_ARTIFACT_BYTES, MAX_ATTEMPT_LOG_BYTES, AttemptOutput
 from tenure.core.ids import Actor, Namespace
+from tenure.core.vocabulary import LeaseNews
 from tenure.core.workers import WorkerProcess
 from tenure.errors import TenureError
 from tenure.ports import Coordination
 from tenure.telemetry.logs import one_line
 from tenure.worker.frames import AskAnswer, EnqueueJob
-from tenure.worker.session.messages import LeasesPolled, PollLeases
+from tenure.worker.session.messages import PollLeases
 from tenure.worker.supervisor.options import CapturedOutput
 from tenure.worker.supervisor.requests import HandlerRequest, HandlerRequests
 
@@ -134,15 +135,17 @@ class BackgroundTasks:
         else:
             answer(request.unavailable("the store is too slow"))
 
-    def poll_leases(self, poll: PollLeases, answer: Callable[[LeasesPolled], None]) -> None:
-        """Ask which leases have news, then answer."""
+    def poll_leases(
+        self, poll: PollLeases, answer: Callable[[dict[int, LeaseNews] | None], None]
+    ) -> None:
+        """Ask which leases have news, then answer with them by run, or with None."""
 
-        def work() -> LeasesPolled:
+        def work() -> dict[int, LeaseNews] | None:
             held = list(poll.leases.values())
             news = self._coordination.store.jobs.peek_leases(held, self._actor)
-            return LeasesPolled(dict(zip(poll.leases, news, strict=True)))
+            return dict(zip(poll.leases, news, strict=True))
 
-        self._answer_later(POLL, work, answer, otherwise=LeasesPolled(None))
+        self._answer_later(POLL, work, answer, otherwise=None)
 
     def _answer_later(
         self, what: str, work: Callable[[], _T], answer: Callable[[_T], None], *, otherwise: _T

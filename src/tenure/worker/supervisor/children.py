@@ -12,7 +12,7 @@ import subprocess
 import sys
 from collections import deque
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 
 import msgspec
 
@@ -21,7 +21,6 @@ from tenure.core.instants import seconds
 from tenure.handlers.registry import Isolation
 from tenure.worker.frames import (
     READ_BYTES,
-    BegunMark,
     FrameError,
     FrameReader,
     LeaseRenewed,
@@ -31,7 +30,6 @@ from tenure.worker.frames import (
     decode_to_supervisor,
     encode_frame,
     largest_frame,
-    shared_file,
 )
 from tenure.worker.session.timers import LatestOf
 from tenure.worker.supervisor.output import BoundedOutput
@@ -61,13 +59,11 @@ class Child:
         `on_output` with each piece that it prints once it is ready, as lines."""
         self.lane: Isolation = setup.lane
         self.number = number
-        self.started_at = Boot(0)
         self.is_ready = False
         self.is_retiring = False
         self.was_killed = False  # on the pool's decision, to end one of its runs
         self.fault: str | None = None  # why it was killed, unless to end a run
         self.jobs_begun = 0
-        self.first_job_at = Boot(0)
         self.runs: set[int] = set()
         self.ends = LatestOf()  # when its runs have to be over, without runs that end with it
         self.doomed: dict[int, Boot | None] = {}  # runs that must stop, and by when
@@ -79,7 +75,7 @@ class Child:
         self._wants_to_write = False
         self._on_output = on_output
         self._on_readable = on_readable
-        self._process, self._sock, self._begun_mark = _spawn(environment)
+        self._process, self._sock = _spawn(environment)
         self.pid = self._process.pid
         assert self._process.stdout is not None
         self._pipe = self._process.stdout.fileno()
@@ -92,11 +88,6 @@ class Child:
             self._watch(self._exit_fd, lambda: on_exit(self))
         self.send(setup)
         self.flush()
-
-    def has_begun(self, run: int) -> bool:
-        """Whether it has called the handler of this run, its last one, or may have: only children
-        that run one attempt at a time say so."""
-        return self.lane is not Isolation.PROCESS or self._begun_mark.is_of(run)
 
     @property
     def reports_exit(self) -> bool:
@@ -205,10 +196,6 @@ class Child:
         assert self._process.stdout is not None
         self._process.stdout.close()
 
-    def forget(self) -> None:
-        """Close what is left of it: how far it came is not asked any more."""
-        self._begun_mark.close()
-
     # --- watching ------------------------------------------------------------------------------
 
     def _watch(self, descriptor: int, call: Callable[[], object]) -> None:
@@ -221,35 +208,26 @@ class Child:
             self._selector.unregister(descriptor)
 
 
-def _spawn(
-    environment: Mapping[str, str],
-) -> tuple["subprocess.Popen[bytes]", socket.socket, BegunMark]:
-    with ExitStack() as opened:  # closes everything if there are too few descriptors or processes
-        ours, theirs = socket.socketpair()
-        opened.callback(ours.close)
+def _spawn(environment: Mapping[str, str]) -> tuple["subprocess.Popen[bytes]", socket.socket]:
+    ours, theirs = socket.socketpair()
+    try:
         with theirs:
-            page = shared_file()
-            try:
-                begun_mark = BegunMark(page)
-                opened.callback(begun_mark.close)
-                begun_mark.clear()
-                arguments = (theirs.fileno(), os.getpid(), page)
-                process = subprocess.Popen(
-                    [sys.executable, "-m", CHILD_MODULE, *map(str, arguments)],
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.STDOUT,
-                    env=dict(environment),
-                    pass_fds=(theirs.fileno(), page),
-                    close_fds=True,
-                    start_new_session=True,
-                    bufsize=0,
-                )
-            finally:
-                os.close(page)
-        opened.pop_all()
+            process = subprocess.Popen(
+                [sys.executable, "-m", CHILD_MODULE, str(theirs.fileno()), str(os.getpid())],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                env=dict(environment),
+                pass_fds=(theirs.fileno(),),
+                close_fds=True,
+                start_new_session=True,
+                bufsize=0,
+            )
+    except OSError:  # too few descriptors or processes
+        ours.close()
+        raise
     ours.setblocking(False)
-    return process, ours, begun_mark
+    return process, ours
 
 
 def _exit_descriptor(pid: int) -> int | None:
@@ -348,15 +326,15 @@ class LaneChildren:
     @property
     def missing(self) -> int:
         """How many children to start now: enough for all attempts, and the warm ones; for each that
-        expires a successor. When all are taken, one more, because a claim asks for no more jobs
-        than have a child. Only a few start at a time: until they are ready, others may have run
-        the attempts that wait."""
+        expires a successor. When all are taken, one more per core, because a claim asks for no
+        more jobs than have a child. Only a few start at a time: until they are ready, others may
+        have run the attempts that wait."""
         lasting = len(self._starting) + len(self._serving) - len(self._expiring)
         if self._lane is not Isolation.PROCESS:
             return 0 if lasting else 1
         attempts = len(self._serving) - len(self._free) + len(self.waiting)
-        if attempts == len(self._serving) < self._most and not self._starting:
-            attempts += 1
+        if 0 < len(self._serving) == attempts:
+            attempts = min(self._most, attempts + max(1, self._most_starting // 2))
         wanted = max(self._warm, attempts) - lasting
         return max(0, min(wanted, self._most_starting - len(self._starting)))
 

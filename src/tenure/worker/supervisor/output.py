@@ -142,12 +142,8 @@ class OutputRelay:
             if last_line:
                 self.printed(run, last_line)
             self._send(printing, *printing.output.take(), is_last=True)
-        self.drop(run)
-
-    def drop(self, run: int) -> None:
-        """The attempt has not begun after all."""
-        self._printing.pop(run, None)
-        self.timers.drop(run)
+            del self._printing[run]
+            self.timers.drop(run)
 
     def _send(self, printing: _Printing, text: bytes, left_out: int, *, is_last: bool) -> None:
         sink = self._options.output_sink

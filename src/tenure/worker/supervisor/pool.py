@@ -1,8 +1,8 @@
 """The pool: which child runs which attempt, and what becomes of both when one of them ends.
 
-An attempt has a slot: first it waits for a child, then it has one reserved, then it runs there. An
-attempt whose process dies by itself has failed; one whose process was killed because of another
-attempt in it is displaced, and costs its job nothing.
+An attempt has a slot: it waits for a child, then it runs there. An attempt whose process dies by
+itself has failed; one whose process was killed because of another attempt in it is displaced, and
+costs its job nothing.
 
 Nothing is walked through for a job: free children and waiting attempts are in queues, deadlines in
 heaps. `flush` writes to the children and the keeper, once per turn.
@@ -14,15 +14,16 @@ import selectors
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import assert_never
+from typing import Protocol, assert_never
 
 import msgspec
 
 from tenure.clock import NEVER, Boot
-from tenure.core.instants import Duration, seconds
+from tenure.core.instants import seconds
 from tenure.core.verdicts import Grant
 from tenure.handlers.registry import Isolation
 from tenure.telemetry import tracing
+from tenure.telemetry.counts import Counts
 from tenure.telemetry.log_lines import FailureLog
 from tenure.worker import frames
 from tenure.worker.session import messages
@@ -48,8 +49,6 @@ BEGUN_PER_CORE = 2
 STARTING_PER_CORE = 2
 """How many process children start at a time: a start is work for a core. If all started at once,
 they would be ready together at the end, and jobs in ready children would wait for a core."""
-LAST_PART = 4
-"""A successor is started at the earliest when a child has a quarter of its jobs left."""
 KEEPER_DELAY = seconds(0.1)
 """How much later than the supervisor the keeper kills. Less than a lease's margin."""
 SHOWN_OUTPUT = 4000
@@ -57,20 +56,39 @@ SHOWN_OUTPUT = 4000
 _log = logging.getLogger("tenure.worker")
 
 
+class AttemptOwner(Protocol):
+    """Who gets what happens to attempts and children: a session."""
+
+    def finished(self, run: int, outcome: messages.Outcome) -> None:
+        """The attempt's handler is gone, for certain; this is how."""
+
+    def child_sent(
+        self, message: frames.CheckpointSaved | frames.ProgressMade | frames.SelfCompleted
+    ) -> None:
+        """A handler has news of its attempt."""
+
+    def lend(self, run: int) -> frames.Authority | None:
+        """The lease, for a handler that completes its attempt itself; None if it is lost."""
+
+    def children_serving(self, lane: Isolation, children: int) -> None:
+        """How many children of this lane can run attempts now."""
+
+    def break_off(self, why: str) -> None:
+        """Children do not start: the worker has to stop."""
+
+
 class _Slot:
     """What the pool knows of one attempt."""
 
-    def __init__(self, run: int, lane: Isolation, grant: Grant) -> None:
+    child: Child | None = None  # that has it
+    stop_request: frames.AskToStop | None = None
+    asking: int | None = None  # the id of what its handler waits for
+
+    def __init__(self, run: int, lane: Isolation, grant: Grant, until: Boot) -> None:
         self.run = run
         self.lane = lane
         self.grant = grant
-        self.child: Child | None = None
-        self.until: Boot | None = None  # the end of its lease, once its handler may be called
-        self.stop_request: frames.AskToStop | None = None
-        self.is_announced = False
-        self.is_sent = False
-        self.was_sent_before = False  # to a child that died before it called the handler
-        self.asking: int | None = None  # the id of what its handler waits for
+        self.until = until  # the end of its lease
 
 
 class ChildPool:
@@ -85,8 +103,9 @@ class ChildPool:
         environment: Mapping[str, str],
         selector: selectors.BaseSelector,
         clock: Callable[[], Boot],
-        emit: Callable[[messages.Event], None],
+        owner: AttemptOwner,
         stats: messages.Stats,
+        counts: Counts | None = None,
         carry_out: Callable[[HandlerRequest], None] = lambda request: None,
     ) -> None:
         self._app = app
@@ -96,8 +115,9 @@ class ChildPool:
         self._environment = environment
         self._selector = selector
         self._clock = clock
-        self._emit = emit
+        self._owner = owner
         self._stats = stats
+        self._counts = counts
         self._keeper: KeeperClient | None = None
         self._children: dict[Child, None] = {}
         self._by_number: dict[int, Child] = {}
@@ -107,7 +127,6 @@ class ChildPool:
         self._outputs = OutputRelay(options, clock)
         self._recent = RecentlyBegun(most=BEGUN_PER_CORE * _cores())
         self._unflushed: dict[Child, None] = {}  # with frames or a deadline that were not sent
-        self._start_us = seconds(0)  # how long the last child took to start
         self._failed_starts = 0
         self._refused_starts = 0  # in a row, by the system
         self._start_log = FailureLog()
@@ -115,7 +134,6 @@ class ChildPool:
         self._restart_at = Boot(0)
         self._spawn_at = NEVER  # when to try again to start what is missing
         self._is_closing = False
-        self._is_up = False
 
     def start(self) -> None:
         """Start to warm up every lane."""
@@ -140,40 +158,22 @@ class ChildPool:
         lane = self._lanes.get(Isolation.PROCESS)
         return self._recent.next_at if lane and lane.waiting and lane.has_free else NEVER
 
-    @property
-    def is_up(self) -> bool:
-        """Whether every lane has had a child that imported the application."""
-        if not self._is_up:
-            self._is_up = all(lane.serving for lane in self._lanes.values())
-        return self._is_up
-
     # --- what the session wants ----------------------------------------------------------------
 
-    def prepare(self, run: int, lane: Isolation, grant: Grant, until: Boot | None = None) -> None:
-        """Reserve a child; `Prepared` follows, now or when one is ready. With `until` call the
-        handler there at once."""
-        slot = _Slot(run, lane, grant)
-        slot.until = until
-        slot.is_announced = until is not None
-        self._slots[run] = slot
+    def begin(self, run: int, lane: Isolation, grant: Grant, until: Boot) -> None:
+        """Call its handler in a child, as soon as one may take it."""
+        slot = self._slots[run] = _Slot(run, lane, grant, until)
         self._assign(slot)
-        if slot.child is None or not self._lanes[lane].has_free:
+        if not self._lanes[lane].has_free:
             self._spawn_missing(lane)
-
-    def begin(self, run: int, until: Boot) -> None:
-        """Call its handler in its reserved child, or in another one if that died."""
-        slot = self._slots.get(run)
-        if slot is not None:
-            slot.until = until
-            self._assign(slot)
 
     def renew(self, renewed: frames.LeaseRenewed) -> None:
         """Pass a renewal on, or keep it for the child that will run the attempt."""
         slot = self._slots.get(renewed.run)
-        if slot is None or slot.until is None:
+        if slot is None:
             return
         slot.until = renewed.until
-        if slot.is_sent and slot.child is not None:
+        if slot.child is not None:
             self._send(slot.child, renewed)
             if slot.run not in slot.child.doomed:
                 slot.child.ends.put(slot.run, renewed.until)
@@ -184,7 +184,7 @@ class ChildPool:
         if slot is None:
             return
         slot.stop_request = request
-        if slot.is_sent and slot.child is not None:
+        if slot.child is not None:
             self._send(slot.child, request)
 
     def answer(self, answer: frames.AskAnswer) -> None:
@@ -194,22 +194,14 @@ class ChildPool:
             slot.asking = None
             self._send(slot.child, answer)
 
-    def lend(self, lent: messages.LeaseLent) -> None:
-        """Pass the lease on to the handler that asked for it."""
-        slot = self._slots.get(lent.run)
-        if slot is not None and slot.asking is not None:
-            authority = msgspec.msgpack.encode(frames.Authority(lent.lease_id, lent.actor))
-            self.answer(frames.AskAnswer(lent.run, slot.asking, msgspec.Raw(authority)))
-
     def kill(self, run: int) -> None:
         """End a handler as its lane allows; `Finished` follows when it is gone."""
         slot = self._slots.get(run)
         if slot is None:
             return
         child = slot.child
-        if child is None or not slot.is_sent:
+        if child is None:
             self._finish(slot, messages.Killed())
-            self._assign_waiting(slot.lane)
             return
         match child.lane:
             case Isolation.PROCESS:
@@ -257,11 +249,7 @@ class ChildPool:
         serving = lane.serving
         lane.leave(child)
         if lane.serving != serving:
-            self._emit_serving(child.lane)
-
-    def _emit_serving(self, lane: Isolation) -> None:
-        can_grow = not self._start_log.is_reported
-        self._emit(messages.ChildrenServing(lane, self._lanes[lane].serving, can_grow))
+            self._owner.children_serving(child.lane, lane.serving)
 
     # --- telling children and keeper ------------------------------------------------------------
 
@@ -284,52 +272,32 @@ class ChildPool:
     # --- assigning ------------------------------------------------------------------------------
 
     def _assign(self, slot: _Slot) -> None:
-        if slot.child is None:
-            lane = self._lanes[slot.lane]
-            slot.child = lane.take() if self._may_begin(slot) else None
-            if slot.child is None:
-                lane.waiting[slot.run] = None
-                return
+        lane = self._lanes[slot.lane]
+        child = lane.take() if self._may_begin(slot) else None
+        if child is None:
+            lane.waiting[slot.run] = None
+        else:
             lane.waiting.pop(slot.run, None)
-            slot.child.runs.add(slot.run)
-        if not slot.is_announced:
-            slot.is_announced = True
-            self._emit(messages.Prepared(slot.run))
-        elif slot.until is not None and not slot.is_sent:
-            self._begin(slot, slot.child, slot.until)
+            self._begin(slot, child)
 
     def _may_begin(self, slot: _Slot) -> bool:
         """Whether it need not wait for attempts that started just now."""
-        is_alone = slot.lane is Isolation.PROCESS and slot.until is not None
-        return not is_alone or self._recent.has_room(self._clock())
+        return slot.lane is not Isolation.PROCESS or self._recent.has_room(self._clock())
 
-    def _begin(self, slot: _Slot, child: Child, until: Boot) -> None:
+    def _begin(self, slot: _Slot, child: Child) -> None:
         if child.lane is Isolation.PROCESS:
             if not child.jobs_begun:
                 child.drain_output()  # of imports; later ones are read in every turn
             self._recent.begun(slot.run, self._clock())
             child.output.take()  # of imports, or of threads between two jobs
             self._outputs.begin(slot.run, slot.grant, child.output)
-        slot.is_sent = True
-        child.ends.put(slot.run, until)
-        self._send(child, frames.Run.of(slot.run, slot.grant, until=until))
+        slot.child = child
+        child.runs.add(slot.run)
+        child.ends.put(slot.run, slot.until)
+        self._send(child, frames.Run.of(slot.run, slot.grant, until=slot.until))
         if slot.stop_request is not None:
             self._send(child, slot.stop_request)
-        if child.jobs_begun == 0:
-            child.first_job_at = self._clock()
         child.jobs_begun += 1
-        if child.lane is Isolation.PROCESS and self._wears_out_soon(child):
-            self._lanes[child.lane].expire(child)
-            self._spawn_missing(child.lane)
-
-    def _wears_out_soon(self, child: Child) -> bool:
-        """Whether its jobs are used up before a successor that is started now would be ready, if
-        it keeps its pace."""
-        left = self._options.jobs_per_child - child.jobs_begun
-        if left > self._options.jobs_per_child // LAST_PART:
-            return False
-        took_us = self._clock() - child.first_job_at
-        return left * took_us <= 2 * self._start_us * child.jobs_begun
 
     def _finish(self, slot: _Slot, outcome: messages.Outcome) -> None:
         """Free the slot; the session gets how the attempt ended."""
@@ -346,7 +314,7 @@ class ChildPool:
             self._lanes[slot.lane].waiting.pop(run, None)
         self._outputs.end(run)
         self._stop_timers.drop(run)
-        self._emit(messages.Finished(run, outcome))
+        self._owner.finished(run, outcome)
 
     def _assign_waiting(self, lane: Isolation) -> None:
         children = self._lanes[lane]
@@ -368,8 +336,7 @@ class ChildPool:
     def _printed(self, child: Child, lines: list[str]) -> None:
         """A child wrote to its streams. Only a process child's output belongs to one attempt."""
         is_alone = child.lane is Isolation.PROCESS
-        sent = [run for run in child.runs if is_alone and self._slots[run].is_sent]
-        self._outputs.printed(sent[0] if sent else None, lines)
+        self._outputs.printed(next(iter(child.runs), None) if is_alone else None, lines)
 
     # --- children ------------------------------------------------------------------------------
 
@@ -403,7 +370,7 @@ class ChildPool:
                 self._ready(child)
             case frames.CheckpointSaved() | frames.ProgressMade() | frames.SelfCompleted():
                 if message.run in child.runs:
-                    self._emit(message)
+                    self._owner.child_sent(message)
             case frames.Ask():
                 if message.run in child.runs:
                     self._asked(self._slots[message.run], message)
@@ -416,6 +383,9 @@ class ChildPool:
                 took_s = message.for_us / 1e6
                 below = {"below": message.stack[-SHOWN_OUTPUT:]}
                 _log.warning("a handler blocked the event loop for %.1f s", took_s, extra=below)
+            case frames.EventsCounted():
+                if self._counts is not None:
+                    self._counts.add(message.counts)
             case _:
                 assert_never(message)
 
@@ -424,7 +394,10 @@ class ChildPool:
             return  # a handler waits for each answer: other user code wrote to the socket
         slot.asking = ask.id
         if isinstance(ask.what, frames.BorrowLease):
-            self._emit(messages.LeaseWanted(slot.run))
+            authority = self._owner.lend(slot.run)
+            if authority is not None:  # else it is about to be stopped
+                result = msgspec.Raw(msgspec.msgpack.encode(authority))
+                self.answer(frames.AskAnswer(slot.run, ask.id, result))
         else:
             with tracing.use_trace(tracing.trace_of_jobs([slot.grant.job])):
                 self._carry_out(HandlerRequest(ask, slot.grant.job_id, slot.grant.lease_id))
@@ -435,17 +408,17 @@ class ChildPool:
         child.is_ready = True
         child.output.last_line()  # of the imports
         child.deadline = None
-        self._start_us = Duration(self._clock() - child.started_at)
         self._failed_starts = 0
-        for replaced in self._lanes[child.lane].ready(child):
+        lane = self._lanes[child.lane]
+        for replaced in lane.ready(child):
             self._retire(replaced)
-        self._emit_serving(child.lane)
+        self._owner.children_serving(child.lane, lane.serving)
         self._assign_waiting(child.lane)
         self._spawn_missing(child.lane)
 
     def _ended(self, child: Child, message: frames.Ended) -> None:
         slot = self._slots.get(message.run)
-        if slot is None or slot.child is not child or not slot.is_sent:
+        if slot is None or slot.child is not child:
             return  # not an attempt of this child: user code wrote to the socket
         if child.lane is Isolation.PROCESS:
             child.drain_output()
@@ -505,41 +478,18 @@ class ChildPool:
             )  # so that idle deaths do not loop
         for run in list(child.runs):
             slot = self._slots[run]
-            if not slot.is_sent:
-                self._assign_another(slot)  # it never ran
-            elif run in child.doomed:
+            if run in child.doomed:
                 self._finish(slot, messages.Killed())
             elif child.was_killed:
                 self._finish(slot, messages.Displaced())
-            elif child.is_sigkilled and (was_due or self._has_lease_ended(slot)):
+            elif child.is_sigkilled and (was_due or self._clock() >= slot.until):
                 self._finish(slot, frames.Stopped())  # by the keeper
-            elif not child.has_begun(run) and not slot.was_sent_before and not self._is_closing:
-                self._send_again(slot, how)
             else:
                 self._finish(slot, messages.Died(how))
-        child.forget()
         self._unflushed.pop(child, None)
         if not self._is_closing:
             self._assign_waiting(child.lane)  # others may have waited for what ran in it
         self._spawn_missing(child.lane)
-
-    def _assign_another(self, slot: _Slot) -> None:
-        """Its child is gone: another one takes it."""
-        slot.child = None
-        self._assign(slot)
-
-    def _send_again(self, slot: _Slot, how: str) -> None:
-        """No code of the application ran for it. Once: its payload may be what kills. [WP21]"""
-        _log.warning("a child %s before it called a handler; another one takes its job", how)
-        slot.was_sent_before = True
-        slot.is_sent = False
-        self._recent.ended(slot.run)
-        self._outputs.drop(slot.run)
-        self._assign_another(slot)
-
-    def _has_lease_ended(self, slot: _Slot) -> bool:
-        """Whether its lease has ended unrenewed."""
-        return slot.until is not None and self._clock() >= slot.until
 
     def _start_failed(self, child: Child, how: str) -> None:
         if self._is_closing:
@@ -552,7 +502,7 @@ class ChildPool:
             _log.error("a child could not start %s: it %s", self._app, how, extra=below)
         self._restart_at = Boot(self._clock() + FIRST_RESTART * 2**self._failed_starts)
         if self._failed_starts >= MAX_FAILED_STARTS:
-            self._emit(messages.Broken(f"children cannot start {self._app}; the last one {how}"))
+            self._owner.break_off(f"children cannot start {self._app}; the last one {how}")
 
     def _spawn(self, lane: Isolation) -> None:
         limits = self._options.limits
@@ -581,7 +531,6 @@ class ChildPool:
         child.deadline = Boot(now + self._options.child_start_us)
         self._children[child] = None
         self._by_number[child.number] = child
-        child.started_at = now
         self._child_timers.put(child.number, self._check_at(child, now))
         self._lanes[lane].started(child)
         self._stats.children_started += 1
@@ -602,12 +551,10 @@ class ChildPool:
         if missing > 0 and self._start_log.succeeded(self._clock()) is not None:
             _log.warning("children can be started again")
             self._refused_starts = 0
-            for each in self._lanes:
-                self._emit_serving(each)
 
     def _could_not_spawn(self, lane: Isolation, failure: OSError) -> None:
-        """Try again later, and hand back what waits for a child: the worker keeps those that
-        it has. [WP25]"""
+        """Try again later: the worker keeps the children that it has. If none is free, hand back
+        what waits for one. [WP25]"""
         now = self._clock()
         why = f"no child can be started: {failure.strerror or failure}"
         children = self._lanes[lane]
@@ -616,8 +563,7 @@ class ChildPool:
         delay_us = FIRST_RESTART * 2 ** min(self._refused_starts, MAX_RESTART_DOUBLINGS)
         self._refused_starts += 1
         self._spawn_at = self._restart_at = Boot(now + delay_us)
-        self._emit_serving(lane)
-        for run in list(children.waiting):
+        for run in list(children.waiting) if not children.has_free else ():
             self._finish(self._slots[run], messages.Unstarted(why))
 
     # --- time ----------------------------------------------------------------------------------

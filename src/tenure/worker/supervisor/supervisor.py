@@ -1,7 +1,7 @@
 """The supervisor: keeps leases, heartbeats and reports. It never runs user code.
 
 One thread and one selector: children, answers, signals and wake-ups all arrive there. Decides
-nothing; what happens is fed to the session as events, what it wants is carried out.
+nothing; the session is told what happens, and what it wants is carried out.
 """
 
 import logging
@@ -11,7 +11,7 @@ import signal
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import CancelledError, Future
 from contextlib import contextmanager, suppress
 from typing import Any, assert_never
@@ -20,16 +20,17 @@ from tenure.clock import Boot, boot_now
 from tenure.core.instants import MICROSECONDS_PER_SECOND, seconds
 from tenure.core.job import JobError
 from tenure.core.verdicts import Verdict
-from tenure.core.vocabulary import Stage, VerdictKind
+from tenure.core.vocabulary import LeaseNews, Stage, VerdictKind
 from tenure.errors import Closed, InvalidInput, RequestRefused, StoreUnavailable
 from tenure.handlers.registry import Isolation, Registry
 from tenure.ports import Coordination
 from tenure.protocol import URL_VARIABLE
 from tenure.stop_signals import STOPS, was_asked
 from tenure.telemetry import tracing
+from tenure.telemetry.counts import Counts
 from tenure.telemetry.log_lines import job_ids
 from tenure.telemetry.logs import one_line
-from tenure.worker.frames import AskAnswer, AskToStop, LeaseRenewed, Raised
+from tenure.worker.frames import AskToStop, LeaseRenewed, Raised
 from tenure.worker.session import messages
 from tenure.worker.session.session import WorkerSession
 from tenure.worker.supervisor.background import BackgroundTasks
@@ -77,18 +78,17 @@ class Supervisor:
         options: WorkerOptions,
         *,
         app: str,
+        counts: Counts | None,
         background: BackgroundTasks,
     ) -> None:
         self._coordination = coordination
         self._session = session
         self._options = options
         self._isolation = {handler.kind: handler.isolation for handler in registry}
-        self._inbox: deque[messages.Event] = deque()
         self._calls: deque[Callable[[], None]] = deque()  # from other threads
         self._signals: deque[int] = deque()
         self._background = background
         self._stops = 0
-        self._has_begun = False
         self._maintain_at = Boot(0)
         self._jumps = JumpWatch(threshold_us=JUMP_THRESHOLD)
         self._selector = selectors.DefaultSelector()
@@ -106,42 +106,34 @@ class Supervisor:
             ),
             selector=self._selector,
             clock=boot_now,
-            emit=self._inbox.append,
+            owner=session,
             stats=session.stats,
-            carry_out=lambda request: background.carry_out(request, self._answered),
+            counts=counts,
+            carry_out=lambda request: background.carry_out(
+                request, lambda answer: self._call(lambda: self._pool.answer(answer))
+            ),
         )
 
     # --- from other threads and from signals ---------------------------------------------------
 
     def wake(self) -> None:
         """Hint that there may be work. Any thread."""
-        self._call(lambda: self._inbox.append(messages.Woken()))
+        self._call(self._session.work_expected)
 
     def stop(self) -> None:
         """Drain; called again, stop at once. Any thread."""
         self._call(self._count_stop)
 
-    def _answered(self, answer: AskAnswer) -> None:
-        """A handler gets the answer to what it asked. Any thread."""
-        self._call(lambda: self._pool.answer(answer))
-
-    def _polled(self, found: messages.LeasesPolled) -> None:
-        """What a poll of leases found. Any thread."""
-        self._call(lambda: self._inbox.append(found))
-
     def drain(self) -> None:
         """Drain, as a signal would; asked again, change nothing. Any thread."""
-        request = messages.DrainRequested(self._options.grace_us, by_signal=False)
-        self._call(lambda: self._inbox.append(request))
+        self._call(lambda: self._session.drain(self._options.grace_us, by_signal=False))
 
     def _count_stop(self) -> None:
         self._stops += 1
-        is_first = self._stops == 1
-        self._inbox.append(
-            messages.DrainRequested(self._options.grace_us)
-            if is_first
-            else messages.StopRequested()
-        )
+        if self._stops == 1:
+            self._session.drain(self._options.grace_us)
+        else:
+            self._session.stop()
 
     def _call(self, call: Callable[[], None]) -> None:
         self._calls.append(call)
@@ -196,7 +188,7 @@ class Supervisor:
         self._selector.select(self._sleep_s())
         # Read the time first, then all events until then: wherever in a turn this process is
         # stopped, a handler that finished meanwhile did so before its lease is judged.
-        now = boot_now()
+        now = self._session.now = boot_now()
         for key, _ in self._selector.select(0):
             key.data()
         while self._signals:
@@ -206,13 +198,11 @@ class Supervisor:
         if now >= self._maintain_at:
             self._pool.maintain()
         if self._jumps.jumped(wall_us=time.time_ns() // 1000, now=boot_now()):
-            self._inbox.append(messages.ClockJumped())
-        if not self._has_begun and self._pool.is_up:
-            # Nothing is claimed before a child of every lane has imported the application.
-            self._has_begun = True
-            self._inbox.append(messages.ChildrenReady())
-        self._inbox.append(messages.Ticked())
-        self._work_off(now)
+            self._session.clock_jumped()
+        while actions := self._session.turn():
+            for action in actions:
+                self._perform(action)
+        self._pool.flush()
 
     def _signalled(self, number: signal.Signals) -> None:
         if number in STOPS:
@@ -231,26 +221,16 @@ class Supervisor:
             while self._wake_out.recv(4096):
                 pass
 
-    def _work_off(self, now: Boot) -> None:
-        while self._inbox:
-            events = list(self._inbox)
-            self._inbox.clear()
-            for action in self._session.handle_all(events, now):
-                self._perform(action)
-        self._pool.flush()
-
     # --- actions -------------------------------------------------------------------------------
 
     def _perform(self, action: messages.Action) -> None:
         match action:
-            case messages.Prepare():
-                self._prepare(action)
             case messages.Begin():
-                self._pool.begin(action.run, action.until)
+                self._begin(action)
             case messages.SendClaim():
+                wait_us = action.wait_us
                 self._submit(
-                    action,
-                    lambda: self._coordination.submit_claim(action.request, wait_us=action.wait_us),
+                    action, lambda: self._coordination.submit_claim(action.request, wait_us=wait_us)
                 )
             case messages.EndWaits():
                 self._coordination.end_waits()
@@ -262,8 +242,6 @@ class Supervisor:
                     self._background.poll_leases(action, self._polled)
             case LeaseRenewed():
                 self._pool.renew(action)
-            case messages.LeaseLent():
-                self._pool.lend(action)
             case AskToStop():
                 self._pool.ask_to_stop(action)
             case messages.Kill():
@@ -286,33 +264,60 @@ class Supervisor:
             about["below"] = note.below
         _log.log(logging.ERROR if note.is_error else level, "%s", one_line(note.text), extra=about)
 
-    def _prepare(self, action: messages.Prepare) -> None:
+    def _begin(self, action: messages.Begin) -> None:
         lane = self._isolation.get(action.grant.job.kind)
         if lane is None:
             # Only registered kinds are asked for; a coordinator that grants others is wrong.
             problem = f"this worker has no handler for the kind {action.grant.job.kind}"
             error = JobError(type="LookupError", message=problem, stage=Stage.FETCH)
-            self._inbox.append(messages.Finished(action.run, Raised(error)))
+            self._session.finished(action.run, Raised(error))
         else:
-            self._pool.prepare(action.run, lane, action.grant, action.until)
+            self._pool.begin(action.run, lane, action.grant, action.until)
+
+    def _polled(self, news: Mapping[int, LeaseNews] | None) -> None:
+        """What a poll of leases found. Any thread."""
+        self._call(lambda: self._session.leases_polled(news))
 
     def _submit(
         self, action: messages.SendClaim | messages.Send, submit: "Callable[[], Future[Any]]"
     ) -> None:
-        def done(future: "Future[Any]") -> None:
-            failure = CancelledError() if future.cancelled() else future.exception()
-            if failure is None:
-                event = _answered(action, future.result())
-            else:
-                event = _unanswered(action, failure)
-            self._call(lambda: self._inbox.append(event))
-
         try:
             submitted = submit()
         except Exception as failure:  # a transport that failed at once; retried, and logged
-            self._inbox.append(_unanswered(action, failure))
+            self._failed(action, failure)
         else:
-            submitted.add_done_callback(done)
+            submitted.add_done_callback(lambda done: self._call(lambda: self._done(action, done)))
+
+    def _done(self, action: messages.SendClaim | messages.Send, future: "Future[Any]") -> None:
+        failure = CancelledError() if future.cancelled() else future.exception()
+        if failure is not None:
+            self._failed(action, failure)
+        elif isinstance(action, messages.SendClaim):
+            self._session.claim_answered(action.ticket, future.result())
+        else:
+            verdicts = [each for each in future.result() if isinstance(each, Verdict)]
+            if len(verdicts) == len(action.commands):
+                self._session.answered(action.ticket, verdicts)
+            else:
+                why = "the answers do not match the requests"
+                self._session.unanswered(action.ticket, why)
+
+    def _failed(self, action: messages.SendClaim | messages.Send, failure: BaseException) -> None:
+        ticket, session = action.ticket, self._session
+        match failure:
+            case InvalidInput() | RequestRefused() | Closed() if isinstance(
+                action, messages.SendClaim
+            ):
+                session.break_off(f"claims are refused: {failure}")
+            case InvalidInput():
+                session.refused(ticket, str(failure))
+            case RequestRefused() if isinstance(action, messages.Send):
+                _log.error("reports are refused: %s", one_line(str(failure)))
+                session.answered(ticket, [_REFUSED] * len(action.commands))
+            case _:
+                # How long the coordinator asked to wait before a retry.
+                wait_s = failure.retry_after_s if isinstance(failure, StoreUnavailable) else 0
+                session.unanswered(ticket, f"{type(failure).__name__}: {failure}", seconds(wait_s))
 
 
 def _lanes(registry: Registry, options: WorkerOptions) -> dict[Isolation, int]:
@@ -320,31 +325,3 @@ def _lanes(registry: Registry, options: WorkerOptions) -> dict[Isolation, int]:
     used = {handler.isolation for handler in registry}
     warm = max(1, min(options.warm_children, options.concurrency))
     return {lane: warm if lane is Isolation.PROCESS else 1 for lane in Isolation if lane in used}
-
-
-def _answered(action: messages.SendClaim | messages.Send, answer: Any) -> messages.Event:
-    if isinstance(action, messages.SendClaim):
-        return messages.Answered(action.ticket, answer)
-    verdicts = tuple(each for each in answer if isinstance(each, Verdict))
-    if len(verdicts) != len(action.commands):
-        return messages.Unanswered(action.ticket, "the answers do not match the requests")
-    return messages.Answered(action.ticket, verdicts)
-
-
-def _unanswered(
-    action: messages.SendClaim | messages.Send, failure: BaseException
-) -> messages.Event:
-    ticket = action.ticket
-    match failure:
-        case InvalidInput() | RequestRefused() | Closed() if isinstance(action, messages.SendClaim):
-            return messages.Broken(f"claims are refused: {failure}")
-        case InvalidInput():
-            return messages.Unanswered(ticket, str(failure), is_refused=True)
-        case RequestRefused() if isinstance(action, messages.Send):
-            _log.error("reports are refused: %s", one_line(str(failure)))
-            return messages.Answered(ticket, (_REFUSED,) * len(action.commands))
-        case _:
-            # How long the coordinator asked to wait before a retry.
-            retry_after_s = failure.retry_after_s if isinstance(failure, StoreUnavailable) else 0
-            why = f"{type(failure).__name__}: {failure}"
-            return messages.Unanswered(ticket, why, seconds(retry_after_s))
