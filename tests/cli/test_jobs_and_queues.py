@@ -312,7 +312,7 @@ def test_a_user_with_a_very_long_name_can_enqueue(
         (("jobs", "ls", "--correlation-id", "\udcff"), "correlation_id"),
         (("dlq", "ls", "--kind", "\udcff"), "kind"),
         (("queues", "ls", "--namespace", "\udcff"), "namespace"),
-        (("queues", "pause", "a b"), "QUEUE"),
+        (("queues", "pause", "a b"), "queue"),
     ],
 )
 def test_bad_input_names_the_field_and_exits_with_2(
@@ -379,9 +379,10 @@ def test_a_queue_without_jobs_is_created_only_with_create(run: Run, words: tuple
     made = run("queues", command, "reserch", *more, "--create")
     again = run("queues", command, "reserch", *more)
 
-    assert (refused.exit_code, refused.stdout) == (1, "")
+    assert (refused.exit_code, refused.stdout) == (2, "")
     assert refused.stderr == (
-        "tenure: no job has used queue reserch so far. Did you mean research? --create creates it\n"
+        "tenure: queue: no job has used reserch so far; did you mean research? `create` makes the"
+        " queue\n"
     )
     assert known == {"research"}
     assert (made.exit_code, again.exit_code, made.stderr) == (0, 0, "")

@@ -181,7 +181,7 @@ def test_workers_are_listed_and_drained(run: Run, serving: Coordinator) -> None:
 def test_drain_refuses_an_unknown_worker(run: Run, serving: Coordinator) -> None:
     result = run("workers", "drain", "nobody")
 
-    assert (result.exit_code, "there is no worker nobody" in result.stderr) == (1, True)
+    assert (result.exit_code, "there is no worker nobody" in result.stderr) == (2, True)
 
 
 def test_the_help_says_what_each_state_of_a_worker_means(run: Run) -> None:

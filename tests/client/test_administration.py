@@ -339,7 +339,7 @@ def test_the_settings_of_a_kind_that_nobody_has_are_refused(app: Application) ->
         app.kinds.limit("mial", rate="1/s")
     assert str(mistyped.value) == (
         "kind: no job, worker, setting or function has kind mial so far; did you mean mail?"
-        " create=True sets it anyway"
+        " `create` sets it anyway"
     )
     assert app.kinds.ls() == []
     for known in ("mail", "bill"):

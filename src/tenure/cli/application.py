@@ -1,21 +1,17 @@
-"""The application that the command line names: imports it, opens its store, checks payloads
-against its functions, and explains why any of that fails.
+"""The application that the command line names: imports it, opens its store, and explains why that
+fails.
 
 The traceback shows the user's own frames, not those of click, Tenure and importlib.
 """
 
-import inspect
 import os
-import re
 import sys
 import sysconfig
 import traceback
-import typing
 from collections.abc import Callable, Iterator
 from operator import attrgetter
 from pathlib import Path
-
-import msgspec
+from typing import Any
 
 import tenure
 from tenure.app import Tenure
@@ -23,23 +19,15 @@ from tenure.cli.errors import CouldNotRun, reported_errors
 from tenure.cli.invocation import Invocation
 from tenure.cli.output import say
 from tenure.client.app import Application
-from tenure.core.ids import DEFAULT_NAMESPACE, Namespace
-from tenure.core.vocabulary import closest
+from tenure.core.ids import DEFAULT_NAMESPACE, Kind, Namespace
+from tenure.core.vocabulary import did_you_mean
 from tenure.errors import TenureError, ValidationError
-from tenure.handlers.registry import Handler, Registry, missing_parameter
+from tenure.handlers.calls import Call
+from tenure.handlers.registry import Registry
 from tenure.protocol import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE
 from tenure.settings import shown_url, url_from_environment
 from tenure.worker.application import load_registry
 
-_MISSING = re.compile(r"Object missing required field `(.+)`")
-_UNKNOWN = re.compile(r"Object contains unknown field `(.+)`")
-_JSON_NAMES = {
-    str: "a string",
-    int: "a number",
-    float: "a number",
-    bool: "a boolean",
-    list: "an array",
-}
 _FROZEN = "<frozen "
 _IMPORTING = "<frozen importlib"
 
@@ -70,15 +58,9 @@ def _missing_attribute(import_string: str) -> str | None:
     found, name = sys.modules.get(module), attribute.partition(".")[0]
     if found is None or not name or hasattr(found, name):
         return None
-    apps = sorted(key for key, value in vars(found).items() if isinstance(value, Application))
-    alike = closest(name, apps)
-    if alike is not None:
-        hint = f"Did you mean {alike}?"
-    elif apps:
-        hint = f"Its applications: {', '.join(apps)}"
-    else:
-        hint = "Name the Tenure object of your application, as in myapp.jobs:app"
-    return f"module {module} has no attribute {name}. {hint}"
+    apps = [key for key, value in vars(found).items() if isinstance(value, Application)]
+    otherwise = "name the Tenure object of your application, as in myapp.jobs:app"
+    return f"module {module} has no attribute {name}; {did_you_mean(name, apps, otherwise)}"
 
 
 def check_has_jobs(app: object, import_string: str) -> None:
@@ -132,6 +114,21 @@ def namespace_of(app: object) -> Namespace:
     return app.namespace if isinstance(app, Application) else DEFAULT_NAMESPACE
 
 
+def checked_call(
+    app: Application, kind: str, payload: object, options: dict[str, Any]
+) -> Call[Any]:
+    """The call; ends the command if the function of the kind cannot take this payload."""
+    try:
+        return app.call(kind, payload, **options)
+    except ValidationError as wrong:
+        handler = app.registry.get(Kind(kind))
+        takes = "" if handler is None else ", ".join(handler.parameters) or "nothing"
+        said = wrong.message.replace("`", "")
+        raise CouldNotRun(
+            f"kind {kind}: the payload does not fit: {said}; it takes {takes}"
+        ) from wrong
+
+
 def _own_lines(error: Exception) -> Iterator[str]:
     """The traceback from the application's module on, without libraries; nothing if Python did not
     begin to run the module, for example because there is none of this name."""
@@ -157,65 +154,3 @@ def _foreign_places() -> tuple[Path, ...]:
 def _is_within(filename: str, places: tuple[Path, ...]) -> bool:
     path = Path(filename).resolve()
     return filename.startswith(_FROZEN) or any(path.is_relative_to(place) for place in places)
-
-
-# --- Payloads ------------------------------------------------------------------------------------
-
-
-def check_payload(handler: Handler, payload: bytes) -> None:
-    """End the command unless the kind's function can be called with this payload."""
-    try:
-        given = msgspec.json.decode(payload)
-    except (msgspec.DecodeError, RecursionError) as wrong:
-        raise CouldNotRun(f"the payload is not JSON: {wrong}") from wrong
-    try:
-        handler.decode_arguments(payload)
-    except ValidationError as wrong:
-        problem = _problem(handler, given, wrong)
-        raise CouldNotRun(f"kind {handler.kind}: {problem}; {_takes(handler)}") from wrong
-
-
-def _problem(handler: Handler, given: object, wrong: ValidationError) -> str:
-    if given is None:
-        return "no payload was given"
-    if not isinstance(given, dict):
-        return f"the payload is {_JSON_NAMES[type(given)]}, not an object"
-    said = wrong.message.removesuffix(f" at {wrong.path}")
-    if missing := _MISSING.fullmatch(said):
-        is_nested = missing[1] != wrong.path
-        return f"{wrong.path} is missing" if is_nested else missing_parameter(missing[1])
-    if unknown := _UNKNOWN.fullmatch(said):
-        return _unknown(handler, unknown[1], wrong.path)
-    plain = said.replace("`", "")
-    return f"{wrong.path}: {plain[:1].lower()}{plain[1:]}"
-
-
-def _unknown(handler: Handler, name: str, path: str) -> str:
-    if name != path:
-        return f"{path.removesuffix(f'.{name}')} has no field {name}"
-    return handler.unknown_parameter(name)
-
-
-def _takes(handler: Handler) -> str:
-    parameters = handler.parameters.values()
-    if not parameters:
-        return "it takes no payload"
-    return f"its payload is an object of {', '.join(_named(handler, each) for each in parameters)}"
-
-
-def _named(handler: Handler, parameter: inspect.Parameter) -> str:
-    """A parameter with its type. Its default is not shown, because it may be a secret."""
-    hint = handler.hints.get(parameter.name, typing.Any)
-    if typing.get_origin(hint) is typing.Annotated:
-        hint = typing.get_args(hint)[0]
-    facts = [] if hint is typing.Any else [_type_name(handler, hint)]
-    facts += ["optional"] if _is_optional(parameter) else []
-    return f"{parameter.name} ({', '.join(facts)})" if facts else parameter.name
-
-
-def _type_name(handler: Handler, hint: object) -> str:
-    return inspect.formatannotation(hint, base_module=handler.function.__module__)
-
-
-def _is_optional(parameter: inspect.Parameter) -> bool:
-    return parameter.default is not inspect.Parameter.empty

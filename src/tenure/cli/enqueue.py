@@ -5,7 +5,6 @@ of a kind are known only to the code that declares it: without --app the command
 options, and says so.
 """
 
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,22 +16,14 @@ import msgspec
 from tenure.cli.errors import CouldNotRun, refusal, refuse
 from tenure.cli.following import show_end, wait_for_end
 from tenure.cli.invocation import Invocation, command
-from tenure.cli.options import app_url_option, duration_value, flag, instant_value
+from tenure.cli.options import app_url_option, duration_value, flag, instant_value, payload_value
 from tenure.cli.output import print_json, say
 from tenure.core.commands import Enqueue
-from tenure.core.ids import (
-    DEFAULT_NAMESPACE,
-    DEFAULT_QUEUE,
-    JobId,
-    Kind,
-    Namespace,
-    QueueName,
-    new_job_id,
-)
-from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration
+from tenure.core.ids import DEFAULT_NAMESPACE, Kind, Namespace
+from tenure.core.instants import Duration
 from tenure.core.policy import policy_in_words
 from tenure.core.verdicts import Reply
-from tenure.core.vocabulary import closest
+from tenure.core.vocabulary import did_you_mean
 from tenure.errors import InvalidInput
 from tenure.protocol.records import JobRecord, job_record
 from tenure.settings import project_settings
@@ -40,8 +31,6 @@ from tenure.telemetry.unclaimed import why_waiting
 
 if TYPE_CHECKING:
     from tenure.client.app import Application
-
-DURATIONS = ("unique_for", "delay", "expires")
 
 
 @command(None, "enqueue", json=JobRecord, url=app_url_option, namespace=None)
@@ -60,7 +49,6 @@ DURATIONS = ("unique_for", "delay", "expires")
 )
 @click.option(
     "--unique-for",
-    callback=duration_value,
     help="With --key: the key stays taken for this long after the job has ended, as in 1h.",
 )
 @click.option(
@@ -71,9 +59,7 @@ DURATIONS = ("unique_for", "delay", "expires")
     "--rate-key",
     help="The kind's rate counts for jobs of this key alone. [default: the kind's with --app]",
 )
-@click.option(
-    "--delay", callback=duration_value, help="Run it after this long at the earliest, as in 5m."
-)
+@click.option("--delay", help="Run it after this long at the earliest, as in 5m.")
 @click.option(
     "--run-at",
     metavar="TIME",
@@ -83,7 +69,6 @@ DURATIONS = ("unique_for", "delay", "expires")
 )
 @click.option(
     "--expires",
-    callback=duration_value,
     help="Cancel it if it was not started after this long, as in 10m. [default: the kind's with"
     " --app, then never]",
 )
@@ -103,14 +88,14 @@ DURATIONS = ("unique_for", "delay", "expires")
     "--timeout", callback=duration_value, help="With --wait: give up after this long, as in 10m."
 )
 @click.argument("kind")
-@click.argument("payload", default="null")
+@click.argument("payload", default="null", callback=payload_value)
 def enqueue(
     cli: Invocation,
     app: str | None,
     waits: bool,
     timeout: Duration | None,
     kind: str,
-    payload: str,
+    payload: Any,
     **given: Any,
 ) -> None:
     """Enqueue a job of KIND with a JSON PAYLOAD; prints its id.
@@ -125,19 +110,34 @@ def enqueue(
       tenure enqueue mail '{"to": "ada"}' --app shop.jobs:app --wait
       tenure enqueue report --run-at 2026-12-01T08:00+01:00
     """
-    body = payload.encode("utf-8", "surrogateescape")
     chosen = app or project_settings().app
     application: Application | None = None
-    if chosen is None:
-        cli.open(cli.url, create=True)
-    else:
-        from tenure.cli.application import load_app, open_for  # here: it takes as long as the rest
+    if chosen is not None:
+        from tenure.cli.application import load_app  # here: it imports much
 
         application = load_app(chosen)
-        _check(kind, body, application, named=app)  # before a store is opened, which may make one
-        open_for(cli, application)
+        _check_known(kind, application, named=app)
+    elif sys.stderr.isatty():
+        # Only on a terminal: a script gives every option that it needs.
+        say("--app MODULE:APP would add the kind's own queue, priority and keys")
+    space = given.pop("namespace") or getattr(application, "namespace", DEFAULT_NAMESPACE)
+    options = {name: value for name, value in given.items() if value is not None}
     with _naming_flags(given):
-        wanted = _command(cli, kind, body, given, application)
+        if application is None:
+            cli.open(cli.url, create=True)
+            cli.namespace = Namespace(space)
+            call = cli.api.call(kind, payload, **options)
+        else:
+            from tenure.cli.application import checked_call, open_for
+
+            call = checked_call(application, kind, payload, options)  # before a store is made
+            open_for(cli, application)
+        wanted = Enqueue(
+            job_id=call.job_id,
+            namespace=Namespace(space),
+            actor=cli.client,
+            **msgspec.structs.asdict(call.spec),
+        )
         reply = cli.serving.execute(wanted)
     assert isinstance(reply, Reply)
     refused = refusal(wanted, reply)
@@ -182,64 +182,17 @@ def _naming_flags(given: dict[str, Any]) -> Iterator[None]:
         raise InvalidInput(flag, wrong.problem, hint=wrong.hint) from wrong
 
 
-def _check(kind: str, payload: bytes, app: "Application", *, named: str | None) -> None:
-    """End the command if the application has the kind and its function cannot take the payload; or
-    if it has no such kind and was named: no worker of it would run a job of another one."""
-    from tenure.cli.application import check_payload
-
-    handler = app.registry.get(Kind(kind))
-    if handler is not None:
-        check_payload(handler, payload)
-    elif named:
-        kinds = app.registry.kinds()
-        close = closest(kind, kinds)
-        guess = "" if close is None else f"Did you mean {close}? "
-        has = f"It has {', '.join(kinds)}" if kinds else "It has none"
-        raise CouldNotRun(
-            f"{named} has no kind {kind}. {guess}{has}; to enqueue a job that another application"
-            " runs, omit --app"
-        )
-
-
-def _command(
-    cli: Invocation, kind: str, payload: bytes, given: dict[str, Any], app: "Application | None"
-) -> Enqueue:
-    if app is not None and Kind(kind) in app.registry.kinds():
-        return _of_application(cli, kind, payload, given, app)
-    if app is not None:
+def _check_known(kind: str, app: "Application", *, named: str | None) -> None:
+    """End the command if the application was named and has no such kind: no worker of it would run
+    the job."""
+    kinds = app.registry.kinds()
+    if Kind(kind) in kinds:
+        return
+    if named is None:
         say(f"the application has no kind {kind}: the payload is not checked")
-    elif sys.stderr.isatty():
-        # Only on a terminal: a script gives every option that it needs.
-        say("--app MODULE:APP would add the kind's own queue, priority and keys")
-    job_id, namespace = given["job_id"], DEFAULT_NAMESPACE if app is None else app.namespace
-    return Enqueue(
-        job_id=JobId(job_id) if job_id else new_job_id(cli.now, os.urandom(16)),
-        namespace=Namespace(given["namespace"] or namespace),
-        queue=QueueName(given["queue"] or DEFAULT_QUEUE),
-        kind=Kind(kind),
-        actor=cli.client,
-        payload=payload,
-        priority=given["priority"] or 0,
-        delay_us=given["delay"] or Duration(0),
-        run_at=given["run_at"],
-        expires_us=given["expires"],
-        dedupe_key=given["key"],
-        unique_for_us=given["unique_for"],
-        concurrency_key=given["concurrency_key"],
-        rate_key=given["rate_key"],
-        correlation_id=given["correlation_id"],
+        return
+    has = did_you_mean(kind, kinds, f"it has {', '.join(kinds) or 'none'}")
+    raise CouldNotRun(
+        f"{named} has no kind {kind}; {has}. To enqueue a job that another application runs, omit"
+        " --app"
     )
-
-
-def _of_application(
-    cli: Invocation, kind: str, payload: bytes, given: dict[str, Any], app: "Application"
-) -> Enqueue:
-    """The command that the application itself would send."""
-    options = {
-        name: value / MICROSECONDS_PER_SECOND if name in DURATIONS else value
-        for name, value in given.items()
-        if value is not None and name != "namespace"
-    }
-    made = app.command(app.call(kind, msgspec.json.decode(payload), **options))
-    namespace = Namespace(given["namespace"] or app.namespace)
-    return msgspec.structs.replace(made, actor=cli.client, namespace=namespace)

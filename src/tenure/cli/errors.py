@@ -18,7 +18,7 @@ from tenure.cli.output import printable, say
 from tenure.core.commands import Command, Redrive
 from tenure.core.verdicts import Reply
 from tenure.core.vocabulary import Cause, JobStatus, counted
-from tenure.errors import RequestRefused, TenureError, UnknownJob
+from tenure.errors import Conflict, RequestRefused, TenureError, UnknownJob, UnreadableRow
 from tenure.protocol.fields import iso
 from tenure.protocol.replies import ProblemCode
 
@@ -62,10 +62,12 @@ def refuse(message: str, details: Sequence[str] = ()) -> NoReturn:
 
 @contextmanager
 def reported_errors(*, out_of_scope: type[Refusal] = Refusal) -> Iterator[None]:
-    """Errors of Tenure end the command in one line with exit code 2; but what the token does not
-    allow is refused, like what a job's status does not allow."""
+    """Errors of Tenure end the command in one line with exit code 2; but what the token, or the
+    status of a job or flow, does not allow is refused with 1."""
     try:
         yield
+    except (Conflict, UnknownJob, UnreadableRow) as refused:
+        raise Refusal(str(refused)) from refused
     except RequestRefused as refused:
         is_refusal = refused.reason == ProblemCode.OUT_OF_SCOPE
         raise (out_of_scope if is_refusal else CouldNotRun)(str(refused)) from refused

@@ -1,20 +1,12 @@
 """`tenure flows …`: list flows, show one with its jobs, wait for it, cancel it, redrive it."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 
 import click
 
-from tenure.cli.errors import (
-    INTERRUPTED,
-    OUTPUT_CLOSED,
-    REFUSED,
-    Interrupted,
-    how_to_continue,
-    refusal,
-    refuse,
-)
+from tenure.cli.errors import INTERRUPTED, OUTPUT_CLOSED, REFUSED, Interrupted, refuse
 from tenure.cli.following import Reconnecting, following, give_up, keeps_running, pause
 from tenure.cli.invocation import (
     Invocation,
@@ -22,25 +14,18 @@ from tenure.cli.invocation import (
     command,
     find_flow_id,
     list_command,
-    new_request_id,
 )
 from tenure.cli.options import flag, limit_option, request_id_option, timeout_option
-from tenure.cli.output import ago, print_json, print_table, printable, say
-from tenure.client.flows import NotCancelled, cancelling, why_not_redriven
-from tenure.client.shells import Operation, in_thread, run
-from tenure.core.commands import Cancel, Command, RedriveFlow
+from tenure.cli.output import ago, print_json, print_table, printable
 from tenure.core.flow_rows import Flow, FlowStep, FlowSummary, FlowView, in_order
 from tenure.core.ids import DEFAULT_NAMESPACE, FlowId, JobId
 from tenure.core.instants import Duration
-from tenure.core.verdicts import Answer, Reply
-from tenure.core.vocabulary import CancelMode, JobStatus, counted
-from tenure.errors import InvalidInput
+from tenure.core.vocabulary import JobStatus, counted
+from tenure.errors import Conflict, UnreadableRow
 from tenure.protocol.replies import FlowRecord, FlowReply, flow_reply, flow_summary_record
 
 PAUSE_S = 0.25
 SHOWN_PARENTS = 3
-SHOWN_PROBLEMS = 20
-"""More jobs that could not be cancelled are counted, not named."""
 
 flow_argument = click.argument("flow_id")
 
@@ -79,21 +64,18 @@ def show_flow(cli: Invocation, flow_id: str) -> None:
 
     A job that was replaced by a redrive is shown beside its replacement; --json lists all of them.
     """
-    view = _find(cli, flow_id)
-    now = cli.now
+    _show(cli, _find(cli, flow_id))
+
+
+def _show(cli: Invocation, view: FlowView) -> None:
     if cli.as_json:
         print_json(flow_reply(view))
         return
     click.echo(f"{printable(view.flow.name)}: {_counted(view)}")
     for redrive in view.redrives:
-        who, when = printable(redrive.actor), ago(redrive.ts, now)
+        who, when = printable(redrive.actor), ago(redrive.ts, cli.now)
         click.echo(f"redriven {when} by {who}: {counted(redrive.jobs, 'new job')}")
     click.echo()
-    _print_steps(view, view.current)
-
-
-def _print_steps(view: FlowView, steps: Sequence[FlowStep]) -> None:
-    """A table of jobs, parents before their children; with what they replace, if any does."""
     statuses = {step.job_id: step.status for step in view.steps}
     rows = [
         (
@@ -103,10 +85,10 @@ def _print_steps(view: FlowView, steps: Sequence[FlowStep]) -> None:
             step.job_id,
             "" if step.replaces is None else _replaced(step.replaces, statuses),
         )
-        for step in in_order(steps)
+        for step in in_order(view.current)
     ]
     header = ["NAME", "STATUS", "AFTER", "JOB", "REPLACES"]
-    columns = len(header) if any(step.replaces for step in steps) else len(header) - 1
+    columns = len(header) if any(step.replaces for step in view.current) else len(header) - 1
     print_table(header[:columns], [row[:columns] for row in rows])
 
 
@@ -166,88 +148,35 @@ def cancel_flow(
     """Cancel every job of a flow that has not ended.
 
     Handlers of running jobs are asked to stop and have a grace period to do so; --hard does not
-    wait for them. It is safe to run again. Ctrl-C ends it with exit code 130 and says how many
-    jobs were answered.
+    wait for them. It is safe to run again. Ctrl-C ends it with exit code 130.
     """
-    asked_as = new_request_id(request_id)
-    mode = CancelMode.HARD if hard else CancelMode.SOFT
-    view = _find(cli, flow_id)
-    live, answered = len(_live(view)), 0
-
-    def submitting(commands: Sequence[Command]) -> Operation[list[Answer]]:
-        nonlocal answered
-        answers: list[Answer] = yield in_thread(lambda: cli.serving.execute_many(commands))
-        answered += len(answers)
-        return answers
-
-    def cancel(job_id: JobId) -> Cancel:
-        return Cancel(
-            job_id=job_id, actor=cli.client, request_id=asked_as, mode=mode, reason=reason
-        )
-
+    chosen = find_flow_id(cli, flow_id)
     try:
-        left = run(cancelling(submitting, view, cancel))
-        view = _load(cli, view.flow.id)
+        cli.api.flows.cancel(chosen, hard=hard, reason=reason, request_id=request_id)
+    except (Conflict, UnreadableRow) as problem:
+        _show_counted(cli, _load(cli, chosen))
+        refuse(f"not every job was cancelled: {problem}")
     except KeyboardInterrupt as interrupt:
-        told = how_to_continue("interrupted", answered=answered, jobs=live, request_id=asked_as)
-        raise Interrupted(told) from interrupt
-    _show_counted(cli, view)
-    _tell_of(left)
-
-
-def _tell_of(left: NotCancelled) -> None:
-    """Name the jobs that could not be cancelled, and end the command if there are any."""
-    problems = [str(row) for row in left.unreadable]
-    problems += [str(refusal(*refused)) for refused in left.refused]
-    for problem in problems[:SHOWN_PROBLEMS]:
-        say(problem)
-    if problems:
-        refuse(counted(len(problems), "job was not cancelled", "jobs were not cancelled"))
+        raise Interrupted("interrupted; run it again to cancel the rest") from interrupt
+    _show_counted(cli, _load(cli, chosen))
 
 
 @command(flows, "redrive", json=FlowReply)
 @request_id_option
 @flow_argument
 def redrive_flow(cli: Invocation, request_id: str | None, flow_id: str) -> None:
-    """Replace the jobs of a flow that did not succeed; prints the new jobs.
+    """Replace the jobs of a flow that did not succeed; prints the flow.
 
     A new job has the payload and the name of the one that it replaces. It waits for the same jobs,
     or for those that replace them, and reads their results. Jobs that succeeded are not run again.
     The flow must have ended: wait for it, or cancel it.
 
     Exits with 0 if there are new jobs, 1 if not, 2 if it could not be done. It is safe to run
-    again; under the same --request-id it makes nothing and prints the new jobs that there are.
+    again; under the same --request-id it makes nothing.
     """
-    before = _find(cli, flow_id)
-    wanted = RedriveFlow(
-        flow_id=before.flow.id,
-        namespace=before.flow.namespace,
-        actor=cli.operator,
-        request_id=new_request_id(request_id),
-    )
-    try:
-        reply = cli.serving.execute(wanted)
-    except InvalidInput as limit:  # the flow's id is right: it was redriven too often
-        if limit.field != "flow_id":
-            raise
-        refuse(f"flow {limit.problem}; {limit.hint}")
-    assert isinstance(reply, Reply)
-    view = _load(cli, before.flow.id)
-    if reply.cause is not None:
-        which = "" if reply.job is None else f", job {reply.job.id}"
-        why = f"{why_not_redriven(reply.cause)}{which} ({reply.cause.value})"
-        refuse(f"flow {view.flow.id}: {why}; {_counted(view)}")
-    if cli.as_json:
-        print_json(flow_reply(view))
-        return
-    if reply.replayed:
-        assert reply.redrive is not None
-        made = counted(reply.redrive.jobs, "new job")
-        say(f"the flow was redriven before under this request id, with {made}; its new jobs are:")
-        _print_steps(view, [step for step in view.current if step.replaces is not None])
-        return
-    old = {step.job_id for step in before.steps}
-    _print_steps(view, [step for step in view.current if step.job_id not in old])
+    chosen = find_flow_id(cli, flow_id)
+    cli.api.flows.redrive(chosen, request_id=request_id)
+    _show(cli, _load(cli, chosen))
 
 
 def _find(cli: Invocation, text: str) -> FlowView:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from functools import cached_property, wraps
 from shutil import get_terminal_size
-from typing import Any, Generic, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast
 
 import click
 import msgspec
@@ -51,6 +51,9 @@ from tenure.errors import InvalidInput, TenureError, UnknownJob
 from tenure.ports import Coordination, JobStore, Store
 from tenure.settings import is_new, shown_url, url_from_environment
 from tenure.wiring import open_coordination, open_coordinator
+
+if TYPE_CHECKING:
+    from tenure.client.app import Application
 
 LONGEST_PREFIX = 36
 MAX_CANDIDATES = 10
@@ -131,6 +134,15 @@ class Invocation:
     def now(self) -> Instant:
         """The time by the store's clock."""
         return self.store.now()
+
+    @cached_property
+    def api(self) -> "Application":
+        """The Python client of the chosen store or server, for what commands and Python both do."""
+        from tenure.client.app import Application  # here: lists need neither this nor asyncio
+        from tenure.client.channel import Link
+
+        link = Link(coordination=self.serving, close=lambda: None, retry_for_s=0)
+        return Application(lambda: link, namespace=self.namespace, name=_user())
 
     @property
     def client(self) -> Actor:

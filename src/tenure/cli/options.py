@@ -9,7 +9,7 @@ from typing import Any
 import click
 import msgspec
 
-from tenure.cli.errors import reported_errors
+from tenure.cli.errors import CouldNotRun, reported_errors
 from tenure.core.instants import Duration, Instant, parse_duration
 from tenure.settings import parse_size, project_settings
 
@@ -106,6 +106,14 @@ def when_value(ctx: click.Context, parameter: click.Parameter, text: str | None)
         return When(at=instant_value(ctx, parameter, text))
     except click.BadParameter as wrong:
         raise click.BadParameter(f"{wrong.message}, or how long ago, as in 24h") from wrong
+
+
+def payload_value(_: click.Context, __: click.Parameter, text: str | None) -> Any:
+    """The arguments of a job, as JSON."""
+    try:
+        return None if text is None else msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError, UnicodeEncodeError) as wrong:
+        raise CouldNotRun(f"payload: it is not JSON: {wrong}") from wrong
 
 
 def size_value(_: click.Context, __: click.Parameter, text: str | None) -> int | None:

@@ -1,23 +1,16 @@
 """`tenure queues …`: list queues, pause them, limit them; and the options for rates."""
 
-from typing import Any
-
 import click
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from tenure.cli.errors import refuse
 from tenure.cli.invocation import Invocation, Listing, command, list_command
 from tenure.cli.options import flag, together
 from tenure.cli.output import in_words, printable
-from tenure.core.checks import check_name
 from tenure.core.claims import QueueState
-from tenure.core.ids import QueueName
 from tenure.core.instants import MICROSECONDS_PER_SECOND
-from tenure.core.rates import Rate, parse_rate
 from tenure.core.views.overview import OverviewFilter, TimeRange, depth_limit
-from tenure.core.vocabulary import closest
-from tenure.errors import InvalidInput
+from tenure.protocol.records import KindRecord, QueueRecord
 
 
 @click.group()
@@ -104,23 +97,11 @@ queue_argument = together(
 )
 
 
-def _put(cli: Invocation, name: str, create: bool, **settings: Any) -> QueueState:
-    check_name("QUEUE", name)
-    known = [queue.name for queue in cli.store.settings.queues(cli.namespace)]
-    if name not in known and not create:
-        # A name that no job has used is more often mistyped than a queue that comes later.
-        close = closest(name, known)
-        meant = "" if close is None else f" Did you mean {close}?"
-        refuse(f"no job has used queue {name} so far.{meant} --create creates it")
-    fields: Any = {"paused": None, "limit": None, "rate": UNSET} | settings
-    return cli.store.settings.put_queue(cli.namespace, QueueName(name), **fields)
-
-
 @command(queues, "pause")
 @queue_argument
 def pause_queue(cli: Invocation, create: bool, queue: str) -> None:
     """Let no worker claim jobs of QUEUE; running jobs continue."""
-    state = _put(cli, queue, create, paused=True)
+    state = cli.api.queues.pause(queue, create=create)
     click.echo(f"{printable(queue)}: paused, {state.live} still running")
 
 
@@ -128,7 +109,7 @@ def pause_queue(cli: Invocation, create: bool, queue: str) -> None:
 @queue_argument
 def resume_queue(cli: Invocation, create: bool, queue: str) -> None:
     """Let workers claim jobs of QUEUE again."""
-    _put(cli, queue, create, paused=False)
+    cli.api.queues.resume(queue, create=create)
     click.echo(f"{printable(queue)}: open")
 
 
@@ -150,21 +131,16 @@ rate_options = together(
 )
 
 
-def given_rate(rate: str | None, burst: int | None) -> Rate | UnsetType | None:
-    """What the options ask for: UNSET leaves the rate unchanged, None removes it."""
-    if rate is not None and rate.strip().lower() != "none":
-        try:
-            return parse_rate("--rate", rate, burst)
-        except InvalidInput as wrong:
-            raise click.UsageError(str(wrong)) from wrong
-    if burst is not None:
-        raise click.UsageError("--burst belongs to a rate: give --rate too")
-    return UNSET if rate is None else None
+def given_rate(rate: str | None) -> str | UnsetType | None:
+    """What `--rate` asks for: UNSET leaves the rate unchanged, None removes it."""
+    if rate is None:
+        return UNSET
+    return None if rate.strip().lower() == "none" else rate
 
 
-def rate_in_words(rate: Rate) -> str:
-    """A rate as a sentence has it."""
-    return f"at most {rate}, up to {rate.burst} at once"
+def rate_in_words(found: QueueRecord | KindRecord) -> list[str]:
+    """The rate of a queue or kind, if it has one, as a sentence has it."""
+    return [] if found.rate is None else [f"at most {found.rate}, up to {found.burst} at once"]
 
 
 @command(queues, "limit")
@@ -185,9 +161,13 @@ def limit_queue(
     begin per minute, --burst 20 up to 20 of them at once; --rate none removes the rate. What is not
     given stays unchanged.
     """
-    if limit is None and rate is None:
-        raise click.UsageError("give LIMIT, or --rate, or both")
-    state = _put(cli, queue, create, limit=limit, rate=given_rate(rate, burst))
+    state = cli.api.queues.limit(
+        queue,
+        UNSET if limit is None else limit or None,
+        rate=given_rate(rate),
+        burst=burst,
+        create=create,
+    )
     said = [] if state.limit is None else [f"at most {state.limit} at a time"]
-    said += [] if state.rate is None else [rate_in_words(state.rate)]
+    said += rate_in_words(state)
     click.echo(f"{printable(queue)}: {', '.join(said or ['no limit'])}, {state.live} running")

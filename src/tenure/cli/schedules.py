@@ -1,49 +1,32 @@
-"""`tenure schedules …`: list schedules, make them, pause them, run them now, write those of the
-code; and which of them no live worker declares."""
+"""`tenure schedules …`: list schedules, make them, pause them, run them now, write the code's."""
 
-import os
-from collections.abc import Iterable
 from datetime import datetime
-from typing import Any, NoReturn
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import click
 import msgspec
 
-from tenure.cli.errors import refuse
 from tenure.cli.invocation import Invocation, Listing, command, list_command
-from tenure.cli.options import app_argument, app_url_option, choice, flag
+from tenure.cli.options import app_argument, app_url_option, choice, flag, payload_value
 from tenure.cli.output import ago, in_words, print_facts, print_json, print_table, printable, say
 from tenure.core.ids import (
     DEFAULT_NAMESPACE,
-    DEFAULT_QUEUE,
-    ENTROPY_BYTES,
     Kind,
     Namespace,
-    QueueName,
-    ScheduleName,
-    new_job_id,
 )
-from tenure.core.instants import MICROSECONDS_PER_SECOND, Instant
+from tenure.core.instants import MICROSECONDS_PER_SECOND
 from tenure.core.schedules import (
-    PauseSchedule,
     PutSchedule,
-    RemoveSchedule,
-    ResumeSchedule,
-    RunSchedule,
     Schedule,
-    ScheduleCommand,
     ScheduleSpec,
     shown_times,
     unknown_schedule,
 )
 from tenure.core.views.job_search import JobFilter
-from tenure.core.vocabulary import CatchUp, Overlap, WorkerState, counted
-from tenure.core.workers import WorkerSeen
-from tenure.errors import InvalidInput, RequestRefused
-from tenure.handlers.calls import JobSpec
-from tenure.handlers.options import called, schedule_name, schedule_spec
-from tenure.ports import JobStore
+from tenure.core.vocabulary import CatchUp, Overlap
+from tenure.errors import InvalidInput
+from tenure.handlers.options import schedule_name
 from tenure.protocol.fields import moment
 from tenure.protocol.records import JobRecord, ScheduleRecord, job_record, schedule_record
 from tenure.telemetry.kind_names import kind_hint
@@ -52,12 +35,10 @@ SHOWN_RUNS = 10
 
 
 class ListedSchedule(msgspec.Struct, frozen=True, kw_only=True):
-    """A schedule in a list. `undeclared`: its application declares it no more, as far as its
-    live workers say; null if no worker lives, or if this token may not list them all."""
+    """A schedule in a list."""
 
     schedule: ScheduleRecord
     last_run: JobRecord | None
-    undeclared: bool | None
 
 
 class ShownSchedule(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,13 +47,11 @@ class ShownSchedule(msgspec.Struct, frozen=True, kw_only=True):
     schedule: ScheduleRecord
     next_times: tuple[datetime, ...]
     runs: tuple[JobRecord, ...]
-    undeclared: bool | None
 
 
 class SyncedSchedule(msgspec.Struct, frozen=True, kw_only=True):
-    """What `sync` did with a schedule: `new`, `changed`, `unchanged`, `removed`, or `kept: ` and a
-    reason to remove it: the application declares it no more, or another application declared it
-    and no live worker does."""
+    """What `sync` did with a schedule: `new`, `changed`, `unchanged`, `removed`, or `kept: ` and
+    how to remove it, because the application declares it no more."""
 
     name: str
     action: str
@@ -83,39 +62,6 @@ def schedules() -> None:
     """Show schedules, make them, pause them, run them now."""
 
 
-# --- Which of them are declared ------------------------------------------------------------------
-
-
-def live_workers(
-    store: JobStore, namespace: Namespace, now: Instant
-) -> tuple[WorkerSeen, ...] | None:
-    """Workers that are not silent; None if this caller may not list workers, or sees not all of
-    what they declare. [H80]"""
-    try:
-        found = store.workers.page(namespace)
-    except RequestRefused:
-        return None
-    if any(each.schedules is None for each in found):
-        return None
-    return tuple(each for each in found if each.state(now) is not WorkerState.SILENT)
-
-
-def undeclared(found: Schedule, workers: tuple[WorkerSeen, ...] | None) -> bool | None:
-    """Whether an application declared it and none of these workers does, as after a move to another
-    module or under another name; None if there are no workers, or none that the caller may list."""
-    if found.declared_by is None:
-        return False
-    return (
-        None if not workers else all(found.name not in (each.schedules or ()) for each in workers)
-    )
-
-
-def how_to_prune(former: Iterable[str | None]) -> str:
-    """The command that removes schedules of applications under these former names."""
-    options = "".join(f" --from {name}" for name in sorted(set(filter(None, former))))
-    return f"`tenure schedules sync MODULE:APP --prune{options}`"
-
-
 # --- Reading -------------------------------------------------------------------------------------
 
 
@@ -124,43 +70,31 @@ def list_schedules(cli: Invocation) -> Listing[Any]:
     """List schedules with their next time and their last run.
 
     SKIPPED counts the times at which the run before had not ended, MISSED those that no process
-    fired in time. A STATE of undeclared means that an application declared the schedule, and that
-    workers live now of which none does.
+    fired in time.
     """
     now = cli.now
     found = cli.store.schedules.page(cli.namespace)
-    workers = live_workers(cli.store, cli.namespace, now)
     ids = [each.last_job_id for each in found if each.last_job_id is not None]
     runs = cli.serving.read_jobs(ids) if ids else {}
-    lines = [
-        (each, undeclared(each, workers), runs.get(each.last_job_id) if each.last_job_id else None)
-        for each in found
-    ]
-    former = [each.declared_by for each, is_undeclared, _ in lines if is_undeclared]
-    note = (
-        f"no live worker declares {counted(len(former), 'schedule')}; if the application moved,"
-        f" {how_to_prune(former)} removes what it declares no more"
-    )
+    lines = [(each, runs.get(each.last_job_id) if each.last_job_id else None) for each in found]
     return Listing(
         lines,
         {
             "SCHEDULE": lambda line: line[0].name,
-            "STATE": lambda line: _state(line[0], line[1]),
+            "STATE": lambda line: _state(line[0]),
             "FIRES": lambda line: _timing(line[0].spec),
             "NEXT": lambda line: ago(line[0].next_at, now),
             "KIND": lambda line: line[0].spec.kind,
-            "LAST RUN": lambda line: None if line[2] is None else line[2].status,
+            "LAST RUN": lambda line: None if line[1] is None else line[1].status,
             "FIRED": lambda line: line[0].fired,
             "SKIPPED": lambda line: line[0].skipped,
             "MISSED": lambda line: line[0].missed,
         },
         document=lambda line: ListedSchedule(
             schedule=schedule_record(line[0], bodies=False),
-            last_run=None if line[2] is None else job_record(line[2], now=now, bodies=False),
-            undeclared=line[1],
+            last_run=None if line[1] is None else job_record(line[1], now=now, bodies=False),
         ),
         optional=("FIRED", "KIND", "MISSED", "SKIPPED"),
-        notes=[note] if former else [],
     )
 
 
@@ -169,9 +103,10 @@ def list_schedules(cli: Invocation) -> Listing[Any]:
 def show_schedule(cli: Invocation, schedule: str) -> None:
     """Show a schedule, its next five times and its last runs."""
     known = {each.name: each for each in cli.store.schedules.page(cli.namespace)}
-    found = known.get(ScheduleName(schedule)) or _refuse_unknown(cli, schedule)
+    found = known.get(schedule_name(schedule))
+    if found is None:
+        raise unknown_schedule(schedule_name(schedule), list(known))
     now = cli.now
-    is_undeclared = undeclared(found, live_workers(cli.store, cli.namespace, now))
     wanted = JobFilter(namespace=cli.namespace, schedule=found.name, limit=SHOWN_RUNS, bodies=False)
     runs = cli.serving.list_jobs(wanted).jobs
     times = shown_times(found)
@@ -181,19 +116,20 @@ def show_schedule(cli: Invocation, schedule: str) -> None:
                 schedule=schedule_record(found, bodies=False),
                 next_times=tuple(map(moment, times)),
                 runs=tuple(job_record(run, now=now, bodies=False) for run in runs),
-                undeclared=is_undeclared,
             )
         )
         return
-    print_facts(_facts(found, is_undeclared))
+    print_facts(_facts(found))
     click.echo()
-    print_table(["NEXT", "IN"], [(_local(at, found), ago(at, now)) for at in times])
+    print_table(["NEXT", "IN"], [(_local(moment(at), found.spec.tz), ago(at, now)) for at in times])
     click.echo()
     print_table(
         ["FOR", "JOB", "STATUS", "ATTEMPTS", "ENDED"],
         [
             (
-                None if run.scheduled_for is None else _local(run.scheduled_for, found),
+                None
+                if run.scheduled_for is None
+                else _local(moment(run.scheduled_for), found.spec.tz),
                 run.id,
                 run.status,
                 run.attempt,
@@ -204,17 +140,12 @@ def show_schedule(cli: Invocation, schedule: str) -> None:
     )
 
 
-def _refuse_unknown(cli: Invocation, name: str, namespace: Namespace | None = None) -> NoReturn:
-    known = cli.store.schedules.page(namespace or cli.namespace)
-    refuse(str(unknown_schedule(ScheduleName(name), [each.name for each in known])))
-
-
-def _facts(found: Schedule, is_undeclared: bool | None) -> list[tuple[str, object]]:
+def _facts(found: Schedule) -> list[tuple[str, object]]:
     spec = found.spec
     jitter = spec.jitter_us / MICROSECONDS_PER_SECOND
     return [
         ("schedule", found.name),
-        ("state", _state(found, is_undeclared)),
+        ("state", _state(found)),
         ("fires", _timing(spec)),
         ("kind", spec.kind),
         ("queue", spec.queue),
@@ -222,8 +153,8 @@ def _facts(found: Schedule, is_undeclared: bool | None) -> list[tuple[str, objec
         ("overlap", spec.overlap),
         ("jitter", f"up to {in_words(jitter)}" if jitter else None),
         ("declared by", found.declared_by or "hand"),
-        ("created", f"{_local(found.created_at, found)} by {found.created_by}"),
-        ("changed", f"{_local(found.changed_at, found)} by {found.changed_by}"),
+        ("created", f"{_local(moment(found.created_at), spec.tz)} by {found.created_by}"),
+        ("changed", f"{_local(moment(found.changed_at), spec.tz)} by {found.changed_by}"),
         ("fired", found.fired),
         ("skipped", f"{found.skipped}, because the run before had not ended"),
         ("missed", f"{found.missed}, because no process fired them in time"),
@@ -236,15 +167,14 @@ def _timing(spec: ScheduleSpec) -> str:
     return f"{spec.cron} {spec.tz}"
 
 
-def _local(at: Instant, found: Schedule) -> str:
+def _local(at: datetime, tz: str) -> str:
     """A time as the schedule's own zone has it."""
-    return moment(at).astimezone(ZoneInfo(found.spec.tz)).isoformat(sep=" ", timespec="seconds")
+    return at.astimezone(ZoneInfo(tz)).isoformat(sep=" ", timespec="seconds")
 
 
-def _state(found: Schedule, is_undeclared: bool | None) -> str:
+def _state(found: Schedule) -> str:
     state = "active" if found.paused_at is None else "paused"
-    state += "" if found.pause_reason is None else f": {found.pause_reason}"
-    return f"{state}, undeclared" if is_undeclared else state
+    return state if found.pause_reason is None else f"{state}: {found.pause_reason}"
 
 
 # --- Changing ------------------------------------------------------------------------------------
@@ -278,7 +208,7 @@ def _state(found: Schedule, is_undeclared: bool | None) -> str:
 @flag("--replace", help="Change the schedule if there is one of this name.")
 @click.argument("schedule")
 @click.argument("kind")
-@click.argument("payload", default="null")
+@click.argument("payload", default="null", callback=payload_value)
 def add_schedule(
     cli: Invocation,
     app: str | None,
@@ -286,7 +216,7 @@ def add_schedule(
     replace: bool,
     schedule: str,
     kind: str,
-    payload: str,
+    payload: Any,
     queue: str | None,
     priority: int | None,
     **timing: Any,
@@ -298,76 +228,37 @@ def add_schedule(
       tenure schedules add nightly report --cron '15 3 * * *' --tz Europe/Berlin
       tenure schedules add ping check '{"host": "a"}' --every 10m --overlap allow
     """
+    given: Any = {"queue": queue, "priority": priority}
+    given = {name: value for name, value in given.items() if value is not None}
     options: Any = {name: value for name, value in timing.items() if value is not None}
-    body = payload.encode("utf-8", "surrogateescape")
-    given = {"queue": queue, "priority": priority}
     if app is None:
         cli.open(cli.url, create=True)
-        space = DEFAULT_NAMESPACE
-        job = JobSpec(
-            kind=Kind(kind),
-            queue=QueueName(queue or DEFAULT_QUEUE),
-            payload=body,
-            priority=priority or 0,
-        )
+        cli.namespace = Namespace(namespace or DEFAULT_NAMESPACE)
+        call = cli.api.call(kind, payload, **given)
+        if unknown := kind_hint(cli.store, cli.namespace, kind):
+            say(f"{unknown} The schedule is made anyway")
     else:
-        from tenure.cli.application import load_app, open_for  # here: it takes as long as the rest
+        from tenure.cli.application import checked_call, load_app, open_for  # here: slow to import
 
         application = load_app(app)
+        if Kind(kind) not in application.registry.kinds():
+            raise InvalidInput("KIND", f"the application has no kind {kind}", hint="omit --app")
+        call = checked_call(application, kind, payload, given)
         open_for(cli, application)
-        space, job = application.namespace, _job_of(application, kind, body, given)
-    put = PutSchedule(
-        namespace=Namespace(namespace or space),
-        name=schedule_name(schedule),
-        actor=cli.operator,
-        spec=schedule_spec(job, options),
-    )
-    known = [each.name for each in cli.store.schedules.page(put.namespace)]
-    if put.name in known and not replace:
-        refuse(f"there is a schedule {schedule} already; --replace changes it")
-    if app is None and (unknown := kind_hint(cli.store, put.namespace, kind)):
-        say(f"{unknown} The schedule is made anyway")
-    _say_when(_ask(cli, put))
+        cli.namespace = Namespace(namespace or application.namespace)
+    _say_when(cli.api.schedules.add(schedule, call, replace=replace, **options))
 
 
-def _job_of(app: Any, kind: str, payload: bytes, given: dict[str, Any]) -> JobSpec:
-    from tenure.cli.application import check_payload
-
-    handler = app.registry.get(Kind(kind))
-    if handler is None:
-        raise InvalidInput("KIND", f"the application has no kind {kind}", hint="omit --app")
-    check_payload(handler, payload)
-    options = {name: value for name, value in given.items() if value is not None}
-    return called(app.call(kind, msgspec.json.decode(payload), **options))
-
-
-def _ask(cli: Invocation, wanted: ScheduleCommand) -> Schedule:
-    reply = cli.serving.change_schedule(wanted)
-    if reply.schedule is None:
-        _refuse_unknown(cli, wanted.name, wanted.namespace)
-    if reply.cause is not None:
-        refuse(f"schedule {wanted.name}: another job has this id ({reply.cause.value})")
-    return reply.schedule
-
-
-def _say_when(changed: Schedule) -> None:
-    next_at = "never" if changed.next_at is None else _local(changed.next_at, changed)
-    click.echo(f"{printable(changed.name)}: fires next at {next_at}")
-
-
-def _key(cli: Invocation, schedule: str, namespace: Namespace | None = None) -> dict[str, Any]:
-    return {
-        "namespace": namespace or cli.namespace,
-        "name": schedule_name(schedule),
-        "actor": cli.operator,
-    }
+def _say_when(changed: ScheduleRecord) -> None:
+    at = None if changed.next_at is None else _local(changed.next_at, changed.tz)
+    click.echo(f"{printable(changed.name)}: fires next at {at or 'never'}")
 
 
 @command(schedules, "pause")
 @click.argument("schedule")
 def pause_schedule(cli: Invocation, schedule: str) -> None:
     """Fire SCHEDULE no more until it is resumed. A deploy does not resume it."""
-    _ask(cli, PauseSchedule(**_key(cli, schedule)))
+    cli.api.schedules.pause(schedule)
     click.echo(f"{printable(schedule)}: paused")
 
 
@@ -375,14 +266,14 @@ def pause_schedule(cli: Invocation, schedule: str) -> None:
 @click.argument("schedule")
 def resume_schedule(cli: Invocation, schedule: str) -> None:
     """Fire SCHEDULE again, from its next time on: paused time is not caught up."""
-    _say_when(_ask(cli, ResumeSchedule(**_key(cli, schedule))))
+    _say_when(cli.api.schedules.resume(schedule))
 
 
 @command(schedules, "rm")
 @click.argument("schedule")
 def remove_schedule(cli: Invocation, schedule: str) -> None:
     """Remove SCHEDULE; its jobs stay. Workers do not write it again, `sync` does."""
-    _ask(cli, RemoveSchedule(**_key(cli, schedule)))
+    cli.api.schedules.remove(schedule)
     click.echo(f"{printable(schedule)}: removed")
 
 
@@ -390,9 +281,7 @@ def remove_schedule(cli: Invocation, schedule: str) -> None:
 @click.argument("schedule")
 def run_schedule(cli: Invocation, schedule: str) -> None:
     """Make a job of SCHEDULE now, whatever its times and its last run say; prints its id."""
-    job_id = new_job_id(cli.now, os.urandom(ENTROPY_BYTES))
-    _ask(cli, RunSchedule(**_key(cli, schedule), job_id=job_id))
-    click.echo(job_id)
+    click.echo(cli.api.schedules.run(schedule).id)
 
 
 @command(schedules, "sync", json=list[SyncedSchedule], url=app_url_option, namespace=None)
@@ -416,54 +305,33 @@ def sync_schedules(
     Paused schedules stay paused. Schedules that were made by hand, or that another application
     declares, are left alone. An application is known by the text MODULE:APP: after a move, --prune
     --from OLD_MODULE:APP removes what it declared under its former name and declares no more.
-    Schedules of others that no live worker declares are named.
     """
     from tenure.cli.application import load_app, open_for  # here: it takes as long as the rest
 
     application = load_app(app)
     open_for(cli, application)
-    space = Namespace(namespace or application.namespace)
-    known = {each.name: each for each in cli.store.schedules.page(space)}
+    cli.namespace = Namespace(namespace or application.namespace)
+    known = {each.name: each for each in cli.store.schedules.page(cli.namespace)}
     declared = application.registry.schedules()
     done = []
     for name, spec in declared.items():
         put = PutSchedule(
-            namespace=space, name=name, actor=cli.operator, spec=spec, declared_by=app
+            namespace=cli.namespace, name=name, actor=cli.operator, spec=spec, declared_by=app
         )
         reply = cli.serving.change_schedule(put)
         changed = "changed" if name in known else "new"
         done.append(SyncedSchedule(name=name, action=changed if reply.changed else "unchanged"))
-    others = [each for each in known.values() if each.name not in declared]
-    done += _no_longer_declared(cli, space, others, {app, *former}, prune=prune)
+    for each in known.values():
+        if each.name in declared or each.declared_by not in (app, *former):
+            continue
+        if prune:
+            cli.api.schedules.remove(each.name)
+        action = "removed" if prune else "kept: no longer declared, --prune removes it"
+        done.append(SyncedSchedule(name=each.name, action=action))
     for gone in sorted(set(former) - {each.declared_by for each in known.values()}):
         say(f"no schedule is declared by {gone}")
     if cli.as_json:
         print_json(done)
         return
-    for each in done:
-        click.echo(f"{printable(each.name)}: {printable(each.action)}")
-
-
-def _no_longer_declared(
-    cli: Invocation, namespace: Namespace, others: list[Schedule], names: set[str], *, prune: bool
-) -> list[SyncedSchedule]:
-    """Report schedules that the application declared under one of these names and no longer does,
-    and remove them with `prune`; also report those of others that no live worker declares. [SC22]
-    """
-    done = []
-    workers = live_workers(cli.store, namespace, cli.now)
-    for each in others:
-        if each.declared_by in names:
-            if prune:
-                _ask(cli, RemoveSchedule(**_key(cli, each.name, namespace)))
-            action = "removed" if prune else "kept: no longer declared, --prune removes it"
-        elif (each.declared_by is not None and workers == ()) or undeclared(each, workers):
-            live = "does" if workers else "is seen"
-            action = (
-                f"kept: {each.declared_by} declared it, and no live worker {live}; if that is a"
-                f" former name of this application, --prune --from {each.declared_by} removes it"
-            )
-        else:
-            continue
-        done.append(SyncedSchedule(name=each.name, action=action))
-    return done
+    for synced in done:
+        click.echo(f"{printable(synced.name)}: {printable(synced.action)}")

@@ -4,11 +4,8 @@ from collections.abc import Sequence
 
 import click
 
-from tenure.cli.errors import refuse
 from tenure.cli.invocation import Invocation, Listing, command, list_command
 from tenure.cli.output import ago, printable
-from tenure.core.checks import check_name
-from tenure.core.ids import WorkerId
 from tenure.core.workers import WorkerSeen
 from tenure.protocol.records import WorkerRecord, worker_record
 
@@ -68,7 +65,5 @@ def drain_worker(cli: Invocation, worker: str) -> None:
 
     It notices within seconds. A process that starts under the same name later is not affected.
     """
-    check_name("WORKER", worker)
-    if not cli.store.workers.drain(cli.namespace, WorkerId(worker)):
-        refuse(f"there is no worker {worker}; see `tenure workers ls`")
+    cli.api.workers.drain(worker)
     click.echo(f"{printable(worker)}: draining")

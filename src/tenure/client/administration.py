@@ -119,7 +119,7 @@ class Queues(_Operator):
             if not create:
                 known = [each.name for each in store.settings.queues(space)]
                 if name not in known:
-                    hint = f"{did_you_mean(name, known)} create=True makes the queue".lstrip()
+                    hint = f"{did_you_mean(name, known)} `create` makes the queue".lstrip()
                     raise InvalidInput("queue", f"no job has used {name} so far", hint=hint)
             return queue_record(store.settings.put_queue(space, name, **fields))
 
@@ -184,7 +184,7 @@ def _check_known(store: JobStore, namespace: Namespace, kind: Kind) -> None:
     raise InvalidInput(
         "kind",
         f"no job, worker, setting or function has kind {kind} so far",
-        hint=f"{meant}create=True sets it anyway",
+        hint=f"{meant}`create` sets it anyway",
     )
 
 
@@ -233,7 +233,7 @@ class Workers(_Operator):
         check_name("worker", name)
         if not (yield from self._asking(lambda store, space: store.workers.drain(space, name))):
             raise InvalidInput(
-                "worker", f"there is no worker {name}", hint="app.workers.ls() lists them"
+                "worker", f"there is no worker {name}", hint="`workers ls` lists them"
             )
 
     adrain = awaiting(drain)

@@ -79,7 +79,7 @@ class Schedules:
         )
         known = yield from self._listing()
         if not replace and command.name in {each.name for each in known}:
-            hint = "replace=True changes it"
+            hint = "`replace` changes it"
             raise InvalidInput("schedule", f"there is a schedule {command.name} already", hint=hint)
         return schedule_record((yield from self._asking(command)), bodies=False)
 
