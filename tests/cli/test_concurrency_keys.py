@@ -56,6 +56,6 @@ def test_a_limit_of_nothing_is_refused(run: Run) -> None:
     for limit in ("0", "-1", "two", "1000001"):
         refused = run("kinds", "limit", "bill", "--concurrency-limit", limit)
         assert refused.exit_code == 2, limit
-        assert "--concurrency-limit" in refused.stderr
+        assert "concurrency-limit" in refused.stderr.replace("_", "-"), limit
     assert run("kinds", "limit", "bill").exit_code == 2
     assert json.loads(run("kinds", "ls", "--json").stdout) == []

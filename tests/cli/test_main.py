@@ -55,14 +55,13 @@ OF_OTHERS = (
     "tomllib",
     "urllib3",
 )
-"""What only applications, workers, servers or other stores need."""
+"""What only applications, workers, servers, other stores or changes of settings need."""
 
 OPERATORS_COMMANDS = (
     "enqueue work",
     "jobs ls",
     "jobs ls --status failed",
     "queues ls",
-    "queues pause default",
     "workers ls",
     "dlq ls",
     "events",

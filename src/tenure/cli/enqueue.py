@@ -5,6 +5,7 @@ of a kind are known only to the code that declares it: without --app the command
 options, and says so.
 """
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,8 +20,17 @@ from tenure.cli.invocation import Invocation, command
 from tenure.cli.options import app_url_option, duration_value, flag, instant_value, payload_value
 from tenure.cli.output import print_json, say
 from tenure.core.commands import Enqueue
-from tenure.core.ids import DEFAULT_NAMESPACE, Kind, Namespace
-from tenure.core.instants import Duration
+from tenure.core.ids import (
+    DEFAULT_NAMESPACE,
+    DEFAULT_QUEUE,
+    ENTROPY_BYTES,
+    JobId,
+    Kind,
+    Namespace,
+    QueueName,
+    new_job_id,
+)
+from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration
 from tenure.core.policy import policy_in_words
 from tenure.core.verdicts import Reply
 from tenure.core.vocabulary import did_you_mean
@@ -31,6 +41,9 @@ from tenure.telemetry.unclaimed import why_waiting
 
 if TYPE_CHECKING:
     from tenure.client.app import Application
+
+
+DURATIONS = ("unique_for", "delay", "expires")
 
 
 @command(None, "enqueue", json=JobRecord, url=app_url_option, namespace=None)
@@ -49,6 +62,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--unique-for",
+    callback=duration_value,
     help="With --key: the key stays taken for this long after the job has ended, as in 1h.",
 )
 @click.option(
@@ -59,7 +73,9 @@ if TYPE_CHECKING:
     "--rate-key",
     help="The kind's rate counts for jobs of this key alone. [default: the kind's with --app]",
 )
-@click.option("--delay", help="Run it after this long at the earliest, as in 5m.")
+@click.option(
+    "--delay", callback=duration_value, help="Run it after this long at the earliest, as in 5m."
+)
 @click.option(
     "--run-at",
     metavar="TIME",
@@ -69,6 +85,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--expires",
+    callback=duration_value,
     help="Cancel it if it was not started after this long, as in 10m. [default: the kind's with"
     " --app, then never]",
 )
@@ -113,7 +130,7 @@ def enqueue(
     chosen = app or project_settings().app
     application: Application | None = None
     if chosen is not None:
-        from tenure.cli.application import load_app  # here: it imports much
+        from tenure.cli.application import load_app  # here: it takes as long as the rest
 
         application = load_app(chosen)
         _check_known(kind, application, named=app)
@@ -121,23 +138,13 @@ def enqueue(
         # Only on a terminal: a script gives every option that it needs.
         say("--app MODULE:APP would add the kind's own queue, priority and keys")
     space = given.pop("namespace") or getattr(application, "namespace", DEFAULT_NAMESPACE)
-    options = {name: value for name, value in given.items() if value is not None}
     with _naming_flags(given):
         if application is None:
             cli.open(cli.url, create=True)
-            cli.namespace = Namespace(space)
-            call = cli.api.call(kind, payload, **options)
+            wanted = _command(cli, kind, payload, given)
         else:
-            from tenure.cli.application import checked_call, open_for
-
-            call = checked_call(application, kind, payload, options)  # before a store is made
-            open_for(cli, application)
-        wanted = Enqueue(
-            job_id=call.job_id,
-            namespace=Namespace(space),
-            actor=cli.client,
-            **msgspec.structs.asdict(call.spec),
-        )
+            wanted = _of_application(cli, kind, payload, given, application)
+        wanted = msgspec.structs.replace(wanted, actor=cli.client, namespace=Namespace(space))
         reply = cli.serving.execute(wanted)
     assert isinstance(reply, Reply)
     refused = refusal(wanted, reply)
@@ -196,3 +203,41 @@ def _check_known(kind: str, app: "Application", *, named: str | None) -> None:
         f"{named} has no kind {kind}; {has}. To enqueue a job that another application runs, omit"
         " --app"
     )
+
+
+def _command(cli: Invocation, kind: str, payload: Any, given: dict[str, Any]) -> Enqueue:
+    """Without the client, whose import would take as long as the rest."""
+    job_id = given["job_id"]
+    return Enqueue(
+        job_id=JobId(job_id) if job_id else new_job_id(cli.now, os.urandom(ENTROPY_BYTES)),
+        namespace=DEFAULT_NAMESPACE,
+        queue=QueueName(given["queue"] or DEFAULT_QUEUE),
+        kind=Kind(kind),
+        actor=cli.client,
+        payload=msgspec.json.encode(payload),
+        priority=given["priority"] or 0,
+        delay_us=given["delay"] or Duration(0),
+        run_at=given["run_at"],
+        expires_us=given["expires"],
+        dedupe_key=given["key"],
+        unique_for_us=given["unique_for"],
+        concurrency_key=given["concurrency_key"],
+        rate_key=given["rate_key"],
+        correlation_id=given["correlation_id"],
+    )
+
+
+def _of_application(
+    cli: Invocation, kind: str, payload: Any, given: dict[str, Any], app: "Application"
+) -> Enqueue:
+    """The command that the application itself would send; opens its store if that is correct."""
+    from tenure.cli.application import checked_call, open_for
+
+    options = {
+        name: value / MICROSECONDS_PER_SECOND if name in DURATIONS else value
+        for name, value in given.items()
+        if value is not None
+    }
+    call = checked_call(app, kind, payload, options)
+    open_for(cli, app)
+    return app.command(call)
