@@ -102,12 +102,6 @@ def test_a_wait_prints_one_line_of_an_error_and_show_prints_all(ask: Ask) -> Non
     assert "\n    | ValueError: two\n" in shown
 
 
-def test_at_a_terminal_enqueue_without_app_names_the_option(tmp_path: Path) -> None:
-    said = at_a_terminal(tmp_path, "enqueue", "mail", "--url", "sqlite:///tenure.db")
-
-    assert "--app MODULE:APP would add the kind's own queue, priority and keys" in said
-
-
 def test_at_a_terminal_enqueue_says_that_no_worker_takes_the_job(ask: Ask, tmp_path: Path) -> None:
     # With the settings of its kind: by default it would be tried for an hour.
     served = ask("enqueue", "unlucky", "--app", "luck:app", "--wait")  # the worker signs meanwhile

@@ -2,7 +2,7 @@
 
 Its policy is the one that workers declared for the kind. [F9] The queue, the priority and the keys
 of a kind are known only to the code that declares it: without --app the command uses its own
-options, and says so.
+options.
 """
 
 import os
@@ -134,9 +134,6 @@ def enqueue(
 
         application = load_app(chosen)
         _check_known(kind, application, named=app)
-    elif sys.stderr.isatty():
-        # Only on a terminal: a script gives every option that it needs.
-        say("--app MODULE:APP would add the kind's own queue, priority and keys")
     space = given.pop("namespace") or getattr(application, "namespace", DEFAULT_NAMESPACE)
     with _naming_flags(given):
         if application is None:
