@@ -81,7 +81,6 @@ from tenure.core.views.events import (
     EventFilter,
     EventPage,
     EventPosition,
-    TailDelay,
     TailedEvent,
     TailFilter,
     TailPage,
@@ -349,10 +348,6 @@ class ReadableEvents(Protocol):
         reads at most `wanted.reads` events, so that a page may have none and not be at the end. A
         server may hold the call open for `wait_us` until there is an event; a store in this process
         answers at once. [E32] [E10]"""
-
-    def delay(self) -> TailDelay | None:
-        """The open transaction for whose end committed events wait before they are shown; None if
-        there is none, or if a server does not say. [E35]"""
 
 
 class ReadableFlows(Protocol):
@@ -725,10 +720,6 @@ class Views(ReadableViews, Protocol):
         `core.queue_sample` chooses, and counts at most `jobs` jobs of each, and as many of the
         newest dead letters of each namespace: the cost does not grow with the number of jobs.
         [B27]"""
-
-    def body_sizes(self, ids: Sequence[JobId]) -> dict[JobId, int]:
-        """How many bytes the payload, checkpoint and result of each of these jobs have together.
-        [H66]"""
 
     def previews(self, ids: Sequence[JobId]) -> dict[JobId, str]:
         """The first `PREVIEW_CHARS` characters of the payloads of these jobs; no more of a large

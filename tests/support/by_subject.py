@@ -48,7 +48,6 @@ _NAMES = {
         "count": "count_events",
         "follow": "follow_events",
         "tail": "tail_events",
-        "delay": "tail_delay",
     },
     "flows": {
         "load": "load_flow",
@@ -72,7 +71,6 @@ _NAMES = {
         "dead_letter_groups": "group_dead_letters",
         "overview": "overview",
         "measure": "measure",
-        "body_sizes": "load_body_sizes",
         "previews": "load_previews",
     },
     "settings": {

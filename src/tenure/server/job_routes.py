@@ -1,7 +1,7 @@
 """Handlers of the routes about jobs, for clients and operators."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TypeVar, cast
 
 import msgspec
@@ -21,7 +21,13 @@ from tenure.protocol import records, replies, requests
 from tenure.protocol.fields import optional_moment
 from tenure.protocol.routes import ROUTES
 from tenure.protocol.translation import to_core
-from tenure.server.calls import Call, Handler, ResponseInPieces, answer
+from tenure.server.calls import (
+    JOBS_WITH_BODIES_AT_ONCE,
+    Call,
+    Handler,
+    ResponseInPieces,
+    answer,
+)
 from tenure.server.problems import Refused, out_of_scope
 from tenure.server.worker_routes import hidden_jobs
 from tenure.telemetry.tracing import TraceContext
@@ -37,10 +43,6 @@ DOWNLOAD_TYPE = "application/octet-stream"
 """Of every artifact: the type that its worker chose is in the list of artifacts, for readers."""
 DOWNLOADS = frozenset({None, "document", "empty"})
 """What browsers say in `Sec-Fetch-Dest` of a link that is followed and of a request by `fetch`."""
-
-MAX_DECIDED_BYTES = 8 << 20
-"""The limit of the bodies of jobs that `cancel-many` cancels in one transaction: deciding reads
-whole rows. [H66]"""
 
 
 async def enqueue(call: Call) -> Response:
@@ -308,14 +310,13 @@ async def decide(call: Call) -> Response:
 
 
 async def cancel_many(call: Call) -> Response:
-    """Stop jobs, in groups whose bodies fit into memory. One out of the caller's scope is unknown.
-    [H66]"""
+    """Stop jobs, a few at a time: deciding reads whole rows. Those out of the caller's scope are
+    unknown. [H66]"""
     commands = requests.cancel_commands(call.message(requests.CancelManyMessage), call.actor)
     ids = list(dict.fromkeys(command.job_id for command in commands))
     seen = {job.id for job in await call.jobs(ids, bodies=False)}
     decided = [command for command in commands if command.job_id in seen]
-    sizes = await call.services.blocking(lambda: call.store.views.body_sizes(list(seen)))
-    received = iter(await _decide_in_groups(call, decided, sizes))
+    received = iter(await _decide_in_groups(call, decided))
     unknown = Reply(job=None, cause=Cause.UNKNOWN_JOB)
     answers = [next(received) if each.job_id in seen else unknown for each in commands]
     now = await call.services.now()
@@ -328,12 +329,11 @@ async def cancel_many(call: Call) -> Response:
     )
 
 
-async def _decide_in_groups(
-    call: Call, commands: Sequence[Command], sizes: Mapping[JobId, int]
-) -> list[Reply]:
+async def _decide_in_groups(call: Call, commands: Sequence[Command]) -> list[Reply]:
     """The replies without bodies. Only one group's rows are in memory at a time. [H66]"""
     received: list[Reply] = []
-    for group in _groups(commands, sizes):
+    for start in range(0, len(commands), JOBS_WITH_BODIES_AT_ONCE):
+        group = commands[start : start + JOBS_WITH_BODIES_AT_ONCE]
         try:
             decided = await call.decide(group)
         except TenureError as error:
@@ -345,21 +345,6 @@ async def _decide_in_groups(
             ) from error
         received += [_without_bodies(each) for each in decided if isinstance(each, Reply)]
     return received
-
-
-def _groups(commands: Sequence[Command], sizes: Mapping[JobId, int]) -> list[list[Command]]:
-    """The commands in their order, in groups of jobs whose bodies have at most
-    `MAX_DECIDED_BYTES`, or of one job."""
-    groups: list[list[Command]] = []
-    room = 0
-    for command in commands:
-        size = sizes.get(command.job_id, 0)
-        if not groups or size > room:
-            groups.append([])
-            room = MAX_DECIDED_BYTES
-        groups[-1].append(command)
-        room -= size
-    return groups
 
 
 def _without_bodies(reply: Reply) -> Reply:

@@ -232,9 +232,6 @@ async def tail(call: Call) -> Response:
         count_memory=call.count_events,
         wait_s=query.wait_s,
     )
-    delay = None
-    if not page.events and call.principal.sees_store:
-        delay = await call.services.listing(call.store.events.delay)
     digests = call.principal.sees_bodies
     return await call.large_answer(
         lambda: replies.TailReply(
@@ -246,7 +243,6 @@ async def tail(call: Call) -> Response:
             ),
             next_after=page.next,
             is_end=page.is_end,
-            delayed_by=None if delay is None else to_wire(replies.TailDelayRecord, delay),
         )
     )
 

@@ -172,11 +172,6 @@ class ReferenceStore(
         """The rows of these jobs without their bodies."""
         return {job_id: job.without_bodies for job_id, job in self.load(ids).jobs.items()}
 
-    def load_body_sizes(self, ids: Sequence[JobId]) -> dict[JobId, int]:
-        """The sizes of the bodies of these jobs."""
-        jobs = self.load(ids).jobs.values()
-        return {job.id: body_bytes(job) + len(job.result or b"") for job in jobs}
-
     def load_previews(self, ids: Sequence[JobId]) -> dict[JobId, str]:
         """The beginnings of the payloads of these jobs. [H53]"""
         jobs = self.load(ids).jobs
@@ -813,10 +808,6 @@ class ReferenceStore(
             self._open()
             found = [(at, event) for at, event in self._tail.items() if at > begin]
         return [TailedEvent(EventPosition(str(at)), event) for at, event in found[:limit]]
-
-    def tail_delay(self) -> None:
-        """Nothing delays the tail. [E35]"""
-        self._open()
 
     def follow_events(self, wanted: TailFilter, *, wait_us: Duration = NO_WAIT) -> TailPage:
         """The next events of one namespace in the order of the tail. [E10]"""

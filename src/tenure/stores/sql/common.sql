@@ -34,9 +34,6 @@ SELECT {job_columns_without_bodies} FROM {t}job WHERE id {among_ids};
 -- name: load_bodies
 SELECT id, payload, checkpoint FROM {t}job WHERE id {among_ids};
 
--- name: load_body_sizes
-SELECT j.id, {body_bytes} FROM {t}job AS j WHERE j.id {among_ids};
-
 -- name: load_previews
 SELECT id, substr(payload, 1, CAST(:chars AS integer)) FROM {t}job WHERE id {among_ids};
 
@@ -780,10 +777,6 @@ SELECT position, job_id, seq, count(*) OVER () FROM (
     SELECT position, job_id, seq FROM {t}job_event
      WHERE {place} AND {committed} ORDER BY {order} LIMIT :reads) AS e
  ORDER BY position DESC, job_id DESC, seq DESC LIMIT 1;
-
--- name: tail_delay
--- Where one transaction writes at a time, nothing delays the tail.
-SELECT NULL, NULL, NULL, NULL, NULL WHERE FALSE;
 
 -- name: record_ids
 -- Ids of rows and of logs: verify also reports events without a row.

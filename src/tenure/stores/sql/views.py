@@ -335,11 +335,6 @@ class SqlViews(Part):
         ]
         return group(letters, wanted, now=Instant(now), complete=not beyond)
 
-    def body_sizes(self, ids: Sequence[JobId]) -> dict[JobId, int]:
-        """The sizes of the bodies of these jobs."""
-        rows = self._rows(self._query("load_body_sizes", ids=self._pack(ids)))
-        return {JobId(str(job_id)): size for job_id, size in rows}
-
     def previews(self, ids: Sequence[JobId]) -> dict[JobId, str]:
         """The beginnings of the payloads of these jobs. [H53]"""
         query = self._query("load_previews", ids=self._pack(ids), chars=PREVIEW_CHARS)
