@@ -1,13 +1,13 @@
 """`Tenure`: the application object, connected to the store or the server that its URL names."""
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tenure.client.app import Application
-from tenure.client.channel import AsyncScope, Link, Scope, no_async_scope, no_scope
+from tenure.client.channel import Link, NoTransactions
 from tenure.core.ids import DEFAULT_NAMESPACE
-from tenure.own_transaction.jobs import atransaction_on, transaction_on
-from tenure.ports import Store
+from tenure.own_transaction.jobs import OwnTransactions
+from tenure.ports import Transactions
 from tenure.settings import (
     DEFAULT_URL,
     checked_retry_for_s,
@@ -54,9 +54,9 @@ class Tenure(Application):
         retry_for: str | None = None,
         metrics: "bool | CollectorRegistry" = False,
     ) -> None:
-        self.counts = Counts()
-        if metrics is not False:
-            register(Metrics(self.counts), metrics)
+        self._counts = None if metrics is False else Counts()
+        if self._counts is not None and metrics is not False:
+            register(Metrics(self._counts), metrics)
         self._url = url
         self._token = token
         self._retry_for_s = (
@@ -76,7 +76,7 @@ class Tenure(Application):
 
     def _open(self, url: str) -> Link:
         is_made = url == DEFAULT_URL and is_new(url)
-        link = open_link(url, token=self._token, counts=self.counts, retry_for_s=self._retry_for_s)
+        link = open_link(url, token=self._token, counts=self._counts, retry_for_s=self._retry_for_s)
         if is_made:
             # A worker that starts in another directory would use another file.
             _log.warning("no URL is set, so jobs go to a new file: %s", shown_url(url))
@@ -85,25 +85,13 @@ class Tenure(Application):
     def _chosen_url(self) -> str:
         return self._url or url_from_environment()
 
-    def transaction_on(self, connection: Any) -> Scope:
-        """A transaction on a connection to this application's database; see `ctx.transaction`."""
-        if is_server(self._chosen_url()):
-            return no_scope(connection)  # without asking for a token that a handler does not have
-        if self._chosen_url() == WITHHELD_URL:
-            return transaction_on(_unopened_store(), limits_from_environment(), connection)
-        return super().transaction_on(connection)
+    def _transactions(self) -> Transactions:
+        url = self._chosen_url()
+        if is_server(url):
+            return NoTransactions()  # without asking for a token that a handler does not have
+        if url == WITHHELD_URL:
+            # A worker withholds only URLs with a password, and those are PostgreSQL's.
+            from tenure.own_transaction.postgres import unopened_store
 
-    def atransaction_on(self, connection: Any) -> AsyncScope:
-        """The same on an asynchronous connection."""
-        if is_server(self._chosen_url()):
-            return no_async_scope(connection)
-        if self._chosen_url() == WITHHELD_URL:
-            return atransaction_on(_unopened_store(), limits_from_environment(), connection)
-        return super().atransaction_on(connection)
-
-
-def _unopened_store() -> Store:
-    """A worker withholds only URLs with a password, and those are PostgreSQL's."""
-    from tenure.own_transaction.postgres import unopened_store
-
-    return unopened_store()
+            return OwnTransactions(unopened_store(), limits_from_environment())
+        return super()._transactions()

@@ -10,10 +10,11 @@ revision still matches, and it says which changes it applied. Instants come from
 no other clock's time is ever written.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from enum import StrEnum
-from typing import Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -36,7 +37,7 @@ from tenure.core.claims import (
     ClaimView,
     QueueState,
 )
-from tenure.core.commands import Command, Outage
+from tenure.core.commands import Command, Complete, Outage
 from tenure.core.events import Event
 from tenure.core.failover import is_settling
 from tenure.core.flow_rows import (
@@ -74,7 +75,7 @@ from tenure.core.schedules import (
     ScheduleReply,
 )
 from tenure.core.tokens import LoadedToken, NewToken, Token, TokenId
-from tenure.core.verdicts import Answer, Observation, Resolution
+from tenure.core.verdicts import Answer, Observation, Resolution, Verdict
 from tenure.core.views.dead_letter_groups import DeadLetterGroupFilter, DeadLetterGroups
 from tenure.core.views.event_counts import EventCounts, EventSpan
 from tenure.core.views.events import (
@@ -549,6 +550,22 @@ class Coordination(Protocol):
 
     def end_waits(self) -> None:
         """Let claims that are held open end now, without an answer; they can be repeated."""
+
+
+Scope: TypeAlias = AbstractContextManager[Callable[[Complete], Verdict]]
+AsyncScope: TypeAlias = AbstractAsyncContextManager[Callable[[Complete], Awaitable[Verdict]]]
+"""A transaction on a caller's connection, and the way to complete a job in it."""
+
+
+@runtime_checkable
+class Transactions(Protocol):
+    """Transactions on the connections of callers who share the database of the jobs."""
+
+    def transaction_on(self, connection: Any) -> Scope:
+        """Start on this connection; commit at the end, roll back on an error."""
+
+    def atransaction_on(self, connection: Any) -> AsyncScope:
+        """The same on an asynchronous connection."""
 
 
 class HintedChange(StrEnum):

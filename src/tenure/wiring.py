@@ -186,12 +186,7 @@ def open_link(
     """A coordinator in this process over the store a URL names, or the server it names. `counts`
     counts what a coordinator in this process commits."""
     from tenure.client.channel import Link
-    from tenure.own_transaction.jobs import (
-        aenqueue_within,
-        atransaction_on,
-        enqueue_within,
-        transaction_on,
-    )
+    from tenure.own_transaction.jobs import OwnTransactions
     from tenure.telemetry.unclaimed import why_waiting
 
     if is_server(url):
@@ -212,13 +207,7 @@ def open_link(
     )
     if is_in_memory(url):  # no connection of the caller reaches it
         return link
-    return replace(
-        link,
-        enqueue_within=partial(enqueue_within, coordinator),
-        aenqueue_within=partial(aenqueue_within, coordinator),
-        transaction_on=partial(transaction_on, store, coordinator.limits),
-        atransaction_on=partial(atransaction_on, store, coordinator.limits),
-    )
+    return replace(link, transactions=OwnTransactions(store, coordinator.limits))
 
 
 def run_worker(
@@ -260,9 +249,7 @@ def run_worker(
             _swept(coordinator, sweeper, retention),
             _wake_ups(coordinator.store, options) as wake_up,
         ):
-            return work(
-                coordinator, import_string, options, stats=stats, counts=counts, made=wake_up
-            )
+            return work(coordinator, import_string, options, stats=stats, made=wake_up)
 
 
 def _introduce(worker: "Worker") -> None:

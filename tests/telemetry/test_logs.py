@@ -152,9 +152,7 @@ def test_a_line_about_a_job_has_its_ids() -> None:
 
 
 def test_a_line_made_within_a_trace_has_it() -> None:
-    with tracing.use_trace(
-        tracing.TraceContext(traceparent=TRACEPARENT, correlation_ids=("order-7",))
-    ):
+    with tracing.use_trace(tracing.TraceContext(traceparent=TRACEPARENT, correlation_id="order-7")):
         line = line_of("hello")
 
     assert (line["correlation_id"], line["trace_id"]) == ("order-7", TRACEPARENT)
@@ -165,7 +163,7 @@ def test_a_line_made_within_a_trace_has_it() -> None:
 def test_a_line_made_on_a_thread_of_the_server_has_the_requests_ids() -> None:
     async def request() -> dict[str, Any]:
         with tracing.use_trace(
-            tracing.TraceContext(traceparent=TRACEPARENT, correlation_ids=("order-7",))
+            tracing.TraceContext(traceparent=TRACEPARENT, correlation_id="order-7")
         ):
             return await blocking(lambda: line_of("slow"))
 

@@ -150,25 +150,20 @@ def test_what_a_real_worker_asks_about_a_job_is_in_the_jobs_trace(traced: TraceC
     assert (ran.trace, ran.links) == (TRACES[0], (TRACES[0],))
     reports = traced.spans("POST /v1/report", "CLIENT")
     assert reports
-    assert {(span.trace, span.links) for span in reports} == {(TRACES[0], (TRACES[0],))}
+    assert {(span.trace, span.links) for span in reports} == {(TRACES[0], ())}
     [output] = traced.spans("POST /v1/output", "CLIENT")
     assert output.trace == TRACES[0]
     assert {span.correlation for span in [ran, output, *reports]} == {IDS[0]}
-    [granted] = [span for span in traced.spans("POST /v1/claim", "CLIENT") if span.links]
-    assert granted.links == (TRACES[0],)
     heard = traced.spans("POST /v1/report", "SERVER")
     assert {span.parent for span in heard} == {span.span for span in reports}
     assert {(span.trace, span.status) for span in heard} == {(TRACES[0], 200)}
     assert {span.correlation for span in heard} == {IDS[0]}
-    [given] = [span for span in traced.spans("POST /v1/claim", "SERVER") if span.links]
-    assert (given.parent, given.links) == (granted.span, (TRACES[0],))
-    assert (given.correlation, granted.correlation) == (IDS[0], IDS[0])
     events = traced.server.ask("GET", f"/v1/jobs/{job_id}/events", token=traced.client_token)
     assert {event["trace_id"] for event in events.json["events"]} == {traceparent(0)}
 
 
 @spec("OB6")
-def test_a_batch_about_several_jobs_is_a_trace_of_its_own_linked_to_theirs(
+def test_a_batch_about_several_jobs_is_a_trace_of_its_own(
     traced: TraceContext, spans: InMemorySpanExporter
 ) -> None:
     for number in (0, 1):
@@ -197,13 +192,11 @@ def test_a_batch_about_several_jobs_is_a_trace_of_its_own_linked_to_theirs(
 
     assert [each.kind for each in answers if isinstance(each, Verdict)] == [VerdictKind.OK] * 2
     made = [kept(span) for span in spans.get_finished_spans()]
-    [claim] = [span for span in made if span.name == "POST /v1/claim"]
     [report] = [span for span in made if span.name == "POST /v1/report"]
-    assert set(claim.links) == set(report.links) == set(TRACES)
     assert (report.parent, report.trace in TRACES) == (None, False)
     [heard] = traced.spans("POST /v1/report", "SERVER")
     assert (heard.trace, heard.parent) == (report.trace, report.span)
-    assert (set(heard.links), set(heard.correlation or ())) == (set(TRACES), set(IDS))
+    assert heard.correlation is None
 
 
 @spec("OB4", "OB6")
@@ -229,19 +222,19 @@ def test_whatever_is_asked_about_a_job_carries_its_trace_and_correlation_id(
     assert ops - {"start"} == {"heartbeat", "complete"}  # the claim may have started it
     assert {each.route for each in handlers} == {"time", "enqueue-many", "cancel"}
     assert {trace_of(each) for each in [*about, *handlers]} == {TRACES[0]}
-    assert {each.told.correlation_ids for each in [*about, *handlers]} == {(IDS[0],)}
+    assert {each.told.correlation_id for each in [*about, *handlers]} == {IDS[0]}
     [made] = [job for each in handlers if each.route == "enqueue-many" for job in each.json["jobs"]]
     assert (made["trace_id"].split("-")[1], made["correlation_id"]) == (TRACES[0], IDS[0])
 
 
 @spec("OB6")
-def test_a_batch_about_several_jobs_names_the_traces_and_correlation_ids_of_all(
+def test_a_batch_about_several_jobs_is_in_the_trace_of_none(
     heard_by: TraceContext,
 ) -> None:
     jobs = [heard_by.enqueue(number, kind="traced.work", payload={}) for number in (0, 1)]
 
     heard_by.start_worker()
-    until(lambda: any(len(each.told.traces) > 1 for each in peeks(heard_by)), "it polls both")
+    until(lambda: any(len(each.json["leases"]) > 1 for each in peeks(heard_by)), "it polls both")
     heard_by.gate.touch()
     until(lambda: {*map(heard_by.status, jobs)} == {"succeeded"}, "the jobs are done")
     heard_by.stop_worker()
@@ -249,9 +242,8 @@ def test_a_batch_about_several_jobs_names_the_traces_and_correlation_ids_of_all(
     both = [each for each in peeks(heard_by) if len(each.json["leases"]) == 2]
     assert both
     for each in both:
-        assert set(each.told.traces) == {traceparent(0), traceparent(1)}
-        assert set(each.told.correlation_ids) == set(IDS)
         assert trace_of(each) not in TRACES
+        assert each.told.correlation_id is None
 
 
 def routes(traced: TraceContext) -> set[str]:

@@ -38,7 +38,7 @@ class Span(msgspec.Struct, frozen=True, kw_only=True):
     links: tuple[str, ...]
     """Of each its trace."""
     status: int | None
-    correlation: str | tuple[str, ...] | None = None
+    correlation: str | None = None
 
 
 def kept(span: ReadableSpan) -> Span:
@@ -54,9 +54,7 @@ def kept(span: ReadableSpan) -> Span:
         parent=None if span.parent is None else f"{span.parent.span_id:016x}",
         links=tuple(f"{link.context.trace_id:032x}" for link in span.links),
         status=status if isinstance(status, int) else None,
-        correlation=attributes.get(  # type: ignore[arg-type]  # text, or a row of it
-            "messaging.message.conversation_id", attributes.get("tenure.correlation_ids")
-        ),
+        correlation=attributes.get("messaging.message.conversation_id"),  # type: ignore[arg-type]  # a text
     )
 
 

@@ -4,6 +4,7 @@ Importing a module and decorating a function open nothing: the first call that n
 connects to it. `tenure.app` says to which one.
 """
 
+import asyncio
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
 from contextlib import asynccontextmanager
@@ -31,7 +32,7 @@ from tenure.client.administration import (
     searched,
     stats,
 )
-from tenure.client.channel import AsyncScope, Channel, Link, Scope
+from tenure.client.channel import Channel, Link
 from tenure.client.flows import Flow, Flows, MappedCalls, chain_of
 from tenure.client.functions import (
     Definition,
@@ -77,7 +78,7 @@ from tenure.handlers.options import (
     schedule_spec,
 )
 from tenure.handlers.registry import Handler, Isolation, KeySource, Registry, make_handler
-from tenure.ports import Coordination
+from tenure.ports import Coordination, Scope, Transactions
 from tenure.protocol.records import EventRecord, OverviewReply
 
 P = ParamSpec("P")
@@ -144,20 +145,20 @@ class Application:
 
     # --- for a worker's child, which completes a job in the handler's own transaction ------------
 
+    def _transactions(self) -> Transactions:
+        return self.channel.link().transactions
+
     def transaction_on(self, connection: Any) -> Scope:
         """A transaction on a connection to this application's database; see `ctx.transaction`."""
-        return self.channel.link().transaction_on(connection)
-
-    def atransaction_on(self, connection: Any) -> AsyncScope:
-        """`transaction_on` for an asynchronous connection."""
-        return self._atransaction_on(connection)
+        return self._transactions().transaction_on(connection)
 
     @asynccontextmanager
-    async def _atransaction_on(
+    async def atransaction_on(
         self, connection: Any
     ) -> AsyncIterator[Callable[[Complete], Awaitable[Verdict]]]:
-        link = await self.channel.alink()
-        async with link.atransaction_on(connection) as settle:
+        """`transaction_on` for an asynchronous connection."""
+        own = await asyncio.to_thread(self._transactions)
+        async with own.atransaction_on(connection) as settle:
             yield settle
 
     def __enter__(self) -> Self:
@@ -286,7 +287,8 @@ class Application:
         """A job for each call: `enqueue_many(f.call(n) for n in numbers)`. Far cheaper than one by
         one; one transaction only if it is yours, by `connection`. With `notify` your commit also
         tells waiting workers; on PostgreSQL such commits wait for each other."""
-        return self._sender.sending(list(calls), connection, notify=notify)
+        commands = map(self._sender.command, list(calls))
+        return self._sender.sending(commands, connection, notify=notify)
 
     aenqueue_many = awaiting(enqueue_many)
 
@@ -491,8 +493,7 @@ def _check_timing(job: JobFunction[..., Any, Any], timing: ScheduleOptions) -> N
     """Refuse at decoration what could only fail when a worker starts. The arguments too, unless
     an annotation names what is defined later."""
     handler = job.handler
-    spec = handler.spec(b"null", handler.policy)
-    schedule_spec(_call_of(job) if handler.signature.is_resolved else spec, timing)
+    schedule_spec(_call_of(job) if handler.signature.is_resolved else handler.spec, timing)
 
 
 def _call_of(job: JobFunction[..., Any, Any]) -> JobSpec:

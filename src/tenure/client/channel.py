@@ -10,13 +10,13 @@ import threading
 import time
 import weakref
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
-from typing import Any, TypeVar
+from contextlib import contextmanager
+from typing import Any, NoReturn, Protocol, TypeVar
 
 import msgspec
 
 from tenure.client.shells import Operation, Wait, in_thread, run
-from tenure.core.commands import Command, Complete, NewJobs
+from tenure.core.commands import Command
 from tenure.core.ids import (
     ENTROPY_BYTES,
     JobId,
@@ -29,11 +29,11 @@ from tenure.core.ids import (
 from tenure.core.instants import Instant, seconds
 from tenure.core.job import Job
 from tenure.core.policy import Backoff, Retries, unit
-from tenure.core.verdicts import Answer, Reply, Verdict
+from tenure.core.verdicts import Answer
 from tenure.core.views.job_search import FoundJobs, JobFilter
 from tenure.deadlines import RETRY_FOR_S
 from tenure.errors import Contended, InvalidInput, StoreUnavailable, TenureError, UnknownJob
-from tenure.ports import Coordination, Entropy, JobStore, OnHint
+from tenure.ports import Coordination, Entropy, JobStore, OnHint, Transactions
 from tenure.protocol.fields import iso
 
 RETRY = Backoff(initial_us=seconds(0.1), cap_us=seconds(5), floor=0.1)
@@ -47,28 +47,46 @@ tenth of a bulk enqueue."""
 
 _T = TypeVar("_T")
 
-Scope = AbstractContextManager[Callable[[Complete], Verdict]]
-AsyncScope = AbstractAsyncContextManager[Callable[[Complete], Awaitable[Verdict]]]
-"""A transaction on a caller's connection, and the way to complete a job in it."""
-
 
 def _no_database(hint: str) -> InvalidInput:
     problem = "there is no database here that your transaction could share with Tenure"
     return InvalidInput("connection", problem, hint=f"use a sqlite: or postgresql: URL, or {hint}")
 
 
-def _no_transactions(connection: Any, commands: Sequence[NewJobs], notify: bool) -> list[Reply]:
-    raise _no_database("omit connection=")
+class CallersTransactions(Transactions, Protocol):
+    """Also executes commands within a transaction that is open."""
+
+    def execute(
+        self, connection: Any, commands: Sequence[Command], *, notify: bool = False
+    ) -> list[Answer]:
+        """With `notify` the caller's commit tells waiting workers."""
+
+    async def aexecute(
+        self, connection: Any, commands: Sequence[Command], *, notify: bool = False
+    ) -> list[Answer]:
+        """The same on an asynchronous connection."""
 
 
-def no_scope(connection: Any) -> Scope:
-    """Raises: there is no database to have a transaction on."""
-    raise _no_database("return the result as any handler does")
+class NoTransactions:
+    """Raises: there is no database that callers could share."""
 
+    def execute(
+        self, connection: Any, commands: Sequence[Command], *, notify: bool = False
+    ) -> list[Answer]:
+        """Raises."""
+        raise _no_database("omit connection=")
 
-def no_async_scope(connection: Any) -> AsyncScope:
-    """`no_scope` for an asynchronous connection."""
-    raise _no_database("return the result as any handler does")
+    async def aexecute(
+        self, connection: Any, commands: Sequence[Command], *, notify: bool = False
+    ) -> list[Answer]:
+        """Raises."""
+        raise _no_database("omit connection=")
+
+    def transaction_on(self, connection: Any) -> NoReturn:
+        """Raises."""
+        raise _no_database("return the result as any handler does")
+
+    atransaction_on = transaction_on
 
 
 def not_due_yet(job: Job) -> str | None:
@@ -76,12 +94,6 @@ def not_due_yet(job: Job) -> str | None:
     if job.run_at is None or job.run_at <= job.updated_at:
         return None
     return f"it is not due before {iso(job.run_at)}"
-
-
-async def _no_async_transactions(
-    connection: Any, commands: Sequence[NewJobs], notify: bool
-) -> list[Reply]:
-    return _no_transactions(connection, commands, notify)
 
 
 class Link(msgspec.Struct, kw_only=True):
@@ -92,12 +104,7 @@ class Link(msgspec.Struct, kw_only=True):
     retry_for_s: float = RETRY_FOR_S
     """For so long a request without an answer is sent again; 0 where the coordination itself
     repeats it."""
-    enqueue_within: Callable[[Any, Sequence[NewJobs], bool], list[Reply]] = _no_transactions
-    aenqueue_within: Callable[[Any, Sequence[NewJobs], bool], Awaitable[list[Reply]]] = (
-        _no_async_transactions
-    )
-    transaction_on: Callable[[Any], Scope] = no_scope
-    atransaction_on: Callable[[Any], AsyncScope] = no_async_scope
+    transactions: CallersTransactions = NoTransactions()
     why_waiting: Callable[[Job], str | None] = not_due_yet
     """Why nobody has claimed a queued job, in words; None if there is no known reason."""
     watch: Callable[[OnHint], Callable[[], None]] | None = None
@@ -216,9 +223,8 @@ class Channel:
         link: Link = yield Wait(self.link, self.alink)
         return link
 
-    def submit(self, commands: Sequence[Command]) -> list[Answer]:
+    def submit(self, link: Link, commands: Sequence[Command]) -> list[Answer]:
         """`submitting` in this thread, without generators for the first try: most need no other."""
-        link = self.link()
         began_s = link.monotonic()
         try:
             return link.coordination.execute_many(commands)

@@ -7,6 +7,7 @@ signature. Options go to `using(...)`, so that no name can mean two things. [ADR
 import functools
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -262,20 +263,27 @@ class Definition:
         self.sender = sender
         self._compensate = compensate
         self._on_dead_letter = on_dead_letter
+        self._prepared: JobSpec | None = None
 
     def spec(self, payload: bytes, options: EnqueueOptions) -> JobSpec:
         """A job with this payload."""
-        policy = self.handler.policy if self._compensate is None else self._policy()
-        spec = spec_of(self.handler.spec(payload, policy), options)
+        spec = self._prepared or self._prepare()
+        keys = self.handler.keys_of(payload) if self.handler.has_keys else {}
+        return spec_of(msgspec.structs.replace(spec, payload=payload, **keys), options)
+
+    def _prepare(self) -> JobSpec:
+        """What all jobs of the kind have in common. Not before the first of them: what it names may
+        be defined after its function, and is looked for again as long as it is unknown."""
+        spec, is_whole = self.handler.spec, True
+        if self._compensate is not None:
+            policy, is_whole = self.sender.compensated(self.handler, self._compensate)
+            spec = msgspec.structs.replace(spec, policy=policy)
         if self._on_dead_letter is not None:
             job = self.sender.dead_letter_job(self._on_dead_letter)
             spec = msgspec.structs.replace(spec, on_dead_letter=job)
+        if is_whole:
+            self._prepared = spec
         return spec
-
-    def _policy(self) -> Policy:
-        """The kind's policy with its compensation, which may be defined after this function."""
-        assert self._compensate is not None
-        return self.sender.compensated(self.handler, self._compensate)
 
 
 _DEFAULT_POLICY = Policy()
@@ -332,9 +340,9 @@ class Sender:
 
     def compensated(
         self, handler: Handler, compensate: "str | JobFunction[..., Any, Any]"
-    ) -> Policy:
-        """`handler`'s policy naming what undoes it; a kind unknown here runs in the same queue
-        under the default policy."""
+    ) -> tuple[Policy, bool]:
+        """`handler`'s policy naming what undoes it, and whether that is known here. A kind unknown
+        here runs in the same queue under the default policy."""
         if isinstance(compensate, JobFunction):
             other: Handler | None = compensate.handler
         else:
@@ -346,7 +354,7 @@ class Sender:
             queue=handler.queue if other is None else other.queue,
             policy=Policy() if other is None else other.policy,
         )
-        return msgspec.structs.replace(handler.policy, compensation=undo)
+        return msgspec.structs.replace(handler.policy, compensation=undo), other is not None
 
     def dead_letter_job(self, named: "str | JobFunction[..., Any, Any]") -> DeadLetterJob:
         """What is enqueued for a dead letter. Its function may be defined after the one that names
@@ -371,46 +379,48 @@ class Sender:
                 hint="use function.using(connection=…).enqueue(…), or app.enqueue_many(…,"
                 " connection=…)",
             )
-        return self._call(spec, options)
+        has_chosen_id = options.get("job_id") is not None
+        return Call(spec, self._job_id(options), has_chosen_id=has_chosen_id)
 
-    def _call(self, spec: JobSpec, options: EnqueueOptions) -> Call[Any]:
-        job_id = options.get("job_id")
-        if job_id is None:
-            return Call(spec, self._channel.new_job_id())
-        return Call(spec, JobId(str(job_id)), has_chosen_id=True)
+    def _job_id(self, options: EnqueueOptions) -> JobId:
+        chosen = options.get("job_id")
+        return self._channel.new_job_id() if chosen is None else JobId(str(chosen))
 
     def command(self, call: Call[Any]) -> Enqueue:
         """What is sent for a call; the same each time."""
+        return self._command(call.spec, call.job_id)
+
+    def _command(self, spec: JobSpec, job_id: JobId) -> Enqueue:
         return Enqueue(
-            job_id=call.job_id,
+            job_id=job_id,
             namespace=self._channel.namespace,
             actor=self._channel.actor,
-            **msgspec.structs.asdict(call.spec),
+            **msgspec.structs.asdict(spec),
         )
 
     def enqueue(self, spec: JobSpec, options: EnqueueOptions) -> Job[Any]:
         """`enqueuing` in this thread. Without generators: no call is made as often as this one."""
         if "connection" in options or "notify" in options:
             return run(self.enqueuing(spec, options))
-        self._channel.link()  # first: new ids are dated by the store's clock
-        call = self._call(spec, options)
+        link = self._channel.link()  # first: new ids are dated by the store's clock
+        command = self._command(spec, self._job_id(options))
         try:
-            [answer] = self._channel.submit([self.command(call)])
+            [answer] = self._channel.submit(link, [command])
         except InvalidInput as wrong:
             raise as_option(wrong) from wrong
-        return self._handle_of(call, answer)
+        return self._handle_of(command, answer)
 
     def enqueuing(self, spec: JobSpec, options: EnqueueOptions) -> Operation[Job[Any]]:
         """Enqueue one job."""
         yield from self._channel.linking()  # first: new ids are dated by the store's clock
-        call = self._call(spec, options)
+        command = self._command(spec, self._job_id(options))
         connection, notify = options.get("connection"), options.get("notify", False)
-        [job] = yield from self.sending([call], connection, notify=notify)
+        [job] = yield from self.sending([command], connection, notify=notify)
         return job
 
     def sending(
-        self, calls: Sequence[Call[R]], connection: Any, *, notify: bool = False
-    ) -> Operation[list[Job[R]]]:
+        self, commands: Iterable[Enqueue], connection: Any, *, notify: bool = False
+    ) -> Operation[list[Job[Any]]]:
         """Enqueue all of them, `CHUNK` at a time, or within the caller's transaction."""
         if notify and connection is None:
             raise InvalidInput(
@@ -418,11 +428,11 @@ class Sender:
                 "is for a transaction of your own, by connection=",
                 hint="omit it: without a connection waiting workers are told anyway",
             )
-        jobs: list[Job[R]] = []
-        for chunk in _chunks(calls):
-            commands = [self.command(call) for call in chunk]
+        jobs: list[Job[Any]] = []
+        left = iter(commands)
+        while chunk := list(islice(left, CHUNK)):
             with naming_options():
-                answers = yield from self.submitting(commands, connection, notify=notify)
+                answers = yield from self.submitting(chunk, connection, notify=notify)
             jobs += map(self._handle_of, chunk, answers)
         return jobs
 
@@ -433,20 +443,21 @@ class Sender:
         if connection is None:
             return (yield from self._channel.submitting(commands))
         link = yield from self._channel.linking()
-        answers: list[Reply] = yield Wait(
-            lambda: link.enqueue_within(connection, commands, notify),
-            lambda: link.aenqueue_within(connection, commands, notify),
+        own = link.transactions
+        answers: list[Answer] = yield Wait(
+            lambda: own.execute(connection, commands, notify=notify),
+            lambda: own.aexecute(connection, commands, notify=notify),
         )
         return answers
 
-    def _handle_of(self, call: Call[R], answer: Answer) -> Job[R]:
-        """A handle on the job of this call; raises why the call was refused."""
+    def _handle_of(self, command: Enqueue, answer: Answer) -> Job[Any]:
+        """A handle on the job of this command; raises why it was refused."""
         assert isinstance(answer, Reply)
         job = answer.job
         if answer.cause is not None or job is None:
-            raise refusal(call.job_id, answer)
+            raise refusal(command.job_id, answer)
         if answer.undeclared:
-            self._warn_of_undeclared(call.spec.kind)
+            self._warn_of_undeclared(command.kind)
         made = answer.deduplicated
         return Job(self._channel, job.id, stored=job, decode=self.decode, deduplicated=made)
 
@@ -463,7 +474,3 @@ class Sender:
     def handle(self, job: StoredJob, *, deduplicated: bool = False) -> Job[Any]:
         """A handle on a job that was just read."""
         return Job(self._channel, job.id, stored=job, decode=self.decode, deduplicated=deduplicated)
-
-
-def _chunks(calls: Sequence[Call[R]]) -> Iterable[Sequence[Call[R]]]:
-    return (calls[start : start + CHUNK] for start in range(0, len(calls), CHUNK))

@@ -102,7 +102,7 @@ class _Commands:
     __slots__ = ("deadline", "future", "pending", "subjects", "waiting", "was_held_back")
 
     def __init__(self, commands: Sequence[Command], until: Deadline) -> None:
-        self.pending = [PendingCommand(command) for command in commands]
+        self.pending = list(map(PendingCommand, commands))
         self.subjects = _subjects(commands)
         self.was_held_back = False  # for a batch about the same job or key
         self.deadline = until
@@ -136,10 +136,16 @@ class _Commands:
 
     def answers(self) -> list[Answer]:
         """The answers, once every command has one or failed; raises the failure."""
-        failures = [pending.error for pending in self.pending if pending.error is not None]
+        answers: list[Answer] = []
+        failures: list[Exception] = []
+        for pending in self.pending:
+            if pending.error is not None:
+                failures.append(pending.error)
+            elif pending.answer is not None:  # as it is, unless another one failed
+                answers.append(pending.answer)
         if failures:
             raise self._summary(failures)
-        return [pending.answer for pending in self.pending]  # type: ignore[misc]  # no error: all are answered
+        return answers
 
     def _summary(self, failures: list[Exception]) -> Exception:
         """One error for the whole call. It may say that nothing changed only if no command was
@@ -160,8 +166,9 @@ class _Commands:
 
 def _subjects(commands: Sequence[Command]) -> list[Subject]:
     """The jobs and dedupe keys that these are about."""
-    subjects: list[Subject] = [command.job_id for command in commands]
+    subjects: list[Subject] = []
     for command in commands:
+        subjects.append(command.job_id)
         if isinstance(command, Enqueue) and command.dedupe_key is not None:
             subjects.append(DedupeKey(command.namespace, command.kind, command.dedupe_key))
     return subjects
@@ -642,8 +649,11 @@ class Coordinator:
             if later:
                 calls = self._put_back(calls)
         for call in calls:
-            call.finish()
-        blocked = [job_id for pending in batch for job_id in pending.may_unblock]
+            if call.future is not None:
+                call.finish()
+        blocked: list[JobId] = []
+        for pending in batch:
+            blocked += pending.may_unblock
         if blocked:
             unblock_at_once(self.store, self.submit_many, blocked)
 

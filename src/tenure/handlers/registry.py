@@ -26,7 +26,7 @@ from tenure.handlers.calls import JobSpec
 from tenure.handlers.hooks import Hook, make_hook
 from tenure.handlers.json_values import check_value, decode, encode
 from tenure.handlers.options import job_key, plain
-from tenure.handlers.signature import Signature, check_function, function_name
+from tenure.handlers.signature import Signature, Types, check_function, function_name
 
 
 class Isolation(StrEnum):
@@ -148,21 +148,28 @@ class Handler(msgspec.Struct, frozen=True, kw_only=True):
             policy=self.policy,
         )
 
-    def spec(self, payload: bytes, policy: Policy) -> JobSpec:
-        """A job of this kind, before the options of a call."""
-        has_keys = self.key_rule is not None or self.rate_rule is not None
-        given = self.decode_arguments(payload) if has_keys else {}
-        key = None if self.key_rule is None else self._key(given, self.key_rule)
+    @property
+    def spec(self) -> JobSpec:
+        """A job of this kind without arguments, before the options of a call."""
         return JobSpec(
             kind=self.kind,
             queue=self.queue,
-            payload=payload,
+            payload=b"null",
             priority=self.priority,
             expires_us=self.expires_us,
-            policy=policy,
-            concurrency_key=key,
-            rate_key=None if self.rate_rule is None else self._key(given, self.rate_rule),
+            policy=self.policy,
         )
+
+    @property
+    def has_keys(self) -> bool:
+        """Whether arguments say a job's concurrency key or rate key."""
+        return self.key_rule is not None or self.rate_rule is not None
+
+    def keys_of(self, payload: bytes) -> dict[str, str | None]:
+        """The keys that these arguments say, as fields of a `JobSpec`."""
+        given = self.decode_arguments(payload)
+        rules = {"concurrency_key": self.key_rule, "rate_key": self.rate_rule}
+        return {field: self._key(given, rule) for field, rule in rules.items() if rule is not None}
 
     def _key(self, given: Mapping[str, Any], rule: KeyRule) -> str | None:
         defaults = {
@@ -192,7 +199,7 @@ class Handler(msgspec.Struct, frozen=True, kw_only=True):
         types = self.signature.types
         if not (args or kwargs or types.parameters):
             return _NO_ARGUMENTS
-        bound = self._bind(args, kwargs)
+        bound = self._bind(types, args, kwargs)
         try:
             check_value(bound, types.arguments)
             body = encode(bound, what="arguments")
@@ -202,8 +209,9 @@ class Handler(msgspec.Struct, frozen=True, kw_only=True):
             raise ValidationError(f"kind {self.kind}: {said}", path=wrong.path) from wrong.__cause__
         return body
 
-    def _bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        types = self.signature.types
+    def _bind(
+        self, types: Types, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> dict[str, Any]:
         if not args and kwargs.keys() == types.parameters.keys():
             # Every argument by its name, as most calls are written: a fifth of what `bind` takes.
             return {name: kwargs[name] for name in types.parameters}

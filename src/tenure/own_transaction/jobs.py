@@ -6,82 +6,137 @@ counts it. Like any coordinator it refuses what breaks a limit.
 
 import os
 import sqlite3
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any, TypeVar
+from typing import Any
 
 from tenure.clock import boot_now
 from tenure.coordinator.batches import Executor, LastWritten, PendingCommand, PolicyCache
 from tenure.coordinator.outages import OutageWatch
-from tenure.coordinator.service import Coordinator
-from tenure.core.commands import Command, Complete, NewJobs
-from tenure.core.validation import Limits, check_command
-from tenure.core.verdicts import Answer, Reply, Verdict
+from tenure.core.commands import Command, Complete
+from tenure.core.validation import Limits, check_commands
+from tenure.core.verdicts import Answer, Verdict
 from tenure.own_transaction.connections import (
     async_driver_connection,
     async_transaction_block,
     driver_connection,
     transaction_block,
 )
-from tenure.ports import Store
-
-_T = TypeVar("_T")
+from tenure.ports import Coordination, Store
 
 
-def enqueue_within(
-    coordinator: Coordinator, connection: Any, commands: Sequence[NewJobs], notify: bool
-) -> list[Reply]:
-    """Enqueue on a connection of the caller's, as part of its transaction. With `notify` its commit
-    tells waiting workers."""
-    _check(coordinator, commands)
-    with _store_on(coordinator.store, connection, notify=notify) as store:
-        return _replies(_decide_on(store, commands, coordinator.limits))
+class _OnConnections(ABC):
+    """What follows from executing commands on a connection."""
+
+    @abstractmethod
+    def execute(
+        self, connection: Any, commands: Sequence[Command], *, notify: bool = False
+    ) -> list[Answer]:
+        """Execute commands on a connection of the caller's, as part of its transaction. With
+        `notify` its commit tells waiting workers."""
+
+    @abstractmethod
+    async def aexecute(
+        self, connection: Any, commands: Sequence[Command], *, notify: bool = False
+    ) -> list[Answer]:
+        """`execute` for an asynchronous connection."""
+
+    @contextmanager
+    def transaction_on(self, connection: Any) -> Iterator[Callable[[Complete], Verdict]]:
+        """A transaction on the caller's connection; what is yielded completes a job in it."""
+        with transaction_block(connection) as check_open:
+
+            def settle(command: Complete) -> Verdict:
+                check_open()
+                return _verdict(self.execute(connection, [command]))
+
+            yield settle
+
+    @asynccontextmanager
+    async def atransaction_on(
+        self, connection: Any
+    ) -> AsyncIterator[Callable[[Complete], Awaitable[Verdict]]]:
+        """`transaction_on` for an asynchronous connection."""
+        async with async_transaction_block(connection) as check_open:
+
+            async def settle(command: Complete) -> Verdict:
+                check_open()
+                return _verdict(await self.aexecute(connection, [command]))
+
+            yield settle
 
 
-async def aenqueue_within(
-    coordinator: Coordinator, connection: Any, commands: Sequence[NewJobs], notify: bool
-) -> list[Reply]:
-    """`enqueue_within` for an asynchronous connection."""
-    _check(coordinator, commands)
-    return await _work_on(
-        coordinator.store,
-        connection,
-        lambda store: _replies(_decide_on(store, commands, coordinator.limits)),
-        notify=notify,
-    )
+class OwnTransactions(_OnConnections):
+    """Transactions in the database of this store."""
+
+    def __init__(self, store: Store, limits: Limits) -> None:
+        self._store = store
+        self._limits = limits
+
+    def execute(
+        self, connection: Any, commands: Sequence[Command], *, notify: bool = False
+    ) -> list[Answer]:
+        """Decide on the caller's connection."""
+        check_commands(commands, self._limits)
+        with _store_on(self._store, connection, notify=notify) as lent:
+            return self._decide_on(lent, commands)
+
+    async def aexecute(
+        self, connection: Any, commands: Sequence[Command], *, notify: bool = False
+    ) -> list[Answer]:
+        """Decide on the caller's asynchronous connection."""
+        check_commands(commands, self._limits)
+        driver = async_driver_connection(connection)
+        from tenure.own_transaction.postgres import work_on
+
+        return await work_on(
+            self._store, driver, lambda lent: self._decide_on(lent, commands), notify=notify
+        )
+
+    def _decide_on(self, lent: Store, commands: Sequence[Command]) -> list[Answer]:
+        """Decide as a coordinator does, but on one connection and with nothing remembered: what is
+        written may yet be rolled back, so nothing is counted either. [OB24]"""
+        executor = Executor(
+            lent,
+            entropy=os.urandom,
+            watch=OutageWatch(boot_now),
+            last_written=LastWritten(0),
+            policies=PolicyCache(lent.settings, boot_now, self._limits.lease),
+        )
+        batch = [PendingCommand(command) for command in commands]
+        executor.run(batch)
+        answers = []
+        for pending in batch:
+            if pending.error is not None:
+                raise pending.error
+            assert pending.answer is not None
+            answers.append(pending.answer)
+        return answers
 
 
-@contextmanager
-def transaction_on(
-    store: Store, limits: Limits, connection: Any
-) -> Iterator[Callable[[Complete], Verdict]]:
-    """A transaction on the caller's connection; what is yielded completes a job in it."""
-    with transaction_block(connection) as check_open:
+class InMemoryTransactions(_OnConnections):
+    """For tests, where Tenure's jobs are in memory and not in the caller's database.
 
-        def settle(command: Complete) -> Verdict:
-            check_open()
-            check_command(command, limits)
-            with _store_on(store, connection) as lent:
-                return _verdict(_decide_on(lent, [command], limits))
+    What a handler writes on its connection is committed and rolled back for real. A job enqueued
+    with `connection=` exists at once, even if the transaction is rolled back later, and a
+    completion does not wait for the commit: only a store in the same database makes them atomic.
+    """
 
-        yield settle
+    def __init__(self, coordination: Coordination) -> None:
+        self._coordination = coordination
 
+    def execute(
+        self, connection: Any, commands: Sequence[Command], *, notify: bool = False
+    ) -> list[Answer]:
+        """Execute now."""
+        return self._coordination.execute_many(commands)
 
-@asynccontextmanager
-async def atransaction_on(
-    store: Store, limits: Limits, connection: Any
-) -> AsyncIterator[Callable[[Complete], Awaitable[Verdict]]]:
-    """A transaction on the caller's asynchronous connection."""
-    async with async_transaction_block(connection) as check_open:
-
-        async def settle(command: Complete) -> Verdict:
-            check_open()
-            check_command(command, limits)
-            return await _work_on(
-                store, connection, lambda lent: _verdict(_decide_on(lent, [command], limits))
-            )
-
-        yield settle
+    async def aexecute(
+        self, connection: Any, commands: Sequence[Command], *, notify: bool = False
+    ) -> list[Answer]:
+        """Execute now: nothing here takes long enough to block a loop."""
+        return self._coordination.execute_many(commands)
 
 
 @contextmanager
@@ -97,46 +152,6 @@ def _store_on(store: Store, connection: Any, *, notify: bool = False) -> Iterato
     from tenure.own_transaction.postgres import store_on as postgres_store_on
 
     yield postgres_store_on(store, driver, notify=notify)
-
-
-async def _work_on(
-    store: Store, connection: Any, work: Callable[[Store], _T], *, notify: bool = False
-) -> _T:
-    """Run `work` on `store` within the transaction of an asynchronous connection."""
-    driver = async_driver_connection(connection)
-    from tenure.own_transaction.postgres import work_on
-
-    return await work_on(store, driver, work, notify=notify)
-
-
-def _check(coordinator: Coordinator, commands: Sequence[NewJobs]) -> None:
-    for command in commands:
-        check_command(command, coordinator.limits)
-
-
-def _decide_on(store: Store, commands: Sequence[Command], limits: Limits) -> list[Answer]:
-    """Decide as a coordinator does, but on one connection and with nothing remembered: what is
-    written may yet be rolled back, so nothing is counted either. [OB24]"""
-    executor = Executor(
-        store,
-        entropy=os.urandom,
-        watch=OutageWatch(boot_now),
-        last_written=LastWritten(0),
-        policies=PolicyCache(store.settings, boot_now, limits.lease),
-    )
-    batch = [PendingCommand(command) for command in commands]
-    executor.run(batch)
-    answers = []
-    for pending in batch:
-        if pending.error is not None:
-            raise pending.error
-        assert pending.answer is not None
-        answers.append(pending.answer)
-    return answers
-
-
-def _replies(answers: Sequence[Answer]) -> list[Reply]:
-    return [answer for answer in answers if isinstance(answer, Reply)]
 
 
 def _verdict(answers: Sequence[Answer]) -> Verdict:

@@ -16,10 +16,8 @@ LEASE_HEADER = "Tenure-Lease"
 
 TRACEPARENT_HEADER = "traceparent"
 """W3C's: the trace that a request is in."""
-TRACES_HEADER = "Tenure-Traces"
-"""The traceparents of the jobs that a request is about, where they are several. [OB6]"""
 CORRELATION_HEADER = "Tenure-Correlation-Id"
-"""The correlation ids of the attempt that asks, or of the jobs that a request is about. [OB6]"""
+"""The correlation id of the attempt that asks, or of the jobs that a request is about. [OB6]"""
 
 URL_VARIABLE = "TENURE_URL"
 """The variable that tells a process where its jobs are kept: a server, or a store."""

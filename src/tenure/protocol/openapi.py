@@ -11,7 +11,6 @@ from tenure.protocol import (
     PROTOCOL_VERSION,
     REQUEST_ID_HEADER,
     TRACEPARENT_HEADER,
-    TRACES_HEADER,
     VERSION_HEADER,
 )
 from tenure.protocol.replies import Problem
@@ -37,9 +36,8 @@ STATUS_TEXT = {
 }
 TRACE_HEADERS = {
     TRACEPARENT_HEADER: "W3C's: the trace that the request is in",
-    TRACES_HEADER: "The traceparents of the jobs it is about, if several, with commas between them",
-    CORRELATION_HEADER: "The correlation ids of what asks or of the jobs it is about, each "
-    "percent-encoded, with commas between them",
+    CORRELATION_HEADER: "The correlation id of the caller or of the jobs it is about, "
+    "percent-encoded",
 }
 """What any request may say of itself; what is malformed is ignored. [OB6]"""
 _REF = "#/components/schemas/{name}"

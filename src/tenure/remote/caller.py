@@ -28,7 +28,7 @@ from tenure.errors import (
 )
 from tenure.protocol import PROTOCOL_VERSION, TOKEN_VARIABLE, VERSION_HEADER
 from tenure.protocol.codec import decode, encode, encode_query
-from tenure.protocol.replies import ClaimReply, Problem
+from tenure.protocol.replies import Problem
 from tenure.protocol.routes import BY_NAME, Route, Shape
 from tenure.remote.settings import Address, Patience, Trust, check_trust
 from tenure.remote.transport import NotTrusted, Request, Response, Transport
@@ -182,10 +182,7 @@ class Caller:
 
     def _message(self, call: Call, asked: RequestSpan, response: Response) -> Any:
         asked.answered(response.status)
-        message = self._reader.message(BY_NAME[call.name], response)
-        if isinstance(message, ClaimReply):
-            asked.about(message.grants)
-        return message
+        return self._reader.message(BY_NAME[call.name], response)
 
     def _request(self, call: Call, asked: RequestSpan) -> Request:
         route = BY_NAME[call.name]

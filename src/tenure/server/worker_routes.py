@@ -83,7 +83,6 @@ async def claim(call: Call) -> Response:
             found = await call.services.waiting_claims.serve(
                 request, waiter, _TokenClaimer(call), wait_s=message.wait_s
             )
-        call.asked.about(grant.job for grant in found.grants)
         return _Delivery(await _told(call, found), waiter, finish)
     except BaseException:
         waiter.leave()  # the caller does not receive the grants

@@ -7,18 +7,16 @@ bounded [OB10].
 """
 
 import os
-import re
 import threading
 import time
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from typing import Annotated, Literal, TypeAlias, TypeVar, get_args
+from typing import Literal, TypeAlias, TypeVar
 
 import msgspec
-from msgspec import Meta, field
+from msgspec import field
 
-from tenure.core.checks import MAX_NAME, NAME_PATTERN
 from tenure.core.claims import ClaimConflict
 from tenure.core.commands import Command
 from tenure.core.events import Event
@@ -67,26 +65,17 @@ _K = TypeVar("_K")
 
 _BUCKETS = len(BOUNDS_S) + 1  # the last one has no upper end
 
-Count: TypeAlias = Annotated[int, Meta(ge=0)]
-
 
 class Histogram(msgspec.Struct):
     """How many durations fell between two bounds, and their sum."""
 
-    buckets: Annotated[list[Count], Meta(min_length=_BUCKETS, max_length=_BUCKETS)] = field(
-        default_factory=lambda: [0] * _BUCKETS
-    )
-    sum_us: Count = 0
+    buckets: list[int] = field(default_factory=lambda: [0] * _BUCKETS)
+    sum_us: int = 0
 
     def observe(self, duration_us: int) -> None:
         """Count a duration; a negative one, after the store's clock was set back, adds no time."""
         self.buckets[bisect_left(_BOUNDS_US, duration_us)] += 1
         self.sum_us += max(0, duration_us)
-
-    def add(self, other: "Histogram") -> None:
-        """Add what another histogram has."""
-        self.buckets = [one + two for one, two in zip(self.buckets, other.buckets, strict=True)]
-        self.sum_us += other.sum_us
 
     @property
     def sum_s(self) -> float:
@@ -109,14 +98,14 @@ _MISSED: _Outcome = "missed"
 class Tally(msgspec.Struct):
     """What happened to the jobs of one kind."""
 
-    events: dict[tuple[EventType, EventCause | None], Count] = field(default_factory=dict)
-    retries: dict[EventCause | None, Count] = field(default_factory=dict)
-    failures: dict[ErrorClass, Count] = field(default_factory=dict)
-    dead_letters: dict[tuple[ReasonCode | None, Stage | None], Count] = field(default_factory=dict)
-    observations: dict[ObservationType, Count] = field(default_factory=dict)
+    events: dict[tuple[EventType, EventCause | None], int] = field(default_factory=dict)
+    retries: dict[EventCause | None, int] = field(default_factory=dict)
+    failures: dict[ErrorClass, int] = field(default_factory=dict)
+    dead_letters: dict[tuple[ReasonCode | None, Stage | None], int] = field(default_factory=dict)
+    observations: dict[ObservationType, int] = field(default_factory=dict)
     waits: Histogram = field(default_factory=Histogram)
     runs: Histogram = field(default_factory=Histogram)
-    occurrences: dict[_Outcome, Count] = field(default_factory=dict)
+    occurrences: dict[_Outcome, int] = field(default_factory=dict)
     lateness: Histogram = field(default_factory=Histogram)
 
     def count(self, change: Change, before: Job | None) -> None:
@@ -155,23 +144,9 @@ class Tally(msgspec.Struct):
         if facts.error is not None and event.is_by_worker:
             _add(self.failures, facts.error.error_class)
 
-    def add(self, other: "Tally") -> None:
-        """Add what another tally has."""
-        for name in self.__struct_fields__:
-            mine, more = getattr(self, name), getattr(other, name)
-            if isinstance(mine, Histogram):
-                mine.add(more)
-            else:
-                _add_all(mine, more)
-
 
 def _add(counts: dict[_K, int], key: _K, number: int = 1) -> None:
     counts[key] = counts.get(key, 0) + number
-
-
-def _add_all(counts: dict[_K, int], more: dict[_K, int]) -> None:
-    for key, number in more.items():
-        _add(counts, key, number)
 
 
 class Tallies:
@@ -190,7 +165,7 @@ class Tallies:
         if known is not None:
             return known
         has_room = namespace in self._namespaces or len(self._namespaces) < self._most_namespaces
-        if namespace == OTHER or not has_room:  # OTHER: a child met too many
+        if not has_room:
             return self.by_label.setdefault((OTHER, OTHER), Tally())
         self._namespaces.add(namespace)
         is_full = len(self.by_label) >= self._most_kinds
@@ -199,20 +174,6 @@ class Tallies:
 
 def _operation(command: type) -> str:
     return command.__name__.lower()
-
-
-_OPERATIONS = frozenset(map(_operation, get_args(Command)))
-
-
-_LABEL = Meta(max_length=MAX_NAME, pattern=rf"^({NAME_PATTERN.pattern}|{re.escape(OTHER)})\Z")
-
-
-class CountsTaken(msgspec.Struct, frozen=True):
-    """Counts on their way from a worker's child to its supervisor. [OB24]"""
-
-    tallies: dict[tuple[Annotated[Namespace, _LABEL], Annotated[Kind, _LABEL]], Tally]
-    """By namespace and kind."""
-    misses: dict[str, Count]
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -244,9 +205,6 @@ class Counts:
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._last_sweep: tuple[float, Duration] | None = None
-        self._begin_at_zero()
-
-    def _begin_at_zero(self) -> None:
         self._tallies = Tallies(kinds=self._kinds, namespaces=self._namespaces)
         self._misses: dict[str, int] = {}
         self._conflicts = dict.fromkeys(ClaimConflict, 0)
@@ -281,7 +239,7 @@ class Counts:
                 _add(self._misses, _operation(type(command)))
 
     def contended(self, conflict: ClaimConflict, number: int) -> None:
-        """Count conflicts of claims. None are taken from a worker's children: they do not claim."""
+        """Count conflicts of claims."""
         with self._locked():
             _add(self._conflicts, conflict, number)
 
@@ -304,25 +262,6 @@ class Counts:
         """Remember how late the sweeper was, and when."""
         with self._locked():
             self._last_sweep = (time.monotonic(), overdue_us)
-
-    def take(self) -> CountsTaken | None:
-        """Take out what was counted since the last call; None if nothing was."""
-        with self._locked():
-            tallies, misses = self._tallies.by_label, self._misses
-            if not (tallies or misses):
-                return None
-            self._begin_at_zero()
-            return CountsTaken(tallies, misses)  # type: ignore[arg-type]  # its labels are names of both, or OTHER
-
-    def add(self, more: CountsTaken) -> None:
-        """Add what a child counted."""
-        with self._locked():
-            for (namespace, kind), tally in more.tallies.items():
-                self._tallies.of(namespace, kind).add(tally)
-            # A handler can write to its child's socket: no label is taken from there unchecked.
-            # The labels of tallies are checked when they are decoded.
-            known = {name: number for name, number in more.misses.items() if name in _OPERATIONS}
-            _add_all(self._misses, known)
 
     def snapshot(self) -> Snapshot:
         """All counts now."""

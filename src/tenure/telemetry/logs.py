@@ -95,19 +95,12 @@ class JsonFormatter(logging.Formatter):
         line |= {
             "trace_id": traced.trace_id,
             "correlation_id": traced.correlation_id,
-            **_several(traced),
             **{name: each for name, each in vars(record).items() if name not in _ORDINARY},
         }
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         shown = {name: each for name, each in redacted(line).items() if each is not None}
         return json.dumps(shown, separators=(",", ":"))
-
-
-def _several(traced: tracing.TraceContext) -> dict[str, Any]:
-    """The ids of several jobs, if the request is about more than one. [OB5]"""
-    several = {"trace_ids": traced.traces, "correlation_ids": traced.correlation_ids}
-    return {name: ids for name, ids in several.items() if len(ids) > 1}
 
 
 def log_to_stderr(form: LogFormat = LogFormat.TEXT) -> None:

@@ -6,9 +6,8 @@ opentelemetry-api installed there are spans for the enqueue, for each attempt (l
 enqueue), for each request to a server and for its answer. Without it no ids are made up: those
 given are passed on. [OB3] [OB4]
 
-A worker's request is often about many jobs. A request about one job is in that job's trace. A span
-has one parent, so a request about several jobs has a trace of its own, with links to theirs. Its
-headers name the traces and correlation ids of its jobs. [OB6]
+A worker's request is often about many jobs. It is in their trace if they all have the same one, and
+carries their correlation id if that is the same; its body names the jobs anyway. [OB6]
 """
 
 import re
@@ -25,20 +24,11 @@ import msgspec
 from tenure.core.checks import check_correlation_id
 from tenure.core.ids import traceparent_of
 from tenure.errors import InvalidInput
-from tenure.protocol import CORRELATION_HEADER, TRACEPARENT_HEADER, TRACES_HEADER
+from tenure.protocol import CORRELATION_HEADER, TRACEPARENT_HEADER
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
-    from opentelemetry.trace import Link, Span, SpanContext, Tracer, TracerProvider
-    from opentelemetry.util.types import AttributeValue
-
-MAX_NAMED = 100
-"""How many jobs of a batch are remembered with their traces and ids."""
-MAX_TOLD = 32
-"""The jobs of a batch that its headers name. With them and the longest ids they have 7 KiB: the
-head that the strictest proxies let pass has 8, and a server's own limit is twice that. [H43]"""
-MAX_IDS_BYTES = 5 << 10
-"""The correlation ids in a header. Two of the longest fit, so that several never look like one."""
+    from opentelemetry.trace import Span, SpanContext, Tracer, TracerProvider
 
 
 class Labelled(Protocol):
@@ -54,20 +44,12 @@ class Labelled(Protocol):
 
 
 class TraceContext(msgspec.Struct, frozen=True, kw_only=True):
-    """The trace and correlation ids of the attempt or request that runs here, if one does."""
+    """The trace and correlation id of the attempt or request that runs here, if one does."""
 
     traceparent: str | None = None
     label: str | None = None
     """The attempt's trace id, if that is not a traceparent: only jobs and log lines carry it."""
-    correlation_ids: tuple[str, ...] = ()
-    """The attempt's own, or the ids of the jobs that the request is about, without duplicates."""
-    traces: tuple[str, ...] = ()
-    """The traces of the jobs that a request is about; empty for an attempt."""
-
-    @property
-    def correlation_id(self) -> str | None:
-        """The correlation id, if there is exactly one."""
-        return self.correlation_ids[0] if len(self.correlation_ids) == 1 else None
+    correlation_id: str | None = None
 
     @property
     def trace_id(self) -> str | None:
@@ -85,8 +67,10 @@ def current() -> TraceContext:
     traced = _current.get()
     if not has_opentelemetry():
         return traced
-    here = _as_traceparent(_current_span()().get_span_context())
-    return traced if here is None else msgspec.structs.replace(traced, traceparent=here)
+    here = _current_span()().get_span_context()
+    if not here.is_valid:
+        return traced
+    return msgspec.structs.replace(traced, traceparent=_as_traceparent(here))
 
 
 def enqueue_span(kind: str, queue: str) -> TraceContext:
@@ -115,19 +99,20 @@ def attempt_span(
         with use_trace(traced):
             yield traced.traceparent
         return
-    from opentelemetry.trace import SpanKind
+    from opentelemetry.trace import Link, SpanKind
 
+    enqueued = None if traced.traceparent is None else _as_context(traced.traceparent)
     with _tracer().start_as_current_span(
         f"run {kind}",
-        context=_parent(traced.traceparent),
+        context=_within(enqueued),
         kind=SpanKind.CONSUMER,
-        links=_links(filter(None, [traced.traceparent])),
+        links=[] if enqueued is None else [Link(enqueued)],
         attributes={
             "messaging.system": "tenure",
             "messaging.destination.name": queue,
             "messaging.message.id": job_id,
             "tenure.attempt": attempt,
-            **_correlated(traced.correlation_ids),
+            **_correlated(traced),
         },
     ) as span:
         here = _as_traceparent(span.get_span_context()) or traced.traceparent
@@ -136,15 +121,18 @@ def attempt_span(
 
 
 def trace_of_jobs(jobs: Iterable[Labelled]) -> TraceContext:
-    """The trace of a request about these jobs. [OB6]"""
-    labels = [(job.trace_id, job.correlation_id) for job in jobs]
-    traces = tuple(dict.fromkeys(filter(None, (traceparent_of(trace) for trace, _ in labels))))
-    ids = tuple(dict.fromkeys(each for _, each in labels if each is not None))
-    return TraceContext(
-        traceparent=traces[0] if len(traces) == 1 else None,
-        correlation_ids=ids[:MAX_NAMED],
-        traces=traces[:MAX_NAMED],
-    )
+    """The trace of a request about these jobs, if it is the only one that they have, and likewise
+    their correlation id. [OB6]"""
+    traces, ids = set[str | None](), set[str | None]()
+    for job in jobs:
+        traces.add(traceparent_of(job.trace_id))
+        ids.add(job.correlation_id)
+    return TraceContext(traceparent=_only(traces), correlation_id=_only(ids))
+
+
+def _only(found: set[str | None]) -> str | None:
+    found.discard(None)
+    return found.pop() if len(found) == 1 else None
 
 
 @contextmanager
@@ -176,13 +164,12 @@ def _request_span(
 
     with _tracer().start_as_current_span(
         f"{method} {path}",
-        context=_parent(traced.traceparent),
+        context=_within(None if traced.traceparent is None else _as_context(traced.traceparent)),
         kind=SpanKind[kind],
-        links=_links(traced.traces),
         attributes={
             "http.request.method": method,
             path_attribute: path,
-            **_correlated(traced.correlation_ids),
+            **_correlated(traced),
         },
     ) as span:
         here = _as_traceparent(span.get_span_context()) or traced.traceparent
@@ -218,15 +205,6 @@ class RequestSpan:
         if status >= 500:
             self._span.set_status(StatusCode.ERROR)
 
-    def about(self, jobs: Iterable[Labelled]) -> None:
-        """Record the jobs that the request is about, as links and attributes."""
-        if self._span is None or not self._span.is_recording():
-            return
-        found = trace_of_jobs(jobs)
-        for link in _links(found.traces):
-            self._span.add_link(link.context)
-        self._span.set_attributes(_correlated(found.correlation_ids))
-
 
 @contextmanager
 def use_trace(traced: TraceContext) -> Iterator[None]:
@@ -242,60 +220,37 @@ def use_trace(traced: TraceContext) -> Iterator[None]:
 
 
 def trace_headers(traced: TraceContext) -> dict[str, str]:
-    """The headers of a request in this trace, as many jobs as there is room for. [OB6]"""
+    """The headers of a request in this trace. The correlation id is percent-encoded: it may be any
+    text, a header only ASCII. [OB6]"""
     headers = {}
     if traced.traceparent is not None:
         headers[TRACEPARENT_HEADER] = traced.traceparent
-    if len(traced.traces) > 1:
-        headers[TRACES_HEADER] = ",".join(traced.traces[:MAX_TOLD])
-    if traced.correlation_ids:
-        headers[CORRELATION_HEADER] = _written(traced.correlation_ids)
+    if traced.correlation_id is not None:
+        headers[CORRELATION_HEADER] = quote(traced.correlation_id, safe=":/@")
     return headers
 
 
 def trace_from_headers(values_of: Callable[[str], Sequence[str]]) -> TraceContext:
-    """The trace that a request's headers name. A malformed header is ignored as a whole. [OB6]"""
+    """The trace that a request's headers name. A malformed header is ignored. [OB6]"""
     return TraceContext(
         traceparent=traceparent_of(",".join(values_of(TRACEPARENT_HEADER))),
-        correlation_ids=_ids_in(",".join(values_of(CORRELATION_HEADER))),
-        traces=_traces_in(",".join(values_of(TRACES_HEADER))),
+        correlation_id=_id_in(",".join(values_of(CORRELATION_HEADER))),
     )
 
 
-_MALFORMED = re.compile(r"[^\t -~]|%(?![0-9A-Fa-f]{2})")
+_ENCODED = re.compile(r"(?:[!-$&-+\--~]|%[0-9A-Fa-f]{2})+")
+"""Visible ASCII without a comma, which separates values of a header."""
 
 
-def _written(ids: Sequence[str]) -> str:
-    """Percent-encoded: an id may be any text, a header only ASCII."""
-    text = quote(ids[0], safe=":/@")
-    for each in ids[1:MAX_TOLD]:
-        longer = f"{text},{quote(each, safe=':/@')}"
-        if len(longer) > MAX_IDS_BYTES:
-            break
-        text = longer
-    return text
-
-
-def _ids_in(text: str) -> tuple[str, ...]:
-    if _MALFORMED.search(text) is not None:
-        return ()
+def _id_in(text: str) -> str | None:
+    if _ENCODED.fullmatch(text.strip()) is None:
+        return None
     try:
-        ids = tuple(unquote(each, errors="strict") for each in _listed(text))
-        for each in ids:
-            check_correlation_id(CORRELATION_HEADER, each)
+        found = unquote(text.strip(), errors="strict")
+        check_correlation_id(CORRELATION_HEADER, found)
     except (UnicodeDecodeError, InvalidInput):
-        return ()
-    return tuple(dict.fromkeys(ids))[:MAX_NAMED]
-
-
-def _traces_in(text: str) -> tuple[str, ...]:
-    traces = _listed(text)
-    return tuple(dict.fromkeys(traces))[:MAX_NAMED] if all(map(traceparent_of, traces)) else ()
-
-
-def _listed(text: str) -> list[str]:
-    """The parts of a comma-separated header; empty parts do not count, as in HTTP."""
-    return [each for each in (part.strip() for part in text.split(",")) if each]
+        return None
+    return found
 
 
 # --- OpenTelemetry -------------------------------------------------------------------------------
@@ -355,30 +310,17 @@ def _as_traceparent(context: "SpanContext") -> str | None:
     return f"00-{context.trace_id:032x}-{context.span_id:016x}-{int(context.trace_flags):02x}"
 
 
-def _parent(traceparent: str | None) -> "Context | None":
-    """The context that a span starts in; None means the current one."""
+def _within(context: "SpanContext | None") -> "Context | None":
+    """The context of a span in this one; None means the current one."""
     from opentelemetry.trace import NonRecordingSpan, set_span_in_context
 
-    if traceparent is None:
-        return None
-    return set_span_in_context(NonRecordingSpan(_as_context(traceparent)))
+    return None if context is None else set_span_in_context(NonRecordingSpan(context))
 
 
-def _correlated(ids: Sequence[str]) -> "dict[str, AttributeValue]":
-    """A span's attributes. OpenTelemetry's attribute holds one id, so several have another name."""
-    match ids:
-        case []:
-            return {}
-        case [only]:
-            return {"messaging.message.conversation_id": only}
-        case _:
-            return {"tenure.correlation_ids": ids}
-
-
-def _links(traceparents: Iterable[str]) -> "list[Link]":
-    from opentelemetry.trace import Link
-
-    return [Link(_as_context(each)) for each in traceparents]
+def _correlated(traced: TraceContext) -> dict[str, str]:
+    """The attribute of a span for its correlation id."""
+    found = traced.correlation_id
+    return {} if found is None else {"messaging.message.conversation_id": found}
 
 
 def _as_context(traceparent: str) -> "SpanContext":

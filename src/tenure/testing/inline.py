@@ -33,7 +33,7 @@ from tenure.core.views.job_search import JobFilter
 from tenure.core.vocabulary import VerdictKind
 from tenure.errors import TenureError
 from tenure.handlers.options import Span, duration
-from tenure.own_transaction.in_memory import InMemoryTransactions
+from tenure.own_transaction.jobs import InMemoryTransactions
 from tenure.stores.sqlite.memory import MemoryStore
 from tenure.worker.child.execution import Execution
 from tenure.worker.frames import (
@@ -124,10 +124,7 @@ class Inline:
         self.link = Link(
             coordination=coordinator,
             close=lambda: None,
-            enqueue_within=self._transactions.enqueue_within,
-            aenqueue_within=self._transactions.aenqueue_within,
-            transaction_on=self._transactions.transaction_on,
-            atransaction_on=self._transactions.atransaction_on,
+            transactions=self._transactions,
             monotonic=lambda: clock() / MICROSECONDS_PER_SECOND,
             pause=self._pause,
             apause=self._apause,

@@ -4,31 +4,12 @@ The name comes from the command line, never from a job.
 """
 
 import importlib
-from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from types import ModuleType
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple
 
-from tenure.core.commands import Complete
-from tenure.core.verdicts import Verdict
 from tenure.errors import InvalidInput
 from tenure.handlers.registry import Registry
-from tenure.telemetry.counts import Counts
-
-
-@runtime_checkable
-class Transactions(Protocol):
-    """What an application can do if its jobs are in a database that handlers can reach."""
-
-    def transaction_on(
-        self, connection: Any
-    ) -> AbstractContextManager[Callable[[Complete], Verdict]]:
-        """Start on a connection of the handler's; commit at the end, roll back on an error."""
-
-    def atransaction_on(
-        self, connection: Any
-    ) -> AbstractAsyncContextManager[Callable[[Complete], Awaitable[Verdict]]]:
-        """The same on an asynchronous connection."""
+from tenure.ports import Transactions
 
 
 class LoadedApplication(NamedTuple):
@@ -37,8 +18,6 @@ class LoadedApplication(NamedTuple):
     registry: Registry
     transactions: Transactions | None
     """Its way to the handlers' own transactions, if it has one."""
-    counts: Counts | None
-    """What the application commits in this process. [OB24]"""
 
 
 def load_registry(import_string: str) -> Registry:
@@ -64,11 +43,9 @@ def load_application(import_string: str) -> LoadedApplication:
             hint="name the Tenure object of your application, as in myapp.jobs:app",
         )
     registry.check()
-    counts = getattr(found, "counts", None)
     return LoadedApplication(
         registry,
         transactions=found if isinstance(found, Transactions) else None,
-        counts=counts if isinstance(counts, Counts) else None,
     )
 
 

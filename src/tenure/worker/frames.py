@@ -20,7 +20,6 @@ from tenure.handlers.calls import JobSpec
 from tenure.handlers.flows import FlowPlan
 from tenure.handlers.registry import Isolation
 from tenure.protocol.routes import MAX_FLOW_BYTES
-from tenure.telemetry.counts import CountsTaken
 
 READ_BYTES = 64 * 1024  # larger ones are mapped and unmapped by the allocator, each time
 FRAME_OVERHEAD_BYTES = 256 * 1024  # what a frame may hold besides one body
@@ -255,24 +254,10 @@ class LoopBlocked(msgspec.Struct, frozen=True, tag=True):
     stack: str
 
 
-class EventsCounted(msgspec.Struct, frozen=True, tag=True):
-    """What the application committed in this child since the last such message. [OB24]"""
-
-    counts: CountsTaken
-
-
 ToAttempt = LeaseRenewed | AskToStop | LeaseLost | AskAnswer
 ToChild = Setup | Run | ToAttempt | Retire
 ToSupervisor = (
-    Ready
-    | Ended
-    | CheckpointSaved
-    | ProgressMade
-    | Ask
-    | SelfCompleted
-    | Printed
-    | LoopBlocked
-    | EventsCounted
+    Ready | Ended | CheckpointSaved | ProgressMade | Ask | SelfCompleted | Printed | LoopBlocked
 )
 
 # --- what both sides report ----------------------------------------------------------------------

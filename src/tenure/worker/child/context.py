@@ -41,10 +41,10 @@ from tenure.handlers.context import Context, Parents, Transaction, TransactionSc
 from tenure.handlers.flows import FlowPlan
 from tenure.handlers.json_values import encode
 from tenure.handlers.registry import Handler
+from tenure.ports import Transactions
 from tenure.protocol.fields import optional_moment
 from tenure.protocol.routes import MAX_FLOW_BYTES
 from tenure.worker import frames
-from tenure.worker.application import Transactions
 from tenure.worker.child.asks import Asks
 from tenure.worker.child.error_texts import clean
 

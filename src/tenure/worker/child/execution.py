@@ -31,9 +31,9 @@ from tenure.errors import (
 )
 from tenure.handlers.hooks import Attempt, arun_within, run_within
 from tenure.handlers.registry import Handler, Registry
+from tenure.ports import Transactions
 from tenure.telemetry.tracing import TraceContext, attempt_span
 from tenure.worker import frames
-from tenure.worker.application import Transactions
 from tenure.worker.child.context import AttemptContext
 from tenure.worker.child.error_texts import clean, message_of, traceback_of
 
@@ -143,7 +143,7 @@ class Execution:
         traced = TraceContext(
             traceparent=context.traceparent,
             label=label,
-            correlation_ids=(context.correlation_id,),
+            correlation_id=context.correlation_id,
         )
         return attempt_span(
             job_id=run.job_id, kind=run.kind, queue=run.queue, attempt=run.attempt, traced=traced

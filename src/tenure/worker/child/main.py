@@ -29,9 +29,9 @@ from tenure.clock import boot_now
 from tenure.core.instants import Duration, seconds
 from tenure.core.validation import Limits
 from tenure.handlers.registry import Isolation, Registry
-from tenure.telemetry.counts import Counts
+from tenure.ports import Transactions
 from tenure.worker import frames
-from tenure.worker.application import Transactions, load_application
+from tenure.worker.application import load_application
 from tenure.worker.child.asks import FrameSocket
 from tenure.worker.child.confinement import (
     confine,
@@ -65,7 +65,6 @@ class Lane(ABC):
     """How a child runs its attempts."""
 
     transactions: Transactions | None = None  # the application's, if it has any
-    counts: Counts | None = None  # of what the application commits in this process
     measures_memory = False
 
     def __init__(self, channel: FrameSocket, registry: Registry, limits: Limits) -> None:
@@ -135,21 +134,15 @@ class Lane(ABC):
 
     def end(self, execution: Execution, outcome: frames.FromChild) -> None:
         """Tell the supervisor that an attempt's handler is gone."""
-        self.channel.send(*self._last_words(execution, outcome))
+        self.channel.send(self._ended(execution, outcome))
 
-    def _last_words(
-        self, execution: Execution, outcome: frames.FromChild
-    ) -> list[frames.ToSupervisor]:
+    def _ended(self, execution: Execution, outcome: frames.FromChild) -> frames.Ended:
         del self._running[execution.run.run]
         for stream in (sys.stdout, sys.stderr):
             with suppress(Exception):  # the handler may have closed it, or put None in its place
                 stream.flush()
         rss_bytes = resident_bytes() if self.measures_memory else 0
-        words: list[frames.ToSupervisor] = [
-            frames.Ended(run=execution.run.run, outcome=outcome, rss_bytes=rss_bytes)
-        ]
-        counted = None if self.counts is None else self.counts.take()
-        return words if counted is None else [frames.EventsCounted(counted), *words]
+        return frames.Ended(run=execution.run.run, outcome=outcome, rss_bytes=rss_bytes)
 
 
 class ProcessLane(Lane):
@@ -343,7 +336,7 @@ class AsyncLane(Lane):
         outcome = execution.outcome or execution.outcome_of(asyncio.CancelledError())
         if not self._unsent:
             self._loop.call_soon(self._send_ends)
-        self._unsent += self._last_words(execution, outcome)
+        self._unsent.append(self._ended(execution, outcome))
 
     def _send_ends(self) -> None:
         """Tell the supervisor of all attempts that have ended since the last time. Any thread."""
@@ -439,7 +432,6 @@ def serve(descriptor: int, parent: int) -> None:
     limits = Limits(body_bytes=setup.body_bytes, depth=setup.depth)
     lane = _LANES[setup.lane](channel, application.registry, limits)
     lane.transactions = application.transactions
-    lane.counts = application.counts
     lane.measures_memory = setup.measures_memory
     lane.take(received)  # what came together with the setup
     threading.Thread(target=lane.listen, name="tenure-listener", daemon=True).start()

@@ -23,7 +23,6 @@ from tenure.core.instants import seconds
 from tenure.core.verdicts import Grant
 from tenure.handlers.registry import Isolation
 from tenure.telemetry import tracing
-from tenure.telemetry.counts import Counts
 from tenure.telemetry.log_lines import FailureLog
 from tenure.worker import frames
 from tenure.worker.session import messages
@@ -105,7 +104,6 @@ class ChildPool:
         clock: Callable[[], Boot],
         owner: AttemptOwner,
         stats: messages.Stats,
-        counts: Counts | None = None,
         carry_out: Callable[[HandlerRequest], None] = lambda request: None,
     ) -> None:
         self._app = app
@@ -117,7 +115,6 @@ class ChildPool:
         self._clock = clock
         self._owner = owner
         self._stats = stats
-        self._counts = counts
         self._keeper: KeeperClient | None = None
         self._children: dict[Child, None] = {}
         self._by_number: dict[int, Child] = {}
@@ -383,9 +380,6 @@ class ChildPool:
                 took_s = message.for_us / 1e6
                 below = {"below": message.stack[-SHOWN_OUTPUT:]}
                 _log.warning("a handler blocked the event loop for %.1f s", took_s, extra=below)
-            case frames.EventsCounted():
-                if self._counts is not None:
-                    self._counts.add(message.counts)
             case _:
                 assert_never(message)
 

@@ -27,7 +27,6 @@ from tenure.ports import Coordination
 from tenure.protocol import URL_VARIABLE
 from tenure.stop_signals import STOPS, was_asked
 from tenure.telemetry import tracing
-from tenure.telemetry.counts import Counts
 from tenure.telemetry.log_lines import job_ids
 from tenure.telemetry.logs import one_line
 from tenure.worker.frames import AskToStop, LeaseRenewed, Raised
@@ -78,7 +77,6 @@ class Supervisor:
         options: WorkerOptions,
         *,
         app: str,
-        counts: Counts | None,
         background: BackgroundTasks,
     ) -> None:
         self._coordination = coordination
@@ -108,7 +106,6 @@ class Supervisor:
             clock=boot_now,
             owner=session,
             stats=session.stats,
-            counts=counts,
             carry_out=lambda request: background.carry_out(
                 request, lambda answer: self._call(lambda: self._pool.answer(answer))
             ),

@@ -21,7 +21,6 @@ from tenure.core.workers import WorkerProcess
 from tenure.errors import InvalidInput
 from tenure.handlers.registry import Isolation, Registry
 from tenure.ports import Coordination
-from tenure.telemetry.counts import Counts
 from tenure.worker.application import load_registry
 from tenure.worker.session.claims import ClaimSettings
 from tenure.worker.session.messages import Stats
@@ -56,7 +55,6 @@ class Worker:
         app: str,
         options: WorkerOptions | None = None,
         stats: Stats | None = None,
-        counts: Counts | None = None,
     ) -> None:
         options = options or WorkerOptions()
         _check(registry, options)
@@ -84,7 +82,6 @@ class Worker:
             session,
             options,
             app=app,
-            counts=counts,
             background=self._background,
         )
 
@@ -235,22 +232,18 @@ def run_worker(
     options: WorkerOptions,
     *,
     stats: Stats | None = None,
-    counts: Counts | None = None,
     made: Callable[[Worker], None] | None = None,
 ) -> int:
     """`tenure worker module:app`: drain on SIGTERM and SIGINT; the exit code of the process.
 
-    `counts` gets what children committed. `made` is given the worker before it runs, for those who
-    have hints for it.
+    `made` is given the worker before it runs, for those who have hints for it.
     """
     hide_from_other_processes()
     if "" not in sys.path and os.getcwd() not in sys.path:  # noqa: PTH109 - compared as text
         sys.path.insert(0, os.getcwd())  # noqa: PTH109 - as text, like every other entry
     registry = load_registry(import_string)
     options = replace(options, handles_signals=True)
-    worker = Worker(
-        coordination, registry, app=import_string, options=options, stats=stats, counts=counts
-    )
+    worker = Worker(coordination, registry, app=import_string, options=options, stats=stats)
     if made is not None:
         made(worker)
     declare_schedules(
