@@ -17,7 +17,6 @@ RETRY_FOR_S = 60.0
 """The default of `TENURE_RETRY_FOR`: for so long a client sends a request again that got no
 answer."""
 
-_until_s: ContextVar[float | None] = ContextVar("tenure_deadline", default=None)
 _retry_for_s: ContextVar[float | None] = ContextVar("tenure_retry_for", default=None)
 
 
@@ -44,10 +43,13 @@ class Deadline:
         return Deadline(time.monotonic() + self.remaining_s / waits)
 
 
+DEADLINE: ContextVar[Deadline | None] = ContextVar("tenure_deadline", default=None)
+"""The deadline of the current call."""
+
+
 def deadline(timeout_s: float) -> Deadline:
     """The deadline of the current call; `timeout_s` from now if none is set."""
-    until_s = _until_s.get()
-    return Deadline(time.monotonic() + timeout_s if until_s is None else until_s)
+    return DEADLINE.get() or Deadline(time.monotonic() + timeout_s)
 
 
 @contextmanager
@@ -60,11 +62,11 @@ def waiting_at_most(timeout_s: float) -> Iterator[None]:
 @contextmanager
 def waiting_until(end: Deadline) -> Iterator[None]:
     """Calls to a store in the block wait no longer than this."""
-    token = _until_s.set(end.until_s)
+    token = DEADLINE.set(end)
     try:
         yield
     finally:
-        _until_s.reset(token)
+        DEADLINE.reset(token)
 
 
 @contextmanager

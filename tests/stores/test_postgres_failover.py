@@ -223,12 +223,12 @@ def test_every_way_to_write_a_change_is_remembered(postgres_url: str) -> None:
 def test_of_concurrent_transactions_each_is_remembered_until_a_later_one() -> None:
     memory = FailoverMemory()
     one, two, three = (_change(number) for number in (1, 2, 3))
-    begun_first, begun_second = memory.begin(), memory.begin()
+    begun_first, begun_second = memory.acknowledgements, memory.acknowledgements
 
     memory.acknowledged([one], begun=begun_second)
     memory.acknowledged([two], begun=begun_first)  # it was under way: neither came first
     assert [each.seq for each in memory.remembered().changes] == [1, 2]
-    memory.acknowledged([three], begun=memory.begin())
+    memory.acknowledged([three], begun=memory.acknowledgements)
 
     assert [each.seq for each in memory.remembered().changes] == [3]
 

@@ -38,7 +38,7 @@ def test_the_number_of_statements_whose_uses_are_counted_is_limited() -> None:
     prepared = PreparedStatements()
 
     for number in range(3 * MOST_COUNTED):
-        prepared.name_of(f"SELECT {number}", ())
+        prepared.new_name(f"SELECT {number}", ())
 
     assert len(prepared._uses) <= MOST_COUNTED
 

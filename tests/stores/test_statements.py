@@ -35,7 +35,6 @@ def test_a_parameter_has_one_number_however_often_it_is_used() -> None:
 
     assert statement.names[:2] == ("a", "b")
     assert statement.text.startswith("a = $1 AND b = $2 OR a > $1 AND c::text")
-    assert statement.bind({"a": 1, "b": 2, "d": 4})[:2] == (1, 2)
 
 
 def test_unknown_placeholders_stay_in_the_statement() -> None:

@@ -129,7 +129,7 @@ class Pair:
         """The primary dies, the standby takes over. No process has a hint left to send then: its
         thread would be the first to ask the new primary."""
         for process in self._processes:
-            process.store.database.notifications._notifier.close()
+            process.store.database.notifier.close()
         self.primary.kill()
         self.standby.promote()
 

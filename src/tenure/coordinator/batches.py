@@ -140,15 +140,18 @@ class WritePermit:
 
     def use(self) -> bool:
         """Whether writing is allowed: it was not revoked before."""
-        if self._is_used:
-            return True
-        self._is_used = self.revoke()
-        return self._is_used
+        if not self._is_used:
+            try:
+                self._token.pop()  # atomic: it succeeds in one thread only
+            except IndexError:
+                return False
+            self._is_used = True
+        return True
 
     def revoke(self) -> bool:
         """Whether that came before any use: then nothing will ever be written."""
         try:
-            self._token.pop()  # atomic: it succeeds in one thread only
+            self._token.pop()  # as in `use`
         except IndexError:
             return False
         return True
@@ -169,7 +172,8 @@ class PendingCommand(WritePermit):
     )
 
     def __init__(self, command: Command) -> None:
-        super().__init__()
+        self._token = [None]
+        self._is_used = False
         self.command = command
         self.needs = command.needs()
         self.answer: Answer | None = None
@@ -287,9 +291,12 @@ class Executor:
         if remembered is not None:
             self._decide_and_save(wave, remembered)
         for _ in range(MAX_TRIES):
-            still_open = [each for each in wave if each.answer is None and each.error is None]
-            if not still_open:
+            for pending in wave:
+                if pending.answer is None and pending.error is None:
+                    break
+            else:
                 return
+            still_open = [each for each in wave if each.is_open]
             unlocked = [pending for pending in still_open if not pending.needs_lock]
             if unlocked:
                 self._decide_and_save(unlocked, self._load(unlocked))
@@ -406,7 +413,10 @@ class Executor:
 
     def _decide_and_save(self, wave: list[PendingCommand], read: "_Read") -> None:
         # Read now: the iterator below must not call the store.
-        undeclared = {key for pending in wave for key in pending.needs.policies}
+        undeclared: set[tuple[Namespace, Kind]] = set()
+        for pending in wave:
+            if pending.needs.policies:
+                undeclared.update(pending.needs.policies)
         if undeclared:
             read.policies = self._policies.of_kinds(undeclared)
         outcomes: list[tuple[PendingCommand, Outcome]] = []

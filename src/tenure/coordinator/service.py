@@ -53,7 +53,7 @@ from tenure.core.schedules import ScheduleCommand, ScheduleReply, check_schedule
 from tenure.core.validation import Limits, check_claim, check_commands
 from tenure.core.verdicts import Answer
 from tenure.core.views.job_search import FoundJobs, JobFilter
-from tenure.deadlines import CALL_TIMEOUT_S, Deadline, deadline, waiting_until
+from tenure.deadlines import CALL_TIMEOUT_S, DEADLINE, Deadline, deadline, waiting_until
 from tenure.errors import Closed, OutcomeUnknown, TenureError
 from tenure.ports import NO_WAIT, DedupeKey, Entropy, Observer, Store
 
@@ -295,7 +295,8 @@ class Coordinator:
         )
         self.timeout_s = timeout_s
         self.writability = Writability(monotonic, timeout_s=timeout_s)
-        self._condition = threading.Condition()
+        self._lock = threading.RLock()
+        self._condition = threading.Condition(self._lock)
         self._commands: deque[_Commands] = deque()
         self._under_way: set[Subject] = set()
         self._held_back: deque[_Commands] = deque()  # until a batch about the same has ended
@@ -327,7 +328,7 @@ class Coordinator:
         if not commands:
             call.finish()
             return promised
-        with self._condition:
+        with self._lock:
             if threading.current_thread() not in self._threads:
                 self._refuse_if_closed()
             # Else it follows from what was submitted: this thread ends it before it stops. [FL5]
@@ -340,8 +341,9 @@ class Coordinator:
         hand it to another thread and back took as long as to decide it. The store keeps the call's
         deadline, as it does when it is read. [K6]"""
         call = self._checked(commands)
-        with self._condition:
-            self._refuse_if_closed()
+        with self._lock:
+            if self._closed:
+                raise Closed
             runs_here = not (self._running or self._gathered)
             if runs_here:
                 self._under_way.update(call.subjects)
@@ -368,7 +370,7 @@ class Coordinator:
         there is no work: only a server waits for some."""
         check_claim(request, self.limits)
         call = _Claim(request, deadline(self.timeout_s))
-        with self._condition:
+        with self._lock:
             self._refuse_if_closed()
             self._claims.setdefault(request.scope, deque()).append(call)
             self._gathered += request.limit
@@ -404,7 +406,7 @@ class Coordinator:
         """Put, pause, resume, run or remove a schedule, in the caller's thread: such requests are
         rare. [SC12] `check` is called with the schedule that the decision is about. [SC13]"""
         check_schedule_command(command, self.limits)
-        with self._condition:
+        with self._lock:
             self._refuse_if_closed()
         with waiting_until(deadline(self.timeout_s)):
             return change_schedule(self.store, command, self.observer, self.policies, check)
@@ -445,19 +447,19 @@ class Coordinator:
     @property
     def is_busy(self) -> bool:
         """Whether anything that was submitted, or follows from it, is still under way."""
-        with self._condition:
+        with self._lock:
             return bool(self._running or self._gathered or self._held_back)
 
     def close(self) -> None:
         """Finish what was submitted, then stop. The store stays open: it is its owner's. A thread
         that hangs with its store is left behind: it ends with the process."""
-        with self._condition:
+        with self._lock:
             self._closed = True
             self._condition.notify_all()
         until = time.monotonic() + CLOSE_WITHIN_S
         for thread in self._threads:
             thread.join(max(0.0, until - time.monotonic()))
-        with self._condition:
+        with self._lock:
             left_s = max(0.0, until - time.monotonic())
             self._condition.wait_for(lambda: not self._other_callers(), left_s)
             is_hanging = bool(self._other_callers())
@@ -492,11 +494,11 @@ class Coordinator:
         try:
             self._run_commands([call])
         except BaseException:  # what a signal handler raised in this thread
-            with self._condition:
+            with self._lock:
                 self._end_batch([call])
             raise
         finally:
-            with self._condition:
+            with self._lock:
                 self._running -= 1
                 self._deciding_callers.discard(threading.get_ident())
                 if self._closed:
@@ -517,7 +519,7 @@ class Coordinator:
         """
         claims_first = True
         while True:
-            with self._condition:
+            with self._lock:
                 while not self._is_worth_starting():
                     if self._closed and not self._gathered:
                         self._condition.notify_all()  # the threads that wait for a batch
@@ -533,7 +535,7 @@ class Coordinator:
                 self._run_claims(claims)
             if commands:
                 self._run_commands(commands)
-            with self._condition:
+            with self._lock:
                 self._running -= 1
 
     def _note_start(self) -> None:
@@ -630,21 +632,22 @@ class Coordinator:
         return taken
 
     def _run_commands(self, calls: list[_Commands]) -> None:
-        batch = [
-            pending
-            for call in calls
-            for pending in call.waiting
-            if pending.answer is None and pending.error is None
-        ]
+        batch: list[PendingCommand] = []
+        for call in calls:
+            for pending in call.waiting:
+                if pending.answer is None and pending.error is None:
+                    batch.append(pending)
         later: list[PendingCommand] = []
+        token = DEADLINE.set(_latest(calls))
         try:
-            with waiting_until(_latest(calls)):
-                later = self._executor.run_wave(batch)
+            later = self._executor.run_wave(batch)
         except Exception as failure:  # handed to every caller that still waits, never swallowed
             for pending in batch:
                 if pending.is_open:
                     pending.error = failure
-        with self._condition:  # before the answers: a caller's next command is not parked
+        finally:
+            DEADLINE.reset(token)
+        with self._lock:  # before the answers: a caller's next command is not parked
             self._end_batch(calls)
             if later:
                 calls = self._put_back(calls)
@@ -675,13 +678,15 @@ class Coordinator:
         return done
 
     def _run_claims(self, calls: list[_Claim]) -> None:
+        token = DEADLINE.set(_latest(calls))
         try:
-            with waiting_until(_latest(calls)):
-                answered = self._plan_and_claim(calls)
+            answered = self._plan_and_claim(calls)
         except Exception as failure:  # handed to every caller that waits, never swallowed
             for call in calls:
                 call.fail(failure)
             return
+        finally:
+            DEADLINE.reset(token)
         for call, answer in answered:
             if answer.is_repeat:
                 self._run_repeat(call)

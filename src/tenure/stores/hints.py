@@ -21,20 +21,20 @@ class Watchers:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._functions: dict[object, OnHint] = {}
+        self.functions: dict[object, OnHint] = {}
         self.has_some = threading.Event()
 
     def add(self, on_hint: OnHint) -> Callable[[], None]:
         """Call this function with every hint, until the returned one is called."""
         key = object()
         with self._lock:
-            self._functions[key] = on_hint
+            self.functions[key] = on_hint
             self.has_some.set()
 
         def stop() -> None:
             with self._lock:
-                self._functions.pop(key, None)
-                if not self._functions:
+                self.functions.pop(key, None)
+                if not self.functions:
                     self.has_some.clear()
 
         return stop
@@ -42,7 +42,7 @@ class Watchers:
     def tell(self, hint: Hint | None) -> None:
         """Hand a hint to all of them."""
         with self._lock:
-            functions = list(self._functions.values())
+            functions = list(self.functions.values())
         for function in functions:
             try:
                 function(hint)

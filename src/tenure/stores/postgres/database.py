@@ -6,6 +6,7 @@ transaction, prepared statements only if the pooler supports them. Never prints 
 
 import hashlib
 import logging
+import os
 import random
 import time
 from abc import abstractmethod
@@ -25,7 +26,7 @@ from tenure.ports import Hint
 from tenure.stores.postgres.arrays import integers, texts, truths
 from tenure.stores.postgres.driver import errors, make_conninfo, psycopg
 from tenure.stores.postgres.failover import FailoverMemory, check_server, log_check
-from tenure.stores.postgres.notifications import Notifications, channel_of
+from tenure.stores.postgres.notifications import Listener, Notifier, channel_of
 from tenure.stores.postgres.pool import Pool
 from tenure.stores.postgres.schema import (
     CONNECT_TIMEOUT_S,
@@ -209,9 +210,14 @@ class PostgresDatabase(PostgresDialect):
         self._timeout_s = timeout_s
         self.memory = FailoverMemory()
         self._accepts_restored = accept_restored
+        settings = self.statements.shaped("settings", ())
+        assert settings.names == ("statement_timeout", "lock_timeout", "idle_timeout", "timeline")
+        self._settings_text = settings.text
         self.pool = Pool(self._connect, size=pool_size)
         self.listing_pool = Pool(self._connect, size=LISTING_CONNECTIONS)
-        self.notifications = Notifications(self.channel, self._connect, self._notify)
+        sender = os.urandom(8).hex()
+        self.notifier = Notifier(sender, self.channel, self._notify)
+        self.listener = Listener(sender, self.channel, self._connect, self._notify)
         self._prepares = True
         self._random = random.Random()  # noqa: S311 - spreads retries, guards nothing
         self._compare_hosts()
@@ -220,7 +226,8 @@ class PostgresDatabase(PostgresDialect):
 
     def close(self) -> None:
         """Close every connection."""
-        self.notifications.close()
+        self.notifier.close()
+        self.listener.close()
         self.pool.close()
         self.listing_pool.close()
 
@@ -296,7 +303,7 @@ class PostgresDatabase(PostgresDialect):
         self.memory.ticked(tick)
 
     def begin(self) -> int:
-        return self.memory.begin()
+        return self.memory.acknowledgements
 
     def acknowledged(self, changes: Iterable[Change], *, begun: int) -> None:
         self.memory.acknowledged(changes, begun=begun)
@@ -304,10 +311,15 @@ class PostgresDatabase(PostgresDialect):
     # --- hints ---------------------------------------------------------------------------------
 
     def tell(self, hints: Collection[Hint], *, sent: Collection[Hint] = ()) -> None:
-        self.notifications.tell(hints, sent=sent)
+        watchers = self.listener.watchers
+        if watchers.functions:
+            for hint in hints:
+                watchers.tell(hint)
+        if len(sent) < len(hints):
+            self.notifier.tell([hint for hint in hints if hint not in sent])
 
     def take_due(self, hints: Collection[Hint]) -> tuple[list[Hint], list[str]]:
-        return self.notifications.take_due(hints)
+        return self.notifier.take_due(hints)
 
     def _notify(self, channel: str, payloads: Sequence[str]) -> None:
         query = self.query("notify", channel=channel, payloads=texts(payloads))
@@ -414,18 +426,13 @@ class PostgresDatabase(PostgresDialect):
     def settings(self, until: Deadline, timeline: int | None, *, writes: bool = False) -> Query:
         """The first statement of a transaction. Sets the server's time-outs a little shorter than
         this process's."""
-        left_s = until.remaining_s
+        left_s = max(0.0, until.until_s - time.monotonic())
         whole_ms = max(2, int((left_s - min(SERVER_FIRST_S, left_s / 10)) * 1000))
         lock_ms = whole_ms * 9 // 10  # the shortest, so that the error names the lock
         # A reader holds no lock that others wait for.
         idle_ms = min(whole_ms, LONGEST_IDLE_MS) if writes else whole_ms
-        return self.query(
-            "settings",
-            timeline=timeline,
-            statement_timeout=f"{whole_ms}ms",
-            lock_timeout=f"{lock_ms}ms",
-            idle_timeout=f"{idle_ms}ms",
-        )
+        values = (f"{whole_ms}ms", f"{lock_ms}ms", f"{idle_ms}ms", timeline)
+        return Query(self._settings_text, values)
 
     def _drop_idle(self) -> None:
         """Close idle connections, after one was found dead or leads to the wrong server."""

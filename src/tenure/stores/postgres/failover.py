@@ -10,7 +10,6 @@ from threading import Lock
 
 import msgspec
 
-from tenure.core.events import Event
 from tenure.core.failover import (
     Acknowledged,
     Found,
@@ -25,7 +24,7 @@ from tenure.core.failover import (
 from tenure.core.ids import Epoch, JobId
 from tenure.core.instants import Instant
 from tenure.core.outcomes import Change
-from tenure.core.vocabulary import EventClass
+from tenure.core.vocabulary import RENEWALS
 from tenure.errors import ServerBehind, StoreRestored
 from tenure.stores.postgres.arrays import integers, texts
 from tenure.stores.sql.database import Transaction
@@ -46,7 +45,8 @@ class FailoverMemory:
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._acknowledgements = 0
+        self.acknowledgements = 0
+        """Read this before a transaction starts, and pass it to `acknowledged`."""
         self._changes: list[tuple[int, Acknowledged]] = []  # each with its number
         self._tick: Instant | None = None
         self._epoch = Epoch(0)
@@ -55,25 +55,23 @@ class FailoverMemory:
         """The timeline that transactions are sent to; None before the first check of a server, and
         on a standby."""
 
-    def begin(self) -> int:
-        """Call this before a transaction starts, and pass the result to `acknowledged`."""
-        return self._acknowledgements
-
     def acknowledged(self, changes: Iterable[Change], *, begun: int) -> None:
         """Remember one change of a committed transaction: if possible not a renewal, because
         renewals are pruned."""
         last: Change | None = None
+        is_renewal = False
         for last in changes:
-            if not _is_renewal(last.events[-1]):
+            is_renewal = last.events[-1].type in RENEWALS
+            if not is_renewal:
                 break
         if last is None:
             return
         event, kept_us = last.events[-1], last.job.policy.kept_at_least_us
-        acknowledged = Acknowledged(event.job_id, event.seq, event.ts, _is_renewal(event), kept_us)
+        acknowledged = Acknowledged(event.job_id, event.seq, event.ts, is_renewal, kept_us)
         with self._lock:
-            self._acknowledgements += 1
+            self.acknowledgements += 1
             concurrent = [each for each in self._changes if each[0] > begun]
-            self._changes = [*concurrent, (self._acknowledgements, acknowledged)]
+            self._changes = [*concurrent, (self.acknowledgements, acknowledged)]
 
     def ticked(self, tick: Instant) -> None:
         """Remember a tick that was committed."""
@@ -193,7 +191,3 @@ def _find(tx: Transaction, query: MakeQuery, asked: Remembered) -> tuple[Found, 
         kept={(JobId(job_id), seq): Kept(ts, rev) for job_id, seq, ts, rev in kept},
     )
     return found, Epoch(epoch)
-
-
-def _is_renewal(event: Event) -> bool:
-    return event.event_class is EventClass.RENEWAL

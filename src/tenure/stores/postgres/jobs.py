@@ -12,12 +12,16 @@ from tenure.stores.hints import hints_of
 from tenure.stores.postgres.arrays import texts
 from tenure.stores.postgres.batches import batch_of
 from tenure.stores.postgres.database import PostgresDialect
+from tenure.stores.postgres.new_job import NewJobs, is_one_new_job
 from tenure.stores.postgres.transaction import PostgresTransaction, Vetoed
 from tenure.stores.sql.batches import ChangeStream, Group, groups_of
 from tenure.stores.sql.database import Transaction
 from tenure.stores.sql.flows import SqlFlows, ended_members, needed_jobs
 from tenure.stores.sql.jobs import NoteKeys, SqlJobs, letters_of, resolved_by
-from tenure.stores.sql.statements import Query, fill
+from tenure.stores.sql.rows import Row
+from tenure.stores.sql.statements import Query, Shape, Statement, fill
+
+_READY = HintedChange.READY
 
 
 class PostgresJobs(SqlJobs):
@@ -26,6 +30,8 @@ class PostgresJobs(SqlJobs):
     def __init__(self, database: PostgresDialect, flows: SqlFlows, *, note_keys: NoteKeys) -> None:
         super().__init__(database, flows=flows, note_keys=note_keys)
         self._database = database
+        self._notify_text = self._query("notify_at_once", channel="", payload="").text
+        self._new_jobs = NewJobs(self._statement_of_new_job, database.key("epoch"))
 
     def begin(self) -> int:
         """Called before a transaction that writes."""
@@ -58,13 +64,47 @@ class PostgresJobs(SqlJobs):
         self, changes: Iterable[Change], *, epoch: Epoch, window: ClockWindow = ANY_TIME
     ) -> Saved:
         """Compare and write; remember what was written as acknowledged."""
+        begun = self._database.begin()
+        if self._database.may_undo and is_one_new_job(changes):
+            assert isinstance(changes, list)
+            saved = self._save_new_job(changes, epoch, window, begun)
+            if saved is not None:
+                return saved
         offered = ChangeStream(changes)
-        begun = self.begin()
         ahead: set[Hint] = set()
         saved = self._save_offered(offered, epoch, window, ahead)
         written = [each for each in offered.whole() if each.job.id in saved.applied]
         self.written(written, saved.now, begun=begun, told=ahead)
         return saved
+
+    def _save_new_job(
+        self, changes: list[Change], epoch: Epoch, window: ClockWindow, begun: int
+    ) -> Saved | None:
+        """Write one new job whose queue is registered. None if it was not applied."""
+        job = changes[0].job
+        if not self.registered.has(job, epoch):
+            return None
+        query = self._new_jobs.query(changes[0], epoch, window)
+        hints = (Hint(_READY, job.namespace, job.queue),)
+        due, payloads = self._database.take_due(hints)
+        sent: Sequence[Hint] = ()
+
+        def write(tx: Transaction) -> list[list[Row]]:
+            nonlocal sent
+            assert isinstance(tx, PostgresTransaction)
+            if payloads:
+                tx.afterwards = [Query(self._notify_text, (self._database.channel, payloads[0]))]
+            answers = tx.fetch(query, last=True)
+            sent = due if tx.was_done_afterwards else ()
+            return answers
+
+        try:
+            [[(now, _)]] = self._database.write(write, all_or_nothing=True)
+        except Vetoed:
+            return None
+        self._database.acknowledged(changes, begun=begun)
+        self._database.tell(hints, sent=sent)
+        return Saved(now, frozenset((job.id,)))
 
     def _save_offered(
         self, offered: ChangeStream, epoch: Epoch, window: ClockWindow, told: set[Hint]
@@ -142,7 +182,7 @@ class PostgresJobs(SqlJobs):
         told: set[Hint],
     ) -> Saved:
         """Save, and have the server tell idle workers of ready jobs right after the commit: that
-        is a round trip and a change of threads sooner than by `Notifications.tell`."""
+        is a round trip and a change of threads sooner than by `Notifier.tell`."""
         assert isinstance(tx, PostgresTransaction)
         ready = {
             hint
@@ -275,23 +315,10 @@ class PostgresJobs(SqlJobs):
         held: bool = False,
         alone: bool = False,
     ) -> Query:
-        statement = "insert_jobs" if group.is_insert else "update_jobs"
         batch = batch_of(group)
-        text = self._text
-        of_keys = ("", "")
-        if group.is_insert and any(each.job.dedupe_key for each in group.changes):
-            words = dict(batch.shape)
-            of_keys = (fill(text("taken_keys"), words), fill(text("has_taken_key"), words))
-        shape = (
-            *batch.shape,
-            ("taken", of_keys[0]),
-            ("has_key", of_keys[1]),
-            ("held", text("rows_are_held" if held else "rows_to_lock")),
-            ("applied", text("applied")),
-            ("unless_all_applied", text("unless_all_applied")),
-        )
+        name, shape = self._statement_of(group, batch.shape, held=held, alone=alone)
         return self._query(
-            f"{statement}_alone" if alone else statement,
+            name,
             shape,
             epoch=epoch,
             epoch_lock=self._database.key("epoch"),
@@ -299,6 +326,31 @@ class PostgresJobs(SqlJobs):
             latest=window.latest,
             **batch.parameters,
         )
+
+    def _statement_of_new_job(self, group: Group) -> Statement:
+        shape = batch_of(group).shape
+        named = self._statement_of(group, shape, held=False, alone=True)
+        return self._database.statements.shaped(*named)
+
+    def _statement_of(
+        self, group: Group, words: Shape, *, held: bool, alone: bool
+    ) -> tuple[str, Shape]:
+        """The name of the statement that writes a group, and its shape."""
+        statement = "insert_jobs" if group.is_insert else "update_jobs"
+        text = self._text
+        of_keys = ("", "")
+        if group.is_insert and any(each.job.dedupe_key for each in group.changes):
+            to_fill = dict(words)
+            of_keys = (fill(text("taken_keys"), to_fill), fill(text("has_taken_key"), to_fill))
+        shape = (
+            *words,
+            ("taken", of_keys[0]),
+            ("has_key", of_keys[1]),
+            ("held", text("rows_are_held" if held else "rows_to_lock")),
+            ("applied", text("applied")),
+            ("unless_all_applied", text("unless_all_applied")),
+        )
+        return f"{statement}_alone" if alone else statement, shape
 
 
 def _are_new(groups: Sequence[Group]) -> bool:

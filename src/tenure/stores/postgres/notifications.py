@@ -15,7 +15,7 @@ import os
 import select
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing, suppress
 
 import msgspec
@@ -87,7 +87,8 @@ class Notifier:
         self._sender = sender
         self._channel = channel
         self._notify = notify
-        self._condition = threading.Condition()
+        self._lock = threading.Lock()
+        self._condition = threading.Condition(self._lock)
         self._pending: set[Hint] = set()
         self._sent_at: dict[Hint, float] = {}
         self._closed = False
@@ -95,7 +96,7 @@ class Notifier:
 
     def tell(self, hints: Iterable[Hint]) -> None:
         """Send these soon; returns at once."""
-        with self._condition:
+        with self._lock:
             known = len(self._pending)
             self._pending.update(hints)
             if len(self._pending) == known or self._closed:
@@ -108,10 +109,16 @@ class Notifier:
     def take_due(self, hints: Iterable[Hint]) -> tuple[list[Hint], list[str]]:
         """Those of these hints that may be sent now, and their payloads: the caller sends them."""
         now = time.monotonic()
-        with self._condition:
-            due = [each for each in hints if self._due_at(each) <= now]
-            self._remember(due, now)
-        return due, [payload_of(hint, self._sender) for hint in due]
+        due: list[Hint] = []
+        payloads: list[str] = []
+        with self._lock:
+            for hint in hints:
+                if self._sent_at.get(hint, -math.inf) + SHORTEST_GAP_S <= now:
+                    due.append(hint)
+                    payloads.append(payload_of(hint, self._sender))
+            if due:
+                self._remember(due, now)
+        return due, payloads
 
     def close(self) -> None:
         """Send what is left, for a second at most, and stop."""
@@ -283,42 +290,3 @@ def _in_one_transaction(wire: Wire, statement: str) -> int:
     [[(process,)], _] = trip.finish()
     assert isinstance(process, int)
     return process
-
-
-class Notifications:
-    """Both ends in one process: sends hints of its own commits and receives those of others."""
-
-    def __init__(
-        self,
-        channel: str,
-        connect: Callable[[Deadline], Wire],
-        notify: Notify,
-    ) -> None:
-        sender = os.urandom(8).hex()
-        self._notifier = Notifier(sender, channel, notify)
-        self._listener = Listener(sender, channel, connect, notify)
-
-    def tell(self, hints: Collection[Hint], *, sent: Collection[Hint] = ()) -> None:
-        """Tell everybody: this process at once, the others soon. `sent` are those that the caller
-        has sent to the others."""
-        if self._listener.watchers.has_some.is_set():
-            for hint in hints:
-                self._listener.watchers.tell(hint)
-        self._notifier.tell([hint for hint in hints if hint not in sent])
-
-    def take_due(self, hints: Collection[Hint]) -> tuple[list[Hint], list[str]]:
-        """Those of these hints that may be sent now, and their payloads: the caller sends them."""
-        return self._notifier.take_due(hints)
-
-    def watch(self, on_hint: OnHint) -> Callable[[], None]:
-        """Call this function with every hint, until the returned one is called."""
-        return self._listener.add(on_hint)
-
-    def arrive(self) -> bool | None:
-        """Whether notifications arrive in this process; None if there was no answer."""
-        return self._listener.find_out()
-
-    def close(self) -> None:
-        """Send what is left, and stop."""
-        self._notifier.close()
-        self._listener.close()

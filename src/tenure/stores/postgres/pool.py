@@ -29,12 +29,12 @@ class Pool:
 
     def take(self, until: Deadline) -> Wire:
         """A connection that was alive a moment ago. Give it back, broken or not."""
-        self.check()
+        if self._closed or os.getpid() != self._pid:
+            self.check()
         while True:
             with self._lock:
-                if not self._has_room() and not self._freed.wait_for(
-                    self._has_room, until.remaining_s
-                ):
+                is_full = not self._idle and self._open >= self._size
+                if is_full and not self._freed.wait_for(self._has_room, until.remaining_s):
                     raise StoreUnavailable(
                         f"all {self._size} connections to PostgreSQL were busy for too long",
                         hint="send the same request again, or raise the pool's size",

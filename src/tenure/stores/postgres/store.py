@@ -241,7 +241,7 @@ class PostgresStore(PostgresParts):
         sent_at = host_clock()
         answers = self._read(lambda tx: tx.fetch(*queries, last=True), listing=True)
         facts = postgres_facts(answers, sent_at=sent_at, received_at=host_clock())
-        arrive = self.database.notifications.arrive()
+        arrive = self.database.listener.find_out()
         return [
             *facts,
             fact(
@@ -257,7 +257,7 @@ class PostgresStore(PostgresParts):
     def watch(self, on_hint: OnHint) -> Callable[[], None]:
         """Call `on_hint` after commits of any process, if notifications arrive."""
         self.database.pool.check()
-        return self.database.notifications.watch(on_hint)
+        return self.database.listener.add(on_hint)
 
     def close(self) -> None:
         """Close every connection."""

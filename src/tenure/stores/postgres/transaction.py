@@ -76,7 +76,8 @@ class PostgresTransaction:
         self.is_committing = last
         trip.send([*opening, *queries, *closing])
         answers = trip.finish(self.afterwards if last else ())
-        self._idle_since = boot_now()
+        if not last:
+            self._idle_since = boot_now()
         self.was_done_afterwards = trip.was_done_afterwards
         return answers[len(opening) : len(opening) + len(queries)]
 
@@ -110,7 +111,7 @@ class PostgresTransaction:
             self._run_alone(_DEALLOCATE)
             wire.prepared.clear()
         result = work(self)
-        if not wire.is_idle:
+        if wire.pgconn.transaction_status != TransactionStatus.IDLE:
             self._check_idle_limit()
             self.is_committing = True
             self._run_alone(_COMMIT)

@@ -11,6 +11,7 @@ server's work in a drain of 200 jobs a call. No server-side cursors, text result
 
 import hashlib
 import select
+import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import lru_cache
@@ -57,7 +58,7 @@ _Encoder = Callable[[Any], bytes | None]
 _SENT_AS: dict[type, tuple[int, Format, _Encoder]] = {
     type(None): (_INFERRED, Format.TEXT, lambda _: None),
     str: (_INFERRED, Format.TEXT, str.encode),
-    bool: (_BOOLEAN, Format.TEXT, lambda value: b"t" if value else b"f"),
+    bool: (_BOOLEAN, Format.TEXT, {True: b"t", False: b"f"}.__getitem__),
     int: (_INTEGER, Format.TEXT, b"%d".__mod__),
     bytes: (_BYTES, Format.BINARY, bytes),
 }
@@ -73,38 +74,35 @@ class PreparedStatements:
 
     def __init__(self) -> None:
         self._uses: dict[tuple[str, _Types], int] = {}
-        self._names: dict[tuple[str, _Types], bytes] = {}
+        self.names: dict[tuple[str, _Types], bytes] = {}
+        """The name under which to execute each."""
 
     @property
     def is_full(self) -> bool:
         """Whether there are enough of them to deallocate all."""
-        return len(self._names) >= MOST_PREPARED
+        return len(self.names) >= MOST_PREPARED
 
     def clear(self) -> None:
         """The server has deallocated them."""
         self._uses.clear()
-        self._names.clear()
+        self.names.clear()
 
-    def name_of(self, text: str, types: _Types) -> tuple[bytes | None, bool]:
-        """The name under which to execute a statement (None: without a name), and whether it must
-        be prepared first."""
+    def new_name(self, text: str, types: _Types) -> bytes | None:
+        """The name under which to prepare a statement that has none; None: it is not prepared."""
         key = (text, types)
-        name = self._names.get(key)
-        if name is not None:
-            return name, False
         uses = self._uses.get(key, 0) + 1
         if len(self._uses) >= MOST_COUNTED:
             self._uses.clear()
         self._uses[key] = uses
         if uses <= PREPARED_AFTER or text.startswith(_UNPREPARED):
-            return None, False
+            return None
         digest = hashlib.blake2b(repr((text, list(types))).encode(), digest_size=12).hexdigest()
-        self._names[key] = name = f"tenure_{digest}".encode()
-        return name, True
+        self.names[key] = name = f"tenure_{digest}".encode()
+        return name
 
     def forget(self, text: str, types: _Types) -> None:
         """The server has not prepared it: a statement before it failed."""
-        self._names.pop((text, types), None)
+        self.names.pop((text, types), None)
 
 
 class NoAnswer(psycopg.OperationalError):
@@ -144,7 +142,7 @@ class Wire:
     def is_quiet(self) -> bool:
         """Whether there is nothing to read: a server sends something on an idle connection only
         when it closes it."""
-        return not self.is_closed and not self._poll.poll(0)
+        return self.pgconn.status != ConnStatus.BAD and not self._poll.poll(0)
 
     def close(self) -> None:
         """Close the connection, whatever its state."""
@@ -167,7 +165,7 @@ class Wire:
                 pgconn.consume_input()
             result = pgconn.get_result()
             if result is None:  # the end of one statement's answer, or of the connection
-                if self.is_closed:
+                if pgconn.status == ConnStatus.BAD:
                     raise psycopg.OperationalError("the connection to the server was lost")
             elif result.status == ExecStatus.PIPELINE_SYNC:
                 return results
@@ -188,7 +186,7 @@ class Wire:
     def _ready(self, until: Deadline) -> list[tuple[int, int]]:
         """Wait until the socket is ready, at most until the deadline: the server's own time-outs
         end its statements, but a server that hangs or whose host is gone never answers."""
-        found = self._poll.poll(until.remaining_s * 1000)
+        found = self._poll.poll(max(0.0, until.until_s - time.monotonic()) * 1000)
         if not found:
             self.close()
             raise NoAnswer("the server has not answered in time")
@@ -214,14 +212,19 @@ class RoundTrip:
 
     def send(self, statements: Iterable[Query]) -> None:
         """Put them into the buffer."""
-        pgconn, name_of = self._wire.pgconn, self._wire.prepared.name_of
+        pgconn, prepared = self._wire.pgconn, self._wire.prepared
         for query in statements:
             types, formats, encoders = _layout(tuple(map(type, query.parameters)))
-            values = [
-                None if value is None else encode(value)  # half of a single row is NULL
-                for encode, value in zip(encoders, query.parameters, strict=True)
-            ]
-            name, is_new = name_of(query.text, types) if self._prepares else (None, False)
+            values = []
+            for encode, value in zip(encoders, query.parameters, strict=True):
+                # Half of a single row is NULL.
+                values.append(None if value is None else encode(value))
+            name, is_new = None, False
+            if self._prepares:
+                name = prepared.names.get((query.text, types))
+                if name is None:
+                    name = prepared.new_name(query.text, types)
+                    is_new = name is not None
             if name is None:
                 pgconn.send_query_params(query.text.encode(), values, types, formats)
             else:
@@ -257,7 +260,9 @@ class RoundTrip:
         if failed is not None:
             raise error_from_result(failed, encoding="utf-8")
         assert len(results) == sent, f"{len(results)} answers to {sent}"
-        return wire.rows_of([each for at, each in enumerate(results) if at not in self._preparing])
+        if self._preparing:
+            results = [each for at, each in enumerate(results) if at not in self._preparing]
+        return wire.rows_of(results)
 
     def _finish_afterwards(self, sent: int) -> None:
         try:

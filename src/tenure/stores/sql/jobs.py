@@ -56,6 +56,10 @@ class RegisteredQueues:
         """These were committed."""
         self._known |= names
 
+    def has(self, job: Job, epoch: Epoch) -> bool:
+        """Whether the queue of a new job without keys is known to be registered."""
+        return epoch == self._epoch and (job.namespace, job.queue) in self._known
+
     def missing(self, changes: Sequence[Change], epoch: Epoch) -> set[tuple[str, ...]]:
         """Queues of new jobs that are not known to be registered, and the kinds of new jobs with a
         key. After a new epoch all are registered again: the last writes, and with them names of

@@ -111,6 +111,19 @@ EVENT_ENCODERS: Mapping[str, Encoder] = {
 }
 
 
+def value_encoder(encode: Encoder) -> Callable[[Any], Any]:
+    """Encodes a single value that is not None as `encode` does a column."""
+    return _OF_ONE_VALUE[encode]
+
+
+_OF_ONE_VALUE: Mapping[Encoder, Callable[[Any], Any]] = {
+    _bodies: bytes.decode,
+    _words: attrgetter("_value_"),
+    _documents: encode_document,
+    _flags: int,
+}
+
+
 @lru_cache(maxsize=256)
 def job_values(columns: tuple[str, ...]) -> Callable[[Job], Row]:
     """A function that reads only these fields of a job, which is faster than reading all."""

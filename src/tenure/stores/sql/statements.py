@@ -27,10 +27,6 @@ class Statement(msgspec.Struct, frozen=True):
     text: str
     names: tuple[str, ...]
 
-    def bind(self, parameters: Mapping[str, object]) -> tuple[object, ...]:
-        """The parameters in the order of their numbers."""
-        return tuple([parameters[name] for name in self.names])
-
 
 def fill(text: str, words: Mapping[str, str]) -> str:
     """`text` with every known `{word}` replaced; other words stay as they are."""
@@ -96,4 +92,4 @@ class Statements:
     def query(self, name: str, shape: Shape = (), /, **parameters: object) -> Query:
         """The statement `name` in this shape with these parameters."""
         statement = self.shaped(name, shape)
-        return Query(statement.text, statement.bind(parameters))
+        return Query(statement.text, tuple(map(parameters.__getitem__, statement.names)))
