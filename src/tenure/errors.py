@@ -13,6 +13,7 @@
     │   ├── SchemaTooNew        upgrade Tenure
     │   ├── SchemaDiffers       an unreleased state of Tenure made the store: make a new one
     │   ├── StoreRefused        a guard of the schema refused the write: a bug, or a change by hand
+    │   ├── NotSupported        this store leaves out a part that a store may leave out
     │   └── UnreadableRow       a row holds what this version cannot read
     ├── RequestRefused          a server refused it: no valid token, out of scope, or unsupported
     ├── UnknownJob              no job, or flow, has this id here
@@ -211,6 +212,16 @@ class StoreRefused(StoreError):
     """A guard of the schema refused a write."""
 
     code = "store_refused"
+
+
+class NotSupported(StoreError):
+    """The store has no `part`: a store of a third party may leave it out."""
+
+    code = "not_supported"
+
+    def __init__(self, part: str) -> None:
+        super().__init__(f"this store has no {part}", hint="use a store that has them")
+        self.part = part
 
 
 class UnreadableRow(StoreError):

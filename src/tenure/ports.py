@@ -2,8 +2,9 @@
 
 `Coordination` decides about jobs. `JobStore` is how all others read, in this process or over HTTP.
 `Store` is all that a database does. Both are small objects by subject. Deciding needs `jobs`,
-`claims`, `events`, `flows`, `schedules`, `settings` and `upkeep`; people and servers read `views`,
-`workers`, `artifacts` and `tokens`, and `verify` reads `audit`.
+`claims`, `events`, `flows`, `schedules`, `settings` and `upkeep`, and `verify` reads `audit`.
+People and servers read `views`, `workers`, `artifacts` and `tokens`: a store may leave these out.
+A class that inherits from a protocol also gets its methods that have a body.
 
 A store can lose a race but cannot have an opinion: it loads, it saves what was decided if the
 revision still matches, and it says which changes it applied. Instants come from the store's clock;
@@ -64,7 +65,6 @@ from tenure.core.job import Job
 from tenure.core.kind_settings import KindChange, KindSettings
 from tenure.core.leases import HeldLease
 from tenure.core.outcomes import Change, Session, SessionKey
-from tenure.core.policy import Policy
 from tenure.core.rate_evidence import GrantMade, RateInForce
 from tenure.core.rates import Rate, RateStanding
 from tenure.core.schedules import (
@@ -95,6 +95,7 @@ from tenure.core.vocabulary import (
     LeaseNews,
 )
 from tenure.core.workers import FIRST_WORKER, WorkerKey, WorkerProcess, WorkerSeen
+from tenure.errors import NotSupported
 
 Clock: TypeAlias = Callable[[], Instant]
 Entropy: TypeAlias = Callable[[int], bytes]
@@ -124,6 +125,19 @@ class Loaded(msgspec.Struct, frozen=True):
     def is_settling(self) -> bool:
         """Whether a loss in a failover may not have been noticed yet."""
         return is_settling(self.settling_since, self.now)
+
+
+class DueJobs(msgspec.Struct, frozen=True):
+    """Claimed and running jobs whose `due_at` has come, and jobs that wait and whose `start_by` has
+    come, up to `limit`, longest overdue first. [W1] [EX2]"""
+
+    limit: int
+
+
+class LeasedJobs(msgspec.Struct, frozen=True):
+    """The claimed and running jobs of a worker session, expired ones included."""
+
+    session: SessionKey
 
 
 class Locked(Loaded, frozen=True, kw_only=True):
@@ -207,6 +221,23 @@ class DedupeKey(msgspec.Struct, frozen=True):
     namespace: Namespace
     kind: Kind
     key: str
+
+
+def dedupe_key_of(job: Job) -> DedupeKey:
+    """The key of a job that has one."""
+    assert job.dedupe_key is not None
+    return DedupeKey(job.namespace, job.kind, job.dedupe_key)
+
+
+class KeyHolders(msgspec.Struct, frozen=True):
+    """The jobs that hold these dedupe keys: live ones, and those that have ended and keep their key
+    until another job takes it over. [D13] [D14]"""
+
+    keys: tuple[DedupeKey, ...]
+
+
+JobsWanted: TypeAlias = Sequence[JobId] | DueJobs | LeasedJobs | KeyHolders
+"""Which jobs to load."""
 
 
 class Unreadable(msgspec.Struct, frozen=True):
@@ -601,20 +632,13 @@ holds a lock of the store: it must be quick, and must neither raise nor call the
 class StoredJobs(ReadableJobs, Protocol):
     """What deciding about jobs needs of a store."""
 
-    def load(self, ids: Sequence[JobId]) -> Loaded:
-        """The rows of these jobs, and when they were read."""
+    def load(self, wanted: JobsWanted, *, bodies: bool = True) -> Loaded:
+        """The rows of these jobs, and when they were read; without `bodies` as `without_bodies` has
+        them."""
 
-    def holders(self, keys: Sequence[DedupeKey]) -> dict[DedupeKey, Job]:
-        """The jobs that hold these dedupe keys: live ones, and those that have ended and keep their
-        key until another job takes it over. [D13] [D14]"""
-
-    def leased(self, session: SessionKey) -> Loaded:
-        """The claimed and running jobs of a worker session, expired ones included, as
-        `without_bodies` has them."""
-
-    def due(self, *, limit: int) -> Loaded:
-        """Claimed and running jobs whose `due_at` has come, and jobs that wait and whose `start_by`
-        has come, longest overdue first. [W1] [EX2]"""
+    def read(self, ids: Sequence[JobId], *, bodies: bool = True) -> dict[JobId, Job]:
+        """The rows of these jobs."""
+        return self.load(ids, bodies=bodies).jobs
 
     def save(
         self, changes: Iterable[Change], *, epoch: Epoch, window: ClockWindow = ANY_TIME
@@ -702,15 +726,12 @@ class StoredFlows(ReadableFlows, Protocol):
         live, or one has ended otherwise than the job needs. Each once, at most `limit`; fewer do
         not mean that there are no more. [FL5]"""
 
-    def checks(self, *, limit: int) -> list[EdgeCheck]:
+    def checks(self, *, limit: int, of: Sequence[JobId] | None = None) -> list[EdgeCheck]:
         """Mark edges from parents outside their flow that have ended since. Returns the checks
-        that are noted. [FL5]"""
+        that are noted. With `of`, only reads which are noted of these jobs. [FL5]"""
 
     def delete_checks(self, checks: Sequence[EdgeCheck]) -> None:
         """Delete these notes: their jobs were checked."""
-
-    def has_check(self, ids: Sequence[JobId]) -> bool:
-        """Whether a check is noted for one of these. [FL5]"""
 
 
 class StoredSchedules(ReadableSchedules, Protocol):
@@ -730,7 +751,7 @@ class StoredSchedules(ReadableSchedules, Protocol):
 
 
 class Views(ReadableViews, Protocol):
-    """What a server and its gauges read besides."""
+    """What a server and its gauges read besides, and the rollups that plots are made of."""
 
     def measure(self, *, queues: int, jobs: int, namespace: Namespace | None = None) -> Measures:
         """How full the store is, or one namespace of it. Measures at most `queues` queues, which
@@ -742,13 +763,25 @@ class Views(ReadableViews, Protocol):
         """The first `PREVIEW_CHARS` characters of the payloads of these jobs; no more of a large
         payload is read. [H53]"""
 
+    def fold_progress(self) -> tuple[FoldProgress, Instant]:
+        """How far the log was folded, and now."""
+
+    def unfolded(self, *, limit: int, catch_up: int = MAX_CATCH_UP) -> UnfoldedPage:
+        """The next `limit` events in the order of the tail that were not folded, none of which one
+        that comes before it may follow. [E32] If folding has not begun and the log has more than
+        `catch_up` events, the first of these is about that many before the last one. One snapshot:
+        the rollups are as they were after the last fold."""
+
+    def save_fold(self, fold: Fold) -> bool:
+        """One transaction: if the log is still folded up to `expected` and no further, write the
+        rollups and the progress. Returns whether it did. [OB33]"""
+
 
 class StoredSettings(ReadableSettings, Protocol):
     """What enqueuing needs of them besides."""
 
-    def policies(self, namespace: Namespace, kinds: Sequence[Kind]) -> dict[Kind, Policy]:
-        """The policies that workers declared for these kinds; a kind that none declared is missing.
-        [F9]"""
+    def kinds(self, namespace: Namespace, only: Sequence[Kind] | None = None) -> list[KindSettings]:
+        """The kinds that have settings, or `only` these of them, by name. [F9]"""
 
 
 class NameCounts(msgspec.Struct, frozen=True):
@@ -787,7 +820,7 @@ class StoredTokens(Protocol):
 
 
 class Upkeep(Protocol):
-    """What the threads that sweep, prune and fold the log need of a store."""
+    """What the threads that sweep and prune need of a store."""
 
     def tick(self) -> tuple[Instant | None, Instant]:
         """Record that a sweeper is alive: the highest tick before this one, and now. [W2]"""
@@ -797,19 +830,6 @@ class Upkeep(Protocol):
 
     def outages(self, *, since: Instant) -> list[Outage]:
         """Outages that ended after `since`."""
-
-    def fold_progress(self) -> tuple[FoldProgress, Instant]:
-        """How far the log was folded, and now."""
-
-    def unfolded(self, *, limit: int, catch_up: int = MAX_CATCH_UP) -> UnfoldedPage:
-        """The next `limit` events in the order of the tail that were not folded, none of which one
-        that comes before it may follow. [E32] If folding has not begun and the log has more than
-        `catch_up` events, the first of these is about that many before the last one. One snapshot:
-        the rollups are as they were after the last fold."""
-
-    def save_fold(self, fold: Fold) -> bool:
-        """One transaction: if the log is still folded up to `expected` and no further, write the
-        rollups and the progress. Returns whether it did. [OB33]"""
 
     def delete(
         self, what: Deletable, *, older_than_us: Duration = NO_AGE, limit: int
@@ -830,8 +850,13 @@ class Upkeep(Protocol):
         """
 
 
+AUDIT_PAGE = 500
+"""How many records a store without an index of keys or leases reads at a time."""
+
+
 class Audit(Protocol):
-    """What `verify` reads besides: whole records, and what at most one job may hold."""
+    """What `verify` reads besides: whole records, and what at most one job may hold. That is also
+    found in the records, by a store without an index of it: these methods have a body."""
 
     def records(self, *, page_size: int, job_id: JobId | None = None) -> Iterator[Record]:
         """Every job with its log, by id, or this one, if there is a row or an event; each is read
@@ -839,15 +864,24 @@ class Audit(Protocol):
 
     def live_keys(self) -> Iterator[tuple[DedupeKey, JobId]]:
         """The dedupe keys of live jobs in order, so that equal neighbours show a duplicate."""
+        jobs = [job for job in _jobs_of(self) if job.dedupe_key and not job.status.is_terminal]
+        held = [(dedupe_key_of(job), job.id) for job in jobs]
+        return iter(sorted(held, key=lambda each: (each[0].namespace, each[0].kind, each[0].key)))
 
     def lease_holders(self) -> Iterator[tuple[str, JobId]]:
         """The ids of live leases in order, so that equal neighbours show a shared lease."""
+        return iter(sorted((job.lease_id, job.id) for job in _jobs_of(self) if job.lease_id))
 
     def rates_in_force(self) -> list[RateInForce]:
         """Every rate that is set for a queue or a kind, in all namespaces."""
 
     def grants(self, *, since: Instant) -> Iterator[GrantMade]:
         """The grants that are dated after `since`, in the order of their commits. [I30]"""
+
+
+def _jobs_of(audit: Audit) -> Iterator[Job]:
+    found = (record.job for record in audit.records(page_size=AUDIT_PAGE))
+    return (job for job in found if job is not None)
 
 
 class RecordSource(Protocol):
@@ -902,25 +936,31 @@ class Store(Protocol):
     def schedules(self) -> StoredSchedules: ...
 
     @property
-    def views(self) -> Views: ...
-
-    @property
     def settings(self) -> StoredSettings: ...
-
-    @property
-    def workers(self) -> StoredWorkers: ...
-
-    @property
-    def artifacts(self) -> StoredArtifacts: ...
-
-    @property
-    def tokens(self) -> StoredTokens: ...
 
     @property
     def upkeep(self) -> Upkeep: ...
 
     @property
     def audit(self) -> Audit: ...
+
+    # --- what a store may leave out: `upkeep.delete` then finds nothing of it --------------------
+
+    @property
+    def views(self) -> Views:
+        raise NotSupported("views")
+
+    @property
+    def workers(self) -> StoredWorkers:
+        raise NotSupported("workers")
+
+    @property
+    def artifacts(self) -> StoredArtifacts:
+        raise NotSupported("artifacts")
+
+    @property
+    def tokens(self) -> StoredTokens:
+        raise NotSupported("tokens")
 
     def now(self) -> Instant:
         """The store's clock."""

@@ -78,6 +78,7 @@ from tenure.core.vocabulary import (
     ReleaseKind,
     Stage,
 )
+from tenure.ports import DueJobs
 from tenure_conformance.harness import CLIENT, OPERATOR, StoreFactory, policy
 from tests.conformance.worlds import Worlds
 
@@ -504,7 +505,9 @@ class Differential(RuleBasedStateMachine):
             now = self.worlds.reference.now()
             seen = Outage(Instant(now - seconds(20)), now)
             self.worlds.step("record_outage", lambda world: world.store.upkeep.record_outage(seen))
-        due = self.worlds.same("due", lambda world: list(world.store.jobs.due(limit=limit).jobs))
+        due = self.worlds.same(
+            "due", lambda world: list(world.store.jobs.load(DueJobs(limit)).jobs)
+        )
         outages = tuple(self.worlds.reference.upkeep.outages(since=Instant(0)))
         if due:
             self.worlds.execute([Sweep(job_id=job_id, outages=outages) for job_id in due])

@@ -41,6 +41,31 @@ def test_a_third_party_runs_the_kit_by_naming_its_factory(pytester: pytest.Pytes
     assert outcomes["passed"] + outcomes["deselected"] > 200
 
 
+def test_tests_of_a_part_that_a_store_leaves_out_are_skipped(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        theirs=THIRD_PARTY.replace(
+            "    pass",
+            """
+    def __init__(self, *, clock):
+        super().__init__(clock=clock)
+        del self.tokens
+
+    def __getattr__(self, name):
+        return getattr(Store, name).fget(self)
+""",
+        ).replace("import MemoryStore", "import MemoryStore\nfrom tenure.ports import Store")
+    )
+    pytester.syspathinsert()
+
+    result = pytester.runpytest_subprocess(
+        *KIT, "--tenure-store", "theirs:factory", "-k", "token or paused"
+    )
+
+    outcomes = result.parseoutcomes()
+    assert set(outcomes) == {"passed", "skipped", "deselected"}
+    assert outcomes["skipped"] > 5
+
+
 def test_a_third_party_takes_the_tests_into_its_own_suite(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(theirs=THIRD_PARTY)
     pytester.makepyfile(

@@ -25,7 +25,7 @@ from tenure.core.views.job_search import JobFilter
 from tenure.core.views.overview import Overview, OverviewFilter, TimeRange
 from tenure.core.vocabulary import EventType
 from tenure.errors import TenureError
-from tenure.ports import Record, Store
+from tenure.ports import DueJobs, Record, Store
 from tenure.verify import assert_holds
 from tenure_conformance.harness import LIMITS, StoreFactory, counted_entropy
 
@@ -233,7 +233,7 @@ class Worlds:
         self.same("lease_holders", lambda world: list(world.store.audit.lease_holders()))
         used = {record.job.queue for record in self.records if record.job is not None}
         self.same("queues", lambda world: _in_use(world.store, used))
-        self.same("due", lambda world: list(world.store.jobs.due(limit=7).jobs.items()))
+        self.same("due", lambda world: list(world.store.jobs.load(DueJobs(7)).jobs.items()))
         self.same("groups", lambda world: world.store.views.dead_letter_groups(_GROUPS))
         self.same("overview", lambda world: _overview(world.store, used))
         self.same("outages", lambda world: _ordered(world.store.upkeep.outages(since=Instant(0))))

@@ -6,7 +6,7 @@ from tenure.core.commands import Enqueue
 from tenure.core.ids import DEFAULT_NAMESPACE, Kind, Namespace, new_job_id
 from tenure.core.instants import seconds
 from tenure.core.job import Job
-from tenure.core.kind_settings import KindChange
+from tenure.core.kind_settings import KindChange, KindSettings
 from tenure.core.policy import Policy
 from tenure.core.verdicts import Reply
 from tenure.stores.sqlite.memory import MemoryStore
@@ -19,9 +19,9 @@ class CountingStore(MemoryStore):
 
     reads = 0
 
-    def policies(self, namespace: Namespace, kinds: Sequence[Kind]) -> dict[Kind, Policy]:
-        self.reads += 1
-        return super().policies(namespace, kinds)
+    def kinds(self, namespace: Namespace, only: Sequence[Kind] | None = None) -> list[KindSettings]:
+        self.reads += only is not None
+        return super().kinds(namespace, only)
 
 
 def enqueue(world: World, policy: Policy | None = None) -> Job:

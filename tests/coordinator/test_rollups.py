@@ -21,7 +21,7 @@ class SlowStore(MemoryStore):
         super().__init__(clock=clock)
         self._slow_clock = clock
         self.meanwhile: Callable[[], object] = lambda: None
-        self._own_page = instead(self, "upkeep.unfolded", self._late_page)
+        self._own_page = instead(self, "views.unfolded", self._late_page)
 
     def _late_page(self, **named: Any) -> Any:
         page = self._own_page(**named)
@@ -50,7 +50,7 @@ def test_a_folder_that_is_behind_goes_on_after_nine_times_what_a_page_took() -> 
         pauses.append(folder._pause_us)
 
     assert pauses == [seconds(PAUSE_PER_COST), seconds(PAUSE_PER_COST), None]
-    assert world.store.upkeep.unfolded(limit=1).end is None
+    assert world.store.views.unfolded(limit=1).end is None
 
 
 @spec("OB33")
@@ -79,12 +79,12 @@ def test_an_idle_store_is_not_written() -> None:
     folder = Folder(world.store, monotonic=world.clock)
     world.enqueue()
     folder.fold_once()
-    progress, _ = world.store.upkeep.fold_progress()
+    progress, _ = world.store.views.fold_progress()
 
     world.clock.advance(60)
 
     assert not folder.fold_if_due().was_saved
-    assert world.store.upkeep.fold_progress()[0] == progress
+    assert world.store.views.fold_progress()[0] == progress
 
 
 @spec("OB36")
@@ -110,7 +110,7 @@ def test_a_full_page_says_up_to_which_rollup_it_reached_and_the_last_one_up_to_n
     reached = []
     for _ in range(2):
         folder.fold_once()
-        reached.append(world.store.upkeep.fold_progress()[0].folded_until)
+        reached.append(world.store.views.fold_progress()[0].folded_until)
 
     now = world.clock()
     second = now - seconds(200)

@@ -23,7 +23,7 @@ from tenure.core.ids import (
     worker_actor,
 )
 from tenure.core.job import Progress
-from tenure.core.outcomes import Change, SessionKey
+from tenure.core.outcomes import Change
 from tenure.core.validation import MAX_PER_JOB
 from tenure.core.verdicts import Reply, Verdict
 from tenure.core.vocabulary import CancelMode, Cause, JobStatus, VerdictKind
@@ -36,7 +36,7 @@ from tenure.errors import (
     StoreRefused,
     StoreUnavailable,
 )
-from tenure.ports import Loaded, Saved
+from tenure.ports import LeasedJobs, Loaded, Saved
 from tenure.stores.sqlite.memory import MemoryStore
 from tenure_conformance.spec import spec
 from tests.support.coordinators import CLIENT, KIND, QUEUE, VirtualClock, World
@@ -546,10 +546,10 @@ def test_a_repeated_claim_that_cannot_be_answered_costs_its_own_caller_only(
     first, other = world.claim_request("w1"), world.claim_request("w2")
     world.coordinator.claim(first)
 
-    def fail(session: SessionKey) -> Loaded:
+    def fail(wanted: LeasedJobs, *, bodies: bool) -> Loaded:
         raise StoreUnavailable("the test cut the network")
 
-    monkeypatch.setattr(store.jobs, "leased", fail)
+    monkeypatch.setattr(store.jobs, "load", fail)
     calls = [_Claim(first, deadline(10)), _Claim(other, deadline(10))]
     world.coordinator._run_claims(calls)
 

@@ -31,7 +31,7 @@ from tenure.stores.sql import depths
 from tenure.stores.sql.admission import MAX_DIRTY_KEYS
 from tenure.stores.sql.candidates import Reading
 from tenure.stores.sql.database import Transaction
-from tenure.stores.sql.rows import Row
+from tenure.stores.sql.rows import WITH_BODIES, Row
 from tenure.stores.sql.statements import Query
 from tenure.stores.sqlite.store import SqliteStore
 from tenure_conformance.spec import spec
@@ -198,7 +198,7 @@ ASKED: dict[str, Callable[[AnyStore], Sequence[Query]]] = {
         for named in ((Kind(KEYED), Kind(RATED)), None)
     ],
     "leases that are over and jobs that have expired": lambda store: [
-        store.database.query("due", limit=500)
+        store.database.query("due", WITH_BODIES, limit=500)
     ],
     "kinds that wait": lambda store: [
         store.database.query("waiting_kinds", namespace=HERE, queue=QUEUE),

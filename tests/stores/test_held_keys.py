@@ -9,6 +9,7 @@ import psycopg
 from tenure.core.instants import seconds
 from tenure.ports import Store
 from tenure.stores.postgres.store import PostgresStore
+from tenure.stores.sql.rows import WITH_BODIES
 from tenure.stores.sqlite.store import SqliteStore
 from tenure_conformance.spec import spec
 from tests.stores.lives import claim, complete, enqueue_changes, save, start
@@ -30,7 +31,7 @@ def _used_keys(store: Store) -> None:
 @spec("D13")
 def test_sqlite_finds_a_holder_by_its_index(sqlite_store: SqliteStore, sqlite_path: Path) -> None:
     _used_keys(sqlite_store)
-    query = sqlite_store.database.query("load_holder", **WHERE)
+    query = sqlite_store.database.query("load_holder", WITH_BODIES, **WHERE)
 
     with closing(sqlite3.connect(sqlite_path)) as raw:
         plan = raw.execute(f"EXPLAIN QUERY PLAN {query.text}", query.parameters).fetchall()
@@ -46,7 +47,7 @@ def test_sqlite_finds_a_holder_by_its_index(sqlite_store: SqliteStore, sqlite_pa
 def test_postgres_finds_a_holder_by_its_index(postgres_url: str) -> None:
     store = PostgresStore(postgres_url, migrate=True)
     _used_keys(store)
-    query = store.database.query("load_holder", **WHERE)
+    query = store.database.query("load_holder", WITH_BODIES, **WHERE)
     with psycopg.connect(postgres_url, cursor_factory=psycopg.RawCursor) as raw:
         raw.execute("SET enable_seqscan = off")
         rows = raw.execute(f"EXPLAIN {query.text}".encode(), query.parameters).fetchall()

@@ -26,7 +26,7 @@ from tenure.errors import (
     StoreUnavailable,
     UnknownStoreUrl,
 )
-from tenure.ports import DedupeKey, Locked
+from tenure.ports import DedupeKey, KeyHolders, Locked
 from tenure.stores.postgres.jobs import PostgresJobs
 from tenure.stores.postgres.store import PostgresStore
 from tenure.stores.postgres.wire import PREPARED_AFTER, PreparedStatements
@@ -334,11 +334,11 @@ def test_a_statement_is_prepared_after_several_uses(postgres_url: str) -> None:
 
 def test_a_statement_that_is_sent_many_times_at_once_is_prepared_once(postgres_url: str) -> None:
     store = PostgresStore(postgres_url, migrate=True, pool_size=1)
-    keys = [DedupeKey(DEFAULT_NAMESPACE, Kind("k"), f"{number}") for number in range(8)]
-    store.jobs.holders(keys)
+    keys = tuple(DedupeKey(DEFAULT_NAMESPACE, Kind("k"), f"{number}") for number in range(8))
+    store.jobs.load(KeyHolders(keys))
     before = prepared_by(store)
 
-    store.jobs.holders(keys)
+    store.jobs.load(KeyHolders(keys))
     for _ in range(PREPARED_AFTER):
         store.now()
 

@@ -94,7 +94,7 @@ def test_processes_that_race_count_every_event_once(
         saved = [each.result() for each in racing]
 
     assert sum(saved) >= 4 * JOBS // 100
-    assert store.upkeep.unfolded(limit=1).end is None
+    assert store.views.unfolded(limit=1).end is None
     found = store.views.overview(OverviewFilter(namespace=DEFAULT_NAMESPACE))
     counts = [(each.enqueued, each.claimed, each.succeeded) for each in found.buckets]
     assert tuple(map(sum, zip(*counts, strict=True))) == (JOBS, JOBS, JOBS)
@@ -104,7 +104,7 @@ def test_processes_that_race_count_every_event_once(
 def _fold_whatever_is_left(store: Store) -> int:
     """Also after a race was lost, unlike a folder, so that more races are run."""
     folder, saved = Folder(store, page=100), 0
-    while store.upkeep.unfolded(limit=1).end is not None:
+    while store.views.unfolded(limit=1).end is not None:
         saved += folder.fold_once().was_saved
     return saved
 

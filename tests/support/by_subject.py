@@ -4,8 +4,10 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any, cast
 
+from msgspec.structs import replace
+
 from tenure.core.events import Event
-from tenure.core.flow_rows import Edge
+from tenure.core.flow_rows import Edge, EdgeCheck
 from tenure.core.ids import JobId
 from tenure.core.instants import Duration
 from tenure.core.job import Job
@@ -14,6 +16,11 @@ from tenure.ports import (
     Audit,
     Claiming,
     Deletable,
+    DueJobs,
+    JobsWanted,
+    KeyHolders,
+    LeasedJobs,
+    Loaded,
     PruneResult,
     Record,
     StoredArtifacts,
@@ -30,10 +37,6 @@ from tenure.ports import (
 
 _NAMES = {
     "jobs": {
-        "load": "load",
-        "holders": "load_holders",
-        "leased": "load_leased",
-        "due": "due",
         "save": "save",
         "save_locked": "save_locked",
         "resolve": "resolve",
@@ -55,9 +58,7 @@ _NAMES = {
         "parents": "load_parents",
         "existing": "existing_flows",
         "unblocked": "unblocked",
-        "checks": "edge_checks",
         "delete_checks": "delete_edge_checks",
-        "has_check": "has_edge_check",
     },
     "schedules": {
         "load": "load_schedule",
@@ -72,6 +73,9 @@ _NAMES = {
         "overview": "overview",
         "measure": "measure",
         "previews": "load_previews",
+        "fold_progress": "fold_progress",
+        "unfolded": "load_unfolded",
+        "save_fold": "save_fold",
     },
     "settings": {
         "queues": "list_queues",
@@ -79,7 +83,6 @@ _NAMES = {
         "kinds": "list_kinds",
         "put_kind": "put_kind",
         "rates": "list_rates",
-        "policies": "declared_policies",
     },
     "workers": {"page": "list_workers", "drain": "request_drain", "see": "see_worker"},
     "artifacts": {
@@ -102,9 +105,6 @@ _NAMES = {
         "tick": "tick",
         "record_outage": "record_outage",
         "outages": "outages",
-        "fold_progress": "fold_progress",
-        "unfolded": "load_unfolded",
-        "save_fold": "save_fold",
     },
     "audit": {
         "live_keys": "live_keys",
@@ -135,9 +135,25 @@ class _Subject:
 
 
 class _Jobs(_Subject):
+    def load(self, wanted: JobsWanted, *, bodies: bool = True) -> Loaded:
+        loaded = self._found(wanted)
+        if bodies:
+            return loaded
+        jobs = {job_id: job.without_bodies for job_id, job in loaded.jobs.items()}
+        return replace(loaded, jobs=jobs)
+
+    def _found(self, wanted: JobsWanted) -> Loaded:
+        if isinstance(wanted, DueJobs):
+            return cast(Loaded, self._store.due(limit=wanted.limit))
+        if isinstance(wanted, LeasedJobs):
+            return cast(Loaded, self._store.load_leased(wanted.session))
+        if isinstance(wanted, KeyHolders):
+            held = self._store.load_holders(wanted.keys).values()
+            return replace(cast(Loaded, self._store.load([])), jobs={job.id: job for job in held})
+        return cast(Loaded, self._store.load(wanted))
+
     def read(self, ids: Sequence[JobId], *, bodies: bool = True) -> dict[JobId, Job]:
-        load = self._store.load_jobs if bodies else self._store.load_without_bodies
-        return cast(dict[JobId, Job], load(ids))
+        return self.load(ids, bodies=bodies).jobs
 
 
 class _Events(_Subject):
@@ -150,6 +166,11 @@ class _Events(_Subject):
 
 
 class _Flows(_Subject):
+    def checks(self, *, limit: int, of: Sequence[JobId] | None = None) -> list[EdgeCheck]:
+        if of is None:
+            return cast(list[EdgeCheck], self._store.edge_checks(limit=limit))
+        return cast(list[EdgeCheck], self._store.noted_checks(of)[:limit])
+
     def edges(self, children: Sequence[JobId] | None = None) -> Iterator[Edge]:
         found = self._store.edges() if children is None else self._store.load_edges(children)
         return iter(found)

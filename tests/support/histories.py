@@ -36,7 +36,7 @@ from tenure.core.commands import (
     Unblock,
 )
 from tenure.core.events import Event
-from tenure.core.flow_rows import Edge
+from tenure.core.flow_rows import Edge, EdgeCheck
 from tenure.core.ids import (
     DEFAULT_NAMESPACE,
     SYSTEM,
@@ -562,8 +562,8 @@ class RecordedStore(BySubject):
     def load_edges(self, children: Sequence[JobId]) -> list[Edge]:
         return [edge for edge in self._edges if edge.child_id in children]
 
-    def has_edge_check(self, ids: Sequence[JobId]) -> bool:
-        return any(job_id in self._noted for job_id in ids)
+    def noted_checks(self, ids: Sequence[JobId]) -> list[EdgeCheck]:
+        return [EdgeCheck(job_id, self._now) for job_id in ids if job_id in self._noted]
 
     def live_keys(self) -> Iterator[tuple[DedupeKey, JobId]]:
         held = [

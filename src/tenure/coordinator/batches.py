@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Sequence, Set
 from functools import partial
 from itertools import chain
 from threading import Lock
-from typing import Protocol
 
 from msgspec.structs import replace
 
@@ -53,11 +52,14 @@ from tenure.ports import (
     ClockWindow,
     DedupeKey,
     Entropy,
+    KeyHolders,
     LoadHistories,
     Locked,
     Observer,
     Saved,
     Store,
+    StoredSettings,
+    dedupe_key_of,
 )
 from tenure.telemetry.log_lines import log_observation
 
@@ -80,18 +82,11 @@ MAX_REMEMBERED = 10_000
 """Kinds. More are forgotten all at once and read again."""
 
 
-class PolicySource(Protocol):
-    """Where declared policies are kept."""
-
-    def policies(self, namespace: Namespace, kinds: Sequence[Kind]) -> dict[Kind, Policy]:
-        """The policies of these kinds; a kind that no worker declared is missing."""
-
-
 class PolicyCache:
     """Remembers for a second what workers declared, and that they declared nothing."""
 
     def __init__(
-        self, source: PolicySource, monotonic: Monotonic, lease: LeaseBounds | None = None
+        self, source: StoredSettings, monotonic: Monotonic, lease: LeaseBounds | None = None
     ) -> None:
         self._source = source
         self._monotonic = monotonic
@@ -110,7 +105,7 @@ class PolicyCache:
             else:
                 missing.setdefault(key[0], []).append(key[1])
         for namespace, kinds in missing.items():
-            declared = self._source.policies(namespace, kinds)
+            declared = {each.kind: each.policy for each in self._source.kinds(namespace, kinds)}
             found |= {(namespace, kind): declared.get(kind) for kind in kinds}
         self._remember(missing, found, now)
         return {key: self._lease.applied_to(each) for key, each in found.items() if each}
@@ -362,17 +357,19 @@ class Executor:
                 continue
             job = pending.missed.job
             if job.id not in read.others and job.dedupe_key is not None:
-                key = DedupeKey(job.namespace, job.kind, job.dedupe_key)
-                keys.setdefault(key, []).append(pending.command.job_id)
+                keys.setdefault(dedupe_key_of(job), []).append(pending.command.job_id)
         if not keys:
             return
-        held = self._store.jobs.holders(list(keys))
+        holders = KeyHolders(tuple(keys))
+        held = self._store.jobs.load(holders).jobs
         expired = [job for job in held.values() if is_expired(job, read.now)]
         if expired:
             # A job that no worker will run must not block the same work. [EX2] [D5]
             self.run([PendingCommand(Sweep(job_id=job.id)) for job in expired])
-            held = self._store.jobs.holders(list(keys))
-        read.key_holders = {job_id: job for key, job in held.items() for job_id in keys[key]}
+            held = self._store.jobs.load(holders).jobs
+        read.key_holders = {
+            job_id: job for job in held.values() for job_id in keys[dedupe_key_of(job)]
+        }
 
     def _flow_to_redrive(self, namespace: Namespace, flow_id: FlowId) -> FlowToRedrive | None:
         view = self._store.flows.load(namespace, flow_id)

@@ -18,7 +18,7 @@ from tenure.core.instants import Duration, Instant, seconds
 from tenure.core.policy import SHORTEST_RETENTION
 from tenure.core.views.rollups import MAX_CATCH_UP, fold
 from tenure.deadlines import waiting_at_most
-from tenure.errors import InvalidInput
+from tenure.errors import InvalidInput, NotSupported
 from tenure.ports import PruneResult, Store
 
 DAY = seconds(24 * 3600)
@@ -203,15 +203,19 @@ class Folder:
         return False  # the pause says when to continue
 
     def fold_if_due(self) -> FoldReport:
-        """Fold a page, unless a process has folded one just now."""
-        progress, now = self._store.upkeep.fold_progress()
+        """Fold a page, unless a process has folded one just now, or the store has no rollups."""
+        try:
+            views = self._store.views
+        except NotSupported:
+            return FoldReport()
+        progress, now = views.fold_progress()
         if progress.folded_at is not None and 0 <= now - progress.folded_at < FOLD_INTERVAL:
             return FoldReport()
         return self.fold_once()
 
     def fold_once(self) -> FoldReport:
         """Fold at most a page. Raises what the store raises."""
-        page = self._store.upkeep.unfolded(limit=self._page, catch_up=self._catch_up)
+        page = self._store.views.unfolded(limit=self._page, catch_up=self._catch_up)
         planned = fold(page)
-        was_saved = planned is not None and self._store.upkeep.save_fold(planned)
+        was_saved = planned is not None and self._store.views.save_fold(planned)
         return FoldReport(was_saved=was_saved, is_behind=was_saved and page.is_full)

@@ -55,7 +55,7 @@ from tenure.core.verdicts import Answer
 from tenure.core.views.job_search import FoundJobs, JobFilter
 from tenure.deadlines import CALL_TIMEOUT_S, DEADLINE, Deadline, deadline, waiting_until
 from tenure.errors import Closed, OutcomeUnknown, TenureError
-from tenure.ports import NO_WAIT, DedupeKey, Entropy, Observer, Store
+from tenure.ports import NO_WAIT, DedupeKey, Entropy, LeasedJobs, Observer, Store
 
 _log = logging.getLogger("tenure.coordinator")
 
@@ -752,7 +752,7 @@ class Coordinator:
 
     def _repeat(self, request: ClaimRequest) -> ClaimAnswer:
         """What is left of the grants an earlier, equal claim received. [Q1]"""
-        loaded = self.outages.call(self.store.jobs.leased, request.session)
+        loaded = self.outages.call(self.store.jobs.load, LeasedJobs(request.session), bodies=False)
         histories = self.outages.call(self.store.events.load, list(loaded.jobs))
         at = Moment(now=loaded.now, epoch=loaded.epoch, entropy=b"")
         jobs = [(job, histories[job.id]) for job in loaded.jobs.values()]

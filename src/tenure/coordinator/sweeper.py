@@ -33,7 +33,7 @@ from tenure.core.leases import needs_sweep
 from tenure.core.verdicts import Answer, Reply
 from tenure.deadlines import waiting_at_most
 from tenure.errors import Closed, StoreUnavailable
-from tenure.ports import Loaded
+from tenure.ports import DueJobs, Loaded
 from tenure.telemetry.log_lines import FailureLog, LostAttemptLog
 
 SWEEP_INTERVAL = seconds(0.75)
@@ -194,7 +194,7 @@ class Sweeper:
         self._lost.log_left_out(self._monotonic())
         swept, is_behind, overdue_us = 0, True, 0
         for _ in range(PAGES_PER_PASS):
-            due = self._judged(partial(self._watch.call, self._store.jobs.due, limit=PAGE))
+            due = self._judged(partial(self._watch.call, self._store.jobs.load, DueJobs(PAGE)))
             self._coordinator.writability.wrote()
             if self._watch.is_out:  # since the tick: the next pass records it
                 return SweepReport(swept=swept, is_behind=True, outage=report.outage)

@@ -34,6 +34,7 @@ from tenure.core.vocabulary import VerdictKind
 from tenure.errors import TenureError
 from tenure.handlers.options import Span, duration
 from tenure.own_transaction.jobs import InMemoryTransactions
+from tenure.ports import DueJobs
 from tenure.stores.sqlite.memory import MemoryStore
 from tenure.worker.child.execution import Execution
 from tenure.worker.frames import (
@@ -365,7 +366,7 @@ class Inline:
 
     def _sweep(self) -> None:
         self._settle()
-        overdue = self.store.jobs.due(limit=MAX_SHOWN).jobs
+        overdue = self.store.jobs.load(DueJobs(MAX_SHOWN)).jobs
         self._coordinator.execute_many([Sweep(job_id=job_id) for job_id in overdue])
 
     def _pause(self, pause_s: float) -> None:

@@ -51,7 +51,7 @@ def no_job_waits_for_ended_parents(store: RecordSource) -> JobProblems:
         elif all(edge.outcome for edge in edges) or any(edge.is_broken for edge in edges):
             near = [child.id, *(edge.parent_id for edge in edges)]
             # In this order: a note is deleted after what it asks for is committed.
-            is_noted = store.flows.has_check(near)
+            is_noted = bool(store.flows.checks(limit=1, of=near))
             if not is_noted and _still_waits(store, child):
                 yield _of(child, "waits, although its parents have ended")
 

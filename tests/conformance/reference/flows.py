@@ -77,11 +77,11 @@ class MemoryFlows(MemoryPart):
             self._open()
             self._checks.difference_update(checks)
 
-    def has_edge_check(self, ids: Sequence[JobId]) -> bool:
-        """Whether a check is noted for one of these."""
+    def noted_checks(self, ids: Sequence[JobId]) -> list[EdgeCheck]:
+        """The checks that are noted of these jobs."""
         with self._lock:
             self._open()
-            return any(check.job_id in ids for check in self._checks)
+            return [check for check in self._checks if check.job_id in ids]
 
     def edges(self) -> Iterator[Edge]:
         """Every edge, by child and position."""

@@ -36,7 +36,6 @@ from tenure.core.job import Job, row_violations
 from tenure.core.kind_settings import KindChange, KindSettings, changes_limits, put_over
 from tenure.core.leases import HeldLease, lease_news
 from tenure.core.outcomes import Change, Session, SessionKey
-from tenure.core.policy import Policy
 from tenure.core.rate_evidence import GrantMade, RateInForce, in_force
 from tenure.core.rates import Meter, Rate, RateStanding
 from tenure.core.verdicts import MAX_OBSERVATIONS_PER_LEASE, MAX_OBSERVATIONS_READ, Observation
@@ -167,10 +166,6 @@ class ReferenceStore(
             self._open()
             found = {job_id: self._jobs[job_id] for job_id in ids if job_id in self._jobs}
             return Loaded(self._clock(), self._epoch, found)
-
-    def load_without_bodies(self, ids: Sequence[JobId]) -> dict[JobId, Job]:
-        """The rows of these jobs without their bodies."""
-        return {job_id: job.without_bodies for job_id, job in self.load(ids).jobs.items()}
 
     def load_previews(self, ids: Sequence[JobId]) -> dict[JobId, str]:
         """The beginnings of the payloads of these jobs. [H53]"""
@@ -518,11 +513,17 @@ class ReferenceStore(
             self._watchers.tell(Hint(HintedChange.READY, namespace, name))
             return self._queue(namespace, name)
 
-    def list_kinds(self, namespace: Namespace) -> list[KindSettings]:
-        """Every kind that has settings."""
+    def list_kinds(
+        self, namespace: Namespace, only: Sequence[Kind] | None = None
+    ) -> list[KindSettings]:
+        """Every kind that has settings, or `only` these."""
         with self._lock:
             self._open()
-            found = [each for (space, _), each in self._kinds.items() if space == namespace]
+            found = [
+                each
+                for (space, kind), each in self._kinds.items()
+                if space == namespace and (only is None or kind in only)
+            ]
             return sorted(found, key=lambda each: each.kind)
 
     def list_rates(
@@ -551,13 +552,6 @@ class ReferenceStore(
                     self._admission.set_again(namespace, change.kind, self._jobs)
                 self._watchers.tell(None)
             return after
-
-    def declared_policies(self, namespace: Namespace, kinds: Sequence[Kind]) -> dict[Kind, Policy]:
-        """The policies of these kinds; a kind that no worker declared is missing."""
-        with self._lock:
-            self._open()
-            found = {kind: self._kinds.get((namespace, kind)) for kind in kinds}
-            return {kind: each.policy for kind, each in found.items() if each and each.policy}
 
     def watch(self, on_hint: OnHint) -> Callable[[], None]:
         """Hear what is committed in this process."""

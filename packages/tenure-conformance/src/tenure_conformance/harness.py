@@ -67,7 +67,7 @@ from tenure.core.validation import Limits
 from tenure.core.verdicts import Answer, Grant, Observation, Reply, Verdict
 from tenure.core.vocabulary import CancelMode, ErrorClass, EventType, JobStatus, ReasonCode
 from tenure.errors import Closed
-from tenure.ports import Entropy, Locked, Store, StoredJobs
+from tenure.ports import DedupeKey, Entropy, KeyHolders, Locked, Store, StoredJobs, dedupe_key_of
 from tenure.verify import (
     Ack,
     AckWriter,
@@ -295,6 +295,11 @@ class Kit:
         return RequestId(f"request-{next(self._numbers)}")
 
     # --- reading -------------------------------------------------------------------------------
+
+    def holders(self, *keys: DedupeKey) -> dict[DedupeKey, Job]:
+        """The jobs that hold these keys."""
+        found = self.store.jobs.load(KeyHolders(keys)).jobs.values()
+        return {dedupe_key_of(job): job for job in found}
 
     def reload(self, job: Job) -> Job:
         """The job as it is stored now."""

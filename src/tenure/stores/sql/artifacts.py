@@ -27,7 +27,7 @@ from tenure.core.vocabulary import Cause, JobStatus
 from tenure.ports import PruneResult
 from tenure.stores.sql.database import Database, Part, Transaction
 from tenure.stores.sql.events import decision_histories
-from tenure.stores.sql.rows import Row, job_from, moment_from
+from tenure.stores.sql.rows import WITH_BODIES, Row, job_from, moment_from
 from tenure.stores.sql.statements import Query, Shape
 
 ARTIFACT_COLUMNS: tuple[str, ...] = Artifact.__struct_fields__
@@ -109,7 +109,7 @@ class SqlArtifacts(Part):
 
     def _of_shown_attempt(self, statement: str, job_id: JobId, **more: object) -> Sequence[Row]:
         # Two reads are safe: a job whose artifacts are shown has finished, its row never changes.
-        jobs = self._rows(self._query("load_jobs", ids=self._pack([job_id])))
+        jobs = self._rows(self._query("load_jobs", WITH_BODIES, ids=self._pack([job_id])))
         attempt = shown_attempt(job_from(jobs[0]) if jobs else None)
         if attempt is None:
             return []

@@ -17,6 +17,7 @@ from tenure.stores.sql.limits import kind_settings_from, queue_state_from
 from tenure.stores.sql.rows import (
     EVENT_FIELDS,
     JOB_COLUMNS,
+    WITH_BODIES,
     Row,
     event_from,
     job_from,
@@ -62,7 +63,8 @@ class SqlAudit(Part):
         packed = self._pack(ids)
         names = ("load_jobs", "load_histories", "load_observations")
         answers = tx.fetch(
-            *[self._query(name, (("limit", ""),), ids=packed) for name in names], last=True
+            *[self._query(name, (("limit", ""), *WITH_BODIES), ids=packed) for name in names],
+            last=True,
         )
         unreadable: dict[JobId, list[Unreadable]] = {job_id: [] for job_id in ids}
         jobs = {job.id: job for job in _readable(answers[0], job_from, _REV, unreadable)}

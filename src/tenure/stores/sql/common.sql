@@ -26,10 +26,7 @@ SELECT {t}clock(), epoch, settling_since, settings_rev,
 SELECT losses FROM {t}meta;
 
 -- name: load_jobs
-SELECT {job_columns} FROM {t}job WHERE id {among_ids};
-
--- name: load_jobs_without_bodies
-SELECT {job_columns_without_bodies} FROM {t}job WHERE id {among_ids};
+SELECT {columns} FROM {t}job WHERE id {among_ids};
 
 -- name: load_bodies
 SELECT id, payload, checkpoint FROM {t}job WHERE id {among_ids};
@@ -38,7 +35,7 @@ SELECT id, payload, checkpoint FROM {t}job WHERE id {among_ids};
 SELECT id, substr(payload, 1, CAST(:chars AS integer)) FROM {t}job WHERE id {among_ids};
 
 -- name: load_holder
-SELECT {job_columns} FROM {t}job
+SELECT {columns} FROM {t}job
  WHERE id = (SELECT d.job_id FROM {t}dedupe AS d
               WHERE d.namespace = :namespace AND d.kind = :kind AND d.key = :dedupe_key);
 
@@ -62,7 +59,7 @@ DELETE FROM {t}dedupe
        SELECT j.namespace, j.kind, j.dedupe_key, j.id FROM {t}job AS j WHERE j.id {among_ids});
 
 -- name: load_leased
-SELECT {job_columns_without_bodies} FROM {t}job {by_leases}
+SELECT {columns} FROM {t}job {by_leases}
  WHERE namespace = :namespace AND lease_id IS NOT NULL
    AND principal = :actor AND owner = :worker
  ORDER BY id;
@@ -306,7 +303,7 @@ SELECT d.kind FROM delayed AS d WHERE d.kind IS NOT NULL;
 
 -- name: due
 -- Leases that are over, and jobs that should have been started by now: an index each.
-SELECT {job_columns} FROM (
+SELECT {columns} FROM (
     SELECT due_id, since FROM (
         SELECT l.id AS due_id, l.due_at AS since FROM {t}job AS l {by_due}
          WHERE l.due_at <= (SELECT {t}clock())
@@ -365,9 +362,9 @@ INSERT INTO {t}kind_setting (namespace, {kind_columns})
 VALUES (:namespace, :kind, :rate_grants, :rate_per, :rate_burst, :rate_since, :concurrency_limit,
         :concurrency_since, :limits_set, :policy);
 
--- name: declared_policies
-SELECT kind, policy FROM {t}kind_setting
- WHERE namespace = :namespace AND kind {among_names} AND policy IS NOT NULL;
+-- name: load_kinds_among
+SELECT {kind_columns} FROM {t}kind_setting
+ WHERE namespace = :namespace AND kind {among_names} ORDER BY kind;
 
 -- name: queue_rates_in_force
 SELECT namespace, {queue_columns} FROM {t}queue WHERE rate_grants IS NOT NULL;
@@ -617,7 +614,8 @@ SELECT DISTINCT e.parent_id FROM {t}job_edge AS e JOIN {t}job AS j ON j.id = e.p
 SELECT job_id, noted_at FROM {t}edge_check ORDER BY job_id, noted_at LIMIT :limit;
 
 -- name: noted_among
-SELECT 1 FROM {t}edge_check WHERE job_id {among_ids} LIMIT 1;
+SELECT job_id, noted_at FROM {t}edge_check WHERE job_id {among_ids}
+ ORDER BY job_id, noted_at LIMIT :limit;
 
 -- name: delete_edge_check
 DELETE FROM {t}edge_check WHERE job_id = :job_id AND noted_at = :noted_at;

@@ -32,7 +32,7 @@ from tenure.core.outcomes import Change, History, NeedsHistory
 from tenure.core.vocabulary import EventCause, JobStatus
 from tenure.stores.sql.database import Database, Part, Transaction
 from tenure.stores.sql.events import decision_histories
-from tenure.stores.sql.rows import Row, job_from, moment_from, word_from
+from tenure.stores.sql.rows import WITHOUT_BODIES, Row, job_from, moment_from, word_from
 from tenure.stores.sql.statements import Query, Shape
 
 EDGE_COLUMNS = Edge.__struct_fields__
@@ -75,8 +75,11 @@ class SqlFlows(Part):
         hit_limit = limit in (len(by_one), len(by_all)) or len(found) > limit
         return UnblockedJobs(tuple(found.values())[:limit], hit_limit)
 
-    def checks(self, *, limit: int) -> list[EdgeCheck]:
+    def checks(self, *, limit: int, of: Sequence[JobId] | None = None) -> list[EdgeCheck]:
         """Mark edges from outside parents that have ended, and return the checks. [FL5]"""
+        if of is not None:
+            noted = self._rows(self._query("noted_among", ids=self._pack(of), limit=limit))
+            return [EdgeCheck(job_id, Instant(noted_at)) for job_id, noted_at in noted]
         ended, rows = self._read(
             lambda tx: tx.fetch(
                 self._query("ended_outside", limit=limit),
@@ -98,10 +101,6 @@ class SqlFlows(Part):
         ]
         if queries:
             self._write(lambda tx: tx.fetch(*queries, last=True))
-
-    def has_check(self, ids: Sequence[JobId]) -> bool:
-        """Whether a check is noted for one of these."""
-        return bool(self._rows(self._query("noted_among", ids=self._pack(ids))))
 
     def edges(self, children: Sequence[JobId] | None = None) -> Iterator[Edge]:
         """The edges of these jobs, or every edge, by child and position."""
@@ -225,7 +224,7 @@ class SqlFlows(Part):
         histories: Mapping[JobId, History] | None = None,
     ) -> ParentPage | NeedsHistory:
         jobs, [moment], rows = tx.fetch(
-            self._query("load_jobs_without_bodies", ids=self._pack([held.job_id])),
+            self._query("load_jobs", WITHOUT_BODIES, ids=self._pack([held.job_id])),
             self._query("moment_to_decide"),
             self._query("load_parents", child_id=held.job_id, after=after, limit=PARENTS_PER_PAGE),
             last=True,

@@ -15,19 +15,32 @@ from tenure.core.verdicts import (
     Resolution,
 )
 from tenure.core.vocabulary import LeaseNews, ResolutionKind
-from tenure.ports import ANY_TIME, ClockWindow, DedupeKey, Loaded, Locked, Saved
+from tenure.ports import (
+    ANY_TIME,
+    ClockWindow,
+    DueJobs,
+    JobsWanted,
+    KeyHolders,
+    LeasedJobs,
+    Loaded,
+    Locked,
+    Saved,
+    StoredJobs,
+)
 from tenure.stores.sql.database import Database, Part, Transaction
 from tenure.stores.sql.events import decision_histories
 from tenure.stores.sql.flows import SqlFlows
 from tenure.stores.sql.rows import (
     OBSERVATION_COLUMNS,
+    WITH_BODIES,
+    WITHOUT_BODIES,
     Row,
     job_from,
     observation_from,
     session_from,
     word_from,
 )
-from tenure.stores.sql.statements import Query
+from tenure.stores.sql.statements import Query, Shape
 
 RESOLUTION_COLUMNS: tuple[str, ...] = Resolution.__struct_fields__
 COLUMN_WORDS = {"resolution_columns": ", ".join(RESOLUTION_COLUMNS)}
@@ -79,7 +92,7 @@ class RegisteredQueues:
         return found - self._known
 
 
-class SqlJobs(Part, ABC):
+class SqlJobs(Part, StoredJobs, ABC):
     """`tenure.ports.StoredJobs`. Dialects write the changes."""
 
     def __init__(self, database: Database, *, flows: SqlFlows, note_keys: NoteKeys) -> None:
@@ -119,49 +132,35 @@ class SqlJobs(Part, ABC):
 
     # --- loading ----------------------------------------------------------------------------------
 
-    def load(self, ids: Sequence[JobId]) -> Loaded:
+    def load(self, wanted: JobsWanted, *, bodies: bool = True) -> Loaded:
         """The rows of these jobs; the clock is read after them."""
-        return self._loaded(self._query("load_jobs", ids=self._pack(ids)))
-
-    def _loaded(self, query: Query) -> Loaded:
-        rows, [(now, epoch, settling_since)] = self._read(
-            lambda tx: tx.fetch(query, self._query("moment_to_decide"), last=True)
+        queries = self._queries_for(wanted, WITH_BODIES if bodies else WITHOUT_BODIES)
+        *answers, [(now, epoch, settling_since)] = self._read(
+            lambda tx: tx.fetch(*queries, self._query("moment_to_decide"), last=True)
         )
         self._saw_epoch(Epoch(epoch))
-        jobs = [job_from(row) for row in rows]
+        jobs = [job_from(row) for rows in answers for row in rows]
         return Loaded(Instant(now), Epoch(epoch), {job.id: job for job in jobs}, settling_since)
 
-    def read(self, ids: Sequence[JobId], *, bodies: bool = True) -> dict[JobId, Job]:
-        """The rows of these jobs, also without their bodies."""
-        if bodies:
-            return self.load(ids).jobs
-        rows = self._rows(self._query("load_jobs_without_bodies", ids=self._pack(ids)))
-        return {job.id: job for job in map(job_from, rows)}
-
-    def due(self, *, limit: int) -> Loaded:
-        """Jobs whose lease, or whose time to be started, is over; longest overdue first."""
-        return self._loaded(self._query("due", limit=limit))
-
-    def holders(self, keys: Sequence[DedupeKey]) -> dict[DedupeKey, Job]:
-        """The jobs that have these dedupe keys: live ones, and ended ones that keep theirs.
-        [D13]"""
-        queries = [
-            self._query("load_holder", namespace=key.namespace, kind=key.kind, dedupe_key=key.key)
-            for key in keys
-        ]
-        answers = self._read(lambda tx: tx.fetch(*queries, last=True))
-        return {key: job_from(rows[0]) for key, rows in zip(keys, answers, strict=True) if rows}
-
-    def leased(self, session: SessionKey) -> Loaded:
-        """The claimed and running jobs of a worker session, without their bodies."""
-        return self._loaded(
-            self._query(
-                "load_leased",
-                namespace=session.namespace,
-                actor=session.actor,
-                worker=session.worker,
-            )
-        )
+    def _queries_for(self, wanted: JobsWanted, columns: Shape) -> list[Query]:
+        if isinstance(wanted, DueJobs):
+            return [self._query("due", columns, limit=wanted.limit)]
+        if isinstance(wanted, LeasedJobs):
+            session = wanted.session
+            key = {"actor": session.actor, "worker": session.worker}
+            return [self._query("load_leased", columns, namespace=session.namespace, **key)]
+        if isinstance(wanted, KeyHolders):
+            return [
+                self._query(
+                    "load_holder",
+                    columns,
+                    namespace=key.namespace,
+                    kind=key.kind,
+                    dedupe_key=key.key,
+                )
+                for key in wanted.keys
+            ]
+        return [self._query("load_jobs", columns, ids=self._pack(wanted))]
 
     def peek_leases(self, leases: Sequence[HeldLease], actor: Actor) -> list[LeaseNews]:
         """For which of these leases the worker should send a heartbeat now."""
@@ -220,7 +219,7 @@ class SqlJobs(Part, ABC):
         ]
         jobs, *remembered, [(now, epoch, settling_since)] = tx.fetch(
             *locks,
-            self._query("load_jobs", ids=self._pack(ids)),
+            self._query("load_jobs", WITH_BODIES, ids=self._pack(ids)),
             *looked_up,
             self._query("moment_to_decide"),
         )[len(locks) :]

@@ -14,7 +14,6 @@ from tenure.core.claims import QueueState, kind_meter, rates_of, standings
 from tenure.core.ids import Epoch, Kind, Namespace, QueueName
 from tenure.core.instants import Instant
 from tenure.core.kind_settings import KindChange, KindSettings, changes_limits, put_over
-from tenure.core.policy import Policy
 from tenure.core.rates import Meter, Rate, RateScope, RateStanding, RateUnit
 from tenure.stores.sql.database import Database, Part, Transaction
 from tenure.stores.sql.rows import Row, decode_policy, encode_document, rate_states_from
@@ -67,16 +66,14 @@ class SqlLimits(Part):
     def _admit_again(self, namespace: Namespace, kind: Kind) -> list[Query]:
         """Park the jobs of the kind's keys, and mark these keys dirty."""
 
-    def kinds(self, namespace: Namespace) -> list[KindSettings]:
-        """Every kind that has settings."""
-        rows = self._rows(self._query("load_kinds", namespace=namespace), listing=True)
+    def kinds(self, namespace: Namespace, only: Sequence[Kind] | None = None) -> list[KindSettings]:
+        """Every kind that has settings, or `only` these."""
+        if only is None:
+            rows = self._rows(self._query("load_kinds", namespace=namespace), listing=True)
+        else:
+            names = self._pack(sorted(only))
+            rows = self._rows(self._query("load_kinds_among", namespace=namespace, names=names))
         return [kind_settings_from(row) for row in rows]
-
-    def policies(self, namespace: Namespace, kinds: Sequence[Kind]) -> dict[Kind, Policy]:
-        """The policies of these kinds; a kind that no worker declared is missing."""
-        names = self._pack(sorted(kinds))
-        rows = self._rows(self._query("declared_policies", namespace=namespace, names=names))
-        return {Kind(kind): decode_policy(policy) for kind, policy in rows}
 
     def rates(
         self, namespace: Namespace, queue: QueueName, kind: Kind, rate_key: str | None = None

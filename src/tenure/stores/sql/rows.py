@@ -44,6 +44,10 @@ SESSION_COLUMNS = (
     "is_repeated",
 )  # fmt: skip
 
+WITH_BODIES = (("columns", "{job_columns}"),)
+WITHOUT_BODIES = (("columns", "{job_columns_without_bodies}"),)
+"""The columns of a statement that loads jobs."""
+
 INLINE_BODY_BYTES = 64 << 10
 """A claim reads the bodies of a candidate together with its row up to this size. Of a larger one it
 first reads only the size: most of the large ones do not fit into its answer. [Z10]"""

@@ -96,6 +96,8 @@ COLUMN_WORDS = {
 class SqlStore(SqlClaims):
     """`tenure.ports.Store` over SQL. Dialects fill in the abstract methods."""
 
+    _views_type = SqlViews
+
     def __init__(self, database: Database) -> None:
         super().__init__(database)
         self.database = database
@@ -113,13 +115,10 @@ class SqlStore(SqlClaims):
         overview = SqlOverview(
             database, depths=depths, rollups=rollups, workers=workers, schedules=schedules
         )
-        self.views = self._make_views(overview, depths)
+        self.views = self._views_type(database, overview=overview, depths=depths, rollups=rollups)
         self.upkeep = SqlUpkeep(database, artifacts=artifacts, rollups=rollups)
         self.audit = SqlAudit(database)
         self._oldest = depths.oldest
-
-    def _make_views(self, overview: SqlOverview, depths: SqlDepths) -> SqlViews:
-        return SqlViews(self.database, overview=overview, depths=depths)
 
     # --- what a dialect provides ---------------------------------------------------------------
 

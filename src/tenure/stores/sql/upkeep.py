@@ -59,9 +59,6 @@ class SqlUpkeep(Part):
         super().__init__(database)
         self._saw_tick = database.saw_tick
         self._collect = artifacts.collect
-        self.fold_progress = rollups.fold_progress
-        self.unfolded = rollups.unfolded
-        self.save_fold = rollups.save_fold
         self._kept_by_flow: Shape = (("is_kept_by_flow", self._text("is_kept_by_flow")),)
         self._last_renewal: Row = (None, None)  # the next call continues after this one
         self._last_session: Row | None = None  # likewise

@@ -44,12 +44,8 @@ from tenure.stores.sql.database import Database, Part
 from tenure.stores.sql.depths import SqlDepths
 from tenure.stores.sql.jobs import resolutions_of
 from tenure.stores.sql.overview import SqlOverview
-from tenure.stores.sql.rows import (
-    EVENT_FIELDS,
-    JOB_COLUMNS,
-    Row,
-    job_from,
-)
+from tenure.stores.sql.rollups import SqlRollups
+from tenure.stores.sql.rows import EVENT_FIELDS, JOB_COLUMNS, WITH_BODIES, Row, job_from
 from tenure.stores.sql.statements import Query, fill
 
 KEYS_PER_PAGE = 1000
@@ -149,10 +145,20 @@ _JOB_FLAGS = {None: "", True: f"AND {_RESOLVED}", False: f"AND NOT {_RESOLVED}"}
 class SqlViews(Part):
     """`tenure.ports.Views`."""
 
-    def __init__(self, database: Database, *, overview: SqlOverview, depths: SqlDepths) -> None:
+    def __init__(
+        self,
+        database: Database,
+        *,
+        overview: SqlOverview,
+        depths: SqlDepths,
+        rollups: SqlRollups,
+    ) -> None:
         super().__init__(database)
         self.overview = overview.overview
         self.measure = depths.measure
+        self.fold_progress = rollups.fold_progress
+        self.unfolded = rollups.unfolded
+        self.save_fold = rollups.save_fold
 
     def jobs(self, wanted: JobFilter) -> FoundJobs:
         """A page of jobs, newest first, and where the next one starts. [J12]"""
@@ -178,7 +184,7 @@ class SqlViews(Part):
         silent = [job for job in found.jobs if is_suspect(job, Instant(now))][: wanted.limit]
         if wanted.bodies:
             ids = self._pack([job.id for job in silent])
-            rows = self._rows(self._query("load_jobs", ids=ids), listing=True)
+            rows = self._rows(self._query("load_jobs", WITH_BODIES, ids=ids), listing=True)
             silent = sorted(map(job_from, rows), key=newness, reverse=True)
         return found_jobs(silent, found.next_before, wanted)
 

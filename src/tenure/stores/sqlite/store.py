@@ -18,10 +18,8 @@ from tenure.ports import Clock, HealthFact, OnHint
 from tenure.stores.host_clock import host_clock
 from tenure.stores.sql.admission import MAX_DIRTY_KEYS, DirtyKey
 from tenure.stores.sql.database import Transaction
-from tenure.stores.sql.depths import SqlDepths
 from tenure.stores.sql.flows import SqlFlows
 from tenure.stores.sql.jobs import SqlJobs
-from tenure.stores.sql.overview import SqlOverview
 from tenure.stores.sql.rows import Row
 from tenure.stores.sql.statements import Query
 from tenure.stores.sql.store import SqlStore
@@ -48,10 +46,26 @@ def _payload_start(connection: sqlite3.Connection, row: int) -> str:
     return start.decode(errors="ignore")[:PREVIEW_CHARS]  # it may end within a character
 
 
+class SqliteViews(SqlViews):
+    """`tenure.ports.Views` in SQLite."""
+
+    def previews(self, ids: Sequence[JobId]) -> dict[JobId, str]:
+        """The beginnings of the payloads of these jobs. A blob handle reads only the first pages of
+        each: 1 ms for fifty payloads of a megabyte, against 50 by `substr`. [H53]"""
+
+        def read(tx: Transaction) -> dict[JobId, str]:
+            assert isinstance(tx, SqliteTransaction)
+            [rows] = tx.fetch(self._query("load_previews", ids=self._pack(ids)))
+            return {JobId(job_id): _payload_start(tx.connection, row) for job_id, row in rows}
+
+        return self._read(read, listing=True)
+
+
 class SqliteParts(SqlStore):
     """The parts of a store in SQLite, on whichever transactions."""
 
     database: SqliteDialect
+    _views_type = SqliteViews
     parallelism = 1
     """One writer."""
 
@@ -60,9 +74,6 @@ class SqliteParts(SqlStore):
 
     def _make_jobs(self, flows: SqlFlows) -> SqlJobs:
         return SqliteJobs(self.database, flows, note_keys=self._note_keys)
-
-    def _make_views(self, overview: SqlOverview, depths: SqlDepths) -> SqlViews:
-        return SqliteViews(self.database, overview=overview, depths=depths)
 
     def _settings_lock(self, namespace: Namespace) -> list[Query]:
         return []
@@ -216,18 +227,3 @@ class SqliteStore(SqliteParts):
     def close(self) -> None:
         """End the writer and close every connection."""
         self.database.close()
-
-
-class SqliteViews(SqlViews):
-    """`tenure.ports.Views` in SQLite."""
-
-    def previews(self, ids: Sequence[JobId]) -> dict[JobId, str]:
-        """The beginnings of the payloads of these jobs. A blob handle reads only the first pages of
-        each: 1 ms for fifty payloads of a megabyte, against 50 by `substr`. [H53]"""
-
-        def read(tx: Transaction) -> dict[JobId, str]:
-            assert isinstance(tx, SqliteTransaction)
-            [rows] = tx.fetch(self._query("load_previews", ids=self._pack(ids)))
-            return {JobId(job_id): _payload_start(tx.connection, row) for job_id, row in rows}
-
-        return self._read(read, listing=True)

@@ -16,7 +16,6 @@ from tenure.core.ids import (
     Fingerprint,
     FlowId,
     JobId,
-    Kind,
     RequestId,
     ScheduleName,
     WorkerId,
@@ -38,7 +37,7 @@ from tenure.core.views.rollups import Fold, FoldProgress
 from tenure.core.vocabulary import ObservationType, ResolutionKind, Role
 from tenure.core.workers import WorkerProcess
 from tenure.errors import Closed
-from tenure.ports import DedupeKey, Store
+from tenure.ports import DedupeKey, DueJobs, KeyHolders, LeasedJobs, Store
 from tenure_conformance.harness import BEGINNING, CLIENT, KIND, QUEUE, WORKER, WORKER_ID, Kit
 from tenure_conformance.spec import spec
 
@@ -92,9 +91,9 @@ CALLS: dict[str, Callable[[Store], Any]] = {
     "jobs.load": lambda store: store.jobs.load([JOB]),
     "jobs.read": lambda store: store.jobs.read([JOB]),
     "views.previews": lambda store: store.views.previews([JOB]),
-    "settings.policies": lambda store: store.settings.policies(DEFAULT_NAMESPACE, [Kind("demo")]),
-    "jobs.holders": lambda store: store.jobs.holders([KEY]),
-    "jobs.leased": lambda store: store.jobs.leased(SESSION),
+    "settings.kinds by name": lambda store: store.settings.kinds(DEFAULT_NAMESPACE, [KIND]),
+    "jobs.load by key": lambda store: store.jobs.load(KeyHolders((KEY,))),
+    "jobs.load by session": lambda store: store.jobs.load(LeasedJobs(SESSION), bodies=False),
     "jobs.read without bodies": lambda store: store.jobs.read([JOB], bodies=False),
     "jobs.peek_leases": lambda store: store.jobs.peek_leases([HeldLease(JOB, LEASE)], WORKER),
     "events.load latest": lambda store: store.events.load([JOB], latest=2),
@@ -112,7 +111,7 @@ CALLS: dict[str, Callable[[Store], Any]] = {
     "upkeep.delete sessions": lambda store: (
         store.upkeep.delete("sessions", older_than_us=DAY, limit=1).deleted
     ),
-    "jobs.due": lambda store: store.jobs.due(limit=1),
+    "jobs.load what is due": lambda store: store.jobs.load(DueJobs(1)),
     "settings.put_queue": lambda store: store.settings.put_queue(
         DEFAULT_NAMESPACE, QUEUE, paused=True, limit=None
     ),
@@ -153,9 +152,9 @@ CALLS: dict[str, Callable[[Store], Any]] = {
     "upkeep.delete workers": lambda store: (
         store.upkeep.delete("workers", older_than_us=DAY, limit=1).deleted
     ),
-    "upkeep.fold_progress": lambda store: store.upkeep.fold_progress(),
-    "upkeep.unfolded": lambda store: store.upkeep.unfolded(limit=1),
-    "upkeep.save_fold": lambda store: store.upkeep.save_fold(
+    "views.fold_progress": lambda store: store.views.fold_progress(),
+    "views.unfolded": lambda store: store.views.unfolded(limit=1),
+    "views.save_fold": lambda store: store.views.save_fold(
         Fold(expected=None, progress=FoldProgress(), rollups=())
     ),
     "upkeep.delete rollups": lambda store: store.upkeep.delete("rollups", limit=1),
@@ -187,7 +186,7 @@ CALLS: dict[str, Callable[[Store], Any]] = {
     "flows.unblocked": lambda store: store.flows.unblocked([JOB], limit=1),
     "flows.checks": lambda store: store.flows.checks(limit=1),
     "flows.delete_checks": lambda store: store.flows.delete_checks([EdgeCheck(JOB, BEGINNING)]),
-    "flows.has_check": lambda store: store.flows.has_check([JOB]),
+    "flows.checks of jobs": lambda store: store.flows.checks(limit=1, of=[JOB]),
     "flows.edges": lambda store: list(store.flows.edges()),
     "flows.page": lambda store: store.flows.page(DEFAULT_NAMESPACE, before=None, limit=1),
     "flows.load": lambda store: store.flows.load(DEFAULT_NAMESPACE, FlowId(JOB)),

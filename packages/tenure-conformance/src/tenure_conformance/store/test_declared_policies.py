@@ -108,9 +108,13 @@ def test_declared_policies_are_read_by_namespace_and_kind(kit: Kit) -> None:
     kit.rate_of_kind(parse_rate("rate", "1/s"), Kind("rated"))
     names = [KIND, Kind("rated"), Kind("unknown")]
 
-    assert kit.store.settings.policies(DEFAULT_NAMESPACE, names) == {KIND: ONCE}
-    assert kit.store.settings.policies(Namespace("elsewhere"), names) == {}
-    assert kit.store.settings.policies(DEFAULT_NAMESPACE, []) == {}
+    found = kit.store.settings.kinds(DEFAULT_NAMESPACE, names)
+
+    assert [(each.kind, each.policy) for each in found] == sorted(
+        [(KIND, ONCE), (Kind("rated"), None)]
+    )
+    assert kit.store.settings.kinds(Namespace("elsewhere"), names) == []
+    assert kit.store.settings.kinds(DEFAULT_NAMESPACE, []) == []
 
 
 @spec("F9")

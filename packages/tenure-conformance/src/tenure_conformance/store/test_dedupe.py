@@ -77,7 +77,7 @@ def test_a_job_that_ends_frees_its_key(kit: Kit, end: Callable[[Kit, Job], objec
     assert not reply.deduplicated
     assert reply.job is not None
     assert kit.reload(ended).status.is_terminal
-    assert kit.store.jobs.holders([DedupeKey(DEFAULT_NAMESPACE, KIND, "k")]) == {
+    assert kit.holders(DedupeKey(DEFAULT_NAMESPACE, KIND, "k")) == {
         DedupeKey(DEFAULT_NAMESPACE, KIND, "k"): reply.job
     }
 
@@ -175,5 +175,5 @@ def test_only_holders_of_the_requested_keys_are_found(kit: Kit) -> None:
     kit.cancel(ended)
     keys = [DedupeKey(DEFAULT_NAMESPACE, KIND, key) for key in ("1", "2", "4", "5")]
 
-    assert kit.store.jobs.holders(keys) == {keys[0]: one, keys[1]: two}
-    assert kit.store.jobs.holders([]) == {}
+    assert kit.holders(*keys) == {keys[0]: one, keys[1]: two}
+    assert kit.holders() == {}

@@ -11,6 +11,7 @@ from tenure.core.vocabulary import (
     ReleaseKind,
     VerdictKind,
 )
+from tenure.ports import DueJobs
 from tenure_conformance.harness import Kit, ids, policy
 from tenure_conformance.spec import spec
 
@@ -50,11 +51,13 @@ def test_the_next_sweep_cancels_it_once(kit: Kit) -> None:
     job = kit.enqueue(expires_us=seconds(10))
     other = kit.enqueue(expires_us=seconds(5), delay_us=seconds(4))
     kit.advance_to(Instant(needed(other.start_by) - 1))
-    assert kit.store.jobs.due(limit=10).jobs == {}
+    assert kit.store.jobs.load(DueJobs(10)).jobs == {}
 
     kit.advance_to(job.start_by)
-    assert list(kit.store.jobs.due(limit=10).jobs) == [other.id, job.id], "longest overdue first"
-    assert list(kit.store.jobs.due(limit=1).jobs) == [other.id]
+    assert list(kit.store.jobs.load(DueJobs(10)).jobs) == [other.id, job.id], (
+        "longest overdue first"
+    )
+    assert list(kit.store.jobs.load(DueJobs(1)).jobs) == [other.id]
     kit.sweep(job)
     kit.sweep(job)
 
@@ -64,7 +67,7 @@ def test_the_next_sweep_cancels_it_once(kit: Kit) -> None:
     assert (end.type, end.cause, end.actor) == (EventType.CANCELLED, EventCause.EXPIRED, SYSTEM)
     assert stored.cancel_reason == end.payload.reason
     assert len(kit.events(job)) == 2
-    assert list(kit.store.jobs.due(limit=10).jobs) == [other.id]
+    assert list(kit.store.jobs.load(DueJobs(10)).jobs) == [other.id]
 
 
 @spec("EX2", "W1")
@@ -102,7 +105,7 @@ def test_an_attempt_that_was_granted_in_time_goes_on(kit: Kit) -> None:
     job = kit.claimed_job(expires_us=seconds(10), policy=policy(lease_s=60))
     kit.advance(seconds=11)
 
-    assert kit.store.jobs.due(limit=10).jobs == {}
+    assert kit.store.jobs.load(DueJobs(10)).jobs == {}
     assert kit.start(job).kind is VerdictKind.OK
     assert kit.complete(job).kind is VerdictKind.COMMITTED
 
@@ -115,7 +118,7 @@ def test_a_retry_is_not_affected(kit: Kit) -> None:
 
     again = kit.reload(job)
     assert again.start_by is None
-    assert kit.store.jobs.due(limit=10).jobs == {}
+    assert kit.store.jobs.load(DueJobs(10)).jobs == {}
     assert ids(kit.claim(1).grants) == [job.id]
 
 
@@ -145,7 +148,7 @@ def test_a_job_that_waits_for_a_reclaim_expires_too(kit: Kit) -> None:
     kit.advance_to(job.due_at)
     kit.sweep(job)
     assert kit.reload(job).status is JobStatus.STALLED
-    assert list(kit.store.jobs.due(limit=10).jobs) == [job.id]
+    assert list(kit.store.jobs.load(DueJobs(10)).jobs) == [job.id]
 
     kit.sweep(job)
 

@@ -266,13 +266,13 @@ def test_what_a_process_left_undone_when_it_died_is_done_by_a_sweeper(kit: Kit) 
     ends = kit.change(kit.failure(first, ErrorClass.PERMANENT))
     assert kit.save(ends) == {first.id}  # below the coordinator: nobody looks afterwards
     assert statuses(kit, flow)["second"] == "waiting"
-    assert kit.store.flows.has_check([first.id])
+    assert kit.store.flows.checks(limit=1, of=[first.id])
 
     sweep(kit)
     sweep(kit)
 
     assert statuses(kit, flow) == {"first": "failed", "second": "cancelled", "third": "queued"}
-    assert not kit.store.flows.has_check([job.id for job in flow.values()])
+    assert not kit.store.flows.checks(limit=1, of=[job.id for job in flow.values()])
 
 
 def sweep(kit: Kit) -> None:
@@ -295,7 +295,7 @@ def test_an_end_that_lost_its_race_marks_nothing(kit: Kit) -> None:
 
     [edge] = kit.store.flows.edges([flow["second"].id])
     assert edge.outcome is None
-    assert not kit.store.flows.has_check([first.id])
+    assert not kit.store.flows.checks(limit=1, of=[first.id])
 
 
 @spec("FL5", "T28")

@@ -32,7 +32,7 @@ def _ended(kit: Kit, key: str = "k", unique_for_s: float = HOUR) -> Job:
 
 
 def _holders(kit: Kit, key: str = "k") -> list[Job]:
-    held = kit.store.jobs.holders([DedupeKey(DEFAULT_NAMESPACE, kit.new().kind, key)])
+    held = kit.holders(DedupeKey(DEFAULT_NAMESPACE, kit.new().kind, key))
     return list(held.values())
 
 

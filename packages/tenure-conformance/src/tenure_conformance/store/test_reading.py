@@ -7,7 +7,7 @@ from tenure.core.instants import Duration, Instant
 from tenure.core.views.events import EventFilter, EventPage
 from tenure.core.views.job_search import PREVIEW_CHARS, JobFilter
 from tenure.core.vocabulary import JobStatus, OnLost
-from tenure.ports import DedupeKey, PruneResult, Record
+from tenure.ports import Audit, DedupeKey, DueJobs, PruneResult, Record
 from tenure_conformance.harness import CLIENT, KIND, QUEUE, Kit, ids, policy
 from tenure_conformance.spec import spec
 
@@ -233,7 +233,9 @@ def test_live_keys_are_those_of_live_jobs_in_order(kit: Kit) -> None:
     kit.enqueue()
 
     keys = list(kit.store.audit.live_keys())
+    from_records = list(Audit.live_keys(kit.store.audit))
 
+    assert keys == from_records
     assert keys == [
         (DedupeKey(DEFAULT_NAMESPACE, Kind("aaa"), "a"), other.id),
         (DedupeKey(DEFAULT_NAMESPACE, KIND, "a"), queued.id),
@@ -248,7 +250,9 @@ def test_lease_holders_are_the_leased_jobs_in_order_of_their_lease(kit: Kit) -> 
     kit.enqueue()
 
     holders = list(kit.store.audit.lease_holders())
+    from_records = list(Audit.lease_holders(kit.store.audit))
 
+    assert holders == from_records
     assert holders == sorted((job.lease_id or "", job.id) for job in leased)
 
 
@@ -263,7 +267,7 @@ def test_an_empty_store_has_nothing_to_show(kit: Kit) -> None:
     assert list(store.audit.live_keys()) == []
     assert list(store.audit.lease_holders()) == []
     assert store.settings.queues(DEFAULT_NAMESPACE) == []
-    assert store.jobs.due(limit=10).jobs == {}
+    assert store.jobs.load(DueJobs(10)).jobs == {}
     assert store.upkeep.outages(since=Instant(0)) == []
     assert store.upkeep.delete("renewals", older_than_us=Duration(0), limit=10) == PruneResult(
         0, hit_limit=False

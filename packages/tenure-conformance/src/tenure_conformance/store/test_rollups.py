@@ -67,21 +67,21 @@ def test_a_fold_goes_on_where_the_last_one_ended(kit: Kit) -> None:
 
     assert pages > 3
     assert overview(kit, TimeRange.HOUR) == before
-    assert kit.store.upkeep.unfolded(limit=10).end is None
+    assert kit.store.views.unfolded(limit=10).end is None
 
 
 @spec("OB33")
 def test_of_two_processes_that_fold_the_same_events_one_saves_them(kit: Kit) -> None:
     furnish(kit)
     before = overview(kit)
-    mine, theirs = kit.store.upkeep.unfolded(limit=10), kit.store.upkeep.unfolded(limit=100)
+    mine, theirs = kit.store.views.unfolded(limit=10), kit.store.views.unfolded(limit=100)
 
-    assert kit.store.upkeep.save_fold(fold_of(mine))
-    assert not kit.store.upkeep.save_fold(fold_of(theirs))
-    assert not kit.store.upkeep.save_fold(fold_of(mine))
+    assert kit.store.views.save_fold(fold_of(mine))
+    assert not kit.store.views.save_fold(fold_of(theirs))
+    assert not kit.store.views.save_fold(fold_of(mine))
 
     assert overview(kit) == before
-    assert kit.store.upkeep.fold_progress()[0].position == mine.end
+    assert kit.store.views.fold_progress()[0].position == mine.end
 
 
 @spec("OB33")
@@ -91,7 +91,7 @@ def test_a_rollup_has_the_counts_of_its_time_and_its_namespace_alone(kit: Kit) -
 
     fold(kit)
     kit.enqueue(kind=MAIL)
-    page = kit.store.upkeep.unfolded(limit=10)
+    page = kit.store.views.unfolded(limit=10)
 
     assert {key.length_us for key in page.before} == set(KEPT_FOR)
     for key, rollup in page.before.items():
@@ -134,7 +134,7 @@ def test_renewals_are_passed_over(kit: Kit) -> None:
     fold(kit)
     kit.heartbeat(job)
 
-    assert kit.store.upkeep.unfolded(limit=10).tallied == []
+    assert kit.store.views.unfolded(limit=10).tallied == []
     assert fold(kit) == 1
     assert fold(kit) == 0
 

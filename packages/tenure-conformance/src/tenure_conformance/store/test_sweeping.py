@@ -5,6 +5,7 @@ from tenure.core.ids import DEFAULT_NAMESPACE
 from tenure.core.instants import Instant, seconds
 from tenure.core.views.job_search import JobFilter
 from tenure.core.vocabulary import EventType, JobStatus, OnLost
+from tenure.ports import DueJobs
 from tenure_conformance.harness import Kit, ids, policy
 from tenure_conformance.spec import spec
 
@@ -14,10 +15,10 @@ def test_jobs_are_due_from_the_microsecond_of_their_end(kit: Kit) -> None:
     job = kit.running_job(lease_s=30)
     assert job.due_at is not None
     kit.advance_to(Instant(job.due_at - 1))
-    assert kit.store.jobs.due(limit=10).jobs == {}
+    assert kit.store.jobs.load(DueJobs(10)).jobs == {}
 
     kit.advance(microseconds=1)
-    due = kit.store.jobs.due(limit=10)
+    due = kit.store.jobs.load(DueJobs(10))
 
     assert due.jobs == {job.id: job}
     assert due.now == job.due_at
@@ -27,7 +28,7 @@ def test_the_longest_overdue_come_first_and_no_more_than_asked(kit: Kit) -> None
     jobs = [kit.running_job(lease_s=lease_s) for lease_s in (50, 30, 40, 60)]
     kit.advance(seconds=61)
 
-    due = kit.store.jobs.due(limit=3)
+    due = kit.store.jobs.load(DueJobs(3))
 
     assert ids(list(due.jobs.values())) == [jobs[1].id, jobs[2].id, jobs[0].id]
 
@@ -39,7 +40,7 @@ def test_whichever_bound_comes_first_makes_a_job_due(kit: Kit) -> None:
     kit.cancel(by_grace)
     kit.advance(seconds=35)
 
-    due = kit.store.jobs.due(limit=10)
+    due = kit.store.jobs.load(DueJobs(10))
 
     assert list(due.jobs) == [by_timeout.id, by_start.id, by_grace.id]
 
@@ -51,7 +52,7 @@ def test_only_leased_jobs_are_due(kit: Kit) -> None:
     kit.succeeded_job()
     kit.advance(seconds=10_000)
 
-    assert kit.store.jobs.due(limit=10).jobs == {}
+    assert kit.store.jobs.load(DueJobs(10)).jobs == {}
 
 
 @spec("W1", "T14")
@@ -62,7 +63,7 @@ def test_a_swept_job_is_no_longer_due(kit: Kit) -> None:
     kit.sweep(job)
     kit.sweep(job)
 
-    assert kit.store.jobs.due(limit=10).jobs == {}
+    assert kit.store.jobs.load(DueJobs(10)).jobs == {}
     assert kit.types(job)[-2:] == [EventType.STALLED, EventType.REQUEUED]
     stored = kit.reload(job)
     assert (stored.status, stored.failures) == (JobStatus.QUEUED, 1)
