@@ -305,9 +305,8 @@ class Coordinator:
         self._idle = self._running = 0  # threads without a batch, and batches
         self._gathered = 0  # commands and wanted jobs that wait for a batch
         self._batch_started_at = 0.0  # the last one: what waits now has waited since then at most
-        self._is_watched = False
+        self._is_watched = self._closed = False
         self._deciding_callers: set[int] = set()  # threads of callers that run their own batch
-        self._closed = False
         self._threads = [
             threading.Thread(target=self._run, name=f"tenure-coordinator-{number}", daemon=True)
             for number in range(threads or store.parallelism)
