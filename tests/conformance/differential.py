@@ -618,7 +618,7 @@ class Differential(RuleBasedStateMachine):
             case "unblock":
                 worlds.step(what, lambda world: world.unblock())
             case "fold":
-                worlds.step(what, lambda world: world.fold())
+                worlds.step(what, lambda world: world.fold(), worlds=worlds.databases)
             case "tick":
                 worlds.step(what, lambda world: world.store.upkeep.tick())
             case "prune":
@@ -636,6 +636,7 @@ class Differential(RuleBasedStateMachine):
                             "observations", older_than_us=seconds(30), limit=1000
                         ).deleted
                     ),
+                    worlds=worlds.databases,
                 )
             case "step back":
                 worlds.advance(Duration(-seconds(2)))

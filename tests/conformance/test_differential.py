@@ -11,8 +11,8 @@ from tenure_conformance.harness import StoreFactory
 from tenure_conformance.spec import spec
 from tests.conformance.differential import Differential
 from tests.conformance.factories import PostgresDatabases, PostgresFactory, SqliteFactory
+from tests.conformance.model import ModelFactory
 from tests.conformance.walk import walk
-from tests.conformance.wrong_stores import Reference
 
 pytestmark = pytest.mark.slow
 
@@ -43,9 +43,9 @@ def _run(factories: Factories, *, programs: int, steps: int) -> None:
 
 @pytest.fixture
 def all_three(postgres_databases: PostgresDatabases) -> Factories:
-    """Every store of ours; the first is the reference."""
+    """The model, and both databases."""
     return {
-        "reference": Reference,
+        "model": ModelFactory,
         "sqlite": SqliteFactory,
         "postgres": lambda: PostgresFactory(postgres_databases),
     }
@@ -54,7 +54,7 @@ def all_three(postgres_databases: PostgresDatabases) -> Factories:
 @spec("I12", "A2")
 def test_odd_programs_do_not_differ_in_sqlite() -> None:
     # 50 with those over all three stores, each of which takes four times as long.
-    _run({"reference": Reference, "sqlite": SqliteFactory}, programs=40, steps=40)
+    _run({"model": ModelFactory, "sqlite": SqliteFactory}, programs=40, steps=40)
 
 
 @spec("I12", "A2")

@@ -1,40 +1,27 @@
-"""Stores that are wrong on purpose, one rule each. The kit must catch every one of them."""
+"""Stores that are wrong on purpose, one rule each. The kit must catch every one of them.
+
+Each is SQLite in memory with one mistake: a method of the port that forgets something, or a
+statement of which a part is replaced. Where a guard of the schema would refuse the mistake, the
+guard is removed: stores of others may have none.
+"""
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 from msgspec.structs import replace
 
-from tenure.core.artifacts import Artifact, ArtifactUpload, ArtifactUsage, AttemptOutput, Staging
-from tenure.core.claims import (
-    ClaimPlan,
-    ClaimScope,
-    ClaimView,
-    GrantRoom,
-    QueueState,
-    claim_order,
-)
-from tenure.core.commands import Outage
-from tenure.core.concurrency import Key, KeyRules
-from tenure.core.events import MAX_DECISION_EVENTS, Event
-from tenure.core.ids import Epoch, JobId, Namespace, QueueName, ScheduleName
+from tenure.core.artifacts import Artifact, ArtifactUpload, Staging
+from tenure.core.claims import ClaimPlan, ClaimView
+from tenure.core.ids import Epoch, JobId
 from tenure.core.instants import Duration, Instant
-from tenure.core.job import Job
 from tenure.core.outcomes import Change, SessionKey
-from tenure.core.tokens import TokenId
-from tenure.core.verdicts import Observation, Resolution
-from tenure.core.views.event_counts import EventCounts, EventSpan
 from tenure.core.views.events import EventFilter, EventPage, TailFilter, TailPage
-from tenure.core.views.job_search import Scope
 from tenure.core.views.rollups import Fold
-from tenure.core.vocabulary import Cause, EventClass, EventType
-from tenure.core.workers import WorkerProcess
+from tenure.core.vocabulary import RENEWALS, EventType
 from tenure.ports import (
-    ANY_TIME,
-    NO_WAIT,
     Clock,
-    ClockWindow,
-    HealthFact,
+    DueJobs,
+    JobsWanted,
     Loaded,
     Locked,
     Measures,
@@ -42,593 +29,638 @@ from tenure.ports import (
     Saved,
     Store,
 )
-from tenure.stores.host_clock import host_clock
+from tenure.stores.sql.artifacts import ARTIFACT_COLUMNS
+from tenure.stores.sql.database import Transaction
+from tenure.stores.sql.rollups import SqlRollups
+from tenure.stores.sql.rows import Row
+from tenure.stores.sql.statements import Query, Shape
+from tenure.stores.sql.upkeep import SqlUpkeep
+from tenure.stores.sqlite.memory import MemoryDatabase, MemoryStore
+from tenure.stores.sqlite.store import SqliteParts
 from tenure_conformance.harness import MemoryFactory
-from tests.conformance.reference.admission import Admission
-from tests.conformance.reference.store import ReferenceStore
 
+Altered = dict[str, tuple[str, str]]
+"""Of statements by name: a part, and what stands there instead."""
 
-class IgnoresNotAfter(ReferenceStore):
-    """Writes a report after its lease has ended. [K2]"""
 
-    def _matches(self, change: Change, now: Instant) -> bool:
-        return super()._matches(replace(change, not_after=None), now)
+class AlteredDatabase(MemoryDatabase):
+    """A database in memory that runs some statements altered."""
 
+    def __init__(self, clock: Clock, altered: Altered) -> None:
+        super().__init__(clock)
+        self.altered = altered
+        right = self.query
 
-class OneMicrosecondLate(ReferenceStore):
-    """Takes the instant of the end as still in time. [L9]"""
+        def query(name: str, shape: Shape = (), /, **parameters: object) -> Query:
+            made = right(name, shape, **parameters)
+            return replace(made, text=made.text.replace(*self.altered.get(name, ("", ""))))
 
-    def _matches(self, change: Change, now: Instant) -> bool:
-        return super()._matches(change, Instant(now - 1))
+        self.query = query
 
 
-class IgnoresRev(ReferenceStore):
-    """The last writer wins. [K1]"""
+class WrongStore(MemoryStore):
+    """A store in memory whose statements may be altered."""
 
-    def _matches(self, change: Change, now: Instant) -> bool:
-        present = self._jobs.get(change.job.id)
-        if present is not None and change.expected_rev:
-            change = replace(change, expected_rev=present.rev)
-        return super()._matches(change, now)
+    database: AlteredDatabase
 
+    def __init__(self, clock: Clock, altered: Altered) -> None:
+        SqliteParts.__init__(self, AlteredDatabase(clock, altered))
 
-class OneMoreRoom(KeyRules):
-    def room(self, key: Key, uses: int | None) -> int:
-        return super().room(key, uses) + 1
+    def drop_guards(self) -> None:
+        """Let rows be written that the schema refuses."""
+        for (name,) in self.run("SELECT name FROM sqlite_master WHERE type = 'trigger'"):
+            self.run(f"DROP TRIGGER {name}")
+        self.run("PRAGMA ignore_check_constraints = ON")
 
+    def run(self, text: str) -> list[Row]:
+        """The rows of a statement of ours."""
 
-class RunsTwoOfAKey(ReferenceStore):
-    """Counts the live leases of a concurrency key too low by one. [CK3]"""
+        def work(tx: Transaction) -> list[Row]:
+            [rows] = tx.fetch(Query(text, ()))
+            return rows
 
-    def _key_rules(self, namespace: Namespace, now: Instant) -> KeyRules:
-        return OneMoreRoom(super()._key_rules(namespace, now)._kinds, now)
+        return self.database.write(work)
 
 
-class LeasesOfAllKinds(Admission):
-    def leases(self, key: Key, mine: Iterable[Job], jobs: Iterable[Job]) -> int:
-        return sum(job.lease_id is not None and job.concurrency_key == key.key for job in jobs)
+class Mistake(NamedTuple):
+    """A rule that a store breaks, and the subject of the kit that must catch it."""
 
+    name: str
+    subject: str
+    alter: Callable[[WrongStore], Store | None]
+    altered: Altered
 
-class SharesConcurrencyKeys(ReferenceStore):
-    """Counts the leases of equal keys of all kinds. [CK1]"""
 
-    def __init__(self, *, clock: Clock = host_clock) -> None:
-        super().__init__(clock=clock)
-        self._admission = LeasesOfAllKinds()
+WRONG: dict[str, Mistake] = {}
+"""All mistakes by name."""
 
+Alter = Callable[[WrongStore], Store | None]
 
-class CountsRateKeysTogether(ReferenceStore):
-    """Has one state for all rate keys of a kind. [RL11]"""
 
-    def claim(self, *args: Any) -> ClaimPlan:
-        planned = super().claim(*args)
-        latest = {
-            (space, meter.scope, meter.name): tat
-            for (space, meter), tat in self._rate_states.items()
-        }
-        for space, meter in self._rate_states:
-            self._rate_states[space, meter] = latest[space, meter.scope, meter.name]
-        return planned
+def wrong(subject: str) -> Callable[[Alter], Alter]:
+    """Register a mistake, made by a function that alters the objects of a store, or returns
+    another store."""
 
+    def register(alter: Alter) -> Alter:
+        WRONG[alter.__name__] = Mistake(alter.__name__, subject, alter, {})
+        return alter
 
-class ForgetsRateKeysTooEarly(ReferenceStore):
-    """Removes the state of a rate key that has not got its burst back. [RL13]"""
+    return register
 
-    def delete_idle_keys(self, *, limit: int) -> int:
-        idle = [each for each in self._rate_states if each[1].key][:limit]
-        for each in idle:
-            del self._rate_states[each]
-        return len(idle)
 
+def wrong_statement(subject: str, name: str, **altered: tuple[str, str]) -> None:
+    """Register a mistake in a statement."""
+    WRONG[name] = Mistake(name, subject, lambda store: None, altered)
 
-class WithoutTurns(Admission):
-    def order(self, job: Job) -> tuple[int, int, int, str]:
-        priority, run_at, job_id = claim_order(job)
-        return (priority, run_at, run_at, job_id)
 
+class With:
+    """An object with some of its methods replaced."""
 
-class GivesOldJobsThePlaceOfTheirEnqueue(ReferenceStore):
-    """Grants the jobs of a key that was at its limit before those that came meanwhile. [CK13]"""
+    def __init__(self, original: object, **methods: object) -> None:
+        self._original = original
+        self.__dict__.update(methods)
 
-    def __init__(self, *, clock: Clock = host_clock) -> None:
-        super().__init__(clock=clock)
-        self._admission = WithoutTurns()
-
-
-class ExceedsTheLimit(ReferenceStore):
-    """Counts live leases too low by one. [Z3]"""
-
-    def _queue(self, namespace: Namespace, name: QueueName) -> QueueState:
-        state = super()._queue(namespace, name)
-        return replace(state, live=max(0, state.live - 1))
-
-
-class ForgetsRates(ReferenceStore):
-    """Forgets what was granted under a rate. [RL1]"""
-
-    def claim(
-        self,
-        scope: ClaimScope,
-        sessions: Sequence[SessionKey],
-        wanted: int,
-        plan: Callable[[ClaimView], ClaimPlan],
-    ) -> ClaimPlan:
-        self._rate_states.clear()
-        return super().claim(scope, sessions, wanted, plan)
-
-
-class ForgetsEvents(ReferenceStore):
-    """Writes the row and not its start. [K3]"""
-
-    def _write(self, change: Change) -> None:
-        kept = tuple(event for event in change.events if event.type is not EventType.STARTED)
-        super()._write(replace(change, events=kept))
-
-
-class ForgetsSpawnedJobs(ReferenceStore):
-    """Writes the row and not the job that came with it. [K3]"""
-
-    def _write(self, change: Change) -> None:
-        super()._write(replace(change, spawned=()))
-
-
-class IgnoresTheEpoch(ReferenceStore):
-    """Takes changes that were decided before a fail-over. [A5]"""
-
-    def save(
-        self, changes: Iterable[Change], *, epoch: Epoch, window: ClockWindow = ANY_TIME
-    ) -> Saved:
-        return super().save(changes, epoch=self._epoch, window=window)
-
-
-class TrustsAnyEstimate(ReferenceStore):
-    """Takes changes that were decided by a wrong estimate of its clock. [K11]"""
-
-    def save(
-        self, changes: Iterable[Change], *, epoch: Epoch, window: ClockWindow = ANY_TIME
-    ) -> Saved:
-        return super().save(changes, epoch=epoch)
-
-
-class GrantsFromPausedQueues(ReferenceStore):
-    """Forgets that a queue is paused. [Z2]"""
-
-    def _queue(self, namespace: Namespace, name: QueueName) -> QueueState:
-        return replace(super()._queue(namespace, name), paused=False)
-
-
-class IgnoresKinds(ReferenceStore):
-    """Grants kinds that a worker cannot run. [Z1]"""
-
-    def _candidates(
-        self, scope: ClaimScope, wanted: int, now: Instant, room: GrantRoom
-    ) -> list[Job]:
-        return super()._candidates(replace(scope, kinds=None), wanted, now, room)
-
-
-class FirstComeFirstServed(ReferenceStore):
-    """Has no use for priorities. [Z1]"""
-
-    def _candidates(
-        self, scope: ClaimScope, wanted: int, now: Instant, room: GrantRoom
-    ) -> list[Job]:
-        found = super()._candidates(scope, wanted, now, room)
-        return sorted(found, key=lambda job: job.id)
-
-
-class HoldsReadyJobsBack(ReferenceStore):
-    """Compares the place of a job with the clock, as if every job had a delay. [Z6]"""
-
-    def _candidates(
-        self, scope: ClaimScope, wanted: int, now: Instant, room: GrantRoom
-    ) -> list[Job]:
-        found = super()._candidates(scope, wanted, now, room)
-        return [job for job in found if job.run_at is not None and job.run_at <= now]
-
-
-class TakesJumpsForOutages(ReferenceStore):
-    """Forgets what an outage was. [O12]"""
-
-    def record_outage(self, outage: Outage) -> None:
-        super().record_outage(replace(outage, is_jump=False))
-
-
-class KeepsEveryObservation(ReferenceStore):
-    """Lets a stray worker fill the disk. [U1]"""
-
-    def _keep_observations(self, observations: Sequence[Observation]) -> list[Observation]:
-        self._observations.extend(observations)
-        return list(observations)
-
-
-class PrunesTransitions(ReferenceStore):
-    """Takes a start for a renewal. [E3]"""
-
-    def prune_renewals(self, *, older_than_us: Duration, limit: int) -> PruneResult:
-        for events in self._events.values():
-            events[:] = [event for event in events if event.type is not EventType.STARTED]
-        return super().prune_renewals(older_than_us=older_than_us, limit=limit)
-
-
-class PrunesTheLiving(ReferenceStore):
-    """Prunes renewals while their attempt is live. [G1]"""
-
-    def prune_renewals(self, *, older_than_us: Duration, limit: int) -> PruneResult:
-        pruned = 0
-        for events in self._events.values():
-            kept = [event for event in events if event.event_class is EventClass.TRANSITION]
-            pruned += len(events) - len(kept)
-            events[:] = kept
-        return PruneResult(pruned, hit_limit=False)
-
-
-class PrunesOnlyTheFirstPage(ReferenceStore):
-    """Begins from the first renewal every time; behind a page of live ones nothing goes. [G4]"""
-
-    def prune_renewals(self, *, older_than_us: Duration, limit: int) -> PruneResult:
-        self._last_renewal = None
-        return super().prune_renewals(older_than_us=older_than_us, limit=limit)
-
-
-class ForgetsWhoHoldsALease(ReferenceStore):
-    """Has no look at leases before it forgets a session. [Q7]"""
-
-    def delete_sessions(self, *, older_than_us: Duration, limit: int) -> int:
-        before = self._clock() - older_than_us
-        old = [key for key, seen in self._sessions.items() if seen.claimed_at < before][:limit]
-        for key in old:
-            del self._sessions[key]
-        return len(old)
-
-
-class ForgetsOutagesThatExcuse(ReferenceStore):
-    """Has no look at leases before it forgets an outage. [O4]"""
-
-    def delete_outages(self, *, older_than_us: Duration, limit: int) -> int:
-        before = self._clock() - older_than_us
-        old = [outage for outage in self._outages if outage.ended_at < before][:limit]
-        self._outages = [outage for outage in self._outages if outage not in old]
-        return len(old)
-
-
-class PurgesTooEarly(ReferenceStore):
-    """Counts retention from the enqueue. [T26]"""
-
-    def purge(self, *, older_than_us: Duration, limit: int) -> int:
-        before = self._clock() - older_than_us
-        gone = [job_id for job_id, job in self._jobs.items() if job.enqueued_at < before]
-        for job_id in gone[:limit]:
-            del self._jobs[job_id]
-            del self._events[job_id]
-        return len(gone[:limit])
-
-
-class SweepsInAnyOrder(ReferenceStore):
-    """Shows overdue jobs by id. [W1]"""
-
-    def due(self, *, limit: int) -> Loaded:
-        due = super().due(limit=1_000_000)
-        return Loaded(due.now, due.epoch, dict(sorted(due.jobs.items())[:limit]))
-
-
-class SharesKeysAcrossKinds(ReferenceStore):
-    """Compares dedupe keys and forgets the kind. [D5]"""
-
-    def _matches(self, change: Change, now: Instant) -> bool:
-        taken = {job.dedupe_key for job in self._jobs.values() if job.finished_at is None}
-        is_taken = change.expected_rev == 0 and change.job.dedupe_key in taken - {None}
-        return not is_taken and super()._matches(change, now)
-
-
-class FreesEveryKey(ReferenceStore):
-    """Frees a job's key when the job ends, whatever the job says. [D13]"""
-
-    def _write(self, change: Change) -> None:
-        super()._write(change)
-        if change.job.finished_at is not None:
-            self._keys = {key: job for key, job in self._keys.items() if job != change.job.id}
-
-
-class PurgesHolders(ReferenceStore):
-    """Purges a job whose key stays taken. [D15]"""
-
-    def purge(self, *, older_than_us: Duration, limit: int) -> int:
-        for job in self._jobs.values():
-            if job.finished_at is not None:
-                self._jobs[job.id] = replace(job, unique_for_us=None)
-        return super().purge(older_than_us=older_than_us, limit=limit)
-
-
-class DecidesWithoutLocking(ReferenceStore):
-    """Reads, decides and saves one after the other, and lets others in between. [K9]"""
-
-    def save_locked(
-        self,
-        ids: Sequence[JobId],
-        sessions: Sequence[SessionKey],
-        decide: Callable[[Locked], Sequence[Change]],
-    ) -> Saved:
-        loaded = self.load(ids)
-        locked = Locked(
-            loaded.now,
-            loaded.epoch,
-            loaded.jobs,
-            sessions={key: self._sessions[key] for key in sessions if key in self._sessions},
-            load_histories=self.load_histories,
-        )
-        return self.save(decide(locked), epoch=loaded.epoch)
-
-
-class FoldsTwice(ReferenceStore):
-    """Saves a fold though another process has folded the same events. [OB33]"""
-
-    def save_fold(self, fold: Fold) -> bool:
-        return super().save_fold(replace(fold, expected=self._fold_progress.position))
-
-
-class ForgetsHowFarItFolded(ReferenceStore):
-    """Counts events beside the rollups that are in them. [OB34]"""
-
-    def save_fold(self, fold: Fold) -> bool:
-        before = self._fold_progress.position
-        was_saved = super().save_fold(fold)
-        self._fold_progress = replace(self._fold_progress, position=before)
-        return was_saved
-
-
-class ForgetsRepeats(ReferenceStore):
-    """Does not remember that a claim came again. [Q8]"""
-
-    def claim(
-        self,
-        scope: ClaimScope,
-        sessions: Sequence[SessionKey],
-        wanted: int,
-        plan: Callable[[ClaimView], ClaimPlan],
-    ) -> ClaimPlan:
-        planned = super().claim(scope, sessions, wanted, plan)
-        for session in planned.sessions:
-            self._sessions[session.key] = replace(session, is_repeated=False)
-        return planned
-
-
-class RedrivesTwice(ReferenceStore):
-    """Makes the new job though the dead letter has been resolved meanwhile. [B17]"""
-
-    def _matches(self, change: Change, now: Instant) -> bool:
-        return super()._matches(replace(change, resolution=None), now)
-
-
-class LastResolutionWins(ReferenceStore):
-    """Lets a later redrive overwrite what became of a dead letter. [B1]"""
-
-    def _keep_resolution(self, resolution: Resolution) -> bool:
-        self._resolutions.pop(resolution.job_id, None)
-        return super()._keep_resolution(resolution)
-
-
-class ForgetsTheRedriven(ReferenceStore):
-    """Writes the new job and not what it resolves. [B17]"""
-
-    def _write(self, change: Change) -> None:
-        super()._write(replace(change, resolution=None))
-
-
-class ShowsWhatIsOnlyStaged(ReferenceStore):
-    """Shows artifacts before their attempt has succeeded."""
-
-    def list_artifacts(self, job_id: JobId) -> list[Artifact]:
-        staged = sorted(self._artifacts.items())
-        return [stored.artifact for key, stored in staged if key[0] == job_id]
-
-
-class StagesAfterTheEnd(ReferenceStore):
-    """Takes an artifact of a lease that has just ended. [B7]"""
-
-    def stage_artifact(self, upload: ArtifactUpload) -> Staging:
-        clock = self._clock
-        self._clock = lambda: Instant(clock() - 1)
-        try:
-            return super().stage_artifact(upload)
-        finally:
-            self._clock = clock
-
-
-class CollectsTheSeen(ReferenceStore):
-    """Takes every artifact of a job that does not run for a leftover. [B10]"""
-
-    def _is_leftover(self, key: tuple[JobId, int, str]) -> bool:
-        return self._jobs[key[0]].lease_id is None
-
-
-class ForgetsNamespaceQuotas(ReferenceStore):
-    """Says of every namespace that it has no artifacts. [B28]"""
-
-    def _artifact_usage(self, job: Job | None, name: str) -> ArtifactUsage:
-        return replace(super()._artifact_usage(job, name), namespace_bytes=0)
-
-
-class TakesTheLatestOutput(ReferenceStore):
-    """Overwrites what an attempt said before. [B20]"""
-
-    def put_attempt_log(self, output: AttemptOutput) -> Cause | None:
-        self._log_parts.clear()
-        return super().put_attempt_log(output)
-
-
-class DrainsForEver(ReferenceStore):
-    """Takes a new process for the one that was asked to stop. [B12]"""
-
-    def see_worker(self, process: WorkerProcess) -> bool:
-        return super().see_worker(replace(process, uptime_us=Duration(10**9)))
-
-
-class CountsWithoutEnd(ReferenceStore):
-    """Counts every job there is, however long that takes. [B27]"""
-
-    def measure(self, *, queues: int, jobs: int, namespace: Namespace | None = None) -> Measures:
-        return super().measure(queues=queues, jobs=len(self._jobs), namespace=namespace)
-
-
-class DecidesOnTheWholeLog(ReferenceStore):
-    """Loads every event there is to decide about a job. [J8]"""
-
-    def load_decision_histories(
-        self, ids: Sequence[JobId], *, events: int = MAX_DECISION_EVENTS
-    ) -> dict[JobId, list[Event]]:
-        return self.load_histories(ids)
-
-
-class MeasuresByNameOnly(ReferenceStore):
-    """Lets the namespace that comes first in the alphabet have all places. [B27]"""
-
-    def measure(self, *, queues: int, jobs: int, namespace: Namespace | None = None) -> Measures:
-        whole = super().measure(queues=10**6, jobs=jobs, namespace=namespace)
-        return replace(
-            whole,
-            queues=whole.queues[:queues],
-            left_out=max(0, len(whole.queues) - queues),
-        )
-
-
-class CountsTheEndOfASpan(ReferenceStore):
-    """Counts what happened at the end of a span, which is where the next one begins. [B31]"""
-
-    def count_events(self, span: EventSpan) -> EventCounts:
-        counted = super().count_events(replace(span, until=Instant(span.until + 1)))
-        return replace(counted, until=min(counted.until, span.until))
-
-
-class ListsEverybodysEvents(ReferenceStore):
-    """Shows the events of every namespace. [E9]"""
-
-    def _is_within(self, job_id: JobId, scope: Scope) -> bool:
-        return True
-
-
-class FollowsEverybody(ListsEverybodysEvents):
-    """Shows a follower the events of every namespace. [E10]"""
-
-
-class GoesOnAfterTheLastEvent(ReferenceStore):
-    """Lets a follower go on after the newest event, whatever it has shown. [E10]"""
-
-    def follow_events(self, wanted: TailFilter, *, wait_us: Duration = NO_WAIT) -> TailPage:
-        end = super().follow_events(replace(wanted, after=None, newest=0))
-        return replace(super().follow_events(wanted), next=end.next)
-
-
-class EndsWithAShortPage(ReferenceStore):
-    """Takes a page that is not full for the last one. [E8]"""
-
-    def list_events(self, wanted: EventFilter) -> EventPage:
-        page = super().list_events(wanted)
-        return page if len(page.events) == wanted.limit else replace(page, next=None)
-
-
-class RevokesAgain(ReferenceStore):
-    """Moves the end of a token to the latest time that somebody asked for it. [H20]"""
-
-    def revoke_token(self, token_id: TokenId) -> tuple[ScheduleName, ...] | None:
-        token = self._tokens.get(token_id)
-        if token is not None:
-            self._tokens[token_id] = replace(token, revoked_at=None)
-        return super().revoke_token(token_id)
-
-
-class PausesNothing(ReferenceStore):
-    """Lets schedules of a revoked token go on firing. [SC24]"""
-
-    def revoke_token(self, token_id: TokenId) -> tuple[ScheduleName, ...] | None:
-        kept = dict(self._schedules)
-        names = super().revoke_token(token_id)
-        self._schedules = kept
-        return names
-
-
-class AnswersOneCallForEver(ReferenceStore):
-    """Says how it is although it was closed."""
-
-    def health(self) -> list[HealthFact]:
-        closed, self._closed = self._closed, False
-        try:
-            return super().health()
-        finally:
-            self._closed = closed
-
-
-WRONG: dict[type[ReferenceStore], str] = {
-    IgnoresNotAfter: "saving",
-    OneMicrosecondLate: "saving",
-    IgnoresRev: "saving",
-    ExceedsTheLimit: "queues",
-    ForgetsRates: "rates",
-    CountsRateKeysTogether: "rate_keys",
-    ForgetsRateKeysTooEarly: "rate_keys",
-    RunsTwoOfAKey: "concurrency_keys",
-    GivesOldJobsThePlaceOfTheirEnqueue: "turns_of_keys",
-    SharesConcurrencyKeys: "concurrency_keys",
-    ForgetsEvents: "saving",
-    ForgetsSpawnedJobs: "saving",
-    IgnoresTheEpoch: "clock_and_epoch",
-    TrustsAnyEstimate: "clock_and_epoch",
-    GrantsFromPausedQueues: "queues",
-    IgnoresKinds: "claiming",
-    FirstComeFirstServed: "claiming",
-    HoldsReadyJobsBack: "claiming",
-    TakesJumpsForOutages: "clock_and_epoch",
-    KeepsEveryObservation: "observations",
-    PrunesTransitions: "retention",
-    PrunesTheLiving: "retention",
-    PrunesOnlyTheFirstPage: "retention",
-    ForgetsWhoHoldsALease: "claiming",
-    ForgetsOutagesThatExcuse: "clock_and_epoch",
-    PurgesTooEarly: "retention",
-    SweepsInAnyOrder: "sweeping",
-    SharesKeysAcrossKinds: "dedupe",
-    FreesEveryKey: "held_keys",
-    PurgesHolders: "held_keys",
-    DecidesWithoutLocking: "saving",
-    FoldsTwice: "rollups",
-    ForgetsHowFarItFolded: "rollups",
-    ForgetsRepeats: "undelivered",
-    RedrivesTwice: "dead_letters",
-    LastResolutionWins: "dead_letters",
-    ForgetsTheRedriven: "dead_letters",
-    ShowsWhatIsOnlyStaged: "artifacts",
-    StagesAfterTheEnd: "artifacts",
-    CollectsTheSeen: "artifacts",
-    ForgetsNamespaceQuotas: "artifacts",
-    TakesTheLatestOutput: "attempt_logs",
-    DrainsForEver: "workers",
-    CountsWithoutEnd: "measures",
-    MeasuresByNameOnly: "measures",
-    DecidesOnTheWholeLog: "histories",
-    CountsTheEndOfASpan: "event_counts",
-    ListsEverybodysEvents: "event_pages",
-    EndsWithAShortPage: "event_pages",
-    FollowsEverybody: "following",
-    GoesOnAfterTheLastEvent: "following",
-    RevokesAgain: "tokens",
-    PausesNothing: "schedules",
-    AnswersOneCallForEver: "closing",
-}
-"""Each wrong store and the subject of the kit that must catch it."""
-
-
-class Reference(MemoryFactory):
-    """The factory of the reference store."""
-
-    def make(self, clock: Clock) -> Store:
-        return ReferenceStore(clock=clock)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._original, name)
 
 
 class Wrong(MemoryFactory):
     """The factory of a wrong store."""
 
-    def __init__(self, kind: type[ReferenceStore] = ForgetsEvents) -> None:
+    def __init__(self, name: str = "forgets_events") -> None:
         super().__init__()
-        self._kind = kind
+        self._mistake = WRONG[name]
 
     def make(self, clock: Clock) -> Store:
-        return self._kind(clock=clock)
+        store = WrongStore(clock, dict(self._mistake.altered))
+        return self._mistake.alter(store) or store
+
+
+# --- Saving --------------------------------------------------------------------------------------
+
+
+def _saves(store: WrongStore, altered: Callable[[Change], Change]) -> None:
+    """Save each change altered."""
+    save = store.jobs.save
+
+    def save_altered(changes: Iterable[Change], **given: Any) -> Saved:
+        return save([altered(change) for change in changes], **given)
+
+    store.jobs = cast(Any, With(store.jobs, save=save_altered))
+
+
+@wrong("saving")
+def ignores_not_after(store: WrongStore) -> None:
+    """Writes a report after its lease has ended. [K2]"""
+    _saves(store, lambda change: replace(change, not_after=None))
+
+
+@wrong("saving")
+def one_microsecond_late(store: WrongStore) -> None:
+    """Takes the instant of the end as still in time. [L9]"""
+
+    def later(change: Change) -> Change:
+        end = change.not_after
+        return change if end is None else replace(change, not_after=Instant(end + 1))
+
+    _saves(store, later)
+
+
+@wrong("saving")
+def ignores_rev(store: WrongStore) -> None:
+    """The last writer wins. [K1]"""
+
+    def with_present_rev(change: Change) -> Change:
+        present = store.jobs.read([change.job.id]).get(change.job.id)
+        if present is None or not change.expected_rev:
+            return change
+        return replace(change, expected_rev=present.rev)
+
+    _saves(store, with_present_rev)
+
+
+@wrong("saving")
+def forgets_events(store: WrongStore) -> None:
+    """Writes the row and not its start. [K3]"""
+    store.drop_guards()
+    save = store.jobs.save
+
+    def save_rows(changes: Iterable[Change], **given: Any) -> Saved:
+        saved = save(changes, **given)
+        store.run(f"DELETE FROM tenure_job_event WHERE type = '{EventType.STARTED.value}'")
+        return saved
+
+    store.jobs = cast(Any, With(store.jobs, save=save_rows))
+
+
+@wrong("saving")
+def forgets_spawned_jobs(store: WrongStore) -> None:
+    """Writes the row and not the job that came with it. [K3]"""
+    _saves(store, lambda change: replace(change, spawned=()))
+
+
+@wrong("dead_letters")
+def forgets_the_redriven(store: WrongStore) -> None:
+    """Writes the new job and not what it resolves. [B17]"""
+    _saves(store, lambda change: replace(change, resolution=None))
+
+
+@wrong("clock_and_epoch")
+def ignores_the_epoch(store: WrongStore) -> None:
+    """Takes changes that were decided before a fail-over. [A5]"""
+    save = store.jobs.save
+
+    def save_now(changes: Iterable[Change], *, epoch: Epoch, **window: Any) -> Saved:
+        return save(changes, epoch=store.jobs.load([]).epoch, **window)
+
+    store.jobs = cast(Any, With(store.jobs, save=save_now))
+
+
+@wrong("clock_and_epoch")
+def trusts_any_estimate(store: WrongStore) -> None:
+    """Takes changes that were decided by a wrong estimate of its clock. [K11]"""
+    save = store.jobs.save
+
+    def save_anyway(changes: Iterable[Change], *, epoch: Epoch, **window: Any) -> Saved:
+        return save(changes, epoch=epoch)
+
+    store.jobs = cast(Any, With(store.jobs, save=save_anyway))
+
+
+@wrong("saving")
+def decides_without_locking(store: WrongStore) -> None:
+    """Reads, decides and saves one after the other, and lets others in between. [K9]"""
+    save, save_locked = store.jobs.save, store.jobs.save_locked
+
+    def save_unlocked(
+        ids: Sequence[JobId],
+        sessions: Sequence[SessionKey],
+        decide: Callable[[Locked], Sequence[Change]],
+    ) -> Saved:
+        read: list[Locked] = []
+
+        def only_read(locked: Locked) -> Sequence[Change]:
+            read.append(locked)
+            return []
+
+        save_locked(ids, sessions, only_read)
+        return save(decide(read[-1]), epoch=read[-1].epoch)
+
+    store.jobs = cast(Any, With(store.jobs, save_locked=save_unlocked))
+
+
+@wrong("dedupe")
+def shares_keys_across_kinds(store: WrongStore) -> None:
+    """Compares dedupe keys and forgets the kind. [D5]"""
+    save = store.jobs.save
+
+    def save_without_taken(changes: Iterable[Change], **given: Any) -> Saved:
+        taken = {key.key for key, _ in store.audit.live_keys()}
+        free = [each for each in changes if each.expected_rev or each.job.dedupe_key not in taken]
+        return save(free, **given)
+
+    store.jobs = cast(Any, With(store.jobs, save=save_without_taken))
+
+
+@wrong("held_keys")
+def frees_every_key(store: WrongStore) -> None:
+    """Frees a job's key when the job ends, whatever the job says. [D13]"""
+    load = store.jobs.load
+
+    def load_freed(wanted: JobsWanted, **given: Any) -> Loaded:
+        store.run(
+            "DELETE FROM tenure_dedupe WHERE job_id IN"
+            " (SELECT id FROM tenure_job WHERE finished_at IS NOT NULL)"
+        )
+        return load(wanted, **given)
+
+    store.jobs = cast(Any, With(store.jobs, load=load_freed))
+
+
+wrong_statement(  # [D15]
+    "held_keys",
+    "purges_holders",
+    purgeable=("j.finished_at + j.unique_for_us <=", "j.finished_at <="),
+)
+wrong_statement(  # [B17]
+    "dead_letters", "redrives_twice", unresolved_among=("AND NOT EXISTS", "OR NOT EXISTS")
+)
+
+
+@wrong("dead_letters")
+def last_resolution_wins(store: WrongStore) -> None:
+    """Lets a later redrive overwrite what became of a dead letter. [B1]"""
+    store.drop_guards()
+    names = ("kind", "ts", "actor", "request_id", "fingerprint", "note", "new_job_id")
+    overwrite = ", ".join(f"{name} = excluded.{name}" for name in names)
+    store.database.altered["keep_resolution"] = (
+        "ON CONFLICT DO NOTHING",
+        f"ON CONFLICT (job_id) DO UPDATE SET {overwrite}",
+    )
+
+
+@wrong("observations")
+def keeps_every_observation(store: WrongStore) -> None:
+    """Lets a stray worker fill the disk. [U1]"""
+    store.drop_guards()
+    store.database.altered["keep_observation"] = ("kept.last <", "kept.last < 9 *")
+
+
+# --- Claiming ------------------------------------------------------------------------------------
+
+
+def _plans(
+    store: WrongStore,
+    *,
+    view: Callable[[ClaimView], ClaimView] = lambda view: view,
+    planned: Callable[[ClaimPlan], ClaimPlan] = lambda planned: planned,
+) -> None:
+    """Let claims plan by another view, or write another plan."""
+    claim = store.claims.claim
+
+    def claim_altered(
+        scope: Any, sessions: Any, wanted: int, plan: Callable[[ClaimView], ClaimPlan]
+    ) -> ClaimPlan:
+        return claim(scope, sessions, MANY, lambda right: planned(plan(view(right))))
+
+    store.claims = cast(Any, With(store.claims, claim=claim_altered))
+
+
+MANY = 1000
+
+
+@wrong("claiming")
+def ignores_kinds(store: WrongStore) -> None:
+    """Grants kinds that a worker cannot run. [Z1]"""
+    claim = store.claims.claim
+
+    def claim_any(scope: Any, *given: Any) -> ClaimPlan:
+        return claim(replace(scope, kinds=None), *given)
+
+    store.claims = cast(Any, With(store.claims, claim=claim_any))
+
+
+@wrong("claiming")
+def first_come_first_served(store: WrongStore) -> None:
+    """Has no use for priorities. [Z1]"""
+    _plans(
+        store,
+        view=lambda view: replace(view, candidates=sorted(view.candidates, key=lambda job: job.id)),
+    )
+
+
+@wrong("claiming")
+def holds_ready_jobs_back(store: WrongStore) -> None:
+    """Compares the place of a job with the clock, as if every job had a delay. [Z6]"""
+    _plans(
+        store,
+        view=lambda view: replace(
+            view, candidates=[job for job in view.candidates if (job.run_at or 0) <= view.now]
+        ),
+    )
+
+
+@wrong("undelivered")
+def forgets_repeats(store: WrongStore) -> None:
+    """Does not remember that a claim came again. [Q8]"""
+    _plans(
+        store,
+        planned=lambda planned: replace(
+            planned, sessions=[replace(each, is_repeated=False) for each in planned.sessions]
+        ),
+    )
+
+
+wrong_statement(  # [Z3]: counts live leases too low by one
+    "queues", "exceeds_the_limit", count_live=("count(*)", "max(0, count(*) - 1)")
+)
+wrong_statement(  # [Z2]
+    "queues", "grants_from_paused_queues", load_unusual_queues=("paused,", "0,")
+)
+wrong_statement("rates", "forgets_rates", lock_slots=("s.tat", "0"))  # [RL1]
+wrong_statement(  # [RL11]: reads the state of the first rate key for all
+    "rate_keys", "counts_rate_keys_together", used_of_key=("s.key =", "s.key <> '' AND '' <>")
+)
+wrong_statement(  # [RL13]
+    "rate_keys", "forgets_rate_keys_too_early", delete_idle_slots=("tat <=", "tat <> -")
+)
+wrong_statement(  # [CK3]: counts the live leases of a concurrency key too low by one
+    "concurrency_keys", "runs_two_of_a_key", used_of_key=("count(*)", "count(*) - 1")
+)
+wrong_statement(  # [CK1]: counts the leases of equal keys of all kinds
+    "concurrency_keys", "shares_concurrency_keys", used_of_key=("j.kind =", "'' <>")
+)
+wrong_statement(  # [CK13]
+    "turns_of_keys",
+    "gives_old_jobs_the_place_of_their_enqueue",
+    candidates=("coalesce(j.admitted_at, j.run_at)", "j.run_at"),
+    merged_candidates=("coalesce(j.admitted_at, j.run_at)", "j.run_at"),
+)
+
+
+# --- Sweeping, upkeep and retention --------------------------------------------------------------
+
+
+@wrong("sweeping")
+def sweeps_in_any_order(store: WrongStore) -> None:
+    """Shows overdue jobs by id. [W1]"""
+    load = store.jobs.load
+
+    def load_by_id(wanted: JobsWanted, **given: Any) -> Loaded:
+        if not isinstance(wanted, DueJobs):
+            return load(wanted, **given)
+        found = load(DueJobs(MANY), **given)
+        return replace(found, jobs=dict(sorted(found.jobs.items())[: wanted.limit]))
+
+    store.jobs = cast(Any, With(store.jobs, load=load_by_id))
+
+
+@wrong("clock_and_epoch")
+def takes_jumps_for_outages(store: WrongStore) -> None:
+    """Forgets what an outage was. [O12]"""
+    record = store.upkeep.record_outage
+    store.upkeep = cast(
+        Any,
+        With(store.upkeep, record_outage=lambda outage: record(replace(outage, is_jump=False))),
+    )
+
+
+def _deletes(store: WrongStore, renewals: Callable[..., PruneResult]) -> None:
+    """Delete renewals otherwise."""
+    delete = store.upkeep.delete
+
+    def delete_altered(what: Any, **given: Any) -> PruneResult:
+        return renewals(**given) if what == "renewals" else delete(what, **given)
+
+    store.upkeep = cast(Any, With(store.upkeep, delete=delete_altered))
+
+
+@wrong("retention")
+def prunes_transitions(store: WrongStore) -> None:
+    """Takes a start for a renewal. [E3]"""
+    store.drop_guards()
+    delete = store.upkeep.delete
+
+    def prune(**given: Any) -> PruneResult:
+        store.run(f"DELETE FROM tenure_job_event WHERE type = '{EventType.STARTED.value}'")
+        return delete("renewals", **given)
+
+    _deletes(store, prune)
+
+
+@wrong("retention")
+def prunes_the_living(store: WrongStore) -> None:
+    """Prunes renewals while their attempt is live. [G1]"""
+    renewals = ", ".join(f"'{each.value}'" for each in RENEWALS)
+
+    def prune(**given: Any) -> PruneResult:
+        text = f"DELETE FROM tenure_job_event WHERE type IN ({renewals}) RETURNING seq"
+        return PruneResult(len(store.run(text)), hit_limit=False)
+
+    _deletes(store, prune)
+
+
+@wrong("retention")
+def prunes_only_the_first_page(store: WrongStore) -> None:
+    """Starts from the first renewal every time; behind a page of live ones nothing goes. [G4]"""
+
+    def prune(**given: Any) -> PruneResult:
+        database, artifacts = store.database, cast(Any, store.artifacts)
+        anew = SqlUpkeep(database, artifacts=artifacts, rollups=SqlRollups(database))
+        return anew.delete("renewals", **given)
+
+    _deletes(store, prune)
+
+
+wrong_statement(  # [Q7]: does not read the leases before it forgets a session
+    "claiming", "forgets_who_holds_a_lease", page_of_sessions=("j.lease_id IS NOT NULL", "FALSE")
+)
+wrong_statement(  # [O4]
+    "clock_and_epoch",
+    "forgets_outages_that_excuse",
+    delete_old_outages=("j.lease_id IS NOT NULL", "FALSE"),
+)
+
+
+@wrong("retention")
+def purges_too_early(store: WrongStore) -> None:
+    """Counts retention from the enqueue. [T26]"""
+    store.drop_guards()
+    store.database.altered["purgeable"] = ("j.finished_at <", "j.enqueued_at <")
+
+
+@wrong("rollups")
+def folds_twice(store: WrongStore) -> None:
+    """Saves a fold though another process has folded the same events. [OB33]"""
+    save = store.views.save_fold
+
+    def save_anyway(fold: Fold) -> bool:
+        return save(replace(fold, expected=store.views.fold_progress()[0].position))
+
+    store.views = cast(Any, With(store.views, save_fold=save_anyway))
+
+
+@wrong("rollups")
+def forgets_how_far_it_folded(store: WrongStore) -> None:
+    """Counts events beside the rollups that are in them. [OB34]"""
+    save = store.views.save_fold
+
+    def save_without_place(fold: Fold) -> bool:
+        return save(replace(fold, progress=replace(fold.progress, position=fold.expected)))
+
+    store.views = cast(Any, With(store.views, save_fold=save_without_place))
+
+
+# --- Artifacts, workers, tokens ------------------------------------------------------------------
+
+
+@wrong("artifacts")
+def shows_what_is_only_staged(store: WrongStore) -> None:
+    """Shows artifacts before their attempt has succeeded."""
+
+    def of_job(job_id: JobId) -> list[Artifact]:
+        columns = ", ".join(ARTIFACT_COLUMNS)
+        rows = store.run(f"SELECT {columns} FROM tenure_artifact WHERE job_id = '{job_id}'")
+        return [Artifact(**dict(zip(ARTIFACT_COLUMNS, row, strict=True))) for row in rows]
+
+    store.artifacts = cast(Any, With(store.artifacts, of_job=of_job))
+
+
+@wrong("artifacts")
+def stages_after_the_end(store: WrongStore) -> None:
+    """Takes an artifact of a lease that has just ended. [B7]"""
+    stage, altered = store.artifacts.stage, store.database.altered
+
+    def stage_late(upload: ArtifactUpload) -> Staging:
+        altered["moment_to_decide"] = ("tenure_clock()", "tenure_clock() - 1")
+        try:
+            return stage(upload)
+        finally:
+            del altered["moment_to_decide"]
+
+    store.artifacts = cast(Any, With(store.artifacts, stage=stage_late))
+
+
+wrong_statement(  # [B10]: takes every artifact of a job that does not run for a leftover
+    "artifacts",
+    "collects_the_visible",
+    page_of_artifacts=(
+        "j.status\n",
+        "CASE WHEN j.lease_id IS NULL THEN 'failed' ELSE j.status END\n",
+    ),
+)
+wrong_statement(  # [B28]
+    "artifacts", "forgets_namespace_quotas", artifact_usage=("sum(b.bytes)", "0 * sum(b.bytes)")
+)
+wrong_statement(  # [B20]: overwrites what an attempt said before
+    "attempt_logs",
+    "takes_the_latest_output",
+    keep_attempt_log=("WHERE excluded.part > tenure_attempt_log.part", ""),
+)
+
+
+@wrong("workers")
+def drains_for_ever(store: WrongStore) -> None:
+    """Takes a new process for the one that was asked to stop. [B12]"""
+    see = store.workers.see
+    store.workers = cast(
+        Any,
+        With(
+            store.workers,
+            see=lambda process: see(replace(process, uptime_us=Duration(10**9))),
+        ),
+    )
+
+
+wrong_statement(  # [H20]: moves the end of a token to the latest time that was asked for
+    "tokens",
+    "revokes_again",
+    revoke_token=("coalesce(revoked_at, ", "max(0, "),
+)
+wrong_statement(  # [SC24]: lets schedules of a revoked token fire
+    "schedules", "pauses_nothing", pause_schedule=("AND rev =", "AND rev <>")
+)
+
+
+# --- Reading -------------------------------------------------------------------------------------
+
+
+@wrong("measures")
+def counts_without_end(store: WrongStore) -> None:
+    """Counts every job there is, however long that takes. [B27]"""
+    measure = store.views.measure
+    store.views = cast(
+        Any,
+        With(store.views, measure=lambda **given: measure(**given | {"jobs": MANY})),
+    )
+
+
+@wrong("measures")
+def measures_by_name_only(store: WrongStore) -> None:
+    """Lets the namespace that comes first in the alphabet have all places. [B27]"""
+    measure = store.views.measure
+
+    def by_name(*, queues: int, **given: Any) -> Measures:
+        whole = measure(queues=MANY, **given)
+        left_out = max(0, len(whole.queues) - queues)
+        return replace(whole, queues=whole.queues[:queues], left_out=left_out)
+
+    store.views = cast(Any, With(store.views, measure=by_name))
+
+
+@wrong("histories")
+def decides_on_the_whole_log(store: WrongStore) -> None:
+    """Loads every event there is to decide about a job. [J8]"""
+    load = store.events.load
+    store.events = cast(Any, With(store.events, load=lambda ids, latest=None: load(ids)))
+
+
+@wrong("event_counts")
+def counts_the_end_of_a_span(store: WrongStore) -> None:
+    """Counts what happened at the end of a span, which is where the next one starts. [B31]"""
+    count = store.events.count
+
+    def count_more(span: Any) -> object:
+        counted = count(replace(span, until=Instant(span.until + 1)))
+        return replace(counted, until=min(counted.until, span.until))
+
+    store.events = cast(Any, With(store.events, count=count_more))
+
+
+@wrong("event_pages")
+def ends_with_a_short_page(store: WrongStore) -> None:
+    """Takes a page that is not full for the last one. [E8]"""
+    right = store.events.page
+
+    def page(wanted: EventFilter) -> EventPage:
+        found = right(wanted)
+        return found if len(found.events) == wanted.limit else replace(found, next=None)
+
+    store.events = cast(Any, With(store.events, page=page))
+
+
+@wrong("following")
+def continues_after_the_last_event(store: WrongStore) -> None:
+    """Lets a follower continue after the newest event, whatever it has shown. [E10]"""
+    right = store.events.follow
+
+    def follow(wanted: TailFilter, **given: Any) -> TailPage:
+        end = right(replace(wanted, after=None, newest=0))
+        return replace(right(wanted, **given), next=end.next)
+
+    store.events = cast(Any, With(store.events, follow=follow))
+
+
+wrong_statement(  # [E9]
+    "event_pages", "lists_everybodys_events", list_events=("j.namespace =", "'' <>")
+)
+wrong_statement(  # [E10]
+    "following", "follows_everybody", follow_events=("j.namespace =", "'' <>")
+)
+
+
+@wrong("closing")
+def answers_one_call_for_ever(store: WrongStore) -> Store:
+    """Says how it is although it was closed."""
+    facts = store.health()
+    return cast(Store, With(store, health=lambda: facts))

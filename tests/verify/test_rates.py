@@ -14,7 +14,7 @@ from tenure.core.rates import Meter, Rate, parse_rate
 from tenure.verify import verify
 from tenure_conformance.harness import Kit, MemoryFactory
 from tenure_conformance.spec import spec
-from tests.conformance.wrong_stores import ForgetsRates, Wrong
+from tests.conformance.wrong_stores import Wrong
 from tests.core.test_rates import grant_greedily, most_in_any_window, rates
 from tests.support.histories import BEGINNING, RecordedStore
 
@@ -159,7 +159,7 @@ def test_what_was_granted_before_the_rate_was_set_does_not_count() -> None:
 @spec("I30")
 @pytest.mark.parametrize("forgets", [False, True])
 def test_verify_finds_a_store_that_forgets_what_it_granted(forgets: bool) -> None:
-    kit = Kit(Wrong(ForgetsRates) if forgets else MemoryFactory())
+    kit = Kit(Wrong("forgets_rates") if forgets else MemoryFactory())
     for _ in range(6):
         kit.enqueue()
     kit.rate(parse_rate("rate", "1/m", 2))

@@ -1,1 +1,0 @@
-"""The store that others are compared with: dictionaries, and no SQL."""
