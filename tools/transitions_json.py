@@ -9,8 +9,9 @@ import sys
 
 from tenure.core.events import EVENT_VERSION
 from tenure.core.job import ROW_TABLE
-from tenure.core.transitions import EDGES, ENDED, LIVE, TABLE, Transition, rule_order
+from tenure.core.transitions import EDGES, ENDED, LIVE, TABLE, Transition
 from tenure.core.vocabulary import CLASS_OF, STATUS_ALIASES, EventClass
+from tools.transition_diagram import rule_order
 
 Json = dict[str, object]
 

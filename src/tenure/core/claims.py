@@ -119,11 +119,6 @@ class QueueState(msgspec.Struct, frozen=True, kw_only=True):
         since = None if rate is None else now
         return msgspec.structs.replace(self, rate=rate, rate_since=since)
 
-    @property
-    def is_ordinary(self) -> bool:
-        """Whether nothing holds its jobs back."""
-        return not self.paused and self.limit is None and self.rate is None
-
 
 class Held(msgspec.Struct, frozen=True):
     """Rates have no room for jobs that a claim asked for: the first has some after `wait_us`. If
@@ -380,12 +375,6 @@ class Admission(Enum):
 
 
 _encode = msgspec.msgpack.Encoder().encode
-
-
-def claim_order(job: Job) -> tuple[int, int, str]:
-    """What ready jobs are sorted by: priority descending, run_at, id. [Z1]"""
-    assert job.run_at is not None
-    return (-job.priority, job.run_at, job.id)
 
 
 def first_with_room(jobs: Iterable[Job], room: GrantRoom, *, wanted: int) -> list[Job]:

@@ -210,12 +210,6 @@ class Job(msgspec.Struct, frozen=True, gc=False):
         """The job that was enqueued because this one is a dead letter, if one was. [HK9]"""
         return dead_letter_job_id(self.id) if needs_dead_letter_job(self) else None
 
-    @property
-    def made_by_end_of(self) -> JobId | None:
-        """The job whose end enqueued this one: it undoes it, or reports its dead letter. The id of
-        this job is derived from that one's. [M4] [HK11]"""
-        return self.origin_id if self.origin_cause in MADE_BY_AN_END else None
-
 
 MADE_BY_AN_END = frozenset({EventCause.COMPENSATION, EventCause.DEAD_LETTER})
 """The causes of jobs that the end of another job enqueued."""

@@ -359,25 +359,21 @@ def plan_firing(schedule: Schedule, previous: Job | None, at: Moment) -> Firing:
     due = due_times(spec, first, at.now)
     chosen, missed = _chosen(spec.catch_up, due, at.now)
     dealt_with = due.times[-1] if chosen is None else chosen
-    after = replace(
-        schedule,
-        rev=schedule.rev + 1,
-        updated_at=at.now,
-        next_at=next_after(spec, dealt_with),
-        last_at=dealt_with,
-        missed=schedule.missed + missed,
-    )
+    next_row: dict[str, Any] = {
+        "next_at": next_after(spec, dealt_with),
+        "last_at": dealt_with,
+        "missed": schedule.missed + missed,
+    }
     if chosen is None:
-        return Firing(change=ScheduleChange(schedule=after, expected_rev=schedule.rev))
+        return Firing(change=_written(schedule, at, **next_row))
     is_live = previous is not None and not previous.status.is_terminal
     if is_live and spec.overlap is Overlap.SKIP:
-        after = replace(after, skipped=schedule.skipped + 1)
-        return Firing(change=ScheduleChange(schedule=after, expected_rev=schedule.rev))
+        return Firing(change=_written(schedule, at, skipped=schedule.skipped + 1, **next_row))
     job_id = occurrence_job_id(schedule.namespace, schedule.name, chosen)
     made = _job(schedule, job_id, at, nominal=chosen, actor=SYSTEM)
-    after = replace(after, fired=schedule.fired + 1, last_job_id=job_id)
+    next_row |= {"fired": schedule.fired + 1, "last_job_id": job_id}
     return Firing(
-        change=ScheduleChange(schedule=after, expected_rev=schedule.rev, job=made),
+        change=_written(schedule, at, job=made, **next_row),
         cancels=schedule.last_job_id if is_live and spec.overlap is Overlap.CANCEL else None,
     )
 
@@ -405,14 +401,21 @@ def _after_the_clock_was_set_back(schedule: Schedule, at: Moment) -> Firing:
     """Continue with the first nominal time from now on. What was fired while the clock was ahead
     has its job, whose id no second one can have. [SC15]"""
     is_passed = schedule.last_at is None or schedule.last_at <= at.now
-    after = replace(
+    change = _written(
         schedule,
-        rev=schedule.rev + 1,
-        updated_at=at.now,
+        at,
         next_at=next_after(schedule.spec, at.now),
         last_at=schedule.last_at if is_passed else None,
     )
-    return Firing(change=ScheduleChange(schedule=after, expected_rev=schedule.rev))
+    return Firing(change=change)
+
+
+def _written(
+    schedule: Schedule, at: Moment, *, job: Change | None = None, **fields: Any
+) -> ScheduleChange:
+    """The change that writes these fields, and the job that goes with it."""
+    after = replace(schedule, rev=schedule.rev + 1, updated_at=at.now, **fields)
+    return ScheduleChange(schedule=after, expected_rev=schedule.rev, job=job)
 
 
 def _chosen(catch_up: CatchUp, due: DueTimes, now: Instant) -> tuple[Instant | None, int]:
@@ -447,49 +450,37 @@ def _job(
 # --- Requests ----------------------------------------------------------------------------------
 
 
-class PutSchedule(msgspec.Struct, frozen=True, kw_only=True):
-    """Declare a schedule, or change it. With `only_new` only a name that the store has never had is
-    written: what a worker that starts asks for. [SC10]"""
-
+class _ScheduleRequest(msgspec.Struct, frozen=True, kw_only=True):
     namespace: Namespace
     name: ScheduleName
     actor: Actor
+
+
+class PutSchedule(_ScheduleRequest, frozen=True, kw_only=True):
+    """Declare a schedule, or change it. With `only_new` only a name that the store has never had is
+    written: what a worker that starts asks for. [SC10]"""
+
     spec: ScheduleSpec
     declared_by: str | None = None
     only_new: bool = False
 
 
-class PauseSchedule(msgspec.Struct, frozen=True, kw_only=True):
+class PauseSchedule(_ScheduleRequest, frozen=True, kw_only=True):
     """Fire it no more until it is resumed. [SC9]"""
 
-    namespace: Namespace
-    name: ScheduleName
-    actor: Actor
 
-
-class ResumeSchedule(msgspec.Struct, frozen=True, kw_only=True):
+class ResumeSchedule(_ScheduleRequest, frozen=True, kw_only=True):
     """Fire a paused schedule again; what it would have fired meanwhile is not caught up. [SC9]"""
 
-    namespace: Namespace
-    name: ScheduleName
-    actor: Actor
 
-
-class RemoveSchedule(msgspec.Struct, frozen=True, kw_only=True):
+class RemoveSchedule(_ScheduleRequest, frozen=True, kw_only=True):
     """End a schedule; its jobs stay. [SC10]"""
 
-    namespace: Namespace
-    name: ScheduleName
-    actor: Actor
 
-
-class RunSchedule(msgspec.Struct, frozen=True, kw_only=True):
+class RunSchedule(_ScheduleRequest, frozen=True, kw_only=True):
     """Make a job of it now, whatever its times and its last run say. The caller makes the id, so a
     repeated request is one job. [SC11]"""
 
-    namespace: Namespace
-    name: ScheduleName
-    actor: Actor
     job_id: JobId
 
 
@@ -527,33 +518,22 @@ def decide_schedule(
         case PauseSchedule():
             if schedule.paused_at is not None:
                 return _unchanged(schedule)
-            return _changed(schedule, command.actor, at, next_at=None, paused_at=at.now)
+            return _changed(schedule, command, at, next_at=None, paused_at=at.now)
         case ResumeSchedule():
             if schedule.paused_at is None:
                 return _unchanged(schedule)
             next_at = _first_after(schedule.spec, schedule, at)
-            return _changed(
-                schedule,
-                command.actor,
-                at,
-                next_at=next_at,
-                paused_at=None,
-                pause_reason=None,
-            )
+            return _changed(schedule, command, at, next_at=next_at, **_NOT_PAUSED)
         case RemoveSchedule():
-            return _changed(
-                schedule.without_payload,  # names are kept for ever, payloads are not [SC21]
-                command.actor,
-                at,
-                next_at=None,
-                paused_at=None,
-                pause_reason=None,
-                removed_at=at.now,
-            )
+            kept = schedule.without_payload  # names are kept for ever, payloads are not [SC21]
+            return _changed(kept, command, at, next_at=None, removed_at=at.now, **_NOT_PAUSED)
         case RunSchedule():
             return _run(schedule, command, at, existing)
         case _:
             assert_never(command)
+
+
+_NOT_PAUSED: dict[str, Any] = {"paused_at": None, "pause_reason": None}
 
 
 def _put(schedule: Schedule | None, command: PutSchedule, at: Moment) -> ScheduleDecision:
@@ -569,7 +549,7 @@ def _put(schedule: Schedule | None, command: PutSchedule, at: Moment) -> Schedul
     next_at = schedule.next_at
     if not keeps_times and schedule.paused_at is None:
         next_at = _first_after(spec, schedule, at)
-    return _changed(schedule, command.actor, at, next_at=next_at, removed_at=None, **said)
+    return _changed(schedule, command, at, next_at=next_at, removed_at=None, **said)
 
 
 def _new(command: PutSchedule, at: Moment) -> ScheduleDecision:
@@ -586,8 +566,7 @@ def _new(command: PutSchedule, at: Moment) -> ScheduleDecision:
         declared_by=command.declared_by,
         next_at=next_after(command.spec, at.now),
     )
-    change = ScheduleChange(schedule=made, expected_rev=0)
-    return ScheduleDecision(reply=ScheduleReply(schedule=made, changed=True), change=change)
+    return _decided(ScheduleChange(schedule=made, expected_rev=0))
 
 
 def _first_after(spec: ScheduleSpec, schedule: Schedule, at: Moment) -> Instant | None:
@@ -604,9 +583,8 @@ def _run(
         cause = None if is_its_own else Cause.IDEMPOTENCY_KEY_REUSE
         return ScheduleDecision(reply=ScheduleReply(schedule=schedule, cause=cause))
     made = _job(schedule, command.job_id, at, nominal=at.now, actor=command.actor)
-    decided = _written(schedule, at, last_job_id=command.job_id, fired=schedule.fired + 1)
-    assert decided.change is not None
-    return ScheduleDecision(reply=decided.reply, change=replace(decided.change, job=made))
+    fired = schedule.fired + 1
+    return _decided(_written(schedule, at, job=made, last_job_id=command.job_id, fired=fired))
 
 
 def pauses_after_revocation(
@@ -618,13 +596,12 @@ def pauses_after_revocation(
     if any(each.actor == token.actor for each in valid):
         return []
     reason = f"last token of {token.actor} revoked"
-    pause = {"next_at": None, "paused_at": at.now, "pause_reason": reason}
+    pause: dict[str, Any] = {"next_at": None, "paused_at": at.now, "pause_reason": reason}
     return [
-        change
+        _written(each, at, changed_at=at.now, changed_by=SYSTEM, **pause)
         for each in schedules
         if (each.namespace, each.changed_by) == (token.namespace, token.actor)
         and each.next_at is not None
-        and (change := _changed(each, SYSTEM, at, **pause).change) is not None
     ]
 
 
@@ -632,14 +609,16 @@ def _unchanged(schedule: Schedule) -> ScheduleDecision:
     return ScheduleDecision(reply=ScheduleReply(schedule=schedule))
 
 
-def _changed(schedule: Schedule, actor: Actor, at: Moment, **fields: object) -> ScheduleDecision:
-    return _written(schedule, at, changed_at=at.now, changed_by=actor, **fields)
+def _changed(
+    schedule: Schedule, command: ScheduleCommand, at: Moment, **fields: Any
+) -> ScheduleDecision:
+    return _decided(_written(schedule, at, changed_at=at.now, changed_by=command.actor, **fields))
 
 
-def _written(schedule: Schedule, at: Moment, **fields: object) -> ScheduleDecision:
-    after = replace(schedule, rev=schedule.rev + 1, updated_at=at.now, **fields)
-    change = ScheduleChange(schedule=after, expected_rev=schedule.rev)
-    return ScheduleDecision(reply=ScheduleReply(schedule=after, changed=True), change=change)
+def _decided(change: ScheduleChange) -> ScheduleDecision:
+    return ScheduleDecision(
+        reply=ScheduleReply(schedule=change.schedule, changed=True), change=change
+    )
 
 
 # --- Limits ------------------------------------------------------------------------------------

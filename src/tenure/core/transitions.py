@@ -236,21 +236,3 @@ def allows(rule: str, source: JobStatus | None, path: Path) -> bool:
 def roles(*rules: str) -> frozenset[str]:
     """Who may do what these rows do."""
     return frozenset(role for rule in rules for role in BY_ID[rule].actors)
-
-
-def mermaid() -> str:
-    """The state diagram of the documentation."""
-    lines = ["stateDiagram-v2"]
-    arrows: dict[tuple[str, str], list[str]] = {}
-    for (source, event_type, target), rules in EDGES.items():
-        arrow = (source.value if source else "[*]", target.value)
-        label = f"{event_type.value} ({', '.join(sorted(rules, key=rule_order))})"
-        arrows.setdefault(arrow, []).append(label)
-    lines += [f"  {one} --> {two}: {' / '.join(labels)}" for (one, two), labels in arrows.items()]
-    lines += [f"  {status.value} --> [*]" for status in ENDED]
-    return "\n".join(lines) + "\n"
-
-
-def rule_order(rule: str) -> tuple[int, str]:
-    """Sorts T9 before T9b before T10."""
-    return int(rule.strip("Tb")), rule
