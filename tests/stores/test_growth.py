@@ -15,10 +15,10 @@ import psycopg
 import pytest
 from msgspec.structs import replace
 
-from tenure.core.claims import ClaimPlan, ClaimRequest, ClaimScope, GrantRoom, kind_meter
+from tenure.core.claims import ClaimPlan, ClaimRequest, ClaimScope, ClaimView, kind_meter
 from tenure.core.commands import Enqueue
 from tenure.core.concurrency import Key, Lane
-from tenure.core.ids import DEFAULT_NAMESPACE, Actor, Kind, QueueName, new_job_id
+from tenure.core.ids import DEFAULT_NAMESPACE, Actor, Epoch, Kind, QueueName, new_job_id
 from tenure.core.instants import Duration, Instant, seconds
 from tenure.core.job import Job
 from tenure.core.kind_settings import KindChange, KindSettings
@@ -136,13 +136,16 @@ def _claim_past(held: str, *kinds: str) -> Callable[[AnyStore], Sequence[Query]]
 
     def queries(store: AnyStore) -> Sequence[Query]:
         now = store.now()
-        room = GrantRoom(
+        view = ClaimView(
             now=now,
+            epoch=Epoch(1),
+            sessions={},
             queues={},
+            candidates=(),
             kinds={Kind(held): KindSettings(kind=Kind(held), rate=rate)},
             rate_states={kind_meter(Kind(held)): rate.after(NOTHING_GRANTED, now)},
         )
-        reading = Reading.within(scope, {QUEUE: named}, {Kind(held)}, room, 10)
+        reading = Reading.within(scope, {QUEUE: named}, {Kind(held)}, view.room, 10)
         assert (Kind(held), Lane.OPEN.value) not in reading.places[QUEUE]
         return store._candidate_queries(reading)
 

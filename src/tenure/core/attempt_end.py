@@ -231,28 +231,22 @@ def _discarded(command: Settle, cause: Cause, at: Moment) -> Observation | None:
     )
 
 
-def _implicit_start(job: Job, at: Moment) -> list[Draft]:
-    """A report of a job that was not reported as started: the start is recorded with it. [T6]"""
-    if job.status is _RUNNING:
-        return []
-    return [
-        Draft(
+def _report(
+    rule: str, job: Job, drafts: list[Draft], command: Settle, at: Moment, *, starts: bool = True
+) -> Applied:
+    if starts and job.status is not _RUNNING:
+        # The job was not reported as started: the start is recorded with its end. [T6]
+        start = Draft(
             type=EventType.STARTED,
             to=JobStatus.RUNNING,
             cause=EventCause.IMPLICIT,
             expires_at=renewed_expiry(job, at.now),
         )
-    ]
-
-
-def _report(
-    rule: str, job: Job, drafts: list[Draft], command: Settle, at: Moment, *, starts: bool = True
-) -> Applied:
-    before = _implicit_start(job, at) if starts else []
+        rule, drafts = "T6", [start, *drafts]
     return apply(
-        "T6" if before else rule,
+        rule,
         job,
-        before + drafts if before else drafts,
+        drafts,
         origin=origin_of(command),
         at=at,
         answer=lambda _, events: committed(events),

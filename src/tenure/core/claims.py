@@ -8,7 +8,7 @@ the order it found it, never past the limit of a queue [Z3] or a rate [RL1]; eac
 
 import hashlib
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum, StrEnum, auto
 
 import msgspec
@@ -132,26 +132,17 @@ class GrantRoom:
     """How many grants each queue, each kind and each rate key may still have at one instant. Stores
     ask it how much to read, the planner how much to grant."""
 
-    def __init__(
-        self,
-        *,
-        now: Instant,
-        queues: Mapping[QueueName, QueueState],
-        kinds: Mapping[Kind, KindSettings],
-        rate_states: Mapping[Meter, Instant],
-        key_waits: Mapping[Kind, Duration] | None = None,
-        busy: Set[Meter] = frozenset(),
-    ) -> None:
-        self._now = now
-        self._leases = {name: state.room for name, state in queues.items()}
-        self._rates = rates_in_force(queues, kinds)
-        self._states = dict(rate_states)
-        self._kinds = tuple(kinds)
-        self._key_waits = key_waits or {}
-        self._busy = busy
+    def __init__(self, view: "ClaimView") -> None:
+        self._now = view.now
+        self._leases = {name: state.room for name, state in view.queues.items()}
+        self._rates = rates_in_force(view.queues, view.kinds)
+        self._states = dict(view.rate_states)
+        self._kinds = tuple(view.kinds)
+        self._key_waits = view.key_waits
+        self._busy = view.busy
         # As nearly always: then nothing is looked up job by job.
-        self._is_endless = not (
-            self._rates or busy or any(left is not None for left in self._leases.values())
+        self.is_endless = not (
+            self._rates or self._busy or any(left is not None for left in self._leases.values())
         )
         self.changed = self._too_far_ahead()
 
@@ -184,14 +175,10 @@ class GrantRoom:
 
     def has_room_for(self, job: Job) -> bool:
         """Whether this job may be granted."""
-        if self._is_endless:
-            return True
         return _least(self.of_queue(job.queue), self.of_kind(job.kind, job.rate_key)) != 0
 
     def take(self, job: Job) -> None:
         """This job is granted."""
-        if self._is_endless:
-            return
         left = self._leases.get(job.queue)
         if left is not None:
             self._leases[job.queue] = left - 1
@@ -203,7 +190,7 @@ class GrantRoom:
 
     def held(self, request: ClaimRequest) -> Held | None:
         """Which rates have no room for what this claim asks for."""
-        if self._is_endless:
+        if self.is_endless:
             return None
         kinds = self._kinds if request.kinds is None else request.kinds
         of_queues = [self._rate_wait(queue_meter(name)) for name in request.queues]
@@ -250,27 +237,22 @@ def kind_meter(kind: Kind, rate_key: str | None = None) -> Meter:
     return Meter(RateScope.KIND, kind, rate_key or "")
 
 
-def rate_settings(
-    queues: Mapping[QueueName, QueueState], kinds: Mapping[Kind, KindSettings]
-) -> dict[Meter, tuple[Rate, Instant | None]]:
-    """The rates of these queues and kinds, by what they count, and since when."""
-    found = {queue_meter(name): (each.rate, each.rate_since) for name, each in queues.items()}
-    found |= {kind_meter(kind): (each.rate, each.rate_since) for kind, each in kinds.items()}
-    return {meter: (rate, since) for meter, (rate, since) in found.items() if rate is not None}
-
-
 def rates_in_force(
     queues: Mapping[QueueName, QueueState], kinds: Mapping[Kind, KindSettings]
 ) -> dict[Meter, Rate]:
     """The rates of these queues and kinds, by what they count."""
-    return {meter: rate for meter, (rate, _) in rate_settings(queues, kinds).items()}
+    found = {queue_meter(name): each.rate for name, each in queues.items()}
+    found |= {kind_meter(kind): each.rate for kind, each in kinds.items()}
+    return {meter: rate for meter, rate in found.items() if rate is not None}
 
 
 def rates_of(
     queue: QueueState | None, settings: KindSettings | None, rate_key: str | None
 ) -> dict[Meter, Rate]:
     """The rates that jobs of one queue, one kind and one rate key are under."""
-    found = rates_in_force({} if queue is None else {queue.name: queue}, {})
+    found: dict[Meter, Rate] = {}
+    if queue is not None and queue.rate is not None:
+        found[queue_meter(queue.name)] = queue.rate
     if settings is not None and settings.rate is not None:
         found[kind_meter(settings.kind, rate_key)] = settings.rate
     return found
@@ -318,14 +300,7 @@ class ClaimView(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def room(self) -> GrantRoom:
         """How much may be granted now."""
-        return GrantRoom(
-            now=self.now,
-            queues=self.queues,
-            kinds=self.kinds,
-            rate_states=self.rate_states,
-            key_waits=self.key_waits,
-            busy=self.busy,
-        )
+        return GrantRoom(self)
 
     @property
     def ready(self) -> Sequence[Job]:
@@ -525,7 +500,8 @@ class _Pool:
     def _grant(
         self, job: Job, entropy: bytes, request: ClaimRequest, asked_by: Fingerprint
     ) -> Grant | None:
-        if not self.room.has_room_for(job):
+        is_counted = not self.room.is_endless
+        if is_counted and not self.room.has_room_for(job):
             return None
         command = Claim(
             job_id=job.id,
@@ -546,7 +522,8 @@ class _Pool:
         if not isinstance(outcome, Applied):
             return None
         assert isinstance(outcome.answer, Grant)
-        self.room.take(job)
+        if is_counted:
+            self.room.take(job)
         self.changes.append(outcome.change)
         return outcome.answer
 

@@ -267,7 +267,7 @@ def time_limit(
     *, policy: Policy, claimed_at: Instant, started_at: Instant | None, renewals: int
 ) -> tuple[Instant, Instant]:
     """When the time-out of an attempt, or its wait for a start, began and when it is over. [L9]"""
-    if waits_for_start(started_at=started_at, renewals=renewals):
+    if started_at is None and not renewals:  # as `waits_for_start`, without the call
         return claimed_at, Instant(claimed_at + policy.start_within_us)
     began_at = claimed_at if started_at is None else started_at
     timeout_us = policy.timeout_us

@@ -14,7 +14,7 @@ import msgspec
 from tenure.core.checks import check_fields
 from tenure.core.commands import WorkerCommand
 from tenure.core.events import Event
-from tenure.core.ids import Actor, Epoch, JobId, LeaseId, epoch_of
+from tenure.core.ids import SYSTEM, Actor, Epoch, JobId, LeaseId, epoch_of
 from tenure.core.instants import Duration, Instant, later
 from tenure.core.job import Job, time_limit, waits_for_start
 from tenure.core.outcomes import Context, History, Moment, NeedsHistory
@@ -54,7 +54,9 @@ class LeaseJudgement(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 def judge_lease(command: WorkerCommand, at: Context) -> LeaseJudgement | NeedsHistory:
     """The first question that has an answer decides. [R1]"""
-    actor = None if command.needs().session else command.actor
+    actor = command.actor
+    if actor == SYSTEM and command.needs().session:
+        return _judge(at.job, command.lease_id, None, at, at.history)
     return _judge(at.job, command.lease_id, actor, at, at.history)
 
 

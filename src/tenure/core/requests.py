@@ -87,7 +87,9 @@ def enqueue(command: Enqueue, at: Context) -> Outcome:
         ),
         at=at,
         cause=cause,
-        ids=inherited_ids(command, parent),
+        ids=(command.correlation_id, command.trace_id)
+        if parent is None
+        else inherited_ids(command, parent),
         not_after=None if parent is None else parent.due_at,
         undeclared=command.policy is None and is_undeclared(command, at),
     )
