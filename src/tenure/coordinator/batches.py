@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from tenure.clock import Monotonic
 from tenure.coordinator.outages import ESTIMATE_ERROR, OutageWatch
 from tenure.core.commands import Command, NewJobs, Sweep, WorkerCommand
-from tenure.core.events import MAX_DECISION_EVENTS, has_unknown_word, unknown_in_job
+from tenure.core.events import MAX_DECISION_EVENTS, has_unknown_word, unknown_words
 from tenure.core.ids import ENTROPY_BYTES, Epoch, FlowId, JobId, Kind, Namespace
 from tenure.core.instants import Instant, seconds
 from tenure.core.job import Job, compensation_id, needs_compensation
@@ -688,5 +688,5 @@ def _unreadable(context: Context) -> UnreadableRow | None:
         jobs += context.flow.jobs.values()
     for job in jobs:
         if has_unknown_word(job):
-            return UnreadableRow(job.id, ", ".join(unknown_in_job(job)))
+            return UnreadableRow(job.id, ", ".join(unknown_words(job)))
     return None

@@ -10,6 +10,8 @@ job here: it is left to processes of the newer version. [Y5]
 
 import hashlib
 from collections.abc import Iterator
+from functools import cache
+from typing import get_args, get_type_hints
 
 import msgspec
 
@@ -33,7 +35,6 @@ from tenure.core.job import Job, JobError, Progress
 from tenure.core.policy import DeadLetterJob, Policy
 from tenure.core.vocabulary import (
     CLASS_OF,
-    ErrorClass,
     EventCause,
     EventClass,
     EventType,
@@ -43,6 +44,7 @@ from tenure.core.vocabulary import (
     Operation,
     ReasonCode,
     Stage,
+    Word,
 )
 
 NAME_PREFIX = "job_"
@@ -215,14 +217,9 @@ class Event(msgspec.Struct, frozen=True, gc=False):
 
 # --- Words of a newer version --------------------------------------------------------------------
 
-
 # Looked up in sets: a claim asks this of every job, and calling `is_known` costs three times that.
 _STATUSES = frozenset({None, *JobStatus})
-_TYPES = frozenset(EventType)
 _CAUSES = frozenset({None, *EventCause})
-_REASONS = frozenset({None, *ReasonCode})
-_STAGES = frozenset({None, *Stage})
-_CLASSES = frozenset(ErrorClass)
 _ON_EXHAUSTED = frozenset(OnExhausted)
 _ON_LOST = frozenset(OnLost)
 
@@ -241,70 +238,30 @@ def has_unknown_word(job: Job) -> bool:
     is_plain = policy.compensation is None and job.on_dead_letter is None
     if is_plain and job.last_error is None and job.reason_code is None:
         return False
-    return bool(unknown_in_job(job))
+    return any(unknown_words(job))
 
 
-def unknown_in_job(job: Job) -> list[str]:
-    """Each of them, with its field: `status is 'napping'`."""
-    return [
-        *_unless(job.status in _STATUSES, "status", job.status),
-        *_unless(job.origin_cause in _CAUSES, "origin_cause", job.origin_cause),
-        *_unless(job.stall_cause in _CAUSES, "stall_cause", job.stall_cause),
-        *_in_policy("policy", job.policy),
-        *_in_dead_letter_job(job.on_dead_letter),
-        *_in_error("last_error", job.last_error),
-        *_in_error("error", job.error),
-        *_unless(job.reason_code in _REASONS, "reason_code", job.reason_code),
-        *_unless(job.stage in _STAGES, "stage", job.stage),
-    ]
+def unknown_words(value: msgspec.Struct, prefix: str = "") -> Iterator[str]:
+    """Each word that this version does not know, with its field: `status is 'napping'`. Structs
+    within `value` are searched too."""
+    for field, words in _fields_with_words(type(value)):
+        found = getattr(value, field)
+        if found is None or (words and found in words):
+            continue
+        if isinstance(found, msgspec.Struct):
+            yield from unknown_words(found, f"{prefix}{field}.")
+        else:
+            yield f"{prefix}{field} is {str(found)!a}"
 
 
-def unknown_in_event(event: Event) -> list[str]:
-    """The same of an event."""
-    facts = event.payload
-    if (
-        event.type in _TYPES
-        and event.from_status in _STATUSES
-        and event.to_status in _STATUSES
-        and event.cause in _CAUSES
-        and facts.policy is None
-        and facts.error is None
-        and facts.reason_code is None
-        and facts.stage is None
-    ):
-        return []
-    return [
-        *_unless(event.type in _TYPES, "type", event.type),
-        *_unless(event.from_status in _STATUSES, "from_status", event.from_status),
-        *_unless(event.to_status in _STATUSES, "to_status", event.to_status),
-        *_unless(event.cause in _CAUSES, "cause", event.cause),
-        *(() if facts.policy is None else _in_policy("policy", facts.policy)),
-        *_in_dead_letter_job(facts.on_dead_letter),
-        *_in_error("error", facts.error),
-        *_unless(facts.reason_code in _REASONS, "reason_code", facts.reason_code),
-        *_unless(facts.stage in _STAGES, "stage", facts.stage),
-    ]
-
-
-def _unless(is_known: bool, field: str, word: str | None) -> tuple[str, ...]:
-    return () if is_known else (f"{field} is {str(word)!a}",)
-
-
-def _in_policy(field: str, policy: Policy) -> Iterator[str]:
-    yield from _unless(policy.on_lost in _ON_LOST, f"{field}.on_lost", policy.on_lost)
-    known = policy.on_exhausted in _ON_EXHAUSTED
-    yield from _unless(known, f"{field}.on_exhausted", policy.on_exhausted)
-    if policy.compensation is not None:
-        yield from _in_policy(f"{field}.compensation.policy", policy.compensation.policy)
-
-
-def _in_dead_letter_job(job: DeadLetterJob | None) -> Iterator[str]:
-    if job is not None:
-        yield from _in_policy("on_dead_letter.policy", job.policy)
-
-
-def _in_error(field: str, error: JobError | None) -> Iterator[str]:
-    if error is not None:
-        yield from _unless(error.error_class in _CLASSES, f"{field}.class", error.error_class)
-        yield from _unless(error.stage in _STAGES, f"{field}.stage", error.stage)
-        yield from _unless(error.reason_code in _REASONS, f"{field}.reason_code", error.reason_code)
+@cache
+def _fields_with_words(kind: type[msgspec.Struct]) -> list[tuple[str, frozenset[Word]]]:
+    """The fields that have a word, with the known ones, and those that have a struct, with none."""
+    found: list[tuple[str, frozenset[Word]]] = []
+    for field, hint in get_type_hints(kind).items():
+        type_ = (get_args(hint) or (hint,))[0]
+        if isinstance(type_, type) and issubclass(type_, Word):
+            found.append((field, frozenset(type_)))
+        elif isinstance(type_, type) and issubclass(type_, msgspec.Struct):
+            found.append((field, frozenset()))
+    return found

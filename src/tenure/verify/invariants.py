@@ -47,8 +47,8 @@ class Invariant(msgspec.Struct, frozen=True):
 
     def broken_by(self, record: Record) -> Iterator[Violation]:
         """Where one job breaks it, by its row and its log alone."""
-        for seq, what in self.of_record(record) if self.of_record else ():
-            yield Violation(invariant=self.id, job_id=record.job_id, seq=seq, message=what)
+        if self.of_record is not None:
+            yield from _violations_of(self.id, record, self.of_record(record))
 
 
 INVARIANTS = (
@@ -150,8 +150,7 @@ def check_record(record: Record, acks: Sequence[Ack] = ()) -> Iterator[Violation
         yield from unreadable
         return
     for rule, of_record in _OF_RECORD:
-        for seq, what in of_record(record):
-            yield Violation(invariant=rule, job_id=record.job_id, seq=seq, message=what)
+        yield from _violations_of(rule, record, of_record(record))
     if acks:
         yield from check_acks(record, acks)
 
@@ -159,14 +158,17 @@ def check_record(record: Record, acks: Sequence[Ack] = ()) -> Iterator[Violation
 def check_acks(record: Record, acks: Sequence[Ack]) -> Iterator[Violation]:
     """Where a record contradicts the answers that callers received."""
     for rule, of_acks in _OF_ACKS:
-        for seq, what in of_acks(record, acks):
-            yield Violation(invariant=rule, job_id=record.job_id, seq=seq, message=what)
+        yield from _violations_of(rule, record, of_acks(record, acks))
 
 
 def check_across(store: RecordSource) -> Iterator[Violation]:
     """Everything that is wrong between jobs that a store shows without its records."""
     for rule, of_store in _OF_STORE:
         yield from violations(rule, of_store(store))
+
+
+def _violations_of(rule: str, record: Record, problems: Problems) -> Iterator[Violation]:
+    return violations(rule, ((record.job_id, seq, what) for seq, what in problems))
 
 
 def violations(rule: str, problems: JobProblems) -> Iterator[Violation]:

@@ -7,7 +7,7 @@ contain payloads or texts of errors.
 
 import msgspec
 
-from tenure.core.events import unknown_in_event, unknown_in_job
+from tenure.core.events import unknown_words
 from tenure.core.evolution import digested, fold_step
 from tenure.core.ids import SYSTEM, occurrence_job_id
 from tenure.core.job import Job, dead_letter_job_id, row_violations
@@ -176,10 +176,10 @@ def everything_can_be_read(record: Record) -> Problems:
     """This version knows every word, and every document has the shape of its column. [I24]"""
     for each in record.unreadable:
         yield each.seq, each.problem
-    for problem in [] if record.job is None else unknown_in_job(record.job):
+    for problem in () if record.job is None else unknown_words(record.job):
         yield rev_of(record), problem
     for event in record.events:
-        for problem in unknown_in_event(event):
+        for problem in unknown_words(event):
             yield event.seq, f"an event's {problem}"
     for seen in record.observations:
         if not seen.type.is_known:

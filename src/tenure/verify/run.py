@@ -6,6 +6,7 @@ log can break a rule a million times: all violations are counted, only the first
 are kept.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, closing
 from enum import StrEnum
@@ -56,18 +57,23 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     why: str = ""
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What was read and what was found. `purged` counts acknowledged jobs that are missing and old
-    enough to have been purged: they are not checked. `empty` counts acknowledgement files without a
-    line, `torn` those whose last line was never finished."""
+class Counts(msgspec.Struct, kw_only=True):
+    """What was read. `purged` counts acknowledged jobs that are missing and old enough to have been
+    purged: they are not checked. `empty` counts acknowledgement files without a line, `torn` those
+    whose last line was never finished. `acks` is None if no acknowledgements were given."""
 
-    findings: tuple[Finding, ...]
-    jobs: int
-    events: int
+    jobs: int = 0
+    events: int = 0
     acks: int | None = None
     empty: int = 0
     torn: int = 0
     purged: int = 0
+
+
+class Report(Counts, kw_only=True):
+    """What was read and what was found."""
+
+    findings: tuple[Finding, ...]
 
     @property
     def holds(self) -> bool:
@@ -90,33 +96,24 @@ class ReportBuilder:
 
     def __init__(self, *, limit: int) -> None:
         self._limit = limit
-        self._counts: dict[str, int] = {}
+        self._violations: Counter[str] = Counter()
         self._first: dict[str, list[Violation]] = {}
-        self.jobs = 0
-        self.events = 0
-        self.purged = 0
-        self.empty = 0
-        self.torn = 0
+        self.counts = Counts()
 
-    def add(self, violation: Violation) -> None:
-        """Count one more."""
-        rule = violation.invariant
-        self._counts[rule] = self._counts.get(rule, 0) + 1
-        first = self._first.setdefault(rule, [])
-        if len(first) < self._limit:
-            first.append(violation)
-
-    def add_all(self, violations: Iterable[Violation]) -> None:
+    def add(self, violations: Iterable[Violation]) -> None:
         """Count these."""
         for violation in violations:
-            self.add(violation)
+            rule = violation.invariant
+            self._violations[rule] += 1
+            first = self._first.setdefault(rule, [])
+            if len(first) < self._limit:
+                first.append(violation)
 
-    def build(self, *, acks: int | None, of_one_job: bool = False) -> Report:
-        """The report; `acks` is None if no acknowledgements were given. For one job, only what its
-        own row and log can show was checked."""
-        findings = []
+    def build(self, *, of_one_job: bool = False) -> Report:
+        """The report. For one job, only what its own row and log can show was checked."""
+        acks, findings = self.counts.acks, []
         for rule in INVARIANTS:
-            count = self._counts.get(rule.id, 0)
+            count = self._violations[rule.id]
             state = State.VIOLATED if count else State.HOLDS
             why = ""
             if not acks and rule.needs_acks:
@@ -135,15 +132,7 @@ class ReportBuilder:
                     why=why,
                 )
             )
-        return Report(
-            findings=tuple(findings),
-            jobs=self.jobs,
-            events=self.events,
-            acks=acks,
-            empty=self.empty,
-            torn=self.torn,
-            purged=self.purged,
-        )
+        return Report(findings=tuple(findings), **msgspec.structs.asdict(self.counts))
 
 
 Progress = Callable[[int, int], None]
@@ -167,25 +156,25 @@ def verify(
             for rule in INVARIANTS
             if rule.between
         ]
-        lines = None
+        counts = report.counts
         if acks is not None:
             by_file = index.load(acks)
-            lines = sum(by_file)
-            report.empty = by_file.count(0)
-            report.torn = sum(map(is_torn, acks))
+            counts.acks = sum(by_file)
+            counts.empty = by_file.count(0)
+            counts.torn = sum(map(is_torn, acks))
         for record in store.audit.records(page_size=PAGE_SIZE):
-            report.jobs += 1
-            report.events += len(record.events)
-            report.add_all(check_record(record, index.of(record.job_id) if lines else ()))
+            counts.jobs += 1
+            counts.events += len(record.events)
+            report.add(check_record(record, index.of(record.job_id) if counts.acks else ()))
             for _, collector in collectors:
                 collector.add(record)
             if progress is not None:
-                progress(report.jobs, report.events)
+                progress(counts.jobs, counts.events)
         _check_missing(store, index, report, retention_us)
         for rule, collector in collectors:
-            report.add_all(violations(rule, collector.problems(store)))
-    report.add_all(check_across(store))
-    return report.build(acks=lines)
+            report.add(violations(rule, collector.problems(store)))
+    report.add(check_across(store))
+    return report.build()
 
 
 def verify_job(store: RecordSource, job_id: JobId, *, limit: int = DEFAULT_LIMIT) -> Report | None:
@@ -195,9 +184,9 @@ def verify_job(store: RecordSource, job_id: JobId, *, limit: int = DEFAULT_LIMIT
     if record is None:
         return None
     report = ReportBuilder(limit=limit)
-    report.jobs, report.events = 1, len(record.events)
-    report.add_all(check_record(record))
-    return report.build(acks=None, of_one_job=True)
+    report.counts.jobs, report.counts.events = 1, len(record.events)
+    report.add(check_record(record))
+    return report.build(of_one_job=True)
 
 
 def _check_missing(
@@ -208,9 +197,9 @@ def _check_missing(
         if not must_exist(job_acks, job_id):
             continue
         if may_be_purged(job_acks, now, retention_us):
-            report.purged += 1
+            report.counts.purged += 1
             continue
-        report.add_all(check_acks(Record(job_id=job_id, job=None, events=()), job_acks))
+        report.add(check_acks(Record(job_id=job_id, job=None, events=()), job_acks))
 
 
 def assert_holds(store: RecordSource, acks: Sequence[Path] | None = None) -> Report:
