@@ -53,6 +53,22 @@ class _Command(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return NOTHING
 
 
+class _LeaseCommand(_Command, frozen=True, kw_only=True, gc=False):
+    job_id: JobId
+    lease_id: LeaseId
+    actor: Actor
+
+
+class _Report(_LeaseCommand, frozen=True, kw_only=True, gc=False):
+    request_id: RequestId
+
+
+class _Request(_Command, frozen=True, kw_only=True, gc=False):
+    job_id: JobId
+    actor: Actor
+    request_id: RequestId
+
+
 class ParentAttempt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The attempt whose handler enqueues a job, and at which step of its work. [D8] [D10]"""
 
@@ -221,13 +237,9 @@ class Claim(_Command, frozen=True, kw_only=True, gc=False):
     start: bool = False
 
 
-class Start(_Command, frozen=True, kw_only=True, gc=False):
+class Start(_Report, frozen=True, kw_only=True, gc=False):
     """The owner starts to execute."""
 
-    job_id: JobId
-    lease_id: LeaseId
-    actor: Actor
-    request_id: RequestId
     expected_rev: int | None = None
 
 
@@ -237,12 +249,9 @@ def start_request_id(lease_id: LeaseId) -> RequestId:
     return RequestId(f"{lease_id}:start")
 
 
-class Heartbeat(_Command, frozen=True, kw_only=True, gc=False):
+class Heartbeat(_LeaseCommand, frozen=True, kw_only=True, gc=False):
     """The owner renews its lease; newer `hb_seq` only, so a delayed one extends nothing. [T4]"""
 
-    job_id: JobId
-    lease_id: LeaseId
-    actor: Actor
     hb_seq: int
     progress: Progress | None = None
     checkpoint: bytes | None = None
@@ -254,37 +263,25 @@ class Heartbeat(_Command, frozen=True, kw_only=True, gc=False):
         return RequestId(f"{self.lease_id}:{self.hb_seq}")
 
 
-class Complete(_Command, frozen=True, kw_only=True, gc=False):
+class Complete(_Report, frozen=True, kw_only=True, gc=False):
     """The owner reports success."""
 
-    job_id: JobId
-    lease_id: LeaseId
-    actor: Actor
-    request_id: RequestId
     result: bytes = b"null"
     expected_rev: int | None = None
 
 
-class Fail(_Command, frozen=True, kw_only=True, gc=False):
+class Fail(_Report, frozen=True, kw_only=True, gc=False):
     """The owner reports that the attempt failed; the core decides what follows."""
 
-    job_id: JobId
-    lease_id: LeaseId
-    actor: Actor
-    request_id: RequestId
     error: JobError
     retry_after_us: Duration = Duration(0)
     expected_rev: int | None = None
 
 
-class Release(_Command, frozen=True, kw_only=True, gc=False):
+class Release(_Report, frozen=True, kw_only=True, gc=False):
     """The owner hands the job back unharmed (deploy, snooze), or the coordinator takes back a
     grant that never reached its worker (`undelivered`). [T11]"""
 
-    job_id: JobId
-    lease_id: LeaseId
-    actor: Actor
-    request_id: RequestId
     kind: ReleaseKind = ReleaseKind.DEPLOY
     delay_us: Duration = Duration(0)
     expected_rev: int | None = None
@@ -319,45 +316,33 @@ class Sweep(_Command, frozen=True, kw_only=True, gc=False):
     actor: Actor = SYSTEM
 
 
-class Cancel(_Command, frozen=True, kw_only=True, gc=False):
+class Cancel(_Request, frozen=True, kw_only=True, gc=False):
     """Stop a job, softly with a grace or at once. [T17] [T18] [T19] [T20]"""
 
-    job_id: JobId
-    actor: Actor
-    request_id: RequestId
     mode: CancelMode = CancelMode.SOFT
     reason: str = ""
     expected_rev: int | None = None
     expected_status: JobStatus | None = None
 
 
-class Requeue(_Command, frozen=True, kw_only=True, gc=False):
+class Requeue(_Request, frozen=True, kw_only=True, gc=False):
     """An operator lets a held job go back to its queue. [T14]"""
 
-    job_id: JobId
-    actor: Actor
-    request_id: RequestId
     expected_rev: int | None = None
     expected_status: JobStatus | None = None
 
 
-class Stall(_Command, frozen=True, kw_only=True, gc=False):
+class Stall(_Request, frozen=True, kw_only=True, gc=False):
     """An operator takes a job from its worker and leaves it stalled. [T33]"""
 
-    job_id: JobId
-    actor: Actor
-    request_id: RequestId
     expected_rev: int | None = None
     expected_status: JobStatus | None = None
 
 
-class DeadLetter(_Command, frozen=True, kw_only=True, gc=False):
+class DeadLetter(_Request, frozen=True, kw_only=True, gc=False):
     """Take a live job out of circulation: policy violation, corrupt payload, infrastructure.
     [T21]"""
 
-    job_id: JobId
-    actor: Actor
-    request_id: RequestId
     reason_code: ReasonCode
     stage: Stage | None = None
     message: str = ""
@@ -365,14 +350,11 @@ class DeadLetter(_Command, frozen=True, kw_only=True, gc=False):
     expected_status: JobStatus | None = None
 
 
-class Redrive(_Command, frozen=True, kw_only=True, gc=False):
+class Redrive(_Request, frozen=True, kw_only=True, gc=False):
     """Make a new job out of a finished one, with another payload if one is given; the old one stays
     as it is. A dead letter that was redriven or discarded before is refused unless `again` asks for
     another job. [T27] [B18]"""
 
-    job_id: JobId
-    actor: Actor
-    request_id: RequestId
     cause: EventCause = EventCause.REDRIVE
     payload: bytes | None = None
     again: bool = False
@@ -389,12 +371,9 @@ def redriven_id(command: Redrive) -> JobId:
     return derived_job_id(command.job_id, purpose=f"redrive:{command.request_id}")
 
 
-class Discard(_Command, frozen=True, kw_only=True, gc=False):
+class Discard(_Request, frozen=True, kw_only=True, gc=False):
     """Resolve a dead letter that will not be redriven; the job stays unchanged. [B3]"""
 
-    job_id: JobId
-    actor: Actor
-    request_id: RequestId
     note: str = ""
     expected_rev: int | None = None
     expected_status: JobStatus | None = None
