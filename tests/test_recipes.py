@@ -12,7 +12,6 @@ PRIORITY = {
     "src/tenure/client/app.py": "a kind has a default",
     "src/tenure/handlers/registry.py": "a kind has a default",
     "src/tenure/core/changes.py": "a compensation has that of the job it undoes",
-    "src/tenure/core/claims.py": "jobs are claimed in its order",
     "src/tenure/stores/sql/candidates.py": "jobs are claimed in its order",
     "src/tenure/core/concurrency.py": "jobs are claimed in its order",
     "src/tenure/stores/sql/common.sql": "jobs are claimed in its order",

@@ -23,7 +23,7 @@ from tenure.core.events import Event
 from tenure.core.flow_rows import Edge, EdgeCheck, Flow, FlowRedrive
 from tenure.core.ids import Epoch, FlowId, JobId, Kind, Namespace, QueueName, ScheduleName
 from tenure.core.instants import Duration, Instant
-from tenure.core.job import Job
+from tenure.core.job import MADE_BY_AN_END, Job
 from tenure.core.kind_settings import KindChange, KindSettings, changes_limits, put_over
 from tenure.core.outcomes import Change, Session, SessionKey
 from tenure.core.rates import Meter, Rate
@@ -456,7 +456,8 @@ class Model:
         flows = {job.flow_id for job in jobs.values() if job.flow_id and job.id not in due}
         members = {job.id for job in jobs.values() if job.flow_id in flows}  # [FL6]
         parents = {edge.parent_id for edge in self._edges.values() if edge.child_id in members}
-        origins = {job.made_by_end_of for job in jobs.values()}  # [M4] [HK11]
+        made_by_ends = (job for job in jobs.values() if job.origin_cause in MADE_BY_AN_END)
+        origins = {job.origin_id for job in made_by_ends}  # [M4] [HK11]
         keyed = {job.id for job in jobs.values() if (job.key_held_until or 0) > now}  # [D15]
         gone = due - members - parents - origins - keyed
         for job_id in gone:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
-from tenure.core.claims import ClaimScope, QueueState, claim_order
+from tenure.core.claims import ClaimScope, QueueState
 from tenure.core.concurrency import Key, KeyedJob, KeyRules, Lane, admit, dirtied_by
 from tenure.core.ids import JobId, Kind, Namespace, QueueName
 from tenure.core.instants import Instant
@@ -41,7 +41,9 @@ class Admission:
         a clock that was set back, is not found yet. [Z1] [CK13]"""
         found = []
         for job in ready:
-            (lane, admitted_at), (priority, run_at, job_id) = self._lanes[job.id], claim_order(job)
+            lane, admitted_at = self._lanes[job.id]
+            priority, run_at, job_id = -job.priority, job.run_at, job.id
+            assert run_at is not None
             if lane < Lane.WAITS_FOR_KEY and (not job.not_before or (admitted_at or 0) <= now):
                 found.append((priority, admitted_at or run_at, run_at, job_id, job))
         return [job for *_, job in sorted(found, key=lambda place: place[:4])]
