@@ -47,7 +47,9 @@ class Needs(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 NOTHING = Needs()
 
 
-class _Command(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class _Command(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
+    # Without defaults, a new optional field changes no fingerprint of a command that lacks it.
+
     def needs(self) -> Needs:
         """What the decision reads besides the row and the log of the command's own job."""
         return NOTHING
