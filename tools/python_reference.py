@@ -116,6 +116,7 @@ ATTRIBUTES: Mapping[str, Mapping[str, str]] = {
         " otherwise the job's own id.",
         "trace_id": "As it was enqueued with: a traceparent or any text; None without one.",
         "traceparent": "W3C's, to hand on to whatever the handler calls; None without one.",
+        "meta": "What the job was enqueued with, read-only; empty without any.",
         "scheduled_for": "The nominal time in UTC, if a schedule made the job; else None.",
         "checkpoint": "What the last attempt saved; None at first.",
     },

@@ -443,7 +443,7 @@ def test_an_unknown_store_is_one_clear_line(run: Run) -> None:
 
 @spec("J12")
 def test_jobs_are_searched_by_error_worker_and_time(run: Run) -> None:
-    job_id = enqueued(run, "mail")
+    job_id = enqueued(run, "mail", "--meta", "tenant=acme", "--meta", "request=r=17")
     run("jobs", "dead-letter", job_id, "-m", "no such mailbox")
     enqueued(run, "mail")
 
@@ -451,5 +451,10 @@ def test_jobs_are_searched_by_error_worker_and_time(run: Run) -> None:
         return [job["id"] for job in json.loads(run("jobs", "ls", "--json", *options).stdout)]
 
     assert listed("--error", "SUCH mail") == listed("--finished-since", "1h") == [job_id]
+    assert listed("--meta", "tenant=acme") == listed("--meta", "request=r=17") == [job_id]
     assert listed("--worker", "nobody") == listed("--until", "1h") == []
+    assert "request=r=17, tenant=acme" in run("jobs", "show", job_id).stdout
+    refused = [run("enqueue", "mail", "--meta", wrong).stderr for wrong in ("a", "a b=c")]
+    assert "--meta: 'a' is not KEY=VALUE" in refused[0]
+    assert "--meta: 'a b' is not a key of meta" in refused[1]
     assert len(listed("--since", "1h")) == 2

@@ -48,6 +48,7 @@ BIRTH = {
     "rate_key",
     "correlation_id",
     "trace_id",
+    "meta",
     "origin_id",
     "origin_cause",
     "flow_id",

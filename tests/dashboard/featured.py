@@ -86,6 +86,7 @@ def _plan_hero(shop: Planner, at_s: float) -> None:
         "queue": "video",
         "payload": {"video": 4711, "format": "1080p"},
         "correlation_id": "order-4711",
+        "meta": {"tenant": "acme"},
         "policy": {
             "max_attempts": 5,
             "lease_s": 30.0,

@@ -74,6 +74,7 @@ def _dead_job(stage: DashboardStage, number: int, text: str) -> str:
         correlation_id=_label(short),
         dedupe_key=_label(short),
         concurrency_key=_label(short),
+        meta={"note": short},
         priority=100,
     )
     [grant] = stage.claim(worker="w", start=True)
@@ -155,6 +156,7 @@ TEXTS: dict[str, str] = {
     "correlation_id": f"/jobs/{LIVE}",
     "dedupe_key": f"/jobs/{LIVE}",
     "concurrency_key": f"/jobs/{LIVE}",
+    "meta": f"/jobs/{LIVE}",
     "error type": f"/jobs/{DEAD}",
     "error message": f"/jobs/{DEAD}",
     "traceback": f"/jobs/{DEAD}",
@@ -184,7 +186,8 @@ NAMES: dict[str, str] = {
 def furnish_marked(stage: DashboardStage) -> None:
     """A mark in each of these fields."""
     keys = {key: mark(key) for key in ("correlation_id", "dedupe_key", "concurrency_key")}
-    live = _leased(stage, 250, queue=QUEUE, payload={"it": mark("payload")}, **keys)
+    meta = {"note": mark("meta")}
+    live = _leased(stage, 250, queue=QUEUE, payload={"it": mark("payload")}, **keys, meta=meta)
     note = {"done": 1, "total": 2, "note": mark("progress note")}
     beat = {**live, "hb_seq": 1, "progress": note, "checkpoint": mark("checkpoint")}
     _report(stage, "heartbeat", {"leases": [beat]})

@@ -571,7 +571,7 @@ def test_viewers_share_an_overview_for_two_seconds(stage: Stage) -> None:
 
 @spec("J12")
 def test_jobs_are_searched_by_worker_time_and_error(stage: Stage) -> None:
-    lease = stage.leased()
+    lease = stage.leased(meta={"tenant": "acme"})
     error = {"class": "permanent", "type": "OSError", "message": "connection refused"}
     stage.call("fail", {**lease, "request_id": "f", "error": error}, role=W)
     stage.enqueue(2)
@@ -583,6 +583,8 @@ def test_jobs_are_searched_by_worker_time_and_error(stage: Stage) -> None:
     assert ids("error=Connection%20REFUSED") == [lease["job_id"]]
     assert ids("error=timed%20out") == []
     assert ids("worker=nobody") == []
+    assert ids("meta=tenant=acme") == ids("meta=tenant%3Dacme") == [lease["job_id"]]
+    assert ids("meta=tenant=other") == []
     assert ids("finished_since=2020-01-01T00:00:00Z") == [lease["job_id"]]
     assert ids("enqueued_until=2020-01-01T00:00:00Z") == []
 

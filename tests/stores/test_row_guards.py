@@ -87,7 +87,7 @@ def _literal(name: str) -> str:
 def _lawful() -> Iterator[_Row]:
     blank = Job(
         new_job_id(Instant(1), bytes(16)), DEFAULT_NAMESPACE, QueueName("q"), Kind("k"), 0,
-        b"null", Policy(), None, None, None, None, None, None, None, None, FlowId("x"),
+        b"null", Policy(), None, None, None, None, None, None, None, None, None, FlowId("x"),
         "step", None, None, None, None, Instant(1),
         JobStatus.QUEUED, 1, Instant(1), None, None, attempt=1,
     )  # fmt: skip

@@ -17,7 +17,14 @@ import msgspec
 from tenure.cli.errors import CouldNotRun, refusal, refuse
 from tenure.cli.following import show_end, wait_for_end
 from tenure.cli.invocation import Invocation, command
-from tenure.cli.options import app_url_option, duration_value, flag, instant_value, payload_value
+from tenure.cli.options import (
+    app_url_option,
+    duration_value,
+    flag,
+    instant_value,
+    meta_value,
+    payload_value,
+)
 from tenure.cli.output import print_json, say
 from tenure.core.commands import Enqueue
 from tenure.core.ids import (
@@ -95,6 +102,14 @@ DURATIONS = ("unique_for", "delay", "expires")
     help="Jobs with a higher number run first. [default: the kind's with --app, then 0]",
 )
 @click.option("--correlation-id", help="An id of yours, by which related jobs can be listed.")
+@click.option(
+    "--meta",
+    metavar="KEY=VALUE",
+    multiple=True,
+    callback=meta_value,
+    help="A label of yours, such as tenant=acme, shown with the job: never a secret; may be"
+    " repeated.",
+)
 @click.option(
     "--id",
     "job_id",
@@ -221,6 +236,7 @@ def _command(cli: Invocation, kind: str, payload: Any, given: dict[str, Any]) ->
         concurrency_key=given["concurrency_key"],
         rate_key=given["rate_key"],
         correlation_id=given["correlation_id"],
+        meta=given["meta"],
     )
 
 

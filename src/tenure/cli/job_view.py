@@ -48,6 +48,7 @@ def job_facts(job: Job, *, now: Instant, bodies: bool) -> list[tuple[str, object
         ("key taken until", _key_hold(job, now)),
         ("concurrency key", job.concurrency_key),
         ("rate key", job.rate_key),
+        ("meta", ", ".join(f"{key}={text}" for key, text in (job.meta or {}).items()) or None),
         ("schedule", _schedule_fact(job)),
         ("correlation", job.correlated_by),
         ("flow", None if job.flow_id is None else f"{job.flow_id} as {job.flow_step}"),

@@ -124,6 +124,11 @@ search_options = together(
         help="Only jobs with this text in the type or message of their last error, in the first"
         " 4096 characters; upper and lower case are the same.",
     ),
+    click.option(
+        "--meta",
+        metavar="KEY=VALUE",
+        help="Only jobs that were enqueued with this entry of --meta.",
+    ),
     when_option(
         "--since",
         "Only jobs that were enqueued at this time or later: 24h means 24 hours ago; or"

@@ -10,6 +10,7 @@ import click
 import msgspec
 
 from tenure.cli.errors import CouldNotRun, reported_errors
+from tenure.core.checks import meta_entry
 from tenure.core.instants import Duration, Instant, parse_duration
 from tenure.settings import parse_size, project_settings
 
@@ -81,6 +82,14 @@ def instant_value(_: click.Context, __: click.Parameter, text: str | None) -> In
             f"{text[:40]!a} has no time zone; add Z for UTC, or an offset such as +01:00"
         )
     return Instant((time - _EPOCH) // timedelta(microseconds=1))
+
+
+def meta_value(
+    _: click.Context, __: click.Parameter, texts: tuple[str, ...]
+) -> dict[str, str] | None:
+    """The entries of every `--meta` of the command line."""
+    with reported_errors():
+        return dict(meta_entry("--meta", text) for text in texts) or None
 
 
 class When(msgspec.Struct, frozen=True):

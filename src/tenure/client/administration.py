@@ -4,7 +4,7 @@ The same requests as those of the commands. Over HTTP they are within the permis
 and refused with `RequestRefused` otherwise. Decides nothing itself.
 """
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime
 from typing import Any, Literal, TypedDict, TypeVar, Unpack
 
@@ -30,7 +30,7 @@ from tenure.core.views.job_search import JobFilter
 from tenure.core.views.overview import OverviewFilter, TimeRange
 from tenure.core.vocabulary import JobStatus, ReasonCode, Stage, did_you_mean
 from tenure.errors import InvalidInput
-from tenure.handlers.options import check_known, duration, instant, plain, word
+from tenure.handlers.options import check_known, duration, instant, meta_from, plain, word
 from tenure.ports import JobStore
 from tenure.protocol.records import (
     DeadLetterGroupsReply,
@@ -376,12 +376,13 @@ def job_filter(
 
 class JobSearch(TypedDict, total=False):
     """Further filters of a list of jobs: the worker that holds or held them, the schedule that made
-    them, text in the type or message of their last error, when they were enqueued and finished, and
-    whether their worker has been silent for two heartbeats. [J12]"""
+    them, text in the type or message of their last error, one entry of their `meta`, when they were
+    enqueued and finished, and whether their worker has been silent for two heartbeats. [J12]"""
 
     worker: str
     schedule: str
     error: str
+    meta: Mapping[str, str]
     enqueued_since: datetime
     enqueued_until: datetime
     finished_since: datetime
@@ -395,11 +396,18 @@ _SEARCHES = frozenset(JobSearch.__annotations__)
 def searched(search: JobSearch) -> dict[str, Any]:
     """The fields of a filter that a search asks for."""
     check_known(dict(search), _SEARCHES, of="app.jobs()")
-    return {
-        name: instant(name, value) if name.endswith(("_since", "_until")) else plain(value)
-        for name, value in search.items()
-        if value is not None
-    }
+    return {name: _searched(name, value) for name, value in search.items() if value is not None}
+
+
+def _searched(name: str, value: Any) -> Any:
+    if name.endswith(("_since", "_until")):
+        return instant(name, value)
+    if name != "meta":
+        return plain(value)
+    entries = [f"{key}={text}" for key, text in meta_from(name, value).items()]
+    if len(entries) != 1:
+        raise InvalidInput(name, f"has {len(entries)} entries", hint="search by one of them")
+    return entries[0]
 
 
 def events(

@@ -69,6 +69,7 @@ from tenure.handlers.options import (
     called,
     called_schedule,
     check_known,
+    meta_from,
     naming_options,
     plain,
     policy_from,
@@ -208,6 +209,7 @@ class Application:
             policy = policy_from(options, Policy())
             expires = options.get("expires")
             expires_us = None if expires is None else positive_duration("expires", expires)
+            meta = meta_from("meta", options["meta"]) if "meta" in options else None
         handler = make_handler(
             function,
             kind=plain(options.get("name")),
@@ -219,6 +221,7 @@ class Application:
             concurrency_key=options.get("concurrency_key"),
             concurrency_limit=options.get("concurrency_limit"),
             expires_us=expires_us,
+            meta=meta,
             rate=_rate(options),
             rate_key=options.get("rate_key"),
             local_names=local_names,
@@ -330,8 +333,8 @@ class Application:
         **search: Unpack[JobSearch],
     ) -> Operation[list[JobRecord]]:
         """The records of jobs, newest first, without their payloads and results. `before` is the
-        last job id of the previous page. By `worker`, `error` and the time of their end jobs are
-        searched, among the newest 10,000 before `before` that match the rest."""
+        last job id of the previous page. By `worker`, `error`, `meta` and the time of their end
+        jobs are searched, among the newest 10,000 before `before` that match the rest."""
         wanted = job_filter(
             self.channel,
             statuses=_statuses(status),

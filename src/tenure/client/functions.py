@@ -293,11 +293,13 @@ MAX_UNDECLARED = 1000
 
 
 def spec_of(kind: JobSpec, options: EnqueueOptions) -> JobSpec:
-    """A job of a kind; options override what the kind says."""
+    """A job of a kind; options override what the kind says, and add to its `meta`."""
     said, policy = {}, kind.policy
     if options:
         with naming_options():
             said = overrides_from(options)
+            if kind.meta and "meta" in said:
+                said["meta"] = kind.meta | said["meta"]
             base = policy or _DEFAULT_POLICY
             stated = policy_from(options, base)
         if stated is not base:  # otherwise a kind that is unknown here keeps what workers declare

@@ -125,6 +125,11 @@ class Job(JobHandle, Generic[R_co]):
         return (self._stored or run(self._loading())).kind
 
     @property
+    def meta(self) -> dict[str, str]:
+        """What it was enqueued with; a copy."""
+        return dict((self._stored or run(self._loading())).meta or {})
+
+    @property
     def status(self) -> JobStatus:
         """Its status now."""
         return run(self._loading()).status

@@ -324,6 +324,7 @@ def _enqueued_for(
             run_at=job.updated_at,
             sha256=digest(payload),
             size=len(payload),
+            meta=job.meta,
         ),
         body=payload,
     )

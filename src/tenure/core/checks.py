@@ -50,6 +50,10 @@ MAX_EXACT_INTEGER = 2**53 - 1
 """The largest integer that every language reads exactly."""
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+MAX_META = 16
+MAX_META_KEY = 64
+MAX_META_VALUE = 256
+META_KEY_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]*")
 ROLES = frozenset({"worker", "client", "operator"})
 
@@ -142,6 +146,33 @@ def check_text(field: str, value: object, *, most: int = MAX_TEXT) -> None:
             raise InvalidInput(field, "contains a lone surrogate") from wrong
 
 
+def check_meta(field: str, value: object) -> None:
+    """What users note about a job: a few short texts, by key. [J13]"""
+    check_type(field, value, dict)
+    assert isinstance(value, dict)
+    if len(value) > MAX_META:
+        raise InvalidInput(field, f"{len(value)} entries are over the limit of {MAX_META}")
+    for key, text in value.items():
+        if type(key) is not str or len(key) > MAX_META_KEY or not META_KEY_PATTERN.fullmatch(key):
+            raise InvalidInput(
+                field,
+                f"{shown(key)} is not a key of meta",
+                hint="use ASCII letters, digits and . _ -, beginning with a letter or digit, at"
+                f" most {MAX_META_KEY} characters",
+            )
+        check_text(f"{field}[{key}]", text, most=MAX_META_VALUE)
+
+
+def meta_entry(field: str, text: str) -> tuple[str, str]:
+    """The entry that is written as `KEY=VALUE`."""
+    check_text(field, text)
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise InvalidInput(field, f"{shown(text)} is not KEY=VALUE", hint="write tenant=acme")
+    check_meta(field, {key: value})
+    return key, value
+
+
 def check_integer(field: str, value: object, *, low: int, high: int) -> None:
     if type(value) is not int:
         raise InvalidInput(field, f"{type(value).__name__} is not an integer")
@@ -221,6 +252,7 @@ _BY_TYPE: dict[object, Check] = {
     RequestId: check_name,
     ScheduleName: check_name,
     WorkerId: check_name,
+    dict[str, str]: check_meta,
 }
 """What a field of this type may have. A `StrEnum` may have the words of its set."""
 

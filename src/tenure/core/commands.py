@@ -99,6 +99,7 @@ class Enqueue(_Command, frozen=True, kw_only=True, gc=False):
     rate_key: str | None = None
     correlation_id: str | None = None
     trace_id: str | None = None
+    meta: dict[str, str] | None = None
     policy: Policy | None = None
     """None: the policy that workers declare for the kind. [F9]"""
 
@@ -402,7 +403,7 @@ Command: TypeAlias = (
     | Discard
 )
 
-_encode = msgspec.msgpack.Encoder().encode
+_encode = msgspec.msgpack.Encoder(order="deterministic").encode
 _NAMES: dict[type[Command], bytes] = {kind: kind.__name__.encode() for kind in get_args(Command)}
 
 

@@ -105,6 +105,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     cancel_deadline: Instant | None = None
     schedule: ScheduleName | None = None
     scheduled_for: Instant | None = None
+    meta: dict[str, str] | None = None
 
 
 _SUMMARY = ("hb_seq", "renewals", "progress", "checkpoint_sha256")
@@ -132,6 +133,7 @@ FACTS_OF: dict[EventType, tuple[str, ...]] = {
         "size",
         "schedule",
         "scheduled_for",
+        "meta",
     ),
     EventType.READY: ("run_at",),
     EventType.CLAIMED: (),

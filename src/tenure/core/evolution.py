@@ -119,7 +119,7 @@ def _new_row(event: Event, body: bytes | None) -> Job:
     assert facts.kind is not None
     assert facts.policy is not None
     assert body is not None
-    # Twenty-five positional arguments: see `changes._event`.
+    # Twenty-six positional arguments: see `changes._event`.
     return Job(
         event.job_id,
         facts.namespace,
@@ -134,6 +134,7 @@ def _new_row(event: Event, body: bytes | None) -> Job:
         facts.rate_key,
         event.correlation_id,
         event.trace_id,
+        facts.meta,
         facts.origin_id,
         event.cause,
         facts.flow_id,

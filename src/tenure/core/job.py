@@ -96,6 +96,7 @@ class Job(msgspec.Struct, frozen=True, gc=False):
     rate_key: str | None  # which jobs of its kind share the kind's rate with it [RL11]
     correlation_id: str | None
     trace_id: str | None
+    meta: dict[str, str] | None  # what its user noted about it: shown, never interpreted [J13]
     origin_id: JobId | None
     origin_cause: EventCause | None
     flow_id: FlowId | None

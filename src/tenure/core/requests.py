@@ -142,6 +142,8 @@ def enqueued_facts(command: Enqueue, at: Moment, origin_id: JobId | None = None)
         sha256=digest(command.payload),
         size=len(command.payload),
     )
+    if command.meta:
+        facts = replace(facts, meta=command.meta)
     return facts if origin_id is None else replace(facts, origin_id=origin_id)
 
 
@@ -420,6 +422,7 @@ def facts_of_another(job: Job, payload: bytes, now: Instant) -> Facts:
         size=len(payload),
         schedule=job.schedule,
         scheduled_for=job.scheduled_for,
+        meta=job.meta,
     )
 
 

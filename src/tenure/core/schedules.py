@@ -87,6 +87,7 @@ class ScheduleSpec(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     rate_key: str | None = None
     expires_us: Duration | None = None
     on_dead_letter: DeadLetterJob | None = None
+    meta: dict[str, str] | None = None
     cron: str | None = None
     tz: str = "UTC"
     every_us: Duration | None = None
@@ -110,6 +111,7 @@ _OF_ITS_JOB = (
     "rate_key",
     "expires_us",
     "on_dead_letter",
+    "meta",
 )
 """What a spec says about the job: fields of an enqueue, of the same names."""
 

@@ -30,6 +30,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     rate_key: str | None = None
     correlation_id: str | None = None
     trace_id: str | None = None
+    meta: dict[str, str] | None = None
     policy: Policy | None = None
 
 
@@ -54,7 +55,7 @@ class Call(Generic[_R_co]):
         return isinstance(other, Call) and other._asked() == self._asked()
 
     def __hash__(self) -> int:
-        return hash(self._asked())
+        return hash((self.spec.kind, self.spec.payload))
 
     def _asked(self) -> tuple[JobSpec, JobId | None]:
         return self.spec, self.job_id if self.has_chosen_id else None

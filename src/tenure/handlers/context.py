@@ -141,6 +141,7 @@ class Context(ABC):
     correlation_id: str  # the job's own id if it was given none
     trace_id: str | None  # as the job has it: a traceparent, or any label of the producer's
     traceparent: str | None  # W3C's, to send to services that the handler calls
+    meta: Mapping[str, str]  # what the job was enqueued with: read-only
     scheduled_for: datetime | None  # the nominal time, in UTC, of a job that a schedule made
     checkpoint: Any  # what the last attempt saved, decoded; None at first
 

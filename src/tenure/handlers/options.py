@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeAlias, TypedDict, TypeVar
 
 import msgspec
 
-from tenure.core.checks import MAX_DURATION, check_duration, check_name
+from tenure.core.checks import MAX_DURATION, check_duration, check_meta, check_name
 from tenure.core.ids import QueueName, ScheduleName
 from tenure.core.instants import Duration, Instant, parse_duration, seconds
 from tenure.core.policy import Backoff, LeaseBounds, Policy
@@ -59,6 +59,7 @@ class PolicyOptions(TypedDict, total=False):
     on_lost: Literal["requeue", "hold", "reclaim"] | OnLost
     expires: Span | None
     keep: Span | None
+    meta: Mapping[str, str]
 
 
 class EnqueueOptions(PolicyOptions, total=False):
@@ -219,6 +220,17 @@ def job_key(option: str, value: object) -> str | None:
     )
 
 
+def meta_from(option: str, value: object) -> dict[str, str]:
+    """What users note about a job. [J13]"""
+    if not isinstance(value, Mapping):
+        raise InvalidInput(
+            option, f"{type(value).__name__} is not a mapping", hint='write {"tenant": "acme"}'
+        )
+    found = {plain(key): plain(text) for key, text in value.items()}
+    check_meta(option, found)
+    return found
+
+
 def policy_from(options: EnqueueOptions | PolicyOptions, base: Policy) -> Policy:
     """`base` with what the options change. Checks everything but the bounds of the lease, which the
     coordinator sets. [F5] [L2]"""
@@ -291,6 +303,7 @@ _JOB_OPTIONS: dict[str, tuple[str, _Parse]] = {
     "expires": ("expires_us", positive_duration),
     "correlation_id": ("correlation_id", _unchanged),
     "trace_id": ("trace_id", _unchanged),
+    "meta": ("meta", meta_from),
 }
 """Options of one call that are not policy: they set fields of `JobSpec`."""
 _SCHEDULE_OPTIONS: dict[str, tuple[str, _Parse]] = {

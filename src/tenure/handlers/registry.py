@@ -137,6 +137,7 @@ class Handler(msgspec.Struct, frozen=True, kw_only=True):
     expires_us: Duration | None = None
     rate: Rate | None = None
     rate_rule: KeyRule | None = None
+    meta: dict[str, str] | None = None
 
     @property
     def settings(self) -> KindSettings:
@@ -158,6 +159,7 @@ class Handler(msgspec.Struct, frozen=True, kw_only=True):
             priority=self.priority,
             expires_us=self.expires_us,
             policy=self.policy,
+            meta=self.meta,
         )
 
     @property

@@ -207,14 +207,14 @@ def _check_fields_once(value: object, text: bytes, place: str = "", depth: int =
     if isinstance(value, tuple) and value and isinstance(value[0], msgspec.Struct | tuple):
         for number, (each, part) in enumerate(zip(value, _elements.decode(text), strict=True)):
             _check_fields_once(each, bytes(part), f"{place}[{number}]", depth + 1)
-    elif isinstance(value, msgspec.Struct):
+    elif isinstance(value, msgspec.Struct | dict):
         found = _fields.decode(text)
         if _dense_bytes(_encoder.encode(found)) != _dense_bytes(text):
             raise _twice(text, found, place)
-        attributes = _attributes(type(value))
+        attributes = _attributes(type(value)) if isinstance(value, msgspec.Struct) else {}
         for name, part in found.items():
             held = getattr(value, attributes.get(name, ""), None)
-            if isinstance(held, msgspec.Struct | tuple):
+            if isinstance(held, msgspec.Struct | tuple | dict):
                 inside = f"{place}.{name}" if place else name
                 _check_fields_once(held, bytes(part), inside, depth + 1)
 

@@ -15,8 +15,12 @@ from tenure.core.checks import (
     MAX_DEDUPE_KEY,
     MAX_DURATION,
     MAX_EXACT_INTEGER,
+    MAX_META,
+    MAX_META_KEY,
+    MAX_META_VALUE,
     MAX_NAME,
     MAX_TEXT,
+    META_KEY_PATTERN,
     NAME_PATTERN,
     PRIORITIES,
 )
@@ -62,6 +66,11 @@ Text = Annotated[str, Meta(max_length=MAX_TEXT)]
 LongText = Annotated[str, Meta(max_length=16 * MAX_TEXT)]
 ShortText = Annotated[str, Meta(max_length=MAX_NAME)]
 
+MetaKey = Annotated[str, Meta(pattern=_whole(META_KEY_PATTERN), max_length=MAX_META_KEY)]
+MetaField = Annotated[
+    dict[MetaKey, Annotated[str, Meta(max_length=MAX_META_VALUE)]], Meta(max_length=MAX_META)
+]
+
 Seconds = Annotated[float, Meta(ge=0, le=MAX_SECONDS)]
 Count = Annotated[int, Meta(ge=0, le=MAX_COUNT)]
 Positive = Annotated[int, Meta(ge=1, le=MAX_COUNT)]
@@ -91,6 +100,7 @@ LIMITS_BY_TYPE: dict[Any, Any] = {
     RequestId: RequestIdField,
     ScheduleName: ScheduleField,
     WorkerId: WorkerField,
+    dict[str, str]: MetaField,
 }
 """What a field of a request may be, by its type in the core."""
 

@@ -114,7 +114,7 @@ class VerdictsReply(Record, frozen=True, kw_only=True):
     Grant,
     only="job_id namespace queue kind attempt fence lease_id ttl_us lease_us heartbeat_interval_us"
     " timeout_us grace_us hb_seq status rev priority failures max_attempts enqueued_at payload"
-    " correlated_by checkpoint progress trace_id schedule scheduled_for",
+    " correlated_by checkpoint progress trace_id schedule scheduled_for meta",
     via=("job", "job.policy"),
     names={
         "ttl_us": "lease_ttl_s",

@@ -13,7 +13,13 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from tenure.core.artifacts import MAX_ATTEMPT_LOG_BYTES, MAX_OUTPUT_PARTS, AttemptOutput
-from tenure.core.checks import MAX_INSTANT, MAX_NAME, MAX_SEARCHED_TEXT
+from tenure.core.checks import (
+    MAX_INSTANT,
+    MAX_META_KEY,
+    MAX_META_VALUE,
+    MAX_NAME,
+    MAX_SEARCHED_TEXT,
+)
 from tenure.core.claims import ClaimRequest
 from tenure.core.commands import (
     Cancel,
@@ -727,7 +733,8 @@ _NOT_OF_DEAD_LETTERS = frozenset(JobFilter.__struct_fields__) - {
 class JobsQuery(DerivedRequest, frozen=True, kw_only=True):
     """Which jobs a listing shows, newest first; `before` is the `next_before` of the previous page.
     `id_prefix`: only jobs whose id begins with it. By `worker`, by the time of their end and by
-    text in the `error` jobs are searched, 10,000 for a page. [J12] `previews`: with the beginnings
+    text in the `error` jobs are searched, 10,000 for a page, and by an entry of their `meta`,
+    written `tenant=acme`. [J12] `previews`: with the beginnings
     of payloads. [H53] `orphaned`: only jobs whose workers have been silent for two heartbeats.
     [L19]
     """
@@ -735,6 +742,7 @@ class JobsQuery(DerivedRequest, frozen=True, kw_only=True):
     status: tuple[JobStatus, ...] = ()
     flow_id: JobIdField | None = None
     error: Annotated[str, Meta(min_length=1, max_length=MAX_SEARCHED_TEXT)] | None = None
+    meta: Annotated[str, Meta(max_length=MAX_META_KEY + 1 + MAX_META_VALUE)] | None = None
     id_prefix: Annotated[str, Meta(min_length=1, max_length=36)] | None = None
     limit: Annotated[int, Meta(ge=1, le=MAX_PAGE)] = 50
     bodies: bool = False

@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from datetime import datetime
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from tenure.core.flow_rows import ParentPage, ParentResult
@@ -35,6 +36,7 @@ from tenure.handlers.calls import (
 from tenure.handlers.context import Context, Parents, Transaction, TransactionScope, file_of
 from tenure.handlers.flows import FlowPlan
 from tenure.handlers.json_values import encode
+from tenure.handlers.options import meta_from
 from tenure.own_transaction.connections import async_transaction_block, transaction_block
 
 _R = TypeVar("_R")
@@ -53,6 +55,7 @@ class FakeContext(Context):
         correlation_id: str | None = None,
         trace_id: str | None = None,
         traceparent: str | None = None,
+        meta: Mapping[str, str] | None = None,
         scheduled_for: datetime | None = None,
         parents: Mapping[str, Any] | None = None,
     ) -> None:
@@ -64,6 +67,7 @@ class FakeContext(Context):
         self.correlation_id = correlated_by(correlation_id, self.job_id)
         self.trace_id = traceparent if trace_id is None else trace_id
         self.traceparent = traceparent_of(trace_id) if traceparent is None else traceparent
+        self.meta = MappingProxyType(meta_from("meta", meta or {}))
         self.scheduled_for = scheduled_for
         self.checkpoint = checkpoint
         self.saved: list[Any] = []

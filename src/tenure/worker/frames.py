@@ -86,6 +86,7 @@ class Run(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     until: Boot
     trace_id: str | None = None
     scheduled_for: Instant | None = None
+    meta: dict[str, str] | None = None
 
     @property
     def correlated_by(self) -> str:
@@ -106,6 +107,7 @@ class Run(msgspec.Struct, frozen=True, tag=True, kw_only=True):
             correlation_id=job.correlation_id,
             trace_id=job.trace_id,
             scheduled_for=job.scheduled_for,
+            meta=job.meta,
             checkpoint=job.checkpoint,
             payload=job.payload,
             until=until,

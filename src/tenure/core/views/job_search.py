@@ -1,6 +1,6 @@
 """Which jobs a list shows, what a search finds, and where the next page starts. [J12]
 
-A list is by what an index has. A search also asks for what no index has (worker, end, error):
+A list is by what an index has. A search also asks for what no index has (worker, end, error, meta):
 a store reads a bounded number of jobs for it.
 """
 
@@ -12,6 +12,7 @@ from tenure.core.checks import (
     check_integer,
     check_name,
     check_text,
+    meta_entry,
 )
 from tenure.core.ids import (
     FlowId,
@@ -27,7 +28,7 @@ from tenure.core.job import Job
 from tenure.core.vocabulary import JobStatus, ReasonCode, Stage
 
 MAX_JOBS_READ = 10_000
-"""How many jobs are read for one page of a search by worker, time or error."""
+"""How many jobs are read for one page of a search by worker, time, error or meta."""
 
 ERROR_CHARS = 4096
 """Characters of an error's type and message that a search reads. An error may be longer."""
@@ -40,12 +41,13 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Which jobs a listing shows; newest first, `before` is the last id of the previous page. If
     that job was deleted, the page starts at the time in its id. [J11]
 
-    By `worker`, by the time of their end and by `error` jobs are searched, because no index has
-    them: among the newest `reads` jobs before `before` that match the rest. A worker's jobs are
-    those that it holds or held last. `error` is text in the first `ERROR_CHARS` of the type and the
-    message of a job's last error, in upper or lower case of ASCII. Times start with `since` and end
-    before `until`. [J12] `orphaned` are jobs whose workers have been silent for two heartbeats; it
-    too is searched, among jobs with a lease. [L19]
+    By `worker`, by the time of their end, by `error` and by `meta` jobs are searched, because no
+    index has them: among the newest `reads` jobs before `before` that match the rest. A worker's
+    jobs are those that it holds or held last. `error` is text in the first `ERROR_CHARS` of the
+    type and the message of a job's last error, in upper or lower case of ASCII. `meta` is an entry
+    that a job has, as `KEY=VALUE`. Times start with `since` and end before `until`. [J12]
+    `orphaned` are jobs whose workers have been silent for two heartbeats; it too is searched, among
+    jobs with a lease. [L19]
     """
 
     namespace: Namespace
@@ -64,6 +66,7 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
     finished_since: Instant | None = None
     finished_until: Instant | None = None
     error: str | None = None
+    meta: str | None = None
     orphaned: bool = False
     id_prefix: str | None = None
     before: JobId | None = None
@@ -78,13 +81,16 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
         check_fields(self)
         if self.error is not None:
             check_text("error", self.error, most=MAX_SEARCHED_TEXT)
+        if self.meta is not None:
+            meta_entry("meta", self.meta)
         check_integer("reads", self.reads, low=1, high=MAX_JOBS_READ)
 
     @property
     def is_search(self) -> bool:
         """Whether it asks for something that no index has."""
         ends = (self.finished_since, self.finished_until)
-        return self.orphaned or any(each is not None for each in (self.worker, self.error, *ends))
+        unindexed = (self.worker, self.error, self.meta, *ends)
+        return self.orphaned or any(each is not None for each in unindexed)
 
 
 def leased_among(wanted: JobFilter) -> JobFilter:

@@ -41,6 +41,7 @@ FILTERS = (
     Filter(name="enqueued_until", label="Enqueued until", is_time=True, is_rare=True),
     Filter(name="worker", label="Worker", is_rare=True),
     Filter(name="correlation_id", label="Correlation id", size=18, is_rare=True),
+    Filter(name="meta", label="Meta, as key=value", size=18, is_rare=True),
     Filter(name="schedule", label="Schedule", is_rare=True),
     Filter(name="id_prefix", label="Id begins with", is_rare=True),
     Filter(name="flow_id", is_rare=True),

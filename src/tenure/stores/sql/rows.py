@@ -59,7 +59,7 @@ this."""
 _POLICIES_REMEMBERED = 1024
 """Jobs of one kind share their policy: decoding it once per text saves a third of a load."""
 
-_encode = msgspec.json.Encoder().encode
+_encode = msgspec.json.Encoder(order="deterministic").encode
 _T = TypeVar("_T")
 _W = TypeVar("_W", bound=StrEnum)
 
@@ -94,6 +94,7 @@ JOB_ENCODERS: Mapping[str, Encoder] = {
     "payload": _bodies,
     "policy": _documents,
     "on_dead_letter": _documents,
+    "meta": _documents,
     "origin_cause": _words,
     "status": _words,
     "was_started": _flags,
@@ -188,6 +189,7 @@ _JOB_DECODERS: tuple[tuple[int, _Decoder], ...] = tuple(
         "payload": str.encode,
         "policy": decode_policy,
         "on_dead_letter": _document(DeadLetterJob),
+        "meta": _document(dict[str, str]),
         "origin_cause": _word(EventCause),
         "status": _word(JobStatus),
         "was_started": bool,

@@ -10,6 +10,7 @@ from typing import TypeAlias, TypeVar
 
 import msgspec
 
+from tenure.core.checks import meta_entry
 from tenure.core.ids import (
     FlowId,
     JobId,
@@ -45,7 +46,14 @@ from tenure.stores.sql.depths import SqlDepths
 from tenure.stores.sql.jobs import resolutions_of
 from tenure.stores.sql.overview import SqlOverview
 from tenure.stores.sql.rollups import SqlRollups
-from tenure.stores.sql.rows import EVENT_FIELDS, JOB_COLUMNS, WITH_BODIES, Row, job_from
+from tenure.stores.sql.rows import (
+    EVENT_FIELDS,
+    JOB_COLUMNS,
+    WITH_BODIES,
+    Row,
+    encode_document,
+    job_from,
+)
 from tenure.stores.sql.statements import Query, fill
 
 KEYS_PER_PAGE = 1000
@@ -82,6 +90,8 @@ _SEARCHED = {
     "finished_since": "AND finished_at >= :finished_since",
     "finished_until": "AND finished_at < :finished_until",
     "error": "AND coalesce(error, last_error) IS NOT NULL AND {error_text} LIKE :error ESCAPE '!'",
+    # Keys have no quotes and no colons, so a document has this text only where it has the entry.
+    "meta": "AND replace(meta, :meta, '') <> meta",
 }
 """What no index has: the jobs that match the rest are read for it."""
 
@@ -243,6 +253,8 @@ class SqlViews(Part):
         given |= {name: getattr(wanted, name) for name in _SEARCHED}
         if wanted.error is not None:
             given["error"] = f"%{_literally(wanted.error)}%"
+        if wanted.meta is not None:
+            given["meta"] = encode_document(dict([meta_entry("meta", wanted.meta)]))[1:-1]
         searched = " ".join(
             clause for name, clause in _SEARCHED.items() if getattr(wanted, name) is not None
         )

@@ -9,6 +9,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, TypeVar, assert_never
 
 import msgspec
@@ -70,6 +71,7 @@ class AttemptContext(Context):
         self.correlation_id = run.correlated_by
         self.trace_id = run.trace_id
         self.traceparent = traceparent_of(run.trace_id)
+        self.meta = MappingProxyType(run.meta or {})
         self.scheduled_for = optional_moment(run.scheduled_for)
         self.checkpoint = None  # decoded at stage `fetch`
         self._run = run.run

@@ -173,6 +173,7 @@ def _apply(kit: Kit, command: Command) -> Job:
             "dedupe_key": st.none() | labels,
             "correlation_id": st.none() | labels,
             "trace_id": st.none() | labels,
+            "meta": st.none() | st.dictionaries(st.sampled_from("abc"), texts, min_size=1),
             "policy": policies,
         }
     )

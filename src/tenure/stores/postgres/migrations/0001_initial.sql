@@ -122,6 +122,7 @@ CREATE TABLE {t}job (
     rate_key              text     COLLATE "C",
     correlation_id        text     COLLATE "C",
     trace_id              text     COLLATE "C",
+    meta                  text     COLLATE "C",
     cancel_reason         text     COLLATE "C",
     stall_cause           text     COLLATE "C",
     last_owner            text     COLLATE "C",

@@ -74,6 +74,7 @@ CREATE TABLE tenure_job (
     admitted_at           INTEGER,  -- when its key let it through, while it waits to be claimed
     correlation_id        TEXT,
     trace_id              TEXT,
+    meta                  TEXT,
     origin_id             TEXT,
     origin_cause          TEXT,
     flow_id               TEXT,
