@@ -1,14 +1,12 @@
-"""The graph of a flow: its jobs in layers from left to right, equal siblings drawn as one.
+"""The graph of a flow: its jobs in layers from left to right.
 
-Pure: from the steps of a flow to boxes and curves in pixels. Jobs are equal if they have the same
-kind and their parents and children are equal, so that five thousand fetches before one summary are
-one box with a count of each status. A graph that is too large even so is cut after its first boxes,
-and says so. Equal jobs are in the same layer, hence the boxes form no cycle either.
+Pure: from the steps of a flow to boxes and curves in pixels. In a large flow, jobs of one kind in
+one layer are one box with a count of each status, so that five thousand fetches before one summary
+are two boxes. A graph that is too large even so is cut after its first boxes, and says so.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import pairwise
 from statistics import fmean
 
 import msgspec
@@ -17,39 +15,19 @@ from tenure.core.flow_rows import parents_first
 from tenure.core.vocabulary import JobStatus
 from tenure.protocol.replies import FlowStepRecord
 
-MAX_SINGLE_JOBS = 60
-"""A flow of more jobs has equal ones drawn as one box."""
-
-MAX_SIBLINGS = 8
-"""Up to this number, equal jobs of a small flow are drawn one by one."""
+MAX_SINGLE_JOBS = 20
+"""In a flow of more jobs, those of one kind in one layer are one box."""
 
 MAX_BOXES = 300
 MAX_CURVES = 2_000
-MAX_BENDS = 5_000
-"""How many layers all curves together may bend around; further curves are drawn straight."""
-
-SWEEPS = 6
-"""How often the order within layers is improved."""
-
 BOX_WIDTH, BOX_HEIGHT = 176, 46
 LAYER_GAP, ROW_GAP = 36, 16
 MARGIN = 12
 LONGEST_NAME = 20
-SHRUNK_WIDTH = 1_320
-"""A graph of up to this width can be shrunk to the width of a desktop's page and read; wider ones
-scroll."""
-
-
-class Segment(msgspec.Struct, frozen=True):
-    """A part of the bar of a box that represents several jobs."""
-
-    status: JobStatus
-    x: float
-    width: float
 
 
 class Box(msgspec.Struct, frozen=True, kw_only=True):
-    """One job, or several equal ones."""
+    """One job, or several of one kind."""
 
     name: str
     kind: str
@@ -67,17 +45,6 @@ class Box(msgspec.Struct, frozen=True, kw_only=True):
     def status(self) -> JobStatus:
         """The one that needs attention first."""
         return self.statuses[0][0]
-
-    @property
-    def segments(self) -> tuple[Segment, ...]:
-        """How its jobs are divided among the statuses, for a bar as wide as the box."""
-        here = float(self.x)
-        found = []
-        for status, count in self.statuses:
-            width = BOX_WIDTH * count / self.count
-            found.append(Segment(status, here, width))
-            here += width
-        return tuple(found)
 
 
 class Curve(msgspec.Struct, frozen=True):
@@ -97,11 +64,6 @@ class FlowGraph(msgspec.Struct, frozen=True, kw_only=True):
     left_out: int
     has_groups: bool
     box_size: tuple[int, int] = (BOX_WIDTH, BOX_HEIGHT)
-
-    @property
-    def may_shrink(self) -> bool:
-        """Whether it is still readable if it is drawn as wide as the page."""
-        return self.width <= SHRUNK_WIDTH
 
 
 URGENCY = (
@@ -148,23 +110,20 @@ def graph_of(steps: Sequence[FlowStepRecord]) -> FlowGraph:
     )
     groups = _groups(steps, parents)
     drawn = groups[:MAX_BOXES]
-    ways, layers = _ways(drawn)
-    rows = _rows(ways, layers)
-    places = {
-        place: (
-            MARGIN + layer * (BOX_WIDTH + LAYER_GAP),
-            MARGIN + round(rows[place] * (BOX_HEIGHT + ROW_GAP)),
+    boxes = [
+        _box(
+            group,
+            MARGIN + group.layer * (BOX_WIDTH + LAYER_GAP),
+            MARGIN + round(row * (BOX_HEIGHT + ROW_GAP)),
         )
-        for place, layer in layers.items()
-    }
-    boxes = [_box(group, *places[number]) for number, group in enumerate(drawn)]
+        for group, row in zip(drawn, _rows(drawn), strict=True)
+    ]
+    edges = [(boxes[p], box) for box, each in zip(boxes, drawn, strict=True) for p in each.parents]
     return FlowGraph(
         width=max((box.x for box in boxes), default=0) + BOX_WIDTH + MARGIN,
         height=max((box.y for box in boxes), default=0) + BOX_HEIGHT + MARGIN,
         boxes=tuple(boxes),
-        curves=tuple(
-            Curve(_path([places[place] for place in way]), boxes[way[0]].status) for way in ways
-        ),
+        curves=tuple(Curve(_path(start, end), start.status) for start, end in edges[:MAX_CURVES]),
         left_out=sum(len(group.steps) for group in groups[MAX_BOXES:]),
         has_groups=any(len(group.steps) > 1 for group in drawn),
     )
@@ -189,97 +148,35 @@ def _groups(steps: Sequence[FlowStepRecord], parents: Mapping[str, Sequence[str]
     layers: dict[str, int] = {}
     for name, after in parents.items():  # parents come first
         layers[name] = max((layers[parent] + 1 for parent in after), default=0)
-    names = sorted(layers, key=layers.__getitem__)
     by_name = {step.name: step for step in steps}
-    classes = _classes(names, by_name, parents)
-    sizes = Counter(classes.values())
-    is_small = len(steps) <= MAX_SINGLE_JOBS
     groups: list[_Group] = []
+    numbers: dict[object, int] = {}
     number_of_job: dict[str, int] = {}
-    number_of_class: dict[int, int] = {}
-    for name in names:
-        shared = classes[name]
-        stands_alone = is_small and sizes[shared] <= MAX_SIBLINGS
-        if stands_alone or shared not in number_of_class:
-            number_of_class[shared] = len(groups)
-            groups.append(_Group(layer=layers[name], steps=[], parents=set()))
-        number_of_job[name] = number_of_class[shared]
-        group = groups[number_of_job[name]]
-        group.steps.append(by_name[name])
-        group.parents.update(number_of_job[parent] for parent in parents[name])
+    for name in sorted(layers, key=layers.__getitem__):
+        step, layer = by_name[name], layers[name]
+        key = name if len(steps) <= MAX_SINGLE_JOBS else (layer, step.kind)
+        number = number_of_job[name] = numbers.setdefault(key, len(groups))
+        if number == len(groups):
+            groups.append(_Group(layer=layer, steps=[], parents=set()))
+        groups[number].steps.append(step)
+        groups[number].parents.update(number_of_job[parent] for parent in parents[name])
     return groups
 
 
-def _classes(
-    names: Sequence[str],
-    steps: Mapping[str, FlowStepRecord],
-    parents: Mapping[str, Sequence[str]],
-) -> dict[str, int]:
-    """A number for each job: equal for equal kinds with equal parents and equal children."""
-    numbers: dict[object, int] = {}
-    downwards: dict[str, int] = {}
-    for name in names:
-        above = frozenset(downwards[parent] for parent in parents[name])
-        downwards[name] = numbers.setdefault((steps[name].kind, above), len(numbers))
-    children: dict[str, set[int]] = {name: set() for name in names}
-    both: dict[str, int] = {}
-    numbers = {}
-    for name in reversed(names):
-        shared = (downwards[name], frozenset(children[name]))
-        both[name] = numbers.setdefault(shared, len(numbers))
-        for parent in parents[name]:
-            children[parent].add(both[name])
-    return both
-
-
-def _ways(groups: Sequence[_Group]) -> tuple[list[list[int]], dict[int, int]]:
-    """The edges, each as the places on its way, and the layer of each place. A box is a place with
-    its number; between two boxes an edge has a place below zero in each layer, so that its curve
-    goes around the boxes there."""
-    layers = {number: group.layer for number, group in enumerate(groups)}
-    ways: list[list[int]] = []
-    bends = 0
-    for number, group in enumerate(groups):
-        for parent in sorted(group.parents)[: MAX_CURVES - len(ways)]:
-            passed = range(groups[parent].layer + 1, group.layer)
-            bends += len(passed)
-            between = {-len(layers) - at: layer for at, layer in enumerate(passed, 1)}
-            if bends > MAX_BENDS:
-                between = {}
-            layers |= between
-            ways.append([parent, *between, number])
-    return ways, layers
-
-
-def _rows(ways: Sequence[Sequence[int]], layers: Mapping[int, int]) -> dict[int, float]:
-    """The row of each place. A few sweeps move everything towards the middle of its neighbours,
-    which removes most crossings; then short layers are centred on the longest one."""
-    above: dict[int, list[int]] = {place: [] for place in layers}
-    below: dict[int, list[int]] = {place: [] for place in layers}
-    for way in ways:
-        for parent, child in pairwise(way):
-            above[child].append(parent)
-            below[parent].append(child)
+def _rows(groups: Sequence[_Group]) -> list[float]:
+    """The row of each box. Layers are ordered by the rows of their parents, which avoids most
+    crossings, and centred on the longest one."""
     columns: dict[int, list[int]] = {}
-    for place, layer in layers.items():
-        columns.setdefault(layer, []).append(place)
-    rows = {place: float(row) for places in columns.values() for row, place in enumerate(places)}
-    for sweep in range(SWEEPS):
-        neighbours = below if sweep % 2 else above
-        for layer in sorted(columns, reverse=bool(sweep % 2)):
-            places = columns[layer]
-            wanted = {
-                place: fmean(rows[each] for each in neighbours[place] or [place])
-                for place in places
-            }
-            places.sort(key=wanted.__getitem__)
-            rows |= {place: float(row) for row, place in enumerate(places)}
+    for number, group in enumerate(groups):
+        columns.setdefault(group.layer, []).append(number)
     longest = max(map(len, columns.values()), default=0)
-    return {
-        place: rows[place] + (longest - len(places)) / 2
-        for places in columns.values()
-        for place in places
-    }
+    rows = [0.0] * len(groups)
+    for layer in sorted(columns):
+        numbers = columns[layer]
+        wanted = {each: fmean(rows[p] for p in groups[each].parents or [0]) for each in numbers}
+        for row, number in enumerate(sorted(numbers, key=wanted.__getitem__)):
+            rows[number] = row + (longest - len(numbers)) / 2
+    return rows
 
 
 def _box(group: _Group, x: int, y: int) -> Box:
@@ -297,13 +194,8 @@ def _box(group: _Group, x: int, y: int) -> Box:
     )
 
 
-def _path(corners: Sequence[tuple[int, int]]) -> str:
-    """From the right side of a box to the left side of another, level within each layer. `corners`
-    are the upper left ones of the places on the way."""
-    middle, bend = BOX_HEIGHT // 2, LAYER_GAP // 2
-    path: list[str] = []
-    for (left, top), (to_left, to_top) in pairwise(corners):
-        x, y, to_y = left + BOX_WIDTH, top + middle, to_top + middle
-        path.append(f"H{x}" if path else f"M{x} {y}")
-        path.append(f"C{x + bend} {y} {to_left - bend} {to_y} {to_left} {to_y}")
-    return " ".join(path)
+def _path(start: Box, end: Box) -> str:
+    """From the right side of a box to the left side of another."""
+    x, y, to_y = start.x + BOX_WIDTH, start.y + BOX_HEIGHT // 2, end.y + BOX_HEIGHT // 2
+    bend = LAYER_GAP // 2
+    return f"M{x} {y}C{x + bend} {y} {end.x - bend} {to_y} {end.x} {to_y}"
