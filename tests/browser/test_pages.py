@@ -266,7 +266,6 @@ def test_plots_are_drawn_from_their_tables(seen: Watched, shop: Site) -> None:
     seen.sign_in(shop, Role.VIEWER)
 
     expect(seen.page.locator("#plot-rates canvas")).to_be_visible()
-    expect(seen.page.locator("#plot-backlog canvas")).to_be_visible()
     seen.page.get_by_role("link", name="15m").click()
     expect(seen.page.locator("#plot-rates canvas")).to_be_visible()
     assert seen.page.locator("#table-rates tbody tr").count() >= 59

@@ -8,10 +8,9 @@ from typing import Any
 import click
 import pytest
 
-from tenure.cli import dlq, many
+from tenure.cli import many
 from tenure.cli.invocation import Invocation
 from tenure.core.ids import JobId, operator_actor
-from tenure.stores.sql import views
 from tenure_conformance.spec import spec
 from tests.cli.harness import Run, at_a_terminal, enqueued
 from tests.support.documents import REQUIRED_OF_DEAD_LETTERS
@@ -44,11 +43,11 @@ def test_dead_letters_are_listed_by_filter_and_shown(run: Run) -> None:
 def test_an_empty_list_of_dead_letters_says_so(run: Run) -> None:
     enqueued(run, "mail")
 
-    said = [run("dlq", "ls", *words).stderr for words in ((), ("--by", "error"), ("-k", "mail"))]
+    said = [run("dlq", "ls", *words).stderr for words in ((), ("-k", "mail"))]
     resolved = run("dlq", "ls", "--resolved")
 
     none = "tenure: there are no unresolved dead letters in namespace default\n"
-    assert said == [none, none, "tenure: no unresolved dead letter matches\n"]
+    assert said == [none, "tenure: no unresolved dead letter matches\n"]
     assert resolved.stderr == "tenure: there are no resolved dead letters in namespace default\n"
     assert json.loads(run("dlq", "ls", "--json").stdout) == []
 
@@ -284,41 +283,3 @@ def test_redrive_all_says_when_there_are_more_dead_letters_than_it_takes(
     assert first.stderr == f"tenure: {more}\n"
     assert (len(first.stdout.splitlines()), len(second.stdout.splitlines())) == (2, 1)
     assert second.stderr == ""
-
-
-def test_dead_letters_are_counted_by_kind_and_error(run: Run) -> None:
-    def letter(kind: str, message: str) -> str:
-        job_id = enqueued(run, kind)
-        run("jobs", "dead-letter", job_id, "-m", message)
-        return job_id
-
-    letter("mail", "order 7 is late\nsee attempt 1")
-    newest = letter("mail", "order 12 is late")
-    other = letter("mail", "no such order")
-    fax = letter("fax", "order 7 is late")
-
-    groups = json.loads(run("dlq", "ls", "--by", "error", "--json").stdout)
-    head, first, *_ = run("dlq", "ls", "--by", "error").stdout.splitlines()
-    of_fax = json.loads(run("dlq", "ls", "--by", "error", "-k", "fax", "--json").stdout)
-
-    most, *rest = groups
-    assert (most["kind"], most["count"], most["example_id"]) == ("mail", 2, newest)
-    assert most["error"] == "DeadLettered: order 12 is late"
-    assert {group["example_id"] for group in rest} == {other, fax}
-    assert head.split() == ["COUNT", "KIND", "ERROR", "NEWEST", "ID"]
-    assert first.split()[0:2] + first.split()[-1:] == ["2", "mail", newest]
-    assert [group["example_id"] for group in of_fax] == [fax]
-
-
-def test_a_count_by_error_says_when_it_left_out_older_dead_letters(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for _ in range(3):
-        dead_letter(run)
-    monkeypatch.setattr(dlq, "MAX_GROUPED", 2)
-    monkeypatch.setattr(views, "MAX_GROUPED", 2)
-
-    counted = run("dlq", "ls", "--by", "error", "--json")
-
-    assert [group["count"] for group in json.loads(counted.stdout)] == [2]
-    assert counted.stderr == "tenure: only the newest 2 dead letters are counted\n"

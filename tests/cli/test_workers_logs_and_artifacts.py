@@ -207,19 +207,6 @@ def test_the_doctor_names_facts_and_gives_advice(
     assert (facts["journal_mode"]["value"], facts["journal_mode"]["state"]) == ("wal", "ok")
 
 
-def test_at_a_terminal_the_advice_of_the_doctor_is_wrapped(
-    run: Run, serving: Coordinator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tenure.stores.sqlite.health.SAFE_SQLITE", (99,))
-    monkeypatch.setattr("tenure.cli.output.terminal_columns", lambda: 80)
-
-    lines = run("doctor").stdout.splitlines()
-
-    at = next(n for n, line in enumerate(lines) if line.startswith("warning  sqlite_version: "))
-    assert lines[at + 1].startswith("  ")
-    assert max(map(len, lines)) <= 80
-
-
 def test_the_doctor_exits_with_1_when_something_is_bad(
     run: Run, serving: Coordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:

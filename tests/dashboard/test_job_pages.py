@@ -10,7 +10,6 @@ import pytest
 from tenure.core.ids import JobId
 from tenure.core.vocabulary import JobStatus, Role
 from tenure.dashboard.pages import job as job_page
-from tenure.dashboard.pages.dead_letters import SPARK_HEIGHT, spark
 from tenure.dashboard.rendering import visible
 from tenure_conformance.spec import spec
 from tests.dashboard.harness import DashboardStage, Links
@@ -400,6 +399,7 @@ def test_dead_letters_are_grouped_by_kind_and_error_with_counts_over_time(
 
     assert "4 dead letters" in page
     assert page.count('class="spark"') == 2
+    assert 'height="28.00"' in page
     assert "Boom: no answer within # s" in page
     assert "No dead letter matches" in browser.get("/dead-letters?kind=other").text
     assert "disk is full" in browser.get("/dead-letters/list").text
@@ -430,7 +430,7 @@ def test_a_group_is_resolved_as_a_whole_after_its_number_was_shown(
 
 
 @spec("DB24")
-def test_letters_beyond_the_most_of_one_action_are_counted_before_and_after(
+def test_letters_beyond_the_most_of_one_action_are_counted_before_it(
     stage: DashboardStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tenure.dashboard.pages.dead_letters.MAX_TARGETS", 2)
@@ -441,17 +441,13 @@ def test_letters_beyond_the_most_of_one_action_are_counted_before_and_after(
 
     offered = browser.get("/dead-letters").text
     asked = browser.get(rest).text
-    fields = {
-        name: re.findall(rf'name="{name}" value="([^"]+)"', asked)
-        for name in ("target", "left", "rest")
-    }
-    browser.submit("/actions/redrive", fields)
+    targets = re.findall(r'name="target" value="([^"]+)"', asked)
+    browser.submit("/actions/redrive", {"target": targets})
     said = browser.get("/help").text
 
     assert "Redrive the newest 2<" in offered
     assert "This is about 2 of 5 dead letters; 3 remain." in asked
-    assert "2 dead letters: redriven as 2 new jobs. 3 more remain" in said
-    assert f'<a href="{rest}">Redrive the next 3</a>' in said
+    assert "2 dead letters: redriven as 2 new jobs" in said
     assert "This is about 2 of 3 dead letters; 1 remains." in browser.get(rest).text
 
 
@@ -506,14 +502,6 @@ def test_dead_letters_out_of_scope_are_not_shown(stage: DashboardStage) -> None:
     assert JOB.format(1) not in limited.get("/dead-letters/list").text
     assert limited.get(f"/dead-letters/{key}").status == 404
     assert limited.get(f"/dead-letters/{key}/redrive").status == 404
-
-
-def test_the_bars_of_a_group_are_within_its_plot() -> None:
-    bars = spark([0, 1, 1_000, 0, 3], 1_000)
-
-    assert [round(bar.x) for bar in bars] == [32, 64, 128]
-    assert all(2 <= bar.height <= SPARK_HEIGHT for bar in bars)
-    assert spark([], 0) == spark([0, 0], 0) == []
 
 
 # --- Flows ---------------------------------------------------------------------------------------
@@ -660,7 +648,7 @@ def test_the_table_of_a_flow_has_parents_first(stage: DashboardStage) -> None:
 
 
 @spec("DB24")
-def test_a_redrive_of_several_says_how_many_new_jobs_there_are_and_leads_to_them(
+def test_a_redrive_of_several_says_how_many_new_jobs_there_are(
     stage: DashboardStage,
 ) -> None:
     for number in (1, 2):
@@ -671,7 +659,6 @@ def test_a_redrive_of_several_says_how_many_new_jobs_there_are_and_leads_to_them
     said = browser.get("/help").text
 
     assert "2 dead letters: redriven as 2 new jobs" in said
-    assert '<a href="/jobs?kind=k">Show the new jobs</a>' in said
 
 
 @spec("DB31", "DB9")

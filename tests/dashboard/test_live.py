@@ -30,9 +30,8 @@ def test_a_plot_has_its_table(stage: DashboardStage) -> None:
 
     text = stage.browser(Role.VIEWER).get("/").text
 
-    for name in ("rates", "backlog"):
-        assert f'data-plot="table-{name}"' in text
-        assert f'<table id="table-{name}">' in text
+    assert 'data-plot="table-rates"' in text
+    assert '<table id="table-rates">' in text
 
 
 @spec("OB28")

@@ -1,11 +1,8 @@
-"""Plots: rates of buckets, and how many jobs waited."""
+"""The plot: rates of buckets."""
 
 from datetime import UTC, datetime, timedelta
 
-from hypothesis import given
-from hypothesis import strategies as st
-
-from tenure.dashboard.pages.overview import backlog, counted, rates
+from tenure.dashboard.pages.overview import counted, rates
 from tenure.protocol.records import OutcomeBucketRecord
 from tenure_conformance.spec import spec
 
@@ -45,30 +42,3 @@ def test_buckets_that_were_not_counted_have_no_rate() -> None:
 
     assert [row.values[0] for row in whole] == [1.0, 0.5]
     assert [row.values[0] for row in part] == [1.0]
-
-
-def test_jobs_that_waited_are_reckoned_back_from_now() -> None:
-    buckets = [bucket(0, enqueued=10), bucket(1, claimed=4, requeued=1), bucket(2, claimed=3)]
-
-    rows = backlog(buckets, START + timedelta(minutes=3), 4)
-
-    assert [row.values for row in rows] == [(0.0,), (10.0,), (7.0,), (4.0,)]
-    assert [row.at for row in rows][-1] == START + timedelta(minutes=3)
-
-
-@given(
-    st.lists(st.tuples(st.integers(0, 99), st.integers(0, 99), st.integers(0, 99)), max_size=90),
-    st.integers(0, 10_000),
-)
-def test_nobody_waits_less_than_nothing(counts: list[tuple[int, int, int]], waiting: int) -> None:
-    buckets = [
-        bucket(place, enqueued=came, claimed=went, requeued=again)
-        for place, (came, went, again) in enumerate(counts)
-    ]
-
-    rows = backlog(buckets, START + timedelta(days=1), waiting)
-
-    assert len(rows) == len(buckets) + 1
-    assert all(row.values[0] >= 0 for row in rows)
-    assert rows[-1].values[0] == waiting
-    assert [row.at for row in rows] == sorted(row.at for row in rows)

@@ -4,11 +4,9 @@ Running redrive and discard again is safe: the coordinator resolves a dead lette
 another process runs the same command at the same time. [B17]
 """
 
-from datetime import datetime
 from typing import Any
 
 import click
-import msgspec
 
 from tenure.cli.invocation import Invocation, Listing, command, find_job_id, list_command
 from tenure.cli.job_view import headline
@@ -24,11 +22,9 @@ from tenure.cli.options import (
 )
 from tenure.cli.output import ago
 from tenure.core.commands import Discard, Redrive
-from tenure.core.views.dead_letter_groups import MAX_GROUPED, DeadLetterGroup, DeadLetterGroupFilter
 from tenure.core.views.job_search import JobFilter
 from tenure.core.vocabulary import JobStatus, ReasonCode, Stage
 from tenure.ports import DeadLetter
-from tenure.protocol.fields import moment
 from tenure.protocol.records import DeadLetterRecord, dead_letter_record
 
 MAX_LISTED = 500
@@ -57,34 +53,20 @@ filter_options = together(
 
 @list_command(dlq, json=list[DeadLetterRecord])
 @filter_options
-@click.option(
-    "--by",
-    type=click.Choice(["error"]),
-    help="Count them by kind and error instead of listing each.",
-)
 @flag("--resolved", help="Those that were redriven or discarded.")
 @before_option
 @limit_option(MAX_LISTED)
 def list_dead_letters(
-    cli: Invocation, by: str | None, resolved: bool, before: str | None, limit: int, **filters: Any
-) -> Listing[Any]:
+    cli: Invocation, resolved: bool, before: str | None, limit: int, **filters: Any
+) -> Listing[DeadLetter]:
     """List unresolved dead letters, newest first.
 
     Those that were redriven or discarded are listed with --resolved.
 
-    With --by error the unresolved ones are counted by kind and error, the most frequent first.
-    Errors of one type whose first lines differ only in numbers and ids count as one. --json then
-    prints objects with kind, error, count, newest_at and example_id, which is the newest of them.
-
     \b
-    Examples:
-      tenure dlq ls --by error
+    Example:
       tenure dlq ls --kind mail --reason timeout
     """
-    if by is not None and (resolved or before is not None):
-        raise click.UsageError("--resolved and --before do not go with --by.")
-    if by is not None:
-        return _by_error(cli, limit, **filters)
     last = None if before is None else find_job_id(cli, before, is_before=True)
     wanted = JobFilter(
         namespace=cli.namespace,
@@ -127,52 +109,6 @@ def _there_are_none(cli: Invocation, filters: dict[str, Any], *, resolved: bool)
     if any(filters.values()):
         return f"no {word} dead letter matches"
     return f"there are no {word} dead letters in namespace {cli.namespace}"
-
-
-class ErrorGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """Dead letters of one kind with one error; `example_id` and `error` are the newest one's."""
-
-    kind: str
-    error: str | None
-    count: int
-    newest_at: datetime | None
-    example_id: str
-
-
-def _by_error(
-    cli: Invocation, limit: int, *, reason_code: object, stage: object, **scope: Any
-) -> Listing[DeadLetterGroup]:
-    names: Any = {f"{field}s": () if name is None else (name,) for field, name in scope.items()}
-    found = cli.store.views.dead_letter_groups(
-        DeadLetterGroupFilter(namespace=cli.namespace, **names)
-    )
-    groups = [
-        each
-        for each in found.groups
-        if reason_code in (None, each.reason_code) and stage in (None, each.stage)
-    ][:limit]
-    notes = [] if found.complete else [f"only the newest {MAX_GROUPED:,} dead letters are counted"]
-    if not groups:
-        filters = {**scope, "reason_code": reason_code, "stage": stage}
-        notes.append(_there_are_none(cli, filters, resolved=False))
-    return Listing(
-        groups,
-        {
-            "COUNT": lambda each: each.letters,
-            "KIND": lambda each: each.kind,
-            "ERROR": lambda each: each.headline,
-            "NEWEST": lambda each: ago(each.last_at, found.now),
-            "ID": lambda each: each.job_ids[0],
-        },
-        document=lambda each: ErrorGroup(
-            kind=each.kind,
-            error=each.headline,
-            count=each.letters,
-            newest_at=moment(each.last_at),
-            example_id=each.job_ids[0],
-        ),
-        notes=notes,
-    )
 
 
 # --- Deciding ------------------------------------------------------------------------------------

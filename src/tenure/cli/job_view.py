@@ -184,20 +184,12 @@ def is_running(job: Job, attempt: int) -> bool:
 
 def why_no_output(job: Job, attempt: int | None) -> str:
     """Why there is nothing to show, of one attempt or of all."""
-    asked_for = attempt or job.attempt
-    if job.attempt == 0:
-        return f"job {job.id} is {job.status} and has not been attempted yet"
-    if asked_for > job.attempt:
+    if job.attempt < (attempt or 1):
         had = counted(job.attempt, "attempt")
-        return f"job {job.id} has had {had}; there is no attempt {asked_for} yet"
-    if is_running(job, asked_for):
-        return (
-            f"attempt {asked_for} of job {job.id} runs on {job.owner} and has written nothing so"
-            " far; its output is shown here a few seconds after it is written"
-        )
-    if attempt is None and job.attempt > 1:
-        return f"the {counted(job.attempt, 'attempt')} of job {job.id} have written nothing"
-    return f"attempt {asked_for} of job {job.id} has written nothing"
+        return f"job {job.id} is {job.status} and has had {had}"
+    which = "" if attempt is None else f"attempt {attempt} of "
+    so_far = " so far" if is_running(job, attempt or job.attempt) else ""
+    return f"{which}job {job.id} has written nothing{so_far}"
 
 
 def print_output(job: Job, logs: Sequence[AttemptLog]) -> None:

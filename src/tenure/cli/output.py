@@ -7,7 +7,6 @@ move the cursor, change a colour or reorder a line.
 
 import shutil
 import sys
-import textwrap
 import time
 import unicodedata
 from collections.abc import Sequence
@@ -136,14 +135,6 @@ def table_lines(
 def terminal_columns() -> int | None:
     """How wide the terminal is that reads stdout; None if it is a file or another program."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-
-
-def wrapped(text: str, *, indent: str) -> str:
-    """`text` in lines that fit the terminal, those after the first indented; elsewhere one line."""
-    columns = terminal_columns()
-    if columns is None:
-        return text
-    return textwrap.fill(text, columns, subsequent_indent=indent, break_on_hyphens=False)
 
 
 def fit(widths: Sequence[int], shortest: Sequence[int], available: int) -> list[int]:

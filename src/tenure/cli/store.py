@@ -15,7 +15,7 @@ import click
 from tenure.cli.errors import REFUSED
 from tenure.cli.invocation import Invocation, command
 from tenure.cli.options import flag, store_url_option
-from tenure.cli.output import print_json, print_table, printable, wrapped
+from tenure.cli.output import print_json, print_table, printable
 from tenure.core.vocabulary import HealthState, counted
 from tenure.errors import SchemaTooNew
 from tenure.ports import HealthFact, fact
@@ -129,10 +129,8 @@ def _show(facts: list[HealthFact]) -> None:
     print_table(["FACT", "VALUE", "STATE"], [(f.name, _shown(f), f.state) for f in facts])
     for each in facts:
         if each.advice:
-            state = each.state.value
-            text = wrapped(f"{state}  {each.name}: {printable(each.advice)}", indent="  ")
-            styled = click.style(state, fg=_COLOURS.get(each.state), bold=True)
-            click.echo(f"\n{styled}{text.removeprefix(state)}")
+            state = click.style(each.state.value, fg=_COLOURS.get(each.state), bold=True)
+            click.echo(f"\n{state}  {each.name}: {printable(each.advice)}")
 
 
 def _shown(each: HealthFact) -> str:

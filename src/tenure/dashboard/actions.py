@@ -123,8 +123,6 @@ class Outcome(msgspec.Struct):
 
     done: list[str] = []
     refused: Counter[str] = msgspec.field(default_factory=Counter)
-    kinds: set[str] = set()
-    """The kinds of the jobs that were acted on."""
     flow_ids: set[str] = set()
     """The flows whose jobs were refused because only the whole flow can be redriven."""
 
@@ -136,23 +134,13 @@ class Outcome(msgspec.Struct):
         else:
             self.refused[f"refused: {str(cause).replace('_', ' ')}"] += 1
 
-    def notice(self, action: Action, *, lists_flows: bool = True) -> Notice:
-        """What the next page says. Jobs that were refused as part of a flow lead to its redrive, or
-        to the list of flows if the visitor may see it."""
+    def notice(self, action: Action) -> Notice:
+        """What the next page says. Jobs that were refused as part of a flow lead to its redrive."""
         said = self._result(action)
-        if not self.flow_ids or (len(self.flow_ids) > 1 and not lists_flows):
+        if len(self.flow_ids) != 1:
             return said
-        if len(self.flow_ids) > 1:
-            return msgspec.structs.replace(said, link_text="Show the flows", link_path="/flows")
         path = url("/flows", *self.flow_ids, "redrive")
         return msgspec.structs.replace(said, link_text="Redrive the flow", link_path=path)
-
-    def with_new_jobs(self, notice: Notice, action: Action) -> Notice:
-        """Lead to the newest jobs of the kind, if the action made jobs of one."""
-        if notice.link_path or not action.done_many or len(self.kinds) != 1:
-            return notice
-        path = url("/jobs", kind=next(iter(self.kinds)))
-        return msgspec.structs.replace(notice, link_text="Show the new jobs", link_path=path)
 
     def _result(self, action: Action) -> Notice:
         refused = "; ".join(f"{number} × {why}" for why, number in self.refused.most_common(3))
@@ -207,8 +195,6 @@ async def perform(
             outcome.refuse(reply, cause)
         else:
             outcome.done.append(target)
-            if isinstance(reply, JobReply) and reply.job is not None:
-                outcome.kinds.add(reply.job.kind)
     return outcome
 
 
@@ -241,12 +227,10 @@ async def ask_first(
     back: str,
     remarks: Sequence[str] = (),
     left: int = 0,
-    rest: str = "",
     names: Mapping[str, str] | None = None,
 ) -> Response:
     """The page that asks before an action. `remarks` say more about its targets, `left` how many
-    more there are than one action may be about; the path `rest` asks for those afterwards. A target
-    in `names` is shown by its name."""
+    more there are than one action may be about. A target in `names` is shown by its name."""
     current: Mapping[str, str] = {}
     if action.current is not None and len(targets) == 1:
         current = await action.current(visit, targets[0])
@@ -256,7 +240,6 @@ async def ask_first(
         targets=targets,
         remarks=remarks,
         left=left,
-        rest=rest,
         back=back,
         names=names or {},
         given=lambda name: visit.query(name) or current.get(name),
@@ -290,28 +273,14 @@ def action_pages(actions: tuple[Action, ...]) -> tuple[Page, ...]:
     async def perform_form(visit: Visit) -> Response:
         action = found(visit)
         targets = checked_targets(visit.fields("target"), action)
-        left = whole_number("left", visit.field("left") or "0")
         outcome = await perform(visit, action, targets, dict(visit.form))
-        notice = outcome.notice(action, lists_flows=visit.may("flows"))
-        if left:
-            notice = _with_rest(notice, action, left=left, rest=visit.field("rest"))
-        notice = outcome.with_new_jobs(notice, action)
-        return visit.go(local_path(visit.field("back"), action.target.page), notice)
+        back = local_path(visit.field("back"), action.target.page)
+        return visit.go(back, outcome.notice(action))
 
     return (
         Page("confirm-action", "/actions/{action}", confirm),
         Page("action", "/actions/{action}", perform_form, method="POST"),
     )
-
-
-def _with_rest(notice: Notice, action: Action, *, left: int, rest: str) -> Notice:
-    """Say how many remain, and lead to them unless the notice leads elsewhere."""
-    text = f"{notice.text}. {counted_words(left, 'more remains', 'more remain')}"
-    path = local_path(rest, "")
-    if not path or notice.link_path:
-        return msgspec.structs.replace(notice, text=text)
-    go_on = f"{action.verb} the next {min(left, MAX_TARGETS)}"
-    return msgspec.structs.replace(notice, text=text, link_text=go_on, link_path=path)
 
 
 def checked_targets(targets: Sequence[str], action: Action) -> list[str]:

@@ -3,7 +3,6 @@ discarded, and the page says how many before it asks."""
 
 from collections.abc import Sequence
 
-import msgspec
 from starlette.responses import Response
 
 from tenure.core.ids import JobId
@@ -18,29 +17,7 @@ from tenure.protocol.replies import DeadLetterPage, JobPage, ProblemCode
 from tenure.server.problems import Refused
 
 ROWS = 50
-SPARK_WIDTH, SPARK_HEIGHT = 160, 28
 GROUP_ACTIONS = {each.name: each for each in job.ACTIONS if each.name in ("redrive", "discard")}
-
-
-class SparkBar(msgspec.Struct, frozen=True):
-    """A bar of the small plot of a group."""
-
-    x: float
-    width: float
-    height: float
-
-
-def spark(counts: Sequence[int], most: int) -> list[SparkBar]:
-    """The bars of a group's counts over time, on the scale of the largest count of all groups. A
-    count that is not zero is visible."""
-    if not counts or most <= 0:
-        return []
-    width = SPARK_WIDTH / len(counts)
-    return [
-        SparkBar(at * width, max(1.0, width - 0.5), max(2.0, SPARK_HEIGHT * count / most))
-        for at, count in enumerate(counts)
-        if count
-    ]
 
 
 async def dead_letters(visit: Visit) -> Response:
@@ -50,12 +27,11 @@ async def dead_letters(visit: Visit) -> Response:
     found = await visit.ask(
         "dead-letter-groups", DeadLetterGroupsReply, query={**chosen, "range": span}
     )
-    most = max((max(group.buckets, default=0) for group in found.groups), default=0)
+    peak = max((max(group.buckets, default=0) for group in found.groups), default=0)
     return await visit.show(
         "dead_letters.html",
         found=found,
-        sparks={group.key: spark(group.buckets, most) for group in found.groups},
-        spark_size=(SPARK_WIDTH, SPARK_HEIGHT),
+        peak=peak,
         chosen=chosen,
         range=span,
         ranges=tuple(each.value for each in TimeRange),
@@ -129,7 +105,6 @@ async def confirm_group(visit: Visit) -> Response:
         back="/dead-letters",
         remarks=remarks,
         left=every - len(targets),
-        rest=visit.path,
     )
 
 

@@ -81,7 +81,6 @@ async def confirm_cancel(visit: Visit) -> Response:
         back=back,
         remarks=remarks,
         left=left,
-        rest=visit.path,
         names={step.job_id: step.step for step in live},
     )
 

@@ -1,10 +1,12 @@
-"""The overview: how much there is to do, what needs attention, and plots of both.
+"""The overview: how much there is to do, what needs attention, and a plot
+of how jobs ended.
 
-A plot is a table first: pages show the table, and the plot is drawn from it.
+The plot is a table first: pages show the table, and the plot is drawn from it.
 """
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Any
 
 import msgspec
 from starlette.responses import Response
@@ -34,16 +36,14 @@ async def overview(visit: Visit) -> Response:
     sums = {name: sum(getattr(each, name) for each in found.queues) for name in DEPTHS}
     return await visit.show(
         "overview.html",
-        overview=found,
+        **plotted(found),
         sums=sums,
-        plots=plots_of(found),
-        ranges=RANGES,
         attention=found.attention[:MAX_ATTENTION],
         left_out=max(0, len(found.attention) - MAX_ATTENTION),
     )
 
 
-# --- plots
+# --- the plot
 
 LEAST_OF_BUCKET = 0.25
 """The last bucket is not over; a rate of less than this part of it would jump."""
@@ -51,11 +51,11 @@ LEAST_OF_BUCKET = 0.25
 
 class Line(msgspec.Struct, frozen=True):
     """One line of a plot: its word, the name of its colour and dashes in the style sheet, and the
-    field of a bucket that it draws, if it draws one."""
+    field of a bucket that it draws."""
 
     label: str
     style: str
-    field: str = ""
+    field: str
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -63,16 +63,6 @@ class Row(msgspec.Struct, frozen=True):
 
     at: datetime
     values: tuple[float, ...]
-
-
-class Plot(msgspec.Struct, frozen=True, kw_only=True):
-    """A plot and its table."""
-
-    name: str
-    title: str
-    unit: str
-    lines: tuple[Line, ...]
-    rows: tuple[Row, ...]
 
 
 RATES = (
@@ -83,29 +73,13 @@ RATES = (
     Line("dead-lettered", "dead", "dead_lettered"),
     Line("cancelled", "cancelled", "cancelled"),
 )
-BACKLOG = (Line("ready or delayed", "backlog"),)
 
 
-def plots_of(overview: OverviewReply) -> tuple[Plot, Plot]:
-    """The plots of an overview."""
-    buckets, bucket_s = counted(overview.buckets, overview.counted_since), overview.bucket_s
-    waiting = sum(each.ready + each.delayed for each in overview.queues)
-    return (
-        Plot(
-            name="rates",
-            title="Jobs per second",
-            unit="/s",
-            lines=RATES,
-            rows=rates(buckets, bucket_s, overview.now),
-        ),
-        Plot(
-            name="backlog",
-            title="Jobs that wait",
-            unit="",
-            lines=BACKLOG,
-            rows=backlog(buckets, overview.now, waiting),
-        ),
-    )
+def plotted(overview: OverviewReply) -> dict[str, Any]:
+    """What the templates need for the plot of an overview and the choice of its range."""
+    buckets = counted(overview.buckets, overview.counted_since)
+    rows = rates(buckets, overview.bucket_s, overview.now)
+    return {"overview": overview, "lines": RATES, "rows": rows, "ranges": RANGES}
 
 
 def counted(
@@ -129,19 +103,6 @@ def rates(
         counts = (getattr(bucket, line.field) for line in RATES)
         rows.append(Row(bucket.at, tuple(count / length_s for count in counts)))
     return tuple(rows)
-
-
-def backlog(buckets: Sequence[OutcomeBucketRecord], now: datetime, waiting: int) -> tuple[Row, ...]:
-    """How many jobs waited for a worker at the beginning of each bucket, and now.
-
-    Reckoned back from now: enqueued and requeued jobs came, claimed ones went. Jobs that were
-    cancelled before a claim are not counted, so it is an estimate, never below 0.
-    """
-    rows = [Row(now, (float(waiting),))]
-    for bucket in reversed(buckets):
-        waiting -= bucket.enqueued + bucket.requeued - bucket.claimed
-        rows.append(Row(bucket.at, (float(max(0, waiting)),)))
-    return tuple(reversed(rows))
 
 
 PAGES = (Page("overview", "/", overview, menu="Overview", icon="home", key="o", asks="overview"),)

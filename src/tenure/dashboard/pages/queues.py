@@ -6,7 +6,7 @@ from typing import Any
 from starlette.responses import Response
 
 from tenure.dashboard.actions import KIND, QUEUE, Action, Field, whole_number
-from tenure.dashboard.pages.overview import RANGES, ask_overview, plots_of
+from tenure.dashboard.pages.overview import RANGES, ask_overview, plotted
 from tenure.dashboard.visits import Page, Visit
 from tenure.errors import InvalidInput
 from tenure.protocol.records import KindRecord, QueueRecord
@@ -56,9 +56,7 @@ async def _show_one(visit: Visit, sort: str) -> Response:
         name=name,
         settings=await _settings(visit, sort, name),
         depth=next((each for each in depths if getattr(each, sort) == name), None),
-        overview=overview,
-        plots=plots_of(overview),
-        ranges=RANGES,
+        **plotted(overview),
     )
 
 
