@@ -141,6 +141,31 @@ def test_the_time_that_a_kind_keeps_its_jobs_is_shown_and_used_where_no_policy_i
     assert shown["policy"]["keep_s"] == kept_s == 7 * 86400
 
 
+@spec("SC22")
+def test_sync_names_kinds_that_nobody_has_and_prunes_them_by_name(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, serving: Coordinator
+) -> None:
+    (tmp_path / "before_rename.py").write_text(APPLICATION)
+    renamed = APPLICATION.replace("letter", "postcard")
+    (tmp_path / "after_rename.py").write_text(renamed)
+    monkeypatch.syspath_prepend(tmp_path)
+    run("kinds", "sync", "before_rename:app")
+    run("kinds", "limit", "by-hand", "--rate", "2/s", "--create")
+
+    named = run("kinds", "sync", "after_rename:app", "--prune").stdout
+    pruned = run("kinds", "sync", "after_rename:app", "--prune", "--from", "letter").stdout
+    again = run("kinds", "sync", "after_rename:app").stdout
+    found = {each["kind"]: each for each in json.loads(run("kinds", "ls", "--json").stdout)}
+
+    assert "letter: kept: neither the application nor a live worker has this kind" in named
+    assert "--prune --from letter removes" in named
+    assert "by-hand" not in named
+    assert "letter: removed" in pruned
+    assert "letter" not in again
+    assert (found["letter"]["rate"], found["letter"]["policy"]) == (None, None)
+    assert found["by-hand"]["rate"] == "2/s"
+
+
 @spec("RL10")
 def test_show_names_the_rate_that_a_job_waits_for(run: Run, serving: Coordinator) -> None:
     *_, waiting = [enqueued(run, "mail") for _ in range(3)]

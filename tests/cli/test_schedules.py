@@ -10,8 +10,13 @@ import pytest
 from tenure.coordinator.service import Coordinator
 from tenure.core.ids import (
     DEFAULT_NAMESPACE,
+    DEFAULT_QUEUE,
     ScheduleName,
+    WorkerId,
+    worker_actor,
 )
+from tenure.core.instants import Duration
+from tenure.core.workers import WorkerProcess
 from tenure_conformance.spec import spec
 from tests.cli.harness import Run
 
@@ -37,6 +42,24 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     return f"{name}:app"
+
+
+def sign_of_life(serving: Coordinator, *schedules: str) -> None:
+    """A worker lives whose application declares these schedules."""
+    serving.store.workers.see(
+        WorkerProcess(
+            namespace=DEFAULT_NAMESPACE,
+            worker=WorkerId("w"),
+            actor=worker_actor("w"),
+            host="h",
+            pid=1,
+            queues=(DEFAULT_QUEUE,),
+            concurrency=1,
+            version="1",
+            uptime_us=Duration(0),
+            schedules=tuple(map(ScheduleName, schedules)),
+        )
+    )
 
 
 def listed(run: Run) -> dict[str, Any]:
@@ -137,7 +160,7 @@ def test_a_name_that_is_too_long_is_refused(run: Run) -> None:
 
 @spec("SC10")
 def test_sync_writes_what_the_code_declares_and_prunes_what_it_no_longer_does(
-    run: Run, shop: str
+    run: Run, shop: str, serving: Coordinator
 ) -> None:
     run("schedules", "add", "by-hand", "check", "--every", "1h")
     first = run("schedules", "sync", shop)
@@ -149,6 +172,13 @@ def test_sync_writes_what_the_code_declares_and_prunes_what_it_no_longer_does(
     found = listed(run)
     assert found["report"]["schedule"]["paused_at"] is not None
     assert found["report"]["schedule"]["queue"] == "slow"
+    assert [name for name, each in found.items() if each["undeclared"]] == [], "no worker lives"
+    assert "undeclared" not in run("schedules", "ls").stdout
+
+    sign_of_life(serving, "report")
+
+    found = listed(run)
+    assert [name for name, each in found.items() if each["undeclared"]] == ["nightly"]
 
 
 @spec("SC10")
@@ -168,16 +198,17 @@ def test_a_schedule_that_is_no_longer_declared_is_kept_until_it_is_pruned(
 
 
 @spec("SC22")
-def test_what_an_application_declared_under_a_former_name_is_pruned(
-    run: Run, shop: str, tmp_path: Path
+def test_what_an_application_declared_under_a_former_name_is_named_and_pruned(
+    run: Run, shop: str, serving: Coordinator, tmp_path: Path
 ) -> None:
     run("schedules", "sync", shop)
     (tmp_path / "moved.py").write_text(JOBS.replace('"nightly"', '"nocturnal"'))
 
-    moved = run("schedules", "sync", "moved:app", "--prune")
+    moved = run("schedules", "sync", "moved:app", "--prune").stdout
     declared_by = {name: each["schedule"]["declared_by"] for name, each in listed(run).items()}
 
-    assert "nightly" not in moved.stdout
+    assert f"nightly: kept: {shop} declared it, and no live worker is seen" in moved
+    assert f"--prune --from {shop} removes it" in moved
     assert declared_by == {"nightly": shop, "nocturnal": "moved:app", "report": "moved:app"}
 
     pruned = run("schedules", "sync", "moved:app", "--prune", "--from", shop)
@@ -186,6 +217,38 @@ def test_what_an_application_declared_under_a_former_name_is_pruned(
     assert "nightly: removed" in pruned.stdout
     assert sorted(listed(run)) == ["nocturnal", "report"]
     assert f"no schedule is declared by {shop}" in again.stderr
+
+
+@spec("SC22")
+def test_schedules_of_an_application_whose_workers_live_are_not_named_by_another(
+    run: Run, shop: str, serving: Coordinator, tmp_path: Path
+) -> None:
+    run("schedules", "sync", shop)
+    (tmp_path / "other_shop.py").write_text("from tenure import Tenure\n\napp = Tenure()\n")
+    sign_of_life(serving, "nightly", "report")
+
+    other = run("schedules", "sync", "other_shop:app", "--prune")
+
+    assert other.stdout == ""
+
+
+@spec("SC22")
+def test_lists_and_doctor_name_schedules_that_no_live_worker_declares(
+    run: Run, shop: str, serving: Coordinator
+) -> None:
+    run("schedules", "sync", shop)
+    before = {each["name"]: each for each in json.loads(run("doctor", "--json").stdout)}
+    sign_of_life(serving, "report")
+
+    ls = run("schedules", "ls")
+    after = {each["name"]: each for each in json.loads(run("doctor", "--json").stdout)}
+
+    said = f"`tenure schedules sync MODULE:APP --prune --from {shop}`"
+    assert said in ls.stderr
+    assert before["undeclared_schedules"]["value"] == 0
+    assert after["undeclared_schedules"]["value"] == 1
+    assert after["undeclared_schedules"]["state"] == "warning"
+    assert "nightly" in after["undeclared_schedules"]["advice"]
 
 
 def test_a_kinds_settings_come_from_its_application(run: Run, shop: str) -> None:

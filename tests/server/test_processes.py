@@ -196,6 +196,33 @@ def test_a_token_revoked_by_the_command_ends_its_waiting_claim(sqlite_house: Hou
     assert server.ask("GET", "/v1/time", token=worker).status == 401
 
 
+@spec("H80", "SC22")
+def test_commands_with_a_limited_token_call_no_schedule_undeclared(sqlite_house: House) -> None:
+    server, worker = sqlite_house.serve(), sqlite_house.token("worker")
+    whole = sqlite_house.token("operator", "whole")
+    limited = sqlite_house.token("operator", "limited", "--queue", "q")
+    declared = {"queue": "q", "kind": "k", "every_s": 3600, "declared_by": "shop:app"}
+    server.ask("PUT", "/v1/schedules/nightly/spec", declared, token=whole)
+    about = {"host": "h", "pid": 1, "queues": ["q"], "concurrency": 1, "version": "1"}
+    alive = {**about, "uptime_s": 1.0, "schedules": ["nightly"]}
+    server.ask("POST", "/v1/workers/w/alive", alive, token=worker)
+
+    ls, of_all, sync = (
+        sqlite_house.tenure("schedules", *words, "--url", server.address, TENURE_TOKEN=token)
+        for words, token in (
+            (["ls"], limited),
+            (["ls"], whole),
+            (["sync", "tests.e2e.lanes:app"], limited),
+        )
+    )
+
+    assert "nightly" in ls.stdout
+    for each in (ls, of_all, sync):
+        assert each.returncode == 0, each.stderr
+        assert "undeclared" not in each.stdout + each.stderr
+        assert "--prune" not in each.stdout + each.stderr
+
+
 @spec("H8", "H43")
 @pytest.mark.parametrize("size_bytes", [2_000_000, 20_000_000])
 def test_a_caller_that_writes_its_whole_body_first_gets_the_413(

@@ -21,7 +21,7 @@ from tenure.core.flow_rows import Flow, FlowStep, FlowSummary, FlowView, in_orde
 from tenure.core.ids import DEFAULT_NAMESPACE, FlowId, JobId
 from tenure.core.instants import Duration
 from tenure.core.vocabulary import JobStatus, counted
-from tenure.errors import Conflict, UnreadableRow
+from tenure.errors import Conflict, InvalidInput, UnreadableRow
 from tenure.protocol.replies import FlowRecord, FlowReply, flow_reply, flow_summary_record
 
 PAUSE_S = 0.25
@@ -148,7 +148,8 @@ def cancel_flow(
     """Cancel every job of a flow that has not ended.
 
     Handlers of running jobs are asked to stop and have a grace period to do so; --hard does not
-    wait for them. It is safe to run again. Ctrl-C ends it with exit code 130.
+    wait for them. It is safe to run again. Ctrl-C ends it with exit code 130 and says
+    how far it is.
     """
     chosen = find_flow_id(cli, flow_id)
     try:
@@ -157,7 +158,8 @@ def cancel_flow(
         _show_counted(cli, _load(cli, chosen))
         refuse(f"not every job was cancelled: {problem}")
     except KeyboardInterrupt as interrupt:
-        raise Interrupted("interrupted; run it again to cancel the rest") from interrupt
+        done = _counted(_load(cli, chosen))
+        raise Interrupted(f"interrupted; {done}; run it again to cancel the rest") from interrupt
     _show_counted(cli, _load(cli, chosen))
 
 
@@ -175,7 +177,10 @@ def redrive_flow(cli: Invocation, request_id: str | None, flow_id: str) -> None:
     again; under the same --request-id it makes nothing.
     """
     chosen = find_flow_id(cli, flow_id)
-    cli.api.flows.redrive(chosen, request_id=request_id)
+    try:
+        cli.api.flows.redrive(chosen, request_id=request_id)
+    except InvalidInput as limit:  # the flow's id is right: it was redriven too often
+        refuse(f"flow {limit.problem}; {limit.hint}")
     _show(cli, _load(cli, chosen))
 
 

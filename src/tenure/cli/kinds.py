@@ -1,14 +1,19 @@
 """`tenure kinds …`: list what is set for kinds, and set it."""
 
+from collections.abc import Collection, Sequence
+
 import click
 from msgspec import UNSET, UnsetType
 
 from tenure.cli.invocation import Invocation, Listing, command, list_command
 from tenure.cli.options import app_argument, app_url_option, flag
-from tenure.cli.output import printable
+from tenure.cli.output import printable, say
 from tenure.cli.queues import given_rate, rate_in_words, rate_options
-from tenure.core.kind_settings import KindSettings
+from tenure.cli.schedules import live_workers
+from tenure.core.ids import Kind, Namespace
+from tenure.core.kind_settings import KindChange, KindSettings
 from tenure.core.policy import policy_in_words
+from tenure.core.workers import WorkerSeen
 from tenure.protocol.records import KindRecord, kind_record
 
 
@@ -39,12 +44,20 @@ def list_kinds(cli: Invocation) -> Listing[KindSettings]:
 
 @command(kinds, "sync", url=app_url_option, namespace=None)
 @flag("--prune", help="Also remove what is set for kinds of the application that declare nothing.")
+@click.option(
+    "--from",
+    "former",
+    metavar="KIND",
+    multiple=True,
+    help="A former kind of the application: --prune removes what is set for it. May be repeated.",
+)
 @app_argument
-def sync_kinds(cli: Invocation, prune: bool, app: str) -> None:
+def sync_kinds(cli: Invocation, prune: bool, former: tuple[str, ...], app: str) -> None:
     """Write what the application declares for its kinds: a step of a deploy.
 
     A worker writes only what the store has never seen. Kinds that already have what is declared
-    stay unchanged, and so do kinds that the application does not have.
+    stay unchanged. Kinds that workers declared before, and that neither the application nor a
+    live worker has, are named.
     """
     # Here: they take as long to import as all the rest.
     from tenure.cli.application import load_app, open_for
@@ -63,8 +76,46 @@ def sync_kinds(cli: Invocation, prune: bool, app: str) -> None:
         change = without_limits(wanted) if removes else wanted.as_change()
         kept = cli.store.settings.put_kind(found.namespace, change)
         click.echo(f"{kind}: {change_in_words(before, kept)}")
+    others = [each for each in stored.values() if each.kind not in declared]
+    for gone in _gone(cli, found.namespace, others, former):
+        if prune and gone in former:
+            nothing = KindChange(kind=gone, rate=None, concurrency_limit=None, policy=None)
+            cli.store.settings.put_kind(found.namespace, nothing)
+            click.echo(f"{gone}: removed")
+        elif gone in former:
+            click.echo(f"{gone}: kept, --prune removes it")
+        else:
+            click.echo(
+                f"{gone}: kept: neither the application nor a live worker has this kind;"
+                f" --prune --from {gone} removes it"
+            )
+    for name in sorted(set(former) - stored.keys()):
+        say(f"nothing is set for kind {name}")
     if not declared:
         click.echo("the application has no kinds", err=True)
+
+
+def _gone(
+    cli: Invocation,
+    namespace: Namespace,
+    others: Sequence[KindSettings],
+    former: Collection[str],
+) -> list[Kind]:
+    """Former kinds of the application, and kinds that neither it nor a live worker has. `others`
+    are the stored kinds that it does not have."""
+    undeclared = _undeclared(others, live_workers(cli.store, namespace, cli.now))
+    return [each.kind for each in others if each.kind in former or each.kind in undeclared]
+
+
+def _undeclared(
+    stored: Sequence[KindSettings], workers: tuple[WorkerSeen, ...] | None
+) -> list[Kind]:
+    """Kinds that were declared and that none of these has; none if one of them runs all kinds. Only
+    a declaration sets a policy: a kind without one was set by hand, or is a group of keys."""
+    if workers is None or any(not each.kinds for each in workers):
+        return []
+    live = {kind for each in workers for kind in each.kinds}
+    return [each.kind for each in stored if each.policy is not None and each.kind not in live]
 
 
 @command(kinds, "limit")

@@ -18,7 +18,7 @@ import msgspec
 
 from tenure.cli.errors import REFUSED, CouldNotRun, Interrupted, how_to_continue, refusal
 from tenure.cli.invocation import Invocation, find_job_ids, new_request_id
-from tenure.cli.options import Option, flag, request_id_option, together
+from tenure.cli.options import Option, expected_rev_option, flag, request_id_option, together
 from tenure.cli.output import ProgressLine, coloured, print_json, say
 from tenure.core.commands import Command, Discard, Redrive
 from tenure.core.ids import JobId, RequestId
@@ -34,7 +34,7 @@ MAX_JOBS = 100_000
 PER_PAGE = 500
 PER_BATCH = 100
 
-_ABOUT = ("job_ids", "every", "yes", "request_id")
+_ABOUT = ("job_ids", "every", "yes", "request_id", "expected_rev")
 _FIRST = "the first {} (there may be more; run it again for them)"
 
 
@@ -64,9 +64,12 @@ class Many(msgspec.Struct, kw_only=True):
     yes: bool
     filters: dict[str, Any]
     request_id: str | None
+    expected_rev: int | None
 
     def __post_init__(self) -> None:
         """Refuse what could mean two things, or means nothing."""
+        if self.expected_rev is not None and len(self.job_ids) != 1:
+            raise click.UsageError("--expected-rev goes with exactly one ID.")
         if self.job_ids and any(self.filters.values()):
             raise click.UsageError("Filters go with --all.")
         if self.every and self.job_ids:
@@ -75,8 +78,9 @@ class Many(msgspec.Struct, kw_only=True):
             raise click.UsageError("Say which jobs: give IDs, or --all with or without filters.")
 
     def request(self, default_id: RequestId | None = None) -> dict[str, Any]:
-        """The id under which all of the jobs are asked about."""
-        return {"request_id": new_request_id(self.request_id or default_id)}
+        """The id and the revision under which the jobs are asked about: all under one id."""
+        asked_as = new_request_id(self.request_id or default_id)
+        return {"request_id": asked_as, "expected_rev": self.expected_rev}
 
     @property
     def ids(self) -> list[JobId]:
@@ -133,7 +137,7 @@ class Many(msgspec.Struct, kw_only=True):
 
 
 def about_jobs(*filters: Option) -> Option:
-    """`--request-id` and the ids of jobs; with `filters` these, and `--all`. The
+    """`--request-id`, `--expected-rev` and the ids of jobs; with `filters` these, and `--all`. The
     function gets them as a `Many` after the `Invocation`. The filters are named like the fields of
     a `JobFilter`."""
     names = [each.name or "" for each in click.command()(together(*filters)(lambda: None)).params]
@@ -153,7 +157,7 @@ def about_jobs(*filters: Option) -> Option:
             about |= {name: given.pop(name) for name in _ABOUT if name in given}
             function(cli, Many(cli=cli, filters=filtered, **about), **given)
 
-        return together(request_id_option, *filters, *ids)(run)
+        return together(request_id_option, expected_rev_option, *filters, *ids)(run)
 
     return decorate
 

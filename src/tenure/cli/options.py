@@ -234,6 +234,14 @@ request_id_option = click.option(
 )
 
 
+expected_rev_option = click.option(
+    "--expected-rev",
+    type=click.IntRange(1),
+    help="Refuse if the job has changed: its rev, as `tenure jobs show --json` printed it, must"
+    " still be this one; for one ID.",
+)
+
+
 # --- Processes -----------------------------------------------------------------------------------
 
 app_argument = click.argument("app", metavar="[MODULE:APP]", required=False, callback=app_value)

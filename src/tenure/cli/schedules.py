@@ -1,5 +1,6 @@
 """`tenure schedules …`: list schedules, make them, pause them, run them now, write the code's."""
 
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -15,7 +16,7 @@ from tenure.core.ids import (
     Kind,
     Namespace,
 )
-from tenure.core.instants import MICROSECONDS_PER_SECOND
+from tenure.core.instants import MICROSECONDS_PER_SECOND, Instant
 from tenure.core.schedules import (
     PutSchedule,
     Schedule,
@@ -24,9 +25,11 @@ from tenure.core.schedules import (
     unknown_schedule,
 )
 from tenure.core.views.job_search import JobFilter
-from tenure.core.vocabulary import CatchUp, Overlap
-from tenure.errors import InvalidInput
+from tenure.core.vocabulary import CatchUp, Overlap, WorkerState, counted
+from tenure.core.workers import WorkerSeen
+from tenure.errors import InvalidInput, RequestRefused
 from tenure.handlers.options import schedule_name
+from tenure.ports import JobStore
 from tenure.protocol.fields import moment
 from tenure.protocol.records import JobRecord, ScheduleRecord, job_record, schedule_record
 from tenure.telemetry.kind_names import kind_hint
@@ -35,10 +38,12 @@ SHOWN_RUNS = 10
 
 
 class ListedSchedule(msgspec.Struct, frozen=True, kw_only=True):
-    """A schedule in a list."""
+    """A schedule in a list. `undeclared`: its application declares it no more, as far as its
+    live workers say; null if no worker lives, or if this token may not list them all."""
 
     schedule: ScheduleRecord
     last_run: JobRecord | None
+    undeclared: bool | None
 
 
 class ShownSchedule(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,11 +52,13 @@ class ShownSchedule(msgspec.Struct, frozen=True, kw_only=True):
     schedule: ScheduleRecord
     next_times: tuple[datetime, ...]
     runs: tuple[JobRecord, ...]
+    undeclared: bool | None
 
 
 class SyncedSchedule(msgspec.Struct, frozen=True, kw_only=True):
-    """What `sync` did with a schedule: `new`, `changed`, `unchanged`, `removed`, or `kept: ` and
-    how to remove it, because the application declares it no more."""
+    """What `sync` did with a schedule: `new`, `changed`, `unchanged`, `removed`, or `kept: ` and a
+    reason to remove it: the application declares it no more, or another application declared it
+    and no live worker does."""
 
     name: str
     action: str
@@ -62,6 +69,39 @@ def schedules() -> None:
     """Show schedules, make them, pause them, run them now."""
 
 
+# --- Which of them are declared ------------------------------------------------------------------
+
+
+def live_workers(
+    store: JobStore, namespace: Namespace, now: Instant
+) -> tuple[WorkerSeen, ...] | None:
+    """Workers that are not silent; None if this caller may not list workers, or sees not all of
+    what they declare. [H80]"""
+    try:
+        found = store.workers.page(namespace)
+    except RequestRefused:
+        return None
+    if any(each.schedules is None for each in found):
+        return None
+    return tuple(each for each in found if each.state(now) is not WorkerState.SILENT)
+
+
+def undeclared(found: Schedule, workers: tuple[WorkerSeen, ...] | None) -> bool | None:
+    """Whether an application declared it and none of these workers does, as after a move to another
+    module or under another name; None if there are no workers, or none that the caller may list."""
+    if found.declared_by is None:
+        return False
+    return (
+        None if not workers else all(found.name not in (each.schedules or ()) for each in workers)
+    )
+
+
+def how_to_prune(former: Iterable[str | None]) -> str:
+    """The command that removes schedules of applications under these former names."""
+    options = "".join(f" --from {name}" for name in sorted(set(filter(None, former))))
+    return f"`tenure schedules sync MODULE:APP --prune{options}`"
+
+
 # --- Reading -------------------------------------------------------------------------------------
 
 
@@ -70,31 +110,43 @@ def list_schedules(cli: Invocation) -> Listing[Any]:
     """List schedules with their next time and their last run.
 
     SKIPPED counts the times at which the run before had not ended, MISSED those that no process
-    fired in time.
+    fired in time. A STATE of undeclared means that an application declared the schedule, and that
+    workers live now of which none does.
     """
     now = cli.now
     found = cli.store.schedules.page(cli.namespace)
+    workers = live_workers(cli.store, cli.namespace, now)
     ids = [each.last_job_id for each in found if each.last_job_id is not None]
     runs = cli.serving.read_jobs(ids) if ids else {}
-    lines = [(each, runs.get(each.last_job_id) if each.last_job_id else None) for each in found]
+    lines = [
+        (each, undeclared(each, workers), runs.get(each.last_job_id) if each.last_job_id else None)
+        for each in found
+    ]
+    former = [each.declared_by for each, is_undeclared, _ in lines if is_undeclared]
+    note = (
+        f"no live worker declares {counted(len(former), 'schedule')}; if the application moved,"
+        f" {how_to_prune(former)} removes what it declares no more"
+    )
     return Listing(
         lines,
         {
             "SCHEDULE": lambda line: line[0].name,
-            "STATE": lambda line: _state(line[0]),
+            "STATE": lambda line: _state(line[0], line[1]),
             "FIRES": lambda line: _timing(line[0].spec),
             "NEXT": lambda line: ago(line[0].next_at, now),
             "KIND": lambda line: line[0].spec.kind,
-            "LAST RUN": lambda line: None if line[1] is None else line[1].status,
+            "LAST RUN": lambda line: None if line[2] is None else line[2].status,
             "FIRED": lambda line: line[0].fired,
             "SKIPPED": lambda line: line[0].skipped,
             "MISSED": lambda line: line[0].missed,
         },
         document=lambda line: ListedSchedule(
             schedule=schedule_record(line[0], bodies=False),
-            last_run=None if line[1] is None else job_record(line[1], now=now, bodies=False),
+            last_run=None if line[2] is None else job_record(line[2], now=now, bodies=False),
+            undeclared=line[1],
         ),
         optional=("FIRED", "KIND", "MISSED", "SKIPPED"),
+        notes=[note] if former else [],
     )
 
 
@@ -107,6 +159,7 @@ def show_schedule(cli: Invocation, schedule: str) -> None:
     if found is None:
         raise unknown_schedule(schedule_name(schedule), list(known))
     now = cli.now
+    is_undeclared = undeclared(found, live_workers(cli.store, cli.namespace, now))
     wanted = JobFilter(namespace=cli.namespace, schedule=found.name, limit=SHOWN_RUNS, bodies=False)
     runs = cli.serving.list_jobs(wanted).jobs
     times = shown_times(found)
@@ -116,10 +169,11 @@ def show_schedule(cli: Invocation, schedule: str) -> None:
                 schedule=schedule_record(found, bodies=False),
                 next_times=tuple(map(moment, times)),
                 runs=tuple(job_record(run, now=now, bodies=False) for run in runs),
+                undeclared=is_undeclared,
             )
         )
         return
-    print_facts(_facts(found))
+    print_facts(_facts(found, is_undeclared))
     click.echo()
     print_table(["NEXT", "IN"], [(_local(moment(at), found.spec.tz), ago(at, now)) for at in times])
     click.echo()
@@ -140,12 +194,12 @@ def show_schedule(cli: Invocation, schedule: str) -> None:
     )
 
 
-def _facts(found: Schedule) -> list[tuple[str, object]]:
+def _facts(found: Schedule, is_undeclared: bool | None) -> list[tuple[str, object]]:
     spec = found.spec
     jitter = spec.jitter_us / MICROSECONDS_PER_SECOND
     return [
         ("schedule", found.name),
-        ("state", _state(found)),
+        ("state", _state(found, is_undeclared)),
         ("fires", _timing(spec)),
         ("kind", spec.kind),
         ("queue", spec.queue),
@@ -172,9 +226,10 @@ def _local(at: datetime, tz: str) -> str:
     return at.astimezone(ZoneInfo(tz)).isoformat(sep=" ", timespec="seconds")
 
 
-def _state(found: Schedule) -> str:
+def _state(found: Schedule, is_undeclared: bool | None) -> str:
     state = "active" if found.paused_at is None else "paused"
-    return state if found.pause_reason is None else f"{state}: {found.pause_reason}"
+    state += "" if found.pause_reason is None else f": {found.pause_reason}"
+    return f"{state}, undeclared" if is_undeclared else state
 
 
 # --- Changing ------------------------------------------------------------------------------------
@@ -305,6 +360,7 @@ def sync_schedules(
     Paused schedules stay paused. Schedules that were made by hand, or that another application
     declares, are left alone. An application is known by the text MODULE:APP: after a move, --prune
     --from OLD_MODULE:APP removes what it declared under its former name and declares no more.
+    Schedules of others that no live worker declares are named.
     """
     from tenure.cli.application import load_app, open_for  # here: it takes as long as the rest
 
@@ -321,13 +377,8 @@ def sync_schedules(
         reply = cli.serving.change_schedule(put)
         changed = "changed" if name in known else "new"
         done.append(SyncedSchedule(name=name, action=changed if reply.changed else "unchanged"))
-    for each in known.values():
-        if each.name in declared or each.declared_by not in (app, *former):
-            continue
-        if prune:
-            cli.api.schedules.remove(each.name)
-        action = "removed" if prune else "kept: no longer declared, --prune removes it"
-        done.append(SyncedSchedule(name=each.name, action=action))
+    others = [each for each in known.values() if each.name not in declared]
+    done += _no_longer_declared(cli, others, {app, *former}, prune=prune)
     for gone in sorted(set(former) - {each.declared_by for each in known.values()}):
         say(f"no schedule is declared by {gone}")
     if cli.as_json:
@@ -335,3 +386,28 @@ def sync_schedules(
         return
     for synced in done:
         click.echo(f"{printable(synced.name)}: {printable(synced.action)}")
+
+
+def _no_longer_declared(
+    cli: Invocation, others: list[Schedule], names: set[str], *, prune: bool
+) -> list[SyncedSchedule]:
+    """Report schedules that the application declared under one of these names and no longer does,
+    and remove them with `prune`; also report those of others that no live worker declares. [SC22]
+    """
+    done = []
+    workers = live_workers(cli.store, cli.namespace, cli.now)
+    for each in others:
+        if each.declared_by in names:
+            if prune:
+                cli.api.schedules.remove(each.name)
+            action = "removed" if prune else "kept: no longer declared, --prune removes it"
+        elif (each.declared_by is not None and workers == ()) or undeclared(each, workers):
+            live = "does" if workers else "is seen"
+            action = (
+                f"kept: {each.declared_by} declared it, and no live worker {live}; if that is a"
+                f" former name of this application, --prune --from {each.declared_by} removes it"
+            )
+        else:
+            continue
+        done.append(SyncedSchedule(name=each.name, action=action))
+    return done

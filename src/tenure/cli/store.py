@@ -16,9 +16,11 @@ from tenure.cli.errors import REFUSED
 from tenure.cli.invocation import Invocation, command
 from tenure.cli.options import flag, store_url_option
 from tenure.cli.output import print_json, print_table, printable
+from tenure.cli.schedules import how_to_prune, live_workers, undeclared
+from tenure.core.ids import Namespace
 from tenure.core.vocabulary import HealthState, counted
 from tenure.errors import SchemaTooNew
-from tenure.ports import HealthFact, fact
+from tenure.ports import HealthFact, JobStore, fact
 from tenure.settings import is_server, url_from_environment
 from tenure.stores.urls import StoreSchema, schema_at
 from tenure.wiring import not_through_a_server
@@ -102,12 +104,16 @@ def raise_epoch(cli: Invocation, yes: bool) -> None:
 
 # --- Health --------------------------------------------------------------------------------------
 
+NAMED = 5
+"""How many schedules a line of advice names."""
+
 _COLOURS = {HealthState.OK: "green", HealthState.WARNING: "yellow", HealthState.BAD: "red"}
 
 
-@command(None, "doctor", json=list[HealthFact], url=store_url_option, namespace=None)
+@command(None, "doctor", json=list[HealthFact], url=store_url_option)
 def doctor(cli: Invocation) -> None:
-    """Check the store: durability, versions, disk space, clocks, what slows it down.
+    """Check the store: durability, versions, disk space, clocks, what slows it down; and which
+    schedules of the namespace fire though no live worker declares them.
 
     Exits with 0 if nothing is bad, 1 if something is, 2 if the store could not be reached.
     """
@@ -116,6 +122,7 @@ def doctor(cli: Invocation) -> None:
         fact("tenure", version("tenure")),
         fact("python", platform.python_version()),
         *store.health(),
+        _undeclared(store, cli.namespace),
     ]
     if cli.as_json:
         print_json(facts)
@@ -123,6 +130,24 @@ def doctor(cli: Invocation) -> None:
         _show(facts)
     if any(each.state is HealthState.BAD for each in facts):
         raise click.exceptions.Exit(REFUSED)
+
+
+def _undeclared(store: JobStore, namespace: Namespace) -> HealthFact:
+    """Schedules that fire though no live worker declares them, as after a move. [SC22]"""
+    workers = live_workers(store, namespace, store.now())
+    found = [
+        each
+        for each in store.schedules.page(namespace)
+        if each.next_at is not None and undeclared(each, workers)
+    ]
+    names = ", ".join(each.name for each in found[:NAMED]) + (", …" if len(found) > NAMED else "")
+    return fact(
+        "undeclared_schedules",
+        len(found),
+        warning=bool(found),
+        advice=f"no live worker declares {names}; if the application moved,"
+        f" {how_to_prune(each.declared_by for each in found)} removes what it declares no more",
+    )
 
 
 def _show(facts: list[HealthFact]) -> None:
