@@ -7,6 +7,8 @@ histories break, the core broke. Equal seeds give equal worlds.
 
 import random
 from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -47,7 +49,6 @@ from tenure.core.ids import (
     JobId,
     Kind,
     LeaseId,
-    Namespace,
     QueueName,
     RequestId,
     WorkerId,
@@ -77,9 +78,8 @@ from tenure.core.vocabulary import (
     ReleaseKind,
     Stage,
 )
-from tenure.ports import DedupeKey, Loaded, Record
+from tenure.ports import Audit, Loaded, Record
 from tenure.verify import Ack, answer_line, flow_lines, grant_lines, request_line
-from tests.support.by_subject import BySubject
 from tools.driver import last_session
 
 BEGINNING = Instant(1_700_000_000_000_000)
@@ -511,7 +511,7 @@ def _marked(edge: Edge, parent: Job) -> Edge:
     return replace(edge, outcome=parent.status) if is_its_own else edge
 
 
-class RecordedStore(BySubject):
+class RecordedStore:
     """Records as a store that can be verified, also where no real store would hold them."""
 
     parallelism: int = 1
@@ -523,61 +523,53 @@ class RecordedStore(BySubject):
         now: Instant = BEGINNING,
         edges: Sequence[Edge] = (),
         noted: Sequence[JobId] = (),
+        in_order: bool = False,
     ) -> None:
         self._records = records
+        self._in_order = in_order
         self._now = now
         self._edges = sorted(edges, key=lambda edge: (edge.child_id, edge.position))
         self._noted = noted
         self.kinds: list[KindSettings] = []
+        self.jobs: Any = SimpleNamespace(load=self._load)
+        self.flows: Any = SimpleNamespace(edges=self.edges_of, checks=self._checks)
+        self.events: Any = SimpleNamespace(tail=self._tail)
+        self.settings: Any = SimpleNamespace(kinds=lambda namespace: self.kinds)
+        self.audit = RecordedAudit(records)
 
     def now(self) -> Instant:
         return self._now
 
-    def load(self, ids: Sequence[JobId]) -> Loaded:
+    def _load(self, ids: Sequence[JobId]) -> Loaded:
         wanted = {record.job_id: record.job for record in self._records if record.job_id in ids}
         return Loaded(self._now, Epoch(1), {k: job for k, job in wanted.items() if job is not None})
 
-    def records(self, *, page_size: int) -> Iterator[Record]:
-        return iter(self._records)
+    def edges_of(self, children: Sequence[JobId] | None = None) -> Iterator[Edge]:
+        return (edge for edge in self._edges if children is None or edge.child_id in children)
 
-    def load_record(self, job_id: JobId) -> Record | None:
-        return next((each for each in self.records(page_size=1) if each.job_id == job_id), None)
+    def _checks(self, *, limit: int, of: Sequence[JobId]) -> list[EdgeCheck]:
+        return [EdgeCheck(job_id, self._now) for job_id in of if job_id in self._noted]
 
-    def list_kinds(self, namespace: Namespace) -> list[KindSettings]:
-        return self.kinds
-
-    def tail_events(self, *, after: EventPosition | None, limit: int) -> list[TailedEvent]:
-        """In the order of their times."""
+    def _tail(self, *, after: EventPosition | None, limit: int) -> list[TailedEvent]:
+        """In the order of their times, or as they were written: record by record."""
         events = [event for record in self._records for event in record.events]
-        events.sort(key=lambda event: (event.ts, event.job_id, event.seq))
+        if not self._in_order:
+            events.sort(key=lambda event: (event.ts, event.job_id, event.seq))
         found = [TailedEvent(EventPosition(str(at)), event) for at, event in enumerate(events, 1)]
         return [each for each in found if int(each.position) > int(after or 0)][:limit]
 
-    def _jobs(self) -> Iterator[Job]:
-        return (record.job for record in self._records if record.job is not None)
 
-    def edges(self) -> Iterator[Edge]:
-        return iter(self._edges)
+class RecordedAudit(Audit):
+    """The records; keys and leases are found in them."""
 
-    def load_edges(self, children: Sequence[JobId]) -> list[Edge]:
-        return [edge for edge in self._edges if edge.child_id in children]
+    def __init__(self, records: Sequence[Record]) -> None:
+        self._records = records
 
-    def noted_checks(self, ids: Sequence[JobId]) -> list[EdgeCheck]:
-        return [EdgeCheck(job_id, self._now) for job_id in ids if job_id in self._noted]
-
-    def live_keys(self) -> Iterator[tuple[DedupeKey, JobId]]:
-        held = [
-            (DedupeKey(job.namespace, job.kind, job.dedupe_key), job.id)
-            for job in self._jobs()
-            if job.dedupe_key is not None and not job.status.is_terminal
-        ]
-        return iter(sorted(held, key=lambda pair: (pair[0].key, pair[0].kind, pair[1])))
+    def records(self, *, page_size: int, job_id: JobId | None = None) -> Iterator[Record]:
+        return (each for each in self._records if job_id in (None, each.job_id))
 
     def rates_in_force(self) -> list[RateInForce]:
         return []
 
     def grants(self, *, since: Instant) -> Iterator[GrantMade]:
         return iter(())
-
-    def lease_holders(self) -> Iterator[tuple[str, JobId]]:
-        return iter(sorted((job.lease_id, job.id) for job in self._jobs() if job.lease_id))

@@ -1,6 +1,6 @@
 """Jobs that went on too early, or wait for nothing, are noticed; what is about to happen is not."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import pytest
 from msgspec.structs import replace
@@ -77,9 +77,9 @@ class ParentEndsMeanwhile(RecordedStore):
     def _with(self, status: JobStatus) -> list[Record]:
         return [Record(job.id, job, ()) for job in (self._child, parent(status))]
 
-    def load_edges(self, children: Sequence[JobId]) -> list[Edge]:
+    def edges_of(self, children: Sequence[JobId] | None = None) -> Iterator[Edge]:
         self._records = self._with(self._ends_as)
-        return super().load_edges(children)
+        return super().edges_of(children)
 
 
 @spec("I32")

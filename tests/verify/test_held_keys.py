@@ -9,7 +9,6 @@ from msgspec.structs import replace
 from tenure.core.ids import Kind
 from tenure.core.instants import Instant, seconds
 from tenure.core.policy import Policy
-from tenure.core.views.events import EventPosition, TailedEvent
 from tenure.core.vocabulary import EventCause
 from tenure.ports import Record
 from tenure.verify import verify
@@ -47,7 +46,7 @@ def _broken(records: Sequence[Record], *, in_order: bool = False) -> list[int]:
         for record in records:
             keys.add(record)
         ids = [record.job_id for record in records]
-        store = _InOrder(records) if in_order else RecordedStore(records)
+        store = RecordedStore(records, in_order=in_order)
         return [ids.index(job_id) for job_id, _, _ in keys.problems(store)]
 
 
@@ -105,15 +104,6 @@ def test_verify_names_the_job_and_the_one_that_held_the_key() -> None:
     assert violation.message == (
         f"enqueued with the dedupe key k of default/task, which {one.job_id} still held"
     )
-
-
-class _InOrder(RecordedStore):
-    """Events were written record by record."""
-
-    def tail_events(self, *, after: EventPosition | None, limit: int) -> list[TailedEvent]:
-        events = [event for record in self.records(page_size=1) for event in record.events]
-        found = [TailedEvent(EventPosition(str(at)), event) for at, event in enumerate(events, 1)]
-        return [each for each in found if int(each.position) > int(after or 0)][:limit]
 
 
 @spec("I35")

@@ -11,7 +11,6 @@ from tenure.core.ids import Kind
 from tenure.core.instants import Instant, seconds
 from tenure.core.kind_settings import KindSettings
 from tenure.core.policy import Policy
-from tenure.core.views.events import EventPosition, TailedEvent
 from tenure.core.vocabulary import EventType
 from tenure.ports import Record
 from tenure.verify import verify
@@ -56,7 +55,7 @@ def _broken(
         for record in records:
             attempts.add(record)
         ids = [record.job_id for record in records]
-        store = _InOrder(records) if in_order else RecordedStore(records)
+        store = RecordedStore(records, in_order=in_order)
         store.parallelism = writers
         store.kinds = [
             KindSettings(
@@ -147,15 +146,6 @@ def test_verify_names_the_job_and_those_that_ran() -> None:
     assert violation.message == (
         f"claimed with the key 42 of default/task, whose limit is 1, while {one.job_id} ran"
     )
-
-
-class _InOrder(RecordedStore):
-    """Events were written record by record."""
-
-    def tail_events(self, *, after: EventPosition | None, limit: int) -> list[TailedEvent]:
-        events = [event for record in self.records(page_size=1) for event in record.events]
-        found = [TailedEvent(EventPosition(str(at)), event) for at, event in enumerate(events, 1)]
-        return [each for each in found if int(each.position) > int(after or 0)][:limit]
 
 
 @spec("I31")

@@ -16,14 +16,14 @@ from tenure_conformance.harness import Kit, MemoryFactory
 from tenure_conformance.spec import spec
 from tests.conformance.wrong_stores import Wrong
 from tests.core.test_rates import grant_greedily, most_in_any_window, rates
-from tests.support.histories import BEGINNING, RecordedStore
+from tests.support.histories import BEGINNING, RecordedAudit, RecordedStore
 
 SECOND = 1_000_000
 MAIL = queue_meter(QueueName("mail"))
 
 
-class Granted(RecordedStore):
-    """A store with these grants under one rate."""
+class Granted(RecordedAudit):
+    """These grants under one rate."""
 
     def __init__(
         self,
@@ -60,8 +60,10 @@ class Granted(RecordedStore):
                 )
 
 
-def violating(store: RecordedStore) -> list[str]:
+def violating(granted: Granted) -> list[str]:
     """The jobs of the grants that break I30."""
+    store = RecordedStore([])
+    store.audit = granted
     [found] = [each for each in verify(store).findings if each.id == "I30"]
     return [violation.job_id for violation in found.first]
 

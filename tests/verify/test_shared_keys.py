@@ -11,7 +11,7 @@ from tenure.core.policy import Policy
 from tenure.ports import DedupeKey, Record
 from tenure.verify import verify
 from tenure_conformance.spec import spec
-from tests.support.histories import RecordedStore, World
+from tests.support.histories import RecordedAudit, RecordedStore, World
 
 
 def two_leased_jobs() -> tuple[Job, Job]:
@@ -65,12 +65,14 @@ def test_a_key_that_a_new_job_took_over_during_the_reading_is_accepted() -> None
     one, other = two_leased_jobs()
     key = DedupeKey(one.namespace, one.kind, "a")
 
-    class Paged(RecordedStore):
+    class Paged(RecordedAudit):
         """A stream that read one job before it ended and the other after it was enqueued."""
 
         def live_keys(self) -> Iterator[tuple[DedupeKey, JobId]]:
             return iter([(key, one.id), (key, other.id)])
 
-    store = Paged([Record(one.id, one, ()), Record(other.id, other, ())])
+    records = [Record(one.id, one, ()), Record(other.id, other, ())]
+    store = RecordedStore(records)
+    store.audit = Paged(records)
 
     assert "I17" not in verify(store).violated
