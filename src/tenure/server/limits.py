@@ -15,12 +15,13 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import NamedTuple, TypeVar
 
 from tenure.clock import Monotonic
 from tenure.core.commands import Enqueue
-from tenure.core.ids import Actor, Kind, Namespace, QueueName, WorkerId
+from tenure.core.ids import Actor, Kind, Namespace, QueueName, ScheduleName, WorkerId
 from tenure.core.instants import seconds
 from tenure.core.tokens import TokenId
 from tenure.core.workers import WorkerKey, WorkerProcess, WorkerSeen
@@ -209,6 +210,24 @@ MAX_REMEMBERED = 100_000
 
 NAMESAKES_AT_ONCE = 10
 
+_Name = TypeVar("_Name", bound=Hashable)
+
+
+class _Names(NamedTuple):
+    """What a namespace may have a limited number of."""
+
+    counted: str
+    """The field of `NameCounts`; with `max_` before it that of the settings."""
+    code: ProblemCode
+    field: str
+    noun: str
+
+
+_QUEUES = _Names("queues", ProblemCode.TOO_MANY_QUEUES, "queue", "queues")
+_SCHEDULES = _Names("schedules", ProblemCode.TOO_MANY_SCHEDULES, "schedule", "schedules")
+_KINDS = _Names("kinds", ProblemCode.TOO_MANY_KINDS, "kind", "kinds with settings")
+_WORKERS = _Names("live_workers", ProblemCode.TOO_MANY_WORKERS, "worker", "live workers")
+
 
 class NamespaceLimits:
     """Counts per namespace. Only the event loop's thread uses it."""
@@ -221,76 +240,73 @@ class NamespaceLimits:
 
     async def check_jobs(self, namespace: Namespace, jobs: Sequence[Enqueue]) -> None:
         """Raise if these jobs, or those that their ends make, need a queue too many."""
-        if await self._have_room(namespace, {queue for job in jobs for queue in _queues_of(job)}):
-            return
-        made = await self._blocking(
-            lambda: self._store.jobs.read([job.job_id for job in jobs], bodies=False)
-        )
-        new = [job for job in jobs if job.job_id not in made]  # the others are repeated
-        await self.check_queues(namespace, {queue for job in new for queue in _queues_of(job)})
+        try:
+            await self.check_queues(namespace, [name for job in jobs for name in _queues_of(job)])
+        except Refused:
+            ids = [job.job_id for job in jobs]
+            made = await self._blocking(lambda: self._store.jobs.read(ids, bodies=False))
+            new = [job for job in jobs if job.job_id not in made]  # the others are repeated
+            await self.check_queues(namespace, [name for job in new for name in _queues_of(job)])
 
     async def check_queues(self, namespace: Namespace, queues: Iterable[QueueName]) -> None:
         """Raise if one of these queues does not exist and is one too many."""
-        if not await self._have_room(namespace, set(queues)):
-            most = self._settings.max_queues
-            raise _too_many(ProblemCode.TOO_MANY_QUEUES, f"{most} queues", "queue")
+        settings = self._store.settings
+        await self._check(
+            _QUEUES, namespace, queues, lambda: [each.name for each in settings.queues(namespace)]
+        )
 
-    async def _have_room(self, namespace: Namespace, queues: set[QueueName]) -> bool:
-        unknown = {queue for queue in queues if (namespace, queue) not in self._known}
-        if not unknown:
-            return True
-        most = self._settings.max_queues
-        counts = await self._blocking(lambda: self._store.tokens.count_names(namespace))
-        if counts.queues + len(unknown) > most:
-            found = await self._blocking(lambda: self._store.settings.queues(namespace))
-            new = unknown - {each.name for each in found}
-            if new and len(found) + len(new) > most:
-                return False
-        self._remember((namespace, queue) for queue in unknown)
-        return True
-
-    async def check_new_schedule(self, namespace: Namespace) -> None:
+    async def check_new_schedule(self, namespace: Namespace, name: ScheduleName) -> None:
         """Raise if one more schedule is too many."""
-        most = self._settings.max_schedules
-        counts = await self._blocking(lambda: self._store.tokens.count_names(namespace))
-        if counts.schedules >= most:
-            raise _too_many(ProblemCode.TOO_MANY_SCHEDULES, f"{most} schedules", "schedule")
+        await self._check(_SCHEDULES, namespace, [name], list)
+        self._known.discard((_SCHEDULES, namespace, name))  # it may be removed, and made again
 
     async def check_kind(self, namespace: Namespace, kind: Kind) -> None:
         """Raise if nothing was ever set for this kind and one more is too many."""
-        key = ("kind", namespace, kind)
-        if key in self._known:
-            return
-        most = self._settings.max_kinds
-        counts = await self._blocking(lambda: self._store.tokens.count_names(namespace))
-        if counts.kinds >= most:
-            found = await self._blocking(lambda: self._store.settings.kinds(namespace))
-            if kind not in {each.kind for each in found}:
-                raise _too_many(ProblemCode.TOO_MANY_KINDS, f"{most} kinds with settings", "kind")
-        self._remember([key])
+        settings = self._store.settings
+        await self._check(
+            _KINDS, namespace, [kind], lambda: [each.kind for each in settings.kinds(namespace)]
+        )
 
     async def check_worker(self, process: WorkerProcess) -> None:
         """Raise if this worker is not known and one more is too many."""
-        key = (process.namespace, process.worker, process.actor)
+        namespace, name = process.namespace, (process.worker, process.actor)
         if process.is_ending:
-            self._known.discard(key)
+            self._known.discard((_WORKERS, namespace, name))
             return
-        if key in self._known:
-            return
-        most = self._settings.max_live_workers
-        counts = await self._blocking(lambda: self._store.tokens.count_names(process.namespace))
-        if counts.live_workers >= most:
-            known = await self._blocking(
-                lambda: workers_named(self._store, process.namespace, process.worker)
-            )
-            if process.actor not in {each.actor for each in known}:
-                raise _too_many(ProblemCode.TOO_MANY_WORKERS, f"{most} live workers", "worker")
-        self._remember([key])
 
-    def _remember(self, keys: Iterable[tuple[object, ...]]) -> None:
+        def existing() -> list[tuple[WorkerId, Actor]]:
+            found = workers_named(self._store, namespace, process.worker)
+            return [(each.worker, each.actor) for each in found]
+
+        await self._check(_WORKERS, namespace, [name], existing)
+
+    async def _check(
+        self,
+        what: _Names,
+        namespace: Namespace,
+        names: Iterable[_Name],
+        existing: Callable[[], Iterable[_Name]],
+    ) -> None:
+        """Raise if those of these names that do not exist are too many."""
+        unknown = {name for name in names if (what, namespace, name) not in self._known}
+        if not unknown:
+            return
+        limit = getattr(self._settings, f"max_{what.counted}")
+        counts = await self._blocking(lambda: self._store.tokens.count_names(namespace))
+        count = getattr(counts, what.counted)
+        if count + len(unknown) > limit:
+            new = unknown.difference(await self._blocking(existing))
+            if new and count + len(new) > limit:
+                raise Refused(
+                    422,
+                    what.code,
+                    f"this namespace has {limit} {what.noun}, which is the limit",
+                    field=what.field,
+                    hint="use fewer, or other namespaces",
+                )
         if len(self._known) > MAX_REMEMBERED:
             self._known.clear()
-        self._known.update(keys)
+        self._known.update((what, namespace, name) for name in unknown)
 
 
 def workers_named(store: Store, namespace: Namespace, worker: WorkerId) -> list[WorkerSeen]:
@@ -309,13 +325,3 @@ def _queues_of(job: Enqueue) -> list[QueueName]:
     undo = None if job.policy is None else job.policy.compensation
     ends = (undo, job.on_dead_letter)
     return [job.queue, *(each.queue for each in ends if each is not None)]
-
-
-def _too_many(code: ProblemCode, what: str, field: str) -> Refused:
-    return Refused(
-        422,
-        code,
-        f"this namespace has {what}, which is the limit",
-        field=field,
-        hint="use fewer, or other namespaces",
-    )

@@ -91,7 +91,7 @@ async def _check_limits(call: Call, command: PutSchedule, before: Schedule | Non
     limits = call.services.namespace_limits
     is_new = before is None or before.removed_at is not None
     if is_new and not (before is not None and command.only_new):
-        await limits.check_new_schedule(command.namespace)
+        await limits.check_new_schedule(command.namespace, command.name)
     if before is None or before.spec != command.spec:
         policy = command.spec.policy
         undo = None if policy is None else policy.compensation

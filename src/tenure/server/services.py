@@ -31,8 +31,8 @@ class _Kept(msgspec.Struct, Generic[_Answer]):
     answer: "asyncio.Task[_Answer]"
     viewers: int = 0
     """How many wait for it."""
-    made_at: int | None = None
-    cost_us: int = 0
+    usable_until: int | None = None
+    """By the monotonic clock; None while it is being made."""
 
 
 class SharedAnswers(Generic[_Key, _Answer]):
@@ -50,9 +50,9 @@ class SharedAnswers(Generic[_Key, _Answer]):
     async def get(self, key: _Key, make: Callable[[], Awaitable[_Answer]]) -> _Answer:
         """The answer. Fails for everybody who waits for it if it cannot be made; the next viewer
         tries again."""
+        self._forget_old(but=key)
         kept = self._kept.get(key)
-        if kept is None or not self._is_usable(kept):
-            self._forget()
+        if kept is None:
             kept = self._kept[key] = _Kept(asyncio.create_task(self._make_one(key, make)))
         kept.viewers += 1
         try:
@@ -72,8 +72,9 @@ class SharedAnswers(Generic[_Key, _Answer]):
         except BaseException:
             self._drop(key, kept)
             raise
-        kept.made_at = self._monotonic()
-        kept.cost_us = kept.made_at - began
+        now = self._monotonic()
+        fresh_for = max(self._fresh_for, self._fresh_per_cost * (now - began))
+        kept.usable_until = now + fresh_for
         return answer
 
     def _drop(self, key: _Key, kept: _Kept[_Answer]) -> None:
@@ -81,18 +82,14 @@ class SharedAnswers(Generic[_Key, _Answer]):
         if self._kept.get(key) is kept:
             del self._kept[key]
 
-    def _is_usable(self, kept: _Kept[_Answer]) -> bool:
-        if kept.made_at is None:
-            return True
-        fresh_for = max(self._fresh_for, self._fresh_per_cost * kept.cost_us)
-        return self._monotonic() - kept.made_at < fresh_for
-
-    def _forget(self) -> None:
-        """Drop answers that are too old, and the first ones if there are too many; those that are
-        being made stay, or their viewers would start them twice."""
-        made = [key for key, kept in self._kept.items() if kept.made_at is not None]
-        old = [key for key in made if not self._is_usable(self._kept[key])]
-        for key in old or made[: max(0, len(self._kept) - MAX_KEPT + 1)]:
+    def _forget_old(self, *, but: _Key) -> None:
+        """Drop answers that are too old, and the first ones if there is no room for this one; those
+        that are being made stay, or their viewers would start them twice."""
+        now = self._monotonic()
+        made = [key for key, kept in self._kept.items() if kept.usable_until is not None]
+        old = [key for key in made if now >= (self._kept[key].usable_until or 0)]
+        is_full = but not in self._kept and len(self._kept) >= MAX_KEPT
+        for key in old or made[:is_full]:
             del self._kept[key]
 
 
