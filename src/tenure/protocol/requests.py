@@ -386,23 +386,13 @@ class HandlerFlowMessage(Request, frozen=True, kw_only=True):
     step: StepField = ""
 
 
-def flow_message(command: EnqueueFlow) -> FlowMessage:
-    """The message that asks for a flow."""
-    return FlowMessage(
-        flow_id=JobId(command.flow_id),
-        name=command.name,
-        jobs=_member_messages(command),
-    )
-
-
-def handler_flow_message(command: EnqueueFlow) -> HandlerFlowMessage:
-    """A handler's flow as it travels; the handler's job is in the path."""
-    assert command.handler is not None
+def flow_message(command: EnqueueFlow) -> FlowMessage | HandlerFlowMessage:
+    """The message that asks for a flow; the handler's job, if it has one, is in the path."""
+    jobs, attempt = _member_messages(command), command.handler
+    if attempt is None:
+        return FlowMessage(flow_id=JobId(command.flow_id), name=command.name, jobs=jobs)
     return HandlerFlowMessage(
-        lease_id=command.handler.lease_id,
-        step=command.handler.step,
-        name=command.name,
-        jobs=_member_messages(command),
+        lease_id=attempt.lease_id, step=attempt.step, name=command.name, jobs=jobs
     )
 
 

@@ -120,14 +120,13 @@ def _follow_up(caller: Caller, command: FollowUp) -> Reply:
 
 
 def _flow(caller: Caller, command: EnqueueFlow) -> Reply:
+    message = requests.flow_message(command)
     if command.handler is None:
-        return replies.reply_of(
-            caller.ask(Call(name="flow", message=requests.flow_message(command)))
-        )
+        return replies.reply_of(caller.ask(Call(name="flow", message=message)))
     return _ask(
         caller,
         "handler-flow",
-        requests.handler_flow_message(command),
+        message,
         read=lambda reply: Reply(job=None, cause=reply.cause, replayed=reply.replayed),
         job_id=command.handler.job_id,
     )
@@ -349,15 +348,12 @@ def _schedule_call(command: ScheduleCommand) -> Call:
         case PutSchedule():
             message = to_wire(requests.PutScheduleMessage, command)
             return Call(name="put-schedule", parts=parts, message=message)
-        case PauseSchedule():
-            return Call(name="pause-schedule", parts=parts, query=query)
-        case ResumeSchedule():
-            return Call(name="resume-schedule", parts=parts, query=query)
-        case RemoveSchedule():
-            return Call(name="remove-schedule", parts=parts, query=query)
         case RunSchedule():
             run = requests.RunScheduleMessage(job_id=command.job_id)
             return Call(name="run-schedule", parts=parts, query=query, message=run)
+        case PauseSchedule() | ResumeSchedule() | RemoveSchedule():
+            word = type(command).__name__.removesuffix("Schedule").lower()
+            return Call(name=f"{word}-schedule", parts=parts, query=query)
         case _:
             assert_never(command)
 

@@ -1,7 +1,7 @@
 """One authenticated request: who asks, for what, and how its response is made."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import Any, TypeVar
@@ -24,6 +24,7 @@ from tenure.core.workers import WorkerKey
 from tenure.errors import InvalidInput
 from tenure.ports import Store
 from tenure.protocol.codec import encode
+from tenure.protocol.records import EventRecord, event_record
 from tenure.protocol.requests import MAX_WITH_BODIES
 from tenure.protocol.routes import Route
 from tenure.server.audit import RequestAudit
@@ -226,6 +227,10 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
                 return page, key(page[-1])
             after = key(rows[-1])
 
+    def event_record(self, event: Event) -> EventRecord:
+        """An event as this caller may see it."""
+        return event_record(event, digests=self.principal.sees_bodies)
+
     def count_events(self, events: Sequence[Event]) -> None:
         """Count the memory of events that were read. [H45]"""
         self.memory.read(sum(map(_event_bytes, events)))
@@ -257,6 +262,17 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
         """A message about so many jobs, without their bodies, as a response; a large one is encoded
         on a thread."""
         return answer(build()) if jobs <= JOBS_OF_SMALL_ANSWER else await self.large_answer(build)
+
+    async def list_answer(
+        self,
+        reply: type[msgspec.Struct],
+        record: Callable[[Any], Any],
+        rows: Iterable[_Row],
+        **more: Any,
+    ) -> Response:
+        """A reply whose first field has these rows as records, as a response."""
+        first = reply.__struct_fields__[0]
+        return await self.large_answer(lambda: reply(**{first: tuple(map(record, rows))}, **more))
 
     async def large_answer(self, build: Callable[[], object]) -> Response:
         """A large message as a response, built and encoded on a thread so that the event loop is

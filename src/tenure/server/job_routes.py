@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Sequence
+from functools import partial
 from typing import TypeVar, cast
 
 import msgspec
@@ -12,15 +13,15 @@ from tenure.core.commands import Command, Enqueue, EnqueueFlow, Redrive, Redrive
 from tenure.core.flow_rows import FlowStep
 from tenure.core.ids import ENTROPY_BYTES, FlowId, JobId, Namespace, QueueName, new_job_id
 from tenure.core.instants import Instant
+from tenure.core.job import Job
 from tenure.core.verdicts import Reply
 from tenure.core.views.events import EventFilter, EventKey
 from tenure.core.views.job_search import JobFilter
 from tenure.core.vocabulary import Cause, JobStatus
 from tenure.errors import InvalidInput, OutcomeUnknown, TenureError, UnknownJob
 from tenure.protocol import records, replies, requests
-from tenure.protocol.fields import optional_moment
 from tenure.protocol.routes import ROUTES
-from tenure.protocol.translation import to_core
+from tenure.protocol.translation import to_core, to_wire
 from tenure.server.calls import (
     JOBS_WITH_BODIES_AT_ONCE,
     Call,
@@ -31,7 +32,7 @@ from tenure.server.calls import (
 from tenure.server.problems import Refused, out_of_scope
 from tenure.server.worker_routes import hidden_jobs
 from tenure.telemetry.tracing import TraceContext
-from tenure.telemetry.unclaimed import reasons_to_wait
+from tenure.telemetry.unclaimed import WaitReason, reasons_to_wait
 from tenure.verify import verify_job
 
 _Id = TypeVar("_Id", bound=str)
@@ -146,9 +147,7 @@ async def flows(call: Call) -> Response:
     found = await call.services.listing(
         lambda: call.store.flows.page(namespace, before=before, limit=query.limit, id_prefix=prefix)
     )
-    return answer(
-        replies.FlowsReply(flows=tuple(replies.flow_summary_record(each) for each in found))
-    )
+    return await call.list_answer(replies.FlowsReply, replies.flow_summary_record, found)
 
 
 async def show_flow(call: Call) -> Response:
@@ -381,11 +380,11 @@ async def lookup(call: Call) -> Response:
     resolutions = {}
     if dead:
         resolutions = await call.services.blocking(lambda: call.store.jobs.resolutions(dead))
-    return await call.large_answer(
-        lambda: replies.JobPage(
-            jobs=tuple(records.job_record(job, now=now, bodies=bodies) for job in seen),
-            resolutions=tuple(map(records.resolution_record, resolutions.values())),
-        )
+    return await call.list_answer(
+        replies.JobPage,
+        partial(records.job_record, now=now, bodies=bodies),
+        seen,
+        resolutions=tuple(map(records.resolution_record, resolutions.values())),
     )
 
 
@@ -407,12 +406,9 @@ async def jobs(call: Call) -> Response:
     ids = [job.id for job in found] if query.previews else []
     previews = await call.services.listing(lambda: call.store.views.previews(ids)) if ids else {}
     now = await call.services.now()
-    return await call.large_answer(
-        lambda: replies.JobPage(
-            jobs=tuple(records.job_record(job, now=now, bodies=bodies) for job in found),
-            next_before=next_before,
-            previews=previews,
-        )
+    record = partial(records.job_record, now=now, bodies=bodies)
+    return await call.list_answer(
+        replies.JobPage, record, found, next_before=next_before, previews=previews
     )
 
 
@@ -432,15 +428,11 @@ async def dead_letters(call: Call) -> Response:
     ids = [job.id for job in found]
     resolutions = await call.services.blocking(lambda: call.store.jobs.resolutions(ids))
     now = await call.services.now()
-    return await call.large_answer(
-        lambda: replies.DeadLetterPage(
-            dead_letters=tuple(
-                records.dead_letter_record(job, resolutions.get(job.id), now=now, bodies=bodies)
-                for job in found
-            ),
-            next_before=next_before,
-        )
-    )
+
+    def record(job: Job) -> records.DeadLetterRecord:
+        return records.dead_letter_record(job, resolutions.get(job.id), now=now, bodies=bodies)
+
+    return await call.list_answer(replies.DeadLetterPage, record, found, next_before=next_before)
 
 
 async def events(call: Call) -> Response:
@@ -454,12 +446,9 @@ async def events(call: Call) -> Response:
         limit=query.limit,
     )
     found = await call.events(wanted)
-    digests = call.principal.sees_bodies
-    return await call.large_answer(
-        lambda: replies.EventsReply(
-            events=tuple(records.event_record(event, digests=digests) for event in found.events),
-            next_after_seq=None if found.next is None else found.next.seq,
-        )
+    next_seq = None if found.next is None else found.next.seq
+    return await call.list_answer(
+        replies.EventsReply, call.event_record, found.events, next_after_seq=next_seq
     )
 
 
@@ -470,13 +459,8 @@ async def observations(call: Call) -> Response:
     found = await call.services.blocking(lambda: call.store.jobs.observations(call.job_id))
     call.memory.read(sum(len(seen.body or b"") for seen in found))
     digests = call.principal.sees_bodies
-    return await call.large_answer(
-        lambda: replies.ObservationsReply(
-            observations=tuple(
-                records.observation_record(seen, bodies=bodies, digests=digests) for seen in found
-            )
-        )
-    )
+    record = partial(records.observation_record, bodies=bodies, digests=digests)
+    return await call.list_answer(replies.ObservationsReply, record, found)
 
 
 async def verify_one(call: Call) -> Response:
@@ -502,19 +486,12 @@ async def wait_reasons(call: Call) -> Response:
     named = list(dict.fromkeys(job_id for each in found for job_id in each.job_ids))
     # The caller did not name these jobs, so that a hidden one is no violation of its scope.
     seen = {each.id for each in await call.jobs(named, bodies=False, are_named=False)}
-    return answer(
-        replies.WaitReasonsReply(
-            reasons=tuple(
-                replies.WaitReasonRecord(
-                    why=each.why.value,
-                    message=each.message,
-                    until=optional_moment(each.until),
-                    job_ids=tuple(job_id for job_id in each.job_ids if job_id in seen),
-                )
-                for each in found
-            )
-        )
-    )
+
+    def record(found: WaitReason) -> replies.WaitReasonRecord:
+        job_ids = tuple(job_id for job_id in found.job_ids if job_id in seen)
+        return to_wire(replies.WaitReasonRecord, found, why=found.why.value, job_ids=job_ids)
+
+    return answer(replies.WaitReasonsReply(reasons=tuple(map(record, found))))
 
 
 async def logs(call: Call) -> Response:
@@ -529,12 +506,8 @@ async def artifacts(call: Call) -> Response:
     """List a job's artifacts."""
     await call.job()
     found = await call.services.blocking(lambda: call.store.artifacts.of_job(call.job_id))
-    digests = call.principal.sees_bodies
-    return await call.large_answer(
-        lambda: replies.ArtifactsReply(
-            artifacts=tuple(records.artifact_record(each, digests=digests) for each in found)
-        )
-    )
+    record = partial(records.artifact_record, digests=call.principal.sees_bodies)
+    return await call.list_answer(replies.ArtifactsReply, record, found)
 
 
 async def artifact(call: Call) -> Response:

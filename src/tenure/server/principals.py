@@ -29,7 +29,7 @@ from tenure.core.workers import WorkerSeen
 from tenure.errors import InvalidInput, TenureError, UnknownJob
 from tenure.ports import Store
 from tenure.protocol.routes import Limit, Route
-from tenure.server.problems import Refused, out_of_scope, too_many_unknown_tokens, unauthenticated
+from tenure.server.problems import out_of_scope, too_many_unknown_tokens, unauthenticated
 from tenure.server.settings import ServerSettings
 from tenure.server.threads import Blocking, Caller
 
@@ -56,7 +56,7 @@ class Principal(msgspec.Struct, frozen=True):
     @property
     def is_limited(self) -> bool:
         """Whether its token is limited to some queues or kinds of its namespace."""
-        return self.token is not None and bool(self.token.queues or self.token.kinds)
+        return bool(self.queues or self.kinds)
 
     @property
     def rights(self) -> tuple[object, ...]:
@@ -171,40 +171,32 @@ class Principal(msgspec.Struct, frozen=True):
         )
 
     def check_worker(self, worker: WorkerSeen) -> None:
-        """Raise unless it may decide about a worker; one without kinds runs all. The refusal does
-        not say which queues and kinds others have."""
-        has_kinds = all(map(self.sees_kind, worker.kinds)) and (
-            bool(worker.kinds) or self.token is None or not self.token.kinds
-        )
-        if not (has_kinds and all(map(self.sees_queue, worker.queues))):
+        """Raise unless it may decide about a worker. The refusal does not say which queues and
+        kinds others have."""
+        if not self.decides_worker(worker):
             raise out_of_scope(
                 f"the worker {worker.worker} takes jobs that this token is not for", field="worker"
             )
 
     def decides_worker(self, worker: WorkerSeen) -> bool:
-        """Whether `check_worker` lets it pass."""
-        try:
-            self.check_worker(worker)
-        except Refused:
-            return False
-        return True
+        """Whether it may decide about a worker: one without kinds runs all."""
+        has_kinds = all(map(self.sees_kind, worker.kinds)) and bool(worker.kinds or not self.kinds)
+        return has_kinds and all(map(self.sees_queue, worker.queues))
 
     def claimed_kinds(self, kinds: tuple[Kind, ...] | None) -> tuple[Kind, ...] | None:
         """The kinds a claim is for: those it names, or else the token's."""
         if kinds is not None:
             self.check_kinds(kinds)
             return kinds
-        return self.token.kinds or None if self.token is not None else None
+        return self.kinds or None
 
     def listed_queue(self, queue: QueueName | None) -> QueueName | None:
         """The queue of a listing; a token of one queue lists that one."""
-        given = self.token.queues if self.token is not None else ()
-        return _narrowed("queue", queue, given, self.check_queues)
+        return _narrowed("queue", queue, self.queues, self.check_queues)
 
     def listed_kind(self, kind: Kind | None) -> Kind | None:
         """The kind of a listing; a token of one kind lists that one."""
-        given = self.token.kinds if self.token is not None else ()
-        return _narrowed("kind", kind, given, self.check_kinds)
+        return _narrowed("kind", kind, self.kinds, self.check_kinds)
 
     @property
     def queues(self) -> tuple[QueueName, ...]:
@@ -240,11 +232,11 @@ class Principal(msgspec.Struct, frozen=True):
 
     def sees_queue(self, queue: QueueName) -> bool:
         """Whether this queue is within its scope."""
-        return self.token is None or not self.token.queues or queue in self.token.queues
+        return not self.queues or queue in self.queues
 
     def sees_kind(self, kind: Kind) -> bool:
         """Whether this kind is within its scope."""
-        return self.token is None or not self.token.kinds or kind in self.token.kinds
+        return not self.kinds or kind in self.kinds
 
 
 def _narrowed(

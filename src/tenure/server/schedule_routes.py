@@ -5,6 +5,7 @@ and its kinds. Others are unknown to it. [SC13]
 """
 
 import os
+from functools import partial
 
 from starlette.responses import Response
 
@@ -52,12 +53,8 @@ async def schedules(call: Call) -> Response:
         sees=lambda each: _sees(call, each),
         size_of=lambda each: ROW_BYTES,
     )
-    return await call.large_answer(
-        lambda: SchedulesReply(
-            schedules=tuple(schedule_record(each, bodies=False) for each in found),
-            next_after=next_after,
-        )
-    )
+    record = partial(schedule_record, bodies=False)
+    return await call.list_answer(SchedulesReply, record, found, next_after=next_after)
 
 
 async def schedule(call: Call) -> Response:

@@ -17,6 +17,7 @@ from tenure.core.views.event_counts import DEFAULT_SPAN, EventSpan
 from tenure.core.views.events import (
     EventFilter,
     EventPosition,
+    TailedEvent,
     TailFilter,
     parse_event_key,
     parse_type_filter,
@@ -61,10 +62,8 @@ async def queues(call: Call) -> Response:
         sees=lambda queue: call.principal.sees_queue(queue.name),
         size_of=lambda queue: QUEUE_BYTES,
     )
-    return await call.large_answer(
-        lambda: replies.QueuesReply(
-            queues=tuple(map(records.queue_record, found)), next_after=next_after
-        )
+    return await call.list_answer(
+        replies.QueuesReply, records.queue_record, found, next_after=next_after
     )
 
 
@@ -116,13 +115,8 @@ async def kinds(call: Call) -> Response:
     """List what is set for kinds within the caller's scope."""
     namespace = call.namespace()
     found = await call.services.listing(lambda: call.store.settings.kinds(namespace))
-    return await call.large_answer(
-        lambda: replies.KindsReply(
-            kinds=tuple(
-                records.kind_record(each) for each in found if call.principal.sees_kind(each.kind)
-            )
-        )
-    )
+    seen = [each for each in found if call.principal.sees_kind(each.kind)]
+    return await call.list_answer(replies.KindsReply, records.kind_record, seen)
 
 
 async def put_kind(call: Call) -> Response:
@@ -169,19 +163,13 @@ async def workers(call: Call) -> Response:
         size_of=_worker_bytes,
     )
     now = await call.services.now()
-    return await call.large_answer(
-        lambda: replies.WorkersReply(
-            workers=tuple(
-                records.worker_record(
-                    call.principal.seen_of(each),
-                    now=now,
-                    in_part=not call.principal.decides_worker(each),
-                )
-                for each in found
-            ),
-            next_after=None if next_key is None else next_key.text,
-        )
-    )
+
+    def record(worker: WorkerSeen) -> records.WorkerRecord:
+        in_part = not call.principal.decides_worker(worker)
+        return records.worker_record(call.principal.seen_of(worker), now=now, in_part=in_part)
+
+    next_after = None if next_key is None else next_key.text
+    return await call.list_answer(replies.WorkersReply, record, found, next_after=next_after)
 
 
 def _worker_bytes(worker: WorkerSeen) -> int:
@@ -204,12 +192,9 @@ async def log(call: Call) -> Response:
         after=None if query.after is None else parse_event_key(query.after),
     )
     page = await call.events(wanted)
-    digests = call.principal.sees_bodies
-    return await call.large_answer(
-        lambda: replies.LogReply(
-            events=tuple(records.event_record(event, digests=digests) for event in page.events),
-            next_after=None if page.next is None else page.next.text,
-        )
+    next_after = None if page.next is None else page.next.text
+    return await call.list_answer(
+        replies.LogReply, call.event_record, page.events, next_after=next_after
     )
 
 
@@ -232,18 +217,12 @@ async def tail(call: Call) -> Response:
         count_memory=call.count_events,
         wait_s=query.wait_s,
     )
-    digests = call.principal.sees_bodies
-    return await call.large_answer(
-        lambda: replies.TailReply(
-            events=tuple(
-                replies.FollowedEvent(
-                    position=each.position, event=records.event_record(each.event, digests=digests)
-                )
-                for each in page.events
-            ),
-            next_after=page.next,
-            is_end=page.is_end,
-        )
+
+    def record(found: TailedEvent) -> replies.FollowedEvent:
+        return replies.FollowedEvent(position=found.position, event=call.event_record(found.event))
+
+    return await call.list_answer(
+        replies.TailReply, record, page.events, next_after=page.next, is_end=page.is_end
     )
 
 
@@ -260,15 +239,10 @@ async def stats(call: Call) -> Response:
     )
     found = await call.services.listing(lambda: call.store.events.count(span))
     call.memory.read(COUNT_BYTES * len(found.counts))
-    return await call.large_answer(
-        lambda: replies.StatsReply(
-            since=moment(span.since),
-            until=moment(found.until),
-            counts=tuple(
-                each for each in found.counts if call.principal.sees_work(each.queue, each.kind)
-            ),
-        )
-    )
+    sees = call.principal.sees_work
+    counts = tuple(each for each in found.counts if sees(each.queue, each.kind))
+    reply = replies.StatsReply(since=moment(span.since), until=moment(found.until), counts=counts)
+    return await call.large_answer(lambda: reply)
 
 
 async def overview(call: Call) -> Response:
