@@ -11,10 +11,8 @@ from collections.abc import Iterable
 from typing import Any
 from urllib.parse import parse_qsl
 
-from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import RedirectResponse, Response
-from starlette.routing import Match, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tenure.core.instants import seconds
@@ -35,7 +33,7 @@ from tenure.dashboard.visits import (
 )
 from tenure.protocol.replies import ProblemCode
 from tenure.server import problems
-from tenure.server.app import check_local, mounted
+from tenure.server.app import Endpoints, check_local, unknown_route
 from tenure.server.audit import RequestAudit
 from tenure.server.connections import KNOWN
 from tenure.server.handling import in_time, media_type, read_body
@@ -103,9 +101,8 @@ class _Pages:
         by_path: dict[str, dict[str, Page]] = {}
         for page in PAGES:
             by_path.setdefault(page.path, {})[page.method] = page
-        self._router = Router(
-            [mounted(path, _Endpoint(methods, self)) for path, methods in by_path.items()],
-            redirect_slashes=False,
+        self._endpoints = Endpoints(
+            {path: _Endpoint(methods, self) for path, methods in by_path.items()}
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -120,12 +117,12 @@ class _Pages:
 
         if scope["path"] in self._static:
             await self._static(scope, receive, finish)
-        elif any(route.matches(scope)[0] is not Match.NONE for route in self._router.routes):
-            await self._router(scope, receive, finish)
+        elif endpoint := self._endpoints.find(scope):
+            await endpoint(scope, receive, finish)
         elif "text/html" in Request(scope).headers.get("accept", ""):
             await self._failure(_no_page(), Request(scope))(scope, receive, finish)
         else:
-            raise HTTPException(404)
+            await unknown_route(scope, receive, finish)
 
     async def respond(self, pages: dict[str, Page], http: Request, send: Send) -> None:
         """Answer a request for a path by its page for this method."""

@@ -7,15 +7,11 @@ its size, handler. `problems.response` turns every error on the way into a respo
 import asyncio
 import logging
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
 
-from starlette.applications import Starlette
-from starlette.convertors import Convertor, register_url_convertor
-from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.routing import Route as Mounted
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tenure.core.checks import MAX_NAME, NAME_PATTERN
@@ -34,35 +30,36 @@ from tenure.server.settings import ServerSettings
 from tenure.telemetry.tracing import RequestSpan, server_span, trace_from_headers
 
 _BRACES = re.compile(r"\{(\w+)\}")
-_NAME = "tenure_name"
 
 
-def mounted(path: str, endpoint: ASGIApp) -> Mounted:
-    """Mount an endpoint at exactly its path: Starlette's `$` would allow a trailing line feed.
-    [H1]"""
-    register_url_convertor(_NAME, _Name())
-    route = Mounted(_BRACES.sub(_converter, path), endpoint)
-    pattern = route.path_regex.pattern
-    assert pattern.endswith("$")
-    route.path_regex = re.compile(pattern.removesuffix("$") + r"\Z")
-    return route
+class Endpoints:
+    """The endpoints of paths, each at exactly its path. [H1]"""
+
+    def __init__(self, endpoints: Mapping[str, ASGIApp]) -> None:
+        self._fixed = {path: each for path, each in endpoints.items() if "{" not in path}
+        self._patterns = [
+            (re.compile(_BRACES.sub(_part, path)), each)
+            for path, each in endpoints.items()
+            if "{" in path
+        ]
+
+    def find(self, scope: Scope) -> ASGIApp | None:
+        """The endpoint of the request's path; its parts in braces are then in `path_params`."""
+        path = scope["path"]
+        scope["path_params"] = {}
+        if path in self._fixed:
+            return self._fixed[path]
+        for pattern, endpoint in self._patterns:
+            if found := pattern.fullmatch(path):
+                scope["path_params"] = found.groupdict()
+                return endpoint
+        return None
 
 
-def _converter(found: re.Match[str]) -> str:
-    """Names may contain slashes, and arrive decoded; job ids have none. [H3]"""
-    return found[0] if found[1] == "job_id" else f"{{{found[1]}:{_NAME}}}"
-
-
-class _Name(Convertor[str]):
-    """Matches any text, even line breaks: an illegal name gets a 422, not a 404."""
-
-    regex = "(?s:.*)"
-
-    def convert(self, value: str) -> str:
-        return value
-
-    def to_string(self, value: str) -> str:
-        return value
+def _part(found: re.Match[str]) -> str:
+    """Names may contain slashes, and arrive decoded; job ids have none. [H3] Any text, even line
+    breaks: an illegal name gets a 422, not a 404."""
+    return f"(?P<{found[1]}>{'[^/]+' if found[1] == 'job_id' else '(?s:.*)'})"
 
 
 _log = logging.getLogger("tenure.server")
@@ -77,28 +74,19 @@ def make_app(services: Services, *, authenticated: bool, pages: ASGIApp | None =
     addresses: dict[str, list[Route]] = {}
     for route in ROUTES:
         addresses.setdefault(route.path, []).append(route)
-    endpoints = [
-        mounted(path, _Endpoint(routes, services, authenticated=authenticated))
-        for path, routes in addresses.items()
-    ]
-    app = Starlette(routes=endpoints, exception_handlers={HTTPException: _not_mounted})
-    app.router.redirect_slashes = False
-    if pages is not None:
-        app.router.default = _Elsewhere(pages)
+    endpoints = Endpoints(
+        {
+            path: _Endpoint(routes, services, authenticated=authenticated)
+            for path, routes in addresses.items()
+        }
+    )
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        is_below = f"{scope['path']}/".startswith("/v1/")
+        otherwise = unknown_route if pages is None or is_below else pages
+        await (endpoints.find(scope) or otherwise)(scope, receive, send)
+
     return _Envelope(app, services.settings)
-
-
-class _Elsewhere:
-    """Answers the paths that are no route: by pages, but an unknown path below `/v1` is a problem
-    in JSON."""
-
-    def __init__(self, pages: ASGIApp) -> None:
-        self._pages = pages
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["path"] == "/v1" or scope["path"].startswith("/v1/"):
-            raise HTTPException(404)
-        await self._pages(scope, receive, send)
 
 
 class _NotRead(Exception):
@@ -175,8 +163,7 @@ def _request_id(given: str | None) -> str:
 
 
 class _Endpoint:
-    """The routes of one path, by method. If each were mounted by itself, Starlette would try other
-    paths when the method does not match."""
+    """The routes of one path, by method."""
 
     def __init__(self, routes: list[Route], services: Services, *, authenticated: bool) -> None:
         self._path = routes[0].path
@@ -298,11 +285,12 @@ def _host_name(http: Request) -> str:
     return host.rpartition(":")[0] if re.search(r":\d+$", host) else host
 
 
-async def _not_mounted(http: Request, problem: Exception) -> Response:
+async def unknown_route(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer a request for a path that nothing has."""
     refused = Refused(
         404,
         ProblemCode.UNKNOWN_ROUTE,
         "no route has this path",
         hint="/openapi.json describes every route",
     )
-    return problems.response(refused, http.scope["tenure.request_id"])
+    await problems.response(refused, scope["tenure.request_id"])(scope, receive, send)
