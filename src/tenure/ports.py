@@ -82,6 +82,7 @@ from tenure.core.views.events import (
     EventFilter,
     EventPage,
     EventPosition,
+    TailDelay,
     TailedEvent,
     TailFilter,
     TailPage,
@@ -380,6 +381,10 @@ class ReadableEvents(Protocol):
         reads at most `wanted.reads` events, so that a page may have none and not be at the end. A
         server may hold the call open for `wait_us` until there is an event; a store in this process
         answers at once. [E32] [E10]"""
+
+    def delay(self) -> TailDelay | None:
+        """The open transaction for whose end committed events wait before they are shown; None if
+        there is none, or if a server does not say. [E35]"""
 
 
 class ReadableFlows(Protocol):

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tenure.core.validation import Limits
-from tenure.protocol.codec import InvalidMessage, check_bodies, decode_request
+from tenure.protocol.codec import EmbeddedBodies, InvalidMessage, decode_request
 from tenure.protocol.requests import EnqueueManyMessage
 from tenure.protocol.routes import ROUTES
 from tenure_conformance.spec import spec
@@ -105,7 +105,7 @@ def test_the_place_of_a_payload_is_named() -> None:
     body = text % (b"[" * 65 + b"]" * 65)
 
     with pytest.raises(InvalidMessage) as refused:
-        check_bodies(decode_request(EnqueueManyMessage, body), Limits())
+        EmbeddedBodies(decode_request(EnqueueManyMessage, body), Limits())
 
     assert refused.value.field == "jobs[1].payload"
 

@@ -7,12 +7,13 @@ import tracemalloc
 from collections.abc import Sequence
 
 import pytest
+from msgspec.structs import replace
 
 from tenure.core import ijson
 from tenure.core.vocabulary import Role
 from tenure.protocol import codec
 from tenure_conformance.spec import spec
-from tests.server.harness import JOB, Answer, Stage
+from tests.server.harness import JOB, SETTINGS, Answer, Stage
 
 EMPTY_LISTS = "[" + "[]," * 60_000 + "[]]"
 OBJECTS = "[" + '{"a":[]},' * 20_000 + "[]]"
@@ -27,6 +28,11 @@ def flow(payloads: Sequence[str]) -> bytes:
         for n, payload in enumerate(payloads)
     ]
     return f'{{"flow_id":"{JOB.format(9)}","name":"f","jobs":[{",".join(jobs)}]}}'.encode()
+
+
+def handler_flow(lease_id: str, payload: str) -> bytes:
+    job = f'{{"queue":"q","kind":"k","payload":{payload}}}'
+    return f'{{"lease_id":"{lease_id}","name":"f","jobs":[{{"name":"n","job":{job}}}]}}'.encode()
 
 
 def post(stage: Stage, path: str, body: bytes, role: Role = Role.CLIENT) -> Answer:
@@ -106,6 +112,24 @@ def test_a_large_payload_that_is_given_twice_is_refused_unparsed(
 
 
 @spec("H85")
+def test_a_flow_under_a_lease_that_the_caller_does_not_hold_is_refused_unparsed(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease = stage.leased(1)
+    parsed = Parsed(monkeypatch)
+    path = f"/v1/jobs/{lease['job_id']}/flows"
+
+    refused = post(stage, path, handler_flow("1-" + "ab" * 16, OBJECTS), Role.WORKER)
+    unparsed = parsed.large
+    made = post(stage, path, handler_flow(lease["lease_id"], OBJECTS), Role.WORKER)
+
+    assert (refused.status, made.status) == (409, 201)
+    assert refused.json["cause"] == "invalid_lease"
+    assert not unparsed
+    assert parsed.large
+
+
+@spec("H85")
 def test_large_requests_are_parsed_one_at_a_time(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -136,6 +160,18 @@ def test_large_requests_are_parsed_one_at_a_time(
     assert most == 1
 
 
+@spec("H85", "H45")
+def test_what_a_parser_needs_counts_in_the_memory_limit() -> None:
+    stage = Stage(settings=replace(SETTINGS, max_memory_bytes=2_000_000))
+
+    refused = post(stage, "/v1/flows", flow([OBJECTS]))
+    made = post(stage, "/v1/flows", flow(['"' + "x" * len(OBJECTS) + '"']))
+    stage.close()
+
+    assert (refused.status, refused.code) == (503, "busy")
+    assert made.status == 201
+
+
 @spec("H60", "H85")
 def test_requests_of_other_tokens_are_parsed_in_turn(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
@@ -162,3 +198,58 @@ def test_requests_of_other_tokens_are_parsed_in_turn(
 
     assert len(order) == 9
     assert order.index("one") <= 4
+
+
+@spec("H85")
+def test_a_request_whose_turn_has_come_is_checked_to_its_end(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[str] = []
+    check_size, check_content = ijson.check_size, ijson.check_content
+
+    def sized(body: bytes, *, max_bytes: int, max_depth: int) -> str:
+        order.append(json.loads(body)[0])
+        return check_size(body, max_bytes=max_bytes, max_depth=max_depth)
+
+    def parsed(body: bytes) -> None:
+        order.append(json.loads(body)[0])
+        check_content(body)
+
+    monkeypatch.setattr(codec, "check_size", sized)
+    monkeypatch.setattr(codec, "check_content", parsed)
+
+    def message(number: int) -> dict[str, object]:
+        return {"queue": "q", "kind": "k", "payload": [str(number), "x" * 100_000]}
+
+    async def scenario() -> list[Answer]:
+        client = stage.of(Role.CLIENT)
+        asked = [stage.aask("POST", "/v1/jobs", message(each), token=client) for each in range(8)]
+        return list(await asyncio.gather(*asked))
+
+    answers = stage.run(scenario())
+
+    assert [each.status for each in answers] == [201] * 8
+    assert order[::2] == order[1::2]
+
+
+@spec("H85", "H45")
+def test_large_requests_of_one_token_that_wait_leave_room_for_the_parser() -> None:
+    body = flow([OBJECTS])
+    parsing_bytes = ijson.parsed_bytes(OBJECTS.encode())
+    # A token's half has room for the parser beside four of the requests, not beside all eight.
+    room_bytes = 2 * (4 * len(body) + parsing_bytes)
+    stage = Stage(settings=replace(SETTINGS, max_memory_bytes=room_bytes))
+
+    async def scenario() -> list[Answer]:
+        client = stage.of(Role.CLIENT)
+        asked = [
+            stage.aask("POST", "/v1/flows", token=client, headers=JSON, pieces=[body])
+            for _ in range(8)
+        ]
+        return list(await asyncio.gather(*asked))
+
+    answers = stage.run(scenario())
+    stage.close()
+
+    assert {each.status for each in answers} <= {200, 201}
+    assert stage.services.memory.held_bytes == 0

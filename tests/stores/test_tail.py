@@ -16,6 +16,7 @@ from tenure.stores.sqlite.store import SqliteStore
 from tenure_conformance.spec import spec
 from tests.stores.hands import PostgresHand
 from tests.stores.lives import claim, complete, enqueue, enqueue_changes, heartbeat, start
+from tests.support.postgres import PostgresCluster
 
 
 def _tail(store: PostgresStore) -> list[Event]:
@@ -51,6 +52,59 @@ def test_an_effect_comes_first_if_its_transaction_began_to_write_before_its_caus
         [effect] = enqueue(store_on(postgres_store, raw))
 
     assert [event.job_id for event in _tail(postgres_store)[1:]] == [effect, cause]
+
+
+@spec("E35")
+def test_the_transaction_that_delays_events_is_named(
+    postgres_store: PostgresStore, postgres_url: str
+) -> None:
+    before = postgres_store.events.delay()
+    with psycopg.connect(postgres_url, application_name="a report") as raw:
+        raw.execute("SELECT pg_current_xact_id()")
+        while_nothing_waits = postgres_store.events.delay()
+        enqueue(postgres_store)
+        found = postgres_store.events.delay()
+
+        assert found is not None
+        assert (found.pid, found.name) == (raw.info.backend_pid, "a report")
+        assert found.state == "idle in transaction"
+        assert found.open_us is not None
+        assert found.open_us >= 0
+    assert (before, while_nothing_waits, postgres_store.events.delay()) == (None, None, None)
+
+
+@spec("E35")
+@pytest.mark.process
+def test_the_oldest_of_several_transactions_is_named_and_a_prepared_one_by_its_name() -> None:
+    with PostgresCluster.start(
+        durable=False, settings={"max_prepared_transactions": "1"}
+    ) as server:
+        url = server.create_database()
+        with (
+            closing(PostgresStore(url, migrate=True)) as store,
+            psycopg.connect(url) as old,
+            psycopg.connect(url, application_name="second") as young,
+        ):
+            for connection in (old, young):
+                connection.execute("SELECT pg_current_xact_id()")
+            old.execute("PREPARE TRANSACTION 'monthly'")
+            enqueue(store)
+            prepared = store.events.delay()
+            old.autocommit = True
+            old.execute("ROLLBACK PREPARED 'monthly'")
+            left = store.events.delay()
+
+    assert prepared is not None
+    assert (prepared.pid, prepared.name, prepared.state) == (None, "monthly", "prepared")
+    assert left is not None
+    assert left.name == "second"
+
+
+@spec("E35")
+def test_sqlite_delays_no_events(sqlite_store: SqliteStore) -> None:
+    enqueue(sqlite_store)
+
+    assert sqlite_store.events.delay() is None
 
 
 @spec("E32")

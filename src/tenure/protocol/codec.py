@@ -7,7 +7,7 @@ it, and 16 MiB of empty lists took 800 MB and held the interpreter for seconds. 
 """
 
 import re
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from enum import Enum
 from functools import cache, partial
 from typing import Any, TypeVar, cast, get_args, get_type_hints
@@ -15,7 +15,7 @@ from typing import Any, TypeVar, cast, get_args, get_type_hints
 import msgspec
 from msgspec import inspect
 
-from tenure.core.ijson import NotIJson, check_content, check_size
+from tenure.core.ijson import NotIJson, check_content, check_size, parsed_bytes
 from tenure.core.validation import Limits
 from tenure.core.vocabulary import Word
 from tenure.errors import InvalidInput, MalformedBody
@@ -173,15 +173,22 @@ def _may_hold(info: inspect.Type, wanted: type, seen: set[type]) -> bool:
             return False
 
 
-def check_bodies(message: msgspec.Struct, limits: Limits) -> None:
-    """Raise `InvalidMessage` if a payload, result or checkpoint is too large, too deep or not
-    I-JSON. Parses none if one is too large or too deep, and one after the other. [J1] [J2] [H85]"""
-    bodies = [(place[2:], bytes(body)) for place, body in _parts(message, msgspec.Raw)]
-    for check in (
-        partial(check_size, max_bytes=limits.body_bytes, max_depth=limits.depth),
-        check_content,
-    ):
-        for field, body in bodies:
+class EmbeddedBodies:
+    """The payloads, results and checkpoints of a message. Raises `InvalidMessage` if one is too
+    large or too deep, without parsing any. [J2] [H85]"""
+
+    def __init__(self, message: msgspec.Struct, limits: Limits) -> None:
+        self._found = [(at[2:], bytes(body)) for at, body in _parts(message, msgspec.Raw)]
+        self._each(partial(check_size, max_bytes=limits.body_bytes, max_depth=limits.depth))
+        self.parsing_bytes = max((parsed_bytes(body) for _, body in self._found), default=0)
+        """About how much memory `check` takes: that of one body."""
+
+    def check(self) -> None:
+        """Raise `InvalidMessage` if a body is not I-JSON. [J1]"""
+        self._each(check_content)
+
+    def _each(self, check: Callable[[bytes], object]) -> None:
+        for field, body in self._found:
             try:
                 check(body)
             except NotIJson as wrong:
@@ -270,7 +277,7 @@ def decode(kind: type[_T], body: bytes) -> _T:
 
 def decode_request(kind: type[_T], body: bytes) -> _T:
     """The message that a request's `body` is. Its payloads, results and checkpoints are not checked
-    here: the core does it, or, where they are large, `check_bodies` before."""
+    here: the core does it, or, where they are large, `EmbeddedBodies` before."""
     message = decode(kind, body)
     _check_words(message, kind)
     _check_fields_once(message, body)

@@ -31,6 +31,7 @@ from tenure.core.job import Job
 from tenure.core.policy import Policy
 from tenure.core.verdicts import CancelDirective, Grant, Reply, Verdict, verdict_for
 from tenure.core.views.event_counts import EventCount
+from tenure.core.views.events import TailDelay
 from tenure.core.vocabulary import Cause, JobStatus, LeaseNews, VerdictKind
 from tenure.protocol.fields import in_seconds, instant
 from tenure.protocol.records import (
@@ -280,14 +281,21 @@ class FollowedEvent(Record, frozen=True, kw_only=True):
     event: EventRecord
 
 
+@derived(TailDelay)
+class TailDelayRecord(DerivedRecord, frozen=True, kw_only=True):
+    """The open transaction because of which committed events are not shown yet. [E35]"""
+
+
 class TailReply(Record, frozen=True, kw_only=True):
     """Events of all jobs in the order of the tail: on SQLite that of commits, on PostgreSQL that in
     which transactions began to write, and always each job's by `seq`. `next_after` is the `after`
-    of the next page; there is always one. `is_end`: there were no more when it was read. [E10]"""
+    of the next page; there is always one. `is_end`: there were no more when it was read. [E10]
+    `delayed_by`: what keeps events back, if there were none and the token may see it. [E35]"""
 
     events: tuple[FollowedEvent, ...]
     next_after: str
     is_end: bool
+    delayed_by: TailDelayRecord | None = None
 
 
 class ViolationRecord(Record, frozen=True, kw_only=True):

@@ -37,6 +37,7 @@ from tenure.core.views.events import (
     EventFilter,
     EventPage,
     EventPosition,
+    TailDelay,
     TailedEvent,
     TailFilter,
     TailPage,
@@ -238,6 +239,11 @@ class _Events(_Part):
             next=EventPosition(page.next_after),
             is_end=page.is_end,
         )
+
+    def delay(self) -> TailDelay | None:
+        """As the server sees it, if the token may know. [E35]"""
+        reply = self._caller.ask(Call(name="tail", query=requests.TailQuery(newest=0, limit=1)))
+        return None if reply.delayed_by is None else to_core(TailDelay, reply.delayed_by)
 
 
 def _check_no_scope(wanted: EventFilter | TailFilter) -> None:

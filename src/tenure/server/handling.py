@@ -8,17 +8,17 @@ authenticate: its caller says who asks. Bodies are read within their limits. [H4
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
-from typing import TypeVar
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
 from tenure.coordinator.batches import deadline_error
+from tenure.core.ids import JobId
 from tenure.errors import OutcomeUnknown
 from tenure.protocol.codec import (
+    EmbeddedBodies,
     InvalidMessage,
-    check_bodies,
     convert_text,
     decode_query,
     decode_request,
@@ -33,8 +33,6 @@ from tenure.server.problems import Refused, busy
 from tenure.server.services import Services
 from tenure.server.threads import call_for
 from tenure.telemetry.tracing import RequestSpan
-
-_M = TypeVar("_M", bound=msgspec.Struct)
 
 CLOSE = {"Connection": "close"}
 
@@ -158,7 +156,7 @@ async def _read(services: Services, asked: Asked) -> Call:
     if route.query is None and pairs and not route.is_public:
         raise InvalidMessage(ascii(pairs[0][0][:40])[1:-1], "unknown query parameter")
     body = await asked.body()
-    message = body if route.request is None else await _message(route.request, services, body)
+    message = body if route.request is None else await _message(services, asked, path, body)
     return Call(
         route=route,
         services=services,
@@ -177,18 +175,49 @@ async def _read(services: Services, asked: Asked) -> Call:
     )
 
 
-async def _message(kind: type[_M], services: Services, body: bytes) -> _M:
+async def _message(
+    services: Services, asked: Asked, path: Mapping[str, str], body: bytes
+) -> msgspec.Struct:
     """Decode the body; a large one on a thread, not on the event loop. [H39] The payloads, results
-    and checkpoints of a very large one are checked after those of others, in turn for namespaces
-    and tokens, so that they take the memory of one. [H85]"""
+    and checkpoints of a very large one are checked here, those of others by the core. [H85]"""
+    kind = asked.route.request
+    assert kind is not None
     if len(body) <= SMALL_BYTES:
-        return decode_request(kind, body)
-    message = await services.blocking(lambda: decode_request(kind, body))
-    if len(body) > LARGE_BYTES:
-        limits = services.coordinator.limits
-        try:
-            async with asyncio.timeout(services.settings.body_within_s):
-                await services.parsing(lambda: check_bodies(message, limits))
-        except TimeoutError as late:
-            raise busy() from late
+        small: msgspec.Struct = decode_request(kind, body)
+        return small
+    message: msgspec.Struct = await services.blocking(lambda: decode_request(kind, body))
+    if len(body) > LARGE_BYTES and await _may_hold_lease(services, asked, path, message):
+        await _check_bodies(services, asked.memory, message)
     return message
+
+
+async def _may_hold_lease(
+    services: Services, asked: Asked, path: Mapping[str, str], message: msgspec.Struct
+) -> bool:
+    """Whether a request under a lease of the job in its path can be carried out. A lease that is
+    not the job's now never is again: the core refuses the request, whatever its payloads are, and
+    they are not parsed. [H85]"""
+    lease_id = getattr(message, "lease_id", None)
+    if lease_id is None or "job_id" not in path:
+        return True
+    job_id = JobId(path["job_id"])
+    store = services.coordinator.store
+    job = (await services.blocking(lambda: store.jobs.read([job_id], bodies=False))).get(job_id)
+    actor = asked.audit.principal.actor(asked.route)
+    return job is not None and job.lease_id == lease_id and job.principal == actor
+
+
+async def _check_bodies(services: Services, memory: RequestMemory, message: msgspec.Struct) -> None:
+    """Check the payloads, results and checkpoints of a large request, one by one and after those of
+    other large requests. Memory is taken when the turn has come: requests that wait for the turn
+    must not wait for the memory of each other. [H85]"""
+    limits = services.coordinator.limits
+    try:
+        async with asyncio.timeout(services.settings.body_within_s) as wait:
+            async with services.parsing.turn() as run:
+                wait.reschedule(None)
+                found = await run(lambda: EmbeddedBodies(message, limits))
+                with memory.parsing(found.parsing_bytes):
+                    await run(found.check)
+    except TimeoutError as late:
+        raise busy() from late

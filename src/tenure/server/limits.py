@@ -185,6 +185,17 @@ class RequestMemory:
         self._memory.take(self.caller, amount_bytes, is_large=is_large)
         self.in_bytes += amount_bytes
 
+    @contextmanager
+    def parsing(self, amount_bytes: int) -> Iterator[None]:
+        """Count what a parser makes of the body until the end of the block, in nobody's share: one
+        request at a time is parsed, in turn for all. Raises a 503 problem if there is no room for
+        it. [H85]"""
+        self._memory.take(None, amount_bytes, is_large=amount_bytes > LARGE_BYTES)
+        try:
+            yield
+        finally:
+            self._memory.free(None, amount_bytes)
+
     def read(self, amount_bytes: int) -> None:
         """Count bytes that were read from the store for the response. Raises a 503 problem if there
         is no room for them."""

@@ -70,6 +70,12 @@ class Principal(msgspec.Struct, frozen=True):
         """Whether it may see payloads, results, checkpoints and digests of them. [H46]"""
         return self.token is None or self.token.role.sees_bodies
 
+    @property
+    def sees_store(self) -> bool:
+        """Whether it may see who else uses the database. [E35]"""
+        is_operator = self.token is None or self.token.role is Role.OPERATOR
+        return is_operator and not self.is_limited
+
     def check_route(self, route: Route) -> None:
         """Raise unless a token of this role and with these limits may use the route. What the route
         is asked about may still be out of its scope."""

@@ -217,12 +217,20 @@ async def tail(call: Call) -> Response:
         count_memory=call.count_events,
         wait_s=query.wait_s,
     )
+    delay = None
+    if not page.events and call.principal.sees_store:
+        delay = await call.services.listing(call.store.events.delay)
 
     def record(found: TailedEvent) -> replies.FollowedEvent:
         return replies.FollowedEvent(position=found.position, event=call.event_record(found.event))
 
     return await call.list_answer(
-        replies.TailReply, record, page.events, next_after=page.next, is_end=page.is_end
+        replies.TailReply,
+        record,
+        page.events,
+        next_after=page.next,
+        is_end=page.is_end,
+        delayed_by=None if delay is None else to_wire(replies.TailDelayRecord, delay),
     )
 
 

@@ -7,11 +7,11 @@ Without a token there is one caller, who may have all of it.
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import asynccontextmanager, suppress
 from contextvars import ContextVar, copy_context
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -117,18 +117,24 @@ class SharedBlocking(Blocking):
         self._waiting: dict[Caller | None, deque[asyncio.Future[None]]] = {}
 
     async def __call__(self, call: Callable[[], _T]) -> _T:
-        """Run the call on a thread, in the request's trace, once it is its turn."""
+        """Run the call on a thread once it is its turn."""
+        async with self.turn() as run:
+            return await run(call)
+
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator["_Turn"]:
+        """Wait for a thread; it makes the calls of the block, one after the other."""
         caller = _caller.get()
         await self._wait(caller)
-        running = self._threads.submit(copy_context().run, call)
+        turn = _Turn(self._threads)
         try:
-            return await asyncio.wrap_future(running)
+            yield turn
         finally:
-            if running.done():
+            if turn.running is None or turn.running.done():
                 self._give_back(caller)
             else:  # its request has given up, and the thread is still busy with it
                 loop = asyncio.get_running_loop()
-                running.add_done_callback(lambda _: self._ended(loop, caller))
+                turn.running.add_done_callback(lambda _: self._ended(loop, caller))
 
     async def _wait(self, caller: Caller | None) -> None:
         """Wait for a thread, and take it."""
@@ -170,3 +176,16 @@ class SharedBlocking(Blocking):
     def _give_back(self, caller: Caller | None) -> None:
         self._shares.give_back(caller)
         self._next_turns()
+
+
+class _Turn:
+    """A thread that its holder has until the end of a block."""
+
+    def __init__(self, threads: ThreadPoolExecutor) -> None:
+        self._threads = threads
+        self.running: Future[Any] | None = None
+
+    async def __call__(self, call: Callable[[], _T]) -> _T:
+        """Run the call on the thread, in the request's trace, and wait for its result."""
+        running = self.running = self._threads.submit(copy_context().run, call)
+        return await asyncio.wrap_future(running)

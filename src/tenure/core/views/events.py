@@ -14,7 +14,7 @@ import msgspec
 from tenure.core.checks import check_integer, check_job_id
 from tenure.core.events import COMPENSATED_NAME, NAME_PREFIX, Event
 from tenure.core.ids import Actor, JobId
-from tenure.core.instants import Instant
+from tenure.core.instants import Duration, Instant
 from tenure.core.verdicts import Observation
 from tenure.core.views.job_search import Scope
 from tenure.core.vocabulary import RENEWALS, EventCause, EventType
@@ -263,6 +263,20 @@ class TailedEvent(msgspec.Struct, frozen=True):
 
     position: EventPosition
     event: Event
+
+
+class TailDelay(msgspec.Struct, frozen=True, kw_only=True):
+    """The open transaction because of which committed events are not shown yet. [E35]
+
+    `pid` is None for a prepared transaction, whose name is `name`; else that is the application's.
+    `state` and `open_us` are None where the role may not see them.
+    """
+
+    transaction: int
+    pid: int | None
+    name: str
+    state: str | None
+    open_us: Duration | None
 
 
 class TailFilter(_LogFilter, frozen=True, kw_only=True):

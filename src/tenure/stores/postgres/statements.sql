@@ -294,3 +294,15 @@ SELECT * FROM (
       JOIN {t}job ON id = listed_id
      WHERE namespace = :namespace {clauses}
      ORDER BY listed_at DESC FETCH FIRST (:reads) ROWS WITH TIES) AS arm;
+
+-- name: tail_delay
+-- Differs: transactions overlap, also with those of other databases, which share their ids. Every
+-- role may read backend_xid and application_name of others.
+SELECT CAST(CAST(o.xid AS text) AS bigint), o.pid, o.name, o.state,
+       CAST(extract(epoch FROM clock_timestamp() - o.since) * 1000000 AS bigint)
+  FROM (SELECT backend_xid AS xid, pid, application_name AS name, state, xact_start AS since
+          FROM pg_stat_activity WHERE backend_xid IS NOT NULL
+         UNION ALL
+        SELECT transaction, NULL, gid, 'prepared', prepared FROM pg_prepared_xacts) AS o
+ WHERE EXISTS (SELECT 1 FROM {t}job_event WHERE NOT ({committed}))
+ ORDER BY age(o.xid) DESC LIMIT 1;

@@ -776,6 +776,10 @@ SELECT position, job_id, seq, count(*) OVER () FROM (
      WHERE {place} AND {committed} ORDER BY {order} LIMIT :reads) AS e
  ORDER BY position DESC, job_id DESC, seq DESC LIMIT 1;
 
+-- name: tail_delay
+-- Where one transaction writes at a time, nothing delays the tail.
+SELECT NULL, NULL, NULL, NULL, NULL WHERE FALSE;
+
 -- name: record_ids
 -- Ids of rows and of logs: verify also reports events without a row.
 SELECT id FROM (SELECT id FROM {t}job {after_id} ORDER BY id LIMIT :limit) AS with_row

@@ -26,6 +26,7 @@ from tenure.core.views.events import (
     EventKey,
     EventPage,
     EventPosition,
+    TailDelay,
     TailedEvent,
     TailFilter,
     TailPage,
@@ -109,6 +110,15 @@ class SqlEvents(Part):
         return self._read(
             partial(self._followed, wanted=wanted, begin=begin), snapshot=True, listing=True
         )
+
+    def delay(self) -> TailDelay | None:
+        """The oldest transaction that has written and is open, if committed events wait for its
+        end. [E35]"""
+        rows = self._rows(self._query("tail_delay"), listing=True)
+        if not rows:
+            return None
+        transaction, pid, name, state, open_us = rows[0]
+        return TailDelay(transaction=transaction, pid=pid, name=name, state=state, open_us=open_us)
 
     def _followed(self, tx: Transaction, wanted: TailFilter, begin: Place) -> TailPage:
         # Most logs have one namespace, and most readers are at the end: more events than are

@@ -177,6 +177,7 @@ CALLS: dict[str, Callable[[Store], Any]] = {
     "events.page": lambda store: store.events.page(EventFilter(namespace=DEFAULT_NAMESPACE)),
     "events.count": lambda store: store.events.count(SPAN),
     "events.follow": lambda store: store.events.follow(TailFilter(namespace=DEFAULT_NAMESPACE)),
+    "events.delay": lambda store: store.events.delay(),
     "events.tail": lambda store: store.events.tail(after=None, limit=1),
     "audit.records": lambda store: list(store.audit.records(page_size=1)),
     "audit.records of a job": lambda store: list(store.audit.records(page_size=1, job_id=JOB)),
