@@ -16,11 +16,12 @@ import json
 import os
 import threading
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
+from queue import Queue
 from typing import Any
 
 from tenure.core.instants import MICROSECONDS_PER_SECOND
@@ -49,76 +50,6 @@ class SecurityEvent(StrEnum):
     SIGNED_OUT = "signed_out"
 
 
-class _Writer:
-    """Writes lines in a thread of its own, which starts with the first line. [OB14]"""
-
-    def __init__(self, write: Callable[[str], object]) -> None:
-        self._write = write
-        self._changed = threading.Condition()
-        self._waiting: deque[tuple[SecurityEvent, dict[str, Any]]] = deque()
-        self._lost: Counter[str] = Counter()
-        self._thread: threading.Thread | None = None
-        self._is_writing = False
-        self._is_closed = False
-
-    def put(self, event: SecurityEvent, line: dict[str, Any]) -> None:
-        """Let the thread write this line, if there is room for it. Never blocks."""
-        most = MAX_WAITING if event is SecurityEvent.OPERATOR_ACTION else MAX_WAITING // 2
-        with self._changed:
-            if self._is_closed or len(self._waiting) >= most:
-                self._count_lost(event, line)
-                return
-            self._waiting.append((event, line))
-            if self._thread is None:
-                # A daemon: a write that blocks for ever must not keep the process from ending.
-                self._thread = threading.Thread(
-                    target=self._run, name="tenure-security-log", daemon=True
-                )
-                self._thread.start()
-            self._changed.notify_all()
-
-    def wait_written(self, within_s: float) -> bool:
-        """Wait until no line is left to write; False if there still is one after this time."""
-        with self._changed:
-            return self._changed.wait_for(
-                lambda: not self._waiting and not self._is_writing, within_s
-            )
-
-    def close(self) -> None:
-        """Take no more lines, and end the thread after the last one that waits."""
-        with self._changed:
-            self._is_closed = True
-            self._changed.notify_all()
-
-    def _run(self) -> None:
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._waiting or self._is_closed)
-                if not self._waiting:
-                    return
-                event, line = self._waiting.popleft()
-                lost, self._lost = self._lost, Counter()
-                self._is_writing = True
-            shown = {**line, "lost": lost} if lost else line
-            is_written = self._written(json.dumps(shown, separators=(",", ":")) + "\n")
-            with self._changed:
-                self._is_writing = False
-                if not is_written:
-                    self._lost.update(lost)
-                    self._count_lost(event, line)
-                self._changed.notify_all()
-
-    def _written(self, text: str) -> bool:
-        try:
-            self._write(text)
-        except OSError:  # a full disk, for one; the next line says so
-            return False
-        return True
-
-    def _count_lost(self, event: SecurityEvent, line: dict[str, Any]) -> None:
-        self._lost[event.value] += 1 + line.get("left_out", 0)
-
-
 class SecurityLog:
     """Keeps the counts and has the lines written. Lives on the event loop's thread; counts may be
     read from any."""
@@ -129,10 +60,15 @@ class SecurityLog:
         *,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._writer = _Writer(write or (lambda line: os.write(_STDERR, line.encode())))
+        self._write = write or (lambda line: os.write(_STDERR, line.encode()))
         self._clock = clock
         self._counts = dict.fromkeys(SecurityEvent, 0)
         self._limits: dict[tuple[object, ...], LineLimit] = {}
+        self._waiting: Queue[tuple[SecurityEvent, dict[str, Any]] | None] = Queue()
+        self._lock = threading.Lock()  # for the attributes below
+        self._lost: Counter[str] = Counter()
+        self._thread: threading.Thread | None = None  # starts with the first line [OB14]
+        self._is_closed = False
 
     def note(self, event: SecurityEvent, facts: dict[str, str | int | None]) -> None:
         """Count it, and have a line written unless there were too many. Never blocks."""
@@ -146,7 +82,39 @@ class SecurityLog:
         at = datetime.fromtimestamp(now, UTC).isoformat(timespec="milliseconds")
         line = {"ts": at.replace("+00:00", "Z"), "log": "security", "event": event.value, **facts}
         line["left_out"] = left_out or None
-        self._writer.put(event, {name: fact for name, fact in line.items() if fact is not None})
+        self._put(event, {name: fact for name, fact in line.items() if fact is not None})
+
+    def _put(self, event: SecurityEvent, line: dict[str, Any]) -> None:
+        """Let the thread write this line, if there is room for it."""
+        most = MAX_WAITING if event is SecurityEvent.OPERATOR_ACTION else MAX_WAITING // 2
+        with self._lock:
+            if self._is_closed or self._waiting.qsize() >= most:
+                self._count_lost(event, line)
+                return
+            self._waiting.put((event, line))
+            if self._thread is None:
+                # A daemon: a write that blocks for ever must not keep the process from ending.
+                self._thread = threading.Thread(
+                    target=self._run, name="tenure-security-log", daemon=True
+                )
+                self._thread.start()
+
+    def _run(self) -> None:
+        for event, line in iter(self._waiting.get, None):
+            with self._lock:
+                lost, self._lost = self._lost, Counter()
+            shown = {**line, "lost": lost} if lost else line
+            try:
+                self._write(json.dumps(shown, separators=(",", ":")) + "\n")
+            except OSError:  # a full disk, for one; the next line says so
+                with self._lock:
+                    self._lost.update(lost)
+                    self._count_lost(event, line)
+            self._waiting.task_done()
+        self._waiting.task_done()  # None, after which there are no more
+
+    def _count_lost(self, event: SecurityEvent, line: dict[str, Any]) -> None:
+        self._lost[event.value] += 1 + line.get("left_out", 0)
 
     def _limit(self, event: SecurityEvent, facts: dict[str, str | int | None]) -> LineLimit:
         """One limit for each principal, so that no tenant hides another's lines; refused tokens
@@ -160,12 +128,17 @@ class SecurityLog:
 
     def wait_written(self, within_s: float) -> bool:
         """Wait until all lines are written or lost; False if that takes longer than this."""
-        return self._writer.wait_written(within_s)
+        done = self._waiting.all_tasks_done
+        with done:
+            return done.wait_for(lambda: not self._waiting.unfinished_tasks, within_s)
 
     def close(self) -> None:
         """Wait a short time for the lines that are not written yet, and write no more."""
-        self._writer.wait_written(CLOSE_WITHIN_S)
-        self._writer.close()
+        self.wait_written(CLOSE_WITHIN_S)
+        with self._lock:
+            self._is_closed = True
+            if self._thread is not None:
+                self._waiting.put(None)
 
 
 def security_log(path: Path | None) -> SecurityLog:
