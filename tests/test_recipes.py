@@ -30,7 +30,6 @@ CORRELATION_ID = {
         (
             "src/tenure/cli/events.py",
             "src/tenure/client/administration.py",
-            "src/tenure/client/app.py",
             "src/tenure/core/views/events.py",
             "src/tenure/core/views/job_search.py",
             "src/tenure/protocol/requests.py",

@@ -84,7 +84,7 @@ def test_a_program_makes_shows_and_changes_a_schedule(app: Tenure, jobs: Inline)
         return customer
 
     made = app.schedules.add("report-ada", report.call("ada"), cron="15 3 * * *")
-    with pytest.raises(InvalidInput, match="there is a schedule report-ada already; replace=True"):
+    with pytest.raises(InvalidInput, match="a schedule report-ada already; `replace` changes it"):
         app.schedules.add("report-ada", report.call("bob"), every="1h")
     shown = app.schedules.show("report-ada")
     changed = asyncio.run(

@@ -1,11 +1,12 @@
-"""What operators do, from Python: `app.queues`, `app.kinds`, `app.workers`, `app.dead_letters`.
+"""What operators do, from Python: `app.queues`, `app.kinds`, `app.workers`, `app.dead_letters`, and
+the lists of `app` itself.
 
 The same requests as those of the commands. Over HTTP they are within the permissions of the token,
 and refused with `RequestRefused` otherwise. Decides nothing itself.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Literal, TypedDict, TypeVar, Unpack
 
 import msgspec
@@ -14,8 +15,8 @@ from msgspec import UNSET, UnsetType
 from tenure.client.channel import Channel
 from tenure.client.functions import Sender
 from tenure.client.jobs import Job, RequestOptions, commanding, requested
-from tenure.client.records import DeadLetterRecord, dead_letter_of
-from tenure.client.shells import Operation, awaiting, blocking
+from tenure.client.records import DeadLetterRecord, JobRecord, dead_letter_of, record_of
+from tenure.client.shells import Operation, awaiting, blocking, run
 from tenure.core.checks import check_job_id, check_name
 from tenure.core.commands import Discard, Redrive
 from tenure.core.concurrency import check_concurrency_limit
@@ -60,37 +61,33 @@ class _Operator:
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
 
-    def _asking(self, question: Callable[[JobStore, Namespace], _T]) -> Operation[_T]:
+    def _ask(self, question: Callable[[JobStore, Namespace], _T]) -> _T:
         namespace = self._channel.namespace
-        return self._channel.asking(lambda store: question(store, namespace))
+        return self._channel.ask(lambda store: question(store, namespace))
 
 
 class Queues(_Operator):
     """List, pause, resume and limit queues."""
 
-    @blocking
-    def ls(self) -> Operation[list[QueueRecord]]:
+    def ls(self) -> list[QueueRecord]:
         """Every queue that has jobs or settings, by name."""
-        return self._asking(lambda store, space: [*map(queue_record, store.settings.queues(space))])
+        return self._ask(lambda store, space: [*map(queue_record, store.settings.queues(space))])
 
     als = awaiting(ls)
 
-    @blocking
-    def pause(self, queue: str, *, create: bool = False) -> Operation[QueueRecord]:
+    def pause(self, queue: str, *, create: bool = False) -> QueueRecord:
         """Grant nothing from the queue until it is resumed; running jobs continue. A queue that no
         job has used so far is refused without `create`: more often it is a mistyped name."""
         return self._setting(queue, create, paused=True)
 
     apause = awaiting(pause)
 
-    @blocking
-    def resume(self, queue: str, *, create: bool = False) -> Operation[QueueRecord]:
+    def resume(self, queue: str, *, create: bool = False) -> QueueRecord:
         """Grant from the queue again."""
         return self._setting(queue, create, paused=False)
 
     aresume = awaiting(resume)
 
-    @blocking
     def limit(
         self,
         queue: str,
@@ -99,7 +96,7 @@ class Queues(_Operator):
         rate: str | UnsetType | None = UNSET,
         burst: int | None = None,
         create: bool = False,
-    ) -> Operation[QueueRecord]:
+    ) -> QueueRecord:
         """Let at most `jobs` of the queue run at a time, on all workers together; None: any number.
         With `rate`, such as `"100/m"`, at most that many begin per second, minute, hour or
         day, and up to `burst` at once; None: any number. What is not given stays unchanged."""
@@ -110,7 +107,7 @@ class Queues(_Operator):
 
     alimit = awaiting(limit)
 
-    def _setting(self, queue: str, create: bool, **settings: Any) -> Operation[QueueRecord]:
+    def _setting(self, queue: str, create: bool, **settings: Any) -> QueueRecord:
         name = QueueName(plain(queue))
         check_name("queue", name)
         fields: Any = {"paused": None, "limit": None, "rate": UNSET} | settings
@@ -123,7 +120,7 @@ class Queues(_Operator):
                     raise InvalidInput("queue", f"no job has used {name} so far", hint=hint)
             return queue_record(store.settings.put_queue(space, name, **fields))
 
-        return self._asking(put)
+        return self._ask(put)
 
 
 class Kinds(_Operator):
@@ -134,14 +131,12 @@ class Kinds(_Operator):
         super().__init__(channel)
         self._declared = declared
 
-    @blocking
-    def ls(self) -> Operation[list[KindRecord]]:
+    def ls(self) -> list[KindRecord]:
         """Every kind that something was set for, by name."""
-        return self._asking(lambda store, space: [*map(kind_record, store.settings.kinds(space))])
+        return self._ask(lambda store, space: [*map(kind_record, store.settings.kinds(space))])
 
     als = awaiting(ls)
 
-    @blocking
     def limit(
         self,
         kind: str,
@@ -150,7 +145,7 @@ class Kinds(_Operator):
         burst: int | None = None,
         concurrency_limit: int | UnsetType | None = UNSET,
         create: bool = False,
-    ) -> Operation[KindRecord]:
+    ) -> KindRecord:
         """Limit how many jobs of the kind begin: with a `rate` such as `"10/s"` (or `/m`, `/h`,
         `/d`), and up to `burst` at once, on all workers together; None: any number. Of each
         concurrency key at most `concurrency_limit` jobs run at a time; None: one. What is not given
@@ -171,7 +166,7 @@ class Kinds(_Operator):
                 _check_known(store, space, name)
             return kind_record(store.settings.put_kind(space, change))
 
-        return self._asking(put)
+        return self._ask(put)
 
     alimit = awaiting(limit)
 
@@ -213,25 +208,23 @@ def _limit(jobs: int | None) -> int:
 class Workers(_Operator):
     """List worker processes, and ask one to drain."""
 
-    @blocking
-    def ls(self) -> Operation[list[WorkerRecord]]:
+    def ls(self) -> list[WorkerRecord]:
         """The worker processes that were seen lately, by name."""
 
         def read(store: JobStore, space: Namespace) -> list[WorkerRecord]:
             now = store.now()
             return [worker_record(seen, now=now) for seen in store.workers.page(space)]
 
-        return self._asking(read)
+        return self._ask(read)
 
     als = awaiting(ls)
 
-    @blocking
-    def drain(self, worker: str) -> Operation[None]:
+    def drain(self, worker: str) -> None:
         """Ask the processes of this name to claim nothing more, finish what they run, and end. They
         notice within seconds. Raises `InvalidInput` if there is none."""
         name = WorkerId(plain(worker))
         check_name("worker", name)
-        if not (yield from self._asking(lambda store, space: store.workers.drain(space, name))):
+        if not self._ask(lambda store, space: store.workers.drain(space, name)):
             raise InvalidInput(
                 "worker", f"there is no worker {name}", hint="`workers ls` lists them"
             )
@@ -246,7 +239,6 @@ class DeadLetters(_Operator):
         super().__init__(channel)
         self._sender = sender
 
-    @blocking
     def ls(
         self,
         *,
@@ -257,7 +249,7 @@ class DeadLetters(_Operator):
         resolved: bool = False,
         before: str | None = None,
         limit: int = 50,
-    ) -> Operation[list[DeadLetterRecord]]:
+    ) -> list[DeadLetterRecord]:
         """Dead letters that are not resolved, newest first, or with `resolved` the others;
         without their payloads. `before` is the last job id of the previous page."""
         wanted = job_filter(
@@ -271,13 +263,10 @@ class DeadLetters(_Operator):
             before=before,
             limit=limit,
         )
-        return self._asking(
-            lambda store, _: [*map(dead_letter_of, store.views.dead_letters(wanted))]
-        )
+        return self._ask(lambda store, _: [*map(dead_letter_of, store.views.dead_letters(wanted))])
 
     als = awaiting(ls)
 
-    @blocking
     def groups(
         self,
         range: Literal["15m", "1h", "6h", "24h", "7d"] = "24h",
@@ -285,7 +274,7 @@ class DeadLetters(_Operator):
         kind: str | None = None,
         queue: str | None = None,
         key: str | None = None,
-    ) -> Operation[DeadLetterGroupsReply]:
+    ) -> DeadLetterGroupsReply:
         """Unresolved dead letters counted by kind and error, the largest group first, and over
         time. With the `key` of a group: only this one, with the ids of its letters."""
         wanted = DeadLetterGroupFilter(
@@ -295,13 +284,12 @@ class DeadLetters(_Operator):
             kinds=() if kind is None else (Kind(plain(kind)),),
             key=plain(key),
         )
-        return self._asking(
+        return self._ask(
             lambda store, _: to_wire(DeadLetterGroupsReply, store.views.dead_letter_groups(wanted))
         )
 
     agroups = awaiting(groups)
 
-    @blocking
     def redrive(
         self,
         job_id: str,
@@ -309,11 +297,11 @@ class DeadLetters(_Operator):
         payload: Any = msgspec.UNSET,
         again: bool = False,
         **request: Unpack[RequestOptions],
-    ) -> Operation[Job[Any]]:
+    ) -> Job[Any]:
         """Make a new job of a dead letter, with its own payload or this one. One that was redriven
         or discarded before raises `Conflict`; `again` makes another job of it anyway."""
         asked = requested(self._channel, request, of="redrive()")
-        letter = yield from self._loading(job_id)
+        letter = self._load(job_id)
         body = None
         if payload is not msgspec.UNSET:
             body = self._sender.checked_payload(letter.kind, payload)
@@ -325,28 +313,25 @@ class DeadLetters(_Operator):
             expected_status=JobStatus.DEAD_LETTERED,
             **asked,
         )
-        made = yield from commanding(self._channel, command)
+        made = run(commanding(self._channel, command))
         return self._sender.handle(made)
 
     aredrive = awaiting(redrive)
 
-    @blocking
-    def discard(
-        self, job_id: str, *, note: str = "", **request: Unpack[RequestOptions]
-    ) -> Operation[None]:
+    def discard(self, job_id: str, *, note: str = "", **request: Unpack[RequestOptions]) -> None:
         """Put a dead letter away. It is kept with its history, and the note, until it is purged."""
         asked = requested(self._channel, request, of="discard()")
-        letter = yield from self._loading(job_id)
+        letter = self._load(job_id)
         actor = self._channel.operator
         command = Discard(job_id=letter.id, actor=actor, note=plain(note), **asked)
-        yield from commanding(self._channel, command)
+        run(commanding(self._channel, command))
 
     adiscard = awaiting(discard)
 
-    def _loading(self, job_id: str) -> Operation[Any]:
+    def _load(self, job_id: str) -> Any:
         """The job, which must be one of the application's namespace."""
         check_job_id("job_id", job_id)
-        return (yield from self._channel.loading(JobId(job_id)))
+        return run(self._channel.loading(JobId(job_id)))
 
 
 def job_filter(
@@ -393,13 +378,13 @@ class JobSearch(TypedDict, total=False):
 _SEARCHES = frozenset(JobSearch.__annotations__)
 
 
-def searched(search: JobSearch) -> dict[str, Any]:
+def _searched(search: JobSearch) -> dict[str, Any]:
     """The fields of a filter that a search asks for."""
     check_known(dict(search), _SEARCHES, of="app.jobs()")
-    return {name: _searched(name, value) for name, value in search.items() if value is not None}
+    return {name: _wanted(name, value) for name, value in search.items() if value is not None}
 
 
-def _searched(name: str, value: Any) -> Any:
+def _wanted(name: str, value: Any) -> Any:
     if name.endswith(("_since", "_until")):
         return instant(name, value)
     if name != "meta":
@@ -410,37 +395,122 @@ def _searched(name: str, value: Any) -> Any:
     return entries[0]
 
 
-def events(
-    channel: Channel,
-    *,
-    job_id: str | None,
-    type: str | Iterable[str],
-    since: object,
-    until: datetime | None,
-    correlation_id: str | None,
-    oldest_first: bool,
-    after: EventRecord | None,
-    limit: int,
-) -> Operation[list[EventRecord]]:
-    """Events of all jobs of the application's namespace, by time. [E8]"""
-    words = [type] if isinstance(type, str) else list(type)
-    begin = None
-    if since is not None:
-        now = yield from channel.asking(lambda store: store.now())
-        begin = _since(since, now)
-    wanted = EventFilter(
-        namespace=channel.namespace,
-        job_id=None if job_id is None else JobId(plain(job_id)),
-        types=tuple(parse_type_filter(str(word)) for word in words),
-        correlation_id=plain(correlation_id),
-        since=begin,
-        until=None if until is None else instant("until", until),
-        newest_first=not oldest_first,
-        after=None if after is None else key_of(event_of(after)),
-        limit=limit,
-    )
-    page = yield from channel.asking(lambda store: full_page(store.events.page, wanted))
-    return [event_record(event) for event in page.events]
+class Views:
+    """What the jobs of an application's namespace are and were: its own lists."""
+
+    channel: Channel
+
+    @blocking
+    def jobs(
+        self,
+        *,
+        status: JobStatus | str | Iterable[JobStatus | str] = (),
+        kind: str | None = None,
+        queue: str | None = None,
+        correlation_id: str | None = None,
+        before: str | None = None,
+        limit: int = 50,
+        **search: Unpack[JobSearch],
+    ) -> Operation[list[JobRecord]]:
+        """The records of jobs, newest first, without their payloads and results. `before` is the
+        last job id of the previous page. By `worker`, `error`, `meta` and the time of their end
+        jobs are searched, among the newest 10,000 before `before` that match the rest."""
+        statuses = [status] if isinstance(status, str) else list(status)
+        wanted = job_filter(
+            self.channel,
+            statuses=tuple(word("status", JobStatus, each) for each in statuses),
+            kind=kind,
+            queue=queue,
+            correlation_id=plain(correlation_id),
+            before=before,
+            limit=limit,
+            **_searched(search),
+        )
+        found = yield from self.channel.listing(wanted)
+        now = yield from self.channel.asking(lambda store: store.now())
+        return [record_of(job, now=now, bodies=False) for job in found.jobs]
+
+    ajobs = awaiting(jobs)
+
+    def events(
+        self,
+        *,
+        job_id: str | None = None,
+        type: str | Iterable[str] = (),
+        since: str | float | timedelta | datetime | None = None,
+        until: datetime | None = None,
+        correlation_id: str | None = None,
+        oldest_first: bool = False,
+        after: EventRecord | None = None,
+        limit: int = 50,
+    ) -> list[EventRecord]:
+        """The events of all jobs by time, newest first. `type` is a type or a name, `claimed` or
+        `job_claimed`, or several; `since` is a time, or how long ago; `after` is the last event of
+        the previous page. Over HTTP it needs the token of an operator or a viewer. [E8]"""
+        words = [type] if isinstance(type, str) else list(type)
+        wanted = EventFilter(
+            namespace=self.channel.namespace,
+            job_id=None if job_id is None else JobId(plain(job_id)),
+            types=tuple(parse_type_filter(str(word)) for word in words),
+            correlation_id=plain(correlation_id),
+            since=None if since is None else _since(since, self._now()),
+            until=None if until is None else instant("until", until),
+            newest_first=not oldest_first,
+            after=None if after is None else key_of(event_of(after)),
+            limit=limit,
+        )
+        page = self.channel.ask(lambda store: full_page(store.events.page, wanted))
+        return [event_record(event) for event in page.events]
+
+    aevents = awaiting(events)
+
+    def stats(
+        self,
+        *,
+        since: str | float | timedelta | datetime = "24h",
+        until: datetime | None = None,
+        by: Literal["type", "kind", "queue"] = "type",
+    ) -> dict[str, int]:
+        """How many events the log has by type, kind or queue, whoever committed them. `since` is a
+        time, or how long ago; `until` is now unless it is given. Over HTTP it needs the token of an
+        operator or a viewer. [OB25]"""
+        group = word("by", Grouping, by)
+        now = self._now()
+        end = now if until is None else instant("until", until)
+        span = EventSpan(namespace=self.channel.namespace, since=_since(since, now), until=end)
+        if span.since >= end:
+            raise InvalidInput("since", "is not before until")
+        totals = self.channel.ask(lambda store: count_all(store.events.count, span, [group]))
+        if totals.until < end:
+            problem = "the log has too many events in this span"
+            raise InvalidInput("since", problem, hint="ask for less")
+        return {name: events for (name,), events in sorted(totals.events.items())}
+
+    astats = awaiting(stats)
+
+    def overview(
+        self,
+        range: Literal["15m", "1h", "6h", "24h", "7d"] = "1h",
+        *,
+        queue: str | None = None,
+        kind: str | None = None,
+    ) -> OverviewReply:
+        """What the jobs are doing and did lately: rates by outcome, how full queues are, how long
+        jobs wait and run, workers, and what needs attention; of one queue or kind only, if given.
+        Over HTTP it needs the token of an operator or a viewer. [OB28]"""
+        wanted = OverviewFilter(
+            namespace=self.channel.namespace,
+            range=word("range", TimeRange, range),
+            queues=() if queue is None else (QueueName(queue),),
+            kinds=() if kind is None else (Kind(kind),),
+        )
+        found = self.channel.ask(lambda store: store.views.overview(wanted))
+        return to_wire(OverviewReply, found)
+
+    aoverview = awaiting(overview)
+
+    def _now(self) -> Instant:
+        return self.channel.ask(lambda store: store.now())
 
 
 def _since(since: object, now: Instant) -> Instant:
@@ -448,37 +518,3 @@ def _since(since: object, now: Instant) -> Instant:
     if isinstance(since, datetime):
         return instant("since", since)
     return Instant(now - duration("since", since))
-
-
-def overview(
-    channel: Channel, *, range: str, queue: str | None, kind: str | None
-) -> Operation[OverviewReply]:
-    """What the namespace is doing. [OB28]"""
-    wanted = OverviewFilter(
-        namespace=channel.namespace,
-        range=word("range", TimeRange, range),
-        queues=() if queue is None else (QueueName(queue),),
-        kinds=() if kind is None else (Kind(kind),),
-    )
-    found = yield from channel.asking(lambda store: store.views.overview(wanted))
-    return to_wire(OverviewReply, found)
-
-
-def stats(
-    channel: Channel, *, since: object, until: datetime | None, by: str
-) -> Operation[dict[str, int]]:
-    """The number of events in a span of time, read from the log. [OB25]"""
-    try:
-        group = Grouping(plain(by))
-    except ValueError as wrong:
-        raise InvalidInput("by", f"{by[:40]!a} is not one of {', '.join(Grouping)}") from wrong
-    now = yield from channel.asking(lambda store: store.now())
-    end = now if until is None else instant("until", until)
-    begin = _since(since, now)
-    if begin >= end:
-        raise InvalidInput("since", "is not before until")
-    span = EventSpan(namespace=channel.namespace, since=begin, until=end)
-    totals = yield from channel.asking(lambda store: count_all(store.events.count, span, [group]))
-    if totals.until < end:
-        raise InvalidInput("since", "the log has too many events in this span", hint="ask for less")
-    return {name: events for (name,), events in sorted(totals.events.items())}

@@ -8,7 +8,6 @@ import asyncio
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
 from contextlib import asynccontextmanager
-from datetime import datetime, timedelta
 from types import FrameType
 from typing import (
     Any,
@@ -20,18 +19,7 @@ from typing import (
     overload,
 )
 
-from tenure.client.administration import (
-    DeadLetters,
-    JobSearch,
-    Kinds,
-    Queues,
-    Workers,
-    events,
-    job_filter,
-    overview,
-    searched,
-    stats,
-)
+from tenure.client.administration import DeadLetters, Kinds, Queues, Views, Workers
 from tenure.client.channel import Channel, Link
 from tenure.client.flows import Flow, Flows, MappedCalls, chain_of
 from tenure.client.functions import (
@@ -44,7 +32,6 @@ from tenure.client.functions import (
     spec_of,
 )
 from tenure.client.jobs import Job
-from tenure.client.records import JobRecord, record_of
 from tenure.client.schedules import Schedules
 from tenure.client.shells import Operation, awaiting, blocking
 from tenure.core.checks import check_job_id, check_name
@@ -53,7 +40,6 @@ from tenure.core.ids import DEFAULT_QUEUE, JobId, Kind, Namespace
 from tenure.core.policy import Policy
 from tenure.core.rates import Rate, parse_rate
 from tenure.core.verdicts import Verdict
-from tenure.core.vocabulary import JobStatus
 from tenure.errors import InvalidInput, ValidationError
 from tenure.handlers.calls import Call, JobSpec
 from tenure.handlers.hooks import AnyHook
@@ -77,10 +63,10 @@ from tenure.handlers.options import (
     queue_name,
     schedule_name,
     schedule_spec,
+    word,
 )
 from tenure.handlers.registry import Handler, Isolation, KeySource, Registry, make_handler
 from tenure.ports import Coordination, Scope, Transactions
-from tenure.protocol.records import EventRecord, OverviewReply
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -112,7 +98,7 @@ JOB_OPTION_NAMES = frozenset(JobOptions.__annotations__)
 _TIMING = SCHEDULE_OPTION_NAMES - {"cron"}
 
 
-class Application:
+class Application(Views):
     """Job functions by kind, and a connection that is opened when needed. See `tenure.Tenure`."""
 
     def __init__(self, connect: Callable[[], Link], *, namespace: str, name: str) -> None:
@@ -204,6 +190,7 @@ class Application:
     ) -> JobFunction[..., Any, Any]:
         compensate = _named_job(options, "compensate", check_compensation)
         on_dead_letter = _named_job(options, "on_dead_letter", check_dead_letter_job)
+        isolation = options.get("isolation")
         with naming_options():
             queue = queue_name("queue", options.get("queue", DEFAULT_QUEUE))
             policy = policy_from(options, Policy())
@@ -215,7 +202,7 @@ class Application:
             kind=plain(options.get("name")),
             queue=queue,
             policy=policy,
-            isolation=_isolation(options),
+            isolation=None if isolation is None else word("isolation", Isolation, isolation),
             priority=options.get("priority", 0),
             concurrency=_concurrency(options),
             concurrency_key=options.get("concurrency_key"),
@@ -320,106 +307,6 @@ class Application:
         check_job_id("job_id", job_id)
         return Job(self.channel, JobId(job_id), decode=self._sender.decode)
 
-    @blocking
-    def jobs(
-        self,
-        *,
-        status: JobStatus | str | Iterable[JobStatus | str] = (),
-        kind: str | None = None,
-        queue: str | None = None,
-        correlation_id: str | None = None,
-        before: str | None = None,
-        limit: int = 50,
-        **search: Unpack[JobSearch],
-    ) -> Operation[list[JobRecord]]:
-        """The records of jobs, newest first, without their payloads and results. `before` is the
-        last job id of the previous page. By `worker`, `error`, `meta` and the time of their end
-        jobs are searched, among the newest 10,000 before `before` that match the rest."""
-        wanted = job_filter(
-            self.channel,
-            statuses=_statuses(status),
-            kind=kind,
-            queue=queue,
-            correlation_id=plain(correlation_id),
-            before=before,
-            limit=limit,
-            **searched(search),
-        )
-        found = yield from self.channel.listing(wanted)
-        now = yield from self.channel.asking(lambda store: store.now())
-        return [record_of(job, now=now, bodies=False) for job in found.jobs]
-
-    ajobs = awaiting(jobs)
-
-    @blocking
-    def events(
-        self,
-        *,
-        job_id: str | None = None,
-        type: str | Iterable[str] = (),
-        since: str | float | timedelta | datetime | None = None,
-        until: datetime | None = None,
-        correlation_id: str | None = None,
-        oldest_first: bool = False,
-        after: EventRecord | None = None,
-        limit: int = 50,
-    ) -> Operation[list[EventRecord]]:
-        """The events of all jobs by time, newest first. `type` is a type or a name, `claimed` or
-        `job_claimed`, or several; `since` is a time, or how long ago; `after` is the last event of
-        the previous page. Over HTTP it needs the token of an operator or a viewer."""
-        return events(
-            self.channel,
-            job_id=job_id,
-            type=type,
-            since=since,
-            until=until,
-            correlation_id=correlation_id,
-            oldest_first=oldest_first,
-            after=after,
-            limit=limit,
-        )
-
-    aevents = awaiting(events)
-
-    @blocking
-    def stats(
-        self,
-        *,
-        since: str | float | timedelta | datetime = "24h",
-        until: datetime | None = None,
-        by: Literal["type", "kind", "queue"] = "type",
-    ) -> Operation[dict[str, int]]:
-        """How many events the log has by type, kind or queue, whoever committed them. `since` is a
-        time, or how long ago; `until` is now unless it is given. Over HTTP it needs the token of an
-        operator or a viewer."""
-        return stats(self.channel, since=since, until=until, by=by)
-
-    astats = awaiting(stats)
-
-    @blocking
-    def overview(
-        self,
-        range: Literal["15m", "1h", "6h", "24h", "7d"] = "1h",
-        *,
-        queue: str | None = None,
-        kind: str | None = None,
-    ) -> Operation[OverviewReply]:
-        """What the jobs are doing and did lately: rates by outcome, how full queues are, how long
-        jobs wait and run, workers, and what needs attention; of one queue or kind only, if given.
-        Over HTTP it needs the token of an operator or a viewer."""
-        return overview(self.channel, range=range, queue=queue, kind=kind)
-
-    aoverview = awaiting(overview)
-
-
-def _statuses(given: JobStatus | str | Iterable[JobStatus | str]) -> tuple[JobStatus, ...]:
-    words = [given] if isinstance(given, str) else list(given)
-    try:
-        return tuple(JobStatus.known(str(word)) for word in words)
-    except ValueError as wrong:
-        allowed = ", ".join(JobStatus)
-        raise InvalidInput("status", f"{str(given)[:40]!a} is not one of {allowed}") from wrong
-
 
 class JobDecorator:
     """`@app.job(...)`: the options, without the function yet."""
@@ -448,17 +335,6 @@ class JobDecorator:
         if is_nested and frame is not None and frame.f_back is not None:
             local_names = frame.f_back.f_locals
         return self._app._add(function, self._options, local_names)
-
-
-def _isolation(options: JobOptions) -> Isolation | None:
-    wanted = options.get("isolation")
-    if wanted is None:
-        return None
-    try:
-        return Isolation(wanted)
-    except ValueError as wrong:
-        allowed = ", ".join(Isolation)
-        raise InvalidInput("isolation", f"{str(wanted)[:40]!a} is not one of {allowed}") from wrong
 
 
 def _concurrency(options: JobOptions) -> int | None:

@@ -257,6 +257,10 @@ class Channel:
         )
         return answer
 
+    def ask(self, question: Callable[[JobStore], _T]) -> _T:
+        """`asking` in this thread."""
+        return run(self.asking(question))
+
     def reading(self, ids: Sequence[JobId]) -> Operation[dict[JobId, Job]]:
         """These jobs, as a reader gets them. [W5]"""
         found: dict[JobId, Job] = yield from self._repeating(

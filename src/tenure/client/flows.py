@@ -4,36 +4,28 @@ Nothing is sent before the end of the block, and then all of it in one transacti
 raises sends nothing. What is wrong with a flow is said before anything is written. [FL3]
 """
 
-import math
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import closing
+from collections.abc import Iterable, Sequence
 from typing import Any, Generic, Self, TypeVar, cast
 
-import msgspec
-
-from tenure.client.channel import Channel, poll_pauses
+from tenure.client.channel import Channel
 from tenure.client.functions import Enqueueable, Sender
-from tenure.client.jobs import EndHints, Job, refusal
+from tenure.client.jobs import Job, ending, refusal
 from tenure.client.shells import Operation, arun, awaiting, blocking, run
 from tenure.core.checks import check_integer, check_job_id
-from tenure.core.commands import Cancel, Command, EnqueueFlow, FlowMember, RedriveFlow
+from tenure.core.commands import Cancel, EnqueueFlow, FlowMember, RedriveFlow
 from tenure.core.flow_rows import FlowRedrive, FlowView, in_order
 from tenure.core.ids import FlowId, JobId, RequestId
-from tenure.core.instants import MICROSECONDS_PER_SECOND
-from tenure.core.verdicts import Answer, Reply
+from tenure.core.verdicts import Reply
 from tenure.core.vocabulary import CancelMode, Cause, JobStatus, counted
-from tenure.errors import Conflict, InvalidInput, UnknownJob, UnreadableRow, WaitTimeout
+from tenure.errors import Conflict, InvalidInput, TenureError, UnknownJob, UnreadableRow
 from tenure.handlers.calls import Call, checked_call
 from tenure.handlers.flows import After, FlowBuilder, FlowJob, When
-from tenure.handlers.options import Span, duration, naming_options, plain
+from tenure.handlers.options import Span, naming_options, plain
 from tenure.protocol.replies import FlowRecord, FlowReply, flow_reply, flow_summary_record
 from tenure.protocol.requests import MAX_CANCELLED, MAX_LISTED_FLOWS
 
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
-
-READ_TOGETHER = 100
-"""So many jobs of a flow are read at once by those who wait for it."""
 
 
 class Flow(FlowBuilder):
@@ -90,15 +82,13 @@ class Flow(FlowBuilder):
         """A handle on one of its jobs."""
         return Job(self._channel, job.id, decode=self._sender.decode)
 
-    def result(self, job: FlowJob[R], timeout: Span | None = None) -> R:
+    @blocking
+    def result(self, job: FlowJob[R], timeout: Span | None = None) -> Operation[R]:
         """Wait for one of its jobs and return what its function returned; see `Job.result`."""
         self._check_sent()
-        return self.job(job).result(timeout)
+        return self.job(job)._resulting(timeout)
 
-    async def aresult(self, job: FlowJob[R], timeout: Span | None = None) -> R:
-        """`result` for async code."""
-        self._check_sent()
-        return await self.job(job).aresult(timeout)
+    aresult = awaiting(result)
 
     @blocking
     def wait(self, timeout: Span | None = None) -> Operation[dict[str, JobStatus]]:
@@ -106,7 +96,7 @@ class Flow(FlowBuilder):
         if they have not ended in time, and `UnknownJob` if one was purged or never committed."""
         self._check_sent()
         ended = yield from ending(self._channel, [job.id for job in self._jobs], timeout)
-        return {job.name: ended[job.id] for job in self._jobs}
+        return {job.name: ended[job.id].status for job in self._jobs}
 
     await_end = awaiting(wait, name="await_end")
 
@@ -130,44 +120,6 @@ class Flow(FlowBuilder):
         return made.jobs
 
     aredrive = awaiting(redrive)
-
-
-def ending(
-    channel: Channel, ids: Sequence[JobId], timeout: Span | None
-) -> Operation[dict[JobId, JobStatus]]:
-    """Wait until these jobs of a flow have ended. Raises `WaitTimeout` if they have not in time,
-    and `UnknownJob` if one was purged, or never committed: it may never end."""
-    limit_s = math.inf
-    if timeout is not None:
-        limit_s = duration("timeout", timeout) / MICROSECONDS_PER_SECOND
-    link = yield from channel.linking()
-    began = link.monotonic()
-    ended: dict[JobId, JobStatus] = {}
-    left = list(ids)
-    pauses = poll_pauses()
-    with closing(EndHints(link, channel.namespace)) as hints:
-        while left:
-            some = left[:READ_TOGETHER]
-            rows = yield from channel.reading(some)
-            ended |= {job_id: job.status for job_id, job in rows.items() if job.status.is_terminal}
-            for job_id in some:
-                if job_id not in rows:
-                    raise UnknownJob(job_id)
-            now_left = [job_id for job_id in left if job_id not in ended]
-            has_moved, left = len(now_left) < len(left), now_left
-            if not left or has_moved:
-                continue
-            waited_s = link.monotonic() - began
-            if waited_s >= limit_s:
-                first = left[0]
-                raise WaitTimeout(
-                    job_id=first,
-                    status=rows[first].status,
-                    waited_s=limit_s,
-                    reason=f"not ended: {len(left)} of {counted(len(ids), 'job')} of the flow",
-                )
-            yield hints.pausing(min(next(pauses), limit_s - waited_s))
-    return ended
 
 
 # --- shorthands ----------------------------------------------------------------------------------
@@ -250,35 +202,53 @@ class Flows:
 
     await_end = awaiting(wait, name="await_end")
 
-    @blocking
     def cancel(
         self, flow_id: str, *, hard: bool = False, reason: str = "", request_id: str | None = None
-    ) -> Operation[FlowReply]:
+    ) -> FlowReply:
         """Cancel every job of a flow that has not ended, and show the flow. Handlers of running
         jobs are asked to stop; `hard` does not wait for them. Raises `UnreadableRow` or `Conflict`
         for the first job that could not be cancelled, after all others were. Safe to repeat."""
         channel = self._channel
-        view = yield from loading_flow(channel, _flow_id(flow_id))
+        view = run(loading_flow(channel, _flow_id(flow_id)))
         asked_as = channel.new_request_id() if request_id is None else RequestId(plain(request_id))
-
-        def command(job_id: JobId) -> Cancel:
-            return Cancel(
-                job_id=job_id,
+        live = in_order([step for step in view.steps if not step.status.is_terminal])
+        failures = self._cancel(
+            Cancel(
+                job_id=step.job_id,
                 actor=channel.actor,
                 request_id=asked_as,
                 mode=CancelMode.HARD if hard else CancelMode.SOFT,
                 reason=plain(reason),
             )
-
-        left = yield from cancelling(channel.submitting, view, command)
-        if left.unreadable:
-            raise left.unreadable[0]
-        if left.refused:
-            refused, reply = left.refused[0]
-            raise refusal(refused.job_id, reply)
-        return flow_reply((yield from loading_flow(channel, view.flow.id)))
+            for step in live[::-1]  # children first: a parent's end must not start them [FL14]
+        )
+        if failures:
+            raise failures[0]
+        return self.show(view.flow.id)
 
     acancel = awaiting(cancel)
+
+    def _cancel(self, commands: Iterable[Cancel]) -> list[TenureError]:
+        """What could not be cancelled. An unreadable row fails its whole batch, which is sent again
+        without that row under the same request id."""
+        failures: list[TenureError] = []
+        left = list(commands)
+        while left:
+            batch = left[:MAX_CANCELLED]
+            try:
+                answers = run(self._channel.submitting(batch))
+            except UnreadableRow as row:
+                left = [each for each in left if each.job_id != row.job_id]
+                if row.job_id not in [each.job_id for each in batch]:
+                    raise
+                failures.append(row)
+                continue
+            left = left[MAX_CANCELLED:]
+            for each, answer in zip(batch, answers, strict=True):
+                reply = cast(Reply, answer)
+                if reply.cause not in (None, Cause.JOB_FINISHED):
+                    failures.append(refusal(each.job_id, reply))
+        return failures
 
     @blocking
     def redrive(self, flow_id: str, *, request_id: str | None = None) -> Operation[FlowReply]:
@@ -306,56 +276,6 @@ def loading_flow(channel: Channel, flow_id: FlowId) -> Operation[FlowView]:
     return found
 
 
-class NotCancelled(msgspec.Struct, frozen=True):
-    """The jobs of a flow that could not be cancelled: those of which the coordinator refused it,
-    and the rows that cannot be read."""
-
-    refused: list[tuple[Cancel, Reply]]
-    unreadable: list[UnreadableRow]
-
-
-def cancelling(
-    submitting: Callable[[Sequence[Command]], Operation[list[Answer]]],
-    view: FlowView,
-    command: Callable[[JobId], Cancel],
-) -> Operation[NotCancelled]:
-    """Cancel every job of a flow that has not ended: children first, so that no end of a parent
-    lets them begin. [FL14]"""
-    live = [step for step in view.steps if not step.status.is_terminal]
-    commands = [command(step.job_id) for step in in_order(live)[::-1]]
-    left = NotCancelled([], [])
-    for start in range(0, len(commands), MAX_CANCELLED):
-        batch = commands[start : start + MAX_CANCELLED]
-        answers = yield from _cancelling_readable(submitting, batch, left.unreadable)
-        left.refused.extend(
-            (each, reply)
-            for each, reply in answers
-            if reply.cause not in (None, Cause.JOB_FINISHED)
-        )
-    return left
-
-
-def _cancelling_readable(
-    submitting: Callable[[Sequence[Command]], Operation[list[Answer]]],
-    batch: list[Cancel],
-    unreadable: list[UnreadableRow],
-) -> Operation[list[tuple[Cancel, Reply]]]:
-    """Cancel those of a batch whose rows can be read. An unreadable row fails the whole batch: it
-    is sent again without that row, under the same request id, and gets shorter each time."""
-    while batch:
-        try:
-            answers = yield from submitting(batch)
-        except UnreadableRow as row:
-            rest = [each for each in batch if each.job_id != row.job_id]
-            if len(rest) == len(batch):
-                raise
-            unreadable.append(row)
-            batch = rest
-            continue
-        return [(each, cast(Reply, answer)) for each, answer in zip(batch, answers, strict=True)]
-    return []
-
-
 def redriving(
     channel: Channel, flow_id: FlowId, request_id: str | None = None
 ) -> Operation[FlowRedrive]:
@@ -372,15 +292,10 @@ def redriving(
     if answer.cause is Cause.UNKNOWN_JOB:
         raise UnknownJob(flow_id, noun="flow")
     if answer.cause is not None:
-        hint = why_not_redriven(answer.cause)
+        hint = _WHY_NOT_REDRIVEN.get(answer.cause, "the coordinator refused it")
         raise Conflict(job_id=flow_id, cause=answer.cause, status=None, hint=hint, noun="flow")
     assert answer.redrive is not None
     return answer.redrive
-
-
-def why_not_redriven(cause: Cause) -> str:
-    """Why a redrive of a flow was refused, for people."""
-    return _WHY_NOT_REDRIVEN.get(cause, "the coordinator refused it")
 
 
 _WHY_NOT_REDRIVEN = {

@@ -8,7 +8,7 @@ method that blocks has a twin for async code, named with an `a` in front; that o
 import asyncio
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from functools import partial
 from typing import Any, Generic, NoReturn, TypedDict, TypeVar, Unpack
@@ -206,24 +206,11 @@ class Job(JobHandle, Generic[R_co]):
     await_end = awaiting(wait, name="await_end")
 
     def _waiting(self, timeout: Span | None) -> Operation[StoredJob]:
-        limit_s = math.inf
-        if timeout is not None:
-            limit_s = duration("timeout", timeout) / MICROSECONDS_PER_SECOND
-        link = yield from self._channel.linking()
-        began = link.monotonic()
-        pauses = poll_pauses()
-        with closing(EndHints(link, self._channel.namespace)) as hints:
-            while True:
-                job = yield from self._loading()
-                if job.status.is_terminal:
-                    return job
-                left_s = limit_s - (link.monotonic() - began)
-                if left_s <= 0:
-                    reason = yield in_thread(partial(_why_unfinished, job, link))
-                    raise WaitTimeout(
-                        job_id=self.id, status=job.status, waited_s=limit_s, reason=reason
-                    )
-                yield hints.pausing(min(next(pauses), left_s))
+        job = self._stored
+        if job is None or not job.status.is_terminal:
+            ended = yield from ending(self._channel, [self.id], timeout)
+            self._stored = job = ended[self.id]
+        return job
 
     @blocking
     def result(self, timeout: Span | None = None) -> Operation[R_co]:
@@ -232,11 +219,13 @@ class Job(JobHandle, Generic[R_co]):
         Raises `JobFailed`, `JobCancelled` or `JobDeadLettered` if it ended without a result, and
         `WaitTimeout` if it did not end in time.
         """
-        return self._outcome((yield from self._waiting(timeout)))
+        return self._resulting(timeout)
 
     aresult = awaiting(result)
 
-    def _outcome(self, job: StoredJob) -> R_co:
+    def _resulting(self, timeout: Span | None) -> Operation[R_co]:
+        """`result` as an operation."""
+        job = yield from self._waiting(timeout)
         if job.status is not JobStatus.SUCCEEDED:
             _raise_no_result(job)
         if job.result is None:
@@ -408,6 +397,49 @@ def refusal(job_id: JobId, reply: Reply) -> Conflict:
         rev=rev,
         hint=_HINTS.get(reply.cause, "").format(rev=rev),
     )
+
+
+READ_TOGETHER = 100
+"""How many jobs of a flow are read at once while they are waited for."""
+
+
+def ending(
+    channel: Channel, ids: Sequence[JobId], timeout: Span | None
+) -> Operation[dict[JobId, StoredJob]]:
+    """Wait until these jobs have ended. Raises `WaitTimeout` if they have not in time, and
+    `UnknownJob` if one was purged, or never committed: it may never end."""
+    limit_s = math.inf
+    if timeout is not None:
+        limit_s = duration("timeout", timeout) / MICROSECONDS_PER_SECOND
+    link = yield from channel.linking()
+    began = link.monotonic()
+    ended: dict[JobId, StoredJob] = {}
+    left = list(ids)
+    pauses = poll_pauses()
+    with closing(EndHints(link, channel.namespace)) as hints:
+        while left:
+            rows = yield from channel.reading(left[:READ_TOGETHER])
+            for job_id in left[:READ_TOGETHER]:
+                job = rows.get(job_id)
+                if job is None or job.namespace != channel.namespace:
+                    raise UnknownJob(job_id)
+                if job.status.is_terminal:
+                    ended[job_id] = job
+            still = [job_id for job_id in left if job_id not in ended]
+            has_moved, left = len(still) < len(left), still
+            if not left or has_moved:
+                continue
+            waited_s = link.monotonic() - began
+            if waited_s >= limit_s:
+                first = rows[left[0]]
+                reason = f"not ended: {len(left)} of {counted(len(ids), 'job')} of the flow"
+                if len(ids) == 1:
+                    reason = yield in_thread(partial(_why_unfinished, first, link))
+                raise WaitTimeout(
+                    job_id=first.id, status=first.status, waited_s=limit_s, reason=reason
+                )
+            yield hints.pausing(min(next(pauses), limit_s - waited_s))
+    return ended
 
 
 LONGEST_DEAF_S = 0.1

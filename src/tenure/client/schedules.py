@@ -10,7 +10,7 @@ from typing import Any, Unpack
 from tenure.client.channel import Channel
 from tenure.client.functions import Sender
 from tenure.client.jobs import Job
-from tenure.client.shells import Operation, awaiting, blocking, in_thread
+from tenure.client.shells import awaiting
 from tenure.core.schedules import (
     PauseSchedule,
     PutSchedule,
@@ -37,18 +37,18 @@ class Schedules:
         self._channel = channel
         self._sender = sender
 
-    @blocking
-    def ls(self) -> Operation[list[ScheduleRecord]]:
+    def ls(self) -> list[ScheduleRecord]:
         """Every schedule of the application's namespace, by name, without payloads."""
-        return self._listing()
+        namespace = self._channel.namespace
+        found = self._channel.ask(lambda store: store.schedules.page(namespace))
+        return [schedule_record(each, bodies=False) for each in found]
 
     als = awaiting(ls)
 
-    @blocking
-    def show(self, schedule: str) -> Operation[ScheduleReply]:
+    def show(self, schedule: str) -> ScheduleReply:
         """A schedule without its payload, and the next five times at which it fires."""
         name, namespace = schedule_name(schedule), self._channel.namespace
-        found = yield from self._channel.asking(lambda store: store.schedules.page(namespace))
+        found = self._channel.ask(lambda store: store.schedules.page(namespace))
         known = {each.name: each for each in found}
         if name not in known:
             raise unknown_schedule(name, list(known))
@@ -59,7 +59,6 @@ class Schedules:
 
     ashow = awaiting(show)
 
-    @blocking
     def add(
         self,
         schedule: str,
@@ -68,7 +67,7 @@ class Schedules:
         *,
         replace: bool = False,
         **options: Unpack[ScheduleOptions],
-    ) -> Operation[ScheduleRecord]:
+    ) -> ScheduleRecord:
         """Make a schedule now: `add("report-ada", report.call("ada"), cron="15 3 * * *")`, with the
         options of `app.schedule`. One of a name that is in use is refused without `replace`."""
         command = PutSchedule(
@@ -77,70 +76,57 @@ class Schedules:
             actor=self._channel.operator,
             spec=called_schedule(call, options, of="app.schedules.add()"),
         )
-        known = yield from self._listing()
+        known = self.ls()
         if not replace and command.name in {each.name for each in known}:
             hint = "`replace` changes it"
             raise InvalidInput("schedule", f"there is a schedule {command.name} already", hint=hint)
-        return schedule_record((yield from self._asking(command)), bodies=False)
+        return schedule_record(self._change(command), bodies=False)
 
     aadd = awaiting(add)
 
-    @blocking
-    def pause(self, schedule: str) -> Operation[ScheduleRecord]:
+    def pause(self, schedule: str) -> ScheduleRecord:
         """Fire it no more until it is resumed; what it would have fired is not caught up."""
-        return self._changing(PauseSchedule, schedule)
+        return self._decide(PauseSchedule, schedule)
 
     apause = awaiting(pause)
 
-    @blocking
-    def resume(self, schedule: str) -> Operation[ScheduleRecord]:
+    def resume(self, schedule: str) -> ScheduleRecord:
         """Fire it again, from its next time on."""
-        return self._changing(ResumeSchedule, schedule)
+        return self._decide(ResumeSchedule, schedule)
 
     aresume = awaiting(resume)
 
-    @blocking
-    def remove(self, schedule: str) -> Operation[ScheduleRecord]:
+    def remove(self, schedule: str) -> ScheduleRecord:
         """End it; its jobs stay. A worker that starts does not write it again."""
-        return self._changing(RemoveSchedule, schedule)
+        return self._decide(RemoveSchedule, schedule)
 
     aremove = awaiting(remove)
 
-    @blocking
-    def run(self, schedule: str) -> Operation[Job[object]]:
+    def run(self, schedule: str) -> Job[object]:
         """Make a job of it now, whatever its times and its last run say."""
-        yield from self._channel.linking()  # first: new ids are dated by the store's clock
+        self._channel.link()  # first: new ids are dated by the store's clock
         command = RunSchedule(
             namespace=self._channel.namespace,
             name=schedule_name(schedule),
             actor=self._channel.operator,
             job_id=self._channel.new_job_id(),
         )
-        yield from self._asking(command)
+        self._change(command)
         return Job(self._channel, command.job_id, decode=self._sender.decode)
 
     arun = awaiting(run)
 
-    def _listing(self) -> Operation[list[ScheduleRecord]]:
-        namespace = self._channel.namespace
-        found = yield from self._channel.asking(lambda store: store.schedules.page(namespace))
-        return [schedule_record(each, bodies=False) for each in found]
-
-    def _changing(
+    def _decide(
         self,
         kind: type[PauseSchedule] | type[ResumeSchedule] | type[RemoveSchedule],
         schedule: str,
-    ) -> Operation[ScheduleRecord]:
+    ) -> ScheduleRecord:
         name = schedule_name(schedule)
         command = kind(namespace=self._channel.namespace, name=name, actor=self._channel.operator)
-        changed = yield from self._asking(command)
-        return schedule_record(changed, bodies=False)
+        return schedule_record(self._change(command), bodies=False)
 
-    def _asking(self, command: ScheduleCommand) -> Operation[Schedule]:
-        link = yield from self._channel.linking()
-        reply = yield in_thread(lambda: link.coordination.change_schedule(command))
+    def _change(self, command: ScheduleCommand) -> Schedule:
+        reply = self._channel.link().coordination.change_schedule(command)
         if reply.schedule is None:
-            known = yield from self._listing()
-            raise unknown_schedule(command.name, [each.name for each in known])
-        found: Schedule = reply.schedule
-        return found
+            raise unknown_schedule(command.name, [each.name for each in self.ls()])
+        return reply.schedule

@@ -5,6 +5,7 @@ to wait in a thread and how to wait in an event loop, and is sent what came of i
 are the two shells; a failure of the wait is raised inside the operation, which may handle it.
 Private functions that return an operation have names that end in -ing. A public method is written
 once, as an operation: the decorator `blocking` makes the method, and `awaiting` its async twin.
+What waits for nothing but answers of the store is a plain method, whose twin runs in a thread.
 """
 
 import asyncio
@@ -86,10 +87,13 @@ def blocking(
 def awaiting(
     method: Callable[Concatenate[S, P], T], *, name: str | None = None
 ) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
-    """The twin of a `blocking` method for async code; its name has an `a` in front."""
-    operation = cast(Any, method).__wrapped__
+    """The twin of a method for async code; its name has an `a` in front. Of one that is not
+    `blocking` it runs in a thread."""
+    operation = getattr(method, "__wrapped__", None)
 
     async def twin(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        if operation is None:
+            return await asyncio.to_thread(method, self, *args, **kwargs)
         result: T = await arun(operation(self, *args, **kwargs))
         return result
 
