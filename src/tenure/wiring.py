@@ -12,7 +12,7 @@ from contextlib import ExitStack, closing, contextmanager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from tenure.coordinator.service import Coordinator
 from tenure.coordinator.sweeper import SWEEP_INTERVAL, Sweeper
@@ -222,7 +222,7 @@ def run_worker(
 
     On a store it also sweeps expired leases and deletes old jobs; a server does that itself.
     """
-    from tenure.telemetry.metrics import Metrics, counts_of
+    from tenure.telemetry.metrics import Metrics
     from tenure.worker.session.messages import Stats
     from tenure.worker.supervisor.worker import run_worker as work
 
@@ -233,7 +233,7 @@ def run_worker(
         try:
             remote.store.now()  # fails now if the address or the token is wrong
             _log.info("server %s", shown_url(url))
-            with _exposed(expose, Metrics(worker=lambda: counts_of(stats))):
+            with _exposed(expose, Metrics(worker=partial(asdict, stats))):
                 return work(remote, import_string, options, stats=stats, made=_introduce)
         finally:
             remote.close()
@@ -242,7 +242,7 @@ def run_worker(
     with _opened(url, counts=counts) as (coordinator, sweeper):
         _log.info("store %s%s", shown_url(url), created)
         gauge = _gauge(coordinator.store)
-        metrics = Metrics(counts, gauge=gauge, worker=lambda: counts_of(stats))
+        metrics = Metrics(counts, gauge=gauge, worker=partial(asdict, stats))
         options = replace(options, limits=coordinator.limits)
         with (
             _exposed(expose, metrics),

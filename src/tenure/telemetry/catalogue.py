@@ -39,42 +39,27 @@ Samples = Iterable[tuple[tuple[str, ...], Any]]
 """Values of labels, and the number; of a histogram its buckets."""
 
 
-class Metric(msgspec.Struct, frozen=True, kw_only=True):
+class Metric(msgspec.Struct, frozen=True):
     """One metric."""
 
-    name: str
     sort: Sort
     source: Source
-    labels: tuple[str, ...] = ()
+    name: str
+    label_names: str
+    """Separated by spaces."""
     help: str
     query: str
     read: Callable[[Any], Samples]
     """Its samples in a reading of its source: a `Snapshot`, `Measures`, or numbers by name."""
 
-
-def _metric(
-    sort: Sort,
-    name: str,
-    labels: str,
-    help_: str,
-    query: str,
-    read: Callable[[Any], Samples],
-    *,
-    source: Source,
-) -> Metric:
-    return Metric(
-        name=name,
-        sort=sort,
-        source=source,
-        labels=tuple(labels.split()),
-        help=help_,
-        query=query,
-        read=read,
-    )
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The names of its labels."""
+        return tuple(self.label_names.split())
 
 
-_counter = partial(_metric, Sort.COUNTER, source=Source.PROCESS)
-_gauge = partial(_metric, Sort.GAUGE, source=Source.STORE)
+_counter = partial(Metric, Sort.COUNTER, Source.PROCESS)
+_gauge = partial(Metric, Sort.GAUGE, Source.STORE)
 
 
 def _histogram(name: str, help_: str, field: str) -> Metric:
@@ -82,12 +67,9 @@ def _histogram(name: str, help_: str, field: str) -> Metric:
         f"histogram_quantile({part}, sum by (kind, le) (rate({name}_bucket[5m])))"
         for part in ("0.5", "0.95")
     )
-
-    def read(found: Snapshot) -> Samples:
-        return [(labels, getattr(tally, field)) for labels, tally in found.tallies.items()]
-
-    return _metric(
-        Sort.HISTOGRAM, name, "namespace kind", help_, query, read, source=Source.PROCESS
+    return Metric(
+        *(Sort.HISTOGRAM, Source.PROCESS, name, "namespace kind", help_, query),
+        lambda found: [(labels, getattr(tally, field)) for labels, tally in found.tallies.items()],
     )
 
 
@@ -265,14 +247,15 @@ RUN = _histogram(
     "From the start of an attempt to its end, however it ended.",
     "runs",
 )
-SWEEPER_LAG = _gauge(
+SWEEPER_LAG = Metric(
+    Sort.GAUGE,
+    Source.PROCESS,
     "tenure_sweeper_lag_seconds",
     "",
     "How late this process's sweeper is: the longest overdue job it found last, or how long its"
     " next pass is overdue.",
     "max(tenure_sweeper_lag_seconds) > 10",
     lambda found: [] if found.sweeper_lag_s is None else [((), found.sweeper_lag_s)],
-    source=Source.PROCESS,
 )
 DLQ = _gauge(
     "tenure_dlq_count",
@@ -337,21 +320,23 @@ LOSSES = _gauge(
     "max(delta(tenure_losses[1d])) > 0",
     lambda found: [((), found.losses)],
 )
-WORKER_EVENTS = _counter(
+WORKER_EVENTS = Metric(
+    Sort.COUNTER,
+    Source.WORKER,
     "tenure_worker_events_total",
     "event",
     "What the supervisor of this worker saw and did.",
     'sum by (event) (increase(tenure_worker_events_total{event=~"crashes|fenced"}[1h]))',
     _by_name,
-    source=Source.WORKER,
 )
-SECURITY_EVENTS = _counter(
+SECURITY_EVENTS = Metric(
+    Sort.COUNTER,
+    Source.SERVER,
     "tenure_security_events_total",
     "event",
     "What the security log of this server has a line for, and what was left out of it.",
     "sum by (event) (increase(tenure_security_events_total[1h]))",
     _by_name,
-    source=Source.SERVER,
 )
 
 METRICS = tuple(each for each in list(globals().values()) if isinstance(each, Metric))

@@ -15,7 +15,8 @@ from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from itertools import accumulate
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Literal
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import msgspec
 
@@ -111,11 +112,10 @@ class Metrics:
 
     def text(self, namespace: Namespace | None = None) -> bytes:
         """Everything; with a namespace, nothing of the others. [OB2]"""
-        from prometheus_client import CollectorRegistry, generate_latest
+        from prometheus_client import generate_latest
 
-        registry = CollectorRegistry()
-        registry.register(_OneReading(list(self._families(namespace))))
-        return generate_latest(registry)
+        reading = SimpleNamespace(collect=lambda: self._families(namespace))
+        return generate_latest(cast(Any, reading))
 
     def _families(self, namespace: Namespace | None) -> "Iterator[Family]":
         readings = {source: read(namespace) for source, read in self._sources.items()}
@@ -124,16 +124,6 @@ class Metrics:
             is_read = readings.get(metric.source) is not None
             if is_read or (metric is STORE_UP and metric.source in readings):
                 yield _family(metric, metric.read(readings[metric.source]), namespace)
-
-
-class _OneReading:
-    """What was read for one answer, as a collector."""
-
-    def __init__(self, families: "list[Family]") -> None:
-        self._families = families
-
-    def collect(self) -> "list[Family]":
-        return self._families
 
 
 def _family(metric: Metric, samples: Samples, namespace: Namespace | None = None) -> "Family":
@@ -249,8 +239,3 @@ def _limit_callers(server: Any) -> None:
 
     server.RequestHandlerClass = Impatient
     server.process_request = process_request
-
-
-def counts_of(stats: msgspec.Struct) -> dict[str, int]:
-    """A worker's own counters by name."""
-    return msgspec.structs.asdict(stats)
