@@ -13,7 +13,6 @@ from tenure.cli.schedules import live_workers
 from tenure.core.ids import Kind, Namespace
 from tenure.core.kind_settings import KindChange, KindSettings
 from tenure.core.policy import policy_in_words
-from tenure.core.workers import WorkerSeen
 from tenure.protocol.records import KindRecord, kind_record
 
 
@@ -101,21 +100,17 @@ def _gone(
     others: Sequence[KindSettings],
     former: Collection[str],
 ) -> list[Kind]:
-    """Former kinds of the application, and kinds that neither it nor a live worker has. `others`
-    are the stored kinds that it does not have."""
-    undeclared = _undeclared(others, live_workers(cli.store, namespace, cli.now))
-    return [each.kind for each in others if each.kind in former or each.kind in undeclared]
-
-
-def _undeclared(
-    stored: Sequence[KindSettings], workers: tuple[WorkerSeen, ...] | None
-) -> list[Kind]:
-    """Kinds that were declared and that none of these has; none if one of them runs all kinds. Only
-    a declaration sets a policy: a kind without one was set by hand, or is a group of keys."""
-    if workers is None or any(not each.kinds for each in workers):
-        return []
-    live = {kind for each in workers for kind in each.kinds}
-    return [each.kind for each in stored if each.policy is not None and each.kind not in live]
+    """Former kinds of the application, and kinds that were declared and that neither it nor a live
+    worker has, unless a worker runs all kinds. `others` are the stored kinds that it does not have;
+    one without a policy, which only a declaration sets, was set by hand."""
+    workers = live_workers(cli.store, namespace, cli.now)
+    runs_all = workers is None or any(not each.kinds for each in workers)
+    live = {kind for each in workers or () for kind in each.kinds}
+    return [
+        each.kind
+        for each in others
+        if each.kind in former or not (runs_all or each.policy is None or each.kind in live)
+    ]
 
 
 @command(kinds, "limit")

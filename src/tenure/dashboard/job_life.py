@@ -49,38 +49,31 @@ LEASED = frozenset({Phase.CLAIMED, Phase.RUNNING, Phase.STOPPING})
 
 
 class Sign(StrEnum):
-    """What happened at an instant; also the name of its glyph."""
+    """What happened at an instant; also the name of its glyph. Of several at one place the first of
+    this list is drawn."""
 
+    REFUSED = "refused"
+    DEAD_LETTERED = "dead_lettered"
+    FAILED = "failed"
+    SUCCEEDED = "succeeded"
+    CANCELLED = "cancelled"
+    LOST = "lost"
+    RETRIED = "retried"
+    RELEASED = "released"
+    CANCEL_REQUESTED = "cancel_requested"
+    COMPENSATED = "compensated"
     ENQUEUED = "enqueued"
-    READY = "ready"
-    CLAIMED = "claimed"
     STARTED = "started"
     CHECKPOINT = "checkpoint"
     PROGRESS = "progress"
-    CANCEL_REQUESTED = "cancel_requested"
-    SUCCEEDED = "succeeded"
-    FAILED = "failed"
-    RETRIED = "retried"
-    LOST = "lost"
-    RELEASED = "released"
-    CANCELLED = "cancelled"
-    DEAD_LETTERED = "dead_lettered"
-    REFUSED = "refused"
-    COMPENSATED = "compensated"
     OTHER = "other"
+    READY = "ready"
+    CLAIMED = "claimed"
 
 
 _SIGN_OF = {
-    EventType.ENQUEUED: Sign.ENQUEUED,
-    EventType.READY: Sign.READY,
-    EventType.CLAIMED: Sign.CLAIMED,
-    EventType.STARTED: Sign.STARTED,
-    EventType.CANCEL_REQUESTED: Sign.CANCEL_REQUESTED,
+    **{each: Sign(each.value) for each in EventType if each.value in set(Sign)},
     EventType.REQUEUED: Sign.READY,
-    EventType.SUCCEEDED: Sign.SUCCEEDED,
-    EventType.FAILED: Sign.FAILED,
-    EventType.CANCELLED: Sign.CANCELLED,
-    EventType.DEAD_LETTERED: Sign.DEAD_LETTERED,
 }
 _RELEASES = frozenset({EventCause.RELEASED, EventCause.SNOOZED, EventCause.UNDELIVERED})
 

@@ -22,31 +22,7 @@ RENEWAL_DISTANCE = 0.8
 MAX_MARK_LINES = 12
 """How many events the text of one mark lists."""
 
-_RANK = {
-    sign: rank
-    for rank, sign in enumerate(
-        (
-            Sign.REFUSED,
-            Sign.DEAD_LETTERED,
-            Sign.FAILED,
-            Sign.SUCCEEDED,
-            Sign.CANCELLED,
-            Sign.LOST,
-            Sign.RETRIED,
-            Sign.RELEASED,
-            Sign.CANCEL_REQUESTED,
-            Sign.COMPENSATED,
-            Sign.ENQUEUED,
-            Sign.STARTED,
-            Sign.CHECKPOINT,
-            Sign.PROGRESS,
-            Sign.OTHER,
-            Sign.READY,
-            Sign.CLAIMED,
-        )
-    )
-}
-"""Which of several marks at one place is drawn: the first of this list."""
+_RANK = {sign: rank for rank, sign in enumerate(Sign)}
 
 _PHASE_WORDS = {
     Phase.WAITING: "waited for its parents",
