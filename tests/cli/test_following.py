@@ -248,6 +248,34 @@ def test_a_transaction_that_commits_late_is_not_missed(
     assert shown == [late, early]
 
 
+@spec("E35")
+def test_it_says_once_which_transaction_delays_events(
+    postgres_store: PostgresStore,
+    postgres_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    delays = events._Delays(postgres_store)
+    monkeypatch.setattr(events, "DELAY_S", 0.0)
+    enqueue(postgres_store)
+
+    with psycopg.connect(postgres_url, application_name="report\x1b[2J") as raw:
+        raw.execute("SELECT pg_current_xact_id()")
+        enqueue(postgres_store)
+        delays.tell(Reconnecting())
+        at_once = capsys.readouterr().err
+        for _ in range(3):
+            delays.tell(Reconnecting())
+        pid = raw.info.backend_pid
+    delays.tell(Reconnecting())
+
+    [said] = capsys.readouterr().err.splitlines()
+    assert at_once == ""
+    assert said.startswith("tenure: events are delayed by an open transaction of report")
+    assert f"(backend {pid}), idle in transaction, open for " in said
+    assert "\x1b" not in said
+
+
 @spec("LV5")
 def test_after_a_lost_connection_it_says_so_without_advice_and_continues_where_it_was(
     capsys: pytest.CaptureFixture[str], quick_polls: None

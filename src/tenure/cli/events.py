@@ -28,13 +28,14 @@ from tenure.cli.output import (
 )
 from tenure.core.events import Event
 from tenure.core.ids import JobId, Kind
-from tenure.core.instants import Instant, seconds
+from tenure.core.instants import MICROSECONDS_PER_SECOND, Instant, seconds
 from tenure.core.views.event_counts import EventSpan, Grouping, count_all
 from tenure.core.views.events import (
     MAX_LISTED_EVENTS,
     MAX_NEWEST,
     EventFilter,
     EventPosition,
+    TailDelay,
     TailedEvent,
     TailFilter,
     full_page,
@@ -51,6 +52,9 @@ LISTED = 50
 SHOWN_FIRST = 10
 HELD = seconds(5)
 """How long a server may hold a question for new events."""
+
+DELAY_S = 1.5
+"""How often it is asked what delays the tail. Two equal answers are a delay. [E35]"""
 
 MAX_KINDS_KEPT = 10_000
 MAX_KINDS_READ = 50
@@ -128,10 +132,10 @@ def events(
     With -f, none is missed and none comes twice. Events of one job come in their order. Those of
     different jobs come in the order of commits on SQLite, and on PostgreSQL in the order in which
     their transactions began to write. There, an event is shown when all transactions that began to
-    write before its own have ended; `tenure doctor` names one that stays open. Heartbeats and
-    renewals of leases are shown only if --type names them, and with --json. With --oldest-first it
-    begins with the oldest event that the store has. It ends with Ctrl-C; after a lost connection it
-    continues where it was.
+    write before its own have ended; after about 3 s it is said which transaction delays events.
+    Heartbeats and renewals of leases are shown only if --type names them, and with --json. With
+    --oldest-first it begins with the oldest event that the store has. It ends with Ctrl-C; after a
+    lost connection it continues where it was.
 
     \b
     Examples:
@@ -237,6 +241,7 @@ def _follow(
     """Show events as they come, until Ctrl-C. [E33]"""
     reading = Reconnecting()
     kinds: dict[JobId, Kind | None] = {}
+    delays = _Delays(store)
     newest = wanted.newest
     if newest and hides_renewals:  # so that enough of them are left
         wanted = msgspec.structs.replace(wanted, newest=MAX_NEWEST)
@@ -257,8 +262,42 @@ def _follow(
             for each in shown:
                 _show(each, kinds, as_json=as_json)
             wanted = msgspec.structs.replace(wanted, after=page.next, newest=None)
+            delays.tell(reading)
             if page.is_end:  # a server that held the call has waited already
                 pause(max(0.0, POLL_S - (time.monotonic() - asked_at)))
+
+
+class _Delays:
+    """Says which transaction delays the tail, once for each. [E35]"""
+
+    def __init__(self, store: JobStore) -> None:
+        self._store = store
+        self._asked_at = time.monotonic()
+        self._seen: int | None = None
+        self._told: int | None = None
+
+    def tell(self, reading: Reconnecting) -> None:
+        """Ask every few seconds, and say it if the answer is the same transaction again."""
+        if time.monotonic() - self._asked_at < DELAY_S:
+            return
+        found = reading.ask(self._store.events.delay)
+        self._asked_at = time.monotonic()
+        transaction = None if found is None else found.transaction
+        if found is not None and transaction == self._seen != self._told:
+            say(f"events are delayed by {_described(found)}; they come when it has ended")
+            self._told = transaction
+        self._seen = transaction
+
+
+def _described(delay: TailDelay) -> str:
+    """The transaction, for the user who wants to end it."""
+    name = delay.name or "an application without a name"
+    of = f"an open transaction of {name} (backend {delay.pid})"
+    facts = [of if delay.pid else f"the prepared transaction {name}"]
+    facts += [] if delay.state is None else [delay.state]
+    if delay.open_us is not None:
+        facts.append(f"open for {delay.open_us // MICROSECONDS_PER_SECOND} s")
+    return ", ".join(facts)
 
 
 def _learn_kinds(store: JobStore, known: dict[JobId, Kind | None], events: Sequence[Event]) -> None:
