@@ -58,8 +58,7 @@ times the memory of its bodies. [Z10]"""
 
 class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A worker session asks for up to `limit` jobs of these queues, of these kinds or any. With
-    `start` it says that it begins at once to execute what it is granted: its grants are running
-    when it receives them. [N4]"""
+    `start` its grants are running when it receives them: it executes them at once. [N4]"""
 
     namespace: Namespace
     worker: WorkerId
@@ -208,7 +207,7 @@ class GrantRoom:
         return self._rate_wait(kind_meter(kind, rate_key))
 
     def _rate(self, meter: Meter) -> Rate | None:
-        """The rate that a meter is under: that of a kind counts for each of its rate keys."""
+        """The rate that limits a meter. The rate of a kind limits each of its rate keys."""
         return self._rates.get(Meter(meter.scope, meter.name) if meter.key else meter)
 
     def _rate_wait(self, meter: Meter) -> Duration:
@@ -227,13 +226,13 @@ class GrantRoom:
 
 
 def queue_meter(name: QueueName) -> Meter:
-    """What the grants of a queue are counted by."""
+    """The meter of a queue's grants."""
     return Meter(RateScope.QUEUE, name)
 
 
 def kind_meter(kind: Kind, rate_key: str | None = None) -> Meter:
-    """What the grants of a kind are counted by: those with a rate key for each key alone, and those
-    without one together. [RL11]"""
+    """The meter of a kind's grants: one for each rate key, and one for all jobs without a rate key.
+    [RL11]"""
     return Meter(RateScope.KIND, kind, rate_key or "")
 
 
@@ -287,7 +286,7 @@ class ClaimView(msgspec.Struct, frozen=True, kw_only=True):
     kinds: dict[Kind, KindSettings] = msgspec.field(default_factory=dict)
     """What is set for kinds that the claim may receive."""
     rate_states: dict[Meter, Instant] = msgspec.field(default_factory=dict)
-    """Where the rates of the queues and kinds stand; one that is missing has a whole burst."""
+    """The states of the rates of these queues and kinds; a missing one has its whole burst left."""
     settling_since: Instant | None = None
     """When another server took over, if one did."""
     key_waits: dict[Kind, Duration] = msgspec.field(default_factory=dict)
@@ -353,9 +352,8 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 def first_with_room(jobs: Iterable[Job], room: GrantRoom, *, wanted: int) -> list[Job]:
-    """From jobs in the order in which they are handed out, those that could be granted together:
-    of each queue `wanted` at most, of each queue, kind and rate key as many as it has room for.
-    [Z1] [Z3] [RL1]"""
+    """From jobs in claim order, keep those that can be granted together: up to `wanted` of each
+    queue, and no more of a queue, kind or rate key than its room. [Z1] [Z3] [RL1]"""
     of_queues: dict[QueueName, int] = {}
     of_kinds: dict[tuple[Kind, str | None], int | None] = {}
     chosen: list[Job] = []
@@ -427,9 +425,9 @@ def plan_claims(
 def repeated_claim(
     request: ClaimRequest, leased: Iterable[tuple[Job, History]], at: Moment
 ) -> ClaimAnswer:
-    """What is left of the grants that an earlier, equal claim received: the ones of its leases that
-    are still valid, never other jobs and never a revived lease. [Q1] What another claim received
-    under the same request id is not shown: this caller may not be allowed to see it. [Q2]"""
+    """The grants of an earlier, equal claim whose leases are still valid: never other jobs, never a
+    revived lease. [Q1] The grants of a different claim under the same request id are left out: this
+    caller may not be allowed to see them. [Q2]"""
     asked_by = claim_fingerprint(request)
     grants: list[Grant] = []
     is_reused = False
@@ -464,8 +462,8 @@ def _remember(request: ClaimRequest, now: Instant) -> Session:
 
 
 class _Pool:
-    """The candidates of one plan, each granted at most once, none past the room of its queue, its
-    kind and its key."""
+    """The candidates of one plan. Each is granted at most once, and only while its queue, kind and
+    key have room."""
 
     def __init__(self, view: ClaimView, entropies: Sequence[bytes]) -> None:
         # Entropies are left over when nothing may be granted.

@@ -49,14 +49,14 @@ class Lane(IntEnum):
     """Where a job that waits is. Claims read the first two; the others are parked."""
 
     OPEN = 0
-    """Nothing but limits and rates of its queue and kind holds it back."""
+    """Only the limits and rates of its queue and kind apply to it."""
     RATED = 1
     """It was admitted under the rate of its rate key. Apart from the open jobs of its kind, which
     count under another rate. [RL11]"""
     WAITS_FOR_KEY = 2
     """For room under its concurrency key."""
     WAITS_FOR_RATE = 3
-    """For room under its rate key; one with a concurrency key holds its place under that. [RL14]"""
+    """For room under its rate key; it keeps its place under its concurrency key, if any. [RL14]"""
 
 
 class Key(msgspec.Struct, frozen=True, order=True):

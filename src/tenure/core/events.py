@@ -258,7 +258,7 @@ def unknown_words(value: msgspec.Struct, prefix: str = "") -> Iterator[str]:
 
 @cache
 def _fields_with_words(kind: type[msgspec.Struct]) -> list[tuple[str, frozenset[Word]]]:
-    """The fields that have a word, with the known ones, and those that have a struct, with none."""
+    """The fields with a word, each with the known words; and the fields with a struct."""
     found: list[tuple[str, frozenset[Word]]] = []
     for field, hint in get_type_hints(kind).items():
         type_ = (get_args(hint) or (hint,))[0]

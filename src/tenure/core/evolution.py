@@ -16,79 +16,28 @@ from tenure.core.job import LEASE_FIELDS, Job, due_at, not_before
 from tenure.core.vocabulary import EventCause, EventType, JobStatus
 
 _ALWAYS = ("status", "rev", "updated_at")
-_ATTEMPT_END = (
-    *_ALWAYS,
-    *LEASE_FIELDS,
-    "hb_seq",
-    "renewals",
-    "run_at",
-    "not_before",
-    "stall_cause",
-    "last_owner",
-    "last_lease_expires_at",
-)
+_WAIT = (*_ALWAYS, "run_at", "not_before")
+_RENEWAL = ("rev", "updated_at", "lease_expires_at", "due_at", "hb_seq", "renewals")
+_CANCEL = ("cancel_requested_at", "cancel_deadline", "cancel_reason")
+_LAST = ("last_owner", "last_lease_expires_at")
+_ATTEMPT_END = (*_WAIT, *LEASE_FIELDS, "hb_seq", "renewals", "stall_cause", *_LAST)
+_COSTS = ("failures", "releases", "outage_credits")
+_FINISH = (*_ATTEMPT_END, "finished_at", "delete_at")
+_FAILURE = (*_FINISH, "error", "last_error", "failures")
 
 TOUCHES: dict[EventType, tuple[str, ...]] = {
-    EventType.READY: (*_ALWAYS, "run_at", "not_before"),
-    EventType.CLAIMED: (*_ALWAYS, *LEASE_FIELDS, "attempt", "run_at", "not_before", "stall_cause"),
+    EventType.READY: _WAIT,
+    EventType.CLAIMED: (*_WAIT, *LEASE_FIELDS, "attempt", "stall_cause"),
     EventType.STARTED: (*_ALWAYS, "started_at", "lease_expires_at", "due_at", "was_started"),
-    EventType.LEASE_RENEWED: (
-        "rev",
-        "updated_at",
-        "lease_expires_at",
-        "due_at",
-        "hb_seq",
-        "renewals",
-    ),
-    EventType.HEARTBEAT: (
-        "rev",
-        "updated_at",
-        "lease_expires_at",
-        "due_at",
-        "hb_seq",
-        "renewals",
-        "checkpoint",
-        "progress",
-    ),
-    EventType.CANCEL_REQUESTED: (
-        "rev",
-        "updated_at",
-        "due_at",
-        "cancel_requested_at",
-        "cancel_deadline",
-        "cancel_reason",
-    ),
-    EventType.STALLED: (
-        *_ATTEMPT_END,
-        "started_at",
-        "start_by",
-        "progress",
-        "last_error",
-        "failures",
-        "releases",
-        "outage_credits",
-    ),
-    EventType.REQUEUED: (*_ALWAYS, "run_at", "not_before", "stall_cause"),
-    EventType.SUCCEEDED: (*_ATTEMPT_END, "result", "finished_at", "delete_at"),
-    EventType.FAILED: (
-        *_ATTEMPT_END,
-        "error",
-        "last_error",
-        "failures",
-        "finished_at",
-        "delete_at",
-    ),
-    EventType.CANCELLED: (*_ATTEMPT_END, "last_error", "cancel_reason", "finished_at", "delete_at"),
-    EventType.DEAD_LETTERED: (
-        *_ATTEMPT_END,
-        "error",
-        "last_error",
-        "failures",
-        "reason_code",
-        "stage",
-        "finished_at",
-        "delete_at",
-    ),
+    EventType.LEASE_RENEWED: _RENEWAL,
+    EventType.HEARTBEAT: (*_RENEWAL, "checkpoint", "progress"),
+    EventType.CANCEL_REQUESTED: ("rev", "updated_at", "due_at", *_CANCEL),
+    EventType.STALLED: (*_ATTEMPT_END, "started_at", "start_by", "progress", "last_error", *_COSTS),
+    EventType.REQUEUED: (*_WAIT, "stall_cause"),
+    EventType.SUCCEEDED: (*_FINISH, "result"),
+    EventType.FAILED: _FAILURE,
+    EventType.CANCELLED: (*_FINISH, "last_error", "cancel_reason"),
+    EventType.DEAD_LETTERED: (*_FAILURE, "reason_code", "stage"),
 }
 """Which fields an event may change: a store sends only these columns."""
 

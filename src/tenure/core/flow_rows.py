@@ -74,8 +74,8 @@ class Unblocked(msgspec.Struct, frozen=True, gc=False):
 
 
 MAX_COUNTED_JOBS = 20_000
-"""How many jobs are read to count them by status for one list of flows. A flow has half as many,
-and each of its redrives up to as many again."""
+"""How many jobs are read to count the jobs of one list of flows by status. A flow has up to half
+of this number, and each redrive of it up to the same number again."""
 
 
 class FlowSummary(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -100,8 +100,7 @@ def counted_flows(flows: Iterable[tuple[Flow, int]]) -> list[FlowId]:
 
 
 class FlowStep(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A job of a flow as it is shown, the names of its parents, and the job that it
-    replaces."""
+    """A job of a flow as a list has it, the names of its parents, and the job that it replaces."""
 
     job_id: JobId
     step: str
@@ -113,8 +112,8 @@ class FlowStep(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 def replaced_job_id(origin_id: JobId | None, cause: EventCause | None) -> JobId | None:
-    """The job that a job of a flow replaces, from what its row says of its origin. A redrive is the
-    only one that makes jobs of a flow from others of it. [FL12]"""
+    """The job that a job of a flow replaces, from the origin in its row. Only a redrive makes jobs
+    of a flow from other jobs of it. [FL12]"""
     return origin_id if cause is EventCause.REDRIVE else None
 
 
@@ -219,7 +218,7 @@ class ParentPage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 def parent_page(found: Sequence[ParentResult]) -> ParentPage:
-    """As many of these as fit a page, and at least one; the first `PARENTS_PER_PAGE` were read."""
+    """The first of these that fit a page, at least one; the first `PARENTS_PER_PAGE` were read."""
     size_bytes, fitting = 0, 0
     for parent in found:
         size_bytes += len(parent.result or b"")

@@ -37,8 +37,8 @@ LEASE_ID_PATTERN = re.compile(r"(0|[1-9][0-9]{0,8})-[0-9a-f]{32}")
 SHORTEST_PREFIX = 8
 """The fewest characters of an id that name jobs: jobs made within about a minute share them."""
 SHORT_ID = 18
-"""How many characters of an id are shown where the whole has no room: its time and its order within
-a millisecond, which is nearly always enough to name the job."""
+"""Characters of a shortened id: its time and its order within a millisecond, which nearly always
+name one job."""
 ELLIPSIS = "…"
 
 
@@ -183,8 +183,8 @@ def epoch_of(lease_id: LeaseId) -> Epoch:
 
 
 def shown_lease(lease_id: LeaseId | str | None) -> str:
-    """A lease id as it may be shown. Who knows the whole id can report under it, so only a part is
-    shown."""
+    """The start of a lease id, for logs and messages. A reader of the whole id could report under
+    it."""
     return "none" if lease_id is None else lease_id[:10] + "…"
 
 
@@ -205,8 +205,8 @@ def job_correlated_by(correlation_id: str | None) -> JobId | None:
 
 
 def given_correlation_id(shown: str | None, job_id: JobId) -> str | None:
-    """The correlation id as it is stored, from one that was shown. A job that was given its own id
-    is seen, and found, like one that was given none."""
+    """The correlation id to store, from one that a reader got. A job's own id as its correlation id
+    is stored as none: readers cannot tell the two apart."""
     return None if shown == job_id else shown
 
 

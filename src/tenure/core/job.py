@@ -374,7 +374,7 @@ _NEVER_ASKED_TO_STOP = frozenset({JobStatus.WAITING, JobStatus.QUEUED})
 
 
 def row_violations(job: Job) -> list[str]:
-    """Every way in which a row breaks the per-status table. Empty for a lawful row. [I8]"""
+    """Every way in which a row breaks the per-status table. Empty if it breaks none. [I8]"""
     found = field_violations(job.status, msgspec.structs.asdict(job))
     if not found:
         found = _due_at_violations(job)

@@ -128,8 +128,8 @@ def _claim(command: Claim, at: Context) -> Outcome:
 
 
 def grant_of(job: Job, at: Moment) -> Grant:
-    """The grant of a claimed or running job, with the time that is left of its lease, which is of
-    the current epoch."""
+    """The grant of a claimed or running job. Its lease is of the current epoch; `ttl_us` is what is
+    left of it."""
     assert job.lease_id is not None
     assert job.due_at is not None
     return Grant(

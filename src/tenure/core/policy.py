@@ -139,7 +139,7 @@ class LeaseBounds(msgspec.Struct, frozen=True, kw_only=True):
 Random = Callable[[], float]
 """Evenly from [0, 1)."""
 
-_BITS = 53  # as many as a float holds exactly: with all 64, the largest draws would round to 1
+_BITS = 53  # a float holds 53 exactly: with all 64, the largest draws would round to 1
 _SCALE = 1 << _BITS
 
 LONGEST_SPREAD = seconds(60)

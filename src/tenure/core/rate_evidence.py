@@ -43,7 +43,7 @@ class GrantMade(msgspec.Struct, frozen=True, kw_only=True):
     kind: Kind
     rate_key: str | None = None
     before_ts: Instant | None = None
-    """When the event before it in the log of its job was."""
+    """The time of the job's event before it."""
 
     @property
     def may_be_later_than_the_clock(self) -> bool:

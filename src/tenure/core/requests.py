@@ -107,8 +107,8 @@ def inherited_ids(command: Enqueue, parent: Job | None) -> tuple[str | None, str
 
 
 def may_take_key(holder: Job, command: Enqueue | Redrive, now: Instant) -> bool:
-    """Whether the new job takes the key from this one, which has ended and still holds it: if its
-    time is over [D14], or if it is the job that is redriven [D16]."""
+    """Whether the new job takes the key from `holder`, which has ended: once the time of its key is
+    over [D14], or if it is the job that is redriven [D16]."""
     wanted = command.job_id if isinstance(command, Enqueue) else redriven_id(command)
     if not holder.status.is_terminal or holder.id == wanted:
         return False
@@ -228,8 +228,8 @@ def _is_pending(job: Job, event: Event) -> bool:
 
 
 def _mismatch(job: Job, command: OperatorCommand | Discard) -> Cause | None:
-    """Why this is not the job that the caller expects, if it is not. Who expects a dead letter
-    is answered that it is none, as after a discard. [K12]"""
+    """Why this is not the job that the caller expects, if it is not. A caller that expects a dead
+    letter gets `not_dead_lettered`, as after a discard. [K12]"""
     if command.expected_status not in (None, job.status):
         is_for_letters = command.expected_status is JobStatus.DEAD_LETTERED
         return Cause.NOT_DEAD_LETTERED if is_for_letters else Cause.REVISION_MISMATCH

@@ -202,7 +202,7 @@ def next_times(spec: ScheduleSpec, after: Instant, *, number: int) -> list[Insta
 
 
 def shown_times(schedule: Schedule) -> list[Instant]:
-    """The times at which it fires next, up to the number that is shown; none while it is paused."""
+    """Its next times, up to `SHOWN_TIMES`; none while it is paused."""
     if schedule.next_at is None:
         return []
     times_after = next_times(schedule.spec, schedule.next_at, number=SHOWN_TIMES - 1)

@@ -82,7 +82,7 @@ class Token(msgspec.Struct, frozen=True, kw_only=True):
         return self.revoked_at is None and (self.expires_at is None or now < self.expires_at)
 
     def has_secret(self, digest: str) -> bool:
-        """Whether this is the digest of its secret; takes as long for a wrong one."""
+        """Whether this is the digest of its secret. A wrong digest takes the same time."""
         return hmac.compare_digest(self.secret_sha256, digest)
 
 

@@ -234,5 +234,5 @@ def allows(rule: str, source: JobStatus | None, path: Path) -> bool:
 
 
 def roles(*rules: str) -> frozenset[str]:
-    """Who may do what these rows do."""
+    """The roles that any of these rows allows."""
     return frozenset(role for rule in rules for role in BY_ID[rule].actors)

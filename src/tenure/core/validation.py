@@ -405,7 +405,7 @@ _MAY_ASK: dict[type[Command], frozenset[str]] = {
     RedriveFlow: roles("T27"),
     Discard: roles("T27"),
 }
-"""Who may ask for what, out of THE table. Resolving a dead letter is one right."""
+"""The roles that may send each request, from THE table. Redriving and discarding are one right."""
 
 
 def _check_asker(

@@ -358,7 +358,7 @@ class LeaseNews(Word):
 
 
 class WorkerState(Word):
-    """How a worker is shown."""
+    """The state of a worker process, by its signs of life."""
 
     ALIVE = "alive"
     DRAINING = "draining"

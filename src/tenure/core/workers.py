@@ -1,4 +1,4 @@
-"""Worker processes: what they say about themselves, its limits, and how they are shown.
+"""Worker processes: what they say about themselves, its limits, and the state they are in.
 
 It is for people: no decision about a job uses it.
 """
@@ -23,7 +23,7 @@ from tenure.core.vocabulary import WorkerState
 from tenure.errors import InvalidInput
 
 SILENT_AFTER = seconds(60)
-"""How long a worker may give no sign of life before it is shown as silent."""
+"""A worker that gave no sign of life for this long is silent."""
 
 
 MAX_DECLARED_SCHEDULES = 1000

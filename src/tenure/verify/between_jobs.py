@@ -216,7 +216,7 @@ class KeyedAttempts:
                 yield job_id, seq, what
 
     def _use_order_of(self, store: RecordSource) -> None:
-        """Say when attempts began and ended by the places of these events in the log."""
+        """Set when attempts began and ended to the places of these events in the log."""
         self._database.execute("CREATE INDEX attempt_claim ON attempt (job_id, seq)")
         self._database.execute("CREATE INDEX attempt_end ON attempt (job_id, end_seq)")
         place, after = 0, None

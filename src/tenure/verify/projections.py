@@ -27,7 +27,7 @@ def as_documents_see_it(events: Sequence[Event]) -> Sequence[Event]:
     if since and since[0].type is EventType.READY:
         enqueued = replace(since[0], type=EventType.ENQUEUED, from_status=None)
         return [enqueued, *since[1:]]
-    return since if len(since) > 1 else ()  # nothing may follow an end, so that is shown
+    return since if len(since) > 1 else ()  # an end with something after it is checked
 
 
 # --- A, the invariants: who owns a job -----------------------------------------------------------

@@ -22,7 +22,7 @@ MAX_GROUPED = 10_000
 scope are grouped."""
 
 MAX_GROUPS = 100
-"""Groups that are shown, the largest first."""
+"""Groups in one answer, the largest first."""
 
 MAX_GROUP_IDS = 500
 """How many dead letters a group names: the most that an operator redrives or discards at once."""
@@ -76,7 +76,8 @@ class DeadLetterGroup(msgspec.Struct, frozen=True, kw_only=True):
     each bucket. `headline` is that of the newest one. `job_ids` are the newest letters, which ended
     last: one, or up to `MAX_GROUP_IDS` if the group was asked for by its key. `in_flows` of the
     letters belong to flows and are redriven with these [FL12]; `redrivable_ids` are the newest of
-    the others, as many as `job_ids` may be. Asked for by its key, the group names the newest flows.
+    the others, with the same limit as `job_ids`. Asked for by its key, the group names the newest
+    flows.
     """
 
     key: str

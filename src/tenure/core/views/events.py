@@ -25,7 +25,7 @@ MAX_EVENTS_READ = 5000
 """Events of the log, of any namespace, that a store reads for one page."""
 
 MAX_NEWEST = 100
-"""Events before the end of the tail that a reader gets who starts there."""
+"""How many events before the end of the tail a reader that starts there may get."""
 
 MAX_PAGES = 2000
 """Questions that are asked for one answer: ten million events."""
@@ -171,7 +171,7 @@ def next_key(
 
 
 def full_page(list_events: Callable[[EventFilter], EventPage], wanted: EventFilter) -> EventPage:
-    """A page with as many events as were asked for, if the log has them."""
+    """A page with `wanted.limit` events, if the log has them."""
     found: list[Event] = []
     rest: EventKey | None = wanted.after
     for _ in range(MAX_PAGES):

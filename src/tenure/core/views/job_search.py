@@ -43,7 +43,7 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
 
     By `worker`, by the time of their end, by `error` and by `meta` jobs are searched, because no
     index has them: among the newest `reads` jobs before `before` that match the rest. A worker's
-    jobs are those that it holds or held last. `error` is text in the first `ERROR_CHARS` of the
+    jobs are the jobs it runs or ran last. `error` is text in the first `ERROR_CHARS` of the
     type and the message of a job's last error, in upper or lower case of ASCII. `meta` is an entry
     that a job has, as `KEY=VALUE`. Times start with `since` and end before `until`. [J12]
     `orphaned` are jobs whose workers have been silent for two heartbeats; it too is searched, among

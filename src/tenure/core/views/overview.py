@@ -24,7 +24,7 @@ MAX_QUEUES = 100
 """How many queues an overview shows; queues with jobs come first."""
 
 MAX_DEPTH = 200_000
-"""Jobs that are counted, divided among the queues that are shown: at least `LEAST_DEPTH` each."""
+"""Jobs that are counted, divided among the queues of one answer: at least `LEAST_DEPTH` each."""
 LEAST_DEPTH = 1000
 
 MAX_TROUBLED = 10_000
@@ -128,10 +128,10 @@ class OutcomeCounts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Depth(msgspec.Struct, frozen=True, kw_only=True):
-    """How many jobs of one kind are in one queue: those that are ready, wait for their time, are
-    held by a worker, of these those whose workers are silent [L18], those that wait for other jobs
-    of their flow, those that stalled and are not tried again by themselves, and dead letters
-    without a resolution."""
+    """How many jobs of one kind are in one queue. `delayed` jobs wait for their time, `leased` ones
+    have a worker, `suspect` ones have a silent worker [L18], `waiting` ones wait for other jobs of
+    their flow, `stalled` ones are not tried again by themselves; `dead_letters` have no resolution.
+    """
 
     queue: QueueName
     kind: Kind
@@ -283,7 +283,7 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def depth_limit(queues: int) -> int:
-    """How many jobs of each sort are counted per queue, where this many queues are shown."""
+    """How many jobs of each sort are counted per queue, in an answer with this many queues."""
     return max(LEAST_DEPTH, MAX_DEPTH // max(1, queues))
 
 
@@ -491,8 +491,8 @@ class KnownQueue(msgspec.Struct, frozen=True, order=True):
 
 
 def fair_share(queues: Iterable[KnownQueue], most: int) -> list[KnownQueue]:
-    """At most `most` queues: queues with jobs before empty ones, and one of each namespace in turn,
-    so that a namespace with many queues leaves room for others. [B27]"""
+    """At most `most` queues: queues with jobs before empty ones, and the first of each namespace
+    before the second of any, so that a namespace with many queues leaves room for others. [B27]"""
     places: dict[tuple[bool, Namespace], int] = {}
     in_turn: list[tuple[bool, int, KnownQueue]] = []
     for queue in sorted(queues):

@@ -177,8 +177,8 @@ class _Sums(msgspec.Struct):
     of: dict[tuple[QueueName, Kind], Tally]
 
     def series_of(self, queue: QueueName, kind: Kind) -> Tally | None:
-        """What is counted of one kind in one queue. None: there are too many, and those that came
-        first keep their places. [OB35]"""
+        """What is counted of one kind in one queue. None if there are too many pairs: the first
+        `MAX_SERIES` keep their places. [OB35]"""
         if (queue, kind) not in self.of:
             if len(self.of) >= MAX_SERIES:
                 return None
@@ -268,7 +268,7 @@ class FoldProgress(msgspec.Struct, frozen=True, kw_only=True):
     skipped_until: Instant | None = None
     """When the newest event was that was never folded, because the log was too long at first."""
     folded_until: Instant | None = None
-    """Events before this time were folded, except those that were committed late."""
+    """Events before this time were folded, except events that were committed late."""
     folded_at: Instant | None = None
     """When the last fold was saved."""
 
