@@ -13,9 +13,10 @@ from functools import cache, partial
 from itertools import compress
 from operator import is_not
 from types import NoneType, UnionType
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 import msgspec
+from msgspec import Meta
 from msgspec.structs import astuple
 
 from tenure.core.ids import (
@@ -256,34 +257,51 @@ _BY_TYPE: dict[object, Check] = {
 }
 """What a field of this type may have. A `StrEnum` may have the words of its set."""
 
-_KEY = partial(check_label, most=MAX_DEDUPE_KEY)
-_COUNT = partial(check_integer, low=0, high=MAX_COUNT)
-_EXACT = partial(check_integer, low=0, high=MAX_EXACT_INTEGER)
+Label = Annotated[str, Meta(min_length=1, max_length=MAX_DEDUPE_KEY)]
+Text = Annotated[str, Meta(max_length=MAX_TEXT)]
+Count = Annotated[int, Meta(ge=0, le=MAX_COUNT)]
+Positive = Annotated[int, Meta(ge=1, le=MAX_COUNT)]
+Exact = Annotated[int, Meta(ge=0, le=MAX_EXACT_INTEGER)]
+Ordinal = Annotated[int, Meta(ge=1, le=MAX_EXACT_INTEGER)]
+LIMITS_BY_NAME: dict[str, Any] = {
+    "claim_seq": Ordinal,
+    "concurrency_key": Label,
+    "correlation_id": Label,
+    "dedupe_key": Label,
+    "done": Exact,
+    "expected_rev": Positive,
+    "factor": Annotated[float, Meta(ge=1.0, le=100.0)],
+    "floor": Annotated[float, Meta(ge=0.0, le=1.0)],
+    "hb_seq": Ordinal,
+    "left_out_bytes": Exact,
+    "max_attempts": Positive,
+    "max_releases": Count,
+    "note": Text,
+    "pid": Count,
+    "priority": Annotated[int, Meta(ge=PRIORITIES[0], le=PRIORITIES[1])],
+    "rate_key": Label,
+    "reason": Text,
+    "total": Exact,
+    "trace_id": Label,
+}
+"""What a field of this name may have, here and in requests, whatever its type allows."""
+
+
+def _within(limited: object) -> Check:
+    """The check of such a field."""
+    kind, limits = get_args(limited)
+    if kind is str:
+        check = check_label if limits.min_length else check_text
+        return partial(check, most=limits.max_length)
+    return partial(check_integer if kind is int else check_number, low=limits.ge, high=limits.le)
+
+
 _BY_NAME: dict[str, Check] = {
-    "claim_seq": partial(check_integer, low=1, high=MAX_EXACT_INTEGER),
-    "concurrency_key": _KEY,
-    "correlation_id": _KEY,
-    "dedupe_key": _KEY,
-    "done": _EXACT,
-    "expected_rev": partial(check_integer, low=1, high=MAX_COUNT),
-    "factor": partial(check_number, low=1.0, high=100.0),
-    "floor": partial(check_number, low=0.0, high=1.0),
-    "hb_seq": partial(check_integer, low=1, high=MAX_EXACT_INTEGER),
+    **{name: _within(limited) for name, limited in LIMITS_BY_NAME.items()},
     "id_prefix": check_job_id_prefix,
-    "left_out_bytes": _EXACT,
-    "max_attempts": partial(check_integer, low=1, high=MAX_COUNT),
-    "max_releases": _COUNT,
-    "note": check_text,
-    "pid": _COUNT,
-    "priority": partial(check_integer, low=PRIORITIES[0], high=PRIORITIES[1]),
-    "rate_key": _KEY,
-    "reason": check_text,
     "run_at": partial(check_integer, low=0, high=MAX_INSTANT),
-    "total": _EXACT,
-    "trace_id": _KEY,
     "uptime_us": partial(check_integer, low=0, high=MAX_INSTANT),
 }
-"""What a field of this name may have, whatever its type allows."""
 
 
 _Row = tuple[int, str, Check | None, object]

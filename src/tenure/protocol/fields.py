@@ -11,10 +11,11 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from tenure.core.checks import (
-    MAX_COUNT,
+    LIMITS_BY_NAME as SAME_AS_IN_THE_CORE,
+)
+from tenure.core.checks import (
     MAX_DEDUPE_KEY,
     MAX_DURATION,
-    MAX_EXACT_INTEGER,
     MAX_META,
     MAX_META_KEY,
     MAX_META_VALUE,
@@ -22,7 +23,8 @@ from tenure.core.checks import (
     MAX_TEXT,
     META_KEY_PATTERN,
     NAME_PATTERN,
-    PRIORITIES,
+    Count,
+    Text,
 )
 from tenure.core.ids import (
     ANY_CASE_JOB_ID_PATTERN,
@@ -61,8 +63,6 @@ LeaseIdField = Annotated[LeaseId, Meta(pattern=_whole(LEASE_ID_PATTERN))]
 
 EventWord = Annotated[str, Meta(max_length=MAX_NAME)]
 StepField = Annotated[str, Meta(max_length=MAX_DEDUPE_KEY)]
-Label = Annotated[str, Meta(min_length=1, max_length=MAX_DEDUPE_KEY)]
-Text = Annotated[str, Meta(max_length=MAX_TEXT)]
 LongText = Annotated[str, Meta(max_length=16 * MAX_TEXT)]
 ShortText = Annotated[str, Meta(max_length=MAX_NAME)]
 
@@ -72,11 +72,6 @@ MetaField = Annotated[
 ]
 
 Seconds = Annotated[float, Meta(ge=0, le=MAX_SECONDS)]
-Count = Annotated[int, Meta(ge=0, le=MAX_COUNT)]
-Positive = Annotated[int, Meta(ge=1, le=MAX_COUNT)]
-Exact = Annotated[int, Meta(ge=0, le=MAX_EXACT_INTEGER)]
-Sequence = Annotated[int, Meta(ge=1, le=MAX_EXACT_INTEGER)]
-Priority = Annotated[int, Meta(ge=PRIORITIES[0], le=PRIORITIES[1])]
 Moment = Annotated[datetime, Meta(tz=True)]
 
 _NAME_IN_WORDS = (
@@ -105,29 +100,11 @@ LIMITS_BY_TYPE: dict[Any, Any] = {
 """What a field of a request may be, by its type in the core."""
 
 LIMITS_BY_NAME: dict[str, Any] = {
-    "claim_seq": Sequence,
+    **SAME_AS_IN_THE_CORE,
     "concurrency": Count,
-    "concurrency_key": Label,
-    "rate_key": Label,
     "cron": Annotated[str, Meta(min_length=1, max_length=MAX_CRON)],
-    "correlation_id": Label,
-    "dedupe_key": Label,
-    "done": Exact,
-    "expected_rev": Positive,
-    "factor": Annotated[float, Meta(ge=1, le=100)],
-    "floor": Annotated[float, Meta(ge=0, le=1)],
-    "hb_seq": Sequence,
-    "left_out_bytes": Exact,
-    "max_attempts": Positive,
-    "max_releases": Count,
     "message": Text,
-    "note": Text,
-    "pid": Count,
-    "priority": Priority,
     "queues": Annotated[tuple[QueueField, ...], Meta(min_length=1)],
-    "reason": Text,
-    "total": Exact,
-    "trace_id": Label,
     "tz": Annotated[str, Meta(min_length=1, max_length=MAX_NAME)],
 }
 """What a field of a request may be, by its name, where its type in the core says less. A field

@@ -19,6 +19,8 @@ from tenure.core.checks import (
     MAX_META_VALUE,
     MAX_NAME,
     MAX_SEARCHED_TEXT,
+    Exact,
+    Label,
 )
 from tenure.core.claims import ClaimRequest
 from tenure.core.commands import (
@@ -61,10 +63,8 @@ from tenure.core.workers import MAX_WORKER_KEY, WorkerProcess
 from tenure.errors import InvalidInput
 from tenure.protocol.fields import (
     EventWord,
-    Exact,
     JobIdField,
     KindField,
-    Label,
     LeaseIdField,
     LongText,
     Moment,
