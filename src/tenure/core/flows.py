@@ -20,7 +20,7 @@ from tenure.core.commands import (
     Unblock,
     fingerprint,
 )
-from tenure.core.events import Facts
+from tenure.core.events import Facts, enqueued_facts, facts_of_another
 from tenure.core.flow_rows import Edge, Flow, FlowRedrive, parents_first
 from tenure.core.ids import Fingerprint, JobId, RequestId, replacement_id
 from tenure.core.instants import later
@@ -37,11 +37,10 @@ from tenure.core.outcomes import (
     Replayed,
 )
 from tenure.core.requests import (
-    enqueued_facts,
-    facts_of_another,
     inherited_ids,
     is_being_compensated,
     is_undeclared,
+    policy_of,
     redriven,
     why_no_parent,
 )
@@ -113,7 +112,12 @@ def _member(member: FlowMember, flow: EnqueueFlow, at: Context, asked: Fingerpri
     command = member.job
     handler = None if flow.handler is None else at.others.get(flow.handler.job_id)
     facts = replace(
-        enqueued_facts(command, at, None if handler is None else handler.id),
+        enqueued_facts(
+            command,
+            now=at.now,
+            policy=policy_of(command, at),
+            origin_id=None if handler is None else handler.id,
+        ),
         flow_id=flow.flow_id,
         flow_step=member.step,
         parents=len(member.after) or None,

@@ -13,7 +13,6 @@ from msgspec.structs import replace
 
 from tenure.core.attempt_end import requeued, stalled_by_operator
 from tenure.core.changes import Draft, Origin, apply, ending, new_job, origin_of
-from tenure.core.checks import MAX_INSTANT
 from tenure.core.commands import (
     Cancel,
     DeadLetter,
@@ -29,9 +28,9 @@ from tenure.core.commands import (
     fingerprint,
     redriven_id,
 )
-from tenure.core.events import Event, Facts, digest
+from tenure.core.events import Event, Facts, enqueued_facts, facts_of_another
 from tenure.core.ids import Fingerprint, JobId, RequestId
-from tenure.core.instants import Duration, Instant, later
+from tenure.core.instants import Instant, later
 from tenure.core.job import Job, JobError, compensation_id, needs_compensation
 from tenure.core.leases import why_not_held
 from tenure.core.outcomes import (
@@ -72,7 +71,12 @@ def enqueue(command: Enqueue, at: Context) -> Outcome:
     existing = at.key_holder or at.job
     if existing is not None and not may_take_key(existing, command, at.now):
         return answer_existing(existing, command, at)
-    facts = enqueued_facts(command, at, None if parent is None else parent.id)
+    facts = enqueued_facts(
+        command,
+        now=at.now,
+        policy=policy_of(command, at),
+        origin_id=None if parent is None else parent.id,
+    )
     if isinstance(command, ScheduledEnqueue):
         cause = EventCause.SCHEDULE
         facts = replace(facts, schedule=command.schedule, scheduled_for=command.scheduled_for)
@@ -122,34 +126,11 @@ def _taking_key(applied: Applied, holder: Job) -> Applied:
     return replace(applied, change=replace(applied.change, takes_key_from=holder.id))
 
 
-def enqueued_facts(command: Enqueue, at: Moment, origin_id: JobId | None = None) -> Facts:
-    """What the `enqueued` event of a job says of it."""
-    run_at = Instant(at.now + command.delay_us) if command.run_at is None else command.run_at
-    # Fifteen keywords: with one more CPython makes a dictionary of them, see `changes._event`.
-    facts = Facts(
-        namespace=command.namespace,
-        queue=command.queue,
-        kind=command.kind,
-        priority=command.priority or None,
-        policy=_policy_of(command, at) if command.policy is None else command.policy,
-        dedupe_key=command.dedupe_key,
-        unique_for_us=command.unique_for_us,
-        concurrency_key=command.concurrency_key,
-        rate_key=command.rate_key,
-        run_at=run_at,
-        on_dead_letter=command.on_dead_letter,
-        start_by=None if command.expires_us is None else _start_by(command.expires_us, at, run_at),
-        sha256=digest(command.payload),
-        size=len(command.payload),
-    )
-    if command.meta:
-        facts = replace(facts, meta=command.meta)
-    return facts if origin_id is None else replace(facts, origin_id=origin_id)
-
-
-def _policy_of(command: Enqueue, at: Moment) -> Policy:
-    """The policy of a job whose enqueue brings none: what workers declared for its kind, else the
-    default. [F9]"""
+def policy_of(command: Enqueue, at: Moment) -> Policy:
+    """The policy of a new job. If its enqueue brings none, what workers declared for its kind, else
+    the default. [F9]"""
+    if command.policy is not None:
+        return command.policy
     declared = NO_POLICIES if at.shared is None else at.shared.policies
     return declared.get((command.namespace, command.kind)) or Policy()
 
@@ -159,12 +140,6 @@ def is_undeclared(command: Enqueue, at: Moment) -> bool:
     if command.policy is not None:
         return False
     return at.shared is None or (command.namespace, command.kind) not in at.shared.policies
-
-
-def _start_by(expires_us: Duration, at: Moment, run_at: Instant) -> Instant:
-    """From when on a job that was not started is expired. It counts from the time that the
-    job could have been started: a delay longer than this is no mistake. [EX1]"""
-    return Instant(min(later(at.now, run_at) + expires_us, MAX_INSTANT))
 
 
 def why_no_parent(
@@ -401,29 +376,6 @@ def is_being_compensated(job: Job, compensation: Job | None) -> bool:
     """Whether this finished job has a compensation that has not ended."""
     is_live = compensation is not None and not compensation.status.is_terminal
     return is_live and needs_compensation(job)
-
-
-def facts_of_another(job: Job, payload: bytes, now: Instant) -> Facts:
-    """The facts of a new job that is like this one."""
-    return Facts(
-        namespace=job.namespace,
-        queue=job.queue,
-        kind=job.kind,
-        priority=job.priority or None,
-        policy=job.policy,
-        dedupe_key=job.dedupe_key,
-        unique_for_us=job.unique_for_us,
-        concurrency_key=job.concurrency_key,
-        rate_key=job.rate_key,
-        origin_id=job.id,
-        on_dead_letter=job.on_dead_letter,
-        run_at=now,
-        sha256=digest(payload),
-        size=len(payload),
-        schedule=job.schedule,
-        scheduled_for=job.scheduled_for,
-        meta=job.meta,
-    )
 
 
 def redriven(job_id: JobId, enqueued: Event, asked: Fingerprint) -> Resolution:
