@@ -4,11 +4,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from tenure.core.commands import JobSpec
 from tenure.core.ids import DEFAULT_NAMESPACE, JobId, QueueName
 from tenure.core.job import Job
 from tenure.core.vocabulary import Role
 from tenure.errors import PermanentError
-from tenure.handlers.calls import Call, Enqueued, JobSpec
+from tenure.handlers.calls import Call, Enqueued
 from tenure.remote.coordinator import RemoteCoordinator
 from tenure.worker.supervisor.requests import HandlerRequest, HandlerRequests
 from tenure_conformance.harness import KIND, QUEUE

@@ -3,8 +3,9 @@
 import threading
 from collections.abc import Callable
 
+from tenure.core.commands import JobSpec
 from tenure.core.ids import Actor, JobId, Kind, QueueName
-from tenure.handlers.calls import Call, Enqueued, JobSpec
+from tenure.handlers.calls import Call, Enqueued
 from tenure.worker.child.asks import Asks
 from tenure.worker.frames import Ask, Authority, BorrowLease, StoreArtifact, ToSupervisor
 from tenure.worker.supervisor.requests import HandlerRequest

@@ -5,12 +5,12 @@ from concurrent.futures import Future
 
 import pytest
 
-from tenure.core.commands import Command
+from tenure.core.commands import Command, JobSpec
 from tenure.core.ids import DEFAULT_NAMESPACE, JobId, Kind, QueueName, WorkerId, worker_actor
 from tenure.core.verdicts import Answer, Reply
 from tenure.core.vocabulary import Cause
 from tenure.errors import InvalidInput, LeaseConflictError
-from tenure.handlers.calls import Call, JobSpec
+from tenure.handlers.calls import Call
 from tenure.worker.child.context import AttemptContext
 from tenure.worker.frames import AskAnswer
 from tenure.worker.supervisor.requests import HandlerRequest, HandlerRequests

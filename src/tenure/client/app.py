@@ -35,13 +35,13 @@ from tenure.client.jobs import Job
 from tenure.client.schedules import Schedules
 from tenure.client.shells import Operation, awaiting, blocking
 from tenure.core.checks import check_job_id, check_name
-from tenure.core.commands import Complete, Enqueue
+from tenure.core.commands import Complete, Enqueue, JobSpec
 from tenure.core.ids import DEFAULT_QUEUE, JobId, Kind, Namespace
 from tenure.core.policy import Policy
 from tenure.core.rates import Rate, parse_rate
 from tenure.core.verdicts import Verdict
 from tenure.errors import InvalidInput, ValidationError
-from tenure.handlers.calls import Call, JobSpec
+from tenure.handlers.calls import Call
 from tenure.handlers.hooks import AnyHook
 from tenure.handlers.options import (
     OPTION_NAMES,

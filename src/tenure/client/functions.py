@@ -28,13 +28,13 @@ import msgspec
 from tenure.client.channel import Channel
 from tenure.client.jobs import Job, refusal
 from tenure.client.shells import Operation, Wait, arun, run
-from tenure.core.commands import Enqueue, EnqueueFlow
+from tenure.core.commands import Enqueue, EnqueueFlow, JobSpec
 from tenure.core.ids import JobId, Kind
 from tenure.core.job import Job as StoredJob
 from tenure.core.policy import Compensation, DeadLetterJob, Policy, policy_in_words
 from tenure.core.verdicts import Answer, Reply
 from tenure.errors import InvalidInput
-from tenure.handlers.calls import Call, JobSpec
+from tenure.handlers.calls import Call
 from tenure.handlers.context import Context
 from tenure.handlers.json_values import encode
 from tenure.handlers.options import (

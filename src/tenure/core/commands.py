@@ -79,14 +79,11 @@ class ParentAttempt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     step: str = ""
 
 
-class Enqueue(_Command, frozen=True, kw_only=True, gc=False):
-    """Make a job. The caller makes the id, so a repeated enqueue is one job. [D3]"""
+class JobSpec(_Command, frozen=True, kw_only=True, gc=False):
+    """Everything that an enqueue says about a job, except where it is and who asks."""
 
-    job_id: JobId
-    namespace: Namespace
-    queue: QueueName
     kind: Kind
-    actor: Actor
+    queue: QueueName
     payload: bytes = b"null"
     priority: int = 0
     delay_us: Duration = Duration(0)
@@ -102,6 +99,14 @@ class Enqueue(_Command, frozen=True, kw_only=True, gc=False):
     meta: dict[str, str] | None = None
     policy: Policy | None = None
     """None: the policy that workers declare for the kind. [F9]"""
+
+
+class Enqueue(JobSpec, frozen=True, kw_only=True, gc=False):
+    """Make a job. The caller makes the id, so a repeated enqueue is one job. [D3]"""
+
+    job_id: JobId
+    namespace: Namespace
+    actor: Actor
 
     def needs(self) -> Needs:
         """The policy that workers declared, if it brings none."""

@@ -5,33 +5,11 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from tenure.core.checks import MAX_DEDUPE_KEY
-from tenure.core.ids import JobId, Kind, QueueName
-from tenure.core.instants import Duration, Instant
-from tenure.core.policy import DeadLetterJob, Policy
+from tenure.core.commands import JobSpec
+from tenure.core.ids import JobId
 from tenure.errors import InvalidInput
 
 _R_co = TypeVar("_R_co", covariant=True)
-
-
-class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that an enqueue says about a job, except its id."""
-
-    kind: Kind
-    queue: QueueName
-    payload: bytes
-    priority: int = 0
-    delay_us: Duration = Duration(0)
-    run_at: Instant | None = None
-    expires_us: Duration | None = None
-    on_dead_letter: DeadLetterJob | None = None
-    dedupe_key: str | None = None
-    unique_for_us: Duration | None = None
-    concurrency_key: str | None = None
-    rate_key: str | None = None
-    correlation_id: str | None = None
-    trace_id: str | None = None
-    meta: dict[str, str] | None = None
-    policy: Policy | None = None
 
 
 class Call(Generic[_R_co]):

@@ -13,7 +13,7 @@ from typing import Any, Generic, Literal, Self, TypeAlias, TypeVar
 import msgspec
 
 from tenure.core.checks import MAX_NAME, shown
-from tenure.core.commands import Parent
+from tenure.core.commands import JobSpec, Parent
 from tenure.core.ids import (
     JOB_ID_PATTERN,
     FlowId,
@@ -28,7 +28,6 @@ from tenure.handlers.calls import (
     Call,
     Enqueued,
     JobHandle,
-    JobSpec,
     check_id_is_derived,
     checked_call,
     checked_step,

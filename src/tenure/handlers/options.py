@@ -15,6 +15,7 @@ from typing import Any, Literal, TypeAlias, TypedDict, TypeVar
 import msgspec
 
 from tenure.core.checks import MAX_DURATION, check_duration, check_meta, check_name
+from tenure.core.commands import JobSpec
 from tenure.core.ids import QueueName, ScheduleName
 from tenure.core.instants import Duration, Instant, parse_duration, seconds
 from tenure.core.policy import Backoff, LeaseBounds, Policy
@@ -22,7 +23,7 @@ from tenure.core.schedules import ScheduleSpec, check_schedule_spec, job_fields
 from tenure.core.validation import check_policy
 from tenure.core.vocabulary import CatchUp, OnExhausted, OnLost, Overlap, Word, did_you_mean
 from tenure.errors import InvalidInput
-from tenure.handlers.calls import Call, JobSpec
+from tenure.handlers.calls import Call
 
 Span: TypeAlias = str | timedelta | float
 """A duration: `"250ms"`, `"90s"`, `"2h"`, a timedelta, or a number of seconds."""

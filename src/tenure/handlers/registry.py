@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from tenure.core.checks import MAX_DEDUPE_KEY, check_label
+from tenure.core.commands import JobSpec
 from tenure.core.concurrency import check_concurrency_limit
 from tenure.core.ids import DEFAULT_QUEUE, Kind, QueueName, ScheduleName
 from tenure.core.instants import Duration
@@ -22,7 +23,6 @@ from tenure.core.rates import Rate
 from tenure.core.schedules import ScheduleSpec
 from tenure.core.vocabulary import did_you_mean
 from tenure.errors import InvalidInput, ValidationError
-from tenure.handlers.calls import JobSpec
 from tenure.handlers.hooks import Hook, make_hook
 from tenure.handlers.json_values import check_value, decode, encode
 from tenure.handlers.options import job_key, plain

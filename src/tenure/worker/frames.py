@@ -11,12 +11,11 @@ import msgspec
 
 from tenure.clock import Boot
 from tenure.core.artifacts import MAX_ARTIFACT_BYTES
-from tenure.core.commands import Complete
+from tenure.core.commands import Complete, JobSpec
 from tenure.core.ids import Actor, JobId, Kind, LeaseId, QueueName, RequestId, correlated_by
 from tenure.core.instants import Duration, Instant
 from tenure.core.job import JobError, Progress
 from tenure.core.verdicts import Grant
-from tenure.handlers.calls import JobSpec
 from tenure.handlers.flows import FlowPlan
 from tenure.handlers.registry import Isolation
 from tenure.protocol.routes import MAX_FLOW_BYTES
