@@ -42,8 +42,8 @@ LONGEST_POLL_S = 0.25
 POLL_FACTOR = 1.5
 
 IDS_PER_ENTROPY = 64
-"""Ids are made of random bytes, which are read for so many at once: a system call for each took a
-tenth of a bulk enqueue."""
+"""Random bytes are read for this many ids at once: a system call for each took a tenth of a bulk
+enqueue."""
 
 _T = TypeVar("_T")
 
@@ -106,7 +106,7 @@ class Link(msgspec.Struct, kw_only=True):
     repeats it."""
     transactions: CallersTransactions = NoTransactions()
     why_waiting: Callable[[Job], str | None] = not_due_yet
-    """Why nobody has claimed a queued job, in words; None if there is no known reason."""
+    """Why no worker has claimed a queued job, in words; None if there is no known reason."""
     watch: Callable[[OnHint], Callable[[], None]] | None = None
     """`Store.watch` of the store, where it can be asked."""
     monotonic: Callable[[], float] = time.monotonic
@@ -323,7 +323,7 @@ def poll_pauses() -> Iterator[float]:
 
 
 def close_at_exit(channel: "weakref.ref[Channel]") -> None:
-    """Close the link of an application that nobody closed, at the exit of the process.
+    """Close the link of an application that is still open, at the exit of the process.
 
     Otherwise the garbage collector closes the store, after Python has stopped the daemon threads
     wherever they were. One that was stopped within a lock keeps it, and a program that enqueued

@@ -141,7 +141,7 @@ class Enqueueable(Generic[P, R]):
 
     def using(self, **options: Unpack[EnqueueOptions]) -> "Enqueueable[P, R]":
         """The same function with options for its jobs: `using(key="x", delay="5m").enqueue(…)`.
-        Of an option that is given twice the later one counts."""
+        If an option is given twice, the later value counts."""
         check_known(dict(options), OPTION_NAMES, of="using()")
         merged = cast(EnqueueOptions, {**self._options, **options})
         return Enqueueable(self._definition, self._function, merged)
@@ -289,7 +289,7 @@ class Definition:
 _DEFAULT_POLICY = Policy()
 _log = logging.getLogger("tenure.client")
 MAX_UNDECLARED = 1000
-"""So many kinds are warned of in one process."""
+"""How many kinds one process warns of."""
 
 
 def spec_of(kind: JobSpec, options: EnqueueOptions) -> JobSpec:
@@ -360,7 +360,7 @@ class Sender:
 
     def dead_letter_job(self, named: "str | JobFunction[..., Any, Any]") -> DeadLetterJob:
         """What is enqueued for a dead letter. Its function may be defined after the one that names
-        it, but must be known here: an error now is better than a dead letter nobody hears of."""
+        it, but must be known here: an error now is better than an unreported dead letter."""
         kind = Kind(named) if isinstance(named, str) else named.kind
         handler = self._registry.get(kind)
         if handler is None:

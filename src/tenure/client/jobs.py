@@ -275,8 +275,8 @@ class Job(JobHandle, Generic[R_co]):
         stage: Stage | str | None = None,
         **request: Unpack[RequestOptions],
     ) -> Operation[JobStatus]:
-        """Turn the job into a dead letter, if it has not ended: it does not run unless somebody
-        redrives it. The message is kept as its error."""
+        """Turn the job into a dead letter, if it has not ended: it does not run unless it is
+        redriven. The message is kept as its error."""
         return self._changing(
             DeadLetter,
             request,
@@ -291,7 +291,7 @@ class Job(JobHandle, Generic[R_co]):
     def rerun(
         self, *, again: bool = False, **request: Unpack[RequestOptions]
     ) -> Operation["Job[R_co]"]:
-        """Make a new job like this one, which has ended and stays as it is. A dead letter that was
+        """Make a new job like this one, which has ended and stays unchanged. A dead letter that was
         redriven or discarded before raises `Conflict`, unless `again` asks for another job."""
         made = yield from self._deciding(Redrive, request, cause=EventCause.RERUN, again=again)
         return Job(self._channel, made.id, stored=made, decode=self._decode)
@@ -442,21 +442,21 @@ def ending(
     return ended
 
 
-LONGEST_DEAF_S = 0.1
-DEAF_SHARE = 0.1
-"""How long no hint is heard after a read: this share of the time that was waited."""
+LONGEST_PAUSE_S = 0.1
+PAUSE_SHARE = 0.1
+"""How long hints are ignored after a read: this share of the time that was waited."""
 
 
 class EndHints:
-    """Hears the hints of one link while somebody waits. Close it."""
+    """Receives the hints of one link during a wait. Close it."""
 
     def __init__(self, link: Link, namespace: Namespace) -> None:
         self._link = link
         self._namespace = namespace
         self._began_s = link.monotonic()
-        self._has_heard = threading.Event()
+        self._has_hint = threading.Event()
         self._waiting: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
-        self._stop = None if link.watch is None else link.watch(self._hear)
+        self._stop = None if link.watch is None else link.watch(self._receive)
 
     def close(self) -> None:
         """Stop listening."""
@@ -468,35 +468,35 @@ class EndHints:
         if self._stop is None:
             return pausing(self._link, pause_s)
         waited_s = self._link.monotonic() - self._began_s
-        deaf_s = min(DEAF_SHARE * waited_s, LONGEST_DEAF_S, pause_s)
+        ignored_s = min(PAUSE_SHARE * waited_s, LONGEST_PAUSE_S, pause_s)
         return Wait(
-            lambda: self._pause(deaf_s, pause_s - deaf_s),
-            lambda: self._apause(deaf_s, pause_s - deaf_s),
+            lambda: self._pause(ignored_s, pause_s - ignored_s),
+            lambda: self._apause(ignored_s, pause_s - ignored_s),
         )
 
-    def _hear(self, hint: Hint | None) -> None:
+    def _receive(self, hint: Hint | None) -> None:
         if hint is not None:
             is_mine = hint.change is HintedChange.ENDED and hint.namespace == self._namespace
             if not is_mine:
                 return
-        self._has_heard.set()
+        self._has_hint.set()
         waiting = self._waiting
         if waiting is not None:
             with suppress(RuntimeError):  # the loop has ended
                 waiting[0].call_soon_threadsafe(waiting[1].set)
 
-    def _pause(self, deaf_s: float, pause_s: float) -> None:
-        self._link.pause(deaf_s)
-        self._has_heard.wait(pause_s)
-        self._has_heard.clear()
+    def _pause(self, ignored_s: float, pause_s: float) -> None:
+        self._link.pause(ignored_s)
+        self._has_hint.wait(pause_s)
+        self._has_hint.clear()
 
-    async def _apause(self, deaf_s: float, pause_s: float) -> None:
-        await self._link.apause(deaf_s)
+    async def _apause(self, ignored_s: float, pause_s: float) -> None:
+        await self._link.apause(ignored_s)
         event = asyncio.Event()
         self._waiting = (asyncio.get_running_loop(), event)
-        if not self._has_heard.is_set():  # else the hint came before there was an event
+        if not self._has_hint.is_set():  # else the hint came before there was an event
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause_s):
                     await event.wait()
         self._waiting = None
-        self._has_heard.clear()
+        self._has_hint.clear()

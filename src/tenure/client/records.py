@@ -50,7 +50,7 @@ def record_of(job: Job, *, now: Instant, bodies: bool) -> JobRecord:
 
 
 class DeadLetterRecord(Record, frozen=True, kw_only=True):
-    """A dead letter, and what became of it: None if nobody has decided yet."""
+    """A dead letter, and what became of it: None before that is decided."""
 
     id: JobId
     reason_code: ReasonCode | None

@@ -43,7 +43,7 @@ def run(operation: Operation[T]) -> T:
         while True:
             try:
                 value = wait.blocking()
-            except Exception as failure:  # the operation decides whether it can go on
+            except Exception as failure:  # the operation decides whether it can continue
                 wait = operation.throw(failure)
             else:
                 wait = operation.send(value)
@@ -59,7 +59,7 @@ async def arun(operation: Operation[T]) -> T:
         while True:
             try:
                 value = await wait.awaiting()
-            except Exception as failure:  # the operation decides whether it can go on
+            except Exception as failure:  # the operation decides whether it can continue
                 wait = operation.throw(failure)
             else:
                 wait = operation.send(value)
@@ -87,8 +87,8 @@ def blocking(
 def awaiting(
     method: Callable[Concatenate[S, P], T], *, name: str | None = None
 ) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
-    """The twin of a method for async code; its name has an `a` in front. Of one that is not
-    `blocking` it runs in a thread."""
+    """The twin of a method for async code; its name has an `a` in front. If the method is
+    not `blocking`, the twin runs it in a thread."""
     operation = getattr(method, "__wrapped__", None)
 
     async def twin(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:

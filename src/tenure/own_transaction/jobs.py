@@ -147,7 +147,7 @@ def _store_on(store: Store, connection: Any, *, notify: bool = False) -> Iterato
         from tenure.own_transaction.sqlite import store_on as sqlite_store_on
 
         with sqlite_store_on(store, driver) as lent:
-            yield lent  # those who watch the file notice every commit, so `notify` adds nothing
+            yield lent  # watchers of the file notice every commit, so `notify` adds nothing
         return
     from tenure.own_transaction.postgres import store_on as postgres_store_on
 

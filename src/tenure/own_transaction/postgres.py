@@ -75,7 +75,7 @@ class _BorrowedPostgresJobs(PostgresJobs):
 
 class CallersDatabase(PostgresDialect):
     """Runs statements by `fetch`, within the transaction that is open there. What is written there
-    is never remembered as acknowledged: nobody tells us how that transaction ends."""
+    is never remembered as acknowledged: how that transaction ends is unknown here."""
 
     def __init__(self, schema: str, fetch: Fetch, *, notify: bool) -> None:
         super().__init__(schema)
@@ -170,7 +170,7 @@ async def work_on(
 
 
 def _take_failure(ended: "asyncio.Future[Any]") -> None:
-    """Or asyncio would log that nobody asked why the work that was given up failed."""
+    """Read the failure of work that was given up: asyncio would log it as never retrieved."""
     if not ended.cancelled():
         ended.exception()
 

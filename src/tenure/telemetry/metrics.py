@@ -120,7 +120,7 @@ class Metrics:
     def _families(self, namespace: Namespace | None) -> "Iterator[Family]":
         readings = {source: read(namespace) for source, read in self._sources.items()}
         for metric in METRICS:
-            # Of a store that cannot be read only that is exposed.
+            # If the store cannot be read, only that is exposed.
             is_read = readings.get(metric.source) is not None
             if is_read or (metric is STORE_UP and metric.source in readings):
                 yield _family(metric, metric.read(readings[metric.source]), namespace)

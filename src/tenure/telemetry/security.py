@@ -1,7 +1,7 @@
 """The security log: what an attack on a server looks like, and what its operators did. [OB11]
 
-One JSON object per line, and a count of each sort of event. A line has no secrets: of a token its
-id, of a lease as much as may be shown.
+One JSON object per line, and a count of each sort of event. A line has no secrets: of a token only
+the id, of a lease only the part that may be shown.
 
 A flood of requests must not fill the server's disk, so events that any caller can cause are limited
 to a number of lines per second for each principal. Operators' actions have no such limit: otherwise

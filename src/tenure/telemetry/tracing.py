@@ -143,13 +143,13 @@ def client_span(method: str, path: str) -> Iterator["RequestSpan"]:
 
 
 @contextmanager
-def server_span(method: str, path: str, told: TraceContext) -> Iterator["RequestSpan"]:
+def server_span(method: str, path: str, caller: TraceContext) -> Iterator["RequestSpan"]:
     """A span for answering a request, in the caller's trace."""
     with (
-        _request_span(method, path, told, "SERVER", "http.route") as (inside, span),
+        _request_span(method, path, caller, "SERVER", "http.route") as (inside, span),
         use_trace(inside),
     ):
-        yield RequestSpan(inside if told.traceparent is None else told, span, named=told)
+        yield RequestSpan(inside if caller.traceparent is None else caller, span, named=caller)
 
 
 @contextmanager

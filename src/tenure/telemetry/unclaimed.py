@@ -29,7 +29,7 @@ MAX_NAMED_JOBS = 20
 """Jobs that a reason names."""
 
 MAX_HOLDERS_READ = 500
-"""Among how many live jobs the holders of a concurrency key are searched."""
+"""The holders of a concurrency key are searched among this many live jobs."""
 
 
 class WaitWord(StrEnum):
