@@ -69,7 +69,7 @@ CONTENTS = (
 
 def _claim(kind: str, wanted: int) -> Question:
     scope = ClaimScope(namespace=HERE, queues=(BUSY,), kinds=(Kind(kind),))
-    return lambda store: store._candidate_queries(
+    return lambda store: store.candidates.queries(
         Reading.of_all(scope, {BUSY: [Kind(kind)]}, wanted)
     )
 

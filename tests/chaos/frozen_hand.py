@@ -27,6 +27,7 @@ class FreezingStore(PostgresStore):
     def __init__(self, url: str, *, timeout_s: float) -> None:
         super().__init__(url, timeout_s=timeout_s)
         self._own_save = instead(self, "jobs.save_held", self._save)
+        self._own_write = instead(self, "claims._write_plan", self._write_claim)
 
     def _freeze(self) -> None:
         if not self.is_frozen:
@@ -34,9 +35,9 @@ class FreezingStore(PostgresStore):
             # To this thread: if another one took the signal, this one would write and commit first.
             signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
 
-    def _write_plan(self, *planned: Any) -> None:
+    def _write_claim(self, *planned: Any) -> None:
         self._freeze()
-        super()._write_plan(*planned)
+        self._own_write(*planned)
 
     def _save(self, *changes: Any) -> Any:
         self._freeze()

@@ -9,9 +9,11 @@ from tenure.core.job import Job
 from tenure.core.kind_settings import KindChange, KindSettings
 from tenure.core.policy import Policy
 from tenure.core.verdicts import Reply
+from tenure.ports import Clock
 from tenure.stores.sqlite.memory import MemoryStore
 from tenure_conformance.spec import spec
 from tests.support.coordinators import CLIENT, KIND, QUEUE, VirtualClock, World
+from tests.support.doubles import instead
 
 
 class CountingStore(MemoryStore):
@@ -19,9 +21,16 @@ class CountingStore(MemoryStore):
 
     reads = 0
 
-    def kinds(self, namespace: Namespace, only: Sequence[Kind] | None = None) -> list[KindSettings]:
+    def __init__(self, *, clock: Clock) -> None:
+        super().__init__(clock=clock)
+        self._own_kinds = instead(self, "settings.kinds", self._kinds)
+
+    def _kinds(
+        self, namespace: Namespace, only: Sequence[Kind] | None = None
+    ) -> list[KindSettings]:
         self.reads += only is not None
-        return super().kinds(namespace, only)
+        found: list[KindSettings] = self._own_kinds(namespace, only)
+        return found
 
 
 def enqueue(world: World, policy: Policy | None = None) -> Job:

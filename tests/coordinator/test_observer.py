@@ -16,9 +16,11 @@ from tenure.core.outcomes import Change, SessionKey
 from tenure.core.schedules import Firing, Schedule
 from tenure.core.verdicts import Observation
 from tenure.core.vocabulary import EventType, JobStatus, ObservationType
+from tenure.ports import Clock
 from tenure.stores.sqlite.memory import MemoryStore
 from tenure_conformance.spec import spec
 from tests.support.coordinators import World
+from tests.support.doubles import instead
 
 
 class Told:
@@ -118,7 +120,11 @@ def test_observers_get_a_lost_race_with_its_command_and_no_replay() -> None:
 class BusyStore(MemoryStore):
     """Begins each claim again: twice because of its queues, once because of another transaction."""
 
-    def claim(
+    def __init__(self, *, clock: Clock) -> None:
+        super().__init__(clock=clock)
+        self._own_claim = instead(self, "claims.claim", self._claim)
+
+    def _claim(
         self,
         scope: ClaimScope,
         sessions: Sequence[SessionKey],
@@ -129,7 +135,7 @@ class BusyStore(MemoryStore):
             plan(view)
             return plan(view)
 
-        planned = super().claim(scope, sessions, wanted, plan_twice)
+        planned: ClaimPlan = self._own_claim(scope, sessions, wanted, plan_twice)
         return replace(planned, restarts=2)
 
 

@@ -173,7 +173,7 @@ def test_an_action_whose_outcome_is_unknown_is_logged(
     def fail(*_: object, **__: object) -> None:
         raise OutcomeUnknown("the store was writing")
 
-    monkeypatch.setattr(stage.store, "put_queue", fail)
+    monkeypatch.setattr(stage.store.settings, "put_queue", fail)
     answer = stage.call("limit", {"limit": 3}, role=O, queue="q")
 
     [line] = noted(stage)

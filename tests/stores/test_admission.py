@@ -22,7 +22,7 @@ from tenure.core.job import Job
 from tenure.core.kind_settings import KindChange
 from tenure.core.rates import parse_rate
 from tenure.stores.postgres.store import PostgresStore
-from tenure.stores.sql.admission import MAX_DIRTY_KEYS
+from tenure.stores.sql.claim_dialect import MAX_DIRTY_KEYS
 from tenure.stores.sql.statements import Query
 from tenure.stores.sqlite.store import SqliteStore
 from tenure_conformance.spec import spec
@@ -93,7 +93,9 @@ def _statements(store: AnyStore, keys: Sequence[str | None]) -> set[str]:
         asked.add(statement)
         return query(statement, *shape, **parameters)
 
-    setattr(store, "_query", noting)  # noqa: B010 - type checkers know that it is a method
+    claims = store.claims
+    for part in (claims, claims._dialect, store.admission, store.candidates, store.settings):
+        setattr(part, "_query", noting)  # noqa: B010 - type checkers know that it is a method
     _enqueue(store, keys)
     complete(store, start(store, claim(store, 10)))
     return asked

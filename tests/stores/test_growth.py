@@ -28,8 +28,8 @@ from tenure.core.vocabulary import JobStatus
 from tenure.ports import NO_WAIT
 from tenure.stores.postgres.store import PostgresStore
 from tenure.stores.sql import depths
-from tenure.stores.sql.admission import MAX_DIRTY_KEYS
 from tenure.stores.sql.candidates import Reading
+from tenure.stores.sql.claim_dialect import MAX_DIRTY_KEYS
 from tenure.stores.sql.database import Transaction
 from tenure.stores.sql.rows import WITH_BODIES, Row
 from tenure.stores.sql.statements import Query
@@ -127,7 +127,7 @@ def _enqueue(
 def _claim(*kinds: str) -> Callable[[AnyStore], Sequence[Query]]:
     named = tuple(map(Kind, kinds))
     scope = ClaimScope(namespace=HERE, queues=(QUEUE,), kinds=named)
-    return lambda store: store._candidate_queries(Reading.of_all(scope, {QUEUE: named}, 10))
+    return lambda store: store.candidates.queries(Reading.of_all(scope, {QUEUE: named}, 10))
 
 
 def _claim_past(held: str, *kinds: str) -> Callable[[AnyStore], Sequence[Query]]:
@@ -149,7 +149,7 @@ def _claim_past(held: str, *kinds: str) -> Callable[[AnyStore], Sequence[Query]]
         )
         reading = Reading.within(scope, {QUEUE: named}, {Kind(held)}, view.room, 10)
         assert (Kind(held), Lane.OPEN.value) not in reading.places[QUEUE]
-        return store._candidate_queries(reading)
+        return store.candidates.queries(reading)
 
     return queries
 
@@ -173,7 +173,10 @@ def _jobs_of(keys: Sequence[Key]) -> Callable[[AnyStore], Sequence[Query]]:
         def read(tx: Transaction) -> list[Query]:
             recorded = Recorded(tx)
             of_keys = dict.fromkeys(keys, 1)
-            store._jobs_of_keys(recorded, HERE, of_keys, store.now(), is_rate=keys[0].is_rate)
+            is_rate = keys[0].is_rate
+            shape = store.admission.key_shapes[is_rate]
+            dialect = store._make_claim_dialect()
+            dialect.jobs_of_keys(recorded, shape, HERE, of_keys, store.now(), is_rate=is_rate)
             return recorded.queries
 
         return store.database.read(read)
@@ -199,7 +202,7 @@ ASKED: dict[str, Callable[[AnyStore], Sequence[Query]]] = {
         store.database.query("rate_waits", namespace=HERE, kinds=store.database.pack([RATED]))
     ],
     "whether keys are dirty": lambda store: [
-        store._moment_query(ClaimScope(namespace=HERE, queues=(QUEUE,), kinds=named))
+        store.claims.moment_query(ClaimScope(namespace=HERE, queues=(QUEUE,), kinds=named))
         for named in ((Kind(KEYED), Kind(RATED)), None)
     ],
     "leases that are over and jobs that have expired": lambda store: [
@@ -211,9 +214,9 @@ ASKED: dict[str, Callable[[AnyStore], Sequence[Query]]] = {
     "queues to measure": lambda store: [
         store.database.query("measured_queues", namespace=HERE, queues=100)
     ],
-    "oldest ready job": lambda store: [store._oldest(depths.READY, HERE, [QUEUE])],
+    "oldest ready job": lambda store: [store.claims._oldest(depths.READY, HERE, [QUEUE])],
     "next delayed job": lambda store: [
-        store._oldest(sort, HERE, [QUEUE]) for sort in (depths.DELAYED, depths.NOT_DUE)
+        store.claims._oldest(sort, HERE, [QUEUE]) for sort in (depths.DELAYED, depths.NOT_DUE)
     ],
     "newest jobs": lambda store: _listed(store),
     "jobs before one": lambda store: [
@@ -383,10 +386,10 @@ OF_FEW_KEYS: dict[str, Callable[[AnyStore], Sequence[Query]]] = {
         store.database.query("rate_waits", namespace=HERE, kinds=store.database.pack([RATED]))
     ],
     "whether keys are dirty": lambda store: [
-        store._moment_query(ClaimScope(namespace=HERE, queues=(QUEUE,), kinds=named))
+        store.claims.moment_query(ClaimScope(namespace=HERE, queues=(QUEUE,), kinds=named))
         for named in ((LIMITED, Kind(RATED)), None)
     ],
-    "candidates": lambda store: store._candidate_queries(
+    "candidates": lambda store: store.candidates.queries(
         Reading.of_all(
             ClaimScope(namespace=HERE, queues=(QUEUE,), kinds=(LIMITED,)), {QUEUE: [LIMITED]}, 10
         )
@@ -475,7 +478,7 @@ def _drain(store: AnyStore, *, claims: int, worker: str) -> None:
 
 
 def _next_claim(store: AnyStore) -> Query:
-    return store._candidate_queries(Reading.of_all(PINNED, {QUEUE: [Kind(READY)]}, 100))[0]
+    return store.candidates.queries(Reading.of_all(PINNED, {QUEUE: [Kind(READY)]}, 100))[0]
 
 
 @spec("Z1")

@@ -126,7 +126,7 @@ def test_the_claim_reads_its_index_in_order(
     scope = claim_request(200).scope
 
     plan = _plan(
-        store, dsn, store._candidate_queries(Reading.of_all(scope, {QUEUE: [Kind("send")]}, 200))[0]
+        store, dsn, store.candidates.queries(Reading.of_all(scope, {QUEUE: [Kind("send")]}, 200))[0]
     )
 
     assert "Index Scan using job_ready" in plan
@@ -179,7 +179,7 @@ def test_a_claim_locks_no_more_rows_than_it_wants(
     """Whatever the planner may do with a LIMIT."""
     store, dsn = big_store
     scope = claim_request(7).scope
-    query = store._candidate_queries(Reading.of_all(scope, {QUEUE: [Kind("send")]}, 7))[0]
+    query = store.candidates.queries(Reading.of_all(scope, {QUEUE: [Kind("send")]}, 7))[0]
     with psycopg.connect(dsn, cursor_factory=psycopg.RawCursor) as raw:
         for setting in ("hashjoin", "mergejoin", "material", "indexscan"):
             raw.execute(f"SET LOCAL enable_{setting} = off")

@@ -307,7 +307,7 @@ def test_a_closed_store_says_so(sqlite_store: SqliteStore) -> None:
 def test_the_claim_reads_its_index_in_order(sqlite_store: SqliteStore, sqlite_path: Path) -> None:
     enqueue(sqlite_store, 50)
     kinds = {QUEUE: [Kind("send")]}
-    query, *_ = sqlite_store._candidate_queries(Reading.of_all(claim_request(10).scope, kinds, 10))
+    query, *_ = sqlite_store.candidates.queries(Reading.of_all(claim_request(10).scope, kinds, 10))
 
     with closing(connect(sqlite_path, host_clock, 1.0)) as connection:
         plan = connection.execute("EXPLAIN QUERY PLAN " + query.text, query.parameters).fetchall()

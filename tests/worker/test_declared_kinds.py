@@ -13,6 +13,7 @@ from tenure.handlers.registry import Handler, Registry, make_handler
 from tenure.stores.sqlite.memory import MemoryStore
 from tenure.worker.supervisor.declarations import change_in_words, declare_and_warn, declare_kinds
 from tenure_conformance.spec import spec
+from tests.support.doubles import instead
 
 LETTER = Kind("letter")
 
@@ -175,12 +176,17 @@ def test_an_operators_limit_stays_when_a_worker_declares_only_a_policy(
 class Refusing(MemoryStore):
     """A store that refuses what is declared for one kind."""
 
-    def put_kind(
+    def __init__(self) -> None:
+        super().__init__()
+        self._own_put_kind = instead(self, "settings.put_kind", self._put_kind)
+
+    def _put_kind(
         self, namespace: Namespace, change: KindChange, *, only_new: bool = False
     ) -> KindSettings:
         if change.kind == "once":
             raise InvalidInput("policy.lease_us", "1 s is outside 30 to 120 s")
-        return super().put_kind(namespace, change, only_new=only_new)
+        kept: KindSettings = self._own_put_kind(namespace, change, only_new=only_new)
+        return kept
 
 
 @spec("F10")
@@ -204,7 +210,11 @@ class Undeclaring(MemoryStore):
 
     asked = 0
 
-    def put_kind(
+    def __init__(self) -> None:
+        super().__init__()
+        instead(self, "settings.put_kind", self._put_kind)
+
+    def _put_kind(
         self, namespace: Namespace, change: KindChange, *, only_new: bool = False
     ) -> KindSettings:
         self.asked += 1

@@ -27,7 +27,7 @@ from tenure.stores.postgres.store import PostgresParts
 from tenure.stores.sql.batches import Group
 from tenure.stores.sql.database import Transaction
 from tenure.stores.sql.flows import SqlFlows
-from tenure.stores.sql.jobs import SqlJobs
+from tenure.stores.sql.jobs import NoteKeys, SqlJobs
 from tenure.stores.sql.rows import Row
 from tenure.stores.sql.statements import Query
 
@@ -110,8 +110,8 @@ class BorrowedPostgresStore(PostgresParts):
         super().__init__(CallersDatabase(lender.database.schema, fetch, notify=notify))
         self.jobs.registered = lender.jobs.registered.copy()
 
-    def _make_jobs(self, flows: SqlFlows) -> SqlJobs:
-        return _BorrowedPostgresJobs(self.database, flows, note_keys=self._note_keys)
+    def _make_jobs(self, flows: SqlFlows, note_keys: NoteKeys) -> SqlJobs:
+        return _BorrowedPostgresJobs(self.database, flows, note_keys=note_keys)
 
 
 def unopened_store(schema: str = DEFAULT_SCHEMA) -> Store:

@@ -104,8 +104,8 @@ class BorrowedSqliteStore(SqliteParts):
         super().__init__(CallersDatabase(connection))
         self.jobs.registered = lender.jobs.registered.copy()
 
-    def _make_jobs(self, flows: SqlFlows) -> SqlJobs:
-        return _BorrowedSqliteJobs(self.database, flows, note_keys=self._note_keys)
+    def _make_jobs(self, flows: SqlFlows, note_keys: NoteKeys) -> SqlJobs:
+        return _BorrowedSqliteJobs(self.database, flows, note_keys=note_keys)
 
 
 @contextmanager

@@ -156,21 +156,9 @@ class PostgresDialect(Database):
     def write(self, work: Callable[[Transaction], _T], *, all_or_nothing: bool = False) -> _T:
         """Run writing work; with `all_or_nothing` a unique key that is taken is a veto."""
 
-    @abstractmethod
-    def tell(self, hints: Collection[Hint], *, sent: Collection[Hint] = ()) -> None:
-        """Tell waiting processes of what was committed; `sent` are known to others already."""
-
     def take_due(self, hints: Collection[Hint]) -> tuple[list[Hint], list[str]]:
         """Those of these hints that may be sent now, and their payloads: the caller sends them."""
         return [], []
-
-    def begin(self) -> int:
-        """Called before a transaction that writes; `acknowledged` gets what it returns."""
-        return 0
-
-    def acknowledged(self, changes: Iterable[Change], *, begun: int) -> None:
-        """Called when these were committed."""
-        return
 
     def lock(self, *parts: str) -> list[Query]:
         """Waits for all who have locked this name, and for those who share it."""

@@ -1,4 +1,4 @@
-"""Admits jobs with a concurrency or rate key, so that claims find them. A mixin of `SqlStore`.
+"""Admits jobs with a concurrency or rate key, so that claims find them.
 
 A job with a key is parked, in a lane that claims do not read. Every change of such a job marks its
 key dirty: a row is added, and no lock is taken, because the change may be part of a caller's own
@@ -11,7 +11,6 @@ is ready. So no job is forgotten: whatever makes room or brings a job marks its 
 transaction, and the transaction that deletes a mark reads the state after it.
 """
 
-from abc import abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from functools import partial
 
@@ -33,14 +32,11 @@ from tenure.core.instants import NEVER, Instant, after, seconds
 from tenure.core.job import AT_ONCE, Job
 from tenure.core.outcomes import Change
 from tenure.core.rates import Meter
-from tenure.stores.sql.database import Database, Transaction
-from tenure.stores.sql.limits import SqlLimits
+from tenure.stores.sql.claim_dialect import MAX_DIRTY_KEYS, ClaimDialect, DirtyKey
+from tenure.stores.sql.database import Database, Part, Transaction
+from tenure.stores.sql.limits import SqlSettings
 from tenure.stores.sql.rows import Row
 from tenure.stores.sql.statements import Query, Shape, Statements
-
-MAX_DIRTY_KEYS = 1000
-"""How many marks of a kind are on a page: this many that were due at once, and as many that became
-due later, so that neither sort delays the other. [CK10]"""
 
 MAX_PAGES = 50
 """How many pages are read while nothing could be admitted."""
@@ -52,16 +48,6 @@ _WATERMARK = ""
 """The key of the row that is the watermark of its kind. No key is empty."""
 
 
-class DirtyKey(msgspec.Struct, frozen=True, order=True):
-    """A key about whose jobs must be decided at this time. `noted_at` is 0 unless a claim says so:
-    if that is in the future, the clock was set back, and it is due. [RL3]"""
-
-    namespace: Namespace
-    key: Key
-    at: int
-    noted_at: int = 0
-
-
 class KeyInUse(msgspec.Struct, frozen=True):
     """A key, how many leases its jobs have or where its rate stands, and its first jobs."""
 
@@ -71,46 +57,20 @@ class KeyInUse(msgspec.Struct, frozen=True):
     rate_keys: dict[JobId, str | None]
 
 
-class SqlAdmission(SqlLimits):
-    """The part of `Store.claim` that admits jobs with keys."""
+class SqlAdmission(Part):
+    """Marks keys dirty, and admits the jobs of dirty keys before a claim."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, dialect: ClaimDialect, settings: SqlSettings) -> None:
         super().__init__(database)
+        self._dialect = dialect
+        self._settings = settings
         # By whether the keys are rate keys.
         shapes = partial(_shape_of, database.statements)
-        self._key_shapes = {is_rate: shapes(is_rate) for is_rate in (False, True)}
-
-    @abstractmethod
-    def _dirty_key_queries(self, keys: Sequence[DirtyKey]) -> list[Query]:
-        """The statements that mark these keys."""
-
-    @abstractmethod
-    def _take_dirty(
-        self, tx: Transaction, namespace: Namespace, kinds: Sequence[Kind] | None
-    ) -> tuple[Instant, list[Row]]:
-        """The clock, and marks of these kinds, or of all, that were due, a page of each sort: kind,
-        is_rate, key, at, noted_at. They are deleted. The settings that this process knows are
-        current then, and stay so until the commit."""
-
-    @abstractmethod
-    def _jobs_of_keys(
-        self,
-        tx: Transaction,
-        namespace: Namespace,
-        keys: Mapping[Key, int],
-        now: Instant,
-        *,
-        is_rate: bool,
-    ) -> tuple[Instant, Sequence[Row]]:
-        """From each key, in one state of the store, its first jobs that are ready at `now`, up to N
-        of each queue, and those that are admitted: kind, key, how many leases it has or where its
-        rate stands, and what decides about a job. A key without jobs has a row without a job. And
-        the clock after that: by an earlier one, a rate that was granted meanwhile would seem too
-        far ahead."""
+        self.key_shapes = {is_rate: shapes(is_rate) for is_rate in (False, True)}
 
     # --- marking -------------------------------------------------------------------------------
 
-    def _note_keys(self, changes: Iterable[Change]) -> list[Query]:
+    def note_keys(self, changes: Iterable[Change]) -> list[Query]:
         """The statements that mark the keys of these changes; none for jobs without one. A mark for
         a change that is not applied after all is harmless."""
         dirty = {
@@ -119,9 +79,9 @@ class SqlAdmission(SqlLimits):
             for each in (change, *change.spawned)
             for key, at in dirtied_by(each)
         }
-        return self._dirty_key_queries(sorted(dirty)) if dirty else []
+        return self._dialect.dirty_key_queries(sorted(dirty)) if dirty else []
 
-    def _note_granted(
+    def note_granted(
         self,
         namespace: Namespace,
         granted: Sequence[Job],
@@ -129,16 +89,16 @@ class SqlAdmission(SqlLimits):
         now: Instant,
     ) -> list[Query]:
         """Mark the keys under which more jobs could be admitted once these are granted."""
-        rules = KeyRules(self._known(namespace).kinds, now)
+        rules = KeyRules(self._settings.known(namespace).kinds, now)
         dirty = {
             DirtyKey(namespace, key, at, now)
             for job in granted
             if job.rate_key is not None or job.concurrency_key is not None
             for key, at in rules.dirtied_by_grant(job, rates)
         }
-        return self._dirty_key_queries(sorted(dirty)) if dirty else []
+        return self._dialect.dirty_key_queries(sorted(dirty)) if dirty else []
 
-    def _admit_again(self, namespace: Namespace, kind: Kind) -> list[Query]:
+    def admit_again(self, namespace: Namespace, kind: Kind) -> list[Query]:
         """Park the jobs of the kind's keys, and mark these keys dirty."""
         of_kind = {"namespace": namespace, "kind": kind}
         return [
@@ -146,18 +106,18 @@ class SqlAdmission(SqlLimits):
             self._query("park_rate_keys_of_kind", **of_kind),
             *[
                 self._query("mark_keys_of_kind", shape, **of_kind)
-                for shape in self._key_shapes.values()
+                for shape in self.key_shapes.values()
             ],
         ]
 
     # --- admitting -----------------------------------------------------------------------------
 
-    def _admit(self, tx: Transaction, scope: ClaimScope) -> None:
+    def admit(self, tx: Transaction, scope: ClaimScope) -> None:
         """Admit jobs of the dirty keys of the kinds that a claim asks for. Reads more marks until
         a job is admitted, because those of a long backlog of one key may come first. [CK4]"""
         namespace = scope.namespace
         for _ in range(MAX_PAGES):
-            now, rows = self._take_dirty(tx, namespace, scope.kinds)
+            now, rows = self._dialect.take_dirty(tx, namespace, scope.kinds, self._settings.refresh)
             if not rows:
                 return
             dirty = [
@@ -166,7 +126,7 @@ class SqlAdmission(SqlLimits):
             ]
             looked_back = self._look_back(tx, namespace, dirty, now)
             keys = {each.key for each in dirty if each.key.key != _WATERMARK}
-            settings = self._known(namespace)
+            settings = self._settings.known(namespace)
             paused = {name for name, each in settings.queues.items() if each.paused}
             admitted = self._admit_keys(tx, namespace, keys, now, set(scope.queues) - paused)
             if not looked_back and (admitted or len(rows) < MAX_DIRTY_KEYS):
@@ -186,12 +146,12 @@ class SqlAdmission(SqlLimits):
             tx.fetch(
                 *[
                     self._query("mark_keys_again", shape, namespace=namespace, **span)
-                    for shape in self._key_shapes.values()
+                    for shape in self.key_shapes.values()
                 ]
             )
         # The clock was set back after these were taken.
         early = [each for each in taken if each.at > now and not each.noted_at]
-        tx.fetch(*(self._dirty_key_queries(early) if early else []))
+        tx.fetch(*(self._dialect.dirty_key_queries(early) if early else []))
         kinds = {each.key.kind for each in taken if each.at and not each.noted_at}
         self._raise_watermarks(tx, namespace, kinds | {each.key.kind for each in passed}, now)
         return bool(passed)
@@ -239,9 +199,10 @@ class SqlAdmission(SqlLimits):
         whose mark was taken would be forgotten."""
         if not keys:
             return 0, set()
-        kinds = self._known(namespace).kinds
+        kinds = self._settings.known(namespace).kinds
         most = {key: most_admitted(kinds, key) for key in sorted(keys)}
-        read_at, rows = self._jobs_of_keys(tx, namespace, most, now, is_rate=is_rate)
+        shape = self.key_shapes[is_rate]
+        read_at, rows = self._dialect.jobs_of_keys(tx, shape, namespace, most, now, is_rate=is_rate)
         rules, in_use = KeyRules(kinds, read_at), _by_key(rows, is_rate=is_rate)
         decided = [
             (each, admit(each.jobs, rules.room(each.key, each.uses), now=now, queues=queues))
@@ -260,7 +221,7 @@ class SqlAdmission(SqlLimits):
         settled = {found.key for found, to in decided if moved.issuperset(to.admitted)}
         marks = _marks_again(namespace, rules, decided, keys - settled, read_at)
         if marks:
-            tx.fetch(*self._dirty_key_queries(marks))
+            tx.fetch(*self._dialect.dirty_key_queries(marks))
         delayed = {
             found.key.kind
             for found in in_use
@@ -370,7 +331,7 @@ def _marks_again(
 
 
 def _by_key(rows: Iterable[Row], *, is_rate: bool) -> list[KeyInUse]:
-    """The rows of `_jobs_of_keys`, by key."""
+    """The rows of `ClaimDialect.jobs_of_keys`, by key."""
     found: dict[Key, KeyInUse] = {}
     for kind, name, uses, job_id, *columns, rate_key in rows:
         key = Key(Kind(kind), is_rate, name)

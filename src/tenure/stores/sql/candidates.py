@@ -1,4 +1,4 @@
-"""Which jobs a claim may receive, in claim order and by index. A mixin of `SqlStore`.
+"""Which jobs a claim may receive,, in claim order and by index.
 
 A claim reads *arms*: the ready jobs of one kind and lane, or the delayed jobs of one kind, lane
 and priority that are due. In its index each arm is in claim order, so that a claim reads of each as
@@ -6,7 +6,6 @@ much as it needs, whatever other kinds wait in the queue, however many jobs are 
 however many are parked (docs/adr/0047).
 """
 
-from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import NamedTuple
 
@@ -21,8 +20,8 @@ from tenure.core.instants import Instant
 from tenure.core.job import Job
 from tenure.core.rates import Meter
 from tenure.errors import UnreadableRow
-from tenure.stores.sql.admission import SqlAdmission
-from tenure.stores.sql.database import Transaction
+from tenure.stores.sql.claim_dialect import ClaimDialect
+from tenure.stores.sql.database import Database, Part, Transaction
 from tenure.stores.sql.rows import JOB_COLUMNS, Row, job_from
 from tenure.stores.sql.statements import Query
 
@@ -144,14 +143,14 @@ class Candidates(msgspec.Struct, frozen=True):
     rate_states: dict[Meter, Instant]
 
 
-class SqlCandidates(SqlAdmission):
-    """The part of `Store.claim` that finds ready jobs."""
+class SqlCandidates(Part):
+    """Finds the ready jobs that a claim may receive, and locks them."""
 
-    _locked_by_others = 0
-    """How many jobs that other claims have locked a merged claim skips. If that is 0, there is
-    only one writer."""
+    def __init__(self, database: Database, dialect: ClaimDialect) -> None:
+        super().__init__(database)
+        self._dialect = dialect
 
-    def _kinds_to_claim(
+    def kinds_of(
         self, tx: Transaction, scope: ClaimScope, queues: Sequence[QueueName]
     ) -> dict[QueueName, list[Kind]]:
         """The kinds to look for in each queue; few if the claim names few."""
@@ -169,14 +168,14 @@ class SqlCandidates(SqlAdmission):
             for name, rows in zip(queues, waiting, strict=True)
         }
 
-    def _readable_candidates(
+    def readable(
         self,
         tx: Transaction,
         reading: Reading,
         answers: Sequence[Sequence[Row]],
         now: Instant,
     ) -> Candidates:
-        """The candidates, from the answers to `_candidate_queries`. Jobs that this version cannot
+        """The candidates, from the answers to `queries`. Jobs that this version cannot
         read, or not in full, are left to the version that wrote them; others are read in their
         place. [Y5]"""
         asked_more, asked = 0, reading
@@ -195,9 +194,9 @@ class SqlCandidates(SqlAdmission):
                 )
             asked_more = min(passed_over, MAX_PASSED_OVER)
             asked = reading.and_more(asked_more)
-            answers = tx.fetch(*self._candidate_queries(asked))
+            answers = tx.fetch(*self.queries(asked))
 
-    def _candidate_queries(self, reading: Reading) -> list[Query]:
+    def queries(self, reading: Reading) -> list[Query]:
         """The ready jobs of each queue, and then where its delayed jobs are."""
         ready = [
             query
@@ -213,15 +212,11 @@ class SqlCandidates(SqlAdmission):
                 namespace=namespace,
                 queue=name,
                 levels=MAX_LEVELS,
-                **self._pack_places(places),
+                **self._dialect.pack_places(places),
             )
             for name, places in reading.places.items()
         ]
         return [*ready, *levels]
-
-    @abstractmethod
-    def _pack_places(self, places: Sequence[tuple[Kind, int]]) -> dict[str, object]:
-        """Kinds and lanes as the parameters of `delayed_levels`."""
 
     def _with_delayed(
         self, tx: Transaction, reading: Reading, answers: Sequence[Sequence[Row]], now: Instant
@@ -268,7 +263,7 @@ class SqlCandidates(SqlAdmission):
             "namespace": reading.scope.namespace,
             "queue": queue,
             "wanted": wanted,
-            "most": wanted + self._locked_by_others,
+            "most": wanted + self._dialect.locked_by_others,
         }
         if len(texts) == 1:  # no merge, and so no second look at each row
             tat = _STATE_OF_RATE_KEY if arms[0].lane else "NULL"

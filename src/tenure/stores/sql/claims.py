@@ -1,4 +1,4 @@
-"""One claim: lock, read, let the planner decide, write. A mixin of `SqlStore`.
+"""One claim: lock, read, let the planner decide, write.
 
 A claim without limits and rates is one round trip that locks and reads and one that writes:
 
@@ -14,7 +14,6 @@ A claim without limits and rates is one round trip that locks and reads and one 
 
 import random
 import time
-from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
@@ -38,9 +37,14 @@ from tenure.core.kind_settings import KindSettings
 from tenure.core.outcomes import Session, SessionKey
 from tenure.core.rates import Meter
 from tenure.errors import StoreUnavailable
+from tenure.ports import NextReady
+from tenure.stores.sql.admission import SqlAdmission
 from tenure.stores.sql.candidates import Candidates, Reading, SqlCandidates
-from tenure.stores.sql.database import Database, Transaction
+from tenure.stores.sql.claim_dialect import ClaimDialect
+from tenure.stores.sql.database import Database, Part, Transaction
+from tenure.stores.sql.depths import DELAYED, NOT_DUE, SqlDepths
 from tenure.stores.sql.jobs import SqlJobs
+from tenure.stores.sql.limits import SqlSettings
 from tenure.stores.sql.rows import Row, left_out_bytes, rate_states_from, session_from
 from tenure.stores.sql.statements import Query, Shape
 
@@ -103,29 +107,30 @@ class Rules(msgspec.Struct, frozen=True):
         ]
 
 
-class SqlClaims(SqlCandidates):
-    """`Store.claim` over SQL."""
+class SqlClaims(Part):
+    """`tenure.ports.Claiming`."""
 
-    _admits_apart = False
-    """Whether keys are decided about in a transaction of their own, before that of the claim: its
-    locks last only for that, and other claims find what was admitted at once."""
-
-    def __init__(self, database: Database) -> None:
+    def __init__(
+        self,
+        database: Database,
+        dialect: ClaimDialect,
+        *,
+        settings: SqlSettings,
+        admission: SqlAdmission,
+        candidates: SqlCandidates,
+        depths: SqlDepths,
+        jobs: SqlJobs,
+    ) -> None:
         super().__init__(database)
+        self._database = database
+        self._dialect = dialect
+        self._settings = settings
+        self._admission = admission
+        self._candidates = candidates
+        self._oldest = depths.oldest
+        self._jobs = jobs
         # A hint that saves a round trip: the last claim of these scopes found dirty keys.
         self._dirty_scopes: set[ClaimScope] = set()
-
-    @abstractmethod
-    def _claim_locks(self, namespace: Namespace, sessions: Sequence[SessionKey]) -> list[Query]:
-        """Locks that keep claims apart from changes of settings, and from other claims of the same
-        sessions."""
-
-    @abstractmethod
-    def _session_queries(self, sessions: Sequence[Session]) -> list[Query]:
-        """The statements that record what each session was granted last."""
-
-    jobs: SqlJobs
-    """They write what is granted."""
 
     def claim(
         self,
@@ -134,11 +139,23 @@ class SqlClaims(SqlCandidates):
         wanted: int,
         plan: Callable[[ClaimView], ClaimPlan],
     ) -> ClaimPlan:
-        """Lock, read, let `plan` decide, write what it says."""
+        """Lock, read, let `plan` decide, write what it says; remember it as acknowledged."""
+        begun = self._database.begin()
+        planned = self._claim_until_done(scope, sessions, wanted, plan)
+        self._database.acknowledged(planned.changes, begun=begun)
+        return planned
+
+    def _claim_until_done(
+        self,
+        scope: ClaimScope,
+        sessions: Sequence[SessionKey],
+        wanted: int,
+        plan: Callable[[ClaimView], ClaimPlan],
+    ) -> ClaimPlan:
         for restarts in range(MAX_CLAIM_RESTARTS):
             has_admitted = scope in self._dirty_scopes
             if has_admitted:
-                self._write(lambda tx: self._admit(tx, scope))
+                self._write(lambda tx: self._admission.admit(tx, scope))
             is_last = restarts == MAX_CLAIM_RESTARTS - 1
             work = partial(self._claim, scope, sessions, wanted, plan, has_admitted, is_last)
             try:
@@ -163,17 +180,17 @@ class SqlClaims(SqlCandidates):
         is_last: bool,
         tx: Transaction,
     ) -> ClaimPlan:
-        kinds = self._kinds_to_claim(tx, scope, tuple(dict.fromkeys(scope.queues)))
+        kinds = self._candidates.kinds_of(tx, scope, tuple(dict.fromkeys(scope.queues)))
         rules = self._rules_of(scope.namespace, kinds)
         reading = None if rules else Reading.of_all(scope, kinds, wanted)
         remembered, counted, found, moment = self._open(tx, scope, sessions, rules, reading)
         now, epoch, settling_since, rev, is_dirty = moment
         self._saw_epoch(epoch)
-        self._refresh(tx, scope.namespace, epoch, rev)
+        self._settings.refresh(tx, scope.namespace, epoch, rev)
         if self._rules_of(scope.namespace, kinds) != rules:
             raise RestartClaim
-        if is_dirty and not self._admits_apart:
-            self._admit(tx, scope)
+        if is_dirty and not self._dialect.admits_apart:
+            self._admission.admit(tx, scope)
             [[(now, _)]] = tx.fetch(self._query("moment"))
         elif is_dirty or has_admitted:
             self._remember_dirty(scope, is_dirty=is_dirty)
@@ -191,9 +208,9 @@ class SqlClaims(SqlCandidates):
             view = _with_usage(view, rules, counted)
             reading = Reading.within(scope, kinds, rules.kinds.keys(), view.room, wanted)
         assert reading is not None
-        if rules is not None or not self._admits_apart:
-            found = tx.fetch(*self._candidate_queries(reading))
-        candidates = self._readable_candidates(tx, reading, found, now)
+        if rules is not None or not self._dialect.admits_apart:
+            found = tx.fetch(*self._candidates.queries(reading))
+        candidates = self._candidates.readable(tx, reading, found, now)
         view = _with_candidates(view, rules, candidates, wanted)
         if view.busy and not view.candidates and not is_last:
             raise RulesAreBusy
@@ -212,10 +229,12 @@ class SqlClaims(SqlCandidates):
     ) -> tuple[Sequence[Row], Sequence[Sequence[Row]], Sequence[Sequence[Row]], Row]:
         """Lock and read in one round trip: the sessions, what counts under the rules, the
         candidates if there are none and jobs are admitted apart, and the clock."""
-        locks = self._claim_locks(scope.namespace, sessions)
+        locks = self._dialect.claim_locks(scope.namespace, sessions)
         counts = [] if rules is None else self._counting_queries(scope.namespace, rules)
         reads = (
-            self._candidate_queries(reading) if reading is not None and self._admits_apart else []
+            self._candidates.queries(reading)
+            if reading is not None and self._dialect.admits_apart
+            else []
         )
         workers = self._pack([key.worker for key in sessions])
         remembered, *answers, [moment] = tx.fetch(
@@ -223,11 +242,11 @@ class SqlClaims(SqlCandidates):
             self._query("load_sessions", namespace=scope.namespace, workers=workers),
             *counts,
             *reads,
-            self._moment_query(scope),
+            self.moment_query(scope),
         )[len(locks) :]
         return remembered, answers[: len(counts)], answers[len(counts) :], moment
 
-    def _moment_query(self, scope: ClaimScope) -> Query:
+    def moment_query(self, scope: ClaimScope) -> Query:
         if scope.kinds is None:
             return self._query("moment_to_claim", _OF_ANY_KIND, namespace=scope.namespace)
         return self._query(
@@ -245,13 +264,26 @@ class SqlClaims(SqlCandidates):
             self._dirty_scopes.clear()
         self._dirty_scopes.add(scope)
 
+    def next_ready(self, namespace: Namespace, queues: Sequence[QueueName]) -> NextReady:
+        """Whether these queues have a ready job, and when the next one will be."""
+        asked = [
+            self._query("count_ready", jobs=1, namespace=namespace, queue=name) for name in queues
+        ]
+        asked += [self._oldest(sort, namespace, queues) for sort in (DELAYED, NOT_DUE)]
+        *ready, delayed, not_due, [(now, _)] = self._read(
+            lambda tx: tx.fetch(*asked, self._query("moment"), last=True)
+        )
+        is_ready = any(count for [(count,)] in ready) or any(at <= now for _, at in delayed)
+        later = [Duration(max(0, at - now)) for _, at in not_due if at is not None]
+        return NextReady(is_ready, min(later, default=None))
+
     # --- limits and rates ----------------------------------------------------------------------
 
     def _rules_of(
         self, namespace: Namespace, kinds: Mapping[QueueName, Sequence[Kind]]
     ) -> Rules | None:
         """What is set for these queues and kinds, as this process knows it; None for nothing."""
-        known = self._known(namespace)
+        known = self._settings.known(namespace)
         if not known.queues and not known.kinds:
             return None
         queues = {name: known.queues[name] for name in kinds if name in known.queues}
@@ -279,13 +311,13 @@ class SqlClaims(SqlCandidates):
     def _write_plan(
         self, tx: Transaction, namespace: Namespace, view: ClaimView, planned: ClaimPlan
     ) -> None:
-        also = self._session_queries(planned.sessions)
-        also += self._slot_changes(namespace, planned.rate_states)
+        also = self._dialect.session_queries(planned.sessions)
+        also += self._dialect.slot_changes(namespace, planned.rate_states)
         granted = [change.job for change in planned.changes]
         states = view.rate_states | planned.rate_states
-        also += self._note_granted(namespace, granted, states, view.now)
+        also += self._admission.note_granted(namespace, granted, states, view.now)
         if planned.changes or also:
-            self.jobs.write_claimed(tx, planned.changes, view.epoch, also)
+            self._jobs.write_claimed(tx, planned.changes, view.epoch, also)
 
     def _with_large_bodies(self, tx: Transaction, view: ClaimView, *, claims: int) -> ClaimView:
         """The view, if bodies of candidates were left out: with the candidates that the plan can

@@ -1,11 +1,13 @@
 """The database under a SQL store: runs statements in transactions. Each dialect has its own."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Protocol, TypeVar
 
 from tenure.core.ids import Epoch
 from tenure.core.instants import Instant
+from tenure.core.outcomes import Change
+from tenure.ports import Hint
 from tenure.stores.sql.rows import Row
 from tenure.stores.sql.statements import Query, Statements
 
@@ -61,6 +63,19 @@ class Database(ABC):
     @abstractmethod
     def pack(self, values: Sequence[str]) -> str:
         """A list as one parameter for `{among_...}`."""
+
+    def begin(self) -> int:
+        """Called before a transaction that writes; `acknowledged` gets what it returns."""
+        return 0
+
+    def acknowledged(self, changes: Iterable[Change], *, begun: int) -> None:
+        """Called when these were committed."""
+        return
+
+    def tell(self, hints: Collection[Hint], *, sent: Collection[Hint] = ()) -> None:
+        """Tell waiting processes of what was committed; `sent` are known to others already. Nothing
+        to do where every process sees each commit."""
+        return
 
     def saw_epoch(self, epoch: Epoch) -> None:
         """Called with the epoch of the store; one that can fail over remembers the highest. [A9]"""

@@ -1,20 +1,22 @@
-"""What is set for queues and kinds, and where rates stand. A mixin of `SqlStore`.
+"""What is set for queues and kinds, and the states of rates.
 
 A claim does not read the settings: it compares their revision, which comes with the clock, with the
 one that this process has read them at. So a store without settings pays nothing for them. Decides
 nothing: `core.rates` says what a state means.
 """
 
-from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
-from tenure.core.claims import QueueState, kind_meter, rates_of, standings
+from tenure.core.claims import QueueState, kind_meter, queue_meter, rates_of, standings
 from tenure.core.ids import Epoch, Kind, Namespace, QueueName
 from tenure.core.instants import Instant
 from tenure.core.kind_settings import KindChange, KindSettings, changes_limits, put_over
 from tenure.core.rates import Meter, Rate, RateScope, RateStanding, RateUnit
+from tenure.ports import NO_LIMIT, Hint, HintedChange
+from tenure.stores.sql.claim_dialect import ClaimDialect
 from tenure.stores.sql.database import Database, Part, Transaction
 from tenure.stores.sql.rows import Row, decode_policy, encode_document, rate_states_from
 from tenure.stores.sql.statements import Query
@@ -29,6 +31,10 @@ KIND_COLUMNS = (
     "limits_set",
     "policy",
 )
+
+MAX_HINTED_QUEUES = 200
+"""After a change of a kind, the workers of this many queues get a hint; others find out by
+polling."""
 
 COLUMN_WORDS = {"queue_columns": ", ".join(QUEUE_COLUMNS), "kind_columns": ", ".join(KIND_COLUMNS)}
 
@@ -51,20 +57,32 @@ class KnownSettings(msgspec.Struct, frozen=True, kw_only=True):
 NOTHING_KNOWN = KnownSettings()
 
 
-class SqlLimits(Part):
-    """The part of `tenure.ports.Store` about settings of kinds and states of rates."""
+class SqlSettings(Part):
+    """`tenure.ports.StoredSettings`, and what this process knows of them."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, dialect: ClaimDialect) -> None:
         super().__init__(database)
+        self._database = database
+        self._dialect = dialect
+        self.admit_again: Callable[[Namespace, Kind], list[Query]] = lambda *_: []
+        """Parks the jobs of a kind's keys, and marks these keys dirty."""
         self._known_settings: dict[Namespace, KnownSettings] = {}
 
-    @abstractmethod
-    def _settings_lock(self, namespace: Namespace) -> list[Query]:
-        """The lock that every claim waits for while settings change."""
-
-    @abstractmethod
-    def _admit_again(self, namespace: Namespace, kind: Kind) -> list[Query]:
-        """Park the jobs of the kind's keys, and mark these keys dirty."""
+    def queues(
+        self, namespace: Namespace, *, after: str = "", limit: int = NO_LIMIT
+    ) -> list[QueueState]:
+        """The queues after this name that had jobs or settings, with their live leases. [B43]"""
+        page = {"namespace": namespace, "after": after, "limit": limit}
+        settings, counts = self._read(
+            lambda tx: tx.fetch(
+                self._query("load_queues", **page),
+                self._query("count_live_by_queue", **page),
+                last=True,
+            ),
+            listing=True,
+        )
+        live: dict[str, int] = {row[0]: row[1] for row in counts}
+        return [queue_state_from(row, live.get(row[0], 0)) for row in settings]
 
     def kinds(self, namespace: Namespace, only: Sequence[Kind] | None = None) -> list[KindSettings]:
         """Every kind that has settings, or `only` these."""
@@ -97,6 +115,49 @@ class SqlLimits(Part):
 
         return self._read(read)
 
+    def put_queue(
+        self,
+        namespace: Namespace,
+        name: QueueName,
+        *,
+        paused: bool | None,
+        limit: int | None,
+        rate: Rate | UnsetType | None = UNSET,
+    ) -> QueueState:
+        """Change a queue's settings, after all claims that use the old ones have ended."""
+        key = {"namespace": namespace, "name": name}
+        changes = [self._query("register_queue", **key)]
+        if paused is not None:
+            changes.append(self._query("set_queue_paused", paused=paused, **key))
+        if limit is not None:
+            changes.append(self._query("set_queue_limit", concurrency_limit=limit or None, **key))
+        reads = [
+            self._query("load_queue_settings", namespace=namespace, queues=self._pack([name])),
+            self._query("count_live", namespace=namespace, queue=name),
+            self._query("moment"),
+        ]
+
+        def change(tx: Transaction) -> QueueState:
+            tx.fetch(*self._dialect.settings_lock(namespace), *changes)
+            [settings], [(live,)], [(now, _)] = tx.fetch(*reads)
+            state = queue_state_from(settings, live)
+            if rate is not UNSET:
+                state = state.with_rate(rate, Instant(now))
+                to_set = rate_parameters(state.rate, state.rate_since)
+                tx.fetch(self._query("set_queue_rate", **key, **to_set))
+            is_ruled = state.limit is not None or state.rate is not None
+            tx.fetch(
+                self._query("raise_settings_rev"),
+                *self._slot_queries(namespace, queue_meter(name), is_ruled),
+            )
+            return state
+
+        state = self._write(change)
+        self._database.tell(
+            [Hint(HintedChange.READY, namespace, name)]
+        )  # its jobs may be ready now
+        return state
+
     def put_kind(
         self, namespace: Namespace, change: KindChange, *, only_new: bool = False
     ) -> KindSettings:
@@ -104,7 +165,7 @@ class SqlLimits(Part):
         key = {"namespace": namespace, "kind": change.kind}
 
         def put(tx: Transaction) -> KindSettings:
-            tx.fetch(*self._settings_lock(namespace))
+            tx.fetch(*self._dialect.settings_lock(namespace))
             rows, [(now, _)] = tx.fetch(self._query("load_kind", **key), self._query("moment"))
             before = kind_settings_from(rows[0]) if rows else None
             after = put_over(before, change, Instant(now), only_new=only_new)
@@ -125,7 +186,11 @@ class SqlLimits(Part):
             )
             return after
 
-        return self._write(put)
+        kept = self._write(put)
+        if change.sets_limits:  # jobs of any queue may be ready now
+            queues = self.queues(namespace, limit=MAX_HINTED_QUEUES)
+            self._database.tell([Hint(HintedChange.READY, namespace, each.name) for each in queues])
+        return kept
 
     def _limits_changed(self, namespace: Namespace, after: KindSettings) -> list[Query]:
         """What claims have to notice."""
@@ -133,7 +198,7 @@ class SqlLimits(Part):
             self._query("raise_settings_rev"),
             *self._slot_queries(namespace, kind_meter(after.kind), after.rate is not None),
             # Because more or fewer of their jobs may run now. [CK7]
-            *self._admit_again(namespace, after.kind),
+            *self.admit_again(namespace, after.kind),
         ]
 
     def _slot_queries(self, namespace: Namespace, meter: Meter, is_ruled: bool) -> list[Query]:
@@ -141,13 +206,13 @@ class SqlLimits(Part):
         slot = {"namespace": namespace, "scope": meter.scope.value, "name": meter.name}
         return [self._query("make_slot", **slot)] if is_ruled else []
 
-    def _known(self, namespace: Namespace) -> KnownSettings:
+    def known(self, namespace: Namespace) -> KnownSettings:
         """What is set, as this process has read it last."""
         return self._known_settings.get(namespace, NOTHING_KNOWN)
 
-    def _refresh(self, tx: Transaction, namespace: Namespace, epoch: Epoch, rev: int) -> None:
+    def refresh(self, tx: Transaction, namespace: Namespace, epoch: Epoch, rev: int) -> None:
         """Read the settings, if they have changed since this process read them."""
-        if self._known(namespace).is_current(epoch, rev):
+        if self.known(namespace).is_current(epoch, rev):
             return
         kinds, queues = tx.fetch(
             self._query("load_kinds", namespace=namespace),
@@ -175,10 +240,6 @@ class SqlLimits(Part):
             )
             for (scope, key), names in by_scope.items()
         ]
-
-    @abstractmethod
-    def _slot_changes(self, namespace: Namespace, states: Mapping[Meter, Instant]) -> list[Query]:
-        """The statements that write where these rates stand; none for none."""
 
 
 def rate_parameters(rate: Rate | None, since: Instant | None) -> dict[str, object]:

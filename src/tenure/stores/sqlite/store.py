@@ -3,27 +3,23 @@
 import json
 import os
 import sqlite3
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tenure.core.concurrency import Key
 from tenure.core.flow_rows import Edge
-from tenure.core.ids import JobId, Kind, Namespace
-from tenure.core.instants import Instant
-from tenure.core.outcomes import Session, SessionKey
-from tenure.core.rates import Meter
+from tenure.core.ids import JobId
 from tenure.core.views.job_search import PREVIEW_CHARS
 from tenure.deadlines import CALL_TIMEOUT_S
 from tenure.ports import Clock, HealthFact, OnHint
 from tenure.stores.host_clock import host_clock
-from tenure.stores.sql.admission import MAX_DIRTY_KEYS, DirtyKey
+from tenure.stores.sql.claim_dialect import ClaimDialect
 from tenure.stores.sql.database import Transaction
 from tenure.stores.sql.flows import SqlFlows
-from tenure.stores.sql.jobs import SqlJobs
-from tenure.stores.sql.rows import Row
+from tenure.stores.sql.jobs import NoteKeys, SqlJobs
 from tenure.stores.sql.statements import Query
 from tenure.stores.sql.store import SqlStore
 from tenure.stores.sql.views import SqlViews
+from tenure.stores.sqlite.claims import SqliteClaimDialect
 from tenure.stores.sqlite.database import WORDS, SqliteDatabase, SqliteDialect
 from tenure.stores.sqlite.file import (
     SqliteTransaction,
@@ -69,119 +65,15 @@ class SqliteParts(SqlStore):
     parallelism = 1
     """One writer."""
 
-    def _claim_locks(self, namespace: Namespace, sessions: Sequence[SessionKey]) -> list[Query]:
-        return []  # one writer
+    def _make_jobs(self, flows: SqlFlows, note_keys: NoteKeys) -> SqlJobs:
+        return SqliteJobs(self.database, flows, note_keys=note_keys)
 
-    def _make_jobs(self, flows: SqlFlows) -> SqlJobs:
-        return SqliteJobs(self.database, flows, note_keys=self._note_keys)
-
-    def _settings_lock(self, namespace: Namespace) -> list[Query]:
-        return []
-
-    def _pack_places(self, places: Sequence[tuple[Kind, int]]) -> dict[str, object]:
-        return {"places": json.dumps(places)}
-
-    def _dirty_key_queries(self, keys: Sequence[DirtyKey]) -> list[Query]:
-        return [
-            self._query(
-                "note_dirty_key",
-                namespace=each.namespace,
-                kind=each.key.kind,
-                is_rate=each.key.is_rate,
-                key=each.key.key,
-                at=each.at,
-                noted_at=each.noted_at,
-            )
-            for each in keys
-        ]
-
-    def _take_dirty(
-        self, tx: Transaction, namespace: Namespace, kinds: Sequence[Kind] | None
-    ) -> tuple[Instant, list[Row]]:
-        if kinds is None:
-            [found] = tx.fetch(self._query("dirty_kinds", namespace=namespace))
-            kinds = [Kind(kind) for (kind,) in found]
-        *taken, [(now, _)] = tx.fetch(
-            *[
-                self._query("take_dirty_keys", namespace=namespace, kind=kind, page=MAX_DIRTY_KEYS)
-                for kind in dict.fromkeys(kinds)
-            ],
-            self._query("moment"),
-        )
-        return now, [row for rows in taken for row in rows]
-
-    def _jobs_of_keys(
-        self,
-        tx: Transaction,
-        namespace: Namespace,
-        keys: Mapping[Key, int],
-        now: Instant,
-        *,
-        is_rate: bool,
-    ) -> tuple[Instant, list[Row]]:
-        rows: list[Row] = []
-        shape, queues = self._key_shapes[is_rate], dict[Kind, list[Row]]()
-        for key, most in keys.items():
-            of_kind = {"namespace": namespace, "kind": key.kind}
-            if key.kind not in queues:
-                [queues[key.kind]] = tx.fetch(
-                    self._query("queues_of_kind", is_rate=is_rate, **of_kind)
-                )
-            of_key = of_kind | {"key": key.key}
-            [(uses,)], admitted, *waiting = tx.fetch(
-                self._query("used_of_key", shape, **of_key),
-                self._query("admitted_of_key", shape, **of_key),
-                *[
-                    self._query(
-                        "jobs_of_key",
-                        shape,
-                        queue=queue,
-                        delayed=delayed,
-                        most=most,
-                        now=now,
-                        **of_key,
-                    )
-                    for (queue,) in queues[key.kind]
-                    for delayed in (0, 1)
-                ],
-            )
-            found = {row[0]: row for rows in (admitted, *waiting) for row in rows}
-            rows += [(key.kind, key.key, uses, *row) for row in found.values() or [(None,) * 8]]
-        [[(read_at, _)]] = tx.fetch(self._query("moment"))
-        return read_at, rows
-
-    def _slot_changes(self, namespace: Namespace, states: Mapping[Meter, Instant]) -> list[Query]:
-        return [
-            self._query(
-                "set_slot",
-                namespace=namespace,
-                scope=meter.scope.value,
-                name=meter.name,
-                key=meter.key,
-                tat=tat,
-            )
-            for meter, tat in states.items()
-        ]
+    def _make_claim_dialect(self) -> ClaimDialect:
+        return SqliteClaimDialect(self.database)
 
     def _epoch_queries(self) -> list[Query]:
         names = ("delete_last_position", "begin_positions", "raise_epoch")
         return [self._query(name) for name in names]
-
-    def _session_queries(self, sessions: Sequence[Session]) -> list[Query]:
-        return [
-            self._query(
-                "remember_session",
-                namespace=session.key.namespace,
-                actor=session.key.actor,
-                worker=session.key.worker,
-                claim_seq=session.claim_seq,
-                request_id=session.request_id,
-                fingerprint=session.fingerprint,
-                claimed_at=session.claimed_at,
-                is_repeated=session.is_repeated,
-            )
-            for session in sessions
-        ]
 
     def _edge_insertion(self, edges: Sequence[Edge]) -> Query:
         rows = [
