@@ -6,6 +6,8 @@ themselves; only the quote and the backslash need an escape.
 
 from collections.abc import Sequence
 
+_TRUTHS = {True: "t", False: "f"}
+
 
 def integers(values: Sequence[int | None]) -> str:
     """`{1,NULL,3}`"""
@@ -16,7 +18,7 @@ def integers(values: Sequence[int | None]) -> str:
 
 def truths(values: Sequence[bool]) -> str:
     """`{t,f}`"""
-    return "{" + ",".join(["t" if value else "f" for value in values]) + "}"
+    return "{" + ",".join(map(_TRUTHS.__getitem__, values)) + "}"
 
 
 def texts(values: Sequence[str | None]) -> str:

@@ -38,17 +38,27 @@ class PostgresClaimDialect(ClaimDialect):
     def session_queries(self, sessions: Sequence[Session]) -> list[Query]:
         if not sessions:
             return []
-        keys = [session.key for session in sessions]
+        rows = [
+            (
+                *(each.key.namespace, each.key.actor, each.key.worker),
+                *(each.claim_seq, each.request_id, each.fingerprint),
+                *(each.claimed_at, each.is_repeated),
+            )
+            for each in sessions
+        ]
+        namespaces, actors, workers, claim_seqs, request_ids, fingerprints, *rest = zip(
+            *rows, strict=True
+        )
         query = self._query(
             "remember_sessions",
-            namespaces=texts([key.namespace for key in keys]),
-            actors=texts([key.actor for key in keys]),
-            workers=texts([key.worker for key in keys]),
-            claim_seqs=integers([session.claim_seq for session in sessions]),
-            request_ids=texts([session.request_id for session in sessions]),
-            fingerprints=texts([session.fingerprint for session in sessions]),
-            claimed_ats=integers([session.claimed_at for session in sessions]),
-            are_repeated=truths([session.is_repeated for session in sessions]),
+            namespaces=texts(namespaces),
+            actors=texts(actors),
+            workers=texts(workers),
+            claim_seqs=integers(claim_seqs),
+            request_ids=texts(request_ids),
+            fingerprints=texts(fingerprints),
+            claimed_ats=integers(rest[0]),
+            are_repeated=truths(rest[1]),
         )
         return [query]
 

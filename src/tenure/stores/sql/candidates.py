@@ -7,6 +7,8 @@ however many are parked (docs/adr/0047).
 """
 
 from collections.abc import Iterator, Mapping, Sequence, Set
+from itertools import chain
+from operator import itemgetter
 from typing import NamedTuple
 
 import msgspec
@@ -143,6 +145,11 @@ class Candidates(msgspec.Struct, frozen=True):
     rate_states: dict[Meter, Instant]
 
 
+def names_few_kinds(scope: ClaimScope) -> bool:
+    """Whether it is read for these kinds whether or not they have jobs."""
+    return scope.kinds is not None and len(scope.kinds) <= MAX_ARMS
+
+
 class SqlCandidates(Part):
     """Finds the ready jobs that a claim may receive, and locks them."""
 
@@ -154,7 +161,7 @@ class SqlCandidates(Part):
         self, tx: Transaction, scope: ClaimScope, queues: Sequence[QueueName]
     ) -> dict[QueueName, list[Kind]]:
         """The kinds to look for in each queue; few if the claim names few."""
-        if scope.kinds is not None and len(scope.kinds) <= MAX_ARMS:
+        if scope.kinds is not None and names_few_kinds(scope):
             return {name: list(dict.fromkeys(scope.kinds)) for name in queues}
         waiting = tx.fetch(
             *[
@@ -181,7 +188,7 @@ class SqlCandidates(Part):
         asked_more, asked = 0, reading
         while True:
             rows = self._with_delayed(tx, asked, answers, now)
-            found = sorted(_readable(rows), key=lambda each: each[0])
+            found = sorted(_readable(rows), key=itemgetter(0))
             passed_over = len(rows) - len(found)
             if passed_over <= asked_more or asked_more >= MAX_PASSED_OVER:
                 return Candidates(
@@ -223,13 +230,15 @@ class SqlCandidates(Part):
     ) -> list[Row]:
         """The rows of ready jobs, and of delayed ones that are due, if there are some."""
         first_level = len(answers) - len(reading.places)
-        rows = [row for found in answers[:first_level] for row in found]
-        delayed = [
-            query
-            for name, levels in zip(reading.places, answers[first_level:], strict=True)
-            for query in self._arm_queries(reading, name, _due(levels, now), is_ready=False)
-        ]
-        return [*rows, *[row for found in tx.fetch(*delayed) for row in found]]
+        rows = list(chain.from_iterable(answers[:first_level]))
+        delayed: list[Query] = []
+        for name, levels in zip(reading.places, answers[first_level:], strict=True):
+            if levels:
+                due = _due(levels, now)
+                delayed += self._arm_queries(reading, name, due, is_ready=False)
+        if delayed:
+            rows += chain.from_iterable(tx.fetch(*delayed))
+        return rows
 
     def _arm_queries(
         self, reading: Reading, queue: QueueName, arms: Sequence[Arm], *, is_ready: bool

@@ -39,7 +39,7 @@ from tenure.core.rates import Meter
 from tenure.errors import StoreUnavailable
 from tenure.ports import NextReady
 from tenure.stores.sql.admission import SqlAdmission
-from tenure.stores.sql.candidates import Candidates, Reading, SqlCandidates
+from tenure.stores.sql.candidates import Candidates, Reading, SqlCandidates, names_few_kinds
 from tenure.stores.sql.claim_dialect import ClaimDialect
 from tenure.stores.sql.database import Database, Part, Transaction
 from tenure.stores.sql.depths import DELAYED, NOT_DUE, SqlDepths
@@ -57,6 +57,9 @@ LONGEST_PAUSE_S = 0.005
 
 MAX_REMEMBERED_SCOPES = 1_000
 """For how many scopes of claims a process remembers that keys were dirty."""
+
+MAX_OPENINGS = 200
+"""How many prepared openings are kept; when there are more, all are prepared again."""
 
 _OF_KINDS: Shape = (("kinds", "{each_kind}"),)
 _DIRTY_KINDS = """WITH RECURSIVE dirty (kind) AS (
@@ -107,6 +110,21 @@ class Rules(msgspec.Struct, frozen=True):
         ]
 
 
+class Opening(msgspec.Struct, frozen=True):
+    """What a claim sends first, in one round trip: locks, and then it reads the sessions, what
+    counts under the rules, the candidates if there are no rules and jobs are admitted apart, and
+    the clock."""
+
+    kinds: Mapping[QueueName, Sequence[Kind]]
+    rules: Rules | None
+    reading: Reading | None
+    queries: list[Query]
+    locks: int
+    """How many of the queries are locks: the first ones."""
+    counts: int
+    """How many count under the rules."""
+
+
 class SqlClaims(Part):
     """`tenure.ports.Claiming`."""
 
@@ -131,6 +149,7 @@ class SqlClaims(Part):
         self._jobs = jobs
         # A hint that saves a round trip: the last claim of these scopes found dirty keys.
         self._dirty_scopes: set[ClaimScope] = set()
+        self._openings: dict[tuple[ClaimScope, tuple[SessionKey, ...], int], Opening] = {}
 
     def claim(
         self,
@@ -180,10 +199,10 @@ class SqlClaims(Part):
         is_last: bool,
         tx: Transaction,
     ) -> ClaimPlan:
-        kinds = self._candidates.kinds_of(tx, scope, tuple(dict.fromkeys(scope.queues)))
-        rules = self._rules_of(scope.namespace, kinds)
-        reading = None if rules else Reading.of_all(scope, kinds, wanted)
-        remembered, counted, found, moment = self._open(tx, scope, sessions, rules, reading)
+        opening = self._opening(tx, scope, sessions, wanted)
+        kinds, rules, reading = opening.kinds, opening.rules, opening.reading
+        remembered, *answers, [moment] = tx.fetch(*opening.queries)[opening.locks :]
+        counted, found = answers[: opening.counts], answers[opening.counts :]
         now, epoch, settling_since, rev, is_dirty = moment
         self._saw_epoch(epoch)
         self._settings.refresh(tx, scope.namespace, epoch, rev)
@@ -219,32 +238,41 @@ class SqlClaims(Part):
         self._write_plan(tx, scope.namespace, view, planned)
         return planned
 
-    def _open(
-        self,
-        tx: Transaction,
-        scope: ClaimScope,
-        sessions: Sequence[SessionKey],
-        rules: Rules | None,
-        reading: Reading | None,
-    ) -> tuple[Sequence[Row], Sequence[Sequence[Row]], Sequence[Sequence[Row]], Row]:
-        """Lock and read in one round trip: the sessions, what counts under the rules, the
-        candidates if there are none and jobs are admitted apart, and the clock."""
+    def _opening(
+        self, tx: Transaction, scope: ClaimScope, sessions: Sequence[SessionKey], wanted: int
+    ) -> Opening:
+        """What such a claim sends first. Equal claims of named kinds without rules send the same:
+        it is prepared once."""
+        key = (scope, tuple(sessions), wanted)
+        prepared = self._openings.get(key)
+        if prepared is not None and self._rules_of(scope.namespace, prepared.kinds) is None:
+            return prepared
+        kinds = self._candidates.kinds_of(tx, scope, tuple(dict.fromkeys(scope.queues)))
+        rules = self._rules_of(scope.namespace, kinds)
+        reading = Reading.of_all(scope, kinds, wanted) if rules is None else None
         locks = self._dialect.claim_locks(scope.namespace, sessions)
         counts = [] if rules is None else self._counting_queries(scope.namespace, rules)
-        reads = (
-            self._candidates.queries(reading)
-            if reading is not None and self._dialect.admits_apart
-            else []
+        can_read = reading is not None and self._dialect.admits_apart
+        workers = self._pack([each.worker for each in sessions])
+        opening = Opening(
+            kinds=kinds,
+            rules=rules,
+            reading=reading,
+            queries=[
+                *locks,
+                self._query("load_sessions", namespace=scope.namespace, workers=workers),
+                *counts,
+                *(self._candidates.queries(reading) if reading is not None and can_read else []),
+                self.moment_query(scope),
+            ],
+            locks=len(locks),
+            counts=len(counts),
         )
-        workers = self._pack([key.worker for key in sessions])
-        remembered, *answers, [moment] = tx.fetch(
-            *locks,
-            self._query("load_sessions", namespace=scope.namespace, workers=workers),
-            *counts,
-            *reads,
-            self.moment_query(scope),
-        )[len(locks) :]
-        return remembered, answers[: len(counts)], answers[len(counts) :], moment
+        if rules is None and names_few_kinds(scope):
+            if len(self._openings) >= MAX_OPENINGS:
+                self._openings.clear()
+            self._openings[key] = opening
+        return opening
 
     def moment_query(self, scope: ClaimScope) -> Query:
         if scope.kinds is None:
