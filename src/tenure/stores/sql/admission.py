@@ -3,7 +3,7 @@
 A job with a key is parked, in a lane that claims do not read. Every change of such a job marks its
 key dirty: a row is added, and no lock is taken, because the change may be part of a caller's own
 transaction. Before a claim, the jobs of dirty keys are admitted, as many as `core.concurrency`
-says. One transaction at a time decides about the keys of a kind; claims that meet it do without
+says. One transaction at a time decides about the keys of a kind; another claim does not wait for it
 (docs/adr/0095).
 
 At every commit this is true of each key: it is dirty, or it has no room, or none of its parked jobs
@@ -49,7 +49,7 @@ _WATERMARK = ""
 
 
 class KeyInUse(msgspec.Struct, frozen=True):
-    """A key, how many leases its jobs have or where its rate stands, and its first jobs."""
+    """A key, how many leases its jobs have or the state of its rate, and its first jobs."""
 
     key: Key
     uses: int | None

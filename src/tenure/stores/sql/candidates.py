@@ -33,11 +33,11 @@ MAX_ARMS = 64
 MAX_LEVELS = 32
 """How many priorities of delayed jobs of one kind are read one by one; the lower ones together."""
 
-MAX_PASSED_OVER = 1000
+MAX_SKIPPED = 1000
 """How many jobs of a newer version may precede the ones that a claim can have. [Y5]"""
 
 _PLACE, _TAT = len(JOB_COLUMNS), len(JOB_COLUMNS) + 1
-"""Where a candidate says its place in claim order and the state of its rate, behind its job."""
+"""The columns after those of the job: its place in claim order, and the state of its rate."""
 
 _IN_TIME = " AND (j.start_by IS NULL OR j.start_by > (SELECT {t}clock()))"
 """Jobs that have expired must not lie in the way of a claim until the next sweep. [EX2]"""
@@ -100,7 +100,7 @@ class Reading(msgspec.Struct, frozen=True):
         wanted: int,
     ) -> "Reading":
         """Leaves out the queues and kinds that have no room: a claim reads none of the jobs that a
-        limit or a rate holds back. [RL8] Of a kind with a rate, jobs with rate keys are read apart:
+        limit or a rate blocks. [RL8] Of a kind with a rate, jobs with rate keys are read apart:
         each of these keys has room of its own. [RL11]"""
         of_queues = {name: room.of_queue(name) for name in kinds}
         most = {
@@ -138,8 +138,8 @@ class Reading(msgspec.Struct, frozen=True):
 
 
 class Candidates(msgspec.Struct, frozen=True):
-    """Jobs that a claim may receive, in claim order, and where the rates of their rate keys
-    stand."""
+    """Jobs that a claim may receive, in claim order, and the states of the rates of their rate
+    keys."""
 
     jobs: list[Job]
     rate_states: dict[Meter, Instant]
@@ -189,8 +189,8 @@ class SqlCandidates(Part):
         while True:
             rows = self._with_delayed(tx, asked, answers, now)
             found = sorted(_readable(rows), key=itemgetter(0))
-            passed_over = len(rows) - len(found)
-            if passed_over <= asked_more or asked_more >= MAX_PASSED_OVER:
+            skipped = len(rows) - len(found)
+            if skipped <= asked_more or asked_more >= MAX_SKIPPED:
                 return Candidates(
                     [job for _, job, _ in found],
                     {
@@ -199,7 +199,7 @@ class SqlCandidates(Part):
                         if tat is not None
                     },
                 )
-            asked_more = min(passed_over, MAX_PASSED_OVER)
+            asked_more = min(skipped, MAX_SKIPPED)
             asked = reading.and_more(asked_more)
             answers = tx.fetch(*self.queries(asked))
 
@@ -274,7 +274,7 @@ class SqlCandidates(Part):
             "wanted": wanted,
             "most": wanted + self._dialect.locked_by_others,
         }
-        if len(texts) == 1:  # no merge, and so no second look at each row
+        if len(texts) == 1:  # no merge, so that no row is read twice
             tat = _STATE_OF_RATE_KEY if arms[0].lane else "NULL"
             return self._query(
                 "candidates", (("index", index), ("arm", texts[0]), ("tat", tat)), **given

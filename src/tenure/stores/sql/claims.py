@@ -1,15 +1,16 @@
 """One claim: lock, read, let the planner decide, write.
 
-A claim without limits and rates is one round trip that locks and reads and one that writes:
+Each step belongs to an object of its own, and this one puts them together:
 
-1. Jobs of dirty keys are admitted, if there are some (`admission`).
-2. Locks: the sessions that claim, and the settings, which cannot change until the commit. If they
-   are not those that this process knew, the claim begins again.
-3. Limits and rates of the queues and kinds that it asks for are counted under the lock of their
-   row in `slot`. One that another claim has locked is left out: jobs without such a rule never wait
-   for one. Most claims have none of these.
-4. Candidates are read in claim order, no more than there is room for, and locked (`candidates`).
-5. The plan is written: jobs, sessions, states of rates, and marks of the keys it has used.
+1. `SqlAdmission` admits the jobs of dirty keys, if there are some.
+2. One round trip locks and reads (`Opening`). Locked are the sessions that claim, and the settings,
+   which cannot change until the commit; if they are not those that this process knew
+   (`SqlSettings`), the claim starts again. Read are the sessions, the candidates and the clock.
+3. Only if there are limits or rates: they are counted under the lock of their row in `slot`, and
+   the candidates are read after that, no more than there is room for. A rule that another claim has
+   locked is left out: jobs without such a rule never wait for one.
+4. `core.claims` plans on this view, without I/O.
+5. One round trip writes the plan and commits: jobs, sessions, states of rates, and dirty keys.
 """
 
 import random
@@ -53,7 +54,7 @@ MAX_CLAIM_RESTARTS = 10
 keys are dirty, or other claims count under all rules of what it asks for."""
 
 LONGEST_PAUSE_S = 0.005
-"""Before a claim begins again because other claims are counting."""
+"""Before a claim starts again because other claims are counting."""
 
 MAX_REMEMBERED_SCOPES = 1_000
 """For how many scopes of claims a process remembers that keys were dirty."""

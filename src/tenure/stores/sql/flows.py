@@ -40,6 +40,7 @@ COLUMN_WORDS = {
     "edge_columns": ", ".join(EDGE_COLUMNS),
     "waiting_status": f"'{JobStatus.WAITING.value}'",
 }
+REDRIVE_COLUMNS = FlowRedrive.__struct_fields__
 EDGES_PER_PAGE = 2000
 
 _BEFORE = (
@@ -194,7 +195,9 @@ class SqlFlows(Part):
                 )
                 for job_id, step, kind, queue, status, origin_id, cause in jobs
             ),
-            redrives=tuple(_redrive_from(row) for row in redrives),
+            redrives=tuple(
+                FlowRedrive(**dict(zip(REDRIVE_COLUMNS, row, strict=True))) for row in redrives
+            ),
         )
 
     def existing(self, ids: Sequence[FlowId]) -> frozenset[FlowId]:
@@ -295,18 +298,6 @@ def needed_jobs(changes: Iterable[Change]) -> list[JobId]:
 def _flow_from(row: Row) -> Flow:
     flow_id, namespace, name, made_at, jobs = row
     return Flow(id=flow_id, namespace=namespace, name=name, made_at=Instant(made_at), jobs=jobs)
-
-
-def _redrive_from(row: Row) -> FlowRedrive:
-    flow_id, number, ts, actor, request_id, jobs = row
-    return FlowRedrive(
-        flow_id=flow_id,
-        number=number,
-        ts=Instant(ts),
-        actor=actor,
-        request_id=request_id,
-        jobs=jobs,
-    )
 
 
 def _cause(value: str | None) -> EventCause | None:

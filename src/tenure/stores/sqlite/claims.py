@@ -3,6 +3,8 @@
 import json
 from collections.abc import Mapping, Sequence
 
+from msgspec.structs import asdict
+
 from tenure.core.concurrency import Key
 from tenure.core.ids import Kind, Namespace
 from tenure.core.instants import Instant
@@ -27,18 +29,7 @@ class SqliteClaimDialect(ClaimDialect):
         return {"places": json.dumps(places)}
 
     def dirty_key_queries(self, keys: Sequence[DirtyKey]) -> list[Query]:
-        return [
-            self._query(
-                "note_dirty_key",
-                namespace=each.namespace,
-                kind=each.key.kind,
-                is_rate=each.key.is_rate,
-                key=each.key.key,
-                at=each.at,
-                noted_at=each.noted_at,
-            )
-            for each in keys
-        ]
+        return [self._query("note_dirty_key", **(asdict(each) | asdict(each.key))) for each in keys]
 
     def take_dirty(
         self,
@@ -115,16 +106,5 @@ class SqliteClaimDialect(ClaimDialect):
 
     def session_queries(self, sessions: Sequence[Session]) -> list[Query]:
         return [
-            self._query(
-                "remember_session",
-                namespace=session.key.namespace,
-                actor=session.key.actor,
-                worker=session.key.worker,
-                claim_seq=session.claim_seq,
-                request_id=session.request_id,
-                fingerprint=session.fingerprint,
-                claimed_at=session.claimed_at,
-                is_repeated=session.is_repeated,
-            )
-            for session in sessions
+            self._query("remember_session", **asdict(each.key), **asdict(each)) for each in sessions
         ]
