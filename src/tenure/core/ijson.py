@@ -117,8 +117,12 @@ def check_size(body: bytes, *, max_bytes: int, max_depth: int) -> str:
     if len(body) > max_bytes:
         raise NotIJson(f"{len(body)} bytes are over the limit of {max_bytes}")
     text = _text(body)
-    # Counting brackets bounds the depth without a parse: the parser itself recurses.
-    if text.count("[") + text.count("{") > max_depth and _is_deeper(text, max_depth):
+    # Characters, and then brackets, bound the depth without a parse: the parser itself recurses.
+    if (
+        len(text) > max_depth
+        and text.count("[") + text.count("{") > max_depth
+        and _is_deeper(text, max_depth)
+    ):
         raise NotIJson(f"nested deeper than {max_depth}")
     return text
 
