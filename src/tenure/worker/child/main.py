@@ -132,17 +132,18 @@ class Lane(ABC):
         self._running[run.run] = execution
         return execution
 
-    def end(self, execution: Execution, outcome: frames.FromChild) -> None:
-        """Tell the supervisor that an attempt's handler is gone."""
-        self.channel.send(self._ended(execution, outcome))
-
-    def _ended(self, execution: Execution, outcome: frames.FromChild) -> frames.Ended:
+    def ended(self, execution: Execution, outcome: frames.FromChild) -> frames.Ended:
+        """An attempt's handler is gone; `send_ends` tells the supervisor."""
         del self._running[execution.run.run]
-        for stream in (sys.stdout, sys.stderr):
-            with suppress(Exception):  # the handler may have closed it, or put None in its place
-                stream.flush()
         rss_bytes = resident_bytes() if self.measures_memory else 0
         return frames.Ended(run=execution.run.run, outcome=outcome, rss_bytes=rss_bytes)
+
+    def send_ends(self, *ends: frames.Ended) -> None:
+        """Tell the supervisor of these ends, after what was printed before them."""
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(Exception):  # a handler may have closed it, or put None in its place
+                stream.flush()
+        self.channel.send(*ends)
 
 
 class ProcessLane(Lane):
@@ -173,7 +174,7 @@ class ProcessLane(Lane):
             reset_process(home)
             with self._lock:
                 self._is_running = False
-            self.end(execution, outcome)
+            self.send_ends(self.ended(execution, outcome))
 
     def _next(self) -> Execution | None:
         while True:
@@ -263,7 +264,7 @@ class ThreadLane(Lane):
         current_run.set(execution.run.run)
         outcome = execution.perform()
         self._threads.discard(threading.current_thread())
-        self.end(execution, outcome)
+        self.send_ends(self.ended(execution, outcome))
 
     def retire(self) -> None:
         """End after the threads that run."""
@@ -279,7 +280,7 @@ class AsyncLane(Lane):
         self._retiring = asyncio.Event()
         self._tasks: set[asyncio.Task[frames.FromChild]] = set()
         self._turned_at = boot_now()
-        self._unsent: deque[frames.ToSupervisor] = deque()  # of attempts that ended in this turn
+        self._unsent: deque[frames.Ended] = deque()  # of attempts that ended in this turn
 
     def serve(self) -> None:
         """Run the loop until the child may end."""
@@ -288,7 +289,7 @@ class AsyncLane(Lane):
             with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
                 runner.run(self._main())
         finally:
-            self._send_ends()
+            self._send_unsent()
 
     async def _main(self) -> None:
         beat = self._loop.create_task(self._beat())
@@ -308,7 +309,7 @@ class AsyncLane(Lane):
         pause = threading.Event()
         reported_at = None
         while not pause.wait(LOOP_CHECK_S):
-            self._send_ends()
+            self._send_unsent()
             turned_at = self._turned_at
             late_us = Duration(boot_now() - turned_at)
             if late_us > LOOP_BLOCKED_AFTER and reported_at != turned_at:
@@ -335,17 +336,17 @@ class AsyncLane(Lane):
         # has cancelled every task, or stopped the loop) what it returned is still its outcome.
         outcome = execution.outcome or execution.outcome_of(asyncio.CancelledError())
         if not self._unsent:
-            self._loop.call_soon(self._send_ends)
-        self._unsent.append(self._ended(execution, outcome))
+            self._loop.call_soon(self._send_unsent)
+        self._unsent.append(self.ended(execution, outcome))
 
-    def _send_ends(self) -> None:
+    def _send_unsent(self) -> None:
         """Tell the supervisor of all attempts that have ended since the last time. Any thread."""
-        unsent: list[frames.ToSupervisor] = []
+        unsent: list[frames.Ended] = []
         with suppress(IndexError):
             while True:
                 unsent.append(self._unsent.popleft())
         if unsent:
-            self.channel.send(*unsent)
+            self.send_ends(*unsent)
 
     def retire(self) -> None:
         """End after the coroutines that run."""

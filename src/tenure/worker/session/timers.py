@@ -17,15 +17,23 @@ class Timers:
 
     def __init__(self) -> None:
         self._at: dict[int, Boot] = {}
-        self._heap: list[tuple[Boot, int]] = []  # its first entry is valid
-        self.next_at = NEVER
-        """When the first number is due."""
+        self._heap: list[tuple[Boot, int]] = []
 
     def __len__(self) -> int:
         return len(self._at)
 
     def __contains__(self, number: int) -> bool:
         return number in self._at
+
+    @property
+    def next_at(self) -> Boot:
+        """When the first number is due."""
+        while self._heap:
+            at, number = self._heap[0]
+            if self._at.get(number) == at:
+                return at
+            heappop(self._heap)
+        return NEVER
 
     def by(self, number: int, at: Boot) -> None:
         """Make it due by then, or sooner if an earlier call set an earlier time."""
@@ -40,16 +48,14 @@ class Timers:
         if len(self._heap) > 2 * len(self._at) + SPARE_ENTRIES:
             self._heap = [(each_at, each) for each, each_at in self._at.items()]
             heapify(self._heap)
-        self._remove_stale()
 
     def drop(self, number: int) -> None:
         """It is never due."""
-        if self._at.pop(number, None) is not None:
-            self._remove_stale()
+        self._at.pop(number, None)
 
     def first(self) -> int | None:
         """The number that is due first."""
-        return self._heap[0][1] if self._heap else None
+        return None if self.next_at == NEVER else self._heap[0][1]
 
     def due(self, now: Boot) -> list[int]:
         """Remove and return the ones that are due now."""
@@ -58,15 +64,6 @@ class Timers:
             numbers.append(self._heap[0][1])
             self.drop(numbers[-1])
         return numbers
-
-    def _remove_stale(self) -> None:
-        while self._heap:
-            at, number = self._heap[0]
-            if self._at.get(number) == at:
-                self.next_at = at
-                return
-            heappop(self._heap)
-        self.next_at = NEVER
 
 
 class LatestOf:

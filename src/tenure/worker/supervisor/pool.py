@@ -300,17 +300,19 @@ class ChildPool:
         """Free the slot; the session gets how the attempt ended."""
         run, child = slot.run, slot.child
         del self._slots[run]
-        self._recent.ended(run)
-        if child is not None:
-            child.runs.discard(run)
-            child.doomed.pop(run, None)
-            child.ends.drop(run)
-            self._unflushed[child] = None
-            self._lanes[slot.lane].give_back(child)
+        lane = self._lanes[slot.lane]
+        if child is None:
+            lane.waiting.pop(run, None)
         else:
-            self._lanes[slot.lane].waiting.pop(run, None)
+            child.runs.discard(run)
+            child.ends.drop(run)
+            if child.doomed.pop(run, None) is not None:
+                self._stop_timers.drop(run)
+            self._unflushed[child] = None
+            lane.give_back(child)
+        if slot.lane is Isolation.PROCESS:
+            self._recent.ended(run)
         self._outputs.end(run)
-        self._stop_timers.drop(run)
         self._owner.finished(run, outcome)
 
     def _assign_waiting(self, lane: Isolation) -> None:
