@@ -21,7 +21,14 @@ from tenure.core.vocabulary import Disposition, VerdictKind
 from tenure.handlers.registry import Isolation, Registry, make_handler
 from tenure.worker.child.asks import FrameSocket
 from tenure.worker.child.main import AsyncLane
-from tenure.worker.frames import FrameReader, Retire, Returned, Run, ToSupervisor
+from tenure.worker.frames import (
+    FrameReader,
+    Retire,
+    Returned,
+    Run,
+    ToSupervisor,
+    decode_to_supervisor,
+)
 from tenure.worker.session.claims import ClaimSettings
 from tenure.worker.session.messages import (
     Action,
@@ -231,6 +238,6 @@ def test_coroutines_that_end_in_one_turn_of_their_loop_are_reported_in_one_write
 
     assert channel.writes == 1
     ended = FrameReader(max_bytes=1 << 20).feed(ours.recv(1 << 20))
-    assert len(ended) == SHORT_JOBS
+    assert len(decode_to_supervisor(ended[0])) == SHORT_JOBS
     ours.close()
     theirs.close()

@@ -97,7 +97,8 @@ class Supervisor:
         while True:
             while not self._heard:
                 data = self._sock.recv(MAX_BYTES)
-                self._heard += map(decode_to_supervisor, self._frames.feed(data))
+                for frame in self._frames.feed(data):
+                    self._heard += decode_to_supervisor(frame)
             message = self._heard.pop(0)
             if isinstance(message, kind):
                 return message

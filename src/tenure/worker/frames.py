@@ -22,6 +22,7 @@ from tenure.protocol.routes import MAX_FLOW_BYTES
 
 READ_BYTES = 64 * 1024  # larger ones are mapped and unmapped by the allocator, each time
 FRAME_OVERHEAD_BYTES = 256 * 1024  # what a frame may hold besides one body
+SHARED_FRAME_BYTES = 64 * 1024  # what a frame of several messages may have
 
 # --- how a handler ended, as its child saw it: strings travel, never classes --------------------
 
@@ -277,14 +278,12 @@ def completion(job_id: JobId, lease_id: LeaseId, actor: Actor, result: bytes) ->
     )
 
 
-# --- on the socket: each frame after its length --------------------------------------------------
+# --- on the socket: lists of messages, each after its length --------------------------------------------------
 
 _LENGTH = struct.Struct(">I")
 _encode = msgspec.msgpack.Encoder().encode
-_to_child: msgspec.msgpack.Decoder[ToChild] = msgspec.msgpack.Decoder(ToChild)
-_to_supervisor: msgspec.msgpack.Decoder[ToSupervisor] = msgspec.msgpack.Decoder(ToSupervisor)
-decode_to_child = _to_child.decode
-decode_to_supervisor = _to_supervisor.decode
+decode_to_child = msgspec.msgpack.Decoder(list[ToChild]).decode
+decode_to_supervisor = msgspec.msgpack.Decoder(list[ToSupervisor]).decode
 
 
 def largest_frame(body_bytes: int) -> int:
@@ -296,9 +295,12 @@ class FrameError(Exception):
     """The other side broke the protocol."""
 
 
-def encode_frame(message: ToChild | ToSupervisor) -> bytes:
-    """A message as it goes over the socket."""
-    body = _encode(message)
+def encode_frame(*messages: ToChild | ToSupervisor) -> bytes:
+    """Messages as they go over the socket: in one frame, unless they are large."""
+    body = _encode(messages)
+    if len(messages) > 1 and len(body) > SHARED_FRAME_BYTES:
+        half = len(messages) // 2
+        return encode_frame(*messages[:half]) + encode_frame(*messages[half:])
     return _LENGTH.pack(len(body)) + body
 
 

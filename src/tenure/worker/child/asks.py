@@ -47,7 +47,7 @@ class FrameSocket:
 
     def send(self, *messages: ToSupervisor) -> None:
         """Send frames together; frames of several threads do not mix."""
-        frames = b"".join(map(encode_frame, messages))
+        frames = encode_frame(*messages)
         with self._lock:
             self._sock.sendall(frames)
 
@@ -62,7 +62,7 @@ class FrameSocket:
             if not data:
                 return []
             frames = self._reader.feed(data)
-        return [decode_to_child(frame) for frame in frames]
+        return [message for frame in frames for message in decode_to_child(frame)]
 
 
 class Asks:

@@ -395,7 +395,7 @@ class WorkerSession:
         self._occupied_by[kind] += 1
         self._occupied_in[self._lanes.get(kind)] += 1
         self._running[run] = attempt
-        self._schedule(attempt)
+        self._timers.put(run, min(attempt.heartbeat_at, attempt.fence_at))
         # Too late to run it; handing it back costs the job nothing.
         if self._drain is not None or self.now >= attempt.fence_at:
             attempt.unrun_because = SHUTDOWN if self._drain is not None else attempt.is_late

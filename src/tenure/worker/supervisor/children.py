@@ -71,6 +71,7 @@ class Child:
         self.output = BoundedOutput(output_bytes)
         self._selector = selector
         self._reader = FrameReader(max_bytes=largest_frame(setup.body_bytes))
+        self._unencoded: list[ToChild] = []
         self._outgoing = bytearray()
         self._wants_to_write = False
         self._on_output = on_output
@@ -100,11 +101,14 @@ class Child:
         """Queue a frame; `flush` writes it."""
         if isinstance(message, LeaseRenewed) and len(self._outgoing) > MAX_BACKLOG_BYTES:
             return  # it has not read for long; a later renewal will do
-        self._outgoing += encode_frame(message)
+        self._unencoded.append(message)
 
     def flush(self) -> None:
         """Write what the child takes now, and the rest when it reads."""
-        if not self._outgoing and not self._wants_to_write:
+        if self._unencoded:
+            self._outgoing += encode_frame(*self._unencoded)
+            self._unencoded.clear()
+        elif not self._outgoing and not self._wants_to_write:
             return
         with suppress(BlockingIOError, ConnectionError):
             while self._outgoing:
@@ -126,7 +130,8 @@ class Child:
                 if not data:
                     self._unwatch(self._sock.fileno())
                     return messages, True
-                messages += [decode_to_supervisor(frame) for frame in self._reader.feed(data)]
+                for frame in self._reader.feed(data):
+                    messages += decode_to_supervisor(frame)
                 if len(data) < READ_BYTES:
                     break
         except BlockingIOError:
