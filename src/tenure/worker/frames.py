@@ -278,7 +278,7 @@ def completion(job_id: JobId, lease_id: LeaseId, actor: Actor, result: bytes) ->
     )
 
 
-# --- on the socket: lists of messages, each after its length --------------------------------------------------
+# --- on the socket: lists of messages, each after its length -----------------------------------
 
 _LENGTH = struct.Struct(">I")
 _encode = msgspec.msgpack.Encoder().encode

@@ -99,10 +99,6 @@ class Drain(msgspec.Struct, frozen=True):
     kill_at: Boot
     end_at: Boot
 
-    def next_at(self, now: Boot) -> Boot:
-        """The next of the three instants."""
-        return min((at for at in (self.ask_at, self.kill_at) if now < at), default=self.end_at)
-
 
 def drain_within(grace_us: Duration, now: Boot) -> Drain:
     """Ask at three quarters of the grace, kill and hand back at nine tenths. With a short
@@ -175,7 +171,7 @@ class WorkerSession:
         self._lease_polls = LeasePolls()
         self._actions: list[messages.Action] = []
         self._drain: Drain | None = None
-        self._next_drain_step_at = NEVER
+        self._ask_at = NEVER  # when a drain asks all handlers to stop
         self._runs = 0
         self.now = Boot(0)  # set before the events of a turn
 
@@ -221,7 +217,7 @@ class WorkerSession:
             self._lease_polls.next_at(self._running),
             self._next_claim_at(),
         )
-        return next_at if self._drain is None else min(next_at, self._drain.next_at(self.now))
+        return next_at if self._drain is None else min(next_at, self._ask_at, self._drain.end_at)
 
     def _schedule(self, attempt: LeasedAttempt) -> None:
         """One of its deadlines may be sooner than before."""
@@ -699,7 +695,7 @@ class WorkerSession:
     def _begin_drain(self, grace_us: Duration) -> Drain:
         """Stop claiming; what runs may finish."""
         self._drain = drain = drain_within(grace_us, self.now)
-        self._next_drain_step_at = drain.ask_at
+        self._ask_at = drain.ask_at
         self._claimer.hurry(self.now)
         self._end_waits()
         return drain
@@ -712,17 +708,16 @@ class WorkerSession:
 
     def _continue_drain(self) -> None:
         """Ask all to stop; those that have not are killed later."""
-        drain = self._drain
-        if drain is None or self.now < self._next_drain_step_at:
+        if self._drain is None or self.now < self._ask_at:
             return
-        self._next_drain_step_at = drain.kill_at if self.now < drain.kill_at else NEVER
+        self._ask_at = NEVER
         for attempt in list(self._running.values()):
-            self._ask_to_stop(attempt, SHUTDOWN, drain.kill_at)
+            self._ask_to_stop(attempt, SHUTDOWN, self._drain.kill_at)
 
     def stop(self) -> None:
         """Stop now: kill, hand back what can be handed back quickly."""
         self._drain = stop_at_once(self._drain, self.now)
-        self._next_drain_step_at = NEVER  # all is stopped here
+        self._ask_at = NEVER  # all is stopped here
         for attempt in list(self._running.values()):
             self._stop(attempt, StopFor.SHUTDOWN)
         self._end_waits()

@@ -16,7 +16,7 @@ from contextlib import suppress
 
 import msgspec
 
-from tenure.clock import NEVER, Boot
+from tenure.clock import Boot
 from tenure.core.instants import seconds
 from tenure.handlers.registry import Isolation
 from tenure.worker.frames import (
@@ -31,7 +31,7 @@ from tenure.worker.frames import (
     encode_frame,
     largest_frame,
 )
-from tenure.worker.session.timers import LatestOf
+from tenure.worker.session.timers import LatestOf, Timers
 from tenure.worker.supervisor.output import BoundedOutput
 
 CHILD_MODULE = "tenure.worker.child.main"
@@ -276,32 +276,29 @@ class RecentlyBegun:
 
     def __init__(self, *, most: int) -> None:
         self._most = most
-        self._begun_at: dict[int, Boot] = {}  # by run, the oldest first
+        self._until = Timers()  # by run: when it has run for more than a moment
 
     def begun(self, run: int, now: Boot) -> None:
         """It begins."""
-        self._begun_at[run] = now
+        self._until.put(run, Boot(now + MOMENT))
 
     def ended(self, run: int) -> None:
         """It has ended, or never began."""
-        self._begun_at.pop(run, None)
+        self._until.drop(run)
 
     def forget(self) -> None:
         """As if none of them had begun a moment ago."""
-        self._begun_at.clear()
+        self._until = Timers()
 
     def has_room(self, now: Boot) -> bool:
         """Whether another one may begin now."""
-        while self._begun_at and now >= self.next_at:
-            del self._begun_at[next(iter(self._begun_at))]
-        return len(self._begun_at) < self._most
+        self._until.due(now)
+        return len(self._until) < self._most
 
     @property
     def next_at(self) -> Boot:
         """When the oldest of them has run for more than a moment."""
-        for begun_at in self._begun_at.values():
-            return Boot(begun_at + MOMENT)
-        return NEVER
+        return self._until.next_at
 
 
 class LaneChildren:

@@ -10,6 +10,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 
 from msgspec.structs import replace
@@ -19,7 +20,7 @@ from tenure.core.ids import QueueName, WorkerId, worker_actor
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration
 from tenure.core.workers import WorkerProcess
 from tenure.errors import InvalidInput
-from tenure.handlers.registry import Isolation, Registry
+from tenure.handlers.registry import Registry
 from tenure.ports import Coordination
 from tenure.worker.application import load_registry
 from tenure.worker.session.claims import ClaimSettings
@@ -69,14 +70,14 @@ class Worker:
             self._describe,
             actor=self.actor,
             namespace=options.namespace,
-            drain=self.drain,
+            drain=lambda: self.drain(),
             is_silence_reported=lambda: session.has_reported_silence,
             interval_s=options.sign_interval_us / MICROSECONDS_PER_SECOND,
         )
         if not options.output_sink:
             sink = self._background.store_output
             options = replace(options, output_sink=sink, sends_output_early=True)
-        self._supervisor = Supervisor(
+        self._supervisor = supervisor = Supervisor(
             coordination,
             registry,
             session,
@@ -84,6 +85,7 @@ class Worker:
             app=app,
             background=self._background,
         )
+        self.stop, self.drain, self.wake = supervisor.stop, supervisor.drain, supervisor.wake
 
     def _new_session(self, registry: Registry, options: WorkerOptions) -> WorkerSession:
         return WorkerSession(
@@ -118,7 +120,6 @@ class Worker:
             self._options.concurrency,
         )
         self._tell_of_other_queues()
-        warn_of_few_descriptors(self._registry, self._options.concurrency)
         declare_and_warn(
             self._coordination.store,
             self._options.namespace,
@@ -173,22 +174,10 @@ class Worker:
             instance=self._instance,
         )
 
-    def stop(self) -> None:
-        """Drain: finish what runs within the grace. A second call stops at once."""
-        self._supervisor.stop()
-
-    def drain(self) -> None:
-        """Finish what runs within the grace. Further calls change nothing."""
-        self._supervisor.drain()
-
     @property
     def is_waiting_for_work(self) -> bool:
         """Whether it has room and has found nothing to do."""
         return self._session.is_waiting_for_work
-
-    def wake(self) -> None:
-        """There may be work: claim now instead of at the next poll."""
-        self._supervisor.wake()
 
 
 def _version() -> str:
@@ -239,6 +228,7 @@ def run_worker(
     `made` is given the worker before it runs, for those who have hints for it.
     """
     hide_from_other_processes()
+    raise_descriptor_limit()
     if "" not in sys.path and os.getcwd() not in sys.path:  # noqa: PTH109 - compared as text
         sys.path.insert(0, os.getcwd())  # noqa: PTH109 - as text, like every other entry
     registry = load_registry(import_string)
@@ -265,41 +255,9 @@ def hide_from_other_processes() -> None:
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
-# --- file descriptors ---------------------------------------------------------------------------
-
-PER_CHILD = 3
-"""A socket, a pipe for its output, and a descriptor that reports its exit."""
-
-OTHERS = 48
-"""For the store, the keeper, and what a start of a child needs for a moment."""
-
-USUALLY_OPEN = 16
-
-
-def needed_descriptors(registry: Registry, concurrency: int) -> int:
-    """How many a worker with these handlers needs when all its slots are in use."""
-    lanes = {handler.isolation for handler in registry}
-    children = len(lanes - {Isolation.PROCESS}) + (Isolation.PROCESS in lanes) * concurrency
-    return _open_now() + OTHERS + PER_CHILD * children
-
-
-def warn_of_few_descriptors(registry: Registry, concurrency: int) -> None:
-    """Warn if the process may open fewer. The worker works with fewer children then. [WP25]"""
-    allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    needed = needed_descriptors(registry, concurrency)
-    if allowed != resource.RLIM_INFINITY and allowed < needed:
-        _log.warning(
-            "%d jobs at once need about %d open files, and this process may open %d: raise the"
-            " limit (ulimit -n %d) or lower the concurrency; until then fewer jobs run at once",
-            concurrency,
-            needed,
-            allowed,
-            needed,
-        )
-
-
-def _open_now() -> int:
-    try:
-        return len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - only counted
-    except OSError:  # no such directory here
-        return USUALLY_OPEN
+def raise_descriptor_limit() -> None:
+    """Let this process open as many files as the system allows: a process child takes three. With
+    fewer it works with the children that it has. [WP25]"""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    with suppress(OSError, ValueError):  # some systems allow less than they say
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
