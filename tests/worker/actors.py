@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from tenure.clock import Boot, boot_now
+from tenure.core.ids import Actor
 from tenure.handlers.registry import Isolation
 from tenure.worker.frames import (
     Authority,
@@ -74,6 +75,8 @@ class Actors:
             clock=clock,
             owner=self.owner,
             stats=Stats(),
+            actor=Actor("worker:w1"),
+            store_output=lambda output, is_last: None,
         )
         self._lane = lane
         self._runs = 1_000_000

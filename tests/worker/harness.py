@@ -35,7 +35,7 @@ from tenure.stores.sqlite.memory import MemoryStore
 from tenure.verify import assert_holds
 from tenure.worker.application import load_registry
 from tenure.worker.session.messages import Stats
-from tenure.worker.supervisor.options import CapturedOutput, WorkerOptions
+from tenure.worker.supervisor.options import WorkerOptions
 from tenure.worker.supervisor.worker import Worker
 from tests.support.waiting import PATIENCE_S, until
 from tests.worker.sample import APP
@@ -73,7 +73,6 @@ class Shop:
         self.store: Store = store or MemoryStore()
         self.coordinator = Coordinator(self.store, limits=LIMITS)
         self.sweeper = Sweeper(self.coordinator, interval_us=seconds(0.1))
-        self.outputs: list[CapturedOutput] = []
         self._workers: list[tuple[Worker, threading.Thread]] = []
 
     # --- jobs -----------------------------------------------------------------------------------
@@ -142,7 +141,6 @@ class Shop:
             "longest_poll_us": seconds(0.1),
             "grace_us": seconds(10),
             "warm_children": 1,
-            "output_sink": self.outputs.append,
         }
         worker = Worker(
             self.coordinator,
@@ -170,7 +168,9 @@ class Shop:
         return worker.stats
 
     def output_of(self, job_id: JobId) -> bytes:
-        return b"".join(output.text for output in self.outputs if output.job_id == job_id)
+        """What its last attempt has printed, once it is stored."""
+        until(lambda: self.store.artifacts.logs(job_id), "its output is stored")
+        return self.store.artifacts.logs(job_id)[-1].text.encode()
 
     def close(self) -> None:
         for worker, _ in self._workers:

@@ -18,9 +18,8 @@ from tenure.worker.supervisor.background import (
     MAX_WAITING,
     MAX_WAITING_REQUEST_BYTES,
     BackgroundTasks,
-    storable,
 )
-from tenure.worker.supervisor.options import CapturedOutput
+from tenure.worker.supervisor.output import storable
 from tenure.worker.supervisor.requests import HandlerRequest
 from tenure_conformance.spec import spec
 from tests.support.waiting import until
@@ -34,7 +33,7 @@ ACTOR = worker_actor(WorkerId("w"))
 
 @spec("B20")
 def test_what_a_handler_printed_is_stored_with_its_attempt(shop: Shop) -> None:
-    worker = shop.start(output_sink=None)
+    worker = shop.start()
 
     job_id = shop.enqueue("chatty", {"lines": 2})
     shop.wait(job_id)
@@ -99,21 +98,14 @@ def test_a_worker_logs_what_it_serves_and_what_it_has_done(
 
 
 def test_output_is_cleaned_and_cut_to_fit_the_store() -> None:
-    output = CapturedOutput(
-        job_id=JobId("01900000-0000-7000-8000-000000000000"),
-        attempt=1,
-        text=b"begin\x00" + b"\xff" * MAX_ATTEMPT_LOG_BYTES + b"end",
-        left_out_bytes=7,
-        lease_id=LeaseId("1-0123456789abcdef0123456789abcdef"),
-    )
+    output = b"begin\x00" + b"\xff" * MAX_ATTEMPT_LOG_BYTES + b"end"
 
-    kept = storable(output, ACTOR)
+    text, left_out_bytes = storable(output, 7)
 
-    assert kept is not None
-    assert len(kept.text.encode()) <= MAX_ATTEMPT_LOG_BYTES
-    assert kept.text.startswith("begin\\x00")
-    assert kept.text.endswith("end")
-    assert kept.left_out_bytes > 2 * MAX_ATTEMPT_LOG_BYTES
+    assert len(text.encode()) <= MAX_ATTEMPT_LOG_BYTES
+    assert text.startswith("begin\\x00")
+    assert text.endswith("end")
+    assert left_out_bytes > 2 * MAX_ATTEMPT_LOG_BYTES
 
 
 def test_a_store_that_hangs_never_blocks_the_supervisor(

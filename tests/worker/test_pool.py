@@ -15,6 +15,7 @@ import msgspec
 import pytest
 
 from tenure.clock import Boot, boot_now
+from tenure.core.ids import Actor
 from tenure.core.instants import seconds
 from tenure.handlers.registry import Isolation
 from tenure.worker.frames import AskToStop, LeaseRenewed, Returned, Stopped, StoreArtifact
@@ -55,6 +56,8 @@ class Loop:
             clock=clock,
             owner=self.owner,
             stats=self.stats,
+            actor=Actor("worker:w1"),
+            store_output=lambda output, is_last: None,
             carry_out=self.requests.append,
         )
 

@@ -148,7 +148,7 @@ class WorkerSession:
         self.failure: str | None = None
         self._failure_log = FailureLog()
         self.next_at = Boot(0)
-        self._actor = settings.actor
+        self.actor = settings.actor
         self._concurrency = concurrency
         self._random = random
         self._notes_every_end = notes_every_end
@@ -384,7 +384,7 @@ class WorkerSession:
         self.stats.granted += 1
         self._runs += 1
         run, kind = self._runs, grant.job.kind
-        attempt = LeasedAttempt(run, grant, actor=self._actor, sent_at=begun_at, began_at=self.now)
+        attempt = LeasedAttempt(run, grant, actor=self.actor, sent_at=begun_at, began_at=self.now)
         self._attempts[run] = attempt
         self._leases.add(grant.lease_id)
         self._occupied += 1
@@ -600,7 +600,7 @@ class WorkerSession:
         if attempt is None or not attempt.is_open:
             return None
         attempt.is_lent = True
-        return Authority(attempt.grant.lease_id, self._actor)
+        return Authority(attempt.grant.lease_id, self.actor)
 
     def _ask_to_stop(self, attempt: LeasedAttempt, reason: str, kill_at: Boot) -> None:
         if kill_at < attempt.kill_at:

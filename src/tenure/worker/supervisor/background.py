@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from tenure.core.artifacts import MAX_ARTIFACT_BYTES, MAX_ATTEMPT_LOG_BYTES, AttemptOutput
+from tenure.core.artifacts import MAX_ARTIFACT_BYTES, AttemptOutput
 from tenure.core.ids import Actor, Namespace
 from tenure.core.vocabulary import LeaseNews
 from tenure.core.workers import WorkerProcess
@@ -23,7 +23,6 @@ from tenure.ports import Coordination
 from tenure.telemetry.logs import one_line
 from tenure.worker.frames import AskAnswer, EnqueueJob
 from tenure.worker.session.messages import PollLeases
-from tenure.worker.supervisor.options import CapturedOutput
 from tenure.worker.supervisor.requests import HandlerRequest, HandlerRequests
 
 MAX_WAITING = 500
@@ -31,7 +30,6 @@ MAX_WAITING_WITH_EARLY_OUTPUT = 20
 MAX_WAITING_REQUEST_BYTES = 16 * MAX_ARTIFACT_BYTES
 CLOSE_WITHIN_S = 5.0
 SIGN, POLL = "a sign of life", "a poll of its leases"
-LEFT_OUT = "\n[... more left out ...]\n"
 
 _T = TypeVar("_T")
 
@@ -104,15 +102,12 @@ class BackgroundTasks:
         """Give a sign of life now: the worker has something new to say of itself."""
         self.submit(SIGN, self._sign)
 
-    def store_output(self, output: CapturedOutput) -> None:
+    def store_output(self, output: AttemptOutput, is_last: bool) -> None:
         """Store what a handler printed. If many tasks wait, the output of running attempts is
         skipped: the store is slow, and more will come."""
-        if not output.is_last and self._tasks.qsize() >= MAX_WAITING_WITH_EARLY_OUTPUT:
-            return
-        kept = storable(output, self._actor)
-        if kept is not None:
+        if is_last or self._tasks.qsize() < MAX_WAITING_WITH_EARLY_OUTPUT:
             what = f"storing the output of job {output.job_id}"
-            self.submit(what, lambda: self._coordination.store.artifacts.put_log(kept))
+            self.submit(what, lambda: self._coordination.store.artifacts.put_log(output))
 
     def carry_out(self, request: HandlerRequest, answer: Callable[[AskAnswer], None]) -> None:
         """Carry out what a handler asks, then answer, once and in whatever thread."""
@@ -204,25 +199,3 @@ class BackgroundTasks:
             _log.log(level, "%s failed: %s", what, one_line(str(failure)))
         except Exception:  # a bug of ours must not end the thread; logged
             _log.exception("%s failed", what)
-
-
-def storable(output: CapturedOutput, actor: Actor) -> AttemptOutput | None:
-    """The output as text within the store's limits; None for an attempt without a lease."""
-    if output.lease_id is None:
-        return None
-    text = output.text.decode("utf-8", "replace").replace("\x00", "\\x00")
-    body = text.encode()
-    left_out = output.left_out_bytes
-    if len(body) > MAX_ATTEMPT_LOG_BYTES:
-        half = (MAX_ATTEMPT_LOG_BYTES - len(LEFT_OUT)) // 2
-        left_out += len(body) - 2 * half
-        ends = [part.decode("utf-8", "ignore") for part in (body[:half], body[-half:])]
-        text = LEFT_OUT.join(ends)
-    return AttemptOutput(
-        job_id=output.job_id,
-        lease_id=output.lease_id,
-        actor=actor,
-        text=text,
-        left_out_bytes=left_out,
-        part=output.part,
-    )

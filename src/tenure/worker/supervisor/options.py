@@ -11,8 +11,6 @@ from tenure.core.ids import (
     DEFAULT_NAMESPACE,
     DEFAULT_QUEUE,
     Actor,
-    JobId,
-    LeaseId,
     Namespace,
     QueueName,
     WorkerId,
@@ -22,27 +20,12 @@ from tenure.core.validation import Limits
 from tenure.protocol import TOKEN_VARIABLE, URL_VARIABLE
 
 
-class CapturedOutput(msgspec.Struct, frozen=True, kw_only=True):
-    """What an attempt wrote to stdout and stderr: its beginning and its end, bounded."""
-
-    job_id: JobId
-    attempt: int
-    text: bytes
-    left_out_bytes: int = 0
-    lease_id: LeaseId | None = None
-    part: int = 0
-    is_last: bool = True  # else the attempt still runs, and this is its output so far
-
-
 class OutputLine(msgspec.Struct, frozen=True, kw_only=True):
     """A line that a handler wrote, and what it is about."""
 
     text: str
     about: Mapping[str, object] = msgspec.field(default_factory=dict)
     """The ids of its job, as a log line carries them; empty between two jobs."""
-
-
-OutputSink = Callable[[CapturedOutput], None]
 
 
 class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,9 +59,7 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     sign_interval_us: Duration = seconds(10)  # how often the worker gives a sign of life
     output_bytes: int = MAX_ATTEMPT_LOG_BYTES - 1024  # room for the note on what is left out
-    output_sink: OutputSink | None = None  # None: the coordinator stores it
     tells_every_end: bool = False  # a line in the log for each attempt, not only for failed ones
-    sends_output_early: bool = False  # the sink gets output of running attempts, too
     echo: Callable[[OutputLine], None] | None = None  # called with each line that handlers write
     overwrites_declared: bool = False
     """Let the code's settings of kinds and its schedules replace the store's."""

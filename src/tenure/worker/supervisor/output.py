@@ -1,27 +1,27 @@
-"""What handlers print: kept within bounds, echoed line by line, and sent to a sink.
+"""What handlers print: kept within bounds, echoed line by line, and stored.
 
 The beginning and the end are kept, the middle is counted: the end matters most after a crash, the
 beginning says what was attempted. Output of a running attempt is sent early, but seldom.
 """
 
-import logging
 from collections.abc import Callable, Sequence
 
 from tenure.clock import Boot
+from tenure.core.artifacts import MAX_ATTEMPT_LOG_BYTES, AttemptOutput
+from tenure.core.ids import Actor
 from tenure.core.instants import seconds
 from tenure.core.verdicts import Grant
 from tenure.telemetry import tracing
 from tenure.telemetry.log_lines import job_ids
 from tenure.worker.session.timers import Timers
-from tenure.worker.supervisor.options import CapturedOutput, OutputLine, WorkerOptions
+from tenure.worker.supervisor.options import OutputLine, WorkerOptions
 
 MAX_LINE_BYTES = 16 * 1024
+LEFT_OUT = "\n[... more left out ...]\n"
 FIRST_OUTPUT_AFTER = seconds(1)  # so that short jobs send theirs once, at the end
 OUTPUT_INTERVAL = seconds(2)
 OUTPUT_BYTES_PER_S = 8 * 1024
 """What a chatty job may cost its store: all of its 64 KiB every eight seconds."""
-
-_log = logging.getLogger("tenure.worker")
 
 
 class BoundedOutput:
@@ -91,9 +91,18 @@ class _Printing:
 class OutputRelay:
     """Passes on what attempts print, by run."""
 
-    def __init__(self, options: WorkerOptions, clock: Callable[[], Boot]) -> None:
+    def __init__(
+        self,
+        options: WorkerOptions,
+        clock: Callable[[], Boot],
+        actor: Actor,
+        store: Callable[[AttemptOutput, bool], None],
+    ) -> None:
+        """`store` gets what an attempt has printed so far, and whether that is all."""
         self._options = options
         self._clock = clock
+        self._actor = actor
+        self._store = store
         self._printing: dict[int, _Printing] = {}
         self.timers = Timers()  # by run: to send its output; when due, call `send_due`
 
@@ -120,7 +129,7 @@ class OutputRelay:
 
     def _send_soon(self, run: int, printing: _Printing) -> None:
         """The more there is, the less often: all of it is sent each time."""
-        if not self._options.sends_output_early or run in self.timers:
+        if run in self.timers:
             return
         size_bytes = min(printing.output.written_bytes, self._options.output_bytes)
         pause = max(OUTPUT_INTERVAL, seconds(size_bytes / OUTPUT_BYTES_PER_S))
@@ -145,23 +154,31 @@ class OutputRelay:
             del self._printing[run]
             self.timers.drop(run)
 
-    def _send(self, printing: _Printing, text: bytes, left_out: int, *, is_last: bool) -> None:
-        sink = self._options.output_sink
-        if not text or sink is None:
+    def _send(self, printing: _Printing, output: bytes, left_out: int, *, is_last: bool) -> None:
+        if not output:
             return
-        grant = printing.grant
-        output_so_far = CapturedOutput(
-            job_id=grant.job_id,
-            attempt=grant.attempt,
+        text, left_out = storable(output, left_out)
+        kept = AttemptOutput(
+            job_id=printing.grant.job_id,
+            lease_id=printing.grant.lease_id,
+            actor=self._actor,
             text=text,
             left_out_bytes=left_out,
-            lease_id=grant.lease_id,
             part=printing.sent_parts,
-            is_last=is_last,
         )
         printing.sent_parts += 1
-        try:
-            with tracing.use_trace(tracing.trace_of_jobs([grant.job])):
-                sink(output_so_far)
-        except Exception:  # a sink must not cost a job; logged
-            _log.exception("the output of job %s could not be stored", grant.job_id)
+        with tracing.use_trace(tracing.trace_of_jobs([printing.grant.job])):
+            self._store(kept, is_last)
+
+
+def storable(output: bytes, left_out: int = 0) -> tuple[str, int]:
+    """The output as text within the store's limits, and how many bytes are missing."""
+    text = output.decode("utf-8", "replace").replace("\x00", "\\x00")
+    body = text.encode()
+    if len(body) > MAX_ATTEMPT_LOG_BYTES:
+        half = (MAX_ATTEMPT_LOG_BYTES - len(LEFT_OUT)) // 2
+        left_out += len(body) - 2 * half
+        text = LEFT_OUT.join(
+            piece.decode("utf-8", "ignore") for piece in (body[:half], body[-half:])
+        )
+    return text, left_out

@@ -19,6 +19,8 @@ from typing import Protocol, assert_never
 import msgspec
 
 from tenure.clock import NEVER, Boot
+from tenure.core.artifacts import AttemptOutput
+from tenure.core.ids import Actor
 from tenure.core.instants import seconds
 from tenure.core.verdicts import Grant
 from tenure.handlers.registry import Isolation
@@ -104,6 +106,8 @@ class ChildPool:
         clock: Callable[[], Boot],
         owner: AttemptOwner,
         stats: messages.Stats,
+        actor: Actor,
+        store_output: Callable[[AttemptOutput, bool], None],
         carry_out: Callable[[HandlerRequest], None] = lambda request: None,
     ) -> None:
         self._app = app
@@ -121,7 +125,7 @@ class ChildPool:
         self._slots: dict[int, _Slot] = {}
         self._child_timers = Timers()  # by number of the child: when to check it
         self._stop_timers = Timers()  # by run: to have stopped
-        self._outputs = OutputRelay(options, clock)
+        self._outputs = OutputRelay(options, clock, actor, store_output)
         self._recent = RecentlyBegun(most=BEGUN_PER_CORE * _cores())
         self._unflushed: dict[Child, None] = {}  # with frames or a deadline that were not sent
         self._failed_starts = 0

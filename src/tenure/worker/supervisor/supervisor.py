@@ -106,6 +106,8 @@ class Supervisor:
             clock=boot_now,
             owner=session,
             stats=session.stats,
+            actor=session.actor,
+            store_output=background.store_output,
             carry_out=lambda request: background.carry_out(
                 request, lambda answer: self._call(lambda: self._pool.answer(answer))
             ),
