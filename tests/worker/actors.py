@@ -21,6 +21,7 @@ from tenure.worker.frames import (
     encode_frame,
 )
 from tenure.worker.session.messages import Outcome, Stats
+from tenure.worker.session.session import WorkerSession
 from tenure.worker.supervisor import children
 from tenure.worker.supervisor.options import WorkerOptions
 from tenure.worker.supervisor.pool import ChildPool
@@ -28,10 +29,12 @@ from tests.support.coordinators import KIND
 from tests.worker.grants import grant_of, in_a_minute
 
 
-class Events:
-    """What a pool said, in place of a session."""
+class Events(WorkerSession):
+    """A session that only remembers which attempts have finished."""
 
     def __init__(self) -> None:
+        self.stats = Stats()
+        self.actor = Actor("worker:w1")
         self.finished_runs: list[tuple[int, Outcome]] = []
 
     def finished(self, run: int, outcome: Outcome) -> None:
@@ -63,7 +66,7 @@ class Actors:
         clock: Callable[[], Boot] = boot_now,
     ) -> None:
         self.ends: list[socket.socket] = []  # of the sockets that belong to children
-        self.owner = Events()
+        self.session = Events()
         self.selector = selectors.DefaultSelector()
         monkeypatch.setattr(children, "_spawn", self._spawn)
         self.pool = ChildPool(
@@ -73,9 +76,7 @@ class Actors:
             environment={},
             selector=self.selector,
             clock=clock,
-            owner=self.owner,
-            stats=Stats(),
-            actor=Actor("worker:w1"),
+            session=self.session,
             store_output=lambda output, is_last: None,
         )
         self._lane = lane
@@ -102,7 +103,7 @@ class Actors:
 
     @property
     def finished(self) -> int:
-        return len(self.owner.finished_runs)
+        return len(self.session.finished_runs)
 
     @property
     def serving(self) -> int:

@@ -15,7 +15,6 @@ import msgspec
 import pytest
 
 from tenure.clock import Boot, boot_now
-from tenure.core.ids import Actor
 from tenure.core.instants import seconds
 from tenure.handlers.registry import Isolation
 from tenure.worker.frames import AskToStop, LeaseRenewed, Returned, Stopped, StoreArtifact
@@ -23,7 +22,6 @@ from tenure.worker.session.messages import (
     Died,
     Killed,
     Outcome,
-    Stats,
     Unstarted,
 )
 from tenure.worker.supervisor import children, pool
@@ -43,10 +41,9 @@ class Loop:
     """A pool and the turning that a supervisor would do."""
 
     def __init__(self, *, children: int = 1, clock: Callable[[], Boot] = boot_now) -> None:
-        self.owner = Events()
+        self.session = Events()
         self.requests: list[HandlerRequest] = []
         self.selector = selectors.DefaultSelector()
-        self.stats = Stats()
         self.pool = ChildPool(
             APP,
             {Isolation.PROCESS: children},
@@ -54,16 +51,14 @@ class Loop:
             environment=dict(os.environ),
             selector=self.selector,
             clock=clock,
-            owner=self.owner,
-            stats=self.stats,
-            actor=Actor("worker:w1"),
+            session=self.session,
             store_output=lambda output, is_last: None,
             carry_out=self.requests.append,
         )
 
     @property
     def finished(self) -> list[tuple[int, Outcome]]:
-        return self.owner.finished_runs
+        return self.session.finished_runs
 
     def turn_until(self, condition: Callable[[], object]) -> None:
         end = time.monotonic() + PATIENCE_S

@@ -60,10 +60,10 @@ def sync_kinds(cli: Invocation, prune: bool, former: tuple[str, ...], app: str) 
     """
     # Here: they take as long to import as all the rest.
     from tenure.cli.application import load_app, open_for
-    from tenure.worker.supervisor.declarations import change_in_words, settings_of, without_limits
+    from tenure.worker.supervisor.declarations import change_in_words, without_limits
 
     found = load_app(app)
-    declared = {each.kind: each for each in settings_of(found.registry)}
+    declared = {each.kind: each.settings for each in found.registry}
     open_for(cli, found)
     stored = {each.kind: each for each in cli.store.settings.kinds(found.namespace)}
     for kind, wanted in sorted(declared.items()):

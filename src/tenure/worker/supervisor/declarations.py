@@ -62,7 +62,7 @@ def declare_kinds(
     stored = stored_kinds(store, namespace) if stored is None else stored
     refused: RequestRefused | None = None
     unwritten: list[Kind] = []
-    for wanted in settings_of(handlers):
+    for wanted in [handler.settings for handler in handlers]:
         kept = stored.get(wanted.kind)
         if kept is None or _may_be_new(wanted, kept):
             try:
@@ -127,7 +127,7 @@ def _warn_of_undeclared(
     """Where the store has limits for a kind and the code declares none: perhaps an operator made
     them, perhaps the code did before. Only for an application that declares limits at all: to
     others an operator's limits are no surprise."""
-    declared = {each.kind for each in settings_of(handlers) if each.has_limits}
+    declared = {each.kind for each in handlers if each.settings.has_limits}
     if not declared:
         return
     for kind in sorted({handler.kind for handler in handlers} - declared):
@@ -169,16 +169,7 @@ def change_in_words(before: KindSettings | None, after: KindSettings) -> str:
     return f"{now} (was {was})"
 
 
-def settings_of(handlers: Iterable[Handler]) -> Iterator[KindSettings]:
-    """What is declared for each kind."""
-    for handler in handlers:
-        yield handler.settings
-
-
 # --- schedules -----------------------------------------------------------------------------------
-
-
-_log = logging.getLogger("tenure.worker")
 
 
 def declare_schedules(

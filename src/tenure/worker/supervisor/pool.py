@@ -14,13 +14,12 @@ import selectors
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol, assert_never
+from typing import assert_never
 
 import msgspec
 
 from tenure.clock import NEVER, Boot
 from tenure.core.artifacts import AttemptOutput
-from tenure.core.ids import Actor
 from tenure.core.instants import seconds
 from tenure.core.verdicts import Grant
 from tenure.handlers.registry import Isolation
@@ -28,6 +27,7 @@ from tenure.telemetry import tracing
 from tenure.telemetry.log_lines import FailureLog
 from tenure.worker import frames
 from tenure.worker.session import messages
+from tenure.worker.session.session import WorkerSession
 from tenure.worker.session.timers import Timers
 from tenure.worker.supervisor.children import Child, LaneChildren, RecentlyBegun
 from tenure.worker.supervisor.keeper_client import KeeperClient
@@ -57,27 +57,6 @@ SHOWN_OUTPUT = 4000
 _log = logging.getLogger("tenure.worker")
 
 
-class AttemptOwner(Protocol):
-    """Who gets what happens to attempts and children: a session."""
-
-    def finished(self, run: int, outcome: messages.Outcome) -> None:
-        """The attempt's handler is gone, for certain; this is how."""
-
-    def child_sent(
-        self, message: frames.CheckpointSaved | frames.ProgressMade | frames.SelfCompleted
-    ) -> None:
-        """A handler has news of its attempt."""
-
-    def lend(self, run: int) -> frames.Authority | None:
-        """The lease, for a handler that completes its attempt itself; None if it is lost."""
-
-    def children_serving(self, lane: Isolation, children: int) -> None:
-        """How many children of this lane can run attempts now."""
-
-    def break_off(self, why: str) -> None:
-        """Children do not start: the worker has to stop."""
-
-
 class _Slot:
     """What the pool knows of one attempt."""
 
@@ -104,9 +83,7 @@ class ChildPool:
         environment: Mapping[str, str],
         selector: selectors.BaseSelector,
         clock: Callable[[], Boot],
-        owner: AttemptOwner,
-        stats: messages.Stats,
-        actor: Actor,
+        session: WorkerSession,
         store_output: Callable[[AttemptOutput, bool], None],
         carry_out: Callable[[HandlerRequest], None] = lambda request: None,
     ) -> None:
@@ -117,15 +94,15 @@ class ChildPool:
         self._environment = environment
         self._selector = selector
         self._clock = clock
-        self._owner = owner
-        self._stats = stats
+        self._session = session
+        self._stats = session.stats
         self._keeper: KeeperClient | None = None
         self._children: dict[Child, None] = {}
         self._by_number: dict[int, Child] = {}
         self._slots: dict[int, _Slot] = {}
         self._child_timers = Timers()  # by number of the child: when to check it
         self._stop_timers = Timers()  # by run: to have stopped
-        self._outputs = OutputRelay(options, clock, actor, store_output)
+        self._outputs = OutputRelay(options, clock, session.actor, store_output)
         self._recent = RecentlyBegun(most=BEGUN_PER_CORE * _cores())
         self._unflushed: dict[Child, None] = {}  # with frames or a deadline that were not sent
         self._failed_starts = 0
@@ -250,7 +227,7 @@ class ChildPool:
         serving = lane.serving
         lane.leave(child)
         if lane.serving != serving:
-            self._owner.children_serving(child.lane, lane.serving)
+            self._session.children_serving(child.lane, lane.serving)
 
     # --- telling children and keeper ------------------------------------------------------------
 
@@ -317,7 +294,7 @@ class ChildPool:
         if slot.lane is Isolation.PROCESS:
             self._recent.ended(run)
         self._outputs.end(run)
-        self._owner.finished(run, outcome)
+        self._session.finished(run, outcome)
 
     def _assign_waiting(self, lane: Isolation) -> None:
         children = self._lanes[lane]
@@ -373,7 +350,7 @@ class ChildPool:
                 self._ready(child)
             case frames.CheckpointSaved() | frames.ProgressMade() | frames.SelfCompleted():
                 if message.run in child.runs:
-                    self._owner.child_sent(message)
+                    self._session.child_sent(message)
             case frames.Ask():
                 if message.run in child.runs:
                     self._asked(self._slots[message.run], message)
@@ -394,7 +371,7 @@ class ChildPool:
             return  # a handler waits for each answer: other user code wrote to the socket
         slot.asking = ask.id
         if isinstance(ask.what, frames.BorrowLease):
-            authority = self._owner.lend(slot.run)
+            authority = self._session.lend(slot.run)
             if authority is not None:  # else it is about to be stopped
                 result = msgspec.Raw(msgspec.msgpack.encode(authority))
                 self.answer(frames.AskAnswer(slot.run, ask.id, result))
@@ -412,7 +389,7 @@ class ChildPool:
         lane = self._lanes[child.lane]
         for replaced in lane.ready(child):
             self._retire(replaced)
-        self._owner.children_serving(child.lane, lane.serving)
+        self._session.children_serving(child.lane, lane.serving)
         self._assign_waiting(child.lane)
         self._spawn_missing(child.lane)
 
@@ -502,7 +479,7 @@ class ChildPool:
             _log.error("a child could not start %s: it %s", self._app, how, extra=below)
         self._restart_at = Boot(self._clock() + FIRST_RESTART * 2**self._failed_starts)
         if self._failed_starts >= MAX_FAILED_STARTS:
-            self._owner.break_off(f"children cannot start {self._app}; the last one {how}")
+            self._session.break_off(f"children cannot start {self._app}; the last one {how}")
 
     def _spawn(self, lane: Isolation) -> None:
         limits = self._options.limits

@@ -104,9 +104,7 @@ class Supervisor:
             ),
             selector=self._selector,
             clock=boot_now,
-            owner=session,
-            stats=session.stats,
-            actor=session.actor,
+            session=session,
             store_output=background.store_output,
             carry_out=lambda request: background.carry_out(
                 request, lambda answer: self._call(lambda: self._pool.answer(answer))

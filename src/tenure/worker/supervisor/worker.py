@@ -88,16 +88,7 @@ class Worker:
         self.stop, self.drain, self.wake = supervisor.stop, supervisor.drain, supervisor.wake
 
     def _new_session(self, registry: Registry, options: WorkerOptions) -> WorkerSession:
-        return WorkerSession(
-            self._claim_settings(registry, options),
-            concurrency=options.concurrency,
-            random=random.SystemRandom().random,
-            stats=self.stats,
-            notes_every_end=options.tells_every_end,
-        )
-
-    def _claim_settings(self, registry: Registry, options: WorkerOptions) -> ClaimSettings:
-        return ClaimSettings(
+        settings = ClaimSettings(
             namespace=options.namespace,
             worker=self.id,
             actor=self.actor,
@@ -108,6 +99,13 @@ class Worker:
             first_claim_seq=time.time_ns() // 1_000_000,
             shortest_poll_us=options.shortest_poll_us,
             longest_poll_us=options.longest_poll_us,
+        )
+        return WorkerSession(
+            settings,
+            concurrency=options.concurrency,
+            random=random.SystemRandom().random,
+            stats=self.stats,
+            notes_every_end=options.tells_every_end,
         )
 
     def run(self) -> int:
