@@ -1,5 +1,6 @@
 """A pool whose children are processes that do nothing: the test says what they say."""
 
+import os
 import selectors
 import socket
 import subprocess
@@ -12,6 +13,7 @@ from tenure.core.ids import Actor
 from tenure.handlers.registry import Isolation
 from tenure.worker.frames import (
     Authority,
+    BegunMark,
     CheckpointSaved,
     Ended,
     ProgressMade,
@@ -19,6 +21,7 @@ from tenure.worker.frames import (
     Returned,
     SelfCompleted,
     encode_frame,
+    shared_file,
 )
 from tenure.worker.session.messages import Outcome, Stats
 from tenure.worker.session.session import WorkerSession
@@ -92,14 +95,17 @@ class Actors:
             self.pool._recent.forget()  # none waits for those before it
         self.turn()
 
-    def _spawn(self, _: object) -> tuple["subprocess.Popen[bytes]", socket.socket]:
+    def _spawn(self, _: object) -> tuple["subprocess.Popen[bytes]", socket.socket, BegunMark]:
         process = subprocess.Popen(
             ["sleep", "600"], stdout=subprocess.PIPE, start_new_session=True, bufsize=0
         )
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         self.ends.append(theirs)
-        return process, ours
+        page = shared_file()
+        begun_mark = BegunMark(page)
+        os.close(page)
+        return process, ours, begun_mark
 
     @property
     def finished(self) -> int:

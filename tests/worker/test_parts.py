@@ -57,12 +57,13 @@ from tenure.worker.supervisor.output import BoundedOutput
 from tenure.worker.supervisor.supervisor import JumpWatch
 from tenure.worker.supervisor.worker import (
     Worker,
+    needed_descriptors,
     new_worker_id,
-    raise_descriptor_limit,
+    warn_of_few_descriptors,
 )
 from tenure_conformance.spec import spec
 from tests.support.coordinators import World
-from tests.worker.sample import app
+from tests.worker.sample import APP, app
 
 # --- output ------------------------------------------------------------------------------------
 
@@ -421,13 +422,18 @@ def test_worker_ids_are_legal_names_and_unique() -> None:
 
 
 @spec("WP25")
-def test_a_worker_may_open_as_many_files_as_the_system_allows(
-    monkeypatch: pytest.MonkeyPatch,
+def test_a_worker_warns_of_too_few_descriptors(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    limits = {resource.RLIMIT_NOFILE: (1024, 4096)}
-    monkeypatch.setattr(resource, "getrlimit", limits.__getitem__)
-    monkeypatch.setattr(resource, "setrlimit", limits.__setitem__)
+    registry = load_registry(APP)
+    needed = needed_descriptors(registry, 40)
+    assert needed - needed_descriptors(registry, 39) == 3
 
-    raise_descriptor_limit()
+    allowed = iter([needed, resource.RLIM_INFINITY, 128])
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (next(allowed), 0))
+    warn_of_few_descriptors(registry, 40)
+    warn_of_few_descriptors(registry, 40)
+    assert caplog.text == ""
 
-    assert limits == {resource.RLIMIT_NOFILE: (4096, 4096)}
+    warn_of_few_descriptors(registry, 40)
+    assert "this process may open 128" in caplog.text

@@ -95,7 +95,44 @@ def loop() -> Iterator[Loop]:
     loop.close()
 
 
-def test_an_attempt_whose_child_died_has_failed(loop: Loop, tmp_path: Path) -> None:
+def killed_before_it_reads(loop: Loop, run: int) -> None:
+    """The child that has this attempt dies before it has read it."""
+    [child] = [child for child in loop.pool._children if run in child.runs]
+    os.kill(child.pid, signal.SIGSTOP)
+    loop.pool.flush()
+    os.kill(child.pid, signal.SIGKILL)
+    loop.turn_until(lambda: child not in loop.pool._children)
+
+
+@spec("WP21")
+def test_an_attempt_whose_child_died_before_its_handler_began_runs_in_another(loop: Loop) -> None:
+    loop.wait_for_children(1)
+    loop.begin(1, "add", b'{"a": 1, "b": 2}')
+
+    killed_before_it_reads(loop, 1)
+    loop.turn_until(lambda: loop.finished)
+
+    assert loop.finished == [(1, Returned(b"3"))]  # the first child never read it
+
+
+@spec("WP21")
+def test_an_attempt_whose_children_died_twice_before_its_handler_began_has_failed(
+    loop: Loop,
+) -> None:
+    loop.wait_for_children(1)
+    loop.begin(1, "add", b'{"a": 1, "b": 2}')
+    killed_before_it_reads(loop, 1)
+    loop.turn_until(lambda: loop.pool._slots[1].child or loop.pool._unflushed)
+
+    killed_before_it_reads(loop, 1)
+    loop.turn_until(lambda: loop.finished)
+
+    [(_, outcome)] = loop.finished
+    assert isinstance(outcome, Died)
+
+
+@spec("WP21")
+def test_an_attempt_whose_handler_began_is_not_begun_again(loop: Loop, tmp_path: Path) -> None:
     loop.wait_for_children(1)
     file = tmp_path / "began"
     loop.begin(1, "nap", msgspec.json.encode({"amount_s": 60, "file": str(file)}))

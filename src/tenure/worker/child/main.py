@@ -1,4 +1,4 @@
-"""`python -m tenure.worker.child.main FD PARENT`: the child process, started by a supervisor.
+"""`python -m tenure.worker.child.main FD PARENT MARK`: the child process, started by a supervisor.
 
 Imports the application, runs attempts in one of three lanes, dies with its supervisor. Everything
 here runs beside user code and is trusted with nothing but the attempt. The main thread belongs to
@@ -66,6 +66,7 @@ class Lane(ABC):
 
     transactions: Transactions | None = None  # the application's, if it has any
     measures_memory = False
+    begun_mark: frames.BegunMark | None = None  # shared with the supervisor
 
     def __init__(self, channel: FrameSocket, registry: Registry, limits: Limits) -> None:
         self.channel = channel
@@ -170,6 +171,8 @@ class ProcessLane(Lane):
         home = str(Path.cwd())
         while (execution := self._next()) is not None:
             self._begins()
+            if self.begun_mark is not None:
+                self.begun_mark.write(execution.run.run)  # [WP21]
             outcome = execution.perform()
             reset_process(home)
             with self._lock:
@@ -408,13 +411,15 @@ _LANES: dict[Isolation, type[Lane]] = {
 }
 
 
-def serve(descriptor: int, parent: int) -> None:
+def serve(descriptor: int, parent: int, mark: int) -> None:
     """Run one child from start to end."""
     die_with_parent(parent)
     ignore_termination()
     faulthandler.enable()  # a crash leaves its stack in the attempt's output
     sock = socket.socket(fileno=descriptor)
     sock.set_inheritable(False)
+    begun_mark = frames.BegunMark(mark)
+    os.close(mark)
     channel = FrameSocket(sock, max_bytes=MAX_SETUP_BYTES + frames.FRAME_OVERHEAD_BYTES)
     received = channel.receive()
     if not received or not isinstance(received[0], frames.Setup):
@@ -434,6 +439,7 @@ def serve(descriptor: int, parent: int) -> None:
     lane = _LANES[setup.lane](channel, application.registry, limits)
     lane.transactions = application.transactions
     lane.measures_memory = setup.measures_memory
+    lane.begun_mark = begun_mark
     lane.take(received)  # what came together with the setup
     threading.Thread(target=lane.listen, name="tenure-listener", daemon=True).start()
     gc.freeze()  # what the imports made stays: collections skip it
@@ -446,4 +452,4 @@ def serve(descriptor: int, parent: int) -> None:
 
 
 if __name__ == "__main__":
-    serve(*map(int, sys.argv[1:3]))
+    serve(*map(int, sys.argv[1:4]))

@@ -12,7 +12,7 @@ import subprocess
 import sys
 from collections import deque
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 import msgspec
 
@@ -21,6 +21,7 @@ from tenure.core.instants import seconds
 from tenure.handlers.registry import Isolation
 from tenure.worker.frames import (
     READ_BYTES,
+    BegunMark,
     FrameError,
     FrameReader,
     LeaseRenewed,
@@ -30,6 +31,7 @@ from tenure.worker.frames import (
     decode_to_supervisor,
     encode_frame,
     largest_frame,
+    shared_file,
 )
 from tenure.worker.session.timers import LatestOf, Timers
 from tenure.worker.supervisor.output import BoundedOutput
@@ -76,7 +78,7 @@ class Child:
         self._wants_to_write = False
         self._on_output = on_output
         self._on_readable = on_readable
-        self._process, self._sock = _spawn(environment)
+        self._process, self._sock, self._begun_mark = _spawn(environment)
         self.pid = self._process.pid
         assert self._process.stdout is not None
         self._pipe = self._process.stdout.fileno()
@@ -89,6 +91,11 @@ class Child:
             self._watch(self._exit_fd, lambda: on_exit(self))
         self.send(setup)
         self.flush()
+
+    def has_begun(self, run: int) -> bool:
+        """Whether it has called the handler of this run, its last one, or may have: only children
+        that run one attempt at a time say so."""
+        return self.lane is not Isolation.PROCESS or self._begun_mark.is_of(run)
 
     @property
     def reports_exit(self) -> bool:
@@ -201,6 +208,10 @@ class Child:
         assert self._process.stdout is not None
         self._process.stdout.close()
 
+    def forget(self) -> None:
+        """Close what is left of it: how far it came is not asked any more."""
+        self._begun_mark.close()
+
     # --- watching ------------------------------------------------------------------------------
 
     def _watch(self, descriptor: int, call: Callable[[], object]) -> None:
@@ -213,26 +224,35 @@ class Child:
             self._selector.unregister(descriptor)
 
 
-def _spawn(environment: Mapping[str, str]) -> tuple["subprocess.Popen[bytes]", socket.socket]:
-    ours, theirs = socket.socketpair()
-    try:
+def _spawn(
+    environment: Mapping[str, str],
+) -> tuple["subprocess.Popen[bytes]", socket.socket, BegunMark]:
+    with ExitStack() as opened:  # closes everything if there are too few descriptors or processes
+        ours, theirs = socket.socketpair()
+        opened.callback(ours.close)
         with theirs:
-            process = subprocess.Popen(
-                [sys.executable, "-m", CHILD_MODULE, str(theirs.fileno()), str(os.getpid())],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                env=dict(environment),
-                pass_fds=(theirs.fileno(),),
-                close_fds=True,
-                start_new_session=True,
-                bufsize=0,
-            )
-    except OSError:  # too few descriptors or processes
-        ours.close()
-        raise
+            page = shared_file()
+            try:
+                begun_mark = BegunMark(page)
+                opened.callback(begun_mark.close)
+                begun_mark.clear()
+                arguments = (theirs.fileno(), os.getpid(), page)
+                process = subprocess.Popen(
+                    [sys.executable, "-m", CHILD_MODULE, *map(str, arguments)],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    env=dict(environment),
+                    pass_fds=(theirs.fileno(), page),
+                    close_fds=True,
+                    start_new_session=True,
+                    bufsize=0,
+                )
+            finally:
+                os.close(page)
+        opened.pop_all()
     ours.setblocking(False)
-    return process, ours
+    return process, ours, begun_mark
 
 
 def _exit_descriptor(pid: int) -> int | None:

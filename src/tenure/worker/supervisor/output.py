@@ -151,8 +151,12 @@ class OutputRelay:
             if last_line:
                 self.printed(run, last_line)
             self._send(printing, *printing.output.take(), is_last=True)
-            del self._printing[run]
-            self.timers.drop(run)
+            self.drop(run)
+
+    def drop(self, run: int) -> None:
+        """The attempt has not begun after all."""
+        self._printing.pop(run, None)
+        self.timers.drop(run)
 
     def _send(self, printing: _Printing, output: bytes, left_out: int, *, is_last: bool) -> None:
         if not output:

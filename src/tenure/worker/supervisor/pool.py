@@ -62,6 +62,7 @@ class _Slot:
 
     child: Child | None = None  # that has it
     stop_request: frames.AskToStop | None = None
+    was_sent_before = False  # to a child that died before it called the handler
     asking: int | None = None  # the id of what its handler waits for
 
     def __init__(self, run: int, lane: Isolation, grant: Grant, until: Boot) -> None:
@@ -461,12 +462,24 @@ class ChildPool:
                 self._finish(slot, messages.Displaced())
             elif child.is_sigkilled and (was_due or self._clock() >= slot.until):
                 self._finish(slot, frames.Stopped())  # by the keeper
+            elif not child.has_begun(run) and not slot.was_sent_before and not self._is_closing:
+                self._send_again(slot, how)
             else:
                 self._finish(slot, messages.Died(how))
+        child.forget()
         self._unflushed.pop(child, None)
         if not self._is_closing:
             self._assign_waiting(child.lane)  # others may have waited for what ran in it
         self._spawn_missing(child.lane)
+
+    def _send_again(self, slot: _Slot, how: str) -> None:
+        """No code of the application ran for it. Once: its payload may be what kills. [WP21]"""
+        _log.warning("a child %s before it called a handler; another one takes its job", how)
+        slot.was_sent_before = True
+        slot.child = None
+        self._recent.ended(slot.run)
+        self._outputs.drop(slot.run)
+        self._assign(slot)
 
     def _start_failed(self, child: Child, how: str) -> None:
         if self._is_closing:

@@ -10,7 +10,6 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 
 from msgspec.structs import replace
@@ -20,7 +19,7 @@ from tenure.core.ids import QueueName, WorkerId, worker_actor
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration
 from tenure.core.workers import WorkerProcess
 from tenure.errors import InvalidInput
-from tenure.handlers.registry import Registry
+from tenure.handlers.registry import Isolation, Registry
 from tenure.ports import Coordination
 from tenure.worker.application import load_registry
 from tenure.worker.session.claims import ClaimSettings
@@ -118,6 +117,7 @@ class Worker:
             self._options.concurrency,
         )
         self._tell_of_other_queues()
+        warn_of_few_descriptors(self._registry, self._options.concurrency)
         declare_and_warn(
             self._coordination.store,
             self._options.namespace,
@@ -226,7 +226,6 @@ def run_worker(
     `made` is given the worker before it runs, for those who have hints for it.
     """
     hide_from_other_processes()
-    raise_descriptor_limit()
     if "" not in sys.path and os.getcwd() not in sys.path:  # noqa: PTH109 - compared as text
         sys.path.insert(0, os.getcwd())  # noqa: PTH109 - as text, like every other entry
     registry = load_registry(import_string)
@@ -254,9 +253,41 @@ def hide_from_other_processes() -> None:
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
-def raise_descriptor_limit() -> None:
-    """Let this process open as many files as the system allows: a process child takes three. With
-    fewer it works with the children that it has. [WP25]"""
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    with suppress(OSError, ValueError):  # some systems allow less than they say
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+# --- file descriptors ---------------------------------------------------------------------------
+
+PER_CHILD = 3
+"""A socket, a pipe for its output, and a descriptor that reports its exit."""
+
+OTHERS = 48
+"""For the store, the keeper, and what a start of a child needs for a moment."""
+
+USUALLY_OPEN = 16
+
+
+def needed_descriptors(registry: Registry, concurrency: int) -> int:
+    """How many a worker with these handlers needs when all its slots are in use."""
+    lanes = {handler.isolation for handler in registry}
+    children = len(lanes - {Isolation.PROCESS}) + (Isolation.PROCESS in lanes) * concurrency
+    return _open_now() + OTHERS + PER_CHILD * children
+
+
+def warn_of_few_descriptors(registry: Registry, concurrency: int) -> None:
+    """Warn if the process may open fewer. The worker works with fewer children then. [WP25]"""
+    allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    needed = needed_descriptors(registry, concurrency)
+    if allowed != resource.RLIM_INFINITY and allowed < needed:
+        _log.warning(
+            "%d jobs at once need about %d open files, and this process may open %d: raise the"
+            " limit (ulimit -n %d) or lower the concurrency; until then fewer jobs run at once",
+            concurrency,
+            needed,
+            allowed,
+            needed,
+        )
+
+
+def _open_now() -> int:
+    try:
+        return len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - only counted
+    except OSError:  # no such directory here
+        return USUALLY_OPEN
