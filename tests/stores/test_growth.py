@@ -9,7 +9,7 @@ import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 import psycopg
 import pytest
@@ -36,7 +36,7 @@ from tenure.stores.sql.statements import Query
 from tenure.stores.sqlite.store import SqliteStore
 from tenure_conformance.spec import spec
 from tests.stores.lives import QUEUE, change, claim_request, planner, save, start
-from tests.support.counted_work import pages_read, steps_taken
+from tests.support.counted_work import pages_read, queries_of, steps_taken
 from tests.support.postgres import PostgresServer
 
 SIZES = [(500, 2_500), pytest.param((1_000, 10_000), marks=pytest.mark.proof)]
@@ -184,9 +184,8 @@ def _jobs_of(keys: Sequence[Key]) -> Callable[[AnyStore], Sequence[Query]]:
     return queries
 
 
-def _listed(store: AnyStore, *statuses: JobStatus) -> Sequence[Query]:
-    wanted = JobFilter(namespace=HERE, statuses=statuses)
-    return [store.views._jobs_query(wanted, kinds=store.views._kinds_to_list(wanted))]
+def _listed(store: AnyStore, **wanted: Any) -> Sequence[Query]:
+    return queries_of(store, lambda: store.views.jobs(JobFilter(namespace=HERE, **wanted)))
 
 
 ASKED: dict[str, Callable[[AnyStore], Sequence[Query]]] = {
@@ -219,59 +218,46 @@ ASKED: dict[str, Callable[[AnyStore], Sequence[Query]]] = {
         store.claims._oldest(sort, HERE, [QUEUE]) for sort in (depths.DELAYED, depths.NOT_DUE)
     ],
     "newest jobs": lambda store: _listed(store),
-    "jobs before one": lambda store: [
-        store.views._jobs_query(
-            JobFilter(namespace=HERE, before=new_job_id(store.now(), bytes(10)))
-        )
-    ],
-    "jobs that were enqueued in a span of time": lambda store: [
-        store.views._jobs_query(
-            JobFilter(namespace=HERE, enqueued_since=Instant(1), enqueued_until=Instant(2))
-        )
-    ],
-    "jobs of a kind that none has": lambda store: [
-        store.views._jobs_query(JobFilter(namespace=HERE, kind=Kind(MISSING)))
-    ],
-    "jobs of a queue that none has": lambda store: [
-        store.views._jobs_query(JobFilter(namespace=HERE, queue=QueueName(MISSING)))
-    ],
-    "jobs of a rare kind": lambda store: [
-        store.views._jobs_query(JobFilter(namespace=HERE, kind=Kind(RARE)))
-    ],
-    "jobs of a quiet queue": lambda store: [
-        store.views._jobs_query(JobFilter(namespace=HERE, queue=QUIET))
-    ],
+    "jobs before one": lambda store: _listed(store, before=new_job_id(store.now(), bytes(10))),
+    "jobs that were enqueued in a span of time": lambda store: _listed(
+        store, enqueued_since=Instant(1), enqueued_until=Instant(2)
+    ),
+    "jobs of a kind that none has": lambda store: _listed(store, kind=Kind(MISSING)),
+    "jobs of a queue that none has": lambda store: _listed(store, queue=QueueName(MISSING)),
+    "jobs of a rare kind": lambda store: _listed(store, kind=Kind(RARE)),
+    "jobs of a quiet queue": lambda store: _listed(store, queue=QUIET),
     "jobs that succeeded, of which there are none": lambda store: _listed(
-        store, JobStatus.SUCCEEDED
+        store, statuses=(JobStatus.SUCCEEDED,)
     ),
     "jobs that wait, behind others": lambda store: [
         query
         for statuses in ((JobStatus.QUEUED,), (JobStatus.QUEUED, JobStatus.FAILED))
-        for query in _listed(store, *statuses)
+        for query in _listed(store, statuses=statuses)
     ],
     "jobs that did not succeed": lambda store: [
-        store.views._jobs_query(JobFilter(namespace=HERE, statuses=(status,)))
-        for status in RARE_STATUSES
+        query for status in RARE_STATUSES for query in _listed(store, statuses=(status,))
     ],
-    "jobs that did not succeed, of several statuses": lambda store: [
-        store.views._jobs_query(JobFilter(namespace=HERE, statuses=RARE_STATUSES))
-    ],
-    "running jobs": lambda store: _listed(store, JobStatus.RUNNING),
-    "running jobs, and jobs of other statuses": lambda store: _listed(store, *JobStatus),
-    "running jobs of a kind that has none": lambda store: [
-        store.views._jobs_query(
-            JobFilter(namespace=HERE, kind=Kind(READY), statuses=(JobStatus.RUNNING,))
-        )
-    ],
+    "jobs that did not succeed, of several statuses": lambda store: _listed(
+        store, statuses=RARE_STATUSES
+    ),
+    "running jobs": lambda store: _listed(store, statuses=(JobStatus.RUNNING,)),
+    "running jobs, and jobs of other statuses": lambda store: _listed(
+        store, statuses=tuple(JobStatus)
+    ),
+    "running jobs of a kind that has none": lambda store: _listed(
+        store, kind=Kind(READY), statuses=(JobStatus.RUNNING,)
+    ),
     "jobs of a status that a queue does not have": lambda store: [
-        store.views._jobs_query(JobFilter(namespace=HERE, queue=QUEUE, statuses=(status,)))
+        query
         for status in JobStatus
         if status is not JobStatus.QUEUED
+        for query in _listed(store, queue=QUEUE, statuses=(status,))
     ],
     "jobs of a status that a kind does not have": lambda store: [
-        store.views._jobs_query(JobFilter(namespace=HERE, kind=Kind(READY), statuses=(status,)))
+        query
         for status in JobStatus
         if status is not JobStatus.QUEUED
+        for query in _listed(store, kind=Kind(READY), statuses=(status,))
     ],
 }
 """What is asked of a small store and of a large one."""

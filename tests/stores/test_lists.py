@@ -38,6 +38,7 @@ from tenure.stores.sqlite.store import SqliteStore
 from tenure_conformance.spec import spec
 from tests.stores.lives import QUEUE, claim, enqueue, taken
 from tests.stores.test_prepared_statements import PREPARED
+from tests.support.counted_work import queries_of
 from tests.support.postgres import PostgresServer
 
 HERE = DEFAULT_NAMESPACE
@@ -133,7 +134,7 @@ def test_postgres_reads_no_jobs_for_a_name_that_none_ever_had(
 
 def _postgres_plan(full_store: tuple[PostgresStore, str], wanted: JobFilter) -> list[str]:
     store, url = full_store
-    query = store.views._jobs_query(wanted, kinds=store.views._kinds_to_list(wanted))
+    query = queries_of(store, lambda: store.views.jobs(wanted))[-1]
     with psycopg.connect(url, cursor_factory=psycopg.RawCursor) as raw:
         settings = store.database.settings(deadline(10), None)
         raw.execute(settings.text, settings.parameters)
@@ -149,7 +150,7 @@ def test_sqlite_lists_by_an_index(tmp_path: Path, name: str) -> None:
     with closing(SqliteStore(path)) as store, closing(sqlite3.connect(path)) as raw:
         enqueue(store, 2)
         claim(store, 1)
-        query = store.views._jobs_query(wanted, kinds=store.views._kinds_to_list(wanted))
+        query = queries_of(store, lambda: store.views.jobs(wanted))[-1]
         rows = raw.execute(f"EXPLAIN QUERY PLAN {query.text}", query.parameters).fetchall()
     plan = "\n".join(row[3] for row in rows)
 

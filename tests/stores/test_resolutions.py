@@ -16,6 +16,7 @@ from tenure.stores.sqlite.store import SqliteStore
 from tenure_conformance.spec import spec
 from tests.stores.hands import ForeignHand, Refused
 from tests.stores.lives import claim, complete, enqueue, start
+from tests.support.counted_work import queries_of
 
 RESOLVE = (
     "INSERT INTO {{t}}dead_letter_resolution"
@@ -60,7 +61,7 @@ def test_a_resolution_that_contradicts_itself_is_refused(
 
 def test_sqlite_finds_dead_letters_by_their_index(sqlite_path: Path) -> None:
     store = SqliteStore(sqlite_path)
-    query = store.views._jobs_query(DEAD)
+    *_, query = queries_of(store, lambda: store.views.jobs(DEAD))
 
     with closing(sqlite3.connect(sqlite_path)) as raw:
         rows = raw.execute(f"EXPLAIN QUERY PLAN {query.text}", query.parameters).fetchall()
@@ -75,7 +76,7 @@ def test_sqlite_finds_dead_letters_by_their_index(sqlite_path: Path) -> None:
 def test_postgres_finds_dead_letters_by_their_index(postgres_url: str) -> None:
     store = PostgresStore(postgres_url, migrate=True)
     enqueue(store, 2000)
-    query = store.views._jobs_query(DEAD)
+    *_, query = queries_of(store, lambda: store.views.jobs(DEAD))
 
     with psycopg.connect(postgres_url, cursor_factory=psycopg.RawCursor) as raw:
         raw.execute("ANALYZE tenure.job")

@@ -2,18 +2,36 @@
 
 import re
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
+from unittest.mock import patch
 
 import psycopg
 
 from tenure.deadlines import deadline
 from tenure.stores.postgres.store import PostgresStore
+from tenure.stores.postgres.transaction import PostgresTransaction
+from tenure.stores.sql.rows import Row
 from tenure.stores.sql.statements import Query
+from tenure.stores.sqlite.file import SqliteTransaction
 from tenure.stores.sqlite.store import SqliteStore
 
 INSTRUCTIONS_PER_STEP = 10
+
+
+def queries_of(store: PostgresStore | SqliteStore, ask: Callable[[], object]) -> list[Query]:
+    """The statements that a store runs to answer this."""
+    kind = PostgresTransaction if isinstance(store, PostgresStore) else SqliteTransaction
+    fetch, queries = kind.fetch, list[Query]()
+
+    def fetch_noted(tx: object, *found: Query, last: bool = False) -> list[list[Row]]:
+        queries.extend(found)
+        return fetch(tx, *found, last=last)  # type: ignore[arg-type]  # of this kind
+
+    with patch.object(kind, "fetch", fetch_noted):
+        ask()
+    return queries
 
 
 def pages_read(store: PostgresStore, url: str, queries: Sequence[Query]) -> int:

@@ -123,7 +123,7 @@ class Pair:
     def catch_up(self) -> None:
         """Wait until the standby has everything."""
         position = self.primary.run("SELECT pg_current_wal_lsn()")
-        self.standby._wait_until(f"SELECT pg_last_wal_replay_lsn() >= '{position}'")
+        self.standby.wait_until(f"SELECT pg_last_wal_replay_lsn() >= '{position}'")
 
     def fail_over(self) -> None:
         """The primary dies, the standby takes over. No process has a hint left to send then: its

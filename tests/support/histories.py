@@ -353,7 +353,7 @@ class World:
             case "time":
                 self.advance(seconds_=self.luck.choice((0.001, 1, 9, 29.5, 31, 70)))
             case "sweep":
-                self._sweep()
+                self.sweep()
             case "people" if self.rows:
                 self._people()
             case "rare":
@@ -435,7 +435,7 @@ class World:
             ),
         )
 
-    def _sweep(self) -> None:
+    def sweep(self) -> None:
         outages: tuple[Outage, ...] = ()
         if self.luck.random() < 0.4:
             outages = (Outage(Instant(self.now - seconds(60)), self.now),)

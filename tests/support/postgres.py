@@ -95,7 +95,7 @@ class PostgresServer:
     """A server in which databases can be created. Databases it created are dropped by `stop`."""
 
     def __init__(self, admin_dsn: str) -> None:
-        self._admin_dsn = admin_dsn
+        self.admin_dsn = admin_dsn
         self._created: list[str] = []
 
     @classmethod
@@ -109,7 +109,7 @@ class PostgresServer:
 
     def dsn(self, dbname: str) -> str:
         """The URL of a database of this server."""
-        return urlunsplit(urlsplit(self._admin_dsn)._replace(path=f"/{quote(dbname)}"))
+        return urlunsplit(urlsplit(self.admin_dsn)._replace(path=f"/{quote(dbname)}"))
 
     def create_database(self, *, template: str = "template1") -> str:
         """Create an empty database with a name of its own (or a copy of `template`); its URL."""
@@ -132,7 +132,7 @@ class PostgresServer:
             self.drop_database(self.dsn(name))
 
     def _administer(self, statement: sql.Composed) -> None:
-        with psycopg.connect(self._admin_dsn, autocommit=True) as connection:
+        with psycopg.connect(self.admin_dsn, autocommit=True) as connection:
             connection.execute(statement)
 
     def __enter__(self) -> Self:
@@ -153,14 +153,14 @@ class PostgresCluster(PostgresServer):
     """
 
     def __init__(self, *, bin_dir: Path, settings: Mapping[str, str], parent: Path) -> None:
-        self._bin_dir = bin_dir
-        self._settings = dict(settings)
-        self._password = secrets.token_urlsafe(12)
-        self._directory = Path(tempfile.mkdtemp(prefix="tenure-pg-", dir=parent))
-        self._socket_directory = _short_directory()
+        self.bin_dir = bin_dir
+        self.settings = dict(settings)
+        self.password = secrets.token_urlsafe(12)
+        self.directory = Path(tempfile.mkdtemp(prefix="tenure-pg-", dir=parent))
+        self.socket_directory = _short_directory()
         self._process: subprocess.Popen[bytes] | None = None
         self._watchdog: subprocess.Popen[bytes] | None = None
-        self._port = 0
+        self.port = 0
         super().__init__(admin_dsn="")
 
     @classmethod
@@ -189,8 +189,8 @@ class PostgresCluster(PostgresServer):
             parent=Path(tempfile.gettempdir()) if durable else _fast_directory(),
         )
         try:
-            cluster._initialise()
-            cluster._launch()
+            cluster.initialise()
+            cluster.launch()
         except BaseException:
             cluster.stop()
             raise
@@ -204,16 +204,16 @@ class PostgresCluster(PostgresServer):
 
     @property
     def data_directory(self) -> Path:
-        return self._directory / "data"
+        return self.directory / "data"
 
     @property
     def log_file(self) -> Path:
-        return self._directory / "log"
+        return self.directory / "log"
 
     def socket_dsn(self, dbname: str) -> str:
         """Like `dsn`, but through the unix socket instead of loopback TCP."""
-        host = quote(str(self._socket_directory), safe="")
-        return f"postgresql://{_USER}:{self._password}@{host}:{self._port}/{quote(dbname)}"
+        host = quote(str(self.socket_directory), safe="")
+        return f"postgresql://{_USER}:{self.password}@{host}:{self.port}/{quote(dbname)}"
 
     # --- Standbys --------------------------------------------------------------------------------
 
@@ -222,21 +222,21 @@ class PostgresCluster(PostgresServer):
         """A standby that follows a cluster, asynchronously until `wait_for_standby`. It has the
         same password, and is as durable."""
         standby = cls(
-            bin_dir=primary._bin_dir,
-            settings=primary._settings,
-            parent=primary._directory.parent,
+            bin_dir=primary.bin_dir,
+            settings=primary.settings,
+            parent=primary.directory.parent,
         )
-        standby._password = primary._password
+        standby.password = primary.password
         try:
             if "setpriv" in _become_nobody():
-                for path in (standby._directory, standby._socket_directory):
+                for path in (standby.directory, standby.socket_directory):
                     os.chown(path, _NOBODY, _NOBODY)
             subprocess.run(
                 [
                     *_become_nobody(),
-                    str(primary._bin_dir / "pg_basebackup"),
+                    str(primary.bin_dir / "pg_basebackup"),
                     f"--pgdata={standby.data_directory}",
-                    f"--dbname={primary._admin_dsn}",
+                    f"--dbname={primary.admin_dsn}",
                     "--checkpoint=fast",
                     "--write-recovery-conf",
                     "--no-sync",
@@ -244,7 +244,7 @@ class PostgresCluster(PostgresServer):
                 capture_output=True,
                 check=True,
             )
-            standby._launch()
+            standby.launch()
         except BaseException:
             standby.stop()
             raise
@@ -254,27 +254,27 @@ class PostgresCluster(PostgresServer):
         """From now on a commit waits for the standby."""
         self.run("ALTER SYSTEM SET synchronous_standby_names = '*'")
         self.run("SELECT pg_reload_conf()")
-        self._wait_until("SELECT count(*) = 1 FROM pg_stat_replication WHERE sync_state = 'sync'")
+        self.wait_until("SELECT count(*) = 1 FROM pg_stat_replication WHERE sync_state = 'sync'")
 
     def stop_following(self) -> None:
         """A standby that receives nothing any more, as on a network that is cut."""
         self.run("ALTER SYSTEM SET primary_conninfo = ''")
         self.run("SELECT pg_reload_conf()")
-        self._wait_until("SELECT count(*) = 0 FROM pg_stat_wal_receiver")
+        self.wait_until("SELECT count(*) = 0 FROM pg_stat_wal_receiver")
 
     def promote(self) -> None:
         """Make a primary of a standby; it takes writes when this returns."""
         self.run("SELECT pg_promote(true, 60)")
-        self._wait_until("SELECT NOT pg_is_in_recovery()")
+        self.wait_until("SELECT NOT pg_is_in_recovery()")
 
     def run(self, statement: str) -> object:
         """The first value that a statement of the superuser's returns."""
-        with psycopg.connect(self._admin_dsn, autocommit=True) as connection:
+        with psycopg.connect(self.admin_dsn, autocommit=True) as connection:
             cursor = connection.execute(statement.encode())
             row = cursor.fetchone() if cursor.description else None
             return row[0] if row is not None else None
 
-    def _wait_until(self, question: str) -> None:
+    def wait_until(self, question: str) -> None:
         deadline = time.monotonic() + _START_TIMEOUT_S
         while not self.run(question):
             if time.monotonic() > deadline:
@@ -284,14 +284,14 @@ class PostgresCluster(PostgresServer):
     @staticmethod
     def url_of(*clusters: "PostgresCluster", database: str) -> str:
         """A URL with all of these hosts, in this order; they have one password."""
-        hosts = ",".join(f"127.0.0.1:{cluster._port}" for cluster in clusters)
-        return f"postgresql://{_USER}:{clusters[0]._password}@{hosts}/{quote(database)}"
+        hosts = ",".join(f"127.0.0.1:{cluster.port}" for cluster in clusters)
+        return f"postgresql://{_USER}:{clusters[0].password}@{hosts}/{quote(database)}"
 
     def stop(self) -> None:
         """Shut down and remove everything. May be called twice, and on a cluster that crashed."""
         self._created.clear()
         self._end(signal.SIGINT)
-        for directory in (self._directory, self._socket_directory):
+        for directory in (self.directory, self.socket_directory):
             shutil.rmtree(directory, ignore_errors=True)
 
     def kill(self) -> None:
@@ -305,19 +305,19 @@ class PostgresCluster(PostgresServer):
     def restart(self) -> None:
         """Start again on the same port: crash recovery after `kill`, else a fast restart."""
         self._end(signal.SIGINT)
-        self._launch()
+        self.launch()
 
-    def _initialise(self) -> None:
-        password_file = self._directory / "password"
+    def initialise(self) -> None:
+        password_file = self.directory / "password"
         password_file.touch(mode=0o600)
-        password_file.write_text(self._password)
+        password_file.write_text(self.password)
         if "setpriv" in _become_nobody():
-            for path in (self._directory, self._socket_directory, password_file):
+            for path in (self.directory, self.socket_directory, password_file):
                 os.chown(path, _NOBODY, _NOBODY)
         completed = subprocess.run(
             [
                 *_become_nobody(),
-                str(self._bin_dir / "initdb"),
+                str(self.bin_dir / "initdb"),
                 f"--pgdata={self.data_directory}",
                 f"--username={_USER}",
                 f"--pwfile={password_file}",
@@ -332,45 +332,45 @@ class PostgresCluster(PostgresServer):
         )
         if completed.returncode != 0:
             raise PostgresUnavailable(
-                f"initdb of {self._bin_dir} failed with {completed.returncode}:\n"
+                f"initdb of {self.bin_dir} failed with {completed.returncode}:\n"
                 f"{completed.stdout}{completed.stderr}"
             )
 
-    def _launch(self) -> None:
+    def launch(self) -> None:
         """Start the postmaster and wait until it answers; try again where that can help."""
         deadline = time.monotonic() + _START_TIMEOUT_S
-        port_is_known = self._port != 0  # clients of a restarted server keep the old port
+        port_is_known = self.port != 0  # clients of a restarted server keep the old port
         while True:
             if not port_is_known:
-                self._port = _free_port()
-                self._admin_dsn = (
-                    f"postgresql://{_USER}:{self._password}@127.0.0.1:{self._port}/postgres"
+                self.port = _free_port()
+                self.admin_dsn = (
+                    f"postgresql://{_USER}:{self.password}@127.0.0.1:{self.port}/postgres"
                 )
             log_start = self.log_file.stat().st_size if self.log_file.exists() else 0
             self._spawn()
             if self._answers(deadline):
-                self._watchdog = _watch(self.pid, self._directory, self._socket_directory)
+                self._watchdog = _watch(self.pid, self.directory, self.socket_directory)
                 return
             self._end(signal.SIGKILL)
             log = self.log_file.read_text(errors="replace")[log_start:]
             transient = _PORT_TAKEN in log or _ORPHANS_ALIVE in log
             if not transient or time.monotonic() > deadline:
                 lines = "\n".join(log.splitlines()[-_MAX_LOG_LINES_SHOWN:])
-                raise PostgresUnavailable(f"{self._bin_dir / 'postgres'} did not start:\n{lines}")
+                raise PostgresUnavailable(f"{self.bin_dir / 'postgres'} did not start:\n{lines}")
             time.sleep(_POLL_INTERVAL_S)
 
     def _spawn(self) -> None:
-        settings = self._settings | {
+        settings = self.settings | {
             "listen_addresses": "127.0.0.1",
-            "port": str(self._port),
-            "unix_socket_directories": str(self._socket_directory),
+            "port": str(self.port),
+            "unix_socket_directories": str(self.socket_directory),
         }
         options = [f"--{name}={value}" for name, value in settings.items()]
         with self.log_file.open("ab") as log:
             self._process = subprocess.Popen(
                 [
                     *_become_nobody(),
-                    str(self._bin_dir / "postgres"),
+                    str(self.bin_dir / "postgres"),
                     "-D",
                     str(self.data_directory),
                     *options,
@@ -385,7 +385,7 @@ class PostgresCluster(PostgresServer):
         assert self._process is not None
         while self._process.poll() is None and time.monotonic() < deadline:
             try:
-                psycopg.connect(self._admin_dsn, connect_timeout=5).close()
+                psycopg.connect(self.admin_dsn, connect_timeout=5).close()
             except psycopg.OperationalError:
                 time.sleep(_POLL_INTERVAL_S)
             else:

@@ -244,7 +244,7 @@ def asked_to_stop(world: Told) -> None:
 def let_go(world: Told) -> None:
     world.grant()
     world.advance(seconds_=31)
-    world._sweep()
+    world.sweep()
     world.tell(Requeue(job_id=world.job_id, actor=OPERATOR, request_id=RequestId("q")))
 
 

@@ -142,6 +142,11 @@ class Drive:
     def enqueue(self, policy: Policy | None = None, queue: QueueName = QUEUE) -> JobId:
         return self.world.enqueue(policy=policy, queue=queue).id
 
+    def begun(self, run: int) -> Grant:
+        """The grant under which this run began."""
+        [grant] = [each.grant for each in self.wanted(Begin) if each.run == run]
+        return grant
+
     def running(self, policy: Policy | None = None) -> tuple[int, JobId]:
         """A job that this session runs: its number and its id."""
         job_id = self.enqueue(policy)
@@ -188,15 +193,15 @@ class Drive:
             case SendClaim():
                 self._claim(action)
             case Send():
-                self._send(action.ticket, action.commands)
+                self.send(action.ticket, action.commands)
             case PollLeases():
-                self._poll_leases(action)
+                self.poll_leases(action)
             case Kill() if self._kills:
                 self.session.finished(action.run, Killed())
             case _:
                 pass
 
-    def _poll_leases(self, action: PollLeases) -> None:
+    def poll_leases(self, action: PollLeases) -> None:
         if self.network.requests_arrive and self.network.answers_return:
             news = self.world.coordinator.store.jobs.peek_leases(
                 list(action.leases.values()), ACTOR
@@ -215,7 +220,7 @@ class Drive:
                 return
         self.session.unanswered(action.ticket, "cut")
 
-    def _send(self, ticket: int, commands: tuple[WorkerCommand, ...]) -> None:
+    def send(self, ticket: int, commands: tuple[WorkerCommand, ...]) -> None:
         if self.network.requests_arrive:
             answers = self.world.coordinator.submit_many(commands).result()
             if self.network.answers_return:

@@ -99,7 +99,7 @@ def test_a_poll_that_failed_is_not_repeated_at_once() -> None:
 
 def test_a_poll_that_is_never_answered_is_given_up() -> None:
     drive = Drive().begin()
-    drive._poll_leases = lambda action: None  # type: ignore[method-assign]  # nobody answers
+    drive.poll_leases = lambda action: None  # type: ignore[method-assign]  # nobody answers
     drive.running()
     before = len(drive.wanted(PollLeases))
 

@@ -23,7 +23,7 @@ def settle(drive: Drive, run: int) -> None:
     """What the child does on the handler's connection."""
     lent = drive.session.lend(run)
     assert lent is not None
-    job_id = drive.session._attempts[run].grant.job_id
+    job_id = drive.begun(run).job_id
     command = completion(job_id=job_id, lease_id=lent.lease_id, actor=lent.actor, result=RESULT)
     drive.world.coordinator.execute(command)
 
@@ -32,7 +32,7 @@ def test_a_lease_is_lent_on_request() -> None:
     drive = Drive().begin()
     run, _ = drive.running()
 
-    lease_id = drive.session._attempts[run].grant.lease_id
+    lease_id = drive.begun(run).lease_id
     assert drive.session.lend(run) == Authority(lease_id, ACTOR)
 
 

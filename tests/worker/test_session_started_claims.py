@@ -247,12 +247,12 @@ class SlowReports(Drive):
         super().__init__(**options)
         self.held: list[Send] = []
 
-    def _send(self, ticket: int, commands: tuple[WorkerCommand, ...]) -> None:
+    def send(self, ticket: int, commands: tuple[WorkerCommand, ...]) -> None:
         self.held.append(Send(ticket, commands))
 
     def answer(self) -> None:
         send = self.held.pop(0)
-        super()._send(send.ticket, send.commands)
+        super().send(send.ticket, send.commands)
         self.turn()
 
 

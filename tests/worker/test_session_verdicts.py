@@ -244,7 +244,7 @@ def test_one_bad_command_does_not_hold_up_its_neighbours() -> None:
 
 def _refuse_bad_checkpoints(drive: Drive) -> None:
     """From now on the network refuses, as a whole, batches that hold such a checkpoint."""
-    send = drive._send
+    send = drive.send
 
     def refuse(ticket: int, commands: tuple[object, ...]) -> None:
         if any(isinstance(c, Heartbeat) and c.checkpoint == b"NaN" for c in commands):
@@ -252,7 +252,7 @@ def _refuse_bad_checkpoints(drive: Drive) -> None:
         else:
             send(ticket, commands)  # type: ignore[arg-type]  # only worker commands are sent
 
-    drive._send = refuse  # type: ignore[method-assign]  # a fault put into the test's own network
+    drive.send = refuse  # type: ignore[method-assign]  # a fault put into the test's own network
 
 
 def test_a_result_the_coordinator_does_not_take_is_permanent_at_output() -> None:
