@@ -385,6 +385,7 @@ class ReadableEvents(Protocol):
     def delay(self) -> TailDelay | None:
         """The open transaction for whose end committed events wait before they are shown; None if
         there is none, or if a server does not say. [E35]"""
+        return None
 
 
 class ReadableFlows(Protocol):
