@@ -384,6 +384,20 @@ def test_exhaustion_by_expiry_names_the_last_error_and_keeps_it() -> None:
     assert reply(outcome).job == driver.job
 
 
+@spec("T7")
+def test_the_last_report_of_a_worker_replaces_the_error_of_an_earlier_attempt() -> None:
+    driver = lives.running()
+    driver.do(driver.fail(TRANSIENT))
+    driver.advance(61)
+    driver.do(driver.claim())
+    driver.do(driver.start())
+
+    driver.do(driver.fail(PERMANENT))
+
+    assert driver.job.status is JobStatus.FAILED
+    assert driver.job.error == driver.job.last_error == PERMANENT
+
+
 def _lose_all(driver: Driver) -> None:
     """Let each attempt's lease run out until the job has ended."""
     while not driver.job.status.is_terminal:
