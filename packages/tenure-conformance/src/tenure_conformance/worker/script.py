@@ -181,6 +181,10 @@ class Script:
             enqueued_at=datetime.fromtimestamp(self._enqueued_us / 1e6, UTC),
             payload=msgspec.Raw(encode(payload)),
             correlation_id=self._job_id,
+            trace_id=None,
+            schedule=None,
+            scheduled_for=None,
+            meta=None,
         )
 
     # --- reports -------------------------------------------------------------------------------
