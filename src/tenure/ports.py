@@ -975,6 +975,12 @@ class Store(Protocol):
         """Call `on_hint` when jobs change, whichever process changes them, until the function that
         is returned is called."""
 
+    @property
+    def hints_arrive(self) -> bool:
+        """Whether the hints of other processes are known to reach `watch` now, so that polling may
+        be rare. [V5]"""
+        return False
+
     def health(self) -> list[HealthFact]:
         """What is true of the store now, and what to do about it. [B14]"""
 

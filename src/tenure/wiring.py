@@ -298,12 +298,13 @@ def _counts() -> "Counts":
 @contextmanager
 def _wake_ups(store: Store, options: "WorkerOptions") -> Iterator[Callable[["Worker"], None]]:
     """What the block calls with its worker once there is one. From then on the worker is woken when
-    there may be work: an idle one asks only twice a second."""
+    there may be work, and asks seldom while the store's hints arrive."""
     from tenure.coordinator.ready_watch import ReadyWatch
 
     with ExitStack() as started:
 
         def start(worker: "Worker") -> None:
+            worker.trust_hints(lambda: store.hints_arrive)
             watch = ReadyWatch(
                 store,
                 options.namespace,

@@ -344,13 +344,20 @@ def test_a_delayed_job_gives_a_hint_of_its_own(on_postgres: Pair) -> None:
     assert READY not in heard
 
 
-@spec("Z7")
-def test_a_listener_whose_connection_is_lost_listens_again(
+@spec("Z7", "V5")
+def test_a_listener_whose_connection_is_lost_says_so_and_listens_again(
     on_postgres: Pair, postgres_url: str
 ) -> None:
     first, second = on_postgres
     heard: list[Hint | None] = []
-    second.watch(heard.append)
+    arrived: list[bool] = []
+
+    def hear(hint: Hint | None) -> None:
+        arrived.append(second.hints_arrive)
+        heard.append(hint)
+
+    assert not second.hints_arrive
+    second.watch(hear)
     until(lambda: heard == [None], "it is heard")
 
     with psycopg.connect(postgres_url, autocommit=True) as connection:
@@ -358,7 +365,8 @@ def test_a_listener_whose_connection_is_lost_listens_again(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
             " WHERE query LIKE 'LISTEN %' AND datname = current_database()"
         )
-    until(lambda: heard == [None, None], "it is heard")
+    until(lambda: heard == [None, None, None], "the loss is heard, and that it listens again")
+    assert arrived == [True, False, True]
 
     enqueue(first)
     until(lambda: READY in heard, "it is heard")
@@ -596,6 +604,7 @@ def test_a_worker_is_woken_for_each_of_several_delayed_jobs() -> None:
         """One job stays ready: a limit blocks it."""
 
         looks = 0
+        hints_arrive = False
 
         @property
         def claims(self) -> "OneBlockedTwoDelayed":
@@ -639,6 +648,7 @@ def test_hints_about_other_queues_wake_nobody() -> None:
 
         watchers = Watchers()
         watch = watchers.add
+        hints_arrive = True
 
         @property
         def claims(self) -> "Hinting":
@@ -656,3 +666,30 @@ def test_hints_about_other_queues_wake_nobody() -> None:
         store.watchers.tell(Hint(HintedChange.READY, DEFAULT_NAMESPACE, QUEUE))
 
         until(lambda: bool(woken), "it is heard")
+
+
+@spec("V5")
+def test_a_worker_asks_at_once_when_hints_no_longer_arrive() -> None:
+    class Hinting:
+        """A store whose listening connection can be lost."""
+
+        watchers = Watchers()
+        watch = watchers.add
+        hints_arrive = True
+
+        @property
+        def claims(self) -> "Hinting":
+            return self
+
+        def next_ready(self, *asked: object) -> NextReady:
+            return NextReady(is_ready=False)
+
+    store = Hinting()
+    with watching(cast(Store, store)) as woken:
+        store.watchers.tell(None)
+        assert not woken
+
+        store.hints_arrive = False
+        store.watchers.tell(None)
+
+        assert woken == [1]

@@ -43,12 +43,14 @@ class ReadyWatch:
         self._changed = threading.Event()
         self._paused = threading.Event()
         self._stopping = False
+        self._hints_arrived = False
         self._thread = threading.Thread(target=self._run, name="tenure-ready", daemon=True)
         self._unwatch: Callable[[], None] | None = None
 
     def start(self) -> None:
         """Start to listen."""
         self._unwatch = self._store.watch(self._hear)
+        self._hints_arrived = self._store.hints_arrive
         self._thread.start()
 
     def stop(self) -> None:
@@ -63,6 +65,9 @@ class ReadyWatch:
     def _hear(self, hint: Hint | None) -> None:
         if hint is None:
             self._changed.set()
+            had_arrived, self._hints_arrived = self._hints_arrived, self._store.hints_arrive
+            if had_arrived and not self._hints_arrived:
+                self._wake()  # it ends a long pause, and polls often from now on [V5]
         elif hint.namespace == self._namespace and hint.queue in self._queues:
             if hint.change is HintedChange.READY:
                 self._wake()  # at once: the store is not asked first

@@ -231,6 +231,9 @@ class Listener:
                 self._closed.wait(TRY_AGAIN_S)
             except (TenureError, psycopg.Error, OSError) as problem:
                 _log.debug("hints are not heard, trying again: %s", problem)
+                if self.arrive:
+                    self.arrive = None
+                    self._hear(None)  # waiting processes poll more often from now on
                 self._closed.wait(pause_s)
                 pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 

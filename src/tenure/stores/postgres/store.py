@@ -108,6 +108,11 @@ class PostgresStore(PostgresParts):
         self.database.pool.check()
         return self.database.listener.add(on_hint)
 
+    @property
+    def hints_arrive(self) -> bool:
+        """Whether notifications do, as the last probe showed on a connection that still works."""
+        return self.database.listener.arrive is True
+
     def close(self) -> None:
         """Close every connection."""
         self.database.close()

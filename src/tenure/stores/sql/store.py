@@ -124,6 +124,11 @@ class SqlStore(Part, ABC):
         self.upkeep = SqlUpkeep(database, artifacts=artifacts, rollups=rollups)
         self.audit = SqlAudit(database)
 
+    @property
+    def hints_arrive(self) -> bool:
+        """Whether polling may be rare: not known without more."""
+        return False
+
     # --- what a dialect provides ---------------------------------------------------------------
 
     @abstractmethod

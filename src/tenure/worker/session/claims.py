@@ -27,6 +27,10 @@ LONGEST_HOLD = seconds(30)
 """How long a worker waits at most for a rate before it asks again: the rate may have been changed,
 and the hint that says so may be missing."""
 
+HINTED_POLL_FACTOR = 8
+"""How many times longer the pauses of an idle worker grow while hints are known to reach it: about
+one claim in four seconds, for hints that were lost. [V5]"""
+
 RETRY = Backoff(initial_us=seconds(0.2), cap_us=seconds(5), floor=0.0)
 """Between two tries of a request that got no answer: claims, starts and reports."""
 
@@ -94,6 +98,7 @@ class ClaimPlanner:
         self._is_whole = True  # whether the last claim was for all kinds of its group
         self._was_woken = False  # while a claim was unanswered: it may have come too early
         self._held: list[Held | None] = []  # what the empty answers in a row say of rates
+        self.hints_arrive: Callable[[], bool] = lambda: False
 
     # --- asking --------------------------------------------------------------------------------
 
@@ -191,11 +196,15 @@ class ClaimPlanner:
             self.next_at = now
             return
         self.next_at = Boot(now + self._pause_us(holds))
-        self._idle_us = Duration(min(2 * self._idle_us, self._settings.longest_poll_us))
+        self._idle_us = Duration(2 * self._idle_us)
 
     def _pause_us(self, holds: Sequence[Held | None]) -> int:
         """Until the next claim after one of everything that received nothing. If rates hold back
         all that could be granted, nothing is asked before the first of them has room."""
+        longest_us = self._settings.longest_poll_us
+        if self.hints_arrive():
+            longest_us = Duration(HINTED_POLL_FACTOR * longest_us)
+        self._idle_us = min(self._idle_us, longest_us)
         # With jitter, so that workers do not claim in step.
         pause_us = self._idle_us // 2 + int(self._idle_us * self._random())
         waits = [held.wait_us for held in holds if held is not None]

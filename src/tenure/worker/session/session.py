@@ -14,7 +14,7 @@ concerned (a drain, a jump of the clock) and once a second for polled attempts.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import assert_never
 
 import msgspec
@@ -324,6 +324,10 @@ class WorkerSession:
         self._serving[lane] = children
         if is_more:
             self._claimer.room_was_made(self.now)
+
+    def trust_hints(self, hints_arrive: Callable[[], bool]) -> None:
+        """Ask less often while this says that hints arrive."""
+        self._claimer.hints_arrive = hints_arrive
 
     def work_expected(self) -> None:
         """A hint: there may be work."""

@@ -85,6 +85,7 @@ class Worker:
             background=self._background,
         )
         self.stop, self.drain, self.wake = supervisor.stop, supervisor.drain, supervisor.wake
+        self.trust_hints = session.trust_hints
 
     def _new_session(self, registry: Registry, options: WorkerOptions) -> WorkerSession:
         settings = ClaimSettings(
