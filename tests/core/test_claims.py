@@ -10,13 +10,13 @@ from msgspec.structs import replace
 from tenure.core import claims
 from tenure.core.claims import (
     MAX_CLAIM_BYTES,
-    Admission,
     ClaimPlan,
     ClaimRequest,
     ClaimView,
+    Freshness,
     QueueState,
-    admit,
     claim_fingerprint,
+    freshness_of,
     plan_claims,
     usable_candidates,
     wanted,
@@ -193,10 +193,10 @@ def remembered(claim: ClaimRequest) -> Session:
 def test_a_session_admits_rising_claims_and_refuses_older_ones() -> None:
     session = remembered(request(claim_seq=5, request_id="five"))
 
-    assert admit(None, request()) is Admission.FRESH
-    assert admit(session, request(claim_seq=6, request_id="six")) is Admission.FRESH
-    assert admit(session, request(claim_seq=4, request_id="four")) is Admission.STALE
-    assert admit(session, request(claim_seq=5, request_id="other")) is Admission.STALE
+    assert freshness_of(None, request()) is Freshness.FRESH
+    assert freshness_of(session, request(claim_seq=6, request_id="six")) is Freshness.FRESH
+    assert freshness_of(session, request(claim_seq=4, request_id="four")) is Freshness.STALE
+    assert freshness_of(session, request(claim_seq=5, request_id="other")) is Freshness.STALE
 
 
 @spec("Q2")
@@ -204,11 +204,11 @@ def test_a_repeat_is_known_by_id_and_body() -> None:
     first = request(claim_seq=5, request_id="five", limit=2)
     session = remembered(first)
 
-    assert admit(session, first) is Admission.REPEAT
-    assert admit(session, replace(first, limit=3)) is Admission.REUSED
-    assert admit(session, replace(first, queues=(QUEUE,))) is Admission.REUSED
-    assert admit(session, replace(first, kinds=(Kind("x"),))) is Admission.REUSED
-    assert admit(session, replace(first, claim_seq=6)) is Admission.REUSED
+    assert freshness_of(session, first) is Freshness.REPEAT
+    assert freshness_of(session, replace(first, limit=3)) is Freshness.REUSED
+    assert freshness_of(session, replace(first, queues=(QUEUE,))) is Freshness.REUSED
+    assert freshness_of(session, replace(first, kinds=(Kind("x"),))) is Freshness.REUSED
+    assert freshness_of(session, replace(first, claim_seq=6)) is Freshness.REUSED
 
 
 @spec("Q2")

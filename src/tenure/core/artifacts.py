@@ -190,14 +190,14 @@ def _exceeded_quota(size: int, usage: ArtifactUsage, quotas: ArtifactQuotas) -> 
 
 
 def shown_attempt(job: Job | None) -> int | None:
-    """The attempt whose artifacts can be seen: the one that succeeded, or none. [B8]"""
+    """The attempt whose artifacts are visible: the one that succeeded, or none. [B8]"""
     if job is None or job.status is not JobStatus.SUCCEEDED:
         return None
     return job.attempt
 
 
 def is_leftover(attempt: int, *, of: int | None, leased: bool, status: JobStatus | None) -> bool:
-    """Whether an attempt's artifacts can never be seen: the attempt ended without success.
+    """Whether an attempt's artifacts can never become visible: the attempt ended without success.
 
     `of` is the job's latest attempt, None if the job is gone. [B10]
     """

@@ -93,7 +93,7 @@ def settle(command: Settle, at: Context) -> Outcome:
         if at.history is None:
             return NeedsHistory(job_id=job.id)
         if _may_have_arrived(job, judgement, at.history, at.session):
-            # Nothing proves the contrary, so the grant is not the system's to take back.
+            # The worker may have received the grant, so the coordinator must not take it back.
             return rejected(Cause.ALREADY_STARTED)
     if states_another_rev(job, command):
         return another_rev(job)
@@ -113,7 +113,7 @@ def _may_have_arrived(
 ) -> bool:
     """Whether the worker may know of this grant, whose caller has gone: the claim came again, or
     the worker has claimed anew, started or renewed, or a cancel of the job was requested. A start
-    by the claim itself says nothing about that. [Q8] [N4]"""
+    by the claim itself proves nothing about that. [Q8] [N4]"""
     assert job.lease_id is not None
     of_lease = [event for event in history if event.lease_id == job.lease_id]
     granted_by = {each.request_id for each in of_lease if each.type is EventType.CLAIMED}
@@ -269,8 +269,8 @@ def _complete(job: Job, command: Complete, at: Moment) -> Applied:
 
 
 def _completion(job: Job | None, result: bytes) -> Draft:
-    """The draft of a success. It depends on the result alone if the attempt was not renewed and the
-    job follows from no other; then there is no `job`."""
+    """The draft of a success. `job` is None if the draft depends on the result alone: the attempt
+    had no renewals, and the job was not made by another job."""
     facts = Facts(sha256=digest(result), size=len(result))
     is_compensation = job is not None and job.compensates is not None
     return Draft(
@@ -462,8 +462,8 @@ def _old_end(job: Job, command: Sweep, at: Moment) -> Instant:
     """When the lease is over by the clock as it was before it jumped: its holder may be at work
     until then, so the job is not granted again. [O13]
 
-    Each process records the jump that it saw, so records overlap: their union counts. A record may
-    be longer than the jump by the time between two readings: no job waits longer than a ttl.
+    Several processes may record the same jump, so the union of the records counts. A record may be
+    too long by the time between two readings; the wait is capped at one ttl.
     """
     assert job.lease_expires_at is not None
     assert job.due_at is not None
@@ -508,8 +508,8 @@ def _lose(
 
 
 def stalled_by_operator(job: Job, at: Moment) -> list[Draft]:
-    """The attempt is lost because an operator said so. This costs no failure: nothing is known
-    against the job. [T33]"""
+    """The attempt is lost because an operator declared it lost. This costs no failure: nothing is
+    known against the job. [T33]"""
     reclaims = job.policy.on_lost is OnLost.RECLAIM and job.cancel_requested_at is None
     facts = Facts(run_at=later(at.now, job.updated_at) if reclaims else None)
     stalled = ending(job, EventType.STALLED, facts, cause=EventCause.OPERATOR)

@@ -1,6 +1,6 @@
 """Changes: turns the drafts of a decision into events, the next row and a change to save.
 
-`decide` says which row of THE table it follows; `apply` checks that the row has this path, and
+`decide` names the row of THE table that it follows; `apply` checks that the row has this path, and
 judges nothing else.
 """
 
@@ -74,8 +74,8 @@ _STATUS_AFTER = {
 def ending(
     job: Job, event: EventType, facts: Facts = _NO_FACTS, *, cause: EventCause | None = None
 ) -> Draft:
-    """The end of a job's attempt, or of a job without one. It keeps what the end of an attempt
-    states of its renewals."""
+    """The draft that ends an attempt, or a job without one. It includes the summary of the
+    attempt's renewals."""
     return Draft(
         type=event, to=_STATUS_AFTER[event], cause=cause, facts=attempt_summary(job, facts)
     )
@@ -309,7 +309,7 @@ def _dead_letter_job(job: Job) -> Change:
 def _enqueued_for(
     job: Job, spec: Compensation | DeadLetterJob, job_id: JobId, cause: EventCause, payload: bytes
 ) -> Change:
-    """A job of the system's that `job` and its end are the reason for."""
+    """A job that the system enqueues because `job` ended."""
     draft = Draft(
         type=EventType.ENQUEUED,
         to=JobStatus.QUEUED,

@@ -1,9 +1,9 @@
 """Checks of single fields: names, ids, texts, numbers and durations.
 
-`check_fields` checks every field of a struct: its type says what a value is, the two tables at the
-end have the limits. `validation` and the structs of each subject use it, and check what concerns
-several fields. Each violation is an `InvalidInput` that names the field and says what is allowed.
-[J6]
+`check_fields` checks every field of a struct: its type states what a value is, the two tables at
+the end have the limits. `validation` and the structs of each subject use it, and check what
+concerns several fields. Each violation is an `InvalidInput` that names the field and states what is
+allowed. [J6]
 """
 
 import re
@@ -148,7 +148,7 @@ def check_text(field: str, value: object, *, most: int = MAX_TEXT) -> None:
 
 
 def check_meta(field: str, value: object) -> None:
-    """What users note about a job: a few short texts, by key. [J13]"""
+    """A user's labels of a job: a few short texts, by key. [J13]"""
     check_type(field, value, dict)
     assert isinstance(value, dict)
     if len(value) > MAX_META:
@@ -182,7 +182,7 @@ def check_integer(field: str, value: object, *, low: int, high: int) -> None:
 
 
 def check_instant(field: str, value: object) -> None:
-    """Refuse what no store can hold."""
+    """Refuse what no store can represent."""
     if type(value) is not int:
         raise InvalidInput(field, f"{type(value).__name__} is not an instant")
     if not -NEVER <= value <= NEVER:
@@ -206,7 +206,7 @@ def check_duration(field: str, value: object) -> None:
 
 
 def _length(duration_us: int) -> str:
-    """A duration that is out of bounds, as people say it."""
+    """A duration that is out of bounds, in the units that people use."""
     if abs(duration_us) > 2**80:
         return "a huge integer"  # a float could not hold it
     length_s = duration_us / MICROSECONDS_PER_SECOND
@@ -214,7 +214,7 @@ def _length(duration_us: int) -> str:
 
 
 def check_word(field: str, value: object, words: type[StrEnum]) -> None:
-    """A word that this version knows. [J4] [Y5]"""
+    """A value of an enumeration that this version knows. [J4] [Y5]"""
     if not isinstance(value, words) or value not in words.__members__.values():
         raise InvalidInput(
             field, f"{shown(value)} is not allowed", hint=f"one of {', '.join(words)}"
@@ -255,7 +255,7 @@ _BY_TYPE: dict[object, Check] = {
     WorkerId: check_name,
     dict[str, str]: check_meta,
 }
-"""What a field of this type may have. A `StrEnum` may have the words of its set."""
+"""What a field of this type may have. A `StrEnum` may have the values of its set."""
 
 Label = Annotated[str, Meta(min_length=1, max_length=MAX_DEDUPE_KEY)]
 Text = Annotated[str, Meta(max_length=MAX_TEXT)]

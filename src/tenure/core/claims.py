@@ -3,7 +3,7 @@
 One outstanding claim per session: the store locks the session, so that claims of one session wait
 for each other, and `claim_seq` only rises. [Q1] [Q2] The planner hands out what the store found, in
 the order it found it, never past the limit of a queue [Z3] or a rate [RL1]; each grant is still
-`decide`'s. Jobs with a key are admitted before a claim looks for jobs: see `core.concurrency`.
+`decide`'s. Jobs with a key are admitted before a claim reads jobs: see `core.concurrency`.
 """
 
 import hashlib
@@ -48,8 +48,7 @@ MAX_CLAIM_QUEUES = 64
 MAX_CLAIM_KINDS = 1000
 
 RULE_BUSY_US = seconds(0.01)
-"""How soon a claim comes again that received nothing, because another claim was counting under the
-limit or rate of what it asked for."""
+"""How soon to retry a claim that got nothing because another one had locked the limit or rate."""
 
 MAX_CLAIM_BYTES = 8 << 20
 """The limit of the bodies that are granted in one transaction. Answering a claim takes about three
@@ -120,8 +119,9 @@ class QueueState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Held(msgspec.Struct, frozen=True):
-    """Rates have no room for jobs that a claim asked for: the first has some after `wait_us`. If
-    they hold all that the claim could receive, it need not come again before that. [RL9]"""
+    """Why a claim received nothing: rates have no room for jobs that it asked for. The first one
+    has room again after `wait_us`. `is_all`: every job that it could receive is rate-limited, so it
+    need not retry sooner. [RL9]"""
 
     wait_us: Duration
     is_all: bool
@@ -146,8 +146,8 @@ class GrantRoom:
         self.changed = self._too_far_ahead()
 
     def _too_far_ahead(self) -> dict[Meter, Instant]:
-        """The states that count for less than they say. They are written even if nothing is
-        granted: otherwise they would stay a whole burst ahead of now. [RL3]"""
+        """Rate states more than one burst ahead of now, lowered to that. They are written even if
+        nothing is granted: otherwise they would stay a whole burst ahead of now. [RL3]"""
         found = {}
         for meter, tat in self._states.items():
             rate = self._rate(meter)
@@ -157,7 +157,7 @@ class GrantRoom:
         return found
 
     def is_busy(self, meter: Meter) -> bool:
-        """Whether another claim counts under this rule just now."""
+        """Whether another claim has locked this limit or rate."""
         return meter in self._busy
 
     def of_queue(self, name: QueueName) -> int | None:
@@ -188,7 +188,7 @@ class GrantRoom:
                 self._states[meter] = self.changed[meter] = tat
 
     def held(self, request: ClaimRequest) -> Held | None:
-        """Which rates have no room for what this claim asks for."""
+        """The rates without room for what this claim asks for."""
         if self.is_endless:
             return None
         kinds = self._kinds if request.kinds is None else request.kinds
@@ -198,7 +198,7 @@ class GrantRoom:
         waits = [wait for wait in (*of_queues, *of_kinds, *of_keys) if wait]
         if not waits:
             return None
-        # Of a kind with rate keys a job with another key may come at any time.
+        # For a kind with rate keys, a job with a different key may arrive at any time.
         is_all = all(of_queues) or (request.kinds is not None and all(of_kinds) and not of_keys)
         return Held(min(waits), is_all)
 
@@ -276,7 +276,7 @@ def _least(one: int | None, other: int | None) -> int | None:
 
 
 class ClaimView(msgspec.Struct, frozen=True, kw_only=True):
-    """What the store holds locked while a claim is planned."""
+    """What the store has locked while a claim is planned."""
 
     now: Instant
     epoch: Epoch
@@ -293,8 +293,8 @@ class ClaimView(msgspec.Struct, frozen=True, kw_only=True):
     """The kinds that have had jobs with rate keys in these queues, and how long until a job that
     waits for such a rate may be granted; 0 if none is known to wait."""
     busy: frozenset[Meter] = frozenset()
-    """The queues and kinds under whose limits and rates another claim counts just now: nothing of
-    them is granted."""
+    """The queues and kinds whose limits and rates another claim has locked: nothing of them is
+    granted."""
 
     @property
     def room(self) -> GrantRoom:
@@ -309,19 +309,19 @@ class ClaimView(msgspec.Struct, frozen=True, kw_only=True):
 
 class ClaimAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to one claim: grants, or why there are none. `waited_us` is how long the claim was
-    held before the store was asked: no lease began before that, whatever its ttl. [WP12]"""
+    kept open before the store was asked: no lease started before that, whatever its ttl. [WP12]"""
 
     grants: tuple[Grant, ...] = ()
     cause: Cause | None = None
     is_repeat: bool = False
     waited_us: Duration = Duration(0)
     held: Held | None = None
-    """Whether rates held jobs back, if there are no grants."""
+    """Whether jobs were rate-limited, if there are no grants."""
 
 
 class ClaimPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What the store must write, and the answers to give once it is written. The store says how
-    often it had to begin again, because the settings of a queue changed under the claim."""
+    """What the store must write, and the answers to give once it is written. The store sets
+    `restarts`: how often it had to start again, because settings changed under the claim."""
 
     changes: tuple[Change, ...]
     sessions: tuple[Session, ...]
@@ -331,15 +331,15 @@ class ClaimPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClaimConflict(StrEnum):
-    """How a claim met another one, or a change of its queues."""
+    """How a claim conflicted with another claim or with a change of settings."""
 
     REFUSED = "refused"  # another claim of its session came first
     RESTARTED = "restarted"  # the settings of its queues changed
-    LOST = "lost"  # the database gave its transaction up for another one
-    HELD = "held"  # it received nothing, and a rate held jobs back that it asked for
+    LOST = "lost"  # the database aborted its transaction in favour of another one
+    HELD = "held"  # it received nothing: jobs that it asked for are rate-limited
 
 
-class Admission(Enum):
+class Freshness(Enum):
     """Whether a claim is new, a repeat, or out of order."""
 
     FRESH = auto()
@@ -377,14 +377,14 @@ def claim_fingerprint(request: ClaimRequest) -> Fingerprint:
     return Fingerprint(hashlib.blake2b(_encode(request), digest_size=16).hexdigest())
 
 
-def admit(session: Session | None, request: ClaimRequest) -> Admission:
+def freshness_of(session: Session | None, request: ClaimRequest) -> Freshness:
     """Whether a claim is new, a repeat or out of order, by its session's last claim. [Q1] [Q2]"""
     if session is None:
-        return Admission.FRESH
+        return Freshness.FRESH
     if session.request_id == request.request_id:
         same = session.fingerprint == claim_fingerprint(request)
-        return Admission.REPEAT if same else Admission.REUSED
-    return Admission.FRESH if request.claim_seq > session.claim_seq else Admission.STALE
+        return Freshness.REPEAT if same else Freshness.REUSED
+    return Freshness.FRESH if request.claim_seq > session.claim_seq else Freshness.STALE
 
 
 def plan_claims(
@@ -396,18 +396,18 @@ def plan_claims(
     changed: dict[SessionKey, Session] = {}
     answers: list[ClaimAnswer] = []
     for position, request in enumerate(requests):
-        match admit(sessions.get(request.session), request):
-            case Admission.REPEAT:
+        match freshness_of(sessions.get(request.session), request):
+            case Freshness.REPEAT:
                 answers.append(ClaimAnswer(is_repeat=True))
                 session = sessions[request.session]
                 if not session.is_repeated:
                     session = msgspec.structs.replace(session, is_repeated=True)
                     sessions[session.key] = changed[session.key] = session
-            case Admission.REUSED:
+            case Freshness.REUSED:
                 answers.append(ClaimAnswer(cause=Cause.IDEMPOTENCY_KEY_REUSE))
-            case Admission.STALE:
+            case Freshness.STALE:
                 answers.append(ClaimAnswer(cause=Cause.STALE_CLAIM))
-            case Admission.FRESH:
+            case Freshness.FRESH:
                 grants = pool.take(request, claims_left=len(requests) - position)
                 held = None if grants else pool.room.held(request)
                 answers.append(ClaimAnswer(grants=grants, held=held))
@@ -533,8 +533,8 @@ def body_bytes(job: Job) -> int:
 
 def usable_candidates(sizes: Iterable[int], *, claims: int) -> int:
     """How many of the first candidates a plan for `claims` claims can use, by the sizes of their
-    bodies: the ones that fit together, at least one, and one more for each further claim, because
-    each receives a job of any size. [Z10]"""
+    bodies: the leading candidates that fit into MAX_CLAIM_BYTES (at least one), and one more for
+    each further claim, because every claim may receive one job of any size. [Z10]"""
     total = number = 0
     for size in sizes:
         total += size

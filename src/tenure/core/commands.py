@@ -1,6 +1,6 @@
 """Commands: everything that a caller may ask about one job, as plain values.
 
-A command says who asks (`actor`, the authenticated principal), under which request id, and what.
+A command names who asks (`actor`, the authenticated principal), under which request id, and what.
 It decides nothing. A worker's command carries durations, never instants. [L8] `validation.py`
 bounds every field.
 """
@@ -80,7 +80,7 @@ class ParentAttempt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class JobSpec(_Command, frozen=True, kw_only=True, gc=False):
-    """Everything that an enqueue says about a job, except where it is and who asks."""
+    """Everything that an enqueue states about a job, except where it is and who asks."""
 
     kind: Kind
     queue: QueueName
@@ -153,7 +153,8 @@ class EnqueueFlow(_Command, frozen=True, kw_only=True, gc=False):
 
     @property
     def job_id(self) -> JobId:
-        """The first job: where it is, all of them are, unless a handler made the flow."""
+        """The first job's id. If it exists, all jobs of the flow do, unless a handler made the
+        flow."""
         return self.members[0].job.job_id
 
     @property
@@ -169,8 +170,8 @@ class EnqueueFlow(_Command, frozen=True, kw_only=True, gc=False):
         return [job_id for job_id in dict.fromkeys(named) if job_id not in inside]
 
     def needs(self) -> Needs:
-        """The parents that are no members; of a handler's flow its job, and whether an earlier
-        attempt made the flow."""
+        """The parents outside the flow. For a flow that a handler makes also the handler's job, and
+        whether an earlier attempt made the flow."""
         members = (member.job for member in self.members)
         undeclared = dict.fromkeys((job.namespace, job.kind) for job in members if not job.policy)
         handler = self.handler
@@ -216,7 +217,7 @@ class ParentEnd(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class Unblock(_Command, frozen=True, kw_only=True, gc=False):
     """Queue a job that waited: its parents have ended. [T28] [T29]
 
-    Edges never change once they are marked, so what the store found stays true until this is
+    Edges never change once they have an outcome, so what the store found stays true until this is
     decided.
     """
 
@@ -234,8 +235,8 @@ class ScheduledEnqueue(Enqueue, frozen=True, kw_only=True, gc=False):
 
 
 class Claim(_Command, frozen=True, kw_only=True, gc=False):
-    """Grant one ready job to a worker, which starts it at once if the claim says so. Made by the
-    claim planner, never by a caller."""
+    """Grant one ready job to a worker, which starts it at once if the claim asks for that. Made by
+    the claim planner, never by a caller."""
 
     job_id: JobId
     actor: Actor
@@ -334,7 +335,7 @@ class Cancel(_Request, frozen=True, kw_only=True, gc=False):
 
 
 class Requeue(_Request, frozen=True, kw_only=True, gc=False):
-    """An operator lets a held job go back to its queue. [T14]"""
+    """An operator sends a job that is on hold back to its queue. [T14]"""
 
     expected_rev: int | None = None
     expected_status: JobStatus | None = None
@@ -360,8 +361,8 @@ class DeadLetter(_Request, frozen=True, kw_only=True, gc=False):
 
 class Redrive(_Request, frozen=True, kw_only=True, gc=False):
     """Make a new job out of a finished one, with another payload if one is given; the old one stays
-    as it is. A dead letter that was redriven or discarded before is refused unless `again` asks for
-    another job. [T27] [B18]"""
+    unchanged. A dead letter that was redriven or discarded before is refused unless `again` asks
+    for another job. [T27] [B18]"""
 
     cause: EventCause = EventCause.REDRIVE
     payload: bytes | None = None

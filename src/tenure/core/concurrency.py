@@ -1,9 +1,21 @@
 """Keys: which jobs that share one may be claimed next.
 
 A job with a concurrency key or a rate key is parked when it is queued: claims do not see it. It is
-admitted when its key has room, and then it is an ordinary candidate that holds its place under the
+admitted when its key has room, and then it is an ordinary candidate that keeps its place under the
 key until it is claimed. The store marks a key dirty whenever this may have changed, and claims
-admit the jobs of dirty keys first. Here is decided which (docs/adr/0095). Pure.
+admit the jobs of dirty keys first. This module decides which (docs/adr/0095). Pure.
+
+The columns `lane` and `admitted_at` are no fields of `Job`: stores/sql/batches.py writes them when
+a job is queued or claimed, stores/sql/admission.py when it is admitted or parked again. That module
+also states why a dirty key can be deleted. A process that freezes in a claim keeps its locks until
+PostgreSQL rolls the idle transaction back (`LONGEST_IDLE_MS`); on SQLite, until it runs again or
+dies.
+
+If the clock is set back, times that were stored before are in the future, and nothing may wait for
+them. A rate state more than one burst ahead of now counts as one burst; a dirty key with `noted_at`
+in the future is due now [RL3]; a place with `admitted_at` in the future counts as none. Delayed
+jobs whose dirty keys are already deleted are found by their kind's watermark, the latest time at
+which such keys were deleted, and marked dirty again. [CK10] Other comments refer to this paragraph.
 """
 
 from collections.abc import Mapping, Sequence, Set
@@ -24,10 +36,11 @@ MAX_ADMITTED = 100
 """How many jobs of one key are admitted and not yet claimed at most. [CK11]"""
 
 ADMISSION_LAPSES_US = seconds(10)
-"""After this time an admitted job gives way to one of its key in another queue. [CK12]"""
+"""An admitted job that is not claimed within this time loses its place to a job with the same key
+in another queue. [CK12]"""
 
 ASKED_AGAIN_US = seconds(1)
-"""How soon such a key is decided about again at the earliest."""
+"""The shortest wait before such a key is decided about again."""
 
 DEFAULT_CONCURRENCY_LIMIT = 1
 """How many jobs of one key may run at a time if nothing is set. [CK2]"""
@@ -46,7 +59,8 @@ def concurrency_limit_of(settings: KindSettings | None) -> int:
 
 
 class Lane(IntEnum):
-    """Where a job that waits is. Claims read the first two; the others are parked."""
+    """Where a job that waits is. Claims read the first two; the others are parked. That of a
+    running job means nothing: its claim parked it again."""
 
     OPEN = 0
     """Only the limits and rates of its queue and kind apply to it."""
@@ -68,13 +82,13 @@ class Key(msgspec.Struct, frozen=True, order=True):
 
     @property
     def meter(self) -> Meter:
-        """What the grants of a rate key are counted by."""
+        """The meter that counts the grants of this rate key."""
         return Meter(RateScope.KIND, self.kind, self.key)
 
 
 def dirtied_by(change: Change) -> set[tuple[Key, int]]:
-    """The keys whose places a change may take or give, and when this must be decided: at once, when
-    a delayed job is due, and when a job expires, because then its place goes to the next one. [EX2]
+    """The keys that this change may fill or free, each with the times at which to decide about it
+    again: now, when a delayed job becomes due, and when a job expires and frees its place. [EX2]
 
     A new job is not under its rate key before it is admitted under its concurrency key."""
     job, keys = change.job, []
@@ -116,8 +130,8 @@ class KeyRules:
         return None if settings is None or not key.is_rate else settings.rate
 
     def room(self, key: Key, uses: int | None) -> int:
-        """How many may be admitted now. `uses` is how many leases a key has, or where its rate
-        stands. [CK3] [RL8]"""
+        """How many may be admitted now. `uses` is the number of leases of a concurrency key, or the
+        state of a rate key. [CK3] [RL8]"""
         rate = self.rate(key)
         if rate is not None:
             left = rate.room(Instant(uses or NOTHING_GRANTED), self._now)
@@ -128,21 +142,21 @@ class KeyRules:
         return max(0, min(left, MAX_ADMITTED))
 
     def corrected(self, key: Key, uses: int | None) -> Instant | None:
-        """What a state of a rate counts for that says more. [RL3]"""
+        """The state to store instead of one more than a burst ahead of now, else None. [RL3]"""
         rate, tat = self.rate(key), Instant(uses or NOTHING_GRANTED)
         if rate is None or tat <= (least := rate.used(tat, self._now)):
             return None
         return least
 
     def lane_behind(self, key: Key, rate_key: str | None) -> "Lane":
-        """Where a job goes that its key lets through."""
+        """The lane of a job that its key admits."""
         if not key.is_rate:
             return Lane.OPEN if rate_key is None else Lane.WAITS_FOR_RATE
         return Lane.OPEN if self.rate(key) is None else Lane.RATED
 
     def again_at(self, key: Key, uses: int | None, decided: "Admission") -> list[Instant]:
-        """When to decide about a key again. If a rate has no room for one job more, and no grant of
-        an admitted one will say when it has, then when it has."""
+        """When to decide about a key again. If jobs still wait and no grant of an admitted job will
+        mark this rate key dirty, also when the rate has room for one more."""
         rate, instants = self.rate(key), [decided.again_at] if decided.again_at else []
         if rate is not None and decided.has_more and decided.total < rate.burst:
             tat = Instant(uses or NOTHING_GRANTED)
@@ -184,8 +198,8 @@ class KeyedJob(msgspec.Struct, frozen=True):
         return self.not_before <= now and (self.start_by is None or self.start_by > now)
 
     def place_since(self, now: Instant) -> Instant | None:
-        """Since when it has a place under its key. An instant after now counts as none: the clock
-        was set back, and claims would not find the job before that instant. [CK10]"""
+        """Since when it has a place under its key. A place in the future counts as none (the clock
+        was set back): claims would not find the job before that instant. [CK10]"""
         since = self.admitted_at
         return None if since is None or since > now else since
 
@@ -200,7 +214,7 @@ class Admission(msgspec.Struct, frozen=True):
     has_more: bool
     """Whether more jobs could be admitted if the key had room."""
     again_at: Instant | None
-    """When a place may be given to a job of another queue."""
+    """When a job of another queue may take a place."""
 
 
 def admit(
@@ -208,11 +222,12 @@ def admit(
 ) -> Admission:
     """Give the places of a key to its first ready jobs, in claim order. [CK6]
 
-    `jobs` are the first that wait and all that are admitted, `room` is how many of them may be
-    admitted in all, `queues` are those that the claim asks for. Their jobs come first: another
-    queue may be paused or have no workers. If a job of another queue needs the place of an admitted
-    one, this is decided again after a while, also if the claim asks for the queue of the admitted
-    job: it may take other jobs, its worker may die, or the queue may be paused. [CK12]
+    `jobs`: the first waiting jobs of the key and all of its admitted ones. `room`: how many of them
+    may be admitted in total. `queues`: the queues that the claim asks for. Their jobs come first:
+    another queue may be paused or have no workers. If a job of another queue waits for the place of
+    an admitted job, this is decided again when the admission lapses, even if the claim asks for
+    that queue: the claim may take other jobs, its worker may die, or the queue may be paused.
+    [CK12]
     """
     ready = [job for job in jobs if job.is_ready(now)]
     ready.sort(

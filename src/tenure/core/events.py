@@ -3,9 +3,9 @@
 An event carries every fact that folding needs; bodies (payload, checkpoint, result) are carried
 by digest. It never carries a secret's text: payloads stay in the row.
 
-A row or an event may have a word of a newer version, which this one does not know. It is kept and
-shown unchanged. [Y4] It may change what the other fields mean, so nothing is decided about such a
-job here: it is left to processes of the newer version. [Y5]
+A row or an event may have a value of a newer version, which this one does not know. It is kept and
+rendered unchanged. [Y4] It may change what the other fields mean, so nothing is decided about such
+a job here: it is left to processes of the newer version. [Y5]
 """
 
 import hashlib
@@ -164,7 +164,7 @@ FACTS_OF: dict[EventType, tuple[str, ...]] = {
 def enqueued_facts(
     command: Enqueue, *, now: Instant, policy: Policy, origin_id: JobId | None
 ) -> Facts:
-    """What the `enqueued` event of a job says of it."""
+    """What the `enqueued` event of a job states about it."""
     run_at = Instant(now + command.delay_us) if command.run_at is None else command.run_at
     # Fifteen keywords: with one more CPython makes a dictionary of them, see `changes._event`.
     facts = Facts(
@@ -286,7 +286,7 @@ _ON_LOST = frozenset(OnLost)
 
 
 def has_unknown_word(job: Job) -> bool:
-    """Whether a newer version wrote a word into the row that this one does not know. [Y5]"""
+    """Whether a newer version wrote a value into the row that this one does not know. [Y5]"""
     policy = job.policy
     if (
         job.status not in _STATUSES
@@ -303,7 +303,7 @@ def has_unknown_word(job: Job) -> bool:
 
 
 def unknown_words(value: msgspec.Struct, prefix: str = "") -> Iterator[str]:
-    """Each word that this version does not know, with its field: `status is 'napping'`. Structs
+    """Each value that this version does not know, with its field: `status is 'napping'`. Structs
     within `value` are searched too."""
     for field, words in _fields_with_words(type(value)):
         found = getattr(value, field)

@@ -292,7 +292,7 @@ def _succeeded(job: Job, event: Event, body: bytes | None) -> Job:
 
 
 def _of_newer_version(job: Job, event: Event, _: bytes | None) -> Job:
-    """What every event says of its row; what else this one means is not known here. [Y4]"""
+    """What every event states about its row; what else this one means is not known here. [Y4]"""
     return replace(job, status=event.to_status, rev=event.seq, updated_at=event.ts)
 
 

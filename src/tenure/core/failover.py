@@ -60,12 +60,12 @@ class Remembered(msgspec.Struct, frozen=True, kw_only=True):
     changes: tuple[Acknowledged, ...] = ()
     tick: Instant | None = None
     epoch: Epoch = Epoch(0)
-    """The highest that it has seen."""
+    """The highest that it knows of."""
     server: Server | None = None
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
-    """What the server says on a new connection. `recorded` is what the store itself knows of the
+    """What the server returns on a new connection. `recorded` is what the store itself knows of the
     servers it was on: the system identifier, and the highest timeline."""
 
     server: Server
@@ -84,8 +84,8 @@ class Refusal(Enum):
 
 
 class Ruling(msgspec.Struct, frozen=True, kw_only=True):
-    """What follows. `missing` says in words what was acknowledged and is missing; if something is,
-    the epoch must become at least `epoch`."""
+    """What follows. `missing` describes what was acknowledged and is missing; if something is, the
+    epoch must become at least `epoch`."""
 
     refusal: Refusal | None = None
     has_new_timeline: bool = False
@@ -106,7 +106,7 @@ def judge(remembered: Remembered, found: Found) -> Ruling:
     return Ruling(
         has_new_timeline=timeline > (found.recorded.timeline or 0),
         missing=missing,
-        # One more than this process has seen, not one more than the server has: then two processes
+        # One more than this process knows of, not one more than the server has: then two processes
         # that lost something in the same failover raise it only once, and if the failover lost a
         # raise of the epoch, this one replaces it. [A9]
         epoch=Epoch(remembered.epoch + 1) if missing else Epoch(0),

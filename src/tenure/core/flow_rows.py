@@ -1,8 +1,8 @@
-"""Flows as they are stored, listed and shown: the flow, the edges along which its jobs wait for
+"""Flows as they are stored, listed and rendered: the flow, the edges along which its jobs wait for
 each other, and its redrives.
 
 Values, and what follows from them alone: which jobs are current, their order, what fits a page.
-`flows` decides. A store keeps these beside the jobs, writes an edge once and marks it once, when
+`flows` decides. A store keeps these beside the jobs, writes an edge once and its outcome once, when
 its parent has ended. [FL4]
 """
 
@@ -130,7 +130,7 @@ _R = TypeVar("_R", bound=_Replacing)
 
 
 def without_replaced(steps: Sequence[_R]) -> tuple[_R, ...]:
-    """These jobs of a flow without the ones that others among them replace. [FL10]"""
+    """These jobs of a flow without jobs that others among them replace. [FL10]"""
     replaced = {step.replaces for step in steps}
     return tuple(step for step in steps if step.job_id not in replaced)
 
@@ -210,7 +210,7 @@ class ParentResult(msgspec.Struct, frozen=True, gc=False):
 
 
 class ParentPage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Some parents of a job, in order of position; or why its lease does not give them. [FL7]"""
+    """Some parents of a job, in order of position; or why its lease does not allow that. [FL7]"""
 
     parents: tuple[ParentResult, ...] = ()
     is_last: bool = True
@@ -237,8 +237,8 @@ class UnblockedJobs(msgspec.Struct, frozen=True, gc=False):
 
 
 class EdgeCheck(msgspec.Struct, frozen=True, gc=False):
-    """A note that the wait of a job, or of its children, may be over. A sweeper deletes it after it
-    has checked them. [FL5]"""
+    """A row that states that the wait of a job, or of its children, may be over. A sweeper deletes
+    it after it has checked them. [FL5]"""
 
     job_id: JobId
     noted_at: Instant

@@ -2,8 +2,8 @@
 
 Decides how a flow is made, what becomes of a job when its parents have ended, and how a flow that
 has ended is redriven. Refuses what could never end: a cycle, a parent that does not exist. How a
-store finds the jobs whose wait is over is its own business: an edge is marked once, so that what
-was found stays true. [FL4]
+store finds the jobs whose wait is over is its own business: the outcome of the parent is written on
+an edge once, so that what was found stays true. [FL4]
 """
 
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Names and ids: their types, how they are made, and what a lease id says about its epoch.
+"""Names and ids: their types, how they are made, and the epoch in a lease id.
 
 Randomness is an argument (16 bytes of entropy). Job ids are UUIDs of version 7, so that they sort
 by the time they were made and indexes grow at one end; derived ids keep the origin's time. Lists do

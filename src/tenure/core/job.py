@@ -1,7 +1,7 @@
 """The job row: what is stored, field by field, and what it must look like in each status.
 
 One flat struct whose field names are the column names, so that one row mapper serves every store.
-It decides nothing; `row_violations` only says where a row breaks the table of docs/spec/states.md.
+It decides nothing; `row_violations` only lists breaks of the table of docs/spec/states.md.
 """
 
 from collections.abc import Mapping
@@ -55,7 +55,7 @@ class JobError(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """How far a handler says it is."""
+    """How far a handler reports to be."""
 
     done: int
     total: int | None = None
@@ -96,7 +96,7 @@ class Job(msgspec.Struct, frozen=True, gc=False):
     rate_key: str | None  # which jobs of its kind share the kind's rate with it [RL11]
     correlation_id: str | None
     trace_id: str | None
-    meta: dict[str, str] | None  # what its user noted about it: shown, never interpreted [J13]
+    meta: dict[str, str] | None  # its user's labels: rendered, never interpreted [J13]
     origin_id: JobId | None
     origin_cause: EventCause | None
     flow_id: FlowId | None
@@ -234,7 +234,8 @@ def compensation_id(job_id: JobId) -> JobId:
 
 
 def needs_dead_letter_job(job: Job) -> bool:
-    """Whether a finished job is one that a job was enqueued for because it is a dead letter. [HK9]
+    """Whether this finished job is a dead letter for which an `on_dead_letter` job is enqueued.
+    [HK9]
 
     A job that was enqueued for one has no such job itself, so that there is no loop. [HK10]
     """
@@ -258,7 +259,7 @@ def not_before(run_at: Instant | None, *, queued_at: Instant) -> Instant | None:
 def waits_for_start(*, started_at: Instant | None, renewals: int) -> bool:
     """Whether an attempt's worker has sent nothing since the claim.
 
-    A worker that sends heartbeats works, whether it says `start` or not: from its first heartbeat
+    A worker that sends heartbeats works, whether it sends `start` or not: from its first heartbeat
     on the attempt has its timeout, and `start_within` is over. [L9]
     """
     return started_at is None and not renewals
@@ -267,7 +268,7 @@ def waits_for_start(*, started_at: Instant | None, renewals: int) -> bool:
 def time_limit(
     *, policy: Policy, claimed_at: Instant, started_at: Instant | None, renewals: int
 ) -> tuple[Instant, Instant]:
-    """When the time-out of an attempt, or its wait for a start, began and when it is over. [L9]"""
+    """The start and the end of an attempt's time-out, or of its wait for a start. [L9]"""
     if started_at is None and not renewals:  # as `waits_for_start`, without the call
         return claimed_at, Instant(claimed_at + policy.start_within_us)
     began_at = claimed_at if started_at is None else started_at

@@ -1,7 +1,7 @@
 """What is set for a kind in the store: its limits hold for all of its jobs, whatever enqueued them;
 its policy is that of jobs whose enqueue brings none.
 
-A worker that starts writes the settings of kinds that the store has never seen; after that, only
+A worker that starts writes the settings of kinds that the store does not know yet; after that, only
 `tenure kinds sync` and `tenure kinds limit` change them, so that two versions of the code that run
 side by side do not overwrite each other's settings. [RL6]
 """
@@ -59,7 +59,7 @@ class KindSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     def is_declared_as(self, declared: "KindSettings") -> bool:
         """Whether this has what is declared, whenever it was set. A declaration without any limit
-        says nothing about limits."""
+        states nothing about limits."""
         if declared.has_limits and not self.has_limits_of(declared):
             return False
         return declared.policy is None or self.policy == declared.policy
@@ -82,7 +82,7 @@ _NO_LIMITS = (None, None)
 
 class KindChange(msgspec.Struct, frozen=True, kw_only=True):
     """What to set for a kind. UNSET stays unchanged: a caller that sets one of them may not have
-    seen what another has just set for the other. None removes it. [RL5]"""
+    read what another has just set for the other. None removes it. [RL5]"""
 
     kind: Kind
     rate: Rate | UnsetType | None = UNSET
@@ -91,7 +91,7 @@ class KindChange(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def sets_limits(self) -> bool:
-        """Whether it says anything about a rate or a limit."""
+        """Whether it states a rate or a limit."""
         return any(each is not UNSET for each in (self.rate, self.concurrency_limit))
 
 

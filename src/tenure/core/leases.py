@@ -86,8 +86,8 @@ def _judge(
         if history is None:
             return NeedsHistory(job_id=job.id)
         if at.is_settling and not any(each.lease_id == lease_id for each in history):
-            # Its grant may be what was lost. It is on no record, so that nothing under it can be
-            # accepted later. [A10] [R4]
+            # The failover may have lost the event of this grant. Without that event no report under
+            # the lease can be accepted. [A10] [R4]
             return _foreign(of_earlier_epoch=True, was_issued=False)
         return _remembered(job, lease_id, actor, history, of_earlier_epoch=of_earlier_epoch)
     if actor is not None and job.principal != actor:
@@ -189,7 +189,7 @@ class HeldLease(msgspec.Struct, frozen=True, gc=False):
 
 
 class LeaseRow(msgspec.Struct, frozen=True, gc=False):
-    """What a job's row says of its lease."""
+    """What a job's row states about its lease."""
 
     lease_id: LeaseId | None
     principal: Actor | None
@@ -236,14 +236,14 @@ def revocation(job: Job, now: Instant) -> EventCause | None:
 
 def renewed_expiry(job: Job, now: Instant) -> Instant:
     """When a lease that is granted or renewed now expires: one ttl from now, also if the clock was
-    set back since the job's last event. [L16] It stays behind that event, whose time the next ones
-    have, and never falls. [E13] [I10]"""
+    set back since the job's last event. [L16] It is always later than that event, whose time the
+    next ones repeat, and never moves back. [E13] [I10]"""
     least = job.updated_at + 1 if job.lease_expires_at is None else job.lease_expires_at
     return Instant(max(now + job.policy.lease_us, least))
 
 
 def time_limit_of(job: Job) -> tuple[Instant, Instant]:
-    """When the attempt's time-out, or its wait for a start, began and when it is over. [L9]"""
+    """The start and the end of the attempt's time-out, or of its wait for a start. [L9]"""
     assert job.claimed_at is not None
     return time_limit(
         policy=job.policy,

@@ -45,8 +45,8 @@ NO_POLICIES: DeclaredPolicies = {}
 
 
 class Shared:
-    """What the decisions of one batch have in common: the first computes it, those like it find it.
-    Only what follows from their own inputs is kept, so that it never changes a decision."""
+    """Memo shared by the decisions of one batch. Only what follows from their own inputs is kept,
+    so that it never changes a decision."""
 
     __slots__ = ("completion", "policies", "way")
 
@@ -113,7 +113,7 @@ _NONE: Mapping[JobId, Any] = MappingProxyType({})
 
 class Context(Moment, frozen=True, kw_only=True, gc=False):
     """A moment, and everything that was read for one decision: the command's own job, and what the
-    command says that it needs (`commands.Needs`)."""
+    command needs (`commands.Needs`)."""
 
     job: Job | None = None
     history: History | None = None  # the job's events; None: not read, a decision may ask for them
@@ -142,7 +142,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     observations: tuple[Observation, ...] = ()
     spawned: tuple["Change", ...] = ()
     resolution: Resolution | None = None  # of another job: the dead letter this one was made from
-    takes_key_from: JobId | None = None  # a job that has ended and still holds this one's key
+    takes_key_from: JobId | None = None  # a job that has ended and still has this one's key
     flow: Flow | None = None  # a new one: its first job is this one, the others are spawned
     edges: tuple[Edge, ...] = ()  # of that flow, or of the jobs that a redrive makes
     redrive: FlowRedrive | None = None  # of a flow: its first new job is this one [FL10]
@@ -150,7 +150,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def ends_member(self) -> bool:
-        """Whether a job of a flow ends here: the store marks the edges that lead from it. [FL4]"""
+        """Whether a job of a flow ends here: the store writes that on the edges from it. [FL4]"""
         return self.job.flow_id is not None and self.job.finished_at is not None
 
     @property

@@ -17,7 +17,7 @@ SHORTEST_RETENTION = seconds(24 * 3600)
 """A history that vanishes before it is read proves nothing. [G6]"""
 
 SHORTEST_KEEP = seconds(60)
-"""The shortest for one kind or job, whose owner says that its history is not needed. [G7]"""
+"""The shortest for one kind or job, whose owner declares that its history is not needed. [G7]"""
 
 MAX_HEARTBEAT = seconds(30)
 """Unless a policy sets another interval. [L17]"""
@@ -68,9 +68,9 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=Fals
     on_lost: OnLost = OnLost.REQUEUE
     compensation: Compensation | None = None
     heartbeat_us: Duration | None = None
-    """From a quarter to half of the lease; None: as `heartbeat_interval_us` says. [L17]"""
+    """From a quarter to half of the lease; None: see `heartbeat_interval_us`. [L17]"""
     keep_us: Duration | None = None
-    """How long the job is kept once it has finished; None: as the store's retention says. [G7]"""
+    """How long the job is kept once it has finished; None: for the store's retention. [G7]"""
 
     @property
     def heartbeat_interval_us(self) -> Duration:
@@ -80,7 +80,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=Fals
         return Duration(min(self.lease_us // 2, MAX_HEARTBEAT))
 
     def delete_at(self, finished_at: Instant) -> Instant | None:
-        """After which instant retention deletes the job; None: as the store's says. [G7]"""
+        """After which instant retention deletes the job; None: the store's decides. [G7]"""
         return None if self.keep_us is None else Instant(finished_at + self.keep_us)
 
     @property

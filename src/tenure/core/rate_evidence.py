@@ -47,8 +47,8 @@ class GrantMade(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def may_be_later_than_the_clock(self) -> bool:
-        """Whether it may be dated too late: after the clock was set back, an event is dated as the
-        one before it until the clock is there again."""
+        """Whether its timestamp may be too late. After the clock is set back, events repeat the
+        previous event's timestamp until the clock has caught up."""
         return self.ts == self.before_ts
 
     @property

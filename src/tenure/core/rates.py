@@ -5,8 +5,8 @@ arrival time of GCRA (the generic cell rate algorithm): when all that was grante
 been granted at a steady rate. A grant moves it by one interval, and it may be at most `burst`
 intervals ahead of now. So no window of length T has more than burst + rate·T grants. [RL1]
 
-Every grant counts, also one whose job is given back. [RL2] Rule ids such as [RL1] refer to
-sentences of docs/spec/rates.md.
+Every grant counts, also one whose job is released. [RL2] Rule ids such as [RL1] refer to sentences
+of docs/spec/rates.md.
 """
 
 import re
@@ -142,13 +142,13 @@ def _whole_rate(text: object) -> str:
 
 
 def _usual_burst(grants: int, per: RateUnit) -> int:
-    """What the rate gives in a tenth of a second, and 1 at least: a claim that is granted one job
-    at a time could not keep up with a high rate."""
+    """The grants of the rate in a tenth of a second, and 1 at least: a claim that is granted one
+    job at a time could not keep up with a high rate."""
     return max(1, grants * MICROSECONDS_PER_SECOND // (10 * _LENGTH_US[per]))
 
 
 def check_rate(field: str, rate: Rate) -> None:
-    """Refuse what is no rate, or could not be held exactly. [RL4]"""
+    """Refuse what is no rate, or could not be stored exactly. [RL4]"""
     if not 1 <= rate.grants <= MAX_GRANTS:
         stopping = "to stop a queue, pause it; to remove a rate, set none"
         raise InvalidInput(

@@ -111,8 +111,8 @@ def inherited_ids(command: Enqueue, parent: Job | None) -> tuple[str | None, str
 
 
 def may_take_key(holder: Job, command: Enqueue | Redrive, now: Instant) -> bool:
-    """Whether the new job takes the key from `holder`, which has ended: once the time of its key is
-    over [D14], or if it is the job that is redriven [D16]."""
+    """Whether the new job may take the dedupe key of `holder`, which has ended: its `unique_for` is
+    over [D14], or the new job redrives it [D16]."""
     wanted = command.job_id if isinstance(command, Enqueue) else redriven_id(command)
     if not holder.status.is_terminal or holder.id == wanted:
         return False
@@ -307,8 +307,8 @@ def stall(job: Job, command: Stall, at: Moment) -> Outcome:
 
 @_idempotent
 def requeue(job: Job, command: Requeue, at: Moment) -> Outcome:
-    """Send a held job back to its queue. A repeated request changes nothing, even if the job was
-    held again in the meantime. [T14]"""
+    """Send a job that is on hold back to its queue. A repeated request changes nothing, even if the
+    job was put on hold again in the meantime. [T14]"""
     if job.status is not JobStatus.STALLED:
         return _refused(job, Cause.JOB_FINISHED if job.status.is_terminal else Cause.NOT_HELD)
     draft = requeued(later(at.now, job.updated_at), cause=EventCause.OPERATOR)

@@ -113,11 +113,11 @@ _OF_ITS_JOB = (
     "on_dead_letter",
     "meta",
 )
-"""What a spec says about the job: fields of an enqueue, of the same names."""
+"""What a spec states about the job: fields of an enqueue, of the same names."""
 
 
 def job_fields(source: Any) -> dict[str, Any]:
-    """What a spec says about its job; or what a call says, for the spec of a schedule."""
+    """What a spec or a call states about the job of a schedule."""
     return {name: getattr(source, name) for name in _OF_ITS_JOB}
 
 
@@ -229,8 +229,8 @@ def _fixed_times(cron: str, zone: tzinfo, after: Instant) -> Iterator[Instant]:
 
 
 def _times_that_clocks_show(cron: str, zone: tzinfo, after: Instant) -> Iterator[Instant]:
-    """Every time at which clocks of the zone show what the expression says. CronSim is asked about
-    stretches in which no clock is set, as if they were UTC: beside a change by less than an hour
+    """Every time at which clocks of the zone match the expression. CronSim is called with times as
+    if they were UTC, once per period without a clock change: around a change of less than an hour
     it skips times that exist (docs/upstream/cronsim.md)."""
     last, offset_us = after, _offset_us(zone, after)
     while True:
@@ -311,8 +311,8 @@ def due_times(spec: ScheduleSpec, first: Instant, now: Instant) -> DueTimes:
 
 
 def _latest(spec: ScheduleSpec, after: Instant, now: Instant) -> deque[Instant]:
-    """The latest occurrences until `now`, without going through all of them: by looking back twice
-    as far until there are enough. At least one of them is after `after`."""
+    """The latest occurrences until `now`, without going through all of them: doubles the span that
+    it searches until it has enough. The caller guarantees one after `after`."""
     back_us = MAX_CATCH_UP * 60 * MICROSECONDS_PER_SECOND  # cron fires once a minute at most
     while True:
         begin = later(Instant(now - back_us), after)
@@ -381,8 +381,8 @@ def plan_firing(schedule: Schedule, previous: Job | None, at: Moment) -> Firing:
 
 
 def latest_plausible_write(now: Instant) -> Instant:
-    """A schedule that was written later than this was written before the clock was set back: its
-    next time may be far away. [SC15]"""
+    """The latest write time that the current clock can explain. A schedule that was written after
+    it was written before the clock was set back: its next time may be far away. [SC15]"""
     return Instant(now + CLOCK_STEP)
 
 
@@ -480,7 +480,7 @@ class RemoveSchedule(_ScheduleRequest, frozen=True, kw_only=True):
 
 
 class RunSchedule(_ScheduleRequest, frozen=True, kw_only=True):
-    """Make a job of it now, whatever its times and its last run say. The caller makes the id, so a
+    """Make a job of it now, whatever its times and its last run are. The caller makes the id, so a
     repeated request is one job. [SC11]"""
 
     job_id: JobId
@@ -492,8 +492,8 @@ ScheduleCommand: TypeAlias = (
 
 
 class ScheduleReply(msgspec.Struct, frozen=True, kw_only=True):
-    """The schedule now; None if there is none of this name. `changed` says whether the
-    request changed it."""
+    """The schedule now; None if there is none of this name. `changed` is whether the request
+    changed it."""
 
     schedule: Schedule | None
     changed: bool = False

@@ -203,7 +203,7 @@ _WAYS: dict[Way, None] = {
     for row in TABLE
     for source in row.sources
     for path in row.paths
-    # A renewal stays where it is; the row lists both homes.
+    # A renewal does not change the status: claimed stays claimed, running stays running.
     if not path or path[0][0] not in RENEWALS or path[0][1] is source
 }
 
@@ -224,7 +224,7 @@ EDGES: dict[Edge, frozenset[str]] = _edges()
 
 def is_lawful(source: str | None, event_type: str, target: str) -> bool:
     """Whether a job may go from `source` to `target` by this event; None is before its enqueue.
-    A word that is in no list is in no row of the table. [N1] [I4]"""
+    A value that is in no list is in no row of the table. [N1] [I4]"""
     return (source, event_type, target) in EDGES
 
 

@@ -1,6 +1,6 @@
 """Validation: that every command is within its limits.
 
-`decide` may rely on all of it. Each violation is an `InvalidInput` that names the field and says
+`decide` may rely on all of it. Each violation is an `InvalidInput` that names the field and states
 what is allowed; nothing has been written when it is raised. [J6]
 """
 
@@ -93,7 +93,7 @@ REPORTABLE_REASONS = frozenset(ReasonCode) - {
     ReasonCode.EXHAUSTED_RETRIES,
     ReasonCode.COMPENSATION_FAILED,
 }
-"""What a worker may say in a failure report. The coordinator decides on the other reasons. [F12]"""
+"""What a failure report may state. The coordinator decides on the other reasons. [F12]"""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -194,7 +194,7 @@ def _derived_id(field: str, chosen: str) -> InvalidInput:
 
 
 def _check_new_job(job: Enqueue, limits: Limits, before: Command | None) -> None:
-    """What the fields of a new job say together, and its documents."""
+    """The fields of a new job that depend on each other, and its documents."""
     policy_before = before.policy if isinstance(before, Enqueue) else None
     if job.policy is not None and job.policy is not policy_before:
         check_policy("policy", job.policy, limits.lease)
@@ -329,7 +329,7 @@ def _check_member(
 
 
 def check_policy(field: str, policy: Policy, bounds: LeaseBounds) -> None:
-    """A job's policy: every duration, budget and word of it. [L2] [J4]"""
+    """A job's policy: every duration, budget and enumeration of it. [L2] [J4]"""
     check_struct(field, policy, Policy)
     if not bounds.shortest_us <= policy.lease_us <= bounds.longest_us:
         problem = "{:g} s is outside {:g} s to {:g} s"

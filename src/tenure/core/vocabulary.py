@@ -1,7 +1,7 @@
-"""Every word that reaches disk or wire, once. The glossary explains them; ADR 0001 says why these.
+"""The enumerations that reach disk or wire. The glossary explains them; ADR 0001 states why these.
 
 Values are stored: renaming one is a schema change. Extensions only add members, so readers meet
-words that are younger than they are: words of a `Word` are kept and shown unchanged. [Y4] A
+values that only a newer version knows: values of a `Word` are kept and rendered unchanged. [Y4] A
 request may not use them, and nothing is decided about a job that has one. [Y5]
 
 Also what texts for people are made of: counts in words, and the name that was probably meant.
@@ -16,8 +16,8 @@ LONGEST_WORD = 64
 
 
 class Word(StrEnum):
-    """A set that may grow. A word of a newer version is read as one more member, which equals none
-    of those that this version knows and has no place in the set."""
+    """A set that may grow. An unknown value of a newer version is read as an extra member: not
+    equal to any known one, and not listed by iteration."""
 
     @classmethod
     def _missing_(cls, value: object) -> Self | None:
@@ -35,7 +35,7 @@ class Word(StrEnum):
 
     @classmethod
     def known(cls, word: str) -> Self:
-        """The word of an input. Raises ValueError if this version does not have it."""
+        """The value of an input. Raises ValueError if this version does not have it."""
         found = cls(word)
         if not found.is_known:
             raise ValueError(f"{word!a} is none of {', '.join(cls)}")
@@ -164,7 +164,7 @@ CLASS_OF = {
 
 
 class EventCause(Word):
-    """Why an event happened, where its type alone does not say."""
+    """Why an event happened, where its type alone does not state it."""
 
     REDRIVE = "redrive"
     RERUN = "rerun"

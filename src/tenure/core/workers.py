@@ -1,4 +1,4 @@
-"""Worker processes: what they say about themselves, its limits, and the state they are in.
+"""Worker processes: what they report about themselves, its limits, and the state they are in.
 
 It is for people: no decision about a job uses it.
 """
@@ -50,7 +50,7 @@ class WorkerProcess(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     kinds: tuple[Kind, ...] = ()
     schedules: tuple[ScheduleName, ...] = ()  # what its application declares
     is_draining: bool = False  # it claims nothing more, and ends when its jobs have ended [B33]
-    is_ending: bool = False  # its last word: it is not listed any more [B13]
+    is_ending: bool = False  # its last report: it is not listed any more [B13]
     instance: str = ""  # made anew at each start, so that its start is worked out once [B21]
 
     def __post_init__(self) -> None:
@@ -82,7 +82,7 @@ class WorkerKey(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The key as callers give it back."""
+        """The key as callers send it back."""
         return f"{self.worker} {self.actor}"
 
 

@@ -18,8 +18,8 @@ from tenure.core.vocabulary import ReasonCode, Stage
 from tenure.errors import InvalidInput
 
 MAX_GROUPED = 10_000
-"""How many dead letters are read, the ones that were enqueued last. From these, unresolved ones in
-scope are grouped."""
+"""How many dead letters are read, last enqueued first. From these, unresolved ones in scope are
+grouped."""
 
 MAX_GROUPS = 100
 """Groups in one answer, the largest first."""

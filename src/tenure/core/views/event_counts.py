@@ -33,7 +33,7 @@ class EventSpan(msgspec.Struct, frozen=True, kw_only=True):
     limit: int = MAX_COUNTED_EVENTS
 
     def __post_init__(self) -> None:
-        """Refuse times that no store holds. [J6]"""
+        """Refuse times that no store can represent. [J6]"""
         check_fields(self)
 
 

@@ -2,7 +2,7 @@
 
 A page is bounded twice: it has at most `limit` events, and a store reads at most `reads` events of
 the log for it. So a page may have fewer events than were asked for, or none, and still not be the
-last one. Pages go by key, so that nothing is shown twice or left out while the log grows.
+last one. Pages go by key, so that nothing is listed twice or left out while the log grows.
 """
 
 import re
@@ -46,7 +46,7 @@ class EventKey(msgspec.Struct, frozen=True, order=True):
 
     @property
     def text(self) -> str:
-        """The key as callers give it back."""
+        """The key as callers send it back."""
         return f"{self.ts}:{self.job_id}:{self.seq}"
 
 
@@ -98,7 +98,7 @@ def parse_type_filter(word: str) -> TypeFilter:
 
 
 def _disjoint(types: tuple[TypeFilter, ...]) -> tuple[TypeFilter, ...]:
-    """These, without the ones whose events another one accepts too."""
+    """Removes filters whose events another filter also accepts."""
     return tuple(
         each
         for each in dict.fromkeys(types)
@@ -266,7 +266,7 @@ class TailedEvent(msgspec.Struct, frozen=True):
 
 
 class TailDelay(msgspec.Struct, frozen=True, kw_only=True):
-    """The open transaction because of which committed events are not shown yet. [E35]
+    """The open transaction because of which committed events are not visible yet. [E35]
 
     `pid` is None for a prepared transaction, whose name is `name`; else that is the application's.
     `state` and `open_us` are None where the role may not see them.

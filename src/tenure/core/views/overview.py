@@ -36,11 +36,11 @@ MAX_TALLIED = 10_000
 
 LATEST_FOLD = seconds(30)
 """If there are more events than that, this much of the newest time may lack some of them. If
-folding is further behind, only the newest are counted, and the picture says since when. [OB34]"""
+folding is further behind, only the newest are counted, and the picture states since when. [OB34]"""
 
 
 class TimeRange(StrEnum):
-    """How far back an overview looks."""
+    """How far back an overview goes."""
 
     QUARTER_HOUR = "15m"
     HOUR = "1h"
@@ -201,8 +201,8 @@ class QueueOverview(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Durations(msgspec.Struct, frozen=True, kw_only=True):
-    """The median and the 95th percentile of some durations, a sixteenth too short or too long at
-    most, and of how many; None without any."""
+    """The median and the 95th percentile (each within 1/16) and the number of some durations; None
+    if there are none."""
 
     p50_us: Duration | None = None
     p95_us: Duration | None = None
@@ -483,7 +483,7 @@ def failed_runs(
 
 
 class KnownQueue(msgspec.Struct, frozen=True, order=True):
-    """A queue that could be measured. Their order is the one in which they are shown."""
+    """A queue that could be measured. Their order is the one in which they are listed."""
 
     is_empty: bool
     namespace: Namespace

@@ -99,7 +99,7 @@ def middle_of(bin_: int) -> Duration:
 
 
 def percentile(bins: Mapping[int, int], share: float) -> Duration | None:
-    """The shortest duration that this share of all does not exceed, as far as bins tell it."""
+    """The shortest duration that this share of all does not exceed, as exact as the bins."""
     rest = share * sum(bins.values())
     for bin_, number in sorted(bins.items()):
         rest -= number
@@ -216,7 +216,7 @@ def tally(events: Iterable[CountedEvent]) -> list[Rollup]:
 
 
 def touched(tallied: Iterable[Rollup], now: Instant) -> set[RollupKey]:
-    """The rollups that these are part of, without the ones that would be deleted at once."""
+    """The rollups that these are part of, without rollups that would be deleted at once."""
     return {key for each in tallied for key in _stretches(each.key, now)}
 
 
@@ -264,9 +264,9 @@ class FoldProgress(msgspec.Struct, frozen=True, kw_only=True):
     """How far the log was folded into rollups. [OB33]"""
 
     position: EventPosition | None = None
-    """All events up to this one were folded; None: folding has not begun."""
+    """All events up to this one were folded; None: folding has not started."""
     skipped_until: Instant | None = None
-    """When the newest event was that was never folded, because the log was too long at first."""
+    """The time of the newest event that will never be folded: the log was too long at first."""
     folded_until: Instant | None = None
     """Events before this time were folded, except events that were committed late."""
     folded_at: Instant | None = None
