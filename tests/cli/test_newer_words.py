@@ -46,5 +46,5 @@ def test_a_job_of_a_newer_version_is_shown_and_not_changed(tmp_path: Path) -> No
     assert "parked" in log
     assert "weather" in log
     refused = run("jobs", "cancel", job_id)
-    assert "status is 'napping', origin_cause is 'split'; upgrade this process" in refused
+    assert "origin_cause is 'split', status is 'napping'; upgrade this process" in refused
     assert json.loads(run("jobs", "show", job_id, "--json"))["job"]["rev"] == 2

@@ -9,6 +9,7 @@ from typing import Any, cast
 import psycopg
 import pytest
 
+from tenure.coordinator import batches as batches_module
 from tenure.coordinator.service import Coordinator
 from tenure.core.claims import ClaimRequest
 from tenure.core.commands import Complete, DeadLetter, Enqueue, EnqueueFlow, FlowMember, Parent
@@ -22,6 +23,7 @@ from tenure.core.ids import (
     WorkerId,
     new_job_id,
 )
+from tenure.core.instants import seconds
 from tenure.core.vocabulary import EventType, JobStatus, ReasonCode
 from tenure.ports import Store
 from tenure.stores.postgres.store import PostgresStore
@@ -154,8 +156,10 @@ class Counting(Intercepted):
 @spec("FL3", "FL4", "FL5", "I32", "I33")
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
 def test_a_fan_out_of_five_thousand_goes_through_its_join_in_batches(
-    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # On a busy machine a write may wait for longer: then it is decided again, which is one more.
+    monkeypatch.setattr(batches_module, "ESTIMATE_ERROR", seconds(600))
     made: Store
     if kind == "sqlite":
         made = SqliteStore(tmp_path / "fan.db")
