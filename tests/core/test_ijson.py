@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tenure.core.checks import MAX_EXACT_INTEGER
-from tenure.core.ijson import NotIJson, check_ijson
+from tenure.core.ijson import NotIJson, are_as_written_here, check_ijson
 from tenure_conformance.spec import spec
 from tests.support.cases import each_case
 
@@ -271,3 +271,19 @@ def test_what_is_written_without_spaces_is_judged_as_the_listed_rules_say(value:
 )
 def test_a_body_without_spaces_that_is_not_i_json_is_refused(body: bytes) -> None:
     assert refusal(body)
+
+
+@spec("J1")
+@given(st.lists(PIECES.map(str.encode) | st.binary(max_size=8), max_size=4))
+def test_bodies_that_are_judged_together_are_judged_as_each_alone(bodies: list[bytes]) -> None:
+    if are_as_written_here(bodies):
+        for body in bodies:
+            check(body)
+
+
+@spec("J1")
+def test_parts_of_a_value_do_not_pass_for_bodies() -> None:
+    assert are_as_written_here([b'{"a":1}', b"[1,2]"])
+    assert not are_as_written_here([b"[1", b"2],3"])
+    assert not are_as_written_here([b'{"a":1},{"a":2}'])
+    assert not are_as_written_here([b'{"a":1,"a":2}'])

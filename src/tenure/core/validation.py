@@ -63,7 +63,7 @@ from tenure.core.ids import (
     handler_member_id,
     role_of,
 )
-from tenure.core.ijson import NotIJson, check_ijson, check_size
+from tenure.core.ijson import NotIJson, are_as_written_here, check_ijson, check_size
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration, seconds
 from tenure.core.job import JobError, Progress
 from tenure.core.policy import (
@@ -114,6 +114,13 @@ def check_commands(
     `before` see `check_command`."""
     if len(commands) > MAX_PER_JOB:
         _check_spread(commands)
+        payloads = [each.payload for each in commands if type(each) is Enqueue]
+        if (
+            len(payloads) == len(commands)  # otherwise there are other bodies, too
+            and set(map(type, payloads)) == {bytes}
+            and are_as_written_here(payloads)
+        ):
+            limits = msgspec.structs.replace(limits, bodies_are_ijson=True)
     for command in commands:
         check_command(command, limits, before)
         before = command
