@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tenure.clock import host_clock
 from tenure.coordinator.service import Coordinator
 from tenure.core.commands import Enqueue
 from tenure.core.ids import (
@@ -21,7 +22,6 @@ from tenure.core.ids import (
 )
 from tenure.core.instants import Instant, seconds
 from tenure.core.policy import Policy
-from tenure.stores.host_clock import host_clock
 from tenure.stores.sql.upkeep import SqlUpkeep
 from tenure.stores.sqlite.store import SqliteStore
 from tenure_conformance.spec import spec

@@ -7,6 +7,7 @@ import pytest
 
 from tenure.cli import many
 from tenure.cli.invocation import Invocation
+from tenure.clock import host_clock
 from tenure.coordinator.service import Coordinator
 from tenure.core.commands import Command, Enqueue
 from tenure.core.ids import (
@@ -21,7 +22,6 @@ from tenure.core.instants import Instant, seconds
 from tenure.core.policy import Policy
 from tenure.core.verdicts import Answer
 from tenure.errors import StoreUnavailable
-from tenure.stores.host_clock import host_clock
 from tests.cli.harness import Run, enqueued, started
 
 NOBODY = "01890000-0000-7000-8000-000000000000"

@@ -6,8 +6,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from tenure.clock import host_clock
 from tenure.ports import Store
-from tenure.stores.host_clock import host_clock
 from tenure.stores.postgres.store import PostgresStore
 from tenure.stores.sql.statements import Shape
 from tenure.stores.sql.upkeep import (

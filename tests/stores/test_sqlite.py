@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
+from tenure.clock import host_clock
 from tenure.core.ids import DEFAULT_NAMESPACE, Kind
 from tenure.deadlines import waiting_at_most
 from tenure.errors import Closed, OutcomeUnknown, StoreError, StoreRefused, StoreUnavailable
-from tenure.stores.host_clock import host_clock
 from tenure.stores.sql.candidates import Reading
 from tenure.stores.sqlite import writer as sqlite_writer
 from tenure.stores.sqlite.file import connect, filesystem_of, is_network_filesystem, translated

@@ -18,10 +18,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from tenure.core.instants import seconds
 from tenure.core.tokens import TokenId
 from tenure.dashboard.pages import ACTIONS, PAGES
-from tenure.dashboard.rendering import make_environment, url
+from tenure.dashboard.rendering import StaticFiles, make_environment, url
 from tenure.dashboard.sessions import NONCE_BYTES, Session, Signer, new_session
 from tenure.dashboard.settings import DashboardSettings
-from tenure.dashboard.static_files import StaticFiles
 from tenure.dashboard.visits import (
     NONCE,
     Page,

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Sequence
 
+from tenure.clock import host_clock
 from tenure.core.flow_rows import Edge
 from tenure.deadlines import CALL_TIMEOUT_S
 from tenure.ports import HealthFact, OnHint, fact
-from tenure.stores.host_clock import host_clock
 from tenure.stores.postgres.arrays import integers, texts, truths
 from tenure.stores.postgres.claims import PostgresClaimDialect
 from tenure.stores.postgres.database import PostgresDatabase, PostgresDialect

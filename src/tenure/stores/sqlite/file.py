@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
+from tenure.clock import host_clock
 from tenure.errors import (
     OutcomeUnknown,
     SchemaTooNew,
@@ -20,7 +21,6 @@ from tenure.errors import (
     StoreUnavailable,
 )
 from tenure.ports import Clock
-from tenure.stores.host_clock import host_clock
 from tenure.stores.sql.migrations import (
     Migration,
     checked_version,

@@ -13,9 +13,9 @@ from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
+from tenure.clock import host_clock
 from tenure.ports import Clock, HealthFact, OnHint, fact
 from tenure.stores.hints import Watchers
-from tenure.stores.host_clock import host_clock
 from tenure.stores.sql.database import Transaction
 from tenure.stores.sqlite.database import OpenSqlite
 from tenure.stores.sqlite.file import SqliteTransaction, apply_migrations, connect, translated

@@ -6,12 +6,12 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from tenure.clock import host_clock
 from tenure.core.flow_rows import Edge
 from tenure.core.ids import JobId
 from tenure.core.views.job_search import PREVIEW_CHARS
 from tenure.deadlines import CALL_TIMEOUT_S
 from tenure.ports import Clock, HealthFact, OnHint
-from tenure.stores.host_clock import host_clock
 from tenure.stores.sql.claim_dialect import ClaimDialect
 from tenure.stores.sql.database import Transaction
 from tenure.stores.sql.flows import SqlFlows
