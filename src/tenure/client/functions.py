@@ -58,7 +58,7 @@ DEAD_LETTER_PARAMETER = "record"
 COMPENSATION_PARAMETERS = ("job_id", "kind", "status", "payload")
 
 CHUNK = 1000
-"""How many jobs of an `enqueue_many` are sent at once: as many as a coordinator decides together."""
+"""How many jobs of an `enqueue_many` are sent at once: as many as a coordinator decides at once."""
 
 
 # --- What type checkers see of the context -------------------------------------------------------
