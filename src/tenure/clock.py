@@ -1,4 +1,4 @@
-"""The host's clocks. For measuring spans: microseconds since it started, the time it slept included.
+"""The host's clocks. One measures spans: microseconds since it started, time asleep included.
 
 `time.monotonic` does not count a suspend on Linux: a laptop that slept for an hour would
 believe its leases fresh, and a coordinator would grant leases that end sooner than it says.
