@@ -207,9 +207,9 @@ def test_a_request_whose_turn_has_come_is_checked_to_its_end(
     order: list[str] = []
     check_size, check_content = ijson.check_size, ijson.check_content
 
-    def sized(body: bytes, *, max_bytes: int, max_depth: int) -> str:
+    def sized(body: bytes, *, max_bytes: int, max_depth: int) -> None:
         order.append(json.loads(body)[0])
-        return check_size(body, max_bytes=max_bytes, max_depth=max_depth)
+        check_size(body, max_bytes=max_bytes, max_depth=max_depth)
 
     def parsed(body: bytes) -> None:
         order.append(json.loads(body)[0])
