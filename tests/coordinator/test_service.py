@@ -117,6 +117,45 @@ def test_calls_that_wait_for_a_running_batch_share_one_transaction(
     assert store.saves == [1, 1, 64]
 
 
+def test_a_call_that_is_larger_than_a_batch_is_answered(
+    world: World, store: ScriptedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "MAX_BATCH", 2)
+    calls = [
+        world.coordinator.submit_many([enqueue_command(world) for _ in range(size)])
+        for size in (3, 1)
+    ]
+
+    answers = [answer for call in calls for answer in call.result(PATIENCE_S)]
+
+    assert [isinstance(answer, Reply) and answer.is_ok for answer in answers] == [True] * 4
+    assert store.saves[0] == 3
+
+
+def test_claims_that_do_not_fit_into_a_batch_are_answered_by_the_next(
+    world: World, store: ScriptedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "MAX_BATCH", 3)
+    for _ in range(6):
+        world.enqueue()
+    taken, go_on = Signal(), Signal()
+
+    def hold(changes: Sequence[Change]) -> None:
+        taken.set()
+        go_on.wait(PATIENCE_S)
+        store.before_save = lambda changes: None
+
+    store.before_save = hold
+    blocker = world.coordinator.submit(enqueue_command(world))
+    taken.wait(PATIENCE_S)
+    requests = [world.claim_request(worker, limit=2) for worker in ("w1", "w2", "w3")]
+    claims = [world.coordinator.submit_claim(request) for request in requests]
+    go_on.set()
+    blocker.result(PATIENCE_S)
+
+    assert [len(claim.result(PATIENCE_S).grants) for claim in claims] == [2, 2, 2]
+
+
 def test_a_batch_that_hangs_in_the_store_is_abandoned_and_logged(
     world: World,
     store: ScriptedStore,
