@@ -71,7 +71,7 @@ SELECT l.kind, l.lane, l.priority, l.nth, l.first_at
                          CAST(:levels AS integer)) AS l;
 
 -- name: note_dirty_keys
--- Differs: many at once. Rows are only added, so that nobody waits for a transaction of a caller's own.
+-- Differs: many at once. Rows are only added, so that no process waits for a transaction of a caller's own.
 INSERT INTO {t}dirty_key (namespace, kind, is_rate, key, at, noted_at)
 SELECT d.* FROM unnest(CAST(:namespaces AS text[]), CAST(:kinds AS text[]),
                        CAST(:are_rates AS boolean[]), CAST(:keys AS text[]),
@@ -92,14 +92,13 @@ SELECT d.kind, d.is_rate, d.key, d.at, d.noted_at
   FROM {t}take_dirty_keys(:namespace, CAST(:kinds AS text[]), CAST(:page AS integer)) AS d;
 
 -- name: moment_to_admit
--- Differs: see take_dirty_keys. Also says which revision of the settings is in force.
+-- Differs: see take_dirty_keys. Also returns the revision of the settings.
 SELECT {t}clock(), epoch, settings_rev FROM {t}meta;
 
 -- name: jobs_of_keys
 -- Differs: all keys in one statement, and so from one snapshot: a job that is claimed meanwhile counts once.
--- SQLite has no LATERAL. Of each key what is in use ({uses}), the first ready and due jobs in each queue of
--- its kind, and the jobs that are admitted. OFFSET 0: a planner whose statistics are behind joins whole
--- tables.
+-- SQLite has no LATERAL. For each key: its use ({uses}), the first ready and due jobs in each queue of its
+-- kind, and its admitted jobs. OFFSET 0 stops a planner with old statistics from joining whole tables.
 SELECT k.kind, k.key, k.uses, j.*
   FROM (SELECT k.kind, k.key, k.most, {uses} AS uses
           FROM unnest(CAST(:kinds AS text[]), CAST(:keys AS text[]), CAST(:most AS bigint[]))
@@ -125,12 +124,12 @@ SELECT k.kind, k.key, k.uses, j.*
      WHERE j.namespace = :namespace AND j.kind = k.kind AND {places}) AS j ON TRUE;
 
 -- name: hold_job
--- Differs: a purge skips rows that are held; nothing else waits for this lock.
+-- Differs: a purge skips rows that are locked; nothing else waits for this lock.
 SELECT 1 FROM {t}job WHERE id = :job_id FOR KEY SHARE;
 
 -- name: present_parents
--- Differs: a purge skips rows that are held. Those of live jobs are not: nobody purges them, and their
--- workers would wait for the end of a caller's own transaction.
+-- Differs: a purge skips rows that are locked. Rows of live jobs are not locked: no process purges them, and
+-- their workers would wait for the end of a caller's own transaction.
 WITH ended AS MATERIALIZED (
     SELECT j.id FROM {t}job AS j WHERE j.id {among_ids} AND j.finished_at IS NOT NULL
      ORDER BY j.id FOR KEY SHARE)
@@ -145,7 +144,7 @@ SELECT count(*) FROM (SELECT j.id FROM {t}job AS j WHERE j.id {among_ids}
                        ORDER BY j.id FOR UPDATE) AS locked;
 
 -- name: give_keys
--- Differs: many at once. Jobs that have ended give their keys to new ones. [D14] From here on the epoch
+-- Differs: many at once. Jobs that have ended release their keys to new ones. [D14] From here on the epoch
 -- cannot change before the commit, so the jobs that take these keys are written, too.
 WITH judged AS MATERIALIZED (SELECT j.epoch FROM {t}judge(0, CAST(:epoch_lock AS bigint)) AS j)
 DELETE FROM {t}dedupe AS d
@@ -159,8 +158,8 @@ DELETE FROM {t}dedupe AS d
 -- Only columns that the events touch are sent: those equal over the batch as scalars, the others
 -- as arrays of one unnest (two that are joined are quadratic). Each guard is on the locked row, or
 -- read after the rows were locked.
--- The CASE hides the comparison from the planner: statistics of rev are always behind, and a rev it
--- has not seen looks like one row, for which it scans the table and compares with every id.
+-- The CASE hides the comparison from the planner: statistics of rev are always behind, and for a rev without
+-- statistics it expects one row, for which it scans the table and compares with every id.
 WITH {held},
 judged AS MATERIALIZED (
     SELECT j.now, j.epoch FROM held, LATERAL {t}judge(held.n, CAST(:epoch_lock AS bigint)) AS j),
@@ -178,8 +177,8 @@ SELECT judged.now, {unless_all_applied} FROM judged, (SELECT {applied} FROM writ
 
 -- name: update_jobs_alone
 -- Differs: update_jobs for a statement that is the whole of a transaction of ours. It writes first,
--- in id order, which locks the rows, and then compares clock and epoch; if one change is too late,
--- veto rolls the transaction back, and update_jobs applies those that are in time.
+-- in id order, which locks the rows, and then compares clock and epoch; if one change is too late, veto rolls
+-- the transaction back, and update_jobs applies the changes that are in time.
 WITH written AS (
     UPDATE {t}job AS j SET {assignments}
       FROM {job_input}
@@ -275,7 +274,8 @@ SELECT set_config('synchronous_commit', 'off', TRUE), pg_notify(:channel, p.payl
   FROM unnest(CAST(:payloads AS text[])) AS p(payload);
 
 -- name: notify_at_once
--- Differs: see notify. For a caller that waits for it: not for long for others that notify.
+-- Differs: see notify. For a caller that waits for it: lock_timeout, so that it does not wait long for other
+-- notifiers.
 SELECT set_config('synchronous_commit', 'off', TRUE), set_config('lock_timeout', '10ms', TRUE),
        pg_notify(:channel, :payload);
 
@@ -284,9 +284,9 @@ SELECT set_config('synchronous_commit', 'off', TRUE), set_config('lock_timeout',
 SELECT pg_notify(:channel, p.payload) FROM unnest(CAST(:payloads AS text[])) AS p(payload);
 
 -- name: list_all_jobs
--- Differs: an index of the log has the order. One of the jobs would be written again with every claim
--- and every end (docs/adr/0090). The caller sorts jobs of the same instant: here nothing need be
--- sorted, so that the planner goes by the index whether or not it has statistics.
+-- Differs: an index of the log has the order. An index of the job table would be written again with every claim
+-- and every end (docs/adr/0090). The caller sorts jobs of the same instant: here nothing need be sorted, so
+-- that the planner goes by the index whether or not it has statistics.
 SELECT * FROM (
     SELECT listed_id AS job_id, listed_at AS at
       FROM (SELECT e.job_id AS listed_id, e.ts AS listed_at FROM {t}job_event AS e
@@ -296,8 +296,8 @@ SELECT * FROM (
      ORDER BY listed_at DESC FETCH FIRST (:reads) ROWS WITH TIES) AS arm;
 
 -- name: tail_delay
--- Differs: transactions overlap, also with those of other databases, which share their ids. Every
--- role may read backend_xid and application_name of others.
+-- Differs: transactions overlap, also with transactions of other databases, which share their ids. Every role
+-- may read backend_xid and application_name of others.
 SELECT CAST(CAST(o.xid AS text) AS bigint), o.pid, o.name, o.state,
        CAST(extract(epoch FROM clock_timestamp() - o.since) * 1000000 AS bigint)
   FROM (SELECT backend_xid AS xid, pid, application_name AS name, state, xact_start AS since

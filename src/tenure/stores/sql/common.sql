@@ -1,17 +1,17 @@
--- Statements that every dialect shares. {t} stands before each name of ours, {among_...} compares
--- with a packed list, {lock} and {skip_locked} are empty where there is only one writer. Times come
--- from {t}clock(), the store's clock, in a sub-select where one reading must serve all rows.
+-- Statements that every dialect shares. {t} is the prefix of each name of ours, {among_...} compares with a
+-- packed list, {lock} and {skip_locked} are empty where there is only one writer. Times come from {t}clock(),
+-- the store's clock, in a sub-select where one reading must serve all rows.
 
 -- name: moment
 SELECT {t}clock(), epoch FROM {t}meta;
 
 -- name: moment_to_decide
--- Also says when another server took over, if one did.
+-- Also returns when another server took over, if one did.
 SELECT {t}clock(), epoch, settling_since FROM {t}meta;
 
 -- name: moment_to_claim
--- Also says which revision of the settings is in force, and whether keys of the kinds that are asked for
--- ({kinds}) are dirty.
+-- Also returns the revision of the settings, and whether keys of the kinds that are asked for ({kinds}) are
+-- dirty.
 SELECT {t}clock(), epoch, settling_since, settings_rev,
        EXISTS (SELECT 1 FROM ({kinds}) AS k
                 WHERE EXISTS (SELECT 1 FROM {t}dirty_key AS d
@@ -40,14 +40,14 @@ SELECT {columns} FROM {t}job
               WHERE d.namespace = :namespace AND d.kind = :kind AND d.key = :dedupe_key);
 
 -- name: free_keys
--- Of jobs that have ended, unless their keys stay taken. [D2]
+-- Frees the keys of jobs that have ended, unless these keys stay taken. [D2]
 DELETE FROM {t}dedupe
  WHERE (namespace, kind, key, job_id) IN (
        SELECT j.namespace, j.kind, j.dedupe_key, j.id FROM {t}job AS j
         WHERE j.id {among_ids} AND j.finished_at IS NOT NULL AND j.unique_for_us IS NULL);
 
 -- name: keep_keys
--- Of jobs that have ended and whose keys stay taken. [D13]
+-- For jobs that have ended and whose keys stay taken. [D13]
 UPDATE {t}dedupe AS d SET until = j.finished_at + j.unique_for_us
   FROM {t}job AS j
  WHERE j.id {among_ids} AND j.finished_at IS NOT NULL AND j.unique_for_us IS NOT NULL
@@ -168,19 +168,19 @@ SELECT {job_columns_to_claim}, f.since, NULL FROM (
  LIMIT :wanted {skip_locked_jobs};
 
 -- name: lock_slots
--- The rules that no other claim is counting under just now, and where their rates stand.
+-- The limits and rates that no other claim has locked, and the states of these rates.
 SELECT s.scope, s.name, s.key, s.tat FROM {t}slot AS s
  WHERE s.namespace = :namespace AND s.key = ''
    AND ((s.scope = 'queue' AND s.name {among_queues}) OR (s.scope = 'kind' AND s.name {among_kinds}))
 {skip_locked};
 
 -- name: correct_slot
--- Of a rate key that counts for less than it says, unless a claim has changed it meanwhile.
+-- Lowers a rate key's state that is more than one burst ahead of now, unless a claim has changed it since.
 UPDATE {t}slot SET tat = :least
  WHERE namespace = :namespace AND scope = :scope AND name = :name AND key = :key AND tat = :tat;
 
 -- name: make_slot
--- Of a rule: what claims lock while they count under it.
+-- The row of a limit or rate that claims lock while they count.
 INSERT INTO {t}slot (namespace, scope, name, key, tat) VALUES (:namespace, :scope, :name, '', 0)
     ON CONFLICT DO NOTHING;
 
@@ -190,7 +190,7 @@ VALUES (:namespace, :kind, :queue, :is_rate) ON CONFLICT DO NOTHING;
 
 -- name: rate_waits
 -- The kinds among these that have had jobs with rate keys, and when the first key of each has room. Not
--- min(at): both databases may look at all of them for it.
+-- min(at): both databases may read all of them for it.
 SELECT r.kind, (SELECT d.at FROM {t}dirty_key AS d {by_rate_waits}
                  WHERE d.namespace = :namespace AND d.kind = r.kind AND d.noted_at > 0
                    AND d.is_rate = {true} ORDER BY d.at LIMIT 1)
@@ -198,8 +198,8 @@ SELECT r.kind, (SELECT d.at FROM {t}dirty_key AS d {by_rate_waits}
          WHERE k.namespace = :namespace AND k.kind {among_kinds} AND k.is_rate = {true}) AS r;
 
 -- name: columns_of_key
--- Part of the statements that read the jobs of a key, as are the next ones: what decides about a job. Their
--- conditions are written like those of the indexes.
+-- A fragment, like the next seven: the columns that admission needs of a job. The conditions are written like the
+-- ones of the indexes.
 j.id, j.queue, j.priority, j.run_at, j.not_before, j.start_by, j.admitted_at, j.rate_key;
 
 -- name: waits_for_key
@@ -238,16 +238,17 @@ UPDATE {t}job AS j SET lane = :lane, admitted_at = {admitted_at}
 RETURNING id;
 
 -- name: raise_watermark
--- Up to when delayed jobs of a kind were found due or admitted. No key is empty, and the watermark is never due:
--- it is taken after the clock was set back.
+-- The watermark of a kind: the latest time at which delayed jobs were found due or admitted. It is stored under
+-- the empty key and is never due: it is read only when noted_at is in the future, after the clock was set back.
 INSERT INTO {t}dirty_key AS d (namespace, kind, is_rate, key, at, noted_at)
 VALUES (:namespace, :kind, {false}, '', :never, :until)
     ON CONFLICT (namespace, kind, at, is_rate, key) WHERE noted_at > 0
     DO UPDATE SET noted_at = excluded.noted_at WHERE d.noted_at < excluded.noted_at;
 
 -- name: mark_keys_again
--- After the clock was set back: the keys of jobs that will be due, or will expire, by the watermark, for that time.
--- And at once the keys of jobs that had expired, and of delayed ones that were admitted at an instant to come.
+-- After the clock was set back (core/concurrency.py), marks dirty: the keys of delayed jobs that become due
+-- between now and the watermark, at their run_at; the keys of jobs that expire in that time, now and at their
+-- start_by; the keys of delayed jobs whose admitted_at is in the future, now.
 INSERT INTO {t}dirty_key (namespace, kind, is_rate, key, at, noted_at)
 SELECT j.namespace, j.kind, {is_rate}, {key}, j.run_at, 0 FROM {t}job AS j {by_waiting}
  WHERE j.namespace = :namespace AND j.kind = :kind AND {waits} AND j.not_before > 0
@@ -427,9 +428,9 @@ RETURNING began_at;
 UPDATE {t}meta SET epoch = epoch + 1 RETURNING epoch;
 
 -- name: page_of_renewals
--- From renewal to renewal, and past a live or young one to the next job, as if its seq were the
--- highest: later ones of the job are live or young too, and a job that runs for days has thousands.
--- Step by step through the index: a planner with old statistics would sort them all for a page.
+-- Walks the renewals in index order. From a live or young one it jumps to the next job: the job's later
+-- renewals are live or young too, and a job that runs for days has thousands. Step by step through the index: a
+-- planner with old statistics would sort them all for a page.
 WITH RECURSIVE paged (job_id, seq, nth) AS (
     SELECT (SELECT e.job_id FROM {t}job_event AS e WHERE e.type IN ({renewals}) {after_renewal}
              ORDER BY e.job_id, e.seq LIMIT 1),
@@ -505,8 +506,8 @@ SELECT j.id, j.flow_id FROM {t}job AS j
             AND m.delete_at >= (SELECT {t}clock()) LIMIT 1)) IS NOT NULL));
 
 -- name: kept_by_flows
--- Of these, those that a flow keeps. Asked again once the rows are locked: the statement that found them
--- may not see a flow that was committed after it began. From here on no new flow can need them.
+-- From these jobs, the ones that a flow still needs. Asked again once the rows are locked: the statement that
+-- found them may not see a flow that was committed after it started. From here on no new flow can need them.
 SELECT j.id FROM {t}job AS j WHERE j.id {among_ids} AND {is_kept_by_flow};
 
 -- name: delete_jobs
@@ -522,7 +523,7 @@ DELETE FROM {t}job_edge WHERE child_id {among_ids};
 DELETE FROM {t}edge_check WHERE job_id {among_ids};
 
 -- name: delete_flows
--- Of these, those whose jobs are all gone.
+-- Deletes these flows, except flows that still have a job.
 DELETE FROM {t}flow WHERE id {among_ids}
    AND NOT EXISTS (SELECT 1 FROM {t}job AS j
                     WHERE j.flow_id = {t}flow.id AND j.flow_id IS NOT NULL);
@@ -540,7 +541,7 @@ SELECT flow_id, number, ts, actor, request_id, jobs FROM {t}flow_redrive
  WHERE flow_id = :flow_id ORDER BY number;
 
 -- name: delete_flow_redrives
--- Of flows whose jobs are all gone.
+-- Deletes the redrives of these flows, except flows that still have a job.
 DELETE FROM {t}flow_redrive WHERE flow_id {among_ids}
    AND NOT EXISTS (SELECT 1 FROM {t}job AS j
                     WHERE j.flow_id = {t}flow_redrive.flow_id AND j.flow_id IS NOT NULL);
@@ -556,8 +557,8 @@ UPDATE {t}job_edge AS e SET outcome = j.status FROM {t}job AS j
    AND j.finished_at IS NOT NULL AND e.outcome IS NULL;
 
 -- name: mark_edges_of
--- The same for the edges of new children only. If it marked those of other flows, somebody would have to
--- look at their children, too, and nobody would know.
+-- The same for the edges of new children only. If it wrote outcomes on edges of other flows, the children of
+-- those flows would have to be checked, too, and no process would know that.
 UPDATE {t}job_edge AS e SET outcome = j.status FROM {t}job AS j
  WHERE j.id = e.parent_id AND e.child_id {among_ids}
    AND j.finished_at IS NOT NULL AND e.outcome IS NULL;
@@ -575,9 +576,9 @@ SELECT DISTINCT e.child_id, (SELECT {t}clock()) FROM {t}job_edge AS e
     ON CONFLICT DO NOTHING;
 
 -- name: unblocked_by_all
--- Jobs all of whose parents have ended, with those that ended otherwise than needed. Each is asked once
--- whether it has an unmet edge, by one probe, before anything else of it is read: so a join costs the
--- same at the end of each parent.
+-- Jobs all of whose parents have ended, with those that ended otherwise than needed. One index probe for each
+-- child first checks for an unmet edge: so a join costs the same at the end of each parent, even if a child has
+-- many parents.
 WITH near AS MATERIALIZED (
     SELECT e.child_id FROM {t}job_edge AS e WHERE e.parent_id {among_ids}
      UNION
@@ -594,7 +595,7 @@ SELECT d.child_id, f.parent_id, f.outcome
 
 -- name: unblocked_by_one
 -- Jobs with a parent that ended otherwise than needed, whatever becomes of the others. The status of each
--- child is asked by a probe: PostgreSQL, before it had analysed the tables, began a join with every job of
+-- child is asked by a probe: PostgreSQL, before it had analysed the tables, started a join with every job of
 -- the store that waits, which took five seconds for a flow of 10,000 jobs.
 SELECT e.child_id, e.parent_id, e.outcome FROM {t}job_edge AS e
  WHERE e.parent_id {among_ids} AND e.outcome <> e.needs
@@ -638,8 +639,8 @@ SELECT j.flow_id, j.status, count(*) FROM {t}job AS j
  WHERE j.flow_id {among_ids} AND j.flow_id IS NOT NULL GROUP BY j.flow_id, j.status;
 
 -- name: count_replaced_jobs
--- Of those, the ones that others replace. Each is found by its key, so that a large flow costs no more for
--- each of its jobs than a small one.
+-- The jobs of these flows that other jobs replace. Each is found by its key, so that a large flow costs no more
+-- for each of its jobs than a small one.
 SELECT j.flow_id, o.status, count(*) FROM {t}job AS j JOIN {t}job AS o ON o.id = j.origin_id
  WHERE j.flow_id {among_ids} AND j.flow_id IS NOT NULL AND j.origin_cause = :redrive
  GROUP BY j.flow_id, o.status;
@@ -770,7 +771,7 @@ SELECT position, {event_columns} FROM (
  ORDER BY position, job_id, seq;
 
 -- name: last_followed
--- The last event that was read for a page, shown or not, and how many were read.
+-- The last event that was read for a page, listed or not, and how many were read.
 SELECT position, job_id, seq, count(*) OVER () FROM (
     SELECT position, job_id, seq FROM {t}job_event
      WHERE {place} AND {committed} ORDER BY {order} LIMIT :reads) AS e
@@ -959,15 +960,15 @@ SELECT {schedule_without_payload} FROM {t}schedule AS s
 SELECT {schedule_columns} FROM {t}schedule WHERE namespace = :namespace AND name = :name;
 
 -- name: next_schedule
--- Every sweep asks this: one look into each of two indexes that only have schedules which will fire.
+-- Every sweep asks this: one probe of each of two indexes that only have schedules which will fire.
 SELECT (SELECT min(s.next_at) FROM {t}schedule AS s WHERE s.next_at IS NOT NULL),
        (SELECT max(w.updated_at) FROM {t}schedule AS w WHERE w.next_at IS NOT NULL),
        {t}clock(), epoch
   FROM {t}meta;
 
 -- name: due_schedules
--- And those that were written before the clock was set back. Of each namespace the one that is longest due,
--- then of each the second, and so on.
+-- Due schedules, and schedules written before the clock was set back. Round robin over namespaces: the most
+-- overdue schedule of each namespace first, then the second of each, and so on.
 WITH due (namespace, name, next_at) AS (
     SELECT d.namespace, d.name, d.next_at FROM {t}schedule AS d
      WHERE d.next_at IS NOT NULL AND (d.next_at <= :until OR d.updated_at > :latest_write)
@@ -980,7 +981,7 @@ SELECT {schedule_without_payload} FROM turn AS t
  ORDER BY t.nth, s.next_at, s.namespace, s.name LIMIT :limit;
 
 -- name: longest_due_schedules
--- Of each namespace that has a schedule whose time has come.
+-- For each namespace that has a schedule whose time has come.
 SELECT d.namespace, min(d.next_at)
   FROM (SELECT s.namespace, s.next_at FROM {t}schedule AS s
          WHERE s.next_at IS NOT NULL AND s.next_at <= (SELECT {t}clock()) ORDER BY s.next_at LIMIT :reads) AS d
@@ -1023,7 +1024,7 @@ SELECT {token_columns} FROM {t}token WHERE id = :token_id;
 SELECT {token_columns} FROM {t}token ORDER BY created_at, id;
 
 -- name: lock_tokens_of_one_name
--- So that of two that are revoked at once, one finds the other revoked.
+-- If two tokens of this name are revoked at once, the second transaction sees that the first is revoked.
 SELECT {token_columns} FROM {t}token
  WHERE (namespace, name) = (SELECT o.namespace, o.name FROM {t}token AS o WHERE o.id = :token_id)
  ORDER BY id {lock};
@@ -1111,9 +1112,9 @@ SELECT count(*) FROM (
      LIMIT :jobs) AS w;
 
 -- name: oldest_waiting
--- Of each queue. {waiting} chooses ready or delayed jobs, {index} their index, which is by kind, lane,
--- priority and time: from kind to kind, of each from priority to priority,
--- and of each the first. {not_due} may leave out those that are due.
+-- The oldest waiting job of each queue. {waiting} selects ready or delayed jobs, {index} is their index (kind,
+-- lane, priority, time). For each kind, lane and priority only the first entry is read. {not_due} may leave out
+-- due jobs.
 WITH RECURSIVE known (queue, kind, nth) AS ({kinds_to_look_at}),
 level (queue, kind, lane, priority, nth) AS (
     SELECT k.queue, k.kind, f.lane,
@@ -1157,7 +1158,7 @@ SELECT ts FROM {t}job_event WHERE {place} ORDER BY {order} LIMIT 1 OFFSET :reads
 SELECT position, skipped_until, folded_until, folded_at FROM {t}rollup_progress;
 
 -- name: fold_begin
--- Where folding begins in a log that is too long, and when that event was.
+-- Where folding starts in a log that is too long, and when that event was.
 SELECT b.position, (SELECT max(e.ts) FROM {t}job_event AS e WHERE e.position = b.position)
   FROM (SELECT position FROM {t}job_event WHERE {committed}
          ORDER BY position DESC LIMIT 1 OFFSET :catch_up) AS b;
@@ -1192,8 +1193,8 @@ SELECT {queue_columns} FROM {t}queue WHERE namespace = :namespace AND name {amon
  ORDER BY name;
 
 -- name: waiting_by_kind
--- {waiting} chooses ready or delayed jobs, {index} their index: of each queue from kind to kind, and of
--- each kind as many as are counted. {due} says how many of these are due, if that is not all of them.
+-- {waiting} selects ready or delayed jobs, {index} is their index: from kind to kind in each queue, up to the
+-- limit in each kind. {due} counts the due ones, if they are not all of them.
 WITH RECURSIVE known (queue, kind, nth) AS ({kinds_to_look_at})
 SELECT k.queue, k.kind,
        (SELECT count(*) FROM (

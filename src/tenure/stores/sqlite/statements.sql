@@ -28,8 +28,8 @@ SELECT {logged_values} FROM json_each({logged_rows}) AS i;
 DELETE FROM sqlite_sequence WHERE name = '{t}job_event';
 
 -- name: begin_positions
--- Differs: readers of a lost file may have seen higher positions than the restored file has. So the
--- positions of each epoch begin with the epoch's number, as on PostgreSQL.
+-- Differs: readers of a lost file may have received higher positions than the restored file has. So the
+-- positions of each epoch start with the epoch's number, as on PostgreSQL.
 INSERT INTO sqlite_sequence (name, seq) SELECT '{t}job_event', epoch + 1 << 44 FROM {t}meta;
 
 -- name: insert_edges
@@ -41,12 +41,12 @@ SELECT json_extract(i.value, '$[0]'), json_extract(i.value, '$[1]'), json_extrac
   FROM json_each(:rows) AS i;
 
 -- name: take_key
--- Differs: see load_revs. No row if another job holds the key. [I17]
+-- Differs: see load_revs. No row if another job has the key. [I17]
 INSERT INTO {t}dedupe (namespace, kind, key, job_id) VALUES (:namespace, :kind, :dedupe_key, :job_id)
     ON CONFLICT DO NOTHING RETURNING job_id;
 
 -- name: give_key
--- Differs: see load_revs. A job that has ended gives its key to a new one. [D14]
+-- Differs: see load_revs. A job that has ended releases its key to a new one. [D14]
 DELETE FROM {t}dedupe
  WHERE namespace = :namespace AND kind = :kind AND key = :dedupe_key AND job_id = :giver;
 
@@ -71,8 +71,7 @@ SELECT l.kind, l.lane, l.priority, l.nth,
   FROM level AS l WHERE l.priority IS NOT NULL;
 
 -- name: note_dirty_key
--- Differs: many at once in PostgreSQL; here a statement costs no round trip. What claims write is
--- noted once.
+-- Differs: many at once in PostgreSQL; here a statement costs no round trip. What claims write is stored once.
 INSERT INTO {t}dirty_key (namespace, kind, is_rate, key, at, noted_at)
 VALUES (:namespace, :kind, :is_rate, :key, :at, :noted_at) ON CONFLICT DO NOTHING;
 
@@ -83,8 +82,8 @@ VALUES (:namespace, :scope, :name, :key, :tat)
     ON CONFLICT (namespace, scope, name, key) DO UPDATE SET tat = excluded.tat;
 
 -- name: take_dirty_keys
--- Differs: see note_dirty_key; there is one writer, so that no kind must be left out. (The first of the
--- two conditions on noted_at is the one that SQLite begins by; the other one is that of the index.)
+-- Differs: see note_dirty_key; there is one writer, so that no kind must be left out. (SQLite starts with the
+-- first of the two conditions on noted_at; the other one is the index's.)
 DELETE FROM {t}dirty_key
  WHERE id IN (
        SELECT id FROM (SELECT d.id FROM {t}dirty_key AS d INDEXED BY {t}dirty_key_due
@@ -107,8 +106,8 @@ RETURNING kind, is_rate, key, at, noted_at;
 SELECT {uses};
 
 -- name: jobs_of_key
--- Differs: PostgreSQL asks for all keys in one statement. The first jobs of a key in one queue: those that
--- are ready since they were queued, or, with :delayed, delayed ones that are due.
+-- Differs: PostgreSQL asks for all keys in one statement. The first jobs of a key in one queue: jobs that are
+-- ready since they were queued, or, with :delayed, due delayed jobs.
 SELECT {key_columns} FROM {t}job AS j {by_waiting}
  WHERE j.namespace = :namespace AND j.kind = :kind AND {key} = :key AND {waits} AND j.queue = :queue
    AND min(j.not_before, 1) = :delayed AND j.not_before <= :now

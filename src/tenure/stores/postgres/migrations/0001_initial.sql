@@ -3,8 +3,8 @@
 -- Instants are microseconds since 1970 UTC. Names compare byte by byte (COLLATE "C"), as in every
 -- other store. Fixed-width columns come first: PostgreSQL pads between columns as they are declared.
 -- The guards below refuse; they decide nothing. They protect the shape of a row, finished rows and
--- the log. They list no words of sets that may grow, such as event types and causes: a new word then
--- needs no change of a table (docs/adr/0030). No index mentions status (docs/adr/0006).
+-- the log. They list no values of sets that may grow, such as event types and causes: a new value then needs no
+-- change of a table (docs/adr/0030). No index mentions status (docs/adr/0006).
 
 CREATE SCHEMA IF NOT EXISTS {schema};
 
@@ -29,9 +29,9 @@ BEGIN
     END IF;
 END $$;
 
--- `timeline` is the highest of the server with this identifier, `settling_since` when it was first
--- seen, unless it is the one that the store was made on. `losses` counts failovers after which
--- acknowledged work was missing.
+-- `timeline` is the highest of the server with this identifier, `settling_since` when it was first noticed,
+-- unless it is the one that the store was made on. `losses` counts failovers after which acknowledged work was
+-- missing.
 CREATE TABLE {t}meta (
     one               boolean PRIMARY KEY DEFAULT TRUE CHECK (one),
     schema_version    integer NOT NULL,
@@ -50,10 +50,10 @@ CREATE TABLE {t}meta (
 INSERT INTO {t}meta (schema_version, epoch, system_identifier, timeline)
 SELECT 0, 1, s.system_identifier, {t}timeline() FROM pg_catalog.pg_control_system() AS s;
 
--- The clock and the epoch at the moment of a write. Called once the rows are locked (`locked` is
--- how many: asking for it is what orders the two); each statement of a volatile function sees what
--- has been committed by then, which the calling statement's snapshot does not. The shared lock is
--- what `raise_epoch` waits for: when it returns, no write under the old epoch can still commit.
+-- The clock and the epoch at the moment of a write. Called once the rows are locked (`locked` is their number;
+-- passing it makes PostgreSQL lock before it reads the clock); each statement of a volatile function sees what
+-- has been committed by then, which the calling statement's snapshot does not. The shared lock is what
+-- `raise_epoch` waits for: when it returns, no write under the old epoch can still commit.
 CREATE FUNCTION {t}judge(locked bigint, epoch_lock bigint, OUT now bigint, OUT epoch bigint)
     LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
@@ -141,7 +141,7 @@ CREATE TABLE {t}job (
     result                text     COLLATE "C",
 
     -- Kept short: a server parses the text of every CHECK again for each statement that writes.
-    -- Spelled out status by status that was a third of its work for a transaction about one job.
+    -- With one condition per status, that was a third of its work for a transaction about one job.
     CONSTRAINT job_counters CHECK (
         rev >= 1 AND attempt >= failures
         AND least(failures, releases, outage_credits, renewals) >= 0),
@@ -149,10 +149,10 @@ CREATE TABLE {t}job (
         CASE WHEN cancel_requested_at IS NULL
              THEN cancel_deadline IS NULL
              ELSE cancel_deadline IS NOT NULL AND status <> 'queued' AND status <> 'waiting' END),
-    -- The table of docs/spec/states.md, S1 to S8: the status is what the other columns say, a job
-    -- waits, is leased or has ended, and its lease and its end are whole or absent. Any other status,
-    -- such as S11's, is for a live job that nobody can claim: no lease, no end, no run_at.
-    -- An array that is one constant, not IN: fewer nodes.
+    -- The table of docs/spec/states.md, S1 to S8: the status follows from the other columns, a job waits, is
+    -- leased or has ended, and its lease and its end are whole or absent. Any other status, such as S11's, is
+    -- for a live job that no worker can claim: no lease, no end, no run_at. An array that is one constant, not
+    -- IN: fewer nodes.
     CONSTRAINT job_row_fits_its_status CHECK (
         CASE WHEN lease_id IS NOT NULL
              THEN status = CASE WHEN started_at IS NULL THEN 'claimed' ELSE 'running' END
@@ -198,9 +198,8 @@ CREATE TABLE {t}job (
 
 -- A job that waits is in one of these two: ready since it was queued (not_before is 0), or delayed
 -- until its run_at. So neither jobs of other kinds nor jobs that are not due lie in the way of a
--- claim (docs/adr/0047), nor do those that are parked because of a key: they are in another lane
--- (docs/adr/0095). A job that was admitted takes its place at that time; run_at is the order of those
--- that were admitted together.
+-- claim (docs/adr/0047), nor do jobs that are parked because of a key: they are in another lane
+-- (docs/adr/0095). An admitted job is ordered by admitted_at; jobs admitted at the same time, by run_at.
 CREATE INDEX job_ready
     ON {t}job (namespace, queue, kind, lane, priority DESC, coalesce(admitted_at, run_at),
                    run_at, id)
@@ -209,8 +208,8 @@ CREATE INDEX job_delayed
     ON {t}job (namespace, queue, kind, lane, priority DESC, coalesce(admitted_at, run_at),
                    run_at, id)
  WHERE not_before > 0;
--- The jobs of a key that wait, and those that have a place under it. Of a rate key without those that
--- still wait for their concurrency key.
+-- The jobs of a key that wait, and the jobs that have a place under it. The indexes of rate keys leave out jobs
+-- that still wait for their concurrency key.
 CREATE INDEX job_of_key
     ON {t}job (namespace, kind, concurrency_key, queue, least(not_before, 1), priority DESC, run_at, id)
  WHERE concurrency_key IS NOT NULL AND not_before IS NOT NULL;
@@ -336,7 +335,7 @@ CREATE TABLE {t}job_event (
     autovacuum_analyze_scale_factor = 0.02
 );
 
--- None is by time alone: events of all types are merged from this one (docs/adr/0039). [E4]
+-- No index is by time alone: lists of all types merge the types through this one (docs/adr/0039). [E4]
 CREATE INDEX job_event_type ON {t}job_event (type, ts);
 CREATE INDEX job_event_position ON {t}job_event (position);
 CREATE INDEX job_event_renewal
@@ -390,9 +389,9 @@ CREATE TABLE {t}kind_setting (
 );
 
 -- What claims count under: a limit or a rate of a queue, a rate of a kind, and, with a key, the rate of
--- one rate key of a kind. `tat` is where the rate stands: the theoretical arrival time of
--- core/rates.py. Only claims that have locked the row of the queue or kind change it, each time they
--- grant: room on the page for the next version.
+-- one rate key of a kind. `tat` is the state of the rate: the theoretical arrival time of core/rates.py. Only
+-- claims that have locked the row of the queue or kind change it, each time they grant: room on the page for
+-- the next version.
 CREATE TABLE {t}slot (
     namespace text   NOT NULL COLLATE "C",
     scope     text   NOT NULL COLLATE "C",
@@ -429,9 +428,9 @@ CREATE TABLE {t}keyed_kind (
 );
 
 -- The keys about whose jobs must be decided again from an instant on: written with every change of
--- their jobs, without a lock, and deleted when claims have decided. One that claims wrote says when: if
--- the clock was set back since, it must not wait any longer. An empty key is the mark of its kind: up to
--- noted_at, delayed jobs were found due.
+-- their jobs, without a lock, and deleted when claims have decided. noted_at is when a claim wrote the row: if
+-- it is in the future, the clock was set back, and the row is due at once (core/concurrency.py). The row with
+-- the empty key is the watermark of its kind: up to noted_at, delayed jobs were found due.
 CREATE TABLE {t}dirty_key (
     id        bigint  NOT NULL GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     at        bigint  NOT NULL,
@@ -447,11 +446,11 @@ CREATE UNIQUE INDEX dirty_key_once
     ON {t}dirty_key (namespace, kind, at, is_rate, key) WHERE noted_at > 0;
 CREATE INDEX dirty_key_noted ON {t}dirty_key (namespace, kind, noted_at) WHERE noted_at > 0;
 
--- Takes dirty keys of these kinds, or of all: of each up to `page` of those that are due at once, of those
--- that became due later, and of those that claims wrote before the clock was set back. Leaves out kinds
--- whose keys another transaction is deciding about. A function, because each of its statements sees what
--- was committed before it: what that transaction has written, once its lock is free. The commit need not
--- wait for the disk: if it is lost, so is what was decided, and the keys are dirty again.
+-- Deletes and returns dirty keys of these kinds (NULL: of all). Up to `page` rows per kind of each sort: at =
+-- 0, at in the past, and noted_at in the future (the clock was set back). Leaves out kinds whose keys another
+-- transaction is deciding about. A function, because each of its statements sees what was committed before it:
+-- what that transaction has written, once its lock is free. The commit need not wait for the disk: if a crash
+-- loses it, its admissions are lost with it, and the keys are still dirty.
 CREATE FUNCTION {t}take_dirty_keys(
     in_namespace text, in_kinds text[], page integer,
     OUT kind text, OUT is_rate boolean, OUT key text, OUT at bigint, OUT noted_at bigint)
@@ -492,7 +491,7 @@ END $$;
 CREATE TABLE {t}outage (
     began_at bigint  NOT NULL,
     ended_at bigint  NOT NULL,
-    is_jump  boolean NOT NULL,  -- of the clock, seen by a process that read it before and after
+    is_jump  boolean NOT NULL,  -- of the clock, noticed by a process that read it before and after
     PRIMARY KEY (began_at, ended_at, is_jump)
 );
 
@@ -563,8 +562,8 @@ CREATE TRIGGER job_event_transition_stays BEFORE DELETE ON {t}job_event FOR EACH
 CREATE TRIGGER job_event_is_not_emptied BEFORE TRUNCATE ON {t}job_event FOR EACH STATEMENT
   EXECUTE FUNCTION {t}refuse('events are purged, never truncated');
 
--- The dedupe keys that are taken (docs/adr/0059): by live jobs, and by those that have ended and keep
--- theirs until a time, or until another job takes it after that time.
+-- The dedupe keys that are taken (docs/adr/0059): by live jobs, and by ended jobs that keep theirs until a
+-- time, or until another job takes it after that time.
 CREATE TABLE {t}dedupe (
     job_id    uuid   NOT NULL,
     until     bigint,  -- NULL while the job is live
@@ -574,8 +573,8 @@ CREATE TABLE {t}dedupe (
     PRIMARY KEY (namespace, kind, key)
 );
 
--- Flows (docs/spec/flows.md): which jobs wait for which. The end of a parent marks its edges in its own
--- transaction; the row of a child is written only when it goes on (docs/adr/0055).
+-- Flows (docs/spec/flows.md): which jobs wait for which. The end of a parent is written on its edges in its own
+-- transaction; the row of a child is written only when it is queued or ends (docs/adr/0055).
 
 CREATE TABLE {t}flow (
     id        uuid    NOT NULL PRIMARY KEY,
@@ -609,7 +608,7 @@ CREATE TABLE {t}job_edge (
 );
 
 CREATE INDEX job_edge_parent ON {t}job_edge (parent_id, child_id);
--- Whether a job still waits for somebody: an entry goes when its parent ends.
+-- Whether a job still waits for a parent: an entry goes when the parent ends.
 CREATE INDEX job_edge_unmet ON {t}job_edge (child_id) WHERE outcome IS NULL;
 CREATE INDEX job_edge_outside ON {t}job_edge (parent_id) WHERE outcome IS NULL AND is_outside;
 
@@ -618,7 +617,7 @@ CREATE TRIGGER job_edge_is_marked_once AFTER UPDATE ON {t}job_edge FOR EACH ROW
         OR NEW.parent_id <> OLD.parent_id OR NEW.needs IS DISTINCT FROM OLD.needs)
   EXECUTE FUNCTION {t}refuse('an edge is only marked, and once');
 
--- Jobs that may be able to go on, or whose children may. A row stays until a sweeper has looked.
+-- Jobs whose wait, or whose children's wait, may be over. A row stays until a sweeper has checked.
 CREATE TABLE {t}edge_check (
     job_id   uuid   NOT NULL,
     noted_at bigint NOT NULL,
@@ -695,8 +694,8 @@ CREATE TABLE {t}worker_process (
     PRIMARY KEY (namespace, worker, actor)
 ) WITH (fillfactor = 50);
 
--- Schedules (docs/spec/schedules.md). `spec` says when one fires and which job that makes. A removed
--- one stays, so that a worker that starts does not declare it again.
+-- Schedules (docs/spec/schedules.md). `spec` states when one fires and which job that makes. A removed one
+-- stays, so that a worker that starts does not declare it again.
 
 CREATE TABLE {t}schedule (
     next_at     bigint,

@@ -2,8 +2,8 @@
 --
 -- STRICT: affinity would let text into integers. Instants are microseconds since 1970 UTC.
 -- The guards below refuse; they decide nothing. They protect the shape of a row, finished rows and
--- the log. They list no words of sets that may grow, such as event types and causes: a new word then
--- needs no change of a table (docs/adr/0030). No index mentions status (docs/adr/0006).
+-- the log. They list no values of sets that may grow, such as event types and causes: a new value then needs no
+-- change of a table (docs/adr/0030). No index mentions status (docs/adr/0006).
 
 -- From system_identifier to losses: about failovers, see the schema for PostgreSQL. A file has no
 -- standbys, and these never change.
@@ -99,8 +99,8 @@ CREATE TABLE tenure_job (
     CONSTRAINT job_waits_in_its_flow CHECK (
         status <> 'waiting' OR (flow_id IS NOT NULL AND attempt = 0 AND cancel_requested_at IS NULL)),
     -- The table of docs/spec/states.md, S1 to S8, the commonest statuses first: an update pays for
-    -- every comparison. Any other status, such as S11's, is for a live job that nobody can
-    -- claim: no lease, no end, no run_at.
+    -- every comparison. Any other status, such as S11's, is for a live job that no worker can claim: no lease,
+    -- no end, no run_at.
     CONSTRAINT job_row_fits_its_status CHECK (CASE status
         WHEN 'running' THEN
             lease_id IS NOT NULL AND owner IS NOT NULL AND principal IS NOT NULL
@@ -152,9 +152,8 @@ CREATE TABLE tenure_job (
 
 -- A job that waits is in one of these two: ready since it was queued (not_before is 0), or delayed
 -- until its run_at. So neither jobs of other kinds nor jobs that are not due lie in the way of a
--- claim (docs/adr/0047), nor do those that are parked because of a key: they are in another lane
--- (docs/adr/0095). A job that was admitted takes its place at that time; run_at is the order of those
--- that were admitted together.
+-- claim (docs/adr/0047), nor do jobs that are parked because of a key: they are in another lane
+-- (docs/adr/0095). An admitted job is ordered by admitted_at; jobs admitted at the same time, by run_at.
 CREATE INDEX tenure_job_ready
     ON tenure_job (namespace, queue, kind, lane, priority DESC, coalesce(admitted_at, run_at),
                    run_at, id)
@@ -163,8 +162,8 @@ CREATE INDEX tenure_job_delayed
     ON tenure_job (namespace, queue, kind, lane, priority DESC, coalesce(admitted_at, run_at),
                    run_at, id)
  WHERE not_before > 0;
--- The jobs of a key that wait, and those that have a place under it. Of a rate key without those that
--- still wait for their concurrency key.
+-- The jobs of a key that wait, and the jobs that have a place under it. The indexes of rate keys leave out jobs
+-- that still wait for their concurrency key.
 CREATE INDEX tenure_job_of_key
     ON tenure_job (namespace, kind, concurrency_key, queue, min(not_before, 1), priority DESC, run_at, id)
  WHERE concurrency_key IS NOT NULL AND not_before IS NOT NULL;
@@ -194,10 +193,10 @@ CREATE INDEX tenure_job_finished
 CREATE INDEX tenure_job_delete_at ON tenure_job (delete_at) WHERE delete_at IS NOT NULL;
 CREATE INDEX tenure_job_correlation
     ON tenure_job (namespace, correlation_id, enqueued_at, id) WHERE correlation_id IS NOT NULL;
--- For lists, newest first. Those of a kind or a queue are in parts, as on PostgreSQL: jobs that wait, that
--- are leased (tenure_job_leased has those of a queue) and that have ended. A list of a status reads
--- the part that can have it (docs/adr/0062). Queue and kind are expressions that only lists use: a
--- statement about leases took the index of a plain column.
+-- For lists, newest first. Jobs of a kind or a queue are in parts, as on PostgreSQL: jobs that wait, that are
+-- leased (tenure_job_leased has those of a queue) and that have ended. A list of a status reads the part that
+-- can have it (docs/adr/0062). Queue and kind are expressions that only lists use: a statement about leases
+-- took the index of a plain column.
 CREATE INDEX tenure_job_listed ON tenure_job (namespace, enqueued_at, id);
 CREATE INDEX tenure_job_waiting_by_kind ON tenure_job (namespace, (kind || ''), enqueued_at, id)
  WHERE finished_at IS NULL AND lease_id IS NULL;
@@ -236,7 +235,7 @@ CREATE INDEX tenure_job_made_by_an_end
 --
 -- `position` is where an event comes in the tail: there is one writer, so that the order of rows is
 -- the order of commits. AUTOINCREMENT: else a purge of the newest rows would let their positions be
--- used again, and a reader would pass by the new events (docs/adr/0031). `raise_epoch` lifts it.
+-- used again, and a reader would skip the new events (docs/adr/0031). `raise_epoch` lifts it.
 CREATE TABLE tenure_job_event (
     position         INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT,
     job_id           TEXT    NOT NULL,
@@ -313,8 +312,7 @@ CREATE TABLE tenure_kind_setting (
 ) STRICT, WITHOUT ROWID;
 
 -- What claims count under: a limit or a rate of a queue, a rate of a kind, and, with a key, the rate of
--- one rate key of a kind. `tat` is where the rate stands: the theoretical arrival time of
--- core/rates.py.
+-- one rate key of a kind. `tat` is the state of the rate: the theoretical arrival time of core/rates.py.
 CREATE TABLE tenure_slot (
     namespace TEXT    NOT NULL,
     scope     TEXT    NOT NULL,
@@ -351,9 +349,9 @@ CREATE TABLE tenure_keyed_kind (
 ) STRICT, WITHOUT ROWID;
 
 -- The keys about whose jobs must be decided again from an instant on: written with every change of
--- their jobs, and deleted when a claim has decided. One that claims wrote says when: if the clock was set
--- back since, it must not wait any longer. An empty key is the mark of its kind: up to noted_at, delayed
--- jobs were found due.
+-- their jobs, and deleted when a claim has decided. noted_at is when a claim wrote the row: if it is in the
+-- future, the clock was set back, and the row is due at once (core/concurrency.py). The row with the empty key
+-- is the watermark of its kind: up to noted_at, delayed jobs were found due.
 CREATE TABLE tenure_dirty_key (
     id        INTEGER NOT NULL PRIMARY KEY,
     namespace TEXT    NOT NULL,
@@ -373,7 +371,7 @@ CREATE INDEX tenure_dirty_key_noted
 CREATE TABLE tenure_outage (
     began_at INTEGER NOT NULL,
     ended_at INTEGER NOT NULL,
-    -- of the clock, seen by a process that read it before and after
+    -- of the clock, noticed by a process that read it before and after
     is_jump  INTEGER NOT NULL CHECK (is_jump IN (0, 1)),
     PRIMARY KEY (began_at, ended_at, is_jump)
 ) STRICT;
@@ -407,8 +405,8 @@ CREATE TRIGGER tenure_job_moves_forward BEFORE UPDATE ON tenure_job
         AND NEW.lane IS OLD.lane AND NEW.admitted_at IS OLD.admitted_at)
 BEGIN SELECT RAISE(ABORT, 'tenure: a finished job is immutable, and every change raises rev'); END;
 
--- The dedupe keys that are taken (docs/adr/0059): by live jobs, and by those that have ended and keep
--- theirs until a time, or until another job takes it after that time.
+-- The dedupe keys that are taken (docs/adr/0059): by live jobs, and by ended jobs that keep theirs until a
+-- time, or until another job takes it after that time.
 CREATE TABLE tenure_dedupe (
     namespace TEXT    NOT NULL,
     kind      TEXT    NOT NULL,
@@ -439,8 +437,8 @@ CREATE TRIGGER tenure_job_event_transition_stays BEFORE DELETE ON tenure_job_eve
    AND EXISTS (SELECT 1 FROM tenure_job WHERE id = OLD.job_id)
 BEGIN SELECT RAISE(ABORT, 'tenure: a transition is kept for as long as its job'); END;
 
--- Flows (docs/spec/flows.md): which jobs wait for which. The end of a parent marks its edges in its own
--- transaction; the row of a child is written only when it goes on (docs/adr/0055).
+-- Flows (docs/spec/flows.md): which jobs wait for which. The end of a parent is written on its edges in its own
+-- transaction; the row of a child is written only when it is queued or ends (docs/adr/0055).
 
 CREATE TABLE tenure_flow (
     id        TEXT    NOT NULL PRIMARY KEY,
@@ -474,7 +472,7 @@ CREATE TABLE tenure_job_edge (
 ) STRICT;
 
 CREATE INDEX tenure_job_edge_parent ON tenure_job_edge (parent_id, child_id);
--- Whether a job still waits for somebody: an entry goes when its parent ends.
+-- Whether a job still waits for a parent: an entry goes when the parent ends.
 CREATE INDEX tenure_job_edge_unmet ON tenure_job_edge (child_id) WHERE outcome IS NULL;
 CREATE INDEX tenure_job_edge_outside
     ON tenure_job_edge (parent_id) WHERE outcome IS NULL AND is_outside = 1;
@@ -484,7 +482,7 @@ CREATE TRIGGER tenure_job_edge_is_marked_once BEFORE UPDATE ON tenure_job_edge
     OR NEW.parent_id <> OLD.parent_id OR NEW.needs IS NOT OLD.needs
 BEGIN SELECT RAISE(ABORT, 'tenure: an edge is only marked, and once'); END;
 
--- Jobs that may be able to go on, or whose children may. A row stays until a sweeper has looked.
+-- Jobs whose wait, or whose children's wait, may be over. A row stays until a sweeper has checked.
 CREATE TABLE tenure_edge_check (
     job_id   TEXT    NOT NULL,
     noted_at INTEGER NOT NULL,
@@ -561,8 +559,8 @@ CREATE TABLE tenure_worker_process (
     PRIMARY KEY (namespace, worker, actor)
 ) STRICT;
 
--- Schedules (docs/spec/schedules.md). `spec` says when one fires and which job that makes. A removed
--- one stays, so that a worker that starts does not declare it again.
+-- Schedules (docs/spec/schedules.md). `spec` states when one fires and which job that makes. A removed one
+-- stays, so that a worker that starts does not declare it again.
 
 CREATE TABLE tenure_schedule (
     namespace   TEXT    NOT NULL,
