@@ -107,7 +107,7 @@ def test_a_synchronous_standby_takes_over_and_the_old_primary_is_refused(
     assert process.claim(1) == ()
     pair.settle()
     assert [grant.job_id for grant in process.claim(1)] == [job_id]
-    assert "nothing that this process was told is missing" in caplog.text
+    assert "nothing that was acknowledged to this process is missing" in caplog.text
 
     pair.primary.restart()  # it takes writes, and is listed first
     fresh = pair.process(pair.primary, pair.standby)

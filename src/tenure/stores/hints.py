@@ -51,7 +51,7 @@ class Watchers:
 
 
 def hints_of(changes: Iterable[Change], now: Instant) -> set[Hint]:
-    """What these committed changes are worth telling."""
+    """The hints of these committed changes."""
     found = set()
     for change in changes:
         for each in (change, *change.spawned) if change.spawned else (change,):
@@ -63,6 +63,6 @@ def hints_of(changes: Iterable[Change], now: Instant) -> set[Hint]:
             else:
                 continue
             found.add((what, job.namespace, job.queue))
-            if job.concurrency_key is not None:  # another job of the key may run now [CK4]
+            if job.concurrency_key is not None:  # its next job may run; other queues poll [CK4]
                 found.add((_READY, job.namespace, job.queue))
     return {Hint(*each) for each in found}

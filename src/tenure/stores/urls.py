@@ -51,7 +51,7 @@ class StoreSchema(msgspec.Struct, frozen=True, kw_only=True):
     migrate: Callable[[], int]
     script: Callable[[], str]
     backup: Callable[[Path], None]
-    """Copies the database to a new file, or raises an error that says what to run instead."""
+    """Copies the database to a new file, or raises an error that states what to run instead."""
 
 
 class StoreModule(Protocol):
@@ -88,7 +88,7 @@ def _registered(scheme: str) -> EntryPoint:
     found = _named(scheme, _own_entry_points()) or _named(scheme, entry_points(group=GROUP))
     if found is None:
         # Never the whole URL: it may hold a password.
-        raise UnknownStoreUrl(f"no store understands a URL that begins with {scheme[:20]!a}")
+        raise UnknownStoreUrl(f"no store understands a URL that starts with {scheme[:20]!a}")
     return found
 
 

@@ -25,14 +25,14 @@ from tenure.stores.sql.statements import Shape
 
 
 class Batch(msgspec.Struct, frozen=True):
-    """A group as a statement's open words and its parameters."""
+    """A group as a statement's placeholders and its parameters."""
 
     shape: Shape
     parameters: dict[str, object]
 
 
 def batch_of(group: Group) -> Batch:
-    """What the statement of a group needs: the words of its shape, and its parameters."""
+    """What the statement of a group needs: the placeholders of its shape, and its parameters."""
     changes = group.changes
     found = group_columns(group, _JOB_ENCODERS)
     ends = [change.not_after for change in changes]
@@ -42,7 +42,7 @@ def batch_of(group: Group) -> Batch:
         "count": len(changes),
         "first_end": min((end for end in ends if end is not None), default=None),
     }
-    # Of what is inserted only values are sent: more than half of the columns of a new job are NULL.
+    # An insert sends only values: more than half of the columns of a new job are NULL.
     absent = _absent(found.jobs) if group.is_insert else frozenset()
     unlogged = _absent(found.events)
     job_arrays = _put(found.jobs, "j_", parameters, absent)

@@ -59,7 +59,7 @@ from tenure.stores.sql.store import COLUMN_WORDS
 _log = logging.getLogger("tenure.stores")
 
 LISTING_CONNECTIONS = 5
-"""For lists and measures alone, so that a slow list holds up no heartbeat: one for each thread of a
+"""For lists and measures alone, so that a slow list delays no heartbeat: one for each thread of a
 server that lists, and one for its metrics. They are opened when they are needed."""
 
 MAX_TRIES = 5
@@ -69,7 +69,7 @@ LONGEST_PAUSE_S = 0.05
 
 SERVER_FIRST_S = 0.5
 """By how much the server's time-out is shorter than this process's, if there is time: then the
-server answers, and its answer says that nothing was written."""
+server answers, and its answer states that nothing was written."""
 
 COMPARE_WITHIN_S = 3
 """How long a process that starts waits for each host of its URL, if there are several."""
@@ -139,7 +139,7 @@ def statements(schema: str) -> Statements:
 
 
 class PostgresDialect(Database):
-    """What every transaction of Tenure on PostgreSQL has, whoever began it."""
+    """What every transaction of Tenure on PostgreSQL has, also a caller's own."""
 
     may_undo = False
     """Whether a transaction may be undone as a whole."""
@@ -157,11 +157,11 @@ class PostgresDialect(Database):
         """Run writing work; with `all_or_nothing` a unique key that is taken is a veto."""
 
     def take_due(self, hints: Collection[Hint]) -> tuple[list[Hint], list[str]]:
-        """Those of these hints that may be sent now, and their payloads: the caller sends them."""
+        """The hints that may be sent now, and their payloads: the caller sends them."""
         return [], []
 
     def lock(self, *parts: str) -> list[Query]:
-        """Waits for all who have locked this name, and for those who share it."""
+        """Waits for every transaction that has locked this name, exclusively or shared."""
         return [self.query("lock_exclusive", key=self.key(*parts))]
 
     def locks_in_order(self, locks: Sequence[tuple[int, bool]]) -> Query:

@@ -144,7 +144,7 @@ def check_server(
             found=found.server.system_identifier, recorded=found.recorded.system_identifier
         )
     if ruling.has_new_timeline or ruling.missing is not None:
-        # The lock first: writes that have begun in the old epoch end before it is raised.
+        # The lock first: writes that started in the old epoch end before it is raised.
         *_, raised = tx.fetch(
             *epoch_lock,
             query("note_timeline", timeline=found.server.timeline),
@@ -167,8 +167,8 @@ def log_check(result: Checked) -> None:
         )
     elif asked.server is not None and asked.server != found.server:
         _log.warning(
-            "another server took over, on timeline %s; nothing that this process was told is"
-            " missing",
+            "another server took over, on timeline %s; nothing that was acknowledged to"
+            " this process is missing",
             found.server.timeline,
         )
 

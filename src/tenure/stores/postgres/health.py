@@ -155,7 +155,7 @@ def _slots(count: int, held_bytes: int) -> HealthFact:
         "replication_slots",
         f"{count}, holding {held_bytes} bytes" if count else "none",
         warning=held_bytes > HELD_WAL_BYTES,
-        advice="a slot that nobody reads fills the disk; drop it, or start its reader",
+        advice="a slot without a reader fills the disk; drop it, or start its reader",
     )
 
 

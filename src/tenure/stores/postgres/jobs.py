@@ -1,4 +1,4 @@
-"""Saving on PostgreSQL: one statement per shape of changes, as many as possible in a round trip."""
+"""Saving on PostgreSQL: one statement per shape of changes, in as few round trips as possible."""
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -45,8 +45,8 @@ class PostgresJobs(SqlJobs):
         begun: int,
         told: Collection[Hint] = (),
     ) -> None:
-        """Remember these as acknowledged, and tell waiting workers; others know of the hints that
-        were `told`. Not for claims, which make no job ready."""
+        """Remember these as acknowledged, and notify waiting workers; other processes already got
+        the hints in `told`. Not for claims, which make no job ready."""
         self._database.acknowledged(changes, begun=begun)
         self._database.tell(hints_of(changes, now), sent=told)
 
@@ -181,7 +181,7 @@ class PostgresJobs(SqlJobs):
         epoch: Epoch,
         told: set[Hint],
     ) -> Saved:
-        """Save, and have the server tell idle workers of ready jobs right after the commit: that
+        """Save, and have the server notify idle workers of ready jobs right after the commit: that
         is a round trip and a change of threads sooner than by `Notifier.tell`."""
         assert isinstance(tx, PostgresTransaction)
         ready = {
@@ -220,7 +220,7 @@ class PostgresJobs(SqlJobs):
         return self._save(tx, groups, before, queries, epoch)
 
     def _given_keys(self, changes: Sequence[Change], epoch: Epoch) -> list[Query]:
-        """Jobs that have ended give their keys to these new ones. [D14]"""
+        """Jobs that have ended release their keys to these new ones. [D14]"""
         takers = [change for change in changes if change.takes_key_from is not None]
         if not takers:
             return []
@@ -367,7 +367,7 @@ def _has_more(change: Change) -> bool:
 
 
 def _is_likely_to_apply(groups: Sequence[Group]) -> bool:
-    """Whether to try one statement that applies all changes or none. A dedupe key is often held by
+    """Whether to try one statement that applies all changes or none. A dedupe key is often taken by
     another job; an id hardly ever exists already, and a revision hardly ever differs."""
     [group, *others] = groups
     if others:

@@ -107,7 +107,7 @@ class Notifier:
             self._condition.notify()
 
     def take_due(self, hints: Iterable[Hint]) -> tuple[list[Hint], list[str]]:
-        """Those of these hints that may be sent now, and their payloads: the caller sends them."""
+        """The hints that may be sent now, and their payloads: the caller sends them."""
         now = time.monotonic()
         due: list[Hint] = []
         payloads: list[str] = []
@@ -230,7 +230,7 @@ class Listener:
                         self._listen(wire)
                 self._closed.wait(TRY_AGAIN_S)
             except (TenureError, psycopg.Error, OSError) as problem:
-                _log.debug("hints are not heard, trying again: %s", problem)
+                _log.debug("notifications are not received, trying again: %s", problem)
                 if self.arrive:
                     self.arrive = None
                     self._hear(None)  # waiting processes poll more often from now on

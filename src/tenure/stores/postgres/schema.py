@@ -1,7 +1,7 @@
 """A PostgreSQL database: how it is reached, which schema it has, and its errors as ours.
 
-Refuses every schema version but this code's own, without changing it, and never shows a connection
-string: it may hold a password.
+Refuses every schema version but this code's own, without changing it, and never prints a connection
+string: it may contain a password.
 """
 
 import re
@@ -70,7 +70,7 @@ def schema_words(schema: str) -> dict[str, str]:
 
 
 def complete_dsn(dsn: str) -> str:
-    """The connection string with our defaults where it says nothing."""
+    """The connection string with our defaults for what it leaves open."""
     try:
         given = conninfo_to_dict(dsn)
         return make_conninfo(dsn, **{k: v for k, v in _DEFAULTS.items() if k not in given})

@@ -1,4 +1,4 @@
-"""One transaction on PostgreSQL: as many statements as possible in one round trip."""
+"""One transaction on PostgreSQL, in as few round trips as possible."""
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -15,7 +15,8 @@ from tenure.stores.sql.statements import Query
 
 LONGEST_IDLE_MS = 2000
 """How long a transaction that writes may wait for this process's next statement. A process that is
-frozen between two (SIGSTOP, a paused machine) would hold its locks for the whole time-out."""
+frozen between two, such as in a claim (SIGSTOP, a paused machine), would hold its locks for the
+whole time-out."""
 
 BEGIN = "BEGIN"
 BEGIN_READING = "BEGIN READ ONLY"
@@ -42,7 +43,7 @@ class Vetoed(Exception):
 
 
 class PostgresTransaction:
-    """Statements in one transaction, as many as possible in one round trip.
+    """Statements in one transaction, in as few round trips as possible.
 
     It starts with the first statements and may end with the last ones. Its timeouts are its own:
     a session's settings would leak to others behind a pooler.

@@ -41,8 +41,8 @@ PREPARED_AFTER = 3
 """Uses of a statement on a connection before it is prepared."""
 
 MOST_PREPARED = 200
-"""Per connection: each holds its plan in the server's memory. With more they are all
-deallocated, and those in use are prepared again."""
+"""Per connection: each keeps its plan in the server's memory. With more they are all deallocated,
+and used ones are prepared again."""
 
 MOST_COUNTED = 1000
 """Texts whose uses are counted. The text of a batch depends on which of its columns are equal, so
@@ -135,7 +135,7 @@ class Wire:
 
     @property
     def is_idle(self) -> bool:
-        """Whether a new transaction can begin on it."""
+        """Whether a new transaction can start on it."""
         return bool(self.pgconn.transaction_status == TransactionStatus.IDLE)
 
     @property

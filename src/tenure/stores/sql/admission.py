@@ -2,13 +2,13 @@
 
 A job with a key is parked, in a lane that claims do not read. Every change of such a job marks its
 key dirty: a row is added, and no lock is taken, because the change may be part of a caller's own
-transaction. Before a claim, the jobs of dirty keys are admitted, as many as `core.concurrency`
-says. One transaction at a time decides about the keys of a kind; another claim does not wait for it
+transaction. Before a claim, `core.concurrency` chooses which jobs of dirty keys are admitted. One
+transaction at a time decides about the keys of a kind; another claim does not wait for it
 (docs/adr/0095).
 
 At every commit this is true of each key: it is dirty, or it has no room, or none of its parked jobs
-is ready. So no job is forgotten: whatever makes room or brings a job marks its key in the same
-transaction, and the transaction that deletes a mark reads the state after it.
+is ready. So no job is missed: each transaction that frees a place or adds a job marks the key dirty
+itself, and a transaction that deletes a dirty key reads the jobs of the key after that.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
@@ -39,10 +39,10 @@ from tenure.stores.sql.rows import Row
 from tenure.stores.sql.statements import Query, Shape, Statements
 
 MAX_PAGES = 50
-"""How many pages are read while nothing could be admitted."""
+"""The most pages of dirty keys that one claim reads until it can admit a job."""
 
 LOCKED_AGAIN_US = seconds(0.1)
-"""When a key is decided about again whose first job another transaction has locked."""
+"""How soon a key is retried if another transaction has locked one of its jobs."""
 
 _WATERMARK = ""
 """The key of the row that is the watermark of its kind. No key is empty."""
@@ -64,15 +64,15 @@ class SqlAdmission(Part):
         super().__init__(database)
         self._dialect = dialect
         self._settings = settings
-        # By whether the keys are rate keys.
+        # SQL fragments: False for concurrency keys, True for rate keys.
         shapes = partial(_shape_of, database.statements)
         self.key_shapes = {is_rate: shapes(is_rate) for is_rate in (False, True)}
 
     # --- marking -------------------------------------------------------------------------------
 
     def note_keys(self, changes: Iterable[Change]) -> list[Query]:
-        """The statements that mark the keys of these changes; none for jobs without one. A mark for
-        a change that is not applied after all is harmless."""
+        """The statements that mark the keys of these changes dirty; none for jobs without one. If a
+        change is not applied after all, its dirty key is harmless."""
         dirty = {
             DirtyKey(each.job.namespace, key, at)
             for change in changes
@@ -113,8 +113,9 @@ class SqlAdmission(Part):
     # --- admitting -----------------------------------------------------------------------------
 
     def admit(self, tx: Transaction, scope: ClaimScope) -> None:
-        """Admit jobs of the dirty keys of the kinds that a claim asks for. Reads more marks until
-        a job is admitted, because those of a long backlog of one key may come first. [CK4]"""
+        """Admit jobs of the dirty keys of the kinds that a claim asks for. Reads pages of dirty
+        keys until a job is admitted: the first ones may all be of one key with a long backlog.
+        [CK4]"""
         namespace = scope.namespace
         for _ in range(MAX_PAGES):
             now, rows = self._dialect.take_dirty(tx, namespace, scope.kinds, self._settings.refresh)
@@ -135,11 +136,11 @@ class SqlAdmission(Part):
     def _look_back(
         self, tx: Transaction, namespace: Namespace, taken: Sequence[DirtyKey], now: Instant
     ) -> bool:
-        """The mark of a delayed job is taken when the job is due. If the clock is set back then,
-        the job is delayed again, and nothing would say when it is due. So each kind has a
-        watermark: up to when such marks were taken and delayed jobs were admitted. If the clock is
-        before it, the keys of the jobs in between are marked again. Returns whether it is. [CK10]
-        [Z6]"""
+        """A delayed job's dirty key is deleted when the job is due. If the clock is set back after
+        that, the job is delayed again but its key is not dirty. So each kind has a watermark: the
+        latest time up to which such keys were deleted and delayed jobs admitted. If the clock is
+        before it, the keys of the jobs in between are marked dirty again. Returns whether it is.
+        [CK10] [Z6]"""
         passed = [each for each in taken if each.key.key == _WATERMARK]
         for each in passed:
             span = {"kind": each.key.kind, "since": now, "until": each.noted_at}
@@ -149,7 +150,7 @@ class SqlAdmission(Part):
                     for shape in self.key_shapes.values()
                 ]
             )
-        # The clock was set back after these were taken.
+        # These were due when they were deleted, but the clock was set back since.
         early = [each for each in taken if each.at > now and not each.noted_at]
         tx.fetch(*(self._dialect.dirty_key_queries(early) if early else []))
         kinds = {each.key.kind for each in taken if each.at and not each.noted_at}
@@ -176,8 +177,8 @@ class SqlAdmission(Part):
         now: Instant,
         queues: Set[QueueName],
     ) -> int:
-        """Admit jobs of these keys: under concurrency keys first, because those that then wait for
-        a rate key are admitted under that. Returns how many jobs claims can find now. [RL14]"""
+        """Admit jobs of these keys. Concurrency keys come first: a job that they admit may have a
+        rate key, too, which is decided next. Returns how many jobs claims can find now. [RL14]"""
         of_keys = {key for key in keys if not key.is_rate}
         admitted, rate_keys = self._admit_under(tx, namespace, of_keys, now, queues, is_rate=False)
         of_rates = (set(keys) - of_keys) | rate_keys
@@ -194,9 +195,9 @@ class SqlAdmission(Part):
         *,
         is_rate: bool,
     ) -> tuple[int, set[Key]]:
-        """How many jobs claims can find now, and the rate keys to decide about next. Which jobs are
-        ready is decided at the instant at which the marks were taken: at an earlier one, a job
-        whose mark was taken would be forgotten."""
+        """How many jobs claims can find now, and the rate keys to decide about next. `now` is when
+        the dirty keys were deleted: at an earlier time, a job whose key is not dirty any more could
+        still count as not ready, and nothing would admit it."""
         if not keys:
             return 0, set()
         kinds = self._settings.known(namespace).kinds
@@ -210,7 +211,7 @@ class SqlAdmission(Part):
         ]
         self._correct(tx, namespace, rules, in_use)
         parked = self._park(tx, [each for _, to in decided for each in to.parked], is_rate=is_rate)
-        # If one of them cannot be parked, because a claim has just locked it, it keeps its place.
+        # A job that a claim has just locked keeps its place; its key is retried.
         decided = [(found, to) for found, to in decided if parked.issuperset(to.parked)]
         targets = {
             job_id: rules.lane_behind(found.key, found.rate_keys[job_id])
@@ -241,8 +242,8 @@ class SqlAdmission(Part):
     def _correct(
         self, tx: Transaction, namespace: Namespace, rules: KeyRules, found: Sequence[KeyInUse]
     ) -> None:
-        """Write the states of rates that count for less than they say: otherwise they would stay a
-        whole burst ahead of now. [RL3]"""
+        """Lower rate states that are more than one burst ahead of now: otherwise they would stay a
+        whole burst ahead. [RL3]"""
         tx.fetch(
             *[
                 self._query(
@@ -318,8 +319,8 @@ def _marks_again(
     unsettled: Iterable[Key],
     read_at: Instant,
 ) -> list[DirtyKey]:
-    """When to decide again: soon about keys whose jobs could not all be moved, and about the
-    others when their rules say so."""
+    """When to decide again: soon about keys whose jobs could not all be moved, and about the others
+    at the times of their rules."""
     soon = after(read_at, LOCKED_AGAIN_US)
     marks = [DirtyKey(namespace, key, soon, read_at) for key in unsettled]
     marks += [

@@ -108,7 +108,7 @@ class SqlArtifacts(Part):
         return StoredArtifact(_artifact(rows[0][:-1]), bytes(rows[0][-1])) if rows else None
 
     def _of_shown_attempt(self, statement: str, job_id: JobId, **more: object) -> Sequence[Row]:
-        # Two reads are safe: a job whose artifacts are shown has finished, its row never changes.
+        # Two reads are safe: a job whose artifacts are visible has finished, its row never changes.
         jobs = self._rows(self._query("load_jobs", WITH_BODIES, ids=self._pack([job_id])))
         attempt = shown_attempt(job_from(jobs[0]) if jobs else None)
         if attempt is None:

@@ -48,7 +48,7 @@ class ChangeStream:
         return len(self._taken[0]) == CHANGES_PER_STATEMENT
 
     def pieces(self) -> Iterator[list[Change]]:
-        """All pieces, including the ones that were read before."""
+        """All pieces, including pieces that were read before."""
         yield from self._taken
         while piece := list(islice(self._rest, CHANGES_PER_STATEMENT)):
             self._taken.append(piece)
@@ -116,12 +116,12 @@ class GroupColumns(msgspec.Struct, frozen=True):
 
 
 FIRST_LANE = "CASE WHEN {ck} IS NOT NULL THEN 2 WHEN {rk} IS NOT NULL THEN 3 ELSE 0 END"
-"""Where a job waits until its keys let it through; see core/concurrency.py."""
+"""Where a job waits until its keys admit it; see core/concurrency.py."""
 PARKED = (
     ("lane", FIRST_LANE.format(ck="concurrency_key", rk="rate_key")),
     ("admitted_at", "NULL"),
 )
-"""What every change assigns that begins or ends the wait of a job: the store's own columns."""
+"""The store's own columns, which every change assigns that starts or ends the wait of a job."""
 
 LOGGED = tuple(name for name in EVENT_FIELDS if name != "job_id")
 _JOB_ID = EVENT_FIELDS.index("job_id")

@@ -1,4 +1,4 @@
-"""Which jobs a claim may receive,, in claim order and by index.
+"""Finds the jobs that a claim may receive, in claim order, through indexes.
 
 A claim reads *arms*: the ready jobs of one kind and lane, or the delayed jobs of one kind, lane
 and priority that are due. In its index each arm is in claim order, so that a claim reads of each as
@@ -34,7 +34,7 @@ MAX_LEVELS = 32
 """How many priorities of delayed jobs of one kind are read one by one; the lower ones together."""
 
 MAX_SKIPPED = 1000
-"""How many jobs of a newer version may precede the ones that a claim can have. [Y5]"""
+"""How many jobs of a newer version may precede the jobs that a claim can have. [Y5]"""
 
 _PLACE, _TAT = len(JOB_COLUMNS), len(JOB_COLUMNS) + 1
 """The columns after those of the job: its place in claim order, and the state of its rate."""
@@ -100,7 +100,7 @@ class Reading(msgspec.Struct, frozen=True):
         wanted: int,
     ) -> "Reading":
         """Leaves out the queues and kinds that have no room: a claim reads none of the jobs that a
-        limit or a rate blocks. [RL8] Of a kind with a rate, jobs with rate keys are read apart:
+        limit or a rate blocks. [RL8] For a kind with a rate, jobs with rate keys are read apart:
         each of these keys has room of its own. [RL11]"""
         of_queues = {name: room.of_queue(name) for name in kinds}
         most = {
@@ -146,7 +146,7 @@ class Candidates(msgspec.Struct, frozen=True):
 
 
 def names_few_kinds(scope: ClaimScope) -> bool:
-    """Whether it is read for these kinds whether or not they have jobs."""
+    """Whether it names so few kinds that all are read, without first checking which have jobs."""
     return scope.kinds is not None and len(scope.kinds) <= MAX_ARMS
 
 
@@ -228,7 +228,7 @@ class SqlCandidates(Part):
     def _with_delayed(
         self, tx: Transaction, reading: Reading, answers: Sequence[Sequence[Row]], now: Instant
     ) -> list[Row]:
-        """The rows of ready jobs, and of delayed ones that are due, if there are some."""
+        """The rows of ready jobs, and of due delayed jobs, if there are some."""
         first_level = len(answers) - len(reading.places)
         rows = list(chain.from_iterable(answers[:first_level]))
         delayed: list[Query] = []

@@ -16,16 +16,16 @@ from tenure.stores.sql.rows import Row
 from tenure.stores.sql.statements import Query, Shape
 
 MAX_DIRTY_KEYS = 1000
-"""How many marks of a kind are on a page: this many that were due at once, and as many that became
-due later, so that neither sort delays the other. [CK10]"""
+"""Dirty keys of a kind on a page: up to N with at = 0, and up to N whose time has come, so that
+neither sort delays the other. [CK10]"""
 
 Refresh: TypeAlias = Callable[[Transaction, Namespace, Epoch, int], None]
-"""Reads the settings of a namespace, unless they are known as of this epoch and revision."""
+"""Reads the settings of a namespace, unless they are known at this epoch and revision."""
 
 
 class DirtyKey(msgspec.Struct, frozen=True, order=True):
-    """A key about whose jobs must be decided at this time. `noted_at` is 0 unless a claim says so:
-    if that is in the future, the clock was set back, and it is due. [RL3]"""
+    """A key to decide about at time `at`. `noted_at` is when a claim wrote the row, else 0. If that
+    is in the future, the clock was set back, and the key is due now. [RL3]"""
 
     namespace: Namespace
     key: Key
@@ -37,12 +37,12 @@ class ClaimDialect(Part, ABC):
     """The statements of claims that are not the same in every dialect."""
 
     admits_apart = False
-    """Whether keys are decided about in a transaction of their own, before that of the claim: its
-    locks last only for that, and other claims find what was admitted at once."""
+    """Whether admission runs in its own transaction before the claim's: then its locks are released
+    at once, and other claims see the admitted jobs immediately."""
 
     locked_by_others = 0
-    """How many jobs that other claims have locked a merged claim skips. If that is 0, there is
-    only one writer."""
+    """How many extra jobs a merged read fetches, because other claims may have locked the first
+    ones. If that is 0, there is only one writer."""
 
     @abstractmethod
     def settings_lock(self, namespace: Namespace) -> list[Query]:
@@ -67,7 +67,7 @@ class ClaimDialect(Part, ABC):
 
     @abstractmethod
     def dirty_key_queries(self, keys: Sequence[DirtyKey]) -> list[Query]:
-        """The statements that mark these keys."""
+        """The statements that mark these keys dirty."""
 
     @abstractmethod
     def take_dirty(
@@ -77,9 +77,9 @@ class ClaimDialect(Part, ABC):
         kinds: Sequence[Kind] | None,
         refresh: Refresh,
     ) -> tuple[Instant, list[Row]]:
-        """The clock, and marks of these kinds, or of all, that were due, a page of each sort: kind,
-        is_rate, key, at, noted_at. They are deleted. The settings that this process knows are
-        current then, and stay so until the commit."""
+        """Delete a page of each sort of due dirty keys of these kinds (None: of all). Returns the
+        clock and the rows: kind, is_rate, key, at, noted_at. Also refreshes the settings that this
+        process knows, and locks them until the commit."""
 
     @abstractmethod
     def jobs_of_keys(
@@ -93,7 +93,7 @@ class ClaimDialect(Part, ABC):
         is_rate: bool,
     ) -> tuple[Instant, Sequence[Row]]:
         """From each key, in one state of the store, its first jobs that are ready at `now`, up to N
-        of each queue, and those that are admitted: kind, key, how many leases it has or the state
-        of its rate, and what decides about a job. A key without jobs has a row without a job. And
-        the clock after that: by an earlier one, a rate that was granted meanwhile would seem too
-        far ahead."""
+        of each queue, and its admitted jobs: kind, key, how many leases it has or the state of its
+        rate, and what decides about a job. A key without jobs has a row without a job. Also the
+        clock, read after that: by an earlier reading, a rate granted in between would seem too far
+        ahead."""

@@ -3,9 +3,9 @@
 Each step belongs to an object of its own, and this one puts them together:
 
 1. `SqlAdmission` admits the jobs of dirty keys, if there are some.
-2. One round trip locks and reads (`Opening`). Locked are the sessions that claim, and the settings,
-   which cannot change until the commit; if they are not those that this process knew
-   (`SqlSettings`), the claim starts again. Read are the sessions, the candidates and the clock.
+2. One round trip locks and reads (`Opening`). It locks the claiming sessions, and the settings,
+   which then cannot change until the commit. If the settings are not the ones that this process
+   knew (`SqlSettings`), the claim starts again. It reads sessions, candidates and the clock.
 3. Only if there are limits or rates: they are counted under the lock of their row in `slot`, and
    the candidates are read after that, no more than there is room for. A rule that another claim has
    locked is left out: jobs without such a rule never wait for one.
@@ -50,8 +50,8 @@ from tenure.stores.sql.rows import Row, left_out_bytes, rate_states_from, sessio
 from tenure.stores.sql.statements import Query, Shape
 
 MAX_CLAIM_RESTARTS = 10
-"""How often a claim starts again: because the settings are not those that this process knew, or
-keys are dirty, or other claims count under all rules of what it asks for."""
+"""How often a claim starts again: because this process knew other settings, or keys are dirty, or
+other claims have locked all limits and rates of what it asks for."""
 
 LONGEST_PAUSE_S = 0.005
 """Before a claim starts again because other claims are counting."""
@@ -75,7 +75,8 @@ _OF_ANY_KIND: Shape = (("kinds", _DIRTY_KINDS),)
 
 
 class RestartClaim(Exception):
-    """The claim starts again: it has learned what it must know before it locks and reads."""
+    """The claim starts again: the settings changed, or keys are dirty, so that what it read is
+    old."""
 
 
 class RulesAreBusy(Exception):
@@ -89,7 +90,7 @@ class Rules(msgspec.Struct, frozen=True):
     queues: dict[QueueName, QueueState]
     """The queues that are paused, limited or rated."""
     kinds: dict[Kind, KindSettings]
-    """Those that have a rate."""
+    """The kinds that have a rate."""
 
     @property
     def limited(self) -> list[QueueName]:
@@ -100,7 +101,7 @@ class Rules(msgspec.Struct, frozen=True):
 
     @property
     def meters(self) -> list[Meter]:
-        """What claims count under, one at a time."""
+        """The limits and rates, as meters, that only one claim at a time may count."""
         return [
             *[
                 queue_meter(name)
@@ -159,7 +160,7 @@ class SqlClaims(Part):
         wanted: int,
         plan: Callable[[ClaimView], ClaimPlan],
     ) -> ClaimPlan:
-        """Lock, read, let `plan` decide, write what it says; remember it as acknowledged."""
+        """Lock, read, let `plan` decide, write the plan; remember it as acknowledged."""
         begun = self._database.begin()
         planned = self._claim_until_done(scope, sessions, wanted, plan)
         self._database.acknowledged(planned.changes, begun=begun)
@@ -215,7 +216,7 @@ class SqlClaims(Part):
         elif is_dirty or has_admitted:
             self._remember_dirty(scope, is_dirty=is_dirty)
             if is_dirty and not has_admitted and not is_last:
-                raise RestartClaim  # what its keys let through may come before what it found
+                raise RestartClaim  # jobs admitted now may come before what it found
         view = ClaimView(
             now=now,
             epoch=epoch,
@@ -324,7 +325,7 @@ class SqlClaims(Part):
         return Rules(queues, rated) if queues or rated else None
 
     def _counting_queries(self, namespace: Namespace, rules: Rules) -> list[Query]:
-        """Lock the rules, then count the leases of limited queues, and say when the first rate key
+        """Lock the rules, then count the leases of limited queues, and read when the first rate key
         of each kind has room."""
         names = [name for name, each in rules.queues.items() if not each.paused]
         kinds = self._pack(list(rules.kinds))
@@ -349,8 +350,8 @@ class SqlClaims(Part):
             self._jobs.write_claimed(tx, planned.changes, view.epoch, also)
 
     def _with_large_bodies(self, tx: Transaction, view: ClaimView, *, claims: int) -> ClaimView:
-        """The view, if bodies of candidates were left out: with the candidates that the plan can
-        use, and with their bodies. [Z10]"""
+        """If large bodies were not read, the view with the candidates that the plan can use and
+        their bodies; otherwise the view unchanged. [Z10]"""
         sizes = [left_out_bytes(job) for job in view.candidates]
         if not any(sizes):
             return view
@@ -399,7 +400,7 @@ def _with_usage(view: ClaimView, rules: Rules, counted: Sequence[Sequence[Row]])
 def _with_candidates(
     view: ClaimView, rules: Rules | None, found: Candidates, wanted: int
 ) -> ClaimView:
-    """The view with those of the jobs that were found that could be granted together."""
+    """The view, with the found jobs that can be granted together."""
     if rules is None:
         return replace(view, candidates=found.jobs)
     view = replace(view, rate_states=view.rate_states | found.rate_states)

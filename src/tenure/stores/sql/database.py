@@ -21,8 +21,8 @@ class Transaction(Protocol):
     """An open transaction, as work in it sees it."""
 
     def fetch(self, *queries: Query, last: bool = False) -> list[list[Row]]:
-        """The rows of each statement, in one round trip where the dialect can. `last` says that
-        nothing follows, so that the commit may be sent in the same round trip."""
+        """The rows of each statement, in one round trip where the dialect can. `last`: nothing
+        follows, so that the commit may be sent in the same round trip."""
 
 
 class Database(ABC):
@@ -73,8 +73,8 @@ class Database(ABC):
         return
 
     def tell(self, hints: Collection[Hint], *, sent: Collection[Hint] = ()) -> None:
-        """Tell waiting processes of what was committed; `sent` are known to others already. Nothing
-        to do where every process sees each commit."""
+        """Notify waiting processes of what was committed; other processes already know of `sent`.
+        Does nothing where every process notices each commit."""
         return
 
     def saw_epoch(self, epoch: Epoch) -> None:

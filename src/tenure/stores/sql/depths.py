@@ -59,7 +59,7 @@ TROUBLES: dict[str, Shape] = {
     "stalled": (("troubled", "j.stall_cause IS NOT NULL"), ("counted", "d.run_at IS NULL")),
     "dead_letters": (("troubled", "j.reason_code IS NOT NULL"), ("counted", _UNRESOLVED)),
 }
-"""By field of `Depth`: the jobs of an index that has few of all jobs, and which of them count."""
+"""By field of `Depth`: the condition of a small partial index, and which of its jobs count."""
 
 
 class DepthQuestion(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,12 +68,12 @@ class DepthQuestion(msgspec.Struct, frozen=True, kw_only=True):
     namespace: Namespace
     queues: Sequence[QueueName]
     kinds: Sequence[Kind] = ()
-    """Of these kinds; empty: of all."""
+    """Only jobs of these kinds; empty: of all."""
     jobs: int
-    """So many of each queue, kind and state."""
+    """The limit for each queue, kind and state."""
     troubled: int
-    """The newest dead letters and other jobs in trouble; and of the leases of a queue, for those
-    that are suspect."""
+    """The limit for dead letters and other jobs in trouble, newest first, and for the leases of a
+    queue that are checked for suspects."""
     troubles: Sequence[str] = tuple(TROUBLES)
 
 

@@ -1,11 +1,11 @@
 """The log: histories, pages, counts, and the tail of all events in one order.
 
-Each look-up goes by an index: a job's events by the key, those of a type by (type, ts), those of a
-correlation id by that. No index is by time alone: what is asked for by time is merged from the
+Each look-up goes by an index: a job's events by the key, events of a type by (type, ts), events of
+a correlation id by that. No index is by time alone: what is asked for by time is merged from the
 types that the log has, each of which is in the order of time (docs/adr/0039).
 
 A position of the tail is `NUMBER:JOB:SEQ`. The number is the store's (docs/adr/0031); job and seq
-tell events of one number apart. When an event is shown, no other of its number can still be
+tell events of one number apart. When an event is visible, no other of its number can still be
 committed.
 """
 
@@ -44,8 +44,8 @@ MAX_TYPES = 100
 
 _OLDEST_FIRST = {True: "seq", False: "ts, job_id, seq"}
 _NEWEST_FIRST = {True: "seq DESC", False: "ts DESC, job_id DESC, seq DESC"}
-"""By whether they are one job's: within a job ts never falls, so that the key's order is the order
-of time."""
+"""ORDER BY for the events of one job (True) or of many (False). Within a job ts never falls, so
+that the key's order is the order of time."""
 
 _AFTER_SEQ = {False: "seq > :after_seq", True: "seq < :after_seq"}
 _AFTER_KEY = {
@@ -122,8 +122,8 @@ class SqlEvents(Part):
 
     def _followed(self, tx: Transaction, wanted: TailFilter, begin: Place) -> TailPage:
         # Most logs have one namespace, and most readers are at the end: more events than are
-        # wanted are read only where some of the first were not to be shown. PostgreSQL reads whole
-        # tables if it expects thousands of events.
+        # wanted are read only where some of the first are not listed. PostgreSQL reads whole tables
+        # if it expects thousands of events.
         most = wanted.limit if wanted.newest is None else wanted.newest
         few = replace(wanted, reads=min(max(1, most), wanted.reads))
         page = self._read_tail(tx, few, begin)
@@ -170,7 +170,7 @@ class SqlEvents(Part):
     def _page(self, tx: Transaction, wanted: EventFilter) -> EventPage:
         types = self._types_to_merge(tx, wanted)
         # Most logs have one namespace: more events than are wanted are read only where some of the
-        # first were not to be shown.
+        # first are not listed.
         few = replace(wanted, reads=min(wanted.limit, wanted.reads))
         page = self._read_page(tx, few, types)
         if page.next is None or len(page.events) == wanted.limit or few == wanted:
@@ -366,7 +366,7 @@ def _tail_page(
 
 
 def place_of(after: EventPosition | None) -> Place:
-    """What a position says; without one, the place before the first event."""
+    """The place of a position; without one, the place before the first event."""
     if after is None:
         return _BEGIN
     found = _POSITION.fullmatch(after)
@@ -378,7 +378,7 @@ def place_of(after: EventPosition | None) -> Place:
 
 
 def position_of(place: Place) -> EventPosition:
-    """The position that says this place."""
+    """The position of this place."""
     number, job_id, seq = place
     return EventPosition(f"{number}:{job_id}:{seq}")
 

@@ -1,6 +1,7 @@
 """Flows and edges in SQL.
 
-An edge is written once and marked once, by the transaction that ends its parent or by the sweeper.
+An edge is written once, and its outcome once, by the transaction that ends its parent or by the
+sweeper.
 """
 
 from collections import Counter
@@ -95,7 +96,7 @@ class SqlFlows(Part):
         return [EdgeCheck(job_id, Instant(noted_at)) for job_id, noted_at in rows]
 
     def delete_checks(self, checks: Sequence[EdgeCheck]) -> None:
-        """Delete these notes: their jobs were checked."""
+        """Delete these checks: their jobs were checked."""
         queries = [
             self._query("delete_edge_check", job_id=each.job_id, noted_at=each.noted_at)
             for each in checks
@@ -242,8 +243,8 @@ class SqlFlows(Part):
         return parent_page([_parent_from(row) for row in rows])
 
     def whose_parents_exist(self, tx: Transaction, changes: Sequence[Change]) -> list[Change]:
-        """The changes without those that need a job which was purged since it was read. No purge
-        takes the others before the end of this transaction. [FL3] [FL6] [FL10]"""
+        """The changes, except changes that need a job which was purged since it was read. No purge
+        deletes the jobs of the others before the end of this transaction. [FL3] [FL6] [FL10]"""
         ids = needed_jobs(changes)
         if not ids:
             return list(changes)
@@ -261,7 +262,7 @@ class SqlFlows(Part):
                 queries.append(self._edge_insertion(change.edges))
             children = sorted({edge.child_id for edge in change.edges if edge.is_outside})
             if children:
-                # Parents that end from now on are marked by the sweeper: they know no child.
+                # If a parent ends from now on, the sweeper writes its outcome: it knows no child.
                 packed = self._pack(children)
                 queries.append(self._query("mark_edges_of", ids=packed))
                 queries.append(self._query("note_children", ids=packed))
@@ -277,7 +278,8 @@ class SqlFlows(Part):
         return made
 
     def edge_marks(self, ended: Sequence[JobId]) -> list[Query]:
-        """The statements that mark the edges of jobs that have ended. None for no jobs. [FL4]"""
+        """The statements that write the outcomes of ended jobs on their edges. None for no jobs.
+        [FL4]"""
         if not ended:
             return []
         ids = self._pack(ended)

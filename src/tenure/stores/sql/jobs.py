@@ -49,7 +49,7 @@ MAX_OBSERVATION_TRIES = 2 * MAX_OBSERVATIONS_PER_LEASE
 """Each lost race for an ordinal means that another observation was kept, and ten fill a lease."""
 
 NoteKeys = Callable[[Iterable[Change]], list[Query]]
-"""The statements that note which keys these changes are about."""
+"""The statements that mark the keys of these changes dirty."""
 
 
 class RegisteredQueues:
@@ -190,7 +190,7 @@ class SqlJobs(Part, StoredJobs, ABC):
         sessions: Sequence[SessionKey],
         decide: Callable[[Locked], Sequence[Change]],
     ) -> Saved:
-        """Lock, read, let `decide` say what to write, write it. [K9]"""
+        """Lock, read, let `decide` choose what to write, write it. [K9]"""
         changes: Sequence[Change] = ()
 
         def decided(locked: Locked) -> Sequence[Change]:
@@ -308,8 +308,9 @@ class SqlJobs(Part, StoredJobs, ABC):
         return frozenset(kept)
 
     def first_to_resolve(self, tx: Transaction, changes: Sequence[Change]) -> list[Change]:
-        """The changes without those whose dead letter is gone or has a resolution. [B17] The caller
-        locks the dead letters first; otherwise another transaction could resolve them meanwhile."""
+        """The changes, except changes whose dead letter is gone or has a resolution. [B17] The
+        caller locks the dead letters first; otherwise another transaction could resolve them
+        meanwhile."""
         letters = letters_of(changes)
         if not letters:
             return list(changes)
@@ -344,7 +345,7 @@ class SqlJobs(Part, StoredJobs, ABC):
 
 
 def resolved_by(change: Change) -> tuple[Resolution, ...]:
-    """What a change that was applied says of dead letters."""
+    """The resolutions of dead letters in a change that was applied."""
     return change.resolutions if change.resolution is None else (change.resolution,)
 
 

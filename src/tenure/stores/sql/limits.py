@@ -2,7 +2,7 @@
 
 A claim does not read the settings: it compares their revision, which comes with the clock, with the
 one that this process has read them at. So a store without settings pays nothing for them. Decides
-nothing: `core.rates` says what a state means.
+nothing: `core.rates` states what a state means.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -49,7 +49,7 @@ class KnownSettings(msgspec.Struct, frozen=True, kw_only=True):
     queues: Mapping[QueueName, QueueState] = msgspec.field(default_factory=dict)
 
     def is_current(self, epoch: Epoch, rev: int) -> bool:
-        """Whether nothing was set since. After a loss the revisions of a new epoch begin anew;
+        """Whether nothing was set since. After a loss the revisions of a new epoch start anew;
         before the first setting there is nothing to know."""
         return self.rev == rev and (rev == 0 or self.epoch == epoch)
 

@@ -44,7 +44,7 @@ from tenure.stores.sql.statements import Query, Shape
 
 
 class _Queued(msgspec.Struct):
-    """What the event before a claim says about when the job was ready."""
+    """When the job was ready, by the event before its claim."""
 
     run_at: Instant | None = None
 
@@ -152,8 +152,8 @@ class SqlRollups(Part):
     def unfolded_queries(
         self, position: EventPosition | None, namespace: Namespace, since: Instant, most: int
     ) -> tuple[Query, Query]:
-        """From the newest events that were not folded, the ones of a namespace and of a time; and
-        when the newest one was that was not read."""
+        """From the newest events that were not folded, the events of a namespace and of a time; and
+        the time of the newest one that was not read."""
         page = _after(place_of(position)) | {"reads": most}
         shape: Shape = (*_NEWEST, ("of_namespace", "AND j.namespace = :namespace"))
         given = {"namespace": namespace, "since": since, **page, **self._counted_types()}

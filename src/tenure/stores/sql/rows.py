@@ -49,8 +49,8 @@ WITHOUT_BODIES = (("columns", "{job_columns_without_bodies}"),)
 """The columns of a statement that loads jobs."""
 
 INLINE_BODY_BYTES = 64 << 10
-"""A claim reads the bodies of a candidate together with its row up to this size. Of a larger one it
-first reads only the size: most of the large ones do not fit into its answer. [Z10]"""
+"""A claim reads the bodies of a candidate together with its row up to this size. For a larger one
+it first reads only the size: most of the large ones do not fit into its answer. [Z10]"""
 
 BODIES_LEFT_OUT = "#"
 """In place of a payload: the bodies were not read, and their size follows. No JSON starts like
@@ -148,14 +148,14 @@ def touched(types: tuple[EventType, ...]) -> tuple[str, ...]:
 
 
 class _Words(dict[str, StrEnum]):
-    """Words by their value: faster than calling the enumeration."""
+    """Members by their value: faster than calling the enumeration."""
 
     def __init__(self, words: type[StrEnum]) -> None:
         super().__init__({word.value: word for word in words})
         self._words = words
 
     def __missing__(self, value: str) -> StrEnum:
-        """A word of a newer version, unchanged. [Y4]"""
+        """A value of a newer version, unchanged. [Y4]"""
         return self._words(value)
 
 
@@ -164,7 +164,7 @@ def _word(words: type[StrEnum]) -> Callable[[str], StrEnum]:
 
 
 def word_from(words: type[_W], value: str, *, where: str) -> _W:
-    """The word that a column holds. The schema does not refuse other words; those of a newer
+    """The member for a column's value. The schema does not refuse other values; values of a newer
     version are read where the set may grow. [Y4]"""
     try:
         return words(value)

@@ -1,8 +1,8 @@
 """Loads named statements from `.sql` files.
 
 `-- name: x` starts a statement; one in a dialect's file adds to those of `common.sql`, or replaces
-the one of the same name. `{word}` is filled in when the files are loaded, `:name` is a parameter.
-Nothing that a caller of Tenure sends ever becomes text of a statement.
+the one of the same name. `{placeholder}` is filled in when the files are loaded, `:name` is a
+parameter. Nothing that a caller of Tenure sends ever becomes text of a statement.
 """
 
 import re
@@ -29,7 +29,7 @@ class Statement(msgspec.Struct, frozen=True):
 
 
 def fill(text: str, words: Mapping[str, str]) -> str:
-    """`text` with every known `{word}` replaced; other words stay as they are."""
+    """`text` with every known `{placeholder}` replaced; other ones stay unchanged."""
     return _WORD.sub(lambda found: words.get(found[1], found[0]), text)
 
 

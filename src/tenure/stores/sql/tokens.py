@@ -28,7 +28,7 @@ class SqlTokens(Part):
         self._schedules = schedules
 
     def create(self, new: NewToken) -> Token:
-        """Keep a token, as of the store's clock."""
+        """Keep a token, with the time of the store's clock."""
         facts = {name: getattr(new, name) for name in NewToken.__struct_fields__}
         facts |= {name: _encode(facts[name]).decode() for name in ("queues", "kinds")}
         query = self._query("create_token", **facts | {"role": new.role.value})

@@ -142,7 +142,7 @@ class SqlUpkeep(Part):
         return PruneResult(sum(map(len, gone)), hit_limit)
 
     def _delete_sessions(self, older_than_us: Duration, limit: int) -> PruneResult:
-        """Delete sessions that hold no lease and received nothing for this long. [Q7]"""
+        """Delete sessions that have no lease and received nothing for this long. [Q7]"""
         after = self._last_session
         given = {} if after is None else dict(zip(_SESSION_KEY, after, strict=True))
         shape = _FROM_THE_FIRST_SESSION if after is None else _FROM_THE_LAST_SESSION

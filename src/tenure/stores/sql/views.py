@@ -1,6 +1,6 @@
 """Views: pages of jobs and of dead letters, and what is read of bodies without loading them.
 
-Only reads: a list holds up no writer, and each page is bounded.
+Only reads: a list blocks no writer, and each page is bounded.
 """
 
 import re
@@ -65,8 +65,8 @@ _REV, _SEQ = JOB_COLUMNS.index("rev"), EVENT_FIELDS.index("seq")
 # does not. {at} and {id} are the columns by which lists are sorted.
 _JOB_CLAUSES = {
     "statuses": "AND status {among_statuses}",
-    # Queue and kind as the indexes for lists have them. A queue that never had a job is not looked
-    # for among the jobs: on PostgreSQL that would read all of them.
+    # Queue and kind as the indexes for lists have them. A queue that never had a job is not
+    # searched for among the jobs: on PostgreSQL that would read all of them.
     "queue": "AND queue || '' = :queue AND EXISTS (SELECT 1 FROM {t}queue AS known"
     " WHERE known.namespace = :namespace AND known.name = :queue)",
     "kind": "AND kind || '' = :kind",
@@ -111,8 +111,8 @@ _STATUS_ARMS = {
     JobStatus.CANCELLED: "AND finished_at IS NOT NULL AND result IS NULL AND error IS NULL",
     JobStatus.DEAD_LETTERED: "AND reason_code IS NOT NULL",
 }
-"""What the rows of a status have in common, as the index for them says it: an index never mentions
-the status itself (docs/adr/0006)."""
+"""What the rows of a status have in common, as the condition of their index: an index never
+mentions the status itself (docs/adr/0006)."""
 _COMMON = {
     JobStatus.QUEUED: _WAITING,
     JobStatus.RUNNING: _LEASED,
@@ -129,7 +129,7 @@ _INDEX_OF_ARM = {
 _NOTHING = "AND FALSE"
 
 MAX_LISTED_KINDS = 64
-"""A list of a common status is merged from as many kinds at most."""
+"""A list of a common status is merged from up to this many kinds."""
 
 _decode_error = msgspec.json.Decoder(JobError).decode
 
@@ -178,7 +178,7 @@ class SqlViews(Part):
         jobs, last_read = self._found(wanted, kinds=kinds)
         own_id = job_correlated_by(wanted.correlation_id)
         if own_id is not None:
-            # Asked for by itself: one query for both could use the index of neither. [B25]
+            # Two queries: one for both could use neither index. [B25]
             alone = msgspec.structs.replace(wanted, correlation_id=None)
             jobs += self._found(alone, uncorrelated_id=own_id)[0]
             jobs = sorted(jobs, key=newness, reverse=True)[: wanted.limit]

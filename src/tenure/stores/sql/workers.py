@@ -55,7 +55,7 @@ class SqlWorkers(Part):
     def page(
         self, namespace: Namespace, *, after: WorkerKey = FIRST_WORKER, limit: int = NO_LIMIT
     ) -> list[WorkerSeen]:
-        """The workers after this key that were seen lately, by name and principal. [B43]"""
+        """The workers after this key that reported lately, by name and principal. [B43]"""
         place = after._asdict()
         query = self._query("list_workers", namespace=namespace, limit=limit, **place)
         return [_worker(row) for row in self._rows(query, listing=True)]

@@ -1,9 +1,9 @@
 """Notices that another connection has committed to the SQLite file, in whichever process.
 
-SQLite has no notifications across processes, but `PRAGMA data_version` says on one connection
+SQLite has no notifications across processes, but `PRAGMA data_version` returns on one connection
 whether any other has committed since. Asking is only worth it after something was written: the
-kernel tells that (inotify), or else the size and time of change of the write-ahead log, for a tenth
-of the cost of asking. Does nothing while there is no watcher.
+kernel reports that (inotify), or else the size and time of change of the write-ahead log, for a
+tenth of the cost of asking. Does nothing while there is no watcher.
 
 Never opens the database, its log or its shared memory by hand: closing such a descriptor would drop
 every lock that this process has on the file (POSIX).
@@ -29,20 +29,20 @@ LONGEST_REST_S = 0.1
 QUICK_LOOK_S = 0.001
 QUICK_LOOKS = 8
 """How many checks after such a rest follow each other more quickly: most writes are flushed within
-that time, and the commit can be seen then. A busy file has no rests."""
+that time, and the commit is visible then. A busy file has no rests."""
 
 AFTER_A_FAILURE_S = 1.0
 
 ASKED_AFTER_A_WRITE = 500
 """How many checks after a write ask for the version until it changes, 2 s long: the commit that the
-write belongs to can be seen only after its flush, which takes more than 0.1 s on a busy disk."""
+write belongs to is visible only after its flush, which takes more than 0.1 s on a busy disk."""
 
 ASKED_AFTER_A_COMMIT = 5
 """How many checks after a commit ask for the version again, 20 ms long: a second write within the
-same tick of the file system's clock, 10 ms at most, may leave size and time as they are."""
+same tick of the file system's clock, 10 ms at most, may leave size and time unchanged."""
 
 ASKED_ANYWAY = 25
-"""One in this many checks asks for the version, whatever the log looks like: a file system may
+"""One in this many checks asks for the version, whatever the state of the log: a file system may
 keep its times coarsely."""
 
 NOBODY_WATCHES_S = 1.0
@@ -62,7 +62,7 @@ class WriteAheadLog:
         self._looks = 0
 
     def may_have_commits(self) -> bool:
-        """Whether something may have been committed since the last look."""
+        """Whether something may have been committed since the last check."""
         self._looks += 1
         try:
             found = os.stat(self.file)  # noqa: PTH116 - Path.stat takes twice as long
@@ -79,11 +79,11 @@ class WriteAheadLog:
 
     @property
     def is_in_use(self) -> bool:
-        """Whether the next looks ask because of a write or a commit."""
+        """Whether the next checks ask because of a write or a commit."""
         return self._asks_left > 0
 
     def committed(self) -> None:
-        """A commit was seen."""
+        """A commit was noticed."""
         self._asks_left = ASKED_AFTER_A_COMMIT
 
 
@@ -113,7 +113,7 @@ class ChangeWatch:
         return stop
 
     def close(self) -> None:
-        """Stop looking."""
+        """Stop checking."""
         self._stopping.set()
         self._watchers.has_some.set()  # or the thread may wait for a watcher
         with self._lock:
@@ -129,7 +129,7 @@ class ChangeWatch:
                 with closing(self._connect()) as connection:
                     self._look(connection)
             except sqlite3.Error as problem:
-                _log.debug("cannot look for changes, those who wait poll: %s", problem)
+                _log.debug("cannot watch for changes, waiting workers poll: %s", problem)
                 self._stopping.wait(AFTER_A_FAILURE_S)
 
     def _look(self, connection: sqlite3.Connection) -> None:
@@ -151,7 +151,7 @@ class ChangeWatch:
                 must_ask = self._rest(log)
 
     def _rest(self, log: WriteAheadLog) -> bool:
-        """Pause until the next look; whether that asks whatever the log looks like."""
+        """Pause until the next check; whether that asks whatever the state of the log."""
         if self._events is None or log.is_in_use:
             self._pause(QUICK_LOOK_S if self._quick_looks else LOOK_EVERY_S)
             self._quick_looks = max(0, self._quick_looks - 1)
@@ -162,12 +162,12 @@ class ChangeWatch:
 
     @contextmanager
     def _events_of(self, file: str) -> Iterator[None]:
-        """Have the kernel tell of writes while the block runs, if it can."""
+        """Have the kernel report writes while the block runs, if it can."""
         events = None
         try:
             events = FileEvents(file)
         except OSError as problem:
-            _log.debug("the kernel does not tell of writes, looking at times: %s", problem)
+            _log.debug("the kernel does not report writes, checking times: %s", problem)
         with self._lock:
             self._events = events
         try:
@@ -187,7 +187,7 @@ class FileEvents:
     """Waits for writes to one file. Raises `OSError` if the kernel cannot watch it."""
 
     def __init__(self, file: str) -> None:
-        import ctypes  # here: who only opens a store, as commands do, needs none of it
+        import ctypes  # here: commands only open a store, and need none of it
 
         libc = ctypes.CDLL(None, use_errno=True)
         try:

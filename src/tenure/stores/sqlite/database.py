@@ -1,7 +1,7 @@
 """A SQLite file: its readers, and its one writer, a thread of this process.
 
 Safe with several processes on one file. Refuses network filesystems, and use across a fork. Every
-write begins IMMEDIATE; readers cannot write at all.
+write starts IMMEDIATE; readers cannot write at all.
 """
 
 import json
@@ -48,7 +48,7 @@ WORDS = COLUMN_WORDS | {
     "lock": "",
     "skip_locked": "",
     "skip_locked_jobs": "",
-    # Without statistics SQLite takes another index that begins with the same columns.
+    # Without statistics SQLite takes another index that starts with the same columns.
     "by_leases": "INDEXED BY tenure_job_leased",
     "by_due": "INDEXED BY tenure_job_due",
     "by_blocked": "INDEXED BY tenure_job_blocked",
@@ -93,7 +93,7 @@ def statements() -> Statements:
 
 
 class SqliteDialect(Database):
-    """What every transaction of Tenure on SQLite has, whoever began it."""
+    """What every transaction of Tenure on SQLite has, also a caller's own."""
 
     def __init__(self) -> None:
         super().__init__(statements())

@@ -109,7 +109,8 @@ def _not_writable(path: Path, why: str) -> StoreError:
 
 
 def filesystem_of(directory: Path, mounts: Path = _MOUNTS) -> str:
-    """The type of the filesystem that `directory` is on; empty where the system does not say."""
+    """The type of the filesystem that `directory` is on; empty where the system does not report
+    it."""
     try:
         lines = mounts.read_text(errors="surrogateescape").splitlines()
     except OSError:
@@ -159,7 +160,7 @@ def connect(
         for pragma in pragmas:
             connection.execute(pragma)
     except BaseException:
-        connection.close()  # such as of a file that is no database
+        connection.close()  # such as the connection to a file that is no database
         raise
     return connection
 
@@ -240,7 +241,7 @@ def _version(connection: sqlite3.Connection) -> int:
     found = [dict(zip(columns, row, strict=True)) for row in cursor.fetchall()]
     if len(found) != 1 or type(found[0].get("schema_version")) is not int:
         raise StoreError(
-            "the table tenure_meta does not say which schema version this is",
+            "the table tenure_meta has no schema version",
             hint="name another file, or restore a backup",
         )
     version, digest = found[0]["schema_version"], found[0].get("schema_digest")

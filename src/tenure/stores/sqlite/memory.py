@@ -33,7 +33,7 @@ def open_store(_url: str, _options: StoreOptions) -> "MemoryStore":
 
 
 class MemoryDatabase(OpenSqlite):
-    """A database without a file. A call waits for those of other threads of this process and for
+    """A database without a file. A call waits for calls of other threads of this process and for
     nothing else, so that it has no time limit."""
 
     def __init__(self, clock: Clock) -> None:

@@ -4,7 +4,7 @@ SQLite lets one connection write at a time and wakes waiting ones in any order; 
 Work that arrives during a commit shares the next one. Work must be repeatable: when one piece of a
 group fails, the group is rolled back and each piece runs alone.
 
-No caller waits longer than its deadline. [K6] Work that has not begun by then is withdrawn and
+No caller waits longer than its deadline. [K6] Work that has not started by then is withdrawn and
 never runs; the outcome of work that has started is unknown.
 """
 
