@@ -199,13 +199,13 @@ class PendingCommand(WritePermit):
 
 
 def deadline_error(timeout_s: float, *, is_known: bool) -> StoreUnavailable:
-    """The error for a caller whose deadline has passed; `is_known` says that nothing changed."""
+    """The error for a caller whose deadline has passed; `is_known`: nothing changed."""
     hint = "send the same request again"
     if is_known:
         return StoreUnavailable(f"the store did not answer within {timeout_s:g} s", hint=hint)
     return OutcomeUnknown(
         f"the store was writing and did not answer within {timeout_s:g} s",
-        hint=f"{hint}: its id tells what became of it",
+        hint=f"{hint}: its id shows what became of it",
     )
 
 
@@ -213,7 +213,7 @@ class LastWritten:
     """The rows this process wrote last, so that most reports need no load: CAS is the judge.
 
     Measured: saves about a third of the round trips of a drain. Bounded in number and in size;
-    holds leased rows only.
+    leased rows only.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -419,7 +419,7 @@ class Executor:
         outcomes: list[tuple[PendingCommand, Outcome]] = []
         if read.is_fresh or len(wave) <= DECIDED_TOGETHER:
             # Rows that were just read may need histories: all of them are decided before the store
-            # begins to write. Batches that each write and ask for one connection more would wait
+            # starts to write. Batches that each write and ask for one connection more would wait
             # for each other.
             outcomes = self._decide_all(wave, read)
             changes = [each.change for _, each in outcomes if isinstance(each, Applied)]
@@ -437,7 +437,8 @@ class Executor:
         """Decide one command on its job's locked row: no process can change it before the save."""
         job_id, sessions = pending.command.job_id, list[SessionKey]()
         if pending.needs.session:
-            # Who has a lease never changes: read before the lock, it is still right under it.
+            # A lease never changes its owner: the session read before the lock is still right under
+            # it.
             key = session_of(self._store.jobs.load([job_id]).jobs.get(job_id))
             sessions = [] if key is None else [key]
         rounds: list[tuple[_Read, list[tuple[PendingCommand, Outcome]]]] = []
@@ -559,7 +560,7 @@ class Executor:
                 self._store.jobs.save, changes, epoch=read.epoch, window=read.window
             )
         except StoreRefused as refusal:
-            deque(changes, maxlen=0)  # decide the rest, if they are decided in turn
+            deque(changes, maxlen=0)  # decide the rest, if they are decided one by one
             applied = _applied(outcomes)
             if len(applied) == 1:
                 self._answer_refused(*applied[0], refusal)
@@ -682,7 +683,7 @@ def _try_to_decide(pending: PendingCommand, context: Context) -> Outcome | None:
 
 
 def _unreadable(context: Context) -> UnreadableRow | None:
-    """Nothing is decided about a job with a word of a newer version. [Y5]"""
+    """Nothing is decided about a job with a value of a newer version. [Y5]"""
     jobs = [] if context.job is None else [context.job]
     if context.flow is not None:
         jobs += context.flow.jobs.values()

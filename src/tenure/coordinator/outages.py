@@ -21,8 +21,8 @@ from tenure.ports import Loaded, Saved
 SHORTEST_OUTAGE = seconds(5)
 
 LONGEST_PAUSE = seconds(60)
-"""A failure so long after the last one is another outage: a sweeper that runs would have ended the
-first one. Only a process that sweeps when it reads can be that late."""
+"""A failure this long after the last one starts another outage: a running sweeper would have ended
+the first one. Only a process without one, which sweeps when it reads, can have such a gap."""
 
 SWEEP_MARGIN = seconds(5)
 """For a sweep that takes long, beyond the time that one of its calls may take."""
@@ -30,9 +30,9 @@ SWEEP_MARGIN = seconds(5)
 OLDEST_READING = seconds(30)
 
 LATEST_READING = seconds(1)
-"""How long an answer may have been on its way. The clock is behind by as much, and so is the end of
-a lease that is granted by it: less than the margin that a worker keeps, which counts from its own
-request. [L8]"""
+"""How long an answer may have been on its way. The estimated clock is late by up to this, and so is
+the end of a lease that is granted by it: less than the margin of a worker, which counts from its
+own request. [L8]"""
 
 ESTIMATE_ERROR = seconds(2)
 """By how much the store's clock may differ from its estimate when a decision is written. If it
@@ -44,7 +44,7 @@ _T = TypeVar("_T")
 
 class OutageWatch:
     """Times calls to the store: since when it fails this process's calls, by the store's clock, and
-    what that clock shows now. Thread-safe."""
+    the time of that clock now. Thread-safe."""
 
     def __init__(self, monotonic: Monotonic, *, shortest_us: Duration = SHORTEST_OUTAGE) -> None:
         self.monotonic = self._monotonic = monotonic  # read it before a call
@@ -56,7 +56,7 @@ class OutageWatch:
         self._failing: tuple[int, int] | None = None  # first call sent, last failure received
 
     def call(self, method: Callable[_P, _T], *arguments: _P.args, **named: _P.kwargs) -> _T:
-        """Call a method of the store. A failure may begin an outage; the clock of an answer is
+        """Call a method of the store. A failure may start an outage; the clock of an answer is
         read."""
         sent_us = self._monotonic()
         try:
@@ -76,7 +76,7 @@ class OutageWatch:
 
     @property
     def is_out(self) -> bool:
-        """Whether an outage was seen that no write has ended yet."""
+        """Whether there is an outage that no write has ended yet."""
         with self._lock:
             return self._failing is not None and self.is_late(self._failing[0])
 

@@ -24,7 +24,7 @@ SHORTEST_PAUSE_S = 0.005
 
 class Periodic:
     """Runs `work` every interval until it is stopped or what it works on is closed; sooner after
-    a run that says there is more to do, and if `next_in` says that something is due before."""
+    a run that returns that there is more to do, and if `next_in` returns an earlier time."""
 
     def __init__(
         self,

@@ -34,7 +34,7 @@ class ReadyWatch:
         wake: Callable[[], None],
         is_wanted: Callable[[], bool],
     ) -> None:
-        """While `is_wanted` says no, the store is not asked what a hint was about."""
+        """While `is_wanted` returns False, the store is not asked what a hint was about."""
         self._store = store
         self._namespace = namespace
         self._queues = tuple(queues)
@@ -91,7 +91,7 @@ class ReadyWatch:
         """Wake the worker if a job is ready. Returns the seconds until the next one is due."""
         try:
             found = self._store.claims.next_ready(self._namespace, self._queues)
-        except TenureError as failure:  # the worker's own polling will tell
+        except TenureError as failure:  # the worker's own polling will find out
             _log.debug("the next job is not known: %s", failure)
             return LONGEST_TIMER_S
         if found.is_ready:

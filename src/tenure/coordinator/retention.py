@@ -27,7 +27,7 @@ KEEP_WORKERS = DAY
 """How long a worker stays listed after its last sign of life. [B13]"""
 
 KEEP_SESSIONS = Duration(7 * DAY)
-"""How long a session that holds no lease is remembered after its last grant. [Q7]"""
+"""How long a session without a lease is remembered after its last grant. [Q7]"""
 
 KEEP_OUTAGES = Duration(7 * DAY)
 """How long an outage is remembered after its end, at least. [O4]"""
@@ -160,7 +160,7 @@ FOLD_PAGE = 5000
 """Events that are read for one fold."""
 
 PAUSE_PER_COST = 9
-"""How much longer than a fold the pause after it is while there is more to fold."""
+"""While there is more to fold, the pause after a fold is this many times as long as the fold."""
 
 
 class FoldReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -200,7 +200,7 @@ class Folder:
         report = self.fold_once() if is_behind else self.fold_if_due()
         if report.is_behind:
             self._pause_us = Duration(PAUSE_PER_COST * (self._monotonic() - began_us))
-        return False  # the pause says when to continue
+        return False  # it continues after the pause
 
     def fold_if_due(self) -> FoldReport:
         """Fold a page, unless a process has folded one just now, or the store has no rollups."""

@@ -1,4 +1,4 @@
-"""Schedules in a coordinator: requests about them, and firing the ones that are due.
+"""Schedules in a coordinator: requests about them, and firing due schedules.
 
 The core decides and the store compares and swaps, so that any number of processes may fire the same
 schedules: each occurrence is dealt with once. [SC2] The sweeper also fires, and only when it may
@@ -125,7 +125,7 @@ class Firer:
         self._monotonic = monotonic
         self._failure_log = FailureLog()  # each pass would fail again
         self._number = 0
-        self._served: dict[Namespace, int] = {}  # of those that were due last: when it was its turn
+        self._served: dict[Namespace, int] = {}  # when each one due last was served
 
     def fire_due(self, *, within_us: Duration | None = None) -> FiringReport:
         """Deal with every occurrence that is due, but start none after this time. Raises what the
@@ -150,8 +150,8 @@ class Firer:
         return FiringReport(fired=fired, next_in_us=Duration(0))
 
     def _in_turns(self, due: DueSchedules) -> Iterator[Schedule]:
-        """The schedules, beginning with namespaces whose turn is longest ago: a pass may end
-        before all had theirs. [SC20]"""
+        """The schedules, starting with the namespaces that were served longest ago: a pass may end
+        before all were served. [SC20]"""
         order = in_turns(due.schedules, self._served)
         here = {each.namespace for each in order}
         self._served = {name: at for name, at in self._served.items() if name in here}
@@ -217,7 +217,9 @@ class Firer:
 def _log_firing(before: Schedule, firing: Firing) -> None:
     after = firing.change.schedule
     if clock_was_set_back(before, after.updated_at):
-        _log.warning("schedule %s goes on: it was written while the clock was ahead", after.name)
+        _log.warning(
+            "schedule %s continues from now: it was written while the clock was ahead", after.name
+        )
     if after.missed > before.missed:
         missed = counted(after.missed - before.missed, "occurrence")
         _log.warning("schedule %s: %s missed", after.name, missed)

@@ -2,10 +2,10 @@
 
 `submit` returns a future; commands of concurrent calls share a batch, and a batch a transaction. A
 batch starts as soon as a thread is free; while two run, a small one waits up to 50 ms for more
-commands. So an idle service adds no wait, and a busy one batches by itself. A caller that waits
-for its answer while nothing else runs is the thread that is free. Only one batch at a
-time is about a given job or dedupe key, because a caller's own transaction may hold its row locked.
-Plain threads: sync callers run their batch or wait, async callers wrap the future (ADR 0004).
+commands. So an idle service adds no wait, and a busy one batches by itself. If nothing else is
+running, a caller that waits runs its batch in its own thread. Only one batch at a time is about a
+given job or dedupe key, because a caller's own transaction may have locked its row. Plain threads:
+sync callers run their batch or wait, async callers wrap the future (ADR 0004).
 """
 
 import logging
@@ -71,7 +71,7 @@ written."""
 
 PATIENCE_S = 0.05
 """How long a small batch waits at most for the running ones: one of them may wait for a row that a
-caller's own transaction holds, up to the store's lock time-out."""
+caller's own transaction has locked, up to the store's lock time-out."""
 
 
 CLOSE_WITHIN_S = 60.0
@@ -83,7 +83,7 @@ OVERDUE_EVERY_S = 0.1
 
 
 SweepOverdue: TypeAlias = Callable[[Iterable[Job], Instant | None], bool]
-"""Sweeps the jobs whose time is over at an instant, None for now, and says whether it did: the
+"""Sweeps the jobs whose time is over at an instant, None for now, and returns whether it did: the
 sweeper's function of this name."""
 
 
@@ -93,7 +93,7 @@ def no_sweeper(_: Iterable[Job], __: Instant | None) -> bool:
 
 
 Subject: TypeAlias = JobId | DedupeKey
-"""A job or dedupe key. If a caller's own transaction holds it locked, commands about it wait."""
+"""A job or dedupe key. If a caller's own transaction has locked it, commands about it wait."""
 
 
 class _Commands:
@@ -141,14 +141,14 @@ class _Commands:
         for pending in self.pending:
             if pending.error is not None:
                 failures.append(pending.error)
-            elif pending.answer is not None:  # as it is, unless another one failed
+            elif pending.answer is not None:  # unchanged, unless another one failed
                 answers.append(pending.answer)
         if failures:
             raise self._summary(failures)
         return answers
 
     def _summary(self, failures: list[Exception]) -> Exception:
-        """One error for the whole call. It may say that nothing changed only if no command was
+        """One error for the whole call. It may state that nothing changed only if no command was
         carried out."""
         for error in failures:
             if not _says_nothing_changed(error):
@@ -158,7 +158,7 @@ class _Commands:
             return error
         partly = OutcomeUnknown(
             f"a part of the call was carried out, then: {error}",
-            hint="send the same request again: its ids tell what became of it",
+            hint="send the same request again: its ids show what became of it",
         )
         partly.__cause__ = error
         return partly
@@ -219,11 +219,11 @@ def _latest(calls: Sequence[_Commands | _Claim]) -> Deadline:
 
 
 class OverdueCalls:
-    """Answers calls at their deadline, even if their batch hangs with the store and answers
-    nobody. [K6]"""
+    """Answers calls at their deadline, even if their batch hangs with the store and answers no
+    caller. [K6]"""
 
     def __init__(self, lock: threading.Condition, timeout_s: float) -> None:
-        self._lock = lock  # of the queue: a call must not leave while it is being answered here
+        self._lock = lock  # the queue's: a call stays in the queue while this thread answers it
         self._timeout_s = timeout_s
         self._open: set[_Commands | _Claim] = set()
         self._has_some = threading.Event()
@@ -247,7 +247,7 @@ class OverdueCalls:
         while not self._closing.is_set():
             if not self._open:
                 self._has_some.clear()
-                # `add` puts a call in before it looks, so none is missed here.
+                # `add` puts a call in before it checks, so none is missed here.
                 if not self._open and not self._closing.is_set():
                     self._has_some.wait()
                 continue
@@ -320,8 +320,8 @@ class Coordinator:
     def submit_many(
         self, commands: Sequence[Command], *, bodies_are_ijson: bool = False
     ) -> Future[list[Answer]]:
-        """Answers in the order asked. Raises `InvalidInput` at once, before anything is sent. A
-        caller that has parsed payloads and results says so: they are not parsed again."""
+        """Answers in the order asked. Raises `InvalidInput` at once, before anything is sent. With
+        `bodies_are_ijson` the caller has parsed payloads and results: they are not parsed again."""
         call = self._checked(commands, bodies_are_ijson=bodies_are_ijson)
         promised = call.promise()
         if not commands:
@@ -330,7 +330,7 @@ class Coordinator:
         with self._lock:
             if threading.current_thread() not in self._threads:
                 self._refuse_if_closed()
-            # Else it follows from what was submitted: this thread ends it before it stops. [FL5]
+            # Our own threads may still submit follow-on work while closing. [FL5]
             self._gather(call)
         self._overdue.add(call)
         return promised
@@ -425,7 +425,7 @@ class Coordinator:
         return last_tick, now
 
     def read_jobs(self, ids: Sequence[JobId], *, bodies: bool = True) -> dict[JobId, Job]:
-        """The rows of these jobs, for a reader: those whose time is over are swept first. [W5]"""
+        """The rows of these jobs, for a reader: jobs whose time is over are swept first. [W5]"""
         jobs, now = self._rows(ids, bodies)
         return self._rows(ids, bodies)[0] if self.sweep_overdue(jobs.values(), now) else jobs
 
@@ -514,7 +514,8 @@ class Coordinator:
     def _run(self) -> None:
         """One thread: take whatever has gathered, run it, again.
 
-        It takes claims and commands in turn, never both at once: an idle thread can take the other.
+        It takes claims and commands alternately, never both at once: an idle thread can take the
+        other.
         """
         claims_first = True
         while True:
@@ -563,7 +564,7 @@ class Coordinator:
             self._is_watched = False
 
     def _wake(self) -> None:
-        """Called with the lock held. If no thread is idle, the next one that ends its batch looks
+        """Called with the lock held. If no thread is idle, the next one that ends its batch checks
         again."""
         if self._idle and (self._is_worth_starting() or (self._running and not self._is_watched)):
             self._condition.notify()
@@ -667,7 +668,7 @@ class Coordinator:
         for call in calls:
             call.waiting = [pending for pending in call.pending if pending.is_open]
             if call.waiting:
-                call.promise()  # another thread may go on with it
+                call.promise()  # another thread may continue with it
                 call.was_held_back = False
                 self._commands.append(call)
                 self._gathered += len(call.waiting)

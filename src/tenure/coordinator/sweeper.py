@@ -222,9 +222,9 @@ class Sweeper:
         return unblock_noted(self._store, self._coordinator.submit_many, limit=PAGE).is_behind
 
     def sweep_overdue(self, jobs: Iterable[Job], now: Instant | None) -> bool:
-        """For a reader: sweep those of these jobs whose lease or wait is over. Returns whether some
-        were over and could be swept, by this process or another. A read never fails because the
-        sweep did, and writes nothing while nothing is over. [W5]"""
+        """For a reader: sweep the jobs whose lease or wait is over. Returns whether some were over
+        and could be swept, by this process or another. A read never fails because the sweep did,
+        and writes nothing while nothing is over. [W5]"""
         timed = [job for job in jobs if job.due_at is not None or job.start_by is not None]
         if not timed or boot_now() < self._retries_at:
             return False
@@ -242,7 +242,7 @@ class Sweeper:
         return True
 
     def _sweep_for_reader(self, ids: Sequence[JobId]) -> None:
-        """Waits while a sweeper that has just begun would wait, unless one runs in this process:
+        """Waits while a sweeper that has just started would wait, unless one runs in this process:
         then its next pass has the jobs. Another process may sweep them meanwhile."""
         give_up_us = self._monotonic() + READER_WAITS
         while True:
@@ -260,9 +260,9 @@ class Sweeper:
     # --- whether leases may be expired now -----------------------------------------------------
 
     def _admit(self, *, is_regular: bool = True) -> tuple[bool, SweepReport]:
-        """Tick, record the outages and jumps that were seen, and say whether leases may be expired
-        now. Called with the lock held: what one thread has still to record, another must not
-        overlook."""
+        """Tick, record the outages and jumps that were noticed, and return whether leases may be
+        expired now. Called with the lock held: what one thread has still to record, another must
+        not overlook."""
         sent_us = self._watch.monotonic()
         self._is_admitted = False
         last_tick, now = self._judged(self._coordinator.tick)
@@ -311,7 +311,8 @@ class Sweeper:
     def _judged(self, call: Callable[[], _T]) -> _T:
         """The answer to a call that shows whether the store can be written: the tick, which writes,
         and the search for jobs that are due, which needs their table. A single job that cannot be
-        swept, because a caller's own transaction holds its row, says nothing of the store. [H32]"""
+        swept, because a caller's own transaction has locked its row, proves nothing about the
+        store. [H32]"""
         try:
             return call()
         except Exception:
@@ -345,8 +346,9 @@ class Sweeper:
             del self._unrecorded[0]
 
     def _lets_others_record(self, last_tick: Instant | None) -> bool:
-        """Whether this sweeper has just begun on a store that others have swept. It saw nothing of
-        an outage that ends just now; those who did record it within an interval. [O6]"""
+        """Whether this sweeper has just started on a store that others have swept. It cannot know
+        of an outage that has just ended; the processes that noticed it record it within an
+        interval. [O6]"""
         now_us = self._monotonic()
         if self._sweeps_from_us is None:
             is_alone = last_tick is None

@@ -2,8 +2,9 @@
 
 The process that committed the end of a parent checks its children at once, after its callers have
 their answers. If it dies before that, or the store fails, a sweeper does: the end of a parent
-leaves a note, which a sweeper deletes after it has checked the children. [FL5] Decides nothing: the
-core does, and compare-and-swap on the row of the waiting job lets one of several processes succeed.
+leaves a row in `edge_check`, which a sweeper deletes after it has checked the children. [FL5]
+Decides nothing: the core does, and compare-and-swap on the row of the waiting job lets one of
+several processes succeed.
 """
 
 import logging
@@ -34,7 +35,7 @@ def unblock_at_once(store: Store, submit: Submit, ids: Sequence[JobId]) -> None:
     try:
         submit_unblocks(submit, store.flows.unblocked(ids, limit=MAX_FLOW_JOBS).jobs)
     except (StoreError, Closed) as problem:
-        _log.warning("jobs that wait for others go on with the next sweep: %s", problem)
+        _log.warning("children of ended jobs will be queued by the next sweep: %s", problem)
 
 
 class UnblockReport(msgspec.Struct, frozen=True):
@@ -45,7 +46,7 @@ class UnblockReport(msgspec.Struct, frozen=True):
 
 
 def unblock_noted(store: Store, submit: Submit, *, limit: int) -> UnblockReport:
-    """Check the jobs that are noted, queue the ones whose wait is over, and delete the notes. For
+    """Check the jobs in `edge_check`, queue the jobs whose wait is over, and delete the rows. For
     sweepers."""
     checks = store.flows.checks(limit=limit)
     if not checks:
@@ -53,7 +54,7 @@ def unblock_noted(store: Store, submit: Submit, *, limit: int) -> UnblockReport:
     ids = list(dict.fromkeys(check.job_id for check in checks))
     found = store.flows.unblocked(ids, limit=MAX_FLOW_JOBS)
     have_worked = [_has_worked(call) for call in submit_unblocks(submit, found.jobs)]
-    if not found.hit_limit and all(have_worked):  # else the rest needs these notes
+    if not found.hit_limit and all(have_worked):  # else the rest needs these rows
         store.flows.delete_checks(checks)
     return UnblockReport(len(found.jobs), len(checks) == limit or found.hit_limit)
 
@@ -66,7 +67,7 @@ def _has_worked(call: "Future[list[Answer]]") -> bool:
     except (StoreUnavailable, Closed):
         raise
     except Exception:
-        _log.exception("jobs whose parents have ended could not go on")
+        _log.exception("jobs whose parents have ended could not be queued")
         return False
     return True
 

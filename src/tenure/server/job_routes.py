@@ -340,7 +340,7 @@ async def _decide_in_groups(call: Call, commands: Sequence[Command]) -> list[Rep
                 raise
             raise OutcomeUnknown(
                 f"a part of the call was carried out, then: {error}",
-                hint="send the same request again: its ids tell what became of it",
+                hint="send the same request again: its ids show what became of it",
             ) from error
         received += [_without_bodies(each) for each in decided if isinstance(each, Reply)]
     return received
