@@ -825,11 +825,29 @@ class StoredTokens(Protocol):
         """How many queues, schedules, live workers and kinds a namespace has. [H77]"""
 
 
+class Tick(msgspec.Struct, frozen=True, kw_only=True):
+    """What a sweeper learns from its tick."""
+
+    before: Instant | None
+    """The highest tick before this one. [W2]"""
+    now: Instant
+    written: Instant | None = None
+    """The highest tick from now on, if this call wrote it."""
+    has_work: bool = True
+    """Whether a job is due or an edge has to be checked. True if the store does not know."""
+    next_in_us: Duration | None = Duration(0)
+    """How long until a schedule is due; None if none will be. 0 if the store does not know."""
+
+
 class Upkeep(Protocol):
     """What the threads that sweep and prune need of a store."""
 
-    def tick(self) -> tuple[Instant | None, Instant]:
-        """Record that a sweeper is alive: the highest tick before this one, and now. [W2]"""
+    def tick(self, *, after: Instant | None = None) -> Tick:
+        """Record that a sweeper is alive. With `after`, nothing is written unless the highest tick
+        is still this one. [W2] [W6]"""
+
+    def last_tick(self) -> tuple[Instant | None, Instant]:
+        """The highest tick, and now. Writes nothing. [W6]"""
 
     def record_outage(self, outage: Outage) -> None:
         """Remember that the store failed its callers for this long. [O5]"""

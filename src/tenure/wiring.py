@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import asdict, replace
 
 from tenure.coordinator.service import Coordinator
-from tenure.coordinator.sweeper import SWEEP_INTERVAL, Sweeper
+from tenure.coordinator.sweeper import LONGEST_PAUSE, Sweeper
 from tenure.core.instants import MICROSECONDS_PER_SECOND
 from tenure.errors import (
     RequestRefused,
@@ -277,7 +277,7 @@ def _swept(
     from tenure.coordinator.retention import Folder, Retention
 
     purging = Retention(coordinator.store, retention)
-    folding = Folder(coordinator.store)
+    folding = Folder(coordinator.store, is_wanted=lambda: sweeper.is_sweeping)
     try:
         sweeper.start()
         purging.start()
@@ -292,7 +292,7 @@ def _swept(
 def _counts() -> "Counts":
     from tenure.telemetry.counts import Counts
 
-    return Counts(sweep_interval_s=SWEEP_INTERVAL / MICROSECONDS_PER_SECOND)
+    return Counts(sweep_interval_s=LONGEST_PAUSE / MICROSECONDS_PER_SECOND)
 
 
 @contextmanager

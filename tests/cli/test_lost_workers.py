@@ -155,7 +155,7 @@ def test_rows_that_cannot_be_swept_are_marked(
 ) -> None:
     job_id = worked_ago(480)
 
-    def refuse(_: SqlUpkeep) -> None:
+    def refuse(_: SqlUpkeep, *, after: Instant | None = None) -> None:
         raise PermissionError("read-only")
 
     monkeypatch.setattr(SqlUpkeep, "tick", refuse)

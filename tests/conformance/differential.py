@@ -620,7 +620,7 @@ class Differential(RuleBasedStateMachine):
             case "fold":
                 worlds.step(what, lambda world: world.fold(), worlds=worlds.databases)
             case "tick":
-                worlds.step(what, lambda world: world.store.upkeep.tick())
+                worlds.step(what, _tick)
             case "prune":
                 worlds.step(
                     what,
@@ -674,3 +674,9 @@ def _with_another_body(command: Command) -> Command:
             return replace(command, checkpoint=b'"another"')
         case _:
             return command
+
+
+def _tick(world: Any) -> object:
+    """What every store knows of its tick."""
+    tick = world.store.upkeep.tick()
+    return tick.before, tick.now, tick.written

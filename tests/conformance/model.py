@@ -30,7 +30,7 @@ from tenure.core.rates import Meter, Rate
 from tenure.core.schedules import Schedule, ScheduleChange, in_turns, is_due
 from tenure.core.verdicts import Resolution
 from tenure.core.vocabulary import RENEWALS, JobStatus
-from tenure.ports import Clock, DedupeKey, Loaded, Record, Saved
+from tenure.ports import Clock, DedupeKey, Loaded, Record, Saved, Tick
 from tenure_conformance.harness import MemoryFactory
 from tests.conformance.model_of_keys import Admission
 
@@ -307,10 +307,12 @@ class Model:
     def kinds(self, namespace: Namespace, only: Sequence[Kind]) -> list[KindSettings]:
         return list(_of(self._kinds, [(namespace, kind) for kind in sorted(only)]).values())
 
-    def tick(self) -> tuple[Instant | None, Instant]:
+    def tick(self, *, after: Instant | None = None) -> Tick:
         before, now = self._tick, self.now()
+        if after not in (None, before):
+            return Tick(before=before, now=now)
         self._tick = max(before or now, now)
-        return before, now
+        return Tick(before=before, now=now, written=self._tick)
 
     def record_outage(self, outage: Outage) -> None:
         if outage not in self._outages:

@@ -12,6 +12,7 @@ from tenure.core.job import Job
 from tenure.core.views.job_search import JobFilter
 from tenure.core.vocabulary import EventCause, JobStatus
 from tenure.errors import StoreRefused, StoreUnavailable
+from tenure.ports import Tick
 from tenure.stores.sqlite.memory import MemoryStore
 from tenure_conformance.spec import spec
 from tests.support.coordinators import VirtualClock, World
@@ -30,9 +31,9 @@ class Reader:
         self.ticks = 0
         tick = self.store.upkeep.tick
 
-        def counted() -> tuple[Instant | None, Instant]:
+        def counted(*, after: Instant | None = None) -> Tick:
             self.ticks += 1
-            return tick()
+            return tick(after=after)
 
         self.store.upkeep.tick = counted  # type: ignore[method-assign]  # the test counts its calls
         self.world.coordinator.outages._monotonic = self.elapsed
@@ -230,7 +231,7 @@ def test_a_read_does_not_fail_because_its_sweep_did(
     reader.advance(61)
     tried = 0
 
-    def refuse() -> tuple[Instant | None, Instant]:
+    def refuse(*, after: Instant | None = None) -> Tick:
         nonlocal tried
         tried += 1
         raise failure

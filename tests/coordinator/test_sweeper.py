@@ -2,13 +2,15 @@
 
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from itertools import pairwise
+from random import Random
 from threading import Barrier, Thread
 from typing import Any
 
 import pytest
 
 from tenure.coordinator.outages import OutageWatch
-from tenure.coordinator.sweeper import SWEEP_INTERVAL, ClockGuard, Sweeper
+from tenure.coordinator.sweeper import LONGEST_PAUSE, SWEEP_INTERVAL, ClockGuard, Sweeper
 from tenure.core.commands import Outage
 from tenure.core.ids import JobId, worker_actor
 from tenure.core.instants import Instant, seconds
@@ -16,6 +18,7 @@ from tenure.core.outcomes import Change
 from tenure.core.policy import Backoff, Policy, backoff_us
 from tenure.core.vocabulary import EventCause, EventType, JobStatus, VerdictKind
 from tenure.errors import StoreRefused, StoreUnavailable
+from tenure.ports import Tick
 from tenure.stores.sqlite.memory import MemoryStore
 from tenure_conformance.spec import spec
 from tests.support.coordinators import VirtualClock, World
@@ -137,8 +140,8 @@ def test_answers_that_are_always_late_do_not_end_all_sweeping(
     world.clock.advance(60)
     tick = world.store.upkeep.tick
 
-    def heard_late() -> tuple[Instant | None, Instant]:
-        answer = tick()
+    def heard_late(*, after: Instant | None = None) -> Tick:
+        answer = tick(after=after)
         world.clock.advance(6)
         return answer
 
@@ -319,12 +322,12 @@ class FlakyStore(MemoryStore):
         self.hangs_s: float | None = None
         self._own_tick = instead(self, "upkeep.tick", self._tick)
 
-    def _tick(self) -> Any:
+    def _tick(self, *, after: Instant | None = None) -> Any:
         if self.hangs_s is not None:
             self._virtual.advance(self.hangs_s)
         if self.is_down or self.hangs_s is not None:
             raise StoreUnavailable("the test cut the network")
-        return self._own_tick()
+        return self._own_tick(after=after)
 
 
 @spec("O5", "O10")
@@ -492,17 +495,19 @@ def test_a_store_that_hangs_is_an_outage_too(monkeypatch: pytest.MonkeyPatch, as
     clock = VirtualClock()
     world = World(MemoryStore(clock=clock), clock)
     grant = world.running(policy=Policy(max_attempts=1))
+    world.running(policy=Policy(lease_us=seconds(51)))  # jobs are only searched if one is due
     sweeping = sweeper(world)
     sweeping.sweep_once()
     clock.advance(50)
     sweeping.sweep_once()
+    clock.advance(1)
     subject_name, _, method = asked.partition(".")
     subject = getattr(world.store, subject_name)
     answer = getattr(subject, method)
 
-    def hang(*wanted: object) -> object:
+    def hang(*wanted: object, **named: object) -> object:
         clock.advance(14)
-        return answer(*wanted)
+        return answer(*wanted, **named)
 
     with monkeypatch.context() as patched:
         patched.setattr(subject, method, hang)
@@ -598,3 +603,184 @@ def test_a_job_that_cannot_be_swept_does_not_block_the_others() -> None:
     statuses = [world.reload(grant.job_id).status for grant in grants]
     assert statuses == [JobStatus.RUNNING, JobStatus.QUEUED, JobStatus.QUEUED]
     world.coordinator.close()
+
+
+class Fleet:
+    """Processes that sweep one store, each by its own pauses, in virtual time."""
+
+    def __init__(self, processes: int) -> None:
+        self.clock = VirtualClock()
+        self.store = MemoryStore(clock=self.clock)
+        self.worlds = [World(self.store, self.clock) for _ in range(processes)]
+        luck = Random(1)
+        self.sweepers = [
+            Sweeper(world.coordinator, monotonic=world.clock, fraction=luck.random)
+            for world in self.worlds
+        ]
+        self.next_at = {
+            each: self.clock.now + int(seconds(luck.random())) for each in self.sweepers
+        }
+        self.passes: list[tuple[Instant, Sweeper]] = []
+        self.reads = 0
+
+    def run(self, amount_s: float) -> None:
+        """Let them sweep for so long; each pass takes no time."""
+        until_at = self.clock.now + seconds(amount_s)
+        while True:
+            sweeping = min(self.next_at, key=lambda each: self.next_at[each])
+            if self.next_at[sweeping] > until_at:
+                self.clock.advance((until_at - self.clock.now) / 1e6)
+                return
+            self.clock.advance(max(0, self.next_at[sweeping] - self.clock.now) / 1e6)
+            sweeping._sweep_often()
+            if sweeping.is_sweeping:
+                self.passes.append((self.clock.now, sweeping))
+            else:
+                self.reads += 1
+            pause = sweeping._next_in_us
+            self.next_at[sweeping] = self.clock.now + (SWEEP_INTERVAL if pause is None else pause)
+
+    def gaps(self) -> list[int]:
+        return [later - before for (before, _), (later, _) in pairwise(self.passes)]
+
+    def close(self) -> None:
+        for world in self.worlds:
+            world.coordinator.close()
+
+
+@pytest.fixture
+def fleet() -> Iterator[Fleet]:
+    fleet = Fleet(50)
+    yield fleet
+    fleet.close()
+
+
+@spec("W6")
+def test_one_of_many_processes_sweeps_every_interval_and_the_others_seldom_ask(
+    fleet: Fleet,
+) -> None:
+    fleet.run(10)
+    fleet.passes, fleet.reads = [], 0
+
+    fleet.run(100)
+
+    assert len({sweeping for _, sweeping in fleet.passes}) == 1
+    assert max(fleet.gaps()) <= SWEEP_INTERVAL
+    assert fleet.reads <= 0.6 * 49 * 100
+
+
+@spec("W6", "V1")
+def test_a_lease_is_swept_within_a_second_by_the_process_that_sweeps(fleet: Fleet) -> None:
+    fleet.run(10)
+    grant = fleet.worlds[0].running(policy=Policy(lease_us=seconds(30)))
+
+    fleet.run(31)
+
+    assert "stalled" in fleet.worlds[0].types(grant.job_id)
+
+
+@spec("W6")
+@pytest.mark.parametrize("processes", [2, 50])
+def test_another_process_takes_over_when_the_one_that_sweeps_is_gone(processes: int) -> None:
+    fleet = Fleet(processes)
+    fleet.run(10)
+    _, sweeping = fleet.passes[-1]
+    del fleet.next_at[sweeping]
+    fleet.passes = fleet.passes[-1:]
+
+    fleet.run(30)
+
+    assert fleet.gaps()[0] <= LONGEST_PAUSE + SWEEP_INTERVAL
+    assert max(fleet.gaps()[1:]) <= SWEEP_INTERVAL
+    assert len({each for at, each in fleet.passes if at > fleet.clock.now - seconds(10)}) == 1
+    fleet.close()
+
+
+@spec("W6", "O6")
+def test_a_process_that_follows_and_saw_no_outage_sweeps_as_soon_as_it_takes_over(
+    fleet: Fleet,
+) -> None:
+    fleet.run(10)
+    grant = fleet.worlds[0].running(policy=Policy(lease_us=seconds(30)))
+    fleet.run(29.9)
+    del fleet.next_at[fleet.passes[-1][1]]
+
+    fleet.run(LONGEST_PAUSE / 1e6)
+
+    assert "stalled" in fleet.worlds[0].types(grant.job_id)
+
+
+@spec("W6", "O6")
+def test_a_process_that_takes_over_after_a_slow_answer_lets_others_record_first() -> None:
+    fleet = Fleet(2)
+    grant = fleet.worlds[0].running(policy=Policy(max_attempts=1, lease_us=seconds(30)))
+    fleet.run(29)
+    follower = next(each for each in fleet.sweepers if not each.is_sweeping)
+    fleet.clock.advance(4.5)  # its next reading waits, but for less than an outage
+
+    reports = []
+    for _ in range(4):
+        reports.append(follower.sweep_once().swept)
+        fleet.clock.advance(SWEEP_INTERVAL / 1e6)
+
+    assert reports == [0, 0, 1, 0]
+    assert "stalled" in fleet.worlds[0].types(grant.job_id)
+    fleet.close()
+
+
+@spec("W6", "O5", "O10")
+def test_a_process_that_follows_records_an_outage_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fleet = Fleet(2)
+    fleet.run(10)
+    follower = next(each for each in fleet.sweepers if not each.is_sweeping)
+    mine = fleet.worlds[fleet.sweepers.index(follower)]
+    began = fleet.clock.now
+    mine.coordinator.outages.failed(sent_us=mine.coordinator.outages.monotonic())
+
+    del fleet.next_at[follower]
+    fleet.run(6)
+    outage = follower.sweep_once().outage
+
+    assert outage == Outage(began, fleet.clock.now)
+    assert fleet.store.upkeep.outages(since=began) == [outage]
+
+
+@spec("W6", "O11")
+def test_a_process_that_follows_records_a_jump_of_the_clock() -> None:
+    clock, elapsed = VirtualClock(), VirtualClock()
+    worlds = [World(MemoryStore(clock=clock), clock)]
+    worlds.append(World(worlds[0].store, clock))
+    first, second = (Sweeper(each.coordinator, monotonic=elapsed) for each in worlds)
+    for _ in range(3):
+        first.sweep_once()
+        second.sweep_once()
+        clock.advance(SWEEP_INTERVAL / 1e6)
+        elapsed.advance(SWEEP_INTERVAL / 1e6)
+    began = clock.now
+    assert second.sweep_once().follows
+
+    clock.advance(3600)
+    is_suspect = second.sweep_once().distrusts_clock
+    clock.advance(SWEEP_INTERVAL / 1e6)
+    elapsed.advance(SWEEP_INTERVAL / 1e6)
+    second.sweep_once()
+
+    [jump] = worlds[0].store.upkeep.outages(since=began)
+    assert is_suspect
+    assert jump.is_jump
+    for world in worlds:
+        world.coordinator.close()
+
+
+@spec("W6")
+def test_a_reader_that_ticks_once_does_not_stop_the_process_that_sweeps(fleet: Fleet) -> None:
+    fleet.run(10)
+    fleet.passes = []
+
+    fleet.store.upkeep.tick()
+    fleet.run(10)
+
+    assert len({sweeping for _, sweeping in fleet.passes}) == 1
+    assert max(fleet.gaps()) <= SWEEP_INTERVAL

@@ -451,7 +451,7 @@ def test_ready_means_that_the_sweepers_last_write_succeeded(
     sweeper.sweep_once()
     ready = stage.ask("GET", "/readyz")
 
-    def fail() -> None:
+    def fail(*, after: Instant | None = None) -> None:
         raise StoreUnavailable("full")
 
     with monkeypatch.context() as patched:
@@ -481,7 +481,7 @@ def test_a_sweeper_that_no_longer_writes_makes_the_server_not_ready(stage: Stage
 def test_readyz_makes_no_call_to_the_store(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
     monkeypatch.setattr(stage.store, "now", lambda: asked.append("now"))
-    for name in ("upkeep.tick", "jobs.load", "jobs.save", "tokens.load"):
+    for name in ("upkeep.tick", "upkeep.last_tick", "jobs.load", "jobs.save", "tokens.load"):
         instead(stage.store, name, lambda *_, name=name: asked.append(name))
 
     assert stage.ask("GET", "/readyz").status == 200

@@ -215,7 +215,7 @@ def test_every_way_to_write_a_change_is_remembered(postgres_url: str) -> None:
         store.jobs.save_locked([job.id], [], start)
         assert _remembered(store) == [(job.id, 3)]
         assert store.database.memory.remembered().tick is None
-        _, now = store.upkeep.tick()
+        now = store.upkeep.tick().now
         assert store.database.memory.remembered().tick == now
 
 

@@ -24,7 +24,7 @@ SHORTEST_PAUSE_S = 0.005
 
 class Periodic:
     """Runs `work` every interval until it is stopped or what it works on is closed; sooner after
-    a run that returns that there is more to do, and if `next_in` returns an earlier time."""
+    a run that returns that there is more to do, and after `next_in` if it returns a time."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Periodic:
         next_in = self._next_in()
         if next_in is None:
             return self._interval_s
-        return min(self._interval_s, max(SHORTEST_PAUSE_S, next_in / MICROSECONDS_PER_SECOND))
+        return max(SHORTEST_PAUSE_S, next_in / MICROSECONDS_PER_SECOND)
 
     def _run_once(self) -> bool:
         try:

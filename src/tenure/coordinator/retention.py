@@ -8,6 +8,8 @@ Refuses to keep finished jobs for less than a day: a history that vanishes befor
 proves nothing. [G6]
 """
 
+from collections.abc import Callable
+
 import msgspec
 
 from tenure.clock import Monotonic, boot_now
@@ -180,8 +182,11 @@ class Folder:
         page: int = FOLD_PAGE,
         catch_up: int = MAX_CATCH_UP,
         monotonic: Monotonic = boot_now,
+        is_wanted: Callable[[], bool] = lambda: True,
     ) -> None:
+        """While `is_wanted` says no, another process folds: the thread asks nothing."""
         self._store = store
+        self._is_wanted = is_wanted
         self._page = page
         self._catch_up = catch_up
         self._monotonic = monotonic
@@ -190,12 +195,14 @@ class Folder:
             "rollups",
             self._fold_often,
             interval_us=FOLD_INTERVAL,
-            next_in=lambda: self._pause_us,
+            next_in=lambda: min(self._pause_us or FOLD_INTERVAL, FOLD_INTERVAL),
         )
         self.start, self.stop = self._periodic.start, self._periodic.stop
 
     def _fold_often(self) -> bool:
         is_behind, self._pause_us = self._pause_us is not None, None  # also if the fold fails
+        if not is_behind and not self._is_wanted():
+            return False
         began_us = self._monotonic()
         report = self.fold_once() if is_behind else self.fold_if_due()
         if report.is_behind:

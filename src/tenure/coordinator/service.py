@@ -55,7 +55,7 @@ from tenure.core.verdicts import Answer
 from tenure.core.views.job_search import FoundJobs, JobFilter
 from tenure.deadlines import CALL_TIMEOUT_S, DEADLINE, Deadline, deadline, waiting_until
 from tenure.errors import Closed, OutcomeUnknown, TenureError
-from tenure.ports import NO_WAIT, DedupeKey, Entropy, LeasedJobs, Observer, Store
+from tenure.ports import NO_WAIT, DedupeKey, Entropy, LeasedJobs, Observer, Store, Tick
 
 _log = logging.getLogger("tenure.coordinator")
 
@@ -416,11 +416,18 @@ class Coordinator:
         estimate = self.outages.estimate()
         return self.store.now() if estimate is None else estimate[0]
 
-    def tick(self) -> tuple[Instant | None, Instant]:
-        """The sweeper's tick of the store: the highest tick before it, and now. The reading
-        corrects the estimate of the store's clock."""
+    def tick(self, *, after: Instant | None = None) -> Tick:
+        """The sweeper's tick of the store. Its reading corrects the estimate of the store's
+        clock."""
         sent_us = self.outages.monotonic()
-        last_tick, now = self.outages.call(self.store.upkeep.tick)
+        tick = self.outages.call(self.store.upkeep.tick, after=after)
+        self.outages.read_clock(tick.now, sent_us=sent_us)
+        return tick
+
+    def last_tick(self) -> tuple[Instant | None, Instant]:
+        """The highest tick that a sweeper of any process wrote, and now; likewise."""
+        sent_us = self.outages.monotonic()
+        last_tick, now = self.outages.call(self.store.upkeep.last_tick)
         self.outages.read_clock(now, sent_us=sent_us)
         return last_tick, now
 

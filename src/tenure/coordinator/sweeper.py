@@ -6,9 +6,13 @@ compare-and-swap judges. [W1] It expires nothing on a clock that jumped until a 
 confirms it [W2], and records an outage or a jump that its process saw before it expires a lease.
 [O6] [O11] Where no sweeper runs, a process that reads a job whose lease is over sweeps that job,
 under the same rules. [W5]
+
+Sweepers share the work: one of them sweeps, and the others only read its ticks, until these stop or
+they saw something themselves that must be recorded. [W6]
 """
 
 import logging
+import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -33,7 +37,7 @@ from tenure.core.leases import needs_sweep
 from tenure.core.verdicts import Answer, Reply
 from tenure.deadlines import waiting_at_most
 from tenure.errors import Closed, StoreUnavailable
-from tenure.ports import DueJobs, Loaded
+from tenure.ports import DueJobs, Loaded, Tick
 from tenure.telemetry.log_lines import FailureLog, LostAttemptLog
 
 SWEEP_INTERVAL = seconds(0.75)
@@ -42,6 +46,15 @@ JUMP_THRESHOLD = seconds(10)
 FIRE_WITHIN = seconds(0.25)
 """How long one pass fires schedules: leases must expire in time also while thousands of occurrences
 are caught up with. [V1]"""
+TICK_IS_LATE = Duration(2 * SWEEP_INTERVAL)
+"""A process that follows takes over when the last tick is as old as this. [W6]"""
+FOLLOWERS_SPREAD = Duration(2 * SWEEP_INTERVAL)
+"""A process that follows reads the tick again up to this long after it might be late. [W6]"""
+LONGEST_PAUSE = Duration(TICK_IS_LATE + FOLLOWERS_SPREAD)
+SAW_NO_OUTAGE = seconds(4)
+"""Two answers that came within this time leave no room for an outage between them: it is a second
+less than the shortest one, and a second more than the longest pause of a process that follows."""
+
 PAGE = 500
 PAGES_PER_PASS = 20
 
@@ -68,6 +81,10 @@ class SweepReport(msgspec.Struct, frozen=True, kw_only=True):
     next_in_us: Duration | None = None
     is_behind: bool = False
     distrusts_clock: bool = False
+    is_idle: bool = False
+    """There was nothing to do."""
+    follows: bool = False
+    """Another process sweeps: this one only read its tick. [W6]"""
     outage: Outage | None = None
 
 
@@ -135,11 +152,13 @@ class Sweeper:
         jump_threshold_us: Duration = JUMP_THRESHOLD,
         monotonic: Monotonic = boot_now,
         pause: Callable[[float], None] = time.sleep,
+        fraction: Callable[[], float] = random.random,
     ) -> None:
         self._coordinator = coordinator
         self._store = coordinator.store
         self._monotonic = monotonic
         self._pause = pause
+        self._fraction = fraction
         self._watch = coordinator.outages
         self._unrecorded: list[Outage] = []
         self._lost = LostAttemptLog()
@@ -168,6 +187,9 @@ class Sweeper:
         self._skipped_last_pass = False
         self._ticked_us: int | None = None
         self._is_admitted = False
+        self._swept_after: Instant | None = None  # the tick to replace; None: another sweeps
+        self._was_overtaken = False
+        self._followed_us: int | None = None  # when the tick of another was read last
 
     def start(self) -> None:
         """Sweep in a thread from now on. Call it once."""
@@ -183,7 +205,14 @@ class Sweeper:
         self._next_in_us = None  # also if the pass fails
         report = self.sweep_once()
         self._next_in_us = report.next_in_us
+        if not report.follows and report.next_in_us is not None:
+            self._next_in_us = min(report.next_in_us, self._interval_us)
         return report.is_behind
+
+    @property
+    def is_sweeping(self) -> bool:
+        """Whether this process is the one that sweeps, or takes over. [W6]"""
+        return self._swept_after is not None
 
     def sweep_once(self) -> SweepReport:
         """One pass. Raises what the store raises."""
@@ -192,6 +221,9 @@ class Sweeper:
         if not is_admitted:
             return report
         self._lost.log_left_out(self._monotonic())
+        if report.is_idle:
+            self._observe(0)
+            return report
         swept, is_behind, overdue_us = 0, True, 0
         for _ in range(PAGES_PER_PASS):
             due = self._judged(partial(self._watch.call, self._store.jobs.load, DueJobs(PAGE)))
@@ -203,8 +235,7 @@ class Sweeper:
             is_behind = len(due.jobs) == PAGE
             if not is_behind:
                 break
-        if self._coordinator.observer is not None:
-            self._coordinator.observer.swept(Duration(overdue_us))
+        self._observe(overdue_us)
         is_behind |= self._unblock()
         # After the sweep: whether a schedule's last run is still live depends on it. [SC7]
         firing = self._firer.fire_due(within_us=FIRE_WITHIN)
@@ -215,6 +246,10 @@ class Sweeper:
             is_behind=is_behind,
             outage=report.outage,
         )
+
+    def _observe(self, overdue_us: int) -> None:
+        if self._coordinator.observer is not None:
+            self._coordinator.observer.swept(Duration(overdue_us))
 
     def _unblock(self) -> bool:
         """Queue jobs whose parents have ended, where the process that ended the last one has
@@ -265,7 +300,12 @@ class Sweeper:
         not overlook."""
         sent_us = self._watch.monotonic()
         self._is_admitted = False
-        last_tick, now = self._judged(self._coordinator.tick)
+        tick = self._judged(partial(self._tick, is_regular=is_regular))
+        if not isinstance(tick, Tick):
+            self._coordinator.writability.wrote()  # the other process has, just now
+            self._observe(0)
+            return False, SweepReport(follows=True, next_in_us=tick)
+        last_tick, now = tick.before, tick.now
         self._ticked_us = self._monotonic()
         outage = self._record_outage(now, is_regular=is_regular)
         if self._lets_others_record(last_tick):
@@ -282,7 +322,52 @@ class Sweeper:
             return False, SweepReport(distrusts_clock=True, outage=outage)
         outage = self._record_jump() or outage
         self._is_admitted = True
-        return True, SweepReport(outage=outage)
+        self._coordinator.writability.wrote()
+        is_idle = not tick.has_work and tick.next_in_us != 0
+        return True, SweepReport(outage=outage, is_idle=is_idle, next_in_us=tick.next_in_us)
+
+    def _tick(self, *, is_regular: bool) -> Tick | Duration:
+        """Tick for a pass. If another process sweeps, and this one has nothing to record: how long
+        until it reads the tick of that process again. [W6]"""
+        if not is_regular or self._watch.is_failing or self._unrecorded:
+            tick = self._coordinator.tick()
+        else:
+            if self._swept_after is None:
+                last_tick, now = self._coordinator.last_tick()
+                if self._follows(last_tick, now):
+                    return self._until_late(last_tick, now)
+                self._swept_after = last_tick
+            tick = self._coordinator.tick(after=self._swept_after)
+        if tick.written is not None:
+            self._swept_after, self._was_overtaken = tick.written, False
+        elif not self._was_overtaken:
+            # Perhaps by a reader, which ticks once: this process sweeps until it is again.
+            self._swept_after, self._was_overtaken = tick.before, True
+        else:
+            self._swept_after, self._was_overtaken = None, False
+            return self._until_late(tick.before, tick.now)
+        return tick
+
+    def _follows(self, last_tick: Instant | None, now: Instant) -> bool:
+        """Whether another process has swept just now, by a clock that this one agrees with."""
+        now_us = self._monotonic()
+        self._lets_others_record(last_tick)
+        followed_us, self._followed_us = self._followed_us, now_us
+        is_late = last_tick is None or not 0 <= now - last_tick < TICK_IS_LATE
+        if is_late and followed_us is not None and now_us - followed_us > SAW_NO_OUTAGE:
+            # The store may have failed the process that swept until now, which records it. [O6]
+            self._sweeps_from_us = now_us + 2 * self._interval_us
+        if is_late or (
+            self._guard.has_trusted and not self._guard.agrees(now, monotonic_us=now_us)
+        ):
+            return False
+        return self._guard.admits(last_tick=last_tick, now=now, monotonic_us=now_us)
+
+    def _until_late(self, last_tick: Instant | None, now: Instant) -> Duration:
+        """Until the tick could be late, and a random share more: so that one of many processes
+        takes over first, and each of them asks seldom."""
+        age_us = 0 if last_tick is None else min(max(0, now - last_tick), TICK_IS_LATE)
+        return Duration(TICK_IS_LATE - age_us + int(FOLLOWERS_SPREAD * self._fraction()))
 
     def _admits_reader(self) -> bool:
         """Whether a reader may have its jobs swept now. It ticks only if the last tick is no longer

@@ -398,8 +398,21 @@ SELECT queue, count(*) FROM {t}job {by_leases}
                   WHERE q.namespace = :namespace AND q.name > :after ORDER BY q.name LIMIT :limit)
  GROUP BY queue;
 
--- name: load_tick
+-- name: lock_tick
 SELECT tick FROM {t}meta {lock};
+
+-- name: last_tick
+SELECT tick, {t}clock() FROM {t}meta;
+
+-- name: work_for_sweepers
+-- Whether a pass has something to do besides schedules: a look into an index each.
+SELECT EXISTS (SELECT 1 FROM {t}job AS l {by_due} WHERE l.due_at <= (SELECT {t}clock()))
+    OR EXISTS (SELECT 1 FROM {t}job AS w
+                WHERE w.start_by IS NOT NULL AND w.not_before IS NOT NULL
+                  AND w.start_by <= (SELECT {t}clock()))
+    OR EXISTS (SELECT 1 FROM {t}edge_check)
+    OR EXISTS (SELECT 1 FROM {t}job_edge AS e JOIN {t}job AS j ON j.id = e.parent_id
+                WHERE e.outcome IS NULL AND {is_outside} AND j.finished_at IS NOT NULL);
 
 -- name: set_tick
 UPDATE {t}meta SET tick = :tick;

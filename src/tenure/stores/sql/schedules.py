@@ -152,3 +152,12 @@ def _schedule(row: Row) -> Schedule:
             hint="upgrade Tenure, or correct what was written by hand",
         ) from wrong
     return Schedule(**values | {"spec": spec})
+
+
+def until_next(first: Instant | None, latest: Instant | None, now: Instant) -> Duration | None:
+    """From the answer to `next_schedule`: how long until a schedule has to be read. 0 also if one
+    was written before the clock was set back; None if none will fire."""
+    if first is None:
+        return None
+    was_set_back = latest is not None and latest > latest_plausible_write(now)
+    return Duration(0 if was_set_back else max(0, first - now))

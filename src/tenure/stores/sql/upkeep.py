@@ -9,11 +9,12 @@ from typing import assert_never
 from tenure.core.commands import Outage
 from tenure.core.instants import Duration, Instant
 from tenure.core.views.rollups import KEPT_FOR
-from tenure.ports import NO_AGE, Deletable, PruneResult
+from tenure.ports import NO_AGE, Deletable, PruneResult, Tick
 from tenure.stores.sql.artifacts import SqlArtifacts, count_artifact_bytes
 from tenure.stores.sql.database import Database, Part, Transaction
 from tenure.stores.sql.rollups import SqlRollups
 from tenure.stores.sql.rows import Row
+from tenure.stores.sql.schedules import until_next
 from tenure.stores.sql.statements import Shape
 
 _FROM_THE_FIRST: Shape = (("after_renewal", ""),)
@@ -63,17 +64,36 @@ class SqlUpkeep(Part):
         self._last_renewal: Row = (None, None)  # the next call continues after this one
         self._last_session: Row | None = None  # likewise
 
-    def tick(self) -> tuple[Instant | None, Instant]:
-        """The highest tick before this one, and now."""
+    def tick(self, *, after: Instant | None = None) -> Tick:
+        """Record that a sweeper is alive, and see whether there is something to do."""
 
-        def advance(tx: Transaction) -> tuple[Instant | None, Instant]:
-            [[(before,)], [(now, _)]] = tx.fetch(self._query("load_tick"), self._query("moment"))
-            tx.fetch(self._query("set_tick", tick=max(before or now, now)), last=True)
-            return before, now
+        def advance(tx: Transaction) -> Tick:
+            names = ("lock_tick", "work_for_sweepers", "next_schedule")
+            [(before,)], [(has_work,)], [(first, latest, now, _)] = tx.fetch(
+                *map(self._query, names)
+            )
+            written = max(before or now, now) if after in (None, before) else None
+            if written is not None:
+                tx.fetch(self._query("set_tick", tick=written), last=True)
+            return Tick(
+                before=before,
+                now=Instant(now),
+                written=written,
+                has_work=bool(has_work),
+                next_in_us=until_next(first, latest, Instant(now)),
+            )
 
-        before, now = self._write(advance)
-        self._saw_tick(max(before or now, now))
-        return before, now
+        tick = self._write(advance)
+        if tick.written is not None:
+            self._saw_tick(tick.written)
+        return tick
+
+    def last_tick(self) -> tuple[Instant | None, Instant]:
+        """The highest tick, and now."""
+        [(tick, now)] = self._rows(self._query("last_tick"))
+        if tick is not None:
+            self._saw_tick(tick)
+        return tick, Instant(now)
 
     def record_outage(self, outage: Outage) -> None:
         """Remember an outage."""

@@ -9,7 +9,7 @@ from tenure.core.commands import Outage
 from tenure.core.ids import epoch_of
 from tenure.core.instants import Instant, after, seconds
 from tenure.core.vocabulary import Cause, EventCause, JobStatus, VerdictKind
-from tenure.ports import ClockWindow, DueJobs, LeasedJobs
+from tenure.ports import ClockWindow, DueJobs, LeasedJobs, Store
 from tenure_conformance.harness import CLIENT, Kit, policy
 from tenure_conformance.spec import spec
 
@@ -26,16 +26,43 @@ def test_the_clock_is_the_stores_and_the_same_for_every_handle(kit: Kit) -> None
 @spec("W2")
 def test_a_tick_returns_the_highest_one_before_it(kit: Kit) -> None:
     start = kit.now()
-    assert kit.store.upkeep.tick() == (None, start)
+    assert kit.store.upkeep.last_tick() == (None, start)
+    assert _ticked(kit.store) == (None, start, start)
     kit.advance(seconds=3)
-    assert kit.store.upkeep.tick() == (start, after(start, seconds(3)))
+    highest, later = after(start, seconds(3)), after(start, seconds(1))
+    assert _ticked(kit.store) == (start, highest, highest)
     kit.step_back(seconds=2)
 
-    assert kit.factory.reopen().upkeep.tick() == (
-        after(start, seconds(3)),
-        after(start, seconds(1)),
-    )
-    assert kit.store.upkeep.tick() == (after(start, seconds(3)), after(start, seconds(1)))
+    assert _ticked(kit.factory.reopen()) == (highest, later, highest)
+    assert _ticked(kit.store) == (highest, later, highest)
+    assert kit.factory.reopen().upkeep.last_tick() == (highest, later)
+
+
+@spec("W6")
+def test_a_tick_after_another_one_is_written_only_if_that_is_still_the_highest(kit: Kit) -> None:
+    first = kit.store.upkeep.tick().written
+    kit.advance(seconds=1)
+    second = kit.store.upkeep.tick(after=first).written
+    kit.advance(seconds=1)
+
+    overtaken = kit.factory.reopen().upkeep.tick(after=first)
+
+    assert second == after(first or kit.now(), seconds(1))
+    assert (overtaken.before, overtaken.written) == (second, None)
+    assert kit.store.upkeep.last_tick() == (second, kit.now())
+
+
+@spec("W6")
+def test_a_tick_says_whether_there_may_be_something_to_do(kit: Kit) -> None:
+    kit.running_job(lease_s=30)
+    kit.advance(seconds=31)
+
+    assert kit.store.upkeep.tick().has_work
+
+
+def _ticked(store: Store) -> tuple[Instant | None, Instant, Instant | None]:
+    tick = store.upkeep.tick()
+    return tick.before, tick.now, tick.written
 
 
 @spec("O5")

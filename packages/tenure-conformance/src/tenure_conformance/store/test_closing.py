@@ -131,6 +131,7 @@ CALLS: dict[str, Callable[[Store], Any]] = {
         DEFAULT_NAMESPACE, KindChange(kind=KIND)
     ),
     "upkeep.tick": lambda store: store.upkeep.tick(),
+    "upkeep.last_tick": lambda store: store.upkeep.last_tick(),
     "upkeep.record_outage": lambda store: store.upkeep.record_outage(Outage(BEGINNING, BEGINNING)),
     "upkeep.outages": lambda store: store.upkeep.outages(since=BEGINNING),
     "upkeep.delete keys": lambda store: (
