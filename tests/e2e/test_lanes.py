@@ -158,7 +158,7 @@ def test_a_handler_killed_as_for_lack_of_memory_is_named_and_is_killed_first(
     assert job.status is JobStatus.DEAD_LETTERED
     assert job.last_error is not None
     assert (job.last_error.type, job.last_error.stage) == ("ProcessDied", Stage.EXEC)
-    assert "was killed by SIGKILL; if nobody sent it, memory ran out" in job.last_error.message
+    assert "was killed by SIGKILL; if no process sent it, memory ran out" in job.last_error.message
     assert neighbour.ends_well_at_once()
 
 

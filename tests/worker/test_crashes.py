@@ -23,7 +23,7 @@ ONCE = replace(POLICY, max_attempts=1)
 CRASHES = {
     "exit": ("ProcessDied", "exited with code 3"),
     "segfault": ("ProcessDied", "killed by SIGSEGV"),
-    "kill": ("ProcessDied", "killed by SIGKILL; if nobody sent it, memory ran out"),
+    "kill": ("ProcessDied", "killed by SIGKILL; if no process sent it, memory ran out"),
     "recursion": ("RecursionError", "maximum recursion depth"),
     "fork": ("ProcessDied", "exited with code 4"),
     "deaf": ("ProcessDied", "did not respond to its supervisor"),
@@ -134,7 +134,7 @@ def test_a_worker_whose_children_cannot_start_claims_nothing_and_ends(
     assert shop.types(job_id) == ["enqueued"]
     assert caplog.text.count("\n  KeyError: 'SECRET_SETTING'") == 1
     assert "children cannot start needy:app" in caplog.text
-    assert "stopped because it could not go on" in caplog.text
+    assert "stopped after an error that it cannot recover from" in caplog.text
 
 
 def test_a_segfault_leaves_its_stack_in_the_output(shop: Shop) -> None:

@@ -2,7 +2,7 @@
 
 Frames carry no lease id unless a handler asks for its own: a child knows its attempts by a local
 number, so user code that gets hold of the socket can at most spoil the attempts of its own process.
-Beside the socket they share one page of memory: which attempt began last.
+Beside the socket they share one page of memory: which attempt started last.
 """
 
 import mmap
@@ -25,7 +25,7 @@ from tenure.handlers.registry import Isolation
 from tenure.protocol.routes import MAX_FLOW_BYTES
 
 READ_BYTES = 64 * 1024  # larger ones are mapped and unmapped by the allocator, each time
-FRAME_OVERHEAD_BYTES = 256 * 1024  # what a frame may hold besides one body
+FRAME_OVERHEAD_BYTES = 256 * 1024  # what a frame may contain besides one body
 SHARED_FRAME_BYTES = 64 * 1024  # what a frame of several messages may have
 
 # --- how a handler ended, as its child saw it: strings travel, never classes --------------------
@@ -72,7 +72,7 @@ class Setup(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     body_bytes: int
     depth: int
     memory_bytes: int | None = None
-    measures_memory: bool = False  # whether to say with each end how much is used
+    measures_memory: bool = False  # whether to report with each end how much is used
 
 
 class Run(msgspec.Struct, frozen=True, tag=True, kw_only=True):
@@ -126,7 +126,7 @@ class LeaseRenewed(msgspec.Struct, frozen=True, tag=True):
 
 
 class AskToStop(msgspec.Struct, frozen=True, tag=True):
-    """Ask the handler to stop, and say why."""
+    """Ask the handler to stop, with the reason."""
 
     run: int
     reason: str
@@ -183,7 +183,7 @@ class CheckpointSaved(msgspec.Struct, frozen=True, tag=True):
 
 
 class ProgressMade(msgspec.Struct, frozen=True, tag=True):
-    """How far the handler says it is."""
+    """How far the handler reports to be."""
 
     run: int
     progress: Progress

@@ -116,7 +116,7 @@ class Asks:
                 if not self._still_mine():
                     raise Cancelled("the lease is lost") from None
                 continue
-            if answer.id == ask_id:  # else it answers a question that was given up
+            if answer.id == ask_id:  # else it answers a question that was abandoned
                 return answer
 
     def answered(self, answer: AskAnswer) -> None:

@@ -23,13 +23,13 @@ _LIBRARY_FILES = (
 
 
 def clean(text: str, *, most: int) -> str:
-    """At most `most` characters of text that any store and any JSON can hold."""
+    """At most `most` characters of text that any store and any JSON can contain."""
     text = text[: most + 1].replace("\x00", "\\x00").encode("utf-8", "backslashreplace").decode()
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def message_of(error: BaseException) -> str:
-    """What the exception says; its `__str__` is user code and may fail too."""
+    """The exception's message; its `__str__` is user code and may fail too."""
     try:
         # Cut first, with room for what is hidden: a message may be of any size.
         said = without_secrets(str(error)[: 2 * MAX_MESSAGE])

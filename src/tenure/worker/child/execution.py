@@ -1,8 +1,8 @@
 """Runs one handler inside its child: arguments in, outcome out, through the stages.
 
-The stage says where a failure was found: `fetch`, `input`, `exec`, `output`, or `commit` for a
-transaction of the handler's own. Every exception becomes an outcome made of strings; only the
-death of the process ends an attempt without one.
+The stage states where a failure was found: `fetch`, `input`, `exec`, `output`, or `commit` for a
+transaction of the handler's own. Every exception becomes an outcome made of strings; only the death
+of the process ends an attempt without one.
 """
 
 import asyncio
@@ -240,7 +240,7 @@ class Execution:
 
 
 def _is_stop(error: BaseException) -> bool:
-    """Whether an exception only says that the handler stopped as it was asked to."""
+    """Whether an exception only means that the handler stopped as it was asked to."""
     if isinstance(error, BaseExceptionGroup):
         return all(_is_stop(each) for each in error.exceptions)
     return isinstance(error, Cancelled | asyncio.CancelledError)

@@ -53,7 +53,7 @@ the listener at once."""
 
 
 def resident_bytes() -> int:
-    """The memory this process holds now; 0 where the system does not say."""
+    """The memory this process uses now; 0 where the system does not report it."""
     try:
         pages = int(Path("/proc/self/statm").read_bytes().split()[1])
     except (OSError, ValueError, IndexError):
@@ -87,12 +87,12 @@ class Lane(ABC):
         """Let `serve` return once nothing runs; called in the thread that reads."""
 
     def listen(self) -> None:
-        """The listener's thread: passes on what the supervisor says."""
+        """The listener's thread: passes on what the supervisor sends."""
         while True:
             self.take(self._receive())
 
     def _receive(self) -> list[frames.ToChild]:
-        """What the supervisor says next. Ends the process when the supervisor is gone."""
+        """What the supervisor sends next. Ends the process when the supervisor is gone."""
         received = self.channel.receive()
         if not received:
             os.killpg(os.getpgid(0), signal.SIGKILL)  # this process, and all it started
@@ -134,13 +134,13 @@ class Lane(ABC):
         return execution
 
     def ended(self, execution: Execution, outcome: frames.FromChild) -> frames.Ended:
-        """An attempt's handler is gone; `send_ends` tells the supervisor."""
+        """An attempt's handler is gone; `send_ends` notifies the supervisor."""
         del self._running[execution.run.run]
         rss_bytes = resident_bytes() if self.measures_memory else 0
         return frames.Ended(run=execution.run.run, outcome=outcome, rss_bytes=rss_bytes)
 
     def send_ends(self, *ends: frames.Ended) -> None:
-        """Tell the supervisor of these ends, after what was printed before them."""
+        """Send these ends to the supervisor, after what was printed before them."""
         for stream in (sys.stdout, sys.stderr):
             with suppress(Exception):  # a handler may have closed it, or put None in its place
                 stream.flush()
@@ -152,8 +152,8 @@ class ProcessLane(Lane):
 
     Between two attempts the main thread reads itself: to wake another thread for each job costs
     more than a short job does. While a handler runs, the listener reads in its place, once the
-    handler has run for a moment or waits for an answer, and until it has read the next job. Of the
-    two threads one reads at a time: `_main_reads` says which.
+    handler has run for a moment or waits for an answer, and until it has read the next job. One of
+    the two threads reads at a time: `_main_reads` states which.
     """
 
     def __init__(self, channel: FrameSocket, registry: Registry, limits: Limits) -> None:
@@ -283,7 +283,7 @@ class AsyncLane(Lane):
         self._retiring = asyncio.Event()
         self._tasks: set[asyncio.Task[frames.FromChild]] = set()
         self._turned_at = boot_now()
-        self._unsent: deque[frames.Ended] = deque()  # of attempts that ended in this turn
+        self._unsent: deque[frames.Ended] = deque()  # of attempts that ended in this round
 
     def serve(self) -> None:
         """Run the loop until the child may end."""

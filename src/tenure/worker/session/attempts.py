@@ -72,7 +72,8 @@ class StopFor(Enum):
 
 
 def margin_us(lease_us: Duration) -> Duration:
-    """How long before its end a lease is given up: room for skew and for the kill itself."""
+    """How long before its end the worker abandons a lease: room for skew and for the kill
+    itself."""
     if lease_us >= LONG_LEASE:
         return Duration(max(lease_us // 10, LEAST_MARGIN))
     return Duration(lease_us // 10 + min(lease_us // 20, seconds(0.1)))
@@ -81,10 +82,10 @@ def margin_us(lease_us: Duration) -> Duration:
 def fence_at(
     sent_at: Boot, *, ttl_us: Duration, lease_us: Duration, is_bounded: bool = False
 ) -> Boot:
-    """When the worker gives its lease up, counted from when it *sent* the request.
+    """When the worker abandons its lease, counted from when it *sent* the request.
 
-    A lease that is bounded by a timeout or a cancel deadline ends there whatever is renewed, and
-    no worker waits to take the job over: the whole margin would only cut handlers short.
+    If a timeout or a cancel deadline ends the lease, renewing cannot move that end, and no other
+    worker is about to get the job: the whole margin would only shorten the handler's time.
     """
     margin = margin_us(lease_us)
     if is_bounded:

@@ -25,7 +25,7 @@ usual lease is over by then, and its jobs are in other hands or ready again. [WP
 
 LONGEST_HOLD = seconds(30)
 """How long a worker waits at most for a rate before it asks again: the rate may have been changed,
-and the hint that says so may be missing."""
+and the hint about that may be missing."""
 
 HINTED_POLL_FACTOR = 8
 """How many times longer the pauses of an idle worker grow while hints are known to reach it: about
@@ -51,8 +51,8 @@ class ClaimSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KindGroup:
-    """Kinds that are claimed together. Each group has its own backlog and turn of queues: an idle
-    kind says nothing about a busy one."""
+    """Kinds that are claimed together. Each group has its own backlog and order of queues: an idle
+    kind proves nothing about a busy one."""
 
     def __init__(self, kinds: tuple[Kind, ...], weights: Mapping[QueueName, int]) -> None:
         self.kinds = kinds
@@ -97,7 +97,7 @@ class ClaimPlanner:
         self.unanswered: ClaimRequest | None = None
         self._is_whole = True  # whether the last claim was for all kinds of its group
         self._was_woken = False  # while a claim was unanswered: it may have come too early
-        self._held: list[Held | None] = []  # what the empty answers in a row say of rates
+        self._held: list[Held | None] = []  # the rates in the empty answers in a row
         self.hints_arrive: Callable[[], bool] = lambda: False
 
     # --- asking --------------------------------------------------------------------------------
@@ -106,7 +106,7 @@ class ClaimPlanner:
         self, *, free: int, running: Counter[Kind], ready: Callable[[Isolation], int]
     ) -> ClaimRequest | None:
         """The claim to send now: the unanswered one again, or a new one for kinds of which `ready`
-        attempts could begin at once, each in its lane; None without room. It starts what it is
+        attempts could start at once, each in its lane; None without room. It starts what it is
         granted. [N4]"""
         if self.unanswered is not None:
             self._sent += 1
@@ -128,8 +128,8 @@ class ClaimPlanner:
 
     @property
     def wait_us(self) -> Duration:
-        """How long the claim may be held open while there is no work: not at all while another
-        group of kinds has to have its turn, or only some kinds or the favoured queue were asked."""
+        """How long the claim may be kept open while there is no work: not at all while another
+        group of kinds comes next, or only some kinds or the favoured queue were asked."""
         asked = self.unanswered
         is_whole = self._is_whole and asked is not None and self._is_of_all_queues(asked)
         return self._settings.wait_us if is_whole and len(self._groups) == 1 else AT_ONCE
@@ -139,7 +139,7 @@ class ClaimPlanner:
         return MAX_PER_CLAIM if limit is None else limit - running[kinds[0]]
 
     def _group(self) -> KindGroup:
-        """Whose turn it is."""
+        """The group to claim for now."""
         return self._groups[self._turn % len(self._groups)]
 
     def _is_of_all_queues(self, asked: ClaimRequest) -> bool:
@@ -168,8 +168,8 @@ class ClaimPlanner:
         self, granted: int, now: Boot, *, waited_us: int = 0, held: Held | None = None
     ) -> None:
         """An answer came. Ask again at once unless everything was empty in a row; if the
-        coordinator waited for work in our place, that was the pause. Where a rate holds jobs back,
-        ask again when it has room. [RL9]"""
+        coordinator waited for work in our place, that was the pause. Where jobs are rate-limited,
+        ask again when the rate has room. [RL9]"""
         has_waited = 0 < self.wait_us <= 2 * waited_us
         asked, self.unanswered = self.unanswered, None
         assert asked is not None
@@ -199,8 +199,8 @@ class ClaimPlanner:
         self._idle_us = Duration(2 * self._idle_us)
 
     def _pause_us(self, holds: Sequence[Held | None]) -> int:
-        """Until the next claim after one of everything that received nothing. If rates hold back
-        all that could be granted, nothing is asked before the first of them has room."""
+        """Until the next claim after one of everything that received nothing. If all that could be
+        granted is rate-limited, nothing is asked before the first rate has room."""
         longest_us = self._settings.longest_poll_us
         if self.hints_arrive():
             longest_us = Duration(HINTED_POLL_FACTOR * longest_us)
@@ -215,7 +215,8 @@ class ClaimPlanner:
         return min(pause_us, min(waits))
 
     def failed(self, now: Boot, *, retry_after_us: Duration = AT_ONCE) -> None:
-        """No answer came. After the last try the claim is given up; the next one keeps its pace."""
+        """No answer came. After the last try the claim is abandoned; the next one keeps its
+        pace."""
         self.tries += 1
         if self._sent >= MAX_CLAIM_TRIES:
             self.unanswered = None
@@ -231,7 +232,7 @@ class ClaimPlanner:
         self.next_at = max(now, self._not_before)
 
     def room_was_made(self, now: Boot) -> None:
-        """Attempts can begin that could not before: jobs may wait for a lane that was full."""
+        """Attempts can start that could not before: jobs may wait for a lane that was full."""
         if not self._is_whole:
             self.wake(now)
 

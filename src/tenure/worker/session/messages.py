@@ -94,7 +94,7 @@ class Kill(msgspec.Struct, frozen=True):
 
 
 class Draining(msgspec.Struct, frozen=True):
-    """Log this line. While jobs are running, tell the coordinator too that this worker drains."""
+    """Log this line. While jobs are running, notify the coordinator too that this worker drains."""
 
     text: str
     running: int

@@ -21,7 +21,7 @@ POLL_INTERVAL = seconds(1)
 """Also the age from which on an attempt is polled: a worker of quick jobs never polls."""
 
 MAX_POLLED = 1000
-"""In one poll. A worker with more running attempts polls them in turns, so that what it costs the
+"""In one poll. A worker with more running attempts polls them in rounds, so that what it costs the
 store has a limit; heartbeats come every half minute or so anyway."""
 
 POLL_AFTER_FAILURE = seconds(15)
@@ -178,14 +178,14 @@ class LeasePolls:
     a read. It decides nothing: where it finds news, the next heartbeat is due at once and brings
     the verdict. [C2]
 
-    `running` are the attempts that run, by run, those first that have waited longest for a poll.
+    `running` are the attempts that run, by run, longest without a poll first.
     """
 
     def __init__(self) -> None:
         self._next_at = Boot(0)
 
     def poll(self, running: dict[int, LeasedAttempt], now: Boot) -> PollLeases | None:
-        """The leases to poll now, if any: the ones that waited longest. They go to the end."""
+        """The leases to poll now, if any: longest without a poll first. They go to the end."""
         if now < self.next_at(running):
             return None
         self._next_at = Boot(now + POLL_ANSWER_WITHIN)

@@ -6,7 +6,7 @@ and no randomness of its own, so a test or a simulator drives it through years i
 
 An event is a call of a method; `turn` then returns what must be done, once for all events since the
 last turn, so that their commands travel in one batch. A claim starts what it is granted, and asks
-for no more than children can begin at once: an attempt runs from its grant on.
+for no more than children can start at once: an attempt runs from its grant on.
 
 What a job costs does not depend on how many others run: deadlines are in a heap, slots are counted
 as they fill and empty, and no turn walks through all attempts, except when every one of them is
@@ -60,7 +60,7 @@ from tenure.worker.session.claims import (
 from tenure.worker.session.outbox import LeasePolls, Outbox
 from tenure.worker.session.timers import Timers
 
-CLAIM_ANSWER_WITHIN = seconds(60)  # a coordinator may hold a claim open while it waits for work
+CLAIM_ANSWER_WITHIN = seconds(60)  # a coordinator may keep a claim open while it waits for work
 REPORT_WITHIN = seconds(60)
 MAX_REPORT_TRIES = 12
 MAX_REFUSED_REPORTS = 3
@@ -154,7 +154,7 @@ class WorkerSession:
         self._notes_every_end = notes_every_end
         self._claimer = ClaimPlanner(settings, random)
         self._claim: tuple[int, Boot] | None = None  # ticket and send time of the claim in flight
-        self._ended_claim: int | None = None  # the ticket of a held claim that we ended ourselves
+        self._ended_claim: int | None = None  # the ticket of an open claim that we ended ourselves
         self._attempts: dict[int, LeasedAttempt] = {}
         self._timers = Timers()  # the next deadline of each attempt, by run
         self._running: dict[int, LeasedAttempt] = {}  # the longest unpolled first
@@ -177,7 +177,7 @@ class WorkerSession:
 
     @property
     def has_reported_silence(self) -> bool:
-        """Whether the coordinator does not answer, and the log says so."""
+        """Whether the coordinator does not answer, and the log states that."""
         return self._failure_log.is_reported
 
     @property
@@ -195,7 +195,7 @@ class WorkerSession:
 
     @property
     def _is_claim_lost(self) -> bool:
-        """Whether a drain gives the claim up. Jobs that it was granted come back when their leases
+        """Whether a drain abandons the claim. Jobs that it was granted come back when their leases
         end: no reason to wait for a coordinator that is gone."""
         return self._claim is None and self._claimer.tries >= LAST_CLAIM_TRIES
 
@@ -254,7 +254,7 @@ class WorkerSession:
         if not attempt.is_open or attempt.phase is Phase.REPORTING:
             return
         if self.now >= attempt.fence_at:
-            # By the time the coordinator gives the job to someone else, this handler must be
+            # By the time the coordinator grants the job to another worker, this handler must be
             # gone. Nothing is reported.
             self._count_overdue(attempt)
             self._note_about(attempt, attempt.ends_by)
@@ -273,7 +273,7 @@ class WorkerSession:
     # --- claiming ------------------------------------------------------------------------------
 
     def _next_claim_at(self) -> Boot:
-        """When to claim, or to give up waiting for the answer to a claim."""
+        """When to claim, or to stop waiting for the answer to a claim."""
         if self._claim is not None:
             return Boot(self._claim[1] + CLAIM_ANSWER_WITHIN)
         claim_at = max(self._claimer.next_at, self._gathers_until())
@@ -312,21 +312,21 @@ class WorkerSession:
         return Boot(self._room_since + self._gather_us())
 
     def _ready_in(self, lane: Isolation) -> int:
-        """How many attempts could begin at once in this lane."""
+        """How many attempts could start at once in this lane."""
         serving = self._serving.get(lane, 0)
         if lane is Isolation.PROCESS:
             return max(0, serving - self._occupied_in[lane])
         return self._concurrency if serving else 0
 
     def children_serving(self, lane: Isolation, children: int) -> None:
-        """So many children of this lane can run attempts now."""
+        """This number of children of this lane can run attempts now."""
         is_more = children > self._serving.get(lane, 0)
         self._serving[lane] = children
         if is_more:
             self._claimer.room_was_made(self.now)
 
     def trust_hints(self, hints_arrive: Callable[[], bool]) -> None:
-        """Ask less often while this says that hints arrive."""
+        """Ask less often while this returns that hints arrive."""
         self._claimer.hints_arrive = hints_arrive
 
     def work_expected(self) -> None:
@@ -377,14 +377,14 @@ class WorkerSession:
         if answer.grants:
             took_us = min(took_us - min(answer.waited_us, took_us), LONGEST_GATHER)
             self._usual_claim_us = Duration((3 * self._usual_claim_us + took_us) // 4)
-        # While the coordinator held the claim, no lease had begun. [WP12]
+        # While the coordinator kept the claim open, no lease had started. [WP12]
         begun_at = Boot(sent_at + min(answer.waited_us, self.now - sent_at))
         for grant in answer.grants:
             if grant.lease_id not in self._leases:
                 self._granted(grant, begun_at)
 
     def _granted(self, grant: Grant, begun_at: Boot) -> None:
-        """Take a grant whose lease began no earlier than `begun_at`."""
+        """Take a grant whose lease started no earlier than `begun_at`."""
         self.stats.granted += 1
         self._runs += 1
         run, kind = self._runs, grant.job.kind
@@ -422,7 +422,7 @@ class WorkerSession:
     # --- heartbeats and answers ----------------------------------------------------------------
 
     def _heartbeats(self, looked_at: list[LeasedAttempt]) -> None:
-        """Renew every lease that is due, and with it the ones that would be due soon."""
+        """Renew every lease that is due, and with it leases that would be due soon."""
         due = [e for e in looked_at if e.is_open and self.now >= e.heartbeat_at]
         if not due:
             return
@@ -674,7 +674,7 @@ class WorkerSession:
     # --- ending --------------------------------------------------------------------------------
 
     def clock_jumped(self) -> None:
-        """The wall clock ran ahead: the leases may be older than they look."""
+        """The wall clock ran ahead: the leases may be older than they seem."""
         self._note("the wall clock jumped ahead: renewing every lease now")
         for attempt in self._attempts.values():
             attempt.heartbeat_at = self.now
@@ -705,13 +705,13 @@ class WorkerSession:
         return drain
 
     def _end_waits(self) -> None:
-        """End a claim that is held open longer than the drain lasts; its retry does not wait."""
+        """End a claim that is kept open longer than the drain lasts; its retry does not wait."""
         if self._claim is not None:
             self._ended_claim = self._claim[0]
             self._actions.append(messages.EndWaits())
 
     def _continue_drain(self) -> None:
-        """Ask all to stop; those that have not are killed later."""
+        """Ask all handlers to stop; any that has not is killed later."""
         if self._drain is None or self.now < self._ask_at:
             return
         self._ask_at = NEVER

@@ -58,7 +58,7 @@ class Timers:
         return None if self.next_at == NEVER else self._heap[0][1]
 
     def due(self, now: Boot) -> list[int]:
-        """Remove and return the ones that are due now."""
+        """Remove and return the numbers that are due now."""
         numbers: list[int] = []
         while self.next_at <= now:
             numbers.append(self._heap[0][1])

@@ -99,7 +99,7 @@ class BackgroundTasks:
         return True
 
     def give_sign(self) -> None:
-        """Give a sign of life now: the worker has something new to say of itself."""
+        """Give a sign of life now: the worker has something new to report about itself."""
         self.submit(SIGN, self._sign)
 
     def store_output(self, output: AttemptOutput, is_last: bool) -> None:

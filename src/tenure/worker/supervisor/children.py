@@ -38,7 +38,7 @@ from tenure.worker.supervisor.output import BoundedOutput
 
 CHILD_MODULE = "tenure.worker.child.main"
 MAX_BACKLOG_BYTES = 64 * 1024
-MAX_READS = 16  # per turn of the loop, so that one chatty child cannot starve the others
+MAX_READS = 16  # per round of the loop, so that one chatty child cannot starve the others
 WAIT_FOR_EXIT_S = 5.0
 
 
@@ -94,7 +94,7 @@ class Child:
 
     def has_begun(self, run: int) -> bool:
         """Whether it has called the handler of this run, its last one, or may have: only children
-        that run one attempt at a time say so."""
+        that run one attempt at a time report it."""
         return self.lane is not Isolation.PROCESS or self._begun_mark.is_of(run)
 
     @property
@@ -151,7 +151,7 @@ class Child:
     def drain_output(self) -> None:
         """Read whatever waits in the pipe: a full pipe would block the handler."""
         if self._pipe not in self._watched:
-            return  # at its end, or closed earlier in the same turn
+            return  # at its end, or closed earlier in the same round
         with suppress(BlockingIOError):
             for _ in range(MAX_READS):
                 data = os.read(self._pipe, READ_BYTES)
@@ -187,7 +187,7 @@ class Child:
 
     def reap(self) -> str:
         """Reap the process and its group, close everything; how it ended, in words."""
-        # The group first: the zombie still holds its id, so no other process can have it.
+        # The group first: the zombie still has its id, so no other process can have it.
         self.kill()
         try:
             self._process.wait(WAIT_FOR_EXIT_S)
@@ -274,7 +274,7 @@ def describe_exit(status: int) -> str:
     except ValueError:
         name = f"signal {-status}"
     if -status == signal.SIGKILL:
-        return f"was killed by {name}; if nobody sent it, memory ran out"
+        return f"was killed by {name}; if no process sent it, memory ran out"
     return f"was killed by {name}"
 
 
@@ -282,15 +282,16 @@ def describe_exit(status: int) -> str:
 
 
 MOMENT = seconds(0.005)
-"""An attempt that has run for this long is not short: no other one waits for its child."""
+"""An attempt that has run this long is not short: other attempts stop waiting for its child."""
 
 
 class RecentlyBegun:
-    """The attempts that began a moment ago and have not ended. While there are a few, others wait.
+    """The attempts that started a moment ago and have not ended. While there are a few, others
+    wait.
 
-    Of many short jobs that come at once each would wake a process of its own, whose memory is no
-    longer in the processor's caches: a job that does nothing cost its child 300 µs of CPU in one of
-    32 processes, 130 µs in one of 4 that took turns. So a few start, and the next one where one has
+    If many short jobs come at once, each would wake a process of its own, whose memory is no longer
+    in the processor's caches: a job that does nothing cost its child 300 µs of CPU in one of 32
+    processes, 130 µs in one of 4 that took turns. So a few start, and the next one where one has
     just ended. Jobs that have not ended after a moment are not short: then all start.
     """
 
@@ -299,19 +300,19 @@ class RecentlyBegun:
         self._until = Timers()  # by run: when it has run for more than a moment
 
     def begun(self, run: int, now: Boot) -> None:
-        """It begins."""
+        """It starts."""
         self._until.put(run, Boot(now + MOMENT))
 
     def ended(self, run: int) -> None:
-        """It has ended, or never began."""
+        """It has ended, or never started."""
         self._until.drop(run)
 
     def forget(self) -> None:
-        """As if none of them had begun a moment ago."""
+        """As if none of them had started a moment ago."""
         self._until = Timers()
 
     def has_room(self, now: Boot) -> bool:
-        """Whether another one may begin now."""
+        """Whether another one may start now."""
         self._until.due(now)
         return len(self._until) < self._most
 

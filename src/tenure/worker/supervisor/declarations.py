@@ -1,7 +1,8 @@
 """What an application declares for its kinds, and what the store has.
 
-A worker that starts writes only what the store has never seen: while two versions of the code run
-side by side, each would overwrite the other's settings. `tenure kinds sync` writes all of it. [RL6]
+A worker that starts writes only what the store does not have yet: while two versions of the code
+run side by side, each would overwrite the other's settings. `tenure kinds sync` writes all of it.
+[RL6]
 """
 
 import logging
@@ -25,7 +26,7 @@ RETRY_FOR_S = 5.0
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """A kind for which the application and the store say different things."""
+    """A kind for which the application and the store differ."""
 
     declared: KindSettings
     stored: KindSettings
@@ -37,7 +38,7 @@ class Difference(msgspec.Struct, frozen=True):
         )
 
     def _said(self, side: KindSettings) -> str:
-        """What one of them says about the things in which they differ."""
+        """The values of one of them where they differ."""
         said = []
         if self.declared.has_limits and not self.declared.has_limits_of(self.stored):
             said.append(side.limits_in_words)
@@ -57,8 +58,8 @@ def declare_kinds(
     handlers: Iterable[Handler],
     stored: Mapping[Kind, KindSettings] | None = None,
 ) -> Iterator[Difference]:
-    """Write what is declared for kinds that the store has never seen, and the policies of those
-    that have none; yields the kinds for which it has something else."""
+    """Write what is declared for kinds that the store does not have yet, and policies where the
+    store has none; yields the kinds for which it has something else."""
     stored = stored_kinds(store, namespace) if stored is None else stored
     refused: RequestRefused | None = None
     unwritten: list[Kind] = []
@@ -106,7 +107,7 @@ def declare_and_warn(
     overwrites: bool = False,
 ) -> None:
     """What a starting worker does. Where the store has something else, perhaps an operator changed
-    it, perhaps this code is old. A worker under development `overwrites` it and says so."""
+    it, perhaps this code is old. A worker under development `overwrites` it and logs that."""
     try:
         with retrying_for(RETRY_FOR_S):
             stored = stored_kinds(store, namespace)
@@ -181,8 +182,8 @@ def declare_schedules(
     app: str,
     overwrites: bool = False,
 ) -> None:
-    """Write the new ones; log what became of each. A worker under development `overwrites` those
-    that the store has otherwise."""
+    """Write the new ones; log what became of each. A worker under development `overwrites` what the
+    store has otherwise."""
     for number, (name, spec) in enumerate(declared.items()):
         command = PutSchedule(
             namespace=namespace,

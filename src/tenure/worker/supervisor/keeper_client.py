@@ -103,7 +103,7 @@ class KeeperClient:
             self._send(lines)
 
     def maintain(self) -> None:
-        """Tell it what has waited long enough; start another keeper if the last one died long
+        """Send it what has waited long enough; start another keeper if the last one died long
         enough ago."""
         now = self._clock()
         if self._running is None and now >= self._restart_at:
@@ -206,8 +206,8 @@ class KeeperClient:
 
 
 def _may_wait(deadline: Boot | None, sent_deadline: Boot | None, now: Boot) -> bool:
-    """Whether the keeper knows a little sooner deadline than this one, and not too soon a one. It
-    may know that of the child's last job, whose lease was shorter."""
+    """Whether the deadline that the keeper knows is at most SEND_WITHIN before this one and not
+    about to pass. It may be the one of the child's last job, whose lease was shorter."""
     if sent_deadline is None or sent_deadline < now + 2 * SEND_WITHIN:
         return False
     return deadline is None or sent_deadline < deadline <= sent_deadline + SEND_WITHIN

@@ -98,7 +98,7 @@ SECRETS = (
     f"{TOKEN_VARIABLE}*",
     "TENURE_*SECRET*",
     "TENURE_*PASSWORD*",
-    # What libpq connects with when the URL does not say it.
+    # What libpq connects with when the URL does not state it.
     "PGPASSWORD",
     "PGPASSFILE",
     "PGSERVICE",

@@ -154,7 +154,7 @@ class OutputRelay:
             self.drop(run)
 
     def drop(self, run: int) -> None:
-        """The attempt has not begun after all."""
+        """The attempt has not started after all."""
         self._printing.pop(run, None)
         self.timers.drop(run)
 

@@ -5,7 +5,7 @@ itself has failed; one whose process was killed because of another attempt in it
 costs its job nothing.
 
 Nothing is walked through for a job: free children and waiting attempts are in queues, deadlines in
-heaps. `flush` writes to the children and the keeper, once per turn.
+heaps. `flush` writes to the children and the keeper, once per round.
 """
 
 import logging
@@ -133,7 +133,7 @@ class ChildPool:
 
     @property
     def _spread_at(self) -> Boot:
-        """When those begin that waited for a child that was used just now."""
+        """When the attempts start that waited for a child that was used just now."""
         lane = self._lanes.get(Isolation.PROCESS)
         return self._recent.next_at if lane and lane.waiting and lane.has_free else NEVER
 
@@ -219,7 +219,7 @@ class ChildPool:
         self._stop_using(child)
 
     def _stop_using(self, child: Child) -> None:
-        """Give it no more work, and look for its exit, on systems that do not report it."""
+        """Give it no more work, and check for its exit, on systems that do not report it."""
         self._leave(child)
         self._child_timers.by(child.number, Boot(self._clock() + EXIT_POLL))
 
@@ -266,7 +266,7 @@ class ChildPool:
     def _begin(self, slot: _Slot, child: Child) -> None:
         if child.lane is Isolation.PROCESS:
             if not child.jobs_begun:
-                child.drain_output()  # of imports; later ones are read in every turn
+                child.drain_output()  # of imports; later ones are read in every round
             self._recent.begun(slot.run, self._clock())
             child.output.take()  # of imports, or of threads between two jobs
             self._outputs.begin(slot.run, slot.grant, child.output)
@@ -306,7 +306,7 @@ class ChildPool:
                 return
 
     def _spread(self, now: Boot) -> None:
-        """Those that began last have not ended soon, so the others wait no longer."""
+        """The attempts that started last have not ended soon, so the others wait no longer."""
         if now < self._spread_at:
             return
         lane = self._lanes[Isolation.PROCESS]

@@ -60,7 +60,7 @@ class HandlerRequest(msgspec.Struct, frozen=True):
         )
 
     def refuse(self, refused: frames.Refusal) -> frames.AskAnswer:
-        """The answer that says why there is no result."""
+        """The answer that states why there is no result."""
         return frames.AskAnswer(self.ask.run, self.ask.id, refused=refused)
 
     def unavailable(self, problem: str) -> frames.AskAnswer:

@@ -1,7 +1,7 @@
 """The supervisor: keeps leases, heartbeats and reports. It never runs user code.
 
 One thread and one selector: children, answers, signals and wake-ups all arrive there. Decides
-nothing; the session is told what happens, and what it wants is carried out.
+nothing; the session gets what happens, and what it wants is carried out.
 """
 
 import logging
@@ -152,7 +152,7 @@ class Supervisor:
         before = {
             number: signal.signal(number, note)
             for number in (*STOPS, *MEANINGLESS)
-            if signal.getsignal(number) is not signal.SIG_IGN  # as of SIGHUP under nohup
+            if signal.getsignal(number) is not signal.SIG_IGN  # such as SIGHUP under nohup
         }
         if was_asked(before.values()):
             self._count_stop()
@@ -183,7 +183,7 @@ class Supervisor:
 
     def _turn(self) -> None:
         self._selector.select(self._sleep_s())
-        # Read the time first, then all events until then: wherever in a turn this process is
+        # Read the time first, then all events until then: wherever in a round this process is
         # stopped, a handler that finished meanwhile did so before its lease is judged.
         now = self._session.now = boot_now()
         for key, _ in self._selector.select(0):

@@ -35,8 +35,8 @@ LEAST_MEMORY_BYTES = 64 * 1024 * 1024
 SHOWN_NAMES = 20
 PR_SET_DUMPABLE = 4
 GC_THRESHOLDS = (20_000, 20, 50)
-"""Of the collector in the supervisor: what it keeps of a batch of jobs is no garbage, and looking
-through it at every 700 objects took a twentieth of its CPU."""
+"""Garbage collection in the supervisor: the objects of a batch live long, and with Python's
+threshold of 700 the collector took a twentieth of its CPU."""
 
 _log = logging.getLogger("tenure.worker")
 
@@ -132,7 +132,7 @@ class Worker:
             code = self._supervisor.run()
         finally:
             self._background.close()
-            ended = "stopped because it could not go on" if code else "stopped"
+            ended = "stopped after an error that it cannot recover from" if code else "stopped"
             _log.info("worker %s %s; %s", self.id, ended, self.stats.summary())
         return code
 
@@ -224,7 +224,7 @@ def run_worker(
 ) -> int:
     """`tenure worker module:app`: drain on SIGTERM and SIGINT; the exit code of the process.
 
-    `made` is given the worker before it runs, for those who have hints for it.
+    `made` is called with the worker before it runs, for callers that have hints for it.
     """
     hide_from_other_processes()
     if "" not in sys.path and os.getcwd() not in sys.path:  # noqa: PTH109 - compared as text
