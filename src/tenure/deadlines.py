@@ -71,8 +71,8 @@ def waiting_until(end: Deadline) -> Iterator[None]:
 
 @contextmanager
 def retrying_for(span_s: float) -> Iterator[None]:
-    """Requests to a server in the block are sent again for so long at most: the caller says itself
-    that there is no answer, and asks again."""
+    """Requests to a server in the block are sent again up to this long: the caller says itself that
+    there is no answer, and asks again."""
     token = _retry_for_s.set(span_s)
     try:
         yield

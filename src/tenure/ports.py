@@ -231,8 +231,8 @@ def dedupe_key_of(job: Job) -> DedupeKey:
 
 
 class KeyHolders(msgspec.Struct, frozen=True):
-    """The jobs that hold these dedupe keys: live ones, and those that have ended and keep their key
-    until another job takes it over. [D13] [D14]"""
+    """The jobs that hold these dedupe keys: live ones, and ended jobs that keep their key until
+    another job takes it over. [D13] [D14]"""
 
     keys: tuple[DedupeKey, ...]
 
@@ -631,8 +631,8 @@ class NextReady(msgspec.Struct, frozen=True):
 
 
 OnHint: TypeAlias = Callable[[Hint | None], None]
-"""Takes a hint; None says that anything may have changed. Any thread may call it, also one that
-holds a lock of the store: it must be quick, and must neither raise nor call the store."""
+"""Takes a hint; None: anything may have changed. Any thread may call it, also one that holds a lock
+of the store: it must be quick, and must neither raise nor call the store."""
 
 
 class StoredJobs(ReadableJobs, Protocol):
@@ -728,8 +728,8 @@ class StoredFlows(ReadableFlows, Protocol):
         many there are."""
 
     def unblocked(self, ids: Sequence[JobId], *, limit: int) -> UnblockedJobs:
-        """Of these jobs and their children, those that wait although they need not: no parent is
-        live, or one has ended otherwise than the job needs. Each once, at most `limit`; fewer do
+        """From these jobs and their children, the jobs that wait although they need not: no parent
+        is live, or one has ended otherwise than the job needs. Each once, at most `limit`; fewer do
         not mean that there are no more. [FL5]"""
 
     def checks(self, *, limit: int, of: Sequence[JobId] | None = None) -> list[EdgeCheck]:

@@ -66,7 +66,7 @@ class RequestAudit:
             self._asked = _described(message)
 
     def signed_in(self) -> None:
-        """A visitor has shown a token and begins a session."""
+        """A visitor has sent a token and starts a session."""
         self._note(SecurityEvent.SIGNED_IN)
 
     def signed_out(self) -> None:

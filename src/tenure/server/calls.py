@@ -164,7 +164,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     async def listed_jobs(
         self, wanted: JobFilter, *, bodies: bool
     ) -> tuple[list[Job], JobId | None]:
-        """A page of jobs, and where the next one begins. Lists them without their bodies, then
+        """A page of jobs, and where the next one starts. Lists them without their bodies, then
         reads the bodies a few at a time. [H45]"""
         page: list[Job] = []
         before = wanted.before

@@ -217,7 +217,7 @@ class RequestMemory:
 
 
 MAX_REMEMBERED = 100_000
-"""Names that a server remembers; then it begins anew."""
+"""Names that a server remembers; then it starts anew."""
 
 NAMESAKES_AT_ONCE = 10
 
@@ -250,7 +250,7 @@ class NamespaceLimits:
         self._known: set[tuple[object, ...]] = set()
 
     async def check_jobs(self, namespace: Namespace, jobs: Sequence[Enqueue]) -> None:
-        """Raise if these jobs, or those that their ends make, need a queue too many."""
+        """Raise if these jobs, or jobs that their ends make, need a queue too many."""
         try:
             await self.check_queues(namespace, [name for job in jobs for name in _queues_of(job)])
         except Refused:

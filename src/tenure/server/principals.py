@@ -39,7 +39,7 @@ _Name = TypeVar("_Name", bound=str)
 
 
 class Principal(msgspec.Struct, frozen=True):
-    """The holder of a token; without one, somebody on this machine who may do everything."""
+    """The holder of a token; without one, any user of this machine, who may do everything."""
 
     token: Token | None = None
 

@@ -96,7 +96,7 @@ class SharedAnswers(Generic[_Key, _Answer]):
 READ_CLOCK_EVERY = seconds(10)
 
 METRICS_CALLS = 1
-"""Threads for metrics: whoever watches a server sees it also while its lists are slow. [H61]"""
+"""Threads for metrics: they answer also while the server's lists are slow. [H61]"""
 
 PARSING_CALLS = 1
 """Threads for large payloads. Parsing holds the interpreter, and takes a multiple of the text in
@@ -159,7 +159,7 @@ class Services:
         return Instant(at + self.monotonic() - read_at)
 
     async def overview(self, wanted: OverviewFilter) -> Overview:
-        """What a namespace is doing; those who ask for the same share the answer. [OB30]"""
+        """What a namespace is doing; callers that ask for the same share the answer. [OB30]"""
         return await self._overviews.get(
             wanted, lambda: self.listing(lambda: self.coordinator.store.views.overview(wanted))
         )

@@ -85,7 +85,7 @@ _caller: ContextVar[Caller | None] = ContextVar("tenure_caller", default=None)
 
 
 def call_for(caller: Caller | None) -> None:
-    """Say whose calls this request makes from now on; None: nobody's in particular."""
+    """Set whose calls this request makes from now on; None: no caller's in particular."""
     _caller.set(caller)
 
 
@@ -154,7 +154,7 @@ class SharedBlocking(Blocking):
             raise
 
     def _next_turns(self) -> None:
-        """Give the threads that are free to those that wait."""
+        """Give free threads to waiting requests."""
         while ready := [each for each in self._waiting if self._shares.has_room(each)]:
             caller = min(ready, key=self._shares.used_by)
             turn = self._waiting[caller][0]
