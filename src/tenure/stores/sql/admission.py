@@ -114,8 +114,7 @@ class SqlAdmission(Part):
 
     def admit(self, tx: Transaction, scope: ClaimScope) -> None:
         """Admit jobs of the dirty keys of the kinds that a claim asks for. Reads pages of dirty
-        keys until a job is admitted: the first ones may all be of one key with a long backlog.
-        [CK4]"""
+        keys until a job is admitted: the first may all be of one key with a long backlog. [CK4]"""
         namespace = scope.namespace
         for _ in range(MAX_PAGES):
             now, rows = self._dialect.take_dirty(tx, namespace, scope.kinds, self._settings.refresh)
@@ -242,8 +241,7 @@ class SqlAdmission(Part):
     def _correct(
         self, tx: Transaction, namespace: Namespace, rules: KeyRules, found: Sequence[KeyInUse]
     ) -> None:
-        """Lower rate states that are more than one burst ahead of now: otherwise they would stay a
-        whole burst ahead. [RL3]"""
+        """Lower rate states more than a burst ahead of now: they would stay a burst ahead. [RL3]"""
         tx.fetch(
             *[
                 self._query(

@@ -75,8 +75,7 @@ _OF_ANY_KIND: Shape = (("kinds", _DIRTY_KINDS),)
 
 
 class RestartClaim(Exception):
-    """The claim starts again: the settings changed, or keys are dirty, so that what it read is
-    old."""
+    """The claim starts again: the settings changed, or keys are dirty: what it read is old."""
 
 
 class RulesAreBusy(Exception):

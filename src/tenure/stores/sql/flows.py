@@ -1,7 +1,6 @@
 """Flows and edges in SQL.
 
-An edge is written once, and its outcome once, by the transaction that ends its parent or by the
-sweeper.
+An edge is written once, its outcome once: when its parent is ended, or by the sweeper.
 """
 
 from collections import Counter
@@ -278,7 +277,7 @@ class SqlFlows(Part):
         return made
 
     def edge_marks(self, ended: Sequence[JobId]) -> list[Query]:
-        """The statements that write the outcomes of ended jobs on their edges. None for no jobs.
+        """Statements that write the outcomes of ended jobs on their edges. None for no jobs.
         [FL4]"""
         if not ended:
             return []

@@ -109,8 +109,7 @@ def _not_writable(path: Path, why: str) -> StoreError:
 
 
 def filesystem_of(directory: Path, mounts: Path = _MOUNTS) -> str:
-    """The type of the filesystem that `directory` is on; empty where the system does not report
-    it."""
+    """The type of the filesystem that `directory` is on; empty where that is not known."""
     try:
         lines = mounts.read_text(errors="surrogateescape").splitlines()
     except OSError:
