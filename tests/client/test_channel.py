@@ -6,9 +6,10 @@ import os
 import subprocess
 import sys
 import threading
+import time
 import warnings
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from tenure import (
 )
 from tenure.client.app import Application
 from tenure.client.channel import IDS_PER_ENTROPY, Channel, Link, close_at_exit
+from tenure.client.shells import pause
 from tenure.core.commands import Command
 from tenure.core.ids import DEFAULT_NAMESPACE, JobId
 from tenure.core.job import Job as StoredJob
@@ -127,14 +129,71 @@ class AwayStore(Intercepted):
 
     def __init__(self, store: JobStore, failures: int) -> None:
         super().__init__(store, self._read)
-        self._failures = failures
+        self.failures = failures
 
     def _read(self, place: str, method: Callable[..., Any], *given: Any, **named: Any) -> Any:
         if "." in place:
-            self._failures -= 1
-            if self._failures >= 0:
+            self.failures -= 1
+            if self.failures >= 0:
                 raise StoreUnavailable("the server restarts")
         return method(*given, **named)
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda app, _: app.queues.als(),
+        lambda app, _: app.schedules.apause("nightly"),
+        lambda app, job_id: app.dead_letters.adiscard(job_id),
+        lambda app, job_id: app.flows.acancel(job_id),
+    ],
+)
+def test_an_async_request_that_is_cancelled_is_not_sent_again(
+    scene: Scene,
+    monkeypatch: pytest.MonkeyPatch,
+    ask: Callable[[Application, str], Coroutine[Any, Any, object]],
+) -> None:
+    away, job = Away(scene, failures=10**6), scene.app().enqueue("work", {})
+    monkeypatch.setattr(scene, "pause", pause)  # real: the loop's time ends the wait
+    app = flaky_app(scene, away)
+
+    async def main() -> float:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(ask(app, job.id), 0.5)
+        return time.monotonic()
+
+    given_up_s = asyncio.run(main())
+
+    assert time.monotonic() - given_up_s < 1  # the loop waits for its threads
+    assert 0 < 10**6 - away.store.failures < 20
+
+
+def test_what_was_cancelled_between_a_read_and_a_write_does_not_write(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    away, job = Away(scene, failures=0), scene.app().enqueue("work", {}).id
+    reads, goes_on = threading.Event(), threading.Event()
+
+    def read(ids: Sequence[JobId]) -> dict[JobId, StoredJob]:
+        reads.set()
+        goes_on.wait(10)
+        return scene.world.coordinator.read_jobs(ids)
+
+    written: list[object] = []
+    monkeypatch.setattr(away, "read_jobs", read)
+    monkeypatch.setattr(away, "execute_many", written.append, raising=False)
+
+    async def main() -> None:
+        asked = asyncio.create_task(flaky_app(scene, away).dead_letters.aredrive(job))
+        await asyncio.to_thread(reads.wait, 10)
+        asked.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asked
+        goes_on.set()
+
+    asyncio.run(main())
+
+    assert written == []
 
 
 @pytest.mark.parametrize(

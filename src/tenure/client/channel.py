@@ -15,7 +15,7 @@ from typing import Any, NoReturn, Protocol, TypeVar
 
 import msgspec
 
-from tenure.client.shells import Operation, Wait, in_thread, run
+from tenure.client.shells import Operation, Wait, in_thread, pause, run
 from tenure.core.commands import Command
 from tenure.core.ids import (
     ENTROPY_BYTES,
@@ -110,7 +110,7 @@ class Link(msgspec.Struct, kw_only=True):
     watch: Callable[[OnHint], Callable[[], None]] | None = None
     """`Store.watch` of the store, where it can be asked."""
     monotonic: Callable[[], float] = time.monotonic
-    pause: Callable[[float], None] = time.sleep
+    pause: Callable[[float], None] = pause
     apause: Callable[[float], Awaitable[None]] = asyncio.sleep
 
 

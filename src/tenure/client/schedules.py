@@ -10,7 +10,7 @@ from typing import Any, Unpack
 from tenure.client.channel import Channel
 from tenure.client.functions import Sender
 from tenure.client.jobs import Job
-from tenure.client.shells import awaiting
+from tenure.client.shells import awaiting, stop_if_cancelled
 from tenure.core.schedules import (
     PauseSchedule,
     PutSchedule,
@@ -126,6 +126,7 @@ class Schedules:
         return schedule_record(self._change(command), bodies=False)
 
     def _change(self, command: ScheduleCommand) -> Schedule:
+        stop_if_cancelled()
         reply = self._channel.link().coordination.change_schedule(command)
         if reply.schedule is None:
             raise unknown_schedule(command.name, [each.name for each in self.ls()])

@@ -5,12 +5,16 @@ to wait in a thread and how to wait in an event loop, and is sent what came of i
 are the two shells; a failure of the wait is raised inside the operation, which may handle it.
 Private functions that return an operation have names that end in -ing. A public method is written
 once, as an operation: the decorator `blocking` makes the method, and `awaiting` its async twin.
-What waits for nothing but answers of the store is a plain method, whose twin runs in a thread.
+What waits for nothing but answers of the store is a plain method, whose twin runs in a thread; if
+the twin is cancelled, the operations of that thread send nothing more.
 """
 
 import asyncio
 import inspect
+import threading
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Generator
+from contextvars import ContextVar
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar, cast, get_args
 
@@ -19,6 +23,9 @@ import msgspec
 P = ParamSpec("P")
 S = TypeVar("S")
 T = TypeVar("T")
+
+_cancelled: ContextVar[threading.Event | None] = ContextVar("tenure_cancelled", default=None)
+"""Set in a thread that runs for an async twin: whether nobody waits for its result any more."""
 
 
 class Wait(msgspec.Struct, frozen=True):
@@ -36,11 +43,28 @@ def in_thread(call: Callable[[], Any]) -> Wait:
     return Wait(call, lambda: asyncio.to_thread(call))
 
 
+def pause(span_s: float) -> None:
+    """Sleep; not to the end if this thread runs for an async twin that is cancelled meanwhile."""
+    cancelled = _cancelled.get()
+    if cancelled is None:
+        time.sleep(span_s)
+    else:
+        cancelled.wait(span_s)
+
+
+def stop_if_cancelled() -> None:
+    """End what this thread does for an async twin that was cancelled: it writes nothing more."""
+    cancelled = _cancelled.get()
+    if cancelled is not None and cancelled.is_set():
+        raise asyncio.CancelledError
+
+
 def run(operation: Operation[T]) -> T:
     """Carry out an operation in this thread."""
     try:
         wait = next(operation)
         while True:
+            stop_if_cancelled()
             try:
                 value = wait.blocking()
             except Exception as failure:  # the operation decides whether it can continue
@@ -93,7 +117,16 @@ def awaiting(
 
     async def twin(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
         if operation is None:
-            return await asyncio.to_thread(method, self, *args, **kwargs)
+            cancelled = threading.Event()
+
+            def call() -> T:
+                _cancelled.set(cancelled)  # in the copy of the context that the thread has
+                return method(self, *args, **kwargs)
+
+            try:
+                return await asyncio.to_thread(call)
+            finally:
+                cancelled.set()
         result: T = await arun(operation(self, *args, **kwargs))
         return result
 
