@@ -408,3 +408,25 @@ def test_a_store_does_not_cross_a_fork(sqlite_store: SqliteStore) -> None:
     os.close(reading)
     os.close(writing)
     assert claim(sqlite_store, 1)
+
+
+@spec("K14")
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_a_store_whose_file_is_gone_refuses_every_call_until_it_is_back(
+    sqlite_path: Path, is_replaced: bool
+) -> None:
+    store = SqliteStore(sqlite_path)
+    aside = sqlite_path.with_name("aside.db")
+    sqlite_path.rename(aside)
+    if is_replaced:
+        with closing(SqliteStore(sqlite_path)):
+            pass
+
+    for call in (store.now, store.upkeep.tick, partial(store.jobs.load, [])):
+        with pytest.raises(StoreError, match="was deleted or replaced"):
+            call()
+    assert sqlite_path.exists() == is_replaced
+
+    aside.replace(sqlite_path)
+    store.upkeep.tick()
+    store.close()

@@ -139,12 +139,23 @@ class SqliteDatabase(OpenSqlite):
     def __init__(self, path: Path, *, clock: Clock, timeout_s: float) -> None:
         super().__init__(path, clock)
         self._timeout_s = timeout_s
+        self._file = _file_at(path)
         self._readers: list[sqlite3.Connection] = []
         self._readers_lock = threading.Lock()
         self.changes = ChangeWatch(lambda: connect(path, clock, LOCK_SLICE_S, reader=True), path)
         self.writer = Writer(
             lambda: connect(path, clock, LOCK_SLICE_S), path=path, timeout_s=timeout_s
         )
+
+    def check(self) -> None:
+        """Raise also if the file was deleted or another one has its name: SQLite would keep writing
+        to the deleted one, and what is acknowledged would be gone with this process. [K14]"""
+        super().check()
+        if _file_at(self.path) != self._file:
+            raise StoreError(
+                f"{self.path} was deleted or replaced while this process had it open",
+                hint="put the file back, or start this process again for a new store",
+            )
 
     def watch(self, on_hint: OnHint) -> Callable[[], None]:
         """Call `on_hint` after a change of any process, without saying what changed."""
@@ -209,3 +220,12 @@ class SqliteDatabase(OpenSqlite):
     def write(self, work: Callable[[Transaction], _T]) -> _T:
         self.check()
         return self.writer.run(lambda connection: work(SqliteTransaction(connection)))
+
+
+def _file_at(path: Path) -> tuple[int, int] | None:
+    """Which file has this name now; None for none."""
+    try:
+        found = os.stat(path)  # noqa: PTH116 - half the time of Path.stat, and every call asks
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino

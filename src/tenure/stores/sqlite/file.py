@@ -35,6 +35,8 @@ from tenure.stores.sqlite.exposure import check_exposure
 PACKAGE = "tenure.stores.sqlite"
 """Where the statements and migrations of this dialect are."""
 
+IN_MEMORY = Path(":memory:")
+
 OLDEST_SQLITE = (3, 37, 0)
 """The first with STRICT tables."""
 
@@ -133,9 +135,11 @@ def is_network_filesystem(kind: str) -> bool:
 def connect(
     path: Path, clock: Clock, busy_timeout_s: float, *, reader: bool = False
 ) -> sqlite3.Connection:
-    """A connection with our settings; `tenure_clock()` is the store's clock in SQL."""
+    """A connection with our settings; `tenure_clock()` is the store's clock in SQL. Creates no
+    file: an empty one in the place of a store that was deleted would hide that."""
     connection = sqlite3.connect(
-        path,
+        path if path == IN_MEMORY else f"{path.absolute().as_uri()}?mode=rw",
+        uri=path != IN_MEMORY,
         timeout=busy_timeout_s,
         isolation_level=None,  # Python must not open transactions of its own
         check_same_thread=False,  # a reader serves many threads, one at a time

@@ -10,7 +10,6 @@ import weakref
 from collections.abc import Callable
 from contextlib import closing
 from functools import cache
-from pathlib import Path
 from typing import TypeVar
 
 from tenure.clock import host_clock
@@ -18,11 +17,15 @@ from tenure.ports import Clock, HealthFact, OnHint, fact
 from tenure.stores.hints import Watchers
 from tenure.stores.sql.database import Transaction
 from tenure.stores.sqlite.database import OpenSqlite
-from tenure.stores.sqlite.file import SqliteTransaction, apply_migrations, connect, translated
+from tenure.stores.sqlite.file import (
+    IN_MEMORY,
+    SqliteTransaction,
+    apply_migrations,
+    connect,
+    translated,
+)
 from tenure.stores.sqlite.store import SqliteParts
 from tenure.stores.urls import StoreOptions
-
-IN_MEMORY = Path(":memory:")
 
 _T = TypeVar("_T")
 
