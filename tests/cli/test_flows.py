@@ -156,9 +156,25 @@ def test_cancel_names_a_job_that_cannot_be_read_and_cancels_the_others(
 
     assert cancelled.exit_code == 1
     assert cancelled.stdout == "7 jobs: 1 queued, 6 cancelled\n"
-    assert cancelled.stderr.startswith(
-        f"tenure: not every job was cancelled: job {broken} cannot be read: policy is not the"
-    )
+    named, total = cancelled.stderr.splitlines()
+    assert named.startswith(f"tenure: job {broken} cannot be read: policy is not the document")
+    assert total == "tenure: 1 job was not cancelled"
+
+
+@spec("FL14")
+def test_cancel_names_each_job_that_cannot_be_cancelled_and_how_many_there_are(
+    flow: Flow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tenure.cli.flows.SHOWN_PROBLEMS", 2)
+    for job in flow.jobs[:3]:
+        make_unreadable(tmp_path / "tenure.db", job.id)
+
+    cancelled = tenure("flows", "cancel", flow.id)
+
+    *named, total = cancelled.stderr.splitlines()
+    assert len(named) == 2
+    assert {line.split()[2] for line in named} < {job.id for job in flow.jobs[:3]}
+    assert (cancelled.exit_code, total) == (1, "tenure: 3 jobs were not cancelled")
 
 
 def test_what_does_not_exist_or_does_not_end_is_an_error(flow: Flow) -> None:
@@ -209,7 +225,8 @@ def test_ctrl_c_while_cancelling_says_how_many_jobs_are_done(
 
     assert stopped.exit_code == 130
     assert stopped.stderr == (
-        "tenure: interrupted; 7 jobs: 2 waiting, 5 queued; run it again to cancel the rest\n"
+        "tenure: interrupted; ended: 0 of 7 jobs: 2 waiting, 5 queued; run it again to cancel the"
+        " rest\n"
     )
 
 

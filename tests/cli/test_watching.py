@@ -1,7 +1,12 @@
 """How far a job is, during `jobs wait` and `enqueue --wait`."""
 
+import fcntl
+import os
+import pty
 import re
+import struct
 import subprocess
+import termios
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +107,45 @@ def test_whoever_waits_at_a_terminal_sees_how_far_the_job_is(
 
     assert code == 0
     assert shown.splitlines()[-1] == "7"
+
+
+def test_the_line_that_changes_fits_the_terminal_that_shows_it(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    shows, sees = pty.openpty()  # of stderr; stdout is a file
+    fcntl.ioctl(sees, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 30, 0, 0))
+    with os.fdopen(sees, "w") as stderr:
+        monkeypatch.setattr("sys.stderr", stderr)
+        monkeypatch.setattr(ProgressLine, "FIRST_AFTER_S", -1.0)
+        monkeypatch.setattr(ProgressLine, "TERMINAL_EVERY_S", -1.0)
+        ProgressLine().show("x" * 100)
+        stderr.flush()
+        shown = os.read(shows, 1000).decode()
+    os.close(shows)
+
+    assert shown.count("x") in range(25, 30)
+
+
+@spec("LV1")
+def test_a_wait_asks_again_why_only_if_the_job_changed_or_after_a_while(
+    run: Run, serving: Coordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job_id = enqueued(run, "mail")
+    asked: list[int] = []
+    looks = iter(
+        [lambda: None] * 4
+        + [lambda: started(serving)]
+        + [lambda: None] * 4
+        + [lambda: run("jobs", "cancel", job_id, "--hard")]
+    )
+    monkeypatch.setattr(ProgressLine, "FIRST_AFTER_S", 0.0)
+    monkeypatch.setattr(following, "LINE_EVERY_S", 0.0)
+    monkeypatch.setattr(following, "pause", lambda _: next(looks)())
+    monkeypatch.setattr(following, "why_waiting", lambda _, job: asked.append(job.rev))
+
+    run("jobs", "wait", job_id)
+
+    assert len(asked) == len(set(asked)) == 2
 
 
 @spec("LV1", "LV3")

@@ -16,7 +16,7 @@ from tenure.cli.invocation import (
     list_command,
 )
 from tenure.cli.options import flag, limit_option, request_id_option, timeout_option
-from tenure.cli.output import ago, print_json, print_table, printable
+from tenure.cli.output import ago, print_json, print_table, printable, say
 from tenure.core.flow_rows import Flow, FlowStep, FlowSummary, FlowView, in_order
 from tenure.core.ids import DEFAULT_NAMESPACE, FlowId, JobId
 from tenure.core.instants import Duration
@@ -26,6 +26,7 @@ from tenure.protocol.replies import FlowRecord, FlowReply, flow_reply, flow_summ
 
 PAUSE_S = 0.25
 SHOWN_PARENTS = 3
+SHOWN_PROBLEMS = 20
 
 flow_argument = click.argument("flow_id")
 
@@ -156,10 +157,15 @@ def cancel_flow(
         cli.api.flows.cancel(chosen, hard=hard, reason=reason, request_id=request_id)
     except (Conflict, UnreadableRow) as problem:
         _show_counted(cli, _load(cli, chosen))
-        refuse(f"not every job was cancelled: {problem}")
+        every = problem.__cause__
+        problems = every.exceptions if isinstance(every, ExceptionGroup) else (problem,)
+        for each in problems[:SHOWN_PROBLEMS]:
+            say(str(each))
+        refuse(counted(len(problems), "job was not cancelled", "jobs were not cancelled"))
     except KeyboardInterrupt as interrupt:
-        done = _counted(_load(cli, chosen))
-        raise Interrupted(f"interrupted; {done}; run it again to cancel the rest") from interrupt
+        view = _load(cli, chosen)
+        ended = f"ended: {len(view.steps) - len(_live(view))} of {_counted(view)}"
+        raise Interrupted(f"interrupted; {ended}; run it again to cancel the rest") from interrupt
     _show_counted(cli, _load(cli, chosen))
 
 

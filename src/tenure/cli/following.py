@@ -138,6 +138,8 @@ def give_up(problem: str, *, told: str) -> NoReturn:
 
 WAIT_POLL_S = 0.1
 LINE_EVERY_S = 0.5
+ASK_WHY_EVERY_S = 5.0
+"""Why an unchanged job waits is asked again after this long: each answer takes several reads."""
 
 
 def progress_words(job: Job, why: str | None) -> str:
@@ -164,6 +166,7 @@ def wait_for_end(serving: Coordination, job: Job, timeout: Duration | None) -> J
     told = keeps_running(f"job {job.id}", shown_by=f"jobs wait {job.id}")
     line = ProgressLine(log_every_s=LINE_EVERY_S)
     reading = Reconnecting(timeout=timeout, was_answered=True, line=line)
+    why, asked_rev, ask_again_s = None, -1, 0.0
     with following(interrupted=INTERRUPTED, told=told, output_closed=OUTPUT_CLOSED):
         while not job.status.is_terminal:
             if reading.is_too_late:
@@ -173,7 +176,9 @@ def wait_for_end(serving: Coordination, job: Job, timeout: Duration | None) -> J
                 problem = f"job {job.id} is still {job.status}" + (reasons and f": {reasons}")
                 give_up(problem, told=told)
             if line.is_due:
-                why = reading.ask(partial(why_waiting, serving.store, job))
+                if job.rev != asked_rev or time.monotonic() >= ask_again_s:
+                    why = reading.ask(partial(why_waiting, serving.store, job))
+                    asked_rev, ask_again_s = job.rev, time.monotonic() + ASK_WHY_EVERY_S
                 line.show(f"{job.id}{GAP}{progress_words(job, why)}")
             pause(WAIT_POLL_S)
             job = reading.ask(partial(load_job, serving, job.id))

@@ -188,8 +188,12 @@ def why_no_output(job: Job, attempt: int | None) -> str:
         had = counted(job.attempt, "attempt")
         return f"job {job.id} is {job.status} and has had {had}"
     which = "" if attempt is None else f"attempt {attempt} of "
-    so_far = " so far" if is_running(job, attempt or job.attempt) else ""
-    return f"{which}job {job.id} has written nothing{so_far}"
+    if is_running(job, attempt or job.attempt):
+        return (
+            f"{which}job {job.id} runs on {job.owner} and has written nothing so far; its output is"
+            " shown a few seconds after it is written"
+        )
+    return f"{which}job {job.id} has written nothing"
 
 
 def print_output(job: Job, logs: Sequence[AttemptLog]) -> None:

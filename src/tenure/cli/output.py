@@ -5,6 +5,7 @@ Colours only on a terminal (click sees to that). Every cell is escaped, so that 
 move the cursor, change a colour or reorder a line.
 """
 
+import os
 import shutil
 import sys
 import time
@@ -137,6 +138,14 @@ def terminal_columns() -> int | None:
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
+def _stderr_columns() -> int:
+    """How wide the terminal is that reads stderr: stdout may be a file, whose width is a guess."""
+    try:
+        return os.get_terminal_size(sys.stderr.fileno()).columns
+    except (OSError, ValueError):  # an object of a test, without a file
+        return shutil.get_terminal_size().columns
+
+
 def fit(widths: Sequence[int], shortest: Sequence[int], available: int) -> list[int]:
     """These widths, the widest ones made narrower until a row fits; not below `shortest` unless
     there is no other way."""
@@ -266,7 +275,7 @@ class ProgressLine:
             return
         self._next = time.monotonic() + self._every_s
         if self._is_terminal:
-            columns = shutil.get_terminal_size().columns - 1
+            columns = _stderr_columns() - 1
             cut = shortened(printable(text), columns)
             click.echo(f"\r{cut}{_ERASE_LINE}", nl=False, err=True)
         elif text != self._shown:

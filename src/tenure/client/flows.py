@@ -207,7 +207,8 @@ class Flows:
     ) -> FlowReply:
         """Cancel every job of a flow that has not ended, and show the flow. Handlers of running
         jobs are asked to stop; `hard` does not wait for them. Raises `UnreadableRow` or `Conflict`
-        for the first job that could not be cancelled, after all others were. Safe to repeat."""
+        for the first job that could not be cancelled, after all others were; its `__cause__` has
+        all of these. Safe to repeat."""
         channel = self._channel
         view = run(loading_flow(channel, _flow_id(flow_id)))
         asked_as = channel.new_request_id() if request_id is None else RequestId(plain(request_id))
@@ -223,7 +224,7 @@ class Flows:
             for step in live[::-1]  # children first: a parent's end must not start them [FL14]
         )
         if failures:
-            raise failures[0]
+            raise failures[0] from ExceptionGroup("not cancelled", failures)
         return self.show(view.flow.id)
 
     acancel = awaiting(cancel)
