@@ -8,9 +8,10 @@ import pytest
 
 from tenure.coordinator.service import Coordinator
 from tenure.core.flows import MAX_FLOW_PAYLOAD_BYTES
+from tenure.core.ids import FlowId
 from tenure.core.validation import Limits, check_command
 from tenure.core.verdicts import Reply
-from tenure.core.vocabulary import JobStatus
+from tenure.core.vocabulary import Cause, JobStatus
 from tenure.errors import InvalidInput
 from tenure.ports import Store
 from tenure_conformance.harness import Kit, MemoryFactory
@@ -82,6 +83,13 @@ def test_a_redrive_reads_the_jobs_that_it_replaces_a_page_at_a_time(
     assert max(number for name, number in store.asked if name == "jobs.load") == 2
     made = [job for job in kit.claimed(5) if job.flow_id == flow_id]
     assert [job.payload for job in made] == [b'"p"'] * 5
+
+
+@spec("FL10")
+def test_a_redrive_of_a_flow_that_does_not_exist_is_refused(kit: Kit) -> None:
+    reply = kit.coordinator.execute(kit.redriving_flow(FlowId(kit.new_id())))
+
+    assert reply == Reply(job=None, cause=Cause.UNKNOWN_JOB)
 
 
 @spec("FL5")
