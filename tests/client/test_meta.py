@@ -43,6 +43,18 @@ def test_the_meta_of_a_call_adds_to_that_of_its_kind(app: Tenure, jobs: Inline) 
     assert app.enqueue("unknown").meta == {}
 
 
+@spec("J13")
+def test_a_job_with_an_empty_meta_is_the_same_request_as_one_without(
+    app: Tenure, jobs: Inline
+) -> None:
+    made = app.enqueue("mail", job_id="01890000-0000-7000-8000-000000000007")
+
+    again = app.enqueue("mail", job_id=made.id, meta={})
+
+    assert again.id == made.id
+    assert [each.meta for each in app.jobs(kind="mail")] == [None]
+
+
 @spec("J14")
 def test_a_handler_passes_its_meta_on_if_it_says_so(app: Tenure, jobs: Inline) -> None:
     @app.job

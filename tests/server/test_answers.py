@@ -129,15 +129,16 @@ def test_a_bad_part_of_a_batch_is_named_by_its_place_and_nothing_is_done(stage: 
     assert len(stage.call("jobs", role=C).json["jobs"]) == 1
 
 
-@spec("H5")
+@spec("H5", "J13")
 def test_a_job_is_made_once_and_the_answer_says_whether_it_was(stage: Stage) -> None:
     message = {"job_id": JOB.format(1), "queue": "q", "kind": "k", "payload": [1]}
 
     made = stage.call("enqueue", message, role=C)
     again = stage.call("enqueue", message, role=C)
+    empty = stage.call("enqueue", {**message, "meta": {}}, role=C)  # as without [J13]
     other = stage.call("enqueue", {**message, "payload": [2]}, role=C)
 
-    assert [each.status for each in (made, again, other)] == [201, 200, 409]
+    assert [each.status for each in (made, again, empty, other)] == [201, 200, 200, 409]
     assert other.json["cause"] == "idempotency_key_reuse"
     assert other.json["job"] == again.json["job"] == made.json["job"]
     assert made.json["job"]["id"] == JOB.format(1)

@@ -389,7 +389,7 @@ def _wanted(name: str, value: Any) -> Any:
         return instant(name, value)
     if name != "meta":
         return plain(value)
-    entries = [f"{key}={text}" for key, text in meta_from(name, value).items()]
+    entries = [f"{key}={text}" for key, text in (meta_from(name, value) or {}).items()]
     if len(entries) != 1:
         raise InvalidInput(name, f"has {len(entries)} entries", hint="search by one of them")
     return entries[0]

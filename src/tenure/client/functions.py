@@ -299,7 +299,7 @@ def spec_of(kind: JobSpec, options: EnqueueOptions) -> JobSpec:
         with naming_options():
             said = overrides_from(options)
             if kind.meta and "meta" in said:
-                said["meta"] = kind.meta | said["meta"]
+                said["meta"] = kind.meta | (said["meta"] or {})
             base = policy or _DEFAULT_POLICY
             stated = policy_from(options, base)
         if stated is not base:  # otherwise a kind that is unknown here keeps what workers declare

@@ -221,15 +221,15 @@ def job_key(option: str, value: object) -> str | None:
     )
 
 
-def meta_from(option: str, value: object) -> dict[str, str]:
-    """What users note about a job. [J13]"""
+def meta_from(option: str, value: object) -> dict[str, str] | None:
+    """What users note about a job; None without entries. [J13]"""
     if not isinstance(value, Mapping):
         raise InvalidInput(
             option, f"{type(value).__name__} is not a mapping", hint='write {"tenant": "acme"}'
         )
     found = {plain(key): plain(text) for key, text in value.items()}
     check_meta(option, found)
-    return found
+    return found or None
 
 
 def policy_from(options: EnqueueOptions | PolicyOptions, base: Policy) -> Policy:

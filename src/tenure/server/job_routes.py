@@ -238,12 +238,14 @@ def _enqueue_of(
 
 
 def _labelled(message: requests.EnqueueMessage, traced: TraceContext) -> requests.EnqueueMessage:
-    """The message, with the request's trace and correlation ids where it has none. [OB3]"""
+    """The message, with the request's trace and correlation ids where it has none [OB3]; and an
+    empty meta is none. [J13]"""
     trace_id, correlation_id = message.trace_id, message.correlation_id
     return msgspec.structs.replace(
         message,
         trace_id=traced.traceparent if trace_id is None else trace_id,
         correlation_id=traced.correlation_id if correlation_id is None else correlation_id,
+        meta=message.meta or None,
     )
 
 

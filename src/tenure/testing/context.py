@@ -67,7 +67,7 @@ class FakeContext(Context):
         self.correlation_id = correlated_by(correlation_id, self.job_id)
         self.trace_id = traceparent if trace_id is None else trace_id
         self.traceparent = traceparent_of(trace_id) if traceparent is None else traceparent
-        self.meta = MappingProxyType(meta_from("meta", meta or {}))
+        self.meta = MappingProxyType(meta_from("meta", meta or {}) or {})
         self.scheduled_for = scheduled_for
         self.checkpoint = checkpoint
         self.saved: list[Any] = []
