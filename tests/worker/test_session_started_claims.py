@@ -393,3 +393,18 @@ def test_a_job_that_gets_no_child_is_handed_back_and_the_others_run() -> None:
     assert [drive.job(each).failures for each in jobs] == [0, 0, 0]
     assert {drive.status(each) for each in jobs} == {JobStatus.SUCCEEDED}
     assert any("did not run: no child can be started: too many" in note for note in notes(drive))
+
+
+@spec("WP24")
+def test_a_job_that_gets_no_child_while_the_worker_drains_keeps_its_place() -> None:
+    drive = a_drive(serving=1)
+    job_id = drive.enqueue()
+    drive.begin()
+    drive.feed(drive.session.drain, seconds(30))
+
+    drive.finish(frames(drive)[0].run, Unstarted("no child can be started: too many open files"))
+
+    job = drive.job(job_id)
+    assert (job.status, job.releases) == (JobStatus.QUEUED, 1)
+    assert job.run_at is not None
+    assert job.run_at <= drive.world.store.now()

@@ -133,7 +133,7 @@ def describe_drain(running: int, left_us: Duration, *, by_signal: bool) -> str:
 
 
 class WorkerSession:
-    """One worker session. Feed it events with `handle`, carry out the actions it returns."""
+    """One worker session. Feed it events with `turn`, carry out the actions it returns."""
 
     def __init__(
         self,
@@ -665,7 +665,8 @@ class WorkerSession:
         if attempt.unrun_because and isinstance(report, Release) and not attempt.is_cancelled:
             why = attempt.unrun_because
             self._note_about(attempt, f"handing it back, it did not run: {why}")
-            report = attempt.release(delay_us=AT_ONCE if why == SHUTDOWN else HAND_BACK_DELAY)
+            delay_us = AT_ONCE if self._drain is not None else HAND_BACK_DELAY
+            report = attempt.release(delay_us=delay_us)
         attempt.report = report
         if attempt.first_try_at is None:
             attempt.first_try_at = self.now
