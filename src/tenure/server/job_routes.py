@@ -23,7 +23,7 @@ from tenure.protocol import records, replies, requests
 from tenure.protocol.routes import ROUTES
 from tenure.protocol.translation import to_core, to_wire
 from tenure.server.calls import (
-    JOBS_WITH_BODIES_AT_ONCE,
+    JOBS_DECIDED_AT_ONCE,
     Call,
     Handler,
     ResponseInPieces,
@@ -311,7 +311,7 @@ async def decide(call: Call) -> Response:
 
 
 async def cancel_many(call: Call) -> Response:
-    """Stop jobs, a few at a time: deciding reads whole rows. Those out of the caller's scope are
+    """Stop jobs, some at a time: deciding reads whole rows. Those out of the caller's scope are
     unknown. [H66]"""
     commands = requests.cancel_commands(call.message(requests.CancelManyMessage), call.actor)
     ids = list(dict.fromkeys(command.job_id for command in commands))
@@ -333,8 +333,8 @@ async def cancel_many(call: Call) -> Response:
 async def _decide_in_groups(call: Call, commands: Sequence[Command]) -> list[Reply]:
     """The replies without bodies. Only one group's rows are in memory at a time. [H66]"""
     received: list[Reply] = []
-    for start in range(0, len(commands), JOBS_WITH_BODIES_AT_ONCE):
-        group = commands[start : start + JOBS_WITH_BODIES_AT_ONCE]
+    for start in range(0, len(commands), JOBS_DECIDED_AT_ONCE):
+        group = commands[start : start + JOBS_DECIDED_AT_ONCE]
         try:
             decided = await call.decide(group)
         except TenureError as error:
