@@ -1,5 +1,6 @@
 """What a caller reads about a field that breaks a rule, and what the facts of an event are."""
 
+import json
 from typing import Any
 
 import pytest
@@ -59,6 +60,23 @@ def refusal(message: Any, body: str) -> InvalidInput:
             "policy.on_lost",
             "'weep' is none of hold, reclaim, requeue",
         ),
+        (
+            '{"queue":"q","kind":"k","meta":{"a b":"x"}}',
+            "meta",
+            "expected keys of ASCII letters, digits and . _ -, beginning with a letter or digit,"
+            " at most 64 characters",
+        ),
+        (
+            f'{{"queue":"q","kind":"k","meta":{{"{"a" * 65}":"x"}}}}',
+            "meta",
+            "expected at most 64 characters",
+        ),
+        (
+            json.dumps({"queue": "q", "kind": "k", "meta": dict.fromkeys(map(str, range(17)), "")}),
+            "meta",
+            "expected at most 16 entries",
+        ),
+        ('{"queue":"q","kind":"k","meta":{"a":1}}', "meta[...]", "expected text, not an integer"),
         ("[]", "body", "expected an object, not a list"),
     ],
 )

@@ -26,7 +26,7 @@ from tenure.protocol.fields import PATTERNS_IN_WORDS, Moment
 
 _T = TypeVar("_T")
 
-_LENGTH = re.compile(r"Expected `(str|array)` of length (<=|>=) (\d+)")
+_LENGTH = re.compile(r"Expected `(str|array|object)` of length (<=|>=) (\d+)")
 _BOUND = re.compile(r"Expected `(?:int|float)` (<=|>=) (\S+)")
 _TYPE = re.compile(r"Expected `([^`]+)`, got `(\w+)`")
 _TIME_ZONE = re.compile(r"Expected `datetime` with a timezone component|Invalid RFC3339.*")
@@ -60,7 +60,7 @@ def in_words(problem: str, kind: Any, field: str) -> str:
             if pattern in problem or repr(pattern)[1:-1] in problem:
                 return f"expected {words}"
     if found := _LENGTH.match(problem):
-        what = "characters" if found[1] == "str" else "elements"
+        what = {"str": "characters", "array": "elements", "object": "entries"}[found[1]]
         return f"expected {_at_least_or_most(found[2])} {found[3]} {what}"
     if found := _BOUND.match(problem):
         return f"expected {_at_least_or_most(found[1])} {found[2]}"
@@ -253,7 +253,7 @@ def _twice(text: bytes, found: Mapping[str, msgspec.Raw], place: str) -> Invalid
 
 _encoder = msgspec.json.Encoder()
 _AT = " - at `"
-_ROOT = re.compile(r"(?:key in )?\$?\.?")
+_ROOT = re.compile(r"(?:key` in `)?\$?\.?")
 _NAMED = re.compile(r"field `([^`]*)`")
 
 

@@ -82,6 +82,10 @@ PATTERNS_IN_WORDS = {
     _whole(NAME_PATTERN): _NAME_IN_WORDS,
     _whole(ANY_CASE_JOB_ID_PATTERN): "a UUID such as 0190163d-8694-739b-aea5-966c26f8ad91",
     _whole(LEASE_ID_PATTERN): "the lease_id of a grant",
+    _whole(META_KEY_PATTERN): (
+        "keys of ASCII letters, digits and . _ -, beginning with a letter or digit,"
+        f" at most {MAX_META_KEY} characters"
+    ),
 }
 
 LIMITS_BY_TYPE: dict[Any, Any] = {
