@@ -1,7 +1,9 @@
 """The worker's small parts: output, environment, text, frames, the jump of a clock, outcomes."""
 
 import asyncio
+import os
 import resource
+import selectors
 import time
 from pathlib import Path
 from typing import Any, get_args
@@ -29,7 +31,7 @@ from tenure.errors import (
     TransientError,
 )
 from tenure.handlers.context import Context
-from tenure.handlers.registry import Registry, make_handler
+from tenure.handlers.registry import Isolation, Registry, make_handler
 from tenure.worker.application import load_registry
 from tenure.worker.child.error_texts import clean, message_of, traceback_of
 from tenure.worker.child.execution import Execution
@@ -46,11 +48,13 @@ from tenure.worker.frames import (
     Raised,
     Returned,
     Run,
+    Setup,
     Snoozed,
     Stopped,
     ToSupervisor,
     encode_frame,
 )
+from tenure.worker.supervisor import children
 from tenure.worker.supervisor.children import describe_exit
 from tenure.worker.supervisor.options import WITHHELD_URL, WorkerOptions, child_environment
 from tenure.worker.supervisor.output import BoundedOutput
@@ -422,12 +426,37 @@ def test_worker_ids_are_legal_names_and_unique() -> None:
 
 
 @spec("WP25")
+@pytest.mark.process
+def test_as_many_descriptors_are_expected_of_a_child_as_it_costs() -> None:
+    registry = load_registry(APP)
+    expected = needed_descriptors(registry, 40) - needed_descriptors(registry, 39)
+    path = Path("/proc/self/fd")
+    setup = Setup(app=APP, lane=Isolation.PROCESS, path=(), body_bytes=1000, depth=8)
+    with selectors.DefaultSelector() as selector:
+        before = len(list(path.iterdir()))
+        child = children.Child(
+            setup,
+            number=1,
+            environment=os.environ,
+            output_bytes=1000,
+            selector=selector,
+            on_readable=lambda _: None,
+            on_exit=lambda _: None,
+        )
+        during = len(list(path.iterdir()))
+        child.reap()
+        child.forget()
+
+    assert during - before == expected
+    assert len(list(path.iterdir())) == before
+
+
+@spec("WP25")
 def test_a_worker_warns_of_too_few_descriptors(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     registry = load_registry(APP)
     needed = needed_descriptors(registry, 40)
-    assert needed - needed_descriptors(registry, 39) == 3
 
     allowed = iter([needed, resource.RLIM_INFINITY, 128])
     monkeypatch.setattr(resource, "getrlimit", lambda _: (next(allowed), 0))

@@ -72,11 +72,11 @@ class Worker:
             self._describe,
             actor=self.actor,
             namespace=options.namespace,
-            drain=lambda: self.drain(),
+            drain=self.drain,
             is_silence_reported=lambda: session.has_reported_silence,
             interval_s=options.sign_interval_us / MICROSECONDS_PER_SECOND,
         )
-        self._supervisor = supervisor = Supervisor(
+        self._supervisor = Supervisor(
             coordination,
             registry,
             session,
@@ -84,8 +84,6 @@ class Worker:
             app=app,
             background=self._background,
         )
-        self.stop, self.drain, self.wake = supervisor.stop, supervisor.drain, supervisor.wake
-        self.trust_hints = session.trust_hints
 
     def _new_session(self, registry: Registry, options: WorkerOptions) -> WorkerSession:
         settings = ClaimSettings(
@@ -135,6 +133,22 @@ class Worker:
             ended = "stopped after an error that it cannot recover from" if code else "stopped"
             _log.info("worker %s %s; %s", self.id, ended, self.stats.summary())
         return code
+
+    def stop(self) -> None:
+        """Drain; called again, stop at once. Any thread."""
+        self._supervisor.stop()
+
+    def drain(self) -> None:
+        """Drain; called again, change nothing. Any thread."""
+        self._supervisor.drain()
+
+    def wake(self) -> None:
+        """Ask for jobs now. Any thread."""
+        self._supervisor.wake()
+
+    def trust_hints(self, hints_arrive: Callable[[], bool]) -> None:
+        """Poll rarely while `hints_arrive` returns true."""
+        self._session.trust_hints(hints_arrive)
 
     def introduce(self) -> None:
         """Give a first sign of life. A coordinator that would refuse this worker's claims refuses
@@ -256,8 +270,9 @@ def hide_from_other_processes() -> None:
 
 # --- file descriptors ---------------------------------------------------------------------------
 
-PER_CHILD = 3
-"""A socket, a pipe for its output, and a descriptor that reports its exit."""
+PER_CHILD = 4
+"""A socket, a pipe for its output, a descriptor that reports its exit, and the page of memory that
+the two share."""
 
 OTHERS = 48
 """For the store, the keeper, and what a start of a child needs for a moment."""
