@@ -5,6 +5,7 @@ import json
 import os
 import stat
 import threading
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -337,6 +338,19 @@ def test_closing_the_log_waits_for_a_bounded_time(monkeypatch: pytest.MonkeyPatc
     assert not log.wait_written(0)
     may_write.set()
     assert log.wait_written(PATIENCE_S)
+
+
+@spec("OB14")
+def test_a_closed_log_is_closed_again_at_once() -> None:
+    log = SecurityLog(lambda _: None)
+    log.note(SecurityEvent.OPERATOR_ACTION, {})
+    log.close()
+    began = time.monotonic()
+
+    log.close()
+    log.close()
+
+    assert time.monotonic() - began < security.CLOSE_WITHIN_S
 
 
 def test_only_the_owner_can_read_the_security_log(tmp_path: Path) -> None:

@@ -134,6 +134,8 @@ class SecurityLog:
 
     def close(self) -> None:
         """Wait a short time for the lines that are not written yet, and write no more."""
+        if self._is_closed:
+            return
         self.wait_written(CLOSE_WITHIN_S)
         with self._lock:
             self._is_closed = True
