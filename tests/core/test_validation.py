@@ -1,11 +1,12 @@
 """Validation: every limit of every field, refused with an error that names the field."""
 
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import pytest
 from msgspec.structs import replace
 
+from tenure.core import checks
 from tenure.core.claims import ClaimRequest
 from tenure.core.commands import Command, Discard
 from tenure.core.ids import (
@@ -530,6 +531,8 @@ class Number(float):
         (changed("fail", error=JobError(message=Text("a"))), "error.message"),
         (changed("fail", error=replace(JobError(), reason_code=[])), "error.reason_code"),
         (changed("redrive", cause=10**5000), "cause"),
+        (changed("redrive", again="yes"), "again"),
+        (changed("redrive", again=1), "again"),
         (changed("cancel", reason=Text("a")), "reason"),
     ],
 )
@@ -598,6 +601,35 @@ def test_an_error_shows_a_line_of_the_value_at_most_and_no_control_codes() -> No
     assert "\x1b" not in str(error)
     assert "\\x1b" in str(error)
     assert len(str(error)) < 250
+
+
+UNCHECKED = {
+    "Complete": ["result"],
+    "DeadLetter": ["message"],
+    "Enqueue": ["payload", "on_dead_letter", "policy"],
+    "EnqueueFlow": ["name", "members", "handler"],
+    "Fail": ["error"],
+    "FollowUp": ["payload", "on_dead_letter", "policy", "parent"],
+    "Heartbeat": ["progress", "checkpoint"],
+    "Redrive": ["payload"],
+    "ScheduledEnqueue": ["payload", "on_dead_letter", "policy"],
+    # Only the coordinator makes these.
+    "Claim": ["fingerprint"],
+    "Sweep": ["outages"],
+    "Unblock": ["ended_otherwise"],
+}
+"""The fields that neither their type nor their name has a check for: `validation` checks those of
+the commands that a caller may send."""
+
+
+@spec("J6")
+def test_every_field_of_every_command_has_a_check_or_is_listed_here() -> None:
+    unchecked = {
+        kind.__name__: [name for _, name, check, _ in checks._rows_of(kind)[0] if check is None]
+        for kind in get_args(Command)
+    }
+
+    assert {name: fields for name, fields in unchecked.items() if fields} == UNCHECKED
 
 
 @spec("J6")

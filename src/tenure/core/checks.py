@@ -253,6 +253,7 @@ _BY_TYPE: dict[object, Check] = {
     RequestId: check_name,
     ScheduleName: check_name,
     WorkerId: check_name,
+    bool: partial(check_type, wanted=bool),
     dict[str, str]: check_meta,
 }
 """What a field of this type may have. A `StrEnum` may have the values of its set."""

@@ -166,7 +166,7 @@ def enqueued_facts(
 ) -> Facts:
     """What the `enqueued` event of a job states about it."""
     run_at = Instant(now + command.delay_us) if command.run_at is None else command.run_at
-    # Fifteen keywords: with one more CPython makes a dictionary of them, see `changes._event`.
+    # Fifteen keywords: with one more CPython makes a dictionary of them.
     facts = Facts(
         namespace=command.namespace,
         queue=command.queue,
@@ -182,9 +182,8 @@ def enqueued_facts(
         start_by=None if command.expires_us is None else _start_by(command.expires_us, now, run_at),
         sha256=digest(command.payload),
         size=len(command.payload),
+        meta=command.meta or None,
     )
-    if command.meta:
-        facts = replace(facts, meta=command.meta)
     return facts if origin_id is None else replace(facts, origin_id=origin_id)
 
 
