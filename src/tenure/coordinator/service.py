@@ -136,15 +136,11 @@ class _Commands:
 
     def answers(self) -> list[Answer]:
         """The answers, once every command has one or failed; raises the failure."""
-        answers: list[Answer] = []
-        failures: list[Exception] = []
-        for pending in self.pending:
-            if pending.error is not None:
-                failures.append(pending.error)
-            elif pending.answer is not None:  # unchanged, unless another one failed
-                answers.append(pending.answer)
+        failures = [pending.error for pending in self.pending if pending.error is not None]
         if failures:
             raise self._summary(failures)
+        answers = [pending.answer for pending in self.pending if pending.answer is not None]
+        assert len(answers) == len(self.pending)
         return answers
 
     def _summary(self, failures: list[Exception]) -> Exception:
