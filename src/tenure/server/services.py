@@ -50,7 +50,7 @@ class SharedAnswers(Generic[_Key, _Answer]):
     async def get(self, key: _Key, make: Callable[[], Awaitable[_Answer]]) -> _Answer:
         """The answer. Fails for everybody who waits for it if it cannot be made; the next viewer
         tries again."""
-        self._forget_old(but=key)
+        self._make_room(key)
         kept = self._kept.get(key)
         if kept is None:
             kept = self._kept[key] = _Kept(asyncio.create_task(self._make_one(key, make)))
@@ -82,14 +82,15 @@ class SharedAnswers(Generic[_Key, _Answer]):
         if self._kept.get(key) is kept:
             del self._kept[key]
 
-    def _forget_old(self, *, but: _Key) -> None:
-        """Drop answers that are too old, and the first ones if there is no room for this one; those
-        that are being made stay, or their viewers would start them twice."""
+    def _make_room(self, wanted: _Key) -> None:
+        """Drop answers that are too old, the wanted one too. If there is still no room for it, drop
+        the first one. Those that are being made stay, or their viewers would start them twice."""
         now = self._monotonic()
         made = [key for key, kept in self._kept.items() if kept.usable_until is not None]
-        old = [key for key in made if now >= (self._kept[key].usable_until or 0)]
-        is_full = but not in self._kept and len(self._kept) >= MAX_KEPT
-        for key in old or made[:is_full]:
+        dropped = [key for key in made if now >= (self._kept[key].usable_until or 0)]
+        if not dropped and wanted not in self._kept and len(self._kept) >= MAX_KEPT:
+            dropped = made[:1]
+        for key in dropped:
             del self._kept[key]
 
 
