@@ -261,7 +261,7 @@ class Model:
         }
         for job in ready:
             if job.rate_key is not None:
-                wait = room.wait_of_key(job.kind, job.rate_key)
+                wait = room._rate_wait(claims.kind_meter(job.kind, job.rate_key))
                 waits[job.kind] = min(wait, waits[job.kind] or wait) if wait else waits[job.kind]
         return waits
 

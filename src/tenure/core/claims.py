@@ -202,10 +202,6 @@ class GrantRoom:
         is_all = all(of_queues) or (request.kinds is not None and all(of_kinds) and not of_keys)
         return Held(min(waits), is_all)
 
-    def wait_of_key(self, kind: Kind, rate_key: str) -> Duration:
-        """How long the kind's rate has no room for a job of this rate key."""
-        return self._rate_wait(kind_meter(kind, rate_key))
-
     def _rate(self, meter: Meter) -> Rate | None:
         """The rate that limits a meter. The rate of a kind limits each of its rate keys."""
         return self._rates.get(Meter(meter.scope, meter.name) if meter.key else meter)
