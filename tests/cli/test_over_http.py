@@ -55,7 +55,7 @@ def test_enqueue_uses_the_settings_of_the_kind(ask: Ask) -> None:
     wrong = ask("enqueue", "page", '{"text":7}', "--app", "tests.remote.app:app")
 
     assert json.loads(made.stdout)["kind"] == "page"
-    assert (wrong.returncode, "Expected str, got int at text" in wrong.stderr) == (2, True)
+    assert (wrong.returncode, "text: expected str, got int" in wrong.stderr) == (2, True)
 
 
 class Shop:

@@ -258,5 +258,8 @@ def test_a_kinds_settings_come_from_its_application(run: Run, shop: str) -> None
 
     assert made.exit_code == 0
     assert listed(run)["s"]["schedule"]["queue"] == "slow"
-    assert (wrong.exit_code, "unknown field ful" in wrong.stderr) == (2, True)
+    assert (wrong.exit_code, "it has no parameter ful (did you mean full?)" in wrong.stderr) == (
+        2,
+        True,
+    )
     assert unknown.exit_code == 2

@@ -4,6 +4,7 @@ fails.
 The traceback shows the user's own frames, not those of click, Tenure and importlib.
 """
 
+import inspect
 import os
 import sys
 import sysconfig
@@ -11,7 +12,9 @@ import traceback
 from collections.abc import Callable, Iterator
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, get_args, get_origin
+
+import msgspec
 
 import tenure
 from tenure.app import Tenure
@@ -23,11 +26,18 @@ from tenure.core.ids import DEFAULT_NAMESPACE, Kind, Namespace
 from tenure.core.vocabulary import did_you_mean
 from tenure.errors import TenureError, ValidationError
 from tenure.handlers.calls import Call
-from tenure.handlers.registry import Registry
+from tenure.handlers.registry import Handler, Registry, missing_parameter
 from tenure.protocol import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE
 from tenure.settings import shown_url, url_from_environment
 from tenure.worker.application import load_registry
 
+_JSON_NAMES = {
+    str: "a string",
+    int: "a number",
+    float: "a number",
+    bool: "a boolean",
+    list: "an array",
+}
 _FROZEN = "<frozen "
 _IMPORTING = "<frozen importlib"
 
@@ -115,18 +125,47 @@ def namespace_of(app: object) -> Namespace:
 
 
 def checked_call(
-    app: Application, kind: str, payload: object, options: dict[str, Any]
+    app: Application, kind: str, payload: msgspec.Raw, options: dict[str, Any]
 ) -> Call[Any]:
     """The call; ends the command if the function of the kind cannot take this payload."""
     try:
         return app.call(kind, payload, **options)
     except ValidationError as wrong:
         handler = app.registry.get(Kind(kind))
-        takes = "" if handler is None else ", ".join(handler.parameters) or "nothing"
-        said = wrong.message.replace("`", "")
-        raise CouldNotRun(
-            f"kind {kind}: the payload does not fit: {said}; it takes {takes}"
-        ) from wrong
+        assert handler is not None  # the payload of another kind is not checked
+        problem = _problem(handler, msgspec.json.decode(payload), wrong)
+        raise CouldNotRun(f"kind {kind}: {problem}; {_takes(handler)}") from wrong
+
+
+def _problem(handler: Handler, given: object, wrong: ValidationError) -> str:
+    if given is None:
+        return "no payload was given"
+    if not isinstance(given, dict):
+        return f"the payload is {_JSON_NAMES[type(given)]}, not an object"
+    said = wrong.message.removesuffix(f" at {wrong.path}").replace("`", "")
+    field = said.rpartition(" ")[2]
+    if said.startswith("Object missing required field "):
+        return missing_parameter(field) if field == wrong.path else f"{wrong.path} is missing"
+    if said.startswith("Object contains unknown field "):
+        within = wrong.path.removesuffix(field).removesuffix(".")
+        return f"{within} has no field {field}" if within else handler.unknown_parameter(field)
+    return f"{wrong.path}: {said[:1].lower()}{said[1:]}"
+
+
+def _takes(handler: Handler) -> str:
+    named = [_named(handler, each) for each in handler.parameters.values()]
+    return f"its payload is an object of {', '.join(named)}" if named else "it takes no payload"
+
+
+def _named(handler: Handler, parameter: inspect.Parameter) -> str:
+    """A parameter with its type. Its default is not shown, because it may be a secret."""
+    hint = handler.hints.get(parameter.name, Any)
+    if get_origin(hint) is Annotated:
+        hint = get_args(hint)[0]
+    module = handler.function.__module__
+    facts = [] if hint is Any else [inspect.formatannotation(hint, base_module=module)]
+    facts += [] if parameter.default is inspect.Parameter.empty else ["optional"]
+    return f"{parameter.name} ({', '.join(facts)})" if facts else parameter.name
 
 
 def _own_lines(error: Exception) -> Iterator[str]:

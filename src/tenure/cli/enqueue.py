@@ -127,7 +127,7 @@ def enqueue(
     waits: bool,
     timeout: Duration | None,
     kind: str,
-    payload: Any,
+    payload: msgspec.Raw,
     **given: Any,
 ) -> None:
     """Enqueue a job of KIND with a JSON PAYLOAD; prints its id.
@@ -217,7 +217,7 @@ def _check_known(kind: str, app: "Application", *, named: str | None) -> None:
     )
 
 
-def _command(cli: Invocation, kind: str, payload: Any, given: dict[str, Any]) -> Enqueue:
+def _command(cli: Invocation, kind: str, payload: msgspec.Raw, given: dict[str, Any]) -> Enqueue:
     """Without the client, whose import would take as long as the rest."""
     job_id = given["job_id"]
     return Enqueue(
@@ -226,7 +226,7 @@ def _command(cli: Invocation, kind: str, payload: Any, given: dict[str, Any]) ->
         queue=QueueName(given["queue"] or DEFAULT_QUEUE),
         kind=Kind(kind),
         actor=cli.client,
-        payload=msgspec.json.encode(payload),
+        payload=bytes(payload),
         priority=given["priority"] or 0,
         delay_us=given["delay"] or Duration(0),
         run_at=given["run_at"],
@@ -241,7 +241,7 @@ def _command(cli: Invocation, kind: str, payload: Any, given: dict[str, Any]) ->
 
 
 def _of_application(
-    cli: Invocation, kind: str, payload: Any, given: dict[str, Any], app: "Application"
+    cli: Invocation, kind: str, payload: msgspec.Raw, given: dict[str, Any], app: "Application"
 ) -> Enqueue:
     """The command that the application itself would send; opens its store if that is correct."""
     from tenure.cli.application import checked_call, open_for

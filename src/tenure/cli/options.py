@@ -9,9 +9,10 @@ from typing import Any
 import click
 import msgspec
 
-from tenure.cli.errors import CouldNotRun, reported_errors
+from tenure.cli.errors import reported_errors
 from tenure.core.checks import meta_entry
 from tenure.core.instants import Duration, Instant, parse_duration
+from tenure.core.validation import Limits, check_body
 from tenure.settings import parse_size, project_settings
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -117,12 +118,12 @@ def when_value(ctx: click.Context, parameter: click.Parameter, text: str | None)
         raise click.BadParameter(f"{wrong.message}, or how long ago, as in 24h") from wrong
 
 
-def payload_value(_: click.Context, __: click.Parameter, text: str | None) -> Any:
-    """The arguments of a job, as JSON."""
-    try:
-        return None if text is None else msgspec.json.decode(text)
-    except (msgspec.DecodeError, RecursionError, UnicodeEncodeError) as wrong:
-        raise CouldNotRun(f"payload: it is not JSON: {wrong}") from wrong
+def payload_value(_: click.Context, __: click.Parameter, text: str) -> msgspec.Raw:
+    """The arguments of a job: the JSON that was typed, which nothing re-encodes. [J1]"""
+    body = text.encode("utf-8", "surrogateescape")
+    with reported_errors():
+        check_body("payload", body, Limits())
+    return msgspec.Raw(body)
 
 
 def size_value(_: click.Context, __: click.Parameter, text: str | None) -> int | None:

@@ -271,7 +271,7 @@ def add_schedule(
     replace: bool,
     schedule: str,
     kind: str,
-    payload: Any,
+    payload: msgspec.Raw,
     queue: str | None,
     priority: int | None,
     **timing: Any,

@@ -34,7 +34,7 @@ def encode(value: Any, *, what: str) -> bytes:
     try:
         body = msgspec.json.encode(value, enc_hook=_encode_foreign)
         # msgspec writes NaN and Infinity as null; a number must not silently become nothing.
-        if b"null" in body:
+        if b"null" in body and not isinstance(value, msgspec.Raw):
             _refuse_nan(msgspec.to_builtins(value, enc_hook=_encode_foreign), what)
     except (TypeError, ValueError, OverflowError, RecursionError) as wrong:
         raise ValidationError(f"the {what} cannot be encoded as JSON: {wrong}") from wrong
