@@ -1,9 +1,20 @@
 """The model's keys: in which lane each job with a key is, and which keys are dirty."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+
+from msgspec.structs import replace
 
 from tenure.core.claims import ClaimScope, QueueState
-from tenure.core.concurrency import Key, KeyedJob, KeyRules, Lane, admit, dirtied_by
+from tenure.core.concurrency import (
+    ADMISSION_LAPSES_US,
+    Key,
+    KeyedJob,
+    KeyRules,
+    Lane,
+    admit,
+    dirtied_by,
+)
 from tenure.core.ids import JobId, Kind, Namespace, QueueName
 from tenure.core.instants import Instant
 from tenure.core.job import Job
@@ -118,7 +129,18 @@ class Admission:
             and not (key.is_rate and self._lanes[job.id][0] is Lane.WAITS_FOR_KEY)
         }
         keyed = [self._keyed(job, key) for job in waiting.values()]
-        decided = admit(keyed, rules.room(key, uses), now=now, queues=asked)
+        room = rules.room(key, uses)
+        first = _first(keyed, room, asked, now)
+        decided = replace(
+            admit(keyed, room, now=now, queues=asked),
+            admitted=tuple(job.id for job in first if job.place_since(now) is None),
+            parked=tuple(
+                job.id
+                for job in keyed
+                if job.admitted_at is not None
+                and not (job in first and job.place_since(now) is not None)
+            ),
+        )
         touched = set(decided.parked)
         for job_id in decided.parked:
             keeps = key.is_rate and waiting[job_id].concurrency_key is not None
@@ -149,6 +171,20 @@ class Admission:
         """A claim has granted this job."""
         dirtied = rules.dirtied_by_grant(job, states)
         self._dirty |= {(job.namespace, key, at, now) for key, at in dirtied}
+
+
+def _first(
+    jobs: Sequence[KeyedJob], room: int, asked: AbstractSet[QueueName], now: Instant
+) -> list[KeyedJob]:
+    """The jobs that get the places of their key. The model sorts by itself: with the order of
+    `admit` it could not notice that this one is wrong. [CK6] [CK12] [Z1]"""
+
+    def place(job: KeyedJob) -> tuple[bool, int, Instant, JobId]:
+        since = job.place_since(now)
+        has_place = since is not None and now < since + ADMISSION_LAPSES_US
+        return (job.queue not in asked and not has_place, -job.priority, job.run_at, job.id)
+
+    return sorted((job for job in jobs if job.is_ready(now)), key=place)[:room]
 
 
 def _first_lane(job: Job) -> Lane:

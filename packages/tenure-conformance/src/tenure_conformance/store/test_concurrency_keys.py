@@ -158,6 +158,25 @@ def test_a_later_arrival_does_not_overtake_unless_its_priority_is_higher(kit: Ki
     assert order == ids([urgent, early, late])
 
 
+@spec("CK6", "Z1", "Z6")
+def test_ready_and_due_delayed_jobs_of_a_key_are_in_one_order(kit: Kit) -> None:
+    running = kit.claimed_job(concurrency_key="42")
+    low = kit.enqueue(concurrency_key="42", priority=-1)
+    second = kit.enqueue(concurrency_key="42", delay_s=5)
+    first = kit.enqueue(concurrency_key="42")
+    urgent = kit.enqueue(concurrency_key="42", priority=1, delay_s=3)
+    kit.advance(seconds=5)
+    third = kit.enqueue(concurrency_key="42")  # has the `run_at` of the second
+    kit.complete(running)
+
+    order = []
+    while granted := kit.claimed(limit=10):
+        order += ids(granted)
+        kit.complete(granted[0])
+
+    assert order == ids([urgent, first, second, third, low])
+
+
 @spec("CK6", "Z6")
 def test_a_delayed_job_takes_its_place_when_it_is_due(kit: Kit) -> None:
     urgent = kit.enqueue(concurrency_key="42", priority=5, delay_s=10)
