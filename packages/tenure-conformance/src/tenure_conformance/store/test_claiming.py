@@ -16,6 +16,7 @@ from tenure.core.claims import (
 )
 from tenure.core.ids import DEFAULT_NAMESPACE, Kind, Namespace, QueueName, WorkerId, worker_actor
 from tenure.core.instants import Instant, seconds
+from tenure.core.job import Job
 from tenure.core.vocabulary import Cause, EventCause, EventType, JobStatus, OnLost
 from tenure.ports import LeasedJobs, QueueMeasure
 from tenure_conformance.harness import KIND, QUEUE, WORKER, Kit, ids, policy
@@ -39,6 +40,32 @@ def test_a_claim_receives_jobs_by_priority_then_run_at_then_id(kit: Kit) -> None
     granted = kit.claimed(limit=10)
 
     assert ids(granted) == ids([first_by_id, second_by_id, early, late, low])
+
+
+@spec("Z1", "CK13")
+def test_jobs_of_several_kinds_are_claimed_in_one_order(kit: Kit) -> None:
+    """Each criterion alone would give another order, and each claim is small: what a claim reads of
+    each kind, how it merges the kinds and where it stops must all be in claim order."""
+    kinds = (KIND, OTHER_KIND, Kind("third"))
+    descending = iter(sorted((kit.new_id() for _ in range(21)), reverse=True))
+
+    def enqueued(**fields: Any) -> list[Job]:
+        jobs = []
+        for kind in kinds:
+            jobs.append(kit.enqueue(kind=kind, job_id=next(descending), **fields))
+            kit.advance(seconds=1)
+        return jobs
+
+    low = enqueued(priority=-1)
+    admitted_by_the_first_claim = enqueued(concurrency_key="a") + enqueued(concurrency_key="b")
+    plain = enqueued()
+    at_once = [kit.enqueue(kind=kind, job_id=next(descending)) for kind in kinds * 2]
+    urgent = enqueued(priority=1)
+
+    order = [job for _ in range(22) for job in kit.claimed(limit=1, kinds=kinds)]
+
+    by_id = sorted(at_once, key=lambda job: job.id)
+    assert ids(order) == ids([*urgent, *plain, *by_id, *admitted_by_the_first_claim, *low])
 
 
 @spec("Z1", "Z5")
