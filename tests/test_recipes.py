@@ -12,6 +12,7 @@ PRIORITY = {
     "src/tenure/client/app.py": "a kind has a default",
     "src/tenure/handlers/registry.py": "a kind has a default",
     "src/tenure/core/changes.py": "a compensation has that of the job it undoes",
+    "src/tenure/stores/sql/admission.py": "jobs are claimed in its order",
     "src/tenure/stores/sql/candidates.py": "jobs are claimed in its order",
     "src/tenure/core/concurrency.py": "jobs are claimed in its order",
     "src/tenure/stores/sql/common.sql": "jobs are claimed in its order",
@@ -108,8 +109,23 @@ def test_the_recipe_for_a_field_is_where_the_correlation_id_is() -> None:
     )
 
 
+def test_the_recipe_for_the_claim_order_is_where_jobs_are_ordered_by_priority() -> None:
+    ordering = {"jobs are claimed in its order", "delayed jobs are searched by it"}
+    listed = recipe("a criterion of the claim order")
+
+    code = {path for path in listed if path.startswith("src/") and "/migrations/" not in path}
+    assert code == {path for path, why in PRIORITY.items() if why in ordering}
+
+
 @pytest.mark.parametrize(
-    "title", ["a read-only list", "an optional field of a job", "an event type", "a SQL dialect"]
+    "title",
+    [
+        "a read-only list",
+        "an optional field of a job",
+        "an event type",
+        "a SQL dialect",
+        "a criterion of the claim order",
+    ],
 )
 def test_a_recipe_names_files_that_exist(title: str) -> None:
     listed = recipe(title)

@@ -14,7 +14,7 @@ from tenure.stores.postgres.store import PostgresStore
 from tenure.stores.sql.depths import (
     DELAYED,
     DELAYED_BY_KIND,
-    MAX_LEVELS,
+    MAX_SEARCHED,
     READY,
     READY_BY_KIND,
     TROUBLES,
@@ -31,8 +31,8 @@ AMONG: dict[str, object] = {"namespace": "default", "names": "", "kinds": ""}
 QUESTIONS: dict[str, dict[str, object]] = {
     "measured_queues": {"queues": 100, "namespace": "default"},
     "count_ready": {"jobs": 10_000, **WHERE},
-    "oldest_waiting": {"levels": MAX_LEVELS, **AMONG},
-    "oldest_waiting of kinds": {"levels": MAX_LEVELS, **AMONG},
+    "oldest_waiting": {"levels": MAX_SEARCHED, **AMONG},
+    "oldest_waiting of kinds": {"levels": MAX_SEARCHED, **AMONG},
     "waiting_kinds": {**WHERE},
     "waiting_by_kind ready": {"jobs": 10_000, "levels": 100, **AMONG},
     "waiting_by_kind ready of kinds": {"jobs": 10_000, "levels": 100, **AMONG},

@@ -332,11 +332,20 @@ def _marks_again(
 def _by_key(rows: Iterable[Row], *, is_rate: bool) -> list[KeyInUse]:
     """The rows of `ClaimDialect.jobs_of_keys`, by key."""
     found: dict[Key, KeyInUse] = {}
-    for kind, name, uses, job_id, *columns, rate_key in rows:
+    for kind, name, uses, *columns in rows:
         key = Key(Kind(kind), is_rate, name)
         each = found.setdefault(key, KeyInUse(key, uses, [], {}))
+        job_id, queue, priority, run_at, not_before, start_by, admitted_at, rate_key = columns
         if job_id is not None:
-            job = KeyedJob(JobId(str(job_id)), *columns)
+            job = KeyedJob(
+                id=JobId(str(job_id)),
+                queue=queue,
+                priority=priority,
+                run_at=run_at,
+                not_before=not_before,
+                start_by=start_by,
+                admitted_at=admitted_at,
+            )
             each.jobs.append(job)
             each.rate_keys[job.id] = rate_key
     return list(found.values())

@@ -31,7 +31,8 @@ MAX_ARMS = 64
 """How many arms one statement merges. A claim with more of them locks some jobs without need."""
 
 MAX_LEVELS = 32
-"""How many priorities of delayed jobs of one kind are read one by one; the lower ones together."""
+"""How many levels (priorities) of delayed jobs of one kind are read one by one; the lower ones
+together."""
 
 MAX_SKIPPED = 1000
 """How many jobs of a newer version may precede the jobs that a claim can have. [Y5]"""

@@ -19,8 +19,8 @@ from tenure.stores.sql.database import Part, Transaction
 from tenure.stores.sql.rows import Row, decode_policy
 from tenure.stores.sql.statements import Query, Shape, fill
 
-MAX_LEVELS = 32
-"""How many kinds of a queue, and priorities of a kind, are searched for the oldest job."""
+MAX_SEARCHED = 32
+"""How many kinds of a queue, and levels of a kind and lane, are searched for the oldest job."""
 
 READY: Shape = (("waiting", "j.not_before = 0"), ("index", "{by_ready}"), ("not_due", ""))
 _DELAYED: Shape = (("waiting", "j.not_before > 0"), ("index", "{by_delayed}"))
@@ -168,7 +168,7 @@ class SqlDepths(Part):
         shape = self.about_waiting(sort, kinds)
         packed = {"names": self._pack(queues), "kinds": self._pack(kinds)}
         return self._query(
-            "oldest_waiting", shape, namespace=namespace, levels=MAX_LEVELS, **packed
+            "oldest_waiting", shape, namespace=namespace, levels=MAX_SEARCHED, **packed
         )
 
     def about_waiting(self, sort: Shape, kinds: Sequence[Kind]) -> Shape:
