@@ -13,8 +13,8 @@ from tenure.coordinator.batches import (
     LARGEST_REMEMBERED_BYTES,
     MAX_TRIES,
 )
-from tenure.coordinator.service import UNDELAYED_BATCHES, Coordinator, _Claim
-from tenure.core.commands import Cancel, Complete, Enqueue, Heartbeat, Start
+from tenure.coordinator.service import UNDELAYED_BATCHES, Coordinator, _Claim, _Commands
+from tenure.core.commands import Cancel, Complete, Enqueue, Heartbeat, Start, Sweep
 from tenure.core.ids import (
     DEFAULT_NAMESPACE,
     JobId,
@@ -22,6 +22,7 @@ from tenure.core.ids import (
     new_job_id,
     worker_actor,
 )
+from tenure.core.instants import Instant
 from tenure.core.job import Progress
 from tenure.core.outcomes import Change
 from tenure.core.validation import MAX_PER_JOB
@@ -594,6 +595,15 @@ def test_a_repeated_claim_that_cannot_be_answered_costs_its_own_caller_only(
 
     assert isinstance(calls[0].future.exception(), StoreUnavailable)
     assert len(calls[1].future.result().grants) == 1
+
+
+def test_a_command_without_an_answer_does_not_shift_the_answers_of_the_others() -> None:
+    job_ids = [new_job_id(Instant(0), bytes([number] * 16)) for number in range(2)]
+    call = _Commands([Sweep(job_id=each) for each in job_ids], deadline(10))
+    call.pending[1].answer = Reply(job=None)
+
+    with pytest.raises(AssertionError):
+        call.answers()
 
 
 def test_closing_does_not_wait_until_overdue_calls_are_looked_for_again(
