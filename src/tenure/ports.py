@@ -748,7 +748,7 @@ class StoredSchedules(ReadableSchedules, Protocol):
 
     def due(self, *, limit: int) -> DueSchedules:
         """Up to `limit` schedules of all namespaces whose `next_at` has come, or that will fire and
-        were written by a clock far ahead of the present one, in turns. [SC6] [SC15] [SC20]"""
+        were written by a clock far ahead of the present one, in turns. [SC25] [SC15] [SC20]"""
 
     def save(self, change: ScheduleChange, *, epoch: Epoch) -> bool:
         """One transaction: write the schedule's row iff its rev is still `expected_rev` (0: there

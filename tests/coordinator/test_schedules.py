@@ -73,7 +73,7 @@ def sweeping(world: World) -> Sweeper:
     return sweeper
 
 
-@spec("SC6")
+@spec("SC25")
 def test_a_sweeper_fires_within_a_second_of_the_nominal_time(world: World) -> None:
     sweeper = sweeping(world)
     first = put(world, overlap=Overlap.ALLOW).next_at
@@ -87,7 +87,7 @@ def test_a_sweeper_fires_within_a_second_of_the_nominal_time(world: World) -> No
     assert all(0 <= job.enqueued_at - (job.scheduled_for or 0) <= seconds(1) for job in runs(world))
 
 
-@spec("SC6")
+@spec("SC25")
 def test_a_pass_says_when_the_next_schedule_is_due(world: World) -> None:
     sweeper = sweeping(world)
     assert sweeper.sweep_once().next_in_us is None
@@ -112,7 +112,7 @@ class JumpingClock(VirtualClock):
         self.jumped += by_us
 
 
-@spec("SC6", "W2")
+@spec("SC25", "W2")
 @pytest.mark.parametrize("catch_up", list(CatchUp))
 def test_nothing_fires_on_a_jump_until_it_is_confirmed(catch_up: CatchUp) -> None:
     clock = JumpingClock()
@@ -143,7 +143,7 @@ def test_nothing_fires_on_a_jump_until_it_is_confirmed(catch_up: CatchUp) -> Non
     world.coordinator.close()
 
 
-@spec("SC6", "SC2")
+@spec("SC25", "SC2")
 def test_a_jump_that_is_taken_back_fires_nothing() -> None:
     clock = JumpingClock()
     world = World(clock=clock)
@@ -287,7 +287,7 @@ def test_a_process_that_dies_after_the_cancel_leaves_the_occurrence_to_another(
     assert len(world.types(runs(world)[0].id)) == 2
 
 
-@spec("SC6")
+@spec("SC25")
 def test_one_schedule_that_cannot_be_fired_stops_no_other(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -318,7 +318,7 @@ def test_one_schedule_that_cannot_be_fired_stops_no_other(
     assert len(runs(world)) == 2
 
 
-@spec("SC6", "Y5")
+@spec("SC25", "Y5")
 def test_a_schedule_with_a_word_of_a_newer_version_is_left_alone(world: World) -> None:
     schedule = put(world)
     assert schedule.next_at is not None

@@ -111,7 +111,7 @@ def test_a_report_accepted_in_time_is_not_undone_by_a_later_sweep(world: World) 
     assert world.reload(grant.job_id).status is JobStatus.SUCCEEDED
 
 
-@spec("H32")
+@spec("H88")
 def test_a_job_that_cannot_be_swept_leaves_the_store_writable(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

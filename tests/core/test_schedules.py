@@ -249,7 +249,7 @@ def test_a_clock_that_was_set_back_repeats_no_occurrence() -> None:
     assert resumed.next_at == changed.next_at == MIDNIGHT + 2 * HOUR
 
 
-@spec("SC6")
+@spec("SC25")
 def test_jitter_follows_from_the_id_and_is_bounded() -> None:
     spread = made(every(HOUR, jitter_us=seconds(60)))
 

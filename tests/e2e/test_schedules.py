@@ -30,7 +30,7 @@ def succeeded(site: Site) -> list[Job]:
 
 
 @EACH_DATABASE
-@spec("SC1", "SC6", "SC10")
+@spec("SC1", "SC25", "SC10")
 def test_a_worker_declares_fires_and_runs(site: Site) -> None:
     site.deploy(APP)
     site.start("w")

@@ -39,7 +39,7 @@ def full_disk(server: Process) -> Iterator[None]:
 
 
 @pytest.mark.process
-@spec("H32")
+@spec("H88")
 @pytest.mark.parametrize("trouble", ["locked", "full"])
 def test_a_store_that_cannot_be_written_is_not_ready(
     server: Process, tmp_path: Path, trouble: str
@@ -62,7 +62,7 @@ def test_a_store_that_cannot_be_written_is_not_ready(
     assert took_s < 5.0  # from memory, whatever the store does
 
 
-@spec("H32", "O5")
+@spec("H88", "O5")
 def test_a_file_that_became_read_only_is_unavailable(tmp_path: Path) -> None:
     with (
         closing(SqliteStore(tmp_path / "tenure.db")) as store,
@@ -81,7 +81,7 @@ def test_a_file_that_became_read_only_is_unavailable(tmp_path: Path) -> None:
         assert coordinator.writability.is_writable
 
 
-@spec("H32")
+@spec("H88")
 def test_a_table_of_jobs_that_is_locked_makes_the_server_not_ready(
     postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

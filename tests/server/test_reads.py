@@ -443,7 +443,7 @@ def test_the_description_says_which_reasons_a_worker_may_report(stage: Stage) ->
         assert [set(reasons) for reasons in listed] == [REPORTABLE_REASONS]
 
 
-@spec("H32")
+@spec("H88")
 def test_ready_means_that_the_sweepers_last_write_succeeded(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -468,7 +468,7 @@ def test_ready_means_that_the_sweepers_last_write_succeeded(
     assert again.status == 200
 
 
-@spec("H32")
+@spec("H88")
 def test_a_sweeper_that_no_longer_writes_makes_the_server_not_ready(stage: Stage) -> None:
     Sweeper(stage.coordinator, monotonic=stage.clock).sweep_once()
 
@@ -477,7 +477,7 @@ def test_a_sweeper_that_no_longer_writes_makes_the_server_not_ready(stage: Stage
     assert stage.ask("GET", "/readyz").status == 503
 
 
-@spec("H32")
+@spec("H88")
 def test_readyz_makes_no_call_to_the_store(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
     monkeypatch.setattr(stage.store, "now", lambda: asked.append("now"))

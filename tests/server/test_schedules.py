@@ -65,7 +65,7 @@ def test_a_schedule_is_run_and_its_jobs_are_listed(stage: Stage) -> None:
     assert (taken.status, taken.json["field"]) == (422, "job_id")
 
 
-@spec("SC6", "SC13")
+@spec("SC25", "SC13")
 def test_a_fired_job_shows_its_schedule_and_a_grant_its_nominal_time(stage: Stage) -> None:
     put(stage)
     stage.clock.advance(3600)

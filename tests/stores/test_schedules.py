@@ -62,7 +62,7 @@ def plan(hand: SqliteHand | PostgresHand, query: Query) -> str:
     return str(hand.run(f"{explain} {text}"))
 
 
-@spec("SC6")
+@spec("SC25")
 def test_a_sweep_looks_into_the_index_of_what_will_fire(hand: ForeignHand) -> None:
     assert isinstance(hand, SqliteHand | PostgresHand)
     store = hand.store

@@ -12,7 +12,7 @@ from tenure.testing import FakeContext, Inline, inline
 from tenure_conformance.spec import spec
 
 
-@spec("SC5", "SC6")
+@spec("SC5", "SC25")
 def test_advancing_fires_a_schedule_at_each_of_its_times(app: Tenure, jobs: Inline) -> None:
     ran = []
 

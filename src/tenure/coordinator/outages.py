@@ -148,7 +148,7 @@ class OutageWatch:
 class Writability:
     """Whether the store can be written, as far as this process knows without asking it: by the
     sweeper's passes, of which there is one every second. A store that was just opened counts as
-    writable. [H32]"""
+    writable. [H88]"""
 
     def __init__(self, monotonic: Monotonic, *, timeout_s: float) -> None:
         self._monotonic = monotonic

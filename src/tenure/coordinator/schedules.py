@@ -2,7 +2,7 @@
 
 The core decides and the store compares and swaps, so that any number of processes may fire the same
 schedules: each occurrence is dealt with once. [SC2] The sweeper also fires, and only when it may
-sweep: not on a clock that jumped until a second reading confirms it. [SC6]
+sweep: not on a clock that jumped until a second reading confirms it. [SC25]
 """
 
 import logging

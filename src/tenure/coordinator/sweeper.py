@@ -397,7 +397,7 @@ class Sweeper:
         """The answer to a call that shows whether the store can be written: the tick, which writes,
         and the search for jobs that are due, which needs their table. A single job that cannot be
         swept, because a caller's own transaction has locked its row, proves nothing about the
-        store. [H32]"""
+        store. [H88]"""
         try:
             return call()
         except Exception:

@@ -349,7 +349,7 @@ class Firing(msgspec.Struct, frozen=True, kw_only=True):
 
 def plan_firing(schedule: Schedule, previous: Job | None, at: Moment) -> Firing:
     """Deal with the next occurrence of a schedule that is due: make its job, skip it or miss it.
-    `previous` is the job of the run before, if it still exists. [SC6] [SC7] [SC8]
+    `previous` is the job of the run before, if it still exists. [SC25] [SC7] [SC8]
 
     One occurrence at a time: with `catch_up="all"` the next one is due at once.
     """
@@ -393,7 +393,7 @@ def clock_was_set_back(schedule: Schedule, now: Instant) -> bool:
 
 def is_due(schedule: Schedule, now: Instant) -> bool:
     """Whether `plan_firing` has something to do: the schedule's time has come, or the clock was set
-    back far. [SC6] [SC15]"""
+    back far. [SC25] [SC15]"""
     if schedule.next_at is None:
         return False
     return schedule.next_at <= now or clock_was_set_back(schedule, now)

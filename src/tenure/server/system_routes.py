@@ -332,7 +332,7 @@ async def healthz(call: Call) -> Response:
 
 async def readyz(call: Call) -> Response:
     """Say whether the server is ready: the store can be written, and the server is not shutting
-    down. Answered from memory, without asking the store. [H32]"""
+    down. Answered from memory, without asking the store. [H88]"""
     if call.services.is_stopping:
         raise shutting_down()
     if not call.coordinator.writability.is_writable:

@@ -252,7 +252,7 @@ def test_tokens_of_one_holder_that_are_revoked_at_once_pause_its_schedules(kit: 
     assert sorted(map(str, answers)) == ["('hourly',)"] + ["()"] * 3
 
 
-@spec("SC6")
+@spec("SC25")
 def test_nothing_is_due_before_its_time(kit: Kit) -> None:
     at = put(kit).next_at
     assert at is not None
@@ -266,7 +266,7 @@ def test_nothing_is_due_before_its_time(kit: Kit) -> None:
     assert kit.store.schedules.due(limit=10).next_in_us == 0
 
 
-@spec("SC6")
+@spec("SC25")
 def test_due_schedules_come_longest_due_first_and_are_limited(kit: Kit) -> None:
     assert kit.store.schedules.due(limit=2).next_in_us is None
     for minutes in (30, 10, 20):
