@@ -188,7 +188,7 @@ def test_commands_ask_the_server(shop: Shop) -> None:
     assert (job["kind"], job["status"]) == ("patient", "succeeded")
     code, shown, _ = shop.tenure("jobs", "show", job["id"], "--bodies", token=shop.client)
     assert code == 0
-    assert '{"number":7}' in shown
+    assert '{"number": 7}' in shown
     assert shop.tenure("jobs", "cancel", job["id"])[0] == 1
     assert shop.tenure("jobs", "cancel", UNKNOWN)[0] == 1
     assert "worker" in shop.tenure("workers", "ls")[1]
