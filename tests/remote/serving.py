@@ -103,6 +103,8 @@ class ThreadedServer:
             lifespan="off",
             log_config=None,
             proxy_headers=False,
+            # As `tenure serve`: else it waits without end for a connection that does not close.
+            timeout_graceful_shutdown=SETTINGS.shutdown_within_s,
         )
         self._server = _Quiet(config, self._started)
         self._thread = threading.Thread(target=self._serve, daemon=True)
