@@ -1,7 +1,7 @@
 """The contract as a library: check the rows, the log and the answers of any queue against it.
 
 For queues that are not Tenure: rows and events are plain mappings, and nothing here needs a store
-or a coordinator. The names below are stable. All of them come from the
+or a coordinator, but for `CoordinatedQueue`. The names below are stable. All of them come from the
 core or run its checks; nothing is decided here. For other languages, `transitions.json` and
 `responses.json` in this package say the same as data.
 """
@@ -26,6 +26,7 @@ from tenure.contract.checks import (
     is_lawful,
     row_warnings,
 )
+from tenure.contract.job_queue import CoordinatedQueue, DistributedJobQueue
 from tenure.core.job import ROW_TABLE, RowRule
 from tenure.core.transitions import EDGES, TABLE, Transition
 from tenure.core.vocabulary import Cause, Disposition, EventType, JobStatus, VerdictKind
@@ -45,7 +46,9 @@ __all__ = [
     "TRANSITIONS_JSON",
     "Answer",
     "Cause",
+    "CoordinatedQueue",
     "Disposition",
+    "DistributedJobQueue",
     "EventType",
     "JobStatus",
     "RowRule",
