@@ -18,6 +18,7 @@ from tenure.cli.output import (
     GAP,
     SHORTEST_ID,
     ago,
+    duration,
     print_json,
     print_json_line,
     print_table,
@@ -42,11 +43,19 @@ from tenure.core.views.events import (
     parse_event_key,
     parse_type_filter,
 )
+from tenure.core.views.overview import (
+    KindOverview,
+    Overview,
+    OverviewFilter,
+    TimeRange,
+    range_since,
+)
 from tenure.core.vocabulary import RENEWALS, EventType, counted
 from tenure.ports import JobStore
-from tenure.protocol.fields import iso, moment
-from tenure.protocol.records import event_record
+from tenure.protocol.fields import instant, iso, moment
+from tenure.protocol.records import DerivedRecord, event_record
 from tenure.protocol.replies import FollowedEvent, LogReply
+from tenure.protocol.translation import derived, to_wire
 
 LISTED = 50
 SHOWN_FIRST = 10
@@ -349,14 +358,31 @@ class StatsLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     queue: str | None = None
 
 
+@derived(KindOverview, only="kind wait run")
+class KindDurations(DerivedRecord, frozen=True, kw_only=True):
+    """How long jobs of a kind waited, from ready to claimed, and how long those that succeeded
+    ran."""
+
+
+class StatsDurations(msgspec.Struct, frozen=True, kw_only=True):
+    """Waits and runs of the kinds that had any since `since`, which is where `range` started, or
+    later if older events were not counted."""
+
+    range: TimeRange
+    since: datetime
+    kinds: list[KindDurations]
+
+
 class StatsDocument(msgspec.Struct, frozen=True, kw_only=True):
     """The events from `since` until before `until`. If it is not `complete`, the log has more than
-    are counted for one answer, and `until` is where counting stopped."""
+    are counted for one answer, and `until` is where counting stopped. `durations` are there with
+    `--by kind` and without `--until`. [OB52]"""
 
     since: datetime
     until: datetime
     complete: bool
     counts: list[StatsLine]
+    durations: StatsDurations | None
 
 
 @command(None, "stats", json=StatsDocument)
@@ -383,6 +409,10 @@ def stats(cli: Invocation, since: When, until: When | None, by: tuple[str, ...])
     finished jobs, which it deletes with their histories after a time (see --keep-finished of
     `tenure worker`).
 
+    With --by kind, and without --until, it also shows how long the jobs of each kind waited and
+    ran, median and 95th percentile, in the last 15m, 1h, 6h, 24h or 7d: the shortest of these that
+    is as long as the time since --since, else 7d.
+
     \b
     Examples:
       tenure stats --since 7d --by kind --by type
@@ -393,6 +423,11 @@ def stats(cli: Invocation, since: When, until: When | None, by: tuple[str, ...])
     begin, end = _span(since, until, now)
     span = EventSpan(namespace=cli.namespace, since=begin or now, until=now if end is None else end)
     totals = count_all(cli.store.events.count, span, groups)
+    overview: Overview | None = None
+    if Grouping.KIND in groups and until is None:
+        overview = cli.store.views.overview(
+            OverviewFilter(namespace=span.namespace, range=range_since(span.since, now))
+        )
     in_order = sorted(totals.events, key=lambda values: _place(totals.by, values))
     is_complete = totals.until >= span.until
     if cli.as_json:
@@ -407,6 +442,7 @@ def stats(cli: Invocation, since: When, until: When | None, by: tuple[str, ...])
                     )
                     for values in in_order
                 ],
+                durations=None if overview is None else _durations(overview),
             )
         )
     else:
@@ -414,8 +450,39 @@ def stats(cli: Invocation, since: When, until: When | None, by: tuple[str, ...])
         print_table([*(group.upper() for group in groups), "EVENTS"], rows)
         counts = counted(sum(totals.events.values()), "event")
         say(f"{counts} from {iso(totals.since)} to {iso(totals.until)}")
+        if overview is not None:
+            _print_durations(_durations(overview))
     if not is_complete:
         say("the log has more events than are counted at once; ask for shorter spans")
+
+
+def _durations(overview: Overview) -> StatsDurations:
+    return StatsDurations(
+        range=overview.range,
+        since=moment(overview.counted_since),
+        kinds=[
+            to_wire(KindDurations, each)
+            for each in overview.kinds
+            if each.wait.samples or each.run.samples
+        ],
+    )
+
+
+def _print_durations(found: StatsDurations) -> None:
+    if not found.kinds:
+        return
+    click.echo()
+    print_table(
+        ["KIND", "WAIT P50", "WAIT P95", "RUN P50", "RUN P95"],
+        [
+            (
+                each.kind,
+                *(duration(s) for of in (each.wait, each.run) for s in (of.p50_s, of.p95_s)),
+            )
+            for each in found.kinds
+        ],
+    )
+    say(f"waits and runs of the last {found.range}, from {iso(instant(found.since))} on")
 
 
 def _place(by: Sequence[Grouping], values: Sequence[str]) -> list[tuple[int, str]]:

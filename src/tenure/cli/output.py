@@ -218,6 +218,13 @@ def in_words(span_s: float) -> str:
     return f"{span_s:.0f} s" if span_s >= 10 else f"{span_s:.1f} s"
 
 
+def duration(span_s: float | None) -> str | None:
+    """How long jobs waited or ran, for a table: most wait for milliseconds."""
+    if span_s is None:
+        return None
+    return f"{span_s * 1000:.0f} ms" if span_s < 1 else in_words(span_s)
+
+
 def ago(instant: Instant | None, now: Instant) -> str | None:
     """When something was or will be, for a table: `3 min ago`, `in 2 h`."""
     if instant is None:

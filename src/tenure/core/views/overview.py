@@ -105,6 +105,14 @@ def window_of(range_: TimeRange, now: Instant) -> Window:
     return Window(since=Instant(last - (number - 1) * length), bucket_us=length, buckets=number)
 
 
+def range_since(since: Instant, now: Instant) -> TimeRange:
+    """The shortest range that is as long as the time since then, else the longest."""
+    reaching = (
+        each for each, (number, length) in _BUCKETS.items() if number * length >= now - since
+    )
+    return next(reaching, TimeRange.WEEK)
+
+
 class OverviewFilter(Scope, frozen=True, kw_only=True):
     """Which jobs an overview is about, and how far back."""
 
