@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
+from tenure.errors import OutcomeUnknown, StoreUnavailable
+
 CALL_TIMEOUT_S = 10.0
 """The default of `TENURE_STORE_TIMEOUT`."""
 
@@ -50,6 +52,17 @@ DEADLINE: ContextVar[Deadline | None] = ContextVar("tenure_deadline", default=No
 def deadline(timeout_s: float) -> Deadline:
     """The deadline of the current call; `timeout_s` from now if none is set."""
     return DEADLINE.get() or Deadline(time.monotonic() + timeout_s)
+
+
+def deadline_error(timeout_s: float, *, is_known: bool) -> StoreUnavailable:
+    """The error for a caller whose deadline has passed; `is_known`: nothing changed."""
+    hint = "send the same request again"
+    if is_known:
+        return StoreUnavailable(f"the store did not answer within {timeout_s:g} s", hint=hint)
+    return OutcomeUnknown(
+        f"the store was writing and did not answer within {timeout_s:g} s",
+        hint=f"{hint}: its id shows what became of it",
+    )
 
 
 @contextmanager

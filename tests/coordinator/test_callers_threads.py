@@ -14,6 +14,7 @@ from tenure.core.instants import Instant
 from tenure.core.outcomes import Change
 from tenure.core.policy import Policy
 from tenure.core.verdicts import Reply
+from tenure.deadlines import deadline
 from tenure.errors import Closed, InvalidInput, StoreUnavailable
 from tenure.stores.sqlite.memory import MemoryStore
 from tenure_conformance.spec import spec
@@ -57,6 +58,18 @@ class Scene:
             assert self._release.wait(PATIENCE_S)
 
         self.store.before_save = hold
+        return is_held
+
+    def hang_saves(self) -> Event:
+        """Every save fails at its deadline, as a store's does; the event says when one waits."""
+        is_held = Event()
+
+        def hang() -> None:
+            is_held.set()
+            self._release.wait(deadline(PATIENCE_S).remaining_s)
+            raise StoreUnavailable("the store hangs")
+
+        self.store.before_save = hang
         return is_held
 
     def let_go(self) -> None:
@@ -121,15 +134,16 @@ def test_commands_about_one_job_in_one_call_are_answered_in_order(scene: Scene) 
 def test_a_caller_that_comes_while_another_ones_store_hangs_is_answered_in_time(
     scene: Scene,
 ) -> None:
-    is_held = scene.hold_next_save()
-    first = Thread(target=scene.coordinator.execute, args=[new_job(1)])
+    is_held = scene.hang_saves()
+    first = Thread(
+        target=pytest.raises, args=[StoreUnavailable, scene.coordinator.execute, new_job(1)]
+    )
     first.start()
     assert is_held.wait(PATIENCE_S)
 
     with pytest.raises(StoreUnavailable):  # it is about the same job, and waits for the first
         scene.coordinator.execute(new_job(1))
 
-    scene.let_go()
     first.join(PATIENCE_S)
     assert not first.is_alive()
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from threading import Event as Signal
-from threading import Semaphore, Thread
+from threading import Semaphore
 from typing import Any
 
 import pytest
@@ -604,18 +604,3 @@ def test_a_command_without_an_answer_does_not_shift_the_answers_of_the_others() 
 
     with pytest.raises(AssertionError):
         call.answers()
-
-
-def test_closing_does_not_wait_until_overdue_calls_are_looked_for_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Every command of the command line would take that long at its end."""
-    monkeypatch.setattr(service, "OVERDUE_EVERY_S", 2 * PATIENCE_S)
-    world = World()
-    world.enqueue()
-    closing = Thread(target=world.coordinator.close, daemon=True)
-
-    closing.start()
-    closing.join(PATIENCE_S)
-
-    assert not closing.is_alive()

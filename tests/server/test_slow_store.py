@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tenure.core.vocabulary import Role
+from tenure.deadlines import DEADLINE, deadline_error
 from tenure_conformance.spec import spec
 from tests.server.harness import JOB, Answer, Stage, together
 from tests.support.doubles import instead
@@ -26,13 +27,16 @@ def stage() -> Iterator[Stage]:
 
 @pytest.fixture
 def hang(stage: Stage) -> Iterator[Any]:
-    """Lets a method of the store wait until the test is over."""
+    """Lets a method of the store wait until the test is over, or, within a call of the coordinator,
+    until the deadline: then it fails as a store does."""
     over = Event()
 
     def let(method: str) -> None:
         def wait(*arguments: Any, **named: Any) -> Any:
-            over.wait()
-            return answer(*arguments, **named)
+            until = DEADLINE.get()
+            if over.wait(None if until is None else until.remaining_s):
+                return answer(*arguments, **named)
+            raise deadline_error(TIMEOUT_S, is_known=method != "jobs.save")
 
         answer = instead(stage.store, method, wait)
 

@@ -42,9 +42,7 @@ from tenure.core.policy import LeaseBounds, Policy
 from tenure.core.verdicts import Answer, Observation, Resolution
 from tenure.errors import (
     Contended,
-    OutcomeUnknown,
     StoreRefused,
-    StoreUnavailable,
     UnreadableRow,
 )
 from tenure.ports import (
@@ -123,36 +121,7 @@ class PolicyCache:
                 self._known[namespace, kind] = now, found[namespace, kind]
 
 
-class WritePermit:
-    """Settles between two threads whether a call may still write: one uses the permit before it
-    writes, the other revokes it at the call's deadline. The first of them wins."""
-
-    __slots__ = ("_is_used", "_token")
-
-    def __init__(self) -> None:
-        self._token = [None]
-        self._is_used = False
-
-    def use(self) -> bool:
-        """Whether writing is allowed: it was not revoked before."""
-        if not self._is_used:
-            try:
-                self._token.pop()  # atomic: it succeeds in one thread only
-            except IndexError:
-                return False
-            self._is_used = True
-        return True
-
-    def revoke(self) -> bool:
-        """Whether that came before any use: then nothing will ever be written."""
-        try:
-            self._token.pop()  # as in `use`
-        except IndexError:
-            return False
-        return True
-
-
-class PendingCommand(WritePermit):
+class PendingCommand:
     """One command on its way to an answer, or to an error of its own."""
 
     __slots__ = (
@@ -167,8 +136,6 @@ class PendingCommand(WritePermit):
     )
 
     def __init__(self, command: Command) -> None:
-        self._token = [None]
-        self._is_used = False
         self.command = command
         self.needs = command.needs()
         self.answer: Answer | None = None
@@ -192,21 +159,6 @@ class PendingCommand(WritePermit):
             return True
         is_update = self.missed is not None and self.missed.expected_rev > 0
         return is_update and self.lost_races >= LOST_BEFORE_LOCKING
-
-    def withdraw(self, timeout_s: float) -> None:
-        """End its wait, with nothing changed if that is still possible. [K6]"""
-        self.error = deadline_error(timeout_s, is_known=self.revoke())
-
-
-def deadline_error(timeout_s: float, *, is_known: bool) -> StoreUnavailable:
-    """The error for a caller whose deadline has passed; `is_known`: nothing changed."""
-    hint = "send the same request again"
-    if is_known:
-        return StoreUnavailable(f"the store did not answer within {timeout_s:g} s", hint=hint)
-    return OutcomeUnknown(
-        f"the store was writing and did not answer within {timeout_s:g} s",
-        hint=f"{hint}: its id shows what became of it",
-    )
 
 
 class LastWritten:
@@ -671,15 +623,13 @@ def _applied(
 
 
 def _try_to_decide(pending: PendingCommand, context: Context) -> Outcome | None:
-    """The outcome. None if the decision raises, a bug of ours that only its own caller gets to
-    know, or if it would write after its caller was answered that nothing was written."""
+    """The outcome; None if the decision raises, a bug of ours that only its own caller gets to
+    know."""
     try:
-        outcome = decide(pending.command, context)
+        return decide(pending.command, context)
     except Exception as bug:  # handed to the caller's future, never swallowed
         pending.error = bug
         return None
-    writes = isinstance(outcome, Applied | Resolved)
-    return None if writes and not pending.use() else outcome
 
 
 def _unreadable(context: Context) -> UnreadableRow | None:

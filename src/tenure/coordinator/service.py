@@ -14,9 +14,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future, InvalidStateError
-from contextlib import suppress
-from typing import Any, TypeAlias
+from concurrent.futures import Future
+from typing import TypeAlias
 
 import msgspec
 
@@ -27,8 +26,6 @@ from tenure.coordinator.batches import (
     LastWritten,
     PendingCommand,
     PolicyCache,
-    WritePermit,
-    deadline_error,
 )
 from tenure.coordinator.outages import OutageWatch, Writability
 from tenure.coordinator.schedules import CheckSchedule, allow_any, change_schedule
@@ -53,7 +50,14 @@ from tenure.core.schedules import ScheduleCommand, ScheduleReply, check_schedule
 from tenure.core.validation import Limits, check_claim, check_commands
 from tenure.core.verdicts import Answer
 from tenure.core.views.job_search import FoundJobs, JobFilter
-from tenure.deadlines import CALL_TIMEOUT_S, DEADLINE, Deadline, deadline, waiting_until
+from tenure.deadlines import (
+    CALL_TIMEOUT_S,
+    DEADLINE,
+    Deadline,
+    deadline,
+    deadline_error,
+    waiting_until,
+)
 from tenure.errors import Closed, OutcomeUnknown, TenureError
 from tenure.ports import NO_WAIT, DedupeKey, Entropy, LeasedJobs, Observer, Store, Tick
 
@@ -76,10 +80,6 @@ caller's own transaction has locked, up to the store's lock time-out."""
 
 CLOSE_WITHIN_S = 60.0
 """Longer than a statement may take at any store."""
-
-
-OVERDUE_EVERY_S = 0.1
-"""How often deadlines are checked: a call may be answered this much late."""
 
 
 SweepOverdue: TypeAlias = Callable[[Iterable[Job], Instant | None], bool]
@@ -109,11 +109,11 @@ class _Commands:
         self.waiting = self.pending  # commands that wait for a batch
         self.future: Future[list[Answer]] | None = None  # None: the caller's thread runs it
 
-    def expire(self, timeout_s: float) -> None:
-        """Answer it now: its deadline has passed."""
+    def fail(self, error: Exception) -> None:
+        """Answer the commands that have no answer yet with this error."""
         for pending in self.pending:
             if pending.is_open:
-                pending.withdraw(timeout_s)
+                pending.error = error
         self.finish()
 
     def promise(self) -> "Future[list[Answer]]":
@@ -123,16 +123,15 @@ class _Commands:
         return self.future
 
     def finish(self) -> None:
-        """Answer the caller, unless its deadline was answered before or its own thread decides."""
+        """Answer the caller, unless its own thread decides."""
         if self.future is None:
             return
-        with suppress(InvalidStateError):
-            try:
-                answers = self.answers()
-            except Exception as failure:  # handed to the caller, never swallowed
-                self.future.set_exception(failure)
-            else:
-                self.future.set_result(answers)
+        try:
+            answers = self.answers()
+        except Exception as failure:  # handed to the caller, never swallowed
+            self.future.set_exception(failure)
+        else:
+            self.future.set_result(answers)
 
     def answers(self) -> list[Answer]:
         """The answers, once every command has one or failed; raises the failure."""
@@ -170,13 +169,6 @@ def _subjects(commands: Sequence[Command]) -> list[Subject]:
     return subjects
 
 
-def _may_start(future: "Future[Any] | None") -> bool:
-    """Whether a caller still waits. If so, it cannot cancel from now on."""
-    if future is None or future.done():
-        return False
-    return future.running() or future.set_running_or_notify_cancel()
-
-
 def _says_nothing_changed(error: Exception) -> bool:
     return isinstance(error, TenureError) and error.nothing_changed
 
@@ -184,76 +176,23 @@ def _says_nothing_changed(error: Exception) -> bool:
 class _Claim:
     """One claim of one worker session."""
 
-    __slots__ = ("deadline", "future", "permit", "request")
+    __slots__ = ("deadline", "future", "request")
 
     def __init__(self, request: ClaimRequest, until: Deadline) -> None:
         self.request = request
         self.deadline = until
-        self.permit = WritePermit()
         self.future: Future[ClaimAnswer] = Future()
 
-    def expire(self, timeout_s: float) -> None:
-        """Answer it now: its deadline has passed."""
-        self.fail(deadline_error(timeout_s, is_known=self.permit.revoke()))
-
     def fail(self, error: Exception) -> None:
-        """Answer the caller, unless its deadline was answered before."""
-        with suppress(InvalidStateError):
-            self.future.set_exception(error)
-
-    def finish(self, answer: ClaimAnswer) -> None:
-        """Give the caller its answer, unless its deadline was answered before."""
-        with suppress(InvalidStateError):
-            self.future.set_result(answer)
+        """Give the caller this error."""
+        self.future.set_exception(error)
 
 
-def _latest(calls: Sequence[_Commands | _Claim]) -> Deadline:
-    """The latest deadline: after it no caller waits for any of these."""
+def _earliest(calls: Sequence[_Commands | _Claim]) -> Deadline:
+    """The deadline of a batch: none of its callers waits longer than its own. [K6]"""
     if len(calls) == 1:
         return calls[0].deadline
-    return Deadline(max(call.deadline.until_s for call in calls))
-
-
-class OverdueCalls:
-    """Answers calls at their deadline, even if their batch hangs with the store and answers no
-    caller. [K6]"""
-
-    def __init__(self, lock: threading.Condition, timeout_s: float) -> None:
-        self._lock = lock  # the queue's: a call stays in the queue while this thread answers it
-        self._timeout_s = timeout_s
-        self._open: set[_Commands | _Claim] = set()
-        self._has_some = threading.Event()
-        self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="tenure-overdue", daemon=True)
-        self._thread.start()
-
-    def add(self, call: _Commands | _Claim) -> None:
-        """Watch a call until it is answered."""
-        self._open.add(call)
-        if not self._has_some.is_set():
-            self._has_some.set()
-
-    def close(self) -> None:
-        """Stop. Calls that are still open get no answer."""
-        self._closing.set()
-        self._has_some.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._closing.is_set():
-            if not self._open:
-                self._has_some.clear()
-                # `add` puts a call in before it checks, so none is missed here.
-                if not self._open and not self._closing.is_set():
-                    self._has_some.wait()
-                continue
-            self._closing.wait(OVERDUE_EVERY_S)
-            for call in list(self._open):
-                if call.deadline.has_passed:
-                    with self._lock:
-                        call.expire(self._timeout_s)
-                if call.future is None or call.future.done():
-                    self._open.discard(call)
+    return Deadline(min(call.deadline.until_s for call in calls))
 
 
 class Coordinator:
@@ -307,7 +246,6 @@ class Coordinator:
             threading.Thread(target=self._run, name=f"tenure-coordinator-{number}", daemon=True)
             for number in range(threads or store.parallelism)
         ]
-        self._overdue = OverdueCalls(self._condition, timeout_s)
         for thread in self._threads:
             thread.start()
 
@@ -328,7 +266,6 @@ class Coordinator:
                 self._refuse_if_closed()
             # Our own threads may still submit follow-on work while closing. [FL5]
             self._gather(call)
-        self._overdue.add(call)
         return promised
 
     def execute_many(self, commands: Sequence[Command]) -> list[Answer]:
@@ -351,7 +288,6 @@ class Coordinator:
             self._run_here(call)
         if call.future is None:  # this thread has run all of it
             return call.answers()
-        self._overdue.add(call)
         return call.future.result()
 
     def submit(self, command: Command) -> Future[list[Answer]]:
@@ -370,7 +306,6 @@ class Coordinator:
             self._claims.setdefault(request.scope, deque()).append(call)
             self._gathered += request.limit
             self._wake()
-        self._overdue.add(call)
         return call.future
 
     def end_waits(self) -> None:
@@ -465,7 +400,6 @@ class Coordinator:
             left_s = max(0.0, until - time.monotonic())
             self._condition.wait_for(lambda: not self._other_callers(), left_s)
             is_hanging = bool(self._other_callers())
-        self._overdue.close()
         if is_hanging or any(thread.is_alive() for thread in self._threads):
             _log.warning("closed while the store does not answer: what was asked last is unknown")
 
@@ -586,12 +520,24 @@ class Coordinator:
             if not self._is_free(call):
                 self._held_back.append(call)
                 self._held_back_for.update(call.subjects)
-            elif _may_start(call.future):
+            elif self._may_start(call):
                 room -= len(call.waiting)
                 taken.append(call)
         for call in taken:
             self._under_way.update(call.subjects)
         return taken
+
+    def _may_start(self, call: _Commands | _Claim) -> bool:
+        """Whether the caller still waits; then it cannot cancel from now on. A call whose deadline
+        has passed while it waited for a batch is answered here, and never carried out. [K6]"""
+        future = call.future
+        assert future is not None  # only calls that another thread decides are gathered
+        if not (future.running() or future.set_running_or_notify_cancel()):
+            return False
+        if call.deadline.has_passed:
+            call.fail(deadline_error(self.timeout_s, is_known=True))
+            return False
+        return True
 
     def _is_free(self, call: _Commands) -> bool:
         """Whether no running batch and no parked call is about the same jobs. No call overtakes a
@@ -626,7 +572,7 @@ class Coordinator:
         while waiting and (not taken or waiting[0].request.limit <= room):
             call = waiting.popleft()
             self._gathered -= call.request.limit
-            if _may_start(call.future):
+            if self._may_start(call):
                 room -= call.request.limit
                 taken.append(call)
         del self._claims[scope]
@@ -641,7 +587,7 @@ class Coordinator:
                 if pending.answer is None and pending.error is None:
                     batch.append(pending)
         later: list[PendingCommand] = []
-        token = DEADLINE.set(_latest(calls))
+        token = DEADLINE.set(_earliest(calls))
         try:
             later = self._executor.run_wave(batch)
         except Exception as failure:  # handed to every caller that still waits, never swallowed
@@ -681,7 +627,7 @@ class Coordinator:
         return done
 
     def _run_claims(self, calls: list[_Claim]) -> None:
-        token = DEADLINE.set(_latest(calls))
+        token = DEADLINE.set(_earliest(calls))
         try:
             answered = self._plan_and_claim(calls)
         except Exception as failure:  # handed to every caller that waits, never swallowed
@@ -694,7 +640,7 @@ class Coordinator:
             if answer.is_repeat:
                 self._run_repeat(call)
             else:
-                call.finish(answer)
+                call.future.set_result(answer)
 
     def _run_repeat(self, call: _Claim) -> None:
         # On its own: if the store fails now, the grants of the others are committed nevertheless.
@@ -704,20 +650,17 @@ class Coordinator:
         except Exception as failure:  # handed to the caller that waits, never swallowed
             call.fail(failure)
         else:
-            call.finish(answer)
+            call.future.set_result(answer)
 
     def _plan_and_claim(self, calls: list[_Claim]) -> list[tuple[_Claim, ClaimAnswer]]:
         before: dict[JobId, Job] = {}
         sent_us = self.outages.monotonic()
-        planned_for: list[_Claim] = []
+        requests = [call.request for call in calls]
         tries = 0
 
         def plan(view: ClaimView) -> ClaimPlan:
             nonlocal tries
             tries += 1
-            # Nothing is granted to a claim whose caller was answered that nothing was.
-            planned_for[:] = [call for call in calls if call.permit.use()]
-            requests = [call.request for call in planned_for]
             if self.observer is not None:
                 before.update((job.id, job) for job in view.candidates)
             self.outages.read_clock(view.now, sent_us=sent_us, epoch=view.epoch)
@@ -726,7 +669,6 @@ class Coordinator:
             pieces = [entropy[start : start + ENTROPY_BYTES] for start in starts]
             return plan_claims(requests, view, pieces)
 
-        requests = [call.request for call in calls]
         sessions = list(dict.fromkeys(request.session for request in requests))
         planned = self.outages.call(
             self.store.claims.claim, requests[0].scope, sessions, wanted(requests), plan
@@ -734,7 +676,7 @@ class Coordinator:
         self._last_written.remember(planned.changes)
         if self.observer is not None:
             self.observer.saved(planned.changes, before)
-        answered = list(zip(planned_for, planned.answers, strict=True))
+        answered = list(zip(calls, planned.answers, strict=True))
         self._tell_conflicts(planned, tries=tries)
         return answered
 

@@ -13,8 +13,8 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tenure.coordinator.batches import deadline_error
 from tenure.core.ids import JobId
+from tenure.deadlines import deadline_error
 from tenure.errors import OutcomeUnknown
 from tenure.protocol.codec import (
     EmbeddedBodies,
