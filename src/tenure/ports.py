@@ -263,13 +263,6 @@ class Record(msgspec.Struct, frozen=True):
     unreadable: tuple[Unreadable, ...] = ()
 
 
-class DeadLetter(msgspec.Struct, frozen=True):
-    """A dead letter and what became of it."""
-
-    job: Job
-    resolution: Resolution | None
-
-
 class HealthFact(msgspec.Struct, frozen=True, kw_only=True):
     """Something true of a store; with advice where it should not be. [B14]"""
 
@@ -426,9 +419,6 @@ class ReadableViews(Protocol):
     def jobs(self, wanted: JobFilter) -> FoundJobs:
         """A page of jobs, newest first, and where the next one starts; a server leaves out their
         bodies. [J12]"""
-
-    def dead_letters(self, wanted: JobFilter) -> list[DeadLetter]:
-        """A page of dead letters, newest first; a server leaves out their bodies."""
 
     def dead_letter_groups(self, wanted: DeadLetterGroupFilter) -> DeadLetterGroups:
         """The newest dead letters without a resolution, as `core.dead_letter_groups.group` makes

@@ -22,9 +22,9 @@ from tenure.cli.options import (
 )
 from tenure.cli.output import ago
 from tenure.core.commands import Discard, Redrive
+from tenure.core.job import Job
 from tenure.core.views.job_search import JobFilter
 from tenure.core.vocabulary import JobStatus, ReasonCode, Stage
-from tenure.ports import DeadLetter
 from tenure.protocol.records import DeadLetterRecord, dead_letter_record
 
 MAX_LISTED = 500
@@ -58,7 +58,7 @@ filter_options = together(
 @limit_option(MAX_LISTED)
 def list_dead_letters(
     cli: Invocation, resolved: bool, before: str | None, limit: int, **filters: Any
-) -> Listing[DeadLetter]:
+) -> Listing[Job]:
     """List unresolved dead letters, newest first.
 
     Those that were redriven or discarded are listed with --resolved.
@@ -77,31 +77,28 @@ def list_dead_letters(
         bodies=False,
         **filters,
     )
-    found = cli.store.views.dead_letters(wanted)
+    page = cli.store.views.jobs(wanted)
+    found, resolutions = page.jobs, page.resolutions
     now = cli.now
     return Listing(
         found,
         {
-            "ID": lambda letter: letter.job.id,
-            "KIND": lambda letter: letter.job.kind,
-            "QUEUE": lambda letter: letter.job.queue,
-            "REASON": lambda letter: letter.job.reason_code,
-            "STAGE": lambda letter: letter.job.stage,
-            "ATTEMPTS": lambda letter: letter.job.attempt,
-            "FINISHED": lambda letter: ago(letter.job.finished_at, now),
-            "ERROR": lambda letter: headline(letter.job),
-            **({"RESOLVED": _resolution} if resolved else {}),
+            "ID": lambda job: job.id,
+            "KIND": lambda job: job.kind,
+            "QUEUE": lambda job: job.queue,
+            "REASON": lambda job: job.reason_code,
+            "STAGE": lambda job: job.stage,
+            "ATTEMPTS": lambda job: job.attempt,
+            "FINISHED": lambda job: ago(job.finished_at, now),
+            "ERROR": headline,
+            **({"RESOLVED": lambda job: resolutions[job.id].kind} if resolved else {}),
         },
-        document=lambda letter: dead_letter_record(
-            letter.job, letter.resolution, now=now, bodies=False
+        document=lambda job: dead_letter_record(
+            job, resolutions.get(job.id), now=now, bodies=False
         ),
         optional=("REASON", "STAGE", "ATTEMPTS", "QUEUE"),
         notes=[] if found else [_there_are_none(cli, filters, resolved=resolved)],
     )
-
-
-def _resolution(letter: DeadLetter) -> str | None:
-    return None if letter.resolution is None else letter.resolution.kind
 
 
 def _there_are_none(cli: Invocation, filters: dict[str, Any], *, resolved: bool) -> str:

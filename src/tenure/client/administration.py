@@ -263,7 +263,12 @@ class DeadLetters(_Operator):
             before=before,
             limit=limit,
         )
-        return self._ask(lambda store, _: [*map(dead_letter_of, store.views.dead_letters(wanted))])
+
+        def read(store: JobStore, _: Namespace) -> list[DeadLetterRecord]:
+            found = store.views.jobs(wanted)
+            return [dead_letter_of(job, found.resolutions.get(job.id)) for job in found.jobs]
+
+        return self._ask(read)
 
     als = awaiting(ls)
 

@@ -12,8 +12,8 @@ import msgspec
 from tenure.core.ids import JobId, WorkerId
 from tenure.core.instants import Instant
 from tenure.core.job import Job
+from tenure.core.verdicts import Resolution
 from tenure.core.vocabulary import ReasonCode, Stage
-from tenure.ports import DeadLetter
 from tenure.protocol import records
 from tenure.protocol.records import (
     ErrorRecord,
@@ -64,9 +64,9 @@ class DeadLetterRecord(Record, frozen=True, kw_only=True):
     resolution: ResolutionRecord | None
 
 
-def dead_letter_of(letter: DeadLetter) -> DeadLetterRecord:
+def dead_letter_of(job: Job, resolution: Resolution | None) -> DeadLetterRecord:
     """A dead letter as it is listed, without its bodies."""
-    now = letter.job.updated_at
-    shown = dead_letter_record(letter.job, letter.resolution, now=now, bodies=False)
+    now = job.updated_at
+    shown = dead_letter_record(job, resolution, now=now, bodies=False)
     fields = {name: getattr(shown, name) for name in DeadLetterRecord.__struct_fields__}
-    return DeadLetterRecord(**fields | {"job": record_of(letter.job, now=now, bodies=False)})
+    return DeadLetterRecord(**fields | {"job": record_of(job, now=now, bodies=False)})

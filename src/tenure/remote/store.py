@@ -43,12 +43,12 @@ from tenure.core.views.events import (
     TailPage,
     parse_event_key,
 )
-from tenure.core.views.job_search import FoundJobs, JobFilter, found_jobs
+from tenure.core.views.job_search import FoundJobs, JobFilter
 from tenure.core.views.overview import Overview, OverviewFilter
 from tenure.core.vocabulary import Cause, JobStatus, LeaseNews
 from tenure.core.workers import FIRST_WORKER, WorkerKey, WorkerProcess, WorkerSeen
 from tenure.errors import InvalidInput, RequestRefused
-from tenure.ports import NO_LIMIT, NO_WAIT, DeadLetter
+from tenure.ports import NO_LIMIT, NO_WAIT
 from tenure.protocol import LEASE_HEADER, records, replies, requests
 from tenure.protocol.fields import instant, moment
 from tenure.protocol.requests import MAX_FOLLOW_WAIT_S, MAX_PAGE, MAX_WITH_BODIES, BodiesQuery
@@ -315,15 +315,13 @@ class _Views(_Part):
         """A page of jobs, newest first, without their bodies, and where the next page begins; the
         server says how many are looked at."""
         if (wanted.resolved, wanted.reason_code, wanted.stage) != (None, None, None):
-            letters = [letter.job for letter in self.dead_letters(wanted)]
-            return found_jobs(letters, None, wanted)
+            return self._dead_letters(wanted)
         page = self._caller.ask(
             Call(name="jobs", query=to_wire(requests.JobsQuery, wanted, bodies=False))
         )
         return FoundJobs(_listed(page), page.next_before)
 
-    def dead_letters(self, wanted: JobFilter) -> list[DeadLetter]:
-        """A page of dead letters, newest first, without their bodies."""
+    def _dead_letters(self, wanted: JobFilter) -> FoundJobs:
         others = (wanted.correlation_id, wanted.id_prefix, wanted.schedule, wanted.flow_id)
         is_more = wanted.is_search or others != (None,) * len(others)
         if wanted.statuses != (JobStatus.DEAD_LETTERED,) or is_more:
@@ -331,10 +329,16 @@ class _Views(_Part):
         resolved = bool(wanted.resolved)
         query = to_wire(requests.DeadLettersQuery, wanted, resolved=resolved, bodies=False)
         page = self._caller.ask(Call(name="dead-letters", query=query))
-        return [
-            DeadLetter(records.job_of(letter.job), records.resolution_of(letter.resolution))
-            for letter in page.dead_letters
-        ]
+        letters = page.dead_letters
+        return FoundJobs(
+            [records.job_of(each.job) for each in letters],
+            page.next_before,
+            {
+                each.id: records.resolution_of(each.resolution)
+                for each in letters
+                if each.resolution
+            },
+        )
 
     def dead_letter_groups(self, wanted: DeadLetterGroupFilter) -> DeadLetterGroups:
         """Dead letters within the token's scope by kind and error, of all or of one queue or

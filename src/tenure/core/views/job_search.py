@@ -25,6 +25,7 @@ from tenure.core.ids import (
 )
 from tenure.core.instants import Instant
 from tenure.core.job import Job
+from tenure.core.verdicts import Resolution
 from tenure.core.vocabulary import JobStatus, ReasonCode, Stage
 
 MAX_JOBS_READ = 10_000
@@ -109,10 +110,12 @@ def newness(job: Job) -> tuple[Instant, JobId]:
 class FoundJobs(msgspec.Struct, frozen=True):
     """A page of jobs, newest first. `next_before` is the `before` of the next page; None: there are
     no more. A page of a search may have fewer jobs than are wanted, or none, and not be the last:
-    then reading stopped at its limit. [J12]"""
+    then reading stopped at its limit. [J12] `resolutions`: what became of dead letters that were
+    asked for as `resolved`."""
 
     jobs: list[Job]
     next_before: JobId | None
+    resolutions: dict[JobId, Resolution] = {}
 
 
 def found_jobs(jobs: list[Job], last_read: JobId | None, wanted: JobFilter) -> FoundJobs:

@@ -40,7 +40,6 @@ from tenure.core.views.job_search import (
     newness,
 )
 from tenure.core.vocabulary import JobStatus, ReasonCode, Stage
-from tenure.ports import DeadLetter
 from tenure.stores.sql.database import Database, Part
 from tenure.stores.sql.depths import SqlDepths
 from tenure.stores.sql.jobs import resolutions_of
@@ -172,8 +171,14 @@ class SqlViews(Part):
 
     def jobs(self, wanted: JobFilter) -> FoundJobs:
         """A page of jobs, newest first, and where the next one starts. [J12]"""
-        if wanted.orphaned:
-            return self._orphaned(wanted)
+        found = self._orphaned(wanted) if wanted.orphaned else self._listed(wanted)
+        if not wanted.resolved:
+            return found
+        ids = self._pack([job.id for job in found.jobs])
+        rows = self._rows(self._query("load_resolutions", ids=ids))
+        return msgspec.structs.replace(found, resolutions=resolutions_of(rows))
+
+    def _listed(self, wanted: JobFilter) -> FoundJobs:
         kinds = self._kinds_to_list(wanted)
         jobs, last_read = self._found(wanted, kinds=kinds)
         own_id = job_correlated_by(wanted.correlation_id)
@@ -189,7 +194,7 @@ class SqlViews(Part):
         leased = leased_among(wanted)
         if not leased.statuses:
             return FoundJobs([], None)
-        found = self.jobs(leased)
+        found = self._listed(leased)
         [(now, _)] = self._rows(self._query("moment"))
         silent = [job for job in found.jobs if is_suspect(job, Instant(now))][: wanted.limit]
         if wanted.bodies:
@@ -318,13 +323,6 @@ class SqlViews(Part):
             }
             arms.append(fill(self._text("list_all_jobs" if is_all else "list_some_jobs"), words))
         return ("arms", " UNION ALL ".join(arms)), given
-
-    def dead_letters(self, wanted: JobFilter) -> list[DeadLetter]:
-        """A page of dead letters, newest first."""
-        jobs = self.jobs(wanted).jobs
-        ids = self._pack([job.id for job in jobs])
-        resolutions = resolutions_of(self._rows(self._query("load_resolutions", ids=ids)))
-        return [DeadLetter(job, resolutions.get(job.id)) for job in jobs]
 
     def dead_letter_groups(self, wanted: DeadLetterGroupFilter) -> DeadLetterGroups:
         """The newest dead letters without a resolution, by kind and error. [OB31]"""

@@ -172,8 +172,8 @@ CALLS: dict[str, Callable[[Store], Any]] = {
     "views.dead_letter_groups": lambda store: store.views.dead_letter_groups(
         DeadLetterGroupFilter(namespace=DEFAULT_NAMESPACE)
     ),
-    "views.dead_letters": lambda store: store.views.dead_letters(
-        JobFilter(namespace=DEFAULT_NAMESPACE)
+    "views.jobs resolved": lambda store: store.views.jobs(
+        JobFilter(namespace=DEFAULT_NAMESPACE, resolved=True)
     ),
     "events.page": lambda store: store.events.page(EventFilter(namespace=DEFAULT_NAMESPACE)),
     "events.count": lambda store: store.events.count(SPAN),

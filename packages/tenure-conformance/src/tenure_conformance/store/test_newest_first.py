@@ -8,7 +8,7 @@ from tenure.core.commands import Command
 from tenure.core.ids import DEFAULT_NAMESPACE, FlowId, JobId, Kind, new_job_id
 from tenure.core.job import Job
 from tenure.core.policy import Compensation, DeadLetterJob, Policy
-from tenure.core.views.job_search import JobFilter
+from tenure.core.views.job_search import FoundJobs, JobFilter
 from tenure.core.vocabulary import CancelMode, ErrorClass, EventCause, JobStatus
 from tenure_conformance.harness import KIND, QUEUE, Kit, ids, policy
 from tenure_conformance.spec import spec
@@ -163,8 +163,13 @@ def test_the_newest_dead_letters_come_first(kit: Kit) -> None:
     assert made is not None
     kit.dead_letter(made)
 
-    found = kit.store.views.dead_letters(
-        JobFilter(namespace=DEFAULT_NAMESPACE, statuses=(JobStatus.DEAD_LETTERED,))
-    )
+    def listed(*, resolved: bool | None = None) -> FoundJobs:
+        return kit.store.views.jobs(
+            JobFilter(
+                namespace=DEFAULT_NAMESPACE, statuses=(JobStatus.DEAD_LETTERED,), resolved=resolved
+            )
+        )
 
-    assert [each.job.id for each in found] == [made.id, other.id, letter.id]
+    assert ids(listed().jobs) == [made.id, other.id, letter.id]
+    assert ids(listed(resolved=False).jobs) == [made.id, other.id]
+    assert listed(resolved=True).resolutions == kit.store.jobs.resolutions([letter.id])
