@@ -144,3 +144,18 @@ def test_where_things_are_names_every_package() -> None:
 
     for package in packages:
         assert f"`src/tenure/{package}/`" in table, package
+
+
+def test_the_picture_of_threads_names_every_thread() -> None:
+    names = {
+        name
+        for path in (ROOT / "src/tenure").rglob("*.py")
+        for name in re.findall(
+            r'name(?:_prefix)?=f?"(tenure-[a-z-]+[a-z])', path.read_text(encoding="utf-8")
+        )
+    }
+    picture = ARCHITECTURE.split("## Processes and threads", 1)[1].split("\n## ", 1)[0]
+
+    assert "tenure-coordinator" in names
+    for name in names | {"tenure-sweeper", "tenure-retention", "tenure-rollups"}:
+        assert name in picture, name
