@@ -62,7 +62,7 @@ from tenure.core.lifecycle import decide
 from tenure.core.outcomes import (
     Applied,
     Change,
-    Context,
+    DecisionContext,
     Moment,
     NeedsHistory,
     Outcome,
@@ -183,11 +183,11 @@ class Driver:
         """The moment of the next decision."""
         return Moment(now=self.now, epoch=self.epoch, entropy=entropy(self.draws))
 
-    def context(self, **read: Any) -> Context:
+    def context(self, **read: Any) -> DecisionContext:
         """The moment of the next decision, the row, the session that claimed last, and what else is
         `read`."""
         found = {"job": self.job_or_none, "session": last_session(self.events)}
-        return Context(**(asdict(self.at()) | found | read))
+        return DecisionContext(**(asdict(self.at()) | found | read))
 
     def raise_epoch(self) -> None:
         """Begin a new epoch: every unsettled lease is lost. [A5]"""

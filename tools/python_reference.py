@@ -171,7 +171,7 @@ paths of the two JSON files.
 """
 
 _CHECKS = (
-    contract.is_lawful,
+    contract.is_allowed,
     contract.check_row,
     contract.check_log,
     contract.response_matrix,

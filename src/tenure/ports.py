@@ -63,10 +63,10 @@ from tenure.core.ids import (
 from tenure.core.instants import Duration, Instant
 from tenure.core.job import Job
 from tenure.core.kind_settings import KindChange, KindSettings
-from tenure.core.leases import HeldLease
+from tenure.core.leases import LeaseRef
 from tenure.core.outcomes import Change, Session, SessionKey
 from tenure.core.rate_evidence import GrantMade, RateInForce
-from tenure.core.rates import Rate, RateStanding
+from tenure.core.rates import Rate, RateWait
 from tenure.core.schedules import (
     Firing,
     Schedule,
@@ -95,7 +95,7 @@ from tenure.core.vocabulary import (
     HealthState,
     LeaseNews,
 )
-from tenure.core.workers import FIRST_WORKER, WorkerKey, WorkerProcess, WorkerSeen
+from tenure.core.workers import FIRST_WORKER, ListedWorker, WorkerKey, WorkerProcess
 from tenure.errors import NotSupported
 
 Clock: TypeAlias = Callable[[], Instant]
@@ -249,7 +249,7 @@ class Unreadable(msgspec.Struct, frozen=True):
     problem: str
 
 
-class Record(msgspec.Struct, frozen=True):
+class JobHistory(msgspec.Struct, frozen=True):
     """A job with its whole log and its observations, read in one snapshot.
 
     `job` is None for events without a row: `verify` reports them. What is `unreadable` is missing
@@ -350,7 +350,7 @@ class ReadableJobs(Protocol):
         """What was observed of a job besides its history: the first 500, oldest first; a server
         leaves out bodies and digests for readers who may not see them. [U3]"""
 
-    def peek_leases(self, leases: Sequence[HeldLease], actor: Actor) -> list[LeaseNews]:
+    def peek_leases(self, leases: Sequence[LeaseRef], actor: Actor) -> list[LeaseNews]:
         """Which of an actor's leases deserve a heartbeat now, in this order. Decides and changes
         nothing. [C2]"""
 
@@ -398,7 +398,7 @@ class ReadableFlows(Protocol):
     def load(self, namespace: Namespace, flow_id: FlowId) -> FlowView | None:
         """A flow with its jobs and what they wait for; None if there is none. [FL9]"""
 
-    def parents(self, held: HeldLease, actor: Actor, *, after: int) -> ParentPage:
+    def parents(self, held: LeaseRef, actor: Actor, *, after: int) -> ParentPage:
         """The next parents of a leased job, after this position, with their results: for those who
         hold its lease. [FL7]"""
 
@@ -463,7 +463,7 @@ class ReadableSettings(Protocol):
 
     def rates(
         self, namespace: Namespace, queue: QueueName, kind: Kind, rate_key: str | None = None
-    ) -> list[RateStanding]:
+    ) -> list[RateWait]:
         """The rates that jobs of this queue, kind and rate key are under: the queue's, then the
         kind's. Decides nothing. [RL10]"""
 
@@ -473,7 +473,7 @@ class StoredWorkers(Protocol):
 
     def page(
         self, namespace: Namespace, *, after: WorkerKey = FIRST_WORKER, limit: int = NO_LIMIT
-    ) -> list[WorkerSeen]:
+    ) -> list[ListedWorker]:
         """The workers after this key that were seen lately, by name and principal, up to `limit`.
         [B43]"""
 
@@ -872,7 +872,7 @@ class Audit(Protocol):
     """What `verify` reads besides: whole records, and what at most one job may hold. That is also
     found in the records, by a store without an index of it: these methods have a body."""
 
-    def records(self, *, page_size: int, job_id: JobId | None = None) -> Iterator[Record]:
+    def records(self, *, page_size: int, job_id: JobId | None = None) -> Iterator[JobHistory]:
         """Every job with its log, by id, or this one, if there is a row or an event; each is read
         in one snapshot. Bounded memory however many there are."""
 

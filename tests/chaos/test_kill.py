@@ -19,7 +19,7 @@ from tenure.core.ids import DEFAULT_NAMESPACE, Kind
 from tenure.core.instants import Instant
 from tenure.core.kind_settings import KindChange
 from tenure.core.rates import parse_rate
-from tenure.ports import Record
+from tenure.ports import JobHistory
 from tenure.verify import verify
 from tenure.wiring import open_store
 from tenure_conformance.spec import spec
@@ -141,7 +141,7 @@ def assert_nothing_is_missing(url: str, acks: list[Path]) -> None:
     assert len(rated) > 5  # likewise I30
 
 
-def _ran_with_key(record: Record) -> bool:
+def _ran_with_key(record: JobHistory) -> bool:
     return record.job is not None and bool(record.job.concurrency_key) and record.job.attempt > 0
 
 

@@ -20,7 +20,7 @@ from tenure.core.claims import ClaimPlan, ClaimScope, ClaimView, QueueState
 from tenure.core.commands import Outage
 from tenure.core.concurrency import KeyRules
 from tenure.core.events import Event
-from tenure.core.flow_rows import Edge, EdgeCheck, Flow, FlowRedrive
+from tenure.core.flow_rows import Edge, EdgeCheck, FlowRedrive, FlowRow
 from tenure.core.ids import Epoch, FlowId, JobId, Kind, Namespace, QueueName, ScheduleName
 from tenure.core.instants import Duration, Instant
 from tenure.core.job import MADE_BY_AN_END, Job
@@ -30,7 +30,7 @@ from tenure.core.rates import Meter, Rate
 from tenure.core.schedules import Schedule, ScheduleChange, in_turns, is_due
 from tenure.core.verdicts import Resolution
 from tenure.core.vocabulary import RENEWALS, JobStatus
-from tenure.ports import Clock, DedupeKey, Loaded, Record, Saved, Tick
+from tenure.ports import Clock, DedupeKey, JobHistory, Loaded, Saved, Tick
 from tenure_conformance.harness import MemoryFactory
 from tests.conformance.model_of_keys import Admission
 
@@ -56,7 +56,7 @@ class Model:
         self._rate_states: dict[tuple[Namespace, Meter], Instant] = {}
         self._rate_keyed: set[tuple[Namespace, QueueName, Kind]] = set()
         self._admission = Admission()
-        self._flows: dict[FlowId, Flow] = {}
+        self._flows: dict[FlowId, FlowRow] = {}
         self._redrives: list[FlowRedrive] = []
         self._edges: dict[tuple[JobId, int], Edge] = {}  # by child and position
         self._checks: set[EdgeCheck] = set()
@@ -125,9 +125,9 @@ class Model:
                 found[job_id] = [*decisive[:1], *decisive[1:][-latest:]]
         return found
 
-    def records(self, *, page_size: int) -> Iterator[Record]:
+    def records(self, *, page_size: int) -> Iterator[JobHistory]:
         for job_id, job in sorted(self._jobs.items()):
-            yield Record(job_id, job, self._logs[job_id])
+            yield JobHistory(job_id, job, self._logs[job_id])
 
     def resolutions(self, ids: Sequence[JobId]) -> dict[JobId, Resolution]:
         return _of(self._resolutions, ids)

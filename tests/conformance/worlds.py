@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from tenure.coordinator.retention import Folder
 from tenure.coordinator.service import Coordinator
 from tenure.coordinator.unblocking import submit_unblocks
-from tenure.core.claims import ClaimAnswer, ClaimRequest, Held
+from tenure.core.claims import ClaimAnswer, ClaimRequest, RateLimited
 from tenure.core.commands import Command
 from tenure.core.ids import DEFAULT_NAMESPACE, JobId
 from tenure.core.instants import Duration, Instant
@@ -26,7 +26,7 @@ from tenure.core.views.job_search import JobFilter
 from tenure.core.views.overview import OverviewFilter, TimeRange
 from tenure.core.vocabulary import EventType
 from tenure.errors import TenureError
-from tenure.ports import DueJobs, Record, Store
+from tenure.ports import DueJobs, JobHistory, Store
 from tenure.verify import assert_holds
 from tenure_conformance.harness import LIMITS, StoreFactory, counted_entropy
 from tests.conformance.model import ModelFactory
@@ -66,10 +66,10 @@ class World:
             self.store, limits=LIMITS, entropy=self.luck, monotonic=monotonic, threads=1
         )
 
-    def records(self) -> list[Record]:
+    def records(self) -> list[JobHistory]:
         """All rows and logs by job id, and of a database the observations."""
         return [
-            Record(record.job_id, record.job, list(record.events), _settled_order(record))
+            JobHistory(record.job_id, record.job, list(record.events), _settled_order(record))
             for record in self.store.audit.records(page_size=PAGE_SIZE)
         ]
 
@@ -125,7 +125,7 @@ class Worlds:
         except BaseException:
             self.close()
             raise
-        self.records: list[Record] = []
+        self.records: list[JobHistory] = []
         self.seen: set[EventType] = set()  # also what was pruned or purged since
 
     def _monotonic(self) -> int:
@@ -204,7 +204,7 @@ class Worlds:
 
     def claim(self, request: ClaimRequest) -> ClaimAnswer | str:
         """One claim. The order of a repeat is nobody's promise."""
-        holds: list[Held | None] = []
+        holds: list[RateLimited | None] = []
 
         def ask(world: World) -> ClaimAnswer | str:
             try:
@@ -252,7 +252,7 @@ _OVERVIEW = OverviewFilter(namespace=DEFAULT_NAMESPACE, range=TimeRange.WEEK)
 _ALL_EVENTS = EventFilter(namespace=DEFAULT_NAMESPACE)
 
 
-def _settled_order(record: Record) -> list[Observation]:
+def _settled_order(record: JobHistory) -> list[Observation]:
     """Observations of one instant have no order among leases; give them one."""
     return sorted(record.observations, key=lambda seen: (seen.ts, seen.lease_id or ""))
 
@@ -284,7 +284,7 @@ def _settled(run: Callable[[], list[Answer]]) -> list[Answer | str]:
         return [str(refused)]
 
 
-def _is_as_good(held: Held | None, exact: Held | None) -> bool:
+def _is_as_good(held: RateLimited | None, exact: RateLimited | None) -> bool:
     """Whether a worker that is told this does not come too late. A store need not know that nobody
     waits for a rate key any more. [RL9]"""
     if exact is None:

@@ -1,7 +1,7 @@
 """A small queue that is not Tenure: somebody else's, written from the lifecycle plan.
 
 It has its own names, its own storage and its own clock (a number that the caller passes). All it
-takes from Tenure is `tenure.contract.is_lawful`, which it asks before each write. `row_of` and
+takes from Tenure is `tenure.contract.is_allowed`, which it asks before each write. `row_of` and
 `log_of` translate its records into the contract's words, as any other queue would have to.
 """
 
@@ -124,7 +124,7 @@ class ForeignQueue:
             self._clear(task)
 
     def _may_write(self, before: str | None, event: str, state: str) -> bool:
-        return contract.is_lawful(before, event, state)
+        return contract.is_allowed(before, event, state)
 
     def _clear(self, task: Task) -> None:
         task.worker = task.lease = None

@@ -63,27 +63,27 @@ UNDER_A_LEASE: dict[str, object] = {
 
 @spec("N1", "I4")
 def test_an_edge_is_lawful_if_the_table_has_it() -> None:
-    assert contract.is_lawful(None, "enqueued", "queued")
-    assert contract.is_lawful("stalled", "requeued", "queued")
-    assert not contract.is_lawful("running", "requeued", "queued")
-    assert not contract.is_lawful("failed", "succeeded", "succeeded")
-    assert not contract.is_lawful("stalled", "failed", "failed")
+    assert contract.is_allowed(None, "enqueued", "queued")
+    assert contract.is_allowed("stalled", "requeued", "queued")
+    assert not contract.is_allowed("running", "requeued", "queued")
+    assert not contract.is_allowed("failed", "succeeded", "succeeded")
+    assert not contract.is_allowed("stalled", "failed", "failed")
 
 
 @spec("S12", "E30")
 def test_the_documents_own_words_are_understood_in_any_case() -> None:
-    assert contract.is_lawful("queued", "job_claimed", "assigned")
-    assert contract.is_lawful("QUEUED", "claimNext", "CLAIMED")
-    assert contract.is_lawful("running", "JOB_SUCCEEDED", "COMPLETED")
-    assert contract.is_lawful("RUNNING", "stall", "stalled")
-    assert contract.is_lawful("stalled", "requeueStalled", "queued")
-    assert not contract.is_lawful("running", "requeueStalled", "queued")
+    assert contract.is_allowed("queued", "job_claimed", "assigned")
+    assert contract.is_allowed("QUEUED", "claimNext", "CLAIMED")
+    assert contract.is_allowed("running", "JOB_SUCCEEDED", "COMPLETED")
+    assert contract.is_allowed("RUNNING", "stall", "stalled")
+    assert contract.is_allowed("stalled", "requeueStalled", "queued")
+    assert not contract.is_allowed("running", "requeueStalled", "queued")
 
 
 def test_a_word_that_no_list_has_is_an_error_and_not_an_unlawful_edge() -> None:
     for words in (("queued", "picked", "claimed"), ("done", "claimed", "claimed"), (None, "x", "")):
         with pytest.raises(InvalidInput):
-            contract.is_lawful(*words)
+            contract.is_allowed(*words)
 
 
 def test_a_finished_row_that_keeps_its_owner_is_warned_of_and_not_refused() -> None:
@@ -311,7 +311,7 @@ def test_the_matrix_has_the_answers_of_all_its_vectors_and_no_others() -> None:
             is_live = cell["operation"] in ("heartbeat", "start")
             row = situation["heartbeat_start" if is_live else "complete_fail_release"]
             said = cell["sent"][-1]["answer"]
-            answer = msgspec.convert(said | {"verdict": said["kind"]}, contract.Answer)
+            answer = msgspec.convert(said | {"verdict": said["kind"]}, contract.AllowedAnswer)
             key = (row, cell["operation"], cell["column"])
             assert answer in matrix[key]
             seen.add((key, answer))

@@ -9,11 +9,11 @@ from tenure.core.claims import ClaimView, QueueState, plan_claims
 from tenure.core.failover import (
     SETTLING,
     Acknowledged,
-    Found,
-    Kept,
-    Refusal,
     Remembered,
     Server,
+    ServerFacts,
+    ServerRefusal,
+    StoredChange,
     is_settling,
     judge,
 )
@@ -21,7 +21,7 @@ from tenure.core.ids import Epoch, JobId
 from tenure.core.instants import Duration, Instant, after, seconds
 from tenure.core.job import Job
 from tenure.core.lifecycle import decide
-from tenure.core.outcomes import Context, NeedsHistory, Refused, Replayed
+from tenure.core.outcomes import DecisionContext, NeedsHistory, Refused, Replayed
 from tenure.core.policy import SHORTEST_RETENTION, Policy
 from tenure.core.verdicts import Verdict
 from tenure.core.vocabulary import Cause, VerdictKind
@@ -40,14 +40,14 @@ def change(*, is_renewal: bool = False, kept_us: Duration = SHORTEST_RETENTION) 
 
 
 def found(
-    kept: Kept | None = None,
+    kept: StoredChange | None = None,
     *,
     server: Server = HERE,
     recorded: Server = HERE,
     after_us: int = 0,
     tick: Instant | None = None,
-) -> Found:
-    return Found(
+) -> ServerFacts:
+    return ServerFacts(
         server=server,
         recorded=recorded,
         now=Instant(AT + after_us),
@@ -56,7 +56,7 @@ def found(
     )
 
 
-def is_lost(kept: Kept | None, *, is_renewal: bool = False, after_us: int = 0) -> bool:
+def is_lost(kept: StoredChange | None, *, is_renewal: bool = False, after_us: int = 0) -> bool:
     remembered = Remembered(changes=(change(is_renewal=is_renewal),), epoch=Epoch(4), server=HERE)
     ruling = judge(remembered, found(kept, after_us=after_us))
     assert ruling.epoch == (5 if ruling.missing else 0)
@@ -65,24 +65,24 @@ def is_lost(kept: Kept | None, *, is_renewal: bool = False, after_us: int = 0) -
 
 @spec("A8")
 def test_a_change_that_is_still_stored_proves_no_loss() -> None:
-    assert not is_lost(Kept(ts=AT, rev=9))
+    assert not is_lost(StoredChange(ts=AT, rev=9))
 
 
 @spec("A8")
 @pytest.mark.parametrize(
     "kept",
-    [Kept(ts=None, rev=4), Kept(ts=Instant(AT + 1), rev=5), None],
+    [StoredChange(ts=None, rev=4), StoredChange(ts=Instant(AT + 1), rev=5), None],
     ids=["the job is behind", "decided anew", "the job is gone"],
 )
 @pytest.mark.parametrize("is_renewal", [False, True])
-def test_a_change_that_is_gone_proves_a_loss(kept: Kept | None, is_renewal: bool) -> None:
+def test_a_change_that_is_gone_proves_a_loss(kept: StoredChange | None, is_renewal: bool) -> None:
     assert is_lost(kept, is_renewal=is_renewal)
 
 
 @spec("A8")
 def test_a_missing_change_that_retention_may_have_deleted_proves_nothing() -> None:
-    assert not is_lost(Kept(ts=None, rev=9), is_renewal=True)
-    assert is_lost(Kept(ts=None, rev=9), is_renewal=False)
+    assert not is_lost(StoredChange(ts=None, rev=9), is_renewal=True)
+    assert is_lost(StoredChange(ts=None, rev=9), is_renewal=False)
     assert not is_lost(None, after_us=SHORTEST_RETENTION + 1)
     assert is_lost(None, after_us=SHORTEST_RETENTION)
 
@@ -103,7 +103,7 @@ def test_then_the_tick_decides(tick: int | None, is_gone: bool) -> None:
     remembered = Remembered(
         changes=(change(is_renewal=True),), tick=Instant(10), epoch=Epoch(2), server=HERE
     )
-    seen = found(Kept(ts=None, rev=9), tick=None if tick is None else Instant(tick))
+    seen = found(StoredChange(ts=None, rev=9), tick=None if tick is None else Instant(tick))
 
     ruling = judge(remembered, seen)
 
@@ -117,16 +117,16 @@ def test_then_the_tick_decides(tick: int | None, is_gone: bool) -> None:
     [
         (Server(7, 3), Server(7, 3), None, None),
         (Server(7, 4), Server(7, 3), Server(7, 3), None),
-        (Server(7, 2), Server(7, 3), None, Refusal.BEHIND),
-        (Server(7, 2), Server(7, 2), Server(7, 3), Refusal.BEHIND),
+        (Server(7, 2), Server(7, 3), None, ServerRefusal.BEHIND),
+        (Server(7, 2), Server(7, 2), Server(7, 3), ServerRefusal.BEHIND),
         (Server(7, 2), Server(7, 2), Server(8, 3), None),
         (Server(7, None), Server(7, 3), Server(7, 3), None),
-        (Server(8, 3), Server(7, 3), Server(8, 3), Refusal.RESTORED),
+        (Server(8, 3), Server(7, 3), Server(8, 3), ServerRefusal.RESTORED),
     ],
     ids=["same", "ahead", "behind", "stray", "raised since", "standby", "restored"],
 )
 def test_which_servers_are_refused(
-    server: Server, recorded: Server, known: Server | None, refusal: Refusal | None
+    server: Server, recorded: Server, known: Server | None, refusal: ServerRefusal | None
 ) -> None:
     ruling = judge(Remembered(server=known), found(server=server, recorded=recorded))
 
@@ -165,7 +165,7 @@ def test_nothing_is_granted_while_a_store_settles(waited_us: int, granted: int) 
     assert [len(answer.grants) for answer in plan.answers] == [granted]
 
 
-def settling(driver: Driver, job: Job | None, **read: Any) -> Context:
+def settling(driver: Driver, job: Job | None, **read: Any) -> DecisionContext:
     return replace(driver.context(job=job, **read), is_settling=True)
 
 

@@ -1,14 +1,14 @@
 """Lists of flows: which of them have their jobs counted."""
 
-from tenure.core.flow_rows import MAX_COUNTED_JOBS, Flow, counted_flows
+from tenure.core.flow_rows import MAX_COUNTED_JOBS, FlowRow, counted_flows
 from tenure.core.ids import DEFAULT_NAMESPACE, FlowId
 from tenure.core.instants import Instant
 from tenure_conformance.spec import spec
 
 
-def flow(number: int, jobs: int, *, made_again: int = 0) -> tuple[Flow, int]:
+def flow(number: int, jobs: int, *, made_again: int = 0) -> tuple[FlowRow, int]:
     """A flow, and how many jobs it has with those that replace others."""
-    made = Flow(
+    made = FlowRow(
         id=FlowId(str(number)),
         namespace=DEFAULT_NAMESPACE,
         name="f",

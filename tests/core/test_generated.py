@@ -27,7 +27,7 @@ from tenure.core.ids import Epoch
 from tenure.core.instants import Instant
 from tenure.core.job import Job
 from tenure.core.lifecycle import decide
-from tenure.core.outcomes import Applied, Context, NeedsHistory, Outcome, Refused, Replayed
+from tenure.core.outcomes import Applied, DecisionContext, NeedsHistory, Outcome, Refused, Replayed
 from tenure.core.policy import Backoff, Policy
 from tenure.core.transitions import EDGES
 from tenure.core.verdicts import Verdict
@@ -158,7 +158,7 @@ class Replay:
                 self.ask(step, read_command(step["request"]))
 
     def ask(self, at: dict[str, Any], command: Command) -> Outcome:
-        moment = Context(
+        moment = DecisionContext(
             now=Instant(at["now_us"]),
             epoch=Epoch(at["epoch"]),
             entropy=bytes.fromhex(at["entropy"]),

@@ -14,7 +14,7 @@ from tenure.core.policy import Backoff, LeaseBounds, Policy
 from tenure.core.validation import check_policy
 from tenure.core.vocabulary import Cause, EventCause, JobStatus, OnLost, ReleaseKind, VerdictKind
 from tenure.errors import InvalidInput
-from tenure.ports import Record
+from tenure.ports import JobHistory
 from tenure.verify.leases import budget_is_kept
 from tenure_conformance.spec import spec
 from tests.support.jobs import (
@@ -414,7 +414,7 @@ def test_a_timeout_is_free_when_the_clock_jumped_in_the_time_that_it_counts(
     assert driver.events[-2].cause is EventCause.TIMEOUT
     assert driver.job.failures == (0 if is_free else 1)
     assert driver.job.outage_credits == (1 if is_free else 0)
-    assert list(budget_is_kept(Record(driver.job.id, driver.job, driver.events))) == []
+    assert list(budget_is_kept(JobHistory(driver.job.id, driver.job, driver.events))) == []
 
 
 @spec("O12")
@@ -511,8 +511,8 @@ def test_the_end_of_an_old_epochs_lease_is_free_even_without_credits() -> None:
     driver.do(driver.claim())
     *before, claimed = driver.events
     in_the_same_epoch = replace(claimed, lease_id=before[-2].lease_id)
-    assert list(budget_is_kept(Record(driver.job.id, None, driver.events))) == []
-    assert list(budget_is_kept(Record(driver.job.id, None, [*before, in_the_same_epoch])))
+    assert list(budget_is_kept(JobHistory(driver.job.id, None, driver.events))) == []
+    assert list(budget_is_kept(JobHistory(driver.job.id, None, [*before, in_the_same_epoch])))
 
 
 @spec("W4")

@@ -14,12 +14,12 @@ from tenure.core import lifecycle
 from tenure.core.commands import Cancel, Claim, Command, Complete, Fail, Release, Start, Sweep
 from tenure.core.instants import Instant
 from tenure.core.job import LEASE_FIELDS, Job
-from tenure.core.outcomes import Applied, Change, Context, Outcome, Refused, Replayed
+from tenure.core.outcomes import Applied, Change, DecisionContext, Outcome, Refused, Replayed
 from tenure.core.verdicts import Verdict
 from tenure.core.vocabulary import CancelMode, EventType, JobStatus, VerdictKind
 
-Decide = Callable[[Command, Context], Outcome]
-Bug = Callable[[Decide, Job, Command, Context], Outcome]
+Decide = Callable[[Command, DecisionContext], Outcome]
+Bug = Callable[[Decide, Job, Command, DecisionContext], Outcome]
 
 
 class Seed(msgspec.Struct, frozen=True):
@@ -36,7 +36,7 @@ def seeded(bug: Bug) -> Iterator[None]:
     """While it lasts, the core has the bug, for its claim planner too."""
     decide = lifecycle.decide
 
-    def buggy(command: Command, at: Context) -> Outcome:
+    def buggy(command: Command, at: DecisionContext) -> Outcome:
         if at.job is None:
             return decide(command, at)
         return bug(decide, at.job, command, at)
@@ -64,7 +64,7 @@ def _renumbered(change: Change, *, without: EventType) -> Change:
     return replace(change, events=events, job=replace(change.job, rev=rev + len(events)))
 
 
-def late_accept(decide: Decide, job: Job, command: Command, at: Context) -> Outcome:
+def late_accept(decide: Decide, job: Job, command: Command, at: DecisionContext) -> Outcome:
     """A report is judged by whose lease it is, not by the time."""
     is_report = isinstance(command, Complete | Fail | Release)
     if is_report and job.due_at is not None and at.now >= job.due_at:
@@ -72,7 +72,9 @@ def late_accept(decide: Decide, job: Job, command: Command, at: Context) -> Outc
     return decide(command, at)
 
 
-def requeue_of_a_cancelled_job(decide: Decide, job: Job, command: Command, at: Context) -> Outcome:
+def requeue_of_a_cancelled_job(
+    decide: Decide, job: Job, command: Command, at: DecisionContext
+) -> Outcome:
     """The sweep forgets that somebody asked the job to stop."""
     if isinstance(command, Sweep) and at.now >= (job.lease_expires_at or at.now + 1):
         job = replace(job, cancel_requested_at=None, cancel_deadline=None)
@@ -80,7 +82,7 @@ def requeue_of_a_cancelled_job(decide: Decide, job: Job, command: Command, at: C
 
 
 def lease_survives_a_hard_cancel(
-    decide: Decide, job: Job, command: Command, at: Context
+    decide: Decide, job: Job, command: Command, at: DecisionContext
 ) -> Outcome:
     """The job ends, its lease is not taken back."""
     outcome = decide(command, at)
@@ -91,7 +93,7 @@ def lease_survives_a_hard_cancel(
     return _changed(outcome, replace(outcome.change, job=replace(outcome.change.job, **lease)))
 
 
-def running_to_queued(decide: Decide, job: Job, command: Command, at: Context) -> Outcome:
+def running_to_queued(decide: Decide, job: Job, command: Command, at: DecisionContext) -> Outcome:
     """A failed attempt goes straight back to the queue, without passing `stalled`."""
     outcome = decide(command, at)
     if not isinstance(outcome, Applied) or job.status is not JobStatus.RUNNING:
@@ -101,7 +103,9 @@ def running_to_queued(decide: Decide, job: Job, command: Command, at: Context) -
     return _changed(outcome, _renumbered(outcome.change, without=EventType.STALLED))
 
 
-def missing_implicit_start(decide: Decide, job: Job, command: Command, at: Context) -> Outcome:
+def missing_implicit_start(
+    decide: Decide, job: Job, command: Command, at: DecisionContext
+) -> Outcome:
     """A report without a start leaves none in the log."""
     outcome = decide(command, at)
     if not isinstance(outcome, Applied) or not isinstance(command, Complete | Fail):
@@ -109,7 +113,9 @@ def missing_implicit_start(decide: Decide, job: Job, command: Command, at: Conte
     return _changed(outcome, _renumbered(outcome.change, without=EventType.STARTED))
 
 
-def attempt_not_incremented(decide: Decide, job: Job, command: Command, at: Context) -> Outcome:
+def attempt_not_incremented(
+    decide: Decide, job: Job, command: Command, at: DecisionContext
+) -> Outcome:
     """A second grant counts as the first."""
     outcome = decide(command, at)
     if not isinstance(outcome, Applied) or not isinstance(command, Claim) or not job.attempt:
@@ -119,7 +125,7 @@ def attempt_not_incremented(decide: Decide, job: Job, command: Command, at: Cont
     )
 
 
-def exhaustion_ignored(decide: Decide, job: Job, command: Command, at: Context) -> Outcome:
+def exhaustion_ignored(decide: Decide, job: Job, command: Command, at: DecisionContext) -> Outcome:
     """Retries go on when the budget is spent."""
     endless = replace(job, policy=replace(job.policy, max_attempts=job.policy.max_attempts + 9))
     outcome = decide(command, replace(at, job=endless))
@@ -130,7 +136,7 @@ def exhaustion_ignored(decide: Decide, job: Job, command: Command, at: Context) 
 
 
 def start_replayed_on_a_dead_lease(
-    decide: Decide, job: Job, command: Command, at: Context
+    decide: Decide, job: Job, command: Command, at: DecisionContext
 ) -> Outcome:
     """A repeated start gets its recorded answer, as if authority were a fact."""
     outcome = decide(command, at)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from tenure.core.commands import RedriveFlow
-from tenure.core.flow_rows import Edge, Flow, FlowRedrive, FlowStep, FlowView, replaced_job_id
+from tenure.core.flow_rows import Edge, FlowRedrive, FlowRow, FlowStep, FlowView, replaced_job_id
 from tenure.core.ids import DEFAULT_NAMESPACE, FlowId, JobId, RequestId
 from tenure.core.instants import Instant
 from tenure.core.job import Job
@@ -57,7 +57,9 @@ def _ended(job: Job, status: JobStatus) -> Job:
 def view(state: State) -> FlowView:
     """The flow as a store shows it."""
     return FlowView(
-        flow=Flow(id=FLOW, namespace=DEFAULT_NAMESPACE, name="join", made_at=Instant(1000), jobs=3),
+        flow=FlowRow(
+            id=FLOW, namespace=DEFAULT_NAMESPACE, name="join", made_at=Instant(1000), jobs=3
+        ),
         steps=tuple(
             FlowStep(
                 job_id=job.id,

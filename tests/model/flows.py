@@ -37,7 +37,7 @@ from tenure.core.ids import (
 from tenure.core.instants import Instant
 from tenure.core.job import Job
 from tenure.core.lifecycle import decide
-from tenure.core.outcomes import Applied, Change, Context
+from tenure.core.outcomes import Applied, Change, DecisionContext
 from tenure.core.vocabulary import EventType, JobStatus, ReasonCode
 from tests.model.search import Step, reachable
 
@@ -94,9 +94,9 @@ def _job(job_id: JobId) -> Enqueue:
     )
 
 
-def at(job: Job | None = None) -> Context:
+def at(job: Job | None = None) -> DecisionContext:
     """The one instant at which everything happens."""
-    return Context(now=Instant(1000), epoch=Epoch(1), entropy=bytes(ENTROPY_BYTES), job=job)
+    return DecisionContext(now=Instant(1000), epoch=Epoch(1), entropy=bytes(ENTROPY_BYTES), job=job)
 
 
 def steps(state: State) -> Iterator[Step[State]]:

@@ -21,7 +21,7 @@ from tenure.core.ids import (
 from tenure.core.instants import Instant
 from tenure.core.job import Job
 from tenure.core.lifecycle import decide
-from tenure.core.outcomes import Applied, Context
+from tenure.core.outcomes import Applied, DecisionContext
 
 State = TypeVar("State")
 
@@ -44,7 +44,7 @@ def ready_job(
         concurrency_key=concurrency_key,
         rate_key=rate_key,
     )
-    outcome = decide(command, Context(now=NOW, epoch=Epoch(1), entropy=bytes(16)))
+    outcome = decide(command, DecisionContext(now=NOW, epoch=Epoch(1), entropy=bytes(16)))
     assert isinstance(outcome, Applied)
     return outcome.change.job
 

@@ -61,7 +61,7 @@ from tenure.core.job import Job, JobError, Progress
 from tenure.core.outcomes import (
     Applied,
     Change,
-    Context,
+    DecisionContext,
     NeedsHistory,
     Outcome,
     Session,
@@ -309,10 +309,10 @@ def extended(log: tuple[Event, ...], key: bytes, news: tuple[Event, ...]) -> tup
     return log + kept, hashlib.blake2b(key + _encode(told), digest_size=16).digest()
 
 
-def moment(state: State) -> Context:
+def moment(state: State) -> DecisionContext:
     """Now. The only luck there is is the next lease's id, which tells its attempt."""
     entropy = (state.job.attempt + 1).to_bytes(ENTROPY_BYTES, "big")
-    return Context(
+    return DecisionContext(
         now=state.now,
         epoch=Epoch(state.epoch),
         entropy=entropy,
@@ -343,7 +343,7 @@ def birth(bounds: Bounds) -> tuple[State, Applied]:
     )
     if bounds.waits:
         enqueue = _flow(bounds)
-    at = Context(now=BIRTH, epoch=Epoch(1), entropy=bytes(ENTROPY_BYTES))
+    at = DecisionContext(now=BIRTH, epoch=Epoch(1), entropy=bytes(ENTROPY_BYTES))
     outcome = lifecycle.decide(enqueue, at)
     assert isinstance(outcome, Applied)
     born = outcome.change
@@ -377,7 +377,7 @@ def _flow(bounds: Bounds) -> EnqueueFlow:
     return EnqueueFlow(flow_id=FlowId(JOB_ID), name="flow", members=members)
 
 
-def _undone(job: Job, at: Context) -> Change:
+def _undone(job: Job, at: DecisionContext) -> Change:
     """The compensation that appears when `job` was started and then cancelled."""
     claim = Claim(
         job_id=job.id,

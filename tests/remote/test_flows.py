@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from tenure.core.commands import Cancel
 from tenure.core.flow_rows import in_order
 from tenure.core.ids import DEFAULT_NAMESPACE, FlowId, RequestId
-from tenure.core.leases import HeldLease
+from tenure.core.leases import LeaseRef
 from tenure.core.verdicts import Reply
 from tenure.core.vocabulary import Cause, JobStatus
 from tenure.errors import InvalidInput
@@ -35,7 +35,7 @@ def test_a_flow_is_made_run_and_read_over_http(kit: RemoteKit) -> None:
     (second,) = kit.claimed()
     assert second.lease_id is not None
     page = store.flows.parents(
-        HeldLease(second.id, second.lease_id), second.principal or WORKER, after=-1
+        LeaseRef(second.id, second.lease_id), second.principal or WORKER, after=-1
     )
     [listed] = store.flows.page(DEFAULT_NAMESPACE, before=None, limit=5)
     view = store.flows.load(DEFAULT_NAMESPACE, command.flow_id)

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from tenure.core.ids import QueueName
 from tenure.core.vocabulary import Role
-from tenure.core.workers import WorkerSeen
+from tenure.core.workers import ListedWorker
 from tenure_conformance.spec import spec
 from tests.server.harness import SETTINGS, Answer, Stage
 
@@ -169,7 +169,7 @@ def test_asking_about_one_worker_does_not_read_all(monkeypatch: pytest.MonkeyPat
     read: list[int] = []
     listed = stage.store.workers.page
 
-    def counted(*args: Any, **more: Any) -> list[WorkerSeen]:
+    def counted(*args: Any, **more: Any) -> list[ListedWorker]:
         found = listed(*args, **more)
         read.append(len(found))
         return found

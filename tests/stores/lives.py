@@ -20,7 +20,7 @@ from tenure.core.ids import (
 from tenure.core.instants import Duration, Instant
 from tenure.core.job import Job, Progress
 from tenure.core.lifecycle import decide
-from tenure.core.outcomes import Applied, Change, Context
+from tenure.core.outcomes import Applied, Change, DecisionContext
 from tenure.deadlines import deadline
 from tenure.ports import NO_WAIT, Saved, Store
 from tenure.stores.postgres.store import PostgresStore
@@ -44,7 +44,9 @@ def taken(store: PostgresStore, *, listing: bool = False) -> Iterator[Wire]:
 
 def change(job: Job | None, command: Command, now: Instant) -> Change:
     """The change a command makes; it must make one."""
-    outcome = decide(command, Context(now=now, epoch=EPOCH, entropy=os.urandom(16), job=job))
+    outcome = decide(
+        command, DecisionContext(now=now, epoch=EPOCH, entropy=os.urandom(16), job=job)
+    )
     assert isinstance(outcome, Applied), outcome
     return outcome.change
 

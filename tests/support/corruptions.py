@@ -25,22 +25,22 @@ from tenure.core.vocabulary import (
     ReasonCode,
     Stage,
 )
-from tenure.ports import Record
+from tenure.ports import JobHistory
 from tenure.verify.checking import EXTENDING
 from tenure.verify.projections import D_UNKNOWN
 
-Corrupt = Callable[[Record, random.Random], Record | None]
+Corrupt = Callable[[JobHistory, random.Random], JobHistory | None]
 
 
-def with_events(record: Record, events: Sequence[Event]) -> Record:
-    return Record(record.job_id, record.job, tuple(events), record.observations)
+def with_events(record: JobHistory, events: Sequence[Event]) -> JobHistory:
+    return JobHistory(record.job_id, record.job, tuple(events), record.observations)
 
 
-def with_job(record: Record, job: Job | None) -> Record:
-    return Record(record.job_id, job, record.events, record.observations)
+def with_job(record: JobHistory, job: Job | None) -> JobHistory:
+    return JobHistory(record.job_id, job, record.events, record.observations)
 
 
-def changed(record: Record, at: int, **fields: Any) -> Record:
+def changed(record: JobHistory, at: int, **fields: Any) -> JobHistory:
     """The record with other fields in its event at this position."""
     events = list(record.events)
     events[at] = replace(events[at], **fields)
@@ -48,16 +48,16 @@ def changed(record: Record, at: int, **fields: Any) -> Record:
 
 
 def _position(
-    record: Record, luck: random.Random, wanted: Callable[[int, Event], bool]
+    record: JobHistory, luck: random.Random, wanted: Callable[[int, Event], bool]
 ) -> int | None:
     found = [at for at, event in enumerate(record.events) if wanted(at, event)]
     return luck.choice(found) if found else None
 
 
 def _on(
-    wanted: Callable[[int, Event], bool], change: Callable[[Record, int], Record | None]
+    wanted: Callable[[int, Event], bool], change: Callable[[JobHistory, int], JobHistory | None]
 ) -> Corrupt:
-    def corrupt(record: Record, luck: random.Random) -> Record | None:
+    def corrupt(record: JobHistory, luck: random.Random) -> JobHistory | None:
         at = _position(record, luck, wanted)
         return None if at is None else change(record, at)
 
@@ -71,15 +71,15 @@ def _any(_: int, __: Event) -> bool:
 # --- the log's order -----------------------------------------------------------------------------
 
 
-def _drop(record: Record, at: int) -> Record:
+def _drop(record: JobHistory, at: int) -> JobHistory:
     return with_events(record, [*record.events[:at], *record.events[at + 1 :]])
 
 
-def _duplicate(record: Record, at: int) -> Record:
+def _duplicate(record: JobHistory, at: int) -> JobHistory:
     return with_events(record, [*record.events[: at + 1], *record.events[at:]])
 
 
-def _drop_live_renewal(record: Record, luck: random.Random) -> Record | None:
+def _drop_live_renewal(record: JobHistory, luck: random.Random) -> JobHistory | None:
     lease_id = record.job.lease_id if record.job is not None else None
     if lease_id is None:
         return None
@@ -87,13 +87,13 @@ def _drop_live_renewal(record: Record, luck: random.Random) -> Record | None:
     return None if at is None else _drop(record, at)
 
 
-def _swap(record: Record, at: int) -> Record:
+def _swap(record: JobHistory, at: int) -> JobHistory:
     events = list(record.events)
     events[at - 1], events[at] = events[at], events[at - 1]
     return with_events(record, events)
 
 
-def _swap_under_their_seqs(record: Record, luck: random.Random) -> Record | None:
+def _swap_under_their_seqs(record: JobHistory, luck: random.Random) -> JobHistory | None:
     """Two neighbours change places and take over each other's seq: only the statuses tell."""
     events = list(record.events)
     at = _position(record, luck, lambda i, e: i > 0 and e.to_status is not events[i - 1].to_status)
@@ -104,7 +104,7 @@ def _swap_under_their_seqs(record: Record, luck: random.Random) -> Record | None
     return with_events(record, events)
 
 
-def _gap(record: Record, at: int) -> Record | None:
+def _gap(record: JobHistory, at: int) -> JobHistory | None:
     """Everything from here on is one seq later, the row included: as if an event were gone."""
     job = record.job
     assert job is not None
@@ -115,25 +115,25 @@ def _gap(record: Record, at: int) -> Record | None:
     return with_events(with_job(record, replace(job, rev=job.rev + 1)), events)
 
 
-def _headless(record: Record, _: random.Random) -> Record | None:
+def _headless(record: JobHistory, _: random.Random) -> JobHistory | None:
     return with_events(record, record.events[1:]) if len(record.events) > 1 else None
 
 
-def _other_beginning(record: Record, _: random.Random) -> Record:
+def _other_beginning(record: JobHistory, _: random.Random) -> JobHistory:
     return changed(record, 0, from_status=JobStatus.STALLED, type=EventType.REQUEUED)
 
 
-def _wrong_from(record: Record, at: int) -> Record:
+def _wrong_from(record: JobHistory, at: int) -> JobHistory:
     here = record.events[at].from_status
     other = JobStatus.STALLED if here is not JobStatus.STALLED else JobStatus.RUNNING
     return changed(record, at, from_status=other)
 
 
-def _unlawful_type(record: Record, at: int) -> Record:
+def _unlawful_type(record: JobHistory, at: int) -> JobHistory:
     return changed(record, at, type=EventType.ENQUEUED)
 
 
-def _append(record: Record, **fields: Any) -> Record:
+def _append(record: JobHistory, **fields: Any) -> JobHistory:
     """One more event, of the last one's making, and a row that agrees with its seq and status."""
     last, job = record.events[-1], record.job
     assert job is not None
@@ -142,38 +142,38 @@ def _append(record: Record, **fields: Any) -> Record:
     return with_events(with_job(record, row), [*record.events, event])
 
 
-def _is_finished(record: Record) -> bool:
+def _is_finished(record: JobHistory) -> bool:
     return record.job is not None and record.job.status.is_terminal
 
 
-def _resurrect(record: Record, _: random.Random) -> Record | None:
+def _resurrect(record: JobHistory, _: random.Random) -> JobHistory | None:
     if not _is_finished(record):
         return None
     return _append(record, type=EventType.REQUEUED, to_status=JobStatus.QUEUED, lease_id=None)
 
 
-def _end_again(record: Record, _: random.Random) -> Record | None:
+def _end_again(record: JobHistory, _: random.Random) -> JobHistory | None:
     if not _is_finished(record):
         return None
     return _append(record, type=EventType.SUCCEEDED, to_status=JobStatus.SUCCEEDED, lease_id=None)
 
 
-def _fall_back(record: Record, luck: random.Random) -> Record | None:
+def _fall_back(record: JobHistory, luck: random.Random) -> JobHistory | None:
     """Back to the queue, but not by a requeue."""
     at = _position(record, luck, lambda _, e: e.type is EventType.REQUEUED)
     return None if at is None else changed(record, at, type=EventType.CANCEL_REQUESTED)
 
 
-def _reclaim_in_disguise(record: Record, luck: random.Random) -> Record | None:
+def _reclaim_in_disguise(record: JobHistory, luck: random.Random) -> JobHistory | None:
     at = _position(record, luck, lambda _, e: e.cause is EventCause.RECLAIM)
     return None if at is None else changed(record, at, cause=None)
 
 
-def _wrong_attempt(record: Record, at: int) -> Record:
+def _wrong_attempt(record: JobHistory, at: int) -> JobHistory:
     return changed(record, at, attempt=record.events[at].attempt + 1)
 
 
-def _queued_after_cancel_request(record: Record, luck: random.Random) -> Record | None:
+def _queued_after_cancel_request(record: JobHistory, luck: random.Random) -> JobHistory | None:
     at = _position(record, luck, lambda _, e: e.type is EventType.CANCEL_REQUESTED)
     if at is None:
         return None
@@ -184,7 +184,7 @@ def _queued_after_cancel_request(record: Record, luck: random.Random) -> Record 
     return with_events(record, [*record.events[: at + 1], requeued])
 
 
-def _queued_row_with_cancel_request(record: Record, _: random.Random) -> Record | None:
+def _queued_row_with_cancel_request(record: JobHistory, _: random.Random) -> JobHistory | None:
     job = record.job
     if job is None or job.status is not JobStatus.QUEUED:
         return None
@@ -198,13 +198,13 @@ def _extends(_: int, event: Event) -> bool:
     return event.type in EXTENDING
 
 
-def _expiry_beyond_ttl(record: Record, at: int) -> Record:
+def _expiry_beyond_ttl(record: JobHistory, at: int) -> JobHistory:
     expires_at = record.events[at].lease_expires_at
     assert expires_at is not None
     return changed(record, at, lease_expires_at=expires_at + 1)
 
 
-def _expiry_falls(record: Record, luck: random.Random) -> Record | None:
+def _expiry_falls(record: JobHistory, luck: random.Random) -> JobHistory | None:
     at = _position(
         record, luck, lambda _, e: e.lease_id is not None and e.type is not EventType.CLAIMED
     )
@@ -214,7 +214,7 @@ def _expiry_falls(record: Record, luck: random.Random) -> Record | None:
     return None if before is None else changed(record, at, lease_expires_at=before - 1)
 
 
-def _reuse_lease(record: Record, _: random.Random) -> Record | None:
+def _reuse_lease(record: JobHistory, _: random.Random) -> JobHistory | None:
     leases = [e.lease_id for e in record.events if e.type is EventType.CLAIMED]
     if len(leases) < 2:
         return None
@@ -229,12 +229,12 @@ def _between_attempts(_: int, event: Event) -> bool:
     return event.lease_id is None and event.attempt > 0
 
 
-def _under_an_ended_lease(record: Record, at: int) -> Record:
+def _under_an_ended_lease(record: JobHistory, at: int) -> JobHistory:
     lease_id = next(e.lease_id for e in record.events[at::-1] if e.lease_id is not None)
     return changed(record, at, lease_id=lease_id)
 
 
-def _under_a_strange_lease(record: Record, at: int) -> Record:
+def _under_a_strange_lease(record: JobHistory, at: int) -> JobHistory:
     return changed(record, at, lease_id=LeaseId("1-" + "0" * 32))
 
 
@@ -243,7 +243,7 @@ def _is_report(_: int, event: Event) -> bool:
     return event.lease_id is not None and is_workers and event.type in ATTEMPT_ENDS
 
 
-def _too_late(record: Record, at: int) -> Record:
+def _too_late(record: JobHistory, at: int) -> JobHistory:
     """A report that came when its lease was over, and everything after it as late."""
     late = seconds(1_000_000)
     events = [
@@ -253,7 +253,7 @@ def _too_late(record: Record, at: int) -> Record:
     return with_events(record, events)
 
 
-def _claimed_again(record: Record, luck: random.Random) -> Record | None:
+def _claimed_again(record: JobHistory, luck: random.Random) -> JobHistory | None:
     """A second lease while the first one lives."""
     at = _position(record, luck, lambda _, e: e.type is EventType.CLAIMED)
     if at is None:
@@ -270,14 +270,14 @@ def _claimed_again(record: Record, luck: random.Random) -> Record | None:
     return with_events(record, [*record.events[: at + 1], again])
 
 
-def _leased_row_without(record: Record, _: random.Random) -> Record | None:
+def _leased_row_without(record: JobHistory, _: random.Random) -> JobHistory | None:
     job = record.job
     if job is None or job.lease_id is None:
         return None
     return with_job(record, replace(job, lease_id=None, owner=None))
 
 
-def _lease_on_an_idle_row(record: Record, _: random.Random) -> Record | None:
+def _lease_on_an_idle_row(record: JobHistory, _: random.Random) -> JobHistory | None:
     job = record.job
     if job is None or job.lease_id is not None:
         return None
@@ -288,7 +288,7 @@ def _is_stall(_: int, event: Event) -> bool:
     return event.type is EventType.STALLED
 
 
-def _free_loss(record: Record, luck: random.Random) -> Record | None:
+def _free_loss(record: JobHistory, luck: random.Random) -> JobHistory | None:
     costly = (EventCause.LEASE_EXPIRED, EventCause.ATTEMPT_FAILED, EventCause.TIMEOUT)
     at = _position(record, luck, lambda _, e: e.type is EventType.STALLED and e.cause in costly)
     if at is None:
@@ -297,38 +297,38 @@ def _free_loss(record: Record, luck: random.Random) -> Record | None:
     return changed(record, at, payload=facts)
 
 
-def _credit_after_credit(record: Record, at: int) -> Record:
+def _credit_after_credit(record: JobHistory, at: int) -> JobHistory:
     facts = replace(record.events[at].payload, outage_credits=4, failures=None)
     return changed(record, at, payload=facts, cause=EventCause.OUTAGE)
 
 
-def _over_budget(record: Record, at: int) -> Record:
+def _over_budget(record: JobHistory, at: int) -> JobHistory:
     return changed(record, at, payload=replace(record.events[at].payload, failures=99))
 
 
 # --- rows ----------------------------------------------------------------------------------------
 
 
-def _terminal_row_rev(record: Record, _: random.Random) -> Record | None:
+def _terminal_row_rev(record: JobHistory, _: random.Random) -> JobHistory | None:
     job = record.job
     if job is None or not _is_finished(record):
         return None
     return with_job(record, replace(job, rev=job.rev + 1))
 
 
-def _terminal_row_finished_at(record: Record, _: random.Random) -> Record | None:
+def _terminal_row_finished_at(record: JobHistory, _: random.Random) -> JobHistory | None:
     job = record.job
     if job is None or job.finished_at is None:
         return None
     return with_job(record, replace(job, finished_at=Instant(job.finished_at + 1)))
 
 
-def _unfinished_log(record: Record, _: random.Random) -> Record | None:
+def _unfinished_log(record: JobHistory, _: random.Random) -> JobHistory | None:
     return with_events(record, record.events[:-1]) if _is_finished(record) else None
 
 
 def _dead_letter_without(name: str) -> Corrupt:
-    def corrupt(record: Record, _: random.Random) -> Record | None:
+    def corrupt(record: JobHistory, _: random.Random) -> JobHistory | None:
         job = record.job
         if job is None or job.status is not JobStatus.DEAD_LETTERED or not job.attempt:
             return None
@@ -343,7 +343,7 @@ def _dead_letter_without(name: str) -> Corrupt:
 
 
 def _unknown_word(name: str) -> Corrupt:
-    def corrupt(record: Record, _: random.Random) -> Record | None:
+    def corrupt(record: JobHistory, _: random.Random) -> JobHistory | None:
         job = record.job
         if job is None or job.status is not JobStatus.DEAD_LETTERED:
             return None
@@ -388,7 +388,7 @@ def other_value(job: Job, name: str) -> Any:
 
 
 def _row_field(name: str) -> Corrupt:
-    def corrupt(record: Record, _: random.Random) -> Record | None:
+    def corrupt(record: JobHistory, _: random.Random) -> JobHistory | None:
         assert record.job is not None
         return with_job(record, replace(record.job, **{name: other_value(record.job, name)}))
 
@@ -402,24 +402,24 @@ def _is_running(_: int, event: Event) -> bool:
     return event.to_status.is_leased and event.type is not EventType.CLAIMED
 
 
-def _other_owner(record: Record, at: int) -> Record:
+def _other_owner(record: JobHistory, at: int) -> JobHistory:
     return changed(record, at, owner=WorkerId("another"))
 
 
-def _straight_back(record: Record, at: int) -> Record:
+def _straight_back(record: JobHistory, at: int) -> JobHistory:
     return changed(record, at, to_status=JobStatus.QUEUED, type=EventType.REQUEUED)
 
 
-def _insert_after(record: Record, at: int, event: Event) -> Record:
+def _insert_after(record: JobHistory, at: int, event: Event) -> JobHistory:
     return with_events(record, [*record.events[: at + 1], event, *record.events[at + 1 :]])
 
 
-def _started_twice(record: Record, at: int) -> Record:
+def _started_twice(record: JobHistory, at: int) -> JobHistory:
     again = replace(record.events[at], from_status=JobStatus.RUNNING)
     return _insert_after(record, at, again)
 
 
-def _settled_twice(record: Record, at: int) -> Record:
+def _settled_twice(record: JobHistory, at: int) -> JobHistory:
     return _insert_after(record, at, record.events[at])
 
 
@@ -427,7 +427,7 @@ def _is_claim(_: int, event: Event) -> bool:
     return event.type is EventType.CLAIMED
 
 
-def _drop_claim(record: Record, luck: random.Random) -> Record | None:
+def _drop_claim(record: JobHistory, luck: random.Random) -> JobHistory | None:
     """Without a claim, and not ended at once: D does not know cancelled and dead_lettered."""
     after = {e.seq for e in record.events if e.to_status not in D_UNKNOWN}
     at = _position(record, luck, lambda _, e: e.type is EventType.CLAIMED and e.seq + 1 in after)
@@ -438,20 +438,20 @@ def _is_start(_: int, event: Event) -> bool:
     return event.type is EventType.STARTED
 
 
-def _granted_after_its_time(record: Record, _: random.Random) -> Record | None:
+def _granted_after_its_time(record: JobHistory, _: random.Random) -> JobHistory | None:
     if not any(event.type is EventType.CLAIMED for event in record.events):
         return None
     facts = replace(record.events[0].payload, start_by=record.events[0].ts)
     return changed(record, 0, payload=facts)
 
 
-def _expired_after_a_start(record: Record, luck: random.Random) -> Record | None:
+def _expired_after_a_start(record: JobHistory, luck: random.Random) -> JobHistory | None:
     started = any(event.type is EventType.STARTED for event in record.events)
     at = _position(record, luck, lambda _, event: event.type is EventType.CANCELLED)
     return changed(record, at, cause=EventCause.EXPIRED) if started and at is not None else None
 
 
-def _reported_twice(record: Record, _: random.Random) -> Record | None:
+def _reported_twice(record: JobHistory, _: random.Random) -> JobHistory | None:
     """As a second job for the same dead letter would look."""
     is_report = bool(record.events) and record.events[0].cause is EventCause.DEAD_LETTER
     facts = record.events[0].payload if is_report else None
@@ -460,7 +460,7 @@ def _reported_twice(record: Record, _: random.Random) -> Record | None:
     return changed(record, 0, payload=replace(facts, origin_id=record.job_id))
 
 
-def _reported_by_a_client(record: Record, _: random.Random) -> Record | None:
+def _reported_by_a_client(record: JobHistory, _: random.Random) -> JobHistory | None:
     is_report = bool(record.events) and record.events[0].cause is EventCause.DEAD_LETTER
     return changed(record, 0, actor=client_actor("eve")) if is_report else None
 

@@ -61,7 +61,7 @@ from tenure.core.instants import Duration, Instant, seconds
 from tenure.core.job import Job, JobError, Progress
 from tenure.core.kind_settings import KindSettings
 from tenure.core.lifecycle import decide
-from tenure.core.outcomes import Applied, Change, Context, NeedsHistory, Outcome, Refused
+from tenure.core.outcomes import Applied, Change, DecisionContext, NeedsHistory, Outcome, Refused
 from tenure.core.policy import Backoff, Compensation, DeadLetterJob, Policy
 from tenure.core.rate_evidence import GrantMade, RateInForce
 from tenure.core.verdicts import Answer, Grant, Observation, Reply, Verdict
@@ -78,7 +78,7 @@ from tenure.core.vocabulary import (
     ReleaseKind,
     Stage,
 )
-from tenure.ports import Audit, Loaded, Record
+from tenure.ports import Audit, JobHistory, Loaded
 from tenure.verify import Ack, answer_line, flow_lines, grant_lines, request_line
 from tools.driver import last_session
 
@@ -111,9 +111,9 @@ class World:
 
     # --- deciding ------------------------------------------------------------------------------
 
-    def context(self, command: Command) -> Context:
+    def context(self, command: Command) -> DecisionContext:
         """Now, with fresh luck, and the rows that the command needs."""
-        return Context(
+        return DecisionContext(
             now=self.now,
             epoch=self.epoch,
             entropy=self.luck.randbytes(16),
@@ -158,7 +158,7 @@ class World:
                 return self._decided(command, replace(at, key_holder=holder))
         return outcome
 
-    def _decided(self, command: Command, at: Context) -> Outcome:
+    def _decided(self, command: Command, at: DecisionContext) -> Outcome:
         outcome = decide(command, at)
         if isinstance(outcome, NeedsHistory):
             log = tuple(self.logs[outcome.job_id])
@@ -488,13 +488,13 @@ class World:
 
     # --- reading -------------------------------------------------------------------------------
 
-    def records(self) -> list[Record]:
+    def records(self) -> list[JobHistory]:
         """Every job with its log."""
         return [self.record(job_id) for job_id in sorted(self.rows)]
 
-    def record(self, job_id: JobId) -> Record:
+    def record(self, job_id: JobId) -> JobHistory:
         """One job with its log."""
-        return Record(
+        return JobHistory(
             job_id,
             self.rows.get(job_id),
             tuple(self.logs.get(job_id, ())),
@@ -518,7 +518,7 @@ class RecordedStore:
 
     def __init__(
         self,
-        records: Sequence[Record],
+        records: Sequence[JobHistory],
         *,
         now: Instant = BEGINNING,
         edges: Sequence[Edge] = (),
@@ -562,10 +562,10 @@ class RecordedStore:
 class RecordedAudit(Audit):
     """The records; keys and leases are found in them."""
 
-    def __init__(self, records: Sequence[Record]) -> None:
+    def __init__(self, records: Sequence[JobHistory]) -> None:
         self._records = records
 
-    def records(self, *, page_size: int, job_id: JobId | None = None) -> Iterator[Record]:
+    def records(self, *, page_size: int, job_id: JobId | None = None) -> Iterator[JobHistory]:
         return (each for each in self._records if job_id in (None, each.job_id))
 
     def rates_in_force(self) -> list[RateInForce]:

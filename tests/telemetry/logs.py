@@ -6,14 +6,14 @@ from collections.abc import Iterable, Iterator
 from tenure.core.events import Event
 from tenure.core.ids import role_of
 from tenure.core.vocabulary import EventCause, EventType, JobStatus
-from tenure.ports import Record
+from tenure.ports import JobHistory
 from tests.telemetry.scrape import Labels, samples
 
 RELEASED = ("released", "snoozed", "undelivered")
 TIMED = ("lease_expired", "outage", "timeout", "start_timeout")
 
 
-def counters_of(records: Iterable[Record]) -> dict[str, dict[Labels, float]]:
+def counters_of(records: Iterable[JobHistory]) -> dict[str, dict[Labels, float]]:
     """Every counter that is about jobs, and the counts and sums of both histograms."""
     found: dict[str, Counter[Labels]] = {}
     for record in records:
@@ -80,7 +80,7 @@ _NOT_IN_THE_LOG = (
 _WITHIN = (EventType.LEASE_RENEWED, EventType.HEARTBEAT, EventType.STARTED)
 
 
-def assert_agree(text: bytes, records: Iterable[Record]) -> None:
+def assert_agree(text: bytes, records: Iterable[JobHistory]) -> None:
     """Every sample about jobs is what the log says, and the log says nothing more. [I23]"""
     expected = counters_of(records)
     exposed = samples(text)

@@ -17,7 +17,7 @@ import pytest
 from tenure.client.channel import Link
 from tenure.core.ids import JobId, role_of
 from tenure.core.vocabulary import JobStatus
-from tenure.ports import Record, Store
+from tenure.ports import JobHistory, Store
 from tenure.wiring import open_remote, open_store
 from tenure_conformance.spec import spec
 from tests.e2e import ledger
@@ -110,7 +110,7 @@ class Scene:
         assert answer.status == 200, answer
         return answer.body
 
-    def records(self) -> list[Record]:
+    def records(self) -> list[JobHistory]:
         return list(self.store.audit.records(page_size=100))
 
     def close(self) -> None:

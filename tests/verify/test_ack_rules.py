@@ -31,8 +31,8 @@ from tenure.core.vocabulary import (
     ReasonCode,
     VerdictKind,
 )
-from tenure.ports import Record
-from tenure.verify import Ack, AckWriter, Op, Report, check_record, verify
+from tenure.ports import JobHistory
+from tenure.verify import Ack, AckOp, AckWriter, VerifyReport, check_record, verify
 from tenure_conformance.spec import spec
 from tests.support.corruptions import with_events, with_job
 from tests.support.histories import OPERATOR, PRODUCER, RecordedStore, World
@@ -74,12 +74,12 @@ class Told(World):
     def cancel(self, mode: CancelMode = CancelMode.SOFT) -> None:
         self.tell(Cancel(job_id=self.job_id, actor=PRODUCER, request_id=RequestId("c"), mode=mode))
 
-    def broken(self, record: Record | None = None) -> set[str]:
+    def broken(self, record: JobHistory | None = None) -> set[str]:
         """The rules that need acknowledgements and are broken, by the record or by another one."""
         found = check_record(record or self.record(self.job_id), self.acks_of(self.job_id))
         return {violation.invariant for violation in found} & {"I13", "I14", "I16", "I21", "P3"}
 
-    def without(self, *types: EventType) -> Record:
+    def without(self, *types: EventType) -> JobHistory:
         """The job's record as if these events and everything after them had been lost."""
         record = self.record(self.job_id)
         kept = []
@@ -286,7 +286,7 @@ def test_whatever_was_acknowledged_and_then_lost_is_noticed(
 def test_a_row_that_is_older_than_an_answer_is_noticed() -> None:
     world = Told()
     job_id = world.job_id
-    ack = Ack(op=Op.ENQUEUE, job_id=job_id, at=world.now, answer=VerdictKind.OK, rev=7)
+    ack = Ack(op=AckOp.ENQUEUE, job_id=job_id, at=world.now, answer=VerdictKind.OK, rev=7)
 
     found = [v.message for v in check_record(world.record(job_id), [ack])]
 
@@ -302,7 +302,7 @@ def test_an_acknowledged_heartbeat_under_an_unknown_lease_is_noticed(
     beaten(world)
     lost = LeaseId("1-" + "0" * 32)
     ack = Ack(
-        op=Op.HEARTBEAT,
+        op=AckOp.HEARTBEAT,
         job_id=world.job_id,
         at=world.now,
         answer=VerdictKind.OK,
@@ -335,7 +335,7 @@ def test_a_report_that_was_answered_cancelled_and_applied_is_noticed() -> None:
     world = Told()
     world.complete()
     world.acks = [
-        replace(ack, answer=VerdictKind.CANCELLED) if ack.op is Op.COMPLETE else ack
+        replace(ack, answer=VerdictKind.CANCELLED) if ack.op is AckOp.COMPLETE else ack
         for ack in world.acks
     ]
 
@@ -352,7 +352,7 @@ def lose(world: World, job_id: JobId) -> None:
     del world.rows[job_id], world.logs[job_id]
 
 
-def at(world: World, now: int, acks: list[Path]) -> Report:
+def at(world: World, now: int, acks: list[Path]) -> VerifyReport:
     return verify(RecordedStore(world.records(), now=Instant(now)), acks)
 
 

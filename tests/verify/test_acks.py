@@ -9,13 +9,13 @@ from tenure.core.ids import JobId, LeaseId, RequestId
 from tenure.core.instants import Instant
 from tenure.core.vocabulary import VerdictKind
 from tenure.errors import InvalidInput
-from tenure.verify import Ack, AckWriter, Op, read_acks
+from tenure.verify import Ack, AckOp, AckWriter, read_acks
 from tests.support.histories import World
 
 JOB = JobId("018bcfe5-6800-75b1-a522-4a58b791df6a")
 LEASE = LeaseId("1-" + "0" * 32)
 NOON = Instant(1_700_000_000_000_000)
-ACK = Ack(op=Op.ENQUEUE, job_id=JOB, at=NOON, answer=VerdictKind.OK)
+ACK = Ack(op=AckOp.ENQUEUE, job_id=JOB, at=NOON, answer=VerdictKind.OK)
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
@@ -38,7 +38,7 @@ def test_a_line_is_in_the_file_when_write_returns(tmp_path: Path) -> None:
 
 def test_a_line_has_the_documented_shape(tmp_path: Path) -> None:
     ack = Ack(
-        op=Op.COMPLETE,
+        op=AckOp.COMPLETE,
         job_id=JobId("018bcfe5-6800-75b1-a522-4a58b791df6a"),
         at=Instant(1_700_000_000_000_000),
         answer=VerdictKind.COMMITTED,

@@ -19,7 +19,7 @@ from tenure.core.ids import JobId
 from tenure.core.outcomes import Change
 from tenure.core.vocabulary import JobStatus
 from tenure.errors import SchemaTooOld, StoreUnavailable
-from tenure.ports import Record
+from tenure.ports import JobHistory
 from tenure.stores.sqlite.memory import MemoryStore
 from tenure.stores.sqlite.store import SqliteStore
 from tenure.verify import INVARIANTS, AckWriter
@@ -45,7 +45,7 @@ class Closable(RecordedStore):
 def run(monkeypatch: pytest.MonkeyPatch) -> Run:
     """Runs `tenure verify` over these records."""
 
-    def run_over(records: list[Record], *arguments: str) -> Result:
+    def run_over(records: list[JobHistory], *arguments: str) -> Result:
         store = Closable(records)
         monkeypatch.setattr(command, "open_store", lambda _, **__: store)
         return CliRunner().invoke(main, ["verify", "--url", "memory://", *arguments])
@@ -53,9 +53,9 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Run:
     return run_over
 
 
-def broken(record: Record) -> Record:
+def broken(record: JobHistory) -> JobHistory:
     assert record.job is not None
-    return Record(record.job_id, replace(record.job, status=JobStatus.FAILED), record.events)
+    return JobHistory(record.job_id, replace(record.job, status=JobStatus.FAILED), record.events)
 
 
 @spec("X3", "X2")
@@ -241,7 +241,7 @@ def test_no_control_character_of_the_data_reaches_the_terminal(
     record = broken(World(1).run(60).records()[0])
     nasty = "\x1b[2J\x07\r\n\x9b31m\u202eevil\U000e0001"
 
-    result = run([Record(JobId(nasty), record.job, record.events)], *arguments)
+    result = run([JobHistory(JobId(nasty), record.job, record.events)], *arguments)
 
     assert result.exit_code == 1
     assert "evil" in result.stdout

@@ -25,7 +25,7 @@ from tenure.core.instants import Instant, seconds
 from tenure.core.outcomes import Moment
 from tenure.core.schedules import PutSchedule, ScheduleSpec, decide_schedule, plan_firing
 from tenure.core.vocabulary import EventCause, JobStatus
-from tenure.ports import Record, Unreadable
+from tenure.ports import JobHistory, Unreadable
 from tenure.verify import check_record
 from tenure.verify.records import occurrences_have_one_job
 from tenure_conformance.spec import spec
@@ -37,18 +37,18 @@ MOST = 60
 
 
 @cache
-def lawful() -> tuple[Record, ...]:
+def lawful() -> tuple[JobHistory, ...]:
     """The jobs of many lawful worlds, in an order that mixes them."""
     records = [record for seed in range(60) for record in World(seed).run(150).records()]
     random.Random(0).shuffle(records)
     return tuple(records)
 
 
-def broken_rules(record: Record) -> set[str]:
+def broken_rules(record: JobHistory) -> set[str]:
     return {violation.invariant for violation in check_record(record)}
 
 
-def corrupted(name: str) -> list[Record]:
+def corrupted(name: str) -> list[JobHistory]:
     """Up to MOST records broken in this way."""
     _, corrupt = CORRUPTIONS[name]
     luck = random.Random(1)
@@ -111,7 +111,7 @@ NIGHTLY = ScheduleName("nightly")
 NOMINAL = Instant(1_767_225_600_000_000)
 
 
-def fired(**changes: Any) -> Record:
+def fired(**changes: Any) -> JobHistory:
     """A job of an occurrence; `changes` are of its first event, or of its facts."""
     hourly = ScheduleSpec(kind=Kind("k"), queue=QueueName("q"), every_us=seconds(3600))
     put = PutSchedule(
@@ -126,7 +126,7 @@ def fired(**changes: Any) -> Record:
     facts = {name: value for name, value in changes.items() if name in Facts.__struct_fields__}
     others = {name: value for name, value in changes.items() if name not in facts}
     event = replace(event, payload=replace(event.payload, **facts), **others)
-    return Record(change.job.id, None, (event,))
+    return JobHistory(change.job.id, None, (event,))
 
 
 @spec("I28")
@@ -218,7 +218,7 @@ def test_a_violation_names_the_first_offending_seq() -> None:
     events = list(record.events)
     events[2] = replace(events[2], from_status=JobStatus.FAILED)
 
-    found = list(check_record(Record(record.job_id, record.job, tuple(events))))
+    found = list(check_record(JobHistory(record.job_id, record.job, tuple(events))))
 
     assert (found[0].invariant, found[0].job_id, found[0].seq) == (
         "I3",

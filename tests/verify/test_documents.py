@@ -22,7 +22,7 @@ from tenure.core.vocabulary import (
     Stage,
     VerdictKind,
 )
-from tenure.ports import Record
+from tenure.ports import JobHistory
 from tenure.verify import check_record
 from tenure.verify.projections import (
     A_STATE,
@@ -286,7 +286,7 @@ def history(kinds: Iterable[EventType]) -> list[Event]:
 
 
 def broken_rules(events: Iterable[Event]) -> set[str]:
-    return {each.invariant for each in check_record(Record(JobId("j"), None, tuple(events)))}
+    return {each.invariant for each in check_record(JobHistory(JobId("j"), None, tuple(events)))}
 
 
 @spec("P1", "P2", "P3", "P4")
@@ -385,7 +385,7 @@ def told_of_reports(*request_ids: str) -> list[str]:
         kind, target, actor = END_OF["COMPLETED"]
         fields = {"actor": actor, "request_id": RequestId(request_id)}
         events.append(event(seq, kind, JobStatus.RUNNING, target, **fields))
-    found = check_record(Record(JobId("j"), None, tuple(events)))
+    found = check_record(JobHistory(JobId("j"), None, tuple(events)))
     return [each.message for each in found if each.invariant == "P3"]
 
 

@@ -10,7 +10,7 @@ from tenure.core.flow_rows import Edge
 from tenure.core.ids import JobId
 from tenure.core.job import Job
 from tenure.core.vocabulary import EventType, JobStatus
-from tenure.ports import Record
+from tenure.ports import JobHistory
 from tenure.verify import Violation, check_across, check_record
 from tenure.verify.projections import as_documents_see_it
 from tenure_conformance.spec import spec
@@ -29,7 +29,7 @@ def edge(driver: Driver, **fields: object) -> Edge:
 
 
 def found(driver: Driver, of: Job, *edges: Edge, noted: tuple[JobId, ...] = ()) -> list[Violation]:
-    records = [Record(job.id, job, ()) for job in (driver.job, of)]
+    records = [JobHistory(job.id, job, ()) for job in (driver.job, of)]
     return list(check_across(RecordedStore(records, edges=edges, noted=noted)))
 
 
@@ -74,8 +74,8 @@ class ParentEndsMeanwhile(RecordedStore):
         super().__init__(self._with(JobStatus.RUNNING), edges=[edge], noted=(PARENT_ID,))
         self._ends_as = ends_as
 
-    def _with(self, status: JobStatus) -> list[Record]:
-        return [Record(job.id, job, ()) for job in (self._child, parent(status))]
+    def _with(self, status: JobStatus) -> list[JobHistory]:
+        return [JobHistory(job.id, job, ()) for job in (self._child, parent(status))]
 
     def edges_of(self, children: Sequence[JobId] | None = None) -> Iterator[Edge]:
         self._records = self._with(self._ends_as)
@@ -158,4 +158,4 @@ def test_for_the_documents_a_job_begins_when_its_parents_have_ended() -> None:
         ended.do(ended.cancel() if end is JobStatus.CANCELLED else ended.dead_letter())
         assert ended.job.status is end
         assert projected(ended) == []
-        assert not list(check_record(Record(ended.job.id, ended.job, ended.events)))
+        assert not list(check_record(JobHistory(ended.job.id, ended.job, ended.events)))

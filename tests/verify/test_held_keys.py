@@ -10,9 +10,9 @@ from tenure.core.ids import Kind
 from tenure.core.instants import Instant, seconds
 from tenure.core.policy import Policy
 from tenure.core.vocabulary import EventCause
-from tenure.ports import Record
+from tenure.ports import JobHistory
 from tenure.verify import verify
-from tenure.verify.between_jobs import HeldKeys
+from tenure.verify.between_jobs import TakenKeys
 from tenure_conformance.spec import spec
 from tests.support.histories import RecordedStore, World
 
@@ -20,7 +20,7 @@ Life = tuple[float, float | None, float | None]
 """When a job was enqueued, when it ended, and for how long its key stays taken, in seconds."""
 
 
-def _lived(*lives: Life, key: str | None = "k", kind: str = "task") -> list[Record]:
+def _lived(*lives: Life, key: str | None = "k", kind: str = "task") -> list[JobHistory]:
     world = World(0, lost_answers=0)
     found = []
     for enqueued_s, ended_s, unique_for_s in lives:
@@ -40,9 +40,9 @@ def _lived(*lives: Life, key: str | None = "k", kind: str = "task") -> list[Reco
     return found
 
 
-def _broken(records: Sequence[Record], *, in_order: bool = False) -> list[int]:
+def _broken(records: Sequence[JobHistory], *, in_order: bool = False) -> list[int]:
     """Which of the records are reported; they were written by time, or in this order."""
-    with closing(HeldKeys()) as keys:
+    with closing(TakenKeys()) as keys:
         for record in records:
             keys.add(record)
         ids = [record.job_id for record in records]

@@ -12,7 +12,7 @@ from tenure.core.instants import Instant, seconds
 from tenure.core.kind_settings import KindSettings
 from tenure.core.policy import Policy
 from tenure.core.vocabulary import EventType
-from tenure.ports import Record
+from tenure.ports import JobHistory
 from tenure.verify import verify
 from tenure.verify.between_jobs import OLDEST_ESTIMATE_US, KeyedAttempts
 from tenure_conformance.spec import spec
@@ -22,7 +22,7 @@ from tests.support.histories import RecordedStore, World
 Span = tuple[float, float | None]
 
 
-def _ran(*spans: Span, key: str | None = "42", kind: str = "task") -> list[Record]:
+def _ran(*spans: Span, key: str | None = "42", kind: str = "task") -> list[JobHistory]:
     """A job for each span of seconds in which an attempt of it ran; None: it still runs."""
     world = World(0, lost_answers=0)
     found = []
@@ -43,7 +43,7 @@ def _ran(*spans: Span, key: str | None = "42", kind: str = "task") -> list[Recor
 
 
 def _broken(
-    records: Sequence[Record],
+    records: Sequence[JobHistory],
     limit: int = 1,
     since_s: float = 0,
     *,

@@ -15,7 +15,7 @@ from tenure.core.policy import Policy
 from tenure.core.transitions import EDGES
 from tenure.core.verdicts import Verdict
 from tenure.core.vocabulary import VerdictKind
-from tenure.ports import Record
+from tenure.ports import JobHistory
 from tenure.verify import INVARIANTS, Violation, check_across, check_record
 from tenure_conformance.spec import spec
 from tests.support.histories import PRODUCER, RecordedStore, World
@@ -152,10 +152,10 @@ def test_every_rule_is_listed_once_with_something_that_checks_it() -> None:
     assert unchecked == ["I23"]  # of the metrics, which the store has not
 
 
-def shuffled(record: Record, luck: random.Random) -> Record:
+def shuffled(record: JobHistory, luck: random.Random) -> JobHistory:
     """The record with events of its own in any order, some missing, some twice."""
     events = luck.choices(record.events, k=luck.randrange(1, len(record.events) + 3))
-    return Record(record.job_id, record.job if luck.random() < 0.9 else None, tuple(events))
+    return JobHistory(record.job_id, record.job if luck.random() < 0.9 else None, tuple(events))
 
 
 @given(seed=st.integers(min_value=0, max_value=50), chance=st.integers(min_value=0))

@@ -6,9 +6,9 @@ import pytest
 from msgspec.structs import replace
 
 from tenure.core.vocabulary import JobStatus
-from tenure.ports import Record
+from tenure.ports import JobHistory
 from tenure.stores.sqlite.memory import MemoryStore
-from tenure.verify import AckWriter, State, assert_holds, verify
+from tenure.verify import AckWriter, RuleState, assert_holds, verify
 from tenure_conformance.spec import spec
 from tests.support.histories import RecordedStore, World
 
@@ -23,7 +23,7 @@ def broken_store(*, jobs: int) -> RecordedStore:
         world.enqueue()
     return RecordedStore(
         [
-            Record(record.job_id, replace(record.job, status=JobStatus.CLAIMED), record.events)
+            JobHistory(record.job_id, replace(record.job, status=JobStatus.CLAIMED), record.events)
             for record in world.records()
             if record.job is not None
         ]
@@ -36,7 +36,7 @@ def test_without_acks_what_needs_them_is_not_checked_and_never_holds() -> None:
 
     states = {finding.id: finding.state for finding in report.findings}
     assert report.not_checked == [*NEED_ACKS, NEEDS_METRICS]
-    assert {rule for rule, state in states.items() if state is not State.HOLDS} == {
+    assert {rule for rule, state in states.items() if state is not RuleState.HOLDS} == {
         *NEED_ACKS,
         NEEDS_METRICS,
     }
@@ -75,7 +75,7 @@ def test_every_violation_is_counted_and_only_the_first_are_kept() -> None:
     report = verify(broken_store(jobs=30), limit=4)
 
     finding = next(finding for finding in report.findings if finding.id == "I3")
-    assert finding.state is State.VIOLATED
+    assert finding.state is RuleState.VIOLATED
     assert finding.violations == 30
     assert len(finding.first) == 4
 

@@ -8,7 +8,7 @@ from tenure.core.ids import JobId
 from tenure.core.instants import seconds
 from tenure.core.job import Job
 from tenure.core.policy import Policy
-from tenure.ports import DedupeKey, Record
+from tenure.ports import DedupeKey, JobHistory
 from tenure.verify import verify
 from tenure_conformance.spec import spec
 from tests.support.histories import RecordedAudit, RecordedStore, World
@@ -25,7 +25,7 @@ def two_leased_jobs() -> tuple[Job, Job]:
 
 
 def violated(*jobs: Job) -> dict[str, set[JobId]]:
-    report = verify(RecordedStore([Record(job.id, job, ()) for job in jobs]))
+    report = verify(RecordedStore([JobHistory(job.id, job, ()) for job in jobs]))
     return {
         finding.id: {violation.job_id for violation in finding.first}
         for finding in report.findings
@@ -71,7 +71,7 @@ def test_a_key_that_a_new_job_took_over_during_the_reading_is_accepted() -> None
         def live_keys(self) -> Iterator[tuple[DedupeKey, JobId]]:
             return iter([(key, one.id), (key, other.id)])
 
-    records = [Record(one.id, one, ()), Record(other.id, other, ())]
+    records = [JobHistory(one.id, one, ()), JobHistory(other.id, other, ())]
     store = RecordedStore(records)
     store.audit = Paged(records)
 

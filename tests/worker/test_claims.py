@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from tenure.clock import Boot
-from tenure.core.claims import Held
+from tenure.core.claims import RateLimited
 from tenure.core.ids import DEFAULT_NAMESPACE, Actor, Kind, QueueName, WorkerId
 from tenure.core.instants import seconds
 from tenure.core.policy import delay_us
@@ -174,12 +174,12 @@ def test_a_worker_sleeps_until_a_rate_that_holds_back_everything_has_room() -> N
     each = claimer()
     answered(each, grants=0)
     each.ask(free=1, running=Counter(), ready=plenty)
-    each.answered(0, Boot(0), held=Held(seconds(20), is_all=True))
+    each.answered(0, Boot(0), held=RateLimited(seconds(20), is_all=True))
 
     assert each.next_at == Boot(seconds(20))
 
     each.ask(free=1, running=Counter(), ready=plenty)
-    each.answered(0, Boot(0), held=Held(seconds(3600), is_all=True))
+    each.answered(0, Boot(0), held=RateLimited(seconds(3600), is_all=True))
 
     assert each.next_at == Boot(LONGEST_HOLD)
 
@@ -188,10 +188,10 @@ def test_a_worker_sleeps_until_a_rate_that_holds_back_everything_has_room() -> N
 def test_a_worker_asks_when_a_rate_has_room_and_polls_for_the_rest_meanwhile() -> None:
     each = claimer()
     each.ask(free=1, running=Counter(), ready=plenty)
-    each.answered(0, Boot(0), held=Held(seconds(0.01), is_all=False))
+    each.answered(0, Boot(0), held=RateLimited(seconds(0.01), is_all=False))
     soon = each.next_at
     each.ask(free=1, running=Counter(), ready=plenty)
-    each.answered(0, Boot(0), held=Held(seconds(20), is_all=False))
+    each.answered(0, Boot(0), held=RateLimited(seconds(20), is_all=False))
 
     assert soon == Boot(seconds(0.01))
     assert each.next_at < seconds(0.75)
@@ -200,13 +200,13 @@ def test_a_worker_asks_when_a_rate_has_room_and_polls_for_the_rest_meanwhile() -
 @spec("RL9")
 def test_one_group_of_kinds_that_is_not_held_is_polled_for() -> None:
     each = claimer(kinds={PLAIN: None, SCARCE: 2})
-    for held in (None, Held(seconds(20), is_all=True)):
+    for held in (None, RateLimited(seconds(20), is_all=True)):
         each.ask(free=1, running=Counter(), ready=plenty)
         each.answered(0, Boot(0), held=held)
 
     assert each.next_at < seconds(0.75)
 
-    for held in (Held(seconds(20), is_all=True), Held(seconds(7), is_all=True)):
+    for held in (RateLimited(seconds(20), is_all=True), RateLimited(seconds(7), is_all=True)):
         each.ask(free=1, running=Counter(), ready=plenty)
         each.answered(0, Boot(0), held=held)
 

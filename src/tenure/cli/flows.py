@@ -17,7 +17,7 @@ from tenure.cli.invocation import (
 )
 from tenure.cli.options import flag, limit_option, request_id_option, timeout_option
 from tenure.cli.output import ago, print_json, print_table, printable, say
-from tenure.core.flow_rows import Flow, FlowStep, FlowSummary, FlowView, in_order
+from tenure.core.flow_rows import FlowRow, FlowStep, FlowSummary, FlowView, in_order
 from tenure.core.ids import DEFAULT_NAMESPACE, FlowId, JobId
 from tenure.core.instants import Duration
 from tenure.core.vocabulary import JobStatus, counted
@@ -133,7 +133,7 @@ def _ended(cli: Invocation, view: FlowView, timeout: Duration | None) -> FlowVie
     return view
 
 
-def _keeps_running(flow: Flow) -> str:
+def _keeps_running(flow: FlowRow) -> str:
     elsewhere = "" if flow.namespace == DEFAULT_NAMESPACE else f" --namespace {flow.namespace}"
     return keeps_running(f"flow {flow.id}", shown_by=f"flows show {flow.id}{elsewhere}")
 

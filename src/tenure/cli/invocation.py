@@ -29,7 +29,7 @@ from tenure.cli.output import (
     table_lines,
     terminal_columns,
 )
-from tenure.core.checks import MAX_NAME, NAME_PATTERN, check_name, shown
+from tenure.core.checks import MAX_NAME, NAME_PATTERN, check_name, quoted
 from tenure.core.flow_rows import FlowSummary
 from tenure.core.ids import (
     SHORTEST_PREFIX,
@@ -273,17 +273,17 @@ def watch_list(read: Callable[[], Listing[Any]]) -> None:
     """Draw a list until Ctrl-C, which ends the command with exit code 0. While the store cannot be
     read, show what was read last, and why. It sets no mode of the terminal, so none has to be
     restored. [LV11]"""
-    shown, problem, took_s = read(), None, 0.0
+    quoted, problem, took_s = read(), None, 0.0
     click.clear()
     try:
         while True:
             columns, rows = get_terminal_size()
-            redraw(shown.screen(columns, rows - 1, problem))
+            redraw(quoted.screen(columns, rows - 1, problem))
             time.sleep(max(WATCH_EVERY_S, min(PAUSE_PER_READ * took_s, LONGEST_PAUSE_S)))
             began_s = time.monotonic()
             try:
                 with retrying_for(RETRY_FOR_S):
-                    shown, problem = read(), None
+                    quoted, problem = read(), None
             except TenureError as failure:
                 problem = str(failure)
             took_s = time.monotonic() - began_s
@@ -301,7 +301,7 @@ def typed_id(field: str, text: str, *, of: Literal["job", "flow"]) -> str:
     typed = typed_prefix(text)
     if not is_job_id_prefix(typed):
         hint = f"give an id as `tenure {of}s ls` shows it, or its first {SHORTEST_PREFIX} or more"
-        raise InvalidInput(field, f"{shown(text)} is not a {of} id", hint=f"{hint} characters")
+        raise InvalidInput(field, f"{quoted(text)} is not a {of} id", hint=f"{hint} characters")
     if len(typed) < SHORTEST_PREFIX:
         hint = f"ids begin with the time: give at least {SHORTEST_PREFIX} characters"
         raise InvalidInput(field, f"{text!a} is too short", hint=hint)

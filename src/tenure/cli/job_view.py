@@ -151,7 +151,7 @@ def _timeline_line(entry: TimelineEntry, start: Instant | None) -> tuple[object,
     else:
         what, seqs = _renewals(first.seq, last.seq)
         about = (seqs, since, what, None)
-    return (*about, first.attempt, first.actor, first.shown_cause)
+    return (*about, first.attempt, first.actor, first.visible_cause)
 
 
 def _since(start: Instant, ts: Instant) -> str:

@@ -21,12 +21,12 @@ from tenure.core.schedules import (
     PutSchedule,
     Schedule,
     ScheduleSpec,
-    shown_times,
     unknown_schedule,
+    upcoming_times,
 )
 from tenure.core.views.job_search import JobFilter
 from tenure.core.vocabulary import CatchUp, Overlap, WorkerState, counted
-from tenure.core.workers import WorkerSeen
+from tenure.core.workers import ListedWorker
 from tenure.errors import InvalidInput, RequestRefused
 from tenure.handlers.options import schedule_name
 from tenure.ports import JobStore
@@ -74,7 +74,7 @@ def schedules() -> None:
 
 def live_workers(
     store: JobStore, namespace: Namespace, now: Instant
-) -> tuple[WorkerSeen, ...] | None:
+) -> tuple[ListedWorker, ...] | None:
     """Workers that are not silent; None if this caller may not list workers, or sees not all of
     what they declare. [H80]"""
     try:
@@ -86,7 +86,7 @@ def live_workers(
     return tuple(each for each in found if each.state(now) is not WorkerState.SILENT)
 
 
-def undeclared(found: Schedule, workers: tuple[WorkerSeen, ...] | None) -> bool | None:
+def undeclared(found: Schedule, workers: tuple[ListedWorker, ...] | None) -> bool | None:
     """Whether an application declared it and none of these workers does, as after a move to another
     module or under another name; None if there are no workers, or none that the caller may list."""
     if found.declared_by is None:
@@ -162,7 +162,7 @@ def show_schedule(cli: Invocation, schedule: str) -> None:
     is_undeclared = undeclared(found, live_workers(cli.store, cli.namespace, now))
     wanted = JobFilter(namespace=cli.namespace, schedule=found.name, limit=SHOWN_RUNS, bodies=False)
     runs = cli.serving.list_jobs(wanted).jobs
-    times = shown_times(found)
+    times = upcoming_times(found)
     if cli.as_json:
         print_json(
             ShownSchedule(

@@ -21,14 +21,18 @@ from tenure.core.policy import SHORTEST_KEEP, SHORTEST_RETENTION
 from tenure.core.vocabulary import counted
 from tenure.errors import TenureError, UnknownJob
 from tenure.settings import url_from_environment
-from tenure.verify import Finding, Report, State, Violation, verify, verify_job
+from tenure.verify import RuleFinding, RuleState, VerifyReport, Violation, verify, verify_job
 from tenure.verify.run import DEFAULT_LIMIT, WITHOUT_ACKS, WITHOUT_METRICS
 from tenure.wiring import open_store
 
 PAGE_WITHIN_S = 600.0
 """For one page of jobs with their histories. Only the user of this command waits for it. [K6]"""
 
-_COLOURS = {State.HOLDS: "green", State.VIOLATED: "red", State.NOT_CHECKED: "bright_black"}
+_COLOURS = {
+    RuleState.HOLDS: "green",
+    RuleState.VIOLATED: "red",
+    RuleState.NOT_CHECKED: "bright_black",
+}
 _HINTS = {
     WITHOUT_ACKS: ": --acks FILE (docs/reference/acks.md)",
     WITHOUT_METRICS: ", which no store has",
@@ -54,7 +58,7 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     empty: int
     torn: int
     purged: int
-    invariants: tuple[Finding, ...]
+    invariants: tuple[RuleFinding, ...]
 
 
 @click.command(name="verify")
@@ -123,7 +127,7 @@ def verify_command(
 
 def _verify(
     url: str, acks: tuple[Path, ...], limit: int, retention: Duration, job: str | None
-) -> Report:
+) -> VerifyReport:
     progress = ProgressLine()
     with closing(open_store(url, create=False, timeout_s=PAGE_WITHIN_S)) as store:
 
@@ -141,7 +145,7 @@ def _verify(
         return report
 
 
-def _print(report: Report) -> None:
+def _print(report: VerifyReport) -> None:
     width = max(len(finding.title) for finding in report.findings)
     notes = list(dict.fromkeys(finding.why for finding in report.findings if finding.why))
     for finding in report.findings:
@@ -158,14 +162,14 @@ def _print(report: Report) -> None:
     click.echo(_summary(report))
 
 
-def _result(finding: Finding, notes: Sequence[str]) -> str:
+def _result(finding: RuleFinding, notes: Sequence[str]) -> str:
     """What was found; the number is that of the note that says why something was not checked."""
     match finding.state:
-        case State.HOLDS:
+        case RuleState.HOLDS:
             return "holds"
-        case State.VIOLATED:
+        case RuleState.VIOLATED:
             return f"VIOLATED, {finding.violations:,} found"
-        case State.NOT_CHECKED:
+        case RuleState.NOT_CHECKED:
             return f"not checked [{notes.index(finding.why) + 1}]"
 
 
@@ -174,7 +178,7 @@ def _line(violation: Violation) -> str:
     return f"       {printable(where)}: {printable(violation.message)}"
 
 
-def _summary(report: Report) -> str:
+def _summary(report: VerifyReport) -> str:
     read = [counted(report.jobs, "job"), counted(report.events, "event")]
     if report.acks is not None:
         read.append(counted(report.acks, "ack"))

@@ -6,7 +6,7 @@ import click
 
 from tenure.cli.invocation import Invocation, Listing, command, list_command
 from tenure.cli.output import ago, printable
-from tenure.core.workers import WorkerSeen
+from tenure.core.workers import ListedWorker
 from tenure.protocol.records import WorkerRecord, worker_record
 
 SHOWN_NAMES = 4
@@ -18,7 +18,7 @@ def workers() -> None:
 
 
 @list_command(workers, json=list[WorkerRecord])
-def list_workers(cli: Invocation) -> Listing[WorkerSeen]:
+def list_workers(cli: Invocation) -> Listing[ListedWorker]:
     """List the workers that run, and those that vanished within the last day.
 
     A worker sends a sign of life every 10 seconds and takes itself off the list when it stops.

@@ -19,8 +19,8 @@ from tenure.core.schedules import (
     RunSchedule,
     Schedule,
     ScheduleCommand,
-    shown_times,
     unknown_schedule,
+    upcoming_times,
 )
 from tenure.errors import InvalidInput
 from tenure.handlers.calls import Call
@@ -54,7 +54,7 @@ class Schedules:
             raise unknown_schedule(name, list(known))
         return ScheduleReply(
             schedule=schedule_record(known[name], bodies=False),
-            next_times=tuple(map(moment, shown_times(known[name]))),
+            next_times=tuple(map(moment, upcoming_times(known[name]))),
         )
 
     ashow = awaiting(show)

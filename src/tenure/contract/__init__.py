@@ -23,7 +23,7 @@ from tenure.contract.checks import (
     ROW_FIELDS,
     check_log,
     check_row,
-    is_lawful,
+    is_allowed,
     row_warnings,
 )
 from tenure.contract.job_queue import CoordinatedQueue, DistributedJobQueue
@@ -44,7 +44,7 @@ __all__ = [
     "ROW_TABLE",
     "TABLE",
     "TRANSITIONS_JSON",
-    "Answer",
+    "AllowedAnswer",
     "Cause",
     "CoordinatedQueue",
     "Disposition",
@@ -57,7 +57,7 @@ __all__ = [
     "Violation",
     "check_log",
     "check_row",
-    "is_lawful",
+    "is_allowed",
     "response_matrix",
     "response_vectors",
     "row_warnings",
@@ -70,7 +70,7 @@ RESPONSES_JSON = Path(__file__).parent / "responses.json"
 """The response matrices, and how each situation comes about, for other languages."""
 
 
-class Answer(msgspec.Struct, frozen=True):
+class AllowedAnswer(msgspec.Struct, frozen=True):
     """One answer that a worker may get: `cause` where it is refused, `disposition` where its
     report was accepted."""
 
@@ -83,7 +83,7 @@ class _Cell(msgspec.Struct, frozen=True):
     row: str
     operation: str
     column: str
-    answers: frozenset[Answer]
+    answers: frozenset[AllowedAnswer]
 
 
 class _Matrix(msgspec.Struct, frozen=True):
@@ -91,7 +91,7 @@ class _Matrix(msgspec.Struct, frozen=True):
 
 
 @cache
-def response_matrix() -> Mapping[tuple[str, str, str], frozenset[Answer]]:
+def response_matrix() -> Mapping[tuple[str, str, str], frozenset[AllowedAnswer]]:
     """The answers that each cell of the response matrices allows, by row (`R10`), operation
     (`complete`) and column (`new id`). [R1]"""
     found = msgspec.json.decode(RESPONSES_JSON.read_bytes(), type=_Matrix)

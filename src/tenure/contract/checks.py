@@ -26,7 +26,7 @@ from tenure.core.vocabulary import (
     JobStatus,
 )
 from tenure.errors import InvalidInput
-from tenure.ports import Record, Unreadable
+from tenure.ports import JobHistory, Unreadable
 from tenure.verify.invariants import INVARIANTS, Violation
 
 Fields = Mapping[str, object]
@@ -88,7 +88,7 @@ _ONLY_SHOULD = frozenset({"owner", "lease_id", "lease_expires_at"})
 """What the lifecycle plan says that a finished row SHOULD not have."""
 
 
-def is_lawful(source: str | None, event: str, target: str) -> bool:
+def is_allowed(source: str | None, event: str, target: str) -> bool:
     """Whether a job may go from `source` to `target` by this event; None is before its enqueue. An
     event is a type (`claimed`), a name (`job_claimed`) or an operation of the plan (`claimNext`);
     all words may be in any case. Raises `InvalidInput` for a word that no list has. [N1] [I4]"""
@@ -171,7 +171,7 @@ def _event_type(word: str) -> EventType:
     return parse_type_filter(word).type if operation is None else operation
 
 
-def _record(row: Fields, events: Iterable[Fields], *, has_leases: bool) -> Record:
+def _record(row: Fields, events: Iterable[Fields], *, has_leases: bool) -> JobHistory:
     """The history as verify reads it, or what of it cannot be read."""
     job_id = JobId(str(row["id"]))
     needed = LEASE_EVENT_FIELDS if has_leases else EVENT_FIELDS
@@ -191,9 +191,9 @@ def _record(row: Fields, events: Iterable[Fields], *, has_leases: bool) -> Recor
             wrong_words.append(f"row: {name} is {row[name]!r}, not text")
     if status is None or wrong_words:
         unreadable += [Unreadable(_integer(row, "rev"), each) for each in wrong_words]
-        return Record(job_id, None, (), unreadable=tuple(unreadable))
+        return JobHistory(job_id, None, (), unreadable=tuple(unreadable))
     job = _job(job_id, status, row)
-    return Record(job_id, job, list(_with_renewals(read)), unreadable=tuple(unreadable))
+    return JobHistory(job_id, job, list(_with_renewals(read)), unreadable=tuple(unreadable))
 
 
 _OWN_FACTS = ("renewals", "cancel_deadline")

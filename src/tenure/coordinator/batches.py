@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from tenure.clock import Monotonic
 from tenure.coordinator.outages import ESTIMATE_ERROR, OutageWatch
 from tenure.core.commands import Command, NewJobs, Sweep, WorkerCommand
-from tenure.core.events import MAX_DECISION_EVENTS, has_unknown_word, unknown_words
+from tenure.core.events import MAX_DECISION_EVENTS, has_unknown_value, unknown_values
 from tenure.core.ids import ENTROPY_BYTES, Epoch, FlowId, JobId, Kind, Namespace
 from tenure.core.instants import Instant, seconds
 from tenure.core.job import Job, compensation_id, needs_compensation
@@ -26,7 +26,7 @@ from tenure.core.outcomes import (
     NO_POLICIES,
     Applied,
     Change,
-    Context,
+    DecisionContext,
     DeclaredPolicies,
     FlowToRedrive,
     NeedsHistory,
@@ -461,7 +461,7 @@ class Executor:
         entropy = self._entropy(ENTROPY_BYTES * len(wave))
         shared = Shared(read.policies)
         decided: list[tuple[PendingCommand, Outcome]] = []
-        unclear: list[tuple[PendingCommand, Context, JobId]] = []  # and whose log is needed
+        unclear: list[tuple[PendingCommand, DecisionContext, JobId]] = []  # and whose log is needed
         for position, pending in enumerate(wave):
             if pending.command.job_id not in read.jobs:
                 continue
@@ -482,7 +482,7 @@ class Executor:
         return decided
 
     def _decide_with_histories(
-        self, unclear: list[tuple[PendingCommand, Context, JobId]], read: "_Read"
+        self, unclear: list[tuple[PendingCommand, DecisionContext, JobId]], read: "_Read"
     ) -> list[tuple[PendingCommand, Outcome]]:
         # The log is read after the row, so it has at least every event that led to the row.
         load = read.load_histories or partial(self._store.events.load, latest=MAX_DECISION_EVENTS)
@@ -593,14 +593,16 @@ class _Read:
         self.sessions: dict[SessionKey, Session] = {}  # of grants that are taken back
         self.load_histories: LoadHistories | None = None  # of a transaction; None: the store's
 
-    def context(self, pending: PendingCommand, entropy: bytes, shared: Shared) -> Context:
+    def context(self, pending: PendingCommand, entropy: bytes, shared: Shared) -> DecisionContext:
         """What the decision about this command may read."""
         job_id = pending.command.job_id
         job = self.jobs[job_id]
         if not self.is_fresh:
-            return Context(now=self.now, epoch=self.epoch, entropy=entropy, shared=shared, job=job)
+            return DecisionContext(
+                now=self.now, epoch=self.epoch, entropy=entropy, shared=shared, job=job
+            )
         key = session_of(job) if self.sessions else None
-        return Context(
+        return DecisionContext(
             now=self.now,
             epoch=self.epoch,
             entropy=entropy,
@@ -622,7 +624,7 @@ def _applied(
     return [(pending, each) for pending, each in outcomes if isinstance(each, Applied)]
 
 
-def _try_to_decide(pending: PendingCommand, context: Context) -> Outcome | None:
+def _try_to_decide(pending: PendingCommand, context: DecisionContext) -> Outcome | None:
     """The outcome; None if the decision raises, a bug of ours that only its own caller gets to
     know."""
     try:
@@ -632,12 +634,12 @@ def _try_to_decide(pending: PendingCommand, context: Context) -> Outcome | None:
         return None
 
 
-def _unreadable(context: Context) -> UnreadableRow | None:
+def _unreadable(context: DecisionContext) -> UnreadableRow | None:
     """Nothing is decided about a job with a value of a newer version. [Y5]"""
     jobs = [] if context.job is None else [context.job]
     if context.flow is not None:
         jobs += context.flow.jobs.values()
     for job in jobs:
-        if has_unknown_word(job):
-            return UnreadableRow(job.id, ", ".join(unknown_words(job)))
+        if has_unknown_value(job):
+            return UnreadableRow(job.id, ", ".join(unknown_values(job)))
     return None

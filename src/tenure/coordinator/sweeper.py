@@ -29,7 +29,7 @@ from tenure.coordinator.schedules import Firer
 from tenure.coordinator.service import Coordinator
 from tenure.coordinator.unblocking import unblock_noted
 from tenure.core.commands import Outage, Sweep
-from tenure.core.events import has_unknown_word
+from tenure.core.events import has_unknown_value
 from tenure.core.ids import JobId
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration, Instant, seconds
 from tenure.core.job import Job
@@ -444,7 +444,7 @@ class Sweeper:
 
     def _sweep(self, due: Mapping[JobId, Job]) -> int:
         # Jobs of a newer version are left to its processes. [Y5]
-        jobs = {job_id: job for job_id, job in due.items() if not has_unknown_word(job)}
+        jobs = {job_id: job for job_id, job in due.items() if not has_unknown_value(job)}
         if not jobs:
             return 0
         # A time-out may count from the claim, which is before every renewal.

@@ -14,7 +14,7 @@ from tenure.core.checks import (
     check_integer,
     check_name,
     check_text,
-    shown,
+    quoted,
 )
 from tenure.core.ids import Actor, JobId, LeaseId
 from tenure.core.instants import Instant
@@ -55,13 +55,13 @@ class ArtifactUpload(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         check_name("name", self.name)
         if {".", ".."} & set(self.name.split("/")):
             raise InvalidInput(
-                "name", f"{shown(self.name)} has a part . or ..", hint="use names of files"
+                "name", f"{quoted(self.name)} has a part . or ..", hint="use names of files"
             )
         check_text("media_type", self.media_type, most=MAX_NAME)
         if MEDIA_TYPE_PATTERN.fullmatch(self.media_type) is None:
             raise InvalidInput(
                 "media_type",
-                f"{shown(self.media_type)} is not a media type",
+                f"{quoted(self.media_type)} is not a media type",
                 hint="as in text/plain or application/json, in lower case",
             )
         if not isinstance(self.body, bytes):
@@ -189,7 +189,7 @@ def _exceeded_quota(size: int, usage: ArtifactUsage, quotas: ArtifactQuotas) -> 
     return None
 
 
-def shown_attempt(job: Job | None) -> int | None:
+def visible_attempt(job: Job | None) -> int | None:
     """The attempt whose artifacts are visible: the one that succeeded, or none. [B8]"""
     if job is None or job.status is not JobStatus.SUCCEEDED:
         return None
@@ -215,7 +215,7 @@ MAX_ATTEMPT_LOG_BYTES = 64 << 10
 MAX_OUTPUT_PARTS = 2**31 - 1  # one every two seconds for a century
 
 
-MAX_SHOWN_LOGS = 100
+MAX_LOGS_READ = 100
 """Attempts whose output is read at once: the latest ones. [B26]"""
 
 

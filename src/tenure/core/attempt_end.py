@@ -44,7 +44,7 @@ from tenure.core.leases import (
 )
 from tenure.core.outcomes import (
     Applied,
-    Context,
+    DecisionContext,
     History,
     Moment,
     NeedsHistory,
@@ -78,7 +78,7 @@ OBSERVED_BODY_BYTES = 4096
 EXPIRED_REASON = "expired: no attempt was started in time"
 
 
-def settle(command: Settle, at: Context) -> Outcome:
+def settle(command: Settle, at: DecisionContext) -> Outcome:
     """The owner's report: accepted, replayed or refused."""
     job = at.job
     judgement = judge_lease(command, at)
@@ -399,7 +399,7 @@ def _released_to(job: Job, command: Release, at: Moment) -> Instant:
     return job.claimed_run_at
 
 
-def sweep(command: Sweep, at: Context) -> Outcome:
+def sweep(command: Sweep, at: DecisionContext) -> Outcome:
     """Record what time revoked; change nothing where it has not. Safe to repeat. [W1]"""
     job = at.job
     if job is None or at.is_settling:  # [A10]

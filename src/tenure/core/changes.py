@@ -30,7 +30,7 @@ from tenure.core.job import (
     needs_compensation,
     needs_dead_letter_job,
 )
-from tenure.core.outcomes import Applied, Change, Moment, Way
+from tenure.core.outcomes import AllowedPath, Applied, Change, Moment
 from tenure.core.policy import Compensation, DeadLetterJob
 from tenure.core.transitions import BY_ID, Path, allows
 from tenure.core.verdicts import Answer, Observation, Reply
@@ -120,7 +120,7 @@ def apply(
         or way.actor is not origin.actor
         or (way.drafts is not drafts and not _is_along(way.path, drafts))
     ):
-        way = _lawful_way(rule, source, origin.actor, drafts)
+        way = _allowed_path(rule, source, origin.actor, drafts)
         if at.shared is not None:
             at.shared.way = way
     expected_rev = job.rev if job is not None else 0
@@ -181,11 +181,13 @@ def new_job(
     )
 
 
-def _lawful_way(rule: str, source: JobStatus | None, actor: Actor, drafts: Sequence[Draft]) -> Way:
+def _allowed_path(
+    rule: str, source: JobStatus | None, actor: Actor, drafts: Sequence[Draft]
+) -> AllowedPath:
     path: Path = tuple([(draft.type, draft.to) for draft in drafts])
     assert allows(rule, source, path), f"{rule} does not lead from {source} along {path}"
     assert role_of(actor) in BY_ID[rule].actors, f"{rule} is not for {actor}"
-    return Way(rule, source, actor, path, drafts)
+    return AllowedPath(rule, source, actor, path, drafts)
 
 
 def _is_along(path: Path, drafts: Sequence[Draft]) -> bool:

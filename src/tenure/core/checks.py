@@ -68,7 +68,7 @@ def check_name(field: str, value: object) -> None:
     if NAME_PATTERN.fullmatch(value) is None:
         raise InvalidInput(
             field,
-            f"{shown(value)} is not a name",
+            f"{quoted(value)} is not a name",
             hint="use ASCII letters, digits and . _ : / -, beginning with a letter or digit",
         )
 
@@ -77,7 +77,7 @@ def check_job_id(field: str, value: object) -> None:
     """A UUID in canonical lower-case form. [J3]"""
     if type(value) is not str or JOB_ID_PATTERN.fullmatch(value) is None:
         raise InvalidInput(
-            field, f"{shown(value)} is not a job id", hint="a lower-case UUID is expected"
+            field, f"{quoted(value)} is not a job id", hint="a lower-case UUID is expected"
         )
 
 
@@ -86,7 +86,7 @@ def check_job_id_prefix(field: str, value: object) -> None:
     if type(value) is not str or not value or not is_job_id_prefix(value):
         raise InvalidInput(
             field,
-            f"{shown(value)} is not the beginning of a job id",
+            f"{quoted(value)} is not the beginning of a job id",
             hint="lower-case hexadecimal digits with dashes, as in a UUID, are expected",
         )
 
@@ -95,7 +95,7 @@ def check_lease_id(field: str, value: object) -> None:
     """An epoch and 128 random bits. [J5]"""
     if type(value) is not str or not LEASE_ID_PATTERN.fullmatch(value):
         raise InvalidInput(
-            field, f"{shown(value)} is not a lease id", hint="send back the lease_id of the grant"
+            field, f"{quoted(value)} is not a lease id", hint="send back the lease_id of the grant"
         )
 
 
@@ -105,7 +105,7 @@ def check_actor(field: str, actor: object) -> None:
         return
     if type(actor) is not str or role_of(actor) not in ROLES:  # type: ignore[arg-type]  # a str is what an Actor is
         raise InvalidInput(
-            field, f"{shown(actor)} is no principal", hint="use worker:NAME, client:NAME, …"
+            field, f"{quoted(actor)} is no principal", hint="use worker:NAME, client:NAME, …"
         )
     check_label(field, actor.partition(":")[2], most=MAX_NAME)
 
@@ -130,7 +130,7 @@ def check_label(field: str, value: object, *, most: int) -> None:
     check_text(field, value, most=most)
     assert isinstance(value, str)
     if not value or _CONTROL.search(value) is not None:
-        raise InvalidInput(field, f"{shown(value)} is empty or has control characters")
+        raise InvalidInput(field, f"{quoted(value)} is empty or has control characters")
 
 
 def check_text(field: str, value: object, *, most: int = MAX_TEXT) -> None:
@@ -157,7 +157,7 @@ def check_meta(field: str, value: object) -> None:
         if type(key) is not str or len(key) > MAX_META_KEY or not META_KEY_PATTERN.fullmatch(key):
             raise InvalidInput(
                 field,
-                f"{shown(key)} is not a key of meta",
+                f"{quoted(key)} is not a key of meta",
                 hint="use ASCII letters, digits and . _ -, beginning with a letter or digit, at"
                 f" most {MAX_META_KEY} characters",
             )
@@ -169,7 +169,7 @@ def meta_entry(field: str, text: str) -> tuple[str, str]:
     check_text(field, text)
     key, equals, value = text.partition("=")
     if not equals:
-        raise InvalidInput(field, f"{shown(text)} is not KEY=VALUE", hint="write tenant=acme")
+        raise InvalidInput(field, f"{quoted(text)} is not KEY=VALUE", hint="write tenant=acme")
     check_meta(field, {key: value})
     return key, value
 
@@ -178,7 +178,7 @@ def check_integer(field: str, value: object, *, low: int, high: int) -> None:
     if type(value) is not int:
         raise InvalidInput(field, f"{type(value).__name__} is not an integer")
     if not low <= value <= high:
-        raise InvalidInput(field, f"{shown(value)} is outside {low} to {high}")
+        raise InvalidInput(field, f"{quoted(value)} is outside {low} to {high}")
 
 
 def check_instant(field: str, value: object) -> None:
@@ -191,10 +191,10 @@ def check_instant(field: str, value: object) -> None:
 
 def check_number(field: str, value: object, *, low: float, high: float) -> None:
     if type(value) not in (int, float):
-        raise InvalidInput(field, f"{shown(value)} is not a number")
+        raise InvalidInput(field, f"{quoted(value)} is not a number")
     assert isinstance(value, int | float)
     if not low <= value <= high:  # also where it is NaN, which is not within anything
-        raise InvalidInput(field, f"{shown(value)} is outside {low:g} to {high:g}")
+        raise InvalidInput(field, f"{quoted(value)} is outside {low:g} to {high:g}")
 
 
 def check_duration(field: str, value: object) -> None:
@@ -213,11 +213,11 @@ def _length(duration_us: int) -> str:
     return f"{length_s / 86400:g} days" if length_s > 86400 else f"{length_s:g} s"
 
 
-def check_word(field: str, value: object, words: type[StrEnum]) -> None:
+def check_enum(field: str, value: object, words: type[StrEnum]) -> None:
     """A value of an enumeration that this version knows. [J4] [Y5]"""
     if not isinstance(value, words) or value not in words.__members__.values():
         raise InvalidInput(
-            field, f"{shown(value)} is not allowed", hint=f"one of {', '.join(words)}"
+            field, f"{quoted(value)} is not allowed", hint=f"one of {', '.join(words)}"
         )
 
 
@@ -228,7 +228,7 @@ def check_type(field: str, value: object, wanted: type) -> None:
         raise InvalidInput(field, f"{type(value).__name__} is not a {wanted.__name__}")
 
 
-def shown(value: object) -> str:
+def quoted(value: object) -> str:
     """At most a line of a bad value, escaped, so that an error cannot carry control codes."""
     if isinstance(value, int) and value.bit_length() > 200:
         return "a huge integer"  # Python refuses to write out more than 4300 digits
@@ -238,9 +238,9 @@ def shown(value: object) -> str:
 
 # --- Structs, field by field ---------------------------------------------------------------------
 
-Check = Callable[[str, Any], None]
+_FieldCheck = Callable[[str, Any], None]
 
-_BY_TYPE: dict[object, Check] = {
+_BY_TYPE: dict[object, _FieldCheck] = {
     Actor: check_actor,
     Duration: check_duration,
     FlowId: check_job_id,
@@ -288,7 +288,7 @@ LIMITS_BY_NAME: dict[str, Any] = {
 """What a field of this name may have, here and in requests, whatever its type allows."""
 
 
-def _within(limited: object) -> Check:
+def _within(limited: object) -> _FieldCheck:
     """The check of such a field."""
     kind, limits = get_args(limited)
     if kind is str:
@@ -297,7 +297,7 @@ def _within(limited: object) -> Check:
     return partial(check_integer if kind is int else check_number, low=limits.ge, high=limits.le)
 
 
-_BY_NAME: dict[str, Check] = {
+_BY_NAME: dict[str, _FieldCheck] = {
     **{name: _within(limited) for name, limited in LIMITS_BY_NAME.items()},
     "id_prefix": check_job_id_prefix,
     "run_at": partial(check_integer, low=0, high=MAX_INSTANT),
@@ -305,7 +305,7 @@ _BY_NAME: dict[str, Check] = {
 }
 
 
-_Row = tuple[int, str, Check | None, object]
+_Row = tuple[int, str, _FieldCheck | None, object]
 """A field's place in its struct, its name, its check if it has one, and its default."""
 
 
@@ -324,13 +324,13 @@ def _rows_of(kind: type[msgspec.Struct]) -> tuple[list[_Row], list[object]]:
     return rows, [default for *_, default in rows]
 
 
-def _check_of(kind: object) -> Check | None:
+def _check_of(kind: object) -> _FieldCheck | None:
     if isinstance(kind, type) and issubclass(kind, StrEnum):
-        return partial(check_word, words=kind)
+        return partial(check_enum, words=kind)
     return _BY_TYPE.get(kind)
 
 
-def _unless_none(check: Check, field: str, value: object) -> None:
+def _unless_none(check: _FieldCheck, field: str, value: object) -> None:
     if value is not None:
         check(field, value)
 

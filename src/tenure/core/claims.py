@@ -33,14 +33,14 @@ from tenure.core.lifecycle import decide, grant_of
 from tenure.core.outcomes import (
     Applied,
     Change,
-    Context,
+    DecisionContext,
     History,
     Moment,
     Session,
     SessionKey,
     Shared,
 )
-from tenure.core.rates import NOTHING_GRANTED, Meter, Rate, RateScope, RateStanding
+from tenure.core.rates import NOTHING_GRANTED, Meter, Rate, RateScope, RateWait
 from tenure.core.verdicts import Grant
 from tenure.core.vocabulary import Cause, EventType
 
@@ -118,7 +118,7 @@ class QueueState(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, rate=rate, rate_since=since)
 
 
-class Held(msgspec.Struct, frozen=True):
+class RateLimited(msgspec.Struct, frozen=True):
     """Why a claim received nothing: rates have no room for jobs that it asked for. The first one
     has room again after `wait_us`. `is_all`: every job that it could receive is rate-limited, so it
     need not retry sooner. [RL9]"""
@@ -187,7 +187,7 @@ class GrantRoom:
                 tat = rate.after(self._states.get(meter, NOTHING_GRANTED), self._now)
                 self._states[meter] = self.changed[meter] = tat
 
-    def held(self, request: ClaimRequest) -> Held | None:
+    def held(self, request: ClaimRequest) -> RateLimited | None:
         """The rates without room for what this claim asks for."""
         if self.is_endless:
             return None
@@ -200,7 +200,7 @@ class GrantRoom:
             return None
         # For a kind with rate keys, a job with a different key may arrive at any time.
         is_all = all(of_queues) or (request.kinds is not None and all(of_kinds) and not of_keys)
-        return Held(min(waits), is_all)
+        return RateLimited(min(waits), is_all)
 
     def _rate(self, meter: Meter) -> Rate | None:
         """The rate that limits a meter. The rate of a kind limits each of its rate keys."""
@@ -253,12 +253,12 @@ def rates_of(
     return found
 
 
-def standings(
+def rate_waits(
     rates: Mapping[Meter, Rate], states: Mapping[Meter, Instant | None], now: Instant
-) -> list[RateStanding]:
+) -> list[RateWait]:
     """How long each rate has no room."""
     return [
-        RateStanding(
+        RateWait(
             meter=meter, rate=rate, wait_us=rate.wait_us(states.get(meter) or NOTHING_GRANTED, now)
         )
         for meter, rate in rates.items()
@@ -311,7 +311,7 @@ class ClaimAnswer(msgspec.Struct, frozen=True, kw_only=True):
     cause: Cause | None = None
     is_repeat: bool = False
     waited_us: Duration = Duration(0)
-    held: Held | None = None
+    held: RateLimited | None = None
     """Whether jobs were rate-limited, if there are no grants."""
 
 
@@ -505,7 +505,7 @@ class _Pool:
             fingerprint=asked_by,
             start=request.start,
         )
-        context = Context(
+        context = DecisionContext(
             now=self._view.now,
             epoch=self._view.epoch,
             entropy=entropy,

@@ -44,10 +44,10 @@ from tenure.core.vocabulary import (
     JobStatus,
     OnExhausted,
     OnLost,
+    OpenEnum,
     Operation,
     ReasonCode,
     Stage,
-    Word,
 )
 
 NAME_PREFIX = "job_"
@@ -249,7 +249,7 @@ class Event(msgspec.Struct, frozen=True, gc=False):
         return f"{NAME_PREFIX}{self.type}"
 
     @property
-    def shown_cause(self) -> EventCause | Operation:
+    def visible_cause(self) -> EventCause | Operation:
         """Its cause as others see it: never None. Without a cause of its own, the operation that
         made it. [E7]"""
         if self.cause is not None:
@@ -284,7 +284,7 @@ _ON_EXHAUSTED = frozenset(OnExhausted)
 _ON_LOST = frozenset(OnLost)
 
 
-def has_unknown_word(job: Job) -> bool:
+def has_unknown_value(job: Job) -> bool:
     """Whether a newer version wrote a value into the row that this one does not know. [Y5]"""
     policy = job.policy
     if (
@@ -298,29 +298,29 @@ def has_unknown_word(job: Job) -> bool:
     is_plain = policy.compensation is None and job.on_dead_letter is None
     if is_plain and job.last_error is None and job.reason_code is None:
         return False
-    return any(unknown_words(job))
+    return any(unknown_values(job))
 
 
-def unknown_words(value: msgspec.Struct, prefix: str = "") -> Iterator[str]:
+def unknown_values(value: msgspec.Struct, prefix: str = "") -> Iterator[str]:
     """Each value that this version does not know, with its field: `status is 'napping'`. Structs
     within `value` are searched too."""
-    for field, words in _fields_with_words(type(value)):
+    for field, words in _fields_with_enums(type(value)):
         found = getattr(value, field)
         if found is None or (words and found in words):
             continue
         if isinstance(found, msgspec.Struct):
-            yield from unknown_words(found, f"{prefix}{field}.")
+            yield from unknown_values(found, f"{prefix}{field}.")
         else:
             yield f"{prefix}{field} is {str(found)!a}"
 
 
 @cache
-def _fields_with_words(kind: type[msgspec.Struct]) -> list[tuple[str, frozenset[Word]]]:
+def _fields_with_enums(kind: type[msgspec.Struct]) -> list[tuple[str, frozenset[OpenEnum]]]:
     """The fields with a word, each with the known words; and the fields with a struct."""
-    found: list[tuple[str, frozenset[Word]]] = []
+    found: list[tuple[str, frozenset[OpenEnum]]] = []
     for field, hint in get_type_hints(kind).items():
         type_ = (get_args(hint) or (hint,))[0]
-        if isinstance(type_, type) and issubclass(type_, Word):
+        if isinstance(type_, type) and issubclass(type_, OpenEnum):
             found.append((field, frozenset(type_)))
         elif isinstance(type_, type) and issubclass(type_, msgspec.Struct):
             found.append((field, frozenset()))

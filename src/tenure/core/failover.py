@@ -46,7 +46,7 @@ class Acknowledged(msgspec.Struct, frozen=True):
     kept_us: Duration
 
 
-class Kept(msgspec.Struct, frozen=True):
+class StoredChange(msgspec.Struct, frozen=True):
     """What a server has of an acknowledged change: when the event with its seq was written, and the
     job's rev; None for what is not there."""
 
@@ -64,7 +64,7 @@ class Remembered(msgspec.Struct, frozen=True, kw_only=True):
     server: Server | None = None
 
 
-class Found(msgspec.Struct, frozen=True, kw_only=True):
+class ServerFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What the server returns on a new connection. `recorded` is what the store itself knows of the
     servers it was on: the system identifier, and the highest timeline."""
 
@@ -72,11 +72,11 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     recorded: Server
     now: Instant
     tick: Instant | None
-    kept: Mapping[tuple[JobId, int], Kept]
+    kept: Mapping[tuple[JobId, int], StoredChange]
     """By job and seq."""
 
 
-class Refusal(Enum):
+class ServerRefusal(Enum):
     """Why a server must not be used."""
 
     BEHIND = auto()
@@ -87,21 +87,21 @@ class Ruling(msgspec.Struct, frozen=True, kw_only=True):
     """What follows. `missing` describes what was acknowledged and is missing; if something is, the
     epoch must become at least `epoch`."""
 
-    refusal: Refusal | None = None
+    refusal: ServerRefusal | None = None
     has_new_timeline: bool = False
     missing: str | None = None
     epoch: Epoch = Epoch(0)
 
 
-def judge(remembered: Remembered, found: Found) -> Ruling:
+def judge(remembered: Remembered, found: ServerFacts) -> Ruling:
     """Whether the server may be used, and whether acknowledged work was lost. [A8] [A11] [A12]"""
     if found.server.system_identifier != found.recorded.system_identifier:
-        return Ruling(refusal=Refusal.RESTORED)
+        return Ruling(refusal=ServerRefusal.RESTORED)
     timeline = found.server.timeline
     if timeline is None:
         return Ruling()  # a standby that was asked for: it takes no writes, and lags
     if timeline < highest_timeline(remembered.server, found.recorded):
-        return Ruling(refusal=Refusal.BEHIND)
+        return Ruling(refusal=ServerRefusal.BEHIND)
     missing = _missing(remembered, found)
     return Ruling(
         has_new_timeline=timeline > (found.recorded.timeline or 0),
@@ -125,18 +125,18 @@ def newest(servers: Sequence[Server]) -> Server | None:
     return max(servers, key=lambda server: server.timeline or 0, default=None)
 
 
-def _missing(remembered: Remembered, found: Found) -> str | None:
+def _missing(remembered: Remembered, found: ServerFacts) -> str | None:
     """The first thing that was acknowledged and is missing. The server's log is sequential: if it
     has the last change of every connection, it has all earlier ones. [A8]"""
     for change in remembered.changes:
-        if _is_lost(change, found.kept.get((change.job_id, change.seq), Kept()), found.now):
+        if _is_lost(change, found.kept.get((change.job_id, change.seq), StoredChange()), found.now):
             return f"change {change.seq} of job {change.job_id}"
     if remembered.tick is not None and (found.tick is None or found.tick < remembered.tick):
         return f"the sweeper's tick at {remembered.tick}"
     return None
 
 
-def _is_lost(change: Acknowledged, kept: Kept, now: Instant) -> bool:
+def _is_lost(change: Acknowledged, kept: StoredChange, now: Instant) -> bool:
     """Whether a change is missing that retention cannot have deleted."""
     if kept.ts is not None:
         return kept.ts != change.ts  # another event has this seq: the change was made again

@@ -18,7 +18,7 @@ from tenure.core.vocabulary import Cause, EventCause, JobStatus
 _K = TypeVar("_K", bound=Hashable)
 
 
-class Flow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class FlowRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Jobs that were made together. `jobs` does not count replacements."""
 
     id: FlowId
@@ -82,12 +82,12 @@ class FlowSummary(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A flow as it is listed. `statuses` counts its jobs without replaced ones; None if the list
     has too many jobs for that."""
 
-    flow: Flow
+    flow: FlowRow
     is_live: bool  # whether a job of it has not ended
     statuses: Mapping[JobStatus, int] | None = None
 
 
-def counted_flows(flows: Iterable[tuple[Flow, int]]) -> list[FlowId]:
+def counted_flows(flows: Iterable[tuple[FlowRow, int]]) -> list[FlowId]:
     """From these flows, the ones whose jobs are counted for a list. Each comes with the number of
     its jobs, replaced ones included; one that has more than may still be read is left out, so that
     a flow that was redriven often does not keep older ones from being counted. [FL15]"""
@@ -139,7 +139,7 @@ class FlowView(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A flow with its jobs, in the order of their ids, and its redrives, oldest first. `hidden` of
     its jobs, besides these, are out of the reader's scope. [FL9]"""
 
-    flow: Flow
+    flow: FlowRow
     steps: tuple[FlowStep, ...]
     redrives: tuple[FlowRedrive, ...] = ()
     hidden: int = 0

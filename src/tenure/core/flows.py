@@ -21,14 +21,14 @@ from tenure.core.commands import (
     fingerprint,
 )
 from tenure.core.events import Facts, enqueued_facts, facts_of_another
-from tenure.core.flow_rows import Edge, Flow, FlowRedrive, parents_first
+from tenure.core.flow_rows import Edge, FlowRedrive, FlowRow, parents_first
 from tenure.core.ids import Fingerprint, JobId, RequestId, replacement_id
 from tenure.core.instants import later
 from tenure.core.job import Job
 from tenure.core.outcomes import (
     Applied,
     Change,
-    Context,
+    DecisionContext,
     FlowToRedrive,
     Moment,
     NeedsHistory,
@@ -58,7 +58,7 @@ MAX_REDRIVES = 100
 """How often one flow can be redriven: it is read as a whole, with all jobs that were replaced."""
 
 
-def enqueue_flow(command: EnqueueFlow, at: Context) -> Outcome:
+def enqueue_flow(command: EnqueueFlow, at: DecisionContext) -> Outcome:
     """Make every job of a flow, or find that they were made before. [FL3]"""
     if command.handler is not None:
         known = _known_to_handler(command.handler, command, at)
@@ -72,7 +72,7 @@ def enqueue_flow(command: EnqueueFlow, at: Context) -> Outcome:
     change = replace(
         first.change,
         spawned=tuple(applied.change for applied in others),
-        flow=Flow(
+        flow=FlowRow(
             id=command.flow_id,
             namespace=first.change.job.namespace,
             name=command.name,
@@ -85,7 +85,9 @@ def enqueue_flow(command: EnqueueFlow, at: Context) -> Outcome:
     return Applied(rule="T1", change=change, answer=Reply(job=change.job, undeclared=undeclared))
 
 
-def _known_to_handler(handler: ParentAttempt, command: EnqueueFlow, at: Context) -> Outcome | None:
+def _known_to_handler(
+    handler: ParentAttempt, command: EnqueueFlow, at: DecisionContext
+) -> Outcome | None:
     """The answer to an attempt that may make no flow, or whose flow exists; None: make it."""
     refused = why_no_parent(handler, command.members[0].job, at)
     if refused is not None:
@@ -96,7 +98,7 @@ def _known_to_handler(handler: ParentAttempt, command: EnqueueFlow, at: Context)
     return None
 
 
-def _known_to_client(command: EnqueueFlow, at: Context) -> Outcome | None:
+def _known_to_client(command: EnqueueFlow, at: DecisionContext) -> Outcome | None:
     """The answer if a client's flow, or a job with one of its ids, exists; None: make it. [FL3]"""
     if at.job is not None:
         if not at.history:
@@ -108,7 +110,9 @@ def _known_to_client(command: EnqueueFlow, at: Context) -> Outcome | None:
     return None
 
 
-def _member(member: FlowMember, flow: EnqueueFlow, at: Context, asked: Fingerprint) -> Applied:
+def _member(
+    member: FlowMember, flow: EnqueueFlow, at: DecisionContext, asked: Fingerprint
+) -> Applied:
     command = member.job
     handler = None if flow.handler is None else at.others.get(flow.handler.job_id)
     facts = replace(
@@ -148,7 +152,7 @@ def _edges(command: EnqueueFlow) -> Iterator[Edge]:
             )
 
 
-def _check_outside(command: EnqueueFlow, at: Context) -> None:
+def _check_outside(command: EnqueueFlow, at: DecisionContext) -> None:
     """Refuse a parent that does not exist. One of another namespace does not exist here. [FL3]"""
     namespace = command.members[0].job.namespace
     for job_id in command.outside_ids:
@@ -200,7 +204,7 @@ def _a_cycle(waits_for: Mapping[JobId, Set[JobId]]) -> list[JobId]:
 # --- redriving -----------------------------------------------------------------------------------
 
 
-def redrive_flow(command: RedriveFlow, at: Context) -> Outcome:
+def redrive_flow(command: RedriveFlow, at: DecisionContext) -> Outcome:
     """Replace the jobs of a flow that did not succeed by new ones, which wait for the same parents
     or for what replaces these. [FL10]"""
     found = at.flow
@@ -295,7 +299,7 @@ def _edge_of_replacement(edge: Edge, found: FlowToRedrive) -> Edge:
 # --- when parents have ended ---------------------------------------------------------------------
 
 
-def unblock(command: Unblock, at: Context) -> Outcome:
+def unblock(command: Unblock, at: DecisionContext) -> Outcome:
     """Queue a job whose parents have ended as it needs them, cancel it if one has not. [T28] [T29]
     A job that no longer waits is left unchanged: another process decided about it first."""
     job = at.job

@@ -182,7 +182,7 @@ def epoch_of(lease_id: LeaseId) -> Epoch:
     return Epoch(int(lease_id.partition("-")[0]))
 
 
-def shown_lease(lease_id: LeaseId | str | None) -> str:
+def short_lease(lease_id: LeaseId | str | None) -> str:
     """The start of a lease id, for logs and messages. A reader of the whole id could report under
     it."""
     return "none" if lease_id is None else lease_id[:10] + "…"

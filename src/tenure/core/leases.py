@@ -17,7 +17,7 @@ from tenure.core.events import Event
 from tenure.core.ids import SYSTEM, Actor, Epoch, JobId, LeaseId, epoch_of
 from tenure.core.instants import Duration, Instant, later
 from tenure.core.job import Job, time_limit, waits_for_start
-from tenure.core.outcomes import Context, History, Moment, NeedsHistory
+from tenure.core.outcomes import DecisionContext, History, Moment, NeedsHistory
 from tenure.core.policy import Policy
 from tenure.core.vocabulary import (
     ATTEMPT_ENDS,
@@ -52,7 +52,7 @@ class LeaseJudgement(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     was_issued: bool = True
 
 
-def judge_lease(command: WorkerCommand, at: Context) -> LeaseJudgement | NeedsHistory:
+def judge_lease(command: WorkerCommand, at: DecisionContext) -> LeaseJudgement | NeedsHistory:
     """The first question that has an answer decides. [R1]"""
     actor = command.actor
     if actor == SYSTEM and command.needs().session:
@@ -177,7 +177,7 @@ def _cause_of_loss(job: Job, end: Event) -> Cause:
             assert_never(job.status)
 
 
-class HeldLease(msgspec.Struct, frozen=True, gc=False):
+class LeaseRef(msgspec.Struct, frozen=True, gc=False):
     """A lease as a worker knows it."""
 
     job_id: JobId

@@ -37,7 +37,7 @@ from tenure.core.commands import (
     Unblock,
     start_request_id,
 )
-from tenure.core.events import Facts, digest, has_unknown_word
+from tenure.core.events import Facts, digest, has_unknown_value
 from tenure.core.flows import enqueue_flow, redrive_flow, unblock
 from tenure.core.ids import fence, new_lease_id
 from tenure.core.instants import Instant
@@ -51,7 +51,7 @@ from tenure.core.leases import (
     renewed_expiry,
     states_another_rev,
 )
-from tenure.core.outcomes import Context, Moment, NeedsHistory, Outcome, Refused, Replayed
+from tenure.core.outcomes import DecisionContext, Moment, NeedsHistory, Outcome, Refused, Replayed
 from tenure.core.requests import cancel, dead_letter, discard, enqueue, redrive, requeue, stall
 from tenure.core.verdicts import CancelDirective, Grant, Reply, Verdict
 from tenure.core.vocabulary import (
@@ -72,7 +72,7 @@ _CLAIMED, _STARTED = EventType.CLAIMED, EventType.STARTED
 _QUEUED, _TO_CLAIMED, _TO_RUNNING = JobStatus.QUEUED, JobStatus.CLAIMED, JobStatus.RUNNING
 
 
-def decide(command: Command, context: Context) -> Outcome:
+def decide(command: Command, context: DecisionContext) -> Outcome:
     """What `command` does to its job at this moment, and the answer to its caller."""
     return _DECISIONS[type(command)](command, context)
 
@@ -83,7 +83,7 @@ def is_ready(job: Job, now: Instant) -> bool:
         return False
     if job.start_by is not None and is_expired(job, now):  # [EX2]
         return False
-    if has_unknown_word(job):  # left to processes of the version that wrote it [Y5]
+    if has_unknown_value(job):  # left to processes of the version that wrote it [Y5]
         return False
     if job.status is _QUEUED:
         return True
@@ -91,7 +91,7 @@ def is_ready(job: Job, now: Instant) -> bool:
     return is_held and not job.is_exhausted
 
 
-def _claim(command: Claim, at: Context) -> Outcome:
+def _claim(command: Claim, at: DecisionContext) -> Outcome:
     job = at.job
     if job is None or not is_ready(job, at.now):
         return Refused(answer=Reply(job=job, cause=Cause.NOT_READY))
@@ -164,7 +164,7 @@ def _origin_without_fingerprint(command: Start | Heartbeat) -> Origin:
     return Origin(actor=command.actor, request_id=command.request_id)
 
 
-def _start(command: Start, at: Context) -> Outcome:
+def _start(command: Start, at: DecisionContext) -> Outcome:
     job = at.job
     judgement = judge_lease(command, at)
     if not isinstance(judgement, LeaseJudgement):
@@ -194,7 +194,7 @@ def _start(command: Start, at: Context) -> Outcome:
     )
 
 
-def _start_again(job: Job, command: Start, at: Context) -> Outcome:
+def _start_again(job: Job, command: Start, at: DecisionContext) -> Outcome:
     """A repeated start is OK only under its own request id. The lease was found valid before this
     was called. [R18]"""
     if at.history is None:
@@ -209,7 +209,7 @@ def _start_again(job: Job, command: Start, at: Context) -> Outcome:
     return rejected(Cause.ALREADY_STARTED)
 
 
-def _heartbeat(command: Heartbeat, at: Context) -> Outcome:
+def _heartbeat(command: Heartbeat, at: DecisionContext) -> Outcome:
     job = at.job
     judgement = judge_lease(command, at)
     if not isinstance(judgement, LeaseJudgement):
@@ -261,7 +261,7 @@ def _is_early(job: Job, now: Instant) -> bool:
     return job.renewals > 0 and 0 <= now - renewed_at < early_us
 
 
-_DECISIONS: dict[type[Command], Callable[[Any, Context], Outcome]] = {
+_DECISIONS: dict[type[Command], Callable[[Any, DecisionContext], Outcome]] = {
     Start: _start,
     Complete: settle,
     Fail: settle,

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from tenure.core.events import Event
-from tenure.core.flow_rows import Edge, Flow, FlowRedrive, FlowView
+from tenure.core.flow_rows import Edge, FlowRedrive, FlowRow, FlowView
 from tenure.core.ids import (
     Actor,
     Epoch,
@@ -29,7 +29,7 @@ from tenure.core.verdicts import Answer, Observation, Resolution
 from tenure.core.vocabulary import JobStatus
 
 
-class Way(msgspec.Struct, frozen=True, gc=False):
+class AllowedPath(msgspec.Struct, frozen=True, gc=False):
     """A way that a change may take: it was found in THE table."""
 
     rule: str
@@ -52,7 +52,7 @@ class Shared:
 
     def __init__(self, policies: DeclaredPolicies = NO_POLICIES) -> None:
         self.policies = policies  # of kinds whose enqueues bring none
-        self.way: Way | None = None  # the last one
+        self.way: AllowedPath | None = None  # the last one
         self.completion: tuple[bytes, list[Any]] | None = None  # the last result and its drafts
 
 
@@ -111,7 +111,7 @@ class FlowToRedrive(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 _NONE: Mapping[JobId, Any] = MappingProxyType({})
 
 
-class Context(Moment, frozen=True, kw_only=True, gc=False):
+class DecisionContext(Moment, frozen=True, kw_only=True, gc=False):
     """A moment, and everything that was read for one decision: the command's own job, and what the
     command needs (`commands.Needs`)."""
 
@@ -143,7 +143,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     spawned: tuple["Change", ...] = ()
     resolution: Resolution | None = None  # of another job: the dead letter this one was made from
     takes_key_from: JobId | None = None  # a job that has ended and still has this one's key
-    flow: Flow | None = None  # a new one: its first job is this one, the others are spawned
+    flow: FlowRow | None = None  # a new one: its first job is this one, the others are spawned
     edges: tuple[Edge, ...] = ()  # of that flow, or of the jobs that a redrive makes
     redrive: FlowRedrive | None = None  # of a flow: its first new job is this one [FL10]
     resolutions: tuple[Resolution, ...] = ()  # of dead letters that a redrive of a flow replaces

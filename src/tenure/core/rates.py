@@ -100,7 +100,7 @@ class Meter(msgspec.Struct, frozen=True):
     key: str = ""
 
 
-class RateStanding(msgspec.Struct, frozen=True, kw_only=True):
+class RateWait(msgspec.Struct, frozen=True, kw_only=True):
     """A rate that jobs are under, and how long until it has room for the next one."""
 
     meter: Meter

@@ -36,7 +36,7 @@ from tenure.core.leases import why_not_held
 from tenure.core.outcomes import (
     NO_POLICIES,
     Applied,
-    Context,
+    DecisionContext,
     History,
     Moment,
     NeedsHistory,
@@ -60,7 +60,7 @@ from tenure.core.vocabulary import (
 _C = TypeVar("_C", bound=OperatorCommand)
 
 
-def enqueue(command: Enqueue, at: Context) -> Outcome:
+def enqueue(command: Enqueue, at: DecisionContext) -> Outcome:
     """Make a job, or find the one that is already there under this id or dedupe key. [T1]"""
     cause, parent = None, None
     if isinstance(command, FollowUp):
@@ -143,7 +143,7 @@ def is_undeclared(command: Enqueue, at: Moment) -> bool:
 
 
 def why_no_parent(
-    parent: ParentAttempt, command: Enqueue, at: Context
+    parent: ParentAttempt, command: Enqueue, at: DecisionContext
 ) -> Refused | NeedsHistory | None:
     """The answer if this attempt may enqueue nothing; None if it may. [D10] [R24]"""
     job, history = at.others.get(parent.job_id), at.histories.get(parent.job_id)
@@ -153,7 +153,7 @@ def why_no_parent(
     return _refused(None, cause) if isinstance(cause, Cause) else cause
 
 
-def answer_existing(job: Job, command: Enqueue | Redrive, at: Context) -> Outcome:
+def answer_existing(job: Job, command: Enqueue | Redrive, at: DecisionContext) -> Outcome:
     """The answer where the job exists already: a replay, a reused id, or a duplicate by its dedupe
     key. [D5] [D3]"""
     wanted = command.job_id if isinstance(command, Enqueue) else redriven_id(command)
@@ -242,12 +242,12 @@ def _answered_before(
 
 def _idempotent(
     decide: Callable[[Job, _C, Moment], Outcome],
-) -> Callable[[_C, Context], Outcome]:
+) -> Callable[[_C, DecisionContext], Outcome]:
     """Answers a request about an unknown job, a repeated request [Q4] and one that expects another
     revision than the job has [K12]; `decide` decides about the others."""
 
     @wraps(decide)
-    def answer(command: _C, at: Context) -> Outcome:
+    def answer(command: _C, at: DecisionContext) -> Outcome:
         if at.job is None:
             return _refused(None, Cause.UNKNOWN_JOB)
         before = _answered_before(at.job, command, at.history)
@@ -333,7 +333,7 @@ def dead_letter(job: Job, command: DeadLetter, at: Moment) -> Outcome:
     return _apply_request([draft], "T21", job, command, at)
 
 
-def redrive(command: Redrive, at: Context) -> Outcome:
+def redrive(command: Redrive, at: DecisionContext) -> Outcome:
     """A new job out of a finished one; out of a dead letter only if it is the first to resolve
     it, unless another one is asked for. [T27] [B17] [B18]"""
     job, existing = at.job, at.others.get(redriven_id(command)) or at.key_holder
@@ -391,7 +391,7 @@ def redriven(job_id: JobId, enqueued: Event, asked: Fingerprint) -> Resolution:
     )
 
 
-def discard(command: Discard, at: Context) -> Outcome:
+def discard(command: Discard, at: DecisionContext) -> Outcome:
     """Resolve a dead letter without a new job; its row and log stay as they are. [B3]"""
     job, known = at.job, at.resolution
     if job is None:

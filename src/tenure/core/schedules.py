@@ -27,7 +27,7 @@ from tenure.core.checks import (
     check_label,
     check_name,
     check_type,
-    shown,
+    quoted,
 )
 from tenure.core.commands import Enqueue, ScheduledEnqueue
 from tenure.core.ids import (
@@ -45,14 +45,14 @@ from tenure.core.ids import (
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration, Instant, later, seconds
 from tenure.core.job import Job
 from tenure.core.lifecycle import decide
-from tenure.core.outcomes import Applied, Change, Context, Moment
+from tenure.core.outcomes import Applied, Change, DecisionContext, Moment
 from tenure.core.policy import DeadLetterJob, Policy
 from tenure.core.tokens import Token
 from tenure.core.validation import Limits, check_command
 from tenure.core.vocabulary import CatchUp, Cause, Overlap, did_you_mean
 from tenure.errors import InvalidInput
 
-SHOWN_TIMES = 5
+UPCOMING_TIMES = 5
 SHORTEST_EVERY = seconds(1)
 MAX_CRON = 200
 MAX_CATCH_UP = 100
@@ -201,11 +201,11 @@ def next_times(spec: ScheduleSpec, after: Instant, *, number: int) -> list[Insta
     return found
 
 
-def shown_times(schedule: Schedule) -> list[Instant]:
-    """Its next times, up to `SHOWN_TIMES`; none while it is paused."""
+def upcoming_times(schedule: Schedule) -> list[Instant]:
+    """Its next times, up to `UPCOMING_TIMES`; none while it is paused."""
     if schedule.next_at is None:
         return []
-    times_after = next_times(schedule.spec, schedule.next_at, number=SHOWN_TIMES - 1)
+    times_after = next_times(schedule.spec, schedule.next_at, number=UPCOMING_TIMES - 1)
     return [schedule.next_at, *times_after]
 
 
@@ -443,7 +443,7 @@ def _job(
         scheduled_for=nominal,
         **job_fields(spec),
     )
-    context = Context(now=at.now, epoch=at.epoch, entropy=at.entropy, shared=at.shared)
+    context = DecisionContext(now=at.now, epoch=at.epoch, entropy=at.entropy, shared=at.shared)
     outcome = decide(command, context)
     assert isinstance(outcome, Applied)
     return outcome.change
@@ -700,7 +700,7 @@ def _check_zone(spec: ScheduleSpec) -> None:
     except (LookupError, ValueError, OSError) as wrong:  # OSError: the name of a directory
         raise InvalidInput(
             "tz",
-            f"{shown(spec.tz)} is no time zone that this machine knows",
+            f"{quoted(spec.tz)} is no time zone that this machine knows",
             hint=_zone_hint(spec.tz),
         ) from wrong
 
@@ -724,7 +724,7 @@ def _check_cron(spec: ScheduleSpec) -> None:
     if len(spec.cron.split()) != 5:
         raise InvalidInput(
             "cron",
-            f"{shown(spec.cron)} does not have five fields",
+            f"{quoted(spec.cron)} does not have five fields",
             hint=_five_fields(spec.cron),
         )
     try:
@@ -734,7 +734,7 @@ def _check_cron(spec: ScheduleSpec) -> None:
             raise _never(spec.cron) from wrong
         what = str(wrong).lower() or "not a cron expression"
         allowed = _CRON_VALUES.get(what.removeprefix("bad "), "")
-        raise InvalidInput("cron", f"{shown(spec.cron)}: {what}{allowed}") from wrong
+        raise InvalidInput("cron", f"{quoted(spec.cron)}: {what}{allowed}") from wrong
     if first is None:
         raise _never(spec.cron)
 
@@ -759,4 +759,4 @@ def _has_day_of_another_month(spec: ScheduleSpec) -> bool:
 
 
 def _never(cron: str) -> InvalidInput:
-    return InvalidInput("cron", f"{shown(cron)} never happens", hint="check day and month")
+    return InvalidInput("cron", f"{quoted(cron)} never happens", hint="check day and month")

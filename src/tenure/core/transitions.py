@@ -18,8 +18,8 @@ ENDED = (OK, F, X, D)
 
 Step = tuple[EventType, JobStatus]
 Path = tuple[Step, ...]
-Edge = tuple[JobStatus | None, EventType, JobStatus]
-Way = tuple[str, JobStatus | None, Path]
+_StatusEdge = tuple[JobStatus | None, EventType, JobStatus]
+_RulePath = tuple[str, JobStatus | None, Path]
 
 
 class Transition(msgspec.Struct, frozen=True):
@@ -198,7 +198,7 @@ TABLE: tuple[Transition, ...] = (
 BY_ID: dict[str, Transition] = {row.id: row for row in TABLE}
 
 
-_WAYS: dict[Way, None] = {
+_WAYS: dict[_RulePath, None] = {
     (row.id, source, path): None
     for row in TABLE
     for source in row.sources
@@ -208,8 +208,8 @@ _WAYS: dict[Way, None] = {
 }
 
 
-def _edges() -> dict[Edge, frozenset[str]]:
-    found: dict[Edge, frozenset[str]] = {}
+def _edges() -> dict[_StatusEdge, frozenset[str]]:
+    found: dict[_StatusEdge, frozenset[str]] = {}
     for rule, here, path in _WAYS:
         for event_type, there in path:
             edge = (here, event_type, there)
@@ -218,11 +218,11 @@ def _edges() -> dict[Edge, frozenset[str]]:
     return found
 
 
-EDGES: dict[Edge, frozenset[str]] = _edges()
+EDGES: dict[_StatusEdge, frozenset[str]] = _edges()
 """Every lawful (from, event, to) and the rows that allow it. [I4]"""
 
 
-def is_lawful(source: str | None, event_type: str, target: str) -> bool:
+def is_allowed(source: str | None, event_type: str, target: str) -> bool:
     """Whether a job may go from `source` to `target` by this event; None is before its enqueue.
     A value that is in no list is in no row of the table. [N1] [I4]"""
     return (source, event_type, target) in EDGES

@@ -23,7 +23,7 @@ from tenure.core.checks import (
     check_struct,
     check_text,
     check_type,
-    shown,
+    quoted,
 )
 from tenure.core.claims import MAX_CLAIM_KINDS, MAX_CLAIM_QUEUES, ClaimRequest
 from tenure.core.commands import (
@@ -155,7 +155,7 @@ def check_claim(request: ClaimRequest, limits: Limits) -> None:
     check_fields(request)
     if role_of(request.actor) != "worker":
         # An attempt's end that a worker wrote counts as its owner's report. [R22]
-        raise InvalidInput("actor", f"{shown(request.actor)} is not a worker: only workers claim")
+        raise InvalidInput("actor", f"{quoted(request.actor)} is not a worker: only workers claim")
     check_names("queues", request.queues, most=MAX_CLAIM_QUEUES, least=1)
     if request.kinds is not None:
         check_names("kinds", request.kinds, most=MAX_CLAIM_KINDS, least=0)
@@ -311,7 +311,7 @@ def _check_member(
         check_label("after", parent.step, most=MAX_DEDUPE_KEY)
         if parent.needs is not None and parent.needs is not JobStatus.SUCCEEDED:
             raise InvalidInput(
-                "when", f"{shown(parent.needs)} is not allowed", hint="succeeded or ended"
+                "when", f"{quoted(parent.needs)} is not allowed", hint="succeeded or ended"
             )
     if len({parent.job_id for parent in member.after}) < len(member.after):
         raise InvalidInput("after", f"{member.step} waits for one job twice")
@@ -425,7 +425,7 @@ def _check_asker(
         what = re.sub(r"\B(?=[A-Z])", " ", type(command).__name__).lower()  # "redrive flow"
         raise InvalidInput(
             "actor",
-            f"{shown(command.actor)} may not ask for {what}",
+            f"{quoted(command.actor)} may not ask for {what}",
             hint=f"ask as one of: {', '.join(sorted(allowed))}",
         )
 

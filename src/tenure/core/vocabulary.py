@@ -1,7 +1,7 @@
 """The enumerations that reach disk or wire. The glossary explains them; ADR 0001 states why these.
 
 Values are stored: renaming one is a schema change. Extensions only add members, so readers meet
-values that only a newer version knows: values of a `Word` are kept and rendered unchanged. [Y4] A
+values that only a newer version knows: an `OpenEnum` keeps and renders them unchanged. [Y4] A
 request may not use them, and nothing is decided about a job that has one. [Y5]
 
 Also what texts for people are made of: counts in words, and the name that was probably meant.
@@ -12,17 +12,17 @@ from difflib import get_close_matches
 from enum import StrEnum
 from typing import Self
 
-LONGEST_WORD = 64
+LONGEST_VALUE = 64
 
 
-class Word(StrEnum):
+class OpenEnum(StrEnum):
     """A set that may grow. An unknown value of a newer version is read as an extra member: not
     equal to any known one, and not listed by iteration."""
 
     @classmethod
     def _missing_(cls, value: object) -> Self | None:
         is_word = isinstance(value, str) and value.isascii() and value.isidentifier()
-        if not is_word or len(str(value)) > LONGEST_WORD:
+        if not is_word or len(str(value)) > LONGEST_VALUE:
             return None
         word = str.__new__(cls, value)
         word._name_ = word._value_ = str(value)
@@ -42,7 +42,7 @@ class Word(StrEnum):
         return found
 
 
-class JobStatus(Word):
+class JobStatus(OpenEnum):
     """The status of a job. The first five are live, the last four terminal and immutable."""
 
     WAITING = "waiting"
@@ -84,7 +84,7 @@ STATUS_ALIASES: dict[str | None, JobStatus] = {
 }
 
 
-class EventType(Word):
+class EventType(OpenEnum):
     """What happened to a job."""
 
     ENQUEUED = "enqueued"
@@ -107,7 +107,7 @@ class EventType(Word):
         return OPERATION_OF.get(self) or Operation(self.value)
 
 
-class Operation(Word):
+class Operation(OpenEnum):
     """What is asked of a job, or done to it by the system."""
 
     ENQUEUE = "enqueue"
@@ -140,7 +140,7 @@ OPERATION_OF = {
 }
 
 
-class EventClass(Word):
+class EventClass(OpenEnum):
     """Transitions stay for as long as the job; renewals may be pruned after their attempt."""
 
     TRANSITION = "transition"
@@ -163,7 +163,7 @@ CLASS_OF = {
 }
 
 
-class EventCause(Word):
+class EventCause(OpenEnum):
     """Why an event happened, where its type alone does not state it."""
 
     REDRIVE = "redrive"
@@ -200,7 +200,7 @@ class VerdictKind(StrEnum):
     REJECTED = "REJECTED"
 
 
-class Cause(Word):
+class Cause(OpenEnum):
     """Why a caller was refused."""
 
     MALFORMED = "malformed"
@@ -237,7 +237,7 @@ class Cause(Word):
     NAMESPACE_ARTIFACT_QUOTA = "namespace_artifact_quota"
 
 
-class Disposition(Word):
+class Disposition(OpenEnum):
     """What an accepted report did to the job."""
 
     SUCCEEDED = "succeeded"
@@ -248,7 +248,7 @@ class Disposition(Word):
     RELEASED = "released"
 
 
-class ReasonCode(Word):
+class ReasonCode(OpenEnum):
     """Why a job is a dead letter."""
 
     PARSE_ERROR = "parse_error"
@@ -261,14 +261,14 @@ class ReasonCode(Word):
     COMPENSATION_FAILED = "compensation_failed"
 
 
-class ResolutionKind(Word):
+class ResolutionKind(OpenEnum):
     """What became of a dead letter."""
 
     REDRIVEN = "redriven"
     DISCARDED = "discarded"
 
 
-class HealthState(Word):
+class HealthState(OpenEnum):
     """How serious a fact about a store is."""
 
     OK = "ok"
@@ -276,7 +276,7 @@ class HealthState(Word):
     BAD = "bad"
 
 
-class Stage(Word):
+class Stage(OpenEnum):
     """Where in an attempt a failure was found."""
 
     FETCH = "fetch"
@@ -286,7 +286,7 @@ class Stage(Word):
     COMMIT = "commit"
 
 
-class ErrorClass(Word):
+class ErrorClass(OpenEnum):
     """The class of a handler's exception. The worker reports it; the core decides what follows."""
 
     VALIDATION = "validation"
@@ -295,14 +295,14 @@ class ErrorClass(Word):
     UNCLASSIFIED = "unclassified"
 
 
-class OnExhausted(Word):
+class OnExhausted(OpenEnum):
     """Where a failed attempt goes when the budget is spent."""
 
     DEAD_LETTER = "dead_letter"
     FAIL = "fail"
 
 
-class OnLost(Word):
+class OnLost(OpenEnum):
     """Where a lost attempt goes while budget is left."""
 
     REQUEUE = "requeue"
@@ -310,7 +310,7 @@ class OnLost(Word):
     RECLAIM = "reclaim"
 
 
-class CatchUp(Word):
+class CatchUp(OpenEnum):
     """Which of a schedule's occurrences are made up for, if they were not fired in time."""
 
     LATEST = "latest"
@@ -318,7 +318,7 @@ class CatchUp(Word):
     NONE = "none"
 
 
-class Overlap(Word):
+class Overlap(OpenEnum):
     """What a schedule does while its last run has not ended."""
 
     SKIP = "skip"
@@ -341,7 +341,7 @@ class CancelMode(StrEnum):
     HARD = "hard"
 
 
-class ObservationType(Word):
+class ObservationType(OpenEnum):
     """Facts that are kept apart from the history and change nothing."""
 
     RESULT_DISCARDED = "result_discarded"
@@ -349,7 +349,7 @@ class ObservationType(Word):
     COMPENSATED = "compensated"
 
 
-class LeaseNews(Word):
+class LeaseNews(OpenEnum):
     """What polling a lease finds. It decides nothing. [C2]"""
 
     NONE = "none"
@@ -357,7 +357,7 @@ class LeaseNews(Word):
     LOST = "lost"
 
 
-class WorkerState(Word):
+class WorkerState(OpenEnum):
     """The state of a worker process, by its signs of life."""
 
     ALIVE = "alive"

@@ -113,7 +113,7 @@ def start_of(process: WorkerProcess, known: KnownStart | None, *, now: Instant) 
     return Instant(now - process.uptime_us)
 
 
-class WorkerSeen(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class ListedWorker(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A worker as the store last saw it."""
 
     namespace: Namespace

@@ -12,7 +12,7 @@ from typing import Any, Generic, Literal, Self, TypeAlias, TypeVar
 
 import msgspec
 
-from tenure.core.checks import MAX_NAME, shown
+from tenure.core.checks import MAX_NAME, quoted
 from tenure.core.commands import JobSpec, Parent
 from tenure.core.ids import (
     JOB_ID_PATTERN,
@@ -128,7 +128,7 @@ def _parent(after: After, needs: JobStatus | None) -> Parent:
         if JOB_ID_PATTERN.fullmatch(job_id) is None:
             raise InvalidInput(
                 "after",
-                f"{shown(job_id)} is not a job id",
+                f"{quoted(job_id)} is not a job id",
                 hint=f"give what flow.add returned for {job_id[:MAX_NAME]}, or the id of a job",
             )
         return Parent(job_id=JobId(job_id), step=job_id, needs=needs)

@@ -21,7 +21,7 @@ from tenure.core.instants import Duration, Instant, parse_duration, seconds
 from tenure.core.policy import Backoff, LeaseBounds, Policy
 from tenure.core.schedules import ScheduleSpec, check_schedule_spec, job_fields
 from tenure.core.validation import check_policy
-from tenure.core.vocabulary import CatchUp, OnExhausted, OnLost, Overlap, Word, did_you_mean
+from tenure.core.vocabulary import CatchUp, OnExhausted, OnLost, OpenEnum, Overlap, did_you_mean
 from tenure.errors import InvalidInput
 from tenure.handlers.calls import Call
 
@@ -146,7 +146,7 @@ def instant(field: str, value: object) -> Instant:
 def word(field: str, kind: type[_W], value: object) -> _W:
     """A word of a set, as far as this version knows it."""
     try:
-        return kind.known(str(value)) if issubclass(kind, Word) else kind(str(value))
+        return kind.known(str(value)) if issubclass(kind, OpenEnum) else kind(str(value))
     except ValueError as wrong:
         allowed = ", ".join(kind)
         raise InvalidInput(field, f"{str(value)[:40]!a} is not one of {allowed}") from wrong

@@ -15,7 +15,7 @@ from tenure.errors import InvalidInput
 
 _KNOWN = "sqlite3, psycopg 3, a SQLAlchemy Connection or Session, or a Django connection"
 
-Check = Callable[[], None]
+CheckOpen = Callable[[], None]
 """Raises if the transaction was ended inside its block."""
 
 
@@ -112,7 +112,7 @@ def _unknown(connection: Any) -> InvalidInput:
 
 
 @contextmanager
-def transaction_block(connection: Any) -> Iterator[Check]:
+def transaction_block(connection: Any) -> Iterator[CheckOpen]:
     """A transaction of its own: commits at the end of the block, rolls back if the block raises.
 
     Refuses a connection on which a transaction is already open: what was written there before
@@ -127,7 +127,7 @@ def transaction_block(connection: Any) -> Iterator[Check]:
 
 
 @asynccontextmanager
-async def async_transaction_block(connection: Any) -> AsyncIterator[Check]:
+async def async_transaction_block(connection: Any) -> AsyncIterator[CheckOpen]:
     """`transaction_block` on an asynchronous connection."""
     driver = async_driver_connection(connection)
     _refuse_open(_is_open(driver))
@@ -151,7 +151,7 @@ def _library_block(connection: Any) -> AbstractContextManager[Any]:
 
 
 @contextmanager
-def _sqlite_block(connection: sqlite3.Connection) -> Iterator[Check]:
+def _sqlite_block(connection: sqlite3.Connection) -> Iterator[CheckOpen]:
     # Since Python 3.12 a connection can be told to keep a transaction open at all times.
     if getattr(connection, "autocommit", None) is not False:
         _refuse_open(connection.in_transaction)

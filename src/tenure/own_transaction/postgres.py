@@ -27,7 +27,7 @@ from tenure.stores.postgres.store import PostgresParts
 from tenure.stores.sql.batches import Group
 from tenure.stores.sql.database import Transaction
 from tenure.stores.sql.flows import SqlFlows
-from tenure.stores.sql.jobs import NoteKeys, SqlJobs
+from tenure.stores.sql.jobs import MarkDirty, SqlJobs
 from tenure.stores.sql.rows import Row
 from tenure.stores.sql.statements import Query
 
@@ -73,7 +73,7 @@ class _BorrowedPostgresJobs(PostgresJobs):
         return saved
 
 
-class CallersDatabase(PostgresDialect):
+class CallersPostgres(PostgresDialect):
     """Runs statements by `fetch`, within the transaction that is open there. What is written there
     is never remembered as acknowledged: how that transaction ends is unknown here."""
 
@@ -107,11 +107,11 @@ class BorrowedPostgresStore(PostgresParts):
 
     def __init__(self, lender: PostgresParts, fetch: Fetch, *, notify: bool = False) -> None:
         """With `notify` the caller's commit tells waiting workers."""
-        super().__init__(CallersDatabase(lender.database.schema, fetch, notify=notify))
+        super().__init__(CallersPostgres(lender.database.schema, fetch, notify=notify))
         self.jobs.registered = lender.jobs.registered.copy()
 
-    def _make_jobs(self, flows: SqlFlows, note_keys: NoteKeys) -> SqlJobs:
-        return _BorrowedPostgresJobs(self.database, flows, note_keys=note_keys)
+    def _make_jobs(self, flows: SqlFlows, mark_dirty: MarkDirty) -> SqlJobs:
+        return _BorrowedPostgresJobs(self.database, flows, mark_dirty=mark_dirty)
 
 
 def unopened_store(schema: str = DEFAULT_SCHEMA) -> Store:
@@ -124,7 +124,7 @@ def unopened_store(schema: str = DEFAULT_SCHEMA) -> Store:
     def refuse(_: Sequence[Query]) -> list[list[Row]]:
         raise Closed
 
-    return cast(Store, PostgresParts(CallersDatabase(schema, refuse, notify=False)))
+    return cast(Store, PostgresParts(CallersPostgres(schema, refuse, notify=False)))
 
 
 def store_on(store: Store, connection: AnyConnection, *, notify: bool = False) -> Store:

@@ -20,7 +20,7 @@ from tenure.own_transaction.connections import another_database
 from tenure.ports import ANY_TIME, ClockWindow, Saved, Store
 from tenure.stores.sql.database import Transaction
 from tenure.stores.sql.flows import SqlFlows
-from tenure.stores.sql.jobs import NoteKeys, SqlJobs
+from tenure.stores.sql.jobs import MarkDirty, SqlJobs
 from tenure.stores.sqlite.database import SqliteDialect
 from tenure.stores.sqlite.file import SqliteTransaction
 from tenure.stores.sqlite.jobs import SqliteJobs
@@ -48,9 +48,9 @@ class _BorrowedSqliteJobs(SqliteJobs):
     """Saves within the transaction of a caller."""
 
     def __init__(
-        self, database: "CallersDatabase", flows: SqlFlows, *, note_keys: NoteKeys
+        self, database: "CallersSqlite", flows: SqlFlows, *, mark_dirty: MarkDirty
     ) -> None:
-        super().__init__(database, flows, note_keys=note_keys)
+        super().__init__(database, flows, mark_dirty=mark_dirty)
         self._tx = database.tx
 
     def save(
@@ -74,7 +74,7 @@ class _BorrowedSqliteJobs(SqliteJobs):
         return saved
 
 
-class CallersDatabase(SqliteDialect):
+class CallersSqlite(SqliteDialect):
     """One connection, within its transaction."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
@@ -98,14 +98,14 @@ class CallersDatabase(SqliteDialect):
 class BorrowedSqliteStore(SqliteParts):
     """Loads and saves on one connection, within its transaction."""
 
-    database: CallersDatabase
+    database: CallersSqlite
 
     def __init__(self, lender: SqliteStore, connection: sqlite3.Connection) -> None:
-        super().__init__(CallersDatabase(connection))
+        super().__init__(CallersSqlite(connection))
         self.jobs.registered = lender.jobs.registered.copy()
 
-    def _make_jobs(self, flows: SqlFlows, note_keys: NoteKeys) -> SqlJobs:
-        return _BorrowedSqliteJobs(self.database, flows, note_keys=note_keys)
+    def _make_jobs(self, flows: SqlFlows, mark_dirty: MarkDirty) -> SqlJobs:
+        return _BorrowedSqliteJobs(self.database, flows, mark_dirty=mark_dirty)
 
 
 @contextmanager

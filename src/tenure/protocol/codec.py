@@ -17,7 +17,7 @@ from msgspec import inspect
 
 from tenure.core.ijson import NotIJson, check_content, check_size, parsed_bytes
 from tenure.core.validation import Limits
-from tenure.core.vocabulary import Word
+from tenure.core.vocabulary import OpenEnum
 from tenure.errors import InvalidInput, MalformedBody
 from tenure.protocol.fields import PATTERNS_IN_WORDS, Moment
 
@@ -321,7 +321,7 @@ def decode_query(kind: type[_T], pairs: Iterable[tuple[str, str]]) -> _T:
 
 def _check_words(request: object, kind: Any) -> None:
     """Refuse a word that this version does not know: only answers may have one. [Y6]"""
-    for place, word in _parts(request, Word):
+    for place, word in _parts(request, OpenEnum):
         if not word.is_known:
             raise _invalid(f"Invalid enum value '{word}' - at `{place}`", kind)
 

@@ -20,14 +20,14 @@ from tenure.core.ids import (
     JobId,
     RequestId,
     given_correlation_id,
-    shown_lease,
+    short_lease,
 )
 from tenure.core.instants import Instant, seconds
 from tenure.core.job import HIDDEN, Job, JobError, Progress, not_before
 from tenure.core.kind_settings import KindSettings
 from tenure.core.leases import is_suspect
 from tenure.core.policy import Compensation, DeadLetterJob, Policy
-from tenure.core.rates import Meter, Rate, RateScope, RateStanding, parse_rate
+from tenure.core.rates import Meter, Rate, RateScope, RateWait, parse_rate
 from tenure.core.schedules import Schedule, ScheduleSpec
 from tenure.core.verdicts import Observation, Resolution
 from tenure.core.views.dead_letter_groups import DeadLetterGroup, DeadLetterGroups
@@ -43,7 +43,7 @@ from tenure.core.vocabulary import (
     Operation,
     WorkerState,
 )
-from tenure.core.workers import WorkerSeen
+from tenure.core.workers import ListedWorker
 from tenure.protocol.fields import in_seconds, optional_instant
 from tenure.protocol.translation import derived, shown_unchanged, to_core, to_wire
 
@@ -211,9 +211,9 @@ def event_record(event: Event, *, digests: bool = True) -> EventRecord:
         EventRecord,
         event,
         id=f"{event.job_id}:{event.seq}",
-        cause=event.shown_cause,
+        cause=event.visible_cause,
         correlation_id=event.correlated_by,
-        lease_id=None if event.lease_id is None else shown_lease(event.lease_id),
+        lease_id=None if event.lease_id is None else short_lease(event.lease_id),
         request_id=_shown_request_id(event.request_id),
     )
 
@@ -221,7 +221,7 @@ def event_record(event: Event, *, digests: bool = True) -> EventRecord:
 def _shown_request_id(request_id: RequestId) -> RequestId:
     """Request ids are made of lease ids: a heartbeat's by rule [Q6], a report's by our own worker,
     and what follows from a report bears its request id, but no lease."""
-    return RequestId(LEASE_ID_PATTERN.sub(lambda found: shown_lease(found[0]), request_id))
+    return RequestId(LEASE_ID_PATTERN.sub(lambda found: short_lease(found[0]), request_id))
 
 
 # --- Outside the log ---------------------------------------------------------------------------
@@ -249,7 +249,7 @@ def observation_record(
     return to_wire(
         ObservationRecord,
         seen,
-        lease_id=None if seen.lease_id is None else shown_lease(seen.lease_id),
+        lease_id=None if seen.lease_id is None else short_lease(seen.lease_id),
         request_id=None if asked_as is None else _shown_request_id(asked_as),
         sha256=seen.sha256 if digests else None,
         body=seen.body.decode(errors="replace") if bodies and seen.body is not None else None,
@@ -327,7 +327,7 @@ def artifact_record(artifact: Artifact, *, digests: bool = True) -> ArtifactReco
     return to_wire(ArtifactRecord, artifact, sha256=artifact.sha256 if digests else None)
 
 
-@derived(WorkerSeen)
+@derived(ListedWorker)
 class WorkerRecord(DerivedRecord, frozen=True, kw_only=True):
     """A worker process as it last described itself. [B13] It is shown `in_part` to a token that is
     not for all of its queues and kinds, and may not drain it. [H41]"""
@@ -337,7 +337,7 @@ class WorkerRecord(DerivedRecord, frozen=True, kw_only=True):
     in_part: bool = False
 
 
-def worker_record(seen: WorkerSeen, *, now: Instant, in_part: bool = False) -> WorkerRecord:
+def worker_record(seen: ListedWorker, *, now: Instant, in_part: bool = False) -> WorkerRecord:
     """A worker as it is shown at `now`."""
     if not seen.has_drain_request:  # the row keeps a request to an earlier process [B33]
         seen = msgspec.structs.replace(seen, drain_requested_at=None)
@@ -379,7 +379,7 @@ class RateRecord(Record, frozen=True, kw_only=True):
     wait_s: float
 
 
-def rate_record(standing: RateStanding) -> RateRecord:
+def rate_record(standing: RateWait) -> RateRecord:
     """A rate as it is shown."""
     return RateRecord(
         scope=standing.meter.scope,
@@ -391,9 +391,9 @@ def rate_record(standing: RateStanding) -> RateRecord:
     )
 
 
-def standing_of(record: RateRecord) -> RateStanding:
+def standing_of(record: RateRecord) -> RateWait:
     """A rate, as a client reads it back."""
-    return RateStanding(
+    return RateWait(
         meter=Meter(record.scope, record.name, record.rate_key or ""),
         rate=parse_rate("rate", record.rate, record.burst),
         wait_us=seconds(record.wait_s),

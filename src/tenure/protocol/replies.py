@@ -10,10 +10,10 @@ from enum import StrEnum
 import msgspec
 
 from tenure.core.artifacts import AttemptLog, Staging
-from tenure.core.claims import ClaimAnswer, Held
+from tenure.core.claims import ClaimAnswer, RateLimited
 from tenure.core.flow_rows import (
-    Flow,
     FlowRedrive,
+    FlowRow,
     FlowStep,
     FlowSummary,
     FlowView,
@@ -200,7 +200,7 @@ def claim_answer(reply: ClaimReply) -> ClaimAnswer:
         cause=reply.cause,
         is_repeat=reply.repeated,
         waited_us=seconds(reply.waited_s),
-        held=None if reply.held_s is None else Held(seconds(reply.held_s), reply.all_held),
+        held=None if reply.held_s is None else RateLimited(seconds(reply.held_s), reply.all_held),
     )
 
 
@@ -437,7 +437,7 @@ class KeptReply(Record, frozen=True, kw_only=True):
 # --- Flows -------------------------------------------------------------------------------------
 
 
-@derived(Flow)
+@derived(FlowRow)
 class FlowRecord(DerivedRecord, frozen=True):
     """Jobs that were made together; `is_live` says whether one of them has not ended. `statuses`
     counts them by status, without those that others replace; null where a list has too many. [FL15]
@@ -533,7 +533,9 @@ def flow_summary_record(listed: FlowSummary) -> FlowRecord:
 
 def flow_summary_of(record: FlowRecord) -> FlowSummary:
     """The flow that was listed."""
-    return FlowSummary(flow=to_core(Flow, record), is_live=record.is_live, statuses=record.statuses)
+    return FlowSummary(
+        flow=to_core(FlowRow, record), is_live=record.is_live, statuses=record.statuses
+    )
 
 
 def flow_reply(view: FlowView) -> FlowReply:
@@ -554,7 +556,7 @@ def flow_reply(view: FlowView) -> FlowReply:
 def flow_view_of(reply: FlowReply) -> FlowView:
     """The flow that was shown."""
     return FlowView(
-        flow=to_core(Flow, reply.flow),
+        flow=to_core(FlowRow, reply.flow),
         steps=tuple(to_core(FlowStep, each) for each in reply.steps),
         redrives=tuple(
             to_core(FlowRedrive, each, flow_id=reply.flow.id) for each in reply.redrives

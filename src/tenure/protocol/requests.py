@@ -51,7 +51,7 @@ from tenure.core.ids import (
 )
 from tenure.core.instants import MICROSECONDS_PER_SECOND
 from tenure.core.job import Job, JobError
-from tenure.core.leases import HeldLease
+from tenure.core.leases import LeaseRef
 from tenure.core.policy import Compensation, DeadLetterJob, Policy
 from tenure.core.schedules import PutSchedule
 from tenure.core.verdicts import Resolution
@@ -185,7 +185,7 @@ class HeartbeatsMessage(Request, frozen=True, kw_only=True):
     leases: Annotated[tuple[HeartbeatMessage, ...], Meta(min_length=1, max_length=MAX_BATCH)]
 
 
-@derived(HeldLease)
+@derived(LeaseRef)
 class LeaseMessage(DerivedRequest, frozen=True, kw_only=True):
     """A lease that a worker holds."""
 

@@ -26,9 +26,9 @@ from tenure.core.ids import Actor, FlowId, JobId, Kind, Namespace, QueueName, Wo
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration, Instant
 from tenure.core.job import HIDDEN, Job
 from tenure.core.kind_settings import KindChange, KindSettings
-from tenure.core.leases import HeldLease
+from tenure.core.leases import LeaseRef
 from tenure.core.policy import Policy
-from tenure.core.rates import Rate, RateStanding
+from tenure.core.rates import Rate, RateWait
 from tenure.core.schedules import Schedule
 from tenure.core.verdicts import Observation, Resolution
 from tenure.core.views.dead_letter_groups import DeadLetterGroupFilter, DeadLetterGroups
@@ -46,7 +46,7 @@ from tenure.core.views.events import (
 from tenure.core.views.job_search import FoundJobs, JobFilter
 from tenure.core.views.overview import Overview, OverviewFilter
 from tenure.core.vocabulary import Cause, JobStatus, LeaseNews
-from tenure.core.workers import FIRST_WORKER, WorkerKey, WorkerProcess, WorkerSeen
+from tenure.core.workers import FIRST_WORKER, ListedWorker, WorkerKey, WorkerProcess
 from tenure.errors import InvalidInput, RequestRefused
 from tenure.ports import NO_LIMIT, NO_WAIT
 from tenure.protocol import LEASE_HEADER, records, replies, requests
@@ -165,7 +165,7 @@ class RemoteJobs(_Part):
         )
         return found
 
-    def peek_leases(self, leases: Sequence[HeldLease], actor: Actor) -> list[LeaseNews]:
+    def peek_leases(self, leases: Sequence[LeaseRef], actor: Actor) -> list[LeaseNews]:
         """For each of these leases, whether it needs a heartbeat now."""
         found: list[LeaseNews] = []
         messages = [to_wire(requests.LeaseMessage, each) for each in leases]
@@ -280,7 +280,7 @@ class _Flows(_Part):
             "show-flow", flow_id=flow_id, query=query, of=replies.flow_view_of, absent=_none
         )
 
-    def parents(self, held: HeldLease, actor: Actor, *, after: int) -> ParentPage:
+    def parents(self, held: LeaseRef, actor: Actor, *, after: int) -> ParentPage:
         """The next parents of a leased job, with their results. [FL7]"""
         return self._read(
             "parents",
@@ -435,7 +435,7 @@ class _Settings(_Part):
 
     def rates(
         self, namespace: Namespace, queue: QueueName, kind: Kind, rate_key: str | None = None
-    ) -> list[RateStanding]:
+    ) -> list[RateWait]:
         """The rates that such jobs are under."""
         query = requests.RatesQuery(queue=queue, kind=kind, rate_key=rate_key, namespace=namespace)
         return self._read(
@@ -450,13 +450,13 @@ def _rate_fields(rate: Rate | UnsetType | None) -> dict[str, Any]:
 class _Workers(_Part):
     def page(
         self, namespace: Namespace, *, after: WorkerKey = FIRST_WORKER, limit: int = NO_LIMIT
-    ) -> list[WorkerSeen]:
+    ) -> list[ListedWorker]:
         """The workers within the token's scope."""
         return self._all_pages(
             "workers",
             requests.WorkersQuery,
             namespace,
-            lambda page: [to_core(WorkerSeen, each) for each in page.workers],
+            lambda page: [to_core(ListedWorker, each) for each in page.workers],
             after=None if after == FIRST_WORKER else after.text,
             limit=limit,
         )

@@ -5,7 +5,7 @@ import json
 import msgspec
 from starlette.requests import Request
 
-from tenure.core.ids import JobId, LeaseId, shown_lease
+from tenure.core.ids import JobId, LeaseId, short_lease
 from tenure.core.tokens import TOKEN_PATTERN
 from tenure.core.vocabulary import Role
 from tenure.protocol.replies import ProblemCode
@@ -89,7 +89,7 @@ class RequestAudit:
 
     def foreign_lease(self, job_id: JobId, lease_id: LeaseId, *, number: int) -> None:
         """The caller reported under leases of another principal, or of none. [R16]"""
-        shown = shown_lease(lease_id)
+        shown = short_lease(lease_id)
         self._note(SecurityEvent.FOREIGN_LEASE, job_id=job_id, lease=shown, number=number)
 
     def answered(self, status: int) -> None:

@@ -24,7 +24,7 @@ from tenure.core.commands import Enqueue
 from tenure.core.ids import Actor, Kind, Namespace, QueueName, ScheduleName, WorkerId
 from tenure.core.instants import seconds
 from tenure.core.tokens import TokenId
-from tenure.core.workers import WorkerKey, WorkerProcess, WorkerSeen
+from tenure.core.workers import ListedWorker, WorkerKey, WorkerProcess
 from tenure.ports import Store
 from tenure.protocol.replies import ProblemCode
 from tenure.server.principals import Principal
@@ -320,9 +320,9 @@ class NamespaceLimits:
         self._known.update((what, namespace, name) for name in unknown)
 
 
-def workers_named(store: Store, namespace: Namespace, worker: WorkerId) -> list[WorkerSeen]:
+def workers_named(store: Store, namespace: Namespace, worker: WorkerId) -> list[ListedWorker]:
     """The worker processes of this name. Does not read all of the namespace: a row may be large."""
-    found: list[WorkerSeen] = []
+    found: list[ListedWorker] = []
     after = WorkerKey(worker, "")
     while True:
         rows = store.workers.page(namespace, after=after, limit=NAMESAKES_AT_ONCE)

@@ -25,7 +25,7 @@ from tenure.core.job import Job
 from tenure.core.policy import DeadLetterJob, Policy
 from tenure.core.tokens import LoadedToken, Presented, Token, TokenId, read_token
 from tenure.core.vocabulary import Role
-from tenure.core.workers import WorkerSeen
+from tenure.core.workers import ListedWorker
 from tenure.errors import InvalidInput, TenureError, UnknownJob
 from tenure.ports import Store
 from tenure.protocol.routes import Limit, Route
@@ -160,12 +160,12 @@ class Principal(msgspec.Struct, frozen=True):
                 self.check_queues([made.queue])
                 self.check_kinds([made.kind])
 
-    def sees_worker(self, worker: WorkerSeen) -> bool:
+    def sees_worker(self, worker: ListedWorker) -> bool:
         """Whether a worker may run jobs that are within its scope. [H41]"""
         may_run = not worker.kinds or any(map(self.sees_kind, worker.kinds))
         return may_run and any(map(self.sees_queue, worker.queues))
 
-    def seen_of(self, worker: WorkerSeen) -> WorkerSeen:
+    def seen_of(self, worker: ListedWorker) -> ListedWorker:
         """A worker with those of its queues and kinds that are within its scope. [H41]"""
         if not self.is_limited:
             return worker
@@ -176,7 +176,7 @@ class Principal(msgspec.Struct, frozen=True):
             schedules=None,  # [H80] of which queues and kinds they are, a worker does not say
         )
 
-    def check_worker(self, worker: WorkerSeen) -> None:
+    def check_worker(self, worker: ListedWorker) -> None:
         """Raise unless it may decide about a worker. The refusal does not say which queues and
         kinds others have."""
         if not self.decides_worker(worker):
@@ -184,7 +184,7 @@ class Principal(msgspec.Struct, frozen=True):
                 f"the worker {worker.worker} takes jobs that this token is not for", field="worker"
             )
 
-    def decides_worker(self, worker: WorkerSeen) -> bool:
+    def decides_worker(self, worker: ListedWorker) -> bool:
         """Whether it may decide about a worker: one without kinds runs all."""
         has_kinds = all(map(self.sees_kind, worker.kinds)) and bool(worker.kinds or not self.kinds)
         return has_kinds and all(map(self.sees_queue, worker.queues))

@@ -20,7 +20,7 @@ from tenure.core.schedules import (
     ScheduleCommand,
     ScheduleReply,
     ScheduleSpec,
-    shown_times,
+    upcoming_times,
 )
 from tenure.core.vocabulary import Role
 from tenure.errors import InvalidInput
@@ -169,7 +169,7 @@ async def _answer(call: Call, reply: ScheduleReply, *, job_id: JobId | None = No
     assert found is not None
     message = ScheduleMessage(
         schedule=schedule_record(found, bodies=call.principal.sees_bodies),
-        next_times=tuple(map(moment, shown_times(found))),
+        next_times=tuple(map(moment, upcoming_times(found))),
         changed=reply.changed,
         job_id=job_id,
     )

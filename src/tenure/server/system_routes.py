@@ -23,7 +23,7 @@ from tenure.core.views.events import (
     parse_type_filter,
 )
 from tenure.core.views.overview import OverviewFilter
-from tenure.core.workers import FIRST_WORKER, WorkerSeen, parse_worker_key
+from tenure.core.workers import FIRST_WORKER, ListedWorker, parse_worker_key
 from tenure.errors import InvalidInput
 from tenure.protocol import records, replies, requests
 from tenure.protocol.codec import encode
@@ -164,7 +164,7 @@ async def workers(call: Call) -> Response:
     )
     now = await call.services.now()
 
-    def record(worker: WorkerSeen) -> records.WorkerRecord:
+    def record(worker: ListedWorker) -> records.WorkerRecord:
         in_part = not call.principal.decides_worker(worker)
         return records.worker_record(call.principal.seen_of(worker), now=now, in_part=in_part)
 
@@ -172,7 +172,7 @@ async def workers(call: Call) -> Response:
     return await call.list_answer(replies.WorkersReply, record, found, next_after=next_after)
 
 
-def _worker_bytes(worker: WorkerSeen) -> int:
+def _worker_bytes(worker: ListedWorker) -> int:
     """About how much memory a worker takes."""
     names = (*worker.queues, *worker.kinds, *(worker.schedules or ()))
     return WORKER_BYTES + sum(NAME_BYTES + len(name) for name in names)

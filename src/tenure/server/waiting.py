@@ -20,7 +20,7 @@ from typing import Protocol
 
 import msgspec
 
-from tenure.core.claims import ClaimAnswer, ClaimRequest, ClaimScope, Held
+from tenure.core.claims import ClaimAnswer, ClaimRequest, ClaimScope, RateLimited
 from tenure.core.commands import Release
 from tenure.core.events import Event
 from tenure.core.ids import SYSTEM, Namespace, QueueName, RequestId
@@ -176,7 +176,7 @@ class _Line:
             self._hears_hints_at = now + self._crowd.every_s(self._namespace, self._tokens)
             self.nudge()
 
-    def hold(self, held: Held) -> None:
+    def hold(self, held: RateLimited) -> None:
         """Let the first in line ask when a rate has room again; nobody polls before that if rates
         hold back everything. [RL9]"""
         loop = asyncio.get_running_loop()

@@ -13,7 +13,7 @@ from tenure.core.artifacts import ArtifactUpload, AttemptOutput
 from tenure.core.claims import ClaimAnswer, ClaimRequest
 from tenure.core.commands import WorkerCommand
 from tenure.core.ids import ENTROPY_BYTES, JobId, LeaseId, WorkerId, new_job_id
-from tenure.core.leases import HeldLease
+from tenure.core.leases import LeaseRef
 from tenure.core.verdicts import Verdict, verdict_for
 from tenure.core.vocabulary import Cause, VerdictKind
 from tenure.core.workers import WorkerProcess
@@ -277,7 +277,7 @@ async def parents(call: Call) -> Response:
     """Read what the parents of a leased job returned. [FL7]"""
     message = call.message(requests.ParentsMessage)
     hidden = await hidden_jobs(call, [call.job_id])
-    held = HeldLease(hidden.get(call.job_id, call.job_id), message.lease_id)
+    held = LeaseRef(hidden.get(call.job_id, call.job_id), message.lease_id)
     page = await call.services.blocking(
         lambda: call.store.flows.parents(held, call.actor, after=message.after)
     )
@@ -288,9 +288,9 @@ async def parents(call: Call) -> Response:
 async def peek_leases(call: Call) -> Response:
     """Say which leases need a heartbeat now. [C2]"""
     asked = call.message(requests.PeekLeasesMessage).leases
-    held = [to_core(HeldLease, each) for each in asked]
+    held = [to_core(LeaseRef, each) for each in asked]
     hidden = await hidden_jobs(call, (each.job_id for each in held))
-    leases = [HeldLease(hidden.get(each.job_id, each.job_id), each.lease_id) for each in held]
+    leases = [LeaseRef(hidden.get(each.job_id, each.job_id), each.lease_id) for each in held]
     news = await call.services.blocking(lambda: call.store.jobs.peek_leases(leases, call.actor))
     return answer(replies.PeekLeasesReply(news=tuple(news)))
 

@@ -95,7 +95,7 @@ _SKIPPED: _Outcome = "skipped"
 _MISSED: _Outcome = "missed"
 
 
-class Tally(msgspec.Struct):
+class KindTally(msgspec.Struct):
     """What happened to the jobs of one kind."""
 
     events: dict[tuple[EventType, EventCause | None], int] = field(default_factory=dict)
@@ -149,7 +149,7 @@ def _add(counts: dict[_K, int], key: _K, number: int = 1) -> None:
     counts[key] = counts.get(key, 0) + number
 
 
-class Tallies:
+class KindTallies:
     """One tally for each of the first kinds; later kinds share one, and so do all kinds of later
     namespaces. [OB10]"""
 
@@ -157,19 +157,19 @@ class Tallies:
         self._most_kinds = kinds
         self._most_namespaces = namespaces
         self._namespaces: set[str] = set()
-        self.by_label: dict[tuple[str, str], Tally] = {}  # of namespace and kind
+        self.by_label: dict[tuple[str, str], KindTally] = {}  # of namespace and kind
 
-    def of(self, namespace: Namespace, kind: Kind) -> Tally:
+    def of(self, namespace: Namespace, kind: Kind) -> KindTally:
         """The tally that jobs of this kind are counted in."""
         known = self.by_label.get((namespace, kind))
         if known is not None:
             return known
         has_room = namespace in self._namespaces or len(self._namespaces) < self._most_namespaces
         if not has_room:
-            return self.by_label.setdefault((OTHER, OTHER), Tally())
+            return self.by_label.setdefault((OTHER, OTHER), KindTally())
         self._namespaces.add(namespace)
         is_full = len(self.by_label) >= self._most_kinds
-        return self.by_label.setdefault((namespace, OTHER if is_full else kind), Tally())
+        return self.by_label.setdefault((namespace, OTHER if is_full else kind), KindTally())
 
 
 def _operation(command: type) -> str:
@@ -179,7 +179,7 @@ def _operation(command: type) -> str:
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """All counts at one moment."""
 
-    tallies: dict[tuple[str, str], Tally]
+    tallies: dict[tuple[str, str], KindTally]
     """By namespace and kind."""
     misses: dict[str, int]
     conflicts: dict[ClaimConflict, int]
@@ -205,7 +205,7 @@ class Counts:
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._last_sweep: tuple[float, Duration] | None = None
-        self._tallies = Tallies(kinds=self._kinds, namespaces=self._namespaces)
+        self._tallies = KindTallies(kinds=self._kinds, namespaces=self._namespaces)
         self._misses: dict[str, int] = {}
         self._conflicts = dict.fromkeys(ClaimConflict, 0)
 

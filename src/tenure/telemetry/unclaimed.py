@@ -16,11 +16,11 @@ from tenure.core.ids import JobId
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Instant
 from tenure.core.job import Job
 from tenure.core.leases import is_overdue, is_suspect, silent_for
-from tenure.core.rates import RateStanding
+from tenure.core.rates import RateWait
 from tenure.core.views.job_search import JobFilter
 from tenure.core.views.overview import is_taken
 from tenure.core.vocabulary import JobStatus, WorkerState
-from tenure.core.workers import WorkerSeen
+from tenure.core.workers import ListedWorker
 from tenure.errors import RequestRefused
 from tenure.ports import JobStore
 from tenure.protocol.fields import iso
@@ -32,7 +32,7 @@ MAX_HOLDERS_READ = 500
 """The holders of a concurrency key are searched among this many live jobs."""
 
 
-class WaitWord(StrEnum):
+class WaitCause(StrEnum):
     """Why a job waits, or why one that runs may never end. Checked in this order."""
 
     OVERDUE = "overdue"
@@ -50,7 +50,7 @@ class WaitReason(msgspec.Struct, frozen=True, kw_only=True):
     """One reason: in a word, in a sentence, until when if that is known, and which jobs it waits
     for."""
 
-    why: WaitWord
+    why: WaitCause
     message: str
     until: Instant | None = None
     job_ids: tuple[JobId, ...] = ()
@@ -82,7 +82,7 @@ def _reasons(store: JobStore, job: Job) -> Iterator[WaitReason]:
     elif job.status is JobStatus.QUEUED:
         if job.not_before is not None and job.not_before > now:
             due = f"it is not due before {iso(job.not_before)}"
-            yield WaitReason(why=WaitWord.NOT_DUE, message=due, until=job.not_before)
+            yield WaitReason(why=WaitCause.NOT_DUE, message=due, until=job.not_before)
         with suppress(RequestRefused):  # a client's token sees neither queues nor workers
             yield from _held_back(store, job, now)
 
@@ -91,22 +91,22 @@ def _held_back(store: JobStore, job: Job, now: Instant) -> Iterator[WaitReason]:
     """What blocks a job that is due."""
     for queue in store.settings.queues(job.namespace):
         if queue.name == job.queue and queue.paused:
-            yield WaitReason(why=WaitWord.PAUSED, message=f"queue {job.queue} is paused")
+            yield WaitReason(why=WaitCause.PAUSED, message=f"queue {job.queue} is paused")
         if queue.name == job.queue and queue.limit is not None and queue.live >= queue.limit:
             full = f"queue {job.queue} is at its limit of {queue.limit}"
-            yield WaitReason(why=WaitWord.LIMIT, message=full)
+            yield WaitReason(why=WaitCause.LIMIT, message=full)
     yield from _held_by_key(store, job)
     for standing in store.settings.rates(job.namespace, job.queue, job.kind, job.rate_key):
         if standing.wait_us > 0:
             room_at = Instant(now + standing.wait_us)
-            yield WaitReason(why=WaitWord.RATE, message=_waits_for(standing), until=room_at)
+            yield WaitReason(why=WaitCause.RATE, message=_waits_for(standing), until=room_at)
     live = [each for each in store.workers.page(job.namespace) if _is_alive(each, now)]
     if not is_taken(job.queue, job.kind, live):
         nobody = f"no worker is alive that takes kind {job.kind} from queue {job.queue}"
-        yield WaitReason(why=WaitWord.NO_WORKER, message=nobody)
+        yield WaitReason(why=WaitCause.NO_WORKER, message=nobody)
 
 
-def _is_alive(seen: WorkerSeen, now: Instant) -> bool:
+def _is_alive(seen: ListedWorker, now: Instant) -> bool:
     return seen.state(now) is WorkerState.ALIVE
 
 
@@ -117,7 +117,7 @@ def _parents(store: JobStore, job: Job) -> WaitReason:
     after = {name for step in steps if step.job_id == job.id for name in step.after}
     live = [step.job_id for step in steps if step.step in after and not step.status.is_terminal]
     return WaitReason(
-        why=WaitWord.PARENTS,
+        why=WaitCause.PARENTS,
         message="it waits for other jobs of its flow",
         job_ids=tuple(live[:MAX_NAMED_JOBS]),
     )
@@ -134,7 +134,7 @@ def _held_by_key(store: JobStore, job: Job) -> Iterator[WaitReason]:
         others = "another job" if limit == 1 else "other jobs"
         message = f"waits for {others} with the key {job.concurrency_key} (limit {limit})"
         named = tuple(holders[:MAX_NAMED_JOBS])
-        yield WaitReason(why=WaitWord.KEY, message=message, job_ids=named)
+        yield WaitReason(why=WaitCause.KEY, message=message, job_ids=named)
 
 
 def _holders(store: JobStore, job: Job) -> list[JobId]:
@@ -156,7 +156,7 @@ def _holders(store: JobStore, job: Job) -> list[JobId]:
     ]
 
 
-def _waits_for(standing: RateStanding) -> str:
+def _waits_for(standing: RateWait) -> str:
     """Which rate holds a job back, and until when it holds back all of them. [RL10]"""
     wait_s = standing.wait_us / MICROSECONDS_PER_SECOND
     about = f"{wait_s:.0f} s" if wait_s >= 1 else "a second"
@@ -172,11 +172,11 @@ def _silence(job: Job, now: Instant) -> Iterator[WaitReason]:
     """What the silence of the worker means for a job that it holds. [L18] [W5]"""
     if is_overdue(job, now):
         over = f"the lease of its worker {job.owner} is over, which nobody has recorded yet"
-        yield WaitReason(why=WaitWord.OVERDUE, message=over)
+        yield WaitReason(why=WaitCause.OVERDUE, message=over)
     elif is_suspect(job, now):
         silent_s = silent_for(job, now) / MICROSECONDS_PER_SECOND
         message = (
             f"suspect: its worker {job.owner} has sent no heartbeat for {silent_s:.0f} s; the job"
             " can be claimed again once its lease has ended"
         )
-        yield WaitReason(why=WaitWord.SUSPECT, message=message, until=job.lease_expires_at)
+        yield WaitReason(why=WaitCause.SUSPECT, message=message, until=job.lease_expires_at)

@@ -21,7 +21,7 @@ from tenure.clock import NEVER, Boot
 from tenure.coordinator.schedules import Firer
 from tenure.coordinator.service import Coordinator
 from tenure.coordinator.unblocking import unblock_noted
-from tenure.core.claims import MAX_CLAIM_QUEUES, ClaimRequest, Held
+from tenure.core.claims import MAX_CLAIM_QUEUES, ClaimRequest, RateLimited
 from tenure.core.commands import Heartbeat, Start, Sweep, WorkerCommand
 from tenure.core.ids import Kind, RequestId, WorkerId, worker_actor
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Instant
@@ -248,7 +248,7 @@ class Inline:
             self._declared.update(kinds)
             list(declare_kinds(self.store, self._app.namespace, self._app.registry))
 
-    def _note(self, held: Held | None) -> None:
+    def _note(self, held: RateLimited | None) -> None:
         """When a rate that holds jobs back has room again."""
         if held is not None:
             until = Instant(self.clock() + held.wait_us)

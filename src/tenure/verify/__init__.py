@@ -5,8 +5,8 @@ Used alike by `tenure verify`, the conformance kits and the tests. Reads only.
 
 from tenure.verify.acks import (
     Ack,
+    AckOp,
     AckWriter,
-    Op,
     answer_line,
     flow_lines,
     flow_redrive_lines,
@@ -15,16 +15,16 @@ from tenure.verify.acks import (
     request_line,
 )
 from tenure.verify.invariants import INVARIANTS, Violation, check_across, check_record
-from tenure.verify.run import Finding, Report, State, assert_holds, verify, verify_job
+from tenure.verify.run import RuleFinding, RuleState, VerifyReport, assert_holds, verify, verify_job
 
 __all__ = [
     "INVARIANTS",
     "Ack",
+    "AckOp",
     "AckWriter",
-    "Finding",
-    "Op",
-    "Report",
-    "State",
+    "RuleFinding",
+    "RuleState",
+    "VerifyReport",
     "Violation",
     "answer_line",
     "assert_holds",

@@ -12,14 +12,14 @@ from tenure.core.events import Event
 from tenure.core.ids import JobId, LeaseId
 from tenure.core.instants import Duration, Instant
 from tenure.core.vocabulary import ATTEMPT_ENDS, EventType, VerdictKind
-from tenure.ports import Record
-from tenure.verify.acks import SETTLING, Ack, Op
+from tenure.ports import JobHistory
+from tenure.verify.acks import SETTLING, Ack, AckOp
 from tenure.verify.checking import Problems, attempts_of, lease_ends, policy_of, rev_of
 
 Acks = Sequence[Ack]
 
 
-def commits_are_settled_once(record: Record, acks: Acks) -> Problems:
+def commits_are_settled_once(record: JobHistory, acks: Acks) -> Problems:
     """Every COMMITTED has exactly one settle event, dated before its lease's end. [I13]"""
     for ack in acks:
         if ack.op not in SETTLING or ack.answer is not VerdictKind.COMMITTED:
@@ -33,7 +33,7 @@ def commits_are_settled_once(record: Record, acks: Acks) -> Problems:
             yield settled[0].seq, f"{ack.op} {ack.request_id} was COMMITTED after its lease's end"
 
 
-def _settle_events(record: Record, ack: Ack) -> list[Event]:
+def _settle_events(record: JobHistory, ack: Ack) -> list[Event]:
     return [
         event
         for event in record.events
@@ -43,7 +43,7 @@ def _settle_events(record: Record, ack: Ack) -> list[Event]:
     ]
 
 
-def _is_late(record: Record, settled: Event) -> bool:
+def _is_late(record: JobHistory, settled: Event) -> bool:
     policy = policy_of(record)
     if policy is None:
         return False
@@ -54,13 +54,13 @@ def _is_late(record: Record, settled: Event) -> bool:
     )
 
 
-def cancels_hold(record: Record, acks: Acks) -> Problems:
+def cancels_hold(record: JobHistory, acks: Acks) -> Problems:
     """No grant follows an acknowledged cancel of a job that was not yet running. [I14]
 
     A pending answer means that the job was running.
     """
     for ack in acks:
-        if ack.op is not Op.CANCEL or not ack.is_accepted or ack.pending:
+        if ack.op is not AckOp.CANCEL or not ack.is_accepted or ack.pending:
             continue
         since = _cancelled_at(record, ack)
         if since is None:
@@ -72,7 +72,7 @@ def cancels_hold(record: Record, acks: Acks) -> Problems:
                 break
 
 
-def _cancelled_at(record: Record, ack: Ack) -> int | None:
+def _cancelled_at(record: JobHistory, ack: Ack) -> int | None:
     """The rev at which the cancel was acknowledged: the answer's, or that of its event."""
     if ack.rev is not None:
         return ack.rev
@@ -81,10 +81,10 @@ def _cancelled_at(record: Record, ack: Ack) -> int | None:
     return next((event.seq for event in own or ends), None)
 
 
-def enqueues_happen_once(record: Record, acks: Acks) -> Problems:
+def enqueues_happen_once(record: JobHistory, acks: Acks) -> Problems:
     """An acknowledged enqueue exists exactly once, any other at most once. [I16]"""
     enqueued = [event for event in record.events if event.type is EventType.ENQUEUED]
-    asked = [ack for ack in acks if ack.op in (Op.ENQUEUE, Op.REDRIVE)]
+    asked = [ack for ack in acks if ack.op in (AckOp.ENQUEUE, AckOp.REDRIVE)]
     if not any(record.job_id in (ack.job_id, ack.target) for ack in asked):
         return
     if len(enqueued) > 1:
@@ -95,7 +95,7 @@ def enqueues_happen_once(record: Record, acks: Acks) -> Problems:
         yield 1, f"its enqueue was acknowledged, it has no {missing}"
 
 
-def acknowledged_is_kept(record: Record, acks: Acks) -> Problems:
+def acknowledged_is_kept(record: JobHistory, acks: Acks) -> Problems:
     """No acknowledged mutation is missing. [I21]"""
     for ack in acks:
         if not ack.is_accepted or ack.target != record.job_id:
@@ -109,41 +109,41 @@ def acknowledged_is_kept(record: Record, acks: Acks) -> Problems:
 
 
 _OWN_EVENT = {
-    Op.START: EventType.STARTED,
-    Op.REQUEUE: EventType.REQUEUED,
-    Op.DEAD_LETTER: EventType.DEAD_LETTERED,
+    AckOp.START: EventType.STARTED,
+    AckOp.REQUEUE: EventType.REQUEUED,
+    AckOp.DEAD_LETTER: EventType.DEAD_LETTERED,
 }
 
 
-def _is_kept(record: Record, ack: Ack) -> bool:
+def _is_kept(record: JobHistory, ack: Ack) -> bool:
     match ack.op:
-        case Op.ENQUEUE | Op.REDRIVE:
+        case AckOp.ENQUEUE | AckOp.REDRIVE:
             return record.job is not None and _has(record, EventType.ENQUEUED)
-        case Op.CLAIM:
+        case AckOp.CLAIM:
             return _has(record, EventType.CLAIMED, lease_id=ack.lease_id)
-        case Op.START | Op.REQUEUE | Op.DEAD_LETTER:
+        case AckOp.START | AckOp.REQUEUE | AckOp.DEAD_LETTER:
             return any(
                 event.type is _OWN_EVENT[ack.op]
                 and event.request_id == ack.request_id
                 and ack.lease_id in (None, event.lease_id)
                 for event in record.events
             )
-        case Op.HEARTBEAT:
+        case AckOp.HEARTBEAT:
             if not _has(record, EventType.CLAIMED, lease_id=ack.lease_id):
                 return False  # a lease that was never granted cannot have been renewed
             if ack.settled or ack.replayed or ack.hb_seq is None:
                 return True
             return ack.hb_seq <= _last_hb_seq(record, ack)
-        case Op.COMPLETE | Op.FAIL | Op.RELEASE:
+        case AckOp.COMPLETE | AckOp.FAIL | AckOp.RELEASE:
             return bool(_settle_events(record, ack))
-        case Op.CANCEL:
+        case AckOp.CANCEL:
             return _is_cancel_kept(record, ack)
-        case Op.STALL:
+        case AckOp.STALL:
             # Stalling a stalled job has no event of its own: another stall's will do. [N5]
             return _has(record, EventType.STALLED)
 
 
-def _is_cancel_kept(record: Record, ack: Ack) -> bool:
+def _is_cancel_kept(record: JobHistory, ack: Ack) -> bool:
     """Whether the log has its event. A cancel of a cancelled job and a second soft cancel have none
     of their own: another cancel's will do. [Q5]"""
     cancels = [
@@ -157,13 +157,13 @@ def _is_cancel_kept(record: Record, ack: Ack) -> bool:
     )
 
 
-def _has(record: Record, wanted: EventType, *, lease_id: LeaseId | None = None) -> bool:
+def _has(record: JobHistory, wanted: EventType, *, lease_id: LeaseId | None = None) -> bool:
     return any(
         event.type is wanted and lease_id in (None, event.lease_id) for event in record.events
     )
 
 
-def _last_hb_seq(record: Record, ack: Ack) -> int:
+def _last_hb_seq(record: JobHistory, ack: Ack) -> int:
     """The highest hb_seq of a lease in the log; the attempt's last event keeps that of pruned
     renewals. [G1]"""
     return max(
@@ -172,7 +172,7 @@ def _last_hb_seq(record: Record, ack: Ack) -> int:
     )
 
 
-def refusals_changed_nothing(record: Record, acks: Acks) -> Problems:
+def refusals_changed_nothing(record: JobHistory, acks: Acks) -> Problems:
     """A worker's report that was answered CANCELLED changed nothing. [P3]"""
     for ack in acks:
         if ack.op in SETTLING and ack.answer is VerdictKind.CANCELLED:

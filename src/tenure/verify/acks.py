@@ -44,7 +44,7 @@ from tenure.verify.checking import temporary_database
 MAX_LINE_BYTES = 64 * 1024
 
 
-class Op(StrEnum):
+class AckOp(StrEnum):
     """What was asked."""
 
     ENQUEUE = "enqueue"
@@ -61,24 +61,24 @@ class Op(StrEnum):
     REDRIVE = "redrive"
 
 
-SETTLING = frozenset({Op.COMPLETE, Op.FAIL, Op.RELEASE})
-_NEEDS_LEASE = SETTLING | {Op.CLAIM, Op.START, Op.HEARTBEAT}
+SETTLING = frozenset({AckOp.COMPLETE, AckOp.FAIL, AckOp.RELEASE})
+_NEEDS_LEASE = SETTLING | {AckOp.CLAIM, AckOp.START, AckOp.HEARTBEAT}
 _NEEDS_REQUEST_ID = SETTLING | {
-    Op.START,
-    Op.CANCEL,
-    Op.STALL,
-    Op.REQUEUE,
-    Op.DEAD_LETTER,
-    Op.REDRIVE,
+    AckOp.START,
+    AckOp.CANCEL,
+    AckOp.STALL,
+    AckOp.REQUEUE,
+    AckOp.DEAD_LETTER,
+    AckOp.REDRIVE,
 }
 
 _OF_LEASES = frozenset({VerdictKind.OK, VerdictKind.CANCELLED, VerdictKind.REJECTED})
 _OF_REPORTS = frozenset({VerdictKind.COMMITTED, VerdictKind.CANCELLED, VerdictKind.REJECTED})
 _OF_CLIENTS = frozenset({VerdictKind.OK, VerdictKind.REJECTED})
-_ANSWERS: dict[Op, frozenset[VerdictKind]] = {
-    **dict.fromkeys(Op, _OF_CLIENTS),
+_ANSWERS: dict[AckOp, frozenset[VerdictKind]] = {
+    **dict.fromkeys(AckOp, _OF_CLIENTS),
     **dict.fromkeys(SETTLING, _OF_REPORTS),
-    **dict.fromkeys((Op.START, Op.HEARTBEAT), _OF_LEASES),
+    **dict.fromkeys((AckOp.START, AckOp.HEARTBEAT), _OF_LEASES),
 }
 """The answers that each request can get."""
 
@@ -89,7 +89,7 @@ LATEST = Instant(10**16)  # the year 2286: a time in nanoseconds is far above
 class Ack(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One line: a request that was sent (`answer` is None), or the answer that came."""
 
-    op: Op
+    op: AckOp
     job_id: JobId
     at: Instant  # by the caller's clock
     answer: VerdictKind | None = None
@@ -118,7 +118,7 @@ class Ack(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             yield f"{self.op} without a request_id"
         if self.answer is not None and self.answer not in _ANSWERS[self.op]:
             yield f"{self.op} is never answered {self.answer}"
-        if self.op is Op.REDRIVE and self.is_accepted and self.answered_id is None:
+        if self.op is AckOp.REDRIVE and self.is_accepted and self.answered_id is None:
             yield f"{self.op} was accepted, without the answered_id of the new job"
         if not EARLIEST <= self.at <= LATEST:
             yield "at is not in microseconds since 1970"
@@ -223,25 +223,25 @@ def _unreadable(path: Path, number: int, problem: str) -> InvalidInput:
 
 # --- from commands and answers of the core
 
-_OP: dict[type[object], Op] = {
-    Enqueue: Op.ENQUEUE,
-    FollowUp: Op.ENQUEUE,
-    Start: Op.START,
-    Heartbeat: Op.HEARTBEAT,
-    Complete: Op.COMPLETE,
-    Fail: Op.FAIL,
-    Release: Op.RELEASE,
-    Cancel: Op.CANCEL,
-    Stall: Op.STALL,
-    Requeue: Op.REQUEUE,
-    DeadLetter: Op.DEAD_LETTER,
-    Redrive: Op.REDRIVE,
+_OP: dict[type[object], AckOp] = {
+    Enqueue: AckOp.ENQUEUE,
+    FollowUp: AckOp.ENQUEUE,
+    Start: AckOp.START,
+    Heartbeat: AckOp.HEARTBEAT,
+    Complete: AckOp.COMPLETE,
+    Fail: AckOp.FAIL,
+    Release: AckOp.RELEASE,
+    Cancel: AckOp.CANCEL,
+    Stall: AckOp.STALL,
+    Requeue: AckOp.REQUEUE,
+    DeadLetter: AckOp.DEAD_LETTER,
+    Redrive: AckOp.REDRIVE,
 }
 
-Sent = Enqueue | WorkerCommand | OperatorCommand
+AckedCommand = Enqueue | WorkerCommand | OperatorCommand
 
 
-def request_line(command: Sent, *, at: Instant) -> Ack:
+def request_line(command: AckedCommand, *, at: Instant) -> Ack:
     """The line to write before a command goes out."""
     lease_id = None
     if isinstance(command, Start | Heartbeat | Complete | Fail | Release):
@@ -256,7 +256,7 @@ def request_line(command: Sent, *, at: Instant) -> Ack:
     )
 
 
-def answer_line(command: Sent, answer: Verdict | Reply, *, at: Instant) -> Ack:
+def answer_line(command: AckedCommand, answer: Verdict | Reply, *, at: Instant) -> Ack:
     """The line to write when its answer has arrived."""
     line = request_line(command, at=at)
     if isinstance(answer, Verdict):
@@ -286,7 +286,7 @@ def flow_lines(command: EnqueueFlow, answer: Reply, *, at: Instant) -> list[Ack]
     if not answer.is_ok:
         return [answer_line(command.members[0].job, answer, at=at)]
     return [
-        Ack(op=Op.ENQUEUE, job_id=member.job.job_id, at=at, answer=VerdictKind.OK, rev=1)
+        Ack(op=AckOp.ENQUEUE, job_id=member.job.job_id, at=at, answer=VerdictKind.OK, rev=1)
         for member in command.members
     ]
 
@@ -296,14 +296,14 @@ def flow_redrive_lines(answer: Reply, *, at: Instant) -> list[Ack]:
     others were made in the same transaction."""
     if answer.job is None or not answer.is_ok:
         return []
-    return [Ack(op=Op.ENQUEUE, job_id=answer.job.id, at=at, answer=VerdictKind.OK, rev=1)]
+    return [Ack(op=AckOp.ENQUEUE, job_id=answer.job.id, at=at, answer=VerdictKind.OK, rev=1)]
 
 
 def grant_lines(request: ClaimRequest, grants: Iterable[Grant], *, at: Instant) -> list[Ack]:
     """The lines to write when a claim has received grants."""
     return [
         Ack(
-            op=Op.CLAIM,
+            op=AckOp.CLAIM,
             job_id=grant.job_id,
             at=at,
             request_id=request.request_id,

@@ -13,13 +13,13 @@ from operator import itemgetter
 from typing import TypeVar
 
 from tenure.core.concurrency import concurrency_limit_of
-from tenure.core.ids import JobId, Namespace, shown_lease
+from tenure.core.ids import JobId, Namespace, short_lease
 from tenure.core.instants import NEVER, Instant, seconds
 from tenure.core.job import Job
 from tenure.core.rate_evidence import GrantMade, RateInForce
 from tenure.core.rates import Meter, Rate
 from tenure.core.vocabulary import EventCause
-from tenure.ports import DedupeKey, Record, RecordSource
+from tenure.ports import DedupeKey, JobHistory, RecordSource
 from tenure.verify.checking import JobProblems, attempts_of, temporary_database
 
 _K = TypeVar("_K")
@@ -76,7 +76,7 @@ def leases_are_not_shared(store: RecordSource) -> JobProblems:
     for lease_id, one, other in _shared(
         store, store.audit.lease_holders(), lambda job: job.lease_id
     ):
-        yield other.id, other.rev, f"lease {shown_lease(lease_id)} is also held by job {one.id}"
+        yield other.id, other.rev, f"lease {short_lease(lease_id)} is also held by job {one.id}"
 
 
 def dedupe_keys_are_not_shared(store: RecordSource) -> JobProblems:
@@ -108,7 +108,7 @@ def _shared(
 _REDRIVES = frozenset({EventCause.REDRIVE, EventCause.RERUN})
 
 
-class HeldKeys:
+class TakenKeys:
     """Which jobs had a dedupe key when, and whether one had it while another one kept it after its
     end. Jobs without a dedupe key cost nothing. [I35]"""
 
@@ -119,7 +119,7 @@ class HeldKeys:
         )
         self.close = self._database.close
 
-    def add(self, record: Record) -> None:
+    def add(self, record: JobHistory) -> None:
         """Keep from when to when this job had its key."""
         job = record.job
         if job is None or job.dedupe_key is None:
@@ -186,7 +186,7 @@ class KeyedAttempts:
         self.close = self._database.close
         self._is_empty = True
 
-    def add(self, record: Record) -> None:
+    def add(self, record: JobHistory) -> None:
         """Keep when the attempts of this job ran."""
         job = record.job
         if job is None or job.concurrency_key is None:

@@ -17,7 +17,7 @@ from tenure.core.instants import Instant
 from tenure.core.job import due_at
 from tenure.core.policy import Policy
 from tenure.core.vocabulary import ATTEMPT_ENDS, RENEWALS, EventType
-from tenure.ports import Record, RecordSource
+from tenure.ports import JobHistory, RecordSource
 
 Problems = Iterator[tuple[int, str]]
 """What a check of one record yields: the first seq that breaks the rule, and what is wrong there.
@@ -35,7 +35,7 @@ EXTENDING = frozenset(
 class Collector(Protocol):
     """Remembers something of every record of the walk, and checks it afterwards."""
 
-    def add(self, record: Record) -> None:
+    def add(self, record: JobHistory) -> None:
         """Remember what matters of this record."""
 
     def problems(self, store: RecordSource) -> JobProblems:
@@ -56,14 +56,14 @@ def temporary_database(*tables: str) -> sqlite3.Connection:
     return database
 
 
-def rev_of(record: Record) -> int:
+def rev_of(record: JobHistory) -> int:
     """The seq for a problem of the row: its rev, or the last seq if there is no row."""
     if record.job is not None:
         return record.job.rev
     return record.events[-1].seq if record.events else 1
 
 
-def policy_of(record: Record) -> Policy | None:
+def policy_of(record: JobHistory) -> Policy | None:
     """The policy fixed at enqueue: the log's, because the row may have been changed; the row's if
     the log has none."""
     if record.events and record.events[0].payload.policy is not None:
@@ -71,7 +71,7 @@ def policy_of(record: Record) -> Policy | None:
     return record.job.policy if record.job is not None else None
 
 
-class Attempt(msgspec.Struct):
+class LoggedAttempt(msgspec.Struct):
     """One attempt's events, from its claim to its end, if it has ended."""
 
     events: list[Event]
@@ -88,13 +88,13 @@ class Attempt(msgspec.Struct):
         return self.events[0].lease_id
 
 
-def attempts_of(events: Sequence[Event]) -> list[Attempt]:
+def attempts_of(events: Sequence[Event]) -> list[LoggedAttempt]:
     """The attempts of a log, in order. Events between attempts belong to none."""
-    found: list[Attempt] = []
-    current: Attempt | None = None
+    found: list[LoggedAttempt] = []
+    current: LoggedAttempt | None = None
     for event in events:
         if event.type is EventType.CLAIMED:
-            current = Attempt([event])
+            current = LoggedAttempt([event])
             found.append(current)
         elif current is not None:
             current.events.append(event)
@@ -104,7 +104,7 @@ def attempts_of(events: Sequence[Event]) -> list[Attempt]:
     return found
 
 
-def lease_ends(attempt: Attempt, policy: Policy) -> Iterator[tuple[Event, Instant]]:
+def lease_ends(attempt: LoggedAttempt, policy: Policy) -> Iterator[tuple[Event, Instant]]:
     """Each event after the claim, with the end of the lease just before it. [L9]
 
     Pruned renewals leave a gap in the seqs. The next event then states the expiry that they set; if

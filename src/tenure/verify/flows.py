@@ -12,7 +12,7 @@ from tenure.core.flow_rows import Edge
 from tenure.core.ids import JobId, replacement_id
 from tenure.core.job import Job
 from tenure.core.vocabulary import EventCause, JobStatus
-from tenure.ports import Record, RecordSource
+from tenure.ports import JobHistory, RecordSource
 from tenure.verify.checking import JobProblems, Problems, temporary_database
 
 TOGETHER = 100
@@ -56,7 +56,7 @@ def no_job_waits_for_ended_parents(store: RecordSource) -> JobProblems:
                 yield _of(child, "waits, although its parents have ended")
 
 
-def replacements_follow_from_their_jobs(record: Record) -> Problems:
+def replacements_follow_from_their_jobs(record: JobHistory) -> Problems:
     """A job that a redrive of a flow made has the id that follows from the one it replaces: so each
     is replaced at most once. [I37]"""
     first = record.events[0] if record.events else None
@@ -79,7 +79,7 @@ class Replacements:
         )
         self.close = self._database.close
 
-    def add(self, record: Record) -> None:
+    def add(self, record: JobHistory) -> None:
         """Keep the job if it replaces another one."""
         job = record.job
         if job is not None and job.flow_id is not None and job.origin_cause is EventCause.REDRIVE:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 import msgspec
 
 from tenure.core.ids import JobId
-from tenure.ports import Record, RecordSource
+from tenure.ports import JobHistory, RecordSource
 from tenure.verify import ack_rules, between_jobs, flows, leases, projections, records
 from tenure.verify.acks import Ack
 from tenure.verify.checking import Collector, JobProblems, Problems
@@ -30,8 +30,8 @@ class Invariant(msgspec.Struct, frozen=True):
 
     id: str
     title: str
-    of_record: Callable[[Record], Problems] | None = None
-    of_acks: Callable[[Record, Sequence[Ack]], Problems] | None = None
+    of_record: Callable[[JobHistory], Problems] | None = None
+    of_acks: Callable[[JobHistory, Sequence[Ack]], Problems] | None = None
     of_store: Callable[[RecordSource], JobProblems] | None = None
     between: Callable[[], Collector] | None = None
 
@@ -45,7 +45,7 @@ class Invariant(msgspec.Struct, frozen=True):
         """Whether it is about the counters of processes, which no store has. [X3]"""
         return not (self.of_record or self.of_acks or self.of_store or self.between)
 
-    def broken_by(self, record: Record) -> Iterator[Violation]:
+    def broken_by(self, record: JobHistory) -> Iterator[Violation]:
         """Where one job breaks it, by its row and its log alone."""
         if self.of_record is not None:
             yield from _violations_of(self.id, record, self.of_record(record))
@@ -55,7 +55,7 @@ INVARIANTS = (
     Invariant("I1", "events are numbered from 1 to rev, no gaps", records.seqs_are_complete),
     Invariant("I2", "the first event is enqueued", records.first_is_enqueued),
     Invariant("I3", "each event starts from the status before it", records.statuses_connect),
-    Invariant("I4", "every change is in the transition table", records.edges_are_lawful),
+    Invariant("I4", "every change is in the transition table", records.edges_are_allowed),
     Invariant("I5", "a job ends once, and nothing follows", records.ends_once),
     Invariant("I6", "only a requeue or a reclaim goes back", records.rank_rises),
     Invariant("I7", "each claim adds one attempt", records.attempts_are_counted),
@@ -107,7 +107,7 @@ INVARIANTS = (
         of_store=flows.no_job_waits_for_ended_parents,
     ),
     Invariant("I34", "a job that has expired never starts", records.expired_jobs_never_start),
-    Invariant("I35", "no job is made while its key stays taken", between=between_jobs.HeldKeys),
+    Invariant("I35", "no job is made while its key stays taken", between=between_jobs.TakenKeys),
     Invariant(
         "I36", "a dead letter is reported by one job", records.dead_letters_are_reported_once
     ),
@@ -139,7 +139,7 @@ _OF_ACKS = tuple((rule.id, rule.of_acks) for rule in INVARIANTS if rule.of_acks)
 _OF_STORE = tuple((rule.id, rule.of_store) for rule in INVARIANTS if rule.of_store)
 
 
-def check_record(record: Record, acks: Sequence[Ack] = ()) -> Iterator[Violation]:
+def check_record(record: JobHistory, acks: Sequence[Ack] = ()) -> Iterator[Violation]:
     """Everything that is wrong with one job: in its own log, and against the answers that callers
     received.
 
@@ -155,7 +155,7 @@ def check_record(record: Record, acks: Sequence[Ack] = ()) -> Iterator[Violation
         yield from check_acks(record, acks)
 
 
-def check_acks(record: Record, acks: Sequence[Ack]) -> Iterator[Violation]:
+def check_acks(record: JobHistory, acks: Sequence[Ack]) -> Iterator[Violation]:
     """Where a record contradicts the answers that callers received."""
     for rule, of_acks in _OF_ACKS:
         yield from _violations_of(rule, record, of_acks(record, acks))
@@ -167,7 +167,7 @@ def check_across(store: RecordSource) -> Iterator[Violation]:
         yield from violations(rule, of_store(store))
 
 
-def _violations_of(rule: str, record: Record, problems: Problems) -> Iterator[Violation]:
+def _violations_of(rule: str, record: JobHistory, problems: Problems) -> Iterator[Violation]:
     return violations(rule, ((record.job_id, seq, what) for seq, what in problems))
 
 

@@ -5,13 +5,13 @@ One function per invariant. `between_jobs` checks that jobs share no lease.
 
 from tenure.core.attempt_end import MAX_OUTAGE_CREDITS
 from tenure.core.events import Event
-from tenure.core.ids import LeaseId, epoch_of, shown_lease
+from tenure.core.ids import LeaseId, epoch_of, short_lease
 from tenure.core.policy import Policy
 from tenure.core.vocabulary import ATTEMPT_ENDS, EventCause, EventType, counted
-from tenure.ports import Record
+from tenure.ports import JobHistory
 from tenure.verify.checking import (
     EXTENDING,
-    Attempt,
+    LoggedAttempt,
     Problems,
     attempts_of,
     lease_ends,
@@ -20,13 +20,13 @@ from tenure.verify.checking import (
 )
 
 
-def one_live_lease(record: Record) -> Problems:
+def one_live_lease(record: JobHistory) -> Problems:
     """One live lease if claimed or running, none otherwise. [I9]"""
     live = [attempt for attempt in attempts_of(record.events) if attempt.end is None]
     for attempt in live[1:]:
         what = (
-            f"lease {shown_lease(attempt.lease_id)} was granted "
-            f"while {shown_lease(live[0].lease_id)} was live"
+            f"lease {short_lease(attempt.lease_id)} was granted "
+            f"while {short_lease(live[0].lease_id)} was live"
         )
         yield attempt.claimed.seq, what
     if record.job is None:
@@ -35,27 +35,27 @@ def one_live_lease(record: Record) -> Problems:
     of_log = live[-1].lease_id if live else None
     if job.lease_id != of_log:
         what = (
-            f"the row's lease is {shown_lease(job.lease_id)}, "
-            f"the log's live lease is {shown_lease(of_log)}"
+            f"the row's lease is {short_lease(job.lease_id)}, "
+            f"the log's live lease is {short_lease(of_log)}"
         )
         yield rev_of(record), what
     if (job.lease_id is not None) != job.status.is_leased:
         yield rev_of(record), f"{job.status} with{'out' if job.lease_id is None else ''} a lease"
 
 
-def leases_are_disjoint(record: Record) -> Problems:
+def leases_are_disjoint(record: JobHistory) -> Problems:
     """Lease intervals are disjoint, and nothing happens under a lease once it has ended. [I10]"""
     policy = policy_of(record)
     known: set[str] = set()
-    before: Attempt | None = None
+    before: LoggedAttempt | None = None
     for attempt in attempts_of(record.events):
         lease_id = attempt.lease_id
         if lease_id is None:
             yield attempt.claimed.seq, "claimed without a lease"
         elif lease_id in known:
-            yield attempt.claimed.seq, f"lease {shown_lease(lease_id)} is granted again"
+            yield attempt.claimed.seq, f"lease {short_lease(lease_id)} is granted again"
         if before is not None and (before.end is None or attempt.claimed.ts < before.end.ts):
-            what = f"the lease begins before lease {shown_lease(before.lease_id)} has ended"
+            what = f"the lease begins before lease {short_lease(before.lease_id)} has ended"
             yield attempt.claimed.seq, what
         if policy is not None:
             yield from _events_within(record, attempt, policy)
@@ -64,13 +64,13 @@ def leases_are_disjoint(record: Record) -> Problems:
     yield from _events_under_no_lease(record)
 
 
-def _events_within(record: Record, attempt: Attempt, policy: Policy) -> Problems:
+def _events_within(record: JobHistory, attempt: LoggedAttempt, policy: Policy) -> Problems:
     ts = attempt.claimed.ts
     for event, end in lease_ends(attempt, policy):
         if event.lease_id != attempt.lease_id:
             what = (
-                f"{event.type} under lease {shown_lease(event.lease_id)} "
-                f"while {shown_lease(attempt.lease_id)} is live"
+                f"{event.type} under lease {short_lease(event.lease_id)} "
+                f"while {short_lease(attempt.lease_id)} is live"
             )
             yield event.seq, what
         if event.ts < ts:
@@ -91,19 +91,19 @@ def _needs_authority(event: Event) -> bool:
     return event.type in EXTENDING
 
 
-def _events_under_no_lease(record: Record) -> Problems:
+def _events_under_no_lease(record: JobHistory) -> Problems:
     is_open = False
     for event in record.events:
         if event.type is EventType.CLAIMED:
             is_open = True
         elif not is_open and event.lease_id is not None:
-            what = f"{event.type} under lease {shown_lease(event.lease_id)}, which is not live"
+            what = f"{event.type} under lease {short_lease(event.lease_id)}, which is not live"
             yield event.seq, what
         if event.type in ATTEMPT_ENDS:
             is_open = False
 
 
-def expiries_are_bounded(record: Record) -> Problems:
+def expiries_are_bounded(record: JobHistory) -> Problems:
     """Within an attempt the expiry never decreases nor exceeds the last renewal + ttl. [I11]"""
     policy = policy_of(record)
     if policy is None:
@@ -136,7 +136,7 @@ _TIME_OUTS = frozenset({EventCause.TIMEOUT, EventCause.START_TIMEOUT})
 _COSTS_NOTHING = frozenset({EventCause.SNOOZED, EventCause.UNDELIVERED, EventCause.OPERATOR})
 
 
-def budget_is_kept(record: Record) -> Problems:
+def budget_is_kept(record: JobHistory) -> Problems:
     """`failures` stays within `max_attempts`. Every attempt that did not end its job cost a
     failure, was released, excused by an outage or a new epoch, or ended by an operator. [I39]"""
     policy = policy_of(record)
@@ -147,7 +147,7 @@ def budget_is_kept(record: Record) -> Problems:
     for event in record.events:
         if event.type is EventType.CLAIMED and excused is not None:
             if event.lease_id is not None and epoch_of(event.lease_id) <= epoch_of(excused):
-                what = f"lease {shown_lease(excused)} cost nothing, without a credit or a new epoch"
+                what = f"lease {short_lease(excused)} cost nothing, without a credit or a new epoch"
                 yield event.seq, what
             excused = None
         if event.type is EventType.CLAIMED and spent[0] >= policy.max_attempts:

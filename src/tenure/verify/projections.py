@@ -11,9 +11,9 @@ from enum import StrEnum
 from msgspec.structs import replace
 
 from tenure.core.events import Event
-from tenure.core.ids import shown_lease
+from tenure.core.ids import short_lease
 from tenure.core.vocabulary import ATTEMPT_ENDS, EventCause, EventType, JobStatus
-from tenure.ports import Record
+from tenure.ports import JobHistory
 from tenure.verify.checking import Problems, rev_of
 
 
@@ -57,7 +57,7 @@ A_STATE = {
 A_TERMINAL = frozenset({AState.SUCCEEDED, AState.FAILED, AState.CANCELLED})
 
 
-def running_has_one_owner(record: Record) -> Problems:
+def running_has_one_owner(record: JobHistory) -> Problems:
     """A RUNNING job has one owner, a job cancelled while QUEUED never runs, and no job leaves a
     terminal state. [P1]"""
     here: AState | None = None
@@ -127,7 +127,7 @@ def _splits(event: Event) -> bool:
     return event.type is EventType.REQUEUED or is_reclaim
 
 
-def attempts_move_forward(record: Record) -> Problems:
+def attempts_move_forward(record: JobHistory) -> Problems:
     """Within an attempt every transition is one of B1 or B2, the rank rises with each, and each
     change has one event. [P2]
 
@@ -182,7 +182,7 @@ def _c_state(event: Event) -> CState:
     return CState.COMPLETED if event.type is EventType.SUCCEEDED else CState.FAILED
 
 
-def attempts_end_once(record: Record) -> Problems:
+def attempts_end_once(record: JobHistory) -> Problems:
     """Each attempt ends once, and each report has one decision. [P3]"""
     attempts: dict[str, CState] = {}
     decided: set[tuple[str, str]] = set()
@@ -193,10 +193,10 @@ def attempts_end_once(record: Record) -> Problems:
             continue
         if event.type is EventType.CLAIMED:
             if leased is not None:
-                what = f"lease {shown_lease(lease_id)} is granted, lease {shown_lease(leased)} has"
+                what = f"lease {short_lease(lease_id)} is granted, lease {short_lease(leased)} has"
                 yield event.seq, f"{what} not ended"
             if lease_id in attempts:
-                yield event.seq, f"lease {shown_lease(lease_id)} is granted twice"
+                yield event.seq, f"lease {short_lease(lease_id)} is granted twice"
             attempts[lease_id] = CState.LEASED
             leased = lease_id
             continue
@@ -247,7 +247,7 @@ D_OPERATION = {
 D_UNKNOWN = frozenset({JobStatus.CANCELLED, JobStatus.DEAD_LETTERED})
 
 
-def steps_are_in_order(record: Record) -> Problems:
+def steps_are_in_order(record: JobHistory) -> Problems:
     """Every transition is one of D's, up to a cancel or a dead letter: D has neither. [P4]"""
     here: JobStatus | None = None
     for event in as_documents_see_it(record.events):

@@ -7,11 +7,11 @@ contain payloads or texts of errors.
 
 import msgspec
 
-from tenure.core.events import unknown_words
+from tenure.core.events import unknown_values
 from tenure.core.evolution import digested, fold_step
 from tenure.core.ids import SYSTEM, occurrence_job_id
 from tenure.core.job import Job, dead_letter_job_id, row_violations
-from tenure.core.transitions import is_lawful
+from tenure.core.transitions import is_allowed
 from tenure.core.vocabulary import (
     ATTEMPT_ENDS,
     RENEWALS,
@@ -22,7 +22,7 @@ from tenure.core.vocabulary import (
     Stage,
     counted,
 )
-from tenure.ports import Record
+from tenure.ports import JobHistory
 from tenure.verify.checking import Problems, rev_of
 
 _RANK = {
@@ -43,7 +43,7 @@ _KEEPS_SCHEDULE = frozenset({EventCause.SCHEDULE, EventCause.REDRIVE, EventCause
 # --- the order of the log
 
 
-def seqs_are_complete(record: Record) -> Problems:
+def seqs_are_complete(record: JobHistory) -> Problems:
     """The seqs of a job's events and of its pruned renewals together are 1 to rev. [I1]
 
     Only the renewals of an ended attempt are pruned, and its last event says how many it had.
@@ -80,7 +80,7 @@ def seqs_are_complete(record: Record) -> Problems:
         yield min(record.job.rev + 1, expected), what
 
 
-def first_is_enqueued(record: Record) -> Problems:
+def first_is_enqueued(record: JobHistory) -> Problems:
     """The first event is enqueued, from nothing to queued, or to waiting for other jobs. [I2]"""
     if not record.events:
         yield 1, "the job has no events"
@@ -91,7 +91,7 @@ def first_is_enqueued(record: Record) -> Problems:
         yield first.seq, f"begins with {first.type} from {first.from_status} to {first.to_status}"
 
 
-def statuses_connect(record: Record) -> Problems:
+def statuses_connect(record: JobHistory) -> Problems:
     """Each from_status is the previous to_status; the last one is the row's status. [I3]"""
     here: JobStatus | None = None
     for event in record.events:
@@ -104,15 +104,15 @@ def statuses_connect(record: Record) -> Problems:
         yield rev_of(record), f"the log leads to {here}, the row is {record.job.status}"
 
 
-def edges_are_lawful(record: Record) -> Problems:
+def edges_are_allowed(record: JobHistory) -> Problems:
     """Every (from, type, to) is one of the table. [I4]"""
     for event in record.events:
-        if not is_lawful(event.from_status, event.type, event.to_status):
+        if not is_allowed(event.from_status, event.type, event.to_status):
             what = f"no transition leads from {event.from_status} by {event.type}"
             yield event.seq, f"{what} to {event.to_status}"
 
 
-def ends_once(record: Record) -> Problems:
+def ends_once(record: JobHistory) -> Problems:
     """At most one terminal event, and nothing follows it. [I5]"""
     end: JobStatus | None = None
     for event in record.events:
@@ -122,7 +122,7 @@ def ends_once(record: Record) -> Problems:
             end = event.to_status
 
 
-def rank_rises(record: Record) -> Problems:
+def rank_rises(record: JobHistory) -> Problems:
     """The status rank falls only on requeued or on a reclaim. [I6]"""
     here: JobStatus | None = None
     for event in record.events:
@@ -133,7 +133,7 @@ def rank_rises(record: Record) -> Problems:
         here = event.to_status
 
 
-def attempts_are_counted(record: Record) -> Problems:
+def attempts_are_counted(record: JobHistory) -> Problems:
     """`attempt` counts the claimed events. [I7]"""
     claims = 0
     for event in record.events:
@@ -145,7 +145,7 @@ def attempts_are_counted(record: Record) -> Problems:
         yield rev_of(record), what
 
 
-def cancel_requests_stay(record: Record) -> Problems:
+def cancel_requests_stay(record: JobHistory) -> Problems:
     """A job with a cancel request is never queued again. [I15]"""
     was_requested = False
     for event in record.events:
@@ -160,7 +160,7 @@ def cancel_requests_stay(record: Record) -> Problems:
 # --- the row
 
 
-def row_fits_its_status(record: Record) -> Problems:
+def row_fits_its_status(record: JobHistory) -> Problems:
     """The row satisfies the table of docs/spec/states.md. [I8]"""
     if record.job is None:
         return
@@ -172,21 +172,21 @@ def row_fits_its_status(record: Record) -> Problems:
                 yield rev_of(record), f"{name} is absent while stalled"
 
 
-def everything_can_be_read(record: Record) -> Problems:
+def everything_can_be_read(record: JobHistory) -> Problems:
     """This version knows every word, and every document has the shape of its column. [I24]"""
     for each in record.unreadable:
         yield each.seq, each.problem
-    for problem in () if record.job is None else unknown_words(record.job):
+    for problem in () if record.job is None else unknown_values(record.job):
         yield rev_of(record), problem
     for event in record.events:
-        for problem in unknown_words(event):
+        for problem in unknown_values(event):
             yield event.seq, f"an event's {problem}"
     for seen in record.observations:
         if not seen.type.is_known:
             yield 1, f"an observation's type is {seen.type.value!a}"
 
 
-def fold_gives_the_row(record: Record) -> Problems:
+def fold_gives_the_row(record: JobHistory) -> Problems:
     """Folding the log through the pure core reproduces the row. [I12]"""
     folded: Job | None = None
     for event in record.events:
@@ -207,7 +207,7 @@ def fold_gives_the_row(record: Record) -> Problems:
             yield rev_of(record), f"the fold differs from the row in {', '.join(differing)}"
 
 
-def terminal_rows_never_change(record: Record) -> Problems:
+def terminal_rows_never_change(record: JobHistory) -> Problems:
     """A terminal row has the rev and the finished_at of its terminal event. [I19]"""
     job = record.job
     if job is None or not job.status.is_terminal:
@@ -223,7 +223,7 @@ def terminal_rows_never_change(record: Record) -> Problems:
         yield end.seq, what
 
 
-def dead_letters_are_complete(record: Record) -> Problems:
+def dead_letters_are_complete(record: JobHistory) -> Problems:
     """A dead letter has its seven keys, with words of the closed sets. [I20]
 
     A key without a possible value is null: a job that was never claimed has no last owner.
@@ -257,7 +257,7 @@ def dead_letters_are_complete(record: Record) -> Problems:
 # --- the enqueue
 
 
-def occurrences_have_one_job(record: Record) -> Problems:
+def occurrences_have_one_job(record: JobHistory) -> Problems:
     """The job that the system made of an occurrence has the id of this occurrence, so that no other
     job can be of the same one, and it was not made before its time. [I28]"""
     if not record.events or record.events[0].type is not EventType.ENQUEUED:
@@ -272,7 +272,7 @@ def occurrences_have_one_job(record: Record) -> Problems:
         yield first.seq, "schedule and scheduled_for are not both there"
         return
     if first.cause not in _KEEPS_SCHEDULE:
-        yield first.seq, f"of a schedule, but made by {first.shown_cause}"
+        yield first.seq, f"of a schedule, but made by {first.visible_cause}"
     if first.cause is not EventCause.SCHEDULE or first.actor != SYSTEM:
         return  # redriven, or run by hand: ids of their own
     if record.job_id != occurrence_job_id(facts.namespace, facts.schedule, facts.scheduled_for):
@@ -281,7 +281,7 @@ def occurrences_have_one_job(record: Record) -> Problems:
         yield first.seq, "made before its nominal time"
 
 
-def expired_jobs_never_start(record: Record) -> Problems:
+def expired_jobs_never_start(record: JobHistory) -> Problems:
     """No first start is granted after `start_by`, and nothing else expires. [I34]"""
     start_by = record.events[0].payload.start_by if record.events else None
     was_started = False
@@ -295,7 +295,7 @@ def expired_jobs_never_start(record: Record) -> Problems:
             yield event.seq, "expired without a reason"
 
 
-def dead_letters_are_reported_once(record: Record) -> Problems:
+def dead_letters_are_reported_once(record: JobHistory) -> Problems:
     """A job that was enqueued for a dead letter has the id that follows from that one. [I36]"""
     first = record.events[0] if record.events else None
     if first is None or first.cause is not EventCause.DEAD_LETTER:

@@ -17,7 +17,7 @@ import msgspec
 from tenure.core.ids import JobId
 from tenure.core.instants import Duration
 from tenure.core.policy import SHORTEST_RETENTION
-from tenure.ports import Record, RecordSource
+from tenure.ports import JobHistory, RecordSource
 from tenure.verify.ack_rules import may_be_purged, must_exist
 from tenure.verify.acks import AckIndex, is_torn
 from tenure.verify.invariants import (
@@ -38,7 +38,7 @@ OF_MANY_JOBS = "is about several jobs: verify the whole store"
 WITHOUT_METRICS = "needs the metrics of every process that wrote"
 
 
-class State(StrEnum):
+class RuleState(StrEnum):
     """The result of checking one invariant."""
 
     HOLDS = "holds"
@@ -46,18 +46,18 @@ class State(StrEnum):
     NOT_CHECKED = "not checked"
 
 
-class Finding(msgspec.Struct, frozen=True, kw_only=True):
+class RuleFinding(msgspec.Struct, frozen=True, kw_only=True):
     """One invariant's result; `first` are its first violations, `violations` counts them all."""
 
     id: str
     title: str
-    state: State
+    state: RuleState
     violations: int = 0
     first: tuple[Violation, ...] = ()
     why: str = ""
 
 
-class Counts(msgspec.Struct, kw_only=True):
+class ReadCounts(msgspec.Struct, kw_only=True):
     """What was read. `purged` counts acknowledged jobs that are missing and old enough to have been
     purged: they are not checked. `empty` counts acknowledgement files without a line, `torn` those
     whose last line was never finished. `acks` is None if no acknowledgements were given."""
@@ -70,10 +70,10 @@ class Counts(msgspec.Struct, kw_only=True):
     purged: int = 0
 
 
-class Report(Counts, kw_only=True):
+class VerifyReport(ReadCounts, kw_only=True):
     """What was read and what was found."""
 
-    findings: tuple[Finding, ...]
+    findings: tuple[RuleFinding, ...]
 
     @property
     def holds(self) -> bool:
@@ -83,12 +83,12 @@ class Report(Counts, kw_only=True):
     @property
     def violated(self) -> list[str]:
         """The ids of the invariants that were found broken."""
-        return [each.id for each in self.findings if each.state is State.VIOLATED]
+        return [each.id for each in self.findings if each.state is RuleState.VIOLATED]
 
     @property
     def not_checked(self) -> list[str]:
         """The ids of the invariants that were not checked. [X3]"""
-        return [each.id for each in self.findings if each.state is State.NOT_CHECKED]
+        return [each.id for each in self.findings if each.state is RuleState.NOT_CHECKED]
 
 
 class ReportBuilder:
@@ -98,7 +98,7 @@ class ReportBuilder:
         self._limit = limit
         self._violations: Counter[str] = Counter()
         self._first: dict[str, list[Violation]] = {}
-        self.counts = Counts()
+        self.counts = ReadCounts()
 
     def add(self, violations: Iterable[Violation]) -> None:
         """Count these."""
@@ -109,21 +109,21 @@ class ReportBuilder:
             if len(first) < self._limit:
                 first.append(violation)
 
-    def build(self, *, of_one_job: bool = False) -> Report:
+    def build(self, *, of_one_job: bool = False) -> VerifyReport:
         """The report. For one job, only what its own row and log can show was checked."""
         acks, findings = self.counts.acks, []
         for rule in INVARIANTS:
             count = self._violations[rule.id]
-            state = State.VIOLATED if count else State.HOLDS
+            state = RuleState.VIOLATED if count else RuleState.HOLDS
             why = ""
             if not acks and rule.needs_acks:
-                state, why = State.NOT_CHECKED, WITHOUT_ACKS if acks is None else NO_ACKS
+                state, why = RuleState.NOT_CHECKED, WITHOUT_ACKS if acks is None else NO_ACKS
             if rule.needs_metrics:
-                state, why = State.NOT_CHECKED, WITHOUT_METRICS
+                state, why = RuleState.NOT_CHECKED, WITHOUT_METRICS
             elif of_one_job and rule.of_record is None and not rule.needs_acks:
-                state, why = State.NOT_CHECKED, OF_MANY_JOBS
+                state, why = RuleState.NOT_CHECKED, OF_MANY_JOBS
             findings.append(
-                Finding(
+                RuleFinding(
                     id=rule.id,
                     title=rule.title,
                     state=state,
@@ -132,10 +132,10 @@ class ReportBuilder:
                     why=why,
                 )
             )
-        return Report(findings=tuple(findings), **msgspec.structs.asdict(self.counts))
+        return VerifyReport(findings=tuple(findings), **msgspec.structs.asdict(self.counts))
 
 
-Progress = Callable[[int, int], None]
+OnProgress = Callable[[int, int], None]
 """Called with the number of jobs and of events read so far."""
 
 
@@ -145,8 +145,8 @@ def verify(
     *,
     limit: int = DEFAULT_LIMIT,
     retention_us: Duration = SHORTEST_RETENTION,
-    progress: Progress | None = None,
-) -> Report:
+    progress: OnProgress | None = None,
+) -> VerifyReport:
     """Check every invariant on rows, log and the callers' acknowledgements, if there are any."""
     report = ReportBuilder(limit=limit)
     with ExitStack() as opened:
@@ -177,7 +177,9 @@ def verify(
     return report.build()
 
 
-def verify_job(store: RecordSource, job_id: JobId, *, limit: int = DEFAULT_LIMIT) -> Report | None:
+def verify_job(
+    store: RecordSource, job_id: JobId, *, limit: int = DEFAULT_LIMIT
+) -> VerifyReport | None:
     """Check one job's row and log; None if there is no such job. What is about several jobs is not
     checked, and the report says so. [X4]"""
     record = next(store.audit.records(page_size=1, job_id=job_id), None)
@@ -199,10 +201,10 @@ def _check_missing(
         if may_be_purged(job_acks, now, retention_us):
             report.counts.purged += 1
             continue
-        report.add(check_acks(Record(job_id=job_id, job=None, events=()), job_acks))
+        report.add(check_acks(JobHistory(job_id=job_id, job=None, events=()), job_acks))
 
 
-def assert_holds(store: RecordSource, acks: Sequence[Path] | None = None) -> Report:
+def assert_holds(store: RecordSource, acks: Sequence[Path] | None = None) -> VerifyReport:
     """For tests: fail with the first violations unless everything that was checked holds."""
     report = verify(store, acks)
     if not report.holds:

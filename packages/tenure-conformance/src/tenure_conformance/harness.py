@@ -60,7 +60,7 @@ from tenure.core.instants import Duration, Instant, seconds
 from tenure.core.job import Job, JobError
 from tenure.core.kind_settings import KindChange, KindSettings
 from tenure.core.lifecycle import decide
-from tenure.core.outcomes import Applied, Change, Context, NeedsHistory
+from tenure.core.outcomes import Applied, Change, DecisionContext, NeedsHistory
 from tenure.core.policy import LeaseBounds, Policy
 from tenure.core.rates import Rate
 from tenure.core.validation import Limits
@@ -647,7 +647,7 @@ class Kit:
         """Decide `command` on `job` (default: the stored one) without saving; the change."""
         loaded = self.store.jobs.load([command.job_id])
         subject = job or loaded.jobs.get(command.job_id)
-        context = Context(
+        context = DecisionContext(
             now=loaded.now, epoch=loaded.epoch, entropy=self._ids(ENTROPY_BYTES), job=subject
         )
         outcome = decide(command, context)

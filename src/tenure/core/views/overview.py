@@ -18,7 +18,7 @@ from tenure.core.schedules import Schedule
 from tenure.core.views.job_search import Scope
 from tenure.core.views.rollups import Rollup, Series, Tally, percentile
 from tenure.core.vocabulary import JobStatus, WorkerState
-from tenure.core.workers import WorkerSeen
+from tenure.core.workers import ListedWorker
 
 MAX_QUEUES = 100
 """How many queues an overview shows; queues with jobs come first."""
@@ -175,7 +175,7 @@ class OverviewParts(msgspec.Struct, frozen=True, kw_only=True):
     oldest_ready_at: Mapping[QueueName, Instant]
     settings: Sequence[QueueState]
     left_out: int
-    workers: Sequence[WorkerSeen]
+    workers: Sequence[ListedWorker]
     failed_runs: Sequence[FailedRun]
 
 
@@ -369,7 +369,7 @@ _DEPTHS = ("ready", "delayed", "leased", "suspect", "waiting", "stalled", "dead_
 
 def _queues(
     parts: OverviewParts,
-    live: Sequence[WorkerSeen],
+    live: Sequence[ListedWorker],
     wanted: OverviewFilter,
     series: Iterable[Series],
 ) -> tuple[QueueOverview, ...]:
@@ -429,13 +429,13 @@ def _worker_counts(parts: OverviewParts, wanted: OverviewFilter) -> WorkerCounts
     return WorkerCounts(**states)
 
 
-def is_taken(queue: QueueName, kind: Kind, live: Iterable[WorkerSeen]) -> bool:
+def is_taken(queue: QueueName, kind: Kind, live: Iterable[ListedWorker]) -> bool:
     """Whether one of these workers claims jobs of this kind from this queue; one that names no
     kinds claims all of them."""
     return any(queue in each.queues and (not each.kinds or kind in each.kinds) for each in live)
 
 
-def _attention(parts: OverviewParts, live: Sequence[WorkerSeen]) -> tuple[Attention, ...]:
+def _attention(parts: OverviewParts, live: Sequence[ListedWorker]) -> tuple[Attention, ...]:
     paused = {each.name for each in parts.settings if each.paused}
     found = [
         Attention(matter=matter, jobs=jobs, queue=each.queue, kind=each.kind)

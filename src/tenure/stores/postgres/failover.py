@@ -12,12 +12,12 @@ import msgspec
 
 from tenure.core.failover import (
     Acknowledged,
-    Found,
-    Kept,
-    Refusal,
     Remembered,
     Ruling,
     Server,
+    ServerFacts,
+    ServerRefusal,
+    StoredChange,
     highest_timeline,
     judge,
 )
@@ -119,7 +119,7 @@ class Checked(msgspec.Struct, frozen=True):
     """What a server was checked for, what it has, what follows, and the epoch it is in now."""
 
     asked: Remembered
-    found: Found
+    found: ServerFacts
     ruling: Ruling
     epoch: Epoch
 
@@ -136,10 +136,10 @@ def check_server(
     missing. Raises an error for a server that must not be used. The caller commits."""
     found, epoch = _find(tx, query, asked)
     ruling = judge(asked, found)
-    if ruling.refusal is Refusal.BEHIND:
+    if ruling.refusal is ServerRefusal.BEHIND:
         newest = highest_timeline(asked.server, found.recorded)
         raise ServerBehind(found=found.server.timeline or 0, newest=newest)
-    if ruling.refusal is Refusal.RESTORED and not accepts_restored:
+    if ruling.refusal is ServerRefusal.RESTORED and not accepts_restored:
         raise StoreRestored(
             found=found.server.system_identifier, recorded=found.recorded.system_identifier
         )
@@ -173,7 +173,7 @@ def log_check(result: Checked) -> None:
         )
 
 
-def _find(tx: Transaction, query: MakeQuery, asked: Remembered) -> tuple[Found, Epoch]:
+def _find(tx: Transaction, query: MakeQuery, asked: Remembered) -> tuple[ServerFacts, Epoch]:
     [state], kept = tx.fetch(
         query("server_state"),
         query(
@@ -183,11 +183,11 @@ def _find(tx: Transaction, query: MakeQuery, asked: Remembered) -> tuple[Found, 
         ),
     )
     identifier, timeline, recorded_identifier, recorded_timeline, now, epoch, tick = state
-    found = Found(
+    found = ServerFacts(
         server=Server(identifier, timeline),
         recorded=Server(recorded_identifier, recorded_timeline),
         now=Instant(now),
         tick=tick,
-        kept={(JobId(job_id), seq): Kept(ts, rev) for job_id, seq, ts, rev in kept},
+        kept={(JobId(job_id), seq): StoredChange(ts, rev) for job_id, seq, ts, rev in kept},
     )
     return found, Epoch(epoch)

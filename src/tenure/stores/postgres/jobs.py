@@ -17,7 +17,7 @@ from tenure.stores.postgres.transaction import PostgresTransaction, Vetoed
 from tenure.stores.sql.batches import ChangeStream, Group, groups_of
 from tenure.stores.sql.database import Transaction
 from tenure.stores.sql.flows import SqlFlows, ended_members, needed_jobs
-from tenure.stores.sql.jobs import NoteKeys, SqlJobs, letters_of, resolved_by
+from tenure.stores.sql.jobs import MarkDirty, SqlJobs, letters_of, resolved_by
 from tenure.stores.sql.rows import Row
 from tenure.stores.sql.statements import Query, Shape, Statement, fill
 
@@ -27,8 +27,10 @@ _READY = HintedChange.READY
 class PostgresJobs(SqlJobs):
     """`tenure.ports.StoredJobs` in PostgreSQL."""
 
-    def __init__(self, database: PostgresDialect, flows: SqlFlows, *, note_keys: NoteKeys) -> None:
-        super().__init__(database, flows=flows, note_keys=note_keys)
+    def __init__(
+        self, database: PostgresDialect, flows: SqlFlows, *, mark_dirty: MarkDirty
+    ) -> None:
+        super().__init__(database, flows=flows, mark_dirty=mark_dirty)
         self._database = database
         self._notify_text = self._query("notify_at_once", channel="", payload="").text
         self._new_jobs = NewJobs(self._statement_of_new_job, database.key("epoch"))
@@ -137,7 +139,7 @@ class PostgresJobs(SqlJobs):
                 new_queues.update(unknown)
                 yield [
                     *self._register(unknown),
-                    *self._note_keys(piece),
+                    *self._mark_dirty(piece),
                     self._group_query(groups[0], epoch, window, alone=True),
                 ]
 
@@ -155,7 +157,7 @@ class PostgresJobs(SqlJobs):
         if letters_of(changes) or needed_jobs(changes):
             return self._write(lambda tx: self._save_holding_others(tx, changes, epoch))
         new_queues = self.registered.missing(changes, epoch)
-        register = [*self._register(new_queues), *self._note_keys(changes)]
+        register = [*self._register(new_queues), *self._mark_dirty(changes)]
         register += self._given_keys(changes, epoch)
         groups = groups_of(changes)
         saved = None
@@ -214,7 +216,7 @@ class PostgresJobs(SqlJobs):
     def save_held(self, tx: Transaction, changes: Sequence[Change], epoch: Epoch) -> Saved:
         groups = groups_of(changes)
         before = self._register(self.registered.missing(changes, epoch))
-        before += self._note_keys(changes)
+        before += self._mark_dirty(changes)
         before += self._given_keys(changes, epoch)
         queries = [self._group_query(group, epoch, held=True) for group in groups]
         return self._save(tx, groups, before, queries, epoch)

@@ -20,7 +20,7 @@ from tenure.stores.postgres.schema import (
 from tenure.stores.postgres.schema import migrate as migrate_schema
 from tenure.stores.sql.claim_dialect import ClaimDialect
 from tenure.stores.sql.flows import SqlFlows
-from tenure.stores.sql.jobs import NoteKeys, SqlJobs
+from tenure.stores.sql.jobs import MarkDirty, SqlJobs
 from tenure.stores.sql.statements import Query
 from tenure.stores.sql.store import SqlStore
 
@@ -30,8 +30,8 @@ class PostgresParts(SqlStore):
 
     database: PostgresDialect
 
-    def _make_jobs(self, flows: SqlFlows, note_keys: NoteKeys) -> SqlJobs:
-        return PostgresJobs(self.database, flows, note_keys=note_keys)
+    def _make_jobs(self, flows: SqlFlows, mark_dirty: MarkDirty) -> SqlJobs:
+        return PostgresJobs(self.database, flows, mark_dirty=mark_dirty)
 
     def _make_claim_dialect(self) -> ClaimDialect:
         return PostgresClaimDialect(self.database)

@@ -70,7 +70,7 @@ class SqlAdmission(Part):
 
     # --- marking -------------------------------------------------------------------------------
 
-    def note_keys(self, changes: Iterable[Change]) -> list[Query]:
+    def mark_dirty(self, changes: Iterable[Change]) -> list[Query]:
         """The statements that mark the keys of these changes dirty; none for jobs without one. If a
         change is not applied after all, its dirty key is harmless."""
         dirty = {

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 
 from tenure.core.artifacts import (
-    MAX_SHOWN_LOGS,
+    MAX_LOGS_READ,
     Artifact,
     ArtifactQuotas,
     ArtifactUpload,
@@ -15,8 +15,8 @@ from tenure.core.artifacts import (
     Staging,
     StoredArtifact,
     is_leftover,
-    shown_attempt,
     stage,
+    visible_attempt,
 )
 from tenure.core.failover import is_settling
 from tenure.core.ids import Epoch, JobId, Namespace
@@ -110,7 +110,7 @@ class SqlArtifacts(Part):
     def _of_shown_attempt(self, statement: str, job_id: JobId, **more: object) -> Sequence[Row]:
         # Two reads are safe: a job whose artifacts are visible has finished, its row never changes.
         jobs = self._rows(self._query("load_jobs", WITH_BODIES, ids=self._pack([job_id])))
-        attempt = shown_attempt(job_from(jobs[0]) if jobs else None)
+        attempt = visible_attempt(job_from(jobs[0]) if jobs else None)
         if attempt is None:
             return []
         return self._rows(self._query(statement, job_id=job_id, attempt=attempt, **more))
@@ -177,7 +177,7 @@ class SqlArtifacts(Part):
 
     def logs(self, job_id: JobId) -> list[AttemptLog]:
         """The kept output of the latest attempts, in order. [B26]"""
-        query = self._query("load_attempt_logs", job_id=job_id, limit=MAX_SHOWN_LOGS)
+        query = self._query("load_attempt_logs", job_id=job_id, limit=MAX_LOGS_READ)
         rows = reversed(self._rows(query))
         return [AttemptLog(**dict(zip(LOG_COLUMNS, row, strict=True))) for row in rows]
 

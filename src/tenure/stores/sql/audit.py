@@ -11,7 +11,7 @@ from tenure.core.instants import Instant
 from tenure.core.rate_evidence import GrantMade, RateInForce, in_force
 from tenure.core.verdicts import Observation
 from tenure.errors import UnreadableRow
-from tenure.ports import DedupeKey, Record, Unreadable
+from tenure.ports import DedupeKey, JobHistory, Unreadable
 from tenure.stores.sql.database import Part, Transaction
 from tenure.stores.sql.limits import kind_settings_from, queue_state_from
 from tenure.stores.sql.rows import (
@@ -37,7 +37,7 @@ _REV, _SEQ = JOB_COLUMNS.index("rev"), EVENT_FIELDS.index("seq")
 class SqlAudit(Part):
     """`tenure.ports.Audit`."""
 
-    def records(self, *, page_size: int, job_id: JobId | None = None) -> Iterator[Record]:
+    def records(self, *, page_size: int, job_id: JobId | None = None) -> Iterator[JobHistory]:
         """Every job with its log, by id; each page is one snapshot."""
         if job_id is not None:
             [record] = self._read(partial(self._records_of, ids=[job_id]), snapshot=True)
@@ -52,14 +52,14 @@ class SqlAudit(Part):
                 return
             after = page[-1].job_id
 
-    def _page(self, tx: Transaction, after: JobId | None, size: int) -> list[Record]:
+    def _page(self, tx: Transaction, after: JobId | None, size: int) -> list[JobHistory]:
         shape: Shape = (("after_id", ""), ("after_job_id", ""))
         if after is not None:
             shape = (("after_id", "WHERE id > :after"), ("after_job_id", "WHERE job_id > :after"))
         [found] = tx.fetch(self._query("record_ids", shape, after=after, limit=size))
         return self._records_of(tx, [JobId(row[0]) for row in found])
 
-    def _records_of(self, tx: Transaction, ids: Sequence[JobId]) -> list[Record]:
+    def _records_of(self, tx: Transaction, ids: Sequence[JobId]) -> list[JobHistory]:
         packed = self._pack(ids)
         names = ("load_jobs", "load_histories", "load_observations")
         answers = tx.fetch(
@@ -75,7 +75,7 @@ class SqlAudit(Part):
         for seen in _readable(answers[2], observation_from, None, unreadable):
             observations[seen.job_id].append(seen)
         return [
-            Record(
+            JobHistory(
                 job_id,
                 jobs.get(job_id),
                 events[job_id],

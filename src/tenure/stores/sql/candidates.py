@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from tenure.core.claims import ClaimScope, GrantRoom, kind_meter
 from tenure.core.concurrency import Lane
-from tenure.core.events import has_unknown_word
+from tenure.core.events import has_unknown_value
 from tenure.core.ids import Kind, QueueName
 from tenure.core.instants import Instant
 from tenure.core.job import Job
@@ -294,7 +294,7 @@ def _readable(
             job = job_from(row[:_PLACE])
         except UnreadableRow:
             continue
-        if not has_unknown_word(job):
+        if not has_unknown_value(job):
             yield (-job.priority, row[_PLACE], job.run_at, job.id), job, row[_TAT]
 
 

@@ -12,8 +12,8 @@ from tenure.core.flow_rows import (
     PARENTS_PER_PAGE,
     Edge,
     EdgeCheck,
-    Flow,
     FlowRedrive,
+    FlowRow,
     FlowStep,
     FlowSummary,
     FlowView,
@@ -27,7 +27,7 @@ from tenure.core.flow_rows import (
 )
 from tenure.core.ids import Actor, FlowId, JobId, Namespace, job_id_range, last_instant_of
 from tenure.core.instants import Instant
-from tenure.core.leases import HeldLease, why_not_held
+from tenure.core.leases import LeaseRef, why_not_held
 from tenure.core.outcomes import Change, History, NeedsHistory
 from tenure.core.vocabulary import EventCause, JobStatus
 from tenure.stores.sql.database import Database, Part, Transaction
@@ -205,7 +205,7 @@ class SqlFlows(Part):
         packed = self._pack([JobId(each) for each in ids])
         return frozenset(row[0] for row in self._rows(self._query("existing_flows", ids=packed)))
 
-    def parents(self, held: HeldLease, actor: Actor, *, after: int) -> ParentPage:
+    def parents(self, held: LeaseRef, actor: Actor, *, after: int) -> ParentPage:
         """The next parents of a leased job, with their results. [FL7]"""
         found = self._read(lambda tx: self._parent_page(tx, held, actor, after))
         if isinstance(found, NeedsHistory):  # the lease is over: read its end, too
@@ -221,7 +221,7 @@ class SqlFlows(Part):
     def _parent_page(
         self,
         tx: Transaction,
-        held: HeldLease,
+        held: LeaseRef,
         actor: Actor,
         after: int,
         histories: Mapping[JobId, History] | None = None,
@@ -296,9 +296,9 @@ def needed_jobs(changes: Iterable[Change]) -> list[JobId]:
     return sorted({job_id for change in with_edges for job_id in change.needed})
 
 
-def _flow_from(row: Row) -> Flow:
+def _flow_from(row: Row) -> FlowRow:
     flow_id, namespace, name, made_at, jobs = row
-    return Flow(id=flow_id, namespace=namespace, name=name, made_at=Instant(made_at), jobs=jobs)
+    return FlowRow(id=flow_id, namespace=namespace, name=name, made_at=Instant(made_at), jobs=jobs)
 
 
 def _cause(value: str | None) -> EventCause | None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from tenure.core.ids import Actor, Epoch, JobId
 from tenure.core.instants import Instant
 from tenure.core.job import Job
-from tenure.core.leases import HeldLease, LeaseRow, lease_news
+from tenure.core.leases import LeaseRef, LeaseRow, lease_news
 from tenure.core.outcomes import Change, SessionKey
 from tenure.core.verdicts import (
     MAX_OBSERVATIONS_PER_LEASE,
@@ -48,7 +48,7 @@ COLUMN_WORDS = {"resolution_columns": ", ".join(RESOLUTION_COLUMNS)}
 MAX_OBSERVATION_TRIES = 2 * MAX_OBSERVATIONS_PER_LEASE
 """Each lost race for an ordinal means that another observation was kept, and ten fill a lease."""
 
-NoteKeys = Callable[[Iterable[Change]], list[Query]]
+MarkDirty = Callable[[Iterable[Change]], list[Query]]
 """The statements that mark the keys of these changes dirty."""
 
 
@@ -95,10 +95,10 @@ class RegisteredQueues:
 class SqlJobs(Part, StoredJobs, ABC):
     """`tenure.ports.StoredJobs`. Dialects write the changes."""
 
-    def __init__(self, database: Database, *, flows: SqlFlows, note_keys: NoteKeys) -> None:
+    def __init__(self, database: Database, *, flows: SqlFlows, mark_dirty: MarkDirty) -> None:
         super().__init__(database)
         self._flows = flows
-        self._note_keys = note_keys
+        self._mark_dirty = mark_dirty
         self.registered = RegisteredQueues()
 
     # --- what a dialect provides ------------------------------------------------------------------
@@ -162,7 +162,7 @@ class SqlJobs(Part, StoredJobs, ABC):
             ]
         return [self._query("load_jobs", columns, ids=self._pack(wanted))]
 
-    def peek_leases(self, leases: Sequence[HeldLease], actor: Actor) -> list[LeaseNews]:
+    def peek_leases(self, leases: Sequence[LeaseRef], actor: Actor) -> list[LeaseNews]:
         """For which of these leases the worker should send a heartbeat now."""
         ids = self._pack([lease.job_id for lease in leases])
         rows = self._rows(self._query("load_leases", ids=ids))

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from tenure.core.claims import QueueState, kind_meter, queue_meter, rates_of, standings
+from tenure.core.claims import QueueState, kind_meter, queue_meter, rate_waits, rates_of
 from tenure.core.ids import Epoch, Kind, Namespace, QueueName
 from tenure.core.instants import Instant
 from tenure.core.kind_settings import KindChange, KindSettings, changes_limits, put_over
-from tenure.core.rates import Meter, Rate, RateScope, RateStanding, RateUnit
+from tenure.core.rates import Meter, Rate, RateScope, RateUnit, RateWait
 from tenure.ports import NO_LIMIT, Hint, HintedChange
 from tenure.stores.sql.claim_dialect import ClaimDialect
 from tenure.stores.sql.database import Database, Part, Transaction
@@ -95,10 +95,10 @@ class SqlSettings(Part):
 
     def rates(
         self, namespace: Namespace, queue: QueueName, kind: Kind, rate_key: str | None = None
-    ) -> list[RateStanding]:
+    ) -> list[RateWait]:
         """The rates that such jobs are under."""
 
-        def read(tx: Transaction) -> list[RateStanding]:
+        def read(tx: Transaction) -> list[RateWait]:
             queues, kinds, [(now, _)] = tx.fetch(
                 self._query("load_queue_settings", namespace=namespace, queues=self._pack([queue])),
                 self._query("load_kind", namespace=namespace, kind=kind),
@@ -111,7 +111,7 @@ class SqlSettings(Part):
             )
             rows = tx.fetch(*self._rate_queries(namespace, rates), last=True)
             states = rate_states_from(row for each in rows for row in each)
-            return standings(rates, states, Instant(now))
+            return rate_waits(rates, states, Instant(now))
 
         return self._read(read)
 

@@ -27,7 +27,7 @@ from tenure.core.views.overview import (
     window_of,
 )
 from tenure.core.views.rollups import Rollup, tally
-from tenure.core.workers import WorkerSeen
+from tenure.core.workers import ListedWorker
 from tenure.stores.sql.database import Database, Part, Transaction
 from tenure.stores.sql.depths import DepthQuestion, SqlDepths
 from tenure.stores.sql.limits import queue_state_from
@@ -66,7 +66,7 @@ class SqlOverview(Part):
         self,
         tx: Transaction,
         wanted: OverviewFilter,
-        workers: Sequence[WorkerSeen],
+        workers: Sequence[ListedWorker],
         schedules: Mapping[JobId, Schedule],
     ) -> OverviewParts:
         here = {"namespace": wanted.namespace}

@@ -32,7 +32,7 @@ from tenure.stores.sql.database import Database, Part
 from tenure.stores.sql.depths import SqlDepths
 from tenure.stores.sql.events import SqlEvents
 from tenure.stores.sql.flows import SqlFlows
-from tenure.stores.sql.jobs import NoteKeys, SqlJobs
+from tenure.stores.sql.jobs import MarkDirty, SqlJobs
 from tenure.stores.sql.limits import SqlSettings
 from tenure.stores.sql.overview import SqlOverview
 from tenure.stores.sql.rollups import SqlRollups
@@ -102,7 +102,7 @@ class SqlStore(Part, ABC):
         self.settings = SqlSettings(database, dialect)
         self.admission = SqlAdmission(database, dialect, self.settings)
         self.settings.admit_again = self.admission.admit_again
-        self.jobs = self._make_jobs(flows, self.admission.note_keys)
+        self.jobs = self._make_jobs(flows, self.admission.mark_dirty)
         self.flows, self.events = flows, SqlEvents(database)
         schedules = SqlSchedules(database, self.jobs)
         self.candidates = SqlCandidates(database, dialect)
@@ -132,7 +132,7 @@ class SqlStore(Part, ABC):
     # --- what a dialect provides ---------------------------------------------------------------
 
     @abstractmethod
-    def _make_jobs(self, flows: SqlFlows, note_keys: NoteKeys) -> SqlJobs:
+    def _make_jobs(self, flows: SqlFlows, mark_dirty: MarkDirty) -> SqlJobs:
         """The jobs of this dialect."""
 
     @abstractmethod

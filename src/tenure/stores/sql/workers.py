@@ -7,16 +7,16 @@ from tenure.core.instants import Instant
 from tenure.core.workers import (
     FIRST_WORKER,
     KnownStart,
+    ListedWorker,
     WorkerKey,
     WorkerProcess,
-    WorkerSeen,
     start_of,
 )
 from tenure.ports import NO_LIMIT
 from tenure.stores.sql.database import Part, Transaction
 from tenure.stores.sql.rows import Row
 
-PROCESS_COLUMNS: tuple[str, ...] = WorkerSeen.__struct_fields__
+PROCESS_COLUMNS: tuple[str, ...] = ListedWorker.__struct_fields__
 COLUMN_WORDS = {"process_columns": ", ".join(PROCESS_COLUMNS)}
 
 _LISTS = ("queues", "kinds", "schedules")
@@ -39,7 +39,7 @@ class SqlWorkers(Part):
             return False
         return self._write(lambda tx: self._seen(tx, process)).has_drain_request
 
-    def _seen(self, tx: Transaction, process: WorkerProcess) -> WorkerSeen:
+    def _seen(self, tx: Transaction, process: WorkerProcess) -> ListedWorker:
         facts = {name: getattr(process, name) for name in _PROCESS_FACTS}
         facts |= {name: _encode(facts[name]).decode() for name in _LISTS}
         found, [(now, _)] = tx.fetch(
@@ -54,7 +54,7 @@ class SqlWorkers(Part):
 
     def page(
         self, namespace: Namespace, *, after: WorkerKey = FIRST_WORKER, limit: int = NO_LIMIT
-    ) -> list[WorkerSeen]:
+    ) -> list[ListedWorker]:
         """The workers after this key that reported lately, by name and principal. [B43]"""
         place = after._asdict()
         query = self._query("list_workers", namespace=namespace, limit=limit, **place)
@@ -67,7 +67,7 @@ class SqlWorkers(Part):
         return bool(found)
 
 
-def _worker(row: Row) -> WorkerSeen:
+def _worker(row: Row) -> ListedWorker:
     facts = dict(zip(PROCESS_COLUMNS, row, strict=True))
     lists = {name: _decode_names(facts[name]) for name in _LISTS}
-    return WorkerSeen(**facts | lists | {"drain_reported": bool(facts["drain_reported"])})
+    return ListedWorker(**facts | lists | {"drain_reported": bool(facts["drain_reported"])})

@@ -17,7 +17,7 @@ from tenure.ports import ANY_TIME, ClockWindow, Saved
 from tenure.stores.sql.batches import FIRST_LANE, LOGGED, PARKED, Group, group_columns, groups_of
 from tenure.stores.sql.database import Transaction
 from tenure.stores.sql.flows import SqlFlows, ended_members
-from tenure.stores.sql.jobs import NoteKeys, SqlJobs, resolved_by
+from tenure.stores.sql.jobs import MarkDirty, SqlJobs, resolved_by
 from tenure.stores.sql.rows import JOB_ENCODERS
 from tenure.stores.sql.statements import Query, Shape, Statements
 from tenure.stores.sqlite.database import SqliteDialect
@@ -27,8 +27,8 @@ from tenure.stores.sqlite.file import SqliteTransaction
 class SqliteJobs(SqlJobs):
     """`tenure.ports.StoredJobs` in SQLite."""
 
-    def __init__(self, database: SqliteDialect, flows: SqlFlows, *, note_keys: NoteKeys) -> None:
-        super().__init__(database, flows=flows, note_keys=note_keys)
+    def __init__(self, database: SqliteDialect, flows: SqlFlows, *, mark_dirty: MarkDirty) -> None:
+        super().__init__(database, flows=flows, mark_dirty=mark_dirty)
         self._statements = database.statements
 
     def row_locks(self, ids: Sequence[JobId], sessions: Sequence[SessionKey]) -> list[Query]:
@@ -79,7 +79,7 @@ class SqliteJobs(SqlJobs):
         self._write_changes(tx, inserts)
         applied = updates + inserts
         self._spawn(tx, [each for change in applied for each in change.spawned])
-        tx.fetch(*self._note_keys(applied))
+        tx.fetch(*self._mark_dirty(applied))
         self._flows.write(tx, applied)
         tx.fetch(*self._flows.edge_marks(ended_members(applied)))
         self.keep_observations(tx, [seen for change in applied for seen in change.observations])

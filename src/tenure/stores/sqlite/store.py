@@ -15,7 +15,7 @@ from tenure.ports import Clock, HealthFact, OnHint
 from tenure.stores.sql.claim_dialect import ClaimDialect
 from tenure.stores.sql.database import Transaction
 from tenure.stores.sql.flows import SqlFlows
-from tenure.stores.sql.jobs import NoteKeys, SqlJobs
+from tenure.stores.sql.jobs import MarkDirty, SqlJobs
 from tenure.stores.sql.statements import Query
 from tenure.stores.sql.store import SqlStore
 from tenure.stores.sql.views import SqlViews
@@ -65,8 +65,8 @@ class SqliteParts(SqlStore):
     parallelism = 1
     """One writer."""
 
-    def _make_jobs(self, flows: SqlFlows, note_keys: NoteKeys) -> SqlJobs:
-        return SqliteJobs(self.database, flows, note_keys=note_keys)
+    def _make_jobs(self, flows: SqlFlows, mark_dirty: MarkDirty) -> SqlJobs:
+        return SqliteJobs(self.database, flows, mark_dirty=mark_dirty)
 
     def _make_claim_dialect(self) -> ClaimDialect:
         return SqliteClaimDialect(self.database)

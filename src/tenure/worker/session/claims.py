@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from tenure.clock import Boot
-from tenure.core.claims import ClaimRequest, Held
+from tenure.core.claims import ClaimRequest, RateLimited
 from tenure.core.ids import Actor, Kind, Namespace, QueueName, RequestId, WorkerId
 from tenure.core.instants import Duration, seconds
 from tenure.core.policy import Backoff, Random, delay_us
@@ -97,7 +97,7 @@ class ClaimPlanner:
         self.unanswered: ClaimRequest | None = None
         self._is_whole = True  # whether the last claim was for all kinds of its group
         self._was_woken = False  # while a claim was unanswered: it may have come too early
-        self._held: list[Held | None] = []  # the rates in the empty answers in a row
+        self._held: list[RateLimited | None] = []  # the rates in the empty answers in a row
         self.hints_arrive: Callable[[], bool] = lambda: False
 
     # --- asking --------------------------------------------------------------------------------
@@ -165,7 +165,7 @@ class ClaimPlanner:
     # --- answers -------------------------------------------------------------------------------
 
     def answered(
-        self, granted: int, now: Boot, *, waited_us: int = 0, held: Held | None = None
+        self, granted: int, now: Boot, *, waited_us: int = 0, held: RateLimited | None = None
     ) -> None:
         """An answer came. Ask again at once unless everything was empty in a row; if the
         coordinator waited for work in our place, that was the pause. Where jobs are rate-limited,
@@ -198,7 +198,7 @@ class ClaimPlanner:
         self.next_at = Boot(now + self._pause_us(holds))
         self._idle_us = Duration(2 * self._idle_us)
 
-    def _pause_us(self, holds: Sequence[Held | None]) -> int:
+    def _pause_us(self, holds: Sequence[RateLimited | None]) -> int:
         """Until the next claim after one of everything that received nothing. If all that could be
         granted is rate-limited, nothing is asked before the first rate has room."""
         longest_us = self._settings.longest_poll_us

@@ -11,7 +11,7 @@ from tenure.core.claims import ClaimRequest
 from tenure.core.commands import WorkerCommand
 from tenure.core.instants import Duration
 from tenure.core.job import Job
-from tenure.core.leases import HeldLease
+from tenure.core.leases import LeaseRef
 from tenure.core.verdicts import Grant
 from tenure.core.vocabulary import Disposition
 from tenure.telemetry.tracing import NO_TRACE, TraceContext
@@ -74,7 +74,7 @@ class Send(msgspec.Struct, frozen=True):
 class PollLeases(msgspec.Struct, frozen=True):
     """Poll these leases, by run; answer with `leases_polled`. [C2]"""
 
-    leases: dict[int, HeldLease]
+    leases: dict[int, LeaseRef]
     traced: TraceContext = NO_TRACE
 
 

@@ -12,7 +12,7 @@ import msgspec
 from tenure.clock import NEVER, Boot
 from tenure.core.commands import WorkerCommand
 from tenure.core.instants import seconds
-from tenure.core.leases import HeldLease
+from tenure.core.leases import LeaseRef
 from tenure.telemetry.tracing import trace_of_jobs
 from tenure.worker.session.attempts import LeasedAttempt
 from tenure.worker.session.messages import PollLeases, Send, Stats
@@ -195,7 +195,7 @@ class LeasePolls:
         seen = list(islice(waiting, MAX_POLLED))
         for each in seen:
             running[each.run] = running.pop(each.run)
-        leases = {each.run: HeldLease(each.grant.job_id, each.grant.lease_id) for each in seen}
+        leases = {each.run: LeaseRef(each.grant.job_id, each.grant.lease_id) for each in seen}
         return PollLeases(leases, trace_of_jobs(each.grant.job for each in seen))
 
     def next_at(self, running: dict[int, LeasedAttempt]) -> Boot:

@@ -22,7 +22,7 @@ from tenure.core.ids import (
     handler_flow_id,
     handler_member_id,
 )
-from tenure.core.leases import HeldLease
+from tenure.core.leases import LeaseRef
 from tenure.core.verdicts import Answer, Reply
 from tenure.core.vocabulary import Cause
 from tenure.errors import InvalidInput, RequestRefused, TenureError
@@ -216,7 +216,7 @@ class HandlerRequests:
         return request.answer(None) if staging.cause is None else _lost(request, staging.cause)
 
     def _load_parents(self, request: HandlerRequest, what: frames.LoadParents) -> frames.AskAnswer:
-        held = HeldLease(request.job_id, request.lease_id)
+        held = LeaseRef(request.job_id, request.lease_id)
         page = self._coordination.store.flows.parents(held, self._actor, after=what.after)
         return request.answer(page) if page.cause is None else _lost(request, page.cause)
 

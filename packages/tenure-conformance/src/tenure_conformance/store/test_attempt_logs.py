@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tenure.coordinator.retention import DAY
-from tenure.core.artifacts import MAX_ATTEMPT_LOG_BYTES, MAX_SHOWN_LOGS, AttemptLog, AttemptOutput
+from tenure.core.artifacts import MAX_ATTEMPT_LOG_BYTES, MAX_LOGS_READ, AttemptLog, AttemptOutput
 from tenure.core.ids import LeaseId, worker_actor
 from tenure.core.job import Job
 from tenure.core.vocabulary import Cause
@@ -112,12 +112,12 @@ def test_a_purge_deletes_output(kit: Kit) -> None:
 
 @spec("B26")
 def test_the_output_of_the_latest_attempts_is_shown(kit: Kit) -> None:
-    job = kit.running_job(policy=policy(max_releases=MAX_SHOWN_LOGS + 5))
-    for number in range(MAX_SHOWN_LOGS + 2):
+    job = kit.running_job(policy=policy(max_releases=MAX_LOGS_READ + 5))
+    for number in range(MAX_LOGS_READ + 2):
         assert _put(kit, job, f"attempt {number + 1}") is None
         kit.release(job)
         (job,) = kit.claimed()
 
     texts = [log.text for log in kit.store.artifacts.logs(job.id)]
 
-    assert texts == [f"attempt {number + 3}" for number in range(MAX_SHOWN_LOGS)]
+    assert texts == [f"attempt {number + 3}" for number in range(MAX_LOGS_READ)]

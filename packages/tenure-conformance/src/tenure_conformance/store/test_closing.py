@@ -23,7 +23,7 @@ from tenure.core.ids import (
 )
 from tenure.core.instants import Duration
 from tenure.core.kind_settings import KindChange
-from tenure.core.leases import HeldLease
+from tenure.core.leases import LeaseRef
 from tenure.core.outcomes import SessionKey
 from tenure.core.schedules import Schedule, ScheduleChange, ScheduleSpec
 from tenure.core.tokens import TOKEN_ENTROPY_BYTES, NewToken, mint
@@ -95,7 +95,7 @@ CALLS: dict[str, Callable[[Store], Any]] = {
     "jobs.load by key": lambda store: store.jobs.load(KeyHolders((KEY,))),
     "jobs.load by session": lambda store: store.jobs.load(LeasedJobs(SESSION), bodies=False),
     "jobs.read without bodies": lambda store: store.jobs.read([JOB], bodies=False),
-    "jobs.peek_leases": lambda store: store.jobs.peek_leases([HeldLease(JOB, LEASE)], WORKER),
+    "jobs.peek_leases": lambda store: store.jobs.peek_leases([LeaseRef(JOB, LEASE)], WORKER),
     "events.load latest": lambda store: store.events.load([JOB], latest=2),
     "events.load": lambda store: store.events.load([JOB]),
     "jobs.save_locked": lambda store: store.jobs.save_locked(
@@ -193,7 +193,7 @@ CALLS: dict[str, Callable[[Store], Any]] = {
     "flows.page": lambda store: store.flows.page(DEFAULT_NAMESPACE, before=None, limit=1),
     "flows.load": lambda store: store.flows.load(DEFAULT_NAMESPACE, FlowId(JOB)),
     "flows.existing": lambda store: store.flows.existing([FlowId(JOB)]),
-    "flows.parents": lambda store: store.flows.parents(HeldLease(JOB, LEASE), WORKER, after=-1),
+    "flows.parents": lambda store: store.flows.parents(LeaseRef(JOB, LEASE), WORKER, after=-1),
     "flows.edges of jobs": lambda store: list(store.flows.edges([JOB])),
     "audit.lease_holders": lambda store: list(store.audit.lease_holders()),
     "health": lambda store: store.health(),

@@ -9,7 +9,7 @@ from tenure.core import flow_rows
 from tenure.core.flow_rows import FlowView
 from tenure.core.ids import DEFAULT_NAMESPACE, FlowId, Kind, QueueName, replacement_id
 from tenure.core.job import Job
-from tenure.core.leases import HeldLease
+from tenure.core.leases import LeaseRef
 from tenure.core.policy import Compensation, DeadLetterJob
 from tenure.core.verdicts import Reply
 from tenure.core.vocabulary import (
@@ -135,7 +135,7 @@ def test_a_replacement_is_like_its_job_and_reads_the_results_of_its_parents(kit:
     )
     assert (first.payload.origin_id, first.payload.parents) == (old.id, 2)
     assert made.lease_id is not None
-    held = HeldLease(made.id, made.lease_id)
+    held = LeaseRef(made.id, made.lease_id)
     page = kit.store.flows.parents(held, made.principal or OPERATOR, after=-1)
     assert [(each.step, each.outcome, each.result) for each in page.parents] == [
         ("left", JobStatus.SUCCEEDED, b"1"),

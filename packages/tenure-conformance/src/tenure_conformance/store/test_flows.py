@@ -10,7 +10,7 @@ from tenure.core.flow_rows import ParentPage
 from tenure.core.ids import DEFAULT_NAMESPACE, FlowId, JobId, Namespace, QueueName
 from tenure.core.instants import seconds
 from tenure.core.job import Job
-from tenure.core.leases import HeldLease
+from tenure.core.leases import LeaseRef
 from tenure.core.vocabulary import CancelMode, Cause, ErrorClass, EventCause, EventType, JobStatus
 from tenure.errors import InvalidInput
 from tenure_conformance.harness import CLIENT, KIND, OPERATOR, WORKER, Kit, ids, policy, race
@@ -448,7 +448,7 @@ def test_parents_are_read_in_order_under_the_lease_of_their_child(kit: Kit) -> N
     (join,) = kit.claimed()
     assert join.id == flow["join"].id
     assert join.lease_id is not None
-    held = HeldLease(join.id, join.lease_id)
+    held = LeaseRef(join.id, join.lease_id)
 
     first = kit.store.flows.parents(held, WORKER, after=-1)
     rest = kit.store.flows.parents(held, WORKER, after=first.parents[-1].position)
@@ -464,7 +464,7 @@ def test_parents_are_read_in_order_under_the_lease_of_their_child(kit: Kit) -> N
     assert kit.store.flows.parents(held, WORKER, after=-1).cause is Cause.LEASE_EXPIRED
     kit.sweep(join)
     assert kit.store.flows.parents(held, WORKER, after=-1).cause is Cause.LEASE_EXPIRED
-    unknown = HeldLease(kit.new_id(), held.lease_id)
+    unknown = LeaseRef(kit.new_id(), held.lease_id)
     assert kit.store.flows.parents(unknown, WORKER, after=-1).cause is Cause.UNKNOWN_JOB
 
 
@@ -478,7 +478,7 @@ def test_a_page_of_parents_has_at_most_half_a_megabyte_unless_one_is_larger(kit:
     kit.settle()
     (join,) = kit.claimed()
     assert join.lease_id is not None
-    held = HeldLease(join.id, join.lease_id)
+    held = LeaseRef(join.id, join.lease_id)
 
     pages: list[ParentPage] = []
     after = -1

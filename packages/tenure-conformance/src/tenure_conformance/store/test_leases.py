@@ -7,7 +7,7 @@ import pytest
 from tenure.core.ids import JobId, worker_actor
 from tenure.core.instants import Instant, seconds
 from tenure.core.job import Job, Progress
-from tenure.core.leases import HeldLease
+from tenure.core.leases import LeaseRef
 from tenure.core.vocabulary import (
     Cause,
     Disposition,
@@ -29,8 +29,8 @@ def test_polling_leases_finds_cancels_and_lost_leases_and_changes_nothing(kit: K
     kit.cancel(asked_to_stop)
     kit.cancel_hard(gone)
     leases = [_lease(job) for job in (held, asked_to_stop, gone)]
-    stranger = HeldLease(held.id, leases[1].lease_id)
-    nobody = HeldLease(JobId("01900000-0000-7000-8000-000000000000"), leases[0].lease_id)
+    stranger = LeaseRef(held.id, leases[1].lease_id)
+    nobody = LeaseRef(JobId("01900000-0000-7000-8000-000000000000"), leases[0].lease_id)
     before = [kit.reload(job) for job in (held, asked_to_stop, gone)]
 
     found = kit.coordinator.store.jobs.peek_leases([*leases, stranger, nobody], WORKER)
@@ -49,9 +49,9 @@ def test_polling_leases_finds_cancels_and_lost_leases_and_changes_nothing(kit: K
     assert kit.coordinator.store.jobs.peek_leases([], WORKER) == []
 
 
-def _lease(job: Job) -> HeldLease:
+def _lease(job: Job) -> LeaseRef:
     assert job.lease_id is not None
-    return HeldLease(job.id, job.lease_id)
+    return LeaseRef(job.id, job.lease_id)
 
 
 @spec("K13")

@@ -7,7 +7,7 @@ from tenure.core.instants import Duration, Instant
 from tenure.core.views.events import EventFilter, EventPage
 from tenure.core.views.job_search import PREVIEW_CHARS, JobFilter
 from tenure.core.vocabulary import JobStatus, OnLost
-from tenure.ports import Audit, DedupeKey, DueJobs, PruneResult, Record
+from tenure.ports import Audit, DedupeKey, DueJobs, JobHistory, PruneResult
 from tenure_conformance.harness import CLIENT, KIND, QUEUE, Kit, ids, policy
 from tenure_conformance.spec import spec
 
@@ -206,7 +206,7 @@ def test_records_can_be_read_while_the_store_is_written(kit: Kit) -> None:
         kit.complete(job)
     rest = list(reading)
 
-    assert isinstance(first, Record)
+    assert isinstance(first, JobHistory)
     assert [first.job_id, *(record.job_id for record in rest)] == sorted(ids(jobs))
     for record in (first, *rest):
         assert record.job is not None

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from tenure.core.ids import Fingerprint, RequestId
 from tenure.core.lifecycle import decide
-from tenure.core.outcomes import Applied, Change, Context
+from tenure.core.outcomes import Applied, Change, DecisionContext
 from tenure.core.verdicts import Observation, Resolution
 from tenure.core.vocabulary import ObservationType, ResolutionKind
 from tenure_conformance.harness import OPERATOR, Kit
@@ -19,7 +19,7 @@ MANY = 600  # several pieces of whatever size a store writes at a time
 def _births(kit: Kit, **last: str) -> list[Change]:
     """New jobs; the last of them as `last` says."""
     loaded = kit.store.jobs.load([])
-    context = Context(now=loaded.now, epoch=loaded.epoch, entropy=b"")
+    context = DecisionContext(now=loaded.now, epoch=loaded.epoch, entropy=b"")
     commands = [*(kit.new() for _ in range(MANY - 1)), kit.new(**last)]
     outcomes = [decide(command, context) for command in commands]
     return [outcome.change for outcome in outcomes if isinstance(outcome, Applied)]

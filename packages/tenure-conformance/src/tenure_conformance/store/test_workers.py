@@ -16,7 +16,7 @@ from tenure.core.ids import (
 )
 from tenure.core.instants import Instant, seconds
 from tenure.core.vocabulary import WorkerState
-from tenure.core.workers import WorkerProcess, WorkerSeen
+from tenure.core.workers import ListedWorker, WorkerProcess
 from tenure.errors import InvalidInput
 from tenure_conformance.harness import QUEUE, WORKER, WORKER_ID, Kit
 from tenure_conformance.spec import spec
@@ -65,7 +65,7 @@ def test_a_worker_is_listed_with_its_last_report(kit: Kit) -> None:
     _see(kit, uptime_s=10, queues=queues, kinds=kinds, schedules=schedules, concurrency=8)
 
     assert kit.store.workers.page(DEFAULT_NAMESPACE) == [
-        WorkerSeen(
+        ListedWorker(
             namespace=DEFAULT_NAMESPACE,
             worker=WORKER_ID,
             actor=WORKER,
