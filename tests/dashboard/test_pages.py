@@ -1,5 +1,7 @@
 """Every page: who sees it, what a GET changes, its headers. Made from the table of pages."""
 
+from collections.abc import Iterator
+
 import pytest
 
 from tenure.core.ids import DEFAULT_NAMESPACE, JobId, Kind, QueueName
@@ -70,15 +72,23 @@ READ = [page for page in PAGES if page.method == "GET"]
 NEED_SESSION = [page for page in PAGES if not page.is_public]
 
 
+@pytest.fixture(scope="module")
+def furnished() -> Iterator[DashboardStage]:
+    """A dashboard with something on every page, for tests that change nothing."""
+    stage = DashboardStage()
+    furnish(stage)
+    yield stage
+    stage.close()
+
+
 def test_every_page_has_an_example() -> None:
     assert {page.name for page in READ} == {*EXAMPLES, *DOWNLOADS}
 
 
 @spec("DB1")
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_every_page_is_shown(stage: DashboardStage, name: str) -> None:
-    furnish(stage)
-    browser = stage.browser(Role.VIEWER)
+def test_every_page_is_shown(furnished: DashboardStage, name: str) -> None:
+    browser = furnished.browser(Role.VIEWER)
 
     answer = browser.get(EXAMPLES[name])
 
@@ -106,10 +116,8 @@ def test_nothing_is_shown_to_those_who_have_not_signed_in(
 
 @spec("DB10")
 @pytest.mark.parametrize("path", [*EXAMPLES.values(), "/nowhere"])
-def test_every_page_forbids_what_it_does_not_need(stage: DashboardStage, path: str) -> None:
-    furnish(stage)
-
-    answer = stage.browser(Role.VIEWER).get(path)
+def test_every_page_forbids_what_it_does_not_need(furnished: DashboardStage, path: str) -> None:
+    answer = furnished.browser(Role.VIEWER).get(path)
 
     for name, text in HEADERS.items():
         assert answer.headers[name.lower()] == text
@@ -120,15 +128,14 @@ def test_every_page_forbids_what_it_does_not_need(stage: DashboardStage, path: s
 
 @spec("DB8")
 @pytest.mark.parametrize("role", [Role.VIEWER, Role.OPERATOR])
-def test_a_crawl_with_get_changes_nothing(stage: DashboardStage, role: Role) -> None:
-    furnish(stage)
-    browser = stage.browser(role)
-    before = dump(stage)
+def test_a_crawl_with_get_changes_nothing(furnished: DashboardStage, role: Role) -> None:
+    browser = furnished.browser(role)
+    before = dump(furnished)
 
     seen = crawl(browser)
 
     assert len(seen) > len(EXAMPLES)
-    assert dump(stage) == before
+    assert dump(furnished) == before
 
 
 def crawl(browser: Browser) -> set[str]:
