@@ -214,7 +214,7 @@ def test_a_schedule_that_fires_too_often_for_a_test_can_be_paused(app: Tenure) -
     def report() -> None: ...
 
     told = pytest.raises(TenureError, match=r"app\.schedules\.pause\(name\)")
-    with inline(app) as jobs, told:
+    with inline(app, max_attempts=20) as jobs, told:
         jobs.advance("1d")
 
     with inline(app) as jobs:
