@@ -1,4 +1,4 @@
-"""Eight claimers in one process, each with connections of its own.
+"""Sixteen claimers in one process, each with connections of its own.
 
 Run as `python -m tests.chaos.claimer URL NAME BATCH HOLDS`: claims until the queue stays empty
 and prints one JSON line per grant. With `HOLDS` = 1 it completes what it claimed, so that limited
@@ -18,9 +18,9 @@ from tenure.core.verdicts import Verdict
 from tenure.core.vocabulary import VerdictKind
 from tenure.wiring import open_store
 
-THREADS = 8
+THREADS = 16
 QUEUE = QueueName("race")
-EMPTY_ANSWERS = 20
+EMPTY_ANSWERS = 10
 
 
 def claim_all(url: str, name: str, batch: int, completes: bool, lock: Lock) -> None:

@@ -124,8 +124,8 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @spec("Z4", "A1", "I7")
-def test_64_claimers_share_a_queue_and_no_job_is_granted_twice(url: str) -> None:
-    jobs = 600
+@pytest.mark.parametrize("jobs", [200, pytest.param(1200, marks=pytest.mark.proof)])
+def test_64_claimers_share_a_queue_and_no_job_is_granted_twice(url: str, jobs: int) -> None:
     store = open_store(url, migrate=True)
     fill(store, jobs)
 
@@ -140,8 +140,14 @@ def test_64_claimers_share_a_queue_and_no_job_is_granted_twice(url: str) -> None
 
 
 @spec("Z3")
-def test_64_claimers_never_hold_more_leases_than_the_limit(url: str) -> None:
-    jobs, limit = 300, 10
+@pytest.mark.parametrize(
+    "url",
+    ["sqlite", "postgres", pytest.param("postgres-nested-loops", marks=pytest.mark.proof)],
+    indirect=True,
+)
+@pytest.mark.parametrize("jobs", [80, pytest.param(600, marks=pytest.mark.proof)])
+def test_64_claimers_never_hold_more_leases_than_the_limit(url: str, jobs: int) -> None:
+    limit = 10
     store = open_store(url, migrate=True)
     store.settings.put_queue(DEFAULT_NAMESPACE, QUEUE, paused=None, limit=limit)
     fill(store, jobs)

@@ -30,9 +30,13 @@ from tests.support.postgres import PostgresCluster
 pytestmark = pytest.mark.process
 
 CLIENTS = 3
-KILLS = 8
+KILLS = 4
+MANY_KILLS = 16
 MANY_ROUNDS = 100_000
 ROOT = Path(__file__).resolve().parents[2]
+
+
+many = pytest.mark.parametrize("kills", [KILLS, pytest.param(MANY_KILLS, marks=pytest.mark.proof)])
 
 
 def sqlite_url(path: Path) -> str:
@@ -110,10 +114,10 @@ def massacre_postgres(
     massacre.end()
 
 
-def kill_and_replace(massacre: Massacre) -> None:
+def kill_and_replace(massacre: Massacre, kills: int) -> None:
     for _ in range(CLIENTS):
         massacre.start()
-    for number in range(KILLS):
+    for number in range(kills):
         sleep(0.05 * (number % 4))  # not a wait for anything: kills must fall on odd moments
         massacre.kill_one()
         massacre.start()
@@ -145,24 +149,26 @@ def _ran_with_key(record: JobHistory) -> bool:
     return record.job is not None and bool(record.job.concurrency_key) and record.job.attempt > 0
 
 
+@many
 @spec("I21", "I16", "I30", "I31", "RL11")
 def test_sqlite_keeps_every_acknowledgement_through_kills(
-    massacre_sqlite: tuple[Massacre, str],
+    massacre_sqlite: tuple[Massacre, str], kills: int
 ) -> None:
     massacre, url = massacre_sqlite
 
-    kill_and_replace(massacre)
+    kill_and_replace(massacre, kills)
 
     assert_nothing_is_missing(url, massacre.acks())
 
 
+@many
 @spec("I21", "I16", "I30", "I31", "CK3")
 def test_postgres_keeps_every_acknowledgement_through_kills(
-    massacre_postgres: tuple[Massacre, str],
+    massacre_postgres: tuple[Massacre, str], kills: int
 ) -> None:
     massacre, url = massacre_postgres
 
-    kill_and_replace(massacre)
+    kill_and_replace(massacre, kills)
 
     assert_nothing_is_missing(url, massacre.acks())
 
