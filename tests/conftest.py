@@ -3,10 +3,12 @@
 import os
 import signal
 from collections.abc import Iterator
+from urllib.parse import urlsplit
 
 import pytest
 from hypothesis import settings
 
+from tenure.stores.postgres.store import PostgresStore
 from tests.support.postgres import DSN_VARIABLE, PostgresCluster, PostgresServer
 
 pytest_plugins = [
@@ -39,9 +41,25 @@ def postgres() -> Iterator[PostgresServer]:
         yield server
 
 
+@pytest.fixture(scope="session")
+def migrated_postgres(postgres: PostgresServer) -> str:
+    """The name of a database with Tenure's schema: to copy it costs half of what migrating does."""
+    dsn = postgres.create_database()
+    PostgresStore(dsn, migrate=True).close()
+    return urlsplit(dsn).path.removeprefix("/")
+
+
 @pytest.fixture
-def postgres_url(postgres: PostgresServer) -> Iterator[str]:
-    """The URL of a fresh, empty database, dropped after the test."""
+def postgres_url(postgres: PostgresServer, migrated_postgres: str) -> Iterator[str]:
+    """The URL of a fresh database with an empty store, dropped after the test."""
+    dsn = postgres.create_database(template=migrated_postgres)
+    yield dsn
+    postgres.drop_database(dsn)
+
+
+@pytest.fixture
+def empty_postgres_url(postgres: PostgresServer) -> Iterator[str]:
+    """The URL of a fresh database without anything, dropped after the test."""
     dsn = postgres.create_database()
     yield dsn
     postgres.drop_database(dsn)

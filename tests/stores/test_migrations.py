@@ -172,11 +172,13 @@ def test_many_may_open_a_new_file_at_once(sqlite_path: Path) -> None:
 
 
 @spec("Y3")
-def test_a_database_without_our_schema_is_refused_and_not_written_to(postgres_url: str) -> None:
+def test_a_database_without_our_schema_is_refused_and_not_written_to(
+    empty_postgres_url: str,
+) -> None:
     with pytest.raises(SchemaTooOld, match="tenure migrate"):
-        PostgresStore(postgres_url)
+        PostgresStore(empty_postgres_url)
 
-    with psycopg.connect(postgres_url) as raw:
+    with psycopg.connect(empty_postgres_url) as raw:
         found = raw.execute("SELECT 1 FROM pg_namespace WHERE nspname = 'tenure'").fetchall()
     assert not found
 
@@ -184,14 +186,14 @@ def test_a_database_without_our_schema_is_refused_and_not_written_to(postgres_ur
 @spec("Y3")
 @pytest.mark.parametrize(("version", "error"), [(0, SchemaTooOld), (99, SchemaTooNew)])
 def test_a_database_of_another_version_is_refused(
-    postgres_url: str, version: int, error: type[StoreError]
+    empty_postgres_url: str, version: int, error: type[StoreError]
 ) -> None:
-    postgres_schema.migrate(postgres_url)
-    with psycopg.connect(postgres_url) as raw:
+    postgres_schema.migrate(empty_postgres_url)
+    with psycopg.connect(empty_postgres_url) as raw:
         raw.execute("UPDATE tenure.meta SET schema_version = %s", [version])
 
     with pytest.raises(error) as refusal:
-        PostgresStore(postgres_url)
+        PostgresStore(empty_postgres_url)
 
     assert str(version) in str(refusal.value)
 
@@ -206,25 +208,25 @@ def test_a_database_of_another_version_is_refused(
     ],
 )
 def test_a_database_of_other_migrations_is_refused_in_one_sentence(
-    postgres_url: str, older: str
+    empty_postgres_url: str, older: str
 ) -> None:
-    postgres_schema.migrate(postgres_url)
-    with psycopg.connect(postgres_url) as raw:
+    postgres_schema.migrate(empty_postgres_url)
+    with psycopg.connect(empty_postgres_url) as raw:
         raw.execute(older.encode())
 
-    migrated = _migrate("--url", postgres_url)
+    migrated = _migrate("--url", empty_postgres_url)
     with pytest.raises(SchemaDiffers, match="another state of Tenure"):
-        PostgresStore(postgres_url)
+        PostgresStore(empty_postgres_url)
 
     assert migrated.exit_code == 2
     assert "another state of Tenure" in migrated.stderr
 
 
-def test_many_may_migrate_a_database_at_once(postgres_url: str) -> None:
+def test_many_may_migrate_a_database_at_once(empty_postgres_url: str) -> None:
     versions: list[int] = []
 
     def migrate() -> None:
-        versions.append(postgres_schema.migrate(postgres_url))
+        versions.append(postgres_schema.migrate(empty_postgres_url))
 
     threads = [threading.Thread(target=migrate) for _ in range(4)]
     for thread in threads:
@@ -235,9 +237,9 @@ def test_many_may_migrate_a_database_at_once(postgres_url: str) -> None:
     assert versions == [newest_version(postgres_schema.PACKAGE)] * 4
 
 
-def test_two_schemas_live_in_one_database(postgres_url: str) -> None:
-    one = PostgresStore(postgres_url, schema="one", migrate=True)
-    two = PostgresStore(postgres_url, schema="two", migrate=True)
+def test_two_schemas_live_in_one_database(empty_postgres_url: str) -> None:
+    one = PostgresStore(empty_postgres_url, schema="one", migrate=True)
+    two = PostgresStore(empty_postgres_url, schema="two", migrate=True)
 
     [job_id] = enqueue(one)
 
@@ -264,10 +266,10 @@ def test_migrations_are_numbered_from_one_without_a_gap(package: str) -> None:
 
 
 def test_both_dialects_have_the_same_tables_and_columns(
-    postgres_url: str, sqlite_path: Path
+    empty_postgres_url: str, sqlite_path: Path
 ) -> None:
-    postgres_schema.migrate(postgres_url)
-    with psycopg.connect(postgres_url) as raw:
+    postgres_schema.migrate(empty_postgres_url)
+    with psycopg.connect(empty_postgres_url) as raw:
         theirs = raw.execute(
             "SELECT table_name, column_name, is_nullable = 'NO' FROM information_schema.columns"
             " WHERE table_schema = 'tenure'"
@@ -329,12 +331,12 @@ def test_the_printed_sql_of_sqlite_makes_the_schema(sqlite_path: Path) -> None:
     SqliteStore(sqlite_path).close()
 
 
-def test_the_printed_sql_of_postgres_makes_the_schema(postgres_url: str) -> None:
-    printed = _migrate("--url", postgres_url, "--print", "--schema", "elsewhere").stdout
-    with psycopg.connect(postgres_url, autocommit=True) as raw:
+def test_the_printed_sql_of_postgres_makes_the_schema(empty_postgres_url: str) -> None:
+    printed = _migrate("--url", empty_postgres_url, "--print", "--schema", "elsewhere").stdout
+    with psycopg.connect(empty_postgres_url, autocommit=True) as raw:
         raw.execute(printed.encode())
 
-    PostgresStore(postgres_url, schema="elsewhere").close()
+    PostgresStore(empty_postgres_url, schema="elsewhere").close()
 
 
 @pytest.mark.parametrize("url", ["memory://", "redis://x", "postgresql://u:hunter2@127.0.0.1:1/x"])
