@@ -9,10 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
 import pytest
+from msgspec.structs import replace
 
 from tenure.core.claims import ClaimPlan, ClaimView
 from tenure.core.ids import DEFAULT_NAMESPACE, Epoch, Kind
-from tenure.core.instants import Instant
+from tenure.core.instants import Duration, Instant, seconds
 from tenure.core.outcomes import Change
 from tenure.core.verdicts import Observation
 from tenure.core.views.events import TailFilter
@@ -26,7 +27,7 @@ from tenure.errors import (
     StoreUnavailable,
     UnknownStoreUrl,
 )
-from tenure.ports import DedupeKey, KeyHolders, Locked
+from tenure.ports import NO_WAIT, DedupeKey, KeyHolders, Locked
 from tenure.stores.postgres.jobs import PostgresJobs
 from tenure.stores.postgres.store import PostgresStore
 from tenure.stores.postgres.wire import PREPARED_AFTER, PreparedStatements
@@ -135,6 +136,7 @@ def test_the_claim_reads_its_index_in_order(
     # The index's own predicate, and whether the job has expired since the last sweep.
     assert re.findall("Filter: (.*)", plan) == [
         "(((start_by IS NULL) OR (start_by > $0)) AND (not_before = 0))",
+        "((start_by IS NULL) OR (start_by > $2))",  # of the count, if there are too few
     ]
 
 
@@ -617,3 +619,31 @@ def test_a_process_that_is_frozen_in_a_transaction_holds_its_locks_for_two_secon
         finally:
             thaw.set()
         frozen.result(60)  # nothing was written, so it was done again
+
+
+@spec("OB53")
+@pytest.mark.parametrize("kinds", [None, (Kind("send"),), (Kind("send"), Kind("other"))])
+@pytest.mark.parametrize("delay_us", [NO_WAIT, seconds(0.001)])
+def test_a_claim_that_is_short_because_others_have_locked_jobs_says_so(
+    kinds: tuple[Kind, ...] | None,
+    delay_us: Duration,
+    postgres_store: PostgresStore,
+    postgres_url: str,
+) -> None:
+    def claimed(count: int, seq: int) -> tuple[int, bool]:
+        request = replace(claim_request(count, seq=seq), kinds=kinds)
+        planned = postgres_store.claims.claim(
+            request.scope, [request.session], count, planner(request)
+        )
+        return len(planned.changes), planned.skipped_locked
+
+    changes = enqueue_changes(postgres_store, 4, delay_us=delay_us)
+    save(postgres_store, changes)
+    due_at = max(change.job.run_at or 0 for change in changes)
+    until(lambda: postgres_store.now() >= due_at, "they are due")
+    with psycopg.connect(postgres_url) as other:
+        other.execute("SELECT 1 FROM tenure.job WHERE id = %s FOR UPDATE", [changes[1].job.id])
+        full, short, empty = claimed(2, 1), claimed(2, 2), claimed(2, 3)
+
+    assert (full, short, empty) == ((2, False), (1, True), (0, True))
+    assert (claimed(2, 4), claimed(2, 5)) == ((1, False), (0, False))

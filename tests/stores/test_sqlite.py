@@ -320,7 +320,7 @@ def test_the_claim_reads_its_index_in_order(sqlite_store: SqliteStore, sqlite_pa
 # --- Forks ---------------------------------------------------------------------------------------
 
 
-@spec("OB46")
+@spec("OB53")
 def test_a_claim_says_how_often_it_began_again_because_its_queue_had_changed(
     sqlite_store: SqliteStore, sqlite_path: Path
 ) -> None:

@@ -190,7 +190,7 @@ def conflicts(kit: Observed) -> dict[str, float]:
     return {dict(labels)["conflict"]: number for labels, number in found.items()}
 
 
-@spec("OB46")
+@spec("OB53")
 def test_a_claim_that_a_rate_held_back_is_counted(kit: Observed) -> None:
     kit.enqueue()
     kit.enqueue()
@@ -202,7 +202,7 @@ def test_a_claim_that_a_rate_held_back_is_counted(kit: Observed) -> None:
     assert conflicts(kit)["held"] == 2
 
 
-@spec("OB46")
+@spec("OB53")
 def test_a_refused_claim_is_a_claim_conflict(kit: Observed) -> None:
     kit.enqueue()
     kit.enqueue()
@@ -218,7 +218,7 @@ def test_a_refused_claim_is_a_claim_conflict(kit: Observed) -> None:
     assert conflicts(kit) == dict.fromkeys(ClaimConflict, 0) | {"refused": 3}
 
 
-@spec("OB46")
+@spec("OB53")
 def test_each_conflict_of_claims_is_counted_from_0(kit: Observed) -> None:
     assert conflicts(kit) == dict.fromkeys(ClaimConflict, 0)
 

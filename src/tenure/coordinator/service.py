@@ -326,7 +326,7 @@ class Coordinator:
         planned = self.store.claims.claim(
             request.scope, [request.session], 0, lambda view: plan_claims([request], view, [])
         )
-        self._tell_conflicts(planned, tries=1)
+        self._tell_conflicts(planned, tries=1, short=0)
         [answer] = planned.answers
         return self._repeat(request) if answer.is_repeat else answer
 
@@ -677,11 +677,12 @@ class Coordinator:
         if self.observer is not None:
             self.observer.saved(planned.changes, before)
         answered = list(zip(calls, planned.answers, strict=True))
-        self._tell_conflicts(planned, tries=tries)
+        short = sum(len(answer.grants) < call.request.limit for call, answer in answered)
+        self._tell_conflicts(planned, tries=tries, short=short)
         return answered
 
-    def _tell_conflicts(self, planned: ClaimPlan, *, tries: int) -> None:
-        """Which conflicts claims met."""
+    def _tell_conflicts(self, planned: ClaimPlan, *, tries: int, short: int) -> None:
+        """Which conflicts claims met, `short` of which received less than they asked for."""
         if self.observer is None:
             return
         refused = sum(answer.cause is not None for answer in planned.answers)
@@ -690,6 +691,7 @@ class Coordinator:
             (ClaimConflict.REFUSED, refused),
             (ClaimConflict.RESTARTED, planned.restarts),
             (ClaimConflict.LOST, tries - 1),
+            (ClaimConflict.LOCKED, short if planned.skipped_locked else 0),
             (ClaimConflict.HELD, held),
         ):
             if number:

@@ -317,13 +317,15 @@ class ClaimAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 class ClaimPlan(msgspec.Struct, frozen=True, kw_only=True):
     """What the store must write, and the answers to give once it is written. The store sets
-    `restarts`: how often it had to start again, because settings changed under the claim."""
+    `restarts`: how often it had to start again, because settings changed under the claim; and
+    `skipped_locked`: whether candidates are missing because other transactions had locked them."""
 
     changes: tuple[Change, ...]
     sessions: tuple[Session, ...]
     answers: tuple[ClaimAnswer, ...]
     rate_states: dict[Meter, Instant] = msgspec.field(default_factory=dict)
     restarts: int = 0
+    skipped_locked: bool = False
 
 
 class ClaimConflict(StrEnum):
@@ -332,6 +334,7 @@ class ClaimConflict(StrEnum):
     REFUSED = "refused"  # another claim of its session came first
     RESTARTED = "restarted"  # the settings of its queues changed
     LOST = "lost"  # the database aborted its transaction in favour of another one
+    LOCKED = "locked"  # it received too few jobs: others had locked jobs that it asked for
     HELD = "held"  # it received nothing: jobs that it asked for are rate-limited
 
 

@@ -151,9 +151,9 @@ CONFLICTS = _counter(
     "tenure_claim_conflicts_total",
     "conflict",
     "Claims that were refused because another one of their session came first, restarted because"
-    " they needed other locks than they had taken, or lost to another transaction and made again;"
-    " locked, that is, granted too few jobs because other transactions had locked some;"
-    " or held, that is, granted nothing while a rate held jobs back that they asked for.",
+    " settings had changed, keys were dirty or other claims had locked their limits and rates, or"
+    " lost to another transaction and made again; locked, that is, granted too few jobs because"
+    " other transactions had locked some; or held, that is, granted nothing because of a rate.",
     "sum by (conflict) (rate(tenure_claim_conflicts_total[5m]))",
     lambda counts: _by_name(counts.conflicts),
 )

@@ -71,6 +71,14 @@ SERVER_FIRST_S = 0.5
 """By how much the server's time-out is shorter than this process's, if there is time: then the
 server answers, and its answer states that nothing was written."""
 
+_WITH_COUNT = (
+    ") AS found UNION ALL SELECT {count_as_candidate}"
+    " FROM (SELECT count(*) AS n FROM (%s LIMIT :wanted) AS v) AS v LIMIT :wanted"
+)
+"""Ends a statement of candidates with their number, locked ones included. Counts only if there are
+fewer than wanted: otherwise the limit stops before that. In the same statement, and so in the same
+snapshot: jobs that are enqueued meanwhile do not count."""
+
 COMPARE_WITHIN_S = 3
 """How long a process that starts waits for each host of its URL, if there are several."""
 
@@ -87,6 +95,10 @@ WORDS = COLUMN_WORDS | {
     "lock": "FOR UPDATE",
     "skip_locked": "FOR UPDATE SKIP LOCKED",
     "skip_locked_jobs": "FOR UPDATE OF j SKIP LOCKED",
+    "begin_counted": "SELECT * FROM (",
+    "with_count_of_arm": _WITH_COUNT
+    % "SELECT 1 FROM {t}job AS j WHERE j.namespace = :namespace AND j.queue = :queue AND {arm}",
+    "with_count_of_arms": _WITH_COUNT % "SELECT 1 FROM ({arms}) AS v",
     # The position of this transaction's events in the tail: see job_event in the schema. A
     # sub-select is evaluated once for all rows.
     "position": "(SELECT (CAST(:epoch AS bigint) << 44)"

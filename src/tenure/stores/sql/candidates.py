@@ -7,7 +7,6 @@ however many are parked (docs/adr/0047).
 """
 
 from collections.abc import Iterator, Mapping, Sequence, Set
-from itertools import chain
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -37,6 +36,7 @@ together."""
 MAX_SKIPPED = 1000
 """How many jobs of a newer version may precede the jobs that a claim can have. [Y5]"""
 
+_ID = JOB_COLUMNS.index("id")
 _PLACE, _TAT = len(JOB_COLUMNS), len(JOB_COLUMNS) + 1
 """The columns after those of the job: its place in claim order, and the state of its rate."""
 
@@ -144,6 +144,8 @@ class Candidates(msgspec.Struct, frozen=True):
 
     jobs: list[Job]
     rate_states: dict[Meter, Instant]
+    skipped_locked: bool
+    """Whether there were too few, and more that other transactions had locked."""
 
 
 def names_few_kinds(scope: ClaimScope) -> bool:
@@ -188,7 +190,7 @@ class SqlCandidates(Part):
         place. [Y5]"""
         asked_more, asked = 0, reading
         while True:
-            rows = self._with_delayed(tx, asked, answers, now)
+            rows, skipped_locked = self._with_delayed(tx, asked, answers, now)
             found = sorted(_readable(rows), key=itemgetter(0))
             skipped = len(rows) - len(found)
             if skipped <= asked_more or asked_more >= MAX_SKIPPED:
@@ -199,6 +201,7 @@ class SqlCandidates(Part):
                         for _, job, tat in found
                         if tat is not None
                     },
+                    skipped_locked,
                 )
             asked_more = min(skipped, MAX_SKIPPED)
             asked = reading.and_more(asked_more)
@@ -228,18 +231,19 @@ class SqlCandidates(Part):
 
     def _with_delayed(
         self, tx: Transaction, reading: Reading, answers: Sequence[Sequence[Row]], now: Instant
-    ) -> list[Row]:
-        """The rows of ready jobs, and of due delayed jobs, if there are some."""
+    ) -> tuple[list[Row], bool]:
+        """The rows of ready jobs, and of due delayed jobs, if there are some; and whether other
+        transactions had locked more of them."""
         first_level = len(answers) - len(reading.places)
-        rows = list(chain.from_iterable(answers[:first_level]))
+        found = list(answers[:first_level])
         delayed: list[Query] = []
         for name, levels in zip(reading.places, answers[first_level:], strict=True):
             if levels:
                 due = _due(levels, now)
                 delayed += self._arm_queries(reading, name, due, is_ready=False)
         if delayed:
-            rows += chain.from_iterable(tx.fetch(*delayed))
-        return rows
+            found += tx.fetch(*delayed)
+        return _without_counts(found)
 
     def _arm_queries(
         self, reading: Reading, queue: QueueName, arms: Sequence[Arm], *, is_ready: bool
@@ -282,6 +286,21 @@ class SqlCandidates(Part):
             )
         merged = " UNION ALL ".join(_ARM % (index, text, n) for n, text in enumerate(texts))
         return self._query("merged_candidates", (("arms", merged),), **given)
+
+
+def _without_counts(answers: Sequence[Sequence[Row]]) -> tuple[list[Row], bool]:
+    """The candidates in these answers, and whether other transactions had locked more of them: an
+    answer with too few candidates may end with their number, locked ones included."""
+    rows: list[Row] = []
+    skipped_locked = False
+    for answer in answers:
+        if answer and answer[-1][_ID] is None:
+            *found, count = answer
+            skipped_locked = skipped_locked or count[_PLACE] > len(found)
+            rows += found
+        else:
+            rows += answer
+    return rows, skipped_locked
 
 
 def _readable(

@@ -237,7 +237,7 @@ class SqlClaims(Part):
         view = self._with_large_bodies(tx, view, claims=len(sessions))
         planned = plan(view)
         self._write_plan(tx, scope.namespace, view, planned)
-        return planned
+        return replace(planned, skipped_locked=True) if candidates.skipped_locked else planned
 
     def _opening(
         self, tx: Transaction, scope: ClaimScope, sessions: Sequence[SessionKey], wanted: int

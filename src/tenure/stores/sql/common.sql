@@ -150,22 +150,23 @@ RETURNING key;
 -- name: candidates
 -- The jobs of one arm (see stores/sql/candidates.py), in claim order, with their place in it and the rate
 -- of their rate key ({tat}). Columns are qualified: a bare `id` in ORDER BY would name the output column
--- and force a sort.
-SELECT {job_columns_to_claim}, {claim_place}, {tat} FROM {t}job AS j {index}
+-- and force a sort. Where there are many writers, {begin_counted} and {with_count_…} add a row without an id if these
+-- are fewer than wanted: how many there are, with those that others have locked.
+{begin_counted}SELECT {job_columns_to_claim}, {claim_place} AS place, {tat} FROM {t}job AS j {index}
  WHERE j.namespace = :namespace AND j.queue = :queue AND {arm}
  ORDER BY j.priority DESC, {claim_place}, j.run_at, j.id
- LIMIT :wanted {skip_locked};
+ LIMIT :wanted {skip_locked}{with_count_of_arm};
 
 -- name: merged_candidates
 -- The jobs of several arms, merged in claim order: keys first, and of each arm only as many as are
 -- needed. A job that was claimed since its key was read is left out.
-SELECT {job_columns_to_claim}, f.since, NULL FROM (
+{begin_counted}SELECT {job_columns_to_claim}, f.since, NULL FROM (
     SELECT job_id, level, since, began FROM ({arms}) AS found
      ORDER BY level DESC, since, began, job_id LIMIT :most) AS f
  CROSS JOIN {t}job AS j
  WHERE j.id = f.job_id AND j.not_before <= (SELECT {t}clock()) AND j.lane = 0
  ORDER BY f.level DESC, f.since, f.began, f.job_id
- LIMIT :wanted {skip_locked_jobs};
+ LIMIT :wanted {skip_locked_jobs}{with_count_of_arms};
 
 -- name: lock_slots
 -- The limits and rates that no other claim has locked, and the states of these rates.

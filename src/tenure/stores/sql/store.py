@@ -71,6 +71,7 @@ COLUMN_WORDS = {
     **schedules.COLUMN_WORDS,
     "job_columns": ", ".join(JOB_COLUMNS),
     "job_columns_to_claim": ", ".join(_SMALL_BODIES.get(name, f"j.{name}") for name in JOB_COLUMNS),
+    "count_as_candidate": ", ".join(["NULL"] * len(JOB_COLUMNS) + ["n", "NULL"]),
     "claim_place": "coalesce(j.admitted_at, j.run_at)",
     "job_columns_without_bodies": ", ".join(
         _BODY_PLACEHOLDERS.get(name, name) for name in JOB_COLUMNS

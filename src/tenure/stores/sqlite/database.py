@@ -48,6 +48,9 @@ WORDS = COLUMN_WORDS | {
     "lock": "",
     "skip_locked": "",
     "skip_locked_jobs": "",
+    "begin_counted": "",
+    "with_count_of_arm": "",
+    "with_count_of_arms": "",
     # Without statistics SQLite takes another index that starts with the same columns.
     "by_leases": "INDEXED BY tenure_job_leased",
     "by_due": "INDEXED BY tenure_job_due",
