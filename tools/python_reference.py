@@ -17,7 +17,7 @@ import msgspec
 
 import tenure
 from tenure import contract, testing
-from tenure.client.administration import DeadLetters, Kinds, Queues, Workers
+from tenure.client.administration import DeadLetters, Jobs, Kinds, Queues, Workers
 from tenure.client.app import JobOptions
 from tenure.client.flows import Flows
 from tenure.client.records import DeadLetterRecord
@@ -27,6 +27,7 @@ from tenure.protocol.records import (
     ArtifactRecord,
     ErrorRecord,
     EventRecord,
+    JobOutcome,
     KindRecord,
     ObservationRecord,
     QueueRecord,
@@ -77,6 +78,7 @@ _CLASSES = (
 )
 
 _ADMINISTRATION = {
+    "app.jobs": Jobs,
     "app.queues": Queues,
     "app.kinds": Kinds,
     "app.schedules": Schedules,
@@ -87,6 +89,7 @@ _ADMINISTRATION = {
 
 _RECORDS = (
     tenure.JobRecord,
+    JobOutcome,
     ErrorRecord,
     EventRecord,
     ObservationRecord,

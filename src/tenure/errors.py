@@ -286,8 +286,7 @@ class Conflict(TenureError):
         hint: str = "",
         noun: str = "job",
     ) -> None:
-        what = f"{noun} {job_id}" if status is None else f"{noun} {job_id}, which is {status}"
-        super().__init__(f"refused with {cause}: {what}", hint=hint)
+        super().__init__(f"refused with {cause}: {noun} {job_id}", hint=hint)
         self.job_id = job_id
         self.cause = cause
         self.status = status

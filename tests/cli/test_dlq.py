@@ -8,9 +8,9 @@ from typing import Any
 import click
 import pytest
 
-from tenure.cli import many
-from tenure.cli.invocation import Invocation
-from tenure.core.ids import JobId, operator_actor
+from tenure.cli import invocation, many
+from tenure.client import administration
+from tenure.core.ids import JobId
 from tenure_conformance.spec import spec
 from tests.cli.harness import Run, at_a_terminal, enqueued
 from tests.support.documents import REQUIRED_OF_DEAD_LETTERS
@@ -165,18 +165,17 @@ def test_of_two_operators_who_redrive_the_same_dead_letter_one_is_refused(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job_id = dead_letter(run)
-    chosen = many.Many.select
+    chosen = many.Many.chosen
 
     def beaten(*given: Any, **options: Any) -> list[JobId]:
         """Another operator is done between the list and the decision."""
         ids = chosen(*given, **options)
-        monkeypatch.setattr(many.Many, "select", chosen)
-        monkeypatch.setattr(Invocation, "operator", operator_actor("ann"))
+        monkeypatch.setattr(many.Many, "chosen", chosen)
+        monkeypatch.setattr(invocation, "_user", lambda: "ann")
         assert run("dlq", "redrive", "--all", "--yes").exit_code == 0
-        monkeypatch.setattr(Invocation, "operator", operator_actor("bob"))
         return ids
 
-    monkeypatch.setattr(many.Many, "select", beaten)
+    monkeypatch.setattr(many.Many, "chosen", beaten)
     late = run("dlq", "redrive", "--all", "--yes", "--json")
 
     [told] = json.loads(late.stdout)
@@ -271,8 +270,8 @@ def test_redrive_all_says_when_there_are_more_dead_letters_than_it_takes(
 ) -> None:
     for _ in range(3):
         dead_letter(run)
-    monkeypatch.setattr(many, "MAX_JOBS", 2)
-    monkeypatch.setattr(many, "PER_PAGE", 1)
+    monkeypatch.setattr(administration, "MAX_IDS", 2)
+    monkeypatch.setattr(administration, "PER_PAGE", 1)
 
     asked = run("dlq", "redrive", "--all", typed="n\n")
     first = run("dlq", "redrive", "--all", "--yes")

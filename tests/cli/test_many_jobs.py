@@ -5,8 +5,8 @@ from typing import Any, NoReturn
 
 import pytest
 
-from tenure.cli import many
-from tenure.cli.invocation import Invocation
+from tenure.cli import invocation, many
+from tenure.client import administration, jobs
 from tenure.clock import host_clock
 from tenure.coordinator.service import Coordinator
 from tenure.core.commands import Command, Enqueue
@@ -16,7 +16,6 @@ from tenure.core.ids import (
     Kind,
     QueueName,
     client_actor,
-    operator_actor,
 )
 from tenure.core.instants import Instant, seconds
 from tenure.core.policy import Policy
@@ -143,7 +142,7 @@ def test_rerun_all_makes_one_new_job_of_each_however_often_it_is_run(
     words = ("jobs", "rerun", "--all", "--status", "cancelled", "--kind", "mail")
 
     first = run(*words, typed="y\n")
-    monkeypatch.setattr(Invocation, "operator", operator_actor("bob"))
+    monkeypatch.setattr(invocation, "_user", lambda: "bob")
     second = run(*words, "--yes")
 
     new = set(first.stdout.split())
@@ -159,17 +158,17 @@ def test_of_two_operators_who_rerun_the_same_job_one_is_refused(
 ) -> None:
     cancelled(run, "mail")
     words = ("jobs", "rerun", "--all", "--status", "cancelled", "--yes")
-    chosen = many.Many.select
+    chosen = many.Many.chosen
 
     def beaten(*given: Any, **options: Any) -> Any:
         """Another operator is done between the list and the request."""
         ids = chosen(*given, **options)
-        monkeypatch.setattr(many.Many, "select", chosen)
+        monkeypatch.setattr(many.Many, "chosen", chosen)
+        monkeypatch.setattr(invocation, "_user", lambda: "bob")
         assert run(*words).exit_code == 0
-        monkeypatch.setattr(Invocation, "operator", operator_actor("bob"))
         return ids
 
-    monkeypatch.setattr(many.Many, "select", beaten)
+    monkeypatch.setattr(many.Many, "chosen", beaten)
     late = run(*words)
 
     assert (late.exit_code, late.stdout) == (1, "")
@@ -247,8 +246,8 @@ def test_an_interrupt_before_the_answer_says_that_none_was_done(
 
 
 def test_more_jobs_than_one_batch_are_all_taken(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(many, "PER_BATCH", 2)
-    monkeypatch.setattr(many, "PER_PAGE", 2)
+    monkeypatch.setattr(administration, "PER_PAGE", 2)
+    monkeypatch.setattr(jobs, "DECIDED_TOGETHER", 2)
     ids = {enqueued(run, "mail") for _ in range(5)}
 
     done = run("jobs", "cancel", "--all", "--yes", "--json")

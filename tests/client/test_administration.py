@@ -173,7 +173,7 @@ def test_a_redrive_whose_key_is_held_makes_nothing(
     scene.fail(ErrorClass.TRANSIENT)
     holder = work.using(key="k").enqueue(2)
 
-    with pytest.raises(Conflict, match=f"job {holder.id} holds its dedupe key"):
+    with pytest.raises(Conflict, match=f"dedupe key is held by job {holder.id}"):
         app.dead_letters.redrive(dead.id)
 
 
@@ -318,12 +318,12 @@ def test_jobs_are_searched(
 ) -> None:
     job = work.enqueue(1)
 
-    assert [each.id for each in app.jobs(enqueued_since=datetime(2020, 1, 1, tzinfo=UTC))] == [
+    assert [each.id for each in app.jobs.ls(enqueued_since=datetime(2020, 1, 1, tzinfo=UTC))] == [
         job.id
     ]
-    assert app.jobs(worker="nobody") == app.jobs(error="refused") == []
+    assert app.jobs.ls(worker="nobody") == app.jobs.ls(error="refused") == []
     with pytest.raises(InvalidInput, match="is not an option"):
-        app.jobs(text="refused")  # type: ignore[call-arg]  # what a user may try
+        app.jobs.ls(text="refused")  # type: ignore[call-arg]  # what a user may try
 
 
 # --- bad input: what happened, to what, what to do; and nothing is written ------------------------
@@ -374,4 +374,4 @@ def test_bad_input_is_told_with_what_to_do(app: Application) -> None:
     for said, ask in wrong.items():
         with pytest.raises(InvalidInput, match=re.escape(said)):
             ask()
-    assert (app.jobs(), app.kinds.ls(), app.schedules.ls()) == ([], [], [])
+    assert (app.jobs.ls(), app.kinds.ls(), app.schedules.ls()) == ([], [], [])

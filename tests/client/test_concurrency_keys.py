@@ -90,7 +90,7 @@ def test_a_key_that_is_none_is_refused_and_nothing_is_written(
     with pytest.raises(InvalidInput, match=problem):
         bill.enqueue(42)
 
-    assert app.jobs() == []
+    assert app.jobs.ls() == []
 
 
 @spec("CK5")
@@ -117,7 +117,7 @@ def test_inline_jobs_of_one_key_run_one_after_the_other(app: Tenure, jobs: Inlin
 
     @app.job(concurrency_key="customer_id")
     def bill(customer_id: int, number: int, ctx: Context) -> None:
-        running = [each for each in app.jobs(kind="bill") if each.status == "running"]
+        running = [each for each in app.jobs.ls(kind="bill") if each.status == "running"]
         assert len([each for each in running if each.concurrency_key == str(customer_id)]) == 1
         seen.append(number)
 

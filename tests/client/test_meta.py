@@ -52,7 +52,7 @@ def test_a_job_with_an_empty_meta_is_the_same_request_as_one_without(
     again = app.enqueue("mail", job_id=made.id, meta={})
 
     assert again.id == made.id
-    assert [each.meta for each in app.jobs(kind="mail")] == [None]
+    assert [each.meta for each in app.jobs.ls(kind="mail")] == [None]
 
 
 @spec("J14")
@@ -70,7 +70,7 @@ def test_a_handler_passes_its_meta_on_if_it_says_so(app: Tenure, jobs: Inline) -
     order.using(meta={"tenant": "acme"}).enqueue()
     jobs.drain()
 
-    passed_on = [each.meta for each in app.jobs(kind="ship")]
+    passed_on = [each.meta for each in app.jobs.ls(kind="ship")]
     assert len(passed_on) == 3
     for expected in (None, {"tenant": "acme"}, {"tenant": "acme", "part": "2"}):
         assert expected in passed_on
@@ -84,7 +84,7 @@ def test_the_jobs_of_a_schedule_have_the_meta_of_its_call(app: Tenure, jobs: Inl
     app.schedules.add("nightly", report.using(meta={"tenant": "acme"}).call(), every="1h")
     jobs.advance("1h")
 
-    assert [each.meta for each in app.jobs(kind="report")] == [{"tenant": "acme"}]
+    assert [each.meta for each in app.jobs.ls(kind="report")] == [{"tenant": "acme"}]
 
 
 @spec("J12")
@@ -92,11 +92,11 @@ def test_jobs_are_searched_by_one_entry(app: Tenure, jobs: Inline) -> None:
     job = app.enqueue("mail", meta={"tenant": "acme", "request": "r-17"})
     app.enqueue("mail")
 
-    assert [each.id for each in app.jobs(meta={"tenant": "acme"})] == [job.id]
-    assert app.jobs(meta={"tenant": "other"}) == []
+    assert [each.id for each in app.jobs.ls(meta={"tenant": "acme"})] == [job.id]
+    assert app.jobs.ls(meta={"tenant": "other"}) == []
     for wrong in ({}, {"a": "1", "b": "2"}):
         with pytest.raises(InvalidInput, match="search by one of them"):
-            app.jobs(meta=wrong)
+            app.jobs.ls(meta=wrong)
 
 
 @spec("J13", "J6")
@@ -120,4 +120,4 @@ def test_meta_beyond_the_limits_is_refused_where_it_is_given(
     ):
         with pytest.raises(InvalidInput, match=problem):
             ask()
-    assert app.jobs() == []
+    assert app.jobs.ls() == []

@@ -70,7 +70,7 @@ def test_a_rate_key_that_is_none_is_refused_and_nothing_is_written(
     with pytest.raises(InvalidInput, match=problem):
         app.enqueue_many([call_api.call(41), call_api.call(42)])
 
-    assert app.jobs() == []
+    assert app.jobs.ls() == []
 
 
 @spec("RL12", "CK13")

@@ -86,11 +86,11 @@ def test_a_worker_that_is_silent_for_two_heartbeats_is_suspect(
     scene.claim()
 
     assert not job.refresh().suspect
-    assert [each.suspect for each in app.jobs()] == [False]
+    assert [each.suspect for each in app.jobs.ls()] == [False]
     scene.world.clock.advance(40)
     assert job.refresh().suspect
     assert job.refresh().to_dict()["suspect"] is True
-    assert [each.suspect for each in app.jobs()] == [True]
+    assert [each.suspect for each in app.jobs.ls()] == [True]
 
 
 @spec("W5")
@@ -108,7 +108,7 @@ def test_a_handle_sweeps_a_job_whose_lease_is_over(scene: Scene, app: Applicatio
 
     assert waited.wait(timeout="1s") is JobStatus.DEAD_LETTERED
     assert refreshed.refresh().status is JobStatus.DEAD_LETTERED
-    assert [each.status for each in app.jobs()] == [JobStatus.DEAD_LETTERED] * 3
+    assert [each.status for each in app.jobs.ls()] == [JobStatus.DEAD_LETTERED] * 3
 
 
 def test_an_error_has_its_traceback_apart_from_its_message(scene: Scene, app: Application) -> None:
@@ -155,13 +155,13 @@ def test_jobs_are_listed_newest_first_and_by_filters(scene: Scene, app: Applicat
     other = app.enqueue("elsewhere", {}, queue="far")
     scene.finish()
 
-    listed = app.jobs()
+    listed = app.jobs.ls()
     assert [record.id for record in listed] == [other.id, new.id, old.id]
     assert all(record.payload is msgspec.UNSET for record in listed)
     assert listed[2].enqueued_at == moment(scene.world.clock())
 
     def ids(**filters: Any) -> list[str]:
-        return [record.id for record in app.jobs(**filters)]
+        return [record.id for record in app.jobs.ls(**filters)]
 
     assert ids(kind="work") == [new.id, old.id]
     assert ids(queue="far") == [other.id]
@@ -172,7 +172,7 @@ def test_jobs_are_listed_newest_first_and_by_filters(scene: Scene, app: Applicat
     assert ids(correlation_id="order-7") == [new.id]
     assert ids(limit=1) == [other.id]
     assert ids(before=new.id) == [old.id]
-    assert [record.id for record in asyncio.run(app.ajobs(limit=1))] == [other.id]
+    assert [record.id for record in asyncio.run(app.jobs.als(limit=1))] == [other.id]
 
 
 @pytest.mark.parametrize(
@@ -186,7 +186,7 @@ def test_jobs_are_listed_newest_first_and_by_filters(scene: Scene, app: Applicat
 )
 def test_a_wrong_filter_is_named(app: Application, filters: dict[str, Any], match: str) -> None:
     with pytest.raises(InvalidInput, match=match):
-        app.jobs(**filters)
+        app.jobs.ls(**filters)
 
 
 def test_events_and_artifacts_have_datetimes(scene: Scene, app: Application) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tenure import Conflict, InvalidInput, JobFunction, Retry, UnknownJob
+from tenure.client import administration, jobs
 from tenure.client.app import Application
 from tenure.client.jobs import Job
 from tenure.core.vocabulary import ErrorClass, EventType, JobStatus, ReasonCode
@@ -86,7 +87,7 @@ def test_a_request_for_another_rev_is_a_conflict_that_names_the_current_one(
     job = MADE[verb](scene, work)
     rev = job.refresh().rev
 
-    with pytest.raises(Conflict, match=f"revision_mismatch.*its rev is {rev} now") as caught:
+    with pytest.raises(Conflict, match=f"revision_mismatch.*has rev {rev} now") as caught:
         ask(app, verb, job, way, expected_rev=rev + 1)
 
     assert (caught.value.cause, caught.value.rev) == ("revision_mismatch", rev)
@@ -180,7 +181,7 @@ def test_a_rerun_whose_key_is_held_makes_nothing(scene: Scene, work: Work) -> No
     scene.finish()
     holder = work.using(key="k").enqueue(2)
 
-    with pytest.raises(Conflict, match=f"job {holder.id} holds its dedupe key") as caught:
+    with pytest.raises(Conflict, match=f"dedupe key is held by job {holder.id}") as caught:
         old.rerun()
 
     assert caught.value.cause == "dedupe_key_held"
@@ -197,3 +198,68 @@ def test_a_redrive_of_what_is_no_dead_letter_says_so(
         with pytest.raises(Conflict, match="not_dead_lettered") as caught:
             ask(app, verb, job, "sync")
         assert caught.value.cause == "not_dead_lettered"
+
+
+# --- Many jobs -----------------------------------------------------------------------------------
+
+
+def test_many_jobs_are_decided_and_each_refusal_is_said(
+    scene: Scene, app: Application, work: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs, "DECIDED_TOGETHER", 2)
+    monkeypatch.setattr(administration, "PER_PAGE", 2)
+    ended, *left = [work.enqueue(n) for n in range(5)]
+    ended.cancel()
+
+    ids = app.jobs.ids(status="queued", kind="work", queue="work")
+    outcomes = app.jobs.dead_letter([ended.id, *ids, NOWHERE], "parse_error", "not JSON")
+
+    assert set(ids) == {job.id for job in left}
+    assert [each.status for each in outcomes[1:-1]] == [JobStatus.DEAD_LETTERED] * 4
+    assert (outcomes[0].cause, outcomes[0].problem) == ("job_finished", "it is cancelled already")
+    assert (outcomes[-1].cause, outcomes[-1].problem) == ("unknown_job", "there is no such job")
+
+
+def test_dead_letters_are_redriven_and_discarded_together(
+    scene: Scene, app: Application, work: Work
+) -> None:
+    first, second = dead(scene, work), dead(scene, work)
+
+    ids = asyncio.run(app.dead_letters.aids(reason="exhausted_retries", stage="exec"))
+    [redriven] = app.dead_letters.redrive_many([first.id], payload={"n": 7})
+    told = app.dead_letters.discard_many(ids, note="old")
+
+    assert set(ids) == {first.id, second.id}
+    assert redriven.new_job_id is not None
+    assert app.get(redriven.new_job_id).refresh().payload == {"n": 7}
+    by_id = {each.job_id: each for each in told}
+    assert f"it was redriven as job {redriven.new_job_id} by" in str(by_id[first.id].problem)
+    assert by_id[second.id].problem is None
+    assert app.dead_letters.ids() == []
+
+
+def test_jobs_that_were_rerun_under_a_request_id_are_told_apart(
+    scene: Scene, app: Application, work: Work
+) -> None:
+    old, other = succeeded(scene, work), succeeded(scene, work)
+
+    first = app.jobs.rerun([old.id], request_id="nightly")
+    again = app.jobs.rerun([old.id], request_id="nightly")
+
+    assert first == again
+    assert app.jobs.not_rerun([old.id, other.id], "nightly") == [other.id]
+
+
+@spec("T33", "T21")
+def test_many_running_jobs_are_stalled_requeued_and_asked_to_stop(
+    scene: Scene, app: Application, work: Work
+) -> None:
+    ids = [running(scene, work).id for _ in range(2)]
+
+    asked = app.jobs.cancel(ids, reason="stop")
+    stalled = app.jobs.stall(ids)
+
+    assert [(each.status, each.pending) for each in asked] == [(JobStatus.RUNNING, True)] * 2
+    assert [each.job_id for each in stalled] == ids
+    with pytest.raises(InvalidInput, match="job_ids"):
+        app.jobs.requeue("not a list")

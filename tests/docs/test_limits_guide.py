@@ -62,9 +62,9 @@ def test_one_at_a_time_for_each_customer() -> None:
         exec(other, names)  # noqa: S102 - our own documentation
         exec(limited, names)  # noqa: S102 - our own documentation
         exported = names["export"].enqueue(42, "north")
-        listed = app.jobs(kind="bill")
+        listed = app.jobs.ls(kind="bill")
         jobs.drain()
-        ended = app.jobs()
+        ended = app.jobs.ls()
 
         assert sorted(str(job.concurrency_key) for job in listed) == ["42", "42", "43"]
         assert exported.refresh().concurrency_key == "north/42"

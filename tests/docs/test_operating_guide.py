@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tenure.cli import many
+from tenure.cli.many import PER_BATCH
+from tenure.client.administration import MAX_IDS
 from tenure.core.ids import SHORTEST_PREFIX
 from tests.docs.commands import check_command, environment_with_tenure, run_shell
 
@@ -38,5 +39,5 @@ def test_the_commands_of_its_sentences_exist() -> None:
 def test_its_numbers_are_those_of_the_code() -> None:
     text = " ".join(PAGE.split())
 
-    assert f"in batches of {many.PER_BATCH}, and take at most {many.MAX_JOBS:,} jobs" in text
+    assert f"in batches of {PER_BATCH}, and take at most {MAX_IDS:,} jobs" in text
     assert f"give at least {SHORTEST_PREFIX} characters" in text

@@ -124,7 +124,7 @@ def test_an_operator_administers_from_python(shop: Shop) -> None:
         assert dead.id in [letter.job.id for letter in olga.dead_letters.ls()]
         olga.dead_letters.discard(dead.id, note="known")
         [resolved] = olga.dead_letters.ls(resolved=True, limit=1)
-        [listed] = olga.jobs(status="dead_lettered", kind="unlucky", limit=1)
+        [listed] = olga.jobs.ls(status="dead_lettered", kind="unlucky", limit=1)
 
     assert resolved.resolution is not None
     assert resolved.resolution.note == "known"

@@ -211,10 +211,10 @@ def test_a_job_without_a_correlation_id_and_what_it_enqueues_are_found_under_its
 
     *inherited, own = job.result()
     family = {job.id, *inherited}
-    assert {record.id for record in app.jobs(correlation_id=job.id)} == family
+    assert {record.id for record in app.jobs.ls(correlation_id=job.id)} == family
     assert job.refresh().correlation_id == job.id
     assert {event.correlation_id for event in job.events()} == {job.id}
-    assert app.jobs(correlation_id=own) == []
+    assert app.jobs.ls(correlation_id=own) == []
 
 
 @spec("OB3", "OB4")

@@ -436,7 +436,7 @@ def test_a_dead_letter_calls_the_job_that_its_kind_names(app: Tenure, jobs: Inli
     assert (record["reason_code"], record["stage"]) == ("exhausted_retries", "exec")
     assert (record["error"]["type"], record["error"]["message"]) == ("OSError", "no bank")
     assert shipped.status == "succeeded"
-    [report] = app.jobs(kind="page")
+    [report] = app.jobs.ls(kind="page")
     assert (report.origin_id, report.origin_cause) == (paid.id, "dead_letter")
     assert (report.queue, report.correlation_id) == ("alarms", "order 7")
 

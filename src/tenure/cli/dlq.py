@@ -7,10 +7,11 @@ another process runs the same command at the same time. [B17]
 from typing import Any
 
 import click
+import msgspec
 
 from tenure.cli.invocation import Invocation, Listing, command, find_job_id, list_command
 from tenure.cli.job_view import headline
-from tenure.cli.many import JobOutcome, Many, about_jobs, execute_all, id_that_runs
+from tenure.cli.many import MAKES_JOBS, Many, about_jobs
 from tenure.cli.options import (
     before_option,
     choice,
@@ -21,11 +22,10 @@ from tenure.cli.options import (
     together,
 )
 from tenure.cli.output import ago
-from tenure.core.commands import Discard, Redrive
 from tenure.core.job import Job
 from tenure.core.views.job_search import JobFilter
 from tenure.core.vocabulary import JobStatus, ReasonCode, Stage
-from tenure.protocol.records import DeadLetterRecord, dead_letter_record
+from tenure.protocol.records import DeadLetterRecord, JobOutcome, dead_letter_record
 
 MAX_LISTED = 500
 
@@ -43,7 +43,7 @@ def dlq() -> None:
 filter_options = together(
     kind_option,
     queue_option,
-    choice("--reason", "reason_code", words_of=ReasonCode, help="Only those with this reason."),
+    choice("--reason", words_of=ReasonCode, help="Only those with this reason."),
     choice("--stage", words_of=Stage, help="Only those that failed at this stage."),
 )
 
@@ -71,11 +71,12 @@ def list_dead_letters(
     wanted = JobFilter(
         namespace=cli.namespace,
         statuses=(JobStatus.DEAD_LETTERED,),
+        reason_code=filters["reason"],
         resolved=resolved,
         before=last,
         limit=limit,
         bodies=False,
-        **filters,
+        **{name: filters[name] for name in ("kind", "queue", "stage")},
     )
     page = cli.store.views.jobs(wanted)
     found, resolutions = page.jobs, page.resolutions
@@ -134,15 +135,14 @@ def redrive_dead_letters(cli: Invocation, many: Many, payload: str | None, again
         raise click.UsageError("--again goes with IDs.")
     if payload is not None and len(many.job_ids) != 1:
         raise click.UsageError("--payload goes with exactly one ID.")
-    fields: Any = {
-        **many.request(),
-        "payload": None if payload is None else payload.encode("utf-8", "surrogateescape"),
-        "again": again,
-        "expected_status": JobStatus.DEAD_LETTERED,
-    }
-    chosen = _select(many, "Redrive")
-    commands = [Redrive(job_id=each, actor=cli.operator, **fields) for each in chosen]
-    execute_all(cli, commands, line=id_that_runs)
+    given = (
+        {}
+        if payload is None
+        else {"payload": msgspec.Raw(payload.encode("utf-8", "surrogateescape"))}
+    )
+    client = cli.api.dead_letters
+    chosen = many.chosen(client.ids, verb="Redrive", noun="dead letter")
+    many.decide(client.redrive_many, chosen, hints=MAKES_JOBS, again=again, **given)
 
 
 @command(dlq, "discard", json=list[JobOutcome])
@@ -156,14 +156,6 @@ def discard_dead_letters(cli: Invocation, many: Many, note: str) -> None:
     Exits with 0 if all were discarded, 1 if some were refused or you said no, 2 if it could not be
     done. It is safe to run again.
     """
-    asked = many.request()
-    commands = [
-        Discard(job_id=each, actor=cli.operator, **asked, note=note)
-        for each in _select(many, "Discard")
-    ]
-    execute_all(cli, commands, line=lambda done, _: done.job_id)
-
-
-def _select(many: Many, verb: str) -> Any:
-    wanted = many.filter(statuses=(JobStatus.DEAD_LETTERED,), resolved=False)
-    return many.select(wanted, verb=verb, noun="dead letter")
+    client = cli.api.dead_letters
+    chosen = many.chosen(client.ids, verb="Discard", noun="dead letter")
+    many.decide(client.discard_many, chosen, note=note)

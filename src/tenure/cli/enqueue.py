@@ -9,12 +9,12 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 import msgspec
 
-from tenure.cli.errors import CouldNotRun, refusal, refuse
+from tenure.cli.errors import CouldNotRun, refuse
 from tenure.cli.following import show_end, wait_for_end
 from tenure.cli.invocation import Invocation, command
 from tenure.cli.options import (
@@ -157,11 +157,11 @@ def enqueue(
         else:
             wanted = _of_application(cli, kind, payload, given, application)
         wanted = msgspec.structs.replace(wanted, actor=cli.client, namespace=Namespace(space))
-        reply = cli.serving.execute(wanted)
-    assert isinstance(reply, Reply)
-    refused = refusal(wanted, reply)
-    if refused is not None:
-        refuse(refused)
+        reply = cast(Reply, cli.serving.execute(wanted))
+    if reply.cause is not None:
+        from tenure.client.jobs import why_refused  # here: slow to import
+
+        refuse(f"job {wanted.job_id}: {why_refused(reply)} ({reply.cause.value})")
     assert reply.job is not None
     if reply.undeclared:
         say(

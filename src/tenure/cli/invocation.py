@@ -37,7 +37,6 @@ from tenure.core.ids import (
     FlowId,
     JobId,
     Namespace,
-    RequestId,
     client_actor,
     is_job_id_prefix,
     operator_actor,
@@ -161,11 +160,6 @@ def _user() -> str:
     except (KeyError, OSError):
         name = str(os.getuid())
     return name if NAME_PATTERN.fullmatch(name) and len(name) <= MAX_NAME else "cli"
-
-
-def new_request_id(given: str | None) -> RequestId:
-    """The id given, or one never used before."""
-    return RequestId(given or f"cli:{os.urandom(12).hex()}")
 
 
 def command(

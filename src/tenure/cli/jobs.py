@@ -1,7 +1,6 @@
 """`tenure jobs …`: read jobs, stop them, let them run again."""
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,7 @@ from tenure.cli.job_view import (
     shown_worker,
     why_no_output,
 )
-from tenure.cli.many import JobOutcome, Many, about_jobs, execute_all, id_that_runs
+from tenure.cli.many import MAKES_JOBS, Many, about_jobs
 from tenure.cli.options import (
     before_option,
     choice,
@@ -46,14 +45,10 @@ from tenure.cli.options import (
 from tenure.cli.output import ago, print_facts, print_json, say
 from tenure.core.artifacts import AttemptLog
 from tenure.core.checks import check_name
-from tenure.core.commands import Cancel, DeadLetter, Redrive, Requeue, Stall, redriven_id
-from tenure.core.ids import JobId, RequestId
 from tenure.core.instants import Duration
 from tenure.core.job import Job
 from tenure.core.views.job_search import MAX_JOBS_READ, JobFilter
 from tenure.core.vocabulary import (
-    CancelMode,
-    EventCause,
     JobStatus,
     ReasonCode,
     Stage,
@@ -62,6 +57,7 @@ from tenure.core.vocabulary import (
 from tenure.protocol.records import (
     ArtifactRecord,
     EventRecord,
+    JobOutcome,
     JobRecord,
     ObservationRecord,
     ResolutionRecord,
@@ -75,12 +71,10 @@ from tenure.telemetry.kind_names import kind_hint
 from tenure.telemetry.unclaimed import why_waiting
 
 MAX_LISTED = 500
-LOADED_AT_ONCE = 20
-"""Jobs are loaded with their bodies, which may be large."""
 
 LIVE = tuple(status for status in JobStatus if not status.is_terminal)
 RERUN_BY_STATUS = (JobStatus.SUCCEEDED, JobStatus.FAILED, JobStatus.CANCELLED)
-RERUN_ALL = RequestId("cli:rerun-all")
+RERUN_ALL = "cli:rerun-all"
 """`rerun --all` always asks under this id: a job is rerun once, whichever user runs it again."""
 
 _STATUSES = ", ".join(JobStatus)
@@ -106,7 +100,6 @@ filter_options = together(
     click.option(
         "--status",
         "-s",
-        "statuses",
         multiple=True,
         callback=_statuses,
         help=f"Only jobs of this status; may be repeated. One of {_STATUSES}.",
@@ -173,7 +166,14 @@ def list_jobs(cli: Invocation, before: str | None, limit: int, **filters: Any) -
     now = cli.now
     filters |= {name: filters[name].instant(now) for name in _TIMES if filters[name] is not None}
     last = None if before is None else find_job_id(cli, before, is_before=True)
-    wanted = JobFilter(namespace=cli.namespace, before=last, limit=limit, bodies=False, **filters)
+    wanted = JobFilter(
+        namespace=cli.namespace,
+        statuses=filters.pop("status"),
+        before=last,
+        limit=limit,
+        bodies=False,
+        **filters,
+    )
     page = cli.serving.list_jobs(wanted)
     found, now = page.jobs, cli.now
     notes = []
@@ -397,19 +397,14 @@ def cancel_jobs(cli: Invocation, many: Many, hard: bool, reason: str) -> None:
     Exits with 0 if all were cancelled or asked to stop, 1 if some were refused or you said no, 2 if
     it could not be done. It is safe to run again.
     """
-    wanted = many.filter(LIVE, problem="a finished job cannot be cancelled")
-    asked = many.request()
-    mode = CancelMode.HARD if hard else CancelMode.SOFT
-    commands = [
-        Cancel(job_id=job_id, actor=cli.client, **asked, mode=mode, reason=reason)
-        for job_id in many.select(wanted, verb="Cancel")
-    ]
-    execute_all(cli, commands)
+    many.only(LIVE, problem="a finished job cannot be cancelled")
+    client = cli.api.jobs
+    many.decide(client.cancel, many.chosen(client.ids, verb="Cancel"), hard=hard, reason=reason)
 
 
 @command(jobs, "rerun", json=list[JobOutcome])
 @flag("--again", help="Also dead letters that were redriven or discarded before.")
-@about_jobs(filter_options)
+@about_jobs(filter_options, all_as=RERUN_ALL)
 def rerun_jobs(cli: Invocation, many: Many, again: bool) -> None:
     """Make new jobs out of finished ones; prints the new ids.
 
@@ -426,25 +421,14 @@ def rerun_jobs(cli: Invocation, many: Many, again: bool) -> None:
     done.
     """
     problem = "only jobs that failed, succeeded or were cancelled can be rerun with --all"
-    wanted = many.filter(RERUN_BY_STATUS, problem=problem)
-    if many.every and not many.filters["statuses"]:
+    if many.every and not many.filters["status"]:
         raise click.UsageError("Say which jobs: --all --status failed, cancelled or succeeded.")
-    asked = many.request(RERUN_ALL if many.every else None)
-
-    def rerun(job_id: JobId) -> Redrive:
-        cause = EventCause.RERUN
-        return Redrive(job_id=job_id, actor=cli.operator, **asked, cause=cause, again=again)
-
-    def rerun_before(page: Sequence[JobId]) -> set[JobId]:
-        old_ids = {redriven_id(rerun(job_id)): job_id for job_id in page}
-        new_ids, found = list(old_ids), set()
-        for start in range(0, len(new_ids), LOADED_AT_ONCE):
-            loaded = cli.store.jobs.read(new_ids[start : start + LOADED_AT_ONCE])
-            found |= {old_ids[new_id] for new_id in loaded}
-        return found
-
-    chosen = many.select(wanted, verb="Rerun", without=rerun_before)
-    execute_all(cli, [rerun(each) for each in chosen], line=id_that_runs)
+    many.only(RERUN_BY_STATUS, problem=problem)
+    client = cli.api.jobs
+    chosen = many.chosen(
+        client.ids, verb="Rerun", among=lambda ids: client.not_rerun(ids, many.request_id)
+    )
+    many.decide(client.rerun, chosen, hints=MAKES_JOBS, again=again)
 
 
 @command(jobs, "stall", json=list[JobOutcome])
@@ -456,8 +440,7 @@ def stall_jobs(cli: Invocation, many: Many) -> None:
     The job waits for `tenure jobs requeue`, or, with on_lost="reclaim", for the next claim. This
     costs none of the job's attempts.
     """
-    asked = many.request()
-    execute_all(cli, [Stall(job_id=each, actor=cli.operator, **asked) for each in many.ids])
+    many.decide(cli.api.jobs.stall, many.ids)
 
 
 @command(jobs, "requeue", json=list[JobOutcome])
@@ -467,14 +450,12 @@ def requeue_jobs(cli: Invocation, many: Many) -> None:
 
     A job of a kind with on_lost="hold" stalls when its worker is lost, and waits for this.
     """
-    asked = many.request()
-    execute_all(cli, [Requeue(job_id=each, actor=cli.operator, **asked) for each in many.ids])
+    many.decide(cli.api.jobs.requeue, many.ids)
 
 
 @command(jobs, "dead-letter", json=list[JobOutcome])
 @choice(
     "--reason",
-    "reason_code",
     words_of=ReasonCode,
     default=ReasonCode.POLICY_VIOLATION.value,
     help="Why it must not run.",
@@ -487,5 +468,4 @@ def dead_letter_jobs(cli: Invocation, many: Many, **why: Any) -> None:
 
     They do not run, unless you redrive them.
     """
-    asked = many.request() | why
-    execute_all(cli, [DeadLetter(job_id=each, actor=cli.operator, **asked) for each in many.ids])
+    many.decide(cli.api.jobs.dead_letter, many.ids, **why)

@@ -1,7 +1,7 @@
 """Commands that act on many jobs: which jobs are meant, whether the user agrees, and what became of
 each.
 
-`--all` says how many jobs match the filters and asks first. Commands are sent in batches; each job
+`--all` says how many jobs match the filters and asks first. Jobs are decided in batches; each job
 that was refused is named with the reason. Running such a command again is safe: it takes what is
 left, and a request that is repeated under its id is done once.
 
@@ -9,50 +9,31 @@ Exit codes: 0 all done, 1 some jobs were refused or the user said no, 2 it could
 130 the user pressed Ctrl-C.
 """
 
-from collections.abc import Callable, Container, Iterator, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from typing import Any
 
 import click
 import msgspec
 
-from tenure.cli.errors import REFUSED, CouldNotRun, Interrupted, how_to_continue, refusal
-from tenure.cli.invocation import Invocation, find_job_ids, new_request_id
+from tenure.cli.errors import REFUSED, CouldNotRun, Interrupted
+from tenure.cli.invocation import Invocation, find_job_ids
 from tenure.cli.options import Option, expected_rev_option, flag, request_id_option, together
 from tenure.cli.output import ProgressLine, coloured, print_json, say
-from tenure.core.commands import Command, Discard, Redrive
-from tenure.core.ids import JobId, RequestId
-from tenure.core.verdicts import Reply
-from tenure.core.views.job_search import JobFilter
+from tenure.core.ids import JobId
 from tenure.core.vocabulary import Cause, JobStatus, counted
-from tenure.errors import TenureError
-from tenure.ports import Coordination
-from tenure.protocol.records import ResolutionRecord, resolution_record
+from tenure.errors import TenureError, UnknownJob
+from tenure.protocol.records import JobOutcome
 
-MAX_JOBS = 100_000
-"""One command takes at most this many: their ids are kept in memory until the user agrees."""
-PER_PAGE = 500
 PER_BATCH = 100
+"""After this many jobs progress is shown, and what was done so far is known."""
+
+MAKES_JOBS = {Cause.ALREADY_RESOLVED: "--again makes another job of it"}
+"""What refused requests for new jobs hint at."""
 
 _ABOUT = ("job_ids", "every", "yes", "request_id", "expected_rev")
 _FIRST = "the first {} (there may be more; run it again for them)"
-
-
-class JobOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one job. With a `cause` or a `held_by` it is as it was.
-
-    `status` is that of the job now, if the command changed it; `pending` means that it was asked to
-    stop and still runs. `resolution` says what had become of a refused dead letter before,
-    `held_by` is the live job that holds the dedupe key.
-    """
-
-    job_id: str
-    status: str | None = None
-    pending: bool = False
-    new_job_id: str | None = None
-    cause: Cause | None = None
-    resolution: ResolutionRecord | None = None
-    held_by: str | None = None
 
 
 class Many(msgspec.Struct, kw_only=True):
@@ -63,7 +44,7 @@ class Many(msgspec.Struct, kw_only=True):
     every: bool
     yes: bool
     filters: dict[str, Any]
-    request_id: str | None
+    request_id: str
     expected_rev: int | None
 
     def __post_init__(self) -> None:
@@ -77,42 +58,38 @@ class Many(msgspec.Struct, kw_only=True):
         if not self.every and not self.job_ids:
             raise click.UsageError("Say which jobs: give IDs, or --all with or without filters.")
 
-    def request(self, default_id: RequestId | None = None) -> dict[str, Any]:
-        """The id and the revision under which the jobs are asked about: all under one id."""
-        asked_as = new_request_id(self.request_id or default_id)
-        return {"request_id": asked_as, "expected_rev": self.expected_rev}
+    def only(self, statuses: Sequence[JobStatus], *, problem: str) -> None:
+        """Refuse other statuses; without any, the filters are about all of these."""
+        if any(status not in statuses for status in self.filters["status"]):
+            raise click.BadParameter(problem, param_hint="--status")
+        self.filters["status"] = self.filters["status"] or tuple(statuses)
 
     @property
     def ids(self) -> list[JobId]:
         """The jobs whose ids were typed."""
         return find_job_ids(self.cli, self.job_ids)
 
-    def filter(
-        self, among: Sequence[JobStatus] = (), *, problem: str = "", **fixed: Any
-    ) -> JobFilter:
-        """The jobs that match the filters and have one of the statuses `among`."""
-        wanted = JobFilter(namespace=self.cli.namespace, bodies=False, **(self.filters | fixed))
-        if among and any(status not in among for status in wanted.statuses):
-            raise click.BadParameter(problem, param_hint="--status")
-        return msgspec.structs.replace(wanted, statuses=wanted.statuses or tuple(among))
-
-    def select(
+    def chosen(
         self,
-        wanted: JobFilter,
+        matching: Callable[..., list[JobId]],
         *,
         verb: str,
         noun: str = "job",
-        without: Callable[[Sequence[JobId]], Container[JobId]] = lambda _: (),
+        among: Callable[[list[JobId]], list[JobId]] = list,
     ) -> list[JobId]:
-        """The ids of the jobs that are meant. With `--all` the user is told how many, and asked;
-        `without` says which of a page of jobs to leave out."""
+        """The ids of the jobs that are meant: with `--all` those `among` what is `matching` the
+        filters; then the user is told how many, and asked."""
         if not self.every:
             return self.ids
-        found, is_all = self._matching(wanted, without)
+        from tenure.client.administration import MAX_IDS  # here: lists do not need the client
+
+        every = matching(**self.filters)
+        found = among(every)
         if not found:
             say(f"nothing to do: no {noun} matches")
             return found
         many = counted(len(found), noun)
+        is_all = len(every) < MAX_IDS
         if not self.yes:
             asked = f"{verb} {many if is_all else _FIRST.format(many)}?"
             click.confirm(asked, abort=True, err=True)
@@ -120,26 +97,89 @@ class Many(msgspec.Struct, kw_only=True):
             say(_FIRST.format(many))
         return found
 
-    def _matching(
-        self, wanted: JobFilter, without: Callable[[Sequence[JobId]], Container[JobId]]
-    ) -> tuple[list[JobId], bool]:
-        """The ids that a filter leaves, and whether these are all."""
-        wanted = msgspec.structs.replace(wanted, limit=PER_PAGE)
-        found: list[JobId] = []
-        for _ in range(MAX_JOBS // PER_PAGE):
-            page = [job.id for job in self.cli.serving.list_jobs(wanted).jobs]
-            left_out = without(page)
-            found += [job_id for job_id in page if job_id not in left_out]
-            if len(page) < PER_PAGE:
-                return found, True
-            wanted = msgspec.structs.replace(wanted, before=page[-1])
-        return found, False
+    def decide(
+        self,
+        method: Callable[..., list[JobOutcome]],
+        ids: Sequence[JobId],
+        *,
+        hints: Mapping[Cause, str] | None = None,
+        **fields: Any,
+    ) -> None:
+        """Call this method of the Python client for these jobs, and report each: what was done on
+        stdout, what was refused on stderr.
+
+        If the store fails on the way or the user presses Ctrl-C, what was done so far is reported
+        before the error. Ctrl-C during the report ends it.
+        """
+        asked = {"request_id": self.request_id, "expected_rev": self.expected_rev} | fields
+        outcomes: list[JobOutcome] = []
+        problem: TenureError | KeyboardInterrupt | None = None
+        progress = ProgressLine()
+        try:
+            for start in range(0, len(ids), PER_BATCH):
+                outcomes += method(ids[start : start + PER_BATCH], **asked)
+                progress.show(f"{len(outcomes):,} of {counted(len(ids), 'job')}")
+            progress.erase()
+        except TenureError as failure:
+            if len(ids) == 1:
+                raise
+            problem = failure
+        except KeyboardInterrupt as interrupt:
+            problem = interrupt
+        try:
+            refused = self._report(outcomes, hints or {})
+        except KeyboardInterrupt as interrupt:
+            problem, refused = interrupt, 0
+        if problem is not None:
+            is_interrupt = isinstance(problem, KeyboardInterrupt)
+            what = "interrupted" if is_interrupt else str(problem)
+            message = (
+                f"{what}; answered: {len(outcomes):,} of {counted(len(ids), 'job')}. Run the same"
+                f" command again with --request-id {self.request_id}: what is done is not done"
+                " twice"
+            )
+            raise (Interrupted if is_interrupt else CouldNotRun)(message) from problem
+        if refused and len(outcomes) > 1:
+            say(f"refused: {refused:,} of {counted(len(outcomes), 'job')}")
+        if refused:
+            raise click.exceptions.Exit(REFUSED)
+
+    def _report(self, outcomes: Sequence[JobOutcome], hints: Mapping[Cause, str]) -> int:
+        """Print what became of each job; returns how many were refused."""
+        if self.cli.as_json:
+            print_json(outcomes)
+        else:
+            for each in outcomes:
+                if each.problem is None:
+                    click.echo(_line(each))
+                else:
+                    say(_refusal(each, hints))
+        return sum(each.problem is not None for each in outcomes)
 
 
-def about_jobs(*filters: Option) -> Option:
-    """`--request-id`, `--expected-rev` and the ids of jobs; with `filters` these, and `--all`. The
-    function gets them as a `Many` after the `Invocation`. The filters are named like the fields of
-    a `JobFilter`."""
+def _line(done: JobOutcome) -> str:
+    """The job and its status now, or the id of the new job, or of the job alone."""
+    if done.status is None:
+        return done.new_job_id or done.job_id
+    word = "cancel requested, still " if done.pending else ""
+    return f"{done.job_id}: {word}{coloured(done.status)}"
+
+
+def _refusal(refused: JobOutcome, hints: Mapping[Cause, str]) -> str:
+    """Which job was refused and why, with the code of the cause in brackets."""
+    if refused.cause is Cause.UNKNOWN_JOB:
+        return str(UnknownJob(refused.job_id))
+    why = f"job {refused.job_id}: {refused.problem}"
+    if refused.cause is None:
+        return why
+    hint = hints.get(refused.cause)
+    return f"{why}{f'; {hint}' if hint else ''} ({refused.cause.value})"
+
+
+def about_jobs(*filters: Option, all_as: str | None = None) -> Option:
+    """`--request-id`, `--expected-rev` and the ids of jobs; with `filters` these and `--all`, whose
+    request id is `all_as`, if not None. The function gets them as a `Many` after the `Invocation`.
+    The filters are named like the arguments of the client's `ids`."""
     names = [each.name or "" for each in click.command()(together(*filters)(lambda: None)).params]
     ids = [click.argument("job_ids", metavar="ID...", nargs=-1, required=True)]
     if filters:
@@ -155,118 +195,10 @@ def about_jobs(*filters: Option) -> Option:
             filtered = {name: given.pop(name) for name in names}
             about: dict[str, Any] = {"every": False, "yes": False}
             about |= {name: given.pop(name) for name in _ABOUT if name in given}
+            asked_as = about["request_id"] or (all_as if about["every"] else None)
+            about["request_id"] = asked_as or f"cli:{os.urandom(12).hex()}"
             function(cli, Many(cli=cli, filters=filtered, **about), **given)
 
         return together(request_id_option, expected_rev_option, *filters, *ids)(run)
 
     return decorate
-
-
-# --- Sending -------------------------------------------------------------------------------------
-
-
-def status_line(command: Command, reply: Reply) -> str:
-    """The job, and its status now."""
-    assert reply.job is not None
-    word = "cancel requested, still " if reply.pending else ""
-    return f"{command.job_id}: {word}{coloured(reply.job.status)}"
-
-
-def id_that_runs(_: Command, reply: Reply) -> str:
-    """The new job's id, or that of the job that continues."""
-    assert reply.job is not None
-    return reply.job.id
-
-
-def execute_all(
-    cli: Invocation,
-    commands: Sequence[Command],
-    *,
-    line: Callable[[Command, Reply], str] = status_line,
-) -> None:
-    """Send the commands and report each: what was done on stdout, what was refused on stderr.
-
-    If the store fails on the way or the user presses Ctrl-C, what was done so far is reported
-    before the error. Ctrl-C during the report ends it.
-    """
-    answered: list[tuple[Command, Reply]] = []
-    problem: TenureError | KeyboardInterrupt | None = None
-    try:
-        for pair in _answers(cli.serving, commands):
-            answered.append(pair)
-    except TenureError as failure:
-        if len(commands) == 1:
-            raise
-        problem = failure
-    except KeyboardInterrupt as interrupt:
-        problem = interrupt
-    try:
-        refused = _report(answered, as_json=cli.as_json, line=line)
-    except KeyboardInterrupt as interrupt:
-        raise _stopped(interrupt, commands, len(answered)) from interrupt
-    if problem is not None:
-        raise _stopped(problem, commands, len(answered)) from problem
-    if refused and len(answered) > 1:
-        say(f"refused: {refused:,} of {counted(len(answered), 'job')}")
-    if refused:
-        raise click.exceptions.Exit(REFUSED)
-
-
-def _report(
-    answered: Sequence[tuple[Command, Reply]],
-    *,
-    as_json: bool,
-    line: Callable[[Command, Reply], str],
-) -> int:
-    """Print what became of each job; returns how many were refused."""
-    if as_json:
-        print_json([outcome(*pair) for pair in answered])
-    refused = 0
-    for command, reply in answered:
-        why = refusal(command, reply)
-        refused += why is not None
-        if why is not None and not as_json:
-            say(why)
-        elif not as_json:
-            click.echo(line(command, reply))
-    return refused
-
-
-def _answers(serving: Coordination, commands: Sequence[Command]) -> Iterator[tuple[Command, Reply]]:
-    progress = ProgressLine()
-    for start in range(0, len(commands), PER_BATCH):
-        batch = commands[start : start + PER_BATCH]
-        for command, reply in zip(batch, serving.execute_many(batch), strict=True):
-            assert isinstance(reply, Reply)
-            yield command, reply
-        progress.show(f"{start + len(batch):,} of {counted(len(commands), 'job')}")
-    progress.erase()
-
-
-def _stopped(
-    problem: TenureError | KeyboardInterrupt, commands: Sequence[Command], answered: int
-) -> click.ClickException:
-    is_interrupt = isinstance(problem, KeyboardInterrupt)
-    message = how_to_continue(
-        "interrupted" if is_interrupt else str(problem),
-        answered=answered,
-        jobs=len(commands),
-        request_id=getattr(commands[0], "request_id", ""),
-    )
-    return Interrupted(message) if is_interrupt else CouldNotRun(message)
-
-
-def outcome(command: Command, reply: Reply) -> JobOutcome:
-    """What became of a job, for programs."""
-    if reply.cause is not None:
-        resolution = resolution_record(reply.resolution)
-        return JobOutcome(job_id=command.job_id, cause=reply.cause, resolution=resolution)
-    assert reply.job is not None
-    if isinstance(command, Redrive):
-        new_id = reply.job.id
-        if reply.deduplicated:
-            return JobOutcome(job_id=command.job_id, held_by=new_id)
-        return JobOutcome(job_id=command.job_id, new_job_id=new_id)
-    if isinstance(command, Discard):
-        return JobOutcome(job_id=command.job_id)
-    return JobOutcome(job_id=command.job_id, status=reply.job.status, pending=reply.pending)

@@ -1,27 +1,45 @@
-"""What operators do, from Python: `app.queues`, `app.kinds`, `app.workers`, `app.dead_letters`, and
-the lists of `app` itself.
+"""What operators do, from Python: `app.jobs`, `app.queues`, `app.kinds`, `app.workers`,
+`app.dead_letters`, and the views of `app` itself.
 
 The same requests as those of the commands. Over HTTP they are within the permissions of the token,
 and refused with `RequestRefused` otherwise. Decides nothing itself.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Literal, TypedDict, TypeVar, Unpack
+from functools import partial
+from typing import Any, Literal, TypeAlias, TypedDict, TypeVar, Unpack
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from tenure.client.channel import Channel
 from tenure.client.functions import Sender
-from tenure.client.jobs import Job, RequestOptions, commanding, requested
+from tenure.client.jobs import (
+    Job,
+    RequestOptions,
+    cancel_fields,
+    commanding,
+    dead_letter_fields,
+    deciding_many,
+    requested,
+)
 from tenure.client.records import DeadLetterRecord, JobRecord, dead_letter_of, record_of
 from tenure.client.shells import Operation, awaiting, blocking, run
 from tenure.core.checks import check_job_id, check_name
-from tenure.core.commands import Discard, Redrive
+from tenure.core.commands import (
+    Cancel,
+    DeadLetter,
+    Discard,
+    Redrive,
+    Requeue,
+    Stall,
+    redriven_id,
+)
 from tenure.core.concurrency import check_concurrency_limit
-from tenure.core.ids import JobId, Kind, Namespace, QueueName, WorkerId
+from tenure.core.ids import JobId, Kind, Namespace, QueueName, RequestId, WorkerId
 from tenure.core.instants import Instant
+from tenure.core.job import Job as StoredJob
 from tenure.core.kind_settings import KindChange
 from tenure.core.rates import Rate, parse_rate
 from tenure.core.views.dead_letter_groups import DeadLetterGroupFilter
@@ -29,13 +47,15 @@ from tenure.core.views.event_counts import EventSpan, Grouping, count_all
 from tenure.core.views.events import EventFilter, full_page, key_of, parse_type_filter
 from tenure.core.views.job_search import JobFilter
 from tenure.core.views.overview import OverviewFilter, TimeRange
-from tenure.core.vocabulary import JobStatus, ReasonCode, Stage, did_you_mean
+from tenure.core.vocabulary import EventCause, JobStatus, ReasonCode, Stage, did_you_mean
 from tenure.errors import InvalidInput
+from tenure.handlers.json_values import encode
 from tenure.handlers.options import check_known, duration, instant, meta_from, plain, word
 from tenure.ports import JobStore
 from tenure.protocol.records import (
     DeadLetterGroupsReply,
     EventRecord,
+    JobOutcome,
     KindRecord,
     OverviewReply,
     QueueRecord,
@@ -51,6 +71,9 @@ from tenure.telemetry.kind_names import is_known_kind, meant_kind
 
 MAX_LIMIT = 1_000_000
 MAX_LISTED = 500
+MAX_IDS = 100_000
+PER_PAGE = 500
+"""Ids are read page by page."""
 
 _T = TypeVar("_T")
 
@@ -64,6 +87,255 @@ class _Operator:
     def _ask(self, question: Callable[[JobStore, Namespace], _T]) -> _T:
         namespace = self._channel.namespace
         return self._channel.ask(lambda store: question(store, namespace))
+
+
+# --- Jobs ----------------------------------------------------------------------------------------
+
+
+class JobSearch(TypedDict, total=False):
+    """Further filters of a list of jobs: the worker that holds or held them, the schedule that made
+    them, text in the type or message of their last error, one entry of their `meta`, when they were
+    enqueued and finished, and whether their worker has been silent for two heartbeats. [J12]"""
+
+    worker: str
+    schedule: str
+    error: str
+    meta: Mapping[str, str]
+    enqueued_since: datetime
+    enqueued_until: datetime
+    finished_since: datetime
+    finished_until: datetime
+    orphaned: bool
+
+
+_SEARCHES = frozenset(JobSearch.__annotations__)
+
+
+def _searched(search: JobSearch) -> dict[str, Any]:
+    """The fields of a filter that a search asks for."""
+    check_known(dict(search), _SEARCHES, of="app.jobs.ls()")
+    return {name: _wanted(name, value) for name, value in search.items() if value is not None}
+
+
+def _wanted(name: str, value: Any) -> Any:
+    if name.endswith(("_since", "_until")):
+        return instant(name, value)
+    if name != "meta":
+        return plain(value)
+    entries = [f"{key}={text}" for key, text in (meta_from(name, value) or {}).items()]
+    if len(entries) != 1:
+        raise InvalidInput(name, f"has {len(entries)} entries", hint="search by one of them")
+    return entries[0]
+
+
+def job_filter(
+    channel: Channel,
+    *,
+    kind: str | None,
+    queue: str | None,
+    limit: int,
+    before: str | None = None,
+    **filters: Any,
+) -> JobFilter:
+    """Which jobs of the application's namespace a list shows, without their bodies."""
+    if type(limit) is not int or not 1 <= limit <= MAX_LISTED:
+        raise InvalidInput("limit", f"{str(limit)[:40]!a} is not a number from 1 to {MAX_LISTED}")
+    if before is not None:
+        check_job_id("before", before)
+    return JobFilter(
+        namespace=channel.namespace,
+        kind=None if kind is None else Kind(plain(kind)),
+        queue=None if queue is None else QueueName(plain(queue)),
+        before=None if before is None else JobId(before),
+        limit=limit,
+        bodies=False,
+        **filters,
+    )
+
+
+def letter_filter(
+    channel: Channel,
+    *,
+    reason: ReasonCode | str | None,
+    stage: Stage | str | None,
+    **filters: Any,
+) -> JobFilter:
+    """Which dead letters of the application's namespace a list shows."""
+    return job_filter(
+        channel,
+        statuses=(JobStatus.DEAD_LETTERED,),
+        reason_code=None if reason is None else word("reason", ReasonCode, reason),
+        stage=None if stage is None else word("stage", Stage, stage),
+        **filters,
+    )
+
+
+def _listing_ids(channel: Channel, wanted: JobFilter) -> Operation[list[JobId]]:
+    """The ids of all jobs that match, newest first, at most `MAX_IDS`."""
+    ids: list[JobId] = []
+    while len(ids) < MAX_IDS:
+        page = yield from channel.listing(wanted)
+        ids += [job.id for job in page.jobs]
+        if page.next_before is None:
+            break
+        wanted = msgspec.structs.replace(wanted, before=page.next_before)
+    return ids
+
+
+Statuses: TypeAlias = JobStatus | str | Iterable[JobStatus | str]
+
+
+def _statuses(status: Statuses) -> tuple[JobStatus, ...]:
+    several = [status] if isinstance(status, str) else status
+    return tuple(word("status", JobStatus, each) for each in several)
+
+
+class Jobs(_Operator):
+    """List jobs, and decide about many at once. Requests are sent in batches under one
+    `request_id`: repeated with it, nothing is done twice. Jobs are known by their ids alone,
+    whatever their namespace."""
+
+    @blocking
+    def ls(
+        self,
+        *,
+        status: Statuses = (),
+        kind: str | None = None,
+        queue: str | None = None,
+        correlation_id: str | None = None,
+        before: str | None = None,
+        limit: int = 50,
+        **search: Unpack[JobSearch],
+    ) -> Operation[list[JobRecord]]:
+        """The records of jobs, newest first, without their payloads and results. `before` is the
+        last job id of the previous page. By `worker`, `error`, `meta` and the time of their end
+        jobs are searched, among the newest 10,000 before `before` that match the rest."""
+        wanted = job_filter(
+            self._channel,
+            statuses=_statuses(status),
+            kind=kind,
+            queue=queue,
+            correlation_id=plain(correlation_id),
+            before=before,
+            limit=limit,
+            **_searched(search),
+        )
+        found = yield from self._channel.listing(wanted)
+        now = yield from self._channel.asking(lambda store: store.now())
+        return [record_of(job, now=now, bodies=False) for job in found.jobs]
+
+    als = awaiting(ls)
+
+    @blocking
+    def ids(
+        self,
+        *,
+        status: Statuses = (),
+        kind: str | None = None,
+        queue: str | None = None,
+        correlation_id: str | None = None,
+    ) -> Operation[list[JobId]]:
+        """The ids of all jobs that match, newest first: at most 100,000."""
+        wanted = job_filter(
+            self._channel,
+            statuses=_statuses(status),
+            kind=kind,
+            queue=queue,
+            correlation_id=plain(correlation_id),
+            limit=PER_PAGE,
+        )
+        return _listing_ids(self._channel, wanted)
+
+    aids = awaiting(ids)
+
+    @blocking
+    def cancel(
+        self,
+        job_ids: Iterable[str],
+        *,
+        hard: bool = False,
+        reason: str = "",
+        **request: Unpack[RequestOptions],
+    ) -> Operation[list[JobOutcome]]:
+        """Stop jobs, as `Job.cancel` does."""
+        fields = cancel_fields(self._channel, hard=hard, reason=reason)
+        return deciding_many(self._channel, job_ids, Cancel, request, **fields)
+
+    acancel = awaiting(cancel)
+
+    @blocking
+    def stall(
+        self, job_ids: Iterable[str], **request: Unpack[RequestOptions]
+    ) -> Operation[list[JobOutcome]]:
+        """Take jobs from workers that you no longer trust, as `Job.stall` does."""
+        return deciding_many(self._channel, job_ids, Stall, request)
+
+    astall = awaiting(stall)
+
+    @blocking
+    def requeue(
+        self, job_ids: Iterable[str], **request: Unpack[RequestOptions]
+    ) -> Operation[list[JobOutcome]]:
+        """Send stalled jobs back to their queue."""
+        return deciding_many(self._channel, job_ids, Requeue, request)
+
+    arequeue = awaiting(requeue)
+
+    @blocking
+    def dead_letter(
+        self,
+        job_ids: Iterable[str],
+        reason: ReasonCode | str = ReasonCode.POLICY_VIOLATION,
+        message: str = "",
+        *,
+        stage: Stage | str | None = None,
+        **request: Unpack[RequestOptions],
+    ) -> Operation[list[JobOutcome]]:
+        """Turn unfinished jobs into dead letters, as `Job.dead_letter` does."""
+        fields = dead_letter_fields(reason, stage, message)
+        return deciding_many(self._channel, job_ids, DeadLetter, request, **fields)
+
+    adead_letter = awaiting(dead_letter)
+
+    @blocking
+    def rerun(
+        self,
+        job_ids: Iterable[str],
+        *,
+        again: bool = False,
+        **request: Unpack[RequestOptions],
+    ) -> Operation[list[JobOutcome]]:
+        """Make new jobs like these, which have ended, as `Job.rerun` does."""
+        cause = EventCause.RERUN
+        return deciding_many(self._channel, job_ids, Redrive, request, cause=cause, again=again)
+
+    arerun = awaiting(rerun)
+
+    @blocking
+    def not_rerun(self, job_ids: Iterable[str], request_id: str) -> Operation[list[JobId]]:
+        """The ones of these jobs that were not rerun under this request id."""
+        asked_as = RequestId(plain(request_id))
+        ids = [JobId(plain(job_id)) for job_id in dict.fromkeys(job_ids)]
+        left: list[JobId] = []
+        for start in range(0, len(ids), PER_PAGE):
+            page = ids[start : start + PER_PAGE]
+            asked = [
+                Redrive(job_id=each, actor=self._channel.operator, request_id=asked_as)
+                for each in page
+            ]
+            new_ids = list(map(redriven_id, asked))
+            known = yield from self._channel.asking(partial(_read_heads, new_ids))
+            left += [old for old, new in zip(page, new_ids, strict=True) if new not in known]
+        return left
+
+    anot_rerun = awaiting(not_rerun)
+
+
+def _read_heads(ids: Sequence[JobId], store: JobStore) -> dict[JobId, StoredJob]:
+    return store.jobs.read(ids, bodies=False)
+
+
+# --- Queues, kinds, workers ----------------------------------------------------------------------
 
 
 class Queues(_Operator):
@@ -252,13 +524,12 @@ class DeadLetters(_Operator):
     ) -> list[DeadLetterRecord]:
         """Dead letters that are not resolved, newest first, or with `resolved` the others;
         without their payloads. `before` is the last job id of the previous page."""
-        wanted = job_filter(
+        wanted = letter_filter(
             self._channel,
-            statuses=(JobStatus.DEAD_LETTERED,),
             kind=kind,
             queue=queue,
-            reason_code=None if reason is None else word("reason", ReasonCode, reason),
-            stage=None if stage is None else word("stage", Stage, stage),
+            reason=reason,
+            stage=stage,
             resolved=resolved,
             before=before,
             limit=limit,
@@ -271,6 +542,30 @@ class DeadLetters(_Operator):
         return self._ask(read)
 
     als = awaiting(ls)
+
+    @blocking
+    def ids(
+        self,
+        *,
+        kind: str | None = None,
+        queue: str | None = None,
+        reason: ReasonCode | str | None = None,
+        stage: Stage | str | None = None,
+    ) -> Operation[list[JobId]]:
+        """The ids of all dead letters that match and are not resolved, newest first: at most
+        100,000."""
+        wanted = letter_filter(
+            self._channel,
+            kind=kind,
+            queue=queue,
+            reason=reason,
+            stage=stage,
+            resolved=False,
+            limit=PER_PAGE,
+        )
+        return _listing_ids(self._channel, wanted)
+
+    aids = awaiting(ids)
 
     def groups(
         self,
@@ -333,109 +628,48 @@ class DeadLetters(_Operator):
 
     adiscard = awaiting(discard)
 
+    @blocking
+    def redrive_many(
+        self,
+        job_ids: Iterable[str],
+        *,
+        payload: Any = msgspec.UNSET,
+        again: bool = False,
+        **request: Unpack[RequestOptions],
+    ) -> Operation[list[JobOutcome]]:
+        """Make new jobs of dead letters, with their own payloads, or each with this one, which is
+        not compared with the parameters of its function."""
+        return deciding_many(
+            self._channel,
+            job_ids,
+            Redrive,
+            request,
+            payload=None if payload is msgspec.UNSET else encode(payload, what="payload"),
+            again=again,
+            expected_status=JobStatus.DEAD_LETTERED,
+        )
+
+    aredrive_many = awaiting(redrive_many)
+
+    @blocking
+    def discard_many(
+        self, job_ids: Iterable[str], *, note: str = "", **request: Unpack[RequestOptions]
+    ) -> Operation[list[JobOutcome]]:
+        """Put dead letters away, as `discard` does."""
+        return deciding_many(self._channel, job_ids, Discard, request, note=plain(note))
+
+    adiscard_many = awaiting(discard_many)
+
     def _load(self, job_id: str) -> Any:
         """The job, which must be one of the application's namespace."""
         check_job_id("job_id", job_id)
         return run(self._channel.loading(JobId(job_id)))
 
 
-def job_filter(
-    channel: Channel,
-    *,
-    kind: str | None,
-    queue: str | None,
-    before: str | None,
-    limit: int,
-    **filters: Any,
-) -> JobFilter:
-    """Which jobs of the application's namespace a list shows, without their bodies."""
-    if type(limit) is not int or not 1 <= limit <= MAX_LISTED:
-        raise InvalidInput("limit", f"{str(limit)[:40]!a} is not a number from 1 to {MAX_LISTED}")
-    if before is not None:
-        check_job_id("before", before)
-    return JobFilter(
-        namespace=channel.namespace,
-        kind=None if kind is None else Kind(plain(kind)),
-        queue=None if queue is None else QueueName(plain(queue)),
-        before=None if before is None else JobId(before),
-        limit=limit,
-        bodies=False,
-        **filters,
-    )
-
-
-class JobSearch(TypedDict, total=False):
-    """Further filters of a list of jobs: the worker that holds or held them, the schedule that made
-    them, text in the type or message of their last error, one entry of their `meta`, when they were
-    enqueued and finished, and whether their worker has been silent for two heartbeats. [J12]"""
-
-    worker: str
-    schedule: str
-    error: str
-    meta: Mapping[str, str]
-    enqueued_since: datetime
-    enqueued_until: datetime
-    finished_since: datetime
-    finished_until: datetime
-    orphaned: bool
-
-
-_SEARCHES = frozenset(JobSearch.__annotations__)
-
-
-def _searched(search: JobSearch) -> dict[str, Any]:
-    """The fields of a filter that a search asks for."""
-    check_known(dict(search), _SEARCHES, of="app.jobs()")
-    return {name: _wanted(name, value) for name, value in search.items() if value is not None}
-
-
-def _wanted(name: str, value: Any) -> Any:
-    if name.endswith(("_since", "_until")):
-        return instant(name, value)
-    if name != "meta":
-        return plain(value)
-    entries = [f"{key}={text}" for key, text in (meta_from(name, value) or {}).items()]
-    if len(entries) != 1:
-        raise InvalidInput(name, f"has {len(entries)} entries", hint="search by one of them")
-    return entries[0]
-
-
 class Views:
     """What the jobs of an application's namespace are and were: its own lists."""
 
     channel: Channel
-
-    @blocking
-    def jobs(
-        self,
-        *,
-        status: JobStatus | str | Iterable[JobStatus | str] = (),
-        kind: str | None = None,
-        queue: str | None = None,
-        correlation_id: str | None = None,
-        before: str | None = None,
-        limit: int = 50,
-        **search: Unpack[JobSearch],
-    ) -> Operation[list[JobRecord]]:
-        """The records of jobs, newest first, without their payloads and results. `before` is the
-        last job id of the previous page. By `worker`, `error`, `meta` and the time of their end
-        jobs are searched, among the newest 10,000 before `before` that match the rest."""
-        statuses = [status] if isinstance(status, str) else list(status)
-        wanted = job_filter(
-            self.channel,
-            statuses=tuple(word("status", JobStatus, each) for each in statuses),
-            kind=kind,
-            queue=queue,
-            correlation_id=plain(correlation_id),
-            before=before,
-            limit=limit,
-            **_searched(search),
-        )
-        found = yield from self.channel.listing(wanted)
-        now = yield from self.channel.asking(lambda store: store.now())
-        return [record_of(job, now=now, bodies=False) for job in found.jobs]
-
-    ajobs = awaiting(jobs)
 
     def events(
         self,

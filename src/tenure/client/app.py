@@ -19,7 +19,7 @@ from typing import (
     overload,
 )
 
-from tenure.client.administration import DeadLetters, Kinds, Queues, Views, Workers
+from tenure.client.administration import DeadLetters, Jobs, Kinds, Queues, Views, Workers
 from tenure.client.channel import Channel, Link
 from tenure.client.flows import Flow, Flows, MappedCalls, chain_of
 from tenure.client.functions import (
@@ -109,6 +109,7 @@ class Application(Views):
         self.namespace = Namespace(namespace)
         self.channel = Channel(connect, namespace=self.namespace, name=name)
         self._sender = Sender(self.channel, self.registry)
+        self.jobs = Jobs(self.channel)
         self.queues = Queues(self.channel)
         self.kinds = Kinds(self.channel, self._declared_kinds)
         self.workers = Workers(self.channel)

@@ -9,14 +9,14 @@ from typing import Any, Generic, Self, TypeVar, cast
 
 from tenure.client.channel import Channel
 from tenure.client.functions import Enqueueable, Sender
-from tenure.client.jobs import Job, ending, refusal
+from tenure.client.jobs import Job, cancel_fields, ending, refusal
 from tenure.client.shells import Operation, arun, awaiting, blocking, run
 from tenure.core.checks import check_integer, check_job_id
 from tenure.core.commands import Cancel, EnqueueFlow, FlowMember, RedriveFlow
 from tenure.core.flow_rows import FlowRedrive, FlowView, in_order
 from tenure.core.ids import FlowId, JobId, RequestId
 from tenure.core.verdicts import Reply
-from tenure.core.vocabulary import CancelMode, Cause, JobStatus, counted
+from tenure.core.vocabulary import Cause, JobStatus, counted
 from tenure.errors import Conflict, InvalidInput, TenureError, UnknownJob, UnreadableRow
 from tenure.handlers.calls import Call, checked_call
 from tenure.handlers.flows import After, FlowBuilder, FlowJob, When
@@ -212,14 +212,13 @@ class Flows:
         channel = self._channel
         view = run(loading_flow(channel, _flow_id(flow_id)))
         asked_as = channel.new_request_id() if request_id is None else RequestId(plain(request_id))
+        fields = cancel_fields(channel, hard=hard, reason=reason)
         live = in_order([step for step in view.steps if not step.status.is_terminal])
         failures = self._cancel(
             Cancel(
                 job_id=step.job_id,
-                actor=channel.actor,
                 request_id=asked_as,
-                mode=CancelMode.HARD if hard else CancelMode.SOFT,
-                reason=plain(reason),
+                **fields,
             )
             for step in live[::-1]  # children first: a parent's end must not start them [FL14]
         )

@@ -8,7 +8,7 @@ method that blocks has a twin for async code, named with an `a` in front; that o
 import asyncio
 import math
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing, suppress
 from functools import partial
 from typing import Any, Generic, NoReturn, TypedDict, TypeVar, Unpack
@@ -16,13 +16,13 @@ from typing import Any, Generic, NoReturn, TypedDict, TypeVar, Unpack
 from tenure.client.channel import Channel, Link, pausing, poll_pauses
 from tenure.client.records import JobRecord, record_of
 from tenure.client.shells import Operation, Wait, arun, awaiting, blocking, in_thread, run
-from tenure.core.checks import check_name
-from tenure.core.commands import Cancel, Command, DeadLetter, Redrive, Requeue, Stall
+from tenure.core.checks import check_job_id, check_name
+from tenure.core.commands import Cancel, Command, DeadLetter, Discard, Redrive, Requeue, Stall
 from tenure.core.ids import JobId, Kind, Namespace, RequestId
 from tenure.core.instants import MICROSECONDS_PER_SECOND
 from tenure.core.job import Job as StoredJob
 from tenure.core.job import JobError, Progress
-from tenure.core.verdicts import Reply
+from tenure.core.verdicts import Answer, Reply
 from tenure.core.vocabulary import (
     CancelMode,
     Cause,
@@ -45,14 +45,17 @@ from tenure.errors import (
 from tenure.handlers.calls import JobHandle
 from tenure.handlers.options import Span, check_known, duration, plain, word
 from tenure.ports import Hint, HintedChange, JobStore
+from tenure.protocol.fields import iso
 from tenure.protocol.records import (
     ArtifactRecord,
     ErrorRecord,
     EventRecord,
+    JobOutcome,
     ObservationRecord,
     artifact_record,
     event_record,
     observation_record,
+    resolution_record,
 )
 
 _T = TypeVar("_T")
@@ -245,9 +248,8 @@ class Job(JobHandle, Generic[R_co]):
     ) -> Operation[JobStatus]:
         """Stop the job and return its status: `cancelled`, or `running` while a soft cancel waits
         for the handler to notice. Raises `Conflict` if it has already ended in another way."""
-        mode = CancelMode.HARD if hard else CancelMode.SOFT
-        actor = self._channel.actor
-        return self._changing(Cancel, request, actor=actor, mode=mode, reason=plain(reason))
+        fields = cancel_fields(self._channel, hard=hard, reason=reason)
+        return self._changing(Cancel, request, **fields)
 
     acancel = awaiting(cancel)
 
@@ -277,13 +279,7 @@ class Job(JobHandle, Generic[R_co]):
     ) -> Operation[JobStatus]:
         """Turn the job into a dead letter, if it has not ended: it does not run unless it is
         redriven. The message is kept as its error."""
-        return self._changing(
-            DeadLetter,
-            request,
-            reason_code=word("reason", ReasonCode, reason),
-            stage=None if stage is None else word("stage", Stage, stage),
-            message=plain(message),
-        )
+        return self._changing(DeadLetter, request, **dead_letter_fields(reason, stage, message))
 
     adead_letter = awaiting(dead_letter)
 
@@ -345,6 +341,23 @@ def _raise_no_result(job: StoredJob) -> NoReturn:
     raise JobFailed(reason=reason or "", **facts)
 
 
+def cancel_fields(channel: Channel, *, hard: bool, reason: str) -> dict[str, Any]:
+    """What a cancellation says of itself; a client may ask for it."""
+    mode = CancelMode.HARD if hard else CancelMode.SOFT
+    return {"actor": channel.actor, "mode": mode, "reason": plain(reason)}
+
+
+def dead_letter_fields(
+    reason: ReasonCode | str, stage: Stage | str | None, message: str
+) -> dict[str, Any]:
+    """Why a job becomes a dead letter."""
+    return {
+        "reason_code": word("reason", ReasonCode, reason),
+        "stage": None if stage is None else word("stage", Stage, stage),
+        "message": plain(message),
+    }
+
+
 def requested(channel: Channel, options: RequestOptions, *, of: str) -> dict[str, Any]:
     """The fields of a command that these options set; `of` is what was called."""
     check_known(dict(options), _OPTIONS, of=of)
@@ -359,43 +372,111 @@ def commanding(channel: Channel, command: Command) -> Operation[StoredJob]:
     """The job after the command, or the new one of a redrive. Raises why it was refused."""
     [answer] = yield from channel.submitting([command])
     assert isinstance(answer, Reply)
-    if answer.job is None:
-        raise UnknownJob(command.job_id)
-    if answer.cause is not None:
+    if answer.cause is not None or answer.job is None:
         raise refusal(command.job_id, answer)
     if isinstance(command, Redrive) and answer.deduplicated:
         raise Conflict(
             job_id=command.job_id,
             cause=Cause.DEDUPE_KEY_HELD,
             status=command.expected_status,
-            hint=f"job {answer.job.id} holds its dedupe key; nothing was made",
+            hint=f"{_held_by(answer.job.id)}; nothing was made",
         )
     return answer.job
 
 
-_HINTS = {
-    Cause.IDEMPOTENCY_KEY_REUSE: "this id was used for another request; make a new one",
-    Cause.JOB_FINISHED: "it has ended, and ended jobs do not change",
-    Cause.REVISION_MISMATCH: "its rev is {rev} now; look at it again",
-    Cause.DEDUPE_KEY_HELD: "a job that this token may not see holds the dedupe key; keys are unique"
-    " within a namespace and a kind, whatever the queue",
-    Cause.COMPENSATION_PROTECTED: "a compensation cannot be cancelled",
-    Cause.PART_OF_FLOW: "it is a job of a flow; app.flows.redrive(flow_id) replaces all jobs of a"
-    " flow that did not succeed",
+DECIDED_TOGETHER = 100
+"""How many jobs one request is about, if it is about many."""
+
+
+def deciding_many(
+    channel: Channel,
+    job_ids: Iterable[str],
+    command: Callable[..., Command],
+    request: RequestOptions,
+    **fields: Any,
+) -> Operation[list[JobOutcome]]:
+    """What becomes of these jobs if the same is asked about each, under one request id."""
+    fields = {"actor": channel.operator} | fields
+    fields |= requested(channel, request, of="a request about jobs")
+    ids = [JobId(plain(job_id)) for job_id in dict.fromkeys(job_ids)]
+    for job_id in ids:
+        check_job_id("job_ids", job_id)
+    outcomes: list[JobOutcome] = []
+    for start in range(0, len(ids), DECIDED_TOGETHER):
+        batch = [command(job_id=each, **fields) for each in ids[start : start + DECIDED_TOGETHER]]
+        answers = yield from channel.submitting(batch)
+        outcomes += map(_outcome_of, batch, answers)
+    return outcomes
+
+
+def _outcome_of(command: Command, answer: Answer) -> JobOutcome:
+    assert isinstance(answer, Reply)
+    if answer.cause is not None or answer.job is None:
+        return JobOutcome(
+            job_id=command.job_id,
+            cause=answer.cause,
+            resolution=resolution_record(answer.resolution),
+            problem=why_refused(answer),
+        )
+    job = answer.job
+    if isinstance(command, Redrive) and answer.deduplicated:
+        return JobOutcome(job_id=command.job_id, held_by=job.id, problem=_held_by(job.id))
+    if isinstance(command, Redrive):
+        return JobOutcome(job_id=command.job_id, new_job_id=job.id)
+    if isinstance(command, Discard):
+        return JobOutcome(job_id=command.job_id)
+    return JobOutcome(job_id=command.job_id, status=job.status, pending=answer.pending)
+
+
+def _held_by(job_id: JobId) -> str:
+    return f"its dedupe key is held by job {job_id}"
+
+
+_WHY = {
+    Cause.UNKNOWN_JOB: "there is no such job",
+    Cause.IDEMPOTENCY_KEY_REUSE: "this request id was used for another request",
+    Cause.COMPENSATION_PROTECTED: "it compensates another job and cannot be cancelled",
+    Cause.COMPENSATION_PENDING: "its compensation has not ended yet; wait for that",
+    Cause.DEDUPE_KEY_HELD: "its dedupe key is held by a job out of this token's scope",  # [D6]
+}
+_WHY_OF_JOB = {
+    Cause.JOB_FINISHED: "it is {job.status} already",
+    Cause.NOT_FINISHED: "it is {job.status} and has not finished",
+    Cause.NOT_HELD: "it is {job.status}, not stalled",
+    Cause.NOT_LEASED: "it is {job.status}: no worker has it",
+    Cause.NOT_DEAD_LETTERED: "it is {job.status}, not a dead letter",
+    Cause.REVISION_MISMATCH: "it is {job.status} and has rev {job.rev} now",
+    Cause.PART_OF_FLOW: "it is a job of flow {job.flow_id}; `tenure flows redrive {job.flow_id}`,"
+    " or app.flows.redrive(flow_id), replaces its jobs that did not succeed",
 }
 
 
-def refusal(job_id: JobId, reply: Reply) -> Conflict:
+def why_refused(reply: Reply) -> str:
+    """Why a request about a job was refused, in words."""
+    job, cause, resolution = reply.job, reply.cause, reply.resolution
+    if resolution is not None:
+        new = "" if resolution.new_job_id is None else f" as job {resolution.new_job_id}"
+        return f"it was {resolution.kind}{new} by {resolution.actor} at {iso(resolution.ts)}"
+    if job is not None and cause is Cause.NOT_HELD and job.status is JobStatus.QUEUED:
+        return "it is queued already"
+    if job is not None and cause is Cause.NOT_HELD and job.status is JobStatus.WAITING:
+        return f"it waits for other jobs of its flow {job.flow_id}"
+    if job is not None and cause in _WHY_OF_JOB:
+        return _WHY_OF_JOB[cause].format(job=job)
+    return _WHY.get(cause or Cause.UNKNOWN_JOB, "the coordinator refused it")
+
+
+def refusal(job_id: JobId, reply: Reply) -> TenureError:
     """Why a request was refused, as an error."""
-    assert reply.cause is not None
-    job = reply.job
-    rev = None if job is None else job.rev
+    job, cause = reply.job, reply.cause
+    if cause is None or cause is Cause.UNKNOWN_JOB:
+        return UnknownJob(job_id)
     return Conflict(
         job_id=job_id,
-        cause=reply.cause,
+        cause=cause,
         status=None if job is None else job.status,
-        rev=rev,
-        hint=_HINTS.get(reply.cause, "").format(rev=rev),
+        rev=None if job is None else job.rev,
+        hint=why_refused(reply),
     )
 
 

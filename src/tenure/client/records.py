@@ -1,4 +1,4 @@
-"""The public record of a job: what `job.refresh()`, `app.jobs(...)` and HTTP show of it.
+"""The public record of a job: what `job.refresh()`, `app.jobs.ls(...)` and HTTP show of it.
 
 The document is the protocol's own, so that it has one shape wherever it comes from; only the bodies
 are decoded here. [ADR 0035]

@@ -37,9 +37,11 @@ from tenure.core.views.overview import (
     Overview,
 )
 from tenure.core.vocabulary import (
+    Cause,
     ErrorClass,
     EventCause,
     EventClass,
+    JobStatus,
     Operation,
     WorkerState,
 )
@@ -278,6 +280,25 @@ def resolution_record(resolution: Resolution | None) -> ResolutionRecord | None:
 def resolution_record(resolution: Resolution | None) -> ResolutionRecord | None:
     """A resolution as it is shown, without its fingerprint."""
     return None if resolution is None else to_wire(ResolutionRecord, resolution)
+
+
+class JobOutcome(Record, frozen=True, kw_only=True):
+    """What became of one of many jobs. With a `cause` or a `held_by` it is as it was, and `problem`
+    says why.
+
+    `status` is that of the job now, if the request changed it; `pending` means that it was asked to
+    stop and still runs. `resolution` says what had become of a refused dead letter before,
+    `held_by` is the live job that holds the dedupe key.
+    """
+
+    job_id: JobId
+    status: JobStatus | None = None
+    pending: bool = False
+    new_job_id: JobId | None = None
+    cause: Cause | None = None
+    resolution: ResolutionRecord | None = None
+    held_by: JobId | None = None
+    problem: str | None = None
 
 
 @overload
