@@ -194,19 +194,30 @@ def with_short_jobs(concurrency: int, *, claim_takes_s: float = 0.0) -> Drive:
     return drive
 
 
-def test_claims_wait_a_moment_for_all_that_other_short_jobs_free_and_reports_do_not() -> None:
+def test_claims_and_reports_wait_a_moment_for_other_short_jobs() -> None:
     drive = with_short_jobs(10)
     *running, last = frames(drive)[-10:]
-    before = len(drive.wanted(SendClaim))
+    claims, sends = len(drive.wanted(SendClaim)), len(drive.wanted(Send))
 
     for frame in running:
         drive.finish(frame.run)
-    assert len(drive.wanted(SendClaim)) == before
-    assert drive.status(running[0].job_id) is JobStatus.SUCCEEDED
+    assert len(drive.wanted(SendClaim)) == claims
+    assert len(drive.wanted(Send)) == sends
 
     drive.finish(last.run)
 
-    assert [each.request.limit for each in drive.wanted(SendClaim)[before:]] == [10]
+    assert [each.request.limit for each in drive.wanted(SendClaim)[claims:]] == [10]
+    assert [len(each.commands) for each in drive.wanted(Send)[sends:]] == [10]
+
+
+def test_a_report_of_a_short_job_waits_no_longer_than_a_claim() -> None:
+    drive = with_short_jobs(10)
+    ended = frames(drive)[-1]
+
+    drive.finish(ended.run)
+    drive.advance(GATHER / seconds(1))
+
+    assert drive.status(ended.job_id) is JobStatus.SUCCEEDED
 
 
 @pytest.mark.parametrize("claim_takes_s", [0.0, 0.012, 5.0])

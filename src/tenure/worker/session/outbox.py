@@ -11,7 +11,7 @@ import msgspec
 
 from tenure.clock import NEVER, Boot
 from tenure.core.commands import WorkerCommand
-from tenure.core.instants import seconds
+from tenure.core.instants import Duration, seconds
 from tenure.core.leases import LeaseRef
 from tenure.telemetry.tracing import trace_of_jobs
 from tenure.worker.session.attempts import LeasedAttempt
@@ -33,8 +33,8 @@ MAX_PER_CALL = 500
 """Commands in one call; more go into several."""
 
 UNDELAYED_CALLS = 2
-"""While fewer calls have no answer, reports are sent with whatever there is; else they
-gather, because each transaction costs about as much as a hundred more commands in it."""
+"""While fewer calls have no answer, reports wait only for other short jobs that run; else they
+gather longer, because each transaction costs about as much as a hundred more commands in it."""
 
 WORTHWHILE = 200
 """This many are sent whatever is under way."""
@@ -64,6 +64,7 @@ class Outbox:
         self._sent: dict[int, Sent] = {}  # by ticket, and so by age
         self._under_way = 0  # calls with reports
         self._tickets = 0
+        self.gather_us = Duration(0)  # how long a report waits for others
 
     def ticket(self) -> int:
         """A number for a request, by which its answer is recognised."""
@@ -96,7 +97,7 @@ class Outbox:
         if not self._waiting:
             return NEVER
         is_delayed = self._under_way >= UNDELAYED_CALLS
-        return Boot(self._waiting_since + PATIENCE) if is_delayed else self._waiting_since
+        return Boot(self._waiting_since + (PATIENCE if is_delayed else self.gather_us))
 
     def renew(self, due: Iterable[LeasedAttempt], now: Boot) -> list[Send]:
         """A heartbeat for each of these leases, at once and in as few batches as possible."""

@@ -75,12 +75,12 @@ HAND_BACK_DELAY = seconds(1)
 """How long a job waits that this worker could not run, unless the worker stops."""
 
 SHORT_RUN = seconds(0.05)
-"""Jobs that usually run longer gain nothing from claims that wait for more free slots."""
+"""Jobs that usually run longer gain nothing from claims and reports that wait for others."""
 
 GATHER = seconds(0.005)
 LONGEST_GATHER = seconds(0.02)
-"""How long claims wait for more free slots while short jobs run: as long as a claim takes, within
-these bounds."""
+"""How long claims wait for more free slots, and reports for more reports, while short jobs run: as
+long as a claim takes, within these bounds."""
 
 LAST_CLAIM_TRIES = 4
 """How often a drain repeats an unanswered claim before it takes the coordinator for gone. One try
@@ -202,6 +202,8 @@ class WorkerSession:
     def turn(self) -> list[messages.Action]:
         """What must be done after the events since the last turn, and because time has passed."""
         self._do_due()
+        is_gathering = self._occupied and self._drain is None and self._runs_short_jobs
+        self._outbox.gather_us = self._gather_us() if is_gathering else AT_ONCE
         self._actions += self._outbox.flush(self.now)
         self.next_at = self._earliest()
         actions, self._actions = self._actions, []
@@ -296,9 +298,14 @@ class WorkerSession:
         is_piling_up = len(self._attempts) >= 2 * self._concurrency
         return self._occupied < self._concurrency and not is_piling_up
 
+    @property
+    def _runs_short_jobs(self) -> bool:
+        """Whether the jobs that run are likely to end soon one after the other."""
+        return self._usual_run_us <= SHORT_RUN
+
     def _gather_us(self) -> Duration:
-        """How long a claim waits at most: a few milliseconds, or as long as a claim takes if jobs
-        take no longer than that. On a busy machine both take long."""
+        """How long a claim or a report waits at most: a few milliseconds, or as long as a claim
+        takes if jobs take no longer than that. On a busy machine both take long."""
         usual_us = max(GATHER, self._usual_claim_us)
         return GATHER if self._usual_run_us > usual_us else usual_us
 
@@ -307,7 +314,7 @@ class WorkerSession:
         of many: while others run, a claim waits a moment."""
         free = self._concurrency - self._occupied
         is_enough = free >= min(self._concurrency, MAX_PER_CLAIM) or self._drain is not None
-        if self._room_since is None or is_enough or self._usual_run_us > SHORT_RUN:
+        if self._room_since is None or is_enough or not self._runs_short_jobs:
             return Boot(0)
         return Boot(self._room_since + self._gather_us())
 

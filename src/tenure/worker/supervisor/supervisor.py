@@ -278,6 +278,8 @@ class Supervisor:
     def _submit(
         self, action: messages.SendClaim | messages.Send, submit: "Callable[[], Future[Any]]"
     ) -> None:
+        # Children start before another thread takes the interpreter to decide.
+        self._pool.flush()
         try:
             submitted = submit()
         except Exception as failure:  # a transport that failed at once; retried, and logged
