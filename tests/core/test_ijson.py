@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tenure.core.checks import MAX_EXACT_INTEGER
@@ -275,6 +275,7 @@ def test_a_body_without_spaces_that_is_not_i_json_is_refused(body: bytes) -> Non
 
 @spec("J1")
 @given(st.lists(PIECES.map(str.encode) | st.binary(max_size=8), max_size=4))
+@example([b'"', b"\x80", b'"'])
 def test_bodies_that_are_judged_together_are_judged_as_each_alone(bodies: list[bytes]) -> None:
     if are_as_written_here(bodies):
         for body in bodies:

@@ -105,7 +105,7 @@ def are_as_written_here(bodies: Sequence[bytes]) -> bool:
         return False
     try:
         return list(map(_encode, _decode(whole))) == bodies
-    except (msgspec.MsgspecError, RecursionError):
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return False
 
 
