@@ -4,7 +4,7 @@ import json
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tenure.core.validation import Limits
@@ -63,6 +63,7 @@ def names_outside_payloads(text: str) -> list[list[str]]:
 
 @spec("H2", "H85")
 @given(requests())
+@example('{"jobs":[{"queue":"q","kind":"k","payload":1,"dedupe_key":"payload","dedupe_key":null}]}')
 def test_a_field_is_found_twice_where_a_parser_finds_it(text: str) -> None:
     twice = {
         name for names in names_outside_payloads(text) for name in names if names.count(name) > 1

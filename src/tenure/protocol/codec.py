@@ -242,8 +242,9 @@ def _twice(text: bytes, found: Mapping[str, msgspec.Raw], place: str) -> Invalid
     were read more than once."""
     values = [bytes(each) for each in found.values()]
     for name in found:
-        quoted = f'"{name}"'.encode()
-        if text.count(quoted) > 1 + sum(each.count(quoted) for each in values):
+        named = re.compile(rf'"{re.escape(name)}"[ \t\r\n]*:'.encode())
+        times = [len(named.findall(each)) for each in (text, *values)]
+        if times[0] > 1 + sum(times[1:]):
             return InvalidMessage(f"{place}.{name}" if place else name, "is given twice")
     return InvalidMessage(place or "body", "has a field whose name is given twice or has escapes")
 
