@@ -61,7 +61,7 @@ def names_outside_payloads(text: str) -> list[list[str]]:
     return found
 
 
-@spec("H2", "H85")
+@spec("H2", "H89")
 @given(requests())
 @example('{"jobs":[{"queue":"q","kind":"k","payload":1,"dedupe_key":"payload","dedupe_key":null}]}')
 def test_a_field_is_found_twice_where_a_parser_finds_it(text: str) -> None:
@@ -100,7 +100,7 @@ def test_objects_in_objects_have_a_limit() -> None:
         decode_request(EnqueueManyMessage, body)
 
 
-@spec("H85")
+@spec("H89")
 def test_the_place_of_a_payload_is_named() -> None:
     text = b'{"jobs":[{"queue":"q","kind":"k"},{"queue":"q","kind":"k","payload":%s}]}'
     body = text % (b"[" * 65 + b"]" * 65)

@@ -129,7 +129,7 @@ class CountingDecoder(json.JSONDecoder):
         return self._decoder.decode(s)
 
 
-@spec("H85")
+@spec("H89")
 @pytest.mark.parametrize("number", [400, 3000])
 @pytest.mark.parametrize("text", ["plain", "caf\u00e9, escaped"])
 def test_each_body_is_parsed_once_by_itself(

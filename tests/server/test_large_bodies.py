@@ -62,7 +62,7 @@ class Parsed:
         return [size for size in self.sizes if size > 10_000]
 
 
-@spec("H85")
+@spec("H89")
 @pytest.mark.parametrize("payload", [EMPTY_LISTS, OBJECTS, ESCAPED])
 def test_checking_many_payloads_takes_the_memory_of_one(stage: Stage, payload: str) -> None:
     stage.enqueue(1)
@@ -84,7 +84,7 @@ def test_checking_many_payloads_takes_the_memory_of_one(stage: Stage, payload: s
     assert peak_bytes <= 8 * len(refused) + 12_000_000
 
 
-@spec("H85", "J2")
+@spec("H89", "J2")
 @pytest.mark.parametrize("wrong", ['"' + "x" * (1 << 20) + '"', "[" * 65 + "]" * 65])
 def test_size_and_depth_of_every_payload_are_checked_before_one_is_parsed(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, wrong: str
@@ -97,7 +97,7 @@ def test_size_and_depth_of_every_payload_are_checked_before_one_is_parsed(
     assert not parsed.large
 
 
-@spec("H85", "H2")
+@spec("H89", "H2")
 def test_a_large_payload_that_is_given_twice_is_refused_unparsed(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -111,7 +111,7 @@ def test_a_large_payload_that_is_given_twice_is_refused_unparsed(
     assert not parsed.large
 
 
-@spec("H85")
+@spec("H89")
 def test_a_flow_under_a_lease_that_the_caller_does_not_hold_is_refused_unparsed(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -129,7 +129,30 @@ def test_a_flow_under_a_lease_that_the_caller_does_not_hold_is_refused_unparsed(
     assert parsed.large
 
 
-@spec("H85")
+@spec("H89")
+@pytest.mark.parametrize("holds_lease", [False, True])
+def test_the_depth_of_a_large_body_is_measured_once_and_without_the_lease_never(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, holds_lease: bool
+) -> None:
+    lease = stage.leased(1)
+    measured: list[int] = []
+    is_deeper = ijson._is_deeper
+
+    def noted(text: str, most: int) -> bool:
+        measured.append(len(text))
+        return is_deeper(text, most)
+
+    monkeypatch.setattr(ijson, "_is_deeper", noted)
+    lease_id = lease["lease_id"] if holds_lease else "1-" + "ab" * 16
+    path = f"/v1/jobs/{lease['job_id']}/flows"
+
+    answer = post(stage, path, handler_flow(lease_id, OBJECTS), Role.WORKER)
+
+    assert answer.status == (201 if holds_lease else 409)
+    assert measured == [len(OBJECTS)] * holds_lease
+
+
+@spec("H89")
 def test_large_requests_are_parsed_one_at_a_time(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -160,7 +183,7 @@ def test_large_requests_are_parsed_one_at_a_time(
     assert most == 1
 
 
-@spec("H85", "H45")
+@spec("H89", "H45")
 def test_what_a_parser_needs_counts_in_the_memory_limit() -> None:
     stage = Stage(settings=replace(SETTINGS, max_memory_bytes=2_000_000))
 
@@ -172,7 +195,7 @@ def test_what_a_parser_needs_counts_in_the_memory_limit() -> None:
     assert made.status == 201
 
 
-@spec("H60", "H85")
+@spec("H60", "H89")
 def test_requests_of_other_tokens_are_parsed_in_turn(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -200,7 +223,7 @@ def test_requests_of_other_tokens_are_parsed_in_turn(
     assert order.index("one") <= 4
 
 
-@spec("H85")
+@spec("H89")
 def test_a_request_whose_turn_has_come_is_checked_to_its_end(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -232,7 +255,7 @@ def test_a_request_whose_turn_has_come_is_checked_to_its_end(
     assert order[::2] == order[1::2]
 
 
-@spec("H85", "H45")
+@spec("H89", "H45")
 def test_large_requests_of_one_token_that_wait_leave_room_for_the_parser() -> None:
     body = flow([OBJECTS])
     parsing_bytes = ijson.parsed_bytes(OBJECTS.encode())

@@ -252,11 +252,12 @@ class Coordinator:
     # --- what callers use ----------------------------------------------------------------------
 
     def submit_many(
-        self, commands: Sequence[Command], *, bodies_are_ijson: bool = False
+        self, commands: Sequence[Command], *, bodies_are_checked: bool = False
     ) -> Future[list[Answer]]:
         """Answers in the order asked. Raises `InvalidInput` at once, before anything is sent. With
-        `bodies_are_ijson` the caller has parsed payloads and results: they are not parsed again."""
-        call = self._checked(commands, bodies_are_ijson=bodies_are_ijson)
+        `bodies_are_checked` the caller has checked payloads and results, or no command can be
+        carried out: they are not checked here."""
+        call = self._checked(commands, bodies_are_checked=bodies_are_checked)
         promised = call.promise()
         if not commands:
             call.finish()
@@ -407,12 +408,14 @@ class Coordinator:
         if self._closed:
             raise Closed
 
-    def _checked(self, commands: Sequence[Command], *, bodies_are_ijson: bool = False) -> _Commands:
+    def _checked(
+        self, commands: Sequence[Command], *, bodies_are_checked: bool = False
+    ) -> _Commands:
         """A call whose commands are within the limits. A producer's calls repeat its names and
         policies, the very same objects."""
         limits = self.limits
-        if bodies_are_ijson:
-            limits = msgspec.structs.replace(limits, bodies_are_ijson=True)
+        if bodies_are_checked:
+            limits = msgspec.structs.replace(limits, bodies_are_checked=True)
         check_commands(commands, limits, self._last_checked)
         last = commands[-1] if commands else None
         if isinstance(last, Enqueue) and len(last.payload) <= LARGEST_REMEMBERED_BYTES:

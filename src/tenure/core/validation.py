@@ -103,8 +103,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     depth: int = 64
     claim_limit: int = 1000
     lease: LeaseBounds = LeaseBounds()
-    bodies_are_ijson: bool = False
-    """Whether bodies were parsed and found to be I-JSON before: only size and depth are checked."""
+    bodies_are_checked: bool = False
+    """Whether bodies were checked before, or are of commands that are refused whatever they are."""
 
 
 def check_commands(
@@ -120,7 +120,9 @@ def check_commands(
             and set(map(type, payloads)) == {bytes}
             and are_as_written_here(payloads)
         ):
-            limits = msgspec.structs.replace(limits, bodies_are_ijson=True)
+            for each in payloads:
+                _check_body("payload", each, limits, check_size)
+            limits = msgspec.structs.replace(limits, bodies_are_checked=True)
     for command in commands:
         check_command(command, limits, before)
         before = command
@@ -166,7 +168,11 @@ def check_body(field: str, value: object, limits: Limits) -> None:
     """A payload, result or checkpoint: I-JSON within the limits. [J1] [J2]"""
     if type(value) is not bytes:
         raise InvalidInput(field, f"{type(value).__name__} is not encoded JSON (bytes)")
-    check = check_size if limits.bodies_are_ijson else check_ijson
+    if not limits.bodies_are_checked:
+        _check_body(field, value, limits, check_ijson)
+
+
+def _check_body(field: str, value: bytes, limits: Limits, check: Callable[..., None]) -> None:
     try:
         check(value, max_bytes=limits.body_bytes, max_depth=limits.depth)
     except NotIJson as wrong:

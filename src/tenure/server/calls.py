@@ -77,7 +77,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     memory: RequestMemory
     audit: RequestAudit
     is_small: bool = True
-    is_ijson: bool = False
+    bodies_are_checked: bool = False
     is_encoded: bool = True
 
     @property
@@ -246,7 +246,9 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
 
         def submit() -> "Future[list[Answer]]":
             try:
-                return self.coordinator.submit_many(commands, bodies_are_ijson=self.is_ijson)
+                return self.coordinator.submit_many(
+                    commands, bodies_are_checked=self.bodies_are_checked
+                )
             except InvalidInput as wrong:
                 if not within:
                     raise

@@ -165,7 +165,7 @@ async def _read(services: Services, asked: Asked) -> Call:
         path=path,
         parameters=query,
         body=message,
-        is_ijson=len(body) > LARGE_BYTES,
+        bodies_are_checked=len(body) > LARGE_BYTES,
         request_id=asked.request_id,
         asked=asked.span,
         memory=asked.memory,
@@ -179,7 +179,7 @@ async def _message(
     services: Services, asked: Asked, path: Mapping[str, str], body: bytes
 ) -> msgspec.Struct:
     """Decode the body; a large one on a thread, not on the event loop. [H39] The payloads, results
-    and checkpoints of a very large one are checked here, those of others by the core. [H85]"""
+    and checkpoints of a very large one are checked here, those of others by the core. [H89]"""
     kind = asked.route.request
     assert kind is not None
     if len(body) <= SMALL_BYTES:
@@ -196,7 +196,7 @@ async def _may_hold_lease(
 ) -> bool:
     """Whether a request under a lease of the job in its path can be carried out. A lease that is
     not the job's now never is again: the core refuses the request, whatever its payloads are, and
-    they are not parsed. [H85]"""
+    they are not parsed. [H89]"""
     lease_id = getattr(message, "lease_id", None)
     if lease_id is None or "job_id" not in path:
         return True
@@ -210,7 +210,7 @@ async def _may_hold_lease(
 async def _check_bodies(services: Services, memory: RequestMemory, message: msgspec.Struct) -> None:
     """Check the payloads, results and checkpoints of a large request, one by one and after those of
     other large requests. Memory is taken when the turn has come: requests that wait for the turn
-    must not wait for the memory of each other. [H85]"""
+    must not wait for the memory of each other. [H89]"""
     limits = services.coordinator.limits
     try:
         async with asyncio.timeout(services.settings.body_within_s) as wait:

@@ -189,7 +189,7 @@ class RequestMemory:
     def parsing(self, amount_bytes: int) -> Iterator[None]:
         """Count what a parser makes of the body until the end of the block, in nobody's share: one
         request at a time is parsed, in turn for all. Raises a 503 problem if there is no room for
-        it. [H85]"""
+        it. [H89]"""
         self._memory.take(None, amount_bytes, is_large=amount_bytes > LARGE_BYTES)
         try:
             yield

@@ -101,7 +101,7 @@ METRICS_CALLS = 1
 
 PARSING_CALLS = 1
 """Threads for large payloads. Parsing holds the interpreter, and takes a multiple of the text in
-memory: one at a time bounds both. [H85]"""
+memory: one at a time bounds both. [H89]"""
 
 OVERVIEW_FRESH_FOR = seconds(2)
 """How old an overview may be that a viewer gets, at least."""
