@@ -1,7 +1,7 @@
 """Which corners of the model are explored: a small set for every test run, the full one as proof.
 
-The small set has every row of the table and every status; of the widest searches, of a bounded
-network and of crashes only the proof has any.
+The small set has every row of the table and every status; of the widest searches, of new epochs, of
+a bounded network and of crashes only the proof has any.
 
 With everything allowed at once the space is a product of histories that do not touch each other,
 so each configuration is wide in one direction and narrow in the others.
@@ -62,7 +62,6 @@ SMALL = (
     ),
     Bounds(name="grants taken back", undelivered=1, asked=(), **BARE),
     Bounds(name="outage credit", outages=1, asked=(), **BARE),
-    Bounds(name="epoch", epochs=2, asked=(), **BARE),
     Bounds(
         name="compensated",
         policy=tiny_policy(compensated=True),
@@ -76,7 +75,6 @@ SMALL = (
         asked=("hard cancel",),
         **NARROW,
     ),
-    Bounds(name="expires", expires=2, undelivered=1, asked=("soft cancel",), **BARE),
     Bounds(
         name="expires, reclaim",
         policy=tiny_policy(on_lost=OnLost.RECLAIM),
