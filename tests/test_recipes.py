@@ -52,6 +52,7 @@ CORRELATION_ID = {
     "src/tenure/dashboard/pages/jobs.py": "the list of jobs is filtered by it",
     "src/tenure/core/changes.py": "each event of a job has it",
     "src/tenure/core/requests.py": "a job that a handler enqueues has that of the handler's job",
+    "src/tenure/stores/sql/rows.py": "only the first event of a job is stored with it",
     "src/tenure/verify/records.py": "each event of a job has it",
     **dict.fromkeys(
         (

@@ -98,7 +98,7 @@ def _an_event(job: Job, type_: str) -> str:
     ("statement", "problem"),
     [
         ("UPDATE {t}job SET rev = rev + 1, origin_cause = 'whim'", "origin_cause is 'whim'"),
-        ("UPDATE {t}job SET rev = rev + 1, policy = '{}'", "policy is not the document"),
+        ("UPDATE {t}job SET rev = rev + 1, policy = '[]'", "policy is not the document"),
         (
             "UPDATE {t}job SET rev = rev + 1, status = 'napping', run_at = NULL, not_before = NULL",
             "status is 'napping'",

@@ -298,13 +298,16 @@ LOOK_UPS: dict[str, tuple[EventFilter, tuple[str, ...], tuple[str, ...]]] = {
     ),
     "by correlation id": (
         EventFilter(namespace=HERE, correlation_id="order-1"),
-        ("job_event_correlation",),
-        ("tenure_job_event_correlation (correlation_id=?",),
+        ("job_correlation", "job_event_pkey"),
+        (
+            "tenure_job_correlation (namespace=? AND correlation_id=?",
+            "sqlite_autoindex_tenure_job_event_1 (job_id=?",
+        ),
     ),
     "by a job's id as correlation id": (
         EventFilter(namespace=HERE, correlation_id=JOB),
-        ("job_event_correlation", "job_event_pkey"),
-        ("tenure_job_event_correlation (", "sqlite_autoindex_tenure_job_event_1 ("),
+        ("job_correlation", "job_event_pkey"),
+        ("tenure_job_correlation (", "sqlite_autoindex_tenure_job_event_1 ("),
     ),
     "by time": (
         EventFilter(namespace=HERE, since=Instant(0)),

@@ -81,7 +81,7 @@ def _truths(values: Values) -> Values:
 
 
 _CONDITIONS = ("expected_rev", "not_after")
-_INTEGERS = _integer_fields(Job) | _integer_fields(Event) | set(_CONDITIONS)
+_INTEGERS = _integer_fields(Job) | _integer_fields(Event) | {*_CONDITIONS, "size"}
 _TYPES = {"was_started": "boolean", "origin_id": "uuid", "flow_id": "uuid"} | dict.fromkeys(
     _INTEGERS, "bigint"
 )

@@ -5,9 +5,8 @@ the text of the statement and the order of its parameters. Writes nothing that `
 """
 
 from collections.abc import Callable
+from itertools import chain
 from operator import attrgetter, itemgetter
-
-from msgspec.structs import astuple
 
 from tenure.core.ids import Epoch
 from tenure.core.job import AT_ONCE
@@ -16,9 +15,10 @@ from tenure.core.vocabulary import EventType
 from tenure.ports import ClockWindow
 from tenure.stores.sql.batches import Group
 from tenure.stores.sql.rows import (
+    EVENT_COLUMNS,
     EVENT_ENCODERS,
-    EVENT_FIELDS,
     JOB_ENCODERS,
+    event_values,
     touched,
     value_encoder,
 )
@@ -28,7 +28,7 @@ _ENQUEUED = EventType.ENQUEUED
 _JOB_COLUMNS = touched((_ENQUEUED,))
 _NAMES = (
     *[f"j_{name}" for name in _JOB_COLUMNS],
-    *[f"e_{name}" for name in EVENT_FIELDS],
+    *[f"e_{name}" for name in EVENT_COLUMNS],
     *("ids", "count", "j_expected_rev", "j_not_after", "first_end"),
     *("epoch", "epoch_lock", "earliest", "latest"),
 )
@@ -79,7 +79,7 @@ class NewJobs:
         job, end = change.job, change.not_after
         values: list[object] = [
             *_job_values(job),
-            *astuple(change.events[0]),
+            *chain.from_iterable(event_values(change.events).values()),
             *(f"{{{job.id}}}", 1, 0, end, end),
             *(epoch, self._epoch_lock, window.earliest, window.latest),
         ]

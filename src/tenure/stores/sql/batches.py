@@ -9,16 +9,16 @@ from itertools import islice
 from operator import attrgetter
 
 import msgspec
-from msgspec.structs import astuple
 
 from tenure.core.ids import JobId
 from tenure.core.outcomes import Change
 from tenure.core.vocabulary import EventType
 from tenure.stores.sql.rows import (
+    EVENT_COLUMNS,
     EVENT_ENCODERS,
-    EVENT_FIELDS,
     Encoder,
     Values,
+    event_values,
     job_values,
     touched,
 )
@@ -123,8 +123,7 @@ PARKED = (
 )
 """The store's own columns, which every change assigns that starts or ends the wait of a job."""
 
-LOGGED = tuple(name for name in EVENT_FIELDS if name != "job_id")
-_JOB_ID = EVENT_FIELDS.index("job_id")
+LOGGED = tuple(name for name in EVENT_COLUMNS if name != "job_id")
 
 
 def group_columns(group: Group, job_encoders: Mapping[str, Encoder]) -> GroupColumns:
@@ -135,15 +134,14 @@ def group_columns(group: Group, job_encoders: Mapping[str, Encoder]) -> GroupCol
     jobs = [change.job for change in group.changes]
     turned = zip(*map(job_values(names), jobs), strict=True)
     events = [event for change in group.changes for event in change.events]
-    logged = list(zip(*map(astuple, events), strict=True))
-    event_ids = None if len(events) == len(jobs) else logged[_JOB_ID]
-    del logged[_JOB_ID]
+    logged = event_values(events)
+    event_ids = logged.pop("job_id")
     return GroupColumns(
         names=names,
         ids=[job.id for job in jobs],
         jobs=columns_of(names, turned, job_encoders),
-        events=columns_of(LOGGED, logged, EVENT_ENCODERS),
-        event_ids=event_ids,
+        events=columns_of(tuple(logged), logged.values(), EVENT_ENCODERS),
+        event_ids=None if len(events) == len(jobs) else event_ids,
     )
 
 
@@ -151,8 +149,8 @@ def _columns_of_one(
     change: Change, names: tuple[str, ...], job_encoders: Mapping[str, Encoder]
 ) -> GroupColumns:
     """One row and its only event: nothing to compare, as a producer's single calls have it."""
-    job, [event] = change.job, change.events
-    logged = dict(zip(EVENT_FIELDS, astuple(event), strict=True))
+    job = change.job
+    logged = {name: value for name, [value] in event_values(change.events).items()}
     del logged["job_id"]
     return GroupColumns(
         names=names,

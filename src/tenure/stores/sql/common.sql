@@ -75,7 +75,7 @@ SELECT {event_columns} FROM {t}job_event WHERE job_id {among_ids} ORDER BY job_i
 SELECT {event_columns} FROM {t}job_event WHERE job_id = :job_id AND seq = 1
  UNION ALL
 SELECT {event_columns} FROM (
-    SELECT {event_columns} FROM {t}job_event
+    SELECT * FROM {t}job_event
      WHERE job_id = :job_id AND seq > 1 AND type NOT IN ({renewals})
      ORDER BY seq DESC LIMIT :events) AS latest
  ORDER BY seq;
@@ -776,7 +776,7 @@ SELECT position, {event_columns} FROM {t}job_event
 -- name: follow_events
 SELECT position, {event_columns} FROM (
     SELECT e.* FROM (
-        SELECT position, {event_columns} FROM {t}job_event
+        SELECT * FROM {t}job_event
          WHERE {place} AND {committed} ORDER BY {order} LIMIT :reads) AS e
      WHERE EXISTS (SELECT 1 FROM {t}job AS j
                     WHERE j.id = e.job_id AND j.namespace = :namespace {of_queues} {of_kinds})
@@ -1153,7 +1153,7 @@ SELECT l.queue, min((SELECT j.run_at FROM {t}job AS j {index}
 -- name: events_to_count
 -- {place}, {until} and {order} choose a page of the log. From its events to their jobs: SQLite keeps
 -- the order of a CROSS JOIN. The event before a claim is the one that queued the job.
-SELECT j.namespace, j.queue, j.kind, e.type, e.ts, j.started_at, b.ts, b.payload
+SELECT j.namespace, j.queue, j.kind, e.type, e.ts, j.started_at, b.ts, b.run_at
   FROM (SELECT job_id, seq, ts, type FROM {t}job_event
          WHERE {place} AND {until} ORDER BY {order} LIMIT :reads) AS e
  CROSS JOIN {t}job AS j

@@ -1,8 +1,8 @@
 """The log: histories, pages, counts, and the tail of all events in one order.
 
 Each look-up goes by an index: a job's events by the key, events of a type by (type, ts), events of
-a correlation id by that. No index is by time alone: what is asked for by time is merged from the
-types that the log has, each of which is in the order of time (docs/adr/0039).
+a correlation id by that of their jobs. No index is by time alone: what is asked for by time is
+merged from the types that the log has, each of which is in the order of time (docs/adr/0039).
 
 A position of the tail is `NUMBER:JOB:SEQ`. The number is the store's (docs/adr/0031); job and seq
 tell events of one number apart. When an event is visible, no other of its number can still be
@@ -60,6 +60,13 @@ _ARM = (
     "SELECT ts, job_id, seq FROM (SELECT ts, job_id, seq FROM {t}job_event"
     " WHERE %s ORDER BY {order} LIMIT :reads) AS arm_%d"
 )
+_OF_CORRELATED_JOBS = (
+    "job_id IN (SELECT j.id FROM {t}job AS j"
+    " WHERE j.namespace = :namespace AND j.correlation_id = :correlation_id)"
+)
+_GIVEN_CORRELATION = "(SELECT j.correlation_id FROM {t}job AS j WHERE j.id = job_id)"
+_CORRELATED = f"coalesce({_GIVEN_CORRELATION}, CAST(job_id AS text)) = :correlation_id"
+"""As others see the job of an event. [OB26]"""
 _TIMES = (
     "SELECT ts FROM (SELECT ts FROM {t}job_event WHERE type = :type_%d"
     " AND ts >= :since AND ts < :until ORDER BY ts LIMIT :most) AS arm_%d"
@@ -299,11 +306,11 @@ def _arms(wanted: EventFilter, of_types: Sequence[str]) -> list[str]:
     if wanted.job_id is not None:
         correlated = ""
         if wanted.correlation_id is not None:
-            correlated = " AND coalesce(correlation_id, CAST(job_id AS text)) = :correlation_id"
+            correlated = f" AND {_CORRELATED}"
         return [f"job_id = :job_id{correlated}{typed}"]
-    arms = [f"correlation_id = :correlation_id{typed}"]
+    arms = [f"{_OF_CORRELATED_JOBS}{typed}"]
     if job_correlated_by(wanted.correlation_id) is not None:
-        arms.append(f"job_id = :correlated_job AND correlation_id IS NULL{typed}")
+        arms.append(f"job_id = :correlated_job AND {_GIVEN_CORRELATION} IS NULL{typed}")
     return arms
 
 
@@ -326,7 +333,7 @@ def _tail_shape(wanted: TailFilter, given: dict[str, object]) -> Shape:
     if wanted.job_id is not None:
         conditions.append("e.job_id = :job_id")
     if wanted.correlation_id is not None:
-        conditions.append("coalesce(e.correlation_id, CAST(e.job_id AS text)) = :correlation_id")
+        conditions.append(_CORRELATED)
     of_types = []
     for at, each in enumerate(wanted.types):
         given[f"type_{at}"] = each.type.value

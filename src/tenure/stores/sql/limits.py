@@ -18,7 +18,7 @@ from tenure.core.rates import Meter, Rate, RateScope, RateUnit, RateWait
 from tenure.ports import NO_LIMIT, Hint, HintedChange
 from tenure.stores.sql.claim_dialect import ClaimDialect
 from tenure.stores.sql.database import Database, Part, Transaction
-from tenure.stores.sql.rows import Row, decode_policy, encode_document, rate_states_from
+from tenure.stores.sql.rows import Row, decode_policy, encode_policy, rate_states_from
 from tenure.stores.sql.statements import Query
 
 RATE_COLUMNS = ("rate_grants", "rate_per", "rate_burst", "rate_since")
@@ -180,7 +180,7 @@ class SqlSettings(Part):
                     concurrency_limit=after.concurrency_limit,
                     concurrency_since=after.concurrency_since,
                     limits_set=after.limits_set,
-                    policy=None if after.policy is None else encode_document(after.policy),
+                    policy=None if after.policy is None else encode_policy(after.policy),
                 ),
                 *(self._limits_changed(namespace, after) if changes_limits(before, after) else []),
             )

@@ -42,15 +42,7 @@ from tenure.stores.sql.events import (
 from tenure.stores.sql.rows import Row
 from tenure.stores.sql.statements import Query, Shape
 
-
-class _Queued(msgspec.Struct):
-    """When the job was ready, by the event before its claim."""
-
-    run_at: Instant | None = None
-
-
 _TYPES = {each.value: each for each in COUNTED}
-_decode_queued = msgspec.json.Decoder(_Queued).decode
 _decode_series = msgspec.json.Decoder(tuple[Tally, tuple[Series, ...]]).decode
 _NEXT: Shape = (("place", AFTER), ("order", ORDER))
 _NEWEST: Shape = (("place", AFTER), ("order", NEWEST_FIRST), ("until", "TRUE"))
@@ -184,10 +176,10 @@ def progress_from(row: Row) -> FoldProgress:
 
 def counted_from(row: Row) -> CountedEvent:
     """A row of `events_to_count`."""
-    namespace, queue, kind, word, ts, started_at, queued_at, payload = row
+    namespace, queue, kind, word, ts, started_at, queued_at, run_at = row
     type_, duration = _TYPES[word], None
     if queued_at is not None:
-        duration = wait_of(ts, queued_at, _decode_queued(payload).run_at)
+        duration = wait_of(ts, queued_at, run_at)
     elif type_ is EventType.SUCCEEDED and started_at is not None:
         duration = run_of(started_at, ts)
     return CountedEvent(namespace, queue, kind, type_, ts, duration)

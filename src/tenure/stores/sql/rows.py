@@ -2,6 +2,10 @@
 
 Field names are column names. Bodies are stored as the JSON text that was sent, words by their
 value, structured fields as JSON text, instants as integers. What is read equals what was written.
+
+What most rows have in common is not written: a policy is what differs from `_USUAL_POLICY`, an
+event leaves out what its type, its job or its own columns state (docs/adr/0097). What stands for it
+here must never change.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -11,13 +15,14 @@ from operator import attrgetter
 from typing import Any, TypeAlias, TypeVar
 
 import msgspec
+from msgspec.structs import astuple, replace
 
-from tenure.core.events import Event, Facts
+from tenure.core.events import Event, Facts, digest
 from tenure.core.evolution import NEW_ROW_FIELDS, TOUCHES
 from tenure.core.failover import is_settling
 from tenure.core.ids import Epoch
 from tenure.core.instants import Instant
-from tenure.core.job import Job, JobError, Progress
+from tenure.core.job import NO_BODY, Job, JobError, Progress
 from tenure.core.outcomes import Moment, Session, SessionKey
 from tenure.core.policy import DeadLetterJob, Policy
 from tenure.core.rates import Meter, RateScope
@@ -38,6 +43,11 @@ Values: TypeAlias = Sequence[Any]
 
 JOB_COLUMNS: tuple[str, ...] = Job.__struct_fields__
 EVENT_FIELDS: tuple[str, ...] = Event.__struct_fields__
+FACT_COLUMNS = ("namespace", "queue", "kind", "policy", "run_at", "sha256", "size")
+"""The facts that most events of their type have. The others are the JSON of `payload`."""
+EVENT_COLUMNS = (*EVENT_FIELDS, *FACT_COLUMNS)
+OF_FIRST_EVENT = ("correlation_id", "trace_id")
+"""Only the first event of a job states them; others are read with those of the job's row."""
 OBSERVATION_COLUMNS: tuple[str, ...] = Observation.__struct_fields__
 SESSION_COLUMNS = (
     "namespace", "actor", "worker", "claim_seq", "request_id", "fingerprint", "claimed_at",
@@ -80,6 +90,26 @@ def encode_document(value: object) -> str:
     return _encode(value).decode()
 
 
+_USUAL_POLICY: list[Any] = [
+    *(60_000_000, 15, 20, [2_000_000, 2.0, 900_000_000, 0.5], 3_600_000_000, 600_000_000),
+    *(30_000_000, "dead_letter", "requeue", None, None, None),
+]
+
+
+@lru_cache(maxsize=_POLICIES_REMEMBERED)
+def encode_policy(policy: Policy) -> str:
+    """What differs from `_USUAL_POLICY`, by place: `{"1":3}`. A column of full policies was a third
+    of a job's row."""
+    fields = enumerate(msgspec.to_builtins(policy))
+    return encode_document(
+        {str(at): value for at, value in fields if [value] != _USUAL_POLICY[at : at + 1]}
+    )
+
+
+def _policies(values: Values) -> Values:
+    return [None if value is None else encode_policy(value) for value in values]
+
+
 def _documents(values: Values) -> Values:
     return [None if value is None else _encode(value).decode() for value in values]
 
@@ -92,7 +122,7 @@ Encoder: TypeAlias = Callable[[Values], Values]
 
 JOB_ENCODERS: Mapping[str, Encoder] = {
     "payload": _bodies,
-    "policy": _documents,
+    "policy": _policies,
     "on_dead_letter": _documents,
     "meta": _documents,
     "origin_cause": _words,
@@ -113,7 +143,83 @@ EVENT_ENCODERS: Mapping[str, Encoder] = {
     "to_status": _words,
     "cause": _words,
     "payload": _documents,
+    "policy": _policies,
 }
+
+_R, _Q = JobStatus.RUNNING, JobStatus.QUEUED
+_USUAL_WAY: Mapping[EventType, tuple[JobStatus | None, JobStatus]] = {
+    EventType.ENQUEUED: (None, _Q),
+    EventType.READY: (JobStatus.WAITING, _Q),
+    EventType.CLAIMED: (_Q, JobStatus.CLAIMED),
+    EventType.STARTED: (JobStatus.CLAIMED, _R),
+    EventType.LEASE_RENEWED: (_R, _R),
+    EventType.HEARTBEAT: (_R, _R),
+    EventType.CANCEL_REQUESTED: (_R, _R),
+    EventType.STALLED: (_R, JobStatus.STALLED),
+    EventType.REQUEUED: (JobStatus.STALLED, _Q),
+    EventType.SUCCEEDED: (_R, JobStatus.SUCCEEDED),
+    EventType.FAILED: (_R, JobStatus.FAILED),
+    EventType.CANCELLED: (_R, JobStatus.CANCELLED),
+    EventType.DEAD_LETTERED: (_R, JobStatus.DEAD_LETTERED),
+}
+"""The statuses that events of a type leave out: both are written if one is another."""
+_USUAL_WAYS = frozenset((type_, *way) for type_, way in _USUAL_WAY.items())
+
+_OF_LEASE, _OF_JOB, _WHOLE = "=", "~", "!"
+"""What a stored request id starts with: in place of the event's lease id or job id, or before an id
+that starts with one of these."""
+
+_NO_FACTS = Facts()
+_RARE_FACTS = tuple(name for name in Facts.__struct_fields__ if name not in FACT_COLUMNS)
+_WITHOUT_FACT_COLUMNS = dict.fromkeys(FACT_COLUMNS)
+_NULL_DIGEST = digest(NO_BODY)
+
+
+def event_values(events: Sequence[Event]) -> dict[str, Values]:
+    """The columns of these events, not encoded yet. What each event leaves out is None, or shorter:
+    `event_from` adds it again. Column by column: a loop in Python for each event costs twice."""
+    columns = _columns(events)
+    count = len(events)
+    nothing: Values = (None,) * count
+    ways = zip(columns["type"], columns["from_status"], columns["to_status"], strict=True)
+    if _USUAL_WAYS.issuperset(ways):
+        columns["from_status"] = columns["to_status"] = nothing
+    owned = set(zip(columns["owner"], columns["actor"], strict=True))
+    if not [actor for owner, actor in owned if owner is None or actor != f"worker:{owner}"]:
+        columns["owner"] = ("",) * count
+    asked = zip(columns["request_id"], columns["lease_id"], columns["job_id"], strict=True)
+    columns["request_id"] = [
+        _OF_LEASE + request_id[len(lease_id) :]
+        if lease_id is not None and request_id.startswith(lease_id)
+        else _short_request(request_id, job_id)
+        for request_id, lease_id, job_id in asked
+    ]
+    for name in OF_FIRST_EVENT:
+        if columns[name].count(None) < count:
+            firsts = zip(columns[name], columns["seq"], strict=True)
+            columns[name] = [value if seq == 1 else None for value, seq in firsts]
+    facts = columns["payload"]
+    are_equal = facts.count(facts[0]) == count
+    by_fact = _columns(facts[:1] if are_equal else facts)
+    for name in FACT_COLUMNS:
+        columns[name] = by_fact[name] if not are_equal else (by_fact[name][0],) * count
+    if _NULL_DIGEST in columns["sha256"]:
+        columns["sha256"] = ["" if each == _NULL_DIGEST else each for each in columns["sha256"]]
+    columns["payload"] = nothing
+    if [name for name in _RARE_FACTS if by_fact[name].count(None) < len(by_fact[name])]:
+        rare = [replace(each, **_WITHOUT_FACT_COLUMNS) for each in facts]
+        columns["payload"] = [None if each == _NO_FACTS else each for each in rare]
+    return columns
+
+
+def _columns(rows: Sequence[msgspec.Struct]) -> dict[str, Values]:
+    return dict(zip(rows[0].__struct_fields__, zip(*map(astuple, rows), strict=True), strict=True))
+
+
+def _short_request(request_id: str, job_id: str) -> str:
+    if request_id.startswith(job_id):
+        return _OF_JOB + request_id[len(job_id) :]
+    return _WHOLE + request_id if request_id[:1] in (_OF_LEASE, _OF_JOB, _WHOLE) else request_id
 
 
 def value_encoder(encode: Encoder) -> Callable[[Any], Any]:
@@ -125,6 +231,7 @@ _OF_ONE_VALUE: Mapping[Encoder, Callable[[Any], Any]] = {
     _bodies: bytes.decode,
     _words: attrgetter("_value_"),
     _documents: encode_document,
+    _policies: encode_policy,
     _flags: int,
 }
 
@@ -181,7 +288,16 @@ def _document(shape: type[_T]) -> Callable[[str], _T]:
 
 _Decoder: TypeAlias = Callable[[Any], Any]
 
-decode_policy: _Decoder = lru_cache(maxsize=_POLICIES_REMEMBERED)(_document(Policy))
+_decode_differences = _document(dict[int, Any])
+
+
+def _policy_from(text: str) -> Policy:
+    found = dict(enumerate(_USUAL_POLICY)) | _decode_differences(text)
+    return msgspec.convert([found[at] for at in sorted(found)], Policy)
+
+
+decode_policy: _Decoder = lru_cache(maxsize=_POLICIES_REMEMBERED)(_policy_from)
+"""The policy of `encode_policy`."""
 
 _JOB_DECODERS: tuple[tuple[int, _Decoder], ...] = tuple(
     (JOB_COLUMNS.index(name), decode)
@@ -203,20 +319,15 @@ _JOB_DECODERS: tuple[tuple[int, _Decoder], ...] = tuple(
         "stage": _word(Stage),
     }.items()
 )
-_EVENT_DECODERS: tuple[tuple[int, _Decoder], ...] = tuple(
-    (EVENT_FIELDS.index(name), decode)
-    for name, decode in {
-        "type": _word(EventType),
-        "from_status": _word(JobStatus),
-        "to_status": _word(JobStatus),
-        "cause": _word(EventCause),
-        "payload": _document(Facts),
-    }.items()
-)
+_EVENT_DECODERS: Mapping[str, _Decoder] = {
+    "type": _word(EventType),
+    "from_status": _word(JobStatus),
+    "to_status": _word(JobStatus),
+    "cause": _word(EventCause),
+    "payload": _document(Facts),
+    "policy": decode_policy,
+}
 _observation_type = _word(ObservationType)
-
-
-_EVENT_JOB_ID = EVENT_FIELDS.index("job_id")
 
 
 def _problem(what: str, wrong: Exception) -> str:
@@ -249,18 +360,30 @@ def left_out_bytes(job: Job) -> int | None:
 
 
 def event_from(row: Row) -> Event:
-    """The event of a row whose columns start with `EVENT_FIELDS`."""
-    values = list(row[: len(EVENT_FIELDS)])
-    position = 0  # of the value being read
+    """The event of a row whose columns start with `EVENT_COLUMNS`."""
+    values: dict[str, Any] = dict(zip(EVENT_COLUMNS, row, strict=False))
+    name = ""  # of the value being read
     try:
-        for position, decode in _EVENT_DECODERS:
-            value = values[position]
+        for name, decode in _EVENT_DECODERS.items():
+            value = values[name]
             if value is not None:
-                values[position] = decode(value)
+                values[name] = decode(value)
     except ValueError as wrong:
-        problem = _problem(f"an event's {EVENT_FIELDS[position]}", wrong)
-        raise UnreadableRow(str(row[_EVENT_JOB_ID]), problem) from wrong
-    return Event(*values)
+        problem = _problem(f"an event's {name}", wrong)
+        raise UnreadableRow(str(values["job_id"]), problem) from wrong
+    facts = {name: fact for name in FACT_COLUMNS if (fact := values.pop(name)) is not None}
+    if facts.get("sha256") == "":
+        facts["sha256"] = _NULL_DIGEST
+    values["payload"] = replace(values["payload"] or _NO_FACTS, **facts)
+    if values["to_status"] is None and values["type"] in _USUAL_WAY:
+        values["from_status"], values["to_status"] = _USUAL_WAY[values["type"]]
+    if values["owner"] == "":
+        values["owner"] = values["actor"].removeprefix("worker:")
+    first, rest = values["request_id"][:1], values["request_id"][1:]
+    begin = {_OF_LEASE: values["lease_id"], _OF_JOB: values["job_id"], _WHOLE: ""}.get(first)
+    if begin is not None:
+        values["request_id"] = begin + rest
+    return Event(**values)
 
 
 def observation_from(row: Row) -> Observation:

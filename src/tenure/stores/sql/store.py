@@ -38,10 +38,11 @@ from tenure.stores.sql.overview import SqlOverview
 from tenure.stores.sql.rollups import SqlRollups
 from tenure.stores.sql.rows import (
     BODIES_LEFT_OUT,
-    EVENT_FIELDS,
+    EVENT_COLUMNS,
     INLINE_BODY_BYTES,
     JOB_COLUMNS,
     OBSERVATION_COLUMNS,
+    OF_FIRST_EVENT,
     SESSION_COLUMNS,
 )
 from tenure.stores.sql.schedules import SqlSchedules
@@ -61,6 +62,12 @@ _SMALL_BODIES = {
 }
 """What is selected of a candidate's bodies. [Z10]"""
 
+_OF_ITS_JOB = (
+    "CASE WHEN seq = 1 THEN {name}"
+    " ELSE (SELECT j.{name} FROM {{t}}job AS j WHERE j.id = job_id) END AS {name}"
+)
+"""What is selected of `OF_FIRST_EVENT`."""
+
 COLUMN_WORDS = {
     **jobs.COLUMN_WORDS,
     **artifacts.COLUMN_WORDS,
@@ -76,7 +83,9 @@ COLUMN_WORDS = {
     "job_columns_without_bodies": ", ".join(
         _BODY_PLACEHOLDERS.get(name, name) for name in JOB_COLUMNS
     ),
-    "event_columns": ", ".join(EVENT_FIELDS),
+    "event_columns": ", ".join(
+        _OF_ITS_JOB.format(name=name) if name in OF_FIRST_EVENT else name for name in EVENT_COLUMNS
+    ),
     "observation_columns": ", ".join(OBSERVATION_COLUMNS),
     "session_columns": ", ".join(SESSION_COLUMNS),
     "claimed": f"'{EventType.CLAIMED.value}'",

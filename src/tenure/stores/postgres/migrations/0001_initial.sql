@@ -110,35 +110,36 @@ CREATE TABLE {t}job (
     was_started           boolean  NOT NULL,
     origin_id             uuid,
     flow_id               uuid,
-    namespace             text     NOT NULL COLLATE "C",
-    queue                 text     NOT NULL COLLATE "C",
-    kind                  text     NOT NULL COLLATE "C",
     status                text     NOT NULL COLLATE "C",
     lease_id              text     COLLATE "C",
     owner                 text     COLLATE "C",
     principal             text     COLLATE "C",
-    dedupe_key            text     COLLATE "C",
-    concurrency_key       text     COLLATE "C",
-    rate_key              text     COLLATE "C",
-    correlation_id        text     COLLATE "C",
-    trace_id              text     COLLATE "C",
-    meta                  text     COLLATE "C",
     cancel_reason         text     COLLATE "C",
     stall_cause           text     COLLATE "C",
     last_owner            text     COLLATE "C",
     reason_code           text     COLLATE "C",
     stage                 text     COLLATE "C",
     origin_cause          text     COLLATE "C",
-    flow_step             text     COLLATE "C",
-    schedule              text     COLLATE "C",
-    policy                text     NOT NULL COLLATE "C",
-    on_dead_letter        text     COLLATE "C",
     progress              text     COLLATE "C",
     last_error            text     COLLATE "C",
     error                 text     COLLATE "C",
-    payload               text     NOT NULL COLLATE "C",
     checkpoint            text     COLLATE "C",
     result                text     COLLATE "C",
+    -- From here on no update changes a column: the log leaves out what two versions end with.
+    meta                  text     COLLATE "C",
+    schedule              text     COLLATE "C",
+    flow_step             text     COLLATE "C",
+    on_dead_letter        text     COLLATE "C",
+    dedupe_key            text     COLLATE "C",
+    concurrency_key       text     COLLATE "C",
+    rate_key              text     COLLATE "C",
+    correlation_id        text     COLLATE "C",
+    trace_id              text     COLLATE "C",
+    namespace             text     NOT NULL COLLATE "C",
+    queue                 text     NOT NULL COLLATE "C",
+    kind                  text     NOT NULL COLLATE "C",
+    policy                text     NOT NULL COLLATE "C",
+    payload               text     NOT NULL COLLATE "C",
 
     -- Kept short: a server parses the text of every CHECK again for each statement that writes.
     -- With one condition per status, that was a third of its work for a transaction about one job.
@@ -309,17 +310,22 @@ END $$;
 -- transaction that wrote it (44 bits: 55 years at 10,000 a second), and never below the position of
 -- the job's event before it. A reader that stops at the oldest transaction still running misses
 -- none, and sees each job's events in order (docs/adr/0031).
+--
+-- Columns that are NULL or short state what is usual for the type, or what the job's row states: see
+-- stores/sql/rows.py and docs/adr/0097.
 CREATE TABLE {t}job_event (
     job_id           uuid     NOT NULL,
     ts               bigint   NOT NULL,
     position         bigint   NOT NULL,
     lease_expires_at bigint,
+    run_at           bigint,
+    size             integer,
     seq              integer  NOT NULL CHECK (seq >= 1),
     attempt          integer  NOT NULL,
     version          smallint NOT NULL,
     type             text     NOT NULL COLLATE "C",
     from_status      text     COLLATE "C",
-    to_status        text     NOT NULL COLLATE "C",
+    to_status        text     COLLATE "C",
     cause            text     COLLATE "C",
     actor            text     NOT NULL COLLATE "C",
     owner            text     COLLATE "C",
@@ -328,7 +334,12 @@ CREATE TABLE {t}job_event (
     fingerprint      text     COLLATE "C",
     correlation_id   text     COLLATE "C",
     trace_id         text     COLLATE "C",
-    payload          text     NOT NULL COLLATE "C",
+    namespace        text     COLLATE "C",
+    queue            text     COLLATE "C",
+    kind             text     COLLATE "C",
+    policy           text     COLLATE "C",
+    sha256           text     COLLATE "C",
+    payload          text     COLLATE "C",
     PRIMARY KEY (job_id, seq)
 ) WITH (
     autovacuum_vacuum_insert_scale_factor = 0.05,
@@ -340,8 +351,6 @@ CREATE INDEX job_event_type ON {t}job_event (type, ts);
 CREATE INDEX job_event_position ON {t}job_event (position);
 CREATE INDEX job_event_renewal
     ON {t}job_event (job_id, seq) WHERE type IN ('lease_renewed', 'heartbeat');
-CREATE INDEX job_event_correlation
-    ON {t}job_event (correlation_id) WHERE correlation_id IS NOT NULL;
 
 CREATE TABLE {t}observation (
     job_id     uuid     NOT NULL,

@@ -246,7 +246,7 @@ CREATE TABLE tenure_job_event (
     version          INTEGER NOT NULL,
     type             TEXT    NOT NULL,
     from_status      TEXT,
-    to_status        TEXT    NOT NULL,
+    to_status        TEXT,
     cause            TEXT,
     actor            TEXT    NOT NULL,
     owner            TEXT,
@@ -255,7 +255,14 @@ CREATE TABLE tenure_job_event (
     fingerprint      TEXT,
     correlation_id   TEXT,
     trace_id         TEXT,
-    payload          TEXT    NOT NULL,
+    namespace        TEXT,
+    queue            TEXT,
+    kind             TEXT,
+    policy           TEXT,
+    run_at           INTEGER,
+    sha256           TEXT,
+    size             INTEGER,
+    payload          TEXT,
     UNIQUE (job_id, seq)
 ) STRICT;
 
@@ -263,8 +270,6 @@ CREATE TABLE tenure_job_event (
 CREATE INDEX tenure_job_event_type ON tenure_job_event (type, ts);
 CREATE INDEX tenure_job_event_renewal
     ON tenure_job_event (job_id, seq) WHERE type IN ('lease_renewed', 'heartbeat');
-CREATE INDEX tenure_job_event_correlation
-    ON tenure_job_event (correlation_id) WHERE correlation_id IS NOT NULL;
 
 CREATE TABLE tenure_observation (
     job_id     TEXT    NOT NULL,
