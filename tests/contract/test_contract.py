@@ -245,6 +245,7 @@ def test_the_other_documents_words_for_statuses_are_read() -> None:
     row = LEASED | {"status": "assigned"}
 
     assert rules_broken(row, ENQUEUED, CLAIMED | {"to_status": "assigned"}) == set()
+    assert contract.is_allowed("running", "stalled", "orphaned")  # [L19]
 
 
 def test_fields_that_are_the_other_queues_own_are_not_read() -> None:

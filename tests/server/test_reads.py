@@ -153,6 +153,24 @@ def test_requests_may_use_the_status_words_of_older_documents(stage: Stage) -> N
     assert (unknown.status, unknown.json["field"]) == (422, "status[0]")
 
 
+@spec("L19")
+def test_as_a_status_orphaned_is_stalled(stage: Stage) -> None:
+    lease = stage.leased()
+    path = f"/v1/jobs/{lease['job_id']}"
+    stage.ask("POST", f"{path}/stall", {"request_id": "a"}, token=stage.of(Role.OPERATOR))
+
+    listed = stage.ask("GET", "/v1/jobs?status=Orphaned", token=stage.of(V)).json["jobs"]
+    cancelled = stage.ask(
+        "POST",
+        f"{path}/cancel",
+        {"request_id": "b", "expected_status": "orphaned"},
+        token=stage.of(C),
+    )
+
+    assert [(job["id"], job["status"]) for job in listed] == [(lease["job_id"], "stalled")]
+    assert (cancelled.status, cancelled.json["job"]["status"]) == (200, "cancelled")
+
+
 def test_jobs_are_listed_by_the_beginning_of_their_id(stage: Stage) -> None:
     for number in (1, 2):
         stage.enqueue(number)
