@@ -262,12 +262,12 @@ def test_it_says_once_which_transaction_delays_events(
     with psycopg.connect(postgres_url, application_name="report\x1b[2J") as raw:
         raw.execute("SELECT pg_current_xact_id()")
         enqueue(postgres_store)
-        delays.tell(Reconnecting())
+        delays.report(Reconnecting())
         at_once = capsys.readouterr().err
         for _ in range(3):
-            delays.tell(Reconnecting())
+            delays.report(Reconnecting())
         pid = raw.info.backend_pid
-    delays.tell(Reconnecting())
+    delays.report(Reconnecting())
 
     [said] = capsys.readouterr().err.splitlines()
     assert at_once == ""

@@ -93,18 +93,18 @@ def load_app(import_string: str) -> Application:
     return found
 
 
-def url_for(app: object, given: str | None, *, tell: Callable[[str], None]) -> str | None:
-    """The URL of the command line, else the application's own; None if neither is given. `tell` is
+def url_for(app: object, given: str | None, *, warn: Callable[[str], None]) -> str | None:
+    """The URL of the command line, else the application's own; None if neither is given. `warn` is
     called if they differ."""
     own = app.own_url if isinstance(app, Tenure) else None
     if given and own and shown_url(given) != shown_url(own):
-        tell(f"--url is {shown_url(given)}; what the application enqueues goes to {shown_url(own)}")
+        warn(f"--url is {shown_url(given)}; what the application enqueues goes to {shown_url(own)}")
     return given or own
 
 
 def open_for(cli: Invocation, app: object) -> None:
     """Open the store of the command line, else the application's; create it if it is new."""
-    cli.open(url_for(app, cli.url, tell=say), create=True, token=token_for(app, cli.url))
+    cli.open(url_for(app, cli.url, warn=say), create=True, token=token_for(app, cli.url))
 
 
 def token_for(app: object, given: str | None) -> str | None:
@@ -142,14 +142,14 @@ def _problem(handler: Handler, given: object, wrong: ValidationError) -> str:
         return "no payload was given"
     if not isinstance(given, dict):
         return f"the payload is {_JSON_NAMES[type(given)]}, not an object"
-    said = wrong.message.removesuffix(f" at {wrong.path}").replace("`", "")
-    field = said.rpartition(" ")[2]
-    if said.startswith("Object missing required field "):
+    message = wrong.message.removesuffix(f" at {wrong.path}").replace("`", "")
+    field = message.rpartition(" ")[2]
+    if message.startswith("Object missing required field "):
         return missing_parameter(field) if field == wrong.path else f"{wrong.path} is missing"
-    if said.startswith("Object contains unknown field "):
+    if message.startswith("Object contains unknown field "):
         within = wrong.path.removesuffix(field).removesuffix(".")
         return f"{within} has no field {field}" if within else handler.unknown_parameter(field)
-    return f"{wrong.path}: {said[:1].lower()}{said[1:]}"
+    return f"{wrong.path}: {message[:1].lower()}{message[1:]}"
 
 
 def _takes(handler: Handler) -> str:
@@ -173,10 +173,10 @@ def _own_lines(error: Exception) -> Iterator[str]:
     begin to run the module, for example because there is none of this name."""
     report = traceback.TracebackException.from_exception(error)
     names = [frame.filename for frame in report.stack]
-    begun = [at for at, name in enumerate(names) if name.startswith(_IMPORTING)]
-    if not begun:
+    starts = [at for at, name in enumerate(names) if name.startswith(_IMPORTING)]
+    if not starts:
         return
-    inside = report.stack[begun[0] :]
+    inside = report.stack[starts[0] :]
     foreign = _foreign_places()
     own = [frame for frame in inside if not _is_within(frame.filename, foreign)]
     for text in [*traceback.format_list(own), *report.format_exception_only()]:

@@ -113,7 +113,7 @@ class Child:
 
 
 class Reloader:
-    """One worker at a time, and the dashboard, until told to stop."""
+    """One worker at a time, and the dashboard, until a signal stops it."""
 
     def __init__(
         self,
@@ -137,7 +137,7 @@ class Reloader:
         for signum in STOPS:
             signal.signal(signum, lambda *_: self._stop())
         self._start()
-        is_told = False
+        is_reported = False
         while not self._is_woken():
             changed = self._watch.changed()
             if changed:
@@ -146,9 +146,9 @@ class Reloader:
                 self._worker.wait(LONGEST_END_S)
                 if not self._is_stopping:
                     self._start()
-                is_told = False
-            elif self._worker.exit_code is not None and not is_told:
-                is_told = True
+                is_reported = False
+            elif self._worker.exit_code is not None and not is_reported:
+                is_reported = True
                 say("the worker has stopped; waiting for a file to change")
         self._worker.wait(LONGEST_END_S)
         if self._dashboard is not None:
@@ -244,7 +244,7 @@ def main(words: list[str]) -> int:
         application = import_app(app)
     except CouldNotRun:
         return 1  # the worker beside it says why
-    chosen = url_for(application, url[0] if url else None, tell=lambda _: None)
+    chosen = url_for(application, url[0] if url else None, warn=lambda _: None)
     chosen = chosen or url_from_environment()
     if is_server(chosen):
         say(f"the dashboard is the server's: {shown_url(chosen)}")

@@ -141,7 +141,7 @@ def events(
     With -f, none is missed and none comes twice. Events of one job come in their order. Those of
     different jobs come in the order of commits on SQLite, and on PostgreSQL in the order in which
     their transactions began to write. There, an event is shown when all transactions that began to
-    write before its own have ended; after about 3 s it is said which transaction delays events.
+    write before its own have ended; after about 3 s it names the transaction that delays events.
     Heartbeats and renewals of leases are shown only if --type names them, and with --json. With
     --oldest-first it begins with the oldest event that the store has. It ends with Ctrl-C; after a
     lost connection it continues where it was.
@@ -271,30 +271,30 @@ def _follow(
             for each in shown:
                 _show(each, kinds, as_json=as_json)
             wanted = msgspec.structs.replace(wanted, after=page.next, newest=None)
-            delays.tell(reading)
+            delays.report(reading)
             if page.is_end:  # a server that held the call has waited already
                 pause(max(0.0, POLL_S - (time.monotonic() - asked_at)))
 
 
 class _Delays:
-    """Says which transaction delays the tail, once for each. [E35]"""
+    """Reports the transaction that delays the tail, once for each. [E35]"""
 
     def __init__(self, store: JobStore) -> None:
         self._store = store
         self._asked_at = time.monotonic()
         self._seen: int | None = None
-        self._told: int | None = None
+        self._reported: int | None = None
 
-    def tell(self, reading: Reconnecting) -> None:
-        """Ask every few seconds, and say it if the answer is the same transaction again."""
+    def report(self, reading: Reconnecting) -> None:
+        """Ask every few seconds, and report it if the answer is the same transaction again."""
         if time.monotonic() - self._asked_at < DELAY_S:
             return
         found = reading.ask(self._store.events.delay)
         self._asked_at = time.monotonic()
         transaction = None if found is None else found.transaction
-        if found is not None and transaction == self._seen != self._told:
+        if found is not None and transaction == self._seen != self._reported:
             say(f"events are delayed by {_described(found)}; they come when it has ended")
-            self._told = transaction
+            self._reported = transaction
         self._seen = transaction
 
 

@@ -108,8 +108,8 @@ def wait_for_flow(cli: Invocation, timeout: Duration | None, flow_id: str) -> No
     Ctrl-C. The jobs continue.
     """
     view = _find(cli, flow_id)
-    told = _keeps_running(view.flow)
-    with following(interrupted=INTERRUPTED, told=told, output_closed=OUTPUT_CLOSED):
+    remark = _keeps_running(view.flow)
+    with following(interrupted=INTERRUPTED, remark=remark, output_closed=OUTPUT_CLOSED):
         view = _ended(cli, view, timeout)
     _show_counted(cli, view)
     of_all = f"of {counted(view.flow.jobs, 'job')} of the flow"
@@ -127,7 +127,7 @@ def _ended(cli: Invocation, view: FlowView, timeout: Duration | None) -> FlowVie
     flow = view.flow
     while _live(view):
         if reading.is_too_late:
-            give_up(f"the flow has not ended: {_counted(view)}", told=_keeps_running(flow))
+            give_up(f"the flow has not ended: {_counted(view)}", remark=_keeps_running(flow))
         pause(PAUSE_S)
         view = reading.ask(partial(_load, cli, flow.id))
     return view

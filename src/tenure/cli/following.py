@@ -34,7 +34,7 @@ FIRST_RETRY_S = 0.5
 LONGEST_RETRY_S = 5.0
 
 RETRY_FOR_S = 5.0
-"""Before it is said that the connection is lost; from then on this module sends again."""
+"""Before the user reads that the connection is lost; from then on this module sends again."""
 
 _T = TypeVar("_T")
 
@@ -59,7 +59,7 @@ def pause(span_s: float) -> None:
 
 class Reconnecting:
     """Asks a store. After the first answer it asks again for as long as the store cannot be
-    reached, or until the timeout is over, and says so once for each outage; `line` is taken off the
+    reached, or until the timeout is over, and reports each outage once; `line` is taken off the
     terminal before that."""
 
     def __init__(
@@ -107,10 +107,10 @@ class Reconnecting:
 
 @contextmanager
 def following(
-    *, interrupted: int, told: str | None = None, output_closed: int = DONE
+    *, interrupted: int, remark: str | None = None, output_closed: int = DONE
 ) -> Iterator[None]:
     """End the command with the exit code `output_closed` when its output has no reader any more
-    [LV9]; with `interrupted` when the user presses Ctrl-C, after a line that says `told`."""
+    [LV9]; with `interrupted` when the user presses Ctrl-C, after a line with this `remark`."""
     try:
         yield
     except (OutputClosed, BrokenPipeError):
@@ -118,8 +118,8 @@ def following(
         sys.exit(output_closed)
     except KeyboardInterrupt:
         click.echo(err=True)  # the terminal shows ^C in a line of its own
-        if told is not None:
-            say(told)
+        if remark is not None:
+            say(remark)
         sys.exit(interrupted)
 
 
@@ -128,10 +128,10 @@ def keeps_running(what: str, *, shown_by: str) -> str:
     return f"{what} keeps running; `tenure {shown_by}` shows it"
 
 
-def give_up(problem: str, *, told: str) -> NoReturn:
-    """End the command because its time is over, after a line that says `told`."""
+def give_up(problem: str, *, remark: str) -> NoReturn:
+    """End the command because its time is over, after a line with this `remark`."""
     say(problem)
-    refuse(told)
+    refuse(remark)
 
 
 # --- A job until its end -------------------------------------------------------------------------
@@ -163,18 +163,18 @@ def _failures(job: Job) -> list[str]:
 def wait_for_end(serving: Coordination, job: Job, timeout: Duration | None) -> Job:
     """The job once it has ended. Meanwhile stderr shows how far it is. [LV1] A lost store or server
     is waited for. [LV5] Ctrl-C ends the command, and not the job. [LV8]"""
-    told = keeps_running(f"job {job.id}", shown_by=f"jobs wait {job.id}")
+    remark = keeps_running(f"job {job.id}", shown_by=f"jobs wait {job.id}")
     line = ProgressLine(log_every_s=LINE_EVERY_S)
     reading = Reconnecting(timeout=timeout, was_answered=True, line=line)
     why, asked_rev, ask_again_s = None, -1, 0.0
-    with following(interrupted=INTERRUPTED, told=told, output_closed=OUTPUT_CLOSED):
+    with following(interrupted=INTERRUPTED, remark=remark, output_closed=OUTPUT_CLOSED):
         while not job.status.is_terminal:
             if reading.is_too_late:
                 line.erase()
                 why = why_waiting(serving.store, job)
                 reasons = "; ".join([*_failures(job), *([] if why is None else [why])])
                 problem = f"job {job.id} is still {job.status}" + (reasons and f": {reasons}")
-                give_up(problem, told=told)
+                give_up(problem, remark=remark)
             if line.is_due:
                 if job.rev != asked_rev or time.monotonic() >= ask_again_s:
                     why = reading.ask(partial(why_waiting, serving.store, job))

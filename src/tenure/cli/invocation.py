@@ -119,7 +119,7 @@ class Invocation:
         chosen = url or url_from_environment()
         is_made = create and is_new(chosen)
         opened = self._stack.enter_context(opening(chosen))
-        if is_made:  # said, because a mistyped path would look like an empty store
+        if is_made:  # reported, because a mistyped path would look like an empty store
             say(f"created {shown_url(chosen)}")
         return opened
 
@@ -196,8 +196,8 @@ def command(
 
 
 class Listing(msgspec.Struct, Generic[_T]):
-    """What a list command has read: rows, how each is shown in columns and as a document, and what
-    is said below. On a terminal a row is one line: `optional` columns are left out, the last one
+    """What a list command has read: rows, how each is shown in columns and as a document, and
+    notes below. On a terminal a row is one line: `optional` columns are left out, the last one
     first, until the rest can fit; then the widest cells are cut, those of `whole` columns last."""
 
     rows: Sequence[_T]

@@ -32,12 +32,12 @@ COMMANDS = {
     "dlq": ("tenure.cli.dlq:dlq", "List dead letters, redrive them, discard them."),
     "queues": ("tenure.cli.queues:queues", "List queues, pause them, limit them."),
     "flows": ("tenure.cli.flows:flows", "List flows, show their jobs, cancel them, redrive them."),
-    "kinds": ("tenure.cli.kinds:kinds", "List what is set for kinds, and set it."),
+    "kinds": ("tenure.cli.queues:kinds", "List what is set for kinds, and set it."),
     "schedules": (
         "tenure.cli.schedules:schedules",
         "Show schedules, make them, pause them, run them now.",
     ),
-    "workers": ("tenure.cli.workers:workers", "List workers, ask them to stop."),
+    "workers": ("tenure.cli.queues:workers", "List workers, ask them to stop."),
     "events": ("tenure.cli.events:events", "List the events of all jobs, or follow them."),
     "stats": ("tenure.cli.events:stats", "Count the events of a span of time."),
     "tokens": (

@@ -11,12 +11,13 @@ import msgspec
 from tenure.cli.invocation import Invocation, Listing, command, list_command
 from tenure.cli.options import app_argument, app_url_option, choice, flag, payload_value
 from tenure.cli.output import ago, in_words, print_facts, print_json, print_table, printable, say
+from tenure.cli.queues import live_workers
 from tenure.core.ids import (
     DEFAULT_NAMESPACE,
     Kind,
     Namespace,
 )
-from tenure.core.instants import MICROSECONDS_PER_SECOND, Instant
+from tenure.core.instants import MICROSECONDS_PER_SECOND
 from tenure.core.schedules import (
     PutSchedule,
     Schedule,
@@ -25,11 +26,10 @@ from tenure.core.schedules import (
     upcoming_times,
 )
 from tenure.core.views.job_search import JobFilter
-from tenure.core.vocabulary import CatchUp, Overlap, WorkerState, counted
+from tenure.core.vocabulary import CatchUp, Overlap, counted
 from tenure.core.workers import ListedWorker
-from tenure.errors import InvalidInput, RequestRefused
+from tenure.errors import InvalidInput
 from tenure.handlers.options import schedule_name
-from tenure.ports import JobStore
 from tenure.protocol.fields import moment
 from tenure.protocol.records import JobRecord, ScheduleRecord, job_record, schedule_record
 from tenure.telemetry.kind_names import kind_hint
@@ -70,20 +70,6 @@ def schedules() -> None:
 
 
 # --- Which of them are declared ------------------------------------------------------------------
-
-
-def live_workers(
-    store: JobStore, namespace: Namespace, now: Instant
-) -> tuple[ListedWorker, ...] | None:
-    """Workers that are not silent; None if this caller may not list workers, or sees not all of
-    what they declare. [H80]"""
-    try:
-        found = store.workers.page(namespace)
-    except RequestRefused:
-        return None
-    if any(each.schedules is None for each in found):
-        return None
-    return tuple(each for each in found if each.state(now) is not WorkerState.SILENT)
 
 
 def undeclared(found: Schedule, workers: tuple[ListedWorker, ...] | None) -> bool | None:

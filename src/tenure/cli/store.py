@@ -16,7 +16,8 @@ from tenure.cli.errors import REFUSED
 from tenure.cli.invocation import Invocation, command
 from tenure.cli.options import flag, store_url_option
 from tenure.cli.output import print_json, print_table, printable
-from tenure.cli.schedules import how_to_prune, live_workers, undeclared
+from tenure.cli.queues import live_workers
+from tenure.cli.schedules import how_to_prune, undeclared
 from tenure.core.ids import Namespace
 from tenure.core.vocabulary import HealthState, counted
 from tenure.errors import SchemaTooNew

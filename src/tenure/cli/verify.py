@@ -68,7 +68,7 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     "--acks",
     multiple=True,
     type=click.Path(exists=True, dir_okay=False, readable=True, path_type=Path),
-    help="A file in which callers recorded what they were told; may be repeated."
+    help="A file in which callers recorded the answers they got; may be repeated."
     " docs/reference/acks.md says how to write one.",
 )
 @whole_number(

@@ -210,7 +210,7 @@ def worker(
         echo=_ECHO[LogFormat(log_format)] if show_output else None,
         **treatment,
     )
-    chosen = url_for(application, cli.url, tell=_log.warning) or url_from_environment()
+    chosen = url_for(application, cli.url, warn=_log.warning) or url_from_environment()
     given = [name for name, value in keep.items() if value]
     if given and is_server(chosen):
         option, hint = f"--{given[0].replace('_', '-')}", "give it to `tenure serve`"

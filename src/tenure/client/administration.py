@@ -92,10 +92,23 @@ class _Operator:
 # --- Jobs ----------------------------------------------------------------------------------------
 
 
-class JobSearch(TypedDict, total=False):
-    """Further filters of a list of jobs: the worker that holds or held them, the schedule that made
-    them, text in the type or message of their last error, one entry of their `meta`, when they were
-    enqueued and finished, and whether their worker has been silent for two heartbeats. [J12]"""
+Statuses: TypeAlias = JobStatus | str | Iterable[JobStatus | str]
+
+
+class WhichJobs(TypedDict, total=False):
+    """Which jobs are meant."""
+
+    status: Statuses
+    kind: str
+    queue: str
+    correlation_id: str
+
+
+class JobSearch(WhichJobs, total=False):
+    """Which jobs a list shows, also by what no index has: the worker that holds or held them, the
+    schedule that made them, text in the type or message of their last error, one entry of their
+    `meta`, when they were enqueued and finished, and whether their worker has been silent for two
+    heartbeats. [J12]"""
 
     worker: str
     schedule: str
@@ -108,66 +121,67 @@ class JobSearch(TypedDict, total=False):
     orphaned: bool
 
 
-_SEARCHES = frozenset(JobSearch.__annotations__)
+class WhichDeadLetters(TypedDict, total=False):
+    """Which dead letters are meant."""
+
+    kind: str
+    queue: str
+    reason: ReasonCode | str
+    stage: Stage | str
 
 
-def _searched(search: JobSearch) -> dict[str, Any]:
-    """The fields of a filter that a search asks for."""
-    check_known(dict(search), _SEARCHES, of="app.jobs.ls()")
-    return {name: _wanted(name, value) for name, value in search.items() if value is not None}
+def _statuses(name: str, value: Statuses) -> tuple[JobStatus, ...]:
+    several = [value] if isinstance(value, str) else value
+    return tuple(word(name, JobStatus, each) for each in several)
 
 
-def _wanted(name: str, value: Any) -> Any:
-    if name.endswith(("_since", "_until")):
-        return instant(name, value)
-    if name != "meta":
-        return plain(value)
+def _meta_entry(name: str, value: object) -> str:
     entries = [f"{key}={text}" for key, text in (meta_from(name, value) or {}).items()]
     if len(entries) != 1:
         raise InvalidInput(name, f"has {len(entries)} entries", hint="search by one of them")
     return entries[0]
 
 
-def job_filter(
+_FIELDS: Mapping[str, tuple[str, Callable[[str, Any], Any]]] = {
+    "status": ("statuses", _statuses),
+    "reason": ("reason_code", lambda name, value: word(name, ReasonCode, value)),
+    "stage": ("stage", lambda name, value: word(name, Stage, value)),
+    "meta": ("meta", _meta_entry),
+    **{
+        name: (name, instant)
+        for name in JobSearch.__annotations__
+        if name.endswith(("since", "until"))
+    },
+}
+"""Options of a list whose field has another name or is not a text, and how its value is made."""
+
+
+def _filter(
     channel: Channel,
+    which: WhichJobs | WhichDeadLetters,
+    options: type[WhichJobs] | type[WhichDeadLetters],
+    of: str,
     *,
-    kind: str | None,
-    queue: str | None,
-    limit: int,
     before: str | None = None,
-    **filters: Any,
+    limit: int | None = None,
+    **fixed: Any,
 ) -> JobFilter:
-    """Which jobs of the application's namespace a list shows, without their bodies."""
-    if type(limit) is not int or not 1 <= limit <= MAX_LISTED:
+    """Which jobs of the application's namespace are meant, without their bodies. `options` are what
+    the method `of` the application takes."""
+    check_known(dict(which), frozenset(options.__annotations__), of=of)
+    if limit is None:
+        limit = PER_PAGE
+    elif type(limit) is not int or not 1 <= limit <= MAX_LISTED:
         raise InvalidInput("limit", f"{str(limit)[:40]!a} is not a number from 1 to {MAX_LISTED}")
     if before is not None:
         check_job_id("before", before)
-    return JobFilter(
-        namespace=channel.namespace,
-        kind=None if kind is None else Kind(plain(kind)),
-        queue=None if queue is None else QueueName(plain(queue)),
-        before=None if before is None else JobId(before),
-        limit=limit,
-        bodies=False,
-        **filters,
-    )
-
-
-def letter_filter(
-    channel: Channel,
-    *,
-    reason: ReasonCode | str | None,
-    stage: Stage | str | None,
-    **filters: Any,
-) -> JobFilter:
-    """Which dead letters of the application's namespace a list shows."""
-    return job_filter(
-        channel,
-        statuses=(JobStatus.DEAD_LETTERED,),
-        reason_code=None if reason is None else word("reason", ReasonCode, reason),
-        stage=None if stage is None else word("stage", Stage, stage),
-        **filters,
-    )
+    fields = dict(fixed)
+    for name, value in which.items():
+        if value is not None:
+            field, parse = _FIELDS.get(name, (name, lambda _, given: plain(given)))
+            fields[field] = parse(name, value)
+    last = None if before is None else JobId(before)
+    return JobFilter(namespace=channel.namespace, before=last, limit=limit, bodies=False, **fields)
 
 
 def _listing_ids(channel: Channel, wanted: JobFilter) -> Operation[list[JobId]]:
@@ -182,14 +196,6 @@ def _listing_ids(channel: Channel, wanted: JobFilter) -> Operation[list[JobId]]:
     return ids
 
 
-Statuses: TypeAlias = JobStatus | str | Iterable[JobStatus | str]
-
-
-def _statuses(status: Statuses) -> tuple[JobStatus, ...]:
-    several = [status] if isinstance(status, str) else status
-    return tuple(word("status", JobStatus, each) for each in several)
-
-
 class Jobs(_Operator):
     """List jobs, and decide about many at once. Requests are sent in batches under one
     `request_id`: repeated with it, nothing is done twice. Jobs are known by their ids alone,
@@ -197,28 +203,14 @@ class Jobs(_Operator):
 
     @blocking
     def ls(
-        self,
-        *,
-        status: Statuses = (),
-        kind: str | None = None,
-        queue: str | None = None,
-        correlation_id: str | None = None,
-        before: str | None = None,
-        limit: int = 50,
-        **search: Unpack[JobSearch],
+        self, *, before: str | None = None, limit: int = 50, **search: Unpack[JobSearch]
     ) -> Operation[list[JobRecord]]:
-        """The records of jobs, newest first, without their payloads and results. `before` is the
-        last job id of the previous page. By `worker`, `error`, `meta` and the time of their end
-        jobs are searched, among the newest 10,000 before `before` that match the rest."""
-        wanted = job_filter(
-            self._channel,
-            statuses=_statuses(status),
-            kind=kind,
-            queue=queue,
-            correlation_id=plain(correlation_id),
-            before=before,
-            limit=limit,
-            **_searched(search),
+        """The records of jobs, newest first, without their payloads and results, by `status`,
+        `kind`, `queue` and so on. `before` is the last job id of the previous page. By `worker`,
+        `error`, `meta` and the time of their end jobs are searched, among the newest 10,000 before
+        `before` that match the rest."""
+        wanted = _filter(
+            self._channel, search, JobSearch, "app.jobs.ls()", before=before, limit=limit
         )
         found = yield from self._channel.listing(wanted)
         now = yield from self._channel.asking(lambda store: store.now())
@@ -227,23 +219,10 @@ class Jobs(_Operator):
     als = awaiting(ls)
 
     @blocking
-    def ids(
-        self,
-        *,
-        status: Statuses = (),
-        kind: str | None = None,
-        queue: str | None = None,
-        correlation_id: str | None = None,
-    ) -> Operation[list[JobId]]:
-        """The ids of all jobs that match, newest first: at most 100,000."""
-        wanted = job_filter(
-            self._channel,
-            statuses=_statuses(status),
-            kind=kind,
-            queue=queue,
-            correlation_id=plain(correlation_id),
-            limit=PER_PAGE,
-        )
+    def ids(self, **which: Unpack[WhichJobs]) -> Operation[list[JobId]]:
+        """The ids of all jobs of a `status`, `kind`, `queue` and `correlation_id`, newest first: at
+        most 100,000."""
+        wanted = _filter(self._channel, which, WhichJobs, "app.jobs.ids()")
         return _listing_ids(self._channel, wanted)
 
     aids = awaiting(ids)
@@ -514,26 +493,15 @@ class DeadLetters(_Operator):
     def ls(
         self,
         *,
-        kind: str | None = None,
-        queue: str | None = None,
-        reason: ReasonCode | str | None = None,
-        stage: Stage | str | None = None,
         resolved: bool = False,
         before: str | None = None,
         limit: int = 50,
+        **which: Unpack[WhichDeadLetters],
     ) -> list[DeadLetterRecord]:
         """Dead letters that are not resolved, newest first, or with `resolved` the others;
-        without their payloads. `before` is the last job id of the previous page."""
-        wanted = letter_filter(
-            self._channel,
-            kind=kind,
-            queue=queue,
-            reason=reason,
-            stage=stage,
-            resolved=resolved,
-            before=before,
-            limit=limit,
-        )
+        without their payloads; by `kind`, `queue`, `reason` and `stage`. `before` is the last job
+        id of the previous page."""
+        wanted = self._wanted(which, "ls", resolved=resolved, before=before, limit=limit)
 
         def read(store: JobStore, _: Namespace) -> list[DeadLetterRecord]:
             found = store.views.jobs(wanted)
@@ -544,28 +512,17 @@ class DeadLetters(_Operator):
     als = awaiting(ls)
 
     @blocking
-    def ids(
-        self,
-        *,
-        kind: str | None = None,
-        queue: str | None = None,
-        reason: ReasonCode | str | None = None,
-        stage: Stage | str | None = None,
-    ) -> Operation[list[JobId]]:
-        """The ids of all dead letters that match and are not resolved, newest first: at most
-        100,000."""
-        wanted = letter_filter(
-            self._channel,
-            kind=kind,
-            queue=queue,
-            reason=reason,
-            stage=stage,
-            resolved=False,
-            limit=PER_PAGE,
-        )
-        return _listing_ids(self._channel, wanted)
+    def ids(self, **which: Unpack[WhichDeadLetters]) -> Operation[list[JobId]]:
+        """The ids of all dead letters of a `kind`, `queue`, `reason` and `stage` that are not
+        resolved, newest first: at most 100,000."""
+        return _listing_ids(self._channel, self._wanted(which, "ids", resolved=False))
 
     aids = awaiting(ids)
+
+    def _wanted(self, which: WhichDeadLetters, method: str, **fields: Any) -> JobFilter:
+        of = f"app.dead_letters.{method}()"
+        dead = (JobStatus.DEAD_LETTERED,)
+        return _filter(self._channel, which, WhichDeadLetters, of, statuses=dead, **fields)
 
     def groups(
         self,
@@ -710,7 +667,7 @@ class Views:
         until: datetime | None = None,
         by: Literal["type", "kind", "queue"] = "type",
     ) -> dict[str, int]:
-        """How many events the log has by type, kind or queue, whoever committed them. `since` is a
+        """How many events the log has by type, kind or queue, by whichever process. `since` is a
         time, or how long ago; `until` is now unless it is given. Over HTTP it needs the token of an
         operator or a viewer. [OB25]"""
         group = word("by", Grouping, by)

@@ -1,7 +1,7 @@
 """Flows: jobs that wait for other jobs, made together when a block ends.
 
 Nothing is sent before the end of the block, and then all of it in one transaction. A block that
-raises sends nothing. What is wrong with a flow is said before anything is written. [FL3]
+raises sends nothing. A flow that is wrong is refused before anything is written. [FL3]
 """
 
 from collections.abc import Iterable, Sequence

@@ -428,7 +428,7 @@ class Sender:
             raise InvalidInput(
                 "notify",
                 "is for a transaction of your own, by connection=",
-                hint="omit it: without a connection waiting workers are told anyway",
+                hint="omit it: without a connection waiting workers are notified anyway",
             )
         jobs: list[Job[Any]] = []
         left = iter(commands)

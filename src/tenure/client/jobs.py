@@ -148,7 +148,7 @@ class Job(JobHandle, Generic[R_co]):
 
     @property
     def progress(self) -> Progress | None:
-        """How far its handler last said it was."""
+        """The progress that its handler last reported."""
         return run(self._loading()).progress
 
     @property

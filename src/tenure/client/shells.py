@@ -25,7 +25,7 @@ S = TypeVar("S")
 T = TypeVar("T")
 
 _cancelled: ContextVar[threading.Event | None] = ContextVar("tenure_cancelled", default=None)
-"""Set in a thread that runs for an async twin: whether nobody waits for its result any more."""
+"""Set in a thread that runs for an async twin: set when its caller was cancelled."""
 
 
 class Wait(msgspec.Struct, frozen=True):

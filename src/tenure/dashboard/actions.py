@@ -136,11 +136,11 @@ class Outcome(msgspec.Struct):
 
     def notice(self, action: Action) -> Notice:
         """What the next page says. Jobs that were refused as part of a flow lead to its redrive."""
-        said = self._result(action)
+        notice = self._result(action)
         if len(self.flow_ids) != 1:
-            return said
+            return notice
         path = url("/flows", *self.flow_ids, "redrive")
-        return msgspec.structs.replace(said, link_text="Redrive the flow", link_path=path)
+        return msgspec.structs.replace(notice, link_text="Redrive the flow", link_path=path)
 
     def _result(self, action: Action) -> Notice:
         refused = "; ".join(f"{number} × {why}" for why, number in self.refused.most_common(3))

@@ -214,7 +214,7 @@ class _Pages:
             http.scope[KNOWN] = True
         call_for(audit.principal.caller)
         memory.belongs_to(audit.principal.caller)
-        said = cookie_of(http, self._cookie_name("notice", http))
+        sent = cookie_of(http, self._cookie_name("notice", http))
         return Visit(
             page=page,
             http=http,
@@ -228,7 +228,7 @@ class _Pages:
             form_token=self._signer.form_token(session),
             form=form,
             instant=now,
-            notice=self._signer.read_notice(said, session, now=now),
+            notice=self._signer.read_notice(sent, session, now=now),
             templates=self._templates,
             menu=self._menu,
             new_session=session if is_new else None,
@@ -303,10 +303,10 @@ class _Pages:
             put(self._cookie_name("session", http), self._signer.cookie(session), None)
         notice_cookie = self._cookie_name("notice", http)
         if visit.notices:
-            said = self._signer.notice(
+            signed = self._signer.notice(
                 visit.notices[-1], session or visit.session, now=visit.instant
             )
-            put(notice_cookie, said, None)
+            put(notice_cookie, signed, None)
         elif cookie_of(http, notice_cookie) is not None and not visit.is_fragment:
             put(notice_cookie, "", 0)
         for name, text in visit.cookies.items():

@@ -53,16 +53,16 @@ class Signer:
 
     def cookie(self, session: Session) -> str:
         """The text of a session's cookie."""
-        said = f"{session.token_id or '-'}.{session.expires_at}.{session.nonce}"
-        return f"{said}.{self._mac('session', said)}"
+        text = f"{session.token_id or '-'}.{session.expires_at}.{session.nonce}"
+        return f"{text}.{self._mac('session', text)}"
 
     def session(self, cookie: str | None, *, now: Instant) -> Session | None:
         """The session of a cookie; None if it was not signed here or is over."""
         found = None if cookie is None else _COOKIE.fullmatch(cookie[:MAX_COOKIE])
         if found is None:
             return None
-        said = f"{found[1]}.{found[2]}.{found[3]}"
-        if not hmac.compare_digest(self._mac("session", said), found[4]):
+        text = f"{found[1]}.{found[2]}.{found[3]}"
+        if not hmac.compare_digest(self._mac("session", text), found[4]):
             return None
         expires_at = Instant(int(found[2]))
         token_id = None if found[1] == "-" else TokenId(found[1])
@@ -81,9 +81,9 @@ class Signer:
     def notice(self, notice: Notice, session: Session, *, now: Instant) -> str:
         """The text of a notice's cookie."""
         cut = msgspec.structs.replace(notice, text=notice.text[:MAX_NOTICE])
-        said = base64.urlsafe_b64encode(msgspec.json.encode(cut)).decode()
+        text = base64.urlsafe_b64encode(msgspec.json.encode(cut)).decode()
         until = now + NOTICE_LENGTH
-        return f"{said}.{until}.{self._mac('notice', session.nonce, said, str(until))}"
+        return f"{text}.{until}.{self._mac('notice', session.nonce, text, str(until))}"
 
     def read_notice(self, cookie: str | None, session: Session, *, now: Instant) -> Notice | None:
         """The notice of a cookie; None if it is not of this session or is over."""

@@ -239,7 +239,7 @@ class Inline:
             )
             if answer.grants:
                 return answer.grants[0]
-            self._note(answer.held)
+            self._remember(answer.held)
         return None
 
     def _declare(self, kinds: Sequence[Kind]) -> None:
@@ -248,7 +248,7 @@ class Inline:
             self._declared.update(kinds)
             list(declare_kinds(self.store, self._app.namespace, self._app.registry))
 
-    def _note(self, held: RateLimited | None) -> None:
+    def _remember(self, held: RateLimited | None) -> None:
         """When a rate that holds jobs back has room again."""
         if held is not None:
             until = Instant(self.clock() + held.wait_us)
@@ -269,7 +269,7 @@ class Inline:
             self._app.registry,
             # Leases end by the fake clock, not by the host's.
             Run.of(0, grant, until=NEVER),
-            send=lambda said: self._heard(said, attempt, execution, next(beats)),
+            send=lambda frame: self._handle(frame, attempt, execution, next(beats)),
             limits=self._coordinator.limits,
             transactions=self._transactions,
         )
@@ -277,29 +277,29 @@ class Inline:
         if report is not None:
             self._send(report)
 
-    def _heard(
+    def _handle(
         self,
-        said: ToSupervisor,
+        frame: ToSupervisor,
         attempt: LeasedAttempt,
         execution: Execution,
         hb_seq: int,
     ) -> None:
         """Handle a frame of the handler as a supervisor does. A checkpoint or progress is sent with
         a heartbeat at once, and the answer may ask the handler to stop."""
-        if isinstance(said, Ask):
-            request = HandlerRequest(said, attempt.grant.job_id, attempt.grant.lease_id)
+        if isinstance(frame, Ask):
+            request = HandlerRequest(frame, attempt.grant.job_id, attempt.grant.lease_id)
             execution.context.receive(self._requests.carry_out(request))
-        elif isinstance(said, SelfCompleted):
-            attempt.settled = said.result
-        if not isinstance(said, CheckpointSaved | ProgressMade):
+        elif isinstance(frame, SelfCompleted):
+            attempt.settled = frame.result
+        if not isinstance(frame, CheckpointSaved | ProgressMade):
             return
         beat = Heartbeat(
             job_id=attempt.grant.job_id,
             lease_id=attempt.grant.lease_id,
             actor=ACTOR,
             hb_seq=hb_seq,
-            progress=said.progress if isinstance(said, ProgressMade) else None,
-            checkpoint=said.checkpoint if isinstance(said, CheckpointSaved) else None,
+            progress=frame.progress if isinstance(frame, ProgressMade) else None,
+            checkpoint=frame.checkpoint if isinstance(frame, CheckpointSaved) else None,
         )
         verdict = self._send(beat)
         if verdict.kind is not VerdictKind.OK:

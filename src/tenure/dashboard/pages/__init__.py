@@ -14,8 +14,6 @@ from tenure.dashboard.pages import (
     overview,
     queues,
     schedules,
-    search,
-    workers,
 )
 from tenure.dashboard.visits import Page
 
@@ -23,7 +21,6 @@ ACTIONS: tuple[Action, ...] = (
     *job.ACTIONS,
     *flows.ACTIONS,
     *queues.ACTIONS,
-    *workers.ACTIONS,
     *schedules.ACTIONS,
 )
 
@@ -34,9 +31,7 @@ PAGES: tuple[Page, ...] = (
     *dead_letters.PAGES,
     *flows.PAGES,
     *queues.PAGES,
-    *workers.PAGES,
     *schedules.PAGES,
-    *search.PAGES,
     *account.PAGES,
     *action_pages(ACTIONS),
 )

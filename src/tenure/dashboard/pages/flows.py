@@ -92,9 +92,9 @@ async def confirm_redrive(visit: Visit) -> Response:
     found = await visit.ask("show-flow", FlowReply, path={"flow_id": flow_id})
     replaced = [step for step in found.current if step.status is not JobStatus.SUCCEEDED]
     statuses = by_urgency(step.status for step in replaced)
-    said = ", ".join(f"{count} {status.replace('_', ' ')}" for status, count in statuses)
+    words = ", ".join(f"{count} {status.replace('_', ' ')}" for status, count in statuses)
     every = counted_words(len(found.current), "job")
-    remarks = [f"{len(replaced)} of its {every} did not succeed: {said}."]
+    remarks = [f"{len(replaced)} of its {every} did not succeed: {words}."]
     if not replaced:
         remarks = ["All of its jobs succeeded: there is nothing to redrive."]
     if found.flow.is_live:

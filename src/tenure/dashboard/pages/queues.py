@@ -1,16 +1,18 @@
-"""Queues and kinds: how full they are, and what is set for them."""
+"""Queues and kinds: how full they are, and what is set for them; and the workers that take their
+jobs."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from starlette.responses import Response
 
-from tenure.dashboard.actions import KIND, QUEUE, Action, Field, whole_number
+from tenure.core.vocabulary import JobStatus
+from tenure.dashboard.actions import KIND, QUEUE, WORKER, Action, Field, whole_number
 from tenure.dashboard.pages.overview import RANGES, ask_overview, plotted
 from tenure.dashboard.visits import Page, Visit
 from tenure.errors import InvalidInput
 from tenure.protocol.records import KindRecord, QueueRecord
-from tenure.protocol.replies import KindsReply, QueuesReply
+from tenure.protocol.replies import JobPage, KindsReply, QueuesReply, WorkersReply
 
 
 async def queues(visit: Visit) -> Response:
@@ -113,6 +115,32 @@ def limits_of(sort: str, *fields: str) -> Callable[[Visit, str], Awaitable[Mappi
     return read
 
 
+# --- workers
+
+MAX_RUNNING = 100
+"""Jobs of one worker that its page shows."""
+RUNNING = (JobStatus.CLAIMED, JobStatus.RUNNING)
+
+
+async def workers(visit: Visit) -> Response:
+    """The workers that were seen within a day."""
+    found = await visit.ask("workers", WorkersReply)
+    return await visit.show("workers.html", workers=found.workers)
+
+
+async def worker(visit: Visit) -> Response:
+    """The processes of one worker's name, and the jobs that they run."""
+    name = visit.part("worker")
+    found = await visit.ask("workers", WorkersReply)
+    here = [each for each in found.workers if each.worker == name]
+    shown_of = visit.listed({"queue": None, "kind": None})
+    query = {**shown_of, "worker": name, "status": RUNNING, "limit": MAX_RUNNING}
+    running = await visit.ask("jobs", JobPage, query=query)
+    return await visit.show(
+        "worker.html", name=name, workers=here, jobs=running.jobs, shown_of=shown_of
+    )
+
+
 ACTIONS = (
     Action(
         name="pause",
@@ -173,6 +201,16 @@ ACTIONS = (
         message=limits_in("concurrency_limit"),
         current=limits_of("kind", "rate", "burst", "concurrency_limit"),
     ),
+    Action(
+        name="drain",
+        target=WORKER,
+        verb="Drain",
+        explains="The worker claims nothing more, finishes its jobs and stops. It does not start"
+        " again by itself.",
+        done="asked to finish its jobs and stop",
+        icon="drain",
+        is_severe=True,
+    ),
 )
 
 PAGES = (
@@ -180,4 +218,6 @@ PAGES = (
     Page("queue", "/queues/{queue}", queue),
     Page("kinds", "/kinds", kinds, menu="Kinds", icon="kind", key="k", asks="kinds"),
     Page("kind", "/kinds/{kind}", kind),
+    Page("workers", "/workers", workers, menu="Workers", icon="worker", key="w", asks="workers"),
+    Page("worker", "/workers/{worker}", worker),
 )
