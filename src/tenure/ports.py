@@ -65,8 +65,7 @@ from tenure.core.job import Job
 from tenure.core.kind_settings import KindChange, KindSettings
 from tenure.core.leases import LeaseRef
 from tenure.core.outcomes import Change, Session, SessionKey
-from tenure.core.rate_evidence import GrantMade, RateInForce
-from tenure.core.rates import Rate, RateWait
+from tenure.core.rates import GrantMade, Rate, RateInForce, RateWait
 from tenure.core.schedules import (
     Firing,
     Schedule,

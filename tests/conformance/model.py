@@ -26,7 +26,7 @@ from tenure.core.instants import Duration, Instant
 from tenure.core.job import MADE_BY_AN_END, Job
 from tenure.core.kind_settings import KindChange, KindSettings, changes_limits, put_over
 from tenure.core.outcomes import Change, Session, SessionKey
-from tenure.core.rates import Meter, Rate
+from tenure.core.rates import Meter, Rate, kind_meter
 from tenure.core.schedules import Schedule, ScheduleChange, in_turns, is_due
 from tenure.core.verdicts import Resolution
 from tenure.core.vocabulary import RENEWALS, JobStatus
@@ -261,7 +261,7 @@ class Model:
         }
         for job in ready:
             if job.rate_key is not None:
-                wait = room._rate_wait(claims.kind_meter(job.kind, job.rate_key))
+                wait = room._rate_wait(kind_meter(job.kind, job.rate_key))
                 waits[job.kind] = min(wait, waits[job.kind] or wait) if wait else waits[job.kind]
         return waits
 

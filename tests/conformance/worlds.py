@@ -18,7 +18,7 @@ from tenure.core.claims import ClaimAnswer, ClaimRequest, RateLimited
 from tenure.core.commands import Command
 from tenure.core.ids import DEFAULT_NAMESPACE, JobId
 from tenure.core.instants import Duration, Instant
-from tenure.core.rate_evidence import GrantMade
+from tenure.core.rates import GrantMade
 from tenure.core.verdicts import Answer, Observation
 from tenure.core.views.dead_letter_groups import DeadLetterGroupFilter
 from tenure.core.views.events import EventFilter, full_page

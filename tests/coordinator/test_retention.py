@@ -10,6 +10,7 @@ from tenure.core.instants import Duration, seconds
 from tenure.core.verdicts import Grant
 from tenure.core.views.job_search import JobFilter
 from tenure.errors import InvalidInput
+from tenure.ports import Deletable
 from tenure_conformance.spec import spec
 from tests.support.coordinators import World
 
@@ -40,9 +41,10 @@ def test_a_run_deletes_renewals_then_bodies_then_jobs_each_in_its_time() -> None
     later = retention.run_once()
     finally_ = retention.run_once()
 
-    assert (at_once.renewals_pruned, at_once.bodies_expired, at_once.jobs_purged) == (1, 0, 0)
-    assert (later.renewals_pruned, later.bodies_expired, later.jobs_purged) == (0, 1, 1)
-    assert (finally_.renewals_pruned, finally_.bodies_expired, finally_.jobs_purged) == (0, 0, 0)
+    reads: list[Deletable] = ["renewals", "observations", "jobs"]
+    assert [at_once.deleted[what] for what in reads] == [1, 0, 0]
+    assert [later.deleted[what] for what in reads] == [0, 1, 1]
+    assert [finally_.deleted[what] for what in reads] == [0, 0, 0]
     assert list(world.store.jobs.load([grant.job_id, live.job_id]).jobs) == [live.job_id]
     assert world.store.events.load([grant.job_id])[grant.job_id] == []
     world.coordinator.close()
@@ -87,7 +89,7 @@ def test_a_full_page_is_followed_by_the_next_whatever_was_in_it() -> None:
     runs = [retention.run_once() for _ in range(4)]
 
     assert [run.is_behind for run in runs] == [True, True, False, True]
-    assert [run.artifacts_collected for run in runs] == [0, 0, 1, 0]
+    assert [run.deleted["artifacts"] for run in runs] == [0, 0, 1, 0]
     world.coordinator.close()
 
 
@@ -105,7 +107,7 @@ def test_live_renewals_are_passed_a_page_at_a_time() -> None:
     runs = [retention.run_once() for _ in range(3)]
 
     assert [run.is_behind for run in runs] == [True, True, False]
-    assert [run.renewals_pruned for run in runs] == [0, 0, 1]
+    assert [run.deleted["renewals"] for run in runs] == [0, 0, 1]
     world.coordinator.close()
 
 
@@ -124,7 +126,7 @@ def test_kept_renewals_are_searched_a_hundred_times_in_their_time() -> None:
     def pruned(after_s: int) -> int:
         world.clock.advance(after_s)
         passed[0] += seconds(after_s)
-        return retention.run_once().renewals_pruned
+        return retention.run_once().deleted.get("renewals", 0)
 
     assert [pruned(5990), pruned(30), pruned(30)] == [0, 0, 1]
     world.coordinator.close()
@@ -143,7 +145,7 @@ def test_a_search_that_did_not_reach_the_end_continues_in_the_next_run() -> None
     policy = RetentionPolicy(renewals_us=seconds(6000))
     retention = Retention(world.store, policy, page=1, monotonic=lambda: 0)
 
-    assert [retention.run_once().renewals_pruned for _ in range(3)] == [1, 1, 0]
+    assert [retention.run_once().deleted["renewals"] for _ in range(3)] == [1, 1, 0]
     world.coordinator.close()
 
 

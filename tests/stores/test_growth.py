@@ -15,14 +15,14 @@ import psycopg
 import pytest
 from msgspec.structs import replace
 
-from tenure.core.claims import ClaimPlan, ClaimRequest, ClaimScope, ClaimView, kind_meter
+from tenure.core.claims import ClaimPlan, ClaimRequest, ClaimScope, ClaimView
 from tenure.core.commands import Enqueue
 from tenure.core.concurrency import Key, Lane
 from tenure.core.ids import DEFAULT_NAMESPACE, Actor, Epoch, Kind, QueueName, new_job_id
 from tenure.core.instants import Duration, Instant, seconds
 from tenure.core.job import Job
 from tenure.core.kind_settings import KindChange, KindSettings
-from tenure.core.rates import NOTHING_GRANTED, parse_rate
+from tenure.core.rates import NOTHING_GRANTED, kind_meter, parse_rate
 from tenure.core.views.job_search import JobFilter
 from tenure.core.vocabulary import JobStatus
 from tenure.ports import NO_WAIT

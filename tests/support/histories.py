@@ -63,7 +63,7 @@ from tenure.core.kind_settings import KindSettings
 from tenure.core.lifecycle import decide
 from tenure.core.outcomes import Applied, Change, DecisionContext, NeedsHistory, Outcome, Refused
 from tenure.core.policy import Backoff, Compensation, DeadLetterJob, Policy
-from tenure.core.rate_evidence import GrantMade, RateInForce
+from tenure.core.rates import GrantMade, RateInForce
 from tenure.core.verdicts import Answer, Grant, Observation, Reply, Verdict
 from tenure.core.views.events import EventPosition, TailedEvent
 from tenure.core.vocabulary import (

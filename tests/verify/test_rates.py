@@ -6,11 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tenure.core.claims import kind_meter, queue_meter
 from tenure.core.ids import DEFAULT_NAMESPACE, JobId, Kind, Namespace, QueueName
 from tenure.core.instants import Instant
-from tenure.core.rate_evidence import GrantMade, RateInForce
-from tenure.core.rates import Meter, Rate, parse_rate
+from tenure.core.rates import (
+    GrantMade,
+    Meter,
+    Rate,
+    RateInForce,
+    kind_meter,
+    parse_rate,
+    queue_meter,
+)
 from tenure.verify import verify
 from tenure_conformance.harness import Kit, MemoryFactory
 from tenure_conformance.spec import spec

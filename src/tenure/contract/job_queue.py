@@ -7,11 +7,10 @@ and returns the coordinator's answer; it decides nothing.
 import secrets
 from collections.abc import Sequence
 from itertools import count
-from typing import Protocol
+from typing import Any, Protocol
 
 from tenure.core.claims import ClaimRequest
 from tenure.core.commands import (
-    Command,
     Complete,
     Enqueue,
     Fail,
@@ -160,29 +159,13 @@ class CoordinatedQueue:
         self, job_id: JobId, lease_id: LeaseId, request_id: str, expected_rev: int | None = None
     ) -> Verdict:
         """See the protocol."""
-        return self._judged(
-            Start(
-                job_id=job_id,
-                lease_id=lease_id,
-                actor=self._principal,
-                request_id=RequestId(request_id),
-                expected_rev=expected_rev,
-            )
-        )
+        return self._report(Start, job_id, lease_id, expected_rev, request_id=request_id)
 
     def heartbeat(
         self, job_id: JobId, lease_id: LeaseId, hb_seq: int, expected_rev: int | None = None
     ) -> Verdict:
         """See the protocol."""
-        return self._judged(
-            Heartbeat(
-                job_id=job_id,
-                lease_id=lease_id,
-                actor=self._principal,
-                hb_seq=hb_seq,
-                expected_rev=expected_rev,
-            )
-        )
+        return self._report(Heartbeat, job_id, lease_id, expected_rev, hb_seq=hb_seq)
 
     def complete(
         self,
@@ -193,15 +176,8 @@ class CoordinatedQueue:
         expected_rev: int | None = None,
     ) -> Verdict:
         """See the protocol."""
-        return self._judged(
-            Complete(
-                job_id=job_id,
-                lease_id=lease_id,
-                actor=self._principal,
-                request_id=RequestId(request_id),
-                result=result,
-                expected_rev=expected_rev,
-            )
+        return self._report(
+            Complete, job_id, lease_id, expected_rev, request_id=request_id, result=result
         )
 
     def fail(
@@ -213,47 +189,58 @@ class CoordinatedQueue:
         expected_rev: int | None = None,
     ) -> Verdict:
         """See the protocol."""
-        return self._judged(
-            Fail(
-                job_id=job_id,
-                lease_id=lease_id,
-                actor=self._principal,
-                request_id=RequestId(request_id),
-                error=error,
-                expected_rev=expected_rev,
-            )
+        return self._report(
+            Fail, job_id, lease_id, expected_rev, request_id=request_id, error=error
         )
 
     def stall(self, job_id: JobId, request_id: str, expected_rev: int | None = None) -> Reply:
         """See the protocol."""
-        return self._replied(
-            Stall(
-                job_id=job_id,
-                actor=operator_actor(self._worker),
-                request_id=RequestId(request_id),
-                expected_rev=expected_rev,
-            )
-        )
+        return self._request(Stall, job_id, request_id, expected_rev)
 
     def requeueStalled(
         self, job_id: JobId, request_id: str, expected_rev: int | None = None
     ) -> Reply:
         """See the protocol."""
-        return self._replied(
-            Requeue(
+        return self._request(Requeue, job_id, request_id, expected_rev)
+
+    def _report(
+        self,
+        kind: type[Start | Heartbeat | Complete | Fail],
+        job_id: JobId,
+        lease_id: LeaseId,
+        expected_rev: int | None,
+        **fields: Any,
+    ) -> Verdict:
+        answer = self._coordination.execute(
+            kind(
                 job_id=job_id,
-                actor=operator_actor(self._worker),
+                lease_id=lease_id,
+                actor=self._principal,
+                expected_rev=expected_rev,
+                **fields,
+            )
+        )
+        assert isinstance(answer, Verdict)
+        return answer
+
+    def _request(
+        self,
+        kind: type[Stall | Requeue],
+        job_id: JobId,
+        request_id: str,
+        expected_rev: int | None,
+    ) -> Reply:
+        actor = operator_actor(self._worker)
+        return self._replied(
+            kind(
+                job_id=job_id,
+                actor=actor,
                 request_id=RequestId(request_id),
                 expected_rev=expected_rev,
             )
         )
 
-    def _judged(self, command: Command) -> Verdict:
-        answer = self._coordination.execute(command)
-        assert isinstance(answer, Verdict)
-        return answer
-
-    def _replied(self, command: Command) -> Reply:
+    def _replied(self, command: Enqueue | Stall | Requeue) -> Reply:
         answer = self._coordination.execute(command)
         assert isinstance(answer, Reply)
         return answer

@@ -21,7 +21,7 @@ from tenure.core.policy import SHORTEST_RETENTION
 from tenure.core.views.rollups import MAX_CATCH_UP, fold
 from tenure.deadlines import waiting_at_most
 from tenure.errors import InvalidInput, NotSupported
-from tenure.ports import PruneResult, Store
+from tenure.ports import NO_AGE, Deletable, Store
 
 DAY = seconds(24 * 3600)
 PAGE = 1000
@@ -42,8 +42,6 @@ PRUNINGS = 100
 """Renewals are searched at most this often in the time for which they are kept: a search reads a
 renewal of every job that has one. [G4]"""
 
-NOTHING = PruneResult(0, hit_limit=False)
-
 
 class RetentionPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """How long things are kept."""
@@ -58,16 +56,8 @@ class RetentionPolicy(msgspec.Struct, frozen=True, kw_only=True):
 class RetentionReport(msgspec.Struct, frozen=True, kw_only=True):
     """How much was deleted in one run, and whether there may be more."""
 
-    is_behind: bool = False
-    renewals_pruned: int = 0
-    bodies_expired: int = 0
-    jobs_purged: int = 0
-    artifacts_collected: int = 0
-    workers_deleted: int = 0
-    sessions_deleted: int = 0
-    outages_deleted: int = 0
-    keys_forgotten: int = 0
-    rollups_deleted: int = 0
+    deleted: dict[Deletable, int]
+    is_behind: bool
 
 
 def check_retention(policy: RetentionPolicy) -> None:
@@ -119,39 +109,29 @@ class Retention:
             return self._delete_page()
 
     def _delete_page(self) -> RetentionReport:
-        policy, store, page = self._policy, self._store, self._page
-        renewals = NOTHING
-        if self._monotonic() >= self._prune_at:
-            renewals = store.upkeep.delete("renewals", older_than_us=policy.renewals_us, limit=page)
-            if not renewals.hit_limit:
-                self._prune_at = self._monotonic() + policy.renewals_us // PRUNINGS
-        artifacts = store.upkeep.delete("artifacts", limit=page)
-        counted = {
-            "bodies_expired": store.upkeep.delete(
-                "observations", older_than_us=policy.refused_us, limit=page
-            ).deleted,
-            "jobs_purged": store.upkeep.delete(
-                "jobs", older_than_us=policy.finished_us, limit=page
-            ).deleted,
-            "workers_deleted": store.upkeep.delete(
-                "workers", older_than_us=KEEP_WORKERS, limit=page
-            ).deleted,
-            "sessions_deleted": store.upkeep.delete(
-                "sessions", older_than_us=KEEP_SESSIONS, limit=page
-            ).deleted,
-            "keys_forgotten": store.upkeep.delete("keys", limit=page).deleted,
-            "outages_deleted": store.upkeep.delete(
-                "outages", older_than_us=KEEP_OUTAGES, limit=page
-            ).deleted,
+        policy = self._policy
+        ages: dict[Deletable, Duration] = {
+            "artifacts": NO_AGE,
+            "observations": policy.refused_us,
+            "jobs": policy.finished_us,
+            "workers": KEEP_WORKERS,
+            "sessions": KEEP_SESSIONS,
+            "keys": NO_AGE,
+            "outages": KEEP_OUTAGES,
+            "rollups": NO_AGE,
         }
-        rollups = store.upkeep.delete("rollups", limit=page)
-        hit_limit = rollups.hit_limit or page in counted.values()
+        prunes = self._monotonic() >= self._prune_at
+        if prunes:
+            ages = {"renewals": policy.renewals_us, **ages}
+        results = {
+            what: self._store.upkeep.delete(what, older_than_us=age_us, limit=self._page)
+            for what, age_us in ages.items()
+        }
+        if prunes and not results["renewals"].hit_limit:
+            self._prune_at = self._monotonic() + policy.renewals_us // PRUNINGS
         return RetentionReport(
-            is_behind=renewals.hit_limit or artifacts.hit_limit or hit_limit,
-            rollups_deleted=rollups.deleted,
-            renewals_pruned=renewals.deleted,
-            artifacts_collected=artifacts.deleted,
-            **counted,
+            deleted={what: each.deleted for what, each in results.items()},
+            is_behind=any(each.hit_limit for each in results.values()),
         )
 
 

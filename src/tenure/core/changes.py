@@ -14,6 +14,7 @@ from tenure.core.evolution import evolve
 from tenure.core.ids import (
     SYSTEM,
     Actor,
+    Epoch,
     Fingerprint,
     JobId,
     LeaseId,
@@ -312,35 +313,27 @@ def _enqueued_for(
     job: Job, spec: Compensation | DeadLetterJob, job_id: JobId, cause: EventCause, payload: bytes
 ) -> Change:
     """A job that the system enqueues because `job` ended."""
-    draft = Draft(
-        type=EventType.ENQUEUED,
-        to=JobStatus.QUEUED,
-        cause=cause,
-        facts=Facts(
-            namespace=job.namespace,
-            queue=spec.queue,
-            kind=spec.kind,
-            priority=job.priority or None,
-            policy=spec.policy,
-            origin_id=job.id,
-            run_at=job.updated_at,
-            sha256=digest(payload),
-            size=len(payload),
-            meta=job.meta,
-        ),
-        body=payload,
+    facts = Facts(
+        namespace=job.namespace,
+        queue=spec.queue,
+        kind=spec.kind,
+        priority=job.priority or None,
+        policy=spec.policy,
+        origin_id=job.id,
+        run_at=job.updated_at,
+        sha256=digest(payload),
+        size=len(payload),
+        meta=job.meta,
     )
-    origin = Origin(actor=SYSTEM, request_id=None)
-    event = _event(
-        draft,
-        None,
-        origin,
-        job.updated_at,
+    return new_job(
         job_id,
-        job.correlated_by,
-        job.trace_id,
-    )
-    return Change(job=evolve(None, event, payload), expected_rev=0, events=(event,))
+        facts,
+        payload,
+        origin=Origin(actor=SYSTEM, request_id=None),
+        at=Moment(now=job.updated_at, epoch=Epoch(0), entropy=b""),
+        cause=cause,
+        ids=(job.correlated_by, job.trace_id),
+    ).change
 
 
 def _compensated(job: Job, now: Instant) -> tuple[Observation, ...]:

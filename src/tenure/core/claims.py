@@ -40,7 +40,7 @@ from tenure.core.outcomes import (
     SessionKey,
     Shared,
 )
-from tenure.core.rates import NOTHING_GRANTED, Meter, Rate, RateScope, RateWait
+from tenure.core.rates import NOTHING_GRANTED, Meter, Rate, RateWait, kind_meter, queue_meter
 from tenure.core.verdicts import Grant
 from tenure.core.vocabulary import Cause, EventType
 
@@ -219,17 +219,6 @@ class GrantRoom:
         if rate is None:
             return None
         return rate.room(self._states.get(meter, NOTHING_GRANTED), self._now)
-
-
-def queue_meter(name: QueueName) -> Meter:
-    """The meter of a queue's grants."""
-    return Meter(RateScope.QUEUE, name)
-
-
-def kind_meter(kind: Kind, rate_key: str | None = None) -> Meter:
-    """The meter of a kind's grants: one for each rate key, and one for all jobs without a rate key.
-    [RL11]"""
-    return Meter(RateScope.KIND, kind, rate_key or "")
 
 
 def rates_in_force(

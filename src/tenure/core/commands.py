@@ -59,6 +59,7 @@ class _LeaseCommand(_Command, frozen=True, kw_only=True, gc=False):
     job_id: JobId
     lease_id: LeaseId
     actor: Actor
+    expected_rev: int | None = None
 
 
 class _Report(_LeaseCommand, frozen=True, kw_only=True, gc=False):
@@ -69,6 +70,8 @@ class _Request(_Command, frozen=True, kw_only=True, gc=False):
     job_id: JobId
     actor: Actor
     request_id: RequestId
+    expected_rev: int | None = None
+    expected_status: JobStatus | None = None
 
 
 class ParentAttempt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -249,8 +252,6 @@ class Claim(_Command, frozen=True, kw_only=True, gc=False):
 class Start(_Report, frozen=True, kw_only=True, gc=False):
     """The owner starts to execute."""
 
-    expected_rev: int | None = None
-
 
 def start_request_id(lease_id: LeaseId) -> RequestId:
     """The request id under which a claim starts a lease, so that a `start` that is sent anyway
@@ -264,7 +265,6 @@ class Heartbeat(_LeaseCommand, frozen=True, kw_only=True, gc=False):
     hb_seq: int
     progress: Progress | None = None
     checkpoint: bytes | None = None
-    expected_rev: int | None = None
 
     @property
     def request_id(self) -> RequestId:
@@ -276,7 +276,6 @@ class Complete(_Report, frozen=True, kw_only=True, gc=False):
     """The owner reports success."""
 
     result: bytes = b"null"
-    expected_rev: int | None = None
 
 
 class Fail(_Report, frozen=True, kw_only=True, gc=False):
@@ -284,7 +283,6 @@ class Fail(_Report, frozen=True, kw_only=True, gc=False):
 
     error: JobError
     retry_after_us: Duration = Duration(0)
-    expected_rev: int | None = None
 
 
 class Release(_Report, frozen=True, kw_only=True, gc=False):
@@ -293,7 +291,6 @@ class Release(_Report, frozen=True, kw_only=True, gc=False):
 
     kind: ReleaseKind = ReleaseKind.DEPLOY
     delay_us: Duration = Duration(0)
-    expected_rev: int | None = None
 
     def needs(self) -> Needs:
         """The session, if the coordinator takes back a grant that did not reach it. [Q8]"""
@@ -330,22 +327,14 @@ class Cancel(_Request, frozen=True, kw_only=True, gc=False):
 
     mode: CancelMode = CancelMode.SOFT
     reason: str = ""
-    expected_rev: int | None = None
-    expected_status: JobStatus | None = None
 
 
 class Requeue(_Request, frozen=True, kw_only=True, gc=False):
     """An operator sends a job that is on hold back to its queue. [T14]"""
 
-    expected_rev: int | None = None
-    expected_status: JobStatus | None = None
-
 
 class Stall(_Request, frozen=True, kw_only=True, gc=False):
     """An operator takes a job from its worker and leaves it stalled. [T33]"""
-
-    expected_rev: int | None = None
-    expected_status: JobStatus | None = None
 
 
 class DeadLetter(_Request, frozen=True, kw_only=True, gc=False):
@@ -355,8 +344,6 @@ class DeadLetter(_Request, frozen=True, kw_only=True, gc=False):
     reason_code: ReasonCode
     stage: Stage | None = None
     message: str = ""
-    expected_rev: int | None = None
-    expected_status: JobStatus | None = None
 
 
 class Redrive(_Request, frozen=True, kw_only=True, gc=False):
@@ -367,8 +354,6 @@ class Redrive(_Request, frozen=True, kw_only=True, gc=False):
     cause: EventCause = EventCause.REDRIVE
     payload: bytes | None = None
     again: bool = False
-    expected_rev: int | None = None
-    expected_status: JobStatus | None = None
 
     def needs(self) -> Needs:
         """The job's compensation, the job that this request made before, and the resolution."""
@@ -384,8 +369,6 @@ class Discard(_Request, frozen=True, kw_only=True, gc=False):
     """Resolve a dead letter that will not be redriven; the job stays unchanged. [B3]"""
 
     note: str = ""
-    expected_rev: int | None = None
-    expected_status: JobStatus | None = None
 
     def needs(self) -> Needs:
         """What became of the dead letter before."""

@@ -14,6 +14,7 @@ from enum import StrEnum
 
 import msgspec
 
+from tenure.core.ids import JobId, Kind, Namespace, QueueName
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration, Instant
 from tenure.errors import InvalidInput
 
@@ -108,6 +109,17 @@ class RateWait(msgspec.Struct, frozen=True, kw_only=True):
     wait_us: Duration
 
 
+def queue_meter(name: QueueName) -> Meter:
+    """The meter of a queue's grants."""
+    return Meter(RateScope.QUEUE, name)
+
+
+def kind_meter(kind: Kind, rate_key: str | None = None) -> Meter:
+    """The meter of a kind's grants: one for each rate key, and one for all jobs without a rate key.
+    [RL11]"""
+    return Meter(RateScope.KIND, kind, rate_key or "")
+
+
 def parse_rate(field: str, text: object, burst: object = None) -> Rate:
     """`"100/m"` as a rate; `InvalidInput` names the field that is wrong. [RL4]"""
     found = _RATE_PATTERN.fullmatch(text.strip()) if isinstance(text, str) else None
@@ -164,3 +176,40 @@ def check_rate(field: str, rate: Rate) -> None:
             f"{rate.burst} is not from 1 to {MAX_BURST:,}",
             hint="1 lets no two jobs begin together",
         )
+
+
+# --- What `verify` compares; claims keep accounts of their own [I30] -----------------------------
+
+
+class RateInForce(msgspec.Struct, frozen=True, kw_only=True):
+    """A rate that is set, and since when."""
+
+    namespace: Namespace
+    meter: Meter
+    rate: Rate
+    since: Instant
+
+
+class GrantMade(msgspec.Struct, frozen=True, kw_only=True):
+    """A grant as the log has it, and what it counts for."""
+
+    job_id: JobId
+    seq: int
+    ts: Instant
+    namespace: Namespace
+    queue: QueueName
+    kind: Kind
+    rate_key: str | None = None
+    before_ts: Instant | None = None
+    """The time of the job's event before it."""
+
+    @property
+    def may_be_later_than_the_clock(self) -> bool:
+        """Whether its timestamp may be too late. After the clock is set back, events repeat the
+        previous event's timestamp until the clock has caught up."""
+        return self.ts == self.before_ts
+
+    @property
+    def meters(self) -> tuple[Meter, ...]:
+        """What it was counted for, if that has a rate."""
+        return (queue_meter(self.queue), kind_meter(self.kind, self.rate_key))

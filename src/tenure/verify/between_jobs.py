@@ -16,8 +16,7 @@ from tenure.core.concurrency import concurrency_limit_of
 from tenure.core.ids import JobId, Namespace, short_lease
 from tenure.core.instants import NEVER, Instant, seconds
 from tenure.core.job import Job
-from tenure.core.rate_evidence import GrantMade, RateInForce
-from tenure.core.rates import Meter, Rate
+from tenure.core.rates import GrantMade, Meter, Rate, RateInForce
 from tenure.core.vocabulary import EventCause
 from tenure.ports import DedupeKey, JobHistory, RecordSource
 from tenure.verify.checking import JobProblems, attempts_of, temporary_database

@@ -135,14 +135,11 @@ class OutcomeCounts(msgspec.Struct, frozen=True, kw_only=True):
     dead_lettered: int = 0
 
 
-class Depth(msgspec.Struct, frozen=True, kw_only=True):
-    """How many jobs of one kind are in one queue. `delayed` jobs wait for their time, `leased` ones
-    have a worker, `suspect` ones have a silent worker [L18], `waiting` ones wait for other jobs of
-    their flow, `stalled` ones are not tried again by themselves; `dead_letters` have no resolution.
-    """
+class Depths(msgspec.Struct, frozen=True, kw_only=True):
+    """Numbers of jobs. `delayed` jobs wait for their time, `leased` ones have a worker, `suspect`
+    ones have a silent worker [L18], `waiting` ones wait for other jobs of their flow, `stalled`
+    ones are not tried again by themselves; `dead_letters` have no resolution."""
 
-    queue: QueueName
-    kind: Kind
     ready: int = 0
     delayed: int = 0
     leased: int = 0
@@ -150,6 +147,16 @@ class Depth(msgspec.Struct, frozen=True, kw_only=True):
     waiting: int = 0
     stalled: int = 0
     dead_letters: int = 0
+
+
+_DEPTHS = Depths.__struct_fields__
+
+
+class Depth(Depths, frozen=True, kw_only=True):
+    """How many jobs of one kind are in one queue."""
+
+    queue: QueueName
+    kind: Kind
 
 
 class FailedRun(msgspec.Struct, frozen=True):
@@ -188,18 +195,11 @@ class OutcomeBucket(OutcomeCounts, frozen=True, kw_only=True):
     at: Instant
 
 
-class QueueOverview(msgspec.Struct, frozen=True, kw_only=True):
+class QueueOverview(Depths, frozen=True, kw_only=True):
     """A queue: its jobs now, since when the oldest ready one is ready, what is set for it, and its
     events in the span."""
 
     queue: QueueName
-    ready: int
-    delayed: int
-    leased: int
-    suspect: int
-    waiting: int
-    stalled: int
-    dead_letters: int
     oldest_ready_at: Instant | None
     paused: bool
     limit: int | None
@@ -217,18 +217,11 @@ class Durations(msgspec.Struct, frozen=True, kw_only=True):
     samples: int = 0
 
 
-class KindOverview(msgspec.Struct, frozen=True, kw_only=True):
+class KindOverview(Depths, frozen=True, kw_only=True):
     """A kind: its jobs now in all queues, its events in the span, and how long its jobs waited and
     ran. [OB50]"""
 
     kind: Kind
-    ready: int
-    delayed: int
-    leased: int
-    suspect: int
-    waiting: int
-    stalled: int
-    dead_letters: int
     events: OutcomeCounts
     wait: Durations
     run: Durations
@@ -364,7 +357,14 @@ def _durations(histograms: Iterable[Mapping[int, int]]) -> Durations:
     )
 
 
-_DEPTHS = ("ready", "delayed", "leased", "suspect", "waiting", "stalled", "dead_letters")
+def _summed(depths: Iterable[Depth], by: str) -> dict[str, Counter[str]]:
+    """The depths of each queue or kind."""
+    found: dict[str, Counter[str]] = {}
+    for each in depths:
+        sums = found.setdefault(getattr(each, by), Counter())
+        for field in _DEPTHS:
+            sums[field] += getattr(each, field)
+    return found
 
 
 def _queues(
@@ -373,9 +373,7 @@ def _queues(
     wanted: OverviewFilter,
     series: Iterable[Series],
 ) -> tuple[QueueOverview, ...]:
-    depths: dict[str, Counter[str]] = {}
-    for each in parts.depths:
-        _add(depths.setdefault(each.queue, Counter()), each)
+    depths = _summed(parts.depths, "queue")
     events: dict[str, Counter[str]] = {}
     for one in series:
         events.setdefault(one.queue, Counter()).update(one.counts)
@@ -389,16 +387,14 @@ def _queues(
             limit=settings[QueueName(name)].limit if name in settings else None,
             workers=sum(name in each.queues for each in live),
             events=OutcomeCounts(**events.get(name, Counter())),
-            **{field: depths.get(name, Counter())[field] for field in _DEPTHS},
+            **depths.get(name, Counter()),
         )
         for name in names[:MAX_QUEUES]
     )
 
 
 def _kinds(parts: OverviewParts, series: Iterable[Series]) -> tuple[KindOverview, ...]:
-    depths: dict[str, Counter[str]] = {}
-    for each in parts.depths:
-        _add(depths.setdefault(each.kind, Counter()), each)
+    depths = _summed(parts.depths, "kind")
     tallies: dict[str, Tally] = {}
     for one in series:
         tallies.setdefault(one.kind, Tally()).add(one.tally)
@@ -408,16 +404,11 @@ def _kinds(parts: OverviewParts, series: Iterable[Series]) -> tuple[KindOverview
             events=OutcomeCounts(**tally.counts),
             wait=_durations([tally.waits]),
             run=_durations([tally.runs]),
-            **{field: depths.get(name, Counter())[field] for field in _DEPTHS},
+            **depths.get(name, Counter()),
         )
         for name in sorted({*depths, *tallies})
         for tally in [tallies.get(name, Tally())]
     )
-
-
-def _add(sums: Counter[str], depth: Depth) -> None:
-    for field in _DEPTHS:
-        sums[field] += getattr(depth, field)
 
 
 def _worker_counts(parts: OverviewParts, wanted: OverviewFilter) -> WorkerCounts:

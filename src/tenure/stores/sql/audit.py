@@ -4,11 +4,10 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TypeVar
 
-from tenure.core.claims import kind_meter, queue_meter
 from tenure.core.events import Event
 from tenure.core.ids import JobId, Namespace
 from tenure.core.instants import Instant
-from tenure.core.rate_evidence import GrantMade, RateInForce, in_force
+from tenure.core.rates import GrantMade, Meter, Rate, RateInForce, kind_meter, queue_meter
 from tenure.core.verdicts import Observation
 from tenure.errors import UnreadableRow
 from tenure.ports import DedupeKey, JobHistory, Unreadable
@@ -117,15 +116,18 @@ class SqlAudit(Part):
             ),
             listing=True,
         )
-        found = [
-            in_force(Namespace(space), queue_meter(state.name), state)
-            for space, state in ((row[0], queue_state_from(row[1:])) for row in queues)
+        found: list[tuple[str, Meter, Rate | None, Instant | None]] = []
+        for row in queues:
+            queue = queue_state_from(row[1:])
+            found.append((row[0], queue_meter(queue.name), queue.rate, queue.rate_since))
+        for row in kinds:
+            kind = kind_settings_from(row[1:])
+            found.append((row[0], kind_meter(kind.kind), kind.rate, kind.rate_since))
+        return [
+            RateInForce(namespace=Namespace(space), meter=meter, rate=rate, since=since)
+            for space, meter, rate, since in found
+            if rate is not None and since is not None
         ]
-        found += [
-            in_force(Namespace(space), kind_meter(settings.kind), settings)
-            for space, settings in ((row[0], kind_settings_from(row[1:])) for row in kinds)
-        ]
-        return [each for each in found if each is not None]
 
     def grants(self, *, since: Instant) -> Iterator[GrantMade]:
         """The grants after an instant, page by page in the order of their commits."""

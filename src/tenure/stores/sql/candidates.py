@@ -13,13 +13,13 @@ from typing import NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from tenure.core.claims import ClaimScope, GrantRoom, kind_meter
+from tenure.core.claims import ClaimScope, GrantRoom
 from tenure.core.concurrency import Lane
 from tenure.core.events import has_unknown_value
 from tenure.core.ids import Kind, QueueName
 from tenure.core.instants import Instant
 from tenure.core.job import Job
-from tenure.core.rates import Meter
+from tenure.core.rates import Meter, kind_meter
 from tenure.errors import UnreadableRow
 from tenure.stores.sql.claim_dialect import ClaimDialect
 from tenure.stores.sql.database import Database, Part, Transaction

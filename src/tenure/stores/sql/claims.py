@@ -28,15 +28,13 @@ from tenure.core.claims import (
     QueueState,
     body_bytes,
     first_with_room,
-    kind_meter,
-    queue_meter,
     usable_candidates,
 )
 from tenure.core.ids import Kind, Namespace, QueueName
 from tenure.core.instants import Duration
 from tenure.core.kind_settings import KindSettings
 from tenure.core.outcomes import Session, SessionKey
-from tenure.core.rates import Meter
+from tenure.core.rates import Meter, kind_meter, queue_meter
 from tenure.errors import StoreUnavailable
 from tenure.ports import NextReady
 from tenure.stores.sql.admission import SqlAdmission

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from tenure.core.claims import QueueState, kind_meter, queue_meter, rate_waits, rates_of
+from tenure.core.claims import QueueState, rate_waits, rates_of
 from tenure.core.ids import Epoch, Kind, Namespace, QueueName
 from tenure.core.instants import Instant
 from tenure.core.kind_settings import KindChange, KindSettings, changes_limits, put_over
-from tenure.core.rates import Meter, Rate, RateScope, RateUnit, RateWait
+from tenure.core.rates import Meter, Rate, RateScope, RateUnit, RateWait, kind_meter, queue_meter
 from tenure.ports import NO_LIMIT, Hint, HintedChange
 from tenure.stores.sql.claim_dialect import ClaimDialect
 from tenure.stores.sql.database import Database, Part, Transaction

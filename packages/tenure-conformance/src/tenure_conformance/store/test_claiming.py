@@ -583,7 +583,7 @@ def test_a_session_is_deleted_when_it_received_nothing_for_a_week(
 
     report = Retention(kit.store).run_once()
 
-    assert report.sessions_deleted == gone
+    assert report.deleted["sessions"] == gone
     assert _is_known(kit) is not bool(gone)
     assert _is_known(kit, worker=OTHER_WORKER)
 

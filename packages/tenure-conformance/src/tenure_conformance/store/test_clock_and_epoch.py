@@ -284,7 +284,7 @@ def test_an_outage_is_deleted_when_it_ended_more_than_a_week_ago(
 
     report = Retention(kit.store).run_once()
 
-    assert report.outages_deleted == gone
+    assert report.deleted["outages"] == gone
     assert _sorted(kit.store.upkeep.outages(since=Instant(0))) == [outage, late][gone:]
 
 

@@ -7,12 +7,11 @@ from functools import partial
 import pytest
 
 from tenure.coordinator.service import Coordinator
-from tenure.core.claims import kind_meter
 from tenure.core.ids import DEFAULT_NAMESPACE, Kind, Namespace, QueueName, WorkerId
 from tenure.core.instants import Duration, seconds
 from tenure.core.job import Job
 from tenure.core.kind_settings import KindChange
-from tenure.core.rates import Rate, parse_rate
+from tenure.core.rates import Rate, kind_meter, parse_rate
 from tenure.core.vocabulary import EventCause
 from tenure_conformance.harness import KIND, QUEUE, Kit, ids, race
 from tenure_conformance.spec import spec

@@ -3,11 +3,11 @@
 from functools import partial
 
 from tenure.coordinator.service import Coordinator
-from tenure.core.claims import QueueState, kind_meter, queue_meter
+from tenure.core.claims import QueueState
 from tenure.core.ids import DEFAULT_NAMESPACE, Kind, Namespace, QueueName
 from tenure.core.instants import Instant
 from tenure.core.kind_settings import KindChange, KindSettings
-from tenure.core.rates import Rate, parse_rate
+from tenure.core.rates import Rate, kind_meter, parse_rate, queue_meter
 from tenure_conformance.harness import KIND, QUEUE, Kit, ids, race
 from tenure_conformance.spec import spec
 

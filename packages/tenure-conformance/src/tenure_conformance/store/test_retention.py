@@ -355,7 +355,8 @@ def test_one_run_of_retention_deletes_what_is_due(kit: Kit) -> None:
 
     report = retention.run_once()
 
-    assert (report.renewals_pruned, report.bodies_expired, report.jobs_purged) == (3, 1, 1)
+    deleted = report.deleted
+    assert (deleted["renewals"], deleted["observations"], deleted["jobs"]) == (3, 1, 1)
     assert _gone(kit, gone)
     assert kit.reload(pruned).status is JobStatus.SUCCEEDED
     assert ids(kit.events(pruned)) == [pruned.id] * 4

@@ -174,7 +174,7 @@ def test_a_worker_that_has_not_reported_for_a_day_is_deleted(kit: Kit) -> None:
 
     report = Retention(kit.store).run_once()
 
-    assert report.workers_deleted == 1
+    assert report.deleted["workers"] == 1
     assert _names(kit) == ["just-there"]
 
 
