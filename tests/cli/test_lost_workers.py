@@ -164,4 +164,4 @@ def test_rows_that_cannot_be_swept_are_marked(
     assert "running  lease ended 7 min ago" in listed.stdout
     assert "lease ended" in shown.stdout
     assert "lease until" not in shown.stdout
-    assert "the lease of its worker w is over, which nobody has recorded yet" in shown.stdout
+    assert "the lease of its worker w is over, which is not recorded yet" in shown.stdout

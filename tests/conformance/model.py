@@ -460,7 +460,7 @@ class Model:
         parents = {edge.parent_id for edge in self._edges.values() if edge.child_id in members}
         made_by_ends = (job for job in jobs.values() if job.origin_cause in MADE_BY_AN_END)
         origins = {job.origin_id for job in made_by_ends}  # [M4] [HK11]
-        keyed = {job.id for job in jobs.values() if (job.key_held_until or 0) > now}  # [D15]
+        keyed = {job.id for job in jobs.values() if (job.key_free_at or 0) > now}  # [D15]
         gone = due - members - parents - origins - keyed
         for job_id in gone:
             del self._jobs[job_id], self._logs[job_id]

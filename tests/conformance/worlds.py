@@ -212,7 +212,7 @@ class Worlds:
             except TenureError as refused:
                 return str(refused)
             if not answer.is_repeat:
-                holds.append(answer.held)
+                holds.append(answer.rate_limited)
                 return replace(answer, held=None)
             grants = tuple(sorted(answer.grants, key=lambda grant: grant.job_id))
             return ClaimAnswer(grants=grants, cause=answer.cause, is_repeat=True)

@@ -82,7 +82,7 @@ def test_an_attempt_that_another_process_recorded_as_lost_is_logged_there_alone(
     ("changes", "follows"),
     [
         ({"max_attempts": 1}, "ended; the job is dead_lettered"),
-        ({"on_lost": OnLost.HOLD}, "ended; the job is held until `tenure jobs requeue`"),
+        ({"on_lost": OnLost.HOLD}, "ended; the job is on hold until `tenure jobs requeue`"),
         ({"on_lost": OnLost.RECLAIM}, "ended; the next worker takes it"),
     ],
 )

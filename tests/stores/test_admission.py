@@ -217,8 +217,8 @@ def test_a_claim_that_is_frozen_while_it_counts_delays_only_jobs_under_its_rule(
 
     assert [job.kind for job in meanwhile] == [OTHER]
     [answer] = plan.answers
-    assert answer.held is not None  # it comes again soon, and not only after its usual pause
-    assert answer.held.wait_us == RULE_BUSY_US
+    assert answer.rate_limited is not None  # it comes again soon, not only after its usual pause
+    assert answer.rate_limited.wait_us == RULE_BUSY_US
     assert [job.kind for job in afterwards] == [BILL]
 
 

@@ -102,7 +102,7 @@ def test_verify_names_the_job_and_the_one_that_held_the_key() -> None:
     [violation] = finding.first
     assert violation.job_id == other.job_id
     assert violation.message == (
-        f"enqueued with the dedupe key k of default/task, which {one.job_id} still held"
+        f"enqueued with the dedupe key k of default/task, which {one.job_id} still had"
     )
 
 

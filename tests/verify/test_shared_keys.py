@@ -29,7 +29,7 @@ def violated(*jobs: Job) -> dict[str, set[JobId]]:
     return {
         finding.id: {violation.job_id for violation in finding.first}
         for finding in report.findings
-        if finding.id in ("I9", "I17") and "also held" in str(finding.first)
+        if finding.id in ("I9", "I17") and "also of job" in str(finding.first)
     }
 
 

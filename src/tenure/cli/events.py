@@ -216,7 +216,7 @@ def _span(
 def _cells(event: Event, at: str | None, kind: str | None) -> tuple[object, ...]:
     """What is shown of an event under `_TITLES`."""
     change = f"{event.from_status or '-'} → {event.to_status}"
-    about = (event.attempt, event.actor, event.visible_cause)
+    about = (event.attempt, event.actor, event.cause_or_operation)
     return (at, event.job_id, kind, event.type, change, *about)
 
 

@@ -76,9 +76,9 @@ def _key_hold(job: Job, now: Instant) -> str | None:
     """Until when the key stays taken, or for how long it will."""
     if job.unique_for_us is None:
         return None
-    if job.key_held_until is None:
+    if job.key_free_at is None:
         return f"{in_words(job.unique_for_us / MICROSECONDS_PER_SECOND)} after the job has ended"
-    return exact_and_ago(job.key_held_until, now)
+    return exact_and_ago(job.key_free_at, now)
 
 
 def _schedule_fact(job: Job) -> str | None:
@@ -151,7 +151,7 @@ def _timeline_line(entry: TimelineEntry, start: Instant | None) -> tuple[object,
     else:
         what, seqs = _renewals(first.seq, last.seq)
         about = (seqs, since, what, None)
-    return (*about, first.attempt, first.actor, first.visible_cause)
+    return (*about, first.attempt, first.actor, first.cause_or_operation)
 
 
 def _since(start: Instant, ts: Instant) -> str:

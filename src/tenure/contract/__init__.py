@@ -3,7 +3,7 @@
 For queues that are not Tenure: rows and events are plain mappings, and nothing here needs a store
 or a coordinator, but for `CoordinatedQueue`. The names below are stable. All of them come from the
 core or run its checks; nothing is decided here. For other languages, `transitions.json` and
-`responses.json` in this package say the same as data.
+`responses.json` in this package have the same as data.
 """
 
 from collections.abc import Mapping

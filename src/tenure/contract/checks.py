@@ -85,7 +85,7 @@ PLAN_OPERATIONS = {
 """The eight operations of the lifecycle plan, in lower case, and the event that each writes."""
 
 _ONLY_SHOULD = frozenset({"owner", "lease_id", "lease_expires_at"})
-"""What the lifecycle plan says that a finished row SHOULD not have."""
+"""What a finished row SHOULD not have by the lifecycle plan."""
 
 
 def is_allowed(source: str | None, event: str, target: str) -> bool:
@@ -97,14 +97,14 @@ def is_allowed(source: str | None, event: str, target: str) -> bool:
 
 
 def check_row(row: Fields) -> list[str]:
-    """Where a row breaks the table of its status; empty for a lawful row. A result is present
+    """Where a row breaks the table of its status; empty for an allowed row. A result is present
     unless it is None, so give JSON's null as "null". [I8]"""
     return [each for each in _row_problems(row) if each not in row_warnings(row)]
 
 
 def row_warnings(row: Fields) -> list[str]:
     """What a finished row should not have, but may: an owner or a lease. Tenure's own rows never
-    do; the lifecycle plan says SHOULD. [I8]"""
+    do; in the lifecycle plan it is a SHOULD. [I8]"""
     status = _status(row["status"])
     if status is None or not status.is_terminal:
         return []
@@ -128,8 +128,8 @@ def check_log(
     row: Fields, events: Iterable[Fields], rules: Sequence[str] = (*ORDER_RULES, *LEASE_RULES)
 ) -> list[Violation]:
     """Where a job's events break the rules or lead to another row than this one; empty for a
-    lawful history. Each violation names the rule of docs/spec, the job and the first offending
-    seq. A word that is in no list breaks I24, and then nothing else is checked."""
+    history that is allowed. Each violation names the rule of docs/spec, the job and the first
+    offending seq. A word that is in no list breaks I24, and then nothing else is checked."""
     _require(row, ROW_FIELDS, of="the row")
     for rule in rules:
         if rule not in (*ORDER_RULES, *LEASE_RULES):

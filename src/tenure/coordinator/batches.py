@@ -313,14 +313,14 @@ class Executor:
         if not keys:
             return
         holders = KeyHolders(tuple(keys))
-        held = self._store.jobs.load(holders).jobs
-        expired = [job for job in held.values() if is_expired(job, read.now)]
+        found = self._store.jobs.load(holders).jobs
+        expired = [job for job in found.values() if is_expired(job, read.now)]
         if expired:
             # A job that no worker will run must not block the same work. [EX2] [D5]
             self.run([PendingCommand(Sweep(job_id=job.id)) for job in expired])
-            held = self._store.jobs.load(holders).jobs
+            found = self._store.jobs.load(holders).jobs
         read.key_holders = {
-            job_id: job for job in held.values() for job_id in keys[dedupe_key_of(job)]
+            job_id: job for job in found.values() for job_id in keys[dedupe_key_of(job)]
         }
 
     def _flow_to_redrive(self, namespace: Namespace, flow_id: FlowId) -> FlowToRedrive | None:
@@ -435,8 +435,8 @@ class Executor:
             pending.answer = outcome.answer
         if observations:
             kept = self._store.jobs.observe(observations)
-            for seen in kept:
-                log_observation(seen, jobs[seen.job_id])
+            for each in kept:
+                log_observation(each, jobs[each.job_id])
             if self._observer is not None:
                 self._observer.observed(kept, jobs)
 
@@ -526,7 +526,7 @@ class Executor:
         self, pending: PendingCommand, outcome: Applied, refusal: StoreRefused
     ) -> None:
         """A flow with an id of another flow, or of a job that exists, is its caller's mistake;
-        anything else is a bug. It is looked up only now: such ids are rare. [FL3]"""
+        anything else is a bug. It is checked only now: such ids are rare. [FL3]"""
         change = outcome.change
         if change.flow is not None:
             made = [change.job.id, *[each.job.id for each in change.spawned]]
@@ -559,8 +559,8 @@ class Executor:
                 self._last_written.forget(change.job.id)
         self._last_written.remember(written)
         for change in written:
-            for seen in change.observations:
-                log_observation(seen, change.job)
+            for each in change.observations:
+                log_observation(each, change.job)
         if self._observer is not None:
             self._observer.saved(written, read.jobs)
             if missed:

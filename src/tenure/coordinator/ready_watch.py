@@ -49,7 +49,7 @@ class ReadyWatch:
 
     def start(self) -> None:
         """Start to listen."""
-        self._unwatch = self._store.watch(self._hear)
+        self._unwatch = self._store.watch(self._on_hint)
         self._hints_arrived = self._store.hints_arrive
         self._thread.start()
 
@@ -62,7 +62,7 @@ class ReadyWatch:
         self._paused.set()
         self._thread.join()
 
-    def _hear(self, hint: Hint | None) -> None:
+    def _on_hint(self, hint: Hint | None) -> None:
         if hint is None:
             self._changed.set()
             had_arrived, self._hints_arrived = self._hints_arrived, self._store.hints_arrive
@@ -85,9 +85,9 @@ class ReadyWatch:
                 self._paused.wait(NOT_WANTED_S)
                 continue
             self._changed.clear()
-            pause_s = self._look()
+            pause_s = self._check()
 
-    def _look(self) -> float:
+    def _check(self) -> float:
         """Wake the worker if a job is ready. Returns the seconds until the next one is due."""
         try:
             found = self._store.claims.next_ready(self._namespace, self._queues)

@@ -164,7 +164,7 @@ class Folder:
         monotonic: Monotonic = boot_now,
         is_wanted: Callable[[], bool] = lambda: True,
     ) -> None:
-        """While `is_wanted` says no, another process folds: the thread asks nothing."""
+        """While `is_wanted` returns False, another process folds: the thread reads nothing."""
         self._store = store
         self._is_wanted = is_wanted
         self._page = page

@@ -76,7 +76,7 @@ def change_schedule(
         if decided.change is None:
             return decided.reply
         if store.schedules.save(decided.change, epoch=loaded.epoch):
-            _tell(observer, decided.change)
+            _observe(observer, decided.change)
             return decided.reply
     raise StoreUnavailable(
         f"schedule {command.name} changed under this request {MAX_TRIES} times in a row",
@@ -90,7 +90,7 @@ def _policies_for(schedules: Sequence[Schedule], policies: PolicyCache) -> Decla
     return policies.of_kinds(wanted) if wanted else NO_POLICIES
 
 
-def _tell(observer: Observer | None, change: ScheduleChange) -> None:
+def _observe(observer: Observer | None, change: ScheduleChange) -> None:
     if observer is not None and change.job is not None:
         observer.saved([change.job], {})
 
@@ -193,7 +193,7 @@ class Firer:
             if self._failure_log.failed(boot_now()) is not None:
                 _log.exception("schedule %s could not be fired, will try again", schedule.name)
             return None
-        _tell(self._observer, firing.change)
+        _observe(self._observer, firing.change)
         if self._observer is not None:
             self._observer.scheduled(schedule, firing)
         _log_firing(schedule, firing)

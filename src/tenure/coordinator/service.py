@@ -99,12 +99,12 @@ Subject: TypeAlias = JobId | DedupeKey
 class _Commands:
     """Commands of one caller, answered together."""
 
-    __slots__ = ("deadline", "future", "pending", "subjects", "waiting", "was_held_back")
+    __slots__ = ("deadline", "future", "pending", "subjects", "waiting", "was_parked")
 
     def __init__(self, commands: Sequence[Command], until: Deadline) -> None:
         self.pending = list(map(PendingCommand, commands))
         self.subjects = _subjects(commands)
-        self.was_held_back = False  # for a batch about the same job or key
+        self.was_parked = False  # for a batch about the same job or key
         self.deadline = until
         self.waiting = self.pending  # commands that wait for a batch
         self.future: Future[list[Answer]] | None = None  # None: the caller's thread runs it
@@ -234,8 +234,8 @@ class Coordinator:
         self._condition = threading.Condition(self._lock)
         self._commands: deque[_Commands] = deque()
         self._under_way: set[Subject] = set()
-        self._held_back: deque[_Commands] = deque()  # until a batch about the same has ended
-        self._held_back_for: set[Subject] = set()  # all that those are about
+        self._parked: deque[_Commands] = deque()  # until a batch about the same has ended
+        self._parked_subjects: set[Subject] = set()  # what they are about
         self._claims: dict[ClaimScope, deque[_Claim]] = {}
         self._idle = self._running = 0  # threads without a batch, and batches
         self._gathered = 0  # commands and wanted jobs that wait for a batch
@@ -327,7 +327,7 @@ class Coordinator:
         planned = self.store.claims.claim(
             request.scope, [request.session], 0, lambda view: plan_claims([request], view, [])
         )
-        self._tell_conflicts(planned, tries=1, short=0)
+        self._count_conflicts(planned, tries=1, short=0)
         [answer] = planned.answers
         return self._repeat(request) if answer.is_repeat else answer
 
@@ -386,7 +386,7 @@ class Coordinator:
     def is_busy(self) -> bool:
         """Whether anything that was submitted, or follows from it, is still under way."""
         with self._lock:
-            return bool(self._running or self._gathered or self._held_back)
+            return bool(self._running or self._gathered or self._parked)
 
     def close(self) -> None:
         """Finish what was submitted, then stop. The store stays open: it is its owner's. A thread
@@ -516,13 +516,13 @@ class Coordinator:
         taken: list[_Commands] = []
         room = MAX_BATCH
         while self._commands and (not taken or len(self._commands[0].waiting) <= room):
-            if taken and self._commands[0].was_held_back is not taken[0].was_held_back:
+            if taken and self._commands[0].was_parked is not taken[0].was_parked:
                 break
             call = self._commands.popleft()
             self._gathered -= len(call.waiting)
             if not self._is_free(call):
-                self._held_back.append(call)
-                self._held_back_for.update(call.subjects)
+                self._parked.append(call)
+                self._parked_subjects.update(call.subjects)
             elif self._may_start(call):
                 room -= len(call.waiting)
                 taken.append(call)
@@ -545,7 +545,7 @@ class Coordinator:
     def _is_free(self, call: _Commands) -> bool:
         """Whether no running batch and no parked call is about the same jobs. No call overtakes a
         parked one, or a call about many jobs might wait for ever."""
-        return self._under_way.isdisjoint(call.subjects) and self._held_back_for.isdisjoint(
+        return self._under_way.isdisjoint(call.subjects) and self._parked_subjects.isdisjoint(
             call.subjects
         )
 
@@ -554,16 +554,16 @@ class Coordinator:
         queue."""
         for call in calls:
             self._under_way.difference_update(call.subjects)
-        if not self._held_back or all(
-            self._held_back_for.isdisjoint(call.subjects) for call in calls
+        if not self._parked or all(
+            self._parked_subjects.isdisjoint(call.subjects) for call in calls
         ):
             return
-        for call in self._held_back:
-            call.was_held_back = True
+        for call in self._parked:
+            call.was_parked = True
             self._gathered += len(call.waiting)
-        self._commands.extendleft(reversed(self._held_back))
-        self._held_back.clear()
-        self._held_back_for.clear()
+        self._commands.extendleft(reversed(self._parked))
+        self._parked.clear()
+        self._parked_subjects.clear()
         self._wake()
 
     def _take_claims(self) -> list[_Claim]:
@@ -621,7 +621,7 @@ class Coordinator:
             call.waiting = [pending for pending in call.pending if pending.is_open]
             if call.waiting:
                 call.promise()  # another thread may continue with it
-                call.was_held_back = False
+                call.was_parked = False
                 self._commands.append(call)
                 self._gathered += len(call.waiting)
             else:
@@ -681,21 +681,21 @@ class Coordinator:
             self.observer.saved(planned.changes, before)
         answered = list(zip(calls, planned.answers, strict=True))
         short = sum(len(answer.grants) < call.request.limit for call, answer in answered)
-        self._tell_conflicts(planned, tries=tries, short=short)
+        self._count_conflicts(planned, tries=tries, short=short)
         return answered
 
-    def _tell_conflicts(self, planned: ClaimPlan, *, tries: int, short: int) -> None:
-        """Which conflicts claims met, `short` of which received less than they asked for."""
+    def _count_conflicts(self, planned: ClaimPlan, *, tries: int, short: int) -> None:
+        """Count the conflicts that claims met; `short` of them got fewer jobs than wanted."""
         if self.observer is None:
             return
         refused = sum(answer.cause is not None for answer in planned.answers)
-        held = sum(answer.held is not None for answer in planned.answers)
+        limited = sum(answer.rate_limited is not None for answer in planned.answers)
         for conflict, number in (
             (ClaimConflict.REFUSED, refused),
             (ClaimConflict.RESTARTED, planned.restarts),
             (ClaimConflict.LOST, tries - 1),
             (ClaimConflict.LOCKED, short if planned.skipped_locked else 0),
-            (ClaimConflict.HELD, held),
+            (ClaimConflict.HELD, limited),
         ):
             if number:
                 self.observer.contended(conflict, number)

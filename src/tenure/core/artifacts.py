@@ -19,7 +19,7 @@ from tenure.core.checks import (
 from tenure.core.ids import Actor, JobId, LeaseId
 from tenure.core.instants import Instant
 from tenure.core.job import Job
-from tenure.core.leases import why_not_held
+from tenure.core.leases import why_no_lease
 from tenure.core.outcomes import History, Moment, NeedsHistory
 from tenure.core.vocabulary import Cause, JobStatus
 from tenure.errors import InvalidInput
@@ -153,7 +153,7 @@ def stage(
 ) -> Staging | NeedsHistory:
     """The artifact an upload becomes, if its lease is valid now and the quotas have room. The store
     that keeps it also deletes the artifacts of the job's earlier attempts. [B7] [B9] [B28]"""
-    cause = why_not_held(job, upload.lease_id, upload.actor, at, history)
+    cause = why_no_lease(job, upload.lease_id, upload.actor, at, history)
     if isinstance(cause, NeedsHistory):
         return cause
     if job is None or cause is not None:

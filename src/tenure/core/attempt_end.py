@@ -459,7 +459,7 @@ def _excuses_timeout(job: Job, command: Sweep) -> bool:
 
 
 def _old_end(job: Job, command: Sweep, at: Moment) -> Instant:
-    """When the lease is over by the clock as it was before it jumped: its holder may be at work
+    """When the lease is over by the clock as it was before it jumped: its worker may be at work
     until then, so the job is not granted again. [O13]
 
     Several processes may record the same jump, so the union of the records counts. A record may be

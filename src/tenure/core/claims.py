@@ -139,7 +139,7 @@ class GrantRoom:
         self._kinds = tuple(view.kinds)
         self._key_waits = view.key_waits
         self._busy = view.busy
-        # As nearly always: then nothing is looked up job by job.
+        # Nearly always: then no job is checked by itself.
         self.is_endless = not (
             self._rates or self._busy or any(left is not None for left in self._leases.values())
         )
@@ -187,7 +187,7 @@ class GrantRoom:
                 tat = rate.after(self._states.get(meter, NOTHING_GRANTED), self._now)
                 self._states[meter] = self.changed[meter] = tat
 
-    def held(self, request: ClaimRequest) -> RateLimited | None:
+    def rate_limited(self, request: ClaimRequest) -> RateLimited | None:
         """The rates without room for what this claim asks for."""
         if self.is_endless:
             return None
@@ -300,7 +300,7 @@ class ClaimAnswer(msgspec.Struct, frozen=True, kw_only=True):
     cause: Cause | None = None
     is_repeat: bool = False
     waited_us: Duration = Duration(0)
-    held: RateLimited | None = None
+    rate_limited: RateLimited | None = None
     """Whether jobs were rate-limited, if there are no grants."""
 
 
@@ -397,8 +397,8 @@ def plan_claims(
                 answers.append(ClaimAnswer(cause=Cause.STALE_CLAIM))
             case Freshness.FRESH:
                 grants = pool.take(request, claims_left=len(requests) - position)
-                held = None if grants else pool.room.held(request)
-                answers.append(ClaimAnswer(grants=grants, held=held))
+                limited = None if grants else pool.room.rate_limited(request)
+                answers.append(ClaimAnswer(grants=grants, rate_limited=limited))
                 if grants:  # empty answers are not remembered [Q3]
                     session = _remember(request, view.now)
                     sessions[session.key] = changed[session.key] = session

@@ -183,7 +183,7 @@ class KeyRules:
 
 
 class KeyedJob(msgspec.Struct, frozen=True):
-    """A job that waits, as its key sees it."""
+    """A job that waits, as far as its key needs it."""
 
     id: JobId
     queue: QueueName

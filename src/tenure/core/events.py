@@ -249,7 +249,7 @@ class Event(msgspec.Struct, frozen=True, gc=False):
         return f"{NAME_PREFIX}{self.type}"
 
     @property
-    def visible_cause(self) -> EventCause | Operation:
+    def cause_or_operation(self) -> EventCause | Operation:
         """Its cause as others see it: never None. Without a cause of its own, the operation that
         made it. [E7]"""
         if self.cause is not None:

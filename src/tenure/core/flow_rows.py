@@ -48,7 +48,7 @@ class Edge(msgspec.Struct, frozen=True, gc=False):
     child_id: JobId
     position: int  # among the edges of its child
     parent_id: JobId
-    step: str  # the parent's name, as the child sees it
+    step: str  # the parent's name, for the child
     needs: JobStatus | None  # how the parent has to end; None: any end will do
     is_outside: bool = False  # the parent was there before the child: they were not made together
     outcome: JobStatus | None = None  # how the parent ended; None while it is live
@@ -157,7 +157,7 @@ class FlowView(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def is_live(self) -> bool:
-        """Whether one of its jobs has not ended, as far as the reader sees them."""
+        """Whether one of its jobs has not ended, as far as they are in the reader's scope."""
         return any(not step.status.is_terminal for step in self.steps)
 
     @property
@@ -188,7 +188,7 @@ def parents_first(waits_for: Mapping[_K, Collection[_K]]) -> list[_K]:
 
 def in_order(steps: Sequence[FlowStep]) -> list[FlowStep]:
     """These jobs of a flow, parents before their children, otherwise in this order. People read a
-    flow like this; a cancel of the flow goes the other way. [FL14]"""
+    flow like this; a cancel of the flow uses the reverse order. [FL14]"""
     by_name = {step.step: step for step in steps}
     placed = parents_first({step.step: step.after for step in steps})
     # A parent outside the flow may have the name of a job in it, so that some seem to form a cycle.

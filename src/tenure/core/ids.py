@@ -204,10 +204,10 @@ def job_correlated_by(correlation_id: str | None) -> JobId | None:
     return JobId(str(correlation_id)) if is_id else None
 
 
-def given_correlation_id(shown: str | None, job_id: JobId) -> str | None:
+def given_correlation_id(rendered: str | None, job_id: JobId) -> str | None:
     """The correlation id to store, from one that a reader got. A job's own id as its correlation id
-    is stored as none: readers cannot tell the two apart."""
-    return None if shown == job_id else shown
+    is stored as none: to readers the two are the same."""
+    return None if rendered == job_id else rendered
 
 
 _TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}")

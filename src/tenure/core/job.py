@@ -180,7 +180,7 @@ class Job(msgspec.Struct, frozen=True, gc=False):
         return Duration(self.finished_at - self.started_at)
 
     @property
-    def key_held_until(self) -> Instant | None:
+    def key_free_at(self) -> Instant | None:
         """From when on its key is free, if the job has ended and its key stays taken. [D13]"""
         if self.unique_for_us is None or self.finished_at is None:
             return None

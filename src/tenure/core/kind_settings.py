@@ -52,10 +52,10 @@ class KindSettings(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def limits_in_words(self) -> str:
         """For people, such as "rate 10/s, burst 5, 2 per key"."""
-        said = [] if self.rate is None else [f"rate {self.rate}, burst {self.rate.burst}"]
+        parts = [] if self.rate is None else [f"rate {self.rate}, burst {self.rate.burst}"]
         if self.concurrency_limit is not None:
-            said.append(f"{self.concurrency_limit} per key")
-        return ", ".join(said) or "no rate"
+            parts.append(f"{self.concurrency_limit} per key")
+        return ", ".join(parts) or "no rate"
 
     def is_declared_as(self, declared: "KindSettings") -> bool:
         """Whether this has what is declared, whenever it was set. A declaration without any limit

@@ -60,7 +60,7 @@ def judge_lease(command: WorkerCommand, at: DecisionContext) -> LeaseJudgement |
     return _judge(at.job, command.lease_id, actor, at, at.history)
 
 
-def why_not_held(
+def why_no_lease(
     job: Job | None, lease_id: LeaseId, actor: Actor, at: Moment, history: History | None
 ) -> Cause | NeedsHistory | None:
     """Why `actor` has no valid lease of this id on the job now; None if it has. What is sent or
@@ -99,7 +99,7 @@ def _judge(
 
 def _foreign(*, of_earlier_epoch: bool, was_issued: bool = True) -> LeaseJudgement:
     """Not this caller's lease. In an earlier epoch its record may be exactly what was lost, so
-    the caller must stop, not complain. The answer does not tell a guessed lease id from one
+    the caller must stop, not complain. The answer is the same for a guessed lease id and for one
     that exists. [R2]"""
     return LeaseJudgement(
         situation=Situation.FOREIGN,
@@ -263,7 +263,7 @@ def why_not_on_record(
     lease_id: LeaseId, *, is_known_job: bool, epoch: Epoch, is_settling: bool
 ) -> Cause:
     """The cause for a lease that is not the job's current one. If its record may have been lost
-    in a failover, its holder must stop, but did nothing wrong. [R2] [A10]"""
+    in a failover, its worker must stop, but did nothing wrong. [R2] [A10]"""
     if is_settling or epoch_of(lease_id) < epoch:
         return Cause.EPOCH_CHANGED
     return Cause.INVALID_LEASE if is_known_job else Cause.UNKNOWN_JOB

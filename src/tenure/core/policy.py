@@ -100,7 +100,7 @@ def policy_in_words(policy: Policy) -> str:
     """For people, such as "1 attempt, lease 1m, timeout 1h, on_lost hold": what else is not the
     default is named too."""
     timeout_us, usual = policy.timeout_us, Policy()
-    said = [
+    parts = [
         counted(policy.max_attempts, "attempt"),
         f"lease {written(policy.lease_us)}",
         "no timeout" if timeout_us is None else f"timeout {written(timeout_us)}",
@@ -108,16 +108,16 @@ def policy_in_words(policy: Policy) -> str:
     if policy.backoff != usual.backoff:
         first_us, cap_us = policy.backoff.initial_us, policy.backoff.cap_us
         growth = f"times {policy.backoff.factor:g} up to {written(cap_us)}"
-        said.append(f"backoff {written(first_us)} {growth}")
+        parts.append(f"backoff {written(first_us)} {growth}")
     for name in ("heartbeat", "start_within", "grace", "keep"):
         span_us = getattr(policy, f"{name}_us")
         if span_us != getattr(usual, f"{name}_us"):
-            said.append(f"{name} {written(span_us)}")
+            parts.append(f"{name} {written(span_us)}")
     for name in ("max_releases", "on_exhausted", "on_lost"):
         value = getattr(policy, name)
         if value != getattr(usual, name):
-            said.append(f"{name} {value}")
-    return ", ".join(said)
+            parts.append(f"{name} {value}")
+    return ", ".join(parts)
 
 
 class LeaseBounds(msgspec.Struct, frozen=True, kw_only=True):

@@ -32,7 +32,7 @@ from tenure.core.events import Event, Facts, enqueued_facts, facts_of_another
 from tenure.core.ids import Fingerprint, JobId, RequestId
 from tenure.core.instants import Instant, later
 from tenure.core.job import Job, JobError, compensation_id, needs_compensation
-from tenure.core.leases import why_not_held
+from tenure.core.leases import why_no_lease
 from tenure.core.outcomes import (
     NO_POLICIES,
     Applied,
@@ -116,7 +116,7 @@ def may_take_key(holder: Job, command: Enqueue | Redrive, now: Instant) -> bool:
     wanted = command.job_id if isinstance(command, Enqueue) else redriven_id(command)
     if not holder.status.is_terminal or holder.id == wanted:
         return False
-    until = holder.key_held_until
+    until = holder.key_free_at
     if until is None or until <= now:
         return True
     return isinstance(command, Redrive) and holder.id == command.job_id
@@ -149,7 +149,7 @@ def why_no_parent(
     job, history = at.others.get(parent.job_id), at.histories.get(parent.job_id)
     if job is not None and job.namespace != command.namespace:
         return _refused(None, Cause.UNKNOWN_JOB)
-    cause = why_not_held(job, parent.lease_id, command.actor, at, history)
+    cause = why_no_lease(job, parent.lease_id, command.actor, at, history)
     return _refused(None, cause) if isinstance(cause, Cause) else cause
 
 

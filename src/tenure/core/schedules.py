@@ -539,7 +539,7 @@ _NOT_PAUSED: dict[str, Any] = {"paused_at": None, "pause_reason": None}
 
 
 def _put(schedule: Schedule | None, command: PutSchedule, at: Moment) -> ScheduleDecision:
-    spec, said = command.spec, {"spec": command.spec, "declared_by": command.declared_by}
+    spec, declared = command.spec, {"spec": command.spec, "declared_by": command.declared_by}
     if schedule is None:
         return _new(command, at)
     if command.only_new:
@@ -551,7 +551,7 @@ def _put(schedule: Schedule | None, command: PutSchedule, at: Moment) -> Schedul
     next_at = schedule.next_at
     if not keeps_times and schedule.paused_at is None:
         next_at = _first_after(spec, schedule, at)
-    return _changed(schedule, command, at, next_at=next_at, removed_at=None, **said)
+    return _changed(schedule, command, at, next_at=next_at, removed_at=None, **declared)
 
 
 def _new(command: PutSchedule, at: Moment) -> ScheduleDecision:

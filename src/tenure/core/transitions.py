@@ -1,4 +1,4 @@
-"""THE table: every lawful change of a job, as data. Nothing else is legal.
+"""THE table: every allowed change of a job, as data.
 
 `lifecycle.decide` names the row it applies, and `changes.apply` refuses a path that row does not
 have, so the table is not a picture of the code: the code cannot leave it. `verify` and the
@@ -219,7 +219,7 @@ def _edges() -> dict[_StatusEdge, frozenset[str]]:
 
 
 EDGES: dict[_StatusEdge, frozenset[str]] = _edges()
-"""Every lawful (from, event, to) and the rows that allow it. [I4]"""
+"""Every allowed (from, event, to) and the rows that allow it. [I4]"""
 
 
 def is_allowed(source: str | None, event_type: str, target: str) -> bool:

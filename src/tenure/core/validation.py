@@ -404,7 +404,7 @@ def _check_error(error: JobError) -> None:
     if error.reason_code not in (None, *REPORTABLE_REASONS):
         raise InvalidInput(
             "error.reason_code",
-            f"{error.reason_code} is not for a worker to say",
+            f"{error.reason_code} is decided by the coordinator",
             hint=f"one of {', '.join(each for each in ReasonCode if each in REPORTABLE_REASONS)}",
         )
 

@@ -152,7 +152,7 @@ def _library_block(connection: Any) -> AbstractContextManager[Any]:
 
 @contextmanager
 def _sqlite_block(connection: sqlite3.Connection) -> Iterator[CheckOpen]:
-    # Since Python 3.12 a connection can be told to keep a transaction open at all times.
+    # Since Python 3.12 a connection can be set up to keep a transaction open at all times.
     if getattr(connection, "autocommit", None) is not False:
         _refuse_open(connection.in_transaction)
         # A transaction that begins with a read may be refused the write for good.

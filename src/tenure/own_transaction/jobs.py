@@ -34,7 +34,7 @@ class _OnConnections(ABC):
         self, connection: Any, commands: Sequence[Command], *, notify: bool = False
     ) -> list[Answer]:
         """Execute commands on a connection of the caller's, as part of its transaction. With
-        `notify` its commit tells waiting workers."""
+        `notify` its commit wakes waiting workers."""
 
     @abstractmethod
     async def aexecute(

@@ -96,7 +96,7 @@ class CallersPostgres(PostgresDialect):
         return work(self._tx)
 
     def tell(self, hints: Collection[Hint], *, sent: Collection[Hint] = ()) -> None:
-        assert not sent, "nothing is told before the caller commits"
+        assert not sent, "no hint is sent before the caller commits"
         if self._notifies and hints:
             payloads = texts([payload_of(hint) for hint in hints])
             self._tx.fetch(self.query("notify_within", channel=self.channel, payloads=payloads))
@@ -106,7 +106,7 @@ class BorrowedPostgresStore(PostgresParts):
     """Loads and saves by `fetch`, within the transaction that is open there."""
 
     def __init__(self, lender: PostgresParts, fetch: Fetch, *, notify: bool = False) -> None:
-        """With `notify` the caller's commit tells waiting workers."""
+        """With `notify` the caller's commit wakes waiting workers."""
         super().__init__(CallersPostgres(lender.database.schema, fetch, notify=notify))
         self.jobs.registered = lender.jobs.registered.copy()
 

@@ -213,7 +213,7 @@ def event_record(event: Event, *, digests: bool = True) -> EventRecord:
         EventRecord,
         event,
         id=f"{event.job_id}:{event.seq}",
-        cause=event.visible_cause,
+        cause=event.cause_or_operation,
         correlation_id=event.correlated_by,
         lease_id=None if event.lease_id is None else short_lease(event.lease_id),
         request_id=_shown_request_id(event.request_id),

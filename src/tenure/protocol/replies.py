@@ -188,8 +188,8 @@ def claim_reply(answer: ClaimAnswer) -> ClaimReply:
         cause=answer.cause,
         repeated=answer.is_repeat,
         waited_s=in_seconds(answer.waited_us),
-        held_s=None if answer.held is None else in_seconds(answer.held.wait_us),
-        all_held=answer.held is not None and answer.held.is_all,
+        held_s=None if answer.rate_limited is None else in_seconds(answer.rate_limited.wait_us),
+        all_held=answer.rate_limited is not None and answer.rate_limited.is_all,
     )
 
 
@@ -200,7 +200,9 @@ def claim_answer(reply: ClaimReply) -> ClaimAnswer:
         cause=reply.cause,
         is_repeat=reply.repeated,
         waited_us=seconds(reply.waited_s),
-        held=None if reply.held_s is None else RateLimited(seconds(reply.held_s), reply.all_held),
+        rate_limited=None
+        if reply.held_s is None
+        else RateLimited(seconds(reply.held_s), reply.all_held),
     )
 
 

@@ -305,8 +305,8 @@ class WaitingClaims:
                 answer = await self._claim(request, waiter, claimer)
                 if _is_final(answer):
                     break
-                if answer.held is not None:
-                    line.hold(answer.held)
+                if answer.rate_limited is not None:
+                    line.hold(answer.rate_limited)
         finally:
             # There may be more jobs where one was found; an unused turn goes to the next waiter.
             line.drop(waiter, passes_on=bool(answer.grants) or is_my_turn)

@@ -103,7 +103,7 @@ def _by_end(causes: frozenset[EventCause]) -> Callable[[Snapshot], Samples]:
 
 
 def _tallied(field: str) -> Callable[[Snapshot], Samples]:
-    """What an event's type and cause do not say: this field of each tally."""
+    """What does not follow from the type and cause of an event: this field of each tally."""
 
     def read(found: Snapshot) -> Iterator[tuple[tuple[str, ...], int]]:
         for labels, tally in found.tallies.items():
@@ -221,7 +221,7 @@ OCCURRENCES = _counter(
     "tenure_schedule_occurrences_total",
     "namespace kind outcome",
     "Times of schedules that were dealt with: fired, skipped because the run before had not ended,"
-    " or missed because nobody fired them in time. By the kind of the schedule's jobs.",
+    " or missed because they were not fired in time. By the kind of the schedule's jobs.",
     'sum by (kind) (increase(tenure_schedule_occurrences_total{outcome="missed"}[1h])) > 0',
     _tallied("occurrences"),
 )
@@ -288,14 +288,14 @@ OLDEST = _gauge(
 RUNNING = _gauge(
     "tenure_running",
     "namespace queue",
-    "Jobs that workers hold: claimed or running.",
+    "Jobs that are claimed or running.",
     "sum(max by (queue) (tenure_running))",
     _by_queue(lambda each, now: each.leased),
 )
 SUSPECT = _gauge(
     "tenure_suspect",
     "namespace queue",
-    "Of the jobs that workers hold, those whose workers have missed two heartbeats.",
+    "Jobs that workers have claimed or run, and whose workers have missed two heartbeats.",
     "max by (queue) (tenure_suspect) > 0",
     _by_queue(lambda each, now: each.suspect),
 )

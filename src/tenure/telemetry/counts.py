@@ -111,8 +111,8 @@ class KindTally(msgspec.Struct):
     def count(self, change: Change, before: Job | None) -> None:
         """Count the events of a change that was made to the row `before`."""
         events = self.events
-        for seen in change.observations:  # a compensation succeeded
-            _add(self.observations, seen.type)
+        for each in change.observations:  # a compensation succeeded
+            _add(self.observations, each.type)
         started_at = None if before is None else before.started_at
         stalled_by = None if before is None else before.stall_cause
         for event in change.events:
@@ -228,9 +228,9 @@ class Counts:
     def observed(self, observations: Sequence[Observation], jobs: Mapping[JobId, Job]) -> None:
         """Count what was kept of refused reports."""
         with self._locked():
-            for seen in observations:
-                job = jobs[seen.job_id]
-                _add(self._tallies.of(job.namespace, job.kind).observations, seen.type)
+            for each in observations:
+                job = jobs[each.job_id]
+                _add(self._tallies.of(job.namespace, job.kind).observations, each.type)
 
     def missed(self, commands: Sequence[Command]) -> None:
         """Count commands that lost their compare-and-swap, by operation."""

@@ -61,7 +61,7 @@ class LineLimit:
         return left_out
 
     def left_out_until(self, now_us: int) -> int:
-        """At the end of a period: how many lines it left out. Says so once."""
+        """At the end of a period: how many lines it left out. Returns them once."""
         if self._ends_us is None or now_us < self._ends_us:
             return 0
         left_out, self._left_out = self._left_out, 0
@@ -81,7 +81,7 @@ class FailureLog:
     callers give the time and write the line."""
 
     def __init__(self) -> None:
-        self.is_reported = False  # it fails, and the log says so
+        self.is_reported = False  # it fails, and the log has a line
         self._failing_since: Boot | None = None
         self._beginning_logged_at: Boot | None = None  # of this failure, or of the one before
         self._logged_at: Boot | None = None
@@ -108,26 +108,26 @@ class FailureLog:
 # --- observations and lost attempts
 
 
-def log_observation(seen: Observation, job: Job) -> None:
+def log_observation(observation: Observation, job: Job) -> None:
     """Log who reported and why it was refused, never what: a result may hold a secret. `job` is the
     one that was reported on. [U4]"""
-    extra = job_ids(job) | {"observation": seen.type.value}
-    match seen.type:
+    extra = job_ids(job) | {"observation": observation.type.value}
+    match observation.type:
         case ObservationType.RESULT_DISCARDED:
             _coordinator_log.info(
                 "job %s: a report of %s was discarded: %s (%s bytes)",
-                *(job.id, seen.actor, seen.cause, seen.size),
+                *(job.id, observation.actor, observation.cause, observation.size),
                 extra=extra,
             )
         case ObservationType.FOREIGN_LEASE:
             _coordinator_log.warning(
                 "job %s: %s reported under a lease that is not its own",
-                *(job.id, seen.actor),
+                *(job.id, observation.actor),
                 extra=extra,
             )
         case ObservationType.COMPENSATED:
             _coordinator_log.info(
-                "job %s was compensated by job %s", seen.job_id, job.id, extra=extra
+                "job %s was compensated by job %s", observation.job_id, job.id, extra=extra
             )
 
 
@@ -139,8 +139,8 @@ _WHY_LOST = {
 
 
 class LostAttemptLog:
-    """One line for each attempt that a sweep found lost: its worker can no longer say so. After a
-    crash of many workers at once most lines would say the same, so they are limited."""
+    """One line for each attempt that a sweep found lost: its worker can no longer log one. After
+    a crash of many workers at once most lines would be alike, so they are limited."""
 
     def __init__(self) -> None:
         self._limit = LineLimit(MAX_LINES, REMIND_EVERY)
@@ -172,7 +172,7 @@ def _what_follows(job: Job) -> str:
         wait_s = max(0, job.run_at - job.updated_at) / MICROSECONDS_PER_SECOND
         return f"next attempt in {wait_s:.1f} s"
     if job.status is JobStatus.STALLED and job.policy.on_lost is OnLost.HOLD:
-        return "the job is held until `tenure jobs requeue`"
+        return "the job is on hold until `tenure jobs requeue`"
     if job.status is JobStatus.STALLED:
         return "the next worker takes it"
     return f"the job is {job.status.value}"

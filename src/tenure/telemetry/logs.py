@@ -99,8 +99,8 @@ class JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        shown = {name: each for name, each in redacted(line).items() if each is not None}
-        return json.dumps(shown, separators=(",", ":"))
+        present = {name: each for name, each in redacted(line).items() if each is not None}
+        return json.dumps(present, separators=(",", ":"))
 
 
 def log_to_stderr(form: LogFormat = LogFormat.TEXT) -> None:
@@ -155,7 +155,7 @@ _FRAME = re.compile(r'(?P<before>[\s|]*)File ".*", line \d+')
 
 def without_secrets(text: str) -> str:
     """The text without secrets of a known shape, or after a name such as `password`."""
-    text = TOKEN_PATTERN.sub(rf"tenure_\1_{REDACTED}", text)  # its id says whose it was
+    text = TOKEN_PATTERN.sub(rf"tenure_\1_{REDACTED}", text)  # its id names its holder
     text = _PRIVATE_KEY.sub(rf"\1{REDACTED}", text)
     text = _URL.sub(rf"\1{REDACTED}", text)
     text = _KEYS.sub(_key, text)
@@ -166,7 +166,7 @@ def without_secrets(text: str) -> str:
 
 
 def _key(found: re.Match[str]) -> str:
-    """Keep the first characters of a key: they say which service it is for."""
+    """Keep the first characters of a key: they show which service it is for."""
     return f"{next(group for group in found.groups() if group is not None)}{REDACTED}"
 
 

@@ -73,7 +73,7 @@ class Gauge:
             try:
                 found: Measures | None = self._measure(namespace)
             except TenureError:
-                found = None  # shown as `tenure_store_up 0`
+                found = None  # exposed as `tenure_store_up 0`
             self._taken[namespace] = (time.monotonic(), found)
             self._taken.move_to_end(namespace)
             if len(self._taken) > MAX_GAUGES:
@@ -127,7 +127,7 @@ class Metrics:
 
 
 def _family(metric: Metric, samples: Samples, namespace: Namespace | None = None) -> "Family":
-    """A metric with its samples, or those that one namespace may see."""
+    """A metric with its samples, or only samples of one namespace."""
     from prometheus_client.core import (
         CounterMetricFamily,
         GaugeMetricFamily,
@@ -199,7 +199,7 @@ def exposed(metrics: Metrics, address: MetricsAddress) -> Iterator[int]:
     try:
         yield server.server_port
     finally:
-        # Wakes serve_forever, which otherwise looks every 0.5 s whether it has to end. A system
+        # Wakes serve_forever, which otherwise checks every 0.5 s whether it has to end. A system
         # that cannot do this to a listening socket raises, and the end takes that long.
         with suppress(OSError):
             server.socket.shutdown(socket.SHUT_RDWR)

@@ -1,7 +1,7 @@
 """The security log: what an attack on a server looks like, and what its operators did. [OB11]
 
 One JSON object per line, and a count of each sort of event. A line has no secrets: of a token only
-the id, of a lease only the part that may be shown.
+the id, of a lease only the start.
 
 A flood of requests must not fill the server's disk, so events that any caller can cause are limited
 to a number of lines per second for each principal. Operators' actions have no such limit: otherwise
@@ -9,7 +9,7 @@ an operator could hide one action behind many others. [OB12]
 
 A thread of its own writes the lines, because a write can block: a pipe without a reader must not
 stop the event loop. Lines wait in a bounded queue; lines that find it full or cannot be written are
-lost, and the next line that is written says how many. [OB14]
+lost, and the next line that is written has their number. [OB14]
 """
 
 import json
@@ -103,10 +103,10 @@ class SecurityLog:
         for event, line in iter(self._waiting.get, None):
             with self._lock:
                 lost, self._lost = self._lost, Counter()
-            shown = {**line, "lost": lost} if lost else line
+            whole = {**line, "lost": lost} if lost else line
             try:
-                self._write(json.dumps(shown, separators=(",", ":")) + "\n")
-            except OSError:  # a full disk, for one; the next line says so
+                self._write(json.dumps(whole, separators=(",", ":")) + "\n")
+            except OSError:  # a full disk, for one; the next line has the number
                 with self._lock:
                     self._lost.update(lost)
                     self._count_lost(event, line)

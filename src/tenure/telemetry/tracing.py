@@ -3,8 +3,8 @@
 A job's `trace_id` is the `traceparent` of the code that enqueued it. Its attempts run in that
 trace, and so do the jobs that its handler enqueues and the requests that it makes. With
 opentelemetry-api installed there are spans for the enqueue, for each attempt (linked to the
-enqueue), for each request to a server and for its answer. Without it no ids are made up: those
-given are passed on. [OB3] [OB4]
+enqueue), for each request to a server and for its answer. Without it no ids are made up: given
+ones are passed on. [OB3] [OB4]
 
 A worker's request is often about many jobs. It is in their trace if they all have the same one, and
 carries their correlation id if that is the same; its body names the jobs anyway. [OB6]
@@ -53,7 +53,7 @@ class TraceContext(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def trace_id(self) -> str | None:
-        """The trace id of jobs that are enqueued here: that of the attempt goes before that of a
+        """The trace id of jobs that are enqueued here: that of the attempt is used before that of a
         span, which could not be found under the attempt's label. [OB4]"""
         return self.traceparent if self.label is None else self.label
 

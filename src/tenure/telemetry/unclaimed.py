@@ -83,11 +83,11 @@ def _reasons(store: JobStore, job: Job) -> Iterator[WaitReason]:
         if job.not_before is not None and job.not_before > now:
             due = f"it is not due before {iso(job.not_before)}"
             yield WaitReason(why=WaitCause.NOT_DUE, message=due, until=job.not_before)
-        with suppress(RequestRefused):  # a client's token sees neither queues nor workers
-            yield from _held_back(store, job, now)
+        with suppress(RequestRefused):  # a client's token may read neither queues nor workers
+            yield from _blocked_by(store, job, now)
 
 
-def _held_back(store: JobStore, job: Job, now: Instant) -> Iterator[WaitReason]:
+def _blocked_by(store: JobStore, job: Job, now: Instant) -> Iterator[WaitReason]:
     """What blocks a job that is due."""
     for queue in store.settings.queues(job.namespace):
         if queue.name == job.queue and queue.paused:
@@ -95,19 +95,19 @@ def _held_back(store: JobStore, job: Job, now: Instant) -> Iterator[WaitReason]:
         if queue.name == job.queue and queue.limit is not None and queue.live >= queue.limit:
             full = f"queue {job.queue} is at its limit of {queue.limit}"
             yield WaitReason(why=WaitCause.LIMIT, message=full)
-    yield from _held_by_key(store, job)
-    for standing in store.settings.rates(job.namespace, job.queue, job.kind, job.rate_key):
-        if standing.wait_us > 0:
-            room_at = Instant(now + standing.wait_us)
-            yield WaitReason(why=WaitCause.RATE, message=_waits_for(standing), until=room_at)
+    yield from _key_at_limit(store, job)
+    for rate in store.settings.rates(job.namespace, job.queue, job.kind, job.rate_key):
+        if rate.wait_us > 0:
+            room_at = Instant(now + rate.wait_us)
+            yield WaitReason(why=WaitCause.RATE, message=_waits_for(rate), until=room_at)
     live = [each for each in store.workers.page(job.namespace) if _is_alive(each, now)]
     if not is_taken(job.queue, job.kind, live):
-        nobody = f"no worker is alive that takes kind {job.kind} from queue {job.queue}"
-        yield WaitReason(why=WaitCause.NO_WORKER, message=nobody)
+        nothing = f"no worker is alive that takes kind {job.kind} from queue {job.queue}"
+        yield WaitReason(why=WaitCause.NO_WORKER, message=nothing)
 
 
-def _is_alive(seen: ListedWorker, now: Instant) -> bool:
-    return seen.state(now) is WorkerState.ALIVE
+def _is_alive(worker: ListedWorker, now: Instant) -> bool:
+    return worker.state(now) is WorkerState.ALIVE
 
 
 def _parents(store: JobStore, job: Job) -> WaitReason:
@@ -123,7 +123,7 @@ def _parents(store: JobStore, job: Job) -> WaitReason:
     )
 
 
-def _held_by_key(store: JobStore, job: Job) -> Iterator[WaitReason]:
+def _key_at_limit(store: JobStore, job: Job) -> Iterator[WaitReason]:
     """Which jobs with the same concurrency key run, if the key is at its limit. [CK4]"""
     holders = _holders(store, job)
     if not holders:
@@ -156,22 +156,22 @@ def _holders(store: JobStore, job: Job) -> list[JobId]:
     ]
 
 
-def _waits_for(standing: RateWait) -> str:
-    """Which rate holds a job back, and until when it holds back all of them. [RL10]"""
-    wait_s = standing.wait_us / MICROSECONDS_PER_SECOND
+def _waits_for(rate: RateWait) -> str:
+    """Which rate blocks a job, and for how long it blocks all of them. [RL10]"""
+    wait_s = rate.wait_us / MICROSECONDS_PER_SECOND
     about = f"{wait_s:.0f} s" if wait_s >= 1 else "a second"
-    meter = standing.meter
+    meter = rate.meter
     key = f" for the rate key {meter.key}" if meter.key else ""
     return (
-        f"it waits for the rate limit {standing.rate} of {meter.scope.value} {meter.name}{key},"
+        f"it waits for the rate limit {rate.rate} of {meter.scope.value} {meter.name}{key},"
         f" which has room for the next job in about {about}"
     )
 
 
 def _silence(job: Job, now: Instant) -> Iterator[WaitReason]:
-    """What the silence of the worker means for a job that it holds. [L18] [W5]"""
+    """What the silence of the worker means for the job that it runs. [L18] [W5]"""
     if is_overdue(job, now):
-        over = f"the lease of its worker {job.owner} is over, which nobody has recorded yet"
+        over = f"the lease of its worker {job.owner} is over, which is not recorded yet"
         yield WaitReason(why=WaitCause.OVERDUE, message=over)
     elif is_suspect(job, now):
         silent_s = silent_for(job, now) / MICROSECONDS_PER_SECOND

@@ -239,7 +239,7 @@ class Inline:
             )
             if answer.grants:
                 return answer.grants[0]
-            self._remember(answer.held)
+            self._remember(answer.rate_limited)
         return None
 
     def _declare(self, kinds: Sequence[Kind]) -> None:

@@ -97,7 +97,7 @@ class Ack(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     lease_id: LeaseId | None = None
     hb_seq: int | None = None
     answered_id: JobId | None = None  # the job the answer named, where it is not `job_id`
-    rev: int | None = None  # of the job the answer showed
+    rev: int | None = None  # of the job in the answer
     pending: bool = False
     settled: bool = False
     replayed: bool = False  # of a heartbeat: it came early and was not recorded [L16]
@@ -137,7 +137,7 @@ class Ack(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def is_accepted(self) -> bool:
-        """Whether the answer says that the request was carried out."""
+        """Whether the request was carried out."""
         return self.answer in (VerdictKind.OK, VerdictKind.COMMITTED)
 
     @property
@@ -217,7 +217,7 @@ def is_torn(path: Path) -> bool:
 
 def _unreadable(path: Path, number: int, problem: str) -> InvalidInput:
     return InvalidInput(
-        f"{path.name}, line {number}", problem, hint="docs/reference/acks.md says what a line is"
+        f"{path.name}, line {number}", problem, hint="docs/reference/acks.md describes a line"
     )
 
 
@@ -242,7 +242,7 @@ AckedCommand = Enqueue | WorkerCommand | OperatorCommand
 
 
 def request_line(command: AckedCommand, *, at: Instant) -> Ack:
-    """The line to write before a command goes out."""
+    """The line to write before a command is sent."""
     lease_id = None
     if isinstance(command, Start | Heartbeat | Complete | Fail | Release):
         lease_id = command.lease_id
@@ -267,12 +267,12 @@ def answer_line(command: AckedCommand, answer: Verdict | Reply, *, at: Instant) 
             replayed=answer.replayed and isinstance(command, Heartbeat),
             cause=answer.cause,
         )
-    shown = answer.job if answer.is_ok else None
+    job = answer.job if answer.is_ok else None
     return replace(
         line,
         answer=VerdictKind.OK if answer.is_ok else VerdictKind.REJECTED,
-        answered_id=shown.id if shown is not None and shown.id != line.job_id else None,
-        rev=shown.rev if shown is not None else None,
+        answered_id=job.id if job is not None and job.id != line.job_id else None,
+        rev=job.rev if job is not None else None,
         pending=answer.pending,
         cause=answer.cause,
     )

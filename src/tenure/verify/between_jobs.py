@@ -39,13 +39,13 @@ EVENTS_READ = 1000
 
 class ClockSteps:
     """The times that the store's clock showed twice, because it was set back, as far as the order
-    of the log shows it. The log is read when the first time is asked about: that takes a while."""
+    of the log shows it. The log is read at the first question: that takes a while."""
 
     def __init__(self, store: RecordSource) -> None:
         self._store = store
         self._found: list[tuple[int, int]] | None = None
 
-    def shown_twice(self, since: int, until: int, *, later_us: int = 0) -> bool:
+    def had_twice(self, since: int, until: int, *, later_us: int = 0) -> bool:
         """Whether such a time, or one up to `later_us` after it, is between these two."""
         if self._found is None:
             self._found = self._read()
@@ -75,13 +75,13 @@ def leases_are_not_shared(store: RecordSource) -> JobProblems:
     for lease_id, one, other in _shared(
         store, store.audit.lease_holders(), lambda job: job.lease_id
     ):
-        yield other.id, other.rev, f"lease {short_lease(lease_id)} is also held by job {one.id}"
+        yield other.id, other.rev, f"lease {short_lease(lease_id)} is also of job {one.id}"
 
 
 def dedupe_keys_are_not_shared(store: RecordSource) -> JobProblems:
     """At most one live job has a given (namespace, kind, dedupe key). [I17]"""
     for key, one, other in _shared(store, store.audit.live_keys(), _live_key):
-        what = f"dedupe key {key.key} of {key.namespace}/{key.kind} is also held by job {one.id}"
+        what = f"dedupe key {key.key} of {key.namespace}/{key.kind} is also of job {one.id}"
         yield other.id, other.rev, what
 
 
@@ -92,13 +92,13 @@ def _live_key(job: Job) -> DedupeKey | None:
 
 
 def _shared(
-    store: RecordSource, holders: Iterable[tuple[_K, JobId]], held: Callable[[Job], object]
+    store: RecordSource, holders: Iterable[tuple[_K, JobId]], value_of: Callable[[Job], object]
 ) -> Iterator[tuple[_K, Job, Job]]:
     for (key, one), (other_key, other) in pairwise(holders):
         if key == other_key and one != other:
             jobs = store.jobs.load([one, other]).jobs
             both = [jobs[job_id] for job_id in (one, other) if job_id in jobs]
-            if len(both) == 2 and all(held(job) == key for job in both):
+            if len(both) == 2 and all(value_of(job) == key for job in both):
                 yield key, both[0], both[1]
 
 
@@ -114,7 +114,7 @@ class TakenKeys:
     def __init__(self) -> None:
         self._database = temporary_database(
             "CREATE TABLE keyed (namespace TEXT, kind TEXT, dedupe_key TEXT, enqueued_at INTEGER,"
-            " held_until INTEGER, job_id TEXT, taken_from TEXT)"
+            " key_free_at INTEGER, job_id TEXT, taken_from TEXT)"
         )
         self.close = self._database.close
 
@@ -123,35 +123,35 @@ class TakenKeys:
         job = record.job
         if job is None or job.dedupe_key is None:
             return
-        held_until = None if job.unique_for_us is None else job.key_held_until or NEVER
+        key_free_at = None if job.unique_for_us is None else job.key_free_at or NEVER
         taken_from = job.origin_id if job.origin_cause in _REDRIVES else None
         key = (job.namespace, job.kind, job.dedupe_key)
         self._database.execute(
             "INSERT INTO keyed VALUES (?, ?, ?, ?, ?, ?, ?)",
-            (*key, job.enqueued_at, held_until, job.id, taken_from),
+            (*key, job.enqueued_at, key_free_at, job.id, taken_from),
         )
 
     def problems(self, store: RecordSource) -> JobProblems:
         """The jobs that were made while another one kept their key."""
         steps = ClockSteps(store)
         rows = self._database.execute(
-            "SELECT namespace, kind, dedupe_key, enqueued_at, held_until, job_id, taken_from"
+            "SELECT namespace, kind, dedupe_key, enqueued_at, key_free_at, job_id, taken_from"
             " FROM keyed ORDER BY namespace, kind, dedupe_key, enqueued_at, job_id"
         )
         for (namespace, kind, key), jobs in groupby(rows, key=itemgetter(0, 1, 2)):
             holders: list[tuple[int, str]] = []
-            for *_, enqueued_at, held_until, job_id, taken_from in jobs:
+            for *_, enqueued_at, key_free_at, job_id, taken_from in jobs:
                 holders = [
                     (until, holder)
                     for until, holder in holders
                     if until > enqueued_at and holder != taken_from
                 ]
-                if holders and not steps.shown_twice(enqueued_at, enqueued_at):
+                if holders and not steps.had_twice(enqueued_at, enqueued_at):
                     others = ", ".join(holder for _, holder in holders)
                     what = f"enqueued with the dedupe key {key} of {namespace}/{kind}, which"
-                    yield job_id, 1, f"{what} {others} still held"
-                if held_until is not None:
-                    holders.append((held_until, job_id))
+                    yield job_id, 1, f"{what} {others} still had"
+                if key_free_at is not None:
+                    holders.append((key_free_at, job_id))
 
 
 # --- concurrency keys
@@ -171,7 +171,7 @@ class KeyedAttempts:
     """Which attempts of jobs with a concurrency key ran when, and whether too many did at a time.
     Jobs without a key cost nothing; the memory is bounded by the attempts of one key. [I31]
 
-    A store with one writer has its events in the order of their commits: that order says exactly
+    A store with one writer has its events in the order of their commits: that order shows exactly
     which attempts ran at the same time. Elsewhere the log is in the order in which transactions
     began to write, and only the times of its events are left.
     """
@@ -211,7 +211,7 @@ class KeyedAttempts:
             return
         steps = ClockSteps(store)
         for claimed_at, job_id, seq, what in self._suspected(store, tolerance_us=LATEST_END_US):
-            if not steps.shown_twice(claimed_at, claimed_at, later_us=OLDEST_ESTIMATE_US):
+            if not steps.had_twice(claimed_at, claimed_at, later_us=OLDEST_ESTIMATE_US):
                 yield job_id, seq, what
 
     def _use_order_of(self, store: RecordSource) -> None:
@@ -274,14 +274,14 @@ def rates_are_kept(store: RecordSource) -> JobProblems:
 
     A leaky bucket for each rate, and for each rate key, takes the grants in the order of their
     commits: a grant adds one, time drains it at the rate, and it never holds more than the burst.
-    That is the same as to say that no window of length T has more than burst + rate·T grants. [RL1]
+    That means that no window of length T has more than burst + rate·T grants. [RL1]
     It starts when the rate was set last, and again where the clock may have been set back.
     """
     rates = {(each.namespace, each.meter): each for each in store.audit.rates_in_force()}
     steps = ClockSteps(store)
     for grant, rate in _suspected_grants(store, rates) if rates else ():
         reaches_back_to = grant.ts - rate.rate.burst * rate.rate.interval_us
-        if not steps.shown_twice(reaches_back_to, grant.ts):
+        if not steps.had_twice(reaches_back_to, grant.ts):
             key = "" if grant.rate_key is None else f" for the rate key {grant.rate_key}"
             what = (
                 f"the grant at {grant.ts} exceeds the rate {rate.rate} with burst"

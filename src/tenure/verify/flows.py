@@ -2,7 +2,8 @@
 replaces only what did not succeed.
 
 Edges are read after the rows, because an edge is marked by the transaction that ends its parent.
-A job whose wait is over and that is noted for a sweeper is not reported: it is about to be queued.
+A job whose wait is over and that has a row in `edge_check` is not reported: a sweeper is about to
+queue it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,22 +23,22 @@ _Rows = dict[JobId, Job]
 
 
 def children_follow_parents(store: RecordSource) -> JobProblems:
-    """A job that went on has only parents that ended as it needs them, and its edges say how they
-    ended. [I32]"""
+    """A job that left `waiting` to run has only parents that ended as it needs them, as its edges
+    state. [I32]"""
     for child, edges, rows in _children(store):
         for edge in edges:
-            if _went_on(child) and not edge.is_met:
+            if _has_continued(child) and not edge.is_met:
                 what = f"is {child.status}, its parent {edge.parent_id} "
                 what += f"ended as {edge.outcome}" if edge.outcome else "has not ended"
                 yield _of(child, what)
             elif edge.outcome and (parent := _disagreeing_parent(store, edge, rows)) is not None:
-                what = f"its edge says that {parent.id} ended as {edge.outcome}, "
+                what = f"its edge states that {parent.id} ended as {edge.outcome}, "
                 yield _of(child, f"{what}which is {parent.status}")
 
 
 def no_job_waits_for_ended_parents(store: RecordSource) -> JobProblems:
-    """A job that waits has a live parent and none that ended otherwise than it needs; or it is
-    noted that a sweeper has to check it. [I33]"""
+    """A job that waits has a live parent and none that ended otherwise than it needs; or
+    `edge_check` has a row for it. [I33]"""
     for child, edges, rows in _children(store):
         if child.status is not JobStatus.WAITING:
             continue
@@ -51,8 +52,8 @@ def no_job_waits_for_ended_parents(store: RecordSource) -> JobProblems:
         elif all(edge.outcome for edge in edges) or any(edge.is_broken for edge in edges):
             near = [child.id, *(edge.parent_id for edge in edges)]
             # In this order: a note is deleted after what it asks for is committed.
-            is_noted = bool(store.flows.checks(limit=1, of=near))
-            if not is_noted and _still_waits(store, child):
+            has_check = bool(store.flows.checks(limit=1, of=near))
+            if not has_check and _still_waits(store, child):
                 yield _of(child, "waits, although its parents have ended")
 
 
@@ -105,15 +106,15 @@ class Replacements:
                     yield job_id, rev, f"replaces {old.id}, which is {old.status}"
 
 
-def _went_on(child: Job) -> bool:
+def _has_continued(child: Job) -> bool:
     """Whether it has left `waiting` to run. A job that was never claimed may have ended before."""
     ended_early = child.status in (JobStatus.CANCELLED, JobStatus.DEAD_LETTERED)
     return child.status is not JobStatus.WAITING and (child.attempt > 0 or not ended_early)
 
 
 def _disagreeing_parent(store: RecordSource, edge: Edge, rows: _Rows) -> Job | None:
-    """The parent of a marked edge, if it did not end as the edge says. Its row was read before the
-    edge and may have ended in between; an end is final, so a second look decides."""
+    """The parent of an edge with an outcome, if it did not end so. Its row was read before the edge
+    and may have ended in between; an end is final, so it is read again."""
     parent = rows.get(edge.parent_id)
     if parent is None or parent.status is edge.outcome:
         return None
@@ -122,7 +123,7 @@ def _disagreeing_parent(store: RecordSource, edge: Edge, rows: _Rows) -> Job | N
 
 
 def _is_unmarked(edge: Edge, rows: _Rows) -> bool:
-    """Whether the parent ended and did not say so. One outside the flow does not know of it."""
+    """Whether the parent ended without an outcome on the edge. One outside the flow writes none."""
     parent = rows.get(edge.parent_id)
     has_ended = parent is not None and parent.status.is_terminal
     return has_ended and edge.outcome is None and not edge.is_outside

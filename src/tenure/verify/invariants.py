@@ -26,7 +26,7 @@ class Violation(msgspec.Struct, frozen=True, kw_only=True):
 class Invariant(msgspec.Struct, frozen=True):
     """One rule: its id, a short form of its sentence, and what checks it: a function over one
     record, over one record and what callers wrote about its job, or over the whole store; or a
-    collector, which sees every record first."""
+    collector, which reads every record first."""
 
     id: str
     title: str
@@ -99,7 +99,9 @@ INVARIANTS = (
         "I31", "no more jobs of a key ran than its limit", between=between_jobs.KeyedAttempts
     ),
     Invariant(
-        "I32", "no job of a flow goes on before its parents", of_store=flows.children_follow_parents
+        "I32",
+        "no job of a flow continues before its parents",
+        of_store=flows.children_follow_parents,
     ),
     Invariant(
         "I33",
@@ -162,7 +164,7 @@ def check_acks(record: JobHistory, acks: Sequence[Ack]) -> Iterator[Violation]:
 
 
 def check_across(store: RecordSource) -> Iterator[Violation]:
-    """Everything that is wrong between jobs that a store shows without its records."""
+    """Everything that is wrong between jobs that a store finds without its records."""
     for rule, of_store in _OF_STORE:
         yield from violations(rule, of_store(store))
 

@@ -1,7 +1,7 @@
 """Checks of one job: the order of its log, its row, and how it was enqueued.
 
 One function per invariant. Each reads the whole record; none assumes that another one holds. A
-message names fields, and shows their contents only if they are counters or statuses: it must not
+message names fields, with their contents only if they are counters or statuses: it must not
 contain payloads or texts of errors.
 """
 
@@ -46,10 +46,10 @@ _KEEPS_SCHEDULE = frozenset({EventCause.SCHEDULE, EventCause.REDRIVE, EventCause
 def seqs_are_complete(record: JobHistory) -> Problems:
     """The seqs of a job's events and of its pruned renewals together are 1 to rev. [I1]
 
-    Only the renewals of an ended attempt are pruned, and its last event says how many it had.
+    Only the renewals of an ended attempt are pruned, and its last event has their number.
     """
     expected = 1
-    is_open, seen, missing, first_missing = False, 0, 0, 0
+    is_open, renewals, missing, first_missing = False, 0, 0, 0
     for event in record.events:
         if event.seq < expected:
             yield event.seq, f"seq {event.seq} comes twice or out of order"
@@ -63,14 +63,14 @@ def seqs_are_complete(record: JobHistory) -> Problems:
         if event.type is EventType.CLAIMED:
             if missing:
                 yield first_missing, f"{missing} missing in a live attempt"
-            is_open, seen, missing, first_missing = True, 0, 0, 0
+            is_open, renewals, missing, first_missing = True, 0, 0, 0
         elif event.type in RENEWALS:
-            seen += 1
+            renewals += 1
         elif event.type in ATTEMPT_ENDS and is_open:
             stated = event.payload.renewals or 0
-            if stated != seen + missing:
-                found = f"{counted(seen, 'renewal')} and {counted(missing, 'missing seq')}"
-                yield first_missing or event.seq, f"{found}, the attempt's end says {stated}"
+            if stated != renewals + missing:
+                found = f"{counted(renewals, 'renewal')} and {counted(missing, 'missing seq')}"
+                yield first_missing or event.seq, f"{found}, the attempt's end states {stated}"
             is_open, missing = False, 0
         expected = event.seq + 1
     if missing:
@@ -139,9 +139,9 @@ def attempts_are_counted(record: JobHistory) -> Problems:
     for event in record.events:
         claims += event.type is EventType.CLAIMED
         if event.attempt != claims:
-            yield event.seq, f"{event.type} says attempt {event.attempt}, it is attempt {claims}"
+            yield event.seq, f"{event.type} states attempt {event.attempt}, it is attempt {claims}"
     if record.job is not None and record.job.attempt != claims:
-        what = f"the row says attempt {record.job.attempt}, the log has {claims} claims"
+        what = f"the row states attempt {record.job.attempt}, the log has {claims} claims"
         yield rev_of(record), what
 
 
@@ -181,9 +181,9 @@ def everything_can_be_read(record: JobHistory) -> Problems:
     for event in record.events:
         for problem in unknown_values(event):
             yield event.seq, f"an event's {problem}"
-    for seen in record.observations:
-        if not seen.type.is_known:
-            yield 1, f"an observation's type is {seen.type.value!a}"
+    for observation in record.observations:
+        if not observation.type.is_known:
+            yield 1, f"an observation's type is {observation.type.value!a}"
 
 
 def fold_gives_the_row(record: JobHistory) -> Problems:
@@ -214,7 +214,7 @@ def terminal_rows_never_change(record: JobHistory) -> Problems:
         return
     end = next((event for event in record.events if event.to_status.is_terminal), None)
     if end is None:
-        yield rev_of(record), f"the row is {job.status}, no event says so"
+        yield rev_of(record), f"the row is {job.status}, no event is its end"
     elif (job.rev, job.finished_at) != (end.seq, end.ts):
         what = (
             f"the row has rev {job.rev} and finished_at {job.finished_at}, "
@@ -272,7 +272,7 @@ def occurrences_have_one_job(record: JobHistory) -> Problems:
         yield first.seq, "schedule and scheduled_for are not both there"
         return
     if first.cause not in _KEEPS_SCHEDULE:
-        yield first.seq, f"of a schedule, but made by {first.visible_cause}"
+        yield first.seq, f"of a schedule, but made by {first.cause_or_operation}"
     if first.cause is not EventCause.SCHEDULE or first.actor != SYSTEM:
         return  # redriven, or run by hand: ids of their own
     if record.job_id != occurrence_job_id(facts.namespace, facts.schedule, facts.scheduled_for):

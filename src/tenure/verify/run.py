@@ -59,7 +59,7 @@ class RuleFinding(msgspec.Struct, frozen=True, kw_only=True):
 
 class ReadCounts(msgspec.Struct, kw_only=True):
     """What was read. `purged` counts acknowledged jobs that are missing and old enough to have been
-    purged: they are not checked. `empty` counts acknowledgement files without a line, `torn` those
+    purged: they are not checked. `empty` counts acknowledgement files without a line, `torn` files
     whose last line was never finished. `acks` is None if no acknowledgements were given."""
 
     jobs: int = 0
@@ -181,7 +181,7 @@ def verify_job(
     store: RecordSource, job_id: JobId, *, limit: int = DEFAULT_LIMIT
 ) -> VerifyReport | None:
     """Check one job's row and log; None if there is no such job. What is about several jobs is not
-    checked, and the report says so. [X4]"""
+    checked, and the report names it. [X4]"""
     record = next(store.audit.records(page_size=1, job_id=job_id), None)
     if record is None:
         return None

@@ -166,8 +166,8 @@ def next_key(
     instant = EventKey(last_read.ts, job_id, seq)
     if wanted.after is None:
         return instant
-    goes_on = instant < wanted.after if wanted.newest_first else instant > wanted.after
-    return instant if goes_on else last_read
+    is_further = instant < wanted.after if wanted.newest_first else instant > wanted.after
+    return instant if is_further else last_read
 
 
 def full_page(list_events: Callable[[EventFilter], EventPage], wanted: EventFilter) -> EventPage:
@@ -210,21 +210,21 @@ def timeline(
     """The entries of a log whose events after `after_seq` are given. `folded`: renewals in a row
     are one entry. Observations come where their time is: they are no part of the log. [U3]"""
     entries: list[TimelineEntry] = []
-    holder: Actor | None = None  # the attempt's worker has renewed it
-    seen = after_seq
+    owner: Actor | None = None  # of the attempt: it has made the renewals
+    last_seq = after_seq
     for run in _runs(events, folded=folded):
         first, last = run[0], run[-1]
-        if first.seq > seen + 1:
-            gap = (seen + 1, first.seq - 1)
+        if first.seq > last_seq + 1:
+            gap = (last_seq + 1, first.seq - 1)
             entries.append(
-                TimelineEntry(ts=first.ts, actor=holder, attempt=first.attempt, pruned=gap)
+                TimelineEntry(ts=first.ts, actor=owner, attempt=first.attempt, pruned=gap)
             )
         if first.type is EventType.CLAIMED:
-            holder = first.actor
+            owner = first.actor
         entries.append(
             TimelineEntry(ts=last.ts, actor=first.actor, attempt=first.attempt, events=tuple(run))
         )
-        seen = last.seq
+        last_seq = last.seq
     entries += [_observed(each, events) for each in observations]
     # Stable: an observation comes after the event that caused it.
     return sorted(entries, key=lambda entry: entry.ts)
@@ -242,10 +242,15 @@ def _runs(events: Sequence[Event], *, folded: bool) -> list[list[Event]]:
     return runs
 
 
-def _observed(seen: Observation, events: Sequence[Event]) -> TimelineEntry:
-    of_lease = [event.attempt for event in events if event.lease_id == seen.lease_id]
-    attempt = None if seen.lease_id is None or not of_lease else of_lease[-1]
-    return TimelineEntry(ts=seen.ts, actor=seen.actor, attempt=attempt, observation=seen)
+def _observed(observation: Observation, events: Sequence[Event]) -> TimelineEntry:
+    lease_id = observation.lease_id
+    attempts = [event.attempt for event in events if event.lease_id == lease_id]
+    return TimelineEntry(
+        ts=observation.ts,
+        actor=observation.actor,
+        attempt=attempts[-1] if attempts and lease_id is not None else None,
+        observation=observation,
+    )
 
 
 # --- Following the log ---------------------------------------------------------------------------

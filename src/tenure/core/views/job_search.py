@@ -1,4 +1,4 @@
-"""Which jobs a list shows, what a search finds, and where the next page starts. [J12]
+"""Which jobs a list has, what a search finds, and where the next page starts. [J12]
 
 A list is by what an index has. A search also asks for what no index has (worker, end, error, meta):
 a store reads a bounded number of jobs for it.
@@ -35,11 +35,11 @@ ERROR_CHARS = 4096
 """Characters of an error's type and message that a search reads. An error may be longer."""
 
 PREVIEW_CHARS = 120
-"""Characters of a payload that a list of jobs shows."""
+"""Characters of a payload that a list of jobs has."""
 
 
 class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which jobs a listing shows; newest first, `before` is the last id of the previous page. If
+    """Which jobs a list has; newest first, `before` is the last id of the previous page. If
     that job was deleted, the page starts at the time in its id. [J11]
 
     By `worker`, by the time of their end, by `error` and by `meta` jobs are searched, because no
@@ -119,8 +119,8 @@ class FoundJobs(msgspec.Struct, frozen=True):
 
 
 def found_jobs(jobs: list[Job], last_read: JobId | None, wanted: JobFilter) -> FoundJobs:
-    """A page with the place where the next one starts. `last_read` is the last job that was looked
-    at, if reading stopped at its limit."""
+    """A page with the place where the next one starts. `last_read` is the last job that was read,
+    if reading stopped at its limit."""
     return FoundJobs(jobs, jobs[-1].id if len(jobs) == wanted.limit else last_read)
 
 

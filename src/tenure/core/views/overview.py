@@ -1,8 +1,8 @@
 """What a namespace is doing: rates, depths, durations, workers, and what needs attention.
 
 Pure: a store gathers `OverviewParts` within its limits, `assemble` makes the picture of them. It is
-for people who look; no decision about a job uses it. Every number has a limit at which counting
-stops, so that looking costs the same on a store of a million jobs as on a small one. [OB28]
+for people; no decision about a job uses it. Every number has a limit at which counting stops, so
+that an overview costs the same on a store of a million jobs as on a small one. [OB28]
 """
 
 from collections import Counter
@@ -21,7 +21,7 @@ from tenure.core.vocabulary import JobStatus, WorkerState
 from tenure.core.workers import ListedWorker
 
 MAX_QUEUES = 100
-"""How many queues an overview shows; queues with jobs come first."""
+"""How many queues an overview has; queues with jobs come first."""
 
 MAX_DEPTH = 200_000
 """Jobs that are counted, divided among the queues of one answer: at least `LEAST_DEPTH` each."""
@@ -293,17 +293,19 @@ def assemble(parts: OverviewParts, wanted: OverviewFilter) -> Overview:
     window = window_of(wanted.range, parts.now)
     live = [each for each in parts.workers if each.state(parts.now) is WorkerState.ALIVE]
     rollups = _in_time(parts, window)
-    seen = [(rollup.key.at, _seen(rollup, wanted)) for rollup in rollups]
-    series = [each for rollup in rollups for each in rollup.series if _is_seen(each, wanted)]
+    tallies = [(rollup.key.at, _in_scope(rollup, wanted)) for rollup in rollups]
+    series = [
+        each for rollup in rollups for each in rollup.series if wanted.has(each.queue, each.kind)
+    ]
     return Overview(
         now=parts.now,
         range=wanted.range,
         since=window.since,
         counted_since=parts.counted_since,
         bucket_us=window.bucket_us,
-        buckets=_buckets(seen, window),
-        wait=_durations(each.waits for _, each in seen),
-        run=_durations(each.runs for _, each in seen),
+        buckets=_buckets(tallies, window),
+        wait=_durations(each.waits for _, each in tallies),
+        run=_durations(each.runs for _, each in tallies),
         queues=_queues(parts, live, wanted, series),
         queues_left_out=parts.left_out,
         kinds=_kinds(parts, series),
@@ -322,25 +324,21 @@ def _in_time(parts: OverviewParts, window: Window) -> list[Rollup]:
     ]
 
 
-def _seen(rollup: Rollup, wanted: OverviewFilter) -> Tally:
+def _in_scope(rollup: Rollup, wanted: OverviewFilter) -> Tally:
     """What is in scope of a rollup. Events that were counted under no name are in its total, which
     is for callers who may see all of the namespace. [OB35]"""
     if not wanted.queues and not wanted.kinds:
         return rollup.total
     found = Tally()
     for each in rollup.series:
-        if _is_seen(each, wanted):
+        if wanted.has(each.queue, each.kind):
             found.add(each.tally)
     return found
 
 
-def _is_seen(series: Series, wanted: OverviewFilter) -> bool:
-    return wanted.has(series.queue, series.kind)
-
-
-def _buckets(seen: Iterable[tuple[Instant, Tally]], window: Window) -> tuple[OutcomeBucket, ...]:
+def _buckets(tallies: Iterable[tuple[Instant, Tally]], window: Window) -> tuple[OutcomeBucket, ...]:
     found: list[Counter[str]] = [Counter() for _ in range(window.buckets)]
-    for at, each in seen:
+    for at, each in tallies:
         found[window.position(at)].update(each.counts)
     return tuple(
         OutcomeBucket(at=Instant(window.since + place * window.bucket_us), **counts)
@@ -440,11 +438,12 @@ def _attention(parts: OverviewParts, live: Sequence[ListedWorker]) -> tuple[Atte
         # A paused queue is not claimed from: that it is paused is what matters.
         if jobs and not (matter is Matter.UNCLAIMED and each.queue in paused)
     ]
-    held: Counter[QueueName] = Counter()
+    waiting: Counter[QueueName] = Counter()
     for each in parts.depths:
-        held[each.queue] += each.ready + each.delayed
+        waiting[each.queue] += each.ready + each.delayed
     found += [
-        Attention(matter=Matter.PAUSED, jobs=held[queue], queue=queue) for queue in sorted(paused)
+        Attention(matter=Matter.PAUSED, jobs=waiting[queue], queue=queue)
+        for queue in sorted(paused)
     ]
     found += [
         Attention(

@@ -27,7 +27,7 @@ from tenure.core.flow_rows import (
 )
 from tenure.core.ids import Actor, FlowId, JobId, Namespace, job_id_range, last_instant_of
 from tenure.core.instants import Instant
-from tenure.core.leases import LeaseRef, why_not_held
+from tenure.core.leases import LeaseRef, why_no_lease
 from tenure.core.outcomes import Change, History, NeedsHistory
 from tenure.core.vocabulary import EventCause, JobStatus
 from tenure.stores.sql.database import Database, Part, Transaction
@@ -234,7 +234,7 @@ class SqlFlows(Part):
         )
         job = job_from(jobs[0]) if jobs else None
         history = None if histories is None else histories[held.job_id]
-        cause = why_not_held(job, held.lease_id, actor, moment_from(moment), history)
+        cause = why_no_lease(job, held.lease_id, actor, moment_from(moment), history)
         if isinstance(cause, NeedsHistory):
             return cause
         if cause is not None:

@@ -380,7 +380,9 @@ class WorkerSession:
             self.break_off(f"a claim was REJECTED ({answer.cause}): {worker}")
             return
         took_us = self.now - sent_at
-        self._claimer.answered(len(answer.grants), self.now, waited_us=took_us, held=answer.held)
+        self._claimer.answered(
+            len(answer.grants), self.now, waited_us=took_us, held=answer.rate_limited
+        )
         if answer.grants:
             took_us = min(took_us - min(answer.waited_us, took_us), LONGEST_GATHER)
             self._usual_claim_us = Duration((3 * self._usual_claim_us + took_us) // 4)

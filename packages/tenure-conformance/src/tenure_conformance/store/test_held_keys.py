@@ -51,7 +51,7 @@ def test_a_key_stays_taken_after_its_job_has_ended(
     reply = kit.reply(command)
 
     assert ended.finished_at is not None
-    assert ended.key_held_until == Instant(ended.finished_at + seconds(HOUR))
+    assert ended.key_free_at == Instant(ended.finished_at + seconds(HOUR))
     assert (reply.deduplicated, reply.job) == (True, ended)
     assert not kit.exists(command.job_id)
     assert _holders(kit) == [ended]

@@ -201,7 +201,7 @@ def test_an_empty_claim_is_told_when_the_first_rate_key_has_room(kit: Kit) -> No
     kit.advance(seconds=0.25)
     kit.claimed(limit=1)
 
-    held = kit.claim(limit=5).held
+    held = kit.claim(limit=5).rate_limited
 
     assert held is not None
     assert held.wait_us == seconds(0.75)
@@ -216,7 +216,7 @@ def test_a_kind_whose_other_jobs_wait_is_still_asked_for_jobs_with_rate_keys(kit
     kit.enqueue()
     assert len(kit.claimed(limit=5, kinds=(KIND,))) == 2
 
-    held = kit.claim(limit=5, kinds=(KIND,)).held
+    held = kit.claim(limit=5, kinds=(KIND,)).rate_limited
 
     assert held is not None
     assert not held.is_all

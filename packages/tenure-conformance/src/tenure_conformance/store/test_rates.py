@@ -305,17 +305,14 @@ def test_a_claim_that_rates_hold_back_is_told_when_there_is_room(kit: Kit) -> No
     of_both = kit.claim(limit=3, kinds=(KIND, OTHER_KIND))
     of_other = kit.claim(limit=3, kinds=(OTHER_KIND,))
 
-    assert granted.held is None
-    assert of_kind.held is not None
-    assert 0 < of_kind.held.wait_us <= 60_000_000
-    assert [each.held is not None and each.held.is_all for each in (of_kind, of_any, of_both)] == [
-        True,
-        False,
-        False,
-    ]
-    assert of_any.held is not None
-    assert of_both.held is not None
-    assert of_other.held is None
+    assert granted.rate_limited is None
+    assert of_kind.rate_limited is not None
+    assert 0 < of_kind.rate_limited.wait_us <= 60_000_000
+    limits = [each.rate_limited for each in (of_kind, of_any, of_both)]
+    assert [limit is not None and limit.is_all for limit in limits] == [True, False, False]
+    assert of_any.rate_limited is not None
+    assert of_both.rate_limited is not None
+    assert of_other.rate_limited is None
 
 
 @spec("RL10")
