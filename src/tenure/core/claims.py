@@ -396,11 +396,18 @@ def plan_claims(
             case Freshness.STALE:
                 answers.append(ClaimAnswer(cause=Cause.STALE_CLAIM))
             case Freshness.FRESH:
-                grants = pool.take(request, claims_left=len(requests) - position)
+                asked = claim_fingerprint(request)
+                grants = pool.take(request, asked, claims_left=len(requests) - position)
                 limited = None if grants else pool.room.rate_limited(request)
                 answers.append(ClaimAnswer(grants=grants, rate_limited=limited))
                 if grants:  # empty answers are not remembered [Q3]
-                    session = _remember(request, view.now)
+                    session = Session(
+                        key=request.session,
+                        claim_seq=request.claim_seq,
+                        request_id=request.request_id,
+                        fingerprint=asked,
+                        claimed_at=view.now,
+                    )
                     sessions[session.key] = changed[session.key] = session
     return ClaimPlan(
         changes=tuple(pool.changes),
@@ -416,7 +423,7 @@ def repeated_claim(
     """The grants of an earlier, equal claim whose leases are still valid: never other jobs, never a
     revived lease. [Q1] The grants of a different claim under the same request id are left out: this
     caller may not be allowed to see them. [Q2]"""
-    asked_by = claim_fingerprint(request)
+    asked = claim_fingerprint(request)
     grants: list[Grant] = []
     is_reused = False
     for job, history in leased:
@@ -430,23 +437,13 @@ def repeated_claim(
             and event.lease_id == lease.id
             and event.request_id == request.request_id
         }
-        if granted_to == {asked_by}:
+        if granted_to == {asked}:
             grants.append(grant_of(job, at))
         elif granted_to:
             is_reused = True
     if is_reused and not grants:
         return ClaimAnswer(cause=Cause.IDEMPOTENCY_KEY_REUSE)
     return ClaimAnswer(grants=tuple(grants), is_repeat=True)
-
-
-def _remember(request: ClaimRequest, now: Instant) -> Session:
-    return Session(
-        key=request.session,
-        claim_seq=request.claim_seq,
-        request_id=request.request_id,
-        fingerprint=claim_fingerprint(request),
-        claimed_at=now,
-    )
 
 
 class _Pool:
@@ -462,13 +459,14 @@ class _Pool:
         self._shared = Shared()
         self.changes: list[Change] = []
 
-    def take(self, request: ClaimRequest, *, claims_left: int) -> tuple[Grant, ...]:
+    def take(
+        self, request: ClaimRequest, asked: Fingerprint, *, claims_left: int
+    ) -> tuple[Grant, ...]:
         """The grants of one claim. The bytes that are left are shared with the claims after it; a
         job that does not fit stays for the next claim. [Z10]"""
         grants: list[Grant] = []
         if request.limit <= 0:
             return ()
-        asked_by = claim_fingerprint(request)
         share, used = self._bytes_left // claims_left, 0
         while self._candidates and len(grants) < request.limit:
             job, entropy = self._candidates[0]
@@ -476,7 +474,7 @@ class _Pool:
             if grants and used + size > share:
                 break
             self._candidates.popleft()
-            grant = self._grant(job, entropy, request, asked_by)
+            grant = self._grant(job, entropy, request, asked)
             if grant is not None:
                 grants.append(grant)
                 used += size
@@ -484,7 +482,7 @@ class _Pool:
         return tuple(grants)
 
     def _grant(
-        self, job: Job, entropy: bytes, request: ClaimRequest, asked_by: Fingerprint
+        self, job: Job, entropy: bytes, request: ClaimRequest, asked: Fingerprint
     ) -> Grant | None:
         is_counted = not self.room.is_endless
         if is_counted and not self.room.has_room_for(job):
@@ -494,7 +492,7 @@ class _Pool:
             actor=request.actor,
             owner=request.worker,
             request_id=request.request_id,
-            fingerprint=asked_by,
+            fingerprint=asked,
             start=request.start,
         )
         context = DecisionContext(
