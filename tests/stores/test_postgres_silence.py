@@ -11,8 +11,12 @@ import psycopg
 import pytest
 from psycopg import errors, sql
 
-from tenure.core.ids import DEFAULT_NAMESPACE
+from tenure.coordinator.service import Coordinator
+from tenure.core.commands import Enqueue
+from tenure.core.ids import DEFAULT_NAMESPACE, Kind, QueueName, client_actor, new_job_id
+from tenure.core.instants import Instant
 from tenure.core.outcomes import Change
+from tenure.core.verdicts import Reply
 from tenure.core.views.job_search import JobFilter
 from tenure.errors import OutcomeUnknown, StoreUnavailable
 from tenure.stores.postgres import database as postgres
@@ -99,6 +103,39 @@ def test_a_frozen_server_is_given_up_by_many_callers_at_the_same_time(
     # A connection cannot be made in less than two seconds: libpq has no shorter time-out.
     assert waited_s < 6.0
     assert recovered > 0
+
+
+@spec("K6")
+def test_calls_that_wait_behind_those_to_a_frozen_server_are_answered_in_time(
+    cluster: PostgresCluster,
+) -> None:
+    url = cluster.create_database()
+    with (
+        closing(PostgresStore(url, migrate=True, timeout_s=1.0)) as store,
+        closing(Coordinator(store, timeout_s=1.0)) as coordinator,
+    ):
+        coordinator.submit(_new_job(0)).result()
+        with frozen(cluster.pid):
+            began = time.monotonic()
+            calls = [coordinator.submit(_new_job(number)) for number in range(1, 40)]
+            calls += [coordinator.submit(_new_job(1)) for _ in range(10)]  # about one job
+            problems = [call.exception() for call in calls]
+            waited_s = time.monotonic() - began
+        recovered = coordinator.execute(_new_job(50))
+
+    assert all(isinstance(problem, StoreUnavailable) for problem in problems)
+    assert waited_s < 6.0
+    assert isinstance(recovered, Reply)
+
+
+def _new_job(number: int) -> Enqueue:
+    return Enqueue(
+        job_id=new_job_id(Instant(1), bytes([number]) * 16),
+        namespace=DEFAULT_NAMESPACE,
+        queue=QueueName("q"),
+        kind=Kind("k"),
+        actor=client_actor("tests"),
+    )
 
 
 @spec("K6")
