@@ -10,7 +10,7 @@ import sys
 from tenure.core.events import EVENT_VERSION
 from tenure.core.job import ROW_TABLE
 from tenure.core.transitions import EDGES, ENDED, LIVE, TABLE, Transition
-from tenure.core.vocabulary import CLASS_OF, STATUS_ALIASES, EventClass
+from tenure.core.vocabulary import RENEWALS, STATUS_ALIASES, EventType
 from tools.transition_diagram import rule_order
 
 Json = dict[str, object]
@@ -24,8 +24,8 @@ def contract() -> Json:
         "live": list(LIVE),
         "terminal": list(ENDED),
         "aliases": dict(STATUS_ALIASES),
-        "events": [each for each, kind in CLASS_OF.items() if kind is EventClass.TRANSITION],
-        "renewals": [each for each, kind in CLASS_OF.items() if kind is EventClass.RENEWAL],
+        "events": [each for each in EventType if each not in RENEWALS],
+        "renewals": [each for each in EventType if each in RENEWALS],
         "rows": [
             {"id": rule.id, "status": status, "present": rule.present, "absent": rule.absent}
             for status, rule in ROW_TABLE.items()

@@ -27,7 +27,7 @@ from tenure.core.job import MADE_BY_AN_END, Job
 from tenure.core.kind_settings import KindChange, KindSettings, changes_limits, put_over
 from tenure.core.outcomes import Change, Session, SessionKey
 from tenure.core.rates import Meter, Rate, kind_meter
-from tenure.core.schedules import Schedule, ScheduleChange, in_turns, is_due
+from tenure.core.schedules import Schedule, ScheduleChange, fair_order, is_due
 from tenure.core.verdicts import Resolution
 from tenure.core.vocabulary import RENEWALS, JobStatus
 from tenure.ports import Clock, DedupeKey, JobHistory, Loaded, Saved, Tick
@@ -408,7 +408,7 @@ class Model:
         return ports.DueSchedules(
             now,
             self._epoch,
-            tuple(each.without_payload for each in in_turns(due)[:limit]),
+            tuple(each.without_payload for each in fair_order(due)[:limit]),
             Duration(max(0, times[0][0] - now)) if times else None,
         )
 

@@ -28,7 +28,7 @@ from tenure.core.schedules import (
     ScheduleReply,
     clock_was_set_back,
     decide_schedule,
-    in_turns,
+    fair_order,
     plan_firing,
 )
 from tenure.core.verdicts import Answer
@@ -152,7 +152,7 @@ class Firer:
     def _in_turns(self, due: DueSchedules) -> Iterator[Schedule]:
         """The schedules, starting with the namespaces that were served longest ago: a pass may end
         before all were served. [SC20]"""
-        order = in_turns(due.schedules, self._served)
+        order = fair_order(due.schedules, self._served)
         here = {each.namespace for each in order}
         self._served = {name: at for name, at in self._served.items() if name in here}
         for each in order:

@@ -27,7 +27,7 @@ from tenure.coordinator.outages import SHORTEST_OUTAGE
 from tenure.coordinator.periodic import Periodic
 from tenure.coordinator.schedules import Firer
 from tenure.coordinator.service import Coordinator
-from tenure.coordinator.unblocking import unblock_noted
+from tenure.coordinator.unblocking import unblock_recorded
 from tenure.core.commands import Outage, Sweep
 from tenure.core.events import has_unknown_value
 from tenure.core.ids import JobId
@@ -254,7 +254,7 @@ class Sweeper:
     def _unblock(self) -> bool:
         """Queue jobs whose parents have ended, where the process that ended the last one has
         not done it. Returns whether there may be more. [FL5]"""
-        return unblock_noted(self._store, self._coordinator.submit_many, limit=PAGE).is_behind
+        return unblock_recorded(self._store, self._coordinator.submit_many, limit=PAGE).is_behind
 
     def sweep_overdue(self, jobs: Iterable[Job], now: Instant | None) -> bool:
         """For a reader: sweep the jobs whose lease or wait is over. Returns whether some were over

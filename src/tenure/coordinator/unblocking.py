@@ -45,7 +45,7 @@ class UnblockReport(msgspec.Struct, frozen=True):
     is_behind: bool = False
 
 
-def unblock_noted(store: Store, submit: Submit, *, limit: int) -> UnblockReport:
+def unblock_recorded(store: Store, submit: Submit, *, limit: int) -> UnblockReport:
     """Check the jobs in `edge_check`, queue the jobs whose wait is over, and delete the rows. For
     sweepers."""
     checks = store.flows.checks(limit=limit)

@@ -37,7 +37,7 @@ from tenure.core.instants import Duration, Instant, later
 from tenure.core.job import Job, JobError, Progress
 from tenure.core.policy import DeadLetterJob, Policy
 from tenure.core.vocabulary import (
-    CLASS_OF,
+    RENEWALS,
     EventCause,
     EventClass,
     EventType,
@@ -261,7 +261,7 @@ class Event(msgspec.Struct, frozen=True, gc=False):
     @property
     def event_class(self) -> EventClass:
         """Whether it may be pruned after its attempt."""
-        return CLASS_OF.get(self.type, EventClass.TRANSITION)
+        return EventClass.RENEWAL if self.type in RENEWALS else EventClass.TRANSITION
 
     @property
     def correlated_by(self) -> str:

@@ -165,7 +165,7 @@ class ScheduleChange(msgspec.Struct, frozen=True, kw_only=True):
     job: Change | None = None
 
 
-def in_turns(
+def fair_order(
     due: Iterable[Schedule], served: Mapping[Namespace, int] | None = None
 ) -> list[Schedule]:
     """Schedules that are due, longest first, in the order in which they are fired: of each

@@ -157,10 +157,6 @@ ATTEMPT_ENDS = frozenset(
     }
 )
 RENEWALS = frozenset({EventType.LEASE_RENEWED, EventType.HEARTBEAT})
-CLASS_OF = {
-    event_type: EventClass.RENEWAL if event_type in RENEWALS else EventClass.TRANSITION
-    for event_type in EventType
-}
 
 
 class EventCause(OpenEnum):

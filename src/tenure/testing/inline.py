@@ -20,7 +20,7 @@ from tenure.client.records import JobRecord, record_of
 from tenure.clock import NEVER, Boot
 from tenure.coordinator.schedules import Firer
 from tenure.coordinator.service import Coordinator
-from tenure.coordinator.unblocking import unblock_noted
+from tenure.coordinator.unblocking import unblock_recorded
 from tenure.core.claims import MAX_CLAIM_QUEUES, ClaimRequest, RateLimited
 from tenure.core.commands import Heartbeat, Start, Sweep, WorkerCommand
 from tenure.core.ids import Kind, RequestId, WorkerId, worker_actor
@@ -209,7 +209,7 @@ class Inline:
     def _unblock(self) -> bool:
         """Queue jobs whose parents have ended, as a sweeper does. Returns whether there were."""
         submit = self._coordinator.submit_many
-        return unblock_noted(self.store, submit, limit=MAX_SHOWN).jobs > 0
+        return unblock_recorded(self.store, submit, limit=MAX_SHOWN).jobs > 0
 
     def _settle(self) -> None:
         """Wait until the coordinator has queued the jobs of flows whose parents have ended."""
