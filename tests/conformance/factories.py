@@ -4,13 +4,14 @@ import tempfile
 import time
 from functools import cache
 from pathlib import Path
+from typing import cast
 from urllib.parse import urlsplit
 
 import psycopg
 from psycopg import sql
 
 from tenure.core.instants import Duration
-from tenure.ports import Store
+from tenure.ports import Clock, Store
 from tenure.stores.postgres.schema import (
     DEFAULT_SCHEMA,
     complete_dsn,
@@ -21,9 +22,17 @@ from tenure.stores.postgres.store import PostgresStore
 from tenure.stores.sqlite.store import SqliteStore
 from tenure_conformance.clocks import PostgresTestClock, install_test_clock
 from tenure_conformance.harness import BEGINNING, MemoryFactory, VirtualClock
+from tests.conformance.model import Model
 from tests.support.postgres import PostgresServer
 
-__all__ = ["MemoryFactory", "PostgresDatabases", "PostgresFactory", "SqliteFactory"]
+__all__ = ["MemoryFactory", "ModelFactory", "PostgresDatabases", "PostgresFactory", "SqliteFactory"]
+
+
+class ModelFactory(MemoryFactory):
+    """The model, on the clock of a store in memory."""
+
+    def make(self, clock: Clock) -> Store:
+        return cast(Store, Model(clock))
 
 
 @cache

@@ -9,9 +9,9 @@ nothing either, since the guards of the databases would refuse what it lets thro
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import SimpleNamespace
-from typing import TypeVar, cast
+from typing import Any, TypeVar
 
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from tenure import ports
@@ -20,18 +20,17 @@ from tenure.core.claims import ClaimPlan, ClaimScope, ClaimView, QueueState
 from tenure.core.commands import Outage
 from tenure.core.concurrency import KeyRules
 from tenure.core.events import Event
-from tenure.core.flow_rows import Edge, EdgeCheck, FlowRedrive, FlowRow
+from tenure.core.flow_rows import Edge, EdgeCheck
 from tenure.core.ids import Epoch, FlowId, JobId, Kind, Namespace, QueueName, ScheduleName
 from tenure.core.instants import Duration, Instant
 from tenure.core.job import MADE_BY_AN_END, Job
 from tenure.core.kind_settings import KindChange, KindSettings, changes_limits, put_over
-from tenure.core.outcomes import Change, Session, SessionKey
-from tenure.core.rates import Meter, Rate, kind_meter
+from tenure.core.outcomes import Change, Session, SessionKey, session_of
+from tenure.core.rates import NOTHING_GRANTED, Meter, kind_meter
 from tenure.core.schedules import Schedule, ScheduleChange, fair_order, is_due
 from tenure.core.verdicts import Resolution
 from tenure.core.vocabulary import RENEWALS, JobStatus
-from tenure.ports import Clock, DedupeKey, JobHistory, Loaded, Saved, Tick
-from tenure_conformance.harness import MemoryFactory
+from tenure.ports import DedupeKey, JobHistory, Loaded, Saved, Tick
 from tests.conformance.model_of_keys import Admission
 
 _K = TypeVar("_K")
@@ -43,7 +42,7 @@ class Model:
 
     parallelism = 1
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: ports.Clock) -> None:
         self.now = clock
         self._epoch = Epoch(1)
         self._jobs: dict[JobId, Job] = {}
@@ -55,9 +54,9 @@ class Model:
         self._kinds: dict[tuple[Namespace, Kind], KindSettings] = {}
         self._rate_states: dict[tuple[Namespace, Meter], Instant] = {}
         self._rate_keyed: set[tuple[Namespace, QueueName, Kind]] = set()
-        self._admission = Admission()
-        self._flows: dict[FlowId, FlowRow] = {}
-        self._redrives: list[FlowRedrive] = []
+        self._admission = Admission(self._jobs, self._rate_states)
+        self._flows: dict[FlowId, flow_rows.FlowRow] = {}
+        self._redrives: list[flow_rows.FlowRedrive] = []
         self._edges: dict[tuple[JobId, int], Edge] = {}  # by child and position
         self._checks: set[EdgeCheck] = set()
         self._schedules: dict[tuple[Namespace, ScheduleName], Schedule] = {}
@@ -92,7 +91,8 @@ class Model:
             case ports.DueJobs(limit):
                 ids = self._due()[:limit]
             case ports.LeasedJobs(session):
-                ids = [job.id for job in self._jobs.values() if _session_of(job) == session]
+                leased = [job for job in self._jobs.values() if job.lease_id is not None]
+                ids = [job.id for job in leased if session_of(job) == session]
             case ports.KeyHolders(keys):
                 ids = list(_of(self._holders, keys).values())
             case _:
@@ -119,15 +119,15 @@ class Model:
         self, ids: Sequence[JobId], *, latest: int | None = None
     ) -> dict[JobId, list[Event]]:
         found = {job_id: list(self._logs.get(job_id, ())) for job_id in ids}
-        if latest is not None:
-            for job_id, log in found.items():
-                decisive = [event for event in log if event.type not in RENEWALS]
-                found[job_id] = [*decisive[:1], *decisive[1:][-latest:]]
+        if latest is None:
+            return found
+        for job_id, log in found.items():
+            decisive = [event for event in log if event.type not in RENEWALS]
+            found[job_id] = [*decisive[:1], *decisive[1:][-latest:]]
         return found
 
     def records(self, *, page_size: int) -> Iterator[JobHistory]:
-        for job_id, job in sorted(self._jobs.items()):
-            yield JobHistory(job_id, job, self._logs[job_id])
+        return (JobHistory(each, job, self._logs[each]) for each, job in sorted(self._jobs.items()))
 
     def resolutions(self, ids: Sequence[JobId]) -> dict[JobId, Resolution]:
         return _of(self._resolutions, ids)
@@ -138,11 +138,10 @@ class Model:
         self, changes: Iterable[Change], *, epoch: Epoch, window: ports.ClockWindow = ports.ANY_TIME
     ) -> Saved:
         now, applied = self.now(), set()
-        if epoch == self._epoch and window.has(now):
-            for change in changes:
-                if self._matches(change, now):
-                    self._write(change)
-                    applied.add(change.job.id)
+        for change in changes if epoch == self._epoch and window.has(now) else ():
+            if self._matches(change, now):
+                self._write(change)
+                applied.add(change.job.id)
         return Saved(now, frozenset(applied))
 
     def save_locked(
@@ -151,12 +150,9 @@ class Model:
         sessions: Sequence[SessionKey],
         decide: Callable[[ports.Locked], Sequence[Change]],
     ) -> Saved:
+        found, known = _of(self._jobs, ids), _of(self._sessions, sessions)
         locked = ports.Locked(
-            self.now(),
-            self._epoch,
-            _of(self._jobs, ids),
-            sessions=_of(self._sessions, sessions),
-            load_histories=self.histories,
+            self.now(), self._epoch, found, sessions=known, load_histories=self.histories
         )
         return self.save(decide(locked), epoch=self._epoch)
 
@@ -170,11 +166,8 @@ class Model:
             return present is not None and present.rev == change.expected_rev
         key = _key_of(change.job)
         holder = None if key is None else self._holders.get(key)
-        return (
-            present is None
-            and holder in (None, change.takes_key_from)
-            and all(job_id in self._jobs for job_id in change.needed)
-        )
+        is_free = holder in (None, change.takes_key_from)
+        return present is None and is_free and all(each in self._jobs for each in change.needed)
 
     def _write(self, change: Change) -> None:
         job, key = change.job, _key_of(change.job)
@@ -217,21 +210,23 @@ class Model:
         kinds = {kind: each for (of, kind), each in self._kinds.items() if of == space}
         rules = KeyRules(kinds, now)
         queues = {name: self._queue(space, name) for name in scope.queues}
-        self._admission.run(scope, self._jobs, rules, self._rate_states, queues, now)
-        here = [job for job in self._jobs.values() if _waits_in(job, scope)]
+        open_queues = {name for name, state in queues.items() if not state.paused}
+        self._admission.run(scope, rules, open_queues, now)
+        here = [
+            job
+            for job in self._jobs.values()
+            if job.not_before is not None
+            and (job.namespace, job.queue in scope.queues) == (space, True)
+        ]
         ready = [job for job in here if _is_ready(job, scope, now)]
-        waiting = {job.kind for job in here}
+        asked = scope.kinds or {job.kind for job in here}
         view = ClaimView(
             now=now,
             epoch=self._epoch,
             sessions=_of(self._sessions, sessions),
             queues=queues,
             candidates=(),
-            kinds={
-                kind: each
-                for kind, each in kinds.items()
-                if each.rate is not None and kind in (scope.kinds or waiting)
-            },
+            kinds={k: each for k, each in kinds.items() if each.rate is not None and k in asked},
             rate_states={
                 meter: tat for (of, meter), tat in self._rate_states.items() if of == space
             },
@@ -239,29 +234,28 @@ class Model:
         found = self._admission.in_claim_order(ready, now)
         found = claims.first_with_room(found, view.room, wanted=wanted)
         usable = claims.usable_candidates(map(claims.body_bytes, found), claims=len(sessions))
-        waits = self._key_waits(scope, ready, view.room)
+        waits = self._key_waits(scope, ready, view)
         planned = plan(replace(view, candidates=found[:usable], key_waits=waits))
         self._sessions |= {session.key: session for session in planned.sessions}
         self._rate_states |= {(space, meter): tat for meter, tat in planned.rate_states.items()}
         states = view.rate_states | planned.rate_states
         for change in planned.changes:
             self._write(change)
-            self._admission.granted(change.job, rules, states, now)
+            self._admission.granted(change.job, rules, states)
         return planned
 
     def _key_waits(
-        self, scope: ClaimScope, ready: Sequence[Job], room: claims.GrantRoom
+        self, scope: ClaimScope, ready: Sequence[Job], view: ClaimView
     ) -> dict[Kind, Duration]:
         """The kinds with rate keys, and how long until the first job that waits for such a rate may
         be granted."""
-        waits = {
-            kind: Duration(0)
-            for space, queue, kind in self._rate_keyed
-            if space == scope.namespace and queue in scope.queues
-        }
+        known = (each for each in self._rate_keyed if each[0] == scope.namespace)
+        waits = {kind: Duration(0) for _, queue, kind in known if queue in scope.queues}
         for job in ready:
-            if job.rate_key is not None:
-                wait = room._rate_wait(kind_meter(job.kind, job.rate_key))
+            rate = view.kinds[job.kind].rate if job.kind in view.kinds else None
+            if job.rate_key is not None and rate is not None:
+                meter = kind_meter(job.kind, job.rate_key)
+                wait = rate.wait_us(view.rate_states.get(meter, NOTHING_GRANTED), view.now)
                 waits[job.kind] = min(wait, waits[job.kind] or wait) if wait else waits[job.kind]
         return waits
 
@@ -275,22 +269,16 @@ class Model:
     # --- settings, ticks, outages --------------------------------------------------------------
 
     def put_queue(
-        self,
-        namespace: Namespace,
-        name: QueueName,
-        *,
-        paused: bool | None,
-        limit: int | None,
-        rate: Rate | UnsetType | None = UNSET,
+        self, namespace: Namespace, name: QueueName, *, rate: Any = UNSET, **given: Any
     ) -> QueueState:
         state = self._queues.get((namespace, name), QueueState(name=name))
-        if paused is not None:
-            state = replace(state, paused=paused)
-        if limit is not None:
-            state = replace(state, limit=limit or None)
-        if rate is not UNSET:
-            state = state.with_rate(rate, self.now())
-        self._queues[namespace, name] = state
+        if given["paused"] is not None:
+            state = replace(state, paused=given["paused"])
+        if given["limit"] is not None:
+            state = replace(state, limit=given["limit"] or None)
+        self._queues[namespace, name] = (
+            state if rate is UNSET else state.with_rate(rate, self.now())
+        )
         return self._queue(namespace, name)
 
     def put_kind(
@@ -301,7 +289,7 @@ class Model:
         if after != before:
             self._kinds[namespace, change.kind] = after
             if changes_limits(before, after):
-                self._admission.set_again(namespace, change.kind, self._jobs)
+                self._admission.set_again(namespace, change.kind)
         return after
 
     def kinds(self, namespace: Namespace, only: Sequence[Kind]) -> list[KindSettings]:
@@ -318,28 +306,29 @@ class Model:
         if outage not in self._outages:
             self._outages.append(outage)
 
+    def outages(self, *, since: Instant) -> list[Outage]:
+        return [each for each in self._outages if each.ended_at > since]
+
     # --- flows ---------------------------------------------------------------------------------
 
     def flow(self, namespace: Namespace, flow_id: FlowId) -> flow_rows.FlowView | None:
         flow = self._flows.get(flow_id)
         if flow is None or flow.namespace != namespace:
             return None
-        return flow_rows.FlowView(
-            flow=flow,
-            steps=tuple(
-                flow_rows.FlowStep(
-                    job_id=job.id,
-                    step=job.flow_step or "",
-                    kind=job.kind,
-                    queue=job.queue,
-                    status=job.status,
-                    after=tuple(edge.step for edge in self.edges([job.id])),
-                    replaces=flow_rows.replaced_job_id(job.origin_id, job.origin_cause),
-                )
-                for _, job in sorted(self._jobs.items())
-                if job.flow_id == flow_id
-            ),
-            redrives=tuple(each for each in self._redrives if each.flow_id == flow_id),
+        members = [job for _, job in sorted(self._jobs.items()) if job.flow_id == flow_id]
+        redrives = tuple(each for each in self._redrives if each.flow_id == flow_id)
+        steps = tuple(map(self._flow_step, members))
+        return flow_rows.FlowView(flow=flow, steps=steps, redrives=redrives)
+
+    def _flow_step(self, job: Job) -> flow_rows.FlowStep:
+        return flow_rows.FlowStep(
+            job_id=job.id,
+            step=job.flow_step or "",
+            kind=job.kind,
+            queue=job.queue,
+            status=job.status,
+            after=tuple(edge.step for edge in self.edges([job.id])),
+            replaces=flow_rows.replaced_job_id(job.origin_id, job.origin_cause),
         )
 
     def edges(self, children: Sequence[JobId] | None = None) -> list[Edge]:
@@ -383,15 +372,13 @@ class Model:
     def unblocked(self, ids: Sequence[JobId], *, limit: int) -> flow_rows.UnblockedJobs:
         near = {edge.child_id for edge in self._edges.values() if edge.parent_id in ids} | set(ids)
         found = []
-        for job_id in sorted(near):
-            job, edges = self._jobs.get(job_id), self.edges([job_id])
-            if job is None or job.status is not JobStatus.WAITING:
-                continue
+        for job in _of(self._jobs, sorted(near)).values():
+            edges = self.edges([job.id] if job.status is JobStatus.WAITING else [])
             broken = next((edge for edge in edges if edge.is_broken), None)
             if broken is not None:
-                found.append(flow_rows.Unblocked(job_id, broken.parent_id, broken.outcome))
-            elif all(edge.is_met for edge in edges):
-                found.append(flow_rows.Unblocked(job_id))
+                found.append(flow_rows.Unblocked(job.id, broken.parent_id, broken.outcome))
+            elif edges and all(edge.is_met for edge in edges):
+                found.append(flow_rows.Unblocked(job.id))
         return flow_rows.UnblockedJobs(tuple(found[:limit]), len(found) >= limit)
 
     # --- schedules -----------------------------------------------------------------------------
@@ -400,17 +387,12 @@ class Model:
         return ports.LoadedSchedule(self.now(), self._epoch, self._schedules.get((namespace, name)))
 
     def due_schedules(self, *, limit: int) -> ports.DueSchedules:
-        now = self.now()
-        times = sorted(
-            (each.next_at, key) for key, each in self._schedules.items() if each.next_at is not None
-        )
-        due = [self._schedules[key] for _, key in times if is_due(self._schedules[key], now)]
-        return ports.DueSchedules(
-            now,
-            self._epoch,
-            tuple(each.without_payload for each in fair_order(due)[:limit]),
-            Duration(max(0, times[0][0] - now)) if times else None,
-        )
+        now, schedules = self.now(), self._schedules
+        times = sorted((each.next_at, key) for key, each in schedules.items() if each.next_at)
+        due = [schedules[key] for _, key in times if is_due(schedules[key], now)]
+        first = tuple(each.without_payload for each in fair_order(due)[:limit])
+        next_in_us = Duration(max(0, times[0][0] - now)) if times else None
+        return ports.DueSchedules(now, self._epoch, first, next_in_us)
 
     def save_schedule(self, change: ScheduleChange, *, epoch: Epoch) -> bool:
         key = (change.schedule.namespace, change.schedule.name)
@@ -422,30 +404,25 @@ class Model:
         self._schedules[key] = change.schedule
         return True
 
-    def outages(self, *, since: Instant) -> list[Outage]:
-        return [each for each in self._outages if each.ended_at > since]
-
     # --- retention -----------------------------------------------------------------------------
 
     def delete(
-        self, what: ports.Deletable, *, older_than_us: Duration = ports.NO_AGE, limit: int
+        self, what: ports.Deletable, *, older_than_us: Duration, limit: int
     ) -> ports.PruneResult:
         """The differential test never has as many rows as the limit."""
         delete = {"renewals": self._prune_renewals, "jobs": self._purge}[what]
         return ports.PruneResult(delete(older_than_us), hit_limit=False)
 
     def _prune_renewals(self, older_than_us: Duration) -> int:
-        until, pruned = self.now() - older_than_us, 0
+        until, before = self.now() - older_than_us, sum(map(len, self._logs.values()))
         for job_id, log in self._logs.items():
             lease_id = self._jobs[job_id].lease_id
-            kept = [
+            self._logs[job_id] = [
                 event
                 for event in log
                 if event.type not in RENEWALS or event.lease_id == lease_id or event.ts > until
             ]
-            pruned += len(log) - len(kept)
-            self._logs[job_id] = kept
-        return pruned
+        return before - sum(map(len, self._logs.values()))
 
     def _purge(self, older_than_us: Duration) -> int:
         """Terminal jobs past their retention, unless something still needs them. [T26]"""
@@ -481,20 +458,6 @@ def _key_of(job: Job) -> DedupeKey | None:
     return None if job.dedupe_key is None else ports.dedupe_key_of(job)
 
 
-def _session_of(job: Job) -> SessionKey | None:
-    if job.lease_id is None or job.principal is None or job.owner is None:
-        return None
-    return SessionKey(namespace=job.namespace, actor=job.principal, worker=job.owner)
-
-
-def _waits_in(job: Job, scope: ClaimScope) -> bool:
-    return (
-        job.not_before is not None
-        and job.namespace == scope.namespace
-        and job.queue in scope.queues
-    )
-
-
 def _is_ready(job: Job, scope: ClaimScope, now: Instant) -> bool:
     return (
         job.not_before is not None
@@ -502,10 +465,3 @@ def _is_ready(job: Job, scope: ClaimScope, now: Instant) -> bool:
         and (job.start_by is None or job.start_by > now)
         and (scope.kinds is None or job.kind in scope.kinds)
     )
-
-
-class ModelFactory(MemoryFactory):
-    """The factory of the model."""
-
-    def make(self, clock: Clock) -> ports.Store:
-        return cast(ports.Store, Model(clock))

@@ -10,8 +10,12 @@ from tenure.core.vocabulary import EventType
 from tenure_conformance.harness import StoreFactory
 from tenure_conformance.spec import spec
 from tests.conformance.differential import Differential
-from tests.conformance.factories import PostgresDatabases, PostgresFactory, SqliteFactory
-from tests.conformance.model import ModelFactory
+from tests.conformance.factories import (
+    ModelFactory,
+    PostgresDatabases,
+    PostgresFactory,
+    SqliteFactory,
+)
 from tests.conformance.walk import walk
 
 pytestmark = pytest.mark.slow

@@ -12,7 +12,7 @@ import pytest
 from tenure.errors import Closed
 from tenure_conformance.harness import Kit
 from tenure_conformance.store import all_tests
-from tests.conformance.model import ModelFactory
+from tests.conformance.factories import ModelFactory
 from tests.conformance.walk import walk
 from tests.conformance.wrong_stores import WRONG, Mistake, Wrong
 

@@ -29,7 +29,7 @@ from tenure.errors import TenureError
 from tenure.ports import DueJobs, JobHistory, Store
 from tenure.verify import assert_holds
 from tenure_conformance.harness import LIMITS, StoreFactory, counted_entropy
-from tests.conformance.model import ModelFactory
+from tests.conformance.factories import ModelFactory
 
 PAGE_SIZE = 1000
 MAX_FOLDS = 10
