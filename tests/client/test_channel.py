@@ -341,7 +341,9 @@ def test_a_memory_application_is_one_store_of_its_own() -> None:
         assert other.coordination.store.jobs.read([job.id]) == {}
 
 
-def test_ids_take_their_random_bytes_from_one_reading_but_never_those_of_the_parent() -> None:
+def test_ids_take_their_random_bytes_from_one_reading_but_never_those_of_the_parent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     readings: list[int] = []
 
     def entropy(size: int) -> bytes:
@@ -359,7 +361,7 @@ def test_ids_take_their_random_bytes_from_one_reading_but_never_those_of_the_par
     assert len(ids) == IDS_PER_ENTROPY
 
     channel.new_job_id()
-    channel._pid = -1  # as after a fork
+    monkeypatch.setattr(os, "getpid", lambda: -1)  # as after a fork
     channel.new_job_id()
 
     assert len(readings) == 3

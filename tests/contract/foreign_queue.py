@@ -40,7 +40,7 @@ class ForeignQueue:
 
     def enqueue(self, key: str, *, at: int) -> Task:
         task = self.tasks[key] = Task(key)
-        self._write(task, "enqueued", "queued", before=None, at=at, actor="client:shop")
+        self.write(task, "enqueued", "queued", before=None, at=at, actor="client:shop")
         return task
 
     def claim_next(self, worker: str, *, at: int) -> Task | None:
@@ -50,7 +50,7 @@ class ForeignQueue:
                 task.attempt += 1
                 task.worker, task.lease = worker, (f"{task.key}#{task.attempt}", at + LEASE)
                 actor = f"worker:{worker}"
-                self._write(task, "claimed", "claimed", at=at, actor=actor, cause=cause)
+                self.write(task, "claimed", "claimed", at=at, actor=actor, cause=cause)
                 return task
         return None
 
@@ -69,12 +69,12 @@ class ForeignQueue:
     def stall_expired(self, *, at: int) -> None:
         for task in self.tasks.values():
             if task.lease is not None and at >= task.lease[1]:
-                self._write(task, "stalled", "stalled", at=at, actor="system")
+                self.write(task, "stalled", "stalled", at=at, actor="system")
 
     def requeue_stalled(self, *, at: int) -> None:
         for task in self.tasks.values():
             if task.state == "stalled":
-                self._write(task, "requeued", "queued", at=at, actor="system")
+                self.write(task, "requeued", "queued", at=at, actor="system")
 
     def _report(self, key: str, lease: str, event: str, state: str, *, at: int, **end: str) -> str:
         task = self.tasks.get(key)
@@ -93,13 +93,13 @@ class ForeignQueue:
         if event in ("started", "heartbeat"):
             task.lease = (lease, at + LEASE)
         task.output, task.problem = end.get("output"), end.get("problem")
-        self._write(task, event, state, at=at, actor=f"worker:{task.worker}")
+        self.write(task, event, state, at=at, actor=f"worker:{task.worker}")
         return "COMMITTED" if end else "OK"
 
     def _is_valid(self, task: Task, at: int) -> bool:
         return task.lease is not None and at < task.lease[1]
 
-    def _write(
+    def write(
         self, task: Task, event: str, state: str, *, at: int, actor: str, **more: str | None
     ) -> None:
         before = more.get("before", task.state)

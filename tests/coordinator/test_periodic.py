@@ -8,6 +8,7 @@ import pytest
 from tenure.coordinator.periodic import Periodic
 from tenure.core.instants import seconds
 from tenure.errors import Closed, StoreUnavailable
+from tests.support.waiting import threads_named, until
 
 LIMIT_S = 60
 
@@ -68,11 +69,10 @@ def test_a_periodic_task_ends_when_its_store_is_closed() -> None:
         runs.append(1)
         raise Closed
 
-    periodic = Periodic("test", work, interval_us=seconds(0.001))
+    periodic = Periodic("ends", work, interval_us=seconds(0.001))
     periodic.start()
-    periodic._thread.join(LIMIT_S)
+    until(lambda: not threads_named("tenure-ends"), "its thread has ended")
 
-    assert not periodic._thread.is_alive()
     assert len(runs) == 1
 
 

@@ -27,7 +27,8 @@ class Reader:
         self.clock = VirtualClock()
         self.elapsed = VirtualClock()
         self.store = MemoryStore(clock=self.clock)
-        self.world = World(self.store, self.clock)
+        self.world = World(self.store, self.clock, monotonic=self.elapsed)
+        self.pause = self.advance
         self.ticks = 0
         tick = self.store.upkeep.tick
 
@@ -36,8 +37,11 @@ class Reader:
             return tick(after=after)
 
         self.store.upkeep.tick = counted  # type: ignore[method-assign]  # the test counts its calls
-        self.world.coordinator.outages._monotonic = self.elapsed
-        self.sweeper = Sweeper(self.world.coordinator, monotonic=self.elapsed, pause=self.advance)
+        self.sweeper = Sweeper(
+            self.world.coordinator,
+            monotonic=self.elapsed,
+            pause=lambda amount_s: self.pause(amount_s),
+        )
         self.world.coordinator.sweep_overdue = self.sweeper.sweep_overdue
 
     def advance(self, amount_s: float) -> None:
@@ -119,7 +123,7 @@ def test_a_reader_waits_two_intervals_for_those_who_saw_an_outage(reader: Reader
         reader.advance(amount_s)
         reader.store.upkeep.record_outage(Outage(renewed_at, reader.clock.now))
 
-    reader.sweeper._pause = pause
+    reader.pause = pause
     job = reader.read(grant.job_id)
 
     assert reader.elapsed.now - began >= seconds(TWO_INTERVALS_S)
@@ -150,10 +154,10 @@ def test_a_single_wrong_reading_of_the_clock_expires_nothing_for_a_reader(reader
 
     def pause(amount_s: float) -> None:
         reader.clock.now = Instant(reader.clock.now - seconds(90))
-        reader.sweeper._pause = reader.advance
+        reader.pause = reader.advance
         reader.advance(amount_s)
 
-    reader.sweeper._pause = pause
+    reader.pause = pause
     reader.clock.advance(90)
     job = reader.read(grant.job_id)
 

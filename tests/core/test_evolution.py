@@ -1,7 +1,5 @@
 """Evolution by chance walks: which fields an event may change, and that a log makes its row."""
 
-import dis
-from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
@@ -9,7 +7,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import fields, replace
 
-from tenure.core import changes, evolution
 from tenure.core.commands import Command, Outage
 from tenure.core.events import Event, Facts
 from tenure.core.evolution import NEW_ROW_FIELDS, TOUCHES, digested, evolve, fold, fold_step
@@ -407,16 +404,3 @@ def test_a_digested_row_has_no_body() -> None:
     assert not row_violations(row)
     assert row.status is JobStatus.SUCCEEDED
     assert isinstance(driver.ask(driver.redrive()), Applied)
-
-
-@each_case(
-    "function",
-    [changes._event, evolution._new_row, *evolution._EVOLVERS.values(), evolution._ended],
-)
-def test_no_event_and_no_row_is_made_by_way_of_a_dictionary_of_arguments(
-    function: Callable[..., object],
-) -> None:
-    """CPython makes one where a call has too many keywords; these run for every event."""
-    called = {instruction.opname for instruction in dis.get_instructions(function)}
-
-    assert "CALL_FUNCTION_EX" not in called

@@ -106,7 +106,7 @@ def steps(state: State) -> Iterator[Step[State]]:
 def _operates(state: State, operator: int) -> Iterator[Step[State]]:
     change = state.decided[operator]
     if change is not None:
-        yield Step(f"operator {operator} saves", _saved(state, operator, change))
+        yield Step(f"operator {operator} saves", after_saving(state, operator, change))
     elif len(state.redrives) < MOST_REDRIVES:
         command = RedriveFlow(
             flow_id=FLOW,
@@ -116,13 +116,13 @@ def _operates(state: State, operator: int) -> Iterator[Step[State]]:
         )
         outcome = decide(command, replace(at(), flow=found(state)))
         if isinstance(outcome, Applied):
-            decided = _with(state.decided, operator, outcome.change)
+            decided = with_decision(state.decided, operator, outcome.change)
             yield Step(f"operator {operator} decides", state._replace(decided=decided))
 
 
-def _saved(state: State, operator: int, change: Change) -> State:
+def after_saving(state: State, operator: int, change: Change) -> State:
     """What a store writes: nothing if a job has the first id, or one that is needed is gone."""
-    state = state._replace(decided=_with(state.decided, operator, None))
+    state = state._replace(decided=with_decision(state.decided, operator, None))
     is_late = state.job(change.job.id) is not None
     if is_late or any(state.job(each) is None for each in change.needed):
         return state
@@ -141,7 +141,7 @@ def _saved(state: State, operator: int, change: Change) -> State:
     )
 
 
-def _with(
+def with_decision(
     all_: tuple[Change | None, ...], place: int, new: Change | None
 ) -> tuple[Change | None, ...]:
     return (*all_[:place], new, *all_[place + 1 :])

@@ -104,7 +104,7 @@ def steps(state: State) -> Iterator[Step[State]]:
     for number, parent_id in enumerate(PARENTS):
         yield from _ends(state, number, parent_id)
     for number, process in enumerate(state.processes):
-        yield from _goes_on(state, number, process)
+        yield from continuations(state, number, process)
     yield from _cancels_child(state)
 
 
@@ -143,7 +143,7 @@ def _ends(state: State, number: int, parent_id: JobId) -> Iterator[Step[State]]:
         )
 
 
-def _goes_on(state: State, number: int, process: Process) -> Iterator[Step[State]]:
+def continuations(state: State, number: int, process: Process) -> Iterator[Step[State]]:
     """A process looks, saves what it decided, or dies; the last one is the sweeper."""
     is_sweeper = number == len(PARENTS)
     if is_sweeper and process == Process() and state.noted:

@@ -36,7 +36,7 @@ def test_without_the_checks_of_the_store_a_job_is_replaced_twice(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The model is able to say no."""
-    monkeypatch.setattr(flow_redrives, "_saved", _without_check)
+    monkeypatch.setattr(flow_redrives, "after_saving", _without_check)
 
     with pytest.raises(AssertionError, match=r"replaced twice|is gone"):
         explore()
@@ -46,7 +46,7 @@ def _without_check(
     state: flow_redrives.State, operator: int, change: Change
 ) -> flow_redrives.State:
     rows = (*state.rows, change.job, *(spawned.job for spawned in change.spawned))
-    decided = flow_redrives._with(state.decided, operator, None)
+    decided = flow_redrives.with_decision(state.decided, operator, None)
     assert change.redrive is not None
     return state._replace(
         rows=rows,

@@ -47,9 +47,9 @@ def test_without_the_note_a_process_that_dies_leaves_a_child_behind(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The model is able to say no."""
-    goes_on = flows._goes_on
+    goes_on = flows.continuations
     monkeypatch.setattr(
-        flows, "_goes_on", lambda s, n, p: goes_on(s._replace(noted=frozenset()), n, p)
+        flows, "continuations", lambda s, n, p: goes_on(s._replace(noted=frozenset()), n, p)
     )
 
     states = explore(whatever=False)

@@ -59,7 +59,7 @@ class Caller:
 
     def __init__(self, scope: dict[str, Any], pieces: list[bytes]) -> None:
         self.scope = scope
-        self._pieces = list(pieces)
+        self.pieces = list(pieces)
         self._hung_up = asyncio.Event()
         self._sent: list[Message] = []
 
@@ -68,9 +68,9 @@ class Caller:
         self._hung_up.set()
 
     async def receive(self) -> Message:
-        if self._pieces:
-            piece = self._pieces.pop(0)
-            return {"type": "http.request", "body": piece, "more_body": bool(self._pieces)}
+        if self.pieces:
+            piece = self.pieces.pop(0)
+            return {"type": "http.request", "body": piece, "more_body": bool(self.pieces)}
         await self._hung_up.wait()
         return {"type": "http.disconnect"}
 

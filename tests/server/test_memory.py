@@ -33,7 +33,7 @@ class Slow(Caller):
         self.goes_on = asyncio.Event()
 
     async def receive(self) -> Message:
-        if len(self._pieces) == 1:
+        if len(self.pieces) == 1:
             self.is_halfway.set()
             await self.goes_on.wait()
         return await super().receive()

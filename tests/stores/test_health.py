@@ -28,6 +28,10 @@ def states(facts: list[HealthFact]) -> dict[str, HealthState]:
     return {fact.name: fact.state for fact in facts}
 
 
+def fact_of(path: Path, name: str) -> HealthFact:
+    return next(each for each in sqlite_facts(path, "wal", 2, (0, 1)) if each.name == name)
+
+
 @spec("B14")
 def test_a_store_in_memory_says_that_it_is_not_durable() -> None:
     (store, *_) = MemoryStore().health()
@@ -80,8 +84,15 @@ def test_a_large_log_is_a_warning(sqlite_path: Path, monkeypatch: pytest.MonkeyP
         ((3, 45, 0), WARNING),
     ],
 )
-def test_an_old_library_is_named(version: tuple[int, ...], state: HealthState) -> None:
-    found = sqlite_health._library(version)
+def test_an_old_library_is_named(
+    sqlite_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    version: tuple[int, ...],
+    state: HealthState,
+) -> None:
+    monkeypatch.setattr(sqlite3, "sqlite_version_info", version)
+
+    found = fact_of(sqlite_path, "sqlite_version")
 
     assert (found.value, found.state) == (".".join(map(str, version)), state)
 
@@ -89,15 +100,15 @@ def test_an_old_library_is_named(version: tuple[int, ...], state: HealthState) -
 def test_a_disk_that_fills_up_is_noticed(
     sqlite_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    free = sqlite_health._space(sqlite_path).value
+    free = fact_of(sqlite_path, "free_bytes").value
     assert isinstance(free, int)
 
     monkeypatch.setattr(sqlite_health, "LITTLE_SPACE_BYTES", 2 * free)
     monkeypatch.setattr(sqlite_health, "NO_SPACE_BYTES", 0)
-    assert sqlite_health._space(sqlite_path).state is WARNING
+    assert fact_of(sqlite_path, "free_bytes").state is WARNING
 
     monkeypatch.setattr(sqlite_health, "NO_SPACE_BYTES", 2 * free)
-    assert sqlite_health._space(sqlite_path).state is BAD
+    assert fact_of(sqlite_path, "free_bytes").state is BAD
 
 
 # --- PostgreSQL ----------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from hashlib import sha256
 from itertools import count
 
+from tenure.clock import Monotonic
 from tenure.coordinator.service import Coordinator
 from tenure.core.claims import ClaimAnswer, ClaimRequest
 from tenure.core.commands import Complete, Enqueue, Fail, Start
@@ -57,6 +58,7 @@ class World:
         *,
         threads: int | None = None,
         timeout_s: float = CALL_TIMEOUT_S,
+        monotonic: Monotonic | None = None,
     ) -> None:
         self.clock = clock or VirtualClock()
         self.store: Store = store or MemoryStore(clock=self.clock)
@@ -65,7 +67,7 @@ class World:
         self.coordinator = Coordinator(
             self.store,
             entropy=self.entropy,
-            monotonic=self.clock,
+            monotonic=monotonic or self.clock,
             threads=threads,
             timeout_s=timeout_s,
         )

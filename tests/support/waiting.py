@@ -54,6 +54,11 @@ def answer_of(call: Callable[[], _T], what: str) -> _T:
         raise AssertionError(f"waited {PATIENCE_S} s until {what}") from late
 
 
+def threads_named(name: str) -> set[threading.Thread]:
+    """The threads of this process that have this name and run."""
+    return {thread for thread in threading.enumerate() if thread.name == name}
+
+
 def joined(thread: threading.Thread, what: str) -> None:
     """Wait for the end of a thread. If it does not end in time, fail with `what` it was to do."""
     thread.join(PATIENCE_S)

@@ -39,6 +39,7 @@ class Events(WorkerSession):
         self.stats = Stats()
         self.actor = Actor("worker:w1")
         self.finished_runs: list[tuple[int, Outcome]] = []
+        self.serving: dict[Isolation, int] = {}
 
     def finished(self, run: int, outcome: Outcome) -> None:
         self.finished_runs.append((run, outcome))
@@ -50,7 +51,7 @@ class Events(WorkerSession):
         raise AssertionError(run)
 
     def children_serving(self, lane: Isolation, children: int) -> None:
-        pass
+        self.serving[lane] = children
 
     def break_off(self, why: str) -> None:
         raise AssertionError(why)
@@ -113,7 +114,7 @@ class Actors:
 
     @property
     def serving(self) -> int:
-        return self.pool._lanes[self._lane].serving
+        return self.session.serving.get(self._lane, 0)
 
     def say_ready(self, child: int) -> None:
         self.ends[child].sendall(encode_frame(Ready()))

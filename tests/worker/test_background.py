@@ -22,7 +22,7 @@ from tenure.worker.supervisor.background import (
 from tenure.worker.supervisor.output import storable
 from tenure.worker.supervisor.requests import HandlerRequest
 from tenure_conformance.spec import spec
-from tests.support.waiting import until
+from tests.support.waiting import threads_named, until
 from tests.worker.harness import Shop, read_pids
 
 pytestmark = pytest.mark.process
@@ -168,13 +168,13 @@ def test_failed_signs_of_life_are_not_logged_while_the_silence_is_reported(
 
 
 def test_no_last_sign_of_life_is_sent_to_a_coordinator_that_is_gone(shop: Shop) -> None:
-    signs = Signs()
+    signs, before = Signs(), threads_named("tenure-background")
     background = _background(shop, signs, is_silence_reported=lambda: True)
     background.start()
     until(lambda: signs.given == 1, "the first sign of life is there")
 
     background.close()
-    until(lambda: not background._thread.is_alive(), "its thread has ended")
+    until(lambda: threads_named("tenure-background") <= before, "its thread has ended")
 
     assert signs.given == 1
 

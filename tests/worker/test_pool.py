@@ -74,7 +74,7 @@ class Loop:
         self.pool.begin(run, Isolation.PROCESS, grant_of(kind, payload), in_a_minute())
 
     def wait_for_children(self, number: int) -> None:
-        self.turn_until(lambda: self.pool._lanes[Isolation.PROCESS].serving == number)
+        self.turn_until(lambda: self.session.serving.get(Isolation.PROCESS) == number)
 
     def kill_children(self) -> None:
         for child in self.pool._children:
