@@ -635,6 +635,15 @@ class StoredJobs(ReadableJobs, Protocol):
         """The rows of these jobs."""
         return self.load(ids, bodies=bodies).jobs
 
+    def body_sizes(self, ids: Sequence[JobId]) -> dict[JobId, int]:
+        """How many bytes the payload, checkpoint and result of each of these jobs have together.
+        [H90]"""
+        found = (job for job_id in ids for job in self.read([job_id]).values())
+        return {
+            job.id: len(job.payload) + len(job.checkpoint or b"") + len(job.result or b"")
+            for job in found
+        }
+
     def save(
         self, changes: Iterable[Change], *, epoch: Epoch, window: ClockWindow = ANY_TIME
     ) -> Saved:

@@ -86,7 +86,7 @@ def test_a_flow_is_redriven_over_http(kit: RemoteKit) -> None:
     assert kit.redrive_flow(FlowId(kit.new_id())).cause is Cause.UNKNOWN_JOB
 
 
-@spec("FL14", "H66")
+@spec("FL14", "H90")
 def test_many_jobs_of_a_flow_are_cancelled_with_few_requests(server: ThreadedServer) -> None:
     jobs = [new_job(number) for number in range(10, 10 + 2 * MAX_CANCELLED + 1)]
     with playing(server, lost=3) as (script, proxy):
@@ -103,7 +103,7 @@ def test_many_jobs_of_a_flow_are_cancelled_with_few_requests(server: ThreadedSer
         assert (len(replies), statuses) == (len(jobs), {JobStatus.CANCELLED})
 
 
-@spec("H66")
+@spec("H90")
 def test_cancels_that_differ_or_expect_something_are_sent_alone(server: ThreadedServer) -> None:
     jobs = [new_job(number) for number in range(10, 14)]
     with playing(server) as (script, proxy):

@@ -427,7 +427,7 @@ def test_a_token_of_some_queues_and_kinds_reaches_no_others(stage: Stage) -> Non
     assert [stage.job(job_id).status for job_id in elsewhere] == ["queued", "queued"]
 
 
-@spec("H66", "H41", "H21")
+@spec("H90", "H41", "H21")
 def test_many_jobs_are_cancelled_each_as_if_it_were_the_only_one(stage: Stage) -> None:
     ended, waits, elsewhere = (stage.enqueue(n, queue=q) for n, q in ((1, "q"), (2, "q"), (3, "z")))
     bury = {"request_id": "d", "reason_code": "policy_violation"}
@@ -457,7 +457,7 @@ def test_many_jobs_are_cancelled_each_as_if_it_were_the_only_one(stage: Stage) -
     ]
 
 
-@spec("H66")
+@spec("H90")
 def test_a_request_to_cancel_too_many_jobs_cancels_none(stage: Stage) -> None:
     job_id = stage.enqueue(1)
     message = {"job_ids": [job_id] * (MAX_CANCELLED + 1), "request_id": "r"}

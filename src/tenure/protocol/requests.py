@@ -512,7 +512,7 @@ def operator_message(
 
 @derived(Cancel, without=("job_id", "actor", "expected_rev", "expected_status"))
 class CancelManyMessage(DerivedRequest, frozen=True, kw_only=True):
-    """Stop jobs; replies come back in this order. [H66]"""
+    """Stop jobs; replies come back in this order. [H90]"""
 
     job_ids: Annotated[tuple[JobIdField, ...], Meta(min_length=1, max_length=MAX_CANCELLED)]
 

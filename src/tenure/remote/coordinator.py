@@ -163,7 +163,7 @@ def _enqueue(caller: Caller, commands: Sequence[Enqueue]) -> Iterator[Reply]:
 
 def _cancel(caller: Caller, commands: Sequence[Cancel]) -> Iterator[Reply]:
     """Send those together that differ only in their job. The jobs of their answers have no bodies;
-    that of a lone command has. [H66]"""
+    that of a lone command has. [H90]"""
     for _, group in groupby(commands, key=lambda each: replace(each, job_id=JobId(""))):
         alike = list(group)
         if len(alike) == 1 or _expects_something(alike[0]):

@@ -44,7 +44,6 @@ JOBS_OF_SMALL_ANSWER = 10
 
 JOBS_AT_ONCE = 100
 JOBS_WITH_BODIES_AT_ONCE = 5
-JOBS_DECIDED_AT_ONCE = 50
 EVENTS_AT_ONCE = 100
 """How many rows are read before their memory is counted: bodies of 15 MiB, error messages of a few
 more. [H45]"""

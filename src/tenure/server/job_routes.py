@@ -1,7 +1,7 @@
 """Handlers of the routes about jobs, for clients and operators."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TypeVar, cast
 
@@ -9,7 +9,7 @@ import msgspec
 from starlette.responses import Response
 
 from tenure.core.checks import check_job_id_prefix
-from tenure.core.commands import Command, Enqueue, EnqueueFlow, Redrive, RedriveFlow
+from tenure.core.commands import Cancel, Enqueue, EnqueueFlow, Redrive, RedriveFlow
 from tenure.core.flow_rows import FlowStep
 from tenure.core.ids import ENTROPY_BYTES, FlowId, JobId, Namespace, QueueName, new_job_id
 from tenure.core.instants import Instant
@@ -23,7 +23,6 @@ from tenure.protocol import records, replies, requests
 from tenure.protocol.routes import ROUTES
 from tenure.protocol.translation import to_core, to_wire
 from tenure.server.calls import (
-    JOBS_DECIDED_AT_ONCE,
     Call,
     Handler,
     ResponseInPieces,
@@ -44,6 +43,10 @@ DOWNLOAD_TYPE = "application/octet-stream"
 """Of every artifact: the type that its worker chose is in the list of artifacts, for readers."""
 DOWNLOADS = frozenset({None, "document", "empty"})
 """What browsers say in `Sec-Fetch-Dest` of a link that is followed and of a request by `fetch`."""
+
+MAX_DECIDED_BYTES = 8 << 20
+"""The limit of the bodies of jobs that `cancel-many` cancels in one transaction: deciding reads
+whole rows. [H90]"""
 
 
 async def enqueue(call: Call) -> Response:
@@ -311,13 +314,14 @@ async def decide(call: Call) -> Response:
 
 
 async def cancel_many(call: Call) -> Response:
-    """Stop jobs, some at a time: deciding reads whole rows. Those out of the caller's scope are
-    unknown. [H66]"""
+    """Stop jobs, in groups whose bodies fit into memory. Those out of the caller's scope are
+    unknown. [H90]"""
     commands = requests.cancel_commands(call.message(requests.CancelManyMessage), call.actor)
     ids = list(dict.fromkeys(command.job_id for command in commands))
     seen = {job.id for job in await call.jobs(ids, bodies=False)}
     decided = [command for command in commands if command.job_id in seen]
-    received = iter(await _decide_in_groups(call, decided))
+    sizes = await call.services.blocking(lambda: call.store.jobs.body_sizes(list(seen)))
+    received = iter(await _decide_in_groups(call, decided, sizes))
     unknown = Reply(job=None, cause=Cause.UNKNOWN_JOB)
     answers = [next(received) if each.job_id in seen else unknown for each in commands]
     now = await call.services.now()
@@ -330,11 +334,12 @@ async def cancel_many(call: Call) -> Response:
     )
 
 
-async def _decide_in_groups(call: Call, commands: Sequence[Command]) -> list[Reply]:
-    """The replies without bodies. Only one group's rows are in memory at a time. [H66]"""
+async def _decide_in_groups(
+    call: Call, commands: Sequence[Cancel], sizes: Mapping[JobId, int]
+) -> list[Reply]:
+    """The replies without bodies. Only one group's rows are in memory at a time. [H90]"""
     received: list[Reply] = []
-    for start in range(0, len(commands), JOBS_DECIDED_AT_ONCE):
-        group = commands[start : start + JOBS_DECIDED_AT_ONCE]
+    for group in _groups(commands, sizes):
         try:
             decided = await call.decide(group)
         except TenureError as error:
@@ -346,6 +351,21 @@ async def _decide_in_groups(call: Call, commands: Sequence[Command]) -> list[Rep
             ) from error
         received += [_without_bodies(each) for each in decided if isinstance(each, Reply)]
     return received
+
+
+def _groups(commands: Sequence[Cancel], sizes: Mapping[JobId, int]) -> list[list[Cancel]]:
+    """The commands in their order, in groups of jobs whose bodies have at most
+    `MAX_DECIDED_BYTES`, or of one job."""
+    groups: list[list[Cancel]] = []
+    room = 0
+    for command in commands:
+        size = sizes.get(command.job_id, 0)
+        if not groups or size > room:
+            groups.append([])
+            room = MAX_DECIDED_BYTES
+        groups[-1].append(command)
+        room -= size
+    return groups
 
 
 def _without_bodies(reply: Reply) -> Reply:

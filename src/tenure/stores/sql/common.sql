@@ -31,6 +31,9 @@ SELECT {columns} FROM {t}job WHERE id {among_ids};
 -- name: load_bodies
 SELECT id, payload, checkpoint FROM {t}job WHERE id {among_ids};
 
+-- name: load_body_sizes
+SELECT j.id, {body_bytes} FROM {t}job AS j WHERE j.id {among_ids};
+
 -- name: load_previews
 SELECT id, substr(payload, 1, CAST(:chars AS integer)) FROM {t}job WHERE id {among_ids};
 

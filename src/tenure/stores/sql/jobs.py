@@ -162,6 +162,11 @@ class SqlJobs(Part, StoredJobs, ABC):
             ]
         return [self._query("load_jobs", columns, ids=self._pack(wanted))]
 
+    def body_sizes(self, ids: Sequence[JobId]) -> dict[JobId, int]:
+        """The sizes of the bodies of these jobs, which are not read."""
+        rows = self._rows(self._query("load_body_sizes", ids=self._pack(ids)))
+        return {JobId(str(job_id)): size for job_id, size in rows}
+
     def peek_leases(self, leases: Sequence[LeaseRef], actor: Actor) -> list[LeaseNews]:
         """For which of these leases the worker should send a heartbeat now."""
         ids = self._pack([lease.job_id for lease in leases])

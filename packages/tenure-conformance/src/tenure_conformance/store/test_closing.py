@@ -90,6 +90,7 @@ CALLS: dict[str, Callable[[Store], Any]] = {
     "now": lambda store: store.now(),
     "jobs.load": lambda store: store.jobs.load([JOB]),
     "jobs.read": lambda store: store.jobs.read([JOB]),
+    "jobs.body_sizes": lambda store: store.jobs.body_sizes([JOB]),
     "views.previews": lambda store: store.views.previews([JOB]),
     "settings.kinds by name": lambda store: store.settings.kinds(DEFAULT_NAMESPACE, [KIND]),
     "jobs.load by key": lambda store: store.jobs.load(KeyHolders((KEY,))),

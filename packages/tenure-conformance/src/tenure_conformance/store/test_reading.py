@@ -159,6 +159,19 @@ def test_the_beginnings_of_payloads_are_read(kit: Kit) -> None:
     }
 
 
+@spec("H90")
+def test_the_sizes_of_bodies_are_read(kit: Kit) -> None:
+    running = kit.running_job(payload=b"[1]")
+    kit.heartbeat(running, checkpoint=b'{"at":2}')
+    ended = kit.succeeded_job()
+    wide = kit.enqueue(payload='"ä"'.encode())
+
+    found = kit.store.jobs.body_sizes([wide.id, running.id, ended.id, kit.new_id()])
+
+    result = kit.reload(ended).result
+    assert found == {wide.id: 4, running.id: 11, ended.id: len(ended.payload) + len(result or b"")}
+
+
 def test_jobs_are_read_without_their_bodies(kit: Kit) -> None:
     running = kit.running_job(payload=b"[1]")
     plain = kit.enqueue(payload=b'{"secret":1}')
