@@ -213,7 +213,7 @@ class Worlds:
                 return str(refused)
             if not answer.is_repeat:
                 holds.append(answer.rate_limited)
-                return replace(answer, held=None)
+                return replace(answer, rate_limited=None)
             grants = tuple(sorted(answer.grants, key=lambda grant: grant.job_id))
             return ClaimAnswer(grants=grants, cause=answer.cause, is_repeat=True)
 
