@@ -283,6 +283,14 @@ SELECT set_config('synchronous_commit', 'off', TRUE), set_config('lock_timeout',
 -- Differs: see notify.
 SELECT pg_notify(:channel, p.payload) FROM unnest(CAST(:payloads AS text[])) AS p(payload);
 
+-- name: list_some_jobs
+-- Differs: the large indexes have no id, so that their entries for jobs of one instant share a key. The caller
+-- sorts these: here nothing need be sorted, see list_all_jobs.
+SELECT * FROM (
+    SELECT id AS job_id, enqueued_at AS at FROM {t}job
+     WHERE namespace = :namespace {clauses}
+     ORDER BY enqueued_at DESC FETCH FIRST (:reads) ROWS WITH TIES) AS arm;
+
 -- name: list_all_jobs
 -- Differs: an index of the log has the order. An index of the job table would be written again with every claim
 -- and every end (docs/adr/0090). The caller sorts jobs of the same instant: here nothing need be sorted, so

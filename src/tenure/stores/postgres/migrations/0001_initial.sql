@@ -224,10 +224,10 @@ CREATE INDEX job_place_of_rate_key
     ON {t}job (namespace, kind, rate_key)
  WHERE rate_key IS NOT NULL AND admitted_at IS NOT NULL AND lane < 2;
 CREATE INDEX job_leased
-    ON {t}job (namespace, queue, enqueued_at, id) WHERE lease_id IS NOT NULL;
+    ON {t}job (namespace, queue, enqueued_at) WHERE lease_id IS NOT NULL;
 -- For the sweep, which every process does once a second. A heartbeat changes due_at, so it is no HOT
 -- update: 10,000 of them cost less than one sweep of so many leases did (docs/adr/0062).
-CREATE INDEX job_due ON {t}job (due_at, id) WHERE due_at IS NOT NULL;
+CREATE INDEX job_due ON {t}job (due_at) WHERE due_at IS NOT NULL;
 -- A guard: the table dedupe decides who has a key.
 CREATE UNIQUE INDEX job_live_key
     ON {t}job (namespace, kind, dedupe_key) WHERE dedupe_key IS NOT NULL AND finished_at IS NULL;
@@ -243,16 +243,17 @@ CREATE INDEX job_correlation
 -- entry to each index whose predicate the row meets. A whole index is written three times for each job
 -- (8 % of the WAL of an enqueue and a drain), three parts once each. A list is merged from the parts
 -- (docs/adr/0047). Kind and queue are expressions that only lists use: a claim that
--- was planned without statistics took the index of a plain column and sorted the whole queue.
-CREATE INDEX job_waiting_by_kind ON {t}job (namespace, (kind || ''), enqueued_at, id)
+-- was planned without statistics took the index of a plain column and sorted the whole queue. Jobs that are
+-- enqueued together have one entry: there is no id in the keys.
+CREATE INDEX job_waiting_by_kind ON {t}job (namespace, (kind || ''), enqueued_at)
  WHERE finished_at IS NULL AND lease_id IS NULL;
-CREATE INDEX job_leased_by_kind ON {t}job (namespace, (kind || ''), enqueued_at, id)
+CREATE INDEX job_leased_by_kind ON {t}job (namespace, (kind || ''), enqueued_at)
  WHERE lease_id IS NOT NULL;
-CREATE INDEX job_ended_by_kind ON {t}job (namespace, (kind || ''), enqueued_at, id)
+CREATE INDEX job_ended_by_kind ON {t}job (namespace, (kind || ''), enqueued_at)
  WHERE finished_at IS NOT NULL;
-CREATE INDEX job_waiting_by_queue ON {t}job (namespace, (queue || ''), enqueued_at, id)
+CREATE INDEX job_waiting_by_queue ON {t}job (namespace, (queue || ''), enqueued_at)
  WHERE finished_at IS NULL AND lease_id IS NULL;
-CREATE INDEX job_ended_by_queue ON {t}job (namespace, (queue || ''), enqueued_at, id)
+CREATE INDEX job_ended_by_queue ON {t}job (namespace, (queue || ''), enqueued_at)
  WHERE finished_at IS NOT NULL;
 -- Jobs of these statuses are few among many. These columns are written when a job is started, stalls or
 -- ends, which is no HOT update anyway: indexes on them cost other updates nothing (docs/adr/0006).
