@@ -134,7 +134,7 @@ def test_cancel_ends_everything_that_has_not_ended(flow: Flow) -> None:
 def test_a_cancelled_flow_lets_no_job_begin(
     flow: Flow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tenure.client.flows.MAX_CANCELLED", 1)  # a transaction for each job
+    monkeypatch.setattr("tenure.client.jobs.DECIDED_TOGETHER", 1)  # a transaction for each job
 
     cancelled = tenure("flows", "cancel", flow.id)
 

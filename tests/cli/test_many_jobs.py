@@ -1,6 +1,7 @@
 """`tenure jobs cancel`, `rerun`, `retry`: several ids, or all jobs that a filter leaves."""
 
 import json
+from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
@@ -22,6 +23,7 @@ from tenure.core.policy import Policy
 from tenure.core.verdicts import Answer
 from tenure.errors import StoreUnavailable
 from tests.cli.harness import Run, enqueued, started
+from tests.client.test_flow_operators import make_unreadable
 
 NOBODY = "01890000-0000-7000-8000-000000000000"
 
@@ -243,6 +245,23 @@ def test_an_interrupt_before_the_answer_says_that_none_was_done(
 
     assert (stopped.exit_code, stopped.stdout) == (130, "")
     assert "interrupted; answered: 0 of 1 job." in stopped.stderr
+
+
+def test_a_job_that_cannot_be_read_is_named_and_the_others_are_cancelled(
+    run: Run, store_path: Path
+) -> None:
+    broken, *others = [enqueued(run, "mail") for _ in range(3)]
+    make_unreadable(store_path, broken)
+
+    done = run("jobs", "cancel", broken, *others)
+
+    assert (done.exit_code, done.stdout) == (
+        1,
+        f"{others[0]}: cancelled\n{others[1]}: cancelled\n",
+    )
+    named, total = done.stderr.splitlines()
+    assert named.startswith(f"tenure: job {broken} cannot be read: policy is not the document")
+    assert total == "tenure: refused: 1 of 3 jobs"
 
 
 def test_more_jobs_than_one_batch_are_all_taken(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

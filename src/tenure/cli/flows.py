@@ -8,13 +8,7 @@ import click
 
 from tenure.cli.errors import INTERRUPTED, OUTPUT_CLOSED, REFUSED, Interrupted, refuse
 from tenure.cli.following import Reconnecting, following, give_up, keeps_running, pause
-from tenure.cli.invocation import (
-    Invocation,
-    Listing,
-    command,
-    find_flow_id,
-    list_command,
-)
+from tenure.cli.invocation import Invocation, Listing, command, find_flow_id, list_command
 from tenure.cli.options import flag, limit_option, request_id_option, timeout_option
 from tenure.cli.output import ago, print_json, print_table, printable, say
 from tenure.core.flow_rows import FlowRow, FlowStep, FlowSummary, FlowView, in_order

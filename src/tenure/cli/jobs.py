@@ -9,14 +9,7 @@ import msgspec
 
 from tenure.cli.errors import refuse
 from tenure.cli.following import show_end, wait_for_end
-from tenure.cli.invocation import (
-    Invocation,
-    Listing,
-    command,
-    find_job,
-    find_job_id,
-    list_command,
-)
+from tenure.cli.invocation import Invocation, Listing, command, find_job, find_job_id, list_command
 from tenure.cli.job_view import (
     headline,
     job_facts,
@@ -48,12 +41,7 @@ from tenure.core.checks import check_name
 from tenure.core.instants import Duration
 from tenure.core.job import Job
 from tenure.core.views.job_search import MAX_JOBS_READ, JobFilter
-from tenure.core.vocabulary import (
-    JobStatus,
-    ReasonCode,
-    Stage,
-    counted,
-)
+from tenure.core.vocabulary import JobStatus, ReasonCode, Stage, counted
 from tenure.protocol.records import (
     ArtifactRecord,
     EventRecord,

@@ -171,7 +171,7 @@ def _refusal(refused: JobOutcome, hints: Mapping[Cause, str]) -> str:
         return str(UnknownJob(refused.job_id))
     why = f"job {refused.job_id}: {refused.problem}"
     if refused.cause is None:
-        return why
+        return why if refused.held_by else str(refused.problem)
     hint = hints.get(refused.cause)
     return f"{why}{f'; {hint}' if hint else ''} ({refused.cause.value})"
 

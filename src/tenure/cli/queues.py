@@ -4,7 +4,6 @@ them, and which processes take them."""
 from collections.abc import Collection, Sequence
 
 import click
-import msgspec
 from msgspec import UNSET, UnsetType
 
 from tenure.cli.invocation import Invocation, Listing, command, list_command
@@ -12,7 +11,7 @@ from tenure.cli.options import app_argument, app_url_option, flag, together
 from tenure.cli.output import ago, in_words, printable, say
 from tenure.core.claims import QueueState
 from tenure.core.ids import Kind, Namespace
-from tenure.core.instants import MICROSECONDS_PER_SECOND, Instant
+from tenure.core.instants import Duration, Instant
 from tenure.core.kind_settings import KindChange, KindSettings
 from tenure.core.policy import policy_in_words
 from tenure.core.views.overview import OverviewFilter, TimeRange, depth_limit
@@ -20,13 +19,16 @@ from tenure.core.vocabulary import WorkerState
 from tenure.core.workers import ListedWorker
 from tenure.errors import RequestRefused
 from tenure.ports import JobStore
+from tenure.protocol.fields import in_seconds
 from tenure.protocol.records import (
+    DerivedRecord,
     KindRecord,
     QueueRecord,
     WorkerRecord,
     kind_record,
     worker_record,
 )
+from tenure.protocol.translation import derived, to_wire
 
 
 @click.group()
@@ -34,21 +36,18 @@ def queues() -> None:
     """List queues, pause them, limit them."""
 
 
-class QueueLine(msgspec.Struct, frozen=True, kw_only=True):
+@derived(QueueState, without=("rate_since",))
+class QueueLine(DerivedRecord, frozen=True, kw_only=True):
     """A queue in a list. `live` is the number of its leases. `ready` jobs can be claimed,
     `delayed` ones wait for their time, `waiting` ones for other jobs of their flow. Numbers that
     were not counted are null, and so is the age of the oldest ready job if there is none."""
 
-    name: str
-    paused: bool
-    limit: int | None
-    rate: str | None
-    burst: int | None
-    ready: int | None
-    delayed: int | None
-    waiting: int | None
-    live: int
-    oldest_ready_s: float | None
+    rate: str | None = None
+    burst: int | None = None
+    ready: int | None = None
+    delayed: int | None = None
+    waiting: int | None = None
+    oldest_ready_s: float | None = None
 
 
 @list_command(queues, json=list[QueueLine])
@@ -68,18 +67,16 @@ def list_queues(cli: Invocation) -> Listing[QueueLine]:
     def line(queue: QueueState) -> QueueLine:
         depth = depths.get(queue.name)
         since = None if depth is None else depth.oldest_ready_at
-        age_us = None if since is None else max(0, overview.now - since)
-        return QueueLine(
-            name=queue.name,
-            paused=queue.paused,
-            limit=queue.limit,
+        age_us = None if since is None else Duration(max(0, overview.now - since))
+        return to_wire(
+            QueueLine,
+            queue,
             rate=None if queue.rate is None else str(queue.rate),
             burst=None if queue.rate is None else queue.rate.burst,
             ready=None if depth is None else depth.ready,
             delayed=None if depth is None else depth.delayed,
             waiting=None if depth is None else depth.waiting,
-            live=queue.live,
-            oldest_ready_s=None if age_us is None else age_us / MICROSECONDS_PER_SECOND,
+            oldest_ready_s=None if age_us is None else in_seconds(age_us),
         )
 
     return Listing(

@@ -12,11 +12,7 @@ from tenure.cli.invocation import Invocation, Listing, command, list_command
 from tenure.cli.options import app_argument, app_url_option, choice, flag, payload_value
 from tenure.cli.output import ago, in_words, print_facts, print_json, print_table, printable, say
 from tenure.cli.queues import live_workers
-from tenure.core.ids import (
-    DEFAULT_NAMESPACE,
-    Kind,
-    Namespace,
-)
+from tenure.core.ids import DEFAULT_NAMESPACE, Kind, Namespace
 from tenure.core.instants import MICROSECONDS_PER_SECOND
 from tenure.core.schedules import (
     PutSchedule,

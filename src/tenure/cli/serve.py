@@ -8,13 +8,7 @@ import click
 
 from tenure.cli.errors import CouldNotRun
 from tenure.cli.invocation import Invocation, command
-from tenure.cli.options import (
-    flag,
-    keep_options,
-    log_format_option,
-    port_option,
-    store_url_option,
-)
+from tenure.cli.options import flag, keep_options, log_format_option, port_option, store_url_option
 from tenure.core.ids import DEFAULT_NAMESPACE, Namespace
 from tenure.errors import install_hint
 from tenure.settings import retention_of, url_from_environment

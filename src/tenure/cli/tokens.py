@@ -4,7 +4,7 @@ import os
 from typing import Any
 
 import click
-import msgspec
+from msgspec import UNSET, UnsetType
 
 from tenure.cli.errors import refuse
 from tenure.cli.invocation import Invocation, Listing, command, list_command
@@ -23,27 +23,16 @@ from tenure.core.tokens import (
     mint,
 )
 from tenure.core.vocabulary import Role, counted
-from tenure.protocol.fields import iso
+from tenure.protocol.records import DerivedRecord
+from tenure.protocol.translation import derived, to_wire
 
 
-class TokenView(msgspec.Struct, frozen=True, kw_only=True):
+@derived(Token, without=("secret_sha256",))
+class TokenView(DerivedRecord, frozen=True, kw_only=True):
     """A token without its secret, which is not stored."""
 
-    id: str
     state: str
-    role: str
-    name: str
-    namespace: str
-    queues: tuple[str, ...]
-    kinds: tuple[str, ...]
-    max_leases: int
-    max_polls: int
-    may_declare: bool
-    created_at: str | None
-    expires_at: str | None
-    revoked_at: str | None
-    last_used_at: str | None
-    token: str | msgspec.UnsetType = msgspec.UNSET
+    token: str | UnsetType = UNSET
 
 
 def _state(token: Token, now: Instant) -> str:
@@ -52,13 +41,8 @@ def _state(token: Token, now: Instant) -> str:
     return "valid" if token.is_valid(now) else "expired"
 
 
-def _view(token: Token, now: Instant, *, text: str | None = None) -> TokenView:
-    fields: dict[str, Any] = {
-        name: getattr(token, name, None) for name in TokenView.__struct_fields__
-    }
-    fields |= {name: iso(at) for name, at in fields.items() if name.endswith("_at")}
-    secret = msgspec.UNSET if text is None else text
-    return TokenView(**fields | {"state": _state(token, now), "token": secret})
+def _view(token: Token, now: Instant, text: str | UnsetType = UNSET) -> TokenView:
+    return to_wire(TokenView, token, state=_state(token, now), token=text)
 
 
 @click.group()
@@ -123,7 +107,7 @@ def create_token(cli: Invocation, **fields: Any) -> None:
     check_new_token(new)
     made = cli.open_store(create=True).tokens.create(new)
     if cli.as_json:
-        print_json(_view(made, made.created_at, text=text))
+        print_json(_view(made, made.created_at, text))
         return
     click.echo(text)
     click.echo(

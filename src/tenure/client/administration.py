@@ -27,15 +27,7 @@ from tenure.client.jobs import (
 from tenure.client.records import DeadLetterRecord, JobRecord, dead_letter_of, record_of
 from tenure.client.shells import Operation, awaiting, blocking, run
 from tenure.core.checks import check_job_id, check_name
-from tenure.core.commands import (
-    Cancel,
-    DeadLetter,
-    Discard,
-    Redrive,
-    Requeue,
-    Stall,
-    redriven_id,
-)
+from tenure.core.commands import Cancel, DeadLetter, Discard, Redrive, Requeue, Stall, redriven_id
 from tenure.core.concurrency import check_concurrency_limit
 from tenure.core.ids import JobId, Kind, Namespace, QueueName, RequestId, WorkerId
 from tenure.core.instants import Instant

@@ -9,15 +9,7 @@ import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
 from contextlib import asynccontextmanager
 from types import FrameType
-from typing import (
-    Any,
-    Literal,
-    ParamSpec,
-    Self,
-    TypeVar,
-    Unpack,
-    overload,
-)
+from typing import Any, Literal, ParamSpec, Self, TypeVar, Unpack, overload
 
 from tenure.client.administration import DeadLetters, Jobs, Kinds, Queues, Views, Workers
 from tenure.client.channel import Channel, Link

@@ -5,11 +5,11 @@ raises sends nothing. A flow that is wrong is refused before anything is written
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Generic, Self, TypeVar, cast
+from typing import Any, Generic, Self, TypeVar
 
 from tenure.client.channel import Channel
 from tenure.client.functions import Enqueueable, Sender
-from tenure.client.jobs import Job, cancel_fields, ending, refusal
+from tenure.client.jobs import Job, cancel_fields, ending, refusal, submitting_each
 from tenure.client.shells import Operation, arun, awaiting, blocking, run
 from tenure.core.checks import check_integer, check_job_id
 from tenure.core.commands import Cancel, EnqueueFlow, FlowMember, RedriveFlow
@@ -17,12 +17,12 @@ from tenure.core.flow_rows import FlowRedrive, FlowView, in_order
 from tenure.core.ids import FlowId, JobId, RequestId
 from tenure.core.verdicts import Reply
 from tenure.core.vocabulary import Cause, JobStatus, counted
-from tenure.errors import Conflict, InvalidInput, TenureError, UnknownJob, UnreadableRow
+from tenure.errors import Conflict, InvalidInput, UnknownJob, UnreadableRow
 from tenure.handlers.calls import Call, checked_call
 from tenure.handlers.flows import After, FlowBuilder, FlowJob, When
 from tenure.handlers.options import Span, naming_options, plain
 from tenure.protocol.replies import FlowRecord, FlowReply, flow_reply, flow_summary_record
-from tenure.protocol.requests import MAX_CANCELLED, MAX_LISTED_FLOWS
+from tenure.protocol.requests import MAX_LISTED_FLOWS
 
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
@@ -214,41 +214,21 @@ class Flows:
         asked_as = channel.new_request_id() if request_id is None else RequestId(plain(request_id))
         fields = cancel_fields(channel, hard=hard, reason=reason)
         live = in_order([step for step in view.steps if not step.status.is_terminal])
-        failures = self._cancel(
-            Cancel(
-                job_id=step.job_id,
-                request_id=asked_as,
-                **fields,
-            )
+        commands = [
+            Cancel(job_id=step.job_id, request_id=asked_as, **fields)
             for step in live[::-1]  # children first: a parent's end must not start them [FL14]
-        )
+        ]
+        answers = run(submitting_each(channel, commands))
+        failures = [
+            answer if isinstance(answer, UnreadableRow) else refusal(each.job_id, answer)
+            for each, answer in zip(commands, answers, strict=True)
+            if isinstance(answer, UnreadableRow) or answer.cause not in (None, Cause.JOB_FINISHED)
+        ]
         if failures:
             raise failures[0] from ExceptionGroup("not cancelled", failures)
         return self.show(view.flow.id)
 
     acancel = awaiting(cancel)
-
-    def _cancel(self, commands: Iterable[Cancel]) -> list[TenureError]:
-        """What could not be cancelled. An unreadable row fails its whole batch, which is sent again
-        without that row under the same request id."""
-        failures: list[TenureError] = []
-        left = list(commands)
-        while left:
-            batch = left[:MAX_CANCELLED]
-            try:
-                answers = run(self._channel.submitting(batch))
-            except UnreadableRow as row:
-                left = [each for each in left if each.job_id != row.job_id]
-                if row.job_id not in [each.job_id for each in batch]:
-                    raise
-                failures.append(row)
-                continue
-            left = left[MAX_CANCELLED:]
-            for each, answer in zip(batch, answers, strict=True):
-                reply = cast(Reply, answer)
-                if reply.cause not in (None, Cause.JOB_FINISHED):
-                    failures.append(refusal(each.job_id, reply))
-        return failures
 
     @blocking
     def redrive(self, flow_id: str, *, request_id: str | None = None) -> Operation[FlowReply]:

@@ -22,7 +22,7 @@ from tenure.core.ids import JobId, Kind, Namespace, RequestId
 from tenure.core.instants import MICROSECONDS_PER_SECOND
 from tenure.core.job import Job as StoredJob
 from tenure.core.job import JobError, Progress
-from tenure.core.verdicts import Answer, Reply
+from tenure.core.verdicts import Reply
 from tenure.core.vocabulary import (
     CancelMode,
     Cause,
@@ -40,6 +40,7 @@ from tenure.errors import (
     RequestRefused,
     TenureError,
     UnknownJob,
+    UnreadableRow,
     WaitTimeout,
 )
 from tenure.handlers.calls import JobHandle
@@ -401,16 +402,38 @@ def deciding_many(
     ids = [JobId(plain(job_id)) for job_id in dict.fromkeys(job_ids)]
     for job_id in ids:
         check_job_id("job_ids", job_id)
-    outcomes: list[JobOutcome] = []
-    for start in range(0, len(ids), DECIDED_TOGETHER):
-        batch = [command(job_id=each, **fields) for each in ids[start : start + DECIDED_TOGETHER]]
-        answers = yield from channel.submitting(batch)
-        outcomes += map(_outcome_of, batch, answers)
-    return outcomes
+    commands = [command(job_id=each, **fields) for each in ids]
+    answers = yield from submitting_each(channel, commands)
+    return list(map(_outcome_of, commands, answers))
 
 
-def _outcome_of(command: Command, answer: Answer) -> JobOutcome:
-    assert isinstance(answer, Reply)
+def submitting_each(
+    channel: Channel, commands: Sequence[Command]
+) -> Operation[list[Reply | UnreadableRow]]:
+    """The answers to requests about many jobs, which are sent in batches. An unreadable row fails
+    its whole batch, which is sent again without that row under the same request id."""
+    answers: dict[JobId, Reply | UnreadableRow] = {}
+    left = list(commands)
+    while left:
+        batch = left[:DECIDED_TOGETHER]
+        try:
+            found = yield from channel.submitting(batch)
+        except UnreadableRow as row:
+            if row.job_id not in [each.job_id for each in batch]:
+                raise
+            answers[JobId(row.job_id)] = row
+            left = [each for each in left if each.job_id != row.job_id]
+            continue
+        for each, answer in zip(batch, found, strict=True):
+            assert isinstance(answer, Reply)
+            answers[each.job_id] = answer
+        left = left[len(batch) :]
+    return [answers[each.job_id] for each in commands]
+
+
+def _outcome_of(command: Command, answer: Reply | UnreadableRow) -> JobOutcome:
+    if isinstance(answer, UnreadableRow):
+        return JobOutcome(job_id=command.job_id, problem=str(answer))
     if answer.cause is not None or answer.job is None:
         return JobOutcome(
             job_id=command.job_id,

@@ -14,14 +14,7 @@ import msgspec
 
 from tenure.core.checks import MAX_NAME, quoted
 from tenure.core.commands import JobSpec, Parent
-from tenure.core.ids import (
-    JOB_ID_PATTERN,
-    FlowId,
-    JobId,
-    Kind,
-    handler_flow_id,
-    handler_member_id,
-)
+from tenure.core.ids import JOB_ID_PATTERN, FlowId, JobId, Kind, handler_flow_id, handler_member_id
 from tenure.core.vocabulary import JobStatus, counted
 from tenure.errors import InvalidInput
 from tenure.handlers.calls import (

@@ -283,8 +283,8 @@ def resolution_record(resolution: Resolution | None) -> ResolutionRecord | None:
 
 
 class JobOutcome(Record, frozen=True, kw_only=True):
-    """What became of one of many jobs. With a `cause` or a `held_by` it is as it was, and `problem`
-    says why.
+    """What became of one of many jobs. With a `problem` it is unchanged: for this `cause`, because
+    `held_by` has its key, or because its row cannot be read.
 
     `status` is that of the job now, if the request changed it; `pending` means that it was asked to
     stop and still runs. `resolution` says what had become of a refused dead letter before,

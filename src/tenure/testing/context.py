@@ -26,13 +26,7 @@ from tenure.core.instants import Instant
 from tenure.core.job import Progress
 from tenure.core.vocabulary import JobStatus
 from tenure.errors import Cancelled, LeaseConflictError
-from tenure.handlers.calls import (
-    Call,
-    Enqueued,
-    already_enqueued,
-    already_made,
-    checked_follow_up,
-)
+from tenure.handlers.calls import Call, Enqueued, already_enqueued, already_made, checked_follow_up
 from tenure.handlers.context import Context, Parents, Transaction, TransactionScope, file_of
 from tenure.handlers.flows import FlowPlan
 from tenure.handlers.json_values import encode

@@ -7,14 +7,7 @@ from starlette.responses import Response
 from tenure.core.checks import check_name
 from tenure.core.vocabulary import Role
 from tenure.dashboard.sessions import NONCE_BYTES, Notice, new_session
-from tenure.dashboard.visits import (
-    THEME_COOKIE,
-    THEMES,
-    Page,
-    Visit,
-    cookie_of_port,
-    local_path,
-)
+from tenure.dashboard.visits import THEME_COOKIE, THEMES, Page, Visit, cookie_of_port, local_path
 from tenure.errors import InvalidInput
 from tenure.server.handling import in_time
 from tenure.server.problems import Refused, out_of_scope

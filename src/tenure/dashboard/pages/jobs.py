@@ -6,13 +6,7 @@ from collections.abc import Mapping
 import msgspec
 from starlette.responses import Response
 
-from tenure.core.ids import (
-    JOB_ID_PATTERN,
-    SHORTEST_PREFIX,
-    JobId,
-    is_job_id_prefix,
-    typed_prefix,
-)
+from tenure.core.ids import JOB_ID_PATTERN, SHORTEST_PREFIX, JobId, is_job_id_prefix, typed_prefix
 from tenure.core.instants import Instant, parse_duration
 from tenure.core.views.job_search import PREVIEW_CHARS
 from tenure.core.vocabulary import JobStatus
