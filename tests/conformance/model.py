@@ -26,7 +26,7 @@ from tenure.core.instants import Duration, Instant
 from tenure.core.job import MADE_BY_AN_END, Job
 from tenure.core.kind_settings import KindChange, KindSettings, changes_limits, put_over
 from tenure.core.outcomes import Change, Session, SessionKey, session_of
-from tenure.core.rates import NOTHING_GRANTED, Meter, kind_meter
+from tenure.core.rates import NOTHING_GRANTED, Meter, kind_meter, queue_meter
 from tenure.core.schedules import Schedule, ScheduleChange, fair_order, is_due
 from tenure.core.verdicts import Resolution
 from tenure.core.vocabulary import RENEWALS, JobStatus
@@ -211,6 +211,7 @@ class Model:
         rules = KeyRules(kinds, now)
         queues = {name: self._queue(space, name) for name in scope.queues}
         open_queues = {name for name, state in queues.items() if not state.paused}
+        paused = set(map(queue_meter, queues.keys() - open_queues))  # their rates do not matter
         self._admission.run(scope, rules, open_queues, now)
         here = [
             job
@@ -228,7 +229,9 @@ class Model:
             candidates=(),
             kinds={k: each for k, each in kinds.items() if each.rate is not None and k in asked},
             rate_states={
-                meter: tat for (of, meter), tat in self._rate_states.items() if of == space
+                meter: tat
+                for (of, meter), tat in self._rate_states.items()
+                if of == space and meter not in paused
             },
         )
         found = self._admission.in_claim_order(ready, now)
