@@ -165,7 +165,7 @@ def test_a_flow_can_wait_for_a_job_that_exists(
     assert flow.result(total) == 7
 
 
-def test_a_chain_or_a_map_of_something_else_says_how_it_is_written(
+def test_a_chain_of_something_else_says_how_it_is_written(
     app: Tenure, jobs: Inline, fetched: list[str]
 ) -> None:
     @app.job
@@ -177,30 +177,10 @@ def test_a_chain_or_a_map_of_something_else_says_how_it_is_written(
         with pytest.raises(InvalidInput) as refused:
             app.chain(wrong)  # type: ignore[arg-type]  # what the error is about
         assert refused.value.hint == chained
-    for function in (size.call, len):
-        with pytest.raises(InvalidInput, match="not a job") as refused:
-            app.map(function, ["a"])  # type: ignore[arg-type]  # what the error is about
-        assert (
-            refused.value.hint == "write app.map(function, values) with a function under @app.job"
-        )
-    with pytest.raises(InvalidInput) as refused:
-        app.map(size, ["a"]).then(size)  # type: ignore[arg-type]  # what the error is about
-    assert refused.value.hint == "write app.map(…).then(function.call(argument, …))"
     assert jobs.enqueued == []
 
 
-def test_a_map_says_that_nothing_is_sent_yet(app: Tenure, jobs: Inline, fetched: list[str]) -> None:
-    @app.job
-    def size(text: str) -> int:
-        return len(text)
-
-    assert repr(app.map(size, ["a", "b"])) == "<MappedCalls of size, 2 jobs, sent by then(…)>"
-    assert jobs.enqueued == []
-
-
-def test_a_chain_and_a_map_are_short_for_flows(
-    app: Tenure, jobs: Inline, fetched: list[str]
-) -> None:
+def test_a_chain_is_short_for_a_flow(app: Tenure, jobs: Inline, fetched: list[str]) -> None:
     @app.job
     def double(ctx: Context) -> int:
         [before] = ctx.parents.values()
@@ -211,10 +191,8 @@ def test_a_chain_and_a_map_are_short_for_flows(
         return len(text)
 
     chain = app.chain(size.call("four"), double.call(), double.call())
-    mapped = app.map(size, ["a", "bb"]).then(app.call("merge"))
 
     assert chain.result(chain.jobs[-1]) == 16
-    assert mapped.result(mapped.jobs[-1]) == 3
 
 
 def test_async_code_has_the_same(app: Tenure, jobs: Inline, fetched: list[str]) -> None:
@@ -227,8 +205,6 @@ def test_async_code_has_the_same(app: Tenure, jobs: Inline, fetched: list[str]) 
             total = flow.add(app.call("merge"), after=flow.add(size.call("abc")))
         ends = await flow.await_end()
         chain = await app.achain(size.call("abcd"), app.call("merge"))
-        mapped = await app.map(size, ["x"]).athen(app.call("merge"))
-        await mapped.await_end()
         return await flow.aresult(total), await chain.aresult(chain.jobs[-1]), ends
 
     assert asyncio.run(run()) == (3, 4, {"merge-1": "succeeded", "size-1": "succeeded"})
@@ -283,9 +259,10 @@ def test_a_join_of_many_reads_all_of_them_page_by_page(app: Tenure, jobs: Inline
     def count(ctx: Context) -> int:
         return sum(int(each[0]) for each in ctx.parents.values())
 
-    flow = app.map(number, [n % 10 for n in range(150)]).then(count.call())
+    with app.flow("many") as flow:
+        total = flow.add(count.call(), after=[flow.add(number.call(n % 10)) for n in range(150)])
 
-    assert flow.result(flow.jobs[-1]) == 15 * 45
+    assert flow.result(total) == 15 * 45
 
 
 def test_a_fake_context_has_the_parents_it_was_given() -> None:

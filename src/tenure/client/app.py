@@ -13,10 +13,9 @@ from typing import Any, Literal, ParamSpec, Self, TypeVar, Unpack, overload
 
 from tenure.client.administration import DeadLetters, Jobs, Kinds, Queues, Views, Workers
 from tenure.client.channel import Channel, Link
-from tenure.client.flows import Flow, Flows, MappedCalls, chain_of
+from tenure.client.flows import Flow, Flows, chain_of
 from tenure.client.functions import (
     Definition,
-    Enqueueable,
     JobFunction,
     Sender,
     check_compensation,
@@ -287,13 +286,6 @@ class Application(Views):
         return chain_of(self.flow(name), calls).sending()
 
     achain = awaiting(chain)
-
-    def map(
-        self, function: Enqueueable[..., R], values: Iterable[Any], *, name: str = "map"
-    ) -> MappedCalls[R]:
-        """A call for each value, and a job that waits for all of them:
-        `app.map(fetch, urls).then(merge.call())`."""
-        return MappedCalls(self.flow(name), function, values)
 
     def get(self, job_id: str) -> Job[Any]:
         """A handle on a job. Asks nothing yet: an unknown id is noticed at the first question."""

@@ -4,11 +4,11 @@ Nothing is sent before the end of the block, and then all of it in one transacti
 raises sends nothing. A flow that is wrong is refused before anything is written. [FL3]
 """
 
-from collections.abc import Iterable, Sequence
-from typing import Any, Generic, Self, TypeVar
+from collections.abc import Sequence
+from typing import Any, Self, TypeVar
 
 from tenure.client.channel import Channel
-from tenure.client.functions import Enqueueable, Sender
+from tenure.client.functions import Sender
 from tenure.client.jobs import Job, cancel_fields, ending, refusal, submitting_each
 from tenure.client.shells import Operation, arun, awaiting, blocking, run
 from tenure.core.checks import check_integer, check_job_id
@@ -16,10 +16,10 @@ from tenure.core.commands import Cancel, EnqueueFlow, FlowMember, RedriveFlow
 from tenure.core.flow_rows import FlowRedrive, FlowView, in_order
 from tenure.core.ids import FlowId, JobId, RequestId
 from tenure.core.verdicts import Reply
-from tenure.core.vocabulary import Cause, JobStatus, counted
+from tenure.core.vocabulary import Cause, JobStatus
 from tenure.errors import Conflict, InvalidInput, UnknownJob, UnreadableRow
 from tenure.handlers.calls import Call, checked_call
-from tenure.handlers.flows import After, FlowBuilder, FlowJob, When
+from tenure.handlers.flows import After, FlowBuilder, FlowJob
 from tenure.handlers.options import Span, naming_options, plain
 from tenure.protocol.replies import FlowRecord, FlowReply, flow_reply, flow_summary_record
 from tenure.protocol.requests import MAX_LISTED_FLOWS
@@ -132,34 +132,6 @@ def chain_of(flow: Flow, calls: Sequence[Call[Any]]) -> Flow:
         checked_call(call, example="app.chain(first.call(argument, …), second.call())")
         last = (flow.add(call, after=last),)
     return flow
-
-
-class MappedCalls(Generic[R_co]):
-    """Calls of one function, not sent yet: `app.map(fetch, urls).then(merge.call())`."""
-
-    def __init__(self, flow: Flow, function: Enqueueable[Any, R_co], values: Iterable[Any]) -> None:
-        if not isinstance(function, Enqueueable):
-            raise InvalidInput(
-                "function",
-                f"{type(function).__name__} is not a job",
-                hint="write app.map(function, values) with a function under @app.job",
-            )
-        self._flow = flow
-        self._kind = function.kind
-        self._parts = [flow.add(function.call(value)) for value in values]
-
-    def __repr__(self) -> str:
-        parts = counted(len(self._parts), "job")
-        return f"<{type(self).__name__} of {self._kind}, {parts}, sent by then(…)>"
-
-    @blocking
-    def then(self, call: Call[Any], *, when: When = "succeeded") -> Operation[Flow]:
-        """Send them, and a job that runs when all of them have succeeded, or ended."""
-        checked_call(call, example="app.map(…).then(function.call(argument, …))")
-        self._flow.add(call, after=self._parts, when=when)
-        return self._flow.sending()
-
-    athen = awaiting(then)
 
 
 # --- operators -----------------------------------------------------------------------------------
