@@ -15,7 +15,6 @@ from tenure.protocol.records import (
     DerivedRecord,
     JobRecord,
     ScheduleRecord,
-    schedule_of,
     schedule_record,
 )
 from tenure.protocol.requests import DerivedRequest
@@ -143,4 +142,4 @@ def test_a_schedule_comes_back_with_everything_that_its_spec_says() -> None:
 
     sent = codec.encode(schedule_record(kept, bodies=True))
 
-    assert schedule_of(codec.decode(ScheduleRecord, sent)) == kept
+    assert to_core(Schedule, codec.decode(ScheduleRecord, sent)) == kept

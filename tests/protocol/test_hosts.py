@@ -2,7 +2,7 @@
 
 import pytest
 
-from tenure.protocol.hosts import is_loopback
+from tenure.protocol import is_loopback
 from tenure.remote.settings import parse_address
 from tests.support.cases import each_case
 

@@ -22,7 +22,7 @@ from tenure.core.ids import (
     Namespace,
     QueueName,
 )
-from tenure.core.job import Job
+from tenure.core.job import HIDDEN, Job
 from tenure.core.verdicts import Answer, Grant, Reply
 from tenure.core.vocabulary import ReleaseKind, Role
 from tenure.core.workers import WorkerProcess
@@ -33,6 +33,7 @@ from tests.remote.serving import ThreadedServer, connect, new_token
 from tests.support.doubles import Intercepted
 
 OPERATOR = Actor("operator:kit")
+_NOT_IN_REPLIES = ("checkpoint", "result", "lease_id", "claimed_run_at")
 _CARRIED = ("id", "queue", "kind", "payload", "status", "attempt", "rev", "failures", "hb_seq")
 
 
@@ -107,9 +108,9 @@ class OverHttp:
         row = self._store.jobs.load([job.id]).jobs.get(job.id)
         if row is None or row.rev != job.rev:
             return answer
-        shown = replace(job, lease_id=row.lease_id, claimed_run_at=row.claimed_run_at)
-        assert shown == row
-        return replace(answer, job=shown)
+        hidden = {"payload": HIDDEN, **dict.fromkeys(_NOT_IN_REPLIES)}
+        assert job == replace(row, **hidden)
+        return replace(answer, job=row)
 
     # --- claims
 

@@ -28,8 +28,8 @@ from tenure.remote.settings import Patience, parse_address, trust_from_environme
 from tenure.server.app import make_app
 from tenure.server.connections import guarded
 from tenure.server.lifetime import ServeOptions, listen
+from tenure.server.limits import ServerSettings
 from tenure.server.services import Services
-from tenure.server.settings import ServerSettings
 from tests.support.waiting import PATIENCE_S
 
 SETTINGS = ServerSettings(poll_every_s=0.02)

@@ -84,6 +84,8 @@ def test_many_jobs_go_in_few_requests(shop: Shop) -> None:
 
     assert [job.result(timeout="2m") for job in jobs] == list(range(120))
     assert [job.id for job in again] == [job.id for job in jobs]
+    ended = shop.app.enqueue_many(calls)
+    assert [job.result(timeout="2m") for job in ended] == list(range(120))
 
 
 async def _made_without_blocking(app: Tenure) -> int:

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 from msgspec.structs import replace
 
-from tenure.core.job import Job, Progress
+from tenure.core.job import HIDDEN, Job, Progress
 from tenure.core.validation import MAX_PER_JOB
 from tenure.core.verdicts import Answer, Reply
 from tenure.core.vocabulary import ResolutionKind
@@ -21,7 +21,6 @@ from tests.remote.serving import ThreadedServer
 
 BATCH = "POST /v1/jobs/batch"
 LOOKUP = "POST /v1/jobs/lookup"
-WITH_BODIES = "POST /v1/jobs/lookup?bodies=true"
 
 
 @contextmanager
@@ -47,7 +46,7 @@ def test_a_lost_answer_to_many_new_jobs_costs_one_more_request(server: ThreadedS
         replies = script.client.submit_many(commands).result()
 
         assert {_answered(reply).replayed for reply in replies} == {True}
-        assert [_job(reply).payload for reply in replies] == [each.payload for each in commands]
+        assert [_job(reply).id for reply in replies] == [each.job_id for each in commands]
         assert proxy.answers == [BATCH, BATCH]
 
 
@@ -86,7 +85,7 @@ def test_a_long_log_is_asked_for_page_by_page(kit: RemoteKit) -> None:
     assert len(events) == MAX_PAGE + 5
 
 
-def test_what_became_of_repeated_jobs_is_asked_for_together(server: ThreadedServer) -> None:
+def test_replies_about_repeated_jobs_have_no_bodies(server: ThreadedServer) -> None:
     commands = [new_job(number) for number in range(10, 130)]
 
     with playing(server) as (script, proxy):
@@ -95,12 +94,13 @@ def test_what_became_of_repeated_jobs_is_asked_for_together(server: ThreadedServ
         before = len(proxy.answers)
         repeated = script.client.submit_many(commands).result()
 
-        assert {_job(reply).id for reply in repeated if _job(reply).result == b"[1]"} == done
-        assert [_job(reply).payload for reply in repeated] == [each.payload for each in commands]
-        assert proxy.answers[before:] == [BATCH, WITH_BODIES, WITH_BODIES]  # sixty, by fifty
+        ended = {_job(reply).id for reply in repeated if _job(reply).status.is_terminal}
+        assert ended == done
+        assert {(_job(reply).payload, _job(reply).result) for reply in repeated} == {(HIDDEN, None)}
+        assert proxy.answers[before:] == [BATCH]
 
 
-def test_the_jobs_that_hold_the_keys_are_asked_for_together(server: ThreadedServer) -> None:
+def test_replies_name_the_jobs_that_hold_the_keys(server: ThreadedServer) -> None:
     commands = [new_job(number, dedupe_key=f"key-{number}") for number in range(10, 70)]
     copies = [
         replace(each, job_id=job_id(1000 + at), payload=b'"copy"')
@@ -113,8 +113,8 @@ def test_the_jobs_that_hold_the_keys_are_asked_for_together(server: ThreadedServ
         held = script.client.submit_many(copies).result()
 
         assert {_answered(reply).deduplicated for reply in held} == {True}
-        assert [_job(reply).payload for reply in held] == [each.payload for each in commands]
-        assert proxy.answers[before:] == [BATCH, WITH_BODIES, WITH_BODIES]
+        assert [_job(reply).id for reply in held] == [each.job_id for each in commands]
+        assert proxy.answers[before:] == [BATCH]
 
 
 def test_what_became_of_dead_letters_is_asked_for_together(server: ThreadedServer) -> None:

@@ -20,8 +20,8 @@ from tenure.deadlines import CALL_TIMEOUT_S
 from tenure.protocol.routes import BY_NAME
 from tenure.server.app import make_app
 from tenure.server.lifetime import MakePages
+from tenure.server.limits import ServerSettings
 from tenure.server.services import Services
-from tenure.server.settings import ServerSettings
 from tenure.stores.sqlite.memory import MemoryStore
 from tenure.telemetry.security import SecurityLog
 from tests.support.coordinators import VirtualClock

@@ -10,7 +10,7 @@ from tenure.coordinator.service import Coordinator
 from tenure.core.tokens import TOKEN_ENTROPY_BYTES, NewToken, mint
 from tenure.core.vocabulary import Role
 from tenure.server.lifetime import ServeOptions, serve
-from tenure.server.settings import ServerSettings
+from tenure.server.limits import ServerSettings
 from tenure.stores.sqlite.memory import MemoryStore
 from tests.server.processes import CERTIFICATE, KEY
 

@@ -16,7 +16,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from tenure.core.tokens import mint
 from tenure.errors import TenureError
 from tenure.server.connections import check_protocol
-from tenure.server.settings import ServerSettings
+from tenure.server.limits import ServerSettings
 from tenure_conformance.spec import spec
 from tests.server.hurried import SETTINGS, TOKEN_ENTROPY
 from tests.server.processes import CERTIFICATE, Process

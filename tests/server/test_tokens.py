@@ -23,7 +23,6 @@ from tenure.core.vocabulary import Role
 from tenure.errors import InvalidInput
 from tenure.protocol.routes import ROUTES, Route
 from tenure.server.limits import Quotas
-from tenure.server.principals import Principal
 from tenure_conformance.spec import spec
 from tests.server.harness import JOB, SETTINGS, Answer, Stage
 from tests.server.test_roles import name_of, send
@@ -429,22 +428,22 @@ def test_leases_granted_while_the_store_counts_are_counted(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     token, _ = stage.new_token(W, "busy", max_leases=2)
-    principal, quotas = Principal(token), stage.services.quotas
+    quotas = stage.services.quotas
 
     async def scenario() -> tuple[bool, bool]:
         loop = asyncio.get_running_loop()
 
         def count(*_: object) -> int:
             # On its own thread, while the loop goes on: the number is too old once it is there.
-            loop.call_soon_threadsafe(quotas.settle, principal, 0, 1)
+            loop.call_soon_threadsafe(quotas.settle, token, 0, 1)
             return 1
 
         monkeypatch.setattr(stage.store.tokens, "count_leases", lambda *_: 0)
-        empty = await quotas.reserve(principal, 2)
-        quotas.settle(principal, 2, 0)
+        empty = await quotas.reserve(token, 2)
+        quotas.settle(token, 2, 0)
         monkeypatch.setattr(stage.store.tokens, "count_leases", count)
         stage.clock.advance(5)
-        return empty, await quotas.reserve(principal, 1)
+        return empty, await quotas.reserve(token, 1)
 
     assert stage.run(scenario()) == (True, False)
 
@@ -452,18 +451,17 @@ def test_leases_granted_while_the_store_counts_are_counted(
 @spec("H26")
 def test_a_second_server_counts_what_the_first_one_granted(stage: Stage) -> None:
     token, text = stage.new_token(W, "greedy", max_leases=3)
-    principal = Principal(token)
     second = Quotas(stage.store, stage.services.blocking, stage.clock)
     for number in range(1, 8):
         stage.enqueue(number)
 
-    was_empty = stage.run(second.reserve(principal, 1))
-    second.settle(principal, 1, 0)
+    was_empty = stage.run(second.reserve(token, 1))
+    second.settle(token, 1, 0)
     stage.claim(token=text, limit=2)
 
     assert was_empty
-    assert not stage.run(second.reserve(principal, 2))
-    assert stage.run(second.reserve(principal, 1))
+    assert not stage.run(second.reserve(token, 2))
+    assert stage.run(second.reserve(token, 1))
 
 
 @spec("H26")
@@ -479,10 +477,10 @@ def test_a_token_that_is_far_from_its_limit_is_counted_once_a_second(
 
     monkeypatch.setattr(stage.store.tokens, "count_leases", count)
     for _ in range(5):
-        assert stage.run(stage.services.quotas.reserve(Principal(token), 10))
+        assert stage.run(stage.services.quotas.reserve(token, 10))
     assert len(counted) == 1
     stage.clock.advance(1.1)
-    assert stage.run(stage.services.quotas.reserve(Principal(token), 10))
+    assert stage.run(stage.services.quotas.reserve(token, 10))
     assert len(counted) == 2
 
 

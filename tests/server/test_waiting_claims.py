@@ -29,7 +29,7 @@ from tenure.core.verdicts import Answer, Grant
 from tenure.core.vocabulary import ReleaseKind
 from tenure.errors import Closed
 from tenure.ports import Coordination
-from tenure.server.settings import ServerSettings
+from tenure.server.limits import ServerSettings
 from tenure.server.waiting import Waiter, WaitingClaims
 from tenure_conformance.spec import spec
 from tests.server.harness import JOB

@@ -16,7 +16,7 @@ import msgspec
 
 from tenure.cli.errors import CouldNotRun, refuse
 from tenure.cli.following import show_end, wait_for_end
-from tenure.cli.invocation import Invocation, command
+from tenure.cli.invocation import Invocation, command, load_job
 from tenure.cli.options import (
     app_url_option,
     duration_value,
@@ -178,7 +178,8 @@ def enqueue(
         if why is not None:
             say(f"it waits: {why}")
     if waits:
-        show_end(cli, wait_for_end(cli.serving, reply.job, timeout))
+        ended = wait_for_end(cli.serving, load_job(cli.serving, reply.job.id), timeout)
+        show_end(cli, ended)
     elif cli.as_json:
         print_json(job_record(reply.job, now=cli.now, bodies=False))
     else:

@@ -22,7 +22,7 @@ from tenure.handlers.calls import Call, checked_call
 from tenure.handlers.flows import After, FlowBuilder, FlowJob
 from tenure.handlers.options import Span, naming_options, plain
 from tenure.protocol.replies import FlowRecord, FlowReply, flow_reply, flow_summary_record
-from tenure.protocol.requests import MAX_LISTED_FLOWS
+from tenure.protocol.requests import MAX_PAGE
 
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
@@ -146,7 +146,7 @@ class Flows:
     @blocking
     def ls(self, *, limit: int = 50, before: str | None = None) -> Operation[list[FlowRecord]]:
         """Flows, newest first; `before` is the last id of the previous page."""
-        check_integer("limit", limit, low=1, high=MAX_LISTED_FLOWS)
+        check_integer("limit", limit, low=1, high=MAX_PAGE)
         last = None if before is None else _flow_id(before)
         namespace = self._channel.namespace
         found = yield from self._channel.asking(

@@ -20,8 +20,8 @@ from tenure.core.checks import check_job_id, check_name
 from tenure.core.commands import Cancel, Command, DeadLetter, Discard, Redrive, Requeue, Stall
 from tenure.core.ids import JobId, Kind, Namespace, RequestId
 from tenure.core.instants import MICROSECONDS_PER_SECOND
+from tenure.core.job import HIDDEN, JobError, Progress
 from tenure.core.job import Job as StoredJob
-from tenure.core.job import JobError, Progress
 from tenure.core.verdicts import Reply
 from tenure.core.vocabulary import (
     CancelMode,
@@ -119,9 +119,16 @@ class Job(JobHandle, Generic[R_co]):
     arefresh = awaiting(refresh)
 
     def _loading(self) -> Operation[StoredJob]:
-        if self._stored is None or not self._stored.status.is_terminal:
-            self._stored = yield from self._channel.loading(self.id)
-        return self._stored
+        job = self._ended()
+        if job is None:
+            self._stored = job = yield from self._channel.loading(self.id)
+        return job
+
+    def _ended(self) -> StoredJob | None:
+        """The ended job with its result, if it was read: a server's replies have no bodies."""
+        job = self._stored
+        is_whole = job is not None and job.status.is_terminal and job.payload != HIDDEN
+        return job if is_whole else None
 
     @property
     def kind(self) -> Kind:
@@ -210,8 +217,8 @@ class Job(JobHandle, Generic[R_co]):
     await_end = awaiting(wait, name="await_end")
 
     def _waiting(self, timeout: Span | None) -> Operation[StoredJob]:
-        job = self._stored
-        if job is None or not job.status.is_terminal:
+        job = self._ended()
+        if job is None:
             ended = yield from ending(self._channel, [self.id], timeout)
             self._stored = job = ended[self.id]
         return job

@@ -4,6 +4,8 @@ Server, client, OpenAPI description and reference page read the same table (`rou
 Plain values only: no sockets, no store, no clock. Decides nothing about jobs.
 """
 
+import ipaddress
+
 PROTOCOL_VERSION = 1
 """What `/v1` speaks. Later releases of version 1 add optional fields, never change one. [H2]"""
 
@@ -25,3 +27,21 @@ TOKEN_VARIABLE = "TENURE_TOKEN"  # noqa: S105 - the name of a variable
 """The variable that tells it who it is to a server."""
 TOKEN_FILE_VARIABLE = "TENURE_TOKEN_FILE"  # noqa: S105 - the name of a variable
 """The variable that names a file with the token, for those who have no `TENURE_TOKEN`."""
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a name or address, as a URL or a `Host` header has it, is this machine's own: then a
+    token may be sent to it unencrypted, and a server without tokens answers it. No resolver is
+    asked: an uncertain name is another machine."""
+    if host.lower() == "localhost":
+        # No other spelling: "localhost." may be asked of a name server.
+        return True
+    is_bracketed = host.startswith("[") and host.endswith("]")
+    try:
+        address = ipaddress.ip_address(host[1:-1] if is_bracketed else host)
+    except ValueError:
+        return False
+    if isinstance(address, ipaddress.IPv4Address):
+        return address.is_loopback and not is_bracketed
+    # Versions of Python differ about the IPv4 addresses among those of IPv6.
+    return (address.ipv4_mapped or address).is_loopback

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, overload
 
 import msgspec
+from msgspec import UnsetType
 
 from tenure.core.artifacts import Artifact
 from tenure.core.claims import QueueState
@@ -28,7 +29,7 @@ from tenure.core.kind_settings import KindSettings
 from tenure.core.leases import is_suspect
 from tenure.core.policy import Compensation, DeadLetterJob, Policy
 from tenure.core.rates import Meter, Rate, RateScope, RateWait, parse_rate
-from tenure.core.schedules import Schedule, ScheduleSpec
+from tenure.core.schedules import Schedule
 from tenure.core.verdicts import Observation, Resolution
 from tenure.core.views.dead_letter_groups import DeadLetterGroup, DeadLetterGroups
 from tenure.core.views.overview import (
@@ -151,13 +152,14 @@ def job_record(job: Job, *, now: Instant, bodies: bool) -> JobRecord:
 
 
 def job_of(record: JobRecord) -> Job:
-    """The job behind a record, without its lease's id and the place it was claimed from; a payload
-    that was not asked for is null."""
+    """The job behind a record, without its lease's id and the place it was claimed from; without a
+    payload in the record, its payload is hidden."""
     run_at, updated_at = optional_instant(record.run_at), optional_instant(record.updated_at)
     assert updated_at is not None
     return to_core(
         Job,
         record,
+        payload=HIDDEN if record.payload is msgspec.UNSET else bytes(record.payload),
         not_before=not_before(run_at, queued_at=updated_at),
         correlation_id=given_correlation_id(record.correlation_id, record.id),
     )
@@ -423,7 +425,7 @@ def standing_of(record: RateRecord) -> RateWait:
 
 def queue_record(state: QueueState) -> QueueRecord:
     """A queue as it is shown."""
-    return to_wire(QueueRecord, state, **_rate_fields(state.rate))
+    return to_wire(QueueRecord, state, **rate_fields(state.rate))
 
 
 def queue_of(record: QueueRecord) -> QueueState:
@@ -433,7 +435,7 @@ def queue_of(record: QueueRecord) -> QueueState:
 
 def kind_record(settings: KindSettings) -> KindRecord:
     """What is set for a kind, as it is shown."""
-    return to_wire(KindRecord, settings, **_rate_fields(settings.rate))
+    return to_wire(KindRecord, settings, **rate_fields(settings.rate))
 
 
 def kind_of(record: KindRecord) -> KindSettings:
@@ -441,9 +443,9 @@ def kind_of(record: KindRecord) -> KindSettings:
     return to_core(KindSettings, record, rate=_rate_of(record))
 
 
-def _rate_fields(rate: Rate | None) -> dict[str, Any]:
-    shown = (None, None) if rate is None else (str(rate), rate.burst)
-    return dict(zip(("rate", "burst"), shown, strict=True))
+def rate_fields(rate: Rate | UnsetType | None) -> dict[str, Any]:
+    """A rate, none or an unchanged one as the fields `rate` and `burst` of a message."""
+    return {"rate": str(rate), "burst": rate.burst} if isinstance(rate, Rate) else {"rate": rate}
 
 
 def _rate_of(record: QueueRecord | KindRecord) -> Rate | None:
@@ -466,11 +468,6 @@ class ScheduleRecord(DerivedRecord, frozen=True, kw_only=True):
 def schedule_record(schedule: Schedule, *, bodies: bool) -> ScheduleRecord:
     """A schedule as it is shown."""
     return to_wire(ScheduleRecord, schedule, **({} if bodies else {"payload": msgspec.UNSET}))
-
-
-def schedule_of(record: ScheduleRecord) -> Schedule:
-    """The schedule behind a record; a payload that was left out is null."""
-    return to_core(Schedule, record, spec=to_core(ScheduleSpec, record))
 
 
 # --- Overviews -----------------------------------------------------------------------------------

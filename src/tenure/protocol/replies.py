@@ -29,7 +29,7 @@ from tenure.core.ids import (
 from tenure.core.instants import Instant, seconds
 from tenure.core.job import Job
 from tenure.core.policy import Policy
-from tenure.core.verdicts import CancelDirective, Grant, Reply, Verdict, verdict_for
+from tenure.core.verdicts import CancelDirective, Grant, Reply, Verdict
 from tenure.core.views.event_counts import EventCount
 from tenure.core.views.events import TailDelay
 from tenure.core.vocabulary import Cause, JobStatus, LeaseNews, VerdictKind
@@ -439,13 +439,12 @@ class KeptReply(Record, frozen=True, kw_only=True):
 # --- Flows -------------------------------------------------------------------------------------
 
 
-@derived(FlowRow)
+@derived(FlowSummary, via=("flow",))
 class FlowRecord(DerivedRecord, frozen=True):
     """Jobs that were made together; `is_live` says whether one of them has not ended. `statuses`
     counts them by status, without those that others replace; null where a list has too many. [FL15]
     """
 
-    is_live: bool
     statuses: dict[JobStatus, int] | None = None
 
     @property
@@ -511,15 +510,13 @@ class FlowsReply(Record, frozen=True, kw_only=True):
     flows: tuple[FlowRecord, ...]
 
 
-class FlowReply(Record, frozen=True, kw_only=True):
+@derived(FlowView)
+class FlowReply(DerivedRecord, frozen=True, kw_only=True):
     """A flow with its jobs, also those that were replaced, and its redrives, oldest first. `hidden`
     of its jobs are out of the token's scope; `is_live` and `statuses` are about the others. [FL9]
     """
 
     flow: FlowRecord
-    steps: tuple[FlowStepRecord, ...]
-    redrives: tuple[FlowRedriveRecord, ...] = ()
-    hidden: int = 0
 
     @property
     def current(self) -> tuple[FlowStepRecord, ...]:
@@ -529,42 +526,21 @@ class FlowReply(Record, frozen=True, kw_only=True):
 
 def flow_summary_record(listed: FlowSummary) -> FlowRecord:
     """A flow as it is listed."""
-    statuses = None if listed.statuses is None else dict(listed.statuses)
-    return to_wire(FlowRecord, listed.flow, is_live=listed.is_live, statuses=statuses)
-
-
-def flow_summary_of(record: FlowRecord) -> FlowSummary:
-    """The flow that was listed."""
-    return FlowSummary(
-        flow=to_core(FlowRow, record), is_live=record.is_live, statuses=record.statuses
-    )
+    return to_wire(FlowRecord, listed)
 
 
 def flow_reply(view: FlowView) -> FlowReply:
     """A flow with its jobs as it is shown."""
-    return FlowReply(
-        flow=to_wire(
-            FlowRecord,
-            view.flow,
-            is_live=view.is_live,
-            statuses=dict(Counter(step.status for step in view.current)),
-        ),
-        steps=tuple(to_wire(FlowStepRecord, each) for each in view.steps),
-        redrives=tuple(to_wire(FlowRedriveRecord, each) for each in view.redrives),
-        hidden=view.hidden,
-    )
+    statuses = Counter(step.status for step in view.current)
+    summary = FlowSummary(flow=view.flow, is_live=view.is_live, statuses=statuses)
+    return to_wire(FlowReply, view, flow=to_wire(FlowRecord, summary))
 
 
 def flow_view_of(reply: FlowReply) -> FlowView:
     """The flow that was shown."""
-    return FlowView(
-        flow=to_core(FlowRow, reply.flow),
-        steps=tuple(to_core(FlowStep, each) for each in reply.steps),
-        redrives=tuple(
-            to_core(FlowRedrive, each, flow_id=reply.flow.id) for each in reply.redrives
-        ),
-        hidden=reply.hidden,
-    )
+    flow = to_core(FlowRow, reply.flow)
+    redrives = tuple(to_core(FlowRedrive, each, flow_id=flow.id) for each in reply.redrives)
+    return to_core(FlowView, reply, flow=flow, redrives=redrives)
 
 
 @derived(ParentResult, names={"step": "name", "outcome": "status"})
@@ -572,33 +548,12 @@ class ParentRecord(DerivedRecord, frozen=True):
     """How a parent ended, and what it returned if it succeeded."""
 
 
-class ParentsReply(Record, frozen=True, kw_only=True):
+@derived(ParentPage)
+class ParentsReply(DerivedRecord, frozen=True, kw_only=True):
     """Some parents in order of position, and whether these are the last; or why the lease does not
     give them. [FL7]"""
 
     verdict: VerdictKind
-    parents: tuple[ParentRecord, ...] = ()
-    is_last: bool = True
-    cause: Cause | None = None
-
-
-def parents_reply(page: ParentPage) -> ParentsReply:
-    """A page of parents as it is sent."""
-    return ParentsReply(
-        verdict=verdict_for(page.cause),
-        parents=tuple(to_wire(ParentRecord, each) for each in page.parents),
-        is_last=page.is_last,
-        cause=page.cause,
-    )
-
-
-def parent_page_of(reply: ParentsReply) -> ParentPage:
-    """The page that was sent."""
-    return ParentPage(
-        parents=tuple(to_core(ParentResult, each) for each in reply.parents),
-        is_last=reply.is_last,
-        cause=reply.cause,
-    )
 
 
 # --- Workers -----------------------------------------------------------------------------------

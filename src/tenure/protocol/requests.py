@@ -55,9 +55,10 @@ from tenure.core.leases import LeaseRef
 from tenure.core.policy import Compensation, DeadLetterJob, Policy
 from tenure.core.schedules import PutSchedule
 from tenure.core.verdicts import Resolution
+from tenure.core.views.dead_letter_groups import DeadLetterGroupFilter
 from tenure.core.views.events import MAX_NEWEST, EventFilter, TailFilter
 from tenure.core.views.job_search import JobFilter
-from tenure.core.views.overview import TimeRange
+from tenure.core.views.overview import OverviewFilter
 from tenure.core.vocabulary import ErrorClass, JobStatus, ReasonCode, Stage
 from tenure.core.workers import MAX_WORKER_KEY, WorkerProcess
 from tenure.errors import InvalidInput
@@ -81,8 +82,6 @@ MAX_BATCH = 1000
 
 MAX_CANCELLED = 250
 """Jobs that one request cancels: their rows are read with their bodies, up to a MiB or two each."""
-
-MAX_LISTED_FLOWS = 500
 
 MAX_PAGE = 500
 MAX_WITH_BODIES = 50
@@ -329,16 +328,6 @@ class EnqueueManyMessage(Request, frozen=True, kw_only=True):
     jobs: Annotated[tuple[EnqueueMessage, ...], Meta(min_length=1, max_length=MAX_BATCH)]
 
 
-class FlowsQuery(Request, frozen=True, kw_only=True):
-    """Which flows to list; `before` is the last id of the previous page. `id_prefix`: only flows
-    whose id begins with it."""
-
-    namespace: NamespaceField | None = None
-    id_prefix: Annotated[str, Meta(min_length=1, max_length=36)] | None = None
-    before: JobIdField | None = None
-    limit: Annotated[int, Meta(ge=1, le=MAX_LISTED_FLOWS)] = 50
-
-
 @derived(RedriveFlow, without=("flow_id", "actor", "found"))
 class RedriveFlowMessage(DerivedRequest, frozen=True, kw_only=True):
     """Replace the jobs of a flow that did not succeed. [FL10]"""
@@ -539,15 +528,6 @@ class LimitMessage(Request, frozen=True, kw_only=True):
     burst: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
 
 
-class RatesQuery(Request, frozen=True, kw_only=True):
-    """Which jobs the rates are asked for. [RL10]"""
-
-    queue: QueueField
-    kind: KindField
-    rate_key: Label | None = None
-    namespace: NamespaceField | None = None
-
-
 class KindMessage(Request, frozen=True, kw_only=True):
     """What is set for a kind: its rate, such as `100/m`; null means none. [RL4] And how many of its
     jobs may run at a time for each concurrency key; null means 1. [CK7] `policy` is the policy
@@ -592,56 +572,70 @@ class NamespaceQuery(Request, frozen=True, kw_only=True):
     namespace: NamespaceField | None = None
 
 
-class QueuesQuery(Request, frozen=True, kw_only=True):
+class PageQuery(NamespaceQuery, frozen=True, kw_only=True):
+    """How many rows a page of a list has at most."""
+
+    limit: Annotated[int, Meta(ge=1, le=MAX_PAGE)] = 50
+
+
+class QueuesQuery(PageQuery, frozen=True, kw_only=True):
     """A page of queues, by name. `after` is the `next_after` of the previous page. [H86]"""
 
     after: QueueField | None = None
-    limit: Annotated[int, Meta(ge=1, le=MAX_PAGE)] = 50
-    namespace: NamespaceField | None = None
 
 
-class SchedulesQuery(Request, frozen=True, kw_only=True):
+class SchedulesQuery(PageQuery, frozen=True, kw_only=True):
     """A page of schedules, by name. `after` is the `next_after` of the previous page. [H86]"""
 
     after: ScheduleField | None = None
-    limit: Annotated[int, Meta(ge=1, le=MAX_PAGE)] = 50
-    namespace: NamespaceField | None = None
 
 
-class WorkersQuery(Request, frozen=True, kw_only=True):
+class WorkersQuery(PageQuery, frozen=True, kw_only=True):
     """A page of workers, by name. `after` is the `next_after` of the previous page. [H86]"""
 
     after: Annotated[str, Meta(max_length=MAX_WORKER_KEY)] | None = None
-    limit: Annotated[int, Meta(ge=1, le=MAX_PAGE)] = 50
-    namespace: NamespaceField | None = None
 
 
-class StatsQuery(Request, frozen=True, kw_only=True):
+class FlowsQuery(PageQuery, frozen=True, kw_only=True):
+    """Which flows to list; `before` is the last id of the previous page. `id_prefix`: only flows
+    whose id starts with it."""
+
+    id_prefix: Annotated[str, Meta(min_length=1, max_length=36)] | None = None
+    before: JobIdField | None = None
+
+
+class StatsQuery(NamespaceQuery, frozen=True, kw_only=True):
     """The span of time whose events are counted, by default the last 24 hours."""
 
     since: Moment | None = None
     until: Moment | None = None
+
+
+_SINGULAR = {"queues": "queue", "kinds": "kind"}
+
+
+@derived(OverviewFilter, names=_SINGULAR)
+class OverviewQuery(DerivedRequest, frozen=True, kw_only=True):
+    """How far back an overview reads, and of which queues or kinds only. [OB28]"""
+
     namespace: NamespaceField | None = None
 
 
-class OverviewQuery(Request, frozen=True, kw_only=True):
-    """How far back an overview looks, and of which queue or kind only. [OB28]"""
-
-    range: TimeRange = TimeRange.HOUR
-    queue: QueueField | None = None
-    kind: KindField | None = None
-    namespace: NamespaceField | None = None
-
-
-class DeadLetterGroupsQuery(Request, frozen=True, kw_only=True):
-    """How far back groups of dead letters are counted over time, and of which queue or kind only.
+@derived(DeadLetterGroupFilter, names=_SINGULAR)
+class DeadLetterGroupsQuery(DerivedRequest, frozen=True, kw_only=True):
+    """How far back groups of dead letters are counted over time, and of which queues or kinds only.
     `key`: only this group, with the ids of its letters. [OB31]"""
 
-    range: TimeRange = TimeRange.DAY
-    queue: QueueField | None = None
-    kind: KindField | None = None
     key: Annotated[str, Meta(min_length=16, max_length=16)] | None = None
     namespace: NamespaceField | None = None
+
+
+class RatesQuery(NamespaceQuery, frozen=True, kw_only=True):
+    """Which jobs the rates are asked for. [RL10]"""
+
+    queue: QueueField
+    kind: KindField
+    rate_key: Label | None = None
 
 
 class EventsQuery(Request, frozen=True, kw_only=True):
@@ -651,7 +645,7 @@ class EventsQuery(Request, frozen=True, kw_only=True):
     limit: Annotated[int, Meta(ge=1, le=MAX_PAGE)] = MAX_PAGE
 
 
-class LogQuery(Request, frozen=True, kw_only=True):
+class LogQuery(PageQuery, frozen=True, kw_only=True):
     """Which events of all jobs a list shows, newest first unless `oldest_first`. A `type` is a type
     of events or a name, `claimed` or `job_claimed`; it may be repeated. `after` is the `next_after`
     of the previous page. [E6] [E8]"""
@@ -663,8 +657,6 @@ class LogQuery(Request, frozen=True, kw_only=True):
     until: Moment | None = None
     oldest_first: bool = False
     after: Annotated[str, Meta(max_length=80)] | None = None
-    limit: Annotated[int, Meta(ge=1, le=MAX_PAGE)] = 50
-    namespace: NamespaceField | None = None
 
 
 def log_query(wanted: EventFilter) -> LogQuery:
@@ -683,7 +675,7 @@ MAX_FOLLOW_WAIT_S = 10.0
 """How long a server holds a reader of the tail at most."""
 
 
-class TailQuery(Request, frozen=True, kw_only=True):
+class TailQuery(PageQuery, frozen=True, kw_only=True):
     """Which events a reader of the tail follows. `after` is the `next_after` of the previous page;
     without it the reader begins at the oldest event, or with `newest` at the end, with at most so
     many of the newest events. If there is no event yet, the answer comes after `wait_s`. [E10]"""
@@ -694,8 +686,6 @@ class TailQuery(Request, frozen=True, kw_only=True):
     after: Annotated[str, Meta(max_length=80)] | None = None
     newest: Annotated[int, Meta(ge=0, le=MAX_NEWEST)] | None = None
     wait_s: Annotated[float, Meta(ge=0, le=MAX_FOLLOW_WAIT_S)] = 0.0
-    limit: Annotated[int, Meta(ge=1, le=MAX_PAGE)] = 50
-    namespace: NamespaceField | None = None
 
 
 def tail_query(wanted: TailFilter, *, wait_s: float) -> TailQuery:

@@ -268,7 +268,10 @@ class _Change(NamedTuple):
 _Sources = dict[str, tuple[str, _Change | None]]
 """By field: the path of the attribute that its value is read from, and how the value changes."""
 
-_translations: dict[tuple[object, ...], Callable[[Any, Mapping[str, Any]], Any]] = {}
+_Translation = Callable[[Any, Mapping[str, Any]], Any]
+"""Makes the other side's struct from a struct and the fields that are given."""
+
+_translations: dict[tuple[object, ...], _Translation] = {}
 
 
 def to_wire(message: type[_S], value: object, **given: Any) -> _S:
@@ -289,11 +292,23 @@ def to_core(core: type[_S], message: object, **given: Any) -> _S:
     key = (core, type(message), *given)
     translate = _translations.get(key)
     if translate is None:
-        sources = _core_sources(core, type(message), given)
-        may_lack = [name for name, hint in _hints(core).items() if _without_none(hint)[1]]
-        translate = _translations[key] = _translation(core, sources, given, may_lack)
+        translate = _translations[key] = _core_translation(core, type(message), given)
     made: _S = translate(message, given)
     return made
+
+
+def _core_translation(core: Any, message: Any, given: Collection[str]) -> _Translation:
+    via = [name for name in _plan(message).via if name in _hints(core) and name not in given]
+    parts = {name: _type_at(core, name) for name in via}
+    known = (*given, *parts)
+    sources = _core_sources(core, message, known)
+    may_lack = [name for name, hint in _hints(core).items() if _without_none(hint)[1]]
+    made_of = _translation(core, sources, known, may_lack)
+    if not parts:
+        return made_of
+    return lambda value, given: made_of(
+        value, {**given, **{name: to_core(part, value) for name, part in parts.items()}}
+    )
 
 
 def _wire_sources(message: Any, core: Any, given: Collection[str]) -> _Sources:
@@ -323,7 +338,7 @@ def _core_sources(core: Any, message: Any, given: Collection[str]) -> _Sources:
 
 def _translation(
     made: Any, sources: _Sources, given: Collection[str], may_lack: Collection[str] = ()
-) -> Callable[[Any, Mapping[str, Any]], Any]:
+) -> _Translation:
     """The function that makes a struct of the values of these sources, of those that are given, and
     of defaults; fields in `may_lack` are None if they have none of these."""
     rest = {

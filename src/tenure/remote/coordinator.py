@@ -3,6 +3,7 @@
 A few threads send the requests and fill the futures. Reports and claims are sent once, because a
 worker retries them by its own rules; everything else is retried here. A worker's reports, new jobs
 and cancels go in batches below the server's limits, every other command in a request of its own.
+The jobs of its replies have no bodies: who needs them reads the job.
 The actor of a command is not sent: the server takes it from the token. [H21]
 """
 
@@ -11,7 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
 from itertools import groupby
 from threading import Lock
-from typing import Any, NamedTuple, TypeVar, assert_never, cast
+from typing import Any, TypeVar, assert_never, cast
 
 import msgspec
 from msgspec.structs import replace
@@ -20,7 +21,6 @@ from tenure.core.checks import MAX_DURATION
 from tenure.core.claims import ClaimAnswer, ClaimRequest
 from tenure.core.commands import (
     Cancel,
-    Claim,
     Command,
     Complete,
     Enqueue,
@@ -31,13 +31,11 @@ from tenure.core.commands import (
     RedriveFlow,
     Release,
     Start,
-    Sweep,
-    Unblock,
     WorkerCommand,
 )
 from tenure.core.ids import JobId
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration
-from tenure.core.job import HIDDEN, Job
+from tenure.core.job import Job
 from tenure.core.policy import LeaseBounds
 from tenure.core.schedules import (
     PauseSchedule,
@@ -45,19 +43,18 @@ from tenure.core.schedules import (
     RemoveSchedule,
     ResumeSchedule,
     RunSchedule,
+    Schedule,
     ScheduleCommand,
     ScheduleReply,
-    check_schedule_command,
 )
-from tenure.core.validation import Limits, check_claim, check_commands
+from tenure.core.validation import Limits, check_commands
 from tenure.core.verdicts import Answer, Reply, Verdict
 from tenure.core.views.job_search import FoundJobs, JobFilter
-from tenure.core.vocabulary import Cause, ReleaseKind
-from tenure.errors import Closed, InvalidInput, OutcomeUnknown
+from tenure.core.vocabulary import Cause
+from tenure.errors import Closed, OutcomeUnknown
 from tenure.ports import NO_WAIT
 from tenure.protocol import replies, requests
 from tenure.protocol.codec import encode
-from tenure.protocol.records import schedule_of
 from tenure.protocol.routes import MAX_BATCH_BYTES, route_of
 from tenure.protocol.translation import to_core, to_wire
 from tenure.remote.caller import Call, Caller, NotFound
@@ -67,15 +64,6 @@ ROOM_BYTES = MAX_BATCH_BYTES - 1024
 """Room for the messages of a batch; the rest of the limit is for what surrounds them."""
 
 _T = TypeVar("_T")
-
-
-def check_sendable(commands: Sequence[Command]) -> None:
-    """Raise for commands that only a coordinator itself may give."""
-    for command in commands:
-        is_own = isinstance(command, Claim | Sweep | Unblock)
-        if is_own or (isinstance(command, Release) and command.kind is ReleaseKind.UNDELIVERED):
-            problem = f"only the coordinator itself may {type(command).__name__.lower()} like this"
-            raise InvalidInput("command", problem)
 
 
 def send(caller: Caller, commands: Sequence[Command]) -> list[Answer]:
@@ -95,12 +83,11 @@ def _ask(
     message: msgspec.Struct,
     *,
     read: Callable[[Any], Reply],
-    query: requests.BodiesQuery | None = None,
     **parts: str,
 ) -> Reply:
     """Send a request of its own; a 404 means that the job is unknown."""
     try:
-        return read(caller.ask(Call(name=name, parts=parts, message=message, query=query)))
+        return read(caller.ask(Call(name=name, parts=parts, message=message)))
     except NotFound:
         return Reply(job=None, cause=Cause.UNKNOWN_JOB)
 
@@ -108,10 +95,8 @@ def _ask(
 def _decide(caller: Caller, command: Command) -> Reply:
     route = route_of(command)
     assert route.request is not None
-    message, query = to_wire(route.request, command), requests.BodiesQuery(bodies=True)
-    return _ask(
-        caller, route.name, message, read=replies.reply_of, query=query, job_id=command.job_id
-    )
+    message = to_wire(route.request, command)
+    return _ask(caller, route.name, message, read=replies.reply_of, job_id=command.job_id)
 
 
 def _follow_up(caller: Caller, command: FollowUp) -> Reply:
@@ -145,25 +130,19 @@ def _report(caller: Caller, commands: Sequence[WorkerCommand]) -> Iterator[Verdi
     """Send reports once: a worker retries them by its own rules."""
     for batch in _batches(requests.report_of(command) for command in commands):
         call = Call(name="report", message=requests.ReportsMessage(reports=batch))
-        heard = caller.ask_once(call).verdicts
-        _check_count(len(heard), len(batch))
-        yield from (to_core(Verdict, verdict) for verdict in heard)
+        answers = caller.ask_once(call).verdicts
+        _check_count(len(answers), len(batch))
+        yield from (to_core(Verdict, each) for each in answers)
 
 
 def _enqueue(caller: Caller, commands: Sequence[Enqueue]) -> Iterator[Reply]:
-    sent = iter(commands)
     for batch in _batches(to_wire(requests.EnqueueMessage, command) for command in commands):
         call = Call(name="enqueue-many", message=requests.EnqueueManyMessage(jobs=batch))
-        heard = caller.ask(call).replies
-        _check_count(len(heard), len(batch))
-        yield from _with_bodies(
-            caller, [_made(next(sent), replies.reply_of(reply)) for reply in heard]
-        )
+        yield from _replies(caller, call, len(batch))
 
 
 def _cancel(caller: Caller, commands: Sequence[Cancel]) -> Iterator[Reply]:
-    """Send those together that differ only in their job. The jobs of their answers have no bodies;
-    that of a lone command has. [H90]"""
+    """Send commands together that differ only in their job. [H90]"""
     for _, group in groupby(commands, key=lambda each: replace(each, job_id=JobId(""))):
         alike = list(group)
         if len(alike) == 1 or _expects_something(alike[0]):
@@ -172,47 +151,18 @@ def _cancel(caller: Caller, commands: Sequence[Cancel]) -> Iterator[Reply]:
         for start in range(0, len(alike), requests.MAX_CANCELLED):
             batch = alike[start : start + requests.MAX_CANCELLED]
             call = Call(name="cancel-many", message=requests.cancel_many_message(batch))
-            heard = caller.ask(call).replies
-            _check_count(len(heard), len(batch))
-            yield from (_without_bodies(replies.reply_of(reply)) for reply in heard)
+            yield from _replies(caller, call, len(batch))
 
 
 def _expects_something(command: Cancel) -> bool:
     return command.expected_rev is not None or command.expected_status is not None
 
 
-def _without_bodies(reply: Reply) -> Reply:
-    job = reply.job
-    return reply if job is None else replace(reply, job=replace(job, payload=HIDDEN))
-
-
-class _EnqueueReply(NamedTuple):
-    """A reply to an enqueue, and whether its job shows all the bodies it has."""
-
-    reply: Reply
-    is_whole: bool
-
-
-def _made(command: Enqueue, reply: Reply) -> _EnqueueReply:
-    """Fill in the payload, which for a new job or a repeated request is the one that was sent.
-    Other bodies exist only if attempts have added them. [D5]"""
-    job = reply.job
-    if job is None:
-        return _EnqueueReply(reply, is_whole=True)
-    if reply.deduplicated or reply.cause:
-        return _EnqueueReply(reply, is_whole=False)
-    sent = replace(reply, job=replace(job, payload=command.payload))
-    return _EnqueueReply(sent, is_whole=job.attempt == 0)
-
-
-def _with_bodies(caller: Caller, made: Sequence[_EnqueueReply]) -> Iterator[Reply]:
-    """The replies with all bodies. Loads missing ones together: a lost answer to a thousand jobs
-    would otherwise cost a thousand requests."""
-    wanted = {each.reply.job.id for each in made if each.reply.job and not each.is_whole}
-    found = RemoteJobs(caller).read(sorted(wanted))
-    for reply, _ in made:
-        job = None if reply.job is None else found.get(reply.job.id, reply.job)
-        yield replace(reply, job=job)
+def _replies(caller: Caller, call: Call, number: int) -> Iterator[Reply]:
+    """The answers to a request about this many jobs."""
+    answers = caller.ask(call).replies
+    _check_count(len(answers), number)
+    return map(replies.reply_of, answers)
 
 
 def _batches(messages: Iterable[_T]) -> Iterator[tuple[_T, ...]]:
@@ -231,9 +181,9 @@ def _batches(messages: Iterable[_T]) -> Iterator[tuple[_T, ...]]:
         yield cast(tuple[_T, ...], tuple(batch))
 
 
-def _check_count(heard: int, asked: int) -> None:
-    if heard != asked:
-        raise OutcomeUnknown(f"the answer has {heard} parts, but the request has {asked}")
+def _check_count(answered: int, sent: int) -> None:
+    if answered != sent:
+        raise OutcomeUnknown(f"the answer has {answered} parts, but the request has {sent}")
 
 
 _TOGETHER: dict[type, Callable[[Caller, Any], Iterable[Answer]]] = {
@@ -253,7 +203,9 @@ _ALONE: dict[type, Callable[[Caller, Any], Reply]] = {
 THREADS = 8
 CLAIM_THREADS = 2
 
-# The server's coordinator sets the bounds of leases, and refuses others.
+# What fits one request is checked by the server alone. Commands are checked here too: a call may
+# take several requests, of which the first would be carried out [J6], and a body that is no JSON
+# would break the message around it. The server's coordinator sets the bounds of leases.
 _LIMITS = Limits(lease=LeaseBounds(shortest_us=Duration(0), longest_us=Duration(MAX_DURATION)))
 
 
@@ -287,7 +239,7 @@ class RemoteCoordinator:
 
     def submit_many(self, commands: Sequence[Command]) -> "Future[list[Answer]]":
         """Answers in the order asked. Raises `InvalidInput` at once, before anything is sent."""
-        _check(commands)
+        check_commands(commands, _LIMITS)
         asked = tuple(commands)
         return _submitted(self._threads, lambda: send(self._caller, asked))
 
@@ -297,7 +249,7 @@ class RemoteCoordinator:
         if not self._sends_itself.acquire(blocking=False):
             return self.submit_many(commands).result()
         try:
-            _check(commands)
+            check_commands(commands, _LIMITS)
             return send(self._caller, commands)
         finally:
             self._sends_itself.release()
@@ -308,18 +260,16 @@ class RemoteCoordinator:
 
     def change_schedule(self, command: ScheduleCommand) -> ScheduleReply:
         """Send a request about a schedule and wait. The actor is the token's."""
-        check_schedule_command(command, _LIMITS)
         try:
             answer = self._caller.ask(_schedule_call(command))
         except NotFound:
             return ScheduleReply(schedule=None)
-        return ScheduleReply(schedule=schedule_of(answer.schedule), changed=answer.changed)
+        return ScheduleReply(schedule=to_core(Schedule, answer.schedule), changed=answer.changed)
 
     def submit_claim(
         self, request: ClaimRequest, *, wait_us: Duration = NO_WAIT
     ) -> "Future[ClaimAnswer]":
         """Claim jobs; the server waits for some for up to `wait_us`, a minute at most."""
-        check_claim(request, _LIMITS)
         wait_s = min(wait_us / MICROSECONDS_PER_SECOND, requests.LONGEST_WAIT_S)
         since = self._caller.hang_ups  # read now: `end_waits` may be called before a thread is free
 
@@ -334,11 +284,6 @@ class RemoteCoordinator:
         """End the waiting claims. If one was granted jobs meanwhile, its retry receives them or the
         server takes them back. [H35]"""
         self._caller.hang_up_waiting()
-
-
-def _check(commands: Sequence[Command]) -> None:
-    check_commands(commands, _LIMITS)
-    check_sendable(commands)
 
 
 def _schedule_call(command: ScheduleCommand) -> Call:

@@ -16,8 +16,7 @@ from tenure.core.policy import Backoff
 from tenure.core.tokens import read_token
 from tenure.deadlines import RETRY_FOR_S
 from tenure.errors import InvalidInput, UnknownStoreUrl
-from tenure.protocol import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE
-from tenure.protocol.hosts import is_loopback
+from tenure.protocol import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE, is_loopback
 
 CA_VARIABLE = "TENURE_CA_FILE"
 CERTIFICATE_VARIABLE = "TENURE_CLIENT_CERT"

@@ -18,13 +18,12 @@ from tenure.core.artifacts import (
     Staging,
     StoredArtifact,
 )
-from tenure.core.checks import check_job_id, check_name
 from tenure.core.claims import QueueState
 from tenure.core.events import Event
 from tenure.core.flow_rows import FlowSummary, FlowView, ParentPage
 from tenure.core.ids import Actor, FlowId, JobId, Kind, Namespace, QueueName, WorkerId
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration, Instant
-from tenure.core.job import HIDDEN, Job
+from tenure.core.job import Job
 from tenure.core.kind_settings import KindChange, KindSettings
 from tenure.core.leases import LeaseRef
 from tenure.core.policy import Policy
@@ -55,7 +54,6 @@ from tenure.protocol.requests import MAX_FOLLOW_WAIT_S, MAX_PAGE, MAX_WITH_BODIE
 from tenure.protocol.translation import to_core, to_wire
 from tenure.remote.caller import Call, Caller, NotFound
 
-_Name = TypeVar("_Name", bound=str)
 _T = TypeVar("_T")
 
 
@@ -141,7 +139,7 @@ class RemoteJobs(_Part):
         for start in range(0, len(ids), MAX_WITH_BODIES):
             message = requests.LookupMessage(job_ids=tuple(ids[start : start + MAX_WITH_BODIES]))
             read = self._read_with_bodies if bodies else self._read
-            jobs = read("lookup", message=message, of=_looked_up if bodies else _listed)
+            jobs = read("lookup", message=message, of=_listed)
             found |= {job.id: job for job in jobs}
         return found
 
@@ -156,7 +154,6 @@ class RemoteJobs(_Part):
 
     def observations(self, job_id: JobId) -> list[Observation]:
         """What is kept beside a job's log, with bodies if the caller may see them."""
-        check_job_id("job_id", job_id)
         found: list[Observation] = self._read_with_bodies(
             "observations",
             job_id=job_id,
@@ -179,14 +176,6 @@ class RemoteJobs(_Part):
 
 def _listed(page: replies.JobPage) -> list[Job]:
     return list(map(records.job_of, page.jobs))
-
-
-def _looked_up(page: replies.JobPage) -> list[Job]:
-    """The jobs of a page; one whose payload was left out has a hidden one."""
-    return [
-        job if record.payload is not UNSET else msgspec.structs.replace(job, payload=HIDDEN)
-        for record, job in ((record, records.job_of(record)) for record in page.jobs)
-    ]
 
 
 class _Events(_Part):
@@ -270,7 +259,7 @@ class _Flows(_Part):
         return self._read(
             "flows",
             query=query,
-            of=lambda reply: list(map(replies.flow_summary_of, reply.flows)),
+            of=lambda reply: [to_core(FlowSummary, each) for each in reply.flows],
         )
 
     def load(self, namespace: Namespace, flow_id: FlowId) -> FlowView | None:
@@ -286,7 +275,7 @@ class _Flows(_Part):
             "parents",
             job_id=held.job_id,
             message=requests.ParentsMessage(lease_id=held.lease_id, after=after),
-            of=replies.parent_page_of,
+            of=partial(to_core, ParentPage),
             absent=lambda: ParentPage(cause=Cause.UNKNOWN_JOB),
         )
 
@@ -304,7 +293,7 @@ class _Schedules(_Part):
             "schedules",
             requests.SchedulesQuery,
             namespace,
-            lambda page: map(records.schedule_of, page.schedules),
+            lambda page: [to_core(Schedule, each) for each in page.schedules],
             after=after,
             limit=limit,
         )
@@ -341,31 +330,14 @@ class _Views(_Part):
         )
 
     def dead_letter_groups(self, wanted: DeadLetterGroupFilter) -> DeadLetterGroups:
-        """Dead letters within the token's scope by kind and error, of all or of one queue or
-        kind."""
-        query = requests.DeadLetterGroupsQuery(key=wanted.key, **_narrowed(wanted))
+        """Dead letters within the token's scope by kind and error."""
+        query = to_wire(requests.DeadLetterGroupsQuery, wanted)
         return self._read("dead-letter-groups", query=query, of=partial(to_core, DeadLetterGroups))
 
     def overview(self, wanted: OverviewFilter) -> Overview:
-        """What is going on within the token's scope, of all of it or of one queue or kind."""
-        query = requests.OverviewQuery(**_narrowed(wanted))
+        """What the jobs within the token's scope are doing."""
+        query = to_wire(requests.OverviewQuery, wanted)
         return self._read("overview", query=query, of=partial(to_core, Overview))
-
-
-def _narrowed(wanted: OverviewFilter | DeadLetterGroupFilter) -> dict[str, Any]:
-    return {
-        "range": wanted.range,
-        "queue": _only("queues", wanted.queues),
-        "kind": _only("kinds", wanted.kinds),
-        "namespace": wanted.namespace,
-    }
-
-
-def _only(field: str, names: Sequence[_Name]) -> _Name | None:
-    """The one name that is asked for, if any: a server's answer has all that the token may see."""
-    if len(names) > 1:
-        raise InvalidInput(field, "a server takes one of them, or none for all")
-    return names[0] if names else None
 
 
 class _Settings(_Part):
@@ -396,7 +368,7 @@ class _Settings(_Part):
         if paused is not None:
             asked.append(("pause" if paused else "resume", None))
         if limit is not None or rate is not UNSET:
-            asked.append(("limit", requests.LimitMessage(limit=limit, **_rate_fields(rate))))
+            asked.append(("limit", requests.LimitMessage(limit=limit, **records.rate_fields(rate))))
         if not asked:
             raise InvalidInput("queue", "there is nothing to set")
         query = requests.NamespaceQuery(namespace=namespace)
@@ -419,7 +391,7 @@ class _Settings(_Part):
         """Set what holds for a kind."""
         policy = change.policy
         message = requests.KindMessage(
-            **_rate_fields(change.rate),
+            **records.rate_fields(change.rate),
             concurrency_limit=change.concurrency_limit,
             policy=to_wire(requests.PolicyMessage, policy)
             if isinstance(policy, Policy)
@@ -441,10 +413,6 @@ class _Settings(_Part):
         return self._read(
             "rates", query=query, of=lambda reply: list(map(records.standing_of, reply.rates))
         )
-
-
-def _rate_fields(rate: Rate | UnsetType | None) -> dict[str, Any]:
-    return {"rate": str(rate), "burst": rate.burst} if isinstance(rate, Rate) else {"rate": rate}
 
 
 class _Workers(_Part):
@@ -489,7 +457,6 @@ class _Artifacts(_Part):
 
     def of_job(self, job_id: JobId) -> list[Artifact]:
         """The artifacts of the attempt that succeeded, by name."""
-        check_job_id("job_id", job_id)
         return self._read(
             "artifacts",
             job_id=job_id,
@@ -500,7 +467,6 @@ class _Artifacts(_Part):
     def load(self, job_id: JobId, name: str) -> StoredArtifact | None:
         """One artifact with its body. Two requests: artifacts of an ended job do not change
         between."""
-        check_name("name", name)
         for artifact in self.of_job(job_id):
             if artifact.name == name:
                 call = Call(name="artifact", parts={"job_id": job_id, "name": name})
@@ -518,5 +484,4 @@ class _Artifacts(_Part):
 
     def logs(self, job_id: JobId) -> list[AttemptLog]:
         """The kept output of the latest attempts, in order."""
-        check_job_id("job_id", job_id)
         return self._read("logs", job_id=job_id, of=lambda reply: list(reply.logs), absent=list)

@@ -15,18 +15,16 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tenure.core.checks import MAX_NAME, NAME_PATTERN
-from tenure.protocol import PROTOCOL_VERSION, REQUEST_ID_HEADER, VERSION_HEADER
-from tenure.protocol.hosts import is_loopback
+from tenure.protocol import PROTOCOL_VERSION, REQUEST_ID_HEADER, VERSION_HEADER, is_loopback
 from tenure.protocol.replies import ProblemCode
 from tenure.protocol.routes import ROUTES, Route, Shape
 from tenure.server import problems
 from tenure.server.audit import RequestAudit
 from tenure.server.connections import KNOWN
 from tenure.server.handling import CLOSE, Asked, carry_out, in_time, media_type, read_body
-from tenure.server.limits import RequestMemory
+from tenure.server.limits import RequestMemory, ServerSettings
 from tenure.server.problems import Refused
 from tenure.server.services import Services
-from tenure.server.settings import ServerSettings
 from tenure.telemetry.tracing import RequestSpan, server_span, trace_from_headers
 
 _BRACES = re.compile(r"\{(\w+)\}")

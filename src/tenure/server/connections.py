@@ -26,8 +26,8 @@ from tenure.errors import TenureError, install_hint
 from tenure.protocol import REQUEST_ID_HEADER
 from tenure.protocol.codec import encode
 from tenure.protocol.replies import Problem, ProblemCode
+from tenure.server.limits import ServerSettings
 from tenure.server.problems import RETRY_AFTER_S, new_request_id
-from tenure.server.settings import ServerSettings
 
 CLOSE_WITHIN_S = 5.0
 FREE_CHUNKS = 1024

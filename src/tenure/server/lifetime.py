@@ -24,11 +24,11 @@ from tenure.coordinator.service import Coordinator
 from tenure.core.ids import Namespace
 from tenure.errors import InvalidInput, StoreError, TenureError
 from tenure.ports import Hint
-from tenure.protocol.hosts import is_loopback
+from tenure.protocol import is_loopback
 from tenure.server.app import make_app
 from tenure.server.connections import guarded
+from tenure.server.limits import ServerSettings
 from tenure.server.services import Services, no_metrics
-from tenure.server.settings import ServerSettings
 from tenure.server.waiting import WaitingClaims
 from tenure.telemetry.security import SecurityLog
 

@@ -1,5 +1,6 @@
-"""Limits of a server besides its threads. Only the event loop's thread uses them.
+"""Limits of a server besides its threads. Only the event loop's thread uses what counts them.
 
+- `ServerSettings`: all of them. The defaults are the documented ones.
 - `Quotas`: leases and open claims of one token. [H26] The store counts leases, for all servers that
   share it; each server counts its own claims. A count is reused for a second while it is far from
   the limit, and for one claim only when it is near. So several servers exceed the limit at most by
@@ -19,18 +20,64 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple, TypeVar
 
+import msgspec
+
 from tenure.clock import Monotonic
 from tenure.core.commands import Enqueue
 from tenure.core.ids import Actor, Kind, Namespace, QueueName, ScheduleName, WorkerId
 from tenure.core.instants import seconds
-from tenure.core.tokens import TokenId
+from tenure.core.tokens import Token, TokenId
 from tenure.core.workers import ListedWorker, WorkerKey, WorkerProcess
 from tenure.ports import Store
 from tenure.protocol.replies import ProblemCode
-from tenure.server.principals import Principal
 from tenure.server.problems import Refused, busy, too_many
-from tenure.server.settings import ServerSettings
 from tenure.server.threads import Blocking, Caller, Shares
+
+
+class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Limits and deadlines of one server. [H43] [H62]"""
+
+    max_connections: int = 4096
+    max_connections_per_address: int = 3072
+    """Keeps one address from using all connections. A proxy in front counts as one address."""
+    max_header_bytes: int = 16 << 10
+    max_memory_bytes: int = 256 << 20
+    """Memory for all large requests and responses together. [H45]"""
+    handshake_within_s: float = 5.0
+    """How long a TLS handshake may take, from the moment the connection is accepted. [H44]"""
+    head_within_s: float = 10.0
+    body_within_s: float = 30.0
+    send_within_s: float = 20.0
+    slowest_bytes_per_s: int = 320 << 10
+    """How fast a client has to read an answer once that time is over, on average so far. [H62]"""
+    idle_s: int = 75
+    unknown_idle_s: int = 10
+    """How long a connection may be idle on which no request had a valid token or session. [H75]"""
+    shutdown_within_s: int = 10
+    poll_every_s: float = 0.25
+    """How often waiting claims poll the store. Wake-ups are only hints; polling finds every job."""
+    max_idle_claims_per_s: int = 200
+    """How often all waiting claims together may poll the store."""
+    max_followers: int = 64
+    """Readers of the tail that may wait for events at a time; others are answered at once."""
+    recheck_token_s: float = 2.0
+    """How long a token is cached; a revoked one is refused within twice that. [H25]"""
+    max_remembered_tokens: int = 10_000
+    strangers_at_once: int = 2
+    """Unknown tokens that are looked up at a time, on the threads that all reads share."""
+    max_strangers: int = 64
+    """Unknown tokens that may wait for a look-up; more get a 503. [H30]"""
+    blocking_calls: int = 8
+    """Threads for reads that wait for the store."""
+    listing_calls: int = 4
+    """Separate threads for lists, so that these do not delay other reads. [H61]"""
+    max_queues: int = 10_000
+    max_schedules: int = 1_000
+    max_live_workers: int = 2_000
+    max_kinds: int = 2_000
+    """How many of each a namespace may have; removed schedules, silent workers and kinds without
+    settings not counted. [H77]"""
+
 
 # --- Of one token --------------------------------------------------------------------------------
 
@@ -69,9 +116,8 @@ class Quotas:
         self._counts: dict[_PrincipalKey, _Count] = {}
 
     @contextmanager
-    def polling(self, principal: Principal) -> Iterator[None]:
-        """Hold one open claim. Raises a 429 problem when there are too many."""
-        token = principal.token
+    def polling(self, token: Token | None) -> Iterator[None]:
+        """Count one open claim. Raises a 429 problem when there are too many."""
         if token is None:
             yield
             return
@@ -89,9 +135,8 @@ class Quotas:
             if not self._polls[token.id]:
                 del self._polls[token.id]
 
-    async def reserve(self, principal: Principal, leases: int) -> bool:
+    async def reserve(self, token: Token | None, leases: int) -> bool:
         """Reserve `leases` more leases. Returns False if they would exceed the token's limit."""
-        token = principal.token
         if token is None:
             return True
         key = (token.namespace, token.actor)
@@ -103,9 +148,8 @@ class Quotas:
         count.in_flight += leases
         return True
 
-    def settle(self, principal: Principal, reserved: int, granted: int) -> None:
+    def settle(self, token: Token | None, reserved: int, granted: int) -> None:
         """Record how many of the reserved leases were granted."""
-        token = principal.token
         if token is not None:
             count = self._counts[token.namespace, token.actor]
             count.in_flight -= reserved

@@ -29,8 +29,8 @@ from tenure.core.workers import ListedWorker
 from tenure.errors import InvalidInput, TenureError, UnknownJob
 from tenure.ports import Store
 from tenure.protocol.routes import Limit, Route
+from tenure.server.limits import ServerSettings
 from tenure.server.problems import out_of_scope, too_many_unknown_tokens, unauthenticated
-from tenure.server.settings import ServerSettings
 from tenure.server.threads import Blocking, Caller
 
 ANONYMOUS_NAME = "anonymous"

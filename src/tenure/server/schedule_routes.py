@@ -19,7 +19,6 @@ from tenure.core.schedules import (
     Schedule,
     ScheduleCommand,
     ScheduleReply,
-    ScheduleSpec,
     upcoming_times,
 )
 from tenure.core.vocabulary import Role
@@ -73,10 +72,7 @@ async def put_schedule(call: Call) -> Response:
         raise out_of_scope("a worker only makes schedules that are new", field="only_new")
     name, namespace = _name(call), call.namespace()
     loaded = await call.services.blocking(lambda: call.store.schedules.load(namespace, name))
-    spec = to_core(ScheduleSpec, message)
-    command = to_core(
-        PutSchedule, message, namespace=namespace, name=name, actor=call.actor, spec=spec
-    )
+    command = to_core(PutSchedule, message, namespace=namespace, name=name, actor=call.actor)
     _check_scope(call, command, loaded.schedule)
     await _check_limits(call, command, loaded.schedule)
     return await _decided(call, command)

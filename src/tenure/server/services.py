@@ -13,9 +13,8 @@ from tenure.coordinator.service import Coordinator
 from tenure.core.ids import Namespace
 from tenure.core.instants import Duration, Instant, seconds
 from tenure.core.views.overview import Overview, OverviewFilter
-from tenure.server.limits import MemoryLimit, NamespaceLimits, Quotas
+from tenure.server.limits import MemoryLimit, NamespaceLimits, Quotas, ServerSettings
 from tenure.server.principals import Authenticator
-from tenure.server.settings import ServerSettings
 from tenure.server.threads import Blocking, SharedBlocking
 from tenure.server.waiting import Followers, WaitingClaims
 from tenure.telemetry.security import SecurityLog

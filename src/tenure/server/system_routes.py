@@ -32,7 +32,6 @@ from tenure.protocol.openapi import openapi
 from tenure.protocol.translation import to_core, to_wire
 from tenure.server.calls import Call, Handler, ResponseInPieces, answer
 from tenure.server.limits import workers_named
-from tenure.server.principals import Principal
 from tenure.server.problems import Refused, not_ready, shutting_down
 from tenure.telemetry.metrics import CONTENT_TYPE
 
@@ -256,11 +255,7 @@ async def stats(call: Call) -> Response:
 async def overview(call: Call) -> Response:
     """What is going on within the caller's scope; those who may see the same share the answer.
     [OB30]"""
-    query = call.query(requests.OverviewQuery)
-    queues, kinds = _narrowed(call.principal, query.queue, query.kind)
-    wanted = OverviewFilter(
-        namespace=call.namespace(), range=query.range, queues=queues, kinds=kinds
-    )
+    wanted = to_core(OverviewFilter, call.query(requests.OverviewQuery), **_scope(call))
     found = await call.services.overview(wanted)
     return await call.large_answer(lambda: to_wire(records.OverviewReply, found))
 
@@ -268,24 +263,22 @@ async def overview(call: Call) -> Response:
 async def dead_letter_groups(call: Call) -> Response:
     """Unresolved dead letters by kind and error, within the caller's scope. [OB31]"""
     query = call.query(requests.DeadLetterGroupsQuery)
-    queues, kinds = _narrowed(call.principal, query.queue, query.kind)
-    wanted = DeadLetterGroupFilter(
-        namespace=call.namespace(), range=query.range, queues=queues, kinds=kinds, key=query.key
-    )
+    wanted = to_core(DeadLetterGroupFilter, query, **_scope(call))
     found = await call.services.listing(lambda: call.store.views.dead_letter_groups(wanted))
     return await call.large_answer(lambda: to_wire(records.DeadLetterGroupsReply, found))
 
 
-def _narrowed(
-    principal: Principal, queue: QueueName | None, kind: Kind | None
-) -> tuple[tuple[QueueName, ...], tuple[Kind, ...]]:
-    """The queues and kinds that are asked for: those named, else all of the caller's. [H41]"""
-    principal.check_queues(() if queue is None else (queue,))
-    principal.check_kinds(() if kind is None else (kind,))
-    return (
-        principal.queues if queue is None else (queue,),
-        principal.kinds if kind is None else (kind,),
-    )
+def _scope(call: Call) -> dict[str, Any]:
+    """The namespace, queues and kinds that a query is about: the ones that it names, or else all
+    of the caller's. [H41]"""
+    query, principal = call.parameters, call.principal
+    principal.check_queues(query.queue)
+    principal.check_kinds(query.kind)
+    return {
+        "namespace": call.namespace(),
+        "queues": query.queue or principal.queues,
+        "kinds": query.kind or principal.kinds,
+    }
 
 
 async def drain(call: Call) -> Response:

@@ -31,9 +31,9 @@ from tenure.core.views.events import TailedEvent, TailFilter, TailPage
 from tenure.core.vocabulary import ReleaseKind, counted
 from tenure.errors import TenureError
 from tenure.ports import Coordination, Hint, HintedChange, JobStore
+from tenure.server.limits import ServerSettings
 from tenure.server.principals import Authenticator, Principal
 from tenure.server.problems import shutting_down
-from tenure.server.settings import ServerSettings
 from tenure.server.threads import Blocking, Shares
 
 _log = logging.getLogger("tenure.server")

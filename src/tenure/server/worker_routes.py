@@ -44,10 +44,10 @@ class _TokenClaimer:
         await self._call.services.authenticator.check_still_valid(self._call.principal)
 
     async def reserve(self, leases: int) -> bool:
-        return await self._call.services.quotas.reserve(self._call.principal, leases)
+        return await self._call.services.quotas.reserve(self._call.principal.token, leases)
 
     def settle(self, reserved: int, granted: int) -> None:
-        self._call.services.quotas.settle(self._call.principal, reserved, granted)
+        self._call.services.quotas.settle(self._call.principal.token, reserved, granted)
 
     async def without_room(self, request: ClaimRequest) -> ClaimAnswer:
         # This may repeat a claim whose response was lost, and its own grants use up the limit.
@@ -79,7 +79,7 @@ async def claim(call: Call) -> Response:
         call.services.waiting_claims.finish(waiter, found)
 
     try:
-        with call.services.quotas.polling(call.principal):
+        with call.services.quotas.polling(call.principal.token):
             found = await call.services.waiting_claims.serve(
                 request, waiter, _TokenClaimer(call), wait_s=message.wait_s
             )
@@ -282,7 +282,7 @@ async def parents(call: Call) -> Response:
         lambda: call.store.flows.parents(held, call.actor, after=message.after)
     )
     await _check_known(call, call.job_id, message.lease_id, page.cause)
-    return answer(replies.parents_reply(page))
+    return answer(to_wire(replies.ParentsReply, page, verdict=verdict_for(page.cause)))
 
 
 async def peek_leases(call: Call) -> Response:
