@@ -460,12 +460,6 @@ class ReadableSettings(Protocol):
         store has no settings of it. Returns what the store has then. When this returns no claim
         that ignores it can commit. [RL5] [RL6]"""
 
-    def rates(
-        self, namespace: Namespace, queue: QueueName, kind: Kind, rate_key: str | None = None
-    ) -> list[RateWait]:
-        """The rates that jobs of this queue, kind and rate key are under: the queue's, then the
-        kind's. Decides nothing. [RL10]"""
-
 
 class StoredWorkers(Protocol):
     """The workers that were seen lately."""
@@ -554,6 +548,10 @@ class Coordination(Protocol):
 
     def list_jobs(self, wanted: JobFilter) -> FoundJobs:
         """The store's `views.jobs` for a reader: jobs whose lease is over are swept first. [W5]"""
+
+    def why_waiting(self, job: Job) -> str | None:
+        """Why no worker claims this job, or why its attempt may never end, in a sentence; None if
+        no reason is known, or if the caller may not see it. Decides nothing. [OB32]"""
 
     def submit_many(self, commands: Sequence[Command]) -> "Future[list[Answer]]":
         """Answers in the order asked. Raises `InvalidInput` at once, before anything is sent."""
@@ -782,10 +780,16 @@ class Views(ReadableViews, Protocol):
 
 
 class StoredSettings(ReadableSettings, Protocol):
-    """What enqueuing needs of them besides."""
+    """What enqueuing, and a reader of why jobs wait, need of them besides."""
 
     def kinds(self, namespace: Namespace, only: Sequence[Kind] | None = None) -> list[KindSettings]:
         """The kinds that have settings, or `only` these of them, by name. [F9]"""
+
+    def rates(
+        self, namespace: Namespace, queue: QueueName, kind: Kind, rate_key: str | None = None
+    ) -> list[RateWait]:
+        """The rates that jobs of this queue, kind and rate key are under: the queue's, then the
+        kind's. Decides nothing. [RL10]"""
 
 
 class NameCounts(msgspec.Struct, frozen=True):

@@ -187,12 +187,10 @@ def open_link(
     counts what a coordinator in this process commits."""
     from tenure.client.channel import Link
     from tenure.own_transaction.jobs import OwnTransactions
-    from tenure.telemetry.unclaimed import why_waiting
 
     if is_server(url):
         remote = open_remote(url, token=token, retry_for_s=retry_for_s)
-        why = partial(why_waiting, remote.store)
-        return Link(coordination=remote, close=remote.close, retry_for_s=0.0, why_waiting=why)
+        return Link(coordination=remote, close=remote.close, retry_for_s=0.0)
     if retry_for_s is None:
         retry_for_s = retry_for_from_environment()
     opened = ExitStack()
@@ -202,7 +200,6 @@ def open_link(
         coordination=coordinator,
         close=opened.close,
         retry_for_s=retry_for_s,
-        why_waiting=partial(why_waiting, store),
         watch=store.watch,
     )
     if is_in_memory(url):  # no connection of the caller reaches it

@@ -318,7 +318,7 @@ def test_a_wait_continues_after_the_store_was_lost(
 
     serving = SimpleNamespace(store=lost, read_jobs=lost.jobs.read)
 
-    ended = wait_for_end(cast(Coordination, serving), job, None)
+    ended = wait_for_end(cast(Coordination, serving), job.id, None)
 
     assert ended.status is JobStatus.CANCELLED
     assert capsys.readouterr().err.splitlines()[-2:] == [

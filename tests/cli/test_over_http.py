@@ -166,15 +166,15 @@ def test_show_says_that_bodies_are_hidden_from_a_viewer(ask: Ask, look: Ask) -> 
 def test_a_wait_in_python_gives_the_reason_if_its_token_may_see_it(site: RemoteSite) -> None:
     told = {}
 
-    for role in ("client", "operator"):
+    for role in ("producer", "client"):
         with Tenure(site.servers[0].address, token=site.token(role, "pat")) as app:
             with pytest.raises(WaitTimeout) as caught:
                 app.enqueue("two").wait(timeout="1ms")
             told[role] = caught.value.reason
 
     assert told == {
-        "client": "",
-        "operator": "no worker is alive that takes kind two from queue default",
+        "producer": "",
+        "client": "no worker is alive that takes kind two from queue default",
     }
 
 

@@ -141,7 +141,7 @@ def test_a_wait_asks_again_why_only_if_the_job_changed_or_after_a_while(
     monkeypatch.setattr(ProgressLine, "FIRST_AFTER_S", 0.0)
     monkeypatch.setattr(following, "LINE_EVERY_S", 0.0)
     monkeypatch.setattr(following, "pause", lambda _: next(looks)())
-    monkeypatch.setattr(following, "why_waiting", lambda _, job: asked.append(job.rev))
+    monkeypatch.setattr(Coordinator, "why_waiting", lambda _, job: asked.append(job.rev))
 
     run("jobs", "wait", job_id)
 

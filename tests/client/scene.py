@@ -3,11 +3,11 @@
 from collections.abc import Callable
 
 from tenure.client.app import Application
-from tenure.client.channel import Link, not_due_yet
+from tenure.client.channel import Link
 from tenure.core.commands import Complete, Fail, Heartbeat, Start
 from tenure.core.ids import DEFAULT_NAMESPACE, WorkerId, worker_actor
 from tenure.core.instants import Duration
-from tenure.core.job import Job, JobError, Progress
+from tenure.core.job import JobError, Progress
 from tenure.core.verdicts import Grant
 from tenure.core.vocabulary import ErrorClass, Stage
 from tenure.core.workers import WorkerProcess
@@ -27,7 +27,6 @@ class Scene:
         self.closed = 0
         self.pauses: list[float] = []
         self.then: Callable[[], object] | None = None
-        self.why_waiting: Callable[[Job], str | None] = not_due_yet
 
     def app(self, *, namespace: str = "default") -> Application:
         """A fresh application without functions."""
@@ -41,7 +40,6 @@ class Scene:
             monotonic=lambda: self.world.clock() / 1_000_000,
             pause=self.pause,
             apause=self.apause,
-            why_waiting=lambda job: self.why_waiting(job),
         )
 
     def _close(self) -> None:

@@ -59,7 +59,6 @@ MAY_ASK: dict[str, frozenset[Role]] = {
     "pause": frozenset({O}),
     "resume": frozenset({O}),
     "limit": frozenset({O}),
-    "rates": frozenset({C, O, V}),
     "kinds": frozenset({C, W, O, V}),
     "set-kind": frozenset({O}),
     "declare-kind": frozenset({W, O}),

@@ -28,7 +28,7 @@ NAMED_BY_HAND = {
         *("start", "complete", "fail", "release", "heartbeat", "report"),
         *("peek-leases", "output", "upload-artifact", "follow-up", "parents", "flow"),
         "handler-flow",
-        *("pause", "resume", "limit", "drain", "rates", "overview", "dead-letter-groups"),
+        *("pause", "resume", "limit", "drain", "overview", "dead-letter-groups"),
         *(
             "job",
             "events",
@@ -48,7 +48,7 @@ NAMED_BY_HAND = {
         *("peek-leases", "output", "upload-artifact", "follow-up", "parents", "flow"),
         "handler-flow",
         *("pause", "resume", "limit"),  # a queue has jobs of every kind
-        *("drain", "set-kind", "declare-kind", "rates", "overview", "dead-letter-groups"),
+        *("drain", "set-kind", "declare-kind", "overview", "dead-letter-groups"),
         *(
             "job",
             "events",
@@ -99,8 +99,6 @@ def ask(stage: Stage, route: Route, word: str, *, token: str) -> Answer:
     """The route's example, about the queue `q` and the kind `k`."""
     if route.name == "claim":
         return stage.ask("POST", route.path, stage.claim_message(kinds=["k"]), token=token)
-    if route.name == "rates":
-        return stage.ask("GET", f"{route.path}?queue=q&kind=k", token=token)
     if route.method == "GET" and not route.path_fields:
         value = {"queue": "q", "kind": "k"}[word]
         return stage.ask("GET", f"{route.path}?{word}={value}", token=token)

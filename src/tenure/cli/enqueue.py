@@ -16,7 +16,7 @@ import msgspec
 
 from tenure.cli.errors import CouldNotRun, refuse
 from tenure.cli.following import show_end, wait_for_end
-from tenure.cli.invocation import Invocation, command, load_job
+from tenure.cli.invocation import Invocation, command
 from tenure.cli.options import (
     app_url_option,
     duration_value,
@@ -44,7 +44,6 @@ from tenure.core.vocabulary import did_you_mean
 from tenure.errors import InvalidInput
 from tenure.protocol.records import JobRecord, job_record
 from tenure.settings import project_settings
-from tenure.telemetry.unclaimed import why_waiting
 
 if TYPE_CHECKING:
     from tenure.client.app import Application
@@ -174,12 +173,11 @@ def enqueue(
         say(f"waiting for job {reply.job.id}")  # known to the user who stops the wait
     if not cli.as_json and sys.stderr.isatty():
         # For a person who may have mistyped a kind or a queue, or not started a worker.
-        why = why_waiting(cli.store, reply.job)
+        why = cli.serving.why_waiting(reply.job)
         if why is not None:
             say(f"it waits: {why}")
     if waits:
-        ended = wait_for_end(cli.serving, load_job(cli.serving, reply.job.id), timeout)
-        show_end(cli, ended)
+        show_end(cli, wait_for_end(cli.serving, reply.job.id, timeout))
     elif cli.as_json:
         print_json(job_record(reply.job, now=cli.now, bodies=False))
     else:

@@ -18,6 +18,7 @@ import click
 from tenure.cli.errors import DONE, INTERRUPTED, OUTPUT_CLOSED, discard_output, refuse
 from tenure.cli.invocation import Invocation, load_job
 from tenure.cli.output import GAP, ProgressLine, print_json, printable, say
+from tenure.core.ids import JobId
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration
 from tenure.core.job import Job
 from tenure.core.vocabulary import JobStatus, counted
@@ -25,7 +26,6 @@ from tenure.deadlines import retrying_for
 from tenure.errors import StoreUnavailable
 from tenure.ports import Coordination
 from tenure.protocol.records import job_record
-from tenure.telemetry.unclaimed import why_waiting
 
 POLL_S = 0.5
 """How often a store in this process is asked for news."""
@@ -160,10 +160,11 @@ def _failures(job: Job) -> list[str]:
     return [f"{spent}, the last with {job.last_error.headline}"]
 
 
-def wait_for_end(serving: Coordination, job: Job, timeout: Duration | None) -> Job:
+def wait_for_end(serving: Coordination, job_id: JobId, timeout: Duration | None) -> Job:
     """The job once it has ended. Meanwhile stderr shows how far it is. [LV1] A lost store or server
     is waited for. [LV5] Ctrl-C ends the command, and not the job. [LV8]"""
-    remark = keeps_running(f"job {job.id}", shown_by=f"jobs wait {job.id}")
+    job = load_job(serving, job_id)
+    remark = keeps_running(f"job {job_id}", shown_by=f"jobs wait {job_id}")
     line = ProgressLine(log_every_s=LINE_EVERY_S)
     reading = Reconnecting(timeout=timeout, was_answered=True, line=line)
     why, asked_rev, ask_again_s = None, -1, 0.0
@@ -171,13 +172,13 @@ def wait_for_end(serving: Coordination, job: Job, timeout: Duration | None) -> J
         while not job.status.is_terminal:
             if reading.is_too_late:
                 line.erase()
-                why = why_waiting(serving.store, job)
+                why = serving.why_waiting(job)
                 reasons = "; ".join([*_failures(job), *([] if why is None else [why])])
                 problem = f"job {job.id} is still {job.status}" + (reasons and f": {reasons}")
                 give_up(problem, remark=remark)
             if line.is_due:
                 if job.rev != asked_rev or time.monotonic() >= ask_again_s:
-                    why = reading.ask(partial(why_waiting, serving.store, job))
+                    why = reading.ask(partial(serving.why_waiting, job))
                     asked_rev, ask_again_s = job.rev, time.monotonic() + ASK_WHY_EVERY_S
                 line.show(f"{job.id}{GAP}{progress_words(job, why)}")
             pause(WAIT_POLL_S)

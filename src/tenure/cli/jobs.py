@@ -56,7 +56,6 @@ from tenure.protocol.records import (
     resolution_record,
 )
 from tenure.telemetry.kind_names import kind_hint
-from tenure.telemetry.unclaimed import why_waiting
 
 MAX_LISTED = 500
 
@@ -230,7 +229,7 @@ def show_job(cli: Invocation, bodies: bool, job_id: str) -> None:
     events = cli.store.events.load([job.id])[job.id]
     seen = cli.store.jobs.observations(job.id)
     now = cli.now
-    waiting = why_waiting(cli.store, job)
+    waiting = cli.serving.why_waiting(job)
     resolution = None
     if job.status is JobStatus.DEAD_LETTERED:
         resolution = cli.store.jobs.resolutions([job.id]).get(job.id)
@@ -356,7 +355,7 @@ def wait_for_job(cli: Invocation, timeout: Duration | None, job_id: str) -> None
     stderr shows how far the job is. Exits with 0 if it succeeded, 1 otherwise, 130 if you press
     Ctrl-C, which does not stop the job.
     """
-    show_end(cli, wait_for_end(cli.serving, find_job(cli, job_id), timeout))
+    show_end(cli, wait_for_end(cli.serving, find_job_id(cli, job_id), timeout))
 
 
 # --- Deciding ------------------------------------------------------------------------------------

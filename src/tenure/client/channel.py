@@ -34,7 +34,6 @@ from tenure.core.views.job_search import FoundJobs, JobFilter
 from tenure.deadlines import RETRY_FOR_S
 from tenure.errors import Contended, InvalidInput, StoreUnavailable, TenureError, UnknownJob
 from tenure.ports import Coordination, Entropy, JobStore, OnHint, Transactions
-from tenure.protocol.fields import iso
 
 RETRY = Backoff(initial_us=seconds(0.1), cap_us=seconds(5), floor=0.1)
 SHORTEST_POLL_S = 0.01
@@ -89,13 +88,6 @@ class NoTransactions:
     atransaction_on = transaction_on
 
 
-def not_due_yet(job: Job) -> str | None:
-    """Why a queued job waits, judged by its own row alone, without a clock."""
-    if job.run_at is None or job.run_at <= job.updated_at:
-        return None
-    return f"it is not due before {iso(job.run_at)}"
-
-
 class Link(msgspec.Struct, kw_only=True):
     """An open connection to a coordinator; tests replace its clock and its pauses."""
 
@@ -105,8 +97,6 @@ class Link(msgspec.Struct, kw_only=True):
     """For so long a request without an answer is sent again; 0 where the coordination itself
     repeats it."""
     transactions: CallersTransactions = NoTransactions()
-    why_waiting: Callable[[Job], str | None] = not_due_yet
-    """Why no worker has claimed a queued job, in words; None if there is no known reason."""
     watch: Callable[[OnHint], Callable[[], None]] | None = None
     """`Store.watch` of the store, where it can be asked."""
     monotonic: Callable[[], float] = time.monotonic

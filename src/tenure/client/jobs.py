@@ -325,7 +325,7 @@ def _why_unfinished(job: StoredJob, link: Link) -> str:
         spent = f"{job.failures} of {counted(job.policy.max_attempts, 'attempt')} failed"
         reasons.append(f"{spent}, the last with {job.last_error.headline}")
     try:
-        waiting = link.why_waiting(job)
+        waiting = link.coordination.why_waiting(job)
     except TenureError:  # the caller must get WaitTimeout, whatever else goes wrong
         waiting = None
     reasons += [] if waiting is None else [waiting]

@@ -60,6 +60,7 @@ from tenure.deadlines import (
 )
 from tenure.errors import Closed, OutcomeUnknown, TenureError
 from tenure.ports import NO_WAIT, DedupeKey, Entropy, LeasedJobs, Observer, Store, Tick
+from tenure.telemetry.unclaimed import why_waiting
 
 _log = logging.getLogger("tenure.coordinator")
 
@@ -375,6 +376,10 @@ class Coordinator:
             loaded = self.outages.call(self.store.jobs.load, ids)
             return loaded.jobs, loaded.now
         return self.outages.call(self.store.jobs.read, ids, bodies=False), None
+
+    def why_waiting(self, job: Job) -> str | None:
+        """Why a job waits, in a sentence. [OB32]"""
+        return why_waiting(self.store, job)
 
     def list_jobs(self, wanted: JobFilter) -> FoundJobs:
         """A page of jobs, for a reader. It is listed again after a sweep, because a job may no

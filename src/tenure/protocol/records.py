@@ -23,12 +23,12 @@ from tenure.core.ids import (
     given_correlation_id,
     short_lease,
 )
-from tenure.core.instants import Instant, seconds
+from tenure.core.instants import Instant
 from tenure.core.job import HIDDEN, Job, JobError, Progress, not_before
 from tenure.core.kind_settings import KindSettings
 from tenure.core.leases import is_suspect
 from tenure.core.policy import Compensation, DeadLetterJob, Policy
-from tenure.core.rates import Meter, Rate, RateScope, RateWait, parse_rate
+from tenure.core.rates import Rate, parse_rate
 from tenure.core.schedules import Schedule
 from tenure.core.verdicts import Observation, Resolution
 from tenure.core.views.dead_letter_groups import DeadLetterGroup, DeadLetterGroups
@@ -47,7 +47,7 @@ from tenure.core.vocabulary import (
     WorkerState,
 )
 from tenure.core.workers import ListedWorker
-from tenure.protocol.fields import in_seconds, optional_instant
+from tenure.protocol.fields import optional_instant
 from tenure.protocol.translation import derived, shown_unchanged, to_core, to_wire
 
 
@@ -388,39 +388,6 @@ class KindRecord(DerivedRecord, frozen=True):
 
     rate: str | None = None
     burst: int | None = None
-
-
-class RateRecord(Record, frozen=True, kw_only=True):
-    """A rate that jobs are under, of a `queue` or a `kind`, and how long until it has room for the
-    next one, of the rate key if the jobs have one. [RL10]"""
-
-    scope: RateScope
-    name: str
-    rate_key: str | None = None
-    rate: str
-    burst: int
-    wait_s: float
-
-
-def rate_record(standing: RateWait) -> RateRecord:
-    """A rate as it is shown."""
-    return RateRecord(
-        scope=standing.meter.scope,
-        name=standing.meter.name,
-        rate_key=standing.meter.key or None,
-        rate=str(standing.rate),
-        burst=standing.rate.burst,
-        wait_s=in_seconds(standing.wait_us),
-    )
-
-
-def standing_of(record: RateRecord) -> RateWait:
-    """A rate, as a client reads it back."""
-    return RateWait(
-        meter=Meter(record.scope, record.name, record.rate_key or ""),
-        rate=parse_rate("rate", record.rate, record.burst),
-        wait_us=seconds(record.wait_s),
-    )
 
 
 def queue_record(state: QueueState) -> QueueRecord:

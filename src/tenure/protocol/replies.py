@@ -44,7 +44,6 @@ from tenure.protocol.records import (
     KindRecord,
     ObservationRecord,
     QueueRecord,
-    RateRecord,
     Record,
     ResolutionRecord,
     ScheduleRecord,
@@ -337,6 +336,11 @@ class WaitReasonRecord(Record, frozen=True, kw_only=True):
     until: datetime | None = None
     job_ids: tuple[JobId, ...] = ()
 
+    @property
+    def sentence(self) -> str:
+        """The message with the jobs that it is about."""
+        return f"{self.message}: {', '.join(self.job_ids)}" if self.job_ids else self.message
+
 
 class WaitReasonsReply(Record, frozen=True, kw_only=True):
     """Why a job waits, the first reason first; none if it does not wait, or nobody knows. [OB32]"""
@@ -368,12 +372,6 @@ class KindsReply(Record, frozen=True, kw_only=True):
     """Every kind that something was set for, by name."""
 
     kinds: tuple[KindRecord, ...]
-
-
-class RatesReply(Record, frozen=True, kw_only=True):
-    """The rates that jobs of one kind in one queue are under: the queue's, then the kind's."""
-
-    rates: tuple[RateRecord, ...]
 
 
 class WorkersReply(Record, frozen=True, kw_only=True):

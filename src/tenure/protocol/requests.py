@@ -65,7 +65,6 @@ from tenure.errors import InvalidInput
 from tenure.protocol.fields import (
     EventWord,
     JobIdField,
-    KindField,
     LeaseIdField,
     LongText,
     Moment,
@@ -628,14 +627,6 @@ class DeadLetterGroupsQuery(DerivedRequest, frozen=True, kw_only=True):
 
     key: Annotated[str, Meta(min_length=16, max_length=16)] | None = None
     namespace: NamespaceField | None = None
-
-
-class RatesQuery(NamespaceQuery, frozen=True, kw_only=True):
-    """Which jobs the rates are asked for. [RL10]"""
-
-    queue: QueueField
-    kind: KindField
-    rate_key: Label | None = None
 
 
 class EventsQuery(Request, frozen=True, kw_only=True):

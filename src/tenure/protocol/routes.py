@@ -480,13 +480,6 @@ ROUTES: tuple[Route, ...] = (
         about_all=(Limit.KINDS,),
     ),
     _list(
-        "rates",
-        "List the rates that jobs of a kind in a queue are under",
-        "COV",
-        requests.RatesQuery,
-        replies.RatesReply,
-    ),
-    _list(
         "kinds", "List what is set for kinds", "CWOV", requests.NamespaceQuery, replies.KindsReply
     ),
     _post(

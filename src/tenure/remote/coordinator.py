@@ -51,7 +51,7 @@ from tenure.core.validation import Limits, check_commands
 from tenure.core.verdicts import Answer, Reply, Verdict
 from tenure.core.views.job_search import FoundJobs, JobFilter
 from tenure.core.vocabulary import Cause
-from tenure.errors import Closed, OutcomeUnknown
+from tenure.errors import Closed, OutcomeUnknown, RequestRefused
 from tenure.ports import NO_WAIT
 from tenure.protocol import replies, requests
 from tenure.protocol.codec import encode
@@ -234,6 +234,14 @@ class RemoteCoordinator:
     def list_jobs(self, wanted: JobFilter) -> FoundJobs:
         """A page of jobs; the server sweeps them first."""
         return self.store.views.jobs(wanted)
+
+    def why_waiting(self, job: Job) -> str | None:
+        """The first reason that the server gives, if the caller may ask for it. [OB32]"""
+        try:
+            reply = self._caller.ask(Call(name="wait-reasons", parts={"job_id": job.id}))
+        except RequestRefused:
+            return None
+        return next((reason.sentence for reason in reply.reasons), None)
 
     # --- deciding ------------------------------------------------------------------------------
 

@@ -21,13 +21,13 @@ from tenure.core.artifacts import (
 from tenure.core.claims import QueueState
 from tenure.core.events import Event
 from tenure.core.flow_rows import FlowSummary, FlowView, ParentPage
-from tenure.core.ids import Actor, FlowId, JobId, Kind, Namespace, QueueName, WorkerId
+from tenure.core.ids import Actor, FlowId, JobId, Namespace, QueueName, WorkerId
 from tenure.core.instants import MICROSECONDS_PER_SECOND, Duration, Instant
 from tenure.core.job import Job
 from tenure.core.kind_settings import KindChange, KindSettings
 from tenure.core.leases import LeaseRef
 from tenure.core.policy import Policy
-from tenure.core.rates import Rate, RateWait
+from tenure.core.rates import Rate
 from tenure.core.schedules import Schedule
 from tenure.core.verdicts import Observation, Resolution
 from tenure.core.views.dead_letter_groups import DeadLetterGroupFilter, DeadLetterGroups
@@ -403,15 +403,6 @@ class _Settings(_Part):
             query=requests.NamespaceQuery(namespace=namespace),
             message=message,
             of=records.kind_of,
-        )
-
-    def rates(
-        self, namespace: Namespace, queue: QueueName, kind: Kind, rate_key: str | None = None
-    ) -> list[RateWait]:
-        """The rates that such jobs are under."""
-        query = requests.RatesQuery(queue=queue, kind=kind, rate_key=rate_key, namespace=namespace)
-        return self._read(
-            "rates", query=query, of=lambda reply: list(map(records.standing_of, reply.rates))
         )
 
 

@@ -99,17 +99,6 @@ def _rate(rate: str | UnsetType | None, burst: int | None) -> Rate | UnsetType |
     return rate
 
 
-async def rates(call: Call) -> Response:
-    """The rates that jobs of a kind in a queue are under."""
-    query, namespace = call.query(requests.RatesQuery), call.namespace()
-    call.principal.check_queues([query.queue])
-    call.principal.check_kinds([query.kind])
-    found = await call.services.blocking(
-        lambda: call.store.settings.rates(namespace, query.queue, query.kind, query.rate_key)
-    )
-    return answer(replies.RatesReply(rates=tuple(map(records.rate_record, found))))
-
-
 async def kinds(call: Call) -> Response:
     """List what is set for kinds within the caller's scope."""
     namespace = call.namespace()
@@ -338,7 +327,6 @@ HANDLERS: dict[str, Handler] = {
     "pause": put_queue,
     "resume": put_queue,
     "limit": put_queue,
-    "rates": rates,
     "kinds": kinds,
     "set-kind": put_kind,
     "declare-kind": put_kind,

@@ -6,7 +6,6 @@ worker that never sends a sign of life is not known here.
 """
 
 from collections.abc import Iterator
-from contextlib import suppress
 from enum import StrEnum
 
 import msgspec
@@ -21,8 +20,7 @@ from tenure.core.views.job_search import JobFilter
 from tenure.core.views.overview import is_taken
 from tenure.core.vocabulary import JobStatus, WorkerState
 from tenure.core.workers import ListedWorker
-from tenure.errors import RequestRefused
-from tenure.ports import JobStore
+from tenure.ports import Store
 from tenure.protocol.fields import iso
 
 MAX_NAMED_JOBS = 20
@@ -61,19 +59,19 @@ class WaitReason(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.message}: {', '.join(self.job_ids)}" if self.job_ids else self.message
 
 
-def why_waiting(store: JobStore, job: Job) -> str | None:
+def why_waiting(store: Store, job: Job) -> str | None:
     """The first reason in a sentence; None if no reason is known."""
     found = next(_reasons(store, job), None)
     return None if found is None else found.sentence
 
 
-def reasons_to_wait(store: JobStore, job: Job) -> list[WaitReason]:
+def reasons_to_wait(store: Store, job: Job) -> list[WaitReason]:
     """Every reason why no worker claims this queued job, or what is wrong with this running one.
     [OB32]"""
     return list(_reasons(store, job))
 
 
-def _reasons(store: JobStore, job: Job) -> Iterator[WaitReason]:
+def _reasons(store: Store, job: Job) -> Iterator[WaitReason]:
     now = store.now()
     if job.lease_expires_at is not None:
         yield from _silence(job, now)
@@ -83,11 +81,10 @@ def _reasons(store: JobStore, job: Job) -> Iterator[WaitReason]:
         if job.not_before is not None and job.not_before > now:
             due = f"it is not due before {iso(job.not_before)}"
             yield WaitReason(why=WaitCause.NOT_DUE, message=due, until=job.not_before)
-        with suppress(RequestRefused):  # a client's token may read neither queues nor workers
-            yield from _blocked_by(store, job, now)
+        yield from _blocked_by(store, job, now)
 
 
-def _blocked_by(store: JobStore, job: Job, now: Instant) -> Iterator[WaitReason]:
+def _blocked_by(store: Store, job: Job, now: Instant) -> Iterator[WaitReason]:
     """What blocks a job that is due."""
     for queue in store.settings.queues(job.namespace):
         if queue.name == job.queue and queue.paused:
@@ -110,7 +107,7 @@ def _is_alive(worker: ListedWorker, now: Instant) -> bool:
     return worker.state(now) is WorkerState.ALIVE
 
 
-def _parents(store: JobStore, job: Job) -> WaitReason:
+def _parents(store: Store, job: Job) -> WaitReason:
     """The jobs of its flow that it waits for and that have not ended."""
     found = None if job.flow_id is None else store.flows.load(job.namespace, job.flow_id)
     steps = () if found is None else found.current
@@ -123,7 +120,7 @@ def _parents(store: JobStore, job: Job) -> WaitReason:
     )
 
 
-def _key_at_limit(store: JobStore, job: Job) -> Iterator[WaitReason]:
+def _key_at_limit(store: Store, job: Job) -> Iterator[WaitReason]:
     """Which jobs with the same concurrency key run, if the key is at its limit. [CK4]"""
     holders = _holders(store, job)
     if not holders:
@@ -137,7 +134,7 @@ def _key_at_limit(store: JobStore, job: Job) -> Iterator[WaitReason]:
         yield WaitReason(why=WaitCause.KEY, message=message, job_ids=named)
 
 
-def _holders(store: JobStore, job: Job) -> list[JobId]:
+def _holders(store: Store, job: Job) -> list[JobId]:
     """The jobs with the same concurrency key that run, among the live ones that were enqueued
     last. [CK4]"""
     if job.concurrency_key is None:
