@@ -384,7 +384,7 @@ def test_a_conflicting_job_out_of_scope_is_not_shown(stage: Stage, verb: str) ->
     killed = {"request_id": "x", "reason_code": "policy_violation"}
     stage.call("dead-letter", killed, role=Role.OPERATOR, job_id=old)
     stage.enqueue(2, queue="hidden", dedupe_key="d", payload="secret")
-    path, message = f"/v1/jobs/{old}/{verb}?bodies=true", {"request_id": "again"}
+    path, message = f"/v1/jobs/{old}/{verb}", {"request_id": "again"}
 
     heard = stage.ask("POST", path, message, token=limited)
 

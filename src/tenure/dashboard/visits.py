@@ -22,8 +22,8 @@ from tenure.protocol.fields import moment
 from tenure.protocol.records import WorkerRecord
 from tenure.protocol.routes import BY_NAME, Route
 from tenure.server.audit import RequestAudit
-from tenure.server.calls import Message
-from tenure.server.handling import Asked, carry_out
+from tenure.server.calls import Message, RequestContext
+from tenure.server.handling import carry_out
 from tenure.server.limits import RequestMemory
 from tenure.server.principals import Principal
 from tenure.server.problems import unauthenticated
@@ -205,8 +205,7 @@ class Visit(msgspec.Struct, kw_only=True, eq=False):
         route, given = BY_NAME[name], dict(message.get("path", {}))
         # The security log names the parts of the route's path, not of the page's.
         http = Request({**self.http.scope, "path_params": given})
-        request_id = http.scope["tenure.request_id"]
-        audit = RequestAudit(self.services.security, route, http, request_id)
+        audit = RequestAudit(self.services.security, route, http, http.scope["tenure.request_id"])
         audit.principal = self.principal
         body = b"" if route.request is None else encode(dict(message.get("body", {})))
 
@@ -217,18 +216,17 @@ class Visit(msgspec.Struct, kw_only=True, eq=False):
             self.principal.check_route(route)
             return await carry_out(
                 self.services,
-                Asked(
+                RequestContext(
                     route=route,
                     http=http,
-                    path=given,
-                    query=_pairs(message.get("query", {}), self._namespace_for(route)),
-                    body=read,
-                    request_id=request_id,
                     span=self.span,
                     memory=self.memory,
                     audit=audit,
                     is_encoded=False,
                 ),
+                path=given,
+                query=_pairs(message.get("query", {}), self._namespace_for(route)),
+                body=read,
             )
         except Exception as problem:
             audit.refused(problem)

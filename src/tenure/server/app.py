@@ -20,8 +20,9 @@ from tenure.protocol.replies import ProblemCode
 from tenure.protocol.routes import ROUTES, Route, Shape
 from tenure.server import problems
 from tenure.server.audit import RequestAudit
+from tenure.server.calls import RequestContext
 from tenure.server.connections import KNOWN
-from tenure.server.handling import CLOSE, Asked, carry_out, in_time, media_type, read_body
+from tenure.server.handling import CLOSE, carry_out, in_time, media_type, read_body
 from tenure.server.limits import RequestMemory, ServerSettings
 from tenure.server.problems import Refused
 from tenure.server.services import Services
@@ -174,13 +175,13 @@ class _Endpoint:
         # Callers can send any method; only known ones become span names.
         method = http.method if http.method in self._routes else "HTTP"
         with self._services.memory.request() as memory:
-            with server_span(method, self._path, trace_from_headers(http.headers.getlist)) as asked:
-                answer = await self._answer(http, scope["tenure.request_id"], asked, memory)
-                asked.answered(answer.status_code)
+            with server_span(method, self._path, trace_from_headers(http.headers.getlist)) as span:
+                answer = await self._answer(http, scope["tenure.request_id"], span, memory)
+                span.answered(answer.status_code)
             await answer(scope, receive, send)
 
     async def _answer(
-        self, http: Request, request_id: str, asked: RequestSpan, memory: RequestMemory
+        self, http: Request, request_id: str, span: RequestSpan, memory: RequestMemory
     ) -> Response:
         route = self._routes.get("GET" if http.method == "HEAD" else http.method)
         audit = RequestAudit(self._services.security, route, http, request_id)
@@ -194,17 +195,10 @@ class _Endpoint:
             _check_version(http.headers.get(VERSION_HEADER))
             return await carry_out(
                 self._services,
-                Asked(
-                    route=route,
-                    http=http,
-                    path=http.path_params,
-                    query=http.query_params.multi_items(),
-                    body=partial(_body, route, self._services, http, memory),
-                    request_id=request_id,
-                    span=asked,
-                    memory=memory,
-                    audit=audit,
-                ),
+                RequestContext(route=route, http=http, span=span, memory=memory, audit=audit),
+                path=http.path_params,
+                query=http.query_params.multi_items(),
+                body=partial(_body, route, self._services, http, memory),
             )
         except ClientDisconnect:
             return Response(status_code=400)  # the caller has gone

@@ -59,25 +59,34 @@ _Row = TypeVar("_Row")
 _Key = TypeVar("_Key", str, WorkerKey)
 
 
-class Call(msgspec.Struct, frozen=True, kw_only=True):
-    """A request that was authenticated, allowed and read."""
+class RequestContext(msgspec.Struct, frozen=True, kw_only=True):
+    """A request of a known caller: `audit.principal`."""
 
     route: Route
-    services: Services
-    principal: Principal
     http: Request
+    span: RequestSpan
+    memory: RequestMemory
+    audit: RequestAudit
+    is_encoded: bool = True
+    """Whether the answer is sent. A page of this process takes the message of the response."""
+
+
+class Call(RequestContext, frozen=True, kw_only=True):
+    """A request that was authenticated, allowed and read."""
+
+    services: Services
     path: dict[str, str]
     parameters: Any
     """The query, as a message."""
     body: Any
     """A message, or the bytes of a file."""
-    request_id: str
-    asked: RequestSpan
-    memory: RequestMemory
-    audit: RequestAudit
-    is_small: bool = True
-    bodies_are_checked: bool = False
-    is_encoded: bool = True
+    is_small: bool
+    bodies_are_checked: bool
+
+    @property
+    def principal(self) -> Principal:
+        """The caller."""
+        return self.audit.principal
 
     @property
     def coordinator(self) -> Coordinator:

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from contextlib import asynccontextmanager
 
 import msgspec
+from msgspec.structs import asdict
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -26,13 +27,11 @@ from tenure.protocol.codec import (
 from tenure.protocol.replies import ProblemCode
 from tenure.protocol.routes import PATH_FIELDS, Route
 from tenure.server import job_routes, schedule_routes, system_routes, worker_routes
-from tenure.server.audit import RequestAudit
-from tenure.server.calls import SMALL_BYTES, Call, Message
+from tenure.server.calls import SMALL_BYTES, Call, Message, RequestContext
 from tenure.server.limits import LARGE_BYTES, RequestMemory
 from tenure.server.problems import Refused, busy
 from tenure.server.services import Services
 from tenure.server.threads import call_for
-from tenure.telemetry.tracing import RequestSpan
 
 CLOSE = {"Connection": "close"}
 
@@ -90,41 +89,45 @@ COORDINATOR_FIRST_S = 1.0
 whose error says more, answers first."""
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """A request whose sender is known: `audit.principal`. Its parts are texts, as sent."""
-
-    route: Route
-    http: Request
-    path: Mapping[str, str]
-    query: Iterable[tuple[str, str]]
-    body: Callable[[], Awaitable[bytes]]
-    """Reads the body; called when path and query are known to be right."""
-    request_id: str
-    span: RequestSpan
-    memory: RequestMemory
-    audit: RequestAudit
-    is_encoded: bool = True
-    """Whether the answer is sent. A page of this process takes the message of the response."""
-
-
-async def carry_out(services: Services, asked: Asked) -> Response:
-    """Check the fields, call the handler within its time limit and note what it did."""
-    caller = asked.audit.principal.caller
+async def carry_out(
+    services: Services,
+    context: RequestContext,
+    *,
+    path: Mapping[str, str],
+    query: Iterable[tuple[str, str]],
+    body: Callable[[], Awaitable[bytes]],
+) -> Response:
+    """Check the fields, call the handler within its time limit and log what it did. Path and query
+    are texts, as sent; `body` reads the body, and is called when they are known to be right."""
+    caller = context.audit.principal.caller
     call_for(caller)
-    asked.memory.belongs_to(caller)
-    call = await _read(services, asked)
-    route = asked.route
-    asked.audit.asked(call.body)
+    context.memory.belongs_to(caller)
+    route = context.route
+    typed_path, parameters = _typed_path(route, path), _query(route, list(query))
+    sent = await body()
+    message: object = sent
+    if route.request is not None:
+        message = await _message(services, context, typed_path, sent)
+    call = Call(
+        **asdict(context),
+        services=services,
+        path=typed_path,
+        parameters=parameters,
+        body=message,
+        is_small=len(sent) <= SMALL_BYTES,
+        bodies_are_checked=len(sent) > LARGE_BYTES,
+    )
+    call.audit.asked(call.body)
     try:
         async with in_time(services, is_read=route.only_reads, more_s=call.waits_s):
             answer = await HANDLERS[route.name](call)
     except OutcomeUnknown:
-        asked.audit.outcome_unknown()
+        call.audit.outcome_unknown()
         raise
-    asked.audit.answered(answer.status_code)
-    if isinstance(answer, Message) and asked.is_encoded:
+    call.audit.answered(answer.status_code)
+    if isinstance(answer, Message) and call.is_encoded:
         answer.encoded()
-    asked.memory.answer(len(answer.body), can_refuse=route.only_reads)
+    call.memory.answer(len(answer.body), can_refuse=route.only_reads)
     return answer
 
 
@@ -144,55 +147,42 @@ async def in_time(services: Services, *, is_read: bool, more_s: float = 0.0) -> 
         raise deadline_error(timeout_s, is_known=is_read) from problem
 
 
-async def _read(services: Services, asked: Asked) -> Call:
-    route = asked.route
-    path = {
-        name: convert_text(PATH_FIELDS[name], name, asked.path[name]) for name in route.path_fields
+def _typed_path(route: Route, path: Mapping[str, str]) -> dict[str, str]:
+    typed: dict[str, str] = {
+        name: convert_text(PATH_FIELDS[name], name, path[name]) for name in route.path_fields
     }
-    if "job_id" in path:
-        path["job_id"] = path["job_id"].lower()
-    pairs = list(asked.query)
-    query = None if route.query is None else decode_query(route.query, pairs)
-    if route.query is None and pairs and not route.is_public:
+    if "job_id" in typed:
+        typed["job_id"] = typed["job_id"].lower()
+    return typed
+
+
+def _query(route: Route, pairs: list[tuple[str, str]]) -> msgspec.Struct | None:
+    if route.query is not None:
+        query: msgspec.Struct = decode_query(route.query, pairs)
+        return query
+    if pairs and not route.is_public:
         raise InvalidMessage(ascii(pairs[0][0][:40])[1:-1], "unknown query parameter")
-    body = await asked.body()
-    message = body if route.request is None else await _message(services, asked, path, body)
-    return Call(
-        route=route,
-        services=services,
-        principal=asked.audit.principal,
-        http=asked.http,
-        path=path,
-        parameters=query,
-        body=message,
-        bodies_are_checked=len(body) > LARGE_BYTES,
-        request_id=asked.request_id,
-        asked=asked.span,
-        memory=asked.memory,
-        audit=asked.audit,
-        is_small=len(body) <= SMALL_BYTES,
-        is_encoded=asked.is_encoded,
-    )
+    return None
 
 
 async def _message(
-    services: Services, asked: Asked, path: Mapping[str, str], body: bytes
+    services: Services, context: RequestContext, path: Mapping[str, str], body: bytes
 ) -> msgspec.Struct:
     """Decode the body; a large one on a thread, not on the event loop. [H39] The payloads, results
     and checkpoints of a very large one are checked here, those of others by the core. [H89]"""
-    kind = asked.route.request
+    kind = context.route.request
     assert kind is not None
     if len(body) <= SMALL_BYTES:
         small: msgspec.Struct = decode_request(kind, body)
         return small
     message: msgspec.Struct = await services.blocking(lambda: decode_request(kind, body))
-    if len(body) > LARGE_BYTES and await _may_hold_lease(services, asked, path, message):
-        await _check_bodies(services, asked.memory, message)
+    if len(body) > LARGE_BYTES and await _may_hold_lease(services, context, path, message):
+        await _check_bodies(services, context.memory, message)
     return message
 
 
 async def _may_hold_lease(
-    services: Services, asked: Asked, path: Mapping[str, str], message: msgspec.Struct
+    services: Services, context: RequestContext, path: Mapping[str, str], message: msgspec.Struct
 ) -> bool:
     """Whether a request under a lease of the job in its path can be carried out. A lease that is
     not the job's now never is again: the core refuses the request, whatever its payloads are, and
@@ -203,7 +193,7 @@ async def _may_hold_lease(
     job_id = JobId(path["job_id"])
     store = services.coordinator.store
     job = (await services.blocking(lambda: store.jobs.read([job_id], bodies=False))).get(job_id)
-    actor = asked.audit.principal.actor(asked.route)
+    actor = context.audit.principal.actor(context.route)
     return job is not None and job.lease_id == lease_id and job.principal == actor
 
 

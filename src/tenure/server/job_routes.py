@@ -51,33 +51,39 @@ whole rows. [H90]"""
 
 async def enqueue(call: Call) -> Response:
     """Make a job: 201, or 200 with the job that exists already."""
-    bodies = call.check_bodies_wanted()
-    message, traced = call.message(requests.EnqueueMessage), call.asked.traced
+    message, traced = call.message(requests.EnqueueMessage), call.span.traced
     command = _enqueue_of(call, message, await call.services.now(), traced=traced)
     [reply] = await _enqueued(call, [command])
-    now = await call.services.now()
-    return answer(replies.job_reply(reply, now=now, bodies=bodies), _status(call, reply))
+    return await _replied(call, reply)
 
 
 async def enqueue_many(call: Call) -> Response:
     """Make jobs, all of them or, where a field is wrong, none."""
     messages = call.message(requests.EnqueueManyMessage).jobs
-    bodies = call.check_with_bodies("jobs", len(messages))
     came_at = await call.services.now()
-    traced = call.asked.traced
+    traced = call.span.traced
     commands = await call.work(
         lambda: [_enqueue_of(call, each, came_at, traced=traced) for each in messages]
     )
-    received = await _enqueued(call, commands, within="jobs")
+    return await _all_replied(call, await _enqueued(call, commands, within="jobs"))
+
+
+async def _replied(call: Call, reply: Reply) -> Response:
+    """The answer to a request about one job. It has no bodies: reads have them."""
+    reply = _visible(call, reply)
+    message = replies.job_reply(reply, now=await call.services.now(), bodies=False)
+    return answer(message, _status(call, reply))
+
+
+async def _all_replied(call: Call, received: Sequence[Reply]) -> Response:
     now = await call.services.now()
-
-    def reply() -> replies.JobsReply:
-        return replies.JobsReply(
-            replies=tuple(replies.job_reply(reply, now=now, bodies=bodies) for reply in received)
-        )
-
-    return await (
-        call.large_answer(reply) if bodies else call.answer_about(reply, jobs=len(messages))
+    return await call.answer_about(
+        lambda: replies.JobsReply(
+            replies=tuple(
+                replies.job_reply(_visible(call, each), now=now, bodies=False) for each in received
+            )
+        ),
+        jobs=len(received),
     )
 
 
@@ -86,10 +92,9 @@ async def flow(call: Call) -> Response:
     message = call.message(requests.FlowMessage)
     if any(member.job.job_id is None for member in message.jobs):
         raise InvalidInput("jobs.job.job_id", "is missing", hint="give each job an id")
-    jobs = await _members_of(call, message.jobs, traced=call.asked.traced)
+    jobs = await _members_of(call, message.jobs, traced=call.span.traced)
     reply = await _made(call, requests.flow_command(message, jobs))
-    shown = replies.job_reply(_shown(call, reply), now=await call.services.now(), bodies=False)
-    return answer(shown, _status(call, reply))
+    return await _replied(call, reply)
 
 
 async def handler_flow(call: Call) -> Response:
@@ -97,7 +102,7 @@ async def handler_flow(call: Call) -> Response:
     message = call.message(requests.HandlerFlowMessage)
     if any(member.job.job_id is not None for member in message.jobs):
         raise InvalidInput("jobs.job.job_id", "follows from the name", hint="leave it out")
-    jobs = await _members_of(call, message.jobs, traced=call.asked.named)
+    jobs = await _members_of(call, message.jobs, traced=call.span.named)
     if await hidden_jobs(call, [call.job_id]):
         raise UnknownJob(call.job_id)
     command = requests.handler_flow_command(message, jobs, parent=call.job_id)
@@ -211,14 +216,14 @@ async def follow_up(call: Call) -> Response:
     if message.job.job_id is not None:
         raise InvalidInput("job.job_id", "follows from the parent", hint="leave it out")
     now = await call.services.now()
-    enqueue = _enqueue_of(call, message.job, now, traced=call.asked.named)
+    enqueue = _enqueue_of(call, message.job, now, traced=call.span.named)
     if await hidden_jobs(call, [call.job_id]):
         raise UnknownJob(call.job_id)
     command = requests.follow_up_command(enqueue, message, parent=call.job_id)
     [reply] = await _enqueued(call, [command])
     if reply.cause is Cause.UNKNOWN_JOB:
         raise UnknownJob(call.job_id)
-    return answer(replies.job_reply(reply, now=now, bodies=False), _status(call, reply))
+    return await _replied(call, reply)
 
 
 def _lower(job_id: _Id | None) -> _Id | None:
@@ -262,7 +267,7 @@ async def _enqueued(call: Call, commands: Sequence[Enqueue], *, within: str = ""
         made.setdefault(command.namespace, set()).add(command.queue)
     for namespace, queues in made.items():
         call.services.waiting_claims.enqueued(namespace, queues)
-    return [_shown(call, reply) for reply in received]
+    return received
 
 
 async def _check_limits(call: Call, jobs: Sequence[Enqueue]) -> None:
@@ -272,7 +277,7 @@ async def _check_limits(call: Call, jobs: Sequence[Enqueue]) -> None:
         await call.services.namespace_limits.check_jobs(namespace, of_namespace)
 
 
-def _shown(call: Call, reply: Reply) -> Reply:
+def _visible(call: Call, reply: Reply) -> Reply:
     """The reply without a job that the caller may not see: one of another namespace with the same
     id, or the holder of a dedupe key, of which the caller only hears that it exists. [D6]"""
     if reply.job is None or call.principal.sees(reply.job):
@@ -294,7 +299,6 @@ def _status(call: Call, reply: Reply) -> int:
 
 async def decide(call: Call) -> Response:
     """Carry out the route's command about one job."""
-    bodies = call.check_bodies_wanted()
     job = await call.job()
     if call.route.command is Redrive:
         call.principal.check_job_ends(job.policy, job.on_dead_letter)
@@ -308,9 +312,7 @@ async def decide(call: Call) -> Response:
     if reply.job is not None and reply.job.status is JobStatus.QUEUED:
         call.services.waiting_claims.enqueued(reply.job.namespace, [reply.job.queue])
     # The reply may be about another job than the path: the one that a redrive made. [H41]
-    reply = _shown(call, reply)
-    shown = replies.job_reply(reply, now=await call.services.now(), bodies=bodies)
-    return answer(shown, _status(call, reply))
+    return await _replied(call, reply)
 
 
 async def cancel_many(call: Call) -> Response:
@@ -324,14 +326,8 @@ async def cancel_many(call: Call) -> Response:
     received = iter(await _decide_in_groups(call, decided, sizes))
     unknown = Reply(job=None, cause=Cause.UNKNOWN_JOB)
     answers = [next(received) if each.job_id in seen else unknown for each in commands]
-    now = await call.services.now()
     call.audit.done = sum(each.is_ok for each in answers)
-    return await call.answer_about(
-        lambda: replies.JobsReply(
-            replies=tuple(replies.job_reply(each, now=now, bodies=False) for each in answers)
-        ),
-        jobs=len(answers),
-    )
+    return await _all_replied(call, answers)
 
 
 async def _decide_in_groups(
