@@ -398,8 +398,8 @@ class ReadableFlows(Protocol):
         """A flow with its jobs and what they wait for; None if there is none. [FL9]"""
 
     def parents(self, held: LeaseRef, actor: Actor, *, after: int) -> ParentPage:
-        """The next parents of a leased job, after this position, with their results: for those who
-        hold its lease. [FL7]"""
+        """The next parents of a leased job, after this position, with their results: for the
+        worker that has its lease. [FL7]"""
 
 
 class ReadableSchedules(Protocol):

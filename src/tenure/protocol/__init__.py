@@ -26,7 +26,7 @@ URL_VARIABLE = "TENURE_URL"
 TOKEN_VARIABLE = "TENURE_TOKEN"  # noqa: S105 - the name of a variable
 """The variable that tells it who it is to a server."""
 TOKEN_FILE_VARIABLE = "TENURE_TOKEN_FILE"  # noqa: S105 - the name of a variable
-"""The variable that names a file with the token, for those who have no `TENURE_TOKEN`."""
+"""The variable that names a file with the token, read where `TENURE_TOKEN` is not set."""
 
 
 def is_loopback(host: str) -> bool:

@@ -1,4 +1,4 @@
-"""The types of fields in messages, with the limits that the OpenAPI description shows.
+"""The types of fields in messages, with the limits that the OpenAPI description states.
 
 The core checks every field again, and more exactly. Durations are seconds, instants are RFC 3339 in
 UTC. [H3]
@@ -112,7 +112,7 @@ LIMITS_BY_NAME: dict[str, Any] = {
     "tz": Annotated[str, Meta(min_length=1, max_length=MAX_NAME)],
 }
 """What a field of a request may be, by its name, where its type in the core says less. A field
-that is neither here nor there is described by its type alone; the core checks it all the same."""
+that is neither here nor there is described by its type alone; the core checks it anyway."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FIRST = datetime.min.replace(tzinfo=UTC)
@@ -121,8 +121,8 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 def moment(instant: Instant) -> datetime:
-    """An instant as it travels; what is past the year 9999 is shown as its end, what is before the
-    year 1 as its beginning."""
+    """An instant as it travels; one past the year 9999 becomes its end, one before the year 1 its
+    start."""
     try:
         return _EPOCH + timedelta(0, 0, instant)  # by position: twice as fast as by name
     except OverflowError:

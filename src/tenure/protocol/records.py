@@ -146,7 +146,7 @@ _HIDDEN_BODIES = dict.fromkeys(BODIES, msgspec.UNSET)
 
 
 def job_record(job: Job, *, now: Instant, bodies: bool) -> JobRecord:
-    """A job as it is shown at `now`; without bodies if they are hidden here too."""
+    """The record of a job at `now`; without bodies if they are hidden in the job already."""
     hidden = {} if bodies and job.payload != HIDDEN else _HIDDEN_BODIES
     return to_wire(JobRecord, job, suspect=is_suspect(job, now), **hidden)
 
@@ -206,8 +206,8 @@ def _cause_of(record: EventRecord) -> EventCause | None:
 
 
 def event_record(event: Event, *, digests: bool = True) -> EventRecord:
-    """An event as it is shown; without digests for those who may not see bodies, because a payload
-    that is one of a few can be guessed from its digest. [H46]"""
+    """The record of an event; without digests for a reader who may not see bodies, because a
+    payload that is one of a few can be guessed from its digest. [H46]"""
     if not digests:
         facts = msgspec.structs.replace(event.payload, sha256=None, checkpoint_sha256=None)
         event = msgspec.structs.replace(event, fingerprint=None, payload=facts)
@@ -248,7 +248,8 @@ class ObservationRecord(DerivedRecord, frozen=True, kw_only=True):
 def observation_record(
     seen: Observation, *, bodies: bool, digests: bool = True
 ) -> ObservationRecord:
-    """An observation as it is shown; without its digest for those who may not see bodies. [H46]"""
+    """The record of an observation; without its digest for a reader who may not see bodies.
+    [H46]"""
     asked_as = None if seen.compensated_by is not None else seen.request_id
     return to_wire(
         ObservationRecord,
@@ -280,7 +281,7 @@ def resolution_record(resolution: Resolution) -> ResolutionRecord: ...
 @overload
 def resolution_record(resolution: Resolution | None) -> ResolutionRecord | None: ...
 def resolution_record(resolution: Resolution | None) -> ResolutionRecord | None:
-    """A resolution as it is shown, without its fingerprint."""
+    """The record of a resolution, without its fingerprint."""
     return None if resolution is None else to_wire(ResolutionRecord, resolution)
 
 
@@ -320,7 +321,7 @@ def resolution_of(record: ResolutionRecord | None) -> Resolution | None:
     names={"attempt": "attempts", **CORRELATED},
 )
 class DeadLetterRecord(DerivedRecord, frozen=True):
-    """A dead letter, and what became of it: null if nobody has decided yet. [F7]"""
+    """A dead letter, and what became of it: null while that is undecided. [F7]"""
 
     job: JobRecord
     resolution: ResolutionRecord | None
@@ -329,7 +330,7 @@ class DeadLetterRecord(DerivedRecord, frozen=True):
 def dead_letter_record(
     job: Job, resolution: Resolution | None, *, now: Instant, bodies: bool
 ) -> DeadLetterRecord:
-    """A dead letter as it is shown at `now`."""
+    """The record of a dead letter at `now`."""
     return to_wire(
         DeadLetterRecord,
         job,
@@ -346,7 +347,7 @@ class ArtifactRecord(DerivedRecord, frozen=True, kw_only=True):
 
 
 def artifact_record(artifact: Artifact, *, digests: bool = True) -> ArtifactRecord:
-    """An artifact as it is shown; without its digest for those who may not see bodies. [H46]"""
+    """The record of an artifact; without its digest for a reader who may not see bodies. [H46]"""
     return to_wire(ArtifactRecord, artifact, sha256=artifact.sha256 if digests else None)
 
 
@@ -361,7 +362,7 @@ class WorkerRecord(DerivedRecord, frozen=True, kw_only=True):
 
 
 def worker_record(seen: ListedWorker, *, now: Instant, in_part: bool = False) -> WorkerRecord:
-    """A worker as it is shown at `now`."""
+    """The record of a worker at `now`."""
     if not seen.has_drain_request:  # the row keeps a request to an earlier process [B33]
         seen = msgspec.structs.replace(seen, drain_requested_at=None)
     return to_wire(WorkerRecord, seen, state=seen.state(now), in_part=in_part)
@@ -391,7 +392,7 @@ class KindRecord(DerivedRecord, frozen=True):
 
 
 def queue_record(state: QueueState) -> QueueRecord:
-    """A queue as it is shown."""
+    """The record of a queue."""
     return to_wire(QueueRecord, state, **rate_fields(state.rate))
 
 
@@ -401,7 +402,7 @@ def queue_of(record: QueueRecord) -> QueueState:
 
 
 def kind_record(settings: KindSettings) -> KindRecord:
-    """What is set for a kind, as it is shown."""
+    """The record of what is set for a kind."""
     return to_wire(KindRecord, settings, **rate_fields(settings.rate))
 
 
@@ -427,13 +428,13 @@ class ScheduleRecord(DerivedRecord, frozen=True, kw_only=True):
     """A schedule: when it fires, which job that makes, and what it has done so far.
 
     `next_at` and `last_at` are nominal times. `skipped` counts occurrences at which the run before
-    had not ended, `missed` those that nobody fired in time. `declared_by` is the application whose
-    code declares it, null if it was made by hand. The payload is left out of lists. [SC13]
+    had not ended, `missed` the ones that no process fired in time. `declared_by` is the application
+    whose code declares it, null if it was made by hand. The payload is left out of lists. [SC13]
     """
 
 
 def schedule_record(schedule: Schedule, *, bodies: bool) -> ScheduleRecord:
-    """A schedule as it is shown."""
+    """The record of a schedule."""
     return to_wire(ScheduleRecord, schedule, **({} if bodies else {"payload": msgspec.UNSET}))
 
 
@@ -447,7 +448,7 @@ class OutcomeBucketRecord(DerivedRecord, frozen=True, kw_only=True):
 
 @derived(Durations)
 class DurationsRecord(DerivedRecord, frozen=True, kw_only=True):
-    """The median and the 95th percentile of durations, and how many jobs were looked at; null
+    """The median and the 95th percentile of durations, and how many jobs were read; null
     without any."""
 
 
@@ -464,12 +465,12 @@ class DeadLetterGroupRecord(DerivedRecord, frozen=True, kw_only=True):
 class DeadLetterGroupsReply(DerivedRecord, frozen=True, kw_only=True):
     """Groups of unresolved dead letters, the largest first, and how many letters they have. The
     buckets begin at `since` and are `bucket_s` long. If it is not `complete`, there are older dead
-    letters that were not looked at. [OB31]"""
+    letters that were not read. [OB31]"""
 
 
 @derived(Overview)
 class OverviewReply(DerivedRecord, frozen=True, kw_only=True):
     """What a namespace is doing, at `now` and since `since`, in buckets of `bucket_s`. The last
-    bucket is still going on. `wait` is from ready to claimed, `run` from the start to the end of
+    bucket is not over. `wait` is from ready to claimed, `run` from the start to the end of
     the attempt that succeeded. A number of jobs as large as its limit means "that many or more".
     [OB28]"""

@@ -136,8 +136,8 @@ class GrantRecord(DerivedRecord, frozen=True):
 class ClaimReply(Record, frozen=True, kw_only=True):
     """Grants, perhaps none; or REJECTED and why. `repeated`: these were granted before. [Q1]
 
-    `waited_s`: so long was the claim held before these were granted; their leases count from
-    the sending of the claim and that. [WP12]
+    `waited_s`: how long the claim was kept open before these were granted; their leases count
+    from the sending of the claim and that. [WP12]
 
     `held_s`: nothing was granted, and rates held jobs back; the first of them has room after so
     long. With `all_held` nothing can be granted before that. [RL9]
@@ -237,7 +237,7 @@ def reply_of(reply: JobReply) -> Reply:
 class JobPage(Record, frozen=True, kw_only=True):
     """Jobs, newest first. `next_before` is the `before` of the next page; null: the last one.
 
-    `resolutions` is what became of those that are dead letters, where jobs were asked for by id.
+    `resolutions` is what became of the dead letters among them, where jobs were asked for by id.
     `previews` has the beginnings of payloads, by job, where these were asked for. [H53]
     """
 
@@ -276,7 +276,7 @@ class LogReply(Record, frozen=True, kw_only=True):
 
 
 class FollowedEvent(Record, frozen=True, kw_only=True):
-    """An event and its position in the tail, from which a reader can go on after it. [E10]"""
+    """An event and its position in the tail, after which a reader can continue. [E10]"""
 
     position: str
     event: EventRecord
@@ -284,7 +284,7 @@ class FollowedEvent(Record, frozen=True, kw_only=True):
 
 @derived(TailDelay)
 class TailDelayRecord(DerivedRecord, frozen=True, kw_only=True):
-    """The open transaction because of which committed events are not shown yet. [E35]"""
+    """The open transaction because of which committed events are not visible yet. [E35]"""
 
 
 class TailReply(Record, frozen=True, kw_only=True):
@@ -343,7 +343,8 @@ class WaitReasonRecord(Record, frozen=True, kw_only=True):
 
 
 class WaitReasonsReply(Record, frozen=True, kw_only=True):
-    """Why a job waits, the first reason first; none if it does not wait, or nobody knows. [OB32]"""
+    """Why a job waits, the first reason first; none if it does not wait, or no reason is known.
+    [OB32]"""
 
     reasons: tuple[WaitReasonRecord, ...]
 
@@ -440,7 +441,7 @@ class KeptReply(Record, frozen=True, kw_only=True):
 @derived(FlowSummary, via=("flow",))
 class FlowRecord(DerivedRecord, frozen=True):
     """Jobs that were made together; `is_live` says whether one of them has not ended. `statuses`
-    counts them by status, without those that others replace; null where a list has too many. [FL15]
+    counts them by status, without replaced ones; null where a list has too many. [FL15]
     """
 
     statuses: dict[JobStatus, int] | None = None
@@ -498,8 +499,8 @@ class HandlerFlowReply(Record, frozen=True, kw_only=True):
 
 @derived(FlowStep, names={"step": "name"})
 class FlowStepRecord(DerivedRecord, frozen=True):
-    """A job of a flow, the names of those that it waits for, and the job that it replaces since the
-    flow was redriven."""
+    """A job of a flow, the names of the jobs that it waits for, and the job that it replaces since
+    the flow was redriven."""
 
 
 class FlowsReply(Record, frozen=True, kw_only=True):
@@ -510,7 +511,7 @@ class FlowsReply(Record, frozen=True, kw_only=True):
 
 @derived(FlowView)
 class FlowReply(DerivedRecord, frozen=True, kw_only=True):
-    """A flow with its jobs, also those that were replaced, and its redrives, oldest first. `hidden`
+    """A flow with its jobs, replaced ones too, and its redrives, oldest first. `hidden`
     of its jobs are out of the token's scope; `is_live` and `statuses` are about the others. [FL9]
     """
 
@@ -518,17 +519,17 @@ class FlowReply(DerivedRecord, frozen=True, kw_only=True):
 
     @property
     def current(self) -> tuple[FlowStepRecord, ...]:
-        """Its jobs without those that others replace: one for each name."""
+        """Its jobs without replaced ones: one for each name."""
         return without_replaced(self.steps)
 
 
 def flow_summary_record(listed: FlowSummary) -> FlowRecord:
-    """A flow as it is listed."""
+    """The record of a listed flow."""
     return to_wire(FlowRecord, listed)
 
 
 def flow_reply(view: FlowView) -> FlowReply:
-    """A flow with its jobs as it is shown."""
+    """The record of a flow with its jobs."""
     statuses = Counter(step.status for step in view.current)
     summary = FlowSummary(flow=view.flow, is_live=view.is_live, statuses=statuses)
     return to_wire(FlowReply, view, flow=to_wire(FlowRecord, summary))
@@ -589,7 +590,7 @@ class Problem(Record, frozen=True, kw_only=True):
     """Every answer that is not a success: what happened, to which field, and what to do. [H8]
 
     `verdict` is REJECTED where the coordinator's word is final, and null where the request can be
-    sent again as it is (408, 425, 429 and 5xx). `nothing_changed` is true where it is certain that
+    sent again unchanged (408, 425, 429 and 5xx). `nothing_changed` is true where it is certain that
     this one was not carried out, not even in part. `request_id` is that of the `X-Request-Id`
     header. `job_id` is the job whose row cannot be read, if that is the problem.
     """

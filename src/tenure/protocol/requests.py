@@ -520,7 +520,7 @@ def cancel_many_message(commands: Several[Cancel]) -> CancelManyMessage:
 
 class LimitMessage(Request, frozen=True, kw_only=True):
     """How many leases a queue may have at a time, 0 means no limit [Z3]; and its rate, such as
-    `100/m`, null means none [RL4]. What is missing stays as it is."""
+    `100/m`, null means none [RL4]. What is missing stays unchanged."""
 
     limit: Annotated[int, Meta(ge=0, le=1_000_000)] | None = None
     rate: ShortText | UnsetType | None = UNSET
@@ -531,7 +531,7 @@ class KindMessage(Request, frozen=True, kw_only=True):
     """What is set for a kind: its rate, such as `100/m`; null means none. [RL4] And how many of its
     jobs may run at a time for each concurrency key; null means 1. [CK7] `policy` is the policy
     of jobs that are enqueued without one; null means that there is none. [F9] What is missing stays
-    as it is."""
+    unchanged."""
 
     rate: ShortText | UnsetType | None = UNSET
     burst: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
@@ -637,7 +637,7 @@ class EventsQuery(Request, frozen=True, kw_only=True):
 
 
 class LogQuery(PageQuery, frozen=True, kw_only=True):
-    """Which events of all jobs a list shows, newest first unless `oldest_first`. A `type` is a type
+    """Which events of all jobs a list has, newest first unless `oldest_first`. A `type` is a type
     of events or a name, `claimed` or `job_claimed`; it may be repeated. `after` is the `next_after`
     of the previous page. [E6] [E8]"""
 
@@ -668,8 +668,9 @@ MAX_FOLLOW_WAIT_S = 10.0
 
 class TailQuery(PageQuery, frozen=True, kw_only=True):
     """Which events a reader of the tail follows. `after` is the `next_after` of the previous page;
-    without it the reader begins at the oldest event, or with `newest` at the end, with at most so
-    many of the newest events. If there is no event yet, the answer comes after `wait_s`. [E10]"""
+    without it the reader begins at the oldest event, or with `newest` at the end, with up to
+    that many of the newest events. If there is no event yet, the answer comes after `wait_s`.
+    [E10]"""
 
     type: tuple[EventWord, ...] = ()
     job_id: JobIdField | None = None
@@ -702,7 +703,7 @@ _NOT_OF_DEAD_LETTERS = frozenset(JobFilter.__struct_fields__) - {
     names={"statuses": "status"},
 )
 class JobsQuery(DerivedRequest, frozen=True, kw_only=True):
-    """Which jobs a listing shows, newest first; `before` is the `next_before` of the previous page.
+    """Which jobs a list has, newest first; `before` is the `next_before` of the previous page.
     `id_prefix`: only jobs whose id begins with it. By `worker`, by the time of their end and by
     text in the `error` jobs are searched, 10,000 for a page, and by an entry of their `meta`,
     written `tenant=acme`. [J12] `previews`: with the beginnings
@@ -723,7 +724,7 @@ class JobsQuery(DerivedRequest, frozen=True, kw_only=True):
 
 @derived(JobFilter, without=_NOT_OF_DEAD_LETTERS)
 class DeadLettersQuery(DerivedRequest, frozen=True, kw_only=True):
-    """Which dead letters a listing shows, newest first."""
+    """Which dead letters a list has, newest first."""
 
     resolved: bool = False
     limit: Annotated[int, Meta(ge=1, le=MAX_PAGE)] = 50

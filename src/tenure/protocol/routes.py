@@ -70,8 +70,8 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     409 with the same message. Only worker routes answer verdicts, and those are always 200. [H4]
 
     A route about one job may be a command of the core: then its request has the command's fields,
-    `sets` are those that the route itself stands for, and nothing else has to know the command.
-    """
+    `sets` are the fields that the route itself stands for, and nothing else has to know the
+    command."""
 
     name: str
     method: str
@@ -584,7 +584,7 @@ ROUTES: tuple[Route, ...] = (
         requests.OverviewQuery,
         OverviewReply,
     ),
-    # --- everybody
+    # --- every role
     _get("time", "/v1/time", "Read the store's clock", "CPWOV", reply=replies.TimeReply),
     _get("openapi", "/openapi.json", "Read this API as OpenAPI 3.1", "CPWOV", reply=None),
     _get(

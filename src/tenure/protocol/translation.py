@@ -13,7 +13,7 @@ A field has the same name and the same value on both sides, with these exception
 Any other exception is an argument of `derived`: `names` maps a core field to its name on the wire.
 `derived` gives a message its fields, at import. `to_wire` and `to_core` translate: the first call
 for a pair of types makes the function that does it, later ones only read the attributes, convert
-those that need it and make the other struct. Required fields of a message come first, so that it
+the ones that need it and make the other struct. Required fields of a message come first, so that it
 can be made of values by position, which takes half the time of names.
 """
 
@@ -339,8 +339,8 @@ def _core_sources(core: Any, message: Any, given: Collection[str]) -> _Sources:
 def _translation(
     made: Any, sources: _Sources, given: Collection[str], may_lack: Collection[str] = ()
 ) -> _Translation:
-    """The function that makes a struct of the values of these sources, of those that are given, and
-    of defaults; fields in `may_lack` are None if they have none of these."""
+    """The function that makes a struct of the values of these sources, of the given values and of
+    defaults; fields in `may_lack` are None if they have none of these."""
     rest = {
         name: None if default is msgspec.NODEFAULT and name in may_lack else default
         for name, default in _struct_fields(made)

@@ -1,8 +1,7 @@
 """Settings of a client: the server's address, TLS and token, and time-outs.
 
-Whoever has a token can act as its principal, so it goes into one header and appears in no error, no
-log and no repr. It is not sent to another machine without TLS unless the user allows that.
-"""
+A caller with a token can act as its principal, so it goes into one header and appears in no error,
+no log and no repr. It is not sent to another machine without TLS unless the user allows that."""
 
 import ssl
 from collections.abc import Mapping
@@ -42,7 +41,7 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_private(self) -> bool:
-        """Whether nobody on the network can read the traffic: TLS, or an address of this
+        """Whether no one else on the network can read the traffic: TLS, or an address of this
         machine."""
         return self.scheme == "https" or is_loopback(self.host)
 
@@ -76,7 +75,7 @@ def _is_plain(text: str) -> bool:
 
 
 class Secret:
-    """A token whose repr does not show it."""
+    """A token whose repr does not contain it."""
 
     __slots__ = ("_text",)
 
@@ -185,5 +184,5 @@ class Patience(msgspec.Struct, frozen=True, kw_only=True):
     """How much longer than the requested wait an answer may take."""
     whole_answer_s: float = 120.0
     retry_for_s: float = RETRY_FOR_S
-    """For so long a request without an answer is sent again; 0: it is sent once."""
+    """For how long a request without an answer is sent again; 0: it is sent once."""
     backoff: Backoff = Backoff(initial_us=seconds(0.2), cap_us=seconds(5), floor=0.1)

@@ -197,7 +197,8 @@ class _Events(_Part):
         return found
 
     def page(self, wanted: EventFilter) -> EventPage:
-        """A page of events within the token's scope; the server says how many are read for it."""
+        """A page of events within the token's scope; the server decides how many are read for
+        it."""
         _check_no_scope(wanted)
         page = self._caller.ask(Call(name="log", query=requests.log_query(wanted)))
         return EventPage(
@@ -215,7 +216,7 @@ class _Events(_Part):
 
     def follow(self, wanted: TailFilter, *, wait_us: Duration = NO_WAIT) -> TailPage:
         """The next events within the token's scope; the server holds the call for as long as it may
-        and until there is an event. Sent once: the caller goes on from the same position."""
+        and until there is an event. Sent once: the caller continues from the same position."""
         _check_no_scope(wanted)
         wait_s = min(wait_us / MICROSECONDS_PER_SECOND, MAX_FOLLOW_WAIT_S)
         query = requests.tail_query(wanted, wait_s=wait_s)
@@ -230,7 +231,7 @@ class _Events(_Part):
         )
 
     def delay(self) -> TailDelay | None:
-        """As the server sees it, if the token may know. [E35]"""
+        """The server's own answer, if the token may know. [E35]"""
         reply = self._caller.ask(Call(name="tail", query=requests.TailQuery(newest=0, limit=1)))
         return None if reply.delayed_by is None else to_core(TailDelay, reply.delayed_by)
 
@@ -302,7 +303,7 @@ class _Schedules(_Part):
 class _Views(_Part):
     def jobs(self, wanted: JobFilter) -> FoundJobs:
         """A page of jobs, newest first, without their bodies, and where the next page begins; the
-        server says how many are looked at."""
+        server decides how many are read."""
         if (wanted.resolved, wanted.reason_code, wanted.stage) != (None, None, None):
             return self._dead_letters(wanted)
         page = self._caller.ask(

@@ -107,8 +107,8 @@ class Transport:
         return Tracked
 
     def _note(self, connection: HTTPConnection) -> None:
-        """Remember a new connection. `hang_up` ends only those that it knows, so check whether it
-        was called while this one was being opened."""
+        """Remember a new connection. `hang_up` ends only connections that it knows, so check
+        whether it was called while this one was being opened."""
         with self._lock:
             self._opened.add(connection)
         self._check_nobody_hung_up(self._under_way.since)

@@ -40,7 +40,8 @@ SMALL_BYTES = 8 << 10
 milliseconds. A larger one goes to a thread: 60 KiB of empty objects took 31 ms. [H39]"""
 
 JOBS_OF_SMALL_ANSWER = 10
-"""So many records without bodies are encoded on the event loop: 0.1 ms. A thread costs as much."""
+"""Up to this many records without bodies are encoded on the event loop: 0.1 ms. A thread costs as
+much."""
 
 JOBS_AT_ONCE = 100
 JOBS_WITH_BODIES_AT_ONCE = 5
@@ -270,7 +271,7 @@ class Call(RequestContext, frozen=True, kw_only=True):
         return build() if self.is_small else await self.services.blocking(build)
 
     async def answer_about(self, build: Callable[[], object], jobs: int) -> Response:
-        """A message about so many jobs, without their bodies, as a response; a large one is encoded
+        """A message about `jobs` jobs, without their bodies, as a response; a large one is encoded
         on a thread."""
         return answer(build()) if jobs <= JOBS_OF_SMALL_ANSWER else await self.large_answer(build)
 
@@ -359,7 +360,7 @@ class ResponseInPieces(Response):
 
 
 class Message(ResponseInPieces):
-    """A message, sent as JSON once it is encoded. A page of this process takes it as it is."""
+    """A message, sent as JSON once it is encoded. A page of this process takes it unencoded."""
 
     media_type = "application/json"
 

@@ -279,7 +279,7 @@ async def _check_limits(call: Call, jobs: Sequence[Enqueue]) -> None:
 
 def _visible(call: Call, reply: Reply) -> Reply:
     """The reply without a job that the caller may not see: one of another namespace with the same
-    id, or the holder of a dedupe key, of which the caller only hears that it exists. [D6]"""
+    id, or the holder of a dedupe key, of which the caller only learns that it exists. [D6]"""
     if reply.job is None or call.principal.sees(reply.job):
         return reply
     if reply.deduplicated:
@@ -498,7 +498,7 @@ async def verify_one(call: Call) -> Response:
 
 
 async def wait_reasons(call: Call) -> Response:
-    """Why a job waits; of the jobs that it waits for, those that the caller may see. [OB32]"""
+    """Why a job waits, and which jobs it waits for, as far as the caller may see them. [OB32]"""
     job = await call.job()
     found = await call.services.listing(lambda: reasons_to_wait(call.store, job))
     named = list(dict.fromkeys(job_id for each in found for job_id in each.job_ids))

@@ -231,9 +231,9 @@ class RequestMemory:
 
     @contextmanager
     def parsing(self, amount_bytes: int) -> Iterator[None]:
-        """Count what a parser makes of the body until the end of the block, in nobody's share: one
-        request at a time is parsed, in turn for all. Raises a 503 problem if there is no room for
-        it. [H89]"""
+        """Count what a parser makes of the body until the end of the block, in no caller's share:
+        one request at a time is parsed, in turn for all. Raises a 503 problem if there is no room
+        for it. [H89]"""
         self._memory.take(None, amount_bytes, is_large=amount_bytes > LARGE_BYTES)
         try:
             yield

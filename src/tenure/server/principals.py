@@ -50,7 +50,7 @@ class Principal(msgspec.Struct, frozen=True):
 
     @property
     def caller(self) -> Caller | None:
-        """Whose share of the server its requests use; nobody's without a token."""
+        """Whose share of the server its requests use; no one's without a token."""
         return None if self.token is None else Caller(self.token.namespace, self.token.id)
 
     @property
@@ -60,8 +60,8 @@ class Principal(msgspec.Struct, frozen=True):
 
     @property
     def rights(self) -> tuple[object, ...]:
-        """Everything that the answer to a read depends on: whoever has equal rights gets an equal
-        answer."""
+        """Everything that the answer to a read depends on: callers with equal rights get equal
+        answers."""
         token = self.token
         return () if token is None else (token.role, token.namespace, token.queues, token.kinds)
 

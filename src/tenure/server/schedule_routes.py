@@ -79,7 +79,7 @@ async def put_schedule(call: Call) -> Response:
 
 
 async def _check_limits(call: Call, command: PutSchedule, before: Schedule | None) -> None:
-    """Refuse a schedule too many, or one whose jobs need a queue too many; what is as it was
+    """Refuse a schedule too many, or one whose jobs need a queue too many; an unchanged one
     passes. [H77]"""
     limits = call.services.namespace_limits
     is_new = before is None or before.removed_at is not None

@@ -1,5 +1,5 @@
 """What all requests of a server share: coordinator, threads, tokens, quotas, waiting claims, and
-answers that many viewers get: each is made once in a while, however many look. [OB30] [DB15]
+answers that many viewers get: each is made once in a while, however many ask. [OB30] [DB15]
 """
 
 import asyncio
@@ -47,8 +47,8 @@ class SharedAnswers(Generic[_Key, _Answer]):
         self._kept: dict[_Key, _Kept[_Answer]] = {}
 
     async def get(self, key: _Key, make: Callable[[], Awaitable[_Answer]]) -> _Answer:
-        """The answer. Fails for everybody who waits for it if it cannot be made; the next viewer
-        tries again."""
+        """The answer. Fails for every caller that waits for it if it cannot be made; the next
+        viewer tries again."""
         self._make_room(key)
         kept = self._kept.get(key)
         if kept is None:
@@ -106,7 +106,7 @@ OVERVIEW_FRESH_FOR = seconds(2)
 """How old an overview may be that a viewer gets, at least."""
 
 OVERVIEW_FRESH_PER_COST = 20
-"""How much longer than its making an overview is shown, so that looking never takes more than a
+"""How much longer than its making an overview is used, so that reading it never takes more than a
 twentieth of a thread."""
 
 

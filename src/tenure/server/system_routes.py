@@ -242,8 +242,8 @@ async def stats(call: Call) -> Response:
 
 
 async def overview(call: Call) -> Response:
-    """What is going on within the caller's scope; those who may see the same share the answer.
-    [OB30]"""
+    """What the jobs within the caller's scope are doing; callers who may see the same share the
+    answer. [OB30]"""
     wanted = to_core(OverviewFilter, call.query(requests.OverviewQuery), **_scope(call))
     found = await call.services.overview(wanted)
     return await call.large_answer(lambda: to_wire(records.OverviewReply, found))

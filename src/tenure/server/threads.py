@@ -47,7 +47,7 @@ class Shares:
         self._by_token: Counter[Caller] = Counter()
 
     def has_room(self, caller: Caller | None, amount: int = 1) -> bool:
-        """Whether this caller may use so much more."""
+        """Whether this caller may use `amount` more."""
         if self.used + amount > self._whole:
             return False
         if caller is None:
@@ -62,14 +62,14 @@ class Shares:
         return self._by_namespace[caller.namespace], self._by_token[caller]
 
     def take(self, caller: Caller | None, amount: int = 1) -> None:
-        """Count so much as used, whether or not there is room; a negative amount is given back."""
+        """Count `amount` as used, whether or not there is room; a negative one is given back."""
         self.used += amount
         if caller is not None:
             _add(self._by_namespace, caller.namespace, amount)
             _add(self._by_token, caller, amount)
 
     def give_back(self, caller: Caller | None, amount: int = 1) -> None:
-        """Stop counting so much."""
+        """Stop counting `amount`."""
         self.take(caller, -amount)
 
 
@@ -108,8 +108,8 @@ class Blocking:
 
 class SharedBlocking(Blocking):
     """Threads that namespaces, and tokens within them, have shares of. A call waits while its
-    share is in use; of those that wait, the one whose namespace has the fewest threads is next,
-    then the one whose token has. [H60] [H61]"""
+    share is in use; next is the waiting call whose namespace has the fewest threads, then
+    the one whose token has. [H60] [H61]"""
 
     def __init__(self, threads: int) -> None:
         super().__init__(threads)
@@ -143,7 +143,7 @@ class SharedBlocking(Blocking):
             return
         turn = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(caller, deque()).append(turn)
-        self._next_turns()  # those that wait may all be over their own shares
+        self._next_turns()  # all waiting calls may be over their own shares
         try:
             await turn
         except asyncio.CancelledError:

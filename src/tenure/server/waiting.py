@@ -2,8 +2,8 @@
 
 Claims of one scope wait in a line, and only the first in line asks the store: a thousand idle
 workers cost as much as one. A claim that receives a job lets the next one ask at once. The line
-polls the store; an enqueue through this server wakes it earlier. All lines together poll so many
-times per second; namespaces have equal shares of these, and in each its tokens. [H63]
+polls the store; an enqueue through this server wakes it earlier. All lines together poll a limited
+number of times per second; namespaces have equal shares of these, and in each its tokens. [H63]
 
 A reader that is at the end polls the store until there is an event, its time is over or the server
 stops. The more readers wait, the less often each of them polls: all of them together cost the store
@@ -39,10 +39,11 @@ from tenure.server.threads import Blocking, Shares
 _log = logging.getLogger("tenure.server")
 
 LONGEST_HOLD_S = 30.0
-"""A rate may be changed through another process: after so long the store is asked anyway."""
+"""A rate may be changed through another process: after this time the store is asked anyway."""
 
 LINES_HINTED_PER_S = 100_000
-"""SQLite hints at every commit that any line may have work: so many lines are looked at for it."""
+"""SQLite hints at every commit that any line may have work: this many lines are woken for it each
+second."""
 
 
 class Waiter:
@@ -126,7 +127,7 @@ class _Line:
         self._hears_hints_at = 0.0
         self._waiters: deque[Waiter] = deque()
         self._timer: asyncio.TimerHandle | None = None
-        self._held_until = 0.0  # by the loop's clock: until then polling is in vain
+        self._held_until = 0.0  # by the loop's clock: until then polling finds nothing
         self._release: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
@@ -177,8 +178,8 @@ class _Line:
             self.nudge()
 
     def hold(self, held: RateLimited) -> None:
-        """Let the first in line ask when a rate has room again; nobody polls before that if rates
-        hold back everything. [RL9]"""
+        """Let the first in line ask when a rate has room again; no claim polls before that if rates
+        block everything. [RL9]"""
         loop = asyncio.get_running_loop()
         wait_s = min(held.wait_us / MICROSECONDS_PER_SECOND, LONGEST_HOLD_S)
         if held.is_all:  # and a tick more: its turn is the timer's, not the next poll's

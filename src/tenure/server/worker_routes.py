@@ -106,7 +106,7 @@ async def _watch(call: Call, waiter: Waiter) -> None:
 
 
 class _Delivery(ResponseInPieces):
-    """The answer to a claim. Its end is held back until a failed write would be known."""
+    """The answer to a claim. Its end waits until a failed write would be known."""
 
     holds_end_back = True
 
