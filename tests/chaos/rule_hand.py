@@ -92,7 +92,7 @@ POLICY = Policy(
 MOST_JOBS_OF_A_ROUND = 12
 LONGEST_ROUND_S = 60.0
 """A round has a few jobs. If they need longer, claims pass one of them by."""
-LONGEST_HOLD_S = 0.3
+LONGEST_BLOCK_S = 0.3
 PAUSE_S: Mapping[str, float] = {"make": 0.0, "set": 0.1, "hold": 0.05, "sweep": 0.05}
 
 
@@ -285,7 +285,7 @@ def holding(url: str, seed: int) -> Callable[[], None]:
             " LIMIT 3 FOR UPDATE SKIP LOCKED",
             [JobStatus.QUEUED.value, str(random.random())],
         )
-        time.sleep(random.uniform(0, LONGEST_HOLD_S))
+        time.sleep(random.uniform(0, LONGEST_BLOCK_S))
         connection.rollback()
 
     return hold

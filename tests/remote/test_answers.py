@@ -289,7 +289,7 @@ def test_connections_that_fail_at_once_do_not_use_up_the_patience() -> None:
 def test_a_long_wait_for_a_server_is_logged_once(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(caller, "TELL_AFTER_S", 0.0)
+    monkeypatch.setattr(caller, "LOG_AFTER_S", 0.0)
     with socket.create_server(("127.0.0.1", 0)) as free:
         url = f"http://127.0.0.1:{free.getsockname()[1]}"
     remote = connect(url, TOKEN, msgspec.structs.replace(QUICK, retry_for_s=60))

@@ -614,7 +614,7 @@ def test_only_what_was_read_of_an_answer_gives_time_for_the_rest() -> None:
     slow.run(scenario())
     slow.close()
 
-    assert slow.services.memory.held_bytes == 0
+    assert slow.services.memory.used_bytes == 0
 
 
 @spec("H62")

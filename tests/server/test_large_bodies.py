@@ -275,4 +275,4 @@ def test_large_requests_of_one_token_that_wait_leave_room_for_the_parser() -> No
     stage.close()
 
     assert {each.status for each in answers} <= {200, 201}
-    assert stage.services.memory.held_bytes == 0
+    assert stage.services.memory.used_bytes == 0

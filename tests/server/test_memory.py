@@ -99,7 +99,7 @@ def test_large_bodies_of_one_namespace_leave_room_for_others() -> None:
 
     assert served.status == 201
     assert set(heard) == {201, 503}
-    assert stage.services.memory.held_bytes == 0
+    assert stage.services.memory.used_bytes == 0
 
 
 def _slow(stage: Stage, message: dict[str, object], token: str) -> Slow:
@@ -266,7 +266,7 @@ def test_memory_for_a_read_is_free_again_after_the_answer(stage: Stage) -> None:
         stage.ask("GET", "/v1/jobs?bodies=true", token=stage.of(C))
         stage.ask("GET", "/v1/jobs", token=worker)
 
-    assert stage.services.memory.held_bytes == 0
+    assert stage.services.memory.used_bytes == 0
 
 
 @spec("H45")

@@ -295,7 +295,7 @@ VERBS = {
 
 @spec("H22")
 def test_what_each_route_does_can_be_said_in_a_refusal() -> None:
-    assert {route.asked.split()[0] for route in ROUTES if route.roles} <= VERBS
+    assert {route.action.split()[0] for route in ROUTES if route.roles} <= VERBS
 
 
 @spec("H22")

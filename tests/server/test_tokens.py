@@ -56,7 +56,7 @@ def test_only_the_right_secret_is_a_use_of_a_token(stage: Stage) -> None:
 
     async def ask(shown: str) -> int:
         answer = await stage.aask("GET", "/v1/time", token=shown)
-        await asyncio.gather(*stage.services.authenticator.notes)
+        await asyncio.gather(*stage.services.authenticator.recording)
         return answer.status
 
     assert stage.run(ask(text[:-4] + "0000")) == 401
@@ -156,7 +156,7 @@ def loads_of(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> list[TokenId]:
 def test_made_up_tokens_do_not_delay_known_ones(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    settings = replace(SETTINGS, strangers_at_once=1, max_strangers=2, recheck_token_s=0)
+    settings = replace(SETTINGS, unknown_tokens_at_once=1, max_unknown_tokens=2, recheck_token_s=0)
     stage = Stage(settings=settings)
     made_up = [mint(bytes([number]) * TOKEN_ENTROPY_BYTES) for number in range(200, 203)]
     known, newcomer = stage.of(C), stage.token(V)
@@ -226,7 +226,7 @@ def test_the_use_of_a_token_is_noted_once_a_minute(monkeypatch: pytest.MonkeyPat
         for passes_s in (0, 59, 1, 1):
             stage.clock.advance(passes_s)
             await stage.aask("GET", "/v1/time", token=text)
-            await auntil(lambda: not stage.services.authenticator.notes)
+            await auntil(lambda: not stage.services.authenticator.recording)
 
     stage.run(scenario())
 

@@ -77,7 +77,7 @@ def in_words(problem: str, kind: Any, field: str) -> str:
             " the server if a newer version has it"
         )
     if found := _WORD.match(problem):
-        allowed = _words_at(kind, field)
+        allowed = _values_at(kind, field)
         if allowed:
             return f"{found[1][:40]!a} is none of {', '.join(sorted(allowed))}"
     return problem
@@ -87,18 +87,18 @@ def _at_least_or_most(sign: str) -> str:
     return "at least" if sign == ">=" else "at most"
 
 
-def _words_at(kind: Any, field: str) -> list[str]:
-    """The words that a field may be, if it is of a closed set."""
+def _values_at(kind: Any, field: str) -> list[str]:
+    """The values that a field may have, if they are a closed set."""
     found = [inspect.type_info(kind)]
     for step in _STEP.finditer(field):
         found = [part for each in found for part in _inside(each, step[1])]
-    words: list[str] = []
+    values: list[str] = []
     for each in found:
         if isinstance(each, inspect.EnumType):
-            words += [str(member.value) for member in each.cls if isinstance(member, Enum)]
+            values += [str(member.value) for member in each.cls if isinstance(member, Enum)]
         elif isinstance(each, inspect.LiteralType):
-            words += [str(value) for value in each.values]
-    return words
+            values += [str(value) for value in each.values]
+    return values
 
 
 def _inside(kind: inspect.Type, name: str | None) -> list[inspect.Type]:
@@ -154,20 +154,20 @@ def _fields_with(kind: type[msgspec.Struct], wanted: Any) -> tuple[tuple[str, st
     )
 
 
-def _may_hold(info: inspect.Type, wanted: type, seen: set[type]) -> bool:
+def _may_hold(info: inspect.Type, wanted: type, outer: set[type]) -> bool:
     match info:
         case inspect.RawType():
             return wanted is msgspec.Raw
         case inspect.EnumType():
             return issubclass(info.cls, wanted)
         case inspect.Metadata():
-            return _may_hold(info.type, wanted, seen)
+            return _may_hold(info.type, wanted, outer)
         case inspect.UnionType():
-            return any(_may_hold(each, wanted, seen) for each in info.types)
+            return any(_may_hold(each, wanted, outer) for each in info.types)
         case inspect.VarTupleType():
-            return _may_hold(info.item_type, wanted, seen)
-        case inspect.StructType() if info.cls not in seen:
-            inside = {*seen, info.cls}
+            return _may_hold(info.item_type, wanted, outer)
+        case inspect.StructType() if info.cls not in outer:
+            inside = {*outer, info.cls}
             return any(_may_hold(each.type, wanted, inside) for each in info.fields)
         case _:
             return False
@@ -221,10 +221,10 @@ def _check_fields_once(value: object, text: bytes, place: str = "", depth: int =
             raise _twice(text, found, place)
         attributes = _attributes(type(value)) if isinstance(value, msgspec.Struct) else {}
         for name, part in found.items():
-            held = getattr(value, attributes.get(name, ""), None)
-            if isinstance(held, msgspec.Struct | tuple | dict):
+            inner = getattr(value, attributes.get(name, ""), None)
+            if isinstance(inner, msgspec.Struct | tuple | dict):
                 inside = f"{place}.{name}" if place else name
-                _check_fields_once(held, bytes(part), inside, depth + 1)
+                _check_fields_once(inner, bytes(part), inside, depth + 1)
 
 
 def _dense_bytes(text: bytes) -> int:
@@ -281,7 +281,7 @@ def decode_request(kind: type[_T], body: bytes) -> _T:
     """The message that a request's `body` is. Its payloads, results and checkpoints are not checked
     here: the core does it, or, where they are large, `EmbeddedBodies` before."""
     message = decode(kind, body)
-    _check_words(message, kind)
+    _check_values(message, kind)
     _check_fields_once(message, body)
     return message
 
@@ -317,12 +317,12 @@ def decode_query(kind: type[_T], pairs: Iterable[tuple[str, str]]) -> _T:
         query = msgspec.convert(found, kind, strict=False)
     except msgspec.ValidationError as wrong:
         raise _invalid(str(wrong), kind) from wrong
-    _check_words(query, kind)
+    _check_values(query, kind)
     return query
 
 
-def _check_words(request: object, kind: Any) -> None:
-    """Refuse a word that this version does not know: only answers may have one. [Y6]"""
+def _check_values(request: object, kind: Any) -> None:
+    """Refuse a value that this version does not know: only answers may have one. [Y6]"""
     for place, word in _parts(request, OpenEnum):
         if not word.is_known:
             raise _invalid(f"Invalid enum value '{word}' - at `{place}`", kind)
@@ -333,11 +333,11 @@ def encode_query(query: msgspec.Struct) -> list[tuple[str, str]]:
     pairs = []
     for name, value in msgspec.to_builtins(query).items():
         for each in value if isinstance(value, list | tuple) else [value]:
-            pairs.append((name, _word(each)))
+            pairs.append((name, _query_text(each)))
     return pairs
 
 
-def _word(value: object) -> str:
+def _query_text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

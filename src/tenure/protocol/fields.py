@@ -61,7 +61,7 @@ RequestIdField = Annotated[RequestId, _NAME]
 JobIdField = Annotated[JobId, Meta(pattern=_whole(ANY_CASE_JOB_ID_PATTERN))]
 LeaseIdField = Annotated[LeaseId, Meta(pattern=_whole(LEASE_ID_PATTERN))]
 
-EventWord = Annotated[str, Meta(max_length=MAX_NAME)]
+EventTypeField = Annotated[str, Meta(max_length=MAX_NAME)]
 StepField = Annotated[str, Meta(max_length=MAX_DEDUPE_KEY)]
 LongText = Annotated[str, Meta(max_length=16 * MAX_TEXT)]
 ShortText = Annotated[str, Meta(max_length=MAX_NAME)]

@@ -48,7 +48,7 @@ from tenure.core.vocabulary import (
 )
 from tenure.core.workers import ListedWorker
 from tenure.protocol.fields import optional_instant
-from tenure.protocol.translation import derived, shown_unchanged, to_core, to_wire
+from tenure.protocol.translation import derived, sent_unchanged, to_core, to_wire
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,7 +89,7 @@ else:
         """A record with the fields of a core struct, in the units of the wire."""
 
 
-shown_unchanged(Progress)
+sent_unchanged(Progress)
 
 
 @derived(Compensation)

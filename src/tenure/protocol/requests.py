@@ -63,7 +63,7 @@ from tenure.core.vocabulary import ErrorClass, JobStatus, ReasonCode, Stage
 from tenure.core.workers import MAX_WORKER_KEY, WorkerProcess
 from tenure.errors import InvalidInput
 from tenure.protocol.fields import (
-    EventWord,
+    EventTypeField,
     JobIdField,
     LeaseIdField,
     LongText,
@@ -641,7 +641,7 @@ class LogQuery(PageQuery, frozen=True, kw_only=True):
     of events or a name, `claimed` or `job_claimed`; it may be repeated. `after` is the `next_after`
     of the previous page. [E6] [E8]"""
 
-    type: tuple[EventWord, ...] = ()
+    type: tuple[EventTypeField, ...] = ()
     job_id: JobIdField | None = None
     correlation_id: Label | None = None
     since: Moment | None = None
@@ -672,7 +672,7 @@ class TailQuery(PageQuery, frozen=True, kw_only=True):
     that many of the newest events. If there is no event yet, the answer comes after `wait_s`.
     [E10]"""
 
-    type: tuple[EventWord, ...] = ()
+    type: tuple[EventTypeField, ...] = ()
     job_id: JobIdField | None = None
     correlation_id: Label | None = None
     after: Annotated[str, Meta(max_length=80)] | None = None

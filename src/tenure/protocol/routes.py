@@ -117,7 +117,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
         return self.method == "GET" or self.name == "lookup"
 
     @property
-    def asked(self) -> str:
+    def action(self) -> str:
         """What it does, in words that follow "may"."""
         first = re.split("[:;]", self.summary, maxsplit=1)[0]
         return first[0].lower() + first[1:]

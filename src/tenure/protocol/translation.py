@@ -128,7 +128,7 @@ def _stays(name: str, member: Any) -> bool:
     return name == "__doc__" or isinstance(member, property)
 
 
-def shown_unchanged(core: type[msgspec.Struct]) -> None:
+def sent_unchanged(core: type[msgspec.Struct]) -> None:
     """Let answers have this core struct itself."""
     _messages[core, False] = core
 
@@ -322,7 +322,7 @@ def _wire_sources(message: Any, core: Any, given: Collection[str]) -> _Sources:
             fields = _core_names(name, core_names)
             field = next((each for each in fields if each in sources), None)
             if field is not None:
-                found[name] = (place + field, _shown(sources[field], hints[name]))
+                found[name] = (place + field, _encoding_of(sources[field], hints[name]))
                 break
     return found
 
@@ -330,7 +330,7 @@ def _wire_sources(message: Any, core: Any, given: Collection[str]) -> _Sources:
 def _core_sources(core: Any, message: Any, given: Collection[str]) -> _Sources:
     sources, hints, names = _hints(message), _hints(core), _plan(message).names
     return {
-        field: (name, _read(sources[name], hints[field], message))
+        field: (name, _decoding_of(sources[name], hints[field], message))
         for field in core.__struct_fields__
         if field not in given and (name := wire_name(field, names)) in sources
     }
@@ -410,7 +410,7 @@ def _type_at(core: type, path: str) -> Any:
     return found
 
 
-def _shown(core: Any, wire: Any) -> _Change | None:
+def _encoding_of(core: Any, wire: Any) -> _Change | None:
     """How a core value becomes one of the wire."""
     bare, _ = _without_none(core)
     kind, _ = _without_none(wire)
@@ -420,10 +420,10 @@ def _shown(core: Any, wire: Any) -> _Change | None:
         return _Change(moment)
     if bare is Duration and kind is float:
         return _Change(in_seconds)
-    return _change_within(bare, kind, _shown, to_wire)
+    return _change_within(bare, kind, _encoding_of, to_wire)
 
 
-def _read(wire: Any, core: Any, message: type) -> _Change | None:
+def _decoding_of(wire: Any, core: Any, message: type) -> _Change | None:
     """How what came over the wire becomes a core value."""
     bare, optional = _without_none(core)
     kind, may_lack = _without_none(wire)
@@ -440,7 +440,7 @@ def _read(wire: Any, core: Any, message: type) -> _Change | None:
         return _Change(bare)
     if bare is str and may_lack and not optional:
         return _Change(str, of_none="")  # hidden from this reader
-    return _change_within(kind, bare, lambda one, other: _read(one, other, message), to_core)
+    return _change_within(kind, bare, lambda one, other: _decoding_of(one, other, message), to_core)
 
 
 def _change_within(

@@ -38,8 +38,8 @@ CONNECTIONS = 16
 WAITING_CONNECTIONS = 2
 LONGEST_RETRY_AFTER_S = 30.0
 
-TELL_AFTER_S = 2.0
-TELL_IF_LEFT_S = 10.0
+LOG_AFTER_S = 2.0
+LOG_IF_LEFT_S = 10.0
 """A request that has had no answer for two seconds, and is repeated for ten more, is logged once:
 otherwise its caller waits and does not know for what."""
 
@@ -94,35 +94,35 @@ class Caller:
     def ask(self, call: Call) -> Any:
         """Send a request and return the answer, of the type in the table of routes. Retries for as
         long as `Patience` says, a minute by default, or `retrying_for`."""
-        with _traced(call) as asked:
-            response = self._repeated(call, self._request(call, asked))
-            return self._message(call, asked, response)
+        with _traced(call) as span:
+            response = self._repeated(call, self._request(call, span))
+            return self._message(call, span, response)
 
     def fetch(self, call: Call) -> bytes:
         """The same, for an answer that is not a message: returns its body."""
-        with _traced(call) as asked:
-            response = self._repeated(call, self._request(call, asked))
-            asked.answered(response.status)
+        with _traced(call) as span:
+            response = self._repeated(call, self._request(call, span))
+            span.answered(response.status)
             return response.body
 
     def ask_once(self, call: Call) -> Any:
         """Send a request once and return the answer: the caller retries by its own rules."""
-        with _traced(call) as asked:
-            response = self._checked(call, self._request(call, asked))
-            return self._message(call, asked, response)
+        with _traced(call) as span:
+            response = self._checked(call, self._request(call, span))
+            return self._message(call, span, response)
 
     def ask_and_wait(self, call: Call, *, wait_s: float, since: int | None = None) -> Any:
         """Send a call that the server may hold open, and return the answer. Sends it once, and not
         at all if `hang_up_waiting` was called since `since` was read from `hang_ups`."""
         if self._closing.is_set():
             raise Closed
-        with _traced(call) as asked:
+        with _traced(call) as span:
             response = self._waiting.exchange(
-                self._request(call, asked),
+                self._request(call, span),
                 answer_within_s=wait_s + self._patience.after_wait_s,
                 since=since,
             )
-            return self._message(call, asked, response)
+            return self._message(call, span, response)
 
     @property
     def hang_ups(self) -> int:
@@ -150,7 +150,7 @@ class Caller:
             within_s=within_s,
             random=_random,
         )
-        is_told = False
+        is_logged = False
         unreadable = 0
         while True:
             try:
@@ -167,8 +167,8 @@ class Caller:
                     raise
                 waited_s = time.monotonic() - began_s
                 left_s = within_s - waited_s
-                if not is_told and waited_s >= TELL_AFTER_S and left_s >= TELL_IF_LEFT_S:
-                    is_told = True
+                if not is_logged and waited_s >= LOG_AFTER_S and left_s >= LOG_IF_LEFT_S:
+                    is_logged = True
                     _log.warning("%s; trying again for %.0f s", failure.message, left_s)
                 if self._closing.wait(pause_s):
                     raise Closed from failure
@@ -180,15 +180,15 @@ class Caller:
         self._reader.check(BY_NAME[call.name], response)
         return response
 
-    def _message(self, call: Call, asked: RequestSpan, response: Response) -> Any:
-        asked.answered(response.status)
+    def _message(self, call: Call, span: RequestSpan, response: Response) -> Any:
+        span.answered(response.status)
         return self._reader.message(BY_NAME[call.name], response)
 
-    def _request(self, call: Call, asked: RequestSpan) -> Request:
+    def _request(self, call: Call, span: RequestSpan) -> Request:
         route = BY_NAME[call.name]
         headers: dict[str, Any] = {VERSION_HEADER: str(PROTOCOL_VERSION), **call.headers}
         headers["User-Agent"] = "tenure"
-        headers |= trace_headers(asked.traced)
+        headers |= trace_headers(span.traced)
         if self._trust.token is not None:
             headers["Authorization"] = self._trust.token.header()
         body = call.body
@@ -253,8 +253,8 @@ class _Reader:
             return MalformedBody(problem.message.removeprefix("body: "))
         if response.status in _FIELD_REFUSED:
             field = problem.field or "body"
-            said = problem.message.removeprefix(f"{field}: ")
-            return InvalidInput(field, said, hint=problem.hint)
+            problem_text = problem.message.removeprefix(f"{field}: ")
+            return InvalidInput(field, problem_text, hint=problem.hint)
         kind = NotFound if response.status == 404 else RequestRefused
         hint = problem.hint
         if response.status == 401:
@@ -266,8 +266,8 @@ class _Reader:
         message = f"{self._address} answered {response.status}{exchange}: {problem.message}"
         pause_s = _bounded(response.retry_after_s)
         if problem.code == UnreadableRow.code and problem.job_id is not None:
-            said = problem.message.removeprefix(f"job {problem.job_id} cannot be read: ")
-            row = UnreadableRow(problem.job_id, said)
+            problem_text = problem.message.removeprefix(f"job {problem.job_id} cannot be read: ")
+            row = UnreadableRow(problem.job_id, problem_text)
             return _UnreadableThere(message, row=row, retry_after_s=pause_s)
         kind = StoreUnavailable if problem.nothing_changed else OutcomeUnknown
         return kind(message, hint=problem.hint, retry_after_s=pause_s)

@@ -248,8 +248,8 @@ class RemoteCoordinator:
     def submit_many(self, commands: Sequence[Command]) -> "Future[list[Answer]]":
         """Answers in the order asked. Raises `InvalidInput` at once, before anything is sent."""
         check_commands(commands, _LIMITS)
-        asked = tuple(commands)
-        return _submitted(self._threads, lambda: send(self._caller, asked))
+        sent = tuple(commands)
+        return _submitted(self._threads, lambda: send(self._caller, sent))
 
     def execute_many(self, commands: Sequence[Command]) -> list[Answer]:
         """Submit commands and wait. One caller at a time sends them itself: a thread that does it

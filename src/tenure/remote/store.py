@@ -365,17 +365,17 @@ class _Settings(_Part):
         rate: Rate | UnsetType | None = UNSET,
     ) -> QueueState:
         """Pause or resume a queue, or limit it; with both, sends two requests."""
-        asked: list[tuple[str, msgspec.Struct | None]] = []
+        sent: list[tuple[str, msgspec.Struct | None]] = []
         if paused is not None:
-            asked.append(("pause" if paused else "resume", None))
+            sent.append(("pause" if paused else "resume", None))
         if limit is not None or rate is not UNSET:
-            asked.append(("limit", requests.LimitMessage(limit=limit, **records.rate_fields(rate))))
-        if not asked:
+            sent.append(("limit", requests.LimitMessage(limit=limit, **records.rate_fields(rate))))
+        if not sent:
             raise InvalidInput("queue", "there is nothing to set")
         query = requests.NamespaceQuery(namespace=namespace)
         states = [
             self._read(route, queue=name, query=query, message=message, of=records.queue_of)
-            for route, message in asked
+            for route, message in sent
         ]
         return states[-1]
 

@@ -97,23 +97,23 @@ class Transport:
         return pool
 
     def _tracked(self, base: type[HTTPConnection]) -> type[HTTPConnection]:
-        note = self._note
+        track = self._track
 
         class Tracked(base):  # type: ignore[valid-type,misc]  # one of two classes
             def connect(self) -> None:
                 super().connect()
-                note(self)
+                track(self)
 
         return Tracked
 
-    def _note(self, connection: HTTPConnection) -> None:
+    def _track(self, connection: HTTPConnection) -> None:
         """Remember a new connection. `hang_up` ends only connections that it knows, so check
         whether it was called while this one was being opened."""
         with self._lock:
             self._opened.add(connection)
-        self._check_nobody_hung_up(self._under_way.since)
+        self._check_not_hung_up(self._under_way.since)
 
-    def _check_nobody_hung_up(self, since: int) -> None:
+    def _check_not_hung_up(self, since: int) -> None:
         if self.hang_ups != since:
             raise StoreUnavailable(f"hung up on {self._address} before anything was sent")
 
@@ -129,7 +129,7 @@ class Transport:
         """Send a request once, unless `hang_up` was called since `since` (default: now). Raises
         `StoreUnavailable` if nothing was sent, `OutcomeUnknown` if it may have been carried out."""
         self._under_way.since = self.hang_ups if since is None else since
-        self._check_nobody_hung_up(self._under_way.since)
+        self._check_not_hung_up(self._under_way.since)
         try:
             response = self._pool.urlopen(
                 request.method,

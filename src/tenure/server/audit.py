@@ -14,7 +14,7 @@ from tenure.server.principals import Principal
 from tenure.server.problems import Refused
 from tenure.telemetry.security import SecurityEvent, SecurityLog
 
-MAX_ASKED = 1000
+MAX_REQUESTED = 1000
 MAX_LISTED = 20
 """A longer list, such as the ids of many jobs, is described by its length."""
 
@@ -23,8 +23,8 @@ _LEFT_OUT = frozenset({"payload", "result", "checkpoint", "token", "secret", "le
 
 def _described(message: msgspec.Struct) -> str | None:
     """What a message asks for, as JSON without payloads and secrets; None for nothing. [OB41]"""
-    shown = _without_bodies(message)
-    return json.dumps(shown, separators=(",", ":"))[:MAX_ASKED] if shown else None
+    described = _without_bodies(message)
+    return json.dumps(described, separators=(",", ":"))[:MAX_REQUESTED] if described else None
 
 
 def _without_bodies(value: object) -> object:
@@ -42,7 +42,7 @@ def _without_bodies(value: object) -> object:
         case bool() | int() | float():
             return value
         case _:
-            return str(value)[:MAX_ASKED]
+            return str(value)[:MAX_REQUESTED]
 
 
 class RequestAudit:
@@ -58,12 +58,12 @@ class RequestAudit:
         self.principal = Principal()
         self.done: int | None = None
         """How many of several things were done, where an action is about several."""
-        self._asked: str | None = None
+        self._requested: str | None = None
 
-    def asked(self, message: object) -> None:
+    def requested(self, message: object) -> None:
         """Keep what the request asks for, for the line of an operator's action."""
         if self._is_action and isinstance(message, msgspec.Struct):
-            self._asked = _described(message)
+            self._requested = _described(message)
 
     def signed_in(self) -> None:
         """A visitor has sent a token and starts a session."""
@@ -114,7 +114,7 @@ class RequestAudit:
             SecurityEvent.OPERATOR_ACTION,
             **{name: str(part) for name, part in self._http.path_params.items()},
             **facts,
-            asked=self._asked,
+            asked=self._requested,
             done=self.done,
         )
 

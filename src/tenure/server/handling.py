@@ -117,7 +117,7 @@ async def carry_out(
         is_small=len(sent) <= SMALL_BYTES,
         bodies_are_checked=len(sent) > LARGE_BYTES,
     )
-    call.audit.asked(call.body)
+    call.audit.requested(call.body)
     try:
         async with in_time(services, is_read=route.only_reads, more_s=call.waits_s):
             answer = await HANDLERS[route.name](call)

@@ -162,16 +162,16 @@ async def show_flow(call: Call) -> Response:
     """Read a flow with the jobs of it that are within the caller's scope."""
     flow_id, namespace = FlowId(call.path["flow_id"].lower()), call.namespace()
     view = await call.services.listing(lambda: call.store.flows.load(namespace, flow_id))
-    steps = () if view is None else _seen_steps(call, view.steps)
+    steps = () if view is None else _visible_steps(call, view.steps)
     if view is None or not steps:
         raise UnknownJob(flow_id, noun="flow")
-    shown = msgspec.structs.replace(view, steps=steps)
-    hidden = len(view.current) - len(shown.current)
-    shown = msgspec.structs.replace(shown, hidden=hidden)
-    return await call.large_answer(lambda: replies.flow_reply(shown))
+    visible = msgspec.structs.replace(view, steps=steps)
+    hidden = len(view.current) - len(visible.current)
+    visible = msgspec.structs.replace(visible, hidden=hidden)
+    return await call.large_answer(lambda: replies.flow_reply(visible))
 
 
-def _seen_steps(call: Call, steps: tuple[FlowStep, ...]) -> tuple[FlowStep, ...]:
+def _visible_steps(call: Call, steps: tuple[FlowStep, ...]) -> tuple[FlowStep, ...]:
     """The jobs of a flow that the caller may see; they name no others. [H41]"""
     if not call.principal.is_limited:
         return steps
@@ -192,7 +192,7 @@ async def redrive_flow(call: Call) -> Response:
     if not any(call.principal.sees_work(step.queue, step.kind) for step in steps):
         raise UnknownJob(flow_id, noun="flow")
     if call.principal.is_limited:
-        if len(_seen_steps(call, steps)) < len(steps):
+        if len(_visible_steps(call, steps)) < len(steps):
             raise out_of_scope("the flow has jobs that this token is not for", field="flow_id")
         ids = [step.job_id for step in steps]
         jobs = await call.services.blocking(lambda: call.store.jobs.read(ids, bodies=False))

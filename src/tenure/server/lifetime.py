@@ -139,10 +139,10 @@ async def _serve(
         h11_max_incomplete_event_size=settings.max_header_bytes,
     )
     scheme = "http" if options.tls_certificate is None else "https"
-    address = f"{scheme}://{_shown(listening)}"
+    address = f"{scheme}://{_address_of(listening)}"
     server = _Server(config, services, started=lambda: announce(address))
     loop = asyncio.get_running_loop()
-    unwatch = coordinator.store.watch(lambda hint: _told(loop, services.waiting_claims, hint))
+    unwatch = coordinator.store.watch(lambda hint: _pass_on(loop, services.waiting_claims, hint))
     try:
         await server.serve(sockets=[listening])
     finally:
@@ -150,7 +150,7 @@ async def _serve(
         services.close()
 
 
-def _told(loop: asyncio.AbstractEventLoop, claims: WaitingClaims, hint: Hint | None) -> None:
+def _pass_on(loop: asyncio.AbstractEventLoop, claims: WaitingClaims, hint: Hint | None) -> None:
     with suppress(RuntimeError):  # the loop has ended
         loop.call_soon_threadsafe(claims.hinted, hint)
 
@@ -209,7 +209,7 @@ def listen(options: ServeOptions) -> socket.socket:
     return listening
 
 
-def _shown(listening: socket.socket) -> str:
+def _address_of(listening: socket.socket) -> str:
     host, port = listening.getsockname()[:2]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 

@@ -63,9 +63,9 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     recheck_token_s: float = 2.0
     """How long a token is cached; a revoked one is refused within twice that. [H25]"""
     max_remembered_tokens: int = 10_000
-    strangers_at_once: int = 2
+    unknown_tokens_at_once: int = 2
     """Unknown tokens that are looked up at a time, on the threads that all reads share."""
-    max_strangers: int = 64
+    max_unknown_tokens: int = 64
     """Unknown tokens that may wait for a look-up; more get a 503. [H30]"""
     blocking_calls: int = 8
     """Threads for reads that wait for the store."""
@@ -181,18 +181,18 @@ class MemoryLimit:
         self._shares = Shares(most_bytes)
 
     @property
-    def held_bytes(self) -> int:
+    def used_bytes(self) -> int:
         """The bytes in use."""
         return self._shares.used
 
     @contextmanager
     def request(self) -> Iterator["RequestMemory"]:
         """Count for one request; its bytes are free again at the end of the block."""
-        held = RequestMemory(self)
+        memory = RequestMemory(self)
         try:
-            yield held
+            yield memory
         finally:
-            self.free(held.caller, held.in_bytes + held.read_bytes + held.out_bytes)
+            self.free(memory.caller, memory.in_bytes + memory.read_bytes + memory.out_bytes)
 
     def free(self, caller: Caller | None, amount_bytes: int) -> None:
         """Stop counting these bytes."""

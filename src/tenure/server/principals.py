@@ -84,7 +84,7 @@ class Principal(msgspec.Struct, frozen=True):
             raise out_of_scope(refusal)
         if not self._may_declare(route):
             raise out_of_scope(
-                f"this worker's token may not {route.asked}: it was created without --may-declare",
+                f"this worker's token may not {route.action}: it was created without --may-declare",
                 hint="give the worker a token of `tenure tokens create --may-declare`, or write"
                 " what the code declares with `tenure kinds sync` and `tenure schedules sync`",
             )
@@ -105,11 +105,11 @@ class Principal(msgspec.Struct, frozen=True):
         if self.token.role not in route.roles:
             allowed = _and([f"{role.value}s" for role in route.roles])
             its = f"{_a(self.token.role.value)}'s"
-            return f"only {allowed} may {route.asked}; this token is {its}"
+            return f"only {allowed} may {route.action}; this token is {its}"
         given = {Limit.QUEUES: self.token.queues, Limit.KINDS: self.token.kinds}
         limits = [limit.value for limit in route.about_all if given[limit]]
         if limits:
-            return f"only a token for all {limits[0]} may {route.asked}; this one is for some"
+            return f"only a token for all {limits[0]} may {route.action}; this one is for some"
         return None
 
     def actor(self, route: Route) -> Actor:
@@ -246,11 +246,11 @@ class Principal(msgspec.Struct, frozen=True):
 
 
 def _narrowed(
-    field: str, asked: _Name | None, given: tuple[_Name, ...], check: Callable[[list[_Name]], None]
+    field: str, chosen: _Name | None, given: tuple[_Name, ...], check: Callable[[list[_Name]], None]
 ) -> _Name | None:
-    if asked is not None:
-        check([asked])
-        return asked
+    if chosen is not None:
+        check([chosen])
+        return chosen
     if len(given) > 1:
         hint = "this token has several; list them one at a time"
         raise InvalidInput(field, "is missing", hint=hint)
@@ -274,16 +274,16 @@ def _a(noun: str) -> str:
 _log = logging.getLogger("tenure.server")
 
 SCHEME = "bearer "
-NOBODY = "0" * 64
+NO_DIGEST = "0" * 64
 LAST_USED_EVERY = seconds(60)
 
 
-class _Remembered(msgspec.Struct):
+class _CachedToken(msgspec.Struct):
     """A cached token, and when this process read it."""
 
     loaded: LoadedToken
     at_s: float
-    is_use_noted: bool = False
+    is_use_recorded: bool = False
 
     def now(self, at_s: float) -> Instant:
         """The store's clock, estimated without asking the store."""
@@ -297,12 +297,12 @@ class Authenticator:
         self._store = store
         self._settings = settings
         self._blocking = blocking
-        self._remembered: OrderedDict[TokenId, _Remembered] = OrderedDict()
-        self._asking: dict[TokenId, asyncio.Task[_Remembered]] = {}
-        self.notes: set[asyncio.Task[None]] = set()
+        self._cached: OrderedDict[TokenId, _CachedToken] = OrderedDict()
+        self._asking: dict[TokenId, asyncio.Task[_CachedToken]] = {}
+        self.recording: set[asyncio.Task[None]] = set()
         """Uses of tokens that are being recorded."""
-        self._strangers: set[TokenId] = set()
-        self._door = asyncio.Semaphore(settings.strangers_at_once)
+        self._unknown: set[TokenId] = set()
+        self._look_ups = asyncio.Semaphore(settings.unknown_tokens_at_once)
 
     async def principal(self, *headers: str) -> Principal:
         """The principal of the `Authorization` header. Raises a 401 problem. Two of them are
@@ -324,12 +324,12 @@ class Authenticator:
     async def principal_of(self, token_id: TokenId) -> Principal | None:
         """The principal of a token that was shown before, as a signed session says; None if the
         token is no longer valid. [DB4]"""
-        remembered = await self._recent(token_id)
-        token = remembered.loaded.token
-        now = remembered.now(asyncio.get_running_loop().time())
+        cached = await self._recent(token_id)
+        token = cached.loaded.token
+        now = cached.now(asyncio.get_running_loop().time())
         if token is None or not token.is_valid(now):
             return None
-        self._note_use(remembered)
+        self._record_use(cached)
         return Principal(token)
 
     async def check_still_valid(self, principal: Principal, *, ask: bool = False) -> None:
@@ -344,73 +344,73 @@ class Authenticator:
             raise unauthenticated("this token is no longer valid")
 
     async def _valid(self, presented: Presented) -> Token | None:
-        remembered = await self._recent(presented.id)
-        token = remembered.loaded.token
+        cached = await self._recent(presented.id)
+        token = cached.loaded.token
         if token is None:
             # Takes as long as for a token that exists, so that timing does not reveal ids.
-            hmac.compare_digest(NOBODY, presented.digest)
+            hmac.compare_digest(NO_DIGEST, presented.digest)
             return None
         if not token.has_secret(presented.digest):
             return None
-        now = remembered.now(asyncio.get_running_loop().time())
+        now = cached.now(asyncio.get_running_loop().time())
         if not token.is_valid(now):
             return None
-        self._note_use(remembered)
+        self._record_use(cached)
         return token
 
-    async def _recent(self, token_id: TokenId) -> _Remembered:
+    async def _recent(self, token_id: TokenId) -> _CachedToken:
         """The token as it was read within the last two seconds."""
-        remembered = self._remembered.get(token_id)
+        cached = self._cached.get(token_id)
         now_s = asyncio.get_running_loop().time()
-        if remembered is None or now_s - remembered.at_s > self._settings.recheck_token_s:
+        if cached is None or now_s - cached.at_s > self._settings.recheck_token_s:
             return await self._ask(token_id)
-        return remembered
+        return cached
 
-    async def _ask(self, token_id: TokenId) -> _Remembered:
+    async def _ask(self, token_id: TokenId) -> _CachedToken:
         """Read a token; callers that ask for it meanwhile wait for the same read."""
         task = self._asking.get(token_id)
         if task is None:
-            is_known = token_id in self._remembered
-            if not is_known and len(self._strangers) >= self._settings.max_strangers:
+            is_known = token_id in self._cached
+            if not is_known and len(self._unknown) >= self._settings.max_unknown_tokens:
                 raise too_many_unknown_tokens()
-            load = self._load if is_known else self._load_stranger
+            load = self._load if is_known else self._load_unknown
             task = asyncio.create_task(load(token_id))
             self._asking[token_id] = task
             if not is_known:
-                self._strangers.add(token_id)
-            task.add_done_callback(lambda _: self._asked(token_id))
+                self._unknown.add(token_id)
+            task.add_done_callback(lambda _: self._loaded(token_id))
         return await asyncio.shield(task)
 
-    def _asked(self, token_id: TokenId) -> None:
+    def _loaded(self, token_id: TokenId) -> None:
         del self._asking[token_id]
-        self._strangers.discard(token_id)
+        self._unknown.discard(token_id)
 
-    async def _load_stranger(self, token_id: TokenId) -> _Remembered:
-        async with self._door:
+    async def _load_unknown(self, token_id: TokenId) -> _CachedToken:
+        async with self._look_ups:
             return await self._load(token_id)
 
-    async def _load(self, token_id: TokenId) -> _Remembered:
+    async def _load(self, token_id: TokenId) -> _CachedToken:
         loaded = await self._blocking(lambda: self._store.tokens.load(token_id))
-        remembered = _Remembered(loaded, asyncio.get_running_loop().time())
+        cached = _CachedToken(loaded, asyncio.get_running_loop().time())
         if loaded.token is not None:  # made-up ids must not evict real ones
-            self._remembered[token_id] = remembered
-            self._remembered.move_to_end(token_id)
-            if len(self._remembered) > self._settings.max_remembered_tokens:
-                self._remembered.popitem(last=False)
-        return remembered
+            self._cached[token_id] = cached
+            self._cached.move_to_end(token_id)
+            if len(self._cached) > self._settings.max_remembered_tokens:
+                self._cached.popitem(last=False)
+        return cached
 
-    def _note_use(self, remembered: _Remembered) -> None:
+    def _record_use(self, cached: _CachedToken) -> None:
         """Record the use of a valid token, once for each time that it was read. [H72]"""
-        token = remembered.loaded.token
-        if token is None or remembered.is_use_noted:
+        token = cached.loaded.token
+        if token is None or cached.is_use_recorded:
             return
-        remembered.is_use_noted = True
+        cached.is_use_recorded = True
         last_at = token.last_used_at
-        if last_at is not None and remembered.loaded.now - last_at < LAST_USED_EVERY:
+        if last_at is not None and cached.loaded.now - last_at < LAST_USED_EVERY:
             return
         task = asyncio.create_task(self._write_use(token.id))
-        self.notes.add(task)
-        task.add_done_callback(self.notes.discard)
+        self.recording.add(task)
+        task.add_done_callback(self.recording.discard)
 
     async def _write_use(self, token_id: TokenId) -> None:
         try:

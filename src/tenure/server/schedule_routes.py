@@ -176,10 +176,10 @@ async def _find(call: Call) -> Schedule:
     """The schedule that the path names."""
     name, namespace = _name(call), call.namespace()
     loaded = await call.services.blocking(lambda: call.store.schedules.load(namespace, name))
-    return _seen(call, name, loaded.schedule)
+    return _visible(call, name, loaded.schedule)
 
 
-def _seen(call: Call, name: ScheduleName, found: Schedule | None) -> Schedule:
+def _visible(call: Call, name: ScheduleName, found: Schedule | None) -> Schedule:
     """The schedule, if it is there for this caller. [SC13]"""
     if found is None or found.removed_at is not None or not _sees(call, found):
         raise _unknown(name)
@@ -194,9 +194,9 @@ def _check_scope(call: Call, command: ScheduleCommand, found: Schedule | None) -
             problem = "a schedule of this name is out of this token's scope"
             raise out_of_scope(problem, field="schedule")
         return
-    seen = _seen(call, command.name, found)
+    visible = _visible(call, command.name, found)
     if isinstance(command, ResumeSchedule | RunSchedule):
-        call.principal.check_job_ends(seen.spec.policy, seen.spec.on_dead_letter)
+        call.principal.check_job_ends(visible.spec.policy, visible.spec.on_dead_letter)
 
 
 def _name(call: Call) -> ScheduleName:

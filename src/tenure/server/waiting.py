@@ -38,7 +38,7 @@ from tenure.server.threads import Blocking, Shares
 
 _log = logging.getLogger("tenure.server")
 
-LONGEST_HOLD_S = 30.0
+LONGEST_BLOCK_S = 30.0
 """A rate may be changed through another process: after this time the store is asked anyway."""
 
 LINES_HINTED_PER_S = 100_000
@@ -88,7 +88,7 @@ class Claimer(Protocol):
         """The answer to a claim over the limit: what an equal claim received, or a 429."""
 
 
-class _Crowd:
+class _PollShares:
     """How many lines each token of each namespace waits in, and how often one of them may poll."""
 
     def __init__(self, polls_per_s: int) -> None:
@@ -119,15 +119,15 @@ class _Crowd:
 class _Line:
     """The claims of one scope that wait, first come first."""
 
-    def __init__(self, namespace: Namespace, crowd: _Crowd, poll_every_s: float) -> None:
+    def __init__(self, namespace: Namespace, shares: _PollShares, poll_every_s: float) -> None:
         self._namespace = namespace
-        self._crowd = crowd
+        self._shares = shares
         self._poll_every_s = poll_every_s
         self._tokens: Counter[TokenId | None] = Counter()
-        self._hears_hints_at = 0.0
+        self._next_hint_at = 0.0
         self._waiters: deque[Waiter] = deque()
         self._timer: asyncio.TimerHandle | None = None
-        self._held_until = 0.0  # by the loop's clock: until then polling finds nothing
+        self._blocked_until = 0.0  # by the loop's clock: until then polling finds nothing
         self._release: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
@@ -137,7 +137,7 @@ class _Line:
         self._waiters.append(waiter)
         self._tokens[waiter.token_id] += 1
         if self._tokens[waiter.token_id] == 1:
-            self._crowd.enter(self._namespace, waiter.token_id)
+            self._shares.enter(self._namespace, waiter.token_id)
         if self._timer is None:
             self._tick()
         elif self._timer.when() - asyncio.get_running_loop().time() > self._every_s():
@@ -155,7 +155,7 @@ class _Line:
         self._tokens[waiter.token_id] -= 1
         if not self._tokens[waiter.token_id]:
             del self._tokens[waiter.token_id]
-            self._crowd.leave(self._namespace, waiter.token_id)
+            self._shares.leave(self._namespace, waiter.token_id)
         if passes_on or waiter.wake.is_set():
             self.nudge()
         if not self._waiters:
@@ -173,17 +173,17 @@ class _Line:
         """There may be work: let the first in line ask, but no more often than it may poll beside
         others."""
         now = asyncio.get_running_loop().time()
-        if now >= self._hears_hints_at and self._waiters:
-            self._hears_hints_at = now + self._crowd.every_s(self._namespace, self._tokens)
+        if now >= self._next_hint_at and self._waiters:
+            self._next_hint_at = now + self._shares.every_s(self._namespace, self._tokens)
             self.nudge()
 
-    def hold(self, held: RateLimited) -> None:
+    def block(self, held: RateLimited) -> None:
         """Let the first in line ask when a rate has room again; no claim polls before that if rates
         block everything. [RL9]"""
         loop = asyncio.get_running_loop()
-        wait_s = min(held.wait_us / MICROSECONDS_PER_SECOND, LONGEST_HOLD_S)
+        wait_s = min(held.wait_us / MICROSECONDS_PER_SECOND, LONGEST_BLOCK_S)
         if held.is_all:  # and a tick more: its turn is the timer's, not the next poll's
-            self._held_until = loop.time() + wait_s + self._every_s()
+            self._blocked_until = loop.time() + wait_s + self._every_s()
         if self._release is not None:
             self._release.cancel()
         self._release = loop.call_later(wait_s, self.nudge)
@@ -193,7 +193,7 @@ class _Line:
             waiter.wake.set()
 
     def _tick(self) -> None:
-        if asyncio.get_running_loop().time() >= self._held_until:
+        if asyncio.get_running_loop().time() >= self._blocked_until:
             self.nudge()
         self._start_timer()
 
@@ -201,7 +201,7 @@ class _Line:
         self._timer = asyncio.get_running_loop().call_later(self._every_s(), self._tick)
 
     def _every_s(self) -> float:
-        return max(self._poll_every_s, self._crowd.every_s(self._namespace, self._tokens))
+        return max(self._poll_every_s, self._shares.every_s(self._namespace, self._tokens))
 
 
 class WaitingClaims:
@@ -211,9 +211,9 @@ class WaitingClaims:
         self._coordination = coordination
         self._settings = settings
         self._lines: dict[ClaimScope, _Line] = {}
-        self._crowd = _Crowd(settings.max_idle_claims_per_s)
+        self._shares = _PollShares(settings.max_idle_claims_per_s)
         self._is_stopping = False
-        self._hears_vague_hints_at = 0.0
+        self._next_vague_hint_at = 0.0
 
     def stop(self) -> None:
         """Answer every claim that waits, now; take no more. [H35]"""
@@ -239,8 +239,8 @@ class WaitingClaims:
         at every commit, so it wakes each no more often than it may ask."""
         if hint is None:
             now = asyncio.get_running_loop().time()
-            if now >= self._hears_vague_hints_at:
-                self._hears_vague_hints_at = now + len(self._lines) / LINES_HINTED_PER_S
+            if now >= self._next_vague_hint_at:
+                self._next_vague_hint_at = now + len(self._lines) / LINES_HINTED_PER_S
                 for line in self._lines.values():
                     line.hint()
         elif hint.change is HintedChange.READY:
@@ -286,31 +286,31 @@ class WaitingClaims:
     ) -> ClaimAnswer:
         line = self._lines.get(request.scope)
         if line is None:
-            line = _Line(request.scope.namespace, self._crowd, self._settings.poll_every_s)
+            line = _Line(request.scope.namespace, self._shares, self._settings.poll_every_s)
             self._lines[request.scope] = line
         line.join(waiter)
         answer = ClaimAnswer()
-        is_my_turn = False
+        was_woken = False
         try:
             while not self._is_over(waiter) and (left_s := wait_s - waiter.waited_s) > 0:
-                is_my_turn = await _woken(waiter, min(left_s, self._settings.recheck_token_s))
+                was_woken = await _woken(waiter, min(left_s, self._settings.recheck_token_s))
                 if self._is_over(waiter):
                     break
                 await claimer.check_token()
-                if not is_my_turn:
+                if not was_woken:
                     continue
                 if not await claimer.reserve(request.limit):
                     line.step_back(waiter)
                     continue
-                is_my_turn = False
+                was_woken = False
                 answer = await self._claim(request, waiter, claimer)
                 if _is_final(answer):
                     break
                 if answer.rate_limited is not None:
-                    line.hold(answer.rate_limited)
+                    line.block(answer.rate_limited)
         finally:
             # There may be more jobs where one was found; an unused turn goes to the next waiter.
-            line.drop(waiter, passes_on=bool(answer.grants) or is_my_turn)
+            line.drop(waiter, passes_on=bool(answer.grants) or was_woken)
             if not line and self._lines.get(request.scope) is line:
                 del self._lines[request.scope]
         return answer
@@ -323,13 +323,13 @@ class WaitingClaims:
         waited_us = seconds(waiter.waited_s)  # a lease may begin from here on [WP12]
         try:
             future = self._coordination.submit_claim(request)
-            answer = await self._heard(future)
+            answer = await self._answer_of(future)
             granted = len(answer.grants)
         finally:
             claimer.settle(request.limit, granted)
         return msgspec.structs.replace(answer, waited_us=waited_us)
 
-    async def _heard(self, future: "Future[ClaimAnswer]") -> ClaimAnswer:
+    async def _answer_of(self, future: "Future[ClaimAnswer]") -> ClaimAnswer:
         try:
             return await asyncio.wrap_future(future)
         except asyncio.CancelledError:

@@ -83,14 +83,14 @@ async def claim(call: Call) -> Response:
             found = await call.services.waiting_claims.serve(
                 request, waiter, _TokenClaimer(call), wait_s=message.wait_s
             )
-        return _Delivery(await _told(call, found), waiter, finish)
+        return _Delivery(await _encoded(call, found), waiter, finish)
     except BaseException:
         waiter.leave()  # the caller does not receive the grants
         finish()
         raise
 
 
-async def _told(call: Call, found: ClaimAnswer) -> bytes:
+async def _encoded(call: Call, found: ClaimAnswer) -> bytes:
     """The encoded reply. A large one is encoded on a thread."""
     jobs = [grant.job for grant in found.grants]
     if sum(len(job.payload) + len(job.checkpoint or b"") for job in jobs) <= LARGE_BYTES:
@@ -184,7 +184,7 @@ async def _verdicts(
     ]
     if foreign:
         call.audit.foreign_lease(foreign[0].job_id, foreign[0].lease_id, number=len(foreign))
-    causes = await _seen_from_here(
+    visible = await _visible_causes(
         call,
         [
             (command.job_id, verdict.cause)
@@ -193,7 +193,7 @@ async def _verdicts(
     )
     return [
         _NOT_HERE if cause is Cause.UNKNOWN_JOB else verdict
-        for cause, verdict in zip(causes, verdicts, strict=True)
+        for cause, verdict in zip(visible, verdicts, strict=True)
     ]
 
 
@@ -212,26 +212,26 @@ async def hidden_jobs(call: Call, job_ids: Iterable[JobId]) -> dict[JobId, JobId
     return {each: new_job_id(now, os.urandom(ENTROPY_BYTES)) for each in hidden}
 
 
-def _decidable(asked: _C, hidden: Mapping[JobId, JobId]) -> _C:
+def _decidable(command: _C, hidden: Mapping[JobId, JobId]) -> _C:
     """The command; about its substitute id if its job is hidden."""
-    if asked.job_id not in hidden:
-        return asked
-    return msgspec.structs.replace(asked, job_id=hidden[asked.job_id])
+    if command.job_id not in hidden:
+        return command
+    return msgspec.structs.replace(command, job_id=hidden[command.job_id])
 
 
-async def _seen_from_here(
-    call: Call, heard: Sequence[tuple[JobId, Cause | None]]
+async def _visible_causes(
+    call: Call, causes: Sequence[tuple[JobId, Cause | None]]
 ) -> list[Cause | None]:
     """The causes as the caller may see them: an invalid lease of a job in another namespace becomes
     an unknown job. [H21]"""
-    doubtful = sorted({job_id for job_id, cause in heard if cause is Cause.INVALID_LEASE})
+    doubtful = sorted({job_id for job_id, cause in causes if cause is Cause.INVALID_LEASE})
     if not doubtful:
-        return [cause for _, cause in heard]
+        return [cause for _, cause in causes]
     jobs = await call.services.blocking(lambda: call.store.jobs.read(doubtful, bodies=False))
     elsewhere = {job.id for job in jobs.values() if not call.principal.is_here(job)}
     return [
         Cause.UNKNOWN_JOB if cause is Cause.INVALID_LEASE and job_id in elsewhere else cause
-        for job_id, cause in heard
+        for job_id, cause in causes
     ]
 
 
@@ -239,8 +239,8 @@ async def _check_known(call: Call, job_id: JobId, lease_id: LeaseId, cause: Caus
     """Raise `UnknownJob` if the job is unknown to the caller's namespace."""
     if cause is Cause.INVALID_LEASE:
         call.audit.foreign_lease(job_id, lease_id, number=1)
-    [seen] = await _seen_from_here(call, [(job_id, cause)])
-    if seen is Cause.UNKNOWN_JOB:
+    [visible] = await _visible_causes(call, [(job_id, cause)])
+    if visible is Cause.UNKNOWN_JOB:
         raise UnknownJob(job_id)
 
 
@@ -287,8 +287,8 @@ async def parents(call: Call) -> Response:
 
 async def peek_leases(call: Call) -> Response:
     """Say which leases need a heartbeat now. [C2]"""
-    asked = call.message(requests.PeekLeasesMessage).leases
-    held = [to_core(LeaseRef, each) for each in asked]
+    sent = call.message(requests.PeekLeasesMessage).leases
+    held = [to_core(LeaseRef, each) for each in sent]
     hidden = await hidden_jobs(call, (each.job_id for each in held))
     leases = [LeaseRef(hidden.get(each.job_id, each.job_id), each.lease_id) for each in held]
     news = await call.services.blocking(lambda: call.store.jobs.peek_leases(leases, call.actor))
