@@ -34,7 +34,6 @@ CORRELATION_ID = {
             "src/tenure/core/views/events.py",
             "src/tenure/core/views/job_search.py",
             "src/tenure/protocol/requests.py",
-            "src/tenure/remote/store.py",
             "src/tenure/server/job_routes.py",
             "src/tenure/stores/sql/events.py",
             "src/tenure/stores/sql/views.py",

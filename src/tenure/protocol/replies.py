@@ -237,7 +237,8 @@ def reply_of(reply: JobReply) -> Reply:
 class JobPage(Record, frozen=True, kw_only=True):
     """Jobs, newest first. `next_before` is the `before` of the next page; null: the last one.
 
-    `resolutions` is what became of the dead letters among them, where jobs were asked for by id.
+    `resolutions` is what became of the dead letters among them, where jobs were asked for by id
+    or as `resolved`.
     `previews` has the beginnings of payloads, by job, where these were asked for. [H53]
     """
 

@@ -5,7 +5,6 @@ says which one the caller expects; the server refuses another. [H21]
 """
 
 from collections.abc import Sequence
-from collections.abc import Sequence as Several
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias, get_type_hints
 
@@ -56,7 +55,7 @@ from tenure.core.policy import Compensation, DeadLetterJob, Policy
 from tenure.core.schedules import PutSchedule
 from tenure.core.verdicts import Resolution
 from tenure.core.views.dead_letter_groups import DeadLetterGroupFilter
-from tenure.core.views.events import MAX_NEWEST, EventFilter, TailFilter
+from tenure.core.views.events import MAX_NEWEST
 from tenure.core.views.job_search import JobFilter
 from tenure.core.views.overview import OverviewFilter
 from tenure.core.vocabulary import ErrorClass, JobStatus, ReasonCode, Stage
@@ -513,7 +512,7 @@ def cancel_commands(message: CancelManyMessage, actor: Actor) -> list[Cancel]:
     ]
 
 
-def cancel_many_message(commands: Several[Cancel]) -> CancelManyMessage:
+def cancel_many_message(commands: Sequence[Cancel]) -> CancelManyMessage:
     """These commands as one message. They differ in nothing but their job."""
     return to_wire(CancelManyMessage, commands[0], job_ids=tuple(each.job_id for each in commands))
 
@@ -650,18 +649,6 @@ class LogQuery(PageQuery, frozen=True, kw_only=True):
     after: Annotated[str, Meta(max_length=80)] | None = None
 
 
-def log_query(wanted: EventFilter) -> LogQuery:
-    """The query for a page of events."""
-    return to_wire(
-        LogQuery,
-        wanted,
-        type=tuple(each.word for each in wanted.types),
-        oldest_first=not wanted.newest_first,
-        after=None if wanted.after is None else wanted.after.text,
-        namespace=wanted.namespace,
-    )
-
-
 MAX_FOLLOW_WAIT_S = 10.0
 """How long a server holds a reader of the tail at most."""
 
@@ -680,53 +667,33 @@ class TailQuery(PageQuery, frozen=True, kw_only=True):
     wait_s: Annotated[float, Meta(ge=0, le=MAX_FOLLOW_WAIT_S)] = 0.0
 
 
-def tail_query(wanted: TailFilter, *, wait_s: float) -> TailQuery:
-    """The query for the next events of the tail."""
-    return to_wire(
-        TailQuery,
-        wanted,
-        type=tuple(each.word for each in wanted.types),
-        after=wanted.after,
-        wait_s=wait_s,
-        namespace=wanted.namespace,
-    )
-
-
-_NOT_OF_DEAD_LETTERS = frozenset(JobFilter.__struct_fields__) - {
-    *("queue", "kind", "reason_code", "stage", "before"),
-}
-
-
-@derived(
-    JobFilter,
-    without=("reason_code", "stage", "resolved", "reads"),
-    names={"statuses": "status"},
-)
-class JobsQuery(DerivedRequest, frozen=True, kw_only=True):
+@derived(JobFilter, without=("statuses", "resolved", "reads"), names={"statuses": "status"})
+class JobListQuery(DerivedRequest, frozen=True, kw_only=True):
     """Which jobs a list has, newest first; `before` is the `next_before` of the previous page.
-    `id_prefix`: only jobs whose id begins with it. By `worker`, by the time of their end and by
+    `id_prefix`: only jobs whose id starts with it. By `worker`, by the time of their end and by
     text in the `error` jobs are searched, 10,000 for a page, and by an entry of their `meta`,
-    written `tenant=acme`. [J12] `previews`: with the beginnings
-    of payloads. [H53] `orphaned`: only jobs whose workers have been silent for two heartbeats.
-    [L19]
-    """
+    written `tenant=acme`. [J12] `orphaned`: only jobs whose workers have been silent for two
+    heartbeats. [L19]"""
 
-    status: tuple[JobStatus, ...] = ()
     flow_id: JobIdField | None = None
     error: Annotated[str, Meta(min_length=1, max_length=MAX_SEARCHED_TEXT)] | None = None
     meta: Annotated[str, Meta(max_length=MAX_META_KEY + 1 + MAX_META_VALUE)] | None = None
     id_prefix: Annotated[str, Meta(min_length=1, max_length=36)] | None = None
     limit: Annotated[int, Meta(ge=1, le=MAX_PAGE)] = 50
     bodies: bool = False
-    previews: bool = False
     namespace: NamespaceField | None = None
 
 
-@derived(JobFilter, without=_NOT_OF_DEAD_LETTERS)
-class DeadLettersQuery(DerivedRequest, frozen=True, kw_only=True):
-    """Which dead letters a list has, newest first."""
+class JobsQuery(JobListQuery, frozen=True, kw_only=True):
+    """Which jobs a list has. `resolved`: only dead letters that were, or were not, resolved.
+    `previews`: with the beginnings of payloads. [H53]"""
+
+    status: tuple[JobStatus, ...] = ()
+    resolved: bool | None = None
+    previews: bool = False
+
+
+class DeadLettersQuery(JobListQuery, frozen=True, kw_only=True):
+    """Which dead letters a list has."""
 
     resolved: bool = False
-    limit: Annotated[int, Meta(ge=1, le=MAX_PAGE)] = 50
-    bodies: bool = False
-    namespace: NamespaceField | None = None

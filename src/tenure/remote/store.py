@@ -44,7 +44,7 @@ from tenure.core.views.events import (
 )
 from tenure.core.views.job_search import FoundJobs, JobFilter
 from tenure.core.views.overview import Overview, OverviewFilter
-from tenure.core.vocabulary import Cause, JobStatus, LeaseNews
+from tenure.core.vocabulary import Cause, LeaseNews
 from tenure.core.workers import FIRST_WORKER, ListedWorker, WorkerKey, WorkerProcess
 from tenure.errors import InvalidInput, RequestRefused
 from tenure.ports import NO_LIMIT, NO_WAIT
@@ -200,7 +200,14 @@ class _Events(_Part):
         """A page of events within the token's scope; the server decides how many are read for
         it."""
         _check_no_scope(wanted)
-        page = self._caller.ask(Call(name="log", query=requests.log_query(wanted)))
+        query = to_wire(
+            requests.LogQuery,
+            wanted,
+            type=tuple(each.word for each in wanted.types),
+            oldest_first=not wanted.newest_first,
+            after=None if wanted.after is None else wanted.after.text,
+        )
+        page = self._caller.ask(Call(name="log", query=query))
         return EventPage(
             events=tuple(map(records.event_of, page.events)),
             next=None if page.next_after is None else parse_event_key(page.next_after),
@@ -219,7 +226,8 @@ class _Events(_Part):
         and until there is an event. Sent once: the caller continues from the same position."""
         _check_no_scope(wanted)
         wait_s = min(wait_us / MICROSECONDS_PER_SECOND, MAX_FOLLOW_WAIT_S)
-        query = requests.tail_query(wanted, wait_s=wait_s)
+        types = tuple(each.word for each in wanted.types)
+        query = to_wire(requests.TailQuery, wanted, type=types, wait_s=wait_s)
         page = self._caller.ask_and_wait(Call(name="tail", query=query), wait_s=wait_s)
         return TailPage(
             events=tuple(
@@ -302,33 +310,12 @@ class _Schedules(_Part):
 
 class _Views(_Part):
     def jobs(self, wanted: JobFilter) -> FoundJobs:
-        """A page of jobs, newest first, without their bodies, and where the next page begins; the
+        """A page of jobs, newest first, without their bodies, and where the next page starts; the
         server decides how many are read."""
-        if (wanted.resolved, wanted.reason_code, wanted.stage) != (None, None, None):
-            return self._dead_letters(wanted)
-        page = self._caller.ask(
-            Call(name="jobs", query=to_wire(requests.JobsQuery, wanted, bodies=False))
-        )
-        return FoundJobs(_listed(page), page.next_before)
-
-    def _dead_letters(self, wanted: JobFilter) -> FoundJobs:
-        others = (wanted.correlation_id, wanted.id_prefix, wanted.schedule, wanted.flow_id)
-        is_more = wanted.is_search or others != (None,) * len(others)
-        if wanted.statuses != (JobStatus.DEAD_LETTERED,) or is_more:
-            raise InvalidInput("status", "a server takes these filters for dead letters only")
-        resolved = bool(wanted.resolved)
-        query = to_wire(requests.DeadLettersQuery, wanted, resolved=resolved, bodies=False)
-        page = self._caller.ask(Call(name="dead-letters", query=query))
-        letters = page.dead_letters
-        return FoundJobs(
-            [records.job_of(each.job) for each in letters],
-            page.next_before,
-            {
-                each.id: records.resolution_of(each.resolution)
-                for each in letters
-                if each.resolution
-            },
-        )
+        query = to_wire(requests.JobsQuery, wanted, bodies=False)
+        page = self._caller.ask(Call(name="jobs", query=query))
+        resolutions = {each.job_id: records.resolution_of(each) for each in page.resolutions}
+        return FoundJobs(_listed(page), page.next_before, resolutions)
 
     def dead_letter_groups(self, wanted: DeadLetterGroupFilter) -> DeadLetterGroups:
         """Dead letters within the token's scope by kind and error."""
