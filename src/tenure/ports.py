@@ -7,9 +7,8 @@ People and servers read `views`, `workers`, `artifacts` and `tokens`: a store ma
 A class that inherits from a protocol also gets its methods that have a body.
 
 A store can lose a race but cannot have an opinion: it loads, it saves what was decided if the
-revision still matches, and it says which changes it applied. Instants come from the store's clock;
-no other clock's time is ever written.
-"""
+revision still matches, and it returns which changes it applied. Instants come from the store's
+clock; no other clock's time is ever written."""
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -141,7 +140,7 @@ class LeasedJobs(msgspec.Struct, frozen=True):
 
 
 class Locked(Loaded, frozen=True, kw_only=True):
-    """What a store holds locked while `decide` runs: rows that no other transaction can change
+    """What a store has locked while `decide` runs: rows that no other transaction can change
     before the transaction ends. Histories are read in the same transaction. [K9]"""
 
     sessions: dict[SessionKey, Session]
@@ -216,7 +215,7 @@ class PruneResult(msgspec.Struct, frozen=True):
 
 
 class DedupeKey(msgspec.Struct, frozen=True):
-    """What at most one live job may hold. [I17]"""
+    """What at most one live job may have. [I17]"""
 
     namespace: Namespace
     kind: Kind
@@ -230,7 +229,7 @@ def dedupe_key_of(job: Job) -> DedupeKey:
 
 
 class KeyHolders(msgspec.Struct, frozen=True):
-    """The jobs that hold these dedupe keys: live ones, and ended jobs that keep their key until
+    """The jobs that have these dedupe keys: live ones, and ended jobs that keep their key until
     another job takes it over. [D13] [D14]"""
 
     keys: tuple[DedupeKey, ...]
@@ -366,17 +365,17 @@ class ReadableEvents(Protocol):
 
     def count(self, span: EventSpan) -> EventCounts:
         """The number of events in a span of time by type, kind and queue: at most `span.limit` of
-        them, or all of one instant; the answer says where counting stopped. [B31]"""
+        them, or all of one instant; the answer has the place where counting stopped. [B31]"""
 
     def follow(self, wanted: TailFilter, *, wait_us: Duration = NO_WAIT) -> TailPage:
         """The next events of one namespace in the order of the tail, and where to continue. It
         reads at most `wanted.reads` events, so that a page may have none and not be at the end. A
-        server may hold the call open for `wait_us` until there is an event; a store in this process
+        server may keep the call open for `wait_us` until there is an event; a store in this process
         answers at once. [E32] [E10]"""
 
     def delay(self) -> TailDelay | None:
-        """The open transaction for whose end committed events wait before they are shown; None if
-        there is none, or if a server does not say. [E35]"""
+        """The open transaction because of which committed events are not visible yet; None if there
+        is none, or if a server does not name it. [E35]"""
         return None
 
 
@@ -474,7 +473,7 @@ class StoredWorkers(Protocol):
         """Ask the processes of this name to finish and stop. Returns whether there is one. [B12]"""
 
     def see(self, process: WorkerProcess) -> bool:
-        """Remember that this worker lives, or forget it if it says that it ends. Returns whether it
+        """Remember that this worker lives, or forget it if it reports its end. Returns whether it
         was asked to drain. [B12] [B13]"""
 
 
@@ -536,8 +535,8 @@ class Coordination(Protocol):
     """What clients, workers and operators need of a coordinator, in this process or on a server.
 
     It decides; everything that decides nothing is asked of its `store`. Futures fail with
-    `StoreUnavailable` when nothing can be said; sending the same request id again is always safe.
-    """
+    `StoreUnavailable` when the outcome is not known; sending the same request id again is always
+    safe."""
 
     @property
     def store(self) -> JobStore:
@@ -569,11 +568,11 @@ class Coordination(Protocol):
     def submit_claim(
         self, request: ClaimRequest, *, wait_us: Duration = NO_WAIT
     ) -> "Future[ClaimAnswer]":
-        """Ask for work. A server may hold the claim open for `wait_us` until there is some; a
+        """Ask for work. A server may keep the claim open for `wait_us` until there is some; a
         coordinator in this process answers at once."""
 
     def end_waits(self) -> None:
-        """Let claims that are held open end now, without an answer; they can be repeated."""
+        """Let claims that are kept open end now, without an answer; they can be repeated."""
 
 
 Scope: TypeAlias = AbstractContextManager[Callable[[Complete], Verdict]]
@@ -618,7 +617,7 @@ class NextReady(msgspec.Struct, frozen=True):
 
 
 OnHint: TypeAlias = Callable[[Hint | None], None]
-"""Takes a hint; None: anything may have changed. Any thread may call it, also one that holds a lock
+"""Takes a hint; None: anything may have changed. Any thread may call it, also one that has a lock
 of the store: it must be quick, and must neither raise nor call the store."""
 
 
@@ -646,11 +645,11 @@ class StoredJobs(ReadableJobs, Protocol):
         self, changes: Iterable[Change], *, epoch: Epoch, window: ClockWindow = ANY_TIME
     ) -> Saved:
         """Apply each change iff its job's rev is still `expected_rev` (0: no job has this id, and
-        none holds its dedupe key), the clock is before `not_after` and within `window`, and the
+        none has its dedupe key), the clock is before `not_after` and within `window`, and the
         store is still in `epoch`. [K1] [K2] [K11] A change with a resolution is applied only if its
         dead letter exists and has no resolution yet [B17], one with a flow only if its parents
         outside the flow exist [FL3], one that redrives a flow only if what it replaces exists, too.
-        [FL10] The ended job that a new one takes its key from holds the key no longer. [D14]
+        [FL10] The ended job that a new one takes its key from has the key no longer. [D14]
 
         One transaction writes all changes, each with its row, events, observations, spawned
         jobs, flow, redrive and edges, and with its resolutions of dead letters that have none;
@@ -668,7 +667,7 @@ class StoredJobs(ReadableJobs, Protocol):
         decide: Callable[[Locked], Sequence[Change]],
     ) -> Saved:
         """One transaction: lock these sessions and the rows of these jobs, read them and then the
-        clock, let `decide` say which changes of these jobs to write, and write them as `save`
+        clock, let `decide` return the changes of these jobs to write, and write them as `save`
         does. They cannot lose a race: the rows are locked. `decide` may run again if the store has
         to start the transaction again. [K9]"""
 
@@ -691,7 +690,7 @@ class Claiming(Protocol):
         plan: Callable[[ClaimView], ClaimPlan],
     ) -> ClaimPlan:
         """One transaction: lock the sessions, read the queues and what is set for kinds, lock up to
-        `wanted` ready jobs of each queue in claim order, let `plan` decide, write what it says.
+        `wanted` ready jobs of each queue in claim order, let `plan` decide, write its result.
         Jobs of a queue or a kind that has no room now are not read. Claimers pass each other's
         locked jobs; queues with a limit or a rate, and kinds with a rate, serialise theirs. Of jobs
         with large bodies it reads those that `usable_candidates` keeps. [Z1]–[Z4] [Z10] [Q1]
@@ -770,7 +769,7 @@ class Views(ReadableViews, Protocol):
 
     def unfolded(self, *, limit: int, catch_up: int = MAX_CATCH_UP) -> UnfoldedPage:
         """The next `limit` events in the order of the tail that were not folded, none of which one
-        that comes before it may follow. [E32] If folding has not begun and the log has more than
+        that comes before it may follow. [E32] If folding has not started and the log has more than
         `catch_up` events, the first of these is about that many before the last one. One snapshot:
         the rollups are as they were after the last fold."""
 
@@ -863,10 +862,11 @@ class Upkeep(Protocol):
         """Delete rows that retention lets go of, reading `limit` rows at most. [G4]
 
         - `renewals` of ended attempts, and `artifacts` of ended attempts that did not succeed (of
-          any age) [B10]; these, `sessions` that hold no lease and received nothing for this long
+          any age) [B10]; these, `sessions` that have no lease and received nothing for this long
           [Q7]: from where the last call stopped; others may be skipped. [G1] [E31]
         - `observations`: only their bodies. [G2]
-        - `jobs`: terminal jobs that finished longer ago than this, or than their policy says, with
+        - `jobs`: terminal jobs that finished longer ago than this, or than their policy allows,
+        with
           everything of theirs. [T26] [G7]
         - `outages` that ended longer ago than this and before every claim of a job that is still
           leased. [O4]
@@ -881,7 +881,7 @@ AUDIT_PAGE = 500
 
 
 class Audit(Protocol):
-    """What `verify` reads besides: whole records, and what at most one job may hold. That is also
+    """What `verify` reads besides: whole records, and what at most one job may have. That is also
     found in the records, by a store without an index of it: these methods have a body."""
 
     def records(self, *, page_size: int, job_id: JobId | None = None) -> Iterator[JobHistory]:
@@ -891,8 +891,8 @@ class Audit(Protocol):
     def live_keys(self) -> Iterator[tuple[DedupeKey, JobId]]:
         """The dedupe keys of live jobs in order, so that equal neighbours show a duplicate."""
         jobs = [job for job in _jobs_of(self) if job.dedupe_key and not job.status.is_terminal]
-        held = [(dedupe_key_of(job), job.id) for job in jobs]
-        return iter(sorted(held, key=lambda each: (each[0].namespace, each[0].kind, each[0].key)))
+        keys = [(dedupe_key_of(job), job.id) for job in jobs]
+        return iter(sorted(keys, key=lambda each: (each[0].namespace, each[0].kind, each[0].key)))
 
     def lease_holders(self) -> Iterator[tuple[str, JobId]]:
         """The ids of live leases in order, so that equal neighbours show a shared lease."""

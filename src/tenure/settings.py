@@ -1,4 +1,4 @@
-"""Settings: `[tool.tenure]` of a pyproject.toml, environment variables, and what a URL says.
+"""Settings: `[tool.tenure]` of a pyproject.toml, environment variables, and what a URL names.
 
 Reads and checks them; opens nothing.
 """

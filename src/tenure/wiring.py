@@ -61,7 +61,7 @@ def open_store(
     timeout_s: float | None = None,
 ) -> Store:
     """The store a URL names; see `StoreOptions`. A call waits for `timeout_s` at most, else for as
-    long as the environment says. [K6]"""
+    long as the environment sets. [K6]"""
     if is_server(url):
         raise not_through_a_server()
     if url == WITHHELD_URL:
@@ -348,7 +348,7 @@ def run_server(
     name: str,
 ) -> None:
     """Run a server on the store that a URL names. It also sweeps expired leases and deletes old
-    jobs. `pages` makes a dashboard. `name` is what a second server of a SQLite file says of this
+    jobs. `pages` makes a dashboard. `name` is what a second server of a SQLite file calls this
     one. [H27]"""
     from tenure.server.lifetime import serve, sole_server
     from tenure.telemetry.metrics import Metrics, require_prometheus
@@ -369,7 +369,7 @@ def run_server(
 
             def begun(
                 address: str,
-            ) -> None:  # not before it listens: a server that cannot says only that
+            ) -> None:  # not before it listens: a server that cannot logs only that
                 _log.info("store %s%s", shown_url(url), created)
                 announce(address)
 

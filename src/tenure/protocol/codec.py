@@ -1,9 +1,9 @@
 """Encodes and decodes messages; one that cannot be read is an error that names the field. [H8]
 
 Requests are read strictly, answers leniently; that is a property of their types. [H2] What msgspec
-says of a field names types and regular expressions; here it is said in words. Payloads, results and
-checkpoints are checked one by one: a parser that reads a whole large request would keep a tree of
-it, and 16 MiB of empty lists took 800 MB and held the interpreter for seconds. [H89]
+reports of a field names types and regular expressions; here it is put in plain words. Payloads,
+results and checkpoints are checked one by one: a parser that reads a whole large request would keep
+a tree of it, and 16 MiB of empty lists took 800 MB and kept the interpreter busy for seconds. [H89]
 """
 
 import re
@@ -54,7 +54,7 @@ class InvalidMessage(InvalidInput):
 
 
 def in_words(problem: str, kind: Any, field: str) -> str:
-    """What msgspec says of a field of a message of this kind, in words."""
+    """msgspec's error about a field of a message of this kind, in plain words."""
     if "matching regex" in problem:
         for pattern, words in PATTERNS_IN_WORDS.items():
             if pattern in problem or repr(pattern)[1:-1] in problem:
@@ -144,7 +144,7 @@ def _parts(value: object, wanted: type[_T], place: str = "$") -> Iterator[tuple[
 
 @cache
 def _fields_with(kind: type[msgspec.Struct], wanted: Any) -> tuple[tuple[str, str], ...]:
-    """The fields of a struct that can hold such values, with their names on the wire."""
+    """The fields of a struct that can have such values, with their names on the wire."""
     info = inspect.type_info(kind)
     assert isinstance(info, inspect.StructType)
     return tuple(
@@ -357,7 +357,7 @@ def _moment_fields(kind: Hashable) -> frozenset[str]:
 
 
 def _without_place(text: str) -> tuple[str, str]:
-    """msgspec's words in two: what is wrong, and where if they say so."""
+    """msgspec's error in two parts: what is wrong, and where, if it names a place."""
     problem, marker, place = text.rpartition(_AT)
     if not marker or not place.endswith("`"):
         return text, ""
@@ -365,7 +365,7 @@ def _without_place(text: str) -> tuple[str, str]:
 
 
 def _invalid(text: str, kind: Any) -> InvalidMessage:
-    """msgspec's words, `what - at `$.path``, as an error of ours."""
+    """msgspec's error, `what - at `$.path``, as one of ours."""
     problem, place = _without_place(text)
     named = _NAMED.search(problem)
     parts = [place] if place else []

@@ -111,7 +111,7 @@ LIMITS_BY_NAME: dict[str, Any] = {
     "queues": Annotated[tuple[QueueField, ...], Meta(min_length=1)],
     "tz": Annotated[str, Meta(min_length=1, max_length=MAX_NAME)],
 }
-"""What a field of a request may be, by its name, where its type in the core says less. A field
+"""What a field of a request may be, by its name, where its type in the core allows more. A field
 that is neither here nor there is described by its type alone; the core checks it anyway."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

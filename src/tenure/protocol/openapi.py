@@ -26,7 +26,7 @@ STATUS_TEXT = {
     403: "Not within this token's role or scope",
     404: "There is no such thing here",
     408: "The body came too slowly; send it again",
-    409: "Refused as things stand; the body says how they stand",
+    409: "Refused in the present state, which the body describes",
     413: "The body is over its limit",
     415: "The body is not of the media type it has to be of",
     422: "A field breaks a rule; the body names it",
@@ -39,7 +39,7 @@ TRACE_HEADERS = {
     CORRELATION_HEADER: "The correlation id of the caller or of the jobs it is about, "
     "percent-encoded",
 }
-"""What any request may say of itself; what is malformed is ignored. [OB6]"""
+"""What any request may have; what is malformed is ignored. [OB6]"""
 _REF = "#/components/schemas/{name}"
 _SPARSE = frozenset({"FactsRecord", "Progress"})
 """Answers within answers that leave out what does not apply."""

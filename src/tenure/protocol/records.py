@@ -3,7 +3,7 @@ them back.
 
 One shape for each: a server's answers and `--json` of the commands show the same.
 A lease id is the right to report: no record carries a usable one, only grants do. [H7] Bodies
-(payload, result, checkpoint) are there when they were asked for and may be seen.
+(payload, result, checkpoint) are there when they were asked for and the reader may see them.
 """
 
 from collections.abc import Iterator
@@ -126,10 +126,10 @@ CORRELATED = {"correlated_by": "correlation_id"}
 
 @derived(Job, without=("lease_id", "claimed_run_at", "not_before", "delete_at"), names=CORRELATED)
 class JobRecord(DerivedRecord, frozen=True, kw_only=True):
-    """A job. `suspect` says that its worker has been silent for two heartbeats. [L18]
+    """A job. `suspect`: its worker has been silent for two heartbeats. [L18]
 
     A job that finished while an attempt was running keeps that attempt's `started_at`, and
-    `duration_s` says how long the attempt ran. [S10] A job that was given no `correlation_id` has
+    `duration_s` is how long the attempt ran. [S10] A job that was given no `correlation_id` has
     its own id as one. [OB26] A job and its compensation name each other: `compensated_by` is the
     job that undoes this one, `compensates` the job that this one undoes. [M5]
     """
@@ -189,7 +189,7 @@ _OPERATIONS = frozenset(Operation)
 
 
 def event_of(record: EventRecord) -> Event:
-    """The event behind a record; its lease id is only what may be shown of it."""
+    """The event behind a record; its lease id is only the public part."""
     return to_core(
         Event,
         record,
@@ -218,11 +218,11 @@ def event_record(event: Event, *, digests: bool = True) -> EventRecord:
         cause=event.cause_or_operation,
         correlation_id=event.correlated_by,
         lease_id=None if event.lease_id is None else short_lease(event.lease_id),
-        request_id=_shown_request_id(event.request_id),
+        request_id=_public_request_id(event.request_id),
     )
 
 
-def _shown_request_id(request_id: RequestId) -> RequestId:
+def _public_request_id(request_id: RequestId) -> RequestId:
     """Request ids are made of lease ids: a heartbeat's by rule [Q6], a report's by our own worker,
     and what follows from a report bears its request id, but no lease."""
     return RequestId(LEASE_ID_PATTERN.sub(lambda found: short_lease(found[0]), request_id))
@@ -236,7 +236,7 @@ class ObservationRecord(DerivedRecord, frozen=True, kw_only=True):
     """What is kept beside a job's log: a result that was refused, a report under another worker's
     lease, a compensation that succeeded. [U3]
 
-    Of the body at most 4 KiB are kept, and shown only where bodies are asked for; it is whatever
+    Of the body at most 4 KiB are kept, and included only where bodies are asked for; it is whatever
     the worker sent. `compensated_by` is the compensation.
     """
 
@@ -246,23 +246,24 @@ class ObservationRecord(DerivedRecord, frozen=True, kw_only=True):
 
 
 def observation_record(
-    seen: Observation, *, bodies: bool, digests: bool = True
+    observation: Observation, *, bodies: bool, digests: bool = True
 ) -> ObservationRecord:
     """The record of an observation; without its digest for a reader who may not see bodies.
     [H46]"""
-    asked_as = None if seen.compensated_by is not None else seen.request_id
+    request_id = None if observation.compensated_by is not None else observation.request_id
+    body = observation.body
     return to_wire(
         ObservationRecord,
-        seen,
-        lease_id=None if seen.lease_id is None else short_lease(seen.lease_id),
-        request_id=None if asked_as is None else _shown_request_id(asked_as),
-        sha256=seen.sha256 if digests else None,
-        body=seen.body.decode(errors="replace") if bodies and seen.body is not None else None,
+        observation,
+        lease_id=None if observation.lease_id is None else short_lease(observation.lease_id),
+        request_id=None if request_id is None else _public_request_id(request_id),
+        sha256=observation.sha256 if digests else None,
+        body=body.decode(errors="replace") if bodies and body is not None else None,
     )
 
 
 def observation_of(record: ObservationRecord) -> Observation:
-    """The observation behind a record; its lease id is only what may be shown of it."""
+    """The observation behind a record; its lease id is only the public part."""
     return to_core(
         Observation,
         record,
@@ -353,7 +354,7 @@ def artifact_record(artifact: Artifact, *, digests: bool = True) -> ArtifactReco
 
 @derived(ListedWorker)
 class WorkerRecord(DerivedRecord, frozen=True, kw_only=True):
-    """A worker process as it last described itself. [B13] It is shown `in_part` to a token that is
+    """A worker process as it last described itself. [B13] It is `in_part` for a token that is
     not for all of its queues and kinds, and may not drain it. [H41]"""
 
     draining: bool
@@ -361,11 +362,11 @@ class WorkerRecord(DerivedRecord, frozen=True, kw_only=True):
     in_part: bool = False
 
 
-def worker_record(seen: ListedWorker, *, now: Instant, in_part: bool = False) -> WorkerRecord:
+def worker_record(worker: ListedWorker, *, now: Instant, in_part: bool = False) -> WorkerRecord:
     """The record of a worker at `now`."""
-    if not seen.has_drain_request:  # the row keeps a request to an earlier process [B33]
-        seen = msgspec.structs.replace(seen, drain_requested_at=None)
-    return to_wire(WorkerRecord, seen, state=seen.state(now), in_part=in_part)
+    if not worker.has_drain_request:  # the row keeps a request to an earlier process [B33]
+        worker = msgspec.structs.replace(worker, drain_requested_at=None)
+    return to_wire(WorkerRecord, worker, state=worker.state(now), in_part=in_part)
 
 
 # --- Queues and kinds --------------------------------------------------------------------------
@@ -373,8 +374,8 @@ def worker_record(seen: ListedWorker, *, now: Instant, in_part: bool = False) ->
 
 @derived(QueueState)
 class QueueRecord(DerivedRecord, frozen=True):
-    """A queue; `live` is the number of its jobs that a worker holds, `limit` the most that it may
-    have. Of its `rate`, such as `100/m`, up to `burst` jobs may begin at once. [RL4]"""
+    """A queue; `live` is the number of its leased jobs, `limit` the most that it may
+    have. Of its `rate`, such as `100/m`, up to `burst` jobs may start at once. [RL4]"""
 
     rate: str | None = None
     burst: int | None = None
@@ -382,7 +383,7 @@ class QueueRecord(DerivedRecord, frozen=True):
 
 @derived(KindSettings, without=("limits_set",))
 class KindRecord(DerivedRecord, frozen=True):
-    """What is set for a kind: its rate, such as `100/m`, of which up to `burst` jobs may begin at
+    """What is set for a kind: its rate, such as `100/m`, of which up to `burst` jobs may start at
     once, for each rate key alone; how many of its jobs may run at a time for each concurrency key;
     since when; and the policy of jobs that are enqueued without one, null if no worker declared it.
     [RL4] [F9]"""
@@ -443,7 +444,7 @@ def schedule_record(schedule: Schedule, *, bodies: bool) -> ScheduleRecord:
 
 @derived(OutcomeBucket)
 class OutcomeBucketRecord(DerivedRecord, frozen=True, kw_only=True):
-    """The events of the bucket that begins at `at`."""
+    """The events of the bucket that starts at `at`."""
 
 
 @derived(Durations)
@@ -464,7 +465,7 @@ class DeadLetterGroupRecord(DerivedRecord, frozen=True, kw_only=True):
 @derived(DeadLetterGroups)
 class DeadLetterGroupsReply(DerivedRecord, frozen=True, kw_only=True):
     """Groups of unresolved dead letters, the largest first, and how many letters they have. The
-    buckets begin at `since` and are `bucket_s` long. If it is not `complete`, there are older dead
+    buckets start at `since` and are `bucket_s` long. If it is not `complete`, there are older dead
     letters that were not read. [OB31]"""
 
 

@@ -1,6 +1,6 @@
 """Answers: verdicts, replies, grants and problems, and how a client reads them back.
 
-A verdict is in the body; the status code only says whether there is one. [H4] [H5]
+A verdict is in the body; the status code is only about whether there is one. [H4] [H5]
 """
 
 from collections import Counter
@@ -139,8 +139,8 @@ class ClaimReply(Record, frozen=True, kw_only=True):
     `waited_s`: how long the claim was kept open before these were granted; their leases count
     from the sending of the claim and that. [WP12]
 
-    `held_s`: nothing was granted, and rates held jobs back; the first of them has room after so
-    long. With `all_held` nothing can be granted before that. [RL9]
+    `held_s`: nothing was granted, because rates blocked jobs; the first of them has room after this
+    time. With `all_held` nothing can be granted before that. [RL9]
     """
 
     verdict: VerdictKind
@@ -290,7 +290,7 @@ class TailDelayRecord(DerivedRecord, frozen=True, kw_only=True):
 
 class TailReply(Record, frozen=True, kw_only=True):
     """Events of all jobs in the order of the tail: on SQLite that of commits, on PostgreSQL that in
-    which transactions began to write, and always each job's by `seq`. `next_after` is the `after`
+    which transactions started to write, and always each job's by `seq`. `next_after` is the `after`
     of the next page; there is always one. `is_end`: there were no more when it was read. [E10]
     `delayed_by`: what keeps events back, if there were none and the token may see it. [E35]"""
 
@@ -377,8 +377,8 @@ class KindsReply(Record, frozen=True, kw_only=True):
 
 
 class WorkersReply(Record, frozen=True, kw_only=True):
-    """The workers that were seen within a day, by name. `next_after` is the `after` of the
-    next page, null at the end. [H86]"""
+    """The workers that sent a sign of life within a day, by name. `next_after` is the `after` of
+    the next page, null at the end. [H86]"""
 
     workers: tuple[WorkerRecord, ...]
     next_after: str | None = None
@@ -393,7 +393,7 @@ class SchedulesReply(Record, frozen=True, kw_only=True):
 
 
 class ScheduleReply(Record, frozen=True, kw_only=True):
-    """A schedule and the next times at which it fires, unless it is paused. `changed` says whether
+    """A schedule and the next times at which it fires, unless it is paused. `changed` is whether
     the request changed it; `job_id` is the job that it made."""
 
     schedule: ScheduleRecord
@@ -441,7 +441,7 @@ class KeptReply(Record, frozen=True, kw_only=True):
 
 @derived(FlowSummary, via=("flow",))
 class FlowRecord(DerivedRecord, frozen=True):
-    """Jobs that were made together; `is_live` says whether one of them has not ended. `statuses`
+    """Jobs that were made together; `is_live`: one of them has not ended. `statuses`
     counts them by status, without replaced ones; null where a list has too many. [FL15]
     """
 
@@ -537,7 +537,7 @@ def flow_reply(view: FlowView) -> FlowReply:
 
 
 def flow_view_of(reply: FlowReply) -> FlowView:
-    """The flow that was shown."""
+    """The flow behind a reply."""
     flow = to_core(FlowRow, reply.flow)
     redrives = tuple(to_core(FlowRedrive, each, flow_id=flow.id) for each in reply.redrives)
     return to_core(FlowView, reply, flow=flow, redrives=redrives)

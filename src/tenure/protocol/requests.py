@@ -1,7 +1,7 @@
 """Requests. Unknown fields are refused, so that a misspelt one is never ignored. [H2]
 
-No message says who asks: principal and namespace are the token's. A namespace in a message only
-says which one the caller expects; the server refuses another. [H21]
+No message says who asks: principal and namespace are the token's. A namespace in a message is
+only the one that the caller expects; the server refuses another. [H21]
 """
 
 from collections.abc import Sequence
@@ -121,7 +121,7 @@ class ClaimMessage(DerivedRequest, frozen=True, kw_only=True):
 
 
 def claim_message(request: ClaimRequest, *, wait_s: float) -> ClaimMessage:
-    """A claim as it travels; one that wants more than an answer can hold asks for that much."""
+    """A claim as it travels; one that wants more than an answer can have asks for that much."""
     return to_wire(ClaimMessage, request, limit=min(request.limit, MAX_CLAIM), wait_s=wait_s)
 
 
@@ -184,7 +184,7 @@ class HeartbeatsMessage(Request, frozen=True, kw_only=True):
 
 @derived(LeaseRef)
 class LeaseMessage(DerivedRequest, frozen=True, kw_only=True):
-    """A lease that a worker holds."""
+    """A lease that a worker has."""
 
 
 class PeekLeasesMessage(Request, frozen=True, kw_only=True):
@@ -249,7 +249,8 @@ def report_of(command: WorkerCommand) -> Report:
 
 
 class ReportsMessage(Request, frozen=True, kw_only=True):
-    """Any of a worker's reports together; `op` says which each is. Verdicts in this order. [H42]"""
+    """Any of a worker's reports together; `op` names the kind of each. Verdicts in this order.
+    [H42]"""
 
     reports: Annotated[tuple[Report, ...], Meta(min_length=1, max_length=MAX_BATCH)]
 
@@ -276,8 +277,8 @@ class ParentsMessage(Request, frozen=True, kw_only=True):
     names={"is_draining": "draining", "is_ending": "ending"},
 )
 class AliveMessage(DerivedRequest, frozen=True, kw_only=True):
-    """A worker's sign of life, every ten seconds or so. It says whether the worker is draining; the
-    last one says that it ends. [B12] [B33]"""
+    """A worker's sign of life, every ten seconds or so. It reports whether the worker is draining;
+    the last one reports its end. [B12] [B33]"""
 
     host: Annotated[str, Meta(min_length=1, max_length=256)]
     version: Annotated[str, Meta(min_length=1, max_length=128)]
@@ -487,7 +488,7 @@ def operator_message(
     command: type[Command], fixed: frozenset[str] = frozenset()
 ) -> type[OperatorMessage]:
     """The message of an operator's command: its fields but for the job, which the path names, the
-    actor, who is the token's, what the route says (`fixed`), and what the coordinator looks up."""
+    actor, who is the token's, what the route sets (`fixed`), and what the coordinator looks up."""
     looked_up = {
         name
         for name, kind in get_type_hints(command).items()
@@ -559,7 +560,7 @@ class RunScheduleMessage(Request, frozen=True, kw_only=True):
 
 
 class BodiesQuery(Request, frozen=True, kw_only=True):
-    """Whether payload, result and checkpoint are wanted: they may hold secrets. [H46]"""
+    """Whether payload, result and checkpoint are wanted: they may contain secrets. [H46]"""
 
     bodies: bool = False
 
@@ -650,12 +651,12 @@ class LogQuery(PageQuery, frozen=True, kw_only=True):
 
 
 MAX_FOLLOW_WAIT_S = 10.0
-"""How long a server holds a reader of the tail at most."""
+"""How long a server keeps a reader of the tail waiting at most."""
 
 
 class TailQuery(PageQuery, frozen=True, kw_only=True):
     """Which events a reader of the tail follows. `after` is the `next_after` of the previous page;
-    without it the reader begins at the oldest event, or with `newest` at the end, with up to
+    without it the reader starts at the oldest event, or with `newest` at the end, with up to
     that many of the newest events. If there is no event yet, the answer comes after `wait_s`.
     [E10]"""
 

@@ -66,7 +66,7 @@ class Limit(StrEnum):
 class Route(msgspec.Struct, frozen=True, kw_only=True):
     """One sort of request.
 
-    `reply` is the message of a success; `conflict` says that a refusal by the coordinator comes as
+    `reply` is the message of a success; `conflict`: a refusal by the coordinator comes as
     409 with the same message. Only worker routes answer verdicts, and those are always 200. [H4]
 
     A route about one job may be a command of the core: then its request has the command's fields,

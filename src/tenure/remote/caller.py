@@ -44,8 +44,8 @@ LOG_IF_LEFT_S = 10.0
 otherwise its caller waits and does not know for what."""
 
 UNREADABLE_TRIES = 5
-"""How often a server may say that it cannot read a row, before the caller gets that as the answer:
-a newer server may be behind the same address, but waiting makes none."""
+"""How often a server may answer that it cannot read a row, before the caller gets that as the
+answer: a newer server may be behind the same address, but waiting makes none."""
 
 _FIELD_REFUSED = frozenset({400, 413, 422})
 
@@ -93,7 +93,7 @@ class Caller:
 
     def ask(self, call: Call) -> Any:
         """Send a request and return the answer, of the type in the table of routes. Retries for as
-        long as `Patience` says, a minute by default, or `retrying_for`."""
+        long as `Patience` has it, a minute by default, or `retrying_for`."""
         with _traced(call) as span:
             response = self._repeated(call, self._request(call, span))
             return self._message(call, span, response)
@@ -112,7 +112,7 @@ class Caller:
             return self._message(call, span, response)
 
     def ask_and_wait(self, call: Call, *, wait_s: float, since: int | None = None) -> Any:
-        """Send a call that the server may hold open, and return the answer. Sends it once, and not
+        """Send a call that the server may keep open, and return the answer. Sends it once, and not
         at all if `hang_up_waiting` was called since `since` was read from `hang_ups`."""
         if self._closing.is_set():
             raise Closed

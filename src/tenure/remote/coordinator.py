@@ -220,7 +220,7 @@ class RemoteCoordinator:
         self._sends_itself = Lock()
 
     def close(self) -> None:
-        """Close the connections. Calls under way fail, and their futures say so."""
+        """Close the connections. Calls under way fail, and so do their futures."""
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._claims.shutdown(wait=False, cancel_futures=True)
         self._caller.close()

@@ -222,7 +222,7 @@ class _Events(_Part):
         return EventCounts(until=instant(found.until), counts=found.counts)
 
     def follow(self, wanted: TailFilter, *, wait_us: Duration = NO_WAIT) -> TailPage:
-        """The next events within the token's scope; the server holds the call for as long as it may
+        """The next events within the token's scope; the server keeps the call for as long as it may
         and until there is an event. Sent once: the caller continues from the same position."""
         _check_no_scope(wanted)
         wait_s = min(wait_us / MICROSECONDS_PER_SECOND, MAX_FOLLOW_WAIT_S)
@@ -246,7 +246,7 @@ class _Events(_Part):
 
 def _check_no_scope(wanted: EventFilter | TailFilter) -> None:
     if wanted.queues or wanted.kinds:
-        raise InvalidInput("queues", "a server shows the events of the token's queues and kinds")
+        raise InvalidInput("queues", "a server lists the events of the token's queues and kinds")
 
 
 class _Flows(_Part):

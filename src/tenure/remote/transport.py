@@ -212,7 +212,7 @@ class Transport:
 
 def in_words(failure: BaseException) -> str:
     """What went wrong with a connection, for people: urllib3 wraps the operating system's errors,
-    as a cause or as its last argument, and shows them as Python writes them."""
+    as a cause or as its last argument, and formats them as Python does."""
     inner = [failure, failure.__cause__, *failure.args[-1:]]
     for each in inner:
         match each:

@@ -211,8 +211,8 @@ class _Endpoint:
             http.scope[KNOWN] = True
         if route.is_public or not self._authenticated:
             return
-        shown = http.headers.getlist("authorization")
-        audit.principal = await self._services.authenticator.principal(*shown)
+        presented = http.headers.getlist("authorization")
+        audit.principal = await self._services.authenticator.principal(*presented)
         http.scope[KNOWN] = True
         audit.principal.check_route(route)
 
@@ -257,7 +257,7 @@ async def _body(route: Route, services: Services, http: Request, memory: Request
 def check_local(http: Request, *, site: str | None) -> None:
     """Raise unless the request is addressed to localhost and does not come from another site's
     page: a web page can make a browser send requests to 127.0.0.1, even under its own name. `site`
-    is what the browser says of the page that sends it, in `Sec-Fetch-Site`: those of other ports
+    is what the browser states of the page that sends it, in `Sec-Fetch-Site`: those of other ports
     are of the same site. [H28]"""
     host, origin = http.headers.get("host", ""), http.headers.get("origin")
     if not is_loopback(_host_name(http)):

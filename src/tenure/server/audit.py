@@ -83,14 +83,15 @@ class RequestAudit:
             self._note(SecurityEvent.SCOPE_VIOLATION, reason=problem.message, field=problem.field)
 
     def hidden_job(self, job_id: JobId, *, number: int) -> None:
-        """The caller asked about jobs out of its scope; the answer says they are unknown. [H41]"""
+        """The caller asked about jobs out of its scope; the answer is that they are unknown.
+        [H41]"""
         reason = "a job of another namespace, queue or kind"
         self._note(SecurityEvent.SCOPE_VIOLATION, reason=reason, job_id=job_id, number=number)
 
     def foreign_lease(self, job_id: JobId, lease_id: LeaseId, *, number: int) -> None:
         """The caller reported under leases of another principal, or of none. [R16]"""
-        shown = short_lease(lease_id)
-        self._note(SecurityEvent.FOREIGN_LEASE, job_id=job_id, lease=shown, number=number)
+        lease = short_lease(lease_id)
+        self._note(SecurityEvent.FOREIGN_LEASE, job_id=job_id, lease=lease, number=number)
 
     def answered(self, status: int) -> None:
         """The request was carried out, or refused by the coordinator."""
@@ -98,7 +99,7 @@ class RequestAudit:
             self._note_action(status=status)
 
     def outcome_unknown(self) -> None:
-        """The store did not say whether the request was carried out. [K6]"""
+        """It is not known whether the request was carried out. [K6]"""
         if self._is_action:
             self._note_action(outcome="unknown")
 

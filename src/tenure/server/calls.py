@@ -116,7 +116,7 @@ class Call(RequestContext, frozen=True, kw_only=True):
 
     @property
     def waits_s(self) -> float:
-        """How long the caller is ready to wait: a claim says it in its body, a reader of the tail
+        """How long the caller is ready to wait: a claim has it in its body, a reader of the tail
         in its query."""
         return max(float(getattr(part, "wait_s", 0.0)) for part in (self.parameters, self.body))
 
@@ -192,7 +192,7 @@ class Call(RequestContext, frozen=True, kw_only=True):
 
     async def events(self, wanted: EventFilter) -> EventPage:
         """A page of events, read a few at a time. [H45] It ends where the store stopped reading, so
-        that a caller who may see few of many events holds up nobody. [E8]"""
+        that a caller who may see few of many events delays no other. [E8]"""
         page: list[Event] = []
         rest: EventKey | None = wanted.after
         while len(page) < wanted.limit:
@@ -218,8 +218,8 @@ class Call(RequestContext, frozen=True, kw_only=True):
         size_of: Callable[[_Row], int],
     ) -> tuple[list[_Row], _Key | None]:
         """Up to `limit` rows that the caller may see, fewer if they are large, read a few at a
-        time, and the key after which the next page begins if there may be more. `read` gets the key
-        after which to read. The next page begins after a row that the caller sees, so that it names
+        time, and the key after which the next page starts if there may be more. `read` gets the key
+        after which to read. The next page starts after a row that the caller sees, so that it names
         nothing of others. [H86]"""
         page: list[_Row] = []
         after = first

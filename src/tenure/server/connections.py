@@ -105,7 +105,7 @@ class Connections:
             del self._per_address[peer[0]]
 
     def watched(self, app: ASGIApp) -> ASGIApp:
-        """The application, telling each connection when its requests begin and end."""
+        """The application, telling each connection when its requests start and finish."""
 
         async def serve(scope: Scope, receive: Receive, send: Send) -> None:
             connection = self._open.get(tuple(scope["client"] or ()))
@@ -127,7 +127,7 @@ class GuardedProtocol(H11Protocol):
     Of uvicorn's class it uses two names that are not public: `conn`, because only h11's parser sees
     the chunks and the lengths of a body, and `send_400_response`, because uvicorn itself answers
     what cannot be parsed. `check_protocol` refuses a uvicorn without them. Everything else is
-    asyncio's protocol, and what `watched` says of the requests.
+    asyncio's protocol, and what `watched` tells it of the requests.
     """
 
     settings: ServerSettings
@@ -189,7 +189,7 @@ class GuardedProtocol(H11Protocol):
         if self._requests or self._peer is None:
             return
         settings = self.settings
-        if self.conn.trailing_data[0]:  # the next head has begun
+        if self.conn.trailing_data[0]:  # the next head has started
             self._close_after(settings.head_within_s)
         else:
             self._close_after(settings.idle_s if self._is_known else settings.unknown_idle_s)
@@ -259,7 +259,7 @@ class TlsHandshake(asyncio.Protocol):
         self._task: asyncio.Task[None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Count the connection, and begin the handshake if it is within the limits."""
+        """Count the connection, and start the handshake if it is within the limits."""
         assert isinstance(transport, asyncio.Transport)
         if not self._http.admit(transport):
             self._abort(transport)

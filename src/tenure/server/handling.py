@@ -2,7 +2,7 @@
 
 The endpoints of `/v1` and the pages of a dashboard call handlers through here, so roles, the format
 of fields, time limits, memory limits and the security log are the same for both. It does not
-authenticate: its caller says who asks. Bodies are read within their limits. [H43] [H62]
+authenticate: its caller names the principal. Bodies are read within their limits. [H43] [H62]
 """
 
 import asyncio
@@ -66,7 +66,7 @@ async def read_body(http: Request, most: int, within_s: float, memory: RequestMe
 def _too_large(most: int, http: Request) -> Refused:
     """The 413 problem. Many callers write the whole body before they read the answer, and would see
     a reset instead of it, so the server reads and drops the rest for as long as a head may take.
-    A caller that sent `Expect: 100-continue` has not begun to send. [H43]"""
+    A caller that sent `Expect: 100-continue` has not started to send. [H43]"""
     has_asked = "expect" in http.headers
     return Refused(
         413,
@@ -86,7 +86,7 @@ HANDLERS = {
 
 COORDINATOR_FIRST_S = 1.0
 """How much longer than the coordinator's time-out a request may take, so that the coordinator,
-whose error says more, answers first."""
+whose error has more detail, answers first."""
 
 
 async def carry_out(

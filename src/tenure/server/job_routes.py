@@ -42,7 +42,7 @@ _Id = TypeVar("_Id", bound=str)
 DOWNLOAD_TYPE = "application/octet-stream"
 """Of every artifact: the type that its worker chose is in the list of artifacts, for readers."""
 DOWNLOADS = frozenset({None, "document", "empty"})
-"""What browsers say in `Sec-Fetch-Dest` of a link that is followed and of a request by `fetch`."""
+"""What browsers send in `Sec-Fetch-Dest` of a link that is followed and of a request by `fetch`."""
 
 MAX_DECIDED_BYTES = 8 << 20
 """The limit of the bodies of jobs that `cancel-many` cancels in one transaction: deciding reads

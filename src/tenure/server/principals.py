@@ -173,11 +173,11 @@ class Principal(msgspec.Struct, frozen=True):
             worker,
             queues=tuple(filter(self.sees_queue, worker.queues)),
             kinds=tuple(filter(self.sees_kind, worker.kinds)),
-            schedules=None,  # [H80] of which queues and kinds they are, a worker does not say
+            schedules=None,  # [H80] of which queues and kinds they are, a worker does not report
         )
 
     def check_worker(self, worker: ListedWorker) -> None:
-        """Raise unless it may decide about a worker. The refusal does not say which queues and
+        """Raise unless it may decide about a worker. The refusal does not name the queues and
         kinds others have."""
         if not self.decides_worker(worker):
             raise out_of_scope(
@@ -322,8 +322,8 @@ class Authenticator:
         return Principal(token)
 
     async def principal_of(self, token_id: TokenId) -> Principal | None:
-        """The principal of a token that was shown before, as a signed session says; None if the
-        token is no longer valid. [DB4]"""
+        """The principal of a token that was presented before, as a signed session names it; None if
+        the token is no longer valid. [DB4]"""
         cached = await self._recent(token_id)
         token = cached.loaded.token
         now = cached.now(asyncio.get_running_loop().time())

@@ -78,7 +78,7 @@ def too_many(code: ProblemCode, message: str, *, hint: str) -> Refused:
 
 
 def too_many_unknown_tokens() -> Refused:
-    """503: too many tokens that this server has not seen yet wait to be looked up. [H30]"""
+    """503: too many tokens that this server does not know yet wait to be looked up. [H30]"""
     return _unavailable(ProblemCode.BUSY, "too many unknown tokens wait to be looked up")
 
 
@@ -119,7 +119,7 @@ def response(problem: BaseException, request_id: str) -> Response:
 
 
 def log(problem: BaseException, status: int, request_id: str) -> None:
-    """Log what the answer does not say: the caller gets the request id, under which it is here."""
+    """Log what the answer leaves out: the caller gets the request id, under which it is here."""
     about = {"request_id": request_id}
     if status == 500:
         _log.error("request %s failed", request_id, exc_info=problem, extra=about)

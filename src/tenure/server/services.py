@@ -35,7 +35,7 @@ class _Kept(msgspec.Struct, Generic[_Answer]):
 
 
 class SharedAnswers(Generic[_Key, _Answer]):
-    """The answers of one sort, on the event loop of a server. An answer is shown for `fresh_for`,
+    """The answers of one sort, on the event loop of a server. An answer is used for `fresh_for`,
     or for `fresh_per_cost` times as long as it took to make."""
 
     def __init__(

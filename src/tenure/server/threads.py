@@ -102,7 +102,7 @@ class Blocking:
         return await loop.run_in_executor(self._threads, context.run, call)
 
     def close(self) -> None:
-        """Finish the calls that have begun."""
+        """Finish the calls that have started."""
         self._threads.shutdown(wait=True, cancel_futures=True)
 
 

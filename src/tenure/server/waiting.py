@@ -320,7 +320,7 @@ class WaitingClaims:
 
     async def _claim(self, request: ClaimRequest, waiter: Waiter, claimer: Claimer) -> ClaimAnswer:
         granted = 0
-        waited_us = seconds(waiter.waited_s)  # a lease may begin from here on [WP12]
+        waited_us = seconds(waiter.waited_s)  # a lease may start from here on [WP12]
         try:
             future = self._coordination.submit_claim(request)
             answer = await self._answer_of(future)
